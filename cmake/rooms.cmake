@@ -1,0 +1,38 @@
+# A room is a folder with one library target. Its headers can be included by others only through the include path that the
+# target publishes, and that path holds nothing but this room: a link named like the folder. So an include that the
+# dependency list does not allow is a compile error, not a review comment.
+#
+#   tl_room(tl_fabric common/fabric SOURCES fabric.cc loader.cc DEPENDS tl_base yaml-cpp)
+#
+# DEPENDS lists what its headers or sources may include. A room without SOURCES is header-only.
+function(tl_room target folder)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
+  string(REPLACE "/" "-" flat ${folder})
+  set(view ${CMAKE_BINARY_DIR}/rooms/${flat})
+  get_filename_component(parent ${view}/${folder} DIRECTORY)
+  file(MAKE_DIRECTORY ${parent})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${view}/${folder} SYMBOLIC)
+  if(ROOM_SOURCES)
+    list(TRANSFORM ROOM_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/${folder}/)
+    add_library(${target} STATIC ${ROOM_SOURCES})
+    target_include_directories(${target} PUBLIC ${view})
+    target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS} PRIVATE tl_options)
+  else()
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE ${view})
+    target_link_libraries(${target} INTERFACE ${ROOM_DEPENDS})
+  endif()
+endfunction()
+
+# A GoogleTest program: tl_test(NAME LABEL SOURCES... DEPENDS...). Registers every case with ctest under LABEL.
+function(tl_test name label)
+  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE tl_options ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${TEST_TIMEOUT})
+endfunction()

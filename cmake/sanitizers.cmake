@@ -1,0 +1,11 @@
+# Options that every target of ours gets. TENSORLANE_SANITIZE is "", "address,undefined" or "thread" (see the presets).
+set(TENSORLANE_SANITIZE "" CACHE STRING "Sanitizers to build with: empty, address,undefined or thread")
+add_library(tl_options INTERFACE)
+target_compile_options(tl_options INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers -fno-omit-frame-pointer)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  target_compile_options(tl_options INTERFACE -Wthread-safety)
+endif()
+if(TENSORLANE_SANITIZE)
+  add_compile_options(-fsanitize=${TENSORLANE_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${TENSORLANE_SANITIZE})
+endif()

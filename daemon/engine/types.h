@@ -1,0 +1,116 @@
+// What goes into the engine and what comes out of it. Plain values: they can be logged, replayed and compared.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "common/base/bounded_queue.h"
+#include "common/base/descriptor.h"
+#include "common/base/dtype.h"
+#include "common/base/units.h"
+#include "common/protocol/frame.h"
+#include "common/protocol/plan.h"
+
+namespace tensorlane::engine {
+
+using protocol::Pattern;
+using protocol::Plan;
+using protocol::PlanTensor;
+
+// ---- events ----
+
+// The host's contribution to (tensor, sequence) is complete in `buffer`, where the result will be, too: all elements of the tensor, in
+// its dtype. With 16-bit and wide_contributions `wide` holds the float32 sums of the local ranks, else it is empty.
+struct TensorReady {
+  TensorId tensor;
+  Sequence sequence;
+  Descriptor buffer;
+  Descriptor wide;
+};
+// A frame has arrived; where it carries payload, that has landed where landing() said.
+struct FrameArrived {
+  HostIndex peer;
+  protocol::FrameHeader header;
+};
+// The transport no longer reads the payload of the Send with this token.
+struct SendDone {
+  std::uint64_t token;
+};
+// The work of this token is finished.
+struct WorkDone {
+  std::uint64_t token;
+};
+// A client's wait blocks on this operation (law 9).
+struct Raise {
+  TensorId tensor;
+  Sequence sequence;
+};
+// The job is over. After it the engine sends nothing and completes what is pending as failed once the transport has drained (the
+// lane feeds Drained). Repeated aborts change nothing.
+struct Abort {};
+// All flows of the job are closed: no buffer is read or written from outside any more (law 7).
+struct Drained {};
+
+struct Event {
+  enum class Kind : std::uint8_t { kTensorReady, kFrameArrived, kSendDone, kWorkDone, kRaise, kAbort, kDrained } kind{};
+  TensorReady tensor_ready{};   // the member that `kind` names is the one that counts
+  FrameArrived frame{};
+  std::uint64_t token = 0;
+  Raise raise{};
+};
+
+// ---- actions ----
+
+// The operation is finished; with `ok` false the job was aborted and the buffer holds anything.
+struct Complete {
+  TensorId tensor;
+  Sequence sequence;
+  bool ok = false;
+};
+// A peer broke the protocol (bad tensor, sequence, grant, credit...). The lane closes the job's flow and aborts the job with `reason`.
+struct ProtocolError {
+  HostIndex peer;
+  const char* reason = nullptr;  // static text
+  protocol::FrameHeader header;
+};
+struct Action {
+  enum class Kind : std::uint8_t { kComplete, kProtocolError } kind{};
+  Complete complete{};
+  ProtocolError error{};
+};
+using ActionRing = Ring<Action>;
+
+// ---- what pick() returns ----
+
+// A flow from the engine's side.
+struct Flow {
+  HostIndex peer;
+  ClassId cls;  // kControlClass or a data class
+  auto operator<=>(const Flow&) const = default;
+};
+
+// One transport operation: send `header` followed by the bytes of `payload` (header.payload_bytes of them).
+struct Send {
+  protocol::FrameHeader header;
+  Descriptor payload;
+  std::uint64_t token = 0;  // SendDone wanted, unless 0
+};
+
+// One block of arithmetic, at most kMaxOperation bytes of output: out = (sources in order, summed) / divisor.
+struct Work {
+  static constexpr std::size_t kMaxSources = 64;
+  Descriptor out;
+  Dtype out_dtype{};
+  std::uint32_t source_count = 0;
+  struct Source {
+    Descriptor data;
+    Dtype dtype{};
+  };
+  std::array<Source, kMaxSources> sources{};
+  std::uint64_t elements = 0;
+  double divisor = 1;
+  ClassId cls;
+  std::uint64_t token = 0;
+};
+
+}  // namespace tensorlane::engine

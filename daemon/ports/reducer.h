@@ -1,0 +1,29 @@
+// Arithmetic on tensors. CPU kernels in daemon/reduce; GPU kernels come beside them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "common/base/dtype.h"
+
+namespace tensorlane::ports {
+
+inline constexpr std::size_t kMaxReduceSources = 64;
+
+// One source of a sum, with the type its elements have in memory.
+struct ReduceSource {
+  const std::byte* data = nullptr;
+  Dtype dtype{};
+};
+
+// out[i] = (((s0[i] + s1[i]) + s2[i]) + ...) / divisor, in the order of `sources`, which the plan fixes and arrival never does (step 6).
+// Sums of 16-bit sources are accumulated in float32 and rounded once, when written to `out` of `out_dtype`. float64 accumulates in float64.
+// `out` may be one of the sources (same address and same element size), else they do not overlap. One source is a copy or a conversion.
+// Division by 1 is left out. NaNs and infinities pass through. Addresses need no alignment. Any thread.
+class Reducer {
+ public:
+  virtual ~Reducer() = default;
+  virtual void reduce(std::byte* out, Dtype out_dtype, std::span<const ReduceSource> sources, std::size_t elements, double divisor) = 0;
+};
+
+}  // namespace tensorlane::ports

@@ -1,0 +1,95 @@
+// A client session as a lane sees it, and the session room's face towards control.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "common/protocol/session.h"
+
+namespace tensorlane::ports {
+
+// Where a tensor's buffer lies in a session's arenas.
+struct BufferPlace {
+  std::uint32_t segment = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// The data-path face of one client: its rings and arenas, in the daemon's own mapping. All calls on the lane's thread, except where said.
+// A client can write anything into shared memory at any time: entries are copied once and the copy is what counts (law 16).
+class ClientSession {
+ public:
+  virtual ~ClientSession() = default;
+
+  // Copies up to out.size() submissions, oldest first. Returns how many. An impossible index ends the session: take() returns 0 from then on and the
+  // session room reports the client's death to control.
+  virtual std::size_t take(std::span<protocol::SubmissionEntry> out) = 0;
+  // Gives one completion and wakes a waiting client. Never full: a client with more than kMaxOutstanding operations pending has broken the protocol.
+  virtual void complete(const protocol::CompletionEntry& entry) = 0;
+  // Publishes the error of the job, marks the rings as failed and wakes everybody who waits.
+  virtual void fail(const Status& cause) = 0;
+  // Asks the client to write to wake_fd() with its next submission (law 17). Returns false when a submission is there already: do not sleep.
+  virtual bool arm_wake() = 0;
+  virtual void disarm_wake() = 0;
+  // An eventfd that the client writes to.
+  virtual int wake_fd() const = 0;
+  // The daemon's mapping of a piece of an arena: empty when the place is not inside a segment of this session. Valid as long as the session object
+  // (memory that a client takes away reads as zeros, law 16).
+  virtual std::span<std::byte> map(const BufferPlace& place) = 0;
+  // True once the client is gone (any reason). Any thread.
+  virtual bool dead() const = 0;
+};
+
+using SessionId = Strong<struct SessionIdTag, std::uint64_t>;
+
+// What a client says of itself. The session room has checked version, sizes and the peer's uid; control checks the secret.
+struct JoinRequest {
+  SessionId session;
+  std::string job;
+  std::string leader;                  // MASTER_ADDR
+  std::uint32_t rank = 0, world_size = 0, local_rank = 0, local_world_size = 0;
+  std::uint32_t uid = 0, pid = 0;
+  std::vector<std::byte> secret;
+  std::shared_ptr<ClientSession> client;
+};
+
+struct JoinInfo {
+  Epoch epoch;
+  std::uint32_t hosts = 0;
+  HostIndex host_index;
+  Duration detection;
+};
+
+// Control as the session room sees it. Thread-safe; calls are queued.
+class JobControl {
+ public:
+  virtual ~JobControl() = default;
+  virtual void join(JoinRequest request) = 0;  // answer: SessionEvents::joined
+  // All tensors of a group. Answer: SessionEvents::registered, once every rank has registered the group.
+  virtual void register_group(SessionId session, std::uint32_t request, std::string group, std::vector<protocol::TensorBody> tensors) = 0;
+  // The client is gone. ok: it said goodbye; else why (died, hung, wrote rubbish): its job fails with that cause.
+  virtual void leave(SessionId session, Status why) = 0;
+  // The status of this daemon as JSON. Answer: SessionEvents::status.
+  virtual void status(SessionId session, std::uint32_t request) = 0;
+};
+
+// The session room as control sees it. Thread-safe; calls are queued.
+class SessionEvents {
+ public:
+  virtual ~SessionEvents() = default;
+  virtual void joined(SessionId session, Result<JoinInfo> info) = 0;
+  virtual void registered(SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) = 0;
+  // The job has failed; the session stays open only so that the client can read the error.
+  virtual void job_failed(SessionId session, Status cause) = 0;
+  // After leave(ok): nothing of the client is in flight, its memory may go.
+  virtual void left(SessionId session) = 0;
+  virtual void status(SessionId session, std::uint32_t request, std::string json) = 0;
+};
+
+}  // namespace tensorlane::ports

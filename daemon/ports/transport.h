@@ -1,0 +1,103 @@
+// What a transport offers to a lane. TCP, RDMA, DPDK and local each are a folder that implements this; adding one means adding a folder.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "common/protocol/frame.h"
+
+namespace tensorlane::ports {
+
+// A flow as one daemon sees it: a job of this lane, the host at the other end, the class (kControlClass for control traffic).
+struct FlowKey {
+  JobId job;
+  HostIndex peer;
+  ClassId cls;
+  auto operator<=>(const FlowKey&) const = default;
+};
+
+// What proves to a peer that a flow belongs to the job (law 14). HMAC-SHA256 over the secret.
+struct JobCredentials {
+  JobId job;
+  Epoch epoch;
+  HostIndex self;
+  std::vector<std::byte> secret;
+};
+
+// How one class is tagged. From the class table of fabric.yaml, nowhere else.
+struct ClassTag {
+  ClassId cls;
+  std::uint8_t dscp = 0;  // 0..63
+  std::uint8_t pcp = 0;   // 0..7; also the socket priority, at most 6 without privilege
+};
+
+// Where the transport puts what arrives. Calls come on the lane's thread, from inside Transport::poll().
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+  // A checked header has arrived. Answers where its payload lands: exactly header.payload_bytes, valid until on_frame() for the same
+  // frame or on_flow_down(); empty with ok() means read and drop (stale grant). An error closes the flow with that cause.
+  virtual Result<std::span<std::byte>> on_header(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
+  // The payload of the last header of this flow is complete and, where it carries one, its CRC is right.
+  virtual void on_frame(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
+  // The transport no longer reads the payload given to send() with this token. In order per flow.
+  virtual void on_sent(const FlowKey& flow, std::uint64_t token) = 0;
+  // A flow is authenticated in both directions and can carry frames.
+  virtual void on_flow_up(const FlowKey& flow) = 0;
+  // The flow is gone. `cause` is ok after close(), else it names peer, class and reason. Comes once; nothing of the flow comes after it, and
+  // no buffer given to send() is read any more.
+  virtual void on_flow_down(const FlowKey& flow, const Status& cause) = 0;
+};
+
+// One operation: a header and its payload, at most kMaxOperation.
+struct Outgoing {
+  protocol::FrameHeader header;
+  std::span<const std::byte> payload;  // owned by the caller until on_sent(token)
+  std::uint64_t token = 0;             // 0: the sink is not told
+};
+
+struct FlowStats {
+  std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0;
+  int effective_dscp = -1, effective_pcp = -1;  // read back from the device; -1 unknown
+  std::string describe;                          // "10.1.0.1:7101 -> 10.1.0.2:7101"
+};
+
+// All calls on the lane's thread. Nothing blocks.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Jobs whose flows may be accepted or made. Accepting for a job that is not there fails the handshake, with an error at the peer.
+  virtual void add_job(const JobCredentials& credentials) = 0;
+  // Closes every flow of the job (on_flow_down with ok), then forgets its secret.
+  virtual void remove_job(JobId job) = 0;
+
+  // Starts to make the flow; `address` as in fabric.yaml ("10.1.0.2"). The host with the lower index connects, the other one accepts.
+  // Retries until `deadline`; ends in on_flow_up or on_flow_down.
+  virtual Status connect(const FlowKey& flow, const std::string& address, Time deadline) = 0;
+  // on_flow_down(ok) follows from poll().
+  virtual void close(const FlowKey& flow) = 0;
+
+  // Whether send() would take an operation now: the flow is up and its queue has room for one.
+  virtual bool writable(const FlowKey& flow) const = 0;
+  // Takes the operation; call only when writable(). Errors end in on_flow_down, never here.
+  virtual void send(const FlowKey& flow, const Outgoing& operation) = 0;
+  // Bytes given to send() in this class, over all peers, that their receivers have not acknowledged (law 8).
+  virtual Bytes in_flight(ClassId cls) = 0;
+
+  // Does what can be done without blocking; calls the sink. Returns how many frames and completions it handled.
+  virtual std::size_t poll(Time now) = 0;
+  // Becomes readable (level-triggered) when poll() has work. For blocking in epoll; never closed while the transport lives.
+  virtual int wake_fd() const = 0;
+
+  virtual FlowStats stats(const FlowKey& flow) const = 0;
+};
+
+}  // namespace tensorlane::ports
