@@ -18,6 +18,7 @@ namespace tensorlane::ports {
 struct JobHost {
   std::string name;          // in fabric.yaml
   std::string address;       // for data flows
+  std::uint16_t data_port = 0;  // the host's data_port in fabric.yaml
   std::vector<Rank> ranks;   // ascending; local rank = position
 };
 

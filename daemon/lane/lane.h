@@ -1,0 +1,66 @@
+// The loop that hosts engines: it polls transports and sessions, feeds events, and carries out what the engines choose.
+//
+// One thread owns everything here. Other threads speak to it through LanePort, whose calls are queued. What it tells them goes through LaneListener.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "daemon/ports/job.h"
+#include "daemon/ports/memory.h"
+#include "daemon/ports/reducer.h"
+#include "daemon/ports/telemetry.h"
+#include "daemon/ports/transport.h"
+
+namespace tensorlane::lane {
+
+struct LaneConfig {
+  std::uint8_t classes = 2;               // data classes
+  std::vector<Bytes> windows;             // by ClassId: how much may be in flight per (NIC, class), law 8
+  std::uint16_t peer_data_port = 7110;    // unused where JobHost names its own
+  bool single_queue = false;              // no priorities: one class, order of arrival
+  Bytes staging = mib(64);
+  Duration spin = microseconds(20);       // how long an idle loop polls before it blocks; 0 on machines without a spare core
+  double spin_budget = 0.25;              // at most this share of the time is spent polling in vain (law 17)
+  Duration late_after = seconds(10);      // when a missing rank is reported
+  int cpu = -1;                           // pin the thread there; -1: anywhere
+};
+
+// What a lane needs from the other rooms. Owned by the caller, outlive the lane.
+struct LaneRooms {
+  ports::Memory* memory = nullptr;
+  ports::Reducer* reducer = nullptr;
+  ports::LaneMetrics* metrics = nullptr;
+  ports::Timeline* timeline = nullptr;
+  // Makes the lane's transport, which reports to the given sink. Called once, by the constructor's thread.
+  std::function<Result<std::unique_ptr<ports::Transport>>(ports::FrameSink&)> make_transport;
+};
+
+class Lane final : public ports::LanePort {
+ public:
+  // Errors of make_transport (a port in use...), or of the kernel's descriptors.
+  static Result<std::unique_ptr<Lane>> create(const LaneConfig& config, const LaneRooms& rooms);
+  ~Lane() override;
+
+  // Starts the thread. `listener` outlives stop().
+  void start(ports::LaneListener& listener);
+  // Ends the thread; jobs that run are dropped without ceremony. Idempotent.
+  void stop();
+
+  Status start_job(ports::JobSpec spec) override;
+  Status attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) override;
+  Status apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) override;
+  Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
+  Status abort_job(JobId job, Status cause) override;
+  Status detach(JobId job, Rank rank) override;
+  // Runs `query` on the lane's thread, for status: what it captures outlives the call.
+  Status inspect(std::function<void(const ports::Transport&)> query);
+
+ private:
+  struct Impl;
+  explicit Lane(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tensorlane::lane

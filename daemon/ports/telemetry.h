@@ -1,0 +1,89 @@
+// What a lane counts and records. Written by the lane with relaxed atomics (one writer), read by the exporter's threads at any time.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/units.h"
+
+namespace tensorlane::ports {
+
+// A count with one writer thread: no locked instruction on the data path.
+class Counter {
+ public:
+  void add(std::uint64_t n = 1) { value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
+  void set(std::uint64_t n) { value_.store(n, std::memory_order_relaxed); }
+  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+// Durations in powers of two: bucket i counts those below 2^i microseconds, the last one all longer ones (over 33 s).
+class DurationHistogram {
+ public:
+  static constexpr std::size_t kBuckets = 26;
+  void record(Duration d) {
+    const auto us = static_cast<std::uint64_t>(d.value < 0 ? 0 : d.value / 1000);
+    const std::size_t bucket = std::bit_width(us);
+    buckets_[bucket < kBuckets ? bucket : kBuckets - 1].add();
+    sum_ns_.add(static_cast<std::uint64_t>(d.value < 0 ? 0 : d.value));
+  }
+  std::uint64_t bucket(std::size_t i) const { return buckets_[i].value(); }
+  std::uint64_t sum_ns() const { return sum_ns_.value(); }
+
+ private:
+  std::array<Counter, kBuckets> buckets_;
+  Counter sum_ns_;
+};
+
+struct ClassMetrics {
+  Counter bytes_sent, bytes_received, operations_sent, operations_received;  // transport operations of at most 256 KiB, without headers
+  Counter tensors_completed, tensors_failed;
+  DurationHistogram queue_wait;  // eligible -> given to the transport
+  DurationHistogram completion;  // the last local rank submitted -> complete
+  Counter window_full;           // times a send had to wait for the window (stalls)
+};
+
+// Data classes by ClassId; the control class is last.
+inline constexpr std::size_t kControlSlot = kMaxDataClasses;
+inline constexpr std::size_t metrics_slot(ClassId cls) { return cls == kControlClass ? kControlSlot : cls.value; }
+
+struct LaneMetrics {
+  std::array<ClassMetrics, kMaxDataClasses + 1> classes;
+  Counter slices_reduced, bytes_reduced, bytes_copied;  // arithmetic and copies inside this host
+  Counter stale_grants, protocol_errors, late_reports, jobs_started, jobs_failed;
+  Counter cpu_ns;             // of the lane's thread
+  Counter loops, sleeps;      // turns of the lane's loop; times it blocked
+  Counter jobs, sessions, operations_pending, staging_bytes;  // now
+};
+
+// One span of the timeline. Names are static text.
+struct TraceSpan {
+  enum class Phase : std::uint8_t { kWaitForData, kOperation, kSend, kReduce, kCopy };
+  Time begin;
+  Duration length;
+  JobId job;
+  TensorId tensor;
+  Sequence sequence;
+  ClassId cls;
+  Phase phase{};
+  HostIndex peer;             // kSend
+  std::uint32_t bytes = 0;
+  Duration queue_wait;        // kSend
+};
+
+// Where spans go. record() is on the data path: it never blocks and drops (counted) what does not fit.
+class Timeline {
+ public:
+  virtual ~Timeline() = default;
+  virtual bool enabled() const = 0;
+  virtual void record(const TraceSpan& span) = 0;
+  // The name of a tensor, for the people who look at the timeline. Not on the data path.
+  virtual void name(JobId job, TensorId tensor, const char* name) = 0;
+};
+
+}  // namespace tensorlane::ports
