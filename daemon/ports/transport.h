@@ -79,9 +79,11 @@ class Transport {
   // Closes every flow of the job (on_flow_down with ok), then forgets its secret.
   virtual void remove_job(JobId job) = 0;
 
-  // Starts to make the flow; `address` as in fabric.yaml ("10.1.0.2"). The host with the lower index connects, the other one accepts.
-  // Retries until `deadline`; ends in on_flow_up or on_flow_down.
-  virtual Status connect(const FlowKey& flow, const std::string& address, Time deadline) = 0;
+  // Starts to make the flow to the peer whose first data port (the control class's) is `data_port`; `address` as in fabric.yaml ("10.1.0.2",
+  // numeric IPv4 or IPv6). The host with the lower index connects, the other one accepts. Retries while the peer does not listen or does not
+  // know the job yet, until `deadline`; ends in on_flow_up or on_flow_down. Errors: kInvalidArgument for an address that is none, kNotFound for
+  // a job or class that is not there, kAlreadyExists for a flow that is there.
+  virtual Status connect(const FlowKey& flow, const std::string& address, std::uint16_t data_port, Time deadline) = 0;
   // on_flow_down(ok) follows from poll().
   virtual void close(const FlowKey& flow) = 0;
 
