@@ -24,6 +24,7 @@ struct PlanTensor {
   std::uint64_t elements = 0;
   std::uint32_t slice_elements = 0;
   HostIndex root;            // broadcast: the host of the root rank
+  Rank root_rank;            // broadcast: where the data is
   // The local ranks of some host are more than one, so contributions of 16-bit tensors are already float32 sums ("dtype on the wire").
   bool wide_contributions = false;
   std::string name;          // for messages; not used to decide anything
