@@ -1,11 +1,12 @@
-// fabric.yaml: hosts, switches, links and classes. The daemon, the switch tool, the lab and the planner read it through this library only.
+// fabric.yaml: hosts, switches, links and classes. The daemon, the switch tool, the lab and the planner read it through
+// this library only.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <string_view>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -15,16 +16,22 @@ namespace tensorlane::fabric {
 
 // One traffic class: how it is marked and served.
 struct TrafficClass {
-  std::string name;             // "urgent"
-  std::uint8_t dscp = 0;        // 0..63
-  std::uint8_t pcp = 0;         // 0..7
+  std::string name;                // "urgent"
+  std::uint8_t dscp = 0;           // 0..63
+  std::uint8_t pcp = 0;            // 0..7
   std::uint8_t service_level = 0;  // RoCE SL, 0..15
   bool lossless = false;
-  std::uint8_t rank = 0;        // order of service; 0 is served first. Data classes: ClassId = position by rank
+  std::uint8_t rank = 0;  // order of service; 0 is served first. Data classes: ClassId = position by rank. Control,
+                          // always before data, has 0
   std::optional<Bytes> window;  // in flight per NIC; unset: from the link speed
 };
 
-// The classes of a fabric: 2 to 7 data classes (1 for a job without priorities is the daemon's choice, not the file's) and the control class.
+// What the file may describe, the control class beside: there are 8 PCPs.
+inline constexpr std::size_t kMinFileClasses = 2;
+inline constexpr std::size_t kMaxFileClasses = 7;
+
+// The classes of a fabric: 2 to 7 data classes (1 for a job without priorities is the daemon's choice, not the file's)
+// and the control class.
 struct ClassTable {
   std::vector<TrafficClass> data;  // by ClassId, most urgent first
   TrafficClass control;
@@ -37,10 +44,11 @@ ClassTable preset(Preset preset);
 struct Host {
   std::string name;
   std::map<std::string, std::string> addresses;  // transport -> address: "tcp": "10.77.0.1"
-  std::uint16_t control_port = 7100;              // ZeroMQ
-  std::uint16_t data_port = 7110;                 // first of one listener per class, control first: data_port + 0 is control, data_port + 1 + ClassId
-  std::string public_key;                         // CURVE, Z85, 40 characters; empty only in a fabric of one host
-  int line = 0;                                   // in the file, for messages
+  std::uint16_t control_port = 7100;             // ZeroMQ
+  std::uint16_t data_port =
+      7110;  // first of one listener per class, control first: data_port + 0 is control, data_port + 1 + ClassId
+  std::string public_key;  // CURVE, Z85, 40 characters; empty only in a fabric of one host
+  int line = 0;            // in the file, for messages
 };
 
 struct Switch {
@@ -73,21 +81,35 @@ struct Fabric {
 };
 
 // Reads and checks a file. Errors are kInvalidArgument with where = "FILE:LINE" and fix = what was expected, e.g.
-//   unknown key 'dcsp' in class 'urgent': fabric.yaml:12: expected one of name, dscp, pcp, service_level, lossless, rank, window
+//   unknown key 'dcsp' in class 'urgent': fabric.yaml:12: expected one of name, dscp, pcp, service_level, lossless,
+//   rank, window
 Result<Fabric> load(const std::string& path);
 Result<Fabric> parse(const std::string& text, const std::string& path);
+
+// Resolves every host's addresses. Apart from load(), because it may ask DNS: the daemon calls it at start and
+// `--check-config` does too. InvalidArgument, where = "FILE:LINE" of the host, for an address that is neither IPv4 nor
+// IPv6 nor a name that resolves.
+Status check_addresses(const Fabric& fabric);
 
 // The fabric as YAML that parse() reads back to the same value.
 std::string to_yaml(const Fabric& fabric);
 
-// Units as people write them: "500 Mbit/s", "10Gbit/s", "100G"; "256 KiB", "4MiB". Errors say what was expected.
+// Units as people write them: "500 Mbit/s", "10Gbit/s", "100G"; "256 KiB", "4MiB", "1500" (bytes). Never zero. Errors
+// are kInvalidArgument without a place: what = "'500 MB' is not a rate", fix = what was expected.
 Result<BitsPerSecond> parse_rate(std::string_view text);
 Result<Bytes> parse_bytes(std::string_view text);
+// The same, for people to read and for the parsers above to read back exactly: "500 Mbit/s", "512 KiB".
+std::string format_rate(BitsPerSecond rate);
+std::string format_bytes(Bytes bytes);
+
+// K - 1 thresholds that divide [0, 1] evenly among K classes: 0.5 for two.
+std::vector<double> even_thresholds(std::size_t classes);
 
 // The class that an urgency falls into under the table's thresholds.
 ClassId classify(const ClassTable& table, double urgency);
 
-// How much of a class may be in flight on a link: the class's own window, else what the link carries in 2 ms, at least 256 KiB and at most 4 MiB.
+// How much of a class may be in flight on a link: the class's own window, else what the link carries in 2 ms, at least
+// 256 KiB and at most 4 MiB; 4 MiB where no link is described (loopback).
 Bytes window(const TrafficClass& cls, std::optional<BitsPerSecond> link);
 
 }  // namespace tensorlane::fabric

@@ -1,0 +1,100 @@
+#include "common/fabric/fabric.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace tensorlane::fabric {
+
+namespace {
+
+constexpr Bytes kMinWindow = kib(256);
+constexpr Bytes kMaxWindow = mib(4);
+constexpr std::uint64_t kWindowsPerSecond = 500;  // a window is what the link carries in 2 ms
+
+}  // namespace
+
+ClassTable preset(Preset preset) {
+  // Greenfield: local code points that no standard class uses. Brownfield: bulk where RoCE usually lives today.
+  const std::uint8_t bulk_dscp = preset == Preset::kGreenfield ? 27 : 26;
+  ClassTable table;
+  table.data = {
+      {.name = "urgent", .dscp = 43, .pcp = 5, .service_level = 5, .lossless = true, .rank = 0, .window = {}},
+      {.name = "bulk", .dscp = bulk_dscp, .pcp = 3, .service_level = 3, .lossless = true, .rank = 1, .window = {}},
+  };
+  table.control = {
+      .name = "control", .dscp = 51, .pcp = 6, .service_level = 6, .lossless = false, .rank = 0, .window = {}};
+  table.thresholds = even_thresholds(table.data.size());
+  return table;
+}
+
+std::vector<double> even_thresholds(std::size_t classes) {
+  std::vector<double> thresholds;
+  for (std::size_t above = classes; above > 1; --above) {
+    thresholds.push_back(static_cast<double>(above - 1) / static_cast<double>(classes));
+  }
+  return thresholds;
+}
+
+const Host* Fabric::find_host(std::string_view name) const {
+  const auto found = std::find_if(hosts.begin(), hosts.end(), [&](const Host& host) { return host.name == name; });
+  return found == hosts.end() ? nullptr : &*found;
+}
+
+const Host* Fabric::find_host_by_name_or_address(std::string_view text) const {
+  if (const Host* host = find_host(text)) return host;
+  for (const Host& host : hosts) {
+    for (const auto& [transport, address] : host.addresses) {
+      if (address == text) return &host;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<BitsPerSecond> Fabric::link_speed(const Host& host) const {
+  std::optional<BitsPerSecond> slowest;
+  for (const Link& link : links) {
+    if (link.from != host.name && link.to != host.name) continue;
+    slowest = slowest ? std::min(*slowest, link.speed) : link.speed;
+  }
+  return slowest;
+}
+
+Status check_addresses(const Fabric& fabric) {
+  for (const Host& host : fabric.hosts) {
+    for (const auto& [transport, address] : host.addresses) {
+      addrinfo* found = nullptr;
+      const int error = getaddrinfo(address.c_str(), nullptr, nullptr, &found);
+      if (error == 0) {
+        freeaddrinfo(found);
+        continue;
+      }
+      return Status(Code::kInvalidArgument,
+                    fmt::format("the {} address '{}' of host '{}' does not resolve ({})", transport, address, host.name,
+                                gai_strerror(error)),
+                    fmt::format("{}:{}", fabric.path, host.line),
+                    "expected an IPv4 or IPv6 address or a name that DNS or /etc/hosts knows");
+    }
+  }
+  return Status::ok_status();
+}
+
+ClassId classify(const ClassTable& table, double urgency) {
+  std::uint8_t id = 0;
+  for (double threshold : table.thresholds) {
+    if (urgency >= threshold) break;
+    ++id;
+  }
+  return ClassId(id);
+}
+
+Bytes window(const TrafficClass& cls, std::optional<BitsPerSecond> link) {
+  if (cls.window) return *cls.window;
+  if (!link) return kMaxWindow;
+  return std::clamp(Bytes(bytes_per_second(*link) / kWindowsPerSecond), kMinWindow, kMaxWindow);
+}
+
+}  // namespace tensorlane::fabric

@@ -1,0 +1,181 @@
+#include "common/fabric/yaml_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace tensorlane::fabric {
+
+namespace {
+
+constexpr std::size_t kMaxName = 63;
+
+// What a person sees where a value of another type was expected.
+std::string shown(const YAML::Node& node) {
+  if (node.IsMap()) return "a mapping";
+  if (node.IsSequence()) return "a list";
+  if (node.IsNull()) return "empty";
+  return fmt::format("'{}'", node.Scalar());
+}
+
+// Edits (insert, delete, replace, swap of neighbours) that turn one word into the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, cost[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+bool is_name_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+}
+
+}  // namespace
+
+int line_of(const YAML::Node& node) {
+  return node.Mark().line + 1;
+}
+
+std::string place(const std::string& path, const YAML::Node& node) {
+  return fmt::format("{}:{}", path, line_of(node));
+}
+
+std::string join(std::span<const std::string_view> words) {
+  std::string text;
+  for (std::string_view word : words) {
+    if (!text.empty()) text += ", ";
+    text += word;
+  }
+  return text;
+}
+
+std::string suggestion(std::string_view word, std::span<const std::string_view> known) {
+  if (word.size() > kMaxName) return {};
+  std::string_view best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (std::string_view candidate : known) {
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance < best_distance && distance < candidate.size()) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best.empty() ? std::string() : fmt::format("did you mean '{}'? ", best);
+}
+
+Result<Mapping> Mapping::open(const std::string& path, const YAML::Node& node, std::string subject,
+                              std::span<const std::string_view> keys) {
+  if (!node.IsMap()) {
+    return Status(Code::kInvalidArgument, fmt::format("{} is {}", subject, shown(node)), fabric::place(path, node),
+                  "expected a mapping with " + join(keys));
+  }
+  std::map<std::string, int> lines;
+  for (const auto& pair : node) {
+    const std::string key = pair.first.IsScalar() ? pair.first.Scalar() : std::string();
+    const std::string where = fabric::place(path, pair.first);
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      return Status(Code::kInvalidArgument, fmt::format("unknown key '{}' in {}", key, subject), where,
+                    suggestion(key, keys) + "expected one of " + join(keys));
+    }
+    const auto [first, inserted] = lines.emplace(key, line_of(pair.first));
+    if (!inserted) {
+      return Status(Code::kInvalidArgument, fmt::format("doubled key '{}' in {}", key, subject), where,
+                    fmt::format("it is also on line {}; keep one of them", first->second));
+    }
+  }
+  return Mapping(path, node, std::move(subject));
+}
+
+bool Mapping::has(std::string_view key) const {
+  return static_cast<bool>(node_[std::string(key)]);
+}
+YAML::Node Mapping::get(std::string_view key) const {
+  return node_[std::string(key)];
+}
+std::string Mapping::place() const {
+  return fabric::place(path_, node_);
+}
+std::string Mapping::place(std::string_view key) const {
+  return fabric::place(path_, get(key));
+}
+
+Status Mapping::wrong(std::string_view key, const std::string& expected) const {
+  return Status(Code::kInvalidArgument, fmt::format("'{}' of {} is {}", key, subject_, shown(get(key))), place(key),
+                expected);
+}
+
+Status Mapping::missing(std::string_view key) const {
+  return Status(Code::kInvalidArgument, fmt::format("no '{}' in {}", key, subject_), place(),
+                fmt::format("add '{}: ...'", key));
+}
+
+Result<std::string> Mapping::text(std::string_view key) const {
+  if (!has(key)) return missing(key);
+  const YAML::Node node = get(key);
+  if (!node.IsScalar() || node.Scalar().empty()) return wrong(key, "expected text");
+  return node.Scalar();
+}
+
+Result<std::string> Mapping::name(std::string_view key) const {
+  TL_ASSIGN_OR_RETURN(std::string name, text(key));
+  if (name.size() <= kMaxName && std::all_of(name.begin(), name.end(), is_name_character)) return name;
+  return wrong(key, fmt::format("expected at most {} letters, digits, '.', '_' or '-'", kMaxName));
+}
+
+Result<std::uint64_t> Mapping::number(std::string_view key, std::uint64_t lowest, std::uint64_t highest) const {
+  if (!has(key)) return missing(key);
+  const YAML::Node node = get(key);
+  const std::string text = node.IsScalar() ? node.Scalar() : std::string();
+  std::uint64_t number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = !text.empty() && error == std::errc() && stop == text.data() + text.size();
+  if (whole && number >= lowest && number <= highest) return number;
+  return wrong(key, fmt::format("expected a whole number from {} to {}", lowest, highest));
+}
+
+Result<bool> Mapping::flag(std::string_view key) const {
+  if (!has(key)) return missing(key);
+  const YAML::Node node = get(key);
+  if (node.IsScalar() && node.Scalar() == "true") return true;
+  if (node.IsScalar() && node.Scalar() == "false") return false;
+  return wrong(key, "expected true or false");
+}
+
+template <typename T>
+Result<T> Mapping::parsed(std::string_view key, Result<T> (*parse)(std::string_view)) const {
+  if (!has(key)) return missing(key);
+  const YAML::Node node = get(key);
+  Result<T> result = parse(node.IsScalar() ? node.Scalar() : std::string());
+  if (result.ok()) return result;
+  return wrong(key, result.status().fix());
+}
+
+Result<BitsPerSecond> Mapping::rate(std::string_view key) const {
+  return parsed(key, parse_rate);
+}
+Result<Bytes> Mapping::bytes(std::string_view key) const {
+  return parsed(key, parse_bytes);
+}
+Result<double> Mapping::metres(std::string_view key) const {
+  return parsed(key, parse_metres);
+}
+
+Result<YAML::Node> Mapping::list(std::string_view key) const {
+  if (!has(key)) return missing(key);
+  const YAML::Node node = get(key);
+  if (!node.IsSequence()) return wrong(key, "expected a list");
+  return node;
+}
+
+}  // namespace tensorlane::fabric

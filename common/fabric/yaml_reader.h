@@ -1,0 +1,72 @@
+// Inside common/fabric: typed access to YAML nodes with errors that say FILE:LINE and what was expected.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <yaml-cpp/yaml.h>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "common/fabric/fabric.h"
+
+namespace tensorlane::fabric {
+
+// "FILE:LINE" of a node.
+std::string place(const std::string& path, const YAML::Node& node);
+int line_of(const YAML::Node& node);
+
+// "h0, h1, s0"
+std::string join(std::span<const std::string_view> words);
+// "did you mean 'dscp'? " when one of `known` is close to `word`, else "".
+std::string suggestion(std::string_view word, std::span<const std::string_view> known);
+
+// "3 m" -> 3.0
+Result<double> parse_metres(std::string_view text);
+
+// One mapping of the file. Refuses unknown and doubled keys when opened; its getters refuse missing keys and wrong
+// types. `subject` is what messages call it: "host 'h0'". Valid while the document lives.
+class Mapping {
+ public:
+  static Result<Mapping> open(const std::string& path, const YAML::Node& node, std::string subject,
+                              std::span<const std::string_view> keys);
+
+  bool has(std::string_view key) const;
+  YAML::Node get(std::string_view key) const;  // has(key) must hold
+  // "FILE:LINE" of the mapping, or of one of its values.
+  std::string place() const;
+  std::string place(std::string_view key) const;
+  int line() const { return line_of(node_); }
+
+  // The key must be there. Text: a scalar that is not empty.
+  Result<std::string> text(std::string_view key) const;
+  // Text of letters, digits, '.', '_' and '-', at most 63: what hosts, switches and classes may be called.
+  Result<std::string> name(std::string_view key) const;
+  Result<std::uint64_t> number(std::string_view key, std::uint64_t lowest, std::uint64_t highest) const;
+  Result<bool> flag(std::string_view key) const;
+  Result<BitsPerSecond> rate(std::string_view key) const;
+  Result<Bytes> bytes(std::string_view key) const;
+  Result<double> metres(std::string_view key) const;
+  // A list, possibly empty.
+  Result<YAML::Node> list(std::string_view key) const;
+
+  // An error about one value: "'dscp' of class 'urgent' is '64'": FILE:LINE: expected
+  Status wrong(std::string_view key, const std::string& expected) const;
+
+ private:
+  Mapping(std::string path, YAML::Node node, std::string subject)
+      : path_(std::move(path)), node_(std::move(node)), subject_(std::move(subject)) {}
+
+  Status missing(std::string_view key) const;
+  template <typename T>
+  Result<T> parsed(std::string_view key, Result<T> (*parse)(std::string_view)) const;
+
+  std::string path_;
+  YAML::Node node_;
+  std::string subject_;
+};
+
+}  // namespace tensorlane::fabric
