@@ -1,6 +1,7 @@
 // The loop that hosts engines: it polls transports and sessions, feeds events, and carries out what the engines choose.
 //
-// One thread owns everything here. Other threads speak to it through LanePort, whose calls are queued. What it tells them goes through LaneListener.
+// One thread owns everything here. Other threads speak to it through LanePort, whose calls are queued. What it tells
+// them goes through LaneListener.
 #pragma once
 
 #include <functional>
@@ -16,15 +17,14 @@
 namespace tensorlane::lane {
 
 struct LaneConfig {
-  std::uint8_t classes = 2;               // data classes
-  std::vector<Bytes> windows;             // by ClassId: how much may be in flight per (NIC, class), law 8
-  std::uint16_t peer_data_port = 7110;    // unused where JobHost names its own
-  bool single_queue = false;              // no priorities: one class, order of arrival
+  std::uint8_t classes = 2;    // data classes
+  std::vector<Bytes> windows;  // by ClassId: how much may be in flight per (NIC, class), law 8
+  bool single_queue = false;   // no priorities: one class, order of arrival
   Bytes staging = mib(64);
-  Duration spin = microseconds(20);       // how long an idle loop polls before it blocks; 0 on machines without a spare core
-  double spin_budget = 0.25;              // at most this share of the time is spent polling in vain (law 17)
-  Duration late_after = seconds(10);      // when a missing rank is reported
-  int cpu = -1;                           // pin the thread there; -1: anywhere
+  Duration spin = microseconds(20);  // how long an idle loop polls before it blocks; 0 on machines without a spare core
+  double spin_budget = 0.25;         // at most this share of the time is spent polling in vain (law 17)
+  Duration late_after = seconds(10);  // when a missing rank is reported
+  int cpu = -1;                       // pin the thread there; -1: anywhere
 };
 
 // What a lane needs from the other rooms. Owned by the caller, outlive the lane.

@@ -1,0 +1,134 @@
+// One job on one lane: its engine, its local ranks, and how an operation passes between them.
+//
+// An operation goes through three phases on a host: every local rank submits; local work brings their buffers together;
+// the engine moves the leader's buffer between hosts; local work spreads the result; every local rank gets its
+// completion. Where all ranks live on one host the engine has no part in it. Everything here runs on the lane's thread.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/units.h"
+#include "daemon/engine/engine.h"
+#include "daemon/lane/lane.h"
+#include "daemon/lane/local_work.h"
+#include "daemon/ports/job.h"
+
+namespace tensorlane::lane {
+
+// What a job uses of its lane. Outlives the job.
+struct Surroundings {
+  const LaneConfig* config = nullptr;
+  ports::Memory* memory = nullptr;
+  ports::Reducer* reducer = nullptr;
+  ports::LaneMetrics* metrics = nullptr;
+  ports::Timeline* timeline = nullptr;
+  ports::Transport* transport = nullptr;
+  ports::LaneListener* listener = nullptr;
+};
+
+class Job {
+ public:
+  Job(ports::JobSpec spec, const Surroundings& around);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  JobId id() const { return spec_.credentials.job; }
+  bool closed() const { return state_ == State::kClosed; }
+
+  // ---- commands (from LanePort) ----
+  void connect(Time now);
+  void attach(Rank rank, std::shared_ptr<ports::ClientSession> session);
+  void apply_plan(protocol::Plan plan);
+  void bind(Rank rank, TensorId tensor, const ports::BufferPlace& place);
+  void abort(const Status& cause, Time now);
+  void detach(Rank rank);
+
+  // ---- from the transport ----
+  Result<std::span<std::byte>> landing(const ports::FlowKey& flow, const protocol::FrameHeader& header);
+  void frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now);
+  void sent(std::uint64_t token, Time now);
+  void flow_up(const ports::FlowKey& flow);
+  void flow_down(const ports::FlowKey& flow, const Status& cause, Time now);
+
+  // ---- the loop ----
+  // Takes what the local ranks submitted. Returns how many entries there were.
+  std::size_t poll_sessions(Time now);
+  // The class of the most urgent block of arithmetic or copying that waits, if any.
+  std::optional<ClassId> next_work(Time now);
+  // Does that block.
+  void do_work(Time now);
+  // Gives the transport operations of one class while the window has room; takes the bytes from *credit. Returns how
+  // many operations.
+  std::size_t send(ClassId cls, Bytes* credit, Time now);
+  bool has_sends(ClassId cls) const { return engine_ && engine_->has_sends(cls); }
+  // Reports ranks that keep others waiting. Call about every 100 ms.
+  void report_late(Time now);
+
+  const std::vector<std::shared_ptr<ports::ClientSession>>& sessions() const { return sessions_; }
+  const engine::EngineCounters* engine_counters() const { return engine_ ? &engine_->counters() : nullptr; }
+
+ private:
+  enum class State { kConnecting, kRunning, kClosing, kClosed };
+
+  // The local side of a planned tensor.
+  struct LocalTensor {
+    std::vector<Buffer> buffers;          // by local index; empty: not bound yet
+    std::vector<std::uint64_t> sequence;  // by local index: last submitted
+    std::uint64_t completed = 0;          // last sequence that all local ranks were told of
+    std::uint32_t arrived = 0;            // local ranks that have submitted completed + 1
+    ports::Memory* memory = nullptr;
+    Descriptor buffer;  // the leader's, for the engine
+    std::vector<std::byte> wide_storage;
+    Descriptor wide;
+    LocalTask task;
+    Time first_arrival, ready;
+    Duration reported{};  // lateness already reported
+  };
+
+  std::uint32_t local_index(Rank rank) const;
+  std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
+  bool needs_wide(const protocol::PlanTensor& tensor) const;
+  void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
+  void all_arrived(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
+  void start_local(LocalTensor& local, const protocol::PlanTensor& tensor, LocalStep step);
+  void to_engine(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
+  void finish_step(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
+  void complete(LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
+  void do_local_block(Time now);
+  void do_engine_block(const engine::Work& work, Time now);
+  void feed(const engine::Event& event, Time now);
+  void carry_out(const engine::Action& action, Time now);
+  void fail(const Status& cause);
+  void drained(Time now);
+  void close_flows();
+
+  ports::JobSpec spec_;
+  Surroundings around_;
+  State state_ = State::kConnecting;
+  std::vector<Rank> local_ranks_;
+  std::vector<std::uint32_t> rank_numbers_;
+  std::vector<std::shared_ptr<ports::ClientSession>>
+      sessions_;  // by local index; empty until attached, kept until closed
+  std::vector<bool> detached_;
+  std::unique_ptr<std::byte[]> staging_storage_;
+  std::uint32_t staging_region_ = 0;
+  std::unique_ptr<engine::Engine> engine_;  // none in a job of one host
+  engine::ActionRing actions_;
+  protocol::Plan plan_;
+  std::vector<LocalTensor> tensors_;
+  LocalQueue local_queue_;
+  std::optional<engine::Work> work_;  // chosen by the engine, not done yet
+  std::size_t flows_wanted_ = 0, flows_up_ = 0, flows_open_ = 0;
+  bool failed_ = false;  // told the listener
+  std::optional<Status> abort_cause_;
+  std::optional<Status> departed_;  // a peer went while nothing was pending
+  std::array<HostIndex, kMaxDataClasses + 1> last_peer_{};
+};
+
+}  // namespace tensorlane::lane

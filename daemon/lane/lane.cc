@@ -1,0 +1,387 @@
+#include "daemon/lane/lane.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "common/base/bounded_queue.h"
+#include "daemon/lane/job.h"
+
+namespace tensorlane::lane {
+namespace {
+
+constexpr std::size_t kMailbox = 65536;
+constexpr int kBlockMs = 100;  // the longest sleep: lateness and the CPU count are looked at this often
+constexpr Duration kHousekeeping = milliseconds(100);
+constexpr std::size_t kBlocksPerTurn = 4;  // blocks of work between two looks at the network
+
+Time clock_now() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return Time(t.tv_sec * 1000000000ll + t.tv_nsec);
+}
+
+std::uint64_t thread_cpu_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<std::uint64_t>(t.tv_sec * 1000000000ll + t.tv_nsec);
+}
+
+}  // namespace
+
+struct Lane::Impl final : ports::FrameSink {
+  Impl(const LaneConfig& c, const LaneRooms& r) : config(c), rooms(r) {}
+  ~Impl() override {
+    for (int fd : {epoll_fd, mailbox_fd}) {
+      if (fd >= 0) ::close(fd);
+    }
+  }
+
+  Status open();
+  Status post(std::function<void()> command);
+  void run();
+  std::size_t commands();
+  std::size_t egress();
+  std::size_t work();
+  void housekeeping();
+  void maybe_sleep();
+  bool arm_sessions();
+  void disarm_sessions();
+  void watch(int fd, bool on);
+  void reap();
+
+  Job* find(JobId id) {
+    for (auto& job : jobs) {
+      if (job->id() == id) return job.get();
+    }
+    return nullptr;
+  }
+  // Runs `command` on the job if it is still there.
+  template <typename F>
+  Status on_job(JobId id, F command) {
+    return post([this, id, command = std::move(command)]() mutable {
+      if (Job* job = find(id)) command(*job);
+    });
+  }
+
+  // ---- FrameSink ----
+  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override {
+    Job* job = find(flow.job);
+    if (job == nullptr) return Status(Code::kNotFound, "a frame for a job that has ended", "", "");
+    return job->landing(flow, header);
+  }
+  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override {
+    if (Job* job = find(flow.job)) job->frame_arrived(flow, header, now);
+  }
+  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override {
+    if (Job* job = find(flow.job)) job->sent(token, now);
+  }
+  void on_flow_up(const ports::FlowKey& flow) override {
+    if (Job* job = find(flow.job)) job->flow_up(flow);
+  }
+  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override {
+    if (Job* job = find(flow.job)) job->flow_down(flow, cause, now);
+  }
+
+  const LaneConfig config;
+  const LaneRooms rooms;
+  std::unique_ptr<ports::Transport> transport;
+  ports::LaneListener* listener = nullptr;
+  Surroundings around;
+  std::vector<std::unique_ptr<Job>> jobs;
+  std::size_t first_job = 0;  // whose turn it is to send first: jobs share a class evenly (law 11)
+  int epoll_fd = -1, mailbox_fd = -1;
+  std::vector<int> watched;  // wake descriptors of sessions
+  Mailbox<std::function<void()>> mailbox{kMailbox};
+  std::atomic<bool> mail{false};
+  std::atomic<bool> stopping{false};
+  std::thread thread;
+  Time now, idle_since, next_housekeeping, window_start;
+  Duration spun{};  // spent polling in vain since window_start
+};
+
+Status Lane::Impl::open() {
+  epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  mailbox_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (epoll_fd < 0 || mailbox_fd < 0) {
+    return {Code::kResourceExhausted, fmt::format("no descriptors for a lane: {}", std::strerror(errno)), "tensorlaned",
+            "raise LimitNOFILE"};
+  }
+  Result<std::unique_ptr<ports::Transport>> made = rooms.make_transport(*this);
+  if (!made.ok()) return made.status();
+  transport = std::move(*made);
+  watch(mailbox_fd, true);
+  watch(transport->wake_fd(), true);
+  return {};
+}
+
+void Lane::Impl::watch(int fd, bool on) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  epoll_ctl(epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, &event);
+}
+
+Status Lane::Impl::post(std::function<void()> command) {
+  if (!mailbox.push(std::move(command))) {
+    return {Code::kResourceExhausted, fmt::format("more than {} commands wait for the lane", kMailbox), "tensorlaned",
+            "register fewer tensors at once"};
+  }
+  mail.store(true, std::memory_order_release);
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(mailbox_fd, &one, sizeof one);
+  return {};
+}
+
+std::size_t Lane::Impl::commands() {
+  if (!mail.exchange(false, std::memory_order_acquire)) return 0;
+  std::uint64_t ignored = 0;
+  [[maybe_unused]] const ssize_t got = ::read(mailbox_fd, &ignored, sizeof ignored);
+  std::size_t count = 0;
+  while (auto command = mailbox.pop()) {
+    (*command)();
+    ++count;
+  }
+  return count;
+}
+
+// The most urgent class first; inside a class every job in turn, one window shared by all of them and all peers.
+std::size_t Lane::Impl::egress() {
+  if (jobs.empty()) return 0;
+  std::size_t sent = 0;
+  Bytes unlimited = mib(1024);
+  for (auto& job : jobs) {
+    if (job->has_sends(kControlClass)) sent += job->send(kControlClass, &unlimited, now);
+  }
+  for (std::uint8_t c = 0; c < config.classes; ++c) {
+    const ClassId cls{c};
+    if (std::ranges::none_of(jobs, [cls](const auto& job) { return job->has_sends(cls); })) continue;
+    const Bytes window = config.windows[c];
+    const Bytes used = transport->in_flight(cls);
+    if (used >= window) {
+      rooms.metrics->classes[c].window_full.add();
+      continue;
+    }
+    const Bytes credit = window - used;
+    const std::size_t count = jobs.size();
+    const std::size_t turn = first_job++;
+    // What a job leaves of its share goes to the next one.
+    Bytes left = credit;
+    for (std::size_t i = 0; i < count; ++i) {
+      Bytes share(std::max(left.value / (count - i), std::min(left.value, kMaxOperation.value)));
+      const Bytes before = share;
+      sent += jobs[(turn + i) % count]->send(cls, &share, now);
+      left -= before - share;
+    }
+  }
+  return sent;
+}
+
+// A few blocks of arithmetic and copying, the most urgent of any job first.
+std::size_t Lane::Impl::work() {
+  std::size_t done = 0;
+  for (; done < kBlocksPerTurn; ++done) {
+    Job* best = nullptr;
+    ClassId best_class{0xff};
+    for (auto& job : jobs) {
+      const std::optional<ClassId> cls = job->next_work(now);
+      if (cls && (best == nullptr || *cls < best_class)) {
+        best = job.get();
+        best_class = *cls;
+      }
+    }
+    if (best == nullptr) break;
+    best->do_work(now);
+    now = clock_now();
+  }
+  return done;
+}
+
+void Lane::Impl::housekeeping() {
+  if (now < next_housekeeping) return;
+  next_housekeeping = now + kHousekeeping;
+  ports::LaneMetrics& m = *rooms.metrics;
+  std::uint64_t pending = 0, staging = 0, sessions = 0, stale = 0;
+  for (auto& job : jobs) {
+    job->report_late(now);
+    sessions += job->sessions().size();
+    if (const engine::EngineCounters* counters = job->engine_counters()) {
+      pending += counters->operations_pending;
+      staging += counters->staging_bytes;
+      stale += counters->stale_grants;
+    }
+  }
+  m.cpu_ns.set(thread_cpu_ns());
+  m.jobs.set(jobs.size());
+  m.sessions.set(sessions);
+  m.operations_pending.set(pending);
+  m.staging_bytes.set(staging);
+  if (stale > m.stale_grants.value()) m.stale_grants.set(stale);
+}
+
+// Forgets jobs that have closed. Their sessions' descriptors may be used again by others at once, so they leave the
+// watch list first.
+void Lane::Impl::reap() {
+  if (std::ranges::none_of(jobs, [](const auto& job) { return job->closed(); })) return;
+  for (int fd : watched) watch(fd, false);
+  watched.clear();
+  std::erase_if(jobs, [](const auto& job) { return job->closed(); });
+}
+
+// Asks every client for a wake-up. False when one has submitted meanwhile.
+bool Lane::Impl::arm_sessions() {
+  bool quiet = true;
+  std::vector<int> wanted;
+  for (auto& job : jobs) {
+    for (auto& session : job->sessions()) {
+      if (!session || session->dead()) continue;
+      wanted.push_back(session->wake_fd());
+      if (!session->arm_wake()) quiet = false;
+    }
+  }
+  if (wanted != watched) {
+    for (int fd : watched) {
+      if (std::ranges::find(wanted, fd) == wanted.end()) watch(fd, false);
+    }
+    for (int fd : wanted) {
+      if (std::ranges::find(watched, fd) == watched.end()) watch(fd, true);
+    }
+    watched = std::move(wanted);
+  }
+  return quiet;
+}
+
+void Lane::Impl::disarm_sessions() {
+  for (auto& job : jobs) {
+    for (auto& session : job->sessions()) {
+      if (session) session->disarm_wake();
+    }
+  }
+}
+
+// Polls in vain for a bounded time and share (law 17), then blocks until something happens.
+void Lane::Impl::maybe_sleep() {
+  if (idle_since.value == 0) idle_since = now;
+  if (now - window_start > milliseconds(10)) {
+    window_start = now;
+    spun = Duration();
+  }
+  const Duration idle = now - idle_since;
+  if (idle < config.spin && to_seconds(spun) < config.spin_budget * 0.01) return;
+  spun += idle;
+  idle_since = Time();
+  if (arm_sessions() && !mail.load(std::memory_order_acquire)) {
+    rooms.metrics->sleeps.add();
+    std::array<epoll_event, 32> events;
+    const int ready = epoll_wait(epoll_fd, events.data(), static_cast<int>(events.size()), kBlockMs);
+    for (int i = 0; i < ready; ++i) {
+      if (std::ranges::find(watched, events[i].data.fd) == watched.end()) continue;
+      std::uint64_t ignored = 0;
+      [[maybe_unused]] const ssize_t got = ::read(events[i].data.fd, &ignored, sizeof ignored);
+    }
+  }
+  disarm_sessions();
+}
+
+void Lane::Impl::run() {
+  pthread_setname_np(pthread_self(), "lane");
+  if (config.cpu >= 0) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(config.cpu, &set);
+    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+  }
+  while (!stopping.load(std::memory_order_relaxed)) {
+    now = clock_now();
+    rooms.metrics->loops.add();
+    std::size_t progress = commands();
+    progress += transport->poll(now);
+    for (auto& job : jobs) progress += job->poll_sessions(now);
+    progress += egress();
+    progress += work();
+    housekeeping();
+    reap();
+    if (progress == 0) {
+      maybe_sleep();
+    } else {
+      idle_since = Time();
+    }
+  }
+}
+
+Lane::Lane(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Lane::~Lane() {
+  stop();
+  // The transport may speak to its sink while it closes: it goes while the sink is whole.
+  impl_->transport.reset();
+}
+
+Result<std::unique_ptr<Lane>> Lane::create(const LaneConfig& config, const LaneRooms& rooms) {
+  TL_ASSERT(config.windows.size() >= config.classes && config.classes <= kMaxDataClasses);
+  auto impl = std::make_unique<Impl>(config, rooms);
+  TL_RETURN_IF_ERROR(impl->open());
+  return std::unique_ptr<Lane>(new Lane(std::move(impl)));
+}
+
+void Lane::start(ports::LaneListener& listener) {
+  Impl& impl = *impl_;
+  impl.listener = &listener;
+  impl.around = {&impl.config,        impl.rooms.memory,    impl.rooms.reducer, impl.rooms.metrics,
+                 impl.rooms.timeline, impl.transport.get(), &listener};
+  impl.thread = std::thread([&impl] { impl.run(); });
+}
+
+void Lane::stop() {
+  impl_->stopping.store(true, std::memory_order_relaxed);
+  if (!impl_->thread.joinable()) return;
+  [[maybe_unused]] const Status ignored = impl_->post([] {});
+  impl_->thread.join();
+  impl_->jobs.clear();
+}
+
+Status Lane::start_job(ports::JobSpec spec) {
+  return impl_->post([impl = impl_.get(), spec = std::move(spec)]() mutable {
+    auto& job = impl->jobs.emplace_back(std::make_unique<Job>(std::move(spec), impl->around));
+    job->connect(impl->now);
+  });
+}
+
+Status Lane::attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) {
+  return impl_->on_job(job,
+                       [rank, session = std::move(session)](Job& j) mutable { j.attach(rank, std::move(session)); });
+}
+
+Status Lane::apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) {
+  return impl_->post([impl = impl_.get(), job, plan = std::move(plan), then = std::move(then)]() mutable {
+    if (Job* j = impl->find(job)) j->apply_plan(std::move(plan));
+    if (then) then();
+  });
+}
+
+Status Lane::bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) {
+  return impl_->on_job(job, [rank, tensor, place](Job& j) { j.bind(rank, tensor, place); });
+}
+
+Status Lane::abort_job(JobId job, Status cause) {
+  return impl_->post([impl = impl_.get(), job, cause = std::move(cause)] {
+    if (Job* j = impl->find(job)) j->abort(cause, impl->now);
+  });
+}
+
+Status Lane::detach(JobId job, Rank rank) {
+  return impl_->on_job(job, [rank](Job& j) { j.detach(rank); });
+}
+
+Status Lane::inspect(std::function<void(const ports::Transport&)> query) {
+  return impl_->post([impl = impl_.get(), query = std::move(query)] { query(*impl->transport); });
+}
+
+}  // namespace tensorlane::lane

@@ -1,0 +1,76 @@
+// What happens to an operation inside a host: the local ranks' buffers are brought together before the network, and the
+// result is spread after it (law 13). Cut into blocks of at most 256 KiB, the most urgent one first (law 9).
+#pragma once
+
+#include <cstdint>
+#include <queue>
+#include <span>
+#include <vector>
+
+#include "common/base/units.h"
+#include "common/protocol/plan.h"
+#include "daemon/ports/reducer.h"
+
+namespace tensorlane::lane {
+
+// One rank's buffer of one tensor, in this process.
+using Buffer = std::span<std::byte>;
+
+// What a step of local work does with the buffers of the local ranks.
+enum class LocalStep : std::uint8_t {
+  kNone,     // nothing to do
+  kReduce,   // leader (or the wide scratch) = sum of all ranks
+  kFinish,   // the whole operation, when all ranks live on this host: reduce, divide, and copy to everybody
+  kCollect,  // allgather: every rank's block into the leader's buffer
+  kSpread,   // leader's buffer to all others
+};
+
+// The local side of one operation under way. Plain state: the job fills it, LocalWorker advances it.
+struct LocalTask {
+  LocalStep step = LocalStep::kNone;
+  const protocol::PlanTensor* tensor = nullptr;
+  Sequence sequence;
+  std::uint32_t leader = 0;              // local index whose buffer goes to the network
+  std::span<const Buffer> buffers;       // by local index
+  Buffer wide;                           // float32 scratch for 16-bit sums, or empty
+  std::span<const std::uint32_t> ranks;  // global rank by local index
+  std::uint32_t world_size = 1;
+  std::uint64_t next = 0;  // first element that is not done yet
+};
+
+// Does the next block of `task`, at most kMaxOperation bytes per buffer. Returns true when the step is finished. Adds
+// what it moved to the counts.
+bool advance(LocalTask& task, ports::Reducer& reducer, std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
+
+// Tasks that wait for their next block, most urgent first: class, then older sequence, then tensor.
+class LocalQueue {
+ public:
+  struct Key {
+    ClassId cls;
+    Sequence sequence;
+    TensorId tensor;
+    // For std::priority_queue, which serves the largest: "less" means less urgent.
+    bool operator<(const Key& o) const {
+      if (cls != o.cls) return cls > o.cls;
+      if (sequence != o.sequence) return sequence > o.sequence;
+      return tensor > o.tensor;
+    }
+  };
+  // At most `capacity` tasks: one per tensor. Allocates here, not later.
+  void reserve(std::size_t capacity) {
+    std::vector<Key> storage;
+    storage.reserve(capacity);
+    for (; !keys_.empty(); keys_.pop()) storage.push_back(keys_.top());
+    keys_ = std::priority_queue<Key>(std::less<Key>(), std::move(storage));
+  }
+  bool empty() const { return keys_.empty(); }
+  const Key& top() const { return keys_.top(); }
+  void push(const Key& key) { keys_.push(key); }
+  void pop() { keys_.pop(); }
+  void clear() { keys_ = {}; }
+
+ private:
+  std::priority_queue<Key> keys_;
+};
+
+}  // namespace tensorlane::lane

@@ -1,0 +1,210 @@
+#include "daemon/telemetry/metrics.h"
+
+#include <fmt/format.h>
+#include <prometheus/collectable.h>
+#include <prometheus/exposer.h>
+#include <prometheus/metric_family.h>
+
+#include <exception>
+
+namespace tensorlane::telemetry {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+// Reads the lane's counts when Prometheus asks, and only then.
+class Collector final : public prometheus::Collectable {
+ public:
+  Collector(const ExporterConfig& config, const ports::LaneMetrics& metrics, std::vector<ExtraCounter> extra)
+      : config_(config), metrics_(metrics), extra_(std::move(extra)) {}
+
+  std::vector<MetricFamily> Collect() const override {
+    std::vector<MetricFamily> families;
+    add_class_counters(families);
+    add_histogram(families, "queue_wait_seconds", "From eligible to given to the transport, per transport operation",
+                  &ports::ClassMetrics::queue_wait);
+    add_histogram(families, "completion_seconds", "From the last local rank's submission to completion, per tensor",
+                  &ports::ClassMetrics::completion);
+    add_scalars(families);
+    add_info(families);
+    for (const ExtraCounter& extra : extra_) {
+      const bool counter = extra.name.ends_with("_total");
+      MetricFamily family = make(extra.name, extra.help, counter ? MetricType::Counter : MetricType::Gauge);
+      add_value(family, {}, extra.read());
+      families.push_back(std::move(family));
+    }
+    return families;
+  }
+
+ private:
+  static MetricFamily make(const std::string& name, const std::string& help, MetricType type) {
+    MetricFamily family;
+    family.name = "tensorlane_" + name;
+    family.help = help;
+    family.type = type;
+    return family;
+  }
+
+  static void add_value(MetricFamily& family, std::vector<ClientMetric::Label> labels, double value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    if (family.type == MetricType::Counter) {
+      metric.counter.value = value;
+    } else {
+      metric.gauge.value = value;
+    }
+    family.metric.push_back(std::move(metric));
+  }
+
+  // Calls visit(slot, label) for every class that exists, control last.
+  template <typename F>
+  void each_class(F visit) const {
+    for (std::size_t c = 0; c < config_.classes.size(); ++c) visit(c, config_.classes[c]);
+    visit(ports::kControlSlot, config_.control);
+  }
+
+  void add_class_counters(std::vector<MetricFamily>& families) const {
+    struct Row {
+      const char* name;
+      const char* help;
+      ports::Counter ports::ClassMetrics::*counter;
+    };
+    static constexpr Row kRows[] = {
+        {"sent_bytes_total", "Payload given to the transport", &ports::ClassMetrics::bytes_sent},
+        {"received_bytes_total", "Payload received", &ports::ClassMetrics::bytes_received},
+        {"sent_operations_total", "Transport operations of at most 256 KiB sent",
+         &ports::ClassMetrics::operations_sent},
+        {"received_operations_total", "Transport operations of at most 256 KiB received",
+         &ports::ClassMetrics::operations_received},
+        {"completed_tensors_total", "Operations on tensors that completed on this host",
+         &ports::ClassMetrics::tensors_completed},
+        {"failed_tensors_total", "Operations on tensors that failed on this host",
+         &ports::ClassMetrics::tensors_failed},
+        {"window_stalls_total", "Times a send waited because the window of its class was full",
+         &ports::ClassMetrics::window_full},
+    };
+    for (const Row& row : kRows) {
+      MetricFamily family = make(row.name, row.help, MetricType::Counter);
+      each_class([&](std::size_t slot, const ClassLabel& label) {
+        add_value(family, {{"class", label.name}}, static_cast<double>((metrics_.classes[slot].*row.counter).value()));
+      });
+      families.push_back(std::move(family));
+    }
+  }
+
+  void add_histogram(std::vector<MetricFamily>& families, const char* name, const char* help,
+                     ports::DurationHistogram ports::ClassMetrics::*histogram) const {
+    MetricFamily family = make(name, help, MetricType::Histogram);
+    each_class([&](std::size_t slot, const ClassLabel& label) {
+      const ports::DurationHistogram& h = metrics_.classes[slot].*histogram;
+      ClientMetric metric;
+      metric.label = {{"class", label.name}};
+      std::uint64_t total = 0;
+      for (std::size_t i = 0; i + 1 < ports::DurationHistogram::kBuckets; ++i) {
+        total += h.bucket(i);
+        metric.histogram.bucket.push_back({total, static_cast<double>(std::uint64_t{1} << i) * 1e-6});
+      }
+      total += h.bucket(ports::DurationHistogram::kBuckets - 1);
+      metric.histogram.bucket.push_back({total, std::numeric_limits<double>::infinity()});
+      metric.histogram.sample_count = total;
+      metric.histogram.sample_sum = static_cast<double>(h.sum_ns()) * 1e-9;
+      family.metric.push_back(std::move(metric));
+    });
+    families.push_back(std::move(family));
+  }
+
+  void add_scalars(std::vector<MetricFamily>& families) const {
+    const ports::LaneMetrics& m = metrics_;
+    struct Row {
+      const char* name;
+      const char* help;
+      double value;
+      bool counter;
+    };
+    const Row rows[] = {
+        {"lane_cpu_seconds_total", "CPU time of the lane's thread", static_cast<double>(m.cpu_ns.value()) * 1e-9, true},
+        {"lane_turns_total", "Turns of the lane's loop", static_cast<double>(m.loops.value()), true},
+        {"lane_sleeps_total", "Times the lane blocked", static_cast<double>(m.sleeps.value()), true},
+        {"reduced_slice_blocks_total", "Blocks of arithmetic done for the engine",
+         static_cast<double>(m.slices_reduced.value()), true},
+        {"reduced_bytes_total", "Bytes read by sums", static_cast<double>(m.bytes_reduced.value()), true},
+        {"copied_bytes_total", "Bytes copied between ranks of this host", static_cast<double>(m.bytes_copied.value()),
+         true},
+        {"stale_grants_total", "Frames dropped because their grant was stale",
+         static_cast<double>(m.stale_grants.value()), true},
+        {"protocol_errors_total", "Frames that broke the protocol", static_cast<double>(m.protocol_errors.value()),
+         true},
+        {"late_reports_total", "Times a rank of this host was reported late",
+         static_cast<double>(m.late_reports.value()), true},
+        {"jobs_started_total", "Jobs that started on this host", static_cast<double>(m.jobs_started.value()), true},
+        {"jobs_failed_total", "Jobs that were aborted on this host", static_cast<double>(m.jobs_failed.value()), true},
+        {"jobs", "Jobs now", static_cast<double>(m.jobs.value()), false},
+        {"sessions", "Client sessions now", static_cast<double>(m.sessions.value()), false},
+        {"pending_operations", "Operations on tensors under way between hosts",
+         static_cast<double>(m.operations_pending.value()), false},
+        {"staging_bytes", "Staging memory in use", static_cast<double>(m.staging_bytes.value()), false},
+    };
+    for (const Row& row : rows) {
+      MetricFamily family = make(row.name, row.help, row.counter ? MetricType::Counter : MetricType::Gauge);
+      add_value(family, {}, row.value);
+      families.push_back(std::move(family));
+    }
+  }
+
+  void add_info(std::vector<MetricFamily>& families) const {
+    MetricFamily family = make("class_info", "How a class is tagged", MetricType::Gauge);
+    each_class([&](std::size_t, const ClassLabel& label) {
+      add_value(family,
+                {{"class", label.name},
+                 {"dscp", std::to_string(label.dscp)},
+                 {"pcp", std::to_string(label.pcp)},
+                 {"service_level", std::to_string(label.service_level)}},
+                1);
+    });
+    families.push_back(std::move(family));
+    MetricFamily host = make("host_info", "This host in the fabric file", MetricType::Gauge);
+    add_value(host, {{"host", config_.host}}, 1);
+    families.push_back(std::move(host));
+  }
+
+  const ExporterConfig config_;
+  const ports::LaneMetrics& metrics_;
+  const std::vector<ExtraCounter> extra_;
+};
+
+class HttpExporter final : public Exporter {
+ public:
+  HttpExporter(const std::string& listen, std::shared_ptr<Collector> collector)
+      : collector_(std::move(collector)), exposer_(listen, 1) {
+    exposer_.RegisterCollectable(collector_);
+    const auto ports = exposer_.GetListeningPorts();
+    address_ = listen.substr(0, listen.rfind(':') + 1) + std::to_string(ports.empty() ? 0 : ports.front());
+  }
+  std::string address() const override { return address_; }
+
+ private:
+  std::shared_ptr<Collector> collector_;
+  prometheus::Exposer exposer_;
+  std::string address_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Exporter>> Exporter::create(const ExporterConfig& config, const ports::LaneMetrics& metrics,
+                                                   std::vector<ExtraCounter> extra) {
+  if (config.listen.rfind(':') == std::string::npos) {
+    return Status(Code::kInvalidArgument, fmt::format("'{}' is no address to serve metrics on", config.listen),
+                  "metrics", "write ADDRESS:PORT, e.g. 127.0.0.1:9400");
+  }
+  try {
+    return std::unique_ptr<Exporter>(
+        std::make_unique<HttpExporter>(config.listen, std::make_shared<Collector>(config, metrics, std::move(extra))));
+  } catch (const std::exception& e) {  // the library reports a port in use by an exception
+    return Status(Code::kUnavailable, fmt::format("cannot serve metrics on {}", config.listen), e.what(),
+                  "stop what uses the port or set another one under 'metrics'");
+  }
+}
+
+}  // namespace tensorlane::telemetry
