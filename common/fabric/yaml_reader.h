@@ -40,6 +40,7 @@ class Mapping {
   std::string place() const;
   std::string place(std::string_view key) const;
   int line() const { return line_of(node_); }
+  const std::string& path() const { return path_; }
 
   // The key must be there. Text: a scalar that is not empty.
   Result<std::string> text(std::string_view key) const;

@@ -1,0 +1,202 @@
+#include "daemon/config/config.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "common/fabric/yaml_reader.h"
+
+namespace tensorlane::config {
+namespace {
+
+using fabric::Mapping;
+
+constexpr std::size_t kKeyLength = 40;  // of a CURVE key in Z85
+
+constexpr std::array<std::string_view, 20> kKeys = {
+    "fabric",       "host",        "secret_key_file", "socket",         "metrics",    "timeline", "detection",
+    "join_timeout", "late_after",  "late_error",      "pattern",        "priorities", "tags",     "payload_crc",
+    "users",        "arena_limit", "staging",         "slice_elements", "spin",       "cpu"};
+
+Status unreadable(const std::string& path, const std::string& what) {
+  return {Code::kInvalidArgument, fmt::format("cannot read {}: {}", what, std::strerror(errno)), path,
+          "check the path and its permissions"};
+}
+
+Result<std::string> read_file(const std::string& path, const std::string& what) {
+  std::ifstream in(path);
+  if (!in) return unreadable(path, what);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::string beside(const std::string& config_path, const std::string& path) {
+  return (std::filesystem::path(config_path).parent_path() / path).string();
+}
+
+// A secret that others can read is no secret.
+Result<std::string> read_secret_key(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return unreadable(path, "the secret key");
+  if ((info.st_mode & 077) != 0) {
+    return Status(Code::kInvalidArgument, "the secret key can be read by other users", path,
+                  fmt::format("chmod 600 {}", path));
+  }
+  TL_ASSIGN_OR_RETURN(std::string key, read_file(path, "the secret key"));
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+  if (key.size() != kKeyLength) {
+    return Status(Code::kInvalidArgument, fmt::format("the secret key has {} characters", key.size()), path,
+                  "expected a CURVE key in Z85: 40 characters");
+  }
+  return key;
+}
+
+// Sets *target from the file where the key is there.
+template <typename T, typename Get>
+Status optional_value(const Mapping& map, std::string_view key, T* target, Get get) {
+  if (!map.has(key)) return {};
+  auto value = get(key);
+  if (!value.ok()) return value.status();
+  *target = std::move(*value);
+  return {};
+}
+
+Status optional_duration(const Mapping& map, std::string_view key, Duration* target) {
+  if (!map.has(key)) return {};
+  TL_ASSIGN_OR_RETURN(const std::string text, map.text(key));
+  Result<Duration> duration = parse_duration(text);
+  if (!duration.ok()) return map.wrong(key, duration.status().fix());
+  *target = *duration;
+  return {};
+}
+
+Status read_pattern(const Mapping& map, protocol::Pattern* pattern) {
+  if (!map.has("pattern")) return {};
+  TL_ASSIGN_OR_RETURN(const std::string text, map.text("pattern"));
+  if (text == "ring") {
+    *pattern = protocol::Pattern::kRing;
+  } else if (text == "parameter_server") {
+    *pattern = protocol::Pattern::kParameterServer;
+  } else {
+    return map.wrong("pattern", "expected ring or parameter_server");
+  }
+  return {};
+}
+
+Status read_users(const Mapping& map, std::vector<std::uint32_t>* users) {
+  if (!map.has("users")) return {};
+  TL_ASSIGN_OR_RETURN(const YAML::Node list, map.list("users"));
+  for (const YAML::Node& node : list) {
+    std::uint32_t uid = 0;
+    const std::string text = node.IsScalar() ? node.Scalar() : "";
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), uid);
+    if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
+      return {Code::kInvalidArgument, fmt::format("'{}' in 'users' is no user id", text),
+              fabric::place(map.path(), node), "expected numbers, e.g. [1000, 1001]"};
+    }
+    users->push_back(uid);
+  }
+  return {};
+}
+
+Status read_numbers(const Mapping& map, DaemonConfig* config) {
+  const auto number = [&](std::uint64_t low, std::uint64_t high) {
+    return [&map, low, high](std::string_view key) { return map.number(key, low, high); };
+  };
+  const auto flag = [&](std::string_view key) { return map.flag(key); };
+  const auto bytes = [&](std::string_view key) { return map.bytes(key); };
+  std::uint64_t slice = 0, cpu = 0;
+  TL_RETURN_IF_ERROR(optional_value(map, "slice_elements", &slice, number(1024, 1u << 20)));
+  TL_RETURN_IF_ERROR(optional_value(map, "cpu", &cpu, number(0, 4095)));
+  TL_RETURN_IF_ERROR(optional_value(map, "priorities", &config->priorities, flag));
+  TL_RETURN_IF_ERROR(optional_value(map, "tags", &config->tags, flag));
+  TL_RETURN_IF_ERROR(optional_value(map, "payload_crc", &config->payload_crc, flag));
+  TL_RETURN_IF_ERROR(optional_value(map, "arena_limit", &config->arena_limit, bytes));
+  TL_RETURN_IF_ERROR(optional_value(map, "staging", &config->staging, bytes));
+  config->slice_elements = static_cast<std::uint32_t>(slice);
+  if (map.has("cpu")) config->cpu = static_cast<int>(cpu);
+  return {};
+}
+
+Status read_durations(const Mapping& map, DaemonConfig* config) {
+  TL_RETURN_IF_ERROR(optional_duration(map, "detection", &config->detection));
+  TL_RETURN_IF_ERROR(optional_duration(map, "join_timeout", &config->join_timeout));
+  TL_RETURN_IF_ERROR(optional_duration(map, "late_after", &config->late_after));
+  TL_RETURN_IF_ERROR(optional_duration(map, "late_error", &config->late_error));
+  TL_RETURN_IF_ERROR(optional_duration(map, "spin", &config->spin));
+  if (config->detection < milliseconds(200)) return map.wrong("detection", "expected at least 200 ms");
+  if (config->late_error < config->late_after) return map.wrong("late_error", "expected at least late_after");
+  return {};
+}
+
+Status read_identity(const Mapping& map, DaemonConfig* config) {
+  TL_ASSIGN_OR_RETURN(const std::string fabric_path, map.text("fabric"));
+  config->fabric_path = beside(config->path, fabric_path);
+  TL_ASSIGN_OR_RETURN(config->fabric, fabric::load(config->fabric_path));
+  TL_ASSIGN_OR_RETURN(config->host, map.name("host"));
+  if (config->fabric.find_host(config->host) == nullptr) {
+    std::vector<std::string_view> names;
+    for (const fabric::Host& host : config->fabric.hosts) names.push_back(host.name);
+    return map.wrong("host", fmt::format("expected a host of {}: {}", config->fabric_path, fabric::join(names)));
+  }
+  if (map.has("secret_key_file")) {
+    TL_ASSIGN_OR_RETURN(const std::string key_path, map.text("secret_key_file"));
+    TL_ASSIGN_OR_RETURN(config->secret_key, read_secret_key(beside(config->path, key_path)));
+  } else if (config->fabric.hosts.size() > 1) {
+    return {Code::kInvalidArgument, "no 'secret_key_file', but the fabric has more than one host", map.place(),
+            "name the file with this host's CURVE secret key"};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Duration> parse_duration(std::string_view text) {
+  const Status expected(Code::kInvalidArgument, fmt::format("'{}' is no duration", text), "",
+                        "expected a number and s, ms or us, e.g. 10 s");
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || value < 0 || value > 1e6) return expected;
+  std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  double scale = 0;
+  if (unit == "s") scale = 1e9;
+  if (unit == "ms") scale = 1e6;
+  if (unit == "us") scale = 1e3;
+  if (scale == 0) return expected;
+  return Duration(static_cast<std::int64_t>(value * scale));
+}
+
+Result<DaemonConfig> load(const std::string& path) {
+  TL_ASSIGN_OR_RETURN(const std::string text, read_file(path, "the daemon's configuration"));
+  YAML::Node document;
+  try {
+    document = YAML::Load(text);
+  } catch (const YAML::Exception& e) {
+    return Status(Code::kInvalidArgument, fmt::format("this is not YAML: {}", e.msg),
+                  fmt::format("{}:{}", path, e.mark.line + 1), "mend the syntax");
+  }
+  TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(path, document, "the daemon's configuration", kKeys));
+  DaemonConfig config;
+  config.path = path;
+  const auto as_text = [&](std::string_view key) { return map.text(key); };
+  TL_RETURN_IF_ERROR(read_identity(map, &config));
+  TL_RETURN_IF_ERROR(optional_value(map, "socket", &config.socket, as_text));
+  TL_RETURN_IF_ERROR(optional_value(map, "metrics", &config.metrics, as_text));
+  TL_RETURN_IF_ERROR(optional_value(map, "timeline", &config.timeline, as_text));
+  TL_RETURN_IF_ERROR(read_durations(map, &config));
+  TL_RETURN_IF_ERROR(read_pattern(map, &config.pattern));
+  TL_RETURN_IF_ERROR(read_users(map, &config.users));
+  TL_RETURN_IF_ERROR(read_numbers(map, &config));
+  return config;
+}
+
+}  // namespace tensorlane::config

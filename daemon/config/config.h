@@ -1,0 +1,50 @@
+// daemon.yaml: what one daemon is told about itself. Everything about the network is in the fabric file that it names.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "common/fabric/fabric.h"
+#include "common/protocol/plan.h"
+
+namespace tensorlane::config {
+
+struct DaemonConfig {
+  std::string path;
+  std::string fabric_path;  // resolved against the file's folder
+  fabric::Fabric fabric;
+  std::string host;        // this host in the fabric
+  std::string secret_key;  // CURVE, Z85; read from secret_key_file, which others must not be able to read
+  std::string socket = "/run/tensorlane/tensorlaned.sock";
+  std::string metrics;               // ADDRESS:PORT; empty: off
+  std::string timeline;              // path; empty: off
+  Duration detection = seconds(10);  // how soon a dead host or client is found
+  Duration join_timeout = seconds(60);
+  Duration late_after = seconds(10);   // a rank that keeps others waiting is reported
+  Duration late_error = seconds(300);  // ... and ends the job
+  protocol::Pattern pattern = protocol::Pattern::kRing;
+  bool priorities = true;  // false: one class, order of arrival
+  bool tags = true;        // false: flows carry DSCP 0 whatever their class
+  bool payload_crc = false;
+  std::vector<std::uint32_t> users;  // uids that may use this daemon, beside its own and root
+  Bytes arena_limit = mib(16384);    // shared memory of one session
+  Bytes staging = mib(64);
+  std::uint32_t slice_elements = 0;  // 0: from the link speed
+  Duration spin = microseconds(-1);  // negative: by the number of cores
+  int cpu = -1;
+
+  const fabric::Host& self() const { return *fabric.find_host(host); }
+};
+
+// Reads daemon.yaml and the fabric file that it names. Errors: kInvalidArgument with FILE:LINE and what was expected,
+// as fabric::load.
+Result<DaemonConfig> load(const std::string& path);
+
+// "10 s", "250 ms", "20 us".
+Result<Duration> parse_duration(std::string_view text);
+
+}  // namespace tensorlane::config
