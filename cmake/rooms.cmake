@@ -24,9 +24,19 @@ function(tl_room target folder)
   endif()
 endfunction()
 
-# A GoogleTest program: tl_test(NAME LABEL SOURCES... DEPENDS...). Registers every case with ctest under LABEL.
+# The target tests-LABEL builds what the tests of a label run: tl_label_needs(LABEL TARGETS...). tests/run builds only these in the
+# sanitizer builds. tl_test calls it for its own program.
+function(tl_label_needs label)
+  if(NOT TARGET tests-${label})
+    add_custom_target(tests-${label})
+  endif()
+  add_dependencies(tests-${label} ${ARGN})
+endfunction()
+
+# A GoogleTest program: tl_test(NAME LABEL SOURCES... DEPENDS... PROGRAMS...). Registers the program with ctest under LABEL; PROGRAMS
+# are the targets that it starts.
 function(tl_test name label)
-  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;DEPENDS;PROGRAMS" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 120)
   endif()
@@ -35,4 +45,5 @@ function(tl_test name label)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${TEST_TIMEOUT})
+  tl_label_needs(${label} ${name} ${TEST_PROGRAMS})
 endfunction()

@@ -1,0 +1,37 @@
+# Shared by deploy/install-deps, deploy/quickstart and tests/run; sourced by bash, which must have `set -euo pipefail`.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build
+
+# Ends the command with the project's one line for errors: fail STATUS WHAT WHERE WHAT-TO-DO (status 2: usage, 1: while running).
+fail() {
+  printf 'tensorlane: error: %s: %s: %s\n' "$2" "$3" "$4" >&2
+  exit "$1"
+}
+
+# Runs a command as a named phase: says so before and reports seconds and outcome after. phase NAME COMMAND...
+phase() {
+  local name=$1 start=$SECONDS status=0
+  shift
+  printf '== %s\n' "$name"
+  "$@" || status=$?
+  if [ "$status" -eq 0 ]; then
+    printf '== %s: done in %d s\n' "$name" $((SECONDS - start))
+  else
+    printf '== %s: failed with status %d after %d s\n' "$name" "$status" $((SECONDS - start))
+  fi
+  return "$status"
+}
+
+# Configures a preset of CMakePresets.json where needed and builds targets of it (none: all). build_preset PRESET [TARGET...]
+build_preset() {
+  local preset=$1 launcher=()
+  shift
+  if command -v ccache >/dev/null; then
+    launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  fi
+  (cd "$root" && cmake --preset "$preset" --log-level=WARNING "${launcher[@]}") || return
+  local targets=()
+  [ $# -eq 0 ] || targets=(--target "$@")
+  (cd "$root" && NINJA_STATUS='[%f/%t] ' cmake --build --preset "$preset" -j 2 "${targets[@]}")
+}

@@ -1,0 +1,58 @@
+"""Adds up ctest's JUnit reports: names what failed and what was skipped, and ends with "N passed, N failed, N skipped".
+
+usage: summarize.py REPORT.xml...      exit status 0 only if something passed and nothing failed
+"""
+
+import re
+import sys
+import xml.etree.ElementTree
+
+# A GoogleTest program passes as a whole although cases in it skipped themselves; its output names them at the end.
+SKIPPED_CASE = re.compile(r"^\[  SKIPPED \] (\w[\w./]*)$", re.MULTILINE)
+
+
+def outcome(case):
+    """("passed" | "failed" | "skipped", reason) of one ctest test. One that could not be started has failed."""
+    status = case.get("status")
+    if status == "run":
+        return "passed", ""
+    skipped = case.find("skipped")
+    reason = skipped.get("message", "") if skipped is not None else ""
+    if status == "disabled":
+        return "skipped", "disabled"
+    if status == "notrun" and reason.startswith(("SKIP_RETURN_CODE", "SKIP_REGULAR_EXPRESSION")):
+        return "skipped", reason
+    failure = case.find("failure")
+    return "failed", reason or (failure.get("message", "") if failure is not None else "")
+
+
+def summarize(reports):
+    """{"passed" | "failed" | "skipped": [line]} of a list of (build's name, XML text)."""
+    lines = {"passed": [], "failed": [], "skipped": []}
+    for build, text in reports:
+        for case in xml.etree.ElementTree.fromstring(text).iter("testcase"):
+            kind, reason = outcome(case)
+            name = f"{build}: {case.get('name')}"
+            lines[kind].append(f"{name} ({reason})" if reason else name)
+            for skipped in sorted(set(SKIPPED_CASE.findall(case.findtext("system-out") or ""))):
+                lines["skipped"].append(f"{name}: {skipped}")
+    return lines
+
+
+def main(paths):
+    reports = []
+    for path in paths:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            reports.append((path.rsplit("/", 1)[-1].removesuffix(".xml"), file.read()))
+    lines = summarize(reports)
+    for kind in ("skipped", "failed"):
+        for line in lines[kind]:
+            print(f"{kind}: {line}")
+    if not lines["passed"] and not lines["failed"]:
+        print("tensorlane: error: no test ran: the selection matches none: see ctest -N --test-dir build", file=sys.stderr)
+    print(f"{len(lines['passed'])} passed, {len(lines['failed'])} failed, {len(lines['skipped'])} skipped")
+    return 0 if lines["passed"] and not lines["failed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
