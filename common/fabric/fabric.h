@@ -83,8 +83,12 @@ struct Fabric {
 // Reads and checks a file. Errors are kInvalidArgument with where = "FILE:LINE" and fix = what was expected, e.g.
 //   unknown key 'dcsp' in class 'urgent': fabric.yaml:12: expected one of name, dscp, pcp, service_level, lossless,
 //   rank, window
-Result<Fabric> load(const std::string& path);
-Result<Fabric> parse(const std::string& text, const std::string& path);
+//
+// Daemons of several hosts must have public keys. The lab, which makes its own, the planner and the switch tool read
+// with kOptional.
+enum class Keys { kRequired, kOptional };
+Result<Fabric> load(const std::string& path, Keys keys = Keys::kRequired);
+Result<Fabric> parse(const std::string& text, const std::string& path, Keys keys = Keys::kRequired);
 
 // Resolves every host's addresses. Apart from load(), because it may ask DNS: the daemon calls it at start and
 // `--check-config` does too. InvalidArgument, where = "FILE:LINE" of the host, for an address that is neither IPv4 nor

@@ -319,12 +319,12 @@ Status check_ports(const Fabric& fabric) {
   return Status::ok_status();
 }
 
-Status check_keys(const Fabric& fabric) {
-  if (fabric.hosts.size() == 1) return Status::ok_status();
+Status check_keys(const Fabric& fabric, Keys keys) {
   std::map<std::string_view, const Host*> owners;
   for (const Host& host : fabric.hosts) {
     const std::string where = fmt::format("{}:{}", fabric.path, host.line);
     if (host.public_key.empty()) {
+      if (keys == Keys::kOptional || fabric.hosts.size() == 1) continue;
       return error(fmt::format("no 'public_key' in host '{}'", host.name), where,
                    "daemons of several hosts need one each; `tensorlane make-key` makes a pair");
     }
@@ -361,7 +361,7 @@ Status check_links(const Fabric& fabric, const Lines& names) {
   return Status::ok_status();
 }
 
-Result<Fabric> read_fabric(const std::string& text, const std::string& path) {
+Result<Fabric> read_fabric(const std::string& text, const std::string& path, Keys keys) {
   const YAML::Node root = YAML::Load(text);
   if (!root || root.IsNull())
     return error("empty fabric file", path + ":1", "expected a mapping with " + join(kFileKeys));
@@ -378,23 +378,23 @@ Result<Fabric> read_fabric(const std::string& text, const std::string& path) {
   TL_ASSIGN_OR_RETURN(fabric.links, read_list(path, file, "links", read_link));
   TL_ASSIGN_OR_RETURN(const Lines names, check_names(fabric));
   TL_RETURN_IF_ERROR(check_ports(fabric));
-  TL_RETURN_IF_ERROR(check_keys(fabric));
+  TL_RETURN_IF_ERROR(check_keys(fabric, keys));
   TL_RETURN_IF_ERROR(check_links(fabric, names));
   return fabric;
 }
 
 }  // namespace
 
-Result<Fabric> parse(const std::string& text, const std::string& path) {
+Result<Fabric> parse(const std::string& text, const std::string& path, Keys keys) {
   try {
-    return read_fabric(text, path);
+    return read_fabric(text, path, keys);
   } catch (const YAML::Exception& bad) {
     return error("not valid YAML: " + bad.msg, fmt::format("{}:{}", path, bad.mark.line + 1),
                  "correct the syntax there");
   }
 }
 
-Result<Fabric> load(const std::string& path) {
+Result<Fabric> load(const std::string& path, Keys keys) {
   std::ifstream file(path);
   std::ostringstream text;
   if (file) text << file.rdbuf();
@@ -403,7 +403,7 @@ Result<Fabric> load(const std::string& path) {
     return error("cannot read the fabric file", path,
                  fmt::format("{}; give the path of a fabric.yaml", std::strerror(reason)));
   }
-  return parse(text.str(), path);
+  return parse(text.str(), path, keys);
 }
 
 }  // namespace tensorlane::fabric

@@ -1,0 +1,259 @@
+#include "monitor/cli/lab.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "monitor/cli/process.h"
+
+namespace tensorlane::cli {
+
+namespace {
+
+constexpr const char* kNamespaces = "/run/netns";
+constexpr const char* kStateFile = "lab.json";
+constexpr const char* kRuntimePrefix = "lab-";
+constexpr std::size_t kMaxLabName = 20;
+
+std::string runtime_name(const std::string& lab) {
+  return kRuntimePrefix + lab;
+}
+
+// No '-', which ends the lab's name in the names of its namespaces.
+Status check_lab_name(const std::string& name) {
+  const auto fits = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  if (!name.empty() && name.size() <= kMaxLabName && std::all_of(name.begin(), name.end(), fits))
+    return Status::ok_status();
+  return Status(Code::kInvalidArgument, fmt::format("name '{}'", name), "--name",
+                fmt::format("expected 1 to {} letters, digits or '_'", kMaxLabName));
+}
+
+std::vector<std::string> folder_entries(const std::string& path, const std::string& prefix) {
+  std::vector<std::string> names;
+  std::error_code failure;
+  for (const auto& entry : std::filesystem::directory_iterator(path, failure)) {
+    std::string name = entry.path().filename();
+    if (name.starts_with(prefix)) names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// When a process started, in ticks since boot; "" when there is no such process.
+std::string start_of(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const std::size_t end_of_name = text.rfind(')');
+  if (end_of_name == std::string::npos) return {};
+  std::istringstream fields(text.substr(end_of_name + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) fields >> field;
+  return field;
+}
+
+// --- the state file
+
+Status save(const Lab& lab) {
+  const nlohmann::json state{{"name", lab.name},
+                             {"policy", policy_name(lab.policy)},
+                             {"buffer_bytes", lab.buffer.value},
+                             {"owner", lab.owner},
+                             {"owner_started", lab.owner_started}};
+  const std::string path = lab.runtime.path + "/" + kStateFile;
+  const std::string fresh = path + ".new";
+  std::ofstream file(fresh, std::ios::trunc);
+  file << state.dump(2) << "\n";
+  file.close();
+  if (file && std::rename(fresh.c_str(), path.c_str()) == 0) return Status::ok_status();
+  return Status(Code::kResourceExhausted, "cannot write the state of the lab", path, std::strerror(errno));
+}
+
+// --- namespaces
+
+// Names of the namespaces of a lab that exist now, whatever its fabric file says.
+std::vector<std::string> existing_namespaces(const std::string& lab) {
+  return folder_entries(kNamespaces, namespace_prefix(lab));
+}
+
+// Processes (not us) whose network namespace is one of `namespaces`.
+std::vector<pid_t> processes_in(const std::vector<std::string>& namespaces) {
+  std::vector<ino_t> inodes;
+  for (const std::string& ns : namespaces) {
+    struct stat info {};
+    if (::stat(fmt::format("{}/{}", kNamespaces, ns).c_str(), &info) == 0) inodes.push_back(info.st_ino);
+  }
+  std::vector<pid_t> pids;
+  for (const std::string& name : folder_entries("/proc", "")) {
+    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
+    struct stat info {};
+    if (::stat(fmt::format("/proc/{}/ns/net", name).c_str(), &info) != 0) continue;
+    const bool inside = std::find(inodes.begin(), inodes.end(), info.st_ino) != inodes.end();
+    const pid_t pid = static_cast<pid_t>(std::stol(name));
+    if (inside && pid != ::getpid()) pids.push_back(pid);
+  }
+  return pids;
+}
+
+void kill_processes_in(const std::vector<std::string>& namespaces) {
+  constexpr int kRoundMs = 10;
+  constexpr int kPoliteRounds = 100;
+  constexpr int kRounds = 300;  // children may be born while we kill; after SIGKILL this is over in a few rounds
+  for (int round = 0; round < kRounds; ++round) {
+    const std::vector<pid_t> pids = processes_in(namespaces);
+    if (pids.empty()) return;
+    for (pid_t pid : pids) {
+      if (round == 0) ::kill(pid, SIGTERM);
+      if (round >= kPoliteRounds) ::kill(pid, SIGKILL);
+    }
+    ::usleep(kRoundMs * 1000);
+  }
+}
+
+Status batch(std::vector<std::string> argv, const std::string& lines) {
+  argv.insert(argv.end(), {"-batch", "-"});
+  return run_checked(argv, lines).status();
+}
+
+Status make_namespaces(const LabPlan& plan) {
+  const Status made = batch({"ip"}, namespace_lines(plan));
+  if (made.ok() || made.code() == Code::kNotFound) return made;
+  return Status(Code::kPermissionDenied, "cannot create a network namespace", made.where(),
+                "run as root or use --hosts local");
+}
+
+Status build(const Lab& lab) {
+  TL_RETURN_IF_ERROR(make_namespaces(lab.plan));
+  TL_RETURN_IF_ERROR(batch({"ip"}, cable_lines(lab.plan)));
+  for (const Node& node : lab.plan.nodes) {
+    TL_RETURN_IF_ERROR(batch({"ip", "-n", node.ns}, address_lines(node)));
+    std::string queues = queue_lines(node, lab.plan.classes);
+    if (lab.policy == Policy::kFifo) queues += policy_lines(node, Policy::kFifo);
+    TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, queues));
+  }
+  return Status::ok_status();
+}
+
+bool stale(const Lab& lab) {
+  return lab.owner != 0 && start_of(lab.owner) != lab.owner_started;
+}
+
+void take_down_stale_labs() {
+  for (const std::string& name : lab_names()) {
+    const Result<Lab> lab = open_lab(name);
+    if (!lab.ok() || !stale(*lab)) continue;
+    const Status down = lab_down(name);
+    if (!down.ok()) std::fprintf(stderr, "%s\n", down.error_line().c_str());
+  }
+}
+
+void set_owner(Lab& lab, int owner) {
+  lab.owner = owner;
+  lab.owner_started = owner == 0 ? std::string() : start_of(owner);
+}
+
+}  // namespace
+
+Result<Lab> lab_up(fabric::Fabric fabric, const LabOptions& options) {
+  TL_RETURN_IF_ERROR(check_lab_name(options.name));
+  TL_ASSIGN_OR_RETURN(LabPlan plan, plan_lab(fabric, options.name, options.buffer));
+  take_down_stale_labs();
+  Result<RuntimeDir> runtime = make_runtime(runtime_name(options.name), std::move(fabric));
+  if (!runtime.ok()) {
+    if (runtime.status().code() != Code::kAlreadyExists) return runtime.status();
+    return Status(Code::kAlreadyExists, fmt::format("lab '{}' is up already", options.name), runtime.status().where(),
+                  fmt::format("take it down with `tensorlane lab down --name {0}`, or give this one another --name",
+                              options.name));
+  }
+  Lab lab{options.name, options.policy, options.buffer, 0, {}, *std::move(runtime), std::move(plan)};
+  set_owner(lab, ::getpid());  // while it is built: an interrupted `lab up` is stale
+  Status built = save(lab);
+  if (built.ok()) built = build(lab);
+  set_owner(lab, options.owner);
+  if (built.ok()) built = save(lab);
+  if (built.ok()) return lab;
+  const Status down = lab_down(lab.name);
+  return down.ok() ? built : down;
+}
+
+Result<Lab> open_lab(const std::string& name) {
+  TL_RETURN_IF_ERROR(check_lab_name(name));
+  Result<RuntimeDir> runtime = open_runtime(runtime_name(name));
+  if (!runtime.ok() && runtime.status().code() == Code::kNotFound) {
+    return Status(Code::kNotFound, fmt::format("no lab '{}'", name), runtime.status().where(),
+                  fmt::format("build it with `tensorlane lab up --name {}`", name));
+  }
+  if (!runtime.ok()) return runtime.status();
+  Lab lab;
+  lab.name = name;
+  lab.runtime = *std::move(runtime);
+  const std::string path = lab.runtime.path + "/" + kStateFile;
+  std::ifstream file(path);
+  const nlohmann::json state = nlohmann::json::parse(file, nullptr, false);
+  const auto policy = state.is_object() ? parse_policy(state.value("policy", "")) : parse_policy("");
+  if (!policy.ok()) {
+    return Status(Code::kCorrupt, fmt::format("lab '{}' is incomplete", name), path,
+                  fmt::format("take it down with `tensorlane lab down --name {}`", name));
+  }
+  lab.policy = *policy;
+  lab.buffer = Bytes(state.value("buffer_bytes", std::uint64_t{0}));
+  lab.owner = state.value("owner", 0);
+  lab.owner_started = state.value("owner_started", "");
+  TL_ASSIGN_OR_RETURN(lab.plan, plan_lab(lab.runtime.fabric, name, lab.buffer));
+  return lab;
+}
+
+std::vector<std::string> lab_names() {
+  const Result<std::string> root = runtime_root();
+  if (!root.ok()) return {};
+  std::vector<std::string> names;
+  for (const std::string& entry : folder_entries(*root, kRuntimePrefix))
+    names.push_back(entry.substr(std::strlen(kRuntimePrefix)));
+  return names;
+}
+
+Status lab_down(const std::string& name) {
+  TL_RETURN_IF_ERROR(check_lab_name(name));
+  const std::vector<std::string> namespaces = existing_namespaces(name);
+  kill_processes_in(namespaces);
+  std::string lines;
+  for (const std::string& ns : namespaces) lines += "netns delete " + ns + "\n";
+  if (!lines.empty()) TL_RETURN_IF_ERROR(batch({"ip"}, lines));
+  return remove_runtime(runtime_name(name));
+}
+
+Status set_lab_policy(Lab& lab, Policy policy) {
+  if (lab.policy == policy) return Status::ok_status();
+  for (const Node& node : lab.plan.nodes) TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, policy_lines(node, policy)));
+  lab.policy = policy;
+  return save(lab);
+}
+
+Result<std::vector<std::string>> command_on(const Lab& lab, const std::string& node,
+                                            const std::vector<std::string>& argv) {
+  const Node* found = lab.plan.find(node);
+  if (found == nullptr) {
+    std::string known;
+    for (const Node& other : lab.plan.nodes) known += (known.empty() ? "" : ", ") + other.name;
+    return Status(Code::kNotFound, fmt::format("no host or switch '{}'", node), fmt::format("lab '{}'", lab.name),
+                  "expected one of " + known);
+  }
+  std::vector<std::string> command{"ip", "netns", "exec", found->ns};
+  command.insert(command.end(), argv.begin(), argv.end());
+  return command;
+}
+
+}  // namespace tensorlane::cli

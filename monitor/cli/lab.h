@@ -1,0 +1,57 @@
+// A fabric in network namespaces on this machine: one per host with its address, one per switch with a bridge, and
+// rate-limited ports. Needs root (or CAP_SYS_ADMIN and CAP_NET_ADMIN) and iproute2. A lab lives until it is taken down,
+// or with its owner.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/fabric/fabric.h"
+#include "monitor/cli/lab_plan.h"
+#include "monitor/cli/local_fabric.h"
+
+namespace tensorlane::cli {
+
+inline constexpr const char* kDefaultLab = "lab";
+
+struct LabOptions {
+  std::string name = kDefaultLab;  // 1 to 20 letters, digits or '_'
+  Policy policy = Policy::kStrict;
+  Bytes buffer = kib(512);  // of ports whose link states none
+  // The process that the lab belongs to; when it is gone, the next lab_up() of anybody takes this lab down. 0: nobody.
+  int owner = 0;
+};
+
+struct Lab {
+  std::string name;
+  Policy policy = Policy::kStrict;
+  Bytes buffer{};  // LabOptions::buffer
+  int owner = 0;
+  std::string owner_started;  // so that a reused number is no owner
+  RuntimeDir runtime;         // runtime_root()/lab-NAME
+  LabPlan plan;
+};
+
+// Takes down stale labs, then builds this one; when it fails, nothing is left. Errors: kInvalidArgument (plan_lab),
+// kAlreadyExists, kPermissionDenied (no right to make namespaces), kNotFound (no iproute2), kInternal (ip or tc refused
+// something).
+Result<Lab> lab_up(fabric::Fabric fabric, const LabOptions& options);
+
+// kNotFound when there is none of that name.
+Result<Lab> open_lab(const std::string& name);
+// Names of all labs in runtime_root(), sorted.
+std::vector<std::string> lab_names();
+
+// Kills every process in the lab's namespaces (SIGTERM, SIGKILL after a second), removes the namespaces and the runtime
+// folder. Ok when there is nothing to remove.
+Status lab_down(const std::string& name);
+
+// Switches every port in place: queued packets stay, connections live on. Takes milliseconds.
+Status set_lab_policy(Lab& lab, Policy policy);
+
+// What to execute for `argv` to run on a host (or switch). kNotFound when the lab has no such node.
+Result<std::vector<std::string>> command_on(const Lab& lab, const std::string& node,
+                                            const std::vector<std::string>& argv);
+
+}  // namespace tensorlane::cli

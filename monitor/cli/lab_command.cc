@@ -1,0 +1,201 @@
+// `tensorlane lab up|exec|policy|show|down`.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/fabric/fabric.h"
+#include "monitor/cli/commands.h"
+#include "monitor/cli/lab.h"
+
+namespace tensorlane::cli {
+
+namespace {
+
+// What the options of all subcommands fill.
+struct Arguments {
+  std::string name = kDefaultLab;
+  std::string config;
+  int hosts = 4;
+  std::string speed = "500 Mbit/s";
+  std::string buffer = "512 KiB";
+  std::string policy = "strict";
+  int owner = 0;
+  std::string node;
+  std::vector<std::string> command;
+  bool all = false;
+  bool json = false;
+};
+
+nlohmann::json describe(const Lab& lab) {
+  nlohmann::json hosts = nlohmann::json::array(), ports = nlohmann::json::array();
+  for (const Node& node : lab.plan.nodes) {
+    if (!node.is_switch) hosts.push_back({{"name", node.name}, {"address", node.address}, {"namespace", node.ns}});
+    for (const Port& port : node.ports) {
+      ports.push_back({{"node", node.name},
+                       {"device", port.device},
+                       {"towards", port.peer},
+                       {"bits_per_second", port.speed.value},
+                       {"buffer_bytes", port.buffer.value}});
+    }
+  }
+  return {{"name", lab.name},
+          {"policy", policy_name(lab.policy)},
+          {"fabric_file", lab.runtime.fabric_file()},
+          {"runtime", lab.runtime.path},
+          {"hosts", hosts},
+          {"ports", ports}};
+}
+
+void print_lab(const Lab& lab) {
+  std::printf("lab '%s': %s ports, %s\n", lab.name.c_str(), policy_name(lab.policy).data(),
+              lab.runtime.fabric_file().c_str());
+  for (const Node& node : lab.plan.nodes) {
+    if (node.is_switch) {
+      std::printf("  switch %s\n", node.name.c_str());
+    } else {
+      std::printf("  host %s %s\n", node.name.c_str(), node.address.c_str());
+    }
+    for (const Port& port : node.ports) {
+      std::printf("    %s -> %s: %s, buffer %s\n", port.device.c_str(), port.peer.c_str(),
+                  fabric::format_rate(port.speed).c_str(), fabric::format_bytes(port.buffer).c_str());
+    }
+  }
+}
+
+// An option's text that its parser refused: the option is the place.
+template <typename T>
+Result<T> option(const char* name, Result<T> parsed) {
+  if (parsed.ok()) return parsed;
+  return Status(Code::kInvalidArgument, parsed.status().what(), name, parsed.status().fix());
+}
+
+Result<fabric::Fabric> fabric_of(const Arguments& arguments, Bytes buffer) {
+  if (!arguments.config.empty()) return fabric::load(arguments.config, fabric::Keys::kOptional);
+  LocalFabric what;
+  what.hosts = arguments.hosts;
+  what.place = Place::kLab;
+  what.buffer = buffer;
+  TL_ASSIGN_OR_RETURN(what.speed, option("--speed", fabric::parse_rate(arguments.speed)));
+  return make_local_fabric(what);
+}
+
+Result<int> up(const Arguments& arguments) {
+  LabOptions options;
+  options.name = arguments.name;
+  options.owner = arguments.owner;
+  TL_ASSIGN_OR_RETURN(options.policy, parse_policy(arguments.policy));
+  TL_ASSIGN_OR_RETURN(options.buffer, option("--buffer", fabric::parse_bytes(arguments.buffer)));
+  TL_ASSIGN_OR_RETURN(fabric::Fabric fabric, fabric_of(arguments, options.buffer));
+  TL_ASSIGN_OR_RETURN(const Lab lab, lab_up(std::move(fabric), options));
+  if (arguments.json) {
+    std::printf("%s\n", describe(lab).dump(2).c_str());
+  } else {
+    print_lab(lab);
+  }
+  return 0;
+}
+
+// Becomes the command.
+Result<int> exec(const Arguments& arguments) {
+  TL_ASSIGN_OR_RETURN(const Lab lab, open_lab(arguments.name));
+  TL_ASSIGN_OR_RETURN(const std::vector<std::string> command, command_on(lab, arguments.node, arguments.command));
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv[0], argv.data());
+  return Status(Code::kNotFound, fmt::format("cannot run '{}'", command[0]), std::strerror(errno), "install iproute2");
+}
+
+Result<int> policy(const Arguments& arguments) {
+  TL_ASSIGN_OR_RETURN(const Policy wanted, parse_policy(arguments.policy));
+  TL_ASSIGN_OR_RETURN(Lab lab, open_lab(arguments.name));
+  TL_RETURN_IF_ERROR(set_lab_policy(lab, wanted));
+  return 0;
+}
+
+Result<int> show(const Arguments& arguments) {
+  nlohmann::json labs = nlohmann::json::array();
+  for (const std::string& name : lab_names()) {
+    const Result<Lab> lab = open_lab(name);
+    if (!lab.ok() && arguments.json) {
+      labs.push_back({{"name", name}, {"error", lab.status().to_string()}});
+    } else if (!lab.ok()) {
+      std::printf("lab '%s': %s\n", name.c_str(), lab.status().to_string().c_str());
+    } else if (arguments.json) {
+      labs.push_back(describe(*lab));
+    } else {
+      print_lab(*lab);
+    }
+  }
+  if (arguments.json) std::printf("%s\n", labs.dump(2).c_str());
+  return 0;
+}
+
+Result<int> down(const Arguments& arguments) {
+  if (!arguments.all) {
+    TL_RETURN_IF_ERROR(lab_down(arguments.name));
+    return 0;
+  }
+  for (const std::string& name : lab_names()) TL_RETURN_IF_ERROR(lab_down(name));
+  return 0;
+}
+
+}  // namespace
+
+void add_lab_command(CLI::App& app, Invocation& chosen) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* lab = app.add_subcommand("lab", "The fabric of a fabric.yaml in network namespaces on this machine (root)");
+  lab->require_subcommand(1);
+  lab->footer(
+      "Example:\n  tensorlane lab up --hosts 4 && tensorlane lab exec h0 -- ping -c 1 10.77.0.2; tensorlane lab down");
+  const auto add = [&](const char* name, const char* purpose, const char* example,
+                       Result<int> (*run)(const Arguments&)) {
+    CLI::App* command = lab->add_subcommand(name, purpose);
+    command->footer(std::string("Example:\n  ") + example);
+    command->callback([&chosen, arguments, run] { chosen.run = [arguments, run] { return run(*arguments); }; });
+    return command;
+  };
+  const auto with_name = [&](CLI::App* command) {
+    command->add_option("--name", arguments->name, "The lab's name")->capture_default_str();
+  };
+
+  CLI::App* command =
+      add("up", "Build a lab", "tensorlane lab up --hosts 4 --speed \"500 Mbit/s\" --policy strict", up);
+  with_name(command);
+  auto* config = command->add_option("--config", arguments->config, "fabric.yaml; its keys are replaced by fresh ones");
+  command->add_option("--hosts", arguments->hosts, "Without a file: hosts on one switch")
+      ->capture_default_str()
+      ->excludes(config);
+  command->add_option("--speed", arguments->speed, "Without a file: speed of every link")
+      ->capture_default_str()
+      ->excludes(config);
+  command->add_option("--policy", arguments->policy, "fifo or strict")->capture_default_str();
+  command->add_option("--buffer", arguments->buffer, "Of ports whose link states none")->capture_default_str();
+  command->add_option("--owner", arguments->owner, "Process that the lab belongs to: stale when that is gone");
+  command->add_flag("--json", arguments->json, "Print JSON");
+
+  command = add("exec", "Run a command on a host or switch", "tensorlane lab exec h0 -- ping -c 1 10.77.0.2", exec);
+  with_name(command);
+  command->add_option("host", arguments->node, "Host or switch")->required();
+  command->add_option("command", arguments->command, "What to run, after --")->required();
+  command->positionals_at_end();
+
+  command = add("policy", "Switch all ports in place", "tensorlane lab policy fifo", policy);
+  with_name(command);
+  command->add_option("policy", arguments->policy, "fifo or strict")->required();
+
+  command = add("show", "Describe the labs of this machine", "tensorlane lab show --json", show);
+  command->add_flag("--json", arguments->json, "Print JSON");
+
+  command = add("down", "Remove a lab and every process in it", "tensorlane lab down --name lab", down);
+  with_name(command);
+  command->add_flag("--all", arguments->all, "Every lab of this machine");
+}
+
+}  // namespace tensorlane::cli

@@ -1,0 +1,242 @@
+#include "monitor/cli/lab_plan.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace tensorlane::cli {
+
+namespace {
+
+constexpr std::size_t kMaxDevice = 15;  // IFNAMSIZ - 1
+// HTB's bucket for the link itself. A tick of its timer at 500 Mbit/s; larger ones let a burst past the rate, smaller
+// ones lose rate.
+constexpr std::string_view kLinkBurst = "32k";
+// A leaf must never be the one that shapes: a ceiling far above the link, and a bucket for it (without one, an urgent
+// leaf is over its ceiling for a timer tick now and then, and bulk leaks past).
+constexpr std::string_view kLeafShape = "rate 8bit ceil 100gbit cburst 256k";
+constexpr int kLowestPriority = 7;  // HTB has eight: with seven data classes, everything else shares the last one's
+constexpr unsigned kFirstLeaf = 0x10;
+constexpr unsigned kFifoLeaf = 0xf0;
+constexpr std::uint64_t kEdgeShare = 8;  // control, and everything else, have 1/8 of the buffer each
+
+Status at_line(const fabric::Fabric& fabric, int line, std::string what, std::string fix) {
+  return Status(Code::kInvalidArgument, std::move(what), fmt::format("{}:{}", fabric.path, line), std::move(fix));
+}
+
+bool is_ipv6(const std::string& address) {
+  return address.find(':') != std::string::npos;
+}
+
+bool is_address(const std::string& text) {
+  std::array<unsigned char, sizeof(in6_addr)> binary{};
+  return inet_pton(is_ipv6(text) ? AF_INET6 : AF_INET, text.c_str(), binary.data()) == 1;
+}
+
+// Bytes of each queue under strict: control, data classes by rank, everything else.
+std::vector<Bytes> queue_sizes(Bytes buffer, std::size_t data_classes) {
+  const Bytes edge(buffer.value / kEdgeShare);
+  std::vector<Bytes> sizes(data_classes + 2, Bytes((buffer.value - 2 * edge.value) / data_classes));
+  sizes.front() = sizes.back() = edge;
+  return sizes;
+}
+
+// A queue takes at least two of the largest packets, or it would drop them all.
+Bytes smallest_buffer(std::size_t data_classes) {
+  const std::uint64_t queue = 2 * kMaxPacket.value;
+  return Bytes(std::max(queue * kEdgeShare, (queue * data_classes * kEdgeShare + kEdgeShare - 3) / (kEdgeShare - 2)));
+}
+
+// The neighbour's name where it can be a device's.
+std::string device_towards(const Node& from, const std::string& peer) {
+  if (!from.is_switch) return fmt::format("eth{}", from.ports.size());
+  const auto taken = [&](const Port& port) { return port.device == peer; };
+  const bool usable = peer.size() <= kMaxDevice && peer != "br0" && peer != "lo" && peer != "." && peer != ".." &&
+                      std::none_of(from.ports.begin(), from.ports.end(), taken);
+  return usable ? peer : fmt::format("port{}", from.ports.size());
+}
+
+// Which switches are connected so far: union-find.
+class Islands {
+ public:
+  explicit Islands(std::size_t n) : parent_(n) { std::iota(parent_.begin(), parent_.end(), 0u); }
+  // False when they were connected already.
+  bool join(std::size_t a, std::size_t b) {
+    a = root(a);
+    b = root(b);
+    parent_[a] = b;
+    return a != b;
+  }
+
+ private:
+  std::size_t root(std::size_t a) const {
+    while (parent_[a] != a) a = parent_[a];
+    return a;
+  }
+  std::vector<std::size_t> parent_;
+};
+
+Status check_hosts(const fabric::Fabric& fabric) {
+  for (const fabric::Host& host : fabric.hosts) {
+    const std::string& address = host.addresses.at("tcp");
+    if (!is_address(address)) {
+      return at_line(fabric, host.line, fmt::format("the tcp address '{}' of host '{}' is a name", address, host.name),
+                     "a lab gives hosts their addresses itself; write an IPv4 or IPv6 address");
+    }
+    const auto is_own = [&](const fabric::Link& link) { return link.from == host.name; };
+    const auto links = std::count_if(fabric.links.begin(), fabric.links.end(), is_own);
+    if (links != 1) {
+      return at_line(fabric, host.line, fmt::format("host '{}' has {} links", host.name, links),
+                     "a lab needs exactly one link from each host to a switch");
+    }
+  }
+  return Status::ok_status();
+}
+
+// HTB classes, queues and filters of one port.
+void add_port_lines(const Port& port, const fabric::ClassTable& classes, std::string& lines) {
+  const auto add = [&](std::string_view object, const std::string& rest) {
+    lines += fmt::format("{} add dev {} {}\n", object, port.device, rest);
+  };
+  std::vector<std::uint8_t> dscps{classes.control.dscp};
+  for (const fabric::TrafficClass& cls : classes.data) dscps.push_back(cls.dscp);
+  const std::vector<Bytes> sizes = queue_sizes(port.buffer, classes.data.size());
+  const std::size_t quantum = port.mtu + 14;
+  add("qdisc", fmt::format("root handle 1: htb default {:x}", kFirstLeaf + dscps.size()));
+  add("class", fmt::format("parent 1: classid 1:1 htb rate {0}bit ceil {0}bit burst {1} cburst {1} quantum {2}",
+                           port.speed.value, kLinkBurst, quantum));
+  const auto add_leaf = [&](unsigned minor, int priority, Bytes size) {
+    add("class",
+        fmt::format("parent 1:1 classid 1:{:x} htb {} prio {} quantum {}", minor, kLeafShape, priority, quantum));
+    add("qdisc", fmt::format("parent 1:{0:x} handle {0:x}: bfifo limit {1}", minor, size.value));
+  };
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    add_leaf(kFirstLeaf + static_cast<unsigned>(i), std::min(static_cast<int>(i), kLowestPriority), sizes[i]);
+  }
+  add_leaf(kFifoLeaf, 0, port.buffer);
+  // Preference 1 is left for the policy's filter.
+  add("filter", fmt::format("parent 1: protocol arp prio 2 u32 match u32 0 0 flowid 1:{:x}", kFirstLeaf));
+  add("filter", fmt::format("parent 1: protocol ipv6 prio 3 u32 match ip6 protocol 58 0xff flowid 1:{:x}", kFirstLeaf));
+  for (std::size_t i = 0; i < dscps.size(); ++i) {
+    const unsigned tos = static_cast<unsigned>(dscps[i]) << 2;
+    const unsigned leaf = kFirstLeaf + static_cast<unsigned>(i);
+    add("filter", fmt::format("parent 1: protocol ip prio 4 u32 match ip dsfield {:#x} 0xfc flowid 1:{:x}", tos, leaf));
+    add("filter",
+        fmt::format("parent 1: protocol ipv6 prio 5 u32 match ip6 priority {:#x} 0xfc flowid 1:{:x}", tos, leaf));
+  }
+}
+
+}  // namespace
+
+Result<Policy> parse_policy(std::string_view text) {
+  for (Policy policy : {Policy::kFifo, Policy::kStrict}) {
+    if (text == policy_name(policy)) return policy;
+  }
+  return Status(Code::kInvalidArgument, fmt::format("policy '{}'", text), "--policy", "expected fifo or strict");
+}
+
+const Node* LabPlan::find(std::string_view name) const {
+  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.name == name; });
+  return found == nodes.end() ? nullptr : &*found;
+}
+
+std::string namespace_prefix(const std::string& lab) {
+  return "tl-" + lab + "-";
+}
+
+Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, Bytes buffer) {
+  TL_RETURN_IF_ERROR(check_hosts(fabric));
+  LabPlan plan;
+  plan.classes = fabric.classes;
+  std::map<std::string_view, std::size_t> positions;
+  for (const fabric::Host& host : fabric.hosts) {
+    positions[host.name] = plan.nodes.size();
+    plan.nodes.push_back({host.name, namespace_prefix(lab) + host.name, false, host.addresses.at("tcp"), {}});
+  }
+  for (const fabric::Switch& sw : fabric.switches) {
+    positions[sw.name] = plan.nodes.size();
+    plan.nodes.push_back({sw.name, namespace_prefix(lab) + sw.name, true, {}, {}});
+  }
+  const Bytes smallest = smallest_buffer(plan.classes.data.size());
+  Islands islands(plan.nodes.size());
+  for (const fabric::Link& link : fabric.links) {
+    const Bytes stated = link.buffer.value_or(buffer);
+    if (stated < smallest) {
+      return at_line(fabric, link.line,
+                     fmt::format("a buffer of {} for the link from '{}'", fabric::format_bytes(stated), link.from),
+                     fmt::format("a lab with {} data classes needs at least {}", plan.classes.data.size(),
+                                 fabric::format_bytes(smallest)));
+    }
+    const std::size_t a = positions.at(link.from), b = positions.at(link.to);
+    if (!islands.join(a, b)) {
+      return at_line(fabric, link.line, fmt::format("the link from '{}' to '{}' closes a loop", link.from, link.to),
+                     "the bridges of a lab need a tree; leave this link out");
+    }
+    for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+      Node& node = plan.nodes[from];
+      const std::string& peer = plan.nodes[to].name;
+      node.ports.push_back({device_towards(node, peer), peer, link.speed, stated, link.mtu});
+    }
+    plan.cables.push_back({a, plan.nodes[a].ports.size() - 1, b, plan.nodes[b].ports.size() - 1});
+  }
+  return plan;
+}
+
+std::string namespace_lines(const LabPlan& plan) {
+  std::string lines;
+  for (const Node& node : plan.nodes) lines += fmt::format("netns add {}\n", node.ns);
+  return lines;
+}
+
+std::string cable_lines(const LabPlan& plan) {
+  std::string lines;
+  for (const Cable& cable : plan.cables) {
+    const Node& a = plan.nodes[cable.node_a];
+    const Node& b = plan.nodes[cable.node_b];
+    lines += fmt::format("link add name {} netns {} type veth peer name {} netns {}\n", a.ports[cable.port_a].device,
+                         a.ns, b.ports[cable.port_b].device, b.ns);
+  }
+  return lines;
+}
+
+std::string address_lines(const Node& node) {
+  std::string lines = "link set lo up\n";
+  if (node.is_switch) {
+    lines += "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set br0 up\n";
+    for (const Port& port : node.ports)
+      lines += fmt::format("link set {} mtu {} master br0 up\n", port.device, port.mtu);
+    return lines;
+  }
+  for (const Port& port : node.ports) {
+    lines += fmt::format("link set {} mtu {} gso_max_size {}\nlink set {} up\n", port.device, port.mtu,
+                         kMaxPacket.value, port.device);
+    // Every other host is on the link, whatever the addresses of the fabric file look like.
+    const bool v6 = is_ipv6(node.address);
+    lines += fmt::format("addr add {}/{} dev {}{}\n", node.address, v6 ? 128 : 32, port.device, v6 ? " nodad" : "");
+    lines += fmt::format("{}route add default dev {}\n", v6 ? "-6 " : "", port.device);
+  }
+  return lines;
+}
+
+std::string queue_lines(const Node& node, const fabric::ClassTable& classes) {
+  std::string lines;
+  for (const Port& port : node.ports) add_port_lines(port, classes, lines);
+  return lines;
+}
+
+std::string policy_lines(const Node& node, Policy policy) {
+  std::string lines;
+  for (const Port& port : node.ports) {
+    const bool fifo = policy == Policy::kFifo;
+    lines += fmt::format("filter {} dev {} parent 1: protocol all prio 1", fifo ? "add" : "del", port.device);
+    lines += fifo ? fmt::format(" u32 match u32 0 0 flowid 1:{:x}\n", kFifoLeaf) : "\n";
+  }
+  return lines;
+}
+
+}  // namespace tensorlane::cli
