@@ -90,6 +90,11 @@ Status TimelineRecorder::start(const std::string& path) {
         t.config.sort_index, c,
         nlohmann::json(fmt::format("class {} (DSCP {})", t.config.class_names[c], t.config.class_dscps[c])).dump()));
   }
+  if (t.failed) {
+    std::fclose(t.file);
+    t.file = nullptr;
+    return {Code::kUnavailable, fmt::format("cannot write the timeline: {}", std::strerror(ENOSPC)), path, "free space on the disk or choose another path"};
+  }
   t.on.store(true, std::memory_order_release);
   t.writer = std::thread([&t] { t.run(); });
   return {};
@@ -170,7 +175,7 @@ bool TimelineRecorder::Impl::write(const std::string& text) {
   if (failed || file == nullptr) return false;
   if (std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0) return true;
   failed = true;
-  on.store(false, std::memory_order_release);
+  if (!on.exchange(false, std::memory_order_acq_rel)) return false;  // the header: start() says it
   spdlog::error("timeline stopped: {}: {}: free space on the disk or choose another path; training goes on", path,
                 std::strerror(errno));
   return false;

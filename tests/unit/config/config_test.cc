@@ -1,0 +1,102 @@
+// daemon.yaml: what is read, and the exact text of every mistake.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "daemon/config/config.h"
+
+namespace tensorlane::config {
+namespace {
+
+const char* const kOtherKey = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
+const char* const kKey = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  ConfigTest() : folder_(std::filesystem::temp_directory_path() / ("tl-config-" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(folder_);
+    write("fabric.yaml", std::string("classes: greenfield\nhosts:\n  - {name: h0, addresses: {tcp: 127.0.0.1}, public_key: \"") + kKey +
+                             "\"}\n  - {name: h1, addresses: {tcp: 127.0.0.2}, public_key: \"" + kOtherKey + "\"}\n");
+    write("h0.key", std::string(kKey) + "\n");
+    chmod((folder_ / "h0.key").c_str(), 0600);
+  }
+  ~ConfigTest() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
+  std::string file(const std::string& name) { return (folder_ / name).string(); }
+  Result<DaemonConfig> load_text(const std::string& text) {
+    write("daemon.yaml", text);
+    return load(file("daemon.yaml"));
+  }
+  std::string error(const std::string& more) {
+    auto config = load_text("fabric: fabric.yaml\nhost: h0\nsecret_key_file: h0.key\n" + more);
+    return config.ok() ? "no error" : config.status().to_string();
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(ConfigTest, ReadsEverything) {
+  auto config = load_text(
+      "fabric: fabric.yaml\nhost: h1\nsecret_key_file: h0.key\nsocket: /run/x.sock\nmetrics: 127.0.0.1:9400\ntimeline: /tmp/t.json\ndetection: 1 s\n"
+      "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, 8]\narena_limit: 2 GiB\nstaging: 8 MiB\n"
+      "slice_elements: 65536\nspin: 5 us\ncpu: 1\n");
+  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  EXPECT_EQ(config->self().addresses.at("tcp"), "127.0.0.2");
+  EXPECT_EQ(config->secret_key, kKey);
+  EXPECT_EQ(config->socket, "/run/x.sock");
+  EXPECT_EQ(config->metrics, "127.0.0.1:9400");
+  EXPECT_EQ(config->detection, seconds(1));
+  EXPECT_EQ(config->late_after, milliseconds(500));
+  EXPECT_EQ(config->pattern, protocol::Pattern::kParameterServer);
+  EXPECT_FALSE(config->priorities);
+  EXPECT_FALSE(config->tags);
+  EXPECT_TRUE(config->payload_crc);
+  EXPECT_EQ(config->users, (std::vector<std::uint32_t>{7, 8}));
+  EXPECT_EQ(config->arena_limit, mib(2048));
+  EXPECT_EQ(config->staging, mib(8));
+  EXPECT_EQ(config->slice_elements, 65536u);
+  EXPECT_EQ(config->spin, microseconds(5));
+  EXPECT_EQ(config->cpu, 1);
+}
+
+TEST_F(ConfigTest, TypoNamesTheKeyThatWasMeant) {
+  EXPECT_THAT(error("detectoin: 1 s\n"), ::testing::HasSubstr("unknown key 'detectoin'"));
+  EXPECT_THAT(error("detectoin: 1 s\n"), ::testing::HasSubstr("daemon.yaml:4"));
+  EXPECT_THAT(error("detectoin: 1 s\n"), ::testing::HasSubstr("did you mean 'detection'?"));
+}
+
+TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
+  EXPECT_THAT(error("detection: soon\n"), ::testing::HasSubstr("expected a number and s, ms or us, e.g. 10 s"));
+  EXPECT_THAT(error("detection: 1 ms\n"), ::testing::HasSubstr("expected at least 200 ms"));
+  EXPECT_THAT(error("pattern: star\n"), ::testing::HasSubstr("expected ring or parameter_server"));
+  EXPECT_THAT(error("users: [joe]\n"), ::testing::HasSubstr("'joe' in 'users' is no user id"));
+  EXPECT_THAT(error("late_after: 9 s\nlate_error: 1 s\n"), ::testing::HasSubstr("expected at least late_after"));
+}
+
+TEST_F(ConfigTest, HostMustBeInTheFabric) {
+  auto config = load_text("fabric: fabric.yaml\nhost: h9\nsecret_key_file: h0.key\n");
+  ASSERT_FALSE(config.ok());
+  EXPECT_THAT(config.status().fix(), ::testing::HasSubstr("fabric.yaml: h0, h1"));
+}
+
+TEST_F(ConfigTest, SecretKeyMustBeSecret) {
+  chmod(file("h0.key").c_str(), 0644);
+  EXPECT_EQ(error(""), "the secret key can be read by other users: " + file("h0.key") + ": chmod 600 " + file("h0.key"));
+}
+
+TEST_F(ConfigTest, MissingFiles) {
+  EXPECT_EQ(load(file("none.yaml")).status().to_string(),
+            "cannot read the daemon's configuration: No such file or directory: " + file("none.yaml") + ": check the path and its permissions");
+  auto config = load_text("fabric: fabric.yaml\nhost: h0\nsecret_key_file: none.key\n");
+  EXPECT_THAT(config.status().to_string(), ::testing::HasSubstr("cannot read the secret key: No such file or directory"));
+  config = load_text("fabric: fabric.yaml\nhost: h0\n");
+  EXPECT_THAT(config.status().to_string(), ::testing::HasSubstr("no 'secret_key_file', but the fabric has more than one host"));
+}
+
+}  // namespace
+}  // namespace tensorlane::config

@@ -1,0 +1,169 @@
+// The metrics page and the timeline, through their public faces: a real HTTP request, a real file, a full disk.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "daemon/telemetry/metrics.h"
+#include "daemon/telemetry/timeline.h"
+
+namespace tensorlane::telemetry {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string get(const std::string& address) {
+  const auto colon = address.rfind(':');
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(colon + 1))));
+  inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;) answer.append(buffer, static_cast<std::size_t>(n));
+  close(fd);
+  return answer;
+}
+
+ExporterConfig two_classes() { return {"127.0.0.1:0", "h0", {{"urgent", 43, 5, 5}, {"bulk", 27, 3, 3}}, {"control", 51, 6, 6}}; }
+
+TEST(Exporter, ShowsWhatTheLaneCounted) {
+  ports::LaneMetrics metrics;
+  metrics.classes[0].bytes_sent.add(1000);
+  metrics.classes[1].bytes_sent.add(7);
+  metrics.classes[0].queue_wait.record(microseconds(3));
+  metrics.classes[0].queue_wait.record(milliseconds(5));
+  metrics.cpu_ns.set(1500000000);
+  auto exporter = Exporter::create(two_classes(), metrics, {{"sessions_ended_total", "Sessions that ended", [] { return 4.0; }}});
+  ASSERT_TRUE(exporter.ok()) << exporter.status().to_string();
+  const std::string page = get((*exporter)->address());
+  EXPECT_THAT(page, HasSubstr("tensorlane_sent_bytes_total{class=\"urgent\"} 1000"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_sent_bytes_total{class=\"bulk\"} 7"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_queue_wait_seconds_bucket{class=\"urgent\",le=\"4e-06\"} 1"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_queue_wait_seconds_count{class=\"urgent\"} 2"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_queue_wait_seconds_sum{class=\"urgent\"} 0.005003"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_lane_cpu_seconds_total 1.5"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_class_info{class=\"control\",dscp=\"51\",pcp=\"6\",service_level=\"6\"} 1"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_sessions_ended_total 4"));
+}
+
+TEST(Exporter, PortInUseIsAClearError) {
+  ports::LaneMetrics metrics;
+  auto first = Exporter::create(two_classes(), metrics, {});
+  ASSERT_TRUE(first.ok());
+  ExporterConfig config = two_classes();
+  config.listen = (*first)->address();
+  auto second = Exporter::create(config, metrics, {});
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().what(), "cannot serve metrics on " + config.listen);
+  EXPECT_THAT(second.status().fix(), HasSubstr("stop what uses the port"));
+}
+
+TEST(Exporter, AddressWithoutPortIsAClearError) {
+  ports::LaneMetrics metrics;
+  ExporterConfig config = two_classes();
+  config.listen = "localhost";
+  auto exporter = Exporter::create(config, metrics, {});
+  ASSERT_FALSE(exporter.ok());
+  EXPECT_EQ(exporter.status().to_string(), "'localhost' is no address to serve metrics on: metrics: write ADDRESS:PORT, e.g. 127.0.0.1:9400");
+}
+
+TEST(Histogram, CountsBelowPowersOfTwoMicroseconds) {
+  ports::DurationHistogram h;
+  h.record(nanoseconds(999));    // below 1 us
+  h.record(microseconds(1));     // [1, 2)
+  h.record(microseconds(1023));  // [512, 1024)
+  h.record(seconds(100000));     // longer than all
+  EXPECT_EQ(h.bucket(0), 1u);
+  EXPECT_EQ(h.bucket(1), 1u);
+  EXPECT_EQ(h.bucket(10), 1u);
+  EXPECT_EQ(h.bucket(ports::DurationHistogram::kBuckets - 1), 1u);
+}
+
+class TimelineTest : public ::testing::Test {
+ protected:
+  std::string path_ = (std::filesystem::temp_directory_path() / ("tl-timeline-" + std::to_string(getpid()) + ".json")).string();
+  void TearDown() override { std::filesystem::remove(path_); }
+  static TimelineConfig config() { return {"h0", 0, {"urgent", "bulk"}, {43, 27}, 16}; }
+  static ports::TraceSpan span() {
+    return {.begin = Time(5000), .length = microseconds(2), .job = JobId(9), .tensor = TensorId(1), .sequence = Sequence(3), .cls = ClassId(1),
+            .phase = ports::TraceSpan::Phase::kSend, .peer = HostIndex(2), .bytes = 77, .queue_wait = microseconds(2)};
+  }
+};
+
+TEST_F(TimelineTest, WritesChromeTraceEvents) {
+  TimelineRecorder recorder(config());
+  EXPECT_FALSE(recorder.enabled());
+  ASSERT_TRUE(recorder.start(path_).ok());
+  recorder.name(JobId(9), TensorId(1), "fc1.\"weight\"");
+  recorder.record(span());
+  recorder.stop();
+  std::ifstream in(path_);
+  const nlohmann::json events = nlohmann::json::parse(in);
+  nlohmann::json found;
+  for (const auto& event : events) {
+    if (event.value("ph", "") == "X") found = event;
+  }
+  EXPECT_EQ(found["name"], "QUEUE");
+  EXPECT_EQ(found["ts"], 5.0);
+  EXPECT_EQ(found["dur"], 2.0);
+  EXPECT_EQ(found["args"]["tensor"], "fc1.\"weight\"");
+  EXPECT_EQ(found["args"]["class"], "bulk");
+  EXPECT_EQ(found["args"]["dscp"], 27);
+  EXPECT_EQ(found["args"]["bytes"], 77);
+}
+
+TEST_F(TimelineTest, FullDiskAtStartIsAClearError) {
+  TimelineRecorder recorder(config());
+  EXPECT_EQ(recorder.start("/dev/full").to_string(),
+            "cannot write the timeline: No space left on device: /dev/full: free space on the disk or choose another path");
+  EXPECT_FALSE(recorder.enabled());
+}
+
+// A disk that fills up while recording: a limit on the file's size fails the same write() in the same way.
+TEST_F(TimelineTest, FullDiskLaterStopsTheTimelineOnly) {
+  TimelineRecorder recorder(config());
+  ASSERT_TRUE(recorder.start(path_).ok());
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{}, small{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  small = before;
+  small.rlim_cur = 512;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  for (int i = 0; i < 16; ++i) recorder.record(span());
+  for (int i = 0; i < 300 && !recorder.broken(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_TRUE(recorder.broken());
+  EXPECT_FALSE(recorder.enabled());
+  recorder.record(span());
+  recorder.stop();
+}
+
+TEST_F(TimelineTest, UnwritablePathIsAClearError) {
+  TimelineRecorder recorder(config());
+  const Status status = recorder.start("/nowhere/t.json");
+  EXPECT_EQ(status.to_string(), "cannot write the timeline: No such file or directory: /nowhere/t.json: choose a path that the daemon may write");
+}
+
+TEST_F(TimelineTest, DropsAndCountsWhatDoesNotFit) {
+  TimelineRecorder recorder(config());
+  ASSERT_TRUE(recorder.start(path_).ok());
+  for (int i = 0; i < 1000000 && recorder.dropped() == 0; ++i) recorder.record(span());
+  EXPECT_GT(recorder.dropped(), 0u);
+}
+
+}  // namespace
+}  // namespace tensorlane::telemetry
