@@ -46,7 +46,7 @@ static_assert(sizeof(MessageHeader) == 16);
 struct HelloBody {
   std::uint32_t rank = 0, world_size = 0, local_rank = 0, local_world_size = 0;
   std::uint32_t secret_bytes = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t timeout_ms = 0;      // how long the client waits for kWelcome; 0: as long as the daemon likes
   char job[kMaxName + 1] = {};       // TORCHELASTIC_RUN_ID or the job's name
   char leader[kMaxName + 1] = {};    // MASTER_ADDR: name or address of the host of rank 0
   unsigned char secret[kMaxSecret] = {};
@@ -123,7 +123,7 @@ struct RingPage {
   alignas(64) std::atomic<std::uint32_t> completed;        // written by the daemon; also the futex that waiting clients sleep on
   std::atomic<std::uint32_t> waiters;                      // written by the client: threads asleep on `completed`
   alignas(64) std::atomic<std::uint32_t> consumed;         // written by the client
-  alignas(64) std::atomic<std::uint32_t> daemon_sleeping;  // written by the daemon: 1 asks for a write to the eventfd (law 17)
+  alignas(64) std::atomic<std::uint32_t> daemon_sleeping;  // set by the daemon: 1 asks for a write to the eventfd (law 17); the client that makes it 0 writes
   alignas(64) std::atomic<std::uint64_t> client_beats;     // written by the client's helper thread: it lives
   alignas(64) std::atomic<std::uint32_t> failed;           // written by the daemon: 1 once the job has failed and `error` is set
   ErrorBody error;

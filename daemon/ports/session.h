@@ -55,6 +55,7 @@ struct JoinRequest {
   std::string leader;                  // MASTER_ADDR
   std::uint32_t rank = 0, world_size = 0, local_rank = 0, local_world_size = 0;
   std::uint32_t uid = 0, pid = 0;
+  Duration timeout{};                  // how long the client waits for joined(): an error that names the missing ranks should come by then; 0: no limit
   std::vector<std::byte> secret;
   std::shared_ptr<ClientSession> client;
 };

@@ -1,0 +1,154 @@
+#include "daemon/memory/arena.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "daemon/memory/fault_guard.h"
+
+namespace tensorlane::memory {
+namespace {
+
+constexpr std::uint64_t kHugePage = 2 << 20;
+
+std::string megabytes(std::uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+class Segment final : public ports::SharedMemory {
+ public:
+  // Takes over the descriptor and the mapping, and gives `reserved` back to the account when it goes.
+  Segment(int fd, std::span<std::byte> bytes, std::unique_ptr<FaultGuard> guard, std::shared_ptr<std::atomic<std::uint64_t>> account)
+      : fd_(fd), bytes_(bytes), account_(std::move(account)), guard_(std::move(guard)) {}
+  ~Segment() override {
+    guard_.reset();
+    munmap(bytes_.data(), bytes_.size());
+    close(fd_);
+    account_->fetch_sub(bytes_.size());
+  }
+
+  std::span<std::byte> bytes() const override { return bytes_; }
+  int fd() const override { return fd_; }
+  bool damaged() const override {
+    if (guard_->faulted()) return true;
+    struct stat info {};
+    // st_blocks counts what is allocated, in 512 bytes: less than the size means that a hole was punched.
+    return fstat(fd_, &info) != 0 || static_cast<std::uint64_t>(info.st_blocks) * 512 < bytes_.size();
+  }
+
+ private:
+  const int fd_;
+  const std::span<std::byte> bytes_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> account_;
+  std::unique_ptr<FaultGuard> guard_;
+};
+
+Status system_error(const char* what, std::uint64_t bytes) {
+  const Code code = errno == ENOMEM || errno == ENOSPC || errno == EMFILE || errno == ENFILE || errno == EAGAIN ? Code::kResourceExhausted : Code::kInternal;
+  return Status(code, "cannot make " + megabytes(bytes) + " of shared memory", std::string(what) + ": " + std::strerror(errno),
+                "free memory or descriptors on this host");
+}
+
+// The mapping, or an error with the descriptor still open.
+Result<std::span<std::byte>> populate(int fd, std::uint64_t bytes) {
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return system_error("ftruncate", bytes);
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return system_error("mmap", bytes);
+  if (bytes >= kHugePage) madvise(base, bytes, MADV_HUGEPAGE);  // where the kernel does not offer it, small pages do
+  // Through the mapping first, since only that can give huge pages. It fails with an error where a plain access would get a SIGBUS; what it could
+  // not do, fallocate does or refuses.
+  madvise(base, bytes, MADV_POPULATE_WRITE);
+  if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    const Status status = system_error("fallocate", bytes);
+    munmap(base, bytes);
+    return status;
+  }
+  return std::span(static_cast<std::byte*>(base), bytes);
+}
+
+// What a control group leaves below its limit; nothing when it has none.
+std::optional<std::uint64_t> group_leaves(const std::string& folder) {
+  std::ifstream limit_file(folder + "/memory.max"), used_file(folder + "/memory.current");
+  std::uint64_t limit = 0, used = 0;
+  if (!(limit_file >> limit) || !(used_file >> used)) return std::nullopt;  // "max" is not a number
+  return limit > used ? limit - used : 0;
+}
+
+}  // namespace
+
+Bytes available_memory() {
+  std::uint64_t available = 0;
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string key, unit; meminfo >> key;) {
+    std::uint64_t kilobytes = 0;
+    meminfo >> kilobytes;
+    if (key == "MemAvailable:") {
+      available = kilobytes << 10;
+      break;
+    }
+    std::getline(meminfo, unit);
+  }
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (!line.starts_with("0::/")) continue;
+    for (std::string path = line.substr(3); !path.empty(); path.resize(path.rfind('/'))) {  // limits of the parents count, too
+      if (const auto left = group_leaves("/sys/fs/cgroup" + path)) available = std::min(available, *left);
+    }
+  }
+  return Bytes(available);
+}
+
+ArenaPool::ArenaPool(ArenaLimits limits, std::function<Bytes()> available)
+    : limits_(limits), available_(std::move(available)), account_(std::make_shared<std::atomic<std::uint64_t>>(0)) {}
+
+Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(std::uint64_t bytes) {
+  if (bytes == 0) return Status(Code::kInvalidArgument, "a segment of zero bytes", "", "ask for at least one byte");
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t total = limits_.total.value;
+  if (bytes > total) {
+    return Status(Code::kResourceExhausted, "shared memory over the daemon's limit",
+                  megabytes(bytes) + " needed, memory.arena_total is " + megabytes(total), "raise memory.arena_total or register less");
+  }
+  bytes = (bytes + page - 1) / page * page;
+  const std::uint64_t before = account_->fetch_add(bytes);
+  const auto give_back = [&](Status status) {
+    account_->fetch_sub(bytes);
+    return status;
+  };
+  if (before + bytes > total) {
+    return give_back(Status(Code::kResourceExhausted, "shared memory over the daemon's limit",
+                            megabytes(bytes) + " needed, " + megabytes(before) + " of memory.arena_total = " + megabytes(total) + " in use",
+                            "raise memory.arena_total or register less"));
+  }
+  // The kernel would grant it and then kill somebody for it.
+  const std::uint64_t free = available_().value;
+  if (free < bytes || free - bytes < limits_.keep_free.value) {
+    return give_back(Status(Code::kResourceExhausted, "this host is short of memory",
+                            megabytes(bytes) + " needed, " + megabytes(free) + " available, memory.keep_free is " + megabytes(limits_.keep_free.value),
+                            "free memory on this host or lower memory.keep_free"));
+  }
+  const int fd = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return give_back(system_error("memfd_create", bytes));
+  Result<std::span<std::byte>> mapped = populate(fd, bytes);
+  if (!mapped.ok()) {
+    close(fd);
+    return give_back(mapped.status());
+  }
+  std::unique_ptr<FaultGuard> guard = FaultGuard::make(*mapped);
+  if (guard == nullptr) {
+    munmap(mapped->data(), mapped->size());
+    close(fd);
+    return give_back(Status(Code::kResourceExhausted, "too many segments of shared memory", "the limit is " + std::to_string(FaultGuard::kMaxGuards),
+                            "use fewer and larger segments"));
+  }
+  return std::shared_ptr<ports::SharedMemory>(std::make_shared<Segment>(fd, *mapped, std::move(guard), account_));
+}
+
+}  // namespace tensorlane::memory
