@@ -1,0 +1,4 @@
+"""Reductions, by Horovod's names. The values are tl_op_t."""
+
+Sum = 0
+Average = 1

@@ -1,0 +1,1 @@
+from ._optimizer import DistributedOptimizer

@@ -1,0 +1,197 @@
+"""Which module's forward pass must wait for which parameter, and what must not see a pending update.
+
+In the first iteration a global forward pre-hook records which modules' hooks fire in training. Afterwards every parameter has *guards*: each module
+that owns it and whose hook fired, or else that owner's nearest ancestors whose hook did (attention never calls its output projection, it hands the
+weight to a fused function). A parameter with an owner that has no such ancestor, or with no owner at all, is updated inside step().
+"""
+
+import threading
+import weakref
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from ..errors import misuse
+
+_WRAPPERS = {
+    "DistributedDataParallel": "it averages the gradients itself, so they would be averaged twice",
+    "FullyShardedDataParallel": "it shards the parameters and averages the gradients itself",
+    "FSDPModule": "it shards the parameters and averages the gradients itself",
+    "DataParallel": "its replicas run forward passes on other threads",
+}
+
+
+def check_module(module):
+    """Raises for a module tree that the optimizer cannot serve."""
+    for child in module.modules():
+        if isinstance(child, torch.jit.ScriptModule):
+            raise misuse("a ScriptModule runs no Python hooks", f"module {type(child).__name__}", "give the optimizer the module before scripting it")
+        for kind in type(child).__mro__:
+            if kind.__module__.startswith("torch.") and kind.__name__ in _WRAPPERS:
+                raise misuse(
+                    f"parameters under {kind.__name__} are refused: {_WRAPPERS[kind.__name__]}", f"module {type(child).__name__}",
+                    "give the plain module to the optimizer and train that",
+                )
+
+
+def is_compiled(module):
+    """Whether torch.compile has been applied to the module or a part of it."""
+    return any(
+        type(child).__name__ == "OptimizedModule" or getattr(child, "_compiled_call_impl", None) is not None for child in module.modules()
+    )
+
+
+class ModuleWatch:
+    """`owner` applies pending updates: it has pending, apply(slots) and flush(); the modules hold it weakly. Used by the training thread."""
+
+    def __init__(self, owner, slots, modules):
+        self.recording = True
+        self._owner = weakref.ref(owner)
+        self._by_parameter = {slot.parameter: slot for slot in slots}
+        self._given = modules
+        self._fired = {}
+        self._handles = []
+        self._recorder = register_module_forward_pre_hook(self._recording_hook())
+
+    def _recording_hook(self):
+        fired, owner = self._fired, self._owner
+
+        def record(module, args):
+            if owner() is not None and torch.is_grad_enabled():
+                fired[id(module)] = module
+
+        return record
+
+    def roots(self):
+        """The outermost modules known so far that use our parameters."""
+        inside = set()
+        fired = [m for m in self._fired.values() if any(p in self._by_parameter for p in m.parameters())]
+        for module in self._given + fired:
+            inside.update(id(child) for child in module.modules() if child is not module)
+        unique = {id(m): m for m in self._given + fired}
+        return [m for key, m in unique.items() if key not in inside]
+
+    def check(self):
+        """Raises if a module that has run cannot be served."""
+        for root in self.roots():
+            check_module(root)
+
+    def finish(self):
+        """Ends the recording and puts the hooks on. Returns the slots that no module guards."""
+        roots = self.roots()
+        parents, owners, subtrees = self._survey(roots)
+        guarded, unguarded = {}, []
+        for slot in self._by_parameter.values():
+            guards = self._guards(owners.get(slot, []), parents)
+            if not guards:
+                unguarded.append(slot)
+            for module in guards:
+                guarded.setdefault(module, []).append(slot)
+            slot.late = slot.late or len(owners.get(slot, [])) > 1
+        for module, below in subtrees.items():
+            self._instrument(module, guarded.get(module, []), below)
+        self.stop()
+        return unguarded
+
+    def stop(self):
+        """Ends the recording without hooks."""
+        self.recording = False
+        self._recorder.remove()
+        self._fired.clear()
+
+    def close(self):
+        """Takes everything off the modules again."""
+        self.stop()
+        for remove in self._handles:
+            remove()
+        self._handles.clear()
+
+    def _survey(self, roots):
+        parents, owners, subtrees = {}, {}, {}
+        for module in dict.fromkeys(m for root in roots for m in root.modules()):
+            for child in module.children():
+                parents.setdefault(child, []).append(module)
+            below = [self._by_parameter[p] for p in module.parameters() if p in self._by_parameter]
+            if below:
+                subtrees[module] = below
+            for parameter in dict.fromkeys(module._parameters.values()):
+                if parameter in self._by_parameter:
+                    owners.setdefault(self._by_parameter[parameter], []).append(module)
+        return parents, owners, subtrees
+
+    def _guards(self, owners, parents):
+        guards, level = {}, list(owners)
+        while level:
+            above = []
+            for module in level:
+                if id(module) in self._fired:
+                    guards[module] = True
+                elif module in parents:
+                    above += parents[module]
+                else:
+                    return []
+            level = list(dict.fromkeys(above))
+        return list(guards)
+
+    def _instrument(self, module, guarded, below):
+        everything = list(dict.fromkeys(guarded + below))
+        handle = module.register_forward_pre_hook(_ForwardHook(self._owner, guarded, everything), prepend=True)
+        self._handles.append(handle.remove)
+        for name in ("state_dict", "_load_from_state_dict", "train", "__reduce_ex__"):
+            if name not in vars(module):
+                guard = _flush_before(self._owner, weakref.ref(module), name)
+                vars(module)[name] = guard
+                self._handles.append(lambda module=module, name=name, guard=guard: vars(module).get(name) is guard and vars(module).pop(name))
+
+
+class _ForwardHook:
+    """The forward pre-hook of one module. Where autograd does not record, or outside training, torch may take fast paths on which the hooks of
+    children do not fire: then the module waits for everything below it."""
+
+    def __init__(self, owner, guarded, everything):
+        self._owner = owner
+        self._guarded = guarded
+        self._everything = everything
+
+    def __call__(self, module, args):
+        owner = self._owner()
+        if owner is not None and owner.pending:
+            owner.apply(self._guarded if module.training and torch.is_grad_enabled() else self._everything)
+
+
+def _flush_before(owner, module, name):
+    """Stands in for the method `name` of one module and flushes first. train() flushes only on the way to evaluation."""
+
+    def call(*args, **kwargs):
+        optimizer, target = owner(), module()
+        if optimizer is not None and not (name == "train" and (args[0] if args else kwargs.get("mode", True))):
+            optimizer.flush()
+        result = getattr(type(target), name)(target, *args, **kwargs)
+        return _without_our_traces(result) if name == "__reduce_ex__" else result
+
+    call.__name__ = name
+    call.tensorlane = True
+    return call
+
+
+def _without_our_traces(reduced):
+    """What copy.deepcopy and pickle make of a module, less our hooks: the copy belongs to no optimizer."""
+    if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
+        return reduced
+    state = {key: value for key, value in reduced[2].items() if not getattr(value, "tensorlane", False)}
+    hooks = state.get("_forward_pre_hooks")
+    if hooks is not None:
+        kept = hooks.copy()
+        for key in [key for key, hook in hooks.items() if isinstance(hook, _ForwardHook)]:
+            del kept[key]
+        state["_forward_pre_hooks"] = kept
+    return (*reduced[:2], state, *reduced[3:])
+
+
+def check_thread(thread, slots):
+    """Updates belong to the thread that calls step()."""
+    if thread != threading.get_ident():
+        raise misuse(
+            "a forward pass on another thread needs its pending update", slots[0].where(),
+            "run the forward pass on the thread that calls step(), or call flush() there first",
+        )

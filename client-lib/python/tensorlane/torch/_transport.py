@@ -1,0 +1,70 @@
+"""What the optimizer needs from below: buffers that are summed over the ranks, and nothing else.
+
+`NativeTransport` is the real one, over tensorlane.h. Tests put an in-process one in its place.
+"""
+
+from typing import List, NamedTuple, Protocol
+
+import torch
+
+from .. import _native
+
+_DTYPES = {
+    torch.float32: _native.FLOAT32,
+    torch.float64: _native.FLOAT64,
+    torch.float16: _native.FLOAT16,
+    torch.bfloat16: _native.BFLOAT16,
+}
+
+
+class TensorDesc(NamedTuple):
+    """One gradient; its place in the list of register() is its position in the forward pass."""
+
+    name: str
+    count: int
+    dtype: torch.dtype
+
+
+class Transport(Protocol):
+    """Used by one thread at a time. Every method may raise tensorlane.Error."""
+
+    def register(self, group: str, descs: List[TensorDesc], op: int) -> List[torch.Tensor]:
+        """Collective, once. Returns one flat buffer for each tensor, owned by the transport."""
+
+    def post(self, index: int) -> None:
+        """Starts summing buffer `index` over the ranks, in place. Never blocks. The buffer is the transport's until wait(index) returns."""
+
+    def wait(self, index: int) -> None:
+        """Returns when the result is in the buffer. At once if nothing was posted since the last wait."""
+
+
+class NativeTransport:
+    """Registered tensors of the process's context, in memory shared with the daemon: posting copies nothing."""
+
+    def __init__(self):
+        self._context = _native.context()
+        self._tensors = []
+        self._requests = {}
+
+    def register(self, group, descs, op):
+        positions = len(descs)
+        native = [
+            _native.tensor_desc(d.name, d.count, _DTYPES[d.dtype], op=op, position=i, positions=positions) for i, d in enumerate(descs)
+        ]
+        self._tensors = self._context.register(group, native)
+        return [
+            torch.frombuffer(tensor.memory(d.count * d.dtype.itemsize), dtype=d.dtype) for tensor, d in zip(self._tensors, descs)
+        ]
+
+    def post(self, index):
+        self._requests[index] = self._tensors[index].post()
+
+    def wait(self, index):
+        request = self._requests.pop(index, None)
+        if request is None:
+            return
+        try:
+            request.wait()
+        except KeyboardInterrupt:
+            self._requests[index] = request
+            raise
