@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -131,11 +132,44 @@ Status batch(std::vector<std::string> argv, const std::string& lines) {
 Status make_namespaces(const LabPlan& plan) {
   const Status made = batch({"ip"}, namespace_lines(plan));
   if (made.ok() || made.code() == Code::kNotFound) return made;
-  return Status(Code::kPermissionDenied, "cannot create a network namespace", made.where(),
+  const std::string& reason = made.where();
+  const bool refused = reason.find("not permitted") != std::string::npos || reason.find("denied") != std::string::npos;
+  return Status(refused ? Code::kPermissionDenied : Code::kInternal, "cannot create a network namespace", reason,
                 "run as root or use --hosts local");
 }
 
+// A device passes packets only when the kernel has noticed that its cable has two ends, up to a second after both are
+// up.
+Status wait_for_carriers(const LabPlan& plan) {
+  constexpr int kRoundMs = 10;
+  constexpr int kRounds = 500;
+  for (const Node& node : plan.nodes) {
+    for (int round = 0;; ++round) {
+      TL_ASSIGN_OR_RETURN(const std::string text,
+                          run_checked({"ip", "-n", node.ns, "-j", "link", "show", "type", "veth"}));
+      const nlohmann::json devices = nlohmann::json::parse(text, nullptr, false);
+      const auto is_up = [](const nlohmann::json& device) { return device.value("operstate", "") == "UP"; };
+      if (devices.is_array() && std::all_of(devices.begin(), devices.end(), is_up)) break;
+      if (round == kRounds) {
+        return Status(Code::kTimedOut, "a port does not come up", node.ns, "look at `ip -n NAMESPACE link`");
+      }
+      ::usleep(kRoundMs * 1000);
+    }
+  }
+  return Status::ok_status();
+}
+
+// Processes and namespaces of a lab, whatever is left of them.
+Status remove_namespaces(const std::string& lab) {
+  const std::vector<std::string> namespaces = existing_namespaces(lab);
+  kill_processes_in(namespaces);
+  std::string lines;
+  for (const std::string& ns : namespaces) lines += "netns delete " + ns + "\n";
+  return lines.empty() ? Status::ok_status() : batch({"ip"}, lines);
+}
+
 Status build(const Lab& lab) {
+  TL_RETURN_IF_ERROR(remove_namespaces(lab.name));  // of a lab whose runtime folder was deleted by hand
   TL_RETURN_IF_ERROR(make_namespaces(lab.plan));
   TL_RETURN_IF_ERROR(batch({"ip"}, cable_lines(lab.plan)));
   for (const Node& node : lab.plan.nodes) {
@@ -144,7 +178,7 @@ Status build(const Lab& lab) {
     if (lab.policy == Policy::kFifo) queues += policy_lines(node, Policy::kFifo);
     TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, queues));
   }
-  return Status::ok_status();
+  return wait_for_carriers(lab.plan);
 }
 
 bool stale(const Lab& lab) {
@@ -217,21 +251,22 @@ Result<Lab> open_lab(const std::string& name) {
 }
 
 std::vector<std::string> lab_names() {
-  const Result<std::string> root = runtime_root();
-  if (!root.ok()) return {};
-  std::vector<std::string> names;
-  for (const std::string& entry : folder_entries(*root, kRuntimePrefix))
-    names.push_back(entry.substr(std::strlen(kRuntimePrefix)));
-  return names;
+  std::set<std::string> names;
+  if (const Result<std::string> root = runtime_root(); root.ok()) {
+    for (const std::string& entry : folder_entries(*root, kRuntimePrefix)) {
+      names.insert(entry.substr(std::strlen(kRuntimePrefix)));
+    }
+  }
+  const std::string prefix = "tl-";
+  for (const std::string& ns : folder_entries(kNamespaces, prefix)) {
+    names.insert(ns.substr(prefix.size(), ns.find('-', prefix.size()) - prefix.size()));
+  }
+  return {names.begin(), names.end()};
 }
 
 Status lab_down(const std::string& name) {
   TL_RETURN_IF_ERROR(check_lab_name(name));
-  const std::vector<std::string> namespaces = existing_namespaces(name);
-  kill_processes_in(namespaces);
-  std::string lines;
-  for (const std::string& ns : namespaces) lines += "netns delete " + ns + "\n";
-  if (!lines.empty()) TL_RETURN_IF_ERROR(batch({"ip"}, lines));
+  TL_RETURN_IF_ERROR(remove_namespaces(name));
   return remove_runtime(runtime_name(name));
 }
 
@@ -251,6 +286,7 @@ Result<std::vector<std::string>> command_on(const Lab& lab, const std::string& n
     return Status(Code::kNotFound, fmt::format("no host or switch '{}'", node), fmt::format("lab '{}'", lab.name),
                   "expected one of " + known);
   }
+  TL_RETURN_IF_ERROR(find_program(argv.at(0)).status());
   std::vector<std::string> command{"ip", "netns", "exec", found->ns};
   command.insert(command.end(), argv.begin(), argv.end());
   return command;

@@ -40,7 +40,7 @@ Result<Lab> lab_up(fabric::Fabric fabric, const LabOptions& options);
 
 // kNotFound when there is none of that name.
 Result<Lab> open_lab(const std::string& name);
-// Names of all labs in runtime_root(), sorted.
+// Names of all labs, sorted: those in runtime_root(), and those of which only namespaces are left.
 std::vector<std::string> lab_names();
 
 // Kills every process in the lab's namespaces (SIGTERM, SIGKILL after a second), removes the namespaces and the runtime
@@ -50,7 +50,8 @@ Status lab_down(const std::string& name);
 // Switches every port in place: queued packets stay, connections live on. Takes milliseconds.
 Status set_lab_policy(Lab& lab, Policy policy);
 
-// What to execute for `argv` to run on a host (or switch). kNotFound when the lab has no such node.
+// What to execute for `argv` to run on a host (or switch). kNotFound when the lab has no such node, or
+// when there is no such program.
 Result<std::vector<std::string>> command_on(const Lab& lab, const std::string& node,
                                             const std::vector<std::string>& argv);
 

@@ -184,7 +184,6 @@ void add_lab_command(CLI::App& app, Invocation& chosen) {
   with_name(command);
   command->add_option("host", arguments->node, "Host or switch")->required();
   command->add_option("command", arguments->command, "What to run, after --")->required();
-  command->positionals_at_end();
 
   command = add("policy", "Switch all ports in place", "tensorlane lab policy fifo", policy);
   with_name(command);

@@ -12,7 +12,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -56,6 +58,11 @@ struct Pipe {
 
 Status system_error(std::string what, std::string where) {
   return Status(Code::kResourceExhausted, std::move(what), std::move(where), std::strerror(errno));
+}
+
+Status cannot_run(const std::string& program, int reason) {
+  return Status(reason == ENOENT ? Code::kNotFound : Code::kResourceExhausted, fmt::format("cannot run '{}'", program),
+                std::strerror(reason), "install it or correct PATH");
 }
 
 sigset_t stop_signals() {
@@ -123,8 +130,7 @@ Result<pid_t> start(const Image& image, const int (&streams)[3]) {
   } while (got < 0 && errno == EINTR);
   if (got <= 0) return pid;
   ::waitpid(pid, nullptr, 0);
-  return Status(reason == ENOENT ? Code::kNotFound : Code::kResourceExhausted,
-                fmt::format("cannot run '{}'", image.argv[0]), std::strerror(reason), "install it or correct PATH");
+  return cannot_run(image.argv[0], reason);
 }
 
 int exit_status_of(int wait_status) {
@@ -211,6 +217,21 @@ Result<std::string> run_checked(const std::vector<std::string>& argv, const std:
   std::string where = output.err.substr(0, output.err.find('\n'));
   return Status(Code::kInternal, fmt::format("'{}' failed with exit status {}", words, output.exit_status),
                 std::move(where));
+}
+
+Result<std::string> find_program(const std::string& name) {
+  const auto executable = [](const std::string& path) { return ::access(path.c_str(), X_OK) == 0; };
+  if (name.find('/') != std::string::npos) {
+    if (executable(name)) return name;
+    return cannot_run(name, errno);
+  }
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "/usr/bin:/bin" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    std::string candidate = (folder.empty() ? "." : folder) + "/" + name;
+    if (executable(candidate)) return candidate;
+  }
+  return cannot_run(name, ENOENT);
 }
 
 // --- Processes

@@ -1,0 +1,221 @@
+#include "monitor/cli/cluster.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+
+#include "common/protocol/session.h"
+
+namespace tensorlane::cli {
+namespace {
+
+constexpr std::uint16_t kMetricsPort = 9400;
+constexpr std::uint16_t kMasterPort = 29500;
+constexpr std::uint16_t kFirstPort = 7100;
+constexpr int kReadySeconds = 20;
+constexpr std::size_t kTailLines = 12;
+
+std::string random_hex(std::size_t bytes) {
+  std::string raw(bytes, '\0'), text;
+  TL_ASSERT(getrandom(raw.data(), bytes, 0) == static_cast<ssize_t>(bytes));
+  for (unsigned char c : raw) text += fmt::format("{:02x}", c);
+  return text;
+}
+
+// A TCP port on loopback that nobody uses now, for torch's own rendezvous.
+std::uint16_t free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  std::uint16_t port = kMasterPort;
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0) {
+    port = ntohs(address.sin_port);
+  }
+  close(fd);
+  return port;
+}
+
+// A connected session socket, or -1 with errno.
+int connect_session(const std::string& path) {
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+std::string program_folder() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().string();
+}
+
+Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& options, Processes& processes) {
+  std::unique_ptr<Lab> lab;
+  fabric::Fabric fabric;
+  if (options.lab.empty()) {
+    TL_ASSIGN_OR_RETURN(fabric, make_local_fabric({.hosts = options.hosts, .first_port = options.first_port}));
+  } else {
+    TL_ASSIGN_OR_RETURN(Lab opened, open_lab(options.lab));
+    lab = std::make_unique<Lab>(std::move(opened));
+    fabric = lab->runtime.fabric;
+    if (fabric.hosts.size() < static_cast<std::size_t>(options.hosts)) {
+      return Status(Code::kInvalidArgument, fmt::format("lab '{}' has {} hosts, {} are needed", options.lab, fabric.hosts.size(), options.hosts), "--hosts lab",
+                    "use fewer ranks or a larger lab");
+    }
+    for (fabric::Host& host : fabric.hosts) {
+      const auto shift = static_cast<std::uint16_t>(options.first_port - kFirstPort);
+      host.control_port = static_cast<std::uint16_t>(host.control_port + shift);
+      host.data_port = static_cast<std::uint16_t>(host.data_port + shift);
+    }
+  }
+  const std::string name = options.name.empty() ? "run-" + random_hex(4) : options.name;
+  TL_ASSIGN_OR_RETURN(RuntimeDir runtime, make_runtime(name, std::move(fabric)));
+  std::unique_ptr<Cluster> cluster(new Cluster(options, std::move(runtime)));
+  cluster->job_ = name;
+  cluster->secret_ = random_hex(16);
+  cluster->lab_ = std::move(lab);
+  const auto shift = static_cast<std::uint16_t>(options.first_port - kFirstPort);
+  cluster->master_port_ = options.lab.empty() ? free_port() : static_cast<std::uint16_t>(kMasterPort + shift);
+  for (int i = 0; i < options.hosts; ++i) TL_RETURN_IF_ERROR(cluster->start_daemon(cluster->runtime_.fabric.hosts[static_cast<std::size_t>(i)], processes));
+  for (std::size_t i = 0; i < cluster->daemons_.size(); ++i) {
+    TL_RETURN_IF_ERROR(cluster->wait_ready(cluster->runtime_.fabric.hosts[i], cluster->daemons_[i], processes));
+  }
+  return cluster;
+}
+
+Cluster::~Cluster() {
+  [[maybe_unused]] const Status ignored = remove_runtime(std::filesystem::path(runtime_.path).filename().string());
+}
+
+std::string Cluster::metrics_address(const std::string& host) const {
+  return fmt::format("{}:{}", runtime_.fabric.find_host(host)->addresses.at("tcp"), kMetricsPort + (options_.first_port - kFirstPort) / 100);
+}
+
+Status Cluster::start_daemon(const fabric::Host& host, Processes& processes) {
+  const std::string config = runtime_.path + "/" + host.name + ".yaml";
+  std::map<std::string, std::string> lines = {{"fabric", "fabric.yaml"},
+                                              {"host", host.name},
+                                              {"secret_key_file", "keys/" + host.name + ".secret"},
+                                              {"socket", runtime_.socket(host.name)},
+                                              {"metrics", metrics_address(host.name)}};
+  if (!options_.timeline_folder.empty()) lines["timeline"] = fmt::format("{}/{}.json", options_.timeline_folder, host.name);
+  for (const auto& [key, value] : options_.settings) lines[key] = value;
+  std::ofstream out(config);
+  for (const auto& [key, value] : lines) out << key << ": " << value << "\n";
+  out.close();
+  if (!out) return {Code::kUnavailable, "cannot write a daemon's configuration", config, "free space on the disk"};
+  Spawn spawn;
+  TL_ASSIGN_OR_RETURN(spawn.argv, command_on_host(host.name, {program_folder() + "/tensorlaned", "--config", config}));
+  spawn.output_file = log_file(host.name);
+  TL_ASSIGN_OR_RETURN(const std::size_t child, processes.spawn(spawn));
+  daemons_.push_back(child);
+  return {};
+}
+
+Status Cluster::wait_ready(const fabric::Host& host, std::size_t child, Processes& processes) const {
+  for (int i = 0; i < kReadySeconds * 50; ++i) {
+    const int fd = connect_session(runtime_.socket(host.name));
+    if (fd >= 0) {
+      close(fd);
+      return {};
+    }
+    std::size_t exited = 0;
+    const Processes::Event event = processes.wait(milliseconds(20), &exited);
+    if (event == Processes::Event::kSignal) return {Code::kAborted, "interrupted while the daemons started", host.name, ""};
+    if (!processes.running(child)) break;
+  }
+  return {Code::kUnavailable, fmt::format("the daemon of host {} did not start", host.name), log_tail(host.name), "mend what its log says"};
+}
+
+Result<std::vector<std::string>> Cluster::command_on_host(const std::string& host, const std::vector<std::string>& argv) const {
+  if (!lab_) return argv;
+  return command_on(*lab_, host, argv);
+}
+
+Result<std::vector<std::string>> Cluster::command(int rank, const std::vector<std::string>& argv) const { return command_on_host(host_of(rank), argv); }
+
+std::vector<std::pair<std::string, std::string>> Cluster::environment(int rank) const {
+  const int local = rank % options_.ranks_per_host;
+  const fabric::Host& host = runtime_.fabric.hosts[static_cast<std::size_t>(rank / options_.ranks_per_host)];
+  std::vector<std::pair<std::string, std::string>> env = {
+      {"RANK", std::to_string(rank)},
+      {"WORLD_SIZE", std::to_string(world_size())},
+      {"LOCAL_RANK", std::to_string(local)},
+      {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks_per_host)},
+      {"GROUP_RANK", std::to_string(rank / options_.ranks_per_host)},
+      // The address, since a lab's host names resolve nowhere; it names the leader for tensorlane as well.
+      {"MASTER_ADDR", runtime_.fabric.hosts.front().addresses.at("tcp")},
+      {"MASTER_PORT", std::to_string(master_port_)},
+      {"TORCHELASTIC_RUN_ID", job_},
+      {"TENSORLANE_SOCKET", runtime_.socket(host.name)},
+      {"TENSORLANE_JOB_SECRET", secret_},
+      {"GLOO_SOCKET_IFNAME", lab_ ? lab_->plan.find(host.name)->ports.front().device : "lo"}};
+  // Ranks share this machine's cores: one thread each, unless the user says otherwise.
+  if (getenv("OMP_NUM_THREADS") == nullptr) env.emplace_back("OMP_NUM_THREADS", "1");
+  return env;
+}
+
+std::string Cluster::daemon_host(std::size_t child) const {
+  for (std::size_t i = 0; i < daemons_.size(); ++i) {
+    if (daemons_[i] == child) return runtime_.fabric.hosts[i].name;
+  }
+  return {};
+}
+
+std::string Cluster::log_tail(const std::string& host) const {
+  std::ifstream in(log_file(host));
+  std::deque<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    lines.push_back(line);
+    if (lines.size() > kTailLines) lines.pop_front();
+  }
+  std::string text;
+  for (const std::string& line : lines) text += (text.empty() ? "" : " | ") + line;
+  return text.empty() ? log_file(host) + " is empty" : text;
+}
+
+Result<std::string> daemon_status(const std::string& socket_path) {
+  const int fd = connect_session(socket_path);
+  if (fd < 0) return Status(Code::kUnavailable, fmt::format("no daemon answers: {}", std::strerror(errno)), socket_path, "start it with: tensorlaned --config daemon.yaml");
+  timeval timeout{5, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  protocol::MessageHeader request;
+  request.type = protocol::MessageType::kStatus;
+  request.request = 1;
+  std::string answer(protocol::kMaxMessage, '\0');
+  const bool sent = send(fd, &request, sizeof request, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof request);
+  const ssize_t got = sent ? recv(fd, answer.data(), answer.size(), 0) : -1;
+  const int error = errno;
+  close(fd);
+  if (got < static_cast<ssize_t>(sizeof(protocol::MessageHeader))) {
+    return Status(Code::kTimedOut, fmt::format("the daemon did not tell its status: {}", got == 0 ? "it closed the connection" : std::strerror(error)), socket_path,
+                  "look at the daemon's log");
+  }
+  protocol::MessageHeader header;
+  std::memcpy(&header, answer.data(), sizeof header);
+  if (header.type == protocol::MessageType::kError) {
+    protocol::ErrorBody body;
+    std::memcpy(&body, answer.data() + sizeof header, std::min(sizeof body, static_cast<std::size_t>(got) - sizeof header));
+    return Status(body.code, body.what, body.where, body.fix);
+  }
+  return answer.substr(sizeof header, static_cast<std::size_t>(got) - sizeof header);
+}
+
+}  // namespace tensorlane::cli

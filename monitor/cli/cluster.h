@@ -1,0 +1,77 @@
+// Daemons on this machine for a run: one per host, on loopback or in a lab's network namespaces, and what ranks need to use them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "monitor/cli/lab.h"
+#include "monitor/cli/local_fabric.h"
+#include "monitor/cli/process.h"
+
+namespace tensorlane::cli {
+
+struct ClusterOptions {
+  std::string name;                   // of the runtime folder and of the job; empty: one is made up
+  int hosts = 4;
+  int ranks_per_host = 1;
+  std::string lab;                    // run in this lab, which is up; empty: on loopback
+  std::uint16_t first_port = 7100;    // several clusters share hosts when their ports are 100 apart
+  std::map<std::string, std::string> settings;  // lines of daemon.yaml: "pattern" -> "ring"
+  std::string timeline_folder;        // HOST.json each; empty: none
+};
+
+class Cluster {
+ public:
+  // Starts the daemons as children of `processes` and waits until each takes connections. Errors: as make_runtime and open_lab; a daemon that does not start is
+  // kUnavailable, with the end of its log as where.
+  static Result<std::unique_ptr<Cluster>> start(const ClusterOptions& options, Processes& processes);
+  // Removes the runtime folder; the children belong to `processes`.
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  int world_size() const { return options_.hosts * options_.ranks_per_host; }
+  const std::string& job() const { return job_; }
+  const fabric::Fabric& fabric() const { return runtime_.fabric; }
+  const std::string& host_of(int rank) const { return runtime_.fabric.hosts[static_cast<std::size_t>(rank / options_.ranks_per_host)].name; }
+  std::string socket(const std::string& host) const { return runtime_.socket(host); }
+  std::string log_file(const std::string& host) const { return runtime_.path + "/" + host + ".log"; }
+  // Where the host's daemon serves its metrics: "10.77.0.1:9400".
+  std::string metrics_address(const std::string& host) const;
+
+  // torchrun's variables and ours for a rank: RANK, WORLD_SIZE, ..., MASTER_ADDR, TENSORLANE_SOCKET, TENSORLANE_JOB_SECRET.
+  std::vector<std::pair<std::string, std::string>> environment(int rank) const;
+  // What to execute for `argv` to run on the rank's host.
+  Result<std::vector<std::string>> command(int rank, const std::vector<std::string>& argv) const;
+  // Child index of each host's daemon, in the fabric's order.
+  const std::vector<std::size_t>& daemons() const { return daemons_; }
+  // The host whose daemon is this child; empty when it is none.
+  std::string daemon_host(std::size_t child) const;
+  // The last lines of a daemon's log.
+  std::string log_tail(const std::string& host) const;
+
+ private:
+  Cluster(ClusterOptions options, RuntimeDir runtime) : options_(std::move(options)), runtime_(std::move(runtime)) {}
+  Status start_daemon(const fabric::Host& host, Processes& processes);
+  Status wait_ready(const fabric::Host& host, std::size_t child, Processes& processes) const;
+  Result<std::vector<std::string>> command_on_host(const std::string& host, const std::vector<std::string>& argv) const;
+
+  ClusterOptions options_;
+  RuntimeDir runtime_;
+  std::string job_, secret_;
+  std::uint16_t master_port_ = 0;
+  std::vector<std::size_t> daemons_;
+  std::unique_ptr<Lab> lab_;
+};
+
+// The folder of this program: other commands of the build or package are beside it.
+std::string program_folder();
+
+// Asks a daemon for its status over its session socket: JSON text. Errors: kUnavailable (no daemon there), kTimedOut.
+Result<std::string> daemon_status(const std::string& socket_path);
+
+}  // namespace tensorlane::cli
