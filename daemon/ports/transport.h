@@ -43,7 +43,8 @@ class FrameSink {
  public:
   virtual ~FrameSink() = default;
   // A checked header has arrived. Answers where its payload lands: exactly header.payload_bytes, valid until on_frame() for the same
-  // frame or on_flow_down(); empty with ok() means read and drop (stale grant). An error closes the flow with that cause.
+  // frame or on_flow_down(). Empty with ok() for a frame with a payload means: read and drop it (stale grant); on_frame() is then not called.
+  // An error closes the flow with that cause.
   virtual Result<std::span<std::byte>> on_header(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
   // The payload of the last header of this flow is complete and, where it carries one, its CRC is right.
   virtual void on_frame(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
@@ -56,7 +57,7 @@ class FrameSink {
   virtual void on_flow_down(const FlowKey& flow, const Status& cause) = 0;
 };
 
-// One operation: a header and its payload, at most kMaxOperation.
+// One operation: a header and its payload, at most kMaxOperation. The transport fills in the header's class, job, epoch, payload length and CRC.
 struct Outgoing {
   protocol::FrameHeader header;
   std::span<const std::byte> payload;  // owned by the caller until on_sent(token)
@@ -67,6 +68,14 @@ struct FlowStats {
   std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0;
   int effective_dscp = -1, effective_pcp = -1;  // read back from the device; -1 unknown
   std::string describe;                          // "10.1.0.1:7101 -> 10.1.0.2:7101"
+};
+
+// Of a whole transport, since it was made. For metrics.
+struct TransportCounters {
+  std::uint64_t accepted = 0;          // connections that peers made to us, whoever they were
+  std::uint64_t refused = 0;           // of them, refused in the handshake: version, job, epoch, class, secret
+  std::uint64_t unauthenticated_dropped = 0;  // of them, silent or slow ones that ran into a limit
+  std::uint64_t payloads_dropped = 0;  // stale grants
 };
 
 // All calls on the lane's thread. Nothing blocks.
@@ -89,7 +98,7 @@ class Transport {
 
   // Whether send() would take an operation now: the flow is up and its queue has room for one.
   virtual bool writable(const FlowKey& flow) const = 0;
-  // Takes the operation; call only when writable(). Errors end in on_flow_down, never here.
+  // Takes the operation; call only when writable(). It is only queued: the next poll() moves it. Errors end in on_flow_down, never here.
   virtual void send(const FlowKey& flow, const Outgoing& operation) = 0;
   // Bytes given to send() in this class, over all peers, that their receivers have not acknowledged (law 8).
   virtual Bytes in_flight(ClassId cls) = 0;
@@ -99,7 +108,9 @@ class Transport {
   // Becomes readable (level-triggered) when poll() has work. For blocking in epoll; never closed while the transport lives.
   virtual int wake_fd() const = 0;
 
+  // All zero for a flow that is not up.
   virtual FlowStats stats(const FlowKey& flow) const = 0;
+  virtual TransportCounters counters() const { return {}; }
 };
 
 }  // namespace tensorlane::ports

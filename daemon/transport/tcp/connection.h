@@ -1,0 +1,98 @@
+// A socket on its way to becoming a flow: the handshake's state machine, for both ends.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "daemon/ports/transport.h"
+#include "daemon/transport/tcp/handshake.h"
+#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/tcp/watched.h"
+
+namespace tensorlane::tcp {
+
+// How long a handshake may take, and how long an attempt to connect.
+inline constexpr Duration kHandshakeTimeout = seconds(5);
+
+// States of the connecting end: connecting -> challenge -> verdict -> done. Of the accepting end: hello -> proof ->
+// done. One thread.
+class Connection final : public Watched {
+ public:
+  enum class State : std::uint8_t { kConnecting, kChallenge, kVerdict, kHello, kProof, kDone, kFailed };
+
+  // Accepting end: `socket` comes from the listener of `cls`.
+  Connection(Fd socket, ClassId cls, Time deadline);
+  // Connecting end: `socket` has a connect() under way to `peer`.
+  Connection(Fd socket, const Endpoint& peer, ports::FlowKey key, JobPtr job, Time deadline);
+
+  // Goes on as far as it can without blocking. `jobs` is asked by the accepting end only. Ends in kDone or kFailed.
+  State advance(const JobTable& jobs);
+  // The handshake takes too long: fails it, and tells the peer.
+  void time_out();
+
+  State state() const { return state_; }
+  bool connecting_end() const { return connecting_end_; }
+  // What epoll should wait for: output while connecting, input afterwards.
+  bool wants_output() const { return state_ == State::kConnecting; }
+  int fd() const { return socket_.get(); }
+  ClassId cls() const { return cls_; }
+  // The socket, for a flow (kDone: not a byte beyond the handshake has been read) or to be closed in peace (kFailed).
+  Fd take_socket() { return std::move(socket_); }
+  Time deadline() const { return deadline_; }
+  // The peer has not sent a byte yet.
+  bool silent() const { return silent_; }
+  // When kDone; of the connecting end, always.
+  const ports::FlowKey& key() const { return key_; }
+  const JobPtr& job() const { return job_; }
+  // When kFailed. The status names the peer.
+  const Status& failure() const { return failure_; }
+  Refusal refusal() const { return refusal_; }
+
+ private:
+  State step(const JobTable& jobs);
+  State on_connected();
+  State on_hello(const JobTable& jobs);
+  State on_challenge();
+  State on_proof(const JobTable& jobs);
+  State on_verdict();
+
+  // Reads the rest of one message. False: not all there yet, or failed. A head that is wrong is enough: other versions'
+  // messages may be shorter.
+  template <typename Message>
+  bool receive(Message& message);
+  bool receive_bytes(std::size_t bytes);
+  template <typename Message>
+  bool send(const Message& message);
+
+  // Fails with what this end found wrong; the peer has been told where `tell` says so.
+  State refuse(const Verdicted& verdict);
+  // Fails with what the peer said.
+  State refused(const Head& head, const std::string& text);
+  State fail(Code code, const std::string& how, const std::string& fix);
+  State lost(int error);
+
+  Fd socket_;
+  const bool connecting_end_;
+  const Time deadline_;
+  const std::string remote_;
+  const ClassId cls_;
+  State state_;
+  bool silent_ = true;
+  bool peer_known_ = false;  // key_.peer is set
+
+  ports::FlowKey key_;
+  JobPtr job_;
+  Hello hello_;
+  Nonce server_nonce_{};
+  std::array<std::byte, sizeof(Challenge)> inbox_{};  // the largest message
+  std::size_t inbox_bytes_ = 0;
+
+  Status failure_;
+  Refusal refusal_ = Refusal::kNone;
+};
+
+}  // namespace tensorlane::tcp

@@ -1,0 +1,55 @@
+#include "daemon/transport/tcp/dialer.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace tensorlane::tcp {
+
+Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& tag, Bytes window) {
+  Fd socket(::socket(peer_.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) {
+    return {Code::kResourceExhausted, "cannot make a socket: " + errno_text(errno),
+            connection_name(key_.peer, peer_.text(), key_.cls), "raise the limit of open files of tensorlaned"};
+  }
+  // Tagged before the SYN leaves, and once more when connected: the law does not trust that nothing resets it in
+  // between.
+  const Result<int> tagged = apply_tag(socket.get(), tag);
+  if (!tagged.ok()) return tagged.status();
+  tune(socket.get(), window);
+  // A host with several NICs sends from the one that this transport belongs to.
+  if (source.family() == peer_.family() && !source.wildcard()) {
+    const int on = 1;
+    ::setsockopt(socket.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    if (::bind(socket.get(), source.get(), source.length) != 0) {
+      return {Code::kUnavailable, fmt::format("cannot send from {}: {}", source.text(), errno_text(errno)),
+              connection_name(key_.peer, peer_.text(), key_.cls), "check the addresses of this host in fabric.yaml"};
+    }
+  }
+  if (::connect(socket.get(), peer_.get(), peer_.length) != 0 && errno != EINPROGRESS) {
+    return {Code::kUnavailable,
+            fmt::format("{} failed: {}", connection_name(key_.peer, peer_.text(), key_.cls), errno_text(errno)),
+            {},
+            "check that tensorlaned runs on that host and that its data ports can be reached"};
+  }
+  attempt =
+      std::make_unique<Connection>(std::move(socket), peer_, key_, job_, std::min(now + kHandshakeTimeout, deadline_));
+  return {};
+}
+
+Status Dialer::failed(Time now, const Status& cause, Refusal refusal) {
+  if (refusal != Refusal::kNone && !worth_retrying(refusal)) return cause;
+  if (now + backoff_ >= deadline_) {
+    // Keep the cause as it is and say that it has lasted.
+    return {cause.code() == Code::kUnavailable ? Code::kTimedOut : cause.code(),
+            cause.what() + ", and so until the deadline", cause.where(), cause.fix()};
+  }
+  next_ = now + backoff_;
+  backoff_ = std::min(Duration(backoff_.value * 2), kLastBackoff);
+  return {};
+}
+
+}  // namespace tensorlane::tcp

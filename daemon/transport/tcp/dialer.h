@@ -1,0 +1,48 @@
+// The connecting end of a flow until it is up: attempts, back-off, deadline.
+#pragma once
+
+#include <memory>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "daemon/ports/transport.h"
+#include "daemon/transport/tcp/connection.h"
+#include "daemon/transport/tcp/handshake.h"
+#include "daemon/transport/tcp/socket.h"
+
+namespace tensorlane::tcp {
+
+// Between attempts: doubles from the first to the last.
+inline constexpr Duration kFirstBackoff = milliseconds(10);
+inline constexpr Duration kLastBackoff = milliseconds(500);
+
+// One thread. The transport drives it: start() when due, failed() when the attempt has failed.
+class Dialer {
+ public:
+  Dialer(ports::FlowKey key, JobPtr job, const Endpoint& peer, Time now, Time deadline)
+      : key_(key), job_(std::move(job)), peer_(peer), deadline_(deadline), next_(now) {}
+
+  // Makes a tagged socket that connects, from `source` unless that is a wildcard. Errors: of this host (descriptors, no
+  // route); count as a failed attempt.
+  Status start(Time now, const Endpoint& source, const ports::ClassTag& tag, Bytes window);
+  // The attempt has failed with `cause`. Ok: another one follows at next(). Else the flow is given up, with that
+  // status.
+  Status failed(Time now, const Status& cause, Refusal refusal);
+
+  const ports::FlowKey& key() const { return key_; }
+  const JobPtr& job() const { return job_; }
+  // When start() is due; meaningless while there is an attempt.
+  Time next() const { return next_; }
+
+  std::unique_ptr<Connection> attempt;
+
+ private:
+  const ports::FlowKey key_;
+  const JobPtr job_;
+  const Endpoint peer_;
+  const Time deadline_;
+  Time next_;
+  Duration backoff_ = kFirstBackoff;
+};
+
+}  // namespace tensorlane::tcp

@@ -1,0 +1,113 @@
+// Flows that are up: their turns at writing and reading, how they begin and how they end.
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+#include "daemon/transport/tcp/transport_impl.h"
+
+namespace tensorlane::tcp {
+namespace {
+
+// Flows that are read in one poll, in blocks of at most 256 KiB, before the lane gets to act on what has come.
+constexpr std::uint64_t kReadPerPoll = 4 * kBlockBytes;
+
+}  // namespace
+
+void TcpTransport::mark_dirty(Flow& flow) {
+  if (flow.dirty || flow.watches_output) return;  // epoll says when a blocked one can go on
+  flow.dirty = true;
+  find_class(flow.key().cls)->dirty.push_back(&flow);
+  waker_.kick();
+}
+
+void TcpTransport::write_dirty(std::size_t& handled) {
+  for (const auto& state : classes_) {
+    if (!state || state->dirty.empty()) continue;
+    // Callbacks may queue more: that is for the next poll.
+    writing_.swap(state->dirty);
+    for (Flow* flow : writing_) {
+      flow->dirty = false;
+      if (!flow->gone) write_flow(*flow, handled);
+    }
+    writing_.clear();
+  }
+}
+
+void TcpTransport::write_flow(Flow& flow, std::size_t& handled) {
+  Status status = flow.write(sink_, handled);
+  if (flow.gone) return;
+  if (!status.ok()) return end_flow(flow, std::move(status));
+  if (flow.blocked() != flow.watches_output) {
+    flow.watches_output = flow.blocked();
+    watch(flow, flow.fd(), flow.blocked() ? EPOLLIN | EPOLLOUT : EPOLLIN, true);
+  }
+  if (!flow.queue_empty()) mark_dirty(flow);
+}
+
+void TcpTransport::serve_flows(std::size_t& handled) {
+  std::sort(ready_.begin(), ready_.end(), [](const Ready& a, const Ready& b) {
+    const std::uint8_t class_a = a.flow->key().cls.value + 1,
+                       class_b = b.flow->key().cls.value + 1;  // control, 0xff, becomes 0
+    return class_a != class_b ? class_a < class_b : a.flow->last_turn < b.flow->last_turn;
+  });
+  std::uint64_t read = 0;
+  for (const auto [flow, events] : ready_) {
+    if (flow->gone) continue;
+    if (read >= kReadPerPoll) return;  // the rest is still ready in the next poll, and first in its class
+    flow->last_turn = ++turn_;
+    if (events & EPOLLOUT) write_flow(*flow, handled);
+    if (flow->gone || !(events & ~EPOLLOUT)) continue;
+    const std::uint64_t before = flow->bytes_received();
+    Status status = flow->read(sink_, buffers_, handled);
+    read += flow->bytes_received() - before;
+    if (!status.ok() && !flow->gone) end_flow(*flow, std::move(status));
+  }
+}
+
+void TcpTransport::establish(Connection& connection, std::size_t& handled) {
+  const ports::FlowKey key = connection.key();
+  if (const auto old = flows_.find(key); old != flows_.end()) {
+    // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
+    // one counts.
+    end_flow(*old->second, old->second->broken(Code::kUnavailable, "was replaced by a new one from the same host"));
+    report_ended(handled);
+  }
+  ClassState& state = *find_class(key.cls);
+  auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(), state.window);
+  // Law 15: after connect and after accept.
+  if (const Result<int> tagged = apply_tag(flow->fd(), state.tag); !tagged.ok())
+    spdlog::warn("{}", tagged.status().to_string());
+  watch(*flow, flow->fd(), EPOLLIN, true);
+  flows_[key] = std::move(flow);
+  ++handled;
+  sink_.on_flow_up(key);
+}
+
+void TcpTransport::end_flow(Flow& flow, Status cause) {
+  const auto found = flows_.find(flow.key());
+  TL_ASSERT(found != flows_.end() && found->second.get() == &flow);
+  flow.gone = true;
+  flow.stop();
+  if (flow.dirty) std::erase(find_class(flow.key().cls)->dirty, &flow);
+  counters_.payloads_dropped += flow.payloads_dropped();
+  Fd socket = flow.take_socket();
+  if (cause.ok()) linger(std::move(socket), true);
+  ended_.push_back({flow.key(), std::move(cause), std::move(found->second)});
+  flows_.erase(found);
+  waker_.kick();
+}
+
+void TcpTransport::report_ended(std::size_t& handled) {
+  while (!ended_.empty()) {
+    std::vector<Ended> batch;
+    batch.swap(ended_);
+    for (Ended& ended : batch) {
+      ++handled;
+      sink_.on_flow_down(ended.key, ended.cause);
+      if (ended.flow) graveyard_.push_back(std::move(ended.flow));
+    }
+  }
+}
+
+}  // namespace tensorlane::tcp

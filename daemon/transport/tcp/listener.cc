@@ -1,0 +1,66 @@
+#include "daemon/transport/tcp/listener.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace tensorlane::tcp {
+namespace {
+
+Status cannot_listen(const Endpoint& endpoint, ClassId cls, int error) {
+  const bool taken = error == EADDRINUSE;
+  return {taken ? Code::kUnavailable : Code::kInvalidArgument,
+          fmt::format("cannot listen for class {}: {}", class_name(cls), errno_text(error)), endpoint.text(),
+          taken ? "stop the other program, or give this host another data_port in fabric.yaml"
+                : "write an address of this host into fabric.yaml"};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> Listener::open(const Endpoint& endpoint, const ports::ClassTag& tag, Bytes window) {
+  Fd socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return cannot_listen(endpoint, tag.cls, errno);
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const Result<int> tagged = apply_tag(socket.get(), tag);
+  if (!tagged.ok()) return tagged.status();
+  if (*tagged < tag.pcp) {
+    spdlog::warn(
+        "class {}: priority {} needs the privilege CAP_NET_ADMIN, which this process lacks: frames leave with priority "
+        "{}",
+        class_name(tag.cls), tag.pcp, *tagged);
+  }
+  if (::bind(socket.get(), endpoint.get(), endpoint.length) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
+    return cannot_listen(endpoint, tag.cls, errno);
+  }
+  return std::unique_ptr<Listener>(new Listener(std::move(socket), tag, window));
+}
+
+Result<Fd> Listener::accept() {
+  for (;;) {
+    Fd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.valid()) {
+      // A socket that the peer has reset already cannot be tagged; it fails in the handshake.
+      tune(socket.get(), window_);
+      (void)apply_tag(socket.get(), tag_);
+      return socket;
+    }
+    if (errno == EAGAIN) return Fd();
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      return Status(Code::kResourceExhausted, "cannot accept a connection: " + errno_text(errno),
+                    "class " + class_name(tag_.cls), "raise the limit of open files of tensorlaned");
+    }
+    // Anything else concerns the one connection that was first in line, which is gone.
+  }
+}
+
+std::list<std::unique_ptr<Connection>>::iterator Listener::victim() {
+  const auto silent =
+      std::find_if(pending.begin(), pending.end(), [](const auto& connection) { return connection->silent(); });
+  return silent != pending.end() ? silent : pending.begin();
+}
+
+}  // namespace tensorlane::tcp

@@ -1,0 +1,49 @@
+// The listening socket of one class and the connections that have not proved themselves yet.
+#pragma once
+
+#include <list>
+#include <memory>
+
+#include "common/base/status.h"
+#include "daemon/transport/tcp/connection.h"
+#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/tcp/watched.h"
+
+namespace tensorlane::tcp {
+
+// Connections of one listener that may be without authentication at a time. One more drops the oldest that has said
+// nothing, else the oldest.
+inline constexpr std::size_t kMaxUnauthenticated = 256;
+// Connections accepted by one listener in one poll.
+inline constexpr std::size_t kAcceptsPerPoll = 64;
+
+class Listener final : public Watched {
+ public:
+  // Tagged before listen(), because accepted sockets take the listener's TOS (law 15). Errors: kUnavailable for a port
+  // in use, kInvalidArgument for an address that this host does not have.
+  static Result<std::unique_ptr<Listener>> open(const Endpoint& endpoint, const ports::ClassTag& tag, Bytes window);
+
+  int fd() const { return socket_.get(); }
+  const ports::ClassTag& tag() const { return tag_; }
+
+  // The next connection, tagged and tuned; an invalid Fd when there is none. Errors: kResourceExhausted when this
+  // process has no descriptor for it.
+  Result<Fd> accept();
+
+  // Oldest first.
+  std::list<std::unique_ptr<Connection>> pending;
+  bool paused = false;  // not in the epoll set until there are descriptors again
+
+  // The one to drop to make room: the oldest silent one, else the oldest. end() when there is none.
+  std::list<std::unique_ptr<Connection>>::iterator victim();
+
+ private:
+  Listener(Fd socket, const ports::ClassTag& tag, Bytes window)
+      : Watched(Kind::kListener), socket_(std::move(socket)), tag_(tag), window_(window) {}
+
+  Fd socket_;
+  const ports::ClassTag tag_;
+  const Bytes window_;
+};
+
+}  // namespace tensorlane::tcp

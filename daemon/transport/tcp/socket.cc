@@ -1,0 +1,152 @@
+#include "daemon/transport/tcp/socket.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <system_error>
+
+namespace tensorlane::tcp {
+namespace {
+
+Endpoint endpoint_of(int fd, int (*ask)(int, sockaddr*, socklen_t*)) {
+  Endpoint endpoint;
+  endpoint.length = sizeof endpoint.storage;
+  if (ask(fd, reinterpret_cast<sockaddr*>(&endpoint.storage), &endpoint.length) != 0) endpoint.length = 0;
+  return endpoint;
+}
+
+const sockaddr_in& as_ipv4(const Endpoint& e) {
+  return reinterpret_cast<const sockaddr_in&>(e.storage);
+}
+const sockaddr_in6& as_ipv6(const Endpoint& e) {
+  return reinterpret_cast<const sockaddr_in6&>(e.storage);
+}
+
+bool set_int(int fd, int level, int option, int value) {
+  return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
+}
+
+int get_int(int fd, int level, int option) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  return ::getsockopt(fd, level, option, &value, &length) == 0 ? value : -1;
+}
+
+// net.core.wmem_max, or 0 when it cannot be read.
+std::uint64_t largest_send_buffer() {
+  static const std::uint64_t limit = [] {
+    std::uint64_t value = 0;
+    std::ifstream("/proc/sys/net/core/wmem_max") >> value;
+    return value;
+  }();
+  return limit;
+}
+
+}  // namespace
+
+void Fd::reset(int fd) {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+bool Endpoint::wildcard() const {
+  if (family() == AF_INET) return as_ipv4(*this).sin_addr.s_addr == htonl(INADDR_ANY);
+  return IN6_IS_ADDR_UNSPECIFIED(&as_ipv6(*this).sin6_addr);
+}
+
+std::string Endpoint::text() const {
+  char buffer[INET6_ADDRSTRLEN] = {};
+  if (length == 0) return "unknown address";
+  if (family() == AF_INET) {
+    ::inet_ntop(AF_INET, &as_ipv4(*this).sin_addr, buffer, sizeof buffer);
+    return fmt::format("{}:{}", buffer, ntohs(as_ipv4(*this).sin_port));
+  }
+  const auto& ipv6 = as_ipv6(*this);
+  if (IN6_IS_ADDR_V4MAPPED(&ipv6.sin6_addr)) {
+    ::inet_ntop(AF_INET, ipv6.sin6_addr.s6_addr + 12, buffer, sizeof buffer);
+    return fmt::format("{}:{}", buffer, ntohs(ipv6.sin6_port));
+  }
+  ::inet_ntop(AF_INET6, &ipv6.sin6_addr, buffer, sizeof buffer);
+  return fmt::format("[{}]:{}", buffer, ntohs(ipv6.sin6_port));
+}
+
+Result<Endpoint> parse_endpoint(const std::string& address, std::uint16_t port) {
+  Endpoint endpoint;
+  auto& ipv4 = reinterpret_cast<sockaddr_in&>(endpoint.storage);
+  if (::inet_pton(AF_INET, address.c_str(), &ipv4.sin_addr) == 1) {
+    ipv4.sin_family = AF_INET;
+    ipv4.sin_port = htons(port);
+    endpoint.length = sizeof ipv4;
+    return endpoint;
+  }
+  auto& ipv6 = reinterpret_cast<sockaddr_in6&>(endpoint.storage);
+  if (::inet_pton(AF_INET6, address.c_str(), &ipv6.sin6_addr) == 1) {
+    ipv6.sin6_family = AF_INET6;
+    ipv6.sin6_port = htons(port);
+    endpoint.length = sizeof ipv6;
+    return endpoint;
+  }
+  return Status(Code::kInvalidArgument, fmt::format("'{}' is not a numeric IPv4 or IPv6 address", address),
+                "tcp transport", "write an address such as 10.1.0.2 or fd00::2 under `addresses: tcp` in fabric.yaml");
+}
+
+Endpoint local_endpoint(int fd) {
+  return endpoint_of(fd, ::getsockname);
+}
+Endpoint peer_endpoint(int fd) {
+  return endpoint_of(fd, ::getpeername);
+}
+
+std::string class_name(ClassId cls) {
+  return cls == kControlClass ? "control" : fmt::format("{}", cls.value);
+}
+
+std::string connection_name(HostIndex peer, const std::string& endpoint, ClassId cls) {
+  return fmt::format("connection to host {} ({}, class {})", peer.value, endpoint, class_name(cls));
+}
+
+Result<int> apply_tag(int fd, const ports::ClassTag& tag) {
+  const int traffic_class = tag.dscp << 2;
+  const bool ipv6 = get_int(fd, SOL_SOCKET, SO_DOMAIN) == AF_INET6;
+  // An IPv6 socket may carry IPv4 (mapped addresses), so it gets both.
+  const bool marked = set_int(fd, IPPROTO_IP, IP_TOS, traffic_class) &&
+                      (!ipv6 || set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, traffic_class));
+  if (!marked) {
+    return Status(Code::kInternal, fmt::format("cannot set DSCP {} on a socket: {}", tag.dscp, errno_text(errno)),
+                  "class " + class_name(tag.cls));
+  }
+  for (const int priority : {static_cast<int>(tag.pcp), 6}) {
+    if (set_int(fd, SOL_SOCKET, SO_PRIORITY, priority)) return priority;
+    if (errno != EPERM) break;
+  }
+  return Status(Code::kInternal, fmt::format("cannot set priority {} on a socket: {}", tag.pcp, errno_text(errno)),
+                "class " + class_name(tag.cls));
+}
+
+EffectiveTag read_tag(int fd) {
+  const Endpoint peer = peer_endpoint(fd);
+  const bool ipv6 = peer.family() == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&as_ipv6(peer).sin6_addr);
+  const int traffic_class = ipv6 ? get_int(fd, IPPROTO_IPV6, IPV6_TCLASS) : get_int(fd, IPPROTO_IP, IP_TOS);
+  return {traffic_class < 0 ? -1 : traffic_class >> 2, get_int(fd, SOL_SOCKET, SO_PRIORITY)};
+}
+
+void tune(int fd, Bytes window) {
+  set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  // The kernel doubles the number it is given and then counts its own overhead against it.
+  const std::uint64_t wanted = window.value * 3 / 4;
+  const int value = static_cast<int>(std::min<std::uint64_t>(wanted, 1u << 30));
+  if (set_int(fd, SOL_SOCKET, SO_SNDBUFFORCE, value)) return;
+  if (wanted <= largest_send_buffer()) set_int(fd, SOL_SOCKET, SO_SNDBUF, value);
+}
+
+std::string errno_text(int error) {
+  return std::generic_category().message(error);
+}
+
+}  // namespace tensorlane::tcp

@@ -1,0 +1,76 @@
+// What we need of sockets: an owned descriptor, addresses as text, and the tags of law 15.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "daemon/ports/transport.h"
+
+namespace tensorlane::tcp {
+
+// An owned file descriptor.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  ~Fd() { reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  void reset(int fd = -1);
+
+ private:
+  int fd_ = -1;
+};
+
+// An IPv4 or IPv6 address with a port.
+struct Endpoint {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  int family() const { return storage.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  bool wildcard() const;
+  // "10.0.0.4:7111", "[fd00::4]:7111"; an IPv4 address mapped into IPv6 reads as IPv4.
+  std::string text() const;
+};
+
+// `address` is a numeric IPv4 or IPv6 address. Errors: kInvalidArgument.
+Result<Endpoint> parse_endpoint(const std::string& address, std::uint16_t port);
+Endpoint local_endpoint(int fd);
+Endpoint peer_endpoint(int fd);
+
+// "control" or the number.
+std::string class_name(ClassId cls);
+// "connection to host 3 (10.0.0.4:7111, class 1)": how every error names a flow.
+std::string connection_name(HostIndex peer, const std::string& endpoint, ClassId cls);
+
+// Marks everything that this socket sends: IP_TOS and IPV6_TCLASS first, SO_PRIORITY last, because setting the TOS
+// overwrites the priority (law 15). The two ECT bits stay the kernel's. Priority 7 needs a privilege; without it 6 is
+// set. Returns the priority that was set. Errors: kInternal.
+Result<int> apply_tag(int fd, const ports::ClassTag& tag);
+
+struct EffectiveTag {
+  int dscp = -1, pcp = -1;  // -1: the kernel did not say
+};
+EffectiveTag read_tag(int fd);
+
+// What every socket of a class gets besides its tag: no delay, and a send buffer that holds 1.5 windows in the kernel's
+// own accounting. Where the kernel allows less (net.core.wmem_max), its automatic size stays, which may grow further
+// than a fixed one.
+void tune(int fd, Bytes window);
+
+// The error text of an errno: "Connection refused".
+std::string errno_text(int error);
+
+}  // namespace tensorlane::tcp
