@@ -102,6 +102,8 @@ std::string to_yaml(const Fabric& fabric);
 // are kInvalidArgument without a place: what = "'500 MB' is not a rate", fix = what was expected.
 Result<BitsPerSecond> parse_rate(std::string_view text);
 Result<Bytes> parse_bytes(std::string_view text);
+// "10 s", "250 ms", "20 us".
+Result<Duration> parse_duration(std::string_view text);
 // The same, for people to read and for the parsers above to read back exactly: "500 Mbit/s", "512 KiB".
 std::string format_rate(BitsPerSecond rate);
 std::string format_bytes(Bytes bytes);

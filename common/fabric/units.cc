@@ -32,6 +32,9 @@ constexpr std::array kByteUnits{Unit{"", 1},
 
 constexpr std::string_view kExpectedRate = "expected a rate such as '500 Mbit/s', '10 Gbit/s' or '100G'";
 constexpr std::string_view kExpectedBytes = "expected a size such as '1500', '256 KiB' or '4 MiB'";
+constexpr std::array kTimeUnits{Unit{"us", 1'000}, Unit{"ms", 1'000'000}, Unit{"s", 1'000'000'000}};
+
+constexpr std::string_view kExpectedDuration = "expected a number and s, ms or us, e.g. 10 s";
 constexpr std::string_view kExpectedLength = "expected a length such as '3 m' or '0.5 m'";
 
 Status not_a(std::string_view kind, std::string_view text, std::string_view expected) {
@@ -115,6 +118,17 @@ std::string format_bytes(Bytes bytes) {
       return fmt::format("{} {}", bytes.value / unit->factor, unit->name);
   }
   return fmt::format("{} B", bytes.value);
+}
+
+Result<Duration> parse_duration(std::string_view text) {
+  double number = 0;
+  std::string_view unit;
+  if (split_number(text, number, unit) && number <= 1e6) {
+    for (const Unit& known : kTimeUnits) {
+      if (unit == known.name) return Duration(std::llround(number * static_cast<double>(known.factor)));
+    }
+  }
+  return not_a("duration", text, kExpectedDuration);
 }
 
 }  // namespace tensorlane::fabric

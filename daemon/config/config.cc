@@ -72,7 +72,7 @@ Status optional_value(const Mapping& map, std::string_view key, T* target, Get g
 Status optional_duration(const Mapping& map, std::string_view key, Duration* target) {
   if (!map.has(key)) return {};
   TL_ASSIGN_OR_RETURN(const std::string text, map.text(key));
-  Result<Duration> duration = parse_duration(text);
+  Result<Duration> duration = fabric::parse_duration(text);
   if (!duration.ok()) return map.wrong(key, duration.status().fix());
   *target = *duration;
   return {};
@@ -158,22 +158,6 @@ Status read_identity(const Mapping& map, DaemonConfig* config) {
 }
 
 }  // namespace
-
-Result<Duration> parse_duration(std::string_view text) {
-  const Status expected(Code::kInvalidArgument, fmt::format("'{}' is no duration", text), "",
-                        "expected a number and s, ms or us, e.g. 10 s");
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || value < 0 || value > 1e6) return expected;
-  std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
-  while (unit.starts_with(' ')) unit.remove_prefix(1);
-  double scale = 0;
-  if (unit == "s") scale = 1e9;
-  if (unit == "ms") scale = 1e6;
-  if (unit == "us") scale = 1e3;
-  if (scale == 0) return expected;
-  return Duration(static_cast<std::int64_t>(value * scale));
-}
 
 Result<DaemonConfig> load(const std::string& path) {
   TL_ASSIGN_OR_RETURN(const std::string text, read_file(path, "the daemon's configuration"));

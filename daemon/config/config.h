@@ -44,7 +44,4 @@ struct DaemonConfig {
 // as fabric::load.
 Result<DaemonConfig> load(const std::string& path);
 
-// "10 s", "250 ms", "20 us".
-Result<Duration> parse_duration(std::string_view text);
-
 }  // namespace tensorlane::config

@@ -39,7 +39,8 @@ std::uint16_t free_port() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof address;
   std::uint16_t port = kMasterPort;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0) {
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0) {
     port = ntohs(address.sin_port);
   }
   close(fd);
@@ -76,8 +77,10 @@ Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& options, P
     lab = std::make_unique<Lab>(std::move(opened));
     fabric = lab->runtime.fabric;
     if (fabric.hosts.size() < static_cast<std::size_t>(options.hosts)) {
-      return Status(Code::kInvalidArgument, fmt::format("lab '{}' has {} hosts, {} are needed", options.lab, fabric.hosts.size(), options.hosts), "--hosts lab",
-                    "use fewer ranks or a larger lab");
+      return Status(
+          Code::kInvalidArgument,
+          fmt::format("lab '{}' has {} hosts, {} are needed", options.lab, fabric.hosts.size(), options.hosts),
+          "--hosts lab", "use fewer ranks or a larger lab");
     }
     for (fabric::Host& host : fabric.hosts) {
       const auto shift = static_cast<std::uint16_t>(options.first_port - kFirstPort);
@@ -93,7 +96,8 @@ Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& options, P
   cluster->lab_ = std::move(lab);
   const auto shift = static_cast<std::uint16_t>(options.first_port - kFirstPort);
   cluster->master_port_ = options.lab.empty() ? free_port() : static_cast<std::uint16_t>(kMasterPort + shift);
-  for (int i = 0; i < options.hosts; ++i) TL_RETURN_IF_ERROR(cluster->start_daemon(cluster->runtime_.fabric.hosts[static_cast<std::size_t>(i)], processes));
+  for (int i = 0; i < options.hosts; ++i)
+    TL_RETURN_IF_ERROR(cluster->start_daemon(cluster->runtime_.fabric.hosts[static_cast<std::size_t>(i)], processes));
   for (std::size_t i = 0; i < cluster->daemons_.size(); ++i) {
     TL_RETURN_IF_ERROR(cluster->wait_ready(cluster->runtime_.fabric.hosts[i], cluster->daemons_[i], processes));
   }
@@ -105,7 +109,8 @@ Cluster::~Cluster() {
 }
 
 std::string Cluster::metrics_address(const std::string& host) const {
-  return fmt::format("{}:{}", runtime_.fabric.find_host(host)->addresses.at("tcp"), kMetricsPort + (options_.first_port - kFirstPort) / 100);
+  return fmt::format("{}:{}", runtime_.fabric.find_host(host)->addresses.at("tcp"),
+                     kMetricsPort + (options_.first_port - kFirstPort) / 100);
 }
 
 Status Cluster::start_daemon(const fabric::Host& host, Processes& processes) {
@@ -115,7 +120,8 @@ Status Cluster::start_daemon(const fabric::Host& host, Processes& processes) {
                                               {"secret_key_file", "keys/" + host.name + ".secret"},
                                               {"socket", runtime_.socket(host.name)},
                                               {"metrics", metrics_address(host.name)}};
-  if (!options_.timeline_folder.empty()) lines["timeline"] = fmt::format("{}/{}.json", options_.timeline_folder, host.name);
+  if (!options_.timeline_folder.empty())
+    lines["timeline"] = fmt::format("{}/{}.json", options_.timeline_folder, host.name);
   for (const auto& [key, value] : options_.settings) lines[key] = value;
   std::ofstream out(config);
   for (const auto& [key, value] : lines) out << key << ": " << value << "\n";
@@ -138,18 +144,23 @@ Status Cluster::wait_ready(const fabric::Host& host, std::size_t child, Processe
     }
     std::size_t exited = 0;
     const Processes::Event event = processes.wait(milliseconds(20), &exited);
-    if (event == Processes::Event::kSignal) return {Code::kAborted, "interrupted while the daemons started", host.name, ""};
+    if (event == Processes::Event::kSignal)
+      return {Code::kAborted, "interrupted while the daemons started", host.name, ""};
     if (!processes.running(child)) break;
   }
-  return {Code::kUnavailable, fmt::format("the daemon of host {} did not start", host.name), log_tail(host.name), "mend what its log says"};
+  return {Code::kUnavailable, fmt::format("the daemon of host {} did not start", host.name), log_tail(host.name),
+          "mend what its log says"};
 }
 
-Result<std::vector<std::string>> Cluster::command_on_host(const std::string& host, const std::vector<std::string>& argv) const {
+Result<std::vector<std::string>> Cluster::command_on_host(const std::string& host,
+                                                          const std::vector<std::string>& argv) const {
   if (!lab_) return argv;
   return command_on(*lab_, host, argv);
 }
 
-Result<std::vector<std::string>> Cluster::command(int rank, const std::vector<std::string>& argv) const { return command_on_host(host_of(rank), argv); }
+Result<std::vector<std::string>> Cluster::command(int rank, const std::vector<std::string>& argv) const {
+  return command_on_host(host_of(rank), argv);
+}
 
 std::vector<std::pair<std::string, std::string>> Cluster::environment(int rank) const {
   const int local = rank % options_.ranks_per_host;
@@ -193,7 +204,9 @@ std::string Cluster::log_tail(const std::string& host) const {
 
 Result<std::string> daemon_status(const std::string& socket_path) {
   const int fd = connect_session(socket_path);
-  if (fd < 0) return Status(Code::kUnavailable, fmt::format("no daemon answers: {}", std::strerror(errno)), socket_path, "start it with: tensorlaned --config daemon.yaml");
+  if (fd < 0)
+    return Status(Code::kUnavailable, fmt::format("no daemon answers: {}", std::strerror(errno)), socket_path,
+                  "start it with: tensorlaned --config daemon.yaml");
   timeval timeout{5, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   protocol::MessageHeader request;
@@ -205,14 +218,17 @@ Result<std::string> daemon_status(const std::string& socket_path) {
   const int error = errno;
   close(fd);
   if (got < static_cast<ssize_t>(sizeof(protocol::MessageHeader))) {
-    return Status(Code::kTimedOut, fmt::format("the daemon did not tell its status: {}", got == 0 ? "it closed the connection" : std::strerror(error)), socket_path,
-                  "look at the daemon's log");
+    return Status(Code::kTimedOut,
+                  fmt::format("the daemon did not tell its status: {}",
+                              got == 0 ? "it closed the connection" : std::strerror(error)),
+                  socket_path, "look at the daemon's log");
   }
   protocol::MessageHeader header;
   std::memcpy(&header, answer.data(), sizeof header);
   if (header.type == protocol::MessageType::kError) {
     protocol::ErrorBody body;
-    std::memcpy(&body, answer.data() + sizeof header, std::min(sizeof body, static_cast<std::size_t>(got) - sizeof header));
+    std::memcpy(&body, answer.data() + sizeof header,
+                std::min(sizeof body, static_cast<std::size_t>(got) - sizeof header));
     return Status(body.code, body.what, body.where, body.fix);
   }
   return answer.substr(sizeof header, static_cast<std::size_t>(got) - sizeof header);

@@ -1,4 +1,5 @@
-// Daemons on this machine for a run: one per host, on loopback or in a lab's network namespaces, and what ranks need to use them.
+// Daemons on this machine for a run: one per host, on loopback or in a lab's network namespaces, and what ranks need to
+// use them.
 #pragma once
 
 #include <map>
@@ -15,19 +16,19 @@
 namespace tensorlane::cli {
 
 struct ClusterOptions {
-  std::string name;                   // of the runtime folder and of the job; empty: one is made up
+  std::string name;  // of the runtime folder and of the job; empty: one is made up
   int hosts = 4;
   int ranks_per_host = 1;
-  std::string lab;                    // run in this lab, which is up; empty: on loopback
-  std::uint16_t first_port = 7100;    // several clusters share hosts when their ports are 100 apart
+  std::string lab;                              // run in this lab, which is up; empty: on loopback
+  std::uint16_t first_port = 7100;              // several clusters share hosts when their ports are 100 apart
   std::map<std::string, std::string> settings;  // lines of daemon.yaml: "pattern" -> "ring"
-  std::string timeline_folder;        // HOST.json each; empty: none
+  std::string timeline_folder;                  // HOST.json each; empty: none
 };
 
 class Cluster {
  public:
-  // Starts the daemons as children of `processes` and waits until each takes connections. Errors: as make_runtime and open_lab; a daemon that does not start is
-  // kUnavailable, with the end of its log as where.
+  // Starts the daemons as children of `processes` and waits until each takes connections. Errors: as make_runtime and
+  // open_lab; a daemon that does not start is kUnavailable, with the end of its log as where.
   static Result<std::unique_ptr<Cluster>> start(const ClusterOptions& options, Processes& processes);
   // Removes the runtime folder; the children belong to `processes`.
   ~Cluster();
@@ -37,13 +38,16 @@ class Cluster {
   int world_size() const { return options_.hosts * options_.ranks_per_host; }
   const std::string& job() const { return job_; }
   const fabric::Fabric& fabric() const { return runtime_.fabric; }
-  const std::string& host_of(int rank) const { return runtime_.fabric.hosts[static_cast<std::size_t>(rank / options_.ranks_per_host)].name; }
+  const std::string& host_of(int rank) const {
+    return runtime_.fabric.hosts[static_cast<std::size_t>(rank / options_.ranks_per_host)].name;
+  }
   std::string socket(const std::string& host) const { return runtime_.socket(host); }
   std::string log_file(const std::string& host) const { return runtime_.path + "/" + host + ".log"; }
   // Where the host's daemon serves its metrics: "10.77.0.1:9400".
   std::string metrics_address(const std::string& host) const;
 
-  // torchrun's variables and ours for a rank: RANK, WORLD_SIZE, ..., MASTER_ADDR, TENSORLANE_SOCKET, TENSORLANE_JOB_SECRET.
+  // torchrun's variables and ours for a rank: RANK, WORLD_SIZE, ..., MASTER_ADDR, TENSORLANE_SOCKET,
+  // TENSORLANE_JOB_SECRET.
   std::vector<std::pair<std::string, std::string>> environment(int rank) const;
   // What to execute for `argv` to run on the rank's host.
   Result<std::vector<std::string>> command(int rank, const std::vector<std::string>& argv) const;

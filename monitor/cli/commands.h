@@ -17,7 +17,10 @@ struct Invocation {
 };
 
 // Each adds one subcommand to `app`. `chosen` outlives the parse.
+void add_bench_command(CLI::App& app, Invocation& chosen);
 void add_lab_command(CLI::App& app, Invocation& chosen);
 void add_make_key_command(CLI::App& app, Invocation& chosen);
+void add_run_command(CLI::App& app, Invocation& chosen);
+void add_status_command(CLI::App& app, Invocation& chosen);
 
 }  // namespace tensorlane::cli

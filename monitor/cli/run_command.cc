@@ -34,7 +34,8 @@ struct OwnedLab {
 
 Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
   if (args.ranks < 1 || args.ranks_per_host < 1 || args.ranks % args.ranks_per_host != 0) {
-    return Status(Code::kInvalidArgument, fmt::format("{} ranks do not fill hosts of {}", args.ranks, args.ranks_per_host), "tensorlane run",
+    return Status(Code::kInvalidArgument,
+                  fmt::format("{} ranks do not fill hosts of {}", args.ranks, args.ranks_per_host), "tensorlane run",
                   "let -n be a multiple of --ranks-per-host");
   }
   ClusterOptions options;
@@ -49,7 +50,8 @@ Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
   for (const std::string& setting : args.settings) {
     const auto equals = setting.find('=');
     if (equals == std::string::npos) {
-      return Status(Code::kInvalidArgument, fmt::format("'{}' is no setting", setting), "--set", "write KEY=VALUE with a key of daemon.yaml, e.g. --set late_after=2s");
+      return Status(Code::kInvalidArgument, fmt::format("'{}' is no setting", setting), "--set",
+                    "write KEY=VALUE with a key of daemon.yaml, e.g. --set late_after=2s");
     }
     options.settings[setting.substr(0, equals)] = setting.substr(equals + 1);
   }
@@ -80,21 +82,28 @@ int watch(const Cluster& cluster, Processes& processes, const std::vector<std::s
     if (event == Processes::Event::kSignal) return 128 + processes.stop_signal();
     if (event == Processes::Event::kTimedOut) {
       if (status == 0) continue;
-      std::fprintf(stderr, "tensorlane: ranks that still run %.0f s after the first failure are killed\n", to_seconds(grace));
+      std::fprintf(stderr, "tensorlane: ranks that still run %.0f s after the first failure are killed\n",
+                   to_seconds(grace));
       return status;
     }
     const std::string daemon = cluster.daemon_host(exited);
     if (!daemon.empty()) {
-      std::fprintf(stderr, "%s\n", Status(Code::kUnavailable, fmt::format("the daemon of host {} ended with status {}", daemon, processes.exit_status(exited)),
-                                          cluster.log_tail(daemon), "its ranks fail with it").error_line().c_str());
+      std::fprintf(
+          stderr, "%s\n",
+          Status(Code::kUnavailable,
+                 fmt::format("the daemon of host {} ended with status {}", daemon, processes.exit_status(exited)),
+                 cluster.log_tail(daemon), "its ranks fail with it")
+              .error_line()
+              .c_str());
       if (status == 0) status = 1;
       continue;
     }
     --left;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       if (ranks[rank] != exited || processes.exit_status(exited) == 0) continue;
-      std::fprintf(stderr, "tensorlane: error: rank %zu on host %s ended with status %d: %s: see its output above\n", rank, cluster.host_of(static_cast<int>(rank)).c_str(),
-                   processes.exit_status(exited), "tensorlane run");
+      std::fprintf(stderr, "tensorlane: error: rank %zu on host %s ended with status %d: %s: see its output above\n",
+                   rank, cluster.host_of(static_cast<int>(rank)).c_str(), processes.exit_status(exited),
+                   "tensorlane run");
       if (status == 0) status = processes.exit_status(exited);
     }
   }
@@ -105,15 +114,13 @@ Result<int> run(const Arguments& args) {
   OwnedLab owned;  // goes last: after every process in its namespaces
   Processes processes;
   TL_ASSIGN_OR_RETURN(const ClusterOptions options, cluster_options(args, owned));
-  TL_ASSIGN_OR_RETURN(const Duration detection, [&]() -> Result<Duration> {
-    double value = std::strtod(options.settings.at("detection").c_str(), nullptr);
-    if (options.settings.at("detection").find("ms") != std::string::npos) value /= 1000;
-    return Duration(static_cast<std::int64_t>(value * 1e9));
-  }());
+  TL_ASSIGN_OR_RETURN(const Duration detection, fabric::parse_duration(options.settings.at("detection")));
   TL_ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, Cluster::start(options, processes));
   if (!args.quiet) {
-    std::fprintf(stderr, "tensorlane: job '%s': %d ranks on %d hosts (%s), metrics of %s at http://%s/metrics\n", cluster->job().c_str(), cluster->world_size(), options.hosts,
-                 options.lab.empty() ? "loopback" : ("lab '" + options.lab + "'").c_str(), cluster->host_of(0).c_str(), cluster->metrics_address(cluster->host_of(0)).c_str());
+    std::fprintf(stderr, "tensorlane: job '%s': %d ranks on %d hosts (%s), metrics of %s at http://%s/metrics\n",
+                 cluster->job().c_str(), cluster->world_size(), options.hosts,
+                 options.lab.empty() ? "loopback" : ("lab '" + options.lab + "'").c_str(), cluster->host_of(0).c_str(),
+                 cluster->metrics_address(cluster->host_of(0)).c_str());
   }
   std::vector<std::size_t> ranks;
   for (int rank = 0; rank < cluster->world_size(); ++rank) {
@@ -136,8 +143,11 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
   CLI::App* run_app = app.add_subcommand("run", "Run a training job: daemons and ranks on this machine");
   run_app->footer("Example:\n  tensorlane run -n 4 --hosts lab -- python train.py");
   run_app->add_option("-n,--ranks", args->ranks, "Ranks")->required();
-  run_app->add_option("--ranks-per-host", args->ranks_per_host, "Ranks that share a host and its daemon")->capture_default_str();
-  run_app->add_option("--hosts", args->hosts, "local: hosts on loopback; lab: in network namespaces with rate-limited ports (root)")
+  run_app->add_option("--ranks-per-host", args->ranks_per_host, "Ranks that share a host and its daemon")
+      ->capture_default_str();
+  run_app
+      ->add_option("--hosts", args->hosts,
+                   "local: hosts on loopback; lab: in network namespaces with rate-limited ports (root)")
       ->check(CLI::IsMember({"local", "lab"}))
       ->capture_default_str();
   run_app->add_option("--lab", args->lab, "Use this lab, which is up (tensorlane lab up), instead of one for the run");
@@ -147,7 +157,8 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
   run_app->add_option("--detection", args->detection, "How soon a dead host or rank is found")->capture_default_str();
   run_app->add_option("--timeline", args->timeline, "Folder for a Chrome trace of every host");
   run_app->add_option("--name", args->name, "Of the job; default: one is made up");
-  run_app->add_option("--first-port", args->first_port, "Control port of the daemons; the others follow")->capture_default_str();
+  run_app->add_option("--first-port", args->first_port, "Control port of the daemons; the others follow")
+      ->capture_default_str();
   run_app->add_flag("--no-priorities", args->no_priorities, "One class, order of arrival");
   run_app->add_flag("--no-tags", args->no_tags, "Send every class with DSCP 0: priority ends at the host");
   run_app->add_flag("--quiet", args->quiet, "No lines of our own");

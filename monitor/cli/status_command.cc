@@ -19,36 +19,46 @@ struct Arguments {
 
 void print_classes(const nlohmann::json& classes) {
   for (const auto& cls : classes) {
-    fmt::print("  class {:<10} DSCP {:<3} PCP {} SL {}\n", cls.value("name", "?"), cls.value("dscp", -1), cls.value("pcp", -1), cls.value("sl", -1));
+    fmt::print("  class {:<10} DSCP {:<3} PCP {} SL {}\n", cls.value("name", "?"), cls.value("dscp", -1),
+               cls.value("pcp", -1), cls.value("sl", -1));
   }
 }
 
 void print_job(const nlohmann::json& job) {
-  fmt::print("job '{}': {}, epoch {}, leader {}\n", job.value("name", "?"), job.value("state", "?"), job.value("epoch", 0u), job.value("leader", "?"));
+  fmt::print("job '{}': {}, epoch {}, leader {}\n", job.value("name", "?"), job.value("state", "?"),
+             job.value("epoch", 0u), job.value("leader", "?"));
   for (const auto& host : job.value("hosts", nlohmann::json::array())) {
     const nlohmann::json heard = host.value("last_heard_s", nlohmann::json());
-    fmt::print("  host {:<12} ranks {}{}\n", host.value("name", "?"), host.value("ranks", nlohmann::json::array()).dump(),
+    fmt::print("  host {:<12} ranks {}{}\n", host.value("name", "?"),
+               host.value("ranks", nlohmann::json::array()).dump(),
                heard.is_number() ? fmt::format(", heard {:.1f} s ago", heard.get<double>()) : "");
   }
   if (job.contains("plan")) {
     const auto& plan = job["plan"];
-    fmt::print("  plan {}, {} tensors, hash {}\n", plan.value("version", 0u), plan.value("tensors", 0u), plan.contains("hash") ? plan["hash"].dump() : "-");
+    fmt::print("  plan {}, {} tensors, hash {}\n", plan.value("version", 0u), plan.value("tensors", 0u),
+               plan.contains("hash") ? plan["hash"].dump() : "-");
   }
   for (const auto& late : job.value("late", nlohmann::json::array())) fmt::print("  late: {}\n", late.dump());
-  if (job.contains("error") && job["error"].is_string() && !job["error"].get<std::string>().empty()) fmt::print("  error: {}\n", job["error"].get<std::string>());
+  if (job.contains("error") && job["error"].is_string() && !job["error"].get<std::string>().empty())
+    fmt::print("  error: {}\n", job["error"].get<std::string>());
 }
 
 Result<int> show(const Arguments& args) {
   const char* variable = std::getenv("TENSORLANE_SOCKET");
-  const std::string path = !args.socket.empty() ? args.socket : variable != nullptr ? variable : "/run/tensorlane/tensorlaned.sock";
+  const std::string path = !args.socket.empty()  ? args.socket
+                           : variable != nullptr ? variable
+                                                 : "/run/tensorlane/tensorlaned.sock";
   TL_ASSIGN_OR_RETURN(const std::string text, daemon_status(path));
   const nlohmann::json status = nlohmann::json::parse(text, nullptr, false);
-  if (status.is_discarded()) return Status(Code::kCorrupt, "the daemon's status is no JSON", path, "install the same version of the command and the daemon");
+  if (status.is_discarded())
+    return Status(Code::kCorrupt, "the daemon's status is no JSON", path,
+                  "install the same version of the command and the daemon");
   if (args.json) {
     fmt::print("{}\n", status.dump(2));
     return 0;
   }
-  fmt::print("host {}: tensorlaned {} (pid {}), up {:.0f} s\n", status.value("host", "?"), status.value("version", "?"), status.value("pid", 0), status.value("uptime_s", 0.0));
+  fmt::print("host {}: tensorlaned {} (pid {}), up {:.0f} s\n", status.value("host", "?"), status.value("version", "?"),
+             status.value("pid", 0), status.value("uptime_s", 0.0));
   if (status.contains("fabric")) {
     fmt::print("fabric {}\n", status["fabric"].value("path", "?"));
     print_classes(status["fabric"].value("classes", nlohmann::json::array()));
@@ -62,9 +72,11 @@ Result<int> show(const Arguments& args) {
 
 void add_status_command(CLI::App& app, Invocation& chosen) {
   auto args = std::make_shared<Arguments>();
-  CLI::App* status = app.add_subcommand("status", "What the daemon of this host does: jobs, hosts, classes and tags in force");
+  CLI::App* status =
+      app.add_subcommand("status", "What the daemon of this host does: jobs, hosts, classes and tags in force");
   status->footer("Example:\n  tensorlane status --json");
-  status->add_option("--socket", args->socket, "Of the daemon; default: TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock");
+  status->add_option("--socket", args->socket,
+                     "Of the daemon; default: TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock");
   status->add_flag("--json", args->json, "Everything, for machines");
   status->callback([args, &chosen] { chosen.run = [args] { return show(*args); }; });
 }
