@@ -1,0 +1,53 @@
+// Strict reading of the packets that clients send (common/protocol/session.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "common/protocol/session.h"
+
+namespace tensorlane::session {
+
+// A packet whose header is right.
+struct Packet {
+  protocol::MessageHeader header;
+  std::span<const std::byte> body;
+};
+// Errors: Corrupt (size, magic, type), VersionMismatch; the session is over.
+Result<Packet> parse_packet(std::span<const std::byte> bytes);
+
+struct Hello {
+  std::string job;
+  std::string leader;
+  std::uint32_t rank = 0, world_size = 0, local_rank = 0, local_world_size = 0;
+  Duration timeout{};
+  std::vector<std::byte> secret;
+};
+// Errors: Corrupt (sizes), InvalidArgument (a value, named).
+Result<Hello> parse_hello(std::span<const std::byte> body);
+
+// Errors: Corrupt (size), InvalidArgument (zero bytes).
+Result<std::uint64_t> parse_arena(std::span<const std::byte> body);
+
+struct Registration {
+  std::string group;
+  bool more = false;
+  std::vector<protocol::TensorBody> tensors;
+};
+// Counts and names. Errors: Corrupt.
+Result<Registration> parse_register(std::span<const std::byte> body);
+
+// Whether the values of one tensor make sense in a job of `world_size` ranks. Where its buffer lies is not checked.
+// Errors: InvalidArgument: names the tensor, the field, the value and what it may be.
+Status check_tensor(const protocol::TensorBody& tensor, std::uint32_t world_size);
+
+// Bytes of the tensor's buffer; at most 2^35. Only for a tensor that check_tensor() likes.
+std::uint64_t tensor_bytes(const protocol::TensorBody& tensor);
+
+}  // namespace tensorlane::session

@@ -1,0 +1,270 @@
+// What clients say and what they are answered.
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "daemon/session/server.h"
+
+namespace tensorlane::session {
+namespace {
+
+using protocol::MessageType;
+
+constexpr std::uint64_t kProcess = std::uint64_t{1} << 62;
+// Ids of a group are answered in one packet.
+constexpr std::size_t kMaxGroupTensors =
+    (protocol::kMaxMessage - sizeof(protocol::MessageHeader) - sizeof(protocol::RegisteredBody)) / sizeof(std::uint32_t);
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& body) {
+  return std::as_bytes(std::span(&body, 1));
+}
+
+Status unexpected(const Packet& packet) {
+  return Status(Code::kCorrupt, "a message that does not belong here", "type " + std::to_string(static_cast<unsigned>(packet.header.type)),
+                "use a client library of the daemon's version");
+}
+
+Status inside_arena(Session& session, const protocol::TensorBody& tensor) {
+  if (tensor.operation == Operation::kBarrier) return {};
+  const ports::BufferPlace place{tensor.segment, tensor.offset, tensor_bytes(tensor)};
+  if (!session.map(place).empty()) return {};
+  return Status(Code::kInvalidArgument, std::string("tensor '") + tensor.name + "' cannot be registered",
+                "its buffer is not inside segment " + std::to_string(tensor.segment) + " of its arenas (offset " + std::to_string(tensor.offset) + ", " +
+                    std::to_string(place.bytes) + " bytes)",
+                "register memory of tl_alloc");
+}
+
+}  // namespace
+
+Status SessionServer::handle(Connection& c, std::span<const std::byte> bytes) {
+  TL_ASSIGN_OR_RETURN(const Packet packet, parse_packet(bytes));
+  const MessageType type = packet.header.type;
+  if (type == MessageType::kStatus && c.phase != Phase::kJoining) return handle_status(c, packet);
+  switch (c.phase) {
+    case Phase::kNew:
+      return type == MessageType::kHello ? handle_hello(c, packet) : unexpected(packet);
+    case Phase::kJoining:
+    case Phase::kLeaving:
+      return unexpected(packet);
+    case Phase::kOpen:
+      if (type == MessageType::kArena) return handle_arena(c, packet);
+      if (type == MessageType::kRegister) return handle_register(c, packet);
+      if (type == MessageType::kGoodbye) return handle_goodbye(c, packet);
+      return unexpected(packet);
+    case Phase::kFailed:
+      if (type == MessageType::kArena || type == MessageType::kRegister) return c.send_error(packet.header.request, c.failure);
+      if (type == MessageType::kGoodbye) return handle_goodbye(c, packet);
+      return unexpected(packet);
+  }
+  return unexpected(packet);
+}
+
+Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
+  TL_ASSIGN_OR_RETURN(Hello hello, parse_hello(packet.body));
+  if (session_count_ >= config_.max_sessions) {
+    return Status(Code::kResourceExhausted, "too many sessions on this daemon", "the limit is " + std::to_string(config_.max_sessions),
+                  "end other jobs or raise session.max_sessions");
+  }
+  auto broken = [queue = std::weak_ptr(calls_), this, id = c.id](Status why) {
+    // The session may outlive the server, whose thread alone runs what is queued.
+    const std::shared_ptr<CallQueue> alive = queue.lock();
+    if (alive == nullptr) return;
+    alive->push([this, id, why = std::move(why)] {
+      Connection* connection = find(id);
+      if (connection == nullptr) return;
+      end(*connection, Status(why.code(), connection->who() + " wrote rubbish into its rings: " + why.what(), why.where(),
+                              "look for stray writes in that process"));
+    });
+  };
+  TL_ASSIGN_OR_RETURN(c.session, Session::create(pool_, config_.ring_entries, std::move(broken)));
+  ++session_count_;
+  --pending_;
+  c.phase = Phase::kJoining;
+  c.hello = hello;
+  c.hello_request = packet.header.request;
+  if (c.pid != 0) c.process = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, c.pid, 0)));
+  if (c.process) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = c.id | kProcess;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, c.process.get(), &event) != 0) c.process.reset();
+  }
+  ports::JoinRequest request;
+  request.session = ports::SessionId(c.id);
+  request.job = std::move(hello.job);
+  request.leader = std::move(hello.leader);
+  request.rank = hello.rank;
+  request.world_size = hello.world_size;
+  request.local_rank = hello.local_rank;
+  request.local_world_size = hello.local_world_size;
+  request.uid = c.uid;
+  request.pid = c.pid;
+  request.timeout = hello.timeout;
+  request.secret = std::move(hello.secret);
+  request.client = c.session;
+  std::memset(c.hello.secret.data(), 0, c.hello.secret.size());  // control's copy is the only one
+  c.hello.secret.clear();
+  control_->join(std::move(request));
+  return {};
+}
+
+void SessionServer::on_joined(std::uint64_t id, const Result<ports::JoinInfo>& info) {
+  Connection* c = find(id);
+  if (c == nullptr || c->phase != Phase::kJoining) return;
+  if (!info.ok()) {
+    c->phase = Phase::kNew;  // control does not know it any more
+    ++pending_;
+    end(*c, info.status());
+    return;
+  }
+  c->phase = Phase::kOpen;
+  c->detection = info->detection;
+  protocol::WelcomeBody body;
+  body.ring_entries = c->session->ring_entries();
+  body.epoch = info->epoch.value;
+  body.hosts = info->hosts;
+  body.host_index = info->host_index.value;
+  body.detection_seconds = to_seconds(info->detection);
+  const std::array<int, 2> fds = {c->session->ring_memory().fd(), c->session->wake_fd()};
+  settle(*c, c->send(MessageType::kWelcome, c->hello_request, bytes_of(body), fds));
+}
+
+Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
+  const std::uint32_t request = packet.header.request;
+  const Result<std::uint64_t> bytes = parse_arena(packet.body);
+  if (!bytes.ok()) return bytes.status().code() == Code::kCorrupt ? bytes.status() : c.send_error(request, bytes.status());
+  if (c.arena_requests >= Connection::kMaxArenaRequests) {
+    return c.send_error(request, Status(Code::kResourceExhausted, "too many arena requests at once",
+                                        "the limit is " + std::to_string(Connection::kMaxArenaRequests), "wait for an answer first"));
+  }
+  const std::uint64_t used = c.session->arena_bytes(), limit = config_.arena_per_session.value;
+  if (*bytes > limit || used > limit - *bytes) {
+    const auto mib_text = [](std::uint64_t n) { return std::to_string((n + (1 << 20) - 1) >> 20) + " MiB"; };
+    return c.send_error(request, Status(Code::kResourceExhausted, "arenas over the limit of one session",
+                                        mib_text(*bytes) + " needed, " + mib_text(used) + " of session.arena_per_session = " + mib_text(limit) + " in use",
+                                        "raise session.arena_per_session or register less"));
+  }
+  ++c.arena_requests;
+  worker_->push([this, id = c.id, request, need = *bytes] {
+    auto segment = std::make_shared<Result<std::shared_ptr<ports::SharedMemory>>>(pool_.create(need));
+    calls_->push([this, id, request, segment] { on_segment(id, request, std::move(*segment)); });
+  });
+  return {};
+}
+
+void SessionServer::on_segment(std::uint64_t id, std::uint32_t request, Result<std::shared_ptr<ports::SharedMemory>> segment) {
+  Connection* c = find(id);
+  if (c == nullptr) return;  // the segment goes as it came
+  --c->arena_requests;
+  if (!segment.ok()) return settle(*c, c->send_error(request, segment.status()));
+  const Result<std::uint32_t> number = c->session->add_segment(*segment);
+  if (!number.ok()) return settle(*c, c->send_error(request, number.status()));
+  protocol::ArenaBody body;
+  body.segment = *number;
+  body.bytes = (*segment)->bytes().size();
+  const int fd = (*segment)->fd();
+  settle(*c, c->send(MessageType::kArena, request, bytes_of(body), std::span(&fd, 1)));
+}
+
+Status SessionServer::handle_register(Connection& c, const Packet& packet) {
+  Result<Registration> parsed = parse_register(packet.body);
+  if (!parsed.ok()) {
+    // A name that will not do costs the client this call; without its other fields the packet cannot be joined with the next.
+    if (parsed.status().code() != Code::kInvalidArgument || c.group) return parsed.status();
+    return c.send_error(packet.header.request, parsed.status());
+  }
+  const bool more = parsed->more;
+  if (!c.group) {
+    c.group.emplace();
+    c.group->request = packet.header.request;
+    c.group->group = parsed->group;
+  }
+  TL_RETURN_IF_ERROR(c.group->request == packet.header.request && c.group->group == parsed->group
+                         ? Status()
+                         : Status(Code::kCorrupt, "a registration inside another one", "group '" + parsed->group + "' inside '" + c.group->group + "'",
+                                  "use a client library of the daemon's version"));
+  if (c.group->error.ok()) c.group->error = add_to_group(c, *std::move(parsed));
+  if (more) return {};
+  PendingGroup group = *std::exchange(c.group, std::nullopt);
+  if (!group.error.ok()) return c.send_error(group.request, group.error);
+  ++c.registrations;
+  c.tensors += static_cast<std::uint32_t>(group.tensors.size());
+  control_->register_group(ports::SessionId(c.id), group.request, std::move(group.group), std::move(group.tensors));
+  return {};
+}
+
+Status SessionServer::add_to_group(Connection& c, Registration registration) {
+  std::vector<protocol::TensorBody>& tensors = c.group->tensors;
+  const auto exhausted = [&](const char* what, std::size_t limit) {
+    return Status(Code::kResourceExhausted, what, "group '" + c.group->group + "': the limit is " + std::to_string(limit), "register fewer tensors");
+  };
+  if (c.registrations >= Connection::kMaxRegistrations) return exhausted("too many registrations under way", Connection::kMaxRegistrations);
+  if (tensors.size() + registration.tensors.size() > kMaxGroupTensors) return exhausted("too many tensors in one group", kMaxGroupTensors);
+  if (c.tensors + tensors.size() + registration.tensors.size() > Connection::kMaxTensors) {
+    return exhausted("too many tensors in one session", Connection::kMaxTensors);
+  }
+  for (const protocol::TensorBody& tensor : registration.tensors) {
+    TL_RETURN_IF_ERROR(check_tensor(tensor, c.hello.world_size));
+    TL_RETURN_IF_ERROR(inside_arena(*c.session, tensor));
+    tensors.push_back(tensor);
+  }
+  return {};
+}
+
+void SessionServer::on_registered(std::uint64_t id, std::uint32_t request, const Result<std::vector<TensorId>>& ids) {
+  Connection* c = find(id);
+  if (c == nullptr) return;
+  if (c->registrations > 0) --c->registrations;
+  if (!ids.ok()) return settle(*c, c->send_error(request, ids.status()));
+  protocol::RegisteredBody head;
+  head.count = static_cast<std::uint32_t>(ids->size());
+  std::vector<std::byte> body(sizeof head + ids->size() * sizeof(std::uint32_t));
+  std::memcpy(body.data(), &head, sizeof head);
+  for (std::size_t i = 0; i < ids->size(); ++i) {
+    std::memcpy(body.data() + sizeof head + i * sizeof(std::uint32_t), &(*ids)[i].value, sizeof(std::uint32_t));
+  }
+  settle(*c, c->send(MessageType::kRegistered, request, body));
+}
+
+Status SessionServer::handle_status(Connection& c, const Packet& packet) {
+  if (c.status_asked) {
+    return c.send_error(packet.header.request, Status(Code::kResourceExhausted, "a status request is under way", "", "wait for its answer first"));
+  }
+  c.status_asked = true;
+  control_->status(ports::SessionId(c.id), packet.header.request);
+  return {};
+}
+
+Status SessionServer::handle_goodbye(Connection& c, const Packet& packet) {
+  if (c.phase == Phase::kFailed) {
+    // The lane keeps what it still uses; there is nothing to wait for.
+    (void)c.send(MessageType::kGoodbye, packet.header.request, {});
+    return Status(c.failure.code(), c.failure.what(), c.failure.where(), c.failure.fix());
+  }
+  c.phase = Phase::kLeaving;
+  c.goodbye_request = packet.header.request;
+  control_->leave(ports::SessionId(c.id), Status::ok_status());
+  return {};
+}
+
+void SessionServer::end(Connection& c, const Status& why) {
+  if (!why.ok() && c.phase != Phase::kFailed) (void)c.send_error(c.phase == Phase::kJoining ? c.hello_request : 0, why);
+  if (c.phase == Phase::kNew) {
+    --pending_;
+  } else if (c.phase != Phase::kLeaving) {
+    control_->leave(ports::SessionId(c.id), c.phase == Phase::kFailed ? Status::ok_status() : why);
+  }
+  if (c.session != nullptr) {
+    if (!why.ok()) c.session->fail(why);
+    c.session->mark_dead();
+    bury(std::move(c.session));
+  }
+  connections_.erase(c.id);
+}
+
+}  // namespace tensorlane::session

@@ -1,0 +1,72 @@
+// One client's session: its rings and its arenas.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "daemon/ports/session.h"
+#include "daemon/ports/shared_memory.h"
+#include "daemon/session/rings.h"
+
+namespace tensorlane::session {
+
+inline constexpr std::size_t kMaxSegments = 256;  // of one session
+
+// Shared by the session thread, which adds segments and ends it, and by the lane, which uses it through ports::ClientSession. Its memory goes with
+// the last shared_ptr, so a lane that still has buffers in flight keeps them mapped.
+class Session final : public ports::ClientSession {
+ public:
+  // `broken` is called at most once, on the thread that found the client breaking the protocol; it only queues. Errors: ResourceExhausted.
+  static Result<std::shared_ptr<Session>> create(ports::SharedMemoryPool& pool, std::uint32_t ring_entries, std::function<void(Status)> broken);
+  ~Session() override;
+
+  // ports::ClientSession: the lane's thread.
+  std::size_t take(std::span<protocol::SubmissionEntry> out) override;
+  void complete(const protocol::CompletionEntry& entry) override;
+  bool arm_wake() override;
+  void disarm_wake() override;
+  // The first call counts. Any thread.
+  void fail(const Status& cause) override;
+  int wake_fd() const override { return wake_fd_; }
+  std::span<std::byte> map(const ports::BufferPlace& place) override;
+  bool dead() const override { return dead_.load(std::memory_order_acquire); }
+
+  // The session thread.
+  // Number of the new segment, or ResourceExhausted when there are kMaxSegments.
+  Result<std::uint32_t> add_segment(std::shared_ptr<ports::SharedMemory> segment);
+  std::uint64_t arena_bytes() const;
+  const ports::SharedMemory& ring_memory() const { return *ring_memory_; }
+  std::uint32_t ring_entries() const { return ring_entries_; }
+  // How often the client's helper thread has said that it lives.
+  std::uint64_t beats() const;
+  // Whether pages of the rings or of an arena are gone.
+  bool damaged() const;
+  // The client is gone: the lane takes nothing more from it. Idempotent.
+  void mark_dead() { dead_.store(true, std::memory_order_release); }
+
+ private:
+  Session(std::shared_ptr<ports::SharedMemory> ring_memory, std::uint32_t ring_entries, int wake_fd, std::function<void(Status)> broken);
+  void break_with(const Status& why);
+
+  const std::shared_ptr<ports::SharedMemory> ring_memory_;
+  const std::uint32_t ring_entries_;
+  const int wake_fd_;
+  const std::function<void(Status)> broken_;
+  DaemonRings rings_;
+  std::atomic<bool> dead_{false};
+  std::mutex fail_mutex_;
+  bool failed_ = false;  // under fail_mutex_
+
+  // Written by the session thread: an entry first, then the count. Never removed.
+  std::array<std::shared_ptr<ports::SharedMemory>, kMaxSegments> segments_;
+  std::atomic<std::uint32_t> segment_count_{0};
+};
+
+}  // namespace tensorlane::session
