@@ -1,0 +1,152 @@
+// What the conformance tests of all transports share: a sink that records and checks the contract's order, hosts, and a
+// clock that can be moved.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/ports/transport.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tensorlane::conformance {
+
+struct ClassSetup {
+  ports::ClassTag tag;
+  Bytes window = mib(1);
+};
+// Control, urgent and bulk, with the tags of the greenfield preset.
+std::vector<ClassSetup> three_classes();
+
+struct HostOptions {
+  std::vector<ClassSetup> classes = three_classes();
+  bool payload_crc = false;
+};
+
+// A transport under test.
+struct TransportKind {
+  std::string name;
+  std::string address;  // where hosts of this machine reach each other
+  bool tags = true;     // effective tags can be read back
+  std::function<Result<std::unique_ptr<ports::Transport>>(const HostOptions&, std::uint16_t data_port,
+                                                          ports::FrameSink&)>
+      make;
+};
+TransportKind tcp_ipv4();
+TransportKind tcp_ipv6();
+
+// Moves on its own and can be moved forward.
+class TestClock {
+ public:
+  Time now() const;
+  void skip(Duration d) { offset_ = offset_ + d; }
+
+ private:
+  Duration offset_{0};
+};
+
+// Records what a transport says, and fails the test when it says something after on_flow_down or before on_flow_up.
+class RecordingSink final : public ports::FrameSink {
+ public:
+  struct Frame {
+    ports::FlowKey flow;
+    protocol::FrameHeader header;
+    std::vector<std::byte> payload;
+  };
+  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
+  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
+  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override;
+  void on_flow_up(const ports::FlowKey& flow) override;
+  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override;
+
+  bool up(const ports::FlowKey& flow) const { return open_.contains(flow); }
+  // The cause of the flow's last end; ok when it has not ended or ended with ok.
+  Status cause(const ports::FlowKey& flow) const;
+
+  std::vector<Frame> frames;
+  std::vector<std::pair<ports::FlowKey, std::uint64_t>> sent;
+  std::vector<ports::FlowKey> ups;
+  std::vector<std::pair<ports::FlowKey, Status>> downs;
+  bool drop_payloads = false;  // answers every payload as stale
+  // Set: asked instead of allocating; on_frame then records frames without payloads.
+  std::function<Result<std::span<std::byte>>(const ports::FlowKey&, const protocol::FrameHeader&)> landing;
+  std::function<void(const ports::FlowKey&, const protocol::FrameHeader&)> frame_hook;
+
+ private:
+  std::map<ports::FlowKey, std::vector<std::byte>> open_;  // flow -> payload under way
+};
+
+inline constexpr JobId kJob{0x1122334455667788};
+ports::JobCredentials credentials(HostIndex self, const std::string& secret = "correct horse", Epoch epoch = Epoch(7),
+                                  JobId job = kJob);
+
+// One host: a sink and a transport on ports of its own.
+class Host {
+ public:
+  Host(const TransportKind& kind, HostIndex self, HostOptions options = {});
+  ports::Transport& operator*() { return *transport; }
+  ports::Transport* operator->() { return transport.get(); }
+  // Destroys the transport and makes a new one on the same ports; the sink forgets.
+  void restart();
+  void add_job(const std::string& secret = "correct horse", Epoch epoch = Epoch(7)) {
+    transport->add_job(credentials(self, secret, epoch));
+  }
+
+  const TransportKind kind;
+  const HostIndex self;
+  const HostOptions options;
+  std::uint16_t data_port = 0;
+  std::unique_ptr<RecordingSink> sink;
+  std::unique_ptr<ports::Transport> transport;
+};
+
+// Polls `hosts` until `done`. False after `timeout` of real time.
+bool run_until(TestClock& clock, std::vector<Host*> hosts, const std::function<bool()>& done,
+               std::chrono::milliseconds timeout = std::chrono::seconds(20));
+// Polls for this long.
+void run_for(TestClock& clock, std::vector<Host*> hosts, std::chrono::milliseconds time);
+
+// Host 0 and host 1 with a flow in each class, up at both ends.
+class Pair {
+ public:
+  explicit Pair(const TransportKind& kind, HostOptions options = {});
+  void connect();
+  bool run_until(const std::function<bool()>& done) { return conformance::run_until(clock, {&a, &b}, done); }
+
+  ports::FlowKey to_b(ClassId cls) const { return {kJob, HostIndex(1), cls}; }  // as host 0 names it
+  ports::FlowKey to_a(ClassId cls) const { return {kJob, HostIndex(0), cls}; }  // as host 1 names it
+  // Waits until the flow takes it, polling both.
+  void send(Host& from, const ports::FlowKey& flow, std::span<const std::byte> payload, std::uint64_t token = 0,
+            std::uint64_t sequence = 0);
+
+  TestClock clock;
+  Host a, b;
+};
+
+// Bytes that tell every position and every seed apart.
+std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed);
+protocol::FrameHeader data_header(std::uint64_t sequence = 0);
+
+// What the transports log while this lives.
+class LogCapture {
+ public:
+  LogCapture();
+  ~LogCapture();
+  std::string text() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+std::size_t open_descriptors();
+std::size_t resident_kib();
+
+}  // namespace tensorlane::conformance

@@ -1,0 +1,202 @@
+// What every transport must do under load: backpressure, order of service, waking, and no leak over many connections.
+#include <poll.h>
+
+#include "harness.h"
+
+namespace tensorlane::conformance {
+namespace {
+
+constexpr ClassId kUrgent{0}, kBulk{1};
+
+class Pressure : public ::testing::TestWithParam<TransportKind> {};
+INSTANTIATE_TEST_SUITE_P(Transports, Pressure, ::testing::Values(tcp_ipv4(), tcp_ipv6()),
+                         [](const auto& info) { return info.param.name; });
+
+bool readable(const ports::Transport& transport, int timeout_ms) {
+  pollfd wait{transport.wake_fd(), POLLIN, 0};
+  return ::poll(&wait, 1, timeout_ms) == 1;
+}
+
+// Polls until nothing is left to do: wake_fd() stays quiet.
+void settle(TestClock& clock, ports::Transport& transport) {
+  for (int i = 0; i < 1000 && readable(transport, 5); ++i) transport.poll(clock.now());
+  ASSERT_FALSE(readable(transport, 5));
+}
+
+TEST_P(Pressure, AReceiverThatStopsFillsTheSendersQueueAndNoMore) {
+  Pair pair(GetParam());
+  const auto bytes = pattern(kMaxOperation.value, 1);
+  const auto key = pair.to_b(kBulk);
+  std::uint64_t given = 0;
+  for (int i = 0; i < 2000; ++i) {
+    while (pair.a->writable(key)) pair.a->send(key, {data_header(given), bytes, ++given});
+    pair.a->poll(pair.clock.now());
+  }
+  EXPECT_FALSE(pair.a->writable(key));
+  EXPECT_LT(given, 400u);  // 100 MiB: a queue of operations plus the kernel's buffers of both ends
+  const std::uint64_t frame = kMaxOperation.value + protocol::kFrameHeaderBytes;
+  EXPECT_LE(pair.a->in_flight(kBulk).value, given * frame);
+  // Whatever the kernel has not taken counts.
+  EXPECT_GE(pair.a->in_flight(kBulk).value, (given - pair.a.sink->sent.size()) * frame - frame);
+  ASSERT_TRUE(pair.run_until([&] { return pair.b.sink->frames.size() == given; }));
+  EXPECT_TRUE(pair.run_until([&] { return pair.a->in_flight(kBulk).value == 0; }));
+  EXPECT_TRUE(pair.a->writable(key));
+}
+
+TEST_P(Pressure, AWindowKeptByTheSenderIsNeverExceededAndAlwaysOpensAgain) {
+  Pair pair(GetParam());
+  const auto bytes = pattern(kMaxOperation.value, 1);
+  const auto key = pair.to_b(kBulk);
+  const std::uint64_t window = mib(1).value, frame = kMaxOperation.value + protocol::kFrameHeaderBytes;
+  std::uint64_t given = 0, largest = 0;
+  const auto fill = [&] {
+    while (given < 200 && pair.a->writable(key) && pair.a->in_flight(kBulk).value + frame <= window) {
+      pair.a->send(key, {data_header(given++), bytes, 0});
+      largest = std::max(largest, pair.a->in_flight(kBulk).value);
+    }
+  };
+  // Nobody reads: at most the window, plus what the receiver's kernel has acknowledged.
+  for (int i = 0; i < 200; ++i) {
+    fill();
+    pair.a->poll(pair.clock.now());
+  }
+  EXPECT_LT(given, 200u);
+  EXPECT_EQ(pair.b.sink->frames.size(), 0u);
+  ASSERT_TRUE(pair.run_until([&] {
+    fill();
+    return pair.b.sink->frames.size() == 200;
+  }));
+  EXPECT_LE(largest, window);
+  EXPECT_GE(largest, 3 * frame);
+}
+
+TEST_P(Pressure, InFlightCountsAllPeersOfAClassAndFallsToZero) {
+  TestClock clock;
+  Host a(GetParam(), HostIndex(0)), b(GetParam(), HostIndex(1)), c(GetParam(), HostIndex(2));
+  for (Host* host : {&a, &b, &c}) host->add_job();
+  const ports::FlowKey to_b{kJob, HostIndex(1), kBulk}, to_c{kJob, HostIndex(2), kBulk};
+  ASSERT_TRUE(a->connect(to_b, b.kind.address, b.data_port, clock.now() + seconds(20)).ok());
+  ASSERT_TRUE(a->connect(to_c, c.kind.address, c.data_port, clock.now() + seconds(20)).ok());
+  ASSERT_TRUE(run_until(clock, {&a, &b, &c}, [&] { return a.sink->up(to_b) && a.sink->up(to_c); }));
+  const auto bytes = pattern(1000, 1);
+  a->send(to_b, {data_header(), bytes, 0});
+  a->send(to_c, {data_header(), bytes, 0});
+  EXPECT_EQ(a->in_flight(kBulk).value, 2128u);
+  EXPECT_EQ(a->in_flight(kUrgent).value, 0u);
+  EXPECT_TRUE(run_until(clock, {&a, &b, &c}, [&] { return a->in_flight(kBulk).value == 0; }));
+  // What a flow held when it ended is in flight no more.
+  a->send(to_b, {data_header(), bytes, 0});
+  a->close(to_b);
+  EXPECT_EQ(a->in_flight(kBulk).value, 0u);
+}
+
+TEST_P(Pressure, UrgentFramesAreDeliveredBeforeBulkThatCameEarlier) {
+  Pair pair(GetParam());
+  const auto bytes = pattern(kMaxOperation.value, 1);
+  for (int i = 0; i < 8; ++i) pair.a->send(pair.to_b(kBulk), {data_header(), bytes, 0});
+  for (int i = 0; i < 50; ++i) pair.a->poll(pair.clock.now());
+  pair.a->send(pair.to_b(kUrgent), {data_header(), std::span(bytes).first(1000), 0});
+  pair.a->send(pair.to_b(kControlClass), {data_header(), {}, 0});
+  for (int i = 0; i < 50; ++i) pair.a->poll(pair.clock.now());
+  ASSERT_TRUE(run_until(pair.clock, {&pair.b}, [&] { return pair.b.sink->frames.size() >= 3; }));
+  EXPECT_EQ(pair.b.sink->frames[0].flow.cls, kControlClass);
+  EXPECT_EQ(pair.b.sink->frames[1].flow.cls, kUrgent);
+  EXPECT_EQ(pair.b.sink->frames[2].flow.cls, kBulk);
+}
+
+TEST_P(Pressure, OnePollDoesBoundedWork) {
+  Pair pair(GetParam());
+  const auto bytes = pattern(kMaxOperation.value, 1);
+  std::uint64_t sent = 0;
+  while (sent < 40) {
+    while (sent < 40 && pair.a->writable(pair.to_b(kBulk)))
+      pair.a->send(pair.to_b(kBulk), {data_header(sent++), bytes, 0});
+    pair.a->poll(pair.clock.now());
+    if (pair.a.sink->sent.size() + 64 <= sent) pair.b->poll(pair.clock.now());
+  }
+  std::size_t largest = 0;
+  ASSERT_TRUE(run_until(pair.clock, {&pair.a}, [&] {
+    const std::size_t before = pair.b.sink->frames.size();
+    pair.b->poll(pair.clock.now());
+    largest = std::max(largest, pair.b.sink->frames.size() - before);
+    return pair.b.sink->frames.size() == 40;
+  }));
+  EXPECT_LE(largest, 2u);  // a block of 256 KiB holds the end of one operation and at most one more
+}
+
+TEST_P(Pressure, WakesForWhateverPollHasToDo) {
+  Pair pair(GetParam());
+  settle(pair.clock, *pair.a);
+  settle(pair.clock, *pair.b);
+  const auto bytes = pattern(1000, 1);
+  pair.a->send(pair.to_b(kUrgent), {data_header(), bytes, 1});
+  EXPECT_TRUE(readable(*pair.a, 0)) << "an operation waits to be written";
+  while (pair.a.sink->sent.empty()) pair.a->poll(pair.clock.now());
+  EXPECT_TRUE(readable(*pair.b, 1000)) << "bytes have come";
+  settle(pair.clock, *pair.b);
+  EXPECT_EQ(pair.b.sink->frames.size(), 1u);
+  settle(pair.clock, *pair.a);
+  pair.b->close(pair.to_a(kUrgent));
+  EXPECT_TRUE(readable(*pair.b, 0)) << "on_flow_down waits to be called";
+}
+
+TEST_P(Pressure, WakesWhenAFullSocketTakesBytesAgain) {
+  Pair pair(GetParam());
+  const auto bytes = pattern(kMaxOperation.value, 1);
+  for (int i = 0; i < 2000; ++i) {
+    while (pair.a->writable(pair.to_b(kBulk))) pair.a->send(pair.to_b(kBulk), {data_header(), bytes, 1});
+    pair.a->poll(pair.clock.now());
+  }
+  settle(pair.clock, *pair.a);
+  const std::size_t before = pair.a.sink->sent.size();
+  for (int i = 0; i < 200; ++i) pair.b->poll(pair.clock.now());
+  EXPECT_TRUE(readable(*pair.a, 1000));
+  pair.a->poll(pair.clock.now());
+  EXPECT_GT(pair.a.sink->sent.size(), before);
+}
+
+TEST_P(Pressure, WakesWhenAWindowMayHaveRoomAgain) {
+  Pair pair(GetParam());
+  settle(pair.clock, *pair.a);
+  const auto bytes = pattern(kMaxOperation.value, 1);
+  for (int i = 0; i < 4; ++i) pair.a->send(pair.to_b(kBulk), {data_header(), bytes, 1});
+  while (pair.a.sink->sent.size() < 4) pair.a->poll(pair.clock.now());
+  // The lane finds the window full and blocks; nobody sends it anything.
+  while (pair.a->in_flight(kBulk).value > 0) {
+    pair.b->poll(pair.clock.now());
+    const bool full = pair.a->in_flight(kBulk) + kMaxOperation > mib(1);
+    if (full) {
+      EXPECT_TRUE(readable(*pair.a, 100));
+    }
+    pair.a->poll(pair.clock.now());
+  }
+}
+
+TEST_P(Pressure, ManyConnectionsLeakNothing) {
+  TestClock clock;
+  Host a(GetParam(), HostIndex(0)), b(GetParam(), HostIndex(1));
+  a.add_job();
+  b.add_job();
+  const ports::FlowKey key{kJob, HostIndex(1), kUrgent}, back{kJob, HostIndex(0), kUrgent};
+  const auto bytes = pattern(100, 1);
+  std::size_t descriptors = 0, memory = 0;
+  for (int cycle = 0; cycle < 2000; ++cycle) {
+    ASSERT_TRUE(a->connect(key, b.kind.address, b.data_port, clock.now() + seconds(20)).ok());
+    ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return a.sink->up(key) && b.sink->up(back); }));
+    a->send(key, {data_header(), bytes, 1});
+    ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return b.sink->frames.size() == 1; }));
+    (cycle % 2 ? *a : *b).close(cycle % 2 ? key : back);
+    ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return !a.sink->up(key) && !b.sink->up(back); }));
+    *a.sink = RecordingSink();
+    *b.sink = RecordingSink();
+    if (cycle == 200) {
+      descriptors = open_descriptors();
+      memory = resident_kib();
+    }
+  }
+  ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return open_descriptors() <= descriptors + 2; }));
+  EXPECT_LT(resident_kib(), memory + 8 * 1024);
+}
+
+}  // namespace
+}  // namespace tensorlane::conformance

@@ -1,0 +1,102 @@
+#include "raw_peer.h"
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+namespace tensorlane::conformance {
+namespace {
+
+std::uint16_t port_of(const Host& host, ClassId cls) {
+  return static_cast<std::uint16_t>(cls == kControlClass ? host.data_port : host.data_port + 1 + cls.value);
+}
+
+auto soon() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(2);
+}
+
+}  // namespace
+
+RawPeer::RawPeer(TestClock& clock, Host& host, ClassId cls) : clock_(clock), host_(host) {
+  socket_ = tcp::Fd(::socket(AF_INET, SOCK_STREAM, 0));
+  const auto endpoint = *tcp::parse_endpoint("127.0.0.1", port_of(host, cls));
+  if (::connect(socket_.get(), endpoint.get(), endpoint.length) != 0)
+    throw std::runtime_error("cannot connect to the host under test");
+  poll();
+}
+
+void RawPeer::send(std::span<const std::byte> bytes) {
+  // The host may have closed already; that is what the test is about.
+  (void)!::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  poll();
+}
+
+std::vector<std::byte> RawPeer::receive(std::size_t bytes) {
+  std::vector<std::byte> result;
+  for (const auto end = soon(); result.size() < bytes && std::chrono::steady_clock::now() < end;) {
+    poll();
+    std::vector<std::byte> part(bytes - result.size());
+    const ssize_t received = ::recv(socket_.get(), part.data(), part.size(), MSG_DONTWAIT);
+    if (received > 0) result.insert(result.end(), part.begin(), part.begin() + received);
+    if (received == 0 || (received < 0 && errno != EAGAIN)) break;
+  }
+  return result;
+}
+
+bool RawPeer::closed() {
+  for (const auto end = soon(); std::chrono::steady_clock::now() < end;) {
+    poll();
+    std::byte byte;
+    const ssize_t received = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
+    if (received == 0 || (received < 0 && errno != EAGAIN)) return true;
+  }
+  return false;
+}
+
+void RawPeer::half_close() {
+  ::shutdown(socket_.get(), SHUT_WR);
+}
+
+void RawPeer::reset() {
+  const linger off{1, 0};
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &off, sizeof off);
+  socket_.reset();
+}
+
+void RawPeer::authenticate(ClassId cls) {
+  const tcp::Job job(credentials(HostIndex(0)));
+  const tcp::Hello hello = good_hello(cls);
+  send_message(hello);
+  const auto challenge = receive_message<tcp::Challenge>();
+  tcp::Proof proof;
+  proof.mac = tcp::client_mac(job, hello, challenge.nonce);
+  send_message(proof);
+  EXPECT_EQ(receive_message<tcp::Verdict>().head.refusal, tcp::Refusal::kNone);
+}
+
+tcp::Hello good_hello(ClassId cls) {
+  const tcp::Job job(credentials(HostIndex(0)));
+  return tcp::make_hello(job, HostIndex(1), cls);
+}
+
+RawListener::RawListener(std::uint16_t port) {
+  socket_ = tcp::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const auto endpoint = *tcp::parse_endpoint("127.0.0.1", port);
+  if (::bind(socket_.get(), endpoint.get(), endpoint.length) != 0 || ::listen(socket_.get(), 64) != 0)
+    throw std::runtime_error("port in use");
+}
+
+RawPeer RawListener::accept(TestClock& clock, Host& host) {
+  for (const auto end = soon(); std::chrono::steady_clock::now() < end;) {
+    host->poll(clock.now());
+    tcp::Fd socket(::accept(socket_.get(), nullptr, nullptr));
+    if (socket.valid()) return RawPeer(clock, host, std::move(socket));
+  }
+  throw std::runtime_error("the host under test did not connect");
+}
+
+}  // namespace tensorlane::conformance

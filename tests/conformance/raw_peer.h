@@ -1,0 +1,66 @@
+// A peer made by hand: says whatever a test wants, byte by byte.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "daemon/transport/tcp/handshake.h"
+#include "daemon/transport/tcp/socket.h"
+#include "harness.h"
+
+namespace tensorlane::conformance {
+
+// A connection to, or from, a host under test. Calls poll that host while they wait.
+class RawPeer {
+ public:
+  // Connects to a listener of `host`.
+  RawPeer(TestClock& clock, Host& host, ClassId cls);
+  // Takes over an accepted socket.
+  RawPeer(TestClock& clock, Host& host, tcp::Fd socket) : clock_(clock), host_(host), socket_(std::move(socket)) {}
+
+  void send(std::span<const std::byte> bytes);
+  template <typename Message>
+  void send_message(const Message& message) {
+    send(tcp::bytes_of(message));
+  }
+  // Exactly `bytes`, or what came until the connection ended or 2 s passed.
+  std::vector<std::byte> receive(std::size_t bytes);
+  template <typename Message>
+  Message receive_message() {
+    Message message;
+    const auto bytes = receive(sizeof message);
+    EXPECT_EQ(bytes.size(), sizeof message);
+    if (bytes.size() == sizeof message) std::memcpy(&message, bytes.data(), sizeof message);
+    return message;
+  }
+  // True once the host has closed its end.
+  bool closed();
+  void half_close();
+  void reset();
+  // The whole handshake as a good host 0 would do it.
+  void authenticate(ClassId cls);
+  int fd() const { return socket_.get(); }
+
+ private:
+  void poll() { host_->poll(clock_.now()); }
+  TestClock& clock_;
+  Host& host_;
+  tcp::Fd socket_;
+};
+
+// A good hello of host 0 to host 1.
+tcp::Hello good_hello(ClassId cls);
+// A listener by hand, for what a connecting host meets; accept() polls the host until it comes.
+class RawListener {
+ public:
+  explicit RawListener(std::uint16_t port);
+  RawPeer accept(TestClock& clock, Host& host);
+
+ private:
+  tcp::Fd socket_;
+};
+
+}  // namespace tensorlane::conformance
