@@ -1,0 +1,346 @@
+#include "daemon/control/control.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "common/base/hash.h"
+#include "daemon/control/proof.h"
+
+namespace tensorlane::control {
+namespace {
+
+constexpr Duration kIdleTurn = seconds(1), kLaneRetry = milliseconds(1), kStopTurn = milliseconds(5),
+                   kStopPatience = seconds(1);
+
+Time clock_now() {
+  return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+                  .count());
+}
+
+// Quarters of a second since 2026 began: larger after every restart of the daemon, and enough until 2060.
+std::uint32_t epoch_of_wall_clock() {
+  using Quarters = std::chrono::duration<std::int64_t, std::ratio<1, 4>>;
+  const auto since_1970 =
+      std::chrono::duration_cast<Quarters>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return static_cast<std::uint32_t>(std::max<std::int64_t>(since_1970 - std::int64_t{1767225600} * 4, 1));
+}
+
+Status too_many() {
+  return Status(Code::kResourceExhausted, fmt::format("{} requests wait for the daemon", Inbox::kMaxRequests),
+                "control plane", "try again later");
+}
+
+}  // namespace
+
+Control::Control(ControlConfig config) : config_(std::move(config)) {
+  TL_ASSERT(config_.fabric != nullptr && config_.planner);
+  rules_ = {config_.fabric,        config_.host,        config_.detection, config_.join_timeout,
+            config_.stall_warning, config_.stall_error, config_.planner};
+}
+
+Control::~Control() {
+  quit_ = true;
+  inbox_.event([] {});
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Control::start(ports::LanePort& lane, ports::SessionEvents& sessions) {
+  TL_ASSERT(!thread_.joinable());
+  if (!start_cryptography())
+    return Status(Code::kUnavailable, "there is no source of random numbers", config_.host, "repair /dev/urandom");
+  if (config_.fabric->find_host(config_.host) == nullptr) {
+    return Status(Code::kInvalidArgument, fmt::format("host '{}' is not in the fabric file", config_.host),
+                  config_.fabric->path, "add it, or tell the daemon which of the file's hosts it runs on");
+  }
+  TL_ASSIGN_OR_RETURN(wire_,
+                      Wire::open(*config_.fabric, config_.host, config_.secret_key, config_.detection, counters_));
+  lane_port_ = &lane;
+  session_events_ = &sessions;
+  now_ = started_ = clock_now();
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "tl-control");
+  return {};
+}
+
+void Control::stop() {
+  if (!thread_.joinable()) return;
+  inbox_.event([this] { do_stop(); });
+  thread_.join();
+}
+
+void Control::do_stop() {
+  stopping_ = true;
+  stop_by_ = now_ + kStopPatience;
+  for (auto& [id, job] : jobs_) {
+    job->fail(Status(Code::kUnavailable, fmt::format("the daemon of host {} stops", config_.host),
+                     fmt::format("job '{}'", job->name()), "start it again, then restart the job from a checkpoint"),
+              now_);
+  }
+}
+
+// ---- any thread ----
+
+void Control::join(ports::JoinRequest request) {
+  const ports::SessionId session = request.session;
+  const auto shared = std::make_shared<ports::JoinRequest>(std::move(request));
+  if (!inbox_.request([this, shared] { do_join(std::move(*shared), now_ + config_.join_timeout); }))
+    session_events_->joined(session, too_many());
+}
+
+void Control::register_group(ports::SessionId session, std::uint32_t request, std::string group,
+                             std::vector<protocol::TensorBody> tensors) {
+  const auto shared = std::make_shared<std::vector<protocol::TensorBody>>(std::move(tensors));
+  if (!inbox_.request(
+          [this, session, request, group, shared] { do_register(session, request, group, std::move(*shared)); })) {
+    session_events_->registered(session, request, too_many());
+  }
+}
+
+void Control::leave(ports::SessionId session, Status why) {
+  inbox_.event([this, session, why = std::move(why)] { do_leave(session, why); });
+}
+
+void Control::status(ports::SessionId session, std::uint32_t request) {
+  const auto answer = [this, session, request] {
+    session_events_->status(session, request,
+                            describe().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  };
+  if (!inbox_.request(answer))
+    session_events_->status(session, request, nlohmann::json{{"error", too_many().to_string()}}.dump());
+}
+
+void Control::on_job_connected(JobId job) {
+  inbox_.event([this, job] {
+    if (Job* found = find(job)) found->lane_connected(now_);
+  });
+}
+
+void Control::on_job_failed(JobId job, const Status& cause) {
+  inbox_.event([this, job, cause] {
+    if (Job* found = find(job)) found->lane_failed(cause, now_);
+  });
+}
+
+void Control::on_late(JobId job, Rank rank, TensorId tensor, Duration waited) {
+  // Repeated by the lane: one that finds the inbox full is not missed.
+  (void)inbox_.request([this, job, rank, tensor, waited] {
+    if (Job* found = find(job)) found->lane_late(rank, tensor, waited, now_);
+  });
+}
+
+void Control::on_job_closed(JobId job) {
+  inbox_.event([this, job] {
+    if (Job* found = find(job)) found->lane_closed(now_);
+  });
+}
+
+// ---- control's thread: the loop ----
+
+void Control::run() {
+  while (!quit_) {
+    wire_->wait(time_to_wait(), inbox_.wake_fd());
+    if (quit_) return;
+    now_ = clock_now();
+    turn();
+    if (stopping_ && ((jobs_.empty() && lane_calls_.empty()) || now_ >= stop_by_)) break;
+  }
+  // Nothing lingers in the sockets (law 14), so what was just said gets a moment to leave.
+  if (!quit_) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+void Control::turn() {
+  wire_->process(now_, [this](const std::string& from, std::span<const std::byte> bytes) { receive(from, bytes); });
+  inbox_.run_all();
+  for (auto& [id, job] : jobs_) job->tick(now_);
+  flush_lane();
+  forget_finished_jobs();
+  retry_deferred_joins();
+}
+
+Duration Control::time_to_wait() const {
+  if (stopping_) return kStopTurn;
+  if (!lane_calls_.empty()) return kLaneRetry;
+  Duration shortest = kIdleTurn;
+  for (const auto& [id, job] : jobs_) shortest = std::min(shortest, job->tick_interval());
+  return shortest;
+}
+
+void Control::receive(const std::string& from, std::span<const std::byte> bytes) {
+  const auto message = decode(bytes);
+  if (message.ok()) {
+    Job* job = find(message->job);
+    if (job == nullptr) {
+      // A follower that is early repeats itself; everything else is of a job that is gone.
+      if (message->type != MessageType::kJoin) ++counters_.dropped_stale;
+      return;
+    }
+    if (job->handle(from, *message, now_)) return;
+  }
+  ++counters_.dropped_malformed;
+  if (log_gate_.open(now_)) {
+    spdlog::warn("host {}: dropped a control message from host {}: {}", config_.host, from,
+                 message.ok() ? fmt::format("type {} makes no sense here", static_cast<int>(message->type))
+                              : message.status().to_string());
+  }
+}
+
+Job* Control::find(JobId job) {
+  const auto it = jobs_.find(job);
+  return it == jobs_.end() ? nullptr : it->second.get();
+}
+
+Epoch Control::next_epoch() {
+  last_epoch_ = Epoch(std::max(epoch_of_wall_clock(), last_epoch_.value + 1));
+  return last_epoch_;
+}
+
+void Control::forget_finished_jobs() {
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    if (it->second->state() != Job::State::kDone) {
+      ++it;
+      continue;
+    }
+    for (auto& [id, session] : sessions_) {
+      if (session.job == it->first && session.ended.ok()) session.ended = it->second->cause();
+    }
+    it = jobs_.erase(it);
+  }
+}
+
+void Control::retry_deferred_joins() {
+  for (std::size_t left = deferred_joins_.size(); left > 0; --left) {
+    DeferredJoin join = std::move(deferred_joins_.front());
+    deferred_joins_.pop_front();
+    do_join(std::move(join.request), join.deadline);
+  }
+}
+
+// ---- control's thread: requests ----
+
+void Control::do_join(ports::JoinRequest request, Time deadline) {
+  const auto refuse = [&](Status status) { session_events_->joined(request.session, std::move(status)); };
+  const std::string where = fmt::format("job '{}' on host {}", request.job, config_.host);
+  if (stopping_) return refuse(Status(Code::kUnavailable, "the daemon stops", where, "start it again"));
+  if (request.job.empty() || request.job.size() > protocol::kMaxName) {
+    return refuse(Status(Code::kInvalidArgument, fmt::format("the job's name has {} bytes", request.job.size()), where,
+                         fmt::format("set TENSORLANE_JOB to a name of 1 to {} bytes", protocol::kMaxName)));
+  }
+  const JobId id(fnv1a(request.job));
+  Job* job = find(id);
+  if (job != nullptr && job->name() != request.job) {
+    return refuse(Status(Code::kAlreadyExists, fmt::format("it has the same id as job '{}'", job->name()), where,
+                         "use another job name"));
+  }
+  if (job != nullptr && job->winding_down()) {
+    if (now_ < deadline) return deferred_joins_.push_back({std::move(request), deadline});
+    return refuse(Status(Code::kTimedOut, "the earlier job of this name has not ended on every host", where,
+                         "use another job name"));
+  }
+  const bool all_local = request.local_world_size == request.world_size;
+  const auto leader = find_leader(*config_.fabric, config_.host, request.job, request.leader, all_local);
+  if (!leader.ok()) return refuse(leader.status());
+  if (!all_local && request.secret.empty()) {
+    return refuse(Status(Code::kPermissionDenied, "a job that spans hosts needs a secret", where,
+                         "set TENSORLANE_JOB_SECRET to the same value on every rank"));
+  }
+  if (job == nullptr) {
+    auto made = std::make_unique<Job>(rules_, static_cast<JobEnvironment&>(*this), counters_, request, *leader,
+                                      next_epoch(), now_);
+    job = jobs_.emplace(id, std::move(made)).first->second.get();
+  } else if (job->leader() != *leader) {
+    return refuse(
+        Status(Code::kInvalidArgument,
+               fmt::format("rank {} names {} as the leader, an earlier rank {}", request.rank, *leader, job->leader()),
+               where, "give every rank the same MASTER_ADDR"));
+  }
+  sessions_[request.session] = {id, {}};
+  job->join(request, now_);
+}
+
+void Control::do_register(ports::SessionId session, std::uint32_t request, const std::string& group,
+                          std::vector<protocol::TensorBody> tensors) {
+  const auto it = sessions_.find(session);
+  Job* job = it == sessions_.end() ? nullptr : find(it->second.job);
+  if (job != nullptr && it->second.ended.ok())
+    return job->register_group(session, request, group, std::move(tensors), now_);
+  session_events_->registered(session, request,
+                              it != sessions_.end() && !it->second.ended.ok()
+                                  ? it->second.ended
+                                  : Status(Code::kInvalidArgument, "this client takes part in no job", config_.host,
+                                           "join before registering tensors"));
+}
+
+void Control::do_leave(ports::SessionId session, const Status& why) {
+  std::erase_if(deferred_joins_, [&](const DeferredJoin& join) { return join.request.session == session; });
+  const auto it = sessions_.find(session);
+  Job* job = it == sessions_.end() || !it->second.ended.ok() ? nullptr : find(it->second.job);
+  if (it != sessions_.end()) sessions_.erase(it);
+  if (job == nullptr || !job->leave(session, why, now_)) {
+    if (why.ok()) session_events_->left(session);
+  }
+}
+
+// ---- control's thread: what jobs ask for ----
+
+void Control::need(const std::string& host) {
+  wire_->need(host);
+}
+
+void Control::release(const std::string& host) {
+  wire_->release(host, now_);
+}
+
+bool Control::send(const std::string& host, const Message& message) {
+  return wire_->send(host, encode(message));
+}
+
+void Control::send_if_reachable(const std::string& host, const Message& message) {
+  wire_->send_if_reachable(host, encode(message));
+}
+
+bool Control::reachable(const std::string& host) {
+  return wire_->reachable(host);
+}
+
+void Control::lane(JobId job, std::function<Status(ports::LanePort&)> call) {
+  lane_calls_.push_back([this, job, call = std::move(call)] {
+    const Status status = call(*lane_port_);
+    if (status.code() == Code::kResourceExhausted) return false;
+    if (!status.ok()) {
+      if (Job* found = find(job)) found->fail(status, now_);
+    }
+    return true;
+  });
+}
+
+void Control::tell(std::function<void(ports::SessionEvents&)> call) {
+  lane_calls_.push_back([this, call = std::move(call)] {
+    call(*session_events_);
+    return true;
+  });
+}
+
+void Control::flush_lane() {
+  while (!lane_calls_.empty()) {
+    const auto call = std::move(lane_calls_.front());
+    lane_calls_.pop_front();
+    if (call()) continue;
+    lane_calls_.push_front(call);
+    return;
+  }
+}
+
+std::function<void()> Control::when_plan_in_force(JobId job, Epoch epoch, std::uint32_t version) {
+  return [this, job, epoch, version] {
+    inbox_.event([this, job, epoch, version] {
+      Job* found = find(job);
+      if (found != nullptr && found->epoch() == epoch) found->plan_in_force(version, now_);
+    });
+  };
+}
+
+}  // namespace tensorlane::control

@@ -1,0 +1,134 @@
+// The control plane of one daemon: who takes part in a job, what they register, who is alive, and how a job ends (laws
+// 1, 10, 14).
+//
+// One thread runs everything; calls from other threads are queued. The rules are in classes without sockets:
+// rendezvous.h (who), registration.h and registrar.h (what), liveness.h (alive), job.h (one job from first rank to
+// last). wire.h carries messages between daemons.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "common/fabric/fabric.h"
+#include "daemon/control/counters.h"
+#include "daemon/control/inbox.h"
+#include "daemon/control/job.h"
+#include "daemon/control/wire.h"
+#include "daemon/ports/job.h"
+#include "daemon/ports/session.h"
+
+namespace tensorlane::control {
+
+struct ControlConfig {
+  const fabric::Fabric* fabric = nullptr;  // outlives Control
+  std::string host;                        // this one, as the fabric file names it
+  std::string secret_key;                  // CURVE, Z85; not needed in a fabric of one host
+  Duration detection = seconds(10);        // of the jobs that this host leads; every host of a job uses its leader's
+  Duration join_timeout = seconds(60);     // from a job's first rank to its last, and from there to all flows
+  Duration stall_warning = seconds(10);    // a rank that others wait for is reported
+  Duration stall_error = seconds(300);     // and then fails the job
+  // Decides pattern, class, urgency, slice_elements and wide_contributions of one tensor; control fills in the rest.
+  // Runs on the leader's control thread only.
+  std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
+  // What the status is to say beside control's own, merged into its top level. Control's thread. May be empty.
+  std::function<nlohmann::json()> more_status;
+};
+
+class Control final : public ports::JobControl, public ports::LaneListener, private JobEnvironment {
+ public:
+  explicit Control(ControlConfig config);
+  // Without stop() everything is dropped at once, as if the daemon had crashed.
+  ~Control() override;
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  // Binds the control port and starts the thread. `lane` and `sessions` outlive Control. Errors: those of Wire::open,
+  // and kInvalidArgument for a host that the fabric file does not name.
+  Status start(ports::LanePort& lane, ports::SessionEvents& sessions);
+  // Aborts every job, tells the peers, waits (at most a second) until the lane has closed them, and ends the thread.
+  // Calls after it do nothing.
+  void stop();
+
+  ControlCounts counts() const { return counters_.snapshot(); }
+
+  // ports::JobControl. Any thread.
+  void join(ports::JoinRequest request) override;
+  void register_group(ports::SessionId session, std::uint32_t request, std::string group,
+                      std::vector<protocol::TensorBody> tensors) override;
+  void leave(ports::SessionId session, Status why) override;
+  void status(ports::SessionId session, std::uint32_t request) override;
+
+  // ports::LaneListener. The lane's thread.
+  void on_job_connected(JobId job) override;
+  void on_job_failed(JobId job, const Status& cause) override;
+  void on_late(JobId job, Rank rank, TensorId tensor, Duration waited) override;
+  void on_job_closed(JobId job) override;
+
+ private:
+  struct Session {
+    JobId job;
+    Status ended;  // why its job is no more; ok while it is
+  };
+  struct DeferredJoin {
+    ports::JoinRequest request;
+    Time deadline;
+  };
+
+  // JobEnvironment. Control's thread.
+  void need(const std::string& host) override;
+  void release(const std::string& host) override;
+  bool send(const std::string& host, const Message& message) override;
+  void send_if_reachable(const std::string& host, const Message& message) override;
+  bool reachable(const std::string& host) override;
+  void lane(JobId job, std::function<Status(ports::LanePort&)> call) override;
+  void tell(std::function<void(ports::SessionEvents&)> call) override;
+  std::function<void()> when_plan_in_force(JobId job, Epoch epoch, std::uint32_t version) override;
+
+  void run();
+  void turn();
+  Duration time_to_wait() const;
+  void receive(const std::string& from, std::span<const std::byte> bytes);
+  void do_join(ports::JoinRequest request, Time deadline);
+  void do_register(ports::SessionId session, std::uint32_t request, const std::string& group,
+                   std::vector<protocol::TensorBody> tensors);
+  void do_leave(ports::SessionId session, const Status& why);
+  void do_stop();
+  void retry_deferred_joins();
+  void forget_finished_jobs();
+  void flush_lane();
+  Job* find(JobId job);
+  Epoch next_epoch();
+  nlohmann::json describe() const;
+
+  const ControlConfig config_;
+  ControlCounters counters_;
+  Inbox inbox_;
+  JobRules rules_;
+  ports::LanePort* lane_port_ = nullptr;
+  ports::SessionEvents* session_events_ = nullptr;
+  std::unique_ptr<Wire> wire_;
+  std::thread thread_;
+  std::atomic<bool> quit_{false};
+
+  // Control's thread only.
+  Time now_, started_, stop_by_;
+  bool stopping_ = false;
+  Epoch last_epoch_;
+  std::map<JobId, std::unique_ptr<Job>> jobs_;
+  std::map<ports::SessionId, Session> sessions_;
+  std::deque<DeferredJoin>
+      deferred_joins_;  // for a job of that name that is still being closed; bounded by the inbox and the sessions
+  std::deque<std::function<bool()>> lane_calls_;  // in order; false: the lane's queue is full, come again
+  LogGate log_gate_;
+};
+
+}  // namespace tensorlane::control

@@ -1,0 +1,39 @@
+// What other threads ask of control's thread, in the order they ask.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+namespace tensorlane::control {
+
+class Inbox {
+ public:
+  // Requests of clients wait up to this many; then they are refused. Events (a client has gone, a flow broke) are
+  // always taken: there are few per session and job, and losing one would leave somebody waiting.
+  static constexpr std::size_t kMaxRequests = 4096;
+
+  Inbox();
+  ~Inbox();
+  Inbox(const Inbox&) = delete;
+  Inbox& operator=(const Inbox&) = delete;
+
+  // Any thread. False: refused, nothing happens.
+  [[nodiscard]] bool request(std::function<void()> what);
+  void event(std::function<void()> what);
+
+  // Readable while something waits.
+  int wake_fd() const { return wake_fd_; }
+  // Control's thread: runs everything that waited when it was called, outside of the lock.
+  void run_all();
+
+ private:
+  void wake();
+
+  std::mutex mutex_;
+  std::deque<std::function<void()>> items_;  // guarded by mutex_
+  int wake_fd_;
+};
+
+}  // namespace tensorlane::control

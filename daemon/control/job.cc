@@ -1,0 +1,382 @@
+// One job: the sessions of this host, the lane, and how it ends.
+#include "daemon/control/job.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "common/base/hash.h"
+#include "daemon/control/proof.h"
+
+namespace tensorlane::control {
+namespace {
+
+constexpr std::size_t kMaxLateReports = 64;
+constexpr Duration kGatheringTick = milliseconds(50);
+
+}  // namespace
+
+const char* state_name(Job::State state) {
+  switch (state) {
+    case Job::State::kGathering:
+      return "gathering";
+    case Job::State::kConnecting:
+      return "connecting";
+    case Job::State::kRunning:
+      return "running";
+    case Job::State::kClosing:
+      return "closing";
+    case Job::State::kDone:
+      return "done";
+  }
+  return "unknown";
+}
+
+Job::Job(const JobRules& rules, JobEnvironment& environment, ControlCounters& counters, const ports::JoinRequest& first,
+         std::string leader, Epoch epoch, Time now)
+    : rules_(rules),
+      environment_(environment),
+      counters_(counters),
+      name_(first.job),
+      leader_(std::move(leader)),
+      id_(fnv1a(first.job)),
+      uid_(first.uid),
+      secret_(first.secret),
+      now_(now),
+      epoch_(leader_ == rules.host ? epoch : Epoch(0)),
+      gathering_(first.job),
+      deadline_(now + rules.join_timeout),
+      next_join_(now),
+      nonce_(random_nonce()) {}
+
+Job::~Job() {
+  if (!secret_.empty()) sodium_memzero(secret_.data(), secret_.size());
+  for (const std::string& host : needed_) environment_.release(host);
+}
+
+std::string Job::where() const {
+  return fmt::format("job '{}' on host {}", name_, rules_.host);
+}
+
+Duration Job::tick_interval() const {
+  return liveness_ ? Duration(liveness_->interval().value / 4) : kGatheringTick;
+}
+
+std::vector<Claim> Job::local_claims() const {
+  std::vector<Claim> claims;
+  for (const LocalRank& local : locals_) claims.push_back(local.claim);
+  return claims;
+}
+
+Job::LocalRank* Job::find_rank(std::uint32_t rank) {
+  const auto it =
+      std::find_if(locals_.begin(), locals_.end(), [&](const LocalRank& local) { return local.claim.rank == rank; });
+  return it == locals_.end() ? nullptr : &*it;
+}
+
+bool Job::locals_gone() const {
+  return std::all_of(locals_.begin(), locals_.end(), [](const LocalRank& local) { return local.gone; });
+}
+
+Status Job::check_secret(const ports::JoinRequest& request) const {
+  if (request.uid != uid_) {
+    return Status(
+        Code::kPermissionDenied,
+        fmt::format("rank {} comes from user {}, the job belongs to user {}", request.rank, request.uid, uid_), where(),
+        "start every rank of a job as the same user");
+  }
+  if (!equal_in_constant_time(request.secret, secret_)) {
+    return Status(Code::kPermissionDenied,
+                  fmt::format("rank {} brings another secret than the job's first rank", request.rank), where(),
+                  "set the same TENSORLANE_JOB_SECRET on every rank");
+  }
+  return {};
+}
+
+void Job::join(const ports::JoinRequest& request, Time now) {
+  now_ = now;
+  const auto refuse_rank = [&](Status status) {
+    environment_.tell(
+        [session = request.session, status](ports::SessionEvents& events) { events.joined(session, status); });
+  };
+  if (const Status status = check_secret(request); !status.ok()) return refuse_rank(status);
+  if (state_ != State::kGathering) {
+    return refuse_rank(Status(Code::kAlreadyExists, "a job of this name is running", where(),
+                              "wait until it ends, or set another TENSORLANE_JOB"));
+  }
+  const Claim claim{request.rank, request.world_size, request.local_rank, request.local_world_size, request.pid};
+  locals_.push_back({request.session, request.client, claim});
+  if (const Status status = gathering_.arrive(rules_.host, local_claims()); !status.ok()) return fail(status, now);
+  if (!i_lead()) return send_join();
+  if (gathering_.complete()) begin(gathering_.roster(), rules_.detection);
+  settle();
+}
+
+void Job::register_group(ports::SessionId session, std::uint32_t request, const std::string& group,
+                         std::vector<protocol::TensorBody> tensors, Time now) {
+  now_ = now;
+  const auto it =
+      std::find_if(locals_.begin(), locals_.end(), [&](const LocalRank& local) { return local.session == session; });
+  if (it == locals_.end() || it->gone || state_ == State::kGathering || state_ == State::kConnecting) {
+    return answer(session, request,
+                  Status(Code::kInvalidArgument, "this client does not take part in the job (yet)", where(),
+                         "join before registering tensors"));
+  }
+  if (state_ != State::kRunning || !registrar_) return answer(session, request, cause_);
+  registrar_->register_group(it->claim.rank, session, request, group, std::move(tensors));
+  settle();
+}
+
+bool Job::leave(ports::SessionId session, const Status& why, Time now) {
+  now_ = now;
+  const auto it =
+      std::find_if(locals_.begin(), locals_.end(), [&](const LocalRank& local) { return local.session == session; });
+  if (it == locals_.end() || it->gone) return false;
+  it->gone = true;
+  const std::uint32_t rank = it->claim.rank;
+  if (why.ok()) environment_.tell([session](ports::SessionEvents& events) { events.left(session); });
+  const std::string place = fmt::format("rank {} on host {}, job '{}'", rank, rules_.host, name_);
+  if (!why.ok()) {
+    fail(Status(why.code(), why.what(), why.where().empty() ? place : why.where(), why.fix()), now);
+  } else if (state_ == State::kGathering || state_ == State::kConnecting) {
+    fail(Status(Code::kAborted,
+                fmt::format("rank {} on host {} has left before the job was complete", rank, rules_.host), where(),
+                "start the job again"),
+         now);
+  } else if (state_ == State::kRunning) {
+    send_others(MessageType::kLeft, nlohmann::json::array({rank}));
+    rank_left(rank);
+    settle();
+  }
+  return true;
+}
+
+// A departed rank stays attached to the lane until all ranks of all hosts have left: the flows must not close under
+// those who still work, and the lane goes on reporting who waits for whom. Its memory belongs to the daemon's own
+// mapping, which lives as long.
+void Job::rank_left(std::uint32_t rank) {
+  left_.insert(rank);
+  if (registrar_) registrar_->rank_left(rank);
+  if (left_.size() == roster_.world_size && state_ == State::kRunning) end_in_peace();
+}
+
+void Job::end_in_peace() {
+  state_ = State::kClosing;
+  cause_ = Status(Code::kAborted, "the job has ended", where());
+  for (const LocalRank& local : locals_) {
+    environment_.lane(
+        id_, [id = id_, rank = Rank(local.claim.rank)](ports::LanePort& lane) { return lane.detach(id, rank); });
+  }
+  spdlog::info("job '{}': every rank has left", name_);
+}
+
+ports::JobSpec Job::make_spec() const {
+  ports::JobSpec spec;
+  spec.name = name_;
+  spec.credentials = {id_, epoch_, HostIndex(static_cast<std::uint16_t>(*roster_.index_of(rules_.host))), secret_};
+  spec.world_size = roster_.world_size;
+  spec.detection = liveness_->detection();
+  for (const RosterHost& member : roster_.hosts) {
+    const fabric::Host* host = rules_.fabric->find_host(member.name);
+    TL_ASSERT(host != nullptr);
+    const auto address = host->addresses.find("tcp");
+    ports::JobHost job_host{
+        member.name, address == host->addresses.end() ? std::string() : address->second, host->data_port, {}};
+    for (const std::uint32_t rank : member.ranks) job_host.ranks.push_back(Rank(rank));
+    spec.hosts.push_back(std::move(job_host));
+  }
+  return spec;
+}
+
+// The roster is known: bring the lane up and expect heartbeats.
+void Job::begin(Roster roster, Duration detection) {
+  state_ = State::kConnecting;
+  roster_ = std::move(roster);
+  deadline_ = now_ + rules_.join_timeout;
+  liveness_.emplace(detection);
+  if (i_lead()) {
+    for (const auto& [host, follower] : followers_) {
+      if (is_member(host)) send_roster(host);
+    }
+  }
+  for (const RosterHost& member : roster_.hosts) {
+    if (member.name == rules_.host) continue;
+    need(member.name);
+    liveness_->add(member.name, now_);
+  }
+  spec_ = make_spec();
+  RegistrarConfig config{name_, rules_.host, leader_, roster_, {}, rules_.stall_warning, rules_.stall_error};
+  config.planner = [this](const protocol::TensorBody& tensor) { return rules_.planner(tensor, spec_); };
+  registrar_.emplace(std::move(config), static_cast<RegistrarOutput&>(*this));
+  ++counters_.jobs_started;
+  spdlog::info("job '{}': epoch {}, {} ranks on {} hosts, led by {}", name_, epoch_.value, roster_.world_size,
+               roster_.hosts.size(), leader_);
+  environment_.lane(id_, [spec = spec_](ports::LanePort& lane) { return lane.start_job(spec); });
+}
+
+// Every host is connected: the ranks may come in.
+void Job::go() {
+  state_ = State::kRunning;
+  const ports::JoinInfo info{epoch_, static_cast<std::uint32_t>(roster_.hosts.size()), spec_.credentials.self,
+                             liveness_->detection()};
+  for (LocalRank& local : locals_) {
+    environment_.lane(id_, [id = id_, rank = Rank(local.claim.rank), client = local.client](ports::LanePort& lane) {
+      return lane.attach(id, rank, client);
+    });
+    local.joined = true;
+    local.client.reset();  // the lane's from here on
+    environment_.tell([session = local.session, info](ports::SessionEvents& events) { events.joined(session, info); });
+  }
+}
+
+void Job::lane_connected(Time now) {
+  now_ = now;
+  if (state_ != State::kConnecting) return;
+  to_leader(MessageType::kConnected, nlohmann::json::array());
+  settle();
+}
+
+void Job::lane_failed(const Status& cause, Time now) {
+  now_ = now;
+  if (locals_gone()) {  // nobody here needs the flows any more; who still does notices on its own
+    spdlog::info("job '{}': after the last rank of host {} had left: {}", name_, rules_.host, cause.to_string());
+    return;
+  }
+  fail(cause, now);
+}
+
+void Job::lane_late(Rank rank, TensorId tensor, Duration waited, Time now) {
+  now_ = now;
+  if (state_ != State::kRunning || tensor.value >= registrar_->plan().tensors.size() ||
+      rank.value >= roster_.world_size)
+    return;
+  const std::string what = fmt::format("tensor '{}'", registrar_->plan().tensors[tensor.value].name);
+  const std::string place = fmt::format("{} of job '{}'", what, name_);
+  if (left_.contains(rank.value)) {
+    fail(Status(Code::kAborted,
+                fmt::format("rank {} on host {} has left the job", rank.value, roster_.host_of(rank.value)), place,
+                "let every rank finish its operations before any leaves"),
+         now);
+  } else if (waited >= rules_.stall_error) {
+    fail(Status(Code::kTimedOut,
+                fmt::format("rank {} on host {} has not submitted for {:.1f} s", rank.value,
+                            roster_.host_of(rank.value), to_seconds(waited)),
+                place, "find out what the rank does instead, or raise the stall time"),
+         now);
+  } else if (waited >= rules_.stall_warning) {
+    report_late(rank.value, what, waited);
+  }
+}
+
+void Job::lane_closed(Time now) {
+  now_ = now;
+  if (state_ == State::kClosing) return finish();
+  fail(Status(Code::kInternal, "the lane has closed the job on its own", where(), "report this"), now);
+  finish();
+}
+
+void Job::finish() {
+  state_ = State::kDone;
+  locals_.clear();
+}
+
+void Job::plan_in_force(std::uint32_t version, Time now) {
+  now_ = now;
+  if (state_ == State::kRunning) registrar_->plan_in_force(version);
+  settle();
+}
+
+void Job::fail(Status cause, Time now) {
+  now_ = now;
+  failures_.push_back(std::move(cause));
+  settle();
+}
+
+void Job::do_fail(const Status& cause) {
+  if (state_ == State::kClosing || state_ == State::kDone) return;
+  const bool lane_knows = state_ != State::kGathering;
+  cause_ = cause;
+  ++counters_.jobs_failed;
+  spdlog::error("job '{}' has failed on host {}: {}", name_, rules_.host, cause.to_string());
+  flood_abort();
+  state_ = State::kClosing;
+  if (lane_knows)
+    environment_.lane(id_, [id = id_, cause](ports::LanePort& lane) { return lane.abort_job(id, cause); });
+  if (registrar_) registrar_->fail(cause);
+  for (LocalRank& local : locals_) {
+    local.client.reset();
+    if (local.gone) continue;
+    environment_.tell([session = local.session, joined = local.joined, cause](ports::SessionEvents& events) {
+      joined ? events.job_failed(session, cause) : events.joined(session, cause);
+    });
+  }
+  to_self_.clear();
+  if (!lane_knows) finish();
+}
+
+void Job::tick(Time now) {
+  now_ = now;
+  if (state_ == State::kGathering) tick_gathering();
+  if (state_ == State::kConnecting || state_ == State::kRunning) tick_running();
+  settle();
+}
+
+void Job::note_late(std::uint32_t rank, const std::string& what, Duration waited) {
+  ++counters_.late_reports;
+  late_[{rank, what}] = {waited, now_};
+  if (late_.size() > kMaxLateReports) {
+    late_.erase(std::min_element(late_.begin(), late_.end(),
+                                 [](const auto& a, const auto& b) { return a.second.at < b.second.at; }));
+  }
+  const auto logged = late_logged_.find(rank);
+  if (logged != late_logged_.end() && now_ - logged->second < seconds(1))
+    return;  // a late rank is late with every tensor
+  late_logged_[rank] = now_;
+  spdlog::warn("job '{}': rank {} on host {} is late with {}: {:.1f} s", name_, rank, roster_.host_of(rank), what,
+               to_seconds(waited));
+}
+
+// ---- what the registrar asks for ----
+
+void Job::to_leader(MessageType type, nlohmann::json body) {
+  if (i_lead()) {
+    to_self_.emplace_back(type, std::move(body));
+  } else {
+    send_member(leader_, type, std::move(body));
+  }
+}
+
+void Job::to_all_hosts(MessageType type, nlohmann::json body) {
+  send_others(type, body);
+  to_self_.emplace_back(type, std::move(body));
+}
+
+void Job::apply_plan(const protocol::Plan& plan) {
+  environment_.lane(id_, [id = id_, plan, then = environment_.when_plan_in_force(id_, epoch_, plan.version)](
+                             ports::LanePort& lane) { return lane.apply_plan(id, plan, then); });
+}
+
+void Job::bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) {
+  environment_.lane(id_, [id = id_, rank = Rank(rank), tensor, place](ports::LanePort& lane) {
+    return lane.bind(id, rank, tensor, place);
+  });
+}
+
+void Job::answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) {
+  environment_.tell([session, request, ids = std::move(ids)](ports::SessionEvents& events) {
+    events.registered(session, request, ids);
+  });
+}
+
+void Job::report_late(std::uint32_t rank, const std::string& what, Duration waited) {
+  send_others(MessageType::kLate, nlohmann::json::array({rank, what, static_cast<std::uint64_t>(waited.value)}));
+  note_late(rank, what, waited);
+}
+
+void Job::fail_job(Status cause) {
+  failures_.push_back(std::move(cause));
+}
+
+}  // namespace tensorlane::control

@@ -1,0 +1,213 @@
+// One job on one host, from its first rank to its last: gathering -> connecting -> running -> closing -> done. No
+// sockets and no threads: messages, calls and time come in, and go out through JobEnvironment. The host that
+// MASTER_ADDR names leads: it knows the roster and the plan.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "common/fabric/fabric.h"
+#include "daemon/control/counters.h"
+#include "daemon/control/liveness.h"
+#include "daemon/control/message.h"
+#include "daemon/control/registrar.h"
+#include "daemon/control/rendezvous.h"
+#include "daemon/ports/job.h"
+#include "daemon/ports/session.h"
+
+namespace tensorlane::control {
+
+// What a job asks of the daemon around it.
+class JobEnvironment {
+ public:
+  virtual ~JobEnvironment() = default;
+  // A connection to the host is wanted from now on, until release().
+  virtual void need(const std::string& host) = 0;
+  virtual void release(const std::string& host) = 0;
+  // In order per host. False when the host takes nothing and its queue is full.
+  virtual bool send(const std::string& host, const Message& message) = 0;
+  // Dropped unless the host takes it now.
+  virtual void send_if_reachable(const std::string& host, const Message& message) = 0;
+  virtual bool reachable(const std::string& host) = 0;
+  // Calls to lane and sessions are carried out in the order of these two together. An error comes back as Job::fail().
+  virtual void lane(JobId job, std::function<Status(ports::LanePort&)> call) = 0;
+  virtual void tell(std::function<void(ports::SessionEvents&)> call) = 0;
+  // A function for the lane's thread that ends in Job::plan_in_force().
+  virtual std::function<void()> when_plan_in_force(JobId job, Epoch epoch, std::uint32_t version) = 0;
+};
+
+// The same for every job of a daemon.
+struct JobRules {
+  const fabric::Fabric* fabric = nullptr;
+  std::string host;
+  Duration detection, join_timeout, stall_warning, stall_error;
+  std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
+};
+
+class Job final : private RegistrarOutput {
+ public:
+  enum class State { kGathering, kConnecting, kRunning, kClosing, kDone };
+
+  // `first` is the rank that brings the job up; it still has to join(). `epoch` counts only where this host leads.
+  Job(const JobRules& rules, JobEnvironment& environment, ControlCounters& counters, const ports::JoinRequest& first,
+      std::string leader, Epoch epoch, Time now);
+  ~Job() override;
+
+  JobId id() const { return id_; }
+  const std::string& name() const { return name_; }
+  const std::string& leader() const { return leader_; }
+  Epoch epoch() const { return epoch_; }
+  State state() const { return state_; }
+  const Status& cause() const { return cause_; }
+  // No rank of this host takes part any more; another job of the name can begin once this one is done.
+  bool winding_down() const {
+    return state_ == State::kClosing || state_ == State::kDone || (state_ == State::kRunning && locals_gone());
+  }
+  Duration tick_interval() const;
+  nlohmann::json describe(Time now) const;
+
+  // ---- sessions of this host ----
+  void join(const ports::JoinRequest& request, Time now);
+  void register_group(ports::SessionId session, std::uint32_t request, const std::string& group,
+                      std::vector<protocol::TensorBody> tensors, Time now);
+  // False when the session has no part in the job (any more).
+  bool leave(ports::SessionId session, const Status& why, Time now);
+
+  // ---- the lane ----
+  void lane_connected(Time now);
+  void lane_failed(const Status& cause, Time now);
+  void lane_late(Rank rank, TensorId tensor, Duration waited, Time now);
+  void lane_closed(Time now);
+  void plan_in_force(std::uint32_t version, Time now);
+
+  // ---- peers ----
+  // False when the message is malformed or not this host's to send: the caller drops and counts it. What is of another
+  // epoch is counted here.
+  bool handle(const std::string& from, const Message& message, Time now);
+
+  void tick(Time now);
+  // Ends the job on every host with `cause`, unless it is ending already: the first cause wins.
+  void fail(Status cause, Time now);
+
+ private:
+  struct LocalRank {
+    ports::SessionId session;
+    std::shared_ptr<ports::ClientSession> client;
+    Claim claim;
+    bool joined = false;  // it was told that it takes part
+    bool gone = false;    // in peace or not: it is told nothing any more
+  };
+  // A follower as its leader sees it.
+  struct Follower {
+    std::string nonce, leader_nonce;
+    bool proven = false;
+  };
+  struct LateReport {
+    Duration waited;
+    Time at;
+  };
+
+  bool i_lead() const { return rules_.host == leader_; }
+  std::string where() const;
+  std::vector<Claim> local_claims() const;
+  LocalRank* find_rank(std::uint32_t rank);
+  bool is_member(const std::string& host) const { return roster_.index_of(host).has_value(); }
+  bool locals_gone() const;
+  Status check_secret(const ports::JoinRequest& request) const;
+
+  // gathering
+  void tick_gathering();
+  Status gathering_timed_out() const;
+  void send_join();
+  bool handle_join(const std::string& from, const Message& message);
+  bool handle_challenge(const Message& message);
+  bool handle_proof(const std::string& from, const Message& message);
+  bool handle_refuse(const Message& message);
+  bool handle_roster(const Message& message);
+  bool check_roster(const Roster& roster) const;
+  void refuse(const std::string& host, const std::string& nonce, const Status& status);
+  void send_roster(const std::string& host);
+  void begin(Roster roster, Duration detection);
+  ports::JobSpec make_spec() const;
+
+  // connecting, running
+  void tick_running();
+  Status connecting_timed_out() const;
+  bool handle_member(const std::string& from, const Message& message);
+  bool handle_abort(const std::string& from, const Message& message);
+  bool dispatch(const std::string& from, MessageType type, const nlohmann::json& body);
+  bool handle_connected(const std::string& from);
+  bool handle_late(const nlohmann::json& body);
+  bool handle_left(const std::string& from, const nlohmann::json& body);
+  void go();
+  void note_late(std::uint32_t rank, const std::string& what, Duration waited);
+  void rank_left(std::uint32_t rank);
+  void end_in_peace();
+  void finish();
+
+  // sending
+  void need(const std::string& host);
+  Message message(MessageType type, nlohmann::json body) const;
+  void send_member(const std::string& host, MessageType type, nlohmann::json body);
+  void send_others(MessageType type, const nlohmann::json& body);
+  void settle();
+  void do_fail(const Status& cause);
+  void flood_abort();
+
+  // RegistrarOutput
+  void to_leader(MessageType type, nlohmann::json body) override;
+  void to_all_hosts(MessageType type, nlohmann::json body) override;
+  void apply_plan(const protocol::Plan& plan) override;
+  void bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) override;
+  void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override;
+  void report_late(std::uint32_t rank, const std::string& what, Duration waited) override;
+  void fail_job(Status cause) override;
+
+  const JobRules& rules_;
+  JobEnvironment& environment_;
+  ControlCounters& counters_;
+  const std::string name_, leader_;
+  const JobId id_;
+  const std::uint32_t uid_;
+  std::vector<std::byte> secret_;
+  Time now_;  // of the call that is being carried out
+  State state_ = State::kGathering;
+  Epoch epoch_;
+  Status cause_;
+  std::vector<LocalRank> locals_;
+  std::set<std::string> needed_;  // hosts that a connection is held to
+
+  Gathering gathering_;
+  Time deadline_, next_join_;
+  std::string nonce_, leader_nonce_;            // follower: its own; the leader's, once challenged
+  std::map<std::string, Follower> followers_;   // leader
+  std::map<std::string, std::string> refused_;  // leader: host -> why, for the error when ranks do not come
+
+  Roster roster_;
+  ports::JobSpec spec_;
+  std::optional<Liveness> liveness_;
+  std::optional<Registrar> registrar_;
+  std::set<std::string> connected_;                       // leader: hosts whose flows are up
+  std::set<std::uint32_t> left_;                          // ranks of all hosts that have left in peace
+  std::map<std::string, std::uint64_t> sent_, received_;  // sequenced messages per member
+  std::deque<std::pair<MessageType, nlohmann::json>> to_self_;
+  std::deque<Status> failures_;  // asked for from inside other calls; settle() carries them out
+  bool settling_ = false;
+  std::map<std::pair<std::uint32_t, std::string>, LateReport> late_;
+  std::map<std::uint32_t, Time> late_logged_;
+};
+
+const char* state_name(Job::State state);
+
+}  // namespace tensorlane::control

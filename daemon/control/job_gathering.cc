@@ -1,0 +1,209 @@
+// One job before its roster is known: followers prove themselves to the leader and bring their ranks.
+//
+//   follower                                leader
+//     kJoin(nonce a)              ->
+//                                 <-          kChallenge(nonce b), with the epoch
+//     kProof(HMAC, claims)        ->          ... until the world is complete
+//                                 <-          kRoster(HMAC, hosts)
+// The follower repeats the exchange until the roster comes, so a message that is lost, or a leader that starts later,
+// costs only time.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "daemon/control/job.h"
+#include "daemon/control/proof.h"
+
+namespace tensorlane::control {
+namespace {
+
+using nlohmann::json;
+
+constexpr Duration kJoinEvery = milliseconds(200);
+constexpr std::size_t kMaxNameBytes = protocol::kMaxName;
+constexpr std::uint64_t kMaxDetection = 3'600'000'000'000;  // an hour, in nanoseconds
+
+}  // namespace
+
+void Job::tick_gathering() {
+  if (!i_lead() && now_ >= next_join_) send_join();
+  // A leader that has answered knows more than we do; it gets a moment to say so.
+  const Duration grace = leader_nonce_.empty() ? Duration(0) : Duration(rules_.join_timeout.value / 10) + seconds(1);
+  if (now_ >= deadline_ + grace) fail(gathering_timed_out(), now_);
+}
+
+Status Job::gathering_timed_out() const {
+  const double waited = to_seconds(rules_.join_timeout);
+  if (i_lead()) {
+    std::string refused;
+    for (const auto& [host, why] : refused_) refused += fmt::format("; host {} was refused: {}", host, why);
+    const auto missing = gathering_.missing();
+    return Status(
+        Code::kTimedOut,
+        fmt::format("{} of {} {} not come within {:.1f} s", ranks_text(missing), gathering_.world_size(),
+                    missing.size() == 1 ? "has" : "have", waited),
+        fmt::format("job '{}' led by host {}; here: {}{}", name_, leader_, gathering_.arrived_text(), refused),
+        "start the missing ranks with the same job name and MASTER_ADDR");
+  }
+  const std::string place = fmt::format("job '{}' led by host {}; here: {}", name_, leader_, gathering_.arrived_text());
+  if (!environment_.reachable(leader_)) {
+    const fabric::Host* host = rules_.fabric->find_host(leader_);
+    return Status(
+        Code::kUnavailable,
+        fmt::format("the daemon of the leader {} at {}:{} cannot be reached within {:.1f} s", leader_,
+                    host->addresses.at("tcp"), host->control_port, waited),
+        place,
+        "start tensorlaned there, and check that address and public_key in the fabric files of both hosts agree");
+  }
+  if (leader_nonce_.empty()) {
+    return Status(Code::kTimedOut,
+                  fmt::format("no rank of the job has come on the leader {} within {:.1f} s", leader_, waited), place,
+                  "start rank 0 there with the same job name");
+  }
+  return Status(Code::kTimedOut,
+                fmt::format("the leader {} has not completed the job within {:.1f} s", leader_, waited), place,
+                "start the missing ranks with the same job name and MASTER_ADDR");
+}
+
+void Job::send_join() {
+  need(leader_);
+  next_join_ = now_ + kJoinEvery;
+  environment_.send_if_reachable(leader_, Message{MessageType::kJoin, id_, Epoch(0), 0, json::array({name_, nonce_})});
+}
+
+void Job::refuse(const std::string& host, const std::string& nonce, const Status& status) {
+  environment_.send_if_reachable(host, message(MessageType::kRefuse, json::array({nonce, status_to_json(status)})));
+}
+
+bool Job::handle_join(const std::string& from, const Message& m) {
+  ItemReader in(m.body);
+  const std::string name = in.text(kMaxNameBytes), nonce = in.text(kNonceText);
+  if (!in.done() || nonce.size() != kNonceText || !i_lead() || from == rules_.host) return false;
+  need(from);
+  if (name != name_) {
+    refuse(from, nonce,
+           Status(Code::kAlreadyExists, fmt::format("jobs '{}' and '{}' have the same id", name, name_), where(),
+                  "use another job name"));
+  } else if (state_ == State::kGathering) {
+    Follower& follower = followers_[from];
+    if (follower.nonce != nonce) follower = {nonce, random_nonce(), false};
+    environment_.send_if_reachable(from, message(MessageType::kChallenge, json::array({nonce, follower.leader_nonce})));
+  } else if (state_ == State::kConnecting || state_ == State::kRunning) {
+    // A member that asks again has not got the roster. One that asks anew has lost the job: its silence will end it
+    // here, then it may join.
+    if (!is_member(from)) {
+      refuse(from, nonce,
+             Status(Code::kAlreadyExists, "a job of this name is running", where(),
+                    "wait until it ends, or set another TENSORLANE_JOB"));
+    } else if (followers_[from].nonce == nonce) {
+      send_roster(from);
+    }
+  }
+  return true;
+}
+
+bool Job::handle_challenge(const Message& m) {
+  ItemReader in(m.body);
+  const std::string nonce = in.text(kNonceText), leader_nonce = in.text(kNonceText);
+  if (!in.done() || leader_nonce.size() != kNonceText || m.epoch.value == 0) return false;
+  if (nonce != nonce_ || state_ != State::kGathering) return true;  // of an earlier exchange
+  epoch_ = m.epoch;
+  leader_nonce_ = leader_nonce;
+  const std::string proof = prove(secret_, Role::kFollower, nonce_, leader_nonce_, name_, epoch_, rules_.host);
+  environment_.send_if_reachable(
+      leader_, message(MessageType::kProof, json::array({nonce_, proof, claims_to_json(local_claims())})));
+  return true;
+}
+
+bool Job::handle_proof(const std::string& from, const Message& m) {
+  ItemReader in(m.body);
+  const std::string nonce = in.text(kNonceText), proof = in.text(kNonceText);
+  const auto claims = claims_from_json(in.array());
+  if (!in.done() || !claims || !i_lead()) return false;
+  const auto it = followers_.find(from);
+  if (it == followers_.end() || it->second.nonce != nonce || state_ != State::kGathering)
+    return true;  // of an earlier exchange
+  Follower& follower = it->second;
+  if (secret_.empty() || !equal_in_constant_time(proof, prove(secret_, Role::kFollower, nonce, follower.leader_nonce,
+                                                              name_, epoch_, from))) {
+    refused_[from] = "its secret is not the job's";
+    spdlog::warn("job '{}': host {} was refused: {}", name_, from, refused_[from]);
+    refuse(from, nonce,
+           Status(Code::kPermissionDenied,
+                  fmt::format("the secret of the ranks on host {} is not that of the leader {}", from, leader_),
+                  fmt::format("job '{}'", name_), "set the same TENSORLANE_JOB_SECRET on every rank"));
+    return true;
+  }
+  follower.proven = true;
+  refused_.erase(from);
+  if (const Status status = gathering_.arrive(from, *claims); !status.ok()) {
+    fail(status, now_);
+  } else if (gathering_.complete()) {
+    begin(gathering_.roster(), rules_.detection);
+  }
+  return true;
+}
+
+bool Job::handle_refuse(const Message& m) {
+  ItemReader in(m.body);
+  const std::string nonce = in.text(kNonceText);
+  const Status status = status_from_json(in.array());
+  if (!in.done() || status.ok()) return false;
+  if (nonce == nonce_ && state_ == State::kGathering) {
+    leader_nonce_.clear();  // it knows already: no abort goes back
+    fail(status, now_);
+  }
+  return true;
+}
+
+void Job::send_roster(const std::string& host) {
+  const Follower& follower = followers_.at(host);
+  const std::string proof = prove(secret_, Role::kLeader, follower.nonce, follower.leader_nonce, name_, epoch_, host);
+  const json body = json::array({follower.nonce, proof, static_cast<std::uint64_t>(liveness_->detection().value),
+                                 roster_.world_size, roster_to_json(roster_)});
+  if (!environment_.send(host, message(MessageType::kRoster, body))) {
+    fail_job(Status(Code::kUnavailable, fmt::format("host {} takes no control messages", host), where(),
+                    "look at the daemon there"));
+  }
+}
+
+// Whether this host can take part in it: it is in it with its own ranks, and knows every other host.
+bool Job::check_roster(const Roster& roster) const {
+  const auto self = roster.index_of(rules_.host);
+  if (!self || roster.hosts[*self].ranks.size() != locals_.size()) return false;
+  for (const LocalRank& local : locals_) {
+    if (roster.host_of(local.claim.rank) != rules_.host) return false;
+  }
+  for (const RosterHost& member : roster.hosts) {
+    if (rules_.fabric->find_host(member.name) == nullptr) return false;
+  }
+  return true;
+}
+
+bool Job::handle_roster(const Message& m) {
+  ItemReader in(m.body);
+  const std::string nonce = in.text(kNonceText), proof = in.text(kNonceText);
+  const Duration detection(static_cast<std::int64_t>(in.number(kMaxDetection)));
+  const std::uint32_t world_size = static_cast<std::uint32_t>(in.number(kMaxWorldSize));
+  auto roster = roster_from_json(world_size, in.array());
+  if (!in.done() || !roster || detection < milliseconds(10)) return false;
+  if (nonce != nonce_ || m.epoch != epoch_ || state_ != State::kGathering)
+    return true;  // it has come already, or is of an earlier exchange
+  if (!equal_in_constant_time(proof,
+                              prove(secret_, Role::kLeader, nonce_, leader_nonce_, name_, epoch_, rules_.host))) {
+    fail(Status(Code::kPermissionDenied,
+                fmt::format("the leader {} does not know the secret of the ranks on host {}", leader_, rules_.host),
+                where(), "set the same TENSORLANE_JOB_SECRET on every rank"),
+         now_);
+  } else if (!check_roster(*roster)) {
+    fail(Status(Code::kInvalidArgument,
+                fmt::format("the roster of the leader {} has hosts or ranks that host {} does not know", leader_,
+                            rules_.host),
+                where(), "give every host the same fabric file"),
+         now_);
+  } else {
+    begin(std::move(*roster), detection);
+  }
+  return true;
+}
+
+}  // namespace tensorlane::control

@@ -1,0 +1,88 @@
+// What daemons say to each other on the control plane, and how it looks on the wire: one CBOR array per message,
+//   [version, type, job, epoch, number, body], body an array whose items depend on the type.
+// Positions instead of keys, because a registration carries thousands of tensors in one message.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+
+namespace tensorlane::control {
+
+inline constexpr std::uint8_t kWireVersion = 1;
+inline constexpr std::size_t kMaxWireMessage = std::size_t{1} << 20;  // bytes; what is longer is dropped and counted
+
+// F: follower to leader, L: leader to follower, A: any host to all others of the job.
+enum class MessageType : std::uint8_t {
+  kJoin = 1,       // F: job name, nonce. Repeated until the roster comes
+  kChallenge = 2,  // L: the follower's nonce, the leader's nonce
+  kProof = 3,      // F: its nonce, HMAC, claims of its ranks
+  kRefuse = 4,     // L: the follower's nonce, status. The follower does not take part
+  kRoster = 5,     // L: the follower's nonce, HMAC, detection time, world size, hosts with their ranks
+  kConnected = 6,  // F: all data flows of this host are up
+  kGo = 7,         // L: all hosts are connected: let the ranks in
+  kHeartbeat = 8,  // A: nothing more
+  kArrived = 9,    // F: group, the ranks of this host that have registered it so far
+  kGroup = 10,     // F: group, lowest rank, tensors, status (ok, or how the ranks of this host disagree)
+  kPlan = 11,      // L: group, version, hash, the tensors to append
+  kPlanned = 12,   // F: version, hash: the plan is in force here
+  kActivate = 13,  // L: version, group: in force everywhere; ranks may submit
+  kRejected = 14,  // L: group, status: this registration fails at every rank
+  kLate = 15,      // A: rank, what it is late with, nanoseconds
+  kLeft = 16,      // A: rank that has left in peace
+  kAbort = 17,     // A: the cause
+};
+
+// Messages that carry their number in the sequence from this sender: all that cannot be repeated. Heartbeats carry the
+// number of the last one, so that a lost message is noticed within a heartbeat and never leaves a job waiting.
+constexpr bool is_sequenced(MessageType type) {
+  return type >= MessageType::kConnected && type != MessageType::kHeartbeat && type != MessageType::kAbort;
+}
+
+struct Message {
+  MessageType type{};
+  JobId job;
+  Epoch epoch;               // 0 only in kJoin: the leader has not told it yet
+  std::uint64_t number = 0;  // see is_sequenced()
+  nlohmann::json body = nlohmann::json::array();
+};
+
+// The bytes of a message. No errors; the caller keeps within kMaxWireMessage.
+std::vector<std::uint8_t> encode(const Message& message);
+
+// Reads and checks the envelope; the body's items are for the reader of that type. Safe for any bytes: nesting is
+// bounded, nothing is allocated beyond the input's size. Errors: kCorrupt, kVersionMismatch.
+Result<Message> decode(std::span<const std::byte> bytes);
+
+// Reads the items of an array in order. After the first item that is absent or of another type every read gives zero
+// and ok() is false.
+class ItemReader {
+ public:
+  explicit ItemReader(const nlohmann::json& array);
+  std::uint64_t number(std::uint64_t most);  // an unsigned integer of at most `most`
+  std::uint32_t u32() { return static_cast<std::uint32_t>(number(0xffffffffu)); }
+  double real();  // finite
+  bool boolean();
+  std::string text(std::size_t most);  // of at most `most` bytes
+  const nlohmann::json& array();       // an empty one on error
+  bool ok() const { return ok_; }
+  bool done() const { return ok_ && next_ == array_->size(); }  // and nothing is left over
+
+ private:
+  const nlohmann::json* take();
+  const nlohmann::json* array_;
+  std::size_t next_ = 0;
+  bool ok_ = true;
+};
+
+// A Status as an array of four items and back; a malformed one reads as kInternal.
+nlohmann::json status_to_json(const Status& status);
+Status status_from_json(const nlohmann::json& array);
+
+}  // namespace tensorlane::control

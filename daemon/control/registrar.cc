@@ -1,0 +1,349 @@
+#include "daemon/control/registrar.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tensorlane::control {
+namespace {
+
+using nlohmann::json;
+using protocol::PlanTensor;
+using protocol::TensorBody;
+
+std::string name_of(const TensorBody& tensor) {
+  return std::string(tensor.name, ::strnlen(tensor.name, protocol::kMaxName));
+}
+
+}  // namespace
+
+Registrar::Registrar(RegistrarConfig config, RegistrarOutput& output) : config_(std::move(config)), output_(output) {
+  const auto self = config_.roster.index_of(config_.self);
+  TL_ASSERT(self.has_value());
+  local_ranks_ = config_.roster.hosts[*self].ranks;
+}
+
+void Registrar::refuse(const LocalRank& local, Status status) {
+  output_.answer(local.session, local.request, std::move(status));
+}
+
+void Registrar::register_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request,
+                               const std::string& group, std::vector<TensorBody> tensors) {
+  LocalRank local{{rank, std::move(tensors)}, session, request};
+  const Status status = check_group(config_.job, group, local.group, config_.roster.world_size);
+  if (!status.ok()) return refuse(local, status);
+  const std::string where = group_where(config_.job, group);
+  if (active_groups_.contains(group)) {
+    return refuse(local, Status(Code::kAlreadyExists, fmt::format("the group is registered already (rank {})", rank),
+                                where, "use another group name"));
+  }
+  if (json::to_cbor(tensors_to_json(local.group.tensors)).size() > kMaxGroupBytes) {
+    return refuse(local, Status(Code::kResourceExhausted,
+                                fmt::format("{} tensors take more than {} bytes to describe",
+                                            local.group.tensors.size(), kMaxGroupBytes),
+                                where, "register in several groups"));
+  }
+  if (!local_.contains(group) && local_.size() >= kMaxPendingGroups) {
+    return refuse(local, Status(Code::kResourceExhausted, fmt::format("{} groups wait to be registered", local_.size()),
+                                where, "wait for one before the next"));
+  }
+  LocalGroup& waiting = local_[group];
+  if (waiting.ranks.contains(rank)) {
+    return refuse(local, Status(Code::kAlreadyExists, fmt::format("rank {} registers the group twice", rank), where,
+                                "register it once"));
+  }
+  waiting.ranks.emplace(rank, std::move(local));
+  if (waiting.ranks.size() == local_ranks_.size()) return send_local_group(group, waiting);
+  std::vector<std::uint32_t> arrived;
+  for (const auto& [arrived_rank, of_rank] : waiting.ranks) arrived.push_back(arrived_rank);
+  output_.to_leader(MessageType::kArrived, json::array({group, arrived}));
+}
+
+void Registrar::send_local_group(const std::string& group, LocalGroup& local) {
+  const RankGroup& reference = local.ranks.begin()->second.group;
+  Status disagreement;
+  for (const auto& [rank, other] : local.ranks) {
+    disagreement = compare_groups(config_.job, group, reference, other.group);
+    if (!disagreement.ok()) break;
+  }
+  local.sent = true;
+  output_.to_leader(MessageType::kGroup, json::array({group, reference.rank, tensors_to_json(reference.tensors),
+                                                      status_to_json(disagreement)}));
+}
+
+bool Registrar::handle(const std::string& from, MessageType type, const json& body, Time now) {
+  const bool i_lead = config_.self == config_.leader, leader_says = from == config_.leader;
+  switch (type) {
+    case MessageType::kArrived:
+      return i_lead && handle_arrived(from, body, now);
+    case MessageType::kGroup:
+      return i_lead && handle_group(from, body, now);
+    case MessageType::kPlanned:
+      return i_lead && handle_planned(from, body);
+    case MessageType::kPlan:
+      return leader_says && handle_plan(body);
+    case MessageType::kActivate:
+      return leader_says && handle_activate(body);
+    case MessageType::kRejected:
+      return leader_says && handle_rejected(body);
+    default:
+      return false;
+  }
+}
+
+Registrar::Round& Registrar::round(const std::string& group, Time now) {
+  const auto [it, fresh] = rounds_.try_emplace(group);
+  if (fresh) it->second.since = now;
+  return it->second;
+}
+
+bool Registrar::handle_arrived(const std::string& from, const json& body, Time now) {
+  ItemReader in(body);
+  const std::string group = in.text(protocol::kMaxName);
+  ItemReader ranks(in.array());
+  if (!in.done() || group.empty()) return false;
+  Round& r = round(group, now);
+  while (ranks.ok() && !ranks.done()) {
+    const std::uint32_t rank = ranks.u32();
+    if (rank >= config_.roster.world_size || config_.roster.host_of(rank) != from) return false;
+    r.arrived.insert(rank);
+  }
+  if (!ranks.ok()) return false;
+  fail_if_left(group, r);
+  return true;
+}
+
+bool Registrar::handle_group(const std::string& from, const json& body, Time now) {
+  ItemReader in(body);
+  const std::string group = in.text(protocol::kMaxName);
+  HostGroup of_host;
+  of_host.group.rank = in.u32();
+  auto tensors = tensors_from_json(in.array());
+  of_host.disagreement = status_from_json(in.array());
+  if (!in.done() || !tensors || group.empty()) return false;
+  of_host.group.tensors = std::move(*tensors);
+  if (!check_group(config_.job, group, of_host.group, config_.roster.world_size).ok()) return false;
+  Round& r = round(group, now);
+  for (const std::uint32_t rank : config_.roster.hosts[*config_.roster.index_of(from)].ranks) r.arrived.insert(rank);
+  if (!r.hosts.emplace(from, std::move(of_host)).second) return false;  // a host brings a group once per round
+  if (r.hosts.size() == config_.roster.hosts.size()) {
+    finish_round(group);
+  } else {
+    fail_if_left(group, r);
+  }
+  return true;
+}
+
+// In the order of the hosts, so that the ranks in the text are the lowest that differ.
+Status Registrar::compare_hosts(const std::string& group, const Round& r) const {
+  const HostGroup& reference = r.hosts.at(config_.roster.hosts.front().name);
+  for (const RosterHost& host : config_.roster.hosts) {
+    const HostGroup& other = r.hosts.at(host.name);
+    TL_RETURN_IF_ERROR(other.disagreement);
+    TL_RETURN_IF_ERROR(compare_groups(config_.job, group, reference.group, other.group));
+  }
+  for (const TensorBody& tensor : reference.group.tensors) {
+    const std::string name = name_of(tensor);
+    if (names_.contains(name) || changing_names_.contains(name)) {
+      return Status(Code::kAlreadyExists, fmt::format("tensor '{}' is registered already", name),
+                    group_where(config_.job, group), "give every tensor of a job a name of its own");
+    }
+  }
+  if (plan_.tensors.size() + changing_names_.size() + reference.group.tensors.size() > kMaxPlanTensors) {
+    return Status(Code::kResourceExhausted, fmt::format("a job has at most {} tensors", kMaxPlanTensors),
+                  group_where(config_.job, group), "register fewer, larger tensors");
+  }
+  return {};
+}
+
+void Registrar::finish_round(const std::string& group) {
+  const auto node = rounds_.extract(group);
+  const Round& r = node.mapped();
+  const Status status = compare_hosts(group, r);
+  if (!status.ok()) return output_.to_all_hosts(MessageType::kRejected, json::array({group, status_to_json(status)}));
+  const auto& reference = r.hosts.at(config_.leader).group.tensors;  // ids in the leader's order
+  Change change{group, plan_tensors(reference), {}};
+  for (const RosterHost& host : config_.roster.hosts) change.waiting.insert(host.name);
+  for (const TensorBody& tensor : reference) changing_names_.insert(name_of(tensor));
+  changes_.push_back(std::move(change));
+  if (changes_.size() == 1) start_next_change();
+}
+
+std::vector<PlanTensor> Registrar::plan_tensors(const std::vector<TensorBody>& tensors) const {
+  std::vector<PlanTensor> result;
+  result.reserve(tensors.size());
+  for (const TensorBody& tensor : tensors) {
+    PlanTensor planned = config_.planner(tensor);
+    planned.name = name_of(tensor);
+    planned.operation = tensor.operation;
+    planned.reduce = tensor.reduce;
+    planned.dtype = tensor.dtype;
+    planned.elements = tensor.elements;
+    const std::uint32_t root = tensor.operation == Operation::kBroadcast ? tensor.root : 0;
+    planned.root_rank = Rank(root);
+    planned.root = HostIndex(static_cast<std::uint16_t>(config_.roster.index_of_rank(root)));
+    result.push_back(std::move(planned));
+  }
+  return result;
+}
+
+// The leader's own plan_ is extended by its own kPlan message, like that of every host; one change is under way at a
+// time, so ids are known here.
+void Registrar::start_next_change() {
+  if (changes_.empty()) return;
+  Change& change = changes_.front();
+  protocol::Plan next = plan_;
+  next.version = plan_.version + 1;
+  for (PlanTensor& tensor : change.tensors) {
+    tensor.id = TensorId(static_cast<std::uint32_t>(next.tensors.size()));
+    next.tensors.push_back(tensor);
+  }
+  output_.to_all_hosts(MessageType::kPlan,
+                       json::array({change.group, next.version, next.hash(), plan_tensors_to_json(change.tensors)}));
+}
+
+bool Registrar::handle_plan(const json& body) {
+  ItemReader in(body);
+  const std::string group = in.text(protocol::kMaxName);
+  const std::uint32_t version = in.u32();
+  const std::uint64_t hash = in.number(~std::uint64_t{0});
+  auto tensors = plan_tensors_from_json(in.array());
+  if (!in.done() || !tensors || version != plan_.version + 1) return false;
+  for (PlanTensor& tensor : *tensors) {
+    if (tensor.id.value != plan_.tensors.size() || !names_.emplace(tensor.name, tensor.id).second) return false;
+    plan_.tensors.push_back(std::move(tensor));
+  }
+  plan_.version = version;
+  spdlog::info("job '{}': plan version {} with {} tensors, hash {:016x}", config_.job, version, plan_.tensors.size(),
+               plan_.hash());
+  if (plan_.hash() != hash) {
+    output_.fail_job(Status(Code::kInternal,
+                            fmt::format("plan version {} has hash {:016x} here and {:016x} on the leader {}", version,
+                                        plan_.hash(), hash, config_.leader),
+                            fmt::format("job '{}' on host {}", config_.job, config_.self),
+                            "run the same version of tensorlaned on all hosts"));
+    return true;
+  }
+  output_.apply_plan(plan_);
+  return true;
+}
+
+void Registrar::plan_in_force(std::uint32_t version) {
+  if (version == plan_.version) output_.to_leader(MessageType::kPlanned, json::array({version, plan_.hash()}));
+}
+
+bool Registrar::handle_planned(const std::string& from, const json& body) {
+  ItemReader in(body);
+  const std::uint32_t version = in.u32();
+  const std::uint64_t hash = in.number(~std::uint64_t{0});
+  if (!in.done() || changes_.empty() || version != plan_.version || hash != plan_.hash()) return false;
+  Change& change = changes_.front();
+  change.waiting.erase(from);
+  if (!change.waiting.empty()) return true;
+  for (const PlanTensor& tensor : change.tensors) changing_names_.erase(tensor.name);
+  output_.to_all_hosts(MessageType::kActivate, json::array({version, change.group}));
+  changes_.pop_front();
+  start_next_change();
+  return true;
+}
+
+bool Registrar::handle_activate(const json& body) {
+  ItemReader in(body);
+  const std::uint32_t version = in.u32();
+  const std::string group = in.text(protocol::kMaxName);
+  const auto local = local_.find(group);
+  if (!in.done() || version > plan_.version || local == local_.end() || !local->second.sent) return false;
+  active_groups_.insert(group);
+  activate(group, local->second);
+  local_.erase(local);
+  return true;
+}
+
+void Registrar::activate(const std::string& group, LocalGroup& local) {
+  for (auto& [rank, of_rank] : local.ranks) {
+    std::vector<TensorId> ids;
+    ids.reserve(of_rank.group.tensors.size());
+    for (const TensorBody& tensor : of_rank.group.tensors) {
+      const auto id = names_.find(name_of(tensor));
+      if (id == names_.end()) {
+        return output_.fail_job(Status(Code::kInternal, fmt::format("the plan lacks tensor '{}'", name_of(tensor)),
+                                       group_where(config_.job, group),
+                                       "run the same version of tensorlaned on all hosts"));
+      }
+      output_.bind(rank, id->second,
+                   ports::BufferPlace{tensor.segment, tensor.offset, tensor.elements * dtype_size(tensor.dtype)});
+      ids.push_back(id->second);
+    }
+    output_.answer(of_rank.session, of_rank.request, std::move(ids));
+  }
+}
+
+bool Registrar::handle_rejected(const json& body) {
+  ItemReader in(body);
+  const std::string group = in.text(protocol::kMaxName);
+  const Status status = status_from_json(in.array());
+  const auto local = local_.find(group);
+  if (!in.done() || status.ok() || local == local_.end()) return false;
+  const auto node = local_.extract(local);
+  for (const auto& [rank, of_rank] : node.mapped().ranks) refuse(of_rank, status);
+  return true;
+}
+
+std::vector<std::uint32_t> Registrar::missing(const Round& r) const {
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t rank = 0; rank < config_.roster.world_size; ++rank) {
+    if (!r.arrived.contains(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Registrar::fail_if_left(const std::string& group, const Round& r) {
+  for (const std::uint32_t rank : left_) {
+    if (r.arrived.contains(rank)) continue;
+    return output_.fail_job(
+        Status(Code::kAborted, fmt::format("rank {} on host {} has left the job", rank, config_.roster.host_of(rank)),
+               group_where(config_.job, group), "let every rank register before any leaves"));
+  }
+}
+
+void Registrar::rank_left(std::uint32_t rank) {
+  left_.insert(rank);
+  if (config_.self != config_.leader) return;
+  for (const auto& [group, r] : rounds_) {
+    if (r.arrived.contains(rank)) continue;
+    return fail_if_left(group, r);
+  }
+}
+
+void Registrar::tick(Time now) {
+  for (auto& [group, r] : rounds_) {
+    const Duration waited = now - r.since;
+    const bool too_long = waited >= config_.stall_error;
+    if (!too_long && waited < r.reported + config_.stall_warning) continue;
+    r.reported = waited;
+    const std::vector<std::uint32_t> ranks = missing(r);
+    if (ranks.empty()) continue;
+    if (too_long) {
+      return output_.fail_job(Status(Code::kTimedOut,
+                                     fmt::format("{} on host {} has not registered after {:.1f} s", ranks_text(ranks),
+                                                 config_.roster.host_of(ranks.front()), to_seconds(waited)),
+                                     group_where(config_.job, group),
+                                     "find out what the rank does instead, or raise the stall time"));
+    }
+    for (const std::uint32_t rank : ranks) output_.report_late(rank, fmt::format("group '{}'", group), waited);
+  }
+}
+
+void Registrar::fail(const Status& cause) {
+  const auto waiting = std::move(local_);
+  local_.clear();
+  for (const auto& [group, local] : waiting) {
+    for (const auto& [rank, of_rank] : local.ranks) refuse(of_rank, cause);
+  }
+  rounds_.clear();
+  changes_.clear();
+}
+
+}  // namespace tensorlane::control

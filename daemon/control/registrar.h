@@ -1,0 +1,125 @@
+// Registration across the hosts of one job: every host brings one list per group, the leader compares them and extends
+// the plan in two phases (law 1): first every host has it in force, then any rank may submit under it. Pure: messages
+// go in and out through RegistrarOutput.
+//
+//   rank registers -> [all local ranks agree] -> kGroup -> leader: [all hosts agree] -> kPlan -> lane -> kPlanned ->
+//   [all hosts] -> kActivate
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/protocol/plan.h"
+#include "daemon/control/message.h"
+#include "daemon/control/registration.h"
+#include "daemon/control/rendezvous.h"
+#include "daemon/ports/session.h"
+
+namespace tensorlane::control {
+
+// Decides pattern, class, urgency, slice and width of one tensor; everything else is the registrar's.
+using TensorPlanner = std::function<protocol::PlanTensor(const protocol::TensorBody&)>;
+
+// What the registrar asks for. Calls come from inside its own calls.
+class RegistrarOutput {
+ public:
+  virtual ~RegistrarOutput() = default;
+  virtual void to_leader(MessageType type, nlohmann::json body) = 0;
+  virtual void to_all_hosts(MessageType type, nlohmann::json body) = 0;  // this one included
+  virtual void apply_plan(const protocol::Plan& plan) = 0;               // answer: Registrar::plan_in_force
+  virtual void bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) = 0;
+  virtual void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) = 0;
+  virtual void report_late(std::uint32_t rank, const std::string& what, Duration waited) = 0;
+  virtual void fail_job(Status cause) = 0;
+};
+
+struct RegistrarConfig {
+  std::string job, self, leader;
+  Roster roster;
+  TensorPlanner planner;
+  Duration stall_warning, stall_error;
+};
+
+class Registrar {
+ public:
+  Registrar(RegistrarConfig config, RegistrarOutput& output);
+
+  // A rank of this host registers a group.
+  void register_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request, const std::string& group,
+                      std::vector<protocol::TensorBody> tensors);
+  // The lane has this version in force.
+  void plan_in_force(std::uint32_t version);
+  // A message from a host of the job; false when its body is malformed or it is not this host's to say.
+  bool handle(const std::string& from, MessageType type, const nlohmann::json& body, Time now);
+  // A rank has left: nobody waits for it any more, who needs it learns that.
+  void rank_left(std::uint32_t rank);
+  // Reports and, past the error time, fails registrations that ranks are missing from. Leader only.
+  void tick(Time now);
+  // Answers every waiting rank with `cause`.
+  void fail(const Status& cause);
+
+  const protocol::Plan& plan() const { return plan_; }
+
+ private:
+  // What waits on this host.
+  struct LocalRank {
+    RankGroup group;
+    ports::SessionId session;
+    std::uint32_t request = 0;
+  };
+  struct LocalGroup {
+    std::map<std::uint32_t, LocalRank> ranks;
+    bool sent = false;
+  };
+  // What waits at the leader.
+  struct HostGroup {
+    RankGroup group;
+    Status disagreement;  // of the ranks of that host
+  };
+  struct Round {
+    Time since;
+    Duration reported;  // the last waiting time that was reported
+    std::map<std::string, HostGroup> hosts;
+    std::set<std::uint32_t> arrived;  // ranks, also of hosts that are not complete
+  };
+  struct Change {
+    std::string group;
+    std::vector<protocol::PlanTensor> tensors;
+    std::set<std::string> waiting;  // hosts that have not got it in force
+  };
+
+  void refuse(const LocalRank& local, Status status);
+  void send_local_group(const std::string& group, LocalGroup& local);
+  bool handle_arrived(const std::string& from, const nlohmann::json& body, Time now);
+  bool handle_group(const std::string& from, const nlohmann::json& body, Time now);
+  bool handle_plan(const nlohmann::json& body);
+  bool handle_planned(const std::string& from, const nlohmann::json& body);
+  bool handle_activate(const nlohmann::json& body);
+  bool handle_rejected(const nlohmann::json& body);
+  void activate(const std::string& group, LocalGroup& local);
+  Round& round(const std::string& group, Time now);
+  void finish_round(const std::string& group);
+  Status compare_hosts(const std::string& group, const Round& round) const;
+  std::vector<protocol::PlanTensor> plan_tensors(const std::vector<protocol::TensorBody>& tensors) const;
+  void start_next_change();
+  std::vector<std::uint32_t> missing(const Round& round) const;
+  void fail_if_left(const std::string& group, const Round& round);
+
+  const RegistrarConfig config_;
+  RegistrarOutput& output_;
+  std::vector<std::uint32_t> local_ranks_;
+  protocol::Plan plan_;                    // in force on this host, or on its way to the lane
+  std::map<std::string, TensorId> names_;  // of plan_
+  std::set<std::string> active_groups_;
+  std::map<std::string, LocalGroup> local_;
+  std::map<std::string, Round> rounds_;   // leader
+  std::deque<Change> changes_;            // leader; the first one is under way
+  std::set<std::string> changing_names_;  // leader: tensors of `changes_`
+  std::set<std::uint32_t> left_;
+};
+
+}  // namespace tensorlane::control

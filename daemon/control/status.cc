@@ -1,0 +1,63 @@
+// What `tensorlane status` shows of the control plane.
+#include <unistd.h>
+
+#include "daemon/control/control.h"
+
+namespace tensorlane::control {
+
+using nlohmann::json;
+
+namespace {
+
+json describe_class(const fabric::TrafficClass& cls) {
+  return {{"name", cls.name}, {"dscp", cls.dscp}, {"pcp", cls.pcp}, {"sl", cls.service_level}, {"rank", cls.rank}};
+}
+
+}  // namespace
+
+json Job::describe(Time now) const {
+  json hosts = json::array();
+  for (const RosterHost& member : roster_.hosts) {
+    json host{{"name", member.name}, {"ranks", member.ranks}, {"last_heard_s", nullptr}};
+    if (const auto silence = liveness_ ? liveness_->silence(member.name, now) : std::nullopt)
+      host["last_heard_s"] = to_seconds(*silence);
+    hosts.push_back(std::move(host));
+  }
+  json late = json::array();
+  for (const auto& [key, report] : late_) {
+    late.push_back({{"rank", key.first},
+                    {"host", roster_.host_of(key.first)},
+                    {"what", key.second},
+                    {"seconds", to_seconds(report.waited)},
+                    {"reported_s_ago", to_seconds(now - report.at)}});
+  }
+  json job{{"name", name_},     {"id", id_.value},           {"epoch", epoch_.value},   {"state", state_name(state_)},
+           {"leader", leader_}, {"hosts", std::move(hosts)}, {"late", std::move(late)}, {"error", nullptr},
+           {"plan", nullptr}};
+  if (state_ == State::kGathering)
+    job["waiting_for"] = i_lead() ? ranks_text(gathering_.missing()) : "the leader " + leader_;
+  if (!cause_.ok()) job["error"] = cause_.to_string();
+  if (registrar_) {
+    const protocol::Plan& plan = registrar_->plan();
+    job["plan"] = {{"version", plan.version}, {"hash", plan.hash()}, {"tensors", plan.tensors.size()}};
+  }
+  return job;
+}
+
+json Control::describe() const {
+  json status = config_.more_status ? config_.more_status() : json::object();
+  json jobs = json::array();
+  for (const auto& [id, job] : jobs_) jobs.push_back(job->describe(now_));
+  json classes = json::array();
+  for (const auto& cls : config_.fabric->classes.data) classes.push_back(describe_class(cls));
+  classes.push_back(describe_class(config_.fabric->classes.control));
+  status["host"] = config_.host;
+  status["version"] = TENSORLANE_VERSION;
+  status["pid"] = getpid();
+  status["uptime_s"] = to_seconds(now_ - started_);
+  status["jobs"] = std::move(jobs);
+  status["fabric"] = {{"path", config_.fabric->path}, {"classes", std::move(classes)}};
+  return status;
+}
+
+}  // namespace tensorlane::control

@@ -1,0 +1,99 @@
+// Bytes between daemons: ZeroMQ over TCP with CURVE (law 14), tagged as the control class.
+//
+// Every daemon binds one ROUTER, which only receives, and connects one DEALER per peer, which only sends. So each
+// direction between two hosts has a connection of its own, and a network that is cut in one direction looks so. Who
+// sent a message is known from the key that authenticated the connection, never from what the message says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "common/fabric/fabric.h"
+#include "daemon/control/counters.h"
+
+namespace tensorlane::control {
+
+// True at most once a second: for log lines that a peer can provoke.
+class LogGate {
+ public:
+  bool open(Time now);
+
+ private:
+  Time next_;
+};
+
+class Wire {
+ public:
+  // Up to this many messages wait for one peer that is not connected or does not read.
+  static constexpr std::size_t kMaxQueued = 4096;
+  using Receiver = std::function<void(const std::string& host, std::span<const std::byte> bytes)>;
+
+  // Binds the address of `self`. In a fabric of one host there is nothing to bind and every send fails. Errors:
+  // kInvalidArgument (a host without address or public key, a secret key that is not that of `self`), kUnavailable (the
+  // address cannot be bound).
+  static Result<std::unique_ptr<Wire>> open(const fabric::Fabric& fabric, const std::string& self,
+                                            const std::string& secret_key, Duration detection,
+                                            ControlCounters& counters);
+
+  // One thread calls everything below.
+
+  // Connects to the host, unless it is connected; each need() wants one release(). Connections that nobody needs are
+  // closed some seconds later.
+  void need(const std::string& host);
+  void release(const std::string& host, Time now);
+
+  // In order per host. False when the queue is full: the message is dropped and counted.
+  bool send(const std::string& host, std::vector<std::uint8_t> bytes);
+  // Only if the host takes it now: for what is repeated anyway.
+  void send_if_reachable(const std::string& host, std::vector<std::uint8_t> bytes);
+  // Whether the host's daemon has accepted our connection and takes messages.
+  bool reachable(const std::string& host);
+
+  // Waits until `wake_fd` is readable, something can be received or sent, or `timeout` is over.
+  void wait(Duration timeout, int wake_fd);
+  // Sends what waits and gives what has come to `receive`. Does not block.
+  void process(Time now, const Receiver& receive);
+
+ private:
+  struct Peer {
+    zmq::socket_t socket;
+    std::deque<std::vector<std::uint8_t>> queue;
+    std::size_t needed = 0;
+    Time close_at;  // when not needed
+  };
+
+  Wire(const fabric::Fabric& fabric, std::string self, std::string secret_key, Duration detection,
+       ControlCounters& counters);
+  Status bind();
+  Status read_keys();
+  void set_common_options(zmq::socket_t& socket);
+  Peer connect(const fabric::Host& host);
+  bool try_send(Peer& peer, const std::vector<std::uint8_t>& bytes);
+  void flush(Peer& peer);
+  void answer_authentication(Time now);
+  void receive_messages(Time now, const Receiver& receive);
+  void close_idle(Time now);
+
+  const fabric::Fabric& fabric_;
+  const std::string self_, secret_key_;
+  std::string public_key_;
+  const Duration detection_;
+  ControlCounters& counters_;
+  std::map<std::string, std::string> host_of_key_;  // raw 32 bytes -> host
+  zmq::context_t context_{1};
+  zmq::socket_t authenticator_, router_;
+  std::map<std::string, Peer> peers_;
+  LogGate log_gate_;
+};
+
+}  // namespace tensorlane::control

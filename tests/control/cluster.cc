@@ -1,0 +1,297 @@
+#include "cluster.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include "common/base/hash.h"
+
+// libzmq is not built for the thread sanitizer, so its lock-free pipes look like races of whoever uses them.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() {
+  return "called_from_lib:libzmq.so\nrace:libzmq.so\n";
+}
+
+namespace tensorlane::control::testing {
+namespace {
+
+// A client that never does anything.
+class IdleClient final : public ports::ClientSession {
+ public:
+  std::size_t take(std::span<protocol::SubmissionEntry>) override { return 0; }
+  void complete(const protocol::CompletionEntry&) override {}
+  void fail(const Status&) override {}
+  bool arm_wake() override { return true; }
+  void disarm_wake() override {}
+  int wake_fd() const override { return -1; }
+  std::span<std::byte> map(const ports::BufferPlace&) override { return {}; }
+  bool dead() const override { return false; }
+};
+
+protocol::PlanTensor plan_tensor(const protocol::TensorBody& body, const ports::JobSpec& spec) {
+  protocol::PlanTensor planned;
+  planned.pattern = spec.hosts.size() > 2 ? protocol::Pattern::kRing : protocol::Pattern::kParameterServer;
+  planned.urgency = body.explicit_urgency != 0 || body.positions == 0
+                        ? body.urgency
+                        : 1.0f - static_cast<float>(body.position) / static_cast<float>(body.positions);
+  planned.cls = ClassId(planned.urgency >= 0.5f ? 0 : 1);
+  planned.slice_elements = 1024;
+  for (const auto& host : spec.hosts)
+    planned.wide_contributions |= host.ranks.size() > 1 && dtype_size(body.dtype) == 2;
+  return planned;
+}
+
+}  // namespace
+
+KeyPair make_keys() {
+  std::array<char, 41> public_key{}, secret_key{};
+  EXPECT_EQ(zmq_curve_keypair(public_key.data(), secret_key.data()), 0);
+  return {public_key.data(), secret_key.data()};
+}
+
+std::uint16_t free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+protocol::TensorBody tensor(const std::string& name, std::uint64_t elements, Dtype dtype) {
+  protocol::TensorBody body;
+  std::strncpy(body.name, name.c_str(), protocol::kMaxName);
+  body.elements = elements;
+  body.dtype = dtype;
+  body.positions = 10;
+  return body;
+}
+
+// ---- Sessions ----
+
+void Sessions::joined(ports::SessionId session, Result<ports::JoinInfo> info) {
+  std::lock_guard lock(mutex_);
+  EXPECT_TRUE(joined_.emplace(session.value, std::move(info)).second)
+      << "session " << session.value << " was answered twice";
+  changed_.notify_all();
+}
+
+void Sessions::registered(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) {
+  std::lock_guard lock(mutex_);
+  EXPECT_TRUE(registered_.emplace(std::pair(session.value, request), std::move(ids)).second)
+      << "request " << request << " was answered twice";
+  changed_.notify_all();
+}
+
+void Sessions::job_failed(ports::SessionId session, Status cause) {
+  std::lock_guard lock(mutex_);
+  EXPECT_TRUE(failed_.emplace(session.value, std::move(cause)).second)
+      << "session " << session.value << " failed twice";
+  changed_.notify_all();
+}
+
+void Sessions::left(ports::SessionId session) {
+  std::lock_guard lock(mutex_);
+  left_[session.value] = true;
+  changed_.notify_all();
+}
+
+void Sessions::status(ports::SessionId session, std::uint32_t request, std::string json) {
+  std::this_thread::sleep_for(block_.load());
+  std::lock_guard lock(mutex_);
+  status_[{session.value, request}] = std::move(json);
+  changed_.notify_all();
+}
+
+template <typename Map, typename Key>
+auto Sessions::wait(const Map& map, const Key& key, double patience) -> std::optional<typename Map::mapped_type> {
+  std::unique_lock lock(mutex_);
+  const auto until = std::chrono::system_clock::now() + std::chrono::milliseconds(static_cast<int>(patience * 1000));
+  if (!changed_.wait_until(lock, until, [&] { return map.contains(key); })) return std::nullopt;
+  return map.at(key);
+}
+
+std::optional<Result<ports::JoinInfo>> Sessions::wait_joined(std::uint64_t session, double patience) {
+  return wait(joined_, session, patience);
+}
+
+std::optional<Result<std::vector<TensorId>>> Sessions::wait_registered(std::uint64_t session, std::uint32_t request,
+                                                                       double patience) {
+  return wait(registered_, std::pair(session, request), patience);
+}
+
+std::optional<Status> Sessions::wait_failed(std::uint64_t session, double patience) {
+  return wait(failed_, session, patience);
+}
+
+bool Sessions::wait_left(std::uint64_t session, double patience) {
+  return wait(left_, session, patience).has_value();
+}
+
+std::optional<nlohmann::json> Sessions::wait_status(std::uint64_t session, std::uint32_t request, double patience) {
+  const auto text = wait(status_, std::pair(session, request), patience);
+  if (!text) return std::nullopt;
+  return nlohmann::json::parse(*text);
+}
+
+// ---- Lane ----
+
+Status Lane::start_job(ports::JobSpec spec) {
+  const JobId job = spec.credentials.job;
+  {
+    std::lock_guard lock(mutex_);
+    EXPECT_TRUE(!jobs_.contains(job) || jobs_[job].closed) << "job '" << spec.name << "' was started twice";
+    jobs_[job] = {};
+    jobs_[job].spec = std::move(spec);
+  }
+  if (connects_) listener_->on_job_connected(job);
+  return {};
+}
+
+Status Lane::attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) {
+  std::lock_guard lock(mutex_);
+  EXPECT_NE(session, nullptr);
+  EXPECT_TRUE(jobs_.at(job).attached.insert(rank.value).second);
+  return {};
+}
+
+Status Lane::apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.at(job).plan = std::move(plan);
+  }
+  then();
+  return {};
+}
+
+Status Lane::bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) {
+  if (refused_binds_ > 0) {
+    --refused_binds_;
+    return Status(Code::kResourceExhausted, "the lane's queue is full");
+  }
+  std::lock_guard lock(mutex_);
+  EXPECT_LT(tensor.value, jobs_.at(job).plan.tensors.size()) << "bound before the plan was in force";
+  jobs_.at(job).bindings.push_back({rank, tensor, place});
+  return {};
+}
+
+Status Lane::abort_job(JobId job, Status cause) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.at(job).aborted = std::move(cause);
+    jobs_.at(job).closed = true;
+  }
+  listener_->on_job_closed(job);
+  return {};
+}
+
+Status Lane::detach(JobId job, Rank rank) {
+  {
+    std::lock_guard lock(mutex_);
+    JobRecord& record = jobs_.at(job);
+    record.detached.insert(rank.value);
+    if (record.detached.size() < record.attached.size()) return {};
+    record.closed = true;
+  }
+  listener_->on_job_closed(job);
+  return {};
+}
+
+Lane::JobRecord Lane::record(const std::string& job) {
+  std::lock_guard lock(mutex_);
+  const auto it = jobs_.find(JobId(fnv1a(job)));
+  return it == jobs_.end() ? JobRecord{} : it->second;
+}
+
+// ---- Cluster ----
+
+Cluster::Cluster(ClusterOptions o) : options(o) {
+  fabric::Fabric fabric;
+  fabric.path = "fabric.yaml";
+  fabric.classes = fabric::preset(fabric::Preset::kGreenfield);
+  for (std::size_t i = 0; i < options.hosts; ++i) {
+    keys.push_back(make_keys());
+    fabric::Host host;
+    host.name = name(i);
+    host.addresses["tcp"] = "127.0.0." + std::to_string(i + 1);
+    host.control_port = free_port();
+    host.public_key = options.hosts > 1 ? keys.back().public_key : "";
+    fabric.hosts.push_back(std::move(host));
+    sessions_.push_back(std::make_unique<Sessions>());
+    lanes_.push_back(std::make_unique<Lane>());
+    controls_.push_back(nullptr);
+  }
+  fabrics.assign(options.hosts, fabric);
+}
+
+Cluster::~Cluster() {
+  for (auto& control : controls_) {
+    if (control) control->stop();
+  }
+}
+
+Status Cluster::start_host(std::size_t host) {
+  ControlConfig config;
+  config.fabric = &fabrics[host];
+  config.host = name(host);
+  config.secret_key = options.hosts > 1 ? keys[host].secret_key : "";
+  config.detection = options.detection;
+  config.join_timeout = options.join_timeout;
+  config.stall_warning = options.stall_warning;
+  config.stall_error = options.stall_error;
+  config.planner = plan_tensor;
+  controls_[host] = std::make_unique<Control>(std::move(config));
+  lanes_[host]->set_listener(controls_[host].get());
+  return controls_[host]->start(*lanes_[host], *sessions_[host]);
+}
+
+void Cluster::start() {
+  for (std::size_t i = 0; i < options.hosts; ++i) {
+    if (controls_[i]) continue;
+    const Status status = start_host(i);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+  }
+}
+
+void Cluster::kill(std::size_t host) {
+  controls_[host].reset();
+}
+
+ports::JoinRequest Cluster::request(std::uint32_t rank, std::uint32_t per_host, const std::string& job,
+                                    std::uint64_t base) {
+  ports::JoinRequest request;
+  request.session = ports::SessionId(base + rank);
+  request.job = job;
+  request.leader = "127.0.0.1";
+  request.rank = rank;
+  request.world_size = static_cast<std::uint32_t>(options.hosts) * per_host;
+  request.local_rank = rank % per_host;
+  request.local_world_size = per_host;
+  request.uid = 1000;
+  request.pid = 100 + rank;
+  request.secret.assign(16, std::byte{0x5a});
+  request.client = std::make_shared<IdleClient>();
+  return request;
+}
+
+void Cluster::join_all(std::uint32_t per_host, const std::string& job, std::uint64_t base) {
+  const auto world = static_cast<std::uint32_t>(options.hosts) * per_host;
+  for (std::uint32_t rank = 0; rank < world; ++rank) control(rank / per_host).join(request(rank, per_host, job, base));
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    const auto joined = sessions(rank / per_host).wait_joined(base + rank);
+    ASSERT_TRUE(joined.has_value()) << "rank " << rank << " was not answered";
+    ASSERT_TRUE(joined->ok()) << "rank " << rank << ": " << joined->status().to_string();
+  }
+}
+
+}  // namespace tensorlane::control::testing

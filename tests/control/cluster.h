@@ -1,0 +1,144 @@
+// Several real control planes in one process, on 127.0.0.x, with lanes and session rooms that only remember what they
+// were told.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/fabric/fabric.h"
+#include "daemon/control/control.h"
+
+namespace tensorlane::control::testing {
+
+struct KeyPair {
+  std::string public_key, secret_key;
+};
+KeyPair make_keys();
+
+// A session room: what each session was told, and waiting for it.
+class Sessions final : public ports::SessionEvents {
+ public:
+  void joined(ports::SessionId session, Result<ports::JoinInfo> info) override;
+  void registered(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override;
+  void job_failed(ports::SessionId session, Status cause) override;
+  void left(ports::SessionId session) override;
+  void status(ports::SessionId session, std::uint32_t request, std::string json) override;
+
+  // Each waits up to `patience` and gives what has come, if anything.
+  std::optional<Result<ports::JoinInfo>> wait_joined(std::uint64_t session, double patience = 10);
+  std::optional<Result<std::vector<TensorId>>> wait_registered(std::uint64_t session, std::uint32_t request,
+                                                               double patience = 10);
+  std::optional<Status> wait_failed(std::uint64_t session, double patience = 10);
+  bool wait_left(std::uint64_t session, double patience = 10);
+  std::optional<nlohmann::json> wait_status(std::uint64_t session, std::uint32_t request, double patience = 10);
+
+  // From now on status() does not return for so long: what stops control's thread, as SIGSTOP stops a daemon.
+  void block_status(std::chrono::milliseconds time) { block_ = time; }
+
+ private:
+  template <typename Map, typename Key>
+  auto wait(const Map& map, const Key& key, double patience) -> std::optional<typename Map::mapped_type>;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<std::chrono::milliseconds> block_{std::chrono::milliseconds(0)};
+  std::map<std::uint64_t, Result<ports::JoinInfo>> joined_;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, Result<std::vector<TensorId>>> registered_;
+  std::map<std::uint64_t, Status> failed_;
+  std::map<std::uint64_t, bool> left_;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> status_;
+};
+
+// A lane that does at once whatever it is told, on the caller's thread, and remembers it.
+class Lane final : public ports::LanePort {
+ public:
+  struct Binding {
+    Rank rank;
+    TensorId tensor;
+    ports::BufferPlace place;
+  };
+  struct JobRecord {
+    ports::JobSpec spec;
+    std::set<std::uint32_t> attached, detached;
+    protocol::Plan plan;
+    std::vector<Binding> bindings;
+    std::optional<Status> aborted;
+    bool closed = false;
+  };
+
+  Status start_job(ports::JobSpec spec) override;
+  Status attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) override;
+  Status apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) override;
+  Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
+  Status abort_job(JobId job, Status cause) override;
+  Status detach(JobId job, Rank rank) override;
+
+  void set_listener(ports::LaneListener* listener) { listener_ = listener; }
+  // Later starts are not answered by on_job_connected.
+  void never_connect() { connects_ = false; }
+  // The next so many calls of bind() find the queue full.
+  void refuse_binds(int count) { refused_binds_ = count; }
+  // The latest job of this name.
+  JobRecord record(const std::string& job);
+
+ private:
+  std::mutex mutex_;
+  std::map<JobId, JobRecord> jobs_;
+  ports::LaneListener* listener_ = nullptr;
+  std::atomic<bool> connects_{true};
+  std::atomic<int> refused_binds_{0};
+};
+
+struct ClusterOptions {
+  std::size_t hosts = 1;
+  Duration detection = seconds(1);
+  Duration join_timeout = seconds(5);
+  Duration stall_warning = seconds(10), stall_error = seconds(300);
+};
+
+// Hosts h0, h1, ... on 127.0.0.1 with ports of their own. Change `fabrics` and `keys` before start().
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options);
+  ~Cluster();
+
+  // Starts every host that is not running.
+  void start();
+  Status start_host(std::size_t host);
+  // The daemon is gone without a word.
+  void kill(std::size_t host);
+
+  Control& control(std::size_t host) { return *controls_[host]; }
+  Sessions& sessions(std::size_t host) { return *sessions_[host]; }
+  Lane& lane(std::size_t host) { return *lanes_[host]; }
+  static std::string name(std::size_t host) { return "h" + std::to_string(host); }
+
+  // A rank of a job with `per_host` ranks on every host; its session's number is its rank (plus `base`).
+  ports::JoinRequest request(std::uint32_t rank, std::uint32_t per_host = 1, const std::string& job = "j",
+                             std::uint64_t base = 0);
+  // Every rank joins; expects that all succeed.
+  void join_all(std::uint32_t per_host = 1, const std::string& job = "j", std::uint64_t base = 0);
+
+  std::vector<fabric::Fabric> fabrics;  // one per host, as each daemon reads its own copy
+  std::vector<KeyPair> keys;
+  ClusterOptions options;
+
+ private:
+  std::vector<std::unique_ptr<Sessions>> sessions_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Control>> controls_;
+};
+
+// A TCP port of 127.0.0.1 that was free a moment ago.
+std::uint16_t free_port();
+
+protocol::TensorBody tensor(const std::string& name, std::uint64_t elements, Dtype dtype = Dtype::kFloat32);
+
+}  // namespace tensorlane::control::testing
