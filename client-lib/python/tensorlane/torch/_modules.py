@@ -9,7 +9,8 @@ import threading
 import weakref
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 
 from ..errors import misuse
 
@@ -50,17 +51,14 @@ class ModuleWatch:
         self._by_parameter = {slot.parameter: slot for slot in slots}
         self._given = modules
         self._fired = {}
+        self._uses = _Uses(self._by_parameter, self._fired)
         self._handles = []
-        self._recorder = register_module_forward_pre_hook(self._recording_hook())
-
-    def _recording_hook(self):
-        fired, owner = self._fired, self._owner
-
-        def record(module, args):
-            if owner() is not None and torch.is_grad_enabled():
-                fired[id(module)] = module
-
-        return record
+        self._recorders = [
+            register_module_forward_pre_hook(_entering_hook(self._uses)),
+            register_module_forward_hook(_leaving_hook(self._uses), always_call=True),
+        ]
+        for recorder in self._recorders:
+            weakref.finalize(owner, recorder.remove)
 
     def roots(self):
         """The outermost modules known so far that use our parameters."""
@@ -70,6 +68,10 @@ class ModuleWatch:
             inside.update(id(child) for child in module.modules() if child is not module)
         unique = {id(m): m for m in self._given + fired}
         return [m for key, m in unique.items() if key not in inside]
+
+    def compiled(self):
+        """Whether a module that has run is compiled."""
+        return bool(self._uses.compiled) or any(is_compiled(root) for root in self.roots())
 
     def check(self):
         """Raises if a module that has run cannot be served."""
@@ -82,7 +84,7 @@ class ModuleWatch:
         parents, owners, subtrees = self._survey(roots)
         guarded, unguarded = {}, []
         for slot in self._by_parameter.values():
-            guards = self._guards(owners.get(slot, []), parents)
+            guards = self._uses.complete(slot, self._guards(owners.get(slot, []), parents))
             if not guards:
                 unguarded.append(slot)
             for module in guards:
@@ -96,7 +98,9 @@ class ModuleWatch:
     def stop(self):
         """Ends the recording without hooks."""
         self.recording = False
-        self._recorder.remove()
+        for recorder in self._recorders:
+            recorder.remove()
+        self._uses.close()
         self._fired.clear()
 
     def close(self):
@@ -142,6 +146,108 @@ class ModuleWatch:
                 guard = _flush_before(self._owner, weakref.ref(module), name)
                 vars(module)[name] = guard
                 self._handles.append(lambda module=module, name=name, guard=guard: vars(module).get(name) is guard and vars(module).pop(name))
+
+
+class _Uses:
+    """Records which modules' hooks fire and where each parameter is used first, while an outermost module runs.
+
+    A parent may use a child's weight by itself before it calls the child. Then the child's hook comes too late, and the parent must wait.
+    """
+
+    def __init__(self, by_parameter, fired):
+        self.compiled = []  # not empty: a compiled module has run
+        self._by_parameter = by_parameter
+        self._fired = fired
+        self._first = {}
+        self._thread = threading.local()
+
+    def enter(self, module):
+        running = self._running()
+        if not running:
+            if not any(parameter in self._by_parameter for parameter in module.parameters()):
+                return
+            if is_compiled(module):
+                self.compiled.append(True)
+                return
+            self._thread.mode = _Observer(self._see)
+            self._thread.mode.__enter__()
+        running.append(module)
+        if torch.is_grad_enabled():
+            self._fired.setdefault(id(module), module)
+
+    def leave(self, module):
+        running = self._running()
+        if running and running[-1] is module:
+            running.pop()
+            if not running:
+                self._thread.mode.__exit__(None, None, None)
+
+    def _running(self):
+        """The modules whose forward pass is under way on this thread, outermost first."""
+        if not hasattr(self._thread, "running"):
+            self._thread.running = []
+        return self._thread.running
+
+    def complete(self, slot, guards):
+        """`guards`, and the module that used the parameter first if none of them fires before that."""
+        if slot not in self._first or not guards:
+            return guards
+        user, earlier = self._first[slot]
+        if any(id(module) in earlier for module in guards):
+            return guards
+        return [*guards, user]
+
+    def close(self):
+        self._first.clear()
+
+    def _see(self, value):
+        if isinstance(value, torch.Tensor):
+            slot = self._by_parameter.get(value)
+            if slot is not None and slot not in self._first and torch.is_grad_enabled():
+                self._first[slot] = (self._running()[-1], frozenset(self._fired))
+        elif isinstance(value, (list, tuple)):
+            for element in value:
+                self._see(element)
+
+
+class _Observer(TorchFunctionMode):
+    """Shows every argument of every torch call to `see`."""
+
+    def __init__(self, see):
+        super().__init__()
+        self._see = see
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function not in _ACCESSORS:
+            self._see(args)
+            self._see(tuple((kwargs or {}).values()))
+        return function(*args, **(kwargs or {}))
+
+
+# Looking at a tensor's properties reads none of its values.
+_ACCESSORS = frozenset(
+    getattr(torch.Tensor, name).__get__
+    for name in ("shape", "dtype", "device", "requires_grad", "grad", "is_leaf", "grad_fn", "ndim", "layout", "is_nested", "is_sparse", "is_cpu", "is_cuda")
+    if hasattr(torch.Tensor, name)
+) | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point}
+
+
+def _entering_hook(uses):
+    def enter(module, args):
+        if torch.compiler.is_compiling():
+            uses.compiled.append(True)
+        else:
+            uses.enter(module)
+
+    return enter
+
+
+def _leaving_hook(uses):
+    def leave(module, args, output):
+        if not torch.compiler.is_compiling():
+            uses.leave(module)
+
+    return leave
 
 
 class _ForwardHook:

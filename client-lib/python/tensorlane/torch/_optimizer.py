@@ -88,6 +88,8 @@ class _Core:
         self._check_alive()
         self._thread = threading.get_ident()
         self._check_registered(optimizer)
+        if self._watch.recording:
+            self._watch.check()
         if self.synchronized and not self._sender.round_open:
             self.synchronized = False
             self._stepper.whole()
@@ -105,6 +107,13 @@ class _Core:
         self.synchronized = False
         self._sender.new_round()
         self._finish_recording()
+
+    def before_scaled_step(self):
+        if self._sender.round_open:
+            raise misuse(
+                "GradScaler.step() changes gradients that have been sent", "DistributedOptimizer",
+                "call synchronize() after backward() and before GradScaler.unscale_() or step()",
+            )
 
     def synchronize(self):
         self._check_alive()
@@ -190,8 +199,7 @@ class _Core:
     def _finish_recording(self):
         if not self._watch.recording or self._sender.recording:
             return
-        self._watch.check()
-        if self.reason is None and any(is_compiled(root) for root in self._watch.roots()):
+        if self.reason is None and self._watch.compiled():
             self.reason = "the model is compiled (torch.compile)"
         if self.reason is None:
             self._unguarded = self._watch.finish()
@@ -260,6 +268,12 @@ class _Distributed:
     def zero_grad(self, set_to_none=True):
         self._core.before_zero_grad()
         super().zero_grad(set_to_none)
+
+    @property
+    def _step_supports_amp_scaling(self):
+        """Read by GradScaler.step() before it unscales gradients, which it does without leaving a trace in their versions."""
+        self._core.before_scaled_step()
+        return False
 
     def state_dict(self):
         self._core.flush()
