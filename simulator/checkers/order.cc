@@ -1,0 +1,79 @@
+#include "simulator/checkers/order.h"
+
+#include <utility>
+
+namespace tensorlane::simulator {
+
+using engine::Event;
+using protocol::FrameHeader;
+using protocol::FrameType;
+
+OrderChecker::Key OrderChecker::key(const FrameHeader& h, bool contribution) const {
+  return {h.sequence.value, contribution, -static_cast<double>(scenario_.plan.tensors[h.tensor.value].urgency),
+          h.tensor.value};
+}
+
+void OrderChecker::stepped(const Event& event) {
+  last_.clear();
+  if (event.kind == Event::Kind::kRaise) {
+    raised_.insert({event.raise.tensor.value, event.raise.sequence.value});
+    return;
+  }
+  if (event.kind != Event::Kind::kFrameArrived || event.frame.header.type != FrameType::kGrant) return;
+  const FrameHeader& h = event.frame.header;
+  granted_[{event.frame.peer.value, h.grant}] = {h, false};
+  const ClassId cls = scenario_.plan.tensors[h.tensor.value].cls;
+  if (!raised(h)) ++waiting_[{event.frame.peer, cls}][key(h, true)];
+}
+
+void OrderChecker::picked(engine::Flow flow, std::span<const engine::Send> sends) {
+  for (const engine::Send& send : sends) {
+    const FrameHeader& h = send.header;
+    if (h.cls != flow.cls) {
+      findings_.fail("order", "host {} sends a frame of class {} on a flow of class {}", host_.value, h.cls.value,
+                     flow.cls.value);
+    }
+    if (h.type != FrameType::kData || scenario_.engine.single_queue) continue;
+    if (h.tensor.value >= scenario_.plan.tensors.size() || scenario_.plan.tensors[h.tensor.value].cls != flow.cls) {
+      findings_.fail("order", "host {} sends tensor {} in class {}, which is not its class", host_.value,
+                     h.tensor.value, flow.cls.value);
+      return;
+    }
+    const auto grant = granted_.find({flow.peer.value, h.grant});
+    const bool eager = (h.flags & protocol::kFlagEager) != 0;
+    const bool granted = !eager && grant != granted_.end() && grant->second.header.tensor == h.tensor &&
+                         grant->second.header.sequence == h.sequence;
+    const Key mine = key(h, eager || granted);
+    if (granted && !std::exchange(grant->second.picked, true)) {
+      auto& waiting = waiting_[flow];
+      const auto it = waiting.find(mine);
+      if (it != waiting.end() && --it->second == 0) waiting.erase(it);
+    }
+    if (raised(h)) continue;
+    check_against_waiting(flow, h, mine);
+    const auto last = last_.find(flow);
+    if (last != last_.end() && mine < last->second) {
+      findings_.fail("order",
+                     "host {} to host {}, class {}: tensor {}, sequence {} waited behind a less urgent one: tensor {}, "
+                     "sequence {}",
+                     host_.value, flow.peer.value, flow.cls.value, h.tensor.value, h.sequence.value,
+                     std::get<3>(last->second), std::get<0>(last->second));
+    }
+    last_.insert_or_assign(flow, mine);
+  }
+}
+
+void OrderChecker::check_against_waiting(engine::Flow flow, const FrameHeader& sent, const Key& mine) {
+  const auto it = waiting_.find(flow);
+  if (it == waiting_.end() || it->second.empty()) return;
+  const Key& best = it->second.begin()->first;
+  if (!(best < mine)) return;
+  if (raised_.contains({std::get<3>(best), std::get<0>(best)})) return;
+  findings_.fail(
+      "order",
+      "host {} to host {}, class {}: sent tensor {}, sequence {} while a grant for tensor {}, sequence {} waited",
+      host_.value, flow.peer.value, flow.cls.value, sent.tensor.value, sent.sequence.value, std::get<3>(best),
+      std::get<0>(best));
+}
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,50 @@
+// Checker "order": what a host sends leaves in the order of law 9, judged from outside: from the frames it got and
+// sent.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <tuple>
+
+#include "daemon/engine/types.h"
+#include "simulator/checkers/findings.h"
+#include "simulator/workload/scenario.h"
+
+namespace tensorlane::simulator {
+
+// One per host.
+class OrderChecker {
+ public:
+  OrderChecker(HostIndex host, const Scenario& scenario, Findings& findings)
+      : host_(host), scenario_(scenario), findings_(findings) {}
+
+  // The engine has taken this event: what was picked before it may be less urgent than what comes after.
+  void stepped(const engine::Event& event);
+  // pick() has returned these for `flow`.
+  void picked(engine::Flow flow, std::span<const engine::Send> sends);
+
+ private:
+  // Smaller goes first: older iteration, results before contributions, urgency, tensor (law 9).
+  using Key = std::tuple<std::uint64_t, bool, double, std::uint32_t>;
+  using Grant = std::pair<std::uint16_t, std::uint32_t>;  // peer, id
+  Key key(const protocol::FrameHeader& header, bool contribution) const;
+  bool raised(const protocol::FrameHeader& h) const { return raised_.contains({h.tensor.value, h.sequence.value}); }
+  void check_against_waiting(engine::Flow flow, const protocol::FrameHeader& sent, const Key& key);
+
+  HostIndex host_;
+  const Scenario& scenario_;
+  Findings& findings_;
+  struct Granted {
+    protocol::FrameHeader header;
+    bool picked = false;  // at least in part
+  };
+  std::map<Grant, Granted> granted_;                              // every grant for a contribution that came
+  std::map<engine::Flow, std::map<Key, std::uint64_t>> waiting_;  // granted, not picked; how many
+  std::map<engine::Flow, Key> last_;                              // picked since the last event
+  std::set<std::pair<std::uint32_t, std::uint64_t>> raised_;
+};
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,167 @@
+#include "simulator/host/client.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tensorlane::simulator {
+
+Results::Results(const Scenario& scenario, const Values& values, Findings& findings)
+    : scenario_(scenario), values_(values), findings_(findings), expected_(scenario.plan.tensors.size()) {}
+
+void Results::check(HostIndex host, TensorId tensor, Sequence sequence, std::span<const std::byte> got) {
+  const protocol::PlanTensor& planned = scenario_.plan.tensors[tensor.value];
+  Expected& expected = expected_[tensor.value][sequence.value % 2];
+  if (expected.sequence != sequence.value) expected = {sequence.value, values_.expected(planned, sequence)};
+  if (std::ranges::equal(got, expected.bytes)) return;
+  const auto differ = std::ranges::mismatch(got, expected.bytes);
+  const auto index = static_cast<std::uint64_t>(differ.in1 - got.begin()) / dtype_size(planned.dtype);
+  findings_.fail("sum", "host {}: {} '{}' of {} elements, sequence {}: element {} is wrong", host.value,
+                 operation_name(planned.operation), planned.name, planned.elements, sequence.value, index);
+}
+
+Client::Client(HostIndex host, Around around, Random random)
+    : host_(host), around_(std::move(around)), random_(random) {
+  for (const protocol::PlanTensor& planned : around_.scenario.plan.tensors) {
+    Tensor t;
+    t.buffer = around_.memory.allocate(planned.elements * dtype_size(planned.dtype));
+    if (needs_wide(planned, around_.scenario.hosts()))
+      t.wide = around_.memory.allocate(planned.elements * sizeof(float));
+    tensors_.push_back(t);
+  }
+}
+
+void Client::start() {
+  start_iteration();
+  schedule();
+}
+
+void Client::start_iteration() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) to_submit_.push_back(i);
+  for (std::size_t i = to_submit_.size(); i > 1; --i) std::swap(to_submit_[i - 1], to_submit_[random_.below(i)]);
+}
+
+void Client::schedule() {
+  if (scheduled_ || to_submit_.empty()) return;
+  scheduled_ = true;
+  around_.events.after(random_.between(Duration(0), around_.scenario.client.think), [this] {
+    scheduled_ = false;
+    act();
+  });
+}
+
+void Client::act() {
+  if (frozen_ || dead_ || failed_ || to_submit_.empty()) return;
+  const std::size_t index = to_submit_.back();
+  to_submit_.pop_back();
+  submit(index);
+  if (random_.chance(around_.scenario.client.raise)) {
+    const std::size_t waited = random_.below(tensors_.size());
+    if (tensors_[waited].pending) {
+      around_.submit({.kind = engine::Event::Kind::kRaise,
+                      .raise = {TensorId(static_cast<std::uint32_t>(waited)), Sequence(tensors_[waited].sequence)}});
+    }
+  }
+  schedule();
+}
+
+void Client::submit(std::size_t index) {
+  Tensor& t = tensors_[index];
+  const protocol::PlanTensor& planned = around_.scenario.plan.tensors[index];
+  check_poison(index);
+  ++t.sequence;
+  t.pending = true;
+  ++pending_;
+  const Sequence sequence(t.sequence);
+  around_.values.contribute(host_, planned, sequence, around_.memory.resolve(t.buffer), around_.memory.resolve(t.wide));
+  around_.trace.line(host_, "submit tensor {} sequence {}", index, t.sequence);
+  around_.submit({.kind = engine::Event::Kind::kTensorReady, .tensor_ready = {planned.id, sequence, t.buffer, t.wide}});
+}
+
+void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
+  if (tensor.value >= tensors_.size() || !tensors_[tensor.value].pending ||
+      tensors_[tensor.value].sequence != sequence.value) {
+    around_.findings.fail("delivery", "host {}: completion of tensor {}, sequence {}, which was not pending",
+                          host_.value, tensor.value, sequence.value);
+    return;
+  }
+  Tensor& t = tensors_[tensor.value];
+  around_.trace.line(host_, "complete tensor {} sequence {} {}", tensor.value, sequence.value, ok ? "ok" : "failed");
+  if (ok) around_.results.check(host_, tensor, sequence, around_.memory.resolve(t.buffer));
+  t.pending = false;
+  t.completed = around_.events.now();
+  --pending_;
+  if (ok) ++completed_;
+  poison(tensor.value);
+  if (!ok) failed_ = true;
+  if (failed_ || t.sequence >= around_.scenario.iterations) return;
+  if (around_.scenario.client.ahead) {
+    to_submit_.insert(to_submit_.begin() + static_cast<std::ptrdiff_t>(random_.below(to_submit_.size() + 1)),
+                      tensor.value);
+  } else if (completed_ % tensors_.size() == 0) {
+    start_iteration();
+  }
+  schedule();
+}
+
+void Client::set_frozen(bool frozen) {
+  frozen_ = frozen;
+  if (!frozen) schedule();
+}
+
+bool Client::finished() const {
+  if (pending_ > 0) return false;
+  return failed_ || dead_ || completed_ == tensors_.size() * around_.scenario.iterations;
+}
+
+bool Client::holds(TensorId tensor, Sequence sequence) const {
+  const Tensor& t = tensors_[tensor.value];
+  return t.sequence < sequence.value || (t.sequence == sequence.value && t.pending);
+}
+
+std::byte Client::poison_byte(std::size_t index, std::uint64_t offset) const {
+  return static_cast<std::byte>(0xa0 ^ (offset * 7) ^ (index << 3) ^ tensors_[index].sequence);
+}
+
+// What is ours again gets other contents at once: whoever still reads or writes it is found out.
+void Client::poison(std::size_t index) {
+  for (const Descriptor& place : {tensors_[index].buffer, tensors_[index].wide}) {
+    std::uint64_t offset = 0;
+    for (std::byte& b : around_.memory.resolve(place)) b = poison_byte(index, offset++);
+  }
+  tensors_[index].poisoned = true;
+}
+
+void Client::check_poison(std::size_t index) const {
+  if (!tensors_[index].poisoned) return;
+  for (const Descriptor& place : {tensors_[index].buffer, tensors_[index].wide}) {
+    std::uint64_t offset = 0;
+    for (std::byte b : around_.memory.resolve(place)) {
+      if (b == poison_byte(index, offset++)) continue;
+      around_.findings.fail("memory", "host {}: tensor {} was written after sequence {} had completed (byte {})",
+                            host_.value, index, tensors_[index].sequence, offset - 1);
+      return;
+    }
+  }
+}
+
+void Client::check_buffers() const {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!tensors_[i].pending) check_poison(i);
+  }
+}
+
+std::vector<Time> Client::completion_times() const {
+  std::vector<Time> times;
+  for (const Tensor& t : tensors_) times.push_back(t.completed);
+  return times;
+}
+
+std::string Client::describe_pending() const {
+  std::string text;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].pending) text += fmt::format(" {}#{}", i, tensors_[i].sequence);
+  }
+  return text;
+}
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,95 @@
+// The training process of one host: submits every tensor once per iteration, in an order of its own, and checks what
+// comes back. It never waits on a tensor before it has submitted the others of that iteration (law 2).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "daemon/engine/types.h"
+#include "simulator/checkers/findings.h"
+#include "simulator/clock/event_queue.h"
+#include "simulator/clock/random.h"
+#include "simulator/clock/trace.h"
+#include "simulator/host/memory.h"
+#include "simulator/workload/values.h"
+
+namespace tensorlane::simulator {
+
+// The results that all clients must see, computed once. Checker "sum".
+class Results {
+ public:
+  Results(const Scenario& scenario, const Values& values, Findings& findings);
+  // `got` is the buffer on `host` when (tensor, sequence) completed there.
+  void check(HostIndex host, TensorId tensor, Sequence sequence, std::span<const std::byte> got);
+
+ private:
+  struct Expected {
+    std::uint64_t sequence = 0;
+    std::vector<std::byte> bytes;
+  };
+  const Scenario& scenario_;
+  const Values& values_;
+  Findings& findings_;
+  std::vector<std::array<Expected, 2>> expected_;  // per tensor: hosts are at most one iteration apart
+};
+
+class Client {
+ public:
+  struct Around {
+    const Scenario& scenario;
+    EventQueue& events;
+    SimMemory& memory;
+    const Values& values;
+    Results& results;
+    Findings& findings;
+    const Trace& trace;
+    std::function<void(const engine::Event&)> submit;  // to the daemon
+  };
+  Client(HostIndex host, Around around, Random random);
+
+  void start();
+  // From the daemon: the operation is over and the buffer is ours again.
+  void completed(TensorId tensor, Sequence sequence, bool ok);
+  void set_frozen(bool frozen);
+  void kill() { dead_ = true; }
+
+  // Every iteration of every tensor is over, or one has failed and none is with the daemon.
+  bool finished() const;
+  bool failed() const { return failed_; }
+  // (tensor, sequence) is submitted and not complete, or not submitted yet.
+  bool holds(TensorId tensor, Sequence sequence) const;
+  std::uint64_t pending() const { return pending_; }
+  std::uint64_t completed_operations() const { return completed_; }
+  std::vector<Time> completion_times() const;  // of the last completion of each tensor
+  // The buffers that are ours still hold what we left there. Checker "memory".
+  void check_buffers() const;
+  // Text for reports: which operations the daemon has.
+  std::string describe_pending() const;
+
+ private:
+  struct Tensor {
+    Descriptor buffer, wide;
+    std::uint64_t sequence = 0;  // of the last submission
+    bool pending = false;
+    bool poisoned = false;
+    Time completed;
+  };
+  void schedule();
+  void act();
+  void submit(std::size_t index);
+  void start_iteration();
+  void poison(std::size_t index);
+  void check_poison(std::size_t index) const;
+  std::byte poison_byte(std::size_t index, std::uint64_t offset) const;
+
+  HostIndex host_;
+  Around around_;
+  Random random_;
+  std::vector<Tensor> tensors_;
+  std::vector<std::size_t> to_submit_;  // from the back
+  std::uint64_t pending_ = 0, completed_ = 0;
+  bool scheduled_ = false, frozen_ = false, dead_ = false, failed_ = false;
+};
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,140 @@
+// One host's daemon: the real engine, hosted as daemon/lane hosts it, by a virtual clock, a simulated network and real
+// memory.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/engine/engine.h"
+#include "simulator/checkers/delivery.h"
+#include "simulator/checkers/order.h"
+#include "simulator/clock/trace.h"
+#include "simulator/host/client.h"
+#include "simulator/host/memory.h"
+#include "simulator/host/reducer.h"
+#include "simulator/network/network.h"
+
+namespace tensorlane::simulator {
+
+class Lane final : public NetworkSink {
+ public:
+  struct Around {
+    const Scenario& scenario;
+    EventQueue& events;
+    Network& network;
+    const Values& values;
+    Results& results;
+    DeliveryChecker& delivery;
+    Findings& findings;
+    const Trace& trace;
+    std::uint64_t* progress;  // counts what moved the job on
+  };
+  Lane(HostIndex self, Around around, Random random);
+
+  void start();
+
+  // NetworkSink.
+  void on_packet(const Packet& packet) override;
+  void on_acknowledged(const FramePtr& frame) override;
+  void on_heartbeat(HostIndex from, const Heartbeat& beat) override;
+
+  // Faults.
+  void set_frozen(bool frozen);
+  void kill();
+  void kill_client();
+  void freeze_client(bool frozen);
+
+  // The daemon can still speak for itself: not dead, and not frozen for ever.
+  bool alive() const { return !dead_ && !frozen_; }
+  bool frozen() const { return frozen_ && !dead_; }
+  bool aborted() const { return state_ != State::kRunning; }
+  const std::string& cause() const { return cause_; }
+  // Nothing of this host's client is left waiting, and nothing will be.
+  bool resolved() const;
+  // What must hold when everything is over and quiet. Checkers "bounds", "memory", "stale".
+  void check_quiet() const;
+  std::string describe() const;
+
+  const engine::Engine& engine() const { return *engine_; }
+  const Client& client() const { return *client_; }
+  std::uint64_t replayed() const { return replayed_; }
+
+ private:
+  enum class State : std::uint8_t { kRunning, kDraining, kClosed };
+  // A frame of which the header has been read.
+  struct Receiving {
+    Descriptor place;
+    bool stale = false;
+  };
+  struct Block {
+    engine::Work work;
+    bool computed = false;
+  };
+
+  void wake();
+  void poll();
+  void receive();
+  void receive_packet(const Packet& packet);
+  void land(const Packet& packet, Receiving& receiving);
+  void frame_complete(const Packet& packet, const Receiving& receiving);
+  void step_all();
+  void step(std::span<const engine::Event> events);
+  void carry_out(const engine::Action& action);
+  void start_work();
+  void finish_work();
+  void compute(const engine::Work& work);
+  void send_all();
+  bool send_level(std::size_t level);
+  void send(engine::Flow flow, const engine::Send& send);
+  bool flow_has_room(engine::Flow flow) const;
+  Bytes credit(std::size_t level) const;
+  void send_done(const Frame& frame);
+  void check_bounds();
+  void beat();
+  void abort(std::string cause);
+  void drained();
+  void remember_for_replay(const Frame& frame);
+  void replay();
+  void submit(const engine::Event& event);
+  // Barriers move numbers that mean nothing through a scratch place of the engine.
+  bool is_barrier(TensorId tensor) const {
+    return around_.scenario.plan.tensors[tensor.value].operation == Operation::kBarrier;
+  }
+  std::size_t flow_index(HostIndex peer, std::size_t level) const { return peer.value * kLevels + level; }
+
+  HostIndex self_;
+  Around around_;
+  Random random_;
+  SimMemory memory_;
+  ReferenceReducer reducer_;
+  std::unique_ptr<engine::Engine> engine_;
+  engine::EngineConfig config_;
+  Descriptor staging_;
+  std::unique_ptr<StagingChecker> staging_checker_;
+  OrderChecker order_;
+  std::unique_ptr<Client> client_;
+  engine::ActionRing actions_;
+
+  std::deque<Packet> inbox_;
+  std::vector<engine::Event> pending_;  // arrived, not fed yet
+  std::vector<Block> working_;
+  std::vector<Receiving> receiving_;                // by flow
+  std::vector<std::size_t> flow_in_flight_;         // operations, by flow
+  std::array<std::uint64_t, kLevels> in_flight_{};  // bytes
+  std::array<HostIndex, kLevels> last_peer_{};
+  std::vector<Time> heard_;
+  std::vector<protocol::FrameHeader> replays_;  // granted frames that have landed, with their sender in `replay_from_`
+  std::vector<HostIndex> replay_from_;
+  std::uint64_t replayed_ = 0;
+  std::string cause_;
+  State state_ = State::kRunning;
+  bool frozen_ = false, dead_ = false, scheduled_ = false, client_frozen_ = false;
+  Time client_heard_;
+};
+
+}  // namespace tensorlane::simulator

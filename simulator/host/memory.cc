@@ -1,0 +1,52 @@
+#include "simulator/host/memory.h"
+
+#include <algorithm>
+
+#include "common/base/assert.h"
+
+namespace tensorlane::simulator {
+
+Descriptor SimMemory::allocate(std::uint64_t bytes) {
+  // calloc() leaves large regions untouched until they are used: most of the staging never is.
+  auto* own = static_cast<std::byte*>(std::calloc(bytes + 2 * kGuard, 1));
+  TL_ASSERT(own != nullptr);
+  std::fill_n(own, kGuard, kCanary);
+  std::fill_n(own + kGuard + bytes, kGuard, kCanary);
+  const Descriptor descriptor = add({own + kGuard, bytes});
+  regions_.back().own.reset(own);
+  return descriptor;
+}
+
+std::span<std::byte> SimMemory::resolve(const Descriptor& d) {
+  if (d.region >= regions_.size()) return {};
+  const Region& region = regions_[d.region];
+  if (!region.live || region.generation != d.generation) return {};
+  if (d.offset > region.bytes.size() || d.length > region.bytes.size() - d.offset) return {};
+  return region.bytes.subspan(d.offset, d.length);
+}
+
+Descriptor SimMemory::add(std::span<std::byte> bytes) {
+  regions_.push_back({});
+  regions_.back().bytes = bytes;
+  regions_.back().live = true;
+  return {static_cast<std::uint32_t>(regions_.size() - 1), regions_.back().generation, 0, bytes.size()};
+}
+
+void SimMemory::remove(std::uint32_t region) {
+  if (region >= regions_.size()) return;
+  regions_[region].live = false;
+  ++regions_[region].generation;
+}
+
+int SimMemory::broken_canary() const {
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    const std::byte* own = regions_[i].own.get();
+    if (own == nullptr) continue;
+    const auto intact = [](std::byte b) { return b == kCanary; };
+    const std::byte* end = own + kGuard + regions_[i].bytes.size();
+    if (!std::all_of(own, own + kGuard, intact) || !std::all_of(end, end + kGuard, intact)) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+}  // namespace tensorlane::simulator

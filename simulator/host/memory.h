@@ -1,0 +1,43 @@
+// Real bytes behind descriptors, with canaries around every region. One thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/descriptor.h"
+#include "daemon/ports/memory.h"
+
+namespace tensorlane::simulator {
+
+class SimMemory final : public ports::Memory {
+ public:
+  // A region of zeros of its own.
+  Descriptor allocate(std::uint64_t bytes);
+  // As ports::Memory says. A descriptor that leaves its region resolves to nothing.
+  std::span<std::byte> resolve(const Descriptor& descriptor) override;
+  Descriptor add(std::span<std::byte> bytes) override;
+  void remove(std::uint32_t region) override;
+
+  // The first region whose canary was overwritten, or -1.
+  int broken_canary() const;
+
+ private:
+  static constexpr std::size_t kGuard = 64;
+  static constexpr std::byte kCanary{0xc5};
+  struct Free {
+    void operator()(std::byte* bytes) const { std::free(bytes); }
+  };
+  struct Region {
+    std::unique_ptr<std::byte, Free> own;  // guard, bytes, guard; null for memory of somebody else
+    std::span<std::byte> bytes;
+    std::uint32_t generation = 1;
+    bool live = false;
+  };
+  std::vector<Region> regions_;
+};
+
+}  // namespace tensorlane::simulator

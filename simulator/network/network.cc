@@ -1,0 +1,146 @@
+#include "simulator/network/network.h"
+
+#include <algorithm>
+
+namespace tensorlane::simulator {
+namespace {
+constexpr Bytes kHeartbeatBytes{128};
+
+BitsPerSecond scaled(BitsPerSecond rate, double factor) {
+  return BitsPerSecond(
+      std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(rate.value) * factor)));
+}
+}  // namespace
+
+Network::Network(EventQueue& events, const NetworkConfig& config, Random random)
+    : events_(events),
+      config_(config),
+      random_(random),
+      attached_(config.hosts.size()),
+      cut_(config.hosts.size() * config.hosts.size()),
+      flows_(config.hosts.size() * config.hosts.size() * kLevels) {
+  for (const HostPorts& ports : config.hosts) {
+    // A NIC never drops what its own host gives it: the host's windows bound this queue.
+    PortConfig uplink = ports.uplink;
+    uplink.buffer = Bytes(~std::uint64_t{0} / 2);
+    uplinks_.push_back(std::make_unique<Port>(events_, uplink, [this](Packet p) { at_switch(std::move(p)); }));
+    downlinks_.push_back(std::make_unique<Port>(events_, ports.downlink, [this](Packet p) { at_host(std::move(p)); }));
+  }
+}
+
+void Network::attach(HostIndex host, NetworkSink* sink) {
+  at(host).sink = sink;
+}
+
+void Network::send(FramePtr frame) {
+  const std::uint64_t payload = frame->payload.size();
+  std::uint64_t begin = 0;
+  do {
+    Packet packet;
+    packet.from = frame->from;
+    packet.to = frame->to;
+    packet.level = level_of(frame->cls);
+    packet.order = flow(packet).sent++;
+    packet.begin = begin;
+    packet.end = std::min(payload, begin + config_.packet.value);
+    packet.last = packet.end == payload;
+    packet.bytes = Bytes(packet.end - begin + (begin == 0 ? protocol::kFrameHeaderBytes : 0));
+    packet.frame = frame;
+    begin = packet.end;
+    transmit(std::move(packet));
+  } while (begin < payload);
+}
+
+void Network::send(HostIndex from, HostIndex to, const Heartbeat& beat) {
+  Packet packet;
+  packet.from = from;
+  packet.to = to;
+  packet.bytes = kHeartbeatBytes;
+  packet.beat = beat;
+  transmit(std::move(packet));
+}
+
+void Network::close(HostIndex host) {
+  at(host).open = false;
+}
+void Network::remove(HostIndex host) {
+  at(host).open = at(host).present = false;
+}
+void Network::set_cut(HostIndex from, HostIndex to, bool cut) {
+  cut_[index(from, to)] = cut;
+}
+void Network::scale_downlink(HostIndex host, double factor) {
+  downlinks_[host.value]->set_rate(scaled(config_.hosts[host.value].downlink.rate, factor));
+}
+void Network::scale_uplink(HostIndex host, double factor) {
+  uplinks_[host.value]->set_rate(scaled(config_.hosts[host.value].uplink.rate, factor));
+}
+
+void Network::transmit(Packet packet) {
+  ++packets_;
+  const HostIndex from = packet.from;
+  TL_ASSERT(uplinks_[from.value]->offer(std::move(packet)));
+}
+
+void Network::at_switch(Packet packet) {
+  const Duration extra = config_.jitter.value > 0 ? random_.between(Duration(0), config_.jitter) : Duration(0);
+  if (extra.value == 0) return forward(std::move(packet));
+  events_.after(extra, [this, packet = std::move(packet)]() mutable { forward(std::move(packet)); });
+}
+
+void Network::forward(Packet packet) {
+  if (cut_[index(packet.from, packet.to)] || random_.chance(config_.loss)) return lose(std::move(packet));
+  Port& port = *downlinks_[packet.to.value];
+  if (port.offer(std::move(packet))) return;
+  ++overflowed_;
+  lose(std::move(packet));
+}
+
+void Network::lose(Packet packet) {
+  ++lost_;
+  if (packet.frame == nullptr || !at(packet.from).open) return;
+  const Duration timeout{
+      std::min(config_.first_timeout.value << std::min(packet.attempts, 20u), config_.last_timeout.value)};
+  ++packet.attempts;
+  events_.after(timeout, [this, packet = std::move(packet)]() mutable {
+    if (at(packet.from).open) transmit(std::move(packet));
+  });
+}
+
+void Network::at_host(Packet packet) {
+  Attached& host = at(packet.to);
+  if (packet.frame == nullptr) {
+    if (host.present && at(packet.from).present) host.sink->on_heartbeat(packet.from, packet.beat);
+    return;
+  }
+  if (!host.open) return;  // nobody listens; the sender finds out by heartbeats
+  ReceivingFlow& receiving = flow(packet);
+  if (packet.order != receiving.expected) {
+    receiving.held.emplace(packet.order, std::move(packet));
+    return;
+  }
+  for (;;) {
+    ++receiving.expected;
+    host.sink->on_packet(packet);
+    if (packet.last) acknowledge(packet.frame);
+    const auto next = receiving.held.find(receiving.expected);
+    if (next == receiving.held.end()) return;
+    packet = std::move(next->second);
+    receiving.held.erase(next);
+  }
+}
+
+void Network::acknowledge(FramePtr frame) {
+  // Acknowledgements are small and go first everywhere: they take the way back's delay and wait for a cut to heal.
+  const Duration back = config_.hosts[frame->to.value].uplink.delay + config_.hosts[frame->from.value].downlink.delay;
+  events_.after(back, [this, frame = std::move(frame)] {
+    if (!at(frame->from).open) return;
+    if (is_cut(frame->to, frame->from)) {
+      events_.after(config_.first_timeout, [this, frame] { acknowledge(frame); });
+      return;
+    }
+    at(frame->from).sink->on_acknowledged(frame);
+  });
+}
+
+}  // namespace tensorlane::simulator

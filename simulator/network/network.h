@@ -1,0 +1,92 @@
+// Hosts around one switch. Each host has an uplink port (its NIC) and a downlink port (the switch's port towards it).
+// On top of it one reliable, ordered flow per (sender, receiver, class), as TCP gives it: a lost packet costs a
+// retransmission and holds up its own flow, never another. Nothing is random but by the generator given.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "simulator/clock/event_queue.h"
+#include "simulator/clock/random.h"
+#include "simulator/network/packet.h"
+#include "simulator/network/port.h"
+
+namespace tensorlane::simulator {
+
+struct HostPorts {
+  PortConfig uplink, downlink;
+};
+
+struct NetworkConfig {
+  std::vector<HostPorts> hosts;
+  Bytes packet = kib(64);  // operations are cut into packets of at most this, so that urgent ones overtake between them
+  double loss = 0;         // probability that a packet is lost
+  Duration jitter{0};      // at most this much extra delay per packet on its way to the switch
+  Duration first_timeout = milliseconds(2), last_timeout = milliseconds(64);  // of retransmissions; doubles in between
+};
+
+// A host's side of the network.
+class NetworkSink {
+ public:
+  virtual ~NetworkSink() = default;
+  virtual void on_packet(const Packet& packet) = 0;         // in order per flow
+  virtual void on_acknowledged(const FramePtr& frame) = 0;  // the receiver's kernel has all of it
+  virtual void on_heartbeat(HostIndex from, const Heartbeat& beat) = 0;
+};
+
+class Network {
+ public:
+  Network(EventQueue& events, const NetworkConfig& config, Random random);
+
+  void attach(HostIndex host, NetworkSink* sink);
+  void send(FramePtr frame);
+  void send(HostIndex from, HostIndex to, const Heartbeat& beat);
+  // The host's flows are closed: nothing of its frames is sent again, nothing reaches it. Heartbeats still pass.
+  void close(HostIndex host);
+  // The host is gone: heartbeats, too, end.
+  void remove(HostIndex host);
+
+  // Faults.
+  void set_cut(HostIndex from, HostIndex to, bool cut);  // one direction
+  bool is_cut(HostIndex from, HostIndex to) const { return cut_[index(from, to)]; }
+  void set_loss(double probability) { config_.loss = probability; }
+  void scale_downlink(HostIndex host, double factor);  // of the configured rate
+  void scale_uplink(HostIndex host, double factor);
+
+  std::uint64_t packets() const { return packets_; }
+  std::uint64_t lost() const { return lost_; }
+  std::uint64_t overflowed() const { return overflowed_; }
+
+ private:
+  struct ReceivingFlow {
+    std::uint64_t sent = 0;      // packets that the sender has numbered
+    std::uint64_t expected = 0;  // next packet that the receiver takes
+    std::map<std::uint64_t, Packet> held;
+  };
+  struct Attached {
+    NetworkSink* sink = nullptr;
+    bool open = true, present = true;
+  };
+  std::size_t index(HostIndex from, HostIndex to) const { return from.value * attached_.size() + to.value; }
+  ReceivingFlow& flow(const Packet& p) { return flows_[index(p.from, p.to) * kLevels + p.level]; }
+  void transmit(Packet packet);
+  void at_switch(Packet packet);
+  void forward(Packet packet);
+  void at_host(Packet packet);
+  void lose(Packet packet);
+  void acknowledge(FramePtr frame);
+  Attached& at(HostIndex host) { return attached_[host.value]; }
+
+  EventQueue& events_;
+  NetworkConfig config_;
+  Random random_;
+  std::vector<Attached> attached_;
+  std::vector<std::unique_ptr<Port>> uplinks_, downlinks_;
+  std::vector<bool> cut_;
+  std::vector<ReceivingFlow> flows_;
+  std::uint64_t packets_ = 0, lost_ = 0, overflowed_ = 0;
+};
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,52 @@
+// What travels in the simulated network.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/base/descriptor.h"
+#include "common/base/units.h"
+#include "common/protocol/frame.h"
+
+namespace tensorlane::simulator {
+
+// Levels of service, 0 first: control, then the data classes.
+inline constexpr std::size_t kLevels = kMaxDataClasses + 1;
+constexpr std::size_t level_of(ClassId cls) {
+  return cls == kControlClass ? 0 : std::size_t{cls.value} + 1;
+}
+
+// One transport operation. The payload is what the sender's memory held when it was sent.
+struct Frame {
+  HostIndex from, to;
+  ClassId cls;
+  protocol::FrameHeader header;
+  std::vector<std::byte> payload;
+  Descriptor source;        // where the payload lies with the sender
+  std::uint64_t token = 0;  // of the sender's engine; 0: no SendDone wanted
+
+  Bytes bytes() const { return Bytes(protocol::kFrameHeaderBytes + payload.size()); }
+};
+using FramePtr = std::shared_ptr<const Frame>;
+
+// "I live", and whether the sender has aborted the job.
+struct Heartbeat {
+  bool aborted = false;
+};
+
+// A piece of a frame, or a heartbeat (frame == nullptr), which nobody sends again when it is lost.
+struct Packet {
+  HostIndex from, to;
+  std::size_t level = 0;
+  std::uint64_t order = 0;     // in its flow
+  std::uint32_t attempts = 0;  // times it was sent before
+  Bytes bytes;                 // on the wire
+  FramePtr frame;
+  std::uint64_t begin = 0, end = 0;  // of the frame's payload
+  bool last = false;                 // of its frame
+  Heartbeat beat;
+};
+
+}  // namespace tensorlane::simulator

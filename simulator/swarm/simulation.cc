@@ -1,0 +1,150 @@
+#include "simulator/swarm/simulation.h"
+
+#include <algorithm>
+
+#include "common/base/hash.h"
+
+namespace tensorlane::simulator {
+namespace {
+constexpr Duration kWatch = milliseconds(1);     // between two looks at the whole
+constexpr Duration kStuck = seconds(2);          // without anything moving, long after the last retransmission
+constexpr Duration kSettle = milliseconds(150);  // after the end, for what is still on its way
+}  // namespace
+
+Simulation::Simulation(const Scenario& scenario, bool verbose)
+    : scenario_(scenario),
+      trace_(events_, verbose),
+      values_(scenario_),
+      results_(scenario_, values_, findings_),
+      delivery_(scenario_, findings_),
+      network_(events_, scenario_.network, Random(scenario_.seed).fork(100)) {
+  Random random(mix(scenario_.seed));
+  for (std::uint16_t h = 0; h < scenario_.hosts(); ++h) {
+    lanes_.push_back(std::make_unique<Lane>(
+        HostIndex(h),
+        Lane::Around{scenario_, events_, network_, values_, results_, delivery_, findings_, trace_, &progress_},
+        random.fork(h)));
+  }
+}
+
+Outcome Simulation::run() {
+  for (auto& lane : lanes_) lane->start();
+  for (const Fault& fault : scenario_.faults) schedule(fault);
+  events_.after(kWatch, [this] { watch(); });
+  while (!quiet_ && !findings_.any() && events_.run_next()) {
+  }
+  if (quiet_ && !findings_.any()) {
+    for (auto& lane : lanes_) lane->check_quiet();
+  }
+  return outcome();
+}
+
+void Simulation::schedule(const Fault& fault) {
+  events_.at(fault.at, [this, fault] { apply(fault, true); });
+  if (fault.until != kNever) events_.at(fault.until, [this, fault] { apply(fault, false); });
+}
+
+void Simulation::apply(const Fault& fault, bool begins) {
+  Lane& lane = *lanes_[fault.host.value];
+  trace_.line(fault.host, "fault {} {} (peer {})", kFaultNames[static_cast<std::size_t>(fault.kind)],
+              begins ? "begins" : "heals", fault.peer.value);
+  if (begins) ++outcome_.faults[static_cast<std::size_t>(fault.kind)];
+  progress_at_ = events_.now();
+  switch (fault.kind) {
+    case FaultKind::kPartition:
+      return network_.set_cut(fault.host, fault.peer, begins);
+    case FaultKind::kSlowPort:
+      network_.scale_uplink(fault.host, begins ? fault.factor : 1);
+      return network_.scale_downlink(fault.host, begins ? fault.factor : 1);
+    case FaultKind::kFreezeDaemon:
+      return lane.set_frozen(begins);
+    case FaultKind::kKillDaemon:
+      return lane.kill();
+    case FaultKind::kFreezeClient:
+      return lane.freeze_client(begins);
+    case FaultKind::kKillClient:
+      return lane.kill_client();
+  }
+}
+
+bool Simulation::all_resolved() const {
+  // A frozen daemon that will thaw is still to be heard.
+  const bool settled = events_.now() > scenario_.last_fault();
+  return std::ranges::all_of(lanes_,
+                             [&](const auto& lane) { return lane->resolved() && (!lane->frozen() || settled); });
+}
+
+void Simulation::watch() {
+  check_abort();
+  if (findings_.any()) return;
+  if (all_resolved()) {
+    events_.after(kSettle, [this] {
+      quiet_ = all_resolved();
+      if (!quiet_) watch();
+    });
+    return;
+  }
+  check_progress();
+  events_.after(kWatch, [this] { watch(); });
+}
+
+void Simulation::check_abort() {
+  const bool aborted = std::ranges::any_of(lanes_, [](const auto& lane) { return lane->alive() && lane->aborted(); });
+  if (!aborted) return;
+  if (!abort_at_) abort_at_ = events_.now();
+  if (scenario_.must_complete()) {
+    findings_.fail("abort", "the job was aborted though nothing was silent for long. {}", describe());
+    return;
+  }
+  // The cause spreads by itself, or the silence of who has failed is noticed.
+  const Time due = std::max(*abort_at_, scenario_.last_fault()) + scenario_.detection * 2 + scenario_.heartbeat * 4;
+  if (events_.now() > due && !all_resolved())
+    findings_.fail("abort", "a host waits for a job that has failed. {}", describe());
+}
+
+void Simulation::check_progress() {
+  if (progress_ != progress_seen_) {
+    progress_seen_ = progress_;
+    progress_at_ = events_.now();
+  }
+  const bool stuck = events_.now() - std::max(progress_at_, scenario_.last_fault()) > kStuck;
+  if ((stuck && !all_resolved()) || events_.now() > scenario_.deadline) {
+    findings_.fail("progress", "nothing moves since {} us. {}", progress_at_.value / 1000, describe());
+  }
+}
+
+std::string Simulation::describe() const {
+  std::string text;
+  for (const auto& lane : lanes_) text += "\n  " + lane->describe();
+  return text;
+}
+
+Outcome Simulation::outcome() const {
+  Outcome o = outcome_;
+  o.finding = findings_.first();
+  o.end = events_.now();
+  o.bytes = delivery_.bytes();
+  o.packets = network_.packets();
+  o.lost = network_.lost();
+  o.overflowed = network_.overflowed();
+  Fnv1a digest;
+  for (const auto& lane : lanes_) {
+    const engine::EngineCounters& c = lane->engine().counters();
+    o.slices += c.slices_sent;
+    o.stale += c.stale_grants;
+    o.operations += lane->client().completed_operations();
+    o.aborted = o.aborted || lane->aborted();
+    o.completed.push_back(lane->client().completion_times());
+    digest.add(lane->engine().digest());
+    digest.add_text(lane->cause());
+  }
+  for (std::uint64_t number :
+       {o.operations, o.bytes, o.packets, o.lost, events_.executed(), static_cast<std::uint64_t>(o.end.value)}) {
+    digest.add(number);
+  }
+  digest.add_text(o.finding ? o.finding->checker + o.finding->message : "");
+  o.digest = digest.value();
+  return o;
+}
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,62 @@
+// One run: the engines of all hosts, their clients, the network and the checkers, from the first submission until
+// everybody is done or has failed, and it is quiet.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "simulator/checkers/findings.h"
+#include "simulator/host/lane.h"
+#include "simulator/workload/scenario.h"
+
+namespace tensorlane::simulator {
+
+struct Outcome {
+  std::optional<Finding> finding;  // the first broken rule
+  std::uint64_t operations = 0;    // completed on a host
+  std::uint64_t slices = 0;        // that left a host
+  std::uint64_t bytes = 0;         // of payload that landed
+  std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0;
+  std::array<std::uint64_t, kFaultKinds> faults{};
+  bool aborted = false;
+  Time end;                                  // virtual
+  std::uint64_t digest = 0;                  // of the whole run
+  std::vector<std::vector<Time>> completed;  // when each tensor last completed: [host][tensor]
+};
+
+class Simulation {
+ public:
+  // `scenario` is copied. `verbose` prints every event to standard output.
+  explicit Simulation(const Scenario& scenario, bool verbose = false);
+  Outcome run();
+
+ private:
+  void schedule(const Fault& fault);
+  void apply(const Fault& fault, bool begins);
+  void watch();
+  bool all_resolved() const;
+  void check_abort();
+  void check_progress();
+  std::string describe() const;
+  Outcome outcome() const;
+
+  const Scenario scenario_;
+  EventQueue events_;
+  Findings findings_;
+  Trace trace_;
+  Values values_;
+  Results results_;
+  DeliveryChecker delivery_;
+  Network network_;
+  std::uint64_t progress_ = 0, progress_seen_ = 0;
+  Time progress_at_;
+  std::optional<Time> abort_at_;
+  bool quiet_ = false;
+  Outcome outcome_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,242 @@
+#include "simulator/workload/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "simulator/clock/random.h"
+#include "simulator/workload/values.h"
+
+namespace tensorlane::simulator {
+
+using protocol::Pattern;
+using protocol::PlanTensor;
+
+namespace {
+
+constexpr std::uint64_t kMaxRunBytes =
+    mib(6).value;  // of all buffers of all hosts, times iterations: keeps a run short
+constexpr std::uint64_t kMaxRunSlices = 6000;
+
+template <typename T, std::size_t N>
+T one_of(Random& random, const T (&choices)[N]) {
+  return choices[random.below(N)];
+}
+
+std::uint64_t random_elements(Random& random) {
+  const std::uint64_t kind = random.below(100);
+  if (kind < 30) return random.between(1, 64);
+  if (kind < 65) return random.between(64, 4096);
+  if (kind < 97) return random.between(4096, 32768);
+  return random.between(32768, 300'000);
+}
+
+Operation random_operation(Random& random) {
+  const std::uint64_t kind = random.below(100);
+  if (kind < 70) return Operation::kAllreduce;
+  if (kind < 82) return Operation::kBroadcast;
+  if (kind < 94) return Operation::kAllgather;
+  return Operation::kBarrier;
+}
+
+PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
+  const engine::EngineConfig& engine = s.engine;
+  PlanTensor t;
+  t.id = TensorId(id);
+  t.name = fmt::format("t{}", id);
+  t.operation = random_operation(random);
+  t.reduce = random.chance(0.5) ? ReduceOp::kSum : ReduceOp::kAverage;
+  t.dtype = static_cast<Dtype>(random.below(kDtypeCount));
+  t.pattern = random.chance(0.5) ? Pattern::kRing : Pattern::kParameterServer;
+  t.urgency = static_cast<float>(random.below(1000)) / 1000.0f;
+  // Classes by thresholds, so that a more urgent tensor is never in a less urgent class.
+  t.cls = ClassId(static_cast<std::uint8_t>((1.0f - t.urgency) * static_cast<float>(engine.classes)));
+  t.cls = std::min(t.cls, ClassId(static_cast<std::uint8_t>(engine.classes - 1)));
+  t.elements = random_elements(random);
+  t.root = HostIndex(static_cast<std::uint16_t>(random.below(engine.hosts)));
+  if (t.operation == Operation::kAllgather) t.elements = (1 + t.elements / engine.world_size) * engine.world_size;
+  if (t.operation == Operation::kBarrier) t.elements = 0;
+  for (std::uint32_t rank = engine.world_size; rank-- > 0;) {
+    if (s.plan.rank_hosts[rank] == t.root) t.root_rank = Rank(rank);
+  }
+  t.wide_contributions =
+      t.operation == Operation::kAllreduce && dtype_size(t.dtype) == 2 && engine.world_size > engine.hosts;
+  return t;
+}
+
+std::uint64_t slices(const PlanTensor& t) {
+  return 1 + t.elements / std::max(t.slice_elements, 1u);
+}
+
+void random_plan(Scenario& s, Random& random) {
+  const std::uint64_t count = random.between(1, random.chance(0.3) ? 40 : 12);
+  const std::uint32_t slice_bytes = one_of(random, {256u, 2048u, 8192u, 32768u, 131072u, 1u << 20});
+  std::uint64_t bytes = 0, pieces = 0;
+  s.plan.version = 1;
+  for (std::uint32_t id = 0; id < count; ++id) {
+    PlanTensor t = random_tensor(id, s, random);
+    const auto size = static_cast<std::uint32_t>(dtype_size(t.dtype));
+    t.slice_elements = std::max(16u, static_cast<std::uint32_t>(slice_bytes / size / random.between(1, 3) / 16 * 16));
+    bytes += t.elements * size * s.hosts();
+    pieces += slices(t) * s.hosts();
+    if (id > 0 && (bytes > kMaxRunBytes || pieces > kMaxRunSlices)) break;
+    while (t.elements / t.slice_elements > kMaxRunSlices / 8) t.slice_elements *= 2;
+    s.plan.tensors.push_back(std::move(t));
+  }
+  const std::uint64_t most =
+      std::min(kMaxRunBytes / std::max<std::uint64_t>(bytes, 1), kMaxRunSlices / std::max<std::uint64_t>(pieces, 1));
+  s.iterations = std::clamp<std::uint64_t>(random.between(1, 5), 1, std::max<std::uint64_t>(most, 1));
+}
+
+void random_engine(Scenario& s, Random& random) {
+  engine::EngineConfig& e = s.engine;
+  e.job = JobId(mix(s.seed));
+  e.epoch = Epoch(static_cast<std::uint32_t>(random.between(1, 100)));
+  e.hosts = static_cast<std::uint16_t>(random.chance(0.2) ? random.between(1, 8) : random.between(2, 5));
+  for (std::uint16_t h = 0; h < e.hosts; ++h) {
+    const std::uint64_t local = random.chance(0.7) ? 1 : random.between(1, 3);
+    for (std::uint64_t i = 0; i < local; ++i) s.plan.rank_hosts.push_back(HostIndex(h));
+  }
+  e.world_size = static_cast<std::uint32_t>(s.plan.rank_hosts.size());
+  e.classes = static_cast<std::uint8_t>(random.between(1, 7));
+  e.eager_limit = Bytes(one_of(random, {0u, 256u, 4096u, 32768u}));
+  e.eager_credits = one_of(random, {1u, 2u, 3u, 16u});
+  e.single_queue = random.chance(0.05);
+}
+
+// Staging that is only just enough, or a little more: then grants must wait for each other's memory.
+void random_staging(Scenario& s, Random& random) {
+  std::array<std::uint64_t, kMaxDataClasses> pages{};
+  for (const PlanTensor& t : s.plan.tensors) {
+    const std::uint64_t sources = t.pattern == Pattern::kRing ? 1 : std::max(s.hosts() - 1, 1);
+    const std::uint64_t slice =
+        std::min<std::uint64_t>(t.slice_elements, t.elements) * std::max<std::uint64_t>(dtype_size(t.dtype), 4);
+    std::uint64_t& most = pages[s.engine.single_queue ? 0 : t.cls.value];
+    most =
+        std::max(most, sources * std::max<std::uint64_t>(1, (slice + kMaxOperation.value - 1) / kMaxOperation.value));
+  }
+  const std::uint64_t needed = std::accumulate(pages.begin(), pages.end(), std::uint64_t{0});
+  s.engine.staging = Bytes((needed + random.below(1 + needed)) * kMaxOperation.value);
+}
+
+void random_network(Scenario& s, Random& random) {
+  NetworkConfig& n = s.network;
+  const bool fifo = random.chance(0.3);
+  const std::uint64_t rate = one_of(random, {1'000'000'000ull, 4'000'000'000ull, 10'000'000'000ull});
+  const Bytes buffer = random.chance(0.2) ? kib(96) : mib(1);
+  for (std::uint16_t h = 0; h < s.hosts(); ++h) {
+    HostPorts ports;
+    ports.uplink.rate = ports.downlink.rate = BitsPerSecond(rate);
+    ports.uplink.delay = ports.downlink.delay = random.between(microseconds(1), microseconds(50));
+    ports.downlink.policy = fifo ? Policy::kFifo : Policy::kStrict;
+    ports.downlink.buffer = buffer;
+    n.hosts.push_back(ports);
+  }
+  n.packet = one_of(random, {kib(4), kib(16), kib(64)});
+  n.loss = random.chance(0.4) ? one_of(random, {0.001, 0.01, 0.05}) : 0;
+  n.jitter = random.chance(0.4) ? random.between(microseconds(5), milliseconds(1)) : Duration(0);
+  const Bytes window = one_of(random, {kib(256), kib(512), mib(2)});
+  s.windows.fill(window);
+  s.windows[0] = mib(1);
+}
+
+void random_lane(Scenario& s, Random& random) {
+  s.lane.poll_delay = random.between(microseconds(1), microseconds(50));
+  s.lane.action_ring = one_of(random, {1ul, 2ul, 64ul});
+  s.lane.blocks_at_once = one_of(random, {1ul, 1ul, 4ul});
+  s.lane.block_time = random.between(microseconds(1), microseconds(20));
+  s.lane.compute_late = random.chance(0.5);
+  s.lane.done_when_acknowledged = random.chance(0.5);
+  s.lane.flow_room = one_of(random, {1ul, 4ul, 32ul});
+  s.lane.sends_at_once = one_of(random, {1ul, 1ul, 4ul});
+  s.lane.step_early = one_of(random, {0.0, 0.2, 1.0});
+  s.client.think = random.between(microseconds(1), microseconds(500));
+  s.client.ahead = random.chance(0.7);
+  s.client.raise = one_of(random, {0.0, 0.1, 0.5});
+}
+
+void add_partition(Scenario& s, HostIndex host, HostIndex peer, Time at, Time until, Random& random) {
+  const bool forth = random.chance(0.7), back = !forth || random.chance(0.5);
+  if (forth) s.faults.push_back({FaultKind::kPartition, host, peer, at, until});
+  if (back) s.faults.push_back({FaultKind::kPartition, peer, host, at, until});
+}
+
+void random_fault(Scenario& s, bool heals, Random& random) {
+  const auto any_host = [&] { return HostIndex(static_cast<std::uint16_t>(random.below(s.hosts()))); };
+  // Most faults fall into the first milliseconds, where the work is.
+  const Time at(static_cast<std::int64_t>(random.below(random.chance(0.7) ? 5'000'000 : 50'000'000)));
+  const Duration lasts = random.chance(0.85) ? random.between(microseconds(100), s.detection * 1 - s.heartbeat * 14)
+                                             : random.between(s.detection * 1 - s.heartbeat * 14, s.detection * 2);
+  const Time until = heals ? at + lasts : kNever;
+  const HostIndex host = any_host();
+  HostIndex peer = any_host();
+  if (peer == host) peer = HostIndex(static_cast<std::uint16_t>((peer.value + 1u) % s.hosts()));
+  switch (static_cast<FaultKind>(random.below(kFaultKinds))) {
+    case FaultKind::kPartition: {
+      if (s.hosts() < 2) return;
+      if (random.chance(0.6)) return add_partition(s, host, peer, at, until, random);
+      for (std::uint16_t h = 0; h < s.hosts(); ++h) {
+        if (h != host.value) add_partition(s, host, HostIndex(h), at, until, random);
+      }
+      return;
+    }
+    case FaultKind::kSlowPort:
+      s.faults.push_back({FaultKind::kSlowPort, host, {}, at, until, 1.0 / static_cast<double>(random.between(2, 16))});
+      return;
+    case FaultKind::kFreezeDaemon:
+      s.faults.push_back({FaultKind::kFreezeDaemon, host, {}, at, until});
+      return;
+    case FaultKind::kFreezeClient:
+      s.faults.push_back({FaultKind::kFreezeClient, host, {}, at, until});
+      return;
+    case FaultKind::kKillDaemon:
+      if (!heals) s.faults.push_back({FaultKind::kKillDaemon, host, {}, at});
+      return;
+    case FaultKind::kKillClient:
+      if (!heals) s.faults.push_back({FaultKind::kKillClient, host, {}, at});
+      return;
+  }
+}
+
+}  // namespace
+
+bool Scenario::must_complete() const {
+  return std::ranges::all_of(faults, [this](const Fault& f) {
+    if (f.kind == FaultKind::kSlowPort) return true;
+    if (f.until == kNever) return false;
+    // Faults one after the other may add up to a longer silence.
+    const auto count = static_cast<std::int64_t>(faults.size());
+    return (f.until - f.at) * count < detection - heartbeat * 12;
+  });
+}
+
+Time Scenario::last_fault() const {
+  Time last{0};
+  for (const Fault& f : faults) last = std::max(last, f.until == kNever ? f.at : f.until);
+  return last;
+}
+
+Scenario random_scenario(std::uint64_t seed) {
+  Scenario s;
+  s.seed = seed;
+  Random random(seed);
+  random_engine(s, random);
+  random_plan(s, random);
+  random_staging(s, random);
+  random_network(s, random);
+  random_lane(s, random);
+  s.replay = random.chance(0.5) ? 0.05 : 0;
+  s.whole_numbers = random.chance(0.2);
+  const std::uint64_t kind = random.below(100);
+  if (kind >= 50) {
+    const bool fatal = kind >= 75;
+    const std::uint64_t healing = random.below(fatal ? 2 : 4);
+    for (std::uint64_t i = 0; i < healing; ++i) random_fault(s, true, random);
+    if (fatal) random_fault(s, false, random);
+  }
+  return s;
+}
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,80 @@
+// Everything that defines one run. A scenario is a function of its seed, or written by hand for a directed test.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "common/protocol/plan.h"
+#include "daemon/engine/engine.h"
+#include "simulator/network/network.h"
+
+namespace tensorlane::simulator {
+
+// How a host's lane behaves, within what the real lane may do.
+struct LaneConfig {
+  Duration poll_delay = microseconds(10);  // at most; events that arrive meanwhile are fed together
+  std::size_t action_ring = 64;
+  std::size_t blocks_at_once = 1;         // blocks of arithmetic picked before the first is reported
+  Duration block_time = microseconds(5);  // of each of them, at most
+  bool compute_late = false;              // the arithmetic happens at the end of that time, not at the beginning
+  bool done_when_acknowledged = false;    // SendDone when the receiver has the payload, not when it was copied
+  std::size_t flow_room = 16;     // operations of one flow that the transport takes before they are acknowledged
+  std::size_t sends_at_once = 1;  // operations asked of one pick()
+  double step_early = 0.2;        // probability that what has arrived is fed before the rest of a batch
+};
+
+struct ClientConfig {
+  Duration think = microseconds(200);  // at most, between submissions
+  bool ahead = true;                   // a tensor's next iteration may start while other tensors are in the last one
+  double raise = 0.1;                  // probability that a wait blocks on an operation
+};
+
+enum class FaultKind : std::uint8_t {
+  kPartition,     // from host to peer, one direction
+  kSlowPort,      // both ports of host run at `factor` of their rate
+  kFreezeDaemon,  // SIGSTOP
+  kKillDaemon,    // power loss: nobody is told
+  kFreezeClient,
+  kKillClient,  // the daemon notices at once
+};
+inline constexpr std::size_t kFaultKinds = 6;
+inline constexpr std::array<const char*, kFaultKinds> kFaultNames = {"partition",   "slow_port",     "freeze_daemon",
+                                                                     "kill_daemon", "freeze_client", "kill_client"};
+inline constexpr Time kNever{std::numeric_limits<std::int64_t>::max()};
+
+struct Fault {
+  FaultKind kind{};
+  HostIndex host, peer;
+  Time at;
+  Time until = kNever;  // heals
+  double factor = 1;
+};
+
+struct Scenario {
+  std::uint64_t seed = 0;
+  engine::EngineConfig engine;  // `self` is set per host
+  protocol::Plan plan;
+  std::uint64_t iterations = 1;
+  NetworkConfig network;
+  std::array<Bytes, kLevels> windows{};  // by level, control first
+  LaneConfig lane;
+  ClientConfig client;
+  std::vector<Fault> faults;
+  Duration heartbeat = milliseconds(20), detection = milliseconds(400);
+  double replay = 0;           // probability that a granted operation comes once more, after it has completed
+  bool whole_numbers = false;  // contributions are small integers, so that sums are exact in any order
+  Time deadline = Time(120'000'000'000);  // of virtual time, for the whole run
+
+  std::uint16_t hosts() const { return engine.hosts; }
+  // No fault lasts long enough to be taken for a death: every operation must complete.
+  bool must_complete() const;
+  // When the last fault begins or heals.
+  Time last_fault() const;
+};
+
+// The scenario of a seed.
+Scenario random_scenario(std::uint64_t seed);
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,41 @@
+// What every host contributes and what must come out, computed element by element from the plan alone: nothing of the
+// engine's arithmetic, schedules or tables is used here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/units.h"
+#include "common/protocol/plan.h"
+#include "simulator/workload/scenario.h"
+
+namespace tensorlane::simulator {
+
+class Values {
+ public:
+  explicit Values(const Scenario& scenario) : scenario_(scenario) {}
+
+  // Fills the host's buffer (tensor's dtype) and, where the plan has wide contributions, its float32 sums. `wide` is
+  // empty unless needs_wide().
+  void contribute(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer,
+                  std::span<std::byte> wide) const;
+  // The result on every host.
+  std::vector<std::byte> expected(const protocol::PlanTensor& tensor, Sequence sequence) const;
+
+ private:
+  double element(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
+  double sum(const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner) const;
+  HostIndex gathered_from(const protocol::PlanTensor& tensor, std::uint64_t index) const;
+  const Scenario& scenario_;
+};
+
+// The host that owns the shard which element `index` of an allreduce belongs to.
+HostIndex owner(const protocol::PlanTensor& tensor, std::uint16_t hosts, std::uint64_t index);
+// Bytes of contributions that cross between hosts during one operation, all hosts together.
+std::uint64_t contributed_bytes(const protocol::PlanTensor& tensor, std::uint16_t hosts);
+// Whether the engine wants float32 memory beside the buffer: for wide contributions, and for a ring's partial sums of
+// 16-bit elements.
+bool needs_wide(const protocol::PlanTensor& tensor, std::uint16_t hosts);
+
+}  // namespace tensorlane::simulator

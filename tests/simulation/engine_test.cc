@@ -1,0 +1,172 @@
+// The engine in directed scenarios under the virtual clock.
+#include <gtest/gtest.h>
+
+#include "tests/simulation/scenarios.h"
+
+namespace tensorlane::simulator {
+namespace {
+
+constexpr ClassId kUrgent{0}, kBulk{1};
+
+TEST(Swarm, SameSeedSameDigest) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const Outcome first = Simulation(random_scenario(seed)).run();
+    const Outcome second = Simulation(random_scenario(seed)).run();
+    EXPECT_EQ(finding_text(first), "") << seed;
+    EXPECT_EQ(first.digest, second.digest) << seed;
+    EXPECT_EQ(first.completed, second.completed) << seed;
+  }
+}
+
+TEST(Swarm, OtherSeedOtherDigest) {
+  EXPECT_NE(Simulation(random_scenario(1)).run().digest, Simulation(random_scenario(2)).run().digest);
+}
+
+class Operations : public testing::TestWithParam<std::tuple<int, protocol::Pattern, Dtype>> {};
+
+TEST_P(Operations, AreRightOnEveryHost) {
+  const auto [hosts, pattern, dtype] = GetParam();
+  Scenario s = quiet_scenario(static_cast<std::uint16_t>(hosts));
+  for (Operation operation :
+       {Operation::kAllreduce, Operation::kBroadcast, Operation::kAllgather, Operation::kBarrier}) {
+    for (std::uint64_t elements : {1u, 17u, 40'000u}) {
+      auto& t =
+          add_tensor(s, operation, elements * static_cast<std::uint64_t>(hosts), elements == 17 ? kUrgent : kBulk);
+      t.pattern = pattern;
+      t.dtype = dtype;
+      t.reduce = elements == 17 ? ReduceOp::kAverage : ReduceOp::kSum;
+      t.root = HostIndex(static_cast<std::uint16_t>(hosts - 1));
+      t.root_rank = Rank(static_cast<std::uint32_t>(hosts - 1));
+      if (operation == Operation::kBarrier) t.elements = 0;
+    }
+  }
+  s.iterations = 2;
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_EQ(outcome.operations, s.plan.tensors.size() * 2 * static_cast<std::size_t>(hosts));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Operations,
+    testing::Combine(testing::Values(1, 2, 3, 5),
+                     testing::Values(protocol::Pattern::kRing, protocol::Pattern::kParameterServer),
+                     testing::Values(Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBfloat16)));
+
+// Hosts 0 and 3 send bulk, host 1 something urgent, and all of it meets in the slow port towards host 2.
+Duration urgent_time(Policy policy, bool with_bulk) {
+  Scenario s = quiet_scenario(4);
+  auto& urgent = add_tensor(s, Operation::kBroadcast, 1 << 18, kUrgent);
+  urgent.pattern = protocol::Pattern::kParameterServer;
+  urgent.root = HostIndex(1);
+  for (std::uint16_t root : {std::uint16_t{0}, std::uint16_t{3}}) {
+    if (!with_bulk) continue;
+    auto& bulk = add_tensor(s, Operation::kBroadcast, 2 << 20, kBulk);
+    bulk.pattern = protocol::Pattern::kParameterServer;
+    bulk.root = HostIndex(root);
+  }
+  for (HostPorts& ports : s.network.hosts) {
+    ports.downlink.policy = policy;
+    ports.downlink.buffer = mib(4);
+  }
+  s.network.hosts[2].downlink.rate = BitsPerSecond(250'000'000);
+  s.client.think = microseconds(10);
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  return outcome.completed[2][0] - Time(0);
+}
+
+TEST(Priority, StrictPortsLetUrgentPassAnotherHostsBulk) {
+  const double alone = to_seconds(urgent_time(Policy::kStrict, false));
+  EXPECT_LE(to_seconds(urgent_time(Policy::kStrict, true)), 1.3 * alone);
+  EXPECT_GE(to_seconds(urgent_time(Policy::kFifo, true)), 1.8 * alone);
+}
+
+Scenario training(std::uint16_t hosts) {
+  Scenario s = quiet_scenario(hosts);
+  for (int i = 0; i < 6; ++i) {
+    add_tensor(s, Operation::kAllreduce, 30'000, i < 3 ? kUrgent : kBulk).pattern =
+        i % 2 == 0 ? protocol::Pattern::kRing : protocol::Pattern::kParameterServer;
+  }
+  s.iterations = 200;  // longer than any of these faults takes to be found
+  return s;
+}
+
+TEST(Faults, OneDirectionCutAbortsEveryHostWithinTheDetectionTime) {
+  Scenario s = training(4);
+  const Time cut = Time(5'000'000);
+  s.faults.push_back({FaultKind::kPartition, HostIndex(1), HostIndex(2), cut});
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_TRUE(outcome.aborted);
+  // The settling time of a run is 150 ms.
+  EXPECT_LE(outcome.end.value, cut.value + (s.detection + s.heartbeat * 4 + milliseconds(150)).value);
+}
+
+TEST(Faults, ShortCutHealsAndEverythingCompletes) {
+  Scenario s = training(4);
+  s.iterations = 20;
+  s.faults.push_back({FaultKind::kPartition, HostIndex(1), HostIndex(2), Time(2'000'000), Time(100'000'000)});
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_FALSE(outcome.aborted);
+  EXPECT_EQ(outcome.operations, 4u * 6 * 20);
+}
+
+TEST(Faults, FrozenClientAborts) {
+  Scenario s = training(3);
+  s.faults.push_back({FaultKind::kFreezeClient, HostIndex(2), {}, Time(5'000'000)});
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_TRUE(outcome.aborted);
+}
+
+TEST(Faults, ClientThatThawsInTimeCostsNothingButTime) {
+  Scenario s = training(3);
+  s.iterations = 20;
+  s.faults.push_back({FaultKind::kFreezeClient, HostIndex(2), {}, Time(1'000'000), Time(150'000'000)});
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_FALSE(outcome.aborted);
+  EXPECT_GE(outcome.end.value, 150'000'000);
+}
+
+TEST(Faults, DeadDaemonAbortsTheOthers) {
+  Scenario s = training(4);
+  s.faults.push_back({FaultKind::kKillDaemon, HostIndex(0), {}, Time(5'000'000)});
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_TRUE(outcome.aborted);
+}
+
+TEST(Faults, DeadClientAbortsLongBeforeTheDetectionTime) {
+  Scenario s = training(4);
+  const Time death = Time(5'000'000);
+  s.faults.push_back({FaultKind::kKillClient, HostIndex(3), {}, death});
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_TRUE(outcome.aborted);
+  EXPECT_LE(outcome.end.value, death.value + (s.heartbeat * 3 + milliseconds(150)).value);
+}
+
+TEST(Faults, LossCostsTimeOnly) {
+  Scenario s = training(4);
+  s.iterations = 5;
+  s.network.loss = 0.1;
+  s.network.packet = kib(4);
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_GT(outcome.lost, 0u);
+  EXPECT_EQ(outcome.operations, 4u * 6 * 5);
+}
+
+TEST(Faults, StaleFramesAreCountedAndDropped) {
+  Scenario s = training(3);
+  s.iterations = 5;
+  s.replay = 0.2;
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_GT(outcome.stale, 0u);
+}
+
+}  // namespace
+}  // namespace tensorlane::simulator
