@@ -21,6 +21,7 @@ std::uint64_t Plan::hash() const {
     h.add(t.wide_contributions);
     h.add_text(t.name);
   }
+  for (HostIndex host : rank_hosts) h.add(host.value);
   return h.value();
 }
 

@@ -33,6 +33,7 @@ struct PlanTensor {
 struct Plan {
   std::uint32_t version = 0;
   std::vector<PlanTensor> tensors;  // only ever grows within a job
+  std::vector<HostIndex> rank_hosts;  // the host of every rank: whose block of an allgather lies where. Needed only where there is an allgather
 
   // FNV-1a over everything that shapes a tag or a sum; logged by every host (law 1).
   std::uint64_t hash() const;

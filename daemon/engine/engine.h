@@ -1,11 +1,19 @@
-// The brain of one (job, rail) on one host. Pure: time and events come in, actions and choices come out (law 6). It owns no clock,
-// socket, thread, random device or file, allocates nothing after apply_plan(), and gives the same outputs for the same inputs.
+// The brain of one (job, rail) on one host. Pure: time and events come in, actions and choices come out (law 6). It
+// owns no clock, socket, thread, random device or file, allocates nothing after apply_plan(), and gives the same
+// outputs for the same inputs.
 //
-// How an operation moves, for every pattern alike: the elements are cut into shards (one owner host each) and shards into slices. For a slice the
-// pattern gives each host its place in two trees (pattern/route.h): contributions flow up to the owner and are summed on the way;
-// the result flows down. A contribution moves in three steps: the sender says that its bytes exist (kReady for the whole tensor, kRts
-// for a partial sum), the receiver grants a place in staging once *everything* it must sum for that slice exists (so no grant ever waits for another,
-// law 2), the sender sends. Small slices skip the first two steps on prepaid credit. Results need no grant of their own: kReady carried one.
+// How an operation moves, for every pattern alike: the elements are cut into shards (one owner host each) and shards
+// into slices. For a slice the pattern gives each host its place in two trees (pattern/route.h): contributions flow up
+// to the owner and are summed on the way; the result flows down. A contribution moves in three steps: the sender says
+// that its bytes exist (kReady for the whole tensor, kRts for a partial sum), the receiver grants a place in staging
+// once *everything* it must sum for that slice exists (so no grant ever waits for another, law 2), the sender sends.
+// Small contributions skip the first two steps on prepaid credit; towards one peer an operation does either (begin.cc).
+// Results need no grant of their own: kReady, or the eager contribution, carried one.
+//
+// What waits holds nothing that others wait for: staging is taken only for bytes that exist and given back as soon as
+// they are summed; a partial sum lies in the tensor itself, or, where its elements have 16 bits, in the tensor's
+// float32 scratch (`wide`), never in staging. 16-bit dtypes: one rank's data travels in 16 bits, sums travel as
+// float32, and the owner rounds once, into the tensor.
 #pragma once
 
 #include <cstdint>
@@ -19,60 +27,77 @@
 
 namespace tensorlane::engine {
 
-// Fixed for the life of a job. Everything local to the host except hosts, self, job and epoch.
+// Fixed for the life of a job. Local to the host except where it says so.
 struct EngineConfig {
-  JobId job;
+  JobId job;  // these four: decided by the leader
   Epoch epoch;
   std::uint16_t hosts = 1;
   HostIndex self;
-  std::uint32_t world_size = 1;          // divisor of an average
-  std::uint8_t classes = 2;              // data classes
-  Bytes eager_limit = kib(32);           // contributions of at most this travel on credit
-  std::uint32_t eager_credits = 16;      // slots that each peer may use unasked; the same on all hosts
-  Bytes staging = mib(64);               // for contributions under grants, on top of the eager slots
+  std::uint32_t world_size = 1;  // divisor of an average
+  std::uint8_t classes = 2;      // data classes
+  Bytes eager_limit =
+      kib(32);  // contributions of at most this travel on credit; the same on all hosts, at most kMaxOperation
+  std::uint32_t eager_credits = 16;  // slots that each peer may use unasked; the same on all hosts, at most 64
+  Bytes staging = mib(64);           // for contributions under grants, on top of the eager slots
   std::size_t max_queued_slices = 1 << 17;
-  bool single_queue = false;             // no priority at all: order of arrival, one class (the quickstart's "no priority" arm)
+  bool single_queue = false;  // no priority at all: order of arrival, one class (the quickstart's "no priority" arm)
 };
 
 struct EngineCounters {
-  std::uint64_t slices_sent = 0, slices_reduced = 0, grants_given = 0, stale_grants = 0, eager_sent = 0, eager_refused = 0;
+  std::uint64_t slices_sent = 0, slices_reduced = 0, grants_given = 0, stale_grants = 0, eager_sent = 0,
+                eager_refused = 0;
   std::uint64_t staging_bytes = 0, staging_peak_bytes = 0;  // in use now; most ever
   std::uint64_t queued_slices = 0, operations_pending = 0;
 };
 
+// Whether TensorReady must bring float32 scratch for this tensor (see types.h). True for 16-bit allreduces with wide
+// contributions, and for those whose sums travel or are made in several passes: in a ring of more than two hosts, and
+// with more sources than one Work holds.
+bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts);
+
 class Engine {
  public:
-  // `staging` is the region that contributions land in: staging_bytes(config) long, owned by the caller, valid as long as the engine.
+  // `staging` is the region that contributions land in: staging_bytes(config) long, owned by the caller, valid as long
+  // as the engine. A config that breaks its stated bounds is a broken invariant.
   Engine(const EngineConfig& config, const Descriptor& staging);
   ~Engine();
   Engine(Engine&&) noexcept;
 
   static Bytes staging_bytes(const EngineConfig& config);
 
-  // The plan in force from now on. Old tensors must be unchanged; new ones are appended. May allocate. Errors: kInvalidArgument (what and
-  // where). Call between steps; the caller makes sure that all hosts have a plan before any host submits under it.
+  // The plan in force from now on. Old tensors must be unchanged; new ones are appended. May allocate. Errors:
+  // kInvalidArgument (what and where), kResourceExhausted (more slices than max_queued_slices; staging that cannot hold
+  // the largest slice of every class at once, see fit_slice_elements() in batching/slicing.h). Nothing changes on an
+  // error. Call between steps; the caller makes sure that all hosts have a plan before any host submits under it.
   Status apply_plan(const Plan& plan);
 
-  // Takes events in order, appends actions, and returns how many events it took: fewer than given means that `out` is full
-  // (backpressure): drain it and come again. Bounded work per event, except kAbort and kDrained, which visit every pending operation.
+  // Takes events in order, appends actions, and returns how many events it took: fewer than given means that `out` is
+  // full (backpressure): drain it and come again. An event makes at most one action, except kDrained, which fails every
+  // pending operation. Work per event is bounded by the slices of one tensor. TensorReady out of sequence, and tokens
+  // that were not given out, are broken invariants.
   std::size_t step(Time now, std::span<const Event> events, ActionRing& out);
 
-  // Where the payload of a kData frame from `peer` lands: a lookup that changes nothing. A Descriptor of length zero means stale: read, drop, and
-  // still feed FrameArrived (it is counted there). An error means the frame breaks the protocol.
+  // Where the payload of a kData frame from `peer` lands: a lookup that changes nothing. A Descriptor of length zero
+  // means stale: read, drop, and still feed FrameArrived (it is counted there). An error means the frame breaks the
+  // protocol.
   Result<Descriptor> landing(HostIndex peer, const protocol::FrameHeader& header) const;
 
-  // The most urgent operations for this flow, at most out.size() and at most `credit` payload bytes (an operation larger than the
-  // credit left is not started). Returns how many. Order inside a class: older iteration, results before contributions, urgency, tensor id (law 9).
+  // The most urgent operations for this flow, at most out.size() and at most `credit` payload bytes (an operation
+  // larger than the credit left is not started). Returns how many. Order inside a class: older iteration, results
+  // before contributions, urgency, tensor id (law 9).
   std::size_t pick(Time now, Flow flow, Bytes credit, std::span<Send> out);
-  // The next host, after `after` in round-robin order, for which pick() on this class would return something; false when there is none.
+  // The next host, after `after` in round-robin order, for which pick() on this class would return something; false
+  // when there is none.
   bool next_flow(ClassId cls, HostIndex after, HostIndex* peer) const;
   bool has_sends(Flow flow) const;
   bool has_sends(ClassId cls) const;
 
-  // The most urgent block of arithmetic; false when there is none. The caller does it and feeds WorkDone(token) before it calls step for anything that arrived later.
+  // The most urgent block of arithmetic; false when there is none. The caller does it and feeds WorkDone(token) before
+  // it calls step for anything that arrived later.
   bool pick_work(Time now, Work* out);
 
-  // For reports: hosts that have not yet announced (tensor, sequence) although this host needs them to. One bit per host.
+  // For reports: the neighbours in the pattern that have not yet announced the operation on `tensor` that runs here,
+  // although this host needs them to.
   std::vector<HostIndex> missing(TensorId tensor) const;
   struct Pending {
     TensorId tensor;
@@ -81,7 +106,8 @@ class Engine {
   };
   // The oldest operation that is not complete, if any.
   std::optional<Pending> oldest() const;
-  // True when peers have announced an operation on `tensor` that this host has not submitted; `since` = when the first announcement came.
+  // True when peers have announced an operation on `tensor` that this host has not submitted; `since` = when the first
+  // announcement came.
   bool awaited(TensorId tensor, Time* since) const;
 
   const EngineCounters& counters() const;

@@ -19,8 +19,13 @@ using protocol::PlanTensor;
 
 // ---- events ----
 
-// The host's contribution to (tensor, sequence) is complete in `buffer`, where the result will be, too: all elements of the tensor, in
-// its dtype. With 16-bit and wide_contributions `wide` holds the float32 sums of the local ranks, else it is empty.
+// The host's contribution to (tensor, sequence) is complete in `buffer`, where the result will be, too: all elements of
+// the tensor, in its dtype (none for a barrier). `sequence` is one more than that of the operation before, which must
+// be complete.
+//
+// `wide` is float32 scratch, as many elements as the tensor, where needs_wide() asks for it (engine.h), else it is
+// empty. With wide_contributions it holds the sums of the local ranks, and `buffer` is not read; else its content does
+// not matter, and the engine keeps sums in it that are on their way. Both belong to the engine until Complete.
 struct TensorReady {
   TensorId tensor;
   Sequence sequence;
@@ -40,20 +45,22 @@ struct SendDone {
 struct WorkDone {
   std::uint64_t token;
 };
-// A client's wait blocks on this operation (law 9).
+// A client's wait blocks on this operation (law 9): it goes to the front inside its class. Nothing happens when it does
+// not run (any more).
 struct Raise {
   TensorId tensor;
   Sequence sequence;
 };
-// The job is over. After it the engine sends nothing and completes what is pending as failed once the transport has drained (the
-// lane feeds Drained). Repeated aborts change nothing.
+// The job is over. After it the engine sends nothing and completes what is pending as failed once the transport has
+// drained (the lane feeds Drained). Repeated aborts change nothing.
 struct Abort {};
-// All flows of the job are closed: no buffer is read or written from outside any more (law 7).
+// All flows of the job are closed and all Work is done: no buffer is read or written any more (law 7). What is pending
+// completes as failed.
 struct Drained {};
 
 struct Event {
   enum class Kind : std::uint8_t { kTensorReady, kFrameArrived, kSendDone, kWorkDone, kRaise, kAbort, kDrained } kind{};
-  TensorReady tensor_ready{};   // the member that `kind` names is the one that counts
+  TensorReady tensor_ready{};  // the member that `kind` names is the one that counts
   FrameArrived frame{};
   std::uint64_t token = 0;
   Raise raise{};
@@ -67,7 +74,8 @@ struct Complete {
   Sequence sequence;
   bool ok = false;
 };
-// A peer broke the protocol (bad tensor, sequence, grant, credit...). The lane closes the job's flow and aborts the job with `reason`.
+// A peer broke the protocol (bad tensor, sequence, grant, credit...). The lane closes the job's flow and aborts the job
+// with `reason`.
 struct ProtocolError {
   HostIndex peer;
   const char* reason = nullptr;  // static text

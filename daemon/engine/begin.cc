@@ -1,0 +1,100 @@
+// An operation begins.
+#include "common/base/assert.h"
+#include "daemon/engine/impl.h"
+
+namespace tensorlane::engine {
+
+void Engine::Impl::begin(Time now, const TensorReady& ready, ActionRing& out) {
+  TL_ASSERT(ready.tensor.value < tables_.tensors.size());
+  Tensor& t = tables_.tensors[ready.tensor.value];
+  TL_ASSERT(!t.open && ready.sequence.value == t.sequence.value + 1 && ready.sequence.value <= kMaxSequence);
+  t.open = true;
+  t.raised = t.awaited = false;
+  t.sequence = ready.sequence;
+  t.since = now;
+  t.buffer = ready.buffer;
+  t.wide = ready.wide;
+  if (t.plan.operation == Operation::kBarrier) {
+    t.buffer = staging_.slice(t.barrier % kBarrierPlaces * kBarrierPlaceBytes, dtype_size(t.dtype()));
+  }
+  TL_ASSERT(t.buffer.length == t.plan.elements * dtype_size(t.dtype()));
+  TL_ASSERT(!t.sums || !needs_wide(t.plan, config_.hosts) || t.wide.length == t.plan.elements * sizeof(float));
+  t.results_left = t.slices.count;
+  t.sends_left = t.sends.count;
+  t.older = newest_;
+  t.newer = kNoIndex;
+  (newest_ == kNoIndex ? oldest_ : tables_.tensors[newest_].newer) = ready.tensor.value;
+  newest_ = ready.tensor.value;
+  ++counters_.operations_pending;
+
+  for (std::uint32_t s = t.sends.first; s < t.sends.end(); ++s) {
+    SendItem& item = tables_.sends[s];
+    item.state = SendItem::State::kIdle;
+    item.eager = false;
+    item.grant = item.aux = 0;
+    item.picked = 0;
+  }
+  if (t.result_in)
+    t.result_grant = grants_.give({.kind = Grant::Kind::kResult, .tensor = t.plan.id, .sequence = t.sequence});
+  announce(t);
+  for (std::uint32_t s = t.slices.first; s < t.slices.end(); ++s) begin_slice(t, s);
+  complete_if_done(ready.tensor.value, out);
+}
+
+// Whether everything that the link's peer gets from me alone can go at once.
+bool Engine::Impl::eager_fits(const Link& link) const {
+  return link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value &&
+         credits_.left(link.peer) >= link.leaf_out;
+}
+
+// For one peer and one operation, my own data is either announced (kReady) or sent eagerly, never both: all of it or
+// nothing. So the peer knows from the first frame what to grant. Whichever it is carries the grant for results.
+void Engine::Impl::announce(Tensor& t) {
+  for (std::uint32_t l = t.links.first; l < t.links.end(); ++l) {
+    const Link& link = tables_.links[l];
+    if (link.leaf_out == 0 && !link.result_in) continue;
+    const std::uint32_t result_grant = link.result_in ? t.result_grant : 0;
+    if (!eager_fits(link)) {
+      if (link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value) ++counters_.eager_refused;
+      control_.push(link.peer, t.cls, {protocol::FrameType::kReady, t.plan.id, t.sequence, 0, result_grant});
+      continue;
+    }
+    for (std::uint32_t s = t.slices.first; s < t.slices.end(); ++s) {
+      const Slice& slice = tables_.slices[s];
+      if (slice.contribution == kNoIndex || slice.sources.count > 0 ||
+          tables_.sends[slice.contribution].peer != link.peer)
+        continue;
+      send_eagerly(slice.contribution, result_grant);
+    }
+  }
+}
+
+void Engine::Impl::begin_slice(Tensor& t, std::uint32_t index) {
+  Slice& slice = tables_.slices[index];
+  slice.result.received = 0;
+  if (t.sums) return begin_contributions(t, index);
+  slice.phase = Slice::Phase::kContributed;
+  if (slice.owner) result_in_place(index);
+}
+
+void Engine::Impl::begin_contributions(Tensor& t, std::uint32_t index) {
+  Slice& slice = tables_.slices[index];
+  if (slice.contribution != kNoIndex && slice.sources.count == 0) {
+    slice.phase = Slice::Phase::kContributed;
+    SendItem& item = tables_.sends[slice.contribution];
+    if (!item.eager) item.state = SendItem::State::kAnnounced;
+    return;
+  }
+  slice.phase = Slice::Phase::kGathering;
+  slice.waiting = 0;
+  const Parity parity = t.parity();
+  for (std::uint32_t i = slice.sources.first; i < slice.sources.end(); ++i) {
+    const Source& source = tables_.sources[i];
+    const bool announced = source.eager_slot[parity] != 0 || source.rts[parity] ||
+                           (source.leaf && tables_.links[source.link].ready[parity]);
+    if (!announced) ++slice.waiting;
+  }
+  if (slice.waiting == 0) all_announced(index);
+}
+
+}  // namespace tensorlane::engine

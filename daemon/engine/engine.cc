@@ -1,0 +1,246 @@
+#include "daemon/engine/engine.h"
+
+#include <fmt/format.h>
+
+#include "common/base/assert.h"
+#include "daemon/engine/impl.h"
+
+namespace tensorlane::engine {
+
+namespace {
+
+constexpr std::uint64_t round_up(std::uint64_t n, std::uint64_t to) {
+  return (n + to - 1) / to * to;
+}
+
+std::uint8_t queue_classes(const EngineConfig& config) {
+  return config.single_queue ? std::uint8_t{1} : config.classes;
+}
+
+}  // namespace
+
+Layout::Layout(const EngineConfig& config) {
+  eager_offset = kBarrierPlaces * kBarrierPlaceBytes;
+  pages_offset = bytes = eager_offset;
+  if (config.hosts == 1) return;
+  eager_slot_bytes = round_up(config.eager_limit.value, 64);
+  pages_offset = round_up(eager_offset + (config.hosts - 1u) * config.eager_credits * eager_slot_bytes, 4096);
+  pages = static_cast<std::uint32_t>(config.staging.value / kPageBytes);
+  bytes = pages_offset + pages * kPageBytes;
+}
+
+Engine::Impl::Impl(const EngineConfig& config, const Descriptor& staging)
+    : config_(config),
+      layout_(config),
+      staging_(staging),
+      pool_(layout_.pages),
+      credits_(config.hosts, config.eager_credits),
+      queue_(queue_classes(config), config.hosts),
+      control_(queue_classes(config), config.hosts) {
+  TL_ASSERT(config.hosts >= 1 && config.self.value < config.hosts);
+  TL_ASSERT(config.classes >= 1 && config.classes <= kMaxDataClasses);
+  TL_ASSERT(config.world_size >= 1);
+  TL_ASSERT(config.eager_credits <= kMaxEagerCredits && config.eager_limit <= kMaxOperation);
+  TL_ASSERT(staging.length >= layout_.bytes);
+}
+
+void Engine::Impl::act(const Action& action, ActionRing& out) {
+  digest_.mix(action);
+  const bool pushed = out.push(action);
+  TL_ASSERT(pushed);
+}
+
+void Engine::Impl::complete(std::uint32_t tensor, bool ok, ActionRing& out) {
+  Tensor& t = tables_.tensors[tensor];
+  t.open = false;
+  (t.older == kNoIndex ? oldest_ : tables_.tensors[t.older].newer) = t.newer;
+  (t.newer == kNoIndex ? newest_ : tables_.tensors[t.newer].older) = t.older;
+  --counters_.operations_pending;
+  act({.kind = Action::Kind::kComplete, .complete = {t.plan.id, t.sequence, ok}}, out);
+}
+
+// Takes one event; there is room for one action, and no event but kDrained makes more.
+void Engine::Impl::take(Time now, const Event& event, ActionRing& out) {
+  digest_.mix(now, event);
+  if (aborted_) {
+    if (event.kind == Event::Kind::kTensorReady) {
+      act({.kind = Action::Kind::kComplete,
+           .complete = {event.tensor_ready.tensor, event.tensor_ready.sequence, false}},
+          out);
+    } else if (event.kind == Event::Kind::kFrameArrived && event.frame.header.type == protocol::FrameType::kData) {
+      ++counters_.stale_grants;
+    }
+    return;
+  }
+  switch (event.kind) {
+    case Event::Kind::kTensorReady:
+      begin(now, event.tensor_ready, out);
+      break;
+    case Event::Kind::kFrameArrived:
+      if (Fault fault = take_frame(now, event.frame.peer, event.frame.header, out)) {
+        act({.kind = Action::Kind::kProtocolError, .error = {event.frame.peer, fault, event.frame.header}}, out);
+      }
+      break;
+    case Event::Kind::kSendDone:
+      take_send_done(event.token, out);
+      break;
+    case Event::Kind::kWorkDone:
+      take_work_done(event.token, out);
+      break;
+    case Event::Kind::kRaise:
+      take_raise(event.raise);
+      break;
+    case Event::Kind::kAbort:
+    case Event::Kind::kDrained:
+      aborted_ = true;
+      break;
+  }
+  if (staging_changed_) serve_staging();
+}
+
+// Fails what is pending, oldest first. False when `out` is full before everything is told.
+bool Engine::Impl::take_drained(ActionRing& out) {
+  aborted_ = true;
+  while (oldest_ != kNoIndex) {
+    if (out.full()) return false;
+    complete(oldest_, false, out);
+  }
+  return true;
+}
+
+void Engine::Impl::take_send_done(std::uint64_t token, ActionRing& out) {
+  const std::uint64_t send = (token & 0xffffffff) - 1;
+  TL_ASSERT(send < tables_.sends.size());
+  SendItem& item = tables_.sends[send];
+  const std::uint32_t tensor = tables_.slices[item.slice].tensor;
+  Tensor& t = tables_.tensors[tensor];
+  TL_ASSERT(item.in_flight > 0 && t.open && token >> 32 == (t.sequence.value & 0xffffffff));
+  if (--item.in_flight > 0 || item.state != SendItem::State::kPicked) return;
+  item.state = SendItem::State::kDone;
+  --t.sends_left;
+  complete_if_done(tensor, out);
+}
+
+void Engine::Impl::take_raise(const Raise& raise) {
+  if (raise.tensor.value >= tables_.tensors.size() || config_.single_queue) return;
+  Tensor& t = tables_.tensors[raise.tensor.value];
+  if (!t.open || t.sequence != raise.sequence || t.raised) return;
+  t.raised = true;
+  for (std::uint32_t s = t.sends.first; s < t.sends.end(); ++s) {
+    const SendItem& item = tables_.sends[s];
+    if (item.state == SendItem::State::kQueued) queue_.raise({item.peer, t.cls}, key_of(t, item.result), s);
+  }
+  for (std::uint32_t s = t.slices.first; s < t.slices.end(); ++s) {
+    if (slice_positions_[s] == kNotQueued) continue;
+    UrgencyHeap& heap =
+        tables_.slices[s].phase == Slice::Phase::kStaging ? staging_wait_[t.cls.value] : work_[t.cls.value];
+    heap.raise(slice_positions_, key_of(t, false), s);
+  }
+}
+
+// ---- the public face ----
+
+Engine::Engine(const EngineConfig& config, const Descriptor& staging)
+    : impl_(std::make_unique<Impl>(config, staging)) {}
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+
+Bytes Engine::staging_bytes(const EngineConfig& config) {
+  return Bytes(Layout(config).bytes);
+}
+
+Status Engine::apply_plan(const Plan& plan) {
+  return impl_->apply_plan(plan);
+}
+
+std::size_t Engine::step(Time now, std::span<const Event> events, ActionRing& out) {
+  std::size_t taken = 0;
+  for (const Event& event : events) {
+    if (event.kind == Event::Kind::kDrained) {
+      if (!impl_->take_drained(out)) break;
+      impl_->take(now, event, out);
+    } else {
+      if (out.full()) break;
+      impl_->take(now, event, out);
+    }
+    ++taken;
+  }
+  return taken;
+}
+
+std::size_t Engine::pick(Time, Flow flow, Bytes credit, std::span<Send> out) {
+  return impl_->pick(flow, credit, out);
+}
+
+bool Engine::pick_work(Time, Work* out) {
+  return !impl_->aborted_ && impl_->pick_work(out);
+}
+
+bool Engine::next_flow(ClassId cls, HostIndex after, HostIndex* peer) const {
+  if (impl_->aborted_) return false;
+  return cls == kControlClass ? impl_->control_.next_peer(after, peer) : impl_->queue_.next_peer(cls, after, peer);
+}
+
+bool Engine::has_sends(Flow flow) const {
+  if (impl_->aborted_) return false;
+  return flow.cls == kControlClass ? !impl_->control_.empty(flow.peer) : !impl_->queue_.empty(flow);
+}
+
+bool Engine::has_sends(ClassId cls) const {
+  if (impl_->aborted_) return false;
+  return cls == kControlClass ? !impl_->control_.empty() : !impl_->queue_.empty(cls);
+}
+
+Result<Descriptor> Engine::landing(HostIndex peer, const protocol::FrameHeader& header) const {
+  if (impl_->aborted_) return Descriptor{};
+  Impl::DataPlace place;
+  Fault fault = impl_->check_header(peer, header);
+  if (!fault && header.type != protocol::FrameType::kData) fault = "payload on a frame that carries none";
+  if (!fault) fault = impl_->find_data(peer, header, &place);
+  if (!fault) return place.stale ? Descriptor{} : place.landing;
+  return Status(Code::kCorrupt, fault,
+                fmt::format("tensor {} sequence {} slice {} from host {}", header.tensor.value, header.sequence.value,
+                            header.slice, peer.value),
+                "install the same tensorlane version on every host");
+}
+
+std::vector<HostIndex> Engine::missing(TensorId tensor) const {
+  std::vector<HostIndex> hosts;
+  if (tensor.value >= impl_->tables_.tensors.size()) return hosts;
+  const Tensor& t = impl_->tables_.tensors[tensor.value];
+  if (!t.open) return hosts;
+  for (std::uint32_t l = t.links.first; l < t.links.end(); ++l) {
+    const Link& link = impl_->tables_.links[l];
+    const bool needed = link.leaf_sources.count > 0 || link.result_sends.count > 0;
+    if (needed && !link.announced(t.parity())) hosts.push_back(link.peer);
+  }
+  return hosts;
+}
+
+std::optional<Engine::Pending> Engine::oldest() const {
+  if (impl_->oldest_ == kNoIndex) return std::nullopt;
+  const Tensor& t = impl_->tables_.tensors[impl_->oldest_];
+  return Pending{t.plan.id, t.sequence, t.since};
+}
+
+bool Engine::awaited(TensorId tensor, Time* since) const {
+  if (tensor.value >= impl_->tables_.tensors.size()) return false;
+  const Tensor& t = impl_->tables_.tensors[tensor.value];
+  if (t.open || !t.awaited) return false;
+  *since = t.awaited_since;
+  return true;
+}
+
+const EngineCounters& Engine::counters() const {
+  EngineCounters& c = impl_->counters_;
+  c.staging_bytes = impl_->pool_.used() * kPageBytes;
+  c.staging_peak_bytes = impl_->pool_.most_used() * kPageBytes;
+  c.queued_slices = impl_->queue_.size();
+  return c;
+}
+
+std::uint64_t Engine::digest() const {
+  return impl_->digest_.value();
+}
+
+}  // namespace tensorlane::engine

@@ -1,0 +1,140 @@
+// The engine's tables: what the plan fixes about tensors, slices, contributions and sends, and where each stands in the
+// operation that runs. Built by apply_plan(), so that nothing is allocated later. Everything refers by index.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "common/base/descriptor.h"
+#include "common/base/dtype.h"
+#include "common/base/units.h"
+#include "common/protocol/plan.h"
+#include "daemon/engine/grants.h"
+#include "daemon/engine/staging.h"
+
+namespace tensorlane::engine {
+
+inline constexpr std::uint32_t kNoIndex = ~0u;
+
+// Peers are at most one operation ahead on a tensor: they cannot finish one that needs this host before this host has
+// begun it. What they announce for the next one is kept beside what belongs to the current one, by the parity of the
+// sequence number.
+using Parity = std::uint32_t;
+constexpr Parity parity_of(Sequence sequence) {
+  return static_cast<Parity>(sequence.value & 1);
+}
+
+// A contiguous part of one of the tables.
+struct Range {
+  std::uint32_t first = 0, count = 0;
+  std::uint32_t end() const { return first + count; }
+};
+
+// A peer that some slice of a tensor makes this host talk to.
+struct Link {
+  // plan
+  HostIndex peer;
+  std::uint32_t leaf_out = 0;             // slices of which I send it my own data only
+  std::uint64_t leaf_out_bytes_most = 0;  // the largest of these contributions
+  Range leaf_sources;      // in PlanTables::leaf_sources: contributions that exist as soon as it is ready
+  Range result_sends;      // in PlanTables::result_sends: results that it gets from me
+  bool result_in = false;  // I get results from it
+  // operations, by parity: what it has announced
+  std::array<bool, 2> ready{};           // by kReady
+  std::array<bool, 2> eager{};           // by sending its leaf contributions at once
+  std::array<std::uint32_t, 2> grant{};  // where its results may land; 0 not known yet
+
+  bool announced(Parity parity) const { return ready[parity] || eager[parity]; }
+};
+
+// One contribution of a peer to a slice.
+struct Source {
+  // plan
+  HostIndex peer;
+  bool leaf = false;  // announced by kReady, else by kRts
+  std::uint32_t slice = 0;
+  std::uint32_t link = 0;
+  // operations
+  std::array<bool, 2> rts{};
+  std::array<std::uint8_t, 2> eager_slot{};  // slot + 1 where it lies; 0: not eager
+  std::uint32_t grant = 0;                   // while granted
+  std::uint32_t pages = StagingPool::kNone;  // where it lands under the grant
+  Extent extent;
+};
+
+// One payload that goes to one peer, in operations of at most kMaxOperation.
+struct SendItem {
+  enum class State : std::uint8_t {
+    kIdle,       // does not exist yet
+    kAnnounced,  // exists; the peer has not granted it
+    kQueued,     // may be sent
+    kPicked,     // handed out to the last byte
+    kDone,       // and no longer read
+  };
+  // plan
+  std::uint32_t slice = 0;
+  HostIndex peer;
+  bool result = false;
+  // operation
+  State state = State::kIdle;
+  bool eager = false;
+  std::uint32_t grant = 0;  // what the header says: the grant, or slot + 1
+  std::uint32_t aux = 0;
+  std::uint32_t in_flight = 0;  // operations handed out and not yet done
+  std::uint64_t picked = 0;     // bytes
+};
+
+struct Slice {
+  enum class Phase : std::uint8_t {
+    kClosed,       // no operation
+    kGathering,    // some contribution has not been announced
+    kStaging,      // all exist; waits for staging
+    kLanding,      // granted
+    kReducing,     // being summed
+    kContributed,  // my part is done; waits for the result
+    kResult,       // the result is in the tensor
+  };
+  // plan
+  std::uint32_t tensor = 0;
+  std::uint64_t offset = 0, elements = 0;  // in the tensor
+  bool owner = false;
+  HostIndex result_from;                  // unless owner
+  Range sources;                          // in order of summation, without me
+  std::uint32_t self_place = 0;           // how many of them come before me
+  std::uint32_t contribution = kNoIndex;  // send item
+  Range results;                          // send items
+  // operation
+  Phase phase = Phase::kClosed;
+  std::uint32_t waiting = 0;  // kGathering: contributions not announced; kLanding: not complete
+  std::uint32_t units = 0, units_picked = 0, units_done = 0;  // kReducing: pieces of work
+  Extent result;                                              // unless owner: what has landed of it, in bytes
+};
+
+struct Tensor {
+  // plan
+  protocol::PlanTensor plan;
+  ClassId cls;            // of its flows; 0 with a single queue
+  Dtype leaf_dtype{};     // of contributions on the wire
+  Dtype partial_dtype{};  // of sums of several contributions
+  double divisor = 1;
+  bool sums = false;          // allreduce, barrier
+  bool result_in = false;     // some slice's result comes from a peer
+  std::uint32_t barrier = 0;  // which scratch place
+  Range slices, links, sends;
+  // operations
+  bool open = false;
+  bool raised = false;
+  Sequence sequence;  // of the last operation begun
+  Time since;         // it was begun
+  Descriptor buffer, wide;
+  std::uint32_t result_grant = 0;
+  std::uint32_t results_left = 0, sends_left = 0;
+  std::uint32_t older = kNoIndex, newer = kNoIndex;  // open operations in order of submission
+  bool awaited = false;                              // a peer has announced the next operation
+  Time awaited_since;
+
+  Parity parity() const { return parity_of(sequence); }
+  Dtype dtype() const { return plan.dtype; }
+};
+
+}  // namespace tensorlane::engine

@@ -1,0 +1,67 @@
+#include "daemon/engine/pattern/shards.h"
+
+#include "common/base/assert.h"
+
+namespace tensorlane::engine {
+namespace {
+
+// Moves by one with every tensor, and by one more every `hosts` tensors: otherwise the biases of a network, which often
+// are every second tensor, would all fall to half of the hosts.
+std::uint32_t rotation(TensorId tensor, std::uint16_t hosts) {
+  return (tensor.value + tensor.value / hosts) % hosts;
+}
+
+HostIndex rotated_owner(TensorId tensor, std::uint32_t shard, std::uint16_t hosts) {
+  return HostIndex(static_cast<std::uint16_t>((rotation(tensor, hosts) + shard) % hosts));
+}
+
+std::vector<Shard> allreduce_shards(const protocol::PlanTensor& tensor, std::uint16_t hosts) {
+  if (hosts == 1 || tensor.elements * dtype_size(contribution_dtype(tensor)) <= kWholeTensor.value) {
+    return {{0, tensor.elements, rotated_owner(tensor.id, 0, hosts)}};
+  }
+  const std::uint64_t units = tensor.elements / kShardAlignment;
+  std::vector<Shard> result;
+  std::uint64_t offset = 0;
+  for (std::uint16_t i = 0; i < hosts; ++i) {
+    std::uint64_t elements = (units / hosts + (i < units % hosts ? 1 : 0)) * kShardAlignment;
+    if (i + 1 == hosts)
+      elements = tensor.elements - offset;  // the last one is a small one: it takes what is less than a unit, too
+    if (elements == 0) continue;
+    result.push_back({offset, elements, rotated_owner(tensor.id, i, hosts)});
+    offset += elements;
+  }
+  return result;
+}
+
+std::vector<Shard> allgather_shards(const protocol::PlanTensor& tensor, std::span<const HostIndex> rank_hosts) {
+  TL_ASSERT(!rank_hosts.empty() && tensor.elements % rank_hosts.size() == 0);
+  const std::uint64_t block = tensor.elements / rank_hosts.size();
+  std::vector<Shard> result;
+  for (std::size_t rank = 0; rank < rank_hosts.size(); ++rank) {
+    if (!result.empty() && result.back().owner == rank_hosts[rank]) {
+      result.back().elements += block;
+    } else {
+      result.push_back({rank * block, block, rank_hosts[rank]});
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t hosts,
+                          std::span<const HostIndex> rank_hosts) {
+  switch (tensor.operation) {
+    case Operation::kAllreduce:
+      return allreduce_shards(tensor, hosts);
+    case Operation::kBroadcast:
+      return {{0, tensor.elements, tensor.root}};
+    case Operation::kAllgather:
+      return allgather_shards(tensor, rank_hosts);
+    case Operation::kBarrier:
+      return {{0, 1, rotated_owner(tensor.id, 0, hosts)}};
+  }
+  TL_ASSERT(false && "unknown operation");
+}
+
+}  // namespace tensorlane::engine

@@ -1,0 +1,39 @@
+// Which host owns which part of a tensor: a function of (tensor, offset, world) and nothing else (law 1).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/units.h"
+#include "common/protocol/plan.h"
+
+namespace tensorlane::engine {
+
+// In elements of the tensor. Never empty.
+struct Shard {
+  std::uint64_t offset = 0;
+  std::uint64_t elements = 0;
+  HostIndex owner;
+  bool operator==(const Shard&) const = default;
+};
+
+// Shards start at multiples of this many elements, and their sizes differ by at most as much.
+inline constexpr std::uint64_t kShardAlignment = 16;
+// A tensor whose contribution is at most this long is one shard: cutting it saves no time and costs messages. Not a
+// setting: it shapes sums.
+inline constexpr Bytes kWholeTensor = kib(32);
+
+// The type in which a host that adds nobody else's data sends its contribution.
+constexpr Dtype contribution_dtype(const protocol::PlanTensor& tensor) {
+  return tensor.wide_contributions && dtype_size(tensor.dtype) == 2 ? Dtype::kFloat32 : tensor.dtype;
+}
+
+// The shards of a tensor, in order of offset and without gaps.
+//   allreduce: one per host (fewer when there is not enough for all), owners rotated by tensor id so that small tensors
+//   spread over the hosts broadcast: one, owned by the root's host allgather: the blocks of neighbouring ranks of one
+//   host; `rank_hosts` names the host of every rank, and divides the elements evenly barrier:   one of one element
+std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t hosts,
+                          std::span<const HostIndex> rank_hosts);
+
+}  // namespace tensorlane::engine

@@ -1,0 +1,102 @@
+// What goes next.
+#include <algorithm>
+
+#include "common/base/assert.h"
+#include "daemon/engine/impl.h"
+
+namespace tensorlane::engine {
+
+std::uint64_t Engine::Impl::key_of(const Tensor& t, bool result) {
+  return config_.single_queue ? ++arrivals_ : send_key(t.raised, t.sequence, result, t.plan.urgency);
+}
+
+protocol::FrameHeader Engine::Impl::header_for(protocol::FrameType type, ClassId cls) const {
+  return {.type = type, .cls = cls, .job = config_.job, .epoch = config_.epoch};
+}
+
+std::uint64_t Engine::Impl::send_bytes(const SendItem& item) const {
+  const Slice& slice = tables_.slices[item.slice];
+  const Tensor& t = tables_.tensors[slice.tensor];
+  return slice.elements * dtype_size(item.result ? t.dtype() : wire_dtype(t, slice.sources.count == 0));
+}
+
+// The bytes exist and may go.
+void Engine::Impl::queue_send(std::uint32_t send) {
+  SendItem& item = tables_.sends[send];
+  const Tensor& t = tables_.tensors[tables_.slices[item.slice].tensor];
+  item.state = SendItem::State::kQueued;
+  queue_.push({item.peer, t.cls}, key_of(t, item.result), send);
+}
+
+std::size_t Engine::Impl::pick(Flow flow, Bytes credit, std::span<Send> out) {
+  if (aborted_) return 0;
+  if (flow.cls == kControlClass) return pick_control(flow.peer, out);
+  std::size_t picked = 0;
+  while (picked < out.size() && !queue_.empty(flow)) {
+    const std::uint32_t send = queue_.top(flow);
+    SendItem& item = tables_.sends[send];
+    const std::uint64_t total = send_bytes(item);
+    const std::uint64_t bytes = std::min(total - item.picked, kMaxOperation.value);
+    if (bytes > credit.value) break;
+    credit -= Bytes(bytes);
+    out[picked] = make_send(flow, send, bytes);
+    digest_.mix(out[picked++]);
+    item.picked += bytes;
+    ++item.in_flight;
+    if (item.picked < total) continue;
+    item.state = SendItem::State::kPicked;
+    queue_.pop(flow);
+    ++counters_.slices_sent;
+    if (item.eager) ++counters_.eager_sent;
+  }
+  return picked;
+}
+
+Send Engine::Impl::make_send(Flow flow, std::uint32_t send, std::uint64_t bytes) {
+  const SendItem& item = tables_.sends[send];
+  const Slice& slice = tables_.slices[item.slice];
+  const Tensor& t = tables_.tensors[slice.tensor];
+  Send s{.header = header_for(protocol::FrameType::kData, flow.cls)};
+  s.header.flags = item.eager ? protocol::kFlagEager : 0;
+  s.header.payload_bytes = static_cast<std::uint32_t>(bytes);
+  s.header.grant = item.grant;
+  s.header.tensor = t.plan.id;
+  s.header.sequence = t.sequence;
+  s.header.slice = item.slice - t.slices.first;
+  s.header.aux = item.aux;
+  // What a grant covers starts with the tensor for results, and with the slice for contributions.
+  s.header.offset = item.picked + (item.result ? slice.offset * dtype_size(t.dtype()) : 0);
+  s.token = (t.sequence.value & 0xffffffff) << 32 | (std::uint64_t{send} + 1);
+  if (item.result) {
+    s.payload = t.buffer.slice(s.header.offset, bytes);
+  } else {
+    const Work::Source whole = slice.sources.count == 0 ? own_contribution(t, slice.offset, slice.elements)
+                                                        : partial_place(t, slice.offset, slice.elements);
+    s.payload = whole.data.slice(item.picked, bytes);
+  }
+  return s;
+}
+
+std::size_t Engine::Impl::pick_control(HostIndex peer, std::span<Send> out) {
+  std::size_t picked = 0;
+  if (picked < out.size() && control_.take_credit_due(peer)) {
+    Send s{.header = header_for(protocol::FrameType::kCredit, kControlClass)};
+    s.header.offset = credits_.give_back(peer);
+    s.header.aux = static_cast<std::uint32_t>(std::popcount(s.header.offset));
+    digest_.mix(s);
+    out[picked++] = s;
+  }
+  ControlMessage message;
+  while (picked < out.size() && control_.pop(peer, &message)) {
+    Send s{.header = header_for(message.type, kControlClass)};
+    s.header.tensor = message.tensor;
+    s.header.sequence = message.sequence;
+    s.header.slice = message.slice;
+    s.header.grant = message.grant;
+    digest_.mix(s);
+    out[picked++] = s;
+  }
+  return picked;
+}
+
+}  // namespace tensorlane::engine

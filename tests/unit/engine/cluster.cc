@@ -1,0 +1,264 @@
+#include "cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "arithmetic.h"
+
+namespace tensorlane::engine::testing {
+
+std::span<std::byte> Host::at(const Descriptor& d) {
+  EXPECT_LT(d.region, regions.size());
+  std::vector<std::byte>& region = regions[d.region];
+  EXPECT_LE(d.offset + d.length, region.size());
+  return {region.data() + d.offset, d.length};
+}
+
+// Regions: 0 staging, then a buffer and a scratch per tensor.
+Cluster::Cluster(const ClusterOptions& options, const Plan& plan)
+    : plan_(plan), hosts_(options.hosts), bytes_sent_(options.hosts), random_(options.seed) {
+  for (std::uint16_t h = 0; h < options.hosts; ++h) {
+    EngineConfig config = options.config;
+    config.hosts = options.hosts;
+    config.self = HostIndex(h);
+    config.world_size = options.hosts * options.ranks_per_host;
+    Host& host = hosts_[h];
+    const std::uint64_t staging = Engine::staging_bytes(config).value;
+    host.regions.emplace_back(staging, std::byte{0xee});
+    for (const PlanTensor& t : plan.tensors) {
+      const bool barrier = t.operation == Operation::kBarrier;
+      host.regions.emplace_back(barrier ? 0 : t.elements * dtype_size(t.dtype));
+      host.regions.emplace_back(needs_wide(t, options.hosts) ? t.elements * sizeof(float) : 0);
+    }
+    host.engine = std::make_unique<Engine>(config, Descriptor{0, 0, 0, staging});
+    const Status status = host.engine->apply_plan(plan);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+}
+
+std::span<std::byte> Cluster::buffer(std::size_t host, TensorId tensor) {
+  return hosts_[host].regions[1 + tensor.value * 2];
+}
+std::span<std::byte> Cluster::wide(std::size_t host, TensorId tensor) {
+  return hosts_[host].regions[2 + tensor.value * 2];
+}
+
+void Cluster::submit_all(int times) {
+  for (Host& host : hosts_) {
+    for (int i = 0; i < times; ++i) {
+      std::vector<TensorId> ids;
+      for (const PlanTensor& t : plan_.tensors) ids.push_back(t.id);
+      std::ranges::shuffle(ids, random_);
+      host.to_submit.insert(host.to_submit.end(), ids.begin(), ids.end());
+    }
+  }
+}
+
+bool Cluster::submit_next(std::size_t h) {
+  Host& host = hosts_[h];
+  if (host.to_submit.empty() || host.running.contains(host.to_submit.front().value)) return false;
+  const TensorId tensor = host.to_submit.front();
+  host.to_submit.erase(host.to_submit.begin());
+  const Sequence sequence(host.done[tensor.value] + host.failed[tensor.value] + 1);
+  host.running[tensor.value] = sequence;
+  if (fill) fill(h, tensor, sequence);
+  const std::uint32_t region = 1 + tensor.value * 2;
+  Event event{.kind = Event::Kind::kTensorReady};
+  event.tensor_ready = {tensor,
+                        sequence,
+                        {region, 0, 0, host.regions[region].size()},
+                        {region + 1, 0, 0, host.regions[region + 1].size()}};
+  host.events.push_back(event);
+  if (draw(2) == 0) step(h);
+  return true;
+}
+
+void Cluster::step(std::size_t h) {
+  Host& host = hosts_[h];
+  std::vector<Event> events;
+  events.swap(host.events);
+  std::span<const Event> rest = events;
+  while (!rest.empty()) {
+    rest = rest.subspan(host.engine->step(Time(now_), rest, host.actions));
+    while (!host.actions.empty()) {
+      const Action action = host.actions.front();
+      host.actions.pop();
+      handle(h, action);
+    }
+  }
+}
+
+void Cluster::handle(std::size_t h, const Action& action) {
+  Host& host = hosts_[h];
+  if (action.kind == Action::Kind::kProtocolError) {
+    host.errors.emplace_back(action.error.reason);
+    return;
+  }
+  const Complete& c = action.complete;
+  EXPECT_EQ(host.running.at(c.tensor.value), c.sequence);
+  host.running.erase(c.tensor.value);
+  ++(c.ok ? host.done : host.failed)[c.tensor.value];
+  if (c.ok && check) check(h, c.tensor, c.sequence);
+}
+
+bool Cluster::pick_something(std::size_t h) {
+  Host& host = hosts_[h];
+  const bool control = draw(2) == 0;
+  const ClassId cls = control ? kControlClass : ClassId(static_cast<std::uint8_t>(draw(2)));
+  HostIndex peer;
+  if (!host.engine->next_flow(cls, HostIndex(static_cast<std::uint16_t>(draw(hosts_.size()))), &peer)) return false;
+  EXPECT_TRUE(host.engine->has_sends(Flow{peer, cls}));
+  std::array<Send, 4> sends;
+  const std::size_t n =
+      host.engine->pick(Time(now_), {peer, cls}, kMaxOperation * (1 + draw(4)), std::span(sends).first(1 + draw(4)));
+  EXPECT_GT(n, 0u);
+  for (std::size_t i = 0; i < n; ++i) {
+    bytes_sent_[h] += sends[i].header.payload_bytes;
+    EXPECT_EQ(sends[i].header.payload_bytes, sends[i].payload.length);
+    if (on_send) on_send(HostIndex(static_cast<std::uint16_t>(h)), peer, sends[i]);
+    wires_[{static_cast<std::uint16_t>(h), Flow{peer, cls}}].push_back(
+        {sends[i], HostIndex(static_cast<std::uint16_t>(h))});
+  }
+  return true;
+}
+
+// The payload is read when it lands, not when it was picked: a buffer that changes before SendDone shows.
+void Cluster::land(std::size_t to, const Packet& packet) {
+  const Send& s = packet.send;
+  if (s.header.payload_bytes > 0) {
+    const Result<Descriptor> place = hosts_[to].engine->landing(packet.from, s.header);
+    if (!place.ok()) {
+      hosts_[to].errors.push_back(place.status().what());
+      return;
+    }
+    if (place->length > 0) {
+      EXPECT_EQ(place->length, s.header.payload_bytes);
+      std::ranges::copy(hosts_[packet.from.value].at(s.payload), hosts_[to].at(*place).begin());
+    }
+  }
+  Event event{.kind = Event::Kind::kFrameArrived};
+  event.frame = {packet.from, s.header};
+  hosts_[to].events.push_back(event);
+  if (s.token != 0) hosts_[packet.from.value].events.push_back({.kind = Event::Kind::kSendDone, .token = s.token});
+}
+
+bool Cluster::deliver_something(std::size_t h) {
+  std::vector<std::deque<Packet>*> arriving;
+  for (auto& [key, wire] : wires_) {
+    if (key.second.peer.value == h && !wire.empty()) arriving.push_back(&wire);
+  }
+  if (arriving.empty()) return false;
+  for (std::size_t n = 1 + draw(4); n > 0; --n) {
+    std::deque<Packet>& wire = *arriving[draw(arriving.size())];
+    if (wire.empty()) continue;
+    const Packet packet = wire.front();
+    wire.pop_front();
+    land(h, packet);
+  }
+  return true;
+}
+
+bool Cluster::work_something(std::size_t h) {
+  Host& host = hosts_[h];
+  Work work;
+  if (draw(2) == 0 && host.engine->pick_work(Time(now_), &work)) {
+    host.work.push_back(work);
+    return true;
+  }
+  if (host.work.empty()) return false;
+  const std::size_t which = draw(host.work.size());
+  work = host.work[which];
+  host.work.erase(host.work.begin() + static_cast<std::ptrdiff_t>(which));
+  EXPECT_LE(work.elements * dtype_size(work.out_dtype), kMaxOperation.value);
+  const bool wide = work.out_dtype == Dtype::kFloat64;
+  std::vector<double> terms(work.source_count);
+  for (std::uint64_t e = 0; e < work.elements; ++e) {
+    for (std::uint32_t i = 0; i < work.source_count; ++i) {
+      const Work::Source& s = work.sources[i];
+      terms[i] = load(host.at(s.data).data() + e * dtype_size(s.dtype), s.dtype);
+    }
+    store(host.at(work.out).data() + e * dtype_size(work.out_dtype), work.out_dtype,
+          sum(terms, wide ? Dtype::kFloat64 : Dtype::kFloat32, work.divisor));
+  }
+  host.events.push_back({.kind = Event::Kind::kWorkDone, .token = work.token});
+  return true;
+}
+
+bool Cluster::tick() {
+  ++now_;
+  const std::size_t first = draw(hosts_.size());
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    const std::size_t h = (first + i) % hosts_.size();
+    const std::size_t kind = draw(5);
+    for (std::size_t k = 0; k < 5; ++k) {
+      bool did = false;
+      switch ((kind + k) % 5) {
+        case 0:
+          did = submit_next(h);
+          break;
+        case 1:
+          did = pick_something(h);
+          break;
+        case 2:
+          did = deliver_something(h);
+          break;
+        case 3:
+          did = work_something(h);
+          break;
+        case 4:
+          did = !hosts_[h].events.empty();
+          step(h);
+          break;
+      }
+      if (did) return true;
+    }
+  }
+  return false;
+}
+
+bool Cluster::run(std::size_t most) {
+  // A tick that draws badly (a class with nothing, no work) says nothing: only many in a row say that nothing moves.
+  std::size_t idle = 0;
+  for (std::size_t i = 0; i < most; ++i) {
+    idle = tick() ? 0 : idle + 1;
+    if (idle > 40) return true;
+  }
+  return false;
+}
+
+bool Cluster::all_done() const {
+  return std::ranges::all_of(
+      hosts_, [](const Host& h) { return h.running.empty() && h.to_submit.empty() && h.errors.empty(); });
+}
+
+std::uint64_t Cluster::digest() const {
+  std::uint64_t all = 0;
+  for (const Host& host : hosts_) all = all * 31 + host.engine->digest();
+  return all;
+}
+
+Plan plan_of(const PlanTensor& tensor) {
+  Plan plan;
+  add(&plan, tensor);
+  return plan;
+}
+
+void add(Plan* plan, PlanTensor tensor) {
+  tensor.id = TensorId(static_cast<std::uint32_t>(plan->tensors.size()));
+  tensor.name = std::to_string(tensor.id.value);
+  plan->tensors.push_back(tensor);
+}
+
+PlanTensor allreduce(Pattern pattern, Dtype dtype, std::uint64_t elements, std::uint32_t slice_elements) {
+  return {.operation = Operation::kAllreduce,
+          .reduce = ReduceOp::kSum,
+          .dtype = dtype,
+          .pattern = pattern,
+          .urgency = 0.5F,
+          .elements = elements,
+          .slice_elements = slice_elements};
+}
+
+}  // namespace tensorlane::engine::testing
