@@ -1,0 +1,165 @@
+"""Trains a convolutional network with a large fully connected layer on scikit-learn's handwritten digits.
+
+    tensorlane run -n 4 -- python -m tensorlane.examples.digits --iterations 100
+
+The same script is every arm of deploy/quickstart: --mode says who averages the gradients, and --blocks FOLDER lets somebody outside decide which arm runs when.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+
+import numpy
+import torch
+from torch import nn
+
+import tensorlane.torch as tl
+
+POLL_SECONDS = 0.005
+
+
+def build_model(width, seed):
+    """Few bytes in the convolutions, which the next forward pass needs first, many in the fully connected layer, which it needs last."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(64 * 4 * 4, width), nn.ReLU(),
+        nn.Linear(width, 10),
+    )
+
+
+def load_digits():
+    """(images, labels) to train on and to test on; every fifth image is for the test."""
+    from sklearn.datasets import load_digits as load
+
+    data = load()
+    images = torch.from_numpy((data.images / 16.0).astype(numpy.float32)).unsqueeze(1)
+    labels = torch.from_numpy(data.target.astype(numpy.int64))
+    test = torch.arange(len(labels)) % 5 == 0
+    return images[~test], labels[~test], images[test], labels[test]
+
+
+def emulate_computation(model, seconds):
+    """Each layer with parameters takes `seconds` in the forward pass and twice that in the backward pass, as on an accelerator: the host's cores stay free."""
+    for layer in model:
+        if not any(True for _ in layer.parameters()):
+            continue
+        layer.register_forward_hook(lambda *_: time.sleep(seconds))
+        layer.register_full_backward_pre_hook(lambda *_: time.sleep(2 * seconds))
+
+
+class Trainer:
+    def __init__(self, args):
+        self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        self.batch = args.batch
+        self.images, self.labels, self.test_images, self.test_labels = load_digits()
+        self.order = torch.Generator().manual_seed(args.seed)
+        self.model = build_model(args.width, args.seed)
+        if args.emulate > 0:
+            emulate_computation(self.model, args.emulate)
+        self.forward = self.model
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=args.lr, momentum=0.9)
+        if args.mode == "ddp":
+            torch.distributed.init_process_group("gloo")
+            self.forward = nn.parallel.DistributedDataParallel(self.model)
+        elif args.mode == "tensorlane":
+            tl.init()
+            tl.broadcast_parameters(self.model.state_dict(), root_rank=0)
+            self.optimizer = tl.DistributedOptimizer(self.optimizer, self.model.named_parameters(), self.model)
+        self.loss = float("nan")
+
+    def step(self):
+        """One iteration on this rank's part of a batch that all ranks draw alike."""
+        chosen = torch.randint(len(self.labels), (self.batch * self.world,), generator=self.order)[self.rank :: self.world]
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.forward(self.images[chosen]), self.labels[chosen])
+        loss.backward()
+        self.optimizer.step()
+        self.loss = loss.item()
+
+    def run(self, iterations):
+        """Seconds of each iteration."""
+        times = []
+        for _ in range(iterations):
+            begin = time.perf_counter()
+            self.step()
+            times.append(time.perf_counter() - begin)
+        return times
+
+    def accuracy(self):
+        self.model.eval()  # applies what is pending
+        with torch.no_grad():
+            right = (self.model(self.test_images).argmax(1) == self.test_labels).float().mean().item()
+        self.model.train()
+        return right
+
+    def report(self, times):
+        return {"times": times, "loss": self.loss, "accuracy": self.accuracy()}
+
+    def close(self):
+        if hasattr(self.optimizer, "flush"):
+            self.optimizer.flush()
+        if tl.is_initialized():
+            tl.shutdown()
+        elif torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def follow_blocks(trainer, folder, arm):
+    """Runs a block whenever FOLDER/ARM.go.K appears (it holds the number of iterations), and answers with FOLDER/ARM.done.K from rank 0."""
+    if trainer.rank == 0:
+        write(os.path.join(folder, f"{arm}.ready"), "{}")
+    block = 0
+    while True:
+        gate = os.path.join(folder, f"{arm}.go.{block}")
+        if os.path.exists(gate):
+            times = trainer.run(int(open(gate).read()))
+            report = trainer.report(times)
+            if trainer.rank == 0:
+                write(os.path.join(folder, f"{arm}.done.{block}"), json.dumps(report))
+            block += 1
+        elif os.path.exists(os.path.join(folder, "stop")):
+            return
+        else:
+            time.sleep(POLL_SECONDS)
+
+
+def write(path, text):
+    """In one piece: who sees the file sees all of it."""
+    with open(path + ".part", "w") as file:
+        file.write(text)
+    os.replace(path + ".part", path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", choices=["tensorlane", "ddp", "nocomm"], default="tensorlane", help="who averages the gradients: tensorlane, PyTorch's DDP over Gloo, nobody")
+    parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--batch", type=int, default=16, help="images per rank and iteration")
+    parser.add_argument("--width", type=int, default=1024, help="of the fully connected layer")
+    parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--emulate", type=float, default=0.0, metavar="SECONDS", help="computation of a layer in the forward pass, emulated; twice that in the backward pass")
+    parser.add_argument("--blocks", metavar="FOLDER", help="run blocks of iterations as files in FOLDER say")
+    parser.add_argument("--arm", default="arm", help="this job's name in FOLDER")
+    parser.add_argument("--json", metavar="FILE", help="rank 0 writes times, loss and accuracy there")
+    args = parser.parse_args()
+    trainer = Trainer(args)
+    if args.blocks:
+        follow_blocks(trainer, args.blocks, args.arm)
+    else:
+        report = trainer.report(trainer.run(args.iterations))
+        if trainer.rank == 0:
+            times = sorted(report["times"])
+            print(f"{args.iterations} iterations of {times[len(times) // 2] * 1e3:.1f} ms (median), loss {report['loss']:.4f}, accuracy {report['accuracy']:.3f}")
+            if args.json:
+                write(args.json, json.dumps(report))
+    trainer.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
