@@ -1,10 +1,6 @@
 #include "monitor/cli/bench_contenders.h"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <filesystem>
-#include <sstream>
 
 #include <fmt/format.h>
 
@@ -12,16 +8,16 @@ namespace tensorlane::cli {
 
 namespace {
 
-Result<std::string> need(const std::string& name, const std::string& peer, const std::string& fix) {
-  std::string found = find_program(name);
-  if (found.empty()) return Status(Code::kNotFound, peer + " is left out", "no program " + name, fix);
-  return found;
-}
-
 constexpr char kInstall[] = "install the packages of deploy/packages.apt and build again";
 
+Result<std::string> need(const std::string& name, const std::string& peer) {
+  Result<std::string> found = find_program(name);
+  if (found.ok()) return found;
+  return Status(Code::kNotFound, peer + " is left out", "no program " + name, kInstall);
+}
+
 Result<Contender> make_gloo(const BenchLayout& layout, const std::string& workers, const std::string& scratch) {
-  TL_ASSIGN_OR_RETURN(const std::string worker, need(workers + "/gloo_worker", "gloo", kInstall));
+  TL_ASSIGN_OR_RETURN(const std::string worker, need(workers + "/gloo_worker", "gloo"));
   Contender gloo{"gloo", {}, {scratch}};
   for (int rank = 0; rank < layout.ranks; ++rank) {
     Spawn how;
@@ -34,20 +30,30 @@ Result<Contender> make_gloo(const BenchLayout& layout, const std::string& worker
 }
 
 Result<Contender> make_mpich(const BenchLayout& layout, const std::string& workers, const std::string&) {
-  TL_ASSIGN_OR_RETURN(const std::string worker, need(workers + "/mpich_worker", "mpich", kInstall));
-  TL_ASSIGN_OR_RETURN(const std::string mpirun, need("mpirun.mpich", "mpich", kInstall));
+  TL_ASSIGN_OR_RETURN(const std::string worker, need(workers + "/mpich_worker", "mpich"));
+  TL_ASSIGN_OR_RETURN(const std::string mpirun, need("mpirun.mpich", "mpich"));
   Spawn how;
   how.argv = {mpirun, "-n", std::to_string(layout.ranks), worker};
   how.prefix = "[mpich] ";
-  if (layout.hosts > 1) how.environment = {{"MPIR_CVAR_NOLOCAL", "1"}, {"MPIR_CVAR_CH3_NOLOCAL", "1"}};
+  // MPICH's own shared memory off, and that of the UCX below it.
+  if (layout.hosts > 1) {
+    how.environment = {{"MPIR_CVAR_NOLOCAL", "1"}, {"UCX_TLS", "tcp,self"}, {"UCX_NET_DEVICES", "lo"}};
+  }
   return Contender{"mpich", {how}, {}};
 }
 
 Result<Contender> make_openmpi(const BenchLayout& layout, const std::string& workers, const std::string&) {
-  TL_ASSIGN_OR_RETURN(const std::string worker, need(workers + "/openmpi_worker", "openmpi", kInstall));
-  TL_ASSIGN_OR_RETURN(const std::string mpirun, need("mpirun.openmpi", "openmpi", kInstall));
+  TL_ASSIGN_OR_RETURN(const std::string worker, need(workers + "/openmpi_worker", "openmpi"));
+  TL_ASSIGN_OR_RETURN(const std::string mpirun, need("mpirun.openmpi", "openmpi"));
   Spawn how;
-  how.argv = {mpirun, "--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl",
+  how.argv = {mpirun,
+              "--allow-run-as-root",
+              "--oversubscribe",
+              "--mca",
+              "pml",
+              "ob1",
+              "--mca",
+              "btl",
               layout.hosts > 1 ? "self,tcp" : "self,vader"};
   // Without this the TCP transport may choose an interface that does not lead back to this machine.
   if (layout.hosts > 1) how.argv.insert(how.argv.end(), {"--mca", "btl_tcp_if_include", "lo"});
@@ -71,17 +77,8 @@ std::vector<std::string> peer_names() {
   return names;
 }
 
-std::string worker_folder() { return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "bench"; }
-
-std::string find_program(const std::string& name) {
-  if (name.find('/') != std::string::npos) return ::access(name.c_str(), X_OK) == 0 ? name : std::string();
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "/usr/bin:/bin" : path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string candidate = folder + "/" + name;
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  return {};
+std::string worker_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "bench";
 }
 
 Result<Contender> make_peer(const std::string& name, const BenchLayout& layout, const std::string& workers,

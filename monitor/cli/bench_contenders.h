@@ -21,12 +21,10 @@ std::vector<std::string> peer_names();
 // The folder of the workers: bench/ beside this program's own file.
 std::string worker_folder();
 
-// How to start a peer. Between hosts it is confined to TCP, as ranks of different hosts have nothing else; on one host it may use what it
-// has. `scratch` is an empty folder for the peer's own files.
-// Errors: kNotFound (no worker or no mpirun: the library is not installed, or was not when this was built), kInvalidArgument (no such name).
-Result<Contender> make_peer(const std::string& name, const BenchLayout& layout, const std::string& workers, const std::string& scratch);
-
-// The executable file `name` when it has a slash, else the one in PATH; empty when there is none.
-std::string find_program(const std::string& name);
+// How to start a peer. Between hosts it is confined to TCP, as ranks of different hosts have nothing else; on one host
+// it may use what it has. `scratch` is an empty folder for the peer's own files. Errors: kNotFound (no worker or no
+// mpirun: the library is not installed, or was not when this was built), kInvalidArgument (no such name).
+Result<Contender> make_peer(const std::string& name, const BenchLayout& layout, const std::string& workers,
+                            const std::string& scratch);
 
 }  // namespace tensorlane::cli

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,19 +25,30 @@ SteadyClock::time_point after(Duration timeout) {
   return SteadyClock::now() + std::chrono::nanoseconds(timeout.value);
 }
 
-constexpr int kPollMs = 20;                      // until we look after the processes again
-constexpr std::size_t kMaxLine = 1024 * 1024;    // 10,000 times of up to 20 digits, and room to spare
+constexpr int kPollMs = 20;                    // until we look after the processes again
+constexpr std::size_t kMaxLine = 1024 * 1024;  // 10,000 times of up to 20 digits, and room to spare
 
 }  // namespace
 
 BenchGroup::BenchGroup(Processes& processes, Contender contender, int ranks)
-    : processes_(processes), contender_(std::move(contender)), ranks_(static_cast<std::size_t>(ranks)), links_(ranks_) {}
+    : processes_(processes),
+      contender_(std::move(contender)),
+      ranks_(static_cast<std::size_t>(ranks)),
+      links_(ranks_) {}
 
 BenchGroup::~BenchGroup() {
-  for (const Link& link : links_) {
-    if (link.fd >= 0) ::close(link.fd);
+  hang_up();
+}
+
+void BenchGroup::hang_up() {
+  for (Link& link : links_) {
+    if (link.fd >= 0) ::close(std::exchange(link.fd, -1));
   }
-  if (listener_ >= 0) ::close(listener_);
+  if (listener_ >= 0) ::close(std::exchange(listener_, -1));
+}
+
+bool BenchGroup::running() const {
+  return std::any_of(started_.begin(), started_.end(), [this](std::size_t index) { return processes_.running(index); });
 }
 
 Status BenchGroup::failure(Code code, const std::string& what, const std::string& fix) const {
@@ -61,7 +73,8 @@ Status BenchGroup::listen_at(const std::string& path) {
   listener_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (listener_ < 0 || ::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(listener_, static_cast<int>(ranks_)) != 0) {
-    return failure(Code::kInternal, fmt::format("cannot listen at {}: {}", path, std::strerror(errno)), "check the folder's permissions");
+    return failure(Code::kInternal, fmt::format("cannot listen at {}: {}", path, std::strerror(errno)),
+                   "check the folder's permissions");
   }
   return {};
 }
@@ -158,14 +171,16 @@ Result<Measurement> BenchGroup::combine(const std::vector<std::string>& answers,
     std::istringstream words(answer);
     std::string kind;
     double nanoseconds = 0;
-    if (answer.starts_with("error ")) return failure(Code::kInternal, answer.substr(6), "this is a defect of the library under measurement");
+    if (answer.starts_with("error "))
+      return failure(Code::kInternal, answer.substr(6), "this is a defect of the library under measurement");
     bool good = static_cast<bool>(words >> kind >> nanoseconds) && kind == "done";
     result.cpu_seconds += nanoseconds * 1e-9;
     for (double& slowest : result.seconds) {
       good = good && static_cast<bool>(words >> nanoseconds);
       slowest = std::max(slowest, nanoseconds * 1e-9);
     }
-    if (!good) return failure(Code::kCorrupt, "not an answer of a worker: " + answer.substr(0, 80), "build the workers again");
+    if (!good)
+      return failure(Code::kCorrupt, "not an answer of a worker: " + answer.substr(0, 80), "build the workers again");
   }
   return result;
 }
@@ -193,7 +208,8 @@ Result<Measurement> BenchGroup::run(std::uint64_t bytes, int count, Duration tim
       if (line->starts_with("error ")) return combine({*line}, count);  // the others may wait for this one forever
     }
     if (SteadyClock::now() > deadline) {
-      return failure(Code::kTimedOut, fmt::format("no answer to {} bytes from ranks {}", bytes, missing(answered)), "look at what they do");
+      return failure(Code::kTimedOut, fmt::format("no answer to {} bytes from ranks {}", bytes, missing(answered)),
+                     "look at what they do");
     }
   }
   return combine(answers, count);

@@ -32,7 +32,7 @@ struct Contender {
 class BenchGroup {
  public:
   BenchGroup(Processes& processes, Contender contender, int ranks);
-  // Hangs up, which ends the workers.
+  // hang_up().
   ~BenchGroup();
   BenchGroup(const BenchGroup&) = delete;
   BenchGroup& operator=(const BenchGroup&) = delete;
@@ -47,6 +47,11 @@ class BenchGroup {
   // Lets all ranks do one allreduce of `bytes` to warm up and `count` timed ones. Errors as start(), and kInternal with
   // what a worker reports: a wrong sum, a failed call. After an error the group is of no further use.
   Result<Measurement> run(std::uint64_t bytes, int count, Duration timeout);
+
+  // Ends the workers by hanging up. They take their time; `processes` ends what stays.
+  void hang_up();
+  // True until every process of the group has ended.
+  bool running() const;
 
  private:
   struct Link {
