@@ -1,0 +1,19 @@
+#include "daemon/reduce/half_f16c.h"
+#include "daemon/reduce/kernels.h"
+#include "daemon/reduce/kernels_inline.h"
+
+namespace tensorlane::reduce {
+namespace {
+
+struct Avx512 : F16c {
+  static constexpr std::size_t kVectorBytes = 64;
+};
+
+}  // namespace
+
+void reduce_avx512(std::byte* out, Dtype out_dtype, const ports::ReduceSource* sources, std::size_t count,
+                   std::size_t elements, double divisor) {
+  reduce_elements<Avx512>(out, out_dtype, sources, count, elements, divisor);
+}
+
+}  // namespace tensorlane::reduce
