@@ -125,6 +125,7 @@ struct RingPage {
   alignas(64) std::atomic<std::uint32_t> consumed;         // written by the client
   alignas(64) std::atomic<std::uint32_t> daemon_sleeping;  // set by the daemon: 1 asks for a write to the eventfd (law 17); the client that makes it 0 writes
   alignas(64) std::atomic<std::uint64_t> client_beats;     // written by the client's helper thread: it lives
+  alignas(64) std::atomic<std::uint64_t> daemon_beats;     // written by the daemon's session thread: it lives
   alignas(64) std::atomic<std::uint32_t> failed;           // written by the daemon: 1 once the job has failed and `error` is set
   ErrorBody error;
 };

@@ -112,6 +112,7 @@ void SessionServer::stop() {
     thread_.join();
   }
   worker_.reset();
+  session_count_ = 0;
   calls_->close();
   if (std::exchange(owns_path_, false)) unlink(config_.socket_path.c_str());
   listener_.reset();
@@ -139,7 +140,6 @@ void SessionServer::loop() {
   const Status why(Code::kUnavailable, "the daemon is shutting down", config_.socket_path, "start it again and resume from a checkpoint");
   while (!connections_.empty()) end(*connections_.begin()->second, why);
   buried_.clear();
-  session_count_ = 0;
 }
 
 int SessionServer::wait_ms() const {
@@ -177,6 +177,7 @@ void SessionServer::check_alive(Connection& c, Time time) {
     }
     return;
   }
+  c.session->beat();
   if (c.session->damaged()) {
     end(c, Status(Code::kCorrupt, c.who() + " took memory out of its arenas", "pages that it shares with the daemon are gone",
                   "do not punch holes into or truncate memory of tl_alloc"));

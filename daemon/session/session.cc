@@ -83,9 +83,11 @@ std::uint64_t Session::arena_bytes() const {
   return bytes;
 }
 
-std::uint64_t Session::beats() const {
-  return reinterpret_cast<const protocol::RingPage*>(ring_memory_->bytes().data())->client_beats.load(std::memory_order_relaxed);
-}
+protocol::RingPage& Session::page() const { return *reinterpret_cast<protocol::RingPage*>(ring_memory_->bytes().data()); }
+
+std::uint64_t Session::beats() const { return page().client_beats.load(std::memory_order_relaxed); }
+
+void Session::beat() { page().daemon_beats.fetch_add(1, std::memory_order_relaxed); }
 
 bool Session::damaged() const {
   if (ring_memory_->damaged()) return true;

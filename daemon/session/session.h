@@ -46,6 +46,8 @@ class Session final : public ports::ClientSession {
   std::uint32_t ring_entries() const { return ring_entries_; }
   // How often the client's helper thread has said that it lives.
   std::uint64_t beats() const;
+  // Tells the client that the daemon lives.
+  void beat();
   // Whether pages of the rings or of an arena are gone.
   bool damaged() const;
   // The client is gone: the lane takes nothing more from it. Idempotent.
@@ -54,6 +56,7 @@ class Session final : public ports::ClientSession {
  private:
   Session(std::shared_ptr<ports::SharedMemory> ring_memory, std::uint32_t ring_entries, int wake_fd, std::function<void(Status)> broken);
   void break_with(const Status& why);
+  protocol::RingPage& page() const;
 
   const std::shared_ptr<ports::SharedMemory> ring_memory_;
   const std::uint32_t ring_entries_;

@@ -1,0 +1,200 @@
+// Array calls: any memory, by name.
+//
+// The first call of a name cannot wait for its registration, which is collective: with two names that two ranks use in different orders, both would
+// wait for ever. So it sends the registration, and the helper posts the operation when the answer comes.
+#include <cstring>
+
+#include "client-lib/src/context.h"
+#include "client-lib/src/registration.h"
+
+namespace tensorlane::client {
+namespace {
+
+using State = tl_request::State;
+
+Status differs(const std::string& key, const char* field, const std::string& first, const std::string& now_given) {
+  return Status(Code::kInvalidArgument, "array call '" + key + "' differs from the first one of this name",
+                std::string(field) + " was " + first + ", is " + now_given, "use another name, or the same values");
+}
+
+Status check_same(const std::string& key, const ArrayCall& first, const ArrayCall& call) {
+  const auto reduction = [](ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "average"; };
+  if (call.elements != first.elements) return differs(key, "count", std::to_string(first.elements), std::to_string(call.elements));
+  if (call.dtype != first.dtype) return differs(key, "dtype", dtype_name(first.dtype), dtype_name(call.dtype));
+  if (call.reduce != first.reduce) return differs(key, "op", reduction(first.reduce), reduction(call.reduce));
+  if (call.root != first.root) return differs(key, "root", std::to_string(first.root), std::to_string(call.root));
+  return {};
+}
+
+// The buffer is the program's own: nothing to copy, neither in nor out.
+bool in_place(const ArrayCall& call) { return call.in == nullptr || call.in == static_cast<const std::byte*>(call.out) + call.in_offset; }
+
+protocol::TensorBody body_of(const std::string& key, const ArrayCall& call) {
+  protocol::TensorBody body;
+  std::memcpy(body.name, key.data(), key.size());
+  body.elements = call.elements;
+  body.dtype = call.dtype;
+  body.operation = call.operation;
+  body.reduce = call.reduce;
+  body.root = call.root;
+  body.positions = 1;
+  body.explicit_urgency = 1;
+  body.urgency = call.urgency >= 0 ? call.urgency : 0.5F;
+  return body;
+}
+
+}  // namespace
+
+Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& call) {
+  TL_RETURN_IF_ERROR(usable());
+  TL_RETURN_IF_ERROR(check_name("an array call", name));
+  const std::string key = std::string(operation_name(call.operation)) + "." + name;
+  TL_RETURN_IF_ERROR(check_name("an array call", key));
+  if (call.operation != Operation::kBarrier) TL_RETURN_IF_ERROR(check_count(name, call.elements));
+  ArrayTensor* array = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    const auto [it, first] = arrays_.try_emplace(key);
+    array = &it->second;
+    if (!first) {
+      if (array->tensor == nullptr) {
+        return Status(Code::kInvalidArgument, "an operation on '" + key + "' is under way", "another thread makes its first call", "wait for it");
+      }
+      TL_RETURN_IF_ERROR(check_same(key, array->first, call));
+    } else {
+      array->first = call;
+    }
+  }
+  // Nobody else touches an entry without a tensor.
+  return array->tensor == nullptr ? first_call(key, *array, call) : later_call(key, *array, call);
+}
+
+// Finds the memory that the daemon will work on: the program's, where that can be, else memory of our own.
+Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const ArrayCall& call, protocol::TensorBody& body) {
+  auto tensor = std::make_unique<tl_tensor>();
+  tensor->context = this;
+  tensor->name = key;
+  tensor->bytes = call.elements * dtype_size(call.dtype);
+  array.borrowed = false;
+  if (call.operation != Operation::kBarrier) {
+    auto place = in_place(call) ? arenas_->locate(call.out, tensor->bytes) : std::nullopt;
+    array.borrowed = place && place->offset % ArenaAllocator::kAlignment == 0;
+    if (array.borrowed) {
+      tensor->buffer = static_cast<std::byte*>(call.out);
+    } else {
+      TL_ASSIGN_OR_RETURN(tensor->buffer, arenas_->allocate(tensor->bytes));
+      place = arenas_->locate(tensor->buffer, tensor->bytes);
+    }
+    body.segment = place->segment;
+    body.offset = place->offset;
+  }
+  std::lock_guard lock(mutex_);
+  array.tensor = tensor.get();
+  tensors_.push_back(std::move(tensor));
+  return {};
+}
+
+Result<tl_request_t*> Context::first_call(const std::string& key, ArrayTensor& array, const ArrayCall& call) {
+  protocol::TensorBody body = body_of(key, call);
+  const auto forget = [&](const Status& status) {
+    std::lock_guard lock(mutex_);
+    arrays_.erase(key);
+    return status;
+  };
+  const Status bound = bind_buffer(key, array, call, body);
+  if (!bound.ok()) return forget(bound);
+  tl_tensor& tensor = *array.tensor;
+  tl_request* request = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    Result<tl_request*> started = start_locked(tensor);
+    if (!started.ok()) {
+      arrays_.erase(key);
+      return started.status();
+    }
+    request = *started;
+    request->copies_out = !array.borrowed && call.operation != Operation::kBarrier;
+    request->out = call.out;
+  }
+  if (request->copies_out && call.in != nullptr) std::memcpy(tensor.buffer + call.in_offset, call.in, call.in_bytes);
+  const std::uint32_t id = open_call(&array);
+  const Status sent = send_packets(protocol::MessageType::kRegister, id, registration_packets(key, std::span(&body, 1)));
+  // When it could not be sent, the session is over, and the request says why.
+  if (!sent.ok()) fail(sent, false);
+  return request;
+}
+
+void Context::on_array_registered(ArrayTensor& array, const Status& error, const Message& answer) {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    tl_tensor& tensor = *array.tensor;
+    Status status = error;
+    const Result<std::vector<std::uint32_t>> ids = status.ok() ? registered_ids(answer, 1) : Result<std::vector<std::uint32_t>>(error);
+    if (!ids.ok()) status = ids.status();
+    if (status.ok()) {
+      tensor.id = ids->front();
+      if (by_id_.size() <= tensor.id) by_id_.resize(tensor.id + 1);
+      by_id_[tensor.id] = &tensor;
+      array.registered = true;
+    }
+    tl_request* request = tensor.active;
+    if (request != nullptr && request->state == State::kPreparing) {
+      if (status.ok()) {
+        wake = submit_locked(*request);
+      } else {
+        finish_locked(*request, status);
+      }
+    }
+    // A name that was refused can be used again, with values that all ranks agree on. Its memory stays until the end: the request may yet look at it.
+    if (!status.ok()) arrays_.erase(tensor.name);
+  }
+  if (wake) rings_.wake_daemon();
+  rings_.wake_all();
+}
+
+Result<tl_request_t*> Context::later_call(const std::string& key, ArrayTensor& array, const ArrayCall& call) {
+  tl_tensor& tensor = *array.tensor;
+  tl_request* request = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (array.borrowed && (!in_place(call) || call.out != tensor.buffer)) {
+      return Status(Code::kInvalidArgument, "array call '" + key + "' works in place on the shared buffer of its first call", "this call names other memory",
+                    "pass that buffer, free it with tl_free, or use another name");
+    }
+    TL_ASSIGN_OR_RETURN(request, start_locked(tensor));
+    request->copies_out = !array.borrowed && call.operation != Operation::kBarrier;
+    request->out = call.out;
+  }
+  if (request->copies_out && call.in != nullptr) std::memcpy(tensor.buffer + call.in_offset, call.in, call.in_bytes);
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (request->state == State::kPreparing) wake = submit_locked(*request);  // else the job has failed meanwhile
+  }
+  if (wake) rings_.wake_daemon();
+  return request;
+}
+
+Status Context::barrier(double timeout_seconds) {
+  tl_request* request = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    request = std::exchange(barrier_, nullptr);
+  }
+  if (request == nullptr) {
+    ArrayCall call;
+    call.operation = Operation::kBarrier;
+    call.urgency = 1;
+    TL_ASSIGN_OR_RETURN(request, array("tensorlane", call));
+  }
+  const Status status = wait(*request, timeout_seconds);
+  if (status.code() == Code::kTimedOut) {
+    std::lock_guard lock(mutex_);
+    if (request->state != State::kFree) barrier_ = request;  // the next call goes on waiting for it
+  }
+  return status;
+}
+
+}  // namespace tensorlane::client

@@ -1,0 +1,206 @@
+// One rank of one job: the session with the daemon, and the operations under way.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client-lib/src/arena.h"
+#include "client-lib/src/channel.h"
+#include "client-lib/src/rings.h"
+#include "client-lib/src/settings.h"
+#include "common/base/dtype.h"
+#include "common/base/status.h"
+#include "common/protocol/session.h"
+#include "tensorlane/tensorlane.h"
+
+namespace tensorlane::client {
+class Context;
+}
+
+// A registered tensor. Everything but `sequence` and `active`, which the context's mutex guards, is fixed once it is registered.
+struct tl_tensor {
+  tensorlane::client::Context* context = nullptr;
+  std::string name;
+  std::uint32_t id = 0;  // the job's
+  std::byte* buffer = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t sequence = 0;
+  tl_request* active = nullptr;  // the operation under way, until the buffer may be used for the next
+};
+
+// One operation under way. The context's mutex guards it, except that its owner alone uses a request that is done.
+struct tl_request {
+  enum class State : std::uint8_t { kFree, kPreparing, kPosted, kDone };
+  tensorlane::client::Context* context = nullptr;
+  tl_tensor* tensor = nullptr;
+  State state = State::kFree;
+  bool raised = false;
+  bool copies_out = false;
+  void* out = nullptr;  // copies_out: where the result goes, out of the tensor's buffer
+  tensorlane::Status status;
+  tl_callback_t callback = nullptr;
+  void* argument = nullptr;
+};
+
+namespace tensorlane::client {
+
+// What an array call asks for; what must be the same in every call of a name comes first.
+struct ArrayCall {
+  Operation operation{};
+  std::uint64_t elements = 0;  // of the buffer: for allgather, of the result
+  Dtype dtype{};
+  ReduceOp reduce{};
+  std::uint32_t root = 0;
+
+  const void* in = nullptr;    // null: nothing to copy in
+  void* out = nullptr;         // the whole buffer
+  std::uint64_t in_bytes = 0;
+  std::uint64_t in_offset = 0; // of `in` in the buffer
+  float urgency = -1;
+};
+
+// Threads: the program's, the helper (reads the socket, says that we live, watches that the daemon does), and, once there is a callback, the
+// dispatcher. One mutex guards the data path; it is never held over a system call that waits. Lock order: mutex_, calls_mutex_.
+class Context {
+ public:
+  explicit Context(Settings settings);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  // Says hello, waits for the job, starts the helper. Once, first. Errors: see tl_init.
+  Status join();
+  // Ok, or why nothing can be done with this context in this process: it belongs to the parent of a fork.
+  Status usable() const;
+  // See tl_finalize. The context is good for nothing but destruction afterwards.
+  Status leave();
+  const Settings& settings() const { return settings_; }
+
+  Result<std::byte*> allocate(std::uint64_t bytes);
+  Status release(void* memory);
+  bool is_shared(const void* memory, std::uint64_t bytes) const;
+  Result<const char*> daemon_status();
+
+  Status register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** tensors);
+  Result<tl_request_t*> post(tl_tensor& tensor);
+  Result<tl_request_t*> array(const std::string& name, const ArrayCall& call);
+  // A negative time-out waits for ever. InvalidArgument when the request is not under way.
+  Status wait(tl_request& request, double timeout_seconds);
+  Status test(tl_request& request);
+  Status set_callback(tl_request& request, tl_callback_t function, void* argument);
+  Status barrier(double timeout_seconds);
+
+ private:
+  // An array call's name: its tensor, and what every call must agree with.
+  struct ArrayTensor {
+    ArrayCall first;
+    tl_tensor* tensor = nullptr;   // null while the first call prepares it
+    bool registered = false;
+    bool borrowed = false;         // the buffer is the program's: calls must be in place in it
+  };
+  struct PendingCall {
+    bool done = false;
+    Status error;
+    Message answer;
+    ArrayTensor* array = nullptr;  // a first array call: nobody waits, the helper goes on
+  };
+
+  // daemon_calls.cc
+  Result<Message> call(protocol::MessageType type, std::span<const std::vector<std::byte>> packets, protocol::MessageType answer);
+  Status send_packets(protocol::MessageType type, std::uint32_t request, std::span<const std::vector<std::byte>> packets);
+  std::uint32_t open_call(ArrayTensor* array);
+  void on_message(Message message);
+  void fail_calls(const Status& cause);
+  Result<Segment> grow_arena(std::uint64_t bytes);
+
+  // context.cc
+  Status say_hello(Time deadline);
+  Status take_welcome(Message message);
+  // Fails what is pending: with `posted_too` also what the daemon has, whose buffers it may still write to.
+  void fail(const Status& cause, bool posted_too);
+  void fail_locked(const Status& cause, bool posted_too);
+  Status wait_for_quiet();
+
+  // helper.cc
+  void helper();
+  void watch_daemon(Time time);
+  void dispatcher();
+
+  // registration.cc
+  Result<protocol::TensorBody> describe(const tl_tensor_desc_t& desc, std::size_t group_size, tl_tensor& tensor);
+
+  // operations.cc; "locked": the caller holds mutex_
+  void drain_locked();
+  void complete_locked(const protocol::CompletionEntry& entry);
+  void finish_locked(tl_request& request, Status status);
+  Result<tl_request*> start_locked(tl_tensor& tensor);
+  [[nodiscard]] bool submit_locked(tl_request& request);
+  Status consume(tl_request& request);
+  void raise(tl_request& request);
+  bool spin(std::uint32_t seen) const;
+
+  // array.cc
+  Result<tl_request*> first_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
+  Result<tl_request*> later_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
+  Status bind_buffer(const std::string& key, ArrayTensor& array, const ArrayCall& call, protocol::TensorBody& body);
+  void on_array_registered(ArrayTensor& array, const Status& error, const Message& answer);
+
+  const Settings settings_;
+  const std::uint32_t fork_generation_;
+  Channel channel_;
+  UniqueFd wake_fd_, stop_fd_;
+  std::span<std::byte> ring_memory_;
+  std::uint32_t ring_entries_ = 0;
+  Duration detection_{};
+  std::unique_ptr<ArenaAllocator> arenas_;
+
+  mutable std::mutex mutex_;
+  ClientRings rings_;
+  Status failure_;                   // why nothing more can be posted
+  std::atomic<bool> failed_{false};  // !failure_.ok()
+  bool ring_failed_ = false;
+  Time give_up_{};                   // when what is posted fails although the daemon still has it; 0: not set
+  std::uint32_t outstanding_ = 0;    // requests that are neither free nor done
+  std::vector<std::unique_ptr<tl_tensor>> tensors_;
+  std::vector<tl_tensor*> by_id_;
+  std::deque<tl_request> requests_;  // never shrinks, so that handles stay valid
+  std::vector<tl_request*> free_requests_;
+  std::map<std::string, ArrayTensor> arrays_;
+  tl_request* barrier_ = nullptr;    // one that timed out
+  std::deque<tl_request*> callbacks_;
+  std::uint32_t callbacks_waited_ = 0;  // requests with a callback that has not returned
+  std::condition_variable callbacks_changed_;
+  bool stopping_ = false;
+
+  std::mutex calls_mutex_;
+  std::condition_variable calls_changed_;
+  std::map<std::uint32_t, PendingCall> calls_;
+  std::uint32_t next_call_ = 1;
+  std::mutex send_mutex_;  // a group's packets are not interrupted
+  std::mutex status_mutex_;
+  std::string status_json_;
+
+  // The helper's.
+  std::uint64_t daemon_beats_ = 0;
+  Duration daemon_silent_{};
+  Time last_watch_{};
+
+  std::thread helper_;
+  std::thread dispatcher_;
+};
+
+}  // namespace tensorlane::client
+
+struct tl_context : tensorlane::client::Context {
+  using Context::Context;
+};

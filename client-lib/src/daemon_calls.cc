@@ -1,0 +1,121 @@
+// Questions to the daemon and its answers.
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "client-lib/src/context.h"
+
+namespace tensorlane::client {
+
+using protocol::MessageType;
+
+std::uint32_t Context::open_call(ArrayTensor* array) {
+  std::lock_guard lock(calls_mutex_);
+  if (next_call_ == 0) next_call_ = 1;  // 0 is the daemon's, for what nobody asked
+  calls_[next_call_].array = array;
+  return next_call_++;
+}
+
+Status Context::send_packets(MessageType type, std::uint32_t request, std::span<const std::vector<std::byte>> packets) {
+  std::lock_guard lock(send_mutex_);
+  for (const std::vector<std::byte>& packet : packets) TL_RETURN_IF_ERROR(channel_.send(type, request, packet));
+  return {};
+}
+
+Result<Message> Context::call(MessageType type, std::span<const std::vector<std::byte>> packets, MessageType answer) {
+  const Time deadline = now() + settings_.timeout;
+  const std::uint32_t request = open_call(nullptr);
+  // A failure from here on finds the call in the list; one that came before is seen now.
+  Status sent = send_packets(type, request, packets);
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.ok()) sent = failure_;
+  }
+  std::unique_lock lock(calls_mutex_);
+  PendingCall& pending = calls_[request];
+  const auto left = std::chrono::nanoseconds((deadline - now()).value);
+  const bool done = sent.ok() && calls_changed_.wait_for(lock, left, [&] { return pending.done; });
+  const PendingCall result = std::move(pending);
+  calls_.erase(request);
+  if (!sent.ok()) return sent;
+  if (!done) {
+    return Status(Code::kTimedOut, "the daemon has not answered", std::to_string(settings_.timeout.value / 1'000'000) + " ms",
+                  "see whether all ranks make the same calls, or raise TENSORLANE_TIMEOUT");
+  }
+  if (!result.error.ok()) return result.error;
+  if (result.answer.header.type != answer) {
+    return Status(Code::kCorrupt, "an unexpected answer of the daemon", settings_.socket, "install the same release of library and daemon");
+  }
+  return std::move(const_cast<PendingCall&>(result).answer);
+}
+
+void Context::on_message(Message message) {
+  const Status error = message.header.type == MessageType::kError ? message.error() : Status();
+  if (message.header.request == 0) {
+    if (!error.ok()) fail(error, false);
+    return;
+  }
+  ArrayTensor* array = nullptr;
+  {
+    std::lock_guard lock(calls_mutex_);
+    const auto it = calls_.find(message.header.request);
+    if (it == calls_.end()) return;  // the answer to a call that timed out
+    array = it->second.array;
+    if (array == nullptr) {
+      it->second.error = error;
+      it->second.answer = std::move(message);
+      it->second.done = true;
+    } else {
+      calls_.erase(it);
+    }
+  }
+  if (array != nullptr) return on_array_registered(*array, error, message);
+  calls_changed_.notify_all();
+}
+
+void Context::fail_calls(const Status& cause) {
+  {
+    std::lock_guard lock(calls_mutex_);
+    for (auto it = calls_.begin(); it != calls_.end();) {
+      PendingCall& pending = it->second;
+      if (pending.array != nullptr) {  // its request has failed with the others
+        it = calls_.erase(it);
+        continue;
+      }
+      if (!pending.done) {
+        pending.done = true;
+        pending.error = cause;
+      }
+      ++it;
+    }
+  }
+  calls_changed_.notify_all();
+}
+
+Result<Segment> Context::grow_arena(std::uint64_t bytes) {
+  protocol::ArenaBody body;
+  body.bytes = bytes;
+  std::vector<std::byte> packet(sizeof body);
+  std::memcpy(packet.data(), &body, sizeof body);
+  TL_ASSIGN_OR_RETURN(const Message answer, call(MessageType::kArena, std::span(&packet, 1), MessageType::kArena));
+  TL_ASSIGN_OR_RETURN(const auto got, answer.as<protocol::ArenaBody>());
+  if (answer.fds[0].get() < 0 || got.bytes < bytes) {
+    return Status(Code::kCorrupt, "an arena without memory", settings_.socket, "install the same release of library and daemon");
+  }
+  void* base = mmap(nullptr, got.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, answer.fds[0].get(), 0);
+  if (base == MAP_FAILED) {
+    return Status(Code::kResourceExhausted, "cannot map " + std::to_string(got.bytes) + " bytes of shared memory", std::strerror(errno),
+                  "raise the limit of address space");
+  }
+  return Segment{got.segment, static_cast<std::byte*>(base), got.bytes};
+}
+
+Result<const char*> Context::daemon_status() {
+  std::lock_guard lock(status_mutex_);
+  const std::vector<std::byte> empty;
+  TL_ASSIGN_OR_RETURN(const Message answer, call(MessageType::kStatus, std::span(&empty, 1), MessageType::kStatus));
+  status_json_.assign(reinterpret_cast<const char*>(answer.body.data()), answer.body.size());
+  return status_json_.c_str();
+}
+
+}  // namespace tensorlane::client

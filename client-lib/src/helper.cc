@@ -1,0 +1,82 @@
+// The library's own threads.
+#include <poll.h>
+
+#include <algorithm>
+
+#include "client-lib/src/context.h"
+
+namespace tensorlane::client {
+
+void Context::helper() {
+  const Duration period = std::clamp(Duration(detection_.value / 8), milliseconds(5), milliseconds(100));
+  bool connected = true;
+  while (true) {
+    pollfd fds[2] = {{stop_fd_.get(), POLLIN, 0}, {connected ? channel_.fd() : -1, POLLIN, 0}};
+    poll(fds, 2, static_cast<int>(period.value / 1'000'000));
+    if (fds[0].revents != 0) return;
+    rings_.beat();
+    while (connected) {
+      Result<std::optional<Message>> message = channel_.receive(Time(0));
+      if (message.ok() && !message->has_value()) break;
+      if (message.ok()) {
+        on_message(std::move(**message));
+        continue;
+      }
+      connected = false;
+      fail(rings_.failed() ? rings_.error() : message.status(), true);
+    }
+    if (connected) watch_daemon(now());
+    std::lock_guard lock(mutex_);
+    if (give_up_.value != 0 && now() > give_up_ && outstanding_ > 0) {
+      fail_locked(Status(Code::kAborted, "the job was aborted", "the daemon gave no reason", "look at its log and resume from a checkpoint"), true);
+    }
+  }
+}
+
+// A daemon that is stopped keeps its socket open; only that its session thread no longer counts gives it away.
+void Context::watch_daemon(Time time) {
+  const std::uint64_t beats = rings_.daemon_beats();
+  if (beats != daemon_beats_) {
+    daemon_beats_ = beats;
+    daemon_silent_ = Duration(0);
+  } else {
+    // Our own pauses do not count against the daemon.
+    daemon_silent_ += std::min(time - last_watch_, Duration(std::max<std::int64_t>(detection_.value / 4, 200'000'000)));
+  }
+  last_watch_ = time;
+  if (daemon_silent_ <= detection_) return;
+  const std::int64_t tenths = daemon_silent_.value / 100'000'000;
+  fail(Status(Code::kTimedOut, "the daemon has not been heard for " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s",
+              settings_.socket, "check whether tensorlaned is stopped"),
+       true);
+}
+
+void Context::dispatcher() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    const std::uint32_t seen = rings_.completed();
+    drain_locked();
+    if (!callbacks_.empty()) {
+      tl_request* request = callbacks_.front();
+      callbacks_.pop_front();
+      const tl_callback_t function = request->callback;
+      void* argument = request->argument;
+      lock.unlock();
+      const Status status = consume(*request);
+      function(static_cast<tl_status_t>(status.code()), argument);
+      lock.lock();
+      --callbacks_waited_;
+      continue;
+    }
+    if (stopping_) return;
+    if (callbacks_waited_ == 0) {
+      callbacks_changed_.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    rings_.wait(seen, milliseconds(100));
+    lock.lock();
+  }
+}
+
+}  // namespace tensorlane::client

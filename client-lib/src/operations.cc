@@ -1,0 +1,196 @@
+// Posting, completing, waiting.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "client-lib/src/context.h"
+#include "client-lib/src/error.h"
+
+namespace tensorlane::client {
+
+using State = tl_request::State;
+
+void Context::drain_locked() {
+  const bool failed = rings_.failed();  // first, so that every completion before it is seen
+  protocol::CompletionEntry entry;
+  while (rings_.next(entry)) complete_locked(entry);
+  if (failed && !ring_failed_) {
+    ring_failed_ = true;
+    failure_ = rings_.error();
+    failed_.store(true, std::memory_order_release);
+    fail_locked(failure_, true);
+  }
+}
+
+void Context::complete_locked(const protocol::CompletionEntry& entry) {
+  tl_tensor* tensor = entry.tensor < by_id_.size() ? by_id_[entry.tensor] : nullptr;
+  tl_request* request = tensor != nullptr ? tensor->active : nullptr;
+  const bool known = request != nullptr && request->state == State::kPosted && entry.sequence == tensor->sequence;
+  if (!known) {
+    if (failure_.ok()) {
+      fail_locked(Status(Code::kInternal, "the daemon completed what was not under way",
+                         "tensor " + std::to_string(entry.tensor) + ", sequence " + std::to_string(entry.sequence), "report this with the daemon's log"),
+                  true);
+    }
+    return;
+  }
+  if (entry.status == Code::kOk) return finish_locked(*request, {});
+  // The reason follows in the ring page; the helper does not wait for it for ever.
+  if (give_up_.value == 0) give_up_ = now() + std::max(detection_, seconds(1));
+}
+
+void Context::finish_locked(tl_request& request, Status status) {
+  request.state = State::kDone;
+  request.status = std::move(status);
+  --outstanding_;
+  if (!request.copies_out) request.tensor->active = nullptr;
+  if (request.callback != nullptr) {
+    callbacks_.push_back(&request);
+    callbacks_changed_.notify_one();
+  }
+}
+
+Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
+  if (!failure_.ok()) return failure_;
+  if (tensor.active != nullptr) drain_locked();
+  if (tensor.active != nullptr) {
+    return Status(Code::kInvalidArgument, "an operation on tensor '" + tensor.name + "' is under way", "one at a time is possible",
+                  "wait for its request first");
+  }
+  if (outstanding_ >= protocol::kMaxOutstanding) {
+    return Status(Code::kResourceExhausted, "too many operations under way", "the limit is " + std::to_string(protocol::kMaxOutstanding),
+                  "wait for some of them first");
+  }
+  tl_request* request = nullptr;
+  if (!free_requests_.empty()) {
+    request = free_requests_.back();
+    free_requests_.pop_back();
+  } else {
+    request = &requests_.emplace_back();
+    free_requests_.reserve(requests_.size());  // so that giving back never allocates
+    request->context = this;
+  }
+  request->tensor = &tensor;
+  request->state = State::kPreparing;
+  request->raised = false;
+  request->copies_out = false;
+  request->out = nullptr;
+  request->callback = nullptr;
+  tensor.active = request;
+  ++outstanding_;
+  return request;
+}
+
+bool Context::submit_locked(tl_request& request) {
+  request.state = State::kPosted;
+  tl_tensor& tensor = *request.tensor;
+  return rings_.submit({tensor.id, 0, ++tensor.sequence});
+}
+
+Result<tl_request_t*> Context::post(tl_tensor& tensor) {
+  TL_RETURN_IF_ERROR(usable());
+  bool wake = false;
+  tl_request* request = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    TL_ASSIGN_OR_RETURN(request, start_locked(tensor));
+    wake = submit_locked(*request);
+  }
+  if (wake) rings_.wake_daemon();
+  return request;
+}
+
+// The result to where the program wants it, the request to the free ones. By the request's owner, once it is done.
+Status Context::consume(tl_request& request) {
+  if (request.copies_out && request.status.ok()) std::memcpy(request.out, request.tensor->buffer, request.tensor->bytes);
+  std::lock_guard lock(mutex_);
+  if (request.copies_out) request.tensor->active = nullptr;
+  request.state = State::kFree;
+  free_requests_.push_back(&request);
+  return std::exchange(request.status, Status());
+}
+
+Status Context::test(tl_request& request) {
+  TL_RETURN_IF_ERROR(usable());
+  {
+    std::lock_guard lock(mutex_);
+    if (request.state == State::kFree || request.callback != nullptr) {
+      return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback", "test a request until it is done");
+    }
+    if (request.state != State::kDone) drain_locked();
+    if (request.state != State::kDone) return Status(Code::kInProgress, "");
+  }
+  return consume(request);
+}
+
+bool Context::spin(std::uint32_t seen) const {
+  if (settings_.spin.value == 0) return false;
+  const Time until = now() + settings_.spin;
+  do {
+    if (rings_.completed() != seen || rings_.failed()) return true;
+  } while (now() < until);
+  return false;
+}
+
+// Tells the daemon, once, that somebody waits for this one (law 9).
+void Context::raise(tl_request& request) {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    // Half of the ring is kept for operations, which may not fail for want of room.
+    if (request.raised || request.state != State::kPosted || rings_.space() <= ring_entries_ / 2) return;
+    request.raised = true;
+    wake = rings_.submit({request.tensor->id, protocol::kFlagRaise, request.tensor->sequence});
+  }
+  if (wake) rings_.wake_daemon();
+}
+
+Status Context::wait(tl_request& request, double timeout_seconds) {
+  TL_RETURN_IF_ERROR(usable());
+  const bool forever = !(timeout_seconds >= 0);
+  const Time deadline = now() + Duration(forever ? 0 : static_cast<std::int64_t>(std::min(timeout_seconds, 1e8) * 1e9));
+  for (bool spun = false;;) {
+    const std::uint32_t seen = rings_.completed();
+    {
+      std::lock_guard lock(mutex_);
+      if (request.state == State::kFree || request.callback != nullptr) {
+        return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback", "wait for a request once");
+      }
+      if (request.state != State::kDone) drain_locked();
+      if (request.state == State::kDone) break;
+    }
+    Duration left = milliseconds(100);
+    if (!forever) {
+      left = std::min(left, deadline - now());
+      if (left.value <= 0) {
+        return Status(Code::kTimedOut, "tensor '" + request.tensor->name + "' is not done", "within " + std::to_string(timeout_seconds) + " s",
+                      "wait again: the request stays valid");
+      }
+    }
+    if (!std::exchange(spun, true) && spin(seen)) continue;
+    raise(request);
+    rings_.wait(seen, left);
+  }
+  return consume(request);
+}
+
+Status Context::set_callback(tl_request& request, tl_callback_t function, void* argument) {
+  TL_RETURN_IF_ERROR(usable());
+  {
+    std::lock_guard lock(mutex_);
+    if (request.state == State::kFree || request.callback != nullptr) {
+      return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback", "set one callback for a request");
+    }
+    if (stopping_) return Status(Code::kInvalidArgument, "the context is being finalized");
+    if (!dispatcher_.joinable()) dispatcher_ = std::thread([this] { dispatcher(); });
+    ++callbacks_waited_;
+    request.callback = function;
+    request.argument = argument;
+    if (request.state == State::kDone) callbacks_.push_back(&request);
+    callbacks_changed_.notify_one();
+  }
+  rings_.wake_all();  // the dispatcher may sleep for another one
+  return {};
+}
+
+}  // namespace tensorlane::client

@@ -1,0 +1,160 @@
+// tl_register: groups of tensors.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "client-lib/src/context.h"
+#include "client-lib/src/registration.h"
+
+namespace tensorlane::client {
+namespace {
+
+using protocol::MessageType;
+using protocol::TensorBody;
+
+Status invalid(const std::string& name, std::string where, std::string fix) {
+  return Status(Code::kInvalidArgument, std::string("tensor '") + name + "' cannot be registered", std::move(where), std::move(fix));
+}
+
+}  // namespace
+
+Status check_name(const char* kind, const std::string& name) {
+  const auto wrong = [&](const std::string& where, const std::string& fix) {
+    return Status(Code::kInvalidArgument, std::string(kind) + " has a name that will not do", where, fix);
+  };
+  if (name.empty()) return wrong("it is empty", "name it");
+  if (name.size() > protocol::kMaxName) {
+    std::string where = "'";
+    where.append(name, 0, 32).append("...' has ").append(std::to_string(name.size())).append(" bytes");
+    return wrong(where, "the limit is " + std::to_string(protocol::kMaxName));
+  }
+  const bool printable = std::none_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+  if (!printable) return wrong("it has a control character", "use printable characters");
+  return {};
+}
+
+Status check_count(const std::string& name, std::uint64_t elements) {
+  if (elements == 0) return invalid(name, "it has 0 elements", "give it at least one");
+  if (elements > protocol::kMaxElements) {
+    return invalid(name, "it has " + std::to_string(elements) + " elements", "split it: the limit is " + std::to_string(protocol::kMaxElements));
+  }
+  return {};
+}
+
+std::vector<std::vector<std::byte>> registration_packets(const std::string& group, std::span<const TensorBody> tensors) {
+  std::vector<std::vector<std::byte>> packets;
+  for (std::size_t from = 0; from < tensors.size(); from += protocol::kMaxTensorsPerMessage) {
+    const auto part = tensors.subspan(from, std::min(protocol::kMaxTensorsPerMessage, tensors.size() - from));
+    protocol::RegisterBody head;
+    std::memcpy(head.group, group.data(), group.size());
+    head.count = static_cast<std::uint32_t>(part.size());
+    head.more = from + part.size() < tensors.size() ? 1 : 0;
+    std::vector<std::byte>& packet = packets.emplace_back(sizeof head + part.size_bytes());
+    std::memcpy(packet.data(), &head, sizeof head);
+    std::memcpy(packet.data() + sizeof head, part.data(), part.size_bytes());
+  }
+  return packets;
+}
+
+Result<std::vector<std::uint32_t>> registered_ids(const Message& answer, std::size_t count) {
+  protocol::RegisteredBody head;
+  if (answer.body.size() == sizeof head + count * sizeof(std::uint32_t)) {
+    std::memcpy(&head, answer.body.data(), sizeof head);
+    std::vector<std::uint32_t> ids(count);
+    std::memcpy(ids.data(), answer.body.data() + sizeof head, count * sizeof(std::uint32_t));
+    constexpr std::uint32_t kMost = 1 << 24;  // the table of ids is this long at most
+    if (head.count == count && std::all_of(ids.begin(), ids.end(), [](std::uint32_t id) { return id < kMost; })) return ids;
+  }
+  return Status(Code::kCorrupt, "an unexpected answer to a registration", std::to_string(answer.body.size()) + " bytes",
+                "install the same release of library and daemon");
+}
+
+Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t group_size, tl_tensor& tensor) {
+  const std::string name = desc.name != nullptr ? desc.name : "";
+  TL_RETURN_IF_ERROR(check_name("a tensor", name));
+  TensorBody body;
+  std::memcpy(body.name, name.data(), name.size());
+  if (desc.dtype > TL_BFLOAT16) return invalid(name, "dtype is " + std::to_string(desc.dtype), "use a tl_dtype_t");
+  if (desc.operation > TL_BARRIER) return invalid(name, "operation is " + std::to_string(desc.operation), "use a tl_operation_t");
+  if (desc.op > TL_AVERAGE) return invalid(name, "op is " + std::to_string(desc.op), "use TL_SUM or TL_AVERAGE");
+  const bool barrier = desc.operation == TL_BARRIER;
+  if (!barrier) TL_RETURN_IF_ERROR(check_count(name, desc.count));
+  if (desc.operation == TL_ALLGATHER && desc.count % settings_.world_size != 0) {
+    return invalid(name, "it has " + std::to_string(desc.count) + " elements",
+                   "an allgather's result is a multiple of the world size " + std::to_string(settings_.world_size));
+  }
+  if (desc.root < 0 || static_cast<std::uint32_t>(desc.root) >= settings_.world_size) {
+    return invalid(name, "root is " + std::to_string(desc.root), "use a rank below the world size " + std::to_string(settings_.world_size));
+  }
+  if (std::isnan(desc.urgency) || desc.urgency > 1) {
+    return invalid(name, "urgency is " + std::to_string(desc.urgency), "use [0, 1], or a negative number for layer order");
+  }
+  body.positions = desc.positions != 0 ? desc.positions : static_cast<std::uint32_t>(group_size);
+  if (desc.position >= body.positions) {
+    return invalid(name, "position is " + std::to_string(desc.position), "use 0.." + std::to_string(body.positions - 1));
+  }
+  body.elements = barrier ? 0 : desc.count;
+  body.dtype = static_cast<Dtype>(desc.dtype);
+  body.operation = static_cast<Operation>(desc.operation);
+  body.reduce = static_cast<ReduceOp>(desc.op);
+  body.root = static_cast<std::uint32_t>(desc.root);
+  body.position = desc.position;
+  body.explicit_urgency = desc.urgency >= 0 ? 1 : 0;
+  body.urgency = desc.urgency >= 0 ? desc.urgency : 0;
+  tensor.context = this;
+  tensor.name = name;
+  tensor.bytes = body.elements * dtype_size(body.dtype);
+  tensor.buffer = static_cast<std::byte*>(desc.buffer);
+  if (barrier || tensor.buffer == nullptr) return body;
+  const auto place = arenas_->locate(tensor.buffer, tensor.bytes);
+  if (!place) return invalid(name, "its buffer is not shared memory", "use memory of tl_alloc, or a null buffer");
+  if (place->offset % ArenaAllocator::kAlignment != 0) return invalid(name, "its buffer is not aligned to 64 bytes", "use the start of memory of tl_alloc");
+  return body;
+}
+
+Status Context::register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** out) {
+  TL_RETURN_IF_ERROR(usable());
+  TL_RETURN_IF_ERROR(check_name("a group", group));
+  std::vector<TensorBody> bodies;
+  std::vector<std::unique_ptr<tl_tensor>> tensors;
+  for (const tl_tensor_desc_t& desc : descs) {
+    tensors.push_back(std::make_unique<tl_tensor>());
+    TL_ASSIGN_OR_RETURN(TensorBody body, describe(desc, descs.size(), *tensors.back()));
+    bodies.push_back(body);
+  }
+  std::vector<std::byte*> allocated;
+  const auto give_back = [&](Status status) {
+    for (std::byte* memory : allocated) (void)arenas_->release(memory);
+    return status;
+  };
+  for (std::size_t i = 0; i < bodies.size(); ++i) {
+    if (bodies[i].operation == Operation::kBarrier) continue;
+    if (tensors[i]->buffer == nullptr) {
+      Result<std::byte*> memory = arenas_->allocate(tensors[i]->bytes);
+      if (!memory.ok()) return give_back(memory.status());
+      allocated.push_back(*memory);
+      tensors[i]->buffer = *memory;
+    }
+    const Place place = *arenas_->locate(tensors[i]->buffer, tensors[i]->bytes);
+    bodies[i].segment = place.segment;
+    bodies[i].offset = place.offset;
+  }
+  Result<Message> answer = call(MessageType::kRegister, registration_packets(group, bodies), MessageType::kRegistered);
+  if (!answer.ok()) {
+    // After a time-out the daemon may yet bind them: the memory stays.
+    return answer.status().code() == Code::kTimedOut ? answer.status() : give_back(answer.status());
+  }
+  TL_ASSIGN_OR_RETURN(const auto ids, registered_ids(*answer, tensors.size()));
+  std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    tensors[i]->id = ids[i];
+    if (by_id_.size() <= ids[i]) by_id_.resize(ids[i] + 1);
+    by_id_[ids[i]] = tensors[i].get();
+    out[i] = tensors[i].get();
+    tensors_.push_back(std::move(tensors[i]));
+  }
+  return {};
+}
+
+}  // namespace tensorlane::client

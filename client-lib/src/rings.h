@@ -1,0 +1,56 @@
+// The client's end of a session's rings. See common/protocol/session.h for the memory they live in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "common/protocol/session.h"
+
+namespace tensorlane::client {
+
+// Producer of submissions, consumer of completions. submit(), next() and their like need one caller at a time (the context's mutex); what is
+// marked "any thread" does not.
+class ClientRings {
+ public:
+  ClientRings() = default;
+  // `memory`: the mapping of the ring memory of `entries` entries; `wake_fd`: the eventfd. Both outlive the object.
+  ClientRings(std::span<std::byte> memory, std::uint32_t entries, int wake_fd);
+
+  // Entries that could be submitted now.
+  std::uint32_t space() const;
+  // Writes an entry; call only with space(). True: the daemon sleeps and wants wake_daemon().
+  [[nodiscard]] bool submit(const protocol::SubmissionEntry& entry);
+  // Any thread. A system call.
+  void wake_daemon() const;
+
+  // The next completion. False when there is none.
+  bool next(protocol::CompletionEntry& entry);
+  // Counts completions. Any thread.
+  std::uint32_t completed() const { return page_->completed.load(std::memory_order_acquire); }
+  // Sleeps until completed() is not `seen`, wake_all() or `longest` has passed; may return early. Any thread.
+  void wait(std::uint32_t seen, Duration longest);
+  // Wakes all who wait(). Any thread.
+  void wake_all();
+
+  // Whether the daemon has published the job's error, and that. Any thread.
+  bool failed() const { return page_->failed.load(std::memory_order_acquire) != 0; }
+  Status error() const;
+
+  // Says that we live. One thread.
+  void beat() { page_->client_beats.fetch_add(1, std::memory_order_relaxed); }
+  std::uint64_t daemon_beats() const { return page_->daemon_beats.load(std::memory_order_relaxed); }
+
+ private:
+  protocol::RingPage* page_ = nullptr;
+  std::uint64_t* submissions_ = nullptr;  // two words an entry
+  const std::uint64_t* completions_ = nullptr;
+  std::uint32_t entries_ = 0;
+  int wake_fd_ = -1;
+  std::uint32_t submitted_ = 0;
+  std::uint32_t consumed_ = 0;
+};
+
+}  // namespace tensorlane::client
