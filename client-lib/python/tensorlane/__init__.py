@@ -1,0 +1,85 @@
+"""tensorlane: a priority transport for distributed training.
+
+    import tensorlane
+    tensorlane.init()
+    total = tensorlane.allreduce(array, op=tensorlane.Sum)
+
+Horovod's call names, on NumPy arrays and whatever has the buffer protocol or DLPack (CPU). For PyTorch see `tensorlane.torch`.
+"""
+
+from . import _native, _reports
+from ._calls import (
+    Handle,
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    poll,
+    synchronize,
+)
+from ._constants import Average, Sum
+from .errors import (
+    AbortedError,
+    AlreadyExistsError,
+    CorruptError,
+    Error,
+    InternalError,
+    InvalidArgumentError,
+    MismatchError,
+    NotFoundError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    TimedOutError,
+    UnavailableError,
+    VersionMismatchError,
+)
+
+__version__ = "0.1.0"
+
+
+def init(*, rank=None, size=None, local_rank=None, local_size=None, job=None, secret=None, leader=None, socket=None, timeout=None):
+    """Joins the job; returns when every rank has. What is None comes from torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+    MASTER_ADDR, TORCHELASTIC_RUN_ID) and TENSORLANE_JOB, TENSORLANE_JOB_SECRET, TENSORLANE_SOCKET, TENSORLANE_TIMEOUT. A second call changes nothing."""
+    _native.init(rank, size, local_rank, local_size, job, secret, leader, socket, timeout)
+
+
+def shutdown():
+    """Applies pending updates, waits until nothing of this rank is under way, and leaves the job."""
+    if _native.is_initialized():
+        try:
+            for member in _reports.members():
+                member.leave()
+        finally:
+            _native.shutdown()
+
+
+def is_initialized():
+    return _native.is_initialized()
+
+
+def rank():
+    return _native.context().rank
+
+
+def size():
+    return _native.context().size
+
+
+def local_rank():
+    return _native.context().local_rank
+
+
+def local_size():
+    return _native.context().local_size
+
+
+def status():
+    """What is in force and why: {"daemon": the daemon's own status, "optimizers": one entry per DistributedOptimizer}."""
+    return {"daemon": _native.context().daemon_status(), "optimizers": [member.report() for member in _reports.members()]}

@@ -1,1 +1,285 @@
+"""tensorlane.h by ctypes: the structs, the calls, and errors as exceptions.
+
+ctypes releases the interpreter's lock during every call. Waiting is done in short pieces, so that Ctrl-C works. The numbers here are checked against
+the header by tests/python/test_native_layout.py.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import threading
+import time
+
+from . import errors
+
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
+ELEMENT_BYTES = (4, 8, 2, 2)
+SUM, AVERAGE = range(2)
+ALLREDUCE, BROADCAST, ALLGATHER, BARRIER = range(4)
+
+_WAIT_PIECE_SECONDS = 0.1
+_CONFIG_VERSION = 1
+
+
+class Config(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("version", ctypes.c_uint32),
+        ("rank", ctypes.c_int),
+        ("world_size", ctypes.c_int),
+        ("local_rank", ctypes.c_int),
+        ("local_world_size", ctypes.c_int),
+        ("job", ctypes.c_char_p),
+        ("secret", ctypes.c_char_p),
+        ("leader", ctypes.c_char_p),
+        ("socket", ctypes.c_char_p),
+        ("timeout_seconds", ctypes.c_double),
+    ]
+
+
+class TensorDesc(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("buffer", ctypes.c_void_p),
+        ("count", ctypes.c_uint64),
+        ("dtype", ctypes.c_int),
+        ("operation", ctypes.c_int),
+        ("op", ctypes.c_int),
+        ("root", ctypes.c_int),
+        ("position", ctypes.c_uint32),
+        ("positions", ctypes.c_uint32),
+        ("urgency", ctypes.c_float),
+    ]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("urgency", ctypes.c_float)]
+
+
+_POINTER = ctypes.c_void_p
+_OUT = ctypes.POINTER(ctypes.c_void_p)
+_SIGNATURES = {
+    "tl_status_string": ([ctypes.c_int], ctypes.c_char_p),
+    "tl_last_error": ([], ctypes.c_char_p),
+    "tl_init": ([ctypes.POINTER(Config), _OUT], ctypes.c_int),
+    "tl_finalize": ([_POINTER], ctypes.c_int),
+    "tl_rank": ([_POINTER], ctypes.c_int),
+    "tl_size": ([_POINTER], ctypes.c_int),
+    "tl_local_rank": ([_POINTER], ctypes.c_int),
+    "tl_local_size": ([_POINTER], ctypes.c_int),
+    "tl_daemon_status": ([_POINTER, ctypes.POINTER(ctypes.c_char_p)], ctypes.c_int),
+    "tl_register": ([_POINTER, ctypes.c_char_p, ctypes.POINTER(TensorDesc), ctypes.c_size_t, _OUT], ctypes.c_int),
+    "tl_tensor_buffer": ([_POINTER], ctypes.c_void_p),
+    "tl_post": ([_POINTER, _OUT], ctypes.c_int),
+    "tl_test": ([_POINTER], ctypes.c_int),
+    "tl_wait": ([_POINTER, ctypes.c_double], ctypes.c_int),
+    "tl_allreduce": (
+        [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
+    ),
+    "tl_broadcast": (
+        [_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
+    ),
+    "tl_allgather": (
+        [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
+    ),
+    "tl_barrier": ([_POINTER, ctypes.c_double], ctypes.c_int),
+}
+
+_lock = threading.Lock()
+_library = None
+_context = None
+
+
+def library_path():
+    """TENSORLANE_LIBRARY, else the library inside the package."""
+    return os.environ.get("TENSORLANE_LIBRARY") or str(pathlib.Path(__file__).resolve().parent / "_libtensorlane.so")
+
+
+def library():
+    """The C library, loaded once."""
+    global _library
+    with _lock:
+        if _library is None:
+            path = library_path()
+            try:
+                loaded = ctypes.CDLL(path)
+                for name, (arguments, result) in _SIGNATURES.items():
+                    function = getattr(loaded, name)
+                    function.argtypes, function.restype = arguments, result
+            except (OSError, AttributeError) as error:
+                raise errors.UnavailableError(
+                    f"the client library cannot be loaded: {path} ({error}): reinstall tensorlane, or set TENSORLANE_LIBRARY to libtensorlane.so"
+                ) from error
+            _library = loaded
+        return _library
+
+
+def check(status):
+    """Raises for any status but TL_OK, with the library's text."""
+    if status != errors.OK:
+        raise errors.from_status(status, library().tl_last_error().decode(errors="replace"))
+
+
+def _interruptible(call):
+    """Runs a call that blocks for long on a helper thread, so that Ctrl-C reaches the main thread meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    failed = []
+
+    def run():
+        try:
+            call()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="tensorlane", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_WAIT_PIECE_SECONDS)
+    if failed:
+        raise failed[0]
+
+
+def tensor_desc(name, count, dtype, op=SUM, position=0, positions=0):
+    """An allreduce of a group, in a buffer that the library allocates."""
+    return TensorDesc(ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0)
+
+
+class Context:
+    """One rank of one job. Any thread."""
+
+    def __init__(self, config):
+        self._handle = ctypes.c_void_p()
+        _interruptible(lambda: check(library().tl_init(ctypes.byref(config), ctypes.byref(self._handle))))
+        self.rank = library().tl_rank(self._handle)
+        self.size = library().tl_size(self._handle)
+        self.local_rank = library().tl_local_rank(self._handle)
+        self.local_size = library().tl_local_size(self._handle)
+
+    def finalize(self):
+        check(library().tl_finalize(self._handle))
+
+    def daemon_status(self):
+        text = ctypes.c_char_p()
+        check(library().tl_daemon_status(self._handle, ctypes.byref(text)))
+        return json.loads(text.value)
+
+    def register(self, group, descs):
+        array = (TensorDesc * len(descs))(*descs)
+        handles = (ctypes.c_void_p * len(descs))()
+        _interruptible(lambda: check(library().tl_register(self._handle, group.encode(), array, len(descs), handles)))
+        return [Tensor(handle) for handle in handles]
+
+    def allreduce(self, name, source, target, count, dtype, op, urgency, keep):
+        request = ctypes.c_void_p()
+        options = Options(ctypes.sizeof(Options), urgency)
+        check(library().tl_allreduce(self._handle, name.encode(), source, target, count, dtype, op, ctypes.byref(options), ctypes.byref(request)))
+        return Request(request, keep)
+
+    def broadcast(self, name, target, count, dtype, root, urgency, keep):
+        request = ctypes.c_void_p()
+        options = Options(ctypes.sizeof(Options), urgency)
+        check(library().tl_broadcast(self._handle, name.encode(), target, count, dtype, root, ctypes.byref(options), ctypes.byref(request)))
+        return Request(request, keep)
+
+    def allgather(self, name, source, target, count, dtype, urgency, keep):
+        request = ctypes.c_void_p()
+        options = Options(ctypes.sizeof(Options), urgency)
+        check(library().tl_allgather(self._handle, name.encode(), source, target, count, dtype, ctypes.byref(options), ctypes.byref(request)))
+        return Request(request, keep)
+
+    def barrier(self, timeout):
+        _interruptible(lambda: check(library().tl_barrier(self._handle, timeout)))
+
+
+class Tensor:
+    """A registered tensor; lives as long as its context."""
+
+    def __init__(self, handle):
+        self._handle = ctypes.c_void_p(handle)
+
+    def memory(self, size):
+        """Its buffer of `size` bytes, shared with the daemon. Not to be touched after the context is finalized."""
+        return (ctypes.c_char * size).from_address(library().tl_tensor_buffer(self._handle))
+
+    def post(self):
+        request = ctypes.c_void_p()
+        check(library().tl_post(self._handle, ctypes.byref(request)))
+        return Request(request, None)
+
+
+_under_way = set()  # requests whose memory must not be freed, even if the caller has dropped them
+
+
+class Request:
+    """One operation under way. `keep` is whatever owns its memory. One thread at a time."""
+
+    def __init__(self, handle, keep):
+        self._handle = handle
+        self._keep = keep
+        self._error = None
+        _under_way.add(self)
+
+    def test(self):
+        """Whether it is done. Raises if it failed."""
+        if self._handle is not None:
+            self._finish(library().tl_test(self._handle))
+        return self._done()
+
+    def wait(self, timeout=None):
+        """Returns when it is done. Raises if it failed, and TimedOutError after `timeout` seconds; the operation goes on then."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._handle is not None:
+            piece = _WAIT_PIECE_SECONDS if end is None else max(0.0, min(_WAIT_PIECE_SECONDS, end - time.monotonic()))
+            status = library().tl_wait(self._handle, piece)
+            if status == errors.TIMED_OUT and (end is None or time.monotonic() < end):
+                continue
+            if status == errors.TIMED_OUT:
+                check(status)
+            self._finish(status)
+        self._done()
+
+    def _finish(self, status):
+        if status == errors.IN_PROGRESS:
+            return
+        self._handle = None
+        _under_way.discard(self)
+        self._keep = None
+        try:
+            check(status)
+        except errors.Error as error:
+            self._error = error
+
+    def _done(self):
+        if self._error is not None:
+            raise self._error
+        return self._handle is None
+
+
+def init(rank, size, local_rank, local_size, job, secret, leader, socket, timeout):
+    """Joins the job, once per process; later calls change nothing."""
+    global _context
+    if _context is None:
+        text = [None if value is None else str(value).encode() for value in (job, secret, leader, socket)]
+        numbers = [-1 if value is None else value for value in (rank, size, local_rank, local_size)]
+        _context = Context(Config(ctypes.sizeof(Config), _CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout))
+
+
+def shutdown():
+    """Leaves the job."""
+    global _context
+    if _context is not None:
+        leaving, _context = _context, None
+        leaving.finalize()
+
+
+def is_initialized():
+    return _context is not None
+
+
+def context():
+    if _context is None:
+        raise errors.misuse("this process has joined no job", "tensorlane", "call tensorlane.init() first")
+    return _context

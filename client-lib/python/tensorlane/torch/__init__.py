@@ -1,1 +1,38 @@
+"""tensorlane for PyTorch, by Horovod's names.
+
+    import tensorlane.torch as tl
+    tl.init()
+    tl.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = tl.DistributedOptimizer(optimizer, model.named_parameters())
+"""
+
+from .. import (
+    Average,
+    Error,
+    Sum,
+    barrier,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    poll,
+    rank,
+    shutdown,
+    size,
+    status,
+    synchronize,
+)
+from ._broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from ._calls import (
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+)
 from ._optimizer import DistributedOptimizer

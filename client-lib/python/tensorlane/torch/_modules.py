@@ -265,6 +265,11 @@ class _ForwardHook:
             owner.apply(self._guarded if module.training and torch.is_grad_enabled() else self._everything)
 
 
+# What torch.compiler.disable() sets, without the cost of importing the compiler: where a model is compiled later, the compiled code calls the hook
+# instead of being traced through it.
+_ForwardHook.__call__._torchdynamo_disable = True
+
+
 def _flush_before(owner, module, name):
     """Stands in for the method `name` of one module and flushes first. train() flushes only on the way to evaluation."""
 

@@ -177,6 +177,10 @@ class _Core:
         _with_pending.discard(self)
         _reports.remove(self)
 
+    def leave(self):
+        """The process leaves its job: the buffers go away with it."""
+        self.close(misuse("this process has left its job", f"optimizer {self.wrapped.__name__}", "call tensorlane.init() and wrap the optimizer again"))
+
     def shares(self, parameters):
         return any(slot.parameter in parameters for slot in self._sender.slots)
 

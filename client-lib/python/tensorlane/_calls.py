@@ -1,0 +1,182 @@
+"""Horovod's calls on arrays: by name, asynchronous with a handle, or waiting."""
+
+import ctypes
+import itertools
+import threading
+
+import numpy
+
+from . import _arrays, _native
+from ._constants import Average, Sum
+from .errors import misuse
+
+_counters = {}
+_counters_lock = threading.Lock()
+
+
+class Handle:
+    """What poll() and synchronize() take. One thread at a time."""
+
+    def __init__(self, request, result, postscale=1.0, scale=None):
+        self._request = request
+        self._result = result
+        self._postscale = postscale
+        self._scale = scale
+
+    def poll(self):
+        return self._request.test()
+
+    def synchronize(self, timeout=None):
+        self._request.wait(timeout)
+        if self._postscale != 1.0:
+            self._scale(self._result, self._postscale)
+            self._postscale = 1.0
+        return self._result
+
+
+def automatic_name(operation, name):
+    """`name`, or "allreduce.noname.N", counted alike on all ranks, which therefore must make unnamed calls in the same order."""
+    if name is not None:
+        return f"{operation}.{name}"
+    with _counters_lock:
+        return f"{operation}.noname.{next(_counters.setdefault(operation, itertools.count(1)))}"
+
+
+def reduction(average, op):
+    """tl_op_t of Horovod's two ways to say it."""
+    if average is not None and op is not None:
+        raise misuse("both average and op are given", "allreduce", "give op=Sum or op=Average only")
+    if op is None:
+        op = Sum if average is False else Average
+    if op not in (Sum, Average):
+        raise misuse(f"op {op!r} is not supported", "allreduce", "use Sum or Average")
+    return op
+
+
+def urgency(priority):
+    """tl_options_t.urgency of `priority`: [0, 1], 1 is needed first; None leaves it to the daemon."""
+    if priority is None:
+        return -1.0
+    if not 0.0 <= priority <= 1.0:
+        raise misuse(f"priority {priority} is outside [0, 1]", "priority", "1 is the most urgent, 0 the least")
+    return float(priority)
+
+
+def check_root(root_rank):
+    if not 0 <= root_rank < _native.context().size:
+        raise misuse(f"there is no rank {root_rank}", "root_rank", f"use 0 to {_native.context().size - 1}")
+
+
+def _scale(result, factor):
+    result *= factor
+
+
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+    """Starts the reduction of `tensor` over all ranks into a new array, which synchronize(handle) returns. `tensor` may be changed at once."""
+    name = automatic_name("allreduce", name)
+    source = _arrays.view(tensor, name)
+    target = _arrays.like(source)
+    out = _arrays.view(target, name)
+    if prescale_factor != 1.0:
+        _copy(source, target)
+        target *= prescale_factor
+        source = out
+    request = _native.context().allreduce(name, source.pointer, out.pointer, source.count, source.dtype, reduction(average, op), urgency(priority), (source, out))
+    return Handle(request, target, postscale_factor, _scale)
+
+
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+    """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it."""
+    name = automatic_name("allreduce", name)
+    array = _arrays.view(tensor, name)
+    _arrays.require_writable(array, name)
+    scalable = array.numpy
+    if scalable is None and (prescale_factor, postscale_factor) != (1.0, 1.0):
+        raise misuse("a bfloat16 array of this kind cannot be scaled in place", f"array '{name}'", "scale it yourself, or pass a torch tensor or an ml_dtypes array")
+    if prescale_factor != 1.0:
+        scalable *= prescale_factor
+    request = _native.context().allreduce(name, array.pointer, array.pointer, array.count, array.dtype, reduction(average, op), urgency(priority), array)
+    return Handle(request, tensor, postscale_factor, lambda _, factor: _scale(scalable, factor))
+
+
+def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None):
+    """Starts the copy of the root's `tensor` into that of every other rank."""
+    name = automatic_name("broadcast", name)
+    array = _arrays.view(tensor, name)
+    _arrays.require_writable(array, name)
+    check_root(root_rank)
+    return Handle(_native.context().broadcast(name, array.pointer, array.count, array.dtype, root_rank, urgency(priority), array), tensor)
+
+
+def broadcast_async(tensor, root_rank=0, name=None, *, priority=None):
+    """As broadcast_async_, into a new array."""
+    name = automatic_name("broadcast", name)
+    source = _arrays.view(tensor, name)
+    target = _arrays.like(source)
+    _copy(source, target)
+    out = _arrays.view(target, name)
+    check_root(root_rank)
+    return Handle(_native.context().broadcast(name, out.pointer, out.count, out.dtype, root_rank, urgency(priority), out), target)
+
+
+def allgather_async(tensor, name=None, *, priority=None):
+    """Starts gathering: the result has the ranks' arrays one after the other along the first axis. All have the same shape."""
+    name = automatic_name("allgather", name)
+    source = _arrays.view(tensor, name)
+    if not source.shape:
+        raise misuse("it has no first axis", f"array '{name}'", "pass an array of one dimension or more")
+    target = _arrays.like(source, (source.shape[0] * _native.context().size, *source.shape[1:]))
+    out = _arrays.view(target, name)
+    return Handle(_native.context().allgather(name, source.pointer, out.pointer, source.count, source.dtype, urgency(priority), (source, out)), target)
+
+
+def allreduce(*args, **kwargs):
+    """allreduce_async, waited for."""
+    return allreduce_async(*args, **kwargs).synchronize()
+
+
+def allreduce_(*args, **kwargs):
+    """allreduce_async_, waited for."""
+    return allreduce_async_(*args, **kwargs).synchronize()
+
+
+def broadcast(*args, **kwargs):
+    """broadcast_async, waited for."""
+    return broadcast_async(*args, **kwargs).synchronize()
+
+
+def broadcast_(*args, **kwargs):
+    """broadcast_async_, waited for."""
+    return broadcast_async_(*args, **kwargs).synchronize()
+
+
+def allgather(*args, **kwargs):
+    """allgather_async, waited for."""
+    return allgather_async(*args, **kwargs).synchronize()
+
+
+def barrier(timeout=None):
+    """Returns when every rank has called it. Raises TimedOutError after `timeout` seconds."""
+    _native.context().barrier(-1.0 if timeout is None else timeout)
+
+
+def poll(handle):
+    """Whether the operation is done. Raises if it failed."""
+    return handle.poll()
+
+
+def synchronize(handle, timeout=None):
+    """Waits for the operation and returns its result. Raises if it failed, or TimedOutError after `timeout` seconds."""
+    return handle.synchronize(timeout)
+
+
+def _copy(source, target):
+    if source.numpy is not None:
+        target[...] = source.numpy
+    else:
+        target.view("uint16")[...] = _bfloat16_bits(source)
+
+
+def _bfloat16_bits(array):
+    memory = (ctypes.c_char * (array.count * 2)).from_address(array.pointer)
+    return numpy.frombuffer(memory, "uint16").reshape(array.shape)

@@ -1,0 +1,73 @@
+"""Makes all ranks start from one rank's model and optimizer."""
+
+import io
+
+import torch
+
+from . import _calls
+
+_CHUNK_ELEMENTS = 1024  # pickled objects travel as float64 arrays of a multiple of this many elements, to register few different lengths
+
+
+def broadcast_parameters(params, root_rank=0):
+    """Copies the root's tensors into everybody's. `params`: model.state_dict(), model.named_parameters(), or a list of (name, tensor).
+
+    Tensors of dtypes that cannot be broadcast (integers, as BatchNorm's counter) travel as one object. Collective."""
+    named = sorted(params.items()) if isinstance(params, dict) else list(params)
+    handles, others = [], {}
+    for name, tensor in named:
+        if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0:
+            continue
+        if tensor.dtype not in _calls._DTYPES or tensor.device.type != "cpu":
+            others[name] = tensor
+            continue
+        flat = tensor.detach()
+        if flat.is_contiguous():
+            handles.append((flat, flat, _calls.broadcast_async_(flat, root_rank, f"parameter.{name}")))
+        else:
+            copy = flat.contiguous()
+            handles.append((flat, copy, _calls.broadcast_async_(copy, root_rank, f"parameter.{name}")))
+    for tensor, copy, handle in handles:
+        handle.synchronize()
+        if copy is not tensor:
+            tensor.copy_(copy)
+    if others:
+        received = broadcast_object({name: tensor.detach().cpu() for name, tensor in others.items()}, root_rank, "parameters.others")
+        for name, tensor in others.items():
+            tensor.detach().copy_(received[name])
+
+
+def broadcast_optimizer_state(optimizer, root_rank=0):
+    """Gives every rank the root's state and hyperparameters. Collective. The ranks' optimizers have the same groups; the state may be empty."""
+    optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank, "optimizer.state"))
+
+
+def broadcast_object(obj, root_rank=0, name="object"):
+    """Returns the root's `obj`, of whatever torch.save takes. Collective."""
+    from .. import _native
+
+    is_root = _native.context().rank == root_rank
+    payload = b""
+    if is_root:
+        stream = io.BytesIO()
+        torch.save(obj, stream)
+        payload = stream.getvalue()
+    length = torch.tensor([float(len(payload))], dtype=torch.float64)
+    _calls.broadcast_(length, root_rank, f"{name}.length")
+    size = int(length.item())
+    elements = -(-size // (8 * _CHUNK_ELEMENTS)) * _CHUNK_ELEMENTS
+    buffer = bytearray(elements * 8)
+    buffer[: len(payload)] = payload
+    # float64 is only the carrier: a broadcast moves bytes and never computes with them.
+    carrier = torch.frombuffer(buffer, dtype=torch.float64)
+    _calls.broadcast_(carrier, root_rank, f"{name}.{elements}")
+    if is_root:
+        return obj
+    return _load(bytes(buffer[:size]))
+
+
+def _load(payload):
+    try:
+        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=False)
+    except TypeError:  # PyTorch 1.13.0 knows no weights_only
+        return torch.load(io.BytesIO(payload), map_location="cpu")

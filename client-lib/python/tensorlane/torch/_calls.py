@@ -1,0 +1,115 @@
+"""Horovod's calls on torch tensors. PyTorch 1.13 or newer."""
+
+import torch
+
+from .. import _arrays, _calls, _native
+from .._calls import Handle
+from ..errors import misuse
+
+_DTYPES = {
+    torch.float32: _native.FLOAT32,
+    torch.float64: _native.FLOAT64,
+    torch.float16: _native.FLOAT16,
+    torch.bfloat16: _native.BFLOAT16,
+}
+
+
+def _view(tensor, name):
+    where = f"tensor '{name}'"
+    if not isinstance(tensor, torch.Tensor):
+        raise misuse(f"{type(tensor).__name__} is not a torch.Tensor", where, "use tensorlane's own calls for other arrays")
+    if tensor.is_sparse or tensor.layout != torch.strided:
+        raise misuse("it is sparse", where, "pass a dense tensor")
+    if tensor.device.type != "cpu":
+        raise misuse(f"tensors on {tensor.device} are not supported yet", where, "pass tensor.cpu()")
+    if tensor.dtype not in _DTYPES:
+        raise misuse(f"dtype {tensor.dtype} is not supported", where, "use float32, float64, float16 or bfloat16")
+    if not tensor.is_contiguous():
+        raise misuse("it is not contiguous", where, "pass tensor.contiguous()")
+    array = _arrays.Array(tensor.data_ptr(), tuple(tensor.shape), _DTYPES[tensor.dtype], True, tensor)
+    return _arrays.checked(array, where)
+
+
+def _scale(tensor, factor):
+    with torch.no_grad():
+        tensor.mul_(factor)
+
+
+def _start_allreduce(source, target, name, op, postscale_factor, priority):
+    from_array, to_array = _view(source, name), _view(target, name)
+    request = _native.context().allreduce(
+        name, from_array.pointer, to_array.pointer, from_array.count, from_array.dtype, op, _calls.urgency(priority), (from_array, to_array)
+    )
+    return Handle(request, target, postscale_factor, _scale)
+
+
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+    """Starts the reduction of `tensor` over all ranks into a new tensor, which synchronize(handle) returns. `tensor` may be changed at once."""
+    name, op = _calls.automatic_name("allreduce", name), _calls.reduction(average, op)
+    _view(tensor, name)
+    source = tensor.detach()
+    if prescale_factor != 1.0:
+        source = source * prescale_factor
+    return _start_allreduce(source, torch.empty_like(source), name, op, postscale_factor, priority)
+
+
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+    """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it."""
+    name, op = _calls.automatic_name("allreduce", name), _calls.reduction(average, op)
+    _view(tensor, name)
+    if prescale_factor != 1.0:
+        _scale(tensor, prescale_factor)
+    return _start_allreduce(tensor, tensor, name, op, postscale_factor, priority)
+
+
+def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None):
+    """Starts the copy of the root's `tensor` into that of every other rank."""
+    name = _calls.automatic_name("broadcast", name)
+    array = _view(tensor, name)
+    _calls.check_root(root_rank)
+    request = _native.context().broadcast(name, array.pointer, array.count, array.dtype, root_rank, _calls.urgency(priority), array)
+    return Handle(request, tensor)
+
+
+def broadcast_async(tensor, root_rank=0, name=None, *, priority=None):
+    """As broadcast_async_, into a new tensor."""
+    name = name if name is not None else _calls.automatic_name("broadcast", None).split(".", 1)[1]
+    _view(tensor, name)
+    return broadcast_async_(tensor.detach().clone(), root_rank, name, priority=priority)
+
+
+def allgather_async(tensor, name=None, *, priority=None):
+    """Starts gathering: the result has the ranks' tensors one after the other along the first axis. All have the same shape."""
+    name = _calls.automatic_name("allgather", name)
+    source = _view(tensor, name)
+    if not source.shape:
+        raise misuse("it has no first axis", f"tensor '{name}'", "pass a tensor of one dimension or more")
+    target = tensor.detach().new_empty((tensor.shape[0] * _native.context().size, *tensor.shape[1:]))
+    out = _view(target, name)
+    request = _native.context().allgather(name, source.pointer, out.pointer, source.count, source.dtype, _calls.urgency(priority), (source, out))
+    return Handle(request, target)
+
+
+def allreduce(*args, **kwargs):
+    """allreduce_async, waited for."""
+    return allreduce_async(*args, **kwargs).synchronize()
+
+
+def allreduce_(*args, **kwargs):
+    """allreduce_async_, waited for."""
+    return allreduce_async_(*args, **kwargs).synchronize()
+
+
+def broadcast(*args, **kwargs):
+    """broadcast_async, waited for."""
+    return broadcast_async(*args, **kwargs).synchronize()
+
+
+def broadcast_(*args, **kwargs):
+    """broadcast_async_, waited for."""
+    return broadcast_async_(*args, **kwargs).synchronize()
+
+
+def allgather(*args, **kwargs):
+    """allgather_async, waited for."""
+    return allgather_async(*args, **kwargs).synchronize()

@@ -1,0 +1,67 @@
+"""What _native.py says about tensorlane.h is what a C compiler reads there."""
+
+import ctypes
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+from tensorlane import _native, errors
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+STRUCTS = {"tl_config_t": _native.Config, "tl_tensor_desc_t": _native.TensorDesc, "tl_options_t": _native.Options}
+NUMBERS = {
+    "TL_FLOAT32": _native.FLOAT32, "TL_FLOAT64": _native.FLOAT64, "TL_FLOAT16": _native.FLOAT16, "TL_BFLOAT16": _native.BFLOAT16,
+    "TL_SUM": _native.SUM, "TL_AVERAGE": _native.AVERAGE,
+    "TL_ALLREDUCE": _native.ALLREDUCE, "TL_BROADCAST": _native.BROADCAST, "TL_ALLGATHER": _native.ALLGATHER, "TL_BARRIER": _native.BARRIER,
+    "TL_OK": errors.OK, "TL_IN_PROGRESS": errors.IN_PROGRESS, "TL_ERROR_TIMED_OUT": errors.TIMED_OUT,
+    "TL_ERROR_INVALID_ARGUMENT": errors.InvalidArgumentError.status, "TL_ERROR_NOT_FOUND": errors.NotFoundError.status,
+    "TL_ERROR_ALREADY_EXISTS": errors.AlreadyExistsError.status, "TL_ERROR_PERMISSION_DENIED": errors.PermissionDeniedError.status,
+    "TL_ERROR_RESOURCE_EXHAUSTED": errors.ResourceExhaustedError.status, "TL_ERROR_UNAVAILABLE": errors.UnavailableError.status,
+    "TL_ERROR_ABORTED": errors.AbortedError.status, "TL_ERROR_MISMATCH": errors.MismatchError.status,
+    "TL_ERROR_VERSION_MISMATCH": errors.VersionMismatchError.status, "TL_ERROR_CORRUPT": errors.CorruptError.status,
+    "TL_ERROR_INTERNAL": errors.InternalError.status, "((tl_config_t)TL_CONFIG_INIT).version": _native._CONFIG_VERSION,
+}
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        pytest.skip("no C compiler")
+    lines = []
+    for name, struct in STRUCTS.items():
+        lines.append(f'printf("sizeof {name} %zu\\n", sizeof({name}));')
+        for field, *_ in struct._fields_:
+            lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
+            lines.append(f'printf("sizeof {name}.{field} %zu\\n", sizeof((({name}*)0)->{field}));')
+    lines += [f'printf("{name} %d\\n", (int){name});' for name in NUMBERS]
+    folder = tmp_path_factory.mktemp("layout")
+    source = "#include <stdio.h>\n#include <tensorlane/tensorlane.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+    (folder / "layout.c").write_text(source)
+    subprocess.run([compiler, f"-I{ROOT / 'client-lib' / 'include'}", str(folder / "layout.c"), "-o", str(folder / "layout")], check=True)
+    output = subprocess.run([str(folder / "layout")], check=True, capture_output=True, text=True).stdout
+    return {key: int(value) for key, value in (line.rsplit(" ", 1) for line in output.splitlines())}
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_structs(seen, name):
+    struct = STRUCTS[name]
+    assert ctypes.sizeof(struct) == seen[f"sizeof {name}"]
+    for field, kind in struct._fields_:
+        assert getattr(struct, field).offset == seen[f"{name}.{field}"], field
+        assert ctypes.sizeof(kind) == seen[f"sizeof {name}.{field}"], field
+
+
+def test_numbers(seen):
+    assert {name: seen[name] for name in NUMBERS} == NUMBERS
+
+
+def test_every_declared_call_is_in_the_header():
+    header = (ROOT / "client-lib" / "include" / "tensorlane" / "tensorlane.h").read_text()
+    for name, (arguments, _) in _native._SIGNATURES.items():
+        declaration = header[header.index(f"{name}(") :].split(";")[0]
+        count = 0 if "(void)" in declaration else declaration.count(",") + 1
+        assert len(arguments) == count, name
