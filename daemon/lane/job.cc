@@ -70,13 +70,11 @@ void Job::connect(Time now) {
       const ClassId cls = c == data_flows ? kControlClass : ClassId(static_cast<std::uint8_t>(c));
       const ports::FlowKey flow{id(), HostIndex(peer), cls};
       ++flows_wanted_;
-      ++flows_open_;
+      if (!dials(flow.peer)) continue;  // the peer comes to us
       const Status status =
           around_.transport->connect(flow, spec_.hosts[peer].address, spec_.hosts[peer].data_port, deadline);
-      if (!status.ok()) {
-        --flows_open_;
-        fail(status);
-      }
+      if (!status.ok()) return fail(status);
+      ++flows_open_;
     }
   }
 }
@@ -183,7 +181,8 @@ void Job::sent(std::uint64_t token, Time now) {
   feed({.kind = engine::Event::Kind::kSendDone, .token = token}, now);
 }
 
-void Job::flow_up(const ports::FlowKey&) {
+void Job::flow_up(const ports::FlowKey& flow) {
+  if (!dials(flow.peer)) ++flows_open_;
   if (++flows_up_ == flows_wanted_ && state_ == State::kConnecting) {
     state_ = State::kRunning;
     around_.listener->on_job_connected(id());

@@ -91,6 +91,8 @@ class Job {
     Duration reported{};  // lateness already reported
   };
 
+  // Of two hosts the one with the lower index connects (ports/transport.h).
+  bool dials(HostIndex peer) const { return spec_.credentials.self < peer; }
   std::uint32_t local_index(Rank rank) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
   bool needs_wide(const protocol::PlanTensor& tensor) const;
@@ -124,8 +126,9 @@ class Job {
   std::vector<LocalTensor> tensors_;
   LocalQueue local_queue_;
   std::optional<engine::Work> work_;  // chosen by the engine, not done yet
-  std::size_t flows_wanted_ = 0, flows_up_ = 0, flows_open_ = 0;
-  bool failed_ = false;  // told the listener
+  std::size_t flows_wanted_ = 0, flows_up_ = 0;
+  std::size_t flows_open_ = 0;  // dialed or accepted, and not reported down
+  bool failed_ = false;         // told the listener
   std::optional<Status> abort_cause_;
   std::optional<Status> departed_;  // a peer went while nothing was pending
   std::array<HostIndex, kMaxDataClasses + 1> last_peer_{};

@@ -1,0 +1,318 @@
+// tensorlaned: wires the rooms together. Nothing else knows all of them.
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "common/fabric/fabric.h"
+#include "daemon/config/config.h"
+#include "daemon/control/control.h"
+#include "daemon/engine/batching/slicing.h"
+#include "daemon/engine/classify/thresholds.h"
+#include "daemon/engine/urgency/layer_order.h"
+#include "daemon/lane/lane.h"
+#include "daemon/memory/arena.h"
+#include "daemon/memory/region_table.h"
+#include "daemon/reduce/cpu_reducer.h"
+#include "daemon/session/server.h"
+#include "daemon/telemetry/metrics.h"
+#include "daemon/telemetry/timeline.h"
+#include "daemon/transport/tcp/tcp_transport.h"
+
+namespace tensorlane {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+constexpr std::uint32_t kMaxRegions = 1 << 18;
+
+// The data classes in use: all of the file, or one without priorities.
+std::size_t class_count(const config::DaemonConfig& config) {
+  return config.priorities ? config.fabric.classes.data.size() : 1;
+}
+
+// The slowest link that a slice may meet, if any link is described.
+std::optional<BitsPerSecond> slowest_link(const fabric::Fabric& fabric) {
+  std::optional<BitsPerSecond> slowest;
+  for (const fabric::Host& host : fabric.hosts) {
+    const std::optional<BitsPerSecond> speed = fabric.link_speed(host);
+    if (speed && (!slowest || *speed < *slowest)) slowest = speed;
+  }
+  return slowest;
+}
+
+// What shapes the tags and sums of one tensor (law 1). Runs on the job's leader.
+protocol::PlanTensor plan_tensor(const config::DaemonConfig& config, const protocol::TensorBody& body,
+                                 const ports::JobSpec& job) {
+  protocol::PlanTensor tensor;
+  tensor.operation = body.operation;
+  tensor.reduce = body.reduce;
+  tensor.dtype = body.dtype;
+  tensor.elements = body.elements;
+  tensor.pattern = config.pattern;
+  tensor.urgency = body.explicit_urgency != 0 ? body.urgency : engine::layer_order(body.position, body.positions);
+  tensor.cls =
+      config.priorities ? engine::class_by_thresholds(config.fabric.classes.thresholds, tensor.urgency) : ClassId(0);
+  tensor.wide_contributions =
+      dtype_size(body.dtype) == 2 &&
+      std::ranges::any_of(job.hosts, [](const ports::JobHost& host) { return host.ranks.size() > 1; });
+  const std::uint32_t wanted = config.slice_elements != 0
+                                   ? config.slice_elements
+                                   : engine::default_slice_elements(body.dtype, slowest_link(config.fabric));
+  tensor.slice_elements = engine::fit_slice_elements(wanted, tensor, static_cast<std::uint16_t>(job.hosts.size()),
+                                                     static_cast<std::uint8_t>(class_count(config)), config.staging);
+  return tensor;
+}
+
+lane::LaneConfig lane_config(const config::DaemonConfig& config) {
+  lane::LaneConfig lane;
+  lane.classes = static_cast<std::uint8_t>(class_count(config));
+  for (std::size_t c = 0; c < class_count(config); ++c) {
+    lane.windows.push_back(fabric::window(config.fabric.classes.data[c], config.fabric.link_speed(config.self())));
+  }
+  lane.single_queue = !config.priorities;
+  lane.staging = config.staging;
+  lane.late_after = config.late_after;
+  lane.cpu = config.cpu;
+  // The host's cores belong to the training: poll in vain only where one can be spared (law 17).
+  const bool spare_cores = std::thread::hardware_concurrency() > 4;
+  lane.spin = config.spin.value >= 0 ? config.spin : spare_cores ? microseconds(20) : microseconds(0);
+  return lane;
+}
+
+tcp::TcpConfig tcp_config(const config::DaemonConfig& config) {
+  tcp::TcpConfig tcp;
+  tcp.listen_address = config.self().addresses.at("tcp");
+  tcp.data_port = config.self().data_port;
+  tcp.payload_crc = config.payload_crc;
+  const auto add = [&](ClassId cls, const fabric::TrafficClass& c) {
+    const ports::ClassTag tag = config.tags ? ports::ClassTag{cls, c.dscp, c.pcp} : ports::ClassTag{cls, 0, 0};
+    tcp.classes.push_back({tag, fabric::window(c, config.fabric.link_speed(config.self()))});
+  };
+  add(kControlClass, config.fabric.classes.control);
+  for (std::size_t c = 0; c < class_count(config); ++c)
+    add(ClassId(static_cast<std::uint8_t>(c)), config.fabric.classes.data[c]);
+  return tcp;
+}
+
+telemetry::ExporterConfig exporter_config(const config::DaemonConfig& config) {
+  const auto label = [](const fabric::TrafficClass& c) {
+    return telemetry::ClassLabel{c.name, c.dscp, c.pcp, c.service_level};
+  };
+  telemetry::ExporterConfig exporter{config.metrics, config.host, {}, label(config.fabric.classes.control)};
+  for (std::size_t c = 0; c < class_count(config); ++c)
+    exporter.classes.push_back(label(config.fabric.classes.data[c]));
+  return exporter;
+}
+
+telemetry::TimelineConfig timeline_config(const config::DaemonConfig& config) {
+  telemetry::TimelineConfig timeline;
+  timeline.host = config.host;
+  const auto self = std::ranges::find(config.fabric.hosts, config.host, &fabric::Host::name);
+  timeline.sort_index = static_cast<int>(self - config.fabric.hosts.begin());
+  for (const fabric::TrafficClass& c : config.fabric.classes.data) {
+    timeline.class_names.push_back(c.name);
+    timeline.class_dscps.push_back(config.tags ? c.dscp : 0);
+  }
+  return timeline;
+}
+
+// The daemon's parts, in the order in which they are made; they go in the opposite order.
+class Daemon {
+ public:
+  explicit Daemon(config::DaemonConfig config)
+      : config_(std::move(config)),
+        regions_(kMaxRegions),
+        reducer_(reduce::make_cpu_reducer()),
+        timeline_(timeline_config(config_)),
+        arenas_({}),
+        sessions_(session_config(config_), arenas_),
+        control_(control_config()) {}
+
+  Status start() {
+    if (!config_.timeline.empty()) {
+      // Training matters more than its record: a timeline that cannot be written is an error in the log.
+      const Status recording = timeline_.start(config_.timeline);
+      if (!recording.ok()) spdlog::error("no timeline: {}", recording.to_string());
+    }
+    const lane::LaneRooms rooms{&regions_, reducer_.get(), &metrics_, &timeline_, [this](ports::FrameSink& sink) {
+                                  return tcp::make_tcp_transport(tcp_config(config_), sink);
+                                }};
+    TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(lane_config(config_), rooms));
+    if (!config_.metrics.empty()) {
+      TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter_config(config_), metrics_, extra_counters()));
+    }
+    lane_->start(control_);
+    TL_RETURN_IF_ERROR(control_.start(*lane_, sessions_));
+    return sessions_.start(control_);
+  }
+
+  // Jobs end with a cause that their clients can read.
+  void stop() {
+    control_.stop();
+    sessions_.stop();
+    lane_->stop();
+    timeline_.stop();
+  }
+
+ private:
+  static session::SessionConfig session_config(const config::DaemonConfig& config) {
+    session::SessionConfig session;
+    session.socket_path = config.socket;
+    session.allowed_uids = config.users;
+    session.arena_per_session = config.arena_limit;
+    if (sd_listen_fds(0) >= 1) session.listen_fd = SD_LISTEN_FDS_START;
+    return session;
+  }
+
+  control::ControlConfig control_config() {
+    control::ControlConfig control;
+    control.fabric = &config_.fabric;
+    control.host = config_.host;
+    control.secret_key = config_.secret_key;
+    control.detection = config_.detection;
+    control.join_timeout = config_.join_timeout;
+    control.stall_warning = config_.late_after;
+    control.stall_error = config_.late_error;
+    control.planner = [this](const protocol::TensorBody& body, const ports::JobSpec& job) {
+      return plan_tensor(config_, body, job);
+    };
+    control.more_status = [this] { return lane_status(); };
+    return control;
+  }
+
+  std::vector<telemetry::ExtraCounter> extra_counters() {
+    return {{"timeline_dropped_spans_total", "Spans that the timeline had no room for",
+             [this] { return static_cast<double>(timeline_.dropped()); }},
+            {"open_sessions", "Sessions whose memory is held",
+             [this] { return static_cast<double>(sessions_.sessions()); }}};
+  }
+
+  // What is in force and what it did: the part of the status that only this file can put together.
+  nlohmann::json lane_status() const {
+    nlohmann::json classes = nlohmann::json::array();
+    for (std::size_t c = 0; c < class_count(config_); ++c) {
+      const ports::ClassMetrics& m = metrics_.classes[c];
+      classes.push_back(
+          {{"name", config_.fabric.classes.data[c].name},
+           {"dscp_in_force", config_.tags ? config_.fabric.classes.data[c].dscp : 0},
+           {"window_bytes",
+            fabric::window(config_.fabric.classes.data[c], config_.fabric.link_speed(config_.self())).value},
+           {"sent_bytes", m.bytes_sent.value()},
+           {"received_bytes", m.bytes_received.value()},
+           {"sent_operations", m.operations_sent.value()},
+           {"completed_tensors", m.tensors_completed.value()},
+           {"failed_tensors", m.tensors_failed.value()}});
+    }
+    return {{"lane",
+             {{"transport", "tcp"},
+              {"pattern", config_.pattern == protocol::Pattern::kRing ? "ring" : "parameter_server"},
+              {"priorities", config_.priorities},
+              {"tags", config_.tags},
+              {"cpu_seconds", static_cast<double>(metrics_.cpu_ns.value()) * 1e-9},
+              {"staging_bytes", metrics_.staging_bytes.value()},
+              {"stale_grants", metrics_.stale_grants.value()},
+              {"reduced_bytes", metrics_.bytes_reduced.value()},
+              {"copied_bytes", metrics_.bytes_copied.value()},
+              {"metrics", exporter_ ? exporter_->address() : ""},
+              {"timeline", timeline_.enabled() ? config_.timeline : ""},
+              {"classes", classes}}}};
+  }
+
+  const config::DaemonConfig config_;
+  memory::RegionTable regions_;
+  std::unique_ptr<ports::Reducer> reducer_;
+  ports::LaneMetrics metrics_;
+  telemetry::TimelineRecorder timeline_;
+  memory::ArenaPool arenas_;
+  std::unique_ptr<lane::Lane> lane_;
+  session::SessionServer sessions_;
+  control::Control control_;
+  std::unique_ptr<telemetry::Exporter> exporter_;
+};
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "%s\n", status.error_line().c_str());
+  return status.code() == Code::kInvalidArgument ? kExitUsage : kExitFailure;
+}
+
+// Descriptors as many as we may have: sessions, flows and connections that say nothing share them.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Waits for SIGTERM or SIGINT, telling the service manager that we live.
+void serve(const sigset_t& signals) {
+  std::uint64_t watchdog_us = 0;
+  const bool watched = sd_watchdog_enabled(0, &watchdog_us) > 0;
+  const timespec period{static_cast<time_t>(watched ? watchdog_us / 2000000 : 3600),
+                        static_cast<long>(watched ? watchdog_us / 2 % 1000000 * 1000 : 0)};
+  sd_notify(0, "READY=1");
+  while (sigtimedwait(&signals, nullptr, &period) < 0) sd_notify(0, "WATCHDOG=1");
+  sd_notify(0, "STOPPING=1");
+}
+
+int run(const std::string& path, bool check_only) {
+  Result<config::DaemonConfig> config = config::load(path);
+  if (!config.ok()) return fail(config.status());
+  if (const Status addresses = fabric::check_addresses(config->fabric); !addresses.ok()) return fail(addresses);
+  if (check_only) {
+    fmt::print("{}: good: host {} of {}, {} hosts, {} data classes\n", path, config->host, config->fabric_path,
+               config->fabric.hosts.size(), class_count(*config));
+    return 0;
+  }
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("tensorlaned"));
+  spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e %l " + config->host + ": %v");
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, number);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before there are threads, so that all inherit it
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  raise_descriptor_limit();
+  Daemon daemon(std::move(*config));
+  if (const Status started = daemon.start(); !started.ok()) return fail(started);
+  spdlog::info("tensorlaned {} serves (pid {})", TENSORLANE_VERSION, getpid());
+  serve(signals);
+  spdlog::info("stopping");
+  daemon.stop();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tensorlane
+
+int main(int argc, char** argv) {
+  CLI::App app("The tensorlane daemon: moves the tensors of this host's training processes, urgent ones first",
+               "tensorlaned");
+  app.footer("Example:\n  tensorlaned --config /etc/tensorlane/daemon.yaml --check-config");
+  app.set_version_flag("--version", std::string("tensorlaned ") + TENSORLANE_VERSION);
+  std::string path;
+  bool check_only = false;
+  app.add_option("--config", path,
+                 "daemon.yaml: fabric file, this host's name, keys (daemon/config/config.h lists the keys)")
+      ->required();
+  app.add_flag("--check-config", check_only,
+               "Read and check the configuration and the fabric file, say what is wrong, and end");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    return app.exit(help_or_version);
+  } catch (const CLI::ParseError& bad) {
+    return tensorlane::fail(
+        {tensorlane::Code::kInvalidArgument, bad.what(), "tensorlaned", "see `tensorlaned --help`"});
+  }
+  return tensorlane::run(path, check_only);
+}

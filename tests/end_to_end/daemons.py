@@ -1,0 +1,154 @@
+"""What the end-to-end tests share: daemons on loopback or in a lab, ranks that use them, and what must not be left behind. Standard library only."""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = os.path.abspath(sys.argv[1])
+BIN = os.path.join(BUILD, "bin")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lab"))
+sys.argv[1] = os.path.join(BIN, "tensorlane")
+from lab_harness import Lab, require_namespaces, skip  # noqa: E402,F401  (tests take them from here)
+
+PYTHON = os.path.join(BUILD, "venv", "bin", "python")
+READY_SECONDS = 20
+
+
+def first_port():
+    """Control and data ports of this process's daemons: apart from those of other tests that run now."""
+    return 20000 + os.getpid() % 400 * 50
+
+
+class Daemons:
+    """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ..."""
+
+    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield"):
+        self.lab = lab
+        self.settings = dict(settings or {})
+        self.port = port or first_port()
+        self.classes = classes
+        self.names = [f"h{i}" for i in range(hosts)]
+        self.secret = secrets.token_hex(16)
+        self.children = {}
+        self.ranks = []
+
+    def __enter__(self):
+        self.folder = tempfile.mkdtemp(prefix="tl-e2e-")
+        self.write_fabric()
+        for name in self.names:
+            self.start(name)
+        for name in self.names:
+            self.wait_ready(name)
+        return self
+
+    def __exit__(self, *failure):
+        for child in self.ranks + list(self.children.values()):
+            if child.poll() is None:
+                child.send_signal(signal.SIGCONT)
+                child.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        for child in self.ranks + list(self.children.values()):
+            try:
+                child.wait(timeout=max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        if failure[0] is not None:
+            for name in self.names:
+                print(f"--- log of {name}\n{self.log(name)[-3000:]}", file=sys.stderr)
+        shutil.rmtree(self.folder)
+
+    def address(self, name):
+        return self.lab.address(name) if self.lab else f"127.0.1.{10 + int(name[1:])}"
+
+    def write_fabric(self):
+        lines = [f"classes: {self.classes}", "hosts:"]
+        for name in self.names:
+            keys = json.loads(subprocess.run([os.path.join(BIN, "tensorlane"), "make-key", "--json"], capture_output=True, text=True, check=True).stdout)
+            path = os.path.join(self.folder, name + ".secret")
+            with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+                file.write(keys["secret_key"] + "\n")
+            lines.append(f"  - {{name: {name}, addresses: {{tcp: {self.address(name)}}}, control_port: {self.port}, data_port: {self.port + 10}, "
+                         f"public_key: {json.dumps(keys['public_key'])}}}")
+        if self.lab:
+            speed = next(p["bits_per_second"] for p in self.lab.about["ports"])
+            lines += ["switches:", "  - {name: s0}", "links:"]
+            lines += [f"  - {{from: {name}, to: s0, speed: {speed // 1000000} Mbit/s}}" for name in self.names]
+        with open(os.path.join(self.folder, "fabric.yaml"), "w") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def on_host(self, name, command):
+        return self.lab.command(name, *command) if self.lab else list(command)
+
+    def start(self, name):
+        settings = {"fabric": "fabric.yaml", "host": name, "secret_key_file": name + ".secret", "socket": self.socket(name), **self.settings}
+        config = os.path.join(self.folder, name + ".yaml")
+        with open(config, "w") as file:
+            file.writelines(f"{key}: {value}\n" for key, value in settings.items())
+        log = open(os.path.join(self.folder, name + ".log"), "a")
+        self.children[name] = subprocess.Popen(self.on_host(name, [os.path.join(BIN, "tensorlaned"), "--config", config]), stdout=log, stderr=log)
+        log.close()
+
+    def wait_ready(self, name):
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline:
+            if self.children[name].poll() is not None:
+                raise AssertionError(f"the daemon of {name} ended: {self.log(name)}")
+            done = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--json", "--socket", self.socket(name)], capture_output=True, text=True)
+            if done.returncode == 0:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"the daemon of {name} does not answer: {self.log(name)}")
+
+    def status(self, name):
+        done = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--json", "--socket", self.socket(name)], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    def socket(self, name):
+        return os.path.join(self.folder, name + ".sock")
+
+    def log(self, name):
+        with open(os.path.join(self.folder, name + ".log")) as file:
+            return file.read()
+
+    def pid(self, name):
+        """Of the daemon itself; in a lab its parent is what entered the namespace (which executes it, so it is the same process)."""
+        return self.children[name].pid
+
+    def environment(self, job, rank, world, host, local_rank=0, local_world=1, leader=None):
+        return {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(local_rank), "LOCAL_WORLD_SIZE": str(local_world),
+                "MASTER_ADDR": self.address(leader or self.names[0]), "MASTER_PORT": "29511", "TORCHELASTIC_RUN_ID": job,
+                "TENSORLANE_SOCKET": self.socket(host), "TENSORLANE_JOB_SECRET": self.secret, "OMP_NUM_THREADS": "1"}
+
+    def rank(self, job, rank, world, host, command, leader=None, local_rank=0, local_world=1, env=None, **options):
+        """Starts one rank of a job on a host."""
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.STDOUT)
+        environment = {**self.environment(job, rank, world, host, local_rank, local_world, leader), **(env or {})}
+        child = subprocess.Popen(self.on_host(host, command), env=environment, text=True, **options)
+        self.ranks.append(child)
+        return child
+
+    def job(self, name, command, hosts=None, per_host=1, **options):
+        """Starts a job with `per_host` ranks on each host, ranks in the order of hosts."""
+        hosts = hosts or self.names
+        world = len(hosts) * per_host
+        return [self.rank(name, h * per_host + r, world, host, command, leader=hosts[0], local_rank=r, local_world=per_host, **options)
+                for h, host in enumerate(hosts) for r in range(per_host)]
+
+
+def outputs(ranks, timeout):
+    """What each rank printed, and its exit status. All must end within the time."""
+    deadline = time.monotonic() + timeout
+    return [(child.communicate(timeout=max(0.1, deadline - time.monotonic()))[0], child.returncode) for child in ranks]
+
+
+def expect(condition, message):
+    if not condition:
+        raise AssertionError(message)

@@ -1,0 +1,135 @@
+/* One message, again and again: rank 0 broadcasts BYTES to the others. Used by the tests that measure priority through real daemons.
+ *
+ *   message flood BYTES SECONDS URGENCY   rank 0 keeps two broadcasts under way for SECONDS; every rank prints how many bytes came through
+ *   message loop BYTES SECONDS URGENCY    allreduces for SECONDS, results checked; prints "running" after the first
+ *   message time BYTES COUNT URGENCY      the last rank prints how long each of COUNT broadcasts took, in seconds, from its post to its arrival */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tensorlane/tensorlane.h"
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void check(tl_status_t status) {
+  if (status == TL_OK) return;
+  fprintf(stderr, "tensorlane: error: %s\n", tl_last_error());
+  exit(1);
+}
+
+static tl_tensor_t* add(tl_context_t* context, const char* name, uint64_t bytes, float urgency) {
+  tl_tensor_desc_t desc = TL_TENSOR_INIT;
+  tl_tensor_t* tensor = NULL;
+  desc.name = name;
+  desc.count = bytes / 4;
+  desc.operation = TL_BROADCAST;
+  desc.urgency = urgency;
+  check(tl_register(context, name, &desc, 1, &tensor));
+  return tensor;
+}
+
+/* Two tensors in turn, so that something always waits to be sent. A rank's last element says when to stop. */
+static void flood(tl_context_t* context, uint64_t bytes, double duration, float urgency) {
+  tl_tensor_t* tensors[2] = {add(context, "flood.0", bytes, urgency), add(context, "flood.1", bytes, urgency)};
+  tl_request_t* requests[2] = {NULL, NULL};
+  const double start = now();
+  uint64_t moved = 0;
+  int last = 0;
+  for (int turn = 0; !last; turn ^= 1) {
+    float* data = tl_tensor_buffer(tensors[turn]);
+    if (requests[turn] != NULL) {
+      check(tl_wait(requests[turn], -1.0));
+      requests[turn] = NULL;
+      moved += bytes;
+      last = data[bytes / 4 - 1] != 0;
+      if (last) break;
+    }
+    if (tl_rank(context) == 0) data[bytes / 4 - 1] = now() - start > duration ? 1.0f : 0.0f;
+    check(tl_post(tensors[turn], &requests[turn]));
+  }
+  /* The other tensor has one operation under way on every rank alike. */
+  for (int turn = 0; turn < 2; ++turn) {
+    if (requests[turn] != NULL) check(tl_wait(requests[turn], -1.0));
+  }
+  printf("%.0f\n", (double)moved / (now() - start));
+}
+
+static void loop(tl_context_t* context, uint64_t bytes, double duration, float urgency) {
+  const double start = now();
+  tl_tensor_desc_t desc = TL_TENSOR_INIT;
+  tl_tensor_t* tensor = NULL;
+  desc.name = "loop";
+  desc.count = bytes / 4;
+  desc.urgency = urgency;
+  check(tl_register(context, "loop", &desc, 1, &tensor));
+  float* data = tl_tensor_buffer(tensor);
+  const int size = tl_size(context);
+  for (int i = 0;; ++i) {
+    tl_request_t* request = NULL;
+    /* The last element says whether anybody has had enough. */
+    for (uint64_t k = 0; k < desc.count; ++k) data[k] = (float)(tl_rank(context) + i % 7);
+    data[desc.count - 1] = now() - start > duration ? 1.0f : 0.0f;
+    check(tl_post(tensor, &request));
+    check(tl_wait(request, -1.0));
+    const float expected = (float)(size * (size - 1) / 2 + size * (i % 7));
+    for (uint64_t k = 0; k + 1 < desc.count; ++k) {
+      if (data[k] == expected) continue;
+      fprintf(stderr, "wrong sum: element %llu of iteration %d is %f, expected %f\n", (unsigned long long)k, i, data[k], expected);
+      exit(3);
+    }
+    if (i == 0) {
+      printf("running\n");
+      fflush(stdout);
+    }
+    if (data[desc.count - 1] != 0) return;
+  }
+}
+
+static void time_messages(tl_context_t* context, uint64_t bytes, int count, float urgency) {
+  tl_tensor_t* tensor = add(context, "message", bytes, urgency);
+  const int last = tl_rank(context) == tl_size(context) - 1;
+  float* data = tl_tensor_buffer(tensor);
+  for (int i = 1; i <= count; ++i) {
+    tl_request_t* request = NULL;
+    if (tl_rank(context) == 0) data[0] = (float)i;
+    if (last) usleep(20000); /* the sender has posted by then: what is timed is the way through the network */
+    const double begin = now();
+    check(tl_post(tensor, &request));
+    check(tl_wait(request, -1.0));
+    if (last) {
+      if (data[0] != (float)i) {
+        fprintf(stderr, "message %d carries %f\n", i, data[0]);
+        exit(1);
+      }
+      printf("%.6f\n", now() - begin);
+      fflush(stdout);
+    }
+    check(tl_barrier(context, -1.0));
+  }
+}
+
+int main(int argc, char** argv) {
+  tl_config_t config = TL_CONFIG_INIT;
+  tl_context_t* context = NULL;
+  if (argc != 5) {
+    fprintf(stderr, "usage: message flood|loop|time BYTES SECONDS|COUNT URGENCY\n");
+    return 2;
+  }
+  check(tl_init(&config, &context));
+  const uint64_t bytes = strtoull(argv[2], NULL, 10);
+  if (strcmp(argv[1], "flood") == 0) {
+    flood(context, bytes, atof(argv[3]), (float)atof(argv[4]));
+  } else if (strcmp(argv[1], "loop") == 0) {
+    loop(context, bytes, atof(argv[3]), (float)atof(argv[4]));
+  } else {
+    time_messages(context, bytes, atoi(argv[3]), (float)atof(argv[4]));
+  }
+  check(tl_finalize(context));
+  return 0;
+}
