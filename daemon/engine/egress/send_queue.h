@@ -51,12 +51,16 @@ class SendQueue {
     --size_;
   }
 
-  bool empty(Flow flow) const { return heap(flow).empty(); }
-  bool empty(ClassId cls) const { return counts_[cls.value] == 0; }
+  // A class that is not there (a job with a single queue has one only) has nothing waiting.
+  bool empty(Flow flow) const { return !exists(flow.cls) || heap(flow).empty(); }
+  bool empty(ClassId cls) const { return !exists(cls) || counts_[cls.value] == 0; }
   std::size_t size() const { return size_; }
-  bool next_peer(ClassId cls, HostIndex after, HostIndex* peer) const { return waiting_[cls.value].next(after, peer); }
+  bool next_peer(ClassId cls, HostIndex after, HostIndex* peer) const {
+    return exists(cls) && waiting_[cls.value].next(after, peer);
+  }
 
  private:
+  bool exists(ClassId cls) const { return cls.value < waiting_.size(); }
   UrgencyHeap& heap(Flow flow) { return heaps_[std::size_t{flow.cls.value} * hosts_ + flow.peer.value]; }
   const UrgencyHeap& heap(Flow flow) const { return heaps_[std::size_t{flow.cls.value} * hosts_ + flow.peer.value]; }
 
