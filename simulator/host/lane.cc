@@ -60,9 +60,8 @@ void Lane::submit(const Event& event) {
     return wake();
   }
   // The job has failed: so does every later operation (ports/job.h), without the engine.
-  if (event.kind != Event::Kind::kTensorReady) return;
-  around_.events.after(Duration(0),
-                       [this, ready = event.tensor_ready] { client_->completed(ready.tensor, ready.sequence, false); });
+  const engine::TensorReady& ready = event.tensor_ready;
+  if (event.kind == Event::Kind::kTensorReady) client_->completed(ready.tensor, ready.sequence, false);
 }
 
 void Lane::wake() {
@@ -360,7 +359,7 @@ void Lane::check_quiet() const {
   if (const int region = memory_.broken_canary(); region >= 0) {
     around_.findings.fail("memory", "host {}: the canary around region {} is overwritten", self_.value, region);
   }
-  if (aborted()) return;
+  if (aborted() || !alive()) return;
   const engine::EngineCounters& c = engine_->counters();
   if (c.stale_grants != replayed_) {
     around_.findings.fail("stale", "host {}: {} stale frames were counted, {} were sent", self_.value, c.stale_grants,
@@ -389,7 +388,8 @@ std::string Lane::describe() const {
 
 bool Lane::resolved() const {
   if (!alive()) return true;
-  return state_ != State::kDraining && client_->finished();
+  if (state_ == State::kRunning) return client_->finished();
+  return state_ == State::kClosed && client_->pending() == 0;
 }
 
 }  // namespace tensorlane::simulator

@@ -37,8 +37,10 @@ void Lane::abort(std::string cause) {
   const Event event{.kind = Event::Kind::kAbort};
   // What the transport had told the lane already may or may not reach the engine before the abort.
   if (random_.chance(0.5)) step_all();
-  pending_.clear();
+  std::vector<Event> dropped;
+  dropped.swap(pending_);
   step(std::span(&event, 1));
+  for (const Event& left : dropped) submit(left);
   around_.network.close(self_);
   for (std::uint16_t h = 0; h < around_.scenario.hosts(); ++h) {
     if (h != self_.value) around_.network.send(self_, HostIndex(h), Heartbeat{true});

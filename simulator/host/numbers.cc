@@ -36,6 +36,7 @@ std::uint16_t float_to_half(float number) {
   const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000);
   if (std::isnan(number)) return static_cast<std::uint16_t>(sign | 0x7e00 | ((bits >> 13) & 0x3ff));
   const float magnitude = std::fabs(number);
+  if (magnitude == 0) return sign;
   if (magnitude >= 65520.0f) return static_cast<std::uint16_t>(sign | 0x7c00);
   // Multiples of the spacing of halves near the number; nearbyint rounds ties to even.
   int exponent = 0;

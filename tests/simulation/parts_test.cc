@@ -126,7 +126,7 @@ TEST_F(NetworkTest, CarriesAtTheRateOfThePort) {
 TEST_F(NetworkTest, StrictPortsServeUrgentFirst) {
   build();
   for (std::uint32_t i = 0; i < 4; ++i) send(0, 2, ClassId(1), i, 200'000);
-  events.at(Time(1'000'000), [&] { send(1, 2, ClassId(0), 99, 60'000); });
+  events.at(Time(2'500'000), [&] { send(1, 2, ClassId(0), 99, 60'000); });
   drain();
   EXPECT_EQ(numbers(2), (std::vector<std::uint32_t>{0, 99, 1, 2, 3}));
 }
