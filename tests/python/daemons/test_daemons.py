@@ -1,0 +1,81 @@
+"""Runs the scripts of the folder above in real jobs: `tensorlane run` with daemons on loopback, one per host.
+
+TENSORLANE_BUILD names the build directory (ctest sets it).
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
+BUILD = pathlib.Path(os.environ.get("TENSORLANE_BUILD", SCRIPTS.parents[1] / "build"))
+COMMAND = BUILD / "bin" / "tensorlane"
+SECONDS = 240
+
+WORLDS = {"ring_4x1": (4, 1, "ring"), "ring_2x2": (4, 2, "ring"), "parameter_server_4x1": (4, 1, "parameter_server"), "parameter_server_2x2": (4, 2, "parameter_server")}
+
+pytestmark = pytest.mark.skipif(not (BUILD / "bin" / "tensorlaned").exists(), reason=f"no tensorlaned in {BUILD}/bin")
+
+
+def run(ranks, ranks_per_host, pattern, script, *arguments, first_port):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SCRIPTS.parents[1] / "client-lib" / "python"), str(SCRIPTS)]),
+        "TENSORLANE_LIBRARY": str(BUILD / "lib" / "libtensorlane.so"),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [
+        str(COMMAND), "run", "-n", str(ranks), "--ranks-per-host", str(ranks_per_host), "--pattern", pattern, "--first-port", str(first_port),
+        "--", sys.executable, str(SCRIPTS / script), *arguments,
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("ranks, ranks_per_host", [(1, 1), (2, 1), (2, 2)])
+def test_array_calls(ranks, ranks_per_host):
+    output = run(ranks, ranks_per_host, "ring", "array_calls.py", first_port=7600)
+    for rank in range(ranks):
+        assert f"rank {rank}: all array calls are right" in output
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """World -> file of train_equality.py; each world is trained once."""
+    folder = tmp_path_factory.mktemp("results")
+    made = {}
+
+    def result(world, again=""):
+        key = world + again
+        if key not in made:
+            made[key] = folder / f"{key}.json"
+            run(*WORLDS[world], "train_equality.py", "--json", str(made[key]), first_port=7640)
+        return str(made[key])
+
+    return result
+
+
+def compare(*files):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "train_equality.py"), "--compare", *files], capture_output=True, text=True, timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_training(results, world):
+    """Ranks, repeated runs and both modes agree bitwise; one process with the whole batch agrees within the tolerance: see train_equality.py."""
+    results(world)
+
+
+def test_worlds_and_patterns_agree(results):
+    compare(*[results(world) for world in WORLDS])
+
+
+def test_a_second_job_gives_the_same_bits(results):
+    assert "bitwise equal" in compare(results("ring_4x1"), results("ring_4x1", again="_again"))

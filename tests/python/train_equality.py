@@ -1,0 +1,137 @@
+"""Trains small models on every rank and checks that all ways to do it give the same numbers. A script, run by daemons/test_daemons.py:
+
+    tensorlane run -n 4 -- python tests/python/train_equality.py --json FILE
+
+For each model and dtype: cross-iteration equals synchronous mode bitwise, repeated runs and all ranks agree bitwise, and one process with the whole
+batch agrees to 1e-6 (float32) or 1e-12 (float64). FILE (rank 0) has the parameters and their digests, so that other worlds and patterns can be
+compared: train_equality.py --compare FILE FILE...
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+
+import torch
+import torch.nn.functional as F
+from models import SCENARIOS
+
+TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
+GLOBAL_BATCH = 16
+STEPS = 20
+MODELS = ("plain", "clipping", "accumulation", "tied", "frozen", "attention")
+PASSES = 2  # backward passes for one step in "accumulation"
+
+
+def build(scenario, dtype, seed):
+    torch.manual_seed(seed)
+    return SCENARIOS[scenario]().to(dtype)
+
+
+def batch(number, dtype):
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(GLOBAL_BATCH, 6, generator=generator, dtype=torch.float64).to(dtype), torch.randint(0, 3, (GLOBAL_BATCH,), generator=generator)
+
+
+def train(model, optimizer, scenario, rank, size, dtype):
+    passes = PASSES if scenario == "accumulation" else 1
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for micro in range(passes):
+            x, y = batch(step * passes + micro, dtype)
+            F.cross_entropy(model(x[rank::size]), y[rank::size]).backward()
+        if scenario == "clipping":
+            if hasattr(optimizer, "synchronize"):
+                optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+        optimizer.step()
+    return flat(model)
+
+
+def flat(model):
+    return torch.cat([tensor.reshape(-1) for tensor in model.state_dict().values()])
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def distributed(tl, scenario, dtype, synchronous):
+    # Other ranks start elsewhere: the broadcast must bring them to the root's parameters.
+    model = build(scenario, dtype, 7 + tl.rank())
+    tl.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = tl.DistributedOptimizer(
+        sgd(model), model.named_parameters(), synchronous=synchronous, backward_passes_per_step=PASSES if scenario == "accumulation" else 1
+    )
+    tl.broadcast_optimizer_state(optimizer, root_rank=0)
+    result = train(model, optimizer, scenario, tl.rank(), tl.size(), dtype)
+    wanted = "synchronous" if synchronous else "cross-iteration"
+    require(optimizer.tensorlane_status()["mode"] == wanted, f"{scenario}: the optimizer is not {wanted}")
+    optimizer.close()
+    return result
+
+
+def require(condition, text):
+    if not condition:
+        raise SystemExit(f"train_equality: {text}")
+
+
+def difference(left, right):
+    """The largest difference, relative to the values where they are larger than 1."""
+    return ((left - right).abs() / right.abs().clamp(min=1)).max().item()
+
+
+def check(tl, scenario, name):
+    dtype = getattr(torch, name)
+    lazy = distributed(tl, scenario, dtype, synchronous=False)
+    start = flat(build(scenario, dtype, 7))
+    require(difference(lazy, start) > 1e-3, f"{scenario} {name}: nothing was trained")
+    gathered = tl.allgather(lazy, name=f"check.{scenario}.{name}").view(tl.size(), -1)
+    for rank in range(tl.size()):
+        require(torch.equal(gathered[rank], lazy), f"{scenario} {name}: ranks {rank} and {tl.rank()} differ")
+    require(torch.equal(distributed(tl, scenario, dtype, synchronous=False), lazy), f"{scenario} {name}: a repeated run differs")
+    require(torch.equal(distributed(tl, scenario, dtype, synchronous=True), lazy), f"{scenario} {name}: synchronous mode differs")
+    alone = build(scenario, dtype, 7)
+    found = difference(lazy, train(alone, sgd(alone), scenario, 0, 1, dtype))
+    require(found <= TOLERANCE[name], f"{scenario} {name}: one process with the whole batch differs by {found:.3g}")
+    return lazy
+
+
+def run(path):
+    import tensorlane.torch as tl
+
+    torch.set_num_threads(1)
+    tl.init()
+    results = {f"{scenario} {name}": check(tl, scenario, name) for scenario in MODELS for name in TOLERANCE}
+    tl.barrier()
+    if tl.rank() == 0 and path:
+        cases = {case: {"digest": hashlib.sha256(v.numpy().tobytes()).hexdigest(), "values": v.double().tolist()} for case, v in results.items()}
+        with open(path, "w") as file:
+            json.dump({"size": tl.size(), "cases": cases}, file)
+    tl.shutdown()
+
+
+def compare(paths):
+    """Prints for each file whether it agrees with the first one bitwise, and how much it differs. All must agree within the tolerance."""
+    files = []
+    for path in paths:
+        with open(path) as file:
+            files.append(json.load(file)["cases"])
+    for path, cases in zip(paths[1:], files[1:]):
+        require(cases.keys() == files[0].keys(), f"{path}: other cases than {paths[0]}")
+        for case, content in cases.items():
+            found = difference(torch.tensor(content["values"], dtype=torch.float64), torch.tensor(files[0][case]["values"], dtype=torch.float64))
+            require(found <= TOLERANCE[case.split()[1]], f"{case}: {path} and {paths[0]} differ by {found:.3g}")
+        print(f"{path}: {'bitwise equal' if all(c['digest'] == files[0][k]['digest'] for k, c in cases.items()) else 'equal within the tolerance'}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--compare", nargs="+", metavar="FILE")
+    args = parser.parse_args()
+    compare(args.compare) if args.compare else run(args.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
