@@ -1,6 +1,6 @@
 #include "monitor/cli/lab.h"
 
-#include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -90,26 +90,46 @@ std::vector<std::string> existing_namespaces(const std::string& lab) {
   return folder_entries(kNamespaces, namespace_prefix(lab));
 }
 
-// Processes (not us) whose network namespace is one of `namespaces`.
-std::vector<pid_t> processes_in(const std::vector<std::string>& namespaces) {
-  std::vector<ino_t> inodes;
-  for (const std::string& ns : namespaces) {
-    struct stat info {};
-    if (::stat(fmt::format("{}/{}", kNamespaces, ns).c_str(), &info) == 0) inodes.push_back(info.st_ino);
+// Network namespaces of a lab, held open: their inode numbers stay theirs even when their names are deleted.
+class HeldNamespaces {
+ public:
+  explicit HeldNamespaces(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      const int fd = ::open(fmt::format("{}/{}", kNamespaces, name).c_str(), O_RDONLY | O_CLOEXEC);
+      struct stat info {};
+      if (fd < 0 || ::fstat(fd, &info) != 0) continue;
+      fds_.push_back(fd);
+      inodes_.push_back(info.st_ino);
+    }
   }
+  ~HeldNamespaces() {
+    for (int fd : fds_) ::close(fd);
+  }
+  HeldNamespaces(const HeldNamespaces&) = delete;
+  HeldNamespaces& operator=(const HeldNamespaces&) = delete;
+
+  bool contain(ino_t inode) const { return std::find(inodes_.begin(), inodes_.end(), inode) != inodes_.end(); }
+
+ private:
+  std::vector<int> fds_;
+  std::vector<ino_t> inodes_;
+};
+
+// Processes, but not us, in one of `namespaces`.
+std::vector<pid_t> processes_in(const HeldNamespaces& namespaces) {
   std::vector<pid_t> pids;
   for (const std::string& name : folder_entries("/proc", "")) {
     if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
     struct stat info {};
     if (::stat(fmt::format("/proc/{}/ns/net", name).c_str(), &info) != 0) continue;
-    const bool inside = std::find(inodes.begin(), inodes.end(), info.st_ino) != inodes.end();
+    const bool inside = namespaces.contain(info.st_ino);
     const pid_t pid = static_cast<pid_t>(std::stol(name));
     if (inside && pid != ::getpid()) pids.push_back(pid);
   }
   return pids;
 }
 
-void kill_processes_in(const std::vector<std::string>& namespaces) {
+void kill_processes_in(const HeldNamespaces& namespaces) {
   constexpr int kRoundMs = 10;
   constexpr int kPoliteRounds = 100;
   constexpr int kRounds = 300;  // children may be born while we kill; after SIGKILL this is over in a few rounds
@@ -161,11 +181,15 @@ Status wait_for_carriers(const LabPlan& plan) {
 
 // Processes and namespaces of a lab, whatever is left of them.
 Status remove_namespaces(const std::string& lab) {
-  const std::vector<std::string> namespaces = existing_namespaces(lab);
+  const std::vector<std::string> names = existing_namespaces(lab);
+  if (names.empty()) return Status::ok_status();
+  const HeldNamespaces namespaces(names);
   kill_processes_in(namespaces);
   std::string lines;
-  for (const std::string& ns : namespaces) lines += "netns delete " + ns + "\n";
-  return lines.empty() ? Status::ok_status() : batch({"ip"}, lines);
+  for (const std::string& name : names) lines += "netns delete " + name + "\n";
+  TL_RETURN_IF_ERROR(batch({"ip"}, lines));
+  kill_processes_in(namespaces);  // who was on the way in: nobody follows, since the names are gone
+  return Status::ok_status();
 }
 
 Status build(const Lab& lab) {

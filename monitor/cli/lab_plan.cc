@@ -218,7 +218,7 @@ std::string address_lines(const Node& node) {
     // Every other host is on the link, whatever the addresses of the fabric file look like.
     const bool v6 = is_ipv6(node.address);
     lines += fmt::format("addr add {}/{} dev {}{}\n", node.address, v6 ? 128 : 32, port.device, v6 ? " nodad" : "");
-    lines += fmt::format("{}route add default dev {}\n", v6 ? "-6 " : "", port.device);
+    lines += fmt::format("route add {} dev {}\n", v6 ? "::/0" : "0.0.0.0/0", port.device);
   }
   return lines;
 }

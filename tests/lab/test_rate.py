@@ -1,0 +1,21 @@
+"""A port gives its stated rate, under both policies: no more, and not much less."""
+
+import sys
+
+from lab_harness import BULK, Lab, require_namespaces
+
+
+def main():
+    require_namespaces()
+    for speed, bits in (("500 Mbit/s", 500e6), ("100 Mbit/s", 100e6)):
+        with Lab(hosts=2, speed=speed) as lab:
+            lab.start_sink("h1", [BULK])
+            for policy in ("strict", "fifo"):
+                lab.policy(policy)
+                share = lab.received_rate("h0", "h1", BULK, 1.5) / bits
+                print(f"{speed} {policy}: {share:.1%} of the stated rate", flush=True)
+                assert 0.85 <= share <= 1.0, share
+
+
+if __name__ == "__main__":
+    sys.exit(main())
