@@ -91,8 +91,8 @@ void TcpTransport::accepted_failed(Connection& connection) {
     ++counters_.refused;  // one that never said a word was a port scan or a health check
   }
   if (!connection.silent()) log_refusal(connection.failure());
-  // What we told the peer must reach it.
-  if (connection.refusal() != Refusal::kNone) linger(connection.take_socket(), true);
+  // What we told the peer must reach it, if it is one that listens.
+  if (connection.refusal() != Refusal::kNone && !connection.silent()) linger(connection.take_socket(), true);
 }
 
 void TcpTransport::log_refusal(const Status& cause) {
