@@ -1,6 +1,7 @@
 // Questions to the daemon and its answers.
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstring>
 
 #include "client-lib/src/context.h"
@@ -25,20 +26,23 @@ Status Context::send_packets(MessageType type, std::uint32_t request, std::span<
 Result<Message> Context::call(MessageType type, std::span<const std::vector<std::byte>> packets, MessageType answer) {
   const Time deadline = now() + settings_.timeout;
   const std::uint32_t request = open_call(nullptr);
-  // A failure from here on finds the call in the list; one that came before is seen now.
-  Status sent = send_packets(type, request, packets);
+  Status failure = send_packets(type, request, packets);
   {
+    // A failure from here on finds the call in the list; one that came before is seen now.
     std::lock_guard lock(mutex_);
-    if (!failure_.ok()) sent = failure_;
+    if (failure.ok()) failure = failure_;
   }
   std::unique_lock lock(calls_mutex_);
   PendingCall& pending = calls_[request];
-  const auto left = std::chrono::nanoseconds((deadline - now()).value);
-  const bool done = sent.ok() && calls_changed_.wait_for(lock, left, [&] { return pending.done; });
-  const PendingCall result = std::move(pending);
+  if (failure.ok()) {
+    const auto left = std::chrono::nanoseconds((deadline - now()).value);
+    calls_changed_.wait_for(lock, left, [&] { return pending.done; });
+  }
+  PendingCall result = std::move(pending);
   calls_.erase(request);
-  if (!sent.ok()) return sent;
-  if (!done) {
+  // The daemon may have closed right after its answer: that counts.
+  if (!result.done && !failure.ok()) return failure;
+  if (!result.done) {
     return Status(Code::kTimedOut, "the daemon has not answered", std::to_string(settings_.timeout.value / 1'000'000) + " ms",
                   "see whether all ranks make the same calls, or raise TENSORLANE_TIMEOUT");
   }
@@ -46,7 +50,7 @@ Result<Message> Context::call(MessageType type, std::span<const std::vector<std:
   if (result.answer.header.type != answer) {
     return Status(Code::kCorrupt, "an unexpected answer of the daemon", settings_.socket, "install the same release of library and daemon");
   }
-  return std::move(const_cast<PendingCall&>(result).answer);
+  return std::move(result.answer);
 }
 
 void Context::on_message(Message message) {

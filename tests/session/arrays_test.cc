@@ -1,0 +1,185 @@
+// Array calls: any memory, by name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "context_guard.h"
+#include "fake_daemon.h"
+
+namespace tensorlane::test {
+namespace {
+
+using testing::HasSubstr;
+
+tl_status_t allreduce(tl_context_t* context, const char* name, const float* in, float* out, std::uint64_t count) {
+  tl_request_t* request = nullptr;
+  const tl_status_t status = tl_allreduce(context, name, in, out, count, TL_FLOAT32, TL_SUM, nullptr, &request);
+  return status == TL_OK ? tl_wait(request, 10) : status;
+}
+
+TEST(Arrays, AnyMemoryIsCopied) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  std::vector<float> in(100), out(100);
+  for (int round = 0; round < 5; ++round) {
+    for (int i = 0; i < 100; ++i) in[i] = static_cast<float>(round * 100 + i);
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_allreduce(context, "x", in.data(), out.data(), 100, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK) << tl_last_error();
+    std::vector<float> overwritten(100, -1);
+    in.swap(overwritten);  // `in` is free as soon as the call returns
+    std::fill(overwritten.begin(), overwritten.end(), -7.0F);
+    ASSERT_EQ(tl_wait(request, 5), TL_OK) << tl_last_error();
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(out[i], static_cast<float>(2 * (round * 100 + i)));
+  }
+}
+
+TEST(Arrays, SharedMemoryIsUsedAsItIs) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  float* x = context.floats(100);
+  x[3] = 5;
+  ASSERT_EQ(allreduce(context, "x", x, x, 100), TL_OK) << tl_last_error();
+  EXPECT_EQ(x[3], 10);
+  float* other = context.floats(100);
+  EXPECT_EQ(allreduce(context, "x", other, other, 100), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("works in place on the shared buffer of its first call"));
+  // Freed, it becomes a staging buffer: nobody else may get it, and other memory is copied through it.
+  ASSERT_EQ(tl_free(context, x), TL_OK) << tl_last_error();
+  EXPECT_NE(context.floats(100), x);
+  other[3] = 7;
+  ASSERT_EQ(allreduce(context, "x", other, other, 100), TL_OK) << tl_last_error();
+  EXPECT_EQ(other[3], 14);
+}
+
+TEST(Arrays, BroadcastAndAllgather) {
+  FakeDaemon daemon;
+  constexpr int kRanks = 3;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      ClientContext context(daemon.socket(), "job", rank, kRanks);
+      for (int round = 0; round < 3; ++round) {
+        std::vector<float> b(50, static_cast<float>(rank * 10 + round));
+        tl_request_t* request = nullptr;
+        ASSERT_EQ(tl_broadcast(context, "b", b.data(), 50, TL_FLOAT32, 1, nullptr, &request), TL_OK) << tl_last_error();
+        ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+        EXPECT_EQ(b, std::vector<float>(50, static_cast<float>(10 + round)));
+        const std::vector<float> in(20, static_cast<float>(rank + round));
+        std::vector<float> out(60, -1);
+        ASSERT_EQ(tl_allgather(context, "g", in.data(), out.data(), 20, TL_FLOAT32, nullptr, &request), TL_OK) << tl_last_error();
+        ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+        for (int i = 0; i < 60; ++i) ASSERT_EQ(out[i], static_cast<float>(i / 20 + round));
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+// Where registration blocked, this would never end: it is collective, and the ranks make their first calls in opposite orders.
+TEST(Arrays, FirstCallsInOppositeOrders) {
+  FakeDaemon daemon;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      ClientContext context(daemon.socket(), "job", rank, 2);
+      std::vector<float> a(10, 1), b(10, 2);
+      tl_request_t *first = nullptr, *second = nullptr;
+      const char* names[2] = {rank == 0 ? "a" : "b", rank == 0 ? "b" : "a"};
+      std::vector<float>& x = rank == 0 ? a : b;
+      std::vector<float>& y = rank == 0 ? b : a;
+      ASSERT_EQ(tl_allreduce(context, names[0], x.data(), x.data(), 10, TL_FLOAT32, TL_SUM, nullptr, &first), TL_OK);
+      ASSERT_EQ(tl_allreduce(context, names[1], y.data(), y.data(), 10, TL_FLOAT32, TL_SUM, nullptr, &second), TL_OK);
+      EXPECT_EQ(tl_wait(first, 10), TL_OK) << tl_last_error();
+      EXPECT_EQ(tl_wait(second, 10), TL_OK) << tl_last_error();
+      EXPECT_EQ(a[0], 4);
+      EXPECT_EQ(b[0], 8);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+TEST(Arrays, LaterCallsAgreeWithTheFirst) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  std::vector<float> x(64, 1);
+  ASSERT_EQ(allreduce(context, "x", x.data(), x.data(), 32), TL_OK) << tl_last_error();
+  EXPECT_EQ(allreduce(context, "x", x.data(), x.data(), 64), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(tl_last_error(), "array call 'allreduce.x' differs from the first one of this name: count was 32, is 64: use another name, or the same values");
+  tl_request_t* request = nullptr;
+  EXPECT_EQ(tl_allreduce(context, "x", x.data(), x.data(), 32, TL_FLOAT16, TL_SUM, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("dtype was float32, is float16"));
+  EXPECT_EQ(tl_allreduce(context, "x", x.data(), x.data(), 32, TL_FLOAT32, TL_AVERAGE, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("op was sum, is average"));
+  EXPECT_EQ(tl_broadcast(context, "x", x.data(), 32, TL_FLOAT32, 0, nullptr, &request), TL_OK) << "names belong to operations";
+  EXPECT_EQ(tl_wait(request, 5), TL_OK);
+}
+
+TEST(Arrays, BadCallsAreRefused) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  float x[16] = {};
+  EXPECT_EQ(allreduce(context, "x", x, x, 0), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("it has 0 elements"));
+  EXPECT_EQ(allreduce(context, "x", x, x, std::uint64_t{1} << 33), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("8589934592 elements: split it: the limit is 4294967296"));
+  EXPECT_EQ(allreduce(context, "", x, x, 16), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(allreduce(context, nullptr, x, x, 16), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(allreduce(context, "x", nullptr, x, 16), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(allreduce(nullptr, "x", x, x, 16), TL_ERROR_INVALID_ARGUMENT);
+  tl_request_t* request = nullptr;
+  EXPECT_EQ(tl_allgather(context, "x", x, x, std::uint64_t{1} << 63, TL_FLOAT32, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_broadcast(context, "x", x, 16, TL_FLOAT32, 1, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  tl_options_t options = TL_OPTIONS_INIT;
+  options.urgency = 2;
+  EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, TL_FLOAT32, TL_SUM, &options, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, static_cast<tl_dtype_t>(7), TL_SUM, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_wait(nullptr, 1), TL_ERROR_INVALID_ARGUMENT);
+  // None of them has spoilt the name.
+  EXPECT_EQ(allreduce(context, "x", x, x, 16), TL_OK) << tl_last_error();
+}
+
+TEST(Arrays, NansPass) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  float x[2] = {std::numeric_limits<float>::quiet_NaN(), 1};
+  ASSERT_EQ(allreduce(context, "x", x, x, 2), TL_OK) << tl_last_error();
+  EXPECT_TRUE(std::isnan(x[0]));
+  EXPECT_EQ(x[1], 2);
+}
+
+TEST(Arrays, ARefusedFirstCallFailsItsRequestAndFreesTheName) {
+  FakeDaemon daemon;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      ClientContext context(daemon.socket(), "job", rank, 2);
+      std::vector<float> x(32, 1);
+      EXPECT_EQ(allreduce(context, "x", x.data(), x.data(), rank == 0 ? 16 : 32), TL_ERROR_MISMATCH);
+      EXPECT_THAT(tl_last_error(), HasSubstr("ranks disagree"));
+      EXPECT_EQ(tl_barrier(context, 10), TL_OK);
+      EXPECT_EQ(allreduce(context, "x", x.data(), x.data(), 16), TL_OK) << tl_last_error();
+      EXPECT_EQ(x[0], 4);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+TEST(Arrays, ABarrierThatTimedOutGoesOn) {
+  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
+  ClientContext context(daemon.socket());
+  EXPECT_EQ(tl_barrier(context, 0.05), TL_ERROR_TIMED_OUT);
+  ASSERT_TRUE(daemon.wait_submitted(1));
+  daemon.set_mode(Mode::kRun);
+  EXPECT_EQ(tl_barrier(context, 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(daemon.operations(), 1u);
+  EXPECT_EQ(tl_barrier(context, 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(daemon.operations(), 2u);
+}
+
+}  // namespace
+}  // namespace tensorlane::test

@@ -1,0 +1,21 @@
+// session-daemon SOCKET DETECTION_MS: a daemon that completes the first operation of a job and holds all others; says "ready"; lives until it is killed.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "fake_daemon.h"
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  using namespace tensorlane;
+  session::SessionConfig config;
+  config.socket_path = argv[1];
+  test::FakeDaemon daemon(config, {mib(512), mib(64)}, milliseconds(std::atoi(argv[2])));
+  std::puts("ready");
+  std::fflush(stdout);
+  while (daemon.operations() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  daemon.set_mode(test::Mode::kHold);
+  while (true) pause();
+}

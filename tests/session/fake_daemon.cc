@@ -1,0 +1,253 @@
+#include "fake_daemon.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "common/base/assert.h"
+
+namespace tensorlane::test {
+namespace {
+
+session::SessionConfig with_socket(session::SessionConfig config) {
+  if (config.socket_path == session::SessionConfig().socket_path) config.socket_path = fresh_socket();
+  return config;
+}
+
+}  // namespace
+
+std::string fresh_socket() {
+  static std::atomic<int> number{0};
+  return "/tmp/tensorlane-test-" + std::to_string(getpid()) + "-" + std::to_string(number++) + ".sock";
+}
+
+FakeDaemon::FakeDaemon(session::SessionConfig config, memory::ArenaLimits limits, Duration detection)
+    : config_(with_socket(std::move(config))), detection_(detection), pool_(limits), server_(config_, pool_) {
+  const Status started = server_.start(*this);
+  if (!started.ok()) fprintf(stderr, "%s\n", started.error_line().c_str());
+  TL_ASSERT(started.ok());
+  lane_ = std::thread([this] { lane(); });
+}
+
+FakeDaemon::~FakeDaemon() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  eventfd_write(wake_.get(), 1);
+  lane_.join();
+  server_.stop();
+}
+
+void FakeDaemon::set_mode(Mode mode) {
+  {
+    std::lock_guard lock(mutex_);
+    mode_ = mode;
+  }
+  flush();
+}
+
+void FakeDaemon::flush() {
+  std::lock_guard lock(mutex_);
+  std::reverse(held_.begin(), held_.end());
+  for (const auto& [job, tensor] : std::exchange(held_, {})) {
+    const auto it = jobs_.find(job);
+    if (it != jobs_.end()) run(it->second, tensor);
+  }
+}
+
+void FakeDaemon::abort_job(const std::string& name, const Status& cause) {
+  std::lock_guard lock(mutex_);
+  Job& job = jobs_.at(name);
+  std::erase_if(held_, [&](const auto& h) { return h.first == name; });
+  for (Member& member : job.members) {
+    for (std::uint32_t id = 0; id < job.tensors.size(); ++id) {
+      const Tensor& t = job.tensors[id];
+      const auto sequence = t.submitted.find(member.rank);
+      if (sequence != t.submitted.end() && sequence->second > t.done) member.client->complete({id, Code::kAborted, sequence->second});
+    }
+    member.client->fail(cause);
+    server_.job_failed(member.session, cause);
+  }
+}
+
+std::vector<Status> FakeDaemon::leaves(std::size_t at_least) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::seconds(10), [&] { return leaves_.size() >= at_least; });
+  return leaves_;
+}
+
+bool FakeDaemon::wait_submitted(std::uint64_t n) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return submitted_.load() >= n; });
+}
+
+FakeDaemon::Job* FakeDaemon::job_of(ports::SessionId session, Member** member) {
+  for (auto& [name, job] : jobs_) {
+    for (Member& m : job.members) {
+      if (m.session != session) continue;
+      if (member != nullptr) *member = &m;
+      return &job;
+    }
+  }
+  return nullptr;
+}
+
+void FakeDaemon::join(ports::JoinRequest request) {
+  std::lock_guard lock(mutex_);
+  if (request.job == "refused") {
+    server_.joined(request.session, Status(Code::kPermissionDenied, "the secret is wrong", "job 'refused'", "set TENSORLANE_JOB_SECRET"));
+    return;
+  }
+  Job& job = jobs_[request.job];
+  job.name = request.job;
+  job.world_size = request.world_size;
+  job.members.push_back({request.session, request.rank, std::move(request.client)});
+  if (job.members.size() < job.world_size) return;
+  for (const Member& member : job.members) server_.joined(member.session, ports::JoinInfo{Epoch(1), 1, HostIndex(0), detection_});
+  eventfd_write(wake_.get(), 1);
+}
+
+void FakeDaemon::register_group(ports::SessionId session, std::uint32_t request, std::string name, std::vector<protocol::TensorBody> tensors) {
+  std::lock_guard lock(mutex_);
+  Member* member = nullptr;
+  Job* job = job_of(session, &member);
+  TL_ASSERT(job != nullptr);
+  Group& group = job->groups[name];
+  const std::uint32_t rank = member->rank;
+  group.by_rank[rank] = {session, request, std::move(tensors)};
+  if (group.by_rank.size() == job->world_size) finish_group(*job, group);
+}
+
+void FakeDaemon::finish_group(Job& job, Group& group) {
+  const std::vector<protocol::TensorBody>& first = group.by_rank.begin()->second.tensors;
+  for (const auto& [rank, asked] : group.by_rank) {
+    bool same = asked.tensors.size() == first.size();
+    for (std::size_t i = 0; same && i < first.size(); ++i) same = asked.tensors[i].elements == first[i].elements;
+    if (same) continue;
+    for (const auto& [r, a] : group.by_rank) {
+      server_.registered(a.session, a.request, Status(Code::kMismatch, "ranks disagree", "tensor of rank " + std::to_string(rank), "register alike"));
+    }
+    group.by_rank.clear();
+    return;
+  }
+  std::vector<TensorId> ids;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    ids.push_back(TensorId(static_cast<std::uint32_t>(job.tensors.size())));
+    Tensor& t = job.tensors.emplace_back();
+    t.body = first[i];
+    for (const auto& [rank, asked] : group.by_rank) {
+      const protocol::TensorBody& body = asked.tensors[i];
+      Member* member = nullptr;
+      job_of(asked.session, &member);
+      t.buffers[rank] = member->client->map({body.segment, body.offset, body.elements * dtype_size(body.dtype)});
+    }
+  }
+  for (const auto& [rank, asked] : group.by_rank) server_.registered(asked.session, asked.request, ids);
+}
+
+void FakeDaemon::leave(ports::SessionId session, Status why) {
+  std::lock_guard lock(mutex_);
+  Job* job = job_of(session);
+  if (job != nullptr) {
+    std::erase_if(job->members, [&](const Member& m) { return m.session == session; });
+    if (job->members.empty()) jobs_.erase(job->name);
+  }
+  if (why.ok()) server_.left(session);
+  leaves_.push_back(std::move(why));
+  changed_.notify_all();
+}
+
+void FakeDaemon::status(ports::SessionId session, std::uint32_t request) { server_.status(session, request, R"({"fake": true})"); }
+
+void FakeDaemon::run(Job& job, std::uint32_t id) {
+  Tensor& t = job.tensors[id];
+  using Op = Operation;
+  const auto floats = [&](std::uint32_t rank) { return reinterpret_cast<float*>(t.buffers[rank].data()); };
+  const std::size_t n = t.body.elements;
+  if (t.body.operation == Op::kAllreduce) {
+    std::vector<float> sum(n);
+    for (auto& [rank, bytes] : t.buffers) {
+      for (std::size_t i = 0; i < n; ++i) sum[i] += 2 * floats(rank)[i];
+    }
+    for (auto& [rank, bytes] : t.buffers) std::memcpy(bytes.data(), sum.data(), bytes.size());
+  } else if (t.body.operation == Op::kBroadcast) {
+    for (auto& [rank, bytes] : t.buffers) {
+      if (rank != t.body.root) std::memcpy(bytes.data(), t.buffers[t.body.root].data(), bytes.size());
+    }
+  } else if (t.body.operation == Op::kAllgather) {
+    for (auto& [from, bytes] : t.buffers) {
+      const std::size_t share = bytes.size() / job.world_size;
+      for (auto& [to, other] : t.buffers) {
+        if (from != to) std::memcpy(other.data() + from * share, bytes.data() + from * share, share);
+      }
+    }
+  }
+  ++t.done;
+  operations_.fetch_add(1);
+  for (Member& member : job.members) member.client->complete({id, Code::kOk, t.done});
+}
+
+bool FakeDaemon::serve(Job& job) {
+  std::array<protocol::SubmissionEntry, 64> entries;
+  bool any = false;
+  for (Member& member : job.members) {
+    const std::size_t count = member.client->take(entries);
+    any = any || count > 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const protocol::SubmissionEntry& e = entries[i];
+      if (e.flags == protocol::kFlagRaise) {
+        raises_.fetch_add(1);
+        continue;
+      }
+      if (e.tensor >= job.tensors.size()) continue;  // a rubbish entry: the real lane ends the session
+      Tensor& t = job.tensors[e.tensor];
+      t.submitted[member.rank] = e.sequence;
+      submitted_.fetch_add(1);
+      const bool all = t.submitted.size() == job.world_size &&
+                       std::all_of(t.submitted.begin(), t.submitted.end(), [&](const auto& s) { return s.second > t.done; });
+      if (!all) continue;
+      if (mode_ == Mode::kRun) {
+        run(job, e.tensor);
+      } else {
+        held_.emplace_back(job.name, e.tensor);
+      }
+    }
+  }
+  if (any) changed_.notify_all();
+  return any;
+}
+
+// Sleeps without a time-out worth the name: a lost wake-up is seen as a test that takes seconds.
+void FakeDaemon::lane() {
+  while (true) {
+    std::vector<std::shared_ptr<ports::ClientSession>> clients;
+    std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
+    bool busy = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+      for (auto& [name, job] : jobs_) {
+        busy = serve(job) || busy;
+        for (const Member& m : job.members) clients.push_back(m.client);
+      }
+    }
+    if (busy) continue;
+    for (const auto& client : clients) {
+      busy = !client->arm_wake() || busy;
+      fds.push_back({client->wake_fd(), POLLIN, 0});
+    }
+    if (!busy) poll(fds.data(), fds.size(), 3000);
+    for (pollfd& fd : fds) {
+      eventfd_t ignored = 0;
+      if (fd.revents != 0) eventfd_read(fd.fd, &ignored);
+    }
+    for (const auto& client : clients) client->disarm_wake();
+  }
+}
+
+}  // namespace tensorlane::test

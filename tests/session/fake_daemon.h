@@ -1,0 +1,110 @@
+// A session server with fakes of control and of a lane behind it, in this process.
+#pragma once
+
+#include <sys/eventfd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/memory/arena.h"
+#include "daemon/ports/session.h"
+#include "daemon/session/server.h"
+#include "daemon/session/unique_fd.h"
+
+namespace tensorlane::test {
+
+// How the fake lane treats what is submitted.
+enum class Mode { kRun, kHold, kReverse };
+
+// Joins a job when all of its ranks are here, registers a group when all ranks have registered it, and carries out operations as soon as all ranks
+// have submitted them: an allreduce gives TWICE the sum (so that doing nothing is seen), float32 only; broadcast and allgather are what they are.
+// With kHold operations wait until the mode changes; with kReverse they also complete last come, first served, when flush() is called.
+class FakeDaemon final : public ports::JobControl {
+ public:
+  explicit FakeDaemon(session::SessionConfig config = {}, memory::ArenaLimits limits = {mib(2048), mib(64)}, Duration detection = milliseconds(800));
+  ~FakeDaemon() override;
+
+  const std::string& socket() const { return config_.socket_path; }
+  session::SessionServer& server() { return server_; }
+  memory::ArenaPool& pool() { return pool_; }
+
+  void set_mode(Mode mode);
+  void flush();  // kReverse: completes what has come
+  // Fails a job as the lane and control do: the operations that are held complete as aborted, the rings fail, control says so.
+  void abort_job(const std::string& job, const Status& cause);
+
+  // What control has been told about sessions that went; waits up to 10 s for the n-th.
+  std::vector<Status> leaves(std::size_t at_least);
+  std::uint64_t raises() const { return raises_.load(); }
+  std::uint64_t operations() const { return operations_.load(); }
+  // Waits until `n` operations have come in (of all ranks); false after 10 s.
+  bool wait_submitted(std::uint64_t n);
+
+  // ports::JobControl
+  void join(ports::JoinRequest request) override;
+  void register_group(ports::SessionId session, std::uint32_t request, std::string group, std::vector<protocol::TensorBody> tensors) override;
+  void leave(ports::SessionId session, Status why) override;
+  void status(ports::SessionId session, std::uint32_t request) override;
+
+ private:
+  struct Member {
+    ports::SessionId session;
+    std::uint32_t rank = 0;
+    std::shared_ptr<ports::ClientSession> client;
+  };
+  struct Tensor {
+    protocol::TensorBody body;
+    std::map<std::uint32_t, std::span<std::byte>> buffers;  // by rank
+    std::map<std::uint32_t, std::uint64_t> submitted;       // sequence by rank
+    std::uint64_t done = 0;
+  };
+  struct Group {
+    struct Asked {
+      ports::SessionId session;
+      std::uint32_t request;
+      std::vector<protocol::TensorBody> tensors;
+    };
+    std::map<std::uint32_t, Asked> by_rank;
+  };
+  struct Job {
+    std::string name;
+    std::uint32_t world_size = 1;
+    std::vector<Member> members;
+    std::map<std::string, Group> groups;
+    std::vector<Tensor> tensors;
+  };
+
+  Job* job_of(ports::SessionId session, Member** member = nullptr);
+  void finish_group(Job& job, Group& group);
+  bool serve(Job& job);                 // takes submissions; whether there were any
+  void run(Job& job, std::uint32_t id); // one operation of which all ranks have come
+  void lane();
+
+  session::SessionConfig config_;
+  const Duration detection_;
+  memory::ArenaPool pool_;
+  session::SessionServer server_;
+  std::atomic<std::uint64_t> raises_{0}, operations_{0}, submitted_{0};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Mode mode_ = Mode::kRun;
+  std::map<std::string, Job> jobs_;
+  std::vector<std::pair<std::string, std::uint32_t>> held_;  // job, tensor
+  std::vector<Status> leaves_;
+  bool stop_ = false;
+  const session::UniqueFd wake_{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  std::thread lane_;
+};
+
+// A path for a socket that nobody else uses.
+std::string fresh_socket();
+
+}  // namespace tensorlane::test
