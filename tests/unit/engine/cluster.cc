@@ -11,9 +11,8 @@ namespace tensorlane::engine::testing {
 
 std::span<std::byte> Host::at(const Descriptor& d) {
   EXPECT_LT(d.region, regions.size());
-  std::vector<std::byte>& region = regions[d.region];
-  EXPECT_LE(d.offset + d.length, region.size());
-  return {region.data() + d.offset, d.length};
+  EXPECT_LE(d.offset + d.length, regions[d.region].size);
+  return regions[d.region].all().subspan(d.offset, d.length);
 }
 
 // Regions: 0 staging, then a buffer and a scratch per tensor.
@@ -26,7 +25,7 @@ Cluster::Cluster(const ClusterOptions& options, const Plan& plan)
     config.world_size = options.hosts * options.ranks_per_host;
     Host& host = hosts_[h];
     const std::uint64_t staging = Engine::staging_bytes(config).value;
-    host.regions.emplace_back(staging, std::byte{0xee});
+    host.regions.emplace_back(staging);
     for (const PlanTensor& t : plan.tensors) {
       const bool barrier = t.operation == Operation::kBarrier;
       host.regions.emplace_back(barrier ? 0 : t.elements * dtype_size(t.dtype));
@@ -39,10 +38,10 @@ Cluster::Cluster(const ClusterOptions& options, const Plan& plan)
 }
 
 std::span<std::byte> Cluster::buffer(std::size_t host, TensorId tensor) {
-  return hosts_[host].regions[1 + tensor.value * 2];
+  return hosts_[host].regions[1 + tensor.value * 2].all();
 }
 std::span<std::byte> Cluster::wide(std::size_t host, TensorId tensor) {
-  return hosts_[host].regions[2 + tensor.value * 2];
+  return hosts_[host].regions[2 + tensor.value * 2].all();
 }
 
 void Cluster::submit_all(int times) {
@@ -66,10 +65,8 @@ bool Cluster::submit_next(std::size_t h) {
   if (fill) fill(h, tensor, sequence);
   const std::uint32_t region = 1 + tensor.value * 2;
   Event event{.kind = Event::Kind::kTensorReady};
-  event.tensor_ready = {tensor,
-                        sequence,
-                        {region, 0, 0, host.regions[region].size()},
-                        {region + 1, 0, 0, host.regions[region + 1].size()}};
+  event.tensor_ready = {
+      tensor, sequence, {region, 0, 0, host.regions[region].size}, {region + 1, 0, 0, host.regions[region + 1].size}};
   host.events.push_back(event);
   if (draw(2) == 0) step(h);
   return true;

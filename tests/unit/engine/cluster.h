@@ -17,9 +17,17 @@
 
 namespace tensorlane::engine::testing {
 
+// Memory of a host. Not touched before it is used: staging for many hosts costs only what they use of it.
+struct Region {
+  explicit Region(std::size_t n) : bytes(std::make_unique_for_overwrite<std::byte[]>(n)), size(n) {}
+  std::span<std::byte> all() { return {bytes.get(), size}; }
+  std::unique_ptr<std::byte[]> bytes;
+  std::size_t size;
+};
+
 // One host: an engine, its memory, and what it is in the middle of.
 struct Host {
-  std::vector<std::vector<std::byte>> regions;
+  std::vector<Region> regions;
   std::unique_ptr<Engine> engine;
   ActionRing actions{64};
   std::vector<Event> events;                      // not yet taken
