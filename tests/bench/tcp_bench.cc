@@ -1,0 +1,286 @@
+// The TCP transport over loopback, one thread per host, next to plain blocking sockets in the same run: throughput with
+// 256 KiB operations, and round trips of small and large ones. Checks what has arrived before it prints a number.
+//
+//   tcp_bench [--quick]
+#include <fmt/format.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/tcp/tcp_transport.h"
+
+namespace tensorlane {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr ClassId kData{0};
+constexpr JobId kJob{1};
+
+[[noreturn]] void fail(const std::string& what) {
+  fmt::print(stderr, "tensorlane: error: {}: tcp_bench: run it again, alone\n", what);
+  std::exit(1);
+}
+
+Time now() {
+  return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count());
+}
+double since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+// One host: its thread owns the transport.
+class Host final : public ports::FrameSink {
+ public:
+  Host(HostIndex self, bool crc) : landing_(kMaxOperation.value) {
+    tcp::TcpConfig config;
+    config.listen_address = "127.0.0.1";
+    config.payload_crc = crc;
+    config.classes = {{{kControlClass, 51, 6}, kib(256)}, {{kData, 27, 3}, mib(4)}};
+    for (std::uint16_t port = 23000; port < 32000 && !transport; port = static_cast<std::uint16_t>(port + 16)) {
+      config.data_port = port;
+      auto made = tcp::make_tcp_transport(config, *this);
+      if (made.ok()) transport = std::move(made).value();
+      data_port = port;
+    }
+    if (!transport) fail("no free ports");
+    transport->add_job({kJob, Epoch(1), self, std::vector<std::byte>(16)});
+  }
+
+  Result<std::span<std::byte>> on_header(const ports::FlowKey&, const protocol::FrameHeader& header) override {
+    return std::span(landing_).first(header.payload_bytes);
+  }
+  void on_frame(const ports::FlowKey&, const protocol::FrameHeader&) override { ++frames; }
+  void on_sent(const ports::FlowKey&, std::uint64_t) override {}
+  void on_flow_up(const ports::FlowKey&) override { up = true; }
+  void on_flow_down(const ports::FlowKey&, const Status& cause) override {
+    if (!cause.ok() && !finished) fail(cause.to_string());
+  }
+  // Polls, and sleeps when there has been nothing for a while.
+  void step() {
+    idle_ = transport->poll(now()) > 0 ? 0 : idle_ + 1;
+    if (idle_ < 200) return;
+    pollfd wait{transport->wake_fd(), POLLIN, 0};
+    ::poll(&wait, 1, 1);
+    idle_ = 0;
+  }
+  const std::vector<std::byte>& landing() const { return landing_; }
+  ports::FlowKey to(HostIndex peer) const { return {kJob, peer, kData}; }
+
+  std::unique_ptr<ports::Transport> transport;
+  std::uint16_t data_port = 0;
+  std::uint64_t frames = 0;
+  bool up = false;
+  std::atomic<bool> finished{false};
+
+ private:
+  std::vector<std::byte> landing_;
+  int idle_ = 0;
+};
+
+// Host 0 and host 1 with a flow between them.
+struct Hosts {
+  explicit Hosts(bool crc) : a(HostIndex(0), crc), b(HostIndex(1), crc) {
+    const Status status = a.transport->connect(a.to(HostIndex(1)), "127.0.0.1", b.data_port, now() + seconds(10));
+    if (!status.ok()) fail(status.to_string());
+    while (!a.up || !b.up) {
+      a.step();
+      b.step();
+    }
+  }
+  Host a, b;
+};
+
+std::vector<std::byte> payload_of(std::size_t bytes) {
+  std::vector<std::byte> payload(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) payload[i] = static_cast<std::byte>(i * 2654435761u >> 13);
+  return payload;
+}
+
+void check(const std::vector<std::byte>& sent, std::span<const std::byte> got) {
+  if (std::memcmp(sent.data(), got.data(), sent.size()) != 0)
+    fail("the bytes that arrived are not those that were sent");
+}
+
+double stream_tensorlane(std::uint64_t operations, bool crc) {
+  Hosts hosts(crc);
+  const auto payload = payload_of(kMaxOperation.value);
+  const auto begin = Clock::now();
+  std::thread receiver([&] {
+    while (hosts.b.frames < operations) hosts.b.step();
+    hosts.a.finished = true;
+  });
+  const auto key = hosts.a.to(HostIndex(1));
+  protocol::FrameHeader header;
+  for (std::uint64_t sent = 0; !hosts.a.finished;) {
+    // As a lane does: never more in flight than the class's window.
+    while (sent < operations && hosts.a.transport->writable(key) &&
+           hosts.a.transport->in_flight(kData) + kMaxOperation < mib(4)) {
+      hosts.a.transport->send(key, {header, payload, 0});
+      ++sent;
+    }
+    hosts.a.step();
+  }
+  receiver.join();
+  const double seconds = since(begin);
+  check(payload, hosts.b.landing());
+  return seconds;
+}
+
+std::vector<double> ping_tensorlane(std::size_t bytes, int rounds, bool crc) {
+  Hosts hosts(crc);
+  const auto payload = payload_of(bytes);
+  std::vector<double> times;
+  std::thread echo([&] {
+    for (int i = 0; i < rounds; ++i) {
+      while (hosts.b.frames == static_cast<std::uint64_t>(i)) hosts.b.step();
+      hosts.b.transport->send(hosts.b.to(HostIndex(0)), {protocol::FrameHeader{}, payload, 0});
+      hosts.b.step();
+    }
+    while (!hosts.b.finished) hosts.b.step();
+  });
+  for (int i = 0; i < rounds; ++i) {
+    const auto begin = Clock::now();
+    hosts.a.transport->send(hosts.a.to(HostIndex(1)), {protocol::FrameHeader{}, payload, 0});
+    while (hosts.a.frames == static_cast<std::uint64_t>(i)) hosts.a.step();
+    times.push_back(since(begin));
+  }
+  hosts.b.finished = true;
+  echo.join();
+  check(payload, hosts.a.landing());
+  return times;
+}
+
+// ---- the peer: plain blocking sockets ----
+
+struct Sockets {
+  Sockets() {
+    const tcp::Fd listener(::socket(AF_INET, SOCK_STREAM, 0));
+    const auto any = *tcp::parse_endpoint("127.0.0.1", 0);
+    if (::bind(listener.get(), any.get(), any.length) != 0 || ::listen(listener.get(), 1) != 0)
+      fail("no port for the baseline");
+    const auto endpoint = tcp::local_endpoint(listener.get());
+    a = tcp::Fd(::socket(AF_INET, SOCK_STREAM, 0));
+    if (::connect(a.get(), endpoint.get(), endpoint.length) != 0) fail("the baseline cannot connect");
+    b = tcp::Fd(::accept(listener.get(), nullptr, nullptr));
+    tcp::tune(a.get(), mib(4));
+    tcp::tune(b.get(), mib(4));
+  }
+  tcp::Fd a, b;
+};
+
+void send_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n <= 0) fail("the baseline's connection broke");
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+void receive_all(int fd, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::recv(fd, bytes.data(), bytes.size(), 0);
+    if (n <= 0) fail("the baseline's connection broke");
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+}
+
+double stream_sockets(std::uint64_t operations) {
+  Sockets sockets;
+  const auto payload = payload_of(kMaxOperation.value);
+  std::vector<std::byte> landing(payload.size());
+  const auto begin = Clock::now();
+  std::thread receiver([&] {
+    for (std::uint64_t i = 0; i < operations; ++i) receive_all(sockets.b.get(), landing);
+  });
+  for (std::uint64_t i = 0; i < operations; ++i) send_all(sockets.a.get(), payload);
+  receiver.join();
+  const double seconds = since(begin);
+  check(payload, landing);
+  return seconds;
+}
+
+std::vector<double> ping_sockets(std::size_t bytes, int rounds) {
+  Sockets sockets;
+  const auto payload = payload_of(bytes);
+  std::vector<std::byte> there(bytes), back(bytes);
+  std::vector<double> times;
+  std::thread echo([&] {
+    for (int i = 0; i < rounds; ++i) {
+      receive_all(sockets.b.get(), there);
+      send_all(sockets.b.get(), there);
+    }
+  });
+  for (int i = 0; i < rounds; ++i) {
+    const auto begin = Clock::now();
+    send_all(sockets.a.get(), payload);
+    receive_all(sockets.a.get(), back);
+    times.push_back(since(begin));
+  }
+  echo.join();
+  check(payload, back);
+  return times;
+}
+
+int run(bool quick) {
+  const std::uint64_t operations = quick ? 400 : 4000;
+  const int rounds = quick ? 200 : 2000, repeats = quick ? 3 : 7;
+  const double gigabytes = static_cast<double>(operations * kMaxOperation.value) * 1e-9;
+  // Alternately, so that whatever else the machine does hits all of them.
+  std::vector<double> plain, without, with;
+  for (int i = 0; i < repeats; ++i) {
+    plain.push_back(gigabytes / stream_sockets(operations));
+    without.push_back(gigabytes / stream_tensorlane(operations, false));
+    with.push_back(gigabytes / stream_tensorlane(operations, true));
+  }
+  const double base = quantile(plain, 0.5);
+  fmt::print("throughput, GB/s, median of {} runs of {:.2f} GB:\n", repeats, gigabytes);
+  const auto line = [&](const char* name, std::vector<double>& values) {
+    fmt::print("  {:<28} {:6.2f}   {:4.2f} of plain sockets\n", name, quantile(values, 0.5),
+               quantile(values, 0.5) / base);
+  };
+  line("plain sockets", plain);
+  line("tensorlane", without);
+  line("tensorlane, payload CRC", with);
+  fmt::print("  the payload CRC costs {:.0f} % of the throughput\n",
+             100 * (1 - quantile(with, 0.5) / quantile(without, 0.5)));
+  fmt::print("round trip, microseconds, median / p99 of {}:\n", rounds);
+  for (const std::size_t bytes : {std::size_t{64}, std::size_t{4096}, std::size_t{262144}}) {
+    const auto p = ping_sockets(bytes, rounds), t = ping_tensorlane(bytes, rounds, false),
+               c = ping_tensorlane(bytes, rounds, true);
+    fmt::print(
+        "  {:>6} bytes: plain sockets {:.1f} / {:.1f}, tensorlane {:.1f} / {:.1f}, with payload CRC {:.1f} / {:.1f}\n",
+        bytes, quantile(p, 0.5) * 1e6, quantile(p, 0.99) * 1e6, quantile(t, 0.5) * 1e6, quantile(t, 0.99) * 1e6,
+        quantile(c, 0.5) * 1e6, quantile(c, 0.99) * 1e6);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tensorlane
+
+int main(int argc, char** argv) {
+  const bool quick = argc == 2 && std::string(argv[1]) == "--quick";
+  if (argc > 2 || (argc == 2 && !quick)) {
+    std::fputs("tensorlane: error: unknown argument: tcp_bench: usage: tcp_bench [--quick]\n", stderr);
+    return 2;
+  }
+  return tensorlane::run(quick);
+}
