@@ -18,14 +18,14 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 CLANG_TIDY = "clang-tidy-14"
-CHECKED = ("common/", "daemon/engine/", "daemon/lane/", "daemon/session/", "client-lib/src/")
+CHECKED = ("common/", "daemon/engine/")
 # In the engine, state outside of its objects would make two runs of one seed differ.
 EXTRA = {"daemon/engine/": "cppcoreguidelines-avoid-non-const-global-variables"}
-PLANTED = "int* planted(bool b) {\n  int* p = 0;\n  if (b) *p = 1;\n  return p;\n}\n"
+PLANTED = "int planted_global = 0;\nint* planted(bool b) {\n  int* p = 0;\n  if (b) *p = 1;\n  return p;\n}\n"
 
 
 def tidy(path, flags, config, extra=""):
-    checks = ["--checks=" + extra] if extra else []
+    checks = ["--checks=" + extra] if extra else []  # added to the file's
     command = [CLANG_TIDY, "--quiet", f"--config-file={config}", *checks, path, "--", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + ("" if done.returncode == 0 else done.stderr)
@@ -35,8 +35,8 @@ def finds_planted_defect(config):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "planted.cc")
         path.write_text(PLANTED, encoding="utf-8")
-        status, said = tidy(str(path), ["-std=c++20"], config)
-        return status != 0 and "NullDereference" in said
+        status, said = tidy(str(path), ["-std=c++20"], config, EXTRA["daemon/engine/"])
+        return status != 0 and "NullDereference" in said and "avoid-non-const-global-variables" in said
 
 
 def flags_of(entry):
@@ -73,11 +73,8 @@ def check(job):
     name, path, flags, config, stamp = job
     if stamp.exists():
         return name, 0, ""
-    # A second command line option for checks replaces the file's, hence a second run where there is an extra one.
-    status, said = tidy(path, flags, config)
-    for folder, extra in EXTRA.items():
-        if status == 0 and name.startswith(folder):
-            status, said = tidy(path, flags, config, "-*," + extra)
+    extra = ",".join(checks for folder, checks in EXTRA.items() if name.startswith(folder))
+    status, said = tidy(path, flags, config, extra)
     if status == 0:
         stamp.touch()
     return name, status, said
