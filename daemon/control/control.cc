@@ -298,8 +298,8 @@ bool Control::send(const std::string& host, const Message& message) {
   return wire_->send(host, encode(message));
 }
 
-void Control::send_if_reachable(const std::string& host, const Message& message) {
-  wire_->send_if_reachable(host, encode(message));
+void Control::offer(const std::string& host, const Message& message) {
+  wire_->offer(host, encode(message));
 }
 
 bool Control::reachable(const std::string& host) {

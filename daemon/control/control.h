@@ -87,7 +87,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void need(const std::string& host) override;
   void release(const std::string& host) override;
   bool send(const std::string& host, const Message& message) override;
-  void send_if_reachable(const std::string& host, const Message& message) override;
+  void offer(const std::string& host, const Message& message) override;
   bool reachable(const std::string& host) override;
   void lane(JobId job, std::function<Status(ports::LanePort&)> call) override;
   void tell(std::function<void(ports::SessionEvents&)> call) override;

@@ -37,8 +37,8 @@ class JobEnvironment {
   virtual void release(const std::string& host) = 0;
   // In order per host. False when the host takes nothing and its queue is full.
   virtual bool send(const std::string& host, const Message& message) = 0;
-  // Dropped unless the host takes it now.
-  virtual void send_if_reachable(const std::string& host, const Message& message) = 0;
+  // Dropped when something waits for the host already: for what is repeated anyway.
+  virtual void offer(const std::string& host, const Message& message) = 0;
   virtual bool reachable(const std::string& host) = 0;
   // Calls to lane and sessions are carried out in the order of these two together. An error comes back as Job::fail().
   virtual void lane(JobId job, std::function<Status(ports::LanePort&)> call) = 0;

@@ -67,11 +67,11 @@ Status Job::gathering_timed_out() const {
 void Job::send_join() {
   need(leader_);
   next_join_ = now_ + kJoinEvery;
-  environment_.send_if_reachable(leader_, Message{MessageType::kJoin, id_, Epoch(0), 0, json::array({name_, nonce_})});
+  environment_.offer(leader_, Message{MessageType::kJoin, id_, Epoch(0), 0, json::array({name_, nonce_})});
 }
 
 void Job::refuse(const std::string& host, const std::string& nonce, const Status& status) {
-  environment_.send_if_reachable(host, message(MessageType::kRefuse, json::array({nonce, status_to_json(status)})));
+  environment_.offer(host, message(MessageType::kRefuse, json::array({nonce, status_to_json(status)})));
 }
 
 bool Job::handle_join(const std::string& from, const Message& m) {
@@ -86,7 +86,7 @@ bool Job::handle_join(const std::string& from, const Message& m) {
   } else if (state_ == State::kGathering) {
     Follower& follower = followers_[from];
     if (follower.nonce != nonce) follower = {nonce, random_nonce(), false};
-    environment_.send_if_reachable(from, message(MessageType::kChallenge, json::array({nonce, follower.leader_nonce})));
+    environment_.offer(from, message(MessageType::kChallenge, json::array({nonce, follower.leader_nonce})));
   } else if (state_ == State::kConnecting || state_ == State::kRunning) {
     // A member that asks again has not got the roster. One that asks anew has lost the job: its silence will end it
     // here, then it may join.
@@ -109,8 +109,8 @@ bool Job::handle_challenge(const Message& m) {
   epoch_ = m.epoch;
   leader_nonce_ = leader_nonce;
   const std::string proof = prove(secret_, Role::kFollower, nonce_, leader_nonce_, name_, epoch_, rules_.host);
-  environment_.send_if_reachable(
-      leader_, message(MessageType::kProof, json::array({nonce_, proof, claims_to_json(local_claims())})));
+  environment_.offer(leader_,
+                     message(MessageType::kProof, json::array({nonce_, proof, claims_to_json(local_claims())})));
   return true;
 }
 

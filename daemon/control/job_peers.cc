@@ -194,7 +194,7 @@ void Job::tick_running() {
       if (member.name == rules_.host) continue;
       Message heartbeat = message(MessageType::kHeartbeat, json::array());
       heartbeat.number = sent_[member.name];
-      environment_.send_if_reachable(member.name, heartbeat);
+      environment_.offer(member.name, heartbeat);
     }
   }
   const Liveness::Verdict verdict = liveness_->check(now_);

@@ -89,7 +89,9 @@ const json* ItemReader::take() {
 
 std::uint64_t ItemReader::number(std::uint64_t most) {
   const json* item = take();
-  if (item == nullptr || !item->is_number_unsigned() || item->get<std::uint64_t>() > most) {
+  const bool is_one =
+      item != nullptr && item->is_number_integer() && (item->is_number_unsigned() || item->get<std::int64_t>() >= 0);
+  if (!is_one || item->get<std::uint64_t>() > most) {
     ok_ = false;
     return 0;
   }

@@ -202,9 +202,9 @@ bool Wire::send(const std::string& host, std::vector<std::uint8_t> bytes) {
   return true;
 }
 
-void Wire::send_if_reachable(const std::string& host, std::vector<std::uint8_t> bytes) {
+void Wire::offer(const std::string& host, std::vector<std::uint8_t> bytes) {
   const auto it = peers_.find(host);
-  if (it != peers_.end() && it->second.queue.empty()) try_send(it->second, bytes);
+  if (it != peers_.end() && it->second.queue.empty()) send(host, std::move(bytes));
 }
 
 bool Wire::reachable(const std::string& host) {

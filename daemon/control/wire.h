@@ -54,8 +54,8 @@ class Wire {
 
   // In order per host. False when the queue is full: the message is dropped and counted.
   bool send(const std::string& host, std::vector<std::uint8_t> bytes);
-  // Only if the host takes it now: for what is repeated anyway.
-  void send_if_reachable(const std::string& host, std::vector<std::uint8_t> bytes);
+  // Dropped when something waits already: for what is repeated anyway.
+  void offer(const std::string& host, std::vector<std::uint8_t> bytes);
   // Whether the host's daemon has accepted our connection and takes messages.
   bool reachable(const std::string& host);
 

@@ -1,1 +1,248 @@
+// What happens when ranks do not register the same, across hosts and within one.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 
+#include <functional>
+
+#include "cluster.h"
+
+namespace tensorlane::control::testing {
+namespace {
+
+using protocol::TensorBody;
+
+// Registers `first` from rank 0 and `second` from the last rank, and what the others have from rank 0; expects `what`
+// at every rank.
+void expect_rejected(std::size_t hosts, std::uint32_t per_host, const std::vector<TensorBody>& first,
+                     const std::vector<TensorBody>& second, Code code, const std::string& text) {
+  Cluster cluster({.hosts = hosts});
+  cluster.start();
+  cluster.join_all(per_host);
+  const auto world = static_cast<std::uint32_t>(hosts) * per_host;
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    cluster.control(rank / per_host).register_group(ports::SessionId(rank), 1, "g", rank + 1 == world ? second : first);
+  }
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    const auto answer = cluster.sessions(rank / per_host).wait_registered(rank, 1);
+    ASSERT_TRUE(answer.has_value()) << "rank " << rank;
+    ASSERT_FALSE(answer->ok()) << "rank " << rank;
+    EXPECT_EQ(answer->status().code(), code);
+    EXPECT_EQ(answer->status().to_string(), text);
+  }
+  // The job lives on: the same group, corrected, is accepted.
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    cluster.control(rank / per_host).register_group(ports::SessionId(rank), 2, "g", first);
+  }
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    const auto answer = cluster.sessions(rank / per_host).wait_registered(rank, 2);
+    ASSERT_TRUE(answer && answer->ok()) << "rank " << rank;
+  }
+}
+
+constexpr const char* kSame =
+    ": group 'g' of job 'j': register the same tensors with the same properties on every rank";
+
+struct Mismatch {
+  const char* name;
+  std::function<void(TensorBody&)> prepare;  // on every rank
+  std::function<void(TensorBody&)> change;   // on the last rank
+  const char* text;                          // what rank 0 registers, what rank 3 does
+};
+
+class Attribute : public ::testing::TestWithParam<Mismatch> {};
+
+TEST_P(Attribute, that_differs_between_hosts_is_an_error_at_every_rank) {
+  std::vector<TensorBody> first{tensor("embedding", 64), tensor("fc1.weight", 1000)};
+  if (GetParam().prepare) GetParam().prepare(first[1]);
+  std::vector<TensorBody> second = first;
+  GetParam().change(second[1]);
+  expect_rejected(4, 1, first, second, Code::kMismatch,
+                  std::string("tensor 'fc1.weight' differs: ") + GetParam().text + kSame);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Attribute,
+                         ::testing::Values(Mismatch{"dtype",
+                                                    {},
+                                                    [](TensorBody& t) { t.dtype = Dtype::kFloat64; },
+                                                    "rank 0 registers float32[1000], rank 3 float64[1000]"},
+                                           Mismatch{"elements",
+                                                    {},
+                                                    [](TensorBody& t) { t.elements = 999; },
+                                                    "rank 0 registers float32[1000], rank 3 float32[999]"},
+                                           Mismatch{"operation",
+                                                    {},
+                                                    [](TensorBody& t) { t.operation = Operation::kBroadcast; },
+                                                    "rank 0 registers allreduce, rank 3 broadcast"},
+                                           Mismatch{"reduction",
+                                                    {},
+                                                    [](TensorBody& t) { t.reduce = ReduceOp::kAverage; },
+                                                    "rank 0 registers sum, rank 3 average"},
+                                           Mismatch{"root", [](TensorBody& t) { t.operation = Operation::kBroadcast; },
+                                                    [](TensorBody& t) { t.root = 2; },
+                                                    "rank 0 registers root 0, rank 3 root 2"},
+                                           Mismatch{"position",
+                                                    {},
+                                                    [](TensorBody& t) { t.position = 4; },
+                                                    "rank 0 registers position 0 of 10, rank 3 position 4 of 10"},
+                                           Mismatch{"urgency",
+                                                    [](TensorBody& t) {
+                                                      t.explicit_urgency = 1;
+                                                      t.urgency = 0.5f;
+                                                    },
+                                                    [](TensorBody& t) { t.urgency = 0.75f; },
+                                                    "rank 0 registers urgency 0.5, rank 3 urgency 0.75"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Registration, leaving_a_tensor_out_names_both_ranks) {
+  const std::vector<TensorBody> both{tensor("a", 8), tensor("x", 8)};
+  expect_rejected(2, 1, both, {both[0]}, Code::kMismatch,
+                  std::string("rank 1 leaves out tensor 'x' that rank 0 registers") + kSame);
+}
+
+TEST(Registration, a_tensor_too_many_names_both_ranks) {
+  const std::vector<TensorBody> both{tensor("a", 8), tensor("x", 8)};
+  expect_rejected(2, 1, {both[0]}, both, Code::kMismatch,
+                  std::string("rank 0 leaves out tensor 'x' that rank 1 registers") + kSame);
+}
+
+TEST(Registration, ranks_of_one_host_that_differ_are_told_like_those_of_two) {
+  expect_rejected(1, 2, {tensor("a", 8)}, {tensor("a", 9)}, Code::kMismatch,
+                  std::string("tensor 'a' differs: rank 0 registers float32[8], rank 1 float32[9]") + kSame);
+}
+
+TEST(Registration, groups_that_come_in_different_orders_get_the_same_ids_everywhere) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all();
+  constexpr int kGroups = 20;
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    for (int i = 0; i < kGroups; ++i) {
+      const int g = rank == 0 ? i : kGroups - 1 - i;
+      const std::string name = fmt::format("t{}", g);
+      cluster.control(rank).register_group(ports::SessionId(rank), static_cast<std::uint32_t>(g), fmt::format("g{}", g),
+                                           {tensor(name, 8)});
+    }
+  }
+  std::set<std::uint32_t> ids;
+  for (std::uint32_t g = 0; g < kGroups; ++g) {
+    const auto a = cluster.sessions(0).wait_registered(0, g), b = cluster.sessions(1).wait_registered(1, g);
+    ASSERT_TRUE(a && b && a->ok() && b->ok());
+    EXPECT_EQ(a->value(), b->value());
+    ids.insert(a->value()[0].value);
+  }
+  EXPECT_EQ(ids.size(), static_cast<std::size_t>(kGroups));
+  EXPECT_EQ(cluster.lane(0).record("j").plan.hash(), cluster.lane(1).record("j").plan.hash());
+}
+
+TEST(Registration, a_name_or_group_that_is_registered_already_is_an_error) {
+  Cluster cluster({.hosts = 1});
+  cluster.start();
+  cluster.join_all();
+  cluster.control(0).register_group(ports::SessionId(0), 1, "g", {tensor("a", 8)});
+  ASSERT_TRUE(cluster.sessions(0).wait_registered(0, 1)->ok());
+  cluster.control(0).register_group(ports::SessionId(0), 2, "other", {tensor("a", 8)});
+  EXPECT_EQ(cluster.sessions(0).wait_registered(0, 2)->status().to_string(),
+            "tensor 'a' is registered already: group 'other' of job 'j': give every tensor of a job a name of its own");
+  cluster.control(0).register_group(ports::SessionId(0), 3, "g", {tensor("b", 8)});
+  EXPECT_EQ(cluster.sessions(0).wait_registered(0, 3)->status().to_string(),
+            "the group is registered already (rank 0): group 'g' of job 'j': use another group name");
+}
+
+TEST(Registration, a_group_too_large_for_one_message_is_refused_and_a_large_one_is_not) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all();
+  const auto many = [](int count) {
+    std::vector<TensorBody> tensors;
+    for (int i = 0; i < count; ++i)
+      tensors.push_back(tensor(fmt::format("model.layers.self_attention.weight.{}", i), 8));
+    return tensors;
+  };
+  cluster.control(0).register_group(ports::SessionId(0), 1, "g", many(20000));
+  const auto refused = cluster.sessions(0).wait_registered(0, 1);
+  ASSERT_TRUE(refused && !refused->ok());
+  EXPECT_EQ(refused->status().to_string(),
+            "20000 tensors take more than 524288 bytes to describe: group 'g' of job 'j': register in several groups");
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    cluster.control(rank).register_group(ports::SessionId(rank), 2, "g", many(5000));
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    const auto ids = cluster.sessions(rank).wait_registered(rank, 2);
+    ASSERT_TRUE(ids && ids->ok());
+    EXPECT_EQ(ids->value().size(), 5000u);
+  }
+}
+
+TEST(Registration, a_lane_whose_queue_is_full_gets_every_binding_before_the_rank_is_answered) {
+  Cluster cluster({.hosts = 1});
+  cluster.start();
+  cluster.join_all();
+  cluster.lane(0).refuse_binds(5);
+  cluster.control(0).register_group(ports::SessionId(0), 1, "g", {tensor("a", 8), tensor("b", 8)});
+  ASSERT_TRUE(cluster.sessions(0).wait_registered(0, 1)->ok());
+  EXPECT_EQ(cluster.lane(0).record("j").bindings.size(), 2u);
+}
+
+TEST(Registration, a_broadcast_knows_rank_and_host_of_its_root) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all(2);
+  TensorBody body = tensor("b", 8);
+  body.operation = Operation::kBroadcast;
+  body.root = 3;
+  for (std::uint32_t rank = 0; rank < 4; ++rank)
+    cluster.control(rank / 2).register_group(ports::SessionId(rank), 1, "g", {body});
+  for (std::uint32_t rank = 0; rank < 4; ++rank) ASSERT_TRUE(cluster.sessions(rank / 2).wait_registered(rank, 1)->ok());
+  const auto plan = cluster.lane(1).record("j").plan;
+  EXPECT_EQ(plan.tensors[0].root, HostIndex(1));
+  EXPECT_EQ(plan.tensors[0].root_rank, Rank(3));
+}
+
+TEST(Registration, a_rank_that_does_not_come_is_reported_everywhere_and_then_fails_the_job) {
+  Cluster cluster({.hosts = 2, .stall_warning = milliseconds(200), .stall_error = milliseconds(800)});
+  cluster.start();
+  cluster.join_all(2);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    cluster.control(rank / 2).register_group(ports::SessionId(rank), 1, "g", {tensor("a", 8)});
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(450));
+  for (std::size_t host = 0; host < 2; ++host) {
+    cluster.control(host).status(ports::SessionId(0), 1);
+    const auto late = (*cluster.sessions(host).wait_status(0, 1))["jobs"][0]["late"];
+    ASSERT_EQ(late.size(), 1u) << late;
+    EXPECT_EQ(late[0]["rank"], 3);
+    EXPECT_EQ(late[0]["host"], "h1");
+    EXPECT_EQ(late[0]["what"], "group 'g'");
+    EXPECT_GE(late[0]["seconds"], 0.2);
+  }
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    const auto cause = cluster.sessions(rank / 2).wait_failed(rank);
+    ASSERT_TRUE(cause.has_value());
+    EXPECT_EQ(cause->code(), Code::kTimedOut);
+    EXPECT_EQ(cause->what().substr(0, 43), "rank 3 on host h1 has not registered after ");
+    EXPECT_EQ(cause->where(), "group 'g' of job 'j'");
+    if (rank < 3) {
+      const auto answer = cluster.sessions(rank / 2).wait_registered(rank, 1);
+      ASSERT_TRUE(answer && !answer->ok());
+      EXPECT_EQ(answer->status(), *cause);
+    }
+  }
+}
+
+TEST(Registration, a_rank_that_has_left_is_the_cause_when_others_need_it) {
+  for (const bool leaves_first : {true, false}) {
+    Cluster cluster({.hosts = 2});
+    cluster.start();
+    cluster.join_all();
+    if (leaves_first) cluster.control(1).leave(ports::SessionId(1), {});
+    cluster.control(0).register_group(ports::SessionId(0), 1, "g", {tensor("a", 8)});
+    if (!leaves_first) cluster.control(1).leave(ports::SessionId(1), {});
+    const auto cause = cluster.sessions(0).wait_failed(0);
+    ASSERT_TRUE(cause.has_value());
+    EXPECT_EQ(cause->to_string(),
+              "rank 1 on host h1 has left the job: group 'g' of job 'j': let every rank register before any leaves");
+    EXPECT_FALSE(cluster.sessions(1).wait_failed(1, 0)) << "who has left is told nothing any more";
+  }
+}
+
+}  // namespace
+}  // namespace tensorlane::control::testing

@@ -1,1 +1,121 @@
+#include "daemon/control/message.h"
 
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "daemon/control/proof.h"
+
+namespace tensorlane::control {
+namespace {
+
+using nlohmann::json;
+
+Result<Message> decode(const std::vector<std::uint8_t>& bytes) {
+  return control::decode(std::as_bytes(std::span(bytes)));
+}
+
+TEST(Message, comes_back_as_it_went) {
+  const Message sent{MessageType::kLate, JobId(~0ull), Epoch(7), 12345678901ull, json::array({3, "x", 1.5, true})};
+  const auto got = decode(encode(sent));
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->type, sent.type);
+  EXPECT_EQ(got->job, sent.job);
+  EXPECT_EQ(got->epoch, sent.epoch);
+  EXPECT_EQ(got->number, sent.number);
+  EXPECT_EQ(got->body, sent.body);
+}
+
+TEST(Message, of_another_version_says_so) {
+  const auto got = decode(json::to_cbor(json::array({2, 1, 0, 0, 0, json::array()})));
+  EXPECT_EQ(got.status().to_string(),
+            "control protocol version 2 is not 1: control message: run the same version of tensorlaned on all hosts");
+}
+
+TEST(Message, that_is_none_is_refused) {
+  EXPECT_EQ(decode({}).status().code(), Code::kCorrupt);
+  EXPECT_EQ(decode(json::to_cbor(json::array())).status().code(), Code::kCorrupt);
+  EXPECT_EQ(decode(json::to_cbor(json::object({{"a", 1}}))).status().code(), Code::kCorrupt);
+  EXPECT_EQ(decode(json::to_cbor(json::array({1, 0, 0, 0, 0, json::array()}))).status().code(), Code::kCorrupt)
+      << "type 0";
+  EXPECT_EQ(decode(json::to_cbor(json::array({1, 18, 0, 0, 0, json::array()}))).status().code(), Code::kCorrupt)
+      << "type 18";
+  EXPECT_EQ(decode(json::to_cbor(json::array({1, 1, 0, 1ull << 32, 0, json::array()}))).status().code(), Code::kCorrupt)
+      << "epoch";
+  EXPECT_EQ(decode(json::to_cbor(json::array({1, 1, 0, 0, 0, json::array(), 1}))).status().code(), Code::kCorrupt)
+      << "one item more";
+  EXPECT_EQ(decode(json::to_cbor(json::array({1, 1, -1, 0, 0, json::array()}))).status().code(), Code::kCorrupt)
+      << "negative";
+}
+
+TEST(Message, survives_every_truncation_and_many_flipped_bits) {
+  const auto whole = encode({MessageType::kRoster, JobId(1), Epoch(2), 3,
+                             json::array({"nonce", json::array({json::array({"h0", {0, 1}})})})});
+  for (std::size_t size = 0; size < whole.size(); ++size)
+    EXPECT_FALSE(decode({whole.begin(), whole.begin() + static_cast<long>(size)}).ok());
+  std::mt19937 random(3);
+  for (int i = 0; i < 20000; ++i) {
+    auto bytes = whole;
+    for (int flips = 0; flips < 3; ++flips)
+      bytes[random() % bytes.size()] ^= static_cast<std::uint8_t>(1u << random() % 8);
+    (void)decode(bytes).ok();
+  }
+}
+
+TEST(Message, nested_without_end_or_longer_than_memory_is_refused) {
+  EXPECT_FALSE(decode(std::vector<std::uint8_t>(kMaxWireMessage, 0x81)).ok());
+  EXPECT_FALSE(decode(std::vector<std::uint8_t>(kMaxWireMessage, 0x9f)).ok());
+  EXPECT_FALSE(decode(std::vector<std::uint8_t>(kMaxWireMessage, 0xa1)).ok());
+  EXPECT_FALSE(decode({0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}).ok());
+  EXPECT_FALSE(decode({0x7b, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}).ok());
+  EXPECT_FALSE(decode(std::vector<std::uint8_t>(kMaxWireMessage + 1, 0x80)).ok());
+}
+
+TEST(ItemReader, stops_at_the_first_item_that_is_wrong) {
+  const json body = json::array({1, "text", 3});
+  ItemReader in(body);
+  EXPECT_EQ(in.u32(), 1u);
+  EXPECT_EQ(in.u32(), 0u);
+  EXPECT_FALSE(in.ok());
+  EXPECT_EQ(in.u32(), 0u) << "the 3 is not read any more";
+  ItemReader left_over(body);
+  left_over.u32();
+  EXPECT_TRUE(left_over.ok());
+  EXPECT_FALSE(left_over.done());
+  ItemReader too_long(body);
+  too_long.u32();
+  EXPECT_EQ(too_long.text(3), "");
+  EXPECT_FALSE(too_long.ok());
+}
+
+TEST(StatusOnTheWire, comes_back_as_it_went) {
+  const Status status(Code::kMismatch, "what", "where", "fix");
+  EXPECT_EQ(status_from_json(status_to_json(status)), status);
+  EXPECT_TRUE(status_from_json(status_to_json({})).ok());
+  EXPECT_EQ(status_from_json(json::array({99, "a", "b", "c"})).code(), Code::kInternal);
+  EXPECT_EQ(status_from_json(json::array()).code(), Code::kInternal);
+}
+
+TEST(Proof, depends_on_everything_it_speaks_for) {
+  ASSERT_TRUE(start_cryptography());
+  const std::vector<std::byte> secret(8, std::byte{1}), other(8, std::byte{2});
+  const std::string proof = prove(secret, Role::kFollower, "aa", "bb", "job", Epoch(1), "h1");
+  EXPECT_EQ(proof.size(), kNonceText);
+  EXPECT_EQ(proof, prove(secret, Role::kFollower, "aa", "bb", "job", Epoch(1), "h1"));
+  EXPECT_NE(proof, prove(other, Role::kFollower, "aa", "bb", "job", Epoch(1), "h1"));
+  EXPECT_NE(proof, prove(secret, Role::kLeader, "aa", "bb", "job", Epoch(1), "h1"));
+  EXPECT_NE(proof, prove(secret, Role::kFollower, "ab", "bb", "job", Epoch(1), "h1"));
+  EXPECT_NE(proof, prove(secret, Role::kFollower, "aa", "ba", "job", Epoch(1), "h1"));
+  EXPECT_NE(proof, prove(secret, Role::kFollower, "aa", "bb", "jo", Epoch(1), "h1"));
+  EXPECT_NE(proof, prove(secret, Role::kFollower, "aa", "bb", "job", Epoch(2), "h1"));
+  EXPECT_NE(proof, prove(secret, Role::kFollower, "aa", "bb", "job", Epoch(1), "h2"));
+  EXPECT_NE(prove(secret, Role::kFollower, "aab", "b", "job", Epoch(1), "h1"),
+            prove(secret, Role::kFollower, "aa", "bb", "job", Epoch(1), "h1"));
+  EXPECT_TRUE(equal_in_constant_time(proof, proof));
+  EXPECT_FALSE(equal_in_constant_time(proof, std::string_view(proof).substr(1)));
+  EXPECT_EQ(random_nonce().size(), kNonceText);
+  EXPECT_NE(random_nonce(), random_nonce());
+}
+
+}  // namespace
+}  // namespace tensorlane::control
