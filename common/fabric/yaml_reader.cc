@@ -107,7 +107,11 @@ std::string Mapping::place() const {
   return fabric::place(path_, node_);
 }
 std::string Mapping::place(std::string_view key) const {
-  return fabric::place(path_, get(key));
+  for (const auto& pair : node_) {
+    // The place of a value that is not there is that of the next token: take the key's.
+    if (pair.first.Scalar() == key) return fabric::place(path_, pair.second.IsNull() ? pair.first : pair.second);
+  }
+  return place();
 }
 
 Status Mapping::wrong(std::string_view key, const std::string& expected) const {
