@@ -1,0 +1,160 @@
+// Regions, segments, and the faults they survive.
+#include "daemon/memory/arena.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "daemon/memory/fault_guard.h"
+#include "daemon/memory/region_table.h"
+
+namespace tensorlane::memory {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(RegionTable, ResolvesInsideAndNothingOutside) {
+  RegionTable table(2);
+  std::vector<std::byte> memory(1000);
+  const Descriptor all = table.add(memory);
+  EXPECT_EQ(all.length, 1000u);
+  EXPECT_EQ(table.resolve(all).data(), memory.data());
+  const auto part = table.resolve(all.slice(100, 900));
+  EXPECT_EQ(part.data(), memory.data() + 100);
+  EXPECT_EQ(part.size(), 900u);
+  EXPECT_TRUE(table.resolve(all.slice(100, 901)).empty());
+  EXPECT_TRUE(table.resolve(all.slice(1001, 0)).empty());
+  EXPECT_TRUE(table.resolve(all.slice(500, 0)).empty());
+  EXPECT_TRUE(table.resolve(all.slice(~std::uint64_t{0}, 2)).empty()) << "a sum that overflows";
+  EXPECT_TRUE(table.resolve(all.slice(2, ~std::uint64_t{0})).empty());
+  EXPECT_TRUE(table.resolve(Descriptor{}).empty());
+  EXPECT_TRUE(table.resolve(Descriptor{77, 1, 0, 1}).empty());
+}
+
+TEST(RegionTable, OldDescriptorsResolveToNothing) {
+  RegionTable table(1);
+  std::vector<std::byte> first(10), second(10);
+  const Descriptor old = table.add(first);
+  EXPECT_EQ(table.add(second).generation, 0u) << "full";
+  table.remove(old.region);
+  EXPECT_TRUE(table.resolve(old).empty());
+  const Descriptor fresh = table.add(second);
+  EXPECT_EQ(fresh.region, old.region);
+  EXPECT_TRUE(table.resolve(old).empty());
+  EXPECT_EQ(table.resolve(fresh).data(), second.data());
+  EXPECT_EQ(table.size(), 1u);
+}
+
+TEST(ArenaPool, SegmentsAreSealedZeroedAndAccounted) {
+  ArenaPool pool({mib(8), mib(1)});
+  {
+    auto segment = pool.create(100'000);
+    ASSERT_TRUE(segment.ok()) << segment.status().to_string();
+    const auto bytes = (*segment)->bytes();
+    EXPECT_EQ(bytes.size() % 4096, 0u);
+    EXPECT_GE(bytes.size(), 100'000u);
+    EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
+    const int fd = (*segment)->fd();
+    EXPECT_EQ(fcntl(fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    EXPECT_EQ(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    EXPECT_NE(ftruncate(fd, 0), 0);
+    EXPECT_NE(ftruncate(fd, 1 << 24), 0);
+    EXPECT_FALSE((*segment)->damaged());
+    EXPECT_EQ(pool.in_use().value, bytes.size());
+    ASSERT_EQ(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0) << "law 16: sealing does not stop it";
+    EXPECT_TRUE((*segment)->damaged());
+  }
+  EXPECT_EQ(pool.in_use().value, 0u);
+}
+
+TEST(ArenaPool, RefusesWithTheLimitTheValueAndTheNeed) {
+  ArenaPool pool({mib(8), mib(1)});
+  EXPECT_EQ(pool.create(0).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(pool.create(9 << 20).status().to_string(),
+            "shared memory over the daemon's limit: 9 MiB needed, memory.arena_total is 8 MiB: raise memory.arena_total or register less");
+  auto five = pool.create(5 << 20);
+  ASSERT_TRUE(five.ok());
+  EXPECT_EQ(pool.create(4 << 20).status().to_string(),
+            "shared memory over the daemon's limit: 4 MiB needed, 5 MiB of memory.arena_total = 8 MiB in use: raise memory.arena_total or register less");
+  EXPECT_EQ(pool.in_use(), mib(5));
+  ArenaPool poor({mib(1024), mib(100)}, [] { return mib(110); });
+  EXPECT_EQ(poor.create(11 << 20).status().to_string(),
+            "this host is short of memory: 11 MiB needed, 110 MiB available, memory.keep_free is 100 MiB: free memory on this host or lower "
+            "memory.keep_free");
+  EXPECT_TRUE(poor.create(10 << 20).ok());
+  EXPECT_GT(available_memory(), mib(16));
+}
+
+// A mapping whose pages can go: a file that is truncated under it.
+struct Truncated {
+  explicit Truncated(std::size_t pages) : bytes(pages * 4096), fd(memfd_create("test", MFD_CLOEXEC)) {
+    EXPECT_EQ(ftruncate(fd, static_cast<off_t>(bytes)), 0);
+    base = static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    std::memset(base, 0x55, bytes);
+  }
+  ~Truncated() {
+    munmap(base, bytes);
+    close(fd);
+  }
+  std::size_t bytes;
+  int fd;
+  std::byte* base;
+};
+
+TEST(FaultGuard, AFaultBecomesZerosAndAMark) {
+  Truncated broken(16), whole(1);
+  const auto guard = FaultGuard::make({broken.base, broken.bytes});
+  const auto other = FaultGuard::make({whole.base, whole.bytes});
+  ASSERT_TRUE(guard && other);
+  EXPECT_EQ(broken.base[5 * 4096], std::byte{0x55});
+  ASSERT_EQ(ftruncate(broken.fd, 4096), 0);
+  EXPECT_FALSE(guard->faulted());
+  EXPECT_EQ(broken.base[5 * 4096 + 7], std::byte{0});
+  broken.base[9 * 4096] = std::byte{1};
+  EXPECT_EQ(broken.base[0], std::byte{0x55}) << "what is left is left alone";
+  EXPECT_TRUE(guard->faulted());
+  EXPECT_FALSE(other->faulted());
+}
+
+TEST(FaultGuard, ManyThreadsFaultAtOnce) {
+  constexpr int kThreads = 4, kPages = 64;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([] {
+      for (int round = 0; round < 20; ++round) {
+        Truncated broken(kPages);
+        const auto guard = FaultGuard::make({broken.base, broken.bytes});
+        ASSERT_EQ(ftruncate(broken.fd, 0), 0);
+        for (int page = 0; page < kPages; ++page) ASSERT_EQ(broken.base[page * 4096], std::byte{0});
+        ASSERT_TRUE(guard->faulted());
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+TEST(FaultGuardDeathTest, AFaultElsewhereStillKills) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        signal(SIGBUS, SIG_DFL);  // a sanitizer's handler would say more than the signal
+        Truncated guarded(1), bare(1);
+        const auto guard = FaultGuard::make({guarded.base, guarded.bytes});
+        (void)!ftruncate(bare.fd, 0);
+        const std::byte value = *const_cast<volatile std::byte*>(bare.base);
+        _exit(static_cast<int>(value));
+      },
+      testing::KilledBySignal(SIGBUS), "");
+}
+
+}  // namespace
+}  // namespace tensorlane::memory
