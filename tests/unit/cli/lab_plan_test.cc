@@ -1,0 +1,127 @@
+#include "monitor/cli/lab_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "monitor/cli/local_fabric.h"
+
+namespace tensorlane::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+fabric::Fabric lab_fabric(int hosts) {
+  LocalFabric what;
+  what.hosts = hosts;
+  what.place = Place::kLab;
+  return make_local_fabric(what).value();
+}
+
+fabric::Fabric parsed(const std::string& text) {
+  auto fabric = fabric::parse(text, "fabric.yaml", fabric::Keys::kOptional);
+  EXPECT_TRUE(fabric.ok()) << fabric.status().to_string();
+  return std::move(fabric).value();
+}
+
+TEST(LabPlan, OneNamespacePerNodeAndOnePortPerEndOfALink) {
+  const LabPlan plan = plan_lab(lab_fabric(2), "demo", kib(512)).value();
+  ASSERT_EQ(plan.nodes.size(), 3u);
+  EXPECT_EQ(plan.nodes[0].ns, "tl-demo-h0");
+  EXPECT_EQ(plan.nodes[2].ns, "tl-demo-s0");
+  EXPECT_TRUE(plan.nodes[2].is_switch);
+  ASSERT_EQ(plan.nodes[2].ports.size(), 2u);
+  EXPECT_EQ(plan.nodes[2].ports[1].device, "h1");
+  EXPECT_EQ(plan.nodes[1].ports[0].device, "eth0");
+  EXPECT_EQ(plan.nodes[1].ports[0].peer, "s0");
+  EXPECT_EQ(namespace_lines(plan), "netns add tl-demo-h0\nnetns add tl-demo-h1\nnetns add tl-demo-s0\n");
+  EXPECT_EQ(cable_lines(plan),
+            "link add name eth0 netns tl-demo-h0 type veth peer name h0 netns tl-demo-s0\n"
+            "link add name eth0 netns tl-demo-h1 type veth peer name h1 netns tl-demo-s0\n");
+}
+
+TEST(LabPlan, StrictQueuesHaveTheBufferOfTheFifo) {
+  const LabPlan plan = plan_lab(lab_fabric(1), "demo", kib(512)).value();
+  const std::string lines = queue_lines(plan.nodes[0], plan.classes);
+  EXPECT_THAT(lines, HasSubstr("class add dev eth0 parent 1: classid 1:1 htb rate 500000000bit ceil 500000000bit "));
+  EXPECT_THAT(lines, HasSubstr("parent 1:10 handle 10: bfifo limit 65536\n"));   // control
+  EXPECT_THAT(lines, HasSubstr("parent 1:11 handle 11: bfifo limit 196608\n"));  // urgent
+  EXPECT_THAT(lines, HasSubstr("parent 1:12 handle 12: bfifo limit 196608\n"));  // bulk
+  EXPECT_THAT(lines, HasSubstr("parent 1:13 handle 13: bfifo limit 65536\n"));   // everything else
+  EXPECT_THAT(lines, HasSubstr("parent 1:f0 handle f0: bfifo limit 524288\n"));
+}
+
+TEST(LabPlan, TheClassTableDecidesTheQueue) {
+  fabric::Fabric fabric = lab_fabric(1);
+  fabric.classes = fabric::preset(fabric::Preset::kBrownfield);
+  const LabPlan plan = plan_lab(fabric, "demo", kib(512)).value();
+  const std::string lines = queue_lines(plan.nodes[0], plan.classes);
+  EXPECT_THAT(lines, HasSubstr("protocol ip prio 4 u32 match ip dsfield 0xcc 0xfc flowid 1:10\n"));  // control 51
+  EXPECT_THAT(lines, HasSubstr("protocol ip prio 4 u32 match ip dsfield 0xac 0xfc flowid 1:11\n"));  // urgent 43
+  EXPECT_THAT(lines, HasSubstr("protocol ip prio 4 u32 match ip dsfield 0x68 0xfc flowid 1:12\n"));  // bulk 26
+  EXPECT_THAT(lines, HasSubstr("protocol ipv6 prio 5 u32 match ip6 priority 0x68 0xfc flowid 1:12\n"));
+  EXPECT_THAT(lines, HasSubstr("root handle 1: htb default 13\n"));
+}
+
+TEST(LabPlan, SevenClassesUseAllPrioritiesOfHtb) {
+  fabric::Fabric fabric = lab_fabric(1);
+  fabric.classes.data.clear();
+  for (std::uint8_t i = 0; i < 7; ++i)
+    fabric.classes.data.push_back({.name = "c", .dscp = i, .pcp = i, .rank = i, .window = {}});
+  const LabPlan plan = plan_lab(fabric, "demo", mib(1)).value();
+  const std::string lines = queue_lines(plan.nodes[0], plan.classes);
+  EXPECT_THAT(lines, HasSubstr("classid 1:17 htb rate 8bit ceil 100gbit cburst 256k prio 7 "));
+  EXPECT_THAT(lines, HasSubstr("classid 1:18 htb rate 8bit ceil 100gbit cburst 256k prio 7 "));
+  EXPECT_THAT(lines, Not(HasSubstr("prio 8 ")));
+}
+
+TEST(LabPlan, ThePolicyIsOneFilterPerPort) {
+  const LabPlan plan = plan_lab(lab_fabric(2), "demo", kib(512)).value();
+  EXPECT_EQ(policy_lines(plan.nodes[2], Policy::kFifo),
+            "filter add dev h0 parent 1: protocol all prio 1 u32 match u32 0 0 flowid 1:f0\n"
+            "filter add dev h1 parent 1: protocol all prio 1 u32 match u32 0 0 flowid 1:f0\n");
+  EXPECT_EQ(policy_lines(plan.nodes[0], Policy::kStrict), "filter del dev eth0 parent 1: protocol all prio 1\n");
+}
+
+TEST(LabPlan, RefusesWhatALabCannotBe) {
+  const std::string host = "hosts:\n - {name: h, addresses: {tcp: 10.0.0.1}}\nswitches: [{name: s}, {name: t}]\n";
+  const std::string named = "hosts:\n - {name: h, addresses: {tcp: localhost}}\nswitches: [{name: s}]\n";
+  for (const auto& [text, error] : std::initializer_list<std::pair<std::string, std::string>>{
+           {host, "host 'h' has 0 links: fabric.yaml:2: a lab needs exactly one link from each host to a switch"},
+           {host + "links: [{from: h, to: s, speed: 1G}, {from: h, to: t, speed: 1G}]",
+            "host 'h' has 2 links: fabric.yaml:2: a lab needs exactly one link from each host to a switch"},
+           {named + "links: [{from: h, to: s, speed: 1G}]",
+            "the tcp address 'localhost' of host 'h' is a name: fabric.yaml:2: a lab gives hosts their addresses "
+            "itself; write an IPv4 "
+            "or IPv6 address"},
+           {host + "links:\n - {from: h, to: s, speed: 1G}\n - {from: s, to: t, speed: 1G}\n - {from: t, to: s, speed: "
+                   "1G}\n",
+            "the link from 't' to 's' closes a loop: fabric.yaml:7: the bridges of a lab need a tree; leave this link "
+            "out"},
+           {host + "links:\n - {from: h, to: s, speed: 1G, buffer: 64 KiB}\n",
+            "a buffer of 64 KiB for the link from 'h': fabric.yaml:5: a lab with 2 data classes needs at least 256 "
+            "KiB"},
+       }) {
+    const auto plan = plan_lab(parsed(text), "demo", kib(512));
+    ASSERT_FALSE(plan.ok()) << text;
+    EXPECT_EQ(plan.status().to_string(), error);
+    EXPECT_EQ(plan.status().code(), Code::kInvalidArgument);
+  }
+}
+
+TEST(LabPlan, DeviceNamesFitTheKernel) {
+  const LabPlan plan = plan_lab(parsed(R"(
+hosts:
+  - {name: a-name-of-16-char, addresses: {tcp: 10.0.0.1}}
+  - {name: br0, addresses: {tcp: 10.0.0.2}}
+switches: [{name: s}]
+links: [{from: a-name-of-16-char, to: s, speed: 1G}, {from: br0, to: s, speed: 1G}]
+)"),
+                                "demo", kib(512))
+                           .value();
+  EXPECT_EQ(plan.find("s")->ports[0].device, "port0");
+  EXPECT_EQ(plan.find("s")->ports[1].device, "port1");
+}
+
+}  // namespace
+}  // namespace tensorlane::cli
