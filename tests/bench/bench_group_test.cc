@@ -108,7 +108,7 @@ TEST_F(BenchGroupTest, AWorkerThatDiesBeforeItsGreetingIsAnError) {
 }
 
 TEST_F(BenchGroupTest, RanksThatDoNotAnswerAreNamed) {
-  BenchGroup group(processes_, scripted("link.write('hello 0\\n')\ntime.sleep(60)"), 2);
+  BenchGroup group(processes_, scripted("link.write('hello 0\\n')\nlink.flush()\ntime.sleep(60)"), 2);
   const Status started = group.start(folder_, seconds(2));
   EXPECT_EQ(started.code(), Code::kTimedOut);
   EXPECT_THAT(started.what(), HasSubstr("ranks did not start: 1"));
