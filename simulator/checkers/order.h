@@ -25,6 +25,15 @@ class OrderChecker {
   void stepped(const engine::Event& event);
   // pick() has returned these for `flow`.
   void picked(engine::Flow flow, std::span<const engine::Send> sends);
+  // A flow of a class more urgent than `cls` in which something granted waits although `can_go` says that it has room.
+  template <typename CanGo>
+  std::optional<engine::Flow> waiting_above(ClassId cls, CanGo&& can_go) const {
+    if (scenario_.engine.single_queue) return std::nullopt;
+    for (const auto& [flow, grants] : waiting_) {
+      if (flow.cls < cls && !grants.empty() && can_go(flow)) return flow;
+    }
+    return std::nullopt;
+  }
 
  private:
   // Smaller goes first: older iteration, results before contributions, urgency, tensor (law 9).

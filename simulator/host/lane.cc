@@ -242,8 +242,8 @@ void Lane::compute(const engine::Work& work) {
 // ---- sending ----
 
 void Lane::send_all() {
-  for (std::size_t level = 0; level < 1 + std::size_t{config_.classes}; ++level) {
-    if (!send_level(level)) return;
+  for (std::size_t level = 0; level < 1 + std::size_t{config_.classes} && !around_.findings.any(); ++level) {
+    send_level(level);
   }
 }
 
@@ -256,8 +256,8 @@ bool Lane::flow_has_room(engine::Flow flow) const {
   return flow_in_flight_[flow_index(flow.peer, level_of(flow.cls))] < around_.scenario.lane.flow_room;
 }
 
-// False when this level has work and room left: then no lower one may start.
-bool Lane::send_level(std::size_t level) {
+// Peers in turn, until the window is full, no flow has room, or nothing is left.
+void Lane::send_level(std::size_t level) {
   const ClassId cls = level == 0 ? kControlClass : ClassId(static_cast<std::uint8_t>(level - 1));
   std::vector<engine::Send> sends(level == 0 ? 8 : around_.scenario.lane.sends_at_once);
   std::size_t blocked = 0;
@@ -266,9 +266,8 @@ bool Lane::send_level(std::size_t level) {
     last_peer_[level] = peer;
     const engine::Flow flow{peer, cls};
     if (peer == self_ || peer.value >= around_.scenario.hosts() || !engine_->has_sends(flow)) {
-      around_.findings.fail("order", "host {}: next_flow() names host {}, which has nothing to send", self_.value,
-                            peer.value);
-      return false;
+      return around_.findings.fail("order", "host {}: next_flow() names host {}, which has nothing to send",
+                                   self_.value, peer.value);
     }
     if (!flow_has_room(flow)) {
       ++blocked;
@@ -276,27 +275,38 @@ bool Lane::send_level(std::size_t level) {
     }
     const Bytes room = credit(level);
     const std::size_t picked = engine_->pick(around_.events.now(), flow, room, sends);
-    if (picked > sends.size()) {
-      around_.findings.fail("bounds", "host {}: pick() returns {} of at most {} operations", self_.value, picked,
-                            sends.size());
-      return false;
-    }
-    order_.picked(flow, std::span(sends).first(picked));
+    check_pick(flow, room, picked, sends);
+    if (picked == 0 || around_.findings.any()) return;
     for (std::size_t i = 0; i < picked; ++i) send(flow, sends[i]);
-    if (in_flight_[level] > around_.scenario.windows[level].value) {
-      around_.findings.fail("bounds", "host {}: {} bytes of level {} in flight, more than its window", self_.value,
-                            in_flight_[level], level);
-    }
-    if (picked == 0 && room.value >= kMaxOperation.value) {
-      around_.findings.fail("order",
-                            "host {}: pick() returns nothing for host {}, class {}, though there is work and credit",
-                            self_.value, peer.value, cls.value);
-    }
-    if (around_.findings.any()) return false;
-    if (picked == 0) return true;  // the window is full
     blocked = 0;
   }
-  return true;
+}
+
+void Lane::check_pick(engine::Flow flow, Bytes room, std::size_t picked, std::span<const engine::Send> sends) {
+  if (picked > sends.size()) {
+    return around_.findings.fail("bounds", "host {}: pick() returns {} of at most {} operations", self_.value, picked,
+                                 sends.size());
+  }
+  order_.picked(flow, sends.first(picked));
+  std::uint64_t bytes = 0;
+  for (const engine::Send& send : sends.first(picked)) bytes += send.header.payload_bytes;
+  if (bytes > room.value) {
+    around_.findings.fail("bounds", "host {}: pick() returns {} bytes for a window that has {} left", self_.value,
+                          bytes, room.value);
+  }
+  if (picked == 0 && room.value >= kMaxOperation.value) {
+    around_.findings.fail("order",
+                          "host {}: pick() returns nothing for host {}, class {}, though there is work and credit",
+                          self_.value, flow.peer.value, flow.cls.value);
+  }
+  if (flow.cls == kControlClass || picked == 0) return;
+  const auto can_go = [this](engine::Flow urgent) {
+    return flow_has_room(urgent) && credit(level_of(urgent.cls)).value >= kMaxOperation.value;
+  };
+  if (const auto urgent = order_.waiting_above(flow.cls, can_go)) {
+    around_.findings.fail("order", "host {}: class {} starts while class {} has a grant of host {}, room and credit",
+                          self_.value, flow.cls.value, urgent->cls.value, urgent->peer.value);
+  }
 }
 
 void Lane::send(engine::Flow flow, const engine::Send& send) {

@@ -89,7 +89,8 @@ class Lane final : public NetworkSink {
   void finish_work();
   void compute(const engine::Work& work);
   void send_all();
-  bool send_level(std::size_t level);
+  void send_level(std::size_t level);
+  void check_pick(engine::Flow flow, Bytes room, std::size_t picked, std::span<const engine::Send> sends);
   void send(engine::Flow flow, const engine::Send& send);
   bool flow_has_room(engine::Flow flow) const;
   Bytes credit(std::size_t level) const;
