@@ -63,7 +63,7 @@ struct Source {
 };
 
 // One payload that goes to one peer, in operations of at most kMaxOperation.
-struct SendItem {
+struct alignas(32) SendItem {
   enum class State : std::uint8_t {
     kIdle,       // does not exist yet
     kAnnounced,  // exists; the peer has not granted it
@@ -96,16 +96,18 @@ struct Slice {
   };
   // plan
   std::uint32_t tensor = 0;
-  std::uint64_t offset = 0, elements = 0;  // in the tensor
-  bool owner = false;
-  HostIndex result_from;                  // unless owner
-  Range sources;                          // in order of summation, without me
-  std::uint32_t self_place = 0;           // how many of them come before me
   std::uint32_t contribution = kNoIndex;  // send item
-  Range results;                          // send items
+  HostIndex result_from;                  // unless owner
+  bool owner = false;
   // operation
   Phase phase = Phase::kClosed;
   std::uint32_t waiting = 0;  // kGathering: contributions not announced; kLanding: not complete
+  // plan
+  std::uint64_t offset = 0, elements = 0;  // in the tensor
+  Range sources;                           // in order of summation, without me
+  Range results;                           // send items
+  std::uint32_t self_place = 0;            // how many of the sources come before me
+  // operation
   std::uint32_t units = 0, units_picked = 0, units_done = 0;  // kReducing: pieces of work
   Extent result;                                              // unless owner: what has landed of it, in bytes
 };

@@ -111,7 +111,7 @@ class Builder {
 
  private:
   void add_slice(const Shard& shard, const Route& way, std::uint64_t offset, std::uint64_t elements) {
-    Slice slice{.offset = offset, .elements = elements, .owner = shard.owner == config_.self};
+    Slice slice{.owner = shard.owner == config_.self, .offset = offset, .elements = elements};
     const auto index = static_cast<std::uint32_t>(t_.slices.size());
     if (way.result_from) slice.result_from = *way.result_from;
     slice.result.length = elements * dtype_size(tensor_.plan.dtype);

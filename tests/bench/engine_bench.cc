@@ -70,7 +70,8 @@ struct Bench {
     }
   }
 
-  // The grants of the peer, in random order: one for every slice of the shards that it owns.
+  // The grants of the peer, one for every slice of the shards that it owns: as a peer gives them, in order within a
+  // tensor, the tensors interleaved.
   std::vector<Event> grants(std::uint64_t seed) const {
     std::vector<Event> events;
     for (const PlanTensor& t : plan.tensors) {
@@ -90,8 +91,16 @@ struct Bench {
         }
       }
     }
-    std::ranges::shuffle(events, std::mt19937_64(seed));
-    return events;
+    // Deal them out again, tensor by tensor at random, each tensor's in order.
+    std::vector<std::size_t> deck(events.size()), next(plan.tensors.size(), events.size());
+    for (std::size_t i = events.size(); i-- > 0;) {
+      deck[i] = events[i].frame.header.tensor.value;
+      next[deck[i]] = i;
+    }
+    std::ranges::shuffle(deck, std::mt19937_64(seed));
+    std::vector<Event> dealt;
+    for (const std::size_t tensor : deck) dealt.push_back(events[next[tensor]++]);
+    return dealt;
   }
 
   void round(std::uint64_t seed) {

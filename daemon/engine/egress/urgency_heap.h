@@ -18,7 +18,10 @@ class UrgencyHeap {
  public:
   // Room for `items`; push() beyond it is a broken invariant. Allocates.
   void reserve(std::size_t items) {
-    if (items > nodes_.capacity()) nodes_.reserve(items);
+    const std::size_t now = nodes_.size();
+    if (items <= nodes_.capacity()) return;
+    nodes_.resize(items);  // touches the memory, so that no push has to wait for a page
+    nodes_.resize(now);
   }
   std::size_t capacity() const { return nodes_.capacity(); }
 

@@ -1,0 +1,391 @@
+// The engine's parts by themselves: routes, shards, slices, urgency, classes, queues, grants, staging, credit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "daemon/engine/batching/slicing.h"
+#include "daemon/engine/classify/thresholds.h"
+#include "daemon/engine/eager.h"
+#include "daemon/engine/egress/control_queue.h"
+#include "daemon/engine/egress/send_queue.h"
+#include "daemon/engine/grants.h"
+#include "daemon/engine/pattern/route.h"
+#include "daemon/engine/pattern/shards.h"
+#include "daemon/engine/staging.h"
+#include "daemon/engine/urgency/layer_order.h"
+
+namespace tensorlane::engine {
+namespace {
+
+using protocol::Pattern;
+using protocol::PlanTensor;
+
+HostIndex host(std::size_t h) {
+  return HostIndex(static_cast<std::uint16_t>(h));
+}
+
+// ---- routes ----
+
+// For every pattern, group size and owner: both trees hold every host once, and the ends of every edge agree about it.
+TEST(Route, BothTreesHoldEveryHostOnce) {
+  for (Pattern pattern : {Pattern::kRing, Pattern::kParameterServer}) {
+    for (std::uint16_t hosts = 1; hosts <= 17; ++hosts) {
+      for (std::uint16_t o = 0; o < hosts; ++o) {
+        std::size_t contributions = 0, results = 0;
+        std::multiset<std::uint16_t> summed, reached{o};
+        for (std::uint16_t me = 0; me < hosts; ++me) {
+          const Route r = route(pattern, hosts, host(o), host(me));
+          EXPECT_EQ(r.contribution_to.has_value(), me != o);
+          EXPECT_EQ(r.result_from.has_value(), me != o);
+          EXPECT_EQ(std::ranges::count(r.sum_order, host(me)), 1);
+          EXPECT_EQ(is_leaf(pattern, hosts, host(o), host(me)), me != o && r.sum_order.size() == 1);
+          for (HostIndex from : r.sum_order) {
+            if (from == host(me)) continue;
+            summed.insert(from.value);
+            EXPECT_EQ(route(pattern, hosts, host(o), from).contribution_to, host(me));
+            ++contributions;
+          }
+          for (HostIndex to : r.result_to) {
+            reached.insert(to.value);
+            EXPECT_EQ(route(pattern, hosts, host(o), to).result_from, host(me));
+            ++results;
+          }
+        }
+        EXPECT_EQ(contributions, hosts - 1u);
+        EXPECT_EQ(results, hosts - 1u);
+        EXPECT_EQ(std::set(summed.begin(), summed.end()).size(), hosts - 1u);
+        EXPECT_EQ(std::set(reached.begin(), reached.end()).size(), hosts);
+        // No cycles: from everywhere the contributions arrive at the owner.
+        for (std::uint16_t me = 0; me < hosts; ++me) {
+          HostIndex at = host(me);
+          for (std::uint16_t step = 0; step < hosts && at != host(o); ++step)
+            at = *route(pattern, hosts, host(o), at).contribution_to;
+          EXPECT_EQ(at, host(o));
+        }
+      }
+    }
+  }
+}
+
+TEST(Route, ParameterServerSumsInHostOrderAndRingFromItsPredecessor) {
+  EXPECT_EQ(route(Pattern::kParameterServer, 4, host(2), host(2)).sum_order,
+            (std::vector{host(0), host(1), host(2), host(3)}));
+  EXPECT_EQ(route(Pattern::kRing, 4, host(2), host(0)).sum_order, (std::vector{host(3), host(0)}));
+  EXPECT_EQ(route(Pattern::kRing, 4, host(2), host(3)).sum_order, (std::vector{host(3)}));
+}
+
+// ---- shards ----
+
+PlanTensor tensor(std::uint32_t id, std::uint64_t elements, Dtype dtype = Dtype::kFloat32) {
+  return {.id = TensorId(id), .dtype = dtype, .elements = elements, .slice_elements = 1024};
+}
+
+TEST(Shards, CoverTheTensorAndDifferByAtMostOneUnit) {
+  for (std::uint16_t hosts = 1; hosts <= 17; ++hosts) {
+    for (std::uint64_t elements : {8193u, 8200u, 8207u, 8208u, 100'000u, 1'048'576u, 1'048'577u}) {
+      const auto cut = shards(tensor(3, elements), hosts, {});
+      std::uint64_t at = 0, least = ~0ull, most = 0;
+      std::set<std::uint16_t> owners;
+      for (const Shard& s : cut) {
+        EXPECT_EQ(s.offset, at);
+        EXPECT_EQ(s.offset % kShardAlignment, 0u);
+        at += s.elements;
+        least = std::min(least, s.elements);
+        most = std::max(most, s.elements);
+        owners.insert(s.owner.value);
+      }
+      EXPECT_EQ(at, elements);
+      EXPECT_EQ(owners.size(), hosts);
+      EXPECT_LE(most - least, kShardAlignment);
+    }
+  }
+}
+
+TEST(Shards, SmallTensorsStayWholeAndSpreadOverTheHosts) {
+  for (std::uint16_t hosts : {2, 3, 4, 8}) {
+    std::map<std::uint16_t, int> all, odd;
+    for (std::uint32_t id = 0; id < 32u * hosts; ++id) {
+      const auto cut = shards(tensor(id, kWholeTensor.value / 4), hosts, {});
+      ASSERT_EQ(cut.size(), 1u);
+      ++all[cut[0].owner.value];
+      if (id % 2 == 1) ++odd[cut[0].owner.value];  // every second tensor: the biases of a network
+    }
+    for (std::uint16_t h = 0; h < hosts; ++h) {
+      EXPECT_EQ(all[h], 32);
+      EXPECT_NEAR(odd[h], 16, 1);
+    }
+  }
+}
+
+TEST(Shards, WideContributionsCountAsTheyTravel) {
+  PlanTensor t = tensor(0, kWholeTensor.value / 2, Dtype::kBfloat16);
+  EXPECT_EQ(shards(t, 4, {}).size(), 1u);
+  t.wide_contributions = true;
+  EXPECT_EQ(shards(t, 4, {}).size(), 4u);
+}
+
+TEST(Shards, BroadcastBelongsToTheRootAndAllgatherToTheHostsOfTheRanks) {
+  PlanTensor t = tensor(5, 1000);
+  t.operation = Operation::kBroadcast;
+  t.root = host(2);
+  EXPECT_EQ(shards(t, 4, {}), (std::vector<Shard>{{0, 1000, host(2)}}));
+  t.operation = Operation::kAllgather;
+  const std::vector<HostIndex> ranks{host(0), host(0), host(1), host(0)};
+  EXPECT_EQ(shards(t, 2, ranks), (std::vector<Shard>{{0, 500, host(0)}, {500, 250, host(1)}, {750, 250, host(0)}}));
+}
+
+// ---- slices, urgency, classes ----
+
+TEST(Slicing, DefaultIsBoundedByElementsBytesAndTheLink) {
+  EXPECT_EQ(default_slice_elements(Dtype::kFloat32, std::nullopt), 1'048'576u);  // Geryon's 1,024K = 4 MiB
+  EXPECT_EQ(default_slice_elements(Dtype::kBfloat16, std::nullopt), 1'048'576u);
+  EXPECT_EQ(default_slice_elements(Dtype::kFloat64, std::nullopt), 524'288u);  // 4 MiB
+  EXPECT_EQ(default_slice_elements(Dtype::kFloat32, BitsPerSecond(100'000'000'000)), 1'048'576u);
+  EXPECT_EQ(default_slice_elements(Dtype::kFloat32, BitsPerSecond(500'000'000)), 31'248u);  // 2 ms = 125,000 bytes
+  EXPECT_EQ(default_slice_elements(Dtype::kFloat32, BitsPerSecond(1'000'000)), 4096u);      // 16 KiB
+}
+
+TEST(Slicing, FitHalvesUntilEveryClassHasRoom) {
+  PlanTensor t = tensor(0, 1 << 24);
+  t.pattern = Pattern::kParameterServer;
+  EXPECT_EQ(fit_slice_elements(1'048'576, t, 4, 2, mib(64)), 1'048'576u);  // 3 x 4 MiB x 2
+  EXPECT_EQ(fit_slice_elements(1'048'576, t, 4, 7, mib(64)), 524'288u);
+  EXPECT_EQ(fit_slice_elements(1'048'576, t, 2, 2, mib(64)), 1'048'576u);
+  t.pattern = Pattern::kRing;
+  EXPECT_EQ(fit_slice_elements(1'048'576, t, 64, 7, mib(64)), 1'048'576u);
+  EXPECT_EQ(fit_slice_elements(1'048'576, t, 64, 7, mib(1)), 4096u);  // cannot fit: as small as slices get
+}
+
+TEST(LayerOrder, IsOneAtTheFirstLayerAndFallsEvenly) {
+  EXPECT_EQ(layer_order(0, 10), 1.0F);
+  EXPECT_EQ(layer_order(5, 10), 0.5F);
+  EXPECT_FLOAT_EQ(layer_order(9, 10), 0.1F);
+  EXPECT_EQ(layer_order(99, 10), layer_order(9, 10));
+  EXPECT_EQ(layer_order(3, 0), 1.0F);
+}
+
+TEST(Thresholds, ClassesTakeWhatReachesThem) {
+  const double thresholds[] = {0.8, 0.5};
+  EXPECT_EQ(class_by_thresholds(thresholds, 1.0), ClassId(0));
+  EXPECT_EQ(class_by_thresholds(thresholds, 0.8), ClassId(0));
+  EXPECT_EQ(class_by_thresholds(thresholds, 0.79), ClassId(1));
+  EXPECT_EQ(class_by_thresholds(thresholds, 0.5), ClassId(1));
+  EXPECT_EQ(class_by_thresholds(thresholds, 0.0), ClassId(2));
+  EXPECT_EQ(class_by_thresholds({}, 0.3), ClassId(0));
+}
+
+// ---- queues ----
+
+TEST(SendKey, OrdersByRaiseIterationKindUrgency) {
+  const auto key = send_key;
+  EXPECT_LT(key(true, Sequence(9), false, 0.0F), key(false, Sequence(1), true, 1.0F));
+  EXPECT_LT(key(false, Sequence(1), false, 0.0F), key(false, Sequence(2), true, 1.0F));
+  EXPECT_LT(key(false, Sequence(2), true, 0.0F), key(false, Sequence(2), false, 1.0F));
+  EXPECT_LT(key(false, Sequence(2), true, 0.9F), key(false, Sequence(2), true, 0.8F));
+  EXPECT_LT(key(false, Sequence(kMaxSequence - 1), false, 0.0F), key(false, Sequence(kMaxSequence), true, 1.0F));
+}
+
+TEST(SendQueue, GivesBackInOrderWhateverGoesInAndWhoeverIsRaised) {
+  std::mt19937 random(3);
+  constexpr std::uint32_t kItems = 5000;
+  const Flow flow{host(1), ClassId(1)};
+  SendQueue queue(2, 3);
+  queue.grow(kItems);
+  queue.allow(flow, kItems);
+  std::vector<std::uint32_t> items(kItems);
+  std::vector<std::uint64_t> keys(kItems);
+  for (std::uint32_t i = 0; i < kItems; ++i) {
+    items[i] = i;
+    keys[i] = 100 + random() % 50;
+  }
+  std::ranges::shuffle(items, random);
+  for (std::uint32_t i : items) queue.push(flow, keys[i], i);
+  for (std::uint32_t i = 0; i < kItems; i += 7) queue.raise(flow, keys[i] -= random() % 100, i);
+  EXPECT_EQ(queue.size(), kItems);
+  std::ranges::sort(items, [&](auto a, auto b) { return std::pair(keys[a], a) < std::pair(keys[b], b); });
+  for (std::uint32_t i : items) {
+    ASSERT_EQ(queue.top(flow), i);
+    queue.pop(flow);
+  }
+  EXPECT_TRUE(queue.empty(flow));
+  EXPECT_TRUE(queue.empty(ClassId(1)));
+}
+
+TEST(SendQueue, GoesRoundThePeersThatHaveSomething) {
+  SendQueue queue(1, 130);
+  queue.grow(130);
+  for (std::size_t h : {0, 63, 64, 129}) {
+    queue.allow({host(h), ClassId(0)}, 1);
+    queue.push({host(h), ClassId(0)}, 1, static_cast<std::uint32_t>(h));
+  }
+  HostIndex at = host(0);
+  std::vector<std::uint16_t> seen;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(queue.next_peer(ClassId(0), at, &at));
+    seen.push_back(at.value);
+  }
+  EXPECT_EQ(seen, (std::vector<std::uint16_t>{63, 64, 129, 0, 63}));
+  for (std::size_t h : {0, 64, 129}) queue.pop({host(h), ClassId(0)});
+  ASSERT_TRUE(queue.next_peer(ClassId(0), host(63), &at));
+  EXPECT_EQ(at, host(63));  // itself comes last, but it comes
+  queue.pop({host(63), ClassId(0)});
+  EXPECT_FALSE(queue.next_peer(ClassId(0), host(63), &at));
+}
+
+TEST(ControlQueue, UrgentClassesFirstThenArrival) {
+  ControlQueue queue(2, 2);
+  queue.grow(3);
+  const auto message = [](std::uint32_t slice) {
+    return ControlMessage{protocol::FrameType::kRts, TensorId(0), Sequence(1), slice, 0};
+  };
+  queue.push(host(1), ClassId(1), message(1));
+  queue.push(host(1), ClassId(0), message(2));
+  queue.push(host(1), ClassId(0), message(3));
+  std::vector<std::uint32_t> order;
+  ControlMessage got;
+  while (queue.pop(host(1), &got)) order.push_back(got.slice);
+  EXPECT_EQ(order, (std::vector<std::uint32_t>{2, 3, 1}));
+  EXPECT_TRUE(queue.empty());
+  queue.credit_due(host(1));
+  EXPECT_FALSE(queue.empty(host(1)));
+  EXPECT_TRUE(queue.take_credit_due(host(1)));
+  EXPECT_FALSE(queue.take_credit_due(host(1)));
+  EXPECT_TRUE(queue.empty(host(1)));
+}
+
+// ---- grants ----
+
+TEST(Grants, IdsAreNeverZeroAndStaleOnesAreNotFound) {
+  GrantTable table;
+  table.grow(2);
+  std::set<std::uint32_t> seen;
+  for (int i = 0; i < 5000; ++i) {
+    const std::uint32_t id = table.give({.tensor = TensorId(static_cast<std::uint32_t>(i))});
+    EXPECT_NE(id, 0u);
+    ASSERT_NE(table.find(id), nullptr);
+    EXPECT_EQ(table.find(id)->tensor.value, static_cast<std::uint32_t>(i));
+    EXPECT_TRUE(seen.insert(id).second) << "id used twice within 5000 grants";
+    table.retire(id);
+    EXPECT_EQ(table.find(id), nullptr);
+  }
+  EXPECT_EQ(table.find(0), nullptr);
+  EXPECT_EQ(table.find(~0u), nullptr);
+  EXPECT_EQ(table.in_use(), 0u);
+}
+
+TEST(Grants, GrowingKeepsWhatIsGiven) {
+  GrantTable table;
+  table.grow(1);
+  const std::uint32_t id = table.give({.tensor = TensorId(7)});
+  table.grow(3);
+  const std::uint32_t other = table.give({.tensor = TensorId(8)});
+  EXPECT_EQ(table.find(id)->tensor, TensorId(7));
+  EXPECT_EQ(table.find(other)->tensor, TensorId(8));
+}
+
+TEST(Extent, TakesBytesInOrderAndOnce) {
+  Extent e{.length = 100};
+  EXPECT_NE(e.take(0, 101), nullptr);
+  EXPECT_NE(e.take(~0ull, 2), nullptr);
+  EXPECT_NE(e.take(0, 0), nullptr);
+  EXPECT_NE(e.take(50, 10), nullptr);  // a hole
+  EXPECT_EQ(e.take(0, 60), nullptr);
+  EXPECT_STREQ(e.take(0, 60), "payload that has already arrived");
+  EXPECT_STREQ(e.check(59, 10), "payload that has already arrived");
+  EXPECT_EQ(e.check(80, 20), nullptr);  // frames may land before earlier ones of the same poll are counted
+  EXPECT_EQ(e.take(60, 40), nullptr);
+  EXPECT_TRUE(e.complete());
+}
+
+// ---- staging ----
+
+TEST(Staging, NeverOverrunAndEveryClassKeepsItsReserve) {
+  StagingPool pool(10);
+  pool.reserve(ClassId(0), 3);
+  pool.reserve(ClassId(1), 4);
+  EXPECT_TRUE(pool.fits(ClassId(1), 7));
+  EXPECT_FALSE(pool.fits(ClassId(1), 8));  // 3 are kept for class 0
+  const std::uint32_t bulk = pool.take(ClassId(1), 7);
+  EXPECT_FALSE(pool.fits(ClassId(1), 1));
+  EXPECT_TRUE(pool.fits(ClassId(0), 3));
+  EXPECT_FALSE(pool.fits(ClassId(0), 4));
+  const std::uint32_t urgent = pool.take(ClassId(0), 3);
+  EXPECT_EQ(pool.used(), 10u);
+  std::set<std::uint32_t> pages;
+  for (std::uint64_t i = 0; i < 7; ++i) pages.insert(pool.page(bulk, i));
+  for (std::uint64_t i = 0; i < 3; ++i) pages.insert(pool.page(urgent, i));
+  EXPECT_EQ(pages.size(), 10u);
+  pool.release(ClassId(1), bulk);
+  EXPECT_FALSE(pool.fits(ClassId(0), 4));  // now class 1's reserve is kept
+  pool.release(ClassId(0), urgent);
+  EXPECT_EQ(pool.used(), 0u);
+  EXPECT_EQ(pool.most_used(), 10u);
+}
+
+TEST(Staging, RandomUseKeepsTheInvariant) {
+  std::mt19937 random(5);
+  StagingPool pool(64);
+  for (std::uint8_t c = 0; c < 4; ++c) pool.reserve(ClassId(c), 4u + c);
+  std::vector<std::pair<ClassId, std::uint32_t>> held;
+  std::map<std::uint8_t, std::uint32_t> used;
+  std::vector<std::uint32_t> sizes;
+  for (int i = 0; i < 20'000; ++i) {
+    const ClassId cls(static_cast<std::uint8_t>(random() % 4));
+    const std::uint32_t pages = 1 + random() % 6;
+    if (used[cls.value] + pages <= pool.reserved(cls)) {
+      ASSERT_TRUE(pool.fits(cls, pages));
+    }
+    if (pool.fits(cls, pages)) {
+      held.emplace_back(cls, pool.take(cls, pages));
+      sizes.push_back(pages);
+      used[cls.value] += pages;
+    } else if (!held.empty()) {
+      const std::size_t at = random() % held.size();
+      pool.release(held[at].first, held[at].second);
+      used[held[at].first.value] -= sizes[at];
+      held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
+      sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    ASSERT_LE(pool.used(), pool.pages());
+  }
+}
+
+// ---- credit ----
+
+TEST(Credits, AreSpentOnceAndComeBackInHalves) {
+  EagerCredits sender(2, 4), receiver(2, 4);
+  const HostIndex to = host(1), from = host(0);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const std::uint32_t slot = sender.spend(to);
+    ASSERT_TRUE(receiver.may_fill(from, slot));
+    receiver.fill(from, slot);
+    EXPECT_FALSE(receiver.may_fill(from, slot));
+  }
+  EXPECT_EQ(sender.left(to), 0u);
+  EXPECT_FALSE(receiver.may_fill(from, 4));  // no such slot
+  EXPECT_TRUE(receiver.free(from, 2));       // the sender has none left: at once
+  EXPECT_FALSE(receiver.may_fill(from, 2));  // the sender does not know yet
+  const std::uint64_t back = receiver.give_back(from);
+  EXPECT_EQ(back, 0b100u);
+  EXPECT_TRUE(receiver.may_fill(from, 2));
+  EXPECT_TRUE(sender.refund(to, back));
+  EXPECT_FALSE(sender.refund(to, back));  // not spent
+  EXPECT_FALSE(sender.refund(to, 0));
+  EXPECT_FALSE(sender.refund(to, 0b10000));
+  EXPECT_FALSE(receiver.free(from, 0));  // one of four, and the sender has one: wait for more
+  EXPECT_TRUE(receiver.free(from, 1));
+}
+
+TEST(Credits, NoneAndTheMost) {
+  EagerCredits none(2, 0), most(2, kMaxEagerCredits);
+  EXPECT_EQ(none.left(host(1)), 0u);
+  EXPECT_FALSE(none.may_fill(host(1), 0));
+  EXPECT_EQ(most.left(host(1)), 64u);
+  EXPECT_TRUE(most.may_fill(host(1), 63));
+}
+
+}  // namespace
+}  // namespace tensorlane::engine
