@@ -848,3 +848,24 @@ def test_a_failed_post_is_not_taken_for_a_result():
     with pytest.raises(errors.AbortedError):
         optimizer.step()
     assert unchanged(model, before) == list(before)
+
+
+def test_leaving_the_job_applies_what_is_pending(monkeypatch):
+    import tensorlane
+    from tensorlane import _native
+
+    left = []
+    monkeypatch.setattr(_native, "_context", object())
+    monkeypatch.setattr(_native, "shutdown", lambda: left.append(True))
+    model, other = build("plain"), build("plain")
+    broken = Loopback()
+    optimizer, failing = wrap(model), wrap(other, transport=broken)
+    iterate(model, optimizer, 2)
+    iterate(other, failing, 2)
+    broken.failure = errors.AbortedError("the job was aborted: host b: resume from a checkpoint")
+    before = bits(model)
+    with pytest.raises(errors.AbortedError):
+        tensorlane.shutdown()
+    assert unchanged(model, before) == [] and left == [True]
+    with pytest.raises(errors.InvalidArgumentError, match="this process has left its job"):
+        iterate(model, optimizer)

@@ -7,6 +7,9 @@
 Horovod's call names, on NumPy arrays and whatever has the buffer protocol or DLPack (CPU). For PyTorch see `tensorlane.torch`.
 """
 
+import atexit
+import sys
+
 from . import _native, _reports
 from ._calls import (
     Handle,
@@ -52,12 +55,17 @@ def init(*, rank=None, size=None, local_rank=None, local_size=None, job=None, se
 
 def shutdown():
     """Applies pending updates, waits until nothing of this rank is under way, and leaves the job."""
-    if _native.is_initialized():
+    if not _native.is_initialized():
+        return
+    failed = []
+    for member in _reports.members():
         try:
-            for member in _reports.members():
-                member.leave()
-        finally:
-            _native.shutdown()
+            member.leave()
+        except Error as error:
+            failed.append(error)
+    _native.shutdown()
+    if failed:
+        raise failed[0]
 
 
 def is_initialized():
@@ -83,3 +91,10 @@ def local_size():
 def status():
     """What is in force and why: {"daemon": the daemon's own status, "optimizers": one entry per DistributedOptimizer}."""
     return {"daemon": _native.context().daemon_status(), "optimizers": [member.report() for member in _reports.members()]}
+
+
+@atexit.register
+def _leave_at_exit():
+    """A program that ends well leaves its job well. One that ends by an exception does not: the others must hear of it."""
+    if getattr(sys, "last_value", None) is None:
+        shutdown()

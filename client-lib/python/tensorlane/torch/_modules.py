@@ -14,6 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import misuse
 
+# PyTorch 2.1 has no such question; there the compiler sees the recording hooks.
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
 _WRAPPERS = {
     "DistributedDataParallel": "it averages the gradients itself, so they would be averaged twice",
     "FullyShardedDataParallel": "it shards the parameters and averages the gradients itself",
@@ -234,7 +237,7 @@ _ACCESSORS = frozenset(
 
 def _entering_hook(uses):
     def enter(module, args):
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             uses.compiled.append(True)
         else:
             uses.enter(module)
@@ -244,7 +247,7 @@ def _entering_hook(uses):
 
 def _leaving_hook(uses):
     def leave(module, args, output):
-        if not torch.compiler.is_compiling():
+        if not _is_compiling():
             uses.leave(module)
 
     return leave

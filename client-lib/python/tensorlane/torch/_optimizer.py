@@ -169,13 +169,15 @@ class _Core:
 
     def close(self, reason):
         """Takes all hooks off; later calls fail with `reason`."""
-        if self._failure is None:
-            self.flush()
-        self._failure = reason
-        self._sender.close()
-        self._watch.close()
-        _with_pending.discard(self)
-        _reports.remove(self)
+        try:
+            if self._failure is None:
+                self.flush()
+        finally:
+            self._failure = reason
+            self._sender.close()
+            self._watch.close()
+            _with_pending.discard(self)
+            _reports.remove(self)
 
     def leave(self):
         """The process leaves its job: the buffers go away with it."""
@@ -197,7 +199,8 @@ class _Core:
                 if slot is not None and slot.active:
                     slot.update = hyperparameters
                     self.pending.add(slot)
-        _with_pending.add(self)
+        if self.pending:
+            _with_pending.add(self)
         self.apply(self._unguarded)
 
     def _finish_recording(self):

@@ -1,7 +1,7 @@
 """Runs the wrapped optimizer's own step(), on everything or on one parameter, with gradients that are not in p.grad.
 
 Stepping one parameter at a time gives the same bits as stepping all of them when the optimizer treats every parameter by itself. That is known for
-PROVEN; for any other class `check_separable` finds out on clones.
+PROVEN, in torch's code for single tensors as in its foreach and fused code; for any other class `check_separable` finds out on clones.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Stepper:
 
     def whole(self, gradients=None):
         """Steps all groups. `gradients` maps parameters to the gradients that replace p.grad for the call; None: p.grad as it is."""
-        with _own_gradients(gradients or {}), _one_tensor_at_a_time(self._optimizer.param_groups), _plain_mode():
+        with _own_gradients(gradients or {}), _plain_mode():
             self._step(self._optimizer)
 
     def one(self, parameter, gradient, hyperparameters):
@@ -43,7 +43,7 @@ class Stepper:
         groups = optimizer.param_groups
         optimizer.param_groups = [{**hyperparameters, "params": [parameter]}]
         try:
-            with _own_gradients({parameter: gradient}), _one_tensor_at_a_time(optimizer.param_groups), _plain_mode():
+            with _own_gradients({parameter: gradient}), _plain_mode():
                 self._step(optimizer)
         finally:
             optimizer.param_groups = groups
@@ -59,19 +59,6 @@ def _own_gradients(gradients):
     finally:
         for parameter, gradient in local:
             parameter.grad = gradient
-
-
-@contextlib.contextmanager
-def _one_tensor_at_a_time(groups):
-    """Left to itself, torch decides from the list of parameters whether to use its multi-tensor code; the decision must not depend on our list."""
-    undecided = [group for group in groups if "foreach" in group and group["foreach"] is None and not group.get("fused")]
-    for group in undecided:
-        group["foreach"] = False
-    try:
-        yield
-    finally:
-        for group in undecided:
-            group["foreach"] = None
 
 
 @contextlib.contextmanager
