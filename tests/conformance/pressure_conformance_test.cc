@@ -90,6 +90,27 @@ TEST_P(Pressure, InFlightCountsAllPeersOfAClassAndFallsToZero) {
   EXPECT_EQ(a->in_flight(kBulk).value, 0u);
 }
 
+// Both ends send, so the kernel would delay acknowledgements for 40 ms; a window must not stay shut that long after its
+// bytes were read.
+TEST_P(Pressure, WhatHasBeenReadIsAcknowledgedSoon) {
+  Pair pair(GetParam());
+  const auto bytes = pattern(60000, 1);
+  std::size_t slow = 0;
+  for (std::size_t round = 1; round <= 20; ++round) {
+    for (const bool forth : {true, false}) {
+      Host& from = forth ? pair.a : pair.b;
+      Host& to = forth ? pair.b : pair.a;
+      from->send(forth ? pair.to_b(kBulk) : pair.to_a(kBulk), {data_header(), bytes, 0});
+      ASSERT_TRUE(pair.run_until([&] { return to.sink->frames.size() == round; }));
+    }
+    const Time begin = pair.clock.now();
+    ASSERT_TRUE(
+        pair.run_until([&] { return pair.a->in_flight(kBulk).value < 5000 && pair.b->in_flight(kBulk).value < 5000; }));
+    slow += pair.clock.now() - begin > milliseconds(20);
+  }
+  EXPECT_LE(slow, 5u);  // a busy machine may delay a few
+}
+
 TEST_P(Pressure, UrgentFramesAreDeliveredBeforeBulkThatCameEarlier) {
   Pair pair(GetParam());
   const auto bytes = pattern(kMaxOperation.value, 1);

@@ -186,7 +186,7 @@ bool Connection::send(const Message& message) {
   return false;
 }
 
-Connection::State Connection::refuse(const Verdicted& verdict) {
+void Connection::tell(const Verdicted& verdict) {
   Head head;
   head.refusal = verdict.refusal;
   const State at = state_;
@@ -194,6 +194,10 @@ Connection::State Connection::refuse(const Verdicted& verdict) {
   if (at == State::kProof) send(Verdict{.head = head, .text = pack_text(verdict.text)});
   if (at == State::kChallenge) send(Proof{.head = head});
   refusal_ = verdict.refusal;
+}
+
+Connection::State Connection::refuse(const Verdicted& verdict) {
+  tell(verdict);
   return fail(refusal_code(refusal_), "was refused by this host: " + verdict.text, refusal_fix(refusal_));
 }
 
@@ -203,7 +207,9 @@ Connection::State Connection::refused(const Head& head, const std::string& text)
 }
 
 void Connection::time_out() {
-  state_ = refuse({Refusal::kNotAnswered, fmt::format("{} did not come in time", waiting_for(state_))});
+  const Verdicted late{Refusal::kNotAnswered, fmt::format("{} did not come in time", waiting_for(state_))};
+  tell(late);
+  state_ = fail(Code::kTimedOut, "failed: " + late.text, refusal_fix(late.refusal));
 }
 
 Connection::State Connection::lost(int error) {

@@ -68,7 +68,9 @@ class Connection final : public Watched {
   template <typename Message>
   bool send(const Message& message);
 
-  // Fails with what this end found wrong; the peer has been told where `tell` says so.
+  // Sends the reason to the peer, where the protocol has a message for it now.
+  void tell(const Verdicted& verdict);
+  // Tells, and fails with what this end found wrong.
   State refuse(const Verdicted& verdict);
   // Fails with what the peer said.
   State refused(const Head& head, const std::string& text);

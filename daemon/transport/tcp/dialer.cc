@@ -8,6 +8,14 @@
 #include <cerrno>
 
 namespace tensorlane::tcp {
+namespace {
+
+Status and_so_until_the_deadline(const Status& cause) {
+  const Code code = cause.code() == Code::kUnavailable ? Code::kTimedOut : cause.code();
+  return {code, cause.what() + ", and so until the deadline", cause.where(), cause.fix()};
+}
+
+}  // namespace
 
 Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& tag, Bytes window) {
   Fd socket(::socket(peer_.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -42,11 +50,10 @@ Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& ta
 
 Status Dialer::failed(Time now, const Status& cause, Refusal refusal) {
   if (refusal != Refusal::kNone && !worth_retrying(refusal)) return cause;
-  if (now + backoff_ >= deadline_) {
-    // Keep the cause as it is and say that it has lasted.
-    return {cause.code() == Code::kUnavailable ? Code::kTimedOut : cause.code(),
-            cause.what() + ", and so until the deadline", cause.where(), cause.fix()};
-  }
+  // An attempt that the deadline cut short says less than the one before it.
+  const bool cut = refusal == Refusal::kNotAnswered && now >= deadline_;
+  if (!cut || last_cause_.ok()) last_cause_ = cause;
+  if (now + backoff_ >= deadline_) return and_so_until_the_deadline(last_cause_);
   next_ = now + backoff_;
   backoff_ = std::min(Duration(backoff_.value * 2), kLastBackoff);
   return {};

@@ -43,6 +43,7 @@ class Dialer {
   const Time deadline_;
   Time next_;
   Duration backoff_ = kFirstBackoff;
+  Status last_cause_;
 };
 
 }  // namespace tensorlane::tcp

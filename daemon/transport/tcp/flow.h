@@ -92,6 +92,7 @@ class Flow final : public Watched {
                         std::size_t& handled);
   Status check_header(const protocol::FrameHeader& header) const;
   Status frame_complete(ports::FrameSink& sink, std::size_t& handled);
+  void acknowledge();
   Status ended() const;
   Status failed(int error) const;
 
@@ -116,6 +117,7 @@ class Flow final : public Watched {
   std::size_t payload_left_ = 0;
   bool dropping_ = false;
   std::uint32_t crc_ = 0;
+  std::uint64_t acknowledged_ = 0;  // of what has been received, when we last asked the kernel to acknowledge
 
   ports::FlowStats counts_;
   std::uint64_t payloads_dropped_ = 0;
