@@ -107,7 +107,10 @@ Status Context::consume(tl_request& request) {
   if (request.copies_out) request.tensor->active = nullptr;
   request.state = State::kFree;
   free_requests_.push_back(&request);
-  return std::exchange(request.status, Status());
+  const Status status = std::exchange(request.status, Status());
+  // For a caller, "timed out" means that the request is still valid.
+  if (status.code() == Code::kTimedOut) return Status(Code::kAborted, status.what(), status.where(), status.fix());
+  return status;
 }
 
 Status Context::test(tl_request& request) {

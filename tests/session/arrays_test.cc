@@ -9,6 +9,7 @@
 
 #include "context_guard.h"
 #include "fake_daemon.h"
+#include "tensorlane/tensorlane.hpp"
 
 namespace tensorlane::test {
 namespace {
@@ -179,6 +180,34 @@ TEST(Arrays, ABarrierThatTimedOutGoesOn) {
   EXPECT_EQ(daemon.operations(), 1u);
   EXPECT_EQ(tl_barrier(context, 5), TL_OK) << tl_last_error();
   EXPECT_EQ(daemon.operations(), 2u);
+}
+
+TEST(Arrays, TheCppWrapper) {
+  FakeDaemon daemon;
+  tl_config_t config = TL_CONFIG_INIT;
+  config.socket = daemon.socket().c_str();
+  Session session(config);
+  EXPECT_EQ(session.size(), 1);
+  const std::span<float> x = session.allocate<float>(16);
+  x[0] = 3;
+  session.allreduce("x", x.data(), x.data(), x.size()).wait();
+  EXPECT_EQ(x[0], 6);
+  const tl_tensor_desc_t desc = tensor_desc("y", nullptr, 8);
+  std::vector<Tensor> tensors = session.register_group("group", std::span(&desc, 1));
+  static_cast<float*>(tensors[0].buffer())[0] = 4;
+  Request request = tensors[0].post();
+  request.wait(5);
+  EXPECT_TRUE(request.test());
+  EXPECT_EQ(static_cast<float*>(tensors[0].buffer())[0], 8);
+  session.barrier(5);
+  try {
+    session.allreduce("x", x.data(), x.data(), 4);
+    ADD_FAILURE() << "the count differs";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status(), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_THAT(e.what(), HasSubstr("count was 16, is 4"));
+  }
+  session.finalize();
 }
 
 }  // namespace

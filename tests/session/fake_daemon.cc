@@ -158,6 +158,7 @@ void FakeDaemon::leave(ports::SessionId session, Status why) {
     if (job->members.empty()) jobs_.erase(job->name);
   }
   if (why.ok()) server_.left(session);
+  eventfd_write(wake_.get(), 1);  // the lane lets go of the client
   leaves_.push_back(std::move(why));
   changed_.notify_all();
 }

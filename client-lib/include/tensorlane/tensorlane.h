@@ -76,7 +76,9 @@ typedef struct {
 /* Joins the job: returns when every rank has joined and all hosts are connected. Errors: invalid argument (names the field), unavailable (no daemon at
  * the socket), permission denied (user or secret), version mismatch, timed out (names the ranks that have not come), resource exhausted. */
 TL_API tl_status_t tl_init(const tl_config_t* config, tl_context_t** context);
-/* Waits until nothing of this rank is under way, leaves the job, frees everything of the context, tensors and arena memory included. */
+/* Waits (at most timeout_seconds) until nothing of this rank is under way, leaves the job, frees everything of the context, tensors, requests and arena
+ * memory included. Returns why, when it did not leave in peace: the job's error, or timed out (operations still under way); everything is freed all the
+ * same. Invalid argument, and nothing is freed: inside a callback, or in the child of a fork, which may not use its parent's context in any way. */
 TL_API tl_status_t tl_finalize(tl_context_t* context);
 
 TL_API int tl_rank(const tl_context_t* context);
@@ -88,6 +90,7 @@ TL_API tl_status_t tl_daemon_status(tl_context_t* context, const char** json);
 
 /* Memory that the daemon shares (an arena): operations on it copy nothing. 64-byte aligned, zeroed, freed by tl_free or tl_finalize. */
 TL_API tl_status_t tl_alloc(tl_context_t* context, size_t bytes, void** memory);
+/* Errors: invalid argument (not from tl_alloc, or a tensor of tl_register lies in it). */
 TL_API tl_status_t tl_free(tl_context_t* context, void* memory);
 /* 1 when [memory, memory + bytes) lies in an arena of the context, else 0. */
 TL_API int tl_is_shared(const tl_context_t* context, const void* memory, size_t bytes);
@@ -118,7 +121,8 @@ TL_API void* tl_tensor_buffer(const tl_tensor_t* tensor);
 TL_API tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request);
 /* TL_OK: done, the result is in place, the request is freed. TL_IN_PROGRESS: not yet. An error: it failed and the request is freed. */
 TL_API tl_status_t tl_test(tl_request_t* request);
-/* Waits; a negative time-out waits as long as the job lives. What it waits for becomes more urgent. TL_ERROR_TIMED_OUT leaves the request valid. */
+/* Waits; a negative time-out waits as long as the job lives. What it waits for becomes more urgent. TL_ERROR_TIMED_OUT leaves the request valid; an
+ * operation that failed because somebody was not heard in time says TL_ERROR_ABORTED, and tl_last_error() why. */
 TL_API tl_status_t tl_wait(tl_request_t* request, double timeout_seconds);
 /* `function` runs once when the request is done, on a thread of the library (at once, if it is done already); the request is freed after it: do
  * neither test nor wait. It must not block. */
@@ -132,8 +136,12 @@ typedef struct {
 } tl_options_t;
 #define TL_OPTIONS_INIT {sizeof(tl_options_t), -1.0f}
 
-/* Array calls: any memory, by name. The first call of a name registers it (collectively); every later call of the name must agree with the first. Memory that is
- * not shared is copied in at once and copied out when the request is done: `out` stays valid until then, `in` only until the call returns. */
+/* Array calls: any memory, by name. The first call of a name registers it (collectively); every later call of the name must agree with the first. Memory
+ * that is not shared is copied in at once and copied out when the request is done: `out` stays valid until then, `in` only until the call returns.
+ * Shared memory (64-byte aligned) on which the first call of a name works in place (in == out; allgather: in is this rank's part of out) is used without
+ * a copy, and later calls of the name must pass the same buffer; once it is freed, any memory is copied again.
+ * No call waits for other ranks: where ranks disagree about a name, the request fails, and the name is free again. Names belong to their operation ("x"
+ * of tl_allreduce is not "x" of tl_broadcast) and have at most 240 bytes. Errors: as tl_post, invalid argument (names both values). */
 TL_API tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count, tl_dtype_t dtype, tl_op_t op,
                                 const tl_options_t* options, tl_request_t** request);
 TL_API tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* buffer, uint64_t count, tl_dtype_t dtype, int root,
@@ -141,6 +149,7 @@ TL_API tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* b
 /* `in` has `count` elements, `out` count * world size, by rank. */
 TL_API tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count, tl_dtype_t dtype,
                                 const tl_options_t* options, tl_request_t** request);
+/* Returns when every rank has called it. After TL_ERROR_TIMED_OUT the next call goes on waiting for the same barrier. */
 TL_API tl_status_t tl_barrier(tl_context_t* context, double timeout_seconds);
 
 #ifdef __cplusplus
