@@ -97,8 +97,7 @@ class Builder {
     std::vector<HostIndex> peers;
     for_each_peer([&](HostIndex peer) { peers.push_back(peer); });
     std::ranges::sort(peers);
-    const auto repeated = std::ranges::unique(peers);
-    peers.erase(repeated.begin(), repeated.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
     tensor_.links = {static_cast<std::uint32_t>(t_.links.size()), static_cast<std::uint32_t>(peers.size())};
     for (HostIndex peer : peers) t_.links.push_back({.peer = peer});
     fill_links();
