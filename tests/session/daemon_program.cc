@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 #include "fake_daemon.h"
 
@@ -13,9 +12,8 @@ int main(int argc, char** argv) {
   session::SessionConfig config;
   config.socket_path = argv[1];
   test::FakeDaemon daemon(config, {mib(512), mib(64)}, milliseconds(std::atoi(argv[2])));
+  daemon.hold_after(1);
   std::puts("ready");
   std::fflush(stdout);
-  while (daemon.operations() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  daemon.set_mode(test::Mode::kHold);
   while (true) pause();
 }

@@ -47,6 +47,7 @@ void FakeDaemon::set_mode(Mode mode) {
   {
     std::lock_guard lock(mutex_);
     mode_ = mode;
+    hold_after_ = ~std::uint64_t{0};
   }
   flush();
 }
@@ -189,7 +190,7 @@ void FakeDaemon::run(Job& job, std::uint32_t id) {
     }
   }
   ++t.done;
-  operations_.fetch_add(1);
+  if (operations_.fetch_add(1) + 1 >= hold_after_) mode_ = Mode::kHold;
   for (Member& member : job.members) member.client->complete({id, Code::kOk, t.done});
 }
 

@@ -36,6 +36,8 @@ class FakeDaemon final : public ports::JobControl {
   memory::ArenaPool& pool() { return pool_; }
 
   void set_mode(Mode mode);
+  // From when `n` operations are done: kHold.
+  void hold_after(std::uint64_t n) { hold_after_ = n; }
   void flush();  // kReverse: completes what has come
   // Fails a job as the lane and control do: the operations that are held complete as aborted, the rings fail, control says so.
   void abort_job(const std::string& job, const Status& cause);
@@ -91,7 +93,7 @@ class FakeDaemon final : public ports::JobControl {
   const Duration detection_;
   memory::ArenaPool pool_;
   session::SessionServer server_;
-  std::atomic<std::uint64_t> raises_{0}, operations_{0}, submitted_{0};
+  std::atomic<std::uint64_t> raises_{0}, operations_{0}, submitted_{0}, hold_after_{~std::uint64_t{0}};
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -125,7 +125,7 @@ TEST(Limits, PacketsThatMakeNoSense) {
 }
 
 TEST(Limits, TensorsThatCannotBe) {
-  FakeDaemon daemon;
+  FakeDaemon daemon({}, {mib(512), mib(64)}, seconds(60));
   RawClient client(daemon.socket());
   ASSERT_TRUE(client.join("job"));
   ASSERT_GE(client.arena(1 << 20), 0);
