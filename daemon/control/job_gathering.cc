@@ -85,7 +85,10 @@ bool Job::handle_join(const std::string& from, const Message& m) {
                   "use another job name"));
   } else if (state_ == State::kGathering) {
     Follower& follower = followers_[from];
-    if (follower.nonce != nonce) follower = {nonce, random_nonce(), false};
+    if (follower.nonce != nonce) {
+      follower = {nonce, random_nonce(), false};
+      gathering_.forget(from);
+    }
     environment_.offer(from, message(MessageType::kChallenge, json::array({nonce, follower.leader_nonce})));
   } else if (state_ == State::kConnecting || state_ == State::kRunning) {
     // A member that asks again has not got the roster. One that asks anew has lost the job: its silence will end it

@@ -48,6 +48,8 @@ class Gathering {
   // with a text that names both sides: a rank or local rank that comes twice, world sizes that differ, numbers out of
   // range, local ranks out of order.
   Status arrive(const std::string& host, const std::vector<Claim>& claims);
+  // The host's daemon has started anew: what it said before does not count.
+  void forget(const std::string& host) { hosts_.erase(host); }
   bool complete() const;
   std::vector<std::uint32_t> missing() const;  // of the world, ascending
   std::string arrived_text() const;            // "h0 (ranks 0-1), h1 (rank 3)"

@@ -87,6 +87,15 @@ TEST(Gathering, a_full_world_with_an_incomplete_host_is_an_error_at_once) {
             "of ranks on the host");
 }
 
+TEST(Gathering, a_host_that_is_forgotten_has_not_come) {
+  Gathering gathering("j");
+  ASSERT_TRUE(gathering.arrive("h0", {claim(0, 0), claim(1, 1)}).ok());
+  ASSERT_TRUE(gathering.arrive("h1", {claim(2, 0), claim(3, 1)}).ok());
+  gathering.forget("h1");
+  EXPECT_FALSE(gathering.complete());
+  EXPECT_EQ(gathering.missing(), (std::vector<std::uint32_t>{2, 3}));
+}
+
 TEST(RanksText, reads_as_people_write) {
   EXPECT_EQ(ranks_text({3}), "rank 3");
   EXPECT_EQ(ranks_text({0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");
