@@ -10,7 +10,8 @@ void DeliveryChecker::landed(const Frame& frame, bool contribution) {
   const protocol::FrameHeader& h = frame.header;
   Operation& operation = open_[{h.tensor.value, h.sequence.value}];
   const Piece piece{frame.from.value, frame.to.value, contribution, h.slice, h.offset};
-  // A barrier's contributions and results both land in scratch of the engine and cannot be told apart; completing at all is what it is for.
+  // A barrier's contributions and results both land in scratch of the engine and cannot be told apart; completing at
+  // all is what it is for.
   const bool barrier = scenario_.plan.tensors[h.tensor.value].operation == tensorlane::Operation::kBarrier;
   if (!barrier && !operation.pieces.insert(piece).second) {
     findings_.fail("delivery", "host {} got offset {} of slice {} of tensor {}, sequence {} from host {} twice",

@@ -15,6 +15,7 @@ Lane::Lane(HostIndex self, Around around, Random random)
       order_(self, around.scenario, around.findings),
       actions_(around.scenario.lane.action_ring),
       receiving_(around.scenario.hosts() * kLevels),
+      sends_unfinished_(around.scenario.plan.tensors.size()),
       flow_in_flight_(around.scenario.hosts() * kLevels),
       heard_(around.scenario.hosts()) {
   config_.self = self;
@@ -182,6 +183,10 @@ void Lane::carry_out(const Action& action) {
     around_.findings.fail("abort", "host {}: tensor {} failed before its flows were closed", self_.value,
                           complete.tensor.value);
   }
+  if (complete.ok && sends_unfinished_[complete.tensor.value] > 0) {
+    around_.findings.fail("memory", "host {}: tensor {} completes while {} of its payloads may still be read",
+                          self_.value, complete.tensor.value, sends_unfinished_[complete.tensor.value]);
+  }
   ++*around_.progress;
   if (complete.ok) around_.delivery.completed(complete.tensor, complete.sequence);
   client_->completed(complete.tensor, complete.sequence, complete.ok);
@@ -328,22 +333,28 @@ void Lane::send(engine::Flow flow, const engine::Send& send) {
                      static_cast<int>(send.header.type), flow.peer.value, send.header.tensor.value,
                      send.header.sequence.value, send.header.slice, send.header.offset, send.header.payload_bytes,
                      send.header.grant);
+  if (send.token != 0) ++sends_unfinished_[send.header.tensor.value];
   in_flight_[level_of(flow.cls)] += payload.size();
   ++flow_in_flight_[flow_index(flow.peer, level_of(flow.cls))];
   around_.network.send(frame);
   if (!around_.scenario.lane.done_when_acknowledged) send_done(*frame);
 }
 
-// A transport may read the payload until it says that it is done, so until then nobody may change it.
 void Lane::send_done(const Frame& frame) {
   if (frame.token == 0) return;
-  if (!is_barrier(frame.header.tensor) && !std::ranges::equal(memory_.resolve(frame.source), frame.payload)) {
-    around_.findings.fail("memory",
-                          "host {}: the payload of tensor {}, sequence {}, slice {} changed while it was being sent",
-                          self_.value, frame.header.tensor.value, frame.header.sequence.value, frame.header.slice);
-  }
+  --sends_unfinished_[frame.header.tensor.value];
   pending_.push_back({.kind = Event::Kind::kSendDone, .token = frame.token});
   wake();
+}
+
+// A transport may read the payload again until the receiver has it, so until then nobody may change it. Later, and
+// before SendDone, the result of the same operation may land on it: a retransmission that carries it is thrown away.
+void Lane::on_arrived(const FramePtr& frame) {
+  if (dead_ || state_ != State::kRunning || !around_.scenario.lane.done_when_acknowledged) return;
+  if (is_barrier(frame->header.tensor) || std::ranges::equal(memory_.resolve(frame->source), frame->payload)) return;
+  around_.findings.fail("memory",
+                        "host {}: the payload of tensor {}, sequence {}, slice {} changed while it was being sent",
+                        self_.value, frame->header.tensor.value, frame->header.sequence.value, frame->header.slice);
 }
 
 // ---- checks ----

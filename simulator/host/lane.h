@@ -40,6 +40,7 @@ class Lane final : public NetworkSink {
 
   // NetworkSink.
   void on_packet(const Packet& packet) override;
+  void on_arrived(const FramePtr& frame) override;
   void on_acknowledged(const FramePtr& frame) override;
   void on_heartbeat(HostIndex from, const Heartbeat& beat) override;
 
@@ -125,6 +126,7 @@ class Lane final : public NetworkSink {
   std::vector<engine::Event> pending_;  // arrived, not fed yet
   std::vector<Block> working_;
   std::vector<Receiving> receiving_;                // by flow
+  std::vector<std::uint32_t> sends_unfinished_;     // by tensor: SendDone is still to come
   std::vector<std::size_t> flow_in_flight_;         // operations, by flow
   std::array<std::uint64_t, kLevels> in_flight_{};  // bytes
   std::array<HostIndex, kLevels> last_peer_{};

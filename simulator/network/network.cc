@@ -122,7 +122,10 @@ void Network::at_host(Packet packet) {
   for (;;) {
     ++receiving.expected;
     host.sink->on_packet(packet);
-    if (packet.last) acknowledge(packet.frame);
+    if (packet.last) {
+      at(packet.from).sink->on_arrived(packet.frame);
+      acknowledge(packet.frame);
+    }
     const auto next = receiving.held.find(receiving.expected);
     if (next == receiving.held.end()) return;
     packet = std::move(next->second);

@@ -32,6 +32,7 @@ class NetworkSink {
  public:
   virtual ~NetworkSink() = default;
   virtual void on_packet(const Packet& packet) = 0;         // in order per flow
+  virtual void on_arrived(const FramePtr& frame) = 0;       // for the sender, which could not know it yet: for checks
   virtual void on_acknowledged(const FramePtr& frame) = 0;  // the receiver's kernel has all of it
   virtual void on_heartbeat(HostIndex from, const Heartbeat& beat) = 0;
 };

@@ -75,6 +75,7 @@ struct Arrivals : NetworkSink {
   void on_packet(const Packet& p) override {
     if (p.last) frames.emplace_back(events->now(), p.frame->header.slice);
   }
+  void on_arrived(const FramePtr&) override {}
   void on_acknowledged(const FramePtr&) override { ++acknowledged; }
   void on_heartbeat(HostIndex, const Heartbeat&) override { ++beats; }
 };
