@@ -1,4 +1,5 @@
 // Connections that are not flows yet, and sockets that are no longer: accepting, dialling, time-outs, lingering.
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
@@ -60,10 +61,10 @@ void TcpTransport::advance(Connection& connection, std::size_t& handled) {
     watch(connection, connection.fd(), EPOLLIN, true);
   if (state != Connection::State::kDone && state != Connection::State::kFailed) return;
   if (!connection.connecting_end()) {
-    const std::unique_ptr<Connection> mine = take_pending(connection);
+    std::unique_ptr<Connection> mine = take_pending(connection);
     if (state == Connection::State::kDone) establish(connection, handled);
     if (state == Connection::State::kFailed) accepted_failed(connection);
-    return;
+    return retire(std::move(mine));
   }
   const auto found = dialers_.find(connection.key());
   TL_ASSERT(found != dialers_.end() && found->second->attempt.get() == &connection);
@@ -72,6 +73,7 @@ void TcpTransport::advance(Connection& connection, std::size_t& handled) {
   const std::unique_ptr<Dialer> dialer = std::move(found->second);
   dialers_.erase(found);
   establish(connection, handled);
+  retire(std::move(dialer->attempt));
 }
 
 std::unique_ptr<Connection> TcpTransport::take_pending(Connection& connection) {
@@ -102,9 +104,9 @@ void TcpTransport::log_refusal(const Status& cause) {
   }
   last_refusal_log_ = now_;
   if (unlogged_refusals_ > 0) {
-    spdlog::warn("{} ({} more such since the last message)", cause.to_string(), unlogged_refusals_);
+    spdlog::warn(fmt::format("{} ({} more such since the last message)", cause.to_string(), unlogged_refusals_));
   } else {
-    spdlog::warn("{}", cause.to_string());
+    spdlog::warn(cause.to_string());
   }
   unlogged_refusals_ = 0;
 }
@@ -143,9 +145,10 @@ void TcpTransport::run_deadlines() {
       if (listener.paused) due(now_ + kPause);
     }
     while (!listener.pending.empty() && listener.pending.front()->deadline() <= now_) {
-      const std::unique_ptr<Connection> late = take_pending(*listener.pending.front());
+      std::unique_ptr<Connection> late = take_pending(*listener.pending.front());
       late->time_out();
       accepted_failed(*late);
+      retire(std::move(late));
     }
     if (!listener.pending.empty()) due(listener.pending.front()->deadline());
   }

@@ -77,7 +77,7 @@ void TcpTransport::establish(Connection& connection, std::size_t& handled) {
   auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(), state.window);
   // Law 15: after connect and after accept.
   if (const Result<int> tagged = apply_tag(flow->fd(), state.tag); !tagged.ok())
-    spdlog::warn("{}", tagged.status().to_string());
+    spdlog::warn(tagged.status().to_string());
   watch(*flow, flow->fd(), EPOLLIN, true);
   flows_[key] = std::move(flow);
   ++handled;

@@ -28,10 +28,10 @@ Result<std::unique_ptr<Listener>> Listener::open(const Endpoint& endpoint, const
   const Result<int> tagged = apply_tag(socket.get(), tag);
   if (!tagged.ok()) return tagged.status();
   if (*tagged < tag.pcp) {
-    spdlog::warn(
+    spdlog::warn(fmt::format(
         "class {}: priority {} needs the privilege CAP_NET_ADMIN, which this process lacks: frames leave with priority "
         "{}",
-        class_name(tag.cls), tag.pcp, *tagged);
+        class_name(tag.cls), tag.pcp, *tagged));
   }
   if (::bind(socket.get(), endpoint.get(), endpoint.length) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
     return cannot_listen(endpoint, tag.cls, errno);

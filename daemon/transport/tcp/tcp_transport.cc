@@ -208,9 +208,20 @@ void TcpTransport::serve_events(std::size_t& handled) {
   for (int i = 0; i < count; ++i) {
     auto* object = static_cast<Watched*>(events[i].data.ptr);
     if (object->gone) continue;
-    if (object->kind == Watched::Kind::kConnection) advance(static_cast<Connection&>(*object), handled);
-    if (object->kind == Watched::Kind::kLinger) drain(static_cast<Linger&>(*object));
-    if (object->kind == Watched::Kind::kListener) accept_all(static_cast<Listener&>(*object));
+    switch (object->kind) {
+      case Watched::Kind::kConnection:
+        advance(static_cast<Connection&>(*object), handled);
+        break;
+      case Watched::Kind::kLinger:
+        drain(static_cast<Linger&>(*object));
+        break;
+      case Watched::Kind::kListener:
+        accept_all(static_cast<Listener&>(*object));
+        break;
+      case Watched::Kind::kFlow:
+      case Watched::Kind::kWaker:
+        break;
+    }
   }
 }
 
