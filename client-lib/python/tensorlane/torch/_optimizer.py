@@ -92,7 +92,7 @@ class _Core:
             self._watch.check()
         if self.synchronized and not self._sender.round_open:
             self.synchronized = False
-            self._stepper.whole()
+            self._stepper.whole(self._unregistered(optimizer))
             self._finish_recording()
             return
         self._collect()
@@ -102,8 +102,7 @@ class _Core:
         else:
             for slot in active:
                 self._wait(slot)
-            everything = {parameter: None for group in optimizer.param_groups for parameter in group["params"]}
-            self._stepper.whole({**everything, **{slot.parameter: slot.average for slot in active}})
+            self._stepper.whole({**self._unregistered(optimizer), **{slot.parameter: slot.average for slot in active}})
         self.synchronized = False
         self._sender.new_round()
         self._finish_recording()
@@ -190,6 +189,10 @@ class _Core:
         """Leaves every gradient of the round sent and no older update pending: their buffers are about to be used again."""
         self.apply(self._sender.slots)
         self._guarded_by_failure(self._sender.send_rest)
+
+    def _unregistered(self, optimizer):
+        """Frozen parameters may still have a gradient of before: it is this rank's own, so nobody may step with it."""
+        return {p: None for group in optimizer.param_groups for p in group["params"] if p not in self._by_parameter}
 
     def _defer(self, optimizer, active):
         taken = snapshot(optimizer.param_groups)

@@ -32,9 +32,9 @@ class Stepper:
         # not to our calls of the inside.
         self._step = step.__wrapped__ if getattr(step, "hooked", False) else step
 
-    def whole(self, gradients=None):
-        """Steps all groups. `gradients` maps parameters to the gradients that replace p.grad for the call; None: p.grad as it is."""
-        with _own_gradients(gradients or {}), _plain_mode():
+    def whole(self, gradients):
+        """Steps all groups. `gradients` maps parameters to what replaces p.grad for the call; all others step with p.grad as it is."""
+        with _own_gradients(gradients), _plain_mode():
             self._step(self._optimizer)
 
     def one(self, parameter, gradient, hyperparameters):
