@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -13,10 +14,11 @@
 
 #include "common/base/hash.h"
 
-// libzmq is not built for the thread sanitizer, so its lock-free pipes look like races of whoever uses them.
+// libzmq and libsodium are not built for the thread sanitizer, so what ZeroMQ hands from thread to thread looks like
+// races.
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
-  return "called_from_lib:libzmq.so\nrace:libzmq.so\n";
+  return "called_from_lib:libzmq.so\ncalled_from_lib:libsodium.so\nrace:libzmq.so\n";
 }
 
 namespace tensorlane::control::testing {
@@ -216,6 +218,7 @@ Lane::JobRecord Lane::record(const std::string& job) {
 // ---- Cluster ----
 
 Cluster::Cluster(ClusterOptions o) : options(o) {
+  spdlog::default_logger_raw();  // made here, not by whichever host logs first
   fabric::Fabric fabric;
   fabric.path = "fabric.yaml";
   fabric.classes = fabric::preset(fabric::Preset::kGreenfield);
