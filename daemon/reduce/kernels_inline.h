@@ -77,14 +77,14 @@ void take(const ReduceSource& source, std::size_t from, std::size_t n, Sum* sum,
   float wide[kBlock];
   const float* values = wide;
   if (source.dtype == Dtype::kFloat64) {
-    const auto* in = reinterpret_cast<const Double*>(source.data) + from;
+    const Double* in = reinterpret_cast<const Double*>(source.data) + from;
     for (std::size_t i = 0; i < n; ++i) sum[i] = static_cast<Sum>(first ? in[i] : sum[i] + in[i]);
     return;
   }
   if (source.dtype == Dtype::kFloat32) {
     std::memcpy(wide, source.data + from * sizeof(float), n * sizeof(float));
   } else {
-    const auto* in = reinterpret_cast<const Half*>(source.data) + from;
+    const Half* in = reinterpret_cast<const Half*>(source.data) + from;
     if (source.dtype == Dtype::kFloat16) {
       Isa::widen(in, wide, n);
     } else {
@@ -102,7 +102,7 @@ void take(const ReduceSource& source, std::size_t from, std::size_t n, Sum* sum,
 template <typename Isa, typename Sum>
 void give(std::byte* out, Dtype dtype, std::size_t from, std::size_t n, const Sum* sum) {
   if (dtype == Dtype::kFloat64) {
-    auto* to = reinterpret_cast<Double*>(out) + from;
+    Double* to = reinterpret_cast<Double*>(out) + from;
     for (std::size_t i = 0; i < n; ++i) to[i] = sum[i];
     return;
   }
@@ -112,7 +112,7 @@ void give(std::byte* out, Dtype dtype, std::size_t from, std::size_t n, const Su
     std::memcpy(out + from * sizeof(float), narrow, n * sizeof(float));
     return;
   }
-  auto* to = reinterpret_cast<Half*>(out) + from;
+  Half* to = reinterpret_cast<Half*>(out) + from;
   if (dtype == Dtype::kFloat16) {
     Isa::narrow(narrow, to, n);
   } else {

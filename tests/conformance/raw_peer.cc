@@ -26,6 +26,8 @@ RawPeer::RawPeer(TestClock& clock, Host& host, ClassId cls) : clock_(clock), hos
   const auto endpoint = *tcp::parse_endpoint("127.0.0.1", port_of(host, cls));
   if (::connect(socket_.get(), endpoint.get(), endpoint.length) != 0)
     throw std::runtime_error("cannot connect to the host under test");
+  const int on = 1;
+  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   poll();
 }
 
