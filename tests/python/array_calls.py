@@ -90,6 +90,8 @@ def objects(rank, size):
     tl.broadcast_optimizer_state(optimizer, root_rank=0)
     assert optimizer.param_groups[0]["lr"] == 0.1
     assert len(optimizer.state_dict()["state"]) == 4
+    other = torch.nn.Linear(3, 2).double()  # other sizes and another type under names that were used before
+    tl.broadcast_parameters([("0.weight", other.weight), ("0.bias", other.bias)], root_rank=0)
     assert tl.broadcast_object({"rank": rank, "text": "x" * 10_000}, 0) == {"rank": 0, "text": "x" * 10_000}
 
 
@@ -97,7 +99,8 @@ def bad_input(rank, size):
     refused(tensorlane.InvalidArgumentError, "no rank", lambda: tensorlane.broadcast(numpy.ones(3), size))
     tensorlane.allreduce(numpy.ones(3, "float32"), name="agreed")
     refused(tensorlane.Error, "agreed", lambda: tensorlane.allreduce(numpy.ones(4, "float32"), name="agreed"))
-    refused(tensorlane.MismatchError, "differs", lambda: tensorlane.allreduce(numpy.ones(3 + rank, "float32"), name="differs"))
+    if size > 1:
+        refused(tensorlane.MismatchError, "differs", lambda: tensorlane.allreduce(numpy.ones(3 + rank, "float32"), name="differs"))
     tensorlane.barrier(30)
 
 

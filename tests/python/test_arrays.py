@@ -78,7 +78,7 @@ def test_read_only_dlpack():
     except (TypeError, BufferError):
         pytest.skip("this NumPy does not export read-only arrays")
     assert not _arrays.view(Producer(value), "x").writable
-    with pytest.raises(InvalidArgumentError, match="it is read-only: array 'allreduce.x'"):
+    with pytest.raises(InvalidArgumentError, match="it is read-only: array 'x'"):
         tensorlane.allreduce_(Producer(value), name="x")
 
 
@@ -121,12 +121,12 @@ def test_another_device():
 @pytest.mark.parametrize(
     "tensor, text",
     [
-        (torch.ones(3, device="meta"), "tensors on meta are not supported yet: tensor 'allreduce.x': pass tensor.cpu()"),
-        (torch.ones(3, dtype=torch.int64), "dtype torch.int64 is not supported: tensor 'allreduce.x': use float32, float64, float16 or bfloat16"),
-        (torch.ones(4, 4)[:, 0], "it is not contiguous: tensor 'allreduce.x': pass tensor.contiguous()"),
-        (torch.ones(0), "it has no elements: tensor 'allreduce.x': leave the call out on all ranks"),
-        (torch.ones(3).to_sparse(), "it is sparse: tensor 'allreduce.x': pass a dense tensor"),
-        (numpy.ones(3), "ndarray is not a torch.Tensor: tensor 'allreduce.x': use tensorlane's own calls for other arrays"),
+        (torch.ones(3, device="meta"), "tensors on meta are not supported yet: tensor 'x': pass tensor.cpu()"),
+        (torch.ones(3, dtype=torch.int64), "dtype torch.int64 is not supported: tensor 'x': use float32, float64, float16 or bfloat16"),
+        (torch.ones(4, 4)[:, 0], "it is not contiguous: tensor 'x': pass tensor.contiguous()"),
+        (torch.ones(0), "it has no elements: tensor 'x': leave the call out on all ranks"),
+        (torch.ones(3).to_sparse(), "it is sparse: tensor 'x': pass a dense tensor"),
+        (numpy.ones(3), "ndarray is not a torch.Tensor: tensor 'x': use tensorlane's own calls for other arrays"),
     ],
 )
 @pytest.mark.parametrize("call", [tensorlane.torch.allreduce, tensorlane.torch.allreduce_])
@@ -138,9 +138,9 @@ def test_torch_refusals(call, tensor, text):
 
 def test_names():
     _calls._counters.clear()
-    assert [_calls.automatic_name("allreduce", None) for _ in range(2)] == ["allreduce.noname.1", "allreduce.noname.2"]
-    assert _calls.automatic_name("broadcast", None) == "broadcast.noname.1"
-    assert _calls.automatic_name("allreduce", "w") == "allreduce.w"
+    assert [_calls.automatic_name("allreduce", None) for _ in range(2)] == ["noname.1", "noname.2"]
+    assert _calls.automatic_name("broadcast", None) == "noname.1"
+    assert _calls.automatic_name("allreduce", "w") == "w"
 
 
 def test_reductions():

@@ -35,11 +35,12 @@ class Handle:
 
 
 def automatic_name(operation, name):
-    """`name`, or "allreduce.noname.N", counted alike on all ranks, which therefore must make unnamed calls in the same order."""
+    """`name`, or "noname.N", counted alike on all ranks, which therefore must make unnamed calls in the same order. The C library puts the
+    operation before it: "allreduce.noname.1"."""
     if name is not None:
-        return f"{operation}.{name}"
+        return name
     with _counters_lock:
-        return f"{operation}.noname.{next(_counters.setdefault(operation, itertools.count(1)))}"
+        return f"noname.{next(_counters.setdefault(operation, itertools.count(1)))}"
 
 
 def reduction(average, op):

@@ -21,15 +21,14 @@ def broadcast_parameters(params, root_rank=0):
         if tensor.dtype not in _calls._DTYPES or tensor.device.type != "cpu":
             others[name] = tensor
             continue
-        flat = tensor.detach()
-        if flat.is_contiguous():
-            handles.append((flat, flat, _calls.broadcast_async_(flat, root_rank, f"parameter.{name}")))
-        else:
-            copy = flat.contiguous()
-            handles.append((flat, copy, _calls.broadcast_async_(copy, root_rank, f"parameter.{name}")))
+        source = tensor.detach()
+        copy = source.contiguous()  # itself, where it is
+        # A name keeps its size and type for the life of the job; another model may have the same names.
+        call = f"parameter.{name}.{copy.numel()}.{str(copy.dtype)[6:]}"
+        handles.append((source, copy, _calls.broadcast_async_(copy, root_rank, call)))
     for tensor, copy, handle in handles:
         handle.synchronize()
-        if copy is not tensor:
+        if copy.data_ptr() != tensor.data_ptr():
             tensor.copy_(copy)
     if others:
         received = broadcast_object({name: tensor.detach().cpu() for name, tensor in others.items()}, root_rank, "parameters.others")

@@ -73,7 +73,7 @@ def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None):
 
 def broadcast_async(tensor, root_rank=0, name=None, *, priority=None):
     """As broadcast_async_, into a new tensor."""
-    name = name if name is not None else _calls.automatic_name("broadcast", None).split(".", 1)[1]
+    name = _calls.automatic_name("broadcast", name)
     _view(tensor, name)
     return broadcast_async_(tensor.detach().clone(), root_rank, name, priority=priority)
 
