@@ -26,7 +26,8 @@ int main(void) {
   for (int iteration = 1; iteration <= kIterations; ++iteration) {
     for (int i = 0; i < kCount; ++i) x[i] = (float)(rank + iteration + i % 7);
     tl_request_t* request = NULL;
-    if (tl_allreduce(context, "x", x, x, kCount, TL_FLOAT32, TL_SUM, NULL, &request) != TL_OK) return fail("tl_allreduce");
+    if (tl_allreduce(context, "x", x, x, kCount, TL_FLOAT32, TL_SUM, NULL, &request) != TL_OK)
+      return fail("tl_allreduce");
     if (tl_wait(request, -1.0) != TL_OK) return fail("tl_wait");
     for (int i = 0; i < kCount; ++i) {
       const float expected = (float)(size * (size - 1) / 2 + size * (iteration + i % 7));

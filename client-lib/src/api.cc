@@ -1,4 +1,5 @@
 // The C ABI: checks pointers, keeps exceptions in, and turns Status into numbers.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <new>
@@ -11,7 +12,8 @@
 namespace tensorlane::client {
 namespace {
 
-static_assert(static_cast<int>(Code::kInternal) == TL_ERROR_INTERNAL && static_cast<int>(Code::kInProgress) == TL_IN_PROGRESS);
+static_assert(static_cast<int>(Code::kInternal) == TL_ERROR_INTERNAL &&
+              static_cast<int>(Code::kInProgress) == TL_IN_PROGRESS);
 static_assert(static_cast<int>(Dtype::kBfloat16) == TL_BFLOAT16 && static_cast<int>(Operation::kBarrier) == TL_BARRIER);
 
 template <typename Function>
@@ -34,28 +36,30 @@ template <typename T>
 Status read_struct(const T* given, const char* init, T* into) {
   if (given == nullptr) return {};
   if (given->size < sizeof given->size || given->size > 4096) {
-    return Status(Code::kInvalidArgument, "a struct of the wrong size", "its size is " + std::to_string(given->size), std::string("initialise it with ") + init);
+    return Status(Code::kInvalidArgument, "a struct of the wrong size", "its size is " + std::to_string(given->size),
+                  std::string("initialise it with ") + init);
   }
   std::memcpy(into, given, std::min(given->size, sizeof *into));
   return {};
 }
 
 // Into *request; checks what all array calls have in common.
-tl_status_t array_call(const char* function, tl_context_t* context, const char* name, ArrayCall call, const tl_options_t* options, tl_request_t** request) noexcept {
+tl_status_t array_call(const char* function, tl_context_t* context, const char* name, ArrayCall call,
+                       const tl_options_t* options, tl_request_t** request) noexcept {
   return guarded([&]() -> Status {
     if (context == nullptr) return null_argument(function, "a context");
     if (name == nullptr) return null_argument(function, "a name");
     if (request == nullptr) return null_argument(function, "a place for the request");
     if (call.out == nullptr) return null_argument(function, "a buffer");
     if (static_cast<unsigned>(call.dtype) > TL_BFLOAT16 || static_cast<unsigned>(call.reduce) > TL_AVERAGE) {
-      return Status(Code::kInvalidArgument, std::string(function) + " was called with an unknown dtype or op", std::string("'") + name + "'",
-                    "use a tl_dtype_t and a tl_op_t");
+      return Status(Code::kInvalidArgument, std::string(function) + " was called with an unknown dtype or op",
+                    std::string("'") + name + "'", "use a tl_dtype_t and a tl_op_t");
     }
     tl_options_t known = TL_OPTIONS_INIT;
     TL_RETURN_IF_ERROR(read_struct(options, "TL_OPTIONS_INIT", &known));
     if (std::isnan(known.urgency) || known.urgency > 1) {
-      return Status(Code::kInvalidArgument, std::string(function) + " was called with an impossible urgency", std::to_string(known.urgency),
-                    "use [0, 1], or a negative number for 0.5");
+      return Status(Code::kInvalidArgument, std::string(function) + " was called with an impossible urgency",
+                    std::to_string(known.urgency), "use [0, 1], or a negative number for 0.5");
     }
     call.urgency = known.urgency;
     TL_ASSIGN_OR_RETURN(*request, context->array(name, call));
@@ -64,8 +68,12 @@ tl_status_t array_call(const char* function, tl_context_t* context, const char* 
 }
 
 // From the C numbers; what is out of range stays out of range and is refused by array_call().
-Dtype dtype_of(tl_dtype_t dtype) { return static_cast<Dtype>(static_cast<unsigned>(dtype) > TL_BFLOAT16 ? 0xff : static_cast<unsigned>(dtype)); }
-ReduceOp reduce_of(tl_op_t op) { return static_cast<ReduceOp>(static_cast<unsigned>(op) > TL_AVERAGE ? 0xff : static_cast<unsigned>(op)); }
+Dtype dtype_of(const tl_dtype_t& dtype) {
+  return static_cast<Dtype>(std::min(raw_number(dtype), 0xffU));
+}
+ReduceOp reduce_of(const tl_op_t& op) {
+  return static_cast<ReduceOp>(std::min(raw_number(op), 0xffU));
+}
 
 }  // namespace
 }  // namespace tensorlane::client
@@ -75,8 +83,12 @@ using namespace tensorlane::client;
 
 extern "C" {
 
-const char* tl_status_string(tl_status_t status) { return code_name(static_cast<Code>(status)); }
-const char* tl_last_error(void) { return last_error(); }
+const char* tl_status_string(tl_status_t status) {
+  return code_name(static_cast<Code>(raw_number(status)));
+}
+const char* tl_last_error(void) {
+  return last_error();
+}
 
 tl_status_t tl_init(const tl_config_t* config, tl_context_t** context) {
   return guarded([&]() -> Status {
@@ -100,14 +112,23 @@ tl_status_t tl_finalize(tl_context_t* context) {
   });
 }
 
-int tl_rank(const tl_context_t* context) { return context == nullptr ? -1 : static_cast<int>(context->settings().rank); }
-int tl_size(const tl_context_t* context) { return context == nullptr ? -1 : static_cast<int>(context->settings().world_size); }
-int tl_local_rank(const tl_context_t* context) { return context == nullptr ? -1 : static_cast<int>(context->settings().local_rank); }
-int tl_local_size(const tl_context_t* context) { return context == nullptr ? -1 : static_cast<int>(context->settings().local_world_size); }
+int tl_rank(const tl_context_t* context) {
+  return context == nullptr ? -1 : static_cast<int>(context->settings().rank);
+}
+int tl_size(const tl_context_t* context) {
+  return context == nullptr ? -1 : static_cast<int>(context->settings().world_size);
+}
+int tl_local_rank(const tl_context_t* context) {
+  return context == nullptr ? -1 : static_cast<int>(context->settings().local_rank);
+}
+int tl_local_size(const tl_context_t* context) {
+  return context == nullptr ? -1 : static_cast<int>(context->settings().local_world_size);
+}
 
 tl_status_t tl_daemon_status(tl_context_t* context, const char** json) {
   return guarded([&]() -> Status {
-    if (context == nullptr || json == nullptr) return null_argument("tl_daemon_status", "a context or a place for the text");
+    if (context == nullptr || json == nullptr)
+      return null_argument("tl_daemon_status", "a context or a place for the text");
     TL_RETURN_IF_ERROR(context->usable());
     TL_ASSIGN_OR_RETURN(*json, context->daemon_status());
     return {};
@@ -116,7 +137,8 @@ tl_status_t tl_daemon_status(tl_context_t* context, const char** json) {
 
 tl_status_t tl_alloc(tl_context_t* context, size_t bytes, void** memory) {
   return guarded([&]() -> Status {
-    if (context == nullptr || memory == nullptr) return null_argument("tl_alloc", "a context or a place for the memory");
+    if (context == nullptr || memory == nullptr)
+      return null_argument("tl_alloc", "a context or a place for the memory");
     TL_RETURN_IF_ERROR(context->usable());
     TL_ASSIGN_OR_RETURN(*memory, context->allocate(bytes));
     return {};
@@ -136,12 +158,15 @@ int tl_is_shared(const tl_context_t* context, const void* memory, size_t bytes) 
   return context != nullptr && context->is_shared(memory, bytes) ? 1 : 0;
 }
 
-tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tensor_desc_t* descs, size_t count, tl_tensor_t** tensors) {
+tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tensor_desc_t* descs, size_t count,
+                        tl_tensor_t** tensors) {
   return guarded([&]() -> Status {
     if (context == nullptr || group == nullptr || descs == nullptr || tensors == nullptr) {
       return null_argument("tl_register", "a context, a group's name, descriptions or a place for the tensors");
     }
-    if (count == 0) return Status(Code::kInvalidArgument, "a group without tensors", std::string("'") + group + "'", "register at least one");
+    if (count == 0)
+      return Status(Code::kInvalidArgument, "a group without tensors", std::string("'") + group + "'",
+                    "register at least one");
     std::vector<tl_tensor_desc_t> known(count, tl_tensor_desc_t TL_TENSOR_INIT);
     const auto* next = reinterpret_cast<const char*>(descs);  // an older program's structs may be shorter than ours
     for (tl_tensor_desc_t& desc : known) {
@@ -152,7 +177,9 @@ tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tenso
   });
 }
 
-void* tl_tensor_buffer(const tl_tensor_t* tensor) { return tensor == nullptr ? nullptr : tensor->buffer; }
+void* tl_tensor_buffer(const tl_tensor_t* tensor) {
+  return tensor == nullptr ? nullptr : tensor->buffer;
+}
 
 tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request) {
   return guarded([&]() -> Status {
@@ -163,11 +190,16 @@ tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request) {
 }
 
 tl_status_t tl_test(tl_request_t* request) {
-  return guarded([&]() -> Status { return request == nullptr ? null_argument("tl_test", "a request") : request->context->test(*request); });
+  return guarded([&]() -> Status {
+    return request == nullptr ? null_argument("tl_test", "a request") : request->context->test(*request);
+  });
 }
 
 tl_status_t tl_wait(tl_request_t* request, double timeout_seconds) {
-  return guarded([&]() -> Status { return request == nullptr ? null_argument("tl_wait", "a request") : request->context->wait(*request, timeout_seconds); });
+  return guarded([&]() -> Status {
+    return request == nullptr ? null_argument("tl_wait", "a request")
+                              : request->context->wait(*request, timeout_seconds);
+  });
 }
 
 tl_status_t tl_set_callback(tl_request_t* request, tl_callback_t function, void* argument) {
@@ -177,27 +209,28 @@ tl_status_t tl_set_callback(tl_request_t* request, tl_callback_t function, void*
   });
 }
 
-tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count, tl_dtype_t dtype, tl_op_t op,
-                         const tl_options_t* options, tl_request_t** request) {
+tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                         tl_dtype_t dtype, tl_op_t op, const tl_options_t* options, tl_request_t** request) {
   if (in == nullptr) return report(null_argument("tl_allreduce", "an input"));
   ArrayCall call{Operation::kAllreduce, count, dtype_of(dtype), reduce_of(op), 0, in, out};
   call.in_bytes = count * dtype_size(call.dtype);
   return array_call("tl_allreduce", context, name, call, options, request);
 }
 
-tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* buffer, uint64_t count, tl_dtype_t dtype, int root,
-                         const tl_options_t* options, tl_request_t** request) {
+tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* buffer, uint64_t count, tl_dtype_t dtype,
+                         int root, const tl_options_t* options, tl_request_t** request) {
   if (context != nullptr && (root < 0 || root >= tl_size(context))) {
-    return report(Status(Code::kInvalidArgument, "tl_broadcast was called with an impossible root", std::to_string(root),
-                         "use a rank below the world size " + std::to_string(tl_size(context))));
+    return report(Status(Code::kInvalidArgument, "tl_broadcast was called with an impossible root",
+                         std::to_string(root), "use a rank below the world size " + std::to_string(tl_size(context))));
   }
-  ArrayCall call{Operation::kBroadcast, count, dtype_of(dtype), ReduceOp::kSum, static_cast<std::uint32_t>(root), buffer, buffer};
+  ArrayCall call{
+      Operation::kBroadcast, count, dtype_of(dtype), ReduceOp::kSum, static_cast<std::uint32_t>(root), buffer, buffer};
   call.in_bytes = count * dtype_size(call.dtype);
   return array_call("tl_broadcast", context, name, call, options, request);
 }
 
-tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count, tl_dtype_t dtype,
-                         const tl_options_t* options, tl_request_t** request) {
+tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                         tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request) {
   if (in == nullptr) return report(null_argument("tl_allgather", "an input"));
   if (context == nullptr) return report(null_argument("tl_allgather", "a context"));
   const std::uint64_t ranks = context->settings().world_size;
@@ -210,7 +243,9 @@ tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in
 }
 
 tl_status_t tl_barrier(tl_context_t* context, double timeout_seconds) {
-  return guarded([&]() -> Status { return context == nullptr ? null_argument("tl_barrier", "a context") : context->barrier(timeout_seconds); });
+  return guarded([&]() -> Status {
+    return context == nullptr ? null_argument("tl_barrier", "a context") : context->barrier(timeout_seconds);
+  });
 }
 
 }  // extern "C"

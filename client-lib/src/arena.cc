@@ -16,7 +16,8 @@ Result<std::byte*> ArenaAllocator::allocate(std::uint64_t bytes) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "cannot allocate zero bytes", "", "ask for at least one");
   constexpr std::uint64_t kMost = std::uint64_t{1} << 46;
   if (bytes > kMost) {
-    return Status(Code::kResourceExhausted, "cannot allocate " + std::to_string(bytes) + " bytes", "the limit is " + std::to_string(kMost), "ask for less");
+    return Status(Code::kResourceExhausted, "cannot allocate " + std::to_string(bytes) + " bytes",
+                  "the limit is " + std::to_string(kMost), "ask for less");
   }
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   const auto find = [&]() -> std::byte* {
@@ -46,7 +47,8 @@ Result<std::byte*> ArenaAllocator::allocate(std::uint64_t bytes) {
 }
 
 std::byte* ArenaAllocator::take(Area& area, std::uint64_t bytes) {
-  const auto it = std::find_if(area.free.begin(), area.free.end(), [&](const auto& range) { return range.second >= bytes; });
+  const auto it =
+      std::find_if(area.free.begin(), area.free.end(), [&](const auto& range) { return range.second >= bytes; });
   if (it == area.free.end()) return nullptr;
   const auto [offset, room] = *it;
   area.free.erase(it);
@@ -61,9 +63,11 @@ std::byte* ArenaAllocator::take(Area& area, std::uint64_t bytes) {
 Status ArenaAllocator::release(std::byte* memory) {
   std::lock_guard lock(mutex_);
   Area* area = const_cast<Area*>(area_of(memory));
-  const auto block = area != nullptr ? area->used.find(static_cast<std::uint64_t>(memory - area->segment.base)) : decltype(area->used.end()){};
+  const auto block = area != nullptr ? area->used.find(static_cast<std::uint64_t>(memory - area->segment.base))
+                                     : decltype(area->used.end()){};
   if (area == nullptr || block == area->used.end()) {
-    return Status(Code::kInvalidArgument, "cannot free this memory", "it does not come from tl_alloc, or was freed before", "pass what tl_alloc gave");
+    return Status(Code::kInvalidArgument, "cannot free this memory",
+                  "it does not come from tl_alloc, or was freed before", "pass what tl_alloc gave");
   }
   auto [offset, bytes] = *block;
   area->used.erase(block);

@@ -26,13 +26,15 @@ struct Place {
   std::uint64_t offset = 0;
 };
 
-// First fit with coalescing; blocks are multiples of 64 bytes. Segments are asked for when nothing fits, and unmapped by the destructor. Any thread.
+// First fit with coalescing; blocks are multiples of 64 bytes. Segments are asked for when nothing fits, and unmapped
+// by the destructor. Any thread.
 class ArenaAllocator {
  public:
   static constexpr std::uint64_t kAlignment = 64;
   static constexpr std::uint64_t kSegment = 64 << 20;
 
-  // `grow` maps a new segment of at least the given bytes; one call at a time, and it may block for the daemon's answer.
+  // `grow` maps a new segment of at least the given bytes; one call at a time, and it may block for the daemon's
+  // answer.
   explicit ArenaAllocator(std::function<Result<Segment>(std::uint64_t)> grow) : grow_(std::move(grow)) {}
   ~ArenaAllocator();
   ArenaAllocator(const ArenaAllocator&) = delete;
@@ -52,7 +54,7 @@ class ArenaAllocator {
     Segment segment;
     std::map<std::uint64_t, std::uint64_t> free;  // offset -> bytes; neighbours never touch
     std::map<std::uint64_t, std::uint64_t> used;
-    std::uint64_t fresh = 0;                      // from here on nothing was ever given out: still zero
+    std::uint64_t fresh = 0;  // from here on nothing was ever given out: still zero
   };
 
   static std::byte* take(Area& area, std::uint64_t bytes);

@@ -1,7 +1,8 @@
 // Array calls: any memory, by name.
 //
-// The first call of a name cannot wait for its registration, which is collective: with two names that two ranks use in different orders, both would
-// wait for ever. So it sends the registration, and the helper posts the operation when the answer comes.
+// The first call of a name cannot wait for its registration, which is collective: with two names that two ranks use in
+// different orders, both would wait for ever. So it sends the registration, and the helper posts the operation when the
+// answer comes.
 #include <cstring>
 
 #include "client-lib/src/context.h"
@@ -19,7 +20,8 @@ Status differs(const std::string& key, const char* field, const std::string& fir
 
 Status check_same(const std::string& key, const ArrayCall& first, const ArrayCall& call) {
   const auto reduction = [](ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "average"; };
-  if (call.elements != first.elements) return differs(key, "count", std::to_string(first.elements), std::to_string(call.elements));
+  if (call.elements != first.elements)
+    return differs(key, "count", std::to_string(first.elements), std::to_string(call.elements));
   if (call.dtype != first.dtype) return differs(key, "dtype", dtype_name(first.dtype), dtype_name(call.dtype));
   if (call.reduce != first.reduce) return differs(key, "op", reduction(first.reduce), reduction(call.reduce));
   if (call.root != first.root) return differs(key, "root", std::to_string(first.root), std::to_string(call.root));
@@ -27,7 +29,9 @@ Status check_same(const std::string& key, const ArrayCall& first, const ArrayCal
 }
 
 // The buffer is the program's own: nothing to copy, neither in nor out.
-bool in_place(const ArrayCall& call) { return call.in == nullptr || call.in == static_cast<const std::byte*>(call.out) + call.in_offset; }
+bool in_place(const ArrayCall& call) {
+  return call.in == nullptr || call.in == static_cast<const std::byte*>(call.out) + call.in_offset;
+}
 
 protocol::TensorBody body_of(const std::string& key, const ArrayCall& call) {
   protocol::TensorBody body;
@@ -59,7 +63,8 @@ Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& c
     array = &it->second;
     if (!first) {
       if (array->tensor == nullptr) {
-        return Status(Code::kInvalidArgument, "an operation on '" + key + "' is under way", "another thread makes its first call", "wait for it");
+        return Status(Code::kInvalidArgument, "an operation on '" + key + "' is under way",
+                      "another thread makes its first call", "wait for it");
       }
       TL_RETURN_IF_ERROR(check_same(key, array->first, call));
     } else {
@@ -71,7 +76,8 @@ Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& c
 }
 
 // Finds the memory that the daemon will work on: the program's, where that can be, else memory of our own.
-Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const ArrayCall& call, protocol::TensorBody& body) {
+Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const ArrayCall& call,
+                            protocol::TensorBody& body) {
   auto tensor = std::make_unique<tl_tensor>();
   tensor->context = this;
   tensor->name = key;
@@ -119,7 +125,8 @@ Result<tl_request_t*> Context::first_call(const std::string& key, ArrayTensor& a
   }
   if (request->copies_out && call.in != nullptr) std::memcpy(tensor.buffer + call.in_offset, call.in, call.in_bytes);
   const std::uint32_t id = open_call(&array);
-  const Status sent = send_packets(protocol::MessageType::kRegister, id, registration_packets(key, std::span(&body, 1)));
+  const Status sent =
+      send_packets(protocol::MessageType::kRegister, id, registration_packets(key, std::span(&body, 1)));
   // When it could not be sent, the session is over, and the request says why.
   if (!sent.ok()) fail(sent, false);
   return request;
@@ -131,7 +138,8 @@ void Context::on_array_registered(ArrayTensor& array, const Status& error, const
     std::lock_guard lock(mutex_);
     tl_tensor& tensor = *array.tensor;
     Status status = error;
-    const Result<std::vector<std::uint32_t>> ids = status.ok() ? registered_ids(answer, 1) : Result<std::vector<std::uint32_t>>(error);
+    const Result<std::vector<std::uint32_t>> ids =
+        status.ok() ? registered_ids(answer, 1) : Result<std::vector<std::uint32_t>>(error);
     if (!ids.ok()) status = ids.status();
     if (status.ok()) {
       tensor.id = ids->front();
@@ -147,7 +155,8 @@ void Context::on_array_registered(ArrayTensor& array, const Status& error, const
         finish_locked(*request, status);
       }
     }
-    // A name that was refused can be used again, with values that all ranks agree on. Its memory stays until the end: the request may yet look at it.
+    // A name that was refused can be used again, with values that all ranks agree on. Its memory stays until the end:
+    // the request may yet look at it.
     if (!status.ok()) arrays_.erase(tensor.name);
   }
   if (wake) rings_.wake_daemon();
@@ -160,8 +169,9 @@ Result<tl_request_t*> Context::later_call(const std::string& key, ArrayTensor& a
   {
     std::lock_guard lock(mutex_);
     if (array.borrowed && (!in_place(call) || call.out != tensor.buffer)) {
-      return Status(Code::kInvalidArgument, "array call '" + key + "' works in place on the shared buffer of its first call", "this call names other memory",
-                    "pass that buffer, free it with tl_free, or use another name");
+      return Status(Code::kInvalidArgument,
+                    "array call '" + key + "' works in place on the shared buffer of its first call",
+                    "this call names other memory", "pass that buffer, free it with tl_free, or use another name");
     }
     TL_ASSIGN_OR_RETURN(request, start_locked(tensor));
     request->copies_out = !array.borrowed && call.operation != Operation::kBarrier;

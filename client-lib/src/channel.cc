@@ -19,13 +19,16 @@ using protocol::MessageHeader;
 
 constexpr Duration kSendTimeout = seconds(10);
 
-int poll_ms(Time deadline) { return static_cast<int>(std::clamp<std::int64_t>((deadline - now()).value / 1'000'000 + 1, 0, 1'000'000)); }
+int poll_ms(Time deadline) {
+  return static_cast<int>(std::clamp<std::int64_t>((deadline - now()).value / 1'000'000 + 1, 0, 1'000'000));
+}
 
 Status no_daemon(const std::string& path, int error) {
   const bool denied = error == EACCES || error == EPERM;
   return Status(denied ? Code::kPermissionDenied : Code::kUnavailable, "no daemon to speak to",
                 "connect to " + path + ": " + std::strerror(error),
-                denied ? "use an account that may open it" : "start it with 'tensorlaned --config fabric.yaml', or set TENSORLANE_SOCKET to its socket");
+                denied ? "use an account that may open it"
+                       : "start it with 'tensorlaned --config fabric.yaml', or set TENSORLANE_SOCKET to its socket");
 }
 
 template <std::size_t N>
@@ -36,7 +39,8 @@ std::string text_of(const char (&field)[N]) {
 }  // namespace
 
 Time now() {
-  return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+                  .count());
 }
 
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
@@ -49,7 +53,9 @@ UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
 UniqueFd::~UniqueFd() {
   if (fd_ >= 0) close(fd_);
 }
-int UniqueFd::release() { return std::exchange(fd_, -1); }
+int UniqueFd::release() {
+  return std::exchange(fd_, -1);
+}
 
 Status Message::error() const {
   const Result<protocol::ErrorBody> body_of = as<protocol::ErrorBody>();
@@ -59,7 +65,8 @@ Status Message::error() const {
 }
 
 Status Message::wrong_size() const {
-  return Status(Code::kCorrupt, "an answer of the wrong length", std::to_string(body.size()) + " bytes", "install the same release of library and daemon");
+  return Status(Code::kCorrupt, "an answer of the wrong length", std::to_string(body.size()) + " bytes",
+                "install the same release of library and daemon");
 }
 
 Status Channel::connect(const std::string& path, Time deadline) {
@@ -67,15 +74,19 @@ Status Channel::connect(const std::string& path, Time deadline) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return Status(Code::kInvalidArgument, "the configuration is wrong", "socket has " + std::to_string(path.size()) + " bytes, 1 to 107 are possible",
+    return Status(Code::kInvalidArgument, "the configuration is wrong",
+                  "socket has " + std::to_string(path.size()) + " bytes, 1 to 107 are possible",
                   "set TENSORLANE_SOCKET to a shorter path");
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   socket_ = UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (socket_.get() < 0) return Status(Code::kResourceExhausted, "cannot open a socket", std::strerror(errno), "raise the limit of open files");
+  if (socket_.get() < 0)
+    return Status(Code::kResourceExhausted, "cannot open a socket", std::strerror(errno),
+                  "raise the limit of open files");
   while (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno != EAGAIN && errno != EINTR) return no_daemon(path, errno);
-    if (now() > deadline) return Status(Code::kTimedOut, "the daemon does not accept connections", path, "look at its log");
+    if (now() > deadline)
+      return Status(Code::kTimedOut, "the daemon does not accept connections", path, "look at its log");
     std::this_thread::sleep_for(std::chrono::milliseconds(5));  // its queue of connections is full
   }
   return {};
@@ -94,9 +105,12 @@ Status Channel::send(protocol::MessageType type, std::uint32_t request, std::spa
   while (sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) {
-      return Status(Code::kUnavailable, "the daemon closed the session", path_ + ": " + std::strerror(errno), "look at the daemon's log");
+      return Status(Code::kUnavailable, "the daemon closed the session", path_ + ": " + std::strerror(errno),
+                    "look at the daemon's log");
     }
-    if (now() > deadline) return Status(Code::kTimedOut, "the daemon does not read its socket", path_, "check whether tensorlaned is stopped");
+    if (now() > deadline)
+      return Status(Code::kTimedOut, "the daemon does not read its socket", path_,
+                    "check whether tensorlaned is stopped");
     pollfd ready{socket_.get(), POLLOUT, 0};
     poll(&ready, 1, 100);
   }
@@ -132,7 +146,8 @@ Result<std::optional<Message>> Channel::receive(Time deadline) {
       std::memcpy(fds, CMSG_DATA(c), std::min(sizeof fds, c->cmsg_len - CMSG_LEN(0)));
       for (std::size_t i = 0; i < 2; ++i) message.fds[i] = UniqueFd(fds[i]);
     }
-    message.body.resize(static_cast<std::size_t>(std::max<ssize_t>(n - static_cast<ssize_t>(sizeof message.header), 0)));
+    message.body.resize(
+        static_cast<std::size_t>(std::max<ssize_t>(n - static_cast<ssize_t>(sizeof message.header), 0)));
     if (n < static_cast<ssize_t>(sizeof message.header)) message.header = {};
     TL_RETURN_IF_ERROR(check(message));
     return std::optional<Message>(std::move(message));
@@ -142,11 +157,13 @@ Result<std::optional<Message>> Channel::receive(Time deadline) {
 Status Channel::check(const Message& message) const {
   const MessageHeader& h = message.header;
   if (h.magic != protocol::kSessionMagic || h.body_bytes != message.body.size()) {
-    return Status(Code::kCorrupt, "an answer that is no packet of tensorlane", path_, "set TENSORLANE_SOCKET to the daemon's socket");
+    return Status(Code::kCorrupt, "an answer that is no packet of tensorlane", path_,
+                  "set TENSORLANE_SOCKET to the daemon's socket");
   }
   if (h.version != protocol::kSessionVersion) {
     return Status(Code::kVersionMismatch, "the client library and the daemon have different versions",
-                  "the daemon speaks session version " + std::to_string(h.version) + ", the library " + std::to_string(protocol::kSessionVersion),
+                  "the daemon speaks session version " + std::to_string(h.version) + ", the library " +
+                      std::to_string(protocol::kSessionVersion),
                   "install the same release of both");
   }
   return {};

@@ -62,7 +62,8 @@ class Channel {
 
   // One packet. Errors: Unavailable (the daemon is gone), TimedOut (it does not read).
   Status send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body);
-  // The next packet; nothing when none came until `deadline`. Errors: Unavailable (the daemon closed the session), Corrupt, VersionMismatch.
+  // The next packet; nothing when none came until `deadline`. Errors: Unavailable (the daemon closed the session),
+  // Corrupt, VersionMismatch.
   Result<std::optional<Message>> receive(Time deadline);
 
  private:

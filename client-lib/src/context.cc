@@ -44,13 +44,16 @@ Context::~Context() {
 Status Context::usable() const {
   if (fork_generation.load(std::memory_order_relaxed) == fork_generation_) return {};
   return Status(Code::kInvalidArgument, "a forked child cannot use its parent's context",
-                "rank " + std::to_string(settings_.rank) + " of job '" + settings_.job + "'", "use it in the process that called tl_init");
+                "rank " + std::to_string(settings_.rank) + " of job '" + settings_.job + "'",
+                "use it in the process that called tl_init");
 }
 
 Status Context::join() {
   const Time start = now();
   stop_fd_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (stop_fd_.get() < 0) return Status(Code::kResourceExhausted, "cannot make an eventfd", std::strerror(errno), "raise the limit of open files");
+  if (stop_fd_.get() < 0)
+    return Status(Code::kResourceExhausted, "cannot make an eventfd", std::strerror(errno),
+                  "raise the limit of open files");
   TL_RETURN_IF_ERROR(channel_.connect(settings_.socket, start + settings_.timeout));
   TL_RETURN_IF_ERROR(say_hello(start + settings_.timeout));
   arenas_ = std::make_unique<ArenaAllocator>([this](std::uint64_t bytes) { return grow_arena(bytes); });
@@ -89,13 +92,16 @@ Status Context::say_hello(Time deadline) {
 Status Context::take_welcome(Message message) {
   if (message.header.type == protocol::MessageType::kError) return message.error();
   TL_ASSIGN_OR_RETURN(const auto welcome, message.as<protocol::WelcomeBody>());
-  if (message.header.type != protocol::MessageType::kWelcome || message.fds[1].get() < 0 || !std::has_single_bit(welcome.ring_entries)) {
-    return Status(Code::kCorrupt, "an unexpected answer to hello", settings_.socket, "install the same release of library and daemon");
+  if (message.header.type != protocol::MessageType::kWelcome || message.fds[1].get() < 0 ||
+      !std::has_single_bit(welcome.ring_entries)) {
+    return Status(Code::kCorrupt, "an unexpected answer to hello", settings_.socket,
+                  "install the same release of library and daemon");
   }
   const std::size_t bytes = protocol::ring_memory_bytes(welcome.ring_entries);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, message.fds[0].get(), 0);
   if (memory == MAP_FAILED) {
-    return Status(Code::kResourceExhausted, "cannot map the rings", std::strerror(errno), "raise the limit of address space");
+    return Status(Code::kResourceExhausted, "cannot map the rings", std::strerror(errno),
+                  "raise the limit of address space");
   }
   ring_memory_ = std::span(static_cast<std::byte*>(memory), bytes);
   ring_entries_ = welcome.ring_entries;
@@ -120,7 +126,8 @@ void Context::fail_locked(const Status& cause, bool posted_too) {
     tl_request* request = tensor->active;
     if (request == nullptr) continue;
     using State = tl_request::State;
-    if (request->state == State::kPreparing || (posted_too && request->state == State::kPosted)) finish_locked(*request, failure_);
+    if (request->state == State::kPreparing || (posted_too && request->state == State::kPosted))
+      finish_locked(*request, failure_);
   }
   fail_calls(failure_);
   rings_.wake_all();
@@ -137,8 +144,8 @@ Status Context::wait_for_quiet() {
       if (outstanding_ == 0 && callbacks_waited_ == 0) return {};
     }
     if (now() > deadline) {
-      return Status(Code::kTimedOut, "operations of this rank are still under way", std::to_string(outstanding_) + " of them",
-                    "wait for every request before tl_finalize");
+      return Status(Code::kTimedOut, "operations of this rank are still under way",
+                    std::to_string(outstanding_) + " of them", "wait for every request before tl_finalize");
     }
     rings_.wait(seen, milliseconds(20));
   }
@@ -151,11 +158,14 @@ Status Context::leave() {
   }
   TL_RETURN_IF_ERROR(wait_for_quiet());
   const std::vector<std::byte> empty;
-  const Result<Message> answer = call(protocol::MessageType::kGoodbye, std::span(&empty, 1), protocol::MessageType::kGoodbye);
+  const Result<Message> answer =
+      call(protocol::MessageType::kGoodbye, std::span(&empty, 1), protocol::MessageType::kGoodbye);
   return answer.ok() ? Status() : answer.status();
 }
 
-Result<std::byte*> Context::allocate(std::uint64_t bytes) { return arenas_->allocate(bytes); }
+Result<std::byte*> Context::allocate(std::uint64_t bytes) {
+  return arenas_->allocate(bytes);
+}
 
 Status Context::release(void* memory) {
   auto* start = static_cast<std::byte*>(memory);
@@ -164,17 +174,22 @@ Status Context::release(void* memory) {
     std::lock_guard lock(mutex_);
     for (const auto& tensor : tensors_) {
       if (bytes == 0 || tensor->buffer < start || tensor->buffer >= start + bytes) continue;
-      const auto array = std::find_if(arrays_.begin(), arrays_.end(), [&](const auto& entry) { return entry.second.tensor == tensor.get(); });
+      const auto array = std::find_if(arrays_.begin(), arrays_.end(),
+                                      [&](const auto& entry) { return entry.second.tensor == tensor.get(); });
       if (array != arrays_.end() && array->second.borrowed && tensor->active == nullptr && tensor->buffer == start) {
-        array->second.borrowed = false;  // the daemon knows the array's name with this memory: it becomes the staging buffer
+        array->second.borrowed =
+            false;  // the daemon knows the array's name with this memory: it becomes the staging buffer
         return {};
       }
-      return Status(Code::kInvalidArgument, "cannot free this memory", "tensor '" + tensor->name + "' is registered in it", "it goes with tl_finalize");
+      return Status(Code::kInvalidArgument, "cannot free this memory",
+                    "tensor '" + tensor->name + "' is registered in it", "it goes with tl_finalize");
     }
   }
   return arenas_->release(start);
 }
 
-bool Context::is_shared(const void* memory, std::uint64_t bytes) const { return arenas_->locate(memory, bytes).has_value(); }
+bool Context::is_shared(const void* memory, std::uint64_t bytes) const {
+  return arenas_->locate(memory, bytes).has_value();
+}
 
 }  // namespace tensorlane::client

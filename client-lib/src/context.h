@@ -27,7 +27,8 @@ namespace tensorlane::client {
 class Context;
 }
 
-// A registered tensor. Everything but `sequence` and `active`, which the context's mutex guards, is fixed once it is registered.
+// A registered tensor. Everything but `sequence` and `active`, which the context's mutex guards, is fixed once it is
+// registered.
 struct tl_tensor {
   tensorlane::client::Context* context = nullptr;
   std::string name;
@@ -62,15 +63,16 @@ struct ArrayCall {
   ReduceOp reduce{};
   std::uint32_t root = 0;
 
-  const void* in = nullptr;    // null: nothing to copy in
-  void* out = nullptr;         // the whole buffer
+  const void* in = nullptr;  // null: nothing to copy in
+  void* out = nullptr;       // the whole buffer
   std::uint64_t in_bytes = 0;
-  std::uint64_t in_offset = 0; // of `in` in the buffer
+  std::uint64_t in_offset = 0;  // of `in` in the buffer
   float urgency = -1;
 };
 
-// Threads: the program's, the helper (reads the socket, says that we live, watches that the daemon does), and, once there is a callback, the
-// dispatcher. One mutex guards the data path; it is never held over a system call that waits. Lock order: mutex_, calls_mutex_.
+// Threads: the program's, the helper (reads the socket, says that we live, watches that the daemon does), and, once
+// there is a callback, the dispatcher. One mutex guards the data path; it is never held over a system call that waits.
+// Lock order: mutex_, calls_mutex_.
 class Context {
  public:
   explicit Context(Settings settings);
@@ -104,9 +106,9 @@ class Context {
   // An array call's name: its tensor, and what every call must agree with.
   struct ArrayTensor {
     ArrayCall first;
-    tl_tensor* tensor = nullptr;   // null while the first call prepares it
+    tl_tensor* tensor = nullptr;  // null while the first call prepares it
     bool registered = false;
-    bool borrowed = false;         // the buffer is the program's: calls must be in place in it
+    bool borrowed = false;  // the buffer is the program's: calls must be in place in it
   };
   struct PendingCall {
     bool done = false;
@@ -116,8 +118,10 @@ class Context {
   };
 
   // daemon_calls.cc
-  Result<Message> call(protocol::MessageType type, std::span<const std::vector<std::byte>> packets, protocol::MessageType answer);
-  Status send_packets(protocol::MessageType type, std::uint32_t request, std::span<const std::vector<std::byte>> packets);
+  Result<Message> call(protocol::MessageType type, std::span<const std::vector<std::byte>> packets,
+                       protocol::MessageType answer);
+  Status send_packets(protocol::MessageType type, std::uint32_t request,
+                      std::span<const std::vector<std::byte>> packets);
   std::uint32_t open_call(ArrayTensor* array);
   void on_message(Message message);
   void fail_calls(const Status& cause);
@@ -169,14 +173,14 @@ class Context {
   Status failure_;                   // why nothing more can be posted
   std::atomic<bool> failed_{false};  // !failure_.ok()
   bool ring_failed_ = false;
-  Time give_up_{};                   // when what is posted fails although the daemon still has it; 0: not set
-  std::uint32_t outstanding_ = 0;    // requests that are neither free nor done
+  Time give_up_{};                 // when what is posted fails although the daemon still has it; 0: not set
+  std::uint32_t outstanding_ = 0;  // requests that are neither free nor done
   std::vector<std::unique_ptr<tl_tensor>> tensors_;
   std::vector<tl_tensor*> by_id_;
   std::deque<tl_request> requests_;  // never shrinks, so that handles stay valid
   std::vector<tl_request*> free_requests_;
   std::map<std::string, ArrayTensor> arrays_;
-  tl_request* barrier_ = nullptr;    // one that timed out
+  tl_request* barrier_ = nullptr;  // one that timed out
   std::deque<tl_request*> callbacks_;
   std::uint32_t callbacks_waited_ = 0;  // requests with a callback that has not returned
   std::condition_variable callbacks_changed_;

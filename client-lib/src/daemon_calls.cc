@@ -43,12 +43,14 @@ Result<Message> Context::call(MessageType type, std::span<const std::vector<std:
   // The daemon may have closed right after its answer: that counts.
   if (!result.done && !failure.ok()) return failure;
   if (!result.done) {
-    return Status(Code::kTimedOut, "the daemon has not answered", std::to_string(settings_.timeout.value / 1'000'000) + " ms",
+    return Status(Code::kTimedOut, "the daemon has not answered",
+                  std::to_string(settings_.timeout.value / 1'000'000) + " ms",
                   "see whether all ranks make the same calls, or raise TENSORLANE_TIMEOUT");
   }
   if (!result.error.ok()) return result.error;
   if (result.answer.header.type != answer) {
-    return Status(Code::kCorrupt, "an unexpected answer of the daemon", settings_.socket, "install the same release of library and daemon");
+    return Status(Code::kCorrupt, "an unexpected answer of the daemon", settings_.socket,
+                  "install the same release of library and daemon");
   }
   return std::move(result.answer);
 }
@@ -104,12 +106,13 @@ Result<Segment> Context::grow_arena(std::uint64_t bytes) {
   TL_ASSIGN_OR_RETURN(const Message answer, call(MessageType::kArena, std::span(&packet, 1), MessageType::kArena));
   TL_ASSIGN_OR_RETURN(const auto got, answer.as<protocol::ArenaBody>());
   if (answer.fds[0].get() < 0 || got.bytes < bytes) {
-    return Status(Code::kCorrupt, "an arena without memory", settings_.socket, "install the same release of library and daemon");
+    return Status(Code::kCorrupt, "an arena without memory", settings_.socket,
+                  "install the same release of library and daemon");
   }
   void* base = mmap(nullptr, got.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, answer.fds[0].get(), 0);
   if (base == MAP_FAILED) {
-    return Status(Code::kResourceExhausted, "cannot map " + std::to_string(got.bytes) + " bytes of shared memory", std::strerror(errno),
-                  "raise the limit of address space");
+    return Status(Code::kResourceExhausted, "cannot map " + std::to_string(got.bytes) + " bytes of shared memory",
+                  std::strerror(errno), "raise the limit of address space");
   }
   return Segment{got.segment, static_cast<std::byte*>(base), got.bytes};
 }

@@ -19,6 +19,8 @@ tl_status_t report(const Status& status) noexcept {
   return static_cast<tl_status_t>(status.code());
 }
 
-const char* last_error() noexcept { return last_text.c_str(); }
+const char* last_error() noexcept {
+  return last_text.c_str();
+}
 
 }  // namespace tensorlane::client

@@ -28,7 +28,9 @@ void Context::helper() {
     if (connected) watch_daemon(now());
     std::lock_guard lock(mutex_);
     if (give_up_.value != 0 && now() > give_up_ && outstanding_ > 0) {
-      fail_locked(Status(Code::kAborted, "the job was aborted", "the daemon gave no reason", "look at its log and resume from a checkpoint"), true);
+      fail_locked(Status(Code::kAborted, "the job was aborted", "the daemon gave no reason",
+                         "look at its log and resume from a checkpoint"),
+                  true);
     }
   }
 }
@@ -46,7 +48,9 @@ void Context::watch_daemon(Time time) {
   last_watch_ = time;
   if (daemon_silent_ <= detection_) return;
   const std::int64_t tenths = daemon_silent_.value / 100'000'000;
-  fail(Status(Code::kTimedOut, "the daemon has not been heard for " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s",
+  fail(Status(Code::kTimedOut,
+              "the daemon has not been heard for " + std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) +
+                  " s",
               settings_.socket, "check whether tensorlaned is stopped"),
        true);
 }

@@ -29,7 +29,8 @@ void Context::complete_locked(const protocol::CompletionEntry& entry) {
   if (!known) {
     if (failure_.ok()) {
       fail_locked(Status(Code::kInternal, "the daemon completed what was not under way",
-                         "tensor " + std::to_string(entry.tensor) + ", sequence " + std::to_string(entry.sequence), "report this with the daemon's log"),
+                         "tensor " + std::to_string(entry.tensor) + ", sequence " + std::to_string(entry.sequence),
+                         "report this with the daemon's log"),
                   true);
     }
     return;
@@ -54,12 +55,12 @@ Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
   if (!failure_.ok()) return failure_;
   if (tensor.active != nullptr) drain_locked();
   if (tensor.active != nullptr) {
-    return Status(Code::kInvalidArgument, "an operation on tensor '" + tensor.name + "' is under way", "one at a time is possible",
-                  "wait for its request first");
+    return Status(Code::kInvalidArgument, "an operation on tensor '" + tensor.name + "' is under way",
+                  "one at a time is possible", "wait for its request first");
   }
   if (outstanding_ >= protocol::kMaxOutstanding) {
-    return Status(Code::kResourceExhausted, "too many operations under way", "the limit is " + std::to_string(protocol::kMaxOutstanding),
-                  "wait for some of them first");
+    return Status(Code::kResourceExhausted, "too many operations under way",
+                  "the limit is " + std::to_string(protocol::kMaxOutstanding), "wait for some of them first");
   }
   tl_request* request = nullptr;
   if (!free_requests_.empty()) {
@@ -102,7 +103,8 @@ Result<tl_request_t*> Context::post(tl_tensor& tensor) {
 
 // The result to where the program wants it, the request to the free ones. By the request's owner, once it is done.
 Status Context::consume(tl_request& request) {
-  if (request.copies_out && request.status.ok()) std::memcpy(request.out, request.tensor->buffer, request.tensor->bytes);
+  if (request.copies_out && request.status.ok())
+    std::memcpy(request.out, request.tensor->buffer, request.tensor->bytes);
   std::lock_guard lock(mutex_);
   if (request.copies_out) request.tensor->active = nullptr;
   request.state = State::kFree;
@@ -118,7 +120,8 @@ Status Context::test(tl_request& request) {
   {
     std::lock_guard lock(mutex_);
     if (request.state == State::kFree || request.callback != nullptr) {
-      return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback", "test a request until it is done");
+      return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback",
+                    "test a request until it is done");
     }
     if (request.state != State::kDone) drain_locked();
     if (request.state != State::kDone) return Status(Code::kInProgress, "");
@@ -157,7 +160,8 @@ Status Context::wait(tl_request& request, double timeout_seconds) {
     {
       std::lock_guard lock(mutex_);
       if (request.state == State::kFree || request.callback != nullptr) {
-        return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback", "wait for a request once");
+        return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback",
+                      "wait for a request once");
       }
       if (request.state != State::kDone) drain_locked();
       if (request.state == State::kDone) break;
@@ -166,8 +170,8 @@ Status Context::wait(tl_request& request, double timeout_seconds) {
     if (!forever) {
       left = std::min(left, deadline - now());
       if (left.value <= 0) {
-        return Status(Code::kTimedOut, "tensor '" + request.tensor->name + "' is not done", "within " + std::to_string(timeout_seconds) + " s",
-                      "wait again: the request stays valid");
+        return Status(Code::kTimedOut, "tensor '" + request.tensor->name + "' is not done",
+                      "within " + std::to_string(timeout_seconds) + " s", "wait again: the request stays valid");
       }
     }
     if (!std::exchange(spun, true) && spin(seen)) continue;
@@ -182,7 +186,8 @@ Status Context::set_callback(tl_request& request, tl_callback_t function, void* 
   {
     std::lock_guard lock(mutex_);
     if (request.state == State::kFree || request.callback != nullptr) {
-      return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback", "set one callback for a request");
+      return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback",
+                    "set one callback for a request");
     }
     if (stopping_) return Status(Code::kInvalidArgument, "the context is being finalized");
     if (!dispatcher_.joinable()) dispatcher_ = std::thread([this] { dispatcher(); });

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client-lib/src/context.h"
+#include "client-lib/src/error.h"
 #include "client-lib/src/registration.h"
 
 namespace tensorlane::client {
@@ -14,7 +15,8 @@ using protocol::MessageType;
 using protocol::TensorBody;
 
 Status invalid(const std::string& name, std::string where, std::string fix) {
-  return Status(Code::kInvalidArgument, std::string("tensor '") + name + "' cannot be registered", std::move(where), std::move(fix));
+  return Status(Code::kInvalidArgument, std::string("tensor '") + name + "' cannot be registered", std::move(where),
+                std::move(fix));
 }
 
 }  // namespace
@@ -29,7 +31,8 @@ Status check_name(const char* kind, const std::string& name) {
     where.append(name, 0, 32).append("...' has ").append(std::to_string(name.size())).append(" bytes");
     return wrong(where, "the limit is " + std::to_string(protocol::kMaxName));
   }
-  const bool printable = std::none_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+  const bool printable =
+      std::none_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
   if (!printable) return wrong("it has a control character", "use printable characters");
   return {};
 }
@@ -37,12 +40,14 @@ Status check_name(const char* kind, const std::string& name) {
 Status check_count(const std::string& name, std::uint64_t elements) {
   if (elements == 0) return invalid(name, "it has 0 elements", "give it at least one");
   if (elements > protocol::kMaxElements) {
-    return invalid(name, "it has " + std::to_string(elements) + " elements", "split it: the limit is " + std::to_string(protocol::kMaxElements));
+    return invalid(name, "it has " + std::to_string(elements) + " elements",
+                   "split it: the limit is " + std::to_string(protocol::kMaxElements));
   }
   return {};
 }
 
-std::vector<std::vector<std::byte>> registration_packets(const std::string& group, std::span<const TensorBody> tensors) {
+std::vector<std::vector<std::byte>> registration_packets(const std::string& group,
+                                                         std::span<const TensorBody> tensors) {
   std::vector<std::vector<std::byte>> packets;
   for (std::size_t from = 0; from < tensors.size(); from += protocol::kMaxTensorsPerMessage) {
     const auto part = tensors.subspan(from, std::min(protocol::kMaxTensorsPerMessage, tensors.size() - from));
@@ -64,7 +69,8 @@ Result<std::vector<std::uint32_t>> registered_ids(const Message& answer, std::si
     std::vector<std::uint32_t> ids(count);
     std::memcpy(ids.data(), answer.body.data() + sizeof head, count * sizeof(std::uint32_t));
     constexpr std::uint32_t kMost = 1 << 24;  // the table of ids is this long at most
-    if (head.count == count && std::all_of(ids.begin(), ids.end(), [](std::uint32_t id) { return id < kMost; })) return ids;
+    if (head.count == count && std::all_of(ids.begin(), ids.end(), [](std::uint32_t id) { return id < kMost; }))
+      return ids;
   }
   return Status(Code::kCorrupt, "an unexpected answer to a registration", std::to_string(answer.body.size()) + " bytes",
                 "install the same release of library and daemon");
@@ -75,9 +81,10 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   TL_RETURN_IF_ERROR(check_name("a tensor", name));
   TensorBody body;
   std::memcpy(body.name, name.data(), name.size());
-  if (desc.dtype > TL_BFLOAT16) return invalid(name, "dtype is " + std::to_string(desc.dtype), "use a tl_dtype_t");
-  if (desc.operation > TL_BARRIER) return invalid(name, "operation is " + std::to_string(desc.operation), "use a tl_operation_t");
-  if (desc.op > TL_AVERAGE) return invalid(name, "op is " + std::to_string(desc.op), "use TL_SUM or TL_AVERAGE");
+  const unsigned dtype = raw_number(desc.dtype), operation = raw_number(desc.operation), op = raw_number(desc.op);
+  if (dtype > TL_BFLOAT16) return invalid(name, "dtype is " + std::to_string(dtype), "use a tl_dtype_t");
+  if (operation > TL_BARRIER) return invalid(name, "operation is " + std::to_string(operation), "use a tl_operation_t");
+  if (op > TL_AVERAGE) return invalid(name, "op is " + std::to_string(op), "use TL_SUM or TL_AVERAGE");
   const bool barrier = desc.operation == TL_BARRIER;
   if (!barrier) TL_RETURN_IF_ERROR(check_count(name, desc.count));
   if (desc.operation == TL_ALLGATHER && desc.count % settings_.world_size != 0) {
@@ -85,14 +92,17 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
                    "an allgather's result is a multiple of the world size " + std::to_string(settings_.world_size));
   }
   if (desc.root < 0 || static_cast<std::uint32_t>(desc.root) >= settings_.world_size) {
-    return invalid(name, "root is " + std::to_string(desc.root), "use a rank below the world size " + std::to_string(settings_.world_size));
+    return invalid(name, "root is " + std::to_string(desc.root),
+                   "use a rank below the world size " + std::to_string(settings_.world_size));
   }
   if (std::isnan(desc.urgency) || desc.urgency > 1) {
-    return invalid(name, "urgency is " + std::to_string(desc.urgency), "use [0, 1], or a negative number for layer order");
+    return invalid(name, "urgency is " + std::to_string(desc.urgency),
+                   "use [0, 1], or a negative number for layer order");
   }
   body.positions = desc.positions != 0 ? desc.positions : static_cast<std::uint32_t>(group_size);
   if (desc.position >= body.positions) {
-    return invalid(name, "position is " + std::to_string(desc.position), "use 0.." + std::to_string(body.positions - 1));
+    return invalid(name, "position is " + std::to_string(desc.position),
+                   "use 0.." + std::to_string(body.positions - 1));
   }
   body.elements = barrier ? 0 : desc.count;
   body.dtype = static_cast<Dtype>(desc.dtype);
@@ -109,7 +119,8 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   if (barrier || tensor.buffer == nullptr) return body;
   const auto place = arenas_->locate(tensor.buffer, tensor.bytes);
   if (!place) return invalid(name, "its buffer is not shared memory", "use memory of tl_alloc, or a null buffer");
-  if (place->offset % ArenaAllocator::kAlignment != 0) return invalid(name, "its buffer is not aligned to 64 bytes", "use the start of memory of tl_alloc");
+  if (place->offset % ArenaAllocator::kAlignment != 0)
+    return invalid(name, "its buffer is not aligned to 64 bytes", "use the start of memory of tl_alloc");
   return body;
 }
 

@@ -19,7 +19,8 @@ Status check_name(const char* kind, const std::string& name);
 Status check_count(const std::string& name, std::uint64_t elements);
 
 // The bodies of the kRegister packets of a group, at least one tensor.
-std::vector<std::vector<std::byte>> registration_packets(const std::string& group, std::span<const protocol::TensorBody> tensors);
+std::vector<std::vector<std::byte>> registration_packets(const std::string& group,
+                                                         std::span<const protocol::TensorBody> tensors);
 // The ids out of the answer to it. Corrupt unless there are `count`.
 Result<std::vector<std::uint32_t>> registered_ids(const Message& answer, std::size_t count);
 

@@ -21,7 +21,9 @@ ClientRings::ClientRings(std::span<std::byte> memory, std::uint32_t entries, int
       entries_(entries),
       wake_fd_(wake_fd) {}
 
-std::uint32_t ClientRings::space() const { return entries_ - (submitted_ - page_->taken.load(std::memory_order_acquire)); }
+std::uint32_t ClientRings::space() const {
+  return entries_ - (submitted_ - page_->taken.load(std::memory_order_acquire));
+}
 
 bool ClientRings::submit(const SubmissionEntry& entry) {
   std::uint64_t words[2];
@@ -30,13 +32,17 @@ bool ClientRings::submit(const SubmissionEntry& entry) {
   std::uint64_t* slot = submissions_ + std::size_t{submitted_ & (entries_ - 1)} * 2;
   __atomic_store_n(slot, words[0], __ATOMIC_RELAXED);
   __atomic_store_n(slot + 1, words[1], __ATOMIC_RELAXED);
-  // We move `submitted`, then look whether the daemon sleeps; it says that it sleeps, then looks at `submitted`. Both in one total order, so
-  // at least one of us sees the other. Whoever takes the flag down wakes, so that a burst of submissions costs one system call.
+  // We move `submitted`, then look whether the daemon sleeps; it says that it sleeps, then looks at `submitted`. Both
+  // in one total order, so at least one of us sees the other. Whoever takes the flag down wakes, so that a burst of
+  // submissions costs one system call.
   page_->submitted.store(++submitted_, std::memory_order_seq_cst);
-  return page_->daemon_sleeping.load(std::memory_order_seq_cst) != 0 && page_->daemon_sleeping.exchange(0, std::memory_order_seq_cst) != 0;
+  return page_->daemon_sleeping.load(std::memory_order_seq_cst) != 0 &&
+         page_->daemon_sleeping.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
-void ClientRings::wake_daemon() const { eventfd_write(wake_fd_, 1); }
+void ClientRings::wake_daemon() const {
+  eventfd_write(wake_fd_, 1);
+}
 
 bool ClientRings::next(CompletionEntry& entry) {
   if (page_->completed.load(std::memory_order_acquire) == consumed_) return false;
@@ -50,7 +56,8 @@ bool ClientRings::next(CompletionEntry& entry) {
 
 void ClientRings::wait(std::uint32_t seen, Duration longest) {
   if (longest.value <= 0) return;
-  const timespec time{static_cast<time_t>(longest.value / 1'000'000'000), static_cast<long>(longest.value % 1'000'000'000)};
+  const timespec time{static_cast<time_t>(longest.value / 1'000'000'000),
+                      static_cast<long>(longest.value % 1'000'000'000)};
   page_->waiters.fetch_add(1, std::memory_order_seq_cst);
   // The kernel compares again, so nothing that came since is missed.
   if (page_->completed.load(std::memory_order_seq_cst) == seen && !failed()) {
@@ -59,12 +66,15 @@ void ClientRings::wait(std::uint32_t seen, Duration longest) {
   page_->waiters.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-void ClientRings::wake_all() { syscall(SYS_futex, &page_->completed, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void ClientRings::wake_all() {
+  syscall(SYS_futex, &page_->completed, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 Status ClientRings::error() const {
   const auto text = [](const char* field, std::size_t size) { return std::string(field, strnlen(field, size)); };
   const protocol::ErrorBody& e = page_->error;
-  return Status(e.code == Code::kOk ? Code::kInternal : e.code, text(e.what, sizeof e.what), text(e.where, sizeof e.where), text(e.fix, sizeof e.fix));
+  return Status(e.code == Code::kOk ? Code::kInternal : e.code, text(e.what, sizeof e.what),
+                text(e.where, sizeof e.where), text(e.fix, sizeof e.fix));
 }
 
 }  // namespace tensorlane::client

@@ -11,8 +11,8 @@
 
 namespace tensorlane::client {
 
-// Producer of submissions, consumer of completions. submit(), next() and their like need one caller at a time (the context's mutex); what is
-// marked "any thread" does not.
+// Producer of submissions, consumer of completions. submit(), next() and their like need one caller at a time (the
+// context's mutex); what is marked "any thread" does not.
 class ClientRings {
  public:
   ClientRings() = default;

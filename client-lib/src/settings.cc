@@ -17,7 +17,8 @@ namespace tensorlane::client {
 namespace {
 
 Status invalid(const std::string& field, const std::string& value, std::string fix) {
-  return Status(Code::kInvalidArgument, "the configuration is wrong", field + " is " + (value.empty() ? "empty" : "'" + value + "'"), std::move(fix));
+  return Status(Code::kInvalidArgument, "the configuration is wrong",
+                field + " is " + (value.empty() ? "empty" : "'" + value + "'"), std::move(fix));
 }
 
 const char* environment(const char* name) {
@@ -28,18 +29,21 @@ const char* environment(const char* name) {
 // A count out of the field, else out of the variable, else the default.
 Result<std::uint32_t> number(const char* field, int given, const char* variable, std::uint32_t otherwise) {
   if (given >= 0) return static_cast<std::uint32_t>(given);
-  if (given != -1) return invalid(field, std::to_string(given), std::string("use a number from 0, or -1 for ") + variable);
+  if (given != -1)
+    return invalid(field, std::to_string(given), std::string("use a number from 0, or -1 for ") + variable);
   const char* text = environment(variable);
   if (text == nullptr) return otherwise;
   char* end = nullptr;
   errno = 0;
   const long value = std::strtol(text, &end, 10);
-  if (errno != 0 || *end != '\0' || value < 0 || value > 65536) return invalid(variable, text, "set it to a number from 0 to 65536");
+  if (errno != 0 || *end != '\0' || value < 0 || value > 65536)
+    return invalid(variable, text, "set it to a number from 0 to 65536");
   return static_cast<std::uint32_t>(value);
 }
 
 Result<double> seconds_of(double given) {
-  if (std::isnan(given)) return invalid("timeout_seconds", "nan", "use seconds, or a negative number for TENSORLANE_TIMEOUT");
+  if (std::isnan(given))
+    return invalid("timeout_seconds", "nan", "use seconds, or a negative number for TENSORLANE_TIMEOUT");
   if (given >= 0) return given;
   const char* text = environment("TENSORLANE_TIMEOUT");
   if (text == nullptr) return 60.0;
@@ -49,7 +53,8 @@ Result<double> seconds_of(double given) {
   return value;
 }
 
-Result<std::string> text_of(const char* field, const char* given, std::initializer_list<const char*> variables, const char* otherwise) {
+Result<std::string> text_of(const char* field, const char* given, std::initializer_list<const char*> variables,
+                            const char* otherwise) {
   std::string name = field, value = otherwise;
   if (given != nullptr) {
     value = given;
@@ -63,7 +68,9 @@ Result<std::string> text_of(const char* field, const char* given, std::initializ
     }
   }
   if (value.size() > protocol::kMaxName) {
-    return invalid(name, value.substr(0, 32) + "...", "it has " + std::to_string(value.size()) + " bytes, the limit is " + std::to_string(protocol::kMaxName));
+    return invalid(
+        name, value.substr(0, 32) + "...",
+        "it has " + std::to_string(value.size()) + " bytes, the limit is " + std::to_string(protocol::kMaxName));
   }
   return value;
 }
@@ -76,12 +83,15 @@ Result<std::string> secret_of(const char* given) {
     secret = text;
   } else if (const char* path = environment("TENSORLANE_JOB_SECRET_FILE")) {
     std::ifstream file(path, std::ios::binary);
-    if (!file) return invalid("TENSORLANE_JOB_SECRET_FILE", path, std::string("cannot read it (") + std::strerror(errno) + "): name a readable file");
+    if (!file)
+      return invalid("TENSORLANE_JOB_SECRET_FILE", path,
+                     std::string("cannot read it (") + std::strerror(errno) + "): name a readable file");
     secret.assign(std::istreambuf_iterator<char>(file), {});
     while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
   }
   if (secret.size() > protocol::kMaxSecret) {
-    return Status(Code::kInvalidArgument, "the configuration is wrong", "the job's secret has " + std::to_string(secret.size()) + " bytes",
+    return Status(Code::kInvalidArgument, "the configuration is wrong",
+                  "the job's secret has " + std::to_string(secret.size()) + " bytes",
                   "use at most " + std::to_string(protocol::kMaxSecret));
   }
   return secret;
@@ -92,7 +102,8 @@ Result<Duration> spin_of(std::uint32_t local_world_size) {
   if (const char* text = environment("TENSORLANE_SPIN_US")) {
     char* end = nullptr;
     const long value = std::strtol(text, &end, 10);
-    if (*end != '\0' || value < 0 || value > 1'000'000) return invalid("TENSORLANE_SPIN_US", text, "set it to microseconds, 0 to 1000000");
+    if (*end != '\0' || value < 0 || value > 1'000'000)
+      return invalid("TENSORLANE_SPIN_US", text, "set it to microseconds, 0 to 1000000");
     return microseconds(value);
   }
   cpu_set_t mask;
@@ -104,12 +115,15 @@ Result<Duration> spin_of(std::uint32_t local_world_size) {
 Status check_ranks(const Settings& s) {
   const auto text = [](std::uint32_t n) { return std::to_string(n); };
   if (s.world_size == 0) return invalid("world_size (WORLD_SIZE)", "0", "set it to the number of ranks");
-  if (s.rank >= s.world_size) return invalid("rank (RANK)", text(s.rank), "set it below the world size " + text(s.world_size));
+  if (s.rank >= s.world_size)
+    return invalid("rank (RANK)", text(s.rank), "set it below the world size " + text(s.world_size));
   if (s.local_world_size == 0 || s.local_world_size > s.world_size) {
-    return invalid("local_world_size (LOCAL_WORLD_SIZE)", text(s.local_world_size), "set it to 1.." + text(s.world_size));
+    return invalid("local_world_size (LOCAL_WORLD_SIZE)", text(s.local_world_size),
+                   "set it to 1.." + text(s.world_size));
   }
   if (s.local_rank >= s.local_world_size) {
-    return invalid("local_rank (LOCAL_RANK)", text(s.local_rank), "set it below the local world size " + text(s.local_world_size));
+    return invalid("local_rank (LOCAL_RANK)", text(s.local_rank),
+                   "set it below the local world size " + text(s.local_world_size));
   }
   return {};
 }
@@ -121,7 +135,9 @@ Result<Settings> resolve(const tl_config_t* given) {
   if (given != nullptr) {
     if (given->version != config.version) {
       return Status(Code::kVersionMismatch, "the program was built with another tensorlane.h",
-                    "its tl_config_t has version " + std::to_string(given->version) + ", the library's " + std::to_string(config.version), "build it again");
+                    "its tl_config_t has version " + std::to_string(given->version) + ", the library's " +
+                        std::to_string(config.version),
+                    "build it again");
     }
     if (given->size < sizeof config.size + sizeof config.version) {
       return invalid("size", std::to_string(given->size), "initialise tl_config_t with TL_CONFIG_INIT");
@@ -138,7 +154,8 @@ Result<Settings> resolve(const tl_config_t* given) {
   if (s.job.empty()) return invalid("job", "", "name the job, or set TENSORLANE_JOB");
   TL_ASSIGN_OR_RETURN(s.secret, secret_of(config.secret));
   TL_ASSIGN_OR_RETURN(s.leader, text_of("leader", config.leader, {"MASTER_ADDR"}, ""));
-  TL_ASSIGN_OR_RETURN(s.socket, text_of("socket", config.socket, {"TENSORLANE_SOCKET"}, "/run/tensorlane/tensorlaned.sock"));
+  TL_ASSIGN_OR_RETURN(s.socket,
+                      text_of("socket", config.socket, {"TENSORLANE_SOCKET"}, "/run/tensorlane/tensorlaned.sock"));
   TL_ASSIGN_OR_RETURN(const double timeout, seconds_of(config.timeout_seconds));
   s.timeout = Duration(static_cast<std::int64_t>(std::min(timeout, 1e6) * 1e9));
   TL_ASSIGN_OR_RETURN(s.spin, spin_of(s.local_world_size));

@@ -17,8 +17,8 @@ struct Settings {
   Duration spin{};  // how long a wait looks before it sleeps: TENSORLANE_SPIN_US, else by the number of cores
 };
 
-// What the program says comes first, then the environment, then the default (the table is in tensorlane.h). `config` may be null.
-// Errors: InvalidArgument (names the field or variable, its value and what to set), VersionMismatch.
+// What the program says comes first, then the environment, then the default (the table is in tensorlane.h). `config`
+// may be null. Errors: InvalidArgument (names the field or variable, its value and what to set), VersionMismatch.
 Result<Settings> resolve(const tl_config_t* config);
 
 }  // namespace tensorlane::client

@@ -20,12 +20,15 @@ namespace {
 
 constexpr std::uint64_t kHugePage = 2 << 20;
 
-std::string megabytes(std::uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+std::string megabytes(std::uint64_t bytes) {
+  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
 
 class Segment final : public ports::SharedMemory {
  public:
   // Takes over the descriptor and the mapping, and gives `reserved` back to the account when it goes.
-  Segment(int fd, std::span<std::byte> bytes, std::unique_ptr<FaultGuard> guard, std::shared_ptr<std::atomic<std::uint64_t>> account)
+  Segment(int fd, std::span<std::byte> bytes, std::unique_ptr<FaultGuard> guard,
+          std::shared_ptr<std::atomic<std::uint64_t>> account)
       : fd_(fd), bytes_(bytes), account_(std::move(account)), guard_(std::move(guard)) {}
   ~Segment() override {
     guard_.reset();
@@ -51,9 +54,11 @@ class Segment final : public ports::SharedMemory {
 };
 
 Status system_error(const char* what, std::uint64_t bytes) {
-  const Code code = errno == ENOMEM || errno == ENOSPC || errno == EMFILE || errno == ENFILE || errno == EAGAIN ? Code::kResourceExhausted : Code::kInternal;
-  return Status(code, "cannot make " + megabytes(bytes) + " of shared memory", std::string(what) + ": " + std::strerror(errno),
-                "free memory or descriptors on this host");
+  const Code code = errno == ENOMEM || errno == ENOSPC || errno == EMFILE || errno == ENFILE || errno == EAGAIN
+                        ? Code::kResourceExhausted
+                        : Code::kInternal;
+  return Status(code, "cannot make " + megabytes(bytes) + " of shared memory",
+                std::string(what) + ": " + std::strerror(errno), "free memory or descriptors on this host");
 }
 
 // The mapping, or an error with the descriptor still open.
@@ -62,10 +67,11 @@ Result<std::span<std::byte>> populate(int fd, std::uint64_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return system_error("mmap", bytes);
   if (bytes >= kHugePage) madvise(base, bytes, MADV_HUGEPAGE);  // where the kernel does not offer it, small pages do
-  // Through the mapping first, since only that can give huge pages. It fails with an error where a plain access would get a SIGBUS; what it could
-  // not do, fallocate does or refuses.
+  // Through the mapping first, since only that can give huge pages. It fails with an error where a plain access would
+  // get a SIGBUS; what it could not do, fallocate does or refuses.
   madvise(base, bytes, MADV_POPULATE_WRITE);
-  if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     const Status status = system_error("fallocate", bytes);
     munmap(base, bytes);
     return status;
@@ -98,7 +104,8 @@ Bytes available_memory() {
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     if (!line.starts_with("0::/")) continue;
-    for (std::string path = line.substr(3); !path.empty(); path.resize(path.rfind('/'))) {  // limits of the parents count, too
+    for (std::string path = line.substr(3); !path.empty();
+         path.resize(path.rfind('/'))) {  // limits of the parents count, too
       if (const auto left = group_leaves("/sys/fs/cgroup" + path)) available = std::min(available, *left);
     }
   }
@@ -114,7 +121,8 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(std::uint64_t byt
   const std::uint64_t total = limits_.total.value;
   if (bytes > total) {
     return Status(Code::kResourceExhausted, "shared memory over the daemon's limit",
-                  megabytes(bytes) + " needed, memory.arena_total is " + megabytes(total), "raise memory.arena_total or register less");
+                  megabytes(bytes) + " needed, memory.arena_total is " + megabytes(total),
+                  "raise memory.arena_total or register less");
   }
   bytes = (bytes + page - 1) / page * page;
   const std::uint64_t before = account_->fetch_add(bytes);
@@ -123,15 +131,17 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(std::uint64_t byt
     return status;
   };
   if (before + bytes > total) {
-    return give_back(Status(Code::kResourceExhausted, "shared memory over the daemon's limit",
-                            megabytes(bytes) + " needed, " + megabytes(before) + " of memory.arena_total = " + megabytes(total) + " in use",
-                            "raise memory.arena_total or register less"));
+    return give_back(Status(
+        Code::kResourceExhausted, "shared memory over the daemon's limit",
+        megabytes(bytes) + " needed, " + megabytes(before) + " of memory.arena_total = " + megabytes(total) + " in use",
+        "raise memory.arena_total or register less"));
   }
   // The kernel would grant it and then kill somebody for it.
   const std::uint64_t free = available_().value;
   if (free < bytes || free - bytes < limits_.keep_free.value) {
     return give_back(Status(Code::kResourceExhausted, "this host is short of memory",
-                            megabytes(bytes) + " needed, " + megabytes(free) + " available, memory.keep_free is " + megabytes(limits_.keep_free.value),
+                            megabytes(bytes) + " needed, " + megabytes(free) + " available, memory.keep_free is " +
+                                megabytes(limits_.keep_free.value),
                             "free memory on this host or lower memory.keep_free"));
   }
   const int fd = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -145,8 +155,8 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(std::uint64_t byt
   if (guard == nullptr) {
     munmap(mapped->data(), mapped->size());
     close(fd);
-    return give_back(Status(Code::kResourceExhausted, "too many segments of shared memory", "the limit is " + std::to_string(FaultGuard::kMaxGuards),
-                            "use fewer and larger segments"));
+    return give_back(Status(Code::kResourceExhausted, "too many segments of shared memory",
+                            "the limit is " + std::to_string(FaultGuard::kMaxGuards), "use fewer and larger segments"));
   }
   return std::shared_ptr<ports::SharedMemory>(std::make_shared<Segment>(fd, *mapped, std::move(guard), account_));
 }

@@ -11,8 +11,8 @@
 
 namespace tensorlane::memory {
 
-// Bytes that processes on this host can still get without swapping: the kernel's MemAvailable, or what the memory limits of this
-// process's control group leave, whichever is less. Zero when /proc cannot be read.
+// Bytes that processes on this host can still get without swapping: the kernel's MemAvailable, or what the memory
+// limits of this process's control group leave, whichever is less. Zero when /proc cannot be read.
 Bytes available_memory();
 
 struct ArenaLimits {
@@ -20,8 +20,9 @@ struct ArenaLimits {
   Bytes keep_free = mib(256);                  // of the host's memory, for everybody else
 };
 
-// Makes sealed memfd segments (law 16): sized once, populated at once and zeroed, with transparent huge pages where the kernel offers them. Faults
-// inside them are survived (fault_guard.h). Segments keep the pool's account alive; the pool itself may go before them.
+// Makes sealed memfd segments (law 16): sized once, populated at once and zeroed, with transparent huge pages where the
+// kernel offers them. Faults inside them are survived (fault_guard.h). Segments keep the pool's account alive; the pool
+// itself may go before them.
 class ArenaPool final : public ports::SharedMemoryPool {
  public:
   // `available` answers how much memory the host can spare; tests replace it.

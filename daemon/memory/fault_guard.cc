@@ -16,8 +16,8 @@
 namespace tensorlane::memory {
 namespace {
 
-// One guarded mapping. The handler reads it without a lock: `version` is odd while the entry changes, and a reader that sees it change
-// looks away, since the mapping in which a thread faults does not change while the thread uses it.
+// One guarded mapping. The handler reads it without a lock: `version` is odd while the entry changes, and a reader that
+// sees it change looks away, since the mapping in which a thread faults does not change while the thread uses it.
 struct Slot {
   std::atomic<std::uint64_t> version{0};
   std::atomic<std::uintptr_t> begin{0};
@@ -128,6 +128,8 @@ FaultGuard::~FaultGuard() {
   r.free.push_back(slot_);
 }
 
-bool FaultGuard::faulted() const { return slots[slot_].faulted.load(); }
+bool FaultGuard::faulted() const {
+  return slots[slot_].faulted.load();
+}
 
 }  // namespace tensorlane::memory

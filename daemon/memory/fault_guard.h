@@ -1,8 +1,9 @@
 // Survives SIGBUS on memory that is shared with clients (law 16).
 //
-// A client that holds a memfd can take pages away from under the daemon, and the kernel may find no page to put back. The process-wide handler
-// knows the guarded mappings, puts a page of zeros where the fault was and remembers the mapping as damaged; its owner then ends the session. A fault
-// anywhere else goes on to whoever handled SIGBUS before, which by default ends the process.
+// A client that holds a memfd can take pages away from under the daemon, and the kernel may find no page to put back.
+// The process-wide handler knows the guarded mappings, puts a page of zeros where the fault was and remembers the
+// mapping as damaged; its owner then ends the session. A fault anywhere else goes on to whoever handled SIGBUS before,
+// which by default ends the process.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,8 @@ class FaultGuard {
  public:
   static constexpr std::size_t kMaxGuards = 8192;
 
-  // Installs the handler with the first guard. `mapping` starts and ends on page boundaries. Null when kMaxGuards live already.
+  // Installs the handler with the first guard. `mapping` starts and ends on page boundaries. Null when kMaxGuards live
+  // already.
   static std::unique_ptr<FaultGuard> make(std::span<std::byte> mapping);
   // Before the mapping goes.
   ~FaultGuard();

@@ -10,7 +10,8 @@
 
 namespace tensorlane::ports {
 
-// One segment in the daemon's own mapping: fixed in size, populated, zeroed and sealed (law 16). Unmapped when the object goes.
+// One segment in the daemon's own mapping: fixed in size, populated, zeroed and sealed (law 16). Unmapped when the
+// object goes.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
@@ -18,7 +19,8 @@ class SharedMemory {
   virtual std::span<std::byte> bytes() const = 0;
   // The descriptor to hand to the client. Belongs to the object.
   virtual int fd() const = 0;
-  // True once pages were taken away from it: holes were punched, or an access found nothing there. Sealing prevents neither. Any thread.
+  // True once pages were taken away from it: holes were punched, or an access found nothing there. Sealing prevents
+  // neither. Any thread.
   virtual bool damaged() const = 0;
 };
 
@@ -26,7 +28,8 @@ class SharedMemory {
 class SharedMemoryPool {
  public:
   virtual ~SharedMemoryPool() = default;
-  // At least `bytes` (more than zero), rounded up to pages. Errors: ResourceExhausted (names the limit, its value and the need), InvalidArgument (zero).
+  // At least `bytes` (more than zero), rounded up to pages. Errors: ResourceExhausted (names the limit, its value and
+  // the need), InvalidArgument (zero).
   virtual Result<std::shared_ptr<SharedMemory>> create(std::uint64_t bytes) = 0;
 };
 

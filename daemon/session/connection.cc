@@ -12,7 +12,8 @@
 namespace tensorlane::session {
 
 Time now() {
-  return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+                  .count());
 }
 
 std::string Connection::who() const {
@@ -20,7 +21,8 @@ std::string Connection::who() const {
   return "rank " + std::to_string(hello.rank) + " (pid " + std::to_string(pid) + ") of job '" + hello.job + "'";
 }
 
-Status Connection::send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body, std::span<const int> fds) const {
+Status Connection::send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body,
+                        std::span<const int> fds) const {
   protocol::MessageHeader header;
   header.type = type;
   header.request = request;
@@ -43,7 +45,8 @@ Status Connection::send(protocol::MessageType type, std::uint32_t request, std::
   }
   if (sendmsg(socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return {};
   if (errno == EAGAIN || errno == EWOULDBLOCK) {
-    return Status(Code::kUnavailable, who() + " does not read its session's socket", "its buffer is full", "check whether the process hangs");
+    return Status(Code::kUnavailable, who() + " does not read its session's socket", "its buffer is full",
+                  "check whether the process hangs");
   }
   return Status(Code::kUnavailable, who() + " cannot be reached", std::strerror(errno));
 }

@@ -53,7 +53,7 @@ struct Connection {
   std::shared_ptr<Session> session;  // from hello on
   Hello hello;
   std::uint32_t hello_request = 0, goodbye_request = 0;
-  Status failure;                    // kFailed: why
+  Status failure;  // kFailed: why
   std::optional<PendingGroup> group;
   std::uint32_t registrations = 0, tensors = 0, arena_requests = 0;
   bool status_asked = false;
@@ -65,7 +65,8 @@ struct Connection {
   // "rank 3 (pid 4711) of job 'x'"
   std::string who() const;
   // A packet, with descriptors. Never waits. Error: Unavailable, when the client does not read or is gone.
-  Status send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body, std::span<const int> fds = {}) const;
+  Status send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body,
+              std::span<const int> fds = {}) const;
   Status send_error(std::uint32_t request, const Status& why) const;
 };
 

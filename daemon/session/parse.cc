@@ -40,8 +40,8 @@ Result<std::string> name_of(const char (&field)[kMaxName + 1], const char* what)
 }
 
 Status bad(const TensorBody& tensor, const char* field, std::string value, std::string may_be) {
-  return Status(Code::kInvalidArgument, std::string("tensor '") + tensor.name + "' cannot be registered", std::string(field) + " is " + value,
-                std::move(may_be));
+  return Status(Code::kInvalidArgument, std::string("tensor '") + tensor.name + "' cannot be registered",
+                std::string(field) + " is " + value, std::move(may_be));
 }
 
 Status check_elements(const TensorBody& t, std::uint32_t world_size) {
@@ -51,10 +51,12 @@ Status check_elements(const TensorBody& t, std::uint32_t world_size) {
   }
   if (t.elements == 0) return bad(t, "elements", "0", "give a tensor at least one element");
   if (t.elements > protocol::kMaxElements) {
-    return bad(t, "elements", std::to_string(t.elements), "split it: the limit is " + std::to_string(protocol::kMaxElements));
+    return bad(t, "elements", std::to_string(t.elements),
+               "split it: the limit is " + std::to_string(protocol::kMaxElements));
   }
   if (t.operation == Operation::kAllgather && t.elements % world_size != 0) {
-    return bad(t, "elements", std::to_string(t.elements), "an allgather's result is a multiple of the world size " + std::to_string(world_size));
+    return bad(t, "elements", std::to_string(t.elements),
+               "an allgather's result is a multiple of the world size " + std::to_string(world_size));
   }
   return {};
 }
@@ -69,36 +71,45 @@ Result<Packet> parse_packet(std::span<const std::byte> bytes) {
   if (header.magic != protocol::kSessionMagic) return corrupt("a packet of another protocol", "wrong magic number");
   if (header.version != protocol::kSessionVersion) {
     return Status(Code::kVersionMismatch, "the client library and the daemon have different versions",
-                  "the client speaks session version " + std::to_string(header.version) + ", the daemon " + std::to_string(protocol::kSessionVersion),
+                  "the client speaks session version " + std::to_string(header.version) + ", the daemon " +
+                      std::to_string(protocol::kSessionVersion),
                   "install the same release of both");
   }
   const std::span<const std::byte> body = bytes.subspan(sizeof header);
   if (header.body_bytes != body.size()) {
-    return corrupt("a packet of the wrong length", std::to_string(header.body_bytes) + " bytes announced, " + std::to_string(body.size()) + " sent");
+    return corrupt("a packet of the wrong length",
+                   std::to_string(header.body_bytes) + " bytes announced, " + std::to_string(body.size()) + " sent");
   }
   return Packet{header, body};
 }
 
 Result<Hello> parse_hello(std::span<const std::byte> body) {
-  if (body.size() != sizeof(protocol::HelloBody)) return corrupt("a hello of the wrong length", std::to_string(body.size()) + " bytes");
+  if (body.size() != sizeof(protocol::HelloBody))
+    return corrupt("a hello of the wrong length", std::to_string(body.size()) + " bytes");
   const auto raw = read<protocol::HelloBody>(body);
   Hello hello;
   TL_ASSIGN_OR_RETURN(hello.job, name_of(raw.job, "the job's name"));
   TL_ASSIGN_OR_RETURN(hello.leader, name_of(raw.leader, "the leader's address"));
-  if (raw.secret_bytes > protocol::kMaxSecret) return corrupt("a secret that is too long", std::to_string(raw.secret_bytes) + " bytes");
+  if (raw.secret_bytes > protocol::kMaxSecret)
+    return corrupt("a secret that is too long", std::to_string(raw.secret_bytes) + " bytes");
   const auto invalid = [](const char* field, std::uint32_t value, std::string fix) {
-    return Status(Code::kInvalidArgument, "cannot join", std::string(field) + " is " + std::to_string(value), std::move(fix));
+    return Status(Code::kInvalidArgument, "cannot join", std::string(field) + " is " + std::to_string(value),
+                  std::move(fix));
   };
-  if (hello.job.empty()) return Status(Code::kInvalidArgument, "cannot join", "the job has no name", "set TENSORLANE_JOB");
+  if (hello.job.empty())
+    return Status(Code::kInvalidArgument, "cannot join", "the job has no name", "set TENSORLANE_JOB");
   if (raw.world_size == 0 || raw.world_size > kMaxWorldSize) {
     return invalid("world size", raw.world_size, "set WORLD_SIZE to 1.." + std::to_string(kMaxWorldSize));
   }
-  if (raw.rank >= raw.world_size) return invalid("rank", raw.rank, "set RANK below the world size " + std::to_string(raw.world_size));
+  if (raw.rank >= raw.world_size)
+    return invalid("rank", raw.rank, "set RANK below the world size " + std::to_string(raw.world_size));
   if (raw.local_world_size == 0 || raw.local_world_size > raw.world_size) {
-    return invalid("local world size", raw.local_world_size, "set LOCAL_WORLD_SIZE to 1.." + std::to_string(raw.world_size));
+    return invalid("local world size", raw.local_world_size,
+                   "set LOCAL_WORLD_SIZE to 1.." + std::to_string(raw.world_size));
   }
   if (raw.local_rank >= raw.local_world_size) {
-    return invalid("local rank", raw.local_rank, "set LOCAL_RANK below the local world size " + std::to_string(raw.local_world_size));
+    return invalid("local rank", raw.local_rank,
+                   "set LOCAL_RANK below the local world size " + std::to_string(raw.local_world_size));
   }
   hello.rank = raw.rank;
   hello.world_size = raw.world_size;
@@ -111,29 +122,35 @@ Result<Hello> parse_hello(std::span<const std::byte> body) {
 }
 
 Result<std::uint64_t> parse_arena(std::span<const std::byte> body) {
-  if (body.size() != sizeof(protocol::ArenaBody)) return corrupt("an arena request of the wrong length", std::to_string(body.size()) + " bytes");
+  if (body.size() != sizeof(protocol::ArenaBody))
+    return corrupt("an arena request of the wrong length", std::to_string(body.size()) + " bytes");
   const auto raw = read<protocol::ArenaBody>(body);
-  if (raw.bytes == 0) return Status(Code::kInvalidArgument, "an arena segment of zero bytes", "", "ask for at least one byte");
+  if (raw.bytes == 0)
+    return Status(Code::kInvalidArgument, "an arena segment of zero bytes", "", "ask for at least one byte");
   return raw.bytes;
 }
 
 Result<Registration> parse_register(std::span<const std::byte> body) {
-  if (body.size() < sizeof(protocol::RegisterBody)) return corrupt("a registration that is too short", std::to_string(body.size()) + " bytes");
+  if (body.size() < sizeof(protocol::RegisterBody))
+    return corrupt("a registration that is too short", std::to_string(body.size()) + " bytes");
   const auto raw = read<protocol::RegisterBody>(body);
   const std::span<const std::byte> rest = body.subspan(sizeof raw);
   if (raw.count == 0 || raw.count > protocol::kMaxTensorsPerMessage || rest.size() != raw.count * sizeof(TensorBody)) {
-    return corrupt("a registration of the wrong length", std::to_string(raw.count) + " tensors in " + std::to_string(rest.size()) + " bytes");
+    return corrupt("a registration of the wrong length",
+                   std::to_string(raw.count) + " tensors in " + std::to_string(rest.size()) + " bytes");
   }
   Registration registration;
   registration.more = raw.more != 0;
   TL_ASSIGN_OR_RETURN(registration.group, name_of(raw.group, "a group's name"));
-  if (registration.group.empty()) return Status(Code::kInvalidArgument, "a group without a name", "", "name every group");
+  if (registration.group.empty())
+    return Status(Code::kInvalidArgument, "a group without a name", "", "name every group");
   registration.tensors.resize(raw.count);
   std::memcpy(registration.tensors.data(), rest.data(), rest.size());
   for (const TensorBody& tensor : registration.tensors) {
     TL_ASSIGN_OR_RETURN(const std::string name, name_of(tensor.name, "a tensor's name"));
     if (name.empty()) {
-      return Status(Code::kInvalidArgument, "a tensor without a name", "group '" + registration.group + "'", "name every tensor");
+      return Status(Code::kInvalidArgument, "a tensor without a name", "group '" + registration.group + "'",
+                    "name every tensor");
     }
   }
   return registration;
@@ -141,7 +158,8 @@ Result<Registration> parse_register(std::span<const std::byte> body) {
 
 Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   const auto number = [](auto value) { return std::to_string(static_cast<unsigned>(value)); };
-  if (t.operation > Operation::kBarrier) return bad(t, "operation", number(t.operation), "use allreduce, broadcast, allgather or barrier");
+  if (t.operation > Operation::kBarrier)
+    return bad(t, "operation", number(t.operation), "use allreduce, broadcast, allgather or barrier");
   if (t.dtype > Dtype::kBfloat16) return bad(t, "dtype", number(t.dtype), "use float32, float64, float16 or bfloat16");
   if (t.reduce > ReduceOp::kAverage) return bad(t, "reduction", number(t.reduce), "use sum or average");
   if (t.explicit_urgency > 1) return bad(t, "explicit_urgency", number(t.explicit_urgency), "it is 0 or 1");
@@ -151,11 +169,14 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   if (t.positions == 0 || t.position >= t.positions) {
     return bad(t, "position", std::to_string(t.position), "use 0.." + std::to_string(std::int64_t{t.positions} - 1));
   }
-  if (t.root >= world_size) return bad(t, "root", std::to_string(t.root), "use a rank below the world size " + std::to_string(world_size));
+  if (t.root >= world_size)
+    return bad(t, "root", std::to_string(t.root), "use a rank below the world size " + std::to_string(world_size));
   if (t.offset % 64 != 0) return bad(t, "offset", std::to_string(t.offset), "align buffers to 64 bytes");
   return check_elements(t, world_size);
 }
 
-std::uint64_t tensor_bytes(const TensorBody& tensor) { return tensor.elements * dtype_size(tensor.dtype); }
+std::uint64_t tensor_bytes(const TensorBody& tensor) {
+  return tensor.elements * dtype_size(tensor.dtype);
+}
 
 }  // namespace tensorlane::session

@@ -19,7 +19,8 @@ namespace {
 using protocol::CompletionEntry;
 using protocol::SubmissionEntry;
 
-// Entries move as two words, each loaded or stored once: what is validated afterwards is what was read, whatever the client does meanwhile.
+// Entries move as two words, each loaded or stored once: what is validated afterwards is what was read, whatever the
+// client does meanwhile.
 static_assert(sizeof(SubmissionEntry) == 16 && sizeof(CompletionEntry) == 16);
 
 void copy_text(char* to, std::size_t room, const std::string& from) {
@@ -55,12 +56,15 @@ Result<std::size_t> DaemonRings::take(std::span<SubmissionEntry> out) {
   const std::uint32_t ready = submitted - taken_;
   if (ready > entries_) {
     return Status(Code::kCorrupt, "an impossible index in the submission ring",
-                  "submitted " + std::to_string(submitted) + ", taken " + std::to_string(taken_) + ", " + std::to_string(entries_) + " entries");
+                  "submitted " + std::to_string(submitted) + ", taken " + std::to_string(taken_) + ", " +
+                      std::to_string(entries_) + " entries");
   }
   const std::size_t count = std::min<std::size_t>(ready, out.size());
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t* entry = submissions_ + std::size_t{(taken_ + static_cast<std::uint32_t>(i)) & (entries_ - 1)} * 2;
-    const std::uint64_t words[2] = {__atomic_load_n(entry, __ATOMIC_RELAXED), __atomic_load_n(entry + 1, __ATOMIC_RELAXED)};
+    const std::uint64_t* entry =
+        submissions_ + std::size_t{(taken_ + static_cast<std::uint32_t>(i)) & (entries_ - 1)} * 2;
+    const std::uint64_t words[2] = {__atomic_load_n(entry, __ATOMIC_RELAXED),
+                                    __atomic_load_n(entry + 1, __ATOMIC_RELAXED)};
     std::memcpy(&out[i], words, sizeof words);
   }
   if (count > 0) {
@@ -74,7 +78,8 @@ Status DaemonRings::complete(const CompletionEntry& entry) {
   const std::uint32_t consumed = page().consumed.load(std::memory_order_acquire);
   if (completed_ - consumed >= entries_) {
     return Status(Code::kCorrupt, "an impossible index in the completion ring",
-                  "completed " + std::to_string(completed_) + ", consumed " + std::to_string(consumed) + ", " + std::to_string(entries_) + " entries");
+                  "completed " + std::to_string(completed_) + ", consumed " + std::to_string(consumed) + ", " +
+                      std::to_string(entries_) + " entries");
   }
   std::uint64_t words[2];
   std::memcpy(words, &entry, sizeof words);
@@ -82,8 +87,8 @@ Status DaemonRings::complete(const CompletionEntry& entry) {
   __atomic_store_n(slot, words[0], __ATOMIC_RELAXED);
   __atomic_store_n(slot + 1, words[1], __ATOMIC_RELAXED);
   ++completed_;
-  // The client says that it waits, then looks at `completed`; we move `completed`, then look whether it waits. Both in one total order, so at
-  // least one of us sees the other.
+  // The client says that it waits, then looks at `completed`; we move `completed`, then look whether it waits. Both in
+  // one total order, so at least one of us sees the other.
   page().completed.store(completed_, std::memory_order_seq_cst);
   if (page().waiters.load(std::memory_order_seq_cst) != 0) wake_clients();
   return {};
@@ -97,7 +102,9 @@ bool DaemonRings::arm_wake() {
   return false;
 }
 
-void DaemonRings::disarm_wake() { page().daemon_sleeping.store(0, std::memory_order_relaxed); }
+void DaemonRings::disarm_wake() {
+  page().daemon_sleeping.store(0, std::memory_order_relaxed);
+}
 
 void DaemonRings::fail(const Status& cause) {
   page().error = to_error_body(cause);

@@ -10,8 +10,9 @@
 
 namespace tensorlane::session {
 
-// Producer of completions, consumer of submissions. One thread uses it, except fail(). The client can write anything anywhere in `memory` at any time:
-// our own positions are kept outside of it, an entry is copied exactly once, and an index that cannot be is an error.
+// Producer of completions, consumer of submissions. One thread uses it, except fail(). The client can write anything
+// anywhere in `memory` at any time: our own positions are kept outside of it, an entry is copied exactly once, and an
+// index that cannot be is an error.
 class DaemonRings {
  public:
   // `memory`: ring_memory_bytes(entries) bytes of zeros, page-aligned; `entries` a power of two.
@@ -19,12 +20,15 @@ class DaemonRings {
 
   // Copies up to out.size() submissions, oldest first; how many, or Corrupt when the client's index cannot be.
   Result<std::size_t> take(std::span<protocol::SubmissionEntry> out);
-  // Gives a completion and wakes waiting clients. Corrupt when the client's index cannot be or it has more operations pending than it may.
+  // Gives a completion and wakes waiting clients. Corrupt when the client's index cannot be or it has more operations
+  // pending than it may.
   Status complete(const protocol::CompletionEntry& entry);
-  // Asks for a write to the eventfd with the next submission. False, and nothing asked, when there is a submission already.
+  // Asks for a write to the eventfd with the next submission. False, and nothing asked, when there is a submission
+  // already.
   bool arm_wake();
   void disarm_wake();
-  // Publishes the error and wakes all waiting clients. The first call counts. Any thread; the caller sees to it that calls do not overlap.
+  // Publishes the error and wakes all waiting clients. The first call counts. Any thread; the caller sees to it that
+  // calls do not overlap.
   void fail(const Status& cause);
 
  private:

@@ -34,7 +34,9 @@ void watch(int epoll, int fd, std::uint64_t token) {
   TL_ASSERT(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0);
 }
 
-UniqueFd any_descriptor() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+UniqueFd any_descriptor() {
+  return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
 
 // Whether somebody accepts connections there.
 bool served(const sockaddr_un& address) {
@@ -52,7 +54,9 @@ std::string seconds_text(Duration d) {
 SessionServer::SessionServer(SessionConfig config, ports::SharedMemoryPool& pool)
     : config_(std::move(config)), pool_(pool), calls_(std::make_shared<CallQueue>()), packet_(protocol::kMaxMessage) {}
 
-SessionServer::~SessionServer() { stop(); }
+SessionServer::~SessionServer() {
+  stop();
+}
 
 Status SessionServer::start(ports::JobControl& control) {
   TL_ASSERT(!thread_.joinable());
@@ -78,8 +82,10 @@ Status SessionServer::open_socket() {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return Status(Code::kInvalidArgument, "cannot serve sessions",
-                  "the socket's path '" + path + "' has " + std::to_string(path.size()) + " bytes, 1 to 107 are possible", "set session.socket");
+    return Status(
+        Code::kInvalidArgument, "cannot serve sessions",
+        "the socket's path '" + path + "' has " + std::to_string(path.size()) + " bytes, 1 to 107 are possible",
+        "set session.socket");
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   const auto failed = [&](const char* call) {
@@ -90,10 +96,12 @@ Status SessionServer::open_socket() {
   struct stat info {};
   if (lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) {
-      return Status(Code::kInvalidArgument, "cannot serve sessions", path + " exists and is not a socket", "set session.socket to another path");
+      return Status(Code::kInvalidArgument, "cannot serve sessions", path + " exists and is not a socket",
+                    "set session.socket to another path");
     }
     if (served(address)) {
-      return Status(Code::kAlreadyExists, "cannot serve sessions", "another daemon serves " + path, "stop it or set session.socket");
+      return Status(Code::kAlreadyExists, "cannot serve sessions", "another daemon serves " + path,
+                    "stop it or set session.socket");
     }
     if (unlink(path.c_str()) != 0) return failed("unlink");
   }
@@ -137,7 +145,8 @@ void SessionServer::loop() {
     }
     tick(now());
   }
-  const Status why(Code::kUnavailable, "the daemon is shutting down", config_.socket_path, "start it again and resume from a checkpoint");
+  const Status why(Code::kUnavailable, "the daemon is shutting down", config_.socket_path,
+                   "start it again and resume from a checkpoint");
   while (!connections_.empty()) end(*connections_.begin()->second, why);
   buried_.clear();
 }
@@ -173,13 +182,15 @@ void SessionServer::tick(Time time) {
 void SessionServer::check_alive(Connection& c, Time time) {
   if (c.phase == Phase::kNew) {
     if (time - c.since > config_.hello_timeout) {
-      end(c, Status(Code::kTimedOut, "no hello", seconds_text(time - c.since) + " after connecting", "use the client library"));
+      end(c, Status(Code::kTimedOut, "no hello", seconds_text(time - c.since) + " after connecting",
+                    "use the client library"));
     }
     return;
   }
   c.session->beat();
   if (c.session->damaged()) {
-    end(c, Status(Code::kCorrupt, c.who() + " took memory out of its arenas", "pages that it shares with the daemon are gone",
+    end(c, Status(Code::kCorrupt, c.who() + " took memory out of its arenas",
+                  "pages that it shares with the daemon are gone",
                   "do not punch holes into or truncate memory of tl_alloc"));
     return;
   }
@@ -206,13 +217,14 @@ void SessionServer::accept_all() {
     if (client) {
       admit(std::move(client), now());
     } else if (errno == EMFILE || errno == ENFILE) {
-      // Descriptors have run out. Refuse with the one we kept, or the connection would stay at the door and wake us for ever.
+      // Descriptors have run out. Refuse with the one we kept, or the connection would stay at the door and wake us for
+      // ever.
       spare_.reset();
       Connection refused;
       refused.socket = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (refused.socket) {
-        (void)refused.send_error(0, Status(Code::kResourceExhausted, "the daemon has no file descriptors left", "its limit of open files is reached",
-                                           "raise LimitNOFILE of the daemon"));
+        (void)refused.send_error(0, Status(Code::kResourceExhausted, "the daemon has no file descriptors left",
+                                           "its limit of open files is reached", "raise LimitNOFILE of the daemon"));
       }
       refused.socket.reset();
       spare_ = any_descriptor();
@@ -234,8 +246,9 @@ void SessionServer::admit(UniqueFd socket, Time time) {
   c->pid = static_cast<std::uint32_t>(std::max(peer.pid, 0));  // 0: not in our pid namespace
   const auto& allowed = config_.allowed_uids;
   if (c->uid != 0 && c->uid != geteuid() && std::find(allowed.begin(), allowed.end(), c->uid) == allowed.end()) {
-    (void)c->send_error(0, Status(Code::kPermissionDenied, "this user may not use the daemon", "uid " + std::to_string(c->uid),
-                                  "add the uid to session.allowed_uids of the daemon's configuration"));
+    (void)c->send_error(
+        0, Status(Code::kPermissionDenied, "this user may not use the daemon", "uid " + std::to_string(c->uid),
+                  "add the uid to session.allowed_uids of the daemon's configuration"));
     return;
   }
   if (pending_ >= config_.max_pending) {
@@ -252,12 +265,14 @@ void SessionServer::admit(UniqueFd socket, Time time) {
 void SessionServer::on_socket(std::uint64_t id, std::uint32_t events) {
   Connection* c = find(id);
   if (c == nullptr) return;
-  const ssize_t n = (events & EPOLLIN) != 0 ? recv(c->socket.get(), packet_.data(), packet_.size(), MSG_DONTWAIT | MSG_TRUNC) : 0;
+  const ssize_t n =
+      (events & EPOLLIN) != 0 ? recv(c->socket.get(), packet_.data(), packet_.size(), MSG_DONTWAIT | MSG_TRUNC) : 0;
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n <= 0) {  // an empty packet means nothing either
     end(*c, Status(Code::kUnavailable, c->who() + " " + describe_end(c->pid), "", "look at that process's output"));
   } else if (static_cast<std::size_t>(n) > packet_.size()) {
-    end(*c, Status(Code::kCorrupt, "a packet that is too long", std::to_string(n) + " bytes, the limit is " + std::to_string(packet_.size()),
+    end(*c, Status(Code::kCorrupt, "a packet that is too long",
+                   std::to_string(n) + " bytes, the limit is " + std::to_string(packet_.size()),
                    "use a client library of the daemon's version"));
   } else {
     settle(*c, handle(*c, std::span(packet_).first(static_cast<std::size_t>(n))));
@@ -266,10 +281,13 @@ void SessionServer::on_socket(std::uint64_t id, std::uint32_t events) {
 
 void SessionServer::on_process_end(std::uint64_t id) {
   Connection* c = find(id);
-  if (c != nullptr) end(*c, Status(Code::kUnavailable, c->who() + " " + describe_end(c->pid), "", "look at that process's output"));
+  if (c != nullptr)
+    end(*c, Status(Code::kUnavailable, c->who() + " " + describe_end(c->pid), "", "look at that process's output"));
 }
 
-void SessionServer::bury(std::shared_ptr<Session> session) { buried_.push_back(std::move(session)); }
+void SessionServer::bury(std::shared_ptr<Session> session) {
+  buried_.push_back(std::move(session));
+}
 
 Connection* SessionServer::find(std::uint64_t id) {
   const auto it = connections_.find(id);
@@ -311,8 +329,9 @@ void SessionServer::status(ports::SessionId session, std::uint32_t request, std:
     if (c == nullptr) return;
     c->status_asked = false;
     if (json.size() > protocol::kMaxMessage - sizeof(protocol::MessageHeader)) {
-      settle(*c, c->send_error(request, Status(Code::kResourceExhausted, "the status is too long for a packet",
-                                               std::to_string(json.size()) + " bytes", "read the metrics endpoint instead")));
+      settle(*c, c->send_error(request,
+                               Status(Code::kResourceExhausted, "the status is too long for a packet",
+                                      std::to_string(json.size()) + " bytes", "read the metrics endpoint instead")));
       return;
     }
     settle(*c, c->send(protocol::MessageType::kStatus, request, std::as_bytes(std::span(json))));

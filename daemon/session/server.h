@@ -23,8 +23,8 @@ namespace tensorlane::session {
 
 struct SessionConfig {
   std::string socket_path = "/run/tensorlane/tensorlaned.sock";
-  int listen_fd = -1;                       // a listening socket from the service manager instead of socket_path; taken over
-  std::uint32_t socket_mode = 0666;         // who may knock; who may come in is decided by uid, and the others are told so
+  int listen_fd = -1;                // a listening socket from the service manager instead of socket_path; taken over
+  std::uint32_t socket_mode = 0666;  // who may knock; who may come in is decided by uid, and the others are told so
   std::vector<std::uint32_t> allowed_uids;  // beside the daemon's own and root
   std::uint32_t max_sessions = 256;         // whose memory is not given back yet
   std::uint32_t max_pending = 64;           // connections that have not said hello
@@ -33,20 +33,20 @@ struct SessionConfig {
   Bytes arena_per_session = mib(16 << 10);
 };
 
-// Accepts clients, checks who they are and what they send, gives them rings and arenas, and tells control of them. Nothing that a client does
-// or leaves undone blocks, slows or ends it: sends never wait (a client whose buffer is full is dropped), one packet of a client is read at a time,
-// large segments are made on a worker thread.
+// Accepts clients, checks who they are and what they send, gives them rings and arenas, and tells control of them.
+// Nothing that a client does or leaves undone blocks, slows or ends it: sends never wait (a client whose buffer is full
+// is dropped), one packet of a client is read at a time, large segments are made on a worker thread.
 //
-// For control: every session that join() was called for and that was not refused by joined(error) gets exactly one leave(), its last call.
-// leave(ok) means goodbye, or that the client went after its job had failed.
+// For control: every session that join() was called for and that was not refused by joined(error) gets exactly one
+// leave(), its last call. leave(ok) means goodbye, or that the client went after its job had failed.
 class SessionServer final : public ports::SessionEvents {
  public:
   // `pool` outlives the server.
   SessionServer(SessionConfig config, ports::SharedMemoryPool& pool);
   ~SessionServer() override;
 
-  // Opens the socket and starts the thread. `control` outlives stop(). Errors: AlreadyExists (another daemon serves the socket),
-  // InvalidArgument (path), PermissionDenied, Unavailable.
+  // Opens the socket and starts the thread. `control` outlives stop(). Errors: AlreadyExists (another daemon serves the
+  // socket), InvalidArgument (path), PermissionDenied, Unavailable.
   Status start(ports::JobControl& control);
   // Ends all sessions with "the daemon is shutting down", removes the socket, joins the threads. Idempotent.
   void stop();

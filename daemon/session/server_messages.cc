@@ -17,7 +17,8 @@ using protocol::MessageType;
 constexpr std::uint64_t kProcess = std::uint64_t{1} << 62;
 // Ids of a group are answered in one packet.
 constexpr std::size_t kMaxGroupTensors =
-    (protocol::kMaxMessage - sizeof(protocol::MessageHeader) - sizeof(protocol::RegisteredBody)) / sizeof(std::uint32_t);
+    (protocol::kMaxMessage - sizeof(protocol::MessageHeader) - sizeof(protocol::RegisteredBody)) /
+    sizeof(std::uint32_t);
 
 template <typename T>
 std::span<const std::byte> bytes_of(const T& body) {
@@ -25,7 +26,8 @@ std::span<const std::byte> bytes_of(const T& body) {
 }
 
 Status unexpected(const Packet& packet) {
-  return Status(Code::kCorrupt, "a message that does not belong here", "type " + std::to_string(static_cast<unsigned>(packet.header.type)),
+  return Status(Code::kCorrupt, "a message that does not belong here",
+                "type " + std::to_string(static_cast<unsigned>(packet.header.type)),
                 "use a client library of the daemon's version");
 }
 
@@ -34,8 +36,8 @@ Status inside_arena(Session& session, const protocol::TensorBody& tensor) {
   const ports::BufferPlace place{tensor.segment, tensor.offset, tensor_bytes(tensor)};
   if (!session.map(place).empty()) return {};
   return Status(Code::kInvalidArgument, std::string("tensor '") + tensor.name + "' cannot be registered",
-                "its buffer is not inside segment " + std::to_string(tensor.segment) + " of its arenas (offset " + std::to_string(tensor.offset) + ", " +
-                    std::to_string(place.bytes) + " bytes)",
+                "its buffer is not inside segment " + std::to_string(tensor.segment) + " of its arenas (offset " +
+                    std::to_string(tensor.offset) + ", " + std::to_string(place.bytes) + " bytes)",
                 "register memory of tl_alloc");
 }
 
@@ -57,7 +59,8 @@ Status SessionServer::handle(Connection& c, std::span<const std::byte> bytes) {
       if (type == MessageType::kGoodbye) return handle_goodbye(c, packet);
       return unexpected(packet);
     case Phase::kFailed:
-      if (type == MessageType::kArena || type == MessageType::kRegister) return c.send_error(packet.header.request, c.failure);
+      if (type == MessageType::kArena || type == MessageType::kRegister)
+        return c.send_error(packet.header.request, c.failure);
       if (type == MessageType::kGoodbye) return handle_goodbye(c, packet);
       return unexpected(packet);
   }
@@ -67,7 +70,8 @@ Status SessionServer::handle(Connection& c, std::span<const std::byte> bytes) {
 Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
   TL_ASSIGN_OR_RETURN(Hello hello, parse_hello(packet.body));
   if (session_count_ >= config_.max_sessions) {
-    return Status(Code::kResourceExhausted, "too many sessions on this daemon", "the limit is " + std::to_string(config_.max_sessions),
+    return Status(Code::kResourceExhausted, "too many sessions on this daemon",
+                  "the limit is " + std::to_string(config_.max_sessions),
                   "end other jobs or raise session.max_sessions");
   }
   auto broken = [queue = std::weak_ptr(calls_), this, id = c.id](Status why) {
@@ -77,8 +81,8 @@ Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
     alive->push([this, id, why = std::move(why)] {
       Connection* connection = find(id);
       if (connection == nullptr) return;
-      end(*connection, Status(why.code(), connection->who() + " wrote rubbish into its rings: " + why.what(), why.where(),
-                              "look for stray writes in that process"));
+      end(*connection, Status(why.code(), connection->who() + " wrote rubbish into its rings: " + why.what(),
+                              why.where(), "look for stray writes in that process"));
     });
   };
   TL_ASSIGN_OR_RETURN(c.session, Session::create(pool_, config_.ring_entries, std::move(broken)));
@@ -107,7 +111,8 @@ Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
   request.timeout = hello.timeout;
   request.secret = std::move(hello.secret);
   request.client = c.session;
-  std::memset(c.hello.secret.data(), 0, c.hello.secret.size());  // control's copy is the only one
+  if (!c.hello.secret.empty())
+    explicit_bzero(c.hello.secret.data(), c.hello.secret.size());  // control's copy is the only one
   c.hello.secret.clear();
   control_->join(std::move(request));
   return {};
@@ -137,16 +142,19 @@ void SessionServer::on_joined(std::uint64_t id, const Result<ports::JoinInfo>& i
 Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
   const std::uint32_t request = packet.header.request;
   const Result<std::uint64_t> bytes = parse_arena(packet.body);
-  if (!bytes.ok()) return bytes.status().code() == Code::kCorrupt ? bytes.status() : c.send_error(request, bytes.status());
+  if (!bytes.ok())
+    return bytes.status().code() == Code::kCorrupt ? bytes.status() : c.send_error(request, bytes.status());
   if (c.arena_requests >= Connection::kMaxArenaRequests) {
-    return c.send_error(request, Status(Code::kResourceExhausted, "too many arena requests at once",
-                                        "the limit is " + std::to_string(Connection::kMaxArenaRequests), "wait for an answer first"));
+    return c.send_error(
+        request, Status(Code::kResourceExhausted, "too many arena requests at once",
+                        "the limit is " + std::to_string(Connection::kMaxArenaRequests), "wait for an answer first"));
   }
   const std::uint64_t used = c.session->arena_bytes(), limit = config_.arena_per_session.value;
   if (*bytes > limit || used > limit - *bytes) {
     const auto mib_text = [](std::uint64_t n) { return std::to_string((n + (1 << 20) - 1) >> 20) + " MiB"; };
     return c.send_error(request, Status(Code::kResourceExhausted, "arenas over the limit of one session",
-                                        mib_text(*bytes) + " needed, " + mib_text(used) + " of session.arena_per_session = " + mib_text(limit) + " in use",
+                                        mib_text(*bytes) + " needed, " + mib_text(used) +
+                                            " of session.arena_per_session = " + mib_text(limit) + " in use",
                                         "raise session.arena_per_session or register less"));
   }
   ++c.arena_requests;
@@ -157,7 +165,8 @@ Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
   return {};
 }
 
-void SessionServer::on_segment(std::uint64_t id, std::uint32_t request, Result<std::shared_ptr<ports::SharedMemory>> segment) {
+void SessionServer::on_segment(std::uint64_t id, std::uint32_t request,
+                               Result<std::shared_ptr<ports::SharedMemory>> segment) {
   Connection* c = find(id);
   if (c == nullptr) return;  // the segment goes as it came
   --c->arena_requests;
@@ -174,7 +183,8 @@ void SessionServer::on_segment(std::uint64_t id, std::uint32_t request, Result<s
 Status SessionServer::handle_register(Connection& c, const Packet& packet) {
   Result<Registration> parsed = parse_register(packet.body);
   if (!parsed.ok()) {
-    // A name that will not do costs the client this call; without its other fields the packet cannot be joined with the next.
+    // A name that will not do costs the client this call; without its other fields the packet cannot be joined with the
+    // next.
     if (parsed.status().code() != Code::kInvalidArgument || c.group) return parsed.status();
     return c.send_error(packet.header.request, parsed.status());
   }
@@ -186,7 +196,8 @@ Status SessionServer::handle_register(Connection& c, const Packet& packet) {
   }
   TL_RETURN_IF_ERROR(c.group->request == packet.header.request && c.group->group == parsed->group
                          ? Status()
-                         : Status(Code::kCorrupt, "a registration inside another one", "group '" + parsed->group + "' inside '" + c.group->group + "'",
+                         : Status(Code::kCorrupt, "a registration inside another one",
+                                  "group '" + parsed->group + "' inside '" + c.group->group + "'",
                                   "use a client library of the daemon's version"));
   if (c.group->error.ok()) c.group->error = add_to_group(c, *std::move(parsed));
   if (more) return {};
@@ -201,10 +212,13 @@ Status SessionServer::handle_register(Connection& c, const Packet& packet) {
 Status SessionServer::add_to_group(Connection& c, Registration registration) {
   std::vector<protocol::TensorBody>& tensors = c.group->tensors;
   const auto exhausted = [&](const char* what, std::size_t limit) {
-    return Status(Code::kResourceExhausted, what, "group '" + c.group->group + "': the limit is " + std::to_string(limit), "register fewer tensors");
+    return Status(Code::kResourceExhausted, what,
+                  "group '" + c.group->group + "': the limit is " + std::to_string(limit), "register fewer tensors");
   };
-  if (c.registrations >= Connection::kMaxRegistrations) return exhausted("too many registrations under way", Connection::kMaxRegistrations);
-  if (tensors.size() + registration.tensors.size() > kMaxGroupTensors) return exhausted("too many tensors in one group", kMaxGroupTensors);
+  if (c.registrations >= Connection::kMaxRegistrations)
+    return exhausted("too many registrations under way", Connection::kMaxRegistrations);
+  if (tensors.size() + registration.tensors.size() > kMaxGroupTensors)
+    return exhausted("too many tensors in one group", kMaxGroupTensors);
   if (c.tensors + tensors.size() + registration.tensors.size() > Connection::kMaxTensors) {
     return exhausted("too many tensors in one session", Connection::kMaxTensors);
   }
@@ -233,7 +247,8 @@ void SessionServer::on_registered(std::uint64_t id, std::uint32_t request, const
 
 Status SessionServer::handle_status(Connection& c, const Packet& packet) {
   if (c.status_asked) {
-    return c.send_error(packet.header.request, Status(Code::kResourceExhausted, "a status request is under way", "", "wait for its answer first"));
+    return c.send_error(packet.header.request, Status(Code::kResourceExhausted, "a status request is under way", "",
+                                                      "wait for its answer first"));
   }
   c.status_asked = true;
   control_->status(ports::SessionId(c.id), packet.header.request);

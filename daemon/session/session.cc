@@ -8,23 +8,28 @@
 
 namespace tensorlane::session {
 
-Result<std::shared_ptr<Session>> Session::create(ports::SharedMemoryPool& pool, std::uint32_t ring_entries, std::function<void(Status)> broken) {
+Result<std::shared_ptr<Session>> Session::create(ports::SharedMemoryPool& pool, std::uint32_t ring_entries,
+                                                 std::function<void(Status)> broken) {
   TL_ASSIGN_OR_RETURN(auto memory, pool.create(protocol::ring_memory_bytes(ring_entries)));
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd < 0) {
-    return Status(Code::kResourceExhausted, "cannot make an eventfd", std::strerror(errno), "raise the daemon's limit of open files");
+    return Status(Code::kResourceExhausted, "cannot make an eventfd", std::strerror(errno),
+                  "raise the daemon's limit of open files");
   }
   return std::shared_ptr<Session>(new Session(std::move(memory), ring_entries, wake_fd, std::move(broken)));
 }
 
-Session::Session(std::shared_ptr<ports::SharedMemory> ring_memory, std::uint32_t ring_entries, int wake_fd, std::function<void(Status)> broken)
+Session::Session(std::shared_ptr<ports::SharedMemory> ring_memory, std::uint32_t ring_entries, int wake_fd,
+                 std::function<void(Status)> broken)
     : ring_memory_(std::move(ring_memory)),
       ring_entries_(ring_entries),
       wake_fd_(wake_fd),
       broken_(std::move(broken)),
       rings_(ring_memory_->bytes(), ring_entries) {}
 
-Session::~Session() { close(wake_fd_); }
+Session::~Session() {
+  close(wake_fd_);
+}
 
 void Session::break_with(const Status& why) {
   if (!dead_.exchange(true, std::memory_order_acq_rel)) broken_(why);
@@ -45,7 +50,9 @@ void Session::complete(const protocol::CompletionEntry& entry) {
 }
 
 // A dead client's submissions are not awaited: the lane learns of its end from control.
-bool Session::arm_wake() { return dead() || rings_.arm_wake(); }
+bool Session::arm_wake() {
+  return dead() || rings_.arm_wake();
+}
 
 void Session::disarm_wake() {
   if (!dead()) rings_.disarm_wake();
@@ -68,8 +75,8 @@ std::span<std::byte> Session::map(const ports::BufferPlace& place) {
 Result<std::uint32_t> Session::add_segment(std::shared_ptr<ports::SharedMemory> segment) {
   const std::uint32_t number = segment_count_.load(std::memory_order_relaxed);
   if (number == kMaxSegments) {
-    return Status(Code::kResourceExhausted, "too many arena segments in this session", "the limit is " + std::to_string(kMaxSegments),
-                  "allocate larger segments");
+    return Status(Code::kResourceExhausted, "too many arena segments in this session",
+                  "the limit is " + std::to_string(kMaxSegments), "allocate larger segments");
   }
   segments_[number] = std::move(segment);
   segment_count_.store(number + 1, std::memory_order_release);
@@ -83,11 +90,17 @@ std::uint64_t Session::arena_bytes() const {
   return bytes;
 }
 
-protocol::RingPage& Session::page() const { return *reinterpret_cast<protocol::RingPage*>(ring_memory_->bytes().data()); }
+protocol::RingPage& Session::page() const {
+  return *reinterpret_cast<protocol::RingPage*>(ring_memory_->bytes().data());
+}
 
-std::uint64_t Session::beats() const { return page().client_beats.load(std::memory_order_relaxed); }
+std::uint64_t Session::beats() const {
+  return page().client_beats.load(std::memory_order_relaxed);
+}
 
-void Session::beat() { page().daemon_beats.fetch_add(1, std::memory_order_relaxed); }
+void Session::beat() {
+  page().daemon_beats.fetch_add(1, std::memory_order_relaxed);
+}
 
 bool Session::damaged() const {
   if (ring_memory_->damaged()) return true;

@@ -19,12 +19,15 @@ namespace tensorlane::session {
 
 inline constexpr std::size_t kMaxSegments = 256;  // of one session
 
-// Shared by the session thread, which adds segments and ends it, and by the lane, which uses it through ports::ClientSession. Its memory goes with
-// the last shared_ptr, so a lane that still has buffers in flight keeps them mapped.
+// Shared by the session thread, which adds segments and ends it, and by the lane, which uses it through
+// ports::ClientSession. Its memory goes with the last shared_ptr, so a lane that still has buffers in flight keeps them
+// mapped.
 class Session final : public ports::ClientSession {
  public:
-  // `broken` is called at most once, on the thread that found the client breaking the protocol; it only queues. Errors: ResourceExhausted.
-  static Result<std::shared_ptr<Session>> create(ports::SharedMemoryPool& pool, std::uint32_t ring_entries, std::function<void(Status)> broken);
+  // `broken` is called at most once, on the thread that found the client breaking the protocol; it only queues. Errors:
+  // ResourceExhausted.
+  static Result<std::shared_ptr<Session>> create(ports::SharedMemoryPool& pool, std::uint32_t ring_entries,
+                                                 std::function<void(Status)> broken);
   ~Session() override;
 
   // ports::ClientSession: the lane's thread.
@@ -54,7 +57,8 @@ class Session final : public ports::ClientSession {
   void mark_dead() { dead_.store(true, std::memory_order_release); }
 
  private:
-  Session(std::shared_ptr<ports::SharedMemory> ring_memory, std::uint32_t ring_entries, int wake_fd, std::function<void(Status)> broken);
+  Session(std::shared_ptr<ports::SharedMemory> ring_memory, std::uint32_t ring_entries, int wake_fd,
+          std::function<void(Status)> broken);
   void break_with(const Status& why);
   protocol::RingPage& page() const;
 

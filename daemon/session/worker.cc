@@ -6,7 +6,9 @@
 
 namespace tensorlane::session {
 
-CallQueue::CallQueue() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { TL_ASSERT(wake_); }
+CallQueue::CallQueue() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  TL_ASSERT(wake_);
+}
 
 void CallQueue::push(std::function<void()> call) {
   {

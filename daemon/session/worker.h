@@ -11,8 +11,9 @@
 
 namespace tensorlane::session {
 
-// Calls from other threads to one owner thread, in order. What is in it answers something that is bounded elsewhere (a request of a session, its
-// end), so it needs no bound of its own. It may outlive its owner: after close() calls are dropped.
+// Calls from other threads to one owner thread, in order. What is in it answers something that is bounded elsewhere (a
+// request of a session, its end), so it needs no bound of its own. It may outlive its owner: after close() calls are
+// dropped.
 class CallQueue {
  public:
   CallQueue();

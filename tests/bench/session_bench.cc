@@ -1,5 +1,6 @@
-// session_bench [--quick]: how long an operation takes from tl_post to the end of tl_wait, with a lane that answers at once. What is measured is the
-// session alone: two ring entries and two wake-ups. Prints median and p99 in microseconds; exit status 1 when a result was wrong.
+// session_bench [--quick]: how long an operation takes from tl_post to the end of tl_wait, with a lane that answers at
+// once. What is measured is the session alone: two ring entries and two wake-ups. Prints median and p99 in
+// microseconds; exit status 1 when a result was wrong.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,7 +15,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double percentile(std::vector<double>& sorted, double p) { return sorted[static_cast<std::size_t>(p * static_cast<double>(sorted.size() - 1))]; }
+double percentile(std::vector<double>& sorted, double p) {
+  return sorted[static_cast<std::size_t>(p * static_cast<double>(sorted.size() - 1))];
+}
 
 }  // namespace
 
@@ -45,8 +48,8 @@ int main(int argc, char** argv) {
       microseconds.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     }
     std::sort(microseconds.begin(), microseconds.end());
-    std::printf("session round trip, %3d us apart: median %.1f us, p99 %.1f us, %zu operations\n", pause_us, percentile(microseconds, 0.5),
-                percentile(microseconds, 0.99), microseconds.size());
+    std::printf("session round trip, %3d us apart: median %.1f us, p99 %.1f us, %zu operations\n", pause_us,
+                percentile(microseconds, 0.5), percentile(microseconds, 0.99), microseconds.size());
   }
   return 0;
 }

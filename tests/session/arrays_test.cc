@@ -29,7 +29,8 @@ TEST(Arrays, AnyMemoryIsCopied) {
   for (int round = 0; round < 5; ++round) {
     for (int i = 0; i < 100; ++i) in[i] = static_cast<float>(round * 100 + i);
     tl_request_t* request = nullptr;
-    ASSERT_EQ(tl_allreduce(context, "x", in.data(), out.data(), 100, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_allreduce(context, "x", in.data(), out.data(), 100, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK)
+        << tl_last_error();
     std::vector<float> overwritten(100, -1);
     in.swap(overwritten);  // `in` is free as soon as the call returns
     std::fill(overwritten.begin(), overwritten.end(), -7.0F);
@@ -71,7 +72,8 @@ TEST(Arrays, BroadcastAndAllgather) {
         EXPECT_EQ(b, std::vector<float>(50, static_cast<float>(10 + round)));
         const std::vector<float> in(20, static_cast<float>(rank + round));
         std::vector<float> out(60, -1);
-        ASSERT_EQ(tl_allgather(context, "g", in.data(), out.data(), 20, TL_FLOAT32, nullptr, &request), TL_OK) << tl_last_error();
+        ASSERT_EQ(tl_allgather(context, "g", in.data(), out.data(), 20, TL_FLOAT32, nullptr, &request), TL_OK)
+            << tl_last_error();
         ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
         for (int i = 0; i < 60; ++i) ASSERT_EQ(out[i], static_cast<float>(i / 20 + round));
       }
@@ -80,7 +82,8 @@ TEST(Arrays, BroadcastAndAllgather) {
   for (std::thread& t : threads) t.join();
 }
 
-// Where registration blocked, this would never end: it is collective, and the ranks make their first calls in opposite orders.
+// Where registration blocked, this would never end: it is collective, and the ranks make their first calls in opposite
+// orders.
 TEST(Arrays, FirstCallsInOppositeOrders) {
   FakeDaemon daemon;
   std::vector<std::thread> threads;
@@ -109,13 +112,18 @@ TEST(Arrays, LaterCallsAgreeWithTheFirst) {
   std::vector<float> x(64, 1);
   ASSERT_EQ(allreduce(context, "x", x.data(), x.data(), 32), TL_OK) << tl_last_error();
   EXPECT_EQ(allreduce(context, "x", x.data(), x.data(), 64), TL_ERROR_INVALID_ARGUMENT);
-  EXPECT_STREQ(tl_last_error(), "array call 'allreduce.x' differs from the first one of this name: count was 32, is 64: use another name, or the same values");
+  EXPECT_STREQ(tl_last_error(),
+               "array call 'allreduce.x' differs from the first one of this name: count was 32, is 64: use another "
+               "name, or the same values");
   tl_request_t* request = nullptr;
-  EXPECT_EQ(tl_allreduce(context, "x", x.data(), x.data(), 32, TL_FLOAT16, TL_SUM, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_allreduce(context, "x", x.data(), x.data(), 32, TL_FLOAT16, TL_SUM, nullptr, &request),
+            TL_ERROR_INVALID_ARGUMENT);
   EXPECT_THAT(tl_last_error(), HasSubstr("dtype was float32, is float16"));
-  EXPECT_EQ(tl_allreduce(context, "x", x.data(), x.data(), 32, TL_FLOAT32, TL_AVERAGE, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_allreduce(context, "x", x.data(), x.data(), 32, TL_FLOAT32, TL_AVERAGE, nullptr, &request),
+            TL_ERROR_INVALID_ARGUMENT);
   EXPECT_THAT(tl_last_error(), HasSubstr("op was sum, is average"));
-  EXPECT_EQ(tl_broadcast(context, "x", x.data(), 32, TL_FLOAT32, 0, nullptr, &request), TL_OK) << "names belong to operations";
+  EXPECT_EQ(tl_broadcast(context, "x", x.data(), 32, TL_FLOAT32, 0, nullptr, &request), TL_OK)
+      << "names belong to operations";
   EXPECT_EQ(tl_wait(request, 5), TL_OK);
 }
 
@@ -132,12 +140,14 @@ TEST(Arrays, BadCallsAreRefused) {
   EXPECT_EQ(allreduce(context, "x", nullptr, x, 16), TL_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(allreduce(nullptr, "x", x, x, 16), TL_ERROR_INVALID_ARGUMENT);
   tl_request_t* request = nullptr;
-  EXPECT_EQ(tl_allgather(context, "x", x, x, std::uint64_t{1} << 63, TL_FLOAT32, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_allgather(context, "x", x, x, std::uint64_t{1} << 63, TL_FLOAT32, nullptr, &request),
+            TL_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(tl_broadcast(context, "x", x, 16, TL_FLOAT32, 1, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
   tl_options_t options = TL_OPTIONS_INIT;
   options.urgency = 2;
   EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, TL_FLOAT32, TL_SUM, &options, &request), TL_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, static_cast<tl_dtype_t>(7), TL_SUM, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, static_cast<tl_dtype_t>(7), TL_SUM, nullptr, &request),
+            TL_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(tl_wait(nullptr, 1), TL_ERROR_INVALID_ARGUMENT);
   // None of them has spoilt the name.
   EXPECT_EQ(allreduce(context, "x", x, x, 16), TL_OK) << tl_last_error();

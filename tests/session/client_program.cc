@@ -1,5 +1,5 @@
-// session-client SOCKET JOB RANK WORLD: joins, makes one allreduce, says "ready", then posts another one and waits for it; says what came of it.
-// When the first steps fail, says the error and exits with 1.
+// session-client SOCKET JOB RANK WORLD: joins, makes one allreduce, says "ready", then posts another one and waits for
+// it; says what came of it. When the first steps fail, says the error and exits with 1.
 #include <cstdio>
 #include <cstdlib>
 
@@ -28,10 +28,12 @@ int main(int argc, char** argv) {
   float* x = nullptr;
   if (tl_alloc(context, 4096, reinterpret_cast<void**>(&x)) != TL_OK) return failed("tl_alloc");
   tl_request_t* request = nullptr;
-  if (tl_allreduce(context, "x", x, x, 1024, TL_FLOAT32, TL_SUM, nullptr, &request) != TL_OK) return failed("tl_allreduce");
+  if (tl_allreduce(context, "x", x, x, 1024, TL_FLOAT32, TL_SUM, nullptr, &request) != TL_OK)
+    return failed("tl_allreduce");
   if (tl_wait(request, 10) != TL_OK) return failed("tl_wait");
   std::printf("ready\n");
-  if (tl_allreduce(context, "x", x, x, 1024, TL_FLOAT32, TL_SUM, nullptr, &request) != TL_OK) return failed("tl_allreduce");
+  if (tl_allreduce(context, "x", x, x, 1024, TL_FLOAT32, TL_SUM, nullptr, &request) != TL_OK)
+    return failed("tl_allreduce");
   if (tl_wait(request, -1) != TL_OK) return failed("tl_wait");
   std::printf("done\n");
   return tl_finalize(context) == TL_OK ? 0 : failed("tl_finalize");

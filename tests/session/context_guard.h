@@ -12,7 +12,8 @@ namespace tensorlane::test {
 // Joins; left() says what tl_finalize said. The destructor finalizes.
 class ClientContext {
  public:
-  explicit ClientContext(const std::string& socket, const std::string& job = "job", int rank = 0, int world_size = 1, double timeout = 10) {
+  explicit ClientContext(const std::string& socket, const std::string& job = "job", int rank = 0, int world_size = 1,
+                         double timeout = 10) {
     tl_config_t config = TL_CONFIG_INIT;
     config.socket = socket.c_str();
     config.job = job.c_str();

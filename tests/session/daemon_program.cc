@@ -1,4 +1,5 @@
-// session-daemon SOCKET DETECTION_MS: a daemon that completes the first operation of a job and holds all others; says "ready"; lives until it is killed.
+// session-daemon SOCKET DETECTION_MS: a daemon that completes the first operation of a job and holds all others; says
+// "ready"; lives until it is killed.
 #include <unistd.h>
 
 #include <cstdio>

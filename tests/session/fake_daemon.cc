@@ -69,7 +69,8 @@ void FakeDaemon::abort_job(const std::string& name, const Status& cause) {
     for (std::uint32_t id = 0; id < job.tensors.size(); ++id) {
       const Tensor& t = job.tensors[id];
       const auto sequence = t.submitted.find(member.rank);
-      if (sequence != t.submitted.end() && sequence->second > t.done) member.client->complete({id, Code::kAborted, sequence->second});
+      if (sequence != t.submitted.end() && sequence->second > t.done)
+        member.client->complete({id, Code::kAborted, sequence->second});
     }
     member.client->fail(cause);
     server_.job_failed(member.session, cause);
@@ -101,7 +102,8 @@ FakeDaemon::Job* FakeDaemon::job_of(ports::SessionId session, Member** member) {
 void FakeDaemon::join(ports::JoinRequest request) {
   std::lock_guard lock(mutex_);
   if (request.job == "refused") {
-    server_.joined(request.session, Status(Code::kPermissionDenied, "the secret is wrong", "job 'refused'", "set TENSORLANE_JOB_SECRET"));
+    server_.joined(request.session, Status(Code::kPermissionDenied, "the secret is wrong", "job 'refused'",
+                                           "set TENSORLANE_JOB_SECRET"));
     return;
   }
   Job& job = jobs_[request.job];
@@ -109,11 +111,13 @@ void FakeDaemon::join(ports::JoinRequest request) {
   job.world_size = request.world_size;
   job.members.push_back({request.session, request.rank, std::move(request.client)});
   if (job.members.size() < job.world_size) return;
-  for (const Member& member : job.members) server_.joined(member.session, ports::JoinInfo{Epoch(1), 1, HostIndex(0), detection_});
+  for (const Member& member : job.members)
+    server_.joined(member.session, ports::JoinInfo{Epoch(1), 1, HostIndex(0), detection_});
   eventfd_write(wake_.get(), 1);
 }
 
-void FakeDaemon::register_group(ports::SessionId session, std::uint32_t request, std::string name, std::vector<protocol::TensorBody> tensors) {
+void FakeDaemon::register_group(ports::SessionId session, std::uint32_t request, std::string name,
+                                std::vector<protocol::TensorBody> tensors) {
   std::lock_guard lock(mutex_);
   Member* member = nullptr;
   Job* job = job_of(session, &member);
@@ -131,7 +135,9 @@ void FakeDaemon::finish_group(Job& job, Group& group) {
     for (std::size_t i = 0; same && i < first.size(); ++i) same = asked.tensors[i].elements == first[i].elements;
     if (same) continue;
     for (const auto& [r, a] : group.by_rank) {
-      server_.registered(a.session, a.request, Status(Code::kMismatch, "ranks disagree", "tensor of rank " + std::to_string(rank), "register alike"));
+      server_.registered(
+          a.session, a.request,
+          Status(Code::kMismatch, "ranks disagree", "tensor of rank " + std::to_string(rank), "register alike"));
     }
     group.by_rank.clear();
     return;
@@ -164,7 +170,9 @@ void FakeDaemon::leave(ports::SessionId session, Status why) {
   changed_.notify_all();
 }
 
-void FakeDaemon::status(ports::SessionId session, std::uint32_t request) { server_.status(session, request, R"({"fake": true})"); }
+void FakeDaemon::status(ports::SessionId session, std::uint32_t request) {
+  server_.status(session, request, R"({"fake": true})");
+}
 
 void FakeDaemon::run(Job& job, std::uint32_t id) {
   Tensor& t = job.tensors[id];
@@ -210,8 +218,9 @@ bool FakeDaemon::serve(Job& job) {
       Tensor& t = job.tensors[e.tensor];
       t.submitted[member.rank] = e.sequence;
       submitted_.fetch_add(1);
-      const bool all = t.submitted.size() == job.world_size &&
-                       std::all_of(t.submitted.begin(), t.submitted.end(), [&](const auto& s) { return s.second > t.done; });
+      const bool all =
+          t.submitted.size() == job.world_size &&
+          std::all_of(t.submitted.begin(), t.submitted.end(), [&](const auto& s) { return s.second > t.done; });
       if (!all) continue;
       if (mode_ == Mode::kRun) {
         run(job, e.tensor);

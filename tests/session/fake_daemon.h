@@ -23,12 +23,14 @@ namespace tensorlane::test {
 // How the fake lane treats what is submitted.
 enum class Mode { kRun, kHold, kReverse };
 
-// Joins a job when all of its ranks are here, registers a group when all ranks have registered it, and carries out operations as soon as all ranks
-// have submitted them: an allreduce gives TWICE the sum (so that doing nothing is seen), float32 only; broadcast and allgather are what they are.
-// With kHold operations wait until the mode changes; with kReverse they also complete last come, first served, when flush() is called.
+// Joins a job when all of its ranks are here, registers a group when all ranks have registered it, and carries out
+// operations as soon as all ranks have submitted them: an allreduce gives TWICE the sum (so that doing nothing is
+// seen), float32 only; broadcast and allgather are what they are. With kHold operations wait until the mode changes;
+// with kReverse they also complete last come, first served, when flush() is called.
 class FakeDaemon final : public ports::JobControl {
  public:
-  explicit FakeDaemon(session::SessionConfig config = {}, memory::ArenaLimits limits = {mib(2048), mib(64)}, Duration detection = milliseconds(800));
+  explicit FakeDaemon(session::SessionConfig config = {}, memory::ArenaLimits limits = {mib(2048), mib(64)},
+                      Duration detection = milliseconds(800));
   ~FakeDaemon() override;
 
   const std::string& socket() const { return config_.socket_path; }
@@ -39,7 +41,8 @@ class FakeDaemon final : public ports::JobControl {
   // From when `n` operations are done: kHold.
   void hold_after(std::uint64_t n) { hold_after_ = n; }
   void flush();  // kReverse: completes what has come
-  // Fails a job as the lane and control do: the operations that are held complete as aborted, the rings fail, control says so.
+  // Fails a job as the lane and control do: the operations that are held complete as aborted, the rings fail, control
+  // says so.
   void abort_job(const std::string& job, const Status& cause);
 
   // What control has been told about sessions that went; waits up to 10 s for the n-th.
@@ -51,7 +54,8 @@ class FakeDaemon final : public ports::JobControl {
 
   // ports::JobControl
   void join(ports::JoinRequest request) override;
-  void register_group(ports::SessionId session, std::uint32_t request, std::string group, std::vector<protocol::TensorBody> tensors) override;
+  void register_group(ports::SessionId session, std::uint32_t request, std::string group,
+                      std::vector<protocol::TensorBody> tensors) override;
   void leave(ports::SessionId session, Status why) override;
   void status(ports::SessionId session, std::uint32_t request) override;
 
@@ -85,8 +89,8 @@ class FakeDaemon final : public ports::JobControl {
 
   Job* job_of(ports::SessionId session, Member** member = nullptr);
   void finish_group(Job& job, Group& group);
-  bool serve(Job& job);                 // takes submissions; whether there were any
-  void run(Job& job, std::uint32_t id); // one operation of which all ranks have come
+  bool serve(Job& job);                  // takes submissions; whether there were any
+  void run(Job& job, std::uint32_t id);  // one operation of which all ranks have come
   void lane();
 
   session::SessionConfig config_;

@@ -29,7 +29,8 @@ class Neighbour {
   bool works() {
     float x[8] = {1};
     tl_request_t* request = nullptr;
-    return context_.status() == TL_OK && tl_allreduce(context_, "x", x, x, 8, TL_FLOAT32, TL_SUM, nullptr, &request) == TL_OK &&
+    return context_.status() == TL_OK &&
+           tl_allreduce(context_, "x", x, x, 8, TL_FLOAT32, TL_SUM, nullptr, &request) == TL_OK &&
            tl_wait(request, 5) == TL_OK && x[0] == 2;
   }
 
@@ -37,7 +38,9 @@ class Neighbour {
   ClientContext context_;
 };
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 bool sessions_become(FakeDaemon& daemon, std::uint32_t count) {
   const auto until = Clock::now() + 5s;
@@ -57,7 +60,8 @@ TEST(Faults, AKilledClientIsNamed) {
   ASSERT_EQ(leaves.size(), 1u);
   EXPECT_LT(seconds_since(start), 0.5);
   EXPECT_EQ(leaves[0].code(), Code::kUnavailable);
-  EXPECT_THAT(leaves[0].what(), HasSubstr("rank 0 (pid " + std::to_string(client.pid()) + ") of job 'victim' was killed"));
+  EXPECT_THAT(leaves[0].what(),
+              HasSubstr("rank 0 (pid " + std::to_string(client.pid()) + ") of job 'victim' was killed"));
   daemon.set_mode(Mode::kRun);
   EXPECT_TRUE(neighbour.works());
   EXPECT_TRUE(sessions_become(daemon, 1));
@@ -71,7 +75,8 @@ TEST(Faults, AClientThatClosesIsNamed) {
   }
   const std::vector<Status> leaves = daemon.leaves(1);
   ASSERT_EQ(leaves.size(), 1u);
-  EXPECT_EQ(leaves[0].what(), "rank 0 (pid " + std::to_string(getpid()) + ") of job 'job' closed its session without goodbye");
+  EXPECT_EQ(leaves[0].what(),
+            "rank 0 (pid " + std::to_string(getpid()) + ") of job 'job' closed its session without goodbye");
 }
 
 TEST(Faults, AStoppedClientIsFoundInTheDetectionTime) {
@@ -89,12 +94,14 @@ TEST(Faults, AStoppedClientIsFoundInTheDetectionTime) {
   EXPECT_GT(seconds_since(start), 0.6);
   EXPECT_LT(seconds_since(start), 2.0);
   EXPECT_EQ(leaves[0].code(), Code::kTimedOut);
-  EXPECT_THAT(leaves[0].to_string(), HasSubstr("rank 0 (pid " + std::to_string(client.pid()) + ") of job 'victim' has not been heard for 1."));
+  EXPECT_THAT(leaves[0].to_string(),
+              HasSubstr("rank 0 (pid " + std::to_string(client.pid()) + ") of job 'victim' has not been heard for 1."));
   EXPECT_THAT(leaves[0].to_string(), HasSubstr("check whether the process is stopped"));
   daemon.set_mode(Mode::kRun);
   EXPECT_TRUE(neighbour.works());
   const std::vector<Status> all = daemon.leaves(1);
-  for (std::size_t i = 1; i < all.size(); ++i) EXPECT_TRUE(all[i].ok()) << "nobody else was taken for hung: " << all[i].to_string();
+  for (std::size_t i = 1; i < all.size(); ++i)
+    EXPECT_TRUE(all[i].ok()) << "nobody else was taken for hung: " << all[i].to_string();
 }
 
 constexpr memory::ArenaLimits kLimits{mib(512), mib(64)};
@@ -146,8 +153,10 @@ void register_barrier(RawClient& client) {
 
 INSTANTIATE_TEST_SUITE_P(
     Faults, RingRubbish,
-    testing::Values(Rubbish{"SubmittedTooFar", [](RawClient& c) { c.page().submitted = c.entries() + 1; }, "an impossible index in the submission ring"},
-                    Rubbish{"SubmittedBackwards", [](RawClient& c) { c.page().submitted = ~0U; }, "an impossible index in the submission ring"},
+    testing::Values(Rubbish{"SubmittedTooFar", [](RawClient& c) { c.page().submitted = c.entries() + 1; },
+                            "an impossible index in the submission ring"},
+                    Rubbish{"SubmittedBackwards", [](RawClient& c) { c.page().submitted = ~0U; },
+                            "an impossible index in the submission ring"},
                     Rubbish{"ConsumedAhead",
                             [](RawClient& c) {
                               register_barrier(c);
@@ -164,12 +173,17 @@ INSTANTIATE_TEST_SUITE_P(
                                 while (i - c.page().taken.load() >= c.entries()) std::this_thread::yield();
                                 c.submissions()[i % c.entries()] = {0, 0, i + 1};
                                 c.page().submitted = i + 1;
-                                if (c.page().daemon_sleeping.load() != 0) (void)!write(c.wake_fd(), "\1\0\0\0\0\0\0\0", 8);
+                                if (c.page().daemon_sleeping.load() != 0)
+                                  (void)!write(c.wake_fd(), "\1\0\0\0\0\0\0\0", 8);
                               }
                             },
                             "an impossible index in the completion ring"},
                     Rubbish{"PunchesItsRings",
-                            [](RawClient& c) { ASSERT_EQ(fallocate(c.ring_fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 16, 1 << 16), 0); },
+                            [](RawClient& c) {
+                              ASSERT_EQ(
+                                  fallocate(c.ring_fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1 << 16, 1 << 16),
+                                  0);
+                            },
                             "took memory out of its arenas"},
                     Rubbish{"PunchesItsArena",
                             [](RawClient& c) {

@@ -115,7 +115,8 @@ TEST(Operations, OneAtATimePerTensor) {
   tl_request_t *first = nullptr, *second = nullptr;
   ASSERT_EQ(tl_post(tensor, &first), TL_OK);
   EXPECT_EQ(tl_post(tensor, &second), TL_ERROR_INVALID_ARGUMENT);
-  EXPECT_STREQ(tl_last_error(), "an operation on tensor 'x' is under way: one at a time is possible: wait for its request first");
+  EXPECT_STREQ(tl_last_error(),
+               "an operation on tensor 'x' is under way: one at a time is possible: wait for its request first");
   ASSERT_TRUE(daemon.wait_submitted(1));
   daemon.set_mode(Mode::kRun);
   EXPECT_EQ(tl_wait(first, 5), TL_OK) << tl_last_error();
@@ -151,7 +152,8 @@ TEST(Operations, CallbacksRunOnce) {
   FakeDaemon daemon;
   ClientContext context(daemon.socket());
   std::array<tl_tensor_t*, 20> tensors{};
-  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i] = registered(context, (numbered("t", static_cast<int>(i))).c_str(), nullptr, 16);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    tensors[i] = registered(context, (numbered("t", static_cast<int>(i))).c_str(), nullptr, 16);
   CallbackCount counts;
   for (int round = 0; round < 50; ++round) {
     for (tl_tensor_t* tensor : tensors) {
@@ -187,7 +189,8 @@ TEST(Operations, AMillionSmallOnesFromManyThreads) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::vector<tl_tensor_t*> tensors;
-      for (int i = 0; i < kWindow; ++i) tensors.push_back(registered(context, (numbered(numbered("t", t) + ".", i)).c_str(), nullptr, 1));
+      for (int i = 0; i < kWindow; ++i)
+        tensors.push_back(registered(context, (numbered(numbered("t", t) + ".", i)).c_str(), nullptr, 1));
       std::mt19937 random(static_cast<unsigned>(t));
       std::vector<tl_request_t*> requests(kWindow);
       for (int done = 0; done < kPerThread; done += kWindow) {
@@ -197,7 +200,8 @@ TEST(Operations, AMillionSmallOnesFromManyThreads) {
         }
         std::shuffle(requests.begin(), requests.end(), random);
         for (tl_request_t* request : requests) ASSERT_EQ(tl_wait(request, 20), TL_OK) << tl_last_error();
-        for (int i = 0; i < kWindow; ++i) ASSERT_EQ(static_cast<float*>(tl_tensor_buffer(tensors[i]))[0], static_cast<float>(2 * i));
+        for (int i = 0; i < kWindow; ++i)
+          ASSERT_EQ(static_cast<float*>(tl_tensor_buffer(tensors[i]))[0], static_cast<float>(2 * i));
       }
     });
   }
@@ -207,7 +211,8 @@ TEST(Operations, AMillionSmallOnesFromManyThreads) {
   std::printf("%.0f operations a second\n", kThreads * kPerThread / seconds);
 }
 
-// The lane of the fixture sleeps up to 3 s, a waiting client up to 100 ms: a lost wake-up on either side shows in the time.
+// The lane of the fixture sleeps up to 3 s, a waiting client up to 100 ms: a lost wake-up on either side shows in the
+// time.
 TEST(Operations, NoWakeUpIsLost) {
   FakeDaemon daemon;
   ClientContext context(daemon.socket());
@@ -240,7 +245,8 @@ TEST(Operations, TheJobsErrorReachesEveryOperation) {
   ASSERT_TRUE(daemon.wait_submitted(2));
   std::thread aborter([&] {
     std::this_thread::sleep_for(50ms);
-    daemon.abort_job("x", Status(Code::kAborted, "job 'x' was aborted", "host h2 has not been heard for 1.0 s", "resume from a checkpoint"));
+    daemon.abort_job("x", Status(Code::kAborted, "job 'x' was aborted", "host h2 has not been heard for 1.0 s",
+                                 "resume from a checkpoint"));
   });
   const char* text = "job 'x' was aborted: host h2 has not been heard for 1.0 s: resume from a checkpoint";
   EXPECT_EQ(tl_wait(first, 5), TL_ERROR_ABORTED);
@@ -287,13 +293,15 @@ TEST(Operations, RefusesWhatCannotBeRegistered) {
     EXPECT_EQ(tl_register(context, "g", &desc, 1, &tensor), TL_ERROR_INVALID_ARGUMENT);
     return std::string(tl_last_error());
   };
-  EXPECT_EQ(error_of(tensor_desc("x", nullptr, 0)), "tensor 'x' cannot be registered: it has 0 elements: give it at least one");
+  EXPECT_EQ(error_of(tensor_desc("x", nullptr, 0)),
+            "tensor 'x' cannot be registered: it has 0 elements: give it at least one");
   EXPECT_EQ(error_of(tensor_desc("x", nullptr, std::uint64_t{1} << 33)),
             "tensor 'x' cannot be registered: it has 8589934592 elements: split it: the limit is 4294967296");
   EXPECT_THAT(error_of(tensor_desc("x", outside, 32)), HasSubstr("its buffer is not shared memory"));
   EXPECT_THAT(error_of(tensor_desc("x", context.floats(32) + 1, 16)), HasSubstr("not aligned to 64 bytes"));
   EXPECT_THAT(error_of(tensor_desc("a\nb", nullptr, 16)), HasSubstr("control character"));
-  EXPECT_THAT(error_of(tensor_desc(std::string(256, 'x').c_str(), nullptr, 16)), HasSubstr("256 bytes: the limit is 255"));
+  EXPECT_THAT(error_of(tensor_desc(std::string(256, 'x').c_str(), nullptr, 16)),
+              HasSubstr("256 bytes: the limit is 255"));
   tl_tensor_desc_t desc = tensor_desc("x", nullptr, 16);
   desc.root = 1;
   EXPECT_THAT(error_of(desc), HasSubstr("root is 1"));
@@ -346,7 +354,8 @@ TEST(Operations, AForkedChildIsRefused) {
   const pid_t child = fork();
   if (child == 0) {
     tl_request_t* request = nullptr;
-    const bool refused = tl_post(tensor, &request) == TL_ERROR_INVALID_ARGUMENT && std::strstr(tl_last_error(), "forked child") != nullptr &&
+    const bool refused = tl_post(tensor, &request) == TL_ERROR_INVALID_ARGUMENT &&
+                         std::strstr(tl_last_error(), "forked child") != nullptr &&
                          tl_finalize(context) == TL_ERROR_INVALID_ARGUMENT;
     _exit(refused ? 0 : 1);
   }

@@ -37,7 +37,9 @@ Process::~Process() {
   if (out_ >= 0) close(out_);
 }
 
-void Process::signal(int number) const { kill(pid_, number); }
+void Process::signal(int number) const {
+  kill(pid_, number);
+}
 
 std::string Process::line() {
   std::string text;

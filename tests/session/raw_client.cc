@@ -32,9 +32,12 @@ RawClient::~RawClient() {
   }
 }
 
-bool RawClient::send_bytes(std::span<const std::byte> bytes) { return ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0; }
+bool RawClient::send_bytes(std::span<const std::byte> bytes) {
+  return ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0;
+}
 
-bool RawClient::send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body, std::uint16_t version, std::uint32_t magic) {
+bool RawClient::send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body,
+                     std::uint16_t version, std::uint32_t magic) {
   protocol::MessageHeader header{magic, version, type, request, static_cast<std::uint32_t>(body.size())};
   std::vector<std::byte> packet(sizeof header + body.size());
   std::memcpy(packet.data(), &header, sizeof header);
@@ -107,7 +110,8 @@ int RawClient::arena(std::uint64_t bytes) {
   body.bytes = bytes;
   if (!send(protocol::MessageType::kArena, 2, bytes_of(body))) return -1;
   const auto answer = receive();
-  return answer && answer->header.type == protocol::MessageType::kArena && answer->fds.size() == 1 ? answer->fds[0] : -1;
+  return answer && answer->header.type == protocol::MessageType::kArena && answer->fds.size() == 1 ? answer->fds[0]
+                                                                                                   : -1;
 }
 
 }  // namespace tensorlane::test

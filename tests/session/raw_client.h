@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "common/protocol/session.h"
 #include "common/base/status.h"
+#include "common/protocol/session.h"
 
 namespace tensorlane::test {
 
@@ -28,8 +28,8 @@ class RawClient {
 
   int fd() const { return fd_; }
   // One packet with a right header, unless `version` or `magic` say otherwise. False when the daemon has closed.
-  bool send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body, std::uint16_t version = protocol::kSessionVersion,
-            std::uint32_t magic = protocol::kSessionMagic);
+  bool send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body,
+            std::uint16_t version = protocol::kSessionVersion, std::uint32_t magic = protocol::kSessionMagic);
   bool send_bytes(std::span<const std::byte> bytes);
   // The next packet; nothing when the daemon has closed or has been silent for `timeout_ms`.
   std::optional<Answer> receive(int timeout_ms = 5000);
@@ -39,7 +39,9 @@ class RawClient {
   // Joins a job of one rank and maps the rings.
   bool join(const std::string& job);
   protocol::RingPage& page() { return *reinterpret_cast<protocol::RingPage*>(rings_); }
-  protocol::SubmissionEntry* submissions() { return reinterpret_cast<protocol::SubmissionEntry*>(rings_ + protocol::kRingPageBytes); }
+  protocol::SubmissionEntry* submissions() {
+    return reinterpret_cast<protocol::SubmissionEntry*>(rings_ + protocol::kRingPageBytes);
+  }
   int wake_fd() const { return wake_fd_; }
   std::uint32_t entries() const { return entries_; }
   int ring_fd() const { return ring_fd_; }

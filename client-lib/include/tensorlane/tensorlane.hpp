@@ -1,4 +1,5 @@
-// tensorlane.hpp: tensorlane.h with RAII and exceptions for C++ programs. Header only; the C ABI is all that crosses the library's border.
+// tensorlane.hpp: tensorlane.h with RAII and exceptions for C++ programs. Header only; the C ABI is all that crosses
+// the library's border.
 //
 //   tensorlane::Session session;                       // configuration from the environment
 //   auto x = session.allocate<float>(1024);            // shared memory
@@ -44,7 +45,8 @@ struct DtypeOf<double> {
   static constexpr tl_dtype_t value = TL_FLOAT64;
 };
 
-// One operation under way. Its destructor waits, since the buffers belong to tensorlane until it is done; an error then is lost, so wait().
+// One operation under way. Its destructor waits, since the buffers belong to tensorlane until it is done; an error then
+// is lost, so wait().
 class Request {
  public:
   explicit Request(tl_request_t* request) noexcept : request_(request) {}
@@ -67,7 +69,8 @@ class Request {
     check(status);
     return true;
   }
-  // Throws Error when it failed or, leaving it under way, timed out. A negative time-out waits as long as the job lives.
+  // Throws Error when it failed or, leaving it under way, timed out. A negative time-out waits as long as the job
+  // lives.
   void wait(double timeout_seconds = -1) {
     if (request_ == nullptr) return;
     const tl_status_t status = tl_wait(request_, timeout_seconds);
@@ -131,19 +134,22 @@ class Session {
   }
 
   template <typename T>
-  Request allreduce(const std::string& name, const T* in, T* out, std::uint64_t count, tl_op_t op = TL_SUM, const tl_options_t* options = nullptr) {
+  Request allreduce(const std::string& name, const T* in, T* out, std::uint64_t count, tl_op_t op = TL_SUM,
+                    const tl_options_t* options = nullptr) {
     tl_request_t* request = nullptr;
     check(tl_allreduce(context_, name.c_str(), in, out, count, DtypeOf<T>::value, op, options, &request));
     return Request(request);
   }
   template <typename T>
-  Request broadcast(const std::string& name, T* buffer, std::uint64_t count, int root, const tl_options_t* options = nullptr) {
+  Request broadcast(const std::string& name, T* buffer, std::uint64_t count, int root,
+                    const tl_options_t* options = nullptr) {
     tl_request_t* request = nullptr;
     check(tl_broadcast(context_, name.c_str(), buffer, count, DtypeOf<T>::value, root, options, &request));
     return Request(request);
   }
   template <typename T>
-  Request allgather(const std::string& name, const T* in, T* out, std::uint64_t count, const tl_options_t* options = nullptr) {
+  Request allgather(const std::string& name, const T* in, T* out, std::uint64_t count,
+                    const tl_options_t* options = nullptr) {
     tl_request_t* request = nullptr;
     check(tl_allgather(context_, name.c_str(), in, out, count, DtypeOf<T>::value, options, &request));
     return Request(request);

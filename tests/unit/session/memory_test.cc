@@ -70,7 +70,8 @@ TEST(ArenaPool, SegmentsAreSealedZeroedAndAccounted) {
     EXPECT_NE(ftruncate(fd, 1 << 24), 0);
     EXPECT_FALSE((*segment)->damaged());
     EXPECT_EQ(pool.in_use().value, bytes.size());
-    ASSERT_EQ(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0) << "law 16: sealing does not stop it";
+    ASSERT_EQ(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0)
+        << "law 16: sealing does not stop it";
     EXPECT_TRUE((*segment)->damaged());
   }
   EXPECT_EQ(pool.in_use().value, 0u);
@@ -80,15 +81,18 @@ TEST(ArenaPool, RefusesWithTheLimitTheValueAndTheNeed) {
   ArenaPool pool({mib(8), mib(1)});
   EXPECT_EQ(pool.create(0).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(pool.create(9 << 20).status().to_string(),
-            "shared memory over the daemon's limit: 9 MiB needed, memory.arena_total is 8 MiB: raise memory.arena_total or register less");
+            "shared memory over the daemon's limit: 9 MiB needed, memory.arena_total is 8 MiB: raise "
+            "memory.arena_total or register less");
   auto five = pool.create(5 << 20);
   ASSERT_TRUE(five.ok());
   EXPECT_EQ(pool.create(4 << 20).status().to_string(),
-            "shared memory over the daemon's limit: 4 MiB needed, 5 MiB of memory.arena_total = 8 MiB in use: raise memory.arena_total or register less");
+            "shared memory over the daemon's limit: 4 MiB needed, 5 MiB of memory.arena_total = 8 MiB in use: raise "
+            "memory.arena_total or register less");
   EXPECT_EQ(pool.in_use(), mib(5));
   ArenaPool poor({mib(1024), mib(100)}, [] { return mib(110); });
   EXPECT_EQ(poor.create(11 << 20).status().to_string(),
-            "this host is short of memory: 11 MiB needed, 110 MiB available, memory.keep_free is 100 MiB: free memory on this host or lower "
+            "this host is short of memory: 11 MiB needed, 110 MiB available, memory.keep_free is 100 MiB: free memory "
+            "on this host or lower "
             "memory.keep_free");
   EXPECT_TRUE(poor.create(10 << 20).ok());
   EXPECT_GT(available_memory(), mib(16));

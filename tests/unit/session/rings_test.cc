@@ -28,7 +28,8 @@ class Rings : public testing::Test {
 
   Rings()
       : bytes_(protocol::ring_memory_bytes(kEntries)),
-        memory_(static_cast<std::byte*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))),
+        memory_(
+            static_cast<std::byte*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))),
         wake_fd_(eventfd(0, EFD_NONBLOCK)),
         daemon_({memory_, bytes_}, kEntries),
         client_({memory_, bytes_}, kEntries, wake_fd_) {}
@@ -85,7 +86,8 @@ TEST_F(Rings, TheErrorArrivesWhole) {
   ASSERT_TRUE(client_.failed());
   EXPECT_EQ(client_.error(), Status(Code::kAborted, std::string(1023, 'w'), "where", "fix"));
   // "ä" has two bytes: a text is not cut through one.
-  EXPECT_STREQ(session::to_error_body(Status(Code::kAborted, std::string(1022, 'w') + "ä")).what, std::string(1022, 'w').c_str());
+  EXPECT_STREQ(session::to_error_body(Status(Code::kAborted, std::string(1022, 'w') + "ä")).what,
+               std::string(1022, 'w').c_str());
 }
 
 // Two threads that sleep whenever they can. Nothing but the wake-ups moves them, so a lost one ends in the time-out.
@@ -123,7 +125,8 @@ TEST_F(Rings, NoWakeUpIsLostBetweenThreads) {
       if (completed == submitted) break;
       const auto start = std::chrono::steady_clock::now();
       client_.wait(seen, seconds(10));
-      ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(9)) << "the daemon's wake-up was lost at " << completed;
+      ASSERT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(9))
+          << "the daemon's wake-up was lost at " << completed;
     }
   }
   daemon.join();
@@ -142,7 +145,8 @@ TEST(Parse, RefusesEveryCutOfAGoodPacket) {
   const auto good = session::parse_packet(packet);
   ASSERT_TRUE(good.ok());
   ASSERT_TRUE(session::parse_hello(good->body).ok());
-  for (std::size_t n = 0; n < packet.size(); ++n) EXPECT_FALSE(session::parse_packet(std::span(packet).first(n)).ok()) << n;
+  for (std::size_t n = 0; n < packet.size(); ++n)
+    EXPECT_FALSE(session::parse_packet(std::span(packet).first(n)).ok()) << n;
   // Any bytes at all: an answer, never a crash.
   std::mt19937 random(3);
   for (int round = 0; round < 20000; ++round) {
