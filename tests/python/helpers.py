@@ -1,0 +1,36 @@
+"""Short forms for the tests of the optimizer: one model, an in-process transport, one iteration."""
+
+import torch
+import torch.nn.functional as F
+from loopback import Loopback
+from models import data
+from tensorlane.torch import DistributedOptimizer
+
+
+def wrap(model, optimizer=None, transport=None, **options):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return DistributedOptimizer(optimizer, model.named_parameters(), transport=transport or Loopback(), **options)
+
+
+def backward(model, seed=0):
+    x, y = data(seed)
+    F.cross_entropy(model(x), y).backward()
+
+
+def iterate(model, optimizer, steps=1, seed=0):
+    for step in range(steps):
+        optimizer.zero_grad()
+        backward(model, seed + step)
+        optimizer.step()
+
+
+def bits(model):
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def unchanged(model, before):
+    return [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])]
+
+
+def pending(optimizer):
+    return optimizer.tensorlane_status()["pending"]
