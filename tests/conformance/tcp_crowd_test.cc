@@ -1,4 +1,5 @@
 // Ten thousand strangers at the door, a process without descriptors, and one without privileges.
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -144,6 +145,8 @@ TEST(Crowd, WithoutAnyDescriptorAListenerRestsInsteadOfSpinning) {
               ASSERT_EQ(::connect(socket.get(), endpoint.get(), endpoint.length), 0);
               b->poll(clock.now());
               EXPECT_EQ(b->counters().accepted, 0u);
+              pollfd wait{b->wake_fd(), POLLIN, 0};
+              EXPECT_EQ(::poll(&wait, 1, 20), 0) << "a lane that blocks on the transport would spin";
               set_descriptor_limit(1000);
               EXPECT_TRUE(run_until(clock, {&b}, [&] { return b->counters().accepted == 1; }));  // after its rest
             }),
