@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from loopback import Loopback
-from models import build, data, same_bits
+from models import build, same_bits
 from tensorlane.errors import InvalidArgumentError
 from tensorlane.torch import DistributedOptimizer
 from torch import nn

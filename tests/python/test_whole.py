@@ -14,7 +14,6 @@ from models import OPTIMIZERS, build, data, same_bits
 from tensorlane import errors
 from tensorlane.torch import DistributedOptimizer
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 
 # What flushes
