@@ -57,7 +57,7 @@ protocol::PlanTensor plan_tensor(const config::DaemonConfig& config, const proto
   tensor.operation = body.operation;
   tensor.reduce = body.reduce;
   tensor.dtype = body.dtype;
-  tensor.elements = body.elements;
+  tensor.elements = std::max<std::uint64_t>(body.elements, 1);  // a barrier's clients bring none
   tensor.pattern = config.pattern;
   tensor.urgency = body.explicit_urgency != 0 ? body.urgency : engine::layer_order(body.position, body.positions);
   tensor.cls =
@@ -213,7 +213,10 @@ class Daemon {
            {"completed_tensors", m.tensors_completed.value()},
            {"failed_tensors", m.tensors_failed.value()}});
     }
-    return {{"lane",
+    std::uint64_t sent = 0;
+    for (const ports::ClassMetrics& m : metrics_.classes) sent += m.bytes_sent.value();
+    return {{"transports", {{"tcp", {{"bytes_sent", sent}}}}},
+            {"lane",
              {{"transport", "tcp"},
               {"pattern", config_.pattern == protocol::Pattern::kRing ? "ring" : "parameter_server"},
               {"priorities", config_.priorities},

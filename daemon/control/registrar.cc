@@ -183,7 +183,7 @@ std::vector<PlanTensor> Registrar::plan_tensors(const std::vector<TensorBody>& t
     planned.operation = tensor.operation;
     planned.reduce = tensor.reduce;
     planned.dtype = tensor.dtype;
-    planned.elements = tensor.elements;
+    if (tensor.operation != Operation::kBarrier) planned.elements = tensor.elements;  // a barrier moves one of its own
     const std::uint32_t root = tensor.operation == Operation::kBroadcast ? tensor.root : 0;
     planned.root_rank = Rank(root);
     planned.root = HostIndex(static_cast<std::uint16_t>(config_.roster.index_of_rank(root)));

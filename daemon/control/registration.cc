@@ -59,7 +59,8 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   if (static_cast<std::size_t>(t.dtype) >= kDtypeCount) return bad("has an unknown dtype");
   if (t.operation > Operation::kBarrier) return bad("has an unknown operation");
   if (t.reduce > ReduceOp::kAverage) return bad("has an unknown reduction");
-  if (t.elements == 0 || t.elements > protocol::kMaxElements) {
+  const bool moves_nothing = t.operation == Operation::kBarrier;
+  if ((t.elements == 0 && !moves_nothing) || t.elements > protocol::kMaxElements) {
     return bad(fmt::format("has {} elements, not between 1 and {}", t.elements, protocol::kMaxElements));
   }
   if (t.operation == Operation::kBroadcast && t.root >= world_size) {

@@ -92,6 +92,7 @@ void Job::apply_plan(protocol::Plan plan) {
   const std::size_t known = tensors_.size();
   tensors_.resize(plan_.tensors.size());
   for (std::size_t i = known; i < tensors_.size(); ++i) {
+    tensors_[i].bound.resize(local_ranks_.size());
     tensors_[i].buffers.resize(local_ranks_.size());
     tensors_[i].sequence.resize(local_ranks_.size());
     around_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
@@ -104,6 +105,8 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
   const protocol::PlanTensor& planned = plan_.tensors[tensor.value];
   LocalTensor& t = tensors_[tensor.value];
   if (!sessions_[local]) return;
+  t.bound[local] = true;
+  if (planned.operation == Operation::kBarrier) return;  // moves nobody's memory
   t.buffers[local] = sessions_[local]->map(place);
   if (t.buffers[local].size() != planned.elements * dtype_size(planned.dtype)) {
     return fail({Code::kCorrupt,
@@ -111,7 +114,8 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
                  fmt::format("job '{}'", spec_.name), "use memory of tl_alloc for registered tensors"});
   }
   if (local == leader_of(planned)) t.buffer = around_.memory->add(t.buffers[local]);
-  if (needs_wide(planned) && t.wide_storage.empty()) {
+  if (engine_ && engine::needs_wide(planned, static_cast<std::uint16_t>(spec_.hosts.size())) &&
+      t.wide_storage.empty()) {
     t.wide_storage.resize(planned.elements * sizeof(float));
     t.wide = around_.memory->add(t.wide_storage);
   }
@@ -237,7 +241,7 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   if (entry.tensor >= tensors_.size()) return broken("an unknown tensor");
   LocalTensor& t = tensors_[entry.tensor];
   const protocol::PlanTensor& planned = plan_.tensors[entry.tensor];
-  if (t.buffers[local].empty()) return broken("a tensor that it has not registered");
+  if (!t.bound[local]) return broken("a tensor that it has not registered");
   if (entry.flags & protocol::kFlagRaise) {
     if (engine_ && t.arrived == local_ranks_.size()) {
       feed({.kind = engine::Event::Kind::kRaise, .raise = {planned.id, Sequence(entry.sequence)}}, now);
@@ -494,12 +498,6 @@ std::uint32_t Job::leader_of(const protocol::PlanTensor& tensor) const {
   if (tensor.operation != Operation::kBroadcast) return 0;
   const auto it = std::ranges::find(local_ranks_, tensor.root_rank);
   return it == local_ranks_.end() ? 0 : static_cast<std::uint32_t>(it - local_ranks_.begin());
-}
-
-// Float32 scratch: 16-bit sums of several local ranks, or of a ring's hosts on the way (engine.h).
-bool Job::needs_wide(const protocol::PlanTensor& tensor) const {
-  if (!engine_ || tensor.operation != Operation::kAllreduce || dtype_size(tensor.dtype) != 2) return false;
-  return tensor.wide_contributions || (tensor.pattern == protocol::Pattern::kRing && spec_.hosts.size() > 2);
 }
 
 }  // namespace tensorlane::lane

@@ -78,11 +78,11 @@ class Job {
 
   // The local side of a planned tensor.
   struct LocalTensor {
-    std::vector<Buffer> buffers;          // by local index; empty: not bound yet
+    std::vector<bool> bound;              // by local index
+    std::vector<Buffer> buffers;          // by local index; empty for a barrier
     std::vector<std::uint64_t> sequence;  // by local index: last submitted
     std::uint64_t completed = 0;          // last sequence that all local ranks were told of
     std::uint32_t arrived = 0;            // local ranks that have submitted completed + 1
-    ports::Memory* memory = nullptr;
     Descriptor buffer;  // the leader's, for the engine
     std::vector<std::byte> wide_storage;
     Descriptor wide;
@@ -95,7 +95,6 @@ class Job {
   bool dials(HostIndex peer) const { return spec_.credentials.self < peer; }
   std::uint32_t local_index(Rank rank) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
-  bool needs_wide(const protocol::PlanTensor& tensor) const;
   void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
   void all_arrived(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void start_local(LocalTensor& local, const protocol::PlanTensor& tensor, LocalStep step);

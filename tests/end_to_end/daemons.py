@@ -22,7 +22,7 @@ READY_SECONDS = 20
 
 def first_port():
     """Control and data ports of this process's daemons: apart from those of other tests that run now."""
-    return 20000 + os.getpid() % 400 * 50
+    return 12000 + os.getpid() % 390 * 50
 
 
 class Daemons:

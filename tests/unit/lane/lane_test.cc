@@ -173,7 +173,7 @@ struct TestHost {
     lane = std::move(*made);
     lane->start(listener);
   }
-  static std::uint16_t port() { return static_cast<std::uint16_t>(30000 + getpid() % 1000 * 16); }
+  static std::uint16_t port() { return static_cast<std::uint16_t>(10000 + getpid() % 1000 * 16); }
 
   memory::RegionTable regions;
   std::unique_ptr<ports::Reducer> reducer;
