@@ -18,6 +18,7 @@ std::uint64_t Plan::hash() const {
     h.add(t.elements);
     h.add(t.slice_elements);
     h.add(t.root.value);
+    h.add(t.root_rank.value);
     h.add(t.wide_contributions);
     h.add_text(t.name);
   }

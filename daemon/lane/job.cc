@@ -34,6 +34,7 @@ Job::Job(ports::JobSpec spec, const Surroundings& around)
   for (Rank rank : local_ranks_) rank_numbers_.push_back(rank.value);
   sessions_.resize(local_ranks_.size());
   detached_.resize(local_ranks_.size());
+  collected_.reserve(local_ranks_.size() * kTakeAtOnce);
   if (spec_.hosts.size() > 1) {
     const engine::EngineConfig config = engine_config(spec_, *around_.config);
     const std::size_t bytes = engine::Engine::staging_bytes(config).value;
@@ -217,17 +218,22 @@ void Job::flow_down(const ports::FlowKey& flow, const Status& cause, Time now) {
 
 // ---- sessions ----
 
-std::size_t Job::poll_sessions(Time now) {
+std::size_t Job::collect() {
+  collected_.clear();
   if (state_ != State::kRunning) return 0;
   std::array<protocol::SubmissionEntry, kTakeAtOnce> entries;
-  std::size_t total = 0;
   for (std::uint32_t local = 0; local < sessions_.size(); ++local) {
     if (!sessions_[local] || detached_[local]) continue;
     const std::size_t taken = sessions_[local]->take(entries);
-    for (std::size_t i = 0; i < taken && state_ == State::kRunning; ++i) submit(local, entries[i], now);
-    total += taken;
+    for (std::size_t i = 0; i < taken; ++i) collected_.emplace_back(local, entries[i]);
   }
-  return total;
+  return collected_.size();
+}
+
+void Job::submit_collected(Time now) {
+  for (const auto& [local, entry] : collected_) {
+    if (state_ == State::kRunning && !failed_) submit(local, entry, now);
+  }
 }
 
 void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now) {
@@ -437,7 +443,7 @@ void Job::report_late(Time now) {
     if (t.arrived == local_ranks_.size()) continue;
     if (t.arrived == 0 && !(engine_ && engine_->awaited(plan_.tensors[i].id, &since))) continue;
     const Duration waited = now - since;
-    if (waited < around_.config->late_after || waited < t.reported * 2) continue;
+    if (waited < t.reported + around_.config->late_after) continue;
     t.reported = waited;
     for (std::uint32_t local = 0; local < local_ranks_.size(); ++local) {
       if (t.sequence[local] > t.completed) continue;

@@ -57,8 +57,11 @@ class Job {
   void flow_down(const ports::FlowKey& flow, const Status& cause, Time now);
 
   // ---- the loop ----
-  // Takes what the local ranks submitted. Returns how many entries there were.
-  std::size_t poll_sessions(Time now);
+  // Takes what the local ranks have submitted. Returns how many entries there were.
+  std::size_t collect();
+  // Begins what was collected. Between the two the lane carries out its commands: the client of a submission has been told that its tensor is
+  // registered, so the command that binds the tensor is in the queue by then.
+  void submit_collected(Time now);
   // The class of the most urgent block of arithmetic or copying that waits, if any.
   std::optional<ClassId> next_work(Time now);
   // Does that block.
@@ -117,6 +120,7 @@ class Job {
   std::vector<std::shared_ptr<ports::ClientSession>>
       sessions_;  // by local index; empty until attached, kept until closed
   std::vector<bool> detached_;
+  std::vector<std::pair<std::uint32_t, protocol::SubmissionEntry>> collected_;  // local index and entry
   std::unique_ptr<std::byte[]> staging_storage_;
   std::uint32_t staging_region_ = 0;
   std::unique_ptr<engine::Engine> engine_;  // none in a job of one host

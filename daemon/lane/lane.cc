@@ -302,9 +302,10 @@ void Lane::Impl::run() {
   while (!stopping.load(std::memory_order_relaxed)) {
     now = clock_now();
     rooms.metrics->loops.add();
-    std::size_t progress = commands();
-    progress += transport->poll(now);
-    for (auto& job : jobs) progress += job->poll_sessions(now);
+    std::size_t progress = transport->poll(now);
+    for (auto& job : jobs) progress += job->collect();
+    progress += commands();
+    for (auto& job : jobs) job->submit_collected(now);
     progress += egress();
     progress += work();
     housekeeping();
@@ -372,7 +373,9 @@ Status Lane::bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace plac
 
 Status Lane::abort_job(JobId job, Status cause) {
   return impl_->post([impl = impl_.get(), job, cause = std::move(cause)] {
-    if (Job* j = impl->find(job)) j->abort(cause, impl->now);
+    // A job that is not there (any more) is closed as well as it can be.
+    if (Job* j = impl->find(job)) return j->abort(cause, impl->now);
+    impl->listener->on_job_closed(job);
   });
 }
 
