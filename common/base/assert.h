@@ -8,5 +8,6 @@ namespace tensorlane {
 
 }  // namespace tensorlane
 
-#define TL_ASSERT(condition) \
-  (__builtin_expect(static_cast<bool>(condition), 1) ? void(0) : ::tensorlane::assertion_failed(#condition, __FILE__, __LINE__))
+#define TL_ASSERT(condition)                                   \
+  (__builtin_expect(static_cast<bool>(condition), 1) ? void(0) \
+                                                     : ::tensorlane::assertion_failed(#condition, __FILE__, __LINE__))

@@ -31,8 +31,14 @@ class Ring {
     ++size_;
     return true;
   }
-  T& front() { TL_ASSERT(!empty()); return slots_[head_]; }
-  const T& front() const { TL_ASSERT(!empty()); return slots_[head_]; }
+  T& front() {
+    TL_ASSERT(!empty());
+    return slots_[head_];
+  }
+  const T& front() const {
+    TL_ASSERT(!empty());
+    return slots_[head_];
+  }
   void pop() {
     TL_ASSERT(!empty());
     head_ = wrap(head_ + 1);

@@ -5,7 +5,8 @@
 
 namespace tensorlane {
 
-// A piece of a registered region. The generation makes a descriptor of memory that was given back harmless: it resolves to nothing.
+// A piece of a registered region. The generation makes a descriptor of memory that was given back harmless: it resolves
+// to nothing.
 struct Descriptor {
   std::uint32_t region = 0;
   std::uint32_t generation = 0;
@@ -13,7 +14,9 @@ struct Descriptor {
   std::uint64_t length = 0;
 
   // The part [from, from + bytes) of this piece. The caller stays inside.
-  constexpr Descriptor slice(std::uint64_t from, std::uint64_t bytes) const { return {region, generation, offset + from, bytes}; }
+  constexpr Descriptor slice(std::uint64_t from, std::uint64_t bytes) const {
+    return {region, generation, offset + from, bytes};
+  }
   bool operator==(const Descriptor&) const = default;
 };
 

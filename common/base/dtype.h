@@ -18,30 +18,42 @@ enum class Operation : std::uint8_t { kAllreduce = 0, kBroadcast = 1, kAllgather
 
 constexpr std::size_t dtype_size(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kFloat32: return 4;
-    case Dtype::kFloat64: return 8;
-    case Dtype::kFloat16: return 2;
-    case Dtype::kBfloat16: return 2;
+    case Dtype::kFloat32:
+      return 4;
+    case Dtype::kFloat64:
+      return 8;
+    case Dtype::kFloat16:
+      return 2;
+    case Dtype::kBfloat16:
+      return 2;
   }
   return 0;
 }
 
 constexpr const char* dtype_name(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kFloat32: return "float32";
-    case Dtype::kFloat64: return "float64";
-    case Dtype::kFloat16: return "float16";
-    case Dtype::kBfloat16: return "bfloat16";
+    case Dtype::kFloat32:
+      return "float32";
+    case Dtype::kFloat64:
+      return "float64";
+    case Dtype::kFloat16:
+      return "float16";
+    case Dtype::kBfloat16:
+      return "bfloat16";
   }
   return "unknown";
 }
 
 constexpr const char* operation_name(Operation operation) {
   switch (operation) {
-    case Operation::kAllreduce: return "allreduce";
-    case Operation::kBroadcast: return "broadcast";
-    case Operation::kAllgather: return "allgather";
-    case Operation::kBarrier: return "barrier";
+    case Operation::kAllreduce:
+      return "allreduce";
+    case Operation::kBroadcast:
+      return "broadcast";
+    case Operation::kAllgather:
+      return "allgather";
+    case Operation::kBarrier:
+      return "barrier";
   }
   return "unknown";
 }

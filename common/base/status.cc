@@ -4,20 +4,34 @@ namespace tensorlane {
 
 const char* code_name(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kInvalidArgument: return "invalid argument";
-    case Code::kNotFound: return "not found";
-    case Code::kAlreadyExists: return "already exists";
-    case Code::kPermissionDenied: return "permission denied";
-    case Code::kResourceExhausted: return "resource exhausted";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kTimedOut: return "timed out";
-    case Code::kAborted: return "aborted";
-    case Code::kMismatch: return "mismatch";
-    case Code::kVersionMismatch: return "version mismatch";
-    case Code::kCorrupt: return "corrupt";
-    case Code::kInProgress: return "in progress";
-    case Code::kInternal: return "internal error";
+    case Code::kOk:
+      return "ok";
+    case Code::kInvalidArgument:
+      return "invalid argument";
+    case Code::kNotFound:
+      return "not found";
+    case Code::kAlreadyExists:
+      return "already exists";
+    case Code::kPermissionDenied:
+      return "permission denied";
+    case Code::kResourceExhausted:
+      return "resource exhausted";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kTimedOut:
+      return "timed out";
+    case Code::kAborted:
+      return "aborted";
+    case Code::kMismatch:
+      return "mismatch";
+    case Code::kVersionMismatch:
+      return "version mismatch";
+    case Code::kCorrupt:
+      return "corrupt";
+    case Code::kInProgress:
+      return "in progress";
+    case Code::kInternal:
+      return "internal error";
   }
   return "unknown";
 }
@@ -33,6 +47,8 @@ std::string Status::to_string() const {
   return text;
 }
 
-std::string Status::error_line() const { return "tensorlane: error: " + to_string(); }
+std::string Status::error_line() const {
+  return "tensorlane: error: " + to_string();
+}
 
 }  // namespace tensorlane

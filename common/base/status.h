@@ -13,18 +13,18 @@ namespace tensorlane {
 // Stable across versions: these numbers are also the C ABI's tl_status_t and travel in the session protocol.
 enum class Code : std::int32_t {
   kOk = 0,
-  kInvalidArgument = 1,   // the caller's input is wrong; nothing happened
+  kInvalidArgument = 1,  // the caller's input is wrong; nothing happened
   kNotFound = 2,
   kAlreadyExists = 3,
-  kPermissionDenied = 4,  // wrong user, wrong secret, wrong key
-  kResourceExhausted = 5, // a stated bound is reached (memory, descriptors, queue)
-  kUnavailable = 6,       // a peer or the daemon cannot be reached
+  kPermissionDenied = 4,   // wrong user, wrong secret, wrong key
+  kResourceExhausted = 5,  // a stated bound is reached (memory, descriptors, queue)
+  kUnavailable = 6,        // a peer or the daemon cannot be reached
   kTimedOut = 7,
-  kAborted = 8,           // the job was aborted; the message names the cause
-  kMismatch = 9,          // ranks disagree about a tensor
+  kAborted = 8,   // the job was aborted; the message names the cause
+  kMismatch = 9,  // ranks disagree about a tensor
   kVersionMismatch = 10,
-  kCorrupt = 11,          // bytes that fail their checks
-  kInProgress = 12,       // not an error: ask again
+  kCorrupt = 11,     // bytes that fail their checks
+  kInProgress = 12,  // not an error: ask again
   kInternal = 13,
 };
 
@@ -65,14 +65,23 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                        // NOLINT: implicit by design
-  Result(Status status) : status_(std::move(status)) { TL_ASSERT(!status_.ok()); }     // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}                                     // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) { TL_ASSERT(!status_.ok()); }  // NOLINT: implicit by design
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
-  T& value() & { TL_ASSERT(ok()); return *value_; }
-  const T& value() const& { TL_ASSERT(ok()); return *value_; }
-  T&& value() && { TL_ASSERT(ok()); return *std::move(value_); }
+  T& value() & {
+    TL_ASSERT(ok());
+    return *value_;
+  }
+  const T& value() const& {
+    TL_ASSERT(ok());
+    return *value_;
+  }
+  T&& value() && {
+    TL_ASSERT(ok());
+    return *std::move(value_);
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T* operator->() { return &value(); }
@@ -86,16 +95,16 @@ class [[nodiscard]] Result {
 }  // namespace tensorlane
 
 // Returns the status of `expression` from the calling function unless it is ok.
-#define TL_RETURN_IF_ERROR(expression)                        \
-  do {                                                        \
-    ::tensorlane::Status tl_status_ = (expression);           \
-    if (!tl_status_.ok()) return tl_status_;                  \
+#define TL_RETURN_IF_ERROR(expression)              \
+  do {                                              \
+    ::tensorlane::Status tl_status_ = (expression); \
+    if (!tl_status_.ok()) return tl_status_;        \
   } while (false)
 
 // TL_ASSIGN_OR_RETURN(auto x, f()): x = *f(), or returns its status.
 #define TL_CONCAT_INNER(a, b) a##b
 #define TL_CONCAT(a, b) TL_CONCAT_INNER(a, b)
-#define TL_ASSIGN_OR_RETURN(declaration, expression)                              \
-  auto TL_CONCAT(tl_result_, __LINE__) = (expression);                            \
+#define TL_ASSIGN_OR_RETURN(declaration, expression)                                          \
+  auto TL_CONCAT(tl_result_, __LINE__) = (expression);                                        \
   if (!TL_CONCAT(tl_result_, __LINE__).ok()) return TL_CONCAT(tl_result_, __LINE__).status(); \
   declaration = std::move(TL_CONCAT(tl_result_, __LINE__)).value()

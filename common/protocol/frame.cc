@@ -28,7 +28,8 @@ static_assert(sizeof(Wire) == kFrameHeaderBytes);
 constexpr std::size_t kCrcOffset = offsetof(Wire, header_crc);
 
 Status corrupt(std::string what) {
-  return {Code::kCorrupt, std::move(what), "frame header", "check that both ends run the same tensorlane version and speak to its ports only"};
+  return {Code::kCorrupt, std::move(what), "frame header",
+          "check that both ends run the same tensorlane version and speak to its ports only"};
 }
 
 }  // namespace
@@ -40,8 +41,22 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed) {
 }
 
 void encode_frame(const FrameHeader& h, std::span<std::byte, kFrameHeaderBytes> out) {
-  Wire wire{kFrameMagic,     kFrameVersion,   static_cast<std::uint8_t>(h.type), h.cls.value, h.flags, h.job.value, h.epoch.value,
-            h.payload_bytes, h.grant,         h.tensor.value, h.sequence.value, h.offset, h.slice, h.aux, h.payload_crc, 0};
+  Wire wire{kFrameMagic,
+            kFrameVersion,
+            static_cast<std::uint8_t>(h.type),
+            h.cls.value,
+            h.flags,
+            h.job.value,
+            h.epoch.value,
+            h.payload_bytes,
+            h.grant,
+            h.tensor.value,
+            h.sequence.value,
+            h.offset,
+            h.slice,
+            h.aux,
+            h.payload_crc,
+            0};
   std::memcpy(out.data(), &wire, sizeof wire);
   wire.header_crc = crc32c(std::span<const std::byte>(out.data(), kCrcOffset));
   std::memcpy(out.data() + kCrcOffset, &wire.header_crc, sizeof wire.header_crc);
@@ -50,9 +65,11 @@ void encode_frame(const FrameHeader& h, std::span<std::byte, kFrameHeaderBytes> 
 Result<FrameHeader> decode_frame(std::span<const std::byte, kFrameHeaderBytes> in) {
   Wire w;
   std::memcpy(&w, in.data(), sizeof w);
-  if (w.magic != kFrameMagic) return corrupt(fmt::format("bad frame magic {:#010x}, expected {:#010x}", w.magic, kFrameMagic));
+  if (w.magic != kFrameMagic)
+    return corrupt(fmt::format("bad frame magic {:#010x}, expected {:#010x}", w.magic, kFrameMagic));
   if (w.version != kFrameVersion) {
-    return Status(Code::kVersionMismatch, fmt::format("frame version {}, this daemon speaks {}", w.version, kFrameVersion), "frame header",
+    return Status(Code::kVersionMismatch,
+                  fmt::format("frame version {}, this daemon speaks {}", w.version, kFrameVersion), "frame header",
                   "install the same tensorlane version on every host");
   }
   const std::uint32_t crc = crc32c(in.first<kCrcOffset>());
@@ -63,9 +80,21 @@ Result<FrameHeader> decode_frame(std::span<const std::byte, kFrameHeaderBytes> i
     return corrupt(fmt::format("payload of {} bytes, at most {} are allowed", w.payload_bytes, kMaxOperation.value));
   }
   const auto type = static_cast<FrameType>(w.type);
-  if (type != FrameType::kData && w.payload_bytes != 0) return corrupt(fmt::format("frame type {} with a payload of {} bytes", w.type, w.payload_bytes));
-  return FrameHeader{type, w.flags, ClassId(w.cls), JobId(w.job), Epoch(w.epoch), w.payload_bytes, w.grant,
-                     TensorId(w.tensor), Sequence(w.sequence), w.offset, w.slice, w.aux, w.payload_crc};
+  if (type != FrameType::kData && w.payload_bytes != 0)
+    return corrupt(fmt::format("frame type {} with a payload of {} bytes", w.type, w.payload_bytes));
+  return FrameHeader{type,
+                     w.flags,
+                     ClassId(w.cls),
+                     JobId(w.job),
+                     Epoch(w.epoch),
+                     w.payload_bytes,
+                     w.grant,
+                     TensorId(w.tensor),
+                     Sequence(w.sequence),
+                     w.offset,
+                     w.slice,
+                     w.aux,
+                     w.payload_crc};
 }
 
 }  // namespace tensorlane::protocol

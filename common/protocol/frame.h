@@ -1,7 +1,8 @@
 // The frame header between daemons: 64 bytes, little-endian, in front of every message on a flow.
 //
-// A receiver reads a header, checks it (decode_frame), asks the landing table where the payload goes, and reads the payload
-// straight to that place. A header that fails its checks closes the flow: a stream that is out of step cannot be trusted.
+// A receiver reads a header, checks it (decode_frame), asks the landing table where the payload goes, and reads the
+// payload straight to that place. A header that fails its checks closes the flow: a stream that is out of step cannot
+// be trusted.
 #pragma once
 
 #include <array>
@@ -20,11 +21,12 @@ inline constexpr std::size_t kFrameHeaderBytes = 64;
 
 // What a frame says. kReady, kRts, kGrant and kCredit have no payload and travel in the control class (law 10).
 enum class FrameType : std::uint8_t {
-  kReady = 1,   // my contribution to (tensor, sequence) exists; `grant` is where its result may land with me (laws 2, 4)
-  kRts = 2,     // the partial sum of `slice` of (tensor, sequence) exists with me and can be fetched by a grant
-  kGrant = 3,   // send your part of `slice` of (tensor, sequence) under `grant`
-  kData = 4,    // payload for `grant` at `offset`; with kFlagEager: a whole contribution, unasked, paid with one credit. Then `grant` = the
-                // prepaid slot it fills + 1, and `aux` = the sender's result grant (as kReady would have said), or 0
+  kReady = 1,  // my contribution to (tensor, sequence) exists; `grant` is where its result may land with me (laws 2, 4)
+  kRts = 2,    // the partial sum of `slice` of (tensor, sequence) exists with me and can be fetched by a grant
+  kGrant = 3,  // send your part of `slice` of (tensor, sequence) under `grant`
+  kData = 4,   // payload for `grant` at `offset`; with kFlagEager: a whole contribution, unasked, paid with one credit.
+              // Then `grant` = the prepaid slot it fills + 1, and `aux` = the sender's result grant (as kReady would
+              // have said), or 0
   kCredit = 5,  // `aux` eager credits come back: the slots whose bits are set in `offset`
 };
 
@@ -35,14 +37,14 @@ inline constexpr std::uint8_t kFlagEager = 2;
 struct FrameHeader {
   FrameType type = FrameType::kData;
   std::uint8_t flags = 0;
-  ClassId cls;                     // class of the flow it travels on
+  ClassId cls;  // class of the flow it travels on
   JobId job;
   Epoch epoch;
   std::uint32_t payload_bytes = 0;  // at most kMaxOperation
   std::uint32_t grant = 0;          // chosen by the receiver of the payload; 0 is never a grant
   TensorId tensor;
   Sequence sequence;
-  std::uint64_t offset = 0;         // of the payload's first byte, from the start of what the grant covers
+  std::uint64_t offset = 0;  // of the payload's first byte, from the start of what the grant covers
   std::uint32_t slice = 0;
   std::uint32_t aux = 0;
   std::uint32_t payload_crc = 0;
@@ -56,8 +58,9 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed = 0);
 // Writes `header` with magic, version and header CRC. No errors.
 void encode_frame(const FrameHeader& header, std::span<std::byte, kFrameHeaderBytes> out);
 
-// Reads and checks magic, version, header CRC, type, flags and payload length, in that order. Whose job and epoch it must be, and
-// whether the grant exists, is for the caller to check. Errors: kCorrupt, kVersionMismatch, with the values in the text.
+// Reads and checks magic, version, header CRC, type, flags and payload length, in that order. Whose job and epoch it
+// must be, and whether the grant exists, is for the caller to check. Errors: kCorrupt, kVersionMismatch, with the
+// values in the text.
 Result<FrameHeader> decode_frame(std::span<const std::byte, kFrameHeaderBytes> in);
 
 }  // namespace tensorlane::protocol

@@ -1,5 +1,6 @@
-// The session protocol between a client and the daemon of its host: what travels over the Unix socket (set-up, registration) and
-// what lives in shared memory (rings). Fixed-size structs, little-endian, versioned as a whole by kSessionVersion.
+// The session protocol between a client and the daemon of its host: what travels over the Unix socket (set-up,
+// registration) and what lives in shared memory (rings). Fixed-size structs, little-endian, versioned as a whole by
+// kSessionVersion.
 //
 // The Unix socket is SOCK_SEQPACKET: one message is one packet, a MessageHeader and a body. File descriptors travel as
 // SCM_RIGHTS with the message that announces them.
@@ -16,29 +17,31 @@ namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
 inline constexpr std::uint16_t kSessionVersion = 1;
-inline constexpr std::size_t kMaxName = 255;          // bytes of a job's, group's or tensor's name, without a terminator
+inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
-inline constexpr std::size_t kMaxMessage = 64 * 1024; // a packet on the socket
+inline constexpr std::size_t kMaxMessage = 64 * 1024;  // a packet on the socket
 inline constexpr std::size_t kMaxTensorsPerMessage = 128;
 inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 32;  // of one tensor
-inline constexpr std::uint32_t kMaxOutstanding = 16384;  // operations of one session that are submitted and not yet completed
+inline constexpr std::uint32_t kMaxOutstanding =
+    16384;  // operations of one session that are submitted and not yet completed
 
 enum class MessageType : std::uint16_t {
-  kHello = 1,      // client: HelloBody
-  kWelcome = 2,    // daemon: WelcomeBody + 2 descriptors: ring memory, wake eventfd. Sent when the whole job is connected
-  kError = 3,      // daemon: ErrorBody; for kHello and job failures the session is over
-  kArena = 4,      // client: ArenaBody (segment, bytes). daemon: the same + 1 descriptor of sealed, populated memory
-  kRegister = 5,   // client: RegisterBody + TensorBody[count]; a group larger than one packet is sent in several, `more` set on all but the last
-  kRegistered = 6, // daemon: RegisteredBody + u32 tensor id[count], in the order of registration
-  kStatus = 7,     // client: no body. daemon: JSON text
-  kGoodbye = 8,    // client: leaves in peace; the daemon answers kGoodbye when nothing of it is in flight
+  kHello = 1,    // client: HelloBody
+  kWelcome = 2,  // daemon: WelcomeBody + 2 descriptors: ring memory, wake eventfd. Sent when the whole job is connected
+  kError = 3,    // daemon: ErrorBody; for kHello and job failures the session is over
+  kArena = 4,    // client: ArenaBody (segment, bytes). daemon: the same + 1 descriptor of sealed, populated memory
+  kRegister = 5,  // client: RegisterBody + TensorBody[count]; a group larger than one packet is sent in several, `more`
+                  // set on all but the last
+  kRegistered = 6,  // daemon: RegisteredBody + u32 tensor id[count], in the order of registration
+  kStatus = 7,      // client: no body. daemon: JSON text
+  kGoodbye = 8,     // client: leaves in peace; the daemon answers kGoodbye when nothing of it is in flight
 };
 
 struct MessageHeader {
   std::uint32_t magic = kSessionMagic;
   std::uint16_t version = kSessionVersion;
   MessageType type{};
-  std::uint32_t request = 0;     // chosen by the client; an answer carries the same
+  std::uint32_t request = 0;  // chosen by the client; an answer carries the same
   std::uint32_t body_bytes = 0;
 };
 static_assert(sizeof(MessageHeader) == 16);
@@ -46,18 +49,18 @@ static_assert(sizeof(MessageHeader) == 16);
 struct HelloBody {
   std::uint32_t rank = 0, world_size = 0, local_rank = 0, local_world_size = 0;
   std::uint32_t secret_bytes = 0;
-  std::uint32_t timeout_ms = 0;      // how long the client waits for kWelcome; 0: as long as the daemon likes
-  char job[kMaxName + 1] = {};       // TORCHELASTIC_RUN_ID or the job's name
-  char leader[kMaxName + 1] = {};    // MASTER_ADDR: name or address of the host of rank 0
+  std::uint32_t timeout_ms = 0;    // how long the client waits for kWelcome; 0: as long as the daemon likes
+  char job[kMaxName + 1] = {};     // TORCHELASTIC_RUN_ID or the job's name
+  char leader[kMaxName + 1] = {};  // MASTER_ADDR: name or address of the host of rank 0
   unsigned char secret[kMaxSecret] = {};
 };
 
 struct WelcomeBody {
-  std::uint32_t ring_entries = 0;    // of each ring; a power of two
+  std::uint32_t ring_entries = 0;  // of each ring; a power of two
   std::uint32_t epoch = 0;
-  std::uint32_t hosts = 0;           // hosts of the job
+  std::uint32_t hosts = 0;  // hosts of the job
   std::uint32_t host_index = 0;
-  double detection_seconds = 0;      // how soon a dead peer is found
+  double detection_seconds = 0;  // how soon a dead peer is found
 };
 
 struct ErrorBody {
@@ -68,7 +71,7 @@ struct ErrorBody {
 struct ArenaBody {
   std::uint32_t segment = 0;  // chosen by the daemon, from 0
   std::uint32_t reserved = 0;
-  std::uint64_t bytes = 0;    // asked for; the answer is rounded up to pages
+  std::uint64_t bytes = 0;  // asked for; the answer is rounded up to pages
 };
 
 struct RegisterBody {
@@ -80,17 +83,17 @@ struct RegisterBody {
 // One tensor of a group. Everything but `segment` and `offset` must be the same on all ranks.
 struct TensorBody {
   char name[kMaxName + 1] = {};
-  std::uint64_t elements = 0;       // of the whole buffer: for allgather, of the gathered result
-  std::uint64_t offset = 0;         // of the buffer in its segment; a multiple of 64
+  std::uint64_t elements = 0;  // of the whole buffer: for allgather, of the gathered result
+  std::uint64_t offset = 0;    // of the buffer in its segment; a multiple of 64
   std::uint32_t segment = 0;
-  std::uint32_t position = 0;       // in the forward pass, 0 is needed first
-  std::uint32_t root = 0;           // rank, for broadcast
+  std::uint32_t position = 0;  // in the forward pass, 0 is needed first
+  std::uint32_t root = 0;      // rank, for broadcast
   Dtype dtype{};
   Operation operation{};
   ReduceOp reduce{};
   std::uint8_t explicit_urgency = 0;  // 1: `urgency` overrides layer order
   float urgency = 0;
-  std::uint32_t positions = 0;      // L of layer order: positions run from 0 to L-1
+  std::uint32_t positions = 0;  // L of layer order: positions run from 0 to L-1
 };
 
 struct RegisteredBody {
@@ -106,27 +109,31 @@ struct SubmissionEntry {
   std::uint32_t flags = 0;     // kFlagRaise
   std::uint64_t sequence = 0;  // 1, 2, 3... per tensor
 };
-inline constexpr std::uint32_t kFlagRaise = 1;  // not a new operation: a wait blocks on this one, raise what it waits for (law 9)
+inline constexpr std::uint32_t kFlagRaise =
+    1;  // not a new operation: a wait blocks on this one, raise what it waits for (law 9)
 
 // Daemon -> client.
 struct CompletionEntry {
   std::uint32_t tensor = 0;
-  Code status{};               // details of a failure: the job's error text in RingPage::error
+  Code status{};  // details of a failure: the job's error text in RingPage::error
   std::uint64_t sequence = 0;
 };
 
-// The ring memory: one page of indices, then the submission ring, then the completion ring. Single producer, single consumer each.
-// The daemon copies an entry once and validates the copy (law 16); an index that cannot be ends the session.
+// The ring memory: one page of indices, then the submission ring, then the completion ring. Single producer, single
+// consumer each. The daemon copies an entry once and validates the copy (law 16); an index that cannot be ends the
+// session.
 struct RingPage {
-  alignas(64) std::atomic<std::uint32_t> submitted;        // written by the client
-  alignas(64) std::atomic<std::uint32_t> taken;            // written by the daemon
-  alignas(64) std::atomic<std::uint32_t> completed;        // written by the daemon; also the futex that waiting clients sleep on
-  std::atomic<std::uint32_t> waiters;                      // written by the client: threads asleep on `completed`
+  alignas(64) std::atomic<std::uint32_t> submitted;  // written by the client
+  alignas(64) std::atomic<std::uint32_t> taken;      // written by the daemon
+  alignas(
+      64) std::atomic<std::uint32_t> completed;  // written by the daemon; also the futex that waiting clients sleep on
+  std::atomic<std::uint32_t> waiters;            // written by the client: threads asleep on `completed`
   alignas(64) std::atomic<std::uint32_t> consumed;         // written by the client
-  alignas(64) std::atomic<std::uint32_t> daemon_sleeping;  // set by the daemon: 1 asks for a write to the eventfd (law 17); the client that makes it 0 writes
+  alignas(64) std::atomic<std::uint32_t> daemon_sleeping;  // set by the daemon: 1 asks for a write to the eventfd (law
+                                                           // 17); the client that makes it 0 writes
   alignas(64) std::atomic<std::uint64_t> client_beats;     // written by the client's helper thread: it lives
   alignas(64) std::atomic<std::uint64_t> daemon_beats;     // written by the daemon's session thread: it lives
-  alignas(64) std::atomic<std::uint32_t> failed;           // written by the daemon: 1 once the job has failed and `error` is set
+  alignas(64) std::atomic<std::uint32_t> failed;  // written by the daemon: 1 once the job has failed and `error` is set
   ErrorBody error;
 };
 inline constexpr std::size_t kRingPageBytes = 4096;

@@ -59,8 +59,8 @@ class Job {
   // ---- the loop ----
   // Takes what the local ranks have submitted. Returns how many entries there were.
   std::size_t collect();
-  // Begins what was collected. Between the two the lane carries out its commands: the client of a submission has been told that its tensor is
-  // registered, so the command that binds the tensor is in the queue by then.
+  // Begins what was collected. Between the two the lane carries out its commands: the client of a submission has been
+  // told that its tensor is registered, so the command that binds the tensor is in the queue by then.
   void submit_collected(Time now);
   // The class of the most urgent block of arithmetic or copying that waits, if any.
   std::optional<ClassId> next_work(Time now);
@@ -86,7 +86,7 @@ class Job {
     std::vector<std::uint64_t> sequence;  // by local index: last submitted
     std::uint64_t completed = 0;          // last sequence that all local ranks were told of
     std::uint32_t arrived = 0;            // local ranks that have submitted completed + 1
-    Descriptor buffer;  // the leader's, for the engine
+    Descriptor buffer;                    // the leader's, for the engine
     std::vector<std::byte> wide_storage;
     Descriptor wide;
     LocalTask task;

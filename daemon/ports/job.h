@@ -16,10 +16,10 @@
 namespace tensorlane::ports {
 
 struct JobHost {
-  std::string name;          // in fabric.yaml
-  std::string address;       // for data flows
+  std::string name;             // in fabric.yaml
+  std::string address;          // for data flows
   std::uint16_t data_port = 0;  // the host's data_port in fabric.yaml
-  std::vector<Rank> ranks;   // ascending; local rank = position
+  std::vector<Rank> ranks;      // ascending; local rank = position
 };
 
 // The roster of a job, decided by its leader; index in `hosts` = HostIndex, ordered by lowest rank.
@@ -31,12 +31,13 @@ struct JobSpec {
   Duration detection = seconds(10);
 };
 
-// What a lane accepts from other threads. Every call is queued and carried out on the lane's thread, in order; none blocks.
-// ResourceExhausted when the queue (of `kLaneMailbox` commands) is full.
+// What a lane accepts from other threads. Every call is queued and carried out on the lane's thread, in order; none
+// blocks. ResourceExhausted when the queue (of `kLaneMailbox` commands) is full.
 class LanePort {
  public:
   virtual ~LanePort() = default;
-  // Makes the engine and starts to connect flows to every other host. Answer: LaneListener::on_job_connected or on_job_failed.
+  // Makes the engine and starts to connect flows to every other host. Answer: LaneListener::on_job_connected or
+  // on_job_failed.
   virtual Status start_job(JobSpec spec) = 0;
   // A rank of this host takes part. Before its first submission and after start_job.
   virtual Status attach(JobId job, Rank rank, std::shared_ptr<ClientSession> session) = 0;
@@ -44,9 +45,11 @@ class LanePort {
   virtual Status apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) = 0;
   // Where this rank's buffer of a planned tensor lies. Before the rank's first submission of it.
   virtual Status bind(JobId job, Rank rank, TensorId tensor, BufferPlace place) = 0;
-  // Fails everything pending and later with `cause`, closes the flows, tells sessions. Idempotent. Answer: on_job_closed.
+  // Fails everything pending and later with `cause`, closes the flows, tells sessions. Idempotent. Answer:
+  // on_job_closed.
   virtual Status abort_job(JobId job, Status cause) = 0;
-  // The rank has gone in peace (nothing of it in flight). After the last one the job closes without an error: on_job_closed.
+  // The rank has gone in peace (nothing of it in flight). After the last one the job closes without an error:
+  // on_job_closed.
   virtual Status detach(JobId job, Rank rank) = 0;
 };
 
@@ -55,7 +58,8 @@ class LaneListener {
  public:
   virtual ~LaneListener() = default;
   virtual void on_job_connected(JobId job) = 0;
-  // A flow broke, or a peer or client broke the protocol. The lane has not aborted: control spreads the cause and calls abort_job.
+  // A flow broke, or a peer or client broke the protocol. The lane has not aborted: control spreads the cause and calls
+  // abort_job.
   virtual void on_job_failed(JobId job, const Status& cause) = 0;
   // `rank` of this host has not submitted `tensor` for `waited`, while others have. Repeated with growing `waited`.
   virtual void on_late(JobId job, Rank rank, TensorId tensor, Duration waited) = 0;

@@ -13,8 +13,8 @@ namespace tensorlane::ports {
 class Memory {
  public:
   virtual ~Memory() = default;
-  // The bytes, or an empty span when the region is gone, the generation is old, or the range leaves the region. A descriptor of
-  // length zero resolves to an empty span too.
+  // The bytes, or an empty span when the region is gone, the generation is old, or the range leaves the region. A
+  // descriptor of length zero resolves to an empty span too.
   virtual std::span<std::byte> resolve(const Descriptor& descriptor) = 0;
   // Makes memory of ours visible as a region; the caller keeps the mapping alive until remove().
   virtual Descriptor add(std::span<std::byte> bytes) = 0;

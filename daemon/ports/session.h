@@ -21,26 +21,29 @@ struct BufferPlace {
   std::uint64_t bytes = 0;
 };
 
-// The data-path face of one client: its rings and arenas, in the daemon's own mapping. All calls on the lane's thread, except where said.
-// A client can write anything into shared memory at any time: entries are copied once and the copy is what counts (law 16).
+// The data-path face of one client: its rings and arenas, in the daemon's own mapping. All calls on the lane's thread,
+// except where said. A client can write anything into shared memory at any time: entries are copied once and the copy
+// is what counts (law 16).
 class ClientSession {
  public:
   virtual ~ClientSession() = default;
 
-  // Copies up to out.size() submissions, oldest first. Returns how many. An impossible index ends the session: take() returns 0 from then on and the
-  // session room reports the client's death to control.
+  // Copies up to out.size() submissions, oldest first. Returns how many. An impossible index ends the session: take()
+  // returns 0 from then on and the session room reports the client's death to control.
   virtual std::size_t take(std::span<protocol::SubmissionEntry> out) = 0;
-  // Gives one completion and wakes a waiting client. Never full: a client with more than kMaxOutstanding operations pending has broken the protocol.
+  // Gives one completion and wakes a waiting client. Never full: a client with more than kMaxOutstanding operations
+  // pending has broken the protocol.
   virtual void complete(const protocol::CompletionEntry& entry) = 0;
   // Publishes the error of the job, marks the rings as failed and wakes everybody who waits.
   virtual void fail(const Status& cause) = 0;
-  // Asks the client to write to wake_fd() with its next submission (law 17). Returns false when a submission is there already: do not sleep.
+  // Asks the client to write to wake_fd() with its next submission (law 17). Returns false when a submission is there
+  // already: do not sleep.
   virtual bool arm_wake() = 0;
   virtual void disarm_wake() = 0;
   // An eventfd that the client writes to.
   virtual int wake_fd() const = 0;
-  // The daemon's mapping of a piece of an arena: empty when the place is not inside a segment of this session. Valid as long as the session object
-  // (memory that a client takes away reads as zeros, law 16).
+  // The daemon's mapping of a piece of an arena: empty when the place is not inside a segment of this session. Valid as
+  // long as the session object (memory that a client takes away reads as zeros, law 16).
   virtual std::span<std::byte> map(const BufferPlace& place) = 0;
   // True once the client is gone (any reason). Any thread.
   virtual bool dead() const = 0;
@@ -48,14 +51,16 @@ class ClientSession {
 
 using SessionId = Strong<struct SessionIdTag, std::uint64_t>;
 
-// What a client says of itself. The session room has checked version, sizes and the peer's uid; control checks the secret.
+// What a client says of itself. The session room has checked version, sizes and the peer's uid; control checks the
+// secret.
 struct JoinRequest {
   SessionId session;
   std::string job;
-  std::string leader;                  // MASTER_ADDR
+  std::string leader;  // MASTER_ADDR
   std::uint32_t rank = 0, world_size = 0, local_rank = 0, local_world_size = 0;
   std::uint32_t uid = 0, pid = 0;
-  Duration timeout{};                  // how long the client waits for joined(): an error that names the missing ranks should come by then; 0: no limit
+  Duration timeout{};  // how long the client waits for joined(): an error that names the missing ranks should come by
+                       // then; 0: no limit
   std::vector<std::byte> secret;
   std::shared_ptr<ClientSession> client;
 };
@@ -73,7 +78,8 @@ class JobControl {
   virtual ~JobControl() = default;
   virtual void join(JoinRequest request) = 0;  // answer: SessionEvents::joined
   // All tensors of a group. Answer: SessionEvents::registered, once every rank has registered the group.
-  virtual void register_group(SessionId session, std::uint32_t request, std::string group, std::vector<protocol::TensorBody> tensors) = 0;
+  virtual void register_group(SessionId session, std::uint32_t request, std::string group,
+                              std::vector<protocol::TensorBody> tensors) = 0;
   // The client is gone. ok: it said goodbye; else why (died, hung, wrote rubbish): its job fails with that cause.
   virtual void leave(SessionId session, Status why) = 0;
   // The status of this daemon as JSON. Answer: SessionEvents::status.

@@ -1,4 +1,5 @@
-// What a lane counts and records. Written by the lane with relaxed atomics (one writer), read by the exporter's threads at any time.
+// What a lane counts and records. Written by the lane with relaxed atomics (one writer), read by the exporter's threads
+// at any time.
 #pragma once
 
 #include <array>
@@ -41,7 +42,8 @@ class DurationHistogram {
 };
 
 struct ClassMetrics {
-  Counter bytes_sent, bytes_received, operations_sent, operations_received;  // transport operations of at most 256 KiB, without headers
+  Counter bytes_sent, bytes_received, operations_sent,
+      operations_received;  // transport operations of at most 256 KiB, without headers
   Counter tensors_completed, tensors_failed;
   DurationHistogram queue_wait;  // eligible -> given to the transport
   DurationHistogram completion;  // the last local rank submitted -> complete
@@ -50,14 +52,16 @@ struct ClassMetrics {
 
 // Data classes by ClassId; the control class is last.
 inline constexpr std::size_t kControlSlot = kMaxDataClasses;
-inline constexpr std::size_t metrics_slot(ClassId cls) { return cls == kControlClass ? kControlSlot : cls.value; }
+inline constexpr std::size_t metrics_slot(ClassId cls) {
+  return cls == kControlClass ? kControlSlot : cls.value;
+}
 
 struct LaneMetrics {
   std::array<ClassMetrics, kMaxDataClasses + 1> classes;
   Counter slices_reduced, bytes_reduced, bytes_copied;  // arithmetic and copies inside this host
   Counter stale_grants, protocol_errors, late_reports, jobs_started, jobs_failed;
-  Counter cpu_ns;             // of the lane's thread
-  Counter loops, sleeps;      // turns of the lane's loop; times it blocked
+  Counter cpu_ns;                                             // of the lane's thread
+  Counter loops, sleeps;                                      // turns of the lane's loop; times it blocked
   Counter jobs, sessions, operations_pending, staging_bytes;  // now
 };
 
@@ -71,9 +75,9 @@ struct TraceSpan {
   Sequence sequence;
   ClassId cls;
   Phase phase{};
-  HostIndex peer;             // kSend
+  HostIndex peer;  // kSend
   std::uint32_t bytes = 0;
-  Duration queue_wait;        // kSend
+  Duration queue_wait;  // kSend
 };
 
 // Where spans go. record() is on the data path: it never blocks and drops (counted) what does not fit.

@@ -1,4 +1,5 @@
-// What a transport offers to a lane. TCP, RDMA, DPDK and local each are a folder that implements this; adding one means adding a folder.
+// What a transport offers to a lane. TCP, RDMA, DPDK and local each are a folder that implements this; adding one means
+// adding a folder.
 #pragma once
 
 #include <array>
@@ -15,7 +16,8 @@
 
 namespace tensorlane::ports {
 
-// A flow as one daemon sees it: a job of this lane, the host at the other end, the class (kControlClass for control traffic).
+// A flow as one daemon sees it: a job of this lane, the host at the other end, the class (kControlClass for control
+// traffic).
 struct FlowKey {
   JobId job;
   HostIndex peer;
@@ -42,9 +44,9 @@ struct ClassTag {
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // A checked header has arrived. Answers where its payload lands: exactly header.payload_bytes, valid until on_frame() for the same
-  // frame or on_flow_down(). Empty with ok() for a frame with a payload means: read and drop it (stale grant); on_frame() is then not called.
-  // An error closes the flow with that cause.
+  // A checked header has arrived. Answers where its payload lands: exactly header.payload_bytes, valid until on_frame()
+  // for the same frame or on_flow_down(). Empty with ok() for a frame with a payload means: read and drop it (stale
+  // grant); on_frame() is then not called. An error closes the flow with that cause.
   virtual Result<std::span<std::byte>> on_header(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
   // The payload of the last header of this flow is complete and, where it carries one, its CRC is right.
   virtual void on_frame(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
@@ -52,12 +54,13 @@ class FrameSink {
   virtual void on_sent(const FlowKey& flow, std::uint64_t token) = 0;
   // A flow is authenticated in both directions and can carry frames.
   virtual void on_flow_up(const FlowKey& flow) = 0;
-  // The flow is gone. `cause` is ok after close(), else it names peer, class and reason. Comes once; nothing of the flow comes after it, and
-  // no buffer given to send() is read any more.
+  // The flow is gone. `cause` is ok after close(), else it names peer, class and reason. Comes once; nothing of the
+  // flow comes after it, and no buffer given to send() is read any more.
   virtual void on_flow_down(const FlowKey& flow, const Status& cause) = 0;
 };
 
-// One operation: a header and its payload, at most kMaxOperation. The transport fills in the header's class, job, epoch, payload length and CRC.
+// One operation: a header and its payload, at most kMaxOperation. The transport fills in the header's class, job,
+// epoch, payload length and CRC.
 struct Outgoing {
   protocol::FrameHeader header;
   std::span<const std::byte> payload;  // owned by the caller until on_sent(token)
@@ -67,15 +70,15 @@ struct Outgoing {
 struct FlowStats {
   std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0;
   int effective_dscp = -1, effective_pcp = -1;  // read back from the device; -1 unknown
-  std::string describe;                          // "10.1.0.1:7101 -> 10.1.0.2:7101"
+  std::string describe;                         // "10.1.0.1:7101 -> 10.1.0.2:7101"
 };
 
 // Of a whole transport, since it was made. For metrics.
 struct TransportCounters {
-  std::uint64_t accepted = 0;          // connections that peers made to us, whoever they were
-  std::uint64_t refused = 0;           // of them, refused in the handshake: version, job, epoch, class, secret
+  std::uint64_t accepted = 0;                 // connections that peers made to us, whoever they were
+  std::uint64_t refused = 0;                  // of them, refused in the handshake: version, job, epoch, class, secret
   std::uint64_t unauthenticated_dropped = 0;  // of them, silent or slow ones that ran into a limit
-  std::uint64_t payloads_dropped = 0;  // stale grants
+  std::uint64_t payloads_dropped = 0;         // stale grants
 };
 
 // All calls on the lane's thread. Nothing blocks.
@@ -83,29 +86,33 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Jobs whose flows may be accepted or made. Accepting for a job that is not there fails the handshake, with an error at the peer.
+  // Jobs whose flows may be accepted or made. Accepting for a job that is not there fails the handshake, with an error
+  // at the peer.
   virtual void add_job(const JobCredentials& credentials) = 0;
   // Closes every flow of the job (on_flow_down with ok), then forgets its secret.
   virtual void remove_job(JobId job) = 0;
 
-  // Starts to make the flow to the peer whose first data port (the control class's) is `data_port`; `address` as in fabric.yaml ("10.1.0.2",
-  // numeric IPv4 or IPv6). The host with the lower index connects, the other one accepts. Retries while the peer does not listen or does not
-  // know the job yet, until `deadline`; ends in on_flow_up or on_flow_down. Errors: kInvalidArgument for an address that is none, kNotFound for
-  // a job or class that is not there, kAlreadyExists for a flow that is there.
+  // Starts to make the flow to the peer whose first data port (the control class's) is `data_port`; `address` as in
+  // fabric.yaml ("10.1.0.2", numeric IPv4 or IPv6). The host with the lower index connects, the other one accepts.
+  // Retries while the peer does not listen or does not know the job yet, until `deadline`; ends in on_flow_up or
+  // on_flow_down. Errors: kInvalidArgument for an address that is none, kNotFound for a job or class that is not there,
+  // kAlreadyExists for a flow that is there.
   virtual Status connect(const FlowKey& flow, const std::string& address, std::uint16_t data_port, Time deadline) = 0;
   // on_flow_down(ok) follows from poll().
   virtual void close(const FlowKey& flow) = 0;
 
   // Whether send() would take an operation now: the flow is up and its queue has room for one.
   virtual bool writable(const FlowKey& flow) const = 0;
-  // Takes the operation; call only when writable(). It is only queued: the next poll() moves it. Errors end in on_flow_down, never here.
+  // Takes the operation; call only when writable(). It is only queued: the next poll() moves it. Errors end in
+  // on_flow_down, never here.
   virtual void send(const FlowKey& flow, const Outgoing& operation) = 0;
   // Bytes given to send() in this class, over all peers, that their receivers have not acknowledged (law 8).
   virtual Bytes in_flight(ClassId cls) = 0;
 
   // Does what can be done without blocking; calls the sink. Returns how many frames and completions it handled.
   virtual std::size_t poll(Time now) = 0;
-  // Becomes readable (level-triggered) when poll() has work. For blocking in epoll; never closed while the transport lives.
+  // Becomes readable (level-triggered) when poll() has work. For blocking in epoll; never closed while the transport
+  // lives.
   virtual int wake_fd() const = 0;
 
   // All zero for a flow that is not up.

@@ -93,7 +93,8 @@ Status TimelineRecorder::start(const std::string& path) {
   if (t.failed) {
     std::fclose(t.file);
     t.file = nullptr;
-    return {Code::kUnavailable, fmt::format("cannot write the timeline: {}", std::strerror(ENOSPC)), path, "free space on the disk or choose another path"};
+    return {Code::kUnavailable, fmt::format("cannot write the timeline: {}", std::strerror(ENOSPC)), path,
+            "free space on the disk or choose another path"};
   }
   t.on.store(true, std::memory_order_release);
   t.writer = std::thread([&t] { t.run(); });

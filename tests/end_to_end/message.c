@@ -1,8 +1,10 @@
-/* One message, again and again: rank 0 broadcasts BYTES to the others. Used by the tests that measure priority through real daemons.
+/* One message, again and again: rank 0 broadcasts BYTES to the others. Used by the tests that measure priority through
+ * real daemons.
  *
- *   message flood BYTES SECONDS URGENCY   rank 0 keeps two broadcasts under way for SECONDS; every rank prints how many bytes came through
- *   message loop BYTES SECONDS URGENCY    allreduces for SECONDS, results checked; prints "running" after the first
- *   message time BYTES COUNT URGENCY      the last rank prints how long each of COUNT broadcasts took, in seconds, from its post to its arrival */
+ *   message flood BYTES SECONDS URGENCY   rank 0 keeps two broadcasts under way for SECONDS; every rank prints how many
+ * bytes came through message loop BYTES SECONDS URGENCY    allreduces for SECONDS, results checked; prints "running"
+ * after the first message time BYTES COUNT URGENCY      the last rank prints how long each of COUNT broadcasts took, in
+ * seconds, from its post to its arrival */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +82,8 @@ static void loop(tl_context_t* context, uint64_t bytes, double duration, float u
     const float expected = (float)(size * (size - 1) / 2 + size * (i % 7));
     for (uint64_t k = 0; k + 1 < desc.count; ++k) {
       if (data[k] == expected) continue;
-      fprintf(stderr, "wrong sum: element %llu of iteration %d is %f, expected %f\n", (unsigned long long)k, i, data[k], expected);
+      fprintf(stderr, "wrong sum: element %llu of iteration %d is %f, expected %f\n", (unsigned long long)k, i, data[k],
+              expected);
       exit(3);
     }
     if (i == 0) {

@@ -1,7 +1,7 @@
 /* tensorlane.h: the C interface of tensorlane, the only thing a framework must know.
  *
- * In the shape of UCC and NCCL: opaque handles, a status with an error text, configuration structs stamped with size and version, asynchronous
- * operations with test, wait and callback. No exception crosses it. Link with -ltensorlane.
+ * In the shape of UCC and NCCL: opaque handles, a status with an error text, configuration structs stamped with size
+ * and version, asynchronous operations with test, wait and callback. No exception crosses it. Link with -ltensorlane.
  *
  *   tl_config_t config = TL_CONFIG_INIT;          // rank, world size, job... from torchrun's environment variables
  *   tl_context_t* context;
@@ -54,31 +54,36 @@ typedef struct tl_request tl_request_t; /* one operation under way */
 
 /* The name of a status, never null. */
 TL_API const char* tl_status_string(tl_status_t status);
-/* What the last failed call of this thread has to say: "WHAT: WHERE: WHAT TO DO". Valid until the thread's next call; never null. */
+/* What the last failed call of this thread has to say: "WHAT: WHERE: WHAT TO DO". Valid until the thread's next call;
+ * never null. */
 TL_API const char* tl_last_error(void);
 
 /* Null and -1 mean: from the environment, else the default. API > environment > the daemon's configuration. */
 typedef struct {
-  size_t size;             /* set by TL_CONFIG_INIT */
-  uint32_t version;        /* set by TL_CONFIG_INIT */
-  int rank;                /* RANK, else 0 */
-  int world_size;          /* WORLD_SIZE, else 1 */
-  int local_rank;          /* LOCAL_RANK, else 0 */
-  int local_world_size;    /* LOCAL_WORLD_SIZE, else 1 */
-  const char* job;         /* TENSORLANE_JOB, TORCHELASTIC_RUN_ID, else "default" */
-  const char* secret;      /* TENSORLANE_JOB_SECRET or the contents of TENSORLANE_JOB_SECRET_FILE; needed when the job spans hosts */
-  const char* leader;      /* MASTER_ADDR: host of rank 0 */
-  const char* socket;      /* TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock */
-  double timeout_seconds;  /* TENSORLANE_TIMEOUT, else 60: for joining and registering */
+  size_t size;          /* set by TL_CONFIG_INIT */
+  uint32_t version;     /* set by TL_CONFIG_INIT */
+  int rank;             /* RANK, else 0 */
+  int world_size;       /* WORLD_SIZE, else 1 */
+  int local_rank;       /* LOCAL_RANK, else 0 */
+  int local_world_size; /* LOCAL_WORLD_SIZE, else 1 */
+  const char* job;      /* TENSORLANE_JOB, TORCHELASTIC_RUN_ID, else "default" */
+  const char*
+      secret; /* TENSORLANE_JOB_SECRET or the contents of TENSORLANE_JOB_SECRET_FILE; needed when the job spans hosts */
+  const char* leader;     /* MASTER_ADDR: host of rank 0 */
+  const char* socket;     /* TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock */
+  double timeout_seconds; /* TENSORLANE_TIMEOUT, else 60: for joining and registering */
 } tl_config_t;
-#define TL_CONFIG_INIT {sizeof(tl_config_t), 1, -1, -1, -1, -1, NULL, NULL, NULL, NULL, -1.0}
+#define TL_CONFIG_INIT \
+  { sizeof(tl_config_t), 1, -1, -1, -1, -1, NULL, NULL, NULL, NULL, -1.0 }
 
-/* Joins the job: returns when every rank has joined and all hosts are connected. Errors: invalid argument (names the field), unavailable (no daemon at
- * the socket), permission denied (user or secret), version mismatch, timed out (names the ranks that have not come), resource exhausted. */
+/* Joins the job: returns when every rank has joined and all hosts are connected. Errors: invalid argument (names the
+ * field), unavailable (no daemon at the socket), permission denied (user or secret), version mismatch, timed out (names
+ * the ranks that have not come), resource exhausted. */
 TL_API tl_status_t tl_init(const tl_config_t* config, tl_context_t** context);
-/* Waits (at most timeout_seconds) until nothing of this rank is under way, leaves the job, frees everything of the context, tensors, requests and arena
- * memory included. Returns why, when it did not leave in peace: the job's error, or timed out (operations still under way); everything is freed all the
- * same. Invalid argument, and nothing is freed: inside a callback, or in the child of a fork, which may not use its parent's context in any way. */
+/* Waits (at most timeout_seconds) until nothing of this rank is under way, leaves the job, frees everything of the
+ * context, tensors, requests and arena memory included. Returns why, when it did not leave in peace: the job's error,
+ * or timed out (operations still under way); everything is freed all the same. Invalid argument, and nothing is freed:
+ * inside a callback, or in the child of a fork, which may not use its parent's context in any way. */
 TL_API tl_status_t tl_finalize(tl_context_t* context);
 
 TL_API int tl_rank(const tl_context_t* context);
@@ -88,68 +93,80 @@ TL_API int tl_local_size(const tl_context_t* context);
 /* Status of the daemon as JSON. The text belongs to the context until the next call. */
 TL_API tl_status_t tl_daemon_status(tl_context_t* context, const char** json);
 
-/* Memory that the daemon shares (an arena): operations on it copy nothing. 64-byte aligned, zeroed, freed by tl_free or tl_finalize. */
+/* Memory that the daemon shares (an arena): operations on it copy nothing. 64-byte aligned, zeroed, freed by tl_free or
+ * tl_finalize. */
 TL_API tl_status_t tl_alloc(tl_context_t* context, size_t bytes, void** memory);
 /* Errors: invalid argument (not from tl_alloc, or a tensor of tl_register lies in it). */
 TL_API tl_status_t tl_free(tl_context_t* context, void* memory);
 /* 1 when [memory, memory + bytes) lies in an arena of the context, else 0. */
 TL_API int tl_is_shared(const tl_context_t* context, const void* memory, size_t bytes);
 
-/* One tensor of a group. `buffer` null: the library allocates one. Everything but `buffer` must be the same on all ranks. */
+/* One tensor of a group. `buffer` null: the library allocates one. Everything but `buffer` must be the same on all
+ * ranks. */
 typedef struct {
-  size_t size;               /* set by TL_TENSOR_INIT */
-  const char* name;          /* unique in the job, at most 255 bytes */
-  void* buffer;              /* shared memory of `count` elements; the operation works in place */
-  uint64_t count;            /* elements of the buffer, 1 to 2^32; for allgather: of the gathered result, a multiple of the world size */
+  size_t size;      /* set by TL_TENSOR_INIT */
+  const char* name; /* unique in the job, at most 255 bytes */
+  void* buffer;     /* shared memory of `count` elements; the operation works in place */
+  uint64_t count;   /* elements of the buffer, 1 to 2^32; for allgather: of the gathered result, a multiple of the world
+                       size */
   tl_dtype_t dtype;
   tl_operation_t operation;
-  tl_op_t op;                /* for allreduce */
-  int root;                  /* for broadcast: rank */
-  uint32_t position;         /* in the forward pass: 0 is needed first */
-  uint32_t positions;        /* how many positions there are; 0: number of tensors in the group */
-  float urgency;             /* [0, 1] overrides layer order; negative: layer order, 1 - position / positions */
+  tl_op_t op;         /* for allreduce */
+  int root;           /* for broadcast: rank */
+  uint32_t position;  /* in the forward pass: 0 is needed first */
+  uint32_t positions; /* how many positions there are; 0: number of tensors in the group */
+  float urgency;      /* [0, 1] overrides layer order; negative: layer order, 1 - position / positions */
 } tl_tensor_desc_t;
-#define TL_TENSOR_INIT {sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1.0f}
+#define TL_TENSOR_INIT \
+  { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1.0f }
 
-/* Registers tensors together; collective: returns when every rank has registered a group of this name. `tensors` receives `count` handles. Errors: mismatch
- * (names both ranks, the tensor and the two values, or the tensor that one rank leaves out), invalid argument, timed out, aborted. */
-TL_API tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tensor_desc_t* descs, size_t count, tl_tensor_t** tensors);
+/* Registers tensors together; collective: returns when every rank has registered a group of this name. `tensors`
+ * receives `count` handles. Errors: mismatch (names both ranks, the tensor and the two values, or the tensor that one
+ * rank leaves out), invalid argument, timed out, aborted. */
+TL_API tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tensor_desc_t* descs, size_t count,
+                               tl_tensor_t** tensors);
 TL_API void* tl_tensor_buffer(const tl_tensor_t* tensor);
 
-/* Starts the tensor's operation on its buffer. The buffer belongs to tensorlane until the request is done. Never blocks. One operation per
- * tensor may be under way; errors: invalid argument (one is), aborted. */
+/* Starts the tensor's operation on its buffer. The buffer belongs to tensorlane until the request is done. Never
+ * blocks. One operation per tensor may be under way; errors: invalid argument (one is), aborted. */
 TL_API tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request);
-/* TL_OK: done, the result is in place, the request is freed. TL_IN_PROGRESS: not yet. An error: it failed and the request is freed. */
+/* TL_OK: done, the result is in place, the request is freed. TL_IN_PROGRESS: not yet. An error: it failed and the
+ * request is freed. */
 TL_API tl_status_t tl_test(tl_request_t* request);
-/* Waits; a negative time-out waits as long as the job lives. What it waits for becomes more urgent. TL_ERROR_TIMED_OUT leaves the request valid; an
- * operation that failed because somebody was not heard in time says TL_ERROR_ABORTED, and tl_last_error() why. */
+/* Waits; a negative time-out waits as long as the job lives. What it waits for becomes more urgent. TL_ERROR_TIMED_OUT
+ * leaves the request valid; an operation that failed because somebody was not heard in time says TL_ERROR_ABORTED, and
+ * tl_last_error() why. */
 TL_API tl_status_t tl_wait(tl_request_t* request, double timeout_seconds);
-/* `function` runs once when the request is done, on a thread of the library (at once, if it is done already); the request is freed after it: do
- * neither test nor wait. It must not block. */
+/* `function` runs once when the request is done, on a thread of the library (at once, if it is done already); the
+ * request is freed after it: do neither test nor wait. It must not block. */
 typedef void (*tl_callback_t)(tl_status_t status, void* argument);
 TL_API tl_status_t tl_set_callback(tl_request_t* request, tl_callback_t function, void* argument);
 
 /* Per call; null means all defaults. */
 typedef struct {
-  size_t size;              /* set by TL_OPTIONS_INIT */
-  float urgency;            /* [0, 1]; negative: 0.5 */
+  size_t size;   /* set by TL_OPTIONS_INIT */
+  float urgency; /* [0, 1]; negative: 0.5 */
 } tl_options_t;
-#define TL_OPTIONS_INIT {sizeof(tl_options_t), -1.0f}
+#define TL_OPTIONS_INIT \
+  { sizeof(tl_options_t), -1.0f }
 
-/* Array calls: any memory, by name. The first call of a name registers it (collectively); every later call of the name must agree with the first. Memory
- * that is not shared is copied in at once and copied out when the request is done: `out` stays valid until then, `in` only until the call returns.
- * Shared memory (64-byte aligned) on which the first call of a name works in place (in == out; allgather: in is this rank's part of out) is used without
- * a copy, and later calls of the name must pass the same buffer; once it is freed, any memory is copied again.
- * No call waits for other ranks: where ranks disagree about a name, the request fails, and the name is free again. Names belong to their operation ("x"
- * of tl_allreduce is not "x" of tl_broadcast) and have at most 240 bytes. Errors: as tl_post, invalid argument (names both values). */
-TL_API tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count, tl_dtype_t dtype, tl_op_t op,
-                                const tl_options_t* options, tl_request_t** request);
-TL_API tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* buffer, uint64_t count, tl_dtype_t dtype, int root,
-                                const tl_options_t* options, tl_request_t** request);
+/* Array calls: any memory, by name. The first call of a name registers it (collectively); every later call of the name
+ * must agree with the first. Memory that is not shared is copied in at once and copied out when the request is done:
+ * `out` stays valid until then, `in` only until the call returns. Shared memory (64-byte aligned) on which the first
+ * call of a name works in place (in == out; allgather: in is this rank's part of out) is used without a copy, and later
+ * calls of the name must pass the same buffer; once it is freed, any memory is copied again. No call waits for other
+ * ranks: where ranks disagree about a name, the request fails, and the name is free again. Names belong to their
+ * operation ("x" of tl_allreduce is not "x" of tl_broadcast) and have at most 240 bytes. Errors: as tl_post, invalid
+ * argument (names both values). */
+TL_API tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                                tl_dtype_t dtype, tl_op_t op, const tl_options_t* options, tl_request_t** request);
+TL_API tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* buffer, uint64_t count, tl_dtype_t dtype,
+                                int root, const tl_options_t* options, tl_request_t** request);
 /* `in` has `count` elements, `out` count * world size, by rank. */
-TL_API tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count, tl_dtype_t dtype,
-                                const tl_options_t* options, tl_request_t** request);
-/* Returns when every rank has called it. After TL_ERROR_TIMED_OUT the next call goes on waiting for the same barrier. */
+TL_API tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                                tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request);
+/* Returns when every rank has called it. After TL_ERROR_TIMED_OUT the next call goes on waiting for the same barrier.
+ */
 TL_API tl_status_t tl_barrier(tl_context_t* context, double timeout_seconds);
 
 #ifdef __cplusplus

@@ -19,8 +19,9 @@ class ConfigTest : public ::testing::Test {
  protected:
   ConfigTest() : folder_(std::filesystem::temp_directory_path() / ("tl-config-" + std::to_string(getpid()))) {
     std::filesystem::create_directories(folder_);
-    write("fabric.yaml", std::string("classes: greenfield\nhosts:\n  - {name: h0, addresses: {tcp: 127.0.0.1}, public_key: \"") + kKey +
-                             "\"}\n  - {name: h1, addresses: {tcp: 127.0.0.2}, public_key: \"" + kOtherKey + "\"}\n");
+    write("fabric.yaml",
+          std::string("classes: greenfield\nhosts:\n  - {name: h0, addresses: {tcp: 127.0.0.1}, public_key: \"") +
+              kKey + "\"}\n  - {name: h1, addresses: {tcp: 127.0.0.2}, public_key: \"" + kOtherKey + "\"}\n");
     write("h0.key", std::string(kKey) + "\n");
     chmod((folder_ / "h0.key").c_str(), 0600);
   }
@@ -42,8 +43,10 @@ class ConfigTest : public ::testing::Test {
 
 TEST_F(ConfigTest, ReadsEverything) {
   auto config = load_text(
-      "fabric: fabric.yaml\nhost: h1\nsecret_key_file: h0.key\nsocket: /run/x.sock\nmetrics: 127.0.0.1:9400\ntimeline: /tmp/t.json\ndetection: 1 s\n"
-      "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, 8]\narena_limit: 2 GiB\nstaging: 8 MiB\n"
+      "fabric: fabric.yaml\nhost: h1\nsecret_key_file: h0.key\nsocket: /run/x.sock\nmetrics: 127.0.0.1:9400\ntimeline: "
+      "/tmp/t.json\ndetection: 1 s\n"
+      "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, "
+      "8]\narena_limit: 2 GiB\nstaging: 8 MiB\n"
       "slice_elements: 65536\nspin: 5 us\ncpu: 1\n");
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   EXPECT_EQ(config->self().addresses.at("tcp"), "127.0.0.2");
@@ -86,16 +89,20 @@ TEST_F(ConfigTest, HostMustBeInTheFabric) {
 
 TEST_F(ConfigTest, SecretKeyMustBeSecret) {
   chmod(file("h0.key").c_str(), 0644);
-  EXPECT_EQ(error(""), "the secret key can be read by other users: " + file("h0.key") + ": chmod 600 " + file("h0.key"));
+  EXPECT_EQ(error(""),
+            "the secret key can be read by other users: " + file("h0.key") + ": chmod 600 " + file("h0.key"));
 }
 
 TEST_F(ConfigTest, MissingFiles) {
   EXPECT_EQ(load(file("none.yaml")).status().to_string(),
-            "cannot read the daemon's configuration: No such file or directory: " + file("none.yaml") + ": check the path and its permissions");
+            "cannot read the daemon's configuration: No such file or directory: " + file("none.yaml") +
+                ": check the path and its permissions");
   auto config = load_text("fabric: fabric.yaml\nhost: h0\nsecret_key_file: none.key\n");
-  EXPECT_THAT(config.status().to_string(), ::testing::HasSubstr("cannot read the secret key: No such file or directory"));
+  EXPECT_THAT(config.status().to_string(),
+              ::testing::HasSubstr("cannot read the secret key: No such file or directory"));
   config = load_text("fabric: fabric.yaml\nhost: h0\n");
-  EXPECT_THAT(config.status().to_string(), ::testing::HasSubstr("no 'secret_key_file', but the fabric has more than one host"));
+  EXPECT_THAT(config.status().to_string(),
+              ::testing::HasSubstr("no 'secret_key_file', but the fabric has more than one host"));
 }
 
 }  // namespace

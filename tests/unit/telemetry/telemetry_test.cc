@@ -38,7 +38,9 @@ std::string get(const std::string& address) {
   return answer;
 }
 
-ExporterConfig two_classes() { return {"127.0.0.1:0", "h0", {{"urgent", 43, 5, 5}, {"bulk", 27, 3, 3}}, {"control", 51, 6, 6}}; }
+ExporterConfig two_classes() {
+  return {"127.0.0.1:0", "h0", {{"urgent", 43, 5, 5}, {"bulk", 27, 3, 3}}, {"control", 51, 6, 6}};
+}
 
 TEST(Exporter, ShowsWhatTheLaneCounted) {
   ports::LaneMetrics metrics;
@@ -47,7 +49,8 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   metrics.classes[0].queue_wait.record(microseconds(3));
   metrics.classes[0].queue_wait.record(milliseconds(5));
   metrics.cpu_ns.set(1500000000);
-  auto exporter = Exporter::create(two_classes(), metrics, {{"sessions_ended_total", "Sessions that ended", [] { return 4.0; }}});
+  auto exporter =
+      Exporter::create(two_classes(), metrics, {{"sessions_ended_total", "Sessions that ended", [] { return 4.0; }}});
   ASSERT_TRUE(exporter.ok()) << exporter.status().to_string();
   const std::string page = get((*exporter)->address());
   EXPECT_THAT(page, HasSubstr("tensorlane_sent_bytes_total{class=\"urgent\"} 1000"));
@@ -78,7 +81,8 @@ TEST(Exporter, AddressWithoutPortIsAClearError) {
   config.listen = "localhost";
   auto exporter = Exporter::create(config, metrics, {});
   ASSERT_FALSE(exporter.ok());
-  EXPECT_EQ(exporter.status().to_string(), "'localhost' is no address to serve metrics on: metrics: write ADDRESS:PORT, e.g. 127.0.0.1:9400");
+  EXPECT_EQ(exporter.status().to_string(),
+            "'localhost' is no address to serve metrics on: metrics: write ADDRESS:PORT, e.g. 127.0.0.1:9400");
 }
 
 TEST(Histogram, CountsBelowPowersOfTwoMicroseconds) {
@@ -95,12 +99,21 @@ TEST(Histogram, CountsBelowPowersOfTwoMicroseconds) {
 
 class TimelineTest : public ::testing::Test {
  protected:
-  std::string path_ = (std::filesystem::temp_directory_path() / ("tl-timeline-" + std::to_string(getpid()) + ".json")).string();
+  std::string path_ =
+      (std::filesystem::temp_directory_path() / ("tl-timeline-" + std::to_string(getpid()) + ".json")).string();
   void TearDown() override { std::filesystem::remove(path_); }
   static TimelineConfig config() { return {"h0", 0, {"urgent", "bulk"}, {43, 27}, 16}; }
   static ports::TraceSpan span() {
-    return {.begin = Time(5000), .length = microseconds(2), .job = JobId(9), .tensor = TensorId(1), .sequence = Sequence(3), .cls = ClassId(1),
-            .phase = ports::TraceSpan::Phase::kSend, .peer = HostIndex(2), .bytes = 77, .queue_wait = microseconds(2)};
+    return {.begin = Time(5000),
+            .length = microseconds(2),
+            .job = JobId(9),
+            .tensor = TensorId(1),
+            .sequence = Sequence(3),
+            .cls = ClassId(1),
+            .phase = ports::TraceSpan::Phase::kSend,
+            .peer = HostIndex(2),
+            .bytes = 77,
+            .queue_wait = microseconds(2)};
   }
 };
 
@@ -128,8 +141,9 @@ TEST_F(TimelineTest, WritesChromeTraceEvents) {
 
 TEST_F(TimelineTest, FullDiskAtStartIsAClearError) {
   TimelineRecorder recorder(config());
-  EXPECT_EQ(recorder.start("/dev/full").to_string(),
-            "cannot write the timeline: No space left on device: /dev/full: free space on the disk or choose another path");
+  EXPECT_EQ(
+      recorder.start("/dev/full").to_string(),
+      "cannot write the timeline: No space left on device: /dev/full: free space on the disk or choose another path");
   EXPECT_FALSE(recorder.enabled());
 }
 
@@ -155,7 +169,9 @@ TEST_F(TimelineTest, FullDiskLaterStopsTheTimelineOnly) {
 TEST_F(TimelineTest, UnwritablePathIsAClearError) {
   TimelineRecorder recorder(config());
   const Status status = recorder.start("/nowhere/t.json");
-  EXPECT_EQ(status.to_string(), "cannot write the timeline: No such file or directory: /nowhere/t.json: choose a path that the daemon may write");
+  EXPECT_EQ(
+      status.to_string(),
+      "cannot write the timeline: No such file or directory: /nowhere/t.json: choose a path that the daemon may write");
 }
 
 TEST_F(TimelineTest, DropsAndCountsWhatDoesNotFit) {
