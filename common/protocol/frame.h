@@ -25,8 +25,8 @@ enum class FrameType : std::uint8_t {
   kRts = 2,    // the partial sum of `slice` of (tensor, sequence) exists with me and can be fetched by a grant
   kGrant = 3,  // send your part of `slice` of (tensor, sequence) under `grant`
   kData = 4,   // payload for `grant` at `offset`; with kFlagEager: a whole contribution, unasked, paid with one credit.
-              // Then `grant` = the prepaid slot it fills + 1, and `aux` = the sender's result grant (as kReady would
-              // have said), or 0
+               // Then `grant` = the prepaid slot it fills + 1, and `aux` = the sender's result grant (as kReady would
+               // have said), or 0
   kCredit = 5,  // `aux` eager credits come back: the slots whose bits are set in `offset`
 };
 

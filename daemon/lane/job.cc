@@ -9,6 +9,7 @@ namespace tensorlane::lane {
 namespace {
 
 constexpr std::size_t kActions = 1024;
+constexpr std::int64_t kSymptomShare = 5;  // of the detection time, that a lost connection waits for its cause
 constexpr std::size_t kTakeAtOnce = 64;
 
 engine::EngineConfig engine_config(const ports::JobSpec& spec, const LaneConfig& config) {
@@ -213,7 +214,12 @@ void Job::flow_down(const ports::FlowKey& flow, const Status& cause, Time now) {
     if (!departed_) departed_ = named;
     return;
   }
-  fail(named);
+  if (!lost_) lost_ = {named, now};
+}
+
+// A closed connection is a symptom: a peer that aborts closes its own. Control gets a moment to hear of the cause, which says more.
+void Job::report_lost(Time now) {
+  if (lost_ && now - lost_->second >= Duration(spec_.detection.value / kSymptomShare)) fail(lost_->first);
 }
 
 // ---- sessions ----
@@ -436,6 +442,7 @@ std::size_t Job::send(ClassId cls, Bytes* credit, Time now) {
 // ---- lateness and failure ----
 
 void Job::report_late(Time now) {
+  report_lost(now);
   if (state_ != State::kRunning) return;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     LocalTensor& t = tensors_[i];

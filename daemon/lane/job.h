@@ -70,7 +70,7 @@ class Job {
   // many operations.
   std::size_t send(ClassId cls, Bytes* credit, Time now);
   bool has_sends(ClassId cls) const { return engine_ && engine_->has_sends(cls); }
-  // Reports ranks that keep others waiting. Call about every 100 ms.
+  // Reports ranks that keep others waiting, and connections that are lost. Call about every 100 ms.
   void report_late(Time now);
 
   const std::vector<std::shared_ptr<ports::ClientSession>>& sessions() const { return sessions_; }
@@ -108,6 +108,7 @@ class Job {
   void do_engine_block(const engine::Work& work, Time now);
   void feed(const engine::Event& event, Time now);
   void carry_out(const engine::Action& action, Time now);
+  void report_lost(Time now);
   void fail(const Status& cause);
   void drained(Time now);
   void close_flows();
@@ -133,6 +134,7 @@ class Job {
   std::size_t flows_open_ = 0;  // dialed or accepted, and not reported down
   bool failed_ = false;         // told the listener
   std::optional<Status> abort_cause_;
+  std::optional<std::pair<Status, Time>> lost_;  // a connection that went, and when
   std::optional<Status> departed_;  // a peer went while nothing was pending
   std::array<HostIndex, kMaxDataClasses + 1> last_peer_{};
 };

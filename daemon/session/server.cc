@@ -204,7 +204,8 @@ void SessionServer::check_alive(Connection& c, Time time) {
   // Our own pauses do not count against the client.
   const Duration step = std::min(time - last_tick_, Duration(std::max(kTick.value * 2, c.detection.value / 4)));
   c.silent += step;
-  if (c.silent > c.detection) {
+  // Sooner than the detection time: the other hosts have to hear of it within that.
+  if (c.silent.value > c.detection.value / 4 * 3) {
     end(c, Status(Code::kTimedOut, c.who() + " has not been heard for " + seconds_text(c.silent),
                   "its detection time is " + seconds_text(c.detection), "check whether the process is stopped"));
   }
