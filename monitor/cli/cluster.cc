@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -47,6 +48,25 @@ std::uint16_t free_port() {
   return port;
 }
 
+// Leaves the named hosts, in the order of the names; all when there are none.
+Status keep_hosts(const std::vector<std::string>& names, fabric::Fabric& fabric) {
+  if (names.empty()) return {};
+  std::vector<fabric::Host> kept;
+  for (const std::string& name : names) {
+    const fabric::Host* host = fabric.find_host(name);
+    if (host == nullptr)
+      return {Code::kInvalidArgument, fmt::format("no host '{}'", name), fabric.path,
+              "name hosts of the lab: tensorlane lab show"};
+    kept.push_back(*host);
+  }
+  fabric.hosts = std::move(kept);
+  std::erase_if(fabric.links, [&](const fabric::Link& link) {
+    return fabric.find_host(link.from) == nullptr &&
+           std::ranges::find(fabric.switches, link.from, &fabric::Switch::name) == fabric.switches.end();
+  });
+  return {};
+}
+
 // A connected session socket, or -1 with errno.
 int connect_session(const std::string& path) {
   const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -82,6 +102,7 @@ Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& options, P
           fmt::format("lab '{}' has {} hosts, {} are needed", options.lab, fabric.hosts.size(), options.hosts),
           "--hosts lab", "use fewer ranks or a larger lab");
     }
+    TL_RETURN_IF_ERROR(keep_hosts(options.on, fabric));
     for (fabric::Host& host : fabric.hosts) {
       const auto shift = static_cast<std::uint16_t>(options.first_port - kFirstPort);
       host.control_port = static_cast<std::uint16_t>(host.control_port + shift);

@@ -20,7 +20,7 @@ struct Arguments {
   std::string lab, speed = "500 Mbit/s", policy = "strict", pattern = "ring", detection = "10 s", timeline, name;
   std::uint16_t first_port = 7100;
   bool no_priorities = false, no_tags = false, quiet = false;
-  std::vector<std::string> settings, command;
+  std::vector<std::string> settings, command, on;
 };
 
 // A lab that this run made itself goes with it.
@@ -57,6 +57,7 @@ Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
   }
   if (args.hosts == "local") return options;
   options.lab = args.lab;
+  options.on = args.on;
   if (!options.lab.empty()) return options;
   LocalFabric what;
   what.hosts = options.hosts;
@@ -151,6 +152,9 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
       ->check(CLI::IsMember({"local", "lab"}))
       ->capture_default_str();
   run_app->add_option("--lab", args->lab, "Use this lab, which is up (tensorlane lab up), instead of one for the run");
+  run_app->add_option("--on", args->on, "Hosts of the lab to use, in this order, e.g. h4,h0")
+      ->delimiter(',')
+      ->needs("--lab");
   run_app->add_option("--speed", args->speed, "Of the links of a lab made for the run")->capture_default_str();
   run_app->add_option("--policy", args->policy, "Of its ports: strict or fifo")->capture_default_str();
   run_app->add_option("--pattern", args->pattern, "ring or parameter_server")->capture_default_str();
