@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "context_guard.h"
-#include "fake_daemon.h"
+#include "tests/session/context_guard.h"
+#include "tests/session/fake_daemon.h"
 
 namespace {
 

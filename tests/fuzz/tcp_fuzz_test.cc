@@ -2,7 +2,7 @@
 // and serves the next peer.
 #include <random>
 
-#include "raw_peer.h"
+#include "tests/conformance/raw_peer.h"
 
 namespace tensorlane::conformance {
 namespace {

@@ -176,11 +176,7 @@ TEST(Operations, CallbacksRunOnce) {
 }
 
 TEST(Operations, AMillionSmallOnesFromManyThreads) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr int kPerThread = 50'000;
-#else
-  constexpr int kPerThread = 250'000;
-#endif
+  constexpr int kPerThread = OPERATIONS_PER_THREAD;  // 250'000; fewer under a sanitizer
   constexpr int kThreads = 4, kWindow = 50;
   FakeDaemon daemon;
   ClientContext context(daemon.socket());

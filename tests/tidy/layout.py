@@ -14,7 +14,7 @@ MAY_INCLUDE = {
     "common/protocol": ["common/base"],
     "daemon/engine": [],
     "daemon/ports": [],
-    "daemon/config": ["daemon/ports"],
+    "daemon/config": [],
     "daemon/control": ["daemon/ports"],
     "daemon/memory": ["daemon/ports"],
     "daemon/reduce": ["daemon/ports"],

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,7 @@ def finds_planted_defect(config):
 
 def flags_of(entry):
     """What clang-tidy needs of a compiler's command: includes, definitions and the language."""
-    words = entry["command"].split()
+    words = shlex.split(entry["command"])
     flags = []
     for word, following in zip(words, words[1:] + [""]):
         if word.startswith(("-I", "-D", "-std=")):
