@@ -217,7 +217,8 @@ void Job::flow_down(const ports::FlowKey& flow, const Status& cause, Time now) {
   if (!lost_) lost_ = {named, now};
 }
 
-// A closed connection is a symptom: a peer that aborts closes its own. Control gets a moment to hear of the cause, which says more.
+// A closed connection is a symptom: a peer that aborts closes its own. Control gets a moment to hear of the cause,
+// which says more.
 void Job::report_lost(Time now) {
   if (lost_ && now - lost_->second >= Duration(spec_.detection.value / kSymptomShare)) fail(lost_->first);
 }

@@ -135,7 +135,7 @@ class Job {
   bool failed_ = false;         // told the listener
   std::optional<Status> abort_cause_;
   std::optional<std::pair<Status, Time>> lost_;  // a connection that went, and when
-  std::optional<Status> departed_;  // a peer went while nothing was pending
+  std::optional<Status> departed_;               // a peer went while nothing was pending
   std::array<HostIndex, kMaxDataClasses + 1> last_peer_{};
 };
 
