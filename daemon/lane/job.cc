@@ -402,7 +402,7 @@ void Job::do_engine_block(const engine::Work& work, Time now) {
 // ---- egress ----
 
 std::size_t Job::send(ClassId cls, Bytes* credit, Time now) {
-  if (state_ != State::kRunning) return 0;
+  if (state_ != State::kRunning || !engine_) return 0;
   ports::ClassMetrics& metrics = around_.metrics->classes[ports::metrics_slot(cls)];
   HostIndex& last = last_peer_[ports::metrics_slot(cls)];
   std::array<engine::Send, 8> sends;
