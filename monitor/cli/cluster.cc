@@ -22,6 +22,9 @@ namespace {
 constexpr std::uint16_t kMetricsPort = 9400;
 constexpr std::uint16_t kMasterPort = 29500;
 constexpr std::uint16_t kFirstPort = 7100;
+constexpr std::uint16_t kPortsOfRun = 100;
+constexpr int kMaxRuns = 100;
+constexpr const char* kFirstLocalHost = "127.0.0.10";
 constexpr int kReadySeconds = 20;
 constexpr std::size_t kTailLines = 12;
 
@@ -46,6 +49,31 @@ std::uint16_t free_port() {
   }
   close(fd);
   return port;
+}
+
+// Whether nobody listens there now.
+bool port_is_free(const std::string& address, std::uint16_t port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  inet_pton(AF_INET, address.c_str(), &to.sin_addr);
+  const bool free = bind(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0;
+  close(fd);
+  return free;
+}
+
+// The first ports that no other run on this machine's loopback has taken.
+std::uint16_t free_first_port() {
+  for (int i = 0; i < kMaxRuns; ++i) {
+    const auto port = static_cast<std::uint16_t>(kFirstPort + i * kPortsOfRun);
+    if (port_is_free(kFirstLocalHost, port) &&
+        port_is_free(kFirstLocalHost, static_cast<std::uint16_t>(kMetricsPort + i)))
+      return port;
+  }
+  return kFirstPort;
 }
 
 // Leaves the named hosts, in the order of the names; all when there are none.
@@ -87,7 +115,9 @@ std::string program_folder() {
   return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().string();
 }
 
-Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& options, Processes& processes) {
+Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, Processes& processes) {
+  ClusterOptions options = wanted;
+  if (options.first_port == 0) options.first_port = options.lab.empty() ? free_first_port() : kFirstPort;
   std::unique_ptr<Lab> lab;
   fabric::Fabric fabric;
   if (options.lab.empty()) {

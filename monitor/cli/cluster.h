@@ -19,9 +19,10 @@ struct ClusterOptions {
   std::string name;  // of the runtime folder and of the job; empty: one is made up
   int hosts = 4;
   int ranks_per_host = 1;
-  std::vector<std::string> on;                  // hosts of the lab to use, in this order; empty: its first `hosts`
-  std::string lab;                              // run in this lab, which is up; empty: on loopback
-  std::uint16_t first_port = 7100;              // several clusters share hosts when their ports are 100 apart
+  std::vector<std::string> on;  // hosts of the lab to use, in this order; empty: its first `hosts`
+  std::string lab;              // run in this lab, which is up; empty: on loopback
+  std::uint16_t first_port =
+      0;  // clusters share hosts when theirs are 100 apart; 0: the first that is free, 7100 in a lab
   std::map<std::string, std::string> settings;  // lines of daemon.yaml: "pattern" -> "ring"
   std::string timeline_folder;                  // HOST.json each; empty: none
 };

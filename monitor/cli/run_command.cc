@@ -18,7 +18,7 @@ struct Arguments {
   int ranks_per_host = 1;
   std::string hosts = "local";
   std::string lab, speed = "500 Mbit/s", policy = "strict", pattern = "ring", detection = "10 s", timeline, name;
-  std::uint16_t first_port = 7100;
+  std::uint16_t first_port = 0;
   bool no_priorities = false, no_tags = false, quiet = false;
   std::vector<std::string> settings, command, on;
 };
@@ -161,7 +161,8 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
   run_app->add_option("--detection", args->detection, "How soon a dead host or rank is found")->capture_default_str();
   run_app->add_option("--timeline", args->timeline, "Folder for a Chrome trace of every host");
   run_app->add_option("--name", args->name, "Of the job; default: one is made up");
-  run_app->add_option("--first-port", args->first_port, "Control port of the daemons; the others follow")
+  run_app
+      ->add_option("--first-port", args->first_port, "Control port of the daemons; the others follow. 0: what is free")
       ->capture_default_str();
   run_app->add_flag("--no-priorities", args->no_priorities, "One class, order of arrival");
   run_app->add_flag("--no-tags", args->no_tags, "Send every class with DSCP 0: priority ends at the host");
