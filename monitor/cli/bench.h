@@ -27,8 +27,8 @@ struct BenchOptions {
   int rounds = 5;                    // turns that every contender gets at every size
   std::string pattern = "ring";
   std::uint16_t first_port = 0;  // of our daemons, see ClusterOptions
-  std::string json_file;            // empty: none
-  bool peers_only = false;          // leave tensorlane out: to check the machinery and the peers
+  std::string json_file;         // empty: none
+  bool peers_only = false;       // leave tensorlane out: to check the machinery and the peers
 };
 
 // The daemons that tensorlane's ranks work with, one per host; they end with the object.
