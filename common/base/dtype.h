@@ -23,7 +23,6 @@ constexpr std::size_t dtype_size(Dtype dtype) {
     case Dtype::kFloat64:
       return 8;
     case Dtype::kFloat16:
-      return 2;
     case Dtype::kBfloat16:
       return 2;
   }

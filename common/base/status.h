@@ -104,7 +104,9 @@ class [[nodiscard]] Result {
 // TL_ASSIGN_OR_RETURN(auto x, f()): x = *f(), or returns its status.
 #define TL_CONCAT_INNER(a, b) a##b
 #define TL_CONCAT(a, b) TL_CONCAT_INNER(a, b)
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration cannot stand in parentheses
 #define TL_ASSIGN_OR_RETURN(declaration, expression)                                          \
   auto TL_CONCAT(tl_result_, __LINE__) = (expression);                                        \
   if (!TL_CONCAT(tl_result_, __LINE__).ok()) return TL_CONCAT(tl_result_, __LINE__).status(); \
   declaration = std::move(TL_CONCAT(tl_result_, __LINE__)).value()
+// NOLINTEND(bugprone-macro-parentheses)

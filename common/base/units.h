@@ -17,7 +17,7 @@ struct Strong {
 
   constexpr Strong() = default;
   constexpr explicit Strong(Rep v) : value(v) {}
-  constexpr auto operator<=>(const Strong&) const = default;
+  constexpr auto operator<=>(const Strong&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14's mistake
 };
 
 // A quantity: a Strong that adds, subtracts and scales.
@@ -35,7 +35,7 @@ struct Quantity : Strong<Tag, Rep> {
     this->value -= o.value;
     return *this;
   }
-  constexpr auto operator<=>(const Quantity&) const = default;
+  constexpr auto operator<=>(const Quantity&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 using Bytes = Quantity<struct BytesTag, std::uint64_t>;

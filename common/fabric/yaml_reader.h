@@ -58,8 +58,8 @@ class Mapping {
   Status wrong(std::string_view key, const std::string& expected) const;
 
  private:
-  Mapping(std::string path, YAML::Node node, std::string subject)
-      : path_(std::move(path)), node_(std::move(node)), subject_(std::move(subject)) {}
+  Mapping(std::string path, const YAML::Node& node, std::string subject)
+      : path_(std::move(path)), node_(node), subject_(std::move(subject)) {}
 
   Status missing(std::string_view key) const;
   template <typename T>

@@ -24,7 +24,8 @@ Layout::Layout(const EngineConfig& config) {
   pages_offset = bytes = eager_offset;
   if (config.hosts == 1) return;
   eager_slot_bytes = round_up(config.eager_limit.value, 64);
-  pages_offset = round_up(eager_offset + (config.hosts - 1u) * config.eager_credits * eager_slot_bytes, 4096);
+  pages_offset =
+      round_up(eager_offset + std::uint64_t{config.hosts - 1u} * config.eager_credits * eager_slot_bytes, 4096);
   pages = static_cast<std::uint32_t>(config.staging.value / kPageBytes);
   bytes = pages_offset + pages * kPageBytes;
 }
