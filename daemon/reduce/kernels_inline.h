@@ -17,10 +17,11 @@ namespace {  // internal: every file has copies compiled for its own instruction
 
 using ports::ReduceSource;
 
-// Tensors need no alignment, and their bytes are seen under several types.
-using Float = float __attribute__((aligned(1), may_alias));
-using Double = double __attribute__((aligned(1), may_alias));
-using Half = std::uint16_t __attribute__((aligned(1), may_alias));
+// Tensors need no alignment, and their bytes are seen under several types. The attributes belong to the new name:
+// behind the old one, Clang ignores the alignment.
+using Float __attribute__((aligned(1), may_alias)) = float;
+using Double __attribute__((aligned(1), may_alias)) = double;
+using Half __attribute__((aligned(1), may_alias)) = std::uint16_t;
 
 template <typename T, std::size_t kBytes>
 struct VectorOf {
