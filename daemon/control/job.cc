@@ -194,7 +194,8 @@ ports::JobSpec Job::make_spec() const {
 void Job::begin(Roster roster, Duration detection) {
   state_ = State::kConnecting;
   roster_ = std::move(roster);
-  deadline_ = now_ + rules_.join_timeout;
+  // The leader knows which hosts are missing: its error is to come before a follower's own.
+  deadline_ = now_ + rules_.join_timeout + (i_lead() ? Duration{} : Duration{rules_.join_timeout.value / 4});
   liveness_.emplace(detection);
   if (i_lead()) {
     for (const auto& [host, follower] : followers_) {
