@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <map>
 #include <mutex>
 
@@ -20,6 +21,11 @@ namespace tensorlane::lane {
 namespace {
 
 using namespace std::chrono_literals;
+
+// By the system's clock: the thread sanitizer of Clang 14 does not know how libstdc++ waits by the steady one.
+std::chrono::system_clock::time_point patience() {
+  return std::chrono::system_clock::now() + 10s;
+}
 
 constexpr JobId kJob{77};
 
@@ -77,7 +83,7 @@ class FakeClient final : public ports::ClientSession {
   // The status of the operation, kTimedOut after ten seconds.
   Code wait(std::uint32_t tensor, std::uint64_t sequence) {
     std::unique_lock lock(mutex_);
-    const bool done = changed_.wait_for(lock, 10s, [&] { return completed_.contains({tensor, sequence}); });
+    const bool done = changed_.wait_until(lock, patience(), [&] { return completed_.contains({tensor, sequence}); });
     return done ? completed_[{tensor, sequence}] : Code::kTimedOut;
   }
   bool pending(std::uint32_t tensor, std::uint64_t sequence) {
@@ -86,7 +92,7 @@ class FakeClient final : public ports::ClientSession {
   }
   Status wait_failure() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, 10s, [&] { return !failure_.ok(); });
+    changed_.wait_until(lock, patience(), [&] { return !failure_.ok(); });
     return failure_;
   }
   template <typename T>
@@ -145,7 +151,7 @@ class FakeListener final : public ports::LaneListener {
   template <typename F>
   bool wait(F condition) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, 10s, condition);
+    return changed_.wait_until(lock, patience(), condition);
   }
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -240,11 +246,9 @@ class LaneTest : public ::testing::Test {
   // Until every lane has carried out what it was told: binds come before the first submission.
   void barrier() {
     for (auto& host : hosts_) {
-      std::mutex m;
-      m.lock();
-      ASSERT_TRUE(host->lane->inspect([&](const ports::Transport&) { m.unlock(); }).ok());
-      m.lock();
-      m.unlock();
+      const auto done = std::make_shared<std::promise<void>>();
+      ASSERT_TRUE(host->lane->inspect([done](const ports::Transport&) { done->set_value(); }).ok());
+      done->get_future().wait();
     }
   }
   template <typename F>
