@@ -3,7 +3,8 @@
     tensorlane run -n 4 -- python tests/python/train_equality.py --json FILE
 
 For each model and dtype: cross-iteration equals synchronous mode bitwise, repeated runs and all ranks agree bitwise, and one process with the whole
-batch agrees to 1e-6 (float32) or 1e-12 (float64). FILE (rank 0) has the parameters and their digests, so that other worlds and patterns can be
+batch agrees to 1e-6 (float32) or 1e-12 (float64). A ring of more than two hosts adds in an order that depends on a tensor's number in the job, so with
+--numbered the later runs of one job agree to the same tolerance only; --synchronous records that mode, to be compared with another job. FILE (rank 0) has the parameters and their digests, so that other worlds and patterns can be
 compared: train_equality.py --compare FILE FILE...
 """
 
@@ -81,28 +82,29 @@ def difference(left, right):
     return ((left - right).abs() / right.abs().clamp(min=1)).max().item()
 
 
-def check(tl, scenario, name):
+def check(tl, scenario, name, numbered, synchronous):
     dtype = getattr(torch, name)
-    lazy = distributed(tl, scenario, dtype, synchronous=False)
+    allowed = TOLERANCE[name] if numbered else 0
+    lazy = distributed(tl, scenario, dtype, synchronous=synchronous)
     start = flat(build(scenario, dtype, 7))
     require(difference(lazy, start) > 1e-3, f"{scenario} {name}: nothing was trained")
     gathered = tl.allgather(lazy, name=f"check.{scenario}.{name}").view(tl.size(), -1)
     for rank in range(tl.size()):
         require(torch.equal(gathered[rank], lazy), f"{scenario} {name}: ranks {rank} and {tl.rank()} differ")
-    require(torch.equal(distributed(tl, scenario, dtype, synchronous=False), lazy), f"{scenario} {name}: a repeated run differs")
-    require(torch.equal(distributed(tl, scenario, dtype, synchronous=True), lazy), f"{scenario} {name}: synchronous mode differs")
+    require(difference(distributed(tl, scenario, dtype, synchronous=synchronous), lazy) <= allowed, f"{scenario} {name}: a repeated run differs")
+    require(difference(distributed(tl, scenario, dtype, synchronous=not synchronous), lazy) <= allowed, f"{scenario} {name}: the other mode differs")
     alone = build(scenario, dtype, 7)
     found = difference(lazy, train(alone, sgd(alone), scenario, 0, 1, dtype))
     require(found <= TOLERANCE[name], f"{scenario} {name}: one process with the whole batch differs by {found:.3g}")
     return lazy
 
 
-def run(path):
+def run(path, numbered, synchronous):
     import tensorlane.torch as tl
 
     torch.set_num_threads(1)
     tl.init()
-    results = {f"{scenario} {name}": check(tl, scenario, name) for scenario in MODELS for name in TOLERANCE}
+    results = {f"{scenario} {name}": check(tl, scenario, name, numbered, synchronous) for scenario in MODELS for name in TOLERANCE}
     tl.barrier()
     if tl.rank() == 0 and path:
         cases = {case: {"digest": hashlib.sha256(v.numpy().tobytes()).hexdigest(), "values": v.double().tolist()} for case, v in results.items()}
@@ -129,8 +131,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--compare", nargs="+", metavar="FILE")
+    parser.add_argument("--numbered", action="store_true")
+    parser.add_argument("--synchronous", action="store_true")
     args = parser.parse_args()
-    compare(args.compare) if args.compare else run(args.json)
+    compare(args.compare) if args.compare else run(args.json, args.numbered, args.synchronous)
 
 
 if __name__ == "__main__":
