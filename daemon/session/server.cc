@@ -85,23 +85,23 @@ Status SessionServer::open_socket() {
     return Status(
         Code::kInvalidArgument, "cannot serve sessions",
         "the socket's path '" + path + "' has " + std::to_string(path.size()) + " bytes, 1 to 107 are possible",
-        "set session.socket");
+        "set socket");
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   const auto failed = [&](const char* call) {
     const Code code = errno == EACCES || errno == EPERM ? Code::kPermissionDenied : Code::kUnavailable;
     return Status(code, "cannot serve sessions", std::string(call) + " " + path + ": " + std::strerror(errno),
-                  "create the folder for the daemon's user or set session.socket");
+                  "create the folder for the daemon's user or set socket");
   };
   struct stat info {};
   if (lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) {
       return Status(Code::kInvalidArgument, "cannot serve sessions", path + " exists and is not a socket",
-                    "set session.socket to another path");
+                    "set socket to another path");
     }
     if (served(address)) {
       return Status(Code::kAlreadyExists, "cannot serve sessions", "another daemon serves " + path,
-                    "stop it or set session.socket");
+                    "stop it or set socket");
     }
     if (unlink(path.c_str()) != 0) return failed("unlink");
   }
@@ -249,7 +249,7 @@ void SessionServer::admit(UniqueFd socket, Time time) {
   if (c->uid != 0 && c->uid != geteuid() && std::find(allowed.begin(), allowed.end(), c->uid) == allowed.end()) {
     (void)c->send_error(
         0, Status(Code::kPermissionDenied, "this user may not use the daemon", "uid " + std::to_string(c->uid),
-                  "add the uid to session.allowed_uids of the daemon's configuration"));
+                  "add the uid to users of the daemon's configuration"));
     return;
   }
   if (pending_ >= config_.max_pending) {

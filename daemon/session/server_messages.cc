@@ -154,8 +154,8 @@ Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
     const auto mib_text = [](std::uint64_t n) { return std::to_string((n + (1 << 20) - 1) >> 20) + " MiB"; };
     return c.send_error(request, Status(Code::kResourceExhausted, "arenas over the limit of one session",
                                         mib_text(*bytes) + " needed, " + mib_text(used) +
-                                            " of session.arena_per_session = " + mib_text(limit) + " in use",
-                                        "raise session.arena_per_session or register less"));
+                                            " of arena_limit = " + mib_text(limit) + " in use",
+                                        "raise arena_limit or register less"));
   }
   ++c.arena_requests;
   worker_->push([this, id = c.id, request, need = *bytes] {

@@ -56,7 +56,7 @@ TEST(Limits, AnotherUser) {
   FakeDaemon daemon;
   Process stranger("session-client", {daemon.socket(), "job", "0", "1"}, kNobody);
   EXPECT_EQ(stranger.line(),
-            "tl_init: this user may not use the daemon: uid 65534: add the uid to session.allowed_uids of the daemon's "
+            "tl_init: this user may not use the daemon: uid 65534: add the uid to users of the daemon's "
             "configuration");
   EXPECT_EQ(stranger.wait(), 1);
   session::SessionConfig config;
@@ -224,9 +224,9 @@ TEST(Limits, ArenasOverTheBudgets) {
   void* memory = nullptr;
   EXPECT_EQ(tl_alloc(a, 129 << 20, &memory), TL_ERROR_RESOURCE_EXHAUSTED);
   EXPECT_STREQ(tl_last_error(),
-               "arenas over the limit of one session: 129 MiB needed, 0 MiB of session.arena_per_session = 128 MiB in "
+               "arenas over the limit of one session: 129 MiB needed, 0 MiB of arena_limit = 128 MiB in "
                "use: raise "
-               "session.arena_per_session or register less");
+               "arena_limit or register less");
   ASSERT_EQ(tl_alloc(a, 128 << 20, &memory), TL_OK) << tl_last_error();
   EXPECT_EQ(tl_alloc(b, 100 << 20, &memory), TL_ERROR_RESOURCE_EXHAUSTED);
   EXPECT_STREQ(tl_last_error(),
@@ -250,7 +250,7 @@ TEST(Limits, TheSocket) {
   Status status = session::SessionServer(config, pool).start(daemon);
   EXPECT_EQ(status.code(), Code::kAlreadyExists);
   EXPECT_EQ(status.to_string(),
-            "cannot serve sessions: another daemon serves " + daemon.socket() + ": stop it or set session.socket");
+            "cannot serve sessions: another daemon serves " + daemon.socket() + ": stop it or set socket");
   config.socket_path = std::string(108, 'x');
   EXPECT_THAT(session::SessionServer(config, pool).start(daemon).to_string(),
               HasSubstr("has 108 bytes, 1 to 107 are possible"));
