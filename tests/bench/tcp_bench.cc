@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/handshake/socket.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 
 namespace tensorlane {
@@ -172,18 +172,18 @@ std::vector<double> ping_tensorlane(std::size_t bytes, int rounds, bool crc) {
 
 struct Sockets {
   Sockets() {
-    const tcp::Fd listener(::socket(AF_INET, SOCK_STREAM, 0));
-    const auto any = *tcp::parse_endpoint("127.0.0.1", 0);
+    const handshake::Fd listener(::socket(AF_INET, SOCK_STREAM, 0));
+    const auto any = *handshake::parse_endpoint("127.0.0.1", 0);
     if (::bind(listener.get(), any.get(), any.length) != 0 || ::listen(listener.get(), 1) != 0)
       fail("no port for the baseline");
-    const auto endpoint = tcp::local_endpoint(listener.get());
-    a = tcp::Fd(::socket(AF_INET, SOCK_STREAM, 0));
+    const auto endpoint = handshake::local_endpoint(listener.get());
+    a = handshake::Fd(::socket(AF_INET, SOCK_STREAM, 0));
     if (::connect(a.get(), endpoint.get(), endpoint.length) != 0) fail("the baseline cannot connect");
-    b = tcp::Fd(::accept(listener.get(), nullptr, nullptr));
-    tcp::tune(a.get(), mib(4));
-    tcp::tune(b.get(), mib(4));
+    b = handshake::Fd(::accept(listener.get(), nullptr, nullptr));
+    handshake::tune(a.get(), mib(4));
+    handshake::tune(b.get(), mib(4));
   }
-  tcp::Fd a, b;
+  handshake::Fd a, b;
 };
 
 void send_all(int fd, std::span<const std::byte> bytes) {

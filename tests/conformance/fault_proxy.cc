@@ -9,11 +9,11 @@
 namespace tensorlane::conformance {
 namespace {
 
-tcp::Endpoint loopback(std::uint16_t port) {
-  return *tcp::parse_endpoint("127.0.0.1", port);
+handshake::Endpoint loopback(std::uint16_t port) {
+  return *handshake::parse_endpoint("127.0.0.1", port);
 }
 
-void make_reset(const tcp::Fd& fd) {
+void make_reset(const handshake::Fd& fd) {
   const linger off{1, 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &off, sizeof off);
 }
@@ -21,7 +21,7 @@ void make_reset(const tcp::Fd& fd) {
 }  // namespace
 
 FaultProxy::FaultProxy(std::uint16_t listen_port, std::uint16_t target_port) : target_port_(target_port) {
-  listener_ = tcp::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  listener_ = handshake::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
   const int on = 1;
   ::setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   const auto endpoint = loopback(listen_port);
@@ -30,10 +30,10 @@ FaultProxy::FaultProxy(std::uint16_t listen_port, std::uint16_t target_port) : t
 }
 
 void FaultProxy::accept() {
-  tcp::Fd near(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK));
+  handshake::Fd near(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK));
   if (!near.valid()) return;
   auto link = std::make_unique<Link>();
-  link->far = tcp::Fd(::socket(AF_INET, SOCK_STREAM, 0));
+  link->far = handshake::Fd(::socket(AF_INET, SOCK_STREAM, 0));
   const auto target = loopback(target_port_);
   if (::connect(link->far.get(), target.get(), target.length) != 0) return;
   link->near = std::move(near);
@@ -55,7 +55,7 @@ void FaultProxy::pump() {
   std::erase_if(links_, [](const auto& link) { return link->dead; });
 }
 
-void FaultProxy::forward(Link& link, const tcp::Fd& from, const tcp::Fd& to, Direction& direction,
+void FaultProxy::forward(Link& link, const handshake::Fd& from, const handshake::Fd& to, Direction& direction,
                          std::vector<std::byte>& seen) {
   std::array<std::byte, 65536> buffer;
   if (direction.waiting.empty()) {
@@ -93,7 +93,7 @@ void FaultProxy::forward(Link& link, const tcp::Fd& from, const tcp::Fd& to, Dir
   apply(link, to, direction);
 }
 
-void FaultProxy::apply(Link& link, const tcp::Fd& to, Direction& direction) {
+void FaultProxy::apply(Link& link, const handshake::Fd& to, Direction& direction) {
   if (direction.passed < direction.fault.at) return;
   switch (direction.fault.kind) {
     case Fault::Kind::kNone:

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/handshake/socket.h"
 
 namespace tensorlane::conformance {
 
@@ -41,15 +41,16 @@ class FaultProxy {
     std::vector<std::byte> waiting;
   };
   struct Link {
-    tcp::Fd near, far;
+    handshake::Fd near, far;
     Direction to_target, from_target;
     bool dead = false;
   };
   void accept();
-  void forward(Link& link, const tcp::Fd& from, const tcp::Fd& to, Direction& direction, std::vector<std::byte>& seen);
-  void apply(Link& link, const tcp::Fd& to, Direction& direction);
+  void forward(Link& link, const handshake::Fd& from, const handshake::Fd& to, Direction& direction,
+               std::vector<std::byte>& seen);
+  void apply(Link& link, const handshake::Fd& to, Direction& direction);
 
-  tcp::Fd listener_;
+  handshake::Fd listener_;
   const std::uint16_t target_port_;
   std::vector<std::unique_ptr<Link>> links_;
 };

@@ -22,8 +22,8 @@ auto soon() {
 }  // namespace
 
 RawPeer::RawPeer(TestClock& clock, Host& host, ClassId cls) : clock_(clock), host_(host) {
-  socket_ = tcp::Fd(::socket(AF_INET, SOCK_STREAM, 0));
-  const auto endpoint = *tcp::parse_endpoint("127.0.0.1", port_of(host, cls));
+  socket_ = handshake::Fd(::socket(AF_INET, SOCK_STREAM, 0));
+  const auto endpoint = *handshake::parse_endpoint("127.0.0.1", port_of(host, cls));
   if (::connect(socket_.get(), endpoint.get(), endpoint.length) != 0)
     throw std::runtime_error("cannot connect to the host under test");
   const int on = 1;
@@ -70,26 +70,26 @@ void RawPeer::reset() {
 }
 
 void RawPeer::authenticate(ClassId cls) {
-  const tcp::Job job(credentials(HostIndex(0)));
-  const tcp::Hello hello = good_hello(cls);
+  const handshake::Job job(credentials(HostIndex(0)));
+  const handshake::Hello hello = good_hello(cls);
   send_message(hello);
-  const auto challenge = receive_message<tcp::Challenge>();
-  tcp::Proof proof;
-  proof.mac = tcp::client_mac(job, hello, challenge.nonce);
+  const auto challenge = receive_message<handshake::Challenge>();
+  handshake::Proof proof;
+  proof.mac = handshake::client_mac(job, hello, challenge.nonce);
   send_message(proof);
-  EXPECT_EQ(receive_message<tcp::Verdict>().head.refusal, tcp::Refusal::kNone);
+  EXPECT_EQ(receive_message<handshake::Verdict>().head.refusal, handshake::Refusal::kNone);
 }
 
-tcp::Hello good_hello(ClassId cls) {
-  const tcp::Job job(credentials(HostIndex(0)));
-  return tcp::make_hello(job, HostIndex(1), cls);
+handshake::Hello good_hello(ClassId cls) {
+  const handshake::Job job(credentials(HostIndex(0)));
+  return handshake::make_hello(job, HostIndex(1), cls);
 }
 
 RawListener::RawListener(std::uint16_t port) {
-  socket_ = tcp::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+  socket_ = handshake::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
   const int on = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const auto endpoint = *tcp::parse_endpoint("127.0.0.1", port);
+  const auto endpoint = *handshake::parse_endpoint("127.0.0.1", port);
   if (::bind(socket_.get(), endpoint.get(), endpoint.length) != 0 || ::listen(socket_.get(), 64) != 0)
     throw std::runtime_error("port in use");
 }
@@ -97,7 +97,7 @@ RawListener::RawListener(std::uint16_t port) {
 RawPeer RawListener::accept(TestClock& clock, Host& host) {
   for (const auto end = soon(); std::chrono::steady_clock::now() < end;) {
     host->poll(clock.now());
-    tcp::Fd socket(::accept(socket_.get(), nullptr, nullptr));
+    handshake::Fd socket(::accept(socket_.get(), nullptr, nullptr));
     if (socket.valid()) return RawPeer(clock, host, std::move(socket));
   }
   throw std::runtime_error("the host under test did not connect");

@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "daemon/transport/tcp/handshake.h"
-#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/handshake/handshake.h"
+#include "daemon/transport/handshake/socket.h"
 #include "harness.h"
 
 namespace tensorlane::conformance {
@@ -20,12 +20,13 @@ class RawPeer {
   // Connects to a listener of `host`.
   RawPeer(TestClock& clock, Host& host, ClassId cls);
   // Takes over an accepted socket.
-  RawPeer(TestClock& clock, Host& host, tcp::Fd socket) : clock_(clock), host_(host), socket_(std::move(socket)) {}
+  RawPeer(TestClock& clock, Host& host, handshake::Fd socket)
+      : clock_(clock), host_(host), socket_(std::move(socket)) {}
 
   void send(std::span<const std::byte> bytes);
   template <typename Message>
   void send_message(const Message& message) {
-    send(tcp::bytes_of(message));
+    send(handshake::bytes_of(message));
   }
   // Exactly `bytes`, or what came until the connection ended or 2 s passed.
   std::vector<std::byte> receive(std::size_t bytes);
@@ -49,11 +50,11 @@ class RawPeer {
   void poll() { host_->poll(clock_.now()); }
   TestClock& clock_;
   Host& host_;
-  tcp::Fd socket_;
+  handshake::Fd socket_;
 };
 
 // A good hello of host 0 to host 1.
-tcp::Hello good_hello(ClassId cls);
+handshake::Hello good_hello(ClassId cls);
 // A listener by hand, for what a connecting host meets; accept() polls the host until it comes.
 class RawListener {
  public:
@@ -61,7 +62,7 @@ class RawListener {
   RawPeer accept(TestClock& clock, Host& host);
 
  private:
-  tcp::Fd socket_;
+  handshake::Fd socket_;
 };
 
 }  // namespace tensorlane::conformance

@@ -7,7 +7,7 @@
 
 #include <chrono>
 
-#include "daemon/transport/tcp/listener.h"
+#include "daemon/transport/handshake/listener.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 #include "raw_peer.h"
 
@@ -34,7 +34,7 @@ pid_t stranger(std::uint16_t port, int count, int hold, int other_end) {
   ::close(other_end);
   set_descriptor_limit(RLIM_INFINITY);
   int opened = 0;
-  const auto endpoint = *tcp::parse_endpoint("127.0.0.1", port);
+  const auto endpoint = *handshake::parse_endpoint("127.0.0.1", port);
   for (int i = 0; i < count; ++i) {
     const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
     opened += fd >= 0 && ::connect(fd, endpoint.get(), endpoint.length) == 0;
@@ -63,9 +63,9 @@ TEST(Crowd, TenThousandSilentConnectionsDoNoHarm) {
   ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return a.sink->up(key); }));
   ASSERT_TRUE(run_until(
       clock, {&a, &b}, [&] { return b->counters().accepted >= kProcesses * kEach; }, std::chrono::seconds(60)));
-  EXPECT_LE(open_descriptors(), before + tcp::kMaxUnauthenticated + 10);
+  EXPECT_LE(open_descriptors(), before + handshake::kMaxUnauthenticated + 10);
   EXPECT_LT(resident_kib(), memory + 32 * 1024);
-  EXPECT_GE(b->counters().unauthenticated_dropped, kProcesses * kEach - tcp::kMaxUnauthenticated - 1);
+  EXPECT_GE(b->counters().unauthenticated_dropped, kProcesses * kEach - handshake::kMaxUnauthenticated - 1);
   const auto bytes = pattern(1000, 1);
   a->send(key, {data_header(), bytes, 0});
   ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return b.sink->frames.size() == 1; }));
@@ -90,13 +90,13 @@ TEST(Crowd, APeerThatHasSpokenIsNotDroppedForSilentOnes) {
   RawPeer early(clock, b, kUrgent);
   const auto hello = good_hello(kUrgent);
   early.send_message(hello);
-  const auto challenge = early.receive_message<tcp::Challenge>();
+  const auto challenge = early.receive_message<handshake::Challenge>();
   std::vector<RawPeer> silent;
-  for (std::size_t i = 0; i < tcp::kMaxUnauthenticated + 50; ++i) silent.emplace_back(clock, b, kUrgent);
-  tcp::Proof proof;
-  proof.mac = tcp::client_mac(tcp::Job(credentials(HostIndex(0))), hello, challenge.nonce);
+  for (std::size_t i = 0; i < handshake::kMaxUnauthenticated + 50; ++i) silent.emplace_back(clock, b, kUrgent);
+  handshake::Proof proof;
+  proof.mac = handshake::client_mac(handshake::Job(credentials(HostIndex(0))), hello, challenge.nonce);
   early.send_message(proof);
-  EXPECT_EQ(early.receive_message<tcp::Verdict>().head.refusal, tcp::Refusal::kNone);
+  EXPECT_EQ(early.receive_message<handshake::Verdict>().head.refusal, handshake::Refusal::kNone);
 }
 
 // Runs `body` in a process of its own, which may give up what it needs; its exit status says how many expectations
@@ -139,9 +139,10 @@ TEST(Crowd, WithoutAnyDescriptorAListenerRestsInsteadOfSpinning) {
   EXPECT_EQ(in_child([] {
               TestClock clock;
               Host b(tcp_ipv4(), HostIndex(1));
-              const tcp::Fd socket(::socket(AF_INET, SOCK_STREAM, 0));
+              const handshake::Fd socket(::socket(AF_INET, SOCK_STREAM, 0));
               set_descriptor_limit(static_cast<rlim_t>(socket.get()) + 1);
-              const auto endpoint = *tcp::parse_endpoint("127.0.0.1", static_cast<std::uint16_t>(b.data_port + 1));
+              const auto endpoint =
+                  *handshake::parse_endpoint("127.0.0.1", static_cast<std::uint16_t>(b.data_port + 1));
               ASSERT_EQ(::connect(socket.get(), endpoint.get(), endpoint.length), 0);
               b->poll(clock.now());
               EXPECT_EQ(b->counters().accepted, 0u);

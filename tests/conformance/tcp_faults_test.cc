@@ -13,8 +13,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr ClassId kUrgent{0};
-constexpr std::uint64_t kClientBytes = sizeof(tcp::Hello) + sizeof(tcp::Proof);
-constexpr std::uint64_t kServerBytes = sizeof(tcp::Challenge) + sizeof(tcp::Verdict);
+constexpr std::uint64_t kClientBytes = sizeof(handshake::Hello) + sizeof(handshake::Proof);
+constexpr std::uint64_t kServerBytes = sizeof(handshake::Challenge) + sizeof(handshake::Verdict);
 
 // Host 0 reaches host 1 through a proxy.
 class Proxied : public ::testing::Test {
@@ -91,10 +91,10 @@ TEST_F(Proxied, ADeathAnywhereInTheHandshakeIsSurvivedByTryingAgain) {
 
 TEST_F(Proxied, NoChangedByteOfTheHandshakeIsAccepted) {
   const auto unprotected = [](bool to_target, std::uint64_t at) {
-    if (to_target) return at == sizeof(tcp::Hello) + 7;  // reserved
-    const std::uint64_t in_verdict = at - sizeof(tcp::Challenge);
-    return at < sizeof(tcp::Challenge) ? at == 7 || at >= offsetof(tcp::Challenge, text)
-                                       : in_verdict == 7 || in_verdict >= sizeof(tcp::Head);
+    if (to_target) return at == sizeof(handshake::Hello) + 7;  // reserved
+    const std::uint64_t in_verdict = at - sizeof(handshake::Challenge);
+    return at < sizeof(handshake::Challenge) ? at == 7 || at >= offsetof(handshake::Challenge, text)
+                                             : in_verdict == 7 || in_verdict >= sizeof(handshake::Head);
   };
   for (const bool to_target : {true, false}) {
     for (std::uint64_t at = 0; at < (to_target ? kClientBytes : kServerBytes); ++at) {

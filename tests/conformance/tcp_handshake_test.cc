@@ -6,7 +6,7 @@
 namespace tensorlane::conformance {
 namespace {
 
-using tcp::Refusal;
+using handshake::Refusal;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -24,15 +24,15 @@ class Accepting : public ::testing::Test {
  protected:
   Accepting() { host.add_job(); }
   // What both ends say of `hello`.
-  void expect_refused(const tcp::Hello& hello, Refusal refusal, const std::string& text) {
+  void expect_refused(const handshake::Hello& hello, Refusal refusal, const std::string& text) {
     LogCapture log;
     const auto refused = host->counters().refused;
     clock.skip(seconds(2));  // past the log's limit
     RawPeer peer(clock, host, kUrgent);
     peer.send_message(hello);
-    const auto answer = peer.receive_message<tcp::Challenge>();
+    const auto answer = peer.receive_message<handshake::Challenge>();
     EXPECT_EQ(answer.head.refusal, refusal);
-    EXPECT_THAT(tcp::unpack_text(answer.text), HasSubstr(text));
+    EXPECT_THAT(handshake::unpack_text(answer.text), HasSubstr(text));
     EXPECT_TRUE(peer.closed());
     EXPECT_EQ(host->counters().refused, refused + 1);
     EXPECT_THAT(log.text(), AllOf(HasSubstr("was refused by this host: "), HasSubstr(text), HasSubstr("127.0.0.1:"),
@@ -42,7 +42,7 @@ class Accepting : public ::testing::Test {
 
   TestClock clock;
   Host host{tcp_ipv4(), HostIndex(1)};
-  tcp::Hello hello = good_hello(kUrgent);
+  handshake::Hello hello = good_hello(kUrgent);
 };
 
 TEST_F(Accepting, TakesAGoodPeer) {
@@ -54,12 +54,12 @@ TEST_F(Accepting, TakesAGoodPeer) {
 
 TEST_F(Accepting, TakesAPeerThatComesByteByByte) {
   RawPeer peer(clock, host, kUrgent);
-  for (const std::byte& byte : tcp::bytes_of(hello)) peer.send({&byte, 1});
-  const auto challenge = peer.receive_message<tcp::Challenge>();
-  tcp::Proof proof;
-  proof.mac = tcp::client_mac(tcp::Job(credentials(HostIndex(0))), hello, challenge.nonce);
-  for (const std::byte& byte : tcp::bytes_of(proof)) peer.send({&byte, 1});
-  EXPECT_EQ(peer.receive_message<tcp::Verdict>().head.refusal, Refusal::kNone);
+  for (const std::byte& byte : handshake::bytes_of(hello)) peer.send({&byte, 1});
+  const auto challenge = peer.receive_message<handshake::Challenge>();
+  handshake::Proof proof;
+  proof.mac = handshake::client_mac(handshake::Job(credentials(HostIndex(0))), hello, challenge.nonce);
+  for (const std::byte& byte : handshake::bytes_of(proof)) peer.send({&byte, 1});
+  EXPECT_EQ(peer.receive_message<handshake::Verdict>().head.refusal, Refusal::kNone);
   EXPECT_EQ(host.sink->ups.size(), 1u);
 }
 
@@ -104,11 +104,11 @@ TEST_F(Accepting, RefusesAWrongProof) {
   LogCapture log;
   RawPeer peer(clock, host, kUrgent);
   peer.send_message(hello);
-  (void)peer.receive_message<tcp::Challenge>();
-  peer.send_message(tcp::Proof{});
-  const auto verdict = peer.receive_message<tcp::Verdict>();
+  (void)peer.receive_message<handshake::Challenge>();
+  peer.send_message(handshake::Proof{});
+  const auto verdict = peer.receive_message<handshake::Verdict>();
   EXPECT_EQ(verdict.head.refusal, Refusal::kSecret);
-  EXPECT_THAT(tcp::unpack_text(verdict.text), HasSubstr("secret"));
+  EXPECT_THAT(handshake::unpack_text(verdict.text), HasSubstr("secret"));
   EXPECT_THAT(log.text(), AllOf(HasSubstr("connection to host 0 ("), HasSubstr("secret")));
   EXPECT_TRUE(peer.closed());
   EXPECT_TRUE(host.sink->ups.empty());
@@ -118,51 +118,51 @@ TEST_F(Accepting, RefusesAWrongProof) {
 TEST_F(Accepting, RefusesAReflectedProof) {
   RawPeer peer(clock, host, kUrgent);
   peer.send_message(hello);
-  const auto challenge = peer.receive_message<tcp::Challenge>();
-  tcp::Proof proof;
+  const auto challenge = peer.receive_message<handshake::Challenge>();
+  handshake::Proof proof;
   proof.mac = challenge.mac;
   peer.send_message(proof);
-  EXPECT_EQ(peer.receive_message<tcp::Verdict>().head.refusal, Refusal::kSecret);
+  EXPECT_EQ(peer.receive_message<handshake::Verdict>().head.refusal, Refusal::kSecret);
   EXPECT_TRUE(host.sink->ups.empty());
 }
 
 // An attacker repeats every byte of a connection that was good.
 TEST_F(Accepting, RefusesAReplayedProof) {
-  tcp::Proof proof;
+  handshake::Proof proof;
   {
     RawPeer good(clock, host, kUrgent);
     good.send_message(hello);
-    const auto challenge = good.receive_message<tcp::Challenge>();
-    proof.mac = tcp::client_mac(tcp::Job(credentials(HostIndex(0))), hello, challenge.nonce);
+    const auto challenge = good.receive_message<handshake::Challenge>();
+    proof.mac = handshake::client_mac(handshake::Job(credentials(HostIndex(0))), hello, challenge.nonce);
     good.send_message(proof);
-    ASSERT_EQ(good.receive_message<tcp::Verdict>().head.refusal, Refusal::kNone);
+    ASSERT_EQ(good.receive_message<handshake::Verdict>().head.refusal, Refusal::kNone);
   }
   RawPeer attacker(clock, host, kUrgent);
   attacker.send_message(hello);
-  (void)attacker.receive_message<tcp::Challenge>();
+  (void)attacker.receive_message<handshake::Challenge>();
   attacker.send_message(proof);
-  EXPECT_EQ(attacker.receive_message<tcp::Verdict>().head.refusal, Refusal::kSecret);
+  EXPECT_EQ(attacker.receive_message<handshake::Verdict>().head.refusal, Refusal::kSecret);
   EXPECT_EQ(host.sink->ups.size(), 1u);
 }
 
 TEST_F(Accepting, RefusesAProofForAnotherClass) {
   RawPeer peer(clock, host, kUrgent);
   peer.send_message(hello);
-  const auto challenge = peer.receive_message<tcp::Challenge>();
-  tcp::Hello other = hello;
+  const auto challenge = peer.receive_message<handshake::Challenge>();
+  handshake::Hello other = hello;
   other.cls = 1;
-  tcp::Proof proof;
-  proof.mac = tcp::client_mac(tcp::Job(credentials(HostIndex(0))), other, challenge.nonce);
+  handshake::Proof proof;
+  proof.mac = handshake::client_mac(handshake::Job(credentials(HostIndex(0))), other, challenge.nonce);
   peer.send_message(proof);
-  EXPECT_EQ(peer.receive_message<tcp::Verdict>().head.refusal, Refusal::kSecret);
+  EXPECT_EQ(peer.receive_message<handshake::Verdict>().head.refusal, Refusal::kSecret);
 }
 
 TEST_F(Accepting, RefusesGarbageInPlaceOfTheProof) {
   RawPeer peer(clock, host, kUrgent);
   peer.send_message(hello);
-  (void)peer.receive_message<tcp::Challenge>();
+  (void)peer.receive_message<handshake::Challenge>();
   peer.send(pattern(4096, 1));
-  EXPECT_EQ(peer.receive_message<tcp::Verdict>().head.refusal, Refusal::kNotTensorlane);
+  EXPECT_EQ(peer.receive_message<handshake::Verdict>().head.refusal, Refusal::kNotTensorlane);
   EXPECT_TRUE(peer.closed());
 }
 
@@ -185,8 +185,8 @@ TEST_F(Accepting, SaysWhenThePeerFoundOurSecretWrong) {
   LogCapture log;
   RawPeer peer(clock, host, kUrgent);
   peer.send_message(hello);
-  (void)peer.receive_message<tcp::Challenge>();
-  tcp::Proof proof;
+  (void)peer.receive_message<handshake::Challenge>();
+  handshake::Proof proof;
   proof.head.refusal = Refusal::kSecret;
   peer.send_message(proof);
   EXPECT_TRUE(peer.closed());
@@ -196,27 +196,27 @@ TEST_F(Accepting, SaysWhenThePeerFoundOurSecretWrong) {
 TEST_F(Accepting, RefusesAJobThatEndsDuringTheHandshake) {
   RawPeer peer(clock, host, kUrgent);
   peer.send_message(hello);
-  const auto challenge = peer.receive_message<tcp::Challenge>();
+  const auto challenge = peer.receive_message<handshake::Challenge>();
   host->remove_job(kJob);
-  tcp::Proof proof;
-  proof.mac = tcp::client_mac(tcp::Job(credentials(HostIndex(0))), hello, challenge.nonce);
+  handshake::Proof proof;
+  proof.mac = handshake::client_mac(handshake::Job(credentials(HostIndex(0))), hello, challenge.nonce);
   peer.send_message(proof);
-  EXPECT_EQ(peer.receive_message<tcp::Verdict>().head.refusal, Refusal::kJob);
+  EXPECT_EQ(peer.receive_message<handshake::Verdict>().head.refusal, Refusal::kJob);
 }
 
 TEST_F(Accepting, GivesUpOnSlowPeersAfterFiveSeconds) {
   RawPeer silent(clock, host, kUrgent), slow(clock, host, kUrgent);
   slow.send_message(hello);
-  (void)slow.receive_message<tcp::Challenge>();
+  (void)slow.receive_message<handshake::Challenge>();
   clock.skip(milliseconds(4900));
   host->poll(clock.now());
   EXPECT_EQ(host->counters().unauthenticated_dropped, 0u);
   clock.skip(milliseconds(200));
   host->poll(clock.now());
   EXPECT_EQ(host->counters().unauthenticated_dropped, 2u);
-  const auto verdict = slow.receive_message<tcp::Verdict>();
+  const auto verdict = slow.receive_message<handshake::Verdict>();
   EXPECT_EQ(verdict.head.refusal, Refusal::kNotAnswered);
-  EXPECT_EQ(tcp::unpack_text(verdict.text), "the proof did not come in time");
+  EXPECT_EQ(handshake::unpack_text(verdict.text), "the proof did not come in time");
   EXPECT_TRUE(silent.closed());
 }
 
@@ -226,7 +226,7 @@ TEST_F(Accepting, LogsAtMostOneRefusalASecond) {
   const auto knock = [&] {
     RawPeer peer(clock, host, kUrgent);
     peer.send_message(hello);
-    EXPECT_TRUE(peer.receive_message<tcp::Challenge>().head.refusal == Refusal::kVersion);
+    EXPECT_TRUE(peer.receive_message<handshake::Challenge>().head.refusal == Refusal::kVersion);
   };
   for (int i = 0; i < 20; ++i) knock();
   EXPECT_EQ(count(log.text(), "handshake version 9"), 1u);
@@ -290,7 +290,7 @@ TEST_F(Connecting, NamesAnotherProtocol) {
 
 TEST_F(Connecting, NamesAnotherVersion) {
   RawPeer peer = listener->accept(clock, host);
-  tcp::Head head;
+  handshake::Head head;
   head.version = 2;
   peer.send_message(head);  // nothing else: version 2 may be shorter
   const Status cause = final_cause();
@@ -300,10 +300,10 @@ TEST_F(Connecting, NamesAnotherVersion) {
 
 TEST_F(Connecting, RefusesAServerWithoutTheSecretAndTellsIt) {
   RawPeer peer = listener->accept(clock, host);
-  const auto hello = peer.receive_message<tcp::Hello>();
+  const auto hello = peer.receive_message<handshake::Hello>();
   EXPECT_EQ(hello.to, 1);
-  peer.send_message(tcp::Challenge{});
-  EXPECT_EQ(peer.receive_message<tcp::Proof>().head.refusal, Refusal::kSecret);
+  peer.send_message(handshake::Challenge{});
+  EXPECT_EQ(peer.receive_message<handshake::Proof>().head.refusal, Refusal::kSecret);
   const Status cause = final_cause();
   EXPECT_EQ(cause.code(), Code::kPermissionDenied);
   EXPECT_THAT(cause.to_string(), HasSubstr("it does not hold the secret"));
@@ -312,10 +312,10 @@ TEST_F(Connecting, RefusesAServerWithoutTheSecretAndTellsIt) {
 
 TEST_F(Connecting, ShowsTheReasonItIsGivenWithoutControlCharacters) {
   RawPeer peer = listener->accept(clock, host);
-  (void)peer.receive_message<tcp::Hello>();
-  tcp::Challenge refusal;
+  (void)peer.receive_message<handshake::Hello>();
+  handshake::Challenge refusal;
   refusal.head.refusal = Refusal::kHost;
-  refusal.text = tcp::pack_text("no\n\x1b[31mway");
+  refusal.text = handshake::pack_text("no\n\x1b[31mway");
   peer.send_message(refusal);
   const Status cause = final_cause();
   EXPECT_EQ(cause.code(), Code::kMismatch);
@@ -324,16 +324,17 @@ TEST_F(Connecting, ShowsTheReasonItIsGivenWithoutControlCharacters) {
 
 TEST_F(Connecting, ShowsARefusalInTheVerdict) {
   RawPeer peer = listener->accept(clock, host);
-  const auto hello = peer.receive_message<tcp::Hello>();
-  const tcp::Job job(credentials(HostIndex(1)));
-  tcp::Challenge challenge;
-  challenge.nonce = tcp::random_nonce();
-  challenge.mac = tcp::server_mac(job, hello, challenge.nonce);
+  const auto hello = peer.receive_message<handshake::Hello>();
+  const handshake::Job job(credentials(HostIndex(1)));
+  handshake::Challenge challenge;
+  challenge.nonce = handshake::random_nonce();
+  challenge.mac = handshake::server_mac(job, hello, challenge.nonce);
   peer.send_message(challenge);
-  EXPECT_TRUE(tcp::same_mac(peer.receive_message<tcp::Proof>().mac, tcp::client_mac(job, hello, challenge.nonce)));
-  tcp::Verdict verdict;
+  EXPECT_TRUE(handshake::same_mac(peer.receive_message<handshake::Proof>().mac,
+                                  handshake::client_mac(job, hello, challenge.nonce)));
+  handshake::Verdict verdict;
   verdict.head.refusal = Refusal::kEpochOlder;
-  verdict.text = tcp::pack_text("too old");
+  verdict.text = handshake::pack_text("too old");
   peer.send_message(verdict);
   EXPECT_THAT(final_cause().to_string(), HasSubstr("was refused by the peer: too old"));
   EXPECT_TRUE(host.sink->ups.empty());
@@ -342,8 +343,8 @@ TEST_F(Connecting, ShowsARefusalInTheVerdict) {
 TEST_F(Connecting, TriesAgainAfterARefusalThatMayPass) {
   for (const Refusal refusal : {Refusal::kJob, Refusal::kEpochNewer, Refusal::kNotAnswered}) {
     RawPeer peer = listener->accept(clock, host);
-    (void)peer.receive_message<tcp::Hello>();
-    tcp::Challenge challenge;
+    (void)peer.receive_message<handshake::Hello>();
+    handshake::Challenge challenge;
     challenge.head.refusal = refusal;
     peer.send_message(challenge);
   }
@@ -353,7 +354,7 @@ TEST_F(Connecting, TriesAgainAfterARefusalThatMayPass) {
 
 TEST_F(Connecting, TriesAgainWhenThePeerIsSilentAndEndsAtTheDeadline) {
   RawPeer silent = listener->accept(clock, host);
-  (void)silent.receive_message<tcp::Hello>();
+  (void)silent.receive_message<handshake::Hello>();
   clock.skip(milliseconds(5100));
   RawPeer second = listener->accept(clock, host);
   EXPECT_TRUE(silent.closed());

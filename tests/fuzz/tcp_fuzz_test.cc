@@ -29,7 +29,7 @@ TEST_F(TcpFuzz, Handshakes) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 500; ++i) {
     const auto hello = good_hello(kUrgent);
-    std::vector<std::byte> bytes(tcp::bytes_of(hello).begin(), tcp::bytes_of(hello).end());
+    std::vector<std::byte> bytes(handshake::bytes_of(hello).begin(), handshake::bytes_of(hello).end());
     for (std::uint64_t k = random() % 4; k > 0; --k) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     const auto noise = pattern(random() % 200, random());
     bytes.insert(bytes.end(), noise.begin(), noise.end());

@@ -13,6 +13,13 @@
 namespace tensorlane::tcp {
 namespace {
 
+using handshake::class_name;
+using handshake::connection_name;
+using handshake::errno_text;
+using handshake::local_endpoint;
+using handshake::peer_endpoint;
+using handshake::read_tag;
+
 // Operations in one system call.
 constexpr std::size_t kOperationsPerCall = 16;
 
@@ -278,7 +285,7 @@ Status Flow::broken(Code code, const std::string& how, const std::string& fix) c
 
 ports::FlowStats Flow::stats() const {
   ports::FlowStats stats = counts_;
-  const EffectiveTag tag = read_tag(socket_.get());
+  const handshake::EffectiveTag tag = read_tag(socket_.get());
   stats.effective_dscp = tag.dscp;
   stats.effective_pcp = tag.pcp;
   stats.describe = local_ + " -> " + remote_;

@@ -10,12 +10,16 @@
 #include "common/base/status.h"
 #include "common/protocol/frame.h"
 #include "daemon/ports/transport.h"
-#include "daemon/transport/tcp/handshake.h"
-#include "daemon/transport/tcp/socket.h"
-#include "daemon/transport/tcp/watched.h"
+#include "daemon/transport/handshake/handshake.h"
+#include "daemon/transport/handshake/socket.h"
+#include "daemon/transport/handshake/watched.h"
 #include "daemon/transport/tcp/window.h"
 
 namespace tensorlane::tcp {
+
+using handshake::Fd;
+using handshake::JobPtr;
+using handshake::Watched;
 
 // Operations that a flow queues before it stops being writable.
 inline constexpr std::size_t kQueueOperations = 64;
@@ -40,7 +44,7 @@ class Flow final : public Watched {
   ~Flow() override;
 
   const ports::FlowKey& key() const { return key_; }
-  const Job& job() const { return *job_; }
+  const handshake::Job& job() const { return *job_; }
   int fd() const { return socket_.get(); }
 
   bool writable() const { return !stopped_ && queued_ < kQueueOperations; }

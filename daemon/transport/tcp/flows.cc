@@ -18,7 +18,7 @@ void TcpTransport::mark_dirty(Flow& flow) {
   if (flow.dirty || flow.watches_output) return;  // epoll says when a blocked one can go on
   flow.dirty = true;
   find_class(flow.key().cls)->dirty.push_back(&flow);
-  waker_.kick();
+  connector_.waker().kick();
 }
 
 void TcpTransport::write_dirty(std::size_t& handled) {
@@ -40,7 +40,7 @@ void TcpTransport::write_flow(Flow& flow, std::size_t& handled) {
   if (!status.ok()) return end_flow(flow, std::move(status));
   if (flow.blocked() != flow.watches_output) {
     flow.watches_output = flow.blocked();
-    watch(flow, flow.fd(), flow.blocked() ? EPOLLIN | EPOLLOUT : EPOLLIN, true);
+    connector_.watch(flow, flow.fd(), flow.blocked() ? EPOLLIN | EPOLLOUT : EPOLLIN, true);
   }
   if (!flow.queue_empty()) mark_dirty(flow);
 }
@@ -65,23 +65,27 @@ void TcpTransport::serve_flows(std::size_t& handled) {
   }
 }
 
-void TcpTransport::establish(Connection& connection, std::size_t& handled) {
+void TcpTransport::on_connected(handshake::Connection& connection) {
   const ports::FlowKey key = connection.key();
   if (const auto old = flows_.find(key); old != flows_.end()) {
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
     end_flow(*old->second, old->second->broken(Code::kUnavailable, "was replaced by a new one from the same host"));
-    report_ended(handled);
+    report_ended(connected_);
   }
   ClassState& state = *find_class(key.cls);
   auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(), state.window);
   // Law 15: after connect and after accept.
-  if (const Result<int> tagged = apply_tag(flow->fd(), state.tag); !tagged.ok())
+  if (const Result<int> tagged = handshake::apply_tag(flow->fd(), state.tag); !tagged.ok())
     spdlog::warn(tagged.status().to_string());
-  watch(*flow, flow->fd(), EPOLLIN, true);
+  connector_.watch(*flow, flow->fd(), EPOLLIN, true);
   flows_[key] = std::move(flow);
-  ++handled;
+  ++connected_;
   sink_.on_flow_up(key);
+}
+
+void TcpTransport::on_given_up(const ports::FlowKey& key, Status cause) {
+  ended_.push_back({key, std::move(cause), nullptr});
 }
 
 void TcpTransport::end_flow(Flow& flow, Status cause) {
@@ -90,12 +94,12 @@ void TcpTransport::end_flow(Flow& flow, Status cause) {
   flow.gone = true;
   flow.stop();
   if (flow.dirty) std::erase(find_class(flow.key().cls)->dirty, &flow);
-  counters_.payloads_dropped += flow.payloads_dropped();
+  payloads_dropped_ += flow.payloads_dropped();
   Fd socket = flow.take_socket();
-  if (cause.ok()) linger(std::move(socket), true);
+  if (cause.ok()) connector_.linger(std::move(socket), true);
   ended_.push_back({flow.key(), std::move(cause), std::move(found->second)});
   flows_.erase(found);
-  waker_.kick();
+  connector_.waker().kick();
 }
 
 void TcpTransport::report_ended(std::size_t& handled) {
@@ -105,7 +109,7 @@ void TcpTransport::report_ended(std::size_t& handled) {
     for (Ended& ended : batch) {
       ++handled;
       sink_.on_flow_down(ended.key, ended.cause);
-      if (ended.flow) graveyard_.push_back(std::move(ended.flow));
+      if (ended.flow) connector_.bury(std::move(ended.flow));
     }
   }
 }

@@ -11,7 +11,7 @@
 #include "common/base/units.h"
 #include "daemon/ports/transport.h"
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 // An owned file descriptor.
 class Fd {
@@ -73,4 +73,4 @@ void tune(int fd, Bytes window);
 // The error text of an errno: "Connection refused".
 std::string errno_text(int error);
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -1,4 +1,4 @@
-#include "daemon/transport/tcp/handshake.h"
+#include "daemon/transport/handshake/handshake.h"
 
 #include <fmt/format.h>
 #include <sodium.h>
@@ -7,12 +7,13 @@
 #include <cstring>
 #include <string_view>
 
-#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/handshake/socket.h"
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 namespace {
 
-Mac mac_of(const Job& job, std::string_view role, const Hello& hello, const Nonce& server_nonce) {
+Mac mac_of(const Job& job, std::string_view role, const Hello& hello, const Nonce& server_nonce, Parameters first = {},
+           Parameters second = {}) {
   crypto_auth_hmacsha256_state state;
   const auto* key = reinterpret_cast<const unsigned char*>(job.secret().data());
   crypto_auth_hmacsha256_init(&state, key, job.secret().size());
@@ -20,6 +21,9 @@ Mac mac_of(const Job& job, std::string_view role, const Hello& hello, const Nonc
   const auto bytes = bytes_of(hello);
   crypto_auth_hmacsha256_update(&state, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
   crypto_auth_hmacsha256_update(&state, server_nonce.data(), server_nonce.size());
+  for (const Parameters parameters : {first, second}) {
+    crypto_auth_hmacsha256_update(&state, reinterpret_cast<const unsigned char*>(parameters.data()), parameters.size());
+  }
   Mac mac;
   static_assert(kMacBytes == crypto_auth_hmacsha256_BYTES);
   crypto_auth_hmacsha256_final(&state, mac.data());
@@ -39,13 +43,14 @@ Nonce random_nonce() {
   return nonce;
 }
 
-Hello make_hello(const Job& job, HostIndex to, ClassId cls) {
+Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parameter_bytes) {
   Hello hello;
   hello.job = job.id().value;
   hello.epoch = job.epoch().value;
   hello.from = job.self().value;
   hello.to = to.value;
   hello.cls = cls.value;
+  hello.parameter_bytes = parameter_bytes;
   hello.nonce = random_nonce();
   return hello;
 }
@@ -62,8 +67,12 @@ Verdicted check_head(const Head& head) {
   return {};
 }
 
-Verdicted check_hello(const Hello& hello, ClassId cls, const JobTable& jobs) {
+Verdicted check_hello(const Hello& hello, ClassId cls, std::uint16_t parameter_bytes, const JobTable& jobs) {
   if (Verdicted head = check_head(hello.head); !head.ok()) return head;
+  if (hello.parameter_bytes != parameter_bytes) {
+    return {Refusal::kParameters,
+            fmt::format("{} bytes of parameters, expected {}", hello.parameter_bytes, parameter_bytes)};
+  }
   if (hello.cls != cls.value) {
     return {Refusal::kClass,
             fmt::format("a flow of class {} on the port of class {}", class_name(ClassId(hello.cls)), class_name(cls))};
@@ -89,8 +98,12 @@ Mac server_mac(const Job& job, const Hello& hello, const Nonce& server_nonce) {
   return mac_of(job, "tensorlane data server 1", hello, server_nonce);
 }
 
-Mac client_mac(const Job& job, const Hello& hello, const Nonce& server_nonce) {
-  return mac_of(job, "tensorlane data client 1", hello, server_nonce);
+Mac client_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client) {
+  return mac_of(job, "tensorlane data client 1", hello, server_nonce, client);
+}
+
+Mac parameter_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client, Parameters server) {
+  return mac_of(job, "tensorlane data parameters 1", hello, server_nonce, client, server);
 }
 
 bool same_mac(const Mac& a, const Mac& b) {
@@ -133,6 +146,8 @@ Code refusal_code(Refusal refusal) {
       return Code::kPermissionDenied;
     case Refusal::kNotAnswered:
       return Code::kTimedOut;
+    case Refusal::kParameters:
+      return Code::kMismatch;
   }
   return Code::kCorrupt;
 }
@@ -158,8 +173,10 @@ std::string refusal_fix(Refusal refusal) {
       return "give every rank of the job the same secret";
     case Refusal::kNotAnswered:
       return "look at the load of that host and at its log";
+    case Refusal::kParameters:
+      return "use the same `transport` and the same tensorlane version on every host";
   }
   return "install the same tensorlane version on every host";
 }
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -1,4 +1,4 @@
-#include "daemon/transport/tcp/waker.h"
+#include "daemon/transport/handshake/waker.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstdint>
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 Status Waker::open(int epoll, void* data) {
   event_ = Fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -19,7 +19,7 @@ Status Waker::open(int epoll, void* data) {
     event.events = EPOLLIN;
     event.data.ptr = data;
     if (!fd->valid() || ::epoll_ctl(epoll, EPOLL_CTL_ADD, fd->get(), &event) != 0) {
-      return {Code::kResourceExhausted, "cannot make a wake descriptor: " + errno_text(errno), "tcp transport",
+      return {Code::kResourceExhausted, "cannot make a wake descriptor: " + errno_text(errno), "transport",
               "raise the limit of open files"};
     }
   }
@@ -56,4 +56,4 @@ void Waker::clear_timer() {
   if (due_ && ::read(timer_.get(), &count, sizeof count) == sizeof count) due_.reset();
 }
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

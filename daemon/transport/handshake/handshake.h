@@ -8,6 +8,15 @@
 //   Proof {MAC(secret, "client", Hello, nonce_b)} -> (or a refusal: the server's MAC was wrong)
 //                                               <-   Verdict {accepted}, or a refusal
 //
+// A transport that needs to know more of the other end (queue pairs, addresses) sends parameters along, as many bytes
+// as the Hello says, and both ends' parameters are inside MACs:
+//
+//   Proof {MAC(secret, "client", Hello, nonce_b, parameters)}, parameters   ->
+//       <-   Verdict {accepted}, parameters, MAC(secret, "parameters", Hello, nonce_b, both parameters)
+//   Ready {ok}, or a refusal                    ->
+//
+// After Ready the connecting end can receive, so the accepting end begins to send only then.
+//
 // The roles inside the MACs keep an end's own answer from being reflected to it; the nonces keep old ones from being
 // replayed. The first eight bytes of every message (Head) never change, so that ends of different versions can still
 // tell each other so.
@@ -16,22 +25,25 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/ports/transport.h"
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 inline constexpr std::uint32_t kHandshakeMagic = 0x48534c54;  // "TLSH"
 inline constexpr std::uint16_t kHandshakeVersion = 1;
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMacBytes = 32;
+inline constexpr std::size_t kMaxParameterBytes = 512;
 
 // Why an end refuses. Numbers are stable: they are on the wire.
 enum class Refusal : std::uint8_t {
@@ -45,6 +57,7 @@ enum class Refusal : std::uint8_t {
   kHost = 7,        // we are not the host it meant, or it must not be the one to connect
   kSecret = 8,
   kNotAnswered = 9,  // the next message did not come in time
+  kParameters = 10,  // the ends' transports do not fit each other
 };
 
 // Whether the connecting end should try again until its deadline.
@@ -70,7 +83,9 @@ struct Hello {
   std::uint32_t epoch = 0;
   std::uint16_t from = 0, to = 0;
   std::uint8_t cls = 0;
-  std::array<std::uint8_t, 7> reserved{};
+  std::uint8_t reserved = 0;
+  std::uint16_t parameter_bytes = 0;  // of either end
+  std::uint32_t reserved_too = 0;
   Nonce nonce{};
 };
 static_assert(sizeof(Hello) == 64);
@@ -96,6 +111,11 @@ struct Verdict {
 };
 static_assert(sizeof(Verdict) == 160);
 
+struct Ready {
+  Head head;
+};
+static_assert(sizeof(Ready) == 8);
+
 // A job's credentials; the secret is wiped from memory with the last holder.
 class Job {
  public:
@@ -115,6 +135,20 @@ class Job {
 using JobPtr = std::shared_ptr<const Job>;
 using JobTable = std::map<JobId, JobPtr>;
 
+// What a transport adds to the handshake of one flow. Made by either end once the other one has proved itself.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  // This end's parameters, ExchangeFactory::bytes of them; makes what they describe. An error is told to the peer.
+  virtual Result<std::vector<std::byte>> offer() = 0;
+  // The peer's parameters; comes after offer(). An error is told to the peer.
+  virtual Status accept(std::span<const std::byte> peer) = 0;
+};
+struct ExchangeFactory {
+  std::uint16_t bytes = 0;  // at most kMaxParameterBytes; 0: nothing is exchanged
+  std::function<std::unique_ptr<Exchange>(const ports::FlowKey&, const JobPtr&)> make;
+};
+
 // A reason with its text for people; ok when refusal is kNone.
 struct Verdicted {
   Refusal refusal = Refusal::kNone;
@@ -122,18 +156,21 @@ struct Verdicted {
   bool ok() const { return refusal == Refusal::kNone; }
 };
 
-// Fills a nonce from the system's generator. make_tcp_transport() has called sodium_init().
+// Fills a nonce from the system's generator. Who makes a transport has called sodium_init().
 Nonce random_nonce();
-Hello make_hello(const Job& job, HostIndex to, ClassId cls);
+Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parameter_bytes = 0);
 
 // Magic and version of any message that arrived.
 Verdicted check_head(const Head& head);
-// Whether a flow like this may be accepted on the listener of `cls`: head, class, job, epoch and hosts, in that order.
-Verdicted check_hello(const Hello& hello, ClassId cls, const JobTable& jobs);
+// Whether a flow like this may be accepted on the listener of `cls`: head, parameters, class, job, epoch and hosts, in
+// that order.
+Verdicted check_hello(const Hello& hello, ClassId cls, std::uint16_t parameter_bytes, const JobTable& jobs);
 
-// HMAC-SHA256 over role, the whole hello and the server's nonce.
+// HMAC-SHA256 over role, the whole hello, the server's nonce and parameters (whose length the hello fixes).
+using Parameters = std::span<const std::byte>;
 Mac server_mac(const Job& job, const Hello& hello, const Nonce& server_nonce);
-Mac client_mac(const Job& job, const Hello& hello, const Nonce& server_nonce);
+Mac client_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client = {});
+Mac parameter_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client, Parameters server);
 // In constant time.
 bool same_mac(const Mac& a, const Mac& b);
 
@@ -151,4 +188,4 @@ std::span<const std::byte> bytes_of(const Message& message) {
   return std::as_bytes(std::span(&message, 1));
 }
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -4,30 +4,33 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/ports/transport.h"
-#include "daemon/transport/tcp/handshake.h"
-#include "daemon/transport/tcp/socket.h"
-#include "daemon/transport/tcp/watched.h"
+#include "daemon/transport/handshake/handshake.h"
+#include "daemon/transport/handshake/socket.h"
+#include "daemon/transport/handshake/watched.h"
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 // How long a handshake may take, and how long an attempt to connect.
 inline constexpr Duration kHandshakeTimeout = seconds(5);
 
 // States of the connecting end: connecting -> challenge -> verdict -> done. Of the accepting end: hello -> proof ->
-// done. One thread.
+// (ready, where parameters are exchanged ->) done. One thread.
 class Connection final : public Watched {
  public:
-  enum class State : std::uint8_t { kConnecting, kChallenge, kVerdict, kHello, kProof, kDone, kFailed };
+  enum class State : std::uint8_t { kConnecting, kChallenge, kVerdict, kHello, kProof, kReady, kDone, kFailed };
 
   // Accepting end: `socket` comes from the listener of `cls`.
-  Connection(Fd socket, ClassId cls, Time deadline);
+  Connection(Fd socket, ClassId cls, Time deadline, const ExchangeFactory& exchanges);
   // Connecting end: `socket` has a connect() under way to `peer`.
-  Connection(Fd socket, const Endpoint& peer, ports::FlowKey key, JobPtr job, Time deadline);
+  Connection(Fd socket, const Endpoint& peer, ports::FlowKey key, JobPtr job, Time deadline,
+             const ExchangeFactory& exchanges);
 
   // Goes on as far as it can without blocking. `jobs` is asked by the accepting end only. Ends in kDone or kFailed.
   State advance(const JobTable& jobs);
@@ -42,6 +45,9 @@ class Connection final : public Watched {
   ClassId cls() const { return cls_; }
   // The socket, for a flow (kDone: not a byte beyond the handshake has been read) or to be closed in peace (kFailed).
   Fd take_socket() { return std::move(socket_); }
+  // What was exchanged (kDone), where the transport exchanges anything.
+  std::unique_ptr<Exchange> take_exchange() { return std::move(exchange_); }
+  const std::string& remote() const { return remote_; }
   Time deadline() const { return deadline_; }
   // The peer has not sent a byte yet.
   bool silent() const { return silent_; }
@@ -59,14 +65,21 @@ class Connection final : public Watched {
   State on_challenge();
   State on_proof(const JobTable& jobs);
   State on_verdict();
+  State on_ready();
+  // This end's parameters into mine_. False: refused.
+  bool make_offer();
 
   // Reads the rest of one message. False: not all there yet, or failed. A head that is wrong is enough: other versions'
-  // messages may be shorter.
+  // messages may be shorter. `more` bytes follow a message that refuses nothing: they are in inbox_ behind it.
   template <typename Message>
-  bool receive(Message& message);
+  bool receive(Message& message, std::size_t more = 0);
   bool receive_bytes(std::size_t bytes);
   template <typename Message>
-  bool send(const Message& message);
+  bool send(const Message& message, Parameters more = {});
+  template <typename Message>
+  Parameters received_behind(std::size_t bytes) const {
+    return std::span(inbox_).subspan(sizeof(Message), bytes);
+  }
 
   // Sends the reason to the peer, where the protocol has a message for it now.
   void tell(const Verdicted& verdict);
@@ -90,11 +103,15 @@ class Connection final : public Watched {
   JobPtr job_;
   Hello hello_;
   Nonce server_nonce_{};
-  std::array<std::byte, sizeof(Challenge)> inbox_{};  // the largest message
+  std::array<std::byte, sizeof(Challenge) + kMaxParameterBytes + kMacBytes> inbox_{};  // longer than any message
   std::size_t inbox_bytes_ = 0;
+
+  const ExchangeFactory& exchanges_;
+  std::unique_ptr<Exchange> exchange_;
+  std::vector<std::byte> mine_;  // this end's parameters
 
   Status failure_;
   Refusal refusal_ = Refusal::kNone;
 };
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 // Everything with a descriptor in the transport's epoll set. An object that goes while events for it may still be in
 // hand is marked `gone` and freed when the poll ends.
 struct Watched {
-  enum class Kind : std::uint8_t { kWaker, kListener, kConnection, kFlow, kLinger };
+  enum class Kind : std::uint8_t { kWaker, kListener, kConnection, kFlow, kLinger, kDevice };
 
   explicit Watched(Kind k) : kind(k) {}
   virtual ~Watched() = default;
@@ -19,4 +19,4 @@ struct Watched {
   bool gone = false;
 };
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -1,10 +1,10 @@
-#include "daemon/transport/tcp/linger.h"
+#include "daemon/transport/handshake/linger.h"
 
 #include <array>
 #include <cerrno>
 #include <cstddef>
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 bool Linger::drained() {
   std::array<std::byte, 16384> nobody_wants;
@@ -17,4 +17,4 @@ bool Linger::drained() {
   return false;
 }
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -6,11 +6,11 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/ports/transport.h"
-#include "daemon/transport/tcp/connection.h"
-#include "daemon/transport/tcp/handshake.h"
-#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/handshake/connection.h"
+#include "daemon/transport/handshake/handshake.h"
+#include "daemon/transport/handshake/socket.h"
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 // Between attempts: doubles from the first to the last.
 inline constexpr Duration kFirstBackoff = milliseconds(10);
@@ -24,7 +24,8 @@ class Dialer {
 
   // Makes a tagged socket that connects, from `source` unless that is a wildcard. Errors: of this host (descriptors, no
   // route); count as a failed attempt.
-  Status start(Time now, const Endpoint& source, const ports::ClassTag& tag, Bytes window);
+  Status start(Time now, const Endpoint& source, const ports::ClassTag& tag, Bytes window,
+               const ExchangeFactory& exchanges);
   // The attempt has failed with `cause`. Ok: another one follows at next(). Else the flow is given up, with that
   // status.
   Status failed(Time now, const Status& cause, Refusal refusal);
@@ -46,4 +47,4 @@ class Dialer {
   Status last_cause_;
 };
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

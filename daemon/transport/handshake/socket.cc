@@ -1,4 +1,4 @@
-#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/handshake/socket.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <fstream>
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 namespace {
 
 Endpoint endpoint_of(int fd, int (*ask)(int, sockaddr*, socklen_t*)) {
@@ -91,8 +91,8 @@ Result<Endpoint> parse_endpoint(const std::string& address, std::uint16_t port) 
     endpoint.length = sizeof ipv6;
     return endpoint;
   }
-  return Status(Code::kInvalidArgument, fmt::format("'{}' is not a numeric IPv4 or IPv6 address", address),
-                "tcp transport", "write an address such as 10.1.0.2 or fd00::2 under `addresses: tcp` in fabric.yaml");
+  return Status(Code::kInvalidArgument, fmt::format("'{}' is not a numeric IPv4 or IPv6 address", address), "transport",
+                "write an address such as 10.1.0.2 or fd00::2 under `addresses` in fabric.yaml");
 }
 
 Endpoint local_endpoint(int fd) {
@@ -151,4 +151,4 @@ std::string errno_text(int error) {
   return text != nullptr ? text : "error " + std::to_string(error);
 }
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -5,9 +5,9 @@
 
 #include "common/base/status.h"
 #include "common/base/units.h"
-#include "daemon/transport/tcp/socket.h"
+#include "daemon/transport/handshake/socket.h"
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 // Two descriptors: an eventfd for work that waits now (queued operations, closed flows), a timerfd for work that comes
 // due (retries, time-outs, a full window). One thread. Times are the caller's; a timer that fires early or late costs
@@ -33,4 +33,4 @@ class Waker {
   std::optional<Time> due_;
 };
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

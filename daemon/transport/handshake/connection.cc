@@ -1,4 +1,4 @@
-#include "daemon/transport/tcp/connection.h"
+#include "daemon/transport/handshake/connection.h"
 
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 namespace {
 
 const char* waiting_for(Connection::State state) {
@@ -21,6 +21,8 @@ const char* waiting_for(Connection::State state) {
       return "the hello";
     case Connection::State::kProof:
       return "the proof";
+    case Connection::State::kReady:
+      return "the peer's readiness";
     case Connection::State::kDone:
     case Connection::State::kFailed:
       break;
@@ -30,16 +32,18 @@ const char* waiting_for(Connection::State state) {
 
 }  // namespace
 
-Connection::Connection(Fd socket, ClassId cls, Time deadline)
+Connection::Connection(Fd socket, ClassId cls, Time deadline, const ExchangeFactory& exchanges)
     : Watched(Kind::kConnection),
       socket_(std::move(socket)),
       connecting_end_(false),
       deadline_(deadline),
       remote_(peer_endpoint(socket_.get()).text()),
       cls_(cls),
-      state_(State::kHello) {}
+      state_(State::kHello),
+      exchanges_(exchanges) {}
 
-Connection::Connection(Fd socket, const Endpoint& peer, ports::FlowKey key, JobPtr job, Time deadline)
+Connection::Connection(Fd socket, const Endpoint& peer, ports::FlowKey key, JobPtr job, Time deadline,
+                       const ExchangeFactory& exchanges)
     : Watched(Kind::kConnection),
       socket_(std::move(socket)),
       connecting_end_(true),
@@ -49,7 +53,8 @@ Connection::Connection(Fd socket, const Endpoint& peer, ports::FlowKey key, JobP
       state_(State::kConnecting),
       peer_known_(true),
       key_(key),
-      job_(std::move(job)) {}
+      job_(std::move(job)),
+      exchanges_(exchanges) {}
 
 Connection::State Connection::advance(const JobTable& jobs) {
   for (;;) {
@@ -71,6 +76,8 @@ Connection::State Connection::step(const JobTable& jobs) {
       return on_hello(jobs);
     case State::kProof:
       return on_proof(jobs);
+    case State::kReady:
+      return on_ready();
     case State::kDone:
     case State::kFailed:
       break;
@@ -86,7 +93,7 @@ Connection::State Connection::on_connected() {
   ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) return lost(error);
   if (peer_endpoint(socket_.get()).length == 0) return state_;  // still on its way
-  hello_ = make_hello(*job_, key_.peer, key_.cls);
+  hello_ = make_hello(*job_, key_.peer, key_.cls, exchanges_.bytes);
   return send(hello_) ? State::kChallenge : state_;
 }
 
@@ -99,23 +106,34 @@ Connection::State Connection::on_challenge() {
   if (!same_mac(challenge.mac, server_mac(*job_, hello_, challenge.nonce))) {
     return refuse({Refusal::kSecret, "it does not hold the secret that this host has for the job"});
   }
-  proof.mac = client_mac(*job_, hello_, challenge.nonce);
-  return send(proof) ? State::kVerdict : state_;
+  server_nonce_ = challenge.nonce;
+  if (!make_offer()) return state_;
+  proof.mac = client_mac(*job_, hello_, challenge.nonce, mine_);
+  return send(proof, mine_) ? State::kVerdict : state_;
 }
 
 Connection::State Connection::on_verdict() {
   Verdict verdict;
-  if (!receive(verdict)) return state_;
+  if (!receive(verdict, mine_.empty() ? 0 : mine_.size() + kMacBytes)) return state_;
   if (const Verdicted head = check_head(verdict.head); !head.ok()) return refuse(head);
   if (verdict.head.refusal != Refusal::kNone) return refused(verdict.head, unpack_text(verdict.text));
-  return State::kDone;
+  if (!exchange_) return State::kDone;
+  const Parameters theirs = received_behind<Verdict>(mine_.size() + kMacBytes).first(mine_.size());
+  Mac mac;
+  std::memcpy(mac.data(), theirs.data() + theirs.size(), mac.size());
+  if (!same_mac(mac, parameter_mac(*job_, hello_, server_nonce_, mine_, theirs))) {
+    return refuse({Refusal::kSecret, "its parameters were changed on the way"});
+  }
+  if (const Status accepted = exchange_->accept(theirs); !accepted.ok())
+    return refuse({Refusal::kParameters, accepted.to_string()});
+  return send(Ready{}) ? State::kDone : state_;
 }
 
 // ---- the accepting end ----
 
 Connection::State Connection::on_hello(const JobTable& jobs) {
   if (!receive(hello_)) return state_;
-  const Verdicted verdict = check_hello(hello_, cls_, jobs);
+  const Verdicted verdict = check_hello(hello_, cls_, exchanges_.bytes, jobs);
   if (verdict.refusal != Refusal::kNotTensorlane && verdict.refusal != Refusal::kVersion) {
     key_ = {JobId(hello_.job), HostIndex(hello_.from), cls_};
     peer_known_ = true;
@@ -131,29 +149,61 @@ Connection::State Connection::on_hello(const JobTable& jobs) {
 
 Connection::State Connection::on_proof(const JobTable& jobs) {
   Proof proof;
-  if (!receive(proof)) return state_;
+  if (!receive(proof, exchanges_.bytes)) return state_;
   if (const Verdicted head = check_head(proof.head); !head.ok()) return refuse(head);
   if (proof.head.refusal != Refusal::kNone)
-    return refused(proof.head, "it could not verify this host's secret for the job");
+    return refused(proof.head, proof.head.refusal == Refusal::kParameters
+                                   ? "it could not make its end of the flow"
+                                   : "it could not verify this host's secret for the job");
   // The job may have gone, or come back with another epoch, since the hello.
   const auto found = jobs.find(key_.job);
   if (found == jobs.end() || found->second != job_) return refuse({Refusal::kJob, "the job has ended on this host"});
-  if (!same_mac(proof.mac, client_mac(*job_, hello_, server_nonce_))) {
+  const Parameters theirs = received_behind<Proof>(exchanges_.bytes);
+  if (!same_mac(proof.mac, client_mac(*job_, hello_, server_nonce_, theirs))) {
     return refuse({Refusal::kSecret, "the connecting host does not hold the secret that this host has for the job"});
   }
-  return send(Verdict{}) ? State::kDone : state_;
+  if (exchanges_.bytes == 0) return send(Verdict{}) ? State::kDone : state_;
+  if (!make_offer()) return state_;
+  if (const Status accepted = exchange_->accept(theirs); !accepted.ok())
+    return refuse({Refusal::kParameters, accepted.to_string()});
+  const Mac mac = parameter_mac(*job_, hello_, server_nonce_, theirs, mine_);
+  std::vector<std::byte> answer = mine_;
+  const auto mac_bytes = std::as_bytes(std::span(mac));
+  answer.insert(answer.end(), mac_bytes.begin(), mac_bytes.end());
+  return send(Verdict{}, answer) ? State::kReady : state_;
+}
+
+Connection::State Connection::on_ready() {
+  Ready ready;
+  if (!receive(ready)) return state_;
+  if (const Verdicted head = check_head(ready.head); !head.ok()) return refuse(head);
+  if (ready.head.refusal != Refusal::kNone) return refused(ready.head, "it could not use this host's parameters");
+  return State::kDone;
+}
+
+bool Connection::make_offer() {
+  if (exchanges_.bytes == 0) return true;
+  exchange_ = exchanges_.make(key_, job_);
+  Result<std::vector<std::byte>> offer = exchange_->offer();
+  if (!offer.ok()) {
+    state_ = refuse({Refusal::kParameters, offer.status().to_string()});
+    return false;
+  }
+  mine_ = std::move(offer).value();
+  TL_ASSERT(mine_.size() == exchanges_.bytes);
+  return true;
 }
 
 // ---- both ----
 
 template <typename Message>
-bool Connection::receive(Message& message) {
-  static_assert(sizeof message <= sizeof inbox_);
+bool Connection::receive(Message& message, std::size_t more) {
+  static_assert(sizeof message + kMaxParameterBytes + kMacBytes <= sizeof inbox_);
   // The head alone tells an end of another version, or of no version; nothing is expected to follow it.
   if (inbox_bytes_ < sizeof(Head) && !receive_bytes(sizeof(Head))) return false;
   std::memcpy(&message.head, inbox_.data(), sizeof(Head));
   if (check_head(message.head).ok()) {
-    if (!receive_bytes(sizeof message)) return false;
+    if (!receive_bytes(sizeof message + (message.head.refusal == Refusal::kNone ? more : 0))) return false;
     std::memcpy(&message, inbox_.data(), sizeof message);
   }
   inbox_bytes_ = 0;
@@ -177,10 +227,13 @@ bool Connection::receive_bytes(std::size_t bytes) {
 }
 
 template <typename Message>
-bool Connection::send(const Message& message) {
-  const auto bytes = bytes_of(message);
-  const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent == static_cast<ssize_t>(bytes.size())) return true;
+bool Connection::send(const Message& message, Parameters more) {
+  std::array<std::byte, sizeof inbox_> bytes;
+  const std::size_t size = sizeof message + more.size();
+  std::memcpy(bytes.data(), bytes_of(message).data(), sizeof message);
+  if (!more.empty()) std::memcpy(bytes.data() + sizeof message, more.data(), more.size());
+  const ssize_t sent = ::send(socket_.get(), bytes.data(), size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent == static_cast<ssize_t>(size)) return true;
   // The first few hundred bytes of a connection always fit into its send buffer.
   state_ = lost(sent < 0 ? errno : ENOBUFS);
   return false;
@@ -193,6 +246,7 @@ void Connection::tell(const Verdicted& verdict) {
   if (at == State::kHello) send(Challenge{.head = head, .text = pack_text(verdict.text)});
   if (at == State::kProof) send(Verdict{.head = head, .text = pack_text(verdict.text)});
   if (at == State::kChallenge) send(Proof{.head = head});
+  if (at == State::kVerdict && exchange_) send(Ready{head});
   refusal_ = verdict.refusal;
 }
 
@@ -227,4 +281,4 @@ Connection::State Connection::fail(Code code, const std::string& how, const std:
   return state_;
 }
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -1,4 +1,4 @@
-#include "daemon/transport/tcp/dialer.h"
+#include "daemon/transport/handshake/dialer.h"
 
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 namespace {
 
 Status and_so_until_the_deadline(const Status& cause) {
@@ -17,7 +17,8 @@ Status and_so_until_the_deadline(const Status& cause) {
 
 }  // namespace
 
-Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& tag, Bytes window) {
+Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& tag, Bytes window,
+                     const ExchangeFactory& exchanges) {
   Fd socket(::socket(peer_.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) {
     return {Code::kResourceExhausted, "cannot make a socket: " + errno_text(errno),
@@ -43,8 +44,8 @@ Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& ta
             {},
             "check that tensorlaned runs on that host and that its data ports can be reached"};
   }
-  attempt =
-      std::make_unique<Connection>(std::move(socket), peer_, key_, job_, std::min(now + kHandshakeTimeout, deadline_));
+  attempt = std::make_unique<Connection>(std::move(socket), peer_, key_, job_,
+                                         std::min(now + kHandshakeTimeout, deadline_), exchanges);
   return {};
 }
 
@@ -59,4 +60,4 @@ Status Dialer::failed(Time now, const Status& cause, Refusal refusal) {
   return {};
 }
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -1,4 +1,4 @@
-#include "daemon/transport/tcp/listener.h"
+#include "daemon/transport/handshake/listener.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 namespace {
 
 Status cannot_listen(const Endpoint& endpoint, ClassId cls, int error) {
@@ -63,4 +63,4 @@ std::list<std::unique_ptr<Connection>>::iterator Listener::victim() {
   return silent != pending.end() ? silent : pending.begin();
 }
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

@@ -5,11 +5,11 @@
 #include <memory>
 
 #include "common/base/status.h"
-#include "daemon/transport/tcp/connection.h"
-#include "daemon/transport/tcp/socket.h"
-#include "daemon/transport/tcp/watched.h"
+#include "daemon/transport/handshake/connection.h"
+#include "daemon/transport/handshake/socket.h"
+#include "daemon/transport/handshake/watched.h"
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 // Connections of one listener that may be without authentication at a time. One more drops the oldest that has said
 // nothing, else the oldest.
@@ -46,4 +46,4 @@ class Listener final : public Watched {
   const Bytes window_;
 };
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake

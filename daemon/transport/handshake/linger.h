@@ -4,10 +4,10 @@
 #include <sys/socket.h>
 
 #include "common/base/units.h"
-#include "daemon/transport/tcp/socket.h"
-#include "daemon/transport/tcp/watched.h"
+#include "daemon/transport/handshake/socket.h"
+#include "daemon/transport/handshake/watched.h"
 
-namespace tensorlane::tcp {
+namespace tensorlane::handshake {
 
 inline constexpr Duration kLingerTimeout = seconds(2);
 // Sockets that may linger; one more is closed at once.
@@ -31,4 +31,4 @@ class Linger final : public Watched {
   const Time deadline_;
 };
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::handshake
