@@ -297,15 +297,7 @@ void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
 
 void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step) {
   const bool wide = step == LocalStep::kReduce && tensor.wide_contributions;
-  t.task = {step,
-            &tensor,
-            Sequence(t.completed + 1),
-            leader_of(tensor),
-            t.buffers,
-            wide ? Buffer(t.wide_storage) : Buffer(),
-            rank_numbers_,
-            spec_.world_size,
-            0};
+  t.task = {step, Sequence(t.completed + 1), leader_of(tensor), wide ? Buffer(t.wide_storage) : Buffer(), 0};
   if (step == LocalStep::kNone) return finish_step(t, tensor, t.ready);
   local_queue_.push({tensor.cls, t.task.sequence, tensor.id});
 }
@@ -373,13 +365,15 @@ void Job::do_work(Time now) {
 void Job::do_local_block(Time now) {
   const LocalQueue::Key key = local_queue_.top();
   LocalTensor& t = tensors_[key.tensor.value];
+  const protocol::PlanTensor& tensor = plan_.tensors[key.tensor.value];
   std::uint64_t reduced = 0, copied = 0;
-  const bool done = advance(t.task, *around_.reducer, &reduced, &copied);
+  const bool done =
+      advance(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, *around_.reducer, &reduced, &copied);
   around_.metrics->bytes_reduced.add(reduced);
   around_.metrics->bytes_copied.add(copied);
   if (!done) return;
   local_queue_.pop();
-  finish_step(t, plan_.tensors[key.tensor.value], now);
+  finish_step(t, tensor, now);
 }
 
 void Job::do_engine_block(const engine::Work& work, Time now) {

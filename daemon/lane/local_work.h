@@ -25,22 +25,27 @@ enum class LocalStep : std::uint8_t {
   kSpread,   // leader's buffer to all others
 };
 
-// The local side of one operation under way. Plain state: the job fills it, LocalWorker advances it.
+// One step under way. Plain state: the job fills it, advance() moves it on. It refers to nothing of the plan, which may
+// grow, and so move, while it runs.
 struct LocalTask {
   LocalStep step = LocalStep::kNone;
-  const protocol::PlanTensor* tensor = nullptr;
   Sequence sequence;
-  std::uint32_t leader = 0;              // local index whose buffer goes to the network
-  std::span<const Buffer> buffers;       // by local index
-  Buffer wide;                           // float32 scratch for 16-bit sums, or empty
-  std::span<const std::uint32_t> ranks;  // global rank by local index
-  std::uint32_t world_size = 1;
-  std::uint64_t next = 0;  // first element that is not done yet
+  std::uint32_t leader = 0;  // local index whose buffer goes to the network
+  Buffer wide;               // float32 scratch for 16-bit sums, or empty
+  std::uint64_t next = 0;    // first element that is not done yet
 };
 
-// Does the next block of `task`, at most kMaxOperation bytes per buffer. Returns true when the step is finished. Adds
-// what it moved to the counts.
-bool advance(LocalTask& task, ports::Reducer& reducer, std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
+// The ranks that a step brings together: by local index, their buffers of the tensor and their numbers in the job.
+struct LocalRanks {
+  std::span<const Buffer> buffers;
+  std::span<const std::uint32_t> ranks;
+  std::uint32_t world_size = 1;
+};
+
+// Does the next block of `task` on `tensor`, at most kMaxOperation bytes per buffer. Returns true when the step is
+// finished. Adds what it moved to the counts.
+bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Reducer& reducer,
+             std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
 
 // Tasks that wait for their next block, most urgent first: class, then older sequence, then tensor.
 class LocalQueue {

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -38,7 +39,7 @@ struct NoTimeline final : ports::Timeline {
 // A client with its memory, in this process.
 class FakeClient final : public ports::ClientSession {
  public:
-  FakeClient() : memory_(1 << 20), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  FakeClient() : memory_(16 << 20), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
   ~FakeClient() override { close(wake_); }
 
   std::size_t take(std::span<protocol::SubmissionEntry> out) override {
@@ -211,7 +212,7 @@ class LaneTest : public ::testing::Test {
       for (std::size_t r = 0; r < per_host; ++r)
         host.ranks.push_back(Rank(static_cast<std::uint32_t>(h * per_host + r)));
     }
-    protocol::Plan plan;
+    protocol::Plan& plan = plan_;
     plan.version = 1;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       tensors[i].id = TensorId(static_cast<std::uint32_t>(i));
@@ -259,7 +260,18 @@ class LaneTest : public ::testing::Test {
     }
   }
 
+  // Every host gets the same plan with one tensor more.
+  void grow_plan() {
+    protocol::PlanTensor more = plan_.tensors.front();
+    more.id = TensorId(static_cast<std::uint32_t>(plan_.tensors.size()));
+    more.name = "a tensor that somebody registered later, " + std::to_string(plan_.tensors.size());
+    plan_.tensors.push_back(more);
+    ++plan_.version;
+    for (auto& host : hosts_) ASSERT_TRUE(host->lane->apply_plan(kJob, plan_, nullptr).ok());
+  }
+
   std::vector<std::unique_ptr<TestHost>> hosts_;
+  protocol::Plan plan_;
 };
 
 protocol::PlanTensor allreduce(std::uint64_t elements, Dtype dtype = Dtype::kFloat32,
@@ -411,6 +423,55 @@ TEST_F(LaneTest, AnOperationOutOfSequenceFailsTheJob) {
   hosts_[0]->clients[0]->submit(0, 2);
   EXPECT_EQ(hosts_[0]->listener.wait_failed().what(),
             "rank 0 submitted an operation out of sequence: tensor 0, sequence 2");
+}
+
+// Its ranks register one tensor while others are under way: nothing of an operation may refer to the old plan.
+TEST_F(LaneTest, ThePlanGrowsUnderOperationsThatRun) {
+  constexpr int kElements = 3'000'000;
+  for (const std::size_t hosts : {1u, 2u}) {
+    hosts_.clear();
+    plan_ = {};
+    start(hosts, 2, {allreduce(kElements)});
+    each_client([](FakeClient& client, std::uint32_t rank) {
+      std::fill_n(client.data<float>(0), kElements, static_cast<float>(rank + 1));
+      client.submit(0, 1);
+    });
+    for (int i = 0; i < 40; ++i) grow_plan();
+    const auto world = static_cast<std::uint32_t>(hosts * 2);
+    const auto sum = static_cast<float>(world * (world + 1) / 2);
+    each_client([&](FakeClient& client, std::uint32_t) {
+      ASSERT_EQ(client.wait(0, 1), Code::kOk);
+      const float* result = client.data<float>(0);
+      ASSERT_TRUE(std::all_of(result, result + kElements, [&](float value) { return value == sum; }));
+    });
+  }
+}
+
+// The host that both jobs share has flows of one and none of the other.
+TEST_F(LaneTest, AJobOfOneHostRunsBesideOneOfTwo) {
+  start(2, 1, {allreduce(100'000)});
+  ports::JobSpec alone;
+  alone.name = "alone";
+  alone.world_size = 2;
+  alone.hosts.push_back({"h0", hosts_[0]->address, TestHost::port(), {Rank(0), Rank(1)}});
+  alone.credentials = {JobId(78), Epoch(1), HostIndex(0), std::vector<std::byte>(16, std::byte{8})};
+  Lane& lane = *hosts_[0]->lane;
+  ASSERT_TRUE(lane.start_job(alone).ok());
+  std::vector<std::shared_ptr<FakeClient>> ranks{std::make_shared<FakeClient>(), std::make_shared<FakeClient>()};
+  protocol::Plan plan = plan_;
+  plan.rank_hosts = {HostIndex(0), HostIndex(0)};
+  ASSERT_TRUE(lane.attach(alone.credentials.job, Rank(0), ranks[0]).ok());
+  ASSERT_TRUE(lane.attach(alone.credentials.job, Rank(1), ranks[1]).ok());
+  ASSERT_TRUE(lane.apply_plan(alone.credentials.job, plan, nullptr).ok());
+  for (std::uint32_t r = 0; r < 2; ++r)
+    ASSERT_TRUE(lane.bind(alone.credentials.job, Rank(r), TensorId(0), {0, 0, 400'000}).ok());
+  barrier();
+  for (std::uint64_t sequence = 1; sequence <= 20; ++sequence) {
+    each_client([&](FakeClient& client, std::uint32_t) { client.submit(0, sequence); });
+    for (auto& rank : ranks) rank->submit(0, sequence);
+    each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, sequence), Code::kOk); });
+    for (auto& rank : ranks) ASSERT_EQ(rank->wait(0, sequence), Code::kOk);
+  }
 }
 
 TEST_F(LaneTest, LeavesInPeace) {
