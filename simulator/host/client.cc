@@ -31,12 +31,23 @@ Client::Client(HostIndex host, Around around, Random random)
 }
 
 void Client::start() {
+  allowed_ = std::min(around_.scenario.tensors_at_start, tensors_.size());
   start_iteration();
   schedule();
 }
 
+void Client::allow(std::size_t tensors) {
+  while (allowed_ < tensors) {
+    to_submit_.insert(to_submit_.begin() + static_cast<std::ptrdiff_t>(random_.below(to_submit_.size() + 1)),
+                      allowed_++);
+  }
+  schedule();
+}
+
 void Client::start_iteration() {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) to_submit_.push_back(i);
+  for (std::size_t i = 0; i < allowed_; ++i) {
+    if (tensors_[i].sequence < around_.scenario.iterations) to_submit_.push_back(i);
+  }
   for (std::size_t i = to_submit_.size(); i > 1; --i) std::swap(to_submit_[i - 1], to_submit_[random_.below(i)]);
 }
 
@@ -93,12 +104,12 @@ void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
   if (ok) ++completed_;
   poison(tensor.value);
   if (!ok) failed_ = true;
-  if (failed_ || t.sequence >= around_.scenario.iterations) return;
-  if (around_.scenario.client.ahead) {
+  if (failed_) return;
+  if (!around_.scenario.client.ahead) {
+    if (pending_ == 0 && to_submit_.empty()) start_iteration();
+  } else if (t.sequence < around_.scenario.iterations) {
     to_submit_.insert(to_submit_.begin() + static_cast<std::ptrdiff_t>(random_.below(to_submit_.size() + 1)),
                       tensor.value);
-  } else if (completed_ % tensors_.size() == 0) {
-    start_iteration();
   }
   schedule();
 }

@@ -49,6 +49,8 @@ class Client {
   Client(HostIndex host, Around around, Random random);
 
   void start();
+  // The first `tensors` of the plan may be used from now on.
+  void allow(std::size_t tensors);
   // From the daemon: the operation is over and the buffer is ours again.
   void completed(TensorId tensor, Sequence sequence, bool ok);
   void set_frozen(bool frozen);
@@ -87,6 +89,7 @@ class Client {
   Around around_;
   Random random_;
   std::vector<Tensor> tensors_;
+  std::size_t allowed_ = 0;             // of them, from the front
   std::vector<std::size_t> to_submit_;  // from the back
   std::uint64_t pending_ = 0, completed_ = 0;
   bool scheduled_ = false, frozen_ = false, dead_ = false, failed_ = false;

@@ -22,7 +22,8 @@ Lane::Lane(HostIndex self, Around around, Random random)
   staging_ = memory_.allocate(engine::Engine::staging_bytes(config_).value);
   engine_ = std::make_unique<engine::Engine>(config_, staging_);
   staging_checker_ = std::make_unique<StagingChecker>(self, staging_, around_.findings);
-  const Status status = engine_->apply_plan(around_.scenario.plan);
+  planned_ = around_.scenario.tensors_at_start;
+  const Status status = engine_->apply_plan(around_.scenario.plan_of(planned_));
   if (!status.ok())
     around_.findings.fail("protocol", "host {}: the plan was refused: {}", self.value, status.to_string());
   client_ = std::make_unique<Client>(
@@ -36,6 +37,35 @@ Lane::Lane(HostIndex self, Around around, Random random)
 void Lane::start() {
   client_->start();
   around_.events.after(random_.between(Duration(0), around_.scenario.heartbeat), [this] { beat(); });
+}
+
+// ---- a plan that grows ----
+
+void Lane::grow_plan(std::size_t tensors, std::function<void()> then) {
+  growths_.emplace_back(tensors, std::move(then));
+  wake();
+}
+
+void Lane::apply_growths() {
+  while (!growths_.empty()) {
+    const auto [tensors, then] = std::move(growths_.front());
+    growths_.pop_front();
+    // Two growths with overlapping spreads: what the later one brought is known.
+    if (tensors <= planned_) {
+      then();
+      continue;
+    }
+    planned_ = tensors;
+    const Status status = engine_->apply_plan(around_.scenario.plan_of(tensors));
+    if (!status.ok())
+      around_.findings.fail("protocol", "host {}: the plan was refused: {}", self_.value, status.to_string());
+    around_.trace.line(self_, "plan of {} tensors", tensors);
+    then();
+  }
+}
+
+void Lane::allow(std::size_t tensors) {
+  if (!dead_) client_->allow(tensors);
 }
 
 // ---- what arrives ----
@@ -78,6 +108,7 @@ void Lane::wake() {
 
 void Lane::poll() {
   if (dead_ || frozen_ || state_ != State::kRunning || around_.findings.any()) return;
+  apply_growths();
   receive();
   // While blocks of arithmetic are being done payload may land, but nothing is fed (engine.h, pick_work).
   if (!working_.empty()) return;

@@ -37,6 +37,10 @@ class Lane final : public NetworkSink {
   Lane(HostIndex self, Around around, Random random);
 
   void start();
+  // Control: the plan has `tensors` tensors now; `then` when this host has it (a frozen one: when it thaws).
+  void grow_plan(std::size_t tensors, std::function<void()> then);
+  // Control: every host has them.
+  void allow(std::size_t tensors);
 
   // NetworkSink.
   void on_packet(const Packet& packet) override;
@@ -79,6 +83,7 @@ class Lane final : public NetworkSink {
 
   void wake();
   void poll();
+  void apply_growths();
   void receive();
   void receive_packet(const Packet& packet);
   void land(const Packet& packet, Receiving& receiving);
@@ -123,7 +128,9 @@ class Lane final : public NetworkSink {
   engine::ActionRing actions_;
 
   std::deque<Packet> inbox_;
-  std::vector<engine::Event> pending_;  // arrived, not fed yet
+  std::vector<engine::Event> pending_;                                 // arrived, not fed yet
+  std::deque<std::pair<std::size_t, std::function<void()>>> growths_;  // told, not applied yet
+  std::size_t planned_ = 0;                                            // tensors that the engine has
   std::vector<Block> working_;
   std::vector<Receiving> receiving_;                // by flow
   std::vector<std::uint32_t> sends_unfinished_;     // by tensor: SendDone is still to come

@@ -30,6 +30,7 @@ Simulation::Simulation(const Scenario& scenario, bool verbose)
 Outcome Simulation::run() {
   for (auto& lane : lanes_) lane->start();
   for (const Fault& fault : scenario_.faults) schedule(fault);
+  for (const Growth& growth : scenario_.growths) schedule(growth);
   events_.after(kWatch, [this] { watch(); });
   while (!quiet_ && !findings_.any() && events_.run_next()) {
   }
@@ -42,6 +43,22 @@ Outcome Simulation::run() {
 void Simulation::schedule(const Fault& fault) {
   events_.at(fault.at, [this, fault] { apply(fault, true); });
   if (fault.until != kNever) events_.at(fault.until, [this, fault] { apply(fault, false); });
+}
+
+void Simulation::schedule(const Growth& growth) {
+  Random random(mix(scenario_.seed ^ growth.tensors));
+  const auto missing = std::make_shared<std::size_t>(lanes_.size());
+  std::vector<Duration> heard;
+  for (std::size_t h = 0; h < lanes_.size(); ++h) heard.push_back(random.between(Duration(0), growth.spread));
+  const auto known = [this, growth, missing, heard] {
+    if (--*missing > 0) return;
+    for (std::size_t h = 0; h < lanes_.size(); ++h)
+      events_.after(heard[h], [this, h, growth] { lanes_[h]->allow(growth.tensors); });
+  };
+  for (std::size_t h = 0; h < lanes_.size(); ++h) {
+    events_.at(growth.at + random.between(Duration(0), growth.spread),
+               [this, h, growth, known] { lanes_[h]->grow_plan(growth.tensors, known); });
+  }
 }
 
 void Simulation::apply(const Fault& fault, bool begins) {

@@ -35,6 +35,7 @@ class Simulation {
 
  private:
   void schedule(const Fault& fault);
+  void schedule(const Growth& growth);
   void apply(const Fault& fault, bool begins);
   void watch();
   bool all_resolved() const;

@@ -200,6 +200,18 @@ void random_fault(Scenario& s, bool heals, Random& random) {
   }
 }
 
+// Tensors that are registered while others are on their way.
+void random_growth(Scenario& s, Random& random) {
+  std::size_t known = random.below(s.plan.tensors.size() + 1);
+  s.tensors_at_start = known;
+  Time at;
+  while (known < s.plan.tensors.size()) {
+    at = at + random.between(microseconds(1), milliseconds(3));
+    known += random.between(1, s.plan.tensors.size() - known);
+    s.growths.push_back({at, random.between(microseconds(1), milliseconds(2)), known});
+  }
+}
+
 }  // namespace
 
 bool Scenario::must_complete() const {
@@ -216,6 +228,13 @@ Time Scenario::last_fault() const {
   Time last{0};
   for (const Fault& f : faults) last = std::max(last, f.until == kNever ? f.at : f.until);
   return last;
+}
+
+protocol::Plan Scenario::plan_of(std::size_t tensors) const {
+  protocol::Plan part = plan;
+  part.tensors.resize(std::min(tensors, plan.tensors.size()));
+  part.version = static_cast<std::uint32_t>(part.tensors.size());
+  return part;
 }
 
 Scenario random_scenario(std::uint64_t seed) {
@@ -236,6 +255,7 @@ Scenario random_scenario(std::uint64_t seed) {
     for (std::uint64_t i = 0; i < healing; ++i) random_fault(s, true, random);
     if (fatal) random_fault(s, false, random);
   }
+  if (random.chance(0.4)) random_growth(s, random);
   return s;
 }
 

@@ -52,6 +52,14 @@ struct Fault {
   double factor = 1;
 };
 
+// The plan grows while operations run: every host learns of `tensors` (of Scenario::plan, from the front) at some time
+// in [at, at + spread]; clients may use them once all hosts know them.
+struct Growth {
+  Time at;
+  Duration spread;
+  std::size_t tensors = 0;
+};
+
 struct Scenario {
   std::uint64_t seed = 0;
   engine::EngineConfig engine;  // `self` is set per host
@@ -62,6 +70,8 @@ struct Scenario {
   LaneConfig lane;
   ClientConfig client;
   std::vector<Fault> faults;
+  std::size_t tensors_at_start = std::numeric_limits<std::size_t>::max();  // of the plan; the rest comes with growths
+  std::vector<Growth> growths;  // in order of time and size; the last one makes the plan complete
   Duration heartbeat = milliseconds(20), detection = milliseconds(400);
   double replay = 0;           // probability that a granted operation comes once more, after it has completed
   bool whole_numbers = false;  // contributions are small integers, so that sums are exact in any order
@@ -72,6 +82,8 @@ struct Scenario {
   bool must_complete() const;
   // When the last fault begins or heals.
   Time last_fault() const;
+  // The first `tensors` of the plan, as a version of their own.
+  protocol::Plan plan_of(std::size_t tensors) const;
 };
 
 // The scenario of a seed.
