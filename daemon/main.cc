@@ -134,7 +134,7 @@ class Daemon {
         regions_(kMaxRegions),
         reducer_(reduce::make_cpu_reducer()),
         timeline_(timeline_config(config_)),
-        arenas_({}),
+        arenas_({config_.memory_limit, config_.memory_keep_free}),
         sessions_(session_config(config_), arenas_),
         control_(control_config()) {}
 
@@ -169,6 +169,7 @@ class Daemon {
     session::SessionConfig session;
     session.socket_path = config.socket;
     session.allowed_uids = config.users;
+    session.max_sessions = config.max_sessions;
     session.arena_per_session = config.arena_limit;
     if (sd_listen_fds(0) >= 1) session.listen_fd = SD_LISTEN_FDS_START;
     return session;

@@ -20,10 +20,11 @@ using fabric::Mapping;
 
 constexpr std::size_t kKeyLength = 40;  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 20> kKeys = {
-    "fabric",       "host",        "secret_key_file", "socket",         "metrics",    "timeline", "detection",
-    "join_timeout", "late_after",  "late_error",      "pattern",        "priorities", "tags",     "payload_crc",
-    "users",        "arena_limit", "staging",         "slice_elements", "spin",       "cpu"};
+constexpr std::array<std::string_view, 23> kKeys = {
+    "fabric",       "host",         "secret_key_file", "socket",       "metrics",          "timeline", "detection",
+    "join_timeout", "late_after",   "late_error",      "pattern",      "priorities",       "tags",     "payload_crc",
+    "users",        "max_sessions", "arena_limit",     "memory_limit", "memory_keep_free", "staging",  "slice_elements",
+    "spin",         "cpu"};
 
 Status unreadable(const std::string& path, const std::string& what) {
   return {Code::kInvalidArgument, fmt::format("cannot read {}: {}", what, std::strerror(errno)), path,
@@ -113,15 +114,19 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   };
   const auto flag = [&](std::string_view key) { return map.flag(key); };
   const auto bytes = [&](std::string_view key) { return map.bytes(key); };
-  std::uint64_t slice = 0, cpu = 0;
+  std::uint64_t slice = 0, cpu = 0, sessions = config->max_sessions;
   TL_RETURN_IF_ERROR(optional_value(map, "slice_elements", &slice, number(1024, 1u << 20)));
   TL_RETURN_IF_ERROR(optional_value(map, "cpu", &cpu, number(0, 4095)));
+  TL_RETURN_IF_ERROR(optional_value(map, "max_sessions", &sessions, number(1, 65536)));
   TL_RETURN_IF_ERROR(optional_value(map, "priorities", &config->priorities, flag));
   TL_RETURN_IF_ERROR(optional_value(map, "tags", &config->tags, flag));
   TL_RETURN_IF_ERROR(optional_value(map, "payload_crc", &config->payload_crc, flag));
   TL_RETURN_IF_ERROR(optional_value(map, "arena_limit", &config->arena_limit, bytes));
+  TL_RETURN_IF_ERROR(optional_value(map, "memory_limit", &config->memory_limit, bytes));
+  TL_RETURN_IF_ERROR(optional_value(map, "memory_keep_free", &config->memory_keep_free, bytes));
   TL_RETURN_IF_ERROR(optional_value(map, "staging", &config->staging, bytes));
   config->slice_elements = static_cast<std::uint32_t>(slice);
+  config->max_sessions = static_cast<std::uint32_t>(sessions);
   if (map.has("cpu")) config->cpu = static_cast<int>(cpu);
   return {};
 }

@@ -30,8 +30,11 @@ struct DaemonConfig {
   bool priorities = true;  // false: one class, order of arrival
   bool tags = true;        // false: flows carry DSCP 0 whatever their class
   bool payload_crc = false;
-  std::vector<std::uint32_t> users;  // uids that may use this daemon, beside its own and root
-  Bytes arena_limit = mib(16384);    // shared memory of one session
+  std::vector<std::uint32_t> users;   // uids that may use this daemon, beside its own and root
+  Bytes arena_limit = mib(16384);     // shared memory of one session
+  Bytes memory_limit = mib(65536);    // ... of all sessions
+  Bytes memory_keep_free = mib(256);  // of the host's memory, for everybody else
+  std::uint32_t max_sessions = 256;
   Bytes staging = mib(64);
   std::uint32_t slice_elements = 0;  // 0: from the link speed
   Duration spin = microseconds(-1);  // negative: by the number of cores

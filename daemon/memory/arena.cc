@@ -121,8 +121,8 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(std::uint64_t byt
   const std::uint64_t total = limits_.total.value;
   if (bytes > total) {
     return Status(Code::kResourceExhausted, "shared memory over the daemon's limit",
-                  megabytes(bytes) + " needed, memory.arena_total is " + megabytes(total),
-                  "raise memory.arena_total or register less");
+                  megabytes(bytes) + " needed, memory_limit is " + megabytes(total),
+                  "raise memory_limit or register less");
   }
   bytes = (bytes + page - 1) / page * page;
   const std::uint64_t before = account_->fetch_add(bytes);
@@ -133,16 +133,16 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(std::uint64_t byt
   if (before + bytes > total) {
     return give_back(Status(
         Code::kResourceExhausted, "shared memory over the daemon's limit",
-        megabytes(bytes) + " needed, " + megabytes(before) + " of memory.arena_total = " + megabytes(total) + " in use",
-        "raise memory.arena_total or register less"));
+        megabytes(bytes) + " needed, " + megabytes(before) + " of memory_limit = " + megabytes(total) + " in use",
+        "raise memory_limit or register less"));
   }
   // The kernel would grant it and then kill somebody for it.
   const std::uint64_t free = available_().value;
   if (free < bytes || free - bytes < limits_.keep_free.value) {
     return give_back(Status(Code::kResourceExhausted, "this host is short of memory",
-                            megabytes(bytes) + " needed, " + megabytes(free) + " available, memory.keep_free is " +
+                            megabytes(bytes) + " needed, " + megabytes(free) + " available, memory_keep_free is " +
                                 megabytes(limits_.keep_free.value),
-                            "free memory on this host or lower memory.keep_free"));
+                            "free memory on this host or lower memory_keep_free"));
   }
   const int fd = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return give_back(system_error("memfd_create", bytes));

@@ -188,7 +188,7 @@ TEST(Limits, TooManySessions) {
   ClientContext c(daemon.socket(), "c");
   EXPECT_EQ(c.status(), TL_ERROR_RESOURCE_EXHAUSTED);
   EXPECT_EQ(c.error(),
-            "too many sessions on this daemon: the limit is 2: end other jobs or raise session.max_sessions");
+            "too many sessions on this daemon: the limit is 2: end other jobs or raise max_sessions");
   EXPECT_EQ(a.leave(), TL_OK);
   const auto until = std::chrono::steady_clock::now() + 5s;
   while (daemon.server().sessions() > 1 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(2ms);
@@ -230,8 +230,8 @@ TEST(Limits, ArenasOverTheBudgets) {
   ASSERT_EQ(tl_alloc(a, 128 << 20, &memory), TL_OK) << tl_last_error();
   EXPECT_EQ(tl_alloc(b, 100 << 20, &memory), TL_ERROR_RESOURCE_EXHAUSTED);
   EXPECT_STREQ(tl_last_error(),
-               "shared memory over the daemon's limit: 100 MiB needed, 131 MiB of memory.arena_total = 200 MiB in use: "
-               "raise memory.arena_total or "
+               "shared memory over the daemon's limit: 100 MiB needed, 131 MiB of memory_limit = 200 MiB in use: "
+               "raise memory_limit or "
                "register less");
   EXPECT_EQ(tl_alloc(b, 8 << 20, &memory), TL_OK) << "less does fit: " << tl_last_error();
   EXPECT_EQ(tl_alloc(b, 60 << 20, &memory), TL_ERROR_RESOURCE_EXHAUSTED);

@@ -46,7 +46,7 @@ TEST_F(ConfigTest, ReadsEverything) {
       "fabric: fabric.yaml\nhost: h1\nsecret_key_file: h0.key\nsocket: /run/x.sock\nmetrics: 127.0.0.1:9400\ntimeline: "
       "/tmp/t.json\ndetection: 1 s\n"
       "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, "
-      "8]\narena_limit: 2 GiB\nstaging: 8 MiB\n"
+      "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 GiB\nstaging: 8 MiB\n"
       "slice_elements: 65536\nspin: 5 us\ncpu: 1\n");
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   EXPECT_EQ(config->self().addresses.at("tcp"), "127.0.0.2");
@@ -61,6 +61,9 @@ TEST_F(ConfigTest, ReadsEverything) {
   EXPECT_TRUE(config->payload_crc);
   EXPECT_EQ(config->users, (std::vector<std::uint32_t>{7, 8}));
   EXPECT_EQ(config->arena_limit, mib(2048));
+  EXPECT_EQ(config->max_sessions, 9u);
+  EXPECT_EQ(config->memory_limit, mib(3072));
+  EXPECT_EQ(config->memory_keep_free, mib(1024));
   EXPECT_EQ(config->staging, mib(8));
   EXPECT_EQ(config->slice_elements, 65536u);
   EXPECT_EQ(config->spin, microseconds(5));

@@ -81,19 +81,19 @@ TEST(ArenaPool, RefusesWithTheLimitTheValueAndTheNeed) {
   ArenaPool pool({mib(8), mib(1)});
   EXPECT_EQ(pool.create(0).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(pool.create(9 << 20).status().to_string(),
-            "shared memory over the daemon's limit: 9 MiB needed, memory.arena_total is 8 MiB: raise "
-            "memory.arena_total or register less");
+            "shared memory over the daemon's limit: 9 MiB needed, memory_limit is 8 MiB: raise "
+            "memory_limit or register less");
   auto five = pool.create(5 << 20);
   ASSERT_TRUE(five.ok());
   EXPECT_EQ(pool.create(4 << 20).status().to_string(),
-            "shared memory over the daemon's limit: 4 MiB needed, 5 MiB of memory.arena_total = 8 MiB in use: raise "
-            "memory.arena_total or register less");
+            "shared memory over the daemon's limit: 4 MiB needed, 5 MiB of memory_limit = 8 MiB in use: raise "
+            "memory_limit or register less");
   EXPECT_EQ(pool.in_use(), mib(5));
   ArenaPool poor({mib(1024), mib(100)}, [] { return mib(110); });
   EXPECT_EQ(poor.create(11 << 20).status().to_string(),
-            "this host is short of memory: 11 MiB needed, 110 MiB available, memory.keep_free is 100 MiB: free memory "
+            "this host is short of memory: 11 MiB needed, 110 MiB available, memory_keep_free is 100 MiB: free memory "
             "on this host or lower "
-            "memory.keep_free");
+            "memory_keep_free");
   EXPECT_TRUE(poor.create(10 << 20).ok());
   EXPECT_GT(available_memory(), mib(16));
 }
