@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -69,11 +70,15 @@ std::string start_of(int pid) {
 // --- the state file
 
 Status save(const Lab& lab) {
-  const nlohmann::json state{{"name", lab.name},
-                             {"policy", policy_name(lab.policy)},
-                             {"buffer_bytes", lab.buffer.value},
-                             {"owner", lab.owner},
-                             {"owner_started", lab.owner_started}};
+  nlohmann::json state{{"name", lab.name},
+                       {"policy", policy_name(lab.policy)},
+                       {"buffer_bytes", lab.buffer.value},
+                       {"owner", lab.owner},
+                       {"owner_started", lab.owner_started}};
+  if (lab.guests) {
+    state["guests"] = {
+        {"image", lab.guests->image}, {"memory_mib", lab.guests->memory_mib}, {"vlan", lab.guests->vlan}};
+  }
   const std::string path = lab.runtime.path + "/" + kStateFile;
   const std::string fresh = path + ".new";
   std::ofstream file(fresh, std::ios::trunc);
@@ -82,6 +87,37 @@ Status save(const Lab& lab) {
   if (file && std::rename(fresh.c_str(), path.c_str()) == 0) return Status::ok_status();
   return Status(Code::kResourceExhausted, "cannot write the state of the lab", path, std::strerror(errno));
 }
+
+std::optional<Guests> guests_of(const nlohmann::json& state) {
+  if (!state.contains("guests") || !state["guests"].is_object()) return std::nullopt;
+  const nlohmann::json& guests = state["guests"];
+  return Guests{guests.value("image", ""), guests.value("memory_mib", 0), guests.value("vlan", std::uint16_t{0})};
+}
+
+Result<LabPlan> plan_of(const fabric::Fabric& fabric, const std::string& name, Bytes buffer, bool guests) {
+  TL_ASSIGN_OR_RETURN(LabPlan plan, plan_lab(fabric, name, buffer));
+  for (Node& node : plan.nodes) node.is_guest = guests && !node.is_switch;
+  return plan;
+}
+
+// One process at a time builds or removes labs; the lock is on the folder of all labs, so it leaves nothing behind.
+class LabsLock {
+ public:
+  LabsLock() {
+    const Result<std::string> root = runtime_root();
+    if (root.ok()) fd_ = ::open(root->c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd_ >= 0 && ::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~LabsLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  LabsLock(const LabsLock&) = delete;
+  LabsLock& operator=(const LabsLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
 
 // --- namespaces
 
@@ -209,11 +245,17 @@ bool stale(const Lab& lab) {
   return lab.owner != 0 && start_of(lab.owner) != lab.owner_started;
 }
 
+// The caller holds the lock.
+Status remove_lab(const std::string& name) {
+  TL_RETURN_IF_ERROR(remove_namespaces(name));
+  return remove_runtime(runtime_name(name));
+}
+
 void take_down_stale_labs() {
   for (const std::string& name : lab_names()) {
     const Result<Lab> lab = open_lab(name);
     if (!lab.ok() || !stale(*lab)) continue;
-    const Status down = lab_down(name);
+    const Status down = remove_lab(name);
     if (!down.ok()) std::fprintf(stderr, "%s\n", down.error_line().c_str());
   }
 }
@@ -223,11 +265,10 @@ void set_owner(Lab& lab, int owner) {
   lab.owner_started = owner == 0 ? std::string() : start_of(owner);
 }
 
-}  // namespace
-
-Result<Lab> lab_up(fabric::Fabric fabric, const LabOptions& options) {
-  TL_RETURN_IF_ERROR(check_lab_name(options.name));
-  TL_ASSIGN_OR_RETURN(LabPlan plan, plan_lab(fabric, options.name, options.buffer));
+// A lab whose namespaces, cables and queues are there, and which belongs to this process.
+Result<Lab> build_lab(fabric::Fabric fabric, const LabOptions& options) {
+  TL_ASSIGN_OR_RETURN(LabPlan plan, plan_of(fabric, options.name, options.buffer, options.guests.has_value()));
+  const LabsLock lock;
   take_down_stale_labs();
   Result<RuntimeDir> runtime = make_runtime(runtime_name(options.name), std::move(fabric));
   if (!runtime.ok()) {
@@ -236,10 +277,23 @@ Result<Lab> lab_up(fabric::Fabric fabric, const LabOptions& options) {
                   fmt::format("take it down with `tensorlane lab down --name {0}`, or give this one another --name",
                               options.name));
   }
-  Lab lab{options.name, options.policy, options.buffer, 0, {}, *std::move(runtime), std::move(plan)};
+  Lab lab{options.name, options.policy, options.buffer, 0, {}, options.guests, *std::move(runtime), std::move(plan)};
   set_owner(lab, ::getpid());  // while it is built: an interrupted `lab up` is stale
   Status built = save(lab);
   if (built.ok()) built = build(lab);
+  if (built.ok()) return lab;
+  const Status down = remove_lab(lab.name);
+  return down.ok() ? built : down;
+}
+
+}  // namespace
+
+Result<Lab> lab_up(fabric::Fabric fabric, const LabOptions& options) {
+  TL_RETURN_IF_ERROR(check_lab_name(options.name));
+  if (options.guests) TL_RETURN_IF_ERROR(check_guests(fabric, *options.guests));
+  TL_ASSIGN_OR_RETURN(Lab lab, build_lab(std::move(fabric), options));
+  Status built;
+  if (lab.guests) built = start_guests(lab.plan, lab.runtime.path, *lab.guests);
   set_owner(lab, options.owner);
   if (built.ok()) built = save(lab);
   if (built.ok()) return lab;
@@ -270,7 +324,8 @@ Result<Lab> open_lab(const std::string& name) {
   lab.buffer = Bytes(state.value("buffer_bytes", std::uint64_t{0}));
   lab.owner = state.value("owner", 0);
   lab.owner_started = state.value("owner_started", "");
-  TL_ASSIGN_OR_RETURN(lab.plan, plan_lab(lab.runtime.fabric, name, lab.buffer));
+  lab.guests = guests_of(state);
+  TL_ASSIGN_OR_RETURN(lab.plan, plan_of(lab.runtime.fabric, name, lab.buffer, lab.guests.has_value()));
   return lab;
 }
 
@@ -290,8 +345,25 @@ std::vector<std::string> lab_names() {
 
 Status lab_down(const std::string& name) {
   TL_RETURN_IF_ERROR(check_lab_name(name));
-  TL_RETURN_IF_ERROR(remove_namespaces(name));
-  return remove_runtime(runtime_name(name));
+  const LabsLock lock;
+  return remove_lab(name);
+}
+
+Status guard_lab(const std::string& name, int starter) {
+  constexpr int kRoundMs = 500;
+  const std::string starter_started = start_of(starter);  // "" when it has gone already
+  for (;; ::usleep(kRoundMs * 1000)) {
+    const Result<Lab> seen = open_lab(name);
+    if (!seen.ok()) {  // not yet there, or there no more
+      if (starter_started.empty() || start_of(starter) != starter_started) return Status::ok_status();
+      continue;
+    }
+    if (seen->owner == 0) return Status::ok_status();
+    if (!stale(*seen)) continue;
+    const LabsLock lock;
+    const Result<Lab> lab = open_lab(name);  // somebody else may have taken it down meanwhile, and built another
+    if (lab.ok() && stale(*lab)) return remove_lab(name);
+  }
 }
 
 Status set_lab_policy(Lab& lab, Policy policy) {
@@ -301,15 +373,17 @@ Status set_lab_policy(Lab& lab, Policy policy) {
   return save(lab);
 }
 
+Result<const Node*> node_of(const Lab& lab, const std::string& name) {
+  if (const Node* found = lab.plan.find(name)) return found;
+  std::string known;
+  for (const Node& other : lab.plan.nodes) known += (known.empty() ? "" : ", ") + other.name;
+  return Status(Code::kNotFound, fmt::format("no host or switch '{}'", name), fmt::format("lab '{}'", lab.name),
+                "expected one of " + known);
+}
+
 Result<std::vector<std::string>> command_on(const Lab& lab, const std::string& node,
                                             const std::vector<std::string>& argv) {
-  const Node* found = lab.plan.find(node);
-  if (found == nullptr) {
-    std::string known;
-    for (const Node& other : lab.plan.nodes) known += (known.empty() ? "" : ", ") + other.name;
-    return Status(Code::kNotFound, fmt::format("no host or switch '{}'", node), fmt::format("lab '{}'", lab.name),
-                  "expected one of " + known);
-  }
+  TL_ASSIGN_OR_RETURN(const Node* found, node_of(lab, node));
   TL_RETURN_IF_ERROR(find_program(argv.at(0)).status());
   std::vector<std::string> command{"ip", "netns", "exec", found->ns};
   command.insert(command.end(), argv.begin(), argv.end());

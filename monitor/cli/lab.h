@@ -3,11 +3,13 @@
 // or with its owner.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/fabric/fabric.h"
+#include "monitor/cli/lab_guest.h"
 #include "monitor/cli/lab_plan.h"
 #include "monitor/cli/local_fabric.h"
 
@@ -19,8 +21,10 @@ struct LabOptions {
   std::string name = kDefaultLab;  // 1 to 20 letters, digits or '_'
   Policy policy = Policy::kStrict;
   Bytes buffer = kib(512);  // of ports whose link states none
-  // The process that the lab belongs to; when it is gone, the next lab_up() of anybody takes this lab down. 0: nobody.
+  // The process that the lab belongs to; when it is gone, the next lab_up() of anybody takes this lab down, or
+  // guard_lab() does. 0: nobody.
   int owner = 0;
+  std::optional<Guests> guests;  // when set, the hosts are virtual machines
 };
 
 struct Lab {
@@ -29,13 +33,15 @@ struct Lab {
   Bytes buffer{};  // LabOptions::buffer
   int owner = 0;
   std::string owner_started;  // so that a reused number is no owner
-  RuntimeDir runtime;         // runtime_root()/lab-NAME
+  std::optional<Guests> guests;
+  RuntimeDir runtime;  // runtime_root()/lab-NAME
   LabPlan plan;
 };
 
-// Takes down stale labs, then builds this one; when it fails, nothing is left. Errors: kInvalidArgument (plan_lab),
-// kAlreadyExists, kPermissionDenied (no right to make namespaces), kNotFound (no iproute2), kInternal (ip or tc refused
-// something).
+// Takes down stale labs, then builds this one and starts its guests; when it fails, nothing is left. Labs are built and
+// taken down one at a time, whoever does it; guests start beside each other. Errors: kInvalidArgument (plan_lab,
+// check_guests), kAlreadyExists, kPermissionDenied (no right to make namespaces), kNotFound (no iproute2;
+// check_guests), kInternal (ip or tc refused something), and those of start_guests.
 Result<Lab> lab_up(fabric::Fabric fabric, const LabOptions& options);
 
 // kNotFound when there is none of that name.
@@ -47,11 +53,19 @@ std::vector<std::string> lab_names();
 // folder. Ok when there is nothing to remove.
 Status lab_down(const std::string& name);
 
+// Watches over a lab that process `starter` is about to build: takes it down when its owner, while it is built the
+// starter, is gone. Ends when there is nothing to watch any more. Guests use processor time as long as they live, so a
+// lab of theirs must not wait for the next lab_up().
+Status guard_lab(const std::string& name, int starter);
+
 // Switches every port in place: queued packets stay, connections live on. Takes milliseconds.
 Status set_lab_policy(Lab& lab, Policy policy);
 
-// What to execute for `argv` to run on a host (or switch). kNotFound when the lab has no such node, or
-// when there is no such program.
+// The node of that name; kNotFound when the lab has none.
+Result<const Node*> node_of(const Lab& lab, const std::string& name);
+
+// What to execute for `argv` to run on a switch or on a host that is no guest (run_in_guest() does that). kNotFound
+// when the lab has no such node, or when there is no such program.
 Result<std::vector<std::string>> command_on(const Lab& lab, const std::string& node,
                                             const std::vector<std::string>& argv);
 

@@ -12,6 +12,7 @@
 #include "common/fabric/fabric.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/lab.h"
+#include "monitor/cli/process.h"
 
 namespace tensorlane::cli {
 
@@ -22,20 +23,30 @@ struct Arguments {
   std::string name = kDefaultLab;
   std::string config;
   int hosts = 4;
-  std::string speed = "500 Mbit/s";
-  std::string buffer = "512 KiB";
+  std::string speed;   // empty: kSpeed, or kRdmaSpeed with --rdma
+  std::string buffer;  // empty: kBuffer, or kRdmaBuffer with --rdma
   std::string policy = "strict";
   int owner = 0;
   std::string node;
   std::vector<std::string> command;
   bool all = false;
   bool json = false;
+  bool rdma = false;
+  Guests guests;
 };
+
+constexpr const char* kSpeed = "500 Mbit/s";
+constexpr const char* kBuffer = "512 KiB";
+// Emulated hosts move some 200 Mbit/s in all, so a port must be slower to be where packets queue; and Soft-RoCE sends
+// half a MiB ahead on each queue pair, knowing nothing of queues.
+constexpr const char* kRdmaSpeed = "40 Mbit/s";
+constexpr const char* kRdmaBuffer = "4 MiB";
 
 nlohmann::json describe(const Lab& lab) {
   nlohmann::json hosts = nlohmann::json::array(), ports = nlohmann::json::array();
   for (const Node& node : lab.plan.nodes) {
     if (!node.is_switch) hosts.push_back({{"name", node.name}, {"address", node.address}, {"namespace", node.ns}});
+    if (!node.rdma_address.empty()) hosts.back()["rdma_address"] = node.rdma_address;
     for (const Port& port : node.ports) {
       ports.push_back({{"node", node.name},
                        {"device", port.device},
@@ -44,12 +55,14 @@ nlohmann::json describe(const Lab& lab) {
                        {"buffer_bytes", port.buffer.value}});
     }
   }
-  return {{"name", lab.name},
-          {"policy", policy_name(lab.policy)},
-          {"fabric_file", lab.runtime.fabric_file()},
-          {"runtime", lab.runtime.path},
-          {"hosts", hosts},
-          {"ports", ports}};
+  nlohmann::json text{{"name", lab.name},
+                      {"policy", policy_name(lab.policy)},
+                      {"fabric_file", lab.runtime.fabric_file()},
+                      {"runtime", lab.runtime.path},
+                      {"hosts", hosts},
+                      {"ports", ports}};
+  if (lab.guests) text["guests"] = {{"memory_mib", lab.guests->memory_mib}, {"vlan", lab.guests->vlan}};
+  return text;
 }
 
 void print_lab(const Lab& lab) {
@@ -59,7 +72,9 @@ void print_lab(const Lab& lab) {
     if (node.is_switch) {
       std::printf("  switch %s\n", node.name.c_str());
     } else {
-      std::printf("  host %s %s\n", node.name.c_str(), node.address.c_str());
+      std::printf("  host %s %s%s\n", node.name.c_str(), node.address.c_str(),
+                  node.is_guest ? ", a virtual machine with rxe0" : "");
+      if (!node.rdma_address.empty()) std::printf("    rdma %s\n", node.rdma_address.c_str());
     }
     for (const Port& port : node.ports) {
       std::printf("    %s -> %s: %s, buffer %s\n", port.device.c_str(), port.peer.c_str(),
@@ -81,7 +96,13 @@ Result<fabric::Fabric> fabric_of(const Arguments& arguments, Bytes buffer) {
   what.hosts = arguments.hosts;
   what.place = Place::kLab;
   what.buffer = buffer;
-  TL_ASSIGN_OR_RETURN(what.speed, option("--speed", fabric::parse_rate(arguments.speed)));
+  std::string speed = arguments.speed;
+  if (speed.empty()) speed = arguments.rdma ? kRdmaSpeed : kSpeed;
+  TL_ASSIGN_OR_RETURN(what.speed, option("--speed", fabric::parse_rate(speed)));
+  if (arguments.rdma) {
+    what.mtu = kRdmaMtu;
+    what.rdma = arguments.guests.vlan != 0 ? LocalFabric::Rdma::kVlan : LocalFabric::Rdma::kShared;
+  }
   return make_local_fabric(what);
 }
 
@@ -90,8 +111,15 @@ Result<int> up(const Arguments& arguments) {
   options.name = arguments.name;
   options.owner = arguments.owner;
   TL_ASSIGN_OR_RETURN(options.policy, parse_policy(arguments.policy));
-  TL_ASSIGN_OR_RETURN(options.buffer, option("--buffer", fabric::parse_bytes(arguments.buffer)));
+  std::string buffer = arguments.buffer;
+  if (buffer.empty()) buffer = arguments.rdma ? kRdmaBuffer : kBuffer;
+  TL_ASSIGN_OR_RETURN(options.buffer, option("--buffer", fabric::parse_bytes(buffer)));
   TL_ASSIGN_OR_RETURN(fabric::Fabric fabric, fabric_of(arguments, options.buffer));
+  if (arguments.rdma) {
+    options.guests = arguments.guests;
+    TL_RETURN_IF_ERROR(start_detached(
+        {"/proc/self/exe", "lab", "guard", "--name", options.name, "--owner", std::to_string(::getpid())}));
+  }
   TL_ASSIGN_OR_RETURN(const Lab lab, lab_up(std::move(fabric), options));
   if (arguments.json) {
     std::printf("%s\n", describe(lab).dump(2).c_str());
@@ -101,9 +129,14 @@ Result<int> up(const Arguments& arguments) {
   return 0;
 }
 
-// Becomes the command.
+// Becomes the command, or stands for it where it runs in a guest.
 Result<int> exec(const Arguments& arguments) {
   TL_ASSIGN_OR_RETURN(const Lab lab, open_lab(arguments.name));
+  TL_ASSIGN_OR_RETURN(const Node* node, node_of(lab, arguments.node));
+  if (node->is_guest) {
+    TL_RETURN_IF_ERROR(find_program(arguments.command.at(0)).status());  // the guest sees our files
+    return run_in_guest(lab.runtime.path, *node, arguments.command);
+  }
   TL_ASSIGN_OR_RETURN(const std::vector<std::string> command, command_on(lab, arguments.node, arguments.command));
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
@@ -146,6 +179,23 @@ Result<int> down(const Arguments& arguments) {
   return 0;
 }
 
+Result<int> guard(const Arguments& arguments) {
+  TL_RETURN_IF_ERROR(guard_lab(arguments.name, arguments.owner));
+  return 0;
+}
+
+void add_guest_options(CLI::App& command, Arguments& arguments) {
+  Guests& guests = arguments.guests;
+  guests.image = default_guest_image();
+  auto* rdma = command.add_flag("--rdma", arguments.rdma, "2 to 4 hosts as virtual machines with Soft-RoCE");
+  const auto add = [&](const char* name, auto& value, const char* purpose) {
+    command.add_option(name, value, purpose)->needs(rdma)->capture_default_str();
+  };
+  add("--guest", guests.image, "Folder of their vmlinuz and initrd");
+  add("--memory", guests.memory_mib, "MiB of each");
+  add("--vlan", guests.vlan, "802.1Q id of the hosts' rdma addresses; 0: no VLAN");
+}
+
 }  // namespace
 
 void add_lab_command(CLI::App& app, Invocation& chosen) {
@@ -172,13 +222,16 @@ void add_lab_command(CLI::App& app, Invocation& chosen) {
   command->add_option("--hosts", arguments->hosts, "Without a file: hosts on one switch")
       ->capture_default_str()
       ->excludes(config);
-  command->add_option("--speed", arguments->speed, "Without a file: speed of every link")
-      ->capture_default_str()
+  command
+      ->add_option("--speed", arguments->speed,
+                   fmt::format("Without a file: speed of every link [{}; with --rdma {}]", kSpeed, kRdmaSpeed))
       ->excludes(config);
   command->add_option("--policy", arguments->policy, "fifo or strict")->capture_default_str();
-  command->add_option("--buffer", arguments->buffer, "Of ports whose link states none")->capture_default_str();
+  command->add_option("--buffer", arguments->buffer,
+                      fmt::format("Of ports whose link states none [{}; with --rdma {}]", kBuffer, kRdmaBuffer));
   command->add_option("--owner", arguments->owner, "Process that the lab belongs to: stale when that is gone");
   command->add_flag("--json", arguments->json, "Print JSON");
+  add_guest_options(*command, *arguments);
 
   command = add("exec", "Run a command on a host or switch", "tensorlane lab exec h0 -- ping -c 1 10.77.0.2", exec);
   with_name(command);
@@ -195,6 +248,12 @@ void add_lab_command(CLI::App& app, Invocation& chosen) {
   command = add("down", "Remove a lab and every process in it", "tensorlane lab down --name lab", down);
   with_name(command);
   command->add_flag("--all", arguments->all, "Every lab of this machine");
+
+  command =
+      add("guard", "Take a lab down when its owner is gone", "tensorlane lab guard --name lab --owner 4711", guard);
+  with_name(command);
+  command->add_option("--owner", arguments->owner, "Process that builds it")->required();
+  command->group("");  // `lab up --rdma` starts it
 }
 
 }  // namespace tensorlane::cli

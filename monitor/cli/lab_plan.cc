@@ -29,10 +29,6 @@ Status at_line(const fabric::Fabric& fabric, int line, std::string what, std::st
   return Status(Code::kInvalidArgument, std::move(what), fmt::format("{}:{}", fabric.path, line), std::move(fix));
 }
 
-bool is_ipv6(const std::string& address) {
-  return address.find(':') != std::string::npos;
-}
-
 bool is_address(const std::string& text) {
   std::array<unsigned char, sizeof(in6_addr)> binary{};
   return inet_pton(is_ipv6(text) ? AF_INET6 : AF_INET, text.c_str(), binary.data()) == 1;
@@ -122,16 +118,30 @@ void add_port_lines(const Port& port, const fabric::ClassTable& classes, std::st
   // Preference 1 is left for the policy's filter.
   add("filter", fmt::format("parent 1: protocol arp prio 2 u32 match u32 0 0 flowid 1:{:x}", kFirstLeaf));
   add("filter", fmt::format("parent 1: protocol ipv6 prio 3 u32 match ip6 protocol 58 0xff flowid 1:{:x}", kFirstLeaf));
+  // What follows a VLAN tag is where u32 begins to look: ARP by its hardware type, ICMPv6 and the rest by version.
+  add("filter",
+      fmt::format("parent 1: protocol 802.1Q prio 6 u32 match u16 0x0001 0xffff at 0 flowid 1:{:x}", kFirstLeaf));
+  add("filter",
+      fmt::format("parent 1: protocol 802.1Q prio 6 u32 match u8 0x60 0xf0 at 0 match u8 58 0xff at 6 flowid 1:{:x}",
+                  kFirstLeaf));
   for (std::size_t i = 0; i < dscps.size(); ++i) {
     const unsigned tos = static_cast<unsigned>(dscps[i]) << 2;
     const unsigned leaf = kFirstLeaf + static_cast<unsigned>(i);
     add("filter", fmt::format("parent 1: protocol ip prio 4 u32 match ip dsfield {:#x} 0xfc flowid 1:{:x}", tos, leaf));
     add("filter",
         fmt::format("parent 1: protocol ipv6 prio 5 u32 match ip6 priority {:#x} 0xfc flowid 1:{:x}", tos, leaf));
+    add("filter", fmt::format("parent 1: protocol 802.1Q prio 6 u32 match u16 {:#x} 0xf0fc at 0 flowid 1:{:x}",
+                              0x4000 | tos, leaf));
+    add("filter", fmt::format("parent 1: protocol 802.1Q prio 6 u32 match u16 {:#x} 0xffc0 at 0 flowid 1:{:x}",
+                              0x6000 | tos << 4, leaf));
   }
 }
 
 }  // namespace
+
+bool is_ipv6(const std::string& address) {
+  return address.find(':') != std::string::npos;
+}
 
 Result<Policy> parse_policy(std::string_view text) {
   for (Policy policy : {Policy::kFifo, Policy::kStrict}) {
@@ -156,11 +166,14 @@ Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, B
   std::map<std::string_view, std::size_t> positions;
   for (const fabric::Host& host : fabric.hosts) {
     positions[host.name] = plan.nodes.size();
-    plan.nodes.push_back({host.name, namespace_prefix(lab) + host.name, false, host.addresses.at("tcp"), {}});
+    Node node{.name = host.name, .ns = namespace_prefix(lab) + host.name, .address = host.addresses.at("tcp")};
+    const auto rdma = host.addresses.find("rdma");
+    if (rdma != host.addresses.end() && rdma->second != node.address) node.rdma_address = rdma->second;
+    plan.nodes.push_back(std::move(node));
   }
   for (const fabric::Switch& sw : fabric.switches) {
     positions[sw.name] = plan.nodes.size();
-    plan.nodes.push_back({sw.name, namespace_prefix(lab) + sw.name, true, {}, {}});
+    plan.nodes.push_back({.name = sw.name, .ns = namespace_prefix(lab) + sw.name, .is_switch = true});
   }
   const Bytes smallest = smallest_buffer(plan.classes.data.size());
   Islands islands(plan.nodes.size());
@@ -206,10 +219,13 @@ std::string cable_lines(const LabPlan& plan) {
 
 std::string address_lines(const Node& node) {
   std::string lines = "link set lo up\n";
-  if (node.is_switch) {
+  if (node.is_switch || node.is_guest) {
     lines += "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set br0 up\n";
-    for (const Port& port : node.ports)
+    if (node.is_guest) lines += fmt::format("tuntap add dev {} mode tap\n", kGuestTap);
+    for (const Port& port : node.ports) {
       lines += fmt::format("link set {} mtu {} master br0 up\n", port.device, port.mtu);
+      if (node.is_guest) lines += fmt::format("link set {} mtu {} master br0 up\n", kGuestTap, port.mtu);
+    }
     return lines;
   }
   for (const Port& port : node.ports) {

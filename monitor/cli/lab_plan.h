@@ -8,7 +8,7 @@
 //   fifo    one queue with the whole buffer.
 // So both policies have the same bytes of buffer. Both sets of queues are always there and a filter in front says which
 // is used: changing the policy is one line per port and loses no packet. ARP and IPv6 neighbour discovery go with
-// control, or saturation would cut hosts off.
+// control, or saturation would cut hosts off. A frame on a VLAN goes by its packet's DSCP, too.
 #pragma once
 
 #include <string>
@@ -44,7 +44,9 @@ struct Node {
   std::string name;  // in the fabric
   std::string ns;    // network namespace: "tl-LAB-NAME"
   bool is_switch = false;
-  std::string address;  // of a host
+  std::string address;       // of a host
+  std::string rdma_address;  // of a host, where the fabric file states one other than `address`
+  bool is_guest = false;     // the host is a virtual machine in this namespace: lab_guest.h
   std::vector<Port> ports;
 };
 
@@ -59,6 +61,12 @@ struct LabPlan {
 
   const Node* find(std::string_view name) const;
 };
+
+// A guest's cable, beside eth0 in its namespace's bridge.
+inline constexpr std::string_view kGuestTap = "vm0";
+
+// Whether an address that inet_pton() takes is an IPv6 one.
+bool is_ipv6(const std::string& address);
 
 // "tl-LAB-": what the namespaces of one lab, and of no other, begin with.
 std::string namespace_prefix(const std::string& lab);

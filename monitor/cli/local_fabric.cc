@@ -77,6 +77,9 @@ Result<fabric::Fabric> make_local_fabric(const LocalFabric& what) {
                                                       : fmt::format("127.0.0.{}", kFirstLocalAddress + i);
     host.control_port = what.first_port;
     host.data_port = static_cast<std::uint16_t>(what.first_port + 10);
+    if (what.place == Place::kLab && what.rdma != LocalFabric::Rdma::kNone) {
+      host.addresses["rdma"] = fmt::format("10.{}.0.{}", what.rdma == LocalFabric::Rdma::kVlan ? 78 : 77, i + 1);
+    }
     made.hosts.push_back(host);
     if (what.place == Place::kLocal) continue;
     fabric::Link link;
@@ -85,6 +88,7 @@ Result<fabric::Fabric> make_local_fabric(const LocalFabric& what) {
     link.speed = what.speed;
     link.cable_metres = 3;
     link.buffer = what.buffer;
+    link.mtu = what.mtu;
     made.links.push_back(link);
   }
   if (what.place == Place::kLab) made.switches.push_back({"s0"});

@@ -20,7 +20,11 @@ struct LocalFabric {
   fabric::ClassTable classes = fabric::preset(fabric::Preset::kGreenfield);
   BitsPerSecond speed{500'000'000};  // of every link; kLab only (loopback has no links)
   Bytes buffer = kib(512);           // of every port; kLab only
-  std::uint16_t first_port = 7100;   // control; data listeners from first_port + 10
+  std::uint32_t mtu = 1500;          // of every link; kLab only
+  // Whether the hosts have an address for RDMA: none, their tcp address, or one of its own for a VLAN (10.78.0.1, .2,
+  // ...); kLab only.
+  enum class Rdma { kNone, kShared, kVlan } rdma = Rdma::kNone;
+  std::uint16_t first_port = 7100;  // control; data listeners from first_port + 10
 };
 
 // Hosts h0, h1, ... on one switch s0, without keys. kInvalidArgument when `hosts` is out of range.

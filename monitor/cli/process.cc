@@ -219,6 +219,27 @@ Result<std::string> run_checked(const std::vector<std::string>& argv, const std:
                 std::move(where));
 }
 
+Status start_detached(const std::vector<std::string>& argv) {
+  TL_ASSERT(!argv.empty());
+  TL_RETURN_IF_ERROR(find_program(argv[0]).status());
+  const Image image(argv, {});
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  const pid_t pid = nothing < 0 ? -1 : ::fork();
+  if (pid == 0) {
+    ::setsid();
+    if (const pid_t grandchild = ::fork(); grandchild != 0) ::_exit(grandchild > 0 ? 0 : 1);
+    for (int stream : {0, 1, 2}) ::dup2(nothing, stream);
+    ::execvpe(image.argv[0], image.argv.data(), image.environment.data());
+    ::_exit(127);
+  }
+  int wait_status = -1;
+  while (pid > 0 && ::waitpid(pid, &wait_status, 0) < 0 && errno == EINTR) {
+  }
+  const Status failed = system_error("cannot make a process", argv[0]);
+  if (nothing >= 0) ::close(nothing);
+  return wait_status == 0 ? Status::ok_status() : failed;
+}
+
 Result<std::string> find_program(const std::string& name) {
   const auto executable = [](const std::string& path) { return ::access(path.c_str(), X_OK) == 0; };
   if (name.find('/') != std::string::npos) {

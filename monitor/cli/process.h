@@ -33,6 +33,10 @@ Result<CommandOutput> run_command(const std::vector<std::string>& argv, const st
 Result<std::string> run_checked(const std::vector<std::string>& argv, const std::string& input = {},
                                 Duration timeout = seconds(60));
 
+// Starts a program that outlives us: a session of its own, nothing on its standard streams, no child of ours. Only the
+// start is known to have worked. Errors: kNotFound, kResourceExhausted.
+Status start_detached(const std::vector<std::string>& argv);
+
 // The path that `name` means, looked up in PATH as a shell does. kNotFound when there is no such program. Spawning says
 // so too; this is for programs that another one (`ip netns exec`) starts.
 Result<std::string> find_program(const std::string& name);

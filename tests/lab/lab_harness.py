@@ -31,9 +31,9 @@ def require_namespaces():
     subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
-def tensorlane(*arguments, check=True, **options):
+def tensorlane(*arguments, check=True, timeout=30, **options):
     """Runs the command; with check, a failure shows what it said."""
-    done = subprocess.run([TENSORLANE, *arguments], capture_output=True, text=True, timeout=30, **options)
+    done = subprocess.run([TENSORLANE, *arguments], capture_output=True, text=True, timeout=timeout, **options)
     if check and done.returncode != 0:
         raise AssertionError(f"tensorlane {' '.join(arguments)}: exit status {done.returncode}: {done.stderr}")
     return done
@@ -62,8 +62,12 @@ class Lab:
             self.arguments += ["--owner", str(owner)]
         self.children = []
 
+    def up(self):
+        """What `lab up` printed."""
+        return tensorlane(*self.arguments).stdout
+
     def __enter__(self):
-        self.about = json.loads(tensorlane(*self.arguments).stdout)
+        self.about = json.loads(self.up())
         return self
 
     def __exit__(self, *failure):

@@ -63,6 +63,27 @@ TEST(LabPlan, TheClassTableDecidesTheQueue) {
   EXPECT_THAT(lines, HasSubstr("root handle 1: htb default 13\n"));
 }
 
+TEST(LabPlan, AFrameOnAVlanGoesByItsPacketsDscp) {
+  const LabPlan plan = plan_lab(lab_fabric(1), "demo", kib(512)).value();
+  const std::string lines = queue_lines(plan.nodes[0], plan.classes);
+  const std::string filter = "filter add dev eth0 parent 1: protocol 802.1Q prio 6 u32 match ";
+  EXPECT_THAT(lines, HasSubstr(filter + "u16 0x0001 0xffff at 0 flowid 1:10\n"));                   // ARP
+  EXPECT_THAT(lines, HasSubstr(filter + "u8 0x60 0xf0 at 0 match u8 58 0xff at 6 flowid 1:10\n"));  // ICMPv6
+  EXPECT_THAT(lines, HasSubstr(filter + "u16 0x40ac 0xf0fc at 0 flowid 1:11\n"));                   // urgent 43
+  EXPECT_THAT(lines, HasSubstr(filter + "u16 0x6ac0 0xffc0 at 0 flowid 1:11\n"));
+  EXPECT_THAT(lines, HasSubstr(filter + "u16 0x406c 0xf0fc at 0 flowid 1:12\n"));  // bulk 27
+}
+
+TEST(LabPlan, TheNamespaceOfAGuestIsABridgeBetweenItsTapAndItsPort) {
+  LabPlan plan = plan_lab(lab_fabric(1), "demo", kib(512)).value();
+  plan.nodes[0].is_guest = true;
+  EXPECT_EQ(address_lines(plan.nodes[0]),
+            "link set lo up\n"
+            "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set br0 up\n"
+            "tuntap add dev vm0 mode tap\n"
+            "link set eth0 mtu 1500 master br0 up\nlink set vm0 mtu 1500 master br0 up\n");
+}
+
 TEST(LabPlan, SevenClassesUseAllPrioritiesOfHtb) {
   fabric::Fabric fabric = lab_fabric(1);
   fabric.classes.data.clear();

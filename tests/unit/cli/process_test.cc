@@ -99,6 +99,20 @@ TEST(RunChecked, NamesTheCommandAndWhatItSaid) {
             "'sh -c echo first >&2; echo second >&2; exit 5' failed with exit status 5: first");
 }
 
+TEST(StartDetached, RunsInASessionOfItsOwnAsNoChildOfOurs) {
+  const PidFile file;
+  ASSERT_TRUE(start_detached(shell("echo $$ > " + file.path + "; exec sleep 600")).ok());
+  const pid_t pid = file.read();
+  ASSERT_GT(pid, 0);
+  EXPECT_TRUE(alive(pid));
+  EXPECT_EQ(::getsid(pid), ::getpgid(pid));
+  EXPECT_NE(::getsid(pid), ::getsid(0));
+  EXPECT_EQ(::waitpid(pid, nullptr, WNOHANG), -1) << "not our child";
+  ::kill(pid, SIGKILL);
+  EXPECT_TRUE(dies(pid));
+  EXPECT_EQ(start_detached({"no-such-program"}).code(), Code::kNotFound);
+}
+
 TEST(FindProgram, LooksWhereAShellLooks) {
   EXPECT_EQ(find_program("/bin/sh").value(), "/bin/sh");
   EXPECT_TRUE(find_program("sh").ok());
