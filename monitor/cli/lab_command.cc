@@ -191,7 +191,7 @@ void add_guest_options(CLI::App& command, Arguments& arguments) {
   const auto add = [&](const char* name, auto& value, const char* purpose) {
     command.add_option(name, value, purpose)->needs(rdma)->capture_default_str();
   };
-  add("--guest", guests.image, "Folder of their vmlinuz and initrd");
+  add("--guest", guests.image, "Folder of their vmlinux and initrd");
   add("--memory", guests.memory_mib, "MiB of each");
   add("--vlan", guests.vlan, "802.1Q id of the hosts' rdma addresses; 0: no VLAN");
 }

@@ -112,9 +112,10 @@ std::vector<std::string> guest_command(const Node& node, std::size_t index, cons
   const auto add = [&argv](std::initializer_list<std::string> words) { argv.insert(argv.end(), words); };
   add({"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", std::to_string(guests.memory_mib)});
   add({"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-daemonize", "-pidfile", home + "/pid"});
-  add({"-kernel", guests.image + "/vmlinuz", "-initrd", guests.image + "/initrd", "-append",
-       fmt::format("console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off tl_host={} tl_shared={}", node.name,
-                   runtime)});
+  add({"-kernel", guests.image + "/vmlinux", "-initrd", guests.image + "/initrd", "-append",
+       fmt::format(
+           "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off cryptomgr.notests tl_host={} tl_shared={}",
+           node.name, runtime)});
   // Both serial ports: the console, and the requests to the agent.
   add({"-serial", "file:" + home + "/console"});
   add({"-chardev", fmt::format("pipe,id=agent,path={}/requests", home), "-serial", "chardev:agent"});
@@ -298,7 +299,7 @@ Status check_guests(const fabric::Fabric& fabric, const Guests& guests) {
                   fmt::format("{}:{}", fabric.path, host.line), "write an `rdma` address other than the `tcp` one");
   }
   TL_RETURN_IF_ERROR(find_program(kQemu).status());
-  for (const char* file : {"/vmlinuz", "/initrd"}) {
+  for (const char* file : {"/vmlinux", "/initrd"}) {
     const std::string path = guests.image + file;
     if (::access(path.c_str(), R_OK) == 0) continue;
     return Status(Code::kNotFound, "no guest to start", fmt::format("{}: {}", path, std::strerror(errno)),

@@ -19,7 +19,7 @@
 namespace tensorlane::cli {
 
 struct Guests {
-  std::string image;       // folder with vmlinuz and initrd
+  std::string image;       // folder with vmlinux and initrd
   int memory_mib = 512;    // each
   std::uint16_t vlan = 0;  // 802.1Q id of the hosts' rdma addresses; 0: no VLAN
 };

@@ -24,7 +24,7 @@ def test_what_is_refused():
     expect_error(["--rdma", "--vlan", "4095"], 2, "VLAN 4095: --vlan: expected 1 to 4094")
     expect_error(["--rdma", "--memory", "16"], 2, "16 MiB for each guest: --memory: expected 256 to 8192 MiB")
     expect_error(["--vlan", "7"], 2, "--vlan requires --rdma: tensorlane lab up: see `tensorlane lab up --help`")
-    expect_error(["--rdma", "--guest", "/no/such"], 1, "no guest to start: /no/such/vmlinuz: No such file or directory: "
+    expect_error(["--rdma", "--guest", "/no/such"], 1, "no guest to start: /no/such/vmlinux: No such file or directory: "
                  "run deploy/install-deps rdma-vm, or name its folder with --guest")
 
 
@@ -32,7 +32,7 @@ def test_a_guest_that_cannot_start_leaves_nothing(folder=f"/tmp/tl-guest-{os.get
     name = f"t{os.getpid()}x"
     os.mkdir(folder)
     try:
-        os.symlink(f"{IMAGE}/vmlinuz", f"{folder}/vmlinuz")
+        os.symlink(f"{IMAGE}/vmlinux", f"{folder}/vmlinux")
         with open(f"{folder}/initrd", "w") as file:
             file.write("no archive")
         done = tensorlane("lab", "up", "--rdma", "--hosts", "2", "--name", name, "--guest", folder, check=False, timeout=150)
