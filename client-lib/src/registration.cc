@@ -14,7 +14,7 @@ namespace {
 using protocol::MessageType;
 using protocol::TensorBody;
 
-Status invalid(const std::string& name, std::string where, std::string fix) {
+Status invalid_tensor(const std::string& name, std::string where, std::string fix) {
   return Status(Code::kInvalidArgument, std::string("tensor '") + name + "' cannot be registered", std::move(where),
                 std::move(fix));
 }
@@ -38,10 +38,10 @@ Status check_name(const char* kind, const std::string& name) {
 }
 
 Status check_count(const std::string& name, std::uint64_t elements) {
-  if (elements == 0) return invalid(name, "it has 0 elements", "give it at least one");
+  if (elements == 0) return invalid_tensor(name, "it has 0 elements", "give it at least one");
   if (elements > protocol::kMaxElements) {
-    return invalid(name, "it has " + std::to_string(elements) + " elements",
-                   "split it: the limit is " + std::to_string(protocol::kMaxElements));
+    return invalid_tensor(name, "it has " + std::to_string(elements) + " elements",
+                          "split it: the limit is " + std::to_string(protocol::kMaxElements));
   }
   return {};
 }
@@ -82,27 +82,29 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   TensorBody body;
   std::memcpy(body.name, name.data(), name.size());
   const unsigned dtype = raw_number(desc.dtype), operation = raw_number(desc.operation), op = raw_number(desc.op);
-  if (dtype > TL_BFLOAT16) return invalid(name, "dtype is " + std::to_string(dtype), "use a tl_dtype_t");
-  if (operation > TL_BARRIER) return invalid(name, "operation is " + std::to_string(operation), "use a tl_operation_t");
-  if (op > TL_AVERAGE) return invalid(name, "op is " + std::to_string(op), "use TL_SUM or TL_AVERAGE");
+  if (dtype > TL_BFLOAT16) return invalid_tensor(name, "dtype is " + std::to_string(dtype), "use a tl_dtype_t");
+  if (operation > TL_BARRIER)
+    return invalid_tensor(name, "operation is " + std::to_string(operation), "use a tl_operation_t");
+  if (op > TL_AVERAGE) return invalid_tensor(name, "op is " + std::to_string(op), "use TL_SUM or TL_AVERAGE");
   const bool barrier = desc.operation == TL_BARRIER;
   if (!barrier) TL_RETURN_IF_ERROR(check_count(name, desc.count));
   if (desc.operation == TL_ALLGATHER && desc.count % settings_.world_size != 0) {
-    return invalid(name, "it has " + std::to_string(desc.count) + " elements",
-                   "an allgather's result is a multiple of the world size " + std::to_string(settings_.world_size));
+    return invalid_tensor(
+        name, "it has " + std::to_string(desc.count) + " elements",
+        "an allgather's result is a multiple of the world size " + std::to_string(settings_.world_size));
   }
   if (desc.root < 0 || static_cast<std::uint32_t>(desc.root) >= settings_.world_size) {
-    return invalid(name, "root is " + std::to_string(desc.root),
-                   "use a rank below the world size " + std::to_string(settings_.world_size));
+    return invalid_tensor(name, "root is " + std::to_string(desc.root),
+                          "use a rank below the world size " + std::to_string(settings_.world_size));
   }
   if (std::isnan(desc.urgency) || desc.urgency > 1) {
-    return invalid(name, "urgency is " + std::to_string(desc.urgency),
-                   "use [0, 1], or a negative number for layer order");
+    return invalid_tensor(name, "urgency is " + std::to_string(desc.urgency),
+                          "use [0, 1], or a negative number for layer order");
   }
   body.positions = desc.positions != 0 ? desc.positions : static_cast<std::uint32_t>(group_size);
   if (desc.position >= body.positions) {
-    return invalid(name, "position is " + std::to_string(desc.position),
-                   "use 0.." + std::to_string(body.positions - 1));
+    return invalid_tensor(name, "position is " + std::to_string(desc.position),
+                          "use 0.." + std::to_string(body.positions - 1));
   }
   body.elements = barrier ? 0 : desc.count;
   body.dtype = static_cast<Dtype>(desc.dtype);
@@ -118,9 +120,10 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   tensor.buffer = static_cast<std::byte*>(desc.buffer);
   if (barrier || tensor.buffer == nullptr) return body;
   const auto place = arenas_->locate(tensor.buffer, tensor.bytes);
-  if (!place) return invalid(name, "its buffer is not shared memory", "use memory of tl_alloc, or a null buffer");
+  if (!place)
+    return invalid_tensor(name, "its buffer is not shared memory", "use memory of tl_alloc, or a null buffer");
   if (place->offset % ArenaAllocator::kAlignment != 0)
-    return invalid(name, "its buffer is not aligned to 64 bytes", "use the start of memory of tl_alloc");
+    return invalid_tensor(name, "its buffer is not aligned to 64 bytes", "use the start of memory of tl_alloc");
   return body;
 }
 

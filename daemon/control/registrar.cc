@@ -13,10 +13,6 @@ using nlohmann::json;
 using protocol::PlanTensor;
 using protocol::TensorBody;
 
-std::string name_of(const TensorBody& tensor) {
-  return std::string(tensor.name, ::strnlen(tensor.name, protocol::kMaxName));
-}
-
 }  // namespace
 
 Registrar::Registrar(RegistrarConfig config, RegistrarOutput& output) : config_(std::move(config)), output_(output) {
@@ -148,7 +144,7 @@ Status Registrar::compare_hosts(const std::string& group, const Round& r) const 
     TL_RETURN_IF_ERROR(compare_groups(config_.job, group, reference.group, other.group));
   }
   for (const TensorBody& tensor : reference.group.tensors) {
-    const std::string name = name_of(tensor);
+    const std::string name(name_of(tensor));
     if (names_.contains(name) || changing_names_.contains(name)) {
       return Status(Code::kAlreadyExists, fmt::format("tensor '{}' is registered already", name),
                     group_where(config_.job, group), "give every tensor of a job a name of its own");
@@ -169,7 +165,7 @@ void Registrar::finish_round(const std::string& group) {
   const auto& reference = r.hosts.at(config_.leader).group.tensors;  // ids in the leader's order
   Change change{group, plan_tensors(reference), {}};
   for (const RosterHost& host : config_.roster.hosts) change.waiting.insert(host.name);
-  for (const TensorBody& tensor : reference) changing_names_.insert(name_of(tensor));
+  for (const TensorBody& tensor : reference) changing_names_.emplace(name_of(tensor));
   changes_.push_back(std::move(change));
   if (changes_.size() == 1) start_next_change();
 }
@@ -269,7 +265,7 @@ void Registrar::activate(const std::string& group, LocalGroup& local) {
     std::vector<TensorId> ids;
     ids.reserve(of_rank.group.tensors.size());
     for (const TensorBody& tensor : of_rank.group.tensors) {
-      const auto id = names_.find(name_of(tensor));
+      const auto id = names_.find(std::string(name_of(tensor)));
       if (id == names_.end()) {
         return output_.fail_job(Status(Code::kInternal, fmt::format("the plan lacks tensor '{}'", name_of(tensor)),
                                        group_where(config_.job, group),

@@ -16,10 +16,6 @@ using nlohmann::json;
 using protocol::PlanTensor;
 using protocol::TensorBody;
 
-std::string_view name_of(const TensorBody& tensor) {
-  return {tensor.name, ::strnlen(tensor.name, protocol::kMaxName)};
-}
-
 const char* reduce_name(ReduceOp op) {
   return op == ReduceOp::kAverage ? "average" : "sum";
 }
@@ -78,6 +74,10 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
 }
 
 }  // namespace
+
+std::string_view name_of(const TensorBody& tensor) {
+  return {tensor.name, ::strnlen(tensor.name, protocol::kMaxName)};
+}
 
 std::string group_where(const std::string& job, const std::string& group) {
   return fmt::format("group '{}' of job '{}'", group, job);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -16,6 +17,9 @@ namespace tensorlane::control {
 inline constexpr std::size_t kMaxGroupBytes = 512 * 1024;  // encoded: some 8,000 tensors with names of 40 characters
 inline constexpr std::size_t kMaxPlanTensors = 1 << 17;    // of one job
 inline constexpr std::size_t kMaxPendingGroups = 1024;     // of one job
+
+// The name in a registration, valid as long as it.
+std::string_view name_of(const protocol::TensorBody& tensor);
 
 // The group as a rank knows it.
 struct RankGroup {

@@ -21,6 +21,9 @@ namespace tensorlane::session {
 // Monotonic.
 Time now();
 
+// What an epoll event of a client carries: the connection's id, and this bit where it is the pidfd that speaks.
+inline constexpr std::uint64_t kProcessToken = std::uint64_t{1} << 62;
+
 enum class Phase : std::uint8_t {
   kNew,      // has not said hello
   kJoining,  // control has it

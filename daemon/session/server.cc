@@ -18,10 +18,9 @@
 namespace tensorlane::session {
 namespace {
 
-// What an epoll event belongs to: one of the two, or a connection's id, with kProcess for its pidfd.
+// What an epoll event belongs to: one of the two, or a connection (kProcessToken).
 constexpr std::uint64_t kListenerToken = ~std::uint64_t{0};
 constexpr std::uint64_t kCallsToken = kListenerToken - 1;
-constexpr std::uint64_t kProcess = std::uint64_t{1} << 62;
 
 // A tick of the checks for death, damage and time-outs; there are none while nobody is connected.
 constexpr Duration kTick = milliseconds(100);
@@ -137,8 +136,8 @@ void SessionServer::loop() {
         accept_all();
       } else if (token == kCallsToken) {
         calls_->run();
-      } else if ((token & kProcess) != 0) {
-        on_process_end(token & ~kProcess);
+      } else if ((token & kProcessToken) != 0) {
+        on_process_end(token & ~kProcessToken);
       } else {
         on_socket(token, events[static_cast<std::size_t>(i)].events);
       }

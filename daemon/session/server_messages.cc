@@ -14,7 +14,6 @@ namespace {
 
 using protocol::MessageType;
 
-constexpr std::uint64_t kProcess = std::uint64_t{1} << 62;
 // Ids of a group are answered in one packet.
 constexpr std::size_t kMaxGroupTensors =
     (protocol::kMaxMessage - sizeof(protocol::MessageHeader) - sizeof(protocol::RegisteredBody)) /
@@ -95,7 +94,7 @@ Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
   if (c.process) {
     epoll_event event{};
     event.events = EPOLLIN;
-    event.data.u64 = c.id | kProcess;
+    event.data.u64 = c.id | kProcessToken;
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, c.process.get(), &event) != 0) c.process.reset();
   }
   ports::JoinRequest request;

@@ -84,6 +84,7 @@ class RecordingSink final : public ports::FrameSink {
 };
 
 inline constexpr JobId kJob{0x1122334455667788};
+inline constexpr ClassId kUrgent{0}, kBulk{1};
 ports::JobCredentials credentials(HostIndex self, const std::string& secret = "correct horse", Epoch epoch = Epoch(7),
                                   JobId job = kJob);
 

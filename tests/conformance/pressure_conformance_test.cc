@@ -6,7 +6,6 @@
 namespace tensorlane::conformance {
 namespace {
 
-constexpr ClassId kUrgent{0}, kBulk{1};
 
 class Pressure : public ::testing::TestWithParam<TransportKind> {};
 INSTANTIATE_TEST_SUITE_P(Transports, Pressure, ::testing::Values(tcp_ipv4(), tcp_ipv6()),

@@ -9,7 +9,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr ClassId kUrgent{0}, kBulk{1};
 
 class Conformance : public ::testing::TestWithParam<TransportKind> {};
 INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::Values(tcp_ipv4(), tcp_ipv6()),

@@ -154,8 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
     case_name);
 
 #define CLASSES(data) "classes:\n  data:\n" data HOST
-#define A "    - {name: a, dscp: 1, pcp: 1}\n"
-#define B "    - {name: b, dscp: 2, pcp: 2}\n"
+#define CLASS_A "    - {name: a, dscp: 1, pcp: 1}\n"
+#define CLASS_B "    - {name: b, dscp: 2, pcp: 2}\n"
 
 INSTANTIATE_TEST_SUITE_P(
     Classes, FabricError,
@@ -166,53 +166,56 @@ INSTANTIATE_TEST_SUITE_P(
                 "data, control, thresholds"},
         Mistake{"NoData", "classes: {thresholds: [0.5]}\n" HOST,
                 "no 'data' in 'classes': fabric.yaml:1: add 'data: ...'"},
-        Mistake{"OneClass", CLASSES(A), "1 data classes: fabric.yaml:3: expected 2 to 7"},
-        Mistake{"EightClasses", CLASSES(A A A A A A A A), "8 data classes: fabric.yaml:3: expected 2 to 7"},
-        Mistake{"UnknownClassKey", CLASSES(A "    - {name: urgent, dcsp: 43, pcp: 5}\n"),
+        Mistake{"OneClass", CLASSES(CLASS_A), "1 data classes: fabric.yaml:3: expected 2 to 7"},
+        Mistake{"EightClasses", CLASSES(CLASS_A CLASS_A CLASS_A CLASS_A CLASS_A CLASS_A CLASS_A CLASS_A),
+                "8 data classes: fabric.yaml:3: expected 2 to 7"},
+        Mistake{"UnknownClassKey", CLASSES(CLASS_A "    - {name: urgent, dcsp: 43, pcp: 5}\n"),
                 "unknown key 'dcsp' in class 'urgent': fabric.yaml:4: did you mean 'dscp'? expected one of name, dscp, "
                 "pcp, service_level, "
                 "lossless, rank, window"},
-        Mistake{"NoDscp", CLASSES(A "    - {name: b, pcp: 2}\n"),
+        Mistake{"NoDscp", CLASSES(CLASS_A "    - {name: b, pcp: 2}\n"),
                 "no 'dscp' in class 'b': fabric.yaml:4: add 'dscp: ...'"},
-        Mistake{"DscpTooHigh", CLASSES(A "    - {name: b, dscp: 64, pcp: 2}\n"),
+        Mistake{"DscpTooHigh", CLASSES(CLASS_A "    - {name: b, dscp: 64, pcp: 2}\n"),
                 "'dscp' of class 'b' is '64': fabric.yaml:4: expected a whole number from 0 to 63"},
-        Mistake{"DscpIsNoNumber", CLASSES(A "    - {name: b, dscp: EF, pcp: 2}\n"),
+        Mistake{"DscpIsNoNumber", CLASSES(CLASS_A "    - {name: b, dscp: EF, pcp: 2}\n"),
                 "'dscp' of class 'b' is 'EF': fabric.yaml:4: expected a whole number from 0 to 63"},
-        Mistake{"PcpTooHigh", CLASSES(A "    - {name: b, dscp: 2, pcp: 8}\n"),
+        Mistake{"PcpTooHigh", CLASSES(CLASS_A "    - {name: b, dscp: 2, pcp: 8}\n"),
                 "'pcp' of class 'b' is '8': fabric.yaml:4: expected a whole number from 0 to 7"},
-        Mistake{"BadFlag", CLASSES(A "    - {name: b, dscp: 2, pcp: 2, lossless: maybe}\n"),
+        Mistake{"BadFlag", CLASSES(CLASS_A "    - {name: b, dscp: 2, pcp: 2, lossless: maybe}\n"),
                 "'lossless' of class 'b' is 'maybe': fabric.yaml:4: expected true or false"},
-        Mistake{"BadWindow", CLASSES(A "    - {name: b, dscp: 2, pcp: 2, window: wide}\n"),
+        Mistake{"BadWindow", CLASSES(CLASS_A "    - {name: b, dscp: 2, pcp: 2, window: wide}\n"),
                 "'window' of class 'b' is 'wide': fabric.yaml:4: expected a size such as '1500', '256 KiB' or '4 MiB'"},
         Mistake{
-            "DoubledDscp", CLASSES(A "    - {name: b, dscp: 1, pcp: 2}\n"),
+            "DoubledDscp", CLASSES(CLASS_A "    - {name: b, dscp: 1, pcp: 2}\n"),
             "doubled DSCP 1 in class 'b': fabric.yaml:4: class 'a' on line 3 has it too; every class needs its own"},
-        Mistake{"DoubledPcp", CLASSES(A "    - {name: b, dscp: 2, pcp: 1}\n"),
+        Mistake{"DoubledPcp", CLASSES(CLASS_A "    - {name: b, dscp: 2, pcp: 1}\n"),
                 "doubled PCP 1 in class 'b': fabric.yaml:4: class 'a' on line 3 has it too; every class needs its own"},
-        Mistake{"DoubledServiceLevel", CLASSES(A "    - {name: b, dscp: 2, pcp: 2, service_level: 1}\n"),
+        Mistake{"DoubledServiceLevel", CLASSES(CLASS_A "    - {name: b, dscp: 2, pcp: 2, service_level: 1}\n"),
                 "doubled service level 1 in class 'b': fabric.yaml:4: class 'a' on line 3 has it too; every class "
                 "needs its own"},
         Mistake{
-            "DoubledRank", CLASSES(A "    - {name: b, dscp: 2, pcp: 2, rank: 0}\n"),
+            "DoubledRank", CLASSES(CLASS_A "    - {name: b, dscp: 2, pcp: 2, rank: 0}\n"),
             "doubled rank 0 in class 'b': fabric.yaml:4: class 'a' on line 3 has it too; every class needs its own"},
-        Mistake{"DoubledName", CLASSES(A "    - {name: a, dscp: 2, pcp: 2}\n"),
+        Mistake{"DoubledName", CLASSES(CLASS_A "    - {name: a, dscp: 2, pcp: 2}\n"),
                 "doubled class name 'a': fabric.yaml:4: the other one is on line 3; rename one of them"},
-        Mistake{"DscpOfControl", CLASSES(A B "  control: {dscp: 2, pcp: 6}\n"),
+        Mistake{"DscpOfControl", CLASSES(CLASS_A CLASS_B "  control: {dscp: 2, pcp: 6}\n"),
                 "doubled DSCP 2 in class 'b': fabric.yaml:4: class 'control' on line 5 has it too; every class needs "
                 "its own"},
-        Mistake{"RankOfControl", CLASSES(A B "  control: {dscp: 3, pcp: 6, rank: 0}\n"),
+        Mistake{"RankOfControl", CLASSES(CLASS_A CLASS_B "  control: {dscp: 3, pcp: 6, rank: 0}\n"),
                 "unknown key 'rank' in class 'control': fabric.yaml:5: expected one of name, dscp, pcp, service_level, "
                 "lossless"},
-        Mistake{"TooManyThresholds", CLASSES(A B "  thresholds: [0.5, 0.2]\n"),
+        Mistake{"TooManyThresholds", CLASSES(CLASS_A CLASS_B "  thresholds: [0.5, 0.2]\n"),
                 "2 thresholds for 2 data classes: fabric.yaml:5: expected 1, one fewer than classes"},
-        Mistake{"ThresholdBeyondOne", CLASSES(A B "  thresholds: [1.5]\n"),
+        Mistake{"ThresholdBeyondOne", CLASSES(CLASS_A CLASS_B "  thresholds: [1.5]\n"),
                 "threshold '1.5': fabric.yaml:5: expected a number from 0 to 1"},
-        Mistake{"ThresholdIsNoNumber", CLASSES(A B "  thresholds: [high]\n"),
+        Mistake{"ThresholdIsNoNumber", CLASSES(CLASS_A CLASS_B "  thresholds: [high]\n"),
                 "threshold 'high': fabric.yaml:5: expected a number from 0 to 1"},
-        Mistake{"ThresholdsAscend", CLASSES(A B "    - {name: c, dscp: 3, pcp: 3}\n  thresholds:\n  - 0.2\n  - 0.5\n"),
+        Mistake{"ThresholdsAscend",
+                CLASSES(CLASS_A CLASS_B "    - {name: c, dscp: 3, pcp: 3}\n  thresholds:\n  - 0.2\n  - 0.5\n"),
                 "threshold 0.5 after 0.2: fabric.yaml:8: expected descending thresholds: the first one belongs to the "
                 "most urgent class"},
-        Mistake{"ThresholdTwice", CLASSES(A B "    - {name: c, dscp: 3, pcp: 3}\n  thresholds: [0.5, 0.5]\n"),
+        Mistake{"ThresholdTwice",
+                CLASSES(CLASS_A CLASS_B "    - {name: c, dscp: 3, pcp: 3}\n  thresholds: [0.5, 0.5]\n"),
                 "threshold 0.5 after 0.5: fabric.yaml:6: expected descending thresholds: the first one belongs to the "
                 "most urgent "
                 "class"}),
