@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import statistics
@@ -26,6 +27,10 @@ LABELS = {
     "endhost": "tensorlane, end-host priority, FIFO ports",
     "network": "tensorlane, network priority, strict ports",
 }
+# In the contended parts only: what tags do where no port looks at them.
+TAGS_ONLY = "network_fifo"
+LABELS_CONTENDED = {**LABELS, TAGS_ONLY: "tensorlane, network priority's tags, FIFO ports"}
+FIGURE5_ARMS = ["endhost", "network", TAGS_ONLY]
 MODES = {"nocomm": "nocomm", "ddp_gloo": "ddp"}
 RUN_OPTIONS = {"nopriority": ["--no-priorities"], "endhost": ["--no-tags"]}
 
@@ -38,11 +43,11 @@ def fail(what, where, fix, status=1):
 class Fabric:
     """Where the hosts are: a lab whose ports can be switched between FIFO and strict, or loopback, which has no ports."""
 
-    def __init__(self, kind, hosts, speed):
+    def __init__(self, kind, *shape):
+        """`shape`: what hosts and links the lab has, in arguments of `tensorlane lab up`."""
         self.lab = f"quick{os.getpid()}" if kind == "lab" else None
         if self.lab:
-            subprocess.run([TENSORLANE, "lab", "up", "--name", self.lab, "--hosts", str(hosts), "--speed", speed, "--policy", "fifo", "--owner", str(os.getpid())],
-                           check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([TENSORLANE, "lab", "up", "--name", self.lab, *shape, "--policy", "fifo", "--owner", str(os.getpid())], check=True, stdout=subprocess.DEVNULL)
 
     def policy(self, policy):
         if self.lab:
@@ -53,6 +58,9 @@ class Fabric:
             return []
         return ["--hosts", "lab", "--lab", self.lab] + (["--on", ",".join(on)] if on else [])
 
+    def on_host(self, host, command):
+        return [TENSORLANE, "lab", "exec", host, "--name", self.lab, "--", *command] if self.lab else command
+
     def down(self):
         if self.lab:
             subprocess.run([TENSORLANE, "lab", "down", "--name", self.lab], check=False, stdout=subprocess.DEVNULL)
@@ -62,7 +70,7 @@ class Jobs:
     """The jobs that run now: started together, stopped together whatever happens."""
 
     def __init__(self, fabric, folder):
-        self.fabric, self.folder, self.children, self.port = fabric, folder, {}, 7100
+        self.fabric, self.folder, self.name, self.children, self.port = fabric, folder, os.path.basename(folder), {}, 7100
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
 
@@ -92,6 +100,17 @@ class Jobs:
         os.replace(path + ".part", path)
         return json.load(open(self.wait_file(os.path.join(self.folder, f"{arm}.done.{block}"), 120)))
 
+    def save_metrics(self, arms):
+        """What the daemon of each arm's first host says to Prometheus now, in OUT/metrics."""
+        folder = os.path.join(OUT, "metrics", self.name)
+        os.makedirs(folder, exist_ok=True)
+        for arm in arms:
+            with open(os.path.join(self.folder, f"{arm}.log")) as log:
+                host, url = re.search(r"metrics of (\S+) at (\S+)", log.read()).groups()
+            fetch = [sys.executable, "-c", "import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=5).read())", url]
+            with open(os.path.join(folder, f"{arm}.txt"), "w") as file:
+                subprocess.run(self.fabric.on_host(host, fetch), check=True, stdout=file)
+
     def stop(self, timeout=20):
         open(os.path.join(self.folder, "stop"), "w").close()
         deadline = time.monotonic() + timeout
@@ -103,18 +122,19 @@ class Jobs:
                 child.wait()
 
 
-def digits(arm, folder, extra):
-    return ["tensorlane.examples.digits", "--mode", MODES.get(arm, "tensorlane"), "--blocks", folder, "--arm", arm, *extra]
+def digits(folder, *extra):
+    return lambda arm: ["tensorlane.examples.digits", "--mode", MODES.get(arm, "tensorlane"), "--blocks", folder, "--arm", arm, *extra]
 
 
-def start_arms(jobs, arms, options, extra, on=None):
+def start_arms(jobs, arms, ranks, options, command, on=None):
+    """`command(arm)`: what each rank of the arm's job executes, after python -m."""
     for arm in arms:
         timeline = []
-        if MODES.get(arm, "tensorlane") == "tensorlane":
-            folder = os.path.join(OUT, "timeline", arm)
+        if arm not in MODES:
+            folder = os.path.join(OUT, "timeline", jobs.name, arm)
             os.makedirs(folder, exist_ok=True)
             timeline = ["--timeline", folder]
-        jobs.start(arm, RANKS, [*RUN_OPTIONS.get(arm, []), *timeline, *options], digits(arm, jobs.folder, extra), on)
+        jobs.start(arm, ranks, [*RUN_OPTIONS.get(arm, []), *timeline, *options], command(arm), on)
     for arm in arms:
         jobs.wait_file(os.path.join(jobs.folder, f"{arm}.ready"), 120)
 
@@ -135,6 +155,7 @@ def run_blocks(jobs, arms, blocks, iterations, began):
             reports[arm].append(report)
         line = ", ".join(f"{arm} {statistics.median(reports[arm][-1]['times'][1:]) * 1e3:.0f} ms" for arm in arms)
         print(f"block {block + 1} of {blocks}: {line}", flush=True)
+    jobs.save_metrics(arm for arm in arms if arm not in MODES)
     return reports
 
 
@@ -144,15 +165,23 @@ def percentile(values, share):
 
 
 def summarize(reports):
-    """One entry per arm. The first iteration of a block meets cold caches and is left out."""
-    ideal = statistics.median(t for r in reports["nocomm"] for t in r["times"][1:])
+    """One entry per arm. The first iteration of a block meets cold caches and is left out. Scaling efficiency where there is an arm without communication; loss and
+    accuracy where something is trained."""
     arms = []
     for arm, blocks in reports.items():
         times = [t for r in blocks for t in r["times"][1:]]
-        median = statistics.median(times)
-        arms.append({"name": arm, "iteration_s_median": median, "iteration_s_p99": percentile(times, 0.99), "scaling_efficiency": ideal / median,
-                     "final_loss": blocks[-1]["loss"], "accuracy": blocks[-1]["accuracy"]})
+        entry = {"name": arm, "iteration_s_median": statistics.median(times), "iteration_s_p99": percentile(times, 0.99)}
+        if "nocomm" in reports:
+            entry["scaling_efficiency"] = statistics.median(t for r in reports["nocomm"] for t in r["times"][1:]) / entry["iteration_s_median"]
+        if "loss" in blocks[-1]:
+            entry |= {"final_loss": blocks[-1]["loss"], "accuracy": blocks[-1]["accuracy"]}
+        arms.append(entry)
     return arms
+
+
+def compare(reports):
+    """As summarize(), with every arm's iteration over end-host priority's."""
+    return [{**arm, "ratio_to_endhost": ratio(reports, arm["name"], "endhost")} for arm in summarize(reports)]
 
 
 def ratio(reports, arm, base):
@@ -163,11 +192,19 @@ def ratio(reports, arm, base):
     return {"median": statistics.median(pairs), "ci95": [medians[50], medians[1949]]}
 
 
-def print_table(title, arms):
-    print(f"\n{title}\n{'':44}{'median':>10}{'p99':>10}{'scaling':>9}{'loss':>8}{'accuracy':>10}")
+def print_table(title, arms, ports=True):
+    """`ports`: there are some, so that their policy is worth a word."""
+    compared = any("ratio_to_endhost" in arm for arm in arms)
+    print(f"\n{title}\n{'':48}{'median':>10}{'p99':>10}{'scaling':>9}{'loss':>8}{'accuracy':>10}{'   over end-host (95% interval)' if compared else ''}")
     for arm in arms:
-        print(f"{LABELS[arm['name']]:44}{arm['iteration_s_median'] * 1e3:7.1f} ms{arm['iteration_s_p99'] * 1e3:7.1f} ms{arm['scaling_efficiency']:9.1%}"
-              f"{arm['final_loss']:8.3f}{arm['accuracy']:10.1%}")
+        label = LABELS_CONTENDED[arm["name"]]
+        line = f"{label if ports else label.rsplit(', ', 1)[0]:48}{arm['iteration_s_median'] * 1e3:7.1f} ms{arm['iteration_s_p99'] * 1e3:7.1f} ms"
+        line += f"{arm['scaling_efficiency']:9.1%}" if "scaling_efficiency" in arm else f"{'':9}"
+        line += f"{arm['final_loss']:8.3f}{arm['accuracy']:10.1%}" if "final_loss" in arm else f"{'':18}"
+        if compared:
+            low, high = arm["ratio_to_endhost"]["ci95"]
+            line += f"   {arm['ratio_to_endhost']['median']:.3f} ({low:.3f} to {high:.3f})"
+        print(line.rstrip())
 
 
 def draw(path, result):
@@ -176,25 +213,26 @@ def draw(path, result):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    parts = [("alone", result["arms"])] + ([("beside another job's bulk", result["contended"])] if result["contended"] else [])
+    parts = [("alone", result["arms"]), ("beside another job's bulk", result["contended"]), ("figure 5's placement", result["figure5"])]
+    parts = [part for part in parts if part[1]]
     figure, axes = pyplot.subplots(1, len(parts), figsize=(6 * len(parts), 4), squeeze=False)
     for axis, (title, arms) in zip(axes[0], parts):
         axis.barh([a["name"] for a in arms], [a["iteration_s_median"] * 1e3 for a in arms], color="#4477aa")
         axis.invert_yaxis()
         axis.set_xlabel("median iteration, ms")
-        axis.set_title(f"{RANKS} hosts, {title}")
+        axis.set_title(title)
         for i, arm in enumerate(arms):
-            axis.text(arm["iteration_s_median"] * 1e3, i, f" {arm['scaling_efficiency']:.0%}", va="center")
+            axis.text(arm["iteration_s_median"] * 1e3, i, f" {arm['scaling_efficiency']:.0%}" if "scaling_efficiency" in arm else "", va="center")
     figure.tight_layout()
     figure.savefig(path)
 
 
 def alone(args, began):
     """The arms with the fabric to themselves."""
-    fabric = Fabric(args.hosts, RANKS, args.speed)
+    fabric = Fabric(args.hosts, "--hosts", str(RANKS), "--speed", args.speed)
     jobs = Jobs(fabric, os.path.join(OUT, "alone"))
     try:
-        start_arms(jobs, list(LABELS), ["--pattern", args.pattern], ["--width", str(args.width), "--batch", str(args.batch)])
+        start_arms(jobs, list(LABELS), RANKS, ["--pattern", args.pattern], digits(jobs.folder, "--width", str(args.width), "--batch", str(args.batch)))
         return summarize(run_blocks(jobs, list(LABELS), args.blocks, args.iterations, began))
     finally:
         jobs.stop()
@@ -203,21 +241,33 @@ def alone(args, began):
 
 def contended(args):
     """Computation emulated, so that the network decides; a second job's bulk arrives at the same hosts from four others."""
-    fabric = Fabric(args.hosts, 2 * RANKS, args.contended_speed)
+    fabric = Fabric("lab", "--hosts", str(2 * RANKS), "--speed", args.contended_speed)
     jobs = Jobs(fabric, os.path.join(OUT, "contended"))
-    arms = ["nocomm", "endhost", "network"]
     stop = os.path.join(jobs.folder, "stop")
     try:
-        workers = [f"h{i}" for i in range(RANKS)]
-        start_arms(jobs, arms, ["--pattern", "parameter_server"], ["--width", str(args.contended_width), "--batch", "4", "--emulate", str(args.emulate)], workers)
+        command = digits(jobs.folder, "--width", str(args.contended_width), "--batch", "4", "--emulate", str(args.emulate))
+        start_arms(jobs, args.contended_arms, RANKS, ["--pattern", "parameter_server"], command, [f"h{i}" for i in range(RANKS)])
         for i in range(RANKS):
             jobs.start(f"flood{i}", 2, ["--pattern", "parameter_server"], ["tensorlane.examples.flood", "--mib", "4", "--stop", stop], [f"h{RANKS + i}", f"h{i}"])
         time.sleep(5)  # until the floods flow
-        reports = run_blocks(jobs, arms, args.contended_blocks, args.contended_iterations, None)
-        result = summarize(reports)
-        for arm in result:
-            arm["ratio_to_endhost"] = ratio(reports, arm["name"], "endhost")
-        return result
+        return compare(run_blocks(jobs, args.contended_arms, args.contended_blocks, args.contended_iterations, None))
+    finally:
+        jobs.stop()
+        fabric.down()
+
+
+def figure5(args):
+    """One worker, two servers (tensorlane.examples.figure5). The worker's port is the slowest: the figure shows one worker of many, which share the servers' ports."""
+    path = os.path.join(OUT, "figure5.yaml")
+    with open(path, "w") as file:
+        file.write("hosts:\n" + "".join(f"- {{name: h{i}, addresses: {{tcp: 10.77.0.{i + 1}}}}}\n" for i in range(3)) + "switches:\n- {name: s0}\nlinks:\n")
+        for i, speed in enumerate((args.contended_speed, *[args.server_speed] * 2)):
+            file.write(f"- {{from: h{i}, to: s0, speed: {speed}}}\n")
+    fabric = Fabric("lab", "--config", path)
+    jobs = Jobs(fabric, os.path.join(OUT, "figure5"))
+    try:
+        start_arms(jobs, FIGURE5_ARMS, 3, ["--pattern", "parameter_server"], lambda arm: ["tensorlane.examples.figure5", "--blocks", jobs.folder, "--arm", arm])
+        return compare(run_blocks(jobs, FIGURE5_ARMS, args.contended_blocks, args.contended_iterations, None))
     finally:
         jobs.stop()
         fabric.down()
@@ -227,7 +277,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", choices=["lab", "loopback"], default="lab")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--only", choices=["alone", "contended"], help="one part of the run")
+    parser.add_argument("--only", choices=["alone", "contended", "figure5"], action="append", help="this part of the run; may be given several times (default: all)")
     parser.add_argument("--pattern", default="ring")
     parser.add_argument("--speed", default="500 Mbit/s")
     parser.add_argument("--width", type=int, default=512)
@@ -236,6 +286,8 @@ def main():
     parser.add_argument("--iterations", type=int, default=15)
     parser.add_argument("--contended-speed", default="200 Mbit/s")
     parser.add_argument("--contended-width", type=int, default=256)
+    parser.add_argument("--server-speed", default="800 Mbit/s", help="of the servers' links in figure 5's placement")
+    parser.add_argument("--contended-arms", type=lambda text: text.split(","), default=list(LABELS_CONTENDED), help="endhost must be among them")
     parser.add_argument("--contended-blocks", type=int, default=8)
     parser.add_argument("--contended-iterations", type=int, default=8)
     parser.add_argument("--emulate", type=float, default=0.01)
@@ -244,24 +296,30 @@ def main():
     os.makedirs(OUT, exist_ok=True)
     if args.hosts == "loopback":
         print("on loopback: there are no ports, so network priority cannot show; run as root for the lab")
-    result = {"fabric": args.hosts, "arms": [], "contended": []}
-    if args.only != "contended":
+    parts = args.only or (["alone", "contended", "figure5"] if args.hosts == "lab" else ["alone"])
+    if args.hosts == "loopback" and parts != ["alone"]:
+        fail("there are no ports on loopback, so nothing can be shown there", f"--only {parts[0]}", "use --hosts lab as root, or --only alone", 2)
+    result = {"fabric": args.hosts, "arms": [], "contended": [], "figure5": []}
+    if "alone" in parts:
         result["arms"] = alone(args, began)
-        print_table(f"{RANKS} hosts, {'ports of ' + args.speed if args.hosts == 'lab' else 'loopback'}, the fabric to itself", result["arms"])
-    if args.hosts == "lab" and args.only != "alone":
+        print_table(f"{RANKS} hosts, {'ports of ' + args.speed if args.hosts == 'lab' else 'loopback'}, the fabric to itself", result["arms"], args.hosts == "lab")
+    if "contended" in parts:
         print("\nnow with computation emulated, and bulk of a second job from four other hosts to the same receivers", flush=True)
         result["contended"] = contended(args)
         print_table(f"{RANKS} hosts, ports of {args.contended_speed}, beside another job's bulk, parameter server", result["contended"])
-        for arm in result["contended"]:
-            low, high = arm["ratio_to_endhost"]["ci95"]
-            print(f"{arm['name']:10} iteration over end-host priority's: {arm['ratio_to_endhost']['median']:.3f} (95% interval {low:.3f} to {high:.3f})")
+    if "figure5" in parts:
+        print("\nnow the placement of Geryon's figure 5: an urgent and a bulky parameter from two servers to one worker", flush=True)
+        result["figure5"] = figure5(args)
+        print_table(f"a worker at {args.contended_speed}, two servers at {args.server_speed}", result["figure5"])
     chart = os.path.join(OUT, "iterations.png")
     draw(chart, result)
     for path in filter(None, {args.json, os.path.join(OUT, "result.json")}):
         with open(path, "w") as file:
             json.dump(result, file, indent=2)
-    print(f"\nchart      {chart}\nresults    {os.path.join(OUT, 'result.json')}\ntimelines  {os.path.join(OUT, 'timeline')}/ARM/HOST.json (open in https://ui.perfetto.dev or chrome://tracing)\n"
-          f"logs       {OUT}/alone and {OUT}/contended\nmetrics    while a job runs: the address that `tensorlane run` prints; Prometheus reads it")
+    print(f"\nchart      {chart}\nresults    {os.path.join(OUT, 'result.json')}\n"
+          f"timelines  {os.path.join(OUT, 'timeline')}/PART/ARM/HOST.json (open in https://ui.perfetto.dev or chrome://tracing)\n"
+          f"metrics    {os.path.join(OUT, 'metrics')}/PART/ARM.txt, as Prometheus reads them from the address that `tensorlane run` prints while a job runs\n"
+          f"logs       {OUT}/PART/ARM.log\nparts      {', '.join(parts)}")
 
 
 if __name__ == "__main__":

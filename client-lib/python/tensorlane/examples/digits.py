@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 import tensorlane.torch as tl
-
-POLL_SECONDS = 0.005
+from tensorlane.examples.blocks import follow_blocks, write
 
 
 def build_model(width, seed):
@@ -109,32 +108,6 @@ class Trainer:
             torch.distributed.destroy_process_group()
 
 
-def follow_blocks(trainer, folder, arm):
-    """Runs a block whenever FOLDER/ARM.go.K appears (it holds the number of iterations), and answers with FOLDER/ARM.done.K from rank 0."""
-    if trainer.rank == 0:
-        write(os.path.join(folder, f"{arm}.ready"), "{}")
-    block = 0
-    while True:
-        gate = os.path.join(folder, f"{arm}.go.{block}")
-        if os.path.exists(gate):
-            times = trainer.run(int(open(gate).read()))
-            report = trainer.report(times)
-            if trainer.rank == 0:
-                write(os.path.join(folder, f"{arm}.done.{block}"), json.dumps(report))
-            block += 1
-        elif os.path.exists(os.path.join(folder, "stop")):
-            return
-        else:
-            time.sleep(POLL_SECONDS)
-
-
-def write(path, text):
-    """In one piece: who sees the file sees all of it."""
-    with open(path + ".part", "w") as file:
-        file.write(text)
-    os.replace(path + ".part", path)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=["tensorlane", "ddp", "nocomm"], default="tensorlane", help="who averages the gradients: tensorlane, PyTorch's DDP over Gloo, nobody")
@@ -150,7 +123,7 @@ def main():
     args = parser.parse_args()
     trainer = Trainer(args)
     if args.blocks:
-        follow_blocks(trainer, args.blocks, args.arm)
+        follow_blocks(trainer.rank, args.blocks, args.arm, lambda iterations: trainer.report(trainer.run(iterations)))
     else:
         report = trainer.report(trainer.run(args.iterations))
         if trainer.rank == 0:
