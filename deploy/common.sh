@@ -23,14 +23,18 @@ phase() {
   return "$status"
 }
 
+# Whether there is a ccache that can keep something: a user without a home has no place for it, and then it fails every compilation.
+ccache_works() {
+  local folder
+  command -v ccache >/dev/null && folder=$(ccache --get-config cache_dir) && mkdir -p "$folder" 2>/dev/null && [ -w "$folder" ]
+}
+
 # Configures a preset of CMakePresets.json where needed and builds targets of it (none: all). build_preset PRESET [TARGET...]
 build_preset() {
-  local preset=$1 launcher=()
+  local preset=$1 launcher=
   shift
-  if command -v ccache >/dev/null; then
-    launcher=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-  fi
-  (cd "$root" && cmake --preset "$preset" --log-level=WARNING "${launcher[@]}") || return
+  ! ccache_works || launcher=ccache
+  (cd "$root" && cmake --preset "$preset" --log-level=WARNING "-DCMAKE_C_COMPILER_LAUNCHER=$launcher" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher") || return
   local targets=()
   [ $# -eq 0 ] || targets=(--target "$@")
   (cd "$root" && NINJA_STATUS='[%f/%t] ' cmake --build --preset "$preset" -j 2 "${targets[@]}")

@@ -288,7 +288,7 @@ def main():
     parser.add_argument("--contended-width", type=int, default=256)
     parser.add_argument("--server-speed", default="800 Mbit/s", help="of the servers' links in figure 5's placement")
     parser.add_argument("--contended-arms", type=lambda text: text.split(","), default=list(LABELS_CONTENDED), help="endhost must be among them")
-    parser.add_argument("--contended-blocks", type=int, default=8)
+    parser.add_argument("--contended-blocks", type=int, default=6)
     parser.add_argument("--contended-iterations", type=int, default=8)
     parser.add_argument("--emulate", type=float, default=0.01)
     args = parser.parse_args()
