@@ -13,3 +13,11 @@ find_package(benchmark REQUIRED)
 pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(SYSTEMD REQUIRED IMPORTED_TARGET libsystemd)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
+
+# Optional: without it everything but daemon/transport/rdma is built.
+pkg_check_modules(VERBS IMPORTED_TARGET libibverbs)
+if(VERBS_FOUND)
+  message(STATUS "RDMA: built with libibverbs ${VERBS_VERSION}")
+else()
+  message(STATUS "RDMA: not built, libibverbs was not found (Debian: libibverbs-dev)")
+endif()

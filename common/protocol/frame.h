@@ -30,6 +30,9 @@ enum class FrameType : std::uint8_t {
   kCredit = 5,  // `aux` eager credits come back: the slots whose bits are set in `offset`
 };
 
+// The low bits of a grant are an index that is used again, the others tell its generations apart.
+inline constexpr std::uint32_t kGrantIndexBits = 20;
+
 inline constexpr std::uint8_t kFlagPayloadCrc = 1;  // payload_crc is the CRC32C of the payload
 inline constexpr std::uint8_t kFlagEager = 2;
 
@@ -51,6 +54,13 @@ struct FrameHeader {
 
   bool operator==(const FrameHeader&) const = default;
 };
+
+// The grant that a frame gives its receiver, or 0.
+constexpr std::uint32_t given_grant(const FrameHeader& header) {
+  const bool eager = header.type == FrameType::kData && (header.flags & kFlagEager) != 0;
+  if (header.type == FrameType::kReady || header.type == FrameType::kGrant) return header.grant;
+  return eager ? header.aux : 0;
+}
 
 // CRC32C (Castagnoli) of `bytes`, continuing from `seed` (0 to start).
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed = 0);

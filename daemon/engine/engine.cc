@@ -169,6 +169,9 @@ std::size_t Engine::step(Time now, std::span<const Event> events, ActionRing& ou
   return taken;
 }
 
+std::size_t Engine::granted(HostIndex peer, const protocol::FrameHeader& header, std::span<Descriptor> out) const {
+  return impl_->granted(peer, header, out);
+}
 std::size_t Engine::pick(Time, Flow flow, Bytes credit, std::span<Send> out) {
   return impl_->pick(flow, credit, out);
 }

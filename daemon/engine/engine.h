@@ -82,6 +82,11 @@ class Engine {
   // protocol.
   Result<Descriptor> landing(HostIndex peer, const protocol::FrameHeader& header) const;
 
+  // The memory behind the grant that a frame which pick() has returned for `peer` gives (protocol::given_grant), in
+  // order: one piece, or pages of kMaxOperation of which the last may be shorter. For transports that let the peer
+  // write there. Returns how many; 0 when the frame gives none, or they are more than out.size().
+  std::size_t granted(HostIndex peer, const protocol::FrameHeader& header, std::span<Descriptor> out) const;
+
   // The most urgent operations for this flow, at most out.size() and at most `credit` payload bytes (an operation
   // larger than the credit left is not started). Returns how many. Order inside a class: older iteration, results
   // before contributions, urgency, tensor id (law 9).

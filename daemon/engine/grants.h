@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/protocol/frame.h"
 
 namespace tensorlane::engine {
 
@@ -39,7 +40,7 @@ struct Grant {
 // index.
 class GrantTable {
  public:
-  static constexpr std::uint32_t kIndexBits = 20;
+  static constexpr std::uint32_t kIndexBits = protocol::kGrantIndexBits;
   static constexpr std::uint32_t kMaxCapacity = 1u << kIndexBits;
 
   // Makes room for `capacity` (at most kMaxCapacity) grants; what is given stays given. Allocates.

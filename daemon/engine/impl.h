@@ -120,6 +120,7 @@ struct Engine::Impl {
   Send make_send(Flow flow, std::uint32_t send, std::uint64_t bytes);
   std::uint64_t send_bytes(const SendItem& item) const;
   void queue_send(std::uint32_t send);
+  std::size_t granted(HostIndex peer, const protocol::FrameHeader& header, std::span<Descriptor> out) const;
   std::uint64_t key_of(const Tensor& t, bool result);
   protocol::FrameHeader header_for(protocol::FrameType type, ClassId cls) const;
 

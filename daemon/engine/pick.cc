@@ -77,6 +77,27 @@ Send Engine::Impl::make_send(Flow flow, std::uint32_t send, std::uint64_t bytes)
   return s;
 }
 
+std::size_t Engine::Impl::granted(HostIndex peer, const protocol::FrameHeader& header,
+                                  std::span<Descriptor> out) const {
+  const Grant* grant = grants_.find(protocol::given_grant(header));
+  if (grant == nullptr) return 0;
+  if (grant->kind == Grant::Kind::kResult) {
+    const Tensor& t = tables_.tensors[grant->tensor.value];
+    if (t.buffer.length == 0 || out.empty()) return 0;
+    out[0] = t.buffer;
+    return 1;
+  }
+  if (grant->peer != peer) return 0;
+  const Source& source = tables_.sources[grant->source];
+  const std::uint64_t length = source.extent.length, pages = pages_for(length);
+  if (pages > out.size()) return 0;
+  const Parity parity = parity_of(grant->sequence);
+  for (std::uint64_t i = 0; i < pages; ++i) {
+    out[i] = source_place(source, parity, i * kPageBytes, std::min(kPageBytes, length - i * kPageBytes));
+  }
+  return pages;
+}
+
 std::size_t Engine::Impl::pick_control(HostIndex peer, std::span<Send> out) {
   std::size_t picked = 0;
   if (picked < out.size() && control_.take_credit_due(peer)) {

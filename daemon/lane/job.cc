@@ -41,14 +41,14 @@ Job::Job(ports::JobSpec spec, const Surroundings& around)
     const std::size_t bytes = engine::Engine::staging_bytes(config).value;
     staging_storage_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     const Descriptor staging = around_.memory->add({staging_storage_.get(), bytes});
-    staging_region_ = staging.region;
+    staging_ = staging;
     engine_ = std::make_unique<engine::Engine>(config, staging);
   }
   around_.metrics->jobs_started.add();
 }
 
 Job::~Job() {
-  if (engine_) around_.memory->remove(staging_region_);
+  if (engine_) around_.memory->remove(staging_.region);
   for (LocalTensor& local : tensors_) {
     if (local.buffer.length != 0) around_.memory->remove(local.buffer.region);
     if (!local.wide_storage.empty()) around_.memory->remove(local.wide.region);
@@ -64,6 +64,7 @@ void Job::connect(Time now) {
     return;
   }
   around_.transport->add_job(spec_.credentials);
+  map(around_.memory->resolve(staging_));
   const std::size_t data_flows = around_.config->single_queue ? 1 : around_.config->classes;
   const Time deadline = now + spec_.detection * 3;
   for (std::uint16_t peer = 0; peer < spec_.hosts.size(); ++peer) {
@@ -115,12 +116,22 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
                  fmt::format("rank {} registered tensor '{}' outside its arenas", rank.value, planned.name),
                  fmt::format("job '{}'", spec_.name), "use memory of tl_alloc for registered tensors"});
   }
-  if (local == leader_of(planned)) t.buffer = around_.memory->add(t.buffers[local]);
+  if (local == leader_of(planned)) {
+    t.buffer = around_.memory->add(t.buffers[local]);
+    map(sessions_[local]->segment(place));
+  }
   if (engine_ && engine::needs_wide(planned, static_cast<std::uint16_t>(spec_.hosts.size())) &&
       t.wide_storage.empty()) {
     t.wide_storage.resize(planned.elements * sizeof(float));
     t.wide = around_.memory->add(t.wide_storage);
+    map(t.wide_storage);
   }
+}
+
+// Memory that goes between hosts.
+void Job::map(std::span<std::byte> bytes) {
+  if (!engine_) return;
+  if (const Status mapped = around_.transport->map(id(), bytes); !mapped.ok()) fail(mapped);
 }
 
 void Job::abort(const Status& cause, Time now) {
@@ -151,6 +162,7 @@ void Job::close_flows() {
 // Nothing outside touches a buffer any more: what was pending fails, and the buffers go back (law 7).
 void Job::drained(Time now) {
   if (state_ == State::kClosed) return;
+  if (engine_) around_.transport->unmap(id());
   if (engine_ && abort_cause_) {
     feed({.kind = engine::Event::Kind::kDrained}, now);
   }
@@ -424,7 +436,7 @@ std::size_t Job::send(ClassId cls, Bytes* credit, Time now) {
       const engine::Send& send = sends[i];
       const std::span<std::byte> payload = around_.memory->resolve(send.payload);
       TL_ASSERT(payload.size() == send.header.payload_bytes);
-      around_.transport->send(flow, {send.header, payload, send.token});
+      around_.transport->send(flow, {send.header, payload, send.token, granted(peer, send.header)});
       credit->value -= std::min<std::uint64_t>(credit->value, payload.size());
       metrics.bytes_sent.add(payload.size());
     }
@@ -432,6 +444,15 @@ std::size_t Job::send(ClassId cls, Bytes* credit, Time now) {
     operations += picked;
   }
   return operations;
+}
+
+// What is behind the grant that a frame gives, for a transport that lets the peer write there.
+std::span<const std::span<std::byte>> Job::granted(HostIndex peer, const protocol::FrameHeader& header) {
+  if (!around_.transport->wants_places() || protocol::given_grant(header) == 0) return {};
+  std::array<Descriptor, kMaxPlaces> places;
+  const std::size_t count = engine_->granted(peer, header, places);
+  for (std::size_t i = 0; i < count; ++i) places_[i] = around_.memory->resolve(places[i]);
+  return std::span(places_).first(count);
 }
 
 // ---- lateness and failure ----

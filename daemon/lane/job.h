@@ -112,6 +112,8 @@ class Job {
   void fail(const Status& cause);
   void drained(Time now);
   void close_flows();
+  void map(std::span<std::byte> bytes);
+  std::span<const std::span<std::byte>> granted(HostIndex peer, const protocol::FrameHeader& header);
 
   ports::JobSpec spec_;
   Surroundings around_;
@@ -123,7 +125,7 @@ class Job {
   std::vector<bool> detached_;
   std::vector<std::pair<std::uint32_t, protocol::SubmissionEntry>> collected_;  // local index and entry
   std::unique_ptr<std::byte[]> staging_storage_;
-  std::uint32_t staging_region_ = 0;
+  Descriptor staging_;
   std::unique_ptr<engine::Engine> engine_;  // none in a job of one host
   engine::ActionRing actions_;
   protocol::Plan plan_;
@@ -137,6 +139,8 @@ class Job {
   std::optional<std::pair<Status, Time>> lost_;  // a connection that went, and when
   std::optional<Status> departed_;               // a peer went while nothing was pending
   std::array<HostIndex, kMaxDataClasses + 1> last_peer_{};
+  static constexpr std::size_t kMaxPlaces = 64;          // pages behind one grant: a slice of 16 MiB
+  std::array<std::span<std::byte>, kMaxPlaces> places_;  // of the frame that is being sent
 };
 
 }  // namespace tensorlane::lane

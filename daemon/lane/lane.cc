@@ -278,7 +278,7 @@ void Lane::Impl::maybe_sleep() {
   if (idle < config.spin && to_seconds(spun) < config.spin_budget * 0.01) return;
   spun += idle;
   idle_since = Time();
-  if (arm_sessions() && !mail.load(std::memory_order_acquire)) {
+  if (arm_sessions() && transport->arm() && !mail.load(std::memory_order_acquire)) {
     rooms.metrics->sleeps.add();
     std::array<epoll_event, 32> events;
     const int ready = epoll_wait(epoll_fd, events.data(), static_cast<int>(events.size()), kBlockMs);

@@ -45,6 +45,8 @@ class ClientSession {
   // The daemon's mapping of a piece of an arena: empty when the place is not inside a segment of this session. Valid as
   // long as the session object (memory that a client takes away reads as zeros, law 16).
   virtual std::span<std::byte> map(const BufferPlace& place) = 0;
+  // The whole segment that the place lies in, as map() would answer a piece of it.
+  virtual std::span<std::byte> segment(const BufferPlace& place) = 0;
   // True once the client is gone (any reason). Any thread.
   virtual bool dead() const = 0;
 };

@@ -36,8 +36,9 @@ struct JobCredentials {
 // How one class is tagged. From the class table of fabric.yaml, nowhere else.
 struct ClassTag {
   ClassId cls;
-  std::uint8_t dscp = 0;  // 0..63
-  std::uint8_t pcp = 0;   // 0..7; also the socket priority, at most 6 without privilege
+  std::uint8_t dscp = 0;           // 0..63
+  std::uint8_t pcp = 0;            // 0..7; also the socket priority, at most 6 without privilege
+  std::uint8_t service_level = 0;  // 0..15; of RDMA
 };
 
 // Where the transport puts what arrives. Calls come on the lane's thread, from inside Transport::poll().
@@ -65,6 +66,17 @@ struct Outgoing {
   protocol::FrameHeader header;
   std::span<const std::byte> payload;  // owned by the caller until on_sent(token)
   std::uint64_t token = 0;             // 0: the sink is not told
+  // The memory behind the grant that the frame gives (protocol::given_grant), in order: one piece, or pages of
+  // kMaxOperation of which the last may be shorter. Read by send() only, and only by a transport that wants_places().
+  std::span<const std::span<std::byte>> places = {};
+};
+
+// Memory of a device that a peer may write into, exported as a dmabuf.
+struct DeviceMemory {
+  int dmabuf = -1;            // the caller's; it may be closed after map()
+  std::uint64_t offset = 0;   // in the dmabuf
+  std::uint64_t address = 0;  // as payloads and places name it
+  std::size_t length = 0;
 };
 
 struct FlowStats {
@@ -79,6 +91,13 @@ struct TransportCounters {
   std::uint64_t refused = 0;                  // of them, refused in the handshake: version, job, epoch, class, secret
   std::uint64_t unauthenticated_dropped = 0;  // of them, silent or slow ones that ran into a limit
   std::uint64_t payloads_dropped = 0;         // stale grants
+  // One-sided transports:
+  std::uint64_t payloads_placed = 0;      // written by peers straight to where they belong
+  std::uint64_t payloads_copied = 0;      // came in messages and were copied
+  std::uint64_t ports_down = 0;           // times that the port went down
+  std::uint64_t retries_exhausted = 0;    // flows lost because a peer did not acknowledge
+  std::uint64_t receivers_not_ready = 0;  // flows lost because a peer had no receive posted
+  std::uint64_t access_errors = 0;        // flows lost because memory could not be read or written
 };
 
 // All calls on the lane's thread. Nothing blocks.
@@ -98,8 +117,21 @@ class Transport {
   // on_flow_down. Errors: kInvalidArgument for an address that is none, kNotFound for a job or class that is not there,
   // kAlreadyExists for a flow that is there.
   virtual Status connect(const FlowKey& flow, const std::string& address, std::uint16_t data_port, Time deadline) = 0;
-  // on_flow_down(ok) follows from poll().
+  // on_flow_down(ok) follows from poll(). From then on nothing arrives any more, not even by a write of the peer that
+  // was on its way (law 7).
   virtual void close(const FlowKey& flow) = 0;
+
+  // Memory of a job that payloads are read from and land in (staging, arenas): registered once, when it appears. May
+  // take long (a tenth of a second for each GiB). What is not mapped works too, by copying. Errors: kResourceExhausted
+  // (names the limit), kNotFound (no such job).
+  virtual Status map([[maybe_unused]] JobId job, [[maybe_unused]] std::span<std::byte> bytes) { return {}; }
+  virtual Status map([[maybe_unused]] JobId job, [[maybe_unused]] const DeviceMemory& memory) {
+    return {Code::kInvalidArgument, "this transport reads no device memory", "transport", "use the RDMA transport"};
+  }
+  // Ends what map() did for the job. Call it after the last on_flow_down of its flows, before the memory goes.
+  virtual void unmap([[maybe_unused]] JobId job) {}
+  // Whether send() has a use for Outgoing::places.
+  virtual bool wants_places() const { return false; }
 
   // Whether send() would take an operation now: the flow is up and its queue has room for one.
   virtual bool writable(const FlowKey& flow) const = 0;
@@ -111,9 +143,11 @@ class Transport {
 
   // Does what can be done without blocking; calls the sink. Returns how many frames and completions it handled.
   virtual std::size_t poll(Time now) = 0;
-  // Becomes readable (level-triggered) when poll() has work. For blocking in epoll; never closed while the transport
-  // lives.
+  // Becomes readable (level-triggered) when poll() has work, provided that arm() has been called since the last poll().
+  // For blocking in epoll; never closed while the transport lives.
   virtual int wake_fd() const = 0;
+  // The caller is about to block on wake_fd(). False: there is work already, do not block.
+  virtual bool arm() { return true; }
 
   // All zero for a flow that is not up.
   virtual FlowStats stats(const FlowKey& flow) const = 0;

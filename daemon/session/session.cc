@@ -65,11 +65,15 @@ void Session::fail(const Status& cause) {
   rings_.fail(cause);
 }
 
-std::span<std::byte> Session::map(const ports::BufferPlace& place) {
+std::span<std::byte> Session::segment(const ports::BufferPlace& place) {
   if (place.segment >= segment_count_.load(std::memory_order_acquire)) return {};
-  const std::span<std::byte> segment = segments_[place.segment]->bytes();
-  if (place.offset > segment.size() || place.bytes > segment.size() - place.offset) return {};
-  return segment.subspan(place.offset, place.bytes);
+  return segments_[place.segment]->bytes();
+}
+
+std::span<std::byte> Session::map(const ports::BufferPlace& place) {
+  const std::span<std::byte> whole = segment(place);
+  if (place.offset > whole.size() || place.bytes > whole.size() - place.offset) return {};
+  return whole.subspan(place.offset, place.bytes);
 }
 
 Result<std::uint32_t> Session::add_segment(std::shared_ptr<ports::SharedMemory> segment) {

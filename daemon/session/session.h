@@ -39,6 +39,7 @@ class Session final : public ports::ClientSession {
   void fail(const Status& cause) override;
   int wake_fd() const override { return wake_fd_; }
   std::span<std::byte> map(const ports::BufferPlace& place) override;
+  std::span<std::byte> segment(const ports::BufferPlace& place) override;
   bool dead() const override { return dead_.load(std::memory_order_acquire); }
 
   // The session thread.

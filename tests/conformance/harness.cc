@@ -37,6 +37,9 @@ std::vector<ClassSetup> three_classes() {
   return {{{kControlClass, 51, 6}, kib(256)}, {{ClassId(0), 43, 5}}, {{ClassId(1), 27, 3}}};
 }
 
+void PrintTo(const TransportKind& kind, std::ostream* out) {
+  *out << kind.name;
+}
 TransportKind tcp_ipv4() {
   return tcp("tcp_ipv4", "127.0.0.1");
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,13 +35,27 @@ struct HostOptions {
 struct TransportKind {
   std::string name;
   std::string address;  // where hosts of this machine reach each other
-  bool tags = true;     // effective tags can be read back
+  bool tags = true;     // effective DSCPs can be read back
+  bool pcp = true;      // and PCPs
+  bool sockets = true;  // the kernel takes bytes for a peer that does not poll
+  std::string absent;   // why it cannot be tested here; its tests are skipped with this text
   std::function<Result<std::unique_ptr<ports::Transport>>(const HostOptions&, std::uint16_t data_port,
                                                           ports::FrameSink&)>
       make;
 };
+void PrintTo(const TransportKind& kind, std::ostream* out);
 TransportKind tcp_ipv4();
 TransportKind tcp_ipv6();
+// What this test program tests: each program has its own.
+std::vector<TransportKind> kinds_under_test();
+
+// The suite's fixture.
+class OnTransport : public ::testing::TestWithParam<TransportKind> {
+ protected:
+  void SetUp() override {
+    if (!GetParam().absent.empty()) GTEST_SKIP() << GetParam().absent;
+  }
+};
 
 // Moves on its own and can be moved forward.
 class TestClock {

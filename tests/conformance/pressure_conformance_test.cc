@@ -7,11 +7,12 @@ namespace tensorlane::conformance {
 namespace {
 
 
-class Pressure : public ::testing::TestWithParam<TransportKind> {};
-INSTANTIATE_TEST_SUITE_P(Transports, Pressure, ::testing::Values(tcp_ipv4(), tcp_ipv6()),
+class Pressure : public OnTransport {};
+INSTANTIATE_TEST_SUITE_P(Transports, Pressure, ::testing::ValuesIn(kinds_under_test()),
                          [](const auto& info) { return info.param.name; });
 
-bool readable(const ports::Transport& transport, int timeout_ms) {
+bool readable(ports::Transport& transport, int timeout_ms) {
+  if (!transport.arm()) return true;
   pollfd wait{transport.wake_fd(), POLLIN, 0};
   return ::poll(&wait, 1, timeout_ms) == 1;
 }
@@ -172,8 +173,7 @@ TEST_P(Pressure, WakesWhenAFullSocketTakesBytesAgain) {
   const std::size_t before = pair.a.sink->sent.size();
   for (int i = 0; i < 200; ++i) pair.b->poll(pair.clock.now());
   EXPECT_TRUE(readable(*pair.a, 1000));
-  pair.a->poll(pair.clock.now());
-  EXPECT_GT(pair.a.sink->sent.size(), before);
+  EXPECT_TRUE(pair.run_until([&] { return pair.a.sink->sent.size() > before; }));
 }
 
 TEST_P(Pressure, WakesWhenAWindowMayHaveRoomAgain) {
@@ -181,7 +181,9 @@ TEST_P(Pressure, WakesWhenAWindowMayHaveRoomAgain) {
   settle(pair.clock, *pair.a);
   const auto bytes = pattern(kMaxOperation.value, 1);
   for (int i = 0; i < 4; ++i) pair.a->send(pair.to_b(kBulk), {data_header(), bytes, 1});
-  while (pair.a.sink->sent.size() < 4) pair.a->poll(pair.clock.now());
+  do {
+    pair.a->poll(pair.clock.now());
+  } while (GetParam().sockets && pair.a.sink->sent.size() < 4);
   // The lane finds the window full and blocks; nobody sends it anything.
   while (pair.a->in_flight(kBulk).value > 0) {
     pair.b->poll(pair.clock.now());

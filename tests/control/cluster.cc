@@ -34,6 +34,7 @@ class IdleClient final : public ports::ClientSession {
   void disarm_wake() override {}
   int wake_fd() const override { return -1; }
   std::span<std::byte> map(const ports::BufferPlace&) override { return {}; }
+  std::span<std::byte> segment(const ports::BufferPlace&) override { return {}; }
   bool dead() const override { return false; }
 };
 

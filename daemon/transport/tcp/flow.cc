@@ -10,10 +10,11 @@
 #include <cerrno>
 #include <cstring>
 
+#include "daemon/transport/handshake/frames.h"
+
 namespace tensorlane::tcp {
 namespace {
 
-using handshake::class_name;
 using handshake::connection_name;
 using handshake::errno_text;
 using handshake::local_endpoint;
@@ -56,19 +57,8 @@ void Flow::stop() {
 void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
   TL_ASSERT(writable());
   TL_ASSERT(operation.payload.size() <= kMaxOperation.value);
-  protocol::FrameHeader header = operation.header;
-  header.cls = key_.cls;
-  header.job = job_->id();
-  header.epoch = job_->epoch();
-  header.payload_bytes = static_cast<std::uint32_t>(operation.payload.size());
-  header.flags &= static_cast<std::uint8_t>(~protocol::kFlagPayloadCrc);
-  header.payload_crc = 0;
-  if (payload_crc && !operation.payload.empty()) {
-    header.flags |= protocol::kFlagPayloadCrc;
-    header.payload_crc = protocol::crc32c(operation.payload);
-  }
   Queued& slot = queued(queued_);
-  protocol::encode_frame(header, slot.header);
+  protocol::encode_frame(handshake::outgoing_header(operation, key_, *job_, payload_crc), slot.header);
   slot.payload = operation.payload;
   slot.token = operation.token;
   ++queued_;
@@ -212,33 +202,15 @@ Status Flow::header_arrived(std::span<const std::byte, protocol::kFrameHeaderByt
   Result<protocol::FrameHeader> header = protocol::decode_frame(bytes);
   if (!header.ok()) return broken(header.status().code(), "carried a " + header.status().what(), header.status().fix());
   header_ = *header;
-  TL_RETURN_IF_ERROR(check_header(header_));
+  if (const std::string foreign = handshake::foreign_frame(header_, key_, *job_); !foreign.empty()) {
+    return broken(Code::kMismatch, "carried " + foreign, "check that no other program uses the daemons' data ports");
+  }
   TL_ASSIGN_OR_RETURN(landing_, sink.on_header(key_, header_));
   TL_ASSERT(landing_.empty() || landing_.size() == header_.payload_bytes);
   payload_left_ = header_.payload_bytes;
   dropping_ = landing_.empty() && payload_left_ > 0;
   crc_ = 0;
   return payload_left_ == 0 && !stopped_ ? frame_complete(sink, handled) : Status();
-}
-
-Status Flow::check_header(const protocol::FrameHeader& header) const {
-  const std::string fix = "check that no other program uses the daemons' data ports";
-  if (header.job != key_.job) {
-    return broken(Code::kMismatch,
-                  fmt::format("carried a frame of job {:#018x}, expected {:#018x}", header.job.value, key_.job.value),
-                  fix);
-  }
-  if (header.epoch != job_->epoch()) {
-    return broken(Code::kMismatch,
-                  fmt::format("carried a frame of epoch {}, expected {}", header.epoch.value, job_->epoch().value),
-                  fix);
-  }
-  if (header.cls != key_.cls) {
-    return broken(Code::kMismatch,
-                  fmt::format("carried a frame of class {}, expected {}", class_name(header.cls), class_name(key_.cls)),
-                  fix);
-  }
-  return {};
 }
 
 Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
@@ -250,12 +222,8 @@ Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
     ++payloads_dropped_;
     return {};
   }
-  if ((header_.flags & protocol::kFlagPayloadCrc) && crc_ != header_.payload_crc) {
-    return broken(Code::kCorrupt,
-                  fmt::format("carried a payload of {} bytes with CRC {:#010x}, computed {:#010x}",
-                              header_.payload_bytes, header_.payload_crc, crc_),
-                  "check memory and network cards of both hosts");
-  }
+  if (const std::string wrong = handshake::wrong_crc(header_, crc_); !wrong.empty())
+    return broken(Code::kCorrupt, "carried " + wrong, "check memory and network cards of both hosts");
   sink.on_frame(key_, header_);
   return {};
 }

@@ -94,7 +94,6 @@ class Flow final : public Watched {
   Status bounced(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled);
   Status header_arrived(std::span<const std::byte, protocol::kFrameHeaderBytes> bytes, ports::FrameSink& sink,
                         std::size_t& handled);
-  Status check_header(const protocol::FrameHeader& header) const;
   Status frame_complete(ports::FrameSink& sink, std::size_t& handled);
   void acknowledge();
   Status ended() const;

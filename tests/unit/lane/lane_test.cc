@@ -71,6 +71,7 @@ class FakeClient final : public ports::ClientSession {
     if (place.offset + place.bytes > memory_.size()) return {};
     return std::span(memory_).subspan(place.offset, place.bytes);
   }
+  std::span<std::byte> segment(const ports::BufferPlace&) override { return memory_; }
   bool dead() const override { return false; }
 
   void submit(std::uint32_t tensor, std::uint64_t sequence) {

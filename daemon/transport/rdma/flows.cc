@@ -1,0 +1,252 @@
+// Flows that are up: how they begin, their completions, and how they end.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/transport/rdma/transport_impl.h"
+
+namespace tensorlane::rdma {
+
+// ---- beginning ----
+
+void RdmaTransport::on_connected(handshake::Connection& connection) {
+  const ports::FlowKey key = connection.key();
+  if (const auto old = flows_.find(key); old != flows_.end()) {
+    // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
+    // one counts.
+    end_flow(*old->second, old->second->broken(Code::kUnavailable, "was replaced by a new one from the same host"),
+             false);
+  }
+  // Flows of this name that drain have to be gone before the new one is up.
+  if (std::ranges::any_of(closing_, [&](const Closing& c) { return c.flow->key() == key; })) finish_closing(true);
+  report_ended(connected_);
+  const std::unique_ptr<handshake::Exchange> exchange = connection.take_exchange();
+  Result<std::shared_ptr<Registrations>> registered = registrations(key.job);
+  TL_ASSERT(registered.ok());  // the exchange has made them
+  ClassState& state = *find_class(key.cls);
+  auto flow = std::make_unique<Flow>(
+      key, connection.job(), connection.take_socket(), static_cast<PairExchange&>(*exchange).take_pairs(),
+      FlowSurroundings{*registered, places(key.job, key.peer), state.in_flight, counters_});
+  connector_.watch(*flow, flow->fd(), EPOLLIN, true);
+  Flow& up = *flow;
+  flows_[key] = std::move(flow);
+  ++connected_;
+  sink_.on_flow_up(key);
+  // Frames may have come before the connection's last message did.
+  if (!up.gone) settle(up, connected_);
+}
+
+void RdmaTransport::on_given_up(const ports::FlowKey& key, Status cause) {
+  ended_.push_back({key, std::move(cause)});
+}
+
+// ---- sending ----
+
+void RdmaTransport::mark_dirty(Flow& flow) {
+  if (flow.dirty || flow.gone) return;
+  flow.dirty = true;
+  find_class(flow.key().cls)->dirty.push_back(&flow);
+}
+
+void RdmaTransport::write_dirty() {
+  for (const auto& state : classes_) {
+    if (!state || state->dirty.empty()) continue;
+    writing_.swap(state->dirty);
+    for (Flow* flow : writing_) {
+      flow->dirty = false;
+      Status status = flow->write();
+      if (!status.ok()) end_flow(*flow, std::move(status), false);
+    }
+    writing_.clear();
+  }
+}
+
+// ---- completions ----
+
+void RdmaTransport::serve_completions(ClassState& state, std::size_t& handled) {
+  for (const ibv_wc& completion : state.completions->poll()) serve_completion(completion, handled);
+}
+
+void RdmaTransport::serve_completion(const ibv_wc& completion, std::size_t& handled) {
+  const WorkId id = WorkId::unpack(completion.wr_id);
+  QueuePair* pair = pairs_.find(id.pair);
+  if (pair == nullptr) return;  // of a queue pair that has been destroyed
+  Flow* flow = pair->flow;
+  const bool good = completion.status == IBV_WC_SUCCESS;
+  if (good && id.receive) {
+    Status status = pair->arrived(id.position, completion.byte_len);
+    if (!status.ok()) pair->failure = {status.code(), "carried a " + status.what(), {}, status.fix()};
+  } else if (id.receive) {
+    pair->receive_flushed();
+  } else if (good && flow != nullptr) {
+    flow->sent(*pair, id.position, sink_, handled);
+  } else {
+    while (pair->completed(id.position)) {
+    }
+  }
+  if (!good && pair->failure.ok() && !pair->failed()) pair->failure = explain(completion);
+  if (flow != nullptr) settle(*flow, handled);
+}
+
+void RdmaTransport::settle(Flow& flow, std::size_t& handled) {
+  Status status = flow.deliver(sink_, handled);
+  if (status.ok()) status = flow.failure();
+  if (flow.gone) {
+    if (!status.ok()) flow.stop();  // its end has a cause already
+    return;
+  }
+  if (!status.ok()) return end_flow(flow, std::move(status), false);
+  mark_dirty(flow);
+}
+
+Status RdmaTransport::explain(const ibv_wc& completion) {
+  const std::string port =
+      down_since_ ? fmt::format(" ({} has been down for {:.1f} s)", device_->name(), to_seconds(now_ - *down_since_))
+                  : "";
+  const std::string counters =
+      fmt::format("look at `rdma statistic show link {}` and at the switches' drops", device_->link());
+  switch (completion.status) {
+    case IBV_WC_RETRY_EXC_ERR:
+      ++counters_.retries_exhausted;
+      return {Code::kUnavailable,
+              "was lost: the peer acknowledged nothing until the retries were exhausted" + port,
+              {},
+              "look whether that host and its port are up; " + counters};
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      ++counters_.receivers_not_ready;
+      return {Code::kUnavailable,
+              "was lost: the peer had no receive posted" + port,
+              {},
+              "look at the log of tensorlaned on that host"};
+    case IBV_WC_REM_ACCESS_ERR:
+    case IBV_WC_REM_INV_REQ_ERR:
+    case IBV_WC_REM_OP_ERR:
+      ++counters_.access_errors;
+      return {Code::kAborted,
+              fmt::format("was lost: the peer refused a write ({})", ibv_wc_status_str(completion.status)),
+              {},
+              "that host has ended the job, or its memory is gone: look at its log"};
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_LEN_ERR:
+    case IBV_WC_LOC_ACCESS_ERR:
+    case IBV_WC_LOC_QP_OP_ERR:
+      ++counters_.access_errors;
+      return {Code::kInternal,
+              fmt::format("was lost: the device could not use this host's memory ({})",
+                          ibv_wc_status_str(completion.status)),
+              {},
+              "look at the kernel's log"};
+    default:
+      return {
+          Code::kUnavailable, fmt::format("was lost: {}{}", ibv_wc_status_str(completion.status), port), {}, counters};
+  }
+}
+
+// ---- descriptors ----
+
+void RdmaTransport::look_at_descriptors() {
+  for (const epoll_event& event : connector_.ready()) {
+    auto* object = static_cast<handshake::Watched*>(event.data.ptr);
+    if (object->gone) continue;
+    if (object->kind == handshake::Watched::Kind::kFlow) {
+      auto& flow = static_cast<Flow&>(*object);
+      Status status = flow.look_at_connection();
+      if (!status.ok()) end_flow(flow, std::move(status), true);
+    } else if (object == &channel_mark_) {
+      serve_channel();
+    } else if (object == &device_mark_) {
+      serve_device_events();
+    } else {
+      connector_.serve(event);
+    }
+  }
+}
+
+void RdmaTransport::serve_channel() {
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) static_cast<CompletionQueue*>(context)->disarm();
+}
+
+void RdmaTransport::serve_device_events() {
+  ibv_async_event event;
+  while (ibv_get_async_event(device_->context(), &event) == 0) {
+    const Status fatal(Code::kUnavailable, fmt::format("was lost: {}", ibv_event_type_str(event.event_type)), {},
+                       "look at the kernel's log");
+    switch (event.event_type) {
+      case IBV_EVENT_PORT_ERR:
+        ++counters_.ports_down;
+        down_since_ = now_;
+        spdlog::warn("{} went down: flows wait for it to come back", device_->name());
+        break;
+      case IBV_EVENT_PORT_ACTIVE:
+        if (down_since_)
+          spdlog::info("{} is up again after {:.1f} s", device_->name(), to_seconds(now_ - *down_since_));
+        down_since_.reset();
+        break;
+      case IBV_EVENT_QP_FATAL:
+      case IBV_EVENT_QP_REQ_ERR:
+      case IBV_EVENT_QP_ACCESS_ERR:
+        fail_flows(fatal, event.element.qp);
+        break;
+      case IBV_EVENT_CQ_ERR:
+      case IBV_EVENT_DEVICE_FATAL:
+        fail_flows(fatal, nullptr);
+        break;
+      default:
+        break;  // of no consequence, or a failed completion follows
+    }
+    ibv_ack_async_event(&event);
+  }
+}
+
+void RdmaTransport::fail_flows(const Status& cause, const ibv_qp* of) {
+  std::vector<Flow*> lost;
+  for (const auto& [key, flow] : flows_) {
+    if (of == nullptr || flow->has(of)) lost.push_back(flow.get());
+  }
+  for (Flow* flow : lost) end_flow(*flow, flow->broken(cause.code(), cause.what(), cause.fix()), false);
+}
+
+// ---- ends ----
+
+void RdmaTransport::end_flow(Flow& flow, Status cause, bool deliver) {
+  const auto found = flows_.find(flow.key());
+  TL_ASSERT(found != flows_.end() && found->second.get() == &flow);
+  flow.gone = true;
+  flow.begin_end();
+  if (!deliver) flow.stop();
+  if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
+  handshake::Fd socket = flow.take_socket();
+  if (cause.ok()) connector_.linger(std::move(socket), true);
+  closing_.push_back({std::move(found->second), std::move(cause), now_ + kDrainTimeout});
+  flows_.erase(found);
+}
+
+void RdmaTransport::finish_closing(bool all) {
+  std::erase_if(closing_, [&](Closing& closing) {
+    if (!all && !closing.flow->drained() && now_ < closing.deadline) return false;
+    // Law 7: the queue pairs are gone before anybody hears of the end.
+    closing.flow->stop();
+    closing.flow->destroy_pairs();
+    ended_.push_back({closing.flow->key(), std::move(closing.cause)});
+    connector_.bury(std::move(closing.flow));
+    return true;
+  });
+}
+
+void RdmaTransport::report_ended(std::size_t& handled) {
+  while (!ended_.empty()) {
+    std::vector<Ended> batch;
+    batch.swap(ended_);
+    for (const Ended& ended : batch) {
+      ++handled;
+      sink_.on_flow_down(ended.key, ended.cause);
+    }
+  }
+}
+
+}  // namespace tensorlane::rdma

@@ -1,0 +1,223 @@
+#include "daemon/transport/rdma/rdma_transport.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sodium.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "daemon/transport/rdma/transport_impl.h"
+
+namespace tensorlane::rdma {
+namespace {
+
+// How often a busy lane looks for connections, ends and events of the device.
+constexpr Duration kLookInterval = milliseconds(1);
+
+DeviceChoice choice_of(const RdmaConfig& config) {
+  return {config.device, config.port, config.gid_index, config.address};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig& config, ports::FrameSink& sink) {
+  if (::sodium_init() < 0)
+    return Status(Code::kInternal, "libsodium has no source of random numbers", "rdma transport");
+  auto transport = std::make_unique<RdmaTransport>(sink);
+  TL_RETURN_IF_ERROR(transport->open(config));
+  return std::unique_ptr<ports::Transport>(std::move(transport));
+}
+
+Result<std::string> explain_device(const RdmaConfig& config) {
+  TL_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::open(choice_of(config)));
+  return device->describe();
+}
+
+RdmaTransport::RdmaTransport(ports::FrameSink& sink)
+    : sink_(sink), connector_(*this, {sizeof(Parameters), [this](const ports::FlowKey& key, const handshake::JobPtr&) {
+                                        return make_exchange(key);
+                                      }}) {}
+
+Status RdmaTransport::open(const RdmaConfig& config) {
+  if (config.queue_pairs < 1 || config.queue_pairs > kMaxQueuePairs) {
+    return {Code::kInvalidArgument, fmt::format("a flow of {} queue pairs", config.queue_pairs), "rdma transport",
+            fmt::format("set `rdma: queue_pairs` to 1 to {}", kMaxQueuePairs)};
+  }
+  payload_crc_ = config.payload_crc;
+  queue_pairs_ = config.queue_pairs;
+  timeout_ = timeout_exponent(config.detection);
+  TL_ASSIGN_OR_RETURN(device_, Device::open(choice_of(config)));
+  channel_.reset(ibv_create_comp_channel(device_->context()));
+  if (!channel_) {
+    return {Code::kResourceExhausted, "cannot make a completion channel: " + handshake::errno_text(errno),
+            device_->name(), "raise the limit of open files"};
+  }
+  ::fcntl(channel_->fd, F_SETFL, ::fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
+  handshake::ConnectorConfig doors{"rdma transport", config.listen_address, config.data_port, {}};
+  for (const RdmaClass& c : config.classes) doors.doors.push_back({c.tag, kib(64)});
+  TL_RETURN_IF_ERROR(connector_.open(doors));
+  for (const RdmaClass& c : config.classes) {
+    auto state = std::make_unique<ClassState>();
+    state->tag = c.tag;
+    TL_ASSIGN_OR_RETURN(state->completions, CompletionQueue::create(*device_, channel_.get()));
+    classes_[handshake::service_order(c.tag.cls)] = std::move(state);
+  }
+  if (!connector_.watch(channel_mark_, channel_->fd, EPOLLIN, false) ||
+      !connector_.watch(device_mark_, device_->context()->async_fd, EPOLLIN, false)) {
+    return {Code::kResourceExhausted, "cannot watch the RDMA device: " + handshake::errno_text(errno), device_->name()};
+  }
+  return {};
+}
+
+RdmaTransport::ClassState* RdmaTransport::find_class(ClassId cls) const {
+  const std::size_t position = handshake::service_order(cls);
+  return position < classes_.size() ? classes_[position].get() : nullptr;
+}
+
+// ---- jobs and their memory ----
+
+void RdmaTransport::add_job(const ports::JobCredentials& credentials) {
+  connector_.add_job(credentials);
+}
+
+void RdmaTransport::remove_job(JobId job) {
+  std::vector<ports::FlowKey> keys;
+  for (const auto& [key, flow] : flows_) {
+    if (key.job == job) keys.push_back(key);
+  }
+  for (const ports::FlowKey& key : keys) close(key);
+  for (const ports::FlowKey& key : connector_.remove_job(job)) ended_.push_back({key, {}});
+  std::erase_if(places_, [job](const auto& entry) { return entry.first.first == job; });
+}
+
+Result<std::shared_ptr<Registrations>> RdmaTransport::registrations(JobId job) {
+  const auto found = registrations_.find(job);
+  if (found != registrations_.end()) return found->second;
+  TL_ASSIGN_OR_RETURN(std::shared_ptr<Registrations> made, Registrations::create(*device_));
+  registrations_[job] = made;
+  return made;
+}
+
+Status RdmaTransport::map(JobId job, std::span<std::byte> bytes) {
+  TL_ASSIGN_OR_RETURN(const std::shared_ptr<Registrations> registered, registrations(job));
+  return registered->map(bytes);
+}
+
+Status RdmaTransport::map(JobId job, const ports::DeviceMemory& memory) {
+  TL_ASSIGN_OR_RETURN(const std::shared_ptr<Registrations> registered, registrations(job));
+  return registered->map(memory);
+}
+
+void RdmaTransport::unmap(JobId job) {
+  const auto found = registrations_.find(job);
+  if (found == registrations_.end()) return;
+  // Whatever still holds the domain (a handshake under way) finds no memory in it.
+  found->second->clear();
+  registrations_.erase(found);
+}
+
+std::shared_ptr<PlaceTable> RdmaTransport::places(JobId job, HostIndex peer) {
+  std::weak_ptr<PlaceTable>& known = places_[{job, peer}];
+  std::shared_ptr<PlaceTable> table = known.lock();
+  if (!table) known = table = std::make_shared<PlaceTable>();
+  return table;
+}
+
+std::unique_ptr<handshake::Exchange> RdmaTransport::make_exchange(const ports::FlowKey& key) {
+  ClassState& state = *find_class(key.cls);
+  return std::make_unique<PairExchange>(PairExchange::Surroundings{*device_, *state.completions, pairs_},
+                                        registrations(key.job), state.tag, timeout_, queue_pairs_);
+}
+
+// ---- flows ----
+
+Status RdmaTransport::connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
+                              Time deadline) {
+  return connector_.dial(flow, address, data_port, deadline, flows_.contains(flow));
+}
+
+void RdmaTransport::close(const ports::FlowKey& key) {
+  if (const auto flow = flows_.find(key); flow != flows_.end()) {
+    end_flow(*flow->second, {}, false);
+  } else if (connector_.cancel(key)) {
+    ended_.push_back({key, {}});
+  } else {
+    // It ends already; then at least nothing more of it is delivered.
+    for (Closing& closing : closing_) {
+      if (closing.flow->key() == key) closing.flow->stop();
+    }
+  }
+}
+
+bool RdmaTransport::writable(const ports::FlowKey& key) const {
+  const auto flow = flows_.find(key);
+  return flow != flows_.end() && flow->second->writable();
+}
+
+void RdmaTransport::send(const ports::FlowKey& key, const ports::Outgoing& operation) {
+  const auto flow = flows_.find(key);
+  TL_ASSERT(flow != flows_.end());
+  flow->second->enqueue(operation, payload_crc_);
+  mark_dirty(*flow->second);
+}
+
+Bytes RdmaTransport::in_flight(ClassId cls) {
+  const ClassState* state = find_class(cls);
+  return Bytes(state == nullptr ? 0 : state->in_flight);
+}
+
+// ---- the loop ----
+
+std::size_t RdmaTransport::poll(Time now) {
+  now_ = now;
+  connector_.begin(now);
+  connector_.waker().clear_kick();
+  std::size_t handled = 0;
+  report_ended(handled);
+  write_dirty();
+  for (const auto& state : classes_) {
+    if (state) serve_completions(*state, handled);
+  }
+  if (armed_ || now_ >= next_look_) {
+    armed_ = false;
+    next_look_ = now_ + kLookInterval;
+    look_at_descriptors();
+  }
+  connector_.run_deadlines();
+  finish_closing(false);
+  write_dirty();
+  report_ended(handled);
+  handled += connected_;
+  connected_ = 0;
+  connector_.end();
+  return handled;
+}
+
+bool RdmaTransport::arm() {
+  if (!ended_.empty()) return false;
+  for (const auto& state : classes_) {
+    if (state && (!state->dirty.empty() || !state->completions->arm())) return false;
+  }
+  Time due = connector_.next_deadline();
+  for (const Closing& closing : closing_) due = std::min(due, closing.deadline);
+  if (due != handshake::Connector::never()) connector_.waker().wake_at(now_, due);
+  armed_ = true;
+  return true;
+}
+
+ports::FlowStats RdmaTransport::stats(const ports::FlowKey& key) const {
+  const auto flow = flows_.find(key);
+  return flow == flows_.end() ? ports::FlowStats{} : flow->second->stats();
+}
+
+ports::TransportCounters RdmaTransport::counters() const {
+  ports::TransportCounters counters = counters_;
+  counters.accepted = connector_.counters().accepted;
+  counters.refused = connector_.counters().refused;
+  counters.unauthenticated_dropped = connector_.counters().unauthenticated_dropped;
+  return counters;
+}
+
+}  // namespace tensorlane::rdma

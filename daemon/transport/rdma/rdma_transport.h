@@ -1,0 +1,50 @@
+// Flows over RoCE v2: reliable-connected queue pairs, tagged as their class says, beside one TCP connection for the
+// handshake and for liveness.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "daemon/ports/transport.h"
+
+namespace tensorlane::rdma {
+
+struct RdmaClass {
+  ports::ClassTag tag;
+  Bytes window = mib(1);  // what the lane lets be in flight in this class
+};
+
+struct RdmaConfig {
+  std::string listen_address = "0.0.0.0";  // numeric; of the handshake's TCP connections
+  std::uint16_t data_port = 7110;          // the control class's handshakes; class c at data_port + 1 + c
+  std::vector<RdmaClass> classes;          // kControlClass and data classes from 0, each once
+  bool payload_crc = false;                // send a CRC32C with every payload; one that arrives is always checked
+  std::string address;                     // this host's rdma address in fabric.yaml: names the GID
+  std::string device;                      // empty: the one that has the address
+  std::uint8_t port = 1;
+  int gid_index = -1;                // negative: by the address
+  std::uint8_t queue_pairs = 1;      // of each flow, 1 to 16: several use several paths; the same on all hosts
+  Duration detection = seconds(10);  // time-outs are longer (law 10)
+};
+
+// A transport on one port of one device. Every call belongs to the thread that owns it; `sink` outlives it. Destroying
+// it closes everything without calling the sink.
+//
+// A payload under a grant whose place the peer has told (Outgoing::places) is written straight there, in front of the
+// frame that announces it, if both ends have mapped the memory; every other payload travels in messages and is copied.
+// poll() makes no system call of its own while it is called often; descriptors are looked at after arm(), and every
+// millisecond. A port that goes down ends no flow: its queue pairs retry for longer than the detection time.
+//
+// Errors: those of Device::open(), kInvalidArgument (an address, classes or queue pairs that are none), kUnavailable (a
+// port in use), kResourceExhausted.
+Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig& config, ports::FrameSink& sink);
+
+// What make_rdma_transport() would use, for status: "rxe0 port 1, GID 1 = 10.77.0.1 (eth0), path MTU 4096"; or why it
+// cannot: the errors of Device::open().
+Result<std::string> explain_device(const RdmaConfig& config);
+
+}  // namespace tensorlane::rdma

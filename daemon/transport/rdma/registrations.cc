@@ -1,0 +1,84 @@
+#include "daemon/transport/rdma/registrations.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include "daemon/transport/handshake/socket.h"
+
+namespace tensorlane::rdma {
+namespace {
+
+constexpr int kRemotelyWritable = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+
+bool pages_on_demand(ibv_context* context) {
+  ibv_device_attr_ex attributes{};
+  return ibv_query_device_ex(context, nullptr, &attributes) == 0 &&
+         (attributes.odp_caps.general_caps & IBV_ODP_SUPPORT) != 0 &&
+         (attributes.odp_caps.per_transport_caps.rc_odp_caps & IBV_ODP_SUPPORT_WRITE) != 0;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Registrations>> Registrations::create(Device& device) {
+  ibv_pd* domain = ibv_alloc_pd(device.context());
+  if (domain == nullptr) {
+    return Status(Code::kResourceExhausted, "cannot make a protection domain: " + handshake::errno_text(errno),
+                  device.name(), "run fewer jobs at once");
+  }
+  return std::shared_ptr<Registrations>(new Registrations(device, domain));
+}
+
+Registrations::~Registrations() {
+  clear();
+  ibv_dealloc_pd(domain_);
+}
+
+Status Registrations::map(std::span<std::byte> bytes) {
+  if (bytes.empty() || find(bytes) != nullptr) return {};
+  MemoryRegion region(ibv_reg_mr(domain_, bytes.data(), bytes.size(), kRemotelyWritable));
+  const int error = errno;
+  if (!region && pages_on_demand(device_.context())) {
+    region.reset(ibv_reg_mr(domain_, bytes.data(), bytes.size(), kRemotelyWritable | IBV_ACCESS_ON_DEMAND));
+  }
+  if (!region) return registration_failed(error, bytes.size(), device_.name());
+  pieces_.push_back({bytes.data(), bytes.size(), std::move(region)});
+  return {};
+}
+
+Status Registrations::map(const ports::DeviceMemory& memory) {
+  MemoryRegion region(
+      ibv_reg_dmabuf_mr(domain_, memory.offset, memory.length, memory.address, memory.dmabuf, kRemotelyWritable));
+  if (!region) {
+    return {Code::kResourceExhausted,
+            fmt::format("cannot register {} bytes of device memory: {}", memory.length, handshake::errno_text(errno)),
+            device_.name(), "the card, its driver and the kernel must support dmabuf"};
+  }
+  pieces_.push_back({reinterpret_cast<const std::byte*>(memory.address), memory.length, std::move(region)});
+  return {};
+}
+
+Result<MemoryRegion> Registrations::map_private(std::span<std::byte> bytes) {
+  MemoryRegion region(ibv_reg_mr(domain_, bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE));
+  if (!region) return registration_failed(errno, bytes.size(), device_.name());
+  return region;
+}
+
+const ibv_mr* Registrations::find(std::span<const std::byte> bytes) const {
+  const auto holds = [&](const Piece& piece) {
+    return bytes.data() >= piece.begin && bytes.data() + bytes.size() <= piece.begin + piece.length;
+  };
+  if (last_ < pieces_.size() && holds(pieces_[last_])) return pieces_[last_].region.get();
+  for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    if (!holds(pieces_[i])) continue;
+    last_ = i;
+    return pieces_[i].region.get();
+  }
+  return nullptr;
+}
+
+void Registrations::clear() {
+  pieces_.clear();
+}
+
+}  // namespace tensorlane::rdma

@@ -1,0 +1,114 @@
+// The insides of the RDMA transport; others use rdma_transport.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "daemon/ports/transport.h"
+#include "daemon/transport/handshake/connector.h"
+#include "daemon/transport/rdma/exchange.h"
+#include "daemon/transport/rdma/flow.h"
+#include "daemon/transport/rdma/rdma_transport.h"
+
+namespace tensorlane::rdma {
+
+// A flow has so long to give back what is posted; then its queue pairs are destroyed all the same, which is as safe.
+inline constexpr Duration kDrainTimeout = seconds(1);
+
+struct DestroyChannel {
+  void operator()(ibv_comp_channel* channel) const { ibv_destroy_comp_channel(channel); }
+};
+
+class RdmaTransport final : public ports::Transport, private handshake::ConnectorEvents {
+ public:
+  explicit RdmaTransport(ports::FrameSink& sink);
+  Status open(const RdmaConfig& config);
+
+  void add_job(const ports::JobCredentials& credentials) override;
+  void remove_job(JobId job) override;
+  Status connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
+                 Time deadline) override;
+  void close(const ports::FlowKey& flow) override;
+  Status map(JobId job, std::span<std::byte> bytes) override;
+  Status map(JobId job, const ports::DeviceMemory& memory) override;
+  void unmap(JobId job) override;
+  bool wants_places() const override { return true; }
+  bool writable(const ports::FlowKey& flow) const override;
+  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;
+  Bytes in_flight(ClassId cls) override;
+  std::size_t poll(Time now) override;
+  int wake_fd() const override { return connector_.epoll(); }
+  bool arm() override;
+  ports::FlowStats stats(const ports::FlowKey& flow) const override;
+  ports::TransportCounters counters() const override;
+
+ private:
+  struct ClassState {
+    ports::ClassTag tag;
+    std::unique_ptr<CompletionQueue> completions;
+    std::uint64_t in_flight = 0;
+    std::vector<Flow*> dirty;  // have something to post
+  };
+  // A flow that drains: on_flow_down follows.
+  struct Closing {
+    std::unique_ptr<Flow> flow;
+    Status cause;
+    Time deadline;
+  };
+  struct Ended {
+    ports::FlowKey key;
+    Status cause;
+  };
+
+  ClassState* find_class(ClassId cls) const;
+  Result<std::shared_ptr<Registrations>> registrations(JobId job);
+  std::shared_ptr<PlaceTable> places(JobId job, HostIndex peer);
+  std::unique_ptr<handshake::Exchange> make_exchange(const ports::FlowKey& key);
+
+  // flows.cc
+  void on_connected(handshake::Connection& connection) override;
+  void on_given_up(const ports::FlowKey& key, Status cause) override;
+  void mark_dirty(Flow& flow);
+  void write_dirty();
+  void end_flow(Flow& flow, Status cause, bool deliver);
+  void finish_closing(bool all);
+  void report_ended(std::size_t& handled);
+  void serve_completions(ClassState& state, std::size_t& handled);
+  void serve_completion(const ibv_wc& completion, std::size_t& handled);
+  void settle(Flow& flow, std::size_t& handled);
+  Status explain(const ibv_wc& completion);
+  void look_at_descriptors();
+  void serve_channel();
+  void serve_device_events();
+  void fail_flows(const Status& cause, const ibv_qp* of);
+
+  ports::FrameSink& sink_;
+  // Each outlives what is declared behind it.
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<ibv_comp_channel, DestroyChannel> channel_;
+  handshake::Watched channel_mark_{handshake::Watched::Kind::kDevice}, device_mark_{handshake::Watched::Kind::kDevice};
+  PairTable pairs_;
+  ports::TransportCounters counters_;
+  std::map<JobId, std::shared_ptr<Registrations>> registrations_;
+  std::map<std::pair<JobId, HostIndex>, std::weak_ptr<PlaceTable>> places_;
+  std::array<std::unique_ptr<ClassState>, handshake::kMaxClasses> classes_;  // in the order of service
+  handshake::Connector connector_;
+  std::map<ports::FlowKey, std::unique_ptr<Flow>> flows_;
+  std::vector<Closing> closing_;
+  std::vector<Ended> ended_;
+  std::vector<Flow*> writing_;
+
+  bool payload_crc_ = false;
+  std::uint8_t queue_pairs_ = 1, timeout_ = 18;
+  Time now_, next_look_;
+  bool armed_ = false;
+  std::size_t connected_ = 0;  // flows that came up in this poll
+  std::optional<Time> down_since_;
+};
+
+}  // namespace tensorlane::rdma
