@@ -25,9 +25,13 @@ constexpr std::size_t kZ85Key = 40;
 constexpr int kFirstLocalAddress = 10;
 
 Status cannot_write(const std::string& path) {
-  const Code code =
-      errno == EACCES || errno == EPERM || errno == EROFS ? Code::kPermissionDenied : Code::kResourceExhausted;
-  return Status(code, "cannot write a runtime file", path, std::strerror(errno));
+  const int cause = errno;
+  const std::string what = fmt::format("cannot write: {}", std::strerror(cause));
+  if (cause == EEXIST) return {Code::kAlreadyExists, what, path, "name another file, or remove this one first"};
+  if (cause == ENOENT) return {Code::kInvalidArgument, what, path, "make its folder first"};
+  if (cause == EACCES || cause == EPERM || cause == EROFS)
+    return {Code::kPermissionDenied, what, path, "use a folder that you may write to"};
+  return {Code::kResourceExhausted, what, path, "free some space there"};
 }
 
 // Makes the file, which must not exist. `mode` holds from the first byte on.
@@ -45,7 +49,7 @@ Status fill(RuntimeDir& runtime) {
   for (fabric::Host& host : runtime.fabric.hosts) {
     TL_ASSIGN_OR_RETURN(const KeyPair pair, make_key_pair());
     host.public_key = pair.public_key;
-    TL_RETURN_IF_ERROR(write_file(runtime.secret_key_file(host.name), pair.secret_key + "\n", 0600));
+    TL_RETURN_IF_ERROR(write_secret_key(pair, runtime.secret_key_file(host.name)));
   }
   TL_RETURN_IF_ERROR(write_file(runtime.fabric_file(), fabric::to_yaml(runtime.fabric), 0644));
   TL_ASSIGN_OR_RETURN(runtime.fabric, fabric::load(runtime.fabric_file()));
@@ -62,6 +66,10 @@ Status check_socket_length(const RuntimeDir& runtime) {
 }
 
 }  // namespace
+
+Status write_secret_key(const KeyPair& pair, const std::string& path) {
+  return write_file(path, pair.secret_key + "\n", 0600);
+}
 
 Result<fabric::Fabric> make_local_fabric(const LocalFabric& what) {
   if (what.hosts < 1 || what.hosts > kMaxHosts) {

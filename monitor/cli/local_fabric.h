@@ -36,6 +36,9 @@ struct KeyPair {
   std::string secret_key;
 };
 Result<KeyPair> make_key_pair();
+// Writes the secret key as daemons read it: 40 characters and a line feed, for its owner only. Errors: kAlreadyExists
+// (a key is never overwritten: its public half may be in use), kPermissionDenied, kInvalidArgument.
+Status write_secret_key(const KeyPair& pair, const std::string& path);
 
 // Where runtime folders live: /run/tensorlane, or $TMPDIR/tensorlane-UID (/tmp without TMPDIR) where that cannot be
 // made.
