@@ -70,8 +70,7 @@ Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
   TL_ASSIGN_OR_RETURN(Hello hello, parse_hello(packet.body));
   if (session_count_ >= config_.max_sessions) {
     return Status(Code::kResourceExhausted, "too many sessions on this daemon",
-                  "the limit is " + std::to_string(config_.max_sessions),
-                  "end other jobs or raise max_sessions");
+                  "the limit is " + std::to_string(config_.max_sessions), "end other jobs or raise max_sessions");
   }
   auto broken = [queue = std::weak_ptr(calls_), this, id = c.id](Status why) {
     // The session may outlive the server, whose thread alone runs what is queued.

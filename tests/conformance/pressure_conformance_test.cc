@@ -6,7 +6,6 @@
 namespace tensorlane::conformance {
 namespace {
 
-
 class Pressure : public OnTransport {};
 INSTANTIATE_TEST_SUITE_P(Transports, Pressure, ::testing::ValuesIn(kinds_under_test()),
                          [](const auto& info) { return info.param.name; });

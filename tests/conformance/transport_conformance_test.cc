@@ -9,7 +9,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-
 class Conformance : public OnTransport {};
 INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::ValuesIn(kinds_under_test()),
                          [](const auto& info) { return info.param.name; });

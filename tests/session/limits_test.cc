@@ -187,8 +187,7 @@ TEST(Limits, TooManySessions) {
   ClientContext a(daemon.socket(), "a"), b(daemon.socket(), "b");
   ClientContext c(daemon.socket(), "c");
   EXPECT_EQ(c.status(), TL_ERROR_RESOURCE_EXHAUSTED);
-  EXPECT_EQ(c.error(),
-            "too many sessions on this daemon: the limit is 2: end other jobs or raise max_sessions");
+  EXPECT_EQ(c.error(), "too many sessions on this daemon: the limit is 2: end other jobs or raise max_sessions");
   EXPECT_EQ(a.leave(), TL_OK);
   const auto until = std::chrono::steady_clock::now() + 5s;
   while (daemon.server().sessions() > 1 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(2ms);
