@@ -4,14 +4,14 @@
 
 namespace tensorlane::engine {
 
-void Engine::Impl::begin(Time now, const TensorReady& ready, ActionRing& out) {
+void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   TL_ASSERT(ready.tensor.value < tables_.tensors.size());
   Tensor& t = tables_.tensors[ready.tensor.value];
   TL_ASSERT(!t.open && ready.sequence.value == t.sequence.value + 1 && ready.sequence.value <= kMaxSequence);
   t.open = true;
   t.raised = t.awaited = false;
   t.sequence = ready.sequence;
-  t.since = now;
+  t.since = now_;
   t.buffer = ready.buffer;
   t.wide = ready.wide;
   if (t.plan.operation == Operation::kBarrier) {
@@ -56,7 +56,7 @@ void Engine::Impl::announce(Tensor& t) {
     const std::uint32_t result_grant = link.result_in ? t.result_grant : 0;
     if (!eager_fits(link)) {
       if (link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value) ++counters_.eager_refused;
-      control_.push(link.peer, t.cls, {protocol::FrameType::kReady, t.plan.id, t.sequence, 0, result_grant});
+      control_.push(link.peer, t.cls, {protocol::FrameType::kReady, t.plan.id, t.sequence, 0, result_grant, now_});
       continue;
     }
     for (std::uint32_t s = t.slices.first; s < t.slices.end(); ++s) {

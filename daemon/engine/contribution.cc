@@ -79,7 +79,7 @@ void Engine::Impl::grant(std::uint32_t index) {
     source.extent.received = 0;
     source.grant = grants_.give({Grant::Kind::kStaging, t.plan.id, t.sequence, source.peer, i});
     control_.push(source.peer, t.cls,
-                  {protocol::FrameType::kGrant, t.plan.id, t.sequence, index - t.slices.first, source.grant});
+                  {protocol::FrameType::kGrant, t.plan.id, t.sequence, index - t.slices.first, source.grant, now_});
     ++slice.waiting;
     ++counters_.grants_given;
   }
@@ -180,6 +180,8 @@ void Engine::Impl::fill_work(std::uint32_t index, std::uint32_t unit, Work* out)
   out->elements = elements;
   out->divisor = last && slice.owner ? t.divisor : 1;
   out->cls = t.cls;
+  out->tensor = t.plan.id;
+  out->sequence = t.sequence;
   out->token = work_token(t, index);
 }
 
@@ -214,7 +216,7 @@ void Engine::Impl::release_sources(const Tensor& t, const Slice& slice) {
     Source& source = tables_.sources[i];
     source.rts[parity] = false;
     if (source.eager_slot[parity] != 0) {
-      if (credits_.free(source.peer, source.eager_slot[parity] - 1u)) control_.credit_due(source.peer);
+      if (credits_.free(source.peer, source.eager_slot[parity] - 1u)) control_.credit_due(source.peer, now_);
       source.eager_slot[parity] = 0;
     } else {
       pool_.release(t.cls, source.pages);
@@ -231,7 +233,8 @@ void Engine::Impl::contribute_partial(const Tensor& t, const Slice& slice) {
   if (small && credits_.left(item.peer) > 0) return send_eagerly(slice.contribution, 0);
   if (small) ++counters_.eager_refused;
   item.state = SendItem::State::kAnnounced;
-  control_.push(item.peer, t.cls, {protocol::FrameType::kRts, t.plan.id, t.sequence, item.slice - t.slices.first, 0});
+  control_.push(item.peer, t.cls,
+                {protocol::FrameType::kRts, t.plan.id, t.sequence, item.slice - t.slices.first, 0, now_});
 }
 
 void Engine::Impl::send_eagerly(std::uint32_t send, std::uint32_t aux) {

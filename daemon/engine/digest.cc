@@ -53,6 +53,8 @@ void Digest::mix(const Work& work) {
   }
   mix(work.elements);
   mix(std::bit_cast<std::uint64_t>(work.divisor));
+  mix(work.tensor.value);
+  mix(work.sequence.value);
   mix(work.token);
 }
 

@@ -29,6 +29,7 @@ class Digest {
     mix(send.header);
     mix(send.payload);
     mix(send.token);
+    mix(static_cast<std::uint64_t>(send.eligible.value));
   }
   void mix(const Work& work);
 

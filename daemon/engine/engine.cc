@@ -61,8 +61,8 @@ void Engine::Impl::complete(std::uint32_t tensor, bool ok, ActionRing& out) {
 }
 
 // Takes one event; there is room for one action, and no event but kDrained makes more.
-void Engine::Impl::take(Time now, const Event& event, ActionRing& out) {
-  digest_.mix(now, event);
+void Engine::Impl::take(const Event& event, ActionRing& out) {
+  digest_.mix(now_, event);
   if (aborted_) {
     if (event.kind == Event::Kind::kTensorReady) {
       act({.kind = Action::Kind::kComplete,
@@ -75,10 +75,10 @@ void Engine::Impl::take(Time now, const Event& event, ActionRing& out) {
   }
   switch (event.kind) {
     case Event::Kind::kTensorReady:
-      begin(now, event.tensor_ready, out);
+      begin(event.tensor_ready, out);
       break;
     case Event::Kind::kFrameArrived:
-      if (Fault fault = take_frame(now, event.frame.peer, event.frame.header, out)) {
+      if (Fault fault = take_frame(event.frame.peer, event.frame.header, out)) {
         act({.kind = Action::Kind::kProtocolError, .error = {event.frame.peer, fault, event.frame.header}}, out);
       }
       break;
@@ -155,14 +155,15 @@ Status Engine::apply_plan(const Plan& plan) {
 }
 
 std::size_t Engine::step(Time now, std::span<const Event> events, ActionRing& out) {
+  impl_->now_ = now;
   std::size_t taken = 0;
   for (const Event& event : events) {
     if (event.kind == Event::Kind::kDrained) {
       if (!impl_->take_drained(out)) break;
-      impl_->take(now, event, out);
+      impl_->take(event, out);
     } else {
       if (out.full()) break;
-      impl_->take(now, event, out);
+      impl_->take(event, out);
     }
     ++taken;
   }

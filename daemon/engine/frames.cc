@@ -43,24 +43,24 @@ std::uint32_t Engine::Impl::find_source(const Slice& slice, HostIndex peer) cons
   return kNoIndex;
 }
 
-void Engine::Impl::note_awaited(Time now, Tensor& t, bool current) {
+void Engine::Impl::note_awaited(Tensor& t, bool current) {
   if (current || t.awaited) return;
   t.awaited = true;
-  t.awaited_since = now;
+  t.awaited_since = now_;
 }
 
-Fault Engine::Impl::take_frame(Time now, HostIndex peer, const FrameHeader& h, ActionRing& out) {
+Fault Engine::Impl::take_frame(HostIndex peer, const FrameHeader& h, ActionRing& out) {
   if (Fault fault = check_header(peer, h)) return fault;
   if (h.type != FrameType::kData && h.payload_bytes != 0) return "payload on a frame that carries none";
   switch (h.type) {
     case FrameType::kReady:
-      return take_ready(now, peer, h);
+      return take_ready(peer, h);
     case FrameType::kRts:
-      return take_rts(now, peer, h);
+      return take_rts(peer, h);
     case FrameType::kGrant:
       return take_grant(peer, h);
     case FrameType::kData:
-      return take_data(now, peer, h, out);
+      return take_data(peer, h, out);
     case FrameType::kCredit:
       if (static_cast<std::uint32_t>(std::popcount(h.offset)) != h.aux || !credits_.refund(peer, h.offset))
         return "credit that was not spent";
@@ -69,7 +69,7 @@ Fault Engine::Impl::take_frame(Time now, HostIndex peer, const FrameHeader& h, A
   return "unknown frame type";
 }
 
-Fault Engine::Impl::take_ready(Time now, HostIndex peer, const FrameHeader& h) {
+Fault Engine::Impl::take_ready(HostIndex peer, const FrameHeader& h) {
   bool current = false;
   if (Fault fault = find_operation(h, &current)) return fault;
   Tensor& t = tables_.tensors[h.tensor.value];
@@ -82,12 +82,12 @@ Fault Engine::Impl::take_ready(Time now, HostIndex peer, const FrameHeader& h) {
   if ((h.grant != 0) != (link.result_sends.count > 0)) return "announcement with a wrong grant for results";
   link.ready[parity] = true;
   link.grant[parity] = h.grant;
-  note_awaited(now, t, current);
+  note_awaited(t, current);
   if (current) peer_announced(t, link);
   return nullptr;
 }
 
-Fault Engine::Impl::take_rts(Time now, HostIndex peer, const FrameHeader& h) {
+Fault Engine::Impl::take_rts(HostIndex peer, const FrameHeader& h) {
   bool current = false;
   if (Fault fault = find_operation(h, &current)) return fault;
   Tensor& t = tables_.tensors[h.tensor.value];
@@ -99,7 +99,7 @@ Fault Engine::Impl::take_rts(Time now, HostIndex peer, const FrameHeader& h) {
   if (source.rts[parity] || source.eager_slot[parity] != 0) return "partial sum announced twice";
   if (current && tables_.slices[index].phase != Slice::Phase::kGathering) return "partial sum announced twice";
   source.rts[parity] = true;
-  note_awaited(now, t, current);
+  note_awaited(t, current);
   if (current) source_announced(index);
   return nullptr;
 }
@@ -181,14 +181,14 @@ Fault Engine::Impl::find_data(HostIndex peer, const FrameHeader& h, DataPlace* p
   return nullptr;
 }
 
-Fault Engine::Impl::take_data(Time now, HostIndex peer, const FrameHeader& h, ActionRing& out) {
+Fault Engine::Impl::take_data(HostIndex peer, const FrameHeader& h, ActionRing& out) {
   DataPlace place;
   if (Fault fault = find_data(peer, h, &place)) return fault;
   if (place.stale) {
     ++counters_.stale_grants;
     return nullptr;
   }
-  if ((h.flags & protocol::kFlagEager) != 0) return take_eager(now, peer, h, place);
+  if ((h.flags & protocol::kFlagEager) != 0) return take_eager(peer, h, place);
   if (place.source == kNoIndex) return take_result(h, place, out);
   Source& source = tables_.sources[place.source];
   if (Fault fault = source.extent.take(h.offset, h.payload_bytes)) return fault;
@@ -199,14 +199,14 @@ Fault Engine::Impl::take_data(Time now, HostIndex peer, const FrameHeader& h, Ac
   return nullptr;
 }
 
-Fault Engine::Impl::take_eager(Time now, HostIndex peer, const FrameHeader& h, const DataPlace& place) {
+Fault Engine::Impl::take_eager(HostIndex peer, const FrameHeader& h, const DataPlace& place) {
   Tensor& t = tables_.tensors[place.tensor];
   const bool current = t.open && h.sequence == t.sequence;
   Source& source = tables_.sources[place.source];
   Link& link = tables_.links[source.link];
   credits_.fill(peer, h.grant - 1);
   source.eager_slot[place.parity] = static_cast<std::uint8_t>(h.grant);
-  note_awaited(now, t, current);
+  note_awaited(t, current);
   const bool first = source.leaf && !link.eager[place.parity];
   if (first) {
     link.eager[place.parity] = true;

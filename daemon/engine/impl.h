@@ -44,7 +44,7 @@ struct Engine::Impl {
   Impl(const EngineConfig& config, const Descriptor& staging);
 
   // ---- engine.cc ----
-  void take(Time now, const Event& event, ActionRing& out);
+  void take(const Event& event, ActionRing& out);
   bool take_drained(ActionRing& out);
   void take_send_done(std::uint64_t token, ActionRing& out);
   void take_raise(const Raise& raise);
@@ -59,7 +59,7 @@ struct Engine::Impl {
   void make_room();
 
   // ---- begin.cc ----
-  void begin(Time now, const TensorReady& ready, ActionRing& out);
+  void begin(const TensorReady& ready, ActionRing& out);
   void announce(Tensor& t);
   bool eager_fits(const Link& link) const;
   void begin_slice(Tensor& t, std::uint32_t slice);
@@ -103,21 +103,21 @@ struct Engine::Impl {
   Fault find_data(HostIndex peer, const protocol::FrameHeader& header, DataPlace* place) const;
   Fault find_eager(HostIndex peer, const protocol::FrameHeader& header, DataPlace* place) const;
   Fault find_result(HostIndex peer, const protocol::FrameHeader& header, DataPlace* place) const;
-  Fault take_frame(Time now, HostIndex peer, const protocol::FrameHeader& header, ActionRing& out);
-  Fault take_ready(Time now, HostIndex peer, const protocol::FrameHeader& header);
-  Fault take_rts(Time now, HostIndex peer, const protocol::FrameHeader& header);
+  Fault take_frame(HostIndex peer, const protocol::FrameHeader& header, ActionRing& out);
+  Fault take_ready(HostIndex peer, const protocol::FrameHeader& header);
+  Fault take_rts(HostIndex peer, const protocol::FrameHeader& header);
   Fault take_grant(HostIndex peer, const protocol::FrameHeader& header);
-  Fault take_data(Time now, HostIndex peer, const protocol::FrameHeader& header, ActionRing& out);
-  Fault take_eager(Time now, HostIndex peer, const protocol::FrameHeader& header, const DataPlace& place);
+  Fault take_data(HostIndex peer, const protocol::FrameHeader& header, ActionRing& out);
+  Fault take_eager(HostIndex peer, const protocol::FrameHeader& header, const DataPlace& place);
   Fault take_result(const protocol::FrameHeader& header, const DataPlace& place, ActionRing& out);
   std::uint32_t find_link(const Tensor& t, HostIndex peer) const;
   std::uint32_t find_source(const Slice& slice, HostIndex peer) const;
-  void note_awaited(Time now, Tensor& t, bool current);
+  void note_awaited(Tensor& t, bool current);
 
   // ---- pick.cc ----
   std::size_t pick(Flow flow, Bytes credit, std::span<Send> out);
   std::size_t pick_control(HostIndex peer, std::span<Send> out);
-  Send make_send(Flow flow, std::uint32_t send, std::uint64_t bytes);
+  Send make_send(Flow flow, std::uint32_t send, std::uint64_t from, std::uint64_t bytes);
   std::uint64_t send_bytes(const SendItem& item) const;
   void queue_send(std::uint32_t send);
   std::size_t granted(HostIndex peer, const protocol::FrameHeader& header, std::span<Descriptor> out) const;
@@ -136,6 +136,7 @@ struct Engine::Impl {
   // Slices in urgency order, one heap per class; a slice waits in at most one of them.
   HeapPositions slice_positions_;
   std::array<UrgencyHeap, kMaxDataClasses> staging_wait_, work_;
+  Time now_;                                             // of the step that runs, or ran last
   std::uint32_t oldest_ = kNoIndex, newest_ = kNoIndex;  // open operations
   std::uint64_t arrivals_ = 0;                           // orders the single queue
   bool staging_changed_ = false;

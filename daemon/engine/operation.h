@@ -62,7 +62,8 @@ struct Source {
   Extent extent;
 };
 
-// One payload that goes to one peer, in operations of at most kMaxOperation.
+// One payload that goes to one peer, in operations of kMaxOperation (the last may have less). There may be 100,000 of
+// them in a queue, so two share a cache line.
 struct alignas(32) SendItem {
   enum class State : std::uint8_t {
     kIdle,       // does not exist yet
@@ -74,15 +75,17 @@ struct alignas(32) SendItem {
   // plan
   std::uint32_t slice = 0;
   HostIndex peer;
-  bool result = false;
+  bool result : 1 = false;
   // operation
+  bool eager : 1 = false;
   State state = State::kIdle;
-  bool eager = false;
   std::uint32_t grant = 0;  // what the header says: the grant, or slot + 1
   std::uint32_t aux = 0;
-  std::uint32_t in_flight = 0;  // operations handed out and not yet done
-  std::uint64_t picked = 0;     // bytes
+  std::uint32_t picked = 0;     // operations handed out
+  std::uint32_t in_flight = 0;  // of them, not yet done
+  Time eligible;                // kQueued, kPicked: since when it may be sent
 };
+static_assert(sizeof(SendItem) == 32);
 
 struct Slice {
   enum class Phase : std::uint8_t {

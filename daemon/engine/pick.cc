@@ -25,6 +25,7 @@ void Engine::Impl::queue_send(std::uint32_t send) {
   SendItem& item = tables_.sends[send];
   const Tensor& t = tables_.tensors[tables_.slices[item.slice].tensor];
   item.state = SendItem::State::kQueued;
+  item.eligible = now_;
   queue_.push({item.peer, t.cls}, key_of(t, item.result), send);
 }
 
@@ -36,14 +37,15 @@ std::size_t Engine::Impl::pick(Flow flow, Bytes credit, std::span<Send> out) {
     const std::uint32_t send = queue_.top(flow);
     SendItem& item = tables_.sends[send];
     const std::uint64_t total = send_bytes(item);
-    const std::uint64_t bytes = std::min(total - item.picked, kMaxOperation.value);
+    const std::uint64_t from = item.picked * kMaxOperation.value;
+    const std::uint64_t bytes = std::min(total - from, kMaxOperation.value);
     if (bytes > credit.value) break;
     credit -= Bytes(bytes);
-    out[picked] = make_send(flow, send, bytes);
+    out[picked] = make_send(flow, send, from, bytes);
     digest_.mix(out[picked++]);
-    item.picked += bytes;
+    ++item.picked;
     ++item.in_flight;
-    if (item.picked < total) continue;
+    if (from + bytes < total) continue;
     item.state = SendItem::State::kPicked;
     queue_.pop(flow);
     ++counters_.slices_sent;
@@ -52,11 +54,11 @@ std::size_t Engine::Impl::pick(Flow flow, Bytes credit, std::span<Send> out) {
   return picked;
 }
 
-Send Engine::Impl::make_send(Flow flow, std::uint32_t send, std::uint64_t bytes) {
+Send Engine::Impl::make_send(Flow flow, std::uint32_t send, std::uint64_t from, std::uint64_t bytes) {
   const SendItem& item = tables_.sends[send];
   const Slice& slice = tables_.slices[item.slice];
   const Tensor& t = tables_.tensors[slice.tensor];
-  Send s{.header = header_for(protocol::FrameType::kData, flow.cls)};
+  Send s{.header = header_for(protocol::FrameType::kData, flow.cls), .eligible = item.eligible};
   s.header.flags = item.eager ? protocol::kFlagEager : 0;
   s.header.payload_bytes = static_cast<std::uint32_t>(bytes);
   s.header.grant = item.grant;
@@ -65,14 +67,14 @@ Send Engine::Impl::make_send(Flow flow, std::uint32_t send, std::uint64_t bytes)
   s.header.slice = item.slice - t.slices.first;
   s.header.aux = item.aux;
   // What a grant covers starts with the tensor for results, and with the slice for contributions.
-  s.header.offset = item.picked + (item.result ? slice.offset * dtype_size(t.dtype()) : 0);
+  s.header.offset = from + (item.result ? slice.offset * dtype_size(t.dtype()) : 0);
   s.token = (t.sequence.value & 0xffffffff) << 32 | (std::uint64_t{send} + 1);
   if (item.result) {
     s.payload = t.buffer.slice(s.header.offset, bytes);
   } else {
     const Work::Source whole = slice.sources.count == 0 ? own_contribution(t, slice.offset, slice.elements)
                                                         : partial_place(t, slice.offset, slice.elements);
-    s.payload = whole.data.slice(item.picked, bytes);
+    s.payload = whole.data.slice(from, bytes);
   }
   return s;
 }
@@ -100,8 +102,8 @@ std::size_t Engine::Impl::granted(HostIndex peer, const protocol::FrameHeader& h
 
 std::size_t Engine::Impl::pick_control(HostIndex peer, std::span<Send> out) {
   std::size_t picked = 0;
-  if (picked < out.size() && control_.take_credit_due(peer)) {
-    Send s{.header = header_for(protocol::FrameType::kCredit, kControlClass)};
+  if (Send s; picked < out.size() && control_.take_credit_due(peer, &s.eligible)) {
+    s.header = header_for(protocol::FrameType::kCredit, kControlClass);
     s.header.offset = credits_.give_back(peer);
     s.header.aux = static_cast<std::uint32_t>(std::popcount(s.header.offset));
     digest_.mix(s);
@@ -109,7 +111,7 @@ std::size_t Engine::Impl::pick_control(HostIndex peer, std::span<Send> out) {
   }
   ControlMessage message;
   while (picked < out.size() && control_.pop(peer, &message)) {
-    Send s{.header = header_for(message.type, kControlClass)};
+    Send s{.header = header_for(message.type, kControlClass), .eligible = message.since};
     s.header.tensor = message.tensor;
     s.header.sequence = message.sequence;
     s.header.slice = message.slice;

@@ -102,6 +102,7 @@ struct Send {
   protocol::FrameHeader header;
   Descriptor payload;
   std::uint64_t token = 0;  // SendDone wanted, unless 0
+  Time eligible;            // the time of the step that let it go: pick() time - eligible = how long it waited
 };
 
 // One block of arithmetic, at most kMaxOperation bytes of output: out = (sources in order, summed) / divisor.
@@ -118,6 +119,8 @@ struct Work {
   std::uint64_t elements = 0;
   double divisor = 1;
   ClassId cls;
+  TensorId tensor;  // what it is done for
+  Sequence sequence;
   std::uint64_t token = 0;
 };
 

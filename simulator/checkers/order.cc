@@ -13,7 +13,7 @@ OrderChecker::Key OrderChecker::key(const FrameHeader& h, bool contribution) con
           h.tensor.value};
 }
 
-void OrderChecker::stepped(const Event& event) {
+void OrderChecker::stepped(Time now, const Event& event) {
   last_.clear();
   if (event.kind == Event::Kind::kRaise) {
     raised_.insert({event.raise.tensor.value, event.raise.sequence.value});
@@ -21,17 +21,21 @@ void OrderChecker::stepped(const Event& event) {
   }
   if (event.kind != Event::Kind::kFrameArrived || event.frame.header.type != FrameType::kGrant) return;
   const FrameHeader& h = event.frame.header;
-  granted_[{event.frame.peer.value, h.grant}] = {h, false};
+  granted_[{event.frame.peer.value, h.grant}] = {h, now, false};
   const ClassId cls = scenario_.plan.tensors[h.tensor.value].cls;
   if (!raised(h)) ++waiting_[{event.frame.peer, cls}][key(h, true)];
 }
 
-void OrderChecker::picked(engine::Flow flow, std::span<const engine::Send> sends) {
+void OrderChecker::picked(Time now, engine::Flow flow, std::span<const engine::Send> sends) {
   for (const engine::Send& send : sends) {
     const FrameHeader& h = send.header;
     if (h.cls != flow.cls) {
       findings_.fail("order", "host {} sends a frame of class {} on a flow of class {}", host_.value, h.cls.value,
                      flow.cls.value);
+    }
+    if (send.eligible > now) {
+      findings_.fail("order", "host {} sends a frame to host {} at {} ns that may go from {} ns on", host_.value,
+                     flow.peer.value, now.value, send.eligible.value);
     }
     if (h.type != FrameType::kData || scenario_.engine.single_queue) continue;
     if (h.tensor.value >= scenario_.plan.tensors.size() || scenario_.plan.tensors[h.tensor.value].cls != flow.cls) {
@@ -43,6 +47,11 @@ void OrderChecker::picked(engine::Flow flow, std::span<const engine::Send> sends
     const bool eager = (h.flags & protocol::kFlagEager) != 0;
     const bool granted = !eager && grant != granted_.end() && grant->second.header.tensor == h.tensor &&
                          grant->second.header.sequence == h.sequence;
+    if (granted && send.eligible != grant->second.at) {
+      findings_.fail("order",
+                     "host {}: tensor {}, slice {} was granted at {} ns, but says that it waited from {} ns on",
+                     host_.value, h.tensor.value, h.slice, grant->second.at.value, send.eligible.value);
+    }
     const Key mine = key(h, eager || granted);
     if (granted && !std::exchange(grant->second.picked, true)) {
       auto& waiting = waiting_[flow];

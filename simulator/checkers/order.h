@@ -21,10 +21,11 @@ class OrderChecker {
   OrderChecker(HostIndex host, const Scenario& scenario, Findings& findings)
       : host_(host), scenario_(scenario), findings_(findings) {}
 
-  // The engine has taken this event: what was picked before it may be less urgent than what comes after.
-  void stepped(const engine::Event& event);
-  // pick() has returned these for `flow`.
-  void picked(engine::Flow flow, std::span<const engine::Send> sends);
+  // The engine has taken this event in a step at `now`: what was picked before it may be less urgent than what comes
+  // after.
+  void stepped(Time now, const engine::Event& event);
+  // pick() at `now` has returned these for `flow`.
+  void picked(Time now, engine::Flow flow, std::span<const engine::Send> sends);
   // A flow of a class more urgent than `cls` in which something granted waits although `can_go` says that it has room.
   template <typename CanGo>
   std::optional<engine::Flow> waiting_above(ClassId cls, CanGo&& can_go) const {
@@ -48,6 +49,7 @@ class OrderChecker {
   Findings& findings_;
   struct Granted {
     protocol::FrameHeader header;
+    Time at;              // it came
     bool picked = false;  // at least in part
   };
   std::map<Grant, Granted> granted_;                              // every grant for a contribution that came

@@ -182,13 +182,14 @@ void Lane::step_all() {
 
 void Lane::step(std::span<const Event> events) {
   while (!events.empty() && state_ != State::kClosed) {
-    const std::size_t taken = engine_->step(around_.events.now(), events, actions_);
+    const Time now = around_.events.now();
+    const std::size_t taken = engine_->step(now, events, actions_);
     if (taken > events.size() || (taken == 0 && actions_.empty())) {
       around_.findings.fail("progress", "host {}: step() takes {} of {} events with room for actions", self_.value,
                             taken, events.size());
       return;
     }
-    for (const Event& event : events.first(taken)) order_.stepped(event);
+    for (const Event& event : events.first(taken)) order_.stepped(now, event);
     events = events.subspan(taken);
     check_bounds();
     while (!actions_.empty()) {
@@ -323,7 +324,7 @@ void Lane::check_pick(engine::Flow flow, Bytes room, std::size_t picked, std::sp
     return around_.findings.fail("bounds", "host {}: pick() returns {} of at most {} operations", self_.value, picked,
                                  sends.size());
   }
-  order_.picked(flow, sends.first(picked));
+  order_.picked(around_.events.now(), flow, sends.first(picked));
   std::uint64_t bytes = 0;
   for (const engine::Send& send : sends.first(picked)) bytes += send.header.payload_bytes;
   if (bytes > room.value) {

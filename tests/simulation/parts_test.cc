@@ -236,18 +236,37 @@ TEST(OrderChecker, RefusesALessUrgentSendBeforeAGrantedUrgentOne) {
   const auto data = [](std::uint32_t tensor, std::uint32_t id) {
     engine::Send send;
     send.header = {.grant = id, .tensor = TensorId(tensor), .sequence = Sequence(1)};
+    send.eligible = Time(1 + tensor);
     return send;
   };
   const engine::Flow flow{HostIndex(1), ClassId(0)};
   for (const bool right : {true, false}) {
     Findings findings;
     OrderChecker checker(HostIndex(0), s, findings);
-    checker.stepped(grant(0, 5));
-    checker.stepped(grant(1, 6));
+    checker.stepped(Time(1), grant(0, 5));
+    checker.stepped(Time(2), grant(1, 6));
     const std::array<engine::Send, 2> sends =
         right ? std::array{data(0, 5), data(1, 6)} : std::array{data(1, 6), data(0, 5)};
-    checker.picked(flow, sends);
+    checker.picked(Time(3), flow, sends);
     EXPECT_EQ(findings.any(), !right);
+  }
+}
+
+TEST(OrderChecker, RefusesAWaitThatBeginsAtAnotherTimeThanTheGrant) {
+  Scenario s = quiet_scenario(2);
+  add_tensor(s, Operation::kAllreduce, 100, ClassId(0));
+  engine::Event grant{.kind = engine::Event::Kind::kFrameArrived};
+  grant.frame.peer = HostIndex(1);
+  grant.frame.header = {
+      .type = protocol::FrameType::kGrant, .grant = 5, .tensor = TensorId(0), .sequence = Sequence(1)};
+  engine::Send send{.header = {.grant = 5, .tensor = TensorId(0), .sequence = Sequence(1)}};
+  for (const std::int64_t since : {9, 10, 11, 21}) {
+    Findings findings;
+    OrderChecker checker(HostIndex(0), s, findings);
+    checker.stepped(Time(10), grant);
+    send.eligible = Time(since);
+    checker.picked(Time(20), {HostIndex(1), ClassId(0)}, {&send, 1});
+    EXPECT_EQ(findings.any(), since != 10) << since;
   }
 }
 

@@ -18,6 +18,7 @@ struct ControlMessage {
   Sequence sequence;
   std::uint32_t slice = 0;
   std::uint32_t grant = 0;
+  Time since;  // it was pushed
 };
 
 // The bound is exact: a message of an operation leaves the queue before that operation can complete, so there is at
@@ -26,7 +27,11 @@ struct ControlMessage {
 class ControlQueue {
  public:
   ControlQueue(std::uint8_t classes, std::uint16_t hosts)
-      : classes_(classes), lists_(std::size_t{classes} * hosts), waiting_(hosts), credit_due_(hosts) {}
+      : classes_(classes),
+        lists_(std::size_t{classes} * hosts),
+        waiting_(hosts),
+        credit_due_(hosts),
+        credit_since_(hosts) {}
 
   // Room for `messages` at a time. Allocates.
   void grow(std::size_t messages) {
@@ -66,13 +71,15 @@ class ControlQueue {
   }
 
   // Credits need no message: what is due is added up until it goes.
-  void credit_due(HostIndex peer) {
+  void credit_due(HostIndex peer, Time now) {
+    if (!credit_due_.contains(peer)) credit_since_[peer.value] = now;
     credit_due_.insert(peer);
     waiting_.insert(peer);
   }
-  // Whether credits are due to this peer; they no longer are.
-  bool take_credit_due(HostIndex peer) {
+  // Whether credits are due to this peer, and since when the first of them; they no longer are.
+  bool take_credit_due(HostIndex peer, Time* since) {
     const bool due = credit_due_.contains(peer);
+    if (due) *since = credit_since_[peer.value];
     credit_due_.erase(peer);
     if (due) refresh(peer);
     return due;
@@ -105,6 +112,7 @@ class ControlQueue {
   std::vector<Node> nodes_;
   std::vector<List> lists_;
   PeerSet waiting_, credit_due_;
+  std::vector<Time> credit_since_;  // by peer: where credits are due
   std::uint32_t first_free_ = kNone;
   std::size_t size_ = 0;
 };

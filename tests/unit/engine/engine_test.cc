@@ -282,6 +282,28 @@ TEST(Abort, StrikesAnywhereAndLeavesNobodyWaiting) {
 
 // ---- reports ----
 
+TEST(Reports, EverySendSaysSinceWhenItMightGo) {
+  Plan plan = two_tensors();
+  plan.tensors[1].elements *= 4'000;  // operations of 256 KiB: more than one for a slice
+  plan.tensors[1].slice_elements *= 4'000;
+  OneEngine e(plan, no_credit());
+  e.ready(1);
+  const Time announced = e.now();
+  e.ready(0);
+  const std::vector<Send> control = e.pick(kControlClass);
+  ASSERT_EQ(control.size(), 1u);
+  EXPECT_EQ(control[0].eligible, announced);
+  ASSERT_EQ(e.frame(header(FrameType::kGrant, 1, 1, 0, 5)), "");
+  const Time granted = e.now();
+  e.feed({.kind = Event::Kind::kRaise, .raise = {TensorId(1), Sequence(1)}});
+  const std::vector<Send> first = e.pick(ClassId(0), 1, kib(256));
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].eligible, granted);
+  const std::vector<Send> rest = e.pick(ClassId(0));
+  ASSERT_FALSE(rest.empty());
+  for (const Send& s : rest) EXPECT_EQ(s.eligible, granted);
+}
+
 TEST(Reports, OldestIsTheFirstSubmittedThatIsNotComplete) {
   OneEngine e(tensors_of_host_1({0.5F, 0.5F}));
   EXPECT_FALSE(e->oldest().has_value());

@@ -141,8 +141,10 @@ TEST(Eager, NeedsCreditAndAWholeContributionOnce) {
   ASSERT_TRUE(e->pick_work(Time(0), &work));
   EXPECT_THAT(e.pick(kControlClass), IsEmpty());
   e.feed({.kind = Event::Kind::kWorkDone, .token = work.token});
+  const Time freed = e.now();
   const std::vector<Send> credit = e.pick(kControlClass);  // the peer had none left: at once
   ASSERT_EQ(credit.size(), 1u);
+  EXPECT_EQ(credit[0].eligible, freed);
   EXPECT_EQ(credit[0].header.type, FrameType::kCredit);
   EXPECT_EQ(credit[0].header.aux, 1u);
   EXPECT_EQ(credit[0].header.offset, 1u);

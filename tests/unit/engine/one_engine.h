@@ -36,6 +36,9 @@ class OneEngine {
   Engine& operator*() { return *engine_; }
   Engine* operator->() { return engine_.get(); }
 
+  // Of the last step or pick; each has its own.
+  Time now() const { return Time(now_); }
+
   std::vector<Action> feed(const Event& event) {
     EXPECT_EQ(engine_->step(Time(++now_), {&event, 1}, actions_), 1u);
     std::vector<Action> all;

@@ -239,7 +239,7 @@ TEST(ControlQueue, UrgentClassesFirstThenArrival) {
   ControlQueue queue(2, 2);
   queue.grow(3);
   const auto message = [](std::uint32_t slice) {
-    return ControlMessage{protocol::FrameType::kRts, TensorId(0), Sequence(1), slice, 0};
+    return ControlMessage{protocol::FrameType::kRts, TensorId(0), Sequence(1), slice, 0, Time(slice)};
   };
   queue.push(host(1), ClassId(1), message(1));
   queue.push(host(1), ClassId(0), message(2));
@@ -249,10 +249,18 @@ TEST(ControlQueue, UrgentClassesFirstThenArrival) {
   while (queue.pop(host(1), &got)) order.push_back(got.slice);
   EXPECT_EQ(order, (std::vector<std::uint32_t>{2, 3, 1}));
   EXPECT_TRUE(queue.empty());
-  queue.credit_due(host(1));
+  EXPECT_EQ(got.since, Time(1));
+}
+
+TEST(ControlQueue, CreditsAreDueSinceTheFirstOfThem) {
+  ControlQueue queue(2, 2);
+  queue.credit_due(host(1), Time(5));
+  queue.credit_due(host(1), Time(9));
   EXPECT_FALSE(queue.empty(host(1)));
-  EXPECT_TRUE(queue.take_credit_due(host(1)));
-  EXPECT_FALSE(queue.take_credit_due(host(1)));
+  Time since;
+  EXPECT_TRUE(queue.take_credit_due(host(1), &since));
+  EXPECT_EQ(since, Time(5));
+  EXPECT_FALSE(queue.take_credit_due(host(1), &since));
   EXPECT_TRUE(queue.empty(host(1)));
 }
 
