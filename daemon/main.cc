@@ -35,6 +35,12 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr std::uint32_t kMaxRegions = 1 << 18;
 
+double process_cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
 // The data classes in use: all of the file, or one without priorities.
 std::size_t class_count(const config::DaemonConfig& config) {
   return config.priorities ? config.fabric.classes.data.size() : 1;
@@ -192,7 +198,8 @@ class Daemon {
   }
 
   std::vector<telemetry::ExtraCounter> extra_counters() {
-    return {{"timeline_dropped_spans_total", "Spans that the timeline had no room for",
+    return {{"cpu_seconds_total", "CPU time of the daemon, all threads", [] { return process_cpu_seconds(); }},
+            {"timeline_dropped_spans_total", "Spans that the timeline had no room for",
              [this] { return static_cast<double>(timeline_.dropped()); }},
             {"open_sessions", "Sessions whose memory is held",
              [this] { return static_cast<double>(sessions_.sessions()); }}};
@@ -214,6 +221,16 @@ class Daemon {
            {"completed_tensors", m.tensors_completed.value()},
            {"failed_tensors", m.tensors_failed.value()}});
     }
+    nlohmann::json flows = nlohmann::json::array();
+    for (const ports::FlowReport& flow : metrics_.flows.all()) {
+      flows.push_back({{"job", flow.job},
+                       {"peer", flow.peer},
+                       {"class", class_name(flow.cls)},
+                       {"dscp", flow.dscp},
+                       {"pcp", flow.pcp},
+                       {"path", flow.path}});
+    }
+    const std::uint64_t cpu_ns = metrics_.cpu_ns.value(), slices = metrics_.slices_sent.value();
     std::uint64_t sent = 0;
     for (const ports::ClassMetrics& m : metrics_.classes) sent += m.bytes_sent.value();
     return {{"transports", {{"tcp", {{"bytes_sent", sent}}}}},
@@ -222,14 +239,22 @@ class Daemon {
               {"pattern", config_.pattern == protocol::Pattern::kRing ? "ring" : "parameter_server"},
               {"priorities", config_.priorities},
               {"tags", config_.tags},
-              {"cpu_seconds", static_cast<double>(metrics_.cpu_ns.value()) * 1e-9},
+              {"cpu_seconds", static_cast<double>(cpu_ns) * 1e-9},
+              {"sent_slices", slices},
+              {"cpu_ns_per_slice", slices == 0 ? nlohmann::json() : nlohmann::json(cpu_ns / slices)},
               {"staging_bytes", metrics_.staging_bytes.value()},
               {"stale_grants", metrics_.stale_grants.value()},
               {"reduced_bytes", metrics_.bytes_reduced.value()},
               {"copied_bytes", metrics_.bytes_copied.value()},
               {"metrics", exporter_ ? exporter_->address() : ""},
               {"timeline", timeline_.enabled() ? config_.timeline : ""},
+              {"flows", flows},
               {"classes", classes}}}};
+  }
+
+  const std::string& class_name(ClassId cls) const {
+    const fabric::ClassTable& classes = config_.fabric.classes;
+    return (cls == kControlClass ? classes.control : classes.data[cls.value]).name;
   }
 
   const config::DaemonConfig config_;

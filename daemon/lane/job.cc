@@ -167,6 +167,7 @@ void Job::drained(Time now) {
     feed({.kind = engine::Event::Kind::kDrained}, now);
   }
   state_ = State::kClosed;
+  publish_counts();
   local_queue_.clear();
   if (abort_cause_) {
     for (auto& session : sessions_) {
@@ -201,6 +202,9 @@ void Job::sent(std::uint64_t token, Time now) {
 
 void Job::flow_up(const ports::FlowKey& flow) {
   if (!dials(flow.peer)) ++flows_open_;
+  const ports::FlowStats stats = around_.transport->stats(flow);
+  around_.metrics->flows.up(flow, {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, stats.effective_dscp,
+                                   stats.effective_pcp, stats.describe});
   if (++flows_up_ == flows_wanted_ && state_ == State::kConnecting) {
     state_ = State::kRunning;
     around_.listener->on_job_connected(id());
@@ -210,6 +214,7 @@ void Job::flow_up(const ports::FlowKey& flow) {
 void Job::flow_down(const ports::FlowKey& flow, const Status& cause, Time now) {
   TL_ASSERT(flows_open_ > 0);
   --flows_open_;
+  around_.metrics->flows.down(flow);
   if (state_ == State::kClosing) {
     if (flows_open_ == 0) drained(now);
     return;
@@ -365,16 +370,16 @@ std::optional<ClassId> Job::next_work(Time now) {
   return std::nullopt;
 }
 
-void Job::do_work(Time now) {
+ports::TraceSpan Job::do_work(Time now) {
   if (work_ && (local_queue_.empty() || work_->cls <= local_queue_.top().cls)) {
     const engine::Work work = *work_;
     work_.reset();
     return do_engine_block(work, now);
   }
-  do_local_block(now);
+  return do_local_block(now);
 }
 
-void Job::do_local_block(Time now) {
+ports::TraceSpan Job::do_local_block(Time now) {
   const LocalQueue::Key key = local_queue_.top();
   LocalTensor& t = tensors_[key.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[key.tensor.value];
@@ -383,12 +388,20 @@ void Job::do_local_block(Time now) {
       advance(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, *around_.reducer, &reduced, &copied);
   around_.metrics->bytes_reduced.add(reduced);
   around_.metrics->bytes_copied.add(copied);
-  if (!done) return;
+  const ports::TraceSpan span{.begin = now,
+                              .job = id(),
+                              .tensor = key.tensor,
+                              .sequence = t.task.sequence,
+                              .cls = key.cls,
+                              .phase = reduced > 0 ? ports::TraceSpan::Phase::kReduce : ports::TraceSpan::Phase::kCopy,
+                              .bytes = static_cast<std::uint32_t>(reduced + copied)};
+  if (!done) return span;
   local_queue_.pop();
   finish_step(t, tensor, now);
+  return span;
 }
 
-void Job::do_engine_block(const engine::Work& work, Time now) {
+ports::TraceSpan Job::do_engine_block(const engine::Work& work, Time now) {
   std::array<ports::ReduceSource, engine::Work::kMaxSources> sources;
   bool resolved = true;
   for (std::uint32_t i = 0; i < work.source_count; ++i) {
@@ -400,9 +413,17 @@ void Job::do_engine_block(const engine::Work& work, Time now) {
   TL_ASSERT(resolved && !out.empty());
   around_.reducer->reduce(out.data(), work.out_dtype, std::span(sources).first(work.source_count), work.elements,
                           work.divisor);
+  const std::uint64_t bytes = work.elements * dtype_size(work.out_dtype) * work.source_count;
   around_.metrics->slices_reduced.add();
-  around_.metrics->bytes_reduced.add(work.elements * dtype_size(work.out_dtype) * work.source_count);
+  around_.metrics->bytes_reduced.add(bytes);
   feed({.kind = engine::Event::Kind::kWorkDone, .token = work.token}, now);
+  return {.begin = now,
+          .job = id(),
+          .tensor = work.tensor,
+          .sequence = work.sequence,
+          .cls = work.cls,
+          .phase = ports::TraceSpan::Phase::kReduce,
+          .bytes = static_cast<std::uint32_t>(bytes)};
 }
 
 // ---- egress ----
@@ -439,6 +460,7 @@ std::size_t Job::send(ClassId cls, Bytes* credit, Time now) {
       around_.transport->send(flow, {send.header, payload, send.token, granted(peer, send.header)});
       credit->value -= std::min<std::uint64_t>(credit->value, payload.size());
       metrics.bytes_sent.add(payload.size());
+      note_wait(send, flow, now);
     }
     metrics.operations_sent.add(picked);
     operations += picked;
@@ -453,6 +475,21 @@ std::span<const std::span<std::byte>> Job::granted(HostIndex peer, const protoco
   const std::size_t count = engine_->granted(peer, header, places);
   for (std::size_t i = 0; i < count; ++i) places_[i] = around_.memory->resolve(places[i]);
   return std::span(places_).first(count);
+}
+
+void Job::note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now) {
+  const Duration waited = now - send.eligible;
+  around_.metrics->classes[ports::metrics_slot(flow.cls)].queue_wait.record(waited);
+  if (send.header.payload_bytes == 0 || !around_.timeline->enabled()) return;  // control would bury the tensors
+  around_.timeline->record({.begin = send.eligible,
+                            .length = waited,
+                            .job = id(),
+                            .tensor = send.header.tensor,
+                            .sequence = send.header.sequence,
+                            .cls = flow.cls,
+                            .phase = ports::TraceSpan::Phase::kQueue,
+                            .peer = flow.peer,
+                            .bytes = send.header.payload_bytes});
 }
 
 // ---- lateness and failure ----
@@ -474,6 +511,14 @@ void Job::report_late(Time now) {
       around_.listener->on_late(id(), local_ranks_[local], plan_.tensors[i].id, waited);
     }
   }
+}
+
+void Job::publish_counts() {
+  if (!engine_) return;
+  const engine::EngineCounters& now = engine_->counters();
+  around_.metrics->slices_sent.add(now.slices_sent - published_.slices_sent);
+  around_.metrics->stale_grants.add(now.stale_grants - published_.stale_grants);
+  published_ = now;
 }
 
 void Job::fail(const Status& cause) {

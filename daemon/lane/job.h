@@ -64,14 +64,16 @@ class Job {
   void submit_collected(Time now);
   // The class of the most urgent block of arithmetic or copying that waits, if any.
   std::optional<ClassId> next_work(Time now);
-  // Does that block.
-  void do_work(Time now);
+  // Does that block, which begins at `now`. Returns its span for the timeline, without the length.
+  ports::TraceSpan do_work(Time now);
   // Gives the transport operations of one class while the window has room; takes the bytes from *credit. Returns how
   // many operations.
   std::size_t send(ClassId cls, Bytes* credit, Time now);
   bool has_sends(ClassId cls) const { return engine_ && engine_->has_sends(cls); }
   // Reports ranks that keep others waiting, and connections that are lost. Call about every 100 ms.
   void report_late(Time now);
+  // Adds what the engine has counted since the last call to the lane's metrics. Call about every 100 ms.
+  void publish_counts();
 
   const std::vector<std::shared_ptr<ports::ClientSession>>& sessions() const { return sessions_; }
   const engine::EngineCounters* engine_counters() const { return engine_ ? &engine_->counters() : nullptr; }
@@ -104,11 +106,12 @@ class Job {
   void to_engine(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void finish_step(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void complete(LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
-  void do_local_block(Time now);
-  void do_engine_block(const engine::Work& work, Time now);
+  ports::TraceSpan do_local_block(Time now);
+  ports::TraceSpan do_engine_block(const engine::Work& work, Time now);
   void feed(const engine::Event& event, Time now);
   void carry_out(const engine::Action& action, Time now);
   void report_lost(Time now);
+  void note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now);
   void fail(const Status& cause);
   void drained(Time now);
   void close_flows();
@@ -141,6 +144,7 @@ class Job {
   std::array<HostIndex, kMaxDataClasses + 1> last_peer_{};
   static constexpr std::size_t kMaxPlaces = 64;          // pages behind one grant: a slice of 16 MiB
   std::array<std::span<std::byte>, kMaxPlaces> places_;  // of the frame that is being sent
+  engine::EngineCounters published_;                     // as of the last publish_counts()
 };
 
 }  // namespace tensorlane::lane

@@ -99,7 +99,7 @@ struct Lane::Impl final : ports::FrameSink {
   std::vector<std::unique_ptr<Job>> jobs;
   std::size_t first_job = 0;  // whose turn it is to send first: jobs share a class evenly (law 11)
   int epoll_fd = -1, mailbox_fd = -1;
-  std::vector<int> watched;  // wake descriptors of sessions
+  std::vector<int> watched, wanted;  // wake descriptors of sessions: in epoll; of arm_sessions(), kept for its storage
   Mailbox<std::function<void()>> mailbox{kMailbox};
   std::atomic<bool> mail{false};
   std::atomic<bool> stopping{false};
@@ -199,8 +199,10 @@ std::size_t Lane::Impl::work() {
       }
     }
     if (best == nullptr) break;
-    best->do_work(now);
+    ports::TraceSpan span = best->do_work(now);
     now = clock_now();
+    span.length = now - span.begin;
+    if (rooms.timeline->enabled()) rooms.timeline->record(span);
   }
   return done;
 }
@@ -209,14 +211,14 @@ void Lane::Impl::housekeeping() {
   if (now < next_housekeeping) return;
   next_housekeeping = now + kHousekeeping;
   ports::LaneMetrics& m = *rooms.metrics;
-  std::uint64_t pending = 0, staging = 0, sessions = 0, stale = 0;
+  std::uint64_t pending = 0, staging = 0, sessions = 0;
   for (auto& job : jobs) {
     job->report_late(now);
+    job->publish_counts();
     sessions += job->sessions().size();
     if (const engine::EngineCounters* counters = job->engine_counters()) {
       pending += counters->operations_pending;
       staging += counters->staging_bytes;
-      stale += counters->stale_grants;
     }
   }
   m.cpu_ns.set(thread_cpu_ns());
@@ -224,7 +226,6 @@ void Lane::Impl::housekeeping() {
   m.sessions.set(sessions);
   m.operations_pending.set(pending);
   m.staging_bytes.set(staging);
-  if (stale > m.stale_grants.value()) m.stale_grants.set(stale);
 }
 
 // Forgets jobs that have closed. Their sessions' descriptors may be used again by others at once, so they leave the
@@ -239,7 +240,7 @@ void Lane::Impl::reap() {
 // Asks every client for a wake-up. False when one has submitted meanwhile.
 bool Lane::Impl::arm_sessions() {
   bool quiet = true;
-  std::vector<int> wanted;
+  wanted.clear();
   for (auto& job : jobs) {
     for (auto& session : job->sessions()) {
       if (!session || session->dead()) continue;
@@ -254,7 +255,7 @@ bool Lane::Impl::arm_sessions() {
     for (int fd : wanted) {
       if (std::ranges::find(watched, fd) == watched.end()) watch(fd, true);
     }
-    watched = std::move(wanted);
+    std::swap(watched, wanted);
   }
   return quiet;
 }
@@ -381,10 +382,6 @@ Status Lane::abort_job(JobId job, Status cause) {
 
 Status Lane::detach(JobId job, Rank rank) {
   return impl_->on_job(job, [rank](Job& j) { j.detach(rank); });
-}
-
-Status Lane::inspect(std::function<void(const ports::Transport&)> query) {
-  return impl_->post([impl = impl_.get(), query = std::move(query)] { query(*impl->transport); });
 }
 
 }  // namespace tensorlane::lane

@@ -54,8 +54,6 @@ class Lane final : public ports::LanePort {
   Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
   Status abort_job(JobId job, Status cause) override;
   Status detach(JobId job, Rank rank) override;
-  // Runs `query` on the lane's thread, for status: what it captures outlives the call.
-  Status inspect(std::function<void(const ports::Transport&)> query);
 
  private:
   struct Impl;

@@ -1,5 +1,5 @@
-// What a lane counts and records. Written by the lane with relaxed atomics (one writer), read by the exporter's threads
-// at any time.
+// What a lane counts and records. Counts are written by the lane with relaxed atomics (one writer) and read by other
+// threads at any time.
 #pragma once
 
 #include <array>
@@ -7,8 +7,13 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
 
 #include "common/base/units.h"
+#include "daemon/ports/transport.h"
 
 namespace tensorlane::ports {
 
@@ -56,18 +61,55 @@ inline constexpr std::size_t metrics_slot(ClassId cls) {
   return cls == kControlClass ? kControlSlot : cls.value;
 }
 
+// A flow that is up, with the tags that it carries: what the device answered when the flow came up.
+struct FlowReport {
+  std::string job, peer;  // names
+  ClassId cls;
+  int dscp = -1, pcp = -1;  // -1: the device does not say
+  std::string path;         // "10.1.0.1:7101 -> 10.1.0.2:7101"
+};
+
+// The flows that are up. The lane writes when one comes or goes, which is never on the way of a slice; any thread
+// reads.
+class FlowBoard {
+ public:
+  void up(const FlowKey& flow, FlowReport report) {
+    const std::lock_guard lock(mutex_);
+    flows_.insert_or_assign(flow, std::move(report));
+  }
+  // Does nothing for a flow that never came up.
+  void down(const FlowKey& flow) {
+    const std::lock_guard lock(mutex_);
+    flows_.erase(flow);
+  }
+  // By job, peer, class; the control class comes last.
+  std::vector<FlowReport> all() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<FlowReport> reports;
+    reports.reserve(flows_.size());
+    for (const auto& [flow, report] : flows_) reports.push_back(report);
+    return reports;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<FlowKey, FlowReport> flows_;  // guarded by mutex_
+};
+
 struct LaneMetrics {
   std::array<ClassMetrics, kMaxDataClasses + 1> classes;
+  Counter slices_sent;                                  // given to the transport to the last byte
   Counter slices_reduced, bytes_reduced, bytes_copied;  // arithmetic and copies inside this host
   Counter stale_grants, protocol_errors, late_reports, jobs_started, jobs_failed;
   Counter cpu_ns;                                             // of the lane's thread
   Counter loops, sleeps;                                      // turns of the lane's loop; times it blocked
   Counter jobs, sessions, operations_pending, staging_bytes;  // now
+  FlowBoard flows;
 };
 
 // One span of the timeline. Names are static text.
 struct TraceSpan {
-  enum class Phase : std::uint8_t { kWaitForData, kOperation, kSend, kReduce, kCopy };
+  enum class Phase : std::uint8_t { kWaitForData, kOperation, kQueue, kReduce, kCopy };
   Time begin;
   Duration length;
   JobId job;
@@ -75,9 +117,8 @@ struct TraceSpan {
   Sequence sequence;
   ClassId cls;
   Phase phase{};
-  HostIndex peer;  // kSend
-  std::uint32_t bytes = 0;
-  Duration queue_wait;  // kSend
+  HostIndex peer;           // kQueue: where the bytes go
+  std::uint32_t bytes = 0;  // kReduce, kCopy: read
 };
 
 // Where spans go. record() is on the data path: it never blocks and drops (counted) what does not fit.

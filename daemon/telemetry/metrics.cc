@@ -29,6 +29,7 @@ class Collector final : public prometheus::Collectable {
                   &ports::ClassMetrics::completion);
     add_scalars(families);
     add_info(families);
+    add_flows(families);
     for (const ExtraCounter& extra : extra_) {
       const bool counter = extra.name.ends_with("_total");
       MetricFamily family = make(extra.name, extra.help, counter ? MetricType::Counter : MetricType::Gauge);
@@ -125,6 +126,9 @@ class Collector final : public prometheus::Collectable {
     };
     const Row rows[] = {
         {"lane_cpu_seconds_total", "CPU time of the lane's thread", static_cast<double>(m.cpu_ns.value()) * 1e-9, true},
+        {"sent_slices_total",
+         "Slices given to the transport; lane_cpu_seconds_total over this is the CPU time per slice",
+         static_cast<double>(m.slices_sent.value()), true},
         {"lane_turns_total", "Turns of the lane's loop", static_cast<double>(m.loops.value()), true},
         {"lane_sleeps_total", "Times the lane blocked", static_cast<double>(m.sleeps.value()), true},
         {"reduced_slice_blocks_total", "Blocks of arithmetic done for the engine",
@@ -167,6 +171,23 @@ class Collector final : public prometheus::Collectable {
     MetricFamily host = make("host_info", "This host in the fabric file", MetricType::Gauge);
     add_value(host, {{"host", config_.host}}, 1);
     families.push_back(std::move(host));
+  }
+
+  void add_flows(std::vector<MetricFamily>& families) const {
+    // Not "job": Prometheus has that label for the scrape's own.
+    MetricFamily dscp = make("flow_dscp", "DSCP in force, read back from the device when the flow came up; -1: unknown",
+                             MetricType::Gauge);
+    MetricFamily pcp =
+        make("flow_pcp", "802.1p priority in force, read back when the flow came up; -1: unknown", MetricType::Gauge);
+    for (const ports::FlowReport& flow : metrics_.flows.all()) {
+      const ClassLabel& cls = flow.cls == kControlClass ? config_.control : config_.classes[flow.cls.value];
+      const std::vector<ClientMetric::Label> labels{
+          {"training_job", flow.job}, {"peer", flow.peer}, {"class", cls.name}};
+      add_value(dscp, labels, flow.dscp);
+      add_value(pcp, labels, flow.pcp);
+    }
+    families.push_back(std::move(dscp));
+    families.push_back(std::move(pcp));
   }
 
   const ExporterConfig config_;

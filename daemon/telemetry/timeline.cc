@@ -31,7 +31,7 @@ const char* phase_name(ports::TraceSpan::Phase phase) {
       return "WAIT_FOR_DATA";
     case ports::TraceSpan::Phase::kOperation:
       return "ALLREDUCE";
-    case ports::TraceSpan::Phase::kSend:
+    case ports::TraceSpan::Phase::kQueue:
       return "QUEUE";
     case ports::TraceSpan::Phase::kReduce:
       return "REDUCE";
@@ -188,13 +188,15 @@ std::string TimelineRecorder::Impl::span_text(const ports::TraceSpan& span) {
   const std::size_t c = span.cls.value;
   const std::string cls = c < config.class_names.size() ? config.class_names[c] : "control";
   const int dscp = c < config.class_dscps.size() ? config.class_dscps[c] : -1;
+  const std::string peer =
+      span.phase == ports::TraceSpan::Phase::kQueue ? fmt::format(",\"peer\":{}", span.peer.value) : "";
   return fmt::format(
       "{{\"name\":\"{}\",\"cat\":{},\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{"
       "\"tensor\":{},\"job\":\"{:016x}\",\"sequence\":{},"
-      "\"class\":{},\"dscp\":{},\"bytes\":{},\"peer\":{},\"queue_wait_us\":{:.3f}}}}},\n",
+      "\"class\":{},\"dscp\":{},\"bytes\":{}{}}}}},\n",
       phase_name(span.phase), nlohmann::json(cls).dump(), config.sort_index, c, micros(span.begin.value),
       micros(span.length.value), nlohmann::json(name).dump(), span.job.value, span.sequence.value,
-      nlohmann::json(cls).dump(), dscp, span.bytes, span.peer.value, micros(span.queue_wait.value));
+      nlohmann::json(cls).dump(), dscp, span.bytes, peer);
 }
 
 }  // namespace tensorlane::telemetry

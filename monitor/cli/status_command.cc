@@ -24,7 +24,39 @@ void print_classes(const nlohmann::json& classes) {
   }
 }
 
-void print_job(const nlohmann::json& job) {
+void print_lane(const nlohmann::json& lane) {
+  const nlohmann::json per_slice = lane.value("cpu_ns_per_slice", nlohmann::json());
+  fmt::print("lane: {}, {}{}{}, CPU {:.2f} s{}\n", lane.value("transport", "?"), lane.value("pattern", "?"),
+             lane.value("priorities", true) ? "" : ", no priorities", lane.value("tags", true) ? "" : ", no tags",
+             lane.value("cpu_seconds", 0.0),
+             per_slice.is_number()
+                 ? fmt::format(", {} ns per slice of {}", per_slice.dump(), lane.value("sent_slices", std::uint64_t{0}))
+                 : "");
+  for (const auto& cls : lane.value("classes", nlohmann::json::array())) {
+    fmt::print("  class {:<10} sent {} bytes, received {} bytes, completed {} tensors, failed {}\n",
+               cls.value("name", "?"), cls.value("sent_bytes", std::uint64_t{0}),
+               cls.value("received_bytes", std::uint64_t{0}), cls.value("completed_tensors", std::uint64_t{0}),
+               cls.value("failed_tensors", std::uint64_t{0}));
+  }
+  if (const std::string address = lane.value("metrics", ""); !address.empty())
+    fmt::print("  metrics http://{}/metrics\n", address);
+  if (const std::string path = lane.value("timeline", ""); !path.empty()) fmt::print("  timeline {}\n", path);
+}
+
+std::string tag(const nlohmann::json& value) {
+  return value.is_number() && value.get<int>() >= 0 ? value.dump() : "unknown";
+}
+
+// The tags that are in force, as the sockets say.
+void print_flows(const nlohmann::json& flows, const nlohmann::json& job) {
+  for (const auto& flow : flows) {
+    if (flow.value("job", nlohmann::json()) != job) continue;
+    fmt::print("  flow to {:<12} class {:<10} DSCP {} PCP {}\n", flow.value("peer", "?"), flow.value("class", "?"),
+               tag(flow.value("dscp", nlohmann::json())), tag(flow.value("pcp", nlohmann::json())));
+  }
+}
+
+void print_job(const nlohmann::json& job, const nlohmann::json& flows) {
   fmt::print("job '{}': {}, epoch {}, leader {}\n", job.value("name", "?"), job.value("state", "?"),
              job.value("epoch", 0u), job.value("leader", "?"));
   for (const auto& host : job.value("hosts", nlohmann::json::array())) {
@@ -33,6 +65,7 @@ void print_job(const nlohmann::json& job) {
                host.value("ranks", nlohmann::json::array()).dump(),
                heard.is_number() ? fmt::format(", heard {:.1f} s ago", heard.get<double>()) : "");
   }
+  print_flows(flows, job.value("name", nlohmann::json()));
   if (job.contains("plan")) {
     const auto& plan = job["plan"];
     fmt::print("  plan {}, {} tensors, hash {}\n", plan.value("version", 0u), plan.value("tensors", 0u),
@@ -63,8 +96,10 @@ Result<int> show(const Arguments& args) {
     fmt::print("fabric {}\n", status["fabric"].value("path", "?"));
     print_classes(status["fabric"].value("classes", nlohmann::json::array()));
   }
-  if (status.contains("lane")) fmt::print("lane {}\n", status["lane"].dump());
-  for (const auto& job : status.value("jobs", nlohmann::json::array())) print_job(job);
+  const nlohmann::json lane = status.value("lane", nlohmann::json::object());
+  if (!lane.empty()) print_lane(lane);
+  for (const auto& job : status.value("jobs", nlohmann::json::array()))
+    print_job(job, lane.value("flows", nlohmann::json::array()));
   return 0;
 }
 

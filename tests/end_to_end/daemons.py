@@ -26,7 +26,8 @@ def first_port():
 
 
 class Daemons:
-    """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ..."""
+    """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ...
+    In a setting, "{host}" is the host's name and "{folder}" a folder that goes with the daemons."""
 
     def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield"):
         self.lab = lab
@@ -90,7 +91,7 @@ class Daemons:
         settings = {"fabric": "fabric.yaml", "host": name, "secret_key_file": name + ".secret", "socket": self.socket(name), **self.settings}
         config = os.path.join(self.folder, name + ".yaml")
         with open(config, "w") as file:
-            file.writelines(f"{key}: {value}\n" for key, value in settings.items())
+            file.writelines(f"{key}: {value}\n".replace("{host}", name).replace("{folder}", self.folder) for key, value in settings.items())
         log = open(os.path.join(self.folder, name + ".log"), "a")
         self.children[name] = subprocess.Popen(self.on_host(name, [os.path.join(BIN, "tensorlaned"), "--config", config]), stdout=log, stderr=log)
         log.close()

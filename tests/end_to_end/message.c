@@ -4,7 +4,9 @@
  *   message flood BYTES SECONDS URGENCY   rank 0 keeps two broadcasts under way for SECONDS; every rank prints how many
  * bytes came through message loop BYTES SECONDS URGENCY    allreduces for SECONDS, results checked; prints "running"
  * after the first message time BYTES COUNT URGENCY      the last rank prints how long each of COUNT broadcasts took, in
- * seconds, from its post to its arrival */
+ * seconds, from its post to its arrival
+ *   message pause BYTES SECONDS URGENCY   allreduces, prints "pausing", does nothing for SECONDS, and allreduces once
+ * more; a rank that is told to pause longer than the others keeps them waiting */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +96,24 @@ static void loop(tl_context_t* context, uint64_t bytes, double duration, float u
   }
 }
 
+static void once_more_after(tl_context_t* context, uint64_t bytes, double pause, float urgency) {
+  tl_tensor_desc_t desc = TL_TENSOR_INIT;
+  tl_tensor_t* tensor = NULL;
+  desc.name = "pause";
+  desc.count = bytes / 4;
+  desc.urgency = urgency;
+  check(tl_register(context, "pause", &desc, 1, &tensor));
+  for (int i = 0; i < 2; ++i) {
+    tl_request_t* request = NULL;
+    check(tl_post(tensor, &request));
+    check(tl_wait(request, -1.0));
+    if (i > 0) break;
+    printf("pausing\n");
+    fflush(stdout);
+    usleep((useconds_t)(pause * 1e6));
+  }
+}
+
 static void time_messages(tl_context_t* context, uint64_t bytes, int count, float urgency) {
   tl_tensor_t* tensor = add(context, "message", bytes, urgency);
   const int last = tl_rank(context) == tl_size(context) - 1;
@@ -121,7 +141,7 @@ int main(int argc, char** argv) {
   tl_config_t config = TL_CONFIG_INIT;
   tl_context_t* context = NULL;
   if (argc != 5) {
-    fprintf(stderr, "usage: message flood|loop|time BYTES SECONDS|COUNT URGENCY\n");
+    fprintf(stderr, "usage: message flood|loop|pause|time BYTES SECONDS|COUNT URGENCY\n");
     return 2;
   }
   check(tl_init(&config, &context));
@@ -130,6 +150,8 @@ int main(int argc, char** argv) {
     flood(context, bytes, atof(argv[3]), (float)atof(argv[4]));
   } else if (strcmp(argv[1], "loop") == 0) {
     loop(context, bytes, atof(argv[3]), (float)atof(argv[4]));
+  } else if (strcmp(argv[1], "pause") == 0) {
+    once_more_after(context, bytes, atof(argv[3]), (float)atof(argv[4]));
   } else {
     time_messages(context, bytes, atoi(argv[3]), (float)atof(argv[4]));
   }

@@ -30,10 +30,12 @@ std::chrono::system_clock::time_point patience() {
 
 constexpr JobId kJob{77};
 
-struct NoTimeline final : ports::Timeline {
-  bool enabled() const override { return false; }
-  void record(const ports::TraceSpan&) override {}
+// Keeps the spans; to be read once the lane has stopped.
+struct FakeTimeline final : ports::Timeline {
+  bool enabled() const override { return true; }
+  void record(const ports::TraceSpan& span) override { spans.push_back(span); }
   void name(JobId, TensorId, const char*) override {}
+  std::vector<ports::TraceSpan> spans;
 };
 
 // A client with its memory, in this process.
@@ -186,7 +188,7 @@ struct TestHost {
   memory::RegionTable regions;
   std::unique_ptr<ports::Reducer> reducer;
   ports::LaneMetrics metrics;
-  NoTimeline timeline;
+  FakeTimeline timeline;
   FakeListener listener;
   std::string address;
   std::vector<std::shared_ptr<FakeClient>> clients;
@@ -200,7 +202,7 @@ class LaneTest : public ::testing::Test {
              Duration late_after = seconds(10)) {
     LaneConfig config;
     config.classes = 2;
-    config.windows = {mib(1), mib(1)};
+    config.windows = {window_, window_};
     config.staging = mib(8);
     config.late_after = late_after;
     for (std::uint16_t h = 0; h < hosts; ++h) hosts_.push_back(std::make_unique<TestHost>(h, config, per_host));
@@ -245,11 +247,12 @@ class LaneTest : public ::testing::Test {
     }
     barrier();
   }
-  // Until every lane has carried out what it was told: binds come before the first submission.
+  // Until every lane has carried out what it was told: binds come before the first submission. A plan for a job that is
+  // not there changes nothing, but the lane says when it has come to it.
   void barrier() {
     for (auto& host : hosts_) {
       const auto done = std::make_shared<std::promise<void>>();
-      ASSERT_TRUE(host->lane->inspect([done](const ports::Transport&) { done->set_value(); }).ok());
+      ASSERT_TRUE(host->lane->apply_plan(JobId(0), {}, [done] { done->set_value(); }).ok());
       done->get_future().wait();
     }
   }
@@ -271,6 +274,7 @@ class LaneTest : public ::testing::Test {
     for (auto& host : hosts_) ASSERT_TRUE(host->lane->apply_plan(kJob, plan_, nullptr).ok());
   }
 
+  Bytes window_ = mib(1);
   std::vector<std::unique_ptr<TestHost>> hosts_;
   protocol::Plan plan_;
 };
@@ -473,6 +477,60 @@ TEST_F(LaneTest, AJobOfOneHostRunsBesideOneOfTwo) {
     each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, sequence), Code::kOk); });
     for (auto& rank : ranks) ASSERT_EQ(rank->wait(0, sequence), Code::kOk);
   }
+}
+
+// A window of one operation: of the slices that are granted at once all but the first have to wait.
+TEST_F(LaneTest, TellsHowLongSlicesWaitedAndWhatTheyCost) {
+  constexpr std::uint64_t kElements = 200'000;
+  window_ = kMaxOperation;
+  protocol::PlanTensor bulk = allreduce(kElements);
+  bulk.cls = ClassId(1);
+  start(2, 1, {bulk});
+  each_client([](FakeClient& client, std::uint32_t) { client.submit(0, 1); });
+  each_client([](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, 1), Code::kOk); });
+  for (std::uint32_t h = 0; h < 2; ++h) ASSERT_TRUE(hosts_[h]->lane->detach(kJob, Rank(h)).ok());
+  for (auto& host : hosts_) {
+    ASSERT_TRUE(host->listener.wait_closed());
+    host->lane->stop();
+    const ports::ClassMetrics& metrics = host->metrics.classes[1];
+    std::uint64_t waits = 0;
+    for (std::size_t i = 0; i < ports::DurationHistogram::kBuckets; ++i) waits += metrics.queue_wait.bucket(i);
+    EXPECT_EQ(waits, metrics.operations_sent.value());
+    EXPECT_GT(metrics.queue_wait.sum_ns(), 0u);
+    // Contributions to one half of the tensor, results of the other.
+    EXPECT_EQ(host->metrics.slices_sent.value(), 2 * ((kElements / 2 + 16383) / 16384));
+    std::uint64_t bytes = 0, waited = 0, reduced = 0;
+    for (const ports::TraceSpan& span : host->timeline.spans) {
+      if (span.phase == ports::TraceSpan::Phase::kReduce) reduced += span.bytes;
+      if (span.phase != ports::TraceSpan::Phase::kQueue) continue;
+      bytes += span.bytes;
+      waited += static_cast<std::uint64_t>(span.length.value);
+      EXPECT_EQ(span.cls, ClassId(1));
+      EXPECT_NE(span.peer, HostIndex(host == hosts_[0] ? 0 : 1));
+    }
+    EXPECT_EQ(bytes, metrics.bytes_sent.value());
+    EXPECT_EQ(waited, metrics.queue_wait.sum_ns());
+    EXPECT_EQ(reduced, host->metrics.bytes_reduced.value());
+    EXPECT_GT(reduced, 0u);
+  }
+}
+
+TEST_F(LaneTest, ShowsTheTagsThatTheSocketsCarry) {
+  start(2, 1, {allreduce(100)});
+  const std::vector<ports::FlowReport> flows = hosts_[0]->metrics.flows.all();
+  ASSERT_EQ(flows.size(), 3u);  // two data classes and control
+  const int dscps[] = {43, 42, 51}, pcps[] = {5, 5, 6};
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(flows[i].job, "test");
+    EXPECT_EQ(flows[i].peer, "h1");
+    EXPECT_EQ(flows[i].cls, i == 2 ? kControlClass : ClassId(static_cast<std::uint8_t>(i)));
+    EXPECT_EQ(flows[i].dscp, dscps[i]);
+    EXPECT_EQ(flows[i].pcp, pcps[i]);
+    EXPECT_THAT(flows[i].path, ::testing::HasSubstr(hosts_[1]->address));
+  }
+  for (std::uint32_t h = 0; h < 2; ++h) ASSERT_TRUE(hosts_[h]->lane->detach(kJob, Rank(h)).ok());
+  ASSERT_TRUE(hosts_[0]->listener.wait_closed());
+  EXPECT_TRUE(hosts_[0]->metrics.flows.all().empty());
 }
 
 TEST_F(LaneTest, LeavesInPeace) {

@@ -20,6 +20,7 @@ namespace tensorlane::telemetry {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string get(const std::string& address) {
   const auto colon = address.rfind(':');
@@ -49,6 +50,11 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   metrics.classes[0].queue_wait.record(microseconds(3));
   metrics.classes[0].queue_wait.record(milliseconds(5));
   metrics.cpu_ns.set(1500000000);
+  metrics.slices_sent.add(30);
+  const ports::FlowKey up{JobId(9), HostIndex(1), ClassId(1)}, gone{JobId(9), HostIndex(2), ClassId(0)};
+  metrics.flows.up(up, {"train", "h1", ClassId(1), 27, 3, "10.1.0.1:7 -> 10.1.0.2:7"});
+  metrics.flows.up(gone, {"train", "h2", ClassId(0), 43, 5, "10.1.0.1:7 -> 10.1.0.3:7"});
+  metrics.flows.down(gone);
   auto exporter =
       Exporter::create(two_classes(), metrics, {{"sessions_ended_total", "Sessions that ended", [] { return 4.0; }}});
   ASSERT_TRUE(exporter.ok()) << exporter.status().to_string();
@@ -59,6 +65,10 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   EXPECT_THAT(page, HasSubstr("tensorlane_queue_wait_seconds_count{class=\"urgent\"} 2"));
   EXPECT_THAT(page, HasSubstr("tensorlane_queue_wait_seconds_sum{class=\"urgent\"} 0.005003"));
   EXPECT_THAT(page, HasSubstr("tensorlane_lane_cpu_seconds_total 1.5"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_sent_slices_total 30"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_flow_dscp{training_job=\"train\",peer=\"h1\",class=\"bulk\"} 27"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_flow_pcp{training_job=\"train\",peer=\"h1\",class=\"bulk\"} 3"));
+  EXPECT_THAT(page, Not(HasSubstr("peer=\"h2\"")));
   EXPECT_THAT(page, HasSubstr("tensorlane_class_info{class=\"control\",dscp=\"51\",pcp=\"6\",service_level=\"6\"} 1"));
   EXPECT_THAT(page, HasSubstr("tensorlane_sessions_ended_total 4"));
 }
@@ -110,10 +120,9 @@ class TimelineTest : public ::testing::Test {
             .tensor = TensorId(1),
             .sequence = Sequence(3),
             .cls = ClassId(1),
-            .phase = ports::TraceSpan::Phase::kSend,
+            .phase = ports::TraceSpan::Phase::kQueue,
             .peer = HostIndex(2),
-            .bytes = 77,
-            .queue_wait = microseconds(2)};
+            .bytes = 77};
   }
 };
 
@@ -137,6 +146,7 @@ TEST_F(TimelineTest, WritesChromeTraceEvents) {
   EXPECT_EQ(found["args"]["class"], "bulk");
   EXPECT_EQ(found["args"]["dscp"], 27);
   EXPECT_EQ(found["args"]["bytes"], 77);
+  EXPECT_EQ(found["args"]["peer"], 2);
 }
 
 TEST_F(TimelineTest, FullDiskAtStartIsAClearError) {
