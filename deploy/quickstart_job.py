@@ -136,7 +136,7 @@ def start_arms(jobs, arms, ranks, options, command, on=None):
             timeline = ["--timeline", folder]
         jobs.start(arm, ranks, [*RUN_OPTIONS.get(arm, []), *timeline, *options], command(arm), on)
     for arm in arms:
-        jobs.wait_file(os.path.join(jobs.folder, f"{arm}.ready"), 120)
+        jobs.wait_file(os.path.join(jobs.folder, f"{arm}.ready"), 300)
 
 
 def run_blocks(jobs, arms, blocks, iterations, began):
