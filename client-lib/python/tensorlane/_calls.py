@@ -1,6 +1,7 @@
 """Horovod's calls on arrays: by name, asynchronous with a handle, or waiting."""
 
 import ctypes
+import functools
 import itertools
 import threading
 
@@ -68,6 +69,18 @@ def check_root(root_rank):
         raise misuse(f"there is no rank {root_rank}", "root_rank", f"use 0 to {_native.context().size - 1}")
 
 
+def waited(start):
+    """The call that starts an operation and waits for it, with the arguments of `start`."""
+
+    @functools.wraps(start)
+    def call(*args, **kwargs):
+        return start(*args, **kwargs).synchronize()
+
+    call.__name__ = call.__qualname__ = start.__name__.replace("_async", "")
+    call.__doc__ = f"{start.__name__}, waited for."
+    return call
+
+
 def _scale(result, factor):
     result *= factor
 
@@ -131,29 +144,11 @@ def allgather_async(tensor, name=None, *, priority=None):
     return Handle(_native.context().allgather(name, source.pointer, out.pointer, source.count, source.dtype, urgency(priority), (source, out)), target)
 
 
-def allreduce(*args, **kwargs):
-    """allreduce_async, waited for."""
-    return allreduce_async(*args, **kwargs).synchronize()
-
-
-def allreduce_(*args, **kwargs):
-    """allreduce_async_, waited for."""
-    return allreduce_async_(*args, **kwargs).synchronize()
-
-
-def broadcast(*args, **kwargs):
-    """broadcast_async, waited for."""
-    return broadcast_async(*args, **kwargs).synchronize()
-
-
-def broadcast_(*args, **kwargs):
-    """broadcast_async_, waited for."""
-    return broadcast_async_(*args, **kwargs).synchronize()
-
-
-def allgather(*args, **kwargs):
-    """allgather_async, waited for."""
-    return allgather_async(*args, **kwargs).synchronize()
+allreduce = waited(allreduce_async)
+allreduce_ = waited(allreduce_async_)
+broadcast = waited(broadcast_async)
+broadcast_ = waited(broadcast_async_)
+allgather = waited(allgather_async)
 
 
 def barrier(timeout=None):

@@ -90,26 +90,8 @@ def allgather_async(tensor, name=None, *, priority=None):
     return Handle(request, target)
 
 
-def allreduce(*args, **kwargs):
-    """allreduce_async, waited for."""
-    return allreduce_async(*args, **kwargs).synchronize()
-
-
-def allreduce_(*args, **kwargs):
-    """allreduce_async_, waited for."""
-    return allreduce_async_(*args, **kwargs).synchronize()
-
-
-def broadcast(*args, **kwargs):
-    """broadcast_async, waited for."""
-    return broadcast_async(*args, **kwargs).synchronize()
-
-
-def broadcast_(*args, **kwargs):
-    """broadcast_async_, waited for."""
-    return broadcast_async_(*args, **kwargs).synchronize()
-
-
-def allgather(*args, **kwargs):
-    """allgather_async, waited for."""
-    return allgather_async(*args, **kwargs).synchronize()
+allreduce = _calls.waited(allreduce_async)
+allreduce_ = _calls.waited(allreduce_async_)
+broadcast = _calls.waited(broadcast_async)
+broadcast_ = _calls.waited(broadcast_async_)
+allgather = _calls.waited(allgather_async)
