@@ -26,9 +26,10 @@ struct BenchOptions {
   std::vector<std::uint64_t> sizes;  // bytes, multiples of 4
   int rounds = 5;                    // turns that every contender gets at every size
   std::string pattern = "ring";
-  std::uint16_t first_port = 0;  // of our daemons, see ClusterOptions
-  std::string json_file;         // empty: none
-  bool peers_only = false;       // leave tensorlane out: to check the machinery and the peers
+  std::vector<std::string> settings;  // lines of daemon.yaml, KEY=VALUE
+  std::uint16_t first_port = 0;       // of our daemons, see ClusterOptions
+  std::string json_file;              // empty: none
+  bool peers_only = false;            // leave tensorlane out: to check the machinery and the peers
 };
 
 // The daemons that tensorlane's ranks work with, one per host; they end with the object.

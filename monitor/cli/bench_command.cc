@@ -76,6 +76,8 @@ void add_bench_command(CLI::App& app, Invocation& chosen) {
   allreduce->add_option("--pattern", arguments->options.pattern, "tensorlane's aggregation pattern")
       ->check(CLI::IsMember({"ring", "parameter_server"}))
       ->capture_default_str();
+  allreduce->add_option("--set", arguments->options.settings,
+                        "KEY=VALUE: a line of daemon.yaml, e.g. --set slice_elements=65536");
   allreduce->add_option("--first-port", arguments->options.first_port, "Of our daemons, for several runs at once")
       ->check(CLI::Range(1024, 65000))
       ->capture_default_str();

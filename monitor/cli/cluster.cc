@@ -115,6 +115,18 @@ std::string program_folder() {
   return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path().string();
 }
 
+Status add_settings(const std::vector<std::string>& settings, ClusterOptions* options) {
+  for (const std::string& setting : settings) {
+    const auto equals = setting.find('=');
+    if (equals == std::string::npos) {
+      return {Code::kInvalidArgument, fmt::format("'{}' is no setting", setting), "--set",
+              "write KEY=VALUE with a key of daemon.yaml, e.g. --set late_after=2s"};
+    }
+    options->settings[setting.substr(0, equals)] = setting.substr(equals + 1);
+  }
+  return {};
+}
+
 Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, Processes& processes) {
   ClusterOptions options = wanted;
   if (options.first_port == 0) options.first_port = options.lab.empty() ? free_first_port() : kFirstPort;

@@ -27,6 +27,9 @@ struct ClusterOptions {
   std::string timeline_folder;                  // HOST.json each; empty: none
 };
 
+// Adds what `--set KEY=VALUE` said. Errors: kInvalidArgument for one without '='.
+Status add_settings(const std::vector<std::string>& settings, ClusterOptions* options);
+
 class Cluster {
  public:
   // Starts the daemons as children of `processes` and waits until each takes connections. Errors: as make_runtime and

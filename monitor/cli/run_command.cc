@@ -47,14 +47,7 @@ Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
   options.settings = {{"pattern", args.pattern}, {"detection", args.detection}};
   if (args.no_priorities) options.settings["priorities"] = "false";
   if (args.no_tags) options.settings["tags"] = "false";
-  for (const std::string& setting : args.settings) {
-    const auto equals = setting.find('=');
-    if (equals == std::string::npos) {
-      return Status(Code::kInvalidArgument, fmt::format("'{}' is no setting", setting), "--set",
-                    "write KEY=VALUE with a key of daemon.yaml, e.g. --set late_after=2s");
-    }
-    options.settings[setting.substr(0, equals)] = setting.substr(equals + 1);
-  }
+  TL_RETURN_IF_ERROR(add_settings(args.settings, &options));
   if (args.hosts == "local") return options;
   options.lab = args.lab;
   options.on = args.on;
