@@ -79,6 +79,15 @@ protocol::PlanTensor plan_tensor(const config::DaemonConfig& config, const proto
   return tensor;
 }
 
+// Control frames go before everything, so a job of many small tensors must not fill a link with them (law 10).
+RateLimit control_limit(const config::DaemonConfig& config) {
+  const std::optional<BitsPerSecond> link = config.fabric.link_speed(config.self());
+  if (!config.control_rate && !link) return {};
+  const BitsPerSecond rate =
+      config.control_rate ? *config.control_rate : std::max(BitsPerSecond(link->value / 20), BitsPerSecond(1'000'000));
+  return {rate, std::clamp(Bytes(bytes_per_second(rate) / 50), kib(16), kMaxBurst)};
+}
+
 lane::LaneConfig lane_config(const config::DaemonConfig& config) {
   lane::LaneConfig lane;
   lane.classes = static_cast<std::uint8_t>(class_count(config));
@@ -86,6 +95,8 @@ lane::LaneConfig lane_config(const config::DaemonConfig& config) {
     lane.windows.push_back(fabric::window(config.fabric.classes.data[c], config.fabric.link_speed(config.self())));
   }
   lane.single_queue = !config.priorities;
+  if (config.priorities) lane.job_limits = config.job_limits;
+  lane.control_limit = control_limit(config);
   lane.staging = config.staging;
   lane.late_after = config.late_after;
   lane.cpu = config.cpu;
@@ -231,6 +242,16 @@ class Daemon {
                        {"path", flow.path}});
     }
     const std::uint64_t cpu_ns = metrics_.cpu_ns.value(), slices = metrics_.slices_sent.value();
+    nlohmann::json jobs = nlohmann::json::array();
+    for (const auto& job : metrics_.job_list.all()) {
+      nlohmann::json job_classes = nlohmann::json::array();
+      for (std::size_t c = 0; c < class_count(config_); ++c) {
+        job_classes.push_back({{"name", config_.fabric.classes.data[c].name},
+                               {"sent_bytes", job->classes[c].bytes_sent.value()},
+                               {"demoted_bytes", job->classes[c].bytes_demoted.value()}});
+      }
+      jobs.push_back({{"name", job->name}, {"id", job->id.value}, {"classes", std::move(job_classes)}});
+    }
     std::uint64_t sent = 0;
     for (const ports::ClassMetrics& m : metrics_.classes) sent += m.bytes_sent.value();
     return {{"transports", {{"tcp", {{"bytes_sent", sent}}}}},
@@ -249,7 +270,8 @@ class Daemon {
               {"metrics", exporter_ ? exporter_->address() : ""},
               {"timeline", timeline_.enabled() ? config_.timeline : ""},
               {"flows", flows},
-              {"classes", classes}}}};
+              {"classes", classes},
+              {"jobs", std::move(jobs)}}}};
   }
 
   const std::string& class_name(ClassId cls) const {

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 
 #include "common/fabric/yaml_reader.h"
@@ -18,13 +20,15 @@ namespace {
 
 using fabric::Mapping;
 
-constexpr std::size_t kKeyLength = 40;  // of a CURVE key in Z85
+constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
+constexpr std::size_t kKeyLength = 40;                  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 23> kKeys = {
+constexpr std::array<std::string_view, 25> kKeys = {
     "fabric",       "host",         "secret_key_file", "socket",       "metrics",          "timeline", "detection",
     "join_timeout", "late_after",   "late_error",      "pattern",      "priorities",       "tags",     "payload_crc",
     "users",        "max_sessions", "arena_limit",     "memory_limit", "memory_keep_free", "staging",  "slice_elements",
-    "spin",         "cpu"};
+    "spin",         "cpu",          "job_limits",      "control_rate"};
+constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
 Status unreadable(const std::string& path, const std::string& what) {
   return {Code::kInvalidArgument, fmt::format("cannot read {}: {}", what, std::strerror(errno)), path,
@@ -108,6 +112,44 @@ Status read_users(const Mapping& map, std::vector<std::uint32_t>* users) {
   return {};
 }
 
+// Without one of its own a burst is what the rate brings in 100 ms, and lets an operation pass.
+Bytes default_burst(BitsPerSecond rate) {
+  return std::clamp(Bytes(bytes_per_second(rate) / 10), kMaxOperation, kMaxBurst);
+}
+
+Status read_job_limits(const Mapping& map, DaemonConfig* config) {
+  if (!map.has("job_limits")) return {};
+  TL_ASSIGN_OR_RETURN(const YAML::Node list, map.list("job_limits"));
+  const std::vector<fabric::TrafficClass>& classes = config->fabric.classes.data;
+  for (const YAML::Node& node : list) {
+    TL_ASSIGN_OR_RETURN(const Mapping limit, Mapping::open(map.path(), node, "a limit of 'job_limits'", kLimitKeys));
+    TL_ASSIGN_OR_RETURN(const std::string name, limit.name("class"));
+    const auto found = std::ranges::find(classes, name, &fabric::TrafficClass::name);
+    if (found == classes.end() || found + 1 == classes.end()) {
+      std::vector<std::string_view> names;
+      for (const fabric::TrafficClass& cls : std::span(classes).first(classes.size() - 1)) names.push_back(cls.name);
+      return limit.wrong("class", fmt::format("expected a class above the lowest: {}", fabric::join(names)));
+    }
+    RateLimit& target = config->job_limits[static_cast<std::size_t>(found - classes.begin())];
+    if (target.limited()) return limit.wrong("class", "expected each class once");
+    TL_ASSIGN_OR_RETURN(target.rate, limit.rate("rate"));
+    if (target.rate > kMaxLimitedRate) return limit.wrong("rate", "expected at most 10 Tbit/s");
+    target.burst = default_burst(target.rate);
+    TL_RETURN_IF_ERROR(
+        optional_value(limit, "burst", &target.burst, [&limit](std::string_view key) { return limit.bytes(key); }));
+    if (target.burst > kMaxBurst) return limit.wrong("burst", "expected at most 1 GiB");
+  }
+  return {};
+}
+
+Status read_control_rate(const Mapping& map, DaemonConfig* config) {
+  if (!map.has("control_rate")) return {};
+  TL_ASSIGN_OR_RETURN(config->control_rate, map.rate("control_rate"));
+  if (*config->control_rate < kLowestControlRate) return map.wrong("control_rate", "expected at least 1 Mbit/s");
+  if (*config->control_rate > kMaxLimitedRate) return map.wrong("control_rate", "expected at most 10 Tbit/s");
+  return {};
+}
+
 Status read_numbers(const Mapping& map, DaemonConfig* config) {
   const auto number = [&](std::uint64_t low, std::uint64_t high) {
     return [&map, low, high](std::string_view key) { return map.number(key, low, high); };
@@ -185,6 +227,8 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_RETURN_IF_ERROR(read_pattern(map, &config.pattern));
   TL_RETURN_IF_ERROR(read_users(map, &config.users));
   TL_RETURN_IF_ERROR(read_numbers(map, &config));
+  TL_RETURN_IF_ERROR(read_job_limits(map, &config));
+  TL_RETURN_IF_ERROR(read_control_rate(map, &config));
   return config;
 }
 

@@ -1,12 +1,14 @@
 // daemon.yaml: what one daemon is told about itself. Everything about the network is in the fabric file that it names.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/token_bucket.h"
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
 #include "common/protocol/plan.h"
@@ -36,8 +38,12 @@ struct DaemonConfig {
   Bytes memory_keep_free = mib(256);  // of the host's memory, for everybody else
   std::uint32_t max_sessions = 256;
   Bytes staging = mib(64);
-  std::uint32_t slice_elements = 0;  // 0: from the link speed
-  Duration spin = microseconds(-1);  // negative: by the number of cores
+  // What one job may send from this host in a class, by ClassId; the rest of it travels in the next class. From
+  // job_limits: [{class: urgent, rate: 2 Gbit/s, burst: 16 MiB}]; no burst: what the rate brings in 100 ms.
+  std::array<RateLimit, kMaxDataClasses> job_limits{};
+  std::optional<BitsPerSecond> control_rate;  // of grants and announcements of all jobs; unset: 5 % of the host's link
+  std::uint32_t slice_elements = 0;           // 0: from the link speed
+  Duration spin = microseconds(-1);           // negative: by the number of cores
   int cpu = -1;
 
   const fabric::Host& self() const { return *fabric.find_host(host); }

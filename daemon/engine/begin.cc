@@ -71,7 +71,7 @@ void Engine::Impl::announce(Tensor& t) {
 
 void Engine::Impl::begin_slice(Tensor& t, std::uint32_t index) {
   Slice& slice = tables_.slices[index];
-  slice.result.received = 0;
+  slice.result.arrived = 0;
   if (t.sums) return begin_contributions(t, index);
   slice.phase = Slice::Phase::kContributed;
   if (slice.owner) result_in_place(index);

@@ -76,7 +76,7 @@ void Engine::Impl::grant(std::uint32_t index) {
     Source& source = tables_.sources[i];
     if (source.eager_slot[t.parity()] != 0) continue;
     source.pages = pool_.take(t.cls, pages_for(source.extent.length));
-    source.extent.received = 0;
+    source.extent.arrived = 0;
     source.grant = grants_.give({Grant::Kind::kStaging, t.plan.id, t.sequence, source.peer, i});
     control_.push(source.peer, t.cls,
                   {protocol::FrameType::kGrant, t.plan.id, t.sequence, index - t.slices.first, source.grant, now_});

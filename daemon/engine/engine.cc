@@ -43,6 +43,11 @@ Engine::Impl::Impl(const EngineConfig& config, const Descriptor& staging)
   TL_ASSERT(config.world_size >= 1);
   TL_ASSERT(config.eager_credits <= kMaxEagerCredits && config.eager_limit <= kMaxOperation);
   TL_ASSERT(staging.length >= layout_.bytes);
+  for (std::uint8_t c = 0; c < config.classes && !config.single_queue; ++c) {
+    TL_ASSERT(c + 1 < config.classes || !config.limits[c].limited());
+    buckets_[c] = TokenBucket(config.limits[c]);
+    limited_ = limited_ || buckets_[c].limited();
+  }
 }
 
 void Engine::Impl::act(const Action& action, ActionRing& out) {
@@ -173,27 +178,29 @@ std::size_t Engine::step(Time now, std::span<const Event> events, ActionRing& ou
 std::size_t Engine::granted(HostIndex peer, const protocol::FrameHeader& header, std::span<Descriptor> out) const {
   return impl_->granted(peer, header, out);
 }
-std::size_t Engine::pick(Time, Flow flow, Bytes credit, std::span<Send> out) {
-  return impl_->pick(flow, credit, out);
+
+std::size_t Engine::pick(Time now, Flow flow, Bytes credit, std::span<Send> out) {
+  return impl_->pick(now, flow, credit, out);
 }
 
 bool Engine::pick_work(Time, Work* out) {
   return !impl_->aborted_ && impl_->pick_work(out);
 }
 
-bool Engine::next_flow(ClassId cls, HostIndex after, HostIndex* peer) const {
-  if (impl_->aborted_) return false;
-  return cls == kControlClass ? impl_->control_.next_peer(after, peer) : impl_->queue_.next_peer(cls, after, peer);
+bool Engine::next_flow(Time now, ClassId cls, HostIndex after, HostIndex* peer) const {
+  return !impl_->aborted_ && impl_->next_flow(now, cls, after, peer);
 }
 
-bool Engine::has_sends(Flow flow) const {
-  if (impl_->aborted_) return false;
-  return flow.cls == kControlClass ? !impl_->control_.empty(flow.peer) : !impl_->queue_.empty(flow);
+bool Engine::has_sends(Time now, Flow flow) const {
+  return !impl_->aborted_ && impl_->has_sends(now, flow);
 }
 
-bool Engine::has_sends(ClassId cls) const {
-  if (impl_->aborted_) return false;
-  return cls == kControlClass ? !impl_->control_.empty() : !impl_->queue_.empty(cls);
+bool Engine::has_sends(Time now, ClassId cls) const {
+  return !impl_->aborted_ && impl_->has_sends(now, cls);
+}
+
+std::optional<Time> Engine::promotion(Time now) const {
+  return impl_->aborted_ ? std::nullopt : impl_->promotion(now);
 }
 
 Result<Descriptor> Engine::landing(HostIndex peer, const protocol::FrameHeader& header) const {

@@ -16,6 +16,7 @@
 // float32, and the owner rounds once, into the tensor.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/token_bucket.h"
 #include "daemon/engine/types.h"
 
 namespace tensorlane::engine {
@@ -40,6 +42,9 @@ struct EngineConfig {
   std::uint32_t eager_credits = 16;  // slots that each peer may use unasked; the same on all hosts, at most 64
   Bytes staging = mib(64);           // for contributions under grants, on top of the eager slots
   std::size_t max_queued_slices = 1 << 17;
+  // Host policy, by class, not the same on all hosts: what the job sends beyond it travels in the next class (law 11).
+  // None for the last class, and none with a single queue.
+  std::array<RateLimit, kMaxDataClasses> limits{};
   bool single_queue = false;  // no priority at all: order of arrival, one class (the quickstart's "no priority" arm)
 };
 
@@ -48,6 +53,7 @@ struct EngineCounters {
                 eager_refused = 0;
   std::uint64_t staging_bytes = 0, staging_peak_bytes = 0;  // in use now; most ever
   std::uint64_t queued_slices = 0, operations_pending = 0;
+  std::array<std::uint64_t, kMaxDataClasses> demoted_bytes{};  // of this class, sent in a lower one
 };
 
 // Whether TensorReady must bring float32 scratch for this tensor (see types.h). True for 16-bit allreduces with wide
@@ -89,13 +95,17 @@ class Engine {
 
   // The most urgent operations for this flow, at most out.size() and at most `credit` payload bytes (an operation
   // larger than the credit left is not started). Returns how many. Order inside a class: older iteration, results
-  // before contributions, urgency, tensor id (law 9).
+  // before contributions, urgency, tensor id (law 9). Where the limit of a class is used up, what waits in it is
+  // demoted: it goes in the flow of the next class instead, operation by operation and only while that lasts.
   std::size_t pick(Time now, Flow flow, Bytes credit, std::span<Send> out);
-  // The next host, after `after` in round-robin order, for which pick() on this class would return something; false
+  // The next host, after `after` in round-robin order, for which pick() on this class would return something now; false
   // when there is none.
-  bool next_flow(ClassId cls, HostIndex after, HostIndex* peer) const;
-  bool has_sends(Flow flow) const;
-  bool has_sends(ClassId cls) const;
+  bool next_flow(Time now, ClassId cls, HostIndex after, HostIndex* peer) const;
+  // Whether pick() would, for this flow or for any of this class.
+  bool has_sends(Time now, Flow flow) const;
+  bool has_sends(Time now, ClassId cls) const;
+  // When something that is demoted now may go in its own class again, if anything is.
+  std::optional<Time> promotion(Time now) const;
 
   // The most urgent block of arithmetic; false when there is none. The caller does it and feeds WorkDone(token) before
   // it calls step for anything that arrived later.

@@ -1,20 +1,29 @@
 #include "daemon/engine/grants.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "common/base/assert.h"
 
 namespace tensorlane::engine {
 
+bool Extent::complete() const {
+  const std::uint64_t operations = (length + kMaxOperation.value - 1) / kMaxOperation.value;
+  return static_cast<std::uint64_t>(std::popcount(arrived)) == operations;
+}
+
 const char* Extent::check(std::uint64_t offset, std::uint64_t bytes) const {
   if (bytes == 0) return "payload of no bytes";
   if (offset > length || bytes > length - offset) return "payload outside its grant";
-  if (offset < received) return "payload that has already arrived";
+  if (offset % kMaxOperation.value != 0 || bytes != std::min(kMaxOperation.value, length - offset))
+    return "payload that is not cut at 256 KiB";
+  if ((arrived >> offset / kMaxOperation.value & 1) != 0) return "payload that has already arrived";
   return nullptr;
 }
 
 const char* Extent::take(std::uint64_t offset, std::uint64_t bytes) {
   if (const char* fault = check(offset, bytes)) return fault;
-  if (offset != received) return "payload out of order";
-  received += bytes;
+  arrived |= std::uint64_t{1} << offset / kMaxOperation.value;
   return nullptr;
 }
 

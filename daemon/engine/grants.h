@@ -10,16 +10,19 @@
 
 namespace tensorlane::engine {
 
-// How much of an area has arrived. Bytes arrive in order within it, because one flow carries all of them.
+// How much of an area has arrived: in operations of kMaxOperation, the last one perhaps shorter, each once and in any
+// order. A slice that is demoted on its way (law 11) travels in two flows, and nothing orders one behind the other.
 struct Extent {
-  std::uint64_t length = 0;
-  std::uint64_t received = 0;
+  static constexpr std::uint64_t kMaxLength = 64 * kMaxOperation.value;
 
-  bool complete() const { return received == length; }
-  // Whether [offset, offset + bytes) may be written: not before what has arrived, not past the end. A text that names
-  // the fault, or null.
+  std::uint64_t length = 0;   // at most kMaxLength
+  std::uint64_t arrived = 0;  // bit i: the i-th operation
+
+  bool complete() const;
+  // Whether [offset, offset + bytes) may be written: one operation that has not arrived. A text that names the fault,
+  // or null.
   const char* check(std::uint64_t offset, std::uint64_t bytes) const;
-  // Counts it as arrived; it must be what comes next. A text that names the fault (and nothing is counted), or null.
+  // Counts it as arrived. A text that names the fault (and nothing is counted), or null.
   const char* take(std::uint64_t offset, std::uint64_t bytes);
 };
 

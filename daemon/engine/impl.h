@@ -115,8 +115,19 @@ struct Engine::Impl {
   void note_awaited(Tensor& t, bool current);
 
   // ---- pick.cc ----
-  std::size_t pick(Flow flow, Bytes credit, std::span<Send> out);
+  std::size_t pick(Time now, Flow flow, Bytes credit, std::span<Send> out);
   std::size_t pick_control(HostIndex peer, std::span<Send> out);
+  // The classes whose sends travel in the flows of one class: from `first` to before `end`.
+  struct Feeding {
+    std::uint8_t first = 0, end = 0;
+  };
+  Feeding feeding(Time now, ClassId cls) const;
+  ClassId most_urgent(Time now, Flow flow) const;
+  void charge(Time now, ClassId of, ClassId in, std::uint64_t bytes);
+  bool has_sends(Time now, Flow flow) const;
+  bool has_sends(Time now, ClassId cls) const;
+  bool next_flow(Time now, ClassId cls, HostIndex after, HostIndex* peer) const;
+  std::optional<Time> promotion(Time now) const;
   Send make_send(Flow flow, std::uint32_t send, std::uint64_t from, std::uint64_t bytes);
   std::uint64_t send_bytes(const SendItem& item) const;
   void queue_send(std::uint32_t send);
@@ -133,6 +144,8 @@ struct Engine::Impl {
   EagerCredits credits_;
   SendQueue queue_;
   ControlQueue control_;
+  std::array<TokenBucket, kMaxDataClasses> buckets_;  // by class
+  bool limited_ = false;                              // some class is
   // Slices in urgency order, one heap per class; a slice waits in at most one of them.
   HeapPositions slice_positions_;
   std::array<UrgencyHeap, kMaxDataClasses> staging_wait_, work_;

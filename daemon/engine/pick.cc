@@ -29,25 +29,92 @@ void Engine::Impl::queue_send(std::uint32_t send) {
   queue_.push({item.peer, t.cls}, key_of(t, item.result), send);
 }
 
-std::size_t Engine::Impl::pick(Flow flow, Bytes credit, std::span<Send> out) {
+// What a class may not send any more travels in the next one: so a class is fed by the run of used-up classes directly
+// above it, and by itself; one that is used up itself sends nothing.
+Engine::Impl::Feeding Engine::Impl::feeding(Time now, ClassId cls) const {
+  Feeding f{cls.value, static_cast<std::uint8_t>(cls.value + 1)};
+  if (!limited_ || cls.value >= config_.classes) return f;
+  if (buckets_[cls.value].empty(now)) return {cls.value, cls.value};
+  while (f.first > 0 && buckets_[f.first - 1u].empty(now)) --f.first;
+  return f;
+}
+
+// The class of the send that goes next in this flow; kControlClass when there is none.
+ClassId Engine::Impl::most_urgent(Time now, Flow flow) const {
+  const Feeding from = feeding(now, flow.cls);
+  ClassId best = kControlClass;
+  for (std::uint8_t c = from.first; c < from.end; ++c) {
+    const Flow own{flow.peer, ClassId(c)};
+    if (queue_.empty(own)) continue;
+    if (best == kControlClass || queue_.before(own, {flow.peer, best})) best = own.cls;
+  }
+  return best;
+}
+
+void Engine::Impl::charge(Time now, ClassId of, ClassId in, std::uint64_t bytes) {
+  buckets_[in.value].take(now, Bytes(bytes));
+  if (of != in) counters_.demoted_bytes[of.value] += bytes;
+}
+
+bool Engine::Impl::has_sends(Time now, Flow flow) const {
+  return flow.cls == kControlClass ? !control_.empty(flow.peer) : most_urgent(now, flow) != kControlClass;
+}
+
+bool Engine::Impl::has_sends(Time now, ClassId cls) const {
+  if (cls == kControlClass) return !control_.empty();
+  const Feeding from = feeding(now, cls);
+  for (std::uint8_t c = from.first; c < from.end; ++c) {
+    if (!queue_.empty(ClassId(c))) return true;
+  }
+  return false;
+}
+
+bool Engine::Impl::next_flow(Time now, ClassId cls, HostIndex after, HostIndex* peer) const {
+  if (cls == kControlClass) return control_.next_peer(after, peer);
+  const Feeding from = feeding(now, cls);
+  const auto distance = [&](HostIndex host) { return (host.value + config_.hosts - after.value - 1u) % config_.hosts; };
+  bool found = false;
+  for (std::uint8_t c = from.first; c < from.end; ++c) {
+    HostIndex next;
+    if (!queue_.next_peer(ClassId(c), after, &next)) continue;
+    if (!found || distance(next) < distance(*peer)) *peer = next;
+    found = true;
+  }
+  return found;
+}
+
+std::optional<Time> Engine::Impl::promotion(Time now) const {
+  std::optional<Time> first;
+  for (std::uint8_t c = 0; limited_ && c < config_.classes; ++c) {
+    if (!buckets_[c].empty(now) || queue_.empty(ClassId(c))) continue;
+    if (!first || buckets_[c].ready_at() < *first) first = buckets_[c].ready_at();
+  }
+  return first;
+}
+
+std::size_t Engine::Impl::pick(Time now, Flow flow, Bytes credit, std::span<Send> out) {
   if (aborted_) return 0;
   if (flow.cls == kControlClass) return pick_control(flow.peer, out);
   std::size_t picked = 0;
-  while (picked < out.size() && !queue_.empty(flow)) {
-    const std::uint32_t send = queue_.top(flow);
+  while (picked < out.size()) {
+    const ClassId of = most_urgent(now, flow);
+    if (of == kControlClass) break;
+    const Flow own{flow.peer, of};
+    const std::uint32_t send = queue_.top(own);
     SendItem& item = tables_.sends[send];
     const std::uint64_t total = send_bytes(item);
     const std::uint64_t from = item.picked * kMaxOperation.value;
     const std::uint64_t bytes = std::min(total - from, kMaxOperation.value);
     if (bytes > credit.value) break;
     credit -= Bytes(bytes);
+    charge(now, of, flow.cls, bytes);
     out[picked] = make_send(flow, send, from, bytes);
     digest_.mix(out[picked++]);
     ++item.picked;
     ++item.in_flight;
     if (from + bytes < total) continue;
     item.state = SendItem::State::kPicked;
-    queue_.pop(flow);
+    queue_.pop(own);
     ++counters_.slices_sent;
     if (item.eager) ++counters_.eager_sent;
   }

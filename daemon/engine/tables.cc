@@ -60,6 +60,12 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
     return invalid(t, fmt::format("{} elements", t.elements), fmt::format("use 1 to {}", kMaxElements));
   }
   if (t.slice_elements == 0) return invalid(t, "slices of no elements", "use default_slice_elements()");
+  const std::uint64_t slice_bytes = std::min<std::uint64_t>(t.slice_elements, t.elements) *
+                                    std::max<std::uint64_t>(dtype_size(t.dtype), sizeof(float));
+  if (slice_bytes > Extent::kMaxLength) {
+    return invalid(t, fmt::format("slices of {} bytes", slice_bytes),
+                   fmt::format("use at most {}", Extent::kMaxLength));
+  }
   if (t.operation == Operation::kBroadcast && t.root.value >= config.hosts) {
     return invalid(t, fmt::format("root host {} of {}", t.root.value, config.hosts), "name a host of the job");
   }

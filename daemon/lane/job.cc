@@ -22,6 +22,7 @@ engine::EngineConfig engine_config(const ports::JobSpec& spec, const LaneConfig&
   e.classes = config.classes;
   e.staging = config.staging;
   e.single_queue = config.single_queue;
+  e.limits = config.job_limits;
   return e;
 }
 
@@ -44,10 +45,15 @@ Job::Job(ports::JobSpec spec, const Surroundings& around)
     staging_ = staging;
     engine_ = std::make_unique<engine::Engine>(config, staging);
   }
+  metrics_ = std::make_shared<ports::JobMetrics>();
+  metrics_->name = spec_.name;
+  metrics_->id = id();
+  around_.metrics->job_list.add(metrics_);
   around_.metrics->jobs_started.add();
 }
 
 Job::~Job() {
+  around_.metrics->job_list.remove(metrics_);
   if (engine_) around_.memory->remove(staging_.region);
   for (LocalTensor& local : tensors_) {
     if (local.buffer.length != 0) around_.memory->remove(local.buffer.region);
@@ -272,12 +278,7 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   LocalTensor& t = tensors_[entry.tensor];
   const protocol::PlanTensor& planned = plan_.tensors[entry.tensor];
   if (!t.bound[local]) return broken("a tensor that it has not registered");
-  if (entry.flags & protocol::kFlagRaise) {
-    if (engine_ && t.arrived == local_ranks_.size()) {
-      feed({.kind = engine::Event::Kind::kRaise, .raise = {planned.id, Sequence(entry.sequence)}}, now);
-    }
-    return;
-  }
+  if (entry.flags & protocol::kFlagRaise) return raise(t, planned, entry.sequence, now);
   if (entry.flags != 0) return broken("unknown flags");
   if (entry.sequence != t.sequence[local] + 1 || entry.sequence != t.completed + 1)
     return broken("an operation out of sequence");
@@ -285,6 +286,14 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   t.sequence[local] = entry.sequence;
   if (t.arrived++ == 0) t.first_arrival = now;
   if (t.arrived == local_ranks_.size()) all_arrived(t, planned, now);
+}
+
+// A wait blocks (law 9). It may come at any point of the operation, also before other ranks have submitted it.
+void Job::raise(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now) {
+  if (sequence != t.completed + 1 || t.raised || around_.config->single_queue) return;
+  t.raised = true;
+  if (t.task.step != LocalStep::kNone) local_queue_.raise(tensor.id);
+  if (engine_) feed({.kind = engine::Event::Kind::kRaise, .raise = {tensor.id, Sequence(sequence)}}, now);
 }
 
 void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
@@ -316,7 +325,7 @@ void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalS
   const bool wide = step == LocalStep::kReduce && tensor.wide_contributions;
   t.task = {step, Sequence(t.completed + 1), leader_of(tensor), wide ? Buffer(t.wide_storage) : Buffer(), 0};
   if (step == LocalStep::kNone) return finish_step(t, tensor, t.ready);
-  local_queue_.push({tensor.cls, t.task.sequence, tensor.id});
+  local_queue_.push({tensor.cls, t.task.sequence, tensor.id, t.raised});
 }
 
 // A step of local work is finished: on to the network, to the spreading of the result, or to the end.
@@ -332,6 +341,7 @@ void Job::to_engine(LocalTensor& t, const protocol::PlanTensor& tensor, Time now
   engine::Event event{.kind = engine::Event::Kind::kTensorReady};
   event.tensor_ready = {tensor.id, Sequence(t.completed + 1), t.buffer, t.wide};
   feed(event, now);
+  if (t.raised) feed({.kind = engine::Event::Kind::kRaise, .raise = {tensor.id, Sequence(t.completed + 1)}}, now);
 }
 
 void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, Time now) {
@@ -351,6 +361,7 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
   }
   ++t.completed;
   t.arrived = 0;
+  t.raised = false;
   t.task.step = LocalStep::kNone;
   for (auto& session : sessions_) {
     if (session) session->complete({tensor.id.value, ok ? Code::kOk : Code::kAborted, t.completed});
@@ -428,44 +439,54 @@ ports::TraceSpan Job::do_engine_block(const engine::Work& work, Time now) {
 
 // ---- egress ----
 
-std::size_t Job::send(ClassId cls, Bytes* credit, Time now) {
-  if (state_ != State::kRunning || !engine_) return 0;
+Job::Sent Job::send(ClassId cls, Bytes credit, Time now) {
+  Sent sent;
+  if (state_ != State::kRunning || !engine_) return sent;
+  const bool control = cls == kControlClass;
   ports::ClassMetrics& metrics = around_.metrics->classes[ports::metrics_slot(cls)];
   HostIndex& last = last_peer_[ports::metrics_slot(cls)];
   std::array<engine::Send, 8> sends;
-  std::size_t operations = 0;
   HostIndex peer, first_blocked;
   bool blocked = false;
-  while (credit->value > 0 && engine_->next_flow(cls, last, &peer)) {
-    last = peer;
+  std::uint64_t payload_bytes = 0;
+  while (engine_->next_flow(now, cls, last, &peer)) {
     const ports::FlowKey flow{id(), peer, cls};
     if (!around_.transport->writable(flow)) {
       if (blocked && peer == first_blocked) break;  // once around: nobody can take more
       if (!blocked) first_blocked = peer;
       blocked = true;
+      last = peer;
       continue;
     }
     // One operation at a turn, so that peers share the window evenly; control messages in small batches.
-    const std::size_t at_once = cls == kControlClass ? sends.size() : 1;
-    const std::size_t picked = engine_->pick(now, {peer, cls}, *credit, std::span(sends).first(at_once));
+    const Bytes left = credit - sent.bytes;
+    const std::size_t at_once =
+        control ? std::min<std::size_t>(sends.size(), left.value / protocol::kFrameHeaderBytes) : 1;
+    const std::size_t picked = engine_->pick(now, {peer, cls}, left, std::span(sends).first(at_once));
     if (picked == 0) {
-      metrics.window_full.add();
+      sent.more = true;  // this peer is next, too, when there is credit
       break;
     }
+    last = peer;
     blocked = false;
-    for (std::size_t i = 0; i < picked; ++i) {
-      const engine::Send& send = sends[i];
+    for (const engine::Send& send : std::span(sends).first(picked)) {
       const std::span<std::byte> payload = around_.memory->resolve(send.payload);
       TL_ASSERT(payload.size() == send.header.payload_bytes);
       around_.transport->send(flow, {send.header, payload, send.token, granted(peer, send.header)});
-      credit->value -= std::min<std::uint64_t>(credit->value, payload.size());
-      metrics.bytes_sent.add(payload.size());
+      payload_bytes += payload.size();
+      sent.bytes += Bytes(control ? protocol::kFrameHeaderBytes : payload.size());
       note_wait(send, flow, now);
     }
-    metrics.operations_sent.add(picked);
-    operations += picked;
+    sent.operations += picked;
   }
-  return operations;
+  if (sent.operations == 0) return sent;
+  metrics.operations_sent.add(sent.operations);
+  metrics.bytes_sent.add(payload_bytes);
+  if (control) return sent;
+  metrics_->classes[cls.value].bytes_sent.add(payload_bytes);
+  for (std::uint8_t c = 0; c < cls.value; ++c)
+    metrics_->classes[c].bytes_demoted.set(engine_->counters().demoted_bytes[c]);
+  return sent;
 }
 
 // What is behind the grant that a frame gives, for a transport that lets the peer write there.

@@ -66,10 +66,19 @@ class Job {
   std::optional<ClassId> next_work(Time now);
   // Does that block, which begins at `now`. Returns its span for the timeline, without the length.
   ports::TraceSpan do_work(Time now);
-  // Gives the transport operations of one class while the window has room; takes the bytes from *credit. Returns how
-  // many operations.
-  std::size_t send(ClassId cls, Bytes* credit, Time now);
-  bool has_sends(ClassId cls) const { return engine_ && engine_->has_sends(cls); }
+  // Gives the transport operations of one class, of `credit` bytes at most (control frames count with their headers,
+  // data with its payload).
+  struct Sent {
+    std::size_t operations = 0;
+    Bytes bytes;
+    bool more = false;  // what is next is larger than the credit that is left; else nothing is left, or flows are full
+  };
+  Sent send(ClassId cls, Bytes credit, Time now);
+  bool has_sends(ClassId cls, Time now) const { return engine_ && engine_->has_sends(now, cls); }
+  // When something may go in a more urgent class than now (engine.h).
+  std::optional<Time> promotion(Time now) const { return engine_ ? engine_->promotion(now) : std::nullopt; }
+  // What is left of this job's turn in a class: the lane's account.
+  Bytes& deficit(ClassId cls) { return deficit_[ports::metrics_slot(cls)]; }
   // Reports ranks that keep others waiting, and connections that are lost. Call about every 100 ms.
   void report_late(Time now);
   // Adds what the engine has counted since the last call to the lane's metrics. Call about every 100 ms.
@@ -92,6 +101,7 @@ class Job {
     std::vector<std::byte> wide_storage;
     Descriptor wide;
     LocalTask task;
+    bool raised = false;  // a client waits for the operation that runs
     Time first_arrival, ready;
     Duration reported{};  // lateness already reported
   };
@@ -101,6 +111,7 @@ class Job {
   std::uint32_t local_index(Rank rank) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
   void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
+  void raise(LocalTensor& local, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now);
   void all_arrived(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void start_local(LocalTensor& local, const protocol::PlanTensor& tensor, LocalStep step);
   void to_engine(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
@@ -145,6 +156,8 @@ class Job {
   static constexpr std::size_t kMaxPlaces = 64;          // pages behind one grant: a slice of 16 MiB
   std::array<std::span<std::byte>, kMaxPlaces> places_;  // of the frame that is being sent
   engine::EngineCounters published_;                     // as of the last publish_counts()
+  std::array<Bytes, kMaxDataClasses + 1> deficit_{};
+  std::shared_ptr<ports::JobMetrics> metrics_;
 };
 
 }  // namespace tensorlane::lane

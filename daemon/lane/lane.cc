@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 
@@ -21,6 +22,7 @@ namespace {
 constexpr std::size_t kMailbox = 65536;
 constexpr int kBlockMs = 100;  // the longest sleep: lateness and the CPU count are looked at this often
 constexpr Duration kHousekeeping = milliseconds(100);
+constexpr Bytes kControlQuantum = kib(4);  // of headers: what a job sends before it is the next one's turn
 constexpr std::size_t kBlocksPerTurn = 4;  // blocks of work between two looks at the network
 
 Time clock_now() {
@@ -38,7 +40,7 @@ std::uint64_t thread_cpu_ns() {
 }  // namespace
 
 struct Lane::Impl final : ports::FrameSink {
-  Impl(const LaneConfig& c, const LaneRooms& r) : config(c), rooms(r) {}
+  Impl(const LaneConfig& c, const LaneRooms& r) : config(c), rooms(r), control(c.control_limit) {}
   ~Impl() override {
     for (int fd : {epoll_fd, mailbox_fd}) {
       if (fd >= 0) ::close(fd);
@@ -50,9 +52,12 @@ struct Lane::Impl final : ports::FrameSink {
   void run();
   std::size_t commands();
   std::size_t egress();
+  bool has_sends(ClassId cls) const;
+  std::size_t share(ClassId cls, Bytes quantum, Bytes* credit);
   std::size_t work();
   void housekeeping();
   void maybe_sleep();
+  int longest_sleep_ms() const;
   bool arm_sessions();
   void disarm_sessions();
   void watch(int fd, bool on);
@@ -97,7 +102,14 @@ struct Lane::Impl final : ports::FrameSink {
   ports::LaneListener* listener = nullptr;
   Surroundings around;
   std::vector<std::unique_ptr<Job>> jobs;
-  std::size_t first_job = 0;  // whose turn it is to send first: jobs share a class evenly (law 11)
+  // Whose turn it is to send in a class, and whether it has begun: jobs share a class evenly (law 11).
+  struct Turn {
+    std::size_t job = 0;
+    bool begun = false;
+  };
+  std::array<Turn, kMaxDataClasses + 1> turns;
+  std::size_t work_turn = 0;  // which job is asked for work first
+  TokenBucket control;        // of all control frames (law 10)
   int epoll_fd = -1, mailbox_fd = -1;
   std::vector<int> watched, wanted;  // wake descriptors of sessions: in epoll; of arm_sessions(), kept for its storage
   Mailbox<std::function<void()>> mailbox{kMailbox};
@@ -157,49 +169,74 @@ std::size_t Lane::Impl::commands() {
 std::size_t Lane::Impl::egress() {
   if (jobs.empty()) return 0;
   std::size_t sent = 0;
-  Bytes unlimited = mib(1024);
-  for (auto& job : jobs) {
-    if (job->has_sends(kControlClass)) sent += job->send(kControlClass, &unlimited, now);
+  if (has_sends(kControlClass)) {
+    // A bucket that is not empty lets a frame pass, so that what waits always has a time to wait for.
+    Bytes credit = control.empty(now) ? Bytes(0) : std::max(control.available(now), Bytes(protocol::kFrameHeaderBytes));
+    const Bytes before = credit;
+    sent += share(kControlClass, kControlQuantum, &credit);
+    control.take(now, before - credit);
   }
   for (std::uint8_t c = 0; c < config.classes; ++c) {
     const ClassId cls{c};
-    if (std::ranges::none_of(jobs, [cls](const auto& job) { return job->has_sends(cls); })) continue;
-    const Bytes window = config.windows[c];
+    if (!has_sends(cls)) continue;
     const Bytes used = transport->in_flight(cls);
-    if (used >= window) {
-      rooms.metrics->classes[c].window_full.add();
-      continue;
-    }
-    const Bytes credit = window - used;
-    const std::size_t count = jobs.size();
-    const std::size_t turn = first_job++;
-    // What a job leaves of its share goes to the next one.
-    Bytes left = credit;
-    for (std::size_t i = 0; i < count; ++i) {
-      Bytes share(std::max(left.value / (count - i), std::min(left.value, kMaxOperation.value)));
-      const Bytes before = share;
-      sent += jobs[(turn + i) % count]->send(cls, &share, now);
-      left -= before - share;
-    }
+    // Nothing in flight makes room for one operation, however small the window.
+    const Bytes window = used.value == 0 ? std::max(config.windows[c], kMaxOperation) : config.windows[c];
+    Bytes credit = window - std::min(used, window);
+    sent += share(cls, kMaxOperation, &credit);
   }
   return sent;
 }
 
-// A few blocks of arithmetic and copying, the most urgent of any job first.
+bool Lane::Impl::has_sends(ClassId cls) const {
+  return std::ranges::any_of(jobs, [&](const auto& job) { return job->has_sends(cls, now); });
+}
+
+// Deficit round robin (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", 1995): jobs that
+// always have something to send get the same number of bytes, however many peers they have and however long their
+// operations are; at any time they differ by less than a quantum and an operation. A turn that a full window interrupts
+// goes on when the window opens. Bounded by the operations that *credit, which shrinks, has room for.
+std::size_t Lane::Impl::share(ClassId cls, Bytes quantum, Bytes* credit) {
+  Turn& turn = turns[ports::metrics_slot(cls)];
+  std::size_t operations = 0, idle = 0;  // idle: jobs in a row that had nothing to send
+  while (idle < jobs.size()) {
+    if (turn.job >= jobs.size()) turn.job = 0;
+    Job& job = *jobs[turn.job];
+    Bytes& deficit = job.deficit(cls);
+    if (!turn.begun) deficit += quantum;
+    turn.begun = true;
+    const bool window_binds = *credit < deficit;
+    const Job::Sent sent = job.send(cls, std::min(*credit, deficit), now);
+    operations += sent.operations;
+    *credit -= sent.bytes;
+    deficit -= sent.bytes;
+    if (sent.more && window_binds) {
+      rooms.metrics->classes[ports::metrics_slot(cls)].window_full.add();
+      return operations;
+    }
+    if (!sent.more) deficit = Bytes(0);  // who has nothing to send saves nothing up
+    idle = sent.operations == 0 ? idle + 1 : 0;
+    turn = {turn.job + 1, false};
+  }
+  return operations;
+}
+
+// A few blocks of arithmetic and copying: the most urgent class of any job, jobs in turn.
 std::size_t Lane::Impl::work() {
   std::size_t done = 0;
   for (; done < kBlocksPerTurn; ++done) {
-    Job* best = nullptr;
-    ClassId best_class{0xff};
-    for (auto& job : jobs) {
-      const std::optional<ClassId> cls = job->next_work(now);
-      if (cls && (best == nullptr || *cls < best_class)) {
-        best = job.get();
-        best_class = *cls;
-      }
+    std::size_t best = 0;
+    std::optional<ClassId> best_class;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const std::size_t index = (work_turn + i) % jobs.size();
+      const std::optional<ClassId> cls = jobs[index]->next_work(now);
+      if (!cls || (best_class && *best_class <= *cls)) continue;
+      best = index;
+      best_class = cls;
     }
-    if (best == nullptr) break;
-    ports::TraceSpan span = best->do_work(now);
+    if (!best_class) break;
+    work_turn = best + 1;
+    ports::TraceSpan span = jobs[best]->do_work(now);
     now = clock_now();
     span.length = now - span.begin;
     if (rooms.timeline->enabled()) rooms.timeline->record(span);
@@ -268,6 +305,16 @@ void Lane::Impl::disarm_sessions() {
   }
 }
 
+// What waits for a limit to let it pass wakes nobody: it is looked at when its time has come.
+int Lane::Impl::longest_sleep_ms() const {
+  Time until = now + milliseconds(kBlockMs);
+  if (control.empty(now) && has_sends(kControlClass)) until = std::min(until, control.ready_at());
+  for (const auto& job : jobs) {
+    if (const std::optional<Time> promotion = job->promotion(now)) until = std::min(until, *promotion);
+  }
+  return static_cast<int>((until - now).value / 1'000'000) + 1;
+}
+
 // Polls in vain for a bounded time and share (law 17), then blocks until something happens.
 void Lane::Impl::maybe_sleep() {
   if (idle_since.value == 0) idle_since = now;
@@ -282,7 +329,7 @@ void Lane::Impl::maybe_sleep() {
   if (arm_sessions() && transport->arm() && !mail.load(std::memory_order_acquire)) {
     rooms.metrics->sleeps.add();
     std::array<epoll_event, 32> events;
-    const int ready = epoll_wait(epoll_fd, events.data(), static_cast<int>(events.size()), kBlockMs);
+    const int ready = epoll_wait(epoll_fd, events.data(), static_cast<int>(events.size()), longest_sleep_ms());
     for (int i = 0; i < ready; ++i) {
       if (std::ranges::find(watched, events[i].data.fd) == watched.end()) continue;
       std::uint64_t ignored = 0;

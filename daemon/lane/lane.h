@@ -4,10 +4,12 @@
 // them goes through LaneListener.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <thread>
 
+#include "common/base/token_bucket.h"
 #include "daemon/ports/job.h"
 #include "daemon/ports/memory.h"
 #include "daemon/ports/reducer.h"
@@ -19,7 +21,10 @@ namespace tensorlane::lane {
 struct LaneConfig {
   std::uint8_t classes = 2;    // data classes
   std::vector<Bytes> windows;  // by ClassId: how much may be in flight per (NIC, class), law 8
-  bool single_queue = false;   // no priorities: one class, order of arrival
+  // What each job may send in a class, by ClassId; what exceeds it is demoted (law 11). None for the last class.
+  std::array<RateLimit, kMaxDataClasses> job_limits{};
+  RateLimit control_limit;    // of all control frames, law 10
+  bool single_queue = false;  // no priorities: one class, order of arrival
   Bytes staging = mib(64);
   Duration spin = microseconds(20);  // how long an idle loop polls before it blocks; 0 on machines without a spare core
   double spin_budget = 0.25;         // at most this share of the time is spent polling in vain (law 17)

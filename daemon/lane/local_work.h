@@ -2,8 +2,8 @@
 // result is spread after it (law 13). Cut into blocks of at most 256 KiB, the most urgent one first (law 9).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <queue>
 #include <span>
 #include <vector>
 
@@ -47,35 +47,46 @@ struct LocalRanks {
 bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Reducer& reducer,
              std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
 
-// Tasks that wait for their next block, most urgent first: class, then older sequence, then tensor.
+// Tasks that wait for their next block, most urgent first: class, then what a client waits for, then older sequence,
+// then tensor.
 class LocalQueue {
  public:
   struct Key {
     ClassId cls;
     Sequence sequence;
     TensorId tensor;
-    // For std::priority_queue, which serves the largest: "less" means less urgent.
+    bool raised = false;
+    // For the heap, which serves the largest: "less" means less urgent.
     bool operator<(const Key& o) const {
       if (cls != o.cls) return cls > o.cls;
+      if (raised != o.raised) return o.raised;
       if (sequence != o.sequence) return sequence > o.sequence;
       return tensor > o.tensor;
     }
   };
   // At most `capacity` tasks: one per tensor. Allocates here, not later.
-  void reserve(std::size_t capacity) {
-    std::vector<Key> storage;
-    storage.reserve(capacity);
-    for (; !keys_.empty(); keys_.pop()) storage.push_back(keys_.top());
-    keys_ = std::priority_queue<Key>(std::less<Key>(), std::move(storage));
-  }
+  void reserve(std::size_t capacity) { keys_.reserve(capacity); }
   bool empty() const { return keys_.empty(); }
-  const Key& top() const { return keys_.top(); }
-  void push(const Key& key) { keys_.push(key); }
-  void pop() { keys_.pop(); }
-  void clear() { keys_ = {}; }
+  const Key& top() const { return keys_.front(); }
+  void push(const Key& key) {
+    keys_.push_back(key);
+    std::push_heap(keys_.begin(), keys_.end());
+  }
+  void pop() {
+    std::pop_heap(keys_.begin(), keys_.end());
+    keys_.pop_back();
+  }
+  // Raises the task of this tensor, if it is here. As long as there are tasks: once per wait that blocks.
+  void raise(TensorId tensor) {
+    const auto found = std::ranges::find(keys_, tensor, &Key::tensor);
+    if (found == keys_.end()) return;
+    found->raised = true;
+    std::make_heap(keys_.begin(), keys_.end());
+  }
+  void clear() { keys_.clear(); }
 
  private:
-  std::priority_queue<Key> keys_;
+  std::vector<Key> keys_;
 };
 
 }  // namespace tensorlane::lane

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -96,6 +97,38 @@ class FlowBoard {
   std::map<FlowKey, FlowReport> flows_;  // guarded by mutex_
 };
 
+// One job on this host.
+struct JobMetrics {
+  std::string name;
+  JobId id;
+  struct PerClass {
+    Counter bytes_sent;     // in the class's flows
+    Counter bytes_demoted;  // that belong to the class and went in a lower one, because its limit was used up
+  };
+  std::array<PerClass, kMaxDataClasses> classes;
+};
+
+// The jobs that a lane has now. Any thread; not on the data path.
+class JobMetricsList {
+ public:
+  void add(std::shared_ptr<JobMetrics> job) {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  void remove(const std::shared_ptr<JobMetrics>& job) {
+    const std::lock_guard lock(mutex_);
+    std::erase(jobs_, job);
+  }
+  std::vector<std::shared_ptr<const JobMetrics>> all() const {
+    const std::lock_guard lock(mutex_);
+    return {jobs_.begin(), jobs_.end()};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<JobMetrics>> jobs_;  // guarded by mutex_
+};
+
 struct LaneMetrics {
   std::array<ClassMetrics, kMaxDataClasses + 1> classes;
   Counter slices_sent;                                  // given to the transport to the last byte
@@ -105,6 +138,7 @@ struct LaneMetrics {
   Counter loops, sleeps;                                      // turns of the lane's loop; times it blocked
   Counter jobs, sessions, operations_pending, staging_bytes;  // now
   FlowBoard flows;
+  JobMetricsList job_list;
 };
 
 // One span of the timeline. Names are static text.

@@ -27,6 +27,7 @@ class Collector final : public prometheus::Collectable {
                   &ports::ClassMetrics::queue_wait);
     add_histogram(families, "completion_seconds", "From the last local rank's submission to completion, per tensor",
                   &ports::ClassMetrics::completion);
+    add_job_counters(families);
     add_scalars(families);
     add_info(families);
     add_flows(families);
@@ -93,6 +94,24 @@ class Collector final : public prometheus::Collectable {
       });
       families.push_back(std::move(family));
     }
+  }
+
+  void add_job_counters(std::vector<MetricFamily>& families) const {
+    MetricFamily sent = make("job_sent_bytes_total", "Payload of a job given to the transport, by the class it went in",
+                             MetricType::Counter);
+    MetricFamily demoted =
+        make("job_demoted_bytes_total",
+             "Payload of a job that went in a lower class than its own because the limit of that was used up",
+             MetricType::Counter);
+    for (const auto& job : metrics_.job_list.all()) {
+      for (std::size_t c = 0; c < config_.classes.size(); ++c) {
+        const std::vector<ClientMetric::Label> labels{{"training_job", job->name}, {"class", config_.classes[c].name}};
+        add_value(sent, labels, static_cast<double>(job->classes[c].bytes_sent.value()));
+        add_value(demoted, labels, static_cast<double>(job->classes[c].bytes_demoted.value()));
+      }
+    }
+    families.push_back(std::move(sent));
+    families.push_back(std::move(demoted));
   }
 
   void add_histogram(std::vector<MetricFamily>& families, const char* name, const char* help,

@@ -76,6 +76,18 @@ void print_job(const nlohmann::json& job, const nlohmann::json& flows) {
     fmt::print("  error: {}\n", job["error"].get<std::string>());
 }
 
+// What limits of this host's daemon.yaml did to a job.
+void print_demoted(const nlohmann::json& lane) {
+  for (const auto& job : lane.value("jobs", nlohmann::json::array())) {
+    for (const auto& cls : job.value("classes", nlohmann::json::array())) {
+      const auto demoted = cls.value("demoted_bytes", std::uint64_t{0});
+      if (demoted == 0) continue;
+      fmt::print("job '{}': {} bytes of class {} were demoted: beyond this host's job_limits\n", job.value("name", "?"),
+                 demoted, cls.value("name", "?"));
+    }
+  }
+}
+
 Result<int> show(const Arguments& args) {
   const char* variable = std::getenv("TENSORLANE_SOCKET");
   const std::string path = !args.socket.empty()  ? args.socket
@@ -100,6 +112,7 @@ Result<int> show(const Arguments& args) {
   if (!lane.empty()) print_lane(lane);
   for (const auto& job : status.value("jobs", nlohmann::json::array()))
     print_job(job, lane.value("flows", nlohmann::json::array()));
+  print_demoted(lane);
   return 0;
 }
 

@@ -10,7 +10,8 @@
 namespace tensorlane::simulator {
 
 struct Finding {
-  std::string checker;  // "sum", "delivery", "order", "bounds", "memory", "stale", "progress", "abort", "protocol"
+  std::string
+      checker;  // "sum", "delivery", "order", "bounds", "memory", "stale", "progress", "abort", "protocol", "limits"
   std::string message;
 };
 

@@ -38,11 +38,10 @@ void OrderChecker::picked(Time now, engine::Flow flow, std::span<const engine::S
                      flow.peer.value, now.value, send.eligible.value);
     }
     if (h.type != FrameType::kData || scenario_.engine.single_queue) continue;
-    if (h.tensor.value >= scenario_.plan.tensors.size() || scenario_.plan.tensors[h.tensor.value].cls != flow.cls) {
-      findings_.fail("order", "host {} sends tensor {} in class {}, which is not its class", host_.value,
-                     h.tensor.value, flow.cls.value);
-      return;
+    if (h.tensor.value >= scenario_.plan.tensors.size()) {
+      return findings_.fail("order", "host {} sends tensor {}, which is not in the plan", host_.value, h.tensor.value);
     }
+    const ClassId of = scenario_.plan.tensors[h.tensor.value].cls;
     const auto grant = granted_.find({flow.peer.value, h.grant});
     const bool eager = (h.flags & protocol::kFlagEager) != 0;
     const bool granted = !eager && grant != granted_.end() && grant->second.header.tensor == h.tensor &&
@@ -54,22 +53,29 @@ void OrderChecker::picked(Time now, engine::Flow flow, std::span<const engine::S
     }
     const Key mine = key(h, eager || granted);
     if (granted && !std::exchange(grant->second.picked, true)) {
-      auto& waiting = waiting_[flow];
+      auto& waiting = waiting_[{flow.peer, of}];
       const auto it = waiting.find(mine);
       if (it != waiting.end() && --it->second == 0) waiting.erase(it);
     }
-    if (raised(h)) continue;
-    check_against_waiting(flow, h, mine);
-    const auto last = last_.find(flow);
-    if (last != last_.end() && mine < last->second) {
-      findings_.fail("order",
-                     "host {} to host {}, class {}: tensor {}, sequence {} waited behind a less urgent one: tensor {}, "
-                     "sequence {}",
-                     host_.value, flow.peer.value, flow.cls.value, h.tensor.value, h.sequence.value,
-                     std::get<3>(last->second), std::get<0>(last->second));
-    }
-    last_.insert_or_assign(flow, mine);
+    if (!raised(h)) check_order(now, flow, of, h, mine);
+    limits_.sent(now, of, flow.cls, h.payload_bytes);
   }
+}
+
+void OrderChecker::check_order(Time now, engine::Flow flow, ClassId of, const FrameHeader& h, const Key& mine) {
+  // Against everything that might have gone in its place: of its own class, and of those that travel with it.
+  for (ClassId cls{0}; cls <= flow.cls; ++cls.value) {
+    if (cls == of || limits_.travels(now, cls) == flow.cls) check_against_waiting({flow.peer, cls}, h, mine);
+  }
+  const auto last = last_.find({flow, of});
+  if (last != last_.end() && mine < last->second) {
+    findings_.fail("order",
+                   "host {} to host {}, class {}: tensor {}, sequence {} waited behind a less urgent one: tensor {}, "
+                   "sequence {}",
+                   host_.value, flow.peer.value, flow.cls.value, h.tensor.value, h.sequence.value,
+                   std::get<3>(last->second), std::get<0>(last->second));
+  }
+  last_.insert_or_assign({flow, of}, mine);
 }
 
 void OrderChecker::check_against_waiting(engine::Flow flow, const FrameHeader& sent, const Key& mine) {

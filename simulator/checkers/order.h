@@ -11,6 +11,7 @@
 
 #include "daemon/engine/types.h"
 #include "simulator/checkers/findings.h"
+#include "simulator/checkers/limits.h"
 #include "simulator/workload/scenario.h"
 
 namespace tensorlane::simulator {
@@ -18,20 +19,23 @@ namespace tensorlane::simulator {
 // One per host.
 class OrderChecker {
  public:
-  OrderChecker(HostIndex host, const Scenario& scenario, Findings& findings)
-      : host_(host), scenario_(scenario), findings_(findings) {}
+  // `limits` outlives it, and is told of everything that is sent.
+  OrderChecker(HostIndex host, const Scenario& scenario, LimitChecker& limits, Findings& findings)
+      : host_(host), scenario_(scenario), limits_(limits), findings_(findings) {}
 
   // The engine has taken this event in a step at `now`: what was picked before it may be less urgent than what comes
   // after.
   void stepped(Time now, const engine::Event& event);
   // pick() at `now` has returned these for `flow`.
   void picked(Time now, engine::Flow flow, std::span<const engine::Send> sends);
-  // A flow of a class more urgent than `cls` in which something granted waits although `can_go` says that it has room.
+  // A flow of a class more urgent than `cls` for which something granted waits although `can_go` says that it has room.
   template <typename CanGo>
-  std::optional<engine::Flow> waiting_above(ClassId cls, CanGo&& can_go) const {
+  std::optional<engine::Flow> waiting_above(Time now, ClassId cls, CanGo&& can_go) const {
     if (scenario_.engine.single_queue) return std::nullopt;
     for (const auto& [flow, grants] : waiting_) {
-      if (flow.cls < cls && !grants.empty() && can_go(flow)) return flow;
+      if (flow.cls >= cls || grants.empty()) continue;
+      const engine::Flow way{flow.peer, limits_.travels(now, flow.cls)};
+      if (way.cls < cls && can_go(way)) return flow;
     }
     return std::nullopt;
   }
@@ -42,10 +46,13 @@ class OrderChecker {
   using Grant = std::pair<std::uint16_t, std::uint32_t>;  // peer, id
   Key key(const protocol::FrameHeader& header, bool contribution) const;
   bool raised(const protocol::FrameHeader& h) const { return raised_.contains({h.tensor.value, h.sequence.value}); }
+  // A granted send of class `of` that leaves in `flow`.
+  void check_order(Time now, engine::Flow flow, ClassId of, const protocol::FrameHeader& sent, const Key& key);
   void check_against_waiting(engine::Flow flow, const protocol::FrameHeader& sent, const Key& key);
 
   HostIndex host_;
   const Scenario& scenario_;
+  LimitChecker& limits_;
   Findings& findings_;
   struct Granted {
     protocol::FrameHeader header;
@@ -54,7 +61,7 @@ class OrderChecker {
   };
   std::map<Grant, Granted> granted_;                              // every grant for a contribution that came
   std::map<engine::Flow, std::map<Key, std::uint64_t>> waiting_;  // granted, not picked; how many
-  std::map<engine::Flow, Key> last_;                              // picked since the last event
+  std::map<std::pair<engine::Flow, ClassId>, Key> last_;  // picked since the last event, by the class it belongs to
   std::set<std::pair<std::uint32_t, std::uint64_t>> raised_;
 };
 

@@ -12,7 +12,8 @@ Lane::Lane(HostIndex self, Around around, Random random)
       around_(around),
       random_(random),
       config_(around.scenario.engine),
-      order_(self, around.scenario, around.findings),
+      limits_(self, around.scenario, around.findings),
+      order_(self, around.scenario, limits_, around.findings),
       actions_(around.scenario.lane.action_ring),
       receiving_(around.scenario.hosts() * kLevels),
       sends_unfinished_(around.scenario.plan.tensors.size()),
@@ -299,10 +300,11 @@ void Lane::send_level(std::size_t level) {
   std::vector<engine::Send> sends(level == 0 ? 8 : around_.scenario.lane.sends_at_once);
   std::size_t blocked = 0;
   HostIndex peer;
-  while (blocked < around_.scenario.hosts() && engine_->next_flow(cls, last_peer_[level], &peer)) {
+  while (blocked < around_.scenario.hosts() &&
+         engine_->next_flow(around_.events.now(), cls, last_peer_[level], &peer)) {
     last_peer_[level] = peer;
     const engine::Flow flow{peer, cls};
-    if (peer == self_ || peer.value >= around_.scenario.hosts() || !engine_->has_sends(flow)) {
+    if (peer == self_ || peer.value >= around_.scenario.hosts() || !engine_->has_sends(around_.events.now(), flow)) {
       return around_.findings.fail("order", "host {}: next_flow() names host {}, which has nothing to send",
                                    self_.value, peer.value);
     }
@@ -340,7 +342,7 @@ void Lane::check_pick(engine::Flow flow, Bytes room, std::size_t picked, std::sp
   const auto can_go = [this](engine::Flow urgent) {
     return flow_has_room(urgent) && credit(level_of(urgent.cls)).value >= kMaxOperation.value;
   };
-  if (const auto urgent = order_.waiting_above(flow.cls, can_go)) {
+  if (const auto urgent = order_.waiting_above(around_.events.now(), flow.cls, can_go)) {
     around_.findings.fail("order", "host {}: class {} starts while class {} has a grant of host {}, room and credit",
                           self_.value, flow.cls.value, urgent->cls.value, urgent->peer.value);
   }

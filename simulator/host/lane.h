@@ -123,6 +123,7 @@ class Lane final : public NetworkSink {
   engine::EngineConfig config_;
   Descriptor staging_;
   std::unique_ptr<StagingChecker> staging_checker_;
+  LimitChecker limits_;
   OrderChecker order_;
   std::unique_ptr<Client> client_;
   engine::ActionRing actions_;

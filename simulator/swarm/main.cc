@@ -32,7 +32,7 @@ struct Failure {
 
 struct Report {
   std::vector<Failure> failed;
-  std::uint64_t operations = 0, slices = 0, bytes = 0, aborts = 0;
+  std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0;
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, twice = 0;
   std::array<std::uint64_t, kFaultKinds> faults{};
   Fnv1a digest;
@@ -41,6 +41,7 @@ struct Report {
     operations += o.operations;
     slices += o.slices;
     bytes += o.bytes;
+    demoted += o.demoted;
     aborts += o.aborted ? 1 : 0;
     packets += o.packets;
     lost += o.lost;
@@ -113,6 +114,7 @@ nlohmann::json to_json(const Options& options, const Report& report) {
   json["operations"] = report.operations;
   json["slices"] = report.slices;
   json["bytes"] = report.bytes;
+  json["demoted_bytes"] = report.demoted;
   json["aborts"] = report.aborts;
   json["faults"] = {
       {"packets", report.packets}, {"lost", report.lost}, {"overflowed", report.overflowed}, {"stale", report.stale}};

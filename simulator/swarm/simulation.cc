@@ -149,6 +149,7 @@ Outcome Simulation::outcome() const {
     const engine::EngineCounters& c = lane->engine().counters();
     o.slices += c.slices_sent;
     o.stale += c.stale_grants;
+    for (std::uint64_t bytes : c.demoted_bytes) o.demoted += bytes;
     o.operations += lane->client().completed_operations();
     o.aborted = o.aborted || lane->aborted();
     o.completed.push_back(lane->client().completion_times());

@@ -157,6 +157,16 @@ void random_lane(Scenario& s, Random& random) {
   s.client.raise = one_of(random, {0.0, 0.1, 0.5});
 }
 
+// What a host's policy lets a job send in its urgent classes: often far less than it has.
+void random_limits(Scenario& s, Random& random) {
+  if (s.engine.single_queue || !random.chance(0.4)) return;
+  for (std::size_t c = 0; c + 1 < s.engine.classes; ++c) {
+    if (random.chance(0.3)) continue;
+    s.engine.limits[c].rate = BitsPerSecond(one_of(random, {1'000'000ull, 100'000'000ull, 999'999'999ull}));
+    s.engine.limits[c].burst = Bytes(one_of(random, {1u, 1000u, 65'536u, 1u << 20}));
+  }
+}
+
 void add_partition(Scenario& s, HostIndex host, HostIndex peer, Time at, Time until, Random& random) {
   const bool forth = random.chance(0.7), back = !forth || random.chance(0.5);
   if (forth) s.faults.push_back({FaultKind::kPartition, host, peer, at, until});
@@ -256,6 +266,7 @@ Scenario random_scenario(std::uint64_t seed) {
     if (fatal) random_fault(s, false, random);
   }
   if (random.chance(0.4)) random_growth(s, random);
+  random_limits(s, random);
   return s;
 }
 

@@ -91,6 +91,35 @@ TEST(Priority, StrictPortsLetUrgentPassAnotherHostsBulk) {
   EXPECT_GE(to_seconds(urgent_time(Policy::kFifo, true)), 1.8 * alone);
 }
 
+// Host 0 sends something urgent with a limit that lets about every other operation pass, and what it demotes meets host
+// 1's bulk in the port towards host 2: operations of one slice overtake each other.
+Outcome limited_broadcast(RateLimit limit) {
+  Scenario s = quiet_scenario(3);
+  s.engine.limits[0] = limit;
+  for (std::uint16_t root : {std::uint16_t{0}, std::uint16_t{1}}) {
+    auto& t = add_tensor(s, Operation::kBroadcast, 2 << 20, root == 0 ? kUrgent : kBulk);
+    t.pattern = protocol::Pattern::kParameterServer;
+    t.root = HostIndex(root);
+    t.root_rank = Rank(root);
+    t.slice_elements = 1 << 20;  // sixteen operations
+  }
+  s.network.hosts[2].downlink.rate = BitsPerSecond(250'000'000);
+  s.client.think = microseconds(10);
+  return Simulation(s).run();
+}
+
+TEST(Limits, SlicesOfTwoClassesArriveWhole) {
+  const Outcome outcome = limited_broadcast({BitsPerSecond(60'000'000), kib(300)});
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_EQ(outcome.operations, 3u * 2);
+  EXPECT_GT(outcome.demoted, mib(4).value);
+}
+
+TEST(Limits, WhatStaysBelowIsNotDemoted) {
+  EXPECT_EQ(limited_broadcast({BitsPerSecond(60'000'000), mib(17)}).demoted, 0u);
+  EXPECT_EQ(limited_broadcast({}).demoted, 0u);
+}
+
 Scenario training(std::uint16_t hosts) {
   Scenario s = quiet_scenario(hosts);
   for (int i = 0; i < 6; ++i) {

@@ -44,6 +44,8 @@ class SendQueue {
     if (positions_[item] != kNotQueued) heap(flow).raise(positions_, key, item);
   }
   std::uint32_t top(Flow flow) const { return heap(flow).top(); }
+  // Whether what is first in flow `a` goes before what is first in `b`. Neither may be empty.
+  bool before(Flow a, Flow b) const { return heap(a).before(heap(b)); }
   void pop(Flow flow) {
     heap(flow).pop(positions_);
     if (heap(flow).empty()) waiting_[flow.cls.value].erase(flow.peer);

@@ -31,6 +31,11 @@ class UrgencyHeap {
     TL_ASSERT(!nodes_.empty());
     return nodes_.front().item;
   }
+  // Whether this heap's first goes before the other's. Neither may be empty.
+  bool before(const UrgencyHeap& other) const {
+    TL_ASSERT(!nodes_.empty() && !other.nodes_.empty());
+    return nodes_.front() < other.nodes_.front();
+  }
 
   void push(HeapPositions& positions, std::uint64_t key, std::uint32_t item) {
     TL_ASSERT(positions[item] == kNotQueued && nodes_.size() < nodes_.capacity());

@@ -84,6 +84,33 @@ TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
   EXPECT_THAT(error("late_after: 9 s\nlate_error: 1 s\n"), ::testing::HasSubstr("expected at least late_after"));
 }
 
+TEST_F(ConfigTest, JobsMayBeLimitedInTheClassesAboveTheLowest) {
+  const std::string start = "fabric: fabric.yaml\nhost: h0\nsecret_key_file: h0.key\n";
+  auto config = load_text(start);
+  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  EXPECT_FALSE(config->job_limits[0].limited());
+  EXPECT_FALSE(config->control_rate);
+  config = load_text(start + "job_limits: [{class: urgent, rate: 2 Gbit/s, burst: 1 MiB}]\ncontrol_rate: 10 Mbit/s\n");
+  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  EXPECT_EQ(config->job_limits[0], (RateLimit{BitsPerSecond(2'000'000'000), mib(1)}));
+  EXPECT_FALSE(config->job_limits[1].limited());
+  EXPECT_EQ(config->control_rate, BitsPerSecond(10'000'000));
+  config = load_text(start + "job_limits: [{class: urgent, rate: 8 Gbit/s}]\n");
+  EXPECT_EQ(config->job_limits[0].burst, Bytes(100'000'000));
+  config = load_text(start + "job_limits: [{class: urgent, rate: 1 Mbit/s}]\n");
+  EXPECT_EQ(config->job_limits[0].burst, kMaxOperation);
+
+  EXPECT_THAT(error("job_limits: [{class: bulk, rate: 1 Gbit/s}]\n"),
+              ::testing::HasSubstr("expected a class above the lowest: urgent"));
+  EXPECT_THAT(error("job_limits: [{class: urgent}]\n"), ::testing::HasSubstr("'rate'"));
+  EXPECT_THAT(error("job_limits: [{class: urgent, rate: fast}]\n"), ::testing::HasSubstr("daemon.yaml:4"));
+  EXPECT_THAT(error("job_limits: [{class: urgent, rate: 1 Gbit/s, burst: 2 GiB}]\n"),
+              ::testing::HasSubstr("expected at most 1 GiB"));
+  EXPECT_THAT(error("job_limits: [{class: urgent, rate: 1 Gbit/s}, {class: urgent, rate: 1 Gbit/s}]\n"),
+              ::testing::HasSubstr("expected each class once"));
+  EXPECT_THAT(error("control_rate: 1 kbit/s\n"), ::testing::HasSubstr("expected at least 1 Mbit/s"));
+}
+
 TEST_F(ConfigTest, HostMustBeInTheFabric) {
   auto config = load_text("fabric: fabric.yaml\nhost: h9\nsecret_key_file: h0.key\n");
   ASSERT_FALSE(config.ok());

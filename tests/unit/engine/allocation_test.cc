@@ -102,7 +102,7 @@ class Carrier {
     }
     for (ClassId cls : {kControlClass, ClassId(0), ClassId(1)}) {
       HostIndex peer;
-      while (engines_[h]->next_flow(cls, HostIndex(0), &peer)) {
+      while (engines_[h]->next_flow(Time(1), cls, HostIndex(0), &peer)) {
         std::size_t n = 0;
         counted([&] { n = engines_[h]->pick(Time(1), {peer, cls}, mib(16), sends_); });
         for (std::size_t i = 0; i < n; ++i) deliver(h, peer, sends_[i]);

@@ -105,8 +105,9 @@ bool Cluster::pick_something(std::size_t h) {
   const bool control = draw(2) == 0;
   const ClassId cls = control ? kControlClass : ClassId(static_cast<std::uint8_t>(draw(2)));
   HostIndex peer;
-  if (!host.engine->next_flow(cls, HostIndex(static_cast<std::uint16_t>(draw(hosts_.size()))), &peer)) return false;
-  EXPECT_TRUE(host.engine->has_sends(Flow{peer, cls}));
+  if (!host.engine->next_flow(Time(now_), cls, HostIndex(static_cast<std::uint16_t>(draw(hosts_.size()))), &peer))
+    return false;
+  EXPECT_TRUE(host.engine->has_sends(Time(now_), Flow{peer, cls}));
   std::array<Send, 4> sends;
   const std::size_t n =
       host.engine->pick(Time(now_), {peer, cls}, kMaxOperation * (1 + draw(4)), std::span(sends).first(1 + draw(4)));

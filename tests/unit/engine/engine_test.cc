@@ -140,7 +140,7 @@ TEST(Pick, OperationsStayUnder256KiBAndWithinTheCredit) {
   ASSERT_EQ(rest.size(), 1u);
   EXPECT_EQ(rest[0].header.offset, kMaxOperation.value);
   EXPECT_EQ(rest[0].header.payload_bytes, 400'000 - kMaxOperation.value);
-  EXPECT_FALSE(e->has_sends(ClassId(0)));
+  EXPECT_FALSE(e->has_sends(Time(1), ClassId(0)));
 }
 
 // ---- staging ----
@@ -205,13 +205,13 @@ TEST(Staging, StaysWithinItsBoundOnABusyCluster) {
 TEST(Abort, NothingIsSentAndPendingOperationsFailWhenDrained) {
   OneEngine e(tensors_of_host_1({0.5F, 0.5F, 0.5F}));
   queue_all(e, {0, 1});
-  EXPECT_TRUE(e->has_sends(ClassId(0)));
+  EXPECT_TRUE(e->has_sends(Time(1), ClassId(0)));
   EXPECT_THAT(e.feed({.kind = Event::Kind::kAbort}), IsEmpty());
   EXPECT_THAT(e.feed({.kind = Event::Kind::kAbort}), IsEmpty());
   EXPECT_THAT(e.pick(ClassId(0)), IsEmpty());
-  EXPECT_FALSE(e->has_sends(ClassId(0)));
+  EXPECT_FALSE(e->has_sends(Time(1), ClassId(0)));
   HostIndex peer;
-  EXPECT_FALSE(e->next_flow(ClassId(0), HostIndex(0), &peer));
+  EXPECT_FALSE(e->next_flow(Time(1), ClassId(0), HostIndex(0), &peer));
   Work work;
   EXPECT_FALSE(e->pick_work(Time(0), &work));
   const auto landing = e->landing(HostIndex(1), data(0, 0, 12345, 0, 64));
@@ -359,8 +359,19 @@ TEST(ApplyPlan, RefusesWhatCannotBeAndSaysWhere) {
                 p.tensors[0].slice_elements = 16;
               }),
               HasSubstr("more than 131072 slices"));
-  EXPECT_THAT(refused([](Plan& p) { p.tensors[0].elements = p.tensors[0].slice_elements = 1 << 26; }),
-              HasSubstr("of staging together"));
+  // An operation each for the bits of a word (grants.h).
+  EXPECT_THAT(refused([](Plan& p) { p.tensors[0].elements = p.tensors[0].slice_elements = (4 << 20) + 1; }),
+              HasSubstr("slices of 16777220 bytes"));
+}
+
+TEST(ApplyPlan, RefusesSlicesThatStagingCannotHold) {
+  EngineConfig config;
+  config.hosts = config.world_size = 2;
+  config.staging = mib(2);
+  Engine engine(config, Descriptor{0, 0, 0, Engine::staging_bytes(config).value});
+  Plan plan = two_tensors();
+  plan.tensors[0].elements = plan.tensors[0].slice_elements = 2 << 20;
+  EXPECT_THAT(engine.apply_plan(plan).what(), HasSubstr("of staging together"));
 }
 
 TEST(ApplyPlan, OnlyGrowsAndAFailureChangesNothing) {

@@ -37,11 +37,28 @@ TEST_F(Faults, PayloadMustBeInsideItsGrant) {
   EXPECT_EQ(e.frame(data(0, 0, grants[0], 0, 128)), "");
 }
 
-TEST_F(Faults, PayloadMustComeOnceAndInOrder) {
-  EXPECT_EQ(e.frame(data(0, 0, grants[0], 64, 64)), "payload out of order");
-  EXPECT_EQ(e.frame(data(0, 0, grants[0], 0, 64)), "");
-  EXPECT_EQ(e.frame(data(0, 0, grants[0], 0, 64)), "payload that has already arrived");
+TEST_F(Faults, PayloadMustBeCutAt256KiB) {
+  EXPECT_EQ(e.frame(data(0, 0, grants[0], 64, 64)), "payload that is not cut at 256 KiB");
+  EXPECT_EQ(e.frame(data(0, 0, grants[0], 0, 64)), "payload that is not cut at 256 KiB");
   EXPECT_FALSE(e->landing(HostIndex(1), data(0, 0, grants[0], 32, 64)).ok());
+}
+
+// Longer than an operation: what comes first may be any part of it.
+TEST(LongSlices, PayloadMustComeOnce) {
+  Plan plan;
+  add(&plan, allreduce(kServer, Dtype::kFloat32, 200'000, 100'000));  // a slice for each host
+  OneEngine e(plan, no_credit());
+  e.ready(0);
+  ASSERT_EQ(e.frame(header(FrameType::kReady, 0, 1, 0, 9)), "");
+  const std::vector<Send> sent = e.pick(kControlClass);
+  ASSERT_EQ(sent.size(), 2u);  // my announcement, and the grant
+  const std::uint32_t grant = sent[1].header.grant;
+  EXPECT_EQ(e.frame(data(0, 0, grant, kMaxOperation.value, 400'000 - kMaxOperation.value)), "");
+  EXPECT_EQ(e.frame(data(0, 0, grant, kMaxOperation.value, 400'000 - kMaxOperation.value)),
+            "payload that has already arrived");
+  EXPECT_EQ(e.frame(data(0, 0, grant, 0, kMaxOperation.value)), "");
+  EXPECT_EQ(e.frame(data(0, 0, grant, 0, kMaxOperation.value)), "");  // complete: stale
+  EXPECT_EQ(e->counters().stale_grants, 1u);
 }
 
 TEST_F(Faults, GrantsServeWhomAndWhatTheyWereGivenFor) {

@@ -294,17 +294,30 @@ TEST(Grants, GrowingKeepsWhatIsGiven) {
   EXPECT_EQ(table.find(other)->tensor, TensorId(8));
 }
 
-TEST(Extent, TakesBytesInOrderAndOnce) {
-  Extent e{.length = 100};
-  EXPECT_NE(e.take(0, 101), nullptr);
-  EXPECT_NE(e.take(~0ull, 2), nullptr);
-  EXPECT_NE(e.take(0, 0), nullptr);
-  EXPECT_NE(e.take(50, 10), nullptr);  // a hole
-  EXPECT_EQ(e.take(0, 60), nullptr);
-  EXPECT_STREQ(e.take(0, 60), "payload that has already arrived");
-  EXPECT_STREQ(e.check(59, 10), "payload that has already arrived");
-  EXPECT_EQ(e.check(80, 20), nullptr);  // frames may land before earlier ones of the same poll are counted
-  EXPECT_EQ(e.take(60, 40), nullptr);
+TEST(Extent, TakesWholeOperationsOnceInAnyOrder) {
+  constexpr std::uint64_t kWhole = kMaxOperation.value;
+  Extent e{.length = 2 * kWhole + 100};
+  EXPECT_STREQ(e.take(2 * kWhole, 101), "payload outside its grant");
+  EXPECT_STREQ(e.take(~0ull, 2), "payload outside its grant");
+  EXPECT_STREQ(e.take(0, 0), "payload of no bytes");
+  EXPECT_STREQ(e.take(0, kWhole - 1), "payload that is not cut at 256 KiB");
+  EXPECT_STREQ(e.take(kWhole / 2, kWhole), "payload that is not cut at 256 KiB");
+  EXPECT_STREQ(e.take(2 * kWhole, 99), "payload that is not cut at 256 KiB");
+  EXPECT_EQ(e.check(2 * kWhole, 100), nullptr);
+  EXPECT_EQ(e.take(2 * kWhole, 100), nullptr);
+  EXPECT_STREQ(e.take(2 * kWhole, 100), "payload that has already arrived");
+  EXPECT_EQ(e.take(0, kWhole), nullptr);
+  EXPECT_FALSE(e.complete());
+  EXPECT_EQ(e.take(kWhole, kWhole), nullptr);
+  EXPECT_TRUE(e.complete());
+}
+
+TEST(Extent, HoldsTheLongestSlice) {
+  Extent e{.length = Extent::kMaxLength};
+  for (std::uint64_t at = e.length; at > 0; at -= kMaxOperation.value) {
+    EXPECT_FALSE(e.complete());
+    EXPECT_EQ(e.take(at - kMaxOperation.value, kMaxOperation.value), nullptr);
+  }
   EXPECT_TRUE(e.complete());
 }
 

@@ -55,6 +55,11 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   metrics.flows.up(up, {"train", "h1", ClassId(1), 27, 3, "10.1.0.1:7 -> 10.1.0.2:7"});
   metrics.flows.up(gone, {"train", "h2", ClassId(0), 43, 5, "10.1.0.1:7 -> 10.1.0.3:7"});
   metrics.flows.down(gone);
+  const auto job = std::make_shared<ports::JobMetrics>();
+  job->name = "train";
+  job->classes[0].bytes_sent.add(900);
+  job->classes[0].bytes_demoted.add(90);
+  metrics.job_list.add(job);
   auto exporter =
       Exporter::create(two_classes(), metrics, {{"sessions_ended_total", "Sessions that ended", [] { return 4.0; }}});
   ASSERT_TRUE(exporter.ok()) << exporter.status().to_string();
@@ -71,6 +76,10 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   EXPECT_THAT(page, Not(HasSubstr("peer=\"h2\"")));
   EXPECT_THAT(page, HasSubstr("tensorlane_class_info{class=\"control\",dscp=\"51\",pcp=\"6\",service_level=\"6\"} 1"));
   EXPECT_THAT(page, HasSubstr("tensorlane_sessions_ended_total 4"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_job_sent_bytes_total{training_job=\"train\",class=\"urgent\"} 900"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_job_demoted_bytes_total{training_job=\"train\",class=\"urgent\"} 90"));
+  metrics.job_list.remove(job);
+  EXPECT_THAT(get((*exporter)->address()), ::testing::Not(HasSubstr("tensorlane_job_sent_bytes_total{")));
 }
 
 TEST(Exporter, PortInUseIsAClearError) {
