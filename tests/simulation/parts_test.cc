@@ -242,7 +242,8 @@ TEST(OrderChecker, RefusesALessUrgentSendBeforeAGrantedUrgentOne) {
   const engine::Flow flow{HostIndex(1), ClassId(0)};
   for (const bool right : {true, false}) {
     Findings findings;
-    OrderChecker checker(HostIndex(0), s, findings);
+    LimitChecker limits(HostIndex(0), s, findings);
+    OrderChecker checker(HostIndex(0), s, limits, findings);
     checker.stepped(Time(1), grant(0, 5));
     checker.stepped(Time(2), grant(1, 6));
     const std::array<engine::Send, 2> sends =
@@ -262,12 +263,34 @@ TEST(OrderChecker, RefusesAWaitThatBeginsAtAnotherTimeThanTheGrant) {
   engine::Send send{.header = {.grant = 5, .tensor = TensorId(0), .sequence = Sequence(1)}};
   for (const std::int64_t since : {9, 10, 11, 21}) {
     Findings findings;
-    OrderChecker checker(HostIndex(0), s, findings);
+    LimitChecker limits(HostIndex(0), s, findings);
+    OrderChecker checker(HostIndex(0), s, limits, findings);
     checker.stepped(Time(10), grant);
     send.eligible = Time(since);
     checker.picked(Time(20), {HostIndex(1), ClassId(0)}, {&send, 1});
     EXPECT_EQ(findings.any(), since != 10) << since;
   }
+}
+
+// A burst of 100 bytes, and one byte in a millisecond.
+TEST(LimitChecker, FindsTooMuchAndNeedlessDemotion) {
+  Scenario s = quiet_scenario(2);
+  s.engine.limits[0] = {BitsPerSecond(8000), Bytes(100)};
+  Findings findings;
+  LimitChecker checker(HostIndex(0), s, findings);
+  checker.sent(Time(0), ClassId(0), ClassId(0), 99);
+  checker.sent(Time(0), ClassId(0), ClassId(0), 51);  // the operation that uses it up
+  EXPECT_EQ(checker.travels(Time(0), ClassId(0)), ClassId(1));
+  checker.sent(Time(0), ClassId(0), ClassId(1), 1000);
+  EXPECT_EQ(checker.travels(Time(50'000'000), ClassId(0)), ClassId(1));
+  EXPECT_EQ(checker.travels(Time(50'000'001), ClassId(0)), ClassId(0));
+  EXPECT_FALSE(findings.any());
+  checker.sent(Time(50'000'000), ClassId(0), ClassId(0), 1);
+  EXPECT_TRUE(findings.any());
+  Findings needless;
+  LimitChecker other(HostIndex(0), s, needless);
+  other.sent(Time(0), ClassId(0), ClassId(1), 1);
+  EXPECT_TRUE(needless.any());
 }
 
 TEST(Values, OrderOfSummationShows) {
