@@ -282,7 +282,7 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   if (entry.flags != 0) return broken("unknown flags");
   if (entry.sequence != t.sequence[local] + 1 || entry.sequence != t.completed + 1)
     return broken("an operation out of sequence");
-  if (departed_ && engine_) return fail(*departed_);
+  if (departed_ && engine_ && !lost_) lost_ = {*departed_, now};  // the cause may still be on its way
   t.sequence[local] = entry.sequence;
   if (t.arrived++ == 0) t.first_arrival = now;
   if (t.arrived == local_ranks_.size()) all_arrived(t, planned, now);
