@@ -27,6 +27,14 @@ def rates(daemons):
     return {name: (after[name] - before[name]) * 8 / passed for name in after}
 
 
+def wait_until_sending(daemons, jobs):
+    """A job starts when all of its ranks have: on a busy machine, seconds after the other one."""
+    deadline = time.monotonic() + 20
+    while not all(counts(daemons).get((job, "urgent", "sent_bytes"), 0) > MIB for job in jobs):
+        expect(time.monotonic() < deadline, f"not all of {jobs} send")
+        time.sleep(0.1)
+
+
 def finish(ranks):
     results = outputs(ranks, 60)
     expect(all(status == 0 for _, status in results), f"a job failed: {results}")
@@ -36,9 +44,9 @@ def main():
     require_namespaces()
     with Lab(policy="strict", hosts=3) as lab:
         with Daemons(3, lab=lab, settings={"pattern": "parameter_server"}) as daemons:
-            many = daemons.job("many", [MESSAGE, "flood", str(4 * MIB), "9", "1.0"], hosts=["h0", "h1", "h2"])
-            few = daemons.job("few", [MESSAGE, "flood", str(8 * MIB), "9", "1.0"], hosts=["h0", "h2"])
-            time.sleep(2)
+            many = daemons.job("many", [MESSAGE, "flood", str(4 * MIB), "12", "1.0"], hosts=["h0", "h1", "h2"])
+            few = daemons.job("few", [MESSAGE, "flood", str(8 * MIB), "12", "1.0"], hosts=["h0", "h2"])
+            wait_until_sending(daemons, ["many", "few"])
             found = rates(daemons)
             finish(many + few)
             most, least = found["many", "urgent", "sent_bytes"], found["few", "urgent", "sent_bytes"]
@@ -49,7 +57,7 @@ def main():
 
         with Daemons(3, lab=lab, settings={"job_limits": "[{class: urgent, rate: 100 Mbit/s, burst: 1 MiB}]"}) as daemons:
             ranks = daemons.job("limited", [MESSAGE, "flood", str(8 * MIB), "8", "1.0"], hosts=["h0", "h1"])
-            time.sleep(2)
+            wait_until_sending(daemons, ["limited"])
             found = rates(daemons)
             text = subprocess.run([f"{BIN}/tensorlane", "status", "--socket", daemons.socket("h0")], capture_output=True, text=True, check=True).stdout
             finish(ranks)
