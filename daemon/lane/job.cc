@@ -445,7 +445,7 @@ Job::Sent Job::send(ClassId cls, Bytes credit, Time now) {
   const bool control = cls == kControlClass;
   ports::ClassMetrics& metrics = around_.metrics->classes[ports::metrics_slot(cls)];
   HostIndex& last = last_peer_[ports::metrics_slot(cls)];
-  std::array<engine::Send, 8> sends;
+  engine::Send send;
   HostIndex peer, first_blocked;
   bool blocked = false;
   std::uint64_t payload_bytes = 0;
@@ -458,26 +458,22 @@ Job::Sent Job::send(ClassId cls, Bytes credit, Time now) {
       last = peer;
       continue;
     }
-    // One operation at a turn, so that peers share the window evenly; control messages in small batches.
+    // One operation at a turn: peers share the window evenly, and writable() speaks for no more than one.
     const Bytes left = credit - sent.bytes;
-    const std::size_t at_once =
-        control ? std::min<std::size_t>(sends.size(), left.value / protocol::kFrameHeaderBytes) : 1;
-    const std::size_t picked = engine_->pick(now, {peer, cls}, left, std::span(sends).first(at_once));
-    if (picked == 0) {
+    const bool afforded = !control || left.value >= protocol::kFrameHeaderBytes;
+    if (!afforded || engine_->pick(now, {peer, cls}, left, std::span(&send, 1)) == 0) {
       sent.more = true;  // this peer is next, too, when there is credit
       break;
     }
     last = peer;
     blocked = false;
-    for (const engine::Send& send : std::span(sends).first(picked)) {
-      const std::span<std::byte> payload = around_.memory->resolve(send.payload);
-      TL_ASSERT(payload.size() == send.header.payload_bytes);
-      around_.transport->send(flow, {send.header, payload, send.token, granted(peer, send.header)});
-      payload_bytes += payload.size();
-      sent.bytes += Bytes(control ? protocol::kFrameHeaderBytes : payload.size());
-      note_wait(send, flow, now);
-    }
-    sent.operations += picked;
+    const std::span<std::byte> payload = around_.memory->resolve(send.payload);
+    TL_ASSERT(payload.size() == send.header.payload_bytes);
+    around_.transport->send(flow, {send.header, payload, send.token, granted(peer, send.header)});
+    payload_bytes += payload.size();
+    sent.bytes += Bytes(control ? protocol::kFrameHeaderBytes : payload.size());
+    note_wait(send, flow, now);
+    ++sent.operations;
   }
   if (sent.operations == 0) return sent;
   metrics.operations_sent.add(sent.operations);

@@ -12,6 +12,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
@@ -164,19 +165,50 @@ class FakeListener final : public ports::LaneListener {
   std::vector<std::pair<Rank, TensorId>> late_;
 };
 
+// A transport whose flows take one operation between two polls.
+class OneAtATime final : public ports::Transport {
+ public:
+  explicit OneAtATime(std::unique_ptr<ports::Transport> real) : real_(std::move(real)) {}
+  void add_job(const ports::JobCredentials& credentials) override { real_->add_job(credentials); }
+  void remove_job(JobId job) override { real_->remove_job(job); }
+  Status connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t port, Time deadline) override {
+    return real_->connect(flow, address, port, deadline);
+  }
+  void close(const ports::FlowKey& flow) override { real_->close(flow); }
+  bool writable(const ports::FlowKey& flow) const override { return !taken_.contains(flow) && real_->writable(flow); }
+  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
+    EXPECT_TRUE(writable(flow)) << "class " << static_cast<int>(flow.cls.value);
+    taken_.insert(flow);
+    real_->send(flow, operation);
+  }
+  Bytes in_flight(ClassId cls) override { return real_->in_flight(cls); }
+  std::size_t poll(Time now) override {
+    taken_.clear();
+    return real_->poll(now);
+  }
+  int wake_fd() const override { return real_->wake_fd(); }
+  ports::FlowStats stats(const ports::FlowKey& flow) const override { return real_->stats(flow); }
+
+ private:
+  std::unique_ptr<ports::Transport> real_;
+  std::set<ports::FlowKey> taken_;
+};
+
 // One host: a lane on a loopback address of its own, and the clients of its ranks.
 struct TestHost {
-  TestHost(std::uint16_t index, const LaneConfig& config, std::size_t ranks)
+  TestHost(std::uint16_t index, const LaneConfig& config, std::size_t ranks, bool one_at_a_time)
       : regions(1024), reducer(reduce::make_cpu_reducer()), address("127.0.3." + std::to_string(index + 1)) {
     for (std::size_t r = 0; r < ranks; ++r) clients.push_back(std::make_shared<FakeClient>());
-    const auto make_transport = [&](ports::FrameSink& sink) {
+    const auto make_transport = [&](ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
       tcp::TcpConfig tcp;
       tcp.listen_address = address;
       tcp.data_port = port();
       tcp.classes.push_back({{kControlClass, 51, 6}, mib(1)});
       for (std::uint8_t c = 0; c < config.classes; ++c)
         tcp.classes.push_back({{ClassId(c), static_cast<std::uint8_t>(43 - c), 5}, config.windows[c]});
-      return tcp::make_tcp_transport(tcp, sink);
+      TL_ASSIGN_OR_RETURN(std::unique_ptr<ports::Transport> real, tcp::make_tcp_transport(tcp, sink));
+      if (one_at_a_time) real = std::make_unique<OneAtATime>(std::move(real));
+      return real;
     };
     auto made = Lane::create(config, {&regions, reducer.get(), &metrics, &timeline, make_transport});
     EXPECT_TRUE(made.ok()) << made.status().to_string();
@@ -205,7 +237,8 @@ class LaneTest : public ::testing::Test {
     config.windows = {window_, window_};
     config.staging = mib(8);
     config.late_after = late_after;
-    for (std::uint16_t h = 0; h < hosts; ++h) hosts_.push_back(std::make_unique<TestHost>(h, config, per_host));
+    for (std::uint16_t h = 0; h < hosts; ++h)
+      hosts_.push_back(std::make_unique<TestHost>(h, config, per_host, one_at_a_time_));
     ports::JobSpec spec;
     spec.name = "test";
     spec.world_size = static_cast<std::uint32_t>(hosts * per_host);
@@ -277,6 +310,7 @@ class LaneTest : public ::testing::Test {
   Bytes window_ = mib(1);
   std::vector<std::unique_ptr<TestHost>> hosts_;
   protocol::Plan plan_;
+  bool one_at_a_time_ = false;  // the transport is made so
 };
 
 protocol::PlanTensor allreduce(std::uint64_t elements, Dtype dtype = Dtype::kFloat32,
@@ -450,6 +484,23 @@ TEST_F(LaneTest, ThePlanGrowsUnderOperationsThatRun) {
       ASSERT_TRUE(std::all_of(result, result + kElements, [&](float value) { return value == sum; }));
     });
   }
+}
+
+// Each flow takes one operation between two polls, and send() insists on that.
+TEST_F(LaneTest, GivesAFlowNoMoreThanItTakes) {
+  constexpr int kElements = 500'000;
+  one_at_a_time_ = true;
+  protocol::PlanTensor tensor = allreduce(kElements, Dtype::kFloat32, protocol::Pattern::kParameterServer);
+  start(3, 1, {tensor});
+  each_client([&](FakeClient& client, std::uint32_t rank) {
+    std::fill_n(client.data<float>(0), kElements, static_cast<float>(rank));
+    client.submit(0, 1);
+  });
+  each_client([&](FakeClient& client, std::uint32_t) {
+    ASSERT_EQ(client.wait(0, 1), Code::kOk);
+    const float* result = client.data<float>(0);
+    ASSERT_TRUE(std::all_of(result, result + kElements, [](float value) { return value == 3; }));
+  });
 }
 
 // The host that both jobs share has flows of one and none of the other.
