@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -26,6 +28,8 @@
 #include "daemon/session/server.h"
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/timeline.h"
+#include "daemon/transport/mixed/mixed_transport.h"
+#include "daemon/transport/rdma/rdma_transport.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 
 namespace tensorlane {
@@ -34,6 +38,8 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr std::uint32_t kMaxRegions = 1 << 18;
+// Handshakes of RDMA flows have ports of their own behind those of TCP.
+constexpr std::uint16_t kRdmaPortOffset = 16;
 
 double process_cpu_seconds() {
   timespec t{};
@@ -54,6 +60,11 @@ std::optional<BitsPerSecond> slowest_link(const fabric::Fabric& fabric) {
     if (speed && (!slowest || *speed < *slowest)) slowest = speed;
   }
   return slowest;
+}
+
+const char* transport_name(config::DaemonConfig::Transport transport) {
+  using Choice = config::DaemonConfig::Transport;
+  return transport == Choice::kTcp ? "tcp" : transport == Choice::kRdma ? "rdma" : "auto";
 }
 
 // What shapes the tags and sums of one tensor (law 1). Runs on the job's leader.
@@ -121,6 +132,83 @@ tcp::TcpConfig tcp_config(const config::DaemonConfig& config) {
   return tcp;
 }
 
+rdma::RdmaConfig rdma_config(const config::DaemonConfig& config) {
+  rdma::RdmaConfig rdma;
+  const tcp::TcpConfig tcp = tcp_config(config);
+  rdma.listen_address = tcp.listen_address;
+  rdma.data_port = static_cast<std::uint16_t>(tcp.data_port + kRdmaPortOffset);
+  rdma.payload_crc = config.payload_crc;
+  rdma.address = config.self().addresses.at("rdma");
+  rdma.device = config.rdma.device;
+  rdma.port = config.rdma.port;
+  rdma.gid_index = config.rdma.gid_index;
+  rdma.queue_pairs = config.rdma.queue_pairs;
+  rdma.detection = config.detection;
+  for (const tcp::TcpClass& c : tcp.classes) {
+    const fabric::TrafficClass& described =
+        c.tag.cls == kControlClass ? config.fabric.classes.control : config.fabric.classes.data[c.tag.cls.value];
+    rdma.classes.push_back({c.tag, c.window});
+    rdma.classes.back().tag.service_level = config.tags ? described.service_level : std::uint8_t{0};
+  }
+  return rdma;
+}
+
+// What flows go over and why, for status. Written by the lane's thread.
+class TransportChoices {
+ public:
+  void set(const std::string& subject, const std::string& choice) {
+    const std::lock_guard lock(mutex_);
+    choices_[subject] = choice;
+  }
+  nlohmann::json json() const {
+    const std::lock_guard lock(mutex_);
+    return choices_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::string> choices_;
+};
+
+// The transport that daemon.yaml asks for. With `auto`: RDMA between hosts that both have an rdma address in the fabric
+// file and a device that works, else TCP.
+Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, ports::FrameSink& sink,
+                                                         TransportChoices& choices) {
+  using Choice = config::DaemonConfig::Transport;
+  const bool automatic = config.transport == Choice::kAuto;
+  if (config.transport == Choice::kTcp || (automatic && !config.self().addresses.contains("rdma"))) {
+    choices.set("rdma", automatic ? fmt::format("not used: host '{}' has no rdma address in {}", config.host,
+                                                config.fabric_path)
+                                  : "not used: daemon.yaml says `transport: tcp`");
+    return tcp::make_tcp_transport(tcp_config(config), sink);
+  }
+  const rdma::RdmaConfig rdma = rdma_config(config);
+  const Result<std::string> device = rdma::explain_device(rdma);
+  choices.set("rdma", device.ok() ? *device : "not used: " + device.status().to_string());
+  if (!device.ok()) {
+    if (!automatic) return device.status();
+    spdlog::warn("flows go over TCP: {}", device.status().to_string());
+    return tcp::make_tcp_transport(tcp_config(config), sink);
+  }
+  mixed::MixedConfig mixed;
+  mixed.members.push_back({"rdma", kRdmaPortOffset,
+                           [rdma](ports::FrameSink& s) { return rdma::make_rdma_transport(rdma, s); },
+                           [&config](const std::string& address) -> Status {
+                             const fabric::Host* host = config.fabric.find_host_by_name_or_address(address);
+                             if (host != nullptr && host->addresses.contains("rdma")) return {};
+                             return {Code::kNotFound, "the host has no rdma address", config.fabric_path};
+                           }});
+  if (automatic) {
+    mixed.members.push_back({"tcp", 0,
+                             [&config](ports::FrameSink& s) { return tcp::make_tcp_transport(tcp_config(config), s); },
+                             [](const std::string&) -> Status { return {}; }});
+  }
+  mixed.chosen = [&choices](const std::string& address, const std::string& member, const std::string& reason) {
+    choices.set(address, reason.empty() ? member : fmt::format("{} ({})", member, reason));
+  };
+  return mixed::make_mixed_transport(std::move(mixed), sink);
+}
+
 telemetry::ExporterConfig exporter_config(const config::DaemonConfig& config) {
   const auto label = [](const fabric::TrafficClass& c) {
     return telemetry::ClassLabel{c.name, c.dscp, c.pcp, c.service_level};
@@ -161,9 +249,8 @@ class Daemon {
       const Status recording = timeline_.start(config_.timeline);
       if (!recording.ok()) spdlog::error("no timeline: {}", recording.to_string());
     }
-    const lane::LaneRooms rooms{&regions_, reducer_.get(), &metrics_, &timeline_, [this](ports::FrameSink& sink) {
-                                  return tcp::make_tcp_transport(tcp_config(config_), sink);
-                                }};
+    const lane::LaneRooms rooms{&regions_, reducer_.get(), &metrics_, &timeline_,
+                                [this](ports::FrameSink& sink) { return make_transport(config_, sink, choices_); }};
     TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(lane_config(config_), rooms));
     if (!config_.metrics.empty()) {
       TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter_config(config_), metrics_, extra_counters()));
@@ -256,7 +343,8 @@ class Daemon {
     for (const ports::ClassMetrics& m : metrics_.classes) sent += m.bytes_sent.value();
     return {{"transports", {{"tcp", {{"bytes_sent", sent}}}}},
             {"lane",
-             {{"transport", "tcp"},
+             {{"transport", transport_name(config_.transport)},
+              {"flows", choices_.json()},
               {"pattern", config_.pattern == protocol::Pattern::kRing ? "ring" : "parameter_server"},
               {"priorities", config_.priorities},
               {"tags", config_.tags},
@@ -285,6 +373,7 @@ class Daemon {
   ports::LaneMetrics metrics_;
   telemetry::TimelineRecorder timeline_;
   memory::ArenaPool arenas_;
+  TransportChoices choices_;
   std::unique_ptr<lane::Lane> lane_;
   session::SessionServer sessions_;
   control::Control control_;

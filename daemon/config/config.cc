@@ -23,11 +23,11 @@ using fabric::Mapping;
 constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
 constexpr std::size_t kKeyLength = 40;                  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 25> kKeys = {
+constexpr std::array<std::string_view, 27> kKeys = {
     "fabric",       "host",         "secret_key_file", "socket",       "metrics",          "timeline", "detection",
     "join_timeout", "late_after",   "late_error",      "pattern",      "priorities",       "tags",     "payload_crc",
     "users",        "max_sessions", "arena_limit",     "memory_limit", "memory_keep_free", "staging",  "slice_elements",
-    "spin",         "cpu",          "job_limits",      "control_rate"};
+    "spin",         "cpu",          "job_limits",      "control_rate", "transport",        "rdma"};
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
 Status unreadable(const std::string& path, const std::string& what) {
@@ -93,6 +93,36 @@ Status read_pattern(const Mapping& map, protocol::Pattern* pattern) {
   } else {
     return map.wrong("pattern", "expected ring or parameter_server");
   }
+  return {};
+}
+
+Status read_transport(const Mapping& map, DaemonConfig* config) {
+  using Transport = DaemonConfig::Transport;
+  if (map.has("transport")) {
+    TL_ASSIGN_OR_RETURN(const std::string text, map.text("transport"));
+    if (text != "tcp" && text != "rdma" && text != "auto") return map.wrong("transport", "expected tcp, rdma or auto");
+    config->transport = text == "tcp" ? Transport::kTcp : text == "rdma" ? Transport::kRdma : Transport::kAuto;
+  }
+  if (config->transport == Transport::kRdma && !config->self().addresses.contains("rdma")) {
+    return map.wrong("transport", fmt::format("expected an rdma address of host '{}' in {}: 'addresses: {{tcp: "
+                                              "ADDRESS, rdma: ADDRESS}}'",
+                                              config->host, config->fabric_path));
+  }
+  if (!map.has("rdma")) return {};
+  constexpr std::array<std::string_view, 4> keys = {"device", "port", "gid_index", "queue_pairs"};
+  TL_ASSIGN_OR_RETURN(const Mapping rdma, Mapping::open(map.path(), map.get("rdma"), "'rdma'", keys));
+  const auto number = [&](std::uint64_t low, std::uint64_t high) {
+    return [&rdma, low, high](std::string_view key) { return rdma.number(key, low, high); };
+  };
+  std::uint64_t port = config->rdma.port, gid = 0, pairs = config->rdma.queue_pairs;
+  TL_RETURN_IF_ERROR(
+      optional_value(rdma, "device", &config->rdma.device, [&](std::string_view key) { return rdma.text(key); }));
+  TL_RETURN_IF_ERROR(optional_value(rdma, "port", &port, number(1, 255)));
+  TL_RETURN_IF_ERROR(optional_value(rdma, "gid_index", &gid, number(0, 255)));
+  TL_RETURN_IF_ERROR(optional_value(rdma, "queue_pairs", &pairs, number(1, 16)));
+  config->rdma.port = static_cast<std::uint8_t>(port);
+  if (rdma.has("gid_index")) config->rdma.gid_index = static_cast<int>(gid);
+  config->rdma.queue_pairs = static_cast<std::uint8_t>(pairs);
   return {};
 }
 
@@ -225,6 +255,7 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_RETURN_IF_ERROR(optional_value(map, "timeline", &config.timeline, as_text));
   TL_RETURN_IF_ERROR(read_durations(map, &config));
   TL_RETURN_IF_ERROR(read_pattern(map, &config.pattern));
+  TL_RETURN_IF_ERROR(read_transport(map, &config));
   TL_RETURN_IF_ERROR(read_users(map, &config.users));
   TL_RETURN_IF_ERROR(read_numbers(map, &config));
   TL_RETURN_IF_ERROR(read_job_limits(map, &config));

@@ -29,6 +29,13 @@ struct DaemonConfig {
   Duration late_after = seconds(10);   // a rank that keeps others waiting is reported
   Duration late_error = seconds(300);  // ... and ends the job
   protocol::Pattern pattern = protocol::Pattern::kRing;
+  enum class Transport : std::uint8_t { kTcp, kRdma, kAuto } transport = Transport::kAuto;
+  struct Rdma {
+    std::string device;  // empty: the one that has this host's rdma address of the fabric
+    std::uint8_t port = 1;
+    int gid_index = -1;            // negative: by the address
+    std::uint8_t queue_pairs = 1;  // of each flow; the same on all hosts
+  } rdma;
   bool priorities = true;  // false: one class, order of arrival
   bool tags = true;        // false: flows carry DSCP 0 whatever their class
   bool payload_crc = false;

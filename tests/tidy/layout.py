@@ -24,6 +24,7 @@ MAY_INCLUDE = {
     "daemon/transport/handshake": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/transport/tcp": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake"],
     "daemon/transport/rdma": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake"],
+    "daemon/transport/mixed": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/transport/dpdk": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/transport/local": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/lane": ["daemon/engine", "daemon/ports"],
