@@ -57,10 +57,6 @@ Status no_device(const std::string& wanted, const std::vector<std::string>& name
           fmt::format("set `rdma: device` in daemon.yaml to one of {}", all)};
 }
 
-const char* state_name(ibv_port_state state) {
-  return ibv_port_state_str(state);
-}
-
 }  // namespace
 
 std::uint32_t mtu_bytes(ibv_mtu mtu) {
@@ -158,7 +154,7 @@ Status Device::choose(const DeviceChoice& choice) {
     return {Code::kInvalidArgument, "the port is not Ethernet", name_, "use a port that speaks RoCE v2"};
   }
   if (attributes.state != IBV_PORT_ACTIVE) {
-    return {Code::kUnavailable, fmt::format("the port is down ({})", state_name(attributes.state)), name_,
+    return {Code::kUnavailable, fmt::format("the port is {}", ibv_port_state_str(attributes.state)), name_,
             "bring its network interface up and look at the cable"};
   }
   mtu_ = attributes.active_mtu;

@@ -70,6 +70,24 @@ TEST_F(ConfigTest, ReadsEverything) {
   EXPECT_EQ(config->cpu, 1);
 }
 
+TEST_F(ConfigTest, TheTransportIsChosenHere) {
+  const std::string mine = "fabric: fabric.yaml\nhost: h0\nsecret_key_file: h0.key\n";
+  EXPECT_EQ(load_text(mine)->transport, DaemonConfig::Transport::kAuto);
+  EXPECT_EQ(load_text(mine + "transport: tcp\n")->transport, DaemonConfig::Transport::kTcp);
+  const auto rdma = load_text(mine + "rdma: {device: mlx5_0, port: 2, gid_index: 3, queue_pairs: 4}\n");
+  ASSERT_TRUE(rdma.ok()) << rdma.status().to_string();
+  EXPECT_EQ(rdma->rdma.device, "mlx5_0");
+  EXPECT_EQ(rdma->rdma.port, 2);
+  EXPECT_EQ(rdma->rdma.gid_index, 3);
+  EXPECT_EQ(rdma->rdma.queue_pairs, 4);
+  EXPECT_THAT(error("transport: roce\n"), ::testing::HasSubstr("expected tcp, rdma or auto"));
+  EXPECT_THAT(error("transport: rdma\n"),
+              ::testing::AllOf(::testing::HasSubstr("daemon.yaml:4"),
+                               ::testing::HasSubstr("expected an rdma address of host 'h0' in ")));
+  EXPECT_THAT(error("rdma: {queue_pairs: 17}\n"), ::testing::HasSubstr("queue_pairs"));
+  EXPECT_THAT(error("rdma: {devise: x}\n"), ::testing::HasSubstr("did you mean 'device'?"));
+}
+
 TEST_F(ConfigTest, TypoNamesTheKeyThatWasMeant) {
   EXPECT_THAT(error("detectoin: 1 s\n"), ::testing::HasSubstr("unknown key 'detectoin'"));
   EXPECT_THAT(error("detectoin: 1 s\n"), ::testing::HasSubstr("daemon.yaml:4"));
