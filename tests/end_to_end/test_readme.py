@@ -4,13 +4,28 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.abspath(sys.argv[1])
 OURS = {"deploy/quickstart", "tests/run"}  # tests/run calls this; deploy/quickstart has a test of its own
 
 
+def documented_keys():
+    """daemon/config/README.md explains every key that the daemon takes; the daemon itself names them."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        config.write("no such key: 1\n")
+        config.flush()
+        error = subprocess.run([f"{BUILD}/bin/tensorlaned", "--check-config", "--config", config.name], capture_output=True, text=True).stderr
+    keys = re.search(r"expected one of (.*)", error)[1].split(", ")
+    with open(os.path.join(ROOT, "daemon", "config", "README.md")) as file:
+        text = file.read()
+    missing = [key for key in keys if f"`{key}`" not in text]
+    assert len(keys) > 20 and not missing, f"keys without an explanation: {missing}"
+
+
 def main():
+    documented_keys()
     with open(os.path.join(ROOT, "README.md")) as file:
         blocks = re.findall(r"```sh\n(.*?)```", file.read(), re.S)
     commands = [line for block in blocks for line in block.splitlines() if line]
