@@ -47,7 +47,7 @@ struct Time : Strong<struct TimeTag, std::int64_t> {
   using Strong::Strong;
   constexpr Time operator+(Duration d) const { return Time(value + d.value); }
   constexpr Duration operator-(Time o) const { return Duration(value - o.value); }
-  constexpr auto operator<=>(const Time&) const = default;
+  constexpr auto operator<=>(const Time&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 constexpr Duration nanoseconds(std::int64_t n) {
