@@ -164,6 +164,12 @@ class TransportChoices {
     const std::lock_guard lock(mutex_);
     return choices_;
   }
+  // What carries the payload: "tcp" where nothing chose otherwise.
+  std::string carrier() const {
+    const std::lock_guard lock(mutex_);
+    const bool rdma = std::ranges::any_of(choices_, [](const auto& choice) { return choice.second == "rdma"; });
+    return rdma ? "rdma and tcp" : "tcp";
+  }
 
  private:
   mutable std::mutex mutex_;
@@ -341,10 +347,10 @@ class Daemon {
     }
     std::uint64_t sent = 0;
     for (const ports::ClassMetrics& m : metrics_.classes) sent += m.bytes_sent.value();
-    return {{"transports", {{"tcp", {{"bytes_sent", sent}}}}},
+    return {{"transports", {{choices_.carrier(), {{"bytes_sent", sent}}}}},
             {"lane",
              {{"transport", transport_name(config_.transport)},
-              {"flows", choices_.json()},
+              {"transport_choices", choices_.json()},
               {"pattern", config_.pattern == protocol::Pattern::kRing ? "ring" : "parameter_server"},
               {"priorities", config_.priorities},
               {"tags", config_.tags},

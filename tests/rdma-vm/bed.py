@@ -91,8 +91,9 @@ class Bed(Lab):
         """RoCE packets while the body runs, by default all that pass the switch, before its queues. Of a switch's port (device = the
         neighbour's name): what passes that port, behind its queue."""
         capture = Capture(f"{self.shared}/capture-{time.monotonic_ns()}.pcap")
-        # Tagged frames are a case of their own to the filter; 4791 is RoCE v2.
-        child = self.start(node, "tcpdump", "-i", device, "-s", "96", "-B", "8192", "-U", "-w", capture.path,
+        # Tagged frames are a case of their own to the filter; 4791 is RoCE v2. Not in immediate mode tcpdump gets packets by the block, or after
+        # a second, and an interrupt in between loses them.
+        child = self.start(node, "tcpdump", "-i", device, "-s", "96", "-B", "8192", "-U", "--immediate-mode", "-w", capture.path,
                            "udp port 4791 or (vlan and udp port 4791)", stdout=None)
         try:
             while "listening on" not in (line := child.stderr.readline()):

@@ -41,7 +41,7 @@ def test_short_outage(bed, daemons):
         assert code == 0, out + err
         longest = float(re.search(r"longest (\S+) s", out).group(1))
         assert longest >= OUTAGE - 1, f"{out}: nothing waited for the link"
-    flows = daemons.status("h0")["lane"]["flows"]
+    flows = daemons.status("h0")["lane"]["transport_choices"]
     assert flows[bed.address("h1")] == "rdma", flows
     print("short outage:", out.strip(), flush=True)
 

@@ -38,7 +38,7 @@ def main():
             with bed.capture() as capture:
                 ranks = start_job(bed, command, {})
                 results = [[json.loads(line) for line in bed.finish(rank, timeout=400).splitlines() if line.startswith("{")] for rank in ranks]
-            flows = auto.status("h0")["lane"]["flows"]
+            flows = auto.status("h0")["lane"]["transport_choices"]
             print(json.dumps(flows), json.dumps(results[0]), f"{len(capture.packets)} RoCE packets", flush=True)
         assert flows[bed.address("h1")] == "rdma" and flows[bed.address("h2")] == "rdma", flows
         assert "rxe0 port 1, GID" in flows["rdma"], flows
