@@ -59,7 +59,8 @@ Status Registrations::map(const ports::DeviceMemory& memory) {
 }
 
 Result<MemoryRegion> Registrations::map_private(std::span<std::byte> bytes) {
-  MemoryRegion region(ibv_reg_mr(domain_, bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE));
+  const int access = IBV_ACCESS_LOCAL_WRITE;  // ibv_reg_mr() mixes enumerations, at which clang warns
+  MemoryRegion region(ibv_reg_mr(domain_, bytes.data(), bytes.size(), access));
   if (!region) return registration_failed(errno, bytes.size(), device_.name());
   return region;
 }
