@@ -18,6 +18,7 @@
 
 #include <fmt/format.h>
 
+#include "monitor/cli/local_fabric.h"
 #include "monitor/cli/process.h"
 
 namespace tensorlane::cli {
@@ -41,10 +42,6 @@ constexpr auto kLiveness = std::chrono::seconds(1);  // between looks at the gue
 
 std::string guest_home(const std::string& runtime, const std::string& host) {
   return fmt::format("{}/guests/{}", runtime, host);
-}
-
-Status cannot_write(const std::string& path) {
-  return Status(Code::kResourceExhausted, "cannot write a file of the guest", path, std::strerror(errno));
 }
 
 Status write_file(const std::string& path, const std::string& text) {

@@ -24,16 +24,6 @@ constexpr std::size_t kMaxRunName = 24;
 constexpr std::size_t kZ85Key = 40;
 constexpr int kFirstLocalAddress = 10;
 
-Status cannot_write(const std::string& path) {
-  const int cause = errno;
-  const std::string what = fmt::format("cannot write: {}", std::strerror(cause));
-  if (cause == EEXIST) return {Code::kAlreadyExists, what, path, "name another file, or remove this one first"};
-  if (cause == ENOENT) return {Code::kInvalidArgument, what, path, "make its folder first"};
-  if (cause == EACCES || cause == EPERM || cause == EROFS)
-    return {Code::kPermissionDenied, what, path, "use a folder that you may write to"};
-  return {Code::kResourceExhausted, what, path, "free some space there"};
-}
-
 // Makes the file, which must not exist. `mode` holds from the first byte on.
 Status write_file(const std::string& path, const std::string& text, mode_t mode) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
@@ -66,6 +56,16 @@ Status check_socket_length(const RuntimeDir& runtime) {
 }
 
 }  // namespace
+
+Status cannot_write(const std::string& path) {
+  const int cause = errno;
+  const std::string what = fmt::format("cannot write: {}", std::strerror(cause));
+  if (cause == EEXIST) return {Code::kAlreadyExists, what, path, "name another file, or remove this one first"};
+  if (cause == ENOENT) return {Code::kInvalidArgument, what, path, "make its folder first"};
+  if (cause == EACCES || cause == EPERM || cause == EROFS)
+    return {Code::kPermissionDenied, what, path, "use a folder that you may write to"};
+  return {Code::kResourceExhausted, what, path, "free some space there"};
+}
 
 Status write_secret_key(const KeyPair& pair, const std::string& path) {
   return write_file(path, pair.secret_key + "\n", 0600);

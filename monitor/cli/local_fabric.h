@@ -40,6 +40,9 @@ Result<KeyPair> make_key_pair();
 // (a key is never overwritten: its public half may be in use), kPermissionDenied, kInvalidArgument.
 Status write_secret_key(const KeyPair& pair, const std::string& path);
 
+// What to say when a file could not be written, by errno.
+Status cannot_write(const std::string& path);
+
 // Where runtime folders live: /run/tensorlane, or $TMPDIR/tensorlane-UID (/tmp without TMPDIR) where that cannot be
 // made.
 Result<std::string> runtime_root();

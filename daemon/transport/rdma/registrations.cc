@@ -9,7 +9,9 @@
 namespace tensorlane::rdma {
 namespace {
 
-constexpr int kRemotelyWritable = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+// Numbers, not enumerators: the macro ibv_reg_mr() mixes them with another enumeration's.
+constexpr int kLocallyWritable = IBV_ACCESS_LOCAL_WRITE;
+constexpr int kRemotelyWritable = kLocallyWritable | IBV_ACCESS_REMOTE_WRITE;
 
 bool pages_on_demand(ibv_context* context) {
   ibv_device_attr_ex attributes{};
