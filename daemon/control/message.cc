@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
+#include <optional>
 
 namespace tensorlane::control {
 namespace {
@@ -12,27 +14,43 @@ using nlohmann::json;
 constexpr std::size_t kMaxNesting = 6;
 constexpr std::size_t kMaxStatusText = 4096;
 
-// Accepts CBOR whose arrays and maps are nested at most kMaxNesting deep. The library's reader recurses once per level,
-// so the check comes before the tree is built, and stops the recursion itself.
-class NestingCheck : public nlohmann::json_sax<json> {
- public:
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return ++depth_ <= kMaxNesting; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return --depth_, true; }
-  bool start_array(std::size_t) override { return ++depth_ <= kMaxNesting; }
-  bool end_array() override { return --depth_, true; }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+// The number in the head of a CBOR item, whose low five bits say where it is; takes it off `bytes`. Nothing for lengths
+// that only come out at the end of an item.
+std::optional<std::uint64_t> take_argument(unsigned low_bits, std::span<const std::byte>& bytes) {
+  if (low_bits < 24) return low_bits;
+  const std::size_t size = std::size_t{1} << (low_bits - 24);
+  if (low_bits > 27 || bytes.size() < size) return std::nullopt;
+  std::uint64_t argument = 0;
+  for (const std::byte byte : bytes.first(size)) argument = argument << 8 | std::to_integer<std::uint64_t>(byte);
+  bytes = bytes.subspan(size);
+  return argument;
+}
 
- private:
-  std::size_t depth_ = 0;
-};
+// Whether the bytes are one CBOR item without tags and lengths in hindsight, complete, with arrays and maps nested at
+// most kMaxNesting deep. The library's reader recurses for each array and map, and for each chunk of a string in
+// chunks; this loop looks first, because it is the peer who says how deep that goes.
+bool is_shallow(std::span<const std::byte> bytes) {
+  enum Kind : unsigned { kBytes = 2, kText = 3, kArray = 4, kMap = 5, kTag = 6 };
+  std::array<std::uint64_t, kMaxNesting> left{};  // items, of the arrays and maps that are open
+  std::size_t depth = 0;
+  do {
+    if (bytes.empty()) return false;
+    const auto head = std::to_integer<unsigned>(bytes.front());
+    bytes = bytes.subspan(1);
+    const unsigned kind = head >> 5;
+    const std::optional<std::uint64_t> argument = take_argument(head & 31, bytes);
+    if (!argument || kind == kTag) return false;
+    if (kind >= kBytes && kind <= kMap && *argument > bytes.size()) return false;  // an item is a byte at least
+    if (kind == kBytes || kind == kText) bytes = bytes.subspan(*argument);
+    if ((kind == kArray || kind == kMap) && *argument > 0) {
+      if (depth == kMaxNesting) return false;
+      left[depth++] = kind == kMap ? *argument * 2 : *argument;
+      continue;
+    }
+    while (depth > 0 && --left[depth - 1] == 0) --depth;
+  } while (depth > 0);
+  return bytes.empty();
+}
 
 Status corrupt(std::string what) {
   return Status(Code::kCorrupt, std::move(what), "control message", "look at the daemon of the host that sent it");
@@ -48,17 +66,9 @@ std::vector<std::uint8_t> encode(const Message& message) {
 Result<Message> decode(std::span<const std::byte> bytes) {
   if (bytes.size() > kMaxWireMessage)
     return corrupt(fmt::format("{} bytes are more than {}", bytes.size(), kMaxWireMessage));
+  if (!is_shallow(bytes)) return corrupt("not CBOR, or nested too deeply");
   const auto* first = reinterpret_cast<const std::uint8_t*>(bytes.data());
-  const auto* last = first + bytes.size();
-  json tree;
-  try {  // a length that no container can have is thrown by the library even when it is asked not to
-    NestingCheck check;
-    if (!json::sax_parse(first, last, &check, json::input_format_t::cbor))
-      return corrupt("not CBOR, or nested too deeply");
-    tree = json::from_cbor(first, last, true, false);
-  } catch (const json::exception&) {
-    return corrupt("not CBOR");
-  }
+  const json tree = json::from_cbor(first, first + bytes.size(), true, false);
   if (!tree.is_array() || tree.empty()) return corrupt("not a message");
   ItemReader in(tree);
   const std::uint32_t version = in.u32();
@@ -105,6 +115,13 @@ double ItemReader::real() {
     return 0;
   }
   return item->get<double>();
+}
+
+float ItemReader::fraction() {
+  const double value = real();
+  if (value >= 0 && value <= 1) return static_cast<float>(value);
+  ok_ = false;
+  return 0;
 }
 
 bool ItemReader::boolean() {

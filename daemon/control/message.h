@@ -67,7 +67,8 @@ class ItemReader {
   explicit ItemReader(const nlohmann::json& array);
   std::uint64_t number(std::uint64_t most);  // an unsigned integer of at most `most`
   std::uint32_t u32() { return static_cast<std::uint32_t>(number(0xffffffffu)); }
-  double real();  // finite
+  double real();     // finite
+  float fraction();  // from 0 to 1
   bool boolean();
   std::string text(std::size_t most);  // of at most `most` bytes
   const nlohmann::json& array();       // an empty one on error

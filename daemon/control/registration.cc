@@ -153,7 +153,7 @@ std::optional<std::vector<TensorBody>> tensors_from_json(const json& array) {
     t.operation = static_cast<Operation>(in.number(static_cast<std::uint64_t>(Operation::kBarrier)));
     t.reduce = static_cast<ReduceOp>(in.number(static_cast<std::uint64_t>(ReduceOp::kAverage)));
     t.explicit_urgency = in.boolean() ? 1 : 0;
-    t.urgency = static_cast<float>(in.real());
+    t.urgency = in.fraction();
     if (!in.done() || name.empty() || name.find('\0') != std::string::npos) return std::nullopt;
     tensors.push_back(t);
   }
@@ -185,7 +185,7 @@ std::optional<std::vector<PlanTensor>> plan_tensors_from_json(const json& array)
     t.pattern = static_cast<protocol::Pattern>(
         in.number(0xff));  // which there are is the engine's knowledge; the hash covers it
     t.cls = ClassId(static_cast<std::uint8_t>(in.number(kMaxDataClasses - 1)));
-    t.urgency = static_cast<float>(in.real());
+    t.urgency = in.fraction();
     t.elements = in.number(protocol::kMaxElements);
     t.slice_elements = in.u32();
     t.root = HostIndex(static_cast<std::uint16_t>(in.number(0xffff)));

@@ -69,6 +69,8 @@ TEST(Message, nested_without_end_or_longer_than_memory_is_refused) {
   EXPECT_FALSE(decode({0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}).ok());
   EXPECT_FALSE(decode({0x7b, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}).ok());
   EXPECT_FALSE(decode(std::vector<std::uint8_t>(kMaxWireMessage + 1, 0x80)).ok());
+  EXPECT_FALSE(decode(std::vector<std::uint8_t>(kMaxWireMessage, 0x7f)).ok()) << "text in chunks in chunks";
+  EXPECT_FALSE(decode(std::vector<std::uint8_t>(kMaxWireMessage, 0x5f)).ok()) << "bytes in chunks in chunks";
 }
 
 TEST(ItemReader, stops_at_the_first_item_that_is_wrong) {
@@ -86,6 +88,19 @@ TEST(ItemReader, stops_at_the_first_item_that_is_wrong) {
   too_long.u32();
   EXPECT_EQ(too_long.text(3), "");
   EXPECT_FALSE(too_long.ok());
+}
+
+TEST(ItemReader, reads_fractions_that_a_float_can_hold) {
+  const auto fraction = [](double value) {
+    const json items = json::array({value});
+    ItemReader in(items);
+    const float read = in.fraction();
+    return in.ok() ? read : -1;
+  };
+  EXPECT_EQ(fraction(0.75), 0.75f);
+  EXPECT_EQ(fraction(1), 1);
+  EXPECT_EQ(fraction(-0.01), -1);
+  EXPECT_EQ(fraction(1e300), -1);
 }
 
 TEST(StatusOnTheWire, comes_back_as_it_went) {
