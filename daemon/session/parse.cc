@@ -163,7 +163,7 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   if (t.dtype > Dtype::kBfloat16) return bad(t, "dtype", number(t.dtype), "use float32, float64, float16 or bfloat16");
   if (t.reduce > ReduceOp::kAverage) return bad(t, "reduction", number(t.reduce), "use sum or average");
   if (t.explicit_urgency > 1) return bad(t, "explicit_urgency", number(t.explicit_urgency), "it is 0 or 1");
-  if (t.explicit_urgency == 1 && !(t.urgency >= 0 && t.urgency <= 1)) {
+  if (!(t.urgency >= 0 && t.urgency <= 1)) {  // also where it counts for nothing: other hosts must be able to read it
     return bad(t, "urgency", std::to_string(t.urgency), "use a number in [0, 1]");
   }
   if (t.positions == 0 || t.position >= t.positions) {

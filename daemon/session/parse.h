@@ -19,7 +19,7 @@ struct Packet {
   protocol::MessageHeader header;
   std::span<const std::byte> body;
 };
-// Errors: Corrupt (size, magic, type), VersionMismatch; the session is over.
+// Errors: Corrupt (size, magic), VersionMismatch; the session is over. The type may be any.
 Result<Packet> parse_packet(std::span<const std::byte> bytes);
 
 struct Hello {

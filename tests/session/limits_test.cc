@@ -176,6 +176,9 @@ TEST(Limits, TensorsThatCannotBe) {
                 t.urgency = std::numeric_limits<float>::quiet_NaN();
               }),
               HasSubstr("urgency is nan"));
+  EXPECT_THAT(error_of([](Tensor& t) { t.urgency = std::numeric_limits<float>::infinity(); }),
+              HasSubstr("urgency is inf"))
+      << "also where layer order decides";
   EXPECT_THAT(error_of([](Tensor& t) { t.name[0] = '\0'; }), HasSubstr("a tensor without a name"));
   EXPECT_EQ(error_of([](Tensor&) {}), "") << "the session is none the worse";
 }
