@@ -171,6 +171,11 @@ Result<ClassTable> read_classes(const std::string& path, const Mapping& file) {
 
 // --- hosts, switches, links
 
+// Of numeric addresses, with an interface ("fe80::1%eth0"), and of names.
+bool is_address_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || std::string_view(".:-_%").find(c) != std::string_view::npos;
+}
+
 Result<Host> read_host(const std::string& path, const YAML::Node& node) {
   std::string subject = "a host";
   if (node.IsMap() && node["name"] && node["name"].IsScalar())
@@ -186,7 +191,7 @@ Result<Host> read_host(const std::string& path, const YAML::Node& node) {
   for (std::string_view transport : kTransports) {
     if (!addresses.has(transport)) continue;
     TL_ASSIGN_OR_RETURN(std::string address, addresses.text(transport));
-    if (address.find_first_of(" \t\n\"\\/") != std::string::npos) {
+    if (!std::all_of(address.begin(), address.end(), is_address_character)) {
       return addresses.wrong(transport, "expected an IPv4 or IPv6 address or a name that resolves to one");
     }
     host.addresses.emplace(transport, std::move(address));

@@ -1,3 +1,6 @@
+#include <array>
+#include <charconv>
+
 #include <fmt/format.h>
 
 #include "common/fabric/fabric.h"
@@ -31,9 +34,16 @@ std::string host_yaml(const Host& host) {
   return text;
 }
 
+// As short as reads back to the same number, and without an exponent, which lengths in the file do not have.
+std::string decimal(double number) {
+  std::array<char, 512> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number, std::chars_format::fixed).ptr;
+  return {digits.data(), end};
+}
+
 std::string link_yaml(const Link& link) {
   std::string text = fmt::format("  - {{from: {}, to: {}, speed: {}, cable: {} m, mtu: {}", quoted(link.from),
-                                 quoted(link.to), format_rate(link.speed), link.cable_metres, link.mtu);
+                                 quoted(link.to), format_rate(link.speed), decimal(link.cable_metres), link.mtu);
   if (link.buffer) text += fmt::format(", buffer: {}", format_bytes(*link.buffer));
   return text + "}\n";
 }

@@ -72,6 +72,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "'tcp' of 'addresses' of host 'h' is '10.0.0.1 10.0.0.2': fabric.yaml:1: expected an IPv4 or IPv6 "
                 "address or a name that "
                 "resolves to one"},
+        Mistake{"AddressWithAControlCharacter", "hosts: [{name: h, addresses: {tcp: \"a\\x01b\"}}]\n",
+                "'tcp' of 'addresses' of host 'h' is 'a\x01"
+                "b': fabric.yaml:1: expected an IPv4 or IPv6 "
+                "address or a name that resolves to one"},
         Mistake{"UnknownHostKey", "hosts:\n - name: h\n   addresses: {tcp: a}\n   control-port: 1\n",
                 "unknown key 'control-port' in host 'h': fabric.yaml:4: did you mean 'control_port'? expected one of "
                 "name, addresses, "

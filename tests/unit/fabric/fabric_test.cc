@@ -168,6 +168,16 @@ TEST(Fabric, WindowIsTwoMillisecondsOfTheLinkWithinBounds) {
   EXPECT_EQ(window(cls, BitsPerSecond(10'000'000'000)), kib(64));
 }
 
+TEST(Fabric, WritesLengthsWithoutExponents) {
+  for (const std::string cable : {"0.0000001", "3.5", "100000000000000000000000"}) {
+    const Fabric fabric = parsed(
+        "hosts: [{name: h, addresses: {tcp: a}}]\nswitches: [{name: s}]\n"
+        "links: [{from: h, to: s, speed: 1G, cable: " +
+        cable + " m}]\n");
+    EXPECT_EQ(parsed(to_yaml(fabric)).links.at(0).cable_metres, fabric.links.at(0).cable_metres) << cable;
+  }
+}
+
 TEST(Fabric, WritesWhatItReads) {
   for (const std::string& text : {two_hosts("brownfield"), with_classes(7), two_hosts(R"({data: [
       {name: "007", dscp: 1, pcp: 0, service_level: 15, lossless: false, window: 300000}, {name: "true", dscp: 2, pcp: 1}],
