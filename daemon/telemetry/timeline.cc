@@ -23,6 +23,11 @@ double micros(std::int64_t ns) {
   return static_cast<double>(ns) * 1e-3;
 }
 
+// As a JSON string. Names come from clients, in any encoding: what is no UTF-8 reads as U+FFFD.
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 const char* phase_name(ports::TraceSpan::Phase phase) {
@@ -83,12 +88,11 @@ Status TimelineRecorder::start(const std::string& path) {
   t.quit = false;
   t.failed = false;
   t.write(fmt::format("[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{0},\"args\":{{\"name\":{1}}}}},\n",
-                      t.config.sort_index, nlohmann::json("host " + t.config.host).dump()));
+                      t.config.sort_index, quoted("host " + t.config.host)));
   for (std::size_t c = 0; c < t.config.class_names.size(); ++c) {
-    t.write(fmt::format(
-        "{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}},\n",
-        t.config.sort_index, c,
-        nlohmann::json(fmt::format("class {} (DSCP {})", t.config.class_names[c], t.config.class_dscps[c])).dump()));
+    t.write(fmt::format("{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}},\n",
+                        t.config.sort_index, c,
+                        quoted(fmt::format("class {} (DSCP {})", t.config.class_names[c], t.config.class_dscps[c]))));
   }
   if (t.failed) {
     std::fclose(t.file);
@@ -194,9 +198,8 @@ std::string TimelineRecorder::Impl::span_text(const ports::TraceSpan& span) {
       "{{\"name\":\"{}\",\"cat\":{},\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{"
       "\"tensor\":{},\"job\":\"{:016x}\",\"sequence\":{},"
       "\"class\":{},\"dscp\":{},\"bytes\":{}{}}}}},\n",
-      phase_name(span.phase), nlohmann::json(cls).dump(), config.sort_index, c, micros(span.begin.value),
-      micros(span.length.value), nlohmann::json(name).dump(), span.job.value, span.sequence.value,
-      nlohmann::json(cls).dump(), dscp, span.bytes, peer);
+      phase_name(span.phase), quoted(cls), config.sort_index, c, micros(span.begin.value), micros(span.length.value),
+      quoted(name), span.job.value, span.sequence.value, quoted(cls), dscp, span.bytes, peer);
 }
 
 }  // namespace tensorlane::telemetry

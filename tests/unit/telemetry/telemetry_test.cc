@@ -158,6 +158,21 @@ TEST_F(TimelineTest, WritesChromeTraceEvents) {
   EXPECT_EQ(found["args"]["peer"], 2);
 }
 
+TEST_F(TimelineTest, WritesNamesThatAreNoUtf8) {
+  TimelineRecorder recorder(config());
+  ASSERT_TRUE(recorder.start(path_).ok());
+  recorder.name(JobId(9), TensorId(1),
+                "gr\xf6\xdf"
+                "e");
+  recorder.record(span());
+  recorder.stop();
+  std::ifstream in(path_);
+  const nlohmann::json events = nlohmann::json::parse(in);
+  EXPECT_EQ(events.at(events.size() - 2)["args"]["tensor"],
+            "gr\uFFFD\uFFFD"
+            "e");
+}
+
 TEST_F(TimelineTest, FullDiskAtStartIsAClearError) {
   TimelineRecorder recorder(config());
   EXPECT_EQ(
