@@ -1,5 +1,5 @@
-// Headers changed at random, from a fixed seed: decoding never crashes and never accepts what breaks a promise of
-// frame.h.
+// Headers by the hundred thousand, from a fixed seed: each reads back, and up to three changed bytes are always
+// noticed. What decoding makes of bytes that nobody encoded is frame_fuzzer.cc's.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -30,11 +30,6 @@ FrameHeader random_header(std::mt19937_64& random) {
   return h;
 }
 
-void seal(HeaderBytes& bytes) {
-  const std::uint32_t crc = crc32c(std::span<const std::byte>(bytes).first(kFrameHeaderBytes - 4));
-  std::memcpy(bytes.data() + kFrameHeaderBytes - 4, &crc, 4);
-}
-
 TEST(FrameFuzz, GoodHeadersReadBack) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 100000; ++i) {
@@ -58,41 +53,6 @@ TEST(FrameFuzz, ChangedHeadersAreRefused) {
     if (bytes != good) {
       ASSERT_FALSE(decode_frame(bytes).ok()) << i;
     }
-  }
-}
-
-// An attacker can compute a CRC: what it then gets accepted must still be within the promises.
-TEST(FrameFuzz, SealedHeadersKeepThePromises) {
-  std::mt19937_64 random(3);
-  int accepted = 0;
-  for (int i = 0; i < 100000; ++i) {
-    HeaderBytes bytes;
-    encode_frame(random_header(random), bytes);
-    bytes[random() % bytes.size()] = static_cast<std::byte>(random());
-    seal(bytes);
-    const auto header = decode_frame(bytes);
-    if (!header.ok()) continue;
-    ++accepted;
-    ASSERT_LE(header->payload_bytes, kMaxOperation.value);
-    ASSERT_GE(static_cast<int>(header->type), 1);
-    ASSERT_LE(static_cast<int>(header->type), 5);
-    ASSERT_TRUE(header->type == FrameType::kData || header->payload_bytes == 0);
-    ASSERT_EQ(header->flags & ~(kFlagPayloadCrc | kFlagEager), 0);
-    HeaderBytes again;
-    encode_frame(*header, again);
-    ASSERT_EQ(again, bytes) << "a field was lost";
-  }
-  EXPECT_GT(accepted, 50000);
-}
-
-TEST(FrameFuzz, NoiseIsRefused) {
-  std::mt19937_64 random(4);
-  for (int i = 0; i < 100000; ++i) {
-    HeaderBytes bytes;
-    for (auto& byte : bytes) byte = static_cast<std::byte>(random());
-    if (i % 2) std::memcpy(bytes.data(), &kFrameMagic, 4);
-    if (i % 4 == 3) bytes[4] = std::byte{kFrameVersion};
-    ASSERT_FALSE(decode_frame(bytes).ok());
   }
 }
 
