@@ -33,8 +33,7 @@ void print_lane(const nlohmann::json& lane) {
                  ? fmt::format(", {} ns per slice of {}", per_slice.dump(), lane.value("sent_slices", std::uint64_t{0}))
                  : "");
   const nlohmann::json choices = lane.value("transport_choices", nlohmann::json::object());
-  for (const auto& [subject, choice] : choices.items())
-    fmt::print("  {}: {}\n", subject, choice.get<std::string>());
+  for (const auto& [subject, choice] : choices.items()) fmt::print("  {}: {}\n", subject, choice.get<std::string>());
   for (const auto& cls : lane.value("classes", nlohmann::json::array())) {
     fmt::print("  class {:<10} sent {} bytes, received {} bytes, completed {} tensors, failed {}\n",
                cls.value("name", "?"), cls.value("sent_bytes", std::uint64_t{0}),
