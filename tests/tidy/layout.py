@@ -11,6 +11,8 @@ from tree import blank, line_of
 MAY_INCLUDE = {
     "common/base": [],
     "common/fabric": ["common/base"],
+    "common/graph": ["common/base"],
+    "common/graph_file": ["common/base", "common/graph"],
     "common/protocol": ["common/base"],
     "daemon/engine": [],
     "daemon/ports": [],
