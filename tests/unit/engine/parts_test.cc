@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 
+#include "daemon/engine/batching/fusion.h"
 #include "daemon/engine/batching/slicing.h"
 #include "daemon/engine/classify/thresholds.h"
 #include "daemon/engine/eager.h"
@@ -102,6 +103,30 @@ TEST(Shards, CoverTheTensorAndDifferByAtMostOneUnit) {
       EXPECT_LE(most - least, kShardAlignment);
     }
   }
+}
+
+// Horovod, section 3: every node of a ring sends, and receives, 2 (N - 1) / N * D bytes.
+TEST(Shards, ARingMovesTheSameBytesAtEveryHost) {
+  for (std::uint16_t hosts = 1; hosts <= 17; ++hosts) {
+    // Divides evenly among the hosts, in units of shards.
+    const std::uint64_t elements = std::uint64_t{hosts} * 1024 * kShardAlignment;
+    const PlanTensor whole = tensor(3, elements);
+    std::vector<std::uint64_t> sent(hosts, 0), received(hosts, 0);
+    for (const Shard& s : shards(whole, hosts, {})) {
+      const std::uint64_t bytes = s.elements * dtype_size(whole.dtype);
+      for (std::uint16_t me = 0; me < hosts; ++me) {
+        const Route r = route(Pattern::kRing, hosts, s.owner, host(me));
+        sent[me] += bytes * ((r.contribution_to ? 1 : 0) + r.result_to.size());
+        received[me] += bytes * ((r.result_from ? 1 : 0) + (r.sum_order.size() - 1));
+      }
+    }
+    const double expected = ring_bytes_per_node(hosts, Bytes(elements * dtype_size(whole.dtype)));
+    for (std::uint16_t me = 0; me < hosts; ++me) {
+      EXPECT_DOUBLE_EQ(static_cast<double>(sent[me]), expected) << hosts << " hosts";
+      EXPECT_DOUBLE_EQ(static_cast<double>(received[me]), expected) << hosts << " hosts";
+    }
+  }
+  EXPECT_DOUBLE_EQ(ring_bytes_per_node(4, Bytes(1000)), 1500);
 }
 
 TEST(Shards, SmallTensorsStayWholeAndSpreadOverTheHosts) {

@@ -1,0 +1,42 @@
+#include "daemon/engine/urgency/efficiency.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/base/assert.h"
+
+namespace tensorlane::engine {
+
+MakespanBounds makespan_bounds(const graph::Graph& graph) {
+  MakespanBounds bounds;
+  std::vector<Duration> busy(graph.resources().size());
+  for (const graph::Operation op : graph.topological()) {
+    bounds.upper += graph.time(op);
+    busy[graph.resource(op).value] += graph.time(op);
+  }
+  for (const Duration time : busy) bounds.lower = std::max(bounds.lower, time);
+  return bounds;
+}
+
+double schedule_efficiency(const MakespanBounds& bounds, Duration makespan) {
+  if (bounds.upper == bounds.lower) return 1;
+  return to_seconds(bounds.upper - makespan) / to_seconds(bounds.upper - bounds.lower);
+}
+
+double speedup(const MakespanBounds& bounds) {
+  if (bounds.lower == Duration(0)) return 0;
+  return to_seconds(bounds.upper - bounds.lower) / to_seconds(bounds.lower);
+}
+
+double straggler_share(std::span<const Duration> finished) {
+  if (finished.empty()) return 0;
+  const auto [first, last] = std::minmax_element(finished.begin(), finished.end());
+  return *last == Duration(0) ? 0 : to_seconds(*last - *first) / to_seconds(*last);
+}
+
+double compute_utilization(double rho, double alpha) {
+  TL_ASSERT(rho >= 0 && alpha >= 0 && alpha <= 1);
+  return 1 / (1 + rho - alpha * std::min(rho, 1.0));
+}
+
+}  // namespace tensorlane::engine
