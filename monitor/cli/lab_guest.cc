@@ -109,10 +109,11 @@ std::vector<std::string> guest_command(const Node& node, std::size_t index, cons
   const auto add = [&argv](std::initializer_list<std::string> words) { argv.insert(argv.end(), words); };
   add({"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", std::to_string(guests.memory_mib)});
   add({"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-daemonize", "-pidfile", home + "/pid"});
+  // no_timer_check: on a busy machine the kernel waits for emulated timer ticks in vain, and panics.
   add({"-kernel", guests.image + "/vmlinux", "-initrd", guests.image + "/initrd", "-append",
-       fmt::format(
-           "console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off cryptomgr.notests tl_host={} tl_shared={}",
-           node.name, runtime)});
+       fmt::format("console=ttyS0 quiet panic=-1 net.ifnames=0 mitigations=off cryptomgr.notests no_timer_check "
+                   "tl_host={} tl_shared={}",
+                   node.name, runtime)});
   // Both serial ports: the console, and the requests to the agent.
   add({"-serial", "file:" + home + "/console"});
   add({"-chardev", fmt::format("pipe,id=agent,path={}/requests", home), "-serial", "chardev:agent"});
