@@ -76,7 +76,8 @@ class Connector {
 
   // A poll begins.
   void begin(Time now) { now_ = now; }
-  // What is ready, without blocking.
+  // What is ready, without blocking: kReadyAtOnce at most.
+  static constexpr std::size_t kReadyAtOnce = 256;
   std::span<const epoll_event> ready();
   // Serves one event of ready(), unless it belongs to a flow or to an object that has gone.
   void serve(const epoll_event& event);
@@ -131,7 +132,7 @@ class Connector {
   std::map<ports::FlowKey, std::unique_ptr<Dialer>> dialers_;
   std::vector<std::unique_ptr<Linger>> lingering_;
   std::vector<std::unique_ptr<Watched>> graveyard_;
-  std::array<epoll_event, 256> ready_;
+  std::array<epoll_event, kReadyAtOnce> ready_;
   Time next_deadline_ = never();
   ports::TransportCounters counters_;
   std::optional<Time> last_refusal_log_;

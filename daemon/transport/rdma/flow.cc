@@ -16,6 +16,10 @@ namespace {
 // short enough ones go inline.
 constexpr std::size_t kGatherBytes = 512;
 
+// Places behind a grant for which there is room from the start: pages of a slice of the default size. A grant of more
+// makes room once.
+constexpr std::size_t kUsualPlaces = 16;
+
 constexpr const char* kLookThere = "look at the log of tensorlaned on that host";
 constexpr const char* kSameVersion = "install the same tensorlane version on every host";
 
@@ -35,6 +39,7 @@ Flow::Flow(ports::FlowKey key, handshake::JobPtr job, handshake::Fd socket,
     pair->flow = this;
     finished_.emplace_back(kSendSlots);
   }
+  for (Queued& slot : queue_) slot.places.reserve(kUsualPlaces);
 }
 
 Flow::~Flow() {

@@ -28,6 +28,7 @@ Status TcpTransport::open(const TcpConfig& config) {
   handshake::ConnectorConfig doors{"tcp transport", config.listen_address, config.data_port, {}};
   for (const TcpClass& c : config.classes) doors.doors.push_back({c.tag, c.window});
   TL_RETURN_IF_ERROR(connector_.open(doors));
+  ready_.reserve(handshake::Connector::kReadyAtOnce);
   for (const TcpClass& c : config.classes)
     classes_[handshake::service_order(c.tag.cls)] = std::make_unique<ClassState>(c);
   return {};

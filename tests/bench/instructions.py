@@ -1,0 +1,96 @@
+"""Instructions for each slice, by callgrind, on both hosts together: from the client's submission over the lane, the engine and the transport
+to the completion. lane_bench runs twice with different numbers of rounds; the difference is what the additional rounds cost, by the room
+whose code it is. Needs valgrind; what the kernel does is not in it. Standard library only.
+
+    tests/bench/instructions.py build/bin/lane_bench [--slice-bytes N] [--functions N] [--json FILE] [--limit N]
+
+--functions: the most expensive ones by name. --limit: exit status 1 when engine, lane and protocol together take more."""
+
+import argparse
+import collections
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROUNDS, SLICES = (4, 12), 128
+# The first that matches a function's name. Templates of the standard library count for the room of the types that they are made for.
+ROOMS = [
+    ("the benchmark itself", r"^main$|^tensorlane::(bench::|\(anonymous namespace\))|^operator (new|delete)"),
+    ("engine", r"^tensorlane::engine::"),
+    ("lane", r"^tensorlane::lane::"),
+    ("transport", r"^tensorlane::(tcp|handshake)::|^std::.*tensorlane::(ports::FlowKey|tcp|handshake)"),
+    ("protocol", r"^tensorlane::protocol::|^crc32"),
+    ("memory, reduce", r"^tensorlane::(memory|reduce)::"),
+    ("copies", r"^_*mem(cpy|move|set|cmp)"),
+    ("other", r""),
+]
+OURS = ("engine", "lane", "protocol")
+
+
+def profile(bench, rounds, options):
+    """(lane_bench's line, instructions by function)."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/callgrind"
+        done = subprocess.run(["valgrind", "-q", "--tool=callgrind", "--compress-strings=no", "--fair-sched=yes", f"--callgrind-out-file={out}", bench,
+                               "--rounds", str(rounds), "--slices", str(SLICES), *options], check=True, capture_output=True, text=True)
+        with open(out) as file:
+            return json.loads(done.stdout), functions(file)
+
+
+def functions(lines):
+    """Own instructions of each function."""
+    own = collections.Counter()
+    name, called = None, False
+    for line in lines:
+        if line.startswith("fn="):
+            name = line[3:].strip()
+        elif line.startswith("calls="):
+            called = True  # the next line is what the callee took
+        elif re.match(r"[+\-*\d]", line):
+            if not called and name is not None:
+                own[name] += int(line.split()[1])
+            called = False
+    return own
+
+
+def room(function):
+    return next(name for name, pattern in ROOMS if re.search(pattern, function))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bench")
+    parser.add_argument("--slice-bytes", default="4096")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--functions", type=int, default=0)
+    arguments = parser.parse_args()
+    if shutil.which("valgrind") is None:
+        print("skipped: no valgrind: run deploy/install-deps packages")
+        return 77
+    options = ["--slice-bytes", arguments.slice_bytes]
+    (few, before), (many, after) = (profile(arguments.bench, rounds, options) for rounds in ROUNDS)
+    slices = many["slices"] - few["slices"]
+    after.subtract(before)
+    rooms = collections.Counter()
+    for function, instructions in after.items():
+        rooms[room(function)] += instructions
+    result = {"slice_bytes": many["slice_bytes"], "slices": slices, "instructions_per_slice": {name: round(rooms[name] / slices, 1) for name, _ in ROOMS}}
+    print(f"instructions for each of {slices} slices of {many['slice_bytes']} bytes, over {many['transport']}:")
+    for name, each in result["instructions_per_slice"].items():
+        print(f"  {name:<22}{each:10.1f}")
+    for function, instructions in after.most_common(arguments.functions):
+        print(f"  {instructions / slices:10.1f}  {room(function):<22}{function[:100]}")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(result, file, indent=1)
+    total = sum(result["instructions_per_slice"][name] for name in OURS)
+    print(f"  {', '.join(OURS)}: {total:.0f}")
+    return 1 if arguments.limit is not None and total > arguments.limit else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
