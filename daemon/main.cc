@@ -351,7 +351,7 @@ class Daemon {
             {"lane",
              {{"transport", transport_name(config_.transport)},
               {"transport_choices", choices_.json()},
-              {"pattern", config_.pattern == protocol::Pattern::kRing ? "ring" : "parameter_server"},
+              {"pattern", protocol::pattern_name(config_.pattern)},
               {"priorities", config_.priorities},
               {"tags", config_.tags},
               {"cpu_seconds", static_cast<double>(cpu_ns) * 1e-9},

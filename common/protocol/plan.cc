@@ -1,8 +1,29 @@
 #include "common/protocol/plan.h"
 
+#include <array>
+
 #include "common/base/hash.h"
 
 namespace tensorlane::protocol {
+namespace {
+
+constexpr std::array<const char*, kPatternCount> kPatternNames = {"ring", "parameter_server", "halving_doubling",
+                                                                  "tree"};
+
+}  // namespace
+
+const char* pattern_name(Pattern pattern) {
+  const auto number = static_cast<std::size_t>(pattern);
+  return number < kPatternCount ? kPatternNames[number] : "unknown";
+}
+
+std::optional<Pattern> pattern_from_name(std::string_view name) {
+  if (name == "shuffle") return Pattern::kParameterServer;
+  for (std::size_t i = 0; i < kPatternCount; ++i) {
+    if (name == kPatternNames[i]) return static_cast<Pattern>(i);
+  }
+  return std::nullopt;
+}
 
 std::uint64_t Plan::hash() const {
   Fnv1a h;

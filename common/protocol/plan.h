@@ -1,8 +1,11 @@
 // The plan: whatever shapes a tag or a sum, the same on all hosts of a job, versioned (law 1).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/dtype.h"
@@ -10,7 +13,15 @@
 
 namespace tensorlane::protocol {
 
-enum class Pattern : std::uint8_t { kRing = 0, kParameterServer = 1 };
+// Numbers are stable: hosts send them to each other.
+enum class Pattern : std::uint8_t { kRing = 0, kParameterServer = 1, kHalvingDoubling = 2, kTree = 3 };
+inline constexpr std::size_t kPatternCount = 4;
+
+// As in daemon.yaml: "ring", "parameter_server", "halving_doubling", "tree".
+const char* pattern_name(Pattern pattern);
+// Nothing for any other name. "shuffle" (Caramel, section 2) is a parameter server whose servers are all the hosts,
+// which is the only kind there is here.
+std::optional<Pattern> pattern_from_name(std::string_view name);
 
 // One tensor of the plan: the same on all hosts of the job (law 1).
 struct PlanTensor {

@@ -86,13 +86,9 @@ Status optional_duration(const Mapping& map, std::string_view key, Duration* tar
 Status read_pattern(const Mapping& map, protocol::Pattern* pattern) {
   if (!map.has("pattern")) return {};
   TL_ASSIGN_OR_RETURN(const std::string text, map.text("pattern"));
-  if (text == "ring") {
-    *pattern = protocol::Pattern::kRing;
-  } else if (text == "parameter_server") {
-    *pattern = protocol::Pattern::kParameterServer;
-  } else {
-    return map.wrong("pattern", "expected ring or parameter_server");
-  }
+  const std::optional<protocol::Pattern> named = protocol::pattern_from_name(text);
+  if (!named) return map.wrong("pattern", "expected ring, halving_doubling, tree, parameter_server or shuffle");
+  *pattern = *named;
   return {};
 }
 

@@ -46,7 +46,7 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
   if (t.id.value != position)
     return invalid(t, fmt::format("it stands at position {}", position), "number the tensors from 0");
   if (t.operation > Operation::kBarrier || t.reduce > ReduceOp::kAverage || t.dtype > Dtype::kBfloat16 ||
-      t.pattern > Pattern::kParameterServer) {
+      static_cast<std::size_t>(t.pattern) >= protocol::kPatternCount) {
     return invalid(t, "unknown operation, reduction, dtype or pattern",
                    "install the same tensorlane version on every host");
   }
@@ -201,7 +201,7 @@ class Builder {
 
 bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
   if (tensor.operation != Operation::kAllreduce || dtype_size(tensor.dtype) != 2) return false;
-  return tensor.wide_contributions || (tensor.pattern == Pattern::kRing && hosts > 2) || hosts > Work::kMaxSources;
+  return tensor.wide_contributions || passes_partial_sums(tensor.pattern, hosts) || hosts > Work::kMaxSources;
 }
 
 Status check_plan(const EngineConfig& config, const PlanTables& tables, const Plan& plan) {

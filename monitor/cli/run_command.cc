@@ -150,7 +150,8 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
       ->needs("--lab");
   run_app->add_option("--speed", args->speed, "Of the links of a lab made for the run")->capture_default_str();
   run_app->add_option("--policy", args->policy, "Of its ports: strict or fifo")->capture_default_str();
-  run_app->add_option("--pattern", args->pattern, "ring or parameter_server")->capture_default_str();
+  run_app->add_option("--pattern", args->pattern, "ring, halving_doubling, tree or parameter_server")
+      ->capture_default_str();
   run_app->add_option("--detection", args->detection, "How soon a dead host or rank is found")->capture_default_str();
   run_app->add_option("--timeline", args->timeline, "Folder for a Chrome trace of every host");
   run_app->add_option("--name", args->name, "Of the job; default: one is made up");

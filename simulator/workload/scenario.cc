@@ -49,7 +49,7 @@ PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
   t.operation = random_operation(random);
   t.reduce = random.chance(0.5) ? ReduceOp::kSum : ReduceOp::kAverage;
   t.dtype = static_cast<Dtype>(random.below(kDtypeCount));
-  t.pattern = random.chance(0.5) ? Pattern::kRing : Pattern::kParameterServer;
+  t.pattern = static_cast<Pattern>(random.below(protocol::kPatternCount));
   t.urgency = static_cast<float>(random.below(1000)) / 1000.0f;
   // Classes by thresholds, so that a more urgent tensor is never in a less urgent class.
   t.cls = ClassId(static_cast<std::uint8_t>((1.0f - t.urgency) * static_cast<float>(engine.classes)));
@@ -110,7 +110,7 @@ void random_engine(Scenario& s, Random& random) {
 void random_staging(Scenario& s, Random& random) {
   std::array<std::uint64_t, kMaxDataClasses> pages{};
   for (const PlanTensor& t : s.plan.tensors) {
-    const std::uint64_t sources = t.pattern == Pattern::kRing ? 1 : std::max(s.hosts() - 1, 1);
+    const std::uint64_t sources = most_sources(t.pattern, s.hosts());
     const std::uint64_t slice =
         std::min<std::uint64_t>(t.slice_elements, t.elements) * std::max<std::uint64_t>(dtype_size(t.dtype), 4);
     std::uint64_t& most = pages[s.engine.single_queue ? 0 : t.cls.value];

@@ -25,7 +25,47 @@ std::uint64_t contribution_bytes(const PlanTensor& tensor) {
 
 bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
   if (tensor.operation != Operation::kAllreduce || !is_16_bit(tensor)) return false;
-  return tensor.wide_contributions || (tensor.pattern == Pattern::kRing && hosts > 2);
+  return tensor.wide_contributions || (tensor.pattern != Pattern::kParameterServer && hosts > 2);
+}
+
+std::vector<Passing> passings(Pattern pattern, std::uint16_t hosts, HostIndex owner) {
+  std::vector<Passing> list;
+  const auto pass = [&](unsigned from, unsigned to) {
+    list.push_back({HostIndex(static_cast<std::uint16_t>(from)), HostIndex(static_cast<std::uint16_t>(to))});
+  };
+  const unsigned n = hosts, o = owner.value;
+  if (pattern == Pattern::kRing) {
+    for (unsigned i = 1; i < n; ++i) pass((o + i) % n, (o + i + 1) % n);
+  } else if (pattern == Pattern::kParameterServer) {
+    for (unsigned h = 0; h < n; ++h)
+      if (h != o) pass(h, o);
+  } else if (pattern == Pattern::kTree) {
+    for (unsigned step = 1; step < n; step *= 2)
+      for (unsigned place = step; place < n; place += 2 * step) pass((o + place) % n, (o + place - step) % n);
+  } else {
+    unsigned core = 1;
+    while (core * 2 <= n) core *= 2;
+    const unsigned root = o % core;
+    for (unsigned h = core; h < n; ++h)
+      if (h != o) pass(h, h - core);
+    for (unsigned distance = core / 2; distance > 0; distance /= 2)
+      for (unsigned h = 0; h < core; ++h)
+        if ((h ^ root) / distance == 1) pass(h, h ^ distance);
+    if (o >= core) pass(root, o);
+  }
+  return list;
+}
+
+std::uint16_t most_sources(Pattern pattern, std::uint16_t hosts) {
+  std::size_t most = 0;
+  for (std::uint16_t owner = 0; owner < hosts; ++owner) {
+    const std::vector<Passing> list = passings(pattern, hosts, HostIndex(owner));
+    for (std::uint16_t host = 0; host < hosts; ++host) {
+      const auto received = std::ranges::count(list, HostIndex(host), &Passing::to);
+      most = std::max(most, static_cast<std::size_t>(received));
+    }
+  }
+  return static_cast<std::uint16_t>(most);
 }
 
 std::uint64_t contributed_bytes(const PlanTensor& tensor, std::uint16_t hosts) {
@@ -33,21 +73,29 @@ std::uint64_t contributed_bytes(const PlanTensor& tensor, std::uint16_t hosts) {
   const std::uint64_t own = contribution_bytes(tensor);
   // Partial sums of 16-bit elements travel as float32.
   const std::uint64_t partial = is_16_bit(tensor) ? sizeof(float) : own;
-  const std::uint64_t further = hosts - 2u;
-  return tensor.elements * (own + further * (tensor.pattern == Pattern::kRing ? partial : own));
+  std::uint64_t bytes = 0;
+  for (std::uint64_t begin = 0, end = 0; begin < tensor.elements; begin = end) {
+    const HostIndex summing = owner(tensor, hosts, begin, &end);
+    const std::vector<Passing> list = passings(tensor.pattern, hosts, summing);
+    for (const Passing& p : list)
+      bytes += (end - begin) * (std::ranges::count(list, p.from, &Passing::to) > 0 ? partial : own);
+  }
+  return bytes;
 }
 
-HostIndex owner(const PlanTensor& tensor, std::uint16_t hosts, std::uint64_t index) {
+HostIndex owner(const PlanTensor& tensor, std::uint16_t hosts, std::uint64_t index, std::uint64_t* shard_end) {
   const std::uint64_t rotation = tensor.id.value + tensor.id.value / hosts;
-  std::uint64_t shard = 0;
+  std::uint64_t shard = 0, end = tensor.elements;
   if (hosts > 1 && tensor.elements * contribution_bytes(tensor) > kOneShard) {
     const std::uint64_t units = tensor.elements / kShardUnit;
-    std::uint64_t end = 0;
+    end = 0;
     for (; shard + 1 < hosts; ++shard) {
       end += (units / hosts + (shard < units % hosts ? 1 : 0)) * kShardUnit;
       if (index < end) break;
     }
+    if (shard + 1 == hosts) end = tensor.elements;
   }
+  if (shard_end != nullptr) *shard_end = end;
   return HostIndex(static_cast<std::uint16_t>((rotation + shard) % hosts));
 }
 
@@ -79,23 +127,26 @@ HostIndex Values::gathered_from(const PlanTensor& tensor, std::uint64_t index) c
   return scenario_.plan.rank_hosts[index / (tensor.elements / scenario_.plan.rank_hosts.size())];
 }
 
-double Values::sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner) const {
-  const std::uint16_t hosts = scenario_.hosts();
-  const bool ring = tensor.pattern == Pattern::kRing;
-  double sum = 0;
-  for (std::uint16_t place = 0; place < hosts; ++place) {
-    // The ring begins behind the owner and ends with it; a parameter server adds in the order of hosts.
-    const HostIndex host(static_cast<std::uint16_t>(ring ? (owner.value + 1u + place) % hosts : place));
+double Values::sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
+                   std::span<const Passing> way) const {
+  const bool wide = is_16_bit(tensor) && tensor.wide_contributions;
+  const Dtype dtype = wide ? Dtype::kFloat32 : tensor.dtype;
+  std::vector<double> sums;  // by host: of what has reached it so far
+  for (std::uint16_t host = 0; host < scenario_.hosts(); ++host) {
     std::byte own[sizeof(double)];
-    const bool wide = is_16_bit(tensor) && tensor.wide_contributions;
-    const Dtype dtype = wide ? Dtype::kFloat32 : tensor.dtype;
-    store_element(own, dtype, 0, static_cast<double>(static_cast<float>(element(host, tensor, sequence, index))));
-    const double next = load_element(own, dtype, 0);
-    if (place == 0) {
-      sum = next;
-    } else {
-      sum = dtype == Dtype::kFloat64 ? sum + next : static_cast<double>(static_cast<float>(sum + next));
-    }
+    const double number = element(HostIndex(host), tensor, sequence, index);
+    store_element(own, dtype, 0, static_cast<double>(static_cast<float>(number)));
+    sums.push_back(load_element(own, dtype, 0));
+  }
+  const auto add = [&](double a, double b) {
+    return dtype == Dtype::kFloat64 ? a + b : static_cast<double>(static_cast<float>(a + b));
+  };
+  double sum = sums[0];
+  if (tensor.pattern == Pattern::kParameterServer) {  // adds in the order of hosts, wherever the owner is among them
+    for (std::size_t host = 1; host < sums.size(); ++host) sum = add(sum, sums[host]);
+  } else {
+    for (const Passing& p : way) sums[p.to.value] = add(sums[p.to.value], sums[p.from.value]);
+    sum = sums[owner.value];
   }
   if (tensor.reduce == ReduceOp::kSum || scenario_.engine.world_size == 1) return sum;
   if (tensor.dtype == Dtype::kFloat64) return sum / scenario_.engine.world_size;
@@ -104,11 +155,17 @@ double Values::sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t in
 
 std::vector<std::byte> Values::expected(const PlanTensor& tensor, Sequence sequence) const {
   std::vector<std::byte> result(tensor.elements * dtype_size(tensor.dtype));
-  for (std::uint64_t i = 0; i < tensor.elements; ++i) {
+  const bool sums = tensor.operation == Operation::kAllreduce;
+  HostIndex summing;
+  std::vector<Passing> way;
+  for (std::uint64_t i = 0, shard_end = 0; i < tensor.elements; ++i) {
+    if (sums && i == shard_end) {
+      summing = owner(tensor, scenario_.hosts(), i, &shard_end);
+      way = passings(tensor.pattern, scenario_.hosts(), summing);
+    }
     const double number =
-        tensor.operation == Operation::kAllreduce
-            ? sum(tensor, sequence, i, owner(tensor, scenario_.hosts(), i))
-            : static_cast<double>(static_cast<float>(element(gathered_from(tensor, i), tensor, sequence, i)));
+        sums ? sum(tensor, sequence, i, summing, way)
+             : static_cast<double>(static_cast<float>(element(gathered_from(tensor, i), tensor, sequence, i)));
     store_element(result.data(), tensor.dtype, i, number);
   }
   return result;

@@ -12,6 +12,11 @@
 
 namespace tensorlane::simulator {
 
+// One host gives another its sum so far, which adds it to its own.
+struct Passing {
+  HostIndex from, to;
+};
+
 class Values {
  public:
   explicit Values(const Scenario& scenario) : scenario_(scenario) {}
@@ -25,13 +30,21 @@ class Values {
 
  private:
   double element(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
-  double sum(const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner) const;
+  double sum(const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
+             std::span<const Passing> way) const;
   HostIndex gathered_from(const protocol::PlanTensor& tensor, std::uint64_t index) const;
   const Scenario& scenario_;
 };
 
 // The host that owns the shard which element `index` of an allreduce belongs to.
-HostIndex owner(const protocol::PlanTensor& tensor, std::uint16_t hosts, std::uint64_t index);
+// `shard_end`, unless null: the element behind that shard.
+HostIndex owner(const protocol::PlanTensor& tensor, std::uint16_t hosts, std::uint64_t index,
+                std::uint64_t* shard_end = nullptr);
+// All that is passed on until the owner has the sum, in an order in which it may happen: the steps of the textbooks,
+// not the engine's routes.
+std::vector<Passing> passings(protocol::Pattern pattern, std::uint16_t hosts, HostIndex owner);
+// How many others' sums any host adds at most, whoever owns them.
+std::uint16_t most_sources(protocol::Pattern pattern, std::uint16_t hosts);
 // Bytes of contributions that cross between hosts during one operation, all hosts together.
 std::uint64_t contributed_bytes(const protocol::PlanTensor& tensor, std::uint16_t hosts);
 // Whether the engine wants float32 memory beside the buffer: for wide contributions, and for a ring's partial sums of

@@ -49,7 +49,8 @@ TEST_P(Operations, AreRightOnEveryHost) {
 INSTANTIATE_TEST_SUITE_P(
     All, Operations,
     testing::Combine(testing::Values(1, 2, 3, 5),
-                     testing::Values(protocol::Pattern::kRing, protocol::Pattern::kParameterServer),
+                     testing::Values(protocol::Pattern::kRing, protocol::Pattern::kParameterServer,
+                                     protocol::Pattern::kHalvingDoubling, protocol::Pattern::kTree),
                      testing::Values(Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBfloat16)));
 
 // The arm without priorities: one class whatever the plan says, also when a lane asks for the others.

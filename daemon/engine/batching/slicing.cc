@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/engine/pattern/route.h"
 #include "daemon/engine/staging.h"
 
 namespace tensorlane::engine {
@@ -27,8 +28,7 @@ std::uint32_t default_slice_elements(Dtype dtype, std::optional<BitsPerSecond> l
 
 std::uint32_t fit_slice_elements(std::uint32_t slice_elements, const protocol::PlanTensor& tensor, std::uint16_t hosts,
                                  std::uint8_t classes, Bytes staging) {
-  const bool ring = tensor.pattern == protocol::Pattern::kRing;
-  const std::uint64_t sources = hosts < 2 ? 0 : ring ? 1 : hosts - 1u;
+  const std::uint64_t sources = most_sources(tensor.pattern, hosts);
   // The widest that a contribution can be on the wire: sums of 16-bit elements travel as float32.
   const std::uint64_t element = std::max<std::uint64_t>(dtype_size(tensor.dtype), sizeof(float));
   const std::uint64_t pages = staging.value / kPageBytes;

@@ -29,4 +29,10 @@ Route route(protocol::Pattern pattern, std::uint16_t hosts, HostIndex owner, Hos
 // owner.
 bool is_leaf(protocol::Pattern pattern, std::uint16_t hosts, HostIndex owner, HostIndex host);
 
+// How many other hosts' contributions any host adds at most, for any owner.
+std::uint16_t most_sources(protocol::Pattern pattern, std::uint16_t hosts);
+
+// Whether some host sends on a sum that is not complete.
+bool passes_partial_sums(protocol::Pattern pattern, std::uint16_t hosts);
+
 }  // namespace tensorlane::engine

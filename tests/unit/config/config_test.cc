@@ -97,7 +97,8 @@ TEST_F(ConfigTest, TypoNamesTheKeyThatWasMeant) {
 TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
   EXPECT_THAT(error("detection: soon\n"), ::testing::HasSubstr("expected a number and s, ms or us, e.g. 10 s"));
   EXPECT_THAT(error("detection: 1 ms\n"), ::testing::HasSubstr("expected at least 200 ms"));
-  EXPECT_THAT(error("pattern: star\n"), ::testing::HasSubstr("expected ring or parameter_server"));
+  EXPECT_THAT(error("pattern: star\n"),
+              ::testing::HasSubstr("expected ring, halving_doubling, tree, parameter_server or shuffle"));
   EXPECT_THAT(error("users: [joe]\n"), ::testing::HasSubstr("'joe' in 'users' is no user id"));
   EXPECT_THAT(error("late_after: 9 s\nlate_error: 1 s\n"), ::testing::HasSubstr("expected at least late_after"));
 }

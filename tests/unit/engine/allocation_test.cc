@@ -42,7 +42,7 @@ constexpr std::uint16_t kHosts = 3;
 Plan plan_of_all_operations() {
   Plan plan;
   std::uint32_t n = 0;
-  for (Pattern pattern : {Pattern::kRing, Pattern::kParameterServer}) {
+  for (Pattern pattern : {Pattern::kRing, Pattern::kParameterServer, Pattern::kHalvingDoubling, Pattern::kTree}) {
     for (Operation operation :
          {Operation::kAllreduce, Operation::kBroadcast, Operation::kAllgather, Operation::kBarrier}) {
       for (std::uint64_t elements : {48u, 48'000u}) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -159,10 +160,12 @@ INSTANTIATE_TEST_SUITE_P(Clusters, Operations,
                                            Case{Pattern::kRing, 4}, Case{Pattern::kRing, 5}, Case{Pattern::kRing, 6},
                                            Case{Pattern::kParameterServer, 1}, Case{Pattern::kParameterServer, 2},
                                            Case{Pattern::kParameterServer, 3}, Case{Pattern::kParameterServer, 4},
-                                           Case{Pattern::kParameterServer, 5}, Case{Pattern::kParameterServer, 6}),
+                                           Case{Pattern::kParameterServer, 5}, Case{Pattern::kParameterServer, 6},
+                                           Case{Pattern::kHalvingDoubling, 4}, Case{Pattern::kHalvingDoubling, 6},
+                                           Case{Pattern::kHalvingDoubling, 7}, Case{Pattern::kTree, 4},
+                                           Case{Pattern::kTree, 6}, Case{Pattern::kTree, 7}),
                          [](const auto& info) {
-                           return std::string(info.param.pattern == Pattern::kRing ? "Ring" : "ParameterServer") +
-                                  std::to_string(info.param.hosts);
+                           return protocol::pattern_name(info.param.pattern) + std::to_string(info.param.hosts);
                          });
 
 // ---- the order of summation: numbers whose sum depends on it ----
@@ -272,11 +275,13 @@ TEST(Digest, TwoRunsOfOneSeedAgreeAndOtherSeedsDiffer) {
   EXPECT_NE(first, other);
 }
 
-// What makes a ring worth it: every host sends 2 (N-1)/N of the tensor, and nobody more.
-TEST(Bandwidth, EveryHostOfARingSendsTwiceItsShareOfTheTensor) {
-  for (std::uint16_t hosts : {2, 3, 4, 6}) {
+// No pattern sends more than it must: every host 2 (N-1)/N of the tensor (Horovod's ring, analysed in section 2 of its
+// paper). Halving and doubling only where nobody must join through another.
+TEST(Bandwidth, EveryHostSendsTwiceItsShareOfTheTensor) {
+  for (std::uint16_t hosts : {2, 3, 4, 6, 8}) {
     const std::uint64_t elements = std::uint64_t{hosts} * 16 * 1024;
-    for (Pattern pattern : {Pattern::kRing, Pattern::kParameterServer}) {
+    for (Pattern pattern : {Pattern::kRing, Pattern::kParameterServer, Pattern::kHalvingDoubling, Pattern::kTree}) {
+      if (pattern == Pattern::kHalvingDoubling && !std::has_single_bit(hosts)) continue;
       ClusterOptions o;
       o.hosts = hosts;
       Cluster c(o, plan_of(allreduce(pattern, Dtype::kFloat32, elements, 1024)));

@@ -32,8 +32,10 @@ HostIndex host(std::size_t h) {
 
 // For every pattern, group size and owner: both trees hold every host once, and the ends of every edge agree about it.
 TEST(Route, BothTreesHoldEveryHostOnce) {
-  for (Pattern pattern : {Pattern::kRing, Pattern::kParameterServer}) {
+  for (std::size_t p = 0; p < protocol::kPatternCount; ++p) {
+    const auto pattern = static_cast<Pattern>(p);
     for (std::uint16_t hosts = 1; hosts <= 17; ++hosts) {
+      std::size_t most = 0;
       for (std::uint16_t o = 0; o < hosts; ++o) {
         std::size_t contributions = 0, results = 0;
         std::multiset<std::uint16_t> summed, reached{o};
@@ -43,6 +45,8 @@ TEST(Route, BothTreesHoldEveryHostOnce) {
           EXPECT_EQ(r.result_from.has_value(), me != o);
           EXPECT_EQ(std::ranges::count(r.sum_order, host(me)), 1);
           EXPECT_EQ(is_leaf(pattern, hosts, host(o), host(me)), me != o && r.sum_order.size() == 1);
+          most = std::max(most, r.sum_order.size() - 1);
+          EXPECT_TRUE(me == o || is_leaf(pattern, hosts, host(o), host(me)) || passes_partial_sums(pattern, hosts));
           for (HostIndex from : r.sum_order) {
             if (from == host(me)) continue;
             summed.insert(from.value);
@@ -67,6 +71,7 @@ TEST(Route, BothTreesHoldEveryHostOnce) {
           EXPECT_EQ(at, host(o));
         }
       }
+      EXPECT_EQ(most_sources(pattern, hosts), most) << protocol::pattern_name(pattern) << " of " << hosts;
     }
   }
 }
@@ -76,6 +81,33 @@ TEST(Route, ParameterServerSumsInHostOrderAndRingFromItsPredecessor) {
             (std::vector{host(0), host(1), host(2), host(3)}));
   EXPECT_EQ(route(Pattern::kRing, 4, host(2), host(0)).sum_order, (std::vector{host(3), host(0)}));
   EXPECT_EQ(route(Pattern::kRing, 4, host(2), host(3)).sum_order, (std::vector{host(3)}));
+}
+
+// Thakur, Rabenseifner and Gropp, section 4: eight hosts, distances 4, 2 and 1; then the same with two that join.
+TEST(Route, HalvingDoublingGivesToThePartnerAcrossTheHighestDifferingBit) {
+  const Route owner = route(Pattern::kHalvingDoubling, 8, host(5), host(5));
+  EXPECT_EQ(owner.sum_order, (std::vector{host(5), host(1), host(7), host(4)}));
+  EXPECT_EQ(owner.result_to, (std::vector{host(4), host(7), host(1)}));
+  EXPECT_EQ(route(Pattern::kHalvingDoubling, 8, host(5), host(0)).contribution_to, host(4));
+  EXPECT_EQ(route(Pattern::kHalvingDoubling, 8, host(5), host(6)).contribution_to, host(4));
+  EXPECT_EQ(route(Pattern::kHalvingDoubling, 8, host(5), host(6)).sum_order, (std::vector{host(6), host(2)}));
+  EXPECT_EQ(route(Pattern::kHalvingDoubling, 6, host(0), host(1)).sum_order, (std::vector{host(1), host(5), host(3)}));
+  EXPECT_EQ(route(Pattern::kHalvingDoubling, 6, host(5), host(5)).sum_order, (std::vector{host(5), host(1)}));
+  EXPECT_EQ(route(Pattern::kHalvingDoubling, 6, host(5), host(1)).contribution_to, host(5));
+}
+
+TEST(Route, TreeDoublesTheHostsThatPassOn) {
+  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(1)).sum_order, (std::vector{host(1), host(2), host(3), host(5)}));
+  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(1)).result_to, (std::vector{host(5), host(3), host(2)}));
+  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(4)).contribution_to, host(3));
+  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(0)).contribution_to, host(5));
+}
+
+TEST(PatternNames, ReadBackAndShuffleIsAServerOnEveryHost) {
+  for (std::size_t p = 0; p < protocol::kPatternCount; ++p)
+    EXPECT_EQ(protocol::pattern_from_name(protocol::pattern_name(static_cast<Pattern>(p))), static_cast<Pattern>(p));
+  EXPECT_EQ(protocol::pattern_from_name("shuffle"), Pattern::kParameterServer);
+  EXPECT_EQ(protocol::pattern_from_name("star"), std::nullopt);
 }
 
 // ---- shards ----

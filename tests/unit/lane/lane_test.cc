@@ -401,17 +401,17 @@ TEST_P(Shapes, BroadcastFromTheLastRankAndAllgather) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Shapes,
-                         ::testing::Values(Shape{1, 1, protocol::Pattern::kRing}, Shape{1, 3, protocol::Pattern::kRing},
-                                           Shape{2, 1, protocol::Pattern::kRing},
-                                           Shape{2, 2, protocol::Pattern::kParameterServer},
-                                           Shape{3, 1, protocol::Pattern::kRing},
-                                           Shape{4, 1, protocol::Pattern::kParameterServer},
-                                           Shape{3, 2, protocol::Pattern::kRing}),
-                         [](const auto& info) {
-                           return std::to_string(info.param.hosts) + "x" + std::to_string(info.param.per_host) +
-                                  (info.param.pattern == protocol::Pattern::kRing ? "ring" : "server");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, Shapes,
+    ::testing::Values(Shape{1, 1, protocol::Pattern::kRing}, Shape{1, 3, protocol::Pattern::kRing},
+                      Shape{2, 1, protocol::Pattern::kRing}, Shape{2, 2, protocol::Pattern::kParameterServer},
+                      Shape{3, 1, protocol::Pattern::kRing}, Shape{4, 1, protocol::Pattern::kParameterServer},
+                      Shape{3, 2, protocol::Pattern::kRing}, Shape{3, 2, protocol::Pattern::kHalvingDoubling},
+                      Shape{4, 1, protocol::Pattern::kTree}),
+    [](const auto& info) {
+      return std::to_string(info.param.hosts) + "x" + std::to_string(info.param.per_host) +
+             protocol::pattern_name(info.param.pattern);
+    });
 
 TEST_F(LaneTest, AbortFailsWhatIsPendingAndNamesTheCause) {
   start(2, 1, {allreduce(100)});
