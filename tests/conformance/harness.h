@@ -38,6 +38,7 @@ struct TransportKind {
   bool tags = true;     // effective DSCPs can be read back
   bool pcp = true;      // and PCPs
   bool sockets = true;  // the kernel takes bytes for a peer that does not poll
+  int cycles = 2000;    // how often the test for leaks connects and disconnects
   std::string absent;   // why it cannot be tested here; its tests are skipped with this text
   std::function<Result<std::unique_ptr<ports::Transport>>(const HostOptions&, std::uint16_t data_port,
                                                           ports::FrameSink&)>

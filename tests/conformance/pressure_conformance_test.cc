@@ -202,7 +202,7 @@ TEST_P(Pressure, ManyConnectionsLeakNothing) {
   const ports::FlowKey key{kJob, HostIndex(1), kUrgent}, back{kJob, HostIndex(0), kUrgent};
   const auto bytes = pattern(100, 1);
   std::size_t descriptors = 0, memory = 0;
-  for (int cycle = 0; cycle < 2000; ++cycle) {
+  for (int cycle = 0; cycle < GetParam().cycles; ++cycle) {
     ASSERT_TRUE(a->connect(key, b.kind.address, b.data_port, clock.now() + seconds(20)).ok());
     ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return a.sink->up(key) && b.sink->up(back); }));
     a->send(key, {data_header(), bytes, 1});
@@ -211,7 +211,7 @@ TEST_P(Pressure, ManyConnectionsLeakNothing) {
     ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return !a.sink->up(key) && !b.sink->up(back); }));
     *a.sink = RecordingSink();
     *b.sink = RecordingSink();
-    if (cycle == 200) {
+    if (cycle == GetParam().cycles / 10) {
       descriptors = open_descriptors();
       memory = resident_kib();
     }

@@ -23,7 +23,7 @@ auto soon() {
 
 RawPeer::RawPeer(TestClock& clock, Host& host, ClassId cls) : clock_(clock), host_(host) {
   socket_ = handshake::Fd(::socket(AF_INET, SOCK_STREAM, 0));
-  const auto endpoint = *handshake::parse_endpoint("127.0.0.1", port_of(host, cls));
+  const auto endpoint = *handshake::parse_endpoint(host.kind.address, port_of(host, cls));
   if (::connect(socket_.get(), endpoint.get(), endpoint.length) != 0)
     throw std::runtime_error("cannot connect to the host under test");
   const int on = 1;
@@ -85,11 +85,11 @@ handshake::Hello good_hello(ClassId cls) {
   return handshake::make_hello(job, HostIndex(1), cls);
 }
 
-RawListener::RawListener(std::uint16_t port) {
+RawListener::RawListener(std::uint16_t port, const std::string& address) {
   socket_ = handshake::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
   const int on = 1;
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  const auto endpoint = *handshake::parse_endpoint("127.0.0.1", port);
+  const auto endpoint = *handshake::parse_endpoint(address, port);
   if (::bind(socket_.get(), endpoint.get(), endpoint.length) != 0 || ::listen(socket_.get(), 64) != 0)
     throw std::runtime_error("port in use");
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "daemon/transport/handshake/handshake.h"
@@ -58,7 +59,7 @@ handshake::Hello good_hello(ClassId cls);
 // A listener by hand, for what a connecting host meets; accept() polls the host until it comes.
 class RawListener {
  public:
-  explicit RawListener(std::uint16_t port);
+  explicit RawListener(std::uint16_t port, const std::string& address = "127.0.0.1");
   RawPeer accept(TestClock& clock, Host& host);
 
  private:

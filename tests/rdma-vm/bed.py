@@ -122,15 +122,17 @@ WRITES, ACKNOWLEDGE, DATAGRAM = range(0x06, 0x0C), 0x11, 0x64
 
 
 def read_capture(path):
-    """The RoCE v2 packets of a pcap file, IPv4."""
+    """The RoCE v2 packets of a pcap file, IPv4, which may still grow."""
     with open(path, "rb") as file:
         blob = file.read()
     assert blob[:4] == b"\xd4\xc3\xb2\xa1", "a pcap file in this machine's byte order, with microseconds"
     at = 24
-    while at < len(blob):
+    while at + 16 <= len(blob):
         seconds, microseconds, length, wire_bytes = struct.unpack_from("<IIII", blob, at)
         frame = blob[at + 16:at + 16 + length]
         at += 16 + length
+        if at > len(blob):
+            break
         vlan = pcp = None
         kind, ip = struct.unpack_from("!H", frame, 12)[0], 14
         if kind == 0x8100:

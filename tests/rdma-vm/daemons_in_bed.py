@@ -3,22 +3,40 @@
 import json
 import os
 import secrets
+import time
 
 from bed import IMAGE
 
 BUILD = os.path.dirname(IMAGE)
 BIN = os.path.join(BUILD, "bin")
 PYTHON = os.path.join(BUILD, "venv", "bin", "python")
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def read(path):
+    """None when there is no such file."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def wait_until(condition, timeout, complaint):
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, complaint()
+        time.sleep(0.05)
 
 
 class Daemons:
-    """One daemon on every host, started when entered and stopped when left: Daemons(bed, "auto", port=7200). Several of them can be up,
+    """One daemon on every host, or on those named, started when entered and stopped when left: Daemons(bed, "auto", port=7200). Several of them can be up,
     with ports 100 apart; `name` tells them apart."""
 
     def __init__(self, bed, transport, port, settings=None, hosts=None):
         self.bed, self.name, self.port = bed, transport, port
         self.settings = {"transport": transport, **(settings or {})}
-        self.hosts = hosts or [h["name"] for h in bed.about["hosts"]]
+        self.hosts = [h["name"] for h in bed.about["hosts"]] if hosts is None else hosts
         self.children = {}
 
     def __enter__(self):
@@ -44,8 +62,12 @@ class Daemons:
     def socket(self):
         return f"/run/{self.port}.sock"
 
+    def configured(self, host):
+        return f"{self.bed.shared}/{host}-{self.port}.yaml"
+
     def configuration(self, host, **settings):
-        path = f"{self.bed.shared}/{host}-{self.port}.yaml"
+        """Writes a daemon's file, and says where."""
+        path = self.configured(host)
         everything = {"fabric": self.fabric, "host": host, "secret_key_file": f"keys/{host}.secret", "socket": self.socket(), **self.settings, **settings}
         with open(path, "w") as file:
             file.writelines(f"{key}: {value}\n" for key, value in everything.items())
@@ -55,16 +77,88 @@ class Daemons:
         # Beside the fabric file the keys belong to root alone, in the guest too.
         self.children[host] = self.bed.start(host, f"{BIN}/tensorlaned", "--config", self.configuration(host))
 
+    def signal(self, host, name):
+        self.bed.run(host, "sh", "-c", f"kill -{name} $(pgrep -f '[t]ensorlaned --config .*/{host}-{self.port}.yaml')")
+
+    def start_job(self, job, command, hosts):
+        """One rank of a command's job on each of these hosts: the children, in the order of the ranks."""
+        return [self.bed.start(host, "env", *(f"{key}={value}" for key, value in environment.items()), *command)
+                for host, environment in zip(hosts, self.environments(job, hosts), strict=True)]
+
+    def environments(self, job, hosts):
+        common = {"WORLD_SIZE": len(hosts), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": self.bed.address(hosts[0]), "MASTER_PORT": 29511,
+                  "TENSORLANE_JOB": job, "TENSORLANE_JOB_SECRET": secrets.token_hex(16), "TENSORLANE_SOCKET": self.socket(), "TMPDIR": "/run"}
+        return [{key: str(value) for key, value in {**common, "RANK": rank}.items()} for rank in range(len(hosts))]
+
     def wait_ready(self, host):
-        self.bed.run(host, "sh", "-c", f"until {BIN}/tensorlane status --json --socket {self.socket()} >/dev/null 2>&1; do sleep 0.2; done", timeout=60)
+        ask = f"{BIN}/tensorlane status --json --socket {self.socket()} >/dev/null 2>&1"
+        asking = self.bed.start(host, "sh", "-c", f"until {ask}; do sleep 0.2; done")
+        wait_until(lambda: asking.poll() is not None or self.children[host].poll() is not None, 60, lambda: f"the daemon on {host} does not answer")
+        asking.terminate()
+        assert self.children[host].poll() is None, self.children[host].communicate()[1]
 
     def status(self, host):
         return json.loads(self.bed.run(host, f"{BIN}/tensorlane", "status", "--json", "--socket", self.socket()))
 
 
-def start_job(bed, command, environment, hosts=None):
-    """One rank of a job on every host: the children, in the order of the ranks."""
-    hosts = hosts or [h["name"] for h in bed.about["hosts"]]
-    common = {"WORLD_SIZE": len(hosts), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": bed.address(hosts[0]), "MASTER_PORT": 29511,
-              "TENSORLANE_JOB_SECRET": secrets.token_hex(16), "OMP_NUM_THREADS": 1, "TMPDIR": "/run", "HOME": "/run", **environment}
-    return [bed.start(host, "env", *(f"{key}={value}" for key, value in {**common, "RANK": rank}.items()), *command) for rank, host in enumerate(hosts)]
+class Rank:
+    """One rank on one host, as seen from here."""
+
+    def __init__(self, host, path):
+        self.host, self.path = host, path
+
+    def output(self):
+        return read(f"{self.path}.out") or ""
+
+    def wait_for(self, line, timeout=60):
+        """Until it has written that line; fails when it has ended without."""
+        def seen():
+            ended = read(f"{self.path}.status")
+            if f"{line}\n" in self.output():
+                return True
+            assert ended is None, f"{self.host} has ended with {ended}: {self.output()}"
+            return False
+        wait_until(seen, timeout, lambda: f"{self.host} does not write {line!r}: {self.output()}")
+
+    def end(self, timeout=90):
+        """(what it wrote, its exit status)."""
+        wait_until(lambda: read(f"{self.path}.status") is not None, timeout, lambda: f"{self.host} does not end: {self.output()}")
+        return self.output(), int(read(f"{self.path}.status"))
+
+    def result(self, timeout=90):
+        """The JSON line it ends with; fails unless it ends well."""
+        out, status = self.end(timeout)
+        assert status == 0, f"{self.host} has ended with {status}: {out}"
+        return json.loads(out.splitlines()[-1])
+
+
+class Ranks:
+    """One rank of a job on each of some hosts, again and again; what they need is imported once (ranks.py)."""
+
+    def __init__(self, bed, hosts):
+        self.bed, self.hosts, self.number = bed, hosts, 0
+        self.children = {}
+        for host in hosts:
+            os.mkdir(self.folder(host))
+            self.children[host] = bed.start(host, "env", "OMP_NUM_THREADS=1", "HOME=/run", PYTHON, os.path.join(HERE, "ranks.py"), self.folder(host))
+
+    def folder(self, host):
+        return f"{self.bed.shared}/ranks-{host}"
+
+    def wait_ready(self):
+        for host, child in self.children.items():
+            line = child.stdout.readline()
+            assert line == "ready\n", f"{host}: {line}{child.communicate(timeout=30)[1]}"
+
+    def start(self, daemons, job, run, *arguments):
+        """Starts `run` of ranks.py as a job of that name: a Rank for each host."""
+        ranks = []
+        for host, environment in zip(self.hosts, daemons.environments(job, self.hosts), strict=True):
+            path = f"{self.folder(host)}/{self.number}"
+            described = {"run": run, "arguments": arguments, "environment": environment}
+            with open(f"{path}.new", "w") as file:
+                json.dump(described, file)
+            os.rename(f"{path}.new", f"{path}.job")
+            ranks.append(Rank(host, path))
+        self.number += 1
+        return ranks

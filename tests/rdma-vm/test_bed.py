@@ -1,6 +1,4 @@
-"""The bed itself, by perftest's tools: commands and files, RDMA between hosts, its tags on the wire, and what the port's policy does to it.
-
-Urgent beside bulk from another host gets, on the strict port, at least 95% of what it gets alone; on the FIFO at most 65%."""
+"""The bed itself, by perftest's tools: commands and files, RDMA between hosts and its tags on the wire."""
 
 import collections
 import itertools
@@ -10,12 +8,11 @@ import subprocess
 import sys
 import time
 
-from bed import ACKNOWLEDGE, DATAGRAM, ECT0, WRITES, Bed, Failed, rate, require_bed
+from bed import ACKNOWLEDGE, DATAGRAM, ECT0, WRITES, Bed, Failed, require_bed
 from lab_harness import BULK, CONTROL, URGENT, tensorlane
 
 VLAN = 100
 PCP = {CONTROL: 6, URGENT: 5, BULK: 3}  # greenfield, common/fabric/README.md
-SPEED = 10e6  # slow enough for the port to be what limits emulated hosts, even on a busy machine
 TIMEOUT_2S = ["-u", "19"]  # of a queue pair: longer than any queue here, so that waiting is no loss
 UNTAGGED_GID, VLAN_GID = "1", "2"
 ports = itertools.count(18515)
@@ -37,12 +34,6 @@ class Writer:
         report = self.bed.finish(self.client, timeout)
         self.bed.finish(self.server)
         return report
-
-    def stop(self):
-        for child in (self.client, self.server):
-            child.terminate()
-        for child in (self.client, self.server):
-            child.communicate(timeout=30)
 
 
 def expect_failure(run, text):
@@ -153,42 +144,10 @@ def test_connection_management(bed):
     assert any(p.opcode == DATAGRAM for p in packets), "the messages that connect have the tags, too"
 
 
-def test_strict_and_fifo(bed):
-    duration = ["-D", "100"]  # stopped before
-    measured, settle = 5, 3
-    times = {}
-
-    def phase(name):
-        time.sleep(settle)
-        begin = time.time()
-        time.sleep(measured)
-        times[name] = begin, begin + measured
-
-    bed.policy("fifo")  # under strict, bulk could not even connect
-    with bed.capture(device="h2") as capture:
-        urgent = Writer(bed, "h1", "h2", URGENT, *duration)
-        phase("alone")
-        bulk = Writer(bed, "h0", "h2", BULK, *duration)
-        phase("fifo")
-        bed.policy("strict")
-        phase("strict")
-        urgent.stop()
-        phase("bulk alone")
-        bulk.stop()
-    got = {name: (rate(capture.packets, URGENT, *span), rate(capture.packets, BULK, *span)) for name, span in times.items()}
-    for name, (urgent_rate, bulk_rate) in got.items():
-        print(f"{name}: urgent {urgent_rate / 1e6:.2f} Mbit/s, bulk {bulk_rate / 1e6:.2f} Mbit/s", flush=True)
-    alone = got["alone"][0]
-    assert alone > 0.8 * SPEED, "the hosts are too slow for the port to matter"
-    assert got["fifo"][0] <= 0.65 * alone and got["fifo"][1] > 0.2 * SPEED, got
-    assert got["strict"][0] >= 0.95 * alone and got["strict"][1] < 0.05 * SPEED, got
-    assert got["bulk alone"][1] > 0.8 * SPEED, "starved for seconds, and lives"
-
-
 def main():
     require_bed("ib_write_bw")
     begin = time.monotonic()
-    with Bed(hosts=3, vlan=VLAN, speed=f"{SPEED / 1e6:.0f} Mbit/s") as bed:
+    with Bed(hosts=3, vlan=VLAN, speed="40 Mbit/s") as bed:
         print(f"up after {time.monotonic() - begin:.1f} s", flush=True)
         for name, test in list(globals().items()):
             if name.startswith("test_"):

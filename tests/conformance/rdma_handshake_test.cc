@@ -1,0 +1,211 @@
+// The handshake in front of RDMA flows against peers that get it wrong, or mean ill: nothing of a queue pair is given
+// to who has not proved itself, and nothing that such a peer says is believed.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "daemon/transport/rdma/gid.h"
+#include "daemon/transport/rdma/message.h"
+#include "raw_peer.h"
+#include "rdma_kinds.h"
+
+namespace tensorlane::conformance {
+namespace {
+
+using handshake::Refusal;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Parameters as a good peer has them; no queue pair has its number.
+rdma::Parameters good_parameters(const std::string& address) {
+  rdma::Parameters parameters;
+  parameters.gid = *rdma::gid_of_address(address);
+  parameters.pairs[0] = {0xabcdef, 1};
+  return parameters;
+}
+
+template <typename... Parts>
+std::vector<std::byte> joined(const Parts&... parts) {
+  std::vector<std::byte> all((sizeof parts + ...));
+  std::size_t at = 0;
+  ((std::memcpy(all.data() + at, &parts, sizeof parts), at += sizeof parts), ...);
+  return all;
+}
+
+class RdmaHandshake : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!rdma_absent().empty()) GTEST_SKIP() << rdma_absent();
+    hello = handshake::make_hello(job, HostIndex(1), kUrgent, sizeof(rdma::Parameters));
+  }
+
+  TestClock clock;
+  const handshake::Job job{credentials(HostIndex(0))};
+  handshake::Hello hello;
+  const ports::FlowKey key{kJob, HostIndex(1), kUrgent};
+};
+
+// ---- the accepting end: host 1 is under test ----
+
+class RdmaAccepting : public RdmaHandshake {
+ protected:
+  void SetUp() override {
+    RdmaHandshake::SetUp();
+    if (IsSkipped()) return;
+    host = std::make_unique<Host>(rdma_kind("rdma", 1), HostIndex(1));
+    host->add_job();
+    parameters = good_parameters(rdma_address());
+  }
+  // The proof of host 0 for what it was asked, and its parameters.
+  std::vector<std::byte> proof_for(const handshake::Challenge& challenge) const {
+    handshake::Proof proof;
+    const auto bytes = std::as_bytes(std::span(&parameters, 1));
+    proof.mac = handshake::client_mac(job, hello, challenge.nonce, bytes);
+    return joined(proof, parameters);
+  }
+  // What the host answers to a proof that `forge` has changed, and says in its log.
+  void expect_refused(const std::function<void(std::vector<std::byte>&)>& forge, Refusal refusal,
+                      const std::string& text) {
+    LogCapture log;
+    clock.skip(seconds(2));  // past the log's limit
+    RawPeer peer(clock, *host, kUrgent);
+    peer.send_message(hello);
+    std::vector<std::byte> proof = proof_for(peer.receive_message<handshake::Challenge>());
+    forge(proof);
+    peer.send(proof);
+    const auto verdict = peer.receive_message<handshake::Verdict>();
+    EXPECT_EQ(verdict.head.refusal, refusal);
+    EXPECT_THAT(handshake::unpack_text(verdict.text), HasSubstr(text));
+    EXPECT_TRUE(peer.closed());
+    EXPECT_THAT(log.text(), AllOf(HasSubstr("connection to host 0 ("), HasSubstr(text)));
+    EXPECT_TRUE(host->sink->ups.empty());
+  }
+
+  std::unique_ptr<Host> host;
+  rdma::Parameters parameters;
+};
+
+TEST_F(RdmaAccepting, TakesAGoodPeer) {
+  RawPeer peer(clock, *host, kUrgent);
+  peer.send_message(hello);
+  peer.send(proof_for(peer.receive_message<handshake::Challenge>()));
+  EXPECT_EQ(peer.receive_message<handshake::Verdict>().head.refusal, Refusal::kNone);
+  EXPECT_EQ(peer.receive(sizeof parameters + handshake::kMacBytes).size(), sizeof parameters + handshake::kMacBytes);
+  EXPECT_TRUE(host->sink->ups.empty()) << "before the peer is ready";
+  peer.send_message(handshake::Ready{});
+  EXPECT_TRUE(run_until(clock, {host.get()}, [&] { return host->sink->ups.size() == 1; }));
+}
+
+TEST_F(RdmaAccepting, RefusesAForgedProof) {
+  expect_refused([](auto& proof) { proof[sizeof(handshake::Head)] ^= std::byte{1}; }, Refusal::kSecret,
+                 "the connecting host does not hold the secret that this host has for the job");
+}
+
+// Somebody in between lets the proof pass and puts another queue pair in.
+TEST_F(RdmaAccepting, RefusesParametersThatAreNotInTheProof) {
+  expect_refused([](auto& proof) { proof.back() ^= std::byte{1}; }, Refusal::kSecret,
+                 "the connecting host does not hold the secret");
+}
+
+TEST_F(RdmaAccepting, RefusesAReplayedHandshake) {
+  std::vector<std::byte> said;
+  {
+    RawPeer good(clock, *host, kUrgent);
+    good.send_message(hello);
+    said = proof_for(good.receive_message<handshake::Challenge>());
+    good.send(said);
+    ASSERT_EQ(good.receive_message<handshake::Verdict>().head.refusal, Refusal::kNone);
+  }
+  run_for(clock, {host.get()}, std::chrono::milliseconds(50));  // sees the end of that one
+  expect_refused([&](auto& proof) { proof = said; }, Refusal::kSecret, "the connecting host does not hold the secret");
+}
+
+TEST_F(RdmaAccepting, RefusesAPeerOfAnotherFrameVersion) {
+  parameters.frame_version = 9;
+  expect_refused([](auto&) {}, Refusal::kParameters,
+                 fmt::format("frames of version 9 in messages of version {}, this host speaks {} and {}",
+                             rdma::kMessageVersion, protocol::kFrameVersion, rdma::kMessageVersion));
+}
+
+TEST_F(RdmaAccepting, RefusesAGidThatNoRouteLeadsTo) {
+  parameters = good_parameters("10.99.0.9");
+  expect_refused([](auto&) {}, Refusal::kParameters, "cannot reach 10.99.0.9 by RDMA: ");
+}
+
+// Without parameters it would be a flow of the TCP transport.
+TEST_F(RdmaAccepting, RefusesAPeerOfAnotherTransport) {
+  RawPeer peer(clock, *host, kUrgent);
+  hello.parameter_bytes = 0;
+  peer.send_message(hello);
+  const auto answer = peer.receive_message<handshake::Challenge>();
+  EXPECT_EQ(answer.head.refusal, Refusal::kParameters);
+  EXPECT_THAT(handshake::unpack_text(answer.text), HasSubstr("0 bytes of parameters, expected 160"));
+}
+
+// ---- the connecting end: host 0 is under test ----
+
+class RdmaConnecting : public RdmaHandshake {
+ protected:
+  void SetUp() override {
+    RdmaHandshake::SetUp();
+    if (IsSkipped()) return;
+    const TransportKind kind = rdma_kind("rdma", 1);
+    // A free port: the one that a host which has gone again had for class 0.
+    const std::uint16_t port = Host(kind, HostIndex(1)).data_port;
+    listener = std::make_unique<RawListener>(static_cast<std::uint16_t>(port + 1), rdma_address());
+    host = std::make_unique<Host>(kind, HostIndex(0));
+    host->add_job();
+    ASSERT_TRUE((*host)->connect(key, rdma_address(), port, clock.now() + seconds(20)).ok());
+    parameters = good_parameters(rdma_address());
+  }
+  // Host 1 as it should be, but for its parameters and what `forge` does to its last message; how the flow ends.
+  Status cause_of(const std::function<void(std::vector<std::byte>&)>& forge) {
+    RawPeer peer = listener->accept(clock, *host);
+    hello = peer.receive_message<handshake::Hello>();
+    handshake::Challenge challenge;
+    challenge.nonce = handshake::random_nonce();
+    challenge.mac = handshake::server_mac(job, hello, challenge.nonce);
+    peer.send_message(challenge);
+    EXPECT_TRUE(peer.receive_message<handshake::Proof>().head.refusal == Refusal::kNone);
+    const auto theirs = peer.receive(sizeof(rdma::Parameters));
+    const auto mine = std::as_bytes(std::span(&parameters, 1));
+    std::vector<std::byte> verdict =
+        joined(handshake::Verdict{}, parameters, handshake::parameter_mac(job, hello, challenge.nonce, theirs, mine));
+    forge(verdict);
+    peer.send(verdict);
+    EXPECT_NE(peer.receive_message<handshake::Ready>().head.refusal, Refusal::kNone);
+    EXPECT_TRUE(run_until(clock, {host.get()}, [&] { return !host->sink->downs.empty(); }));
+    EXPECT_TRUE(host->sink->ups.empty());
+    return host->sink->cause(key);
+  }
+
+  std::unique_ptr<Host> host;
+  std::unique_ptr<RawListener> listener;
+  rdma::Parameters parameters;
+};
+
+TEST_F(RdmaConnecting, NamesParametersThatWereChangedOnTheWay) {
+  const Status cause = cause_of([](auto& verdict) { verdict.back() ^= std::byte{1}; });
+  EXPECT_EQ(cause.code(), Code::kPermissionDenied);
+  EXPECT_THAT(cause.to_string(), AllOf(HasSubstr("connection to host 1 ("),
+                                       HasSubstr("was refused by this host: its parameters were changed on the way")));
+}
+
+TEST_F(RdmaConnecting, NamesAPeerOfAnotherFrameVersion) {
+  parameters.frame_version = 9;
+  const Status cause = cause_of([](auto&) {});
+  EXPECT_EQ(cause.code(), Code::kMismatch);
+  EXPECT_THAT(cause.to_string(), AllOf(HasSubstr("connection to host 1 ("), HasSubstr("frames of version 9"),
+                                       HasSubstr("install the same tensorlane version on every host")));
+}
+
+TEST_F(RdmaConnecting, NamesAGidThatNoRouteLeadsTo) {
+  parameters = good_parameters("10.99.0.9");
+  const Status cause = cause_of([](auto&) {});
+  EXPECT_THAT(cause.to_string(),
+              AllOf(HasSubstr("connection to host 1 ("), HasSubstr("cannot reach 10.99.0.9 by RDMA: "),
+                    HasSubstr("put the rdma addresses of both hosts into one subnet")));
+}
+
+}  // namespace
+}  // namespace tensorlane::conformance

@@ -1,0 +1,68 @@
+"""Three hosts train the digits example over RDMA to bitwise the parameters that they get over TCP, an outage of a link in between included;
+and every packet of it carries its class: DSCP and PCP, data and acknowledgements, in both directions."""
+
+import json
+import time
+
+from bed import ACKNOWLEDGE, ECT0, WRITES
+from case_faults import OUTAGE, link
+from lab_harness import BULK, CONTROL, URGENT
+
+PCP = {CONTROL: 6, URGENT: 5, BULK: 3}  # greenfield, common/fabric/README.md
+ITERATIONS = 6
+
+
+def check_packets(bed, hosts, vlan, packets):
+    addresses = {bed.rdma_address(host) for host in hosts}
+    assert packets and {p.source for p in packets} == addresses
+    assert {(p.vlan, p.ecn) for p in packets} == {(vlan, ECT0)}
+    assert {p.dscp for p in packets} == set(PCP), "each class, and nothing beside"
+    assert all(p.pcp == PCP[p.dscp] for p in packets)
+    for dscp in (URGENT, BULK):
+        for source in addresses:
+            sent = [p for p in packets if p.dscp == dscp and p.source == source]
+            assert any(p.opcode in WRITES for p in sent), f"{source} wrote nothing in the class with DSCP {dscp}"
+            assert any(p.opcode == ACKNOWLEDGE for p in sent), f"{source} acknowledged nothing in the class with DSCP {dscp}"
+
+
+def digest_of(ranks):
+    """Of the parameters, which are the same on all ranks."""
+    results = [rank.result() for rank in ranks]
+    print(json.dumps(results[0]), flush=True)
+    digests = {result["digest"] for result in results}
+    assert len(digests) == 1, results
+    return digests.pop()
+
+
+def iterations_of(rank):
+    return rank.output().count("iteration")
+
+
+def test_training(bed, ranks, tcp, rdma, vlan):
+    """The digest of the parameters."""
+    digest = digest_of(ranks.start(tcp, "tcp", "train", ITERATIONS))
+    with bed.capture() as capture:
+        over_rdma = digest_of(ranks.start(rdma, "rdma", "train", ITERATIONS))
+    flows = rdma.status("h0")["lane"]["transport_choices"]
+    print(json.dumps(flows), f"{len(capture.packets)} RoCE packets", flush=True)
+    assert all(flows[bed.address(host)] == "rdma" for host in ranks.hosts[1:]), flows
+    assert "rxe0 port 1, GID" in flows["rdma"], flows
+    assert digest == over_rdma, "other parameters over RDMA than over TCP"
+    check_packets(bed, ranks.hosts, vlan, capture.packets)
+    return digest
+
+
+def test_training_through_an_outage(bed, ranks, rdma, digest):
+    """A link goes down and comes back within the detection time: nothing is lost, nothing is added twice."""
+    running = ranks.start(rdma, "outage", "train", ITERATIONS)
+    for rank in running:
+        rank.wait_for("iteration 1")
+    link(bed, "h1", "down")
+    before = [iterations_of(rank) for rank in running]
+    time.sleep(OUTAGE)
+    during = [iterations_of(rank) - started for rank, started in zip(running, before, strict=True)]
+    link(bed, "h1", "up")
+    assert max(during) <= 2, f"{during} iterations without h1: nothing waited for the link"
+    results = [rank.result() for rank in running]
+    print(json.dumps(results[0]), flush=True)
+    assert {result["digest"] for result in results} == {digest}, "other parameters than without the outage"

@@ -1,0 +1,94 @@
+"""What daemons and the transport do over RDMA, in one bed: booting it and importing PyTorch on its hosts takes longer than most cases.
+
+    test_rdma.py TENSORLANE [CASE...]
+
+Hosts h0, h1 and h2 run the jobs. h3 runs the conformance suite while the others still import, and then gets the bad input."""
+
+import os
+import sys
+import threading
+import time
+import traceback
+
+import case_bad_input
+import case_conformance
+import case_faults
+import case_priority
+import case_training
+from bed import Bed, require_bed, skip
+from daemons_in_bed import PYTHON, Daemons, Ranks
+
+VLAN = 100
+SPEED = 40e6
+HOSTS, ALONE = ["h0", "h1", "h2"], "h3"
+
+
+class Cases:
+    """Runs cases and goes on after a failure; tells what failed at the end."""
+
+    def __init__(self, wanted):
+        self.wanted, self.failed, self.known = wanted, [], []
+
+    def run(self, test, *arguments):
+        name = test.__name__.removeprefix("test_")
+        self.known.append(name)
+        if self.wanted and name not in self.wanted:
+            return None
+        begin = time.monotonic()
+        try:
+            result = test(*arguments)
+        except Exception:
+            print(f"FAILED {name}\n{traceback.format_exc()}", flush=True)
+            self.failed.append(name)
+            return None
+        print(f"ok {name} {time.monotonic() - begin:.1f} s", flush=True)
+        return result
+
+
+def run_alone(bed, cases):
+    suite = case_conformance.start_suite(bed, ALONE)
+    cases.run(case_conformance.test_suite, bed, suite)
+    with Daemons(bed, "rdma", 7400, hosts=[]) as daemons:
+        cases.run(case_bad_input.test_devices, bed, daemons, ALONE)
+        cases.run(case_bad_input.test_a_device_wide_traffic_class, bed, daemons, ALONE)
+        cases.run(case_bad_input.test_locked_memory, bed, daemons, ALONE, HOSTS[2])
+        cases.run(case_bad_input.test_addresses, bed, daemons, ALONE, VLAN)
+
+
+def run_jobs(bed, ranks, cases, alone):
+    detection = {"detection": f"{case_faults.DETECTION} s"}
+    with Daemons(bed, "tcp", 7200, detection, HOSTS) as tcp, Daemons(bed, "auto", 7300, detection, HOSTS) as rdma:
+        begin = time.monotonic()
+        ranks.wait_ready()
+        print(f"imported {time.monotonic() - begin:.1f} s", flush=True)
+        digest = cases.run(case_training.test_training, bed, ranks, tcp, rdma, VLAN)
+        cases.run(case_training.test_training_through_an_outage, bed, ranks, rdma, digest)
+        cases.run(case_faults.test_long_outage, bed, ranks, rdma)
+        cases.run(case_faults.test_stopped_daemon, ranks, rdma)
+        cases.run(case_faults.test_killed_daemon, ranks, rdma)
+        alone.join()  # it would take the processor time that this one measures without
+        cases.run(case_priority.test_strict_and_fifo, bed, rdma, SPEED)
+
+
+def main():
+    require_bed()
+    for path, step in ((PYTHON, "deploy/install-deps python client"), (case_conformance.SUITE, "a build with libibverbs")):
+        if not os.path.exists(path):
+            skip(f"no {path}: needs {step}")
+    cases = Cases(sys.argv[2:])
+    begin = time.monotonic()
+    with Bed(hosts=4, speed=f"{SPEED / 1e6:.0f} Mbit/s", vlan=VLAN, memory=1500) as bed:
+        print(f"up after {time.monotonic() - begin:.1f} s", flush=True)
+        alone = threading.Thread(target=run_alone, args=(bed, cases))
+        alone.start()
+        try:
+            run_jobs(bed, Ranks(bed, HOSTS), cases, alone)
+        finally:
+            alone.join()
+    assert set(cases.wanted) <= set(cases.known), f"no such case: {set(cases.wanted) - set(cases.known)}"
+    print(f"{len(cases.known) - len(cases.failed)} of {len(cases.known)} cases, {time.monotonic() - begin:.1f} s", flush=True)
+    return 1 if cases.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
