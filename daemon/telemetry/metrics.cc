@@ -7,6 +7,8 @@
 
 #include <exception>
 
+#include "daemon/telemetry/device_counters.h"
+
 namespace tensorlane::telemetry {
 namespace {
 
@@ -31,6 +33,7 @@ class Collector final : public prometheus::Collectable {
     add_scalars(families);
     add_info(families);
     add_flows(families);
+    add_device_counters(families);
     for (const ExtraCounter& extra : extra_) {
       const bool counter = extra.name.ends_with("_total");
       MetricFamily family = make(extra.name, extra.help, counter ? MetricType::Counter : MetricType::Gauge);
@@ -207,6 +210,15 @@ class Collector final : public prometheus::Collectable {
     }
     families.push_back(std::move(dscp));
     families.push_back(std::move(pcp));
+  }
+
+  void add_device_counters(std::vector<MetricFamily>& families) const {
+    MetricFamily family =
+        make("rdma_device_events_total", "What an RDMA device of this host has counted, under its driver's names",
+             MetricType::Counter);
+    for (const DeviceCounter& c : read_device_counters(config_.rdma_devices))
+      add_value(family, {{"device", c.device}, {"port", c.port}, {"counter", c.name}}, c.value);
+    families.push_back(std::move(family));
   }
 
   const ExporterConfig config_;

@@ -23,6 +23,7 @@ struct ExporterConfig {
   std::string host;                 // of the fabric file
   std::vector<ClassLabel> classes;  // data classes by ClassId
   ClassLabel control;
+  std::string rdma_devices = "/sys/class/infiniband";  // where the kernel shows them
 };
 
 // One number that another room counts: name without prefix ("sessions_ended_total"), help text, and how to read it from

@@ -1,5 +1,6 @@
 // The metrics page and the timeline, through their public faces: a real HTTP request, a real file, a full disk.
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -80,6 +81,57 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   EXPECT_THAT(page, HasSubstr("tensorlane_job_demoted_bytes_total{training_job=\"train\",class=\"urgent\"} 90"));
   metrics.job_list.remove(job);
   EXPECT_THAT(get((*exporter)->address()), ::testing::Not(HasSubstr("tensorlane_job_sent_bytes_total{")));
+}
+
+// A folder as the kernel shows RDMA devices.
+class Devices : public ::testing::Test {
+ protected:
+  Devices() { std::filesystem::create_directories(root_); }
+  ~Devices() override { std::filesystem::remove_all(root_); }
+  void put(const std::string& file, const std::string& text) {
+    const std::filesystem::path path = root_ / file;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  std::string page() {
+    ExporterConfig config = two_classes();
+    config.rdma_devices = root_;
+    ports::LaneMetrics metrics;
+    auto exporter = Exporter::create(config, metrics, {});
+    EXPECT_TRUE(exporter.ok());
+    return exporter.ok() ? get((*exporter)->address()) : "";
+  }
+  const std::filesystem::path root_ = std::filesystem::temp_directory_path() / fmt::format("devices-{}", getpid());
+};
+
+TEST_F(Devices, CountersAreShownUnderTheirDriversNames) {
+  put("mlx5_0/ports/1/hw_counters/out_of_sequence", "17\n");
+  put("mlx5_0/ports/1/hw_counters/rnr_nak_retry_err", "18446744073709551615\n");
+  put("rxe0/ports/2/hw_counters/completer_retry_err", "3\n");
+  const std::string text = page();
+  const auto line = [](const char* device, const char* port, const char* counter) {
+    return fmt::format("tensorlane_rdma_device_events_total{{device=\"{}\",port=\"{}\",counter=\"{}\"}} ", device, port,
+                       counter);
+  };
+  EXPECT_THAT(text, HasSubstr("# TYPE tensorlane_rdma_device_events_total counter\n"));
+  EXPECT_THAT(text, HasSubstr(line("mlx5_0", "1", "out_of_sequence") + "17\n"));
+  EXPECT_THAT(text, HasSubstr(line("mlx5_0", "1", "rnr_nak_retry_err") + "1.8446744073709"));
+  EXPECT_THAT(text, HasSubstr(line("rxe0", "2", "completer_retry_err") + "3\n"));
+}
+
+TEST_F(Devices, WhatIsNoCounterIsLeftOut) {
+  put("rxe0/ports/1/hw_counters/lifespan", "10\n");
+  put("rxe0/ports/1/hw_counters/strange", "N/A\n");
+  put("rxe0/ports/1/state", "4: ACTIVE\n");
+  put("rxe0/node_type", "1: CA\n");
+  EXPECT_THAT(page(), Not(HasSubstr("tensorlane_rdma_device_events_total{")));
+}
+
+TEST_F(Devices, AHostWithoutThemShowsNone) {
+  std::filesystem::remove_all(root_);
+  const std::string text = page();
+  EXPECT_THAT(text, HasSubstr("tensorlane_rdma_device_events_total counter\n"));
+  EXPECT_THAT(text, Not(HasSubstr("tensorlane_rdma_device_events_total{")));
 }
 
 TEST(Exporter, PortInUseIsAClearError) {
