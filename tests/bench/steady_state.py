@@ -15,6 +15,7 @@ import tempfile
 BEGIN, END = "/lane_bench/begin", "/lane_bench/end"
 # A round costs some, whatever the number of its slices: a submission that wakes the lane, a completion that wakes the client.
 PER_ROUND = 20
+ROUNDS, ATTEMPTS = 10, 3
 
 
 def measure(run, folder, bench, *options):
@@ -68,13 +69,24 @@ def main(bench):
     if shutil.which("strace") is None:
         print("skipped: no strace: run deploy/install-deps packages")
         return 77
-    rounds = 10
-    with tempfile.TemporaryDirectory() as folder:
-        line, calls = measure(lambda command: subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout, folder, bench,
-                              "--slice-bytes", "4096", "--slices", "256", "--rounds", str(rounds), "--warm-up", "10")
-    table(line, calls)
-    check(line, calls, rounds, TCP)
-    return 0
+    if subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True).returncode != 0:
+        print("skipped: strace may not trace: this container or kernel forbids ptrace")
+        return 77
+    # On a busy machine lanes may wake for every frame; that passes, one call more for each slice does not.
+    for attempt in range(ATTEMPTS):
+        with tempfile.TemporaryDirectory() as folder:
+            line, calls = measure(run_here, folder, bench, "--slice-bytes", "4096", "--slices", "256", "--rounds", str(ROUNDS), "--warm-up", "10")
+        table(line, calls)
+        try:
+            check(line, calls, ROUNDS, TCP)
+            return 0
+        except AssertionError as failure:
+            print(f"attempt {attempt + 1}: {failure}", flush=True)
+    return 1
+
+
+def run_here(command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=100).stdout
 
 
 if __name__ == "__main__":
