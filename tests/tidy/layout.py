@@ -35,6 +35,7 @@ MAY_INCLUDE = {
     "client-lib": ["tensorlane"],
     "switch-config": [],
     "monitor": ["tensorlane"],
+    "monitor/cli": ["tensorlane", "daemon/engine/urgency"],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")
