@@ -36,3 +36,4 @@ from ._calls import (
     broadcast_async_,
 )
 from ._optimizer import DistributedOptimizer
+from ._trace import trace
