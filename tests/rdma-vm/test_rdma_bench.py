@@ -127,13 +127,13 @@ def show(results):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("tensorlane")
-    parser.add_argument("--pairs", type=int, default=4, help="of blocks of 256 KiB operations; of others a quarter")
+    parser.add_argument("--pairs", type=int, default=3, help="of blocks of 256 KiB operations; of others a third")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     require_bed("ib_write_bw", "ib_write_lat", "strace")
     if not os.path.exists(RDMA_BENCH):
         skip("no rdma_bench: built without libibverbs")
-    few = max(options.pairs // 4, 1)
+    few = max(options.pairs // 3, 1)
     with Bed(hosts=2, speed="1 Gbit/s") as bed:
         steady(bed)
         results = {"throughput": [throughput(bed, 256 << 10, options.pairs, BAR), *(throughput(bed, size << 10, few) for size in (64, 4))],
