@@ -14,11 +14,19 @@ using graph::Operation;
 
 namespace {
 
+// What a send operation still waits for. Of two that take the same time, fewer operations come first: else what needs a
+// part of another one's operations, where the rest takes no time, could be ready before it and be numbered after it.
+struct Cost {
+  Duration time;
+  std::uint64_t operations = 0;
+  auto operator<=>(const Cost&) const = default;
+};
+
 // Compute operations that the same send operations wait for, so that they are marked together.
 struct Groups {
   Reach reach;
-  std::vector<Duration> time;  // by set of `reach`; zero once marked
-  std::vector<Duration> cost;  // by send: what is not marked of that which it waits for
+  std::vector<Cost> all;   // by set of `reach`; nothing once marked
+  std::vector<Cost> cost;  // by send: what is not marked of that which it waits for
 
   template <typename F>
   void for_each_send(std::uint32_t set, F&& f) const {
@@ -29,10 +37,13 @@ struct Groups {
   }
 
   void mark(std::uint32_t send) {
-    for (std::uint32_t set = 0; set < time.size(); ++set) {
-      if (time[set] == Duration(0) || !reach.holds(set, send)) continue;
-      for_each_send(set, [&](std::uint32_t s) { cost[s] -= time[set]; });
-      time[set] = Duration(0);
+    for (std::uint32_t set = 0; set < all.size(); ++set) {
+      if (all[set].operations == 0 || !reach.holds(set, send)) continue;
+      for_each_send(set, [&](std::uint32_t s) {
+        cost[s].time -= all[set].time;
+        cost[s].operations -= all[set].operations;
+      });
+      all[set] = {};
     }
   }
 };
@@ -79,11 +90,18 @@ Result<Priorities> activation_order(const Graph& graph) {
   if (sends.empty())
     return Status(Code::kInvalidArgument, "the graph has no send operation", "", "there is nothing to activate");
   TL_ASSIGN_OR_RETURN(Reach reach, Reach::build(graph, sends, Towards::kOutputs));
-  Groups groups{std::move(reach), {}, std::vector<Duration>(sends.size())};
-  groups.time.resize(groups.reach.sets());
-  for (const Operation op : graph.of_kind(Kind::kCompute)) groups.time[groups.reach.set_of(op)] += graph.time(op);
-  for (std::uint32_t set = 0; set < groups.time.size(); ++set)
-    groups.for_each_send(set, [&](std::uint32_t s) { groups.cost[s] += groups.time[set]; });
+  Groups groups{std::move(reach), {}, std::vector<Cost>(sends.size())};
+  groups.all.resize(groups.reach.sets());
+  for (const Operation op : graph.of_kind(Kind::kCompute)) {
+    groups.all[groups.reach.set_of(op)].time += graph.time(op);
+    ++groups.all[groups.reach.set_of(op)].operations;
+  }
+  for (std::uint32_t set = 0; set < groups.all.size(); ++set) {
+    groups.for_each_send(set, [&](std::uint32_t s) {
+      groups.cost[s].time += groups.all[set].time;
+      groups.cost[s].operations += groups.all[set].operations;
+    });
+  }
   Priorities priorities(graph.size(), kNoPriority);
   for (std::uint32_t number = 0; number < sends.size(); ++number) {
     std::uint32_t best = kNoPriority;

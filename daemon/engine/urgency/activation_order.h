@@ -11,9 +11,9 @@
 namespace tensorlane::engine {
 
 // Stage 1, "Determining the best order": again and again the send operation for which the compute operations that it
-// waits for, and that none chosen before waits for, take the least time; of equal ones the first in the graph. Every
-// send operation gets its number, from 0 without gaps, no other operation has one. kInvalidArgument if the graph has no
-// send operation; as Reach::build() else.
+// waits for, and that none chosen before waits for, take the least time; if equal the one that waits for fewer of them,
+// then the first in the graph. Every send operation gets its number, from 0 without gaps, no other operation has one.
+// kInvalidArgument if the graph has no send operation; as Reach::build() else.
 Result<Priorities> activation_order(const graph::Graph& graph);
 
 // Stage 2, "Enforcing the best order": dependencies that let gradients become ready in no other order, for

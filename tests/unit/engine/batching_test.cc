@@ -178,6 +178,28 @@ TEST(TransferWindows, BackwardFirstThenForward) {
   EXPECT_EQ(s.iteration, Duration(16));
 }
 
+// Gaps are filled to the brim, on both sides, and a gap that is one too short is not.
+TEST(TransferWindows, GapsAreFilledExactly) {
+  // Backward: 8 from 4 to 12 leaves 0 to 4 for the 4. Forward: the 7 and 3 are updated too late for the backward pass.
+  const std::vector<TransferWindow> windows{window(8, 4, 0), window(7, 12, 10), window(4, 0, 0), window(3, 12, 10)};
+  TransferSchedule s = schedule_transfers(windows, Duration(12), Duration(10));
+  EXPECT_EQ(s.placements[0].start, Duration(4));
+  EXPECT_EQ(s.placements[1].start, Duration(3));
+  EXPECT_EQ(s.placements[2].pass, Pass::kBackward);
+  EXPECT_EQ(s.placements[2].start, Duration(0));
+  EXPECT_EQ(s.placements[3].pass, Pass::kForward);
+  EXPECT_EQ(s.placements[3].start, Duration(0));
+  EXPECT_EQ(s.iteration, Duration(22));
+  // Between two that are there, a gap of 2: first one of 2, then one of 1 that finds it taken.
+  const std::vector<TransferWindow> between{window(4, 20, 10), window(4, 20, 4), window(2, 20, 7), window(1, 20, 6)};
+  s = schedule_transfers(between, Duration(20), Duration(10));
+  EXPECT_EQ(s.placements[0].start, Duration(6));
+  EXPECT_EQ(s.placements[1].start, Duration(0));
+  EXPECT_EQ(s.placements[2].start, Duration(4));
+  EXPECT_EQ(s.placements[3].pass, Pass::kBackward);
+  EXPECT_EQ(s.tail, Duration(1));
+}
+
 TEST(TransferWindows, WhatFitsNowhereGoesWhereItCostsLeast) {
   // Updated at the very end, read at the very beginning (the first layer's gradients).
   const std::vector<TransferWindow> first_layer{window(4, 10, 0)};
