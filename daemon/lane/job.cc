@@ -137,7 +137,11 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
 // Memory that goes between hosts.
 void Job::map(std::span<std::byte> bytes) {
   if (!engine_) return;
-  if (const Status mapped = around_.transport->map(id(), bytes); !mapped.ok()) fail(mapped);
+  const Status mapped = around_.transport->map(id(), bytes);
+  if (mapped.ok()) return;
+  // Every rank of the job reads this, on whatever host.
+  const std::string& host = spec_.hosts[spec_.credentials.self.value].name;
+  fail({mapped.code(), mapped.what(), fmt::format("host {}, {}", host, mapped.where()), mapped.fix()});
 }
 
 void Job::abort(const Status& cause, Time now) {

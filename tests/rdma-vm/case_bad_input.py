@@ -58,7 +58,7 @@ def test_locked_memory(bed, daemons, host, peer):
         out, err = rank.communicate(timeout=60)
         print(err.strip(), flush=True)
         assert rank.returncode == 1, out + err
-        expect(err, "tensorlane: error: ", f"the limit of locked memory (RLIMIT_MEMLOCK) is {TINY} bytes", "set LimitMEMLOCK=infinity in tensorlaned's unit")
+        expect(err, "tensorlane: error: cannot register ", f"the limit of locked memory (RLIMIT_MEMLOCK) is {TINY} bytes: host {host}, rxe0 port 1: set LimitMEMLOCK=infinity in tensorlaned's unit")
     assert daemons.status(host)["lane"], "the daemon lives"
 
 
