@@ -2,6 +2,8 @@
 // were told.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -118,7 +120,7 @@ class Cluster {
   Control& control(std::size_t host) { return *controls_[host]; }
   Sessions& sessions(std::size_t host) { return *sessions_[host]; }
   Lane& lane(std::size_t host) { return *lanes_[host]; }
-  static std::string name(std::size_t host) { return "h" + std::to_string(host); }
+  static std::string name(std::size_t host) { return fmt::format("h{}", host); }
 
   // A rank of a job with `per_host` ranks on every host; its session's number is its rank (plus `base`).
   ports::JoinRequest request(std::uint32_t rank, std::uint32_t per_host = 1, const std::string& job = "j",
