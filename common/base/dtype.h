@@ -13,8 +13,17 @@ inline constexpr std::size_t kDtypeCount = 4;
 // Numbers are stable: they are the C ABI's tl_op_t.
 enum class ReduceOp : std::uint8_t { kSum = 0, kAverage = 1 };
 
-// Numbers are stable. Barrier has no elements.
-enum class Operation : std::uint8_t { kAllreduce = 0, kBroadcast = 1, kAllgather = 2, kBarrier = 3 };
+// Numbers are stable. Barrier has no elements. Push and pull are the two halves of an allreduce, apart: a push ends
+// with the sums at their owners (what other hosts' buffers then hold means nothing), a pull brings what the owners have
+// to everybody.
+enum class Operation : std::uint8_t {
+  kAllreduce = 0,
+  kBroadcast = 1,
+  kAllgather = 2,
+  kBarrier = 3,
+  kPush = 4,
+  kPull = 5
+};
 
 constexpr std::size_t dtype_size(Dtype dtype) {
   switch (dtype) {
@@ -53,6 +62,10 @@ constexpr const char* operation_name(Operation operation) {
       return "allgather";
     case Operation::kBarrier:
       return "barrier";
+    case Operation::kPush:
+      return "push";
+    case Operation::kPull:
+      return "pull";
   }
   return "unknown";
 }

@@ -8,7 +8,7 @@ namespace tensorlane::protocol {
 namespace {
 
 constexpr std::array<const char*, kPatternCount> kPatternNames = {"ring", "parameter_server", "halving_doubling",
-                                                                  "tree"};
+                                                                  "tree", "whole_server"};
 
 }  // namespace
 

@@ -14,10 +14,16 @@
 namespace tensorlane::protocol {
 
 // Numbers are stable: hosts send them to each other.
-enum class Pattern : std::uint8_t { kRing = 0, kParameterServer = 1, kHalvingDoubling = 2, kTree = 3 };
-inline constexpr std::size_t kPatternCount = 4;
+enum class Pattern : std::uint8_t {
+  kRing = 0,
+  kParameterServer = 1,
+  kHalvingDoubling = 2,
+  kTree = 3,
+  kWholeServer = 4
+};
+inline constexpr std::size_t kPatternCount = 5;
 
-// As in daemon.yaml: "ring", "parameter_server", "halving_doubling", "tree".
+// As in daemon.yaml: "ring", "parameter_server", "halving_doubling", "tree", "whole_server".
 const char* pattern_name(Pattern pattern);
 // Nothing for any other name. "shuffle" (Caramel, section 2) is a parameter server whose servers are all the hosts,
 // which is the only kind there is here.
@@ -34,7 +40,7 @@ struct PlanTensor {
   float urgency = 0;  // [0, 1]
   std::uint64_t elements = 0;
   std::uint32_t slice_elements = 0;
-  HostIndex root;  // broadcast: the host of the root rank
+  HostIndex root;  // broadcast: the host of the root rank; push, pull: owner of the first shard; kWholeServer: of all
   Rank root_rank;  // broadcast: where the data is
   // The local ranks of some host are more than one, so contributions of 16-bit tensors are already float32 sums ("dtype
   // on the wire").

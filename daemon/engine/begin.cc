@@ -19,7 +19,7 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   }
   TL_ASSERT(t.buffer.length == t.plan.elements * dtype_size(t.dtype()));
   TL_ASSERT(!t.sums || !needs_wide(t.plan, config_.hosts) || t.wide.length == t.plan.elements * sizeof(float));
-  t.results_left = t.slices.count;
+  t.results_left = t.results_due;
   t.sends_left = t.sends.count;
   t.older = newest_;
   t.newer = kNoIndex;
@@ -42,8 +42,11 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
 }
 
 // Whether everything that the link's peer gets from me alone can go at once.
-bool Engine::Impl::eager_fits(const Link& link) const {
-  return link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value &&
+//
+// Not of a push: nothing comes back from the owner, so a host that did not wait for its grant could be two operations
+// ahead of it, and what it announces would have no place there (Parity).
+bool Engine::Impl::eager_fits(const Tensor& t, const Link& link) const {
+  return t.results && link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value &&
          credits_.left(link.peer) >= link.leaf_out;
 }
 
@@ -54,8 +57,9 @@ void Engine::Impl::announce(Tensor& t) {
     const Link& link = tables_.links[l];
     if (link.leaf_out == 0 && !link.result_in) continue;
     const std::uint32_t result_grant = link.result_in ? t.result_grant : 0;
-    if (!eager_fits(link)) {
-      if (link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value) ++counters_.eager_refused;
+    if (!eager_fits(t, link)) {
+      if (t.results && link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value)
+        ++counters_.eager_refused;
       control_.push(link.peer, t.cls, {protocol::FrameType::kReady, t.plan.id, t.sequence, 0, result_grant, now_});
       continue;
     }

@@ -229,7 +229,8 @@ void Engine::Impl::release_sources(const Tensor& t, const Slice& slice) {
 // A sum that is not the last one goes on to the next host: at once on credit, else it is announced.
 void Engine::Impl::contribute_partial(const Tensor& t, const Slice& slice) {
   SendItem& item = tables_.sends[slice.contribution];
-  const bool small = send_bytes(item) <= config_.eager_limit.value;
+  const bool small =
+      t.results && send_bytes(item) <= config_.eager_limit.value;  // a push waits for grants, see eager_fits()
   if (small && credits_.left(item.peer) > 0) return send_eagerly(slice.contribution, 0);
   if (small) ++counters_.eager_refused;
   item.state = SendItem::State::kAnnounced;

@@ -61,7 +61,7 @@ struct Engine::Impl {
   // ---- begin.cc ----
   void begin(const TensorReady& ready, ActionRing& out);
   void announce(Tensor& t);
-  bool eager_fits(const Link& link) const;
+  bool eager_fits(const Tensor& t, const Link& link) const;
   void begin_slice(Tensor& t, std::uint32_t slice);
   void begin_contributions(Tensor& t, std::uint32_t slice);
 

@@ -122,10 +122,12 @@ struct Tensor {
   Dtype leaf_dtype{};     // of contributions on the wire
   Dtype partial_dtype{};  // of sums of several contributions
   double divisor = 1;
-  bool sums = false;          // allreduce, barrier
+  bool sums = false;          // allreduce, push, barrier
+  bool results = true;        // what the owners have travels to the others: all but push
   bool result_in = false;     // some slice's result comes from a peer
   std::uint32_t barrier = 0;  // which scratch place
   Range slices, links, sends;
+  std::uint32_t results_due = 0;  // slices of which the result comes to lie here
   // operations
   bool open = false;
   bool raised = false;

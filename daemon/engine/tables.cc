@@ -45,7 +45,7 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
   const PlanTensor& t = plan.tensors[position];
   if (t.id.value != position)
     return invalid(t, fmt::format("it stands at position {}", position), "number the tensors from 0");
-  if (t.operation > Operation::kBarrier || t.reduce > ReduceOp::kAverage || t.dtype > Dtype::kBfloat16 ||
+  if (t.operation > Operation::kPull || t.reduce > ReduceOp::kAverage || t.dtype > Dtype::kBfloat16 ||
       static_cast<std::size_t>(t.pattern) >= protocol::kPatternCount) {
     return invalid(t, "unknown operation, reduction, dtype or pattern",
                    "install the same tensorlane version on every host");
@@ -66,7 +66,9 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
     return invalid(t, fmt::format("slices of {} bytes", slice_bytes),
                    fmt::format("use at most {}", Extent::kMaxLength));
   }
-  if (t.operation == Operation::kBroadcast && t.root.value >= config.hosts) {
+  const bool rooted = t.operation == Operation::kBroadcast || t.operation == Operation::kPush ||
+                      t.operation == Operation::kPull || t.pattern == Pattern::kWholeServer;
+  if (rooted && t.root.value >= config.hosts) {
     return invalid(t, fmt::format("root host {} of {}", t.root.value, config.hosts), "name a host of the job");
   }
   return t.operation == Operation::kAllgather ? check_rank_hosts(config, plan, t) : Status();
@@ -127,8 +129,11 @@ class Builder {
       slice.contribution = static_cast<std::uint32_t>(t_.sends.size());
       t_.sends.push_back({.slice = index, .peer = *way.contribution_to});
     }
-    slice.results = {static_cast<std::uint32_t>(t_.sends.size()), static_cast<std::uint32_t>(way.result_to.size())};
-    for (HostIndex peer : way.result_to) t_.sends.push_back({.slice = index, .peer = peer, .result = true});
+    slice.results.first = static_cast<std::uint32_t>(t_.sends.size());
+    if (tensor_.results) {
+      for (HostIndex peer : way.result_to) t_.sends.push_back({.slice = index, .peer = peer, .result = true});
+    }
+    slice.results.count = static_cast<std::uint32_t>(t_.sends.size()) - slice.results.first;
     t_.slices.push_back(slice);
   }
 
@@ -152,7 +157,7 @@ class Builder {
       for (std::uint32_t i = slice.sources.first; i < slice.sources.end(); ++i) f(t_.sources[i].peer);
       if (slice.contribution != kNoIndex) f(t_.sends[slice.contribution].peer);
       for (std::uint32_t i = slice.results.first; i < slice.results.end(); ++i) f(t_.sends[i].peer);
-      if (!slice.owner) f(slice.result_from);
+      if (tensor_.results && !slice.owner) f(slice.result_from);
     }
   }
 
@@ -179,7 +184,7 @@ class Builder {
       for (std::uint32_t i = slice.results.first; i < slice.results.end(); ++i) {
         result_sends[link_of(t_.sends[i].peer) - tensor_.links.first].push_back(i);
       }
-      if (!slice.owner) t_.links[link_of(slice.result_from)].result_in = tensor_.result_in = true;
+      if (tensor_.results && !slice.owner) t_.links[link_of(slice.result_from)].result_in = tensor_.result_in = true;
     }
     for (std::uint32_t l = 0; l < tensor_.links.count; ++l) {
       Link& link = t_.links[tensor_.links.first + l];
@@ -200,7 +205,8 @@ class Builder {
 }  // namespace
 
 bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
-  if (tensor.operation != Operation::kAllreduce || dtype_size(tensor.dtype) != 2) return false;
+  const bool sums = tensor.operation == Operation::kAllreduce || tensor.operation == Operation::kPush;
+  if (!sums || dtype_size(tensor.dtype) != 2) return false;
   return tensor.wide_contributions || passes_partial_sums(tensor.pattern, hosts) || hosts > Work::kMaxSources;
 }
 
@@ -232,7 +238,9 @@ Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTen
     tensor.barrier = tables->barriers++;
   }
   tensor.cls = config.single_queue ? ClassId(0) : planned.cls;
-  tensor.sums = planned.operation == Operation::kAllreduce || planned.operation == Operation::kBarrier;
+  tensor.sums = planned.operation == Operation::kAllreduce || planned.operation == Operation::kPush ||
+                planned.operation == Operation::kBarrier;
+  tensor.results = planned.operation != Operation::kPush;
   tensor.leaf_dtype = contribution_dtype(tensor.plan);
   tensor.partial_dtype = dtype_size(tensor.plan.dtype) == 2 ? Dtype::kFloat32 : tensor.plan.dtype;
   if (tensor.sums && tensor.plan.reduce == ReduceOp::kAverage) tensor.divisor = config.world_size;
@@ -242,6 +250,8 @@ Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTen
   for (const Shard& shard : shards(tensor.plan, config.hosts, plan.rank_hosts))
     TL_RETURN_IF_ERROR(builder.add_shard(shard));
   tensor.slices = close_range(first_slice, tables->slices.size());
+  for (std::uint32_t s = tensor.slices.first; s < tensor.slices.end(); ++s)
+    tensor.results_due += tensor.results || tables->slices[s].owner ? 1 : 0;
   tensor.sends = close_range(first_send, tables->sends.size());
   builder.add_links(static_cast<std::uint32_t>(tables->tensors.size()));
   tables->tensors.push_back(std::move(tensor));

@@ -315,11 +315,13 @@ void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
   const bool alone = local_ranks_.size() == 1;
   switch (tensor.operation) {
     case Operation::kAllreduce:
+    case Operation::kPush:
       if (!engine_) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish);
       return start_local(t, tensor, alone && !tensor.wide_contributions ? LocalStep::kNone : LocalStep::kReduce);
     case Operation::kAllgather:
       return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kCollect);
     case Operation::kBroadcast:
+    case Operation::kPull:
     case Operation::kBarrier:
       return start_local(t, tensor, LocalStep::kNone);
   }

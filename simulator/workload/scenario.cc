@@ -49,7 +49,7 @@ PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
   t.operation = random_operation(random);
   t.reduce = random.chance(0.5) ? ReduceOp::kSum : ReduceOp::kAverage;
   t.dtype = static_cast<Dtype>(random.below(kDtypeCount));
-  t.pattern = static_cast<Pattern>(random.below(protocol::kPatternCount));
+  t.pattern = static_cast<Pattern>(random.below(static_cast<std::uint64_t>(Pattern::kTree) + 1));
   t.urgency = static_cast<float>(random.below(1000)) / 1000.0f;
   // Classes by thresholds, so that a more urgent tensor is never in a less urgent class.
   t.cls = ClassId(static_cast<std::uint8_t>((1.0f - t.urgency) * static_cast<float>(engine.classes)));

@@ -21,11 +21,18 @@ bool is_16_bit(const PlanTensor& tensor) {
 std::uint64_t contribution_bytes(const PlanTensor& tensor) {
   return is_16_bit(tensor) && tensor.wide_contributions ? sizeof(float) : dtype_size(tensor.dtype);
 }
+bool is_server(Pattern pattern) {
+  return pattern == Pattern::kParameterServer || pattern == Pattern::kWholeServer;
+}
 }  // namespace
 
+bool sums(const PlanTensor& tensor) {
+  return tensor.operation == Operation::kAllreduce || tensor.operation == Operation::kPush;
+}
+
 bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
-  if (tensor.operation != Operation::kAllreduce || !is_16_bit(tensor)) return false;
-  return tensor.wide_contributions || (tensor.pattern != Pattern::kParameterServer && hosts > 2);
+  if (!sums(tensor) || !is_16_bit(tensor)) return false;
+  return tensor.wide_contributions || (!is_server(tensor.pattern) && hosts > 2);
 }
 
 std::vector<Passing> passings(Pattern pattern, std::uint16_t hosts, HostIndex owner) {
@@ -36,7 +43,7 @@ std::vector<Passing> passings(Pattern pattern, std::uint16_t hosts, HostIndex ow
   const unsigned n = hosts, o = owner.value;
   if (pattern == Pattern::kRing) {
     for (unsigned i = 1; i < n; ++i) pass((o + i) % n, (o + i + 1) % n);
-  } else if (pattern == Pattern::kParameterServer) {
+  } else if (is_server(pattern)) {
     for (unsigned h = 0; h < n; ++h)
       if (h != o) pass(h, o);
   } else if (pattern == Pattern::kTree) {
@@ -69,7 +76,7 @@ std::uint16_t most_sources(Pattern pattern, std::uint16_t hosts) {
 }
 
 std::uint64_t contributed_bytes(const PlanTensor& tensor, std::uint16_t hosts) {
-  if (tensor.operation != Operation::kAllreduce || hosts < 2) return 0;
+  if (!sums(tensor) || hosts < 2) return 0;
   const std::uint64_t own = contribution_bytes(tensor);
   // Partial sums of 16-bit elements travel as float32.
   const std::uint64_t partial = is_16_bit(tensor) ? sizeof(float) : own;
@@ -84,9 +91,11 @@ std::uint64_t contributed_bytes(const PlanTensor& tensor, std::uint16_t hosts) {
 }
 
 HostIndex owner(const PlanTensor& tensor, std::uint16_t hosts, std::uint64_t index, std::uint64_t* shard_end) {
-  const std::uint64_t rotation = tensor.id.value + tensor.id.value / hosts;
+  const bool keyed = tensor.operation == Operation::kPush || tensor.operation == Operation::kPull;
+  const bool whole = tensor.pattern == Pattern::kWholeServer;
+  const std::uint64_t rotation = keyed || whole ? tensor.root.value : tensor.id.value + tensor.id.value / hosts;
   std::uint64_t shard = 0, end = tensor.elements;
-  if (hosts > 1 && tensor.elements * contribution_bytes(tensor) > kOneShard) {
+  if (hosts > 1 && !whole && tensor.elements * contribution_bytes(tensor) > kOneShard) {
     const std::uint64_t units = tensor.elements / kShardUnit;
     end = 0;
     for (; shard + 1 < hosts; ++shard) {
@@ -110,20 +119,20 @@ double Values::element(HostIndex host, const PlanTensor& tensor, Sequence sequen
 
 void Values::contribute(HostIndex host, const PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer,
                         std::span<std::byte> wide) const {
-  const bool sums = tensor.operation == Operation::kAllreduce;
-  const bool only_wide = sums && is_16_bit(tensor) && tensor.wide_contributions;
+  const bool only_wide = sums(tensor) && is_16_bit(tensor) && tensor.wide_contributions;
   for (std::uint64_t i = 0; i < tensor.elements; ++i) {
     // What others must bring is garbage here: a host that completes without them is found out.
-    const bool mine = sums || gathered_from(tensor, i) == host;
+    const bool mine = sums(tensor) || gathered_from(tensor, i) == host;
     const double number = mine ? element(host, tensor, sequence, i) : 77;
     store_element(buffer.data(), tensor.dtype, i, only_wide ? 55 : static_cast<double>(static_cast<float>(number)));
     if (!wide.empty()) store_element(wide.data(), Dtype::kFloat32, i, only_wide ? number : 33);
   }
 }
 
-// Of a broadcast or allgather: whose element this is.
+// Of a broadcast, pull or allgather: whose element this is.
 HostIndex Values::gathered_from(const PlanTensor& tensor, std::uint64_t index) const {
   if (tensor.operation == Operation::kBroadcast) return tensor.root;
+  if (tensor.operation == Operation::kPull) return owner(tensor, scenario_.hosts(), index);
   return scenario_.plan.rank_hosts[index / (tensor.elements / scenario_.plan.rank_hosts.size())];
 }
 
@@ -142,7 +151,7 @@ double Values::sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t in
     return dtype == Dtype::kFloat64 ? a + b : static_cast<double>(static_cast<float>(a + b));
   };
   double sum = sums[0];
-  if (tensor.pattern == Pattern::kParameterServer) {  // adds in the order of hosts, wherever the owner is among them
+  if (is_server(tensor.pattern)) {  // adds in the order of hosts, wherever the owner is among them
     for (std::size_t host = 1; host < sums.size(); ++host) sum = add(sum, sums[host]);
   } else {
     for (const Passing& p : way) sums[p.to.value] = add(sums[p.to.value], sums[p.from.value]);
@@ -155,17 +164,17 @@ double Values::sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t in
 
 std::vector<std::byte> Values::expected(const PlanTensor& tensor, Sequence sequence) const {
   std::vector<std::byte> result(tensor.elements * dtype_size(tensor.dtype));
-  const bool sums = tensor.operation == Operation::kAllreduce;
+  const bool summed = sums(tensor);
   HostIndex summing;
   std::vector<Passing> way;
   for (std::uint64_t i = 0, shard_end = 0; i < tensor.elements; ++i) {
-    if (sums && i == shard_end) {
+    if (summed && i == shard_end) {
       summing = owner(tensor, scenario_.hosts(), i, &shard_end);
       way = passings(tensor.pattern, scenario_.hosts(), summing);
     }
     const double number =
-        sums ? sum(tensor, sequence, i, summing, way)
-             : static_cast<double>(static_cast<float>(element(gathered_from(tensor, i), tensor, sequence, i)));
+        summed ? sum(tensor, sequence, i, summing, way)
+               : static_cast<double>(static_cast<float>(element(gathered_from(tensor, i), tensor, sequence, i)));
     store_element(result.data(), tensor.dtype, i, number);
   }
   return result;

@@ -25,7 +25,7 @@ class Values {
   // empty unless needs_wide().
   void contribute(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer,
                   std::span<std::byte> wide) const;
-  // The result on every host.
+  // The result on every host; of a push, the sums, which only their owners have.
   std::vector<std::byte> expected(const protocol::PlanTensor& tensor, Sequence sequence) const;
 
  private:
@@ -36,7 +36,9 @@ class Values {
   const Scenario& scenario_;
 };
 
-// The host that owns the shard which element `index` of an allreduce belongs to.
+// Allreduce and push.
+bool sums(const protocol::PlanTensor& tensor);
+// The host that owns the shard which element `index` of an allreduce, push or pull belongs to.
 // `shard_end`, unless null: the element behind that shard.
 HostIndex owner(const protocol::PlanTensor& tensor, std::uint16_t hosts, std::uint64_t index,
                 std::uint64_t* shard_end = nullptr);

@@ -16,6 +16,7 @@ Route route(protocol::Pattern pattern, std::uint16_t hosts, HostIndex owner, Hos
     case protocol::Pattern::kRing:
       return ring_route(hosts, owner, me);
     case protocol::Pattern::kParameterServer:
+    case protocol::Pattern::kWholeServer:
       return parameter_server_route(hosts, owner, me);
     case protocol::Pattern::kHalvingDoubling:
       return halving_doubling_route(hosts, owner, me);
@@ -30,6 +31,7 @@ bool is_leaf(protocol::Pattern pattern, std::uint16_t hosts, HostIndex owner, Ho
     case protocol::Pattern::kRing:
       return ring_is_leaf(hosts, owner, host);
     case protocol::Pattern::kParameterServer:
+    case protocol::Pattern::kWholeServer:
       return parameter_server_is_leaf(owner, host);
     case protocol::Pattern::kHalvingDoubling:
       return halving_doubling_is_leaf(hosts, owner, host);
@@ -45,6 +47,7 @@ std::uint16_t most_sources(protocol::Pattern pattern, std::uint16_t hosts) {
     case protocol::Pattern::kRing:
       return 1;
     case protocol::Pattern::kParameterServer:
+    case protocol::Pattern::kWholeServer:
       return static_cast<std::uint16_t>(hosts - 1);
     case protocol::Pattern::kHalvingDoubling:  // a step each, and the one that joins
     case protocol::Pattern::kTree:             // a child for every bit of the largest place
@@ -54,7 +57,8 @@ std::uint16_t most_sources(protocol::Pattern pattern, std::uint16_t hosts) {
 }
 
 bool passes_partial_sums(protocol::Pattern pattern, std::uint16_t hosts) {
-  return pattern != protocol::Pattern::kParameterServer && hosts > 2;
+  const bool server = pattern == protocol::Pattern::kParameterServer || pattern == protocol::Pattern::kWholeServer;
+  return !server && hosts > 2;
 }
 
 }  // namespace tensorlane::engine

@@ -22,7 +22,7 @@ struct Route {
 };
 
 // The route of host `me` for data owned by `owner`, in a group of `hosts` (at least 1; owner and me are below it).
-// Broadcast and allgather use the result half only.
+// Broadcast, allgather and pull use the result half only, push the other one.
 Route route(protocol::Pattern pattern, std::uint16_t hosts, HostIndex owner, HostIndex me);
 
 // Whether `host` contributes its own data only, so that it exists as soon as the host is ready. Never true for the

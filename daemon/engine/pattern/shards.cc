@@ -1,6 +1,7 @@
 #include "daemon/engine/pattern/shards.h"
 
 #include "common/base/assert.h"
+#include "daemon/engine/pattern/whole_server.h"
 
 namespace tensorlane::engine {
 namespace {
@@ -11,13 +12,16 @@ std::uint32_t rotation(TensorId tensor, std::uint16_t hosts) {
   return (tensor.value + tensor.value / hosts) % hosts;
 }
 
-HostIndex rotated_owner(TensorId tensor, std::uint32_t shard, std::uint16_t hosts) {
-  return HostIndex(static_cast<std::uint16_t>((rotation(tensor, hosts) + shard) % hosts));
+HostIndex rotated_owner(const protocol::PlanTensor& tensor, std::uint32_t shard, std::uint16_t hosts) {
+  const bool keyed = tensor.operation == Operation::kPush || tensor.operation == Operation::kPull;
+  const std::uint32_t first = keyed ? tensor.root.value : rotation(tensor.id, hosts);
+  return HostIndex(static_cast<std::uint16_t>((first + shard) % hosts));
 }
 
 std::vector<Shard> allreduce_shards(const protocol::PlanTensor& tensor, std::uint16_t hosts) {
+  if (tensor.pattern == protocol::Pattern::kWholeServer) return {whole_server_shard(tensor)};
   if (hosts == 1 || tensor.elements * dtype_size(contribution_dtype(tensor)) <= kWholeTensor.value) {
-    return {{0, tensor.elements, rotated_owner(tensor.id, 0, hosts)}};
+    return {{0, tensor.elements, rotated_owner(tensor, 0, hosts)}};
   }
   const std::uint64_t units = tensor.elements / kShardAlignment;
   std::vector<Shard> result;
@@ -27,7 +31,7 @@ std::vector<Shard> allreduce_shards(const protocol::PlanTensor& tensor, std::uin
     if (i + 1 == hosts)
       elements = tensor.elements - offset;  // the last one is a small one: it takes what is less than a unit, too
     if (elements == 0) continue;
-    result.push_back({offset, elements, rotated_owner(tensor.id, i, hosts)});
+    result.push_back({offset, elements, rotated_owner(tensor, i, hosts)});
     offset += elements;
   }
   return result;
@@ -53,13 +57,15 @@ std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t host
                           std::span<const HostIndex> rank_hosts) {
   switch (tensor.operation) {
     case Operation::kAllreduce:
+    case Operation::kPush:
+    case Operation::kPull:
       return allreduce_shards(tensor, hosts);
     case Operation::kBroadcast:
       return {{0, tensor.elements, tensor.root}};
     case Operation::kAllgather:
       return allgather_shards(tensor, rank_hosts);
     case Operation::kBarrier:
-      return {{0, 1, rotated_owner(tensor.id, 0, hosts)}};
+      return {{0, 1, rotated_owner(tensor, 0, hosts)}};
   }
   TL_ASSERT(false && "unknown operation");
 }

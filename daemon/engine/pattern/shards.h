@@ -30,9 +30,10 @@ constexpr Dtype contribution_dtype(const protocol::PlanTensor& tensor) {
 }
 
 // The shards of a tensor, in order of offset and without gaps.
-//   allreduce: one per host (fewer when there is not enough for all), owners rotated by tensor id so that small tensors
-//   spread over the hosts broadcast: one, owned by the root's host allgather: the blocks of neighbouring ranks of one
-//   host; `rank_hosts` names the host of every rank, and divides the elements evenly barrier:   one of one element
+//   allreduce, push, pull: one per host (fewer when there is not enough for all), owners rotated by tensor id so that
+//   small tensors spread over the hosts (push and pull: from `root` on, so that a key's push and pull agree) broadcast:
+//   one, owned by the root's host allgather: the blocks of neighbouring ranks of one host; `rank_hosts` names the host
+//   of every rank, and divides the elements evenly barrier:   one of one element
 std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t hosts,
                           std::span<const HostIndex> rank_hosts);
 
