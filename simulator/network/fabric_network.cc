@@ -1,0 +1,236 @@
+#include "simulator/network/fabric_network.h"
+
+#include <algorithm>
+
+#include "common/base/assert.h"
+#include "simulator/clock/random.h"
+
+namespace tensorlane::simulator {
+
+FabricNetwork::FabricNetwork(EventQueue& events, const Topology& topology, const FabricNetworkOptions& options)
+    : events_(events),
+      topology_(topology),
+      options_(options),
+      routes_(shortest_routes(topology)),
+      sinks_(topology.hosts),
+      ports_(topology.cables.size() * 2) {
+  TL_ASSERT(options_.train.value > 0 && options_.goodput > 0);
+  for (std::size_t c = 0; c < topology_.cables.size(); ++c) {
+    const Cable& cable = topology_.cables[c];
+    const auto rate = static_cast<std::uint64_t>(static_cast<double>(cable.rate.value) * options_.goodput);
+    TL_ASSERT(rate > 0);
+    for (std::size_t end : {0u, 1u}) {
+      Port& port = ports_[2 * c + end];
+      port.to = end == 0 ? cable.b : cable.a;
+      port.rate = BitsPerSecond(rate);
+      port.delay = cable.delay;
+    }
+  }
+}
+
+std::uint32_t FabricNetwork::new_train() {
+  if (free_trains_.empty()) {
+    trains_.emplace_back();
+    return static_cast<std::uint32_t>(trains_.size() - 1);
+  }
+  const std::uint32_t train = free_trains_.back();
+  free_trains_.pop_back();
+  return train;
+}
+
+// The port of `node` that the message's flow leaves by.
+std::uint32_t FabricNetwork::route(NodeIndex node, const Message& m) const {
+  const std::vector<std::uint32_t>& ways = routes_[node][m.to.value];
+  TL_ASSERT(!ways.empty());
+  std::size_t way = 0;
+  if (ways.size() > 1) {
+    // A flow keeps its way, so that it stays in order.
+    const std::uint64_t flow = std::uint64_t{m.from.value} << 24 | std::uint64_t{m.to.value} << 8 | m.level;
+    way = mix(flow ^ std::uint64_t{node} << 48) % ways.size();
+  }
+  const Cable& cable = topology_.cables[ways[way]];
+  return 2 * ways[way] + (cable.a == node ? 0 : 1);
+}
+
+void FabricNetwork::send(const Message& message) {
+  ++operations_;
+  std::uint32_t index = 0;
+  if (free_messages_.empty()) {
+    index = static_cast<std::uint32_t>(messages_.size());
+    messages_.push_back(message);
+  } else {
+    index = free_messages_.back();
+    free_messages_.pop_back();
+    messages_[index] = message;
+  }
+  const std::uint32_t port = route(message.from.value, message);
+  std::uint64_t left = message.header.payload_bytes + options_.header_bytes;
+  do {
+    const std::uint32_t train = new_train();
+    const std::uint64_t bytes = std::min(left, options_.train.value);
+    left -= bytes;
+    trains_[train] = {
+        .message = index, .bytes = static_cast<std::uint32_t>(bytes), .whole = events_.now(), .last = left == 0};
+    enqueue(port, train);
+  } while (left > 0);
+}
+
+void FabricNetwork::enqueue(std::uint32_t index, std::uint32_t train) {
+  Port& port = ports_[index];
+  const std::uint8_t level = messages_[trains_[train].message].level;
+  Queue& queue = port.queues[options_.discipline == Discipline::kFifo ? 0 : level];
+  trains_[train].next = kNone;
+  (queue.last == kNone ? queue.first : trains_[queue.last].next) = train;
+  queue.last = train;
+  queue.bytes += trains_[train].bytes;
+  std::uint64_t queued = 0;
+  for (const Queue& q : port.queues) queued += q.bytes;
+  port.counters.peak_bytes = std::max(port.counters.peak_bytes, queued);
+  if (!port.sending) start(index);
+}
+
+// The queue that is served next, or kLevels. A level that is paused waits; in a single queue it holds up the others.
+std::uint32_t FabricNetwork::next_level(Port& port) {
+  if (options_.discipline == Discipline::kWeighted) return next_weighted(port);
+  for (std::uint32_t level = 0; level < kLevels; ++level) {
+    const Queue& queue = port.queues[level];
+    if (queue.first == kNone) continue;
+    const std::uint8_t of = messages_[trains_[queue.first].message].level;
+    if ((port.paused >> of & 1) == 0) return level;
+  }
+  return kLevels;
+}
+
+std::uint32_t FabricNetwork::next_weighted(Port& port) {
+  const auto ready = [&](std::uint32_t level) {
+    return port.queues[level].first != kNone && (port.paused >> level & 1) == 0;
+  };
+  if (ready(0)) return 0;
+  bool any = false;
+  for (std::uint32_t level = 1; level < kLevels; ++level) any = any || ready(level);
+  while (any) {
+    Queue& queue = port.queues[port.turn];
+    if (ready(port.turn) && queue.deficit >= static_cast<std::int64_t>(trains_[queue.first].bytes)) return port.turn;
+    if (!ready(port.turn)) queue.deficit = 0;
+    port.turn = port.turn + 1 == kLevels ? 1 : port.turn + 1;
+    if (ready(port.turn)) {
+      port.queues[port.turn].deficit += std::max<std::int64_t>(1, options_.weights[port.turn]);
+    }
+  }
+  return kLevels;
+}
+
+void FabricNetwork::start(std::uint32_t index) {
+  Port& port = ports_[index];
+  const std::uint32_t level = next_level(port);
+  if (level == kLevels) return;
+  Queue& queue = port.queues[level];
+  const std::uint32_t train = queue.first;
+  Train& t = trains_[train];
+  queue.first = t.next;
+  if (queue.first == kNone) queue.last = kNone;
+  if (options_.discipline == Discipline::kWeighted) queue.deficit -= t.bytes;
+  port.sending = true;
+  port.sending_bytes = t.bytes;
+  port.sending_ingress = t.ingress;
+  port.sending_level = messages_[t.message].level;
+  const Time now = events_.now(), end = now + length(port, t.bytes);
+  port.counters.busy += end - now;
+  events_.at(end, [this, index, level] { sent(index, level); });
+  t.whole = end + port.delay;
+  if (port.to < topology_.hosts) {
+    events_.at(t.whole, [this, train] { deliver(train); });
+    return;
+  }
+  // The next port begins when it has the first packet, but no sooner than that the last one is there in time.
+  const std::uint32_t onward = route(port.to, messages_[t.message]);
+  t.ingress = index;
+  const Time first = std::max(now + port.delay, t.whole + length(ports_[onward], t.bytes) * -1);
+  const std::uint64_t key = std::uint64_t{onward} << 32 | train;
+  events_.at(first, [this, key] { arrive(static_cast<std::uint32_t>(key >> 32), static_cast<std::uint32_t>(key)); });
+}
+
+Duration FabricNetwork::length(const Port& port, std::uint64_t bytes) {
+  const auto rate = port.rate.value;
+  return Duration(
+      static_cast<std::int64_t>((static_cast<unsigned __int128>(bytes) * 8'000'000'000u + rate / 2) / rate));
+}
+
+void FabricNetwork::arrive(std::uint32_t port, std::uint32_t train) {
+  const Train& t = trains_[train];
+  if (options_.flow_control) hold(t.ingress, messages_[t.message].level, t.bytes);
+  enqueue(port, train);
+}
+
+void FabricNetwork::sent(std::uint32_t index, std::uint32_t level) {
+  Port& port = ports_[index];
+  port.queues[level].bytes -= port.sending_bytes;
+  port.sending = false;
+  if (options_.flow_control && port.sending_ingress != kNone)
+    release(port.sending_ingress, port.sending_level, port.sending_bytes);
+  start(index);
+}
+
+void FabricNetwork::deliver(std::uint32_t train) {
+  const Train t = trains_[train];
+  free_trains_.push_back(train);
+  if (!t.last) return;
+  // A copy: what the sink sends in answer may move the list.
+  const Message message = messages_[t.message];
+  sinks_[message.to.value]->on_delivered(message);
+  const std::uint32_t index = t.message;
+  events_.after(way_back(message), [this, index] {
+    const Message acknowledged = messages_[index];
+    free_messages_.push_back(index);
+    sinks_[acknowledged.from.value]->on_acknowledged(acknowledged);
+  });
+}
+
+// Acknowledgements are small and go first everywhere: they take the cables' delays.
+Duration FabricNetwork::way_back(const Message& message) const {
+  Duration delay;
+  for (NodeIndex node = message.from.value; node != message.to.value;) {
+    const Port& port = ports_[route(node, message)];
+    delay += port.delay;
+    node = port.to;
+  }
+  return delay;
+}
+
+// ---- flow control ----
+
+void FabricNetwork::hold(std::uint32_t ingress, std::size_t level, std::uint64_t bytes) {
+  Port& port = ports_[ingress];
+  port.held_behind[level] += bytes;
+  if ((port.asked_to_pause >> level & 1) != 0 || port.held_behind[level] <= options_.flow_control->pause.value) return;
+  port.asked_to_pause |= 1u << level;
+  const auto l = static_cast<std::uint32_t>(level);
+  events_.after(port.delay, [this, ingress, l] { set_paused(ingress, l, true); });
+}
+
+void FabricNetwork::release(std::uint32_t ingress, std::size_t level, std::uint64_t bytes) {
+  Port& port = ports_[ingress];
+  port.held_behind[level] -= bytes;
+  if ((port.asked_to_pause >> level & 1) == 0 || port.held_behind[level] > options_.flow_control->resume.value) return;
+  port.asked_to_pause &= ~(1u << level);
+  const auto l = static_cast<std::uint32_t>(level);
+  events_.after(port.delay, [this, ingress, l] { set_paused(ingress, l, false); });
+}
+
+void FabricNetwork::set_paused(std::uint32_t index, std::uint32_t level, bool paused) {
+  Port& port = ports_[index];
+  const bool was = port.paused != 0;
+  port.paused = paused ? port.paused | 1u << level : port.paused & ~(1u << level);
+  if (paused) ++port.counters.pauses;
+  if (!was && paused) port.paused_since = events_.now();
+  if (was && port.paused == 0) port.counters.paused += events_.now() - port.paused_since;
+  if (!paused && !port.sending) start(index);
+}
+
+std::vector<FabricNetwork::PortCounters> FabricNetwork::counters() const {
+  std::vector<PortCounters> all;
+  for (const Port& port : ports_) all.push_back(port.counters);
+  return all;
+}
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,55 @@
+// One simulated run: jobs on the hosts of a network, some iterations long.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/base/status.h"
+#include "simulator/network/fabric_network.h"
+#include "simulator/network/topology.h"
+#include "simulator/planner/host.h"
+#include "simulator/planner/trainer.h"
+#include "simulator/planner/workload.h"
+
+namespace tensorlane::simulator {
+
+struct JobRun {
+  Workload workload;
+  Placement placement;
+  PullOrder pulls = PullOrder::kForward;
+  std::uint64_t iterations = 1;      // that are measured
+  std::uint64_t warm_up = 1;         // before them
+  bool single_queue = false;         // order of arrival, no urgency at all
+  std::vector<HostIndex> computing;  // empty: all hosts
+  Bytes staging;  // 0: the daemon's default, or two of the largest slices of every class if that is more
+  Time start;
+};
+
+struct RunOptions {
+  Topology topology;
+  FabricNetworkOptions network;
+  HostOptions host;
+  std::uint64_t seed = 1;
+};
+
+struct JobOutcome {
+  double iteration_s = 0;            // mean over the measured iterations
+  std::vector<double> wait_s;        // by layer: mean from being asked for until it is here
+  std::vector<Time> pulled, pushed;  // by layer, of the last iteration on the first computing host
+  std::vector<Time> ends;            // of the iterations, there
+};
+
+struct RunOutcome {
+  std::vector<JobOutcome> jobs;
+  double busiest_out_s = 0,
+         busiest_in_s = 0;  // per iteration of the first job: how long the busiest host sent, received
+  std::uint64_t events = 0, operations = 0;
+  std::uint64_t pauses = 0;  // by flow control
+  std::uint64_t peak_queue_bytes = 0;
+};
+
+// kInvalidArgument and kResourceExhausted as of Engine::apply_plan(); kInternal when the run ends before all iterations
+// have.
+Result<RunOutcome> simulate(const RunOptions& options, const std::vector<JobRun>& jobs);
+
+}  // namespace tensorlane::simulator

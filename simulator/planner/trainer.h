@@ -1,0 +1,77 @@
+// The training loop of one job on one host: it computes layer by layer, submits what is exchanged and waits for it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "simulator/clock/event_queue.h"
+#include "simulator/clock/random.h"
+#include "simulator/planner/host.h"
+#include "simulator/planner/workload.h"
+
+namespace tensorlane::simulator {
+
+enum class PullOrder : std::uint8_t {
+  kForward,  // as the forward pass needs them
+  kReverse,
+  kRandom,  // another one on every host and in every iteration, as a framework's concurrent graph has it
+};
+
+struct TrainerOptions {
+  Exchange exchange = Exchange::kAllreduce;
+  PullOrder pulls = PullOrder::kForward;
+  std::uint64_t iterations = 1;
+  bool computes = true;  // false: a server only
+};
+
+class Trainer {
+ public:
+  // What is referred to outlives the trainer. `job` is the host's number of it.
+  Trainer(EventQueue& events, PlannedHost& host, std::size_t job, const Workload& workload, const JobPlan& plan,
+          const TrainerOptions& options, Random random);
+
+  void start() { begin_iteration(); }
+  // The host's job has completed an operation on this tensor.
+  void completed(TensorId tensor);
+
+  // When each iteration ended here: its barrier, or its backward pass.
+  const std::vector<Time>& ends() const { return ends_; }
+  // By layer: how long its parameters or sums were awaited after they were asked for, all iterations together.
+  const std::vector<Duration>& waits() const { return waits_; }
+  // By layer, in the last iteration: when its parameters were here, and its gradients with the server.
+  const std::vector<Time>& pulled() const { return pulled_; }
+  const std::vector<Time>& pushed() const { return pushed_; }
+
+ private:
+  void begin_iteration();
+  void submit_pulls();
+  void submit_pushes(std::size_t layer);
+  void forward();
+  void forward_done();
+  void backward();
+  void backward_done();
+  void end_if_done();
+  void end_iteration();
+  bool push_pull() const { return options_.exchange == Exchange::kPushPull; }
+
+  EventQueue& events_;
+  PlannedHost& host_;
+  const std::size_t job_;
+  const Workload& workload_;
+  const JobPlan& plan_;
+  const TrainerOptions options_;
+  Random random_;
+
+  std::vector<std::vector<std::size_t>> variables_of_;  // by layer
+  std::vector<std::size_t> variable_of_;                // by tensor
+  std::vector<std::uint32_t> missing_;                  // by layer: parameters that are not here
+  std::vector<Time> asked_;                             // by tensor
+  std::vector<Duration> waits_;
+  std::vector<Time> pulled_, pushed_, ends_;
+  std::size_t layer_ = 0;       // that is computed, or waited for
+  bool waiting_ = false;        // for the parameters of layer_
+  bool computing_ = false;      // some of this iteration is still to be computed
+  std::size_t unfinished_ = 0;  // operations
+};
+
+}  // namespace tensorlane::simulator

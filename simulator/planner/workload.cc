@@ -1,0 +1,82 @@
+#include "simulator/planner/workload.h"
+
+#include "common/base/assert.h"
+#include "daemon/engine/classify/thresholds.h"
+#include "daemon/engine/urgency/layer_order.h"
+
+namespace tensorlane::simulator {
+
+using protocol::PlanTensor;
+
+Duration Workload::compute() const {
+  Duration sum;
+  for (const Layer& layer : layers) sum += layer.forward + layer.backward;
+  return sum;
+}
+
+std::uint64_t Workload::elements() const {
+  std::uint64_t sum = 0;
+  for (const Layer& layer : layers) {
+    for (const Variable& variable : layer.variables) sum += variable.elements;
+  }
+  return sum;
+}
+
+double urgency_of(const Workload& workload, std::size_t layer) {
+  return engine::layer_order(static_cast<std::uint32_t>(layer), static_cast<std::uint32_t>(workload.layers.size()));
+}
+
+namespace {
+
+TensorId append(protocol::Plan* plan, PlanTensor tensor) {
+  tensor.id = TensorId(static_cast<std::uint32_t>(plan->tensors.size()));
+  plan->tensors.push_back(std::move(tensor));
+  return plan->tensors.back().id;
+}
+
+// Where the variable's first shard, or all of it, is kept: servers in turn.
+HostIndex first_owner(const Placement& placement, std::uint16_t hosts, std::size_t index) {
+  if (placement.servers.empty()) return HostIndex(static_cast<std::uint16_t>(index % hosts));
+  return placement.servers[index % placement.servers.size()];
+}
+
+}  // namespace
+
+JobPlan plan_of(const Workload& workload, const Placement& placement, std::uint16_t hosts) {
+  JobPlan job;
+  job.plan.version = 1;
+  for (std::uint16_t h = 0; h < hosts; ++h) job.plan.rank_hosts.push_back(HostIndex(h));
+  for (std::size_t l = 0; l < workload.layers.size(); ++l) {
+    const double urgency = urgency_of(workload, l);
+    for (const Variable& variable : workload.layers[l].variables) {
+      PlanTensor t;
+      t.pattern = placement.pattern;
+      t.urgency = static_cast<float>(urgency);
+      t.cls = engine::class_by_thresholds(placement.thresholds, urgency);
+      t.elements = variable.elements;
+      t.slice_elements = placement.slice_elements;
+      t.root = first_owner(placement, hosts, job.variables.size());
+      t.name = variable.name;
+      Exchanged exchanged{.layer = l};
+      if (placement.exchange == Exchange::kPushPull) {
+        t.operation = Operation::kPush;
+        exchanged.push = append(&job.plan, t);
+        t.operation = Operation::kPull;
+        exchanged.pull = append(&job.plan, t);
+      } else {
+        t.operation = Operation::kAllreduce;
+        exchanged.push = exchanged.pull = append(&job.plan, t);
+      }
+      job.variables.push_back(exchanged);
+    }
+  }
+  PlanTensor barrier;
+  barrier.operation = Operation::kBarrier;
+  barrier.pattern = protocol::Pattern::kParameterServer;
+  barrier.urgency = 1;
+  barrier.name = "iteration";
+  job.barrier = append(&job.plan, barrier);
+  return job;
+}
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,71 @@
+// A training job as the planner sees it: layers with times and sizes, and how their gradients are exchanged.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/units.h"
+#include "common/protocol/plan.h"
+
+namespace tensorlane::simulator {
+
+struct Variable {
+  std::string name;
+  std::uint64_t elements = 0;  // float32
+};
+
+// What is computed before the next layer can be. A layer may have no variables.
+struct Layer {
+  std::string name;
+  Duration forward, backward;
+  std::vector<Variable> variables;
+};
+
+enum class Exchange : std::uint8_t {
+  // Gradients are pushed to their servers as they come to be; the next iteration begins everywhere once all servers
+  // have
+  // all, by pulling every parameter (Geryon, section II-C; a synchronous parameter server that updates variables).
+  kPushPull,
+  // Gradients are allreduced as they come to be; a layer of the next iteration's forward pass waits for its own (data
+  // parallel training in PyTorch, Horovod).
+  kAllreduce,
+};
+
+struct Workload {
+  std::vector<Layer> layers;  // in the order of the forward pass
+  Duration overhead;          // per iteration, in which nothing is computed or sent
+
+  Duration compute() const;  // forward and backward, without overhead
+  std::uint64_t elements() const;
+};
+
+// How the exchange of a workload is set up; what differs between policies.
+struct Placement {
+  Exchange exchange = Exchange::kAllreduce;
+  protocol::Pattern pattern{};
+  std::uint32_t slice_elements = 0;
+  std::vector<double> thresholds;  // K - 1 of them for K classes
+  std::vector<HostIndex> servers;  // kWholeServer: variables are placed on them in turn
+};
+
+// A variable's tensors in the plan. kAllreduce: push and pull are the same one.
+struct Exchanged {
+  TensorId push, pull;
+  std::size_t layer = 0;
+};
+
+struct JobPlan {
+  protocol::Plan plan;
+  std::vector<Exchanged> variables;  // in the order of the forward pass
+  TensorId barrier;                  // kPushPull: the last tensor
+};
+
+// Urgency is layer order, classes are by threshold. Every host is one rank of the plan.
+JobPlan plan_of(const Workload& workload, const Placement& placement, std::uint16_t hosts);
+
+// The layer's urgency: 1 - l / L (Geryon, section III-C).
+double urgency_of(const Workload& workload, std::size_t layer);
+
+}  // namespace tensorlane::simulator
