@@ -21,6 +21,7 @@ void add_bench_command(CLI::App& app, Invocation& chosen);
 void add_lab_command(CLI::App& app, Invocation& chosen);
 void add_make_key_command(CLI::App& app, Invocation& chosen);
 void add_order_command(CLI::App& app, Invocation& chosen);
+void add_plan_command(CLI::App& app, Invocation& chosen);
 void add_run_command(CLI::App& app, Invocation& chosen);
 void add_status_command(CLI::App& app, Invocation& chosen);
 

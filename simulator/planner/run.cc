@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "daemon/engine/pattern/route.h"
 #include "daemon/engine/staging.h"
 
 namespace tensorlane::simulator {
@@ -17,7 +18,7 @@ constexpr std::size_t kSlices = 1u << 24;
 std::uint64_t least_staging(const protocol::Plan& plan, std::uint16_t hosts) {
   std::array<std::uint64_t, kMaxDataClasses> largest{};
   for (const protocol::PlanTensor& t : plan.tensors) {
-    const std::uint64_t sources = t.pattern == protocol::Pattern::kRing ? 1 : hosts - 1u;
+    const std::uint64_t sources = engine::most_sources(t.pattern, hosts);
     const std::uint64_t elements = std::min<std::uint64_t>(t.slice_elements, t.elements);
     const std::uint64_t bytes = sources * engine::pages_for(elements * sizeof(float)) * engine::kPageBytes;
     largest[t.cls.value] = std::max(largest[t.cls.value], bytes);
@@ -38,8 +39,7 @@ engine::EngineConfig engine_config(const JobRun& job, const protocol::Plan& plan
   config.single_queue = job.single_queue;
   config.max_queued_slices = kSlices;
   const std::uint64_t least = least_staging(plan, hosts);
-  config.staging =
-      job.staging.value > 0 ? std::max(job.staging, Bytes(least)) : std::max(kDaemonStaging, Bytes(2 * least));
+  config.staging = job.depth > 0 ? Bytes(job.depth * least) : std::max(kDaemonStaging, Bytes(2 * least));
   return config;
 }
 

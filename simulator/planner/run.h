@@ -21,7 +21,7 @@ struct JobRun {
   std::uint64_t warm_up = 1;         // before them
   bool single_queue = false;         // order of arrival, no urgency at all
   std::vector<HostIndex> computing;  // empty: all hosts
-  Bytes staging;  // 0: the daemon's default, or two of the largest slices of every class if that is more
+  std::uint32_t depth = 0;  // slices of each class that staging holds at once; 0: what the daemon has, at least two
   Time start;
 };
 

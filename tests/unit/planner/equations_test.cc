@@ -1,5 +1,5 @@
 // Geryon's equations 1 to 5 against the simulator with the real engine: a chain of layers, one server, one worker.
-#include "simulator/planner/equations.h"
+#include "daemon/engine/urgency/chain_model.h"
 
 #include <gtest/gtest.h>
 
@@ -49,11 +49,16 @@ TEST(GeryonEquations, HoldInTheSimulatorOnChainsOfLayers) {
   Random random(4);
   for (int chain = 0; chain < 60; ++chain) {
     const Workload workload = random_chain(random);
-    std::vector<std::size_t> order(workload.layers.size());
+    std::vector<std::uint32_t> order(workload.layers.size());
     std::iota(order.begin(), order.end(), 0);
     const PullOrder pulls = chain % 2 == 0 ? PullOrder::kForward : PullOrder::kReverse;
     if (pulls == PullOrder::kReverse) std::ranges::reverse(order);
-    const ChainTimes expected = chain_times(workload, order, kRate);
+    std::vector<engine::ChainLayer> layers;
+    for (const Layer& layer : workload.layers) {
+      const Duration transfer = engine::chain_transfer_time(Bytes(layer.variables[0].elements * sizeof(float)), kRate);
+      layers.push_back({layer.forward, layer.backward, transfer, transfer});
+    }
+    const engine::ChainTimes expected = engine::chain_times(layers, order);
     const JobOutcome got = simulated(workload, pulls);
     // Rounding: each train is rounded to a nanosecond at both of its ports.
     const auto near =
@@ -64,21 +69,6 @@ TEST(GeryonEquations, HoldInTheSimulatorOnChainsOfLayers) {
     }
     EXPECT_NEAR(static_cast<double>(got.ends[0].value), static_cast<double>(expected.iteration.value), near);
   }
-}
-
-// Three layers by hand, with transfers of 8 ms, 1 ms and 2 ms.
-TEST(GeryonEquations, ByHand) {
-  Workload w;
-  w.layers = {{"1", milliseconds(5), milliseconds(10), {{"w", 2'500'000}}},
-              {"2", milliseconds(3), milliseconds(6), {{"w", 312'500}}},
-              {"3", milliseconds(1), milliseconds(2), {{"w", 625'000}}}};
-  const std::size_t order[] = {2, 0, 1};
-  const ChainTimes t = chain_times(w, order, kRate);
-  EXPECT_EQ(t.pulled, (std::vector{milliseconds(10), milliseconds(11), milliseconds(2)}));
-  EXPECT_EQ(t.forward, (std::vector{milliseconds(15), milliseconds(18), milliseconds(19)}));
-  EXPECT_EQ(t.backward, (std::vector{milliseconds(37), milliseconds(27), milliseconds(21)}));
-  EXPECT_EQ(t.pushed, (std::vector{milliseconds(45), milliseconds(28), milliseconds(23)}));
-  EXPECT_EQ(t.iteration, milliseconds(45));
 }
 
 }  // namespace

@@ -1,0 +1,178 @@
+// `tensorlane plan`: what priorities would gain for a model on a fabric.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "common/fabric/fabric.h"
+#include "monitor/cli/commands.h"
+#include "simulator/planner/model.h"
+#include "simulator/planner/planner.h"
+#include "simulator/planner/report.h"
+
+namespace tensorlane::cli {
+namespace {
+
+using simulator::Exchange;
+using simulator::PlanRequest;
+
+struct Arguments {
+  std::string model, layer_times, fabric, pattern = "ps", exchange, json_file, chart;
+  double batch = 0, rate = 0, gbps = 0;
+  int hosts = 0, ranks_per_host = 1, jobs = 1, most_classes = 8;
+  simulator::Assumptions assume;
+};
+
+constexpr const char* kExamples =
+    "Example: what would priorities gain for VGG-19 on eight hosts with 10 Gbit/s, where one GPU does 36.9 images/s?\n"
+    "  tensorlane plan --model vgg-19 --batch 64 --gpu-images-per-second 36.9 --hosts 8 --gbps 10 --pattern ps --json "
+    "plan.json\n";
+
+Status invalid(const std::string& what, const std::string& where, const std::string& fix) {
+  return {Code::kInvalidArgument, what, where, fix};
+}
+
+Result<std::string> contents(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return Status(Code::kNotFound, "the file cannot be read", path, "name a file that exists");
+  return text.str();
+}
+
+Status write(const std::string& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text << std::flush;
+  return out ? Status()
+             : Status(Code::kPermissionDenied, "the file cannot be written", path, "name a folder that exists");
+}
+
+Result<simulator::Workload> workload(const Arguments& a) {
+  TL_ASSIGN_OR_RETURN(const simulator::Model model, simulator::find_model(a.model));
+  if (a.layer_times.empty() == (a.rate == 0))
+    return invalid("the speed of a rank is not known", "tensorlane plan",
+                   "give either --gpu-images-per-second or --layer-times");
+  if (!a.layer_times.empty()) {
+    TL_ASSIGN_OR_RETURN(const std::string text, contents(a.layer_times));
+    return simulator::workload_of(model, text, a.layer_times);
+  }
+  if (a.batch == 0)
+    return invalid("the batch is not known", "tensorlane plan", "give --batch: samples per rank and iteration");
+  return simulator::workload_of(model, a.batch, a.rate);
+}
+
+Result<simulator::Topology> topology(const Arguments& a) {
+  if (!a.fabric.empty()) {
+    if (a.hosts != 0 || a.gbps != 0)
+      return invalid("--fabric and --hosts or --gbps both describe the network", "tensorlane plan", "give one of them");
+    TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(a.fabric, fabric::Keys::kOptional));
+    if (fabric.hosts.size() < 2) return invalid("the fabric has one host", a.fabric, "plan for at least two");
+    return simulator::topology_of(fabric, a.assume.hop);
+  }
+  if (a.hosts == 0 || a.gbps == 0)
+    return invalid("the network is not known", "tensorlane plan", "give --hosts and --gbps, or --fabric");
+  return simulator::star(static_cast<std::uint16_t>(a.hosts), BitsPerSecond(std::llround(a.gbps * 1e9)), a.assume.hop);
+}
+
+Result<PlanRequest> request_of(const Arguments& a) {
+  PlanRequest r;
+  TL_ASSIGN_OR_RETURN(r.workload, workload(a));
+  TL_ASSIGN_OR_RETURN(r.topology, topology(a));
+  const bool server = a.pattern == "ps";
+  std::string name = server ? "parameter_server" : a.pattern;
+  std::ranges::replace(name, '-', '_');
+  r.pattern = protocol::pattern_from_name(name).value_or(protocol::Pattern::kRing);
+  // A parameter server is pushed to and pulled from, unless it is said otherwise.
+  r.exchange = a.exchange.empty() ? (server ? Exchange::kPushPull : Exchange::kAllreduce)
+                                  : (a.exchange == "push-pull" ? Exchange::kPushPull : Exchange::kAllreduce);
+  if (!server && r.exchange == Exchange::kPushPull)
+    return invalid("only ps has servers to push to and pull from", "--exchange push-pull",
+                   "use --pattern ps or --exchange allreduce");
+  r.jobs = static_cast<std::uint32_t>(a.jobs);
+  r.most_classes = static_cast<std::uint8_t>(a.most_classes);
+  r.assume = a.assume;
+  return r;
+}
+
+Result<int> plan(const Arguments& a) {
+  TL_ASSIGN_OR_RETURN(const PlanRequest request, request_of(a));
+  TL_ASSIGN_OR_RETURN(const simulator::Report report, simulator::make_plan(request));
+  nlohmann::json about{
+      {"model", a.model},
+      {"hosts", request.topology.hosts},
+      {"ranks_per_host", a.ranks_per_host},
+      {"pattern", a.pattern},
+      {"times", a.layer_times.empty() ? "multiply-adds of the layers at the given speed" : a.layer_times}};
+  if (a.batch > 0) about["batch"] = a.batch;
+  if (a.rate > 0) about["images_per_second_of_a_rank"] = a.rate;
+  if (!a.fabric.empty()) about["fabric"] = a.fabric;
+  std::printf("%s", to_text(request, report, about).c_str());
+  if (a.batch > 0) {
+    const double images = a.batch * request.topology.hosts * a.ranks_per_host * request.jobs;
+    std::printf("%.1f samples/s in all as recommended\n", images / report.recommended.iteration_s);
+  }
+  if (!a.json_file.empty()) TL_RETURN_IF_ERROR(write(a.json_file, to_json(request, report, about).dump(2) + "\n"));
+  if (!a.chart.empty()) {
+    const std::string title = fmt::format("{}: iteration time on {} hosts", a.model, request.topology.hosts);
+    TL_RETURN_IF_ERROR(write(a.chart, to_svg(request, report, title)));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Invocation& chosen) {
+  auto arguments = std::make_shared<Arguments>();
+  Arguments& a = *arguments;
+  CLI::App* command = app.add_subcommand("plan", "What priorities would gain for a model on a fabric, by simulation");
+  command->footer(kExamples);
+  command->add_option("--model", a.model, "a model that the planner knows; an unknown one is answered by the list")
+      ->required();
+  command->add_option("--batch", a.batch, "samples per rank and iteration")->check(CLI::Range(1.0, 1e9));
+  command->add_option("--gpu-images-per-second", a.rate, "samples per second of one rank alone")
+      ->check(CLI::Range(1e-6, 1e12));
+  command->add_option("--layer-times", a.layer_times, "JSON with forward and backward seconds of each layer, instead");
+  command->add_option("--hosts", a.hosts, "hosts around one switch")->check(CLI::Range(2, 4096));
+  command
+      ->add_option("--ranks-per-host", a.ranks_per_host,
+                   "ranks of a host, whose gradients are summed before they leave it")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--gbps", a.gbps, "rate of a host's link, Gbit/s")->check(CLI::Range(0.001, 100000.0));
+  command->add_option("--fabric", a.fabric, "fabric.yaml with hosts, switches and links, instead");
+  command->add_option("--pattern", a.pattern, "ps, ring, halving-doubling or tree")
+      ->check(CLI::IsMember({"ps", "ring", "halving-doubling", "tree"}))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--exchange", a.exchange,
+          "push-pull: a step begins by pulling what servers have updated (default of ps); allreduce: results come "
+          "back as soon as they are summed")
+      ->check(CLI::IsMember({"push-pull", "allreduce"}));
+  command->add_option("--jobs", a.jobs, "jobs like this one that share the hosts and the fabric")
+      ->check(CLI::Range(1, 8));
+  command->add_option("--most-classes", a.most_classes, "network priority is tried with 2 to this many classes")
+      ->check(CLI::Range(2, 8))
+      ->capture_default_str();
+  command->add_option("--goodput-share", a.assume.goodput, "of a link's rate, what packet headers leave")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  command
+      ->add_option("--overhead-share", a.assume.overhead_share, "framework and stragglers, as a share of compute time")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  command
+      ->add_option("--overhead-seconds", a.assume.overhead_s,
+                   "the same per iteration, fixed (for example a scheduler's)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--json", a.json_file, "writes the report to this file");
+  command->add_option("--chart", a.chart, "writes a chart of the policies to this SVG file");
+  command->callback([&chosen, arguments] { chosen.run = [arguments] { return plan(*arguments); }; });
+}
+
+}  // namespace tensorlane::cli

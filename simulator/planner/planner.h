@@ -1,0 +1,77 @@
+// What priorities would gain for a training job on a fabric, by simulating it under each policy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "simulator/planner/run.h"
+
+namespace tensorlane::simulator {
+
+// What is not known from the request. Defaults are for RoCE with 1,024-byte packets and a server that sums on a CPU
+// thread; simulator/README.md says where each comes from.
+struct Assumptions {
+  double goodput = 0.913;         // of the link's rate: 1,024 of 1,122 bytes on the wire
+  double overhead_share = 0.055;  // of the compute time, per iteration: the framework, and waiting for the slowest host
+  double overhead_s = 0;          // the same, fixed
+  double sum_bytes_per_second = 5e9;
+  Duration wake = microseconds(5);  // from an event to the engine
+  Duration hop = microseconds(1);   // of every cable and switch
+  std::uint64_t iterations = 2;     // simulated and measured, after one more
+  std::uint64_t seed = 1;
+};
+
+struct PlanRequest {
+  Workload workload;
+  Topology topology;
+  Exchange exchange = Exchange::kAllreduce;
+  protocol::Pattern pattern{};
+  std::uint32_t jobs = 1;  // alike, on the same hosts, started one after the other within an iteration
+  std::uint8_t most_classes = 8;
+  Assumptions assume;
+};
+
+struct PolicyOutcome {
+  std::string name;  // vanilla, sliced, endhost, network
+  std::uint32_t classes = 1;
+  std::vector<double> thresholds;
+  protocol::Pattern pattern{};
+  std::uint32_t slice_elements = 0;
+  std::uint32_t depth = 0;         // slices of a class that staging holds at once
+  double iteration_s = 0;          // of all jobs: the mean
+  double scaling_efficiency = 0;   // compute time / iteration
+  double schedule_efficiency = 0;  // TicTac, equation 3; below 0 where hosts wait for each other
+  std::vector<double> wait_s;      // by layer
+};
+
+struct Report {
+  std::vector<PolicyOutcome> policies;  // vanilla, sliced, endhost, network by number of classes
+  PolicyOutcome recommended;
+  bool gains = false;            // priorities gain anything; else `recommended` is without any
+  double net_gain = 0;           // of the best policy with network priority over sliced, in throughput; may be negative
+  double gain_over_endhost = 0;  // of the same over end-host order
+  double urgent_wait_before_s = 0, urgent_wait_after_s = 0;  // mean of the layers of its class 0, sliced and then
+  double bulk_wait_before_s = 0, bulk_wait_after_s = 0;      // of all others
+  std::uint64_t simulations = 0, events = 0;
+};
+
+// Errors as of simulate().
+Result<Report> make_plan(const PlanRequest& request);
+
+// One policy: "vanilla", "sliced", "endhost", or "network" with these thresholds. A `depth` of 0 is what the daemon's
+// staging gives.
+struct Policy {
+  std::string name;
+  std::vector<double> thresholds;
+  protocol::Pattern pattern{};
+  std::uint32_t slice_elements = 0;
+  std::uint32_t depth = 0;
+};
+Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& policy, std::uint64_t* events);
+
+// The slowest link of a host.
+BitsPerSecond host_rate(const Topology& topology);
+
+}  // namespace tensorlane::simulator

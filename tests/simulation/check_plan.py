@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""`tensorlane plan` as people call it: `check_plan.py TENSORLANE`. Geryon's table II, what the report holds, and bad input."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+
+def run(*arguments):
+    return subprocess.run([sys.argv[1], "plan", *map(str, arguments)], capture_output=True, text=True, timeout=100)
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"check_plan: {what}")
+
+
+def check_table(folder):
+    report, chart = folder / "plan.json", folder / "plan.svg"
+    done = run("--model", "vgg-19", "--batch", 64, "--gpu-images-per-second", 36.9, "--hosts", 8, "--gbps", 10, "--pattern", "ps",
+               "--most-classes", 3, "--json", report, "--chart", chart)
+    check(done.returncode == 0, done.stderr)
+    plan = json.loads(report.read_text())
+    best = {}
+    for policy in plan["policies"]:
+        for key in ("name", "classes", "iteration_s", "scaling_efficiency", "schedule_efficiency"):
+            check(key in policy, f"a policy without {key}")
+        best[policy["name"]] = max(best.get(policy["name"], 0), 100 * policy["scaling_efficiency"])
+    for name, paper, tolerance in (("vanilla", 26.9, 8), ("sliced", 79.3, 6), ("network", 94.6, 6)):
+        check(abs(best[name] - paper) <= tolerance, f"{name}: {best[name]:.1f} instead of {paper}")
+    check([p["classes"] for p in plan["policies"]] == [1, 1, 1, 2, 3], "the policies")
+    check(plan["assumptions"]["parameters"] == 143667240 and "overhead_share_of_compute" in plan["assumptions"], "assumptions")
+    check(plan["recommended"]["depth"] >= 1 and plan["recommended"]["net_gain"] > 0.1, f"recommended {plan['recommended']}")
+    check("overhead_share_of_compute" in done.stdout and "recommended: network" in done.stdout, done.stdout)
+    check(xml.etree.ElementTree.parse(chart).getroot().tag.endswith("svg"), "the chart")
+
+
+def check_errors(folder):
+    speed = ("--batch", 1, "--gpu-images-per-second", 10)
+    network = ("--hosts", 2, "--gbps", 10)
+    for arguments, expected in (
+        (("--model", "vgg-20", *speed, *network), "vgg-16, vgg-19"),
+        (("--model", "vgg-19", *network), "give either --gpu-images-per-second or --layer-times"),
+        (("--model", "vgg-19", "--gpu-images-per-second", 10, *network), "give --batch"),
+        (("--model", "vgg-19", *speed), "give --hosts and --gbps, or --fabric"),
+        (("--model", "vgg-19", *speed, "--hosts", 1, "--gbps", 1), "--hosts"),
+        (("--model", "vgg-19", *speed, *network, "--pattern", "star"), "--pattern"),
+        (("--model", "vgg-19", *speed, *network, "--pattern", "ring", "--exchange", "push-pull"), "only ps has servers"),
+        (("--model", "vgg-19", *network, "--layer-times", folder / "none.json"), "cannot be read"),
+        (("--model", "vgg-19", *speed, "--fabric", folder / "none.yaml"), "none.yaml"),
+    ):
+        done = run(*arguments)
+        check(done.returncode in (1, 2) and expected in done.stderr, f"{arguments}: {done.returncode} {done.stderr}")
+        check(done.stderr.count("\n") == 1, f"{arguments}: more than one line: {done.stderr}")
+    check("Example" in run("--help").stdout, "--help without an example")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        check_table(folder)
+        check_errors(folder)
+
+
+if __name__ == "__main__":
+    main()
