@@ -87,7 +87,9 @@ Status read_pattern(const Mapping& map, protocol::Pattern* pattern) {
   if (!map.has("pattern")) return {};
   TL_ASSIGN_OR_RETURN(const std::string text, map.text("pattern"));
   const std::optional<protocol::Pattern> named = protocol::pattern_from_name(text);
-  if (!named) return map.wrong("pattern", "expected ring, halving_doubling, tree, parameter_server or shuffle");
+  // Whole tensors need a plan that spreads them, which only the planner makes.
+  if (!named || *named == protocol::Pattern::kWholeServer)
+    return map.wrong("pattern", "expected ring, halving_doubling, tree, parameter_server or shuffle");
   *pattern = *named;
   return {};
 }
