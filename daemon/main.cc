@@ -110,6 +110,7 @@ lane::LaneConfig lane_config(const config::DaemonConfig& config) {
   lane.control_limit = control_limit(config);
   lane.staging = config.staging;
   lane.late_after = config.late_after;
+  lane.resume_flows = config.on_lost_flow == config::DaemonConfig::OnLostFlow::kResume;
   lane.cpu = config.cpu;
   // The host's cores belong to the training: poll in vain only where one can be spared (law 17).
   const bool spare_cores = std::thread::hardware_concurrency() > 4;
@@ -359,6 +360,8 @@ class Daemon {
               {"cpu_ns_per_slice", slices == 0 ? nlohmann::json() : nlohmann::json(cpu_ns / slices)},
               {"staging_bytes", metrics_.staging_bytes.value()},
               {"stale_grants", metrics_.stale_grants.value()},
+              {"resumed_flows", metrics_.flows_resumed.value()},
+              {"resent_frames", metrics_.frames_resent.value()},
               {"reduced_bytes", metrics_.bytes_reduced.value()},
               {"copied_bytes", metrics_.bytes_copied.value()},
               {"metrics", exporter_ ? exporter_->address() : ""},

@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kFrameMagic = 0x314e4c54;  // "TLN1"
 inline constexpr std::uint8_t kFrameVersion = 1;
 inline constexpr std::size_t kFrameHeaderBytes = 64;
 
-// What a frame says. kReady, kRts, kGrant and kCredit have no payload and travel in the control class (law 10).
+// What a frame says. kData alone has a payload. kReady, kRts, kGrant and kCredit travel in the control class (law 10).
 enum class FrameType : std::uint8_t {
   kReady = 1,  // my contribution to (tensor, sequence) exists; `grant` is where its result may land with me (laws 2, 4)
   kRts = 2,    // the partial sum of `slice` of (tensor, sequence) exists with me and can be fetched by a grant
@@ -28,6 +28,9 @@ enum class FrameType : std::uint8_t {
                // Then `grant` = the prepaid slot it fills + 1, and `aux` = the sender's result grant (as kReady would
                // have said), or 0
   kCredit = 5,  // `aux` eager credits come back: the slots whose bits are set in `offset`
+  // Of transports that resume flows, to each other; no sink sees them, and they are not counted as frames of the flow:
+  kDelivered = 6,  // I have delivered the first `offset` frames of this flow (daemon/transport/ledger)
+  kGoodbye = 7,    // I close the flow: it is not lost
 };
 
 // The low bits of a grant are an index that is used again, the others tell its generations apart.
@@ -35,6 +38,7 @@ inline constexpr std::uint32_t kGrantIndexBits = 20;
 
 inline constexpr std::uint8_t kFlagPayloadCrc = 1;  // payload_crc is the CRC32C of the payload
 inline constexpr std::uint8_t kFlagEager = 2;
+inline constexpr std::uint8_t kFlagTell = 4;  // of transports that resume flows: say kDelivered soon, it is waited for
 
 // A header in host order. Fields a type does not use are zero.
 struct FrameHeader {

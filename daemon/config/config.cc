@@ -23,11 +23,11 @@ using fabric::Mapping;
 constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
 constexpr std::size_t kKeyLength = 40;                  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 27> kKeys = {
+constexpr std::array<std::string_view, 28> kKeys = {
     "fabric",       "host",         "secret_key_file", "socket",       "metrics",          "timeline", "detection",
     "join_timeout", "late_after",   "late_error",      "pattern",      "priorities",       "tags",     "payload_crc",
     "users",        "max_sessions", "arena_limit",     "memory_limit", "memory_keep_free", "staging",  "slice_elements",
-    "spin",         "cpu",          "job_limits",      "control_rate", "transport",        "rdma"};
+    "spin",         "cpu",          "job_limits",      "control_rate", "transport",        "rdma",     "on_lost_flow"};
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
 Status unreadable(const std::string& path, const std::string& what) {
@@ -96,6 +96,11 @@ Status read_pattern(const Mapping& map, protocol::Pattern* pattern) {
 
 Status read_transport(const Mapping& map, DaemonConfig* config) {
   using Transport = DaemonConfig::Transport;
+  if (map.has("on_lost_flow")) {
+    TL_ASSIGN_OR_RETURN(const std::string text, map.text("on_lost_flow"));
+    if (text != "resume" && text != "abort") return map.wrong("on_lost_flow", "expected resume or abort");
+    config->on_lost_flow = text == "resume" ? DaemonConfig::OnLostFlow::kResume : DaemonConfig::OnLostFlow::kAbort;
+  }
   if (map.has("transport")) {
     TL_ASSIGN_OR_RETURN(const std::string text, map.text("transport"));
     if (text != "tcp" && text != "rdma" && text != "auto") return map.wrong("transport", "expected tcp, rdma or auto");

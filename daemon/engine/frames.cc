@@ -65,6 +65,9 @@ Fault Engine::Impl::take_frame(HostIndex peer, const FrameHeader& h, ActionRing&
       if (static_cast<std::uint32_t>(std::popcount(h.offset)) != h.aux || !credits_.refund(peer, h.offset))
         return "credit that was not spent";
       return nullptr;
+    case FrameType::kDelivered:
+    case FrameType::kGoodbye:
+      return "frame that transports keep to themselves";
   }
   return "unknown frame type";
 }

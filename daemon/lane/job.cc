@@ -69,6 +69,7 @@ void Job::connect(Time now) {
     around_.listener->on_job_connected(id());
     return;
   }
+  if (around_.config->resume_flows) spec_.credentials.resume_within = spec_.detection;
   around_.transport->add_job(spec_.credentials);
   map(around_.memory->resolve(staging_));
   const std::size_t data_flows = around_.config->single_queue ? 1 : around_.config->classes;

@@ -258,6 +258,9 @@ void Lane::Impl::housekeeping() {
       staging += counters->staging_bytes;
     }
   }
+  const ports::TransportCounters carried = transport->counters();
+  m.flows_resumed.set(carried.flows_resumed);
+  m.frames_resent.set(carried.frames_resent);
   m.cpu_ns.set(thread_cpu_ns());
   m.jobs.set(jobs.size());
   m.sessions.set(sessions);

@@ -29,7 +29,8 @@ struct LaneConfig {
   Duration spin = microseconds(20);  // how long an idle loop polls before it blocks; 0 on machines without a spare core
   double spin_budget = 0.25;         // at most this share of the time is spent polling in vain (law 17)
   Duration late_after = seconds(10);  // when a missing rank is reported
-  int cpu = -1;                       // pin the thread there; -1: anywhere
+  bool resume_flows = false;  // a flow that loses its connection has the job's detection time to go on over a new one
+  int cpu = -1;               // pin the thread there; -1: anywhere
 };
 
 // What a lane needs from the other rooms. Owned by the caller, outlive the lane.

@@ -134,6 +134,7 @@ struct LaneMetrics {
   Counter slices_sent;                                  // given to the transport to the last byte
   Counter slices_reduced, bytes_reduced, bytes_copied;  // arithmetic and copies inside this host
   Counter stale_grants, protocol_errors, late_reports, jobs_started, jobs_failed;
+  Counter flows_resumed, frames_resent;                       // TransportCounters
   Counter cpu_ns;                                             // of the lane's thread
   Counter loops, sleeps;                                      // turns of the lane's loop; times it blocked
   Counter jobs, sessions, operations_pending, staging_bytes;  // now

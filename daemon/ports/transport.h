@@ -25,12 +25,16 @@ struct FlowKey {
   auto operator<=>(const FlowKey&) const = default;
 };
 
-// What proves to a peer that a flow belongs to the job (law 14). HMAC-SHA256 over the secret.
+// What proves to a peer that a flow belongs to the job (law 14): HMAC-SHA256 over the secret. And what the job asks
+// for.
 struct JobCredentials {
   JobId job;
   Epoch epoch;
   HostIndex self;
   std::vector<std::byte> secret;
+  // How long a flow whose connection is lost may take to be resumed on a new one, from the receivers' ledgers (law 7);
+  // 0: it goes down at once. Either 0 or not on all hosts of the job.
+  Duration resume_within{};
 };
 
 // How one class is tagged. From the class table of fabric.yaml, nowhere else.
@@ -46,8 +50,9 @@ class FrameSink {
  public:
   virtual ~FrameSink() = default;
   // A checked header has arrived. Answers where its payload lands: exactly header.payload_bytes, valid until on_frame()
-  // for the same frame or on_flow_down(). Empty with ok() for a frame with a payload means: read and drop it (stale
-  // grant); on_frame() is then not called. An error closes the flow with that cause.
+  // for the same frame or on_flow_down(). It is asked again for the same frame where the flow was resumed in between.
+  // Empty with ok() for a frame with a payload means: read and drop it (stale grant); on_frame() is then not called. An
+  // error closes the flow with that cause.
   virtual Result<std::span<std::byte>> on_header(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
   // The payload of the last header of this flow is complete and, where it carries one, its CRC is right.
   virtual void on_frame(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
@@ -55,8 +60,9 @@ class FrameSink {
   virtual void on_sent(const FlowKey& flow, std::uint64_t token) = 0;
   // A flow is authenticated in both directions and can carry frames.
   virtual void on_flow_up(const FlowKey& flow) = 0;
-  // The flow is gone. `cause` is ok after close(), else it names peer, class and reason. Comes once; nothing of the
-  // flow comes after it, and no buffer given to send() is read any more.
+  // The flow is gone; one of a job that resumes, only after resume_within. `cause` is ok after close(), else it names
+  // peer, class and reason. Comes once; nothing of the flow comes after it, and no buffer given to send() is read any
+  // more.
   virtual void on_flow_down(const FlowKey& flow, const Status& cause) = 0;
 };
 
@@ -91,6 +97,8 @@ struct TransportCounters {
   std::uint64_t refused = 0;                  // of them, refused in the handshake: version, job, epoch, class, secret
   std::uint64_t unauthenticated_dropped = 0;  // of them, silent or slow ones that ran into a limit
   std::uint64_t payloads_dropped = 0;         // stale grants
+  std::uint64_t flows_resumed = 0;            // times that a lost connection was replaced and its flow went on
+  std::uint64_t frames_resent = 0;            // on the new connections: frames that had been sent on lost ones
   // One-sided transports:
   std::uint64_t payloads_placed = 0;      // written by peers straight to where they belong
   std::uint64_t payloads_copied = 0;      // came in messages and were copied

@@ -15,9 +15,8 @@ Lane::Lane(HostIndex self, Around around, Random random)
       limits_(self, around.scenario, around.findings),
       order_(self, around.scenario, limits_, around.findings),
       actions_(around.scenario.lane.action_ring),
-      receiving_(around.scenario.hosts() * kLevels),
+      flows_(around.scenario.hosts() * kLevels, FlowState(around.scenario.lane.flow_room)),
       sends_unfinished_(around.scenario.plan.tensors.size()),
-      flow_in_flight_(around.scenario.hosts() * kLevels),
       heard_(around.scenario.hosts()) {
   config_.self = self;
   staging_ = memory_.allocate(engine::Engine::staging_bytes(config_).value);
@@ -80,8 +79,7 @@ void Lane::on_packet(const Packet& packet) {
 void Lane::on_acknowledged(const FramePtr& frame) {
   if (dead_ || state_ != State::kRunning) return;
   in_flight_[level_of(frame->cls)] -= frame->payload.size();
-  --flow_in_flight_[flow_index(frame->to, level_of(frame->cls))];
-  if (around_.scenario.lane.done_when_acknowledged) send_done(*frame);
+  flows_[flow_index(frame->to, level_of(frame->cls))].in_flight -= frame->payload.size();
   wake();
 }
 
@@ -111,6 +109,7 @@ void Lane::poll() {
   if (dead_ || frozen_ || state_ != State::kRunning || around_.findings.any()) return;
   apply_growths();
   receive();
+  tell_delivered();
   // While blocks of arithmetic are being done payload may land, but nothing is fed (engine.h, pick_work).
   if (!working_.empty()) return;
   step_all();
@@ -130,9 +129,10 @@ void Lane::receive() {
 }
 
 void Lane::receive_packet(const Packet& packet) {
-  Receiving& receiving = receiving_[flow_index(packet.from, packet.level)];
+  FlowState& flow = flows_[flow_index(packet.from, packet.level)];
+  Receiving& receiving = flow.receiving;
   if (packet.begin == 0) {
-    receiving = {};
+    receiving = {.open = true};
     if (packet.frame->header.payload_bytes > 0) {
       const Result<Descriptor> place = engine_->landing(packet.from, packet.frame->header);
       if (!place.ok()) {
@@ -146,7 +146,10 @@ void Lane::receive_packet(const Packet& packet) {
     }
   }
   if (packet.end > packet.begin && !receiving.stale) land(packet, receiving);
-  if (packet.last) frame_complete(packet, receiving);
+  if (!packet.last) return;
+  receiving.open = false;
+  flow.in.deliver();
+  frame_complete(packet, receiving);
 }
 
 void Lane::land(const Packet& packet, Receiving& receiving) {
@@ -291,7 +294,8 @@ Bytes Lane::credit(std::size_t level) const {
 }
 
 bool Lane::flow_has_room(engine::Flow flow) const {
-  return flow_in_flight_[flow_index(flow.peer, level_of(flow.cls))] < around_.scenario.lane.flow_room;
+  const FlowState& state = flows_[flow_index(flow.peer, level_of(flow.cls))];
+  return !state.lost && state.out.pushed() - state.out.delivered() < around_.scenario.lane.flow_room;
 }
 
 // Peers in turn, until the window is full, no flow has room, or nothing is left.
@@ -368,9 +372,9 @@ void Lane::send(engine::Flow flow, const engine::Send& send) {
                      send.header.sequence.value, send.header.slice, send.header.offset, send.header.payload_bytes,
                      send.header.grant);
   if (send.token != 0) ++sends_unfinished_[send.header.tensor.value];
-  in_flight_[level_of(flow.cls)] += payload.size();
-  ++flow_in_flight_[flow_index(flow.peer, level_of(flow.cls))];
-  around_.network.send(frame);
+  FlowState& state = flows_[flow_index(flow.peer, level_of(flow.cls))];
+  state.kept[state.out.slot(state.out.push())] = frame;
+  give(state, frame);
   if (!around_.scenario.lane.done_when_acknowledged) send_done(*frame);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/engine/engine.h"
+#include "daemon/transport/ledger/ledger.h"
 #include "simulator/checkers/delivery.h"
 #include "simulator/checkers/order.h"
 #include "simulator/clock/trace.h"
@@ -47,6 +48,10 @@ class Lane final : public NetworkSink {
   void on_arrived(const FramePtr& frame) override;
   void on_acknowledged(const FramePtr& frame) override;
   void on_heartbeat(HostIndex from, const Heartbeat& beat) override;
+  void on_reset(HostIndex peer, std::size_t level) override;
+  std::optional<ledger::Number> on_reconnect(HostIndex peer, std::size_t level) override;
+  void on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) override;
+  void on_told(HostIndex peer, std::size_t level, ledger::Number delivered) override;
 
   // Faults.
   void set_frozen(bool frozen);
@@ -68,6 +73,7 @@ class Lane final : public NetworkSink {
   const engine::Engine& engine() const { return *engine_; }
   const Client& client() const { return *client_; }
   std::uint64_t replayed() const { return replayed_; }
+  std::uint64_t resent() const { return resent_; }
 
  private:
   enum class State : std::uint8_t { kRunning, kDraining, kClosed };
@@ -75,6 +81,17 @@ class Lane final : public NetworkSink {
   struct Receiving {
     Descriptor place;
     bool stale = false;
+    bool open = false;  // more of the frame is to come
+  };
+  // Both directions of a flow to one peer, across its connections (daemon/transport/ledger).
+  struct FlowState {
+    explicit FlowState(std::size_t room);
+    ledger::SendLedger out;
+    ledger::ReceiveLedger in;
+    std::vector<FramePtr> kept;   // by slot of `out`
+    std::uint64_t in_flight = 0;  // bytes of payload that the peer's kernel has not acknowledged
+    std::optional<Time> lost;     // since when there is no connection
+    Receiving receiving;
   };
   struct Block {
     engine::Work work;
@@ -99,6 +116,10 @@ class Lane final : public NetworkSink {
   void check_pick(engine::Flow flow, Bytes room, std::size_t picked, std::span<const engine::Send> sends);
   void send(engine::Flow flow, const engine::Send& send);
   bool flow_has_room(engine::Flow flow) const;
+  void give(FlowState& flow, const FramePtr& frame);
+  void forget_arrivals(HostIndex peer, std::size_t level);
+  void tell_delivered();
+  void take_told(FlowState& flow, ledger::Number delivered, bool resumes);
   Bytes credit(std::size_t level) const;
   void send_done(const Frame& frame);
   void check_bounds();
@@ -133,15 +154,14 @@ class Lane final : public NetworkSink {
   std::deque<std::pair<std::size_t, std::function<void()>>> growths_;  // told, not applied yet
   std::size_t planned_ = 0;                                            // tensors that the engine has
   std::vector<Block> working_;
-  std::vector<Receiving> receiving_;                // by flow
+  std::vector<FlowState> flows_;                    // by flow
   std::vector<std::uint32_t> sends_unfinished_;     // by tensor: SendDone is still to come
-  std::vector<std::size_t> flow_in_flight_;         // operations, by flow
   std::array<std::uint64_t, kLevels> in_flight_{};  // bytes
   std::array<HostIndex, kLevels> last_peer_{};
   std::vector<Time> heard_;
   std::vector<protocol::FrameHeader> replays_;  // granted frames that have landed, with their sender in `replay_from_`
   std::vector<HostIndex> replay_from_;
-  std::uint64_t replayed_ = 0;
+  std::uint64_t replayed_ = 0, resent_ = 0;
   std::string cause_;
   State state_ = State::kRunning;
   bool frozen_ = false, dead_ = false, scheduled_ = false, client_frozen_ = false;

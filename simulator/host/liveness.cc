@@ -26,6 +26,10 @@ void Lane::beat() {
       abort(fmt::format("host {} was silent for too long", h));
     }
   }
+  for (const FlowState& flow : flows_) {
+    if (state_ == State::kRunning && flow.lost && now - *flow.lost > around_.scenario.detection)
+      abort("a connection was lost and did not come back");
+  }
   if (state_ == State::kRunning && now - client_heard_ > around_.scenario.detection) abort("the client hangs");
 }
 

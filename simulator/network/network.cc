@@ -5,6 +5,8 @@
 namespace tensorlane::simulator {
 namespace {
 constexpr Bytes kHeartbeatBytes{128};
+// Between attempts to make a lost connection anew: doubles from the first to the last.
+constexpr Duration kFirstBackoff = microseconds(100), kLastBackoff = milliseconds(32);
 
 BitsPerSecond scaled(BitsPerSecond rate, double factor) {
   return BitsPerSecond(
@@ -18,7 +20,8 @@ Network::Network(EventQueue& events, const NetworkConfig& config, Random random)
       random_(random),
       attached_(config.hosts.size()),
       cut_(config.hosts.size() * config.hosts.size()),
-      flows_(config.hosts.size() * config.hosts.size() * kLevels) {
+      flows_(config.hosts.size() * config.hosts.size() * kLevels),
+      connections_(flows_.size()) {
   for (const HostPorts& ports : config.hosts) {
     // A NIC never drops what its own host gives it: the host's windows bound this queue.
     PortConfig uplink = ports.uplink;
@@ -40,6 +43,7 @@ void Network::send(FramePtr frame) {
     packet.from = frame->from;
     packet.to = frame->to;
     packet.level = level_of(frame->cls);
+    packet.connection = connection(packet.from, packet.to, packet.level);
     packet.order = flow(packet).sent++;
     packet.begin = begin;
     packet.end = std::min(payload, begin + config_.packet.value);
@@ -103,7 +107,8 @@ void Network::lose(Packet packet) {
       std::min(config_.first_timeout.value << std::min(packet.attempts, 20u), config_.last_timeout.value)};
   ++packet.attempts;
   events_.after(timeout, [this, packet = std::move(packet)]() mutable {
-    if (at(packet.from).open) transmit(std::move(packet));
+    const bool current = packet.connection == connection(packet.from, packet.to, packet.level);
+    if (at(packet.from).open && current) transmit(std::move(packet));
   });
 }
 
@@ -114,6 +119,7 @@ void Network::at_host(Packet packet) {
     return;
   }
   if (!host.open) return;  // nobody listens; the sender finds out by heartbeats
+  if (packet.connection != connection(packet.from, packet.to, packet.level)) return;
   ReceivingFlow& receiving = flow(packet);
   if (packet.order != receiving.expected) {
     receiving.held.emplace(packet.order, std::move(packet));
@@ -124,7 +130,7 @@ void Network::at_host(Packet packet) {
     host.sink->on_packet(packet);
     if (packet.last) {
       at(packet.from).sink->on_arrived(packet.frame);
-      acknowledge(packet.frame);
+      acknowledge(packet.frame, packet.connection);
     }
     const auto next = receiving.held.find(receiving.expected);
     if (next == receiving.held.end()) return;
@@ -133,16 +139,61 @@ void Network::at_host(Packet packet) {
   }
 }
 
-void Network::acknowledge(FramePtr frame) {
+void Network::acknowledge(FramePtr frame, std::uint64_t on) {
   // Acknowledgements are small and go first everywhere: they take the way back's delay and wait for a cut to heal.
   const Duration back = config_.hosts[frame->to.value].uplink.delay + config_.hosts[frame->from.value].downlink.delay;
-  events_.after(back, [this, frame = std::move(frame)] {
-    if (!at(frame->from).open) return;
+  events_.after(back, [this, on, frame = std::move(frame)] {
+    if (!at(frame->from).open || on != connection(frame->from, frame->to, level_of(frame->cls))) return;
     if (is_cut(frame->to, frame->from)) {
-      events_.after(config_.first_timeout, [this, frame] { acknowledge(frame); });
+      events_.after(config_.first_timeout, [this, on, frame] { acknowledge(frame, on); });
       return;
     }
     at(frame->from).sink->on_acknowledged(frame);
+  });
+}
+
+// ---- connections ----
+
+void Network::tell(HostIndex from, HostIndex to, std::size_t level, ledger::Number delivered) {
+  // As small as an acknowledgement, and as quick.
+  const Duration there = config_.hosts[from.value].uplink.delay + config_.hosts[to.value].downlink.delay;
+  events_.after(there, [this, from, to, level, delivered, on = connection(from, to, level)] {
+    if (!at(to).open || !at(from).open || on != connection(from, to, level)) return;
+    if (is_cut(from, to)) {
+      events_.after(config_.first_timeout, [this, from, to, level, delivered, on] {
+        if (on == connection(from, to, level)) tell(from, to, level, delivered);
+      });
+      return;
+    }
+    // One that waited for a cut to heal may have been overtaken.
+    ledger::Number& told = flows_[flow_index(to, from, level)].told;
+    if (delivered < told) return;
+    told = delivered;
+    at(to).sink->on_told(from, level, delivered);
+  });
+}
+
+void Network::reset(HostIndex a, HostIndex b, std::size_t level) {
+  if (!at(a).open || !at(b).open) return;
+  const std::uint64_t on = ++connection(a, b, level);
+  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    flows_[flow_index(from, to, level)] = {};
+    at(to).sink->on_reset(from, level);
+  }
+  reconnect(a, b, level, on, kFirstBackoff);
+}
+
+void Network::reconnect(HostIndex a, HostIndex b, std::size_t level, std::uint64_t on, Duration backoff) {
+  events_.after(backoff, [this, a, b, level, on, backoff] {
+    if (!at(a).open || !at(b).open || on != connection(a, b, level)) return;
+    std::optional<ledger::Number> with_a, with_b;
+    if (!is_cut(a, b) && !is_cut(b, a)) {
+      with_a = at(a).sink->on_reconnect(b, level);
+      with_b = at(b).sink->on_reconnect(a, level);
+    }
+    if (!with_a || !with_b) return reconnect(a, b, level, on, std::min(Duration(backoff.value * 2), kLastBackoff));
+    at(a).sink->on_resumed(b, level, *with_b);
+    at(b).sink->on_resumed(a, level, *with_a);
   });
 }
 

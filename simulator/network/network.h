@@ -1,13 +1,18 @@
 // Hosts around one switch. Each host has an uplink port (its NIC) and a downlink port (the switch's port towards it).
 // On top of it one reliable, ordered flow per (sender, receiver, class), as TCP gives it: a lost packet costs a
-// retransmission and holds up its own flow, never another. Nothing is random but by the generator given.
+// retransmission and holds up its own flow, never another. A connection can be reset: both directions of the flow lose
+// what is on its way, and both hosts are told; they carry on over a new connection once they reach each other. Nothing
+// is random but by the generator given.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "daemon/transport/ledger/ledger.h"
 #include "simulator/clock/event_queue.h"
 #include "simulator/clock/random.h"
 #include "simulator/network/packet.h"
@@ -35,6 +40,14 @@ class NetworkSink {
   virtual void on_arrived(const FramePtr& frame) = 0;       // for the sender, which could not know it yet: for checks
   virtual void on_acknowledged(const FramePtr& frame) = 0;  // the receiver's kernel has all of it
   virtual void on_heartbeat(HostIndex from, const Heartbeat& beat) = 0;
+  // The connection of the flow is lost: nothing more of it comes, nothing may be sent until on_resumed().
+  virtual void on_reset(HostIndex peer, std::size_t level) = 0;
+  // Whether a new connection can be made now, and if so, how many frames of the peer have been delivered.
+  virtual std::optional<ledger::Number> on_reconnect(HostIndex peer, std::size_t level) = 0;
+  // There is a new connection; the peer has `delivered` frames of this host.
+  virtual void on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) = 0;
+  // The peer says, on the connection, that it has `delivered` frames of this host.
+  virtual void on_told(HostIndex peer, std::size_t level, ledger::Number delivered) = 0;
 };
 
 class Network {
@@ -44,6 +57,8 @@ class Network {
   void attach(HostIndex host, NetworkSink* sink);
   void send(FramePtr frame);
   void send(HostIndex from, HostIndex to, const Heartbeat& beat);
+  // On the flow from `to` to `from`: how many of its frames have been delivered.
+  void tell(HostIndex from, HostIndex to, std::size_t level, ledger::Number delivered);
   // The host's flows are closed: nothing of its frames is sent again, nothing reaches it. Heartbeats still pass.
   void close(HostIndex host);
   // The host is gone: heartbeats, too, end.
@@ -52,6 +67,9 @@ class Network {
   // Faults.
   void set_cut(HostIndex from, HostIndex to, bool cut);  // one direction
   bool is_cut(HostIndex from, HostIndex to) const { return cut_[index(from, to)]; }
+  // The connection of the flow between two hosts, in both directions. New ones are attempted until one succeeds, or one
+  // of the hosts has closed.
+  void reset(HostIndex a, HostIndex b, std::size_t level);
   void set_loss(double probability) { config_.loss = probability; }
   void scale_downlink(HostIndex host, double factor);  // of the configured rate
   void scale_uplink(HostIndex host, double factor);
@@ -65,19 +83,27 @@ class Network {
     std::uint64_t sent = 0;      // packets that the sender has numbered
     std::uint64_t expected = 0;  // next packet that the receiver takes
     std::map<std::uint64_t, Packet> held;
+    ledger::Number told = 0;  // of its frames, how many the sender has been told to be delivered
   };
   struct Attached {
     NetworkSink* sink = nullptr;
     bool open = true, present = true;
   };
   std::size_t index(HostIndex from, HostIndex to) const { return from.value * attached_.size() + to.value; }
-  ReceivingFlow& flow(const Packet& p) { return flows_[index(p.from, p.to) * kLevels + p.level]; }
+  std::size_t flow_index(HostIndex from, HostIndex to, std::size_t level) const {
+    return index(from, to) * kLevels + level;
+  }
+  ReceivingFlow& flow(const Packet& p) { return flows_[flow_index(p.from, p.to, p.level)]; }
+  std::uint64_t& connection(HostIndex a, HostIndex b, std::size_t level) {
+    return connections_[flow_index(std::min(a, b), std::max(a, b), level)];
+  }
+  void reconnect(HostIndex a, HostIndex b, std::size_t level, std::uint64_t connection, Duration backoff);
   void transmit(Packet packet);
   void at_switch(Packet packet);
   void forward(Packet packet);
   void at_host(Packet packet);
   void lose(Packet packet);
-  void acknowledge(FramePtr frame);
+  void acknowledge(FramePtr frame, std::uint64_t connection);
   Attached& at(HostIndex host) { return attached_[host.value]; }
 
   EventQueue& events_;
@@ -87,6 +113,7 @@ class Network {
   std::vector<std::unique_ptr<Port>> uplinks_, downlinks_;
   std::vector<bool> cut_;
   std::vector<ReceivingFlow> flows_;
+  std::vector<std::uint64_t> connections_;  // of each flow, the number of the one that carries it
   std::uint64_t packets_ = 0, lost_ = 0, overflowed_ = 0;
 };
 

@@ -40,9 +40,10 @@ struct Heartbeat {
 struct Packet {
   HostIndex from, to;
   std::size_t level = 0;
-  std::uint64_t order = 0;     // in its flow
-  std::uint32_t attempts = 0;  // times it was sent before
-  Bytes bytes;                 // on the wire
+  std::uint64_t connection = 0;  // of the flow; those of an older one are dropped
+  std::uint64_t order = 0;       // in its connection
+  std::uint32_t attempts = 0;    // times it was sent before
+  Bytes bytes;                   // on the wire
   FramePtr frame;
   std::uint64_t begin = 0, end = 0;  // of the frame's payload
   bool last = false;                 // of its frame

@@ -33,7 +33,7 @@ struct Failure {
 struct Report {
   std::vector<Failure> failed;
   std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0;
-  std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, twice = 0;
+  std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, twice = 0;
   std::array<std::uint64_t, kFaultKinds> faults{};
   Fnv1a digest;
 
@@ -47,6 +47,7 @@ struct Report {
     lost += o.lost;
     overflowed += o.overflowed;
     stale += o.stale;
+    resent += o.resent;
     for (std::size_t i = 0; i < kFaultKinds; ++i) faults[i] += o.faults[i];
     digest.add(o.digest);
   }
@@ -116,8 +117,11 @@ nlohmann::json to_json(const Options& options, const Report& report) {
   json["bytes"] = report.bytes;
   json["demoted_bytes"] = report.demoted;
   json["aborts"] = report.aborts;
-  json["faults"] = {
-      {"packets", report.packets}, {"lost", report.lost}, {"overflowed", report.overflowed}, {"stale", report.stale}};
+  json["faults"] = {{"packets", report.packets},
+                    {"lost", report.lost},
+                    {"overflowed", report.overflowed},
+                    {"stale", report.stale},
+                    {"resent", report.resent}};
   for (std::size_t i = 0; i < kFaultKinds; ++i) json["faults"][kFaultNames[i]] = report.faults[i];
   json["run_twice"] = report.twice;
   json["digest"] = fmt::format("{:016x}", report.digest.value());

@@ -42,7 +42,7 @@ Outcome Simulation::run() {
 
 void Simulation::schedule(const Fault& fault) {
   events_.at(fault.at, [this, fault] { apply(fault, true); });
-  if (fault.until != kNever) events_.at(fault.until, [this, fault] { apply(fault, false); });
+  if (fault.until != kNever && fault.until != fault.at) events_.at(fault.until, [this, fault] { apply(fault, false); });
 }
 
 void Simulation::schedule(const Growth& growth) {
@@ -81,6 +81,8 @@ void Simulation::apply(const Fault& fault, bool begins) {
       return lane.freeze_client(begins);
     case FaultKind::kKillClient:
       return lane.kill_client();
+    case FaultKind::kResetFlow:
+      return network_.reset(fault.host, fault.peer, fault.level);
   }
 }
 
@@ -149,6 +151,7 @@ Outcome Simulation::outcome() const {
     const engine::EngineCounters& c = lane->engine().counters();
     o.slices += c.slices_sent;
     o.stale += c.stale_grants;
+    o.resent += lane->resent();
     for (std::uint64_t bytes : c.demoted_bytes) o.demoted += bytes;
     o.operations += lane->client().completed_operations();
     o.aborted = o.aborted || lane->aborted();

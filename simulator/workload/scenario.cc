@@ -19,6 +19,7 @@ namespace {
 constexpr std::uint64_t kMaxRunBytes =
     mib(6).value;  // of all buffers of all hosts, times iterations: keeps a run short
 constexpr std::uint64_t kMaxRunSlices = 6000;
+constexpr std::size_t kSilencingFaults = 6;  // kinds before kResetFlow
 
 template <typename T, std::size_t N>
 T one_of(Random& random, const T (&choices)[N]) {
@@ -183,7 +184,7 @@ void random_fault(Scenario& s, bool heals, Random& random) {
   const HostIndex host = any_host();
   HostIndex peer = any_host();
   if (peer == host) peer = HostIndex(static_cast<std::uint16_t>((peer.value + 1u) % s.hosts()));
-  switch (static_cast<FaultKind>(random.below(kFaultKinds))) {
+  switch (static_cast<FaultKind>(random.below(kSilencingFaults))) {
     case FaultKind::kPartition: {
       if (s.hosts() < 2) return;
       if (random.chance(0.6)) return add_partition(s, host, peer, at, until, random);
@@ -207,6 +208,26 @@ void random_fault(Scenario& s, bool heals, Random& random) {
     case FaultKind::kKillClient:
       if (!heals) s.faults.push_back({FaultKind::kKillClient, host, {}, at});
       return;
+    case FaultKind::kResetFlow:
+      return;
+  }
+}
+
+// Connections that are lost: a few anywhere, or one again and again.
+void random_resets(Scenario& s, Random& random) {
+  if (s.hosts() < 2 || !random.chance(0.4)) return;
+  const bool storm = random.chance(0.3);
+  Fault fault{.kind = FaultKind::kResetFlow};
+  for (std::uint64_t left = random.between(1, storm ? 24 : 6); left > 0; --left) {
+    if (!storm || fault.host == fault.peer) {
+      fault.host = HostIndex(static_cast<std::uint16_t>(random.below(s.hosts())));
+      fault.peer =
+          HostIndex(static_cast<std::uint16_t>((fault.host.value + random.between(1, s.hosts() - 1u)) % s.hosts()));
+      fault.level = random.below(1 + s.engine.classes);
+    }
+    const std::uint64_t within = storm ? 3'000'000 : random.chance(0.7) ? 5'000'000 : 50'000'000;
+    fault.at = fault.until = Time(static_cast<std::int64_t>(random.below(within)));
+    s.faults.push_back(fault);
   }
 }
 
@@ -226,7 +247,7 @@ void random_growth(Scenario& s, Random& random) {
 
 bool Scenario::must_complete() const {
   return std::ranges::all_of(faults, [this](const Fault& f) {
-    if (f.kind == FaultKind::kSlowPort) return true;
+    if (f.kind == FaultKind::kSlowPort || f.kind == FaultKind::kResetFlow) return true;
     if (f.until == kNever) return false;
     // Faults one after the other may add up to a longer silence.
     const auto count = static_cast<std::int64_t>(faults.size());
@@ -267,6 +288,7 @@ Scenario random_scenario(std::uint64_t seed) {
   }
   if (random.chance(0.4)) random_growth(s, random);
   random_limits(s, random);
+  random_resets(s, random);
   return s;
 }
 

@@ -19,8 +19,10 @@ struct LaneConfig {
   std::size_t blocks_at_once = 1;         // blocks of arithmetic picked before the first is reported
   Duration block_time = microseconds(5);  // of each of them, at most
   bool compute_late = false;              // the arithmetic happens at the end of that time, not at the beginning
-  bool done_when_acknowledged = false;    // SendDone when the receiver has the payload, not when it was copied
-  std::size_t flow_room = 16;     // operations of one flow that the transport takes before they are acknowledged
+  bool done_when_acknowledged =
+      false;  // SendDone when the receiver says that it has the payload, not when it was copied
+  std::size_t flow_room =
+      16;  // operations of one flow that the transport keeps before the receiver says that it has them
   std::size_t sends_at_once = 1;  // operations asked of one pick()
   double step_early = 0.2;        // probability that what has arrived is fed before the rest of a batch
 };
@@ -38,10 +40,11 @@ enum class FaultKind : std::uint8_t {
   kKillDaemon,    // power loss: nobody is told
   kFreezeClient,
   kKillClient,  // the daemon notices at once
+  kResetFlow,   // the connection that carries `level` between host and peer is lost; no silence
 };
-inline constexpr std::size_t kFaultKinds = 6;
-inline constexpr std::array<const char*, kFaultKinds> kFaultNames = {"partition",   "slow_port",     "freeze_daemon",
-                                                                     "kill_daemon", "freeze_client", "kill_client"};
+inline constexpr std::size_t kFaultKinds = 7;
+inline constexpr std::array<const char*, kFaultKinds> kFaultNames = {
+    "partition", "slow_port", "freeze_daemon", "kill_daemon", "freeze_client", "kill_client", "reset_flow"};
 inline constexpr Time kNever{std::numeric_limits<std::int64_t>::max()};
 
 struct Fault {
@@ -50,6 +53,7 @@ struct Fault {
   Time at;
   Time until = kNever;  // heals
   double factor = 1;
+  std::size_t level = 0;
 };
 
 // The plan grows while operations run: every host learns of `tensors` (of Scenario::plan, from the front) at some time

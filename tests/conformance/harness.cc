@@ -75,6 +75,7 @@ void RecordingSink::on_sent(const ports::FlowKey& flow, std::uint64_t token) {
   EXPECT_TRUE(up(flow)) << "a completion on a flow that is not up";
   EXPECT_NE(token, 0u);
   sent.emplace_back(flow, token);
+  if (sent_hook) sent_hook(flow, token);
 }
 
 void RecordingSink::on_flow_up(const ports::FlowKey& flow) {

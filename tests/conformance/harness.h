@@ -29,6 +29,7 @@ std::vector<ClassSetup> three_classes();
 struct HostOptions {
   std::vector<ClassSetup> classes = three_classes();
   bool payload_crc = false;
+  Duration resume_within{};  // of the job
 };
 
 // A transport under test.
@@ -94,6 +95,7 @@ class RecordingSink final : public ports::FrameSink {
   // Set: asked instead of allocating; on_frame then records frames without payloads.
   std::function<Result<std::span<std::byte>>(const ports::FlowKey&, const protocol::FrameHeader&)> landing;
   std::function<void(const ports::FlowKey&, const protocol::FrameHeader&)> frame_hook;
+  std::function<void(const ports::FlowKey&, std::uint64_t token)> sent_hook;
 
  private:
   std::map<ports::FlowKey, std::vector<std::byte>> open_;  // flow -> payload under way
@@ -113,7 +115,9 @@ class Host {
   // Destroys the transport and makes a new one on the same ports; the sink forgets.
   void restart();
   void add_job(const std::string& secret = "correct horse", Epoch epoch = Epoch(7)) {
-    transport->add_job(credentials(self, secret, epoch));
+    ports::JobCredentials job = credentials(self, secret, epoch);
+    job.resume_within = options.resume_within;
+    transport->add_job(job);
   }
 
   const TransportKind kind;

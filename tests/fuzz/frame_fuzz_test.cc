@@ -14,8 +14,8 @@ using HeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 
 FrameHeader random_header(std::mt19937_64& random) {
   FrameHeader h;
-  h.type = static_cast<FrameType>(1 + random() % 5);
-  h.flags = static_cast<std::uint8_t>(random() % 4);
+  h.type = static_cast<FrameType>(1 + random() % 7);
+  h.flags = static_cast<std::uint8_t>(random() % 8);
   h.cls = ClassId(static_cast<std::uint8_t>(random()));
   h.job = JobId(random());
   h.epoch = Epoch(static_cast<std::uint32_t>(random()));

@@ -35,7 +35,9 @@ JobPtr make_job(HostIndex self) {
 class RecordingExchange final : public Exchange {
  public:
   explicit RecordingExchange(std::optional<std::vector<std::byte>>& accepted) : accepted_(accepted) {}
-  Result<std::vector<std::byte>> offer() override { return std::vector(kOffer.begin(), kOffer.end()); }
+  Result<std::vector<std::byte>> offer(std::span<const std::byte> /*peer*/) override {
+    return std::vector(kOffer.begin(), kOffer.end());
+  }
   Status accept(std::span<const std::byte> peer) override {
     if (peer[0] == std::byte{0xee}) return Status(Code::kMismatch, "parameters that do not fit");
     accepted_.emplace(peer.begin(), peer.end());

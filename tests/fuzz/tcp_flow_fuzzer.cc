@@ -81,7 +81,8 @@ class Sink final : public ports::FrameSink {
 
   Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const FrameHeader& header) override {
     TL_ASSERT(flow == kFlow && header.job == kFlow.job && header.epoch == kEpoch && header.cls == kFlow.cls);
-    TL_ASSERT(header.payload_bytes <= kMaxOperation.value);
+    TL_ASSERT(header.payload_bytes <= kMaxOperation.value && header.type <= protocol::FrameType::kCredit);
+    TL_ASSERT(!(header.flags & protocol::kFlagTell));
     TL_ASSERT(!stopped);
     if (header.slice % 16 == 14) stop();
     if (header.slice % 16 == 13) return Status(Code::kCorrupt, "the sink likes no such slice");
@@ -163,10 +164,14 @@ Outcome read_stream(const Stream& stream, std::span<const std::size_t> splits, c
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tensorlane;
+  // A flow that ends with its connection, and one that may be resumed.
   static const auto job = std::make_shared<const handshake::Job>(
       ports::JobCredentials{fuzz::kFlow.job, fuzz::kEpoch, HostIndex(1), std::vector<std::byte>(16)});
+  static const auto resuming = std::make_shared<const handshake::Job>(
+      ports::JobCredentials{fuzz::kFlow.job, fuzz::kEpoch, HostIndex(1), std::vector<std::byte>(16), seconds(1)});
   fuzz::Input input(data, size);
   const fuzz::Stream stream = fuzz::make_stream(input);
-  TL_ASSERT(fuzz::read_stream(stream, {}, job) == fuzz::read_stream(stream, stream.splits, job));
+  for (const auto& j : {job, resuming})
+    TL_ASSERT(fuzz::read_stream(stream, {}, j) == fuzz::read_stream(stream, stream.splits, j));
   return 0;
 }

@@ -217,6 +217,48 @@ TEST(Faults, LossCostsTimeOnly) {
   EXPECT_EQ(outcome.operations, 4u * 6 * 5);
 }
 
+// One flow after the other, each of them several times, in the middle of what it carries.
+TEST(Faults, LostConnectionsLoseNothingAndRepeatNothing) {
+  for (const bool done_when_acknowledged : {false, true}) {
+    Scenario s = quiet_scenario(3);
+    s.engine.eager_limit = Bytes(4096);
+    s.lane.done_when_acknowledged = done_when_acknowledged;
+    for (int i = 0; i < 6; ++i)
+      add_tensor(s, Operation::kAllreduce, i < 3 ? 500 : 100'000, i % 2 == 0 ? kUrgent : kBulk);
+    s.iterations = 4;
+    const Time end = Simulation(s).run().end;
+    const std::size_t levels = 3, times = 8;
+    for (std::size_t i = 0; i < 3 * levels * times; ++i) {
+      Fault fault{.kind = FaultKind::kResetFlow};
+      fault.host = HostIndex(static_cast<std::uint16_t>(i % 3));
+      fault.peer = HostIndex(static_cast<std::uint16_t>((i + 1) % 3));
+      fault.level = i / 3 % levels;
+      fault.at = fault.until = Time(end.value / 2 * static_cast<std::int64_t>(i) / (3 * levels * times));
+      s.faults.push_back(fault);
+    }
+    const Outcome outcome = Simulation(s).run();
+    EXPECT_EQ(finding_text(outcome), "");
+    EXPECT_FALSE(outcome.aborted);
+    EXPECT_EQ(outcome.operations, 6u * 4 * 3);
+    EXPECT_GT(outcome.resent, 5u);
+  }
+}
+
+// Both hosts live and say so, but do not reach each other on the flow: the detection time bounds the attempts.
+TEST(Faults, AConnectionThatDoesNotComeBackAbortsEveryHost) {
+  Scenario s = quiet_scenario(2);
+  s.detection = milliseconds(50);
+  s.heartbeat = milliseconds(5);
+  add_tensor(s, Operation::kAllreduce, 2'000'000, kBulk);
+  const Time at(1'000'000);
+  s.faults.push_back({FaultKind::kPartition, HostIndex(0), HostIndex(1), at, at + milliseconds(200)});
+  s.faults.push_back(
+      {.kind = FaultKind::kResetFlow, .host = HostIndex(0), .peer = HostIndex(1), .at = at, .until = at, .level = 2});
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_TRUE(outcome.aborted);
+}
+
 TEST(Faults, StaleFramesAreCountedAndDropped) {
   Scenario s = training(3);
   s.iterations = 5;

@@ -78,6 +78,10 @@ struct Arrivals : NetworkSink {
   void on_arrived(const FramePtr&) override {}
   void on_acknowledged(const FramePtr&) override { ++acknowledged; }
   void on_heartbeat(HostIndex, const Heartbeat&) override { ++beats; }
+  void on_reset(HostIndex, std::size_t) override {}
+  std::optional<ledger::Number> on_reconnect(HostIndex, std::size_t) override { return std::nullopt; }
+  void on_resumed(HostIndex, std::size_t, ledger::Number) override {}
+  void on_told(HostIndex, std::size_t, ledger::Number) override {}
 };
 
 struct NetworkTest : testing::Test {

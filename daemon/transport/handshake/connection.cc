@@ -93,7 +93,8 @@ Connection::State Connection::on_connected() {
   ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) return lost(error);
   if (peer_endpoint(socket_.get()).length == 0) return state_;  // still on its way
-  hello_ = make_hello(*job_, key_.peer, key_.cls, exchanges_.bytes);
+  parameter_bytes_ = exchanges_.bytes_for(*job_);
+  hello_ = make_hello(*job_, key_.peer, key_.cls, parameter_bytes_);
   return send(hello_) ? State::kChallenge : state_;
 }
 
@@ -107,7 +108,7 @@ Connection::State Connection::on_challenge() {
     return refuse({Refusal::kSecret, "it does not hold the secret that this host has for the job"});
   }
   server_nonce_ = challenge.nonce;
-  if (!make_offer()) return state_;
+  if (!make_offer({})) return state_;
   proof.mac = client_mac(*job_, hello_, challenge.nonce, mine_);
   return send(proof, mine_) ? State::kVerdict : state_;
 }
@@ -133,7 +134,10 @@ Connection::State Connection::on_verdict() {
 
 Connection::State Connection::on_hello(const JobTable& jobs) {
   if (!receive(hello_)) return state_;
-  const Verdicted verdict = check_hello(hello_, cls_, exchanges_.bytes, jobs);
+  // A job that is not here is refused for that.
+  const auto asked = jobs.find(JobId(hello_.job));
+  parameter_bytes_ = asked == jobs.end() ? hello_.parameter_bytes : exchanges_.bytes_for(*asked->second);
+  const Verdicted verdict = check_hello(hello_, cls_, parameter_bytes_, jobs);
   if (verdict.refusal != Refusal::kNotTensorlane && verdict.refusal != Refusal::kVersion) {
     key_ = {JobId(hello_.job), HostIndex(hello_.from), cls_};
     peer_known_ = true;
@@ -149,7 +153,7 @@ Connection::State Connection::on_hello(const JobTable& jobs) {
 
 Connection::State Connection::on_proof(const JobTable& jobs) {
   Proof proof;
-  if (!receive(proof, exchanges_.bytes)) return state_;
+  if (!receive(proof, parameter_bytes_)) return state_;
   if (const Verdicted head = check_head(proof.head); !head.ok()) return refuse(head);
   if (proof.head.refusal != Refusal::kNone)
     return refused(proof.head, proof.head.refusal == Refusal::kParameters
@@ -158,12 +162,12 @@ Connection::State Connection::on_proof(const JobTable& jobs) {
   // The job may have gone, or come back with another epoch, since the hello.
   const auto found = jobs.find(key_.job);
   if (found == jobs.end() || found->second != job_) return refuse({Refusal::kJob, "the job has ended on this host"});
-  const Parameters theirs = received_behind<Proof>(exchanges_.bytes);
+  const Parameters theirs = received_behind<Proof>(parameter_bytes_);
   if (!same_mac(proof.mac, client_mac(*job_, hello_, server_nonce_, theirs))) {
     return refuse({Refusal::kSecret, "the connecting host does not hold the secret that this host has for the job"});
   }
-  if (exchanges_.bytes == 0) return send(Verdict{}) ? State::kDone : state_;
-  if (!make_offer()) return state_;
+  if (parameter_bytes_ == 0) return send(Verdict{}) ? State::kDone : state_;
+  if (!make_offer(theirs)) return state_;
   if (const Status accepted = exchange_->accept(theirs); !accepted.ok())
     return refuse({Refusal::kParameters, accepted.to_string()});
   const Mac mac = parameter_mac(*job_, hello_, server_nonce_, theirs, mine_);
@@ -181,16 +185,16 @@ Connection::State Connection::on_ready() {
   return State::kDone;
 }
 
-bool Connection::make_offer() {
-  if (exchanges_.bytes == 0) return true;
+bool Connection::make_offer(Parameters theirs) {
+  if (parameter_bytes_ == 0) return true;
   exchange_ = exchanges_.make(key_, job_);
-  Result<std::vector<std::byte>> offer = exchange_->offer();
+  Result<std::vector<std::byte>> offer = exchange_->offer(theirs);
   if (!offer.ok()) {
     state_ = refuse({Refusal::kParameters, offer.status().to_string()});
     return false;
   }
   mine_ = std::move(offer).value();
-  TL_ASSERT(mine_.size() == exchanges_.bytes);
+  TL_ASSERT(mine_.size() == parameter_bytes_);
   return true;
 }
 

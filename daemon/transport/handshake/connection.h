@@ -67,7 +67,7 @@ class Connection final : public Watched {
   State on_verdict();
   State on_ready();
   // This end's parameters into mine_. False: refused.
-  bool make_offer();
+  bool make_offer(Parameters theirs);
 
   // Reads the rest of one message. False: not all there yet, or failed. A head that is wrong is enough: other versions'
   // messages may be shorter. `more` bytes follow a message that refuses nothing: they are in inbox_ behind it.
@@ -97,7 +97,8 @@ class Connection final : public Watched {
   const ClassId cls_;
   State state_;
   bool silent_ = true;
-  bool peer_known_ = false;  // key_.peer is set
+  std::uint16_t parameter_bytes_ = 0;  // of either end
+  bool peer_known_ = false;            // key_.peer is set
 
   ports::FlowKey key_;
   JobPtr job_;

@@ -237,6 +237,20 @@ void Connector::log_refusal(const Status& cause) {
 
 Status Connector::dial(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port, Time deadline,
                        bool exists) {
+  if (exists) {
+    return {Code::kAlreadyExists, "the flow is there",
+            connection_name(flow.peer, fmt::format("{}:{}", address, port_of(data_port, flow.cls)), flow.cls)};
+  }
+  return begin_dialling(flow, address, data_port, now_, deadline, false);
+}
+
+Status Connector::redial(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port, Time first,
+                         Time deadline) {
+  return begin_dialling(flow, address, data_port, first, deadline, true);
+}
+
+Status Connector::begin_dialling(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
+                                 Time first, Time deadline, bool again) {
   const auto job = jobs_.find(flow.job);
   const std::string where =
       connection_name(flow.peer, fmt::format("{}:{}", address, port_of(data_port, flow.cls)), flow.cls);
@@ -251,9 +265,9 @@ Status Connector::dial(const ports::FlowKey& flow, const std::string& address, s
     return {Code::kInvalidArgument, "the peer has no port for the class", where, "use a data_port below 65526"};
   TL_ASSIGN_OR_RETURN(const Endpoint peer,
                       parse_endpoint(address, static_cast<std::uint16_t>(port_of(data_port, flow.cls))));
-  if (exists || dialers_.contains(flow)) return {Code::kAlreadyExists, "the flow is there", where};
-  dialers_[flow] = std::make_unique<Dialer>(flow, job->second, peer, now_, deadline);
-  due(now_);
+  if (dialers_.contains(flow)) return {Code::kAlreadyExists, "the flow is there", where};
+  dialers_[flow] = std::make_unique<Dialer>(flow, job->second, peer, first, deadline, again);
+  due(first);
   waker_.kick();
   return {};
 }

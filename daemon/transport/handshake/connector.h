@@ -71,6 +71,9 @@ class Connector {
   // As ports::Transport::connect(); `exists`: there is a flow already.
   Status dial(const ports::FlowKey& key, const std::string& address, std::uint16_t data_port, Time deadline,
               bool exists);
+  // As dial(), for a flow that dial() has made before and that has lost its connection: attempts from `first` on.
+  Status redial(const ports::FlowKey& key, const std::string& address, std::uint16_t data_port, Time first,
+                Time deadline);
   // Ends dialling without a call of on_given_up. False when there was none.
   bool cancel(const ports::FlowKey& key);
 
@@ -106,6 +109,8 @@ class Connector {
     std::unique_ptr<Listener> listener;
   };
   ClassDoor* find(ClassId cls);
+  Status begin_dialling(const ports::FlowKey& key, const std::string& address, std::uint16_t data_port, Time first,
+                        Time deadline, bool again);
   void due(Time time);
   void accept_all(Listener& listener);
   void out_of_descriptors(Listener& listener);

@@ -17,6 +17,11 @@ Status and_so_until_the_deadline(const Status& cause) {
 
 }  // namespace
 
+Duration Dialer::patience(Time first, Time deadline, bool again) {
+  return again ? std::clamp(Duration((deadline - first).value / 8), milliseconds(100), kHandshakeTimeout)
+               : kHandshakeTimeout;
+}
+
 Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& tag, Bytes window,
                      const ExchangeFactory& exchanges) {
   Fd socket(::socket(peer_.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -44,19 +49,20 @@ Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& ta
             {},
             "check that tensorlaned runs on that host and that its data ports can be reached"};
   }
-  attempt = std::make_unique<Connection>(std::move(socket), peer_, key_, job_,
-                                         std::min(now + kHandshakeTimeout, deadline_), exchanges);
+  attempt = std::make_unique<Connection>(std::move(socket), peer_, key_, job_, std::min(now + patience_, deadline_),
+                                         exchanges);
   return {};
 }
 
 Status Dialer::failed(Time now, const Status& cause, Refusal refusal) {
-  if (refusal != Refusal::kNone && !worth_retrying(refusal)) return cause;
+  const bool ended = again_ && refusal == Refusal::kJob;
+  if (refusal != Refusal::kNone && (ended || !worth_retrying(refusal))) return cause;
   // An attempt that the deadline cut short says less than the one before it.
   const bool cut = refusal == Refusal::kNotAnswered && now >= deadline_;
   if (!cut || last_cause_.ok()) last_cause_ = cause;
   if (now + backoff_ >= deadline_) return and_so_until_the_deadline(last_cause_);
   next_ = now + backoff_;
-  backoff_ = std::min(Duration(backoff_.value * 2), kLastBackoff);
+  backoff_ = std::min({Duration(backoff_.value * 2), kLastBackoff, patience_});
   return {};
 }
 

@@ -19,8 +19,16 @@ inline constexpr Duration kLastBackoff = milliseconds(500);
 // One thread. The transport drives it: start() when due, failed() when the attempt has failed.
 class Dialer {
  public:
-  Dialer(ports::FlowKey key, JobPtr job, const Endpoint& peer, Time now, Time deadline)
-      : key_(key), job_(std::move(job)), peer_(peer), deadline_(deadline), next_(now) {}
+  // The first attempt is due at `first`. `again`: the peer has had the flow, so that it not knowing the job is no
+  // reason to try once more, and no attempt may take the time of many: a lost SYN alone costs a second.
+  Dialer(ports::FlowKey key, JobPtr job, const Endpoint& peer, Time first, Time deadline, bool again)
+      : key_(key),
+        job_(std::move(job)),
+        peer_(peer),
+        deadline_(deadline),
+        again_(again),
+        patience_(patience(first, deadline, again)),
+        next_(first) {}
 
   // Makes a tagged socket that connects, from `source` unless that is a wildcard. Errors: of this host (descriptors, no
   // route); count as a failed attempt.
@@ -38,10 +46,14 @@ class Dialer {
   std::unique_ptr<Connection> attempt;
 
  private:
+  static Duration patience(Time first, Time deadline, bool again);
+
   const ports::FlowKey key_;
   const JobPtr job_;
   const Endpoint peer_;
   const Time deadline_;
+  const bool again_;
+  const Duration patience_;  // of one attempt
   Time next_;
   Duration backoff_ = kFirstBackoff;
   Status last_cause_;

@@ -174,7 +174,7 @@ std::string refusal_fix(Refusal refusal) {
     case Refusal::kNotAnswered:
       return "look at the load of that host and at its log";
     case Refusal::kParameters:
-      return "use the same `transport` and the same tensorlane version on every host";
+      return "use the same `transport`, `on_lost_flow` and tensorlane version on every host";
   }
   return "install the same tensorlane version on every host";
 }

@@ -128,6 +128,7 @@ class Job {
   Epoch epoch() const { return credentials_.epoch; }
   HostIndex self() const { return credentials_.self; }
   std::span<const std::byte> secret() const { return credentials_.secret; }
+  Duration resume_within() const { return credentials_.resume_within; }
 
  private:
   ports::JobCredentials credentials_;
@@ -139,14 +140,20 @@ using JobTable = std::map<JobId, JobPtr>;
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // This end's parameters, ExchangeFactory::bytes of them; makes what they describe. An error is told to the peer.
-  virtual Result<std::vector<std::byte>> offer() = 0;
+  // This end's parameters, ExchangeFactory::bytes of them; makes what they describe. The accepting end is shown those
+  // of the peer, for the connecting end `peer` is empty. An error is told to the peer.
+  virtual Result<std::vector<std::byte>> offer(std::span<const std::byte> peer) = 0;
   // The peer's parameters; comes after offer(). An error is told to the peer.
   virtual Status accept(std::span<const std::byte> peer) = 0;
 };
 struct ExchangeFactory {
   std::uint16_t bytes = 0;  // at most kMaxParameterBytes; 0: nothing is exchanged
   std::function<std::unique_ptr<Exchange>(const ports::FlowKey&, const JobPtr&)> make;
+  bool for_resuming = false;  // only flows of jobs that resume them exchange anything
+
+  std::uint16_t bytes_for(const Job& job) const {
+    return for_resuming && job.resume_within().value == 0 ? std::uint16_t{0} : bytes;
+  }
 };
 
 // A reason with its text for people; ok when refusal is kNone.

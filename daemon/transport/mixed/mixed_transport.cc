@@ -237,6 +237,8 @@ ports::TransportCounters MixedTransport::counters() const {
     all.refused += c.refused;
     all.unauthenticated_dropped += c.unauthenticated_dropped;
     all.payloads_dropped += c.payloads_dropped;
+    all.flows_resumed += c.flows_resumed;
+    all.frames_resent += c.frames_resent;
     all.payloads_placed += c.payloads_placed;
     all.payloads_copied += c.payloads_copied;
     all.ports_down += c.ports_down;

@@ -5,7 +5,7 @@
 
 namespace tensorlane::rdma {
 
-Result<std::vector<std::byte>> PairExchange::offer() {
+Result<std::vector<std::byte>> PairExchange::offer(std::span<const std::byte> /*peer*/) {
   if (!registrations_.ok()) return registrations_.status();
   Parameters mine;
   mine.queue_pairs = queue_pairs_;

@@ -28,7 +28,7 @@ class PairExchange final : public handshake::Exchange {
         queue_pairs_(queue_pairs) {}
 
   // Errors: those of QueuePair::create().
-  Result<std::vector<std::byte>> offer() override;
+  Result<std::vector<std::byte>> offer(std::span<const std::byte> peer) override;
   // Errors: those of parse_parameters() and QueuePair::connect().
   Status accept(std::span<const std::byte> peer) override;
 

@@ -29,16 +29,30 @@ constexpr std::size_t kOperationsPerCall = 16;
 // against the sender's window.
 constexpr std::uint64_t kAcknowledgeBytes = 4096;
 
+// Payload that a flow keeps copies of; none in the control class, which has no payloads.
+constexpr std::size_t kCopyBytes = 4 * Copies::kLongest;
+// What a receiver has delivered when it tells the sender unasked. Well below what a sender keeps, so that one that is
+// full has been told of something.
+constexpr std::uint64_t kTellFrames = kKeptOperations / 4;
+constexpr std::uint64_t kTellBytes = kCopyBytes / 2;
+// ... and when something goes the same way anyway, which costs no system call.
+constexpr std::uint64_t kRideFrames = kTellFrames / 6;
+constexpr std::uint64_t kRideBytes = kTellBytes / 8;
+
 }  // namespace
 
-Flow::Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window)
+Flow::Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window, FlowIdentity identity)
     : Watched(Kind::kFlow),
       key_(key),
       job_(std::move(job)),
       socket_(std::move(socket)),
       window_(window),
+      identity_(identity),
       local_(local_endpoint(socket_.get()).text()),
-      remote_(peer_endpoint(socket_.get()).text()) {}
+      remote_(peer_endpoint(socket_.get()).text()),
+      out_(kQueueOperations + (resumes() ? kKeptOperations : 0)),
+      queue_(kQueueOperations + (resumes() ? kKeptOperations : 0)),
+      copies_(resumes() && key.cls != kControlClass ? kCopyBytes : 0) {}
 
 Flow::~Flow() {
   stop();
@@ -48,7 +62,6 @@ void Flow::stop() {
   if (stopped_) return;
   stopped_ = true;
   window_.forget(*this, queued_bytes_);
-  queued_ = 0;
   queued_bytes_ = 0;
 }
 
@@ -57,24 +70,51 @@ void Flow::stop() {
 void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
   TL_ASSERT(writable());
   TL_ASSERT(operation.payload.size() <= kMaxOperation.value);
-  Queued& slot = queued(queued_);
-  protocol::encode_frame(handshake::outgoing_header(operation, key_, *job_, payload_crc), slot.header);
-  slot.payload = operation.payload;
-  slot.token = operation.token;
-  ++queued_;
-  queued_bytes_ += slot.bytes();
-  window_.queued(slot.bytes());
+  Queued& added = slot(out_.push());
+  protocol::FrameHeader header = handshake::outgoing_header(operation, key_, *job_, payload_crc);
+  added.payload = operation.payload;
+  added.token = operation.token;
+  added.copied = added.payload.empty();
+  if (resumes() && !added.payload.empty()) {
+    if (const auto copy = copies_.take(added.payload.size())) {
+      std::memcpy(copy->data(), added.payload.data(), added.payload.size());
+      added.payload = *copy;
+      added.copied = true;
+    } else if (added.token != 0) {
+      header.flags |= protocol::kFlagTell;
+    }
+  }
+  protocol::encode_frame(header, added.header);
+  queued_bytes_ += added.bytes();
+  window_.queued(added.bytes());
+}
+
+// What the peer is told goes between two frames.
+void Flow::begin_tell() {
+  const bool company = out_.next() < out_.pushed() && resumes();
+  const bool rides = company && (in_.untold() >= kRideFrames || untold_bytes_ >= kRideBytes);
+  if (!(tell_now_ || rides) || tell_left_ > 0 || head_written_ > 0) return;
+  tell_now_ = false;
+  untold_bytes_ = 0;
+  const ports::Outgoing tell{{.type = protocol::FrameType::kDelivered, .offset = in_.tell()}, {}, 0};
+  protocol::encode_frame(handshake::outgoing_header(tell, key_, *job_, false), tell_);
+  tell_left_ = tell_.size();
+  queued_bytes_ += tell_left_;
+  window_.queued(tell_left_);
 }
 
 Status Flow::write(ports::FrameSink& sink, std::size_t& handled) {
   std::size_t written = 0;
   blocked_ = false;
-  while (queued_ > 0 && !stopped_ && written < kBlockBytes) {
-    std::array<iovec, 2 * kOperationsPerCall> parts;
-    std::size_t count = 0, wanted = 0, skip = head_written_;
-    for (std::size_t i = 0; i < std::min(queued_, kOperationsPerCall); ++i) {
-      Queued& slot = queued(i);
-      const std::span<const std::byte> pieces[] = {slot.header, slot.payload};
+  while (!queue_empty() && !stopped_ && written < kBlockBytes) {
+    begin_tell();
+    std::array<iovec, 1 + 2 * kOperationsPerCall> parts;
+    std::size_t count = 0, wanted = tell_left_, skip = head_written_;
+    if (tell_left_ > 0) parts[count++] = {tell_.data() + tell_.size() - tell_left_, tell_left_};
+    const std::size_t queued = out_.pushed() - out_.next();
+    for (std::size_t i = 0; i < std::min(queued, kOperationsPerCall); ++i) {
+      Queued& operation = slot(out_.next() + i);
+      const std::span<const std::byte> pieces[] = {operation.header, operation.payload};
       for (const auto piece : pieces) {
         const auto rest = piece.subspan(std::min(skip, piece.size()));
         skip -= piece.size() - rest.size();
@@ -108,16 +148,46 @@ void Flow::account_written(std::size_t bytes, ports::FrameSink& sink, std::size_
   queued_bytes_ -= bytes;
   window_.taken(*this, bytes);
   counts_.bytes_sent += bytes;
-  head_written_ += bytes;
-  while (queued_ > 0 && head_written_ >= queued(0).bytes()) {
-    const std::uint64_t token = queued(0).token;
-    head_written_ -= queued(0).bytes();
-    head_ = (head_ + 1) % kQueueOperations;
-    --queued_;
+  const std::size_t told = std::min(bytes, tell_left_);
+  tell_left_ -= told;
+  head_written_ += bytes - told;
+  while (out_.next() < out_.pushed() && head_written_ >= slot(out_.next()).bytes()) {
+    head_written_ -= slot(out_.next()).bytes();
+    out_.written();
     ++counts_.frames_sent;
     ++handled;
+  }
+  // Without a ledger at the other end, what the kernel has is gone.
+  if (!resumes()) out_.acknowledge(out_.next());
+  report_sent(sink);
+}
+
+// In order: the payloads of those before it, too, are not read any more.
+void Flow::report_sent(ports::FrameSink& sink) {
+  while (!stopped_ && reported_ < out_.next() && (reported_ < out_.delivered() || slot(reported_).copied)) {
+    const std::uint64_t token = slot(reported_++).token;
     if (token != 0) sink.on_sent(key_, token);
-    if (stopped_) return;
+  }
+}
+
+Status Flow::told(ledger::Number delivered, ports::FrameSink& sink, std::size_t& handled) {
+  const ledger::Number before = out_.delivered();
+  if (!out_.acknowledge(delivered)) {
+    return broken(
+        Code::kCorrupt,
+        fmt::format("carried a claim to have {} frames, after {}, of {} sent", delivered, before, out_.next()),
+        "install the same tensorlane version on every host");
+  }
+  release(before);
+  ++handled;
+  report_sent(sink);
+  return {};
+}
+
+// Copies of frames from `from` on that the peer has by now are not needed any more.
+void Flow::release(ledger::Number from) {
+  for (ledger::Number n = from; n < out_.delivered(); ++n) {
+    if (slot(n).copied && !slot(n).payload.empty()) copies_.give_back(slot(n).payload);
   }
 }
 
@@ -151,7 +221,7 @@ Status Flow::read(ports::FrameSink& sink, ReadBuffers& buffers, std::size_t& han
     if (bytes > landed && !stopped_)
       TL_RETURN_IF_ERROR(bounced(std::span(buffers.bounce).first(bytes - landed), sink, handled));
     if (bytes < asked) {
-      if (!stopped_) acknowledge();
+      if (!stopped_ && !tell_now_) acknowledge();  // what is told carries the kernel's acknowledgement
       return {};
     }
   }
@@ -205,6 +275,10 @@ Status Flow::header_arrived(std::span<const std::byte, protocol::kFrameHeaderByt
   if (const std::string foreign = handshake::foreign_frame(header_, key_, *job_); !foreign.empty()) {
     return broken(Code::kMismatch, "carried " + foreign, "check that no other program uses the daemons' data ports");
   }
+  if (header_.type == protocol::FrameType::kDelivered || header_.type == protocol::FrameType::kGoodbye)
+    return transport_frame(sink, handled);
+  waited_for_ = (header_.flags & protocol::kFlagTell) != 0;
+  header_.flags &= static_cast<std::uint8_t>(~protocol::kFlagTell);
   TL_ASSIGN_OR_RETURN(landing_, sink.on_header(key_, header_));
   TL_ASSERT(landing_.empty() || landing_.size() == header_.payload_bytes);
   payload_left_ = header_.payload_bytes;
@@ -220,17 +294,82 @@ Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
   if (dropping_) {
     dropping_ = false;
     ++payloads_dropped_;
+    note_delivered();
     return {};
   }
   if (const std::string wrong = handshake::wrong_crc(header_, crc_); !wrong.empty())
     return broken(Code::kCorrupt, "carried " + wrong, "check memory and network cards of both hosts");
+  note_delivered();
   sink.on_frame(key_, header_);
   return {};
 }
 
+void Flow::note_delivered() {
+  in_.deliver();
+  if (!resumes()) return;
+  untold_bytes_ += header_.payload_bytes;
+  tell_now_ = tell_now_ || waited_for_ || in_.untold() >= kTellFrames || untold_bytes_ >= kTellBytes;
+}
+
+// Between the transports: the sink sees nothing of it.
+Status Flow::transport_frame(ports::FrameSink& sink, std::size_t& handled) {
+  if (!resumes()) {
+    return broken(Code::kMismatch, "carried a frame of a flow that is resumed",
+                  "use the same `on_lost_flow` on every host");
+  }
+  if (header_.type == protocol::FrameType::kDelivered) return told(header_.offset, sink, handled);
+  goodbye_ = true;
+  return {};
+}
+
+// ---- connections ----
+
+void Flow::disconnect() {
+  window_.forget(*this, queued_bytes_);
+  queued_bytes_ = 0;
+  socket_.reset();
+  blocked_ = false;
+  head_written_ = 0;
+  tell_left_ = 0;
+  partial_bytes_ = 0;
+  landing_ = {};
+  payload_left_ = 0;
+  dropping_ = false;
+}
+
+std::uint64_t Flow::resume(Fd socket, ledger::Number delivered, ports::FrameSink& sink) {
+  TL_ASSERT(!connected() && !stopped_);
+  socket_ = std::move(socket);
+  local_ = local_endpoint(socket_.get()).text();
+  remote_ = peer_endpoint(socket_.get()).text();
+  connection_lost_ = false;
+  acknowledged_ = counts_.bytes_received;
+  in_.tell();  // the handshake has
+  tell_now_ = false;
+  untold_bytes_ = 0;
+  const ledger::Number before = out_.delivered();
+  const std::optional<std::uint64_t> again = out_.resume(delivered);
+  TL_ASSERT(again);
+  release(before);
+  for (ledger::Number n = out_.next(); n < out_.pushed(); ++n) queued_bytes_ += slot(n).bytes();
+  window_.queued(queued_bytes_);
+  report_sent(sink);
+  return *again;
+}
+
+void Flow::say_goodbye() {
+  if (!resumes() || !connected() || head_written_ > 0 || tell_left_ > 0) return;
+  const ports::Outgoing goodbye{{.type = protocol::FrameType::kGoodbye}, {}, 0};
+  std::array<std::byte, protocol::kFrameHeaderBytes> bytes;
+  protocol::encode_frame(handshake::outgoing_header(goodbye, key_, *job_, false), bytes);
+  // A full socket takes it in part or not at all: then the peer finds out when it asks for the flow.
+  [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 // ---- ends ----
 
-Status Flow::ended() const {
+Status Flow::ended() {
+  connection_lost_ = true;
   std::string where;
   if (partial_bytes_ > 0)
     where = fmt::format(" in the middle of a frame ({} of {} header bytes)", partial_bytes_, partial_.size());
@@ -241,7 +380,8 @@ Status Flow::ended() const {
   return broken(Code::kUnavailable, "was closed by the peer" + where, "look at the log of tensorlaned on that host");
 }
 
-Status Flow::failed(int error) const {
+Status Flow::failed(int error) {
+  connection_lost_ = true;
   const char* how = error == ECONNRESET || error == EPIPE ? "was reset" : "failed";
   return broken(Code::kUnavailable, fmt::format("{}: {}", how, errno_text(error)),
                 "look at the log of tensorlaned on that host");
@@ -253,6 +393,7 @@ Status Flow::broken(Code code, const std::string& how, const std::string& fix) c
 
 ports::FlowStats Flow::stats() const {
   ports::FlowStats stats = counts_;
+  if (!connected()) return stats;
   const handshake::EffectiveTag tag = read_tag(socket_.get());
   stats.effective_dscp = tag.dscp;
   stats.effective_pcp = tag.pcp;

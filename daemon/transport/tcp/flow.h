@@ -1,4 +1,4 @@
-// A flow that is up: frames in both directions over one authenticated socket.
+// A flow that is up: frames in both directions over one authenticated socket at a time.
 #pragma once
 
 #include <array>
@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/protocol/frame.h"
@@ -13,6 +14,8 @@
 #include "daemon/transport/handshake/handshake.h"
 #include "daemon/transport/handshake/socket.h"
 #include "daemon/transport/handshake/watched.h"
+#include "daemon/transport/ledger/ledger.h"
+#include "daemon/transport/tcp/copies.h"
 #include "daemon/transport/tcp/window.h"
 
 namespace tensorlane::tcp {
@@ -23,6 +26,8 @@ using handshake::Watched;
 
 // Operations that a flow queues before it stops being writable.
 inline constexpr std::size_t kQueueOperations = 64;
+// Operations that a flow keeps until the peer has said that it has them, beside the queued ones.
+inline constexpr std::size_t kKeptOperations = 192;
 // What one flow reads, or writes, in one poll before others get their turn: a block of law 9.
 inline constexpr std::size_t kBlockBytes = kMaxOperation.value;
 
@@ -35,20 +40,39 @@ struct ReadBuffers {
   std::array<std::byte, 65536> scratch;
 };
 
+// Who this flow is to both ends. Random; the same on every connection that carries it.
+struct FlowIdentity {
+  std::uint64_t mine = 0, peers = 0;
+  bool operator==(const FlowIdentity&) const = default;
+};
+
+// A flow of a job that resumes (JobCredentials::resume_within) outlives its connection: it keeps what the peer has not
+// said to have (kDelivered), and sends it again on the next one. Until the peer has said so, on_sent() waits, because
+// only the caller has the bytes; short payloads are copied instead, so that nobody waits for those. A sender sets
+// kFlagTell where on_sent() waits; the receiver then tells as soon as it has read what there is, else now and then.
+// Other flows keep nothing and tell nothing.
+//
 // One thread, the lane's. Callbacks may close the flow that they come from (stop() is then called): nothing of it is
 // delivered after that.
 class Flow final : public Watched {
  public:
   // `window` outlives the flow.
-  Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window);
+  Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window, FlowIdentity identity = {});
   ~Flow() override;
 
   const ports::FlowKey& key() const { return key_; }
   const handshake::Job& job() const { return *job_; }
   int fd() const { return socket_.get(); }
 
-  bool writable() const { return !stopped_ && queued_ < kQueueOperations; }
-  bool queue_empty() const { return queued_ == 0; }
+  const FlowIdentity& identity() const { return identity_; }
+  bool resumes() const { return job_->resume_within().value > 0; }
+
+  bool writable() const {
+    const bool room = !out_.full() && out_.pushed() - reported_ < queue_.size();
+    return !stopped_ && connected() && room && out_.pushed() - out_.next() < kQueueOperations;
+  }
+  // Nothing to write.
+  bool queue_empty() const { return out_.next() == out_.pushed() && !telling(); }
   // Takes an operation; only when writable(). `payload_crc`: compute it.
   void enqueue(const ports::Outgoing& operation, bool payload_crc);
 
@@ -61,6 +85,24 @@ class Flow final : public Watched {
   // Reads at most about a block: payloads straight to where they land. Adds finished frames to `handled`. An error ends
   // the flow.
   Status read(ports::FrameSink& sink, ReadBuffers& buffers, std::size_t& handled);
+
+  // The error that read() or write() has returned is one of the connection, not of what came over it, and the flow may
+  // go on over another one.
+  bool resumable() const { return resumes() && connection_lost_ && !goodbye_; }
+  bool connected() const { return socket_.valid(); }
+  // Gives up the connection. What was half written or half read is as if it had not been begun.
+  void disconnect();
+  // How many frames of the peer have been delivered; no more will be until resume().
+  ledger::Number delivered() const { return in_.delivered(); }
+  // Grows with every frame that has been delivered in either direction.
+  std::uint64_t progress() const { return in_.delivered() + out_.delivered(); }
+  // Whether the peer can have `delivered` frames of this end.
+  bool can_resume(ledger::Number delivered) const { return delivered >= out_.delivered() && delivered <= out_.next(); }
+  // Goes on over a new connection; the peer has `delivered` frames, which can_resume(). Returns how many that were sent
+  // before will be sent again.
+  std::uint64_t resume(Fd socket, ledger::Number delivered, ports::FrameSink& sink);
+  // Tells the peer that the connection is about to be closed on purpose, if it takes that now.
+  void say_goodbye();
 
   // Neither sends nor delivers from now on, and forgets what is queued.
   void stop();
@@ -77,16 +119,29 @@ class Flow final : public Watched {
   bool dirty = false;           // is in the list of flows to write
   bool watches_output = false;  // EPOLLOUT is asked for
   std::uint64_t last_turn = 0;  // when it was last served, for fairness inside a class
+  // Of a flow that has lost its connection: why, when it is given up, and progress() by then.
+  Status lost_cause;
+  Time lost_deadline;
+  std::uint64_t lost_progress = 0;
+  std::uint64_t offers = 0;  // of this end's part in a new connection; the last one counts
 
  private:
   struct Queued {
     std::array<std::byte, protocol::kFrameHeaderBytes> header;
     std::span<const std::byte> payload;
     std::uint64_t token = 0;
+    bool copied = false;  // the payload, once it is written: then it is not read at the caller's any more
     std::size_t bytes() const { return header.size() + payload.size(); }
   };
-  Queued& queued(std::size_t position) { return queue_[(head_ + position) % kQueueOperations]; }
+  Queued& slot(ledger::Number number) { return queue_[out_.slot(number)]; }
+  bool telling() const { return tell_left_ > 0 || tell_now_; }
+  void begin_tell();
   void account_written(std::size_t bytes, ports::FrameSink& sink, std::size_t& handled);
+  void report_sent(ports::FrameSink& sink);
+  Status told(ledger::Number delivered, ports::FrameSink& sink, std::size_t& handled);
+  void release(ledger::Number from);
+  void note_delivered();
+  Status transport_frame(ports::FrameSink& sink, std::size_t& handled);
 
   // What a read still wants of the payload at hand. Empty between payloads.
   std::span<std::byte> wanted(ReadBuffers& buffers) const;
@@ -96,29 +151,40 @@ class Flow final : public Watched {
                         std::size_t& handled);
   Status frame_complete(ports::FrameSink& sink, std::size_t& handled);
   void acknowledge();
-  Status ended() const;
-  Status failed(int error) const;
+  Status ended();
+  Status failed(int error);
 
   const ports::FlowKey key_;
   const JobPtr job_;
   Fd socket_;
   ClassWindow& window_;
-  const std::string local_, remote_;
-  bool stopped_ = false;
+  const FlowIdentity identity_;
+  std::string local_, remote_;
+  bool stopped_ = false, connection_lost_ = false, goodbye_ = false;
 
-  // Sending: a ring of operations; the first one has `head_written_` bytes in the kernel.
-  std::array<Queued, kQueueOperations> queue_;
-  std::size_t head_ = 0, queued_ = 0, head_written_ = 0;
+  // Sending: operations by slot of the ledger; that of out_.next() has `head_written_` bytes in the kernel. Those
+  // before `reported_` have had their on_sent().
+  ledger::SendLedger out_;
+  std::vector<Queued> queue_;
+  Copies copies_;
+  ledger::Number reported_ = 0;
+  std::size_t head_written_ = 0;
   std::uint64_t queued_bytes_ = 0;
   bool blocked_ = false;
+  // A kDelivered on its way into the kernel, and whether another one is due.
+  std::array<std::byte, protocol::kFrameHeaderBytes> tell_;
+  std::size_t tell_left_ = 0;
+  bool tell_now_ = false;
 
+  ledger::ReceiveLedger in_;
+  std::uint64_t untold_bytes_ = 0;
   // Receiving: part of a header, or a header and part of its payload.
   std::array<std::byte, protocol::kFrameHeaderBytes> partial_;
   std::size_t partial_bytes_ = 0;
   protocol::FrameHeader header_;
   std::span<std::byte> landing_;
   std::size_t payload_left_ = 0;
-  bool dropping_ = false;
+  bool dropping_ = false, waited_for_ = false;
   std::uint32_t crc_ = 0;
   std::uint64_t acknowledged_ = 0;  // of what has been received, when we last asked the kernel to acknowledge
 

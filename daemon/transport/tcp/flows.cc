@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "daemon/transport/tcp/transport_impl.h"
 
@@ -15,7 +16,7 @@ constexpr std::uint64_t kReadPerPoll = 4 * kBlockBytes;
 }  // namespace
 
 void TcpTransport::mark_dirty(Flow& flow) {
-  if (flow.dirty || flow.watches_output) return;  // epoll says when a blocked one can go on
+  if (flow.dirty || flow.watches_output || !flow.connected()) return;  // epoll says when a blocked one can go on
   flow.dirty = true;
   find_class(flow.key().cls)->dirty.push_back(&flow);
   connector_.waker().kick();
@@ -28,7 +29,7 @@ void TcpTransport::write_dirty(std::size_t& handled) {
     writing_.swap(state->dirty);
     for (Flow* flow : writing_) {
       flow->dirty = false;
-      if (!flow->gone) write_flow(*flow, handled);
+      if (!flow->gone && flow->connected()) write_flow(*flow, handled);
     }
     writing_.clear();
   }
@@ -37,7 +38,11 @@ void TcpTransport::write_dirty(std::size_t& handled) {
 void TcpTransport::write_flow(Flow& flow, std::size_t& handled) {
   Status status = flow.write(sink_, handled);
   if (flow.gone) return;
-  if (!status.ok()) return end_flow(flow, std::move(status));
+  if (!status.ok()) {
+    read_rest(flow, handled);
+    if (!flow.gone) fail_flow(flow, std::move(status));
+    return;
+  }
   if (flow.blocked() != flow.watches_output) {
     flow.watches_output = flow.blocked();
     connector_.watch(flow, flow.fd(), flow.blocked() ? EPOLLIN | EPOLLOUT : EPOLLIN, true);
@@ -53,38 +58,57 @@ void TcpTransport::serve_flows(std::size_t& handled) {
   });
   std::uint64_t read = 0;
   for (const auto [flow, events] : ready_) {
-    if (flow->gone) continue;
+    if (flow->gone || !flow->connected()) continue;
     if (read >= kReadPerPoll) return;  // the rest is still ready in the next poll, and first in its class
     flow->last_turn = ++turn_;
     if (events & EPOLLOUT) write_flow(*flow, handled);
-    if (flow->gone || !(events & ~EPOLLOUT)) continue;
+    if (flow->gone || !flow->connected() || !(events & ~EPOLLOUT)) continue;
     const std::uint64_t before = flow->bytes_received();
     Status status = flow->read(sink_, buffers_, handled);
     read += flow->bytes_received() - before;
-    if (!status.ok() && !flow->gone) end_flow(*flow, std::move(status));
+    if (flow->gone) continue;
+    if (!status.ok()) {
+      fail_flow(*flow, std::move(status));
+    } else if (!flow->queue_empty()) {
+      mark_dirty(*flow);  // there is something to tell
+    }
   }
 }
 
 void TcpTransport::on_connected(handshake::Connection& connection) {
   const ports::FlowKey key = connection.key();
+  const std::unique_ptr<handshake::Exchange> exchanged = connection.take_exchange();
+  const auto* exchange = static_cast<const FlowExchange*>(exchanged.get());
   if (const auto old = flows_.find(key); old != flows_.end()) {
+    if (exchange != nullptr && exchange->mine().number != 0) return resume_flow(*old->second, connection, *exchange);
+    // It came up on another connection after this one had been agreed on: the peer asks again.
+    if (exchange != nullptr && exchange->mine().identity == old->second->identity()) return;
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
     end_flow(*old->second, old->second->broken(Code::kUnavailable, "was replaced by a new one from the same host"));
     report_ended(connected_);
   }
+  if (exchange != nullptr && exchange->mine().number != 0) return;  // its flow has ended: so does the connection
+  agreed_.erase(key);
+  begin_flow(connection, exchange == nullptr ? FlowIdentity() : exchange->mine().identity);
+  ++connected_;
+  sink_.on_flow_up(key);
+}
+
+void TcpTransport::begin_flow(handshake::Connection& connection, FlowIdentity identity) {
+  const ports::FlowKey key = connection.key();
   ClassState& state = *find_class(key.cls);
-  auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(), state.window);
+  auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(), state.window, identity);
   // Law 15: after connect and after accept.
   if (const Result<int> tagged = handshake::apply_tag(flow->fd(), state.tag); !tagged.ok())
     spdlog::warn(tagged.status().to_string());
   connector_.watch(*flow, flow->fd(), EPOLLIN, true);
   flows_[key] = std::move(flow);
-  ++connected_;
-  sink_.on_flow_up(key);
 }
 
 void TcpTransport::on_given_up(const ports::FlowKey& key, Status cause) {
+  if (const auto lost = flows_.find(key); lost != flows_.end()) return give_up(*lost->second, cause);
+  places_.erase(key);
   ended_.push_back({key, std::move(cause), nullptr});
 }
 
@@ -92,8 +116,11 @@ void TcpTransport::end_flow(Flow& flow, Status cause) {
   const auto found = flows_.find(flow.key());
   TL_ASSERT(found != flows_.end() && found->second.get() == &flow);
   flow.gone = true;
+  if (cause.ok()) flow.say_goodbye();
   flow.stop();
-  if (flow.dirty) std::erase(find_class(flow.key().cls)->dirty, &flow);
+  connector_.cancel(flow.key());
+  places_.erase(flow.key());
+  if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
   payloads_dropped_ += flow.payloads_dropped();
   Fd socket = flow.take_socket();
   if (cause.ok()) connector_.linger(std::move(socket), true);

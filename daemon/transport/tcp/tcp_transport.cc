@@ -14,6 +14,10 @@ namespace {
 constexpr Duration kFirstLook = microseconds(200);
 constexpr Duration kLastLook = milliseconds(1);
 
+auto exchanges(FlowOffers& offers) {
+  return [&offers](const ports::FlowKey& key, const JobPtr&) { return std::make_unique<FlowExchange>(key, offers); };
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ports::Transport>> make_tcp_transport(const TcpConfig& config, ports::FrameSink& sink) {
@@ -22,6 +26,9 @@ Result<std::unique_ptr<ports::Transport>> make_tcp_transport(const TcpConfig& co
   TL_RETURN_IF_ERROR(transport->open(config));
   return std::unique_ptr<ports::Transport>(std::move(transport));
 }
+
+TcpTransport::TcpTransport(ports::FrameSink& sink)
+    : sink_(sink), connector_(*this, {sizeof(FlowParameters), exchanges(*this), true}) {}
 
 Status TcpTransport::open(const TcpConfig& config) {
   payload_crc_ = config.payload_crc;
@@ -50,18 +57,23 @@ void TcpTransport::remove_job(JobId job) {
   }
   for (const auto& key : keys) close(key);
   for (const auto& key : connector_.remove_job(job)) ended_.push_back({key, {}, nullptr});
+  std::erase_if(places_, [job](const auto& place) { return place.first.job == job; });
+  std::erase_if(agreed_, [job](const auto& agreed) { return agreed.first.job == job; });
   connector_.waker().kick();
 }
 
 Status TcpTransport::connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
                              Time deadline) {
-  return connector_.dial(flow, address, data_port, deadline, flows_.contains(flow));
+  TL_RETURN_IF_ERROR(connector_.dial(flow, address, data_port, deadline, flows_.contains(flow)));
+  if (connector_.jobs().at(flow.job)->resume_within().value > 0) places_[flow] = {address, data_port};
+  return {};
 }
 
 void TcpTransport::close(const ports::FlowKey& key) {
   if (const auto flow = flows_.find(key); flow != flows_.end()) {
     end_flow(*flow->second, {});
   } else if (connector_.cancel(key)) {
+    places_.erase(key);
     ended_.push_back({key, {}, nullptr});
   }
   connector_.waker().kick();
@@ -106,6 +118,7 @@ std::size_t TcpTransport::poll(Time now) {
   write_dirty(handled);
   serve_events(handled);
   connector_.run_deadlines();
+  give_up_lost();
   report_ended(handled);
   handled += connected_;
   connected_ = 0;
@@ -113,6 +126,7 @@ std::size_t TcpTransport::poll(Time now) {
   if (connector_.next_deadline() != handshake::Connector::never()) {
     connector_.waker().wake_at(now_, connector_.next_deadline());
   }
+  if (next_lost_deadline_ != handshake::Connector::never()) connector_.waker().wake_at(now_, next_lost_deadline_);
   if (now_ < window_look_) connector_.waker().wake_at(now_, window_look_);
   return handled;
 }
@@ -141,6 +155,8 @@ ports::FlowStats TcpTransport::stats(const ports::FlowKey& key) const {
 ports::TransportCounters TcpTransport::counters() const {
   ports::TransportCounters counters = connector_.counters();
   counters.payloads_dropped = payloads_dropped_;
+  counters.flows_resumed = flows_resumed_;
+  counters.frames_resent = frames_resent_;
   for (const auto& [key, flow] : flows_) counters.payloads_dropped += flow->payloads_dropped();
   return counters;
 }
