@@ -586,16 +586,15 @@ void Job::carry_out(const engine::Action& action, Time now) {
 // ---- small answers ----
 
 std::uint32_t Job::local_index(Rank rank) const {
-  const auto it = std::ranges::find(local_ranks_, rank);
-  TL_ASSERT(it != local_ranks_.end());
-  return static_cast<std::uint32_t>(it - local_ranks_.begin());
+  const auto index = std::ranges::find(local_ranks_, rank) - local_ranks_.begin();
+  TL_ASSERT(index < std::ssize(local_ranks_));
+  return static_cast<std::uint32_t>(index);
 }
 
 // The local rank whose buffer the engine sees: the root of a broadcast where it lives here, else the first.
 std::uint32_t Job::leader_of(const protocol::PlanTensor& tensor) const {
   if (tensor.operation != Operation::kBroadcast) return 0;
-  const auto it = std::ranges::find(local_ranks_, tensor.root_rank);
-  return it == local_ranks_.end() ? 0 : static_cast<std::uint32_t>(it - local_ranks_.begin());
+  return std::ranges::count(local_ranks_, tensor.root_rank) > 0 ? local_index(tensor.root_rank) : 0;
 }
 
 }  // namespace tensorlane::lane
