@@ -19,7 +19,7 @@ namespace {
 struct Cost {
   Duration time;
   std::uint64_t operations = 0;
-  auto operator<=>(const Cost&) const = default;
+  auto operator<=>(const Cost&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14's mistake
 };
 
 // Compute operations that the same send operations wait for, so that they are marked together.
