@@ -140,7 +140,7 @@ TEST(Batcher, SortsByTimeAndHoldsEveryTensorOnce) {
       updates.push_back(update(i, 1 + random() % 40'000, static_cast<std::int64_t>(random() % 1000)));
     const auto batches = batch_updates(updates, kNetwork, kNetwork.threshold());
     std::vector<bool> seen(60, false);
-    Duration before, queue_done;
+    Duration before;
     for (const Batch& batch : batches) {
       EXPECT_GE(batch.sent, before);
       before = batch.sent;
