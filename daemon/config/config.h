@@ -27,7 +27,7 @@ struct DaemonConfig {
   Duration detection = seconds(10);  // how soon a dead host or client is found
   // When the connection of a flow is lost while both hosts live: go on over a new one, for up to the job's detection
   // time, or end the job. The same on all hosts.
-  enum class OnLostFlow : std::uint8_t { kResume, kAbort } on_lost_flow = OnLostFlow::kResume;
+  enum class OnLostFlow : std::uint8_t { kResume, kAbort } on_lost_flow = OnLostFlow::kAbort;
   Duration join_timeout = seconds(60);
   Duration late_after = seconds(10);   // a rank that keeps others waiting is reported
   Duration late_error = seconds(300);  // ... and ends the job

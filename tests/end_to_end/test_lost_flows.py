@@ -35,7 +35,7 @@ def resumed(daemons):
 
 
 def goes_on():
-    with Lab(policy="strict", hosts=3) as lab, Daemons(3, lab=lab, settings={"detection": f"{DETECTION} s"}) as daemons:
+    with Lab(policy="strict", hosts=3) as lab, Daemons(3, lab=lab, settings={"detection": f"{DETECTION} s", "on_lost_flow": "resume"}) as daemons:
         ranks = start_job(daemons, 6)
         for host, seconds in (("h0", 0.02), ("h1", 0.3), ("h2", 0.02), ("h1", 0.8)):
             reset(lab, daemons, host, seconds)
@@ -50,7 +50,7 @@ def goes_on():
 
 def trains_on():
     """The same model twice: undisturbed, and with a reset every 200 ms. A digest of the parameters of each."""
-    with Lab(policy="strict", hosts=2) as lab, Daemons(2, lab=lab, settings={"detection": f"{DETECTION} s"}) as daemons:
+    with Lab(policy="strict", hosts=2) as lab, Daemons(2, lab=lab, settings={"detection": f"{DETECTION} s", "on_lost_flow": "resume"}) as daemons:
         ranks = [daemons.rank("train", index, 2, name, [PYTHON, TRAIN, "150", f"calm={daemons.socket(name)}", f"torn={daemons.socket(name)}"])
                  for index, name in enumerate(daemons.names)]
         calm = [json.loads(rank.stdout.readline())["digest"] for rank in ranks]
@@ -87,7 +87,7 @@ def main():
         trains_on()
     else:
         print(f"not trained: no {PYTHON}: run deploy/install-deps python", flush=True)
-    gives_up({}, DETECTION + 1.5, 2.0, r"connection to host h\d was lost: .*could not be resumed")
+    gives_up({"on_lost_flow": "resume"}, DETECTION + 1.5, 2.0, r"connection to host h\d was lost: .*could not be resumed")
     gives_up({"on_lost_flow": "abort"}, 0.3, DETECTION, r"connection to host h\d was lost: ")
 
 
