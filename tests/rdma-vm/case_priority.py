@@ -11,11 +11,12 @@ from lab_harness import BULK, URGENT
 MESSAGE = os.path.join(BUILD, "tests", "message")
 SETTLE, MEASURED = 2, 5  # seconds
 TRIES = 4  # a sender that gets no processor time for a moment leaves the port idle, or to bulk, however strict that is
+MESSAGE_BYTES = 4 << 20  # long enough that answering for the next one takes an emulated host no noticeable share of it
 FOR_EVER = 600  # stopped before
 
 
 def flood(daemons, job, hosts, urgency):
-    return daemons.start_job(job, [MESSAGE, "flood", str(1 << 20), str(FOR_EVER), str(urgency)], hosts)
+    return daemons.start_job(job, [MESSAGE, "flood", str(MESSAGE_BYTES), str(FOR_EVER), str(urgency)], hosts)
 
 
 def stop(ranks):
