@@ -19,7 +19,8 @@ std::uint64_t least_staging(const protocol::Plan& plan, std::uint16_t hosts) {
   std::array<std::uint64_t, kMaxDataClasses> largest{};
   for (const protocol::PlanTensor& t : plan.tensors) {
     const std::uint64_t sources = engine::most_sources(t.pattern, hosts);
-    const std::uint64_t elements = std::min<std::uint64_t>(t.slice_elements, t.elements);
+    // A barrier is a sum of one element.
+    const std::uint64_t elements = std::max<std::uint64_t>(1, std::min<std::uint64_t>(t.slice_elements, t.elements));
     const std::uint64_t bytes = sources * engine::pages_for(elements * sizeof(float)) * engine::kPageBytes;
     largest[t.cls.value] = std::max(largest[t.cls.value], bytes);
   }

@@ -8,6 +8,19 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
+FABRIC = """classes: greenfield
+hosts:
+  - {name: a, addresses: {tcp: 10.1.0.11}}
+  - {name: b, addresses: {tcp: 10.1.0.12}}
+  - {name: c, addresses: {tcp: 10.1.0.13}}
+switches:
+  - {name: leaf1}
+links:
+  - {from: a, to: leaf1, speed: 10 Gbit/s}
+  - {from: b, to: leaf1, speed: 10 Gbit/s}
+  - {from: c, to: leaf1, speed: 25 Gbit/s}
+"""
+
 
 def run(*arguments):
     return subprocess.run([sys.argv[1], "plan", *map(str, arguments)], capture_output=True, text=True, timeout=100)
@@ -38,6 +51,20 @@ def check_table(folder):
     check(xml.etree.ElementTree.parse(chart).getroot().tag.endswith("svg"), "the chart")
 
 
+def check_patterns(folder):
+    """Every pattern; a barrier of many hosts, which takes staging, too; and a network from a file."""
+    speed = ("--model", "alexnet", "--batch", 64, "--gpu-images-per-second", 100, "--most-classes", 2)
+    for pattern, hosts in (("ring", 28), ("halving-doubling", 6), ("tree", 5)):
+        done = run(*speed, "--hosts", hosts, "--gbps", 10, "--pattern", pattern)
+        check(done.returncode == 0 and "recommended" in done.stdout, f"{pattern}: {done.stderr}")
+    fabric, report = folder / "fabric.yaml", folder / "fabric.json"
+    fabric.write_text(FABRIC)
+    done = run(*speed, "--fabric", fabric, "--pattern", "ring", "--json", report)
+    check(done.returncode == 0, done.stderr)
+    assumed = json.loads(report.read_text())["assumptions"]
+    check(assumed["hosts"] == 3 and assumed["host_gbps"] == 10, f"the fabric file: {assumed}")
+
+
 def check_errors(folder):
     speed = ("--batch", 1, "--gpu-images-per-second", 10)
     network = ("--hosts", 2, "--gbps", 10)
@@ -62,6 +89,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         check_table(folder)
+        check_patterns(folder)
         check_errors(folder)
 
 
