@@ -24,11 +24,11 @@
 #include <string>
 #include <vector>
 
-#include "allocation_count.h"
 #include "bench_transport.h"
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
 #include "daemon/reduce/cpu_reducer.h"
+#include "tests/allocations/allocation_count.h"
 
 namespace tensorlane {
 namespace {
@@ -187,9 +187,9 @@ class Bench {
     const std::uint64_t data = count({ClassId(0)}), all = count({ClassId(0), kControlClass});
     const std::uint64_t slept = sleeps();
     [[maybe_unused]] int marked = ::access("/lane_bench/begin", F_OK);
-    bench::count_allocations(true);
+    counting::count_allocations(counting::CountedThreads::kLanes);
     for (double& seconds : times) seconds = round();
-    bench::count_allocations(false);
+    counting::count_allocations(counting::CountedThreads::kNone);
     marked = ::access("/lane_bench/end", F_OK);
     const std::uint64_t slices = count({ClassId(0)}) - data;
     double total = 0;
@@ -205,7 +205,7 @@ class Bench {
             {"slice_bytes", options_.slice_bytes},
             {"slices", slices},
             {"frames", count({ClassId(0), kControlClass}) - all},
-            {"allocations", bench::allocations()},
+            {"allocations", counting::allocations()},
             {"sleeps", sleeps() - slept},
             {"seconds", total},
             {"microseconds_per_slice", {{"median", at(0.5)}, {"p99", at(0.99)}}}};

@@ -1,41 +1,17 @@
-// Nothing is allocated once the plan is applied (law 6): a program of its own, because it counts every operator new.
+// Nothing is allocated once the plan is applied (law 6).
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
-#include <cstdlib>
-#include <deque>
-#include <new>
+#include <memory>
+#include <vector>
 
 #include "daemon/engine/engine.h"
-
-namespace {
-std::atomic<std::uint64_t> allocations{0};
-}
-
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* p = std::malloc(bytes)) return p;
-  throw std::bad_alloc();
-}
-void* operator new[](std::size_t bytes) {
-  return operator new(bytes);
-}
-void operator delete(void* p) noexcept {
-  std::free(p);
-}
-void operator delete[](void* p) noexcept {
-  std::free(p);
-}
-void operator delete(void* p, std::size_t) noexcept {
-  std::free(p);
-}
-void operator delete[](void* p, std::size_t) noexcept {
-  std::free(p);
-}
+#include "tests/allocations/allocation_count.h"
 
 namespace tensorlane::engine {
 namespace {
+
+using counting::allocations;
 
 constexpr std::uint16_t kHosts = 3;
 
@@ -119,9 +95,10 @@ class Carrier {
  private:
   template <typename F>
   void counted(F&& f) {
-    const std::uint64_t before = allocations;
+    counting::count_allocations(counting::CountedThreads::kAll);
+    const std::uint64_t before = allocations();
     f();
-    in_engine += allocations - before;
+    in_engine += allocations() - before;
   }
   void deliver(std::size_t from, HostIndex to, const Send& send) {
     const HostIndex peer(static_cast<std::uint16_t>(from));
@@ -157,10 +134,11 @@ TEST(Allocation, NoneWhileAJobRuns) {
 
 // The counter counts: else the test above could not fail.
 TEST(Allocation, CounterSeesAllocations) {
-  const std::uint64_t before = allocations;
+  counting::count_allocations(counting::CountedThreads::kAll);
+  const std::uint64_t before = allocations();
   auto* volatile p = new int(3);
   delete p;
-  EXPECT_GT(allocations, before);
+  EXPECT_GT(allocations(), before);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "allocation_count.h"
+#include "tests/allocations/allocation_count.h"
 
 #include <pthread.h>
 
@@ -9,7 +9,9 @@
 
 namespace {
 
-std::atomic<bool> counting{false};
+using tensorlane::counting::CountedThreads;
+
+std::atomic<CountedThreads> counted_threads{CountedThreads::kNone};
 std::atomic<std::uint64_t> counted{0};
 
 // Asked once for each thread: the answer takes a system call.
@@ -21,10 +23,15 @@ bool on_a_lane() {
   return answer;
 }
 
+bool counts_here() {
+  const CountedThreads threads = counted_threads.load(std::memory_order_relaxed);
+  return threads == CountedThreads::kAll || (threads == CountedThreads::kLanes && on_a_lane());
+}
+
 }  // namespace
 
 void* operator new(std::size_t bytes) {
-  if (counting.load(std::memory_order_relaxed) && on_a_lane()) counted.fetch_add(1, std::memory_order_relaxed);
+  if (counts_here()) counted.fetch_add(1, std::memory_order_relaxed);
   if (void* p = std::malloc(bytes)) return p;
   throw std::bad_alloc();
 }
@@ -44,14 +51,14 @@ void operator delete[](void* p, std::size_t) noexcept {
   std::free(p);
 }
 
-namespace tensorlane::bench {
+namespace tensorlane::counting {
 
-void count_allocations(bool on) {
-  counting.store(on);
+void count_allocations(CountedThreads threads) {
+  counted_threads.store(threads);
 }
 
 std::uint64_t allocations() {
   return counted.load();
 }
 
-}  // namespace tensorlane::bench
+}  // namespace tensorlane::counting

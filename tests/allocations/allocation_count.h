@@ -1,0 +1,18 @@
+// Counts calls of operator new in a program that is linked with it.
+#pragma once
+
+#include <cstdint>
+
+namespace tensorlane::counting {
+
+enum class CountedThreads : std::uint8_t {
+  kNone,
+  kAll,
+  kLanes,  // named "lane"
+};
+
+// From now on. None are counted at first.
+void count_allocations(CountedThreads threads);
+std::uint64_t allocations();
+
+}  // namespace tensorlane::counting
