@@ -22,8 +22,9 @@ using simulator::Exchange;
 using simulator::PlanRequest;
 
 struct Arguments {
-  std::string model, layer_times, fabric, pattern = "ps", exchange, json_file, chart;
+  std::string model, layer_times, fabric, pattern = "ps", exchange, only, json_file, chart;
   double batch = 0, rate = 0, gbps = 0;
+  double batch_mib = 0, sum_gbytes = simulator::Assumptions{}.sum_bytes_per_second / 1e9;
   int hosts = 0, ranks_per_host = 1, jobs = 1, most_classes = 8;
   simulator::Assumptions assume;
 };
@@ -93,9 +94,13 @@ Result<PlanRequest> request_of(const Arguments& a) {
   if (!server && r.exchange == Exchange::kPushPull)
     return invalid("only ps has servers to push to and pull from", "--exchange push-pull",
                    "use --pattern ps or --exchange allreduce");
+  r.batch = Bytes(static_cast<std::uint64_t>(a.batch_mib * 1048576));
+  r.ranks_per_host = static_cast<std::uint32_t>(a.ranks_per_host);
   r.jobs = static_cast<std::uint32_t>(a.jobs);
   r.most_classes = static_cast<std::uint8_t>(a.most_classes);
+  r.only = a.only;
   r.assume = a.assume;
+  r.assume.sum_bytes_per_second = a.sum_gbytes * 1e9;
   return r;
 }
 
@@ -105,7 +110,6 @@ Result<int> plan(const Arguments& a) {
   nlohmann::json about{
       {"model", a.model},
       {"hosts", request.topology.hosts},
-      {"ranks_per_host", a.ranks_per_host},
       {"pattern", a.pattern},
       {"times", a.layer_times.empty() ? "multiply-adds of the layers at the given speed" : a.layer_times}};
   if (a.batch > 0) about["batch"] = a.batch;
@@ -114,7 +118,8 @@ Result<int> plan(const Arguments& a) {
   std::printf("%s", to_text(request, report, about).c_str());
   if (a.batch > 0) {
     const double images = a.batch * request.topology.hosts * a.ranks_per_host * request.jobs;
-    std::printf("%.1f samples/s in all as recommended\n", images / report.recommended.iteration_s);
+    std::printf("%.1f samples/s in all%s\n", images / report.recommended.iteration_s,
+                request.only.empty() ? " as recommended" : "");
   }
   if (!a.json_file.empty()) TL_RETURN_IF_ERROR(write(a.json_file, to_json(request, report, about).dump(2) + "\n"));
   if (!a.chart.empty()) {
@@ -157,6 +162,23 @@ void add_plan_command(CLI::App& app, Invocation& chosen) {
       ->check(CLI::Range(1, 8));
   command->add_option("--most-classes", a.most_classes, "network priority is tried with 2 to this many classes")
       ->check(CLI::Range(2, 8))
+      ->capture_default_str();
+  command
+      ->add_option("--only", a.only,
+                   "simulate this policy alone (network with two classes of as many bytes): for many hosts")
+      ->check(CLI::IsMember({"vanilla", "sliced", "endhost", "network"}));
+  command
+      ->add_option("--batch-mib", a.batch_mib,
+                   "neighbouring variables travel together in batches of at most this; 0: each by itself")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--iterations", a.assume.iterations, "simulated and measured, after one more")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command
+      ->add_option("--sum-gbytes-per-second", a.sum_gbytes,
+                   "of what a host's thread for arithmetic reads: of its ranks, and of its peers")
+      ->check(CLI::Range(0.001, 1e5))
       ->capture_default_str();
   command->add_option("--goodput-share", a.assume.goodput, "of a link's rate, what packet headers leave")
       ->check(CLI::Range(0.01, 1.0))

@@ -8,18 +8,27 @@ namespace tensorlane::simulator {
 
 void EventQueue::at(Time when, Action action) {
   TL_ASSERT(when >= now_);
-  heap_.push_back({when, order_++, std::move(action)});
-  std::push_heap(heap_.begin(), heap_.end(), later);
+  if (free_.empty()) {
+    free_.push_back(static_cast<std::uint32_t>(actions_.size()));
+    actions_.emplace_back();
+  }
+  const std::uint32_t place = free_.back();
+  free_.pop_back();
+  actions_[place] = std::move(action);
+  heap_.push_back({when, order_++, place});
+  std::push_heap(heap_.begin(), heap_.end(), Later());
 }
 
 bool EventQueue::run_next() {
   if (heap_.empty()) return false;
-  std::pop_heap(heap_.begin(), heap_.end(), later);
-  Entry entry = std::move(heap_.back());
+  std::pop_heap(heap_.begin(), heap_.end(), Later());
+  const Entry entry = heap_.back();
   heap_.pop_back();
   now_ = entry.when;
   ++executed_;
-  entry.action();
+  const Action action = std::move(actions_[entry.action]);
+  free_.push_back(entry.action);
+  action();
   return true;
 }
 

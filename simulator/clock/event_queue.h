@@ -23,13 +23,20 @@ class EventQueue {
   std::uint64_t executed() const { return executed_; }
 
  private:
+  // Actions lie still while the heap is sorted: moving them was a fifth of a large simulation's time.
   struct Entry {
     Time when;
     std::uint64_t order;
-    Action action;
+    std::uint32_t action;
   };
-  static bool later(const Entry& a, const Entry& b) { return a.when != b.when ? a.when > b.when : a.order > b.order; }
+  struct Later {
+    bool operator()(const Entry& a, const Entry& b) const {
+      return a.when != b.when ? a.when > b.when : a.order > b.order;
+    }
+  };
   std::vector<Entry> heap_;
+  std::vector<Action> actions_;
+  std::vector<std::uint32_t> free_;  // places in actions_
   Time now_{0};
   std::uint64_t order_ = 0;
   std::uint64_t executed_ = 0;

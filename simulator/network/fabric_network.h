@@ -16,8 +16,9 @@
 namespace tensorlane::simulator {
 
 enum class Discipline : std::uint8_t {
-  kFifo,      // one queue
-  kStrict,    // a queue per level, the first that is not empty is served
+  kFifo,  // one queue
+  // A queue per level, the first that is not empty is served. Control never waits: it is one packet at a time.
+  kStrict,
   kWeighted,  // a queue per level, served in turn by deficits (Shreedhar and Varghese, 1995), but control first
 };
 
@@ -49,8 +50,9 @@ struct Message {
 class FabricSink {
  public:
   virtual ~FabricSink() = default;
-  virtual void on_delivered(const Message& message) = 0;     // whole; in order per (sender, level)
-  virtual void on_acknowledged(const Message& message) = 0;  // one way's delay later, with the sender
+  virtual void on_delivered(const Message& message) = 0;  // whole; in order per (sender, level)
+  // One way's delay later, with the sender. Not of control without a token: it holds nothing that could be given back.
+  virtual void on_acknowledged(const Message& message) = 0;
 };
 
 // One thread.
@@ -101,6 +103,7 @@ class FabricNetwork {
     PortCounters counters;
   };
 
+  void send_ahead(std::uint32_t message);
   void arrive(std::uint32_t port, std::uint32_t train);
   void enqueue(std::uint32_t port, std::uint32_t train);
   void start(std::uint32_t port);

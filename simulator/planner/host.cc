@@ -1,6 +1,7 @@
 #include "simulator/planner/host.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/assert.h"
 
@@ -8,6 +9,7 @@ namespace tensorlane::simulator {
 namespace {
 constexpr std::size_t kActionRing = 4096;
 constexpr std::size_t kSendsAtOnce = 16;
+constexpr std::uint64_t kLocalSumStep = mib(1).value;  // of every rank, before the engine's work has its turn
 }  // namespace
 
 using engine::Event;
@@ -22,14 +24,23 @@ Status PlannedHost::add_job(engine::EngineConfig config, const protocol::Plan& p
   const Descriptor staging{.region = 1, .generation = 1, .length = engine::Engine::staging_bytes(config).value};
   Job job{.engine = engine::Engine(config, staging), .completed = std::move(completed)};
   TL_RETURN_IF_ERROR(job.engine.apply_plan(plan));
-  for (const protocol::PlanTensor& tensor : plan.tensors)
+  for (const protocol::PlanTensor& tensor : plan.tensors) {
     job.bytes.push_back(tensor.elements * dtype_size(tensor.dtype));
+    job.sums.push_back(tensor.operation == Operation::kAllreduce || tensor.operation == Operation::kPush);
+  }
   job.sequences.resize(plan.tensors.size());
   jobs_.push_back(std::move(job));
   return {};
 }
 
 void PlannedHost::submit(std::size_t index, TensorId tensor) {
+  const Job& job = jobs_[index];
+  if (options_.ranks == 1 || !job.sums[tensor.value]) return ready(index, tensor);
+  local_sums_.push_back({index, tensor, job.bytes[tensor.value]});
+  wake();
+}
+
+void PlannedHost::ready(std::size_t index, TensorId tensor) {
   Job& job = jobs_[index];
   const Sequence sequence(++job.sequences[tensor.value].value);
   const Descriptor buffer{.region = 2 + tensor.value, .generation = 1, .length = job.bytes[tensor.value]};
@@ -90,24 +101,38 @@ void PlannedHost::step(Job& job) {
 }
 
 // The most urgent block of arithmetic. As in the lane, nothing is fed until it is done (engine.h, pick_work).
-bool PlannedHost::start_work() {
+void PlannedHost::start_work() {
   engine::Work work;
   for (std::size_t j = 0; j < jobs_.size(); ++j) {
     if (!jobs_[j].engine.pick_work(events_.now(), &work)) continue;
     std::uint64_t bytes = 0;
     for (std::uint32_t s = 0; s < work.source_count; ++s) bytes += work.sources[s].data.length;
-    working_ = true;
-    const auto time = static_cast<std::int64_t>(static_cast<double>(bytes) / options_.sum_bytes_per_second * 1e9);
-    const std::uint64_t token = work.token;
-    events_.after(Duration(time), [this, j, token] {
-      working_ = false;
-      // Before what arrived meanwhile.
-      jobs_[j].pending.insert(jobs_[j].pending.begin(), {.kind = Event::Kind::kWorkDone, .token = token});
-      poll();
-    });
-    return true;
+    return work_on({.job = j, .token = work.token}, bytes);
   }
-  return false;
+  if (local_sums_.empty()) return;
+  LocalSum& sum = local_sums_.front();
+  const std::uint64_t step = std::min(sum.bytes_left, kLocalSumStep);
+  sum.bytes_left -= step;
+  work_on({.local = true}, step * options_.ranks);
+}
+
+void PlannedHost::work_on(const Working& working, std::uint64_t bytes) {
+  working_ = working;
+  const auto time = static_cast<std::int64_t>(static_cast<double>(bytes) / options_.sum_bytes_per_second * 1e9);
+  events_.after(Duration(time), [this] { work_done(); });
+}
+
+void PlannedHost::work_done() {
+  const Working done = *std::exchange(working_, std::nullopt);
+  if (!done.local) {
+    // Before what arrived meanwhile.
+    std::vector<Event>& pending = jobs_[done.job].pending;
+    pending.insert(pending.begin(), {.kind = Event::Kind::kWorkDone, .token = done.token});
+  } else if (const LocalSum first = local_sums_.front(); first.bytes_left == 0) {
+    local_sums_.pop_front();
+    ready(first.job, first.tensor);
+  }
+  poll();
 }
 
 Bytes PlannedHost::credit(std::size_t level) const {

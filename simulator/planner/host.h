@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "daemon/engine/engine.h"
@@ -18,6 +20,7 @@ struct HostOptions {
   std::array<Bytes, kLevels> windows{};  // by level: operations in flight until acknowledged (law 8)
   Duration wake;                         // from an event until the engine sees it
   double sum_bytes_per_second = 5e9;     // of what is read to be added
+  std::uint32_t ranks = 1;               // whose tensors are added before the host sends any
 };
 
 class PlannedHost final : public FabricSink {
@@ -28,7 +31,7 @@ class PlannedHost final : public FabricSink {
 
   // Errors as of Engine::apply_plan(). Jobs are added in the same order on all hosts.
   Status add_job(engine::EngineConfig config, const protocol::Plan& plan, Completed completed);
-  // The next operation on the tensor. The one before must be complete.
+  // The next operation on the tensor, by all ranks at once. The one before must be complete.
   void submit(std::size_t job, TensorId tensor);
   // The job waits for the operation that runs on the tensor (law 9).
   void raise(std::size_t job, TensorId tensor);
@@ -42,15 +45,31 @@ class PlannedHost final : public FabricSink {
   struct Job {
     engine::Engine engine;
     std::vector<std::uint64_t> bytes;  // by tensor
+    std::vector<bool> sums;            // by tensor: ranks add theirs first
     std::vector<Sequence> sequences;
     std::vector<engine::Event> pending;
     Completed completed;
     std::array<HostIndex, kLevels> last_peer{};
   };
+  // What the ranks of this host have submitted and nobody has added yet.
+  struct LocalSum {
+    std::size_t job = 0;
+    TensorId tensor;
+    std::uint64_t bytes_left = 0;  // of one rank
+  };
+  // What the host's thread for arithmetic is at.
+  struct Working {
+    std::size_t job = 0;
+    std::uint64_t token = 0;
+    bool local = false;  // at the first of local_sums_
+  };
   void wake();
   void poll();
   void step(Job& job);
-  bool start_work();
+  void ready(std::size_t job, TensorId tensor);
+  void start_work();
+  void work_on(const Working& working, std::uint64_t bytes);
+  void work_done();
   void send_level(std::size_t level);
   bool send_one(std::size_t job, std::size_t level);
   Bytes credit(std::size_t level) const;
@@ -62,9 +81,11 @@ class PlannedHost final : public FabricSink {
   std::vector<Job> jobs_;
   engine::ActionRing actions_;
   std::vector<engine::Event> stepping_;
+  std::deque<LocalSum> local_sums_;
   std::array<std::uint64_t, kLevels> in_flight_{};
   std::array<std::size_t, kLevels> last_job_{};
-  bool scheduled_ = false, working_ = false;
+  bool scheduled_ = false;
+  std::optional<Working> working_;
 };
 
 }  // namespace tensorlane::simulator

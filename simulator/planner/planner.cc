@@ -58,7 +58,7 @@ double mean_wait(const PolicyOutcome& outcome, const Workload& workload, double 
   int layers = 0;
   for (std::size_t l = 0; l < workload.layers.size(); ++l) {
     if (workload.layers[l].variables.empty() || (urgency_of(workload, l) >= threshold) != urgent) continue;
-    sum += outcome.wait_s[l] / static_cast<double>(workload.layers[l].variables.size());
+    sum += outcome.wait_s[l];
     ++layers;
   }
   return layers == 0 ? 0 : sum / layers;
@@ -70,6 +70,7 @@ RunOptions run_options(const PlanRequest& request, bool strict) {
   options.network.discipline = strict ? Discipline::kStrict : Discipline::kFifo;
   options.network.goodput = request.assume.goodput;
   options.host.windows.fill(fabric::window({}, host_rate(request.topology)));
+  options.host.ranks = request.ranks_per_host;
   options.host.wake = request.assume.wake;
   options.host.sum_bytes_per_second = request.assume.sum_bytes_per_second;
   options.seed = request.assume.seed;
@@ -186,7 +187,8 @@ Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& 
   job.placement = {.exchange = request.exchange,
                    .pattern = vanilla && is_server(policy.pattern) ? Pattern::kWholeServer : policy.pattern,
                    .slice_elements = vanilla ? kUnsliced : policy.slice_elements,
-                   .thresholds = policy.thresholds};
+                   .thresholds = policy.thresholds,
+                   .batch = vanilla ? Bytes() : request.batch};
   std::vector<JobRun> jobs(request.jobs, job);
   for (std::uint32_t j = 0; j < request.jobs; ++j) jobs[j].start = Time(std::llround(compute * 1e9 * j / request.jobs));
 
@@ -213,6 +215,15 @@ Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& 
 Result<Report> make_plan(const PlanRequest& request) {
   Search search(request);
   Report report;
+  if (!request.only.empty()) {
+    Policy p = search.policy(request.only);
+    if (request.only == "network") p.thresholds = thresholds_at(request.workload, cuts_by_bytes(request.workload, 2));
+    TL_ASSIGN_OR_RETURN(report.recommended, search.simulate(p));
+    report.policies = {report.recommended};
+    report.simulations = search.simulations();
+    report.events = search.events();
+    return report;
+  }
   for (const char* name : {"vanilla", "sliced", "endhost"}) {
     TL_ASSIGN_OR_RETURN(PolicyOutcome outcome, search.simulate(search.policy(name)));
     report.policies.push_back(std::move(outcome));

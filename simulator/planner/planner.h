@@ -28,8 +28,11 @@ struct PlanRequest {
   Topology topology;
   Exchange exchange = Exchange::kAllreduce;
   protocol::Pattern pattern{};
+  Bytes batch;  // Placement::batch of all policies but vanilla
+  std::uint32_t ranks_per_host = 1;
   std::uint32_t jobs = 1;  // alike, on the same hosts, started one after the other within an iteration
   std::uint8_t most_classes = 8;
+  std::string only;  // simulate this policy alone, network with two classes of as many bytes; empty: compare them all
   Assumptions assume;
 };
 

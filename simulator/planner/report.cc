@@ -43,12 +43,13 @@ json assumptions(const PlanRequest& request, const json& about) {
          {"goodput_share", a.goodput},
          {"overhead_share_of_compute", a.overhead_share},
          {"overhead_s", a.overhead_s},
-         {"server_sums_bytes_per_second", a.sum_bytes_per_second},
+         {"sums_bytes_per_second", a.sum_bytes_per_second},
+         {"ranks_per_host", request.ranks_per_host},
+         {"batch_bytes", request.batch.value},
          {"host_latency_s", to_seconds(a.wake)},
          {"hop_latency_s", to_seconds(a.hop)},
          {"window_bytes", fabric::window({}, host_rate(request.topology)).value},
          {"switch_buffers", "lossless, as large as the hosts' windows fill them"},
-         {"sums_inside_a_host_s", 0},
          {"forward_share_of_compute", 1.0 / 3},
          {"iterations_measured", a.iterations},
          {"jobs", request.jobs},
@@ -93,6 +94,7 @@ std::string to_text(const PlanRequest& request, const Report& report, const json
     text += fmt::format("{:<20} {:>12.4f} {:>10.1f} {:>10.2f} {}\n", label(p), p.iteration_s,
                         100 * p.scaling_efficiency, p.schedule_efficiency, numbers(p.thresholds));
   }
+  if (!request.only.empty()) return text + fmt::format("{} events\n", report.events);
   const PolicyOutcome& r = report.recommended;
   text +=
       fmt::format("\nrecommended: {}, pattern {}, slices of {} elements, depth {}", label(r), pattern_text(r.pattern),

@@ -102,8 +102,7 @@ class Run {
       const Time from = warm_up == 0 ? jobs_[j].start : trainer.ends()[warm_up - 1];
       JobOutcome one{.pulled = trainer.pulled(), .pushed = trainer.pushed(), .ends = trainer.ends()};
       one.iteration_s = to_seconds(trainer.ends()[all - 1] - from) / static_cast<double>(jobs_[j].iterations);
-      for (const Duration wait : trainer.waits())
-        one.wait_s.push_back(to_seconds(wait) / static_cast<double>(trainer.ends().size()));
+      one.wait_s = trainer.waits_s();
       result.jobs.push_back(std::move(one));
     }
     const auto iterations = static_cast<double>(observed(0).ends().size());

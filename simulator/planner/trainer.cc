@@ -16,16 +16,19 @@ Trainer::Trainer(EventQueue& events, PlannedHost& host, std::size_t job, const W
       plan_(plan),
       options_(options),
       random_(random),
-      variables_of_(workload.layers.size()),
-      variable_of_(plan.plan.tensors.size()),
+      complete_with_(workload.layers.size()),
+      needed_by_(workload.layers.size()),
+      exchanged_of_(plan.plan.tensors.size()),
       missing_(workload.layers.size()),
       asked_(plan.plan.tensors.size()),
       waits_(workload.layers.size()),
       pulled_(workload.layers.size()),
       pushed_(workload.layers.size()) {
-  for (std::size_t v = 0; v < plan.variables.size(); ++v) {
-    variables_of_[plan.variables[v].layer].push_back(v);
-    variable_of_[plan.variables[v].push.value] = variable_of_[plan.variables[v].pull.value] = v;
+  for (std::size_t e = 0; e < plan.exchanged.size(); ++e) {
+    const Exchanged& one = plan.exchanged[e];
+    complete_with_[one.first_layer].push_back(e);
+    for (std::size_t l = one.first_layer; l <= one.last_layer; ++l) needed_by_[l].push_back(e);
+    exchanged_of_[one.push.value] = exchanged_of_[one.pull.value] = e;
   }
 }
 
@@ -42,49 +45,57 @@ void Trainer::begin_iteration() {
 }
 
 void Trainer::submit_pulls() {
-  std::vector<std::size_t> order(plan_.variables.size());
+  std::vector<std::size_t> order(plan_.exchanged.size());
   std::iota(order.begin(), order.end(), 0);
   if (options_.pulls == PullOrder::kReverse) std::ranges::reverse(order);
   if (options_.pulls == PullOrder::kRandom) {
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random_.below(i)]);
   }
-  for (std::size_t v : order) {
-    const TensorId tensor = plan_.variables[v].pull;
-    ++missing_[plan_.variables[v].layer];
-    ++unfinished_;
-    asked_[tensor.value] = events_.now();
-    host_.submit(job_, tensor);
-  }
+  for (std::size_t e : order) ask(e, plan_.exchanged[e].pull);
 }
 
 void Trainer::submit_pushes(std::size_t layer) {
-  for (std::size_t v : variables_of_[layer]) {
-    const TensorId tensor = plan_.variables[v].push;
-    ++unfinished_;
-    if (!push_pull()) ++missing_[layer];
-    asked_[tensor.value] = events_.now();
-    host_.submit(job_, tensor);
+  for (std::size_t e : complete_with_[layer]) ask(e, plan_.exchanged[e].push);
+}
+
+void Trainer::ask(std::size_t exchanged, TensorId tensor) {
+  const Exchanged& one = plan_.exchanged[exchanged];
+  ++unfinished_;
+  if (tensor == one.pull) {
+    for (std::size_t l = one.first_layer; l <= one.last_layer; ++l) ++missing_[l];
   }
+  asked_[tensor.value] = events_.now();
+  host_.submit(job_, tensor);
 }
 
 void Trainer::completed(TensorId tensor) {
   if (tensor == plan_.barrier) return end_iteration();
-  const Exchanged& exchanged = plan_.variables[variable_of_[tensor.value]];
+  const Exchanged& one = plan_.exchanged[exchanged_of_[tensor.value]];
   --unfinished_;
-  if (tensor == exchanged.push) pushed_[exchanged.layer] = events_.now();
-  if (tensor == exchanged.pull) {
-    pulled_[exchanged.layer] = events_.now();
-    waits_[exchanged.layer] += events_.now() - asked_[tensor.value];
-    --missing_[exchanged.layer];
-    if (waiting_ && exchanged.layer == layer_ && missing_[layer_] == 0) forward();
+  for (std::size_t l = one.first_layer; l <= one.last_layer; ++l) {
+    if (tensor == one.push) pushed_[l] = events_.now();
+    if (tensor != one.pull) continue;
+    pulled_[l] = events_.now();
+    waits_[l] += events_.now() - asked_[tensor.value];
+    --missing_[l];
   }
+  if (waiting_ && missing_[layer_] == 0) forward();
   end_if_done();
+}
+
+std::vector<double> Trainer::waits_s() const {
+  std::vector<double> means;
+  for (std::size_t l = 0; l < waits_.size(); ++l) {
+    const std::size_t count = std::max<std::size_t>(1, needed_by_[l].size() * ends_.size());
+    means.push_back(to_seconds(waits_[l]) / static_cast<double>(count));
+  }
+  return means;
 }
 
 void Trainer::forward() {
   waiting_ = missing_[layer_] > 0;
   if (waiting_) {
-    for (std::size_t v : variables_of_[layer_]) host_.raise(job_, plan_.variables[v].pull);
+    for (std::size_t e : needed_by_[layer_]) host_.raise(job_, plan_.exchanged[e].pull);
     return;
   }
   events_.after(workload_.layers[layer_].forward, [this] { forward_done(); });

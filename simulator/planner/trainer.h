@@ -36,8 +36,8 @@ class Trainer {
 
   // When each iteration ended here: its barrier, or its backward pass.
   const std::vector<Time>& ends() const { return ends_; }
-  // By layer: how long its parameters or sums were awaited after they were asked for, all iterations together.
-  const std::vector<Duration>& waits() const { return waits_; }
+  // By layer: how long its parameters or sums were awaited after they were asked for, the mean.
+  std::vector<double> waits_s() const;
   // By layer, in the last iteration: when its parameters were here, and its gradients with the server.
   const std::vector<Time>& pulled() const { return pulled_; }
   const std::vector<Time>& pushed() const { return pushed_; }
@@ -46,6 +46,7 @@ class Trainer {
   void begin_iteration();
   void submit_pulls();
   void submit_pushes(std::size_t layer);
+  void ask(std::size_t exchanged, TensorId tensor);
   void forward();
   void forward_done();
   void backward();
@@ -62,10 +63,11 @@ class Trainer {
   const TrainerOptions options_;
   Random random_;
 
-  std::vector<std::vector<std::size_t>> variables_of_;  // by layer
-  std::vector<std::size_t> variable_of_;                // by tensor
-  std::vector<std::uint32_t> missing_;                  // by layer: parameters that are not here
-  std::vector<Time> asked_;                             // by tensor
+  std::vector<std::vector<std::size_t>> complete_with_;  // by layer: what is exchanged once its backward pass is done
+  std::vector<std::vector<std::size_t>> needed_by_;      // by layer: what its forward pass waits for
+  std::vector<std::size_t> exchanged_of_;                // by tensor
+  std::vector<std::uint32_t> missing_;                   // by layer: of needed_by_, what is not here
+  std::vector<Time> asked_;                              // by tensor
   std::vector<Duration> waits_;
   std::vector<Time> pulled_, pushed_, ends_;
   std::size_t layer_ = 0;       // that is computed, or waited for

@@ -1,5 +1,7 @@
 #include "simulator/planner/workload.h"
 
+#include <algorithm>
+
 #include "common/base/assert.h"
 #include "daemon/engine/classify/thresholds.h"
 #include "daemon/engine/urgency/layer_order.h"
@@ -40,35 +42,58 @@ HostIndex first_owner(const Placement& placement, std::uint16_t hosts, std::size
   return placement.servers[index % placement.servers.size()];
 }
 
+// The variables that travel together, as layers and elements of each batch, in the order of the forward pass. Batches
+// are filled from the last layer on: gradients come to be in that order.
+struct Fused {
+  std::size_t first_layer = 0, last_layer = 0;
+  std::uint64_t elements = 0;
+  std::string name;
+};
+std::vector<Fused> fuse(const Workload& workload, Bytes batch) {
+  const std::uint64_t most = batch.value / sizeof(float);
+  std::vector<Fused> result;
+  for (std::size_t l = workload.layers.size(); l-- > 0;) {
+    const std::vector<Variable>& variables = workload.layers[l].variables;
+    for (auto v = variables.rbegin(); v != variables.rend(); ++v) {
+      if (!result.empty() && result.back().elements + v->elements <= most) {
+        result.back().first_layer = l;
+        result.back().elements += v->elements;
+      } else {
+        result.push_back({l, l, v->elements, v->name});
+      }
+    }
+  }
+  std::ranges::reverse(result);
+  return result;
+}
+
 }  // namespace
 
 JobPlan plan_of(const Workload& workload, const Placement& placement, std::uint16_t hosts) {
   JobPlan job;
   job.plan.version = 1;
   for (std::uint16_t h = 0; h < hosts; ++h) job.plan.rank_hosts.push_back(HostIndex(h));
-  for (std::size_t l = 0; l < workload.layers.size(); ++l) {
-    const double urgency = urgency_of(workload, l);
-    for (const Variable& variable : workload.layers[l].variables) {
-      PlanTensor t;
-      t.pattern = placement.pattern;
-      t.urgency = static_cast<float>(urgency);
-      t.cls = engine::class_by_thresholds(placement.thresholds, urgency);
-      t.elements = variable.elements;
-      t.slice_elements = placement.slice_elements;
-      t.root = first_owner(placement, hosts, job.variables.size());
-      t.name = variable.name;
-      Exchanged exchanged{.layer = l};
-      if (placement.exchange == Exchange::kPushPull) {
-        t.operation = Operation::kPush;
-        exchanged.push = append(&job.plan, t);
-        t.operation = Operation::kPull;
-        exchanged.pull = append(&job.plan, t);
-      } else {
-        t.operation = Operation::kAllreduce;
-        exchanged.push = exchanged.pull = append(&job.plan, t);
-      }
-      job.variables.push_back(exchanged);
+  for (const Fused& fused : fuse(workload, placement.batch)) {
+    const double urgency = urgency_of(workload, fused.first_layer);
+    PlanTensor t;
+    t.pattern = placement.pattern;
+    t.urgency = static_cast<float>(urgency);
+    t.cls = engine::class_by_thresholds(placement.thresholds, urgency);
+    t.elements = fused.elements;
+    t.slice_elements = placement.slice_elements;
+    t.root = first_owner(placement, hosts, job.exchanged.size());
+    t.name = fused.name;
+    Exchanged exchanged{.first_layer = fused.first_layer, .last_layer = fused.last_layer};
+    if (placement.exchange == Exchange::kPushPull) {
+      t.operation = Operation::kPush;
+      exchanged.push = append(&job.plan, t);
+      t.operation = Operation::kPull;
+      exchanged.pull = append(&job.plan, t);
+    } else {
+      t.operation = Operation::kAllreduce;
+      exchanged.push = exchanged.pull = append(&job.plan, t);
     }
+    job.exchanged.push_back(exchanged);
   }
   PlanTensor barrier;
   barrier.operation = Operation::kBarrier;

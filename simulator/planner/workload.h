@@ -48,17 +48,20 @@ struct Placement {
   std::uint32_t slice_elements = 0;
   std::vector<double> thresholds;  // K - 1 of them for K classes
   std::vector<HostIndex> servers;  // kWholeServer: variables are placed on them in turn
+  // Neighbouring variables travel together in batches of at most this, unless one is larger: the buckets of data
+  // parallel training, Horovod's fusion. 0: every variable by itself.
+  Bytes batch;
 };
 
-// A variable's tensors in the plan. kAllreduce: push and pull are the same one.
+// The tensors in the plan of a variable or a batch of them. kAllreduce: push and pull are the same one.
 struct Exchanged {
   TensorId push, pull;
-  std::size_t layer = 0;
+  std::size_t first_layer = 0, last_layer = 0;  // that have a part in it; its urgency is the first one's
 };
 
 struct JobPlan {
   protocol::Plan plan;
-  std::vector<Exchanged> variables;  // in the order of the forward pass
+  std::vector<Exchanged> exchanged;  // in the order of the forward pass
   TensorId barrier;                  // kPushPull: the last tensor
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "simulator/clock/random.h"
 #include "simulator/host/numbers.h"
@@ -14,6 +15,7 @@ using protocol::PlanTensor;
 namespace {
 constexpr std::uint64_t kShardUnit = 16;       // elements
 constexpr std::uint64_t kOneShard = 32 << 10;  // a contribution of at most this many bytes has one owner
+constexpr std::uint64_t kSmallestShard = 4 << 10;
 
 bool is_16_bit(const PlanTensor& tensor) {
   return dtype_size(tensor.dtype) == 2;
@@ -94,18 +96,26 @@ HostIndex owner(const PlanTensor& tensor, std::uint16_t hosts, std::uint64_t ind
   const bool keyed = tensor.operation == Operation::kPush || tensor.operation == Operation::kPull;
   const bool whole = tensor.pattern == Pattern::kWholeServer;
   const std::uint64_t rotation = keyed || whole ? tensor.root.value : tensor.id.value + tensor.id.value / hosts;
-  std::uint64_t shard = 0, end = tensor.elements;
-  if (hosts > 1 && !whole && tensor.elements * contribution_bytes(tensor) > kOneShard) {
+  std::uint64_t shard = 0, end = tensor.elements, stride = 1;
+  const std::uint64_t bytes = tensor.elements * contribution_bytes(tensor);
+  if (hosts > 1 && !whole && bytes > kOneShard) {
+    const bool few_sources = tensor.pattern == Pattern::kHalvingDoubling || tensor.pattern == Pattern::kTree;
+    const std::uint64_t least = few_sources ? kOneShard : kSmallestShard;
+    const std::uint64_t count = std::min<std::uint64_t>(hosts, (bytes + least - 1) / least);
+    if (count < hosts) {
+      stride = static_cast<std::uint64_t>(hosts * 0.6180339887);
+      while (std::gcd(stride, hosts) != 1) ++stride;
+    }
     const std::uint64_t units = tensor.elements / kShardUnit;
     end = 0;
-    for (; shard + 1 < hosts; ++shard) {
-      end += (units / hosts + (shard < units % hosts ? 1 : 0)) * kShardUnit;
+    for (; shard + 1 < count; ++shard) {
+      end += (units / count + (shard < units % count ? 1 : 0)) * kShardUnit;
       if (index < end) break;
     }
-    if (shard + 1 == hosts) end = tensor.elements;
+    if (shard + 1 == count) end = tensor.elements;
   }
   if (shard_end != nullptr) *shard_end = end;
-  return HostIndex(static_cast<std::uint16_t>((rotation + shard) % hosts));
+  return HostIndex(static_cast<std::uint16_t>((rotation + shard * stride) % hosts));
 }
 
 double Values::element(HostIndex host, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {

@@ -65,6 +65,26 @@ def check_patterns(folder):
     check(assumed["hosts"] == 3 and assumed["host_gbps"] == 10, f"the fabric file: {assumed}")
 
 
+def check_batches_and_ranks(folder):
+    """Batches take fewer messages; ranks of a host have to be added before it sends, by the CPU."""
+    report = folder / "only.json"
+
+    def simulate(*more):
+        done = run("--model", "resnet-50-v1", "--batch", 64, "--gpu-images-per-second", 1000, "--hosts", 8, "--gbps", 100, "--pattern",
+                   "halving-doubling", "--only", "network", "--iterations", 1, "--json", report, *more)
+        check(done.returncode == 0, done.stderr)
+        plan = json.loads(report.read_text())
+        check([p["name"] for p in plan["policies"]] == ["network"], "--only simulates one policy")
+        return plan["events"], plan["policies"][0]["iteration_s"]
+
+    events, seconds = simulate()
+    fewer, _ = simulate("--batch-mib", 25)
+    check(fewer < events / 2, f"{fewer} events with batches, {events} without")
+    _, added = simulate("--ranks-per-host", 8)
+    # 8 x 102 MB at 5 GB/s are 163 ms; the iteration computes for 64.
+    check(added > 0.163 > seconds, f"{added} s with eight ranks, {seconds} s with one")
+
+
 def check_errors(folder):
     speed = ("--batch", 1, "--gpu-images-per-second", 10)
     network = ("--hosts", 2, "--gbps", 10)
@@ -90,6 +110,7 @@ def main():
         folder = pathlib.Path(name)
         check_table(folder)
         check_patterns(folder)
+        check_batches_and_ranks(folder)
         check_errors(folder)
 
 

@@ -1,5 +1,8 @@
 #include "daemon/engine/pattern/shards.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "common/base/assert.h"
 #include "daemon/engine/pattern/whole_server.h"
 
@@ -18,20 +21,38 @@ HostIndex rotated_owner(const protocol::PlanTensor& tensor, std::uint32_t shard,
   return HostIndex(static_cast<std::uint16_t>((first + shard) % hosts));
 }
 
+std::uint16_t shard_count(const protocol::PlanTensor& tensor, std::uint16_t hosts) {
+  const bool few_sources =
+      tensor.pattern == protocol::Pattern::kHalvingDoubling || tensor.pattern == protocol::Pattern::kTree;
+  const Bytes smallest = few_sources ? kWholeTensor : kSmallestShard;
+  const std::uint64_t bytes = tensor.elements * dtype_size(contribution_dtype(tensor));
+  return static_cast<std::uint16_t>(std::min<std::uint64_t>(hosts, (bytes + smallest.value - 1) / smallest.value));
+}
+
+// Owners this far apart, modulo `hosts`, are all different, and any number of them are spread over the whole range and
+// over its even and odd places alike, so that no host is near the root of every tree: about the golden section of
+// `hosts`, and no divisor in common with it (Knuth, "The Art of Computer Programming", volume 3, section 6.4).
+std::uint16_t spreading_stride(std::uint16_t hosts) {
+  auto stride = static_cast<std::uint16_t>(static_cast<double>(hosts) * 0.6180339887);
+  while (std::gcd(stride, hosts) != 1) ++stride;
+  return stride;
+}
+
 std::vector<Shard> allreduce_shards(const protocol::PlanTensor& tensor, std::uint16_t hosts) {
   if (tensor.pattern == protocol::Pattern::kWholeServer) return {whole_server_shard(tensor)};
   if (hosts == 1 || tensor.elements * dtype_size(contribution_dtype(tensor)) <= kWholeTensor.value) {
     return {{0, tensor.elements, rotated_owner(tensor, 0, hosts)}};
   }
+  const std::uint16_t count = shard_count(tensor, hosts);
+  const std::uint16_t stride = count == hosts ? 1 : spreading_stride(hosts);
   const std::uint64_t units = tensor.elements / kShardAlignment;
   std::vector<Shard> result;
   std::uint64_t offset = 0;
-  for (std::uint16_t i = 0; i < hosts; ++i) {
-    std::uint64_t elements = (units / hosts + (i < units % hosts ? 1 : 0)) * kShardAlignment;
-    if (i + 1 == hosts)
+  for (std::uint32_t i = 0; i < count; ++i) {
+    std::uint64_t elements = (units / count + (i < units % count ? 1 : 0)) * kShardAlignment;
+    if (i + 1 == count)
       elements = tensor.elements - offset;  // the last one is a small one: it takes what is less than a unit, too
-    if (elements == 0) continue;
-    result.push_back({offset, elements, rotated_owner(tensor, i, hosts)});
+    result.push_back({offset, elements, rotated_owner(tensor, i * stride, hosts)});
     offset += elements;
   }
   return result;

@@ -23,6 +23,9 @@ inline constexpr std::uint64_t kShardAlignment = 16;
 // A tensor whose contribution is at most this long is one shard: cutting it saves no time and costs messages. Not a
 // setting: it shapes sums.
 inline constexpr Bytes kWholeTensor = kib(32);
+// No longer tensor is cut into contributions shorter than this, however many hosts there are: a page, which is what
+// each takes in staging. Where a host hears from a few others only (halving-doubling, tree), kWholeTensor.
+inline constexpr Bytes kSmallestShard = kib(4);
 
 // The type in which a host that adds nobody else's data sends its contribution.
 constexpr Dtype contribution_dtype(const protocol::PlanTensor& tensor) {
@@ -30,10 +33,13 @@ constexpr Dtype contribution_dtype(const protocol::PlanTensor& tensor) {
 }
 
 // The shards of a tensor, in order of offset and without gaps.
-//   allreduce, push, pull: one per host (fewer when there is not enough for all), owners rotated by tensor id so that
-//   small tensors spread over the hosts (push and pull: from `root` on, so that a key's push and pull agree) broadcast:
-//   one, owned by the root's host allgather: the blocks of neighbouring ranks of one host; `rank_hosts` names the host
-//   of every rank, and divides the elements evenly barrier:   one of one element
+//   allreduce, push, pull: one per host, or as many as are long enough, whose owners are then spread over the hosts;
+//     owners rotated by tensor id so that small tensors spread, too (push and pull: from `root` on, so that a key's
+//     push and pull agree)
+//   broadcast: one, owned by the root's host
+//   allgather: the blocks of neighbouring ranks of one host; `rank_hosts` names the host of every rank, and divides the
+//     elements evenly
+//   barrier: one of one element
 std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t hosts,
                           std::span<const HostIndex> rank_hosts);
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <random>
 #include <set>
@@ -131,8 +132,33 @@ TEST(Shards, CoverTheTensorAndDifferByAtMostOneUnit) {
         owners.insert(s.owner.value);
       }
       EXPECT_EQ(at, elements);
-      EXPECT_EQ(owners.size(), hosts);
+      EXPECT_EQ(owners.size(), cut.size());
+      EXPECT_EQ(cut.size(), std::min<std::uint64_t>(hosts, (elements * 4 + 4095) / 4096));
       EXPECT_LE(most - least, kShardAlignment);
+    }
+  }
+}
+
+// Many hosts and shards for some of them only: the trees of a pattern still load all hosts alike.
+TEST(Shards, FewerThanHostsLoadThemAlike) {
+  for (Pattern pattern : {Pattern::kHalvingDoubling, Pattern::kTree, Pattern::kRing}) {
+    for (std::uint16_t hosts : {64, 256, 1000, 1024}) {
+      PlanTensor t = tensor(3, hosts / 2 * kWholeTensor.value / 4);
+      t.pattern = pattern;
+      const auto cut = shards(t, hosts, {});
+      if (pattern != Pattern::kRing) {
+        ASSERT_EQ(cut.size(), hosts / 2);
+      }
+      std::vector<std::uint64_t> received(hosts, 0);
+      for (const Shard& s : cut) {
+        for (std::uint16_t me = 0; me < hosts; ++me)
+          received[me] += s.elements * (route(pattern, hosts, s.owner, host(me)).sum_order.size() - 1);
+      }
+      const std::uint64_t most = *std::ranges::max_element(received);
+      // Halving-doubling of no power of two gives the hosts that others join through one contribution more of each.
+      const double even = std::has_single_bit(hosts) || pattern != Pattern::kHalvingDoubling ? 1.35 : 2.2;
+      EXPECT_LE(static_cast<double>(most), even * static_cast<double>(t.elements))
+          << hosts << " hosts, " << protocol::pattern_name(pattern);
     }
   }
 }
