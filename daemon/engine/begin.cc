@@ -12,6 +12,8 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   t.raised = t.awaited = false;
   t.sequence = ready.sequence;
   t.since = now_;
+  t.cls = t.next_cls;
+  t.urgency = t.next_urgency;
   t.buffer = ready.buffer;
   t.wide = ready.wide;
   if (t.plan.operation == Operation::kBarrier) {

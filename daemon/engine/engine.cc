@@ -195,6 +195,15 @@ bool Engine::has_sends(Time now, Flow flow) const {
   return !impl_->aborted_ && impl_->has_sends(now, flow);
 }
 
+void Engine::set_priority(TensorId tensor, float urgency, ClassId cls) {
+  Impl& i = *impl_;
+  TL_ASSERT(i.config_.reclassifies && cls.value < i.config_.classes && urgency >= 0 && urgency <= 1);
+  TL_ASSERT(tensor.value < i.tables_.tensors.size());
+  Tensor& t = i.tables_.tensors[tensor.value];
+  t.next_urgency = urgency;
+  if (!i.config_.single_queue) t.next_cls = cls;
+}
+
 bool Engine::has_sends(Time now, ClassId cls) const {
   return !impl_->aborted_ && impl_->has_sends(now, cls);
 }

@@ -45,6 +45,7 @@ struct EngineConfig {
   // Host policy, by class, not the same on all hosts: what the job sends beyond it travels in the next class (law 11).
   // None for the last class, and none with a single queue.
   std::array<RateLimit, kMaxDataClasses> limits{};
+  bool reclassifies = false;  // set_priority() may move tensors: staging and queues of every class have room for all
   bool single_queue = false;  // no priority at all: order of arrival, one class (the quickstart's "no priority" arm)
 };
 
@@ -76,6 +77,11 @@ class Engine {
   // the largest slice of every class at once, see fit_slice_elements() in batching/slicing.h). Nothing changes on an
   // error. Call between steps; the caller makes sure that all hosts have a plan before any host submits under it.
   Status apply_plan(const Plan& plan);
+
+  // From the tensor's next operation on, it has this urgency, in [0, 1], and its slices travel in this class. This
+  // host's own affair: classes and queue order shape no sums (law 1), and a frame is taken from whatever class it comes
+  // in. Only with config.reclassifies, and `cls` below config.classes; with a single queue it changes nothing.
+  void set_priority(TensorId tensor, float urgency, ClassId cls);
 
   // Takes events in order, appends actions, and returns how many events it took: fewer than given means that `out` is
   // full (backpressure): drain it and come again. An event makes at most one action, except kDrained, which fails every

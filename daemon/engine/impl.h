@@ -57,6 +57,8 @@ struct Engine::Impl {
   Status check_capacity() const;
   std::array<std::uint64_t, kMaxDataClasses> reserves() const;
   void make_room();
+  template <typename F>
+  void for_each_class_of(const Tensor& t, F&& f) const;
 
   // ---- begin.cc ----
   void begin(const TensorReady& ready, ActionRing& out);

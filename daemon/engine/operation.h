@@ -118,7 +118,10 @@ struct Slice {
 struct Tensor {
   // plan
   protocol::PlanTensor plan;
-  ClassId cls;            // of its flows; 0 with a single queue
+  ClassId cls;  // of its flows; 0 with a single queue. Of the operation that runs, like `urgency`
+  float urgency = 0;
+  ClassId next_cls;  // of the next operation (set_priority)
+  float next_urgency = 0;
   Dtype leaf_dtype{};     // of contributions on the wire
   Dtype partial_dtype{};  // of sums of several contributions
   double divisor = 1;

@@ -43,7 +43,9 @@ Status Engine::Impl::append(const Plan& plan) {
 std::array<std::uint64_t, kMaxDataClasses> Engine::Impl::reserves() const {
   std::array<std::uint64_t, kMaxDataClasses> pages{};
   for (const Tensor& t : tables_.tensors)
-    pages[t.cls.value] = std::max(pages[t.cls.value], pages_of_largest_slice(tables_, t));
+    pages[t.next_cls.value] = std::max(pages[t.next_cls.value], pages_of_largest_slice(tables_, t));
+  if (config_.reclassifies && !config_.single_queue)
+    std::fill_n(pages.begin(), config_.classes, *std::ranges::max_element(pages));
   return pages;
 }
 
@@ -64,6 +66,13 @@ Status Engine::Impl::check_capacity() const {
   return {};
 }
 
+// The classes that the tensor can come to be in.
+template <typename F>
+void Engine::Impl::for_each_class_of(const Tensor& t, F&& f) const {
+  if (!config_.reclassifies || config_.single_queue) return f(std::size_t{t.next_cls.value});
+  for (std::size_t c = 0; c < config_.classes; ++c) f(c);
+}
+
 void Engine::Impl::make_room() {
   const auto pages = reserves();
   for (std::uint8_t c = 0; c < kMaxDataClasses; ++c) {
@@ -76,7 +85,8 @@ void Engine::Impl::make_room() {
   queue_.grow(tables_.sends.size());
   std::vector<std::size_t> most(std::size_t{kMaxDataClasses} * config_.hosts);
   for (const SendItem& item : tables_.sends) {
-    ++most[std::size_t{tables_.tensors[tables_.slices[item.slice].tensor].cls.value} * config_.hosts + item.peer.value];
+    for_each_class_of(tables_.tensors[tables_.slices[item.slice].tensor],
+                      [&](std::size_t c) { ++most[c * config_.hosts + item.peer.value]; });
   }
   for (std::uint8_t c = 0; c < kMaxDataClasses; ++c) {
     for (std::uint16_t h = 0; h < config_.hosts; ++h) {
@@ -87,7 +97,8 @@ void Engine::Impl::make_room() {
 
   slice_positions_.resize(tables_.slices.size(), kNotQueued);
   std::array<std::size_t, kMaxDataClasses> slices{};
-  for (const Tensor& t : tables_.tensors) slices[t.cls.value] += t.sums ? t.slices.count : 0;
+  for (const Tensor& t : tables_.tensors)
+    for_each_class_of(t, [&](std::size_t c) { slices[c] += t.sums ? t.slices.count : 0; });
   for (std::size_t c = 0; c < kMaxDataClasses; ++c) {
     staging_wait_[c].reserve(slices[c]);
     work_[c].reserve(slices[c]);

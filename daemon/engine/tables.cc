@@ -237,7 +237,8 @@ Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTen
     tensor.plan.reduce = ReduceOp::kSum;
     tensor.barrier = tables->barriers++;
   }
-  tensor.cls = config.single_queue ? ClassId(0) : planned.cls;
+  tensor.cls = tensor.next_cls = config.single_queue ? ClassId(0) : planned.cls;
+  tensor.urgency = tensor.next_urgency = planned.urgency;
   tensor.sums = planned.operation == Operation::kAllreduce || planned.operation == Operation::kPush ||
                 planned.operation == Operation::kBarrier;
   tensor.results = planned.operation != Operation::kPush;

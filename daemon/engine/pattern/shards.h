@@ -23,8 +23,8 @@ inline constexpr std::uint64_t kShardAlignment = 16;
 // A tensor whose contribution is at most this long is one shard: cutting it saves no time and costs messages. Not a
 // setting: it shapes sums.
 inline constexpr Bytes kWholeTensor = kib(32);
-// No longer tensor is cut into contributions shorter than this, however many hosts there are: a page, which is what
-// each takes in staging. Where a host hears from a few others only (halving-doubling, tree), kWholeTensor.
+// No longer tensor is cut into contributions shorter than this, however many hosts there are: below it a message costs
+// more than its bytes. Where a host hears from a few others only (halving-doubling, tree), kWholeTensor.
 inline constexpr Bytes kSmallestShard = kib(4);
 
 // The type in which a host that adds nobody else's data sends its contribution.

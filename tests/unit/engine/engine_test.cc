@@ -76,6 +76,26 @@ TEST(Pick, MoreUrgentFirstThenTensorThenSlice) {
   EXPECT_EQ(e.order(ClassId(0)), (Order{{1, 0}, {1, 1}, {2, 0}, {2, 1}, {0, 0}, {0, 1}}));
 }
 
+TEST(Priority, ChangesFromTheNextOperationOn) {
+  EngineConfig config;
+  config.reclassifies = true;
+  OneEngine e(tensors_of_host_1({0.2F, 0.9F}), config);
+  queue_all(e, {0, 1});
+  e->set_priority(TensorId(0), 1, ClassId(0));
+  e->set_priority(TensorId(1), 0.5F, ClassId(1));
+  const std::vector<Send> first = e.pick(ClassId(0));
+  ASSERT_EQ(first.size(), 4u);  // both in the class that they have had
+  EXPECT_EQ(first[0].header.tensor, TensorId(1));
+  EXPECT_EQ(first[0].header.cls, ClassId(0));
+  for (const Send& s : first) e.feed({.kind = Event::Kind::kSendDone, .token = s.token});
+  for (std::uint32_t t : {0u, 1u}) {
+    e.ready(t, 2);
+    ASSERT_EQ(e.frame(header(FrameType::kReady, t, 2, 0, 9)), "");
+  }
+  EXPECT_EQ(e.order(ClassId(0)), (Order{{0, 0}, {0, 1}}));
+  EXPECT_EQ(e.order(ClassId(1)), (Order{{1, 0}, {1, 1}}));
+}
+
 TEST(Pick, RaisedFirstWhateverItsUrgency) {
   OneEngine e(tensors_of_host_1({0.2F, 0.9F, 0.5F}));
   queue_all(e, {1, 2, 0});

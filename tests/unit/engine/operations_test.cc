@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <random>
 
 #include "arithmetic.h"
 #include "cluster.h"
@@ -56,7 +57,16 @@ void check_numbers(Cluster& c, const Plan& plan, const ClusterOptions& o, std::s
 
 void run_and_check(const ClusterOptions& o, const Plan& plan, int times) {
   Cluster c(o, plan);
-  c.fill = [&](std::size_t h, TensorId id, Sequence s) { fill_small(c, plan, h, id, s); };
+  std::mt19937_64 random(o.seed);
+  c.fill = [&](std::size_t h, TensorId id, Sequence s) {
+    fill_small(c, plan, h, id, s);
+    // Some other tensor, which may be in the middle of anything here and elsewhere.
+    if (o.config.reclassifies) {
+      const TensorId other(static_cast<std::uint32_t>(random() % plan.tensors.size()));
+      c.host(h).engine->set_priority(other, static_cast<float>(random() % 8) / 8,
+                                     ClassId(static_cast<std::uint8_t>(random() % o.config.classes)));
+    }
+  };
   c.check = [&](std::size_t h, TensorId id, Sequence s) { check_numbers(c, plan, o, h, id, s); };
   c.submit_all(times);
   ASSERT_TRUE(c.run());
@@ -125,6 +135,22 @@ TEST_P(Operations, SlicesOfSeveralOperationsAndBlocks) {
   ClusterOptions o;
   o.hosts = GetParam().hosts;
   run_and_check(o, plan, 1);
+}
+
+TEST_P(Operations, ClassesAndUrgenciesChangeWhileTheJobRuns) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    ClusterOptions o{.hosts = GetParam().hosts, .seed = seed};
+    o.config.reclassifies = true;
+    o.config.eager_credits = seed % 2 == 0 ? 2 : 0;
+    o.config.staging = Bytes(2 * kMaxOperation.value * GetParam().hosts);  // one slice of every class at a time
+    Plan plan;
+    for (std::uint64_t elements : {10u, 300u, 20'000u, 9'000u}) {
+      PlanTensor t = allreduce(GetParam().pattern, Dtype::kFloat32, elements, 1024);
+      t.cls = ClassId(static_cast<std::uint8_t>(elements / 10 % 2));
+      add(&plan, t);
+    }
+    run_and_check(o, plan, 6);
+  }
 }
 
 TEST_P(Operations, BroadcastAllgatherAndBarrierMixedWithAllreduce) {
