@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -24,6 +25,8 @@ using simulator::PlanRequest;
 struct Arguments {
   std::string model, layer_times, fabric, pattern = "ps", exchange, only, json_file, chart;
   double batch = 0, rate = 0, gbps = 0;
+  std::vector<double> thresholds;
+  double host_latency_us = static_cast<double>(simulator::Assumptions{}.wake.value) / 1e3;
   double batch_mib = 0, sum_gbytes = simulator::Assumptions{}.sum_bytes_per_second / 1e9;
   int hosts = 0, ranks_per_host = 1, jobs = 1, most_classes = 8;
   simulator::Assumptions assume;
@@ -98,8 +101,15 @@ Result<PlanRequest> request_of(const Arguments& a) {
   r.ranks_per_host = static_cast<std::uint32_t>(a.ranks_per_host);
   r.jobs = static_cast<std::uint32_t>(a.jobs);
   r.most_classes = static_cast<std::uint8_t>(a.most_classes);
+  if (!a.thresholds.empty() && a.only != "network")
+    return invalid("thresholds are of one policy", "--thresholds", "add --only network");
+  if (!std::ranges::is_sorted(a.thresholds, std::greater<>()) || a.thresholds.size() >= kMaxDataClasses)
+    return invalid("these are no thresholds", "--thresholds",
+                   fmt::format("give at most {}, descending, each between 0 and 1", kMaxDataClasses - 1));
   r.only = a.only;
+  r.thresholds = a.thresholds;
   r.assume = a.assume;
+  r.assume.wake = Duration(std::llround(a.host_latency_us * 1e3));
   r.assume.sum_bytes_per_second = a.sum_gbytes * 1e9;
   return r;
 }
@@ -167,6 +177,12 @@ void add_plan_command(CLI::App& app, Invocation& chosen) {
       ->add_option("--only", a.only,
                    "simulate this policy alone (network with two classes of as many bytes): for many hosts")
       ->check(CLI::IsMember({"vanilla", "sliced", "endhost", "network"}));
+  command->add_option("--thresholds", a.thresholds, "of --only network, for example 0.7,0.3 for three classes")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0));
+  command->add_option("--host-latency-us", a.host_latency_us, "from an event on a host until its daemon acts on it")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
   command
       ->add_option("--batch-mib", a.batch_mib,
                    "neighbouring variables travel together in batches of at most this; 0: each by itself")

@@ -217,7 +217,10 @@ Result<Report> make_plan(const PlanRequest& request) {
   Report report;
   if (!request.only.empty()) {
     Policy p = search.policy(request.only);
-    if (request.only == "network") p.thresholds = thresholds_at(request.workload, cuts_by_bytes(request.workload, 2));
+    if (request.only == "network") {
+      p.thresholds = request.thresholds.empty() ? thresholds_at(request.workload, cuts_by_bytes(request.workload, 2))
+                                                : request.thresholds;
+    }
     TL_ASSIGN_OR_RETURN(report.recommended, search.simulate(p));
     report.policies = {report.recommended};
     report.simulations = search.simulations();

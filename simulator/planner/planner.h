@@ -32,7 +32,8 @@ struct PlanRequest {
   std::uint32_t ranks_per_host = 1;
   std::uint32_t jobs = 1;  // alike, on the same hosts, started one after the other within an iteration
   std::uint8_t most_classes = 8;
-  std::string only;  // simulate this policy alone, network with two classes of as many bytes; empty: compare them all
+  std::string only;                // simulate this policy alone; empty: compare them all
+  std::vector<double> thresholds;  // of network when it is alone; empty: two classes of as many bytes
   Assumptions assume;
 };
 

@@ -95,6 +95,8 @@ def check_errors(folder):
         (("--model", "vgg-19", *speed), "give --hosts and --gbps, or --fabric"),
         (("--model", "vgg-19", *speed, "--hosts", 1, "--gbps", 1), "--hosts"),
         (("--model", "vgg-19", *speed, *network, "--pattern", "star"), "--pattern"),
+        (("--model", "vgg-19", *speed, *network, "--thresholds", "0.5"), "add --only network"),
+        (("--model", "vgg-19", *speed, *network, "--only", "network", "--thresholds", "0.3,0.7"), "descending"),
         (("--model", "vgg-19", *speed, *network, "--pattern", "ring", "--exchange", "push-pull"), "only ps has servers"),
         (("--model", "vgg-19", *network, "--layer-times", folder / "none.json"), "cannot be read"),
         (("--model", "vgg-19", *speed, "--fabric", folder / "none.yaml"), "none.yaml"),
