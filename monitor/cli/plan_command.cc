@@ -139,6 +139,29 @@ Result<int> plan(const Arguments& a) {
   return 0;
 }
 
+void add_assumptions(CLI::App& command, Arguments& a) {
+  command.add_option("--host-latency-us", a.host_latency_us, "from an event on a host until its daemon acts on it")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
+      .add_option("--sum-gbytes-per-second", a.sum_gbytes,
+                  "of what a host's thread for arithmetic reads: of its ranks, and of its peers")
+      ->check(CLI::Range(0.001, 1e5))
+      ->capture_default_str();
+  command.add_option("--goodput-share", a.assume.goodput, "of a link's rate, what packet headers leave")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
+  command
+      .add_option("--overhead-share", a.assume.overhead_share, "framework and stragglers, as a share of compute time")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  command
+      .add_option("--overhead-seconds", a.assume.overhead_s,
+                  "the same per iteration, fixed (for example a scheduler's)")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& app, Invocation& chosen) {
@@ -180,9 +203,6 @@ void add_plan_command(CLI::App& app, Invocation& chosen) {
   command->add_option("--thresholds", a.thresholds, "of --only network, for example 0.7,0.3 for three classes")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1.0));
-  command->add_option("--host-latency-us", a.host_latency_us, "from an event on a host until its daemon acts on it")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
   command
       ->add_option("--batch-mib", a.batch_mib,
                    "neighbouring variables travel together in batches of at most this; 0: each by itself")
@@ -191,23 +211,7 @@ void add_plan_command(CLI::App& app, Invocation& chosen) {
   command->add_option("--iterations", a.assume.iterations, "simulated and measured, after one more")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command
-      ->add_option("--sum-gbytes-per-second", a.sum_gbytes,
-                   "of what a host's thread for arithmetic reads: of its ranks, and of its peers")
-      ->check(CLI::Range(0.001, 1e5))
-      ->capture_default_str();
-  command->add_option("--goodput-share", a.assume.goodput, "of a link's rate, what packet headers leave")
-      ->check(CLI::Range(0.01, 1.0))
-      ->capture_default_str();
-  command
-      ->add_option("--overhead-share", a.assume.overhead_share, "framework and stragglers, as a share of compute time")
-      ->check(CLI::Range(0.0, 10.0))
-      ->capture_default_str();
-  command
-      ->add_option("--overhead-seconds", a.assume.overhead_s,
-                   "the same per iteration, fixed (for example a scheduler's)")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
+  add_assumptions(*command, a);
   command->add_option("--json", a.json_file, "writes the report to this file");
   command->add_option("--chart", a.chart, "writes a chart of the policies to this SVG file");
   command->callback([&chosen, arguments] { chosen.run = [arguments] { return plan(*arguments); }; });
