@@ -68,6 +68,7 @@ constexpr double to_seconds(Duration d) {
 
 using ClassId = Strong<struct ClassIdTag, std::uint8_t>;       // data class; 0 is the most urgent
 using HostIndex = Strong<struct HostIndexTag, std::uint16_t>;  // position of a host in its job, by lowest rank
+using RailIndex = Strong<struct RailIndexTag, std::uint8_t>;   // one NIC of a host and its counterparts on the peers
 using Rank = Strong<struct RankTag, std::uint32_t>;
 using TensorId = Strong<struct TensorIdTag, std::uint32_t>;  // position in the plan of a job
 using Sequence = Strong<struct SequenceTag, std::uint64_t>;  // count of operations on one tensor, from 1 (law 5)
@@ -77,6 +78,7 @@ using JobId = Strong<struct JobIdTag, std::uint64_t>;        // hash of the job'
 // Control traffic (RTS, grants, aborts, heartbeats) has a class of its own beside the data classes.
 inline constexpr ClassId kControlClass{0xff};
 inline constexpr std::size_t kMaxDataClasses = 8;
+inline constexpr std::size_t kMaxRails = 8;
 
 constexpr Bytes kib(std::uint64_t n) {
   return Bytes(n << 10);

@@ -28,6 +28,7 @@ std::optional<Pattern> pattern_from_name(std::string_view name) {
 std::uint64_t Plan::hash() const {
   Fnv1a h;
   h.add(version);
+  h.add(rails);
   for (const PlanTensor& t : tensors) {
     h.add(t.id.value);
     h.add(static_cast<std::uint8_t>(t.operation));

@@ -50,6 +50,7 @@ struct PlanTensor {
 
 struct Plan {
   std::uint32_t version = 0;
+  std::uint8_t rails = 1;             // 1 to kMaxRails: which slice travels where (law 12)
   std::vector<PlanTensor> tensors;    // only ever grows within a job
   std::vector<HostIndex> rank_hosts;  // the host of every rank: whose block of an allgather lies where. Needed only
                                       // where there is an allgather

@@ -79,7 +79,7 @@ void Engine::Impl::grant(std::uint32_t index) {
     source.extent.arrived = 0;
     source.grant = grants_.give({Grant::Kind::kStaging, t.plan.id, t.sequence, source.peer, i});
     control_.push(source.peer, t.cls,
-                  {protocol::FrameType::kGrant, t.plan.id, t.sequence, index - t.slices.first, source.grant, now_});
+                  {protocol::FrameType::kGrant, t.plan.id, t.sequence, slice_number(t, index), source.grant, now_});
     ++slice.waiting;
     ++counters_.grants_given;
   }
@@ -235,7 +235,7 @@ void Engine::Impl::contribute_partial(const Tensor& t, const Slice& slice) {
   if (small) ++counters_.eager_refused;
   item.state = SendItem::State::kAnnounced;
   control_.push(item.peer, t.cls,
-                {protocol::FrameType::kRts, t.plan.id, t.sequence, item.slice - t.slices.first, 0, now_});
+                {protocol::FrameType::kRts, t.plan.id, t.sequence, slice_number(t, item.slice), 0, now_});
 }
 
 void Engine::Impl::send_eagerly(std::uint32_t send, std::uint32_t aux) {

@@ -41,6 +41,7 @@ Engine::Impl::Impl(const EngineConfig& config, const Descriptor& staging)
   TL_ASSERT(config.hosts >= 1 && config.self.value < config.hosts);
   TL_ASSERT(config.classes >= 1 && config.classes <= kMaxDataClasses);
   TL_ASSERT(config.world_size >= 1);
+  TL_ASSERT(config.rails >= 1 && config.rails <= kMaxRails && config.rail.value < config.rails);
   TL_ASSERT(config.eager_credits <= kMaxEagerCredits && config.eager_limit <= kMaxOperation);
   TL_ASSERT(staging.length >= layout_.bytes);
   for (std::uint8_t c = 0; c < config.classes && !config.single_queue; ++c) {

@@ -2,6 +2,11 @@
 // owns no clock, socket, thread, random device or file, allocates nothing after apply_plan(), and gives the same
 // outputs for the same inputs.
 //
+// The engines of a host's rails are given the same plan, operations and buffers, and know nothing of each other: each
+// carries its own slices (pattern/rails.h), and says that an operation is complete when those are. An operation is
+// complete when all of them have said so; one without a slice on a rail is complete there at once. How a tensor is cut
+// and summed does not depend on the number of rails, so neither do the bits of a result.
+//
 // How an operation moves, for every pattern alike: the elements are cut into shards (one owner host each) and shards
 // into slices. For a slice the pattern gives each host its place in two trees (pattern/route.h): contributions flow up
 // to the owner and are summed on the way; the result flows down. A contribution moves in three steps: the sender says
@@ -36,6 +41,8 @@ struct EngineConfig {
   std::uint16_t hosts = 1;
   HostIndex self;
   std::uint32_t world_size = 1;  // divisor of an average
+  std::uint8_t rails = 1;        // of every host of the job, 1 to kMaxRails
+  RailIndex rail;                // of this engine: it carries the slices of pattern/rails.h
   std::uint8_t classes = 2;      // data classes
   Bytes eager_limit =
       kib(32);  // contributions of at most this travel on credit; the same on all hosts, at most kMaxOperation

@@ -20,10 +20,19 @@ Fault Engine::Impl::check_header(HostIndex peer, const FrameHeader& h) const {
 Fault Engine::Impl::find_operation(const FrameHeader& h, bool* current) const {
   if (h.tensor.value >= tables_.tensors.size()) return "tensor that is not in the plan";
   const Tensor& t = tables_.tensors[h.tensor.value];
-  if (h.slice >= t.slices.count) return "slice that the tensor does not have";
   *current = t.open && h.sequence == t.sequence;
   if (!*current && h.sequence.value != t.sequence.value + 1)
     return "sequence that is neither the current nor the next one";
+  return nullptr;
+}
+
+// The slice that the frame names, in the tables. A rail has only its own.
+Fault Engine::Impl::find_slice(const FrameHeader& h, std::uint32_t* slice) const {
+  const Tensor& t = tables_.tensors[h.tensor.value];
+  if (!t.rail.has(h.slice)) return "slice of another rail";
+  const std::uint32_t index = t.rail.index(h.slice);
+  if (index >= t.slices.count) return "slice that the tensor does not have";
+  *slice = t.slices.first + index;
   return nullptr;
 }
 
@@ -92,10 +101,11 @@ Fault Engine::Impl::take_ready(HostIndex peer, const FrameHeader& h) {
 
 Fault Engine::Impl::take_rts(HostIndex peer, const FrameHeader& h) {
   bool current = false;
+  std::uint32_t index = 0;
   if (Fault fault = find_operation(h, &current)) return fault;
+  if (Fault fault = find_slice(h, &index)) return fault;
   Tensor& t = tables_.tensors[h.tensor.value];
   const Parity parity = parity_of(h.sequence);
-  const std::uint32_t index = t.slices.first + h.slice;
   const std::uint32_t s = find_source(tables_.slices[index], peer);
   if (s == kNoIndex || tables_.sources[s].leaf) return "partial sum from a host that makes none";
   Source& source = tables_.sources[s];
@@ -110,9 +120,10 @@ Fault Engine::Impl::take_rts(HostIndex peer, const FrameHeader& h) {
 Fault Engine::Impl::take_grant(HostIndex peer, const FrameHeader& h) {
   bool current = false;
   if (Fault fault = find_operation(h, &current)) return fault;
+  std::uint32_t index = 0;
+  if (Fault fault = find_slice(h, &index)) return fault;
   if (!current) return "grant for an operation that is not announced";
-  const Tensor& t = tables_.tensors[h.tensor.value];
-  const std::uint32_t send = tables_.slices[t.slices.first + h.slice].contribution;
+  const std::uint32_t send = tables_.slices[index].contribution;
   if (send == kNoIndex || tables_.sends[send].peer != peer) return "grant for a contribution that does not go there";
   if (tables_.sends[send].state != SendItem::State::kAnnounced) return "grant for a contribution that is not announced";
   if (h.grant == 0) return "grant without an id";
@@ -123,10 +134,10 @@ Fault Engine::Impl::take_grant(HostIndex peer, const FrameHeader& h) {
 
 Fault Engine::Impl::find_eager(HostIndex peer, const FrameHeader& h, DataPlace* place) const {
   bool current = false;
+  std::uint32_t index = 0;
   if (Fault fault = find_operation(h, &current)) return fault;
-  const Tensor& t = tables_.tensors[h.tensor.value];
+  if (Fault fault = find_slice(h, &index)) return fault;
   const Parity parity = parity_of(h.sequence);
-  const std::uint32_t index = t.slices.first + h.slice;
   const std::uint32_t s = find_source(tables_.slices[index], peer);
   if (s == kNoIndex) return "contribution from a host that has none for the slice";
   const Source& source = tables_.sources[s];
@@ -147,9 +158,8 @@ Fault Engine::Impl::find_eager(HostIndex peer, const FrameHeader& h, DataPlace* 
   return nullptr;
 }
 
-Fault Engine::Impl::find_result(HostIndex peer, const FrameHeader& h, DataPlace* place) const {
+Fault Engine::Impl::find_result(HostIndex peer, const FrameHeader& h, std::uint32_t index, DataPlace* place) const {
   const Tensor& t = tables_.tensors[h.tensor.value];
-  const std::uint32_t index = t.slices.first + h.slice;
   const Slice& slice = tables_.slices[index];
   if (slice.owner || slice.result_from != peer) return "result from a host that does not send it";
   const bool open = slice.phase == Slice::Phase::kContributed || slice.phase == Slice::Phase::kResult;
@@ -172,11 +182,12 @@ Fault Engine::Impl::find_data(HostIndex peer, const FrameHeader& h, DataPlace* p
   }
   if (grant->tensor != h.tensor || grant->sequence != h.sequence) return "grant of another operation";
   const Tensor& t = tables_.tensors[h.tensor.value];
-  if (h.slice >= t.slices.count) return "slice that the tensor does not have";
-  if (grant->kind == Grant::Kind::kResult) return find_result(peer, h, place);
+  std::uint32_t index = 0;
+  if (Fault fault = find_slice(h, &index)) return fault;
+  if (grant->kind == Grant::Kind::kResult) return find_result(peer, h, index, place);
   if (grant->peer != peer) return "grant of another host";
   const Source& source = tables_.sources[grant->source];
-  if (source.slice != t.slices.first + h.slice) return "grant of another slice";
+  if (source.slice != index) return "grant of another slice";
   if (Fault fault = source.extent.check(h.offset, h.payload_bytes)) return fault;
   *place = {false,         h.tensor.value, source.slice,
             grant->source, t.parity(),     source_place(source, t.parity(), h.offset, h.payload_bytes)};

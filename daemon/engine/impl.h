@@ -102,9 +102,10 @@ struct Engine::Impl {
   };
   Fault check_header(HostIndex peer, const protocol::FrameHeader& header) const;
   Fault find_operation(const protocol::FrameHeader& header, bool* current) const;
+  Fault find_slice(const protocol::FrameHeader& header, std::uint32_t* slice) const;
   Fault find_data(HostIndex peer, const protocol::FrameHeader& header, DataPlace* place) const;
   Fault find_eager(HostIndex peer, const protocol::FrameHeader& header, DataPlace* place) const;
-  Fault find_result(HostIndex peer, const protocol::FrameHeader& header, DataPlace* place) const;
+  Fault find_result(HostIndex peer, const protocol::FrameHeader& header, std::uint32_t slice, DataPlace* place) const;
   Fault take_frame(HostIndex peer, const protocol::FrameHeader& header, ActionRing& out);
   Fault take_ready(HostIndex peer, const protocol::FrameHeader& header);
   Fault take_rts(HostIndex peer, const protocol::FrameHeader& header);

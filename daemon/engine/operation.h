@@ -10,6 +10,7 @@
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
 #include "daemon/engine/grants.h"
+#include "daemon/engine/pattern/rails.h"
 #include "daemon/engine/staging.h"
 
 namespace tensorlane::engine {
@@ -131,6 +132,7 @@ struct Tensor {
   std::uint32_t barrier = 0;  // which scratch place
   Range slices, links, sends;
   std::uint32_t results_due = 0;  // slices of which the result comes to lie here
+  RailSlices rail;                // which of the plan's slices these are
   // operations
   bool open = false;
   bool raised = false;
@@ -146,5 +148,10 @@ struct Tensor {
   Parity parity() const { return parity_of(sequence); }
   Dtype dtype() const { return plan.dtype; }
 };
+
+// What the plan, and so every frame, calls a slice of the tables.
+inline std::uint32_t slice_number(const Tensor& tensor, std::uint32_t slice) {
+  return tensor.rail.slice(slice - tensor.slices.first);
+}
 
 }  // namespace tensorlane::engine

@@ -131,7 +131,7 @@ Send Engine::Impl::make_send(Flow flow, std::uint32_t send, std::uint64_t from, 
   s.header.grant = item.grant;
   s.header.tensor = t.plan.id;
   s.header.sequence = t.sequence;
-  s.header.slice = item.slice - t.slices.first;
+  s.header.slice = slice_number(t, item.slice);
   s.header.aux = item.aux;
   // What a grant covers starts with the tensor for results, and with the slice for contributions.
   s.header.offset = from + (item.result ? slice.offset * dtype_size(t.dtype()) : 0);

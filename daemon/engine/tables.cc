@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "common/base/assert.h"
+#include "daemon/engine/pattern/rails.h"
 #include "daemon/engine/pattern/route.h"
 #include "daemon/engine/pattern/shards.h"
 
@@ -88,7 +89,7 @@ class Builder {
     const Route way = route(tensor_.plan.pattern, config_.hosts, shard.owner, config_.self);
     for (std::uint64_t done = 0; done < shard.elements;) {
       const std::uint64_t elements = std::min<std::uint64_t>(tensor_.plan.slice_elements, shard.elements - done);
-      add_slice(shard, way, shard.offset + done, elements);
+      if (tensor_.rail.has(next_slice_++)) add_slice(shard, way, shard.offset + done, elements);
       done += elements;
       if (t_.sends.size() > config_.max_queued_slices || t_.slices.size() > config_.max_queued_slices) {
         return {Code::kResourceExhausted,
@@ -198,6 +199,7 @@ class Builder {
   }
 
   const EngineConfig& config_;
+  std::uint32_t next_slice_ = 0;  // of the plan, on whatever rail
   Tensor& tensor_;
   PlanTables& t_;
 };
@@ -211,6 +213,11 @@ bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
 }
 
 Status check_plan(const EngineConfig& config, const PlanTables& tables, const Plan& plan) {
+  if (plan.rails != config.rails) {
+    return {Code::kInvalidArgument,
+            fmt::format("plan {} is for {} rails, the job has {}", plan.version, plan.rails, config.rails),
+            "plan of the job", "give every host the same fabric file"};
+  }
   if (plan.tensors.size() < tables.tensors.size()) {
     return {Code::kInvalidArgument,
             fmt::format("plan {} has {} tensors, the one before had {}", plan.version, plan.tensors.size(),
@@ -237,6 +244,7 @@ Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTen
     tensor.plan.reduce = ReduceOp::kSum;
     tensor.barrier = tables->barriers++;
   }
+  tensor.rail = rail_slices(planned.id, config.hosts, config.rail, config.rails);
   tensor.cls = tensor.next_cls = config.single_queue ? ClassId(0) : planned.cls;
   tensor.urgency = tensor.next_urgency = planned.urgency;
   tensor.sums = planned.operation == Operation::kAllreduce || planned.operation == Operation::kPush ||

@@ -1,8 +1,8 @@
-// A host's flows across their connections, as transports do it: frames are numbered, kept until the receiver has said
+// A rail's flows across their connections, as transports do it: frames are numbered, kept until the receiver has said
 // that it has them, and sent again from its count when a connection was lost (law 7).
 #include <algorithm>
 
-#include "simulator/host/lane.h"
+#include "simulator/host/rail.h"
 
 namespace tensorlane::simulator {
 namespace {
@@ -11,10 +11,10 @@ constexpr std::size_t kMaxAtOnce = 8;  // operations of one pick()
 
 }  // namespace
 
-Lane::FlowState::FlowState(std::size_t room)
+Rail::FlowState::FlowState(std::size_t room)
     : out(static_cast<std::uint32_t>(room + kMaxAtOnce)), kept(room + kMaxAtOnce) {}
 
-void Lane::give(FlowState& flow, const FramePtr& frame) {
+void Rail::give(FlowState& flow, const FramePtr& frame) {
   in_flight_[level_of(frame->cls)] += frame->payload.size();
   flow.in_flight += frame->payload.size();
   around_.network.send(frame);
@@ -23,7 +23,7 @@ void Lane::give(FlowState& flow, const FramePtr& frame) {
 
 // ---- what the receiver says ----
 
-void Lane::tell_delivered() {
+void Rail::tell_delivered() {
   // Where copies are kept, the sender can wait for its word; where its memory is, that is waited for.
   const std::size_t often =
       around_.scenario.lane.done_when_acknowledged ? 1 : std::max<std::size_t>(1, around_.scenario.lane.flow_room / 2);
@@ -34,12 +34,12 @@ void Lane::tell_delivered() {
   }
 }
 
-void Lane::on_told(HostIndex peer, std::size_t level, ledger::Number delivered) {
-  if (dead_ || state_ != State::kRunning) return;
+void Rail::on_told(HostIndex peer, std::size_t level, ledger::Number delivered) {
+  if (around_.host.dead || !around_.host.running()) return;
   take_told(flows_[flow_index(peer, level)], delivered, false);
 }
 
-void Lane::take_told(FlowState& flow, ledger::Number delivered, bool resumes) {
+void Rail::take_told(FlowState& flow, ledger::Number delivered, bool resumes) {
   const ledger::Number before = flow.out.delivered();
   const std::optional<std::uint64_t> again = resumes ? flow.out.resume(delivered) : std::nullopt;
   if (resumes ? !again : !flow.out.acknowledge(delivered)) {
@@ -55,8 +55,8 @@ void Lane::take_told(FlowState& flow, ledger::Number delivered, bool resumes) {
 
 // ---- connections ----
 
-void Lane::on_reset(HostIndex peer, std::size_t level) {
-  if (dead_ || state_ != State::kRunning) return;
+void Rail::on_reset(HostIndex peer, std::size_t level) {
+  if (around_.host.dead || !around_.host.running()) return;
   around_.trace.line(self_, "the connection to host {}, level {}, is lost", peer.value, level);
   FlowState& flow = flows_[flow_index(peer, level)];
   if (!flow.lost) flow.lost = around_.events.now();
@@ -66,20 +66,20 @@ void Lane::on_reset(HostIndex peer, std::size_t level) {
   if (random_.chance(0.5)) forget_arrivals(peer, level);
 }
 
-void Lane::forget_arrivals(HostIndex peer, std::size_t level) {
+void Rail::forget_arrivals(HostIndex peer, std::size_t level) {
   std::erase_if(inbox_, [&](const Packet& packet) { return packet.from == peer && packet.level == level; });
   Receiving& receiving = flows_[flow_index(peer, level)].receiving;
   if (receiving.open && !receiving.stale && receiving.place.length > 0) staging_checker_->consumed(receiving.place);
   receiving = {};
 }
 
-std::optional<ledger::Number> Lane::on_reconnect(HostIndex peer, std::size_t level) {
-  if (dead_ || frozen_ || state_ != State::kRunning) return std::nullopt;
+std::optional<ledger::Number> Rail::on_reconnect(HostIndex peer, std::size_t level) {
+  if (around_.host.dead || around_.host.frozen || !around_.host.running()) return std::nullopt;
   forget_arrivals(peer, level);
   return flows_[flow_index(peer, level)].in.tell();
 }
 
-void Lane::on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) {
+void Rail::on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) {
   FlowState& flow = flows_[flow_index(peer, level)];
   around_.trace.line(self_, "a new connection to host {}, level {}: it has {} of {} frames", peer.value, level,
                      delivered, flow.out.pushed());
@@ -90,12 +90,18 @@ void Lane::on_resumed(HostIndex peer, std::size_t level, ledger::Number delivere
     if (around_.scenario.lane.done_when_acknowledged) {
       // Nothing was copied: it goes as the memory is now.
       auto again = std::make_shared<Frame>(*kept);
-      const std::span<std::byte> payload = memory_.resolve(kept->source);
+      const std::span<std::byte> payload = around_.memory.resolve(kept->source);
       again->payload.assign(payload.begin(), payload.end());
       kept = std::move(again);
     }
     give(flow, kept);
   }
+}
+
+bool Rail::has_lost_flow() const {
+  const Time now = around_.events.now();
+  return std::ranges::any_of(
+      flows_, [&](const FlowState& flow) { return flow.lost && now - *flow.lost > around_.scenario.detection; });
 }
 
 }  // namespace tensorlane::simulator

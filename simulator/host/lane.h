@@ -1,33 +1,23 @@
-// One host's daemon: the real engine, hosted as daemon/lane hosts it, by a virtual clock, a simulated network and real
-// memory.
+// One host: its client, its rails, and what joins them, as daemon/lane and control do it in a daemon.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "daemon/engine/engine.h"
-#include "daemon/transport/ledger/ledger.h"
-#include "simulator/checkers/delivery.h"
-#include "simulator/checkers/order.h"
-#include "simulator/clock/trace.h"
 #include "simulator/host/client.h"
-#include "simulator/host/memory.h"
-#include "simulator/host/reducer.h"
-#include "simulator/network/network.h"
+#include "simulator/host/rail.h"
 
 namespace tensorlane::simulator {
 
-class Lane final : public NetworkSink {
+class Lane final {
  public:
   struct Around {
     const Scenario& scenario;
     EventQueue& events;
-    Network& network;
+    std::vector<std::unique_ptr<Network>>& networks;  // by rail
     const Values& values;
     Results& results;
     DeliveryChecker& delivery;
@@ -39,19 +29,9 @@ class Lane final : public NetworkSink {
 
   void start();
   // Control: the plan has `tensors` tensors now; `then` when this host has it (a frozen one: when it thaws).
-  void grow_plan(std::size_t tensors, std::function<void()> then);
+  void grow_plan(std::size_t tensors, const std::function<void()>& then);
   // Control: every host has them.
   void allow(std::size_t tensors);
-
-  // NetworkSink.
-  void on_packet(const Packet& packet) override;
-  void on_arrived(const FramePtr& frame) override;
-  void on_acknowledged(const FramePtr& frame) override;
-  void on_heartbeat(HostIndex from, const Heartbeat& beat) override;
-  void on_reset(HostIndex peer, std::size_t level) override;
-  std::optional<ledger::Number> on_reconnect(HostIndex peer, std::size_t level) override;
-  void on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) override;
-  void on_told(HostIndex peer, std::size_t level, ledger::Number delivered) override;
 
   // Faults.
   void set_frozen(bool frozen);
@@ -60,9 +40,9 @@ class Lane final : public NetworkSink {
   void freeze_client(bool frozen);
 
   // The daemon can still speak for itself: not dead, and not frozen for ever.
-  bool alive() const { return !dead_ && !frozen_; }
-  bool frozen() const { return frozen_ && !dead_; }
-  bool aborted() const { return state_ != State::kRunning; }
+  bool alive() const { return !state_.dead && !state_.frozen; }
+  bool frozen() const { return state_.frozen && !state_.dead; }
+  bool aborted() const { return !state_.running(); }
   const std::string& cause() const { return cause_; }
   // Nothing of this host's client is left waiting, and nothing will be.
   bool resolved() const;
@@ -70,101 +50,36 @@ class Lane final : public NetworkSink {
   void check_quiet() const;
   std::string describe() const;
 
-  const engine::Engine& engine() const { return *engine_; }
+  const std::vector<std::unique_ptr<Rail>>& rails() const { return rails_; }
   const Client& client() const { return *client_; }
-  std::uint64_t replayed() const { return replayed_; }
-  std::uint64_t resent() const { return resent_; }
 
  private:
-  enum class State : std::uint8_t { kRunning, kDraining, kClosed };
-  // A frame of which the header has been read.
-  struct Receiving {
-    Descriptor place;
-    bool stale = false;
-    bool open = false;  // more of the frame is to come
-  };
-  // Both directions of a flow to one peer, across its connections (daemon/transport/ledger).
-  struct FlowState {
-    explicit FlowState(std::size_t room);
-    ledger::SendLedger out;
-    ledger::ReceiveLedger in;
-    std::vector<FramePtr> kept;   // by slot of `out`
-    std::uint64_t in_flight = 0;  // bytes of payload that the peer's kernel has not acknowledged
-    std::optional<Time> lost;     // since when there is no connection
-    Receiving receiving;
-  };
-  struct Block {
-    engine::Work work;
-    bool computed = false;
+  // An operation of which some rail has not said that its part is complete.
+  struct Joined {
+    std::size_t rails_left = 0;
+    bool ok = true;
   };
 
-  void wake();
-  void poll();
-  void apply_growths();
-  void receive();
-  void receive_packet(const Packet& packet);
-  void land(const Packet& packet, Receiving& receiving);
-  void frame_complete(const Packet& packet, const Receiving& receiving);
-  void step_all();
-  void step(std::span<const engine::Event> events);
-  void carry_out(const engine::Action& action);
-  void start_work();
-  void finish_work();
-  void compute(const engine::Work& work);
-  void send_all();
-  void send_level(std::size_t level);
-  void check_pick(engine::Flow flow, Bytes room, std::size_t picked, std::span<const engine::Send> sends);
-  void send(engine::Flow flow, const engine::Send& send);
-  bool flow_has_room(engine::Flow flow) const;
-  void give(FlowState& flow, const FramePtr& frame);
-  void forget_arrivals(HostIndex peer, std::size_t level);
-  void tell_delivered();
-  void take_told(FlowState& flow, ledger::Number delivered, bool resumes);
-  Bytes credit(std::size_t level) const;
-  void send_done(const Frame& frame);
-  void check_bounds();
+  Rail::Around around_rail(RailIndex rail);
+  void submit(const engine::Event& event);
+  void rail_completed(const engine::Complete& complete);
+  void heard(HostIndex from, RailIndex rail, const Heartbeat& beat);
   void beat();
+  void beat(RailIndex rail);
   void abort(std::string cause);
   void drained();
-  void remember_for_replay(const Frame& frame);
-  void replay();
-  void submit(const engine::Event& event);
-  // Barriers move numbers that mean nothing through a scratch place of the engine.
-  bool is_barrier(TensorId tensor) const {
-    return around_.scenario.plan.tensors[tensor.value].operation == Operation::kBarrier;
-  }
-  std::size_t flow_index(HostIndex peer, std::size_t level) const { return peer.value * kLevels + level; }
 
   HostIndex self_;
   Around around_;
   Random random_;
   SimMemory memory_;
-  ReferenceReducer reducer_;
-  std::unique_ptr<engine::Engine> engine_;
-  engine::EngineConfig config_;
-  Descriptor staging_;
-  std::unique_ptr<StagingChecker> staging_checker_;
-  LimitChecker limits_;
-  OrderChecker order_;
+  HostState state_;
+  std::vector<std::unique_ptr<Rail>> rails_;
   std::unique_ptr<Client> client_;
-  engine::ActionRing actions_;
-
-  std::deque<Packet> inbox_;
-  std::vector<engine::Event> pending_;                                 // arrived, not fed yet
-  std::deque<std::pair<std::size_t, std::function<void()>>> growths_;  // told, not applied yet
-  std::size_t planned_ = 0;                                            // tensors that the engine has
-  std::vector<Block> working_;
-  std::vector<FlowState> flows_;                    // by flow
-  std::vector<std::uint32_t> sends_unfinished_;     // by tensor: SendDone is still to come
-  std::array<std::uint64_t, kLevels> in_flight_{};  // bytes
-  std::array<HostIndex, kLevels> last_peer_{};
-  std::vector<Time> heard_;
-  std::vector<protocol::FrameHeader> replays_;  // granted frames that have landed, with their sender in `replay_from_`
-  std::vector<HostIndex> replay_from_;
-  std::uint64_t replayed_ = 0, resent_ = 0;
+  std::vector<Joined> operations_;        // by tensor
+  std::vector<std::vector<Time>> heard_;  // by rail and host
   std::string cause_;
-  State state_ = State::kRunning;
-  bool frozen_ = false, dead_ = false, scheduled_ = false, client_frozen_ = false;
+  bool client_frozen_ = false;
   Time client_heard_;
 };
 

@@ -16,13 +16,17 @@ Simulation::Simulation(const Scenario& scenario, bool verbose)
       trace_(events_, verbose),
       values_(scenario_),
       results_(scenario_, values_, findings_),
-      delivery_(scenario_, findings_),
-      network_(events_, scenario_.network, Random(scenario_.seed).fork(100)) {
+      delivery_(scenario_, findings_) {
+  TL_ASSERT(scenario_.networks.size() == scenario_.rails());
+  for (std::uint8_t r = 0; r < scenario_.rails(); ++r) {
+    networks_.push_back(
+        std::make_unique<Network>(events_, scenario_.networks[r], Random(scenario_.seed).fork(100u + r)));
+  }
   Random random(mix(scenario_.seed));
   for (std::uint16_t h = 0; h < scenario_.hosts(); ++h) {
     lanes_.push_back(std::make_unique<Lane>(
         HostIndex(h),
-        Lane::Around{scenario_, events_, network_, values_, results_, delivery_, findings_, trace_, &progress_},
+        Lane::Around{scenario_, events_, networks_, values_, results_, delivery_, findings_, trace_, &progress_},
         random.fork(h)));
   }
 }
@@ -69,10 +73,12 @@ void Simulation::apply(const Fault& fault, bool begins) {
   progress_at_ = events_.now();
   switch (fault.kind) {
     case FaultKind::kPartition:
-      return network_.set_cut(fault.host, fault.peer, begins);
     case FaultKind::kSlowPort:
-      network_.scale_uplink(fault.host, begins ? fault.factor : 1);
-      return network_.scale_downlink(fault.host, begins ? fault.factor : 1);
+    case FaultKind::kResetFlow:
+      for (std::uint8_t r = 0; r < scenario_.rails(); ++r) {
+        if (!fault.rail || fault.rail->value == r) apply(fault, *networks_[r], begins);
+      }
+      return;
     case FaultKind::kFreezeDaemon:
       return lane.set_frozen(begins);
     case FaultKind::kKillDaemon:
@@ -81,9 +87,14 @@ void Simulation::apply(const Fault& fault, bool begins) {
       return lane.freeze_client(begins);
     case FaultKind::kKillClient:
       return lane.kill_client();
-    case FaultKind::kResetFlow:
-      return network_.reset(fault.host, fault.peer, fault.level);
   }
+}
+
+void Simulation::apply(const Fault& fault, Network& network, bool begins) {
+  if (fault.kind == FaultKind::kPartition) return network.set_cut(fault.host, fault.peer, begins);
+  if (fault.kind == FaultKind::kResetFlow) return network.reset(fault.host, fault.peer, fault.level);
+  network.scale_uplink(fault.host, begins ? fault.factor : 1);
+  network.scale_downlink(fault.host, begins ? fault.factor : 1);
 }
 
 bool Simulation::all_resolved() const {
@@ -143,20 +154,24 @@ Outcome Simulation::outcome() const {
   o.finding = findings_.first();
   o.end = events_.now();
   o.bytes = delivery_.bytes();
-  o.packets = network_.packets();
-  o.lost = network_.lost();
-  o.overflowed = network_.overflowed();
+  for (const auto& network : networks_) {
+    o.packets += network->packets();
+    o.lost += network->lost();
+    o.overflowed += network->overflowed();
+  }
   Fnv1a digest;
   for (const auto& lane : lanes_) {
-    const engine::EngineCounters& c = lane->engine().counters();
-    o.slices += c.slices_sent;
-    o.stale += c.stale_grants;
-    o.resent += lane->resent();
-    for (std::uint64_t bytes : c.demoted_bytes) o.demoted += bytes;
+    for (const auto& rail : lane->rails()) {
+      const engine::EngineCounters& c = rail->engine().counters();
+      o.slices += c.slices_sent;
+      o.stale += c.stale_grants;
+      o.resent += rail->resent();
+      for (std::uint64_t bytes : c.demoted_bytes) o.demoted += bytes;
+      digest.add(rail->engine().digest());
+    }
     o.operations += lane->client().completed_operations();
     o.aborted = o.aborted || lane->aborted();
     o.completed.push_back(lane->client().completion_times());
-    digest.add(lane->engine().digest());
     digest.add_text(lane->cause());
   }
   for (std::uint64_t number :

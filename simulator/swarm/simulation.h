@@ -38,6 +38,7 @@ class Simulation {
   void schedule(const Fault& fault);
   void schedule(const Growth& growth);
   void apply(const Fault& fault, bool begins);
+  void apply(const Fault& fault, Network& network, bool begins);
   void watch();
   bool all_resolved() const;
   void check_abort();
@@ -52,7 +53,7 @@ class Simulation {
   Values values_;
   Results results_;
   DeliveryChecker delivery_;
-  Network network_;
+  std::vector<std::unique_ptr<Network>> networks_;  // by rail
   std::uint64_t progress_ = 0, progress_seen_ = 0;
   Time progress_at_;
   std::optional<Time> abort_at_;

@@ -105,6 +105,7 @@ void random_engine(Scenario& s, Random& random) {
   e.eager_limit = Bytes(one_of(random, {0u, 256u, 4096u, 32768u}));
   e.eager_credits = one_of(random, {1u, 2u, 3u, 16u});
   e.single_queue = random.chance(0.05);
+  e.rails = s.plan.rails = static_cast<std::uint8_t>(random.chance(0.5) ? 1 : random.between(2, 4));
 }
 
 // Staging that is only just enough, or a little more: then grants must wait for each other's memory.
@@ -122,22 +123,27 @@ void random_staging(Scenario& s, Random& random) {
   s.engine.staging = Bytes((needed + random.below(1 + needed)) * kMaxOperation.value);
 }
 
+// Rails differ in speed, delay and loss; the tags are honoured on all of them or on none.
 void random_network(Scenario& s, Random& random) {
-  NetworkConfig& n = s.network;
   const bool fifo = random.chance(0.3);
-  const std::uint64_t rate = one_of(random, {1'000'000'000ull, 4'000'000'000ull, 10'000'000'000ull});
-  const Bytes buffer = random.chance(0.2) ? kib(96) : mib(1);
-  for (std::uint16_t h = 0; h < s.hosts(); ++h) {
-    HostPorts ports;
-    ports.uplink.rate = ports.downlink.rate = BitsPerSecond(rate);
-    ports.uplink.delay = ports.downlink.delay = random.between(microseconds(1), microseconds(50));
-    ports.downlink.policy = fifo ? Policy::kFifo : Policy::kStrict;
-    ports.downlink.buffer = buffer;
-    n.hosts.push_back(ports);
+  s.networks.clear();
+  for (std::uint8_t r = 0; r < s.rails(); ++r) {
+    NetworkConfig n;
+    const std::uint64_t rate = one_of(random, {1'000'000'000ull, 4'000'000'000ull, 10'000'000'000ull});
+    const Bytes buffer = random.chance(0.2) ? kib(96) : mib(1);
+    for (std::uint16_t h = 0; h < s.hosts(); ++h) {
+      HostPorts ports;
+      ports.uplink.rate = ports.downlink.rate = BitsPerSecond(rate);
+      ports.uplink.delay = ports.downlink.delay = random.between(microseconds(1), microseconds(50));
+      ports.downlink.policy = fifo ? Policy::kFifo : Policy::kStrict;
+      ports.downlink.buffer = buffer;
+      n.hosts.push_back(ports);
+    }
+    n.packet = one_of(random, {kib(4), kib(16), kib(64)});
+    n.loss = random.chance(0.4) ? one_of(random, {0.001, 0.01, 0.05}) : 0;
+    n.jitter = random.chance(0.4) ? random.between(microseconds(5), milliseconds(1)) : Duration(0);
+    s.networks.push_back(std::move(n));
   }
-  n.packet = one_of(random, {kib(4), kib(16), kib(64)});
-  n.loss = random.chance(0.4) ? one_of(random, {0.001, 0.01, 0.05}) : 0;
-  n.jitter = random.chance(0.4) ? random.between(microseconds(5), milliseconds(1)) : Duration(0);
   const Bytes window = one_of(random, {kib(256), kib(512), mib(2)});
   s.windows.fill(window);
   s.windows[0] = mib(1);
@@ -168,10 +174,17 @@ void random_limits(Scenario& s, Random& random) {
   }
 }
 
+// A cable or a switch of one rail fails, or something that all rails have in common.
+std::optional<RailIndex> random_rail(const Scenario& s, Random& random) {
+  if (s.rails() == 1 || random.chance(0.4)) return std::nullopt;
+  return RailIndex(static_cast<std::uint8_t>(random.below(s.rails())));
+}
+
 void add_partition(Scenario& s, HostIndex host, HostIndex peer, Time at, Time until, Random& random) {
   const bool forth = random.chance(0.7), back = !forth || random.chance(0.5);
-  if (forth) s.faults.push_back({FaultKind::kPartition, host, peer, at, until});
-  if (back) s.faults.push_back({FaultKind::kPartition, peer, host, at, until});
+  const std::optional<RailIndex> rail = random_rail(s, random);
+  if (forth) s.faults.push_back({FaultKind::kPartition, host, peer, at, until, 1, rail});
+  if (back) s.faults.push_back({FaultKind::kPartition, peer, host, at, until, 1, rail});
 }
 
 void random_fault(Scenario& s, bool heals, Random& random) {
@@ -194,7 +207,13 @@ void random_fault(Scenario& s, bool heals, Random& random) {
       return;
     }
     case FaultKind::kSlowPort:
-      s.faults.push_back({FaultKind::kSlowPort, host, {}, at, until, 1.0 / static_cast<double>(random.between(2, 16))});
+      s.faults.push_back({FaultKind::kSlowPort,
+                          host,
+                          {},
+                          at,
+                          until,
+                          1.0 / static_cast<double>(random.between(2, 16)),
+                          random_rail(s, random)});
       return;
     case FaultKind::kFreezeDaemon:
       s.faults.push_back({FaultKind::kFreezeDaemon, host, {}, at, until});
@@ -224,6 +243,7 @@ void random_resets(Scenario& s, Random& random) {
       fault.peer =
           HostIndex(static_cast<std::uint16_t>((fault.host.value + random.between(1, s.hosts() - 1u)) % s.hosts()));
       fault.level = random.below(1 + s.engine.classes);
+      fault.rail = random_rail(s, random);
     }
     const std::uint64_t within = storm ? 3'000'000 : random.chance(0.7) ? 5'000'000 : 50'000'000;
     fault.at = fault.until = Time(static_cast<std::int64_t>(random.below(within)));

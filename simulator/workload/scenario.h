@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "common/protocol/plan.h"
@@ -53,6 +54,7 @@ struct Fault {
   Time at;
   Time until = kNever;  // heals
   double factor = 1;
+  std::optional<RailIndex> rail = {};  // of the ports or connection that it strikes; none: all of them
   std::size_t level = 0;
 };
 
@@ -66,11 +68,11 @@ struct Growth {
 
 struct Scenario {
   std::uint64_t seed = 0;
-  engine::EngineConfig engine;  // `self` is set per host
+  engine::EngineConfig engine;  // `self` and `rail` are set per host and rail
   protocol::Plan plan;
   std::uint64_t iterations = 1;
-  NetworkConfig network;
-  std::array<Bytes, kLevels> windows{};  // by level, control first
+  std::vector<NetworkConfig> networks = {{}};  // by rail
+  std::array<Bytes, kLevels> windows{};        // by level, control first
   LaneConfig lane;
   ClientConfig client;
   std::vector<Fault> faults;
@@ -82,6 +84,7 @@ struct Scenario {
   Time deadline = Time(120'000'000'000);  // of virtual time, for the whole run
 
   std::uint16_t hosts() const { return engine.hosts; }
+  std::uint8_t rails() const { return engine.rails; }
   // No fault lasts long enough to be taken for a death: every operation must complete.
   bool must_complete() const;
   // When the last fault begins or heals.

@@ -93,11 +93,11 @@ Duration urgent_time(Policy policy, bool with_bulk) {
     bulk.pattern = protocol::Pattern::kParameterServer;
     bulk.root = HostIndex(root);
   }
-  for (HostPorts& ports : s.network.hosts) {
+  for (HostPorts& ports : s.networks[0].hosts) {
     ports.downlink.policy = policy;
     ports.downlink.buffer = mib(4);
   }
-  s.network.hosts[2].downlink.rate = BitsPerSecond(250'000'000);
+  s.networks[0].hosts[2].downlink.rate = BitsPerSecond(250'000'000);
   s.client.think = microseconds(10);
   const Outcome outcome = Simulation(s).run();
   EXPECT_EQ(finding_text(outcome), "");
@@ -122,7 +122,7 @@ Outcome limited_broadcast(RateLimit limit) {
     t.root_rank = Rank(root);
     t.slice_elements = 1 << 20;  // sixteen operations
   }
-  s.network.hosts[2].downlink.rate = BitsPerSecond(250'000'000);
+  s.networks[0].hosts[2].downlink.rate = BitsPerSecond(250'000'000);
   s.client.think = microseconds(10);
   return Simulation(s).run();
 }
@@ -209,8 +209,8 @@ TEST(Faults, DeadClientAbortsLongBeforeTheDetectionTime) {
 TEST(Faults, LossCostsTimeOnly) {
   Scenario s = training(4);
   s.iterations = 5;
-  s.network.loss = 0.1;
-  s.network.packet = kib(4);
+  s.networks[0].loss = 0.1;
+  s.networks[0].packet = kib(4);
   const Outcome outcome = Simulation(s).run();
   EXPECT_EQ(finding_text(outcome), "");
   EXPECT_GT(outcome.lost, 0u);

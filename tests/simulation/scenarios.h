@@ -18,7 +18,7 @@ inline Scenario quiet_scenario(std::uint16_t hosts) {
   s.engine.classes = 2;
   s.engine.staging = mib(16);
   s.plan.version = 1;
-  s.network.hosts.resize(hosts);
+  s.networks[0].hosts.resize(hosts);
   s.windows.fill(kib(512));
   s.windows[0] = mib(1);
   s.client.raise = 0;
