@@ -91,23 +91,30 @@ protocol::PlanTensor plan_tensor(const config::DaemonConfig& config, const proto
 }
 
 // Control frames go before everything, so a job of many small tensors must not fill a link with them (law 10).
-RateLimit control_limit(const config::DaemonConfig& config) {
-  const std::optional<BitsPerSecond> link = config.fabric.link_speed(config.self());
+RateLimit control_limit(const config::DaemonConfig& config, RailIndex rail) {
+  const std::optional<BitsPerSecond> link = config.fabric.link_speed(config.self(), rail);
   if (!config.control_rate && !link) return {};
   const BitsPerSecond rate =
       config.control_rate ? *config.control_rate : std::max(BitsPerSecond(link->value / 20), BitsPerSecond(1'000'000));
   return {rate, std::clamp(Bytes(bytes_per_second(rate) / 50), kib(16), kMaxBurst)};
 }
 
+// How much of a class may be in flight on a rail (law 8).
+Bytes window(const config::DaemonConfig& config, const fabric::TrafficClass& cls, RailIndex rail) {
+  return fabric::window(cls, config.fabric.link_speed(config.self(), rail));
+}
+
 lane::LaneConfig lane_config(const config::DaemonConfig& config) {
   lane::LaneConfig lane;
   lane.classes = static_cast<std::uint8_t>(class_count(config));
-  for (std::size_t c = 0; c < class_count(config); ++c) {
-    lane.windows.push_back(fabric::window(config.fabric.classes.data[c], config.fabric.link_speed(config.self())));
+  for (std::uint8_t r = 0; r < config.self().rails(); ++r) {
+    lane::RailConfig& rail = lane.rails.emplace_back();
+    rail.control_limit = control_limit(config, RailIndex(r));
+    for (std::size_t c = 0; c < class_count(config); ++c)
+      rail.windows.push_back(window(config, config.fabric.classes.data[c], RailIndex(r)));
   }
   lane.single_queue = !config.priorities;
   if (config.priorities) lane.job_limits = config.job_limits;
-  lane.control_limit = control_limit(config);
   lane.staging = config.staging;
   lane.late_after = config.late_after;
   lane.resume_flows = config.on_lost_flow == config::DaemonConfig::OnLostFlow::kResume;
@@ -118,14 +125,15 @@ lane::LaneConfig lane_config(const config::DaemonConfig& config) {
   return lane;
 }
 
-tcp::TcpConfig tcp_config(const config::DaemonConfig& config) {
+tcp::TcpConfig tcp_config(const config::DaemonConfig& config, RailIndex rail) {
   tcp::TcpConfig tcp;
-  tcp.listen_address = config.self().addresses.at("tcp");
+  tcp.listen_address = config.self().tcp_address(rail);
   tcp.data_port = config.self().data_port;
   tcp.payload_crc = config.payload_crc;
+  tcp.detection = config.detection;
   const auto add = [&](ClassId cls, const fabric::TrafficClass& c) {
     const ports::ClassTag tag = config.tags ? ports::ClassTag{cls, c.dscp, c.pcp} : ports::ClassTag{cls, 0, 0};
-    tcp.classes.push_back({tag, fabric::window(c, config.fabric.link_speed(config.self()))});
+    tcp.classes.push_back({tag, window(config, c, rail)});
   };
   add(kControlClass, config.fabric.classes.control);
   for (std::size_t c = 0; c < class_count(config); ++c)
@@ -133,13 +141,13 @@ tcp::TcpConfig tcp_config(const config::DaemonConfig& config) {
   return tcp;
 }
 
-rdma::RdmaConfig rdma_config(const config::DaemonConfig& config) {
+rdma::RdmaConfig rdma_config(const config::DaemonConfig& config, RailIndex rail) {
   rdma::RdmaConfig rdma;
-  const tcp::TcpConfig tcp = tcp_config(config);
+  const tcp::TcpConfig tcp = tcp_config(config, rail);
   rdma.listen_address = tcp.listen_address;
   rdma.data_port = static_cast<std::uint16_t>(tcp.data_port + kRdmaPortOffset);
   rdma.payload_crc = config.payload_crc;
-  rdma.address = config.self().addresses.at("rdma");
+  rdma.address = *config.self().find_address("rdma", rail);
   rdma.device = config.rdma.device;
   rdma.port = config.rdma.port;
   rdma.gid_index = config.rdma.gid_index;
@@ -179,23 +187,24 @@ class TransportChoices {
 
 // The transport that daemon.yaml asks for. With `auto`: RDMA between hosts that both have an rdma address in the fabric
 // file and a device that works, else TCP.
-Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, ports::FrameSink& sink,
-                                                         TransportChoices& choices) {
+Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
+                                                         ports::FrameSink& sink, TransportChoices& choices) {
   using Choice = config::DaemonConfig::Transport;
+  const std::string subject = config.self().rails() == 1 ? "rdma" : fmt::format("rdma, rail {}", rail.value);
   const bool automatic = config.transport == Choice::kAuto;
   if (config.transport == Choice::kTcp || (automatic && !config.self().addresses.contains("rdma"))) {
-    choices.set("rdma", automatic ? fmt::format("not used: host '{}' has no rdma address in {}", config.host,
-                                                config.fabric_path)
-                                  : "not used: daemon.yaml says `transport: tcp`");
-    return tcp::make_tcp_transport(tcp_config(config), sink);
+    choices.set(subject, automatic ? fmt::format("not used: host '{}' has no rdma address in {}", config.host,
+                                                 config.fabric_path)
+                                   : "not used: daemon.yaml says `transport: tcp`");
+    return tcp::make_tcp_transport(tcp_config(config, rail), sink);
   }
-  const rdma::RdmaConfig rdma = rdma_config(config);
+  const rdma::RdmaConfig rdma = rdma_config(config, rail);
   const Result<std::string> device = rdma::explain_device(rdma);
-  choices.set("rdma", device.ok() ? *device : "not used: " + device.status().to_string());
+  choices.set(subject, device.ok() ? *device : "not used: " + device.status().to_string());
   if (!device.ok()) {
     if (!automatic) return device.status();
     spdlog::warn("flows go over TCP: {}", device.status().to_string());
-    return tcp::make_tcp_transport(tcp_config(config), sink);
+    return tcp::make_tcp_transport(tcp_config(config, rail), sink);
   }
   mixed::MixedConfig mixed;
   mixed.members.push_back({"rdma", kRdmaPortOffset,
@@ -206,9 +215,10 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
                              return {Code::kNotFound, "the host has no rdma address", config.fabric_path};
                            }});
   if (automatic) {
-    mixed.members.push_back({"tcp", 0,
-                             [&config](ports::FrameSink& s) { return tcp::make_tcp_transport(tcp_config(config), s); },
-                             [](const std::string&) -> Status { return {}; }});
+    mixed.members.push_back(
+        {"tcp", 0,
+         [&config, rail](ports::FrameSink& s) { return tcp::make_tcp_transport(tcp_config(config, rail), s); },
+         [](const std::string&) -> Status { return {}; }});
   }
   mixed.chosen = [&choices](const std::string& address, const std::string& member, const std::string& reason) {
     choices.set(address, reason.empty() ? member : fmt::format("{} ({})", member, reason));
@@ -220,7 +230,8 @@ telemetry::ExporterConfig exporter_config(const config::DaemonConfig& config) {
   const auto label = [](const fabric::TrafficClass& c) {
     return telemetry::ClassLabel{c.name, c.dscp, c.pcp, c.service_level};
   };
-  telemetry::ExporterConfig exporter{config.metrics, config.host, {}, label(config.fabric.classes.control)};
+  telemetry::ExporterConfig exporter{
+      config.metrics, config.host, {}, label(config.fabric.classes.control), config.self().rails()};
   for (std::size_t c = 0; c < class_count(config); ++c)
     exporter.classes.push_back(label(config.fabric.classes.data[c]));
   return exporter;
@@ -256,8 +267,9 @@ class Daemon {
       const Status recording = timeline_.start(config_.timeline);
       if (!recording.ok()) spdlog::error("no timeline: {}", recording.to_string());
     }
-    const lane::LaneRooms rooms{&regions_, reducer_.get(), &metrics_, &timeline_,
-                                [this](ports::FrameSink& sink) { return make_transport(config_, sink, choices_); }};
+    const lane::LaneRooms rooms{
+        &regions_, reducer_.get(), &metrics_, &timeline_,
+        [this](RailIndex rail, ports::FrameSink& sink) { return make_transport(config_, rail, sink, choices_); }};
     TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(lane_config(config_), rooms));
     if (!config_.metrics.empty()) {
       TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter_config(config_), metrics_, extra_counters()));
@@ -315,22 +327,21 @@ class Daemon {
     nlohmann::json classes = nlohmann::json::array();
     for (std::size_t c = 0; c < class_count(config_); ++c) {
       const ports::ClassMetrics& m = metrics_.classes[c];
-      classes.push_back(
-          {{"name", config_.fabric.classes.data[c].name},
-           {"dscp_in_force", config_.tags ? config_.fabric.classes.data[c].dscp : 0},
-           {"window_bytes",
-            fabric::window(config_.fabric.classes.data[c], config_.fabric.link_speed(config_.self())).value},
-           {"sent_bytes", m.bytes_sent.value()},
-           {"received_bytes", m.bytes_received.value()},
-           {"sent_operations", m.operations_sent.value()},
-           {"completed_tensors", m.tensors_completed.value()},
-           {"failed_tensors", m.tensors_failed.value()}});
+      classes.push_back({{"name", config_.fabric.classes.data[c].name},
+                         {"dscp_in_force", config_.tags ? config_.fabric.classes.data[c].dscp : 0},
+                         {"window_bytes", window(config_, config_.fabric.classes.data[c], RailIndex(0)).value},
+                         {"sent_bytes", m.bytes_sent.value()},
+                         {"received_bytes", m.bytes_received.value()},
+                         {"sent_operations", m.operations_sent.value()},
+                         {"completed_tensors", m.tensors_completed.value()},
+                         {"failed_tensors", m.tensors_failed.value()}});
     }
     nlohmann::json flows = nlohmann::json::array();
     for (const ports::FlowReport& flow : metrics_.flows.all()) {
       flows.push_back({{"job", flow.job},
                        {"peer", flow.peer},
                        {"class", class_name(flow.cls)},
+                       {"rail", flow.rail.value},
                        {"dscp", flow.dscp},
                        {"pcp", flow.pcp},
                        {"path", flow.path}});
@@ -367,8 +378,26 @@ class Daemon {
               {"metrics", exporter_ ? exporter_->address() : ""},
               {"timeline", timeline_.enabled() ? config_.timeline : ""},
               {"flows", flows},
+              {"rails", rail_status()},
               {"classes", classes},
               {"jobs", std::move(jobs)}}}};
+  }
+
+  // What each NIC carried.
+  nlohmann::json rail_status() const {
+    nlohmann::json rails = nlohmann::json::array();
+    for (std::uint8_t r = 0; r < config_.self().rails(); ++r) {
+      nlohmann::json classes = nlohmann::json::array();
+      for (std::size_t c = 0; c < class_count(config_); ++c) {
+        const fabric::TrafficClass& cls = config_.fabric.classes.data[c];
+        classes.push_back({{"name", cls.name},
+                           {"window_bytes", window(config_, cls, RailIndex(r)).value},
+                           {"sent_bytes", metrics_.rails[r].bytes_sent[c].value()},
+                           {"received_bytes", metrics_.rails[r].bytes_received[c].value()}});
+      }
+      rails.push_back({{"address", config_.self().tcp_address(RailIndex(r))}, {"classes", std::move(classes)}});
+    }
+    return rails;
   }
 
   const std::string& class_name(ClassId cls) const {

@@ -47,11 +47,24 @@ const Host* Fabric::find_host(std::string_view name) const {
 const Host* Fabric::find_host_by_name_or_address(std::string_view text) const {
   if (const Host* host = find_host(text)) return host;
   for (const Host& host : hosts) {
-    for (const auto& [transport, address] : host.addresses) {
-      if (address == text) return &host;
+    for (const auto& [transport, rails] : host.addresses) {
+      if (std::find(rails.begin(), rails.end(), text) != rails.end()) return &host;
     }
   }
   return nullptr;
+}
+
+const std::string* Host::find_address(const std::string& transport, RailIndex rail) const {
+  const auto found = addresses.find(transport);
+  return found == addresses.end() || rail.value >= found->second.size() ? nullptr : &found->second[rail.value];
+}
+
+std::optional<BitsPerSecond> Fabric::link_speed(const Host& host, RailIndex rail) const {
+  std::vector<BitsPerSecond> own;
+  for (const Link& link : links) {
+    if (link.from == host.name || link.to == host.name) own.push_back(link.speed);
+  }
+  return own.size() == host.rails() ? std::optional(own[rail.value]) : link_speed(host);
 }
 
 std::optional<BitsPerSecond> Fabric::link_speed(const Host& host) const {
@@ -63,20 +76,28 @@ std::optional<BitsPerSecond> Fabric::link_speed(const Host& host) const {
   return slowest;
 }
 
+namespace {
+
+Status check_address(const Fabric& fabric, const Host& host, const std::string& transport, const std::string& address) {
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(address.c_str(), nullptr, nullptr, &found);
+  if (error == 0) {
+    freeaddrinfo(found);
+    return Status::ok_status();
+  }
+  return Status(Code::kInvalidArgument,
+                fmt::format("the {} address '{}' of host '{}' does not resolve ({})", transport, address, host.name,
+                            gai_strerror(error)),
+                fmt::format("{}:{}", fabric.path, host.line),
+                "expected an IPv4 or IPv6 address or a name that DNS or /etc/hosts knows");
+}
+
+}  // namespace
+
 Status check_addresses(const Fabric& fabric) {
   for (const Host& host : fabric.hosts) {
-    for (const auto& [transport, address] : host.addresses) {
-      addrinfo* found = nullptr;
-      const int error = getaddrinfo(address.c_str(), nullptr, nullptr, &found);
-      if (error == 0) {
-        freeaddrinfo(found);
-        continue;
-      }
-      return Status(Code::kInvalidArgument,
-                    fmt::format("the {} address '{}' of host '{}' does not resolve ({})", transport, address, host.name,
-                                gai_strerror(error)),
-                    fmt::format("{}:{}", fabric.path, host.line),
-                    "expected an IPv4 or IPv6 address or a name that DNS or /etc/hosts knows");
+    for (const auto& [transport, rails] : host.addresses) {
+      for (const std::string& address : rails) TL_RETURN_IF_ERROR(check_address(fabric, host, transport, address));
     }
   }
   return Status::ok_status();

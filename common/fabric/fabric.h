@@ -43,12 +43,19 @@ ClassTable preset(Preset preset);
 
 struct Host {
   std::string name;
-  std::map<std::string, std::string> addresses;  // transport -> address: "tcp": "10.77.0.1"
-  std::uint16_t control_port = 7100;             // ZeroMQ
+  // transport -> address of each rail: "tcp": {"10.77.0.1", "10.77.1.1"}. "tcp" is always there, and every other
+  // transport has as many rails, 1 to kMaxRails.
+  std::map<std::string, std::vector<std::string>> addresses;
+  std::uint16_t control_port = 7100;  // ZeroMQ, at the first rail's tcp address
   std::uint16_t data_port =
-      7110;  // first of one listener per class, control first: data_port + 0 is control, data_port + 1 + ClassId
+      7110;  // of every rail: first of one listener per class, control first: data_port is control, + 1 + ClassId
   std::string public_key;  // CURVE, Z85, 40 characters; empty only in a fabric of one host
   int line = 0;            // in the file, for messages
+
+  std::size_t rails() const { return addresses.at("tcp").size(); }
+  // Null where the host has no such transport.
+  const std::string* find_address(const std::string& transport, RailIndex rail = RailIndex(0)) const;
+  const std::string& tcp_address(RailIndex rail = RailIndex(0)) const { return addresses.at("tcp")[rail.value]; }
 };
 
 struct Switch {
@@ -76,7 +83,10 @@ struct Fabric {
   const Host* find_host(std::string_view name) const;
   // By name or by any of its addresses: what MASTER_ADDR may hold.
   const Host* find_host_by_name_or_address(std::string_view text) const;
-  // Slowest of the host's own links; unset when none is described (loopback).
+  // Of a rail: the host's links are its rails, in the order of the file, where it has as many. Else the slowest of its
+  // links; unset when none is described (loopback).
+  std::optional<BitsPerSecond> link_speed(const Host& host, RailIndex rail) const;
+  // The slowest of the host's links; unset when none is described.
   std::optional<BitsPerSecond> link_speed(const Host& host) const;
 };
 

@@ -176,6 +176,40 @@ bool is_address_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || std::string_view(".:-_%").find(c) != std::string_view::npos;
 }
 
+// One address, or a list of them: one for each rail.
+Result<std::vector<std::string>> read_rails(const Mapping& addresses, std::string_view transport) {
+  constexpr std::string_view kExpected = "expected an IPv4 or IPv6 address or a name that resolves to one";
+  std::vector<std::string> rails;
+  if (!addresses.get(transport).IsSequence()) {
+    TL_ASSIGN_OR_RETURN(std::string address, addresses.text(transport));
+    rails.push_back(std::move(address));
+  } else {
+    for (const auto& node : addresses.get(transport)) rails.push_back(node.IsScalar() ? node.Scalar() : std::string());
+  }
+  if (rails.empty() || rails.size() > kMaxRails) {
+    return error(fmt::format("{} {} addresses", rails.size(), transport), addresses.place(transport),
+                 fmt::format("expected one, or a list of 1 to {}: one for each rail", kMaxRails));
+  }
+  for (const std::string& address : rails) {
+    if (!address.empty() && std::all_of(address.begin(), address.end(), is_address_character)) continue;
+    if (rails.size() == 1 && !addresses.get(transport).IsSequence())
+      return addresses.wrong(transport, std::string(kExpected));
+    return error(fmt::format("{} address '{}'", transport, address), addresses.place(transport),
+                 std::string(kExpected));
+  }
+  return rails;
+}
+
+Status check_rails(const Host& host, const std::string& subject, const Mapping& addresses) {
+  for (const auto& [transport, rails] : host.addresses) {
+    if (rails.size() == host.rails()) continue;
+    return error(
+        fmt::format("{} tcp addresses and {} {} addresses in {}", host.rails(), rails.size(), transport, subject),
+        addresses.place(transport), "expected one of each for every rail");
+  }
+  return Status::ok_status();
+}
+
 Result<Host> read_host(const std::string& path, const YAML::Node& node) {
   std::string subject = "a host";
   if (node.IsMap() && node["name"] && node["name"].IsScalar())
@@ -190,14 +224,12 @@ Result<Host> read_host(const std::string& path, const YAML::Node& node) {
                       Mapping::open(path, map.get("addresses"), "'addresses' of " + subject, kTransports));
   for (std::string_view transport : kTransports) {
     if (!addresses.has(transport)) continue;
-    TL_ASSIGN_OR_RETURN(std::string address, addresses.text(transport));
-    if (!std::all_of(address.begin(), address.end(), is_address_character)) {
-      return addresses.wrong(transport, "expected an IPv4 or IPv6 address or a name that resolves to one");
-    }
-    host.addresses.emplace(transport, std::move(address));
+    TL_ASSIGN_OR_RETURN(std::vector<std::string> rails, read_rails(addresses, transport));
+    host.addresses.emplace(transport, std::move(rails));
   }
   if (!addresses.has("tcp"))
     return error("no 'tcp' in 'addresses' of " + subject, addresses.place(), "add 'tcp: ADDRESS'");
+  TL_RETURN_IF_ERROR(check_rails(host, subject, addresses));
   if (map.has("control_port")) {
     TL_ASSIGN_OR_RETURN(const std::uint64_t port, map.number("control_port", 1, 65535));
     host.control_port = static_cast<std::uint16_t>(port);
@@ -293,10 +325,40 @@ std::string normal_address(const std::string& text) {
   return text;
 }
 
-// Every listener of the fabric has its own address and port: one for control, then one per class.
+// An address and port that some host listens on.
+struct Owner {
+  const Host* host = nullptr;
+  std::size_t rail = 0;
+};
+using Owners = std::map<std::pair<std::string, std::size_t>, Owner>;
+
+Status take_port(const Fabric& fabric, Owners& owners, const Owner& taker, std::size_t port) {
+  const Host& host = *taker.host;
+  const std::string& address = host.addresses.at("tcp")[taker.rail];
+  const auto [first, inserted] = owners.emplace(std::pair(normal_address(address), port), taker);
+  if (inserted) return Status::ok_status();
+  const std::string where = fmt::format("{}:{}", fabric.path, host.line);
+  const Owner& other = first->second;
+  if (other.host == &host && other.rail != taker.rail) {
+    return error(fmt::format("rails {} and {} of host '{}' have the same address {}", other.rail, taker.rail, host.name,
+                             address),
+                 where, "expected an address of its own for each rail");
+  }
+  if (other.host == &host) {
+    const std::size_t listeners = fabric.classes.data.size() + 1;
+    return error(fmt::format("'control_port' {} of host '{}' is one of its data ports", port, host.name), where,
+                 fmt::format("expected a port outside {}..{}", host.data_port, host.data_port + listeners - 1));
+  }
+  return error(fmt::format("host '{}' has address {} port {} of host '{}'", host.name, address, port, other.host->name),
+               where,
+               fmt::format("host '{}' is on line {}; change the address or the ports of one of them", other.host->name,
+                           other.host->line));
+}
+
+// Every listener of the fabric has its own address and port: one for control, then one per rail and class.
 Status check_ports(const Fabric& fabric) {
   const std::size_t listeners = fabric.classes.data.size() + 1;
-  std::map<std::pair<std::string, std::size_t>, const Host*> owners;
+  Owners owners;
   for (const Host& host : fabric.hosts) {
     const std::string where = fmt::format("{}:{}", fabric.path, host.line);
     if (host.data_port + listeners - 1 > 65535) {
@@ -304,21 +366,10 @@ Status check_ports(const Fabric& fabric) {
                    fmt::format("expected at most {}: one port for control and one per class follow each other",
                                65536 - listeners));
     }
-    const std::string& address = host.addresses.at("tcp");
-    std::vector<std::size_t> ports{host.control_port};
-    for (std::size_t i = 0; i < listeners; ++i) ports.push_back(host.data_port + i);
-    for (std::size_t port : ports) {
-      const auto [first, inserted] = owners.emplace(std::pair(normal_address(address), port), &host);
-      if (inserted) continue;
-      const Host& other = *first->second;
-      if (&other == &host) {
-        return error(fmt::format("'control_port' {} of host '{}' is one of its data ports", port, host.name), where,
-                     fmt::format("expected a port outside {}..{}", host.data_port, host.data_port + listeners - 1));
-      }
-      return error(fmt::format("host '{}' has address {} port {} of host '{}'", host.name, address, port, other.name),
-                   where,
-                   fmt::format("host '{}' is on line {}; change the address or the ports of one of them", other.name,
-                               other.line));
+    TL_RETURN_IF_ERROR(take_port(fabric, owners, {&host, 0}, host.control_port));
+    for (std::size_t rail = 0; rail < host.rails(); ++rail) {
+      for (std::size_t i = 0; i < listeners; ++i)
+        TL_RETURN_IF_ERROR(take_port(fabric, owners, {&host, rail}, host.data_port + i));
     }
   }
   return Status::ok_status();

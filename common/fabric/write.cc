@@ -22,11 +22,18 @@ std::string class_yaml(const TrafficClass& cls, bool with_rank) {
   return text + "}";
 }
 
+// One rail needs no list.
+std::string rails_yaml(const std::vector<std::string>& rails) {
+  std::string text;
+  for (const std::string& address : rails) text += fmt::format("{}{}", text.empty() ? "" : ", ", quoted(address));
+  return rails.size() == 1 ? text : fmt::format("[{}]", text);
+}
+
 std::string host_yaml(const Host& host) {
   std::string addresses;
-  for (const auto& [transport, address] : host.addresses) {
+  for (const auto& [transport, rails] : host.addresses) {
     if (!addresses.empty()) addresses += ", ";
-    addresses += fmt::format("{}: {}", transport, quoted(address));
+    addresses += fmt::format("{}: {}", transport, rails_yaml(rails));
   }
   std::string text = fmt::format("  - name: {}\n    addresses: {{{}}}\n    control_port: {}\n    data_port: {}\n",
                                  quoted(host.name), addresses, host.control_port, host.data_port);

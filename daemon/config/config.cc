@@ -123,6 +123,10 @@ Status read_transport(const Mapping& map, DaemonConfig* config) {
   TL_RETURN_IF_ERROR(optional_value(rdma, "port", &port, number(1, 255)));
   TL_RETURN_IF_ERROR(optional_value(rdma, "gid_index", &gid, number(0, 255)));
   TL_RETURN_IF_ERROR(optional_value(rdma, "queue_pairs", &pairs, number(1, 16)));
+  for (std::string_view key : {"device", "gid_index"}) {
+    if (rdma.has(key) && config->self().rails() > 1)
+      return rdma.wrong(key, "expected none on a host of several rails: each has the device of its rdma address");
+  }
   config->rdma.port = static_cast<std::uint8_t>(port);
   if (rdma.has("gid_index")) config->rdma.gid_index = static_cast<int>(gid);
   config->rdma.queue_pairs = static_cast<std::uint8_t>(pairs);

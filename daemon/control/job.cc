@@ -110,7 +110,7 @@ void Job::join(const ports::JoinRequest& request, Time now) {
   locals_.push_back({request.session, request.client, claim});
   if (const Status status = gathering_.arrive(rules_.host, local_claims()); !status.ok()) return fail(status, now);
   if (!i_lead()) return send_join();
-  if (gathering_.complete()) begin(gathering_.roster(), rules_.detection);
+  if (gathering_.complete()) lead();
   settle();
 }
 
@@ -181,9 +181,7 @@ ports::JobSpec Job::make_spec() const {
   for (const RosterHost& member : roster_.hosts) {
     const fabric::Host* host = rules_.fabric->find_host(member.name);
     TL_ASSERT(host != nullptr);
-    const auto address = host->addresses.find("tcp");
-    ports::JobHost job_host{
-        member.name, address == host->addresses.end() ? std::string() : address->second, host->data_port, {}};
+    ports::JobHost job_host{member.name, member.addresses, host->data_port, {}};
     for (const std::uint32_t rank : member.ranks) job_host.ranks.push_back(Rank(rank));
     spec.hosts.push_back(std::move(job_host));
   }

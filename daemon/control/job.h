@@ -137,6 +137,7 @@ class Job final : private RegistrarOutput {
   bool handle_roster(const Message& message);
   bool check_roster(const Roster& roster) const;
   void refuse(const std::string& host, const std::string& nonce, const Status& status);
+  void lead();
   void send_roster(const std::string& host);
   void begin(Roster roster, Duration detection);
   ports::JobSpec make_spec() const;

@@ -50,7 +50,7 @@ Status Job::gathering_timed_out() const {
     return Status(
         Code::kUnavailable,
         fmt::format("the daemon of the leader {} at {}:{} cannot be reached within {:.1f} s", leader_,
-                    host->addresses.at("tcp"), host->control_port, waited),
+                    host->tcp_address(), host->control_port, waited),
         place,
         "start tensorlaned there, and check that address and public_key in the fabric files of both hosts agree");
   }
@@ -141,9 +141,16 @@ bool Job::handle_proof(const std::string& from, const Message& m) {
   if (const Status status = gathering_.arrive(from, *claims); !status.ok()) {
     fail(status, now_);
   } else if (gathering_.complete()) {
-    begin(gathering_.roster(), rules_.detection);
+    lead();
   }
   return true;
+}
+
+// The world is complete.
+void Job::lead() {
+  Roster roster = gathering_.roster();
+  if (const Status status = add_endpoints(*rules_.fabric, name_, &roster); !status.ok()) return fail(status, now_);
+  begin(std::move(roster), rules_.detection);
 }
 
 bool Job::handle_refuse(const Message& m) {

@@ -19,6 +19,7 @@ Registrar::Registrar(RegistrarConfig config, RegistrarOutput& output) : config_(
   const auto self = config_.roster.index_of(config_.self);
   TL_ASSERT(self.has_value());
   local_ranks_ = config_.roster.hosts[*self].ranks;
+  plan_.rails = static_cast<std::uint8_t>(std::max<std::size_t>(config_.roster.hosts[*self].addresses.size(), 1));
   for (std::uint32_t rank = 0; rank < config_.roster.world_size; ++rank) {
     plan_.rank_hosts.push_back(HostIndex(static_cast<std::uint16_t>(config_.roster.index_of_rank(rank))));
   }

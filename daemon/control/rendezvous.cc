@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "common/base/assert.h"
 #include "common/protocol/session.h"
 #include "daemon/control/message.h"
 
@@ -12,6 +13,8 @@ namespace tensorlane::control {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::size_t kMaxAddress = 255;  // the longest name that DNS knows
 
 std::string process_text(const Claim& claim, const std::string& host) {
   return fmt::format("process {} on host {}", claim.pid, host);
@@ -178,7 +181,7 @@ Roster Gathering::roster() const {
   Roster roster;
   roster.world_size = world_size_;
   for (const auto& [name, claims] : hosts_) {
-    RosterHost host{name, {}};
+    RosterHost host{name, {}, {}};
     for (const Claim& c : claims) host.ranks.push_back(c.rank);
     roster.hosts.push_back(std::move(host));
   }
@@ -193,13 +196,28 @@ Result<std::string> find_leader(const fabric::Fabric& fabric, const std::string&
   if (const fabric::Host* host = fabric.find_host_by_name_or_address(leader)) return host->name;
   std::string known;
   for (const fabric::Host& host : fabric.hosts) {
-    const auto address = host.addresses.find("tcp");
-    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", host.name,
-                         address == host.addresses.end() ? "no address" : address->second);
+    const std::string* address = host.find_address("tcp");
+    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", host.name, address ? *address : "no address");
   }
   return Status(Code::kInvalidArgument, fmt::format("MASTER_ADDR '{}' is not a host of the fabric", leader),
                 fmt::format("job '{}' on host {}, {}", job, self, fabric.path),
                 fmt::format("set MASTER_ADDR to one of {}", known));
+}
+
+Status add_endpoints(const fabric::Fabric& fabric, const std::string& job, Roster* roster) {
+  for (RosterHost& member : roster->hosts) {
+    const fabric::Host* host = fabric.find_host(member.name);
+    TL_ASSERT(host != nullptr);
+    if (const auto tcp = host->addresses.find("tcp"); tcp != host->addresses.end()) member.addresses = tcp->second;
+    const RosterHost& first = roster->hosts.front();
+    if (member.addresses.size() == first.addresses.size()) continue;
+    return Status(Code::kInvalidArgument,
+                  fmt::format("host '{}' has {} tcp addresses, one for each rail, and host '{}' has {}", first.name,
+                              first.addresses.size(), member.name, member.addresses.size()),
+                  fmt::format("job '{}', {}:{}", job, fabric.path, host->line),
+                  "give all hosts of a job the same number of rails");
+  }
+  return {};
 }
 
 std::string ranks_text(const std::vector<std::uint32_t>& ranks) {
@@ -246,7 +264,7 @@ std::optional<std::vector<Claim>> claims_from_json(const json& array) {
 
 json roster_to_json(const Roster& roster) {
   json array = json::array();
-  for (const RosterHost& host : roster.hosts) array.push_back(json::array({host.name, host.ranks}));
+  for (const RosterHost& host : roster.hosts) array.push_back(json::array({host.name, host.ranks, host.addresses}));
   return array;
 }
 
@@ -259,7 +277,13 @@ std::optional<Roster> roster_from_json(std::uint32_t world_size, const json& arr
     RosterHost host;
     host.name = in.text(protocol::kMaxName);
     ItemReader ranks(in.array());
+    ItemReader addresses(in.array());
     if (!in.done()) return std::nullopt;
+    while (addresses.ok() && !addresses.done() && host.addresses.size() <= kMaxRails)
+      host.addresses.push_back(addresses.text(kMaxAddress));
+    const std::size_t rails = roster.hosts.empty() ? host.addresses.size() : roster.hosts.front().addresses.size();
+    if (!addresses.ok() || !addresses.done() || rails == 0 || rails > kMaxRails || host.addresses.size() != rails)
+      return std::nullopt;
     while (ranks.ok() && !ranks.done()) {
       const std::uint32_t rank = ranks.u32();
       if (rank >= world_size || !seen.insert(rank).second || (!host.ranks.empty() && host.ranks.back() > rank))

@@ -25,7 +25,8 @@ struct Claim {
 
 struct RosterHost {
   std::string name;
-  std::vector<std::uint32_t> ranks;  // ascending; position = local rank
+  std::vector<std::uint32_t> ranks;    // ascending; position = local rank
+  std::vector<std::string> addresses;  // of its data flows, by rail; those of the leader's fabric file count for all
 };
 
 // A complete world. Position in `hosts` = HostIndex: by lowest rank.
@@ -74,13 +75,18 @@ class Gathering {
 Result<std::string> find_leader(const fabric::Fabric& fabric, const std::string& self, const std::string& job,
                                 const std::string& leader, bool all_local);
 
+// Gives every host of the roster its endpoints. Error: kInvalidArgument, names two hosts with different numbers of
+// rails. Every host is in the fabric file.
+Status add_endpoints(const fabric::Fabric& fabric, const std::string& job, Roster* roster);
+
 // "rank 3", "ranks 0-1, 4": ascending numbers as people write them.
 std::string ranks_text(const std::vector<std::uint32_t>& ranks);
 
 nlohmann::json claims_to_json(const std::vector<Claim>& claims);
 std::optional<std::vector<Claim>> claims_from_json(const nlohmann::json& array);
 nlohmann::json roster_to_json(const Roster& roster);
-// Nothing when malformed: no hosts, a rank out of range, twice or missing.
+// Nothing when malformed: no hosts, a rank out of range, twice or missing, a host without rails, with too many or with
+// other than the first one's number.
 std::optional<Roster> roster_from_json(std::uint32_t world_size, const nlohmann::json& array);
 
 }  // namespace tensorlane::control

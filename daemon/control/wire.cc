@@ -24,9 +24,9 @@ constexpr std::int64_t kZmqMaxMessage =
     4 * kMaxWireMessage;  // beyond it the connection is closed, below it the message dropped
 constexpr Duration kIdle = seconds(5);
 
+// Control speaks over the first rail.
 const std::string* tcp_address(const fabric::Host& host) {
-  const auto it = host.addresses.find("tcp");
-  return it == host.addresses.end() ? nullptr : &it->second;
+  return host.find_address("tcp");
 }
 
 std::string endpoint(const std::string& address, std::uint16_t port) {

@@ -8,53 +8,32 @@
 namespace tensorlane::lane {
 namespace {
 
-constexpr std::size_t kActions = 1024;
 constexpr std::int64_t kSymptomShare = 5;  // of the detection time, that a lost connection waits for its cause
 constexpr std::size_t kTakeAtOnce = 64;
-
-engine::EngineConfig engine_config(const ports::JobSpec& spec, const LaneConfig& config) {
-  engine::EngineConfig e;
-  e.job = spec.credentials.job;
-  e.epoch = spec.credentials.epoch;
-  e.hosts = static_cast<std::uint16_t>(spec.hosts.size());
-  e.self = spec.credentials.self;
-  e.world_size = spec.world_size;
-  e.classes = config.classes;
-  e.staging = config.staging;
-  e.single_queue = config.single_queue;
-  e.limits = config.job_limits;
-  return e;
-}
 
 }  // namespace
 
 Job::Job(ports::JobSpec spec, const Surroundings& around)
-    : spec_(std::move(spec)),
-      around_(around),
-      local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks),
-      actions_(kActions) {
+    : spec_(std::move(spec)), around_(around), local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks) {
   for (Rank rank : local_ranks_) rank_numbers_.push_back(rank.value);
   sessions_.resize(local_ranks_.size());
   detached_.resize(local_ranks_.size());
   collected_.reserve(local_ranks_.size() * kTakeAtOnce);
-  if (spec_.hosts.size() > 1) {
-    const engine::EngineConfig config = engine_config(spec_, *around_.config);
-    const std::size_t bytes = engine::Engine::staging_bytes(config).value;
-    staging_storage_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    const Descriptor staging = around_.memory->add({staging_storage_.get(), bytes});
-    staging_ = staging;
-    engine_ = std::make_unique<engine::Engine>(config, staging);
-  }
   metrics_ = std::make_shared<ports::JobMetrics>();
   metrics_->name = spec_.name;
   metrics_->id = id();
   around_.metrics->job_list.add(metrics_);
   around_.metrics->jobs_started.add();
+  if (spec_.hosts.size() == 1) return;
+  const std::size_t rails =
+      std::min(spec_.rails(), around_.transports.size());  // connect() tells when they are too few
+  JobRail::Owner& owner = *this;
+  for (std::uint8_t r = 0; r < rails; ++r)
+    rails_.push_back(std::make_unique<JobRail>(RailIndex(r), spec_, around_, *metrics_, owner));
 }
 
 Job::~Job() {
   around_.metrics->job_list.remove(metrics_);
-  if (engine_) around_.memory->remove(staging_.region);
   for (LocalTensor& local : tensors_) {
     if (local.buffer.length != 0) around_.memory->remove(local.buffer.region);
     if (!local.wide_storage.empty()) around_.memory->remove(local.wide.region);
@@ -69,23 +48,15 @@ void Job::connect(Time now) {
     around_.listener->on_job_connected(id());
     return;
   }
-  if (around_.config->resume_flows) spec_.credentials.resume_within = spec_.detection;
-  around_.transport->add_job(spec_.credentials);
-  map(around_.memory->resolve(staging_));
-  const std::size_t data_flows = around_.config->single_queue ? 1 : around_.config->classes;
-  const Time deadline = now + spec_.detection * 3;
-  for (std::uint16_t peer = 0; peer < spec_.hosts.size(); ++peer) {
-    if (peer == spec_.credentials.self.value) continue;
-    for (std::size_t c = 0; c <= data_flows; ++c) {
-      const ClassId cls = c == data_flows ? kControlClass : ClassId(static_cast<std::uint8_t>(c));
-      const ports::FlowKey flow{id(), HostIndex(peer), cls};
-      ++flows_wanted_;
-      if (!dials(flow.peer)) continue;  // the peer comes to us
-      const Status status =
-          around_.transport->connect(flow, spec_.hosts[peer].address, spec_.hosts[peer].data_port, deadline);
-      if (!status.ok()) return fail(status);
-      ++flows_open_;
-    }
+  if (rails_.size() < spec_.rails()) {
+    return fail({Code::kMismatch,
+                 fmt::format("the job has {} rails, host {} has {}", spec_.rails(),
+                             spec_.hosts[spec_.credentials.self.value].name, rails_.size()),
+                 fmt::format("job '{}'", spec_.name),
+                 "give every host the same fabric file, and start its daemon again"});
+  }
+  for (auto& rail : rails_) {
+    if (const Status status = rail->connect(now); !status.ok()) return fail(status);
   }
 }
 
@@ -94,9 +65,8 @@ void Job::attach(Rank rank, std::shared_ptr<ports::ClientSession> session) {
 }
 
 void Job::apply_plan(protocol::Plan plan) {
-  if (engine_) {
-    const Status status = engine_->apply_plan(plan);
-    if (!status.ok()) return fail(status);
+  for (auto& rail : rails_) {
+    if (const Status status = rail->apply_plan(plan); !status.ok()) return fail(status);
   }
   plan_ = std::move(plan);
   const std::size_t known = tensors_.size();
@@ -127,7 +97,7 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
     t.buffer = around_.memory->add(t.buffers[local]);
     map(sessions_[local]->segment(place));
   }
-  if (engine_ && engine::needs_wide(planned, static_cast<std::uint16_t>(spec_.hosts.size())) &&
+  if (!rails_.empty() && engine::needs_wide(planned, static_cast<std::uint16_t>(spec_.hosts.size())) &&
       t.wide_storage.empty()) {
     t.wide_storage.resize(planned.elements * sizeof(float));
     t.wide = around_.memory->add(t.wide_storage);
@@ -137,12 +107,7 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
 
 // Memory that goes between hosts.
 void Job::map(std::span<std::byte> bytes) {
-  if (!engine_) return;
-  const Status mapped = around_.transport->map(id(), bytes);
-  if (mapped.ok()) return;
-  // Every rank of the job reads this, on whatever host.
-  const std::string& host = spec_.hosts[spec_.credentials.self.value].name;
-  fail({mapped.code(), mapped.what(), fmt::format("host {}, {}", host, mapped.where()), mapped.fix()});
+  for (auto& rail : rails_) rail->map(bytes);
 }
 
 void Job::abort(const Status& cause, Time now) {
@@ -152,9 +117,9 @@ void Job::abort(const Status& cause, Time now) {
   failed_ = true;
   around_.metrics->jobs_failed.add();
   state_ = State::kClosing;
-  if (engine_) feed({.kind = engine::Event::Kind::kAbort}, now);
+  feed_all({.kind = engine::Event::Kind::kAbort}, now);
   close_flows();
-  if (flows_open_ == 0) drained(now);
+  drain_if_closed(now);
 }
 
 void Job::detach(Rank rank) {
@@ -163,20 +128,18 @@ void Job::detach(Rank rank) {
   if (!std::ranges::all_of(detached_, [](bool gone) { return gone; })) return;
   state_ = State::kClosing;
   close_flows();
-  if (flows_open_ == 0) drained(Time());
+  drain_if_closed(Time());
 }
 
 void Job::close_flows() {
-  if (engine_) around_.transport->remove_job(id());
+  for (auto& rail : rails_) rail->close();
 }
 
-// Nothing outside touches a buffer any more: what was pending fails, and the buffers go back (law 7).
-void Job::drained(Time now) {
-  if (state_ == State::kClosed) return;
-  if (engine_) around_.transport->unmap(id());
-  if (engine_ && abort_cause_) {
-    feed({.kind = engine::Event::Kind::kDrained}, now);
-  }
+// When no rail touches a buffer any more, what was pending fails, and the buffers go back (law 7).
+void Job::drain_if_closed(Time now) {
+  if (state_ == State::kClosed || std::ranges::any_of(rails_, [](const auto& r) { return !r->closed(); })) return;
+  for (auto& rail : rails_) rail->unmap();
+  if (abort_cause_) feed_all({.kind = engine::Event::Kind::kDrained}, now);
   state_ = State::kClosed;
   publish_counts();
   local_queue_.clear();
@@ -190,55 +153,26 @@ void Job::drained(Time now) {
 
 // ---- transport ----
 
-Result<std::span<std::byte>> Job::landing(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  if (header.payload_bytes == 0) return std::span<std::byte>();
-  Result<Descriptor> place = engine_->landing(flow.peer, header);
-  if (!place.ok()) {
-    around_.metrics->protocol_errors.add();
-    return place.status();
-  }
-  return around_.memory->resolve(*place);
+void Job::flow_up(RailIndex rail, const ports::FlowKey& flow) {
+  rails_[rail.value]->flow_up(flow);
+  const bool all = std::ranges::all_of(rails_, [](const auto& r) { return r->connected(); });
+  if (!all || state_ != State::kConnecting) return;
+  state_ = State::kRunning;
+  around_.listener->on_job_connected(id());
 }
 
-void Job::frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now) {
-  ports::ClassMetrics& metrics = around_.metrics->classes[ports::metrics_slot(flow.cls)];
-  metrics.operations_received.add();
-  metrics.bytes_received.add(header.payload_bytes);
-  feed({.kind = engine::Event::Kind::kFrameArrived, .frame = {flow.peer, header}}, now);
-}
-
-void Job::sent(std::uint64_t token, Time now) {
-  feed({.kind = engine::Event::Kind::kSendDone, .token = token}, now);
-}
-
-void Job::flow_up(const ports::FlowKey& flow) {
-  if (!dials(flow.peer)) ++flows_open_;
-  const ports::FlowStats stats = around_.transport->stats(flow);
-  around_.metrics->flows.up(flow, {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, stats.effective_dscp,
-                                   stats.effective_pcp, stats.describe});
-  if (++flows_up_ == flows_wanted_ && state_ == State::kConnecting) {
-    state_ = State::kRunning;
-    around_.listener->on_job_connected(id());
-  }
-}
-
-void Job::flow_down(const ports::FlowKey& flow, const Status& cause, Time now) {
-  TL_ASSERT(flows_open_ > 0);
-  --flows_open_;
-  around_.metrics->flows.down(flow);
-  if (state_ == State::kClosing) {
-    if (flows_open_ == 0) drained(now);
-    return;
-  }
+void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& cause, Time now) {
+  rails_[rail.value]->flow_down(flow);
+  if (state_ == State::kClosing) return drain_if_closed(now);
+  const std::string& name = spec_.hosts[flow.peer.value].name;
+  const std::string where = rails_.size() == 1 ? "" : fmt::format(" on rail {}", rail.value);
   const Status named =
-      cause.ok()
-          ? Status(Code::kUnavailable, fmt::format("host {} closed its connection", spec_.hosts[flow.peer.value].name),
-                   fmt::format("job '{}'", spec_.name), "look at that host's daemon log for why it left the job")
-          : Status(cause.code(),
-                   fmt::format("connection to host {} was lost: {}", spec_.hosts[flow.peer.value].name, cause.what()),
-                   cause.where(), cause.fix());
+      cause.ok() ? Status(Code::kUnavailable, fmt::format("host {} closed its connection{}", name, where),
+                          fmt::format("job '{}'", spec_.name), "look at that host's daemon log for why it left the job")
+                 : Status(cause.code(), fmt::format("connection to host {}{} was lost: {}", name, where, cause.what()),
+                          cause.where(), cause.fix());
   // A peer whose ranks are done goes first; that is a failure only for what still needs it.
-  if (state_ == State::kRunning && engine_->counters().operations_pending == 0) {
+  if (state_ == State::kRunning && operations_pending() == 0) {
     if (!departed_) departed_ = named;
     return;
   }
@@ -287,7 +221,7 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   if (entry.flags != 0) return broken("unknown flags");
   if (entry.sequence != t.sequence[local] + 1 || entry.sequence != t.completed + 1)
     return broken("an operation out of sequence");
-  if (departed_ && engine_ && !lost_) lost_ = {*departed_, now};  // the cause may still be on its way
+  if (departed_ && !lost_) lost_ = {*departed_, now};  // the cause may still be on its way
   t.sequence[local] = entry.sequence;
   if (t.arrived++ == 0) t.first_arrival = now;
   if (t.arrived == local_ranks_.size()) all_arrived(t, planned, now);
@@ -298,7 +232,7 @@ void Job::raise(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_
   if (sequence != t.completed + 1 || t.raised || around_.config->single_queue) return;
   t.raised = true;
   if (t.task.step != LocalStep::kNone) local_queue_.raise(tensor.id);
-  if (engine_) feed({.kind = engine::Event::Kind::kRaise, .raise = {tensor.id, Sequence(sequence)}}, now);
+  feed_all({.kind = engine::Event::Kind::kRaise, .raise = {tensor.id, Sequence(sequence)}}, now);
 }
 
 void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
@@ -317,7 +251,7 @@ void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
   switch (tensor.operation) {
     case Operation::kAllreduce:
     case Operation::kPush:
-      if (!engine_) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish);
+      if (rails_.empty()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish);
       return start_local(t, tensor, alone && !tensor.wide_contributions ? LocalStep::kNone : LocalStep::kReduce);
     case Operation::kAllgather:
       return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kCollect);
@@ -339,16 +273,35 @@ void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalS
 void Job::finish_step(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   const bool spread_done = t.task.step == LocalStep::kSpread || t.task.step == LocalStep::kFinish;
   if (spread_done) return complete(t, tensor, true, now);
-  if (engine_) return to_engine(t, tensor, now);
+  if (!rails_.empty()) return to_rails(t, tensor, now);
   if (local_ranks_.size() == 1 || tensor.operation == Operation::kBarrier) return complete(t, tensor, true, now);
   start_local(t, tensor, LocalStep::kSpread);
 }
 
-void Job::to_engine(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
+// Every rail carries its slices of the same buffer; what it has no slice of it completes at once.
+void Job::to_rails(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
+  const Sequence sequence(t.completed + 1);
+  t.rails_left = rails_.size();
+  t.rails_ok = true;
   engine::Event event{.kind = engine::Event::Kind::kTensorReady};
-  event.tensor_ready = {tensor.id, Sequence(t.completed + 1), t.buffer, t.wide};
-  feed(event, now);
-  if (t.raised) feed({.kind = engine::Event::Kind::kRaise, .raise = {tensor.id, Sequence(t.completed + 1)}}, now);
+  event.tensor_ready = {tensor.id, sequence, t.buffer, t.wide};
+  feed_all(event, now);
+  if (t.raised) feed_all({.kind = engine::Event::Kind::kRaise, .raise = {tensor.id, sequence}}, now);
+}
+
+void Job::feed_all(const engine::Event& event, Time now) {
+  for (auto& rail : rails_) rail->feed(event, now);
+}
+
+void Job::rail_completed(const engine::Complete& complete, Time now) {
+  LocalTensor& t = tensors_[complete.tensor.value];
+  const protocol::PlanTensor& tensor = plan_.tensors[complete.tensor.value];
+  TL_ASSERT(t.rails_left > 0);
+  t.rails_ok = t.rails_ok && complete.ok;
+  if (--t.rails_left > 0) return;
+  if (!t.rails_ok || local_ranks_.size() == 1 || tensor.operation == Operation::kBarrier)
+    return this->complete(t, tensor, t.rails_ok, now);
+  start_local(t, tensor, LocalStep::kSpread);
 }
 
 void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, Time now) {
@@ -377,24 +330,31 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
 
 // ---- work ----
 
+// The rail whose next block of arithmetic is the most urgent one; the first of equals.
+JobRail* Job::most_urgent_rail(Time now) {
+  JobRail* best = nullptr;
+  ClassId best_class;
+  for (auto& rail : rails_) {
+    const std::optional<ClassId> cls = rail->next_work(now);
+    if (!cls || (best != nullptr && best_class <= *cls)) continue;
+    best = rail.get();
+    best_class = *cls;
+  }
+  return best;
+}
+
 std::optional<ClassId> Job::next_work(Time now) {
   if (state_ != State::kRunning) return std::nullopt;
-  if (!work_ && engine_) {
-    work_.emplace();
-    if (!engine_->pick_work(now, &*work_)) work_.reset();
-  }
-  if (work_ && (local_queue_.empty() || work_->cls <= local_queue_.top().cls)) return work_->cls;
-  if (!local_queue_.empty()) return local_queue_.top().cls;
-  return std::nullopt;
+  JobRail* rail = most_urgent_rail(now);
+  std::optional<ClassId> cls = rail != nullptr ? rail->next_work(now) : std::nullopt;
+  if (!local_queue_.empty() && (!cls || local_queue_.top().cls < *cls)) cls = local_queue_.top().cls;
+  return cls;
 }
 
 ports::TraceSpan Job::do_work(Time now) {
-  if (work_ && (local_queue_.empty() || work_->cls <= local_queue_.top().cls)) {
-    const engine::Work work = *work_;
-    work_.reset();
-    return do_engine_block(work, now);
-  }
-  return do_local_block(now);
+  JobRail* rail = most_urgent_rail(now);
+  const bool local = rail == nullptr || (!local_queue_.empty() && local_queue_.top().cls < *rail->next_work(now));
+  return local ? do_local_block(now) : rail->do_work(now);
 }
 
 ports::TraceSpan Job::do_local_block(Time now) {
@@ -419,101 +379,20 @@ ports::TraceSpan Job::do_local_block(Time now) {
   return span;
 }
 
-ports::TraceSpan Job::do_engine_block(const engine::Work& work, Time now) {
-  std::array<ports::ReduceSource, engine::Work::kMaxSources> sources;
-  bool resolved = true;
-  for (std::uint32_t i = 0; i < work.source_count; ++i) {
-    const std::span<std::byte> bytes = around_.memory->resolve(work.sources[i].data);
-    resolved = resolved && !bytes.empty();
-    sources[i] = {bytes.data(), work.sources[i].dtype};
-  }
-  const std::span<std::byte> out = around_.memory->resolve(work.out);
-  TL_ASSERT(resolved && !out.empty());
-  around_.reducer->reduce(out.data(), work.out_dtype, std::span(sources).first(work.source_count), work.elements,
-                          work.divisor);
-  const std::uint64_t bytes = work.elements * dtype_size(work.out_dtype) * work.source_count;
-  around_.metrics->slices_reduced.add();
-  around_.metrics->bytes_reduced.add(bytes);
-  feed({.kind = engine::Event::Kind::kWorkDone, .token = work.token}, now);
-  return {.begin = now,
-          .job = id(),
-          .tensor = work.tensor,
-          .sequence = work.sequence,
-          .cls = work.cls,
-          .phase = ports::TraceSpan::Phase::kReduce,
-          .bytes = static_cast<std::uint32_t>(bytes)};
-}
-
 // ---- egress ----
 
-Job::Sent Job::send(ClassId cls, Bytes credit, Time now) {
-  Sent sent;
-  if (state_ != State::kRunning || !engine_) return sent;
-  const bool control = cls == kControlClass;
-  ports::ClassMetrics& metrics = around_.metrics->classes[ports::metrics_slot(cls)];
-  HostIndex& last = last_peer_[ports::metrics_slot(cls)];
-  engine::Send send;
-  HostIndex peer, first_blocked;
-  bool blocked = false;
-  std::uint64_t payload_bytes = 0;
-  while (engine_->next_flow(now, cls, last, &peer)) {
-    const ports::FlowKey flow{id(), peer, cls};
-    if (!around_.transport->writable(flow)) {
-      if (blocked && peer == first_blocked) break;  // once around: nobody can take more
-      if (!blocked) first_blocked = peer;
-      blocked = true;
-      last = peer;
-      continue;
-    }
-    // One operation at a turn: peers share the window evenly, and writable() speaks for no more than one.
-    const Bytes left = credit - sent.bytes;
-    const bool afforded = !control || left.value >= protocol::kFrameHeaderBytes;
-    if (!afforded || engine_->pick(now, {peer, cls}, left, std::span(&send, 1)) == 0) {
-      sent.more = true;  // this peer is next, too, when there is credit
-      break;
-    }
-    last = peer;
-    blocked = false;
-    const std::span<std::byte> payload = around_.memory->resolve(send.payload);
-    TL_ASSERT(payload.size() == send.header.payload_bytes);
-    around_.transport->send(flow, {send.header, payload, send.token, granted(peer, send.header)});
-    payload_bytes += payload.size();
-    sent.bytes += Bytes(control ? protocol::kFrameHeaderBytes : payload.size());
-    note_wait(send, flow, now);
-    ++sent.operations;
+JobRail::Sent Job::send(RailIndex rail, ClassId cls, Bytes credit, Time now) {
+  if (state_ != State::kRunning || !uses(rail)) return {};
+  return rails_[rail.value]->send(cls, credit, now);
+}
+
+std::optional<Time> Job::promotion(Time now) const {
+  std::optional<Time> first;
+  for (const auto& rail : rails_) {
+    const std::optional<Time> promotion = rail->engine().promotion(now);
+    if (promotion && (!first || *promotion < *first)) first = promotion;
   }
-  if (sent.operations == 0) return sent;
-  metrics.operations_sent.add(sent.operations);
-  metrics.bytes_sent.add(payload_bytes);
-  if (control) return sent;
-  metrics_->classes[cls.value].bytes_sent.add(payload_bytes);
-  for (std::uint8_t c = 0; c < cls.value; ++c)
-    metrics_->classes[c].bytes_demoted.set(engine_->counters().demoted_bytes[c]);
-  return sent;
-}
-
-// What is behind the grant that a frame gives, for a transport that lets the peer write there.
-std::span<const std::span<std::byte>> Job::granted(HostIndex peer, const protocol::FrameHeader& header) {
-  if (!around_.transport->wants_places() || protocol::given_grant(header) == 0) return {};
-  std::array<Descriptor, kMaxPlaces> places;
-  const std::size_t count = engine_->granted(peer, header, places);
-  for (std::size_t i = 0; i < count; ++i) places_[i] = around_.memory->resolve(places[i]);
-  return std::span(places_).first(count);
-}
-
-void Job::note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now) {
-  const Duration waited = now - send.eligible;
-  around_.metrics->classes[ports::metrics_slot(flow.cls)].queue_wait.record(waited);
-  if (send.header.payload_bytes == 0 || !around_.timeline->enabled()) return;  // control would bury the tensors
-  around_.timeline->record({.begin = send.eligible,
-                            .length = waited,
-                            .job = id(),
-                            .tensor = send.header.tensor,
-                            .sequence = send.header.sequence,
-                            .cls = flow.cls,
-                            .phase = ports::TraceSpan::Phase::kQueue,
-                            .peer = flow.peer,
-                            .bytes = send.header.payload_bytes});
+  return first;
 }
 
 // ---- lateness and failure ----
@@ -525,7 +404,7 @@ void Job::report_late(Time now) {
     LocalTensor& t = tensors_[i];
     Time since = t.first_arrival;
     if (t.arrived == local_ranks_.size()) continue;
-    if (t.arrived == 0 && !(engine_ && engine_->awaited(plan_.tensors[i].id, &since))) continue;
+    if (t.arrived == 0 && !awaited(plan_.tensors[i].id, &since)) continue;
     const Duration waited = now - since;
     if (waited < t.reported + around_.config->late_after) continue;
     t.reported = waited;
@@ -537,50 +416,38 @@ void Job::report_late(Time now) {
   }
 }
 
+// Peers have announced an operation that this host has not submitted; since the first announcement on any rail.
+bool Job::awaited(TensorId tensor, Time* since) const {
+  bool found = false;
+  for (const auto& rail : rails_) {
+    Time on_rail;
+    if (!rail->engine().awaited(tensor, &on_rail)) continue;
+    if (!found || on_rail < *since) *since = on_rail;
+    found = true;
+  }
+  return found;
+}
+
 void Job::publish_counts() {
-  if (!engine_) return;
-  const engine::EngineCounters& now = engine_->counters();
-  around_.metrics->slices_sent.add(now.slices_sent - published_.slices_sent);
-  around_.metrics->stale_grants.add(now.stale_grants - published_.stale_grants);
-  published_ = now;
+  for (auto& rail : rails_) rail->publish_counts();
+}
+
+std::uint64_t Job::operations_pending() const {
+  std::uint64_t most = 0;  // an operation is pending on several rails
+  for (const auto& rail : rails_) most = std::max(most, rail->engine().counters().operations_pending);
+  return most;
+}
+
+std::uint64_t Job::staging_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& rail : rails_) bytes += rail->engine().counters().staging_bytes;
+  return bytes;
 }
 
 void Job::fail(const Status& cause) {
   if (failed_) return;
   failed_ = true;
   around_.listener->on_job_failed(id(), cause);
-}
-
-// ---- engine ----
-
-void Job::feed(const engine::Event& event, Time now) {
-  std::size_t taken = 0;
-  do {
-    taken = engine_->step(now, std::span(&event, 1), actions_);
-    while (!actions_.empty()) {
-      const engine::Action action = actions_.front();
-      actions_.pop();
-      carry_out(action, now);
-    }
-  } while (taken == 0);
-}
-
-void Job::carry_out(const engine::Action& action, Time now) {
-  if (action.kind == engine::Action::Kind::kProtocolError) {
-    around_.metrics->protocol_errors.add();
-    const engine::ProtocolError& error = action.error;
-    return fail(
-        {Code::kCorrupt,
-         fmt::format("host {} broke the protocol: {}", spec_.hosts[error.peer.value].name, error.reason),
-         fmt::format("job '{}', tensor {}, sequence {}, slice {}, grant {:#x}", spec_.name, error.header.tensor.value,
-                     error.header.sequence.value, error.header.slice, error.header.grant),
-         "install the same tensorlane version on every host"});
-  }
-  LocalTensor& t = tensors_[action.complete.tensor.value];
-  const protocol::PlanTensor& tensor = plan_.tensors[action.complete.tensor.value];
-  if (!action.complete.ok || local_ranks_.size() == 1 || tensor.operation == Operation::kBarrier)
-    return complete(t, tensor, action.complete.ok, now);
-  start_local(t, tensor, LocalStep::kSpread);
 }
 
 // ---- small answers ----

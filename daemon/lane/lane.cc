@@ -39,9 +39,32 @@ std::uint64_t thread_cpu_ns() {
 
 }  // namespace
 
-struct Lane::Impl final : ports::FrameSink {
-  Impl(const LaneConfig& c, const LaneRooms& r) : config(c), rooms(r), control(c.control_limit) {}
-  ~Impl() override {
+// A NIC: its transport, which reports here, and what its jobs share of it.
+struct Lane::Rail final : ports::FrameSink {
+  Rail(Lane::Impl& of, RailIndex i, const RailConfig& c) : lane(of), index(i), config(c), control(c.control_limit) {}
+
+  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
+  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
+  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override;
+  void on_flow_up(const ports::FlowKey& flow) override;
+  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override;
+
+  Lane::Impl& lane;
+  const RailIndex index;
+  const RailConfig& config;
+  TokenBucket control;  // of all control frames (law 10)
+  // Whose turn it is to send in a class, and whether it has begun: jobs share a class evenly (law 11).
+  struct Turn {
+    std::size_t job = 0;
+    bool begun = false;
+  };
+  std::array<Turn, kMaxDataClasses + 1> turns;
+  std::unique_ptr<ports::Transport> transport;  // the last member: it may speak to this sink while it closes
+};
+
+struct Lane::Impl {
+  Impl(const LaneConfig& c, const LaneRooms& r) : config(c), rooms(r) {}
+  ~Impl() {
     for (int fd : {epoll_fd, mailbox_fd}) {
       if (fd >= 0) ::close(fd);
     }
@@ -51,14 +74,15 @@ struct Lane::Impl final : ports::FrameSink {
   Status post(std::function<void()> command);
   void run();
   std::size_t commands();
-  std::size_t egress();
-  bool has_sends(ClassId cls) const;
-  std::size_t share(ClassId cls, Bytes quantum, Bytes* credit);
+  std::size_t egress(Rail& rail);
+  bool has_sends(const Rail& rail, ClassId cls) const;
+  std::size_t share(Rail& rail, ClassId cls, Bytes quantum, Bytes* credit);
   std::size_t work();
   void housekeeping();
   void maybe_sleep();
   int longest_sleep_ms() const;
   bool arm_sessions();
+  bool arm_transports();
   void disarm_sessions();
   void watch(int fd, bool on);
   void reap();
@@ -77,39 +101,13 @@ struct Lane::Impl final : ports::FrameSink {
     });
   }
 
-  // ---- FrameSink ----
-  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override {
-    Job* job = find(flow.job);
-    if (job == nullptr) return Status(Code::kNotFound, "a frame for a job that has ended", "", "");
-    return job->landing(flow, header);
-  }
-  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override {
-    if (Job* job = find(flow.job)) job->frame_arrived(flow, header, now);
-  }
-  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override {
-    if (Job* job = find(flow.job)) job->sent(token, now);
-  }
-  void on_flow_up(const ports::FlowKey& flow) override {
-    if (Job* job = find(flow.job)) job->flow_up(flow);
-  }
-  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override {
-    if (Job* job = find(flow.job)) job->flow_down(flow, cause, now);
-  }
-
   const LaneConfig config;
   const LaneRooms rooms;
-  std::unique_ptr<ports::Transport> transport;
   ports::LaneListener* listener = nullptr;
+  std::vector<std::unique_ptr<Rail>> rails;
   Surroundings around;
   std::vector<std::unique_ptr<Job>> jobs;
-  // Whose turn it is to send in a class, and whether it has begun: jobs share a class evenly (law 11).
-  struct Turn {
-    std::size_t job = 0;
-    bool begun = false;
-  };
-  std::array<Turn, kMaxDataClasses + 1> turns;
   std::size_t work_turn = 0;  // which job is asked for work first
-  TokenBucket control;        // of all control frames (law 10)
   int epoll_fd = -1, mailbox_fd = -1;
   std::vector<int> watched, wanted;  // wake descriptors of sessions: in epoll; of arm_sessions(), kept for its storage
   Mailbox<std::function<void()>> mailbox{kMailbox};
@@ -120,6 +118,24 @@ struct Lane::Impl final : ports::FrameSink {
   Duration spun{};  // spent polling in vain since window_start
 };
 
+Result<std::span<std::byte>> Lane::Rail::on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
+  Job* job = lane.find(flow.job);
+  if (job == nullptr) return Status(Code::kNotFound, "a frame for a job that has ended", "", "");
+  return job->landing(index, flow, header);
+}
+void Lane::Rail::on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
+  if (Job* job = lane.find(flow.job)) job->frame_arrived(index, flow, header, lane.now);
+}
+void Lane::Rail::on_sent(const ports::FlowKey& flow, std::uint64_t token) {
+  if (Job* job = lane.find(flow.job)) job->sent(index, token, lane.now);
+}
+void Lane::Rail::on_flow_up(const ports::FlowKey& flow) {
+  if (Job* job = lane.find(flow.job)) job->flow_up(index, flow);
+}
+void Lane::Rail::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
+  if (Job* job = lane.find(flow.job)) job->flow_down(index, flow, cause, lane.now);
+}
+
 Status Lane::Impl::open() {
   epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   mailbox_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -127,11 +143,13 @@ Status Lane::Impl::open() {
     return {Code::kResourceExhausted, fmt::format("no descriptors for a lane: {}", std::strerror(errno)), "tensorlaned",
             "raise LimitNOFILE"};
   }
-  Result<std::unique_ptr<ports::Transport>> made = rooms.make_transport(*this);
-  if (!made.ok()) return made.status();
-  transport = std::move(*made);
   watch(mailbox_fd, true);
-  watch(transport->wake_fd(), true);
+  for (std::uint8_t r = 0; r < config.rails.size(); ++r) {
+    auto rail = std::make_unique<Rail>(*this, RailIndex(r), config.rails[r]);
+    TL_ASSIGN_OR_RETURN(rail->transport, rooms.make_transport(rail->index, *rail));
+    watch(rail->transport->wake_fd(), true);
+    rails.push_back(std::move(rail));
+  }
   return {};
 }
 
@@ -166,47 +184,53 @@ std::size_t Lane::Impl::commands() {
 }
 
 // The most urgent class first; inside a class every job in turn, one window shared by all of them and all peers.
-std::size_t Lane::Impl::egress() {
+std::size_t Lane::Impl::egress(Rail& rail) {
   if (jobs.empty()) return 0;
   std::size_t sent = 0;
-  if (has_sends(kControlClass)) {
+  if (has_sends(rail, kControlClass)) {
+    TokenBucket& control = rail.control;
     // A bucket that is not empty lets a frame pass, so that what waits always has a time to wait for.
     Bytes credit = control.empty(now) ? Bytes(0) : std::max(control.available(now), Bytes(protocol::kFrameHeaderBytes));
     const Bytes before = credit;
-    sent += share(kControlClass, kControlQuantum, &credit);
+    sent += share(rail, kControlClass, kControlQuantum, &credit);
     control.take(now, before - credit);
   }
   for (std::uint8_t c = 0; c < config.classes; ++c) {
     const ClassId cls{c};
-    if (!has_sends(cls)) continue;
-    const Bytes used = transport->in_flight(cls);
+    if (!has_sends(rail, cls)) continue;
+    const Bytes used = rail.transport->in_flight(cls);
     // Nothing in flight makes room for one operation, however small the window.
-    const Bytes window = used.value == 0 ? std::max(config.windows[c], kMaxOperation) : config.windows[c];
+    const Bytes window = used.value == 0 ? std::max(rail.config.windows[c], kMaxOperation) : rail.config.windows[c];
     Bytes credit = window - std::min(used, window);
-    sent += share(cls, kMaxOperation, &credit);
+    sent += share(rail, cls, kMaxOperation, &credit);
   }
   return sent;
 }
 
-bool Lane::Impl::has_sends(ClassId cls) const {
-  return std::ranges::any_of(jobs, [&](const auto& job) { return job->has_sends(cls, now); });
+bool Lane::Impl::has_sends(const Rail& rail, ClassId cls) const {
+  return std::ranges::any_of(jobs, [&](const auto& job) { return job->has_sends(rail.index, cls, now); });
 }
 
 // Deficit round robin (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", 1995): jobs that
 // always have something to send get the same number of bytes, however many peers they have and however long their
 // operations are; at any time they differ by less than a quantum and an operation. A turn that a full window interrupts
 // goes on when the window opens. Bounded by the operations that *credit, which shrinks, has room for.
-std::size_t Lane::Impl::share(ClassId cls, Bytes quantum, Bytes* credit) {
-  Turn& turn = turns[ports::metrics_slot(cls)];
+std::size_t Lane::Impl::share(Rail& rail, ClassId cls, Bytes quantum, Bytes* credit) {
+  Rail::Turn& turn = rail.turns[ports::metrics_slot(cls)];
   std::size_t operations = 0, idle = 0;  // idle: jobs in a row that had nothing to send
   while (idle < jobs.size()) {
     if (turn.job >= jobs.size()) turn.job = 0;
     Job& job = *jobs[turn.job];
-    Bytes& deficit = job.deficit(cls);
+    if (!job.uses(rail.index)) {
+      ++idle;
+      turn = {turn.job + 1, false};
+      continue;
+    }
+    Bytes& deficit = job.deficit(rail.index, cls);
     if (!turn.begun) deficit += quantum;
     turn.begun = true;
     const bool window_binds = *credit < deficit;
-    const Job::Sent sent = job.send(cls, std::min(*credit, deficit), now);
+    const JobRail::Sent sent = job.send(rail.index, cls, std::min(*credit, deficit), now);
     operations += sent.operations;
     *credit -= sent.bytes;
     deficit -= sent.bytes;
@@ -253,14 +277,17 @@ void Lane::Impl::housekeeping() {
     job->report_late(now);
     job->publish_counts();
     sessions += job->sessions().size();
-    if (const engine::EngineCounters* counters = job->engine_counters()) {
-      pending += counters->operations_pending;
-      staging += counters->staging_bytes;
-    }
+    pending += job->operations_pending();
+    staging += job->staging_bytes();
   }
-  const ports::TransportCounters carried = transport->counters();
-  m.flows_resumed.set(carried.flows_resumed);
-  m.frames_resent.set(carried.frames_resent);
+  std::uint64_t resumed = 0, resent = 0;
+  for (const auto& rail : rails) {
+    const ports::TransportCounters carried = rail->transport->counters();
+    resumed += carried.flows_resumed;
+    resent += carried.frames_resent;
+  }
+  m.flows_resumed.set(resumed);
+  m.frames_resent.set(resent);
   m.cpu_ns.set(thread_cpu_ns());
   m.jobs.set(jobs.size());
   m.sessions.set(sessions);
@@ -300,6 +327,12 @@ bool Lane::Impl::arm_sessions() {
   return quiet;
 }
 
+bool Lane::Impl::arm_transports() {
+  bool quiet = true;
+  for (auto& rail : rails) quiet = rail->transport->arm() && quiet;
+  return quiet;
+}
+
 void Lane::Impl::disarm_sessions() {
   for (auto& job : jobs) {
     for (auto& session : job->sessions()) {
@@ -311,7 +344,9 @@ void Lane::Impl::disarm_sessions() {
 // What waits for a limit to let it pass wakes nobody: it is looked at when its time has come.
 int Lane::Impl::longest_sleep_ms() const {
   Time until = now + milliseconds(kBlockMs);
-  if (control.empty(now) && has_sends(kControlClass)) until = std::min(until, control.ready_at());
+  for (const auto& rail : rails) {
+    if (rail->control.empty(now) && has_sends(*rail, kControlClass)) until = std::min(until, rail->control.ready_at());
+  }
   for (const auto& job : jobs) {
     if (const std::optional<Time> promotion = job->promotion(now)) until = std::min(until, *promotion);
   }
@@ -329,7 +364,7 @@ void Lane::Impl::maybe_sleep() {
   if (idle < config.spin && to_seconds(spun) < config.spin_budget * 0.01) return;
   spun += idle;
   idle_since = Time();
-  if (arm_sessions() && transport->arm() && !mail.load(std::memory_order_acquire)) {
+  if (arm_sessions() && arm_transports() && !mail.load(std::memory_order_acquire)) {
     rooms.metrics->sleeps.add();
     std::array<epoll_event, 32> events;
     const int ready = epoll_wait(epoll_fd, events.data(), static_cast<int>(events.size()), longest_sleep_ms());
@@ -353,11 +388,12 @@ void Lane::Impl::run() {
   while (!stopping.load(std::memory_order_relaxed)) {
     now = clock_now();
     rooms.metrics->loops.add();
-    std::size_t progress = transport->poll(now);
+    std::size_t progress = 0;
+    for (auto& rail : rails) progress += rail->transport->poll(now);
     for (auto& job : jobs) progress += job->collect();
     progress += commands();
     for (auto& job : jobs) job->submit_collected(now);
-    progress += egress();
+    for (auto& rail : rails) progress += egress(*rail);
     progress += work();
     housekeeping();
     reap();
@@ -372,12 +408,12 @@ void Lane::Impl::run() {
 Lane::Lane(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Lane::~Lane() {
   stop();
-  // The transport may speak to its sink while it closes: it goes while the sink is whole.
-  impl_->transport.reset();
+  impl_->rails.clear();
 }
 
 Result<std::unique_ptr<Lane>> Lane::create(const LaneConfig& config, const LaneRooms& rooms) {
-  TL_ASSERT(config.windows.size() >= config.classes && config.classes <= kMaxDataClasses);
+  TL_ASSERT(config.classes <= kMaxDataClasses && !config.rails.empty() && config.rails.size() <= kMaxRails);
+  for (const RailConfig& rail : config.rails) TL_ASSERT(rail.windows.size() >= config.classes);
   auto impl = std::make_unique<Impl>(config, rooms);
   TL_RETURN_IF_ERROR(impl->open());
   return std::unique_ptr<Lane>(new Lane(std::move(impl)));
@@ -386,8 +422,9 @@ Result<std::unique_ptr<Lane>> Lane::create(const LaneConfig& config, const LaneR
 void Lane::start(ports::LaneListener& listener) {
   Impl& impl = *impl_;
   impl.listener = &listener;
-  impl.around = {&impl.config,        impl.rooms.memory,    impl.rooms.reducer, impl.rooms.metrics,
-                 impl.rooms.timeline, impl.transport.get(), &listener};
+  impl.around = {&impl.config, impl.rooms.memory, impl.rooms.reducer, impl.rooms.metrics, impl.rooms.timeline,
+                 {},           &listener};
+  for (const auto& rail : impl.rails) impl.around.transports.push_back(rail->transport.get());
   impl.thread = std::thread([&impl] { impl.run(); });
 }
 

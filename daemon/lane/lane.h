@@ -18,12 +18,18 @@
 
 namespace tensorlane::lane {
 
-struct LaneConfig {
-  std::uint8_t classes = 2;    // data classes
+// A NIC as its lane treats it.
+struct RailConfig {
   std::vector<Bytes> windows;  // by ClassId: how much may be in flight per (NIC, class), law 8
-  // What each job may send in a class, by ClassId; what exceeds it is demoted (law 11). None for the last class.
+  RateLimit control_limit;     // of all control frames that leave by it, law 10
+};
+
+struct LaneConfig {
+  std::uint8_t classes = 2;       // data classes
+  std::vector<RailConfig> rails;  // of this host, 1 to kMaxRails
+  // What each job may send in a class on each rail, by ClassId; what exceeds it is demoted (law 11). None for the last
+  // class.
   std::array<RateLimit, kMaxDataClasses> job_limits{};
-  RateLimit control_limit;    // of all control frames, law 10
   bool single_queue = false;  // no priorities: one class, order of arrival
   Bytes staging = mib(64);
   Duration spin = microseconds(20);  // how long an idle loop polls before it blocks; 0 on machines without a spare core
@@ -39,8 +45,8 @@ struct LaneRooms {
   ports::Reducer* reducer = nullptr;
   ports::LaneMetrics* metrics = nullptr;
   ports::Timeline* timeline = nullptr;
-  // Makes the lane's transport, which reports to the given sink. Called once, by the constructor's thread.
-  std::function<Result<std::unique_ptr<ports::Transport>>(ports::FrameSink&)> make_transport;
+  // Makes the transport of a rail, which reports to the given sink. Called once for each, by the constructor's thread.
+  std::function<Result<std::unique_ptr<ports::Transport>>(RailIndex, ports::FrameSink&)> make_transport;
 };
 
 class Lane final : public ports::LanePort {
@@ -62,6 +68,7 @@ class Lane final : public ports::LanePort {
   Status detach(JobId job, Rank rank) override;
 
  private:
+  struct Rail;
   struct Impl;
   explicit Lane(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -16,19 +16,22 @@
 namespace tensorlane::ports {
 
 struct JobHost {
-  std::string name;             // in fabric.yaml
-  std::string address;          // for data flows
-  std::uint16_t data_port = 0;  // the host's data_port in fabric.yaml
-  std::vector<Rank> ranks;      // ascending; local rank = position
+  std::string name;                    // in fabric.yaml
+  std::vector<std::string> addresses;  // for data flows, by rail
+  std::uint16_t data_port = 0;         // the host's data_port in fabric.yaml
+  std::vector<Rank> ranks;             // ascending; local rank = position
 };
 
-// The roster of a job, decided by its leader; index in `hosts` = HostIndex, ordered by lowest rank.
+// The roster of a job, decided by its leader; index in `hosts` = HostIndex, ordered by lowest rank. All hosts have the
+// same number of rails.
 struct JobSpec {
   std::string name;
   JobCredentials credentials;
   std::vector<JobHost> hosts;
   std::uint32_t world_size = 1;
   Duration detection = seconds(10);
+
+  std::size_t rails() const { return hosts.front().addresses.size(); }
 };
 
 // What a lane accepts from other threads. Every call is queued and carried out on the lane's thread, in order; none
@@ -36,7 +39,7 @@ struct JobSpec {
 class LanePort {
  public:
   virtual ~LanePort() = default;
-  // Makes the engine and starts to connect flows to every other host. Answer: LaneListener::on_job_connected or
+  // Makes the engines and starts to connect flows to every other host. Answer: LaneListener::on_job_connected or
   // on_job_failed.
   virtual Status start_job(JobSpec spec) = 0;
   // A rank of this host takes part. Before its first submission and after start_job.

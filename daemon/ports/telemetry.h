@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/units.h"
@@ -56,6 +57,11 @@ struct ClassMetrics {
   Counter window_full;           // times a send had to wait for the window (stalls)
 };
 
+// What passed one NIC: payload, by slot of a class.
+struct RailMetrics {
+  std::array<Counter, kMaxDataClasses + 1> bytes_sent, bytes_received;
+};
+
 // Data classes by ClassId; the control class is last.
 inline constexpr std::size_t kControlSlot = kMaxDataClasses;
 inline constexpr std::size_t metrics_slot(ClassId cls) {
@@ -66,6 +72,7 @@ inline constexpr std::size_t metrics_slot(ClassId cls) {
 struct FlowReport {
   std::string job, peer;  // names
   ClassId cls;
+  RailIndex rail;
   int dscp = -1, pcp = -1;  // -1: the device does not say
   std::string path;         // "10.1.0.1:7101 -> 10.1.0.2:7101"
 };
@@ -74,16 +81,16 @@ struct FlowReport {
 // reads.
 class FlowBoard {
  public:
-  void up(const FlowKey& flow, FlowReport report) {
+  void up(RailIndex rail, const FlowKey& flow, FlowReport report) {
     const std::lock_guard lock(mutex_);
-    flows_.insert_or_assign(flow, std::move(report));
+    flows_.insert_or_assign({flow, rail}, std::move(report));
   }
   // Does nothing for a flow that never came up.
-  void down(const FlowKey& flow) {
+  void down(RailIndex rail, const FlowKey& flow) {
     const std::lock_guard lock(mutex_);
-    flows_.erase(flow);
+    flows_.erase({flow, rail});
   }
-  // By job, peer, class; the control class comes last.
+  // By job, peer, class, rail; the control class comes last.
   std::vector<FlowReport> all() const {
     const std::lock_guard lock(mutex_);
     std::vector<FlowReport> reports;
@@ -94,7 +101,7 @@ class FlowBoard {
 
  private:
   mutable std::mutex mutex_;
-  std::map<FlowKey, FlowReport> flows_;  // guarded by mutex_
+  std::map<std::pair<FlowKey, RailIndex>, FlowReport> flows_;  // guarded by mutex_
 };
 
 // One job on this host.
@@ -130,7 +137,8 @@ class JobMetricsList {
 };
 
 struct LaneMetrics {
-  std::array<ClassMetrics, kMaxDataClasses + 1> classes;
+  std::array<ClassMetrics, kMaxDataClasses + 1> classes;  // all rails together
+  std::array<RailMetrics, kMaxRails> rails;
   Counter slices_sent;                                  // given to the transport to the last byte
   Counter slices_reduced, bytes_reduced, bytes_copied;  // arithmetic and copies inside this host
   Counter stale_grants, protocol_errors, late_reports, jobs_started, jobs_failed;

@@ -1,5 +1,5 @@
-// What a transport offers to a lane. TCP, RDMA, DPDK and local each are a folder that implements this; adding one means
-// adding a folder.
+// What a transport, which belongs to one NIC, offers to a lane. TCP, RDMA, DPDK and local each are a folder that
+// implements this; adding one means adding a folder.
 #pragma once
 
 #include <array>
@@ -32,6 +32,7 @@ struct JobCredentials {
   Epoch epoch;
   HostIndex self;
   std::vector<std::byte> secret;
+  RailIndex rail = {};  // of the transport: rail i speaks to rail i (law 12)
   // How long a flow whose connection is lost may take to be resumed on a new one, from the receivers' ledgers (law 7);
   // 0: it goes down at once. Either 0 or not on all hosts of the job.
   Duration resume_within{};

@@ -25,6 +25,7 @@ class Collector final : public prometheus::Collectable {
   std::vector<MetricFamily> Collect() const override {
     std::vector<MetricFamily> families;
     add_class_counters(families);
+    add_rail_counters(families);
     add_histogram(families, "queue_wait_seconds", "From eligible to given to the transport, per transport operation",
                   &ports::ClassMetrics::queue_wait);
     add_histogram(families, "completion_seconds", "From the last local rank's submission to completion, per tensor",
@@ -97,6 +98,20 @@ class Collector final : public prometheus::Collectable {
       });
       families.push_back(std::move(family));
     }
+  }
+
+  void add_rail_counters(std::vector<MetricFamily>& families) const {
+    MetricFamily sent = make("rail_sent_bytes_total", "Payload given to the transport of a rail", MetricType::Counter);
+    MetricFamily received = make("rail_received_bytes_total", "Payload received on a rail", MetricType::Counter);
+    for (std::size_t r = 0; r < config_.rails; ++r) {
+      each_class([&](std::size_t slot, const ClassLabel& label) {
+        const std::vector<ClientMetric::Label> labels{{"rail", std::to_string(r)}, {"class", label.name}};
+        add_value(sent, labels, static_cast<double>(metrics_.rails[r].bytes_sent[slot].value()));
+        add_value(received, labels, static_cast<double>(metrics_.rails[r].bytes_received[slot].value()));
+      });
+    }
+    families.push_back(std::move(sent));
+    families.push_back(std::move(received));
   }
 
   void add_job_counters(std::vector<MetricFamily>& families) const {
@@ -207,8 +222,10 @@ class Collector final : public prometheus::Collectable {
         make("flow_pcp", "802.1p priority in force, read back when the flow came up; -1: unknown", MetricType::Gauge);
     for (const ports::FlowReport& flow : metrics_.flows.all()) {
       const ClassLabel& cls = flow.cls == kControlClass ? config_.control : config_.classes[flow.cls.value];
-      const std::vector<ClientMetric::Label> labels{
-          {"training_job", flow.job}, {"peer", flow.peer}, {"class", cls.name}};
+      const std::vector<ClientMetric::Label> labels{{"training_job", flow.job},
+                                                    {"peer", flow.peer},
+                                                    {"class", cls.name},
+                                                    {"rail", std::to_string(flow.rail.value)}};
       add_value(dscp, labels, flow.dscp);
       add_value(pcp, labels, flow.pcp);
     }

@@ -23,6 +23,7 @@ struct ExporterConfig {
   std::string host;                 // of the fabric file
   std::vector<ClassLabel> classes;  // data classes by ClassId
   ClassLabel control;
+  std::size_t rails = 1;                               // of this host
   std::string rdma_devices = "/sys/class/infiniband";  // where the kernel shows them
 };
 

@@ -127,13 +127,35 @@ Status add_settings(const std::vector<std::string>& settings, ClusterOptions* op
   return {};
 }
 
+namespace {
+
+// The first `rails` of every host, and their links.
+Status keep_rails(int rails, const std::string& lab, fabric::Fabric& fabric) {
+  for (fabric::Host& host : fabric.hosts) {
+    if (rails == 0) continue;
+    const auto wanted = static_cast<std::size_t>(rails);
+    if (rails < 0 || host.rails() < wanted) {
+      return {Code::kInvalidArgument, fmt::format("host '{}' of lab '{}' has {} rails", host.name, lab, host.rails()),
+              fmt::format("--rails {}", rails), "use fewer, or build the lab with more: tensorlane lab up --rails"};
+    }
+    for (auto& [transport, addresses] : host.addresses) addresses.resize(wanted);
+    std::size_t links = 0;
+    std::erase_if(fabric.links, [&](const fabric::Link& link) { return link.from == host.name && links++ >= wanted; });
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, Processes& processes) {
   ClusterOptions options = wanted;
   if (options.first_port == 0) options.first_port = options.lab.empty() ? free_first_port() : kFirstPort;
   std::unique_ptr<Lab> lab;
   fabric::Fabric fabric;
   if (options.lab.empty()) {
-    TL_ASSIGN_OR_RETURN(fabric, make_local_fabric({.hosts = options.hosts, .first_port = options.first_port}));
+    TL_ASSIGN_OR_RETURN(
+        fabric, make_local_fabric(
+                    {.hosts = options.hosts, .rails = std::max(options.rails, 1), .first_port = options.first_port}));
   } else {
     TL_ASSIGN_OR_RETURN(Lab opened, open_lab(options.lab));
     lab = std::make_unique<Lab>(std::move(opened));
@@ -145,6 +167,7 @@ Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, Pr
           "--hosts lab", "use fewer ranks or a larger lab");
     }
     TL_RETURN_IF_ERROR(keep_hosts(options.on, fabric));
+    TL_RETURN_IF_ERROR(keep_rails(options.rails, options.lab, fabric));
     for (fabric::Host& host : fabric.hosts) {
       const auto shift = static_cast<std::uint16_t>(options.first_port - kFirstPort);
       host.control_port = static_cast<std::uint16_t>(host.control_port + shift);
@@ -172,7 +195,7 @@ Cluster::~Cluster() {
 }
 
 std::string Cluster::metrics_address(const std::string& host) const {
-  return fmt::format("{}:{}", runtime_.fabric.find_host(host)->addresses.at("tcp"),
+  return fmt::format("{}:{}", runtime_.fabric.find_host(host)->tcp_address(),
                      kMetricsPort + (options_.first_port - kFirstPort) / 100);
 }
 
@@ -235,7 +258,7 @@ std::vector<std::pair<std::string, std::string>> Cluster::environment(int rank) 
       {"LOCAL_WORLD_SIZE", std::to_string(options_.ranks_per_host)},
       {"GROUP_RANK", std::to_string(rank / options_.ranks_per_host)},
       // The address, since a lab's host names resolve nowhere; it names the leader for tensorlane as well.
-      {"MASTER_ADDR", runtime_.fabric.hosts.front().addresses.at("tcp")},
+      {"MASTER_ADDR", runtime_.fabric.hosts.front().tcp_address()},
       {"MASTER_PORT", std::to_string(master_port_)},
       {"TORCHELASTIC_RUN_ID", job_},
       {"TENSORLANE_SOCKET", runtime_.socket(host.name)},

@@ -19,6 +19,7 @@ struct ClusterOptions {
   std::string name;  // of the runtime folder and of the job; empty: one is made up
   int hosts = 4;
   int ranks_per_host = 1;
+  int rails = 0;                // of each host; in a lab the first ones of what it has. 0: 1, in a lab all
   std::vector<std::string> on;  // hosts of the lab to use, in this order; empty: its first `hosts`
   std::string lab;              // run in this lab, which is up; empty: on loopback
   std::uint16_t first_port =

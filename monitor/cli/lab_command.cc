@@ -23,6 +23,7 @@ struct Arguments {
   std::string name = kDefaultLab;
   std::string config;
   int hosts = 4;
+  int rails = 1;
   std::string speed;   // empty: kSpeed, or kRdmaSpeed with --rdma
   std::string buffer;  // empty: kBuffer, or kRdmaBuffer with --rdma
   std::string policy = "strict";
@@ -48,6 +49,7 @@ nlohmann::json describe(const Lab& lab) {
     if (!node.is_switch) hosts.push_back({{"name", node.name}, {"address", node.address}, {"namespace", node.ns}});
     if (!node.rdma_address.empty()) hosts.back()["rdma_address"] = node.rdma_address;
     for (const Port& port : node.ports) {
+      if (!node.is_switch) hosts.back()["rails"].push_back({{"address", port.address}, {"device", port.device}});
       ports.push_back({{"node", node.name},
                        {"device", port.device},
                        {"towards", port.peer},
@@ -77,8 +79,10 @@ void print_lab(const Lab& lab) {
       if (!node.rdma_address.empty()) std::printf("    rdma %s\n", node.rdma_address.c_str());
     }
     for (const Port& port : node.ports) {
-      std::printf("    %s -> %s: %s, buffer %s\n", port.device.c_str(), port.peer.c_str(),
-                  fabric::format_rate(port.speed).c_str(), fabric::format_bytes(port.buffer).c_str());
+      const bool rail = !node.is_switch && node.ports.size() > 1;
+      std::printf("    %s%s -> %s: %s, buffer %s\n", port.device.c_str(), rail ? (" " + port.address).c_str() : "",
+                  port.peer.c_str(), fabric::format_rate(port.speed).c_str(),
+                  fabric::format_bytes(port.buffer).c_str());
     }
   }
 }
@@ -94,6 +98,7 @@ Result<fabric::Fabric> fabric_of(const Arguments& arguments, Bytes buffer) {
   if (!arguments.config.empty()) return fabric::load(arguments.config, fabric::Keys::kOptional);
   LocalFabric what;
   what.hosts = arguments.hosts;
+  what.rails = arguments.rails;
   what.place = Place::kLab;
   what.buffer = buffer;
   std::string speed = arguments.speed;
@@ -220,6 +225,9 @@ void add_lab_command(CLI::App& app, Invocation& chosen) {
   with_name(command);
   auto* config = command->add_option("--config", arguments->config, "fabric.yaml; its keys are replaced by fresh ones");
   command->add_option("--hosts", arguments->hosts, "Without a file: hosts on one switch")
+      ->capture_default_str()
+      ->excludes(config);
+  command->add_option("--rails", arguments->rails, "Without a file: NICs of each host, each on a switch of its own")
       ->capture_default_str()
       ->excludes(config);
   command

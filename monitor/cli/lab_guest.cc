@@ -291,8 +291,12 @@ Status check_guests(const fabric::Fabric& fabric, const Guests& guests) {
                   fmt::format("expected 1 to {}", kMaxVlan));
   }
   for (const fabric::Host& host : fabric.hosts) {
-    const auto rdma = host.addresses.find("rdma");
-    if (guests.vlan == 0 || (rdma != host.addresses.end() && rdma->second != host.addresses.at("tcp"))) continue;
+    if (host.rails() > 1) {
+      return Status(Code::kInvalidArgument, fmt::format("host '{}' has {} rails with --rdma", host.name, host.rails()),
+                    fmt::format("{}:{}", fabric.path, host.line), "a guest has one; write one address");
+    }
+    const std::string* rdma = host.find_address("rdma");
+    if (guests.vlan == 0 || (rdma != nullptr && *rdma != host.tcp_address())) continue;
     return Status(Code::kInvalidArgument, fmt::format("host '{}' has no address for the VLAN", host.name),
                   fmt::format("{}:{}", fabric.path, host.line), "write an `rdma` address other than the `tcp` one");
   }

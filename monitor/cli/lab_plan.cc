@@ -68,6 +68,7 @@ class Islands {
     parent_[a] = b;
     return a != b;
   }
+  bool joined(std::size_t a, std::size_t b) const { return root(a) == root(b); }
 
  private:
   std::size_t root(std::size_t a) const {
@@ -79,19 +80,54 @@ class Islands {
 
 Status check_hosts(const fabric::Fabric& fabric) {
   for (const fabric::Host& host : fabric.hosts) {
-    const std::string& address = host.addresses.at("tcp");
-    if (!is_address(address)) {
+    for (const std::string& address : host.addresses.at("tcp")) {
+      if (is_address(address)) continue;
       return at_line(fabric, host.line, fmt::format("the tcp address '{}' of host '{}' is a name", address, host.name),
                      "a lab gives hosts their addresses itself; write an IPv4 or IPv6 address");
     }
     const auto is_own = [&](const fabric::Link& link) { return link.from == host.name; };
     const auto links = std::count_if(fabric.links.begin(), fabric.links.end(), is_own);
-    if (links != 1) {
-      return at_line(fabric, host.line, fmt::format("host '{}' has {} links", host.name, links),
-                     "a lab needs exactly one link from each host to a switch");
+    if (static_cast<std::size_t>(links) == host.rails()) continue;
+    return at_line(fabric, host.line, fmt::format("host '{}' has {} links", host.name, links),
+                   host.rails() == 1 ? "a lab needs exactly one link from each host to a switch"
+                                     : fmt::format("a lab needs {} of it: one for each rail", host.rails()));
+  }
+  return Status::ok_status();
+}
+
+// The rails of a host in switches that are connected would answer for each other's addresses.
+Status check_rails(const fabric::Fabric& fabric, const LabPlan& plan, const Islands& islands) {
+  const auto position = [&](const std::string& name) {
+    return static_cast<std::size_t>(plan.find(name) - plan.nodes.data());
+  };
+  for (const fabric::Host& host : fabric.hosts) {
+    const std::vector<Port>& ports = plan.find(host.name)->ports;
+    for (std::size_t i = 0; i < ports.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (!islands.joined(position(ports[i].peer), position(ports[j].peer))) continue;
+        return at_line(fabric, host.line,
+                       fmt::format("rails {} and {} of host '{}' meet in the switches", j, i, host.name),
+                       "give each rail of a lab switches of its own");
+      }
     }
   }
   return Status::ok_status();
+}
+
+// Port i of a host has its address of rail i, and leads to the others' addresses of rail i.
+void add_addresses(const fabric::Fabric& fabric, LabPlan& plan) {
+  for (const fabric::Host& host : fabric.hosts) {
+    Node& node =
+        *std::find_if(plan.nodes.begin(), plan.nodes.end(), [&](const Node& n) { return n.name == host.name; });
+    for (std::uint8_t r = 0; r < node.ports.size(); ++r) {
+      node.ports[r].address = host.tcp_address(RailIndex(r));
+      if (node.ports.size() == 1) continue;
+      for (const fabric::Host& other : fabric.hosts) {
+        const std::string* address = other.find_address("tcp", RailIndex(r));
+        if (address != nullptr && other.name != host.name) node.ports[r].others.push_back(*address);
+      }
+    }
+  }
 }
 
 // HTB classes, queues and filters of one port.
@@ -166,9 +202,9 @@ Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, B
   std::map<std::string_view, std::size_t> positions;
   for (const fabric::Host& host : fabric.hosts) {
     positions[host.name] = plan.nodes.size();
-    Node node{.name = host.name, .ns = namespace_prefix(lab) + host.name, .address = host.addresses.at("tcp")};
-    const auto rdma = host.addresses.find("rdma");
-    if (rdma != host.addresses.end() && rdma->second != node.address) node.rdma_address = rdma->second;
+    Node node{.name = host.name, .ns = namespace_prefix(lab) + host.name, .address = host.tcp_address()};
+    const std::string* rdma = host.find_address("rdma");
+    if (rdma != nullptr && *rdma != node.address) node.rdma_address = *rdma;
     plan.nodes.push_back(std::move(node));
   }
   for (const fabric::Switch& sw : fabric.switches) {
@@ -186,7 +222,7 @@ Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, B
                                  fabric::format_bytes(smallest)));
     }
     const std::size_t a = positions.at(link.from), b = positions.at(link.to);
-    if (!islands.join(a, b)) {
+    if (plan.nodes[a].is_switch && !islands.join(a, b)) {
       return at_line(fabric, link.line, fmt::format("the link from '{}' to '{}' closes a loop", link.from, link.to),
                      "the bridges of a lab need a tree; leave this link out");
     }
@@ -197,6 +233,8 @@ Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, B
     }
     plan.cables.push_back({a, plan.nodes[a].ports.size() - 1, b, plan.nodes[b].ports.size() - 1});
   }
+  TL_RETURN_IF_ERROR(check_rails(fabric, plan, islands));
+  add_addresses(fabric, plan);
   return plan;
 }
 
@@ -232,9 +270,11 @@ std::string address_lines(const Node& node) {
     lines += fmt::format("link set {} mtu {} gso_max_size {}\nlink set {} up\n", port.device, port.mtu,
                          kMaxPacket.value, port.device);
     // Every other host is on the link, whatever the addresses of the fabric file look like.
-    const bool v6 = is_ipv6(node.address);
-    lines += fmt::format("addr add {}/{} dev {}{}\n", node.address, v6 ? 128 : 32, port.device, v6 ? " nodad" : "");
-    lines += fmt::format("route add {} dev {}\n", v6 ? "::/0" : "0.0.0.0/0", port.device);
+    const bool v6 = is_ipv6(port.address);
+    lines += fmt::format("addr add {}/{} dev {}{}\n", port.address, v6 ? 128 : 32, port.device, v6 ? " nodad" : "");
+    if (port.others.empty()) lines += fmt::format("route add {} dev {}\n", v6 ? "::/0" : "0.0.0.0/0", port.device);
+    for (const std::string& other : port.others)
+      lines += fmt::format("route add {}/{} dev {}\n", other, is_ipv6(other) ? 128 : 32, port.device);
   }
   return lines;
 }

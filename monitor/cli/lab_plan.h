@@ -38,16 +38,18 @@ struct Port {
   BitsPerSecond speed{};
   Bytes buffer{};
   std::uint32_t mtu = 1500;
+  std::string address;              // of a host: that of the rail
+  std::vector<std::string> others;  // addresses that are reached by it; none: all of them
 };
 
 struct Node {
   std::string name;  // in the fabric
   std::string ns;    // network namespace: "tl-LAB-NAME"
   bool is_switch = false;
-  std::string address;       // of a host
+  std::string address;       // of a host: its first port's
   std::string rdma_address;  // of a host, where the fabric file states one other than `address`
   bool is_guest = false;     // the host is a virtual machine in this namespace: lab_guest.h
-  std::vector<Port> ports;
+  std::vector<Port> ports;   // of a host: by rail
 };
 
 struct Cable {
@@ -71,8 +73,9 @@ bool is_ipv6(const std::string& address);
 // "tl-LAB-": what the namespaces of one lab, and of no other, begin with.
 std::string namespace_prefix(const std::string& lab);
 
-// kInvalidArgument, with FILE:LINE, for what a lab cannot be: a host with no link or two, a tcp address that is a name,
-// switches in a loop (bridges need a tree), a buffer too small for its queues. `buffer` is for links that state none.
+// kInvalidArgument, with FILE:LINE, for what a lab cannot be: a host whose links are not as many as its rails, a tcp
+// address that is a name, switches in a loop (bridges need a tree), a host whose rails meet in the switches, a buffer
+// too small for its queues. `buffer` is for links that state none.
 Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, Bytes buffer);
 
 // Lines for `ip -batch`, in the namespace of the caller: namespaces, then cables between them.

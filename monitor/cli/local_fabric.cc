@@ -76,30 +76,42 @@ Result<fabric::Fabric> make_local_fabric(const LocalFabric& what) {
     return Status(Code::kInvalidArgument, fmt::format("{} hosts", what.hosts), "--hosts",
                   fmt::format("expected 1 to {}", kMaxHosts));
   }
+  if (what.rails < 1 || what.rails > static_cast<int>(kMaxRails)) {
+    return Status(Code::kInvalidArgument, fmt::format("{} rails", what.rails), "--rails",
+                  fmt::format("expected 1 to {}", kMaxRails));
+  }
   fabric::Fabric made;
   made.classes = what.classes;
   for (int i = 0; i < what.hosts; ++i) {
     fabric::Host host;
     host.name = fmt::format("h{}", i);
-    host.addresses["tcp"] = what.place == Place::kLab ? fmt::format("10.77.0.{}", i + 1)
-                                                      : fmt::format("127.0.0.{}", kFirstLocalAddress + i);
+    for (int r = 0; r < what.rails; ++r) {
+      host.addresses["tcp"].push_back(what.place == Place::kLab
+                                          ? fmt::format("10.77.{}.{}", r, i + 1)
+                                          : fmt::format("127.0.{}.{}", r, kFirstLocalAddress + i));
+    }
     host.control_port = what.first_port;
     host.data_port = static_cast<std::uint16_t>(what.first_port + 10);
     if (what.place == Place::kLab && what.rdma != LocalFabric::Rdma::kNone) {
-      host.addresses["rdma"] = fmt::format("10.{}.0.{}", what.rdma == LocalFabric::Rdma::kVlan ? 78 : 77, i + 1);
+      for (int r = 0; r < what.rails; ++r) {
+        host.addresses["rdma"].push_back(
+            fmt::format("10.{}.{}.{}", what.rdma == LocalFabric::Rdma::kVlan ? 78 : 77, r, i + 1));
+      }
     }
     made.hosts.push_back(host);
     if (what.place == Place::kLocal) continue;
-    fabric::Link link;
-    link.from = host.name;
-    link.to = "s0";
-    link.speed = what.speed;
-    link.cable_metres = 3;
-    link.buffer = what.buffer;
-    link.mtu = what.mtu;
-    made.links.push_back(link);
+    for (int r = 0; r < what.rails; ++r) {
+      fabric::Link link;
+      link.from = host.name;
+      link.to = fmt::format("s{}", r);
+      link.speed = what.speed;
+      link.cable_metres = 3;
+      link.buffer = what.buffer;
+      link.mtu = what.mtu;
+      made.links.push_back(link);
+    }
   }
-  if (what.place == Place::kLab) made.switches.push_back({"s0"});
+  for (int r = 0; what.place == Place::kLab && r < what.rails; ++r) made.switches.push_back({fmt::format("s{}", r)});
   return made;
 }
 

@@ -10,12 +10,13 @@
 
 namespace tensorlane::cli {
 
-// kLocal: hosts share this machine's loopback (127.0.0.10, .11, ...). kLab: one network namespace each (10.77.0.1, .2,
-// ...).
+// kLocal: hosts share this machine's loopback (127.0.0.10, .11, ...; their second rail 127.0.1.10, .11, ...). kLab: one
+// network namespace each (10.77.0.1, .2, ...; their second rail 10.77.1.1, .2, ...).
 enum class Place { kLocal, kLab };
 
 struct LocalFabric {
   int hosts = 4;  // 1 to 200
+  int rails = 1;  // of each host, 1 to 8
   Place place = Place::kLocal;
   fabric::ClassTable classes = fabric::preset(fabric::Preset::kGreenfield);
   BitsPerSecond speed{500'000'000};  // of every link; kLab only (loopback has no links)
@@ -27,7 +28,8 @@ struct LocalFabric {
   std::uint16_t first_port = 7100;  // control; data listeners from first_port + 10
 };
 
-// Hosts h0, h1, ... on one switch s0, without keys. kInvalidArgument when `hosts` is out of range.
+// Hosts h0, h1, ... on one switch for each rail: s0, s1, ...; without keys. kInvalidArgument when `hosts` or `rails` is
+// out of range.
 Result<fabric::Fabric> make_local_fabric(const LocalFabric& what);
 
 // A CURVE key pair in Z85, 40 characters each.

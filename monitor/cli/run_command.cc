@@ -15,6 +15,7 @@ constexpr Duration kGrace = seconds(2);
 
 struct Arguments {
   int ranks = 1;
+  int rails = 0;
   int ranks_per_host = 1;
   std::string hosts = "local";
   std::string lab, speed = "500 Mbit/s", policy = "strict", pattern = "ring", detection = "10 s", timeline, name;
@@ -42,6 +43,7 @@ Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
   options.name = args.name;
   options.hosts = args.ranks / args.ranks_per_host;
   options.ranks_per_host = args.ranks_per_host;
+  options.rails = args.rails;
   options.first_port = args.first_port;
   options.timeline_folder = args.timeline;
   options.settings = {{"pattern", args.pattern}, {"detection", args.detection}};
@@ -54,6 +56,7 @@ Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
   if (!options.lab.empty()) return options;
   LocalFabric what;
   what.hosts = options.hosts;
+  what.rails = std::max(args.rails, 1);
   what.place = Place::kLab;
   TL_ASSIGN_OR_RETURN(what.speed, fabric::parse_rate(args.speed));
   TL_ASSIGN_OR_RETURN(fabric::Fabric fabric, make_local_fabric(what));
@@ -148,6 +151,8 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
   run_app->add_option("--on", args->on, "Hosts of the lab to use, in this order, e.g. h4,h0")
       ->delimiter(',')
       ->needs("--lab");
+  run_app->add_option("--rails", args->rails,
+                      "NICs of each host [1; with --lab all that the hosts have, else the first N of them]");
   run_app->add_option("--speed", args->speed, "Of the links of a lab made for the run")->capture_default_str();
   run_app->add_option("--policy", args->policy, "Of its ports: strict or fifo")->capture_default_str();
   run_app->add_option("--pattern", args->pattern, "ring, halving_doubling, tree or parameter_server")

@@ -1,6 +1,7 @@
 // `tensorlane status`: what a daemon says of itself, its jobs and its classes.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -40,6 +41,14 @@ void print_lane(const nlohmann::json& lane) {
                cls.value("received_bytes", std::uint64_t{0}), cls.value("completed_tensors", std::uint64_t{0}),
                cls.value("failed_tensors", std::uint64_t{0}));
   }
+  const nlohmann::json rails = lane.value("rails", nlohmann::json::array());
+  for (std::size_t r = 0; r < rails.size() && rails.size() > 1; ++r) {
+    for (const auto& cls : rails[r].value("classes", nlohmann::json::array())) {
+      fmt::print("  rail {} {:<15} class {:<10} sent {} bytes, received {} bytes\n", r, rails[r].value("address", "?"),
+                 cls.value("name", "?"), cls.value("sent_bytes", std::uint64_t{0}),
+                 cls.value("received_bytes", std::uint64_t{0}));
+    }
+  }
   if (const std::string address = lane.value("metrics", ""); !address.empty())
     fmt::print("  metrics http://{}/metrics\n", address);
   if (const std::string path = lane.value("timeline", ""); !path.empty()) fmt::print("  timeline {}\n", path);
@@ -51,10 +60,12 @@ std::string tag(const nlohmann::json& value) {
 
 // The tags that are in force, as the sockets say.
 void print_flows(const nlohmann::json& flows, const nlohmann::json& job) {
+  const bool rails = std::ranges::any_of(flows, [](const auto& flow) { return flow.value("rail", 0) > 0; });
   for (const auto& flow : flows) {
     if (flow.value("job", nlohmann::json()) != job) continue;
-    fmt::print("  flow to {:<12} class {:<10} DSCP {} PCP {}\n", flow.value("peer", "?"), flow.value("class", "?"),
-               tag(flow.value("dscp", nlohmann::json())), tag(flow.value("pcp", nlohmann::json())));
+    fmt::print("  flow to {:<12} class {:<10}{} DSCP {} PCP {}\n", flow.value("peer", "?"), flow.value("class", "?"),
+               rails ? fmt::format(" rail {}", flow.value("rail", 0)) : "", tag(flow.value("dscp", nlohmann::json())),
+               tag(flow.value("pcp", nlohmann::json())));
   }
 }
 

@@ -120,11 +120,11 @@ struct Host {
       : regions(64), reducer(reduce::make_cpu_reducer()), client(std::make_shared<Client>(bytes)) {
     lane::LaneConfig config;
     config.classes = 1;
-    config.windows = {mib(1)};
+    config.rails = {{{mib(1)}, {}}};
     config.spin = microseconds(options.spin_us);
     config.spin_budget = options.spin_us > 0 ? 1e9 : 0;  // --spin is meant
-    const auto make_transport = [&](ports::FrameSink& sink) {
-      return bench::make_transport(options.transport, index, config.windows[0], sink);
+    const auto make_transport = [&](RailIndex, ports::FrameSink& sink) {
+      return bench::make_transport(options.transport, index, config.rails[0].windows[0], sink);
     };
     auto made = lane::Lane::create(config, {&regions, reducer.get(), &metrics, &timeline, make_transport});
     if (!made.ok()) fail(made.status().to_string());
@@ -157,7 +157,7 @@ class Bench {
     plan.version = 1;
     for (std::uint16_t h = 0; h < kHosts; ++h) {
       spec.hosts.push_back({fmt::format("h{}", h),
-                            bench::address_of(options.transport, h),
+                            {bench::address_of(options.transport, h)},
                             bench::port_of(options.transport, h),
                             {Rank(h)}});
       plan.rank_hosts.emplace_back(h);

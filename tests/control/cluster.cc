@@ -227,7 +227,7 @@ Cluster::Cluster(ClusterOptions o) : options(o) {
     keys.push_back(make_keys());
     fabric::Host host;
     host.name = name(i);
-    host.addresses["tcp"] = "127.0.0." + std::to_string(i + 1);
+    host.addresses["tcp"] = {"127.0.0." + std::to_string(i + 1)};
     host.control_port = free_port();
     host.public_key = options.hosts > 1 ? keys.back().public_key : "";
     fabric.hosts.push_back(std::move(host));

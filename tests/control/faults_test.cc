@@ -49,7 +49,7 @@ class Stranger {
     socket_.set(zmq::sockopt::curve_publickey, keys.public_key);
     socket_.set(zmq::sockopt::curve_secretkey, keys.secret_key);
     socket_.set(zmq::sockopt::curve_serverkey, host.public_key);
-    socket_.connect("tcp://" + host.addresses.at("tcp") + ":" + std::to_string(host.control_port));
+    socket_.connect("tcp://" + host.tcp_address() + ":" + std::to_string(host.control_port));
   }
   void send(const std::vector<std::uint8_t>& bytes) { socket_.send(zmq::buffer(bytes), zmq::send_flags::none); }
   void send(const Message& message) { send(encode(message)); }
@@ -282,7 +282,7 @@ TEST(Keys, a_fabric_of_two_hosts_without_keys_and_a_port_in_use_are_errors) {
             "host 'h1' has no public key of 40 Z85 characters: fabric.yaml:12: add public_key: KEY");
   Cluster cluster({.hosts = 2});
   ASSERT_TRUE(cluster.start_host(0).ok());
-  cluster.fabrics[1].hosts[1].addresses["tcp"] = "127.0.0.1";
+  cluster.fabrics[1].hosts[1].addresses["tcp"] = {"127.0.0.1"};
   cluster.fabrics[1].hosts[1].control_port = cluster.fabrics[0].hosts[0].control_port;
   const Status status = cluster.start_host(1);
   EXPECT_EQ(status.code(), Code::kUnavailable);
@@ -390,7 +390,7 @@ TEST(Dead, a_daemon_that_dies_fails_every_other_host_within_the_detection_time) 
 TEST(Dead, a_cut_in_one_direction_fails_both_sides_within_the_detection_time) {
   Cluster cluster({.hosts = 3});
   Relay relay("127.0.0.1", cluster.fabrics[0].hosts[0].control_port);
-  cluster.fabrics[1].hosts[0].addresses["tcp"] = "127.0.0.1";
+  cluster.fabrics[1].hosts[0].addresses["tcp"] = {"127.0.0.1"};
   cluster.fabrics[1].hosts[0].control_port =
       relay.port();  // h1 speaks to h0 through the relay; h0 speaks to h1 directly
   cluster.start();

@@ -29,11 +29,12 @@ class Daemons:
     """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ...
     In a setting, "{host}" is the host's name and "{folder}" a folder that goes with the daemons."""
 
-    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield"):
+    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1):
         self.lab = lab
         self.settings = dict(settings or {})
         self.port = port or first_port()
         self.classes = classes
+        self.rails = rails  # of each host of the lab, the first ones
         self.names = [f"h{i}" for i in range(hosts)]
         self.secret = secrets.token_hex(16)
         self.children = {}
@@ -68,6 +69,11 @@ class Daemons:
     def address(self, name):
         return self.lab.address(name) if self.lab else f"127.0.1.{10 + int(name[1:])}"
 
+    def addresses(self, name):
+        if self.rails == 1:
+            return self.address(name)
+        return "[" + ", ".join(self.lab.rails(name)[:self.rails]) + "]"
+
     def write_fabric(self):
         lines = [f"classes: {self.classes}", "hosts:"]
         for name in self.names:
@@ -75,12 +81,12 @@ class Daemons:
             path = os.path.join(self.folder, name + ".secret")
             with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
                 file.write(keys["secret_key"] + "\n")
-            lines.append(f"  - {{name: {name}, addresses: {{tcp: {self.address(name)}}}, control_port: {self.port}, data_port: {self.port + 10}, "
+            lines.append(f"  - {{name: {name}, addresses: {{tcp: {self.addresses(name)}}}, control_port: {self.port}, data_port: {self.port + 10}, "
                          f"public_key: {json.dumps(keys['public_key'])}}}")
         if self.lab:
             speed = next(p["bits_per_second"] for p in self.lab.about["ports"])
-            lines += ["switches:", "  - {name: s0}", "links:"]
-            lines += [f"  - {{from: {name}, to: s0, speed: {speed // 1000000} Mbit/s}}" for name in self.names]
+            lines += ["switches:", *(f"  - {{name: s{rail}}}" for rail in range(self.rails)), "links:"]
+            lines += [f"  - {{from: {name}, to: s{rail}, speed: {speed // 1000000} Mbit/s}}" for name in self.names for rail in range(self.rails)]
         with open(os.path.join(self.folder, "fabric.yaml"), "w") as file:
             file.write("\n".join(lines) + "\n")
 

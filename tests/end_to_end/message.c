@@ -1,12 +1,21 @@
-/* One message, again and again: rank 0 broadcasts BYTES to the others. Used by the tests that measure priority through
- * real daemons.
+/* One message, again and again. Used by the tests that measure through real daemons.
  *
- *   message flood BYTES SECONDS URGENCY   rank 0 keeps two broadcasts under way for SECONDS; every rank prints how many
- * bytes came through message loop BYTES SECONDS URGENCY    allreduces for SECONDS, results checked; prints "running"
- * after the first message time BYTES COUNT URGENCY      the last rank prints how long each of COUNT broadcasts took, in
- * seconds, from its post to its arrival
- *   message pause BYTES SECONDS URGENCY   allreduces, prints "pausing", does nothing for SECONDS, and allreduces once
- * more; a rank that is told to pause longer than the others keeps them waiting */
+ *   message flood BYTES SECONDS URGENCY
+ * rank 0 keeps two broadcasts under way for SECONDS; every rank prints how many bytes came through
+ *
+ *   message loop BYTES SECONDS URGENCY
+ * allreduces for SECONDS, results checked; prints "running" after the first
+ *
+ *   message time BYTES COUNT URGENCY
+ * the last rank prints how long each of COUNT broadcasts took, in seconds, from its post to its arrival
+ *
+ *   message sum BYTES COUNT URGENCY
+ * allreduces numbers whose sum depends on the order COUNT times; every rank prints the median of the seconds that one
+ * took, and a hash of the bits of all results
+ *
+ *   message pause BYTES SECONDS URGENCY
+ * allreduces, prints "pausing", does nothing for SECONDS, and allreduces once more; a rank that is told to pause longer
+ * than the others keeps them waiting */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +105,42 @@ static void loop(tl_context_t* context, uint64_t bytes, double duration, float u
   }
 }
 
+static int by_size(const void* a, const void* b) {
+  const double x = *(const double*)a, y = *(const double*)b;
+  return (x > y) - (x < y);
+}
+
+static void sum(tl_context_t* context, uint64_t bytes, int count, float urgency) {
+  enum { kMost = 1000 };
+  static double seconds[kMost];
+  tl_tensor_desc_t desc = TL_TENSOR_INIT;
+  tl_tensor_t* tensor = NULL;
+  desc.name = "sum";
+  desc.count = bytes / 4;
+  desc.urgency = urgency;
+  check(tl_register(context, "sum", &desc, 1, &tensor));
+  float* data = tl_tensor_buffer(tensor);
+  uint32_t random = 12345u + 977u * (uint32_t)tl_rank(context);
+  uint64_t hash = 0xcbf29ce484222325u;
+  if (count > kMost) count = kMost;
+  for (int i = 0; i < count; ++i) {
+    tl_request_t* request = NULL;
+    for (uint64_t k = 0; k < desc.count; ++k) {
+      random = random * 1664525u + 1013904223u;
+      data[k] = (float)(int32_t)random / (float)(1u << (random >> 8 & 31));
+    }
+    check(tl_barrier(context, -1.0));
+    const double begin = now();
+    check(tl_post(tensor, &request));
+    check(tl_wait(request, -1.0));
+    seconds[i] = now() - begin;
+    const uint32_t* bits = (const uint32_t*)data;
+    for (uint64_t k = 0; k < desc.count; ++k) hash = (hash ^ bits[k]) * 0x100000001b3u;
+  }
+  qsort(seconds, (size_t)count, sizeof seconds[0], by_size);
+  printf("%.6f %016llx\n", seconds[count / 2], (unsigned long long)hash);
+}
+
 static void once_more_after(tl_context_t* context, uint64_t bytes, double pause, float urgency) {
   tl_tensor_desc_t desc = TL_TENSOR_INIT;
   tl_tensor_t* tensor = NULL;
@@ -141,13 +186,15 @@ int main(int argc, char** argv) {
   tl_config_t config = TL_CONFIG_INIT;
   tl_context_t* context = NULL;
   if (argc != 5) {
-    fprintf(stderr, "usage: message flood|loop|pause|time BYTES SECONDS|COUNT URGENCY\n");
+    fprintf(stderr, "usage: message flood|loop|pause|sum|time BYTES SECONDS|COUNT URGENCY\n");
     return 2;
   }
   check(tl_init(&config, &context));
   const uint64_t bytes = strtoull(argv[2], NULL, 10);
   if (strcmp(argv[1], "flood") == 0) {
     flood(context, bytes, atof(argv[3]), (float)atof(argv[4]));
+  } else if (strcmp(argv[1], "sum") == 0) {
+    sum(context, bytes, atoi(argv[3]), (float)atof(argv[4]));
   } else if (strcmp(argv[1], "loop") == 0) {
     loop(context, bytes, atof(argv[3]), (float)atof(argv[4]));
   } else if (strcmp(argv[1], "pause") == 0) {

@@ -251,7 +251,8 @@ void write_control(const Corpus& corpus) {
         json::array({"n", "mac", control::claims_to_json({{0, 2, 0, 2, 100}, {1, 2, 1, 2, 101}})}));
   write("refuse", MessageType::kRefuse, json::array({"n", failure}));
   write("roster", MessageType::kRoster,
-        json::array({"n", "mac", 10.0, 4, control::roster_to_json({4, {{"h0", {0, 1}}, {"h1", {2, 3}}}})}));
+        json::array({"n", "mac", 10.0, 4,
+                     control::roster_to_json({4, {{"h0", {0, 1}, {"10.0.0.1"}}, {"h1", {2, 3}, {"10.0.0.2"}}}})}));
   write("heartbeat", MessageType::kHeartbeat, json::array());
   write("arrived", MessageType::kArrived, json::array({"model", {0, 1}}));
   write("group", MessageType::kGroup,

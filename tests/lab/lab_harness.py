@@ -47,7 +47,7 @@ def namespaces(prefix="tl-"):
 class Lab:
     """with Lab(hosts=3) as lab: ... The name is of this process, so that tests of two trees do not meet."""
 
-    def __init__(self, policy="strict", hosts=None, speed="500 Mbit/s", config=None, owner=None, tag=""):
+    def __init__(self, policy="strict", hosts=None, speed="500 Mbit/s", config=None, owner=None, tag="", rails=1):
         self.name = f"t{os.getpid()}{tag}"
         self.arguments = ["lab", "up", "--name", self.name, "--policy", policy, "--json"]
         if config is not None:
@@ -57,7 +57,7 @@ class Lab:
             self.arguments += ["--config", self.file]
         else:
             self.file = None
-            self.arguments += ["--hosts", str(hosts), "--speed", speed]
+            self.arguments += ["--hosts", str(hosts), "--speed", speed, "--rails", str(rails)]
         if owner is not None:
             self.arguments += ["--owner", str(owner)]
         self.children = []
@@ -83,6 +83,10 @@ class Lab:
 
     def address(self, host):
         return next(h["address"] for h in self.about["hosts"] if h["name"] == host)
+
+    def rails(self, host):
+        """The host's addresses, one for each rail."""
+        return next([rail["address"] for rail in h["rails"]] for h in self.about["hosts"] if h["name"] == host)
 
     def policy(self, policy):
         tensorlane("lab", "policy", policy, "--name", self.name)

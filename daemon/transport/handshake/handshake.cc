@@ -50,6 +50,7 @@ Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parame
   hello.from = job.self().value;
   hello.to = to.value;
   hello.cls = cls.value;
+  hello.rail = job.rail().value;
   hello.parameter_bytes = parameter_bytes;
   hello.nonce = random_nonce();
   return hello;
@@ -90,6 +91,10 @@ Verdicted check_hello(const Hello& hello, ClassId cls, std::uint16_t parameter_b
   if (hello.from >= hello.to) {
     return {Refusal::kHost,
             fmt::format("a flow from host {} to host {}: the lower index connects", hello.from, hello.to)};
+  }
+  if (hello.rail != job.rail().value) {
+    return {Refusal::kHost, fmt::format("a flow of rail {}, this is rail {} of host {}", hello.rail, job.rail().value,
+                                        job.self().value)};
   }
   return {};
 }

@@ -83,7 +83,7 @@ struct Hello {
   std::uint32_t epoch = 0;
   std::uint16_t from = 0, to = 0;
   std::uint8_t cls = 0;
-  std::uint8_t reserved = 0;
+  std::uint8_t rail = 0;
   std::uint16_t parameter_bytes = 0;  // of either end
   std::uint32_t reserved_too = 0;
   Nonce nonce{};
@@ -127,6 +127,7 @@ class Job {
   JobId id() const { return credentials_.job; }
   Epoch epoch() const { return credentials_.epoch; }
   HostIndex self() const { return credentials_.self; }
+  RailIndex rail() const { return credentials_.rail; }
   std::span<const std::byte> secret() const { return credentials_.secret; }
   Duration resume_within() const { return credentials_.resume_within; }
 
@@ -169,8 +170,8 @@ Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parame
 
 // Magic and version of any message that arrived.
 Verdicted check_head(const Head& head);
-// Whether a flow like this may be accepted on the listener of `cls`: head, parameters, class, job, epoch and hosts, in
-// that order.
+// Whether a flow like this may be accepted on the listener of `cls`: head, parameters, class, job, epoch, hosts and
+// rail, in that order.
 Verdicted check_hello(const Hello& hello, ClassId cls, std::uint16_t parameter_bytes, const JobTable& jobs);
 
 // HMAC-SHA256 over role, the whole hello, the server's nonce and parameters (whose length the hello fixes).

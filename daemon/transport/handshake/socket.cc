@@ -144,6 +144,15 @@ void tune(int fd, Bytes window) {
   if (wanted <= largest_send_buffer()) set_int(fd, SOL_SOCKET, SO_SNDBUF, value);
 }
 
+void expect_life(int fd, Duration detection) {
+  const auto milliseconds = static_cast<int>(std::min<std::int64_t>(detection.value / 1'000'000, 3'600'000));
+  const int between = std::max(1, milliseconds / 4000);  // in seconds
+  set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, between);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, between);
+  set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds + milliseconds / 2);
+}
+
 std::string errno_text(int error) {
   // Not by std::error_category: where no descriptor is left, the address sanitizer cannot check a call of its virtual
   // functions.

@@ -70,6 +70,10 @@ EffectiveTag read_tag(int fd);
 // than a fixed one.
 void tune(int fd, Bytes window);
 
+// Lets the kernel break a connection of which the other end has acknowledged nothing for 1.5 times `detection`, busy or
+// idle: longer than control needs to find a dead host (law 10), which may be on another NIC's network than this socket.
+void expect_life(int fd, Duration detection);
+
 // The error text of an errno: "Connection refused".
 std::string errno_text(int error);
 

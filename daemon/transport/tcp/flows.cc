@@ -97,13 +97,19 @@ void TcpTransport::on_connected(handshake::Connection& connection) {
 
 void TcpTransport::begin_flow(handshake::Connection& connection, FlowIdentity identity) {
   const ports::FlowKey key = connection.key();
-  ClassState& state = *find_class(key.cls);
-  auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(), state.window, identity);
-  // Law 15: after connect and after accept.
-  if (const Result<int> tagged = handshake::apply_tag(flow->fd(), state.tag); !tagged.ok())
-    spdlog::warn(tagged.status().to_string());
-  connector_.watch(*flow, flow->fd(), EPOLLIN, true);
+  auto flow =
+      std::make_unique<Flow>(key, connection.job(), connection.take_socket(), find_class(key.cls)->window, identity);
+  serve(*flow);
   flows_[key] = std::move(flow);
+}
+
+void TcpTransport::serve(Flow& flow) {
+  const ClassId cls = flow.key().cls;
+  // Law 15: after connect and after accept.
+  if (const Result<int> tagged = handshake::apply_tag(flow.fd(), find_class(cls)->tag); !tagged.ok())
+    spdlog::warn(tagged.status().to_string());
+  if (cls == kControlClass) handshake::expect_life(flow.fd(), detection_);
+  connector_.watch(flow, flow.fd(), EPOLLIN, true);
 }
 
 void TcpTransport::on_given_up(const ports::FlowKey& key, Status cause) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sodium.h>
 #include <spdlog/spdlog.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
 #include <utility>
@@ -125,10 +124,7 @@ void TcpTransport::resume_flow(Flow& flow, handshake::Connection& connection, co
   ++flow.offers;
   const std::uint64_t again = flow.resume(connection.take_socket(), exchange.peer_has(), sink_);
   if (flow.gone) return;
-  ClassState& state = *find_class(flow.key().cls);
-  if (const Result<int> tagged = handshake::apply_tag(flow.fd(), state.tag); !tagged.ok())
-    spdlog::warn(tagged.status().to_string());
-  connector_.watch(flow, flow.fd(), EPOLLIN, true);
+  serve(flow);
   ++flows_resumed_;
   frames_resent_ += again;
   ++connected_;

@@ -32,6 +32,7 @@ TcpTransport::TcpTransport(ports::FrameSink& sink)
 
 Status TcpTransport::open(const TcpConfig& config) {
   payload_crc_ = config.payload_crc;
+  detection_ = config.detection;
   handshake::ConnectorConfig doors{"tcp transport", config.listen_address, config.data_port, {}};
   for (const TcpClass& c : config.classes) doors.doors.push_back({c.tag, c.window});
   TL_RETURN_IF_ERROR(connector_.open(doors));

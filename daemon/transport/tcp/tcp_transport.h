@@ -21,10 +21,12 @@ struct TcpClass {
 
 struct TcpConfig {
   std::string listen_address =
-      "0.0.0.0";                   // numeric; flows that this host makes leave from it too, unless it is a wildcard
-  std::uint16_t data_port = 7110;  // the control class listens here, class c at data_port + 1 + c
-  std::vector<TcpClass> classes;   // kControlClass and data classes from 0, each once
-  bool payload_crc = false;        // send a CRC32C with every payload; one that arrives is always checked
+      "0.0.0.0";                     // numeric; flows that this host makes leave from it too, unless it is a wildcard
+  std::uint16_t data_port = 7110;    // the control class listens here, class c at data_port + 1 + c
+  std::vector<TcpClass> classes;     // kControlClass and data classes from 0, each once
+  bool payload_crc = false;          // send a CRC32C with every payload; one that arrives is always checked
+  Duration detection = seconds(10);  // of dead hosts; a flow of the control class whose peer is silent for 1.5 times as
+                                     // long is broken: the others may starve (law 10)
 };
 
 // A transport that listens. Every call belongs to the thread that owns it; `sink` outlives it. Destroying it closes

@@ -67,6 +67,8 @@ class TcpTransport final : public ports::Transport, private handshake::Connector
   void end_flow(Flow& flow, Status cause);
   void report_ended(std::size_t& handled);
   void begin_flow(handshake::Connection& connection, FlowIdentity identity);
+  // On a connection that is new to the flow.
+  void serve(Flow& flow);
 
   // resume.cc: flows that have lost their connection.
   // After an error of read() or write(): the flow loses its connection, or ends.
@@ -85,6 +87,7 @@ class TcpTransport final : public ports::Transport, private handshake::Connector
 
   ports::FrameSink& sink_;
   bool payload_crc_ = false;
+  Duration detection_{};
   handshake::Connector connector_;
   Time now_;
   std::uint64_t poll_ = 0;

@@ -84,6 +84,22 @@ TEST(LabPlan, TheNamespaceOfAGuestIsABridgeBetweenItsTapAndItsPort) {
             "link set eth0 mtu 1500 master br0 up\nlink set vm0 mtu 1500 master br0 up\n");
 }
 
+TEST(LabPlan, EachRailHasAPortASwitchAndRoutesOfItsOwn) {
+  const LabPlan plan =
+      plan_lab(make_local_fabric({.hosts = 3, .rails = 2, .place = Place::kLab}).value(), "demo", kib(512)).value();
+  ASSERT_EQ(plan.nodes.size(), 5u);
+  const Node& h1 = plan.nodes[1];
+  ASSERT_EQ(h1.ports.size(), 2u);
+  EXPECT_EQ(h1.ports[1].peer, "s1");
+  EXPECT_EQ(plan.nodes[4].ports[1].peer, "h1");
+  EXPECT_THAT(address_lines(h1), HasSubstr("addr add 10.77.0.2/32 dev eth0\n"
+                                           "route add 10.77.0.1/32 dev eth0\n"
+                                           "route add 10.77.0.3/32 dev eth0\n"));
+  EXPECT_THAT(address_lines(h1), HasSubstr("addr add 10.77.1.2/32 dev eth1\n"
+                                           "route add 10.77.1.1/32 dev eth1\n"
+                                           "route add 10.77.1.3/32 dev eth1\n"));
+}
+
 TEST(LabPlan, SevenClassesUseAllPrioritiesOfHtb) {
   fabric::Fabric fabric = lab_fabric(1);
   fabric.classes.data.clear();
@@ -111,6 +127,13 @@ TEST(LabPlan, RefusesWhatALabCannotBe) {
            {host, "host 'h' has 0 links: fabric.yaml:2: a lab needs exactly one link from each host to a switch"},
            {host + "links: [{from: h, to: s, speed: 1G}, {from: h, to: t, speed: 1G}]",
             "host 'h' has 2 links: fabric.yaml:2: a lab needs exactly one link from each host to a switch"},
+           {"hosts:\n - {name: h, addresses: {tcp: [10.0.0.1, 10.1.0.1]}}\nswitches: [{name: s}, {name: t}]\n"
+            "links:\n - {from: h, to: s, speed: 1G}\n",
+            "host 'h' has 1 links: fabric.yaml:2: a lab needs 2 of it: one for each rail"},
+           {"hosts:\n - {name: h, addresses: {tcp: [10.0.0.1, 10.1.0.1]}}\nswitches: [{name: s}, {name: t}]\n"
+            "links:\n - {from: h, to: s, speed: 1G}\n - {from: h, to: t, speed: 1G}\n - {from: s, to: t, speed: 1G}\n",
+            "rails 0 and 1 of host 'h' meet in the switches: fabric.yaml:2: give each rail of a lab switches of its "
+            "own"},
            {named + "links: [{from: h, to: s, speed: 1G}]",
             "the tcp address 'localhost' of host 'h' is a name: fabric.yaml:2: a lab gives hosts their addresses "
             "itself; write an IPv4 "

@@ -28,7 +28,7 @@ TEST(LocalFabric, HostsOnLoopbackHaveAddressesOfTheirOwnAndNoLinks) {
   const fabric::Fabric fabric = make_local_fabric({.hosts = 3}).value();
   ASSERT_EQ(fabric.hosts.size(), 3u);
   EXPECT_EQ(fabric.hosts[0].name, "h0");
-  EXPECT_EQ(fabric.hosts[2].addresses.at("tcp"), "127.0.0.12");
+  EXPECT_EQ(fabric.hosts[2].tcp_address(), "127.0.0.12");
   EXPECT_TRUE(fabric.links.empty());
   EXPECT_TRUE(fabric.switches.empty());
 }
@@ -37,12 +37,26 @@ TEST(LocalFabric, HostsOfALabHangOnOneSwitch) {
   const fabric::Fabric fabric =
       make_local_fabric({.hosts = 2, .place = Place::kLab, .speed = BitsPerSecond(1'000'000'000), .buffer = kib(300)})
           .value();
-  EXPECT_EQ(fabric.hosts[1].addresses.at("tcp"), "10.77.0.2");
+  EXPECT_EQ(fabric.hosts[1].tcp_address(), "10.77.0.2");
   ASSERT_EQ(fabric.links.size(), 2u);
   EXPECT_EQ(fabric.links[1].from, "h1");
   EXPECT_EQ(fabric.links[1].to, fabric.switches.at(0).name);
   EXPECT_EQ(fabric.link_speed(fabric.hosts[1]), BitsPerSecond(1'000'000'000));
   EXPECT_EQ(fabric.links[1].buffer, kib(300));
+}
+
+TEST(LocalFabric, EveryRailHasAddressesAndASwitchOfItsOwn) {
+  const fabric::Fabric lab = make_local_fabric({.hosts = 2, .rails = 2, .place = Place::kLab}).value();
+  EXPECT_EQ(lab.hosts[1].addresses.at("tcp"), (std::vector<std::string>{"10.77.0.2", "10.77.1.2"}));
+  ASSERT_EQ(lab.switches.size(), 2u);
+  ASSERT_EQ(lab.links.size(), 4u);
+  EXPECT_EQ(lab.links[3].from, "h1");
+  EXPECT_EQ(lab.links[3].to, "s1");
+  const fabric::Fabric local = make_local_fabric({.hosts = 2, .rails = 2}).value();
+  EXPECT_EQ(local.hosts[1].addresses.at("tcp"), (std::vector<std::string>{"127.0.0.11", "127.0.1.11"}));
+  const auto many = make_local_fabric({.hosts = 2, .rails = 9});
+  ASSERT_FALSE(many.ok());
+  EXPECT_EQ(many.status().to_string(), "9 rails: --rails: expected 1 to 8");
 }
 
 TEST(LocalFabric, RefusesNoneAndTooMany) {

@@ -49,7 +49,7 @@ TEST_F(ConfigTest, ReadsEverything) {
       "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 GiB\nstaging: 8 MiB\n"
       "slice_elements: 65536\nspin: 5 us\ncpu: 1\n");
   ASSERT_TRUE(config.ok()) << config.status().to_string();
-  EXPECT_EQ(config->self().addresses.at("tcp"), "127.0.0.2");
+  EXPECT_EQ(config->self().tcp_address(), "127.0.0.2");
   EXPECT_EQ(config->secret_key, kKey);
   EXPECT_EQ(config->socket, "/run/x.sock");
   EXPECT_EQ(config->metrics, "127.0.0.1:9400");

@@ -1,5 +1,6 @@
 #include "daemon/control/registration.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -135,13 +136,13 @@ TEST(PlanOnTheWire, has_the_same_hash_at_the_other_end) {
     t.root = HostIndex(2);
     t.root_rank = Rank(5);
     t.wide_contributions = true;
-    t.name = "t" + std::to_string(i);
+    t.name = fmt::format("t{}", i);
     plan.tensors.push_back(t);
   }
   const auto got =
       plan_tensors_from_json(nlohmann::json::from_cbor(nlohmann::json::to_cbor(plan_tensors_to_json(plan.tensors))));
   ASSERT_TRUE(got.has_value());
-  const protocol::Plan other{3, *got};
+  const protocol::Plan other{.version = 3, .tensors = *got};
   EXPECT_EQ(other.hash(), plan.hash());
   EXPECT_EQ((*got)[1].root_rank, Rank(5));
   auto broken = plan_tensors_to_json(plan.tensors);

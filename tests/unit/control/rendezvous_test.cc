@@ -1,5 +1,6 @@
 #include "daemon/control/rendezvous.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace tensorlane::control {
@@ -105,17 +106,26 @@ TEST(RanksText, reads_as_people_write) {
 }
 
 TEST(RosterOnTheWire, comes_back_as_it_went_and_nothing_else_passes) {
-  const Roster roster{3, {{"a", {0, 2}}, {"b", {1}}}};
+  const Roster roster{3, {{"a", {0, 2}, {"10.0.0.1", "10.1.0.1"}}, {"b", {1}, {"10.0.0.2", "10.1.0.2"}}}};
   const auto got = roster_from_json(3, roster_to_json(roster));
   ASSERT_TRUE(got.has_value());
   EXPECT_EQ(got->hosts[0].ranks, roster.hosts[0].ranks);
   EXPECT_EQ(got->hosts[1].name, "b");
+  EXPECT_EQ(got->hosts[1].addresses, roster.hosts[1].addresses);
   EXPECT_FALSE(roster_from_json(4, roster_to_json(roster))) << "a rank is missing";
   EXPECT_FALSE(roster_from_json(2, roster_to_json(roster))) << "a rank is out of range";
-  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {0, 2}}, {"a", {1}}}}))) << "a host twice";
-  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {0, 1, 2}}, {"b", {1}}}}))) << "a rank twice";
-  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {2, 1, 0}}}}))) << "not ascending";
-  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {0, 1, 2}}, {"b", {}}}}))) << "a host without ranks";
+  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {0, 2}, {"x"}}, {"a", {1}, {"x"}}}}))) << "a host twice";
+  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {0, 1, 2}, {"x"}}, {"b", {1}, {"x"}}}})))
+      << "a rank twice";
+  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {2, 1, 0}, {"x"}}}}))) << "not ascending";
+  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {0, 1, 2}, {"x"}}, {"b", {}, {"x"}}}})))
+      << "a host without ranks";
+  EXPECT_TRUE(roster_from_json(3, roster_to_json({3, {{"a", {0, 1, 2}, {"x"}}}})));
+  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {0, 1, 2}, {}}}}))) << "no rails";
+  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {0, 1, 2}, std::vector<std::string>(9, "x")}}})))
+      << "too many rails";
+  EXPECT_FALSE(roster_from_json(3, roster_to_json({3, {{"a", {0, 2}, {"x"}}, {"b", {1}, {"x", "y"}}}})))
+      << "different numbers of rails";
   EXPECT_FALSE(roster_from_json(0, nlohmann::json::array()));
 }
 
@@ -128,13 +138,33 @@ TEST(ClaimsOnTheWire, come_back_as_they_went) {
   EXPECT_FALSE(claims_from_json(nlohmann::json::array({nlohmann::json::array({1, 2, 3, 4})})));
 }
 
+TEST(Rails, of_all_hosts_of_a_job_are_as_many_and_the_leaders_file_says_which) {
+  fabric::Fabric fabric;
+  fabric.path = "f.yaml";
+  fabric.hosts.resize(3);
+  for (int i = 0; i < 3; ++i) {
+    fabric.hosts[i].name = fmt::format("h{}", i);
+    fabric.hosts[i].line = 10 + i;
+    fabric.hosts[i].addresses["tcp"] = {fmt::format("10.0.0.{}", i), fmt::format("10.1.0.{}", i)};
+  }
+  fabric.hosts[2].addresses["tcp"].pop_back();
+  Roster roster{2, {{"h1", {0}, {}}, {"h0", {1}, {}}}};
+  ASSERT_TRUE(add_endpoints(fabric, "j", &roster).ok());
+  EXPECT_EQ(roster.hosts[0].addresses, (std::vector<std::string>{"10.0.0.1", "10.1.0.1"}));
+  EXPECT_EQ(roster.hosts[1].addresses, (std::vector<std::string>{"10.0.0.0", "10.1.0.0"}));
+  Roster mixed{2, {{"h1", {0}, {}}, {"h2", {1}, {}}}};
+  EXPECT_EQ(add_endpoints(fabric, "j", &mixed).to_string(),
+            "host 'h1' has 2 tcp addresses, one for each rail, and host 'h2' has 1: job 'j', f.yaml:12: give all hosts "
+            "of a job the same number of rails");
+}
+
 TEST(Leader, is_the_host_of_master_addr_by_name_or_address) {
   fabric::Fabric fabric;
   fabric.path = "f.yaml";
   for (const int i : {0, 1}) {
     fabric::Host host;
-    host.name = "h" + std::to_string(i);
-    host.addresses["tcp"] = "10.0.0." + std::to_string(i + 1);
+    host.name = fmt::format("h{}", i);
+    host.addresses["tcp"] = {fmt::format("10.0.0.{}", i + 1)};
     fabric.hosts.push_back(host);
   }
   EXPECT_EQ(find_leader(fabric, "h0", "j", "h1", false).value(), "h1");

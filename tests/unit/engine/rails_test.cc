@@ -85,7 +85,7 @@ TEST(Rails, ASliceOfAnotherRailIsAFault) {
 
 TEST(Rails, AnOperationWithoutASliceHereIsCompleteAtOnce) {
   for (std::uint8_t rail : {0, 1}) {
-    OneEngine e(three_tensors(2), on_rail(rail, 2));
+    OneEngine e(three_tensors(2), on_rail(rail, 2));  // host 1 owns the tensor
     for (std::uint64_t sequence = 1; sequence <= 2; ++sequence) {
       const std::vector<Action> actions = e.ready(2, sequence);
       if (rail == 1) {  // has its only slice: tensors start on the next rail after every two of two hosts
@@ -95,7 +95,7 @@ TEST(Rails, AnOperationWithoutASliceHereIsCompleteAtOnce) {
       ASSERT_EQ(actions.size(), 1u);
       EXPECT_TRUE(actions[0].complete.ok);
     }
-    EXPECT_EQ(e.frame(header(FrameType::kReady, 2, 1, 0, 9)),
+    EXPECT_EQ(e.frame(header(FrameType::kGrant, 2, 1, 0, 9)),
               rail == 1 ? "" : "sequence that is neither the current nor the next one");
     EXPECT_EQ(e->has_sends(Time(1), kControlClass), rail == 1);
   }

@@ -66,8 +66,20 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"UnknownTransport", "hosts: [{name: h, addresses: {tpc: 10.0.0.1}}]\n",
                 "unknown key 'tpc' in 'addresses' of host 'h': fabric.yaml:1: did you mean 'tcp'? expected one of tcp, "
                 "rdma, dpdk, local"},
-        Mistake{"AddressIsAList", "hosts: [{name: h, addresses: {tcp: [1]}}]\n",
-                "'tcp' of 'addresses' of host 'h' is a list: fabric.yaml:1: expected text"},
+        Mistake{"AddressIsAMapping", "hosts: [{name: h, addresses: {tcp: {a: 1}}}]\n",
+                "'tcp' of 'addresses' of host 'h' is a mapping: fabric.yaml:1: expected text"},
+        Mistake{"NoRails", "hosts: [{name: h, addresses: {tcp: []}}]\n",
+                "0 tcp addresses: fabric.yaml:1: expected one, or a list of 1 to 8: one for each rail"},
+        Mistake{"TooManyRails", "hosts: [{name: h, addresses: {tcp: [a, b, c, d, e, f, g, h, i]}}]\n",
+                "9 tcp addresses: fabric.yaml:1: expected one, or a list of 1 to 8: one for each rail"},
+        Mistake{"BadRail", "hosts: [{name: h, addresses: {tcp: [10.0.0.1, [10.1.0.1]]}}]\n",
+                "tcp address '': fabric.yaml:1: expected an IPv4 or IPv6 address or a name that resolves to one"},
+        Mistake{"UnevenRails", "hosts: [{name: h, addresses: {tcp: [10.0.0.1, 10.1.0.1], rdma: 10.0.0.1}}]\n",
+                "2 tcp addresses and 1 rdma addresses in host 'h': fabric.yaml:1: expected one of each for every rail"},
+        Mistake{
+            "RailsOfOneAddress", "hosts: [{name: h, addresses: {tcp: [10.0.0.1, 10.0.0.1]}}]\n",
+            "rails 0 and 1 of host 'h' have the same address 10.0.0.1: fabric.yaml:1: expected an address of its own "
+            "for each rail"},
         Mistake{"AddressWithASpace", "hosts: [{name: h, addresses: {tcp: 10.0.0.1 10.0.0.2}}]\n",
                 "'tcp' of 'addresses' of host 'h' is '10.0.0.1 10.0.0.2': fabric.yaml:1: expected an IPv4 or IPv6 "
                 "address or a name that "

@@ -46,7 +46,8 @@ TEST(Fabric, ReadsAFile) {
   ASSERT_EQ(fabric.hosts.size(), 2u);
   const Host& h0 = fabric.hosts[0];
   EXPECT_EQ(h0.name, "h0");
-  EXPECT_EQ(h0.addresses, (std::map<std::string, std::string>{{"tcp", "10.77.0.1"}, {"rdma", "10.78.0.1"}}));
+  EXPECT_EQ(h0.addresses,
+            (std::map<std::string, std::vector<std::string>>{{"tcp", {"10.77.0.1"}}, {"rdma", {"10.78.0.1"}}}));
   EXPECT_EQ(h0.control_port, 7100);
   EXPECT_EQ(h0.data_port, 7110);
   EXPECT_EQ(h0.public_key, kKey0);
@@ -63,6 +64,28 @@ TEST(Fabric, ReadsAFile) {
   EXPECT_EQ(link.buffer, kib(512));
   EXPECT_EQ(fabric.links[1].mtu, 1500u);
   EXPECT_EQ(fabric.links[1].buffer, std::nullopt);
+}
+
+TEST(Fabric, AListOfAddressesIsAListOfRails) {
+  const Fabric fabric = parsed(R"(hosts:
+  - {name: h, addresses: {tcp: [10.0.0.1, "fd00::1"], rdma: [10.2.0.1, 10.3.0.1]}}
+switches: [{name: s}, {name: t}]
+links:
+  - {from: h, to: s, speed: 1G}
+  - {from: h, to: t, speed: 2G}
+)");
+  const Host& host = fabric.hosts.at(0);
+  ASSERT_EQ(host.rails(), 2u);
+  EXPECT_EQ(host.tcp_address(RailIndex(1)), "fd00::1");
+  EXPECT_EQ(*host.find_address("rdma", RailIndex(1)), "10.3.0.1");
+  EXPECT_EQ(host.find_address("rdma", RailIndex(2)), nullptr);
+  EXPECT_EQ(host.find_address("dpdk"), nullptr);
+  EXPECT_EQ(fabric.find_host_by_name_or_address("fd00::1"), &host);
+  EXPECT_EQ(fabric.link_speed(host, RailIndex(0)), BitsPerSecond(1'000'000'000));
+  EXPECT_EQ(fabric.link_speed(host, RailIndex(1)), BitsPerSecond(2'000'000'000));
+  const std::string written = to_yaml(fabric);
+  EXPECT_EQ(parsed(written).hosts.at(0).addresses, host.addresses);
+  EXPECT_EQ(to_yaml(parsed(written)), written);
 }
 
 TEST(Fabric, PresetsAreTheDocumentedCodePoints) {

@@ -183,12 +183,13 @@ class Sharing : public ::testing::Test {
   void start(
       LaneConfig config, std::function<std::uint64_t()> step = [] { return mib(1).value; }) {
     config.classes = 2;
-    auto made = Lane::create(config, {&regions_, reducer_.get(), &metrics_, &timeline_,
-                                      [&](ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
-                                        auto transport = std::make_unique<FakeTransport>(sink, step);
-                                        transport_ = transport.get();
-                                        return std::unique_ptr<ports::Transport>(std::move(transport));
-                                      }});
+    auto made =
+        Lane::create(config, {&regions_, reducer_.get(), &metrics_, &timeline_,
+                              [&](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
+                                auto transport = std::make_unique<FakeTransport>(sink, step);
+                                transport_ = transport.get();
+                                return std::unique_ptr<ports::Transport>(std::move(transport));
+                              }});
     ASSERT_TRUE(made.ok());
     lane_ = std::move(*made);
     lane_->start(listener_);
@@ -204,7 +205,7 @@ class Sharing : public ::testing::Test {
     plan.version = 1;
     for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
       const auto host = static_cast<std::uint16_t>(rank < local ? 0 : rank - local + 1);
-      if (host == spec.hosts.size()) spec.hosts.push_back({fmt::format("h{}", host), "127.0.0.1", 1, {}});
+      if (host == spec.hosts.size()) spec.hosts.push_back({fmt::format("h{}", host), {"127.0.0.1"}, 1, {}});
       spec.hosts[host].ranks.push_back(Rank(rank));
       plan.rank_hosts.push_back(HostIndex(host));
     }
@@ -268,7 +269,7 @@ class Sharing : public ::testing::Test {
 
 LaneConfig windows(Bytes each) {
   LaneConfig config;
-  config.windows = {each, each};
+  config.rails = {{{each, each}, {}}};
   config.staging = mib(8);
   return config;
 }
@@ -358,7 +359,7 @@ TEST_F(Sharing, WhatExceedsAJobsLimitIsDemotedAndCounted) {
 // Nothing but the limit wakes the lane here: announcements go, later, without anything else happening.
 TEST_F(Sharing, ControlFramesAreCappedInRateAndAllGo) {
   LaneConfig config = windows(mib(1));
-  config.control_limit = {BitsPerSecond(1'000'000), kib(4)};
+  config.rails[0].control_limit = {BitsPerSecond(1'000'000), kib(4)};
   start(config);
   constexpr std::uint32_t kTensors = 300;  // of 64 bytes each: 19,200 bytes, 121 ms beyond the burst
   std::vector<protocol::PlanTensor> tensors(kTensors, tensor(Operation::kAllreduce, 40'000, 65536));

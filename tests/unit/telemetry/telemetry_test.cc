@@ -41,7 +41,7 @@ std::string get(const std::string& address) {
 }
 
 ExporterConfig two_classes() {
-  return {"127.0.0.1:0", "h0", {{"urgent", 43, 5, 5}, {"bulk", 27, 3, 3}}, {"control", 51, 6, 6}};
+  return {"127.0.0.1:0", "h0", {{"urgent", 43, 5, 5}, {"bulk", 27, 3, 3}}, {"control", 51, 6, 6}, 2};
 }
 
 TEST(Exporter, ShowsWhatTheLaneCounted) {
@@ -53,9 +53,10 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   metrics.cpu_ns.set(1500000000);
   metrics.slices_sent.add(30);
   const ports::FlowKey up{JobId(9), HostIndex(1), ClassId(1)}, gone{JobId(9), HostIndex(2), ClassId(0)};
-  metrics.flows.up(up, {"train", "h1", ClassId(1), 27, 3, "10.1.0.1:7 -> 10.1.0.2:7"});
-  metrics.flows.up(gone, {"train", "h2", ClassId(0), 43, 5, "10.1.0.1:7 -> 10.1.0.3:7"});
-  metrics.flows.down(gone);
+  metrics.flows.up(RailIndex(1), up, {"train", "h1", ClassId(1), RailIndex(1), 27, 3, "10.1.0.1:7 -> 10.1.0.2:7"});
+  metrics.flows.up(RailIndex(0), gone, {"train", "h2", ClassId(0), RailIndex(0), 43, 5, "10.1.0.1:7 -> 10.1.0.3:7"});
+  metrics.flows.down(RailIndex(0), gone);
+  metrics.rails[1].bytes_received[0].add(11);
   const auto job = std::make_shared<ports::JobMetrics>();
   job->name = "train";
   job->classes[0].bytes_sent.add(900);
@@ -72,8 +73,9 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   EXPECT_THAT(page, HasSubstr("tensorlane_queue_wait_seconds_sum{class=\"urgent\"} 0.005003"));
   EXPECT_THAT(page, HasSubstr("tensorlane_lane_cpu_seconds_total 1.5"));
   EXPECT_THAT(page, HasSubstr("tensorlane_sent_slices_total 30"));
-  EXPECT_THAT(page, HasSubstr("tensorlane_flow_dscp{training_job=\"train\",peer=\"h1\",class=\"bulk\"} 27"));
-  EXPECT_THAT(page, HasSubstr("tensorlane_flow_pcp{training_job=\"train\",peer=\"h1\",class=\"bulk\"} 3"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_flow_dscp{training_job=\"train\",peer=\"h1\",class=\"bulk\",rail=\"1\"} 27"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_flow_pcp{training_job=\"train\",peer=\"h1\",class=\"bulk\",rail=\"1\"} 3"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_rail_received_bytes_total{rail=\"1\",class=\"urgent\"} 11"));
   EXPECT_THAT(page, Not(HasSubstr("peer=\"h2\"")));
   EXPECT_THAT(page, HasSubstr("tensorlane_class_info{class=\"control\",dscp=\"51\",pcp=\"6\",service_level=\"6\"} 1"));
   EXPECT_THAT(page, HasSubstr("tensorlane_sessions_ended_total 4"));

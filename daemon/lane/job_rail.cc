@@ -1,0 +1,263 @@
+#include "daemon/lane/job_rail.h"
+
+#include <fmt/format.h>
+
+namespace tensorlane::lane {
+namespace {
+
+constexpr std::size_t kActions = 1024;
+
+// Staging and limits are those of a NIC, like windows (laws 8, 11).
+engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, const LaneConfig& config) {
+  engine::EngineConfig e;
+  e.job = spec.credentials.job;
+  e.epoch = spec.credentials.epoch;
+  e.hosts = static_cast<std::uint16_t>(spec.hosts.size());
+  e.self = spec.credentials.self;
+  e.world_size = spec.world_size;
+  e.rails = static_cast<std::uint8_t>(spec.rails());
+  e.rail = rail;
+  e.classes = config.classes;
+  e.staging = config.staging;
+  e.single_queue = config.single_queue;
+  e.limits = config.job_limits;
+  return e;
+}
+
+}  // namespace
+
+JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Surroundings& around, ports::JobMetrics& metrics,
+                 Owner& owner)
+    : rail_(rail),
+      spec_(spec),
+      around_(around),
+      metrics_(metrics),
+      owner_(owner),
+      config_(engine_config(rail, spec, *around.config)),
+      staging_storage_(std::make_unique_for_overwrite<std::byte[]>(engine::Engine::staging_bytes(config_).value)),
+      staging_(around.memory->add({staging_storage_.get(), engine::Engine::staging_bytes(config_).value})),
+      engine_(config_, staging_),
+      actions_(kActions) {}
+
+JobRail::~JobRail() {
+  around_.memory->remove(staging_.region);
+}
+
+// ---- flows ----
+
+Status JobRail::connect(Time now) {
+  ports::JobCredentials credentials = spec_.credentials;
+  credentials.rail = rail_;
+  if (around_.config->resume_flows) credentials.resume_within = spec_.detection;
+  transport().add_job(credentials);
+  map(around_.memory->resolve(staging_));
+  const std::size_t data_flows = around_.config->single_queue ? 1 : around_.config->classes;
+  const Time deadline = now + spec_.detection * 3;
+  for (std::uint16_t peer = 0; peer < spec_.hosts.size(); ++peer) {
+    if (peer == spec_.credentials.self.value) continue;
+    const ports::JobHost& host = spec_.hosts[peer];
+    for (std::size_t c = 0; c <= data_flows; ++c) {
+      const ClassId cls = c == data_flows ? kControlClass : ClassId(static_cast<std::uint8_t>(c));
+      const ports::FlowKey flow{job(), HostIndex(peer), cls};
+      ++flows_wanted_;
+      if (!dials(flow.peer)) continue;  // the peer comes to us
+      TL_RETURN_IF_ERROR(transport().connect(flow, host.addresses[rail_.value], host.data_port, deadline));
+      ++flows_open_;
+    }
+  }
+  return {};
+}
+
+void JobRail::close() {
+  transport().remove_job(job());
+}
+
+void JobRail::flow_up(const ports::FlowKey& flow) {
+  if (!dials(flow.peer)) ++flows_open_;
+  ++flows_up_;
+  const ports::FlowStats stats = transport().stats(flow);
+  around_.metrics->flows.up(rail_, flow,
+                            {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp,
+                             stats.effective_pcp, stats.describe});
+}
+
+void JobRail::flow_down(const ports::FlowKey& flow) {
+  TL_ASSERT(flows_open_ > 0);
+  --flows_open_;
+  around_.metrics->flows.down(rail_, flow);
+}
+
+void JobRail::map(std::span<std::byte> bytes) {
+  const Status mapped = transport().map(job(), bytes);
+  if (mapped.ok()) return;
+  // Every rank of the job reads this, on whatever host.
+  const std::string& host = spec_.hosts[spec_.credentials.self.value].name;
+  owner_.rail_failed({mapped.code(), mapped.what(), fmt::format("host {}, {}", host, mapped.where()), mapped.fix()});
+}
+
+// ---- the engine ----
+
+void JobRail::feed(const engine::Event& event, Time now) {
+  std::size_t taken = 0;
+  do {
+    taken = engine_.step(now, std::span(&event, 1), actions_);
+    while (!actions_.empty()) {
+      const engine::Action action = actions_.front();
+      actions_.pop();
+      carry_out(action, now);
+    }
+  } while (taken == 0);
+}
+
+void JobRail::carry_out(const engine::Action& action, Time now) {
+  if (action.kind == engine::Action::Kind::kComplete) return owner_.rail_completed(action.complete, now);
+  around_.metrics->protocol_errors.add();
+  const engine::ProtocolError& error = action.error;
+  owner_.rail_failed(
+      {Code::kCorrupt, fmt::format("host {} broke the protocol: {}", spec_.hosts[error.peer.value].name, error.reason),
+       fmt::format("job '{}', rail {}, tensor {}, sequence {}, slice {}, grant {:#x}", spec_.name, rail_.value,
+                   error.header.tensor.value, error.header.sequence.value, error.header.slice, error.header.grant),
+       "install the same tensorlane version on every host"});
+}
+
+Result<std::span<std::byte>> JobRail::landing(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
+  if (header.payload_bytes == 0) return std::span<std::byte>();
+  Result<Descriptor> place = engine_.landing(flow.peer, header);
+  if (!place.ok()) {
+    around_.metrics->protocol_errors.add();
+    return place.status();
+  }
+  return around_.memory->resolve(*place);
+}
+
+void JobRail::frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now) {
+  ports::ClassMetrics& metrics = around_.metrics->classes[ports::metrics_slot(flow.cls)];
+  metrics.operations_received.add();
+  metrics.bytes_received.add(header.payload_bytes);
+  around_.metrics->rails[rail_.value].bytes_received[ports::metrics_slot(flow.cls)].add(header.payload_bytes);
+  feed({.kind = engine::Event::Kind::kFrameArrived, .frame = {flow.peer, header}}, now);
+}
+
+// ---- work ----
+
+std::optional<ClassId> JobRail::next_work(Time now) {
+  if (!work_) {
+    work_.emplace();
+    if (!engine_.pick_work(now, &*work_)) work_.reset();
+  }
+  return work_ ? std::optional(work_->cls) : std::nullopt;
+}
+
+ports::TraceSpan JobRail::do_work(Time now) {
+  const engine::Work work = *work_;
+  work_.reset();
+  std::array<ports::ReduceSource, engine::Work::kMaxSources> sources;
+  bool resolved = true;
+  for (std::uint32_t i = 0; i < work.source_count; ++i) {
+    const std::span<std::byte> bytes = around_.memory->resolve(work.sources[i].data);
+    resolved = resolved && !bytes.empty();
+    sources[i] = {bytes.data(), work.sources[i].dtype};
+  }
+  const std::span<std::byte> out = around_.memory->resolve(work.out);
+  TL_ASSERT(resolved && !out.empty());
+  around_.reducer->reduce(out.data(), work.out_dtype, std::span(sources).first(work.source_count), work.elements,
+                          work.divisor);
+  const std::uint64_t bytes = work.elements * dtype_size(work.out_dtype) * work.source_count;
+  around_.metrics->slices_reduced.add();
+  around_.metrics->bytes_reduced.add(bytes);
+  feed({.kind = engine::Event::Kind::kWorkDone, .token = work.token}, now);
+  return {.begin = now,
+          .job = job(),
+          .tensor = work.tensor,
+          .sequence = work.sequence,
+          .cls = work.cls,
+          .phase = ports::TraceSpan::Phase::kReduce,
+          .bytes = static_cast<std::uint32_t>(bytes)};
+}
+
+// ---- egress ----
+
+JobRail::Sent JobRail::send(ClassId cls, Bytes credit, Time now) {
+  Sent sent;
+  const bool control = cls == kControlClass;
+  HostIndex& last = last_peer_[ports::metrics_slot(cls)];
+  engine::Send send;
+  HostIndex peer, first_blocked;
+  bool blocked = false;
+  std::uint64_t payload_bytes = 0;
+  while (engine_.next_flow(now, cls, last, &peer)) {
+    const ports::FlowKey flow{job(), peer, cls};
+    if (!transport().writable(flow)) {
+      if (blocked && peer == first_blocked) break;  // once around: nobody can take more
+      if (!blocked) first_blocked = peer;
+      blocked = true;
+      last = peer;
+      continue;
+    }
+    // One operation at a turn: peers share the window evenly, and writable() speaks for no more than one.
+    const Bytes left = credit - sent.bytes;
+    const bool afforded = !control || left.value >= protocol::kFrameHeaderBytes;
+    if (!afforded || engine_.pick(now, {peer, cls}, left, std::span(&send, 1)) == 0) {
+      sent.more = true;  // this peer is next, too, when there is credit
+      break;
+    }
+    last = peer;
+    blocked = false;
+    const std::span<std::byte> payload = around_.memory->resolve(send.payload);
+    TL_ASSERT(payload.size() == send.header.payload_bytes);
+    transport().send(flow, {send.header, payload, send.token, granted(peer, send.header)});
+    payload_bytes += payload.size();
+    sent.bytes += Bytes(control ? protocol::kFrameHeaderBytes : payload.size());
+    note_wait(send, flow, now);
+    ++sent.operations;
+  }
+  if (sent.operations > 0) count_sent(cls, sent, payload_bytes);
+  return sent;
+}
+
+void JobRail::count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_bytes) {
+  ports::ClassMetrics& metrics = around_.metrics->classes[ports::metrics_slot(cls)];
+  metrics.operations_sent.add(sent.operations);
+  metrics.bytes_sent.add(payload_bytes);
+  around_.metrics->rails[rail_.value].bytes_sent[ports::metrics_slot(cls)].add(payload_bytes);
+  if (cls == kControlClass) return;
+  metrics_.classes[cls.value].bytes_sent.add(payload_bytes);
+  for (std::uint8_t c = 0; c < cls.value; ++c) {
+    const std::uint64_t demoted = engine_.counters().demoted_bytes[c];
+    metrics_.classes[c].bytes_demoted.add(demoted - demoted_[c]);
+    demoted_[c] = demoted;
+  }
+}
+
+// What is behind the grant that a frame gives, for a transport that lets the peer write there.
+std::span<const std::span<std::byte>> JobRail::granted(HostIndex peer, const protocol::FrameHeader& header) {
+  if (!transport().wants_places() || protocol::given_grant(header) == 0) return {};
+  std::array<Descriptor, kMaxPlaces> places;
+  const std::size_t count = engine_.granted(peer, header, places);
+  for (std::size_t i = 0; i < count; ++i) places_[i] = around_.memory->resolve(places[i]);
+  return std::span(places_).first(count);
+}
+
+void JobRail::note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now) {
+  const Duration waited = now - send.eligible;
+  around_.metrics->classes[ports::metrics_slot(flow.cls)].queue_wait.record(waited);
+  if (send.header.payload_bytes == 0 || !around_.timeline->enabled()) return;  // control would bury the tensors
+  around_.timeline->record({.begin = send.eligible,
+                            .length = waited,
+                            .job = job(),
+                            .tensor = send.header.tensor,
+                            .sequence = send.header.sequence,
+                            .cls = flow.cls,
+                            .phase = ports::TraceSpan::Phase::kQueue,
+                            .peer = flow.peer,
+                            .bytes = send.header.payload_bytes});
+}
+
+void JobRail::publish_counts() {
+  const engine::EngineCounters& now = engine_.counters();
+  around_.metrics->slices_sent.add(now.slices_sent - published_.slices_sent);
+  around_.metrics->stale_grants.add(now.stale_grants - published_.stale_grants);
+  published_ = now;
+}
+
+}  // namespace tensorlane::lane

@@ -1,0 +1,111 @@
+// One rail of a job on one lane: its engine, its flows, and what goes through them (law 12). Everything here runs on
+// the lane's thread.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/base/units.h"
+#include "daemon/engine/engine.h"
+#include "daemon/lane/lane.h"
+#include "daemon/ports/job.h"
+
+namespace tensorlane::lane {
+
+// What a job uses of its lane. Outlives the job.
+struct Surroundings {
+  const LaneConfig* config = nullptr;
+  ports::Memory* memory = nullptr;
+  ports::Reducer* reducer = nullptr;
+  ports::LaneMetrics* metrics = nullptr;
+  ports::Timeline* timeline = nullptr;
+  std::vector<ports::Transport*> transports;  // by rail
+  ports::LaneListener* listener = nullptr;
+};
+
+class JobRail {
+ public:
+  // The job. Calls come from inside the calls below.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // This rail's part of an operation is over.
+    virtual void rail_completed(const engine::Complete& complete, Time now) = 0;
+    // A peer broke the protocol, or memory cannot be registered.
+    virtual void rail_failed(const Status& cause) = 0;
+  };
+
+  // `spec`, `metrics` and `owner` outlive it. The job has more than one host, and the lane has this rail.
+  JobRail(RailIndex rail, const ports::JobSpec& spec, const Surroundings& around, ports::JobMetrics& metrics,
+          Owner& owner);
+  ~JobRail();
+  JobRail(const JobRail&) = delete;
+  JobRail& operator=(const JobRail&) = delete;
+
+  // ---- flows ----
+  // Begins to make them, or says why it cannot.
+  Status connect(Time now);
+  bool connected() const { return flows_up_ == flows_wanted_; }
+  // Nothing of it is open: once close() has been called, no buffer is touched any more.
+  bool closed() const { return flows_open_ == 0; }
+  void close();
+  void flow_up(const ports::FlowKey& flow);
+  void flow_down(const ports::FlowKey& flow);
+  // Memory that goes between hosts.
+  void map(std::span<std::byte> bytes);
+  void unmap() { transport().unmap(job()); }
+
+  // ---- the engine ----
+  Status apply_plan(const protocol::Plan& plan) { return engine_.apply_plan(plan); }
+  void feed(const engine::Event& event, Time now);
+  Result<std::span<std::byte>> landing(const ports::FlowKey& flow, const protocol::FrameHeader& header);
+  void frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now);
+  const engine::Engine& engine() const { return engine_; }
+
+  // ---- the loop: as Job says of the same names ----
+  std::optional<ClassId> next_work(Time now);
+  ports::TraceSpan do_work(Time now);
+  struct Sent {
+    std::size_t operations = 0;
+    Bytes bytes;
+    bool more = false;  // what is next is larger than the credit that is left; else nothing is left, or flows are full
+  };
+  Sent send(ClassId cls, Bytes credit, Time now);
+  // What is left of this job's turn in a class: the lane's account.
+  Bytes& deficit(ClassId cls) { return deficit_[ports::metrics_slot(cls)]; }
+  void publish_counts();
+
+ private:
+  JobId job() const { return spec_.credentials.job; }
+  ports::Transport& transport() const { return *around_.transports[rail_.value]; }
+  // Of two hosts the one with the lower index connects (ports/transport.h).
+  bool dials(HostIndex peer) const { return spec_.credentials.self < peer; }
+  void carry_out(const engine::Action& action, Time now);
+  void count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_bytes);
+  void note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now);
+  std::span<const std::span<std::byte>> granted(HostIndex peer, const protocol::FrameHeader& header);
+
+  const RailIndex rail_;
+  const ports::JobSpec& spec_;
+  const Surroundings& around_;
+  ports::JobMetrics& metrics_;
+  Owner& owner_;
+  const engine::EngineConfig config_;
+  std::unique_ptr<std::byte[]> staging_storage_;
+  Descriptor staging_;
+  engine::Engine engine_;
+  engine::ActionRing actions_;
+  std::optional<engine::Work> work_;  // chosen by the engine, not done yet
+  std::size_t flows_wanted_ = 0, flows_up_ = 0;
+  std::size_t flows_open_ = 0;  // dialed or accepted, and not reported down
+  std::array<HostIndex, kMaxDataClasses + 1> last_peer_{};
+  static constexpr std::size_t kMaxPlaces = 64;           // pages behind one grant: a slice of 16 MiB
+  std::array<std::span<std::byte>, kMaxPlaces> places_;   // of the frame that is being sent
+  engine::EngineCounters published_;                      // as of the last publish_counts()
+  std::array<std::uint64_t, kMaxDataClasses> demoted_{};  // of the job's metrics, what this rail has added
+  std::array<Bytes, kMaxDataClasses + 1> deficit_{};
+};
+
+}  // namespace tensorlane::lane

@@ -1,0 +1,335 @@
+// Lanes with real engines, real TCP over loopback and the real reducer; only clients and control are played by the
+// test.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <future>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "daemon/lane/lane.h"
+#include "daemon/memory/region_table.h"
+#include "daemon/reduce/cpu_reducer.h"
+#include "daemon/transport/tcp/tcp_transport.h"
+
+namespace tensorlane::lane {
+
+using namespace std::chrono_literals;
+
+// By the system's clock: the thread sanitizer of Clang 14 does not know how libstdc++ waits by the steady one.
+inline std::chrono::system_clock::time_point patience() {
+  return std::chrono::system_clock::now() + 10s;
+}
+
+inline constexpr JobId kJob{77};
+
+// Keeps the spans; to be read once the lane has stopped.
+struct FakeTimeline final : ports::Timeline {
+  bool enabled() const override { return true; }
+  void record(const ports::TraceSpan& span) override { spans.push_back(span); }
+  void name(JobId, TensorId, const char*) override {}
+  std::vector<ports::TraceSpan> spans;
+};
+
+// A client with its memory, in this process.
+class FakeClient final : public ports::ClientSession {
+ public:
+  FakeClient() : memory_(16 << 20), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  ~FakeClient() override { close(wake_); }
+
+  std::size_t take(std::span<protocol::SubmissionEntry> out) override {
+    std::lock_guard lock(mutex_);
+    std::size_t n = 0;
+    for (; n < out.size() && !submitted_.empty(); ++n) {
+      out[n] = submitted_.front();
+      submitted_.pop_front();
+    }
+    return n;
+  }
+  void complete(const protocol::CompletionEntry& entry) override {
+    std::lock_guard lock(mutex_);
+    completed_[{entry.tensor, entry.sequence}] = entry.status;
+    changed_.notify_all();
+  }
+  void fail(const Status& cause) override {
+    std::lock_guard lock(mutex_);
+    failure_ = cause;
+    changed_.notify_all();
+  }
+  bool arm_wake() override {
+    std::lock_guard lock(mutex_);
+    return submitted_.empty();
+  }
+  void disarm_wake() override {}
+  int wake_fd() const override { return wake_; }
+  std::span<std::byte> map(const ports::BufferPlace& place) override {
+    if (place.offset + place.bytes > memory_.size()) return {};
+    return std::span(memory_).subspan(place.offset, place.bytes);
+  }
+  std::span<std::byte> segment(const ports::BufferPlace&) override { return memory_; }
+  bool dead() const override { return false; }
+
+  void submit(std::uint32_t tensor, std::uint64_t sequence) {
+    {
+      std::lock_guard lock(mutex_);
+      submitted_.push_back({tensor, 0, sequence});
+    }
+    const std::uint64_t one = 1;
+    ASSERT_EQ(write(wake_, &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  }
+  // The status of the operation, kTimedOut after ten seconds.
+  Code wait(std::uint32_t tensor, std::uint64_t sequence) {
+    std::unique_lock lock(mutex_);
+    const bool done = changed_.wait_until(lock, patience(), [&] { return completed_.contains({tensor, sequence}); });
+    return done ? completed_[{tensor, sequence}] : Code::kTimedOut;
+  }
+  bool pending(std::uint32_t tensor, std::uint64_t sequence) {
+    std::lock_guard lock(mutex_);
+    return !completed_.contains({tensor, sequence});
+  }
+  Status wait_failure() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, patience(), [&] { return !failure_.ok(); });
+    return failure_;
+  }
+  template <typename T>
+  T* data(std::uint64_t offset) {
+    return reinterpret_cast<T*>(memory_.data() + offset);
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+  int wake_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<protocol::SubmissionEntry> submitted_;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Code> completed_;
+  Status failure_;
+};
+
+// Control, as far as a lane sees it.
+class FakeListener final : public ports::LaneListener {
+ public:
+  void on_job_connected(JobId) override {
+    set([this] { connected_ = true; });
+  }
+  void on_job_failed(JobId, const Status& cause) override {
+    set([&] { cause_ = cause; });
+  }
+  void on_late(JobId, Rank rank, TensorId tensor, Duration) override {
+    set([&] { late_.emplace_back(rank, tensor); });
+  }
+  void on_job_closed(JobId) override {
+    set([this] { closed_ = true; });
+  }
+
+  bool wait_connected() {
+    return wait([this] { return connected_; });
+  }
+  bool wait_closed() {
+    return wait([this] { return closed_; });
+  }
+  Status wait_failed() {
+    wait([this] { return !cause_.ok(); });
+    return cause_;
+  }
+  std::pair<Rank, TensorId> wait_late() {
+    EXPECT_TRUE(wait([this] { return !late_.empty(); }));
+    return late_.empty() ? std::pair(Rank(99), TensorId(99)) : late_.front();
+  }
+
+ private:
+  template <typename F>
+  void set(F change) {
+    std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+  template <typename F>
+  bool wait(F condition) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_until(lock, patience(), condition);
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool connected_ = false, closed_ = false;
+  Status cause_;
+  std::vector<std::pair<Rank, TensorId>> late_;
+};
+
+// A transport whose flows take one operation between two polls.
+class OneAtATime final : public ports::Transport {
+ public:
+  explicit OneAtATime(std::unique_ptr<ports::Transport> real) : real_(std::move(real)) {}
+  void add_job(const ports::JobCredentials& credentials) override { real_->add_job(credentials); }
+  void remove_job(JobId job) override { real_->remove_job(job); }
+  Status connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t port, Time deadline) override {
+    return real_->connect(flow, address, port, deadline);
+  }
+  void close(const ports::FlowKey& flow) override { real_->close(flow); }
+  bool writable(const ports::FlowKey& flow) const override { return !taken_.contains(flow) && real_->writable(flow); }
+  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
+    EXPECT_TRUE(writable(flow)) << "class " << static_cast<int>(flow.cls.value);
+    taken_.insert(flow);
+    real_->send(flow, operation);
+  }
+  Bytes in_flight(ClassId cls) override { return real_->in_flight(cls); }
+  std::size_t poll(Time now) override {
+    taken_.clear();
+    return real_->poll(now);
+  }
+  int wake_fd() const override { return real_->wake_fd(); }
+  ports::FlowStats stats(const ports::FlowKey& flow) const override { return real_->stats(flow); }
+
+ private:
+  std::unique_ptr<ports::Transport> real_;
+  std::set<ports::FlowKey> taken_;
+};
+
+// One host: a lane with a loopback address of its own for every rail, and the clients of its ranks.
+struct TestHost {
+  TestHost(std::uint16_t index, const LaneConfig& config, std::size_t ranks, bool one_at_a_time)
+      : regions(1024), reducer(reduce::make_cpu_reducer()) {
+    for (std::size_t rail = 0; rail < config.rails.size(); ++rail)
+      addresses.push_back("127.0." + std::to_string(3 + rail) + "." + std::to_string(index + 1));
+    for (std::size_t r = 0; r < ranks; ++r) clients.push_back(std::make_shared<FakeClient>());
+    const auto make_transport = [&](RailIndex rail,
+                                    ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
+      tcp::TcpConfig tcp;
+      tcp.listen_address = addresses[rail.value];
+      tcp.data_port = port();
+      tcp.classes.push_back({{kControlClass, 51, 6}, mib(1)});
+      for (std::uint8_t c = 0; c < config.classes; ++c)
+        tcp.classes.push_back(
+            {{ClassId(c), static_cast<std::uint8_t>(43 - c), 5}, config.rails[rail.value].windows[c]});
+      TL_ASSIGN_OR_RETURN(std::unique_ptr<ports::Transport> real, tcp::make_tcp_transport(tcp, sink));
+      if (one_at_a_time) real = std::make_unique<OneAtATime>(std::move(real));
+      return real;
+    };
+    auto made = Lane::create(config, {&regions, reducer.get(), &metrics, &timeline, make_transport});
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    lane = std::move(*made);
+    lane->start(listener);
+  }
+  static std::uint16_t port() { return static_cast<std::uint16_t>(10000 + getpid() % 1000 * 16); }
+
+  memory::RegionTable regions;
+  std::unique_ptr<ports::Reducer> reducer;
+  ports::LaneMetrics metrics;
+  FakeTimeline timeline;
+  FakeListener listener;
+  std::vector<std::string> addresses;  // by rail
+  std::vector<std::shared_ptr<FakeClient>> clients;
+  std::unique_ptr<Lane> lane;
+};
+
+class LaneTest : public ::testing::Test {
+ protected:
+  // `per_host` ranks on each of `hosts` hosts; tensors as given, laid out one after another in every client's memory.
+  void start(std::size_t hosts, std::size_t per_host, std::vector<protocol::PlanTensor> tensors,
+             Duration late_after = seconds(10)) {
+    LaneConfig config;
+    config.classes = 2;
+    config.rails.assign(rails_, {{window_, window_}, {}});
+    config.staging = mib(8);
+    config.late_after = late_after;
+    for (std::uint16_t h = 0; h < hosts; ++h)
+      hosts_.push_back(std::make_unique<TestHost>(h, config, per_host, one_at_a_time_));
+    ports::JobSpec spec;
+    spec.name = "test";
+    spec.world_size = static_cast<std::uint32_t>(hosts * per_host);
+    for (std::size_t h = 0; h < hosts; ++h) {
+      ports::JobHost& host =
+          spec.hosts.emplace_back(ports::JobHost{"h" + std::to_string(h), hosts_[h]->addresses, TestHost::port(), {}});
+      for (std::size_t r = 0; r < per_host; ++r)
+        host.ranks.push_back(Rank(static_cast<std::uint32_t>(h * per_host + r)));
+    }
+    protocol::Plan& plan = plan_;
+    plan.version = 1;
+    plan.rails = static_cast<std::uint8_t>(rails_);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i].id = TensorId(static_cast<std::uint32_t>(i));
+      tensors[i].name = "t" + std::to_string(i);
+      tensors[i].slice_elements = 16384;
+      tensors[i].wide_contributions = per_host > 1 && dtype_size(tensors[i].dtype) == 2;
+      plan.tensors.push_back(tensors[i]);
+    }
+    for (std::size_t r = 0; r < hosts * per_host; ++r)
+      plan.rank_hosts.push_back(HostIndex(static_cast<std::uint16_t>(r / per_host)));
+    for (std::size_t h = 0; h < hosts; ++h) {
+      TestHost& host = *hosts_[h];
+      spec.credentials = {kJob, Epoch(1), HostIndex(static_cast<std::uint16_t>(h)),
+                          std::vector<std::byte>(16, std::byte{7})};
+      if (crossed_ && h == 0) std::ranges::reverse(spec.hosts[1].addresses);
+      ASSERT_TRUE(host.lane->start_job(spec).ok());
+      for (std::size_t r = 0; r < per_host; ++r)
+        ASSERT_TRUE(host.lane->attach(kJob, spec.hosts[h].ranks[r], host.clients[r]).ok());
+    }
+    if (crossed_) return;
+    for (auto& host : hosts_) ASSERT_TRUE(host->listener.wait_connected());
+    for (std::size_t h = 0; h < hosts; ++h) {
+      ASSERT_TRUE(hosts_[h]->lane->apply_plan(kJob, plan, nullptr).ok());
+      std::uint64_t offset = 0;
+      for (const protocol::PlanTensor& tensor : plan.tensors) {
+        const std::uint64_t bytes = tensor.elements * dtype_size(tensor.dtype);
+        for (Rank rank : spec.hosts[h].ranks)
+          ASSERT_TRUE(hosts_[h]->lane->bind(kJob, rank, tensor.id, {0, offset, bytes}).ok());
+        offset += (bytes + 63) / 64 * 64;
+      }
+    }
+    barrier();
+  }
+  // Until every lane has carried out what it was told: binds come before the first submission. A plan for a job that is
+  // not there changes nothing, but the lane says when it has come to it.
+  void barrier() {
+    for (auto& host : hosts_) {
+      const auto done = std::make_shared<std::promise<void>>();
+      ASSERT_TRUE(host->lane->apply_plan(JobId(0), {}, [done] { done->set_value(); }).ok());
+      done->get_future().wait();
+    }
+  }
+  template <typename F>
+  void each_client(F visit) {
+    std::uint32_t rank = 0;
+    for (auto& host : hosts_) {
+      for (auto& client : host->clients) visit(*client, rank++);
+    }
+  }
+
+  // Every host gets the same plan with one tensor more.
+  void grow_plan() {
+    protocol::PlanTensor more = plan_.tensors.front();
+    more.id = TensorId(static_cast<std::uint32_t>(plan_.tensors.size()));
+    more.name = "a tensor that somebody registered later, " + std::to_string(plan_.tensors.size());
+    plan_.tensors.push_back(more);
+    ++plan_.version;
+    for (auto& host : hosts_) ASSERT_TRUE(host->lane->apply_plan(kJob, plan_, nullptr).ok());
+  }
+
+  Bytes window_ = mib(1);
+  std::size_t rails_ = 1;
+  bool crossed_ = false;  // host 0 has the addresses of host 1 in the wrong order: the job does not connect
+  std::vector<std::unique_ptr<TestHost>> hosts_;
+  protocol::Plan plan_;
+  bool one_at_a_time_ = false;  // the transport is made so
+};
+
+inline protocol::PlanTensor allreduce(std::uint64_t elements, Dtype dtype = Dtype::kFloat32,
+                                      protocol::Pattern pattern = protocol::Pattern::kRing) {
+  protocol::PlanTensor tensor;
+  tensor.elements = elements;
+  tensor.dtype = dtype;
+  tensor.pattern = pattern;
+  return tensor;
+}
+
+}  // namespace tensorlane::lane
