@@ -41,10 +41,14 @@ void PrintTo(const TransportKind& kind, std::ostream* out) {
   *out << kind.name;
 }
 TransportKind tcp_ipv4() {
-  return tcp("tcp_ipv4", "127.0.0.1");
+  TransportKind kind = tcp("tcp_ipv4", "127.0.0.1");
+  kind.cycles = 10000;
+  return kind;
 }
 TransportKind tcp_ipv6() {
-  return tcp("tcp_ipv6", "::1");
+  TransportKind kind = tcp("tcp_ipv6", "::1");
+  kind.largest = mib(64);
+  return kind;
 }
 
 Time TestClock::now() const {

@@ -35,12 +35,13 @@ struct HostOptions {
 // A transport under test.
 struct TransportKind {
   std::string name;
-  std::string address;  // where hosts of this machine reach each other
-  bool tags = true;     // effective DSCPs can be read back
-  bool pcp = true;      // and PCPs
-  bool sockets = true;  // the kernel takes bytes for a peer that does not poll
-  int cycles = 2000;    // how often the test for leaks connects and disconnects
-  std::string absent;   // why it cannot be tested here; its tests are skipped with this text
+  std::string address;        // where hosts of this machine reach each other
+  bool tags = true;           // effective DSCPs can be read back
+  bool pcp = true;            // and PCPs
+  bool sockets = true;        // the kernel takes bytes for a peer that does not poll
+  int cycles = 2000;          // how often the test for leaks connects and disconnects
+  Bytes largest = mib(1024);  // of what is moved as one buffer
+  std::string absent;         // why it cannot be tested here; its tests are skipped with this text
   std::function<Result<std::unique_ptr<ports::Transport>>(const HostOptions&, std::uint16_t data_port,
                                                           ports::FrameSink&)>
       make;

@@ -31,6 +31,7 @@ TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs) {
   kind.address = rdma_address();
   kind.pcp = false;
   kind.sockets = false;
+  kind.largest = mib(32);
   kind.cycles = 400;  // emulated, each takes 20 to 40 ms; a queue pair that leaks shows at 268 KiB a cycle
   kind.absent = rdma_absent();
   kind.make = [queue_pairs](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {

@@ -8,6 +8,8 @@ namespace {
 TransportKind second_best() {
   TransportKind kind = tcp_ipv4();
   kind.name = "tcp_second_best";
+  kind.cycles = 2000;
+  kind.largest = mib(64);
   kind.make = [tcp = tcp_ipv4()](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {
     mixed::MixedConfig config;
     const auto member = [&](const std::string& name, std::uint16_t offset, Status offered) {

@@ -85,20 +85,70 @@ TEST_P(Conformance, CarriesEverySize) {
 
 TEST_P(Conformance, ReadsAndWritesAtEveryAlignment) {
   Pair pair(GetParam());
-  const auto bytes = pattern(8000, 5);
-  std::vector<std::byte> landing(64 * 8000 + 64);
-  std::size_t arrived = 0;
+  constexpr std::size_t kLongest = 40000;
+  const auto bytes = pattern(kLongest + 64, 5);
+  std::vector<std::byte> landing(kLongest + 128);
   pair.b.sink->landing = [&](const auto&, const auto& header) {
-    return std::span(landing).subspan(arrived++ * 8000 + header.aux, header.payload_bytes);
+    return std::span(landing).subspan(header.aux, header.payload_bytes);
   };
-  for (std::uint32_t shift = 0; shift < 64; ++shift) {
-    protocol::FrameHeader header = data_header();
-    header.aux = 63 - shift;  // where it lands
-    pair.a->send(pair.to_b(kUrgent), {header, std::span(bytes).subspan(shift, 7000), 0});
-    const std::size_t want = shift + 1;
-    ASSERT_TRUE(pair.run_until([&] { return pair.b.sink->frames.size() == want; }));
-    EXPECT_EQ(std::memcmp(landing.data() + shift * 8000 + 63 - shift, bytes.data() + shift, 7000), 0) << shift;
+  std::size_t sent = 0;
+  for (const std::size_t size : {std::size_t{1}, std::size_t{7000}, kLongest}) {
+    for (std::uint32_t shift = 0; shift < 64; ++shift) {
+      std::memset(landing.data(), 0xa5, landing.size());
+      protocol::FrameHeader header = data_header();
+      header.aux = 64 - shift;  // where it lands
+      pair.a->send(pair.to_b(kUrgent), {header, std::span(bytes).subspan(shift, size), 0});
+      ++sent;
+      ASSERT_TRUE(pair.run_until([&] { return pair.b.sink->frames.size() == sent; }));
+      const std::byte* landed = landing.data() + header.aux;
+      ASSERT_EQ(std::memcmp(landed, bytes.data() + shift, size), 0) << size << " bytes from " << shift;
+      ASSERT_TRUE(landed[-1] == std::byte{0xa5} && landed[size] == std::byte{0xa5}) << size << " bytes from " << shift;
+    }
   }
+}
+
+// A buffer of any size travels as operations of at most kMaxOperation, as a lane cuts it.
+TEST_P(Conformance, MovesBuffersOfZeroBytesToOneGibibyte) {
+  Pair pair(GetParam());
+  // What belongs at an offset is a piece of this, from a place that differs from operation to operation.
+  const auto source = pattern(mib(3).value, 3);
+  const auto piece_at = [&](std::uint64_t offset, std::size_t bytes) {
+    return std::span(source).subspan(offset / kMaxOperation.value * 4099 % (source.size() - kMaxOperation.value),
+                                     bytes);
+  };
+  std::vector<std::byte> land(kMaxOperation.value);
+  std::uint64_t landed = 0, wrong = 0, frames = 0;
+  pair.b.sink->landing = [&](const auto&, const auto& header) { return std::span(land).first(header.payload_bytes); };
+  pair.b.sink->frame_hook = [&](const auto&, const auto& header) {
+    const auto expected = piece_at(header.offset, header.payload_bytes);
+    wrong += header.offset != landed || std::memcmp(land.data(), expected.data(), expected.size()) != 0;
+    landed += header.payload_bytes;
+    ++frames;
+    pair.b.sink->frames.clear();
+  };
+  const std::uint64_t largest = GetParam().largest.value;
+  for (const std::uint64_t bytes :
+       {std::uint64_t{0}, std::uint64_t{1}, kMaxOperation.value, kMaxOperation.value + 1, mib(5).value - 3, largest}) {
+    const std::uint64_t operations =
+        std::max<std::uint64_t>((bytes + kMaxOperation.value - 1) / kMaxOperation.value, 1);
+    std::uint64_t given = 0;
+    landed = frames = 0;
+    ASSERT_TRUE(run_until(
+        pair.clock, {&pair.a, &pair.b},
+        [&] {
+          while (given < operations && pair.a->writable(pair.to_b(kBulk))) {
+            protocol::FrameHeader header = data_header();
+            header.offset = given++ * kMaxOperation.value;
+            const std::uint64_t left = std::min(kMaxOperation.value, bytes - header.offset);
+            pair.a->send(pair.to_b(kBulk), {header, piece_at(header.offset, left), 0});
+          }
+          return frames == operations;
+        },
+        std::chrono::seconds(100)))
+        << bytes;
+    EXPECT_EQ(landed, bytes);
+  }
+  EXPECT_EQ(wrong, 0u);
 }
 
 TEST_P(Conformance, StreamsBothWaysAtOnce) {
