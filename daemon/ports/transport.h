@@ -100,9 +100,9 @@ struct TransportCounters {
   std::uint64_t payloads_dropped = 0;         // stale grants
   std::uint64_t flows_resumed = 0;            // times that a lost connection was replaced and its flow went on
   std::uint64_t frames_resent = 0;            // on the new connections: frames that had been sent on lost ones
-  // One-sided transports:
-  std::uint64_t payloads_placed = 0;      // written by peers straight to where they belong
-  std::uint64_t payloads_copied = 0;      // came in messages and were copied
+  // One-sided transports, and shared memory:
+  std::uint64_t payloads_placed = 0;      // written by peers straight to where they belong, or read there from theirs
+  std::uint64_t payloads_copied = 0;      // came in messages or through a ring and were copied
   std::uint64_t ports_down = 0;           // times that the port went down
   std::uint64_t retries_exhausted = 0;    // flows lost because a peer did not acknowledge
   std::uint64_t receivers_not_ready = 0;  // flows lost because a peer had no receive posted

@@ -1,5 +1,6 @@
-// The TCP transport over loopback, one thread per host, next to plain blocking sockets in the same run: throughput with
-// 256 KiB operations, and round trips of small and large ones. Checks what has arrived before it prints a number.
+// The transports between daemons of one machine (TCP over loopback, shared memory), one thread per host, next to plain
+// blocking sockets in the same run: throughput with 256 KiB operations, and round trips of small and large ones. Checks
+// what has arrived before it prints a number.
 //
 //   tcp_bench [--quick]
 #include <fmt/format.h>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "daemon/transport/handshake/socket.h"
+#include "daemon/transport/local/local_transport.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 
 namespace tensorlane {
@@ -28,6 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr ClassId kData{0};
 constexpr JobId kJob{1};
+constexpr Duration kSpin = microseconds(100);  // before a host blocks
 
 [[noreturn]] void fail(const std::string& what) {
   fmt::print(stderr, "tensorlane: error: {}: tcp_bench: run it again, alone\n", what);
@@ -46,17 +49,24 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
 }
 
+enum class Over { kTcp, kTcpCrc, kLocal, kLocalRing };
+constexpr ports::ClassTag kControlTag{kControlClass, 51, 6}, kDataTag{kData, 27, 3};
+
+Result<std::unique_ptr<ports::Transport>> make_transport(Over over, std::uint16_t port, ports::FrameSink& sink) {
+  if (over == Over::kTcp || over == Over::kTcpCrc) {
+    return tcp::make_tcp_transport(
+        {"127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, over == Over::kTcpCrc}, sink);
+  }
+  return local::make_local_transport(
+      {"127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, false, over == Over::kLocal}, sink);
+}
+
 // One host: its thread owns the transport.
 class Host final : public ports::FrameSink {
  public:
-  Host(HostIndex self, bool crc) : landing_(kMaxOperation.value) {
-    tcp::TcpConfig config;
-    config.listen_address = "127.0.0.1";
-    config.payload_crc = crc;
-    config.classes = {{{kControlClass, 51, 6}, kib(256)}, {{kData, 27, 3}, mib(4)}};
+  Host(HostIndex self, Over over) : landing_(kMaxOperation.value) {
     for (std::uint16_t port = 23000; port < 32000 && !transport; port = static_cast<std::uint16_t>(port + 16)) {
-      config.data_port = port;
-      auto made = tcp::make_tcp_transport(config, *this);
+      auto made = make_transport(over, port, *this);
       if (made.ok()) transport = std::move(made).value();
       data_port = port;
     }
@@ -75,11 +85,12 @@ class Host final : public ports::FrameSink {
   }
   // Polls, and sleeps when there has been nothing for a while.
   void step() {
-    idle_ = transport->poll(now()) > 0 ? 0 : idle_ + 1;
-    if (idle_ < 200) return;
+    const Time begin = now();
+    if (transport->poll(begin) > 0) busy_ = begin;
+    if (begin - busy_ < kSpin || !transport->arm()) return;
     pollfd wait{transport->wake_fd(), POLLIN, 0};
     ::poll(&wait, 1, 1);
-    idle_ = 0;
+    busy_ = now();
   }
   const std::vector<std::byte>& landing() const { return landing_; }
   ports::FlowKey to(HostIndex peer) const { return {kJob, peer, kData}; }
@@ -92,12 +103,12 @@ class Host final : public ports::FrameSink {
 
  private:
   std::vector<std::byte> landing_;
-  int idle_ = 0;
+  Time busy_;
 };
 
 // Host 0 and host 1 with a flow between them.
 struct Hosts {
-  explicit Hosts(bool crc) : a(HostIndex(0), crc), b(HostIndex(1), crc) {
+  explicit Hosts(Over over) : a(HostIndex(0), over), b(HostIndex(1), over) {
     const Status status = a.transport->connect(a.to(HostIndex(1)), "127.0.0.1", b.data_port, now() + seconds(10));
     if (!status.ok()) fail(status.to_string());
     while (!a.up || !b.up) {
@@ -119,8 +130,8 @@ void check(const std::vector<std::byte>& sent, std::span<const std::byte> got) {
     fail("the bytes that arrived are not those that were sent");
 }
 
-double stream_tensorlane(std::uint64_t operations, bool crc) {
-  Hosts hosts(crc);
+double stream_tensorlane(std::uint64_t operations, Over over) {
+  Hosts hosts(over);
   const auto payload = payload_of(kMaxOperation.value);
   const auto begin = Clock::now();
   std::thread receiver([&] {
@@ -144,8 +155,8 @@ double stream_tensorlane(std::uint64_t operations, bool crc) {
   return seconds;
 }
 
-std::vector<double> ping_tensorlane(std::size_t bytes, int rounds, bool crc) {
-  Hosts hosts(crc);
+std::vector<double> ping_tensorlane(std::size_t bytes, int rounds, Over over) {
+  Hosts hosts(over);
   const auto payload = payload_of(bytes);
   std::vector<double> times;
   std::thread echo([&] {
@@ -244,11 +255,13 @@ int run(bool quick) {
   const int rounds = quick ? 200 : 2000, repeats = quick ? 3 : 7;
   const double gigabytes = static_cast<double>(operations * kMaxOperation.value) * 1e-9;
   // Alternately, so that whatever else the machine does hits all of them.
-  std::vector<double> plain, without, with;
+  std::vector<double> plain, without, with, shared, ring;
   for (int i = 0; i < repeats; ++i) {
     plain.push_back(gigabytes / stream_sockets(operations));
-    without.push_back(gigabytes / stream_tensorlane(operations, false));
-    with.push_back(gigabytes / stream_tensorlane(operations, true));
+    without.push_back(gigabytes / stream_tensorlane(operations, Over::kTcp));
+    with.push_back(gigabytes / stream_tensorlane(operations, Over::kTcpCrc));
+    shared.push_back(gigabytes / stream_tensorlane(operations, Over::kLocal));
+    ring.push_back(gigabytes / stream_tensorlane(operations, Over::kLocalRing));
   }
   const double base = quantile(plain, 0.5);
   fmt::print("throughput, GB/s, median of {} runs of {:.2f} GB:\n", repeats, gigabytes);
@@ -257,18 +270,26 @@ int run(bool quick) {
                quantile(values, 0.5) / base);
   };
   line("plain sockets", plain);
-  line("tensorlane", without);
-  line("tensorlane, payload CRC", with);
+  line("TCP", without);
+  line("TCP, payload CRC", with);
+  line("shared memory, read in place", shared);
+  line("shared memory, ring", ring);
+  fmt::print("  shared memory is {:.2f} (read in place) and {:.2f} (ring) times as fast as TCP\n",
+             quantile(shared, 0.5) / quantile(without, 0.5), quantile(ring, 0.5) / quantile(without, 0.5));
   fmt::print("  the payload CRC costs {:.0f} % of the throughput\n",
              100 * (1 - quantile(with, 0.5) / quantile(without, 0.5)));
   fmt::print("round trip, microseconds, median / p99 of {}:\n", rounds);
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{4096}, std::size_t{262144}}) {
-    const auto p = ping_sockets(bytes, rounds), t = ping_tensorlane(bytes, rounds, false),
-               c = ping_tensorlane(bytes, rounds, true);
-    fmt::print(
-        "  {:>6} bytes: plain sockets {:.1f} / {:.1f}, tensorlane {:.1f} / {:.1f}, with payload CRC {:.1f} / {:.1f}\n",
-        bytes, quantile(p, 0.5) * 1e6, quantile(p, 0.99) * 1e6, quantile(t, 0.5) * 1e6, quantile(t, 0.99) * 1e6,
-        quantile(c, 0.5) * 1e6, quantile(c, 0.99) * 1e6);
+    fmt::print("  {:>6} bytes:", bytes);
+    const auto times = [](const char* name, const std::vector<double>& values) {
+      fmt::print("   {} {:.1f} / {:.1f}", name, quantile(values, 0.5) * 1e6, quantile(values, 0.99) * 1e6);
+    };
+    times("plain sockets", ping_sockets(bytes, rounds));
+    times("TCP", ping_tensorlane(bytes, rounds, Over::kTcp));
+    times("TCP with payload CRC", ping_tensorlane(bytes, rounds, Over::kTcpCrc));
+    times("shared memory", ping_tensorlane(bytes, rounds, Over::kLocal));
+    times("its ring alone", ping_tensorlane(bytes, rounds, Over::kLocalRing));
+    fmt::print("\n");
   }
   return 0;
 }

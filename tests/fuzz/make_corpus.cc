@@ -59,6 +59,52 @@ void write_frames(const Corpus& corpus) {
   corpus.write("short", Seed().add_bytes(std::span(bytes).first(20)));
 }
 
+// Records of local_flow_fuzzer.cc.
+class LocalPeer {
+ public:
+  static constexpr std::uint8_t kTrueCrc = 2, kTrueLength = 4, kStays = 8, kThere = 16;
+  enum Kind : std::uint8_t { kPut, kFrame, kProduced, kConsumed, kScribble, kReads, kHangUp, kSend, kTurn };
+
+  LocalPeer& frame(std::uint8_t flags, std::uint8_t frame_flags, std::uint32_t bytes, std::uint16_t payload) {
+    seed_.add(kFrame).add(flags).add(FrameType::kData).add(frame_flags).add(bytes);
+    seed_.add(std::uint8_t{1}).add(std::uint8_t{0}).add(std::uint32_t{0}).add(payload).fill(payload, 0x5a);
+    return *this;
+  }
+  template <typename... Values>
+  LocalPeer& act(Kind kind, const Values&... values) {
+    seed_.add(kind);
+    (seed_.add(values), ...);
+    return *this;
+  }
+  const Seed& seed() const { return seed_; }
+
+ private:
+  Seed seed_;
+};
+
+void write_local(const Corpus& corpus) {
+  using P = LocalPeer;
+  constexpr std::uint8_t kCrc = protocol::kFlagPayloadCrc;
+  const auto frame = [](std::uint8_t flags, std::uint32_t bytes, std::uint16_t payload) {
+    return P().frame(flags, flags & P::kTrueCrc ? kCrc : std::uint8_t{0}, bytes, payload);
+  };
+  const std::uint32_t large = 65536;
+  corpus.write("frame", frame(P::kTrueLength | P::kTrueCrc, 0, 100).act(P::kTurn).seed());
+  corpus.write("frame_in_pieces", frame(0, 5000, 1000).act(P::kTurn).act(P::kHangUp).act(P::kTurn).seed());
+  corpus.write("stays", frame(P::kStays | P::kThere, large, 0).act(P::kTurn).seed());
+  corpus.write("stays_nowhere", frame(P::kStays, large, 0).act(P::kTurn).seed());
+  corpus.write("impossible_count", P().act(P::kProduced, ~std::uint64_t{0}).act(P::kTurn).seed());
+  corpus.write(
+      "sent_and_taken",
+      P().act(P::kSend, std::uint32_t{100}).act(P::kTurn).act(P::kConsumed, std::uint16_t{180}).act(P::kTurn).seed());
+  corpus.write("sent_and_read_in_place", P().act(P::kReads, std::uint32_t{1})
+                                             .act(P::kSend, large)
+                                             .act(P::kTurn)
+                                             .act(P::kConsumed, std::uint16_t{80})
+                                             .act(P::kTurn)
+                                             .seed());
+}
+
 // Records of tcp_flow_fuzzer.cc.
 class TcpScript {
  public:
@@ -277,6 +323,7 @@ int main(int argc, char** argv) {
   const std::filesystem::path root = argv[1];
   write_frames({root, "frame"});
   write_tcp({root, "tcp_flow"});
+  write_local({root, "local_flow"});
   write_handshakes({root, "handshake"});
   write_session_packets({root, "session_packet"});
   write_rings({root, "session_rings"});

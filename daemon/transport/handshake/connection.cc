@@ -110,7 +110,7 @@ Connection::State Connection::on_challenge() {
   server_nonce_ = challenge.nonce;
   if (!make_offer({})) return state_;
   proof.mac = client_mac(*job_, hello_, challenge.nonce, mine_);
-  return send(proof, mine_) ? State::kVerdict : state_;
+  return send(proof, mine_, exchange_ ? exchange_->descriptor() : -1) ? State::kVerdict : state_;
 }
 
 Connection::State Connection::on_verdict() {
@@ -188,6 +188,7 @@ Connection::State Connection::on_ready() {
 bool Connection::make_offer(Parameters theirs) {
   if (parameter_bytes_ == 0) return true;
   exchange_ = exchanges_.make(key_, job_);
+  if (!connecting_end_) exchange_->take_descriptor(std::move(descriptor_));
   Result<std::vector<std::byte>> offer = exchange_->offer(theirs);
   if (!offer.ok()) {
     state_ = refuse({Refusal::kParameters, offer.status().to_string()});
@@ -217,7 +218,7 @@ bool Connection::receive(Message& message, std::size_t more) {
 bool Connection::receive_bytes(std::size_t bytes) {
   while (inbox_bytes_ < bytes) {
     // Not a byte more than this message: what follows the handshake belongs to the flow.
-    const ssize_t received = ::recv(socket_.get(), inbox_.data() + inbox_bytes_, bytes - inbox_bytes_, MSG_DONTWAIT);
+    const ssize_t received = receive_some(std::span(inbox_).subspan(inbox_bytes_, bytes - inbox_bytes_));
     if (received < 0 && errno == EINTR) continue;
     if (received < 0 && errno == EAGAIN) return false;
     if (received <= 0) {
@@ -230,13 +231,47 @@ bool Connection::receive_bytes(std::size_t bytes) {
   return true;
 }
 
+ssize_t Connection::receive_some(std::span<std::byte> into) {
+  // Without room for descriptors the kernel closes what comes.
+  if (state_ != State::kProof) return ::recv(socket_.get(), into.data(), into.size(), MSG_DONTWAIT);
+  iovec piece{into.data(), into.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control;
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // of one: the kernel closes what is more
+  const ssize_t received = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const cmsghdr* came = received > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (came != nullptr && came->cmsg_level == SOL_SOCKET && came->cmsg_type == SCM_RIGHTS) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(came), sizeof descriptor);
+    descriptor_.reset(descriptor);
+  }
+  return received;
+}
+
 template <typename Message>
-bool Connection::send(const Message& message, Parameters more) {
+bool Connection::send(const Message& message, Parameters more, int descriptor) {
   std::array<std::byte, sizeof inbox_> bytes;
   const std::size_t size = sizeof message + more.size();
   std::memcpy(bytes.data(), bytes_of(message).data(), sizeof message);
   if (!more.empty()) std::memcpy(bytes.data() + sizeof message, more.data(), more.size());
-  const ssize_t sent = ::send(socket_.get(), bytes.data(), size, MSG_DONTWAIT | MSG_NOSIGNAL);
+  iovec piece{bytes.data(), size};
+  msghdr whole{};
+  whole.msg_iov = &piece;
+  whole.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  if (descriptor >= 0) {
+    whole.msg_control = control.data();
+    whole.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&whole);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
+  }
+  const ssize_t sent = ::sendmsg(socket_.get(), &whole, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(size)) return true;
   // The first few hundred bytes of a connection always fit into its send buffer.
   state_ = lost(sent < 0 ? errno : ENOBUFS);

@@ -74,8 +74,11 @@ class Connection final : public Watched {
   template <typename Message>
   bool receive(Message& message, std::size_t more = 0);
   bool receive_bytes(std::size_t bytes);
+  // One recv(); a descriptor that comes with the bytes is kept where one is expected.
+  ssize_t receive_some(std::span<std::byte> into);
+  // `descriptor` goes with the bytes unless it is negative.
   template <typename Message>
-  bool send(const Message& message, Parameters more = {});
+  bool send(const Message& message, Parameters more = {}, int descriptor = -1);
   template <typename Message>
   Parameters received_behind(std::size_t bytes) const {
     return std::span(inbox_).subspan(sizeof(Message), bytes);
@@ -110,6 +113,7 @@ class Connection final : public Watched {
   const ExchangeFactory& exchanges_;
   std::unique_ptr<Exchange> exchange_;
   std::vector<std::byte> mine_;  // this end's parameters
+  Fd descriptor_;                // that came with the peer's
 
   Status failure_;
   Refusal refusal_ = Refusal::kNone;

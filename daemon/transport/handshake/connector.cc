@@ -60,6 +60,7 @@ std::size_t service_order(ClassId cls) {
 Status Connector::open(const ConnectorConfig& config) {
   name_ = config.name;
   TL_RETURN_IF_ERROR(check(config));
+  unix_sockets_ = config.unix_sockets;
   TL_ASSIGN_OR_RETURN(source_, parse_endpoint(config.listen_address, 0));
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) {
@@ -69,16 +70,21 @@ Status Connector::open(const ConnectorConfig& config) {
   TL_RETURN_IF_ERROR(waker_.open(epoll_.get(), &waker_mark_));
   for (const Door& door : config.doors) {
     TL_ASSIGN_OR_RETURN(
-        const Endpoint endpoint,
-        parse_endpoint(config.listen_address, static_cast<std::uint16_t>(port_of(config.data_port, door.tag.cls))));
+        const Endpoint here,
+        endpoint(config.listen_address, static_cast<std::uint16_t>(port_of(config.data_port, door.tag.cls))));
     auto made = std::make_unique<ClassDoor>(ClassDoor{door.tag, door.window, nullptr});
-    TL_ASSIGN_OR_RETURN(made->listener, Listener::open(endpoint, door.tag, door.window));
+    TL_ASSIGN_OR_RETURN(made->listener, Listener::open(here, door.tag, door.window));
     if (!watch(*made->listener, made->listener->fd(), EPOLLIN, false)) {
-      return {Code::kResourceExhausted, "cannot watch a listener: " + errno_text(errno), endpoint.text()};
+      return {Code::kResourceExhausted, "cannot watch a listener: " + errno_text(errno), here.text()};
     }
     doors_[service_order(door.tag.cls)] = std::move(made);
   }
   return {};
+}
+
+Result<Endpoint> Connector::endpoint(const std::string& address, std::uint16_t port) const {
+  TL_ASSIGN_OR_RETURN(const Endpoint endpoint, parse_endpoint(address, port));
+  return unix_sockets_ ? unix_endpoint(endpoint) : endpoint;
 }
 
 Connector::ClassDoor* Connector::find(ClassId cls) {
@@ -263,8 +269,7 @@ Status Connector::begin_dialling(const ports::FlowKey& flow, const std::string& 
   }
   if (port_of(data_port, flow.cls) > 65535)
     return {Code::kInvalidArgument, "the peer has no port for the class", where, "use a data_port below 65526"};
-  TL_ASSIGN_OR_RETURN(const Endpoint peer,
-                      parse_endpoint(address, static_cast<std::uint16_t>(port_of(data_port, flow.cls))));
+  TL_ASSIGN_OR_RETURN(const Endpoint peer, endpoint(address, static_cast<std::uint16_t>(port_of(data_port, flow.cls))));
   if (dialers_.contains(flow)) return {Code::kAlreadyExists, "the flow is there", where};
   dialers_[flow] = std::make_unique<Dialer>(flow, job->second, peer, first, deadline, again);
   due(first);

@@ -35,6 +35,7 @@ struct ConnectorConfig {
   std::string listen_address = "0.0.0.0";  // numeric; attempts to connect leave from it too, unless it is a wildcard
   std::uint16_t data_port = 7110;          // the control class listens here, class c at data_port + 1 + c
   std::vector<Door> doors;                 // kControlClass and data classes from 0, each once
+  bool unix_sockets = false;               // listen and dial by unix_endpoint() instead of TCP
 };
 
 // Position of a class in the order of service, and of its port after data_port: control first.
@@ -126,7 +127,10 @@ class Connector {
 
   ConnectorEvents& events_;
   const ExchangeFactory exchanges_;
+  Result<Endpoint> endpoint(const std::string& address, std::uint16_t port) const;
+
   std::string name_;
+  bool unix_sockets_ = false;
   Endpoint source_;
   Fd epoll_;
   Waker waker_;

@@ -36,6 +36,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/ports/transport.h"
+#include "daemon/transport/handshake/socket.h"
 
 namespace tensorlane::handshake {
 
@@ -146,6 +147,11 @@ class Exchange {
   virtual Result<std::vector<std::byte>> offer(std::span<const std::byte> peer) = 0;
   // The peer's parameters; comes after offer(). An error is told to the peer.
   virtual Status accept(std::span<const std::byte> peer) = 0;
+  // Of the connecting end, after offer(): a descriptor that travels with the parameters; negative: none. Stays the
+  // exchange's. Unix sockets only.
+  virtual int descriptor() const { return -1; }
+  // Of the accepting end, before offer(): the descriptor that came; invalid when none did.
+  virtual void take_descriptor([[maybe_unused]] Fd descriptor) {}
 };
 struct ExchangeFactory {
   std::uint16_t bytes = 0;  // at most kMaxParameterBytes; 0: nothing is exchanged

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,16 @@ const sockaddr_in& as_ipv4(const Endpoint& e) {
 }
 const sockaddr_in6& as_ipv6(const Endpoint& e) {
   return reinterpret_cast<const sockaddr_in6&>(e.storage);
+}
+
+// In front of the endpoint that a Unix socket stands for; the NUL makes the name abstract.
+constexpr std::string_view kUnixPrefix{"\0tensorlane/", 12};
+
+std::string unix_text(const Endpoint& endpoint) {
+  const auto& name = reinterpret_cast<const sockaddr_un&>(endpoint.storage);
+  const std::size_t front = offsetof(sockaddr_un, sun_path) + kUnixPrefix.size();
+  if (endpoint.length <= front) return "this machine";
+  return {name.sun_path + kUnixPrefix.size(), endpoint.length - front};
 }
 
 bool set_int(int fd, int level, int option, int value) {
@@ -55,6 +66,7 @@ void Fd::reset(int fd) {
 }
 
 bool Endpoint::wildcard() const {
+  if (family() == AF_UNIX) return false;
   if (family() == AF_INET) return as_ipv4(*this).sin_addr.s_addr == htonl(INADDR_ANY);
   return IN6_IS_ADDR_UNSPECIFIED(&as_ipv6(*this).sin6_addr);
 }
@@ -62,6 +74,7 @@ bool Endpoint::wildcard() const {
 std::string Endpoint::text() const {
   char buffer[INET6_ADDRSTRLEN] = {};
   if (length == 0) return "unknown address";
+  if (family() == AF_UNIX) return unix_text(*this);
   if (family() == AF_INET) {
     ::inet_ntop(AF_INET, &as_ipv4(*this).sin_addr, buffer, sizeof buffer);
     return fmt::format("{}:{}", buffer, ntohs(as_ipv4(*this).sin_port));
@@ -95,6 +108,17 @@ Result<Endpoint> parse_endpoint(const std::string& address, std::uint16_t port) 
                 "write an address such as 10.1.0.2 or fd00::2 under `addresses` in fabric.yaml");
 }
 
+Endpoint unix_endpoint(const Endpoint& endpoint) {
+  Endpoint named;
+  auto& name = reinterpret_cast<sockaddr_un&>(named.storage);
+  const std::string text = std::string(kUnixPrefix) + endpoint.text();
+  static_assert(sizeof name.sun_path > kUnixPrefix.size() + INET6_ADDRSTRLEN + sizeof "[]:65535");
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path, text.data(), text.size());
+  named.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size());
+  return named;
+}
+
 Endpoint local_endpoint(int fd) {
   return endpoint_of(fd, ::getsockname);
 }
@@ -111,8 +135,9 @@ std::string connection_name(HostIndex peer, const std::string& endpoint, ClassId
 }
 
 Result<int> apply_tag(int fd, const ports::ClassTag& tag) {
-  const int traffic_class = tag.dscp << 2;
-  const bool ipv6 = get_int(fd, SOL_SOCKET, SO_DOMAIN) == AF_INET6;
+  const int traffic_class = tag.dscp << 2, domain = get_int(fd, SOL_SOCKET, SO_DOMAIN);
+  if (domain == AF_UNIX) return static_cast<int>(tag.pcp);
+  const bool ipv6 = domain == AF_INET6;
   // An IPv6 socket may carry IPv4 (mapped addresses), so it gets both.
   const bool marked = set_int(fd, IPPROTO_IP, IP_TOS, traffic_class) &&
                       (!ipv6 || set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, traffic_class));

@@ -33,7 +33,7 @@ class Fd {
   int fd_ = -1;
 };
 
-// An IPv4 or IPv6 address with a port.
+// An IPv4 or IPv6 address with a port; or the name of a Unix socket that stands for one.
 struct Endpoint {
   sockaddr_storage storage{};
   socklen_t length = 0;
@@ -41,12 +41,16 @@ struct Endpoint {
   int family() const { return storage.ss_family; }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   bool wildcard() const;
-  // "10.0.0.4:7111", "[fd00::4]:7111"; an IPv4 address mapped into IPv6 reads as IPv4.
+  // "10.0.0.4:7111", "[fd00::4]:7111"; an IPv4 address mapped into IPv6 reads as IPv4. Of a Unix socket, the endpoint
+  // that it stands for, or "this machine" where it has no name.
   std::string text() const;
 };
 
 // `address` is a numeric IPv4 or IPv6 address. Errors: kInvalidArgument.
 Result<Endpoint> parse_endpoint(const std::string& address, std::uint16_t port);
+// The Unix socket that stands for `endpoint` among processes that share this kernel and network namespace: a name
+// without a file ("abstract"), gone with whoever listens.
+Endpoint unix_endpoint(const Endpoint& endpoint);
 Endpoint local_endpoint(int fd);
 Endpoint peer_endpoint(int fd);
 
@@ -57,7 +61,8 @@ std::string connection_name(HostIndex peer, const std::string& endpoint, ClassId
 
 // Marks everything that this socket sends: IP_TOS and IPV6_TCLASS first, SO_PRIORITY last, because setting the TOS
 // overwrites the priority (law 15). The two ECT bits stay the kernel's. Priority 7 needs a privilege; without it 6 is
-// set. Returns the priority that was set. Errors: kInternal.
+// set. Returns the priority that was set. What a Unix socket sends passes no network: nothing is set. Errors:
+// kInternal.
 Result<int> apply_tag(int fd, const ports::ClassTag& tag);
 
 struct EffectiveTag {

@@ -1,0 +1,12 @@
+// Hosts of this machine that reach each other through shared memory.
+#pragma once
+
+#include <string>
+
+#include "harness.h"
+
+namespace tensorlane::conformance {
+
+TransportKind local_kind(const std::string& name, bool read_peer_memory);
+
+}  // namespace tensorlane::conformance
