@@ -114,6 +114,7 @@ lane::LaneConfig lane_config(const config::DaemonConfig& config) {
       rail.windows.push_back(window(config, config.fabric.classes.data[c], RailIndex(r)));
   }
   lane.single_queue = !config.priorities;
+  lane.tunes = config.search_thresholds && config.priorities;
   if (config.priorities) lane.job_limits = config.job_limits;
   lane.staging = config.staging;
   lane.late_after = config.late_after;
@@ -310,6 +311,8 @@ class Daemon {
     control.planner = [this](const protocol::TensorBody& body, const ports::JobSpec& job) {
       return plan_tensor(config_, body, job);
     };
+    if (config_.search_thresholds && class_count(config_) > 1)
+      control.tuned_classes = static_cast<std::uint8_t>(class_count(config_));
     control.more_status = [this] { return lane_status(); };
     return control;
   }

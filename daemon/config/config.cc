@@ -23,11 +23,35 @@ using fabric::Mapping;
 constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
 constexpr std::size_t kKeyLength = 40;                  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 28> kKeys = {
-    "fabric",       "host",         "secret_key_file", "socket",       "metrics",          "timeline", "detection",
-    "join_timeout", "late_after",   "late_error",      "pattern",      "priorities",       "tags",     "payload_crc",
-    "users",        "max_sessions", "arena_limit",     "memory_limit", "memory_keep_free", "staging",  "slice_elements",
-    "spin",         "cpu",          "job_limits",      "control_rate", "transport",        "rdma",     "on_lost_flow"};
+constexpr std::array<std::string_view, 29> kKeys = {"fabric",
+                                                    "host",
+                                                    "secret_key_file",
+                                                    "socket",
+                                                    "metrics",
+                                                    "timeline",
+                                                    "detection",
+                                                    "join_timeout",
+                                                    "late_after",
+                                                    "late_error",
+                                                    "pattern",
+                                                    "priorities",
+                                                    "tags",
+                                                    "payload_crc",
+                                                    "users",
+                                                    "max_sessions",
+                                                    "arena_limit",
+                                                    "memory_limit",
+                                                    "memory_keep_free",
+                                                    "staging",
+                                                    "slice_elements",
+                                                    "spin",
+                                                    "cpu",
+                                                    "job_limits",
+                                                    "control_rate",
+                                                    "transport",
+                                                    "rdma",
+                                                    "on_lost_flow",
+                                                    "search_thresholds"};
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
 Status unreadable(const std::string& path, const std::string& what) {
@@ -199,6 +223,7 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   TL_RETURN_IF_ERROR(optional_value(map, "max_sessions", &sessions, number(1, 65536)));
   TL_RETURN_IF_ERROR(optional_value(map, "priorities", &config->priorities, flag));
   TL_RETURN_IF_ERROR(optional_value(map, "tags", &config->tags, flag));
+  TL_RETURN_IF_ERROR(optional_value(map, "search_thresholds", &config->search_thresholds, flag));
   TL_RETURN_IF_ERROR(optional_value(map, "payload_crc", &config->payload_crc, flag));
   TL_RETURN_IF_ERROR(optional_value(map, "arena_limit", &config->arena_limit, bytes));
   TL_RETURN_IF_ERROR(optional_value(map, "memory_limit", &config->memory_limit, bytes));

@@ -39,8 +39,9 @@ struct DaemonConfig {
     int gid_index = -1;            // negative: by the address
     std::uint8_t queue_pairs = 1;  // of each flow; the same on all hosts
   } rdma;
-  bool priorities = true;  // false: one class, order of arrival
-  bool tags = true;        // false: flows carry DSCP 0 whatever their class
+  bool priorities = true;          // false: one class, order of arrival
+  bool search_thresholds = false;  // jobs led from here search for the thresholds between classes; else the fabric's
+  bool tags = true;                // false: flows carry DSCP 0 whatever their class
   bool payload_crc = false;
   std::vector<std::uint32_t> users;   // uids that may use this daemon, beside its own and root
   Bytes arena_limit = mib(16384);     // shared memory of one session

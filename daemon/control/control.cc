@@ -39,7 +39,7 @@ Status too_many() {
 Control::Control(ControlConfig config) : config_(std::move(config)) {
   TL_ASSERT(config_.fabric != nullptr && config_.planner);
   rules_ = {config_.fabric,        config_.host,        config_.detection, config_.join_timeout,
-            config_.stall_warning, config_.stall_error, config_.planner};
+            config_.stall_warning, config_.stall_error, config_.planner,   config_.tuned_classes};
 }
 
 Control::~Control() {
@@ -129,6 +129,13 @@ void Control::on_late(JobId job, Rank rank, TensorId tensor, Duration waited) {
   // Repeated by the lane: one that finds the inbox full is not missed.
   (void)inbox_.request([this, job, rank, tensor, waited] {
     if (Job* found = find(job)) found->lane_late(rank, tensor, waited, now_);
+  });
+}
+
+void Control::on_iteration(JobId job, Duration time) {
+  // One that finds the inbox full is not missed.
+  (void)inbox_.request([this, job, time] {
+    if (Job* found = find(job)) found->lane_iteration(time, now_);
   });
 }
 

@@ -39,6 +39,7 @@ struct ControlConfig {
   // Decides pattern, class, urgency, slice_elements and wide_contributions of one tensor; control fills in the rest.
   // Runs on the leader's control thread only.
   std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
+  std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
   // What the status is to say beside control's own, merged into its top level. Control's thread. May be empty.
   std::function<nlohmann::json()> more_status;
 };
@@ -71,6 +72,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void on_job_connected(JobId job) override;
   void on_job_failed(JobId job, const Status& cause) override;
   void on_late(JobId job, Rank rank, TensorId tensor, Duration waited) override;
+  void on_iteration(JobId job, Duration time) override;
   void on_job_closed(JobId job) override;
 
  private:

@@ -337,6 +337,17 @@ void Job::note_late(std::uint32_t rank, const std::string& what, Duration waited
                to_seconds(waited));
 }
 
+void Job::lane_iteration(Duration time, Time now) {
+  now_ = now;
+  if (!i_lead() || rules_.tuned_classes == 0 || state_ != State::kRunning || !registrar_) return;
+  if (!tuner_) tuner_.emplace(rules_.tuned_classes);
+  if (const auto thresholds = tuner_->iteration(registrar_->plan(), time)) {
+    spdlog::info("job '{}': thresholds between classes are [{}] now", name_, fmt::join(*thresholds, ", "));
+    to_all_hosts(MessageType::kThresholds, nlohmann::json(*thresholds));
+  }
+  settle();
+}
+
 // ---- what the registrar asks for ----
 
 void Job::to_leader(MessageType type, nlohmann::json body) {

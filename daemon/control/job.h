@@ -23,6 +23,7 @@
 #include "daemon/control/message.h"
 #include "daemon/control/registrar.h"
 #include "daemon/control/rendezvous.h"
+#include "daemon/control/tuner.h"
 #include "daemon/ports/job.h"
 #include "daemon/ports/session.h"
 
@@ -53,6 +54,7 @@ struct JobRules {
   std::string host;
   Duration detection, join_timeout, stall_warning, stall_error;
   std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
+  std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
 };
 
 class Job final : private RegistrarOutput {
@@ -88,6 +90,7 @@ class Job final : private RegistrarOutput {
   void lane_connected(Time now);
   void lane_failed(const Status& cause, Time now);
   void lane_late(Rank rank, TensorId tensor, Duration waited, Time now);
+  void lane_iteration(Duration time, Time now);
   void lane_closed(Time now);
   void plan_in_force(std::uint32_t version, Time now);
 
@@ -151,6 +154,7 @@ class Job final : private RegistrarOutput {
   bool handle_connected(const std::string& from);
   bool handle_late(const nlohmann::json& body);
   bool handle_left(const std::string& from, const nlohmann::json& body);
+  bool handle_thresholds(const nlohmann::json& body);
   void go();
   void note_late(std::uint32_t rank, const std::string& what, Duration waited);
   void rank_left(std::uint32_t rank);
@@ -199,6 +203,7 @@ class Job final : private RegistrarOutput {
   ports::JobSpec spec_;
   std::optional<Liveness> liveness_;
   std::optional<Registrar> registrar_;
+  std::optional<Tuner> tuner_;                            // leader, where it tunes
   std::set<std::string> connected_;                       // leader: hosts whose flows are up
   std::set<std::uint32_t> left_;                          // ranks of all hosts that have left in peace
   std::map<std::string, std::uint64_t> sent_, received_;  // sequenced messages per member

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "daemon/control/job.h"
 
 namespace tensorlane::control {
@@ -155,6 +158,8 @@ bool Job::dispatch(const std::string& from, MessageType type, const json& body) 
       return handle_late(body);
     case MessageType::kLeft:
       return handle_left(from, body);
+    case MessageType::kThresholds:
+      return from == leader_ && handle_thresholds(body);
     default:
       return registrar_->handle(from, type, body, now_);
   }
@@ -175,6 +180,16 @@ bool Job::handle_late(const json& body) {
   const Duration waited(static_cast<std::int64_t>(in.number(std::uint64_t{1} << 62)));
   if (!in.done() || rank >= roster_.world_size) return false;
   note_late(rank, what, waited);
+  return true;
+}
+
+bool Job::handle_thresholds(const json& body) {
+  if (body.size() >= kMaxDataClasses) return false;
+  ItemReader in(body);
+  std::vector<double> thresholds;
+  for (std::size_t i = 0; i < body.size(); ++i) thresholds.push_back(in.real());
+  if (!in.done() || !std::ranges::is_sorted(thresholds, std::greater<>())) return false;
+  environment_.lane(id_, [id = id_, thresholds](ports::LanePort& lane) { return lane.use_thresholds(id, thresholds); });
   return true;
 }
 

@@ -20,23 +20,24 @@ inline constexpr std::size_t kMaxWireMessage = std::size_t{1} << 20;  // bytes; 
 
 // F: follower to leader, L: leader to follower, A: any host to all others of the job.
 enum class MessageType : std::uint8_t {
-  kJoin = 1,       // F: job name, nonce. Repeated until the roster comes
-  kChallenge = 2,  // L: the follower's nonce, the leader's nonce
-  kProof = 3,      // F: its nonce, HMAC, claims of its ranks
-  kRefuse = 4,     // L: the follower's nonce, status. The follower does not take part
-  kRoster = 5,     // L: the follower's nonce, HMAC, detection time, world size, hosts with their ranks
-  kConnected = 6,  // F: all data flows of this host are up
-  kGo = 7,         // L: all hosts are connected: let the ranks in
-  kHeartbeat = 8,  // A: nothing more
-  kArrived = 9,    // F: group, the ranks of this host that have registered it so far
-  kGroup = 10,     // F: group, lowest rank, tensors, status (ok, or how the ranks of this host disagree)
-  kPlan = 11,      // L: group, version, hash, the tensors to append
-  kPlanned = 12,   // F: version, hash: the plan is in force here
-  kActivate = 13,  // L: version, group: in force everywhere; ranks may submit
-  kRejected = 14,  // L: group, status: this registration fails at every rank
-  kLate = 15,      // A: rank, what it is late with, nanoseconds
-  kLeft = 16,      // A: rank that has left in peace
-  kAbort = 17,     // A: the cause
+  kJoin = 1,         // F: job name, nonce. Repeated until the roster comes
+  kChallenge = 2,    // L: the follower's nonce, the leader's nonce
+  kProof = 3,        // F: its nonce, HMAC, claims of its ranks
+  kRefuse = 4,       // L: the follower's nonce, status. The follower does not take part
+  kRoster = 5,       // L: the follower's nonce, HMAC, detection time, world size, hosts with their ranks
+  kConnected = 6,    // F: all data flows of this host are up
+  kGo = 7,           // L: all hosts are connected: let the ranks in
+  kHeartbeat = 8,    // A: nothing more
+  kArrived = 9,      // F: group, the ranks of this host that have registered it so far
+  kGroup = 10,       // F: group, lowest rank, tensors, status (ok, or how the ranks of this host disagree)
+  kPlan = 11,        // L: group, version, hash, the tensors to append
+  kPlanned = 12,     // F: version, hash: the plan is in force here
+  kActivate = 13,    // L: version, group: in force everywhere; ranks may submit
+  kRejected = 14,    // L: group, status: this registration fails at every rank
+  kLate = 15,        // A: rank, what it is late with, nanoseconds
+  kLeft = 16,        // A: rank that has left in peace
+  kAbort = 17,       // A: the cause
+  kThresholds = 18,  // L: the thresholds between classes that hosts use from now on
 };
 
 // Messages that carry their number in the sequence from this sender: all that cannot be repeated. Heartbeats carry the

@@ -31,9 +31,11 @@ json Job::describe(Time now) const {
                     {"seconds", to_seconds(report.waited)},
                     {"reported_s_ago", to_seconds(now - report.at)}});
   }
-  json job{{"name", name_},     {"id", id_.value},           {"epoch", epoch_.value},   {"state", state_name(state_)},
-           {"leader", leader_}, {"hosts", std::move(hosts)}, {"late", std::move(late)}, {"error", nullptr},
-           {"plan", nullptr}};
+  json job{{"name", name_},           {"id", id_.value},
+           {"epoch", epoch_.value},   {"state", state_name(state_)},
+           {"leader", leader_},       {"hosts", std::move(hosts)},
+           {"late", std::move(late)}, {"error", nullptr},
+           {"plan", nullptr},         {"tuning", tuner_ ? tuner_->describe() : nullptr}};
   if (state_ == State::kGathering)
     job["waiting_for"] = i_lead() ? ranks_text(gathering_.missing()) : "the leader " + leader_;
   if (!cause_.ok()) job["error"] = cause_.to_string();

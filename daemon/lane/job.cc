@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "daemon/engine/classify/thresholds.h"
+
 namespace tensorlane::lane {
 namespace {
 
@@ -78,6 +80,38 @@ void Job::apply_plan(protocol::Plan plan) {
     around_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
   }
   local_queue_.reserve(tensors_.size());
+  if (around_.config->tunes) classify();
+}
+
+void Job::use_thresholds(std::vector<double> thresholds) {
+  if (!around_.config->tunes || thresholds.size() >= around_.config->classes) return;
+  thresholds_ = std::move(thresholds);
+  classify();
+}
+
+void Job::classify() {
+  const std::optional<TensorId> before = largest_;
+  std::uint64_t most = 0;
+  for (protocol::PlanTensor& tensor : plan_.tensors) {
+    const std::uint64_t bytes = tensor.elements * dtype_size(tensor.dtype);
+    if (tensor.operation == Operation::kAllreduce && bytes > most) {
+      largest_ = tensor.id;
+      most = bytes;
+    }
+    if (!thresholds_) continue;
+    // Fewer classes than there are leave out the most urgent ones, which others may need more.
+    const auto unused = static_cast<std::uint8_t>(around_.config->classes - thresholds_->size() - 1);
+    tensor.cls = ClassId(unused + engine::class_by_thresholds(*thresholds_, tensor.urgency).value);
+    for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
+  }
+  if (largest_ != before) largest_since_.reset();
+}
+
+// The largest tensor is a gradient, and those are submitted once an iteration.
+void Job::note_iteration(TensorId tensor, Time now) {
+  if (!around_.config->tunes || rails_.empty() || tensor != largest_) return;
+  if (largest_since_) around_.listener->on_iteration(id(), now - *largest_since_);
+  largest_since_ = now;
 }
 
 void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
@@ -238,6 +272,7 @@ void Job::raise(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_
 void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   t.ready = now;
   t.reported = Duration();
+  note_iteration(tensor.id, now);
   if (around_.timeline->enabled() && local_ranks_.size() > 1) {
     around_.timeline->record({.begin = t.first_arrival,
                               .length = now - t.first_arrival,

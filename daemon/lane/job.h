@@ -34,6 +34,7 @@ class Job final : private JobRail::Owner {
   void connect(Time now);
   void attach(Rank rank, std::shared_ptr<ports::ClientSession> session);
   void apply_plan(protocol::Plan plan);
+  void use_thresholds(std::vector<double> thresholds);
   void bind(Rank rank, TensorId tensor, const ports::BufferPlace& place);
   void abort(const Status& cause, Time now);
   void detach(Rank rank);
@@ -104,6 +105,8 @@ class Job final : private JobRail::Owner {
     Duration reported{};  // lateness already reported
   };
 
+  void classify();
+  void note_iteration(TensorId tensor, Time now);
   std::uint32_t local_index(Rank rank) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
   void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
@@ -135,7 +138,10 @@ class Job final : private JobRail::Owner {
   std::vector<bool> detached_;
   std::vector<std::pair<std::uint32_t, protocol::SubmissionEntry>> collected_;  // local index and entry
   std::vector<std::unique_ptr<JobRail>> rails_;                                 // none in a job of one host
-  protocol::Plan plan_;
+  protocol::Plan plan_;                                                         // its classes are those in use here
+  std::optional<std::vector<double>> thresholds_;                               // none: the plan's
+  std::optional<TensorId> largest_;  // of what is summed: an iteration begins whenever it is submitted
+  std::optional<Time> largest_since_;
   std::vector<LocalTensor> tensors_;
   LocalQueue local_queue_;
   bool failed_ = false;  // told the listener

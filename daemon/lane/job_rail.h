@@ -59,6 +59,7 @@ class JobRail {
 
   // ---- the engine ----
   Status apply_plan(const protocol::Plan& plan) { return engine_.apply_plan(plan); }
+  void set_priority(TensorId tensor, float urgency, ClassId cls) { engine_.set_priority(tensor, urgency, cls); }
   void feed(const engine::Event& event, Time now);
   Result<std::span<std::byte>> landing(const ports::FlowKey& flow, const protocol::FrameHeader& header);
   void frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now);

@@ -459,6 +459,11 @@ Status Lane::bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace plac
   return impl_->on_job(job, [rank, tensor, place](Job& j) { j.bind(rank, tensor, place); });
 }
 
+Status Lane::use_thresholds(JobId job, std::vector<double> thresholds) {
+  return impl_->on_job(
+      job, [thresholds = std::move(thresholds)](Job& j) mutable { j.use_thresholds(std::move(thresholds)); });
+}
+
 Status Lane::abort_job(JobId job, Status cause) {
   return impl_->post([impl = impl_.get(), job, cause = std::move(cause)] {
     // A job that is not there (any more) is closed as well as it can be.

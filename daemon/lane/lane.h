@@ -30,6 +30,7 @@ struct LaneConfig {
   // What each job may send in a class on each rail, by ClassId; what exceeds it is demoted (law 11). None for the last
   // class.
   std::array<RateLimit, kMaxDataClasses> job_limits{};
+  bool tunes = false;         // jobs may change their classes while they run
   bool single_queue = false;  // no priorities: one class, order of arrival
   Bytes staging = mib(64);
   Duration spin = microseconds(20);  // how long an idle loop polls before it blocks; 0 on machines without a spare core
@@ -64,6 +65,7 @@ class Lane final : public ports::LanePort {
   Status attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) override;
   Status apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) override;
   Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
+  Status use_thresholds(JobId job, std::vector<double> thresholds) override;
   Status abort_job(JobId job, Status cause) override;
   Status detach(JobId job, Rank rank) override;
 

@@ -48,6 +48,9 @@ class LanePort {
   virtual Status apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) = 0;
   // Where this rank's buffer of a planned tensor lies. Before the rank's first submission of it.
   virtual Status bind(JobId job, Rank rank, TensorId tensor, BufferPlace place) = 0;
+  // From each tensor's next operation on, classes are those of these K - 1 descending thresholds, the lowest K of the
+  // fabric. Only where the lane tunes; else it changes nothing (classes are this host's own affair, law 1).
+  virtual Status use_thresholds(JobId job, std::vector<double> thresholds) = 0;
   // Fails everything pending and later with `cause`, closes the flows, tells sessions. Idempotent. Answer:
   // on_job_closed.
   virtual Status abort_job(JobId job, Status cause) = 0;
@@ -66,6 +69,8 @@ class LaneListener {
   virtual void on_job_failed(JobId job, const Status& cause) = 0;
   // `rank` of this host has not submitted `tensor` for `waited`, while others have. Repeated with growing `waited`.
   virtual void on_late(JobId job, Rank rank, TensorId tensor, Duration waited) = 0;
+  // The job has begun another iteration here, so long after the one before. Only where the lane tunes.
+  virtual void on_iteration(JobId job, Duration time) = 0;
   // The flows of the job are closed and no buffer of its sessions is used any more.
   virtual void on_job_closed(JobId job) = 0;
 };

@@ -188,6 +188,12 @@ Status Lane::bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace plac
   return {};
 }
 
+Status Lane::use_thresholds(JobId job, std::vector<double> thresholds) {
+  std::lock_guard lock(mutex_);
+  jobs_.at(job).thresholds = std::move(thresholds);
+  return {};
+}
+
 Status Lane::abort_job(JobId job, Status cause) {
   {
     std::lock_guard lock(mutex_);
@@ -253,6 +259,7 @@ Status Cluster::start_host(std::size_t host) {
   config.join_timeout = options.join_timeout;
   config.stall_warning = options.stall_warning;
   config.stall_error = options.stall_error;
+  config.tuned_classes = options.tuned_classes;
   config.planner = plan_tensor;
   controls_[host] = std::make_unique<Control>(std::move(config));
   lanes_[host]->set_listener(controls_[host].get());

@@ -71,6 +71,7 @@ class Lane final : public ports::LanePort {
     std::set<std::uint32_t> attached, detached;
     protocol::Plan plan;
     std::vector<Binding> bindings;
+    std::optional<std::vector<double>> thresholds;
     std::optional<Status> aborted;
     bool closed = false;
   };
@@ -79,6 +80,7 @@ class Lane final : public ports::LanePort {
   Status attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) override;
   Status apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) override;
   Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
+  Status use_thresholds(JobId job, std::vector<double> thresholds) override;
   Status abort_job(JobId job, Status cause) override;
   Status detach(JobId job, Rank rank) override;
 
@@ -103,6 +105,7 @@ struct ClusterOptions {
   Duration detection = seconds(1);
   Duration join_timeout = seconds(5);
   Duration stall_warning = seconds(10), stall_error = seconds(300);
+  std::uint8_t tuned_classes = 0;
 };
 
 // Hosts h0, h1, ... on 127.0.0.1 with ports of their own. Change `fabrics` and `keys` before start().

@@ -1,6 +1,10 @@
 // Joining, leaving and status, over real ZeroMQ sockets.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
 #include "cluster.h"
 
 namespace tensorlane::control::testing {
@@ -60,6 +64,47 @@ TEST_P(ClusterOf, joins_registers_and_ends_in_peace_and_the_name_can_be_used_aga
     EXPECT_FALSE(cluster.sessions(host).wait_failed(0, 0)) << "a job that ends in peace has no error";
     EXPECT_FALSE(cluster.lane(host).record("j").aborted);
   }
+}
+
+// The leader is told of iterations that take as long as the thresholds make them; every host uses what it finds.
+TEST(Tuning, the_leader_searches_and_every_host_uses_its_thresholds) {
+  Cluster cluster({.hosts = 3, .tuned_classes = 2});
+  cluster.start();
+  cluster.join_all();
+  std::vector<protocol::TensorBody> tensors;
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    tensors.push_back(tensor("t" + std::to_string(i), 1000));
+    tensors.back().explicit_urgency = 1;
+    tensors.back().urgency = 1 - static_cast<float>(i) / 10;
+  }
+  for (std::uint32_t rank = 0; rank < 3; ++rank)
+    cluster.control(rank).register_group(ports::SessionId(rank), 1, "g", tensors);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, 1));
+
+  const JobId job = cluster.lane(0).record("j").spec.credentials.job;
+  const auto in_use = [&](std::size_t host) { return cluster.lane(host).record("j").thresholds; };
+  for (int i = 0; i < 80; ++i) {
+    const std::optional<std::vector<double>> now = in_use(0);
+    const bool best = now && now->size() == 1 && now->front() > 0.5 && now->front() < 0.7;
+    cluster.control(0).on_iteration(job, milliseconds(best ? 80 : 100));
+    cluster.control(1).on_iteration(job, milliseconds(1));  // not the leader: nobody listens
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  for (std::size_t host = 0; host < 3; ++host) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (in_use(host) != in_use(0) && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ASSERT_TRUE(in_use(host).has_value()) << "host " << host;
+    ASSERT_EQ(in_use(host)->size(), 1u) << "host " << host;
+    EXPECT_NEAR(in_use(host)->front(), 0.6, 0.1) << "host " << host;
+  }
+  cluster.control(0).status(ports::SessionId(0), 9);
+  const auto status = cluster.sessions(0).wait_status(0, 9);
+  ASSERT_TRUE(status.has_value());
+  const nlohmann::json tuning = nlohmann::json::parse(*status)["jobs"][0]["tuning"];
+  EXPECT_FALSE(tuning["searching"].get<bool>());
+  EXPECT_NEAR(tuning["chosen_s"].get<double>(), 0.08, 0.001);
+  EXPECT_NEAR(tuning["single_class_s"].get<double>(), 0.1, 0.001);
 }
 
 }  // namespace

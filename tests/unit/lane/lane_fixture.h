@@ -128,10 +128,17 @@ class FakeListener final : public ports::LaneListener {
   void on_late(JobId, Rank rank, TensorId tensor, Duration) override {
     set([&] { late_.emplace_back(rank, tensor); });
   }
+  void on_iteration(JobId, Duration time) override {
+    set([&] { iterations_.push_back(time); });
+  }
   void on_job_closed(JobId) override {
     set([this] { closed_ = true; });
   }
 
+  std::size_t wait_iterations(std::size_t most) {
+    wait([&] { return iterations_.size() >= most; });
+    return iterations_.size();
+  }
   bool wait_connected() {
     return wait([this] { return connected_; });
   }
@@ -164,6 +171,7 @@ class FakeListener final : public ports::LaneListener {
   bool connected_ = false, closed_ = false;
   Status cause_;
   std::vector<std::pair<Rank, TensorId>> late_;
+  std::vector<Duration> iterations_;
 };
 
 // A transport whose flows take one operation between two polls.
@@ -242,6 +250,7 @@ class LaneTest : public ::testing::Test {
     config.rails.assign(rails_, {{window_, window_}, {}});
     config.staging = mib(8);
     config.late_after = late_after;
+    config.tunes = tunes_;
     for (std::uint16_t h = 0; h < hosts; ++h)
       hosts_.push_back(std::make_unique<TestHost>(h, config, per_host, one_at_a_time_));
     ports::JobSpec spec;
@@ -320,6 +329,7 @@ class LaneTest : public ::testing::Test {
   bool crossed_ = false;  // host 0 has the addresses of host 1 in the wrong order: the job does not connect
   std::vector<std::unique_ptr<TestHost>> hosts_;
   protocol::Plan plan_;
+  bool tunes_ = false;
   bool one_at_a_time_ = false;  // the transport is made so
 };
 
