@@ -342,7 +342,7 @@ void Job::lane_iteration(Duration time, Time now) {
   if (!i_lead() || rules_.tuned_classes == 0 || state_ != State::kRunning || !registrar_) return;
   if (!tuner_) tuner_.emplace(rules_.tuned_classes);
   if (const auto thresholds = tuner_->iteration(registrar_->plan(), time)) {
-    spdlog::info("job '{}': thresholds between classes are [{}] now", name_, fmt::join(*thresholds, ", "));
+    spdlog::info("job '{}': thresholds between classes are {} now", name_, nlohmann::json(*thresholds).dump());
     to_all_hosts(MessageType::kThresholds, nlohmann::json(*thresholds));
   }
   settle();

@@ -76,8 +76,10 @@ void add_bench_command(CLI::App& app, Invocation& chosen) {
   allreduce->add_option("--pattern", arguments->options.pattern, "tensorlane's aggregation pattern")
       ->check(CLI::IsMember({"ring", "halving_doubling", "tree", "parameter_server"}))
       ->capture_default_str();
-  allreduce->add_option("--set", arguments->options.settings,
-                        "KEY=VALUE: a line of daemon.yaml, e.g. --set slice_elements=65536");
+  allreduce
+      ->add_option("--set", arguments->options.settings,
+                   "KEY=VALUE: a line of daemon.yaml, e.g. --set slice_elements=65536")
+      ->allow_extra_args(false);
   allreduce->add_option("--first-port", arguments->options.first_port, "Of our daemons, for several runs at once")
       ->check(CLI::Range(1024, 65000))
       ->capture_default_str();

@@ -166,7 +166,8 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
   run_app->add_flag("--no-priorities", args->no_priorities, "One class, order of arrival");
   run_app->add_flag("--no-tags", args->no_tags, "Send every class with DSCP 0: priority ends at the host");
   run_app->add_flag("--quiet", args->quiet, "No lines of our own");
-  run_app->add_option("--set", args->settings, "KEY=VALUE: a line of daemon.yaml, e.g. --set payload_crc=true");
+  run_app->add_option("--set", args->settings, "KEY=VALUE: a line of daemon.yaml, e.g. --set payload_crc=true")
+      ->allow_extra_args(false);
   run_app->add_option("command", args->command, "What every rank runs, after --")->required();
   run_app->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
 }

@@ -73,7 +73,7 @@ TEST(Tuning, the_leader_searches_and_every_host_uses_its_thresholds) {
   cluster.join_all();
   std::vector<protocol::TensorBody> tensors;
   for (std::uint32_t i = 0; i < 10; ++i) {
-    tensors.push_back(tensor("t" + std::to_string(i), 1000));
+    tensors.push_back(tensor(fmt::format("t{}", i), 1000));
     tensors.back().explicit_urgency = 1;
     tensors.back().urgency = 1 - static_cast<float>(i) / 10;
   }
@@ -101,7 +101,7 @@ TEST(Tuning, the_leader_searches_and_every_host_uses_its_thresholds) {
   cluster.control(0).status(ports::SessionId(0), 9);
   const auto status = cluster.sessions(0).wait_status(0, 9);
   ASSERT_TRUE(status.has_value());
-  const nlohmann::json tuning = nlohmann::json::parse(*status)["jobs"][0]["tuning"];
+  const nlohmann::json tuning = (*status)["jobs"][0]["tuning"];
   EXPECT_FALSE(tuning["searching"].get<bool>());
   EXPECT_NEAR(tuning["chosen_s"].get<double>(), 0.08, 0.001);
   EXPECT_NEAR(tuning["single_class_s"].get<double>(), 0.1, 0.001);
