@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "daemon/engine": [],
     "daemon/ports": [],
     "daemon/config": [],
-    "daemon/control": ["daemon/ports"],
+    "daemon/control": ["daemon/ports", "daemon/engine/classify"],  # the leader searches for thresholds
     "daemon/memory": ["daemon/ports"],
     "daemon/reduce": ["daemon/ports"],
     "daemon/session": ["daemon/ports"],
