@@ -19,7 +19,8 @@ inline constexpr std::uint32_t kFrameMagic = 0x314e4c54;  // "TLN1"
 inline constexpr std::uint8_t kFrameVersion = 1;
 inline constexpr std::size_t kFrameHeaderBytes = 64;
 
-// What a frame says. kData alone has a payload. kReady, kRts, kGrant and kCredit travel in the control class (law 10).
+// What a frame says. kData alone has a payload. kReady, kRts, kGrant, kCredit, kOffer and kAgreed travel in the control
+// class (law 10).
 enum class FrameType : std::uint8_t {
   kReady = 1,  // my contribution to (tensor, sequence) exists; `grant` is where its result may land with me (laws 2, 4)
   kRts = 2,    // the partial sum of `slice` of (tensor, sequence) exists with me and can be fetched by a grant
@@ -31,6 +32,9 @@ enum class FrameType : std::uint8_t {
   // Of transports that resume flows, to each other; no sink sees them, and they are not counted as frames of the flow:
   kDelivered = 6,  // I have delivered the first `offset` frames of this flow (daemon/transport/ledger)
   kGoodbye = 7,    // I close the flow: it is not lost
+  // Of jobs whose plan says Ordering::kNegotiated: bit i of `offset` is tensor 64 * `slice` + i.
+  kOffer = 8,   // to the leader: these could begin here
+  kAgreed = 9,  // from the leader: these can begin on all hosts, and begin
 };
 
 // The low bits of a grant are an index that is used again, the others tell its generations apart.

@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::array<const char*, kPatternCount> kPatternNames = {"ring", "parameter_server", "halving_doubling",
                                                                   "tree", "whole_server"};
+constexpr std::array<const char*, kOrderingCount> kOrderingNames = {"tagged",  "funnel",   "concurrent",
+                                                                    "chained", "counters", "negotiated"};
 
 }  // namespace
 
@@ -25,10 +27,24 @@ std::optional<Pattern> pattern_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+const char* ordering_name(Ordering ordering) {
+  const auto number = static_cast<std::size_t>(ordering);
+  return number < kOrderingCount ? kOrderingNames[number] : "unknown";
+}
+
+std::optional<Ordering> ordering_from_name(std::string_view name) {
+  for (std::size_t i = 0; i < kOrderingCount; ++i) {
+    if (name == kOrderingNames[i]) return static_cast<Ordering>(i);
+  }
+  return std::nullopt;
+}
+
 std::uint64_t Plan::hash() const {
   Fnv1a h;
   h.add(version);
   h.add(rails);
+  h.add(static_cast<std::uint8_t>(ordering));
+  h.add(concurrent);
   for (const PlanTensor& t : tensors) {
     h.add(t.id.value);
     h.add(static_cast<std::uint8_t>(t.operation));
@@ -42,6 +58,7 @@ std::uint64_t Plan::hash() const {
     h.add(t.root.value);
     h.add(t.root_rank.value);
     h.add(t.wide_contributions);
+    h.add(t.group);
     h.add_text(t.name);
   }
   for (HostIndex host : rank_hosts) h.add(host.value);

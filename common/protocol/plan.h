@@ -29,6 +29,22 @@ const char* pattern_name(Pattern pattern);
 // which is the only kind there is here.
 std::optional<Pattern> pattern_from_name(std::string_view name);
 
+// Which of a job's operations a host begins, and when (daemon/engine/ordering). Numbers are stable, too.
+enum class Ordering : std::uint8_t {
+  kTagged = 0,      // each when it is ready; its class and urgency say what travels first
+  kFunnel = 1,      // one after the other, in the order of the plan
+  kConcurrent = 2,  // in that order, so many at once
+  kChained = 3,     // in that order, one after the other between the hosts, while others are summed and copied inside
+  kCounters = 4,    // in that order, any number at once
+  kNegotiated = 5,  // once it is ready on all hosts
+};
+inline constexpr std::size_t kOrderingCount = 6;
+
+// As in daemon.yaml: "tagged", "funnel", "concurrent", "chained", "counters", "negotiated".
+const char* ordering_name(Ordering ordering);
+// Nothing for any other name.
+std::optional<Ordering> ordering_from_name(std::string_view name);
+
 // One tensor of the plan: the same on all hosts of the job (law 1).
 struct PlanTensor {
   TensorId id;  // equal to its position in Plan::tensors
@@ -45,15 +61,18 @@ struct PlanTensor {
   // The local ranks of some host are more than one, so contributions of 16-bit tensors are already float32 sums ("dtype
   // on the wire").
   bool wide_contributions = false;
-  std::string name;  // for messages; not used to decide anything
+  std::uint32_t group = 0;  // tensors that were registered together have a number of their own, and an order (Ordering)
+  std::string name;         // for messages; not used to decide anything
 };
 
 struct Plan {
   std::uint32_t version = 0;
-  std::uint8_t rails = 1;             // 1 to kMaxRails: which slice travels where (law 12)
-  std::vector<PlanTensor> tensors;    // only ever grows within a job
-  std::vector<HostIndex> rank_hosts;  // the host of every rank: whose block of an allgather lies where. Needed only
-                                      // where there is an allgather
+  std::uint8_t rails = 1;                 // 1 to kMaxRails: which slice travels where (law 12)
+  Ordering ordering = Ordering::kTagged;  // these two never change within a job
+  std::uint32_t concurrent = 1;           // operations at once, for kConcurrent
+  std::vector<PlanTensor> tensors;        // only ever grows within a job
+  std::vector<HostIndex> rank_hosts;      // the host of every rank: whose block of an allgather lies where. Needed only
+                                          // where there is an allgather
 
   // FNV-1a over everything that shapes a tag or a sum; logged by every host (law 1).
   std::uint64_t hash() const;

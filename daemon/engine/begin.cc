@@ -9,7 +9,7 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   Tensor& t = tables_.tensors[ready.tensor.value];
   TL_ASSERT(!t.open && ready.sequence.value == t.sequence.value + 1 && ready.sequence.value <= kMaxSequence);
   t.open = true;
-  t.raised = t.awaited = false;
+  t.raised = false;
   t.sequence = ready.sequence;
   t.since = now_;
   t.cls = t.next_cls;

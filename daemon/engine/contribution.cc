@@ -216,7 +216,9 @@ void Engine::Impl::release_sources(const Tensor& t, const Slice& slice) {
     Source& source = tables_.sources[i];
     source.rts[parity] = false;
     if (source.eager_slot[parity] != 0) {
-      if (credits_.free(source.peer, source.eager_slot[parity] - 1u)) control_.credit_due(source.peer, now_);
+      if (credits_.free(source.peer, source.eager_slot[parity] - 1u)) {
+        control_.due(ControlQueue::Due::kCredits, source.peer, now_);
+      }
       source.eager_slot[parity] = 0;
     } else {
       pool_.release(t.cls, source.pages);

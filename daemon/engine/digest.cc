@@ -26,6 +26,9 @@ void Digest::mix(Time now, const Event& event) {
       mix(event.raise.tensor.value);
       mix(event.raise.sequence.value);
       break;
+    case Event::Kind::kOffer:
+      mix(event.offer.tensor.value);
+      break;
     case Event::Kind::kAbort:
     case Event::Kind::kDrained:
       break;
@@ -38,6 +41,9 @@ void Digest::mix(const Action& action) {
     mix(action.complete.tensor.value);
     mix(action.complete.sequence.value);
     mix(action.complete.ok);
+  } else if (action.kind == Action::Kind::kAgreed) {
+    mix(action.agreed.word);
+    mix(action.agreed.bits);
   } else {
     mix(action.error.peer.value);
     mix(action.error.header);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "common/base/assert.h"
 #include "daemon/engine/impl.h"
 
@@ -37,7 +39,8 @@ Engine::Impl::Impl(const EngineConfig& config, const Descriptor& staging)
       pool_(layout_.pages),
       credits_(config.hosts, config.eager_credits),
       queue_(queue_classes(config), config.hosts),
-      control_(queue_classes(config), config.hosts) {
+      control_(queue_classes(config), config.hosts),
+      negotiation_(config.self, config.hosts) {
   TL_ASSERT(config.hosts >= 1 && config.self.value < config.hosts);
   TL_ASSERT(config.classes >= 1 && config.classes <= kMaxDataClasses);
   TL_ASSERT(config.world_size >= 1);
@@ -57,13 +60,28 @@ void Engine::Impl::act(const Action& action, ActionRing& out) {
   TL_ASSERT(pushed);
 }
 
+void Engine::Impl::take_offer(TensorId tensor, ActionRing& out) {
+  TL_ASSERT(negotiates_);
+  announce_agreed(negotiation_.offer(tensor), out);
+  if (config_.self != Negotiation::kLeader) control_.due(ControlQueue::Due::kTensorWords, Negotiation::kLeader, now_);
+}
+
+void Engine::Impl::announce_agreed(const TensorWord& word, ActionRing& out) {
+  if (word.bits == 0) return;
+  for (std::uint16_t h = 0; h < config_.hosts; ++h) {
+    if (negotiation_.due(HostIndex(h))) control_.due(ControlQueue::Due::kTensorWords, HostIndex(h), now_);
+  }
+  act({.kind = Action::Kind::kAgreed, .agreed = {word.index, word.bits}}, out);
+}
+
 void Engine::Impl::complete(std::uint32_t tensor, bool ok, ActionRing& out) {
   Tensor& t = tables_.tensors[tensor];
   t.open = false;
   (t.older == kNoIndex ? oldest_ : tables_.tensors[t.older].newer) = t.newer;
   (t.newer == kNoIndex ? newest_ : tables_.tensors[t.newer].older) = t.older;
   --counters_.operations_pending;
-  act({.kind = Action::Kind::kComplete, .complete = {t.plan.id, t.sequence, ok}}, out);
+  const auto [first, last] = std::exchange(t.announced[t.parity()], {});
+  act({.kind = Action::Kind::kComplete, .complete = {t.plan.id, t.sequence, ok, first, last}}, out);
 }
 
 // Takes one event; there is room for one action, and no event but kDrained makes more.
@@ -71,9 +89,7 @@ void Engine::Impl::take(const Event& event, ActionRing& out) {
   digest_.mix(now_, event);
   if (aborted_) {
     if (event.kind == Event::Kind::kTensorReady) {
-      act({.kind = Action::Kind::kComplete,
-           .complete = {event.tensor_ready.tensor, event.tensor_ready.sequence, false}},
-          out);
+      act({.kind = Action::Kind::kComplete, .complete = {event.tensor_ready.tensor, event.tensor_ready.sequence}}, out);
     } else if (event.kind == Event::Kind::kFrameArrived && event.frame.header.type == protocol::FrameType::kData) {
       ++counters_.stale_grants;
     }
@@ -96,6 +112,9 @@ void Engine::Impl::take(const Event& event, ActionRing& out) {
       break;
     case Event::Kind::kRaise:
       take_raise(event.raise);
+      break;
+    case Event::Kind::kOffer:
+      take_offer(event.offer.tensor, out);
       break;
     case Event::Kind::kAbort:
     case Event::Kind::kDrained:
@@ -248,8 +267,9 @@ std::optional<Engine::Pending> Engine::oldest() const {
 bool Engine::awaited(TensorId tensor, Time* since) const {
   if (tensor.value >= impl_->tables_.tensors.size()) return false;
   const Tensor& t = impl_->tables_.tensors[tensor.value];
-  if (t.open || !t.awaited) return false;
-  *since = t.awaited_since;
+  const Tensor::Announced& next = t.announced[parity_of(Sequence(t.sequence.value + 1))];
+  if (t.open || next.last == Time()) return false;
+  *since = next.first;
   return true;
 }
 

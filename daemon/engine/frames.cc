@@ -52,10 +52,10 @@ std::uint32_t Engine::Impl::find_source(const Slice& slice, HostIndex peer) cons
   return kNoIndex;
 }
 
-void Engine::Impl::note_awaited(Tensor& t, bool current) {
-  if (current || t.awaited) return;
-  t.awaited = true;
-  t.awaited_since = now_;
+void Engine::Impl::note_announced(Tensor& t, const FrameHeader& h) {
+  Tensor::Announced& announced = t.announced[parity_of(h.sequence)];
+  if (announced.last == Time()) announced.first = now_;
+  announced.last = now_;
 }
 
 Fault Engine::Impl::take_frame(HostIndex peer, const FrameHeader& h, ActionRing& out) {
@@ -74,11 +74,28 @@ Fault Engine::Impl::take_frame(HostIndex peer, const FrameHeader& h, ActionRing&
       if (static_cast<std::uint32_t>(std::popcount(h.offset)) != h.aux || !credits_.refund(peer, h.offset))
         return "credit that was not spent";
       return nullptr;
+    case FrameType::kOffer:
+    case FrameType::kAgreed:
+      return take_word(peer, h, out);
     case FrameType::kDelivered:
     case FrameType::kGoodbye:
       return "frame that transports keep to themselves";
   }
   return "unknown frame type";
+}
+
+// Offers go to the leader, and what is agreed on comes from it.
+Fault Engine::Impl::take_word(HostIndex peer, const FrameHeader& h, ActionRing& out) {
+  const bool leads = config_.self == Negotiation::kLeader;
+  if (!negotiates_) return "negotiation in a job whose plan has none";
+  if (leads != (h.type == FrameType::kOffer)) return "negotiation with a host that does not lead it";
+  if (!leads && peer != Negotiation::kLeader) return "agreement from a host that does not lead the job";
+  TensorWord word{h.slice, h.offset};
+  if (!negotiation_.knows(word)) return "negotiation of tensors that are not in the plan";
+  if (leads && !negotiation_.offered(peer, word, &word)) return "operation offered twice";
+  if (!leads && !negotiation_.agreed(word)) return "agreement on an operation that was not offered";
+  announce_agreed(word, out);
+  return nullptr;
 }
 
 Fault Engine::Impl::take_ready(HostIndex peer, const FrameHeader& h) {
@@ -94,7 +111,7 @@ Fault Engine::Impl::take_ready(HostIndex peer, const FrameHeader& h) {
   if ((h.grant != 0) != (link.result_sends.count > 0)) return "announcement with a wrong grant for results";
   link.ready[parity] = true;
   link.grant[parity] = h.grant;
-  note_awaited(t, current);
+  note_announced(t, h);
   if (current) peer_announced(t, link);
   return nullptr;
 }
@@ -112,7 +129,7 @@ Fault Engine::Impl::take_rts(HostIndex peer, const FrameHeader& h) {
   if (source.rts[parity] || source.eager_slot[parity] != 0) return "partial sum announced twice";
   if (current && tables_.slices[index].phase != Slice::Phase::kGathering) return "partial sum announced twice";
   source.rts[parity] = true;
-  note_awaited(t, current);
+  if (t.announced[parity].last == Time()) note_announced(t, h);
   if (current) source_announced(index);
   return nullptr;
 }
@@ -219,8 +236,8 @@ Fault Engine::Impl::take_eager(HostIndex peer, const FrameHeader& h, const DataP
   Link& link = tables_.links[source.link];
   credits_.fill(peer, h.grant - 1);
   source.eager_slot[place.parity] = static_cast<std::uint8_t>(h.grant);
-  note_awaited(t, current);
   const bool first = source.leaf && !link.eager[place.parity];
+  if (first || t.announced[place.parity].last == Time()) note_announced(t, h);
   if (first) {
     link.eager[place.parity] = true;
     link.grant[place.parity] = h.aux;

@@ -17,6 +17,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/engine/grants.h"
 #include "daemon/engine/operation.h"
+#include "daemon/engine/ordering/negotiation.h"
 #include "daemon/engine/staging.h"
 #include "daemon/engine/tables.h"
 
@@ -48,7 +49,9 @@ struct Engine::Impl {
   bool take_drained(ActionRing& out);
   void take_send_done(std::uint64_t token, ActionRing& out);
   void take_raise(const Raise& raise);
+  void take_offer(TensorId tensor, ActionRing& out);
   void act(const Action& action, ActionRing& out);
+  void announce_agreed(const TensorWord& word, ActionRing& out);
   void complete(std::uint32_t tensor, bool ok, ActionRing& out);
 
   // ---- plan.cc ----
@@ -115,7 +118,8 @@ struct Engine::Impl {
   Fault take_result(const protocol::FrameHeader& header, const DataPlace& place, ActionRing& out);
   std::uint32_t find_link(const Tensor& t, HostIndex peer) const;
   std::uint32_t find_source(const Slice& slice, HostIndex peer) const;
-  void note_awaited(Tensor& t, bool current);
+  Fault take_word(HostIndex peer, const protocol::FrameHeader& header, ActionRing& out);
+  void note_announced(Tensor& t, const protocol::FrameHeader& header);
 
   // ---- pick.cc ----
   std::size_t pick(Time now, Flow flow, Bytes credit, std::span<Send> out);
@@ -147,6 +151,8 @@ struct Engine::Impl {
   EagerCredits credits_;
   SendQueue queue_;
   ControlQueue control_;
+  Negotiation negotiation_;
+  bool negotiates_ = false;                           // the plan says so
   std::array<TokenBucket, kMaxDataClasses> buckets_;  // by class
   bool limited_ = false;                              // some class is
   // Slices in urgency order, one heap per class; a slice waits in at most one of them.

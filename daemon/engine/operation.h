@@ -142,8 +142,11 @@ struct Tensor {
   std::uint32_t result_grant = 0;
   std::uint32_t results_left = 0, sends_left = 0;
   std::uint32_t older = kNoIndex, newer = kNoIndex;  // open operations in order of submission
-  bool awaited = false;                              // a peer has announced the next operation
-  Time awaited_since;
+  // When peers first and last announced an operation, by its parity; both zero while none has.
+  struct Announced {
+    Time first, last;
+  };
+  std::array<Announced, 2> announced{};
 
   Parity parity() const { return parity_of(sequence); }
   Dtype dtype() const { return plan.dtype; }

@@ -169,10 +169,21 @@ std::size_t Engine::Impl::granted(HostIndex peer, const protocol::FrameHeader& h
 
 std::size_t Engine::Impl::pick_control(HostIndex peer, std::span<Send> out) {
   std::size_t picked = 0;
-  if (Send s; picked < out.size() && control_.take_credit_due(peer, &s.eligible)) {
+  if (Send s; picked < out.size() && control_.is_due(ControlQueue::Due::kCredits, peer, &s.eligible)) {
+    control_.settle(ControlQueue::Due::kCredits, peer);
     s.header = header_for(protocol::FrameType::kCredit, kControlClass);
     s.header.offset = credits_.give_back(peer);
     s.header.aux = static_cast<std::uint32_t>(std::popcount(s.header.offset));
+    digest_.mix(s);
+    out[picked++] = s;
+  }
+  for (Send s; picked < out.size() && control_.is_due(ControlQueue::Due::kTensorWords, peer, &s.eligible);) {
+    const bool leads = config_.self == Negotiation::kLeader;
+    const TensorWord word = negotiation_.take_due(peer);
+    if (!negotiation_.due(peer)) control_.settle(ControlQueue::Due::kTensorWords, peer);
+    s.header = header_for(leads ? protocol::FrameType::kAgreed : protocol::FrameType::kOffer, kControlClass);
+    s.header.slice = word.index;
+    s.header.offset = word.bits;
     digest_.mix(s);
     out[picked++] = s;
   }

@@ -9,6 +9,11 @@ namespace tensorlane::engine {
 // Nothing changes unless everything is right: the tables grow at their ends and are cut back on an error.
 Status Engine::Impl::apply_plan(const Plan& plan) {
   TL_RETURN_IF_ERROR(check_plan(config_, tables_, plan));
+  const bool negotiates = plan.ordering == protocol::Ordering::kNegotiated;
+  if (!tables_.tensors.empty() && negotiates != negotiates_) {
+    return {Code::kInvalidArgument, "the ordering differs from that of the plan before", "plan of the job",
+            "only add tensors"};
+  }
   PlanTables& t = tables_;
   const std::array<std::size_t, 7> sizes{t.tensors.size(),     t.slices.size(), t.links.size(),
                                          t.sources.size(),     t.sends.size(),  t.leaf_sources.size(),
@@ -18,6 +23,8 @@ Status Engine::Impl::apply_plan(const Plan& plan) {
   if (status.ok()) status = check_capacity();
   if (status.ok()) {
     make_room();
+    negotiates_ = negotiates;
+    if (negotiates_) negotiation_.grow(t.tensors.size());
     return status;
   }
   t.tensors.resize(sizes[0]);

@@ -51,6 +51,11 @@ struct Raise {
   TensorId tensor;
   Sequence sequence;
 };
+// Of a job whose plan says Ordering::kNegotiated: this host could begin the tensor's next operation. TensorReady
+// follows when Agreed has named it.
+struct Offer {
+  TensorId tensor;
+};
 // The job is over. After it the engine sends nothing and completes what is pending as failed once the transport has
 // drained (the lane feeds Drained). Repeated aborts change nothing.
 struct Abort {};
@@ -59,11 +64,21 @@ struct Abort {};
 struct Drained {};
 
 struct Event {
-  enum class Kind : std::uint8_t { kTensorReady, kFrameArrived, kSendDone, kWorkDone, kRaise, kAbort, kDrained } kind{};
+  enum class Kind : std::uint8_t {
+    kTensorReady,
+    kFrameArrived,
+    kSendDone,
+    kWorkDone,
+    kRaise,
+    kOffer,
+    kAbort,
+    kDrained
+  } kind{};
   TensorReady tensor_ready{};  // the member that `kind` names is the one that counts
   FrameArrived frame{};
   std::uint64_t token = 0;
   Raise raise{};
+  Offer offer{};
 };
 
 // ---- actions ----
@@ -73,6 +88,9 @@ struct Complete {
   TensorId tensor;
   Sequence sequence;
   bool ok = false;
+  // When the first and the last peer was heard to have begun it; both zero when none was heard of. In a ring these are
+  // the neighbours only.
+  Time first_peer, last_peer;
 };
 // A peer broke the protocol (bad tensor, sequence, grant, credit...). The lane closes the job's flow and aborts the job
 // with `reason`.
@@ -81,10 +99,16 @@ struct ProtocolError {
   const char* reason = nullptr;  // static text
   protocol::FrameHeader header;
 };
+// All hosts have offered the next operations of these tensors: tensor 64 * word + i for every bit i. They begin.
+struct Agreed {
+  std::uint32_t word = 0;
+  std::uint64_t bits = 0;
+};
 struct Action {
-  enum class Kind : std::uint8_t { kComplete, kProtocolError } kind{};
+  enum class Kind : std::uint8_t { kComplete, kProtocolError, kAgreed } kind{};
   Complete complete{};
   ProtocolError error{};
+  Agreed agreed{};
 };
 using ActionRing = Ring<Action>;
 

@@ -81,7 +81,8 @@ class Sink final : public ports::FrameSink {
 
   Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const FrameHeader& header) override {
     TL_ASSERT(flow == kFlow && header.job == kFlow.job && header.epoch == kEpoch && header.cls == kFlow.cls);
-    TL_ASSERT(header.payload_bytes <= kMaxOperation.value && header.type <= protocol::FrameType::kCredit);
+    TL_ASSERT(header.payload_bytes <= kMaxOperation.value && header.type <= protocol::FrameType::kAgreed);
+    TL_ASSERT(header.type != protocol::FrameType::kDelivered && header.type != protocol::FrameType::kGoodbye);
     TL_ASSERT(!(header.flags & protocol::kFlagTell));
     TL_ASSERT(!stopped);
     if (header.slice % 16 == 14) stop();

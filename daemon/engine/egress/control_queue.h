@@ -1,7 +1,8 @@
-// Control frames that wait to be sent: per peer, those of more urgent classes first, in order of arrival within a
-// class.
+// Control frames that wait to be sent: per peer, what is due and only ever added up, then those of more urgent classes
+// first, in order of arrival within a class.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -30,8 +31,8 @@ class ControlQueue {
       : classes_(classes),
         lists_(std::size_t{classes} * hosts),
         waiting_(hosts),
-        credit_due_(hosts),
-        credit_since_(hosts) {}
+        due_{PeerSet(hosts), PeerSet(hosts)},
+        due_since_{std::vector<Time>(hosts), std::vector<Time>(hosts)} {}
 
   // Room for `messages` at a time. Allocates.
   void grow(std::size_t messages) {
@@ -70,19 +71,24 @@ class ControlQueue {
     return false;
   }
 
-  // Credits need no message: what is due is added up until it goes.
-  void credit_due(HostIndex peer, Time now) {
-    if (!credit_due_.contains(peer)) credit_since_[peer.value] = now;
-    credit_due_.insert(peer);
+  // What needs no message: it is added up, by whoever says that it is due, until it goes.
+  enum class Due : std::uint8_t { kCredits, kTensorWords };
+  void due(Due what, HostIndex peer, Time now) {
+    const auto w = static_cast<std::size_t>(what);
+    if (!due_[w].contains(peer)) due_since_[w][peer.value] = now;
+    due_[w].insert(peer);
     waiting_.insert(peer);
   }
-  // Whether credits are due to this peer, and since when the first of them; they no longer are.
-  bool take_credit_due(HostIndex peer, Time* since) {
-    const bool due = credit_due_.contains(peer);
-    if (due) *since = credit_since_[peer.value];
-    credit_due_.erase(peer);
-    if (due) refresh(peer);
-    return due;
+  // Whether it is due to this peer, and since when the first of it.
+  bool is_due(Due what, HostIndex peer, Time* since) const {
+    const auto w = static_cast<std::size_t>(what);
+    *since = due_since_[w][peer.value];
+    return due_[w].contains(peer);
+  }
+  // All of it has gone.
+  void settle(Due what, HostIndex peer) {
+    due_[static_cast<std::size_t>(what)].erase(peer);
+    refresh(peer);
   }
 
   bool empty(HostIndex peer) const { return !waiting_.contains(peer); }
@@ -101,7 +107,9 @@ class ControlQueue {
   };
 
   void refresh(HostIndex peer) {
-    if (credit_due_.contains(peer)) return;
+    for (const PeerSet& due : due_) {
+      if (due.contains(peer)) return;
+    }
     for (std::uint8_t c = 0; c < classes_; ++c) {
       if (lists_[std::size_t{peer.value} * classes_ + c].first != kNone) return;
     }
@@ -111,8 +119,9 @@ class ControlQueue {
   std::uint8_t classes_;
   std::vector<Node> nodes_;
   std::vector<List> lists_;
-  PeerSet waiting_, credit_due_;
-  std::vector<Time> credit_since_;  // by peer: where credits are due
+  PeerSet waiting_;                             // something is here for them
+  std::array<PeerSet, 2> due_;                  // by Due
+  std::array<std::vector<Time>, 2> due_since_;  // by Due and peer: where it is due
   std::uint32_t first_free_ = kNone;
   std::size_t size_ = 0;
 };

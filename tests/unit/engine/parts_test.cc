@@ -337,13 +337,14 @@ TEST(ControlQueue, UrgentClassesFirstThenArrival) {
 
 TEST(ControlQueue, CreditsAreDueSinceTheFirstOfThem) {
   ControlQueue queue(2, 2);
-  queue.credit_due(host(1), Time(5));
-  queue.credit_due(host(1), Time(9));
+  queue.due(ControlQueue::Due::kCredits, host(1), Time(5));
+  queue.due(ControlQueue::Due::kCredits, host(1), Time(9));
   EXPECT_FALSE(queue.empty(host(1)));
   Time since;
-  EXPECT_TRUE(queue.take_credit_due(host(1), &since));
+  EXPECT_TRUE(queue.is_due(ControlQueue::Due::kCredits, host(1), &since));
+  queue.settle(ControlQueue::Due::kCredits, host(1));
   EXPECT_EQ(since, Time(5));
-  EXPECT_FALSE(queue.take_credit_due(host(1), &since));
+  EXPECT_FALSE(queue.is_due(ControlQueue::Due::kCredits, host(1), &since));
   EXPECT_TRUE(queue.empty(host(1)));
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "daemon/engine/ordering/sender_counters.h"
 #include "daemon/engine/urgency/efficiency.h"
 #include "daemon/engine/urgency/timetable.h"
 #include "graphs.h"
@@ -215,29 +214,6 @@ TEST(Timetable, WhatHasNoNumberCompetesWithTheLowest) {
   EXPECT_EQ(t.start[1], Duration(0));  // stands before "first" in the graph
   EXPECT_EQ(t.start[2], Duration(1));
   EXPECT_EQ(t.start[0], Duration(2));
-}
-
-TEST(SenderCounters, HandOverInOrderWhateverBecomesReadyFirst) {
-  SenderCounters counters(2, 4);
-  std::vector<std::uint32_t> handed;
-  const auto ready = [&](std::uint32_t receiver, std::uint32_t number) {
-    counters.ready(receiver, number, [&](std::uint32_t k) { handed.push_back(k); });
-  };
-  ready(0, 2);
-  ready(0, 1);
-  EXPECT_THAT(handed, ElementsAre());
-  EXPECT_EQ(counters.counter(0), 0u);
-  ready(0, 0);
-  EXPECT_THAT(handed, ElementsAre(0, 1, 2));
-  EXPECT_EQ(counters.counter(0), 3u);
-  ready(1, 0);  // another receiver has a counter of its own
-  EXPECT_EQ(counters.counter(1), 1u);
-  ready(0, 3);
-  EXPECT_THAT(handed, ElementsAre(0, 1, 2, 0, 3));
-  EXPECT_EQ(counters.counter(0), 0u);  // the next iteration
-  handed.clear();
-  for (std::uint32_t k : {3, 2, 1, 0}) ready(0, k);
-  EXPECT_THAT(handed, ElementsAre(0, 1, 2, 3));
 }
 
 }  // namespace
