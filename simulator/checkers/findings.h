@@ -10,8 +10,8 @@
 namespace tensorlane::simulator {
 
 struct Finding {
-  std::string
-      checker;  // "sum", "delivery", "order", "bounds", "memory", "stale", "progress", "abort", "protocol", "limits"
+  std::string checker;  // "sum", "delivery", "order", "bounds", "memory", "stale", "progress", "abort", "protocol",
+                        // "limits", "admission"
   std::string message;
 };
 

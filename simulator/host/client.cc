@@ -33,7 +33,7 @@ void Results::check_push(HostIndex host, const protocol::PlanTensor& planned, Se
 }
 
 Client::Client(HostIndex host, Around around, Random random)
-    : host_(host), around_(std::move(around)), random_(random) {
+    : host_(host), around_(std::move(around)), random_(random), program_(0) {
   for (const protocol::PlanTensor& planned : around_.scenario.plan.tensors) {
     Tensor t;
     t.buffer = around_.memory.allocate(planned.elements * dtype_size(planned.dtype));
@@ -58,14 +58,18 @@ void Client::allow(std::size_t tensors) {
 }
 
 void Client::start_iteration() {
+  program_ = Random(mix(around_.scenario.seed) ^ ++iteration_);
+  Random& order = around_.scenario.client.in_step ? program_ : random_;
   for (std::size_t i = 0; i < allowed_; ++i) {
     if (tensors_[i].sequence < around_.scenario.iterations) to_submit_.push_back(i);
   }
-  for (std::size_t i = to_submit_.size(); i > 1; --i) std::swap(to_submit_[i - 1], to_submit_[random_.below(i)]);
+  for (std::size_t i = to_submit_.size(); i > 1; --i) std::swap(to_submit_[i - 1], to_submit_[order.below(i)]);
+  // What is left out comes in an iteration more.
+  while (around_.scenario.client.in_step && to_submit_.size() > 1 && program_.chance(0.3)) to_submit_.pop_back();
 }
 
 void Client::schedule() {
-  if (scheduled_ || to_submit_.empty()) return;
+  if (scheduled_ || to_submit_.empty() || waits_before_) return;
   scheduled_ = true;
   around_.events.after(random_.between(Duration(0), around_.scenario.client.think), [this] {
     scheduled_ = false;
@@ -78,14 +82,21 @@ void Client::act() {
   const std::size_t index = to_submit_.back();
   to_submit_.pop_back();
   submit(index);
-  if (random_.chance(around_.scenario.client.raise)) {
-    const std::size_t waited = random_.below(tensors_.size());
-    if (tensors_[waited].pending) {
-      around_.submit({.kind = engine::Event::Kind::kRaise,
-                      .raise = {TensorId(static_cast<std::uint32_t>(waited)), Sequence(tensors_[waited].sequence)}});
-    }
+  if (around_.scenario.client.in_step) {
+    // The last one is followed by waits for all; what they raise first is any.
+    if (program_.chance(around_.scenario.client.raise)) waits_before_ = index;
+    for (std::size_t i = 0; to_submit_.empty() && i < tensors_.size(); ++i) wait_for(i);
+    if (waits_before_) wait_for(index);
+  } else if (random_.chance(around_.scenario.client.raise)) {
+    wait_for(random_.below(tensors_.size()));
   }
   schedule();
+}
+
+void Client::wait_for(std::size_t index) {
+  if (!tensors_[index].pending) return;
+  around_.submit({.kind = engine::Event::Kind::kRaise,
+                  .raise = {TensorId(static_cast<std::uint32_t>(index)), Sequence(tensors_[index].sequence)}});
 }
 
 void Client::submit(std::size_t index) {
@@ -112,6 +123,7 @@ void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
   around_.trace.line(host_, "complete tensor {} sequence {} {}", tensor.value, sequence.value, ok ? "ok" : "failed");
   if (ok) around_.results.check(host_, tensor, sequence, around_.memory.resolve(t.buffer));
   t.pending = false;
+  if (waits_before_ == tensor.value) waits_before_.reset();
   t.completed = around_.events.now();
   --pending_;
   if (ok) ++completed_;

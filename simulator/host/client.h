@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "daemon/engine/types.h"
@@ -83,6 +84,7 @@ class Client {
   void act();
   void submit(std::size_t index);
   void start_iteration();
+  void wait_for(std::size_t index);
   void poison(std::size_t index);
   void check_poison(std::size_t index) const;
   std::byte poison_byte(std::size_t index, std::uint64_t offset) const;
@@ -93,6 +95,9 @@ class Client {
   std::vector<Tensor> tensors_;
   std::size_t allowed_ = 0;             // of them, from the front
   std::vector<std::size_t> to_submit_;  // from the back
+  std::uint64_t iteration_ = 0;
+  Random program_;                           // in_step: the same on all hosts, begun anew with each iteration
+  std::optional<std::size_t> waits_before_;  // in_step: what it waits for before it goes on
   std::uint64_t pending_ = 0, completed_ = 0;
   bool scheduled_ = false, frozen_ = false, dead_ = false, failed_ = false;
 };

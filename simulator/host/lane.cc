@@ -10,12 +10,14 @@ Lane::Lane(HostIndex self, Around around, Random random)
     : self_(self),
       around_(around),
       random_(random),
+      held_(around.scenario.plan.tensors.size()),
       operations_(around.scenario.plan.tensors.size()),
       heard_(around.scenario.rails(), std::vector<Time>(around.scenario.hosts())) {
   for (std::uint8_t r = 0; r < around_.scenario.rails(); ++r) {
     const RailIndex rail{r};
     rails_.push_back(std::make_unique<Rail>(self, rail, around_rail(rail), random_.fork(2u + r)));
   }
+  admission_.grow(around_.scenario.plan_of(around_.scenario.tensors_at_start));
   client_ = std::make_unique<Client>(
       self,
       Client::Around{around_.scenario, around_.events, memory_, around_.values, around_.results, around_.findings,
@@ -34,6 +36,7 @@ Rail::Around Lane::around_rail(RailIndex rail) {
           .progress = around_.progress,
           .host = state_,
           .complete = [this](const engine::Complete& complete) { rail_completed(complete); },
+          .agreed = [this](const engine::Agreed& agreed) { take_agreed(agreed); },
           .holds = [this](TensorId tensor, Sequence sequence) { return client_->holds(tensor, sequence); },
           .heartbeat = [this](HostIndex from, RailIndex r, const Heartbeat& beat) { heard(from, r, beat); }};
 }
@@ -46,8 +49,10 @@ void Lane::start() {
 void Lane::grow_plan(std::size_t tensors, const std::function<void()>& then) {
   const auto missing = std::make_shared<std::size_t>(rails_.size());
   for (auto& rail : rails_) {
-    rail->grow_plan(tensors, [missing, then] {
-      if (--*missing == 0) then();
+    rail->grow_plan(tensors, [this, tensors, missing, then] {
+      if (--*missing > 0) return;
+      admission_.grow(around_.scenario.plan_of(tensors));
+      then();
     });
   }
 }
@@ -58,17 +63,12 @@ void Lane::allow(std::size_t tensors) {
 
 // ---- operations ----
 
-// Every rail carries its slices of the same buffer.
 void Lane::submit(const Event& event) {
   if (state_.dead) return;
   const bool begins = event.kind == Event::Kind::kTensorReady;
-  if (!state_.running()) {
-    // The job has failed: so does every later operation (ports/job.h), without the engines.
-    if (begins) client_->completed(event.tensor_ready.tensor, event.tensor_ready.sequence, false);
-    return;
-  }
-  if (begins) operations_[event.tensor_ready.tensor.value] = {rails_.size(), true};
-  for (auto& rail : rails_) rail->submit(event);
+  if (state_.running()) return begins ? offer(event) : raise(event);
+  // The job has failed: so does every later operation (ports/job.h), without the engines.
+  if (begins) client_->completed(event.tensor_ready.tensor, event.tensor_ready.sequence, false);
 }
 
 void Lane::rail_completed(const engine::Complete& complete) {
@@ -80,7 +80,10 @@ void Lane::rail_completed(const engine::Complete& complete) {
   }
   operation.ok = operation.ok && complete.ok;
   if (--operation.rails_left > 0) return;
-  if (operation.ok) around_.delivery.completed(complete.tensor, complete.sequence);
+  if (operation.ok) {
+    around_.delivery.completed(complete.tensor, complete.sequence);
+    note_completed(complete.tensor);
+  }
   client_->completed(complete.tensor, complete.sequence, operation.ok);
 }
 
@@ -93,12 +96,15 @@ void Lane::check_quiet() const {
   }
   if (aborted() || !alive()) return;
   for (const auto& rail : rails_) rail->check_quiet();
+  if (admission_.held() > 0)
+    around_.findings.fail("bounds", "host {}: all is over, but {} operations are held back", self_.value,
+                          admission_.held());
 }
 
 std::string Lane::describe() const {
-  std::string text =
-      fmt::format("host {}: {}{}{}, pending:{}", self_.value, aborted() ? "aborted (" + cause_ + ")" : "running",
-                  state_.dead ? ", dead" : "", state_.frozen ? ", frozen" : "", client_->describe_pending());
+  std::string text = fmt::format("host {}: {}{}{}, pending:{}, held: {}", self_.value,
+                                 aborted() ? "aborted (" + cause_ + ")" : "running", state_.dead ? ", dead" : "",
+                                 state_.frozen ? ", frozen" : "", client_->describe_pending(), admission_.held());
   for (const auto& rail : rails_) text += rail->describe();
   return text;
 }

@@ -4,9 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "daemon/engine/ordering/admission.h"
+#include "simulator/checkers/admission.h"
 #include "simulator/host/client.h"
 #include "simulator/host/rail.h"
 
@@ -21,6 +24,7 @@ class Lane final {
     const Values& values;
     Results& results;
     DeliveryChecker& delivery;
+    AdmissionChecker& admission;
     Findings& findings;
     const Trace& trace;
     std::uint64_t* progress;  // counts what moved the job on
@@ -60,9 +64,21 @@ class Lane final {
     bool ok = true;
   };
 
+  // Submitted, and not with the engines yet.
+  struct Held {
+    std::optional<engine::Event> ready, raise;
+  };
+
   Rail::Around around_rail(RailIndex rail);
   void submit(const engine::Event& event);
+  void offer(const engine::Event& ready);
+  void raise(const engine::Event& raise);
+  void begin_admitted();
+  void begin(TensorId tensor);
+  void take_agreed(const engine::Agreed& agreed);
   void rail_completed(const engine::Complete& complete);
+  void note_completed(TensorId tensor);
+  void fail_held();
   void heard(HostIndex from, RailIndex rail, const Heartbeat& beat);
   void beat();
   void beat(RailIndex rail);
@@ -76,6 +92,8 @@ class Lane final {
   HostState state_;
   std::vector<std::unique_ptr<Rail>> rails_;
   std::unique_ptr<Client> client_;
+  engine::Admission admission_{1};
+  std::vector<Held> held_;                // by tensor
   std::vector<Joined> operations_;        // by tensor
   std::vector<std::vector<Time>> heard_;  // by rail and host
   std::string cause_;

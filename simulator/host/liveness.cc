@@ -60,6 +60,7 @@ void Lane::drained() {
     return;
   }
   for (auto& rail : rails_) rail->drain();
+  fail_held();
   state_.phase = HostState::Phase::kClosed;
   if (client_->pending() > 0) {
     around_.findings.fail("abort", "host {}: after the abort operations are still pending:{}", self_.value,

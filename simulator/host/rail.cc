@@ -192,6 +192,7 @@ void Rail::carry_out(const Action& action) {
                           action.error.header.slice);
     return;
   }
+  if (action.kind == Action::Kind::kAgreed) return around_.agreed(action.agreed);
   const engine::Complete& complete = action.complete;
   if (!complete.ok && around_.host.running()) {
     around_.findings.fail("abort", "host {}: tensor {} failed without an abort", self_.value, complete.tensor.value);

@@ -43,6 +43,7 @@ class Rail final : public NetworkSink {
     std::uint64_t* progress;  // counts what moved the job on
     const HostState& host;
     std::function<void(const engine::Complete&)> complete;
+    std::function<void(const engine::Agreed&)> agreed;
     std::function<bool(TensorId, Sequence)> holds;  // Client::holds()
     std::function<void(HostIndex, RailIndex, const Heartbeat&)> heartbeat;
   };

@@ -16,7 +16,8 @@ Simulation::Simulation(const Scenario& scenario, bool verbose)
       trace_(events_, verbose),
       values_(scenario_),
       results_(scenario_, values_, findings_),
-      delivery_(scenario_, findings_) {
+      delivery_(scenario_, findings_),
+      admission_(scenario_, findings_) {
   TL_ASSERT(scenario_.networks.size() == scenario_.rails());
   for (std::uint8_t r = 0; r < scenario_.rails(); ++r) {
     networks_.push_back(
@@ -24,10 +25,10 @@ Simulation::Simulation(const Scenario& scenario, bool verbose)
   }
   Random random(mix(scenario_.seed));
   for (std::uint16_t h = 0; h < scenario_.hosts(); ++h) {
-    lanes_.push_back(std::make_unique<Lane>(
-        HostIndex(h),
-        Lane::Around{scenario_, events_, networks_, values_, results_, delivery_, findings_, trace_, &progress_},
-        random.fork(h)));
+    lanes_.push_back(std::make_unique<Lane>(HostIndex(h),
+                                            Lane::Around{scenario_, events_, networks_, values_, results_, delivery_,
+                                                         admission_, findings_, trace_, &progress_},
+                                            random.fork(h)));
   }
 }
 

@@ -53,6 +53,7 @@ class Simulation {
   Values values_;
   Results results_;
   DeliveryChecker delivery_;
+  AdmissionChecker admission_;
   std::vector<std::unique_ptr<Network>> networks_;  // by rail
   std::uint64_t progress_ = 0, progress_seen_ = 0;
   Time progress_at_;

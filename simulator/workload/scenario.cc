@@ -263,6 +263,23 @@ void random_growth(Scenario& s, Random& random) {
   }
 }
 
+// What begins when, and what that needs of a program: one order for all hosts or none, and groups.
+void random_ordering(Scenario& s, Random& random) {
+  if (random.chance(0.6)) s.plan.ordering = static_cast<protocol::Ordering>(random.below(protocol::kOrderingCount));
+  s.plan.concurrent = static_cast<std::uint32_t>(random.between(1, 4));
+  std::uint32_t group = 0;
+  for (std::size_t i = 0; i < s.plan.tensors.size(); ++i) {
+    const bool grows = i == s.tensors_at_start ||
+                       std::ranges::any_of(s.growths, [i](const Growth& growth) { return growth.tensors == i; });
+    if (grows || random.chance(0.1)) ++group;
+    s.plan.tensors[i].group = group;
+  }
+  if (!s.growths.empty() || !random.chance(0.4)) return;
+  s.client.in_step = true;
+  s.client.ahead = false;
+  s.client.raise = random.chance(0.5) ? 0.3 : 0;
+}
+
 }  // namespace
 
 bool Scenario::must_complete() const {
@@ -309,6 +326,7 @@ Scenario random_scenario(std::uint64_t seed) {
   if (random.chance(0.4)) random_growth(s, random);
   random_limits(s, random);
   random_resets(s, random);
+  random_ordering(s, random);
   return s;
 }
 

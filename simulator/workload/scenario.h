@@ -32,6 +32,10 @@ struct ClientConfig {
   Duration think = microseconds(200);  // at most, between submissions
   bool ahead = true;                   // a tensor's next iteration may start while other tensors are in the last one
   double raise = 0.1;                  // probability that a wait blocks on an operation
+  // All clients run one program: they submit in the same order, wait at the same places before they go on, and leave
+  // the same tensors out of an iteration. Else each has an order of its own, and goes on while it waits. Not with
+  // `ahead`.
+  bool in_step = false;
 };
 
 enum class FaultKind : std::uint8_t {
