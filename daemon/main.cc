@@ -308,6 +308,8 @@ class Daemon {
     control.join_timeout = config_.join_timeout;
     control.stall_warning = config_.late_after;
     control.stall_error = config_.late_error;
+    control.ordering = config_.ordering;
+    control.concurrent = config_.ordering == protocol::Ordering::kConcurrent ? config_.ordering_concurrent : 1;
     control.planner = [this](const protocol::TensorBody& body, const ports::JobSpec& job) {
       return plan_tensor(config_, body, job);
     };

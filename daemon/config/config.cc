@@ -23,7 +23,7 @@ using fabric::Mapping;
 constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
 constexpr std::size_t kKeyLength = 40;                  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 29> kKeys = {"fabric",
+constexpr std::array<std::string_view, 31> kKeys = {"fabric",
                                                     "host",
                                                     "secret_key_file",
                                                     "socket",
@@ -51,7 +51,9 @@ constexpr std::array<std::string_view, 29> kKeys = {"fabric",
                                                     "transport",
                                                     "rdma",
                                                     "on_lost_flow",
-                                                    "search_thresholds"};
+                                                    "search_thresholds",
+                                                    "ordering",
+                                                    "ordering_concurrent"};
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
 Status unreadable(const std::string& path, const std::string& what) {
@@ -115,6 +117,21 @@ Status read_pattern(const Mapping& map, protocol::Pattern* pattern) {
   if (!named || *named == protocol::Pattern::kWholeServer)
     return map.wrong("pattern", "expected ring, halving_doubling, tree, parameter_server or shuffle");
   *pattern = *named;
+  return {};
+}
+
+Status read_ordering(const Mapping& map, DaemonConfig* config) {
+  if (map.has("ordering")) {
+    TL_ASSIGN_OR_RETURN(const std::string text, map.text("ordering"));
+    const std::optional<protocol::Ordering> named = protocol::ordering_from_name(text);
+    if (!named) return map.wrong("ordering", "expected tagged, funnel, concurrent, chained, counters or negotiated");
+    config->ordering = *named;
+  }
+  if (!map.has("ordering_concurrent")) return {};
+  if (config->ordering != protocol::Ordering::kConcurrent)
+    return map.wrong("ordering_concurrent", "it counts with 'ordering: concurrent' only");
+  TL_ASSIGN_OR_RETURN(const std::uint64_t count, map.number("ordering_concurrent", 1, 1 << 20));
+  config->ordering_concurrent = static_cast<std::uint32_t>(count);
   return {};
 }
 
@@ -287,6 +304,7 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_RETURN_IF_ERROR(optional_value(map, "timeline", &config.timeline, as_text));
   TL_RETURN_IF_ERROR(read_durations(map, &config));
   TL_RETURN_IF_ERROR(read_pattern(map, &config.pattern));
+  TL_RETURN_IF_ERROR(read_ordering(map, &config));
   TL_RETURN_IF_ERROR(read_transport(map, &config));
   TL_RETURN_IF_ERROR(read_users(map, &config.users));
   TL_RETURN_IF_ERROR(read_numbers(map, &config));

@@ -32,6 +32,9 @@ struct DaemonConfig {
   Duration late_after = seconds(10);   // a rank that keeps others waiting is reported
   Duration late_error = seconds(300);  // ... and ends the job
   protocol::Pattern pattern = protocol::Pattern::kRing;
+  // Of jobs that this host leads; ordering_concurrent: how many at once, for `concurrent`.
+  protocol::Ordering ordering = protocol::Ordering::kTagged;
+  std::uint32_t ordering_concurrent = 2;
   enum class Transport : std::uint8_t { kTcp, kRdma, kAuto } transport = Transport::kAuto;
   struct Rdma {
     std::string device;  // empty: the one that has this host's rdma address of the fabric

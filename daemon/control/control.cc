@@ -38,8 +38,8 @@ Status too_many() {
 
 Control::Control(ControlConfig config) : config_(std::move(config)) {
   TL_ASSERT(config_.fabric != nullptr && config_.planner);
-  rules_ = {config_.fabric,        config_.host,        config_.detection, config_.join_timeout,
-            config_.stall_warning, config_.stall_error, config_.planner,   config_.tuned_classes};
+  rules_ = {config_.fabric,      config_.host,    config_.detection,     config_.join_timeout, config_.stall_warning,
+            config_.stall_error, config_.planner, config_.tuned_classes, config_.ordering,     config_.concurrent};
 }
 
 Control::~Control() {

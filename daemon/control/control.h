@@ -36,6 +36,9 @@ struct ControlConfig {
   Duration join_timeout = seconds(60);     // from a job's first rank to its last, and from there to all flows
   Duration stall_warning = seconds(10);    // a rank that others wait for is reported
   Duration stall_error = seconds(300);     // and then fails the job
+  // Of the plans of jobs that this host leads.
+  protocol::Ordering ordering = protocol::Ordering::kTagged;
+  std::uint32_t concurrent = 1;
   // Decides pattern, class, urgency, slice_elements and wide_contributions of one tensor; control fills in the rest.
   // Runs on the leader's control thread only.
   std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;

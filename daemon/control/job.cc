@@ -206,7 +206,9 @@ void Job::begin(Roster roster, Duration detection) {
     liveness_->add(member.name, now_);
   }
   spec_ = make_spec();
-  RegistrarConfig config{name_, rules_.host, leader_, roster_, {}, rules_.stall_warning, rules_.stall_error};
+  RegistrarConfig config{
+      name_,           rules_.host,      leader_, roster_, {}, rules_.stall_warning, rules_.stall_error,
+      rules_.ordering, rules_.concurrent};
   config.planner = [this](const protocol::TensorBody& tensor) { return rules_.planner(tensor, spec_); };
   registrar_.emplace(std::move(config), static_cast<RegistrarOutput&>(*this));
   ++counters_.jobs_started;

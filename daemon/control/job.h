@@ -55,6 +55,8 @@ struct JobRules {
   Duration detection, join_timeout, stall_warning, stall_error;
   std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
   std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
+  protocol::Ordering ordering = protocol::Ordering::kTagged;
+  std::uint32_t concurrent = 1;
 };
 
 class Job final : private RegistrarOutput {

@@ -196,12 +196,16 @@ void Registrar::start_next_change() {
   Change& change = changes_.front();
   protocol::Plan next = plan_;
   next.version = plan_.version + 1;
+  next.ordering = config_.ordering;
+  next.concurrent = config_.concurrent;
   for (PlanTensor& tensor : change.tensors) {
     tensor.id = TensorId(static_cast<std::uint32_t>(next.tensors.size()));
+    tensor.group = next.version;
     next.tensors.push_back(tensor);
   }
   output_.to_all_hosts(MessageType::kPlan,
-                       json::array({change.group, next.version, next.hash(), plan_tensors_to_json(change.tensors)}));
+                       json::array({change.group, next.version, next.hash(), static_cast<std::uint32_t>(next.ordering),
+                                    next.concurrent, plan_tensors_to_json(change.tensors)}));
 }
 
 bool Registrar::handle_plan(const json& body) {
@@ -209,13 +213,19 @@ bool Registrar::handle_plan(const json& body) {
   const std::string group = in.text(protocol::kMaxName);
   const std::uint32_t version = in.u32();
   const std::uint64_t hash = in.number(~std::uint64_t{0});
+  const auto ordering = static_cast<protocol::Ordering>(in.number(protocol::kOrderingCount - 1));
+  const std::uint32_t concurrent = in.u32();
   auto tensors = plan_tensors_from_json(in.array());
   if (!in.done() || !tensors || version != plan_.version + 1) return false;
+  if (plan_.version > 0 && (ordering != plan_.ordering || concurrent != plan_.concurrent)) return false;
   for (PlanTensor& tensor : *tensors) {
     if (tensor.id.value != plan_.tensors.size() || !names_.emplace(tensor.name, tensor.id).second) return false;
     plan_.tensors.push_back(std::move(tensor));
+    plan_.tensors.back().group = version;
   }
   plan_.version = version;
+  plan_.ordering = ordering;
+  plan_.concurrent = concurrent;
   spdlog::info("job '{}': plan version {} with {} tensors, hash {:016x}", config_.job, version, plan_.tensors.size(),
                plan_.hash());
   if (plan_.hash() != hash) {

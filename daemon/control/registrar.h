@@ -42,6 +42,8 @@ struct RegistrarConfig {
   Roster roster;
   TensorPlanner planner;
   Duration stall_warning, stall_error;
+  protocol::Ordering ordering = protocol::Ordering::kTagged;  // these two: the leader's
+  std::uint32_t concurrent = 1;
 };
 
 class Registrar {

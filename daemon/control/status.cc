@@ -41,7 +41,11 @@ json Job::describe(Time now) const {
   if (!cause_.ok()) job["error"] = cause_.to_string();
   if (registrar_) {
     const protocol::Plan& plan = registrar_->plan();
-    job["plan"] = {{"version", plan.version}, {"hash", plan.hash()}, {"tensors", plan.tensors.size()}};
+    job["plan"] = {{"version", plan.version},
+                   {"hash", plan.hash()},
+                   {"tensors", plan.tensors.size()},
+                   {"ordering", protocol::ordering_name(plan.ordering)}};
+    if (plan.ordering == protocol::Ordering::kConcurrent) job["plan"]["concurrent"] = plan.concurrent;
   }
   return job;
 }

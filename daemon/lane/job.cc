@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "daemon/engine/classify/thresholds.h"
 
@@ -11,12 +12,17 @@ namespace tensorlane::lane {
 namespace {
 
 constexpr std::int64_t kSymptomShare = 5;  // of the detection time, that a lost connection waits for its cause
+using Gate = engine::Admission::Gate;
+
 constexpr std::size_t kTakeAtOnce = 64;
 
 }  // namespace
 
 Job::Job(ports::JobSpec spec, const Surroundings& around)
-    : spec_(std::move(spec)), around_(around), local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks) {
+    : spec_(std::move(spec)),
+      around_(around),
+      local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks),
+      admission_(static_cast<std::uint32_t>(local_ranks_.size())) {
   for (Rank rank : local_ranks_) rank_numbers_.push_back(rank.value);
   sessions_.resize(local_ranks_.size());
   detached_.resize(local_ranks_.size());
@@ -71,6 +77,7 @@ void Job::apply_plan(protocol::Plan plan) {
     if (const Status status = rail->apply_plan(plan); !status.ok()) return fail(status);
   }
   plan_ = std::move(plan);
+  if (!rails_.empty()) admission_.grow(plan_);
   const std::size_t known = tensors_.size();
   tensors_.resize(plan_.tensors.size());
   for (std::size_t i = known; i < tensors_.size(); ++i) {
@@ -206,7 +213,7 @@ void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& ca
                  : Status(cause.code(), fmt::format("connection to host {}{} was lost: {}", name, where, cause.what()),
                           cause.where(), cause.fix());
   // A peer whose ranks are done goes first; that is a failure only for what still needs it.
-  if (state_ == State::kRunning && operations_pending() == 0) {
+  if (state_ == State::kRunning && operations_pending() + admission_.held() + offered_ == 0) {
     if (!departed_) departed_ = named;
     return;
   }
@@ -251,18 +258,25 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   LocalTensor& t = tensors_[entry.tensor];
   const protocol::PlanTensor& planned = plan_.tensors[entry.tensor];
   if (!t.bound[local]) return broken("a tensor that it has not registered");
-  if (entry.flags & protocol::kFlagRaise) return raise(t, planned, entry.sequence, now);
+  if (entry.flags & protocol::kFlagRaise) return raise(local, t, planned, entry.sequence, now);
   if (entry.flags != 0) return broken("unknown flags");
   if (entry.sequence != t.sequence[local] + 1 || entry.sequence != t.completed + 1)
     return broken("an operation out of sequence");
   if (departed_ && !lost_) lost_ = {*departed_, now};  // the cause may still be on its way
   t.sequence[local] = entry.sequence;
+  if (admission_.gate() != Gate::kNone) admission_.submitted(local, planned.id);
   if (t.arrived++ == 0) t.first_arrival = now;
   if (t.arrived == local_ranks_.size()) all_arrived(t, planned, now);
 }
 
 // A wait blocks (law 9). It may come at any point of the operation, also before other ranks have submitted it.
-void Job::raise(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now) {
+void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence,
+                Time now) {
+  if (sequence != t.completed + 1) return;
+  if (admission_.gate() != Gate::kNone && t.sequence[local] == sequence) {
+    admission_.waits(local, tensor.id);
+    begin_admitted(now);
+  }
   if (sequence != t.completed + 1 || t.raised || around_.config->single_queue) return;
   t.raised = true;
   if (t.task.step != LocalStep::kNone) local_queue_.raise(tensor.id);
@@ -282,6 +296,29 @@ void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
                               .cls = tensor.cls,
                               .phase = ports::TraceSpan::Phase::kWaitForData});
   }
+  if (admission_.gate() != Gate::kBeforeLocal) return start(t, tensor);
+  admission_.ready(tensor.id);
+  begin_admitted(now);
+}
+
+// Begins what may: one after the other, though an operation may be over before this returns.
+void Job::begin_admitted(Time now) {
+  if (admitting_) return;
+  admitting_ = true;
+  for (TensorId id; state_ == State::kRunning && admission_.next(&id);) {
+    LocalTensor& t = tensors_[id.value];
+    const protocol::PlanTensor& tensor = plan_.tensors[id.value];
+    if (admission_.gate() == Gate::kBeforeLocal) {
+      start(t, tensor);
+    } else {
+      to_rails(t, tensor, now);
+    }
+  }
+  admitting_ = false;
+}
+
+// The first step on this host.
+void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor) {
   const bool alone = local_ranks_.size() == 1;
   switch (tensor.operation) {
     case Operation::kAllreduce:
@@ -308,9 +345,27 @@ void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalS
 void Job::finish_step(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   const bool spread_done = t.task.step == LocalStep::kSpread || t.task.step == LocalStep::kFinish;
   if (spread_done) return complete(t, tensor, true, now);
-  if (!rails_.empty()) return to_rails(t, tensor, now);
+  if (!rails_.empty()) return to_network(t, tensor, now);
   if (local_ranks_.size() == 1 || tensor.operation == Operation::kBarrier) return complete(t, tensor, true, now);
   start_local(t, tensor, LocalStep::kSpread);
+}
+
+void Job::to_network(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
+  if (plan_.ordering == protocol::Ordering::kNegotiated) {
+    ++offered_;
+    return rails_[0]->feed({.kind = engine::Event::Kind::kOffer, .offer = {tensor.id}}, now);
+  }
+  if (admission_.gate() != Gate::kBeforeNetwork) return to_rails(t, tensor, now);
+  admission_.ready(tensor.id);
+  begin_admitted(now);
+}
+
+void Job::rail_agreed(const engine::Agreed& agreed, Time now) {
+  for (std::uint64_t bits = agreed.bits; bits != 0; bits &= bits - 1) {
+    const std::uint32_t id = agreed.word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
+    --offered_;
+    to_rails(tensors_[id], plan_.tensors[id], now);
+  }
 }
 
 // Every rail carries its slices of the same buffer; what it has no slice of it completes at once.
@@ -333,16 +388,26 @@ void Job::rail_completed(const engine::Complete& complete, Time now) {
   const protocol::PlanTensor& tensor = plan_.tensors[complete.tensor.value];
   TL_ASSERT(t.rails_left > 0);
   t.rails_ok = t.rails_ok && complete.ok;
+  if (complete.last_peer != Time()) {
+    if (t.last_peer == Time() || complete.first_peer < t.first_peer) t.first_peer = complete.first_peer;
+    t.last_peer = std::max(t.last_peer, complete.last_peer);
+  }
   if (--t.rails_left > 0) return;
+  if (admission_.gate() != Gate::kNone) admission_.left_network(tensor.id);
   if (!t.rails_ok || local_ranks_.size() == 1 || tensor.operation == Operation::kBarrier)
     return this->complete(t, tensor, t.rails_ok, now);
   start_local(t, tensor, LocalStep::kSpread);
+  if (admission_.gate() != Gate::kNone) begin_admitted(now);
 }
 
 void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, Time now) {
   ports::ClassMetrics& metrics = around_.metrics->classes[tensor.cls.value];
   (ok ? metrics.tensors_completed : metrics.tensors_failed).add();
   metrics.completion.record(now - t.ready);
+  const bool heard = t.last_peer != Time();
+  metrics.straggler.record(std::max(t.ready, t.last_peer) -
+                           (heard ? std::min(t.first_arrival, t.first_peer) : t.first_arrival));
+  t.first_peer = t.last_peer = Time();
   if (around_.timeline->enabled()) {
     around_.timeline->record({.begin = t.ready,
                               .length = now - t.ready,
@@ -361,6 +426,9 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
   for (auto& session : sessions_) {
     if (session) session->complete({tensor.id.value, ok ? Code::kOk : Code::kAborted, t.completed});
   }
+  if (admission_.gate() == Gate::kNone) return;
+  admission_.completed(tensor.id);
+  begin_admitted(now);
 }
 
 // ---- work ----
@@ -435,11 +503,16 @@ std::optional<Time> Job::promotion(Time now) const {
 void Job::report_late(Time now) {
   report_lost(now);
   if (state_ != State::kRunning) return;
+  look_whose_turn_it_is(now);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     LocalTensor& t = tensors_[i];
     Time since = t.first_arrival;
     if (t.arrived == local_ranks_.size()) continue;
-    if (t.arrived == 0 && !awaited(plan_.tensors[i].id, &since)) continue;
+    const bool holds_others = turn_ && turn_->first == plan_.tensors[i].id;
+    if (t.arrived == 0 && !awaited(plan_.tensors[i].id, &since)) {
+      if (!holds_others) continue;
+      since = turn_->second;
+    }
     const Duration waited = now - since;
     if (waited < t.reported + around_.config->late_after) continue;
     t.reported = waited;
@@ -449,6 +522,14 @@ void Job::report_late(Time now) {
       around_.listener->on_late(id(), local_ranks_[local], plan_.tensors[i].id, waited);
     }
   }
+}
+
+// Operations that are ready may be held for a tensor that no host has submitted, of which no peer speaks.
+void Job::look_whose_turn_it_is(Time now) {
+  if (admission_.gate() == Gate::kNone) return;
+  const std::optional<TensorId> missing = admission_.missing();
+  if (!missing) turn_.reset();
+  if (missing && (!turn_ || turn_->first != *missing)) turn_ = {*missing, now};
 }
 
 // Peers have announced an operation that this host has not submitted; since the first announcement on any rail.

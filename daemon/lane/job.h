@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/units.h"
+#include "daemon/engine/ordering/admission.h"
 #include "daemon/lane/job_rail.h"
 #include "daemon/lane/local_work.h"
 #include "daemon/ports/job.h"
@@ -100,7 +101,8 @@ class Job final : private JobRail::Owner {
     LocalTask task;
     std::size_t rails_left = 0;  // that have not done their part of the operation that runs
     bool rails_ok = true;
-    bool raised = false;  // a client waits for the operation that runs
+    bool raised = false;         // a client waits for the operation that runs
+    Time first_peer, last_peer;  // as engine::Complete
     Time first_arrival, ready;
     Duration reported{};  // lateness already reported
   };
@@ -110,18 +112,23 @@ class Job final : private JobRail::Owner {
   std::uint32_t local_index(Rank rank) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
   void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
-  void raise(LocalTensor& local, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now);
+  void raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now);
   void all_arrived(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
+  void start(LocalTensor& local, const protocol::PlanTensor& tensor);
   void start_local(LocalTensor& local, const protocol::PlanTensor& tensor, LocalStep step);
+  void to_network(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
+  void begin_admitted(Time now);
   void to_rails(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void feed_all(const engine::Event& event, Time now);
   void rail_completed(const engine::Complete& complete, Time now) override;
+  void rail_agreed(const engine::Agreed& agreed, Time now) override;
   void rail_failed(const Status& cause) override { fail(cause); }
   void finish_step(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void complete(LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
   ports::TraceSpan do_local_block(Time now);
   JobRail* most_urgent_rail(Time now);
   void report_lost(Time now);
+  void look_whose_turn_it_is(Time now);
   bool awaited(TensorId tensor, Time* since) const;
   void fail(const Status& cause);
   void drain_if_closed(Time now);
@@ -143,6 +150,11 @@ class Job final : private JobRail::Owner {
   std::optional<TensorId> largest_;  // of what is summed: an iteration begins whenever it is submitted
   std::optional<Time> largest_since_;
   std::vector<LocalTensor> tensors_;
+  // Between hosts, where the plan has an order. Of a job of one host every operation starts when it is ready.
+  engine::Admission admission_;
+  bool admitting_ = false;
+  std::uint64_t offered_ = 0;                      // operations, and not agreed on
+  std::optional<std::pair<TensorId, Time>> turn_;  // operations are held for this tensor, since
   LocalQueue local_queue_;
   bool failed_ = false;  // told the listener
   std::optional<Status> abort_cause_;

@@ -112,6 +112,7 @@ void JobRail::feed(const engine::Event& event, Time now) {
 
 void JobRail::carry_out(const engine::Action& action, Time now) {
   if (action.kind == engine::Action::Kind::kComplete) return owner_.rail_completed(action.complete, now);
+  if (action.kind == engine::Action::Kind::kAgreed) return owner_.rail_agreed(action.agreed, now);
   around_.metrics->protocol_errors.add();
   const engine::ProtocolError& error = action.error;
   owner_.rail_failed(

@@ -53,6 +53,7 @@ struct ClassMetrics {
       operations_received;  // transport operations of at most 256 KiB, without headers
   Counter tensors_completed, tensors_failed;
   DurationHistogram queue_wait;  // eligible -> given to the transport
+  DurationHistogram straggler;   // the first arrival anywhere -> the last, as far as this host hears
   DurationHistogram completion;  // the last local rank submitted -> complete
   Counter window_full;           // times a send had to wait for the window (stalls)
 };

@@ -28,6 +28,11 @@ class Collector final : public prometheus::Collectable {
     add_rail_counters(families);
     add_histogram(families, "queue_wait_seconds", "From eligible to given to the transport, per transport operation",
                   &ports::ClassMetrics::queue_wait);
+    add_histogram(
+        families, "straggler_seconds",
+        "From the first rank's or host's arrival at an operation to the last one's, as far as this host hears, "
+        "per tensor",
+        &ports::ClassMetrics::straggler);
     add_histogram(families, "completion_seconds", "From the last local rank's submission to completion, per tensor",
                   &ports::ClassMetrics::completion);
     add_job_counters(families);

@@ -81,7 +81,9 @@ void print_job(const nlohmann::json& job, const nlohmann::json& flows) {
   print_flows(flows, job.value("name", nlohmann::json()));
   if (job.contains("plan")) {
     const auto& plan = job["plan"];
-    fmt::print("  plan {}, {} tensors, hash {}\n", plan.value("version", 0u), plan.value("tensors", 0u),
+    fmt::print("  plan {}, {} tensors, ordering {}{}, hash {}\n", plan.value("version", 0u), plan.value("tensors", 0u),
+               plan.value("ordering", "?"),
+               plan.contains("concurrent") ? fmt::format(" ({} at once)", plan["concurrent"].dump()) : "",
                plan.contains("hash") ? plan["hash"].dump() : "-");
   }
   for (const auto& late : job.value("late", nlohmann::json::array())) fmt::print("  late: {}\n", late.dump());

@@ -260,6 +260,10 @@ Status Cluster::start_host(std::size_t host) {
   config.stall_warning = options.stall_warning;
   config.stall_error = options.stall_error;
   config.tuned_classes = options.tuned_classes;
+  if (host == 0) {
+    config.ordering = options.ordering;
+    config.concurrent = options.concurrent;
+  }
   config.planner = plan_tensor;
   controls_[host] = std::make_unique<Control>(std::move(config));
   lanes_[host]->set_listener(controls_[host].get());

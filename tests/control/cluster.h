@@ -106,6 +106,8 @@ struct ClusterOptions {
   Duration join_timeout = seconds(5);
   Duration stall_warning = seconds(10), stall_error = seconds(300);
   std::uint8_t tuned_classes = 0;
+  protocol::Ordering ordering = protocol::Ordering::kTagged;  // of h0's jobs; the others say tagged
+  std::uint32_t concurrent = 1;
 };
 
 // Hosts h0, h1, ... on 127.0.0.1 with ports of their own. Change `fabrics` and `keys` before start().

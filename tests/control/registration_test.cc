@@ -197,6 +197,28 @@ TEST(Registration, a_broadcast_knows_rank_and_host_of_its_root) {
   EXPECT_EQ(plan.tensors[0].root_rank, Rank(3));
 }
 
+TEST(Registration, the_leader_decides_the_ordering_and_groups_are_numbered) {
+  Cluster cluster({.hosts = 2, .ordering = protocol::Ordering::kConcurrent, .concurrent = 3});
+  cluster.start();
+  cluster.join_all();
+  for (std::uint32_t g = 1; g <= 2; ++g) {
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      cluster.control(rank).register_group(ports::SessionId(rank), g, fmt::format("g{}", g),
+                                           {tensor(fmt::format("a{}", g), 8), tensor(fmt::format("b{}", g), 8)});
+    }
+    for (std::uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, g)->ok());
+  }
+  for (std::size_t host = 0; host < 2; ++host) {
+    const auto plan = cluster.lane(host).record("j").plan;
+    EXPECT_EQ(plan.ordering, protocol::Ordering::kConcurrent);
+    EXPECT_EQ(plan.concurrent, 3U);
+    ASSERT_EQ(plan.tensors.size(), 4U);
+    EXPECT_EQ(plan.tensors[0].group, plan.tensors[1].group);
+    EXPECT_EQ(plan.tensors[2].group, plan.tensors[3].group);
+    EXPECT_NE(plan.tensors[0].group, plan.tensors[2].group);
+  }
+}
+
 TEST(Registration, a_rank_that_does_not_come_is_reported_everywhere_and_then_fails_the_job) {
   Cluster cluster({.hosts = 2, .stall_warning = milliseconds(200), .stall_error = milliseconds(800)});
   cluster.start();

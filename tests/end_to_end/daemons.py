@@ -29,11 +29,12 @@ class Daemons:
     """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ...
     In a setting, "{host}" is the host's name and "{folder}" a folder that goes with the daemons."""
 
-    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1):
+    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0):
         self.lab = lab
         self.settings = dict(settings or {})
         self.port = port or first_port()
         self.classes = classes
+        self.network = network  # of loopback: others have their own
         self.rails = rails  # of each host of the lab, the first ones
         self.names = [f"h{i}" for i in range(hosts)]
         self.secret = secrets.token_hex(16)
@@ -67,7 +68,7 @@ class Daemons:
         shutil.rmtree(self.folder)
 
     def address(self, name):
-        return self.lab.address(name) if self.lab else f"127.0.1.{10 + int(name[1:])}"
+        return self.lab.address(name) if self.lab else f"127.0.{1 + self.network}.{10 + int(name[1:])}"
 
     def addresses(self, name):
         if self.rails == 1:

@@ -47,7 +47,7 @@ TEST_F(ConfigTest, ReadsEverything) {
       "/tmp/t.json\ndetection: 1 s\n"
       "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, "
       "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 GiB\nstaging: 8 MiB\n"
-      "slice_elements: 65536\nspin: 5 us\ncpu: 1\n");
+      "slice_elements: 65536\nspin: 5 us\ncpu: 1\nordering: concurrent\nordering_concurrent: 4\n");
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   EXPECT_EQ(config->self().tcp_address(), "127.0.0.2");
   EXPECT_EQ(config->secret_key, kKey);
@@ -56,6 +56,8 @@ TEST_F(ConfigTest, ReadsEverything) {
   EXPECT_EQ(config->detection, seconds(1));
   EXPECT_EQ(config->late_after, milliseconds(500));
   EXPECT_EQ(config->pattern, protocol::Pattern::kParameterServer);
+  EXPECT_EQ(config->ordering, protocol::Ordering::kConcurrent);
+  EXPECT_EQ(config->ordering_concurrent, 4U);
   EXPECT_FALSE(config->priorities);
   EXPECT_FALSE(config->tags);
   EXPECT_TRUE(config->payload_crc);
@@ -99,6 +101,10 @@ TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
   EXPECT_THAT(error("detection: 1 ms\n"), ::testing::HasSubstr("expected at least 200 ms"));
   EXPECT_THAT(error("pattern: star\n"),
               ::testing::HasSubstr("expected ring, halving_doubling, tree, parameter_server or shuffle"));
+  EXPECT_THAT(error("ordering: alphabetical\n"),
+              ::testing::HasSubstr("expected tagged, funnel, concurrent, chained, counters or negotiated"));
+  EXPECT_THAT(error("ordering: funnel\nordering_concurrent: 2\n"),
+              ::testing::HasSubstr("it counts with 'ordering: concurrent' only"));
   EXPECT_THAT(error("users: [joe]\n"), ::testing::HasSubstr("'joe' in 'users' is no user id"));
   EXPECT_THAT(error("late_after: 9 s\nlate_error: 1 s\n"), ::testing::HasSubstr("expected at least late_after"));
 }

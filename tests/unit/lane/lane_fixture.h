@@ -78,10 +78,13 @@ class FakeClient final : public ports::ClientSession {
   std::span<std::byte> segment(const ports::BufferPlace&) override { return memory_; }
   bool dead() const override { return false; }
 
-  void submit(std::uint32_t tensor, std::uint64_t sequence) {
+  void submit(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, 0, sequence}); }
+  // A wait for it blocks.
+  void raise(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, protocol::kFlagRaise, sequence}); }
+  void put(const protocol::SubmissionEntry& entry) {
     {
       std::lock_guard lock(mutex_);
-      submitted_.push_back({tensor, 0, sequence});
+      submitted_.push_back(entry);
     }
     const std::uint64_t one = 1;
     ASSERT_EQ(write(wake_, &one, sizeof one), static_cast<ssize_t>(sizeof one));

@@ -1,0 +1,66 @@
+"""One model, six trainings, one for each ordering of daemon.yaml, on the same two hosts with two ranks each, every rank submitting its gradients in random orders of its
+own: the parameters are bitwise the same, none stops, and no daemon needs more memory than when every operation starts as soon as it is ready."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+
+from daemons import PYTHON, Daemons, expect, outputs, skip
+
+TRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_digits.py")
+ORDERINGS = ("tagged", "funnel", "concurrent", "chained", "counters", "negotiated")
+HOSTS, RANKS = 2, 2
+ITERATIONS = 40
+EXTRA_KB = 8 << 10
+
+
+def peak_kb(daemons, host):
+    with open(f"/proc/{daemons.pid(host)}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+
+
+def plan_of_job(daemons, deadline):
+    """What status says of the plan of the job that runs, or will."""
+    while time.monotonic() < deadline:
+        for job in daemons.status("h0")["jobs"]:
+            if job["plan"] and job["plan"]["tensors"]:
+                return job["plan"]
+        time.sleep(0.3)
+    raise AssertionError("no job has come to these daemons")
+
+
+def main():
+    if not os.path.exists(PYTHON):
+        return skip(f"no {PYTHON}: run deploy/install-deps python")
+    with contextlib.ExitStack() as stack:
+        sets = {}
+        for number, ordering in enumerate(ORDERINGS):
+            settings = {"ordering": ordering, **({"ordering_concurrent": 3} if ordering == "concurrent" else {})}
+            sets[ordering] = stack.enter_context(Daemons(HOSTS, settings=settings, network=number))
+        first = sets[ORDERINGS[0]]
+        ranks = []
+        for h, host in enumerate(first.names):
+            arms = [f"{name}={daemons.socket(host)}@{daemons.address('h0')}" for name, daemons in sets.items()]
+            ranks += [first.rank("train", h * RANKS + r, HOSTS * RANKS, host, [PYTHON, TRAIN, "--shuffle", str(ITERATIONS), *arms], local_rank=r, local_world=RANKS)
+                      for r in range(RANKS)]
+        deadline = time.monotonic() + 240
+        for ordering, daemons in sets.items():
+            plan = plan_of_job(daemons, deadline)
+            expect(plan["ordering"] == ordering and plan.get("concurrent") == (3 if ordering == "concurrent" else None), f"{ordering}: status says {plan}")
+        digests = set()
+        for index, (text, code) in enumerate(outputs(ranks, 100)):
+            expect(code == 0, f"rank {index} ended with status {code}: {text}")
+            reports = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+            expect([report["name"] for report in reports] == list(ORDERINGS), f"rank {index} trained {reports}")
+            expect(all(report["loss"] < 2.3 for report in reports), f"rank {index} has learnt nothing: {reports}")
+            digests |= {report["digest"] for report in reports}
+        expect(len(digests) == 1, f"the parameters differ: {digests}")
+        peaks = {ordering: max(peak_kb(daemons, host) for host in daemons.names) for ordering, daemons in sets.items()}
+        expect(max(peaks.values()) < peaks["tagged"] + EXTRA_KB, f"peak memory in kB: {peaks}")
+    print(f"six orderings, the same parameters; peak memory of a daemon in kB: {peaks}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
