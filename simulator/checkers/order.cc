@@ -15,6 +15,11 @@ OrderChecker::Key OrderChecker::key(const FrameHeader& h, bool contribution) con
 
 void OrderChecker::stepped(Time now, const Event& event) {
   last_.clear();
+  if (event.kind == Event::Kind::kTensorReady) {
+    const std::size_t tensor = event.tensor_ready.tensor.value;
+    classes_[tensor] = next_classes_[tensor];
+    return;
+  }
   if (event.kind == Event::Kind::kRaise) {
     raised_.insert({event.raise.tensor.value, event.raise.sequence.value});
     return;
@@ -22,7 +27,7 @@ void OrderChecker::stepped(Time now, const Event& event) {
   if (event.kind != Event::Kind::kFrameArrived || event.frame.header.type != FrameType::kGrant) return;
   const FrameHeader& h = event.frame.header;
   granted_[{event.frame.peer.value, h.grant}] = {h, now, false};
-  const ClassId cls = scenario_.plan.tensors[h.tensor.value].cls;
+  const ClassId cls = classes_[h.tensor.value];
   if (!raised(h)) ++waiting_[{event.frame.peer, cls}][key(h, true)];
 }
 
@@ -41,7 +46,7 @@ void OrderChecker::picked(Time now, engine::Flow flow, std::span<const engine::S
     if (h.tensor.value >= scenario_.plan.tensors.size()) {
       return findings_.fail("order", "host {} sends tensor {}, which is not in the plan", host_.value, h.tensor.value);
     }
-    const ClassId of = scenario_.plan.tensors[h.tensor.value].cls;
+    const ClassId of = classes_[h.tensor.value];
     const auto grant = granted_.find({flow.peer.value, h.grant});
     const bool eager = (h.flags & protocol::kFlagEager) != 0;
     const bool granted = !eager && grant != granted_.end() && grant->second.header.tensor == h.tensor &&

@@ -21,7 +21,13 @@ class OrderChecker {
  public:
   // `limits` outlives it, and is told of everything that is sent.
   OrderChecker(HostIndex host, const Scenario& scenario, LimitChecker& limits, Findings& findings)
-      : host_(host), scenario_(scenario), limits_(limits), findings_(findings) {}
+      : host_(host), scenario_(scenario), limits_(limits), findings_(findings) {
+    for (const protocol::PlanTensor& tensor : scenario.plan.tensors) next_classes_.push_back(tensor.cls);
+    classes_ = next_classes_;
+  }
+
+  // The engine was told that the tensor travels in this class from its next operation on.
+  void reclassified(TensorId tensor, ClassId cls) { next_classes_[tensor.value] = cls; }
 
   // The engine has taken this event in a step at `now`: what was picked before it may be less urgent than what comes
   // after.
@@ -51,6 +57,7 @@ class OrderChecker {
   void check_against_waiting(engine::Flow flow, const protocol::FrameHeader& sent, const Key& key);
 
   HostIndex host_;
+  std::vector<ClassId> classes_, next_classes_;  // by tensor: of the operation that runs, and of the next
   const Scenario& scenario_;
   LimitChecker& limits_;
   Findings& findings_;

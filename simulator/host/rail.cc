@@ -72,7 +72,17 @@ void Rail::on_acknowledged(const FramePtr& frame) {
 
 void Rail::submit(const Event& event) {
   pending_.push_back(event);
+  if (config_.reclassifies && random_.chance(0.2)) reclassify();
   wake();
+}
+
+// Some tensor, in the middle of an operation or not. Its urgency stays, by which the checker knows the order.
+void Rail::reclassify() {
+  const protocol::PlanTensor& tensor =
+      around_.scenario.plan.tensors[random_.below(std::min(planned_, around_.scenario.plan.tensors.size()))];
+  const ClassId cls(static_cast<std::uint8_t>(random_.below(config_.classes)));
+  engine_->set_priority(tensor.id, tensor.urgency, cls);
+  order_.reclassified(tensor.id, cls);
 }
 
 void Rail::wake() {

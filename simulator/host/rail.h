@@ -53,6 +53,7 @@ class Rail final : public NetworkSink {
   void grow_plan(std::size_t tensors, std::function<void()> then);
   // An event for the engine; it is fed in a later poll.
   void submit(const engine::Event& event);
+  void reclassify();
   void wake();
 
   // NetworkSink.

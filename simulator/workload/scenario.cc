@@ -105,6 +105,7 @@ void random_engine(Scenario& s, Random& random) {
   e.eager_limit = Bytes(one_of(random, {0u, 256u, 4096u, 32768u}));
   e.eager_credits = one_of(random, {1u, 2u, 3u, 16u});
   e.single_queue = random.chance(0.05);
+  e.reclassifies = !e.single_queue && random.chance(0.3);
   e.rails = s.plan.rails = static_cast<std::uint8_t>(random.chance(0.5) ? 1 : random.between(2, 4));
 }
 
@@ -119,6 +120,7 @@ void random_staging(Scenario& s, Random& random) {
     most =
         std::max(most, sources * std::max<std::uint64_t>(1, (slice + kMaxOperation.value - 1) / kMaxOperation.value));
   }
+  if (s.engine.reclassifies) std::fill_n(pages.begin(), s.engine.classes, *std::ranges::max_element(pages));
   const std::uint64_t needed = std::accumulate(pages.begin(), pages.end(), std::uint64_t{0});
   s.engine.staging = Bytes((needed + random.below(1 + needed)) * kMaxOperation.value);
 }
