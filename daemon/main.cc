@@ -163,12 +163,28 @@ rdma::RdmaConfig rdma_config(const config::DaemonConfig& config, RailIndex rail)
   return rdma;
 }
 
+// What a rail's flows go over.
+struct RailTransport {
+  std::string name;         // "tcp", "rdma", or "rdma, tcp": the first one that the peer has, too
+  std::string device;       // of the first one
+  std::string why_no_rdma;  // empty where there is
+};
+
 // What flows go over and why, for status. Written by the lane's thread.
 class TransportChoices {
  public:
   void set(const std::string& subject, const std::string& choice) {
     const std::lock_guard lock(mutex_);
     choices_[subject] = choice;
+  }
+  void set(RailIndex rail, const RailTransport& transport) {
+    const std::lock_guard lock(mutex_);
+    rails_[rail] = transport;
+  }
+  RailTransport of(RailIndex rail) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = rails_.find(rail);
+    return found == rails_.end() ? RailTransport() : found->second;
   }
   nlohmann::json json() const {
     const std::lock_guard lock(mutex_);
@@ -184,29 +200,37 @@ class TransportChoices {
  private:
   mutable std::mutex mutex_;
   std::map<std::string, std::string> choices_;
+  std::map<RailIndex, RailTransport> rails_;
 };
+
+Result<std::unique_ptr<ports::Transport>> only_tcp(const config::DaemonConfig& config, RailIndex rail,
+                                                   const std::string& why, ports::FrameSink& sink,
+                                                   TransportChoices& choices) {
+  const tcp::TcpConfig tcp = tcp_config(config, rail);
+  choices.set(rail, {"tcp", tcp::explain_device(tcp), why});
+  return tcp::make_tcp_transport(tcp, sink);
+}
 
 // The transport that daemon.yaml asks for. With `auto`: RDMA between hosts that both have an rdma address in the fabric
 // file and a device that works, else TCP.
 Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
                                                          ports::FrameSink& sink, TransportChoices& choices) {
   using Choice = config::DaemonConfig::Transport;
-  const std::string subject = config.self().rails() == 1 ? "rdma" : fmt::format("rdma, rail {}", rail.value);
   const bool automatic = config.transport == Choice::kAuto;
   if (config.transport == Choice::kTcp || (automatic && !config.self().addresses.contains("rdma"))) {
-    choices.set(subject, automatic ? fmt::format("not used: host '{}' has no rdma address in {}", config.host,
-                                                 config.fabric_path)
-                                   : "not used: daemon.yaml says `transport: tcp`");
-    return tcp::make_tcp_transport(tcp_config(config, rail), sink);
+    const std::string why = automatic
+                                ? fmt::format("host '{}' has no rdma address in {}", config.host, config.fabric_path)
+                                : "daemon.yaml says `transport: tcp`";
+    return only_tcp(config, rail, why, sink, choices);
   }
   const rdma::RdmaConfig rdma = rdma_config(config, rail);
   const Result<std::string> device = rdma::explain_device(rdma);
-  choices.set(subject, device.ok() ? *device : "not used: " + device.status().to_string());
   if (!device.ok()) {
     if (!automatic) return device.status();
-    spdlog::warn("flows go over TCP: {}", device.status().to_string());
-    return tcp::make_tcp_transport(tcp_config(config, rail), sink);
+    spdlog::warn("flows of rail {} go over TCP: {}", rail.value, device.status().to_string());
+    return only_tcp(config, rail, device.status().to_string(), sink, choices);
   }
+  choices.set(rail, {automatic ? "rdma, tcp" : "rdma", *device, ""});
   mixed::MixedConfig mixed;
   mixed.members.push_back({"rdma", kRdmaPortOffset,
                            [rdma](ports::FrameSink& s) { return rdma::make_rdma_transport(rdma, s); },
@@ -388,7 +412,7 @@ class Daemon {
               {"jobs", std::move(jobs)}}}};
   }
 
-  // What each NIC carried.
+  // What each NIC is used as, and what it carried.
   nlohmann::json rail_status() const {
     nlohmann::json rails = nlohmann::json::array();
     for (std::uint8_t r = 0; r < config_.self().rails(); ++r) {
@@ -400,7 +424,12 @@ class Daemon {
                            {"sent_bytes", metrics_.rails[r].bytes_sent[c].value()},
                            {"received_bytes", metrics_.rails[r].bytes_received[c].value()}});
       }
-      rails.push_back({{"address", config_.self().tcp_address(RailIndex(r))}, {"classes", std::move(classes)}});
+      const RailTransport transport = choices_.of(RailIndex(r));
+      rails.push_back({{"address", config_.self().tcp_address(RailIndex(r))},
+                       {"transport", transport.name},
+                       {"device", transport.device},
+                       {"why_no_rdma", transport.why_no_rdma},
+                       {"classes", std::move(classes)}});
     }
     return rails;
   }

@@ -25,6 +25,19 @@ void print_classes(const nlohmann::json& classes) {
   }
 }
 
+void print_rails(const nlohmann::json& rails) {
+  for (std::size_t r = 0; r < rails.size(); ++r) {
+    const std::string why = rails[r].value("why_no_rdma", "");
+    fmt::print("  rail {} {}: {} on {}{}\n", r, rails[r].value("address", "?"), rails[r].value("transport", "?"),
+               rails[r].value("device", "?"), why.empty() ? "" : ", no rdma: " + why);
+    if (rails.size() == 1) continue;  // the classes of the lane are the rail's
+    for (const auto& cls : rails[r].value("classes", nlohmann::json::array())) {
+      fmt::print("    class {:<10} sent {} bytes, received {} bytes\n", cls.value("name", "?"),
+                 cls.value("sent_bytes", std::uint64_t{0}), cls.value("received_bytes", std::uint64_t{0}));
+    }
+  }
+}
+
 void print_lane(const nlohmann::json& lane) {
   const nlohmann::json per_slice = lane.value("cpu_ns_per_slice", nlohmann::json());
   fmt::print("lane: {}, {}{}{}, CPU {:.2f} s{}\n", lane.value("transport", "?"), lane.value("pattern", "?"),
@@ -41,14 +54,7 @@ void print_lane(const nlohmann::json& lane) {
                cls.value("received_bytes", std::uint64_t{0}), cls.value("completed_tensors", std::uint64_t{0}),
                cls.value("failed_tensors", std::uint64_t{0}));
   }
-  const nlohmann::json rails = lane.value("rails", nlohmann::json::array());
-  for (std::size_t r = 0; r < rails.size() && rails.size() > 1; ++r) {
-    for (const auto& cls : rails[r].value("classes", nlohmann::json::array())) {
-      fmt::print("  rail {} {:<15} class {:<10} sent {} bytes, received {} bytes\n", r, rails[r].value("address", "?"),
-                 cls.value("name", "?"), cls.value("sent_bytes", std::uint64_t{0}),
-                 cls.value("received_bytes", std::uint64_t{0}));
-    }
-  }
+  print_rails(lane.value("rails", nlohmann::json::array()));
   if (const std::string address = lane.value("metrics", ""); !address.empty())
     fmt::print("  metrics http://{}/metrics\n", address);
   if (const std::string path = lane.value("timeline", ""); !path.empty()) fmt::print("  timeline {}\n", path);

@@ -30,8 +30,8 @@ def allreduce(lab, rails):
         expect(all(status == 0 for _, status in results), f"the job over {rails} rails failed: {results}")
         words = [text.split() for text, _ in results]
         expect(len({hash for _, hash in words}) == 1, f"the ranks have different results: {words}")
-        flows = daemons.status("h0")["lane"]["rails"]
-        expect(len(flows) == rails, f"the status shows {flows}")
+        used = [(rail["transport"], rail["device"]) for rail in daemons.status("h0")["lane"]["rails"]]
+        expect(used == [("tcp", f"{lab.rails('h0')[r]} (eth{r})") for r in range(rails)], f"the status shows {used}")
         return statistics.median(float(seconds) for seconds, _ in words), words[0][1], [b - a for a, b in zip(before, after)]
 
 

@@ -43,10 +43,11 @@ def test_training(bed, ranks, tcp, rdma, vlan):
     digest = digest_of(ranks.start(tcp, "tcp", "train", ITERATIONS))
     with bed.capture() as capture:
         over_rdma = digest_of(ranks.start(rdma, "rdma", "train", ITERATIONS))
-    flows = rdma.status("h0")["lane"]["transport_choices"]
+    lane = rdma.status("h0")["lane"]
+    flows = lane["transport_choices"]
     print(json.dumps(flows), f"{len(capture.packets)} RoCE packets", flush=True)
     assert all(flows[bed.address(host)] == "rdma" for host in ranks.hosts[1:]), flows
-    assert "rxe0 port 1, GID" in flows["rdma"], flows
+    assert lane["rails"][0]["device"].startswith("rxe0 port 1, GID"), lane["rails"]
     assert digest == over_rdma, "other parameters over RDMA than over TCP"
     check_packets(bed, ranks.hosts, vlan, capture.packets)
     return digest

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/un.h>
@@ -117,6 +118,22 @@ Endpoint unix_endpoint(const Endpoint& endpoint) {
   std::memcpy(name.sun_path, text.data(), text.size());
   named.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size());
   return named;
+}
+
+std::string interface_of(const std::string& address) {
+  const Result<Endpoint> wanted = parse_endpoint(address, 0);
+  ifaddrs* all = nullptr;
+  if (!wanted.ok() || ::getifaddrs(&all) != 0) return {};
+  std::string name;
+  for (const ifaddrs* i = all; i != nullptr && name.empty(); i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != wanted->family()) continue;
+    Endpoint endpoint;
+    endpoint.length = wanted->length;
+    std::memcpy(&endpoint.storage, i->ifa_addr, endpoint.length);
+    if (endpoint.text() == wanted->text()) name = i->ifa_name;
+  }
+  ::freeifaddrs(all);
+  return name;
 }
 
 Endpoint local_endpoint(int fd) {

@@ -51,6 +51,8 @@ Result<Endpoint> parse_endpoint(const std::string& address, std::uint16_t port);
 // The Unix socket that stands for `endpoint` among processes that share this kernel and network namespace: a name
 // without a file ("abstract"), gone with whoever listens.
 Endpoint unix_endpoint(const Endpoint& endpoint);
+// The network interface that has this numeric address: "eth0". Empty where none has.
+std::string interface_of(const std::string& address);
 Endpoint local_endpoint(int fd);
 Endpoint peer_endpoint(int fd);
 

@@ -27,6 +27,11 @@ Result<std::unique_ptr<ports::Transport>> make_tcp_transport(const TcpConfig& co
   return std::unique_ptr<ports::Transport>(std::move(transport));
 }
 
+std::string explain_device(const TcpConfig& config) {
+  const std::string interface = handshake::interface_of(config.listen_address);
+  return interface.empty() ? config.listen_address : fmt::format("{} ({})", config.listen_address, interface);
+}
+
 TcpTransport::TcpTransport(ports::FrameSink& sink)
     : sink_(sink), connector_(*this, {sizeof(FlowParameters), exchanges(*this), true}) {}
 

@@ -45,4 +45,7 @@ struct TcpConfig {
 // (descriptors).
 Result<std::unique_ptr<ports::Transport>> make_tcp_transport(const TcpConfig& config, ports::FrameSink& sink);
 
+// What make_tcp_transport() would use, for status: "10.77.0.1 (eth0)", or the address alone where no interface has it.
+std::string explain_device(const TcpConfig& config);
+
 }  // namespace tensorlane::tcp
