@@ -30,6 +30,7 @@ void RdmaTransport::on_connected(handshake::Connection& connection) {
   auto flow = std::make_unique<Flow>(
       key, connection.job(), connection.take_socket(), static_cast<PairExchange&>(*exchange).take_pairs(),
       FlowSurroundings{*registered, places(key.job, key.peer), state.in_flight, counters_});
+  if (key.cls == kControlClass) handshake::expect_life(flow->fd(), detection_);
   connector_.watch(*flow, flow->fd(), EPOLLIN, true);
   Flow& up = *flow;
   flows_[key] = std::move(flow);

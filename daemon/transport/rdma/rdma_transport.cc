@@ -48,6 +48,7 @@ Status RdmaTransport::open(const RdmaConfig& config) {
   payload_crc_ = config.payload_crc;
   queue_pairs_ = config.queue_pairs;
   timeout_ = timeout_exponent(config.detection);
+  detection_ = config.detection;
   TL_ASSIGN_OR_RETURN(device_, Device::open(choice_of(config)));
   channel_.reset(ibv_create_comp_channel(device_->context()));
   if (!channel_) {

@@ -37,7 +37,9 @@ struct RdmaConfig {
 // A payload under a grant whose place the peer has told (Outgoing::places) is written straight there, in front of the
 // frame that announces it, if both ends have mapped the memory; every other payload travels in messages and is copied.
 // poll() makes no system call of its own while it is called often; descriptors are looked at after arm(), and every
-// millisecond. A port that goes down ends no flow: its queue pairs retry for longer than the detection time.
+// millisecond. A port that goes down ends no flow: its queue pairs retry for longer than the detection time. What does
+// is a connection of the control class on which nothing came for 1.5 times that: a host that cannot be reached by this
+// device alone.
 //
 // Errors: those of Device::open(), kInvalidArgument (an address, classes or queue pairs that are none), kUnavailable (a
 // port in use), kResourceExhausted.

@@ -105,6 +105,7 @@ class RdmaTransport final : public ports::Transport, private handshake::Connecto
 
   bool payload_crc_ = false;
   std::uint8_t queue_pairs_ = 1, timeout_ = 18;
+  Duration detection_{};
   Time now_, next_look_;
   bool armed_ = false;
   std::size_t connected_ = 0;  // flows that came up in this poll
