@@ -57,6 +57,16 @@ Status no_device(const std::string& wanted, const std::vector<std::string>& name
           fmt::format("set `rdma: device` in daemon.yaml to one of {}", all)};
 }
 
+// Nobody said which of several devices is meant, so the reason may be any one's.
+Status none_of(const std::vector<Status>& refusals, const std::string& address) {
+  if (refusals.size() == 1) return refusals.front();
+  std::string each;
+  for (const Status& r : refusals) each += fmt::format("{}{}: {}", each.empty() ? "" : "; ", r.where(), r.what());
+  return {Code::kNotFound,
+          fmt::format("none of {} RDMA devices can be used at this host's rdma address {}", refusals.size(), address),
+          each, "bring the one that is meant up, and give its interface that address"};
+}
+
 }  // namespace
 
 std::uint32_t mtu_bytes(ibv_mtu mtu) {
@@ -106,7 +116,7 @@ Result<std::unique_ptr<Device>> Device::open(const DeviceChoice& choice) {
   int count = 0;
   ibv_device** list = ibv_get_device_list(&count);
   std::vector<std::string> names;
-  Status last;
+  std::vector<Status> refusals;
   std::unique_ptr<Device> chosen;
   for (int i = 0; i < count && !chosen; ++i) {
     names.emplace_back(ibv_get_device_name(list[i]));
@@ -115,12 +125,11 @@ Result<std::unique_ptr<Device>> Device::open(const DeviceChoice& choice) {
     Status status = device->open_context(list[i]);
     if (status.ok()) status = device->choose(choice);
     if (status.ok()) chosen = std::move(device);
-    // With several devices the first error may be of one that nobody meant; the last one is as good.
-    if (!status.ok()) last = std::move(status);
+    if (!status.ok()) refusals.push_back(std::move(status));
   }
   if (list != nullptr) ibv_free_device_list(list);
   if (chosen) return chosen;
-  if (!last.ok()) return last;
+  if (!refusals.empty()) return none_of(refusals, choice.address);
   return no_device(choice.device, names);
 }
 

@@ -24,7 +24,8 @@ class Device {
  public:
   // Errors: kNotFound (no device, no such device, no GID), kUnavailable (the port is down), kInvalidArgument (a port or
   // GID that does not exist), kPermissionDenied (/dev/infiniband), kMismatch (a device-wide traffic class, which would
-  // put all classes into one).
+  // put all classes into one). Where there are several, none is named and none can be used: kNotFound, with the reason
+  // of each.
   static Result<std::unique_ptr<Device>> open(const DeviceChoice& choice);
   ~Device();
   Device(const Device&) = delete;
