@@ -43,13 +43,18 @@ constexpr const char* kBuffer = "512 KiB";
 constexpr const char* kRdmaSpeed = "40 Mbit/s";
 constexpr const char* kRdmaBuffer = "4 MiB";
 
+nlohmann::json describe_rail(const Port& port) {
+  nlohmann::json rail{{"address", port.address}, {"device", port.device}};
+  if (!port.rdma_address.empty()) rail["rdma_address"] = port.rdma_address;
+  return rail;
+}
+
 nlohmann::json describe(const Lab& lab) {
   nlohmann::json hosts = nlohmann::json::array(), ports = nlohmann::json::array();
   for (const Node& node : lab.plan.nodes) {
     if (!node.is_switch) hosts.push_back({{"name", node.name}, {"address", node.address}, {"namespace", node.ns}});
-    if (!node.rdma_address.empty()) hosts.back()["rdma_address"] = node.rdma_address;
     for (const Port& port : node.ports) {
-      if (!node.is_switch) hosts.back()["rails"].push_back({{"address", port.address}, {"device", port.device}});
+      if (!node.is_switch) hosts.back()["rails"].push_back(describe_rail(port));
       ports.push_back({{"node", node.name},
                        {"device", port.device},
                        {"towards", port.peer},
@@ -75,14 +80,14 @@ void print_lab(const Lab& lab) {
       std::printf("  switch %s\n", node.name.c_str());
     } else {
       std::printf("  host %s %s%s\n", node.name.c_str(), node.address.c_str(),
-                  node.is_guest ? ", a virtual machine with rxe0" : "");
-      if (!node.rdma_address.empty()) std::printf("    rdma %s\n", node.rdma_address.c_str());
+                  node.is_guest ? ", a virtual machine with Soft-RoCE" : "");
     }
     for (const Port& port : node.ports) {
-      const bool rail = !node.is_switch && node.ports.size() > 1;
-      std::printf("    %s%s -> %s: %s, buffer %s\n", port.device.c_str(), rail ? (" " + port.address).c_str() : "",
-                  port.peer.c_str(), fabric::format_rate(port.speed).c_str(),
-                  fabric::format_bytes(port.buffer).c_str());
+      std::string addresses;
+      if (!node.is_switch && node.ports.size() > 1) addresses = " " + port.address;
+      if (!port.rdma_address.empty()) addresses += ", rdma " + port.rdma_address;
+      std::printf("    %s%s -> %s: %s, buffer %s\n", port.device.c_str(), addresses.c_str(), port.peer.c_str(),
+                  fabric::format_rate(port.speed).c_str(), fabric::format_bytes(port.buffer).c_str());
     }
   }
 }

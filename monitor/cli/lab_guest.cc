@@ -100,6 +100,11 @@ std::string quoted(const std::string& word) {
   return fmt::format("'{}'", inside);
 }
 
+// Where a port's RDMA address is.
+std::string rdma_netdev(const Port& port, std::uint16_t vlan) {
+  return vlan == 0 ? port.device : fmt::format("{}.{}", port.device, vlan);
+}
+
 // --- starting
 
 std::vector<std::string> guest_command(const Node& node, std::size_t index, const std::string& runtime,
@@ -121,8 +126,10 @@ std::vector<std::string> guest_command(const Node& node, std::size_t index, cons
   add({"-device", "virtio-9p-pci,fsdev=root,mount_tag=root"});
   add({"-fsdev", fmt::format("local,id=shared,path={},security_model=none", runtime)});
   add({"-device", "virtio-9p-pci,fsdev=shared,mount_tag=shared"});
-  add({"-netdev", fmt::format("tap,id=net,ifname={},script=no,downscript=no", kGuestTap)});
-  add({"-device", fmt::format("virtio-net-pci,netdev=net,mac=52:54:00:77:00:{:02x}", index + 1)});
+  for (std::size_t r = 0; r < node.ports.size(); ++r) {
+    add({"-netdev", fmt::format("tap,id=net{},ifname={},script=no,downscript=no", r, guest_tap(r))});
+    add({"-device", fmt::format("virtio-net-pci,netdev=net{0},mac=52:54:00:77:{0:02x}:{1:02x}", r, index + 1)});
+  }
   return argv;
 }
 
@@ -132,9 +139,9 @@ Status start_guest(const LabPlan& plan, std::size_t index, const std::string& ru
   std::error_code failure;
   std::filesystem::create_directories(home, failure);
   if (failure) return Status(Code::kResourceExhausted, "cannot make a folder", home, failure.message());
-  TL_RETURN_IF_ERROR(write_file(home + "/ip", guest_ip_lines(plan, node, guests.vlan)));
-  TL_RETURN_IF_ERROR(write_file(home + "/tc", guest_tc_lines(plan.classes, guests.vlan)));
-  TL_RETURN_IF_ERROR(write_file(home + "/rdma", "link add rxe0 type rxe netdev eth0\n"));
+  TL_RETURN_IF_ERROR(write_file(home + "/ip", guest_ip_lines(node, guests.vlan)));
+  TL_RETURN_IF_ERROR(write_file(home + "/tc", guest_tc_lines(node, plan.classes, guests.vlan)));
+  TL_RETURN_IF_ERROR(write_file(home + "/rdma", guest_rdma_lines(node)));
   for (const char* end : {"/requests.in", "/requests.out"}) {
     if (::mkfifo((home + end).c_str(), 0600) != 0) return cannot_write(home + end);
   }
@@ -291,14 +298,12 @@ Status check_guests(const fabric::Fabric& fabric, const Guests& guests) {
                   fmt::format("expected 1 to {}", kMaxVlan));
   }
   for (const fabric::Host& host : fabric.hosts) {
-    if (host.rails() > 1) {
-      return Status(Code::kInvalidArgument, fmt::format("host '{}' has {} rails with --rdma", host.name, host.rails()),
-                    fmt::format("{}:{}", fabric.path, host.line), "a guest has one; write one address");
+    for (std::uint8_t r = 0; r < host.rails() && guests.vlan != 0; ++r) {
+      const std::string* rdma = host.find_address("rdma", RailIndex(r));
+      if (rdma != nullptr && *rdma != host.tcp_address(RailIndex(r))) continue;
+      return Status(Code::kInvalidArgument, fmt::format("host '{}' has no address for the VLAN", host.name),
+                    fmt::format("{}:{}", fabric.path, host.line), "write an `rdma` address other than the `tcp` one");
     }
-    const std::string* rdma = host.find_address("rdma");
-    if (guests.vlan == 0 || (rdma != nullptr && *rdma != host.tcp_address())) continue;
-    return Status(Code::kInvalidArgument, fmt::format("host '{}' has no address for the VLAN", host.name),
-                  fmt::format("{}:{}", fabric.path, host.line), "write an `rdma` address other than the `tcp` one");
   }
   TL_RETURN_IF_ERROR(find_program(kQemu).status());
   for (const char* file : {"/vmlinux", "/initrd"}) {
@@ -310,41 +315,52 @@ Status check_guests(const fabric::Fabric& fabric, const Guests& guests) {
   return Status::ok_status();
 }
 
-std::string guest_ip_lines(const LabPlan& plan, const Node& node, std::uint16_t vlan) {
+std::string guest_ip_lines(const Node& node, std::uint16_t vlan) {
   Node inside = node;
   inside.is_guest = false;
   std::string lines = address_lines(inside);
   const auto prefix = [](const std::string& address) { return is_ipv6(address) ? 128 : 32; };
-  std::string device = node.ports[0].device;
-  if (vlan != 0) {
-    const std::string below = std::exchange(device, fmt::format("{}.{}", device, vlan));
-    lines += fmt::format("link add link {} name {} type vlan id {} egress-qos-map", below, device, vlan);
-    for (int priority = 0; priority < 8; ++priority) lines += fmt::format(" {0}:{0}", priority);
-    lines += fmt::format("\nlink set {} up\n", device);
-  }
-  if (node.rdma_address.empty()) return lines;
-  lines += fmt::format("addr add {}/{} dev {}\n", node.rdma_address, prefix(node.rdma_address), device);
-  for (const Node& other : plan.nodes) {
-    if (other.rdma_address.empty() || other.name == node.name) continue;
-    lines += fmt::format("route add {}/{} dev {}\n", other.rdma_address, prefix(other.rdma_address), device);
+  for (const Port& port : node.ports) {
+    if (vlan != 0) {
+      lines += fmt::format("link add link {} name {} type vlan id {} egress-qos-map", port.device,
+                           rdma_netdev(port, vlan), vlan);
+      for (int priority = 0; priority < 8; ++priority) lines += fmt::format(" {0}:{0}", priority);
+      lines += fmt::format("\nlink set {} up\n", rdma_netdev(port, vlan));
+    }
+    if (port.rdma_address.empty()) continue;
+    lines +=
+        fmt::format("addr add {}/{} dev {}\n", port.rdma_address, prefix(port.rdma_address), rdma_netdev(port, vlan));
+    for (const std::string& other : port.rdma_others)
+      lines += fmt::format("route add {}/{} dev {}\n", other, prefix(other), rdma_netdev(port, vlan));
   }
   return lines;
 }
 
-std::string guest_tc_lines(const fabric::ClassTable& classes, std::uint16_t vlan) {
+std::string guest_tc_lines(const Node& node, const fabric::ClassTable& classes, std::uint16_t vlan) {
   if (vlan == 0) return {};
-  std::string lines = fmt::format("qdisc add dev eth0.{} clsact\n", vlan);
   std::vector<fabric::TrafficClass> all{classes.control};
   all.insert(all.end(), classes.data.begin(), classes.data.end());
-  for (const fabric::TrafficClass& cls : all) {
-    const unsigned tos = static_cast<unsigned>(cls.dscp) << 2;
-    for (const auto& [protocol, match] :
-         {std::pair("ip prio 1", "ip dsfield"), std::pair("ipv6 prio 2", "ip6 priority")}) {
-      lines +=
-          fmt::format("filter add dev eth0.{} egress protocol {} u32 match {} {:#x} 0xfc action skbedit priority {}\n",
-                      vlan, protocol, match, tos, cls.pcp);
+  std::string lines;
+  for (const Port& port : node.ports) {
+    const std::string device = rdma_netdev(port, vlan);
+    lines += fmt::format("qdisc add dev {} clsact\n", device);
+    for (const fabric::TrafficClass& cls : all) {
+      const unsigned tos = static_cast<unsigned>(cls.dscp) << 2;
+      for (const auto& [protocol, match] :
+           {std::pair("ip prio 1", "ip dsfield"), std::pair("ipv6 prio 2", "ip6 priority")}) {
+        lines +=
+            fmt::format("filter add dev {} egress protocol {} u32 match {} {:#x} 0xfc action skbedit priority {}\n",
+                        device, protocol, match, tos, cls.pcp);
+      }
     }
   }
+  return lines;
+}
+
+std::string guest_rdma_lines(const Node& node) {
+  std::string lines;
+  for (std::size_t r = 0; r < node.ports.size(); ++r)
+    lines += fmt::format("link add rxe{} type rxe netdev {}\n", r, node.ports[r].device);
   return lines;
 }
 

@@ -3,6 +3,8 @@
 //
 //   guest eth0 - tap vm0 - bridge br0 - eth0 (the host's port) - switch
 //
+// and so on with eth1, vm1 and br1 for a second rail. Above each of its NICs a guest has an RDMA device: rxe0, rxe1.
+//
 // QEMU emulates them in software: some 200 Mbit/s in all, on any machine. A guest sees this machine's root, read-only,
 // and the lab's runtime folder, writable, at the paths that they have here; its /run is its own. What is asked of it
 // travels in files of RUNTIME/guests/HOST (tests/rdma-vm/guest/agent). tests/rdma-vm/guest/make-guest makes the image.
@@ -30,18 +32,19 @@ inline constexpr std::uint32_t kRdmaMtu = 4500;
 // The image that belongs to this program: ../rdma-vm beside its folder, build/rdma-vm in a source tree.
 std::string default_guest_image();
 
-// kInvalidArgument: not 2 to 4 hosts, memory or vlan out of range, a VLAN but a host without an rdma address of its
+// kInvalidArgument: not 2 to 4 hosts, memory or vlan out of range, a VLAN but a host without rdma addresses of its
 // own. kNotFound: no QEMU, no image.
 Status check_guests(const fabric::Fabric& fabric, const Guests& guests);
 
-// What a guest configures before it is ready: lines for `ip -batch` (addresses, routes and the VLAN device, whose PCP
-// is the packet's priority) and for `tc -batch` (that priority by the class's DSCP: the kernel gives RDMA packets
-// none).
-std::string guest_ip_lines(const LabPlan& plan, const Node& node, std::uint16_t vlan);
-std::string guest_tc_lines(const fabric::ClassTable& classes, std::uint16_t vlan);
+// What a guest configures before it is ready, for each of its rails: lines for `ip -batch` (addresses, routes and the
+// VLAN device, whose PCP is the packet's priority), for `tc -batch` (that priority by the class's DSCP: the kernel
+// gives RDMA packets none) and for `rdma -batch` (the RDMA device).
+std::string guest_ip_lines(const Node& node, std::uint16_t vlan);
+std::string guest_tc_lines(const Node& node, const fabric::ClassTable& classes, std::uint16_t vlan);
+std::string guest_rdma_lines(const Node& node);
 
-// Starts one guest per host of `plan`, whose namespaces are there, and waits until each takes commands and its device
-// rxe0 is active. Whoever ends the processes in the namespaces ends the guests. kTimedOut, or kUnavailable when a guest
+// Starts one guest per host of `plan`, whose namespaces are there, and waits until each takes commands and its devices
+// are active. Whoever ends the processes in the namespaces ends the guests. kTimedOut, or kUnavailable when a guest
 // gives up, with what its console said last.
 Status start_guests(const LabPlan& plan, const std::string& runtime, const Guests& guests);
 

@@ -114,20 +114,38 @@ Status check_rails(const fabric::Fabric& fabric, const LabPlan& plan, const Isla
   return Status::ok_status();
 }
 
-// Port i of a host has its address of rail i, and leads to the others' addresses of rail i.
+// A host's address for RDMA on a rail, where it is one of its own.
+const std::string* own_rdma_address(const fabric::Host& host, RailIndex rail) {
+  const std::string* rdma = host.find_address("rdma", rail);
+  return rdma == nullptr || *rdma == host.tcp_address(rail) ? nullptr : rdma;
+}
+
+// Port i of a host has its addresses of rail i, and leads to the others' addresses of rail i.
 void add_addresses(const fabric::Fabric& fabric, LabPlan& plan) {
   for (const fabric::Host& host : fabric.hosts) {
     Node& node =
         *std::find_if(plan.nodes.begin(), plan.nodes.end(), [&](const Node& n) { return n.name == host.name; });
     for (std::uint8_t r = 0; r < node.ports.size(); ++r) {
-      node.ports[r].address = host.tcp_address(RailIndex(r));
-      if (node.ports.size() == 1) continue;
+      Port& port = node.ports[r];
+      const RailIndex rail(r);
+      port.address = host.tcp_address(rail);
+      if (const std::string* rdma = own_rdma_address(host, rail)) port.rdma_address = *rdma;
       for (const fabric::Host& other : fabric.hosts) {
-        const std::string* address = other.find_address("tcp", RailIndex(r));
-        if (address != nullptr && other.name != host.name) node.ports[r].others.push_back(*address);
+        if (other.name == host.name || r >= other.rails()) continue;
+        if (node.ports.size() > 1) port.others.push_back(other.tcp_address(rail));
+        if (const std::string* rdma = own_rdma_address(other, rail)) port.rdma_others.push_back(*rdma);
       }
     }
   }
+}
+
+std::string bridge_lines(const std::string& bridge) {
+  return fmt::format("link add {0} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set {0} up\n",
+                     bridge);
+}
+
+std::string bridged_lines(const std::string& device, std::uint32_t mtu, const std::string& bridge) {
+  return fmt::format("link set {} mtu {} master {} up\n", device, mtu, bridge);
 }
 
 // HTB classes, queues and filters of one port.
@@ -191,6 +209,10 @@ const Node* LabPlan::find(std::string_view name) const {
   return found == nodes.end() ? nullptr : &*found;
 }
 
+std::string guest_tap(std::size_t rail) {
+  return fmt::format("vm{}", rail);
+}
+
 std::string namespace_prefix(const std::string& lab) {
   return "tl-" + lab + "-";
 }
@@ -202,10 +224,7 @@ Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, B
   std::map<std::string_view, std::size_t> positions;
   for (const fabric::Host& host : fabric.hosts) {
     positions[host.name] = plan.nodes.size();
-    Node node{.name = host.name, .ns = namespace_prefix(lab) + host.name, .address = host.tcp_address()};
-    const std::string* rdma = host.find_address("rdma");
-    if (rdma != nullptr && *rdma != node.address) node.rdma_address = *rdma;
-    plan.nodes.push_back(std::move(node));
+    plan.nodes.push_back({.name = host.name, .ns = namespace_prefix(lab) + host.name, .address = host.tcp_address()});
   }
   for (const fabric::Switch& sw : fabric.switches) {
     positions[sw.name] = plan.nodes.size();
@@ -257,12 +276,17 @@ std::string cable_lines(const LabPlan& plan) {
 
 std::string address_lines(const Node& node) {
   std::string lines = "link set lo up\n";
-  if (node.is_switch || node.is_guest) {
-    lines += "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set br0 up\n";
-    if (node.is_guest) lines += fmt::format("tuntap add dev {} mode tap\n", kGuestTap);
-    for (const Port& port : node.ports) {
-      lines += fmt::format("link set {} mtu {} master br0 up\n", port.device, port.mtu);
-      if (node.is_guest) lines += fmt::format("link set {} mtu {} master br0 up\n", kGuestTap, port.mtu);
+  if (node.is_switch) {
+    lines += bridge_lines("br0");
+    for (const Port& port : node.ports) lines += bridged_lines(port.device, port.mtu, "br0");
+    return lines;
+  }
+  if (node.is_guest) {
+    for (std::size_t r = 0; r < node.ports.size(); ++r) {
+      const std::string bridge = fmt::format("br{}", r), tap = guest_tap(r);
+      lines += bridge_lines(bridge) + fmt::format("tuntap add dev {} mode tap\n", tap);
+      for (const std::string& device : {node.ports[r].device, tap})
+        lines += bridged_lines(device, node.ports[r].mtu, bridge);
     }
     return lines;
   }

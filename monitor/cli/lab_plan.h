@@ -38,18 +38,19 @@ struct Port {
   BitsPerSecond speed{};
   Bytes buffer{};
   std::uint32_t mtu = 1500;
-  std::string address;              // of a host: that of the rail
-  std::vector<std::string> others;  // addresses that are reached by it; none: all of them
+  std::string address;                   // of a host: that of the rail
+  std::vector<std::string> others;       // addresses that are reached by it; none: all of them
+  std::string rdma_address;              // of the rail, where the fabric file states one other than `address`
+  std::vector<std::string> rdma_others;  // of the rail, of the other hosts that have one
 };
 
 struct Node {
   std::string name;  // in the fabric
   std::string ns;    // network namespace: "tl-LAB-NAME"
   bool is_switch = false;
-  std::string address;       // of a host: its first port's
-  std::string rdma_address;  // of a host, where the fabric file states one other than `address`
-  bool is_guest = false;     // the host is a virtual machine in this namespace: lab_guest.h
-  std::vector<Port> ports;   // of a host: by rail
+  std::string address;      // of a host: its first port's
+  bool is_guest = false;    // the host is a virtual machine in this namespace: lab_guest.h
+  std::vector<Port> ports;  // of a host: by rail
 };
 
 struct Cable {
@@ -64,8 +65,8 @@ struct LabPlan {
   const Node* find(std::string_view name) const;
 };
 
-// A guest's cable, beside eth0 in its namespace's bridge.
-inline constexpr std::string_view kGuestTap = "vm0";
+// A guest's cable of a rail, beside the port in one of its namespace's bridges.
+std::string guest_tap(std::size_t rail);
 
 // Whether an address that inet_pton() takes is an IPv6 one.
 bool is_ipv6(const std::string& address);

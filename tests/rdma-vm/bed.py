@@ -41,10 +41,10 @@ class Failed(Exception):
 
 class Bed(Lab):
     """Up when entered, down when left, and down by itself when this process is killed. Addresses: `address(host)` of the host,
-    `rdma_address(host)` for RDMA (on the VLAN where there is one)."""
+    `rdma_address(host)` for RDMA (on the VLAN where there is one), both on the first rail unless asked for another."""
 
-    def __init__(self, hosts=3, policy="strict", speed="20 Mbit/s", vlan=0, memory=512, config=None):
-        super().__init__(policy=policy, hosts=hosts, speed=speed, config=config, owner=os.getpid())
+    def __init__(self, hosts=3, policy="strict", speed="20 Mbit/s", vlan=0, memory=512, config=None, rails=1):
+        super().__init__(policy=policy, hosts=hosts, speed=speed, config=config, owner=os.getpid(), rails=rails)
         self.arguments += ["--rdma", "--memory", str(memory), "--vlan", str(vlan)]
 
     def up(self):
@@ -55,8 +55,9 @@ class Bed(Lab):
         """The folder that this machine and all hosts see at the same path, writable. Sockets in it work on no host: use /run there."""
         return self.about["runtime"]
 
-    def rdma_address(self, host):
-        return next(h.get("rdma_address", h["address"]) for h in self.about["hosts"] if h["name"] == host)
+    def rdma_address(self, host, rail=0):
+        about = next(h["rails"][rail] for h in self.about["hosts"] if h["name"] == host)
+        return about.get("rdma_address", about["address"])
 
     # Commands. They run in this process's working folder and environment; this machine's root is there, read-only. Files of the root
     # that change while the bed is up may be seen as they were.

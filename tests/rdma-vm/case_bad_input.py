@@ -26,9 +26,9 @@ def expect(text, *parts):
 
 def test_devices(bed, daemons, host):
     expect(said(bed, daemons, host, rdma="{device: mlx5_9}"),
-           "tensorlane: error: this host has no RDMA device 'mlx5_9': /sys/class/infiniband: set `rdma: device` in daemon.yaml to one of rxe0")
-    expect(said(bed, daemons, host, rdma="{port: 2}"), "tensorlane: error: the device has no port 2: rxe0: set `rdma: port` to 1 to 1")
-    expect(said(bed, daemons, host, rdma="{gid_index: 99}"), "tensorlane: error: GID 99 does not exist: rxe0 port 1: leave out `gid_index`, or use one of fe80::")
+           "tensorlane: error: this host has no RDMA device 'mlx5_9': /sys/class/infiniband: set `rdma: device` in daemon.yaml to one of rxe0, rxe1")
+    expect(said(bed, daemons, host, rdma="{device: rxe0, port: 2}"), "tensorlane: error: the device has no port 2: rxe0: set `rdma: port` to 1 to 1")
+    expect(said(bed, daemons, host, rdma="{device: rxe0, gid_index: 99}"), "tensorlane: error: GID 99 does not exist: rxe0 port 1: leave out `gid_index`, or use one of fe80::")
 
 
 def test_a_device_wide_traffic_class(bed, daemons, host):
@@ -36,7 +36,7 @@ def test_a_device_wide_traffic_class(bed, daemons, host):
     device = "/sys/devices/virtual/infiniband/rxe0"
     fixture = (f"cp -rP {device} /run/rxe0 2>/dev/null; mkdir -p /run/rxe0/tc/1 && echo 'Global tclass=106' >/run/rxe0/tc/1/traffic_class "
                f"&& mount --bind /run/rxe0 {device}")
-    expect(said(bed, daemons, host, before=fixture),
+    expect(said(bed, daemons, host, before=fixture, rdma="{device: rxe0}"),
            "tensorlane: error: a device-wide traffic class 106 (DSCP 26) is set, which puts all classes into one: rxe0 port 1: "
            "echo 0 > /sys/class/infiniband/rxe0/tc/1/traffic_class")
 
@@ -68,10 +68,14 @@ def test_addresses(bed, daemons, host, vlan):
     no_gid = f"tensorlane: error: no RoCE v2 GID has this host's rdma address {address}: rxe0 port 1: its GIDs are fe80::"
     fix = "or give the interface (or the VLAN on it, which must exist) that address"
     bed.run(host, "sh", "-c", f"ip address flush dev eth0.{vlan} && ip address add 10.99.0.1/24 dev eth0.{vlan}")
-    expect(said(bed, daemons, host), no_gid, "10.99.0.1 (index ", f"eth0.{vlan})", fix)
+    expect(said(bed, daemons, host, rdma="{device: rxe0}"), no_gid, "10.99.0.1 (index ", f"eth0.{vlan})", fix)
     bed.run(host, "ip", "link", "delete", f"eth0.{vlan}")
-    text = said(bed, daemons, host)
+    text = said(bed, daemons, host, rdma="{device: rxe0}")
     expect(text, no_gid, f"{tcp} (index 1, eth0)", fix)
     assert f"eth0.{vlan}" not in text, text
     bed.run(host, "ip", "link", "set", "eth0", "down")
-    expect(said(bed, daemons, host), "tensorlane: error: the port is down: rxe0 port 1: bring its network interface up and look at the cable")
+    expect(said(bed, daemons, host, rdma="{device: rxe0}"),
+           "tensorlane: error: the port is down: rxe0 port 1: bring its network interface up and look at the cable")
+    expect(said(bed, daemons, host), f"tensorlane: error: none of 2 RDMA devices can be used at this host's rdma address {address}: ",
+           "rxe0 port 1: the port is down", f"rxe1 port 1: no RoCE v2 GID has this host's rdma address {address}",
+           ": bring the one that is meant up, and give its interface that address")

@@ -8,9 +8,9 @@ OUTAGE = 4  # heartbeats come back some seconds after the link: TCP retransmits 
 ELEMENTS = 100_000
 
 
-def link(bed, host, state):
+def link(bed, host, state, switch="s0"):
     """Of the switch's port to a host."""
-    bed.run("s0", "ip", "link", "set", host, state)
+    bed.run(switch, "ip", "link", "set", host, state)
 
 
 def start(ranks, daemons, job, seconds):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import time
 
@@ -31,10 +32,10 @@ def wait_until(condition, timeout, complaint):
 
 class Daemons:
     """One daemon on every host, or on those named, started when entered and stopped when left: Daemons(bed, "auto", port=7200). Several of them can be up,
-    with ports 100 apart; `name` tells them apart."""
+    with ports 100 apart; `name` tells them apart. They use the first `rails` of the bed."""
 
-    def __init__(self, bed, transport, port, settings=None, hosts=None):
-        self.bed, self.name, self.port = bed, transport, port
+    def __init__(self, bed, transport, port, settings=None, hosts=None, rails=1):
+        self.bed, self.name, self.port, self.rails = bed, transport, port, rails
         self.settings = {"transport": transport, **(settings or {})}
         self.hosts = [h["name"] for h in bed.about["hosts"]] if hosts is None else hosts
         self.children = {}
@@ -42,6 +43,7 @@ class Daemons:
     def __enter__(self):
         with open(f"{self.bed.shared}/fabric.yaml") as file:
             fabric = file.read().replace("control_port: 7100", f"control_port: {self.port}").replace("data_port: 7110", f"data_port: {self.port + 10}")
+        fabric = "".join(self.first_rails(line) if "addresses:" in line else line for line in fabric.splitlines(keepends=True))
         self.fabric = f"{self.bed.shared}/fabric-{self.port}.yaml"
         with open(self.fabric, "w") as file:
             file.write(fabric)
@@ -58,6 +60,10 @@ class Daemons:
             _, log = child.communicate(timeout=30)
             if failure[0] is not None:
                 print(f"--- log of {self.name} on {host}\n{log[-3000:]}", flush=True)
+
+    def first_rails(self, line):
+        """Of the lists of addresses in a line of the fabric file."""
+        return re.sub(r"\[(.*?)\]", lambda found: f"[{', '.join(found[1].split(', ')[:self.rails])}]", line)
 
     def socket(self):
         return f"/run/{self.port}.sock"

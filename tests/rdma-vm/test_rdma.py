@@ -14,6 +14,7 @@ import case_bad_input
 import case_conformance
 import case_faults
 import case_priority
+import case_rails
 import case_training
 from bed import Bed, require_bed, skip
 from daemons_in_bed import PYTHON, Daemons, Ranks
@@ -57,14 +58,17 @@ def run_alone(bed, cases):
 
 def run_jobs(bed, cases):
     detection = {"detection": f"{case_faults.DETECTION} s"}
-    with Daemons(bed, "tcp", 7200, detection, HOSTS) as tcp, Daemons(bed, "auto", 7300, detection, HOSTS) as rdma:
+    with (Daemons(bed, "tcp", 7200, detection, HOSTS) as tcp, Daemons(bed, "auto", 7300, detection, HOSTS) as rdma,
+          Daemons(bed, "rdma", 7500, detection, HOSTS, rails=2) as rails):
         # First: it measures a port, which whatever takes the hosts' processor time would spoil.
         cases.run(case_priority.test_strict_and_fifo, bed, rdma, SPEED)
+        cases.run(case_rails.test_both_rails, bed, rdma, rails, HOSTS, VLAN)
         alone = threading.Thread(target=run_alone, args=(bed, cases))
         alone.start()
         try:
             ranks = Ranks(bed, HOSTS)
             begin = time.monotonic()
+            cases.run(case_rails.test_dead_rail, bed, rails, HOSTS)  # which waits for most of its time, and importing does not
             ranks.wait_ready()
             print(f"imported {time.monotonic() - begin:.1f} s", flush=True)
             digest = cases.run(case_training.test_training, bed, ranks, tcp, rdma, VLAN)
@@ -83,7 +87,7 @@ def main():
             skip(f"no {path}: needs {step}")
     cases = Cases(sys.argv[2:])
     begin = time.monotonic()
-    with Bed(hosts=4, speed=f"{SPEED / 1e6:.0f} Mbit/s", vlan=VLAN, memory=1500) as bed:
+    with Bed(hosts=4, speed=f"{SPEED / 1e6:.0f} Mbit/s", vlan=VLAN, memory=1500, rails=2) as bed:
         print(f"up after {time.monotonic() - begin:.1f} s", flush=True)
         run_jobs(bed, cases)
     assert set(cases.wanted) <= set(cases.known), f"no such case: {set(cases.wanted) - set(cases.known)}"
