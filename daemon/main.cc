@@ -154,6 +154,7 @@ rdma::RdmaConfig rdma_config(const config::DaemonConfig& config, RailIndex rail)
   rdma.gid_index = config.rdma.gid_index;
   rdma.queue_pairs = config.rdma.queue_pairs;
   rdma.detection = config.detection;
+  rdma.retry = config.rdma.retry;
   for (const tcp::TcpClass& c : tcp.classes) {
     const fabric::TrafficClass& described =
         c.tag.cls == kControlClass ? config.fabric.classes.control : config.fabric.classes.data[c.tag.cls.value];
@@ -400,8 +401,8 @@ class Daemon {
               {"cpu_ns_per_slice", slices == 0 ? nlohmann::json() : nlohmann::json(cpu_ns / slices)},
               {"staging_bytes", metrics_.staging_bytes.value()},
               {"stale_grants", metrics_.stale_grants.value()},
-              {"resumed_flows", metrics_.flows_resumed.value()},
-              {"resent_frames", metrics_.frames_resent.value()},
+              {"resumed_flows", metrics_.transport.flows_resumed.value()},
+              {"resent_frames", metrics_.transport.frames_resent.value()},
               {"reduced_bytes", metrics_.bytes_reduced.value()},
               {"copied_bytes", metrics_.bytes_copied.value()},
               {"metrics", exporter_ ? exporter_->address() : ""},

@@ -153,7 +153,7 @@ Status read_transport(const Mapping& map, DaemonConfig* config) {
                                               config->host, config->fabric_path));
   }
   if (!map.has("rdma")) return {};
-  constexpr std::array<std::string_view, 4> keys = {"device", "port", "gid_index", "queue_pairs"};
+  constexpr std::array<std::string_view, 5> keys = {"device", "port", "gid_index", "queue_pairs", "retry"};
   TL_ASSIGN_OR_RETURN(const Mapping rdma, Mapping::open(map.path(), map.get("rdma"), "'rdma'", keys));
   const auto number = [&](std::uint64_t low, std::uint64_t high) {
     return [&rdma, low, high](std::string_view key) { return rdma.number(key, low, high); };
@@ -167,6 +167,13 @@ Status read_transport(const Mapping& map, DaemonConfig* config) {
   for (std::string_view key : {"device", "gid_index"}) {
     if (rdma.has(key) && config->self().rails() > 1)
       return rdma.wrong(key, "expected none on a host of several rails: each has the device of its rdma address");
+  }
+  TL_RETURN_IF_ERROR(optional_duration(rdma, "retry", &config->rdma.retry));
+  const bool resumes = config->on_lost_flow == DaemonConfig::OnLostFlow::kResume;
+  if (rdma.has("retry") && (config->rdma.retry < milliseconds(100) || !resumes)) {
+    return rdma.wrong("retry", resumes ? "expected at least 100 ms"
+                                       : "expected 'on_lost_flow: resume' beside it: without, only the silence of a "
+                                         "host for longer than `detection` ends a job");
   }
   config->rdma.port = static_cast<std::uint8_t>(port);
   if (rdma.has("gid_index")) config->rdma.gid_index = static_cast<int>(gid);

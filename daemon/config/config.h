@@ -41,6 +41,7 @@ struct DaemonConfig {
     std::uint8_t port = 1;
     int gid_index = -1;            // negative: by the address
     std::uint8_t queue_pairs = 1;  // of each flow; the same on all hosts
+    Duration retry{};              // how long they send again before they are lost; 0: longer than `detection`
   } rdma;
   bool priorities = true;          // false: one class, order of arrival
   bool search_thresholds = false;  // jobs led from here search for the thresholds between classes; else the fabric's

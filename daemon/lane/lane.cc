@@ -280,14 +280,9 @@ void Lane::Impl::housekeeping() {
     pending += job->operations_pending();
     staging += job->staging_bytes();
   }
-  std::uint64_t resumed = 0, resent = 0;
-  for (const auto& rail : rails) {
-    const ports::TransportCounters carried = rail->transport->counters();
-    resumed += carried.flows_resumed;
-    resent += carried.frames_resent;
-  }
-  m.flows_resumed.set(resumed);
-  m.frames_resent.set(resent);
+  ports::TransportCounters carried;
+  for (const auto& rail : rails) carried += rail->transport->counters();
+  m.transport.set(carried);
   m.cpu_ns.set(thread_cpu_ns());
   m.jobs.set(jobs.size());
   m.sessions.set(sessions);

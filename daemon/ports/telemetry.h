@@ -137,13 +137,35 @@ class JobMetricsList {
   std::vector<std::shared_ptr<JobMetrics>> jobs_;  // guarded by mutex_
 };
 
+// TransportCounters, as they were last read.
+struct TransportMetrics {
+  Counter accepted, refused, unauthenticated_dropped, payloads_dropped;
+  Counter flows_resumed, frames_resent;
+  Counter payloads_placed, payloads_copied, ports_down, retries_exhausted, receivers_not_ready, access_errors;
+
+  void set(const TransportCounters& now) {
+    accepted.set(now.accepted);
+    refused.set(now.refused);
+    unauthenticated_dropped.set(now.unauthenticated_dropped);
+    payloads_dropped.set(now.payloads_dropped);
+    flows_resumed.set(now.flows_resumed);
+    frames_resent.set(now.frames_resent);
+    payloads_placed.set(now.payloads_placed);
+    payloads_copied.set(now.payloads_copied);
+    ports_down.set(now.ports_down);
+    retries_exhausted.set(now.retries_exhausted);
+    receivers_not_ready.set(now.receivers_not_ready);
+    access_errors.set(now.access_errors);
+  }
+};
+
 struct LaneMetrics {
   std::array<ClassMetrics, kMaxDataClasses + 1> classes;  // all rails together
   std::array<RailMetrics, kMaxRails> rails;
   Counter slices_sent;                                  // given to the transport to the last byte
   Counter slices_reduced, bytes_reduced, bytes_copied;  // arithmetic and copies inside this host
   Counter stale_grants, protocol_errors, late_reports, jobs_started, jobs_failed;
-  Counter flows_resumed, frames_resent;                       // TransportCounters
+  TransportMetrics transport;
   Counter cpu_ns;                                             // of the lane's thread
   Counter loops, sleeps;                                      // turns of the lane's loop; times it blocked
   Counter jobs, sessions, operations_pending, staging_bytes;  // now

@@ -104,9 +104,25 @@ struct TransportCounters {
   std::uint64_t payloads_placed = 0;      // written by peers straight to where they belong, or read there from theirs
   std::uint64_t payloads_copied = 0;      // came in messages or through a ring and were copied
   std::uint64_t ports_down = 0;           // times that the port went down
-  std::uint64_t retries_exhausted = 0;    // flows lost because a peer did not acknowledge
-  std::uint64_t receivers_not_ready = 0;  // flows lost because a peer had no receive posted
-  std::uint64_t access_errors = 0;        // flows lost because memory could not be read or written
+  std::uint64_t retries_exhausted = 0;    // queue pairs lost because a peer did not acknowledge
+  std::uint64_t receivers_not_ready = 0;  // queue pairs lost because a peer had no receive posted
+  std::uint64_t access_errors = 0;        // queue pairs lost because memory could not be read or written
+
+  TransportCounters& operator+=(const TransportCounters& more) {
+    accepted += more.accepted;
+    refused += more.refused;
+    unauthenticated_dropped += more.unauthenticated_dropped;
+    payloads_dropped += more.payloads_dropped;
+    flows_resumed += more.flows_resumed;
+    frames_resent += more.frames_resent;
+    payloads_placed += more.payloads_placed;
+    payloads_copied += more.payloads_copied;
+    ports_down += more.ports_down;
+    retries_exhausted += more.retries_exhausted;
+    receivers_not_ready += more.receivers_not_ready;
+    access_errors += more.access_errors;
+    return *this;
+  }
 };
 
 // All calls on the lane's thread. Nothing blocks.

@@ -37,6 +37,7 @@ class Collector final : public prometheus::Collectable {
                   &ports::ClassMetrics::completion);
     add_job_counters(families);
     add_scalars(families);
+    add_transport(families);
     add_info(families);
     add_flows(families);
     add_device_counters(families);
@@ -180,10 +181,6 @@ class Collector final : public prometheus::Collectable {
          true},
         {"stale_grants_total", "Frames dropped because their grant was stale",
          static_cast<double>(m.stale_grants.value()), true},
-        {"resumed_flows_total", "Times that a flow lost its connection and went on over a new one",
-         static_cast<double>(m.flows_resumed.value()), true},
-        {"resent_frames_total", "Frames sent again because the connection that had carried them was lost",
-         static_cast<double>(m.frames_resent.value()), true},
         {"protocol_errors_total", "Frames that broke the protocol", static_cast<double>(m.protocol_errors.value()),
          true},
         {"late_reports_total", "Times a rank of this host was reported late",
@@ -199,6 +196,37 @@ class Collector final : public prometheus::Collectable {
     for (const Row& row : rows) {
       MetricFamily family = make(row.name, row.help, row.counter ? MetricType::Counter : MetricType::Gauge);
       add_value(family, {}, row.value);
+      families.push_back(std::move(family));
+    }
+  }
+
+  // Of all the lane's transports together.
+  void add_transport(std::vector<MetricFamily>& families) const {
+    const ports::TransportMetrics& m = metrics_.transport;
+    struct Row {
+      const char* name;
+      const char* help;
+      const ports::Counter& counter;
+    };
+    const Row rows[] = {
+        {"accepted_connections_total", "Connections that were made to the data ports, whoever made them", m.accepted},
+        {"refused_connections_total", "Of them, refused in the handshake", m.refused},
+        {"silent_connections_total", "Of them, dropped because they did not prove themselves in time",
+         m.unauthenticated_dropped},
+        {"dropped_payloads_total", "Payloads read and dropped because their grant was stale", m.payloads_dropped},
+        {"resumed_flows_total", "Times that a flow lost its connection and went on over a new one", m.flows_resumed},
+        {"resent_frames_total", "Frames sent again because the connection that had carried them was lost",
+         m.frames_resent},
+        {"placed_payloads_total", "Payloads that peers wrote straight to where they belong (RDMA)", m.payloads_placed},
+        {"message_payloads_total", "Payloads that came in messages and were copied (RDMA)", m.payloads_copied},
+        {"port_down_total", "Times that the RDMA port went down", m.ports_down},
+        {"retries_exhausted_total", "Queue pairs lost because a peer acknowledged nothing", m.retries_exhausted},
+        {"receivers_not_ready_total", "Queue pairs lost because a peer had no receive posted", m.receivers_not_ready},
+        {"access_errors_total", "Queue pairs lost because memory could not be read or written", m.access_errors},
+    };
+    for (const Row& row : rows) {
+      MetricFamily family = make(row.name, row.help, MetricType::Counter);
+      add_value(family, {}, static_cast<double>(row.counter.value()));
       families.push_back(std::move(family));
     }
   }

@@ -25,7 +25,7 @@ rdma::RdmaConfig rdma_config(const HostOptions& options, std::uint16_t data_port
   return config;
 }
 
-TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs) {
+TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs, const std::string& listen_address) {
   TransportKind kind;
   kind.name = name;
   kind.address = rdma_address();
@@ -34,9 +34,11 @@ TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs) {
   kind.largest = mib(32);
   kind.cycles = 400;  // emulated, each takes 20 to 40 ms; a queue pair that leaks shows at 268 KiB a cycle
   kind.absent = rdma_absent();
-  kind.make = [queue_pairs](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {
+  kind.make = [queue_pairs, listen_address](const HostOptions& options, std::uint16_t data_port,
+                                            ports::FrameSink& sink) {
     rdma::RdmaConfig config = rdma_config(options, data_port);
     config.queue_pairs = queue_pairs;
+    if (!listen_address.empty()) config.listen_address = listen_address;
     return rdma::make_rdma_transport(config, sink);
   };
   return kind;

@@ -13,6 +13,7 @@ std::string rdma_address();
 // Why RDMA cannot be tested here; empty when it can.
 std::string rdma_absent();
 rdma::RdmaConfig rdma_config(const HostOptions& options, std::uint16_t data_port);
-TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs);
+// Listens at `listen_address`, or, where that is empty, at rdma_address().
+TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs, const std::string& listen_address = "");
 
 }  // namespace tensorlane::conformance

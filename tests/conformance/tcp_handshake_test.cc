@@ -341,7 +341,7 @@ TEST_F(Connecting, ShowsARefusalInTheVerdict) {
 }
 
 TEST_F(Connecting, TriesAgainAfterARefusalThatMayPass) {
-  for (const Refusal refusal : {Refusal::kJob, Refusal::kEpochNewer, Refusal::kNotAnswered}) {
+  for (const Refusal refusal : {Refusal::kJob, Refusal::kEpochNewer, Refusal::kNotAnswered, Refusal::kNotYet}) {
     RawPeer peer = listener->accept(clock, host);
     (void)peer.receive_message<handshake::Hello>();
     handshake::Challenge challenge;

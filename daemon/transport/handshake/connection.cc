@@ -191,7 +191,8 @@ bool Connection::make_offer(Parameters theirs) {
   if (!connecting_end_) exchange_->take_descriptor(std::move(descriptor_));
   Result<std::vector<std::byte>> offer = exchange_->offer(theirs);
   if (!offer.ok()) {
-    state_ = refuse({Refusal::kParameters, offer.status().to_string()});
+    const bool later = offer.status().code() == Code::kInProgress;
+    state_ = refuse({later ? Refusal::kNotYet : Refusal::kParameters, offer.status().to_string()});
     return false;
   }
   mine_ = std::move(offer).value();

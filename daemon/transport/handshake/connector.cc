@@ -215,12 +215,13 @@ std::unique_ptr<Connection> Connector::take_pending(Connection& connection) {
 }
 
 void Connector::accepted_failed(Connection& connection) {
+  const bool comes_again = connection.refusal() == Refusal::kNotYet;
   if (connection.refusal() == Refusal::kNotAnswered) {
     ++counters_.unauthenticated_dropped;
-  } else if (!connection.silent()) {
+  } else if (!connection.silent() && !comes_again) {
     ++counters_.refused;  // one that never said a word was a port scan or a health check
   }
-  if (!connection.silent()) log_refusal(connection.failure());
+  if (!connection.silent() && !comes_again) log_refusal(connection.failure());
   // What we told the peer must reach it, if it is one that listens.
   if (connection.refusal() != Refusal::kNone && !connection.silent()) linger(connection.take_socket(), true);
 }

@@ -150,6 +150,7 @@ Code refusal_code(Refusal refusal) {
     case Refusal::kSecret:
       return Code::kPermissionDenied;
     case Refusal::kNotAnswered:
+    case Refusal::kNotYet:
       return Code::kTimedOut;
     case Refusal::kParameters:
       return Code::kMismatch;
@@ -177,6 +178,7 @@ std::string refusal_fix(Refusal refusal) {
     case Refusal::kSecret:
       return "give every rank of the job the same secret";
     case Refusal::kNotAnswered:
+    case Refusal::kNotYet:
       return "look at the load of that host and at its log";
     case Refusal::kParameters:
       return "use the same `transport`, `on_lost_flow` and tensorlane version on every host";

@@ -59,11 +59,13 @@ enum class Refusal : std::uint8_t {
   kSecret = 8,
   kNotAnswered = 9,  // the next message did not come in time
   kParameters = 10,  // the ends' transports do not fit each other
+  kNotYet = 11,      // the flow is there but cannot go on yet: worth another try
 };
 
 // Whether the connecting end should try again until its deadline.
 constexpr bool worth_retrying(Refusal refusal) {
-  return refusal == Refusal::kJob || refusal == Refusal::kEpochNewer || refusal == Refusal::kNotAnswered;
+  return refusal == Refusal::kJob || refusal == Refusal::kEpochNewer || refusal == Refusal::kNotAnswered ||
+         refusal == Refusal::kNotYet;
 }
 
 using Nonce = std::array<std::uint8_t, kNonceBytes>;
@@ -142,8 +144,9 @@ using JobTable = std::map<JobId, JobPtr>;
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // This end's parameters, ExchangeFactory::bytes of them; makes what they describe. The accepting end is shown those
-  // of the peer, for the connecting end `peer` is empty. An error is told to the peer.
+  // This end's parameters, ExchangeFactory::bytes_for() of them; makes what they describe. The accepting end is shown
+  // those of the peer, for the connecting end `peer` is empty. An error is told to the peer; after kInProgress it asks
+  // again.
   virtual Result<std::vector<std::byte>> offer(std::span<const std::byte> peer) = 0;
   // The peer's parameters; comes after offer(). An error is told to the peer.
   virtual Status accept(std::span<const std::byte> peer) = 0;
@@ -154,12 +157,13 @@ class Exchange {
   virtual void take_descriptor([[maybe_unused]] Fd descriptor) {}
 };
 struct ExchangeFactory {
-  std::uint16_t bytes = 0;  // at most kMaxParameterBytes; 0: nothing is exchanged
+  std::uint16_t bytes = 0;  // 0: nothing is exchanged
   std::function<std::unique_ptr<Exchange>(const ports::FlowKey&, const JobPtr&)> make;
-  bool for_resuming = false;  // only flows of jobs that resume them exchange anything
+  std::uint16_t resuming_bytes = 0;  // more, for flows of jobs that resume them
 
+  // At most kMaxParameterBytes.
   std::uint16_t bytes_for(const Job& job) const {
-    return for_resuming && job.resume_within().value == 0 ? std::uint16_t{0} : bytes;
+    return static_cast<std::uint16_t>(bytes + (job.resume_within().value > 0 ? resuming_bytes : 0));
   }
 };
 

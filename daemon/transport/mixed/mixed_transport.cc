@@ -231,21 +231,7 @@ ports::FlowStats MixedTransport::stats(const ports::FlowKey& flow) const {
 
 ports::TransportCounters MixedTransport::counters() const {
   ports::TransportCounters all;
-  for (const Member& m : members_) {
-    const ports::TransportCounters c = m.transport->counters();
-    all.accepted += c.accepted;
-    all.refused += c.refused;
-    all.unauthenticated_dropped += c.unauthenticated_dropped;
-    all.payloads_dropped += c.payloads_dropped;
-    all.flows_resumed += c.flows_resumed;
-    all.frames_resent += c.frames_resent;
-    all.payloads_placed += c.payloads_placed;
-    all.payloads_copied += c.payloads_copied;
-    all.ports_down += c.ports_down;
-    all.retries_exhausted += c.retries_exhausted;
-    all.receivers_not_ready += c.receivers_not_ready;
-    all.access_errors += c.access_errors;
-  }
+  for (const Member& m : members_) all += m.transport->counters();
   return all;
 }
 

@@ -85,11 +85,22 @@ Status check_traffic_class(const std::string& text, const std::string& path, con
           where, fmt::format("echo 0 > {}", path)};
 }
 
-std::uint8_t timeout_exponent(Duration detection) {
-  std::uint8_t exponent = 18;
-  const auto all = [](std::uint8_t t) { return (std::int64_t{4096} << t) * 8; };
-  while (exponent < 31 && all(exponent) < detection.value + detection.value / 2) ++exponent;
-  return exponent;
+namespace {
+
+Retries at_least(Duration time, Retries retries) {
+  const auto all = [&retries] { return (std::int64_t{4096} << retries.timeout) * (retries.count + 1); };
+  while (retries.timeout < 31 && all() < time.value) ++retries.timeout;
+  return retries;
+}
+
+}  // namespace
+
+Retries retries_beyond(Duration detection) {
+  return at_least(Duration(detection.value + detection.value / 2), {18, 7});
+}
+
+Retries retries_for(Duration time) {
+  return at_least(time, {12, 6});
 }
 
 Status registration_failed(int error, std::uint64_t bytes, const std::string& where) {

@@ -67,10 +67,18 @@ std::uint32_t mtu_bytes(ibv_mtu mtu);
 // forced. Errors: kMismatch.
 Status check_traffic_class(const std::string& text, const std::string& path, const std::string& where);
 
-// The exponent t of a queue pair's time-out (4.096 us * 2^t), such that eight of them are longer than the detection
-// time and half as much: liveness is decided by heartbeats, and strict priority may starve a class meanwhile (law 10).
-// At least 18 (1.07 s): shorter ones retransmit what only waits in a queue.
-std::uint8_t timeout_exponent(Duration detection);
+// How long a queue pair sends again what nobody acknowledges, before it is lost: count + 1 times 4.096 us * 2^timeout,
+// at least; devices may take up to four times as long.
+struct Retries {
+  std::uint8_t timeout = 18, count = 7;
+  bool operator==(const Retries&) const = default;
+};
+// More than the detection time and half as much: liveness is decided by heartbeats, and strict priority may starve a
+// class meanwhile (law 10). With a time-out of 18 (1.07 s) at least: shorter ones retransmit what only waits in a
+// queue.
+Retries retries_beyond(Duration detection);
+// At least so long, and not much longer, for flows that are resumed. Soft-RoCE takes a count of 7 for "without end".
+Retries retries_for(Duration time);
 
 // The error that explains why memory could not be registered (`error` is an errno): names the limit of locked memory,
 // its value and what is needed.

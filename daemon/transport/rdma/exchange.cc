@@ -5,8 +5,13 @@
 
 namespace tensorlane::rdma {
 
-Result<std::vector<std::byte>> PairExchange::offer(std::span<const std::byte> /*peer*/) {
+Result<std::vector<std::byte>> PairExchange::offer(std::span<const std::byte> peer) {
   if (!registrations_.ok()) return registrations_.status();
+  // First: a flow that cannot go on needs no queue pairs.
+  std::vector<std::byte> of_flow;
+  if (flow_) {
+    TL_ASSIGN_OR_RETURN(of_flow, flow_->offer(peer.empty() ? peer : peer.subspan(sizeof(Parameters))));
+  }
   Parameters mine;
   mine.queue_pairs = queue_pairs_;
   mine.path_mtu = static_cast<std::uint8_t>(around_.device.mtu());
@@ -18,12 +23,15 @@ Result<std::vector<std::byte>> PairExchange::offer(std::span<const std::byte> /*
     pairs_.push_back(std::move(pair));
   }
   const auto bytes = std::as_bytes(std::span(&mine, 1));
-  return std::vector<std::byte>(bytes.begin(), bytes.end());
+  std::vector<std::byte> all(bytes.begin(), bytes.end());
+  all.insert(all.end(), of_flow.begin(), of_flow.end());
+  return all;
 }
 
 Status PairExchange::accept(std::span<const std::byte> peer) {
-  TL_ASSIGN_OR_RETURN(const Parameters theirs, parse_parameters(peer, queue_pairs_));
-  path_ = {theirs.gid, std::min(around_.device.mtu(), static_cast<ibv_mtu>(theirs.path_mtu)), tag_, timeout_};
+  TL_ASSIGN_OR_RETURN(const Parameters theirs, parse_parameters(peer.first(sizeof(Parameters)), queue_pairs_));
+  if (flow_) TL_RETURN_IF_ERROR(flow_->accept(peer.subspan(sizeof(Parameters))));
+  path_ = {theirs.gid, std::min(around_.device.mtu(), static_cast<ibv_mtu>(theirs.path_mtu)), tag_, retries_};
   for (std::size_t i = 0; i < pairs_.size(); ++i) TL_RETURN_IF_ERROR(pairs_[i]->connect(path_, theirs.pairs[i]));
   return {};
 }

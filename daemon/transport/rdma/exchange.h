@@ -1,14 +1,17 @@
 // What RDMA adds to the handshake: either end makes its queue pairs, tells the other their numbers, and connects them.
+// Of a flow of a job that resumes, what resume::FlowExchange says goes behind it.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "daemon/transport/handshake/handshake.h"
 #include "daemon/transport/rdma/queue_pair.h"
+#include "daemon/transport/resume/exchange.h"
 
 namespace tensorlane::rdma {
 
@@ -20,27 +23,33 @@ class PairExchange final : public handshake::Exchange {
     PairTable& table;
   };
   PairExchange(const Surroundings& around, Result<std::shared_ptr<Registrations>> registrations,
-               const ports::ClassTag& tag, std::uint8_t timeout, std::uint8_t queue_pairs)
+               const ports::ClassTag& tag, Retries retries, std::uint8_t queue_pairs,
+               std::optional<resume::FlowExchange> flow)
       : around_(around),
         registrations_(std::move(registrations)),
         tag_(tag),
-        timeout_(timeout),
-        queue_pairs_(queue_pairs) {}
+        retries_(retries),
+        queue_pairs_(queue_pairs),
+        flow_(std::move(flow)) {}
 
-  // Errors: those of QueuePair::create().
+  // Errors: those of QueuePair::create() and FlowExchange::offer().
   Result<std::vector<std::byte>> offer(std::span<const std::byte> peer) override;
-  // Errors: those of parse_parameters() and QueuePair::connect().
+  // Errors: those of parse_parameters(), FlowExchange::accept() and QueuePair::connect().
   Status accept(std::span<const std::byte> peer) override;
 
   // After accept(): the pairs, and where they lead.
   std::vector<std::unique_ptr<QueuePair>> take_pairs() { return std::move(pairs_); }
   const Path& path() const { return path_; }
+  // Null for jobs that do not resume.
+  const resume::FlowExchange* flow() const { return flow_ ? &*flow_ : nullptr; }
 
  private:
   Surroundings around_;
   Result<std::shared_ptr<Registrations>> registrations_;
   const ports::ClassTag tag_;
-  const std::uint8_t timeout_, queue_pairs_;
+  const Retries retries_;
+  const std::uint8_t queue_pairs_;
+  std::optional<resume::FlowExchange> flow_;
   std::vector<std::unique_ptr<QueuePair>> pairs_;
   Path path_;
 };

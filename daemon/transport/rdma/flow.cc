@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "daemon/transport/handshake/frames.h"
+#include "daemon/transport/resume/exchange.h"
 
 namespace tensorlane::rdma {
 namespace {
@@ -20,26 +21,39 @@ constexpr std::size_t kGatherBytes = 512;
 // makes room once.
 constexpr std::size_t kUsualPlaces = 16;
 
-constexpr const char* kLookThere = "look at the log of tensorlaned on that host";
+// The one thing that the handshake's connection may carry.
+constexpr std::byte kGoodbye{'B'};
+
 constexpr const char* kSameVersion = "install the same tensorlane version on every host";
+
+// Queued, and posted and not reported as sent: a pair has kCredits messages out at most, and as the pairs take turns
+// another one is at most one operation ahead of it.
+constexpr std::uint32_t kept_operations(std::size_t pairs) {
+  return static_cast<std::uint32_t>(kQueueOperations + pairs * kSendSlots);
+}
 
 }  // namespace
 
-Flow::Flow(ports::FlowKey key, handshake::JobPtr job, handshake::Fd socket,
-           std::vector<std::unique_ptr<QueuePair>> pairs, const FlowSurroundings& around)
-    : Watched(Kind::kFlow),
-      key_(key),
-      job_(std::move(job)),
-      socket_(std::move(socket)),
-      pairs_(std::move(pairs)),
+Flow::Flow(const ports::FlowKey& key, handshake::JobPtr job, const resume::FlowIdentity& identity, Connected connected,
+           const FlowSurroundings& around)
+    : Resumable(key, std::move(job), identity, kept_operations(connected.pairs.size())),
       around_(around),
-      local_(handshake::local_endpoint(socket_.get()).text()),
-      remote_(handshake::peer_endpoint(socket_.get()).text()) {
-  for (const auto& pair : pairs_) {
-    pair->flow = this;
-    finished_.emplace_back(kSendSlots);
-  }
+      queue_(kept_operations(connected.pairs.size())) {
   for (Queued& slot : queue_) slot.places.reserve(kUsualPlaces);
+  adopt(std::move(connected));
+}
+
+void Flow::adopt(Connected connected) {
+  socket_ = std::move(connected.socket);
+  pairs_ = std::move(connected.pairs);
+  local_ = handshake::local_endpoint(socket_.get()).text();
+  remote_ = handshake::peer_endpoint(socket_.get()).text();
+  for (const auto& pair : pairs_) pair->flow = this;
+  finished_.assign(pairs_.size(), 0);
+  send_turn_ = sent_turn_ = receive_turn_ = 0;
+  lost_ = false;
+  unheard_ = resumes() && connected.connecting_end;
+  if (resumes() && !connected.connecting_end) pairs_.front()->push_credit();
 }
 
 Flow::~Flow() {
@@ -52,24 +66,20 @@ void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
   TL_ASSERT(writable());
   TL_ASSERT(operation.payload.size() <= kMaxOperation.value);
   const protocol::FrameHeader header = handshake::outgoing_header(operation, key_, *job_, payload_crc);
-  Queued& slot = queued(queued_);
-  protocol::encode_frame(header, slot.header);
-  slot.payload = operation.payload;
-  slot.grant = header.grant;
-  slot.token = operation.token;
-  slot.posted = 0;
-  slot.begun = false;
-  slot.target.reset();
+  Queued& added = slot(out_.push());
+  protocol::encode_frame(header, added.header);
+  added.payload = operation.payload;
+  added.grant = header.grant;
+  added.token = operation.token;
+  added.target.reset();
   const ibv_mr* region = operation.payload.empty() ? nullptr : around_.registrations->find(operation.payload);
-  slot.payload_key = region == nullptr ? 0 : region->lkey;
+  added.payload_key = region == nullptr ? 0 : region->lkey;
   const bool granted = header.type == protocol::FrameType::kData && (header.flags & protocol::kFlagEager) == 0;
   if (region != nullptr && granted)
-    slot.target = around_.places->take(header.grant, header.offset, operation.payload.size());
-  fill_places(slot, operation);
-  ++queued_;
-  const std::uint64_t bytes = slot.header.size() + slot.payload.size();
-  in_flight_ += bytes;
-  around_.in_flight += bytes;
+    added.target = around_.places->take(header.grant, header.offset, operation.payload.size());
+  fill_places(added, operation);
+  in_flight_ += added.bytes();
+  around_.in_flight += added.bytes();
 }
 
 void Flow::fill_places(Queued& slot, const ports::Outgoing& operation) const {
@@ -83,17 +93,18 @@ void Flow::fill_places(Queued& slot, const ports::Outgoing& operation) const {
 }
 
 Status Flow::write() {
-  if (ending_ || stopped_) return {};
-  while (queued_ > 0) {
+  if (ending_ || stopped_ || !connected()) return {};
+  while (out_.next() < out_.pushed()) {
     QueuePair& pair = *pairs_[send_turn_];
     if (!pair.room()) break;
-    Queued& operation = queued(0);
+    Queued& operation = slot(out_.next());
     push_message(pair, operation);
-    if (operation.posted < operation.payload.size()) continue;
-    counts_.bytes_sent += operation.header.size() + operation.payload.size();
+    if (head_posted_ < operation.payload.size()) continue;
+    counts_.bytes_sent += operation.bytes();
     ++counts_.frames_sent;
-    queue_head_ = (queue_head_ + 1) % kQueueOperations;
-    --queued_;
+    out_.written();
+    head_posted_ = 0;
+    head_begun_ = false;
     send_turn_ = (send_turn_ + 1) % pairs_.size();
   }
   for (const auto& pair : pairs_) {
@@ -105,37 +116,36 @@ Status Flow::write() {
 
 void Flow::push_message(QueuePair& pair, Queued& operation) {
   std::size_t used = sizeof(MessageHead);
-  MessageHead head{.kind = operation.begun ? MessageKind::kMore : MessageKind::kFrame};
-  if (!operation.begun) used = push_frame(pair, operation);
-  head.places = operation.begun ? 0 : static_cast<std::uint8_t>(operation.places.size());
+  MessageHead head{.kind = head_begun_ ? MessageKind::kMore : MessageKind::kFrame};
+  if (!head_begun_) used = push_frame(pair, operation);
+  head.places = head_begun_ ? 0 : static_cast<std::uint8_t>(operation.places.size());
   head.credits = pair.take_owed();
-  const std::size_t left = operation.payload.size() - operation.posted;
+  const std::size_t left = operation.payload.size() - head_posted_;
   QueuePair::Write write;
   std::size_t bytes = 0;
   QueuePair::Gather gather;
   if (operation.target && left > 0) {
     write = {operation.payload, operation.payload_key, *operation.target};
     head.landed_at = operation.target->address;
-    operation.posted = operation.payload.size();
+    head_posted_ = operation.payload.size();
   } else {
     bytes = std::min(left, kMessageBytes - used);
-    const auto piece = operation.payload.subspan(operation.posted, bytes);
+    const auto piece = operation.payload.subspan(head_posted_, bytes);
     if (operation.payload_key != 0 && bytes > kGatherBytes) {
       gather = {piece, operation.payload_key};
     } else if (bytes > 0) {
       std::memcpy(pair.slot().data() + used, piece.data(), bytes);
       used += bytes;
     }
-    operation.posted += bytes;
+    head_posted_ += bytes;
   }
   std::memcpy(pair.slot().data(), &head, sizeof head);
-  const bool last = operation.posted == operation.payload.size();
-  const std::uint32_t carried = static_cast<std::uint32_t>((operation.begun ? 0 : operation.header.size()) +
+  const bool last = head_posted_ == operation.payload.size();
+  const std::uint32_t carried = static_cast<std::uint32_t>((head_begun_ ? 0 : operation.header.size()) +
                                                            (head.landed_at != 0 ? operation.payload.size() : bytes));
-  const std::uint32_t immediate = operation.begun ? 0 : operation.grant;
-  operation.begun = true;
-  pair.push(used, gather, head.landed_at != 0 ? &write : nullptr, immediate,
-            {last ? operation.token : 0, carried, last});
+  const std::uint32_t immediate = head_begun_ ? 0 : operation.grant;
+  head_begun_ = true;
+  pair.push(used, gather, head.landed_at != 0 ? &write : nullptr, immediate, {carried, last});
 }
 
 // The frame's own part of its first message. Returns how much of the slot is used.
@@ -155,20 +165,33 @@ void Flow::sent(QueuePair& pair, std::uint32_t position, ports::FrameSink& sink,
     if (!note->last) continue;
     ++handled;
     const auto at = std::ranges::find(pairs_, &pair, [](const auto& p) { return p.get(); }) - pairs_.begin();
-    TL_ASSERT(finished_[static_cast<std::size_t>(at)].push(note->token));
+    ++finished_[static_cast<std::size_t>(at)];
   }
-  while (!stopped_ && !finished_[sent_turn_].empty()) {
-    const std::uint64_t token = finished_[sent_turn_].front();
-    finished_[sent_turn_].pop();
+  report_sent(sink);
+}
+
+void Flow::report_sent(ports::FrameSink& sink) {
+  while (!stopped_ && !unheard_ && finished_[sent_turn_] > 0) {
+    --finished_[sent_turn_];
     sent_turn_ = (sent_turn_ + 1) % pairs_.size();
-    if (token != 0) sink.on_sent(key_, token);
+    report_oldest(sink);
   }
+}
+
+void Flow::report_oldest(ports::FrameSink& sink) {
+  const std::uint64_t token = slot(out_.delivered()).token;
+  TL_ASSERT(out_.acknowledge(out_.delivered() + 1));
+  if (token != 0) sink.on_sent(key_, token);
 }
 
 // ---- receiving ----
 
 Status Flow::deliver(ports::FrameSink& sink, std::size_t& handled) {
-  while (!stopped_) {
+  if (unheard_ && std::ranges::any_of(pairs_, [](const auto& pair) { return pair->heard(); })) {
+    unheard_ = false;
+    report_sent(sink);
+  }
+  while (!stopped_ && !settled()) {
     QueuePair& pair = *pairs_[receive_turn_];
     const Message* message = pair.front();
     if (message == nullptr) return {};
@@ -250,10 +273,12 @@ Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
   ++handled;
   if (dropping_) {
     ++around_.counters.payloads_dropped;
+    in_.deliver();
     return {};
   }
   if (const std::string wrong = handshake::wrong_crc(header_, crc_); !wrong.empty())
     return broken(Code::kCorrupt, "carried " + wrong, "check memory and network cards of both hosts");
+  in_.deliver();
   sink.on_frame(key_, header_);
   return {};
 }
@@ -264,10 +289,47 @@ Status Flow::look_at_connection() {
   std::byte byte;
   const ssize_t received = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
   if (received < 0 && (errno == EAGAIN || errno == EINTR)) return {};
+  goodbye_ = goodbye_ || (received > 0 && byte == kGoodbye && resumes());
+  if (received == 0 || goodbye_) return broken(Code::kUnavailable, "was closed by the peer", resume::kLookThere);
   if (received > 0) return broken(Code::kCorrupt, "carried bytes beside the queue pairs", kSameVersion);
-  if (received == 0) return broken(Code::kUnavailable, "was closed by the peer", kLookThere);
   const char* how = errno == ECONNRESET || errno == EPIPE ? "was reset" : "failed";
-  return broken(Code::kUnavailable, fmt::format("{}: {}", how, handshake::errno_text(errno)), kLookThere);
+  return broken(Code::kUnavailable, fmt::format("{}: {}", how, handshake::errno_text(errno)), resume::kLookThere);
+}
+
+void Flow::disconnect() {
+  lost_ = true;
+  for (const auto& pair : pairs_) pair->fail();
+  socket_.reset();
+}
+
+void Flow::drop_pairs() {
+  pairs_.clear();
+  around_.in_flight -= in_flight_;
+  in_flight_ = 0;
+  head_posted_ = 0;
+  head_begun_ = false;
+  landing_ = {};
+  payload_left_ = 0;
+  in_frame_ = dropping_ = false;
+}
+
+std::uint64_t Flow::resume(Connected connected, ledger::Number delivered, ports::FrameSink& sink) {
+  TL_ASSERT(settled() && !stopped_);
+  in_.tell();  // the handshake has
+  // Acknowledgements of these were lost with the queue pairs.
+  while (!stopped_ && out_.delivered() < delivered) report_oldest(sink);
+  if (stopped_) return 0;
+  adopt(std::move(connected));
+  const std::optional<std::uint64_t> again = out_.resume(delivered);
+  TL_ASSERT(again);
+  for (ledger::Number n = out_.next(); n < out_.pushed(); ++n) in_flight_ += slot(n).bytes();
+  around_.in_flight += in_flight_;
+  return *again;
+}
+
+void Flow::say_goodbye() {
+  if (!resumes() || !connected()) return;
+  [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), &kGoodbye, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void Flow::begin_end() {
@@ -280,7 +342,6 @@ void Flow::stop() {
   stopped_ = true;
   around_.in_flight -= in_flight_;
   in_flight_ = 0;
-  queued_ = 0;
 }
 
 bool Flow::drained() const {
@@ -298,12 +359,13 @@ Status Flow::failure() const {
   return {};
 }
 
-Status Flow::broken(Code code, const std::string& how, const std::string& fix) const {
-  return {code, fmt::format("{} {}", handshake::connection_name(key_.peer, remote_, key_.cls), how), {}, fix};
+std::string Flow::name() const {
+  return handshake::connection_name(key_.peer, remote_, key_.cls);
 }
 
 ports::FlowStats Flow::stats() const {
   ports::FlowStats stats = counts_;
+  if (!connected()) return stats;
   const int traffic_class = pairs_.front()->traffic_class();
   stats.effective_dscp = traffic_class < 0 ? -1 : traffic_class >> 2;
   stats.describe =

@@ -10,14 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "common/base/bounded_queue.h"
 #include "common/base/status.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/handshake.h"
 #include "daemon/transport/handshake/socket.h"
-#include "daemon/transport/handshake/watched.h"
 #include "daemon/transport/rdma/place_table.h"
 #include "daemon/transport/rdma/queue_pair.h"
+#include "daemon/transport/resume/resumable.h"
 
 namespace tensorlane::rdma {
 
@@ -32,21 +31,41 @@ struct FlowSurroundings {
   ports::TransportCounters& counters;
 };
 
+// What a flow runs over: queue pairs, and beside them the connection of their handshake, which stays open: it ends when
+// either end does.
+struct Connected {
+  handshake::Fd socket;
+  std::vector<std::unique_ptr<QueuePair>> pairs;
+  bool connecting_end = false;
+};
+
 // Its queue pairs take turns, one operation each, in the same order at both ends; so frames come out in the order in
-// which they went in although queue pairs may overtake each other. The handshake's connection stays open: it ends when
-// either end does. One thread, the lane's. Callbacks may close the flow that they come from (stop() is then called):
-// nothing of it is delivered after that.
-class Flow final : public handshake::Watched {
+// which they went in although queue pairs may overtake each other. One thread, the lane's. Callbacks may close the flow
+// that they come from (stop() is then called): nothing of it is delivered after that.
+//
+// A flow of a job that resumes outlives its queue pairs. An operation is kept until the peer's device has acknowledged
+// it, and its payload until on_sent(), which follows. Nothing more is needed: what a device has acknowledged is in the
+// peer's memory, where the loss of a queue pair does not reach it, and the peer delivers all of that before it says
+// what it has (settled()). One whose device gives nothing back any more never says it, and the flow goes down in time.
+// There is one exception, the end that has just connected: the peer's queue pairs acknowledge before its flow is up,
+// and if the handshake is lost at its very last message, they go with all that they have got. So no acknowledgement
+// counts before the peer's first message, which it sends as soon as its flow is up.
+//
+// A payload that was written under a grant and whose frame the peer does not have is written again: the same bytes
+// (they are the transport's until on_sent()) to the same place, which is reserved until that frame is delivered (law
+// 3). A write of the old queue pair cannot come later than that: the peer's queue pair has been destroyed before its
+// ledger is spoken, and a device drops what comes for one that is not there.
+class Flow final : public resume::Resumable {
  public:
-  Flow(ports::FlowKey key, handshake::JobPtr job, handshake::Fd socket, std::vector<std::unique_ptr<QueuePair>> pairs,
+  Flow(const ports::FlowKey& key, handshake::JobPtr job, const resume::FlowIdentity& identity, Connected connected,
        const FlowSurroundings& around);
   ~Flow() override;
 
-  const ports::FlowKey& key() const { return key_; }
-  const handshake::Job& job() const { return *job_; }
   int fd() const { return socket_.get(); }
 
-  bool writable() const { return !stopped_ && !ending_ && queued_ < kQueueOperations; }
+  bool writable() const {
+    return !stopped_ && !ending_ && connected() && !out_.full() && out_.pushed() - out_.next() < kQueueOperations;
+  }
   // Takes an operation; only when writable(). `payload_crc`: compute it.
   void enqueue(const ports::Outgoing& operation, bool payload_crc);
   // Posts queued operations while credits and slots last. An error ends the flow.
@@ -59,6 +78,22 @@ class Flow final : public handshake::Watched {
   // What the handshake's connection says: ok while it lives.
   Status look_at_connection();
 
+  bool connected() const override { return !pairs_.empty() && !lost_; }
+  bool settled() const override { return pairs_.empty(); }
+  std::string name() const override;
+  // Whether the flow may go on over other queue pairs after this error of deliver(), failure() or look_at_connection():
+  // kUnavailable is the connection's, everything else is about what came over it.
+  bool resumable(const Status& error) const { return resumes() && !goodbye_ && error.code() == Code::kUnavailable; }
+  // Gives up the queue pairs and the connection. What has arrived is still to be delivered: complete when drained().
+  void disconnect();
+  // The flow settles: the queue pairs are gone, and what was half sent or half received is as if it had not been begun.
+  void drop_pairs();
+  // Goes on; the peer has `delivered` frames, which can_resume(). Returns how many that were sent before will be sent
+  // again.
+  std::uint64_t resume(Connected connected, ledger::Number delivered, ports::FrameSink& sink);
+  // Tells the peer that the flow is about to be closed on purpose.
+  void say_goodbye();
+
   // The end begins: the pairs take nothing any more. What has arrived before may still be delivered.
   void begin_end();
   // Neither sends nor delivers from now on, and forgets what is queued.
@@ -66,15 +101,12 @@ class Flow final : public handshake::Watched {
   bool stopped() const { return stopped_; }
   // No write can land any more, and nothing is read.
   bool drained() const;
-  void destroy_pairs() { pairs_.clear(); }
   bool has(const ibv_qp* pair) const;
   // What went wrong with one of its pairs, naming this flow; else ok.
   Status failure() const;
   handshake::Fd take_socket() { return std::move(socket_); }
 
   ports::FlowStats stats() const;
-  // An error that names this flow: "connection to host 3 (10.0.0.4:7111, class 1) was reset".
-  Status broken(Code code, const std::string& how, const std::string& fix = {}) const;
 
   // The transport's notes.
   bool dirty = false;  // is in the list of flows to write
@@ -88,33 +120,36 @@ class Flow final : public handshake::Watched {
     std::optional<Place> target;  // the payload is written there
     std::vector<Place> places;    // of the grant that the frame gives; keeps its memory
     std::uint64_t token = 0;
-    std::size_t posted = 0;  // bytes of the payload
-    bool begun = false;
+    std::size_t bytes() const { return header.size() + payload.size(); }
   };
-  Queued& queued(std::size_t position) { return queue_[(queue_head_ + position) % kQueueOperations]; }
+  Queued& slot(ledger::Number number) { return queue_[out_.slot(number)]; }
+  void adopt(Connected connected);
   void fill_places(Queued& slot, const ports::Outgoing& operation) const;
   void push_message(QueuePair& pair, Queued& operation);
   std::size_t push_frame(QueuePair& pair, Queued& operation);
+  void report_sent(ports::FrameSink& sink);
+  void report_oldest(ports::FrameSink& sink);
 
   Status take_frame(const Message& message, ports::FrameSink& sink, std::size_t& handled);
   Status take_payload(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled);
   Status check_landed(std::uint64_t landed_at);
   Status frame_complete(ports::FrameSink& sink, std::size_t& handled);
 
-  const ports::FlowKey key_;
-  const handshake::JobPtr job_;
   handshake::Fd socket_;
   std::vector<std::unique_ptr<QueuePair>> pairs_;
   FlowSurroundings around_;
-  const std::string local_, remote_;
-  bool stopped_ = false, ending_ = false;
+  std::string local_, remote_;
+  bool stopped_ = false, ending_ = false, lost_ = false, goodbye_ = false;
 
-  // Sending: a ring of operations, the first of which may be posted in part.
-  std::array<Queued, kQueueOperations> queue_;
-  std::size_t queue_head_ = 0, queued_ = 0;
+  // Sending: operations by slot of the ledger. Those before out_.next() are posted and not acknowledged; that one may
+  // be posted in part.
+  std::vector<Queued> queue_;
+  std::size_t head_posted_ = 0;  // bytes of its payload
+  bool head_begun_ = false;
   std::size_t send_turn_ = 0;
-  std::vector<Ring<std::uint64_t>> finished_;  // by pair: tokens of acknowledged operations whose turn has not come
+  std::vector<std::uint32_t> finished_;  // by pair: acknowledged operations whose turn has not come
   std::size_t sent_turn_ = 0;
+  bool unheard_ = false;         // nothing has come of the peer yet, so acknowledgements do not count
   std::uint64_t in_flight_ = 0;  // of this flow
 
   // Receiving.

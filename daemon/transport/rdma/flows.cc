@@ -1,4 +1,4 @@
-// Flows that are up: how they begin, their completions, and how they end.
+// Flows that are up: how they begin, their completions, how they lose their queue pairs, and how they end.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
@@ -14,7 +14,12 @@ namespace tensorlane::rdma {
 
 void RdmaTransport::on_connected(handshake::Connection& connection) {
   const ports::FlowKey key = connection.key();
+  const std::unique_ptr<handshake::Exchange> exchanged = connection.take_exchange();
+  auto& exchange = static_cast<PairExchange&>(*exchanged);
+  const resume::Resumer::Next next = resumer_.connected(key, exchange.flow());
+  if (next == resume::Resumer::Next::kIgnore) return;
   if (const auto old = flows_.find(key); old != flows_.end()) {
+    if (next == resume::Resumer::Next::kResume) return resume_flow(*old->second, connection, exchange);
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
     end_flow(*old->second, old->second->broken(Code::kUnavailable, "was replaced by a new one from the same host"),
@@ -23,15 +28,14 @@ void RdmaTransport::on_connected(handshake::Connection& connection) {
   // Flows of this name that drain have to be gone before the new one is up.
   if (std::ranges::any_of(closing_, [&](const Closing& c) { return c.flow->key() == key; })) finish_closing(true);
   report_ended(connected_);
-  const std::unique_ptr<handshake::Exchange> exchange = connection.take_exchange();
   Result<std::shared_ptr<Registrations>> registered = registrations(key.job);
   TL_ASSERT(registered.ok());  // the exchange has made them
   ClassState& state = *find_class(key.cls);
   auto flow = std::make_unique<Flow>(
-      key, connection.job(), connection.take_socket(), static_cast<PairExchange&>(*exchange).take_pairs(),
+      key, connection.job(), exchange.flow() == nullptr ? resume::FlowIdentity() : exchange.flow()->mine().identity,
+      Connected{connection.take_socket(), exchange.take_pairs(), connection.connecting_end()},
       FlowSurroundings{*registered, places(key.job, key.peer), state.in_flight, counters_});
-  if (key.cls == kControlClass) handshake::expect_life(flow->fd(), detection_);
-  connector_.watch(*flow, flow->fd(), EPOLLIN, true);
+  serve(*flow);
   Flow& up = *flow;
   flows_[key] = std::move(flow);
   ++connected_;
@@ -40,7 +44,14 @@ void RdmaTransport::on_connected(handshake::Connection& connection) {
   if (!up.gone) settle(up, connected_);
 }
 
+void RdmaTransport::serve(Flow& flow) {
+  if (flow.key().cls == kControlClass) handshake::expect_life(flow.fd(), detection_);
+  connector_.watch(flow, flow.fd(), EPOLLIN, true);
+}
+
 void RdmaTransport::on_given_up(const ports::FlowKey& key, Status cause) {
+  if (const auto lost = flows_.find(key); lost != flows_.end()) return resumer_.give_up(*lost->second, cause);
+  resumer_.forget(key);
   ended_.push_back({key, std::move(cause)});
 }
 
@@ -59,7 +70,7 @@ void RdmaTransport::write_dirty() {
     for (Flow* flow : writing_) {
       flow->dirty = false;
       Status status = flow->write();
-      if (!status.ok()) end_flow(*flow, std::move(status), false);
+      if (!status.ok()) fail_flow(*flow, std::move(status), false);
     }
     writing_.clear();
   }
@@ -99,7 +110,7 @@ void RdmaTransport::settle(Flow& flow, std::size_t& handled) {
     if (!status.ok()) flow.stop();  // its end has a cause already
     return;
   }
-  if (!status.ok()) return end_flow(flow, std::move(status), false);
+  if (!status.ok()) return fail_flow(flow, std::move(status), false);
   mark_dirty(flow);
 }
 
@@ -154,8 +165,8 @@ void RdmaTransport::look_at_descriptors() {
     if (object->gone) continue;
     if (object->kind == handshake::Watched::Kind::kFlow) {
       auto& flow = static_cast<Flow&>(*object);
-      Status status = flow.look_at_connection();
-      if (!status.ok()) end_flow(flow, std::move(status), true);
+      Status status = flow.connected() ? flow.look_at_connection() : Status();
+      if (!status.ok()) fail_flow(flow, std::move(status), true);
     } else if (object == &channel_mark_) {
       serve_channel();
     } else if (object == &device_mark_) {
@@ -175,8 +186,10 @@ void RdmaTransport::serve_channel() {
 void RdmaTransport::serve_device_events() {
   ibv_async_event event;
   while (ibv_get_async_event(device_->context(), &event) == 0) {
-    const Status fatal(Code::kUnavailable, fmt::format("was lost: {}", ibv_event_type_str(event.event_type)), {},
-                       "look at the kernel's log");
+    const auto fatal = [&event](Code code) {
+      return Status(code, fmt::format("was lost: {}", ibv_event_type_str(event.event_type)), {},
+                    "look at the kernel's log");
+    };
     switch (event.event_type) {
       case IBV_EVENT_PORT_ERR:
         ++counters_.ports_down;
@@ -189,13 +202,15 @@ void RdmaTransport::serve_device_events() {
         down_since_.reset();
         break;
       case IBV_EVENT_QP_FATAL:
+        fail_flows(fatal(Code::kUnavailable), event.element.qp);
+        break;
       case IBV_EVENT_QP_REQ_ERR:
       case IBV_EVENT_QP_ACCESS_ERR:
-        fail_flows(fatal, event.element.qp);
+        fail_flows(fatal(Code::kAborted), event.element.qp);
         break;
       case IBV_EVENT_CQ_ERR:
       case IBV_EVENT_DEVICE_FATAL:
-        fail_flows(fatal, nullptr);
+        fail_flows(fatal(Code::kInternal), nullptr);
         break;
       default:
         break;  // of no consequence, or a failed completion follows
@@ -209,15 +224,74 @@ void RdmaTransport::fail_flows(const Status& cause, const ibv_qp* of) {
   for (const auto& [key, flow] : flows_) {
     if (of == nullptr || flow->has(of)) lost.push_back(flow.get());
   }
-  for (Flow* flow : lost) end_flow(*flow, flow->broken(cause.code(), cause.what(), cause.fix()), false);
+  for (Flow* flow : lost) fail_flow(*flow, flow->broken(cause.code(), cause.what(), cause.fix()), false);
+}
+
+// ---- lost connections ----
+
+resume::Resumable* RdmaTransport::find_flow(const ports::FlowKey& key) {
+  const auto found = flows_.find(key);
+  return found == flows_.end() ? nullptr : found->second.get();
+}
+
+void RdmaTransport::fail_flow(Flow& flow, Status cause, bool deliver) {
+  if (flow.resumable(cause) && connector_.jobs().contains(flow.key().job)) {
+    if (!flow.connected()) return;  // it drains, and every completion says so
+    // Queue pairs may hear of the end of the peer's before the goodbye is read.
+    Status last_word = flow.look_at_connection();
+    if (last_word.ok() || flow.resumable(last_word)) return lose_connection(flow, std::move(cause));
+    cause = std::move(last_word);
+    deliver = true;
+  }
+  end_flow(flow, std::move(cause), deliver);
+}
+
+void RdmaTransport::lose_connection(resume::Resumable& lost, Status cause) {
+  auto& flow = static_cast<Flow&>(lost);
+  flow.disconnect();
+  if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
+  draining_.push_back(&flow);
+  resumer_.lost(flow, std::move(cause), now_);
+}
+
+void RdmaTransport::finish_draining() {
+  for (std::size_t i = 0; i < draining_.size();) {
+    Flow& flow = *draining_[i];
+    if (!flow.drained()) {
+      ++i;
+      continue;
+    }
+    draining_.erase(draining_.begin() + static_cast<std::ptrdiff_t>(i));
+    flow.drop_pairs();
+    resumer_.dial(flow, now_);
+  }
+}
+
+void RdmaTransport::resume_flow(Flow& flow, handshake::Connection& connection, PairExchange& exchange) {
+  const std::uint64_t again =
+      flow.resume({connection.take_socket(), exchange.take_pairs(), connection.connecting_end()},
+                  exchange.flow()->peer_has(), sink_);
+  if (flow.gone) return;
+  serve(flow);
+  resumer_.resumed(flow, again);
+  ++connected_;
+  settle(flow, connected_);
 }
 
 // ---- ends ----
+
+void RdmaTransport::end_flow(resume::Resumable& flow, Status cause) {
+  end_flow(static_cast<Flow&>(flow), std::move(cause), false);
+}
 
 void RdmaTransport::end_flow(Flow& flow, Status cause, bool deliver) {
   const auto found = flows_.find(flow.key());
   TL_ASSERT(found != flows_.end() && found->second.get() == &flow);
   flow.gone = true;
+  if (cause.ok()) flow.say_goodbye();
+  resumer_.forget(flow.key());
+  connector_.cancel(flow.key());
+  std::erase(draining_, &flow);
   flow.begin_end();
   if (!deliver) flow.stop();
   if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
@@ -232,7 +306,7 @@ void RdmaTransport::finish_closing(bool all) {
     if (!all && !closing.flow->drained() && now_ < closing.deadline) return false;
     // Law 7: the queue pairs are gone before anybody hears of the end.
     closing.flow->stop();
-    closing.flow->destroy_pairs();
+    closing.flow->drop_pairs();
     ended_.push_back({closing.flow->key(), std::move(closing.cause)});
     connector_.bury(std::move(closing.flow));
     return true;

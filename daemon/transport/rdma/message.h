@@ -26,7 +26,7 @@ inline constexpr std::size_t kMessageBytes = 4096;
 // Messages that a sender may have on their way before the receiver gives credits back.
 inline constexpr std::uint32_t kCredits = 32;
 // Receives beyond the credits, for kCredit messages, which need none. One is sent for half of the credits at least, so
-// at most two are on their way.
+// at most two are on their way; and one that says that the accepting end of a flow is up.
 inline constexpr std::uint32_t kSpareReceives = 4;
 inline constexpr std::size_t kMaxQueuePairs = 16;
 // Pieces of memory behind one grant: a slice of 16 MiB in pages of 256 KiB.

@@ -15,8 +15,7 @@ namespace {
 
 constexpr int kWorkRequests = 2 * kSendSlots;  // a write in front of every message
 constexpr int kCompletions = kWorkRequests + static_cast<int>(kReceiveSlots);
-constexpr std::uint32_t kWantedInline = 128;  // a header and what is around it
-constexpr std::uint8_t kRetries = 7;
+constexpr std::uint32_t kWantedInline = 128;         // a header and what is around it
 constexpr std::uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr std::uint8_t kForever = 7;
 constexpr std::uint8_t kEctCapable = 2;  // ECT(0)
@@ -144,8 +143,8 @@ Status QueuePair::connect(const Path& path, const Parameters::Pair& peer) {
             device_.describe(), "put the rdma addresses of both hosts into one subnet, or route between them"};
   }
   a.qp_state = IBV_QPS_RTS;
-  a.timeout = path.timeout;
-  a.retry_cnt = kRetries;
+  a.timeout = path.retries.timeout;
+  a.retry_cnt = path.retries.count;
   a.rnr_retry = kForever;
   a.sq_psn = first_packet_;
   a.max_rd_atomic = 1;
@@ -259,9 +258,10 @@ Status QueuePair::arrived(std::uint32_t position, std::size_t bytes) {
   TL_ASSERT(position < kReceiveSlots && bytes <= kMessageBytes);
   TL_ASSIGN_OR_RETURN(const Message message,
                       parse_message(std::span(receives_).subspan(position * kMessageBytes, bytes)));
+  heard_ = true;
   credits_ += message.head.credits;
   if (credits_ > kCredits) return {Code::kCorrupt, fmt::format("gave {} credits, at most {}", credits_, kCredits)};
-  if (message.head.kind == MessageKind::kCredit) return post_receive(position);
+  if (message.head.kind == MessageKind::kCredit) return failed_ ? Status() : post_receive(position);
   arrived_[arrived_head_++ % kReceiveSlots] = {position, message};
   return {};
 }

@@ -63,7 +63,7 @@ struct Path {
   GidBytes peer{};
   ibv_mtu mtu = IBV_MTU_1024;
   ports::ClassTag tag;
-  std::uint8_t timeout = 18;  // exponent
+  Retries retries;
 };
 
 // One thread. Destroying it ends every access to its buffers and to memory that was posted.
@@ -101,8 +101,7 @@ class QueuePair {
     std::uint32_t from_key = 0;
     Place to;
   };
-  struct Note {  // comes back when the message is acknowledged
-    std::uint64_t token = 0;
+  struct Note {               // comes back when the message is acknowledged
     std::uint32_t bytes = 0;  // of its operation that it brings to their end
     bool last = false;        // of its operation
   };
@@ -130,6 +129,8 @@ class QueuePair {
   bool drained() const { return head_ == tail_ && posted_receives_ == 0; }
 
   bool failed() const { return failed_; }
+  // A message of the peer has come.
+  bool heard() const { return heard_; }
   const ibv_qp* get() const { return qp_; }
 
   Flow* flow = nullptr;  // once it is up
@@ -148,7 +149,7 @@ class QueuePair {
   CompletionQueue& queue_;
   PairTable& table_;
   std::uint32_t id_ = 0;
-  bool reserved_ = false, failed_ = false;
+  bool reserved_ = false, failed_ = false, heard_ = false;
   ibv_qp* qp_ = nullptr;
   std::uint32_t first_packet_ = 0;
   std::uint32_t max_inline_ = 0;

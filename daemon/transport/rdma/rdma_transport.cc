@@ -36,9 +36,12 @@ Result<std::string> explain_device(const RdmaConfig& config) {
 }
 
 RdmaTransport::RdmaTransport(ports::FrameSink& sink)
-    : sink_(sink), connector_(*this, {sizeof(Parameters), [this](const ports::FlowKey& key, const handshake::JobPtr&) {
-                                        return make_exchange(key);
-                                      }}) {}
+    : sink_(sink),
+      connector_(*this,
+                 {sizeof(Parameters),
+                  [this](const ports::FlowKey& key, const handshake::JobPtr& job) { return make_exchange(key, *job); },
+                  sizeof(resume::FlowParameters)}),
+      resumer_(connector_, *this) {}
 
 Status RdmaTransport::open(const RdmaConfig& config) {
   if (config.queue_pairs < 1 || config.queue_pairs > kMaxQueuePairs) {
@@ -47,8 +50,8 @@ Status RdmaTransport::open(const RdmaConfig& config) {
   }
   payload_crc_ = config.payload_crc;
   queue_pairs_ = config.queue_pairs;
-  timeout_ = timeout_exponent(config.detection);
   detection_ = config.detection;
+  retries_ = config.retry.value > 0 ? retries_for(config.retry) : retries_beyond(config.detection);
   TL_ASSIGN_OR_RETURN(device_, Device::open(choice_of(config)));
   channel_.reset(ibv_create_comp_channel(device_->context()));
   if (!channel_) {
@@ -91,6 +94,7 @@ void RdmaTransport::remove_job(JobId job) {
   for (const ports::FlowKey& key : keys) close(key);
   for (const ports::FlowKey& key : connector_.remove_job(job)) ended_.push_back({key, {}});
   std::erase_if(places_, [job](const auto& entry) { return entry.first.first == job; });
+  resumer_.forget_job(job);
 }
 
 Result<std::shared_ptr<Registrations>> RdmaTransport::registrations(JobId job) {
@@ -126,23 +130,29 @@ std::shared_ptr<PlaceTable> RdmaTransport::places(JobId job, HostIndex peer) {
   return table;
 }
 
-std::unique_ptr<handshake::Exchange> RdmaTransport::make_exchange(const ports::FlowKey& key) {
+std::unique_ptr<handshake::Exchange> RdmaTransport::make_exchange(const ports::FlowKey& key,
+                                                                  const handshake::Job& job) {
   ClassState& state = *find_class(key.cls);
+  std::optional<resume::FlowExchange> flow;
+  if (job.resume_within().value > 0) flow.emplace(key, resumer_);
   return std::make_unique<PairExchange>(PairExchange::Surroundings{*device_, *state.completions, pairs_},
-                                        registrations(key.job), state.tag, timeout_, queue_pairs_);
+                                        registrations(key.job), state.tag, retries_, queue_pairs_, flow);
 }
 
 // ---- flows ----
 
 Status RdmaTransport::connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
                               Time deadline) {
-  return connector_.dial(flow, address, data_port, deadline, flows_.contains(flow));
+  TL_RETURN_IF_ERROR(connector_.dial(flow, address, data_port, deadline, flows_.contains(flow)));
+  resumer_.note_place(flow, address, data_port);
+  return {};
 }
 
 void RdmaTransport::close(const ports::FlowKey& key) {
   if (const auto flow = flows_.find(key); flow != flows_.end()) {
     end_flow(*flow->second, {}, false);
   } else if (connector_.cancel(key)) {
+    resumer_.forget(key);
     ended_.push_back({key, {}});
   } else {
     // It ends already; then at least nothing more of it is delivered.
@@ -187,6 +197,8 @@ std::size_t RdmaTransport::poll(Time now) {
     look_at_descriptors();
   }
   connector_.run_deadlines();
+  finish_draining();
+  resumer_.give_up_late(now);
   finish_closing(false);
   write_dirty();
   report_ended(handled);
@@ -201,7 +213,7 @@ bool RdmaTransport::arm() {
   for (const auto& state : classes_) {
     if (state && (!state->dirty.empty() || !state->completions->arm())) return false;
   }
-  Time due = connector_.next_deadline();
+  Time due = std::min(connector_.next_deadline(), resumer_.next_deadline());
   for (const Closing& closing : closing_) due = std::min(due, closing.deadline);
   if (due != handshake::Connector::never()) connector_.waker().wake_at(now_, due);
   armed_ = true;
@@ -218,6 +230,7 @@ ports::TransportCounters RdmaTransport::counters() const {
   counters.accepted = connector_.counters().accepted;
   counters.refused = connector_.counters().refused;
   counters.unauthenticated_dropped = connector_.counters().unauthenticated_dropped;
+  resumer_.count(counters);
   return counters;
 }
 

@@ -28,7 +28,8 @@ struct RdmaConfig {
   std::uint8_t port = 1;
   int gid_index = -1;                // negative: by the address
   std::uint8_t queue_pairs = 1;      // of each flow, 1 to 16: several use several paths; the same on all hosts
-  Duration detection = seconds(10);  // time-outs are longer (law 10)
+  Duration detection = seconds(10);  // time-outs are longer (law 10), unless there is
+  Duration retry{};                  // so long queue pairs send again before they are lost; for jobs that resume
 };
 
 // A transport on one port of one device. Every call belongs to the thread that owns it; `sink` outlives it. Destroying
@@ -37,9 +38,9 @@ struct RdmaConfig {
 // A payload under a grant whose place the peer has told (Outgoing::places) is written straight there, in front of the
 // frame that announces it, if both ends have mapped the memory; every other payload travels in messages and is copied.
 // poll() makes no system call of its own while it is called often; descriptors are looked at after arm(), and every
-// millisecond. A port that goes down ends no flow: its queue pairs retry for longer than the detection time. What does
-// is a connection of the control class on which nothing came for 1.5 times that: a host that cannot be reached by this
-// device alone.
+// millisecond. A port that goes down ends no flow: its queue pairs retry for longer than the detection time, or for as
+// long as the configuration says. What does is a connection of the control class on which nothing came for 1.5 times
+// the detection time: a host that cannot be reached by this device alone.
 //
 // Errors: those of Device::open(), kInvalidArgument (an address, classes or queue pairs that are none), kUnavailable (a
 // port in use), kResourceExhausted.

@@ -14,17 +14,19 @@
 #include "daemon/transport/rdma/exchange.h"
 #include "daemon/transport/rdma/flow.h"
 #include "daemon/transport/rdma/rdma_transport.h"
+#include "daemon/transport/resume/resumer.h"
 
 namespace tensorlane::rdma {
 
-// A flow has so long to give back what is posted; then its queue pairs are destroyed all the same, which is as safe.
+// A flow that ends has so long to give back what is posted; then its queue pairs are destroyed all the same, which is
+// as safe.
 inline constexpr Duration kDrainTimeout = seconds(1);
 
 struct DestroyChannel {
   void operator()(ibv_comp_channel* channel) const { ibv_destroy_comp_channel(channel); }
 };
 
-class RdmaTransport final : public ports::Transport, private handshake::ConnectorEvents {
+class RdmaTransport final : public ports::Transport, private handshake::ConnectorEvents, private resume::Flows {
  public:
   explicit RdmaTransport(ports::FrameSink& sink);
   Status open(const RdmaConfig& config);
@@ -68,13 +70,17 @@ class RdmaTransport final : public ports::Transport, private handshake::Connecto
   ClassState* find_class(ClassId cls) const;
   Result<std::shared_ptr<Registrations>> registrations(JobId job);
   std::shared_ptr<PlaceTable> places(JobId job, HostIndex peer);
-  std::unique_ptr<handshake::Exchange> make_exchange(const ports::FlowKey& key);
+  std::unique_ptr<handshake::Exchange> make_exchange(const ports::FlowKey& key, const handshake::Job& job);
 
   // flows.cc
   void on_connected(handshake::Connection& connection) override;
+  // On a connection that is new to the flow.
+  void serve(Flow& flow);
   void on_given_up(const ports::FlowKey& key, Status cause) override;
   void mark_dirty(Flow& flow);
   void write_dirty();
+  // After an error of its pairs, of its connection or of what came: the flow loses its connection, or ends.
+  void fail_flow(Flow& flow, Status cause, bool deliver);
   void end_flow(Flow& flow, Status cause, bool deliver);
   void finish_closing(bool all);
   void report_ended(std::size_t& handled);
@@ -87,6 +93,13 @@ class RdmaTransport final : public ports::Transport, private handshake::Connecto
   void serve_device_events();
   void fail_flows(const Status& cause, const ibv_qp* of);
 
+  // Flows that have lost their connection.
+  resume::Resumable* find_flow(const ports::FlowKey& key) override;
+  void lose_connection(resume::Resumable& flow, Status cause) override;
+  void end_flow(resume::Resumable& flow, Status cause) override;
+  void finish_draining();
+  void resume_flow(Flow& flow, handshake::Connection& connection, PairExchange& exchange);
+
   ports::FrameSink& sink_;
   // Each outlives what is declared behind it.
   std::unique_ptr<Device> device_;
@@ -98,13 +111,16 @@ class RdmaTransport final : public ports::Transport, private handshake::Connecto
   std::map<std::pair<JobId, HostIndex>, std::weak_ptr<PlaceTable>> places_;
   std::array<std::unique_ptr<ClassState>, handshake::kMaxClasses> classes_;  // in the order of service
   handshake::Connector connector_;
+  resume::Resumer resumer_;
   std::map<ports::FlowKey, std::unique_ptr<Flow>> flows_;
+  std::vector<Flow*> draining_;  // have lost their connection and are to settle, however long that takes
   std::vector<Closing> closing_;
   std::vector<Ended> ended_;
   std::vector<Flow*> writing_;
 
   bool payload_crc_ = false;
-  std::uint8_t queue_pairs_ = 1, timeout_ = 18;
+  std::uint8_t queue_pairs_ = 1;
+  Retries retries_;
   Duration detection_{};
   Time now_, next_look_;
   bool armed_ = false;

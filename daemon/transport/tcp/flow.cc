@@ -42,15 +42,11 @@ constexpr std::uint64_t kRideBytes = kTellBytes / 8;
 }  // namespace
 
 Flow::Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window, FlowIdentity identity)
-    : Watched(Kind::kFlow),
-      key_(key),
-      job_(std::move(job)),
+    : Resumable(key, job, identity, kQueueOperations + (job->resume_within().value > 0 ? kKeptOperations : 0)),
       socket_(std::move(socket)),
       window_(window),
-      identity_(identity),
       local_(local_endpoint(socket_.get()).text()),
       remote_(peer_endpoint(socket_.get()).text()),
-      out_(kQueueOperations + (resumes() ? kKeptOperations : 0)),
       queue_(kQueueOperations + (resumes() ? kKeptOperations : 0)),
       copies_(resumes() && key.cls != kControlClass ? kCopyBytes : 0) {}
 
@@ -387,8 +383,8 @@ Status Flow::failed(int error) {
                 "look at the log of tensorlaned on that host");
 }
 
-Status Flow::broken(Code code, const std::string& how, const std::string& fix) const {
-  return {code, fmt::format("{} {}", connection_name(key_.peer, remote_, key_.cls), how), {}, fix};
+std::string Flow::name() const {
+  return connection_name(key_.peer, remote_, key_.cls);
 }
 
 ports::FlowStats Flow::stats() const {

@@ -13,8 +13,7 @@
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/handshake.h"
 #include "daemon/transport/handshake/socket.h"
-#include "daemon/transport/handshake/watched.h"
-#include "daemon/transport/ledger/ledger.h"
+#include "daemon/transport/resume/resumable.h"
 #include "daemon/transport/tcp/copies.h"
 #include "daemon/transport/tcp/window.h"
 
@@ -23,6 +22,7 @@ namespace tensorlane::tcp {
 using handshake::Fd;
 using handshake::JobPtr;
 using handshake::Watched;
+using resume::FlowIdentity;
 
 // Operations that a flow queues before it stops being writable.
 inline constexpr std::size_t kQueueOperations = 64;
@@ -40,12 +40,6 @@ struct ReadBuffers {
   std::array<std::byte, 65536> scratch;
 };
 
-// Who this flow is to both ends. Random; the same on every connection that carries it.
-struct FlowIdentity {
-  std::uint64_t mine = 0, peers = 0;
-  bool operator==(const FlowIdentity&) const = default;
-};
-
 // A flow of a job that resumes (JobCredentials::resume_within) outlives its connection: it keeps what the peer has not
 // said to have (kDelivered), and sends it again on the next one. Until the peer has said so, on_sent() waits, because
 // only the caller has the bytes; short payloads are copied instead, so that nobody waits for those. A sender sets
@@ -54,18 +48,13 @@ struct FlowIdentity {
 //
 // One thread, the lane's. Callbacks may close the flow that they come from (stop() is then called): nothing of it is
 // delivered after that.
-class Flow final : public Watched {
+class Flow final : public resume::Resumable {
  public:
   // `window` outlives the flow.
   Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window, FlowIdentity identity = {});
   ~Flow() override;
 
-  const ports::FlowKey& key() const { return key_; }
-  const handshake::Job& job() const { return *job_; }
   int fd() const { return socket_.get(); }
-
-  const FlowIdentity& identity() const { return identity_; }
-  bool resumes() const { return job_->resume_within().value > 0; }
 
   bool writable() const {
     const bool room = !out_.full() && out_.pushed() - reported_ < queue_.size();
@@ -89,15 +78,11 @@ class Flow final : public Watched {
   // The error that read() or write() has returned is one of the connection, not of what came over it, and the flow may
   // go on over another one.
   bool resumable() const { return resumes() && connection_lost_ && !goodbye_; }
-  bool connected() const { return socket_.valid(); }
+  bool connected() const override { return socket_.valid(); }
+  bool settled() const override { return !connected(); }
+  std::string name() const override;
   // Gives up the connection. What was half written or half read is as if it had not been begun.
   void disconnect();
-  // How many frames of the peer have been delivered; no more will be until resume().
-  ledger::Number delivered() const { return in_.delivered(); }
-  // Grows with every frame that has been delivered in either direction.
-  std::uint64_t progress() const { return in_.delivered() + out_.delivered(); }
-  // Whether the peer can have `delivered` frames of this end.
-  bool can_resume(ledger::Number delivered) const { return delivered >= out_.delivered() && delivered <= out_.next(); }
   // Goes on over a new connection; the peer has `delivered` frames, which can_resume(). Returns how many that were sent
   // before will be sent again.
   std::uint64_t resume(Fd socket, ledger::Number delivered, ports::FrameSink& sink);
@@ -111,19 +96,12 @@ class Flow final : public Watched {
   ports::FlowStats stats() const;
   std::uint64_t bytes_received() const { return counts_.bytes_received; }
   std::uint64_t payloads_dropped() const { return payloads_dropped_; }
-  // An error that names this flow: "connection to host 3 (10.0.0.4:7111, class 1) was reset".
-  Status broken(Code code, const std::string& how, const std::string& fix = {}) const;
 
   // The transport's notes.
   bool outstanding = false;     // is in its ClassWindow's list
   bool dirty = false;           // is in the list of flows to write
   bool watches_output = false;  // EPOLLOUT is asked for
   std::uint64_t last_turn = 0;  // when it was last served, for fairness inside a class
-  // Of a flow that has lost its connection: why, when it is given up, and progress() by then.
-  Status lost_cause;
-  Time lost_deadline;
-  std::uint64_t lost_progress = 0;
-  std::uint64_t offers = 0;  // of this end's part in a new connection; the last one counts
 
  private:
   struct Queued {
@@ -154,17 +132,13 @@ class Flow final : public Watched {
   Status ended();
   Status failed(int error);
 
-  const ports::FlowKey key_;
-  const JobPtr job_;
   Fd socket_;
   ClassWindow& window_;
-  const FlowIdentity identity_;
   std::string local_, remote_;
   bool stopped_ = false, connection_lost_ = false, goodbye_ = false;
 
   // Sending: operations by slot of the ledger; that of out_.next() has `head_written_` bytes in the kernel. Those
   // before `reported_` have had their on_sent().
-  ledger::SendLedger out_;
   std::vector<Queued> queue_;
   Copies copies_;
   ledger::Number reported_ = 0;
@@ -176,7 +150,6 @@ class Flow final : public Watched {
   std::size_t tell_left_ = 0;
   bool tell_now_ = false;
 
-  ledger::ReceiveLedger in_;
   std::uint64_t untold_bytes_ = 0;
   // Receiving: part of a header, or a header and part of its payload.
   std::array<std::byte, protocol::kFrameHeaderBytes> partial_;

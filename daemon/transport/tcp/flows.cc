@@ -1,4 +1,4 @@
-// Flows that are up: their turns at writing and reading, how they begin and how they end.
+// Flows that are up: their turns at writing and reading, how they begin, lose their connection and end.
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
@@ -78,18 +78,16 @@ void TcpTransport::serve_flows(std::size_t& handled) {
 void TcpTransport::on_connected(handshake::Connection& connection) {
   const ports::FlowKey key = connection.key();
   const std::unique_ptr<handshake::Exchange> exchanged = connection.take_exchange();
-  const auto* exchange = static_cast<const FlowExchange*>(exchanged.get());
+  const auto* exchange = static_cast<const resume::FlowExchange*>(exchanged.get());
+  const resume::Resumer::Next next = resumer_.connected(key, exchange);
+  if (next == resume::Resumer::Next::kIgnore) return;
   if (const auto old = flows_.find(key); old != flows_.end()) {
-    if (exchange != nullptr && exchange->mine().number != 0) return resume_flow(*old->second, connection, *exchange);
-    // It came up on another connection after this one had been agreed on: the peer asks again.
-    if (exchange != nullptr && exchange->mine().identity == old->second->identity()) return;
+    if (next == resume::Resumer::Next::kResume) return resume_flow(*old->second, connection, *exchange);
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
     end_flow(*old->second, old->second->broken(Code::kUnavailable, "was replaced by a new one from the same host"));
     report_ended(connected_);
   }
-  if (exchange != nullptr && exchange->mine().number != 0) return;  // its flow has ended: so does the connection
-  agreed_.erase(key);
   begin_flow(connection, exchange == nullptr ? FlowIdentity() : exchange->mine().identity);
   ++connected_;
   sink_.on_flow_up(key);
@@ -112,20 +110,61 @@ void TcpTransport::serve(Flow& flow) {
   connector_.watch(flow, flow.fd(), EPOLLIN, true);
 }
 
+// ---- lost connections ----
+
+resume::Resumable* TcpTransport::find_flow(const ports::FlowKey& key) {
+  const auto found = flows_.find(key);
+  return found == flows_.end() ? nullptr : found->second.get();
+}
+
+void TcpTransport::fail_flow(Flow& flow, Status cause) {
+  if (flow.resumable() && connector_.jobs().contains(flow.key().job)) return lose_connection(flow, std::move(cause));
+  end_flow(flow, std::move(cause));
+}
+
+void TcpTransport::read_rest(Flow& flow, std::size_t& handled) {
+  if (!flow.resumes()) return;
+  for (std::uint64_t before = ~std::uint64_t{0}; !flow.gone && before != flow.bytes_received();) {
+    before = flow.bytes_received();
+    if (!flow.read(sink_, buffers_, handled).ok()) return;
+  }
+}
+
+void TcpTransport::lose_connection(resume::Resumable& lost, Status cause) {
+  auto& flow = static_cast<Flow&>(lost);
+  flow.disconnect();
+  if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
+  flow.watches_output = false;
+  resumer_.lost(flow, std::move(cause), now_);
+  resumer_.dial(flow, now_);
+}
+
+void TcpTransport::resume_flow(Flow& flow, handshake::Connection& connection, const resume::FlowExchange& exchange) {
+  const std::uint64_t again = flow.resume(connection.take_socket(), exchange.peer_has(), sink_);
+  if (flow.gone) return;
+  serve(flow);
+  resumer_.resumed(flow, again);
+  ++connected_;
+  if (!flow.queue_empty()) mark_dirty(flow);
+}
+
+// ---- ends ----
+
 void TcpTransport::on_given_up(const ports::FlowKey& key, Status cause) {
-  if (const auto lost = flows_.find(key); lost != flows_.end()) return give_up(*lost->second, cause);
-  places_.erase(key);
+  if (const auto lost = flows_.find(key); lost != flows_.end()) return resumer_.give_up(*lost->second, cause);
+  resumer_.forget(key);
   ended_.push_back({key, std::move(cause), nullptr});
 }
 
-void TcpTransport::end_flow(Flow& flow, Status cause) {
+void TcpTransport::end_flow(resume::Resumable& ended, Status cause) {
+  auto& flow = static_cast<Flow&>(ended);
   const auto found = flows_.find(flow.key());
   TL_ASSERT(found != flows_.end() && found->second.get() == &flow);
   flow.gone = true;
   if (cause.ok()) flow.say_goodbye();
   flow.stop();
   connector_.cancel(flow.key());
-  places_.erase(flow.key());
+  resumer_.forget(flow.key());
   if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
   payloads_dropped_ += flow.payloads_dropped();
   Fd socket = flow.take_socket();

@@ -14,8 +14,10 @@ namespace {
 constexpr Duration kFirstLook = microseconds(200);
 constexpr Duration kLastLook = milliseconds(1);
 
-auto exchanges(FlowOffers& offers) {
-  return [&offers](const ports::FlowKey& key, const JobPtr&) { return std::make_unique<FlowExchange>(key, offers); };
+auto exchanges(resume::FlowOffers& offers) {
+  return [&offers](const ports::FlowKey& key, const JobPtr&) {
+    return std::make_unique<resume::FlowExchange>(key, offers);
+  };
 }
 
 }  // namespace
@@ -33,7 +35,9 @@ std::string explain_device(const TcpConfig& config) {
 }
 
 TcpTransport::TcpTransport(ports::FrameSink& sink)
-    : sink_(sink), connector_(*this, {sizeof(FlowParameters), exchanges(*this), true}) {}
+    : sink_(sink),
+      connector_(*this, {0, exchanges(resumer_), sizeof(resume::FlowParameters)}),
+      resumer_(connector_, *this) {}
 
 Status TcpTransport::open(const TcpConfig& config) {
   payload_crc_ = config.payload_crc;
@@ -63,15 +67,14 @@ void TcpTransport::remove_job(JobId job) {
   }
   for (const auto& key : keys) close(key);
   for (const auto& key : connector_.remove_job(job)) ended_.push_back({key, {}, nullptr});
-  std::erase_if(places_, [job](const auto& place) { return place.first.job == job; });
-  std::erase_if(agreed_, [job](const auto& agreed) { return agreed.first.job == job; });
+  resumer_.forget_job(job);
   connector_.waker().kick();
 }
 
 Status TcpTransport::connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
                              Time deadline) {
   TL_RETURN_IF_ERROR(connector_.dial(flow, address, data_port, deadline, flows_.contains(flow)));
-  if (connector_.jobs().at(flow.job)->resume_within().value > 0) places_[flow] = {address, data_port};
+  resumer_.note_place(flow, address, data_port);
   return {};
 }
 
@@ -79,7 +82,7 @@ void TcpTransport::close(const ports::FlowKey& key) {
   if (const auto flow = flows_.find(key); flow != flows_.end()) {
     end_flow(*flow->second, {});
   } else if (connector_.cancel(key)) {
-    places_.erase(key);
+    resumer_.forget(key);
     ended_.push_back({key, {}, nullptr});
   }
   connector_.waker().kick();
@@ -124,7 +127,7 @@ std::size_t TcpTransport::poll(Time now) {
   write_dirty(handled);
   serve_events(handled);
   connector_.run_deadlines();
-  give_up_lost();
+  resumer_.give_up_late(now);
   report_ended(handled);
   handled += connected_;
   connected_ = 0;
@@ -132,7 +135,9 @@ std::size_t TcpTransport::poll(Time now) {
   if (connector_.next_deadline() != handshake::Connector::never()) {
     connector_.waker().wake_at(now_, connector_.next_deadline());
   }
-  if (next_lost_deadline_ != handshake::Connector::never()) connector_.waker().wake_at(now_, next_lost_deadline_);
+  if (resumer_.next_deadline() != handshake::Connector::never()) {
+    connector_.waker().wake_at(now_, resumer_.next_deadline());
+  }
   if (now_ < window_look_) connector_.waker().wake_at(now_, window_look_);
   return handled;
 }
@@ -161,8 +166,7 @@ ports::FlowStats TcpTransport::stats(const ports::FlowKey& key) const {
 ports::TransportCounters TcpTransport::counters() const {
   ports::TransportCounters counters = connector_.counters();
   counters.payloads_dropped = payloads_dropped_;
-  counters.flows_resumed = flows_resumed_;
-  counters.frames_resent = frames_resent_;
+  resumer_.count(counters);
   for (const auto& [key, flow] : flows_) counters.payloads_dropped += flow->payloads_dropped();
   return counters;
 }

@@ -9,14 +9,14 @@
 
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/connector.h"
-#include "daemon/transport/tcp/exchange.h"
+#include "daemon/transport/resume/resumer.h"
 #include "daemon/transport/tcp/flow.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 #include "daemon/transport/tcp/window.h"
 
 namespace tensorlane::tcp {
 
-class TcpTransport final : public ports::Transport, private handshake::ConnectorEvents, private FlowOffers {
+class TcpTransport final : public ports::Transport, private handshake::ConnectorEvents, private resume::Flows {
  public:
   explicit TcpTransport(ports::FrameSink& sink);
   Status open(const TcpConfig& config);
@@ -64,24 +64,19 @@ class TcpTransport final : public ports::Transport, private handshake::Connector
   void serve_flows(std::size_t& handled);
   void on_connected(handshake::Connection& connection) override;
   void on_given_up(const ports::FlowKey& key, Status cause) override;
-  void end_flow(Flow& flow, Status cause);
+  void end_flow(resume::Resumable& flow, Status cause) override;
   void report_ended(std::size_t& handled);
   void begin_flow(handshake::Connection& connection, FlowIdentity identity);
   // On a connection that is new to the flow.
   void serve(Flow& flow);
 
-  // resume.cc: flows that have lost their connection.
   // After an error of read() or write(): the flow loses its connection, or ends.
   void fail_flow(Flow& flow, Status cause);
   // Of a connection that takes nothing any more: what had arrived, perhaps a goodbye.
   void read_rest(Flow& flow, std::size_t& handled);
-  void lose_connection(Flow& flow, Status cause);
-  void resume_flow(Flow& flow, handshake::Connection& connection, const FlowExchange& exchange);
-  void give_up_lost();
-  void give_up(Flow& flow, const Status& why);
-  FlowOffer offer_flow(const ports::FlowKey& key) override;
-  Result<FlowOffer> answer_flow(const ports::FlowKey& key, const FlowParameters& peer) override;
-  bool can_resume(const ports::FlowKey& key, ledger::Number delivered) const override;
+  void lose_connection(resume::Resumable& flow, Status cause) override;
+  void resume_flow(Flow& flow, handshake::Connection& connection, const resume::FlowExchange& exchange);
+  resume::Resumable* find_flow(const ports::FlowKey& key) override;
 
   void serve_events(std::size_t& handled);
 
@@ -89,6 +84,7 @@ class TcpTransport final : public ports::Transport, private handshake::Connector
   bool payload_crc_ = false;
   Duration detection_{};
   handshake::Connector connector_;
+  resume::Resumer resumer_;
   Time now_;
   std::uint64_t poll_ = 0;
   std::uint64_t turn_ = 0;
@@ -96,17 +92,6 @@ class TcpTransport final : public ports::Transport, private handshake::Connector
   // In the order of service: control, class 0, class 1... Declared before the flows, which refer to the windows.
   std::array<std::unique_ptr<ClassState>, kMaxDataClasses + 1> classes_;
   std::map<ports::FlowKey, std::unique_ptr<Flow>> flows_;
-  // Where the peers of flows that this end makes are. Of jobs that resume.
-  struct PeerPlace {
-    std::string address;
-    std::uint16_t data_port = 0;
-  };
-  std::map<ports::FlowKey, PeerPlace> places_;
-  // New flows that this end has agreed to as the accepting one, the last of each name: if the connection is lost before
-  // it has come up here, it may be up at the peer.
-  std::map<ports::FlowKey, FlowIdentity> agreed_;
-  std::uint64_t flows_resumed_ = 0, frames_resent_ = 0;
-  Time next_lost_deadline_ = handshake::Connector::never();
   std::vector<Ended> ended_;
 
   std::vector<Ready> ready_;

@@ -82,6 +82,10 @@ TEST_F(ConfigTest, TheTransportIsChosenHere) {
   EXPECT_EQ(rdma->rdma.port, 2);
   EXPECT_EQ(rdma->rdma.gid_index, 3);
   EXPECT_EQ(rdma->rdma.queue_pairs, 4);
+  EXPECT_EQ(rdma->rdma.retry, Duration{});
+  EXPECT_EQ(load_text(mine + "on_lost_flow: resume\nrdma: {retry: 3 s}\n")->rdma.retry, seconds(3));
+  EXPECT_THAT(error("rdma: {retry: 3 s}\n"), ::testing::HasSubstr("expected 'on_lost_flow: resume' beside it"));
+  EXPECT_THAT(error("on_lost_flow: resume\nrdma: {retry: 1 ms}\n"), ::testing::HasSubstr("expected at least 100 ms"));
   EXPECT_THAT(error("transport: roce\n"), ::testing::HasSubstr("expected tcp, rdma or auto"));
   EXPECT_THAT(error("transport: rdma\n"),
               ::testing::AllOf(::testing::HasSubstr("daemon.yaml:4"),

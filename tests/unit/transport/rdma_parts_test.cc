@@ -78,9 +78,19 @@ TEST(Device, ADeviceWideTrafficClassIsAnError) {
 }
 
 TEST(Device, TimeOutsAreLongerThanTheDetectionTime) {
-  EXPECT_EQ(timeout_exponent(milliseconds(200)), 18);  // never shorter than the longest queue is
-  EXPECT_EQ(timeout_exponent(seconds(10)), 19);
-  for (const int s : {1, 5, 10, 60, 600}) EXPECT_GT((4096e-9 * 8) * (1u << timeout_exponent(seconds(s))), s * 1.5);
+  EXPECT_EQ(retries_beyond(milliseconds(200)), (Retries{18, 7}));  // never shorter than the longest queue is
+  EXPECT_EQ(retries_beyond(seconds(10)), (Retries{19, 7}));
+  for (const int s : {1, 5, 10, 60, 600}) EXPECT_GT(4096e-9 * 8 * (1u << retries_beyond(seconds(s)).timeout), s * 1.5);
+}
+
+TEST(Device, RetriesLastAsLongAsIsAskedAndNotMuchLonger) {
+  for (const double s : {0.15, 1.0, 3.0, 60.0}) {
+    const Retries retries = retries_for(milliseconds(static_cast<std::int64_t>(s * 1000)));
+    EXPECT_EQ(retries.count, 6);  // which is no number without end anywhere
+    const double all = 4096e-9 * 7 * (1u << retries.timeout);
+    EXPECT_GE(all, s);
+    EXPECT_LE(all, 2 * s);
+  }
 }
 
 TEST(Device, TooLittleLockedMemoryNamesTheLimitItsValueAndTheNeed) {

@@ -1,13 +1,11 @@
-#include "daemon/transport/tcp/exchange.h"
+#include "daemon/transport/resume/exchange.h"
 
 #include <fmt/format.h>
 
 #include <cstring>
 
-namespace tensorlane::tcp {
+namespace tensorlane::resume {
 namespace {
-
-constexpr const char* kLookThere = "look at the log of tensorlaned on that host";
 
 FlowParameters parse(std::span<const std::byte> bytes) {
   FlowParameters parameters;
@@ -42,4 +40,4 @@ Status FlowExchange::accept(std::span<const std::byte> peer) {
   return {};
 }
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::resume

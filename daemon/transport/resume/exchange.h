@@ -1,4 +1,4 @@
-// What TCP adds to the handshake of a flow that is resumed after a lost connection: which flow it is, and how many
+// What the handshake of a flow that may be resumed says beside what the transport needs: which flow it is, and how many
 // frames of the peer have been delivered. Both are inside the handshake's MACs and of one connection only, so nobody
 // else can resume a flow, and no old answer counts.
 #pragma once
@@ -9,9 +9,12 @@
 
 #include "daemon/transport/handshake/handshake.h"
 #include "daemon/transport/ledger/ledger.h"
-#include "daemon/transport/tcp/flow.h"
+#include "daemon/transport/resume/resumable.h"
 
-namespace tensorlane::tcp {
+namespace tensorlane::resume {
+
+// What to do about a peer whose flow does not fit.
+inline constexpr const char* kLookThere = "look at the log of tensorlaned on that host";
 
 // On the wire, little-endian, from either end. `to` = 0: the connecting end begins a new flow.
 struct FlowParameters {
@@ -26,13 +29,14 @@ struct FlowOffer {
   std::uint64_t number = 0;      // of the offer; 0: there is no flow to resume
 };
 
-// The transport behind an exchange. Calls come from inside poll().
+// Who knows the flows. Calls come from inside poll().
 class FlowOffers {
  public:
   virtual ~FlowOffers() = default;
   // This end's part as the connecting one.
   virtual FlowOffer offer_flow(const ports::FlowKey& key) = 0;
-  // As the accepting one, to a peer that has proved itself. Errors: kUnavailable (no flow of that identity here).
+  // As the accepting one, to a peer that has proved itself. Errors: kUnavailable (no flow of that identity here),
+  // kInProgress (the flow still delivers what the last connection has brought: ask again).
   virtual Result<FlowOffer> answer_flow(const ports::FlowKey& key, const FlowParameters& peer) = 0;
   // Whether the flow of the offer can go on where the peer says that it has `delivered` frames.
   virtual bool can_resume(const ports::FlowKey& key, ledger::Number delivered) const = 0;
@@ -58,4 +62,4 @@ class FlowExchange final : public handshake::Exchange {
   ledger::Number peer_has_ = 0;
 };
 
-}  // namespace tensorlane::tcp
+}  // namespace tensorlane::resume
