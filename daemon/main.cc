@@ -10,9 +10,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "common/fabric/fabric.h"
@@ -166,89 +165,55 @@ rdma::RdmaConfig rdma_config(const config::DaemonConfig& config, RailIndex rail)
 
 // What a rail's flows go over.
 struct RailTransport {
-  std::string name;         // "tcp", "rdma", or "rdma, tcp": the first one that the peer has, too
-  std::string device;       // of the first one
-  std::string why_no_rdma;  // empty where there is
+  std::string name = "tcp";  // "tcp", "rdma", or "rdma, tcp": to each host whichever is faster
+  std::string device;        // of the first one
+  std::string why_no_rdma;   // empty where there is
 };
 
-// What flows go over and why, for status. Written by the lane's thread.
-class TransportChoices {
- public:
-  void set(const std::string& subject, const std::string& choice) {
-    const std::lock_guard lock(mutex_);
-    choices_[subject] = choice;
-  }
-  void set(RailIndex rail, const RailTransport& transport) {
-    const std::lock_guard lock(mutex_);
-    rails_[rail] = transport;
-  }
-  RailTransport of(RailIndex rail) const {
-    const std::lock_guard lock(mutex_);
-    const auto found = rails_.find(rail);
-    return found == rails_.end() ? RailTransport() : found->second;
-  }
-  nlohmann::json json() const {
-    const std::lock_guard lock(mutex_);
-    return choices_;
-  }
-  // What carries the payload: "tcp" where nothing chose otherwise.
-  std::string carrier() const {
-    const std::lock_guard lock(mutex_);
-    const bool rdma = std::ranges::any_of(choices_, [](const auto& choice) { return choice.second == "rdma"; });
-    return rdma ? "rdma and tcp" : "tcp";
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::map<std::string, std::string> choices_;
-  std::map<RailIndex, RailTransport> rails_;
-};
-
-Result<std::unique_ptr<ports::Transport>> only_tcp(const config::DaemonConfig& config, RailIndex rail,
-                                                   const std::string& why, ports::FrameSink& sink,
-                                                   TransportChoices& choices) {
-  const tcp::TcpConfig tcp = tcp_config(config, rail);
-  choices.set(rail, {"tcp", tcp::explain_device(tcp), why});
-  return tcp::make_tcp_transport(tcp, sink);
+// Whether flows may go over RDMA on this rail, as daemon.yaml, the fabric file and the device say. An error when
+// daemon.yaml insists on it.
+Result<RailTransport> rail_transport(const config::DaemonConfig& config, RailIndex rail) {
+  using Choice = config::DaemonConfig::Transport;
+  const auto only_tcp = [&](std::string why) {
+    return RailTransport{"tcp", tcp::explain_device(tcp_config(config, rail)), std::move(why)};
+  };
+  if (config.transport == Choice::kTcp) return only_tcp("daemon.yaml says `transport: tcp`");
+  if (config.transport == Choice::kAuto && !config.self().addresses.contains("rdma"))
+    return only_tcp(fmt::format("host '{}' has no rdma address in {}", config.host, config.fabric_path));
+  const Result<std::string> device = rdma::explain_device(rdma_config(config, rail));
+  if (device.ok()) return RailTransport{config.transport == Choice::kRdma ? "rdma" : "rdma, tcp", *device, ""};
+  if (config.transport == Choice::kRdma) return device.status();
+  spdlog::warn("flows of rail {} go over TCP: {}", rail.value, device.status().to_string());
+  return only_tcp(device.status().to_string());
 }
 
-// The transport that daemon.yaml asks for. With `auto`: RDMA between hosts that both have an rdma address in the fabric
-// file and a device that works, else TCP.
+// The transport that daemon.yaml asks for. With `auto`, RDMA and TCP, whichever is faster between two hosts.
 Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
-                                                         ports::FrameSink& sink, TransportChoices& choices) {
-  using Choice = config::DaemonConfig::Transport;
-  const bool automatic = config.transport == Choice::kAuto;
-  if (config.transport == Choice::kTcp || (automatic && !config.self().addresses.contains("rdma"))) {
-    const std::string why = automatic
-                                ? fmt::format("host '{}' has no rdma address in {}", config.host, config.fabric_path)
-                                : "daemon.yaml says `transport: tcp`";
-    return only_tcp(config, rail, why, sink, choices);
-  }
-  const rdma::RdmaConfig rdma = rdma_config(config, rail);
-  const Result<std::string> device = rdma::explain_device(rdma);
-  if (!device.ok()) {
-    if (!automatic) return device.status();
-    spdlog::warn("flows of rail {} go over TCP: {}", rail.value, device.status().to_string());
-    return only_tcp(config, rail, device.status().to_string(), sink, choices);
-  }
-  choices.set(rail, {automatic ? "rdma, tcp" : "rdma", *device, ""});
+                                                         ports::FrameSink& sink, std::vector<RailTransport>& rails) {
+  TL_ASSIGN_OR_RETURN(const RailTransport transport, rail_transport(config, rail));
+  rails.resize(std::max<std::size_t>(rails.size(), rail.value + std::size_t{1}));
+  rails[rail.value] = transport;
+  const bool rdma = transport.why_no_rdma.empty();
+  // Others measure the ways to a host with an rdma address, so that one answers even where it has TCP alone.
+  if (!config.self().addresses.contains("rdma")) return tcp::make_tcp_transport(tcp_config(config, rail), sink);
   mixed::MixedConfig mixed;
-  mixed.members.push_back({"rdma", kRdmaPortOffset,
-                           [rdma](ports::FrameSink& s) { return rdma::make_rdma_transport(rdma, s); },
-                           [&config](const std::string& address) -> Status {
-                             const fabric::Host* host = config.fabric.find_host_by_name_or_address(address);
-                             if (host != nullptr && host->addresses.contains("rdma")) return {};
-                             return {Code::kNotFound, "the host has no rdma address", config.fabric_path};
-                           }});
-  if (automatic) {
+  for (const tcp::TcpClass& c : tcp_config(config, rail).classes) mixed.classes.push_back(c.tag.cls);
+  if (rdma) {
+    mixed.members.push_back(
+        {"rdma", kRdmaPortOffset,
+         [&config, rail](ports::FrameSink& s) { return rdma::make_rdma_transport(rdma_config(config, rail), s); },
+         [&config](const std::string& address) -> Status {
+           const fabric::Host* host = config.fabric.find_host_by_name_or_address(address);
+           if (host != nullptr && host->addresses.contains("rdma")) return {};
+           return {Code::kNotFound, "the host has no rdma address", config.fabric_path};
+         }});
+  }
+  if (config.transport != config::DaemonConfig::Transport::kRdma) {
     mixed.members.push_back(
         {"tcp", 0,
          [&config, rail](ports::FrameSink& s) { return tcp::make_tcp_transport(tcp_config(config, rail), s); },
          [](const std::string&) -> Status { return {}; }});
   }
-  mixed.chosen = [&choices](const std::string& address, const std::string& member, const std::string& reason) {
-    choices.set(address, reason.empty() ? member : fmt::format("{} ({})", member, reason));
-  };
   return mixed::make_mixed_transport(std::move(mixed), sink);
 }
 
@@ -295,7 +260,7 @@ class Daemon {
     }
     const lane::LaneRooms rooms{
         &regions_, reducer_.get(), &metrics_, &timeline_,
-        [this](RailIndex rail, ports::FrameSink& sink) { return make_transport(config_, rail, sink, choices_); }};
+        [this](RailIndex rail, ports::FrameSink& sink) { return make_transport(config_, rail, sink, rails_); }};
     TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(lane_config(config_), rooms));
     if (!config_.metrics.empty()) {
       TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter_config(config_), metrics_, extra_counters()));
@@ -374,6 +339,7 @@ class Daemon {
                        {"rail", flow.rail.value},
                        {"dscp", flow.dscp},
                        {"pcp", flow.pcp},
+                       {"transport", flow.transport},
                        {"path", flow.path}});
     }
     const std::uint64_t cpu_ns = metrics_.cpu_ns.value(), slices = metrics_.slices_sent.value();
@@ -389,10 +355,10 @@ class Daemon {
     }
     std::uint64_t sent = 0;
     for (const ports::ClassMetrics& m : metrics_.classes) sent += m.bytes_sent.value();
-    return {{"transports", {{choices_.carrier(), {{"bytes_sent", sent}}}}},
+    return {{"transports", {{carrier(), {{"bytes_sent", sent}}}}},
             {"lane",
              {{"transport", transport_name(config_.transport)},
-              {"transport_choices", choices_.json()},
+              {"paths", path_status()},
               {"pattern", protocol::pattern_name(config_.pattern)},
               {"priorities", config_.priorities},
               {"tags", config_.tags},
@@ -413,6 +379,45 @@ class Daemon {
               {"jobs", std::move(jobs)}}}};
   }
 
+  // How the flows to each peer go, and why.
+  nlohmann::json path_status() const {
+    timespec t{};
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    const Time now(t.tv_sec * 1'000'000'000ll + t.tv_nsec);
+    nlohmann::json paths = nlohmann::json::array();
+    for (const ports::PathBoard::Entry& entry : metrics_.paths.all()) {
+      const bool measured = entry.report.measured != Time();
+      nlohmann::json candidates = nlohmann::json::array();
+      for (const ports::PathCandidate& c : entry.report.candidates) {
+        const bool figures = c.bandwidth != BitsPerSecond();
+        candidates.push_back({{"transport", c.transport},
+                              {"chosen", c.chosen},
+                              {"latency_s", figures ? nlohmann::json(to_seconds(c.latency)) : nlohmann::json()},
+                              {"bits_per_second", figures ? nlohmann::json(c.bandwidth.value) : nlohmann::json()},
+                              {"verdict", c.verdict}});
+      }
+      const nlohmann::json age = measured ? nlohmann::json(to_seconds(now - entry.report.measured)) : nlohmann::json();
+      paths.push_back({{"peer", entry.peer},
+                       {"rail", entry.rail.value},
+                       {"measured_s_ago", age},
+                       {"candidates", std::move(candidates)}});
+    }
+    return paths;
+  }
+
+  // The transports that carry the payload: "tcp" where there was nothing to choose.
+  std::string carrier() const {
+    std::set<std::string> names;
+    for (const ports::PathBoard::Entry& entry : metrics_.paths.all()) {
+      for (const ports::PathCandidate& c : entry.report.candidates) {
+        if (c.chosen) names.insert(c.transport);
+      }
+    }
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "" : " and ") + name;
+    return all.empty() ? "tcp" : all;
+  }
+
   // What each NIC is used as, and what it carried.
   nlohmann::json rail_status() const {
     nlohmann::json rails = nlohmann::json::array();
@@ -425,7 +430,7 @@ class Daemon {
                            {"sent_bytes", metrics_.rails[r].bytes_sent[c].value()},
                            {"received_bytes", metrics_.rails[r].bytes_received[c].value()}});
       }
-      const RailTransport transport = choices_.of(RailIndex(r));
+      const RailTransport& transport = rails_[r];
       rails.push_back({{"address", config_.self().tcp_address(RailIndex(r))},
                        {"transport", transport.name},
                        {"device", transport.device},
@@ -446,7 +451,7 @@ class Daemon {
   ports::LaneMetrics metrics_;
   telemetry::TimelineRecorder timeline_;
   memory::ArenaPool arenas_;
-  TransportChoices choices_;
+  std::vector<RailTransport> rails_;  // complete once the lane is made
   std::unique_ptr<lane::Lane> lane_;
   session::SessionServer sessions_;
   control::Control control_;

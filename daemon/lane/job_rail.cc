@@ -79,7 +79,8 @@ void JobRail::flow_up(const ports::FlowKey& flow) {
   const ports::FlowStats stats = transport().stats(flow);
   around_.metrics->flows.up(rail_, flow,
                             {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp,
-                             stats.effective_pcp, stats.describe});
+                             stats.effective_pcp, stats.transport, stats.describe});
+  around_.metrics->paths.set(spec_.hosts[flow.peer.value].name, rail_, transport().path(job(), flow.peer));
 }
 
 void JobRail::flow_down(const ports::FlowKey& flow) {

@@ -75,7 +75,45 @@ struct FlowReport {
   ClassId cls;
   RailIndex rail;
   int dscp = -1, pcp = -1;  // -1: the device does not say
+  std::string transport;    // "tcp"
   std::string path;         // "10.1.0.1:7101 -> 10.1.0.2:7101"
+};
+
+// How flows to each peer came to go over what they go over; it stays when they end. The lane writes when a flow comes,
+// any thread reads.
+class PathBoard {
+ public:
+  struct Entry {
+    std::string peer;  // name
+    RailIndex rail;
+    PathReport report;
+  };
+  // A report without figures does not replace the figures of an earlier one with the same choice.
+  void set(const std::string& peer, RailIndex rail, const PathReport& report) {
+    const std::lock_guard lock(mutex_);
+    PathReport& known = paths_[{peer, rail}];
+    const bool less = report.measured == Time() && known.measured != Time() && chosen(report) == chosen(known);
+    if (!less && !report.candidates.empty()) known = report;
+  }
+  // By peer, then by rail; those of which there is something to say.
+  std::vector<Entry> all() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<Entry> entries;
+    for (const auto& [key, report] : paths_) {
+      if (!report.candidates.empty()) entries.push_back({key.first, key.second, report});
+    }
+    return entries;
+  }
+
+ private:
+  static std::string chosen(const PathReport& report) {
+    for (const PathCandidate& candidate : report.candidates) {
+      if (candidate.chosen) return candidate.transport;
+    }
+    return {};
+  }
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, RailIndex>, PathReport> paths_;  // guarded by mutex_
 };
 
 // The flows that are up. The lane writes when one comes or goes, which is never on the way of a slice; any thread
@@ -170,6 +208,7 @@ struct LaneMetrics {
   Counter loops, sleeps;                                      // turns of the lane's loop; times it blocked
   Counter jobs, sessions, operations_pending, staging_bytes;  // now
   FlowBoard flows;
+  PathBoard paths;
   JobMetricsList job_list;
 };
 

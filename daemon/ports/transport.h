@@ -89,7 +89,23 @@ struct DeviceMemory {
 struct FlowStats {
   std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0;
   int effective_dscp = -1, effective_pcp = -1;  // read back from the device; -1 unknown
+  std::string transport;                        // "tcp"
   std::string describe;                         // "10.1.0.1:7101 -> 10.1.0.2:7101"
+};
+
+// One way in which the flows to a peer could go, and why they do or do not.
+struct PathCandidate {
+  std::string transport;  // "rdma"
+  bool chosen = false;
+  Duration latency{};         // one way, of 64 bytes; 0 where it was not measured
+  BitsPerSecond bandwidth{};  // of the class that was measured; 0 where it was not
+  std::string verdict;        // "fastest", "no answer within 1 s"
+};
+
+// How the flows to a peer came to go over the transport that they go over. For status and metrics.
+struct PathReport {
+  Time measured;                          // 0: nothing was
+  std::vector<PathCandidate> candidates;  // the most capable first; empty: there was nothing to choose
 };
 
 // Of a whole transport, since it was made. For metrics.
@@ -176,6 +192,8 @@ class Transport {
 
   // All zero for a flow that is not up.
   virtual FlowStats stats(const FlowKey& flow) const = 0;
+  // What was chosen for the flows of a job to a peer; empty after remove_job().
+  virtual PathReport path([[maybe_unused]] JobId job, [[maybe_unused]] HostIndex peer) const { return {}; }
   virtual TransportCounters counters() const { return {}; }
 };
 

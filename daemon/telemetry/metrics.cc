@@ -40,6 +40,7 @@ class Collector final : public prometheus::Collectable {
     add_transport(families);
     add_info(families);
     add_flows(families);
+    add_paths(families);
     add_device_counters(families);
     for (const ExtraCounter& extra : extra_) {
       const bool counter = extra.name.ends_with("_total");
@@ -264,6 +265,26 @@ class Collector final : public prometheus::Collectable {
     }
     families.push_back(std::move(dscp));
     families.push_back(std::move(pcp));
+  }
+
+  void add_paths(std::vector<MetricFamily>& families) const {
+    MetricFamily chosen = make(
+        "path_chosen", "1 for the transport that flows to a peer take, 0 for one they could take", MetricType::Gauge);
+    MetricFamily latency = make("path_latency_seconds",
+                                "One way, of 64 bytes, as measured for the choice of a transport", MetricType::Gauge);
+    MetricFamily bandwidth =
+        make("path_bandwidth_bits_per_second", "As measured for the choice of a transport", MetricType::Gauge);
+    for (const ports::PathBoard::Entry& path : metrics_.paths.all()) {
+      for (const ports::PathCandidate& c : path.report.candidates) {
+        const std::vector<ClientMetric::Label> labels{
+            {"peer", path.peer}, {"rail", std::to_string(path.rail.value)}, {"transport", c.transport}};
+        add_value(chosen, labels, c.chosen ? 1 : 0);
+        if (c.bandwidth == BitsPerSecond()) continue;  // it was not measured
+        add_value(latency, labels, to_seconds(c.latency));
+        add_value(bandwidth, labels, static_cast<double>(c.bandwidth.value));
+      }
+    }
+    for (MetricFamily* family : {&chosen, &latency, &bandwidth}) families.push_back(std::move(*family));
   }
 
   void add_device_counters(std::vector<MetricFamily>& families) const {

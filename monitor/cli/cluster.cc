@@ -288,6 +288,11 @@ std::string Cluster::log_tail(const std::string& host) const {
   return text.empty() ? log_file(host) + " is empty" : text;
 }
 
+std::string daemon_socket() {
+  const char* variable = std::getenv("TENSORLANE_SOCKET");
+  return variable != nullptr ? variable : "/run/tensorlane/tensorlaned.sock";
+}
+
 Result<std::string> daemon_status(const std::string& socket_path) {
   const int fd = connect_session(socket_path);
   if (fd < 0)

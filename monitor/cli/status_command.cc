@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -38,6 +37,23 @@ void print_rails(const nlohmann::json& rails) {
   }
 }
 
+// Which transport the flows to a peer take, its figures, and why not the others.
+void print_path(const nlohmann::json& path) {
+  const nlohmann::json age = path.value("measured_s_ago", nlohmann::json());
+  fmt::print("  to {}, rail {}{}\n", path.value("peer", "?"), path.value("rail", 0),
+             age.is_number() ? fmt::format(", measured {:.0f} s ago", age.get<double>()) : "");
+  for (const auto& c : path.value("candidates", nlohmann::json::array())) {
+    const nlohmann::json latency = c.value("latency_s", nlohmann::json()),
+                         rate = c.value("bits_per_second", nlohmann::json());
+    const std::string figures =
+        latency.is_number() && rate.is_number()
+            ? fmt::format("{:.1f} us, {:.1f} Mbit/s: ", latency.get<double>() * 1e6, rate.get<double>() * 1e-6)
+            : "";
+    fmt::print("    {} {:<5} {}{}\n", c.value("chosen", false) ? "*" : " ", c.value("transport", "?"), figures,
+               c.value("verdict", ""));
+  }
+}
+
 void print_lane(const nlohmann::json& lane) {
   const nlohmann::json per_slice = lane.value("cpu_ns_per_slice", nlohmann::json());
   fmt::print("lane: {}, {}{}{}, CPU {:.2f} s{}\n", lane.value("transport", "?"), lane.value("pattern", "?"),
@@ -46,8 +62,7 @@ void print_lane(const nlohmann::json& lane) {
              per_slice.is_number()
                  ? fmt::format(", {} ns per slice of {}", per_slice.dump(), lane.value("sent_slices", std::uint64_t{0}))
                  : "");
-  const nlohmann::json choices = lane.value("transport_choices", nlohmann::json::object());
-  for (const auto& [subject, choice] : choices.items()) fmt::print("  {}: {}\n", subject, choice.get<std::string>());
+  for (const auto& path : lane.value("paths", nlohmann::json::array())) print_path(path);
   for (const auto& cls : lane.value("classes", nlohmann::json::array())) {
     fmt::print("  class {:<10} sent {} bytes, received {} bytes, completed {} tensors, failed {}\n",
                cls.value("name", "?"), cls.value("sent_bytes", std::uint64_t{0}),
@@ -110,10 +125,7 @@ void print_demoted(const nlohmann::json& lane) {
 }
 
 Result<int> show(const Arguments& args) {
-  const char* variable = std::getenv("TENSORLANE_SOCKET");
-  const std::string path = !args.socket.empty()  ? args.socket
-                           : variable != nullptr ? variable
-                                                 : "/run/tensorlane/tensorlaned.sock";
+  const std::string path = args.socket.empty() ? daemon_socket() : args.socket;
   TL_ASSIGN_OR_RETURN(const std::string text, daemon_status(path));
   const nlohmann::json status = nlohmann::json::parse(text, nullptr, false);
   if (status.is_discarded())

@@ -4,20 +4,22 @@
 namespace tensorlane::conformance {
 namespace {
 
-// A transport that has a better one, which its peers do not have: it must be as good as the one that is left.
-TransportKind second_best() {
+// A transport with a better one, whose ends must be as good as those of the one that is left: either the peers do not
+// have it, or both are measured and one is chosen.
+TransportKind second_best(const std::string& name, const Status& offered) {
   TransportKind kind = tcp_ipv4();
-  kind.name = "tcp_second_best";
+  kind.name = name;
   kind.cycles = 2000;
   kind.largest = mib(64);
-  kind.make = [tcp = tcp_ipv4()](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {
+  kind.make = [offered, tcp = tcp_ipv4()](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {
     mixed::MixedConfig config;
-    const auto member = [&](const std::string& name, std::uint16_t offset, Status offered) {
+    for (const ClassSetup& c : options.classes) config.classes.push_back(c.tag.cls);
+    const auto member = [&](const std::string& name, std::uint16_t offset, const Status& offers) {
       const auto port = static_cast<std::uint16_t>(data_port + offset);
       config.members.push_back({name, offset, [=](ports::FrameSink& own) { return tcp.make(options, port, own); },
-                                [offered](const std::string&) { return offered; }});
+                                [offers](const std::string&) { return offers; }});
     };
-    member("better", 8, {Code::kNotFound, "the peer has no such device", "fabric.yaml"});
+    member("better", 8, offered);
     member("tcp", 0, {});
     return mixed::make_mixed_transport(std::move(config), sink);
   };
@@ -27,7 +29,9 @@ TransportKind second_best() {
 }  // namespace
 
 std::vector<TransportKind> kinds_under_test() {
-  return {tcp_ipv4(), tcp_ipv6(), second_best()};
+  return {tcp_ipv4(), tcp_ipv6(),
+          second_best("tcp_second_best", {Code::kNotFound, "the peer has no such device", "fabric.yaml"}),
+          second_best("tcp_measured", {})};
 }
 
 }  // namespace tensorlane::conformance

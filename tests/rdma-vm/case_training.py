@@ -44,9 +44,9 @@ def test_training(bed, ranks, tcp, rdma, vlan):
     with bed.capture() as capture:
         over_rdma = digest_of(ranks.start(rdma, "rdma", "train", ITERATIONS))
     lane = rdma.status("h0")["lane"]
-    flows = lane["transport_choices"]
-    print(json.dumps(flows), f"{len(capture.packets)} RoCE packets", flush=True)
-    assert all(flows[bed.address(host)] == "rdma" for host in ranks.hosts[1:]), flows
+    chosen = {path["peer"]: [c["transport"] for c in path["candidates"] if c["chosen"]] for path in lane["paths"]}
+    print(json.dumps(lane["rails"][0]), json.dumps(chosen), f"{len(capture.packets)} RoCE packets", flush=True)
+    assert chosen == {host: ["rdma"] for host in ranks.hosts[1:]}, chosen
     assert lane["rails"][0]["device"].startswith("rxe0 port 1, GID"), lane["rails"]
     assert digest == over_rdma, "other parameters over RDMA than over TCP"
     check_packets(bed, ranks.hosts, vlan, capture.packets)

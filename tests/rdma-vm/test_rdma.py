@@ -11,6 +11,7 @@ import time
 import traceback
 
 import case_bad_input
+import case_choice
 import case_conformance
 import case_faults
 import case_priority
@@ -58,10 +59,12 @@ def run_alone(bed, cases):
 
 def run_jobs(bed, cases):
     detection = {"detection": f"{case_faults.DETECTION} s"}
-    with (Daemons(bed, "tcp", 7200, detection, HOSTS) as tcp, Daemons(bed, "auto", 7300, detection, HOSTS) as rdma,
+    with (Daemons(bed, "tcp", 7200, detection, HOSTS) as tcp, Daemons(bed, "rdma", 7300, detection, HOSTS) as rdma,
           Daemons(bed, "rdma", 7500, detection, HOSTS, rails=2) as rails):
         # First: it measures a port, which whatever takes the hosts' processor time would spoil.
         cases.run(case_priority.test_strict_and_fifo, bed, rdma, SPEED)
+        with Daemons(bed, "auto", 7600, detection, HOSTS[:2]) as auto:
+            cases.run(case_choice.test_choice, bed, auto, HOSTS[:2], VLAN)
         cases.run(case_rails.test_both_rails, bed, rdma, rails, HOSTS, VLAN)
         alone = threading.Thread(target=run_alone, args=(bed, cases))
         alone.start()

@@ -275,6 +275,7 @@ Status Flow::broken(Code code, const std::string& how, const std::string& fix) c
 
 ports::FlowStats Flow::stats() const {
   ports::FlowStats stats = counts_;
+  stats.transport = "local";
   stats.describe = fmt::format("{} -> {}, shared memory{}", local_, remote_,
                                ends_.peer.readable() ? ", payloads read from the peer's memory" : "");
   return stats;

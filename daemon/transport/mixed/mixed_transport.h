@@ -1,4 +1,4 @@
-// Several transports behind one face: each flow goes over the best one that its two hosts share.
+// Several transports behind one face: the flows to a peer go over the best one that the two hosts share.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,16 @@ struct MemberConfig {
 };
 
 struct MixedConfig {
-  std::vector<MemberConfig> members;  // best first; at least one
-  // Told what was chosen for the peer at `address`, and why. On the lane's thread, once for every flow that connects.
-  std::function<void(const std::string& address, const std::string& member, const std::string& reason)> chosen;
+  std::vector<MemberConfig> members;  // the most capable first; 1 to kMaxCandidates
+  // Of all members: control and data. Members are measured in the least urgent one, so that it disturbs nobody.
+  std::vector<ClassId> classes;
 };
 
-// The host that connects tries the first member that offers the peer; where that comes to nothing in a third of the
-// time it has, it tries the next. The host that accepts takes what comes. Every call belongs to the thread that owns
-// it. Errors: those of the members' make().
+// The host that connects chooses for all flows of a job to a peer: where the fabric file offers several members, each
+// is measured (prober.h) and the fastest is taken (choice.h), unless figures of the last five minutes are known. Where
+// the chosen one comes to nothing for a flow in a third of the time it has, that flow tries the next one. The host that
+// accepts takes what comes, so the ends never disagree. Every call belongs to the thread that owns it. Errors: those of
+// the members' make().
 Result<std::unique_ptr<ports::Transport>> make_mixed_transport(MixedConfig config, ports::FrameSink& sink);
 
 }  // namespace tensorlane::mixed

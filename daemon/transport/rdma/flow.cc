@@ -368,6 +368,7 @@ ports::FlowStats Flow::stats() const {
   if (!connected()) return stats;
   const int traffic_class = pairs_.front()->traffic_class();
   stats.effective_dscp = traffic_class < 0 ? -1 : traffic_class >> 2;
+  stats.transport = "rdma";
   stats.describe =
       fmt::format("{} -> {}, {} queue pair{}", local_, remote_, pairs_.size(), pairs_.size() == 1 ? "" : "s");
   return stats;

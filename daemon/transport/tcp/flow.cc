@@ -393,6 +393,7 @@ ports::FlowStats Flow::stats() const {
   const handshake::EffectiveTag tag = read_tag(socket_.get());
   stats.effective_dscp = tag.dscp;
   stats.effective_pcp = tag.pcp;
+  stats.transport = "tcp";
   stats.describe = local_ + " -> " + remote_;
   return stats;
 }

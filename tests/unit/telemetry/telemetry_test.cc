@@ -53,9 +53,15 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   metrics.cpu_ns.set(1500000000);
   metrics.slices_sent.add(30);
   const ports::FlowKey up{JobId(9), HostIndex(1), ClassId(1)}, gone{JobId(9), HostIndex(2), ClassId(0)};
-  metrics.flows.up(RailIndex(1), up, {"train", "h1", ClassId(1), RailIndex(1), 27, 3, "10.1.0.1:7 -> 10.1.0.2:7"});
-  metrics.flows.up(RailIndex(0), gone, {"train", "h2", ClassId(0), RailIndex(0), 43, 5, "10.1.0.1:7 -> 10.1.0.3:7"});
+  metrics.flows.up(RailIndex(1), up,
+                   {"train", "h1", ClassId(1), RailIndex(1), 27, 3, "tcp", "10.1.0.1:7 -> 10.1.0.2:7"});
+  metrics.flows.up(RailIndex(0), gone,
+                   {"train", "h2", ClassId(0), RailIndex(0), 43, 5, "tcp", "10.1.0.1:7 -> 10.1.0.3:7"});
   metrics.flows.down(RailIndex(0), gone);
+  metrics.paths.set(
+      "h1", RailIndex(1),
+      {Time(5), {{"rdma", true, microseconds(3), BitsPerSecond(40), "fastest"}, {"tcp", false, {}, {}, "silent"}}});
+  metrics.paths.set("h1", RailIndex(1), {Time(), {{"rdma", true, {}, {}, "the peer's choice"}}});  // says less
   metrics.rails[1].bytes_received[0].add(11);
   const auto job = std::make_shared<ports::JobMetrics>();
   job->name = "train";
@@ -75,6 +81,12 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   EXPECT_THAT(page, HasSubstr("tensorlane_sent_slices_total 30"));
   EXPECT_THAT(page, HasSubstr("tensorlane_flow_dscp{training_job=\"train\",peer=\"h1\",class=\"bulk\",rail=\"1\"} 27"));
   EXPECT_THAT(page, HasSubstr("tensorlane_flow_pcp{training_job=\"train\",peer=\"h1\",class=\"bulk\",rail=\"1\"} 3"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_path_chosen{peer=\"h1\",rail=\"1\",transport=\"rdma\"} 1"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_path_chosen{peer=\"h1\",rail=\"1\",transport=\"tcp\"} 0"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_path_latency_seconds{peer=\"h1\",rail=\"1\",transport=\"rdma\"} 3e-06"));
+  EXPECT_THAT(page,
+              HasSubstr("tensorlane_path_bandwidth_bits_per_second{peer=\"h1\",rail=\"1\",transport=\"rdma\"} 40"));
+  EXPECT_THAT(page, Not(HasSubstr("tensorlane_path_latency_seconds{peer=\"h1\",rail=\"1\",transport=\"tcp\"}")));
   EXPECT_THAT(page, HasSubstr("tensorlane_rail_received_bytes_total{rail=\"1\",class=\"urgent\"} 11"));
   EXPECT_THAT(page, Not(HasSubstr("peer=\"h2\"")));
   EXPECT_THAT(page, HasSubstr("tensorlane_class_info{class=\"control\",dscp=\"51\",pcp=\"6\",service_level=\"6\"} 1"));
