@@ -62,7 +62,9 @@ json Control::describe() const {
   status["pid"] = getpid();
   status["uptime_s"] = to_seconds(now_ - started_);
   status["jobs"] = std::move(jobs);
-  status["fabric"] = {{"path", config_.fabric->path}, {"classes", std::move(classes)}};
+  status["fabric"] = {{"path", config_.fabric->path},
+                      {"classes", std::move(classes)},
+                      {"thresholds", config_.fabric->classes.thresholds}};
   return status;
 }
 

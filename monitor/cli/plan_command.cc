@@ -8,9 +8,11 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "common/fabric/fabric.h"
+#include "monitor/cli/calibrate.h"
 #include "monitor/cli/commands.h"
 #include "simulator/planner/model.h"
 #include "simulator/planner/planner.h"
@@ -23,13 +25,14 @@ using simulator::Exchange;
 using simulator::PlanRequest;
 
 struct Arguments {
-  std::string model, layer_times, fabric, pattern = "ps", exchange, only, json_file, chart;
+  std::string model, layer_times, fabric, network_model, pattern = "ps", exchange, only, json_file, chart;
   double batch = 0, rate = 0, gbps = 0;
   std::vector<double> thresholds;
   double host_latency_us = static_cast<double>(simulator::Assumptions{}.wake.value) / 1e3;
   double batch_mib = 0, sum_gbytes = simulator::Assumptions{}.sum_bytes_per_second / 1e9;
   int hosts = 0, ranks_per_host = 1, jobs = 1, most_classes = 8;
   simulator::Assumptions assume;
+  std::optional<CalibratedNetwork> network;  // of network_model
 };
 
 constexpr const char* kExamples =
@@ -78,9 +81,11 @@ Result<simulator::Topology> topology(const Arguments& a) {
     if (fabric.hosts.size() < 2) return invalid("the fabric has one host", a.fabric, "plan for at least two");
     return simulator::topology_of(fabric, a.assume.hop);
   }
-  if (a.hosts == 0 || a.gbps == 0)
-    return invalid("the network is not known", "tensorlane plan", "give --hosts and --gbps, or --fabric");
-  return simulator::star(static_cast<std::uint16_t>(a.hosts), BitsPerSecond(std::llround(a.gbps * 1e9)), a.assume.hop);
+  if (a.hosts == 0 || (a.gbps == 0 && !a.network))
+    return invalid("the network is not known", "tensorlane plan",
+                   "give --hosts and --gbps or --network-model, or --fabric");
+  const BitsPerSecond rate = a.network ? a.network->rate : BitsPerSecond(std::llround(a.gbps * 1e9));
+  return simulator::star(static_cast<std::uint16_t>(a.hosts), rate, a.assume.hop);
 }
 
 Result<PlanRequest> request_of(const Arguments& a) {
@@ -114,7 +119,23 @@ Result<PlanRequest> request_of(const Arguments& a) {
   return r;
 }
 
-Result<int> plan(const Arguments& a) {
+// What was measured takes the place of what would be assumed: payload goes at that rate, and the overhead of a transfer
+// that is not the engines' is that of the two cables to and from the switch.
+Status measured_network(Arguments& a) {
+  if (a.network_model.empty()) return {};
+  if (a.gbps != 0 || !a.fabric.empty())
+    return invalid("--network-model and --gbps or --fabric both describe the network", "tensorlane plan",
+                   "give one of them");
+  TL_ASSIGN_OR_RETURN(const std::string text, contents(a.network_model));
+  TL_ASSIGN_OR_RETURN(a.network, read_calibration(text, a.network_model));
+  a.assume.goodput = 1;
+  const Duration wakes(std::llround(2 * a.host_latency_us * 1e3));
+  a.assume.hop = std::max(Duration((a.network->overhead - wakes).value / 2), nanoseconds(0));
+  return {};
+}
+
+Result<int> plan(Arguments a) {
+  TL_RETURN_IF_ERROR(measured_network(a));
   TL_ASSIGN_OR_RETURN(const PlanRequest request, request_of(a));
   TL_ASSIGN_OR_RETURN(const simulator::Report report, simulator::make_plan(request));
   nlohmann::json about{
@@ -125,6 +146,7 @@ Result<int> plan(const Arguments& a) {
   if (a.batch > 0) about["batch"] = a.batch;
   if (a.rate > 0) about["images_per_second_of_a_rank"] = a.rate;
   if (!a.fabric.empty()) about["fabric"] = a.fabric;
+  if (!a.network_model.empty()) about["network_model"] = a.network_model;
   std::printf("%s", to_text(request, report, about).c_str());
   if (a.batch > 0) {
     const double images = a.batch * request.topology.hosts * a.ranks_per_host * request.jobs;
@@ -182,6 +204,8 @@ void add_plan_command(CLI::App& app, Invocation& chosen) {
       ->check(CLI::Range(1, 1024));
   command->add_option("--gbps", a.gbps, "rate of a host's link, Gbit/s")->check(CLI::Range(0.001, 100000.0));
   command->add_option("--fabric", a.fabric, "fabric.yaml with hosts, switches and links, instead");
+  command->add_option("--network-model", a.network_model,
+                      "a report of tensorlane calibrate, for the rate and latency of the hosts' links");
   command->add_option("--pattern", a.pattern, "ps, ring, halving-doubling or tree")
       ->check(CLI::IsMember({"ps", "ring", "halving-doubling", "tree"}))
       ->capture_default_str();

@@ -37,7 +37,7 @@ MAY_INCLUDE = {
     "client-lib": ["tensorlane"],
     "switch-config": [],
     "monitor": ["tensorlane"],
-    "monitor/cli": ["tensorlane", "daemon/engine/urgency", "simulator/planner"],
+    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine/urgency", "simulator/planner"],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")
