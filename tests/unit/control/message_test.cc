@@ -38,8 +38,8 @@ TEST(Message, that_is_none_is_refused) {
   EXPECT_EQ(decode(json::to_cbor(json::object({{"a", 1}}))).status().code(), Code::kCorrupt);
   EXPECT_EQ(decode(json::to_cbor(json::array({1, 0, 0, 0, 0, json::array()}))).status().code(), Code::kCorrupt)
       << "type 0";
-  EXPECT_EQ(decode(json::to_cbor(json::array({1, 18, 0, 0, 0, json::array()}))).status().code(), Code::kCorrupt)
-      << "type 18";
+  EXPECT_EQ(decode(json::to_cbor(json::array({1, 19, 0, 0, 0, json::array()}))).status().code(), Code::kCorrupt)
+      << "type 19";
   EXPECT_EQ(decode(json::to_cbor(json::array({1, 1, 0, 1ull << 32, 0, json::array()}))).status().code(), Code::kCorrupt)
       << "epoch";
   EXPECT_EQ(decode(json::to_cbor(json::array({1, 1, 0, 0, 0, json::array(), 1}))).status().code(), Code::kCorrupt)
