@@ -27,6 +27,7 @@
 #include "daemon/session/server.h"
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/timeline.h"
+#include "daemon/transport/local/local_transport.h"
 #include "daemon/transport/mixed/mixed_transport.h"
 #include "daemon/transport/rdma/rdma_transport.h"
 #include "daemon/transport/tcp/tcp_transport.h"
@@ -163,10 +164,29 @@ rdma::RdmaConfig rdma_config(const config::DaemonConfig& config, RailIndex rail)
   return rdma;
 }
 
+local::LocalConfig local_config(const config::DaemonConfig& config, RailIndex rail) {
+  const tcp::TcpConfig tcp = tcp_config(config, rail);
+  local::LocalConfig local{tcp.listen_address, tcp.data_port, {}, config.payload_crc};
+  for (const tcp::TcpClass& c : tcp.classes) local.classes.push_back({c.tag, c.window});
+  return local;
+}
+
+// Law 13: hosts share a machine where the fabric file says so, by a common `local` address; never because they happen
+// to run on one kernel, as those of a lab do.
+Status shares_machine(const config::DaemonConfig& config, const std::string& address) {
+  const fabric::Host* host = config.fabric.find_host_by_name_or_address(address);
+  const auto mine = config.self().addresses.find("local");
+  if (host != nullptr && mine != config.self().addresses.end()) {
+    const auto theirs = host->addresses.find("local");
+    if (theirs != host->addresses.end() && theirs->second.front() == mine->second.front()) return {};
+  }
+  return {Code::kNotFound, "the hosts have no common local address", config.fabric_path};
+}
+
 // What a rail's flows go over.
 struct RailTransport {
-  std::string name = "tcp";  // "tcp", "rdma", or "rdma, tcp": to each host whichever is faster
-  std::string device;        // of the first one
+  std::string name = "tcp";  // of several, as in "local, rdma, tcp", to each host whichever is faster
+  std::string device;        // of the NIC
   std::string why_no_rdma;   // empty where there is
 };
 
@@ -194,10 +214,20 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
   rails.resize(std::max<std::size_t>(rails.size(), rail.value + std::size_t{1}));
   rails[rail.value] = transport;
   const bool rdma = transport.why_no_rdma.empty();
+  const bool local =
+      config.transport == config::DaemonConfig::Transport::kAuto && config.self().addresses.contains("local");
+  if (local) rails[rail.value].name = "local, " + rails[rail.value].name;
   // Others measure the ways to a host with an rdma address, so that one answers even where it has TCP alone.
-  if (!config.self().addresses.contains("rdma")) return tcp::make_tcp_transport(tcp_config(config, rail), sink);
+  if (!config.self().addresses.contains("rdma") && !local)
+    return tcp::make_tcp_transport(tcp_config(config, rail), sink);
   mixed::MixedConfig mixed;
   for (const tcp::TcpClass& c : tcp_config(config, rail).classes) mixed.classes.push_back(c.tag.cls);
+  if (local) {
+    mixed.members.push_back(
+        {"local", 0,
+         [&config, rail](ports::FrameSink& s) { return local::make_local_transport(local_config(config, rail), s); },
+         [&config](const std::string& address) { return shares_machine(config, address); }});
+  }
   if (rdma) {
     mixed.members.push_back(
         {"rdma", kRdmaPortOffset,

@@ -202,7 +202,7 @@ Result<std::vector<std::string>> read_rails(const Mapping& addresses, std::strin
 
 Status check_rails(const Host& host, const std::string& subject, const Mapping& addresses) {
   for (const auto& [transport, rails] : host.addresses) {
-    if (rails.size() == host.rails()) continue;
+    if (rails.size() == host.rails() || (transport == "local" && rails.size() == 1)) continue;
     return error(
         fmt::format("{} tcp addresses and {} {} addresses in {}", host.rails(), rails.size(), transport, subject),
         addresses.place(transport), "expected one of each for every rail");

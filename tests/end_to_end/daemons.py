@@ -29,13 +29,14 @@ class Daemons:
     """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ...
     In a setting, "{host}" is the host's name and "{folder}" a folder that goes with the daemons."""
 
-    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0):
+    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0, machines=None):
         self.lab = lab
         self.settings = dict(settings or {})
         self.port = port or first_port()
         self.classes = classes
         self.network = network  # of loopback: others have their own
         self.rails = rails  # of each host of the lab, the first ones
+        self.machines = machines  # by host: its `local` address
         self.names = [f"h{i}" for i in range(hosts)]
         self.secret = secrets.token_hex(16)
         self.children = {}
@@ -75,6 +76,9 @@ class Daemons:
             return self.address(name)
         return "[" + ", ".join(self.lab.rails(name)[:self.rails]) + "]"
 
+    def machine(self, name):
+        return f", local: {self.machines[self.names.index(name)]}" if self.machines else ""
+
     def write_fabric(self):
         lines = [f"classes: {self.classes}", "hosts:"]
         for name in self.names:
@@ -82,7 +86,7 @@ class Daemons:
             path = os.path.join(self.folder, name + ".secret")
             with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
                 file.write(keys["secret_key"] + "\n")
-            lines.append(f"  - {{name: {name}, addresses: {{tcp: {self.addresses(name)}}}, control_port: {self.port}, data_port: {self.port + 10}, "
+            lines.append(f"  - {{name: {name}, addresses: {{tcp: {self.addresses(name)}{self.machine(name)}}}, control_port: {self.port}, data_port: {self.port + 10}, "
                          f"public_key: {json.dumps(keys['public_key'])}}}")
         if self.lab:
             speed = next(p["bits_per_second"] for p in self.lab.about["ports"])

@@ -243,7 +243,8 @@ TEST(Fabric, KeysMayBeMissingWhereTheyAreOptional) {
 }
 
 TEST(CheckAddresses, TakesAddressesAndNamesThatResolve) {
-  Fabric fabric = parsed("hosts: [{name: h, addresses: {tcp: 127.0.0.1, rdma: \"::1\", dpdk: localhost}}]");
+  Fabric fabric =
+      parsed("hosts: [{name: h, addresses: {tcp: 127.0.0.1, rdma: \"::1\", dpdk: localhost, local: machine7}}]");
   EXPECT_TRUE(check_addresses(fabric).ok()) << check_addresses(fabric).to_string();
 }
 

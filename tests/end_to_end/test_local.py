@@ -1,0 +1,38 @@
+"""Daemons of one machine, which the fabric file gives a common `local` address, move a job's tensors through shared memory where that is faster; one with another
+address is reached over TCP. The sums are the same to the bit."""
+
+import sys
+
+from daemons import BUILD, Daemons, expect, outputs
+
+MESSAGE = f"{BUILD}/tests/message"
+
+
+def chosen(daemons, name):
+    """Peer -> the transport that flows from `name` to it take."""
+    return {path["peer"]: [c["transport"] for c in path["candidates"] if c["chosen"]] for path in daemons.status(name)["lane"]["paths"]}
+
+
+def sums(machines):
+    """The hash that every rank prints, and what h0 and h1 chose."""
+    with Daemons(3, machines=machines) as daemons:
+        ranks = daemons.job("sum", [MESSAGE, "sum", str(1 << 20), "20", "0.5"])
+        printed = outputs(ranks, 30)
+        for index, (text, code) in enumerate(printed):
+            expect(code == 0, f"rank {index} ended with status {code}: {text}")
+        hashes = {text.split()[-1] for text, _ in printed}
+        expect(len(hashes) == 1, f"the ranks have different sums: {hashes}")
+        return hashes.pop(), {**chosen(daemons, "h0"), **{f"h1 {peer}": how for peer, how in chosen(daemons, "h1").items()}}
+
+
+def main():
+    over_tcp, _ = sums(None)
+    together, ways = sums(["m", "m", "other"])
+    expect(together == over_tcp, "other sums through shared memory than over TCP")
+    expect(ways["h1"] == ["local"], f"h0 and h1 share a machine: {ways}")
+    expect(ways.get("h2", ["tcp"]) == ["tcp"] and ways.get("h1 h2", ["tcp"]) == ["tcp"], f"h2 is on another machine: {ways}")
+    print(f"the same sums over TCP and shared memory; chosen: {ways}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
