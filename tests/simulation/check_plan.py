@@ -92,7 +92,7 @@ def check_errors(folder):
         (("--model", "vgg-20", *speed, *network), "vgg-16, vgg-19"),
         (("--model", "vgg-19", *network), "give either --gpu-images-per-second or --layer-times"),
         (("--model", "vgg-19", "--gpu-images-per-second", 10, *network), "give --batch"),
-        (("--model", "vgg-19", *speed), "give --hosts and --gbps, or --fabric"),
+        (("--model", "vgg-19", *speed), "give --hosts and --gbps or --network-model, or --fabric"),
         (("--model", "vgg-19", *speed, "--hosts", 1, "--gbps", 1), "--hosts"),
         (("--model", "vgg-19", *speed, *network, "--pattern", "star"), "--pattern"),
         (("--model", "vgg-19", *speed, *network, "--thresholds", "0.5"), "add --only network"),
