@@ -166,9 +166,6 @@ TEST_P(Faults, AFlowToAFrozenPeerFillsUpAndCanBeClosed) {
 
 // The host has lost its power and is back, and its peer's end of the old connection has heard nothing of that.
 TEST_P(Faults, AHostThatComesBackReplacesItsHalfOpenConnection) {
-  if (GetParam().name == "tcp_measured")
-    GTEST_SKIP() << "known fault: where the host that is back has measured another way to be faster, "
-                    "MixedTransport::flow_up() closes it in favour of the half-open one";
   Couple couple(kind);
   couple.dial();
   ASSERT_TRUE(couple.run_until([&] { return couple.up(); }));

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -127,6 +128,7 @@ class MixedTransport final : public ports::Transport {
   const Known* fresh(const std::string& address) const;
   // Goes on with the first member from attempt.at on that takes the flow.
   Status try_next(const ports::FlowKey& flow, Attempt attempt);
+  bool replace(const ports::FlowKey& flow, std::size_t old);
   void measured(const Prober::Outcome& outcome);
   void note_chosen(const ports::FlowKey& flow, std::size_t member);
   void note_failed(const ports::FlowKey& flow, const Attempt& attempt, const Status& cause);
@@ -143,6 +145,7 @@ class MixedTransport final : public ports::Transport {
   std::map<Pair, std::vector<Waiting>> waiting_;
   std::vector<std::pair<ports::FlowKey, Status>> ended_;       // reported by the next poll
   std::set<std::pair<ports::FlowKey, std::size_t>> unwanted_;  // second flows of a name, closed as they came
+  std::optional<ports::FlowKey> replaced_;                     // while its old one is closed
   std::map<Pair, ports::PathReport> paths_;
   std::map<std::string, Known> known_;  // by address
   Prober prober_;                       // outlives the members, which send from its memory
@@ -307,8 +310,8 @@ Status MixedTransport::map(JobId job, const ports::DeviceMemory& memory) {
 
 void MixedTransport::flow_up(std::size_t member, const ports::FlowKey& flow) {
   const auto known = routes_.find(flow);
-  if (known != routes_.end() && known->second != member) {
-    // The peer has lost the other one and comes another way before we have noticed: it will come again.
+  if (known != routes_.end() && known->second != member && !replace(flow, known->second)) {
+    // The old one is still being closed: the peer will come again.
     unwanted_.insert({flow, member});
     return members_[member].transport->close(flow);
   }
@@ -318,9 +321,25 @@ void MixedTransport::flow_up(std::size_t member, const ports::FlowKey& flow) {
   sink_.on_flow_up(flow);
 }
 
+// The peer has lost the flow and comes another way, before we have noticed or while our end is half-open. False: the
+// old one is not down at once (law 7).
+bool MixedTransport::replace(const ports::FlowKey& flow, std::size_t old) {
+  if (replaced_) return false;  // `old` may be polling
+  replaced_ = flow;
+  members_[old].transport->close(flow);
+  members_[old].transport->poll(now_);
+  replaced_.reset();
+  return !routes_.contains(flow);
+}
+
 void MixedTransport::flow_down(std::size_t member, const ports::FlowKey& flow, const Status& cause) {
   if (unwanted_.erase({flow, member}) > 0) return;
   Status told = cause;
+  if (replaced_ == flow) {
+    told = Status(Code::kUnavailable,
+                  fmt::format("connection to host {} was replaced by a new one from the same host", flow.peer.value),
+                  config_.members[member].name + " transport", "look at the log of tensorlaned on that host");
+  }
   if (const auto found = attempts_.find(flow);
       found != attempts_.end() && found->second.order[found->second.at] == member) {
     Attempt next = found->second;
