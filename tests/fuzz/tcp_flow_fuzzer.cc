@@ -166,10 +166,14 @@ Outcome read_stream(const Stream& stream, std::span<const std::size_t> splits, c
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tensorlane;
   // A flow that ends with its connection, and one that may be resumed.
-  static const auto job = std::make_shared<const handshake::Job>(
-      ports::JobCredentials{fuzz::kFlow.job, fuzz::kEpoch, HostIndex(1), std::vector<std::byte>(16)});
-  static const auto resuming = std::make_shared<const handshake::Job>(
-      ports::JobCredentials{fuzz::kFlow.job, fuzz::kEpoch, HostIndex(1), std::vector<std::byte>(16), seconds(1)});
+  static const ports::JobCredentials credentials{fuzz::kFlow.job, fuzz::kEpoch, HostIndex(1),
+                                                 std::vector<std::byte>(16)};
+  static const auto job = std::make_shared<const handshake::Job>(credentials);
+  static const auto resuming = [&] {
+    ports::JobCredentials resumed = credentials;
+    resumed.resume_within = seconds(1);
+    return std::make_shared<const handshake::Job>(resumed);
+  }();
   fuzz::Input input(data, size);
   const fuzz::Stream stream = fuzz::make_stream(input);
   for (const auto& j : {job, resuming})
