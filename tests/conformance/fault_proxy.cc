@@ -1,5 +1,9 @@
 #include "fault_proxy.h"
 
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -16,6 +20,18 @@ handshake::Endpoint loopback(std::uint16_t port) {
 void make_reset(const handshake::Fd& fd) {
   const linger off{1, 0};
   ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &off, sizeof off);
+}
+
+bool unacknowledged(const handshake::Fd& fd) {
+  int bytes = 0;
+  return ::ioctl(fd.get(), SIOCOUTQ, &bytes) != 0 || bytes > 0;
+}
+
+// A socket that the kernel thinks to be moved to another machine closes without a word.
+void make_silent(const handshake::Fd& fd) {
+  const int on = 1;
+  if (::setsockopt(fd.get(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) != 0)
+    throw std::runtime_error("a connection is forgotten with CAP_NET_ADMIN only");
 }
 
 }  // namespace
@@ -103,6 +119,12 @@ void FaultProxy::apply(Link& link, const handshake::Fd& to, Direction& direction
     case Fault::Kind::kReset:
       make_reset(link.near);
       make_reset(link.far);
+      link.dead = true;
+      return;
+    case Fault::Kind::kForget:
+      if (unacknowledged(link.near)) return;  // whoever acknowledges says something
+      make_reset(link.far);
+      make_silent(link.near);
       link.dead = true;
       return;
     case Fault::Kind::kClose:

@@ -14,11 +14,12 @@ namespace tensorlane::conformance {
 
 // What happens to the bytes of one direction of a connection. Positions count from the connection's first byte.
 struct Fault {
-  enum class Kind { kNone, kReset, kClose, kHalfClose, kStall, kFlip };
+  enum class Kind { kNone, kReset, kClose, kHalfClose, kStall, kFlip, kForget };
   Kind kind = Kind::kNone;
   std::uint64_t at = 0;  // what comes before this byte passes
   // kReset, kClose: both directions end there. kHalfClose: this direction ends, the other goes on. kStall: this
-  // direction says nothing more. kFlip: the lowest bit of this byte is changed, the rest passes.
+  // direction says nothing more. kFlip: the lowest bit of this byte is changed, the rest passes. kForget: the target
+  // gets a reset, the other end hears nothing, and a reset once it says something (needs CAP_NET_ADMIN).
 };
 
 // Listens on 127.0.0.1 at `listen_port` and forwards to `target_port` there. Driven by pump().

@@ -1,5 +1,7 @@
 // TCP flows that lose their connection and go on over a new one: nothing is lost, nothing comes twice, wherever it
 // breaks; and what must not be resumed is not.
+#include <unistd.h>
+
 #include <cstring>
 #include <random>
 
@@ -124,6 +126,20 @@ TEST_F(Resuming, ManyPayloadsOfOneLengthKeepMoving) {
     ASSERT_TRUE(run([&] { return b.sink->frames.size() == 600; }));
     b.sink->frames.clear();
   }
+}
+// The end that dials has nothing to send: only its kernel's question tells it that the other end has lost the flow.
+TEST_F(Resuming, AnIdleEndLearnsThatTheOtherOneHasLostTheFlow) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to take a connection away without a word";
+  proxy->from_target = {Kind::kForget, kServerBytes + 1000};
+  bring_up();
+  proxy->from_target = {};
+  const auto payload = pattern(100000, 1);
+  b->send(to_a, {data_header(), payload, 1});
+  ASSERT_TRUE(run([&] { return b.sink->sent.size() == 1; }));
+  ASSERT_EQ(a.sink->frames.size(), 1u);
+  EXPECT_EQ(a.sink->frames[0].payload, payload);
+  EXPECT_EQ(a->counters().flows_resumed, 1u);
+  EXPECT_TRUE(a.sink->downs.empty() && b.sink->downs.empty());
 }
 
 // ---- what is not resumed ----

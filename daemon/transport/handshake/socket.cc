@@ -43,6 +43,18 @@ bool set_int(int fd, int level, int option, int value) {
   return ::setsockopt(fd, level, option, &value, sizeof value) == 0;
 }
 
+int in_milliseconds(Duration duration) {
+  return static_cast<int>(std::min<std::int64_t>(duration.value / 1'000'000, 3'600'000));
+}
+
+// Keepalive counts in seconds.
+void ask_when_idle(int fd, Duration within) {
+  const int between = std::max(1, in_milliseconds(within) / 4000);
+  set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, between);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, between);
+}
+
 int get_int(int fd, int level, int option) {
   int value = 0;
   socklen_t length = sizeof value;
@@ -187,12 +199,14 @@ void tune(int fd, Bytes window) {
 }
 
 void expect_life(int fd, Duration detection) {
-  const auto milliseconds = static_cast<int>(std::min<std::int64_t>(detection.value / 1'000'000, 3'600'000));
-  const int between = std::max(1, milliseconds / 4000);  // in seconds
-  set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, between);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, between);
+  ask_when_idle(fd, detection);
+  const int milliseconds = in_milliseconds(detection);
   set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds + milliseconds / 2);
+}
+
+void notice_loss(int fd, Duration within) {
+  ask_when_idle(fd, within);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 127);  // the most that Linux takes
 }
 
 std::string errno_text(int error) {

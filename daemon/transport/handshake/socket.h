@@ -81,6 +81,11 @@ void tune(int fd, Bytes window);
 // idle: longer than control needs to find a dead host (law 10), which may be on another NIC's network than this socket.
 void expect_life(int fd, Duration detection);
 
+// Lets the kernel ask an idle peer, four times within `within` (once a second at most), whether its end of the
+// connection still is: an end that has nothing to send would not learn that the other one has lost its own without a
+// word. An answer is not expected: whoever is starved may be silent.
+void notice_loss(int fd, Duration within);
+
 // The error text of an errno: "Connection refused".
 std::string errno_text(int error);
 

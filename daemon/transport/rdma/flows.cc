@@ -45,7 +45,11 @@ void RdmaTransport::on_connected(handshake::Connection& connection) {
 }
 
 void RdmaTransport::serve(Flow& flow) {
-  if (flow.key().cls == kControlClass) handshake::expect_life(flow.fd(), detection_);
+  if (flow.key().cls == kControlClass) {
+    handshake::expect_life(flow.fd(), detection_);
+  } else if (flow.resumes()) {
+    handshake::notice_loss(flow.fd(), flow.job().resume_within());
+  }
   connector_.watch(flow, flow.fd(), EPOLLIN, true);
 }
 

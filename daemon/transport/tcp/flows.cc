@@ -106,7 +106,11 @@ void TcpTransport::serve(Flow& flow) {
   // Law 15: after connect and after accept.
   if (const Result<int> tagged = handshake::apply_tag(flow.fd(), find_class(cls)->tag); !tagged.ok())
     spdlog::warn(tagged.status().to_string());
-  if (cls == kControlClass) handshake::expect_life(flow.fd(), detection_);
+  if (cls == kControlClass) {
+    handshake::expect_life(flow.fd(), detection_);
+  } else if (flow.resumes()) {
+    handshake::notice_loss(flow.fd(), flow.job().resume_within());
+  }
   connector_.watch(flow, flow.fd(), EPOLLIN, true);
 }
 
