@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -12,11 +13,13 @@
 #include <sstream>
 
 #include "common/fabric/fabric.h"
+#include "common/graph_file/graph_file.h"
 #include "monitor/cli/calibrate.h"
 #include "monitor/cli/commands.h"
 #include "simulator/planner/model.h"
 #include "simulator/planner/planner.h"
 #include "simulator/planner/report.h"
+#include "simulator/planner/traced.h"
 
 namespace tensorlane::cli {
 namespace {
@@ -38,7 +41,9 @@ struct Arguments {
 constexpr const char* kExamples =
     "Example: what would priorities gain for VGG-19 on eight hosts with 10 Gbit/s, where one GPU does 36.9 images/s?\n"
     "  tensorlane plan --model vgg-19 --batch 64 --gpu-images-per-second 36.9 --hosts 8 --gbps 10 --pattern ps --json "
-    "plan.json\n";
+    "plan.json\n"
+    "For a model of your own, which tensorlane.torch.trace(model, example, \"graph.json\") has written down:\n"
+    "  tensorlane plan --model graph.json --hosts 8 --gbps 10 --pattern ring\n";
 
 Status invalid(const std::string& what, const std::string& where, const std::string& fix) {
   return {Code::kInvalidArgument, what, where, fix};
@@ -59,18 +64,64 @@ Status write(const std::string& path, const std::string& text) {
              : Status(Code::kPermissionDenied, "the file cannot be written", path, "name a folder that exists");
 }
 
-Result<simulator::Workload> workload(const Arguments& a) {
+// What the request's layers are, and for the report where they and their times come from.
+struct Layers {
+  simulator::Workload workload;
+  nlohmann::json about;
+};
+
+// A model that the planner knows has no times of its own.
+Result<Layers> known_model(const Arguments& a) {
   TL_ASSIGN_OR_RETURN(const simulator::Model model, simulator::find_model(a.model));
   if (a.layer_times.empty() == (a.rate == 0))
     return invalid("the speed of a rank is not known", "tensorlane plan",
                    "give either --gpu-images-per-second or --layer-times");
   if (!a.layer_times.empty()) {
     TL_ASSIGN_OR_RETURN(const std::string text, contents(a.layer_times));
-    return simulator::workload_of(model, text, a.layer_times);
+    TL_ASSIGN_OR_RETURN(simulator::Workload workload, simulator::workload_of(model, text, a.layer_times));
+    return Layers{std::move(workload), {{"times", a.layer_times}}};
   }
   if (a.batch == 0)
     return invalid("the batch is not known", "tensorlane plan", "give --batch: samples per rank and iteration");
-  return simulator::workload_of(model, a.batch, a.rate);
+  return Layers{simulator::workload_of(model, a.batch, a.rate),
+                {{"times", "multiply-adds of the layers at the given speed"}}};
+}
+
+// A graph has: they are replaced, or scaled to a speed, where one is given.
+Result<Layers> traced_model(const Arguments& a) {
+  TL_ASSIGN_OR_RETURN(const graph::Graph graph, graph::load_graph(a.model));
+  TL_ASSIGN_OR_RETURN(simulator::TracedWorkload traced, simulator::workload_of(graph, a.model));
+  Layers layers{std::move(traced.workload), {{"times", "the graph's operations"}}};
+  if (!a.layer_times.empty() && a.rate != 0)
+    return invalid("--layer-times and --gpu-images-per-second both say how fast a rank is", "tensorlane plan",
+                   "give one of them, or neither for the graph's own times");
+  if (!a.layer_times.empty()) {
+    TL_ASSIGN_OR_RETURN(const std::string text, contents(a.layer_times));
+    TL_ASSIGN_OR_RETURN(layers.workload,
+                        simulator::with_layer_times(std::move(layers.workload), a.model, text, a.layer_times));
+    layers.about["times"] = a.layer_times;
+  } else if (a.rate != 0) {
+    if (a.batch == 0)
+      return invalid("the batch is not known", "tensorlane plan", "give --batch: samples per rank and iteration");
+    layers.workload = simulator::scaled_to(layers.workload, Duration(std::llround(a.batch / a.rate * 1e9)));
+    layers.about["times"] = "the graph's operations, scaled to the given speed";
+  }
+  layers.about["graph_layers"] = layers.workload.layers.size();
+  layers.about["graph_parameters_without_gradient"] = traced.without_gradient;
+  layers.about["graph_gradients_later_by_at_most_s"] = to_seconds(traced.longest_delay);
+  layers.about["graph_order"] = "gradients leave in the reverse of the order in which their parameters are needed";
+  return layers;
+}
+
+Result<Layers> layers_of(const Arguments& a) {
+  const Result<simulator::Model> known = simulator::find_model(a.model);
+  std::error_code error;
+  if (!known.ok() && std::filesystem::exists(a.model, error)) return traced_model(a);
+  if (!known.ok()) {
+    const Status& unknown = known.status();
+    return Status(unknown.code(), unknown.what(), unknown.where(), unknown.fix() + ", or a file with a traced graph");
+  }
+  return known_model(a);
 }
 
 Result<simulator::Topology> topology(const Arguments& a) {
@@ -88,9 +139,9 @@ Result<simulator::Topology> topology(const Arguments& a) {
   return simulator::star(static_cast<std::uint16_t>(a.hosts), rate, a.assume.hop);
 }
 
-Result<PlanRequest> request_of(const Arguments& a) {
+Result<PlanRequest> request_of(const Arguments& a, const simulator::Workload& workload) {
   PlanRequest r;
-  TL_ASSIGN_OR_RETURN(r.workload, workload(a));
+  r.workload = workload;
   TL_ASSIGN_OR_RETURN(r.topology, topology(a));
   const bool server = a.pattern == "ps";
   std::string name = server ? "parameter_server" : a.pattern;
@@ -136,13 +187,11 @@ Status measured_network(Arguments& a) {
 
 Result<int> plan(Arguments a) {
   TL_RETURN_IF_ERROR(measured_network(a));
-  TL_ASSIGN_OR_RETURN(const PlanRequest request, request_of(a));
+  TL_ASSIGN_OR_RETURN(const Layers layers, layers_of(a));
+  TL_ASSIGN_OR_RETURN(const PlanRequest request, request_of(a, layers.workload));
   TL_ASSIGN_OR_RETURN(const simulator::Report report, simulator::make_plan(request));
-  nlohmann::json about{
-      {"model", a.model},
-      {"hosts", request.topology.hosts},
-      {"pattern", a.pattern},
-      {"times", a.layer_times.empty() ? "multiply-adds of the layers at the given speed" : a.layer_times}};
+  nlohmann::json about{{"model", a.model}, {"hosts", request.topology.hosts}, {"pattern", a.pattern}};
+  about.update(layers.about);
   if (a.batch > 0) about["batch"] = a.batch;
   if (a.rate > 0) about["images_per_second_of_a_rank"] = a.rate;
   if (!a.fabric.empty()) about["fabric"] = a.fabric;
@@ -191,10 +240,15 @@ void add_plan_command(CLI::App& app, Invocation& chosen) {
   Arguments& a = *arguments;
   CLI::App* command = app.add_subcommand("plan", "What priorities would gain for a model on a fabric, by simulation");
   command->footer(kExamples);
-  command->add_option("--model", a.model, "a model that the planner knows; an unknown one is answered by the list")
+  command
+      ->add_option(
+          "--model", a.model,
+          "a model that the planner knows (an unknown one is answered by the list), or the file of a traced graph")
       ->required();
   command->add_option("--batch", a.batch, "samples per rank and iteration")->check(CLI::Range(1.0, 1e9));
-  command->add_option("--gpu-images-per-second", a.rate, "samples per second of one rank alone")
+  command
+      ->add_option("--gpu-images-per-second", a.rate,
+                   "samples per second of one rank alone; a graph's times are scaled to it")
       ->check(CLI::Range(1e-6, 1e12));
   command->add_option("--layer-times", a.layer_times, "JSON with forward and backward seconds of each layer, instead");
   command->add_option("--hosts", a.hosts, "hosts around one switch")->check(CLI::Range(2, 4096));

@@ -73,6 +73,11 @@ Workload workload_of(const Model& model, double batch, double samples_per_second
 }
 
 Result<Workload> workload_of(const Model& model, const std::string& layer_times, const std::string& path) {
+  return with_layer_times(workload_of(model, 1, 1), model.name, layer_times, path);
+}
+
+Result<Workload> with_layer_times(Workload w, const std::string& model, const std::string& layer_times,
+                                  const std::string& path) {
   const auto invalid = [&](const std::string& what) {
     return Status(
         Code::kInvalidArgument, what, path,
@@ -93,15 +98,14 @@ Result<Workload> workload_of(const Model& model, const std::string& layer_times,
     if (!times.emplace(layer["name"], std::pair(number("forward_s"), number("backward_s"))).second)
       return invalid(fmt::format("layer '{}' stands there twice", layer["name"].get<std::string>()));
   }
-  Workload w;
-  for (const ModelLayer& layer : model.layers) {
+  for (Layer& layer : w.layers) {
     const auto found = times.find(layer.name);
-    if (found == times.end()) return invalid(fmt::format("layer '{}' of model {} is missing", layer.name, model.name));
-    w.layers.push_back(
-        {layer.name, from_seconds(found->second.first), from_seconds(found->second.second), layer.variables});
+    if (found == times.end()) return invalid(fmt::format("layer '{}' of model {} is missing", layer.name, model));
+    layer.forward = from_seconds(found->second.first);
+    layer.backward = from_seconds(found->second.second);
     times.erase(found);
   }
-  if (!times.empty()) return invalid(fmt::format("model {} has no layer '{}'", model.name, times.begin()->first));
+  if (!times.empty()) return invalid(fmt::format("model {} has no layer '{}'", model, times.begin()->first));
   if (w.compute().value == 0) return invalid("all times are 0");
   return w;
 }

@@ -32,8 +32,12 @@ Result<Model> find_model(std::string_view name);
 // backward pass multiplies twice), divided among layers by multiply-adds.
 Workload workload_of(const Model& model, double batch, double samples_per_second);
 
-// The same with times that were measured: JSON {"layers": [{"name", "forward_s", "backward_s"}, ...]}, every layer of
-// the model once. InvalidArgument, where = `path`.
+// The same with times that were measured, see with_layer_times().
 Result<Workload> workload_of(const Model& model, const std::string& layer_times, const std::string& path);
+
+// The layers of `workload`, which is of the model called `model`, with times that were measured: JSON {"layers":
+// [{"name", "forward_s", "backward_s"}, ...]}, every layer once. InvalidArgument, where = `path`.
+Result<Workload> with_layer_times(Workload workload, const std::string& model, const std::string& layer_times,
+                                  const std::string& path);
 
 }  // namespace tensorlane::simulator

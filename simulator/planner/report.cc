@@ -50,7 +50,7 @@ json assumptions(const PlanRequest& request, const json& about) {
          {"hop_latency_s", to_seconds(a.hop)},
          {"window_bytes", fabric::window({}, host_rate(request.topology)).value},
          {"switch_buffers", "lossless, as large as the hosts' windows fill them"},
-         {"forward_share_of_compute", 1.0 / 3},
+         {"forward_share_of_compute", to_seconds(request.workload.forward()) / to_seconds(request.workload.compute())},
          {"iterations_measured", a.iterations},
          {"jobs", request.jobs},
          {"seed", a.seed}};

@@ -10,9 +10,15 @@ namespace tensorlane::simulator {
 
 using protocol::PlanTensor;
 
-Duration Workload::compute() const {
+Duration Workload::forward() const {
   Duration sum;
-  for (const Layer& layer : layers) sum += layer.forward + layer.backward;
+  for (const Layer& layer : layers) sum += layer.forward;
+  return sum;
+}
+
+Duration Workload::compute() const {
+  Duration sum = forward();
+  for (const Layer& layer : layers) sum += layer.backward;
   return sum;
 }
 

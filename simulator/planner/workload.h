@@ -37,6 +37,7 @@ struct Workload {
   std::vector<Layer> layers;  // in the order of the forward pass
   Duration overhead;          // per iteration, in which nothing is computed or sent
 
+  Duration forward() const;
   Duration compute() const;  // forward and backward, without overhead
   std::uint64_t elements() const;
 };
