@@ -115,6 +115,8 @@ lane::LaneConfig lane_config(const config::DaemonConfig& config) {
   }
   lane.single_queue = !config.priorities;
   lane.tunes = config.search_thresholds && config.priorities;
+  lane.observes = config.observe_order && config.priorities;
+  lane.thresholds = config.fabric.classes.thresholds;
   if (config.priorities) lane.job_limits = config.job_limits;
   lane.staging = config.staging;
   lane.late_after = config.late_after;

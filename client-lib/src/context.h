@@ -151,6 +151,7 @@ class Context {
   [[nodiscard]] bool submit_locked(tl_request& request);
   Status consume(tl_request& request);
   void raise(tl_request& request);
+  void tell_of_wait(const tl_request& request);
   bool spin(std::uint32_t seen) const;
 
   // array.cc

@@ -151,8 +151,21 @@ void Context::raise(tl_request& request) {
   if (wake) rings_.wake_daemon();
 }
 
+// Blocked or not: the daemon learns in which order this program needs its tensors.
+void Context::tell_of_wait(const tl_request& request) {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    const bool given = request.state == State::kPosted || request.state == State::kDone;
+    if (!given || request.tensor->sequence == 0 || rings_.space() <= ring_entries_ / 2) return;
+    wake = rings_.submit({request.tensor->id, protocol::kFlagWaited, request.tensor->sequence});
+  }
+  if (wake) rings_.wake_daemon();
+}
+
 Status Context::wait(tl_request& request, double timeout_seconds) {
   TL_RETURN_IF_ERROR(usable());
+  if (rings_.waits_observed()) tell_of_wait(request);
   const bool forever = !(timeout_seconds >= 0);
   const Time deadline = now() + Duration(forever ? 0 : static_cast<std::int64_t>(std::min(timeout_seconds, 1e8) * 1e9));
   for (bool spun = false;;) {

@@ -39,6 +39,9 @@ class ClientRings {
   bool failed() const { return page_->failed.load(std::memory_order_acquire) != 0; }
   Status error() const;
 
+  // Whether the daemon wants to be told of waits. Any thread.
+  bool waits_observed() const { return page_->observe.load(std::memory_order_relaxed) != 0; }
+
   // Says that we live. One thread.
   void beat() { page_->client_beats.fetch_add(1, std::memory_order_relaxed); }
   std::uint64_t daemon_beats() const { return page_->daemon_beats.load(std::memory_order_relaxed); }

@@ -16,7 +16,7 @@
 namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
-inline constexpr std::uint16_t kSessionVersion = 1;
+inline constexpr std::uint16_t kSessionVersion = 2;
 inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
 inline constexpr std::size_t kMaxMessage = 64 * 1024;  // a packet on the socket
@@ -106,11 +106,13 @@ struct RegisteredBody {
 // Client -> daemon: run the registered operation once on the tensor's buffer.
 struct SubmissionEntry {
   std::uint32_t tensor = 0;    // id from kRegistered
-  std::uint32_t flags = 0;     // kFlagRaise
+  std::uint32_t flags = 0;     // 0, kFlagRaise or kFlagWaited
   std::uint64_t sequence = 0;  // 1, 2, 3... per tensor
 };
 inline constexpr std::uint32_t kFlagRaise =
     1;  // not a new operation: a wait blocks on this one, raise what it waits for (law 9)
+inline constexpr std::uint32_t kFlagWaited =
+    2;  // nor this: the program waits for this one now, blocked or not; only while RingPage::observe is 1
 
 // Daemon -> client.
 struct CompletionEntry {
@@ -134,6 +136,7 @@ struct RingPage {
   alignas(64) std::atomic<std::uint64_t> client_beats;     // written by the client's helper thread: it lives
   alignas(64) std::atomic<std::uint64_t> daemon_beats;     // written by the daemon's session thread: it lives
   alignas(64) std::atomic<std::uint32_t> failed;  // written by the daemon: 1 once the job has failed and `error` is set
+  std::atomic<std::uint32_t> observe;             // written by the daemon: 1 while it wants to be told of waits
   ErrorBody error;
 };
 inline constexpr std::size_t kRingPageBytes = 4096;

@@ -23,7 +23,7 @@ using fabric::Mapping;
 constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
 constexpr std::size_t kKeyLength = 40;                  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 31> kKeys = {"fabric",
+constexpr std::array<std::string_view, 32> kKeys = {"fabric",
                                                     "host",
                                                     "secret_key_file",
                                                     "socket",
@@ -52,6 +52,7 @@ constexpr std::array<std::string_view, 31> kKeys = {"fabric",
                                                     "rdma",
                                                     "on_lost_flow",
                                                     "search_thresholds",
+                                                    "urgency",
                                                     "ordering",
                                                     "ordering_concurrent"};
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
@@ -117,6 +118,16 @@ Status read_pattern(const Mapping& map, protocol::Pattern* pattern) {
   if (!named || *named == protocol::Pattern::kWholeServer)
     return map.wrong("pattern", "expected ring, halving_doubling, tree, parameter_server or shuffle");
   *pattern = *named;
+  return {};
+}
+
+Status read_urgency(const Mapping& map, DaemonConfig* config) {
+  if (!map.has("urgency")) return {};
+  TL_ASSIGN_OR_RETURN(const std::string text, map.text("urgency"));
+  if (text != "registered" && text != "observed") return map.wrong("urgency", "expected registered or observed");
+  config->observe_order = text == "observed";
+  if (config->observe_order && config->search_thresholds)
+    return map.wrong("urgency", "observed goes with the fabric's thresholds: leave out 'search_thresholds'");
   return {};
 }
 
@@ -315,6 +326,7 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_RETURN_IF_ERROR(read_transport(map, &config));
   TL_RETURN_IF_ERROR(read_users(map, &config.users));
   TL_RETURN_IF_ERROR(read_numbers(map, &config));
+  TL_RETURN_IF_ERROR(read_urgency(map, &config));
   TL_RETURN_IF_ERROR(read_job_limits(map, &config));
   TL_RETURN_IF_ERROR(read_control_rate(map, &config));
   return config;

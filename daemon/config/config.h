@@ -45,6 +45,7 @@ struct DaemonConfig {
   } rdma;
   bool priorities = true;          // false: one class, order of arrival
   bool search_thresholds = false;  // jobs led from here search for the thresholds between classes; else the fabric's
+  bool observe_order = false;      // urgency is the order in which ranks wait; else what tensors are registered with
   bool tags = true;                // false: flows carry DSCP 0 whatever their class
   bool payload_crc = false;
   std::vector<std::uint32_t> users;   // uids that may use this daemon, beside its own and root

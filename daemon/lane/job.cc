@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "daemon/engine/classify/thresholds.h"
-
 namespace tensorlane::lane {
 namespace {
 
@@ -70,6 +68,7 @@ void Job::connect(Time now) {
 
 void Job::attach(Rank rank, std::shared_ptr<ports::ClientSession> session) {
   sessions_[local_index(rank)] = std::move(session);
+  if (observed_) sessions_[local_index(rank)]->observe_waits(true);
 }
 
 void Job::apply_plan(protocol::Plan plan) {
@@ -88,37 +87,7 @@ void Job::apply_plan(protocol::Plan plan) {
   }
   local_queue_.reserve(tensors_.size());
   if (around_.config->tunes) classify();
-}
-
-void Job::use_thresholds(std::vector<double> thresholds) {
-  if (!around_.config->tunes || thresholds.size() >= around_.config->classes) return;
-  thresholds_ = std::move(thresholds);
-  classify();
-}
-
-void Job::classify() {
-  const std::optional<TensorId> before = largest_;
-  std::uint64_t most = 0;
-  for (protocol::PlanTensor& tensor : plan_.tensors) {
-    const std::uint64_t bytes = tensor.elements * dtype_size(tensor.dtype);
-    if (tensor.operation == Operation::kAllreduce && bytes > most) {
-      largest_ = tensor.id;
-      most = bytes;
-    }
-    if (!thresholds_) continue;
-    // Fewer classes than there are leave out the most urgent ones, which others may need more.
-    const auto unused = static_cast<std::uint8_t>(around_.config->classes - thresholds_->size() - 1);
-    tensor.cls = ClassId(unused + engine::class_by_thresholds(*thresholds_, tensor.urgency).value);
-    for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
-  }
-  if (largest_ != before) largest_since_.reset();
-}
-
-// The largest tensor is a gradient, and those are submitted once an iteration.
-void Job::note_iteration(TensorId tensor, Time now) {
-  if (!around_.config->tunes || rails_.empty() || tensor != largest_) return;
-  if (largest_since_) around_.listener->on_iteration(id(), now - *largest_since_);
-  largest_since_ = now;
+  if (around_.config->observes && !rails_.empty()) begin_observing();
 }
 
 void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
@@ -259,6 +228,7 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   const protocol::PlanTensor& planned = plan_.tensors[entry.tensor];
   if (!t.bound[local]) return broken("a tensor that it has not registered");
   if (entry.flags & protocol::kFlagRaise) return raise(local, t, planned, entry.sequence, now);
+  if (entry.flags == protocol::kFlagWaited) return waited(local, planned.id, entry.sequence);
   if (entry.flags != 0) return broken("unknown flags");
   if (entry.sequence != t.sequence[local] + 1 || entry.sequence != t.completed + 1)
     return broken("an operation out of sequence");

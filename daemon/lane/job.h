@@ -15,6 +15,7 @@
 
 #include "common/base/units.h"
 #include "daemon/engine/ordering/admission.h"
+#include "daemon/engine/urgency/observed_order.h"
 #include "daemon/lane/job_rail.h"
 #include "daemon/lane/local_work.h"
 #include "daemon/ports/job.h"
@@ -108,6 +109,9 @@ class Job final : private JobRail::Owner {
   };
 
   void classify();
+  void begin_observing();
+  void waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence);
+  void take_observed_order();
   void note_iteration(TensorId tensor, Time now);
   std::uint32_t local_index(Rank rank) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
@@ -147,6 +151,7 @@ class Job final : private JobRail::Owner {
   std::vector<std::unique_ptr<JobRail>> rails_;                                 // none in a job of one host
   protocol::Plan plan_;                                                         // its classes are those in use here
   std::optional<std::vector<double>> thresholds_;                               // none: the plan's
+  std::optional<engine::ObservedOrder> observed_;                               // while it learns
   std::optional<TensorId> largest_;  // of what is summed: an iteration begins whenever it is submitted
   std::optional<Time> largest_since_;
   std::vector<LocalTensor> tensors_;

@@ -20,7 +20,7 @@ engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, c
   e.classes = config.classes;
   e.staging = config.staging;
   e.single_queue = config.single_queue;
-  e.reclassifies = config.tunes;
+  e.reclassifies = config.tunes || config.observes;
   e.limits = config.job_limits;
   return e;
 }

@@ -30,8 +30,11 @@ struct LaneConfig {
   // What each job may send in a class on each rail, by ClassId; what exceeds it is demoted (law 11). None for the last
   // class.
   std::array<RateLimit, kMaxDataClasses> job_limits{};
-  bool tunes = false;         // jobs may change their classes while they run
-  bool single_queue = false;  // no priorities: one class, order of arrival
+  bool tunes = false;  // jobs may change their classes while they run
+  // Jobs learn in which order their ranks here wait for tensors, and take that as urgency (engine/urgency).
+  bool observes = false;
+  std::vector<double> thresholds;  // of urgency, between the classes: classes - 1, descending. For `observes`
+  bool single_queue = false;       // no priorities: one class, order of arrival
   Bytes staging = mib(64);
   Duration spin = microseconds(20);  // how long an idle loop polls before it blocks; 0 on machines without a spare core
   double spin_budget = 0.25;         // at most this share of the time is spent polling in vain (law 17)

@@ -34,6 +34,8 @@ class ClientSession {
   // Gives one completion and wakes a waiting client. Never full: a client with more than kMaxOutstanding operations
   // pending has broken the protocol.
   virtual void complete(const protocol::CompletionEntry& entry) = 0;
+  // Asks the client to tell when it waits for an operation (kFlagWaited), or no longer. It may leave some out.
+  virtual void observe_waits(bool on) = 0;
   // Publishes the error of the job, marks the rings as failed and wakes everybody who waits.
   virtual void fail(const Status& cause) = 0;
   // Asks the client to write to wake_fd() with its next submission (law 17). Returns false when a submission is there

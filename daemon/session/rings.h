@@ -27,6 +27,8 @@ class DaemonRings {
   // already.
   bool arm_wake();
   void disarm_wake();
+  // Asks the client to tell of waits (kFlagWaited), or no longer. Any thread.
+  void observe(bool on) { page().observe.store(on ? 1 : 0, std::memory_order_relaxed); }
   // Publishes the error and wakes all waiting clients. The first call counts. Any thread; the caller sees to it that
   // calls do not overlap.
   void fail(const Status& cause);

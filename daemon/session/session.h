@@ -35,6 +35,7 @@ class Session final : public ports::ClientSession {
   void complete(const protocol::CompletionEntry& entry) override;
   bool arm_wake() override;
   void disarm_wake() override;
+  void observe_waits(bool on) override { rings_.observe(on); }
   // The first call counts. Any thread.
   void fail(const Status& cause) override;
   int wake_fd() const override { return wake_fd_; }

@@ -31,6 +31,9 @@ class ObservedOrder {
   // Every rank has ended its learned iterations.
   bool learned() const { return learning_ == 0; }
 
+  // Whether some rank has waited for it in a learned iteration.
+  bool waited_for(TensorId tensor) const { return tensors_[tensor.value].waits > 0; }
+
   // By tensor, once learned(): 1 for what is waited for first, down to 1 / tensors. Tensors in the order of the mean
   // place among the waits of an iteration, over the iterations and ranks that waited for them; of equal ones, and of
   // those that nobody waited for, which come last, the lower id first. `urgencies` has an entry per tensor.

@@ -47,7 +47,7 @@ TEST_F(ConfigTest, ReadsEverything) {
       "/tmp/t.json\ndetection: 1 s\n"
       "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, "
       "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 GiB\nstaging: 8 MiB\n"
-      "slice_elements: 65536\nspin: 5 us\ncpu: 1\nordering: concurrent\nordering_concurrent: 4\n");
+      "slice_elements: 65536\nspin: 5 us\ncpu: 1\nordering: concurrent\nordering_concurrent: 4\nurgency: observed\n");
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   EXPECT_EQ(config->self().tcp_address(), "127.0.0.2");
   EXPECT_EQ(config->secret_key, kKey);
@@ -58,6 +58,7 @@ TEST_F(ConfigTest, ReadsEverything) {
   EXPECT_EQ(config->pattern, protocol::Pattern::kParameterServer);
   EXPECT_EQ(config->ordering, protocol::Ordering::kConcurrent);
   EXPECT_EQ(config->ordering_concurrent, 4U);
+  EXPECT_TRUE(config->observe_order);
   EXPECT_FALSE(config->priorities);
   EXPECT_FALSE(config->tags);
   EXPECT_TRUE(config->payload_crc);
@@ -109,6 +110,9 @@ TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
               ::testing::HasSubstr("expected tagged, funnel, concurrent, chained, counters or negotiated"));
   EXPECT_THAT(error("ordering: funnel\nordering_concurrent: 2\n"),
               ::testing::HasSubstr("it counts with 'ordering: concurrent' only"));
+  EXPECT_THAT(error("urgency: guessed\n"), ::testing::HasSubstr("expected registered or observed"));
+  EXPECT_THAT(error("urgency: observed\nsearch_thresholds: true\n"),
+              ::testing::HasSubstr("leave out 'search_thresholds'"));
   EXPECT_THAT(error("users: [joe]\n"), ::testing::HasSubstr("'joe' in 'users' is no user id"));
   EXPECT_THAT(error("late_after: 9 s\nlate_error: 1 s\n"), ::testing::HasSubstr("expected at least late_after"));
 }

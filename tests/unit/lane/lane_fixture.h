@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -70,6 +71,7 @@ class FakeClient final : public ports::ClientSession {
     return submitted_.empty();
   }
   void disarm_wake() override {}
+  void observe_waits(bool on) override { observed_ = on; }
   int wake_fd() const override { return wake_; }
   std::span<std::byte> map(const ports::BufferPlace& place) override {
     if (place.offset + place.bytes > memory_.size()) return {};
@@ -81,6 +83,9 @@ class FakeClient final : public ports::ClientSession {
   void submit(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, 0, sequence}); }
   // A wait for it blocks.
   void raise(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, protocol::kFlagRaise, sequence}); }
+  // It waits, blocked or not.
+  void tell_of_wait(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, protocol::kFlagWaited, sequence}); }
+  bool observed() const { return observed_; }
   void put(const protocol::SubmissionEntry& entry) {
     {
       std::lock_guard lock(mutex_);
@@ -117,6 +122,7 @@ class FakeClient final : public ports::ClientSession {
   std::deque<protocol::SubmissionEntry> submitted_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, Code> completed_;
   Status failure_;
+  std::atomic<bool> observed_{false};
 };
 
 // Control, as far as a lane sees it.
@@ -254,6 +260,8 @@ class LaneTest : public ::testing::Test {
     config.staging = mib(8);
     config.late_after = late_after;
     config.tunes = tunes_;
+    config.observes = observes_;
+    config.thresholds = {0.75};
     for (std::uint16_t h = 0; h < hosts; ++h)
       hosts_.push_back(std::make_unique<TestHost>(h, config, per_host, one_at_a_time_));
     ports::JobSpec spec;
@@ -332,7 +340,7 @@ class LaneTest : public ::testing::Test {
   bool crossed_ = false;  // host 0 has the addresses of host 1 in the wrong order: the job does not connect
   std::vector<std::unique_ptr<TestHost>> hosts_;
   protocol::Plan plan_;
-  bool tunes_ = false;
+  bool tunes_ = false, observes_ = false;
   bool one_at_a_time_ = false;  // the transport is made so
 };
 

@@ -66,6 +66,7 @@ class Client final : public ports::ClientSession {
     return submitted_.empty();
   }
   void disarm_wake() override {}
+  void observe_waits(bool) override {}
   int wake_fd() const override { return wake_; }
   std::span<std::byte> map(const ports::BufferPlace& place) override {
     return std::span(memory_).subspan(place.offset, place.bytes);

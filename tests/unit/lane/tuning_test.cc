@@ -99,5 +99,61 @@ TEST_F(Tuning, IsOffUnlessAskedFor) {
   EXPECT_GT(sent().first, 0u);
 }
 
+class Observing : public Tuning {
+ protected:
+  Observing() { observes_ = true; }
+  // An iteration in which the ranks of these hosts say that they wait for the large tensor first.
+  void iterate_waiting(std::uint64_t sequence, std::initializer_list<std::size_t> hosts) {
+    iterate(sequence);
+    for (const std::size_t host : hosts) {
+      hosts_[host]->clients[0]->tell_of_wait(1, sequence);
+      hosts_[host]->clients[0]->tell_of_wait(0, sequence);
+    }
+  }
+};
+
+TEST_F(Observing, WhatIsWaitedForFirstBecomesUrgentOnTheHostThatSawIt) {
+  start_tuned();
+  for (std::uint64_t sequence = 1; sequence <= 7; ++sequence) {
+    EXPECT_TRUE(hosts_[0]->clients[0]->observed()) << sequence;
+    iterate_waiting(sequence, {0});
+  }
+  barrier();
+  EXPECT_FALSE(hosts_[0]->clients[0]->observed());
+  EXPECT_TRUE(hosts_[1]->clients[0]->observed());
+  sent();
+  iterate(8);
+  const auto [urgent, bulk] = sent();
+  EXPECT_GT(urgent, bulk);
+  EXPECT_GT(bulk, 0u);
+}
+
+TEST_F(Observing, APlanThatGrowsIsLearnedAnew) {
+  start_tuned();
+  for (std::uint64_t sequence = 1; sequence <= 7; ++sequence) iterate_waiting(sequence, {0, 1});
+  barrier();
+  EXPECT_FALSE(hosts_[0]->clients[0]->observed());
+  grow_plan();
+  barrier();
+  EXPECT_TRUE(hosts_[0]->clients[0]->observed());
+  sent();
+  iterate(8);  // by the plan again
+  const auto [urgent, bulk] = sent();
+  EXPECT_LT(urgent, bulk);
+}
+
+// The client may not have seen yet that nobody asks.
+TEST_F(Observing, ALateWordIsNoError) {
+  start_tuned();
+  for (std::uint64_t sequence = 1; sequence <= 9; ++sequence) iterate_waiting(sequence, {0, 1});
+  iterate(10);
+}
+
+TEST_F(Tuning, NobodyIsAskedForWaitsUnlessItIsWanted) {
+  start_tuned();
+  iterate(1);
+  EXPECT_FALSE(hosts_[0]->clients[0]->observed());
+}
+
 }  // namespace
 }  // namespace tensorlane::lane

@@ -1,0 +1,82 @@
+// Urgencies and classes that change while a job runs: thresholds that its leader searches for, and the order in which
+// its ranks here wait for tensors.
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "daemon/engine/classify/thresholds.h"
+#include "daemon/lane/job.h"
+
+namespace tensorlane::lane {
+
+void Job::use_thresholds(std::vector<double> thresholds) {
+  if (!around_.config->tunes || thresholds.size() >= around_.config->classes) return;
+  thresholds_ = std::move(thresholds);
+  classify();
+}
+
+void Job::classify() {
+  const std::optional<TensorId> before = largest_;
+  std::uint64_t most = 0;
+  for (protocol::PlanTensor& tensor : plan_.tensors) {
+    const std::uint64_t bytes = tensor.elements * dtype_size(tensor.dtype);
+    if (tensor.operation == Operation::kAllreduce && bytes > most) {
+      largest_ = tensor.id;
+      most = bytes;
+    }
+    if (!thresholds_) continue;
+    // Fewer classes than there are leave out the most urgent ones, which others may need more.
+    const auto unused = static_cast<std::uint8_t>(around_.config->classes - thresholds_->size() - 1);
+    tensor.cls = ClassId(unused + engine::class_by_thresholds(*thresholds_, tensor.urgency).value);
+    for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
+  }
+  if (largest_ != before) largest_since_.reset();
+}
+
+// The largest tensor is a gradient, and those are submitted once an iteration.
+void Job::note_iteration(TensorId tensor, Time now) {
+  if (!around_.config->tunes || rails_.empty() || tensor != largest_) return;
+  if (largest_since_) around_.listener->on_iteration(id(), now - *largest_since_);
+  largest_since_ = now;
+}
+
+// Anew with every plan: what it has added may be waited for before everything else. Until then the plan counts.
+void Job::begin_observing() {
+  for (const protocol::PlanTensor& tensor : plan_.tensors) {
+    for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
+  }
+  observed_.emplace(static_cast<std::uint32_t>(plan_.tensors.size()), static_cast<std::uint32_t>(local_ranks_.size()));
+  for (const auto& session : sessions_) {
+    if (session) session->observe_waits(true);
+  }
+}
+
+void Job::waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence) {
+  if (!observed_) return;  // it had not heard yet that nobody asks any more
+  observed_->wait(local, tensor, Sequence(sequence));
+  if (observed_->learned()) take_observed_order();
+}
+
+// What nobody waits for (a barrier, what is broadcast once) keeps the urgency that it was registered with.
+void Job::take_observed_order() {
+  std::vector<float> urgencies(plan_.tensors.size());
+  observed_->urgencies(urgencies);
+  std::vector<const protocol::PlanTensor*> order;
+  for (protocol::PlanTensor& tensor : plan_.tensors) {
+    if (!observed_->waited_for(tensor.id)) continue;
+    tensor.urgency = urgencies[tensor.id.value];
+    tensor.cls = engine::class_by_thresholds(around_.config->thresholds, tensor.urgency);
+    for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
+    order.push_back(&tensor);
+  }
+  std::ranges::sort(order, std::greater(), &protocol::PlanTensor::urgency);
+  spdlog::info("job '{}': urgency is the order in which its ranks here wait: {} first, {} last, {} tensors", spec_.name,
+               order.front()->name, order.back()->name, order.size());
+  observed_.reset();
+  for (const auto& session : sessions_) {
+    if (session) session->observe_waits(false);
+  }
+}
+
+}  // namespace tensorlane::lane
