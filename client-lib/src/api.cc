@@ -7,6 +7,8 @@
 
 #include "client-lib/src/context.h"
 #include "client-lib/src/error.h"
+#include "common/base/hash.h"
+#include "common/protocol/rank_block.h"
 #include "tensorlane/tensorlane.h"
 
 namespace tensorlane::client {
@@ -14,7 +16,11 @@ namespace {
 
 static_assert(static_cast<int>(Code::kInternal) == TL_ERROR_INTERNAL &&
               static_cast<int>(Code::kInProgress) == TL_IN_PROGRESS);
-static_assert(static_cast<int>(Dtype::kBfloat16) == TL_BFLOAT16 && static_cast<int>(Operation::kBarrier) == TL_BARRIER);
+static_assert(static_cast<int>(Dtype::kUint8) == TL_UINT8 && kDtypeCount == TL_UINT8 + 1);
+static_assert(static_cast<int>(ReduceOp::kProduct) == TL_PRODUCT && kReduceOpCount == TL_PRODUCT + 1);
+static_assert(static_cast<int>(Operation::kBarrier) == TL_BARRIER);
+static_assert(static_cast<int>(Operation::kPush) == TL_PUSH && static_cast<int>(Operation::kPull) == TL_PULL);
+static_assert(static_cast<int>(Operation::kReduceScatter) == TL_REDUCESCATTER);
 
 template <typename Function>
 tl_status_t guarded(Function&& function) noexcept {
@@ -50,10 +56,15 @@ tl_status_t array_call(const char* function, tl_context_t* context, const char* 
     if (context == nullptr) return null_argument(function, "a context");
     if (name == nullptr) return null_argument(function, "a name");
     if (request == nullptr) return null_argument(function, "a place for the request");
-    if (call.out == nullptr) return null_argument(function, "a buffer");
-    if (static_cast<unsigned>(call.dtype) > TL_BFLOAT16 || static_cast<unsigned>(call.reduce) > TL_AVERAGE) {
+    if (call.out == nullptr && (call.out_bytes > 0 || call.elements == 0)) return null_argument(function, "a buffer");
+    if (static_cast<unsigned>(call.dtype) >= kDtypeCount || static_cast<unsigned>(call.reduce) >= kReduceOpCount) {
       return Status(Code::kInvalidArgument, std::string(function) + " was called with an unknown dtype or op",
                     std::string("'") + name + "'", "use a tl_dtype_t and a tl_op_t");
+    }
+    if (!can_reduce(call.reduce, call.dtype)) {
+      return Status(Code::kInvalidArgument,
+                    std::string("the average of ") + dtype_name(call.dtype) + " is no " + dtype_name(call.dtype),
+                    std::string(function) + " of '" + name + "'", "use TL_SUM, and divide");
     }
     tl_options_t known = TL_OPTIONS_INIT;
     TL_RETURN_IF_ERROR(read_struct(options, "TL_OPTIONS_INIT", &known));
@@ -73,6 +84,12 @@ Dtype dtype_of(const tl_dtype_t& dtype) {
 }
 ReduceOp reduce_of(const tl_op_t& op) {
   return static_cast<ReduceOp>(std::min(raw_number(op), 0xffU));
+}
+
+// The rank whose host has the first part of a key's value: keys are spread, and a push and a pull of one agree.
+std::uint32_t root_of(const tl_context_t* context, const char* key) {
+  if (context == nullptr || key == nullptr) return 0;
+  return static_cast<std::uint32_t>(fnv1a(key) % context->settings().world_size);
 }
 
 }  // namespace
@@ -212,8 +229,11 @@ tl_status_t tl_set_callback(tl_request_t* request, tl_callback_t function, void*
 tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
                          tl_dtype_t dtype, tl_op_t op, const tl_options_t* options, tl_request_t** request) {
   if (in == nullptr) return report(null_argument("tl_allreduce", "an input"));
-  ArrayCall call{Operation::kAllreduce, count, dtype_of(dtype), reduce_of(op), 0, in, out};
-  call.in_bytes = count * dtype_size(call.dtype);
+  ArrayCall call{.operation = Operation::kAllreduce, .elements = count, .dtype = dtype_of(dtype)};
+  call.reduce = reduce_of(op);
+  call.in = in;
+  call.out = out;
+  call.in_bytes = call.out_bytes = count * dtype_size(call.dtype);
   return array_call("tl_allreduce", context, name, call, options, request);
 }
 
@@ -223,9 +243,10 @@ tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* buffer, 
     return report(Status(Code::kInvalidArgument, "tl_broadcast was called with an impossible root",
                          std::to_string(root), "use a rank below the world size " + std::to_string(tl_size(context))));
   }
-  ArrayCall call{
-      Operation::kBroadcast, count, dtype_of(dtype), ReduceOp::kSum, static_cast<std::uint32_t>(root), buffer, buffer};
-  call.in_bytes = count * dtype_size(call.dtype);
+  ArrayCall call{.operation = Operation::kBroadcast, .elements = count, .dtype = dtype_of(dtype)};
+  call.root = static_cast<std::uint32_t>(root);
+  call.in = call.out = buffer;
+  call.in_bytes = call.out_bytes = count * dtype_size(call.dtype);
   return array_call("tl_broadcast", context, name, call, options, request);
 }
 
@@ -236,10 +257,55 @@ tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in
   const std::uint64_t ranks = context->settings().world_size;
   // Too large to multiply is too large anyhow.
   const std::uint64_t elements = count > protocol::kMaxElements ? count : count * ranks;
-  ArrayCall call{Operation::kAllgather, elements, dtype_of(dtype), ReduceOp::kSum, 0, in, out};
+  ArrayCall call{.operation = Operation::kAllgather, .elements = elements, .dtype = dtype_of(dtype)};
+  call.in = in;
+  call.out = out;
+  call.out_bytes = elements * dtype_size(call.dtype);
   call.in_bytes = count * dtype_size(call.dtype);
   call.in_offset = context->settings().rank * call.in_bytes;
   return array_call("tl_allgather", context, name, call, options, request);
+}
+
+tl_status_t tl_reducescatter(tl_context_t* context, const char* name, const void* in, void* out, uint64_t rows,
+                             uint64_t row, tl_dtype_t dtype, tl_op_t op, const tl_options_t* options,
+                             tl_request_t** request) {
+  if (in == nullptr) return report(null_argument("tl_reducescatter", "an input"));
+  if (context == nullptr) return report(null_argument("tl_reducescatter", "a context"));
+  if (row == 0 || row > protocol::kMaxElements || rows > protocol::kMaxElements / row) {
+    return report(Status(Code::kInvalidArgument, "tl_reducescatter was called with impossible rows",
+                         std::to_string(rows) + " rows of " + std::to_string(row) + " elements",
+                         "use 1 to " + std::to_string(protocol::kMaxElements) + " elements"));
+  }
+  ArrayCall call{.operation = Operation::kReduceScatter, .elements = rows * row, .row = row, .dtype = dtype_of(dtype)};
+  call.reduce = reduce_of(op);
+  call.in = in;
+  call.out = out;
+  const std::uint64_t size = dtype_size(call.dtype);
+  const auto block = protocol::rank_block(call.elements, row, context->settings().world_size, context->settings().rank);
+  call.in_bytes = call.elements * size;
+  call.out_offset = block.offset * size;
+  call.out_bytes = block.elements * size;
+  return array_call("tl_reducescatter", context, name, call, options, request);
+}
+
+tl_status_t tl_push(tl_context_t* context, const char* key, const void* in, uint64_t count, tl_dtype_t dtype,
+                    tl_op_t op, const tl_options_t* options, tl_request_t** request) {
+  if (in == nullptr) return report(null_argument("tl_push", "an input"));
+  ArrayCall call{.operation = Operation::kPush, .elements = count, .dtype = dtype_of(dtype)};
+  call.reduce = reduce_of(op);
+  call.root = root_of(context, key);
+  call.in = in;
+  call.in_bytes = count * dtype_size(call.dtype);
+  return array_call("tl_push", context, key, call, options, request);
+}
+
+tl_status_t tl_pull(tl_context_t* context, const char* key, void* out, uint64_t count, tl_dtype_t dtype,
+                    const tl_options_t* options, tl_request_t** request) {
+  ArrayCall call{.operation = Operation::kPull, .elements = count, .dtype = dtype_of(dtype)};
+  call.root = root_of(context, key);
+  call.out = out;
+  call.out_bytes = count * dtype_size(call.dtype);
+  return array_call("tl_pull", context, key, call, options, request);
 }
 
 tl_status_t tl_barrier(tl_context_t* context, double timeout_seconds) {

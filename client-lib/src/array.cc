@@ -19,24 +19,25 @@ Status differs(const std::string& key, const char* field, const std::string& fir
 }
 
 Status check_same(const std::string& key, const ArrayCall& first, const ArrayCall& call) {
-  const auto reduction = [](ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "average"; };
   if (call.elements != first.elements)
     return differs(key, "count", std::to_string(first.elements), std::to_string(call.elements));
   if (call.dtype != first.dtype) return differs(key, "dtype", dtype_name(first.dtype), dtype_name(call.dtype));
-  if (call.reduce != first.reduce) return differs(key, "op", reduction(first.reduce), reduction(call.reduce));
+  if (call.reduce != first.reduce) return differs(key, "op", reduce_op_name(first.reduce), reduce_op_name(call.reduce));
+  if (call.row != first.row) return differs(key, "row", std::to_string(first.row), std::to_string(call.row));
   if (call.root != first.root) return differs(key, "root", std::to_string(first.root), std::to_string(call.root));
   return {};
 }
 
 // The buffer is the program's own: nothing to copy, neither in nor out.
 bool in_place(const ArrayCall& call) {
-  return call.in == nullptr || call.in == static_cast<const std::byte*>(call.out) + call.in_offset;
+  return call.in == nullptr || (call.out != nullptr && call.in == call.buffer() + call.in_offset);
 }
 
 protocol::TensorBody body_of(const std::string& key, const ArrayCall& call) {
   protocol::TensorBody body;
   std::memcpy(body.name, key.data(), key.size());
   body.elements = call.elements;
+  body.row = call.row;
   body.dtype = call.dtype;
   body.operation = call.operation;
   body.reduce = call.reduce;
@@ -75,6 +76,21 @@ Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& c
   return array->tensor == nullptr ? first_call(key, *array, call) : later_call(key, *array, call);
 }
 
+// The tensor whose buffer a pull of the array key `key`, "pull.K", reads.
+Result<tl_tensor*> Context::pushed(const std::string& key, const ArrayCall& call) {
+  std::lock_guard lock(mutex_);
+  const auto push = arrays_.find("push" + key.substr(key.find('.')));
+  if (push == arrays_.end() || push->second.tensor == nullptr) {
+    return Status(Code::kInvalidArgument, "array call '" + key + "' finds no value", "the key was never pushed",
+                  "push it first");
+  }
+  const ArrayCall& first = push->second.first;
+  if (call.elements != first.elements)
+    return differs(key, "count", std::to_string(first.elements), std::to_string(call.elements));
+  if (call.dtype != first.dtype) return differs(key, "dtype", dtype_name(first.dtype), dtype_name(call.dtype));
+  return push->second.tensor;
+}
+
 // Finds the memory that the daemon will work on: the program's, where that can be, else memory of our own.
 Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const ArrayCall& call,
                             protocol::TensorBody& body) {
@@ -83,11 +99,17 @@ Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const Ar
   tensor->name = key;
   tensor->bytes = call.elements * dtype_size(call.dtype);
   array.borrowed = false;
-  if (call.operation != Operation::kBarrier) {
-    auto place = in_place(call) ? arenas_->locate(call.out, tensor->bytes) : std::nullopt;
+  if (call.operation == Operation::kPull) {
+    TL_ASSIGN_OR_RETURN(tensor->twin, pushed(key, call));
+    tensor->buffer = tensor->twin->buffer;
+    const auto place = arenas_->locate(tensor->buffer, tensor->bytes);
+    body.segment = place->segment;
+    body.offset = place->offset;
+  } else if (call.operation != Operation::kBarrier) {
+    auto place = in_place(call) ? arenas_->locate(call.buffer(), tensor->bytes) : std::nullopt;
     array.borrowed = place && place->offset % ArenaAllocator::kAlignment == 0;
     if (array.borrowed) {
-      tensor->buffer = static_cast<std::byte*>(call.out);
+      tensor->buffer = call.buffer();
     } else {
       TL_ASSIGN_OR_RETURN(tensor->buffer, arenas_->allocate(tensor->bytes));
       place = arenas_->locate(tensor->buffer, tensor->bytes);
@@ -97,6 +119,7 @@ Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const Ar
   }
   std::lock_guard lock(mutex_);
   array.tensor = tensor.get();
+  if (tensor->twin != nullptr) tensor->twin->twin = tensor.get();
   tensors_.push_back(std::move(tensor));
   return {};
 }
@@ -122,6 +145,8 @@ Result<tl_request_t*> Context::first_call(const std::string& key, ArrayTensor& a
     request = *started;
     request->copies_out = !array.borrowed && call.operation != Operation::kBarrier;
     request->out = call.out;
+    request->out_offset = call.out_offset;
+    request->out_bytes = call.out_bytes;
   }
   if (request->copies_out && call.in != nullptr) std::memcpy(tensor.buffer + call.in_offset, call.in, call.in_bytes);
   const std::uint32_t id = open_call(&array);
@@ -168,7 +193,7 @@ Result<tl_request_t*> Context::later_call(const std::string& key, ArrayTensor& a
   tl_request* request = nullptr;
   {
     std::lock_guard lock(mutex_);
-    if (array.borrowed && (!in_place(call) || call.out != tensor.buffer)) {
+    if (array.borrowed && (!in_place(call) || call.buffer() != tensor.buffer)) {
       return Status(Code::kInvalidArgument,
                     "array call '" + key + "' works in place on the shared buffer of its first call",
                     "this call names other memory", "pass that buffer, free it with tl_free, or use another name");
@@ -176,6 +201,8 @@ Result<tl_request_t*> Context::later_call(const std::string& key, ArrayTensor& a
     TL_ASSIGN_OR_RETURN(request, start_locked(tensor));
     request->copies_out = !array.borrowed && call.operation != Operation::kBarrier;
     request->out = call.out;
+    request->out_offset = call.out_offset;
+    request->out_bytes = call.out_bytes;
   }
   if (request->copies_out && call.in != nullptr) std::memcpy(tensor.buffer + call.in_offset, call.in, call.in_bytes);
   bool wake = false;

@@ -37,6 +37,7 @@ struct tl_tensor {
   std::uint64_t bytes = 0;
   std::uint64_t sequence = 0;
   tl_request* active = nullptr;  // the operation under way, until the buffer may be used for the next
+  tl_tensor* twin = nullptr;     // of a key: the other one of push and pull, which have one buffer
 };
 
 // One operation under way. The context's mutex guards it, except that its owner alone uses a request that is done.
@@ -47,7 +48,8 @@ struct tl_request {
   State state = State::kFree;
   bool raised = false;
   bool copies_out = false;
-  void* out = nullptr;  // copies_out: where the result goes, out of the tensor's buffer
+  void* out = nullptr;  // copies_out: where the result goes, out of this part of the tensor's buffer
+  std::uint64_t out_offset = 0, out_bytes = 0;
   tensorlane::Status status;
   tl_callback_t callback = nullptr;
   void* argument = nullptr;
@@ -59,14 +61,19 @@ namespace tensorlane::client {
 struct ArrayCall {
   Operation operation{};
   std::uint64_t elements = 0;  // of the buffer: for allgather, of the result
+  std::uint64_t row = 1;       // for reduce-scatter
   Dtype dtype{};
   ReduceOp reduce{};
   std::uint32_t root = 0;
 
+  // Both are parts of the buffer that the operation works on, or copied into and out of one.
   const void* in = nullptr;  // null: nothing to copy in
-  void* out = nullptr;       // the whole buffer
-  std::uint64_t in_bytes = 0;
-  std::uint64_t in_offset = 0;  // of `in` in the buffer
+  void* out = nullptr;
+  std::uint64_t in_offset = 0, in_bytes = 0;
+  std::uint64_t out_offset = 0, out_bytes = 0;
+
+  // Where that buffer begins, if `out` lies in it.
+  std::byte* buffer() const { return static_cast<std::byte*>(out) - out_offset; }
   float urgency = -1;
 };
 
@@ -158,6 +165,7 @@ class Context {
   Result<tl_request*> first_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
   Result<tl_request*> later_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
   Status bind_buffer(const std::string& key, ArrayTensor& array, const ArrayCall& call, protocol::TensorBody& body);
+  Result<tl_tensor*> pushed(const std::string& key, const ArrayCall& call);
   void on_array_registered(ArrayTensor& array, const Status& error, const Message& answer);
 
   const Settings settings_;

@@ -53,8 +53,11 @@ void Context::finish_locked(tl_request& request, Status status) {
 
 Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
   if (!failure_.ok()) return failure_;
-  if (tensor.active != nullptr) drain_locked();
-  if (tensor.active != nullptr) {
+  const auto busy = [&] {
+    return tensor.active != nullptr || (tensor.twin != nullptr && tensor.twin->active != nullptr);
+  };
+  if (busy()) drain_locked();
+  if (busy()) {
     return Status(Code::kInvalidArgument, "an operation on tensor '" + tensor.name + "' is under way",
                   "one at a time is possible", "wait for its request first");
   }
@@ -103,8 +106,8 @@ Result<tl_request_t*> Context::post(tl_tensor& tensor) {
 
 // The result to where the program wants it, the request to the free ones. By the request's owner, once it is done.
 Status Context::consume(tl_request& request) {
-  if (request.copies_out && request.status.ok())
-    std::memcpy(request.out, request.tensor->buffer, request.tensor->bytes);
+  if (request.copies_out && request.status.ok() && request.out_bytes > 0)
+    std::memcpy(request.out, request.tensor->buffer + request.out_offset, request.out_bytes);
   std::lock_guard lock(mutex_);
   if (request.copies_out) request.tensor->active = nullptr;
   request.state = State::kFree;

@@ -82,10 +82,10 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   TensorBody body;
   std::memcpy(body.name, name.data(), name.size());
   const unsigned dtype = raw_number(desc.dtype), operation = raw_number(desc.operation), op = raw_number(desc.op);
-  if (dtype > TL_BFLOAT16) return invalid_tensor(name, "dtype is " + std::to_string(dtype), "use a tl_dtype_t");
-  if (operation > TL_BARRIER)
+  if (dtype >= kDtypeCount) return invalid_tensor(name, "dtype is " + std::to_string(dtype), "use a tl_dtype_t");
+  if (operation > static_cast<unsigned>(kLastOperation))
     return invalid_tensor(name, "operation is " + std::to_string(operation), "use a tl_operation_t");
-  if (op > TL_AVERAGE) return invalid_tensor(name, "op is " + std::to_string(op), "use TL_SUM or TL_AVERAGE");
+  if (op >= kReduceOpCount) return invalid_tensor(name, "op is " + std::to_string(op), "use a tl_op_t");
   const bool barrier = desc.operation == TL_BARRIER;
   if (!barrier) TL_RETURN_IF_ERROR(check_count(name, desc.count));
   if (desc.operation == TL_ALLGATHER && desc.count % settings_.world_size != 0) {
@@ -107,10 +107,18 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
                           "use 0.." + std::to_string(body.positions - 1));
   }
   body.elements = barrier ? 0 : desc.count;
+  body.row = desc.operation == TL_REDUCESCATTER ? desc.row : 1;
+  if (!is_row_of(static_cast<Operation>(desc.operation), body.row, body.elements)) {
+    return invalid_tensor(name, "row is " + std::to_string(body.row),
+                          "it divides the count, " + std::to_string(body.elements));
+  }
   body.dtype = static_cast<Dtype>(desc.dtype);
   body.operation = static_cast<Operation>(desc.operation);
   body.reduce = static_cast<ReduceOp>(desc.op);
   body.root = static_cast<std::uint32_t>(desc.root);
+  if (reduces(body.operation) && !can_reduce(body.reduce, body.dtype)) {
+    return invalid_tensor(name, std::string("it is an average of ") + dtype_name(body.dtype), "use TL_SUM, and divide");
+  }
   body.position = desc.position;
   body.explicit_urgency = desc.urgency >= 0 ? 1 : 0;
   body.urgency = desc.urgency >= 0 ? desc.urgency : 0;

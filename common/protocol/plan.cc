@@ -54,6 +54,7 @@ std::uint64_t Plan::hash() const {
     h.add(t.cls.value);
     h.add(t.urgency);
     h.add(t.elements);
+    h.add(t.row);
     h.add(t.slice_elements);
     h.add(t.root.value);
     h.add(t.root_rank.value);

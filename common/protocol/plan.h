@@ -55,6 +55,7 @@ struct PlanTensor {
   ClassId cls;
   float urgency = 0;  // [0, 1]
   std::uint64_t elements = 0;
+  std::uint64_t row = 1;  // reduce-scatter: in elements; what is not cut (rank_block.h)
   std::uint32_t slice_elements = 0;
   HostIndex root;  // broadcast: the host of the root rank; push, pull: owner of the first shard; kWholeServer: of all
   Rank root_rank;  // broadcast: where the data is
@@ -71,8 +72,8 @@ struct Plan {
   Ordering ordering = Ordering::kTagged;  // these two never change within a job
   std::uint32_t concurrent = 1;           // operations at once, for kConcurrent
   std::vector<PlanTensor> tensors;        // only ever grows within a job
-  std::vector<HostIndex> rank_hosts;      // the host of every rank: whose block of an allgather lies where. Needed only
-                                          // where there is an allgather
+  std::vector<HostIndex> rank_hosts;      // the host of every rank: whose block of an allgather or reduce-scatter lies
+                                          // where. Needed only where there is one
 
   // FNV-1a over everything that shapes a tag or a sum; logged by every host (law 1).
   std::uint64_t hash() const;

@@ -84,6 +84,7 @@ struct RegisterBody {
 struct TensorBody {
   char name[kMaxName + 1] = {};
   std::uint64_t elements = 0;  // of the whole buffer: for allgather, of the gathered result
+  std::uint64_t row = 1;       // reduce-scatter: elements that stay together; divides `elements`
   std::uint64_t offset = 0;    // of the buffer in its segment; a multiple of 64
   std::uint32_t segment = 0;
   std::uint32_t position = 0;  // in the forward pass, 0 is needed first

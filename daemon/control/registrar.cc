@@ -180,8 +180,9 @@ std::vector<PlanTensor> Registrar::plan_tensors(const std::vector<TensorBody>& t
     planned.operation = tensor.operation;
     planned.reduce = tensor.reduce;
     planned.dtype = tensor.dtype;
+    if (tensor.operation == Operation::kReduceScatter) planned.row = tensor.row;
     if (tensor.operation != Operation::kBarrier) planned.elements = tensor.elements;  // a barrier moves one of its own
-    const std::uint32_t root = tensor.operation == Operation::kBroadcast ? tensor.root : 0;
+    const std::uint32_t root = is_rooted(tensor.operation) ? tensor.root : 0;
     planned.root_rank = Rank(root);
     planned.root = HostIndex(static_cast<std::uint16_t>(config_.roster.index_of_rank(root)));
     result.push_back(std::move(planned));

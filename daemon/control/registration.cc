@@ -16,10 +16,6 @@ using nlohmann::json;
 using protocol::PlanTensor;
 using protocol::TensorBody;
 
-const char* reduce_name(ReduceOp op) {
-  return op == ReduceOp::kAverage ? "average" : "sum";
-}
-
 std::string shape_text(const TensorBody& t) {
   return fmt::format("{}[{}]", dtype_name(t.dtype), t.elements);
 }
@@ -37,10 +33,11 @@ std::optional<std::pair<std::string, std::string>> difference(const TensorBody& 
   using Pair = std::pair<std::string, std::string>;
   if (a.dtype != b.dtype || a.elements != b.elements) return Pair(shape_text(a), shape_text(b));
   if (a.operation != b.operation) return Pair(operation_name(a.operation), operation_name(b.operation));
-  if (a.operation == Operation::kAllreduce && a.reduce != b.reduce)
-    return Pair(reduce_name(a.reduce), reduce_name(b.reduce));
-  if (a.operation == Operation::kBroadcast && a.root != b.root)
+  if (reduces(a.operation) && a.reduce != b.reduce) return Pair(reduce_op_name(a.reduce), reduce_op_name(b.reduce));
+  if (is_rooted(a.operation) && a.root != b.root)
     return Pair(fmt::format("root {}", a.root), fmt::format("root {}", b.root));
+  if (a.operation == Operation::kReduceScatter && a.row != b.row)
+    return Pair(fmt::format("rows of {}", a.row), fmt::format("rows of {}", b.row));
   if (a.position != b.position || a.positions != b.positions) return Pair(position_text(a), position_text(b));
   const bool explicit_a = a.explicit_urgency != 0, explicit_b = b.explicit_urgency != 0;
   if (explicit_a != explicit_b || (explicit_a && a.urgency != b.urgency)) return Pair(urgency_text(a), urgency_text(b));
@@ -53,17 +50,22 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   };
   if (name_of(t).empty()) return Status(Code::kInvalidArgument, "a tensor has no name");
   if (static_cast<std::size_t>(t.dtype) >= kDtypeCount) return bad("has an unknown dtype");
-  if (t.operation > Operation::kBarrier) return bad("has an unknown operation");
-  if (t.reduce > ReduceOp::kAverage) return bad("has an unknown reduction");
+  if (t.operation > kLastOperation) return bad("has an unknown operation");
+  if (static_cast<std::size_t>(t.reduce) >= kReduceOpCount) return bad("has an unknown reduction");
+  if (reduces(t.operation) && !can_reduce(t.reduce, t.dtype))
+    return bad(fmt::format("is an average of {}", dtype_name(t.dtype)));
   const bool moves_nothing = t.operation == Operation::kBarrier;
   if ((t.elements == 0 && !moves_nothing) || t.elements > protocol::kMaxElements) {
     return bad(fmt::format("has {} elements, not between 1 and {}", t.elements, protocol::kMaxElements));
   }
-  if (t.operation == Operation::kBroadcast && t.root >= world_size) {
+  if (is_rooted(t.operation) && t.root >= world_size) {
     return bad(fmt::format("has root {} in a world of {} ranks", t.root, world_size));
   }
   if (t.operation == Operation::kAllgather && t.elements % world_size != 0) {
     return bad(fmt::format("has {} elements, which {} ranks do not divide", t.elements, world_size));
+  }
+  if (!is_row_of(t.operation, t.row, t.elements)) {
+    return bad(fmt::format("has {} elements in rows of {}", t.elements, t.row));
   }
   if (t.explicit_urgency != 0 && !(t.urgency >= 0 && t.urgency <= 1))
     return bad(fmt::format("has urgency {}, not between 0 and 1", t.urgency));
@@ -130,7 +132,7 @@ Status compare_groups(const std::string& job, const std::string& group, const Ra
 json tensors_to_json(const std::vector<TensorBody>& tensors) {
   json array = json::array();
   for (const TensorBody& t : tensors) {
-    array.push_back(json::array({name_of(t), t.elements, t.position, t.positions, t.root,
+    array.push_back(json::array({name_of(t), t.elements, t.row, t.position, t.positions, t.root,
                                  static_cast<std::uint32_t>(t.dtype), static_cast<std::uint32_t>(t.operation),
                                  static_cast<std::uint32_t>(t.reduce), t.explicit_urgency != 0, t.urgency}));
   }
@@ -146,12 +148,13 @@ std::optional<std::vector<TensorBody>> tensors_from_json(const json& array) {
     const std::string name = in.text(protocol::kMaxName);
     std::memcpy(t.name, name.data(), name.size());
     t.elements = in.number(protocol::kMaxElements);
+    t.row = in.number(protocol::kMaxElements);
     t.position = in.u32();
     t.positions = in.u32();
     t.root = in.u32();
     t.dtype = static_cast<Dtype>(in.number(kDtypeCount - 1));
-    t.operation = static_cast<Operation>(in.number(static_cast<std::uint64_t>(Operation::kBarrier)));
-    t.reduce = static_cast<ReduceOp>(in.number(static_cast<std::uint64_t>(ReduceOp::kAverage)));
+    t.operation = static_cast<Operation>(in.number(static_cast<std::uint64_t>(kLastOperation)));
+    t.reduce = static_cast<ReduceOp>(in.number(kReduceOpCount - 1));
     t.explicit_urgency = in.boolean() ? 1 : 0;
     t.urgency = in.fraction();
     if (!in.done() || name.empty() || name.find('\0') != std::string::npos) return std::nullopt;
@@ -166,7 +169,7 @@ json plan_tensors_to_json(const std::vector<PlanTensor>& tensors) {
     array.push_back(
         json::array({t.name, t.id.value, static_cast<std::uint32_t>(t.operation), static_cast<std::uint32_t>(t.reduce),
                      static_cast<std::uint32_t>(t.dtype), static_cast<std::uint32_t>(t.pattern), t.cls.value, t.urgency,
-                     t.elements, t.slice_elements, t.root.value, t.root_rank.value, t.wide_contributions}));
+                     t.elements, t.row, t.slice_elements, t.root.value, t.root_rank.value, t.wide_contributions}));
   }
   return array;
 }
@@ -179,14 +182,15 @@ std::optional<std::vector<PlanTensor>> plan_tensors_from_json(const json& array)
     PlanTensor t;
     t.name = in.text(protocol::kMaxName);
     t.id = TensorId(in.u32());
-    t.operation = static_cast<Operation>(in.number(static_cast<std::uint64_t>(Operation::kBarrier)));
-    t.reduce = static_cast<ReduceOp>(in.number(static_cast<std::uint64_t>(ReduceOp::kAverage)));
+    t.operation = static_cast<Operation>(in.number(static_cast<std::uint64_t>(kLastOperation)));
+    t.reduce = static_cast<ReduceOp>(in.number(kReduceOpCount - 1));
     t.dtype = static_cast<Dtype>(in.number(kDtypeCount - 1));
     t.pattern = static_cast<protocol::Pattern>(
         in.number(0xff));  // which there are is the engine's knowledge; the hash covers it
     t.cls = ClassId(static_cast<std::uint8_t>(in.number(kMaxDataClasses - 1)));
     t.urgency = in.fraction();
     t.elements = in.number(protocol::kMaxElements);
+    t.row = in.number(protocol::kMaxElements);
     t.slice_elements = in.u32();
     t.root = HostIndex(static_cast<std::uint16_t>(in.number(0xffff)));
     t.root_rank = Rank(in.u32());

@@ -10,7 +10,7 @@ namespace {
 // A block is at most kMaxOperation in the widest type that its sum can have, so that no block crosses a page of
 // staging.
 std::uint64_t block_elements(const Tensor& t) {
-  return kMaxOperation.value / std::max<std::uint64_t>(dtype_size(t.dtype()), sizeof(float));
+  return kMaxOperation.value / std::max(dtype_size(t.dtype()), dtype_size(t.partial_dtype));
 }
 
 // More sources than one Work holds are summed in several passes, each beginning with the sum so far.
@@ -178,6 +178,7 @@ void Engine::Impl::fill_work(std::uint32_t index, std::uint32_t unit, Work* out)
   out->out = into.data;
   out->out_dtype = into.dtype;
   out->elements = elements;
+  out->op = combining(t.plan.reduce);
   out->divisor = last && slice.owner ? t.divisor : 1;
   out->cls = t.cls;
   out->tensor = t.plan.id;

@@ -52,7 +52,7 @@ void Digest::mix(const Action& action) {
 
 void Digest::mix(const Work& work) {
   mix(work.out);
-  mix(static_cast<std::uint64_t>(work.out_dtype) << 32 | work.source_count);
+  mix(static_cast<std::uint64_t>(work.op) << 40 | static_cast<std::uint64_t>(work.out_dtype) << 32 | work.source_count);
   for (std::uint32_t i = 0; i < work.source_count; ++i) {
     mix(work.sources[i].data);
     mix(static_cast<std::uint64_t>(work.sources[i].dtype));

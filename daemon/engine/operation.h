@@ -126,8 +126,8 @@ struct Tensor {
   Dtype leaf_dtype{};     // of contributions on the wire
   Dtype partial_dtype{};  // of sums of several contributions
   double divisor = 1;
-  bool sums = false;          // allreduce, push, barrier
-  bool results = true;        // what the owners have travels to the others: all but push
+  bool sums = false;          // what reduces, barrier
+  bool results = true;        // what the owners have travels to the others: not of a push or reduce-scatter
   bool result_in = false;     // some slice's result comes from a peer
   std::uint32_t barrier = 0;  // which scratch place
   Range slices, links, sends;

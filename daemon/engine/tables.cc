@@ -22,20 +22,25 @@ Status invalid(const PlanTensor& t, const std::string& what, const std::string& 
 bool unchanged(const PlanTensor& a, const PlanTensor& b) {
   if (a.operation != b.operation || a.pattern != b.pattern || a.cls != b.cls || a.urgency != b.urgency) return false;
   if (a.operation == Operation::kBarrier) return true;  // the rest of it is our own
-  return a.reduce == b.reduce && a.dtype == b.dtype && a.elements == b.elements &&
+  return a.reduce == b.reduce && a.dtype == b.dtype && a.elements == b.elements && a.row == b.row &&
          a.slice_elements == b.slice_elements && a.root == b.root && a.wide_contributions == b.wide_contributions;
 }
 
 Status check_rank_hosts(const EngineConfig& config, const Plan& plan, const PlanTensor& t) {
   if (plan.rank_hosts.size() != config.world_size) {
-    return invalid(t, fmt::format("the plan names the hosts of {} ranks for an allgather", plan.rank_hosts.size()),
+    return invalid(t,
+                   fmt::format("the plan names the hosts of {} ranks for the blocks of {}", plan.rank_hosts.size(),
+                               config.world_size),
                    fmt::format("name all {}", config.world_size));
   }
   for (HostIndex host : plan.rank_hosts) {
     if (host.value >= config.hosts)
       return invalid(t, fmt::format("host {} of {}", host.value, config.hosts), "name hosts of the job");
   }
-  if (t.elements % config.world_size != 0) {
+  if (!is_row_of(t.operation, t.row, t.elements)) {
+    return invalid(t, fmt::format("{} elements in rows of {}", t.elements, t.row), "use whole rows");
+  }
+  if (t.operation == Operation::kAllgather && t.elements % config.world_size != 0) {
     return invalid(t, fmt::format("{} gathered elements for {} ranks", t.elements, config.world_size),
                    "give every rank a block of the same size");
   }
@@ -46,7 +51,8 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
   const PlanTensor& t = plan.tensors[position];
   if (t.id.value != position)
     return invalid(t, fmt::format("it stands at position {}", position), "number the tensors from 0");
-  if (t.operation > Operation::kPull || t.reduce > ReduceOp::kAverage || t.dtype > Dtype::kBfloat16 ||
+  if (t.operation > kLastOperation || static_cast<std::size_t>(t.reduce) >= kReduceOpCount ||
+      static_cast<std::size_t>(t.dtype) >= kDtypeCount ||
       static_cast<std::size_t>(t.pattern) >= protocol::kPatternCount) {
     return invalid(t, "unknown operation, reduction, dtype or pattern",
                    "install the same tensorlane version on every host");
@@ -60,6 +66,9 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
   if (t.elements == 0 || t.elements > kMaxElements) {
     return invalid(t, fmt::format("{} elements", t.elements), fmt::format("use 1 to {}", kMaxElements));
   }
+  if (reduces(t.operation) && !can_reduce(t.reduce, t.dtype)) {
+    return invalid(t, fmt::format("an average of {}", dtype_name(t.dtype)), "use a sum");
+  }
   if (t.slice_elements == 0) return invalid(t, "slices of no elements", "use default_slice_elements()");
   const std::uint64_t slice_bytes = std::min<std::uint64_t>(t.slice_elements, t.elements) *
                                     std::max<std::uint64_t>(dtype_size(t.dtype), sizeof(float));
@@ -67,12 +76,12 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
     return invalid(t, fmt::format("slices of {} bytes", slice_bytes),
                    fmt::format("use at most {}", Extent::kMaxLength));
   }
-  const bool rooted = t.operation == Operation::kBroadcast || t.operation == Operation::kPush ||
-                      t.operation == Operation::kPull || t.pattern == Pattern::kWholeServer;
+  const bool rooted = is_rooted(t.operation) || t.pattern == Pattern::kWholeServer;
   if (rooted && t.root.value >= config.hosts) {
     return invalid(t, fmt::format("root host {} of {}", t.root.value, config.hosts), "name a host of the job");
   }
-  return t.operation == Operation::kAllgather ? check_rank_hosts(config, plan, t) : Status();
+  const bool of_blocks = t.operation == Operation::kAllgather || t.operation == Operation::kReduceScatter;
+  return of_blocks ? check_rank_hosts(config, plan, t) : Status();
 }
 
 Range close_range(std::size_t first, std::size_t end) {
@@ -207,8 +216,7 @@ class Builder {
 }  // namespace
 
 bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
-  const bool sums = tensor.operation == Operation::kAllreduce || tensor.operation == Operation::kPush;
-  if (!sums || dtype_size(tensor.dtype) != 2) return false;
+  if (!reduces(tensor.operation) || dtype_size(tensor.dtype) != 2) return false;
   return tensor.wide_contributions || passes_partial_sums(tensor.pattern, hosts) || hosts > Work::kMaxSources;
 }
 
@@ -247,9 +255,8 @@ Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTen
   tensor.rail = rail_slices(planned.id, config.hosts, config.rail, config.rails);
   tensor.cls = tensor.next_cls = config.single_queue ? ClassId(0) : planned.cls;
   tensor.urgency = tensor.next_urgency = planned.urgency;
-  tensor.sums = planned.operation == Operation::kAllreduce || planned.operation == Operation::kPush ||
-                planned.operation == Operation::kBarrier;
-  tensor.results = planned.operation != Operation::kPush;
+  tensor.sums = reduces(planned.operation) || planned.operation == Operation::kBarrier;
+  tensor.results = !stays_with_owners(planned.operation);
   tensor.leaf_dtype = contribution_dtype(tensor.plan);
   tensor.partial_dtype = dtype_size(tensor.plan.dtype) == 2 ? Dtype::kFloat32 : tensor.plan.dtype;
   if (tensor.sums && tensor.plan.reduce == ReduceOp::kAverage) tensor.divisor = config.world_size;

@@ -129,7 +129,7 @@ struct Send {
   Time eligible;            // the time of the step that let it go: pick() time - eligible = how long it waited
 };
 
-// One block of arithmetic, at most kMaxOperation bytes of output: out = (sources in order, summed) / divisor.
+// One block of arithmetic, at most kMaxOperation bytes of output: out = (sources in order, combined by `op`) / divisor.
 struct Work {
   static constexpr std::size_t kMaxSources = 64;
   Descriptor out;
@@ -141,6 +141,7 @@ struct Work {
   };
   std::array<Source, kMaxSources> sources{};
   std::uint64_t elements = 0;
+  ReduceOp op{};  // never kAverage
   double divisor = 1;
   ClassId cls;
   TensorId tensor;  // what it is done for

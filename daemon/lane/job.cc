@@ -290,18 +290,12 @@ void Job::begin_admitted(Time now) {
 // The first step on this host.
 void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor) {
   const bool alone = local_ranks_.size() == 1;
-  switch (tensor.operation) {
-    case Operation::kAllreduce:
-    case Operation::kPush:
-      if (rails_.empty()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish);
-      return start_local(t, tensor, alone && !tensor.wide_contributions ? LocalStep::kNone : LocalStep::kReduce);
-    case Operation::kAllgather:
-      return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kCollect);
-    case Operation::kBroadcast:
-    case Operation::kPull:
-    case Operation::kBarrier:
-      return start_local(t, tensor, LocalStep::kNone);
+  if (reduces(tensor.operation)) {
+    if (rails_.empty()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish);
+    return start_local(t, tensor, alone && !tensor.wide_contributions ? LocalStep::kNone : LocalStep::kReduce);
   }
+  const bool collects = tensor.operation == Operation::kAllgather && !alone;
+  start_local(t, tensor, collects ? LocalStep::kCollect : LocalStep::kNone);
 }
 
 void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step) {
@@ -364,8 +358,9 @@ void Job::rail_completed(const engine::Complete& complete, Time now) {
   }
   if (--t.rails_left > 0) return;
   if (admission_.gate() != Gate::kNone) admission_.left_network(tensor.id);
-  if (!t.rails_ok || local_ranks_.size() == 1 || tensor.operation == Operation::kBarrier)
-    return this->complete(t, tensor, t.rails_ok, now);
+  // What a push has summed is for pulls.
+  const bool spreads = tensor.operation != Operation::kBarrier && tensor.operation != Operation::kPush;
+  if (!t.rails_ok || local_ranks_.size() == 1 || !spreads) return this->complete(t, tensor, t.rails_ok, now);
   start_local(t, tensor, LocalStep::kSpread);
   if (admission_.gate() != Gate::kNone) begin_admitted(now);
 }

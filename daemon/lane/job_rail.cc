@@ -164,7 +164,7 @@ ports::TraceSpan JobRail::do_work(Time now) {
   const std::span<std::byte> out = around_.memory->resolve(work.out);
   TL_ASSERT(resolved && !out.empty());
   around_.reducer->reduce(out.data(), work.out_dtype, std::span(sources).first(work.source_count), work.elements,
-                          work.divisor);
+                          work.op, work.divisor);
   const std::uint64_t bytes = work.elements * dtype_size(work.out_dtype) * work.source_count;
   around_.metrics->slices_reduced.add();
   around_.metrics->bytes_reduced.add(bytes);

@@ -5,19 +5,20 @@
 #include <cstring>
 
 #include "common/base/assert.h"
+#include "common/protocol/rank_block.h"
 
 namespace tensorlane::lane {
 namespace {
 
-// Sums elements [from, from + count) of all ranks into `out`.
-void reduce_block(const LocalRanks& local, Dtype dtype, Buffer out, Dtype out_dtype, double divisor, std::uint64_t from,
-                  std::uint64_t count, ports::Reducer& reducer) {
+// Combines elements [from, from + count) of all ranks in `out`.
+void reduce_block(const LocalRanks& local, const protocol::PlanTensor& tensor, Buffer out, Dtype out_dtype,
+                  double divisor, std::uint64_t from, std::uint64_t count, ports::Reducer& reducer) {
   TL_ASSERT(local.buffers.size() <= ports::kMaxReduceSources);
   std::array<ports::ReduceSource, ports::kMaxReduceSources> sources;
   for (std::size_t i = 0; i < local.buffers.size(); ++i)
-    sources[i] = {local.buffers[i].data() + from * dtype_size(dtype), dtype};
+    sources[i] = {local.buffers[i].data() + from * dtype_size(tensor.dtype), tensor.dtype};
   reducer.reduce(out.data() + from * dtype_size(out_dtype), out_dtype, std::span(sources).first(local.buffers.size()),
-                 count, divisor);
+                 count, combining(tensor.reduce), divisor);
 }
 
 // Copies `bytes` at `offset` of the leader to everybody else. Returns the bytes written.
@@ -50,6 +51,32 @@ std::uint64_t collect_block(const LocalRanks& local, std::uint32_t leader, const
   return copied;
 }
 
+// Copies of elements [from, from + count) of the leader what each rank gets of a reduce-scatter.
+std::uint64_t scatter_block(const LocalRanks& local, std::uint32_t leader, const protocol::PlanTensor& tensor,
+                            std::uint64_t from, std::uint64_t count) {
+  const std::size_t size = dtype_size(tensor.dtype);
+  std::uint64_t copied = 0;
+  for (std::size_t i = 0; i < local.buffers.size(); ++i) {
+    if (i == leader) continue;
+    const auto block = protocol::rank_block(tensor.elements, tensor.row, local.world_size, local.ranks[i]);
+    const std::uint64_t begin = std::max(from, block.offset);
+    const std::uint64_t end = std::min(from + count, block.offset + block.elements);
+    if (begin >= end) continue;
+    std::memcpy(local.buffers[i].data() + begin * size, local.buffers[leader].data() + begin * size,
+                (end - begin) * size);
+    copied += (end - begin) * size;
+  }
+  return copied;
+}
+
+// The leader's result to all who get it.
+std::uint64_t give_block(const LocalRanks& local, std::uint32_t leader, const protocol::PlanTensor& tensor,
+                         std::uint64_t from, std::uint64_t count) {
+  if (tensor.operation == Operation::kReduceScatter) return scatter_block(local, leader, tensor, from, count);
+  const std::size_t size = dtype_size(tensor.dtype);
+  return spread_block(local, leader, from * size, count * size);
+}
+
 }  // namespace
 
 bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Reducer& reducer,
@@ -66,22 +93,22 @@ bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRan
       return true;
     case LocalStep::kReduce:
       if (task.wide.empty()) {
-        reduce_block(local, tensor.dtype, leader, tensor.dtype, 1.0, task.next, count, reducer);
+        reduce_block(local, tensor, leader, tensor.dtype, 1.0, task.next, count, reducer);
       } else {
-        reduce_block(local, tensor.dtype, task.wide, Dtype::kFloat32, 1.0, task.next, count, reducer);
+        reduce_block(local, tensor, task.wide, Dtype::kFloat32, 1.0, task.next, count, reducer);
       }
       *reduced_bytes += bytes * local.buffers.size();
       break;
     case LocalStep::kFinish:
-      reduce_block(local, tensor.dtype, leader, tensor.dtype, divisor, task.next, count, reducer);
+      reduce_block(local, tensor, leader, tensor.dtype, divisor, task.next, count, reducer);
       *reduced_bytes += bytes * local.buffers.size();
-      *copied_bytes += spread_block(local, task.leader, task.next * size, bytes);
+      *copied_bytes += give_block(local, task.leader, tensor, task.next, count);
       break;
     case LocalStep::kCollect:
       *copied_bytes += collect_block(local, task.leader, tensor, task.next, count);
       break;
     case LocalStep::kSpread:
-      *copied_bytes += spread_block(local, task.leader, task.next * size, bytes);
+      *copied_bytes += give_block(local, task.leader, tensor, task.next, count);
       break;
   }
   task.next += count;

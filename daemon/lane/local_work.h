@@ -20,9 +20,9 @@ using Buffer = std::span<std::byte>;
 enum class LocalStep : std::uint8_t {
   kNone,     // nothing to do
   kReduce,   // leader (or the wide scratch) = sum of all ranks
-  kFinish,   // the whole operation, when all ranks live on this host: reduce, divide, and copy to everybody
+  kFinish,   // the whole operation, when all ranks live on this host: reduce, divide, and copy to those who get it
   kCollect,  // allgather: every rank's block into the leader's buffer
-  kSpread,   // leader's buffer to all others
+  kSpread,   // leader's buffer to all others; of a reduce-scatter, to each rank its block
 };
 
 // One step under way. Plain state: the job fills it, advance() moves it on. It refers to nothing of the plan, which may

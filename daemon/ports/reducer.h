@@ -16,16 +16,17 @@ struct ReduceSource {
   Dtype dtype{};
 };
 
-// out[i] = (((s0[i] + s1[i]) + s2[i]) + ...) / divisor, in the order of `sources`, which the plan fixes and arrival
-// never does (step 6). Sums of 16-bit sources are accumulated in float32 and rounded once, when written to `out` of
-// `out_dtype`. float64 accumulates in float64. `out` may be one of the sources (same address and same element size),
-// else they do not overlap. One source is a copy or a conversion. Division by 1 is left out. NaNs and infinities pass
-// through. Addresses need no alignment. Any thread.
+// out[i] = (((s0[i] o s1[i]) o s2[i]) o ...) / divisor, in the order of `sources`, which the plan fixes and arrival
+// never does (step 6); o is what `op` says (common/base/dtype.h; never kAverage, which is a sum with a divisor). 16-bit
+// sources are accumulated in float32 and rounded once, when written to `out` of `out_dtype`. float64 accumulates in
+// float64. Integers stand among their own dtype alone, and are not divided. `out` may be one of the sources (same
+// address and same element size), else they do not overlap. One source is a copy or a conversion. Division by 1 is left
+// out. NaNs and infinities pass through. Addresses need no alignment. Any thread.
 class Reducer {
  public:
   virtual ~Reducer() = default;
   virtual void reduce(std::byte* out, Dtype out_dtype, std::span<const ReduceSource> sources, std::size_t elements,
-                      double divisor) = 0;
+                      ReduceOp op, double divisor) = 0;
 };
 
 }  // namespace tensorlane::ports

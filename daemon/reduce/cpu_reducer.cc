@@ -1,18 +1,25 @@
 #include "daemon/reduce/cpu_reducer.h"
 
+#include <algorithm>
+
 #include "common/base/assert.h"
 #include "daemon/reduce/dispatch.h"
 
 namespace tensorlane::reduce {
 namespace {
 
+bool all_of(std::span<const ports::ReduceSource> sources, Dtype dtype) {
+  return std::ranges::all_of(sources, [dtype](const ports::ReduceSource& s) { return s.dtype == dtype; });
+}
+
 class CpuReducer final : public ports::Reducer {
  public:
   explicit CpuReducer(Kernel kernel) : kernel_(kernel) {}
   void reduce(std::byte* out, Dtype out_dtype, std::span<const ports::ReduceSource> sources, std::size_t elements,
-              double divisor) override {
-    TL_ASSERT(!sources.empty() && sources.size() <= ports::kMaxReduceSources);
-    kernel_(out, out_dtype, sources.data(), sources.size(), elements, divisor);
+              ReduceOp op, double divisor) override {
+    TL_ASSERT(!sources.empty() && sources.size() <= ports::kMaxReduceSources && op != ReduceOp::kAverage);
+    TL_ASSERT(!is_integer(out_dtype) || (divisor == 1 && all_of(sources, out_dtype)));
+    kernel_(out, out_dtype, sources.data(), sources.size(), elements, op, divisor);
   }
 
  private:

@@ -11,13 +11,13 @@ namespace tensorlane::reduce {
 // library that a kernel's file instantiates could be the copy that the linker keeps for the whole program, and it would
 // hold instructions that not every machine has.
 using Kernel = void (*)(std::byte* out, Dtype out_dtype, const ports::ReduceSource* sources, std::size_t count,
-                        std::size_t elements, double divisor);
+                        std::size_t elements, ReduceOp op, double divisor);
 
 void reduce_baseline(std::byte* out, Dtype out_dtype, const ports::ReduceSource* sources, std::size_t count,
-                     std::size_t elements, double divisor);
+                     std::size_t elements, ReduceOp op, double divisor);
 void reduce_avx2(std::byte* out, Dtype out_dtype, const ports::ReduceSource* sources, std::size_t count,
-                 std::size_t elements, double divisor);
+                 std::size_t elements, ReduceOp op, double divisor);
 void reduce_avx512(std::byte* out, Dtype out_dtype, const ports::ReduceSource* sources, std::size_t count,
-                   std::size_t elements, double divisor);
+                   std::size_t elements, ReduceOp op, double divisor);
 
 }  // namespace tensorlane::reduce

@@ -12,8 +12,8 @@ struct Avx2 : F16c {
 }  // namespace
 
 void reduce_avx2(std::byte* out, Dtype out_dtype, const ports::ReduceSource* sources, std::size_t count,
-                 std::size_t elements, double divisor) {
-  reduce_elements<Avx2>(out, out_dtype, sources, count, elements, divisor);
+                 std::size_t elements, ReduceOp op, double divisor) {
+  reduce_elements<Avx2>(out, out_dtype, sources, count, elements, op, divisor);
 }
 
 }  // namespace tensorlane::reduce

@@ -18,8 +18,8 @@ struct Baseline {
 }  // namespace
 
 void reduce_baseline(std::byte* out, Dtype out_dtype, const ports::ReduceSource* sources, std::size_t count,
-                     std::size_t elements, double divisor) {
-  reduce_elements<Baseline>(out, out_dtype, sources, count, elements, divisor);
+                     std::size_t elements, ReduceOp op, double divisor) {
+  reduce_elements<Baseline>(out, out_dtype, sources, count, elements, op, divisor);
 }
 
 }  // namespace tensorlane::reduce

@@ -158,10 +158,15 @@ Result<Registration> parse_register(std::span<const std::byte> body) {
 
 Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   const auto number = [](auto value) { return std::to_string(static_cast<unsigned>(value)); };
-  if (t.operation > Operation::kBarrier)
-    return bad(t, "operation", number(t.operation), "use allreduce, broadcast, allgather or barrier");
-  if (t.dtype > Dtype::kBfloat16) return bad(t, "dtype", number(t.dtype), "use float32, float64, float16 or bfloat16");
-  if (t.reduce > ReduceOp::kAverage) return bad(t, "reduction", number(t.reduce), "use sum or average");
+  if (t.operation > kLastOperation)
+    return bad(t, "operation", number(t.operation), std::string("use ") + kOperationNames);
+  if (static_cast<std::size_t>(t.dtype) >= kDtypeCount)
+    return bad(t, "dtype", number(t.dtype), std::string("use ") + kDtypeNames);
+  if (static_cast<std::size_t>(t.reduce) >= kReduceOpCount)
+    return bad(t, "reduction", number(t.reduce), std::string("use ") + kReduceOpNames);
+  if (reduces(t.operation) && !can_reduce(t.reduce, t.dtype)) {
+    return bad(t, "reduction", std::string("average of ") + dtype_name(t.dtype), "use sum, and divide");
+  }
   if (t.explicit_urgency > 1) return bad(t, "explicit_urgency", number(t.explicit_urgency), "it is 0 or 1");
   if (!(t.urgency >= 0 && t.urgency <= 1)) {  // also where it counts for nothing: other hosts must be able to read it
     return bad(t, "urgency", std::to_string(t.urgency), "use a number in [0, 1]");
@@ -171,6 +176,10 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   }
   if (t.root >= world_size)
     return bad(t, "root", std::to_string(t.root), "use a rank below the world size " + std::to_string(world_size));
+  if (!is_row_of(t.operation, t.row, t.elements)) {
+    return bad(t, "row", std::to_string(t.row),
+               "a reducescatter's divides its elements, " + std::to_string(t.elements) + ", others' are 1");
+  }
   if (t.offset % 64 != 0) return bad(t, "offset", std::to_string(t.offset), "align buffers to 64 bytes");
   return check_elements(t, world_size);
 }

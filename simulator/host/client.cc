@@ -12,7 +12,7 @@ void Results::check(HostIndex host, TensorId tensor, Sequence sequence, std::spa
   const protocol::PlanTensor& planned = scenario_.plan.tensors[tensor.value];
   Expected& expected = expected_[tensor.value][sequence.value % 2];
   if (expected.sequence != sequence.value) expected = {sequence.value, values_.expected(planned, sequence)};
-  if (planned.operation == Operation::kPush) return check_push(host, planned, sequence, got, expected.bytes);
+  if (stays_with_owners(planned.operation)) return check_owned(host, planned, sequence, got, expected.bytes);
   if (std::ranges::equal(got, expected.bytes)) return;
   const auto differ = std::ranges::mismatch(got, expected.bytes);
   const auto index = static_cast<std::uint64_t>(differ.in1 - got.begin()) / dtype_size(planned.dtype);
@@ -20,15 +20,15 @@ void Results::check(HostIndex host, TensorId tensor, Sequence sequence, std::spa
                  operation_name(planned.operation), planned.name, planned.elements, sequence.value, index);
 }
 
-// What a push leaves where others own it means nothing.
-void Results::check_push(HostIndex host, const protocol::PlanTensor& planned, Sequence sequence,
-                         std::span<const std::byte> got, std::span<const std::byte> expected) {
+// What is left where others own it means nothing.
+void Results::check_owned(HostIndex host, const protocol::PlanTensor& planned, Sequence sequence,
+                          std::span<const std::byte> got, std::span<const std::byte> expected) {
   const std::size_t size = dtype_size(planned.dtype);
   for (std::uint64_t i = 0; i < planned.elements; ++i) {
-    if (owner(planned, scenario_.hosts(), i) != host) continue;
+    if (owner(planned, scenario_.plan.rank_hosts, scenario_.hosts(), i) != host) continue;
     if (std::ranges::equal(got.subspan(i * size, size), expected.subspan(i * size, size))) continue;
-    return findings_.fail("sum", "host {}: push '{}' of {} elements, sequence {}: element {} is wrong", host.value,
-                          planned.name, planned.elements, sequence.value, i);
+    return findings_.fail("sum", "host {}: {} '{}' of {} elements, sequence {}: element {} is wrong", host.value,
+                          operation_name(planned.operation), planned.name, planned.elements, sequence.value, i);
   }
 }
 

@@ -25,8 +25,8 @@ class Results {
   void check(HostIndex host, TensorId tensor, Sequence sequence, std::span<const std::byte> got);
 
  private:
-  void check_push(HostIndex host, const protocol::PlanTensor& planned, Sequence sequence,
-                  std::span<const std::byte> got, std::span<const std::byte> expected);
+  void check_owned(HostIndex host, const protocol::PlanTensor& planned, Sequence sequence,
+                   std::span<const std::byte> got, std::span<const std::byte> expected);
   struct Expected {
     std::uint64_t sequence = 0;
     std::vector<std::byte> bytes;

@@ -1,8 +1,11 @@
 #include "simulator/host/numbers.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+
+#include "common/base/assert.h"
 
 namespace tensorlane::simulator {
 namespace {
@@ -69,8 +72,9 @@ double load_element(const std::byte* array, Dtype dtype, std::uint64_t index) {
       return half_to_float(load<std::uint16_t>(array, index));
     case Dtype::kBfloat16:
       return bfloat16_to_float(load<std::uint16_t>(array, index));
+    default:
+      TL_ASSERT(false && "integers have load_integer()");
   }
-  return 0;
 }
 
 void store_element(std::byte* array, Dtype dtype, std::uint64_t index, double number) {
@@ -83,7 +87,58 @@ void store_element(std::byte* array, Dtype dtype, std::uint64_t index, double nu
       return store(array, index, float_to_half(static_cast<float>(number)));
     case Dtype::kBfloat16:
       return store(array, index, float_to_bfloat16(static_cast<float>(number)));
+    default:
+      TL_ASSERT(false && "integers have store_integer()");
   }
+}
+
+double combine(double a, double b, ReduceOp op, bool wide) {
+  if (op == ReduceOp::kMin || op == ReduceOp::kMax) {
+    if (std::isnan(a) || std::isnan(b)) return std::isnan(a) ? a : b;
+    return (op == ReduceOp::kMin ? b < a : b > a) ? b : a;
+  }
+  // In double, what two floats give is exact or rounds to the float that they give: 53 bits are more than twice 24
+  // plus 2.
+  const double result = op == ReduceOp::kProduct ? a * b : a + b;
+  return wide ? result : static_cast<double>(static_cast<float>(result));
+}
+
+std::int64_t load_integer(const std::byte* array, Dtype dtype, std::uint64_t index) {
+  switch (dtype) {
+    case Dtype::kInt8:
+      return load<std::int8_t>(array, index);
+    case Dtype::kUint8:
+      return load<std::uint8_t>(array, index);
+    case Dtype::kInt32:
+      return load<std::int32_t>(array, index);
+    case Dtype::kInt64:
+      return load<std::int64_t>(array, index);
+    default:
+      TL_ASSERT(false && "floating-point numbers have load_element()");
+  }
+}
+
+void store_integer(std::byte* array, Dtype dtype, std::uint64_t index, std::int64_t number) {
+  switch (dtype) {
+    case Dtype::kInt8:
+    case Dtype::kUint8:
+      return store(array, index, static_cast<std::uint8_t>(number));
+    case Dtype::kInt32:
+      return store(array, index, static_cast<std::int32_t>(number));
+    case Dtype::kInt64:
+      return store(array, index, number);
+    default:
+      TL_ASSERT(false && "floating-point numbers have store_element()");
+  }
+}
+
+std::int64_t combine_integers(std::int64_t a, std::int64_t b, ReduceOp op, Dtype dtype) {
+  if (op == ReduceOp::kMin) return std::min(a, b);
+  if (op == ReduceOp::kMax) return std::max(a, b);
+  const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
+  std::byte wrapped[sizeof(std::int64_t)];
+  store_integer(wrapped, dtype, 0, static_cast<std::int64_t>(op == ReduceOp::kProduct ? x * y : x + y));
+  return load_integer(wrapped, dtype, 0);
 }
 
 }  // namespace tensorlane::simulator

@@ -266,7 +266,7 @@ void Rail::compute(const engine::Work& work) {
     return;
   }
   around_.trace.line(self_, "sum {} elements of {} sources", work.elements, work.source_count);
-  reducer_.reduce(out.data(), work.out_dtype, sources, work.elements, work.divisor);
+  reducer_.reduce(out.data(), work.out_dtype, sources, work.elements, work.op, work.divisor);
   for (std::uint32_t i = 0; i < work.source_count; ++i) staging_checker_->consumed(work.sources[i].data);
   ++*around_.progress;
 }

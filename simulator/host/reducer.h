@@ -8,7 +8,7 @@ namespace tensorlane::simulator {
 class ReferenceReducer final : public ports::Reducer {
  public:
   void reduce(std::byte* out, Dtype out_dtype, std::span<const ports::ReduceSource> sources, std::size_t elements,
-              double divisor) override;
+              ReduceOp op, double divisor) override;
 };
 
 }  // namespace tensorlane::simulator

@@ -36,10 +36,19 @@ std::uint64_t random_elements(Random& random) {
 
 Operation random_operation(Random& random) {
   const std::uint64_t kind = random.below(100);
-  if (kind < 70) return Operation::kAllreduce;
+  if (kind < 60) return Operation::kAllreduce;
+  if (kind < 66) return Operation::kReduceScatter;
+  if (kind < 70) return Operation::kPush;
+  if (kind < 74) return Operation::kPull;
   if (kind < 82) return Operation::kBroadcast;
   if (kind < 94) return Operation::kAllgather;
   return Operation::kBarrier;
+}
+
+ReduceOp random_reduction(Dtype dtype, Random& random) {
+  const auto any = static_cast<ReduceOp>(random.below(kReduceOpCount));
+  const ReduceOp op = random.chance(0.4) ? ReduceOp::kSum : any;
+  return can_reduce(op, dtype) ? op : ReduceOp::kSum;
 }
 
 PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
@@ -48,8 +57,8 @@ PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
   t.id = TensorId(id);
   t.name = fmt::format("t{}", id);
   t.operation = random_operation(random);
-  t.reduce = random.chance(0.5) ? ReduceOp::kSum : ReduceOp::kAverage;
   t.dtype = static_cast<Dtype>(random.below(kDtypeCount));
+  t.reduce = random_reduction(t.dtype, random);
   t.pattern = static_cast<Pattern>(random.below(static_cast<std::uint64_t>(Pattern::kTree) + 1));
   t.urgency = static_cast<float>(random.below(1000)) / 1000.0f;
   // Classes by thresholds, so that a more urgent tensor is never in a less urgent class.
@@ -62,8 +71,11 @@ PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
   for (std::uint32_t rank = engine.world_size; rank-- > 0;) {
     if (s.plan.rank_hosts[rank] == t.root) t.root_rank = Rank(rank);
   }
-  t.wide_contributions =
-      t.operation == Operation::kAllreduce && dtype_size(t.dtype) == 2 && engine.world_size > engine.hosts;
+  if (t.operation == Operation::kReduceScatter) {
+    t.row = random.chance(0.5) ? 1 : random.between(1, t.elements);
+    t.elements = std::max<std::uint64_t>(t.elements / t.row, 1) * t.row;
+  }
+  t.wide_contributions = reduces(t.operation) && dtype_size(t.dtype) == 2 && engine.world_size > engine.hosts;
   return t;
 }
 

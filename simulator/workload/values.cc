@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
+#include "common/base/assert.h"
 #include "simulator/clock/random.h"
 #include "simulator/host/numbers.h"
 
@@ -26,10 +28,21 @@ std::uint64_t contribution_bytes(const PlanTensor& tensor) {
 bool is_server(Pattern pattern) {
   return pattern == Pattern::kParameterServer || pattern == Pattern::kWholeServer;
 }
+
+// What `add` makes of the hosts' contributions at the owner.
+template <typename T, typename Add>
+T gather(Pattern pattern, HostIndex owner, std::span<const Passing> way, std::vector<T> of_hosts, Add&& add) {
+  if (is_server(pattern)) {  // adds in the order of hosts, wherever the owner is among them
+    for (std::size_t host = 1; host < of_hosts.size(); ++host) of_hosts[0] = add(of_hosts[0], of_hosts[host]);
+    return of_hosts[0];
+  }
+  for (const Passing& p : way) of_hosts[p.to.value] = add(of_hosts[p.to.value], of_hosts[p.from.value]);
+  return of_hosts[owner.value];
+}
 }  // namespace
 
 bool sums(const PlanTensor& tensor) {
-  return tensor.operation == Operation::kAllreduce || tensor.operation == Operation::kPush;
+  return reduces(tensor.operation);
 }
 
 bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
@@ -77,14 +90,14 @@ std::uint16_t most_sources(Pattern pattern, std::uint16_t hosts) {
   return static_cast<std::uint16_t>(most);
 }
 
-std::uint64_t contributed_bytes(const PlanTensor& tensor, std::uint16_t hosts) {
+std::uint64_t contributed_bytes(const PlanTensor& tensor, std::span<const HostIndex> rank_hosts, std::uint16_t hosts) {
   if (!sums(tensor) || hosts < 2) return 0;
   const std::uint64_t own = contribution_bytes(tensor);
   // Partial sums of 16-bit elements travel as float32.
   const std::uint64_t partial = is_16_bit(tensor) ? sizeof(float) : own;
   std::uint64_t bytes = 0;
   for (std::uint64_t begin = 0, end = 0; begin < tensor.elements; begin = end) {
-    const HostIndex summing = owner(tensor, hosts, begin, &end);
+    const HostIndex summing = owner(tensor, rank_hosts, hosts, begin, &end);
     const std::vector<Passing> list = passings(tensor.pattern, hosts, summing);
     for (const Passing& p : list)
       bytes += (end - begin) * (std::ranges::count(list, p.from, &Passing::to) > 0 ? partial : own);
@@ -92,7 +105,23 @@ std::uint64_t contributed_bytes(const PlanTensor& tensor, std::uint16_t hosts) {
   return bytes;
 }
 
-HostIndex owner(const PlanTensor& tensor, std::uint16_t hosts, std::uint64_t index, std::uint64_t* shard_end) {
+// Counted out row by row, as ranks would deal them.
+HostIndex scattered_to(const PlanTensor& tensor, std::span<const HostIndex> rank_hosts, std::uint64_t index,
+                       std::uint64_t* shard_end) {
+  const std::uint64_t rows = tensor.elements / tensor.row, ranks = rank_hosts.size();
+  std::uint64_t end = 0;
+  for (std::uint64_t rank = 0; rank < ranks; ++rank) {
+    end += (rows / ranks + (rank < rows % ranks ? 1 : 0)) * tensor.row;
+    if (index >= end) continue;
+    if (shard_end != nullptr) *shard_end = end;
+    return rank_hosts[rank];
+  }
+  TL_ASSERT(false && "an element of nobody");
+}
+
+HostIndex owner(const PlanTensor& tensor, std::span<const HostIndex> rank_hosts, std::uint16_t hosts,
+                std::uint64_t index, std::uint64_t* shard_end) {
+  if (tensor.operation == Operation::kReduceScatter) return scattered_to(tensor, rank_hosts, index, shard_end);
   const bool keyed = tensor.operation == Operation::kPush || tensor.operation == Operation::kPull;
   const bool whole = tensor.pattern == Pattern::kWholeServer;
   const std::uint64_t rotation = keyed || whole ? tensor.root.value : tensor.id.value + tensor.id.value / hosts;
@@ -118,9 +147,21 @@ HostIndex owner(const PlanTensor& tensor, std::uint16_t hosts, std::uint64_t ind
   return HostIndex(static_cast<std::uint16_t>((rotation + shard * stride) % hosts));
 }
 
+std::uint64_t Values::bits(HostIndex host, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
+  return mix(mix(mix(scenario_.seed ^ (std::uint64_t{tensor.id.value} << 20) ^ host.value) + sequence.value) ^ index);
+}
+
+// Any: sums and products wrap around.
+std::int64_t Values::integer(HostIndex host, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
+  std::byte own[sizeof(std::int64_t)];
+  store_integer(own, tensor.dtype, 0, static_cast<std::int64_t>(bits(host, tensor, sequence, index)));
+  return load_integer(own, tensor.dtype, 0);
+}
+
 double Values::element(HostIndex host, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
-  const std::uint64_t bits =
-      mix(mix(mix(scenario_.seed ^ (std::uint64_t{tensor.id.value} << 20) ^ host.value) + sequence.value) ^ index);
+  const std::uint64_t bits = this->bits(host, tensor, sequence, index);
+  const bool compares = tensor.reduce == ReduceOp::kMin || tensor.reduce == ReduceOp::kMax;
+  if (sums(tensor) && compares && (bits >> 40) % 64 == 0) return std::numeric_limits<double>::quiet_NaN();
   if (scenario_.whole_numbers) return static_cast<double>(bits % 17) - 8;
   // Mantissas of 20 bits and magnitudes that differ: sums round, so that their order shows.
   const double mantissa = static_cast<double>(bits % (1u << 20)) / (1u << 19) - 1;
@@ -133,6 +174,10 @@ void Values::contribute(HostIndex host, const PlanTensor& tensor, Sequence seque
   for (std::uint64_t i = 0; i < tensor.elements; ++i) {
     // What others must bring is garbage here: a host that completes without them is found out.
     const bool mine = sums(tensor) || gathered_from(tensor, i) == host;
+    if (is_integer(tensor.dtype)) {
+      store_integer(buffer.data(), tensor.dtype, i, mine ? integer(host, tensor, sequence, i) : 77);
+      continue;
+    }
     const double number = mine ? element(host, tensor, sequence, i) : 77;
     store_element(buffer.data(), tensor.dtype, i, only_wide ? 55 : static_cast<double>(static_cast<float>(number)));
     if (!wide.empty()) store_element(wide.data(), Dtype::kFloat32, i, only_wide ? number : 33);
@@ -142,7 +187,7 @@ void Values::contribute(HostIndex host, const PlanTensor& tensor, Sequence seque
 // Of a broadcast, pull or allgather: whose element this is.
 HostIndex Values::gathered_from(const PlanTensor& tensor, std::uint64_t index) const {
   if (tensor.operation == Operation::kBroadcast) return tensor.root;
-  if (tensor.operation == Operation::kPull) return owner(tensor, scenario_.hosts(), index);
+  if (tensor.operation == Operation::kPull) return owner(tensor, scenario_.plan.rank_hosts, scenario_.hosts(), index);
   return scenario_.plan.rank_hosts[index / (tensor.elements / scenario_.plan.rank_hosts.size())];
 }
 
@@ -150,26 +195,28 @@ double Values::sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t in
                    std::span<const Passing> way) const {
   const bool wide = is_16_bit(tensor) && tensor.wide_contributions;
   const Dtype dtype = wide ? Dtype::kFloat32 : tensor.dtype;
-  std::vector<double> sums;  // by host: of what has reached it so far
+  std::vector<double> of_hosts;
   for (std::uint16_t host = 0; host < scenario_.hosts(); ++host) {
     std::byte own[sizeof(double)];
     const double number = element(HostIndex(host), tensor, sequence, index);
     store_element(own, dtype, 0, static_cast<double>(static_cast<float>(number)));
-    sums.push_back(load_element(own, dtype, 0));
+    of_hosts.push_back(load_element(own, dtype, 0));
   }
-  const auto add = [&](double a, double b) {
-    return dtype == Dtype::kFloat64 ? a + b : static_cast<double>(static_cast<float>(a + b));
-  };
-  double sum = sums[0];
-  if (is_server(tensor.pattern)) {  // adds in the order of hosts, wherever the owner is among them
-    for (std::size_t host = 1; host < sums.size(); ++host) sum = add(sum, sums[host]);
-  } else {
-    for (const Passing& p : way) sums[p.to.value] = add(sums[p.to.value], sums[p.from.value]);
-    sum = sums[owner.value];
-  }
-  if (tensor.reduce == ReduceOp::kSum || scenario_.engine.world_size == 1) return sum;
+  const double sum = gather(tensor.pattern, owner, way, std::move(of_hosts), [&](double a, double b) {
+    return combine(a, b, combining(tensor.reduce), dtype == Dtype::kFloat64);
+  });
+  if (tensor.reduce != ReduceOp::kAverage || scenario_.engine.world_size == 1) return sum;
   if (tensor.dtype == Dtype::kFloat64) return sum / scenario_.engine.world_size;
   return static_cast<double>(static_cast<float>(sum) / static_cast<float>(scenario_.engine.world_size));
+}
+
+std::int64_t Values::integer_sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
+                                 std::span<const Passing> way) const {
+  std::vector<std::int64_t> of_hosts;
+  for (std::uint16_t host = 0; host < scenario_.hosts(); ++host)
+    of_hosts.push_back(integer(HostIndex(host), tensor, sequence, index));
+  return gather(tensor.pattern, owner, way, std::move(of_hosts),
+                [&](std::int64_t a, std::int64_t b) { return combine_integers(a, b, tensor.reduce, tensor.dtype); });
 }
 
 std::vector<std::byte> Values::expected(const PlanTensor& tensor, Sequence sequence) const {
@@ -179,8 +226,14 @@ std::vector<std::byte> Values::expected(const PlanTensor& tensor, Sequence seque
   std::vector<Passing> way;
   for (std::uint64_t i = 0, shard_end = 0; i < tensor.elements; ++i) {
     if (summed && i == shard_end) {
-      summing = owner(tensor, scenario_.hosts(), i, &shard_end);
+      summing = owner(tensor, scenario_.plan.rank_hosts, scenario_.hosts(), i, &shard_end);
       way = passings(tensor.pattern, scenario_.hosts(), summing);
+    }
+    if (is_integer(tensor.dtype)) {
+      store_integer(result.data(), tensor.dtype, i,
+                    summed ? integer_sum(tensor, sequence, i, summing, way)
+                           : integer(gathered_from(tensor, i), tensor, sequence, i));
+      continue;
     }
     const double number =
         summed ? sum(tensor, sequence, i, summing, way)

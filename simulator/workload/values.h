@@ -25,30 +25,38 @@ class Values {
   // empty unless needs_wide().
   void contribute(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer,
                   std::span<std::byte> wide) const;
-  // The result on every host; of a push, the sums, which only their owners have.
+  // The result on every host; of what stays with owners, the sums, which only they have.
   std::vector<std::byte> expected(const protocol::PlanTensor& tensor, Sequence sequence) const;
 
  private:
+  std::uint64_t bits(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
+  // What a host contributes: of tensors of numbers with a point, and of integers.
   double element(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
+  std::int64_t integer(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence,
+                       std::uint64_t index) const;
+  // What the owner has of an element that was passed on this way.
   double sum(const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
              std::span<const Passing> way) const;
+  std::int64_t integer_sum(const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
+                           std::span<const Passing> way) const;
   HostIndex gathered_from(const protocol::PlanTensor& tensor, std::uint64_t index) const;
   const Scenario& scenario_;
 };
 
-// Allreduce and push.
+// Allreduce, push and reduce-scatter.
 bool sums(const protocol::PlanTensor& tensor);
-// The host that owns the shard which element `index` of an allreduce, push or pull belongs to.
-// `shard_end`, unless null: the element behind that shard.
-HostIndex owner(const protocol::PlanTensor& tensor, std::uint16_t hosts, std::uint64_t index,
-                std::uint64_t* shard_end = nullptr);
+// The host that owns the shard which element `index` of such a tensor, or of a pull, belongs to.
+// `rank_hosts`: of every rank; needed for a reduce-scatter. `shard_end`, unless null: the element behind that shard.
+HostIndex owner(const protocol::PlanTensor& tensor, std::span<const HostIndex> rank_hosts, std::uint16_t hosts,
+                std::uint64_t index, std::uint64_t* shard_end = nullptr);
 // All that is passed on until the owner has the sum, in an order in which it may happen: the steps of the textbooks,
 // not the engine's routes.
 std::vector<Passing> passings(protocol::Pattern pattern, std::uint16_t hosts, HostIndex owner);
 // How many others' sums any host adds at most, whoever owns them.
 std::uint16_t most_sources(protocol::Pattern pattern, std::uint16_t hosts);
 // Bytes of contributions that cross between hosts during one operation, all hosts together.
-std::uint64_t contributed_bytes(const protocol::PlanTensor& tensor, std::uint16_t hosts);
+std::uint64_t contributed_bytes(const protocol::PlanTensor& tensor, std::span<const HostIndex> rank_hosts,
+                                std::uint16_t hosts);
 // Whether the engine wants float32 memory beside the buffer: for wide contributions, and for a ring's partial sums of
 // 16-bit elements.
 bool needs_wide(const protocol::PlanTensor& tensor, std::uint16_t hosts);

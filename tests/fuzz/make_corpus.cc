@@ -244,6 +244,16 @@ void write_session_packets(const Corpus& corpus) {
   list = tensors();
   list[0].offset = 3;
   corpus.write("register_offset", registration("model", list));
+  list = {tensor("rows", Operation::kReduceScatter, 24)};
+  list[0].dtype = Dtype::kInt8;
+  list[0].reduce = ReduceOp::kMax;
+  list[0].row = 8;
+  corpus.write("register_rows", registration("model", list));
+  list[0].row = 7;
+  corpus.write("register_torn_row", registration("model", list));
+  list[0].operation = Operation::kAllreduce;
+  list[0].reduce = ReduceOp::kAverage;
+  corpus.write("register_integer_average", registration("model", list));
   corpus.write("status", packet(MessageType::kStatus, std::array<std::uint8_t, 0>()));
 }
 
@@ -280,7 +290,14 @@ json plan_tensors() {
   planned.elements = 1000;
   planned.slice_elements = 256;
   planned.urgency = 0.5f;
-  return control::plan_tensors_to_json({planned});
+  protocol::PlanTensor scattered = planned;
+  scattered.name = "fc2.weight";
+  scattered.id = TensorId(1);
+  scattered.operation = Operation::kReduceScatter;
+  scattered.reduce = ReduceOp::kProduct;
+  scattered.dtype = Dtype::kInt64;
+  scattered.row = 250;
+  return control::plan_tensors_to_json({planned, scattered});
 }
 
 void write_control(const Corpus& corpus) {

@@ -60,6 +60,85 @@ def torch_calls(rank, size):
     expect(bits.float(), torch.full((3,), total))
 
 
+def reductions(rank, size):
+    """Every reduction of every dtype, against torch on the same numbers; integers wrap around."""
+    for kind in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.int64, torch.uint8):
+        all_ranks = torch.stack([torch.randint(-100, 100, (3, 41), generator=torch.Generator().manual_seed(r)) for r in range(size)]).to(kind)
+        least, most, product = all_ranks.amin(0), all_ranks.amax(0), all_ranks.prod(0, dtype=kind)
+        for op, wanted in ((tl.Min, least), (tl.Max, most), (tl.Product, product)):
+            expect(tl.allreduce(all_ranks[rank], op=op).double(), wanted.double())
+        if not kind.is_floating_point:
+            expect(tl.allreduce(all_ranks[rank], op=tl.Sum), all_ranks.sum(0).to(kind))
+            expect(tl.allgather(all_ranks[rank]), all_ranks.reshape(-1, 41))
+            refused(tensorlane.InvalidArgumentError, "the average of integers", lambda: tl.allreduce(all_ranks[rank]))
+    holes = numpy.array([1.0, 2.0, numpy.nan if rank == size - 1 else 3.0], "float32")
+    expect(tensorlane.allreduce(holes, name="nan.min", op=tensorlane.Min), [1, 2, numpy.nan])
+    expect(tensorlane.allreduce(holes, name="nan.max", op=tensorlane.Max), [1, 2, numpy.nan])
+
+
+def scatters(rank, size):
+    """Each rank gets its rows of what allreduce gives, also where ranks get none, and in every dtype and reduction."""
+    for rows in (1, size, 2 * size + 1, 3000):
+        share, left = divmod(rows, size)
+        mine = slice(share * rank + min(rank, left), share * (rank + 1) + min(rank + 1, left))
+        for kind in (numpy.float32, numpy.float16, numpy.int64, numpy.uint8):
+            full = [numpy.random.default_rng(r).integers(0, 9, (rows, 7)).astype(kind) for r in range(size)]
+            for op, wanted in ((tensorlane.Sum, sum(full[1:], full[0])), (tensorlane.Max, numpy.max(full, 0))):
+                got = tensorlane.reducescatter(full[rank], name=f"{rows}.{kind.__name__}.{op}", op=op)
+                assert got.dtype == kind and got.shape == wanted[mine].shape
+                expect(got, wanted[mine])
+        mean = tensorlane.reducescatter(numpy.full((rows,), rank + 1.0), name=f"mean.{rows}", prescale_factor=4.0, postscale_factor=0.5)
+        expect(mean, numpy.full((rows,), size + 1.0)[mine])
+        full = torch.arange(rows * 6, dtype=torch.bfloat16).reshape(rows, 2, 3).remainder(5) + rank
+        expect(tl.reducescatter(full, op=tl.Min).float(), (full - rank)[mine].float())
+        expect(tl.reducescatter(full.float(), postscale_factor=2.0), ((full.float() - rank) * 2 + size - 1)[mine])
+
+
+def key_values(rank, size):
+    """All keys are pushed before any is pulled, by every rank in an order of its own."""
+    shapes = {f"key.{i}": (1 + 40 * i * i, 3) for i in range(12)}
+    keys = list(shapes)
+    store, torch_store = tensorlane.KVStore(), tl.KVStore()
+    for turn in range(3):
+        numpy.random.default_rng([rank, turn]).shuffle(keys)
+        for key in keys:
+            mine = numpy.full(shapes[key], rank + turn, "float32")
+            store.push(key, mine)
+            mine[...] = -1  # it is ours again
+            torch_store.push(f"torch.{key}", torch.full(shapes[key], rank + turn, dtype=torch.int32), op=tl.Max)
+        for key in reversed(keys):
+            expect(store.pull(key, numpy.empty(shapes[key], "float32")), numpy.full(shapes[key], size * (size - 1) / 2 + size * turn))
+            expect(torch_store.pull(f"torch.{key}", torch.empty(shapes[key], dtype=torch.int32)), torch.full(shapes[key], size - 1 + turn))
+    again = numpy.empty(shapes["key.3"], "float32")
+    expect(store.pull("key.3", again), numpy.full(shapes["key.3"], size * (size - 1) / 2 + size * 2))  # without a push since
+    refused(tensorlane.InvalidArgumentError, "it was never pushed", lambda: store.pull("nothing", again))
+    refused(tensorlane.InvalidArgumentError, "count was", lambda: store.pull("key.2", again))
+
+
+def stale_values(rank, size):
+    """A pull waits for no push that the bound allows to be late, and for every other."""
+    store = tl.KVStore(staleness=2)
+    out = torch.empty(1000)
+    pushed = 0
+
+    def push(until):
+        nonlocal pushed
+        while pushed < until:
+            pushed += 1
+            store.push("stale", torch.full((1000,), float(pushed)))
+
+    push(3 if rank == 0 else 1)  # nobody else makes pushes 2 and 3 before the barrier
+    store.pull("stale", out)
+    assert size == 1 or (out == size).all()
+    tl.barrier(60)
+    for last in range(4, 30):
+        push(last)
+        store.pull("stale", out)
+        seen = out[0].item() / size
+        assert last - 2 <= seen <= last, (seen, last)
+        expect(out, torch.full((1000,), seen * size))
+
+
 def handles(rank, size):
     started = [tl.allreduce_async_(torch.full((1000,), rank + float(i)), name=f"many.{i}", op=tl.Sum, priority=i / 31) for i in range(32)]
     order = reversed(range(32)) if rank % 2 else range(32)
@@ -110,6 +189,10 @@ def main():
     assert tensorlane.is_initialized() and 0 <= tensorlane.local_rank() < tensorlane.local_size() <= size
     numpy_calls(rank, size)
     torch_calls(rank, size)
+    reductions(rank, size)
+    scatters(rank, size)
+    key_values(rank, size)
+    stale_values(rank, size)
     handles(rank, size)
     objects(rank, size)
     bad_input(rank, size)

@@ -17,7 +17,13 @@ def refused(text, value):
     assert str(raised.value) == text
 
 
-@pytest.mark.parametrize("kind, dtype", [("float32", _native.FLOAT32), ("float64", _native.FLOAT64), ("float16", _native.FLOAT16)])
+@pytest.mark.parametrize(
+    "kind, dtype",
+    [
+        ("float32", _native.FLOAT32), ("float64", _native.FLOAT64), ("float16", _native.FLOAT16),
+        ("int8", _native.INT8), ("int32", _native.INT32), ("int64", _native.INT64), ("uint8", _native.UINT8),
+    ],
+)
 def test_numpy(kind, dtype):
     value = numpy.ones((2, 3), kind)
     seen = _arrays.view(value, "x")
@@ -58,7 +64,7 @@ class OldProducer(Producer):
 
 
 @pytest.mark.parametrize("producer", [Producer, OldProducer])
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.int64, torch.uint8])
 def test_dlpack(kind, producer):
     tensor = torch.arange(6, dtype=kind).reshape(2, 3)[1]
     seen = _arrays.view(producer(tensor), "x")
@@ -90,11 +96,11 @@ def test_dlpack_memory_outlives_its_array():
 
 def test_refusals():
     refused("it has no elements: array 'x': leave the call out on all ranks", numpy.zeros((0, 3), "float32"))
-    refused("dtype int32 is not supported: array 'x': use float32, float64, float16 or bfloat16 of this machine's byte order", numpy.ones(3, "int32"))
-    refused("dtype >f4 is not supported: array 'x': use float32, float64, float16 or bfloat16 of this machine's byte order", numpy.ones(3, ">f4"))
+    refused("dtype int16 is not supported: array 'x': use float32, float64, float16, bfloat16, int8, int32, int64 or uint8 of this machine's byte order", numpy.ones(3, "int16"))
+    refused("dtype >f4 is not supported: array 'x': use float32, float64, float16, bfloat16, int8, int32, int64 or uint8 of this machine's byte order", numpy.ones(3, ">f4"))
     refused("it is not contiguous: array 'x': pass numpy.ascontiguousarray(x)", numpy.ones((4, 4), "float32")[:, 1])
     refused("it is not contiguous: array 'x': pass a contiguous copy", torch.ones(4, 4)[:, 1])
-    refused("DLPack dtype (code 0, 64 bits, 1 lanes) is not supported: array 'x': use float32, float64, float16 or bfloat16", torch.ones(3, dtype=torch.int64))
+    refused("DLPack dtype (code 0, 16 bits, 1 lanes) is not supported: array 'x': use float32, float64, float16, bfloat16, int8, int32, int64 or uint8", torch.ones(3, dtype=torch.int16))
     with pytest.raises(InvalidArgumentError, match="list is not an array .*: array 'x': pass a NumPy array, or an object with DLPack"):
         _arrays.view([1.0], "x")
 
@@ -122,7 +128,7 @@ def test_another_device():
     "tensor, text",
     [
         (torch.ones(3, device="meta"), "tensors on meta are not supported yet: tensor 'x': pass tensor.cpu()"),
-        (torch.ones(3, dtype=torch.int64), "dtype torch.int64 is not supported: tensor 'x': use float32, float64, float16 or bfloat16"),
+        (torch.ones(3, dtype=torch.int16), "dtype torch.int16 is not supported: tensor 'x': use float32, float64, float16, bfloat16, int8, int32, int64 or uint8"),
         (torch.ones(4, 4)[:, 0], "it is not contiguous: tensor 'x': pass tensor.contiguous()"),
         (torch.ones(0), "it has no elements: tensor 'x': leave the call out on all ranks"),
         (torch.ones(3).to_sparse(), "it is sparse: tensor 'x': pass a dense tensor"),
@@ -144,11 +150,19 @@ def test_names():
 
 
 def test_reductions():
-    assert [_calls.reduction(*a) for a in ((None, None), (True, None), (False, None), (None, tensorlane.Sum))] == [1, 1, 0, 0]
+    floats, integers = (_arrays.view(numpy.ones(3, kind), "x") for kind in ("float32", "int32"))
+    assert [_calls.reduction(floats, "x", *a) for a in ((None, None), (True, None), (False, None), (None, tensorlane.Sum))] == [1, 1, 0, 0]
+    for op in (tensorlane.Sum, tensorlane.Min, tensorlane.Max, tensorlane.Product):
+        assert _calls.reduction(integers, "x", op=op) == _calls.reduction(floats, "x", op=op, prescale_factor=2.0) == op
+    for refused_call in ({}, {"average": True}, {"op": tensorlane.Average}):
+        with pytest.raises(InvalidArgumentError, match="the average of integers is no integer: array 'x': use op=Sum, and divide"):
+            _calls.reduction(integers, "x", **refused_call)
+    with pytest.raises(InvalidArgumentError, match="integers cannot be scaled: array 'x'"):
+        _calls.reduction(integers, "x", op=tensorlane.Sum, postscale_factor=0.5)
     with pytest.raises(InvalidArgumentError, match="both average and op"):
-        _calls.reduction(True, tensorlane.Sum)
-    with pytest.raises(InvalidArgumentError, match="op 7 is not supported"):
-        _calls.reduction(None, 7)
+        _calls.reduction(floats, "x", True, tensorlane.Sum)
+    with pytest.raises(InvalidArgumentError, match="op 7 is not supported: array 'x'"):
+        _calls.reduction(floats, "x", None, 7)
 
 
 def test_priorities():

@@ -14,8 +14,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STRUCTS = {"tl_config_t": _native.Config, "tl_tensor_desc_t": _native.TensorDesc, "tl_options_t": _native.Options}
 NUMBERS = {
     "TL_FLOAT32": _native.FLOAT32, "TL_FLOAT64": _native.FLOAT64, "TL_FLOAT16": _native.FLOAT16, "TL_BFLOAT16": _native.BFLOAT16,
-    "TL_SUM": _native.SUM, "TL_AVERAGE": _native.AVERAGE,
+    "TL_INT8": _native.INT8, "TL_INT32": _native.INT32, "TL_INT64": _native.INT64, "TL_UINT8": _native.UINT8,
+    "TL_SUM": _native.SUM, "TL_AVERAGE": _native.AVERAGE, "TL_MIN": _native.MIN, "TL_MAX": _native.MAX, "TL_PRODUCT": _native.PRODUCT,
     "TL_ALLREDUCE": _native.ALLREDUCE, "TL_BROADCAST": _native.BROADCAST, "TL_ALLGATHER": _native.ALLGATHER, "TL_BARRIER": _native.BARRIER,
+    "TL_PUSH": _native.PUSH, "TL_PULL": _native.PULL, "TL_REDUCESCATTER": _native.REDUCESCATTER,
     "TL_OK": errors.OK, "TL_IN_PROGRESS": errors.IN_PROGRESS, "TL_ERROR_TIMED_OUT": errors.TIMED_OUT,
     "TL_ERROR_INVALID_ARGUMENT": errors.InvalidArgumentError.status, "TL_ERROR_NOT_FOUND": errors.NotFoundError.status,
     "TL_ERROR_ALREADY_EXISTS": errors.AlreadyExistsError.status, "TL_ERROR_PERMISSION_DENIED": errors.PermissionDeniedError.status,

@@ -5,7 +5,7 @@ import torch
 from loopback import Loopback
 from models import build, same_bits
 from tensorlane.errors import InvalidArgumentError
-from tensorlane.torch import DistributedOptimizer
+from tensorlane.torch import DistributedOptimizer, Min
 from torch import nn
 
 
@@ -356,3 +356,10 @@ def test_compiling_after_the_first_iteration_keeps_the_numbers():
             step(called, optimizer)
         states.append(model.state_dict())
     same_bits(*states)
+
+
+def test_reductions_that_are_no_sums():
+    refused(
+        "gradients cannot be reduced by op 2: DistributedOptimizer: use Sum or Average",
+        lambda: wrap(build("plain"), op=Min),
+    )

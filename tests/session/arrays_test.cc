@@ -82,6 +82,85 @@ TEST(Arrays, BroadcastAndAllgather) {
   for (std::thread& t : threads) t.join();
 }
 
+// Five rows of four elements for three ranks: two, two and one.
+TEST(Arrays, ReduceScatter) {
+  FakeDaemon daemon;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      ClientContext context(daemon.socket(), "job", rank, 3);
+      const std::size_t first = 8 * static_cast<std::size_t>(rank), mine = rank == 2 ? 4 : 8;
+      float* shared = nullptr;
+      ASSERT_EQ(tl_alloc(context, 20 * sizeof(float), reinterpret_cast<void**>(&shared)), TL_OK);
+      for (int round = 0; round < 3; ++round) {
+        std::vector<float> in(20), out(mine + 1, 77);
+        for (std::size_t i = 0; i < 20; ++i) in[i] = shared[i] = static_cast<float>((rank + 1) * 100 * (round + 1)) + i;
+        const std::vector<float> before = in;
+        tl_request_t *copied = nullptr, *in_place = nullptr;
+        ASSERT_EQ(tl_reducescatter(context, "c", in.data(), out.data(), 5, 4, TL_FLOAT32, TL_SUM, nullptr, &copied),
+                  TL_OK)
+            << tl_last_error();
+        ASSERT_EQ(tl_reducescatter(context, "p", shared, shared + first, 5, 4, TL_FLOAT32, TL_SUM, nullptr, &in_place),
+                  TL_OK)
+            << tl_last_error();
+        ASSERT_EQ(tl_wait(copied, 10), TL_OK) << tl_last_error();
+        ASSERT_EQ(tl_wait(in_place, 10), TL_OK) << tl_last_error();
+        EXPECT_EQ(in, before);
+        EXPECT_EQ(out[mine], 77);
+        for (std::size_t i = 0; i < mine; ++i) {
+          ASSERT_EQ(out[i], static_cast<float>(600 * (round + 1) + 3 * (first + i)));
+          ASSERT_EQ(shared[first + i], out[i]);
+        }
+        EXPECT_EQ(shared[first == 0 ? 19 : 0], -1);  // in place: nothing was copied
+      }
+      // One row: the others get none, and need no memory for it.
+      const float one[2] = {1, 2};
+      float got[2] = {};
+      tl_request_t* request = nullptr;
+      ASSERT_EQ(
+          tl_reducescatter(context, "n", one, rank == 0 ? got : nullptr, 1, 2, TL_FLOAT32, TL_SUM, nullptr, &request),
+          TL_OK)
+          << tl_last_error();
+      ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+      EXPECT_EQ(got[1], rank == 0 ? 6 : 0);
+      EXPECT_EQ(tl_reducescatter(context, "n", one, nullptr, 2, 1, TL_FLOAT32, TL_SUM, nullptr, &request),
+                TL_ERROR_INVALID_ARGUMENT);
+      if (rank > 1) {
+        EXPECT_THAT(tl_last_error(), HasSubstr("row was 2, is 1"));
+      }
+      EXPECT_EQ(tl_reducescatter(context, "r", one, got, 2, 0, TL_FLOAT32, TL_SUM, nullptr, &request),
+                TL_ERROR_INVALID_ARGUMENT);
+      EXPECT_THAT(tl_last_error(), HasSubstr("2 rows of 0 elements"));
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+// A push and a pull of one key work on one buffer, so they take turns.
+TEST(Arrays, PushAndPull) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  float in[5] = {1, 2, 3, 4, 5}, out[5] = {};
+  tl_request_t *push = nullptr, *pull = nullptr;
+  EXPECT_EQ(tl_pull(context, "k", out, 5, TL_FLOAT32, nullptr, &pull), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(tl_last_error(), "array call 'pull.k' finds no value: the key was never pushed: push it first");
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(tl_push(context, "k", in, 5, TL_FLOAT32, TL_SUM, nullptr, &push), TL_OK) << tl_last_error();
+    in[0] = 77;  // the push has its own copy
+    EXPECT_EQ(tl_pull(context, "k", out, 5, TL_FLOAT32, nullptr, &pull), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_THAT(tl_last_error(), HasSubstr("is under way"));
+    ASSERT_EQ(tl_wait(push, 10), TL_OK) << tl_last_error();
+    EXPECT_EQ(tl_pull(context, "k", out, 4, TL_FLOAT32, nullptr, &pull), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_THAT(tl_last_error(), HasSubstr("count was 5, is 4"));
+    ASSERT_EQ(tl_pull(context, "k", out, 5, TL_FLOAT32, nullptr, &pull), TL_OK) << tl_last_error();
+    EXPECT_EQ(tl_push(context, "k", in, 5, TL_FLOAT32, TL_SUM, nullptr, &push), TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_THAT(tl_last_error(), HasSubstr("is under way"));
+    ASSERT_EQ(tl_wait(pull, 10), TL_OK) << tl_last_error();
+    in[0] = 1;
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(out[i], in[i]);
+  }
+}
+
 // Where registration blocked, this would never end: it is collective, and the ranks make their first calls in opposite
 // orders.
 TEST(Arrays, FirstCallsInOppositeOrders) {
@@ -146,8 +225,12 @@ TEST(Arrays, BadCallsAreRefused) {
   tl_options_t options = TL_OPTIONS_INIT;
   options.urgency = 2;
   EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, TL_FLOAT32, TL_SUM, &options, &request), TL_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, static_cast<tl_dtype_t>(7), TL_SUM, nullptr, &request),
+  EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, static_cast<tl_dtype_t>(8), TL_SUM, nullptr, &request),
             TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, TL_FLOAT32, static_cast<tl_op_t>(5), nullptr, &request),
+            TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_allreduce(context, "x", x, x, 16, TL_INT32, TL_AVERAGE, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(tl_last_error(), "the average of int32 is no int32: tl_allreduce of 'x': use TL_SUM, and divide");
   EXPECT_EQ(tl_wait(nullptr, 1), TL_ERROR_INVALID_ARGUMENT);
   // None of them has spoilt the name.
   EXPECT_EQ(allreduce(context, "x", x, x, 16), TL_OK) << tl_last_error();

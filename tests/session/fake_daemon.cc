@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "common/base/assert.h"
+#include "common/protocol/rank_block.h"
 
 namespace tensorlane::test {
 namespace {
@@ -185,6 +186,16 @@ void FakeDaemon::run(Job& job, std::uint32_t id) {
       for (std::size_t i = 0; i < n; ++i) sum[i] += 2 * floats(rank)[i];
     }
     for (auto& [rank, bytes] : t.buffers) std::memcpy(bytes.data(), sum.data(), bytes.size());
+  } else if (t.body.operation == Op::kReduceScatter) {
+    std::vector<float> sum(n);
+    for (auto& [rank, bytes] : t.buffers) {
+      for (std::size_t i = 0; i < n; ++i) sum[i] += floats(rank)[i];
+    }
+    for (auto& [rank, bytes] : t.buffers) {
+      const auto block = protocol::rank_block(n, t.body.row, job.world_size, rank);
+      for (std::size_t i = 0; i < n; ++i)
+        floats(rank)[i] = i - block.offset < block.elements ? sum[i] : -1;  // what is not the rank's means nothing
+    }
   } else if (t.body.operation == Op::kBroadcast) {
     for (auto& [rank, bytes] : t.buffers) {
       if (rank != t.body.root) std::memcpy(bytes.data(), t.buffers[t.body.root].data(), bytes.size());

@@ -168,8 +168,19 @@ TEST(Limits, TensorsThatCannotBe) {
   EXPECT_THAT(error_of([](Tensor& t) { t.segment = 1; }), HasSubstr("not inside segment 1"));
   EXPECT_THAT(error_of([](Tensor& t) { t.root = 1; }), HasSubstr("root is 1"));
   EXPECT_THAT(error_of([](Tensor& t) { t.dtype = static_cast<Dtype>(200); }), HasSubstr("dtype is 200"));
-  EXPECT_THAT(error_of([](Tensor& t) { t.operation = static_cast<Operation>(4); }), HasSubstr("operation is 4"));
-  EXPECT_THAT(error_of([](Tensor& t) { t.reduce = static_cast<ReduceOp>(2); }), HasSubstr("reduction is 2"));
+  EXPECT_THAT(error_of([](Tensor& t) { t.operation = static_cast<Operation>(7); }), HasSubstr("operation is 7"));
+  EXPECT_THAT(error_of([](Tensor& t) { t.reduce = static_cast<ReduceOp>(5); }), HasSubstr("reduction is 5"));
+  EXPECT_THAT(error_of([](Tensor& t) {
+                t.dtype = Dtype::kUint8;
+                t.reduce = ReduceOp::kAverage;
+              }),
+              HasSubstr("reduction is average of uint8: use sum, and divide"));
+  EXPECT_THAT(error_of([](Tensor& t) {
+                t.operation = Operation::kReduceScatter;
+                t.row = 3;
+              }),
+              HasSubstr("row is 3: a reducescatter's divides its elements"));
+  EXPECT_THAT(error_of([](Tensor& t) { t.row = 2; }), HasSubstr("row is 2"));
   EXPECT_THAT(error_of([](Tensor& t) { t.positions = 0; }), HasSubstr("position is 0"));
   EXPECT_THAT(error_of([](Tensor& t) {
                 t.explicit_urgency = 1;

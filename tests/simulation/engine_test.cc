@@ -28,13 +28,14 @@ TEST_P(Operations, AreRightOnEveryHost) {
   const auto [hosts, pattern, dtype] = GetParam();
   Scenario s = quiet_scenario(static_cast<std::uint16_t>(hosts));
   for (Operation operation : {Operation::kAllreduce, Operation::kBroadcast, Operation::kAllgather, Operation::kBarrier,
-                              Operation::kPush, Operation::kPull}) {
+                              Operation::kPush, Operation::kPull, Operation::kReduceScatter}) {
     for (std::uint64_t elements : {1u, 17u, 40'000u}) {
       auto& t =
           add_tensor(s, operation, elements * static_cast<std::uint64_t>(hosts), elements == 17 ? kUrgent : kBulk);
       t.pattern = pattern;
       t.dtype = dtype;
-      t.reduce = elements == 17 ? ReduceOp::kAverage : ReduceOp::kSum;
+      t.reduce = elements == 17 ? (is_integer(dtype) ? ReduceOp::kProduct : ReduceOp::kAverage) : ReduceOp::kSum;
+      if (operation == Operation::kReduceScatter) t.row = elements == 17 ? 17 : 1;
       t.root = HostIndex(static_cast<std::uint16_t>(hosts - 1));
       t.root_rank = Rank(static_cast<std::uint32_t>(hosts - 1));
       if (operation == Operation::kBarrier) t.elements = 0;
@@ -52,24 +53,30 @@ INSTANTIATE_TEST_SUITE_P(All, Operations,
                                                           protocol::Pattern::kHalvingDoubling, protocol::Pattern::kTree,
                                                           protocol::Pattern::kWholeServer),
                                           testing::Values(Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16,
-                                                          Dtype::kBfloat16)));
+                                                          Dtype::kBfloat16, Dtype::kInt8, Dtype::kInt64)));
 
-// Nothing comes back from the owner of a push, so only its grants keep the others from running ahead of what it has
-// room to note: here it is slow, and the others' next pushes are ready at once.
-TEST(Push, WaitsForAnOwnerThatIsBehind) {
-  for (const auto pattern :
-       {protocol::Pattern::kRing, protocol::Pattern::kParameterServer, protocol::Pattern::kWholeServer}) {
-    Scenario s = quiet_scenario(4);
-    add_tensor(s, Operation::kPush, 100, kUrgent).pattern = pattern;
-    s.client.think = microseconds(1);
-    s.iterations = 12;
-    s.faults.push_back(
-        {.kind = FaultKind::kFreezeClient, .host = HostIndex(0), .at = Time(1000), .until = Time(50'000'000)});
-    const Outcome outcome = Simulation(s).run();
-    EXPECT_EQ(finding_text(outcome), "");
-    EXPECT_EQ(outcome.operations, 12u * 4);
-  }
+// Nothing comes back from the owner of a push or a reduce-scatter, so only its grants keep the others from running
+// ahead of what it has room to note: here it is slow, and the others' next operations are ready at once.
+class StaysWithOwners : public testing::TestWithParam<std::tuple<Operation, protocol::Pattern>> {};
+
+TEST_P(StaysWithOwners, WaitsForAnOwnerThatIsBehind) {
+  const auto [operation, pattern] = GetParam();
+  Scenario s = quiet_scenario(4);
+  add_tensor(s, operation, 100, kUrgent).pattern = pattern;
+  s.client.think = microseconds(1);
+  s.iterations = 12;
+  s.faults.push_back(
+      {.kind = FaultKind::kFreezeClient, .host = HostIndex(0), .at = Time(1000), .until = Time(50'000'000)});
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_EQ(outcome.operations, 12u * 4);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, StaysWithOwners,
+                         testing::Combine(testing::Values(Operation::kPush, Operation::kReduceScatter),
+                                          testing::Values(protocol::Pattern::kRing, protocol::Pattern::kParameterServer,
+                                                          protocol::Pattern::kHalvingDoubling, protocol::Pattern::kTree,
+                                                          protocol::Pattern::kWholeServer)));
 
 // The arm without priorities: one class whatever the plan says, also when a lane asks for the others.
 TEST(SingleQueue, MovesEveryClassThroughOne) {

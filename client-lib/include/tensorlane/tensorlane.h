@@ -44,9 +44,31 @@ typedef enum {
   TL_ERROR_INTERNAL = 13
 } tl_status_t;
 
-typedef enum { TL_FLOAT32 = 0, TL_FLOAT64 = 1, TL_FLOAT16 = 2, TL_BFLOAT16 = 3 } tl_dtype_t;
-typedef enum { TL_SUM = 0, TL_AVERAGE = 1 } tl_op_t;
-typedef enum { TL_ALLREDUCE = 0, TL_BROADCAST = 1, TL_ALLGATHER = 2, TL_BARRIER = 3 } tl_operation_t;
+typedef enum {
+  TL_FLOAT32 = 0,
+  TL_FLOAT64 = 1,
+  TL_FLOAT16 = 2,
+  TL_BFLOAT16 = 3,
+  TL_INT8 = 4,
+  TL_INT32 = 5,
+  TL_INT64 = 6,
+  TL_UINT8 = 7
+} tl_dtype_t;
+/* Integers wrap around; their average is refused (invalid argument). TL_MIN and TL_MAX of floating-point numbers are
+ * NaN where any rank's is NaN; 16-bit numbers are combined in float32 and rounded once. */
+typedef enum { TL_SUM = 0, TL_AVERAGE = 1, TL_MIN = 2, TL_MAX = 3, TL_PRODUCT = 4 } tl_op_t;
+typedef enum {
+  TL_ALLREDUCE = 0,
+  TL_BROADCAST = 1,
+  TL_ALLGATHER = 2,
+  TL_BARRIER = 3,
+  TL_PUSH =
+      4, /* the two halves of an allreduce, apart, of two tensors with one buffer and one root: after a push the */
+  TL_PULL = 5, /* buffers together hold the reduced values, and a pull, posted when the push is done, brings all of them
+                  to every rank. The root's host has the first part: let roots differ */
+  TL_REDUCESCATTER = 6 /* the buffer is cut between its rows, as by the call of this name; what a rank has outside of
+                          its own rows means nothing afterwards */
+} tl_operation_t;
 
 typedef struct tl_context tl_context_t; /* one rank of one job */
 typedef struct tl_tensor tl_tensor_t;   /* a registered tensor; belongs to its context */
@@ -111,14 +133,15 @@ typedef struct {
                        size */
   tl_dtype_t dtype;
   tl_operation_t operation;
-  tl_op_t op;         /* for allreduce */
-  int root;           /* for broadcast: rank */
+  tl_op_t op;         /* for allreduce, reducescatter and push */
+  int root;           /* for broadcast, push and pull: rank */
   uint32_t position;  /* in the forward pass: 0 is needed first */
   uint32_t positions; /* how many positions there are; 0: number of tensors in the group */
   float urgency;      /* [0, 1] overrides layer order; negative: layer order, 1 - position / positions */
+  uint64_t row;       /* for reducescatter: elements of one row; divides count */
 } tl_tensor_desc_t;
 #define TL_TENSOR_INIT \
-  { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1.0f }
+  { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1.0f, 1 }
 
 /* Registers tensors together; collective: returns when every rank has registered a group of this name. `tensors`
  * receives `count` handles. Errors: mismatch (names both ranks, the tensor and the two values, or the tensor that one
@@ -153,11 +176,11 @@ typedef struct {
 /* Array calls: any memory, by name. The first call of a name registers it (collectively); every later call of the name
  * must agree with the first. Memory that is not shared is copied in at once and copied out when the request is done:
  * `out` stays valid until then, `in` only until the call returns. Shared memory (64-byte aligned) on which the first
- * call of a name works in place (in == out; allgather: in is this rank's part of out) is used without a copy, and later
- * calls of the name must pass the same buffer; once it is freed, any memory is copied again. No call waits for other
- * ranks: where ranks disagree about a name, the request fails, and the name is free again. Names belong to their
- * operation ("x" of tl_allreduce is not "x" of tl_broadcast) and have at most 240 bytes. Errors: as tl_post, invalid
- * argument (names both values). */
+ * call of a name works in place (in == out; allgather: in is this rank's part of out; reducescatter: out is this rank's
+ * part of in) is used without a copy, and later calls of the name must pass the same buffer; once it is freed, any
+ * memory is copied again. No call waits for other ranks: where ranks disagree about a name, the request fails, and the
+ * name is free again. Names belong to their operation ("x" of tl_allreduce is not "x" of tl_broadcast) and have at most
+ * 240 bytes. Errors: as tl_post, invalid argument (names both values). */
 TL_API tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
                                 tl_dtype_t dtype, tl_op_t op, const tl_options_t* options, tl_request_t** request);
 TL_API tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* buffer, uint64_t count, tl_dtype_t dtype,
@@ -165,6 +188,21 @@ TL_API tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* b
 /* `in` has `count` elements, `out` count * world size, by rank. */
 TL_API tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
                                 tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request);
+/* `in` has `rows` rows of `row` elements, cut between rows (of a tensor, along its first dimension): each of n ranks
+ * gets rows / n of them reduced, and each of the first rows % n ranks one more, in the order of ranks. `out` has room
+ * for this rank's; it may be null where they are none. */
+TL_API tl_status_t tl_reducescatter(tl_context_t* context, const char* name, const void* in, void* out, uint64_t rows,
+                                    uint64_t row, tl_dtype_t dtype, tl_op_t op, const tl_options_t* options,
+                                    tl_request_t** request);
+/* A store of named values, shared out over the hosts. A push reduces the ranks' `in` and keeps the result as the key's
+ * value; `in` may change when the call returns. A pull brings the value into `out`. Every rank pushes, and pulls, a key
+ * the same number of times, and waits for its request before the next call on the key; keys may be used in any order:
+ * all may be pushed before any is pulled. Invalid argument: a pull before the first push; the key's last request is not
+ * done; another count or dtype than before. */
+TL_API tl_status_t tl_push(tl_context_t* context, const char* key, const void* in, uint64_t count, tl_dtype_t dtype,
+                           tl_op_t op, const tl_options_t* options, tl_request_t** request);
+TL_API tl_status_t tl_pull(tl_context_t* context, const char* key, void* out, uint64_t count, tl_dtype_t dtype,
+                           const tl_options_t* options, tl_request_t** request);
 /* Returns when every rank has called it. After TL_ERROR_TIMED_OUT the next call goes on waiting for the same barrier.
  */
 TL_API tl_status_t tl_barrier(tl_context_t* context, double timeout_seconds);

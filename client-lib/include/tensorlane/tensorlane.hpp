@@ -33,7 +33,8 @@ inline void check(tl_status_t status) {
   if (status != TL_OK) throw Error(status);
 }
 
-// The dtype of an element type: float and double. 16-bit types have no C++ type of their own yet: pass a tl_dtype_t.
+// The dtype of an element type: float, double and the integers. 16-bit types have no C++ type of their own yet: pass a
+// tl_dtype_t.
 template <typename T>
 struct DtypeOf;
 template <>
@@ -43,6 +44,22 @@ struct DtypeOf<float> {
 template <>
 struct DtypeOf<double> {
   static constexpr tl_dtype_t value = TL_FLOAT64;
+};
+template <>
+struct DtypeOf<std::int8_t> {
+  static constexpr tl_dtype_t value = TL_INT8;
+};
+template <>
+struct DtypeOf<std::uint8_t> {
+  static constexpr tl_dtype_t value = TL_UINT8;
+};
+template <>
+struct DtypeOf<std::int32_t> {
+  static constexpr tl_dtype_t value = TL_INT32;
+};
+template <>
+struct DtypeOf<std::int64_t> {
+  static constexpr tl_dtype_t value = TL_INT64;
 };
 
 // One operation under way. Its destructor waits, since the buffers belong to tensorlane until it is done; an error then
@@ -152,6 +169,14 @@ class Session {
                     const tl_options_t* options = nullptr) {
     tl_request_t* request = nullptr;
     check(tl_allgather(context_, name.c_str(), in, out, count, DtypeOf<T>::value, options, &request));
+    return Request(request);
+  }
+  // See tl_reducescatter().
+  template <typename T>
+  Request reducescatter(const std::string& name, const T* in, T* out, std::uint64_t rows, std::uint64_t row,
+                        tl_op_t op = TL_SUM, const tl_options_t* options = nullptr) {
+    tl_request_t* request = nullptr;
+    check(tl_reducescatter(context_, name.c_str(), in, out, rows, row, DtypeOf<T>::value, op, options, &request));
     return Request(request);
   }
   void barrier(double timeout_seconds = -1) { check(tl_barrier(context_, timeout_seconds)); }

@@ -25,9 +25,12 @@ from ._calls import (
     broadcast_async,
     broadcast_async_,
     poll,
+    reducescatter,
+    reducescatter_async,
     synchronize,
 )
-from ._constants import Average, Sum
+from ._constants import Average, Max, Min, Product, Sum
+from ._store import KVStore
 from .errors import (
     AbortedError,
     AlreadyExistsError,

@@ -8,7 +8,10 @@ import numpy
 from . import _native
 from .errors import misuse
 
-_BY_NAME = {"float32": _native.FLOAT32, "float64": _native.FLOAT64, "float16": _native.FLOAT16, "bfloat16": _native.BFLOAT16}
+_BY_NAME = {
+    "float32": _native.FLOAT32, "float64": _native.FLOAT64, "float16": _native.FLOAT16, "bfloat16": _native.BFLOAT16,
+    "int8": _native.INT8, "int32": _native.INT32, "int64": _native.INT64, "uint8": _native.UINT8,
+}
 _MAX_ELEMENTS = 2**32
 
 
@@ -53,6 +56,11 @@ def like(array, shape=None):
     return numpy.empty(array.shape if shape is None else shape, _numpy_dtype(array))
 
 
+def pointer(array):
+    """Where a NumPy array that view() has seen, or like() has made, begins; None where it is empty."""
+    return array.ctypes.data if array.size else None
+
+
 def require_writable(array, name):
     if not array.writable:
         raise misuse("it is read-only", f"array '{name}'", "pass a writable array, or call the function that returns a new one")
@@ -71,7 +79,7 @@ def _numpy_dtype(array):
 def _from_numpy(value, where):
     kind = value.dtype.name
     if kind not in _BY_NAME or not value.dtype.isnative:
-        raise misuse(f"dtype {value.dtype} is not supported", where, "use float32, float64, float16 or bfloat16 of this machine's byte order")
+        raise misuse(f"dtype {value.dtype} is not supported", where, f"use {_native.DTYPE_NAMES} of this machine's byte order")
     if not value.flags.c_contiguous:
         raise misuse("it is not contiguous", where, "pass numpy.ascontiguousarray(x)")
     return Array(value.ctypes.data, value.shape, _BY_NAME[kind], value.flags.writeable, value, value)
@@ -95,7 +103,9 @@ class _DLTensor(ctypes.Structure):
 
 
 _DL_CPU = 1
-_DL_DTYPES = {(2, 32): "float32", (2, 64): "float64", (2, 16): "float16", (4, 16): "bfloat16"}
+_DL_DTYPES = {  # DLDataTypeCode and bits
+    (2, 32): "float32", (2, 64): "float64", (2, 16): "float16", (4, 16): "bfloat16", (0, 8): "int8", (0, 32): "int32", (0, 64): "int64", (1, 8): "uint8",
+}
 # DLManagedTensorVersioned (dlpack.h, version 1): version, context and deleter, then the flags, then the DLTensor.
 _VERSIONED_FLAGS, _VERSIONED_TENSOR, _READ_ONLY = 24, 32, 1
 
@@ -112,7 +122,7 @@ def _from_dlpack(value, where):
     tensor, writable, capsule = _export(value)
     kind = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if kind is None:
-        raise misuse(f"DLPack dtype (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes) is not supported", where, "use float32, float64, float16 or bfloat16")
+        raise misuse(f"DLPack dtype (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes) is not supported", where, f"use {_native.DTYPE_NAMES}")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     if tensor.strides and not _contiguous(shape, [tensor.strides[i] for i in range(tensor.ndim)]):
         raise misuse("it is not contiguous", where, "pass a contiguous copy")

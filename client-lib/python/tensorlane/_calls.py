@@ -8,7 +8,7 @@ import threading
 import numpy
 
 from . import _arrays, _native
-from ._constants import Average, Sum
+from ._constants import Average, Max, Min, Product, Sum
 from .errors import misuse
 
 _counters = {}
@@ -44,14 +44,28 @@ def automatic_name(operation, name):
         return f"noname.{next(_counters.setdefault(operation, itertools.count(1)))}"
 
 
-def reduction(average, op):
-    """tl_op_t of Horovod's two ways to say it."""
+def scattered_rows(array, name):
+    """How many of the rows along the first axis this rank gets: an even share, and one more on the first ranks."""
+    if not array.shape:
+        raise misuse("it has no first axis", f"array '{name}'", "pass an array of one dimension or more")
+    context = _native.context()
+    share, left = divmod(array.shape[0], context.size)
+    return share + (1 if context.rank < left else 0)
+
+
+def reduction(array, name, average=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+    """tl_op_t of Horovod's two ways to say it, for this array. Integers are neither averaged nor scaled."""
     if average is not None and op is not None:
-        raise misuse("both average and op are given", "allreduce", "give op=Sum or op=Average only")
+        raise misuse("both average and op are given", f"array '{name}'", "give op=Sum or op=Average only")
     if op is None:
         op = Sum if average is False else Average
-    if op not in (Sum, Average):
-        raise misuse(f"op {op!r} is not supported", "allreduce", "use Sum or Average")
+    if op not in (Sum, Average, Min, Max, Product):
+        raise misuse(f"op {op!r} is not supported", f"array '{name}'", "use Sum, Average, Min, Max or Product")
+    if array.dtype in _native.INTEGERS:
+        if op == Average:
+            raise misuse("the average of integers is no integer", f"array '{name}'", "use op=Sum, and divide")
+        if (prescale_factor, postscale_factor) != (1.0, 1.0):
+            raise misuse("integers cannot be scaled", f"array '{name}'", "leave out prescale_factor and postscale_factor")
     return op
 
 
@@ -89,13 +103,14 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
     """Starts the reduction of `tensor` over all ranks into a new array, which synchronize(handle) returns. `tensor` may be changed at once."""
     name = automatic_name("allreduce", name)
     source = _arrays.view(tensor, name)
+    op = reduction(source, name, average, op, prescale_factor, postscale_factor)
     target = _arrays.like(source)
     out = _arrays.view(target, name)
     if prescale_factor != 1.0:
         _copy(source, target)
         target *= prescale_factor
         source = out
-    request = _native.context().allreduce(name, source.pointer, out.pointer, source.count, source.dtype, reduction(average, op), urgency(priority), (source, out))
+    request = _native.context().allreduce(name, source.pointer, out.pointer, source.count, source.dtype, op, urgency(priority), (source, out))
     return Handle(request, target, postscale_factor, _scale)
 
 
@@ -104,12 +119,13 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
     name = automatic_name("allreduce", name)
     array = _arrays.view(tensor, name)
     _arrays.require_writable(array, name)
+    op = reduction(array, name, average, op, prescale_factor, postscale_factor)
     scalable = array.numpy
     if scalable is None and (prescale_factor, postscale_factor) != (1.0, 1.0):
         raise misuse("a bfloat16 array of this kind cannot be scaled in place", f"array '{name}'", "scale it yourself, or pass a torch tensor or an ml_dtypes array")
     if prescale_factor != 1.0:
         scalable *= prescale_factor
-    request = _native.context().allreduce(name, array.pointer, array.pointer, array.count, array.dtype, reduction(average, op), urgency(priority), array)
+    request = _native.context().allreduce(name, array.pointer, array.pointer, array.count, array.dtype, op, urgency(priority), array)
     return Handle(request, tensor, postscale_factor, lambda _, factor: _scale(scalable, factor))
 
 
@@ -144,11 +160,44 @@ def allgather_async(tensor, name=None, *, priority=None):
     return Handle(_native.context().allgather(name, source.pointer, out.pointer, source.count, source.dtype, urgency(priority), (source, out)), target)
 
 
+def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+    """Starts the reduction of `tensor` over all ranks into a new array with this rank's rows of it: those along the first axis are shared out
+    evenly, in the order of ranks; where they do not divide, the first ranks get one more. `tensor` may be changed at once."""
+    name = automatic_name("reducescatter", name)
+    source = _arrays.view(tensor, name)
+    op = reduction(source, name, None, op, prescale_factor, postscale_factor)
+    target = _arrays.like(source, (scattered_rows(source, name), *source.shape[1:]))
+    out = _arrays.pointer(target)
+    rows, given = source.shape[0], source
+    if prescale_factor != 1.0:
+        scaled = _arrays.like(source)
+        _copy(source, scaled)
+        scaled *= prescale_factor
+        given = _arrays.view(scaled, name)
+    request = _native.context().reducescatter(name, given.pointer, out, rows, source.count // rows, source.dtype, op, urgency(priority), (given, target))
+    return Handle(request, target, postscale_factor, _scale)
+
+
+def push_async(tensor, key, op=Sum, *, priority=None):
+    """Starts the reduction of `tensor` over all ranks into the job's store, as the value of `key`. `tensor` may be changed at once."""
+    source = _arrays.view(tensor, key)
+    op = reduction(source, key, None, op)
+    return Handle(_native.context().push(key, source.pointer, source.count, source.dtype, op, urgency(priority), source), None)
+
+
+def pull_async_(tensor, key, *, priority=None):
+    """Starts bringing the value of `key` into `tensor`. This rank's push of it is done."""
+    target = _arrays.view(tensor, key)
+    _arrays.require_writable(target, key)
+    return Handle(_native.context().pull(key, target.pointer, target.count, target.dtype, urgency(priority), target), tensor)
+
+
 allreduce = waited(allreduce_async)
 allreduce_ = waited(allreduce_async_)
 broadcast = waited(broadcast_async)
 broadcast_ = waited(broadcast_async_)
 allgather = waited(allgather_async)
+reducescatter = waited(reducescatter_async)
 
 
 def barrier(timeout=None):

@@ -2,3 +2,6 @@
 
 Sum = 0
 Average = 1
+Min = 2
+Max = 3
+Product = 4

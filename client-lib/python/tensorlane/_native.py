@@ -13,10 +13,12 @@ import time
 
 from . import errors
 
-FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = range(4)
-ELEMENT_BYTES = (4, 8, 2, 2)
-SUM, AVERAGE = range(2)
-ALLREDUCE, BROADCAST, ALLGATHER, BARRIER = range(4)
+FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT8, INT32, INT64, UINT8 = range(8)
+ELEMENT_BYTES = (4, 8, 2, 2, 1, 4, 8, 1)
+INTEGERS = (INT8, INT32, INT64, UINT8)
+DTYPE_NAMES = "float32, float64, float16, bfloat16, int8, int32, int64 or uint8"
+SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
+ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, PUSH, PULL, REDUCESCATTER = range(7)
 
 _WAIT_PIECE_SECONDS = 0.1
 _CONFIG_VERSION = 1
@@ -51,6 +53,7 @@ class TensorDesc(ctypes.Structure):
         ("position", ctypes.c_uint32),
         ("positions", ctypes.c_uint32),
         ("urgency", ctypes.c_float),
+        ("row", ctypes.c_uint64),
     ]
 
 
@@ -84,6 +87,16 @@ _SIGNATURES = {
     "tl_allgather": (
         [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
     ),
+    "tl_reducescatter": (
+        [
+            _POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT,
+        ],
+        ctypes.c_int,
+    ),
+    "tl_push": (
+        [_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
+    ),
+    "tl_pull": ([_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int),
     "tl_barrier": ([_POINTER, ctypes.c_double], ctypes.c_int),
 }
 
@@ -144,7 +157,7 @@ def _interruptible(call):
 
 def tensor_desc(name, count, dtype, op=SUM, position=0, positions=0):
     """An allreduce of a group, in a buffer that the library allocates."""
-    return TensorDesc(ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0)
+    return TensorDesc(ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0, 1)
 
 
 class Context:
@@ -188,6 +201,24 @@ class Context:
         request = ctypes.c_void_p()
         options = Options(ctypes.sizeof(Options), urgency)
         check(library().tl_allgather(self._handle, name.encode(), source, target, count, dtype, ctypes.byref(options), ctypes.byref(request)))
+        return Request(request, keep)
+
+    def reducescatter(self, name, source, target, rows, row, dtype, op, urgency, keep):
+        request = ctypes.c_void_p()
+        options = Options(ctypes.sizeof(Options), urgency)
+        check(library().tl_reducescatter(self._handle, name.encode(), source, target, rows, row, dtype, op, ctypes.byref(options), ctypes.byref(request)))
+        return Request(request, keep)
+
+    def push(self, key, source, count, dtype, op, urgency, keep):
+        request = ctypes.c_void_p()
+        options = Options(ctypes.sizeof(Options), urgency)
+        check(library().tl_push(self._handle, key.encode(), source, count, dtype, op, ctypes.byref(options), ctypes.byref(request)))
+        return Request(request, keep)
+
+    def pull(self, key, target, count, dtype, urgency, keep):
+        request = ctypes.c_void_p()
+        options = Options(ctypes.sizeof(Options), urgency)
+        check(library().tl_pull(self._handle, key.encode(), target, count, dtype, ctypes.byref(options), ctypes.byref(request)))
         return Request(request, keep)
 
     def barrier(self, timeout):

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "common/base/assert.h"
+#include "common/protocol/rank_block.h"
 #include "daemon/engine/pattern/whole_server.h"
 
 namespace tensorlane::engine {
@@ -58,15 +59,18 @@ std::vector<Shard> allreduce_shards(const protocol::PlanTensor& tensor, std::uin
   return result;
 }
 
-std::vector<Shard> allgather_shards(const protocol::PlanTensor& tensor, std::span<const HostIndex> rank_hosts) {
-  TL_ASSERT(!rank_hosts.empty() && tensor.elements % rank_hosts.size() == 0);
-  const std::uint64_t block = tensor.elements / rank_hosts.size();
+// Every rank's block belongs to its host.
+std::vector<Shard> block_shards(const protocol::PlanTensor& tensor, std::uint64_t row,
+                                std::span<const HostIndex> rank_hosts) {
+  const auto ranks = static_cast<std::uint32_t>(rank_hosts.size());
   std::vector<Shard> result;
-  for (std::size_t rank = 0; rank < rank_hosts.size(); ++rank) {
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const protocol::RankBlock block = protocol::rank_block(tensor.elements, row, ranks, rank);
+    if (block.elements == 0) break;
     if (!result.empty() && result.back().owner == rank_hosts[rank]) {
-      result.back().elements += block;
+      result.back().elements += block.elements;
     } else {
-      result.push_back({rank * block, block, rank_hosts[rank]});
+      result.push_back({block.offset, block.elements, rank_hosts[rank]});
     }
   }
   return result;
@@ -84,7 +88,11 @@ std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t host
     case Operation::kBroadcast:
       return {{0, tensor.elements, tensor.root}};
     case Operation::kAllgather:
-      return allgather_shards(tensor, rank_hosts);
+      TL_ASSERT(!rank_hosts.empty() && tensor.elements % rank_hosts.size() == 0);
+      return block_shards(tensor, 1, rank_hosts);
+    case Operation::kReduceScatter:
+      TL_ASSERT(!rank_hosts.empty() && tensor.elements % tensor.row == 0);
+      return block_shards(tensor, tensor.row, rank_hosts);
     case Operation::kBarrier:
       return {{0, 1, rotated_owner(tensor, 0, hosts)}};
   }

@@ -39,6 +39,7 @@ constexpr Dtype contribution_dtype(const protocol::PlanTensor& tensor) {
 //   broadcast: one, owned by the root's host
 //   allgather: the blocks of neighbouring ranks of one host; `rank_hosts` names the host of every rank, and divides the
 //     elements evenly
+//   reduce-scatter: the blocks of neighbouring ranks of one host, as protocol::rank_block() gives them
 //   barrier: one of one element
 std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t hosts,
                           std::span<const HostIndex> rank_hosts);

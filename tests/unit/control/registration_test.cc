@@ -47,6 +47,11 @@ TEST(CheckGroup, refuses_what_cannot) {
   body = tensor("a");
   body.reduce = static_cast<ReduceOp>(9);
   EXPECT_EQ(check(body), refused("tensor 'a' has an unknown reduction"));
+  body.dtype = Dtype::kInt64;
+  body.reduce = ReduceOp::kAverage;
+  EXPECT_EQ(check(body), refused("tensor 'a' is an average of int64"));
+  body.operation = Operation::kBroadcast;  // which reduces nothing
+  EXPECT_EQ(check(body), "ok");
   body = tensor("a");
   body.operation = Operation::kBroadcast;
   body.root = 4;
@@ -54,6 +59,18 @@ TEST(CheckGroup, refuses_what_cannot) {
   body = tensor("a", 10);
   body.operation = Operation::kAllgather;
   EXPECT_EQ(check(body), refused("tensor 'a' has 10 elements, which 4 ranks do not divide"));
+  body.operation = Operation::kReduceScatter;
+  EXPECT_EQ(check(body), "ok");
+  body.row = 4;
+  EXPECT_EQ(check(body), refused("tensor 'a' has 10 elements in rows of 4"));
+  body = tensor("a");
+  body.row = 2;
+  EXPECT_EQ(check(body), refused("tensor 'a' has 8 elements in rows of 2"));
+  body = tensor("a");
+  body.operation = Operation::kPush;
+  EXPECT_EQ(check(body), "ok");
+  body.root = 4;
+  EXPECT_EQ(check(body), refused("tensor 'a' has root 4 in a world of 4 ranks"));
   body = tensor("a");
   body.explicit_urgency = 1;
   body.urgency = std::numeric_limits<float>::quiet_NaN();
@@ -90,9 +107,9 @@ TEST(CompareGroups, the_first_difference_in_the_order_of_the_reference_is_named)
 
 TEST(TensorsOnTheWire, come_back_as_they_went_without_their_place) {
   TensorBody body = tensor("a", protocol::kMaxElements);
-  body.dtype = Dtype::kBfloat16;
+  body.dtype = Dtype::kUint8;
   body.operation = Operation::kBroadcast;
-  body.reduce = ReduceOp::kAverage;
+  body.reduce = ReduceOp::kProduct;
   body.root = 3;
   body.position = 4;
   body.explicit_urgency = 1;
@@ -101,7 +118,7 @@ TEST(TensorsOnTheWire, come_back_as_they_went_without_their_place) {
   const auto got = tensors_from_json(nlohmann::json::from_cbor(nlohmann::json::to_cbor(tensors_to_json({body}))));
   ASSERT_TRUE(got && got->size() == 1);
   EXPECT_TRUE(compare_groups("j", "g", {0, {body}}, {1, *got}).ok());
-  EXPECT_EQ((*got)[0].reduce, ReduceOp::kAverage);
+  EXPECT_EQ((*got)[0].reduce, ReduceOp::kProduct);
   EXPECT_EQ((*got)[0].offset, 0u);
 }
 

@@ -42,6 +42,8 @@ inline double load(const std::byte* at, Dtype dtype) {
   float f = 0;
   double d = 0;
   std::uint16_t h = 0;
+  std::int32_t i32 = 0;
+  std::int64_t i64 = 0;
   switch (dtype) {
     case Dtype::kFloat32:
       std::memcpy(&f, at, 4);
@@ -55,12 +57,24 @@ inline double load(const std::byte* at, Dtype dtype) {
     case Dtype::kBfloat16:
       std::memcpy(&h, at, 2);
       return from_bfloat16(h);
+    case Dtype::kInt8:
+      return static_cast<std::int8_t>(*at);
+    case Dtype::kUint8:
+      return static_cast<std::uint8_t>(*at);
+    case Dtype::kInt32:
+      std::memcpy(&i32, at, 4);
+      return i32;
+    case Dtype::kInt64:
+      std::memcpy(&i64, at, 8);
+      return static_cast<double>(i64);
   }
   return 0;
 }
 
 inline void store(std::byte* at, Dtype dtype, double value) {
   const auto f = static_cast<float>(value);
+  const auto i64 = static_cast<std::int64_t>(value);
+  const auto i32 = static_cast<std::int32_t>(i64);
   const std::uint16_t h = dtype == Dtype::kFloat16 ? to_float16(f) : to_bfloat16(f);
   switch (dtype) {
     case Dtype::kFloat32:
@@ -73,18 +87,36 @@ inline void store(std::byte* at, Dtype dtype, double value) {
     case Dtype::kBfloat16:
       std::memcpy(at, &h, 2);
       break;
+    case Dtype::kInt8:
+    case Dtype::kUint8:
+      *at = static_cast<std::byte>(i64);
+      break;
+    case Dtype::kInt32:
+      std::memcpy(at, &i32, 4);
+      break;
+    case Dtype::kInt64:
+      std::memcpy(at, &i64, 8);
+      break;
   }
 }
 
-// One element: ((a + b) + c) / divisor, in float64 for float64 and in float32 for the rest.
-inline double sum(std::span<const double> terms, Dtype dtype, double divisor) {
-  if (dtype == Dtype::kFloat64) {
+template <typename T>
+T combine(T a, T b, ReduceOp op) {
+  if (op == ReduceOp::kMin) return b < a ? b : a;
+  if (op == ReduceOp::kMax) return b > a ? b : a;
+  return op == ReduceOp::kProduct ? a * b : a + b;
+}
+
+// One element: ((a o b) o c) / divisor, in float64 for float64 and integers (which are small here) and in float32 for
+// the rest.
+inline double reduce(std::span<const double> terms, Dtype dtype, ReduceOp op, double divisor) {
+  if (dtype == Dtype::kFloat64 || is_integer(dtype)) {
     double s = terms[0];
-    for (std::size_t i = 1; i < terms.size(); ++i) s += terms[i];
+    for (std::size_t i = 1; i < terms.size(); ++i) s = combine(s, terms[i], op);
     return divisor == 1 ? s : s / divisor;
   }
   auto s = static_cast<float>(terms[0]);
-  for (std::size_t i = 1; i < terms.size(); ++i) s += static_cast<float>(terms[i]);
+  for (std::size_t i = 1; i < terms.size(); ++i) s = combine(s, static_cast<float>(terms[i]), op);
   return divisor == 1 ? s : s / static_cast<float>(divisor);
 }
 

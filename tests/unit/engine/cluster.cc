@@ -170,7 +170,8 @@ bool Cluster::work_something(std::size_t h) {
   work = host.work[which];
   host.work.erase(host.work.begin() + static_cast<std::ptrdiff_t>(which));
   EXPECT_LE(work.elements * dtype_size(work.out_dtype), kMaxOperation.value);
-  const bool wide = work.out_dtype == Dtype::kFloat64;
+  const Dtype accumulates =
+      is_integer(work.out_dtype) || work.out_dtype == Dtype::kFloat64 ? work.out_dtype : Dtype::kFloat32;
   std::vector<double> terms(work.source_count);
   for (std::uint64_t e = 0; e < work.elements; ++e) {
     for (std::uint32_t i = 0; i < work.source_count; ++i) {
@@ -178,7 +179,7 @@ bool Cluster::work_something(std::size_t h) {
       terms[i] = load(host.at(s.data).data() + e * dtype_size(s.dtype), s.dtype);
     }
     store(host.at(work.out).data() + e * dtype_size(work.out_dtype), work.out_dtype,
-          sum(terms, wide ? Dtype::kFloat64 : Dtype::kFloat32, work.divisor));
+          reduce(terms, accumulates, work.op, work.divisor));
   }
   host.events.push_back({.kind = Event::Kind::kWorkDone, .token = work.token});
   return true;

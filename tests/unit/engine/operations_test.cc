@@ -16,9 +16,18 @@
 namespace tensorlane::engine::testing {
 namespace {
 
-// Small integers: their sums are exact in every dtype, whatever the order.
+// Small integers: what becomes of them is exact in every dtype, whatever the order.
 double small_number(std::size_t host, TensorId tensor, Sequence sequence, std::uint64_t element) {
   return static_cast<double>((host * 7 + tensor.value * 5 + sequence.value * 3 + element * 11 + element / 97) % 8);
+}
+// Mostly 1, so that products stay below 128.
+double small_factor(std::size_t host, TensorId tensor, Sequence sequence, std::uint64_t element) {
+  const double number = small_number(host, tensor, sequence, element);
+  return number == 5 ? 2 : number == 0 && element % 3 == 0 ? 0 : 1;
+}
+double contribution(const PlanTensor& t, std::size_t host, Sequence sequence, std::uint64_t element) {
+  const bool product = reduces(t.operation) && t.reduce == ReduceOp::kProduct;
+  return (product ? small_factor : small_number)(host, t.id, sequence, element);
 }
 
 void fill_small(Cluster& c, const Plan& plan, std::size_t h, TensorId id, Sequence sequence) {
@@ -27,7 +36,7 @@ void fill_small(Cluster& c, const Plan& plan, std::size_t h, TensorId id, Sequen
   const Dtype dtype = wide ? Dtype::kFloat32 : t.dtype;
   const std::span<std::byte> to = wide ? c.wide(h, id) : c.buffer(h, id);
   for (std::uint64_t e = 0; e < to.size() / dtype_size(dtype); ++e) {
-    store(to.data() + e * dtype_size(dtype), dtype, small_number(h, id, sequence, e));
+    store(to.data() + e * dtype_size(dtype), dtype, contribution(t, h, sequence, e));
   }
   if (wide) std::ranges::fill(c.buffer(h, id), std::byte{0x7f});  // not to be read
 }
@@ -37,9 +46,20 @@ double expected(const Plan& plan, const ClusterOptions& o, const PlanTensor& t, 
   if (t.operation == Operation::kAllgather) {
     return small_number(plan.rank_hosts[e / (t.elements / plan.rank_hosts.size())].value, t.id, sequence, e);
   }
-  double all = 0;
-  for (std::size_t h = 0; h < o.hosts; ++h) all += small_number(h, t.id, sequence, e);
+  double all = contribution(t, 0, sequence, e);
+  for (std::size_t h = 1; h < o.hosts; ++h) all = combine(all, contribution(t, h, sequence, e), combining(t.reduce));
   return t.reduce == ReduceOp::kAverage ? all / (o.hosts * o.ranks_per_host) : all;
+}
+
+// Whether a rank of this host gets this element of a reduce-scatter.
+bool gets(const Plan& plan, const PlanTensor& t, std::size_t host, std::uint64_t element) {
+  const std::uint64_t rows = t.elements / t.row, ranks = plan.rank_hosts.size();
+  std::uint64_t rank = 0;
+  for (std::uint64_t end = 0; rank < ranks; ++rank) {
+    end += rows / ranks + (rank < rows % ranks ? 1 : 0);
+    if (element / t.row < end) break;
+  }
+  return plan.rank_hosts[rank].value == host;
 }
 
 void check_numbers(Cluster& c, const Plan& plan, const ClusterOptions& o, std::size_t h, TensorId id,
@@ -48,6 +68,7 @@ void check_numbers(Cluster& c, const Plan& plan, const ClusterOptions& o, std::s
   const std::size_t size = dtype_size(t.dtype);
   std::vector<std::byte> right(size);
   for (std::uint64_t e = 0; e < c.buffer(h, id).size() / size; ++e) {
+    if (t.operation == Operation::kReduceScatter && !gets(plan, t, h, e)) continue;
     store(right.data(), t.dtype, expected(plan, o, t, sequence, e));
     ASSERT_EQ(std::memcmp(right.data(), c.buffer(h, id).data() + e * size, size), 0)
         << "host " << h << " tensor " << id.value << " element " << e << ": "
@@ -89,7 +110,7 @@ struct Case {
 
 class Operations : public ::testing::TestWithParam<Case> {};
 
-// Every dtype, sum and average, plain and wide contributions, around the edges of alignment units, slices and shards.
+// Every dtype and reduction, plain and wide contributions, around the edges of alignment units, slices and shards.
 Plan plan_of_everything(const Case& which) {
   Plan plan;
   const std::uint64_t sizes[] = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000};
@@ -104,7 +125,8 @@ Plan plan_of_everything(const Case& which) {
     }
   }
   for (PlanTensor& t : plan.tensors) {
-    t.reduce = n % 3 == 0 ? ReduceOp::kAverage : ReduceOp::kSum;
+    t.reduce = static_cast<ReduceOp>(n % kReduceOpCount);
+    if (!can_reduce(t.reduce, t.dtype)) t.reduce = ReduceOp::kSum;
     t.wide_contributions = n % 4 == 1;
     t.cls = ClassId(n % 2);
     t.urgency = static_cast<float>(n % 7) / 7;
@@ -153,7 +175,7 @@ TEST_P(Operations, ClassesAndUrgenciesChangeWhileTheJobRuns) {
   }
 }
 
-TEST_P(Operations, BroadcastAllgatherAndBarrierMixedWithAllreduce) {
+TEST_P(Operations, BroadcastAllgatherReduceScatterAndBarrierMixedWithAllreduce) {
   const std::uint16_t hosts = GetParam().hosts;
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     ClusterOptions o;
@@ -174,6 +196,13 @@ TEST_P(Operations, BroadcastAllgatherAndBarrierMixedWithAllreduce) {
       t.operation = Operation::kAllgather;
       t.elements *= hosts * 2u;
       add(&plan, t);
+      t.operation = Operation::kReduceScatter;
+      t.reduce = n % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMax;
+      for (std::uint64_t rows : {std::uint64_t{1}, hosts + std::uint64_t{1}, 5 * std::uint64_t{hosts}}) {
+        t.row = elements;
+        t.elements = rows * elements;
+        add(&plan, t);
+      }
       add(&plan, {.operation = Operation::kBarrier, .pattern = GetParam().pattern, .urgency = 1});
       ++n;
     }
@@ -215,7 +244,7 @@ double sum_in_plan_order(const PlanTensor& t, std::uint16_t hosts, std::uint64_t
     const std::size_t host = t.pattern == Pattern::kRing ? (owner.value + 1u + i) % hosts : i;
     terms.push_back(awkward_number(host, element, t.dtype));
   }
-  return sum(terms, t.dtype, 1);
+  return reduce(terms, t.dtype, t.reduce, 1);
 }
 
 // The tensors come after `padding` others that nobody submits, which moves their owners.
@@ -223,7 +252,8 @@ void check_order(Pattern pattern, std::uint16_t hosts, std::uint64_t elements, s
                  bool wide_contributions, std::uint32_t padding = 0) {
   Plan plan;
   for (std::uint32_t i = 0; i < padding; ++i) add(&plan, allreduce(pattern, Dtype::kFloat32, 1, 1));
-  for (std::uint8_t d = 0; d < kDtypeCount; ++d) add(&plan, allreduce(pattern, static_cast<Dtype>(d), elements, slice));
+  for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBfloat16})  // integers have no order
+    add(&plan, allreduce(pattern, dtype, elements, slice));
   for (PlanTensor& t : plan.tensors) t.wide_contributions = wide_contributions;
   ClusterOptions o;
   o.hosts = hosts;
@@ -299,6 +329,26 @@ TEST(Digest, TwoRunsOfOneSeedAgreeAndOtherSeedsDiffer) {
   EXPECT_EQ(first, again);
   EXPECT_NE(digest_of_run(8, &other), digest);
   EXPECT_NE(first, other);
+}
+
+// A reduce-scatter is the first half of that: every host sends what it does not keep, once.
+TEST(Bandwidth, AReduceScatterSendsHalfOfThat) {
+  for (std::uint16_t hosts : {2, 3, 4, 8}) {
+    for (Pattern pattern : {Pattern::kRing, Pattern::kParameterServer, Pattern::kHalvingDoubling}) {
+      if (pattern == Pattern::kHalvingDoubling && !std::has_single_bit(hosts)) continue;
+      PlanTensor t = allreduce(pattern, Dtype::kFloat32, std::uint64_t{hosts} * 10'000, 1024);
+      t.operation = Operation::kReduceScatter;
+      Plan plan = plan_of(t);
+      for (std::uint16_t h = 0; h < hosts; ++h) plan.rank_hosts.emplace_back(h);
+      ClusterOptions o;
+      o.hosts = hosts;
+      Cluster c(o, plan);
+      c.submit_all();
+      ASSERT_TRUE(c.run());
+      ASSERT_TRUE(c.all_done());
+      for (std::size_t h = 0; h < hosts; ++h) EXPECT_EQ(c.bytes_sent(h), (hosts - 1u) * 10'000 * sizeof(float));
+    }
+  }
 }
 
 // No pattern sends more than it must: every host 2 (N-1)/N of the tensor (Horovod's ring, analysed in section 2 of its

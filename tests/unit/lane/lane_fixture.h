@@ -251,9 +251,10 @@ struct TestHost {
 
 class LaneTest : public ::testing::Test {
  protected:
-  // `per_host` ranks on each of `hosts` hosts; tensors as given, laid out one after another in every client's memory.
+  // `per_host` ranks on each of `hosts` hosts; tensors as given, laid out one after another in every client's memory,
+  // or where `offsets` says.
   void start(std::size_t hosts, std::size_t per_host, std::vector<protocol::PlanTensor> tensors,
-             Duration late_after = seconds(10)) {
+             Duration late_after = seconds(10), const std::vector<std::uint64_t>& offsets = {}) {
     LaneConfig config;
     config.classes = 2;
     config.rails.assign(rails_, {{window_, window_}, {}});
@@ -301,6 +302,7 @@ class LaneTest : public ::testing::Test {
       std::uint64_t offset = 0;
       for (const protocol::PlanTensor& tensor : plan.tensors) {
         const std::uint64_t bytes = tensor.elements * dtype_size(tensor.dtype);
+        if (!offsets.empty()) offset = offsets[tensor.id.value];
         for (Rank rank : spec.hosts[h].ranks)
           ASSERT_TRUE(hosts_[h]->lane->bind(kJob, rank, tensor.id, {0, offset, bytes}).ok());
         offset += (bytes + 63) / 64 * 64;

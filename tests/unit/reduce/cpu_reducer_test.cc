@@ -65,8 +65,9 @@ double element(const std::byte* data, Dtype dtype, std::size_t i) {
       return decode16(read<std::uint16_t>(data + 2 * i), 5);
     case Dtype::kBfloat16:
       return decode16(read<std::uint16_t>(data + 2 * i), 8);
+    default:
+      return NAN;
   }
-  return 0;
 }
 
 void put(std::byte* data, Dtype dtype, std::size_t i, double value) {
@@ -84,10 +85,21 @@ void put(std::byte* data, Dtype dtype, std::size_t i, double value) {
     case Dtype::kBfloat16:
       std::memcpy(data + 2 * i, &h, 2);
       break;
+    default:
+      FAIL() << "integers have a test of their own";
   }
 }
 
-Bytes reference(Dtype out_dtype, const std::vector<ports::ReduceSource>& sources, std::size_t elements,
+// Two numbers under a reduction. A NaN wins; of equal numbers the first stays.
+template <typename T>
+T combine(T a, T b, ReduceOp op) {
+  if (op == ReduceOp::kSum) return a + b;
+  if (op == ReduceOp::kProduct) return a * b;
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) ? a : b;
+  return (op == ReduceOp::kMin ? b < a : b > a) ? b : a;
+}
+
+Bytes reference(Dtype out_dtype, const std::vector<ports::ReduceSource>& sources, std::size_t elements, ReduceOp op,
                 double divisor) {
   Bytes out(elements * dtype_size(out_dtype));
   bool wide = out_dtype == Dtype::kFloat64;
@@ -96,8 +108,8 @@ Bytes reference(Dtype out_dtype, const std::vector<ports::ReduceSource>& sources
     double d = element(sources[0].data, sources[0].dtype, i);
     auto f = static_cast<float>(d);
     for (std::size_t k = 1; k < sources.size(); ++k) {
-      d += element(sources[k].data, sources[k].dtype, i);
-      f += static_cast<float>(element(sources[k].data, sources[k].dtype, i));
+      d = combine(d, element(sources[k].data, sources[k].dtype, i), op);
+      f = combine(f, static_cast<float>(element(sources[k].data, sources[k].dtype, i)), op);
     }
     if (divisor != 1) {
       d /= divisor;
@@ -134,9 +146,9 @@ class CpuReducer : public ::testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<ports::Reducer> reducer = make_cpu_reducer(GetParam());
 
-  // Sums sources at address shift `shift` and compares; then once more in place where the types allow it.
-  void check(Dtype out_dtype, const std::vector<Dtype>& types, std::size_t elements, double divisor,
-             std::size_t shift) {
+  // Combines sources at address shift `shift` and compares; then once more in place where the types allow it.
+  void check(Dtype out_dtype, const std::vector<Dtype>& types, std::size_t elements, double divisor, std::size_t shift,
+             ReduceOp op = ReduceOp::kSum) {
     std::vector<Bytes> memory;
     std::vector<ports::ReduceSource> sources;
     for (std::size_t k = 0; k < types.size(); ++k) {
@@ -145,12 +157,12 @@ class CpuReducer : public ::testing::TestWithParam<std::string> {
       memory.push_back(std::move(bytes));
       sources.push_back({memory[k].data() + (shift + k) % 64, types[k]});
     }
-    const std::string what = GetParam() + ", " + std::to_string(types.size()) + " sources into " +
+    const std::string what = GetParam() + ", " + reduce_op_name(op) + " of " + std::to_string(types.size()) + " into " +
                              dtype_name(out_dtype) + ", " + std::to_string(elements) + " elements, shift " +
                              std::to_string(shift);
-    const Bytes want = reference(out_dtype, sources, elements, divisor);
+    const Bytes want = reference(out_dtype, sources, elements, op, divisor);
     Bytes out(want.size() + shift + 16, std::byte{0x5a});
-    reducer->reduce(out.data() + shift, out_dtype, sources, elements, divisor);
+    reducer->reduce(out.data() + shift, out_dtype, sources, elements, op, divisor);
     expect_equal(out.data() + shift, want, out_dtype, what);
     for (std::size_t i = 0; i < 16; ++i)
       ASSERT_EQ(out[shift + want.size() + i], std::byte{0x5a}) << what << ": wrote past the end";
@@ -158,7 +170,7 @@ class CpuReducer : public ::testing::TestWithParam<std::string> {
     for (std::size_t k = 0; k < types.size(); ++k) {
       if (dtype_size(types[k]) != dtype_size(out_dtype)) continue;
       const Bytes before = memory[k];
-      reducer->reduce(memory[k].data() + (shift + k) % 64, out_dtype, sources, elements, divisor);
+      reducer->reduce(memory[k].data() + (shift + k) % 64, out_dtype, sources, elements, op, divisor);
       expect_equal(memory[k].data() + (shift + k) % 64, want, out_dtype,
                    what + ", in place of source " + std::to_string(k));
       memory[k] = before;
@@ -178,6 +190,81 @@ TEST_P(CpuReducer, SumsOneType) {
         check(dtype, std::vector<Dtype>(count, dtype), elements, elements % 2 ? 1 : 3, (elements * 7) % 64);
         ASSERT_FALSE(HasFatalFailure());
       }
+    }
+  }
+}
+
+constexpr ReduceOp kComparing[] = {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
+
+TEST_P(CpuReducer, ComparesAndMultipliesEveryMixtureOfTypes) {
+  for (const ReduceOp op : kComparing) {
+    for (const Dtype out : kAll) {
+      for (std::size_t elements = 0; elements <= 67; ++elements) {
+        check(out, std::vector<Dtype>(1 + elements % 4, out), elements, 1, (elements * 7) % 64, op);
+      }
+      for (const Dtype second : kAll) check(out, {out, second, Dtype::kFloat32}, 1025, 1, 3, op);
+      ASSERT_FALSE(HasFatalFailure());
+    }
+  }
+}
+
+// A NaN wins wherever it stands; of -0 and 0, which are equal, the first stays.
+TEST_P(CpuReducer, MinimumAndMaximumOfNumbersThatAreNone) {
+  const float a[] = {NAN, 1, NAN, -0.0F, 0.0F, -INFINITY}, b[] = {1, NAN, NAN, 0.0F, -0.0F, INFINITY};
+  const ports::ReduceSource sources[] = {{reinterpret_cast<const std::byte*>(a), Dtype::kFloat32},
+                                         {reinterpret_cast<const std::byte*>(b), Dtype::kFloat32}};
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    std::vector<float> out(std::size(a));
+    reducer->reduce(reinterpret_cast<std::byte*>(out.data()), Dtype::kFloat32, sources, out.size(), op, 1);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(std::isnan(out[i])) << i;
+    EXPECT_TRUE(std::signbit(out[3]));
+    EXPECT_FALSE(std::signbit(out[4]));
+    EXPECT_EQ(out[5], op == ReduceOp::kMin ? -INFINITY : INFINITY);
+  }
+}
+
+// Every integer type with every reduction, at its ends, where it wraps around.
+template <typename T>
+void check_integers(ports::Reducer& reducer, Dtype dtype, std::size_t elements, std::size_t count, std::size_t shift) {
+  std::mt19937_64 random(elements * 10 + count);
+  const T ends[] = {std::numeric_limits<T>::min(), std::numeric_limits<T>::max(), T{0}, static_cast<T>(-1), T{1}};
+  std::vector<Bytes> memory(count, Bytes(elements * sizeof(T) + shift));
+  std::vector<ports::ReduceSource> sources;
+  for (Bytes& bytes : memory) {
+    for (std::size_t i = 0; i < elements; ++i) {
+      const T value = random() % 4 == 0 ? ends[random() % std::size(ends)] : static_cast<T>(random());
+      std::memcpy(bytes.data() + shift + i * sizeof(T), &value, sizeof(T));
+    }
+    sources.push_back({bytes.data() + shift, dtype});
+  }
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+    Bytes out(elements * sizeof(T) + 8, std::byte{0x5a});
+    reducer.reduce(out.data(), dtype, sources, elements, op, 1);
+    for (std::size_t i = 0; i < elements; ++i) {
+      T want = read<T>(sources[0].data + i * sizeof(T));
+      for (std::size_t k = 1; k < count; ++k) {
+        const T next = read<T>(sources[k].data + i * sizeof(T));
+        if (op == ReduceOp::kMin) want = std::min(want, next);
+        if (op == ReduceOp::kMax) want = std::max(want, next);
+        if (op == ReduceOp::kSum) want = static_cast<T>(std::uint64_t(want) + std::uint64_t(next));
+        if (op == ReduceOp::kProduct) want = static_cast<T>(std::uint64_t(want) * std::uint64_t(next));
+      }
+      ASSERT_EQ(read<T>(out.data() + i * sizeof(T)), want)
+          << reduce_op_name(op) << " of " << count << " " << dtype_name(dtype) << ", element " << i << " of "
+          << elements;
+    }
+    for (std::size_t i = 0; i < 8; ++i) ASSERT_EQ(out[elements * sizeof(T) + i], std::byte{0x5a}) << "past the end";
+  }
+}
+
+TEST_P(CpuReducer, IntegersWrapAround) {
+  for (std::size_t elements = 0; elements <= 200; elements += 1 + elements / 9) {
+    for (const std::size_t count : {1u, 2u, 3u, 5u}) {
+      check_integers<std::int8_t>(*reducer, Dtype::kInt8, elements, count, elements % 7);
+      check_integers<std::uint8_t>(*reducer, Dtype::kUint8, elements, count, elements % 7);
+      check_integers<std::int32_t>(*reducer, Dtype::kInt32, elements, count, elements % 7);
+      check_integers<std::int64_t>(*reducer, Dtype::kInt64, elements, count, elements % 7);
+      ASSERT_FALSE(HasFatalFailure());
     }
   }
 }
@@ -228,8 +315,8 @@ TEST_P(CpuReducer, ConvertsEvery16BitNumber) {
       std::memcpy(all.data() + 2 * i, &bits, 2);
     }
     const ports::ReduceSource narrow{all.data(), dtype}, widened{wide.data(), Dtype::kFloat32};
-    reducer->reduce(wide.data(), Dtype::kFloat32, {&narrow, 1}, 65536, 1);
-    reducer->reduce(back.data(), dtype, {&widened, 1}, 65536, 1);
+    reducer->reduce(wide.data(), Dtype::kFloat32, {&narrow, 1}, 65536, ReduceOp::kSum, 1);
+    reducer->reduce(back.data(), dtype, {&widened, 1}, 65536, ReduceOp::kSum, 1);
     for (std::size_t i = 0; i < 65536; ++i) {
       const double value = decode16(static_cast<std::uint16_t>(i), dtype == Dtype::kFloat16 ? 5 : 8);
       const auto f = read<float>(wide.data() + 4 * i);
@@ -265,7 +352,7 @@ TEST_P(CpuReducer, RoundsToNearestEven) {
     }
     Bytes out(values.size() * 2);
     const ports::ReduceSource source{reinterpret_cast<const std::byte*>(values.data()), Dtype::kFloat32};
-    reducer->reduce(out.data(), dtype, {&source, 1}, values.size(), 1);
+    reducer->reduce(out.data(), dtype, {&source, 1}, values.size(), ReduceOp::kSum, 1);
     for (std::size_t i = 0; i < values.size(); ++i) {
       ASSERT_EQ(read<std::uint16_t>(out.data() + 2 * i), encode16(values[i], exponent_bits))
           << dtype_name(dtype) << " of " << values[i];
@@ -283,7 +370,7 @@ TEST_P(CpuReducer, AccumulatesSixteenBitSumsInFloat32) {
     put(tiny.data(), dtype, 0, step);
     std::vector<ports::ReduceSource> sources(5, {tiny.data(), dtype});
     sources[0] = {one.data(), dtype};
-    reducer->reduce(out.data(), dtype, sources, 1, 1);
+    reducer->reduce(out.data(), dtype, sources, 1, ReduceOp::kSum, 1);
     EXPECT_EQ(element(out.data(), dtype, 0), 1 + 4 * step);
   }
 }
@@ -297,9 +384,9 @@ TEST_P(CpuReducer, KeepsTheOrderOfSources) {
   };
   const std::vector<ports::ReduceSource> forth = {source(a), source(b), source(c)},
                                          back = {source(c), source(a), source(b)};
-  reducer->reduce(reinterpret_cast<std::byte*>(&out), Dtype::kFloat32, forth, 1, 1);
+  reducer->reduce(reinterpret_cast<std::byte*>(&out), Dtype::kFloat32, forth, 1, ReduceOp::kSum, 1);
   EXPECT_EQ(out, 1);
-  reducer->reduce(reinterpret_cast<std::byte*>(&out), Dtype::kFloat32, back, 1, 1);
+  reducer->reduce(reinterpret_cast<std::byte*>(&out), Dtype::kFloat32, back, 1, ReduceOp::kSum, 1);
   EXPECT_EQ(out, 0);
 }
 
@@ -310,7 +397,7 @@ TEST(CpuReducers, AllGiveTheSameBits) {
     Bytes first;
     for (const std::string& name : available_kernels()) {
       Bytes out(5000 * dtype_size(dtype));
-      make_cpu_reducer(name)->reduce(out.data(), dtype, sources, 5000, 3);
+      make_cpu_reducer(name)->reduce(out.data(), dtype, sources, 5000, ReduceOp::kSum, 3);
       if (first.empty()) first = out;
       expect_equal(out.data(), first, dtype, name);
     }

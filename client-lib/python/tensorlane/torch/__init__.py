@@ -9,6 +9,9 @@
 from .. import (
     Average,
     Error,
+    Max,
+    Min,
+    Product,
     Sum,
     barrier,
     init,
@@ -24,6 +27,7 @@ from .. import (
 )
 from ._broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from ._calls import (
+    KVStore,
     allgather,
     allgather_async,
     allreduce,
@@ -34,6 +38,8 @@ from ._calls import (
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    reducescatter,
+    reducescatter_async,
 )
 from ._optimizer import DistributedOptimizer
 from ._trace import trace

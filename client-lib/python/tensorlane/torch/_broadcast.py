@@ -12,7 +12,7 @@ _CHUNK_ELEMENTS = 1024  # pickled objects travel as float64 arrays of a multiple
 def broadcast_parameters(params, root_rank=0):
     """Copies the root's tensors into everybody's. `params`: model.state_dict(), model.named_parameters(), or a list of (name, tensor).
 
-    Tensors of dtypes that cannot be broadcast (integers, as BatchNorm's counter) travel as one object. Collective."""
+    Tensors of dtypes that cannot be broadcast (bool, complex) travel as one object. Collective."""
     named = sorted(params.items()) if isinstance(params, dict) else list(params)
     handles, others = [], {}
     for name, tensor in named:

@@ -1,8 +1,10 @@
 """Horovod's calls on torch tensors. PyTorch 1.13 or newer."""
 
+import sys
+
 import torch
 
-from .. import _arrays, _calls, _native
+from .. import _arrays, _calls, _native, _store
 from .._calls import Handle
 from ..errors import misuse
 
@@ -11,6 +13,10 @@ _DTYPES = {
     torch.float64: _native.FLOAT64,
     torch.float16: _native.FLOAT16,
     torch.bfloat16: _native.BFLOAT16,
+    torch.int8: _native.INT8,
+    torch.int32: _native.INT32,
+    torch.int64: _native.INT64,
+    torch.uint8: _native.UINT8,
 }
 
 
@@ -23,7 +29,7 @@ def _view(tensor, name):
     if tensor.device.type != "cpu":
         raise misuse(f"tensors on {tensor.device} are not supported yet", where, "pass tensor.cpu()")
     if tensor.dtype not in _DTYPES:
-        raise misuse(f"dtype {tensor.dtype} is not supported", where, "use float32, float64, float16 or bfloat16")
+        raise misuse(f"dtype {tensor.dtype} is not supported", where, f"use {_native.DTYPE_NAMES}")
     if not tensor.is_contiguous():
         raise misuse("it is not contiguous", where, "pass tensor.contiguous()")
     array = _arrays.Array(tensor.data_ptr(), tuple(tensor.shape), _DTYPES[tensor.dtype], True, tensor)
@@ -45,8 +51,8 @@ def _start_allreduce(source, target, name, op, postscale_factor, priority):
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
     """Starts the reduction of `tensor` over all ranks into a new tensor, which synchronize(handle) returns. `tensor` may be changed at once."""
-    name, op = _calls.automatic_name("allreduce", name), _calls.reduction(average, op)
-    _view(tensor, name)
+    name = _calls.automatic_name("allreduce", name)
+    op = _calls.reduction(_view(tensor, name), name, average, op, prescale_factor, postscale_factor)
     source = tensor.detach()
     if prescale_factor != 1.0:
         source = source * prescale_factor
@@ -55,8 +61,8 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
     """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it."""
-    name, op = _calls.automatic_name("allreduce", name), _calls.reduction(average, op)
-    _view(tensor, name)
+    name = _calls.automatic_name("allreduce", name)
+    op = _calls.reduction(_view(tensor, name), name, average, op, prescale_factor, postscale_factor)
     if prescale_factor != 1.0:
         _scale(tensor, prescale_factor)
     return _start_allreduce(tensor, tensor, name, op, postscale_factor, priority)
@@ -90,8 +96,44 @@ def allgather_async(tensor, name=None, *, priority=None):
     return Handle(request, target)
 
 
+def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+    """Starts the reduction of `tensor` over all ranks into a new tensor with this rank's rows of it: those along the first axis are shared out
+    evenly, in the order of ranks; where they do not divide, the first ranks get one more. `tensor` may be changed at once."""
+    name = _calls.automatic_name("reducescatter", name)
+    op = _calls.reduction(_view(tensor, name), name, None, op, prescale_factor, postscale_factor)
+    source = tensor.detach() if prescale_factor == 1.0 else tensor.detach() * prescale_factor
+    array = _view(source, name)
+    target = source.new_empty((_calls.scattered_rows(array, name), *array.shape[1:]))
+    rows = array.shape[0]
+    out = target.data_ptr() if target.numel() else None
+    request = _native.context().reducescatter(
+        name, array.pointer, out, rows, array.count // rows, array.dtype, op, _calls.urgency(priority), (array, target)
+    )
+    return Handle(request, target, postscale_factor, _scale)
+
+
+def push_async(tensor, key, op=_calls.Sum, *, priority=None):
+    """Starts the reduction of `tensor` over all ranks into the job's store, as the value of `key`. `tensor` may be changed at once."""
+    source = _view(tensor, key)
+    op = _calls.reduction(source, key, None, op)
+    return Handle(_native.context().push(key, source.pointer, source.count, source.dtype, op, _calls.urgency(priority), source), None)
+
+
+def pull_async_(tensor, key, *, priority=None):
+    """Starts bringing the value of `key` into `tensor`. This rank's push of it is done."""
+    target = _view(tensor, key)
+    request = _native.context().pull(key, target.pointer, target.count, target.dtype, _calls.urgency(priority), target)
+    return Handle(request, tensor)
+
+
+class KVStore(_store.KVStore):
+    __doc__ = _store.KVStore.__doc__
+    _calls = sys.modules[__name__]
+
+
 allreduce = _calls.waited(allreduce_async)
 allreduce_ = _calls.waited(allreduce_async_)
 broadcast = _calls.waited(broadcast_async)
 broadcast_ = _calls.waited(broadcast_async_)
 allgather = _calls.waited(allgather_async)
+reducescatter = _calls.waited(reducescatter_async)

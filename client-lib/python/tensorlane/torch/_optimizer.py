@@ -43,6 +43,8 @@ def DistributedOptimizer(
     """
     if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
         raise misuse("PyTorch 2.1 or newer is needed", f"DistributedOptimizer with PyTorch {torch.__version__}", "upgrade PyTorch, or average gradients with allreduce()")
+    if op not in (_constants.Sum, _constants.Average):
+        raise misuse(f"gradients cannot be reduced by op {op!r}", "DistributedOptimizer", "use Sum or Average")
     _check_optimizer(optimizer)
     if backward_passes_per_step < 1:
         raise misuse("backward_passes_per_step must be at least 1", f"backward_passes_per_step={backward_passes_per_step}", "count the backward passes of one step")
