@@ -9,7 +9,12 @@ using protocol::Ordering;
 AdmissionChecker::AdmissionChecker(const Scenario& scenario, Findings& findings)
     : scenario_(scenario),
       findings_(findings),
-      states_(scenario.hosts(), std::vector<State>(scenario.plan.tensors.size())) {}
+      states_(scenario.hosts(), std::vector<State>(scenario.plan.tensors.size())) {
+  for (std::vector<State>& states : states_) {
+    for (std::size_t i = 0; i < states.size(); ++i)
+      states[i].excused = scenario.plan.tensors[i].operation == Operation::kPull;
+  }
+}
 
 bool AdmissionChecker::same_group(std::size_t a, std::size_t b) const {
   return scenario_.plan.tensors[a].group == scenario_.plan.tensors[b].group;

@@ -230,6 +230,60 @@ TEST(LeftOut, NotByAWaitForItself) {
   EXPECT_THAT(host.submit(0), ElementsAre(0, 1));
 }
 
+// ---- pulls ----
+
+// Pushes 0 and 2 and their pulls, 1 and 3, which are what is needed first.
+Plan pushes_and_pulls(Ordering ordering) {
+  Plan plan = plan_of(ordering, 4);
+  for (std::uint32_t t : {0u, 2u}) plan.tensors[t].operation = Operation::kPush;
+  for (std::uint32_t t : {1u, 3u}) {
+    plan.tensors[t].operation = Operation::kPull;
+    plan.tensors[t].urgency = 1;
+  }
+  return plan;
+}
+
+class Pulls : public ::testing::TestWithParam<Ordering> {};
+
+// Nobody blocks: programs that ask whether a request is done must get on, too.
+TEST_P(Pulls, FollowTheirPush) {
+  Host host(pushes_and_pulls(GetParam()));
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    for (std::uint32_t push : {0u, 2u}) {
+      EXPECT_THAT(host.submit(push), ElementsAre(push));
+      EXPECT_THAT(host.complete(push), IsEmpty());
+      EXPECT_THAT(host.submit(push + 1), ElementsAre(push + 1));
+      EXPECT_THAT(host.complete(push + 1), IsEmpty());
+    }
+  }
+  EXPECT_EQ(host->loose(), 0u);
+}
+
+TEST_P(Pulls, HoldNoPush) {
+  Host host(pushes_and_pulls(GetParam()));
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    EXPECT_THAT(host.submit(0), ElementsAre(0));
+    EXPECT_THAT(host.complete(0), IsEmpty());
+    EXPECT_THAT(host.submit(1), ElementsAre(1));
+    EXPECT_THAT(host.submit(2), ElementsAre(2));  // before that pull is over
+    EXPECT_EQ(host->missing(), std::nullopt);
+    EXPECT_THAT(host.complete(2), IsEmpty());
+    EXPECT_THAT(host.complete(1), IsEmpty());  // nor is 3 ever pulled
+  }
+}
+
+TEST_P(Pulls, LeavePushesTheirOrder) {
+  Host host(pushes_and_pulls(GetParam()));
+  EXPECT_THAT(host.submit(2), IsEmpty());
+  EXPECT_EQ(host->missing(), TensorId(0));
+  EXPECT_EQ(host.submit(0).front(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Pulls,
+                         ::testing::Values(Ordering::kFunnel, Ordering::kConcurrent, Ordering::kChained,
+                                           Ordering::kCounters),
+                         [](const auto& of) { return std::string(protocol::ordering_name(of.param)); });
+
 // ---- several hosts ----
 
 // Hosts of which every operation needs all. Each submits in an order of its own, and waits now and then.

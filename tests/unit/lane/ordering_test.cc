@@ -60,6 +60,38 @@ TEST_P(Orders, RanksThatWaitHaveLeftItOut) {
   expect_complete(1, 2);
 }
 
+// Of two keys; pulls are what is needed first, and nobody blocks.
+TEST_P(Orders, APullBeginsAfterItsPushAndHoldsNone) {
+  plan_.ordering = GetParam();
+  plan_.concurrent = 1;
+  std::vector<protocol::PlanTensor> tensors(4, allreduce(kElements));
+  for (std::size_t t : {0U, 2U}) tensors[t].operation = Operation::kPush;
+  for (std::size_t t : {1U, 3U}) {
+    tensors[t].operation = Operation::kPull;
+    tensors[t].urgency = 1;
+  }
+  start(2, 2, tensors, seconds(10), {0, 0, 448, 448});
+  for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    each_client([&](FakeClient& client, std::uint32_t rank) {
+      client.data<float>(0)[0] = client.data<float>(448)[0] = static_cast<float>(rank + sequence);
+    });
+    submit_everywhere(0, sequence);
+    expect_complete(0, sequence);
+    for (auto& client : hosts_[0]->clients) client->submit(1, sequence);  // the other host's are yet to come
+    submit_everywhere(2, sequence);
+    expect_complete(2, sequence);
+    each_client([&](FakeClient& client, std::uint32_t rank) {
+      if (rank >= 2) client.submit(1, sequence);
+      client.submit(3, sequence);
+    });
+    expect_complete(1, sequence);
+    expect_complete(3, sequence);
+    each_client([&](FakeClient& client, std::uint32_t) {
+      for (std::size_t at : {0U, 448U}) ASSERT_EQ(client.data<float>(at)[0], static_cast<float>(6 + 4 * sequence));
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Orders,
                          ::testing::Values(Ordering::kFunnel, Ordering::kConcurrent, Ordering::kChained,
                                            Ordering::kCounters),
