@@ -21,7 +21,7 @@ void Job::classify() {
   std::uint64_t most = 0;
   for (protocol::PlanTensor& tensor : plan_.tensors) {
     const std::uint64_t bytes = tensor.elements * dtype_size(tensor.dtype);
-    if (tensor.operation == Operation::kAllreduce && bytes > most) {
+    if (reduces(tensor.operation) && bytes > most) {
       largest_ = tensor.id;
       most = bytes;
     }

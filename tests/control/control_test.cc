@@ -67,13 +67,16 @@ TEST_P(ClusterOf, joins_registers_and_ends_in_peace_and_the_name_can_be_used_aga
 }
 
 // The leader is told of iterations that take as long as the thresholds make them; every host uses what it finds.
-TEST(Tuning, the_leader_searches_and_every_host_uses_its_thresholds) {
+class Tuning : public ::testing::TestWithParam<Operation> {};
+
+TEST_P(Tuning, the_leader_searches_and_every_host_uses_its_thresholds) {
   Cluster cluster({.hosts = 3, .tuned_classes = 2});
   cluster.start();
   cluster.join_all();
   std::vector<protocol::TensorBody> tensors;
   for (std::uint32_t i = 0; i < 10; ++i) {
     tensors.push_back(tensor(fmt::format("t{}", i), 1000));
+    tensors.back().operation = GetParam();
     tensors.back().explicit_urgency = 1;
     tensors.back().urgency = 1 - static_cast<float>(i) / 10;
   }
@@ -106,6 +109,10 @@ TEST(Tuning, the_leader_searches_and_every_host_uses_its_thresholds) {
   EXPECT_NEAR(tuning["chosen_s"].get<double>(), 0.08, 0.001);
   EXPECT_NEAR(tuning["single_class_s"].get<double>(), 0.1, 0.001);
 }
+
+INSTANTIATE_TEST_SUITE_P(Sums, Tuning,
+                         ::testing::Values(Operation::kAllreduce, Operation::kPush, Operation::kReduceScatter),
+                         [](const auto& of) { return std::string(operation_name(of.param)); });
 
 }  // namespace
 }  // namespace tensorlane::control::testing

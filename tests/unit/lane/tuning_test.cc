@@ -92,6 +92,31 @@ TEST_F(Tuning, IterationsAreCountedByTheLargestTensor) {
   EXPECT_EQ(hosts_[0]->listener.wait_iterations(3), 3u);
 }
 
+class TunedBy : public Tuning, public ::testing::WithParamInterface<Operation> {};
+
+// Nothing in the plan is an allreduce. What a pull moves is as large, but comes as often as its program likes.
+TEST_P(TunedBy, IterationsAreCountedByTheLargestTensorThatSums) {
+  tunes_ = true;
+  protocol::PlanTensor sums = with_urgency(kLarge, 0.25F, ClassId(1)), pull = with_urgency(kLarge, 1, ClassId(0));
+  sums.operation = GetParam();
+  pull.operation = Operation::kPull;
+  start(2, 1, {pull, sums});
+  std::uint64_t pulls = 0;
+  for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    each_client([&](FakeClient& client, std::uint32_t) { client.submit(1, sequence); });
+    each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(1, sequence), Code::kOk); });
+    for (int i = 0; i < 2; ++i) {
+      ++pulls;
+      each_client([&](FakeClient& client, std::uint32_t) { client.submit(0, pulls); });
+      each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, pulls), Code::kOk); });
+    }
+  }
+  EXPECT_EQ(hosts_[0]->listener.wait_iterations(2), 2u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TunedBy, ::testing::Values(Operation::kPush, Operation::kReduceScatter),
+                         [](const auto& of) { return std::string(operation_name(of.param)); });
+
 TEST_F(Tuning, IsOffUnlessAskedFor) {
   start_tuned();
   use({});
