@@ -95,7 +95,7 @@ def scatters(rank, size):
 
 
 def key_values(rank, size):
-    """All keys are pushed before any is pulled, by every rank in an order of its own."""
+    """All keys are pushed before any is pulled, by every rank in an order of its own; pulls have one order."""
     shapes = {f"key.{i}": (1 + 40 * i * i, 3) for i in range(12)}
     keys = list(shapes)
     store, torch_store = tensorlane.KVStore(), tl.KVStore()
@@ -106,7 +106,7 @@ def key_values(rank, size):
             store.push(key, mine)
             mine[...] = -1  # it is ours again
             torch_store.push(f"torch.{key}", torch.full(shapes[key], rank + turn, dtype=torch.int32), op=tl.Max)
-        for key in reversed(keys):
+        for key in shapes:
             expect(store.pull(key, numpy.empty(shapes[key], "float32")), numpy.full(shapes[key], size * (size - 1) / 2 + size * turn))
             expect(torch_store.pull(f"torch.{key}", torch.empty(shapes[key], dtype=torch.int32)), torch.full(shapes[key], size - 1 + turn))
     again = numpy.empty(shapes["key.3"], "float32")

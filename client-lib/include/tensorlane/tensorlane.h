@@ -197,8 +197,9 @@ TL_API tl_status_t tl_reducescatter(tl_context_t* context, const char* name, con
 /* A store of named values, shared out over the hosts. A push reduces the ranks' `in` and keeps the result as the key's
  * value; `in` may change when the call returns. A pull brings the value into `out`. Every rank pushes, and pulls, a key
  * the same number of times, and waits for its request before the next call on the key; keys may be used in any order:
- * all may be pushed before any is pulled. Invalid argument: a pull before the first push; the key's last request is not
- * done; another count or dtype than before. */
+ * all may be pushed before any is pulled. A request is done when all ranks have made the call, so a rank that waits for
+ * one key at a time keeps to the others' order. Invalid argument: a pull before the first push; the key's last request
+ * is not done; another count or dtype than before. */
 TL_API tl_status_t tl_push(tl_context_t* context, const char* key, const void* in, uint64_t count, tl_dtype_t dtype,
                            tl_op_t op, const tl_options_t* options, tl_request_t** request);
 TL_API tl_status_t tl_pull(tl_context_t* context, const char* key, void* out, uint64_t count, tl_dtype_t dtype,

@@ -8,7 +8,8 @@ from .errors import misuse
 
 
 class KVStore:
-    """Every rank pushes, and pulls, a key the same number of times and alike; among keys, any order works: all may be pushed before any is pulled.
+    """Every rank pushes, and pulls, a key the same number of times and alike; a rank pushes keys in an order of its own, and
+    all may be pushed before any is pulled. A synchronous pull() returns when all ranks have called it, so ranks pull keys in one order.
     Names of keys belong to the job. One thread.
 
     staleness=0, synchronous: pull() gives what the ranks' last push of the key came to, and waits for it.
