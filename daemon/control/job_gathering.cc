@@ -64,6 +64,10 @@ Status Job::gathering_timed_out() const {
                 "start the missing ranks with the same job name and MASTER_ADDR");
 }
 
+void Job::hear_another_version(const std::string& from, const Status& why) {
+  if (state_ == State::kGathering && i_lead()) refused_[from] = fmt::format("{}; {}", why.what(), why.fix());
+}
+
 void Job::send_join() {
   need(leader_);
   next_join_ = now_ + kJoinEvery;

@@ -116,6 +116,21 @@ TEST(Joining, another_secret_on_another_host_is_refused_and_named_at_the_leader)
             "job's: start the missing ranks with the same job name and MASTER_ADDR");
 }
 
+TEST(Joining, another_version_of_the_daemon_is_refused_and_named_at_the_leader) {
+  Cluster cluster({.hosts = 2, .join_timeout = milliseconds(700)});
+  cluster.start();
+  cluster.control(0).join(cluster.request(0));
+  Stranger old(cluster, 0, cluster.keys[1]);
+  for (int i = 0; i < 3; ++i) {  // it asks again and again, as hosts do that are early
+    old.send(nlohmann::json::to_cbor(nlohmann::json::array({1, 1, 7, 0, 0, {"of", "another", "form"}})));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(joined_error(cluster, 0, 0).to_string(),
+            "rank 1 of 2 has not come within 0.7 s: job 'j' led by host h0; here: h0 (rank 0); host h1 was refused: "
+            "control protocol version 1 is not 2; run the same version of tensorlaned on all hosts: start the missing "
+            "ranks with the same job name and MASTER_ADDR");
+}
+
 TEST(Joining, another_secret_or_user_on_the_same_host_is_refused_and_nobody_else_notices) {
   Cluster cluster({.hosts = 1});
   cluster.start();

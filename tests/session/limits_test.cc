@@ -45,7 +45,7 @@ TEST(Limits, AClientOfAnotherVersion) {
   EXPECT_EQ(answer->code, Code::kVersionMismatch);
   EXPECT_EQ(answer->error,
             "the client library and the daemon have different versions: the client speaks session version 7, the "
-            "daemon 1: install the same release of "
+            "daemon 2: install the same release of "
             "both");
   EXPECT_TRUE(client.closed());
 }
