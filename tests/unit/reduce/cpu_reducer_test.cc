@@ -390,16 +390,48 @@ TEST_P(CpuReducer, KeepsTheOrderOfSources) {
   EXPECT_EQ(out, 0);
 }
 
+// What every kernel makes of the same sources, compared by `equal` with what the first one makes of them.
+template <typename Equal>
+void compare_kernels(Dtype out_dtype, const std::vector<ports::ReduceSource>& sources, std::size_t elements,
+                     ReduceOp op, double divisor, Equal&& equal) {
+  Bytes first;
+  for (const std::string& name : available_kernels()) {
+    Bytes out(elements * dtype_size(out_dtype));
+    make_cpu_reducer(name)->reduce(out.data(), out_dtype, sources, elements, op, divisor);
+    if (first.empty()) first = out;
+    equal(out, first, name + ", " + reduce_op_name(op) + " into " + dtype_name(out_dtype));
+  }
+}
+
 TEST(CpuReducers, AllGiveTheSameBits) {
   const Bytes a = random_elements(Dtype::kFloat32, 5000, 1), b = random_elements(Dtype::kFloat16, 5000, 2);
   const std::vector<ports::ReduceSource> sources = {{a.data(), Dtype::kFloat32}, {b.data(), Dtype::kFloat16}};
   for (const Dtype dtype : kAll) {
-    Bytes first;
-    for (const std::string& name : available_kernels()) {
-      Bytes out(5000 * dtype_size(dtype));
-      make_cpu_reducer(name)->reduce(out.data(), dtype, sources, 5000, ReduceOp::kSum, 3);
-      if (first.empty()) first = out;
-      expect_equal(out.data(), first, dtype, name);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct}) {
+      compare_kernels(dtype, sources, 5000, op, op == ReduceOp::kSum ? 3 : 1,
+                      [dtype](const Bytes& out, const Bytes& first, const std::string& what) {
+                        expect_equal(out.data(), first, dtype, what);
+                      });
+    }
+  }
+}
+
+// A minimum is one of its sources, so that the bits of a NaN are no processor's choice. Any bits are numbers here.
+TEST(CpuReducers, ChooseTheSameNaN) {
+  constexpr std::size_t kElements = 1003;
+  std::mt19937_64 random(5);
+  for (std::uint8_t d = 0; d < kDtypeCount; ++d) {
+    const auto dtype = static_cast<Dtype>(d);
+    std::vector<Bytes> memory(3, Bytes(kElements * dtype_size(dtype)));
+    std::vector<ports::ReduceSource> sources;
+    for (Bytes& bytes : memory) {
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % 3 == 0 ? 0xff : random());
+      sources.push_back({bytes.data(), dtype});
+    }
+    for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+      compare_kernels(
+          dtype, sources, kElements, op, 1,
+          [](const Bytes& out, const Bytes& first, const std::string& what) { EXPECT_EQ(out, first) << what; });
     }
   }
 }
