@@ -54,20 +54,24 @@ typedef enum {
   TL_INT64 = 6,
   TL_UINT8 = 7
 } tl_dtype_t;
-/* Integers wrap around; their average is refused (invalid argument). TL_MIN and TL_MAX of floating-point numbers are
- * NaN where any rank's is NaN; 16-bit numbers are combined in float32 and rounded once. */
+/* Sums and products of integers wrap around; their average is refused (invalid argument). TL_MIN and TL_MAX of
+ * floating-point numbers are NaN where any rank's is NaN. Sums, averages and products of 16-bit numbers are formed in
+ * float32 and rounded once. The job's plan fixes in which order ranks are combined, arrival never does: all ranks get
+ * the same bits, also of several NaNs, and of 0 and -0, which are equal. */
 typedef enum { TL_SUM = 0, TL_AVERAGE = 1, TL_MIN = 2, TL_MAX = 3, TL_PRODUCT = 4 } tl_op_t;
+/* TL_PUSH and TL_PULL are the two halves of an allreduce, apart: of two tensors with one buffer and one root. When
+ * every rank's push is done, the hosts' buffers together hold the reduced values, and a pull, posted when the rank's
+ * own push is done, brings all of them to every rank. The root's host has the first part: let roots differ.
+ * TL_REDUCESCATTER cuts the buffer between rows, as tl_reducescatter() does; what a rank has outside of its own rows
+ * means nothing afterwards. */
 typedef enum {
   TL_ALLREDUCE = 0,
   TL_BROADCAST = 1,
   TL_ALLGATHER = 2,
   TL_BARRIER = 3,
-  TL_PUSH =
-      4, /* the two halves of an allreduce, apart, of two tensors with one buffer and one root: after a push the */
-  TL_PULL = 5, /* buffers together hold the reduced values, and a pull, posted when the push is done, brings all of them
-                  to every rank. The root's host has the first part: let roots differ */
-  TL_REDUCESCATTER = 6 /* the buffer is cut between its rows, as by the call of this name; what a rank has outside of
-                          its own rows means nothing afterwards */
+  TL_PUSH = 4,
+  TL_PULL = 5,
+  TL_REDUCESCATTER = 6
 } tl_operation_t;
 
 typedef struct tl_context tl_context_t; /* one rank of one job */
@@ -194,12 +198,17 @@ TL_API tl_status_t tl_allgather(tl_context_t* context, const char* name, const v
 TL_API tl_status_t tl_reducescatter(tl_context_t* context, const char* name, const void* in, void* out, uint64_t rows,
                                     uint64_t row, tl_dtype_t dtype, tl_op_t op, const tl_options_t* options,
                                     tl_request_t** request);
-/* A store of named values, shared out over the hosts. A push reduces the ranks' `in` and keeps the result as the key's
- * value; `in` may change when the call returns. A pull brings the value into `out`. Every rank pushes, and pulls, a key
- * the same number of times, and waits for its request before the next call on the key; keys may be used in any order:
- * all may be pushed before any is pulled. A request is done when all ranks have made the call, so a rank that waits for
- * one key at a time keeps to the others' order. Invalid argument: a pull before the first push; the key's last request
- * is not done; another count or dtype than before. */
+/* A store of named values, which the hosts share out. A push reduces the ranks' `in` to the key's new value; a pull
+ * brings the value of the last push into `out`. Both are collective: every rank makes the same calls of a key in the
+ * same order, each when its request of the one before is done. Between keys there is no order: ranks may push all keys
+ * before they pull any, and start them in orders of their own, if they wait for none before all are started.
+ * Who may touch what: `in` is copied before tl_push returns; `out` is the program's again when the pull's request is
+ * done. When a request is done: a push's, when this host's contribution has left it and the part of the value that this
+ * host keeps is reduced. That may take until every rank has pushed, but says nothing about the other hosts' parts. A
+ * pull's, when `out` has the value of every rank's last push, and this host's part has left for the others; that may
+ * take until every rank has pulled. So a rank that waits for one key at a time keeps to the others' order.
+ * Errors: as for other array calls; invalid argument: a pull before the first push, while the key's last request is not
+ * done, or of another count or dtype than was pushed. */
 TL_API tl_status_t tl_push(tl_context_t* context, const char* key, const void* in, uint64_t count, tl_dtype_t dtype,
                            tl_op_t op, const tl_options_t* options, tl_request_t** request);
 TL_API tl_status_t tl_pull(tl_context_t* context, const char* key, void* out, uint64_t count, tl_dtype_t dtype,
