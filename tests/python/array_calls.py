@@ -110,6 +110,9 @@ def key_values(rank, size):
         for key in shapes:
             expect(store.pull(key, numpy.empty(shapes[key], "float32")), numpy.full(shapes[key], size * (size - 1) / 2 + size * turn))
             expect(torch_store.pull(f"torch.{key}", torch.empty(shapes[key], dtype=torch.int32)), torch.full(shapes[key], size - 1 + turn))
+        outs = [numpy.empty(shapes[key], "float32") for key in keys]
+        for key, got in zip(keys, store.pull(keys, outs)):  # in one call the order is each rank's own
+            expect(got, numpy.full(shapes[key], size * (size - 1) / 2 + size * turn))
     again = numpy.empty(shapes["key.3"], "float32")
     expect(store.pull("key.3", again), numpy.full(shapes["key.3"], size * (size - 1) / 2 + size * 2))  # without a push since
     refused(tensorlane.InvalidArgumentError, "it was never pushed", lambda: store.pull("nothing", again))

@@ -129,6 +129,8 @@ def pull_async_(tensor, key, *, priority=None):
 class KVStore(_store.KVStore):
     __doc__ = _store.KVStore.__doc__
     _calls = sys.modules[__name__]
+    _view = staticmethod(_view)
+    _address = staticmethod(torch.Tensor.data_ptr)
 
 
 allreduce = _calls.waited(allreduce_async)
