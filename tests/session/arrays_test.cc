@@ -292,6 +292,12 @@ TEST(Arrays, TheCppWrapper) {
   request.wait(5);
   EXPECT_TRUE(request.test());
   EXPECT_EQ(static_cast<float*>(tensors[0].buffer())[0], 8);
+  const std::int32_t pushed[2] = {5, 6};
+  std::int32_t pulled[2] = {};
+  session.push("k", pushed, 2, TL_MAX).wait(5);
+  session.pull("k", pulled, 2).wait(5);
+  EXPECT_EQ(pulled[1], 6);
+  session.reducescatter("r", pushed, pulled, 1, 2).wait(5);
   session.barrier(5);
   try {
     session.allreduce("x", x.data(), x.data(), 4);

@@ -179,6 +179,20 @@ class Session {
     check(tl_reducescatter(context_, name.c_str(), in, out, rows, row, DtypeOf<T>::value, op, options, &request));
     return Request(request);
   }
+  // See tl_push() and tl_pull().
+  template <typename T>
+  Request push(const std::string& key, const T* in, std::uint64_t count, tl_op_t op = TL_SUM,
+               const tl_options_t* options = nullptr) {
+    tl_request_t* request = nullptr;
+    check(tl_push(context_, key.c_str(), in, count, DtypeOf<T>::value, op, options, &request));
+    return Request(request);
+  }
+  template <typename T>
+  Request pull(const std::string& key, T* out, std::uint64_t count, const tl_options_t* options = nullptr) {
+    tl_request_t* request = nullptr;
+    check(tl_pull(context_, key.c_str(), out, count, DtypeOf<T>::value, options, &request));
+    return Request(request);
+  }
   void barrier(double timeout_seconds = -1) { check(tl_barrier(context_, timeout_seconds)); }
 
  private:
