@@ -26,7 +26,7 @@ Status PlannedHost::add_job(engine::EngineConfig config, const protocol::Plan& p
   TL_RETURN_IF_ERROR(job.engine.apply_plan(plan));
   for (const protocol::PlanTensor& tensor : plan.tensors) {
     job.bytes.push_back(tensor.elements * dtype_size(tensor.dtype));
-    job.sums.push_back(tensor.operation == Operation::kAllreduce || tensor.operation == Operation::kPush);
+    job.sums.push_back(reduces(tensor.operation));
   }
   job.sequences.resize(plan.tensors.size());
   jobs_.push_back(std::move(job));
