@@ -3,6 +3,7 @@
 import ctypes
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -64,6 +65,6 @@ def test_numbers(seen):
 def test_every_declared_call_is_in_the_header():
     header = (ROOT / "client-lib" / "include" / "tensorlane" / "tensorlane.h").read_text()
     for name, (arguments, _) in _native._SIGNATURES.items():
-        declaration = header[header.index(f"{name}(") :].split(";")[0]
+        declaration = re.search(rf"^TL_API [^;]*\b{name}\([^;]*;", header, re.M).group()
         count = 0 if "(void)" in declaration else declaration.count(",") + 1
         assert len(arguments) == count, name
