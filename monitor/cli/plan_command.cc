@@ -35,6 +35,9 @@ struct Arguments {
   double batch_mib = 0, sum_gbytes = simulator::Assumptions{}.sum_bytes_per_second / 1e9;
   int hosts = 0, ranks_per_host = 1, jobs = 1, most_classes = 8;
   simulator::Assumptions assume;
+  double buffer_mib = 0, buffer_alpha = 1, foreign_load = 0;
+  bool pfc = false;
+  std::vector<double> ecn;                   // K_min and K_max in KiB, P_max
   std::optional<CalibratedNetwork> network;  // of network_model
 };
 
@@ -124,25 +127,58 @@ Result<Layers> layers_of(const Arguments& a) {
   return known_model(a);
 }
 
-Result<simulator::Topology> topology(const Arguments& a) {
+struct Place {
+  simulator::Topology topology;
+  std::uint32_t lossless = ~1u;  // levels of service, as bits
+};
+
+// As the fabric's classes are; those beyond the file's are like its last.
+std::uint32_t lossless_levels(const fabric::ClassTable& classes) {
+  std::uint32_t levels = 0;
+  for (std::size_t i = 0; i < kMaxDataClasses; ++i) {
+    const bool lossless = classes.data[std::min(i, classes.data.size() - 1)].lossless;
+    levels |= (lossless ? 1u : 0u) << (i + 1);
+  }
+  return levels;
+}
+
+Result<Place> place(const Arguments& a) {
   if (!a.fabric.empty()) {
     if (a.hosts != 0 || a.gbps != 0)
       return invalid("--fabric and --hosts or --gbps both describe the network", "tensorlane plan", "give one of them");
     TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(a.fabric, fabric::Keys::kOptional));
     if (fabric.hosts.size() < 2) return invalid("the fabric has one host", a.fabric, "plan for at least two");
-    return simulator::topology_of(fabric, a.assume.hop);
+    TL_ASSIGN_OR_RETURN(simulator::Topology topology, simulator::topology_of(fabric, a.assume.hop));
+    return Place{std::move(topology), lossless_levels(fabric.classes)};
   }
   if (a.hosts == 0 || (a.gbps == 0 && !a.network))
     return invalid("the network is not known", "tensorlane plan",
                    "give --hosts and --gbps or --network-model, or --fabric");
   const BitsPerSecond rate = a.network ? a.network->rate : BitsPerSecond(std::llround(a.gbps * 1e9));
-  return simulator::star(static_cast<std::uint16_t>(a.hosts), rate, a.assume.hop);
+  return Place{simulator::star(static_cast<std::uint16_t>(a.hosts), rate, a.assume.hop)};
+}
+
+Result<simulator::Congestion> congestion(const Arguments& a) {
+  simulator::Congestion c;
+  const auto bytes = [](double count, double unit) { return Bytes(static_cast<std::uint64_t>(count * unit)); };
+  if (a.buffer_mib > 0) c.buffer = simulator::SharedBuffer{bytes(a.buffer_mib, 1048576), a.buffer_alpha};
+  if (a.pfc && !c.buffer) return invalid("memory without an end is never full", "--pfc", "add --switch-buffer-mib");
+  c.flow_control = a.pfc;
+  if (!a.ecn.empty()) {
+    if (a.ecn.size() != 3 || !(a.ecn[0] >= 0 && a.ecn[0] < a.ecn[1] && a.ecn[2] > 0 && a.ecn[2] <= 1))
+      return invalid("these are no thresholds for marks", "--ecn",
+                     "give K_min and K_max in KiB and P_max, for example 100,400,0.1");
+    c.marking = simulator::Marking{bytes(a.ecn[0], 1024), bytes(a.ecn[1], 1024), a.ecn[2]};
+  }
+  c.foreign_load = a.foreign_load;
+  return c;
 }
 
 Result<PlanRequest> request_of(const Arguments& a, const simulator::Workload& workload) {
   PlanRequest r;
   r.workload = workload;
-  TL_ASSIGN_OR_RETURN(r.topology, topology(a));
+  TL_ASSIGN_OR_RETURN(Place here, place(a));
+  r.topology = std::move(here.topology);
   const bool server = a.pattern == "ps";
   std::string name = server ? "parameter_server" : a.pattern;
   std::ranges::replace(name, '-', '_');
@@ -162,6 +198,8 @@ Result<PlanRequest> request_of(const Arguments& a, const simulator::Workload& wo
   if (!std::ranges::is_sorted(a.thresholds, std::greater<>()) || a.thresholds.size() >= kMaxDataClasses)
     return invalid("these are no thresholds", "--thresholds",
                    fmt::format("give at most {}, descending, each between 0 and 1", kMaxDataClasses - 1));
+  TL_ASSIGN_OR_RETURN(r.congestion, congestion(a));
+  r.congestion.lossless = here.lossless;
   r.only = a.only;
   r.thresholds = a.thresholds;
   r.assume = a.assume;
@@ -208,6 +246,26 @@ Result<int> plan(Arguments a) {
     TL_RETURN_IF_ERROR(write(a.chart, to_svg(request, report, title)));
   }
   return 0;
+}
+
+void add_congestion(CLI::App& command, Arguments& a) {
+  command
+      .add_option("--switch-buffer-mib", a.buffer_mib,
+                  "memory that all ports of a switch share; what it refuses is sent again; 0: without an end")
+      ->check(CLI::Range(0.0, 1e5));
+  command.add_option("--buffer-alpha", a.buffer_alpha, "a queue may hold so many times what is free of it")
+      ->check(CLI::Range(0.001, 1024.0))
+      ->capture_default_str();
+  command.add_flag("--pfc", a.pfc, "switches stop who sends rather than refuse, per class");
+  command
+      .add_option("--ecn", a.ecn,
+                  "switches mark beyond K_min,K_max (KiB) with at most P_max, for example 100,400,0.1, and hosts react "
+                  "by DCQCN")
+      ->delimiter(',');
+  command
+      .add_option("--foreign-load", a.foreign_load,
+                  "share of every host's link that others use, in bursts of 1 MiB in the least urgent class")
+      ->check(CLI::Range(0.0, 0.9));
 }
 
 void add_assumptions(CLI::App& command, Arguments& a) {
@@ -290,6 +348,7 @@ void add_plan_command(CLI::App& app, Invocation& chosen) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   add_assumptions(*command, a);
+  add_congestion(*command, a);
   command->add_option("--json", a.json_file, "writes the report to this file");
   command->add_option("--chart", a.chart, "writes a chart of the policies to this SVG file");
   command->callback([&chosen, arguments] { chosen.run = [arguments] { return plan(*arguments); }; });

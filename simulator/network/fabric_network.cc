@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/base/assert.h"
-#include "simulator/clock/random.h"
 
 namespace tensorlane::simulator {
 
@@ -13,8 +12,12 @@ FabricNetwork::FabricNetwork(EventQueue& events, const Topology& topology, const
       options_(options),
       routes_(shortest_routes(topology)),
       sinks_(topology.hosts),
-      ports_(topology.cables.size() * 2) {
+      ports_(topology.cables.size() * 2),
+      by_flow_(options.marking || options.buffer),
+      random_(options.seed) {
   TL_ASSERT(options_.train.value > 0 && options_.goodput > 0);
+  if (options_.buffer || options_.flow_control) memory_.emplace(topology, options_.buffer, options_.flow_control);
+  if (by_flow_) leaving_.resize(ports_.size(), kNone);
   for (std::size_t c = 0; c < topology_.cables.size(); ++c) {
     const Cable& cable = topology_.cables[c];
     const auto rate = static_cast<std::uint64_t>(static_cast<double>(cable.rate.value) * options_.goodput);
@@ -63,8 +66,10 @@ void FabricNetwork::send(const Message& message) {
     free_messages_.pop_back();
     messages_[index] = message;
   }
-  if (message.level == 0 && options_.discipline == Discipline::kStrict && !options_.flow_control)
-    return send_ahead(index);
+  if (by_flow_) outstanding_.resize(messages_.size());
+  const bool pausable = options_.flow_control && (options_.flow_control->levels & 1) != 0;
+  if (message.level == 0 && options_.discipline == Discipline::kStrict && !pausable) return send_ahead(index);
+  if (by_flow_) return send_by_flow(index);
   const std::uint32_t port = route(message.from.value, message);
   std::uint64_t left = message.header.payload_bytes + options_.header_bytes;
   do {
@@ -153,6 +158,7 @@ void FabricNetwork::start(std::uint32_t index) {
   port.sending_bytes = t.bytes;
   port.sending_ingress = t.ingress;
   port.sending_level = messages_[t.message].level;
+  if (by_flow_) leaving_[index] = t.ingress == kNone ? outstanding_[t.message].flow : kNone;
   const Time now = events_.now(), end = now + length(port, t.bytes);
   port.counters.busy += end - now;
   events_.at(end, [this, index, level] { sent(index, level); });
@@ -176,8 +182,8 @@ Duration FabricNetwork::length(const Port& port, std::uint64_t bytes) {
 }
 
 void FabricNetwork::arrive(std::uint32_t port, std::uint32_t train) {
-  const Train& t = trains_[train];
-  if (options_.flow_control) hold(t.ingress, messages_[t.message].level, t.bytes);
+  if (memory_ && !is_kept(port, train)) return train_refused(train);
+  if (options_.marking) mark(port, train);
   enqueue(port, train);
 }
 
@@ -185,19 +191,34 @@ void FabricNetwork::sent(std::uint32_t index, std::uint32_t level) {
   Port& port = ports_[index];
   port.queues[level].bytes -= port.sending_bytes;
   port.sending = false;
-  if (options_.flow_control && port.sending_ingress != kNone)
-    release(port.sending_ingress, port.sending_level, port.sending_bytes);
-  start(index);
+  if (memory_ && port.sending_ingress != kNone) {
+    for (const SwitchMemory::Resumed& one :
+         memory_->give(port.sending_ingress, port.sending_level, port.sending_bytes)) {
+      const std::uint64_t key = std::uint64_t{one.ingress} << 32 | one.level;
+      events_.after(ports_[one.ingress].delay, [this, key] {
+        set_paused(static_cast<std::uint32_t>(key >> 32), static_cast<std::uint32_t>(key), false);
+      });
+    }
+  }
+  if (by_flow_ && leaving_[index] != kNone) train_left(leaving_[index]);
+  if (!port.sending) start(index);
 }
 
 void FabricNetwork::deliver(std::uint32_t train) {
   const Train t = trains_[train];
   free_trains_.push_back(train);
-  if (!t.last) return;
+  if (by_flow_ && outstanding_[t.message].flow != kNone) return train_arrived(t);
+  if (t.last) hand_over(t.message);
+}
+
+void FabricNetwork::hand_over(std::uint32_t index) {
   // A copy: what the sink sends in answer may move the list.
-  const Message message = messages_[t.message];
+  const Message message = messages_[index];
+  if (message.job == kForeignJob) {
+    free_messages_.push_back(index);
+    return foreign_->on_delivered(message);
+  }
   sinks_[message.to.value]->on_delivered(message);
-  const std::uint32_t index = t.message;
   if (message.token == 0 && message.header.payload_bytes == 0) return free_messages_.push_back(index);
   events_.after(way_back(message), [this, index] {
     const Message acknowledged = messages_[index];
@@ -219,22 +240,18 @@ Duration FabricNetwork::way_back(const Message& message) const {
 
 // ---- flow control ----
 
-void FabricNetwork::hold(std::uint32_t ingress, std::size_t level, std::uint64_t bytes) {
-  Port& port = ports_[ingress];
-  port.held_behind[level] += bytes;
-  if ((port.asked_to_pause >> level & 1) != 0 || port.held_behind[level] <= options_.flow_control->pause.value) return;
-  port.asked_to_pause |= 1u << level;
-  const auto l = static_cast<std::uint32_t>(level);
-  events_.after(port.delay, [this, ingress, l] { set_paused(ingress, l, true); });
-}
-
-void FabricNetwork::release(std::uint32_t ingress, std::size_t level, std::uint64_t bytes) {
-  Port& port = ports_[ingress];
-  port.held_behind[level] -= bytes;
-  if ((port.asked_to_pause >> level & 1) == 0 || port.held_behind[level] > options_.flow_control->resume.value) return;
-  port.asked_to_pause &= ~(1u << level);
-  const auto l = static_cast<std::uint32_t>(level);
-  events_.after(port.delay, [this, ingress, l] { set_paused(ingress, l, false); });
+bool FabricNetwork::is_kept(std::uint32_t index, std::uint32_t train) {
+  const Train& t = trains_[train];
+  const std::uint8_t level = messages_[t.message].level;
+  const Queue& queue = ports_[index].queues[options_.discipline == Discipline::kFifo ? 0 : level];
+  const SwitchMemory::Verdict verdict = memory_->take(t.ingress, level, t.bytes, queue.bytes);
+  if (verdict == SwitchMemory::Verdict::kKeptAndPause) {
+    const std::uint64_t key = std::uint64_t{t.ingress} << 32 | level;
+    events_.after(ports_[t.ingress].delay, [this, key] {
+      set_paused(static_cast<std::uint32_t>(key >> 32), static_cast<std::uint32_t>(key), true);
+    });
+  }
+  return verdict != SwitchMemory::Verdict::kRefused;
 }
 
 void FabricNetwork::set_paused(std::uint32_t index, std::uint32_t level, bool paused) {
@@ -245,6 +262,13 @@ void FabricNetwork::set_paused(std::uint32_t index, std::uint32_t level, bool pa
   if (!was && paused) port.paused_since = events_.now();
   if (was && port.paused == 0) port.counters.paused += events_.now() - port.paused_since;
   if (!paused && !port.sending) start(index);
+}
+
+FabricNetwork::Totals FabricNetwork::totals() const {
+  Totals all{.marked = marked_, .notified = notified_, .refused = refused_};
+  if (memory_) all.peak_bytes = memory_->peak_bytes();
+  if (memory_) all.peak_headroom = memory_->peak_headroom();
+  return all;
 }
 
 std::vector<FabricNetwork::PortCounters> FabricNetwork::counters() const {

@@ -1,16 +1,22 @@
-// A network of hosts, links and switches for planning: lossless, with a queue per level of service at every port. It
-// carries lengths and headers, never bytes, and moves trains of packets: one transport operation, or a part of it, that
-// passes a port in one piece. The first packet of a train is forwarded while the last is still being sent, as switches
-// of small packets do, so that a way of equal links takes a train's length once.
+// A network of hosts, links and switches for planning, with a queue per level of service at every port; lossless unless
+// switches have a buffer. It carries lengths and headers, never bytes, and moves trains of packets: one transport
+// operation, or a part of it, that passes a port in one piece. The first packet of a train is forwarded while the last
+// is still being sent, as switches of small packets do, so that a way of equal links takes a train's length once.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "common/protocol/frame.h"
 #include "simulator/clock/event_queue.h"
+#include "simulator/clock/random.h"
+#include "simulator/network/dcqcn.h"
+#include "simulator/network/marking.h"
 #include "simulator/network/packet.h"
+#include "simulator/network/switch_memory.h"
 #include "simulator/network/topology.h"
 
 namespace tensorlane::simulator {
@@ -22,19 +28,20 @@ enum class Discipline : std::uint8_t {
   kWeighted,  // a queue per level, served in turn by deficits (Shreedhar and Varghese, 1995), but control first
 };
 
-// Priority-based flow control (IEEE 802.1Qbb): when more than `pause` of a level that came in by one link waits in a
-// switch, the switch stops that level at the link's other end until no more than `resume` waits.
-struct PauseThresholds {
-  Bytes pause, resume;
-};
-
 struct FabricNetworkOptions {
   Discipline discipline = Discipline::kStrict;
   std::array<std::uint32_t, kLevels> weights{};  // kWeighted: bytes per turn
   Bytes train = kMaxOperation;                   // operations are cut into trains of at most this
   std::uint64_t header_bytes = 64;               // of an operation
   double goodput = 1;                            // the share of a link's rate that operations get of packets' headers
-  std::optional<PauseThresholds> flow_control;   // none: switches hold whatever windows allow
+  // None of these: switches hold whatever windows allow, and nothing more is computed than without them.
+  std::optional<PauseThresholds> flow_control;
+  std::optional<SharedBuffer> buffer;
+  std::optional<Marking> marking;
+  // What a full switch refused leaves its host once more after this: between the round trip of a negative
+  // acknowledgement and a time-out. What follows it waits for it at the receiver.
+  Duration resend = microseconds(500);
+  std::uint64_t seed = 1;  // of marks
 };
 
 // One transport operation.
@@ -45,6 +52,9 @@ struct Message {
   protocol::FrameHeader header;
   std::uint64_t token = 0;
 };
+
+// The job of messages that are nobody's here: see attach_foreign().
+inline constexpr std::uint8_t kForeignJob = 0xff;
 
 // A host's side of the network.
 class FabricSink {
@@ -62,6 +72,8 @@ class FabricNetwork {
 
   // `sink` outlives the network's last event.
   void attach(HostIndex host, FabricSink* sink) { sinks_[host.value] = sink; }
+  // Gets the messages of kForeignJob, wherever they arrive.
+  void attach_foreign(FabricSink* sink) { foreign_ = sink; }
   void send(const Message& message);
 
   // For reports. Ports are the ends of cables: 2 c sends from Cable::a to b, 2 c + 1 back.
@@ -73,6 +85,14 @@ class FabricNetwork {
   };
   std::vector<PortCounters> counters() const;
   std::uint64_t operations() const { return operations_; }
+  struct Totals {
+    std::uint64_t marked = 0, notified = 0;           // trains, and notifications that came of them
+    std::uint64_t refused = 0;                        // trains that a switch had no room for
+    std::uint64_t peak_bytes = 0, peak_headroom = 0;  // see SwitchMemory
+  };
+  Totals totals() const;
+  // How fast the sender's flow may be now, as a share of its link; 1 without marking.
+  double rate_share(HostIndex from, HostIndex to, std::uint8_t level);
 
  private:
   static constexpr std::uint32_t kNone = ~0u;
@@ -82,6 +102,7 @@ class FabricNetwork {
     std::uint32_t ingress = kNone;  // the port that it came by
     Time whole;                     // when its last byte is at the port that it waits at
     bool last = false;              // of its operation
+    bool marked = false;
   };
   struct Queue {
     std::uint32_t first = kNone, last = kNone;
@@ -93,9 +114,8 @@ class FabricNetwork {
     BitsPerSecond rate;
     Duration delay;
     std::array<Queue, kLevels> queues;
-    std::array<std::uint64_t, kLevels> held_behind{};  // bytes that came by this port and wait in the switch behind it
-    std::uint32_t paused = 0, asked_to_pause = 0;      // levels, as bits
-    std::uint32_t turn = 1;                            // kWeighted
+    std::uint32_t paused = 0;  // levels, as bits
+    std::uint32_t turn = 1;    // kWeighted
     bool sending = false;
     std::uint32_t sending_bytes = 0, sending_ingress = kNone;
     std::uint8_t sending_level = 0;
@@ -112,12 +132,35 @@ class FabricNetwork {
   void deliver(std::uint32_t train);
   std::uint32_t next_level(Port& port);
   std::uint32_t next_weighted(Port& port);
-  void hold(std::uint32_t ingress, std::size_t level, std::uint64_t bytes);
-  void release(std::uint32_t ingress, std::size_t level, std::uint64_t bytes);
+  void hand_over(std::uint32_t index);
+  bool is_kept(std::uint32_t port, std::uint32_t train);
   void set_paused(std::uint32_t port, std::uint32_t level, bool paused);
   std::uint32_t route(NodeIndex node, const Message& message) const;
   Duration way_back(const Message& message) const;
   std::uint32_t new_train();
+
+  // Flows: fabric_flows.cc. Only where trains may be marked or refused.
+  struct Flow {
+    DcqcnRate rate;
+    std::uint32_t port = kNone;                    // of its host
+    std::uint32_t first = kNone, last = kNone;     // trains that have not left
+    std::uint32_t oldest = kNone, newest = kNone;  // messages that are not handed over, in the order of sending
+    Time next;                                     // when the rate lets the next train go
+    std::optional<Time> notified;                  // when the receiver did last
+    bool at_port = false, scheduled = false;       // a train waits at the host's port, or for `next`
+  };
+  struct Outstanding {
+    std::uint32_t flow = kNone, newer = kNone;  // message of its flow
+    std::uint32_t left = 0;                     // trains that have not arrived
+  };
+  std::uint32_t flow_of(const Message& message);
+  void send_by_flow(std::uint32_t message);
+  void pump(std::uint32_t flow);
+  void train_left(std::uint32_t flow);
+  void train_refused(std::uint32_t train);
+  void train_arrived(const Train& train);
+  void mark(std::uint32_t port, std::uint32_t train);
+  void notify(std::uint32_t flow, const Message& message);
 
   EventQueue& events_;
   const Topology topology_;
@@ -129,6 +172,16 @@ class FabricNetwork {
   std::vector<std::uint32_t> free_messages_, free_trains_;
   std::vector<Train> trains_;
   std::uint64_t operations_ = 0;
+  FabricSink* foreign_ = nullptr;
+
+  const bool by_flow_;  // trains may be marked or refused
+  std::optional<SwitchMemory> memory_;
+  Random random_;
+  std::vector<Flow> flows_;
+  std::unordered_map<std::uint64_t, std::uint32_t> flow_numbers_;  // never iterated
+  std::vector<Outstanding> outstanding_;                           // by message
+  std::vector<std::uint32_t> leaving_;                             // by port of a host: the flow whose train it sends
+  std::uint64_t marked_ = 0, notified_ = 0, refused_ = 0;
 };
 
 }  // namespace tensorlane::simulator

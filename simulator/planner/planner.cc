@@ -64,7 +64,40 @@ double mean_wait(const PolicyOutcome& outcome, const Workload& workload, double 
   return layers == 0 ? 0 : sum / layers;
 }
 
-RunOptions run_options(const PlanRequest& request, bool strict) {
+// Trains where switches are crowded: short beside thresholds, and long enough for large jobs.
+constexpr Bytes kCrowdedTrain = kib(16);
+
+// Headroom is what the longest cable delivers until its sender has stopped: a round trip and a train at both ends.
+void crowd(const PlanRequest& request, std::size_t classes, RunOptions* options) {
+  const Congestion& c = request.congestion;
+  if (!c.any()) return;
+  FabricNetworkOptions& network = options->network;
+  network.train = kCrowdedTrain;
+  network.seed = request.assume.seed;
+  network.buffer = c.buffer;
+  network.marking = c.marking;
+  if (c.flow_control) {
+    std::uint64_t way = 0;
+    for (const Cable& cable : request.topology.cables) {
+      const double bytes = static_cast<double>(cable.rate.value) / 8 * 2 * to_seconds(cable.delay);
+      way = std::max(way, static_cast<std::uint64_t>(bytes));
+    }
+    network.buffer->headroom = Bytes(way + 2 * kCrowdedTrain.value);
+    const Bytes most = network.buffer->size;
+    // Where there is one queue control is in it, too.
+    const bool one_queue = network.discipline == Discipline::kFifo && c.lossless != 0;
+    const std::uint32_t levels = one_queue ? ~0u : c.lossless;
+    network.flow_control = {most, Bytes(most.value - std::min(most.value, 2 * kCrowdedTrain.value)), levels};
+  }
+  if (c.foreign_load > 0) {
+    options->foreign = ForeignOptions{.load = c.foreign_load,
+                                      .burst = c.foreign_burst,
+                                      .level = static_cast<std::uint8_t>(classes),
+                                      .seed = mix(request.assume.seed)};
+  }
+}
+
+RunOptions run_options(const PlanRequest& request, bool strict, std::size_t classes) {
   RunOptions options;
   options.topology = request.topology;
   options.network.discipline = strict ? Discipline::kStrict : Discipline::kFifo;
@@ -74,6 +107,7 @@ RunOptions run_options(const PlanRequest& request, bool strict) {
   options.host.wake = request.assume.wake;
   options.host.sum_bytes_per_second = request.assume.sum_bytes_per_second;
   options.seed = request.assume.seed;
+  crowd(request, classes, &options);
   return options;
 }
 
@@ -192,7 +226,7 @@ Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& 
   std::vector<JobRun> jobs(request.jobs, job);
   for (std::uint32_t j = 0; j < request.jobs; ++j) jobs[j].start = Time(std::llround(compute * 1e9 * j / request.jobs));
 
-  const RunOptions options = run_options(request, network);
+  const RunOptions options = run_options(request, network, policy.thresholds.size() + 1);
   TL_ASSIGN_OR_RETURN(const RunOutcome run, simulate(options, jobs));
   *events += run.events;
   PolicyOutcome outcome{.name = policy.name,
@@ -201,7 +235,11 @@ Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& 
                         .pattern = job.placement.pattern,
                         .slice_elements = job.placement.slice_elements,
                         .depth = policy.depth,
-                        .wait_s = run.jobs[0].wait_s};
+                        .wait_s = run.jobs[0].wait_s,
+                        .pauses = run.pauses,
+                        .notified = run.totals.notified,
+                        .refused = run.totals.refused,
+                        .peak_queue_bytes = run.peak_queue_bytes};
   for (const JobOutcome& one : run.jobs) outcome.iteration_s += one.iteration_s / request.jobs;
   outcome.scaling_efficiency = compute / outcome.iteration_s;
   const auto nanoseconds = [](double seconds) { return Duration(std::llround(seconds * 1e9)); };

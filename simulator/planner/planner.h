@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,18 @@ struct Assumptions {
   std::uint64_t seed = 1;
 };
 
+// What crowded switches do, and who else is there. Nothing of it: switches hold whatever the hosts' windows allow, and
+// the network is the jobs' alone.
+struct Congestion {
+  std::optional<SharedBuffer> buffer;
+  bool flow_control = false;       // PFC, as soon as the buffer's thresholds say so,
+  std::uint32_t lossless = ~1u;    // for these levels of service, as bits; without classes for all of them or none
+  std::optional<Marking> marking;  // ECN for all data classes, with DCQCN in every NIC
+  double foreign_load = 0;         // of every host's link, in bursts of others in the least urgent class
+  Bytes foreign_burst = mib(1);
+  bool any() const { return buffer || marking || foreign_load > 0; }
+};
+
 struct PlanRequest {
   Workload workload;
   Topology topology;
@@ -35,6 +48,7 @@ struct PlanRequest {
   std::string only;                // simulate this policy alone; empty: compare them all
   std::vector<double> thresholds;  // of network when it is alone; empty: two classes of as many bytes
   Assumptions assume;
+  Congestion congestion;
 };
 
 struct PolicyOutcome {
@@ -48,6 +62,9 @@ struct PolicyOutcome {
   double scaling_efficiency = 0;   // compute time / iteration
   double schedule_efficiency = 0;  // TicTac, equation 3; below 0 where hosts wait for each other
   std::vector<double> wait_s;      // by layer
+  // Of the whole run: how often a link was stopped, flows were told to send slower, and trains sent again; most that
+  // ever waited at a port.
+  std::uint64_t pauses = 0, notified = 0, refused = 0, peak_queue_bytes = 0;
 };
 
 struct Report {

@@ -29,7 +29,48 @@ json policy_json(const PolicyOutcome& p) {
          {"slice_elements", p.slice_elements},
          {"iteration_s", p.iteration_s},
          {"scaling_efficiency", p.scaling_efficiency},
-         {"schedule_efficiency", p.schedule_efficiency}};
+         {"schedule_efficiency", p.schedule_efficiency},
+         {"pauses", p.pauses},
+         {"notifications", p.notified},
+         {"sent_again", p.refused},
+         {"peak_queue_bytes", p.peak_queue_bytes}};
+  return j;
+}
+
+// Of the most that there may be, 0 is the most urgent.
+std::vector<int> lossless_classes(std::uint32_t levels) {
+  std::vector<int> classes;
+  for (std::size_t level = 1; level < kLevels; ++level) {
+    if ((levels >> level & 1) != 0) classes.push_back(static_cast<int>(level) - 1);
+  }
+  return classes;
+}
+
+json congestion(const Congestion& c) {
+  if (!c.any()) return {{"switch_buffers", "lossless, as large as the hosts' windows fill them"}};
+  json j{{"switch_buffers", "lossless, as large as the hosts' windows fill them"}, {"foreign_load", c.foreign_load}};
+  if (c.buffer) {
+    j["switch_buffers"] = c.flow_control ? "shared, lossless by flow control" : "shared, what is refused is sent again";
+    j["switch_buffer_bytes"] = c.buffer->size.value;
+    j["switch_buffer_alpha"] = c.buffer->alpha;
+    if (c.flow_control) j["lossless_classes"] = lossless_classes(c.lossless);
+  }
+  if (c.marking) {
+    const DcqcnParameters& d = c.marking->reaction;
+    j["ecn"] = {
+        {"k_min_bytes", c.marking->k_min.value}, {"k_max_bytes", c.marking->k_max.value}, {"p_max", c.marking->p_max}};
+    j["dcqcn"] = {{"g", d.g},
+                  {"alpha_timer_s", to_seconds(d.alpha_timer)},
+                  {"rate_timer_s", to_seconds(d.rate_timer)},
+                  {"byte_counter", d.byte_counter.value},
+                  {"fast_recovery", d.fast_recovery},
+                  {"additive_gbps", static_cast<double>(d.additive.value) / 1e9},
+                  {"hyper_gbps", static_cast<double>(d.hyper.value) / 1e9}};
+  }
+  if (c.foreign_load > 0) {
+    j["foreign_burst_bytes"] = c.foreign_burst.value;
+    j["foreign_class"] = "the least urgent one";
+  }
   return j;
 }
 
@@ -49,13 +90,25 @@ json assumptions(const PlanRequest& request, const json& about) {
          {"host_latency_s", to_seconds(a.wake)},
          {"hop_latency_s", to_seconds(a.hop)},
          {"window_bytes", fabric::window({}, host_rate(request.topology)).value},
-         {"switch_buffers", "lossless, as large as the hosts' windows fill them"},
          {"forward_share_of_compute", to_seconds(request.workload.forward()) / to_seconds(request.workload.compute())},
          {"iterations_measured", a.iterations},
          {"jobs", request.jobs},
          {"seed", a.seed}};
+  j.update(congestion(request.congestion));
   j.update(about);
   return j;
+}
+
+// What the switches did under a policy.
+std::string congestion_text(const PlanRequest& request, const Report& report) {
+  if (!request.congestion.any()) return {};
+  std::string text = fmt::format("\n{:<20} {:>12} {:>14} {:>11} {:>16}\n", "switches", "pauses", "notifications",
+                                 "sent again", "longest queue KB");
+  for (const PolicyOutcome& p : report.policies) {
+    text += fmt::format("{:<20} {:>12} {:>14} {:>11} {:>16}\n", label(p), p.pauses, p.notified, p.refused,
+                        p.peak_queue_bytes / 1000);
+  }
+  return text;
 }
 
 }  // namespace
@@ -94,6 +147,7 @@ std::string to_text(const PlanRequest& request, const Report& report, const json
     text += fmt::format("{:<20} {:>12.4f} {:>10.1f} {:>10.2f} {}\n", label(p), p.iteration_s,
                         100 * p.scaling_efficiency, p.schedule_efficiency, numbers(p.thresholds));
   }
+  text += congestion_text(request, report);
   if (!request.only.empty()) return text + fmt::format("{} events\n", report.events);
   const PolicyOutcome& r = report.recommended;
   text +=

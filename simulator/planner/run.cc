@@ -12,6 +12,8 @@ namespace tensorlane::simulator {
 namespace {
 
 constexpr Bytes kDaemonStaging = mib(64);
+constexpr std::uint64_t kLook = 1u << 16;        // events between two looks whether anything moves
+constexpr Duration kStandstill = seconds(1000);  // longer than any transfer may take
 constexpr std::size_t kSlices = 1u << 24;
 
 // What Engine::apply_plan() demands at least: the largest slice of every class at once, from all that send it.
@@ -70,12 +72,16 @@ class Run {
         for (auto& trainer : trainers_[j]) trainer->start();
       });
     }
+    if (options_.foreign) {
+      foreign_.emplace(events_, network_, options_.topology, *options_.foreign);
+      foreign_->start();
+    }
     return {};
   }
 
   Result<RunOutcome> run() {
     while (!finished()) {
-      if (events_.run_next()) continue;
+      if (events_.run_next() && !stands_still()) continue;
       return Status(Code::kInternal, "the simulated job stands still",
                     fmt::format("after {} events", events_.executed()), "report this with the command");
     }
@@ -86,6 +92,16 @@ class Run {
   const Trainer& observed(std::size_t job) const {
     const HostIndex host = jobs_[job].computing.empty() ? HostIndex(0) : jobs_[job].computing.front();
     return *trainers_[job][host.value];
+  }
+  // Bursts of others never end. The jobs themselves compute for at most an iteration without sending anything.
+  bool stands_still() {
+    if (!foreign_ || events_.executed() % kLook != 0) return false;
+    Duration longest = kStandstill;
+    for (const JobRun& job : jobs_) longest += job.workload.compute() + job.workload.overhead;
+    const std::uint64_t sent = network_.operations() - foreign_->bursts();
+    if (sent != sent_) moved_at_ = events_.now();
+    sent_ = sent;
+    return events_.now() - moved_at_ > longest;
   }
   bool finished() const {
     for (std::size_t j = 0; j < jobs_.size(); ++j) {
@@ -123,6 +139,8 @@ class Run {
     }
     result.events = events_.executed();
     result.operations = network_.operations();
+    result.totals = network_.totals();
+    if (foreign_) result.foreign_bytes = foreign_->bytes();
     return result;
   }
 
@@ -130,6 +148,9 @@ class Run {
   const std::vector<JobRun>& jobs_;
   EventQueue events_;
   FabricNetwork network_;
+  std::optional<ForeignTraffic> foreign_;
+  std::uint64_t sent_ = 0;  // by the jobs, when it was looked at last
+  Time moved_at_;
   std::vector<JobPlan> plans_;
   std::vector<std::unique_ptr<PlannedHost>> hosts_;
   std::vector<std::vector<std::unique_ptr<Trainer>>> trainers_;

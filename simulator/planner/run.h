@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/status.h"
 #include "simulator/network/fabric_network.h"
+#include "simulator/network/foreign_traffic.h"
 #include "simulator/network/topology.h"
 #include "simulator/planner/host.h"
 #include "simulator/planner/trainer.h"
@@ -29,6 +31,7 @@ struct RunOptions {
   Topology topology;
   FabricNetworkOptions network;
   HostOptions host;
+  std::optional<ForeignOptions> foreign;
   std::uint64_t seed = 1;
 };
 
@@ -44,7 +47,9 @@ struct RunOutcome {
   double busiest_out_s = 0,
          busiest_in_s = 0;  // per iteration of the first job: how long the busiest host sent, received
   std::uint64_t events = 0, operations = 0;
-  std::uint64_t pauses = 0;  // by flow control
+  std::uint64_t pauses = 0;      // by flow control
+  FabricNetwork::Totals totals;  // of marks and full buffers
+  std::uint64_t foreign_bytes = 0;
   std::uint64_t peak_queue_bytes = 0;
 };
 

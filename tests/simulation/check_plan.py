@@ -22,6 +22,13 @@ links:
 """
 
 
+LOSSY_CLASSES = """classes:
+  control: {name: control, dscp: 51, pcp: 6, service_level: 6, lossless: false}
+  data:
+    - {name: urgent, dscp: 43, pcp: 5, service_level: 5, lossless: true, rank: 0}
+    - {name: bulk, dscp: 27, pcp: 3, service_level: 3, lossless: false, rank: 1}
+  thresholds: [0.5]"""
+
 # What tensorlane.torch.trace() writes: three layers of 25 million parameters, 30 ms forward, 60 ms backward.
 LAYERS = ("first", "second", "third")
 GRAPH = {"version": 1, "operations": (
@@ -140,6 +147,43 @@ def check_graph(folder):
         check(done.returncode in (1, 2) and expected in done.stderr and done.stderr.count("\n") == 1, f"{arguments}: {done.returncode} {done.stderr}")
 
 
+def check_congestion(folder):
+    """Shared buffers, pauses, marks and others: each leaves its trace in the report, and what was assumed is said."""
+    report = folder / "crowded.json"
+
+    def simulate(only, *more):
+        done = run("--model", "alexnet", "--batch", 64, "--gpu-images-per-second", 800, "--hosts", 4, "--gbps", 10, "--pattern", "ps",
+                   "--only", only, "--iterations", 1, "--json", report, *more)
+        check(done.returncode == 0, done.stderr)
+        plan = json.loads(report.read_text())
+        return plan["assumptions"], plan["policies"][0], done.stdout
+
+    assumed, plain, _ = simulate("sliced")
+    check(assumed["switch_buffers"].startswith("lossless") and plain["pauses"] == plain["notifications"] == plain["sent_again"] == 0, plain)
+    # Three servers fill one worker's link: 1 MiB is too little for their windows of 2.5 MB each.
+    assumed, full, text = simulate("sliced", "--switch-buffer-mib", 1)
+    check(full["sent_again"] > 0 and assumed["switch_buffer_bytes"] == 1048576 and "sent again" in text, full)
+    assumed, paused, _ = simulate("sliced", "--switch-buffer-mib", 1, "--pfc")
+    check(paused["sent_again"] == 0 and paused["pauses"] > 0 and "flow control" in assumed["switch_buffers"], paused)
+    check(assumed["lossless_classes"] == list(range(8)), assumed)
+    assumed, marked, _ = simulate("sliced", "--switch-buffer-mib", 1, "--pfc", "--ecn", "40,200,0.1")
+    check(marked["notifications"] > 0 and marked["pauses"] < paused["pauses"], f"{marked} with ECN, {paused} without")
+    check(assumed["ecn"]["k_min_bytes"] == 40960 and assumed["dcqcn"]["fast_recovery"] == 5, assumed)
+    # Which classes are lossless stands in the fabric file: greenfield's are, these are not.
+    lossy = folder / "lossy.yaml"
+    lossy.write_text(FABRIC.replace("classes: greenfield", LOSSY_CLASSES))
+    done = run("--model", "alexnet", "--batch", 64, "--gpu-images-per-second", 800, "--fabric", lossy, "--pattern", "ps", "--only", "network",
+               "--iterations", 1, "--switch-buffer-mib", 1, "--pfc", "--json", report)
+    check(done.returncode == 0, done.stderr)
+    plan = json.loads(report.read_text())
+    check(plan["assumptions"]["lossless_classes"] == [0] and plan["policies"][0]["sent_again"] > 0, f"{plan['assumptions']}, {plan['policies']}")
+    # Others in the class of bulk cost everything in a FIFO, and less where the urgent class passes them.
+    assumed, fifo, _ = simulate("sliced", "--foreign-load", 0.4)
+    check(fifo["iteration_s"] > 1.1 * plain["iteration_s"] and assumed["foreign_class"] == "the least urgent one", f"{fifo}, {plain}")
+    _, strict, _ = simulate("network", "--foreign-load", 0.4)
+    check(strict["iteration_s"] < fifo["iteration_s"], f"{strict}, {fifo}")
+
+
 def check_errors(folder):
     speed = ("--batch", 1, "--gpu-images-per-second", 10)
     network = ("--hosts", 2, "--gbps", 10)
@@ -154,6 +198,8 @@ def check_errors(folder):
         (("--model", "vgg-19", *speed, *network, "--only", "network", "--thresholds", "0.3,0.7"), "descending"),
         (("--model", "vgg-19", *speed, *network, "--pattern", "ring", "--exchange", "push-pull"), "only ps has servers"),
         (("--model", "vgg-19", *network, "--layer-times", folder / "none.json"), "cannot be read"),
+        (("--model", "vgg-19", *speed, *network, "--pfc"), "add --switch-buffer-mib"),
+        (("--model", "vgg-19", *speed, *network, "--ecn", "400,100,0.1"), "K_min and K_max in KiB"),
         (("--model", "vgg-19", *speed, "--fabric", folder / "none.yaml"), "none.yaml"),
     ):
         done = run(*arguments)
@@ -169,6 +215,7 @@ def main():
         check_patterns(folder)
         check_batches_and_ranks(folder)
         check_graph(folder)
+        check_congestion(folder)
         check_errors(folder)
 
 
