@@ -27,8 +27,32 @@ Network::Network(EventQueue& events, const NetworkConfig& config, Random random)
     PortConfig uplink = ports.uplink;
     uplink.buffer = Bytes(~std::uint64_t{0} / 2);
     uplinks_.push_back(std::make_unique<Port>(events_, uplink, [this](Packet p) { at_switch(std::move(p)); }));
-    downlinks_.push_back(std::make_unique<Port>(events_, ports.downlink, [this](Packet p) { at_host(std::move(p)); }));
+    PortConfig downlink = ports.downlink;
+    std::function<void(const Packet&)> left;
+    if (config.congestion.pauses || config.congestion.buffer) {
+      downlink.buffer = uplink.buffer;
+      left = [this](const Packet& p) { congestion_->left(p); };
+    }
+    const auto deliver = [this](Packet p) { at_host(std::move(p)); };
+    downlinks_.push_back(std::make_unique<Port>(events_, downlink, deliver, std::move(left)));
   }
+  // A fork only where it is needed: elsewhere a seed means what it meant.
+  if (config.congestion.any()) make_congestion(random_.fork(1));
+}
+
+void Network::make_congestion(Random random) {
+  std::vector<Duration> delays;
+  std::vector<BitsPerSecond> rates;
+  for (const HostPorts& ports : config_.hosts) {
+    delays.push_back(ports.uplink.delay);
+    rates.push_back(ports.uplink.rate);
+  }
+  Congestion::Doors doors{
+      .leave = [this](Packet p) { TL_ASSERT(uplinks_[p.from.value]->offer(std::move(p))); },
+      .burst = [this](Packet p) { enqueue(std::move(p)); },
+      .set_paused = [this](HostIndex h, std::size_t level, bool on) { uplinks_[h.value]->set_paused(level, on); }};
+  congestion_ =
+      std::make_unique<Congestion>(events_, config_.congestion, std::move(delays), rates, random, std::move(doors));
 }
 
 void Network::attach(HostIndex host, NetworkSink* sink) {
@@ -82,6 +106,7 @@ void Network::scale_uplink(HostIndex host, double factor) {
 
 void Network::transmit(Packet packet) {
   ++packets_;
+  if (congestion_) return congestion_->leave(std::move(packet));
   const HostIndex from = packet.from;
   TL_ASSERT(uplinks_[from.value]->offer(std::move(packet)));
 }
@@ -94,8 +119,13 @@ void Network::at_switch(Packet packet) {
 
 void Network::forward(Packet packet) {
   if (cut_[index(packet.from, packet.to)] || random_.chance(config_.loss)) return lose(std::move(packet));
+  enqueue(std::move(packet));
+}
+
+void Network::enqueue(Packet packet) {
   Port& port = *downlinks_[packet.to.value];
-  if (port.offer(std::move(packet))) return;
+  const bool kept = !congestion_ || congestion_->arrive(packet, port.queued(packet.level));
+  if (kept && port.offer(std::move(packet))) return;
   ++overflowed_;
   lose(std::move(packet));
 }
@@ -113,6 +143,8 @@ void Network::lose(Packet packet) {
 }
 
 void Network::at_host(Packet packet) {
+  if (packet.foreign) return;
+  if (congestion_) congestion_->received(packet);
   Attached& host = at(packet.to);
   if (packet.frame == nullptr) {
     if (host.present && at(packet.from).present) host.sink->on_heartbeat(packet.from, packet.beat);

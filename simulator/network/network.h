@@ -15,6 +15,7 @@
 #include "daemon/transport/ledger/ledger.h"
 #include "simulator/clock/event_queue.h"
 #include "simulator/clock/random.h"
+#include "simulator/network/congestion.h"
 #include "simulator/network/packet.h"
 #include "simulator/network/port.h"
 
@@ -29,6 +30,7 @@ struct NetworkConfig {
   Bytes packet = kib(64);  // operations are cut into packets of at most this, so that urgent ones overtake between them
   double loss = 0;         // probability that a packet is lost
   Duration jitter{0};      // at most this much extra delay per packet on its way to the switch
+  CongestionConfig congestion;  // with pauses or a shared buffer that memory takes the place of the ports' own
   Duration first_timeout = milliseconds(2), last_timeout = milliseconds(64);  // of retransmissions; doubles in between
 };
 
@@ -77,6 +79,7 @@ class Network {
   std::uint64_t packets() const { return packets_; }
   std::uint64_t lost() const { return lost_; }
   std::uint64_t overflowed() const { return overflowed_; }
+  Congestion::Counters congestion() const { return congestion_ ? congestion_->counters() : Congestion::Counters(); }
 
  private:
   struct ReceivingFlow {
@@ -98,9 +101,11 @@ class Network {
     return connections_[flow_index(std::min(a, b), std::max(a, b), level)];
   }
   void reconnect(HostIndex a, HostIndex b, std::size_t level, std::uint64_t connection, Duration backoff);
+  void make_congestion(Random random);
   void transmit(Packet packet);
   void at_switch(Packet packet);
   void forward(Packet packet);
+  void enqueue(Packet packet);
   void at_host(Packet packet);
   void lose(Packet packet);
   void acknowledge(FramePtr frame, std::uint64_t connection);
@@ -111,6 +116,7 @@ class Network {
   Random random_;
   std::vector<Attached> attached_;
   std::vector<std::unique_ptr<Port>> uplinks_, downlinks_;
+  std::unique_ptr<Congestion> congestion_;  // null where nothing crowds the ports
   std::vector<bool> cut_;
   std::vector<ReceivingFlow> flows_;
   std::vector<std::uint64_t> connections_;  // of each flow, the number of the one that carries it

@@ -47,6 +47,8 @@ struct Packet {
   FramePtr frame;
   std::uint64_t begin = 0, end = 0;  // of the frame's payload
   bool last = false;                 // of its frame
+  bool marked = false;               // by a crowded switch
+  bool foreign = false;              // others': it carries nothing of ours
   Heartbeat beat;
 };
 

@@ -34,6 +34,7 @@ struct Report {
   std::vector<Failure> failed;
   std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0;
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, twice = 0;
+  Congestion::Counters congestion;
   std::array<std::uint64_t, kFaultKinds> faults{};
   Fnv1a digest;
 
@@ -48,6 +49,7 @@ struct Report {
     overflowed += o.overflowed;
     stale += o.stale;
     resent += o.resent;
+    congestion += o.congestion;
     for (std::size_t i = 0; i < kFaultKinds; ++i) faults[i] += o.faults[i];
     digest.add(o.digest);
   }
@@ -123,6 +125,11 @@ nlohmann::json to_json(const Options& options, const Report& report) {
                     {"stale", report.stale},
                     {"resent", report.resent}};
   for (std::size_t i = 0; i < kFaultKinds; ++i) json["faults"][kFaultNames[i]] = report.faults[i];
+  json["congestion"] = {{"pauses", report.congestion.pauses},
+                        {"notifications", report.congestion.notified},
+                        {"refused", report.congestion.refused},
+                        {"marked", report.congestion.marked},
+                        {"foreign", report.congestion.foreign}};
   json["run_twice"] = report.twice;
   json["digest"] = fmt::format("{:016x}", report.digest.value());
   return json;

@@ -159,6 +159,7 @@ Outcome Simulation::outcome() const {
     o.packets += network->packets();
     o.lost += network->lost();
     o.overflowed += network->overflowed();
+    o.congestion += network->congestion();
   }
   Fnv1a digest;
   for (const auto& lane : lanes_) {

@@ -21,6 +21,7 @@ struct Outcome {
   std::uint64_t bytes = 0;         // of payload that landed
   std::uint64_t demoted = 0;       // bytes that limits sent to a lower class
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0;
+  Congestion::Counters congestion;  // of all rails
   std::array<std::uint64_t, kFaultKinds> faults{};
   bool aborted = false;
   Time end;                                  // virtual

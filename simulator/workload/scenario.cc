@@ -294,6 +294,28 @@ void random_ordering(Scenario& s, Random& random) {
   s.client.raise = random.chance(0.5) ? 0.3 : 0;
 }
 
+// Others on the links, and what the switch and the NICs do when it is crowded: any of it, on any rail. Thresholds of a
+// few packets, so that they are passed.
+void random_congestion(Scenario& s, Random& random) {
+  for (NetworkConfig& n : s.networks) {
+    if (!random.chance(0.5)) continue;
+    CongestionConfig& c = n.congestion;
+    const std::uint64_t some = n.packet.value * random.between(2, 8);
+    if (random.chance(0.5)) c.pauses = PauseThresholds{Bytes(2 * some), Bytes(some), ~1u};
+    if (random.chance(0.5)) {
+      // Any packet passes an empty switch, or its flow would never end.
+      c.buffer = SharedBuffer{.size = Bytes(4 * some), .alpha = one_of(random, {0.5, 1.0, 8.0})};
+      c.buffer->headroom = Bytes(one_of(random, {4 * some, some}));
+    }
+    if (random.chance(0.5)) c.marking = Marking{Bytes(some / 2), Bytes(2 * some), one_of(random, {0.01, 0.5})};
+    if (random.chance(0.5)) {
+      c.foreign_burst = one_of(random, {kib(4), kib(32), kib(128)});
+      c.foreign_gap = random.between(microseconds(50), milliseconds(1));
+      c.foreign_level = 1 + random.below(kLevels - 1);
+    }
+  }
+}
+
 }  // namespace
 
 bool Scenario::must_complete() const {
@@ -341,6 +363,7 @@ Scenario random_scenario(std::uint64_t seed) {
   random_limits(s, random);
   random_resets(s, random);
   random_ordering(s, random);
+  random_congestion(s, random);
   return s;
 }
 

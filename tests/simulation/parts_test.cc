@@ -136,6 +136,96 @@ TEST_F(NetworkTest, StrictPortsServeUrgentFirst) {
   EXPECT_EQ(numbers(2), (std::vector<std::uint32_t>{0, 99, 1, 2, 3}));
 }
 
+// ---- crowded: what Congestion does to packets; its rules have tests in tests/unit/planner/congestion_test.cc ----
+
+TEST_F(NetworkTest, PausesHoldTheLevelAtItsSenderAndNoOther) {
+  config.congestion.pauses = PauseThresholds{kib(128), kib(64), ~1u};
+  build();
+  network->scale_downlink(HostIndex(2), 0.01);
+  for (std::uint32_t i = 0; i < 20; ++i) send(0, 2, ClassId(1), i, 65'536);
+  // The victim goes elsewhere, in the same class; the other one does not wait.
+  events.at(Time(20'000'000), [&] {
+    send(0, 1, ClassId(1), 100, 65'536);
+    send(0, 1, ClassId(0), 101, 65'536);
+  });
+  drain();
+  EXPECT_EQ(numbers(2).size(), 20u);
+  EXPECT_GT(network->congestion().pauses, 0u);
+  EXPECT_EQ(network->lost(), 0u);
+  ASSERT_EQ(numbers(1), (std::vector<std::uint32_t>{101, 100}));
+  EXPECT_LT(sinks[1].frames[0].first.value, 22'000'000);
+  // The switch holds two or three packets; the others leave at a hundredth of the rate, 52 ms each, before the victim.
+  EXPECT_GT(sinks[1].frames[1].first.value, 16 * 52'000'000);
+}
+
+TEST_F(NetworkTest, AFullSharedBufferCostsARetransmission) {
+  config.congestion.buffer = SharedBuffer{.size = kib(256), .alpha = 1};
+  build();
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    send(0, 2, ClassId(0), i, 65'536);
+    send(1, 2, ClassId(0), 100 + i, 65'536);
+  }
+  drain();
+  EXPECT_GT(network->congestion().refused, 0u);
+  EXPECT_EQ(network->overflowed(), network->congestion().refused);
+  EXPECT_EQ(numbers(2).size(), 40u);
+}
+
+TEST_F(NetworkTest, MarksSlowTheSenderAndKeepTheQueueShort) {
+  // When a frame of another flow, sent at 20 ms, has passed the same queue.
+  const auto probe_at = [this](bool marks) {
+    events = EventQueue();
+    config = {};
+    sinks = {};
+    if (marks) config.congestion.marking = Marking{.k_min = kib(64), .k_max = kib(256), .p_max = 0.5};
+    config.packet = kib(4);  // short beside DCQCN's timers
+    config.hosts.resize(3);
+    config.hosts[2].downlink.policy = Policy::kFifo;
+    build();
+    // A third more than the receiver's link carries: 2 x 65,536 bytes in 0.8 ms.
+    for (std::uint32_t i = 0; i < 40; ++i) {
+      events.at(Time(800'000 * i), [this, i] {
+        send(0, 2, ClassId(1), i, 65'536);
+        send(1, 2, ClassId(1), 100 + i, 65'536);
+      });
+    }
+    events.at(Time(20'000'000), [this] { send(1, 2, ClassId(0), 999, 1000); });
+    drain();
+    EXPECT_EQ(numbers(2).size(), 81u);
+    for (const auto& [time, number] : sinks[2].frames) {
+      if (number == 999) return static_cast<double>(time.value) / 1e6;
+    }
+    return 0.0;
+  };
+  // 25 x 131 KB have come by then, and 125 KB/ms have left: 0.78 MB wait, which take 6.2 ms.
+  EXPECT_NEAR(probe_at(false), 26.2, 0.3);
+  EXPECT_EQ(network->congestion().notified, 0u);
+  // From 256 KiB, or 2.1 ms, on every packet is marked; what the senders' NICs have taken by then still comes.
+  EXPECT_LT(probe_at(true), 23.5);
+  EXPECT_GT(network->congestion().notified, 2u);
+}
+
+TEST_F(NetworkTest, OthersTakeTheirShareAndEnd) {
+  const auto done_at = [this](std::size_t level) {
+    events = EventQueue();
+    config = {};
+    sinks = {};
+    config.congestion.foreign_burst = kib(128);
+    config.congestion.foreign_gap = milliseconds(1);
+    config.congestion.foreign_until = Time(40'000'000);
+    config.congestion.foreign_level = level;
+    config.packet = kib(4);
+    build();
+    for (std::uint32_t i = 0; i < 32; ++i) send(0, 2, ClassId(0), i, 65'536);
+    drain();
+    EXPECT_GT(network->congestion().foreign, 0u);
+    return sinks[2].frames.back().first.value;
+  };
+  // 2 MiB at 1 Gbit/s are 16.8 ms; a third of 131 KB per ms is for this host, in the class or below it.
+  EXPECT_NEAR(static_cast<double>(done_at(kLevels - 1)), 16.8e6, 0.5e6);
+  EXPECT_GT(done_at(level_of(ClassId(0))), 18'000'000);
+}
+
 TEST_F(NetworkTest, LossKeepsTheOrderOfAFlow) {
   config.loss = 0.3;
   config.packet = kib(4);
