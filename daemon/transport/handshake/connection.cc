@@ -17,6 +17,8 @@ const char* waiting_for(Connection::State state) {
       return "the challenge";
     case Connection::State::kVerdict:
       return "the verdict";
+    case Connection::State::kSettling:
+      return "the transport's connection";
     case Connection::State::kHello:
       return "the hello";
     case Connection::State::kProof:
@@ -72,6 +74,8 @@ Connection::State Connection::step(const JobTable& jobs) {
       return on_challenge();
     case State::kVerdict:
       return on_verdict();
+    case State::kSettling:
+      return on_settling();
     case State::kHello:
       return on_hello(jobs);
     case State::kProof:
@@ -125,9 +129,19 @@ Connection::State Connection::on_verdict() {
   if (!same_mac(mac, parameter_mac(*job_, hello_, server_nonce_, mine_, theirs))) {
     return refuse({Refusal::kSecret, "its parameters were changed on the way"});
   }
+  exchange_->bind(exchange_secret(*job_, hello_, server_nonce_, mine_, theirs));
   if (const Status accepted = exchange_->accept(theirs); !accepted.ok())
     return refuse({Refusal::kParameters, accepted.to_string()});
-  return send(Ready{}) ? State::kDone : state_;
+  return State::kSettling;
+}
+
+Connection::State Connection::on_settling() {
+  const Result<bool> settled = exchange_->settled();
+  if (settled.ok() && *settled) return send(Ready{}) ? State::kDone : state_;
+  if (settled.ok()) return peer_waits() ? state_ : lost(0);
+  const Status& cause = settled.status();
+  if (cause.code() != Code::kUnavailable) return refuse({Refusal::kParameters, cause.to_string()});
+  return fail(cause.code(), "failed: " + cause.what(), cause.fix());
 }
 
 // ---- the accepting end ----
@@ -168,6 +182,7 @@ Connection::State Connection::on_proof(const JobTable& jobs) {
   }
   if (parameter_bytes_ == 0) return send(Verdict{}) ? State::kDone : state_;
   if (!make_offer(theirs)) return state_;
+  exchange_->bind(exchange_secret(*job_, hello_, server_nonce_, theirs, mine_));
   if (const Status accepted = exchange_->accept(theirs); !accepted.ok())
     return refuse({Refusal::kParameters, accepted.to_string()});
   const Mac mac = parameter_mac(*job_, hello_, server_nonce_, theirs, mine_);
@@ -182,6 +197,9 @@ Connection::State Connection::on_ready() {
   if (!receive(ready)) return state_;
   if (const Verdicted head = check_head(ready.head); !head.ok()) return refuse(head);
   if (ready.head.refusal != Refusal::kNone) return refused(ready.head, "it could not use this host's parameters");
+  const Result<bool> settled = exchange_->settled();
+  if (!settled.ok()) return refuse({Refusal::kParameters, settled.status().to_string()});
+  if (!*settled) return refuse({Refusal::kParameters, "the peer is ready and has connected nothing"});
   return State::kDone;
 }
 
@@ -279,6 +297,12 @@ bool Connection::send(const Message& message, Parameters more, int descriptor) {
   return false;
 }
 
+// Has neither closed its end nor spoken out of turn.
+bool Connection::peer_waits() const {
+  std::byte byte;
+  return ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
 void Connection::tell(const Verdicted& verdict) {
   Head head;
   head.refusal = verdict.refusal;
@@ -286,7 +310,7 @@ void Connection::tell(const Verdicted& verdict) {
   if (at == State::kHello) send(Challenge{.head = head, .text = pack_text(verdict.text)});
   if (at == State::kProof) send(Verdict{.head = head, .text = pack_text(verdict.text)});
   if (at == State::kChallenge) send(Proof{.head = head});
-  if (at == State::kVerdict && exchange_) send(Ready{head});
+  if ((at == State::kVerdict || at == State::kSettling) && exchange_) send(Ready{head});
   refusal_ = verdict.refusal;
 }
 

@@ -20,11 +20,21 @@ namespace tensorlane::handshake {
 // How long a handshake may take, and how long an attempt to connect.
 inline constexpr Duration kHandshakeTimeout = seconds(5);
 
-// States of the connecting end: connecting -> challenge -> verdict -> done. Of the accepting end: hello -> proof ->
-// (ready, where parameters are exchanged ->) done. One thread.
+// States of the connecting end: connecting -> challenge -> verdict -> (settling, where parameters are exchanged ->)
+// done. Of the accepting end: hello -> proof -> (ready, where parameters are exchanged ->) done. One thread.
 class Connection final : public Watched {
  public:
-  enum class State : std::uint8_t { kConnecting, kChallenge, kVerdict, kHello, kProof, kReady, kDone, kFailed };
+  enum class State : std::uint8_t {
+    kConnecting,
+    kChallenge,
+    kVerdict,
+    kSettling,
+    kHello,
+    kProof,
+    kReady,
+    kDone,
+    kFailed
+  };
 
   // Accepting end: `socket` comes from the listener of `cls`.
   Connection(Fd socket, ClassId cls, Time deadline, const ExchangeFactory& exchanges);
@@ -65,6 +75,7 @@ class Connection final : public Watched {
   State on_challenge();
   State on_proof(const JobTable& jobs);
   State on_verdict();
+  State on_settling();
   State on_ready();
   // This end's parameters into mine_. False: refused.
   bool make_offer(Parameters theirs);
@@ -77,6 +88,7 @@ class Connection final : public Watched {
   // One recv(); a descriptor that comes with the bytes is kept where one is expected.
   ssize_t receive_some(std::span<std::byte> into);
   // `descriptor` goes with the bytes unless it is negative.
+  bool peer_waits() const;
   template <typename Message>
   bool send(const Message& message, Parameters more = {}, int descriptor = -1);
   template <typename Message>

@@ -128,6 +128,11 @@ void Connector::serve(const epoll_event& event) {
   }
 }
 
+void Connector::settle(const ports::FlowKey& key) {
+  const auto found = dialers_.find(key);
+  if (found != dialers_.end() && found->second->attempt) advance(*found->second->attempt);
+}
+
 // ---- jobs ----
 
 void Connector::add_job(const ports::JobCredentials& credentials) {

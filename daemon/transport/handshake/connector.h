@@ -85,6 +85,8 @@ class Connector {
   std::span<const epoll_event> ready();
   // Serves one event of ready(), unless it belongs to a flow or to an object that has gone.
   void serve(const epoll_event& event);
+  // What the exchange of the connecting end of this flow waited for may have come: see Exchange::settled().
+  void settle(const ports::FlowKey& key);
   // Time-outs, retries.
   void run_deadlines();
   // A poll ends: frees what went in it.
@@ -100,6 +102,8 @@ class Connector {
   // When run_deadlines() has something to do.
   Time next_deadline() const { return next_deadline_; }
   static constexpr Time never() { return Time(std::numeric_limits<std::int64_t>::max()); }
+  // Warns of a connection that was refused, once a second at most.
+  void log_refusal(const Status& cause);
   // Of connections only.
   const ports::TransportCounters& counters() const { return counters_; }
 
@@ -121,7 +125,6 @@ class Connector {
   void dial_failed(Dialer& dialer, const Status& cause, Refusal refusal);
   void retire(std::unique_ptr<Connection> connection);
   void drain(Linger& linger);
-  void log_refusal(const Status& cause);
   std::unique_ptr<Connection> take_pending(Connection& connection);
   void run_listener_deadlines(Listener& listener);
 

@@ -111,6 +111,11 @@ Mac parameter_mac(const Job& job, const Hello& hello, const Nonce& server_nonce,
   return mac_of(job, "tensorlane data parameters 1", hello, server_nonce, client, server);
 }
 
+Mac exchange_secret(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client,
+                    Parameters server) {
+  return mac_of(job, "tensorlane data exchange 1", hello, server_nonce, client, server);
+}
+
 bool same_mac(const Mac& a, const Mac& b) {
   return sodium_memcmp(a.data(), b.data(), a.size()) == 0;
 }

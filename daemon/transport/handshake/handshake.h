@@ -148,8 +148,14 @@ class Exchange {
   // those of the peer, for the connecting end `peer` is empty. An error is told to the peer; after kInProgress it asks
   // again.
   virtual Result<std::vector<std::byte>> offer(std::span<const std::byte> peer) = 0;
+  // A secret that the two ends of this handshake alone have, and no other handshake; comes before accept().
+  virtual void bind(const Mac& /*secret*/) {}
   // The peer's parameters; comes after offer(). An error is told to the peer.
   virtual Status accept(std::span<const std::byte> peer) = 0;
+  // Whether what accept() has begun is done. The connecting end is ready only then; it asks again when whoever made the
+  // exchange calls Connector::settle(). The accepting end asks when the peer is ready: then it has to be done. After an
+  // error of kUnavailable the connecting end tries again; any other is told to the peer.
+  virtual Result<bool> settled() { return true; }
   // Of the connecting end, after offer(): a descriptor that travels with the parameters; negative: none. Stays the
   // exchange's. Unix sockets only.
   virtual int descriptor() const { return -1; }
@@ -189,6 +195,9 @@ using Parameters = std::span<const std::byte>;
 Mac server_mac(const Job& job, const Hello& hello, const Nonce& server_nonce);
 Mac client_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client = {});
 Mac parameter_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client, Parameters server);
+// What Exchange::bind() is given. It never crosses the wire.
+Mac exchange_secret(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client,
+                    Parameters server);
 // In constant time.
 bool same_mac(const Mac& a, const Mac& b);
 
