@@ -15,9 +15,9 @@ pkg_check_modules(SYSTEMD REQUIRED IMPORTED_TARGET libsystemd)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 
 # Optional: without it everything but daemon/transport/rdma is built.
-pkg_check_modules(VERBS IMPORTED_TARGET libibverbs)
+pkg_check_modules(VERBS IMPORTED_TARGET libibverbs librdmacm)
 if(VERBS_FOUND)
-  message(STATUS "RDMA: built with libibverbs ${VERBS_VERSION}")
+  message(STATUS "RDMA: built with libibverbs ${VERBS_libibverbs_VERSION} and librdmacm ${VERBS_librdmacm_VERSION}")
 else()
-  message(STATUS "RDMA: not built, libibverbs was not found (Debian: libibverbs-dev)")
+  message(STATUS "RDMA: not built, libibverbs and librdmacm were not found (Debian: libibverbs-dev, librdmacm-dev)")
 endif()

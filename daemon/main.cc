@@ -155,6 +155,7 @@ rdma::RdmaConfig rdma_config(const config::DaemonConfig& config, RailIndex rail)
   rdma.port = config.rdma.port;
   rdma.gid_index = config.rdma.gid_index;
   rdma.queue_pairs = config.rdma.queue_pairs;
+  rdma.connect_by = config.rdma.connect_by_cm ? rdma::ConnectBy::kCm : rdma::ConnectBy::kVerbs;
   rdma.detection = config.detection;
   rdma.retry = config.rdma.retry;
   for (const tcp::TcpClass& c : tcp.classes) {

@@ -164,7 +164,7 @@ Status read_transport(const Mapping& map, DaemonConfig* config) {
                                               config->host, config->fabric_path));
   }
   if (!map.has("rdma")) return {};
-  constexpr std::array<std::string_view, 5> keys = {"device", "port", "gid_index", "queue_pairs", "retry"};
+  constexpr std::array<std::string_view, 6> keys = {"device", "port", "gid_index", "queue_pairs", "connect", "retry"};
   TL_ASSIGN_OR_RETURN(const Mapping rdma, Mapping::open(map.path(), map.get("rdma"), "'rdma'", keys));
   const auto number = [&](std::uint64_t low, std::uint64_t high) {
     return [&rdma, low, high](std::string_view key) { return rdma.number(key, low, high); };
@@ -189,6 +189,11 @@ Status read_transport(const Mapping& map, DaemonConfig* config) {
   config->rdma.port = static_cast<std::uint8_t>(port);
   if (rdma.has("gid_index")) config->rdma.gid_index = static_cast<int>(gid);
   config->rdma.queue_pairs = static_cast<std::uint8_t>(pairs);
+  if (rdma.has("connect")) {
+    TL_ASSIGN_OR_RETURN(const std::string text, rdma.text("connect"));
+    if (text != "verbs" && text != "cm") return rdma.wrong("connect", "expected verbs or cm");
+    config->rdma.connect_by_cm = text == "cm";
+  }
   return {};
 }
 

@@ -41,6 +41,7 @@ struct DaemonConfig {
     std::uint8_t port = 1;
     int gid_index = -1;            // negative: by the address
     std::uint8_t queue_pairs = 1;  // of each flow; the same on all hosts
+    bool connect_by_cm = false;    // else by plain verbs; the same on all hosts
     Duration retry{};              // how long they send again before they are lost; 0: longer than `detection`
   } rdma;
   bool priorities = true;          // false: one class, order of arrival

@@ -166,8 +166,12 @@ class Transport {
   // take long (a tenth of a second for each GiB). What is not mapped works too, by copying. Errors: kResourceExhausted
   // (names the limit), kNotFound (no such job).
   virtual Status map([[maybe_unused]] JobId job, [[maybe_unused]] std::span<std::byte> bytes) { return {}; }
+  // The same for device memory. Payloads land there by one-sided writes only. Errors: also kUnavailable (device, driver
+  // or kernel cannot register a dmabuf), kInvalidArgument (it is none; or this transport, or one of several behind it,
+  // reads host memory alone).
   virtual Status map([[maybe_unused]] JobId job, [[maybe_unused]] const DeviceMemory& memory) {
-    return {Code::kInvalidArgument, "this transport reads no device memory", "transport", "use the RDMA transport"};
+    return {Code::kInvalidArgument, "this transport reads no device memory", "transport",
+            "set `transport: rdma` in daemon.yaml"};
   }
   // Ends what map() did for the job. Call it after the last on_flow_down of its flows, before the memory goes.
   virtual void unmap([[maybe_unused]] JobId job) {}

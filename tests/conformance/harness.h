@@ -39,9 +39,11 @@ struct TransportKind {
   bool tags = true;           // effective DSCPs can be read back
   bool pcp = true;            // and PCPs
   bool sockets = true;        // the kernel takes bytes for a peer that does not poll
-  int cycles = 2000;          // how often the test for leaks connects and disconnects
+  int cycles = 2000;          // how often the test for leaks connects and disconnects, unless TENSORLANE_CYCLES says
   Bytes largest = mib(1024);  // of what is moved as one buffer
   std::string absent;         // why it cannot be tested here; its tests are skipped with this text
+  // What of the device's objects is there now, as text; empty: the kind has none beside descriptors and memory.
+  std::function<std::string()> objects = [] { return std::string(); };
   std::function<Result<std::unique_ptr<ports::Transport>>(const HostOptions&, std::uint16_t data_port,
                                                           ports::FrameSink&)>
       make;

@@ -1,5 +1,11 @@
 // What every transport must do under load: backpressure, order of service, waking, and no leak over many connections.
+#include <fmt/format.h>
 #include <poll.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
 
 #include "harness.h"
 
@@ -197,6 +203,21 @@ TEST_P(Pressure, WakesWhenAWindowMayHaveRoomAgain) {
   }
 }
 
+// What a process holds.
+struct Held {
+  std::size_t descriptors = open_descriptors();
+  std::size_t kib = resident_kib();
+  std::string objects;  // of the device
+
+  explicit Held(const TransportKind& kind) : objects(kind.objects()) {}
+  std::string text() const { return fmt::format("{} descriptors, {} KiB, {}", descriptors, kib, objects); }
+};
+
+int cycles_of(const TransportKind& kind) {
+  const char* wanted = std::getenv("TENSORLANE_CYCLES");
+  return wanted == nullptr ? kind.cycles : std::max(1, std::atoi(wanted));
+}
+
 TEST_P(Pressure, ManyConnectionsLeakNothing) {
   TestClock clock;
   Host a(GetParam(), HostIndex(0)), b(GetParam(), HostIndex(1));
@@ -204,8 +225,10 @@ TEST_P(Pressure, ManyConnectionsLeakNothing) {
   b.add_job();
   const ports::FlowKey key{kJob, HostIndex(1), kUrgent}, back{kJob, HostIndex(0), kUrgent};
   const auto bytes = pattern(100, 1);
-  std::size_t descriptors = 0, memory = 0;
-  for (int cycle = 0; cycle < GetParam().cycles; ++cycle) {
+  std::optional<Held> before;
+  const int cycles = cycles_of(GetParam());
+  const Time begin = clock.now();
+  for (int cycle = 0; cycle < cycles; ++cycle) {
     ASSERT_TRUE(a->connect(key, b.kind.address, b.data_port, clock.now() + seconds(20)).ok());
     ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return a.sink->up(key) && b.sink->up(back); }));
     a->send(key, {data_header(), bytes, 1});
@@ -214,13 +237,14 @@ TEST_P(Pressure, ManyConnectionsLeakNothing) {
     ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return !a.sink->up(key) && !b.sink->up(back); }));
     *a.sink = RecordingSink();
     *b.sink = RecordingSink();
-    if (cycle == GetParam().cycles / 10) {
-      descriptors = open_descriptors();
-      memory = resident_kib();
-    }
+    if (cycle == cycles / 10) before.emplace(GetParam());
   }
-  ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return open_descriptors() <= descriptors + 2; }));
-  EXPECT_LT(resident_kib(), memory + 8 * 1024);
+  ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return open_descriptors() <= before->descriptors + 2; }));
+  const Held after(GetParam());
+  EXPECT_LT(after.kib, before->kib + 8 * 1024);
+  EXPECT_EQ(after.objects, before->objects);
+  std::cout << fmt::format("{} cycles in {:.1f} s: {}; before: {}\n", cycles, to_seconds(clock.now() - begin),
+                           after.text(), before->text());
 }
 
 }  // namespace

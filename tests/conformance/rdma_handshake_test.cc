@@ -4,10 +4,10 @@
 
 #include <cstring>
 
-#include "daemon/transport/rdma/gid.h"
 #include "daemon/transport/rdma/message.h"
 #include "raw_peer.h"
 #include "rdma_kinds.h"
+#include "rdma_peer.h"
 
 namespace tensorlane::conformance {
 namespace {
@@ -15,22 +15,6 @@ namespace {
 using handshake::Refusal;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// Parameters as a good peer has them; no queue pair has its number.
-rdma::Parameters good_parameters(const std::string& address) {
-  rdma::Parameters parameters;
-  parameters.gid = *rdma::gid_of_address(address);
-  parameters.pairs[0] = {0xabcdef, 1};
-  return parameters;
-}
-
-template <typename... Parts>
-std::vector<std::byte> joined(const Parts&... parts) {
-  std::vector<std::byte> all((sizeof parts + ...));
-  std::size_t at = 0;
-  ((std::memcpy(all.data() + at, &parts, sizeof parts), at += sizeof parts), ...);
-  return all;
-}
 
 class RdmaHandshake : public ::testing::Test {
  protected:

@@ -1,5 +1,6 @@
 #include "rdma_kinds.h"
 
+#include <cstdio>
 #include <cstdlib>
 
 namespace tensorlane::conformance {
@@ -25,19 +26,38 @@ rdma::RdmaConfig rdma_config(const HostOptions& options, std::uint16_t data_port
   return config;
 }
 
-TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs, const std::string& listen_address) {
+namespace {
+
+// "0: rxe0: pd 1 cq 6 qp 1 cm_id 0 mr 0 ctx 1 srq 0", of all devices.
+std::string rdma_objects() {
+  std::string text;
+  std::FILE* command = ::popen("rdma resource show", "r");
+  for (int c = 0; command != nullptr && (c = std::fgetc(command)) != EOF;) {
+    if (c != '\n') text += static_cast<char>(c);
+  }
+  const bool good = command != nullptr && ::pclose(command) == 0 && text.find(" qp ") != std::string::npos;
+  return good ? text : "`rdma resource show` does not work: " + text;
+}
+
+}  // namespace
+
+TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs, rdma::ConnectBy connect_by,
+                        const std::string& listen_address) {
   TransportKind kind;
   kind.name = name;
   kind.address = rdma_address();
   kind.pcp = false;
   kind.sockets = false;
   kind.largest = mib(32);
-  kind.cycles = 400;  // emulated, each takes 20 to 40 ms; a queue pair that leaks shows at 268 KiB a cycle
+  // Emulated, each takes 15 to 30 ms for each queue pair; one that leaks shows at 268 KiB a cycle.
+  kind.cycles = queue_pairs == 1 ? 400 : 100;
   kind.absent = rdma_absent();
-  kind.make = [queue_pairs, listen_address](const HostOptions& options, std::uint16_t data_port,
-                                            ports::FrameSink& sink) {
+  kind.objects = rdma_objects;
+  kind.make = [queue_pairs, connect_by, listen_address](const HostOptions& options, std::uint16_t data_port,
+                                                        ports::FrameSink& sink) {
     rdma::RdmaConfig config = rdma_config(options, data_port);
     config.queue_pairs = queue_pairs;
+    config.connect_by = connect_by;
     if (!listen_address.empty()) config.listen_address = listen_address;
     return rdma::make_rdma_transport(config, sink);
   };
@@ -45,7 +65,7 @@ TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs, const
 }
 
 std::vector<TransportKind> kinds_under_test() {
-  return {rdma_kind("rdma", 1), rdma_kind("rdma_three_pairs", 3)};
+  return {rdma_kind("rdma", 1), rdma_kind("rdma_three_pairs", 3), rdma_kind("rdma_cm", 2, rdma::ConnectBy::kCm)};
 }
 
 }  // namespace tensorlane::conformance

@@ -14,6 +14,7 @@ std::string rdma_address();
 std::string rdma_absent();
 rdma::RdmaConfig rdma_config(const HostOptions& options, std::uint16_t data_port);
 // Listens at `listen_address`, or, where that is empty, at rdma_address().
-TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs, const std::string& listen_address = "");
+TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs,
+                        rdma::ConnectBy connect_by = rdma::ConnectBy::kVerbs, const std::string& listen_address = "");
 
 }  // namespace tensorlane::conformance

@@ -23,14 +23,20 @@ constexpr std::uint64_t kClientBytes =
 constexpr std::uint64_t kServerBytes =
     sizeof(handshake::Challenge) + sizeof(handshake::Verdict) + kParameterBytes + handshake::kMacBytes;
 
-// The parameter: queue pairs of a flow.
-class RdmaResuming : public ::testing::TestWithParam<int> {
+struct Pairs {
+  std::uint8_t of_a_flow;
+  rdma::ConnectBy connected_by;
+};
+
+class RdmaResuming : public ::testing::TestWithParam<Pairs> {
  protected:
   void SetUp() override {
     if (!rdma_absent().empty()) GTEST_SKIP() << rdma_absent();
     hosts = std::make_unique<ResumingHosts>(kind(), kBulk);
   }
-  static TransportKind kind() { return rdma_kind("resuming", static_cast<std::uint8_t>(GetParam()), "0.0.0.0"); }
+  static TransportKind kind() {
+    return rdma_kind("resuming", GetParam().of_a_flow, GetParam().connected_by, "0.0.0.0");
+  }
   ports::TransportCounters both() const {
     ports::TransportCounters sum = hosts->a->counters();
     const ports::TransportCounters b = hosts->b->counters();
@@ -52,7 +58,13 @@ class RdmaResuming : public ::testing::TestWithParam<int> {
   std::mt19937_64 random{11};
   std::unique_ptr<ResumingHosts> hosts;
 };
-INSTANTIATE_TEST_SUITE_P(QueuePairs, RdmaResuming, ::testing::Values(1, 3));
+INSTANTIATE_TEST_SUITE_P(QueuePairs, RdmaResuming,
+                         ::testing::Values(Pairs{1, rdma::ConnectBy::kVerbs}, Pairs{3, rdma::ConnectBy::kVerbs},
+                                           Pairs{2, rdma::ConnectBy::kCm}),
+                         [](const auto& info) {
+                           return (info.param.connected_by == rdma::ConnectBy::kCm ? "cm_" : "verbs_") +
+                                  std::to_string(info.param.of_a_flow);
+                         });
 
 // Frames of all lengths in messages, both ways; a break at any moment, of any queue pair at either end or of the
 // connection.

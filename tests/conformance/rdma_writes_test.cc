@@ -1,12 +1,17 @@
 // What only RDMA does: payloads that land by one-sided writes, and what must never land.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstring>
 
+#include "daemon/transport/handshake/socket.h"
 #include "rdma_kinds.h"
 
 namespace tensorlane::conformance {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr ClassId kUrgent{0}, kBulk{1};
@@ -180,6 +185,19 @@ TEST_P(Writes, ARefusedWriteIsANamedError) {
                     HasSubstr("that host has ended the job, or its memory is gone")));
   EXPECT_EQ(pair->a->counters().access_errors, 1u);
   EXPECT_TRUE(pair->a.sink->up(pair->to_b(kUrgent)));
+}
+
+// Soft-RoCE of Linux 6.1 has no dmabufs; a card that has them looks at the descriptor, which here is no dmabuf.
+TEST_P(Writes, DeviceMemoryThatCannotBeRegisteredIsANamedError) {
+  const handshake::Fd file(::memfd_create("no dmabuf", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(kPage)), 0);
+  const auto address = reinterpret_cast<std::uintptr_t>(landing.data());
+  const Status status = pair->b->map(kJob, ports::DeviceMemory{file.get(), 4096, address, 8192});
+  EXPECT_THAT(status.to_string(), AllOf(HasSubstr("cannot register 8192 bytes of device memory (dmabuf) for RDMA: "),
+                                        AnyOf(HasSubstr("the card, its driver or the kernel does not support it: rxe"),
+                                              HasSubstr("give a descriptor of a dmabuf"))));
+  EXPECT_TRUE(status.code() == Code::kUnavailable || status.code() == Code::kInvalidArgument);
+  map();  // the job goes on with host memory
 }
 
 TEST_P(Writes, HostsWithDifferentNumbersOfQueuePairsSaySo) {

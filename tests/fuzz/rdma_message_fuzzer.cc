@@ -1,5 +1,5 @@
 // What a peer's queue pair may bring, and the parameters of its handshake: the parts of a message are the whole
-// message, in order; parameters that are accepted are usable as they are.
+// message, in order; parameters that are accepted are usable as they are; a request of rdma_cm is read whole.
 //
 // Input: this host's number of queue pairs, then the bytes.
 #include <cstring>
@@ -36,8 +36,17 @@ void check_message(std::span<const std::byte> bytes) {
     TL_ASSERT(message->frame_header.empty() && message->head.places == 0 && message->head.landed_at == 0);
 }
 
+void check_request(std::span<const std::byte> bytes) {
+  const Result<rdma::CmRequest> request = rdma::parse_cm_request(bytes);
+  if (!request.ok()) return expect_explained(request.status());
+  TL_ASSERT(bytes.size() >= sizeof *request && std::memcmp(&*request, bytes.data(), sizeof *request) == 0);
+  TL_ASSERT(request->magic == rdma::kCmRequestMagic && request->pair < 1u << 24);
+}
+
 void check_parameters(std::span<const std::byte> bytes, std::uint8_t queue_pairs) {
-  const Result<rdma::Parameters> p = rdma::parse_parameters(bytes, queue_pairs);
+  rdma::Parameters mine;
+  mine.queue_pairs = queue_pairs;
+  const Result<rdma::Parameters> p = rdma::parse_parameters(bytes, mine);
   if (!p.ok()) return expect_explained(p.status());
   TL_ASSERT(bytes.size() == sizeof *p && std::memcmp(&*p, bytes.data(), sizeof *p) == 0);
   TL_ASSERT(p->queue_pairs == queue_pairs && p->path_mtu >= 1 && p->path_mtu <= 5);
@@ -55,5 +64,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto queue_pairs = static_cast<std::uint8_t>(1 + input.take<std::uint8_t>() % rdma::kMaxQueuePairs);
   fuzz::check_message(input.rest());
   fuzz::check_parameters(input.rest(), queue_pairs);
+  fuzz::check_request(input.rest());
   return 0;
 }

@@ -2,7 +2,8 @@
 
     test_rdma.py TENSORLANE [CASE...]
 
-Hosts h0, h1 and h2 run the jobs. h3 runs the conformance suite while the others still import, and then gets the bad input."""
+Hosts h0, h1 and h2 run the jobs. h3 runs the conformance suite while the others still import, then a job by rdma_cm with h2, and then gets the
+bad input."""
 
 import os
 import sys
@@ -12,6 +13,7 @@ import traceback
 
 import case_bad_input
 import case_choice
+import case_cm
 import case_conformance
 import case_faults
 import case_priority
@@ -50,6 +52,9 @@ class Cases:
 def run_alone(bed, cases):
     suite = case_conformance.start_suite(bed, ALONE)
     cases.run(case_conformance.test_suite, bed, suite)
+    by_cm = [HOSTS[2], ALONE]
+    with Daemons(bed, "rdma", 7700, {"rdma": "{connect: cm}"}, by_cm) as daemons:
+        cases.run(case_cm.test_rdma_cm, bed, daemons, by_cm, VLAN)
     with Daemons(bed, "rdma", 7400, hosts=[]) as daemons:
         cases.run(case_bad_input.test_devices, bed, daemons, ALONE)
         cases.run(case_bad_input.test_a_device_wide_traffic_class, bed, daemons, ALONE)

@@ -6,7 +6,7 @@ namespace {
 
 Status absent() {
   return {Code::kNotFound, "this tensorlaned was built without RDMA", "rdma transport",
-          "install libibverbs-dev and build it again, or set `transport: tcp` in daemon.yaml"};
+          "install libibverbs-dev and librdmacm-dev and build it again, or set `transport: tcp` in daemon.yaml"};
 }
 
 }  // namespace

@@ -103,6 +103,11 @@ Retries retries_for(Duration time) {
   return at_least(time, {12, 6});
 }
 
+Status unreachable(const GidBytes& peer, const std::string& why, const Device& device) {
+  return {Code::kUnavailable, fmt::format("cannot reach {} by RDMA: {}", address_of_gid(peer), why), device.describe(),
+          "put the rdma addresses of both hosts into one subnet, or route between them"};
+}
+
 Status registration_failed(int error, std::uint64_t bytes, const std::string& where) {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -117,6 +122,23 @@ Status registration_failed(int error, std::uint64_t bytes, const std::string& wh
           where,
           "set LimitMEMLOCK=infinity in tensorlaned's unit (or `ulimit -l unlimited`): all arenas, the staging and the "
           "message buffers must fit"};
+}
+
+Status dmabuf_failed(int error, std::uint64_t bytes, const std::string& where) {
+  const std::string what = fmt::format("cannot register {} bytes of device memory (dmabuf) for RDMA", bytes);
+  switch (error) {
+    case EOPNOTSUPP:
+    case ENOSYS:
+    case ENOTTY:
+      return {Code::kUnavailable, what + ": the card, its driver or the kernel does not support it", where,
+              "use a card whose driver does (mlx5, Linux 5.12 or later), or keep the tensors in host memory"};
+    case EBADF:
+    case EINVAL:
+      return {Code::kInvalidArgument, fmt::format("{}: {}", what, errno_text(error)), where,
+              "give a descriptor of a dmabuf, and an offset and length inside it"};
+    default:
+      return registration_failed(error, bytes, where);
+  }
 }
 
 Device::~Device() {
@@ -188,9 +210,17 @@ std::string Device::link() const {
 }
 
 std::string Device::describe() const {
-  return fmt::format("{}, GID {} = {}{}, path MTU {}{}", name_, gid_.index, address_of_gid(gid_.gid),
-                     gid_.interface.empty() ? "" : " (" + gid_.interface + ")", mtu_bytes(mtu_),
-                     software_ ? ", software: PCP only by tc skbedit" : ", PCP by service level");
+  return fmt::format("{}, GID {} = {}{}, path MTU {}", name_, gid_.index, address_of_gid(gid_.gid),
+                     gid_.interface.empty() ? "" : " (" + gid_.interface + ")", mtu_bytes(mtu_));
+}
+
+std::string Device::marks(ConnectBy by) const {
+  const bool verbs = by == ConnectBy::kVerbs;
+  const char* priority = software_ ? "only by tc skbedit (software device)"
+                         : verbs   ? "by service level"
+                                   : "by the kernel's table for the TOS";
+  return fmt::format("connected by {}, PCP {}", verbs ? "verbs: DSCP by traffic class" : "rdma_cm: DSCP by TOS",
+                     priority);
 }
 
 }  // namespace tensorlane::rdma

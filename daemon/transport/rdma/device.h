@@ -9,6 +9,7 @@
 
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "daemon/transport/rdma/connect_by.h"
 #include "daemon/transport/rdma/gid.h"
 
 namespace tensorlane::rdma {
@@ -44,6 +45,9 @@ class Device {
   bool software() const { return software_; }
   // Everything that was chosen, for status: "rxe0 port 1, GID 1 = 10.77.0.1 (eth0), path MTU 4096".
   std::string describe() const;
+  // What marks the packets of queue pairs that are connected so: "connected by verbs: DSCP by traffic class, PCP by
+  // service level".
+  std::string marks(ConnectBy by) const;
 
  private:
   Device() = default;
@@ -80,8 +84,14 @@ Retries retries_beyond(Duration detection);
 // At least so long, and not much longer, for flows that are resumed. Soft-RoCE takes a count of 7 for "without end".
 Retries retries_for(Duration time);
 
+// The error that says that no way leads to a peer. Returns kUnavailable.
+Status unreachable(const GidBytes& peer, const std::string& why, const Device& device);
+
 // The error that explains why memory could not be registered (`error` is an errno): names the limit of locked memory,
 // its value and what is needed.
 Status registration_failed(int error, std::uint64_t bytes, const std::string& where);
+// The same for device memory behind a dmabuf. Returns kUnavailable (the card, its driver or the kernel cannot do it),
+// kInvalidArgument (the descriptor, or what it is to hold), or registration_failed()'s.
+Status dmabuf_failed(int error, std::uint64_t bytes, const std::string& where);
 
 }  // namespace tensorlane::rdma

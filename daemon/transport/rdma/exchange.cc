@@ -12,28 +12,34 @@ Result<std::vector<std::byte>> PairExchange::offer(std::span<const std::byte> pe
   if (flow_) {
     TL_ASSIGN_OR_RETURN(of_flow, flow_->offer(peer.empty() ? peer : peer.subspan(sizeof(Parameters))));
   }
-  Parameters mine;
-  mine.queue_pairs = queue_pairs_;
-  mine.path_mtu = static_cast<std::uint8_t>(around_.device.mtu());
-  mine.gid = around_.device.gid().gid;
+  connecting_end_ = peer.empty();
+  mine_.queue_pairs = queue_pairs_;
+  mine_.path_mtu = static_cast<std::uint8_t>(around_.device.mtu());
+  mine_.gid = around_.device.gid().gid;
+  around_.connector.offer(mine_);
   for (std::size_t i = 0; i < queue_pairs_; ++i) {
     TL_ASSIGN_OR_RETURN(std::unique_ptr<QueuePair> pair,
                         QueuePair::create(around_.device, *registrations_, around_.queue, around_.table));
-    mine.pairs[i] = pair->parameters();
+    mine_.pairs[i] = pair->parameters();
     pairs_.push_back(std::move(pair));
   }
-  const auto bytes = std::as_bytes(std::span(&mine, 1));
+  const auto bytes = std::as_bytes(std::span(&mine_, 1));
   std::vector<std::byte> all(bytes.begin(), bytes.end());
   all.insert(all.end(), of_flow.begin(), of_flow.end());
   return all;
 }
 
 Status PairExchange::accept(std::span<const std::byte> peer) {
-  TL_ASSIGN_OR_RETURN(const Parameters theirs, parse_parameters(peer.first(sizeof(Parameters)), queue_pairs_));
+  TL_ASSIGN_OR_RETURN(const Parameters theirs, parse_parameters(peer.first(sizeof(Parameters)), mine_));
   if (flow_) TL_RETURN_IF_ERROR(flow_->accept(peer.subspan(sizeof(Parameters))));
-  path_ = {theirs.gid, std::min(around_.device.mtu(), static_cast<ibv_mtu>(theirs.path_mtu)), tag_, retries_};
-  for (std::size_t i = 0; i < pairs_.size(); ++i) TL_RETURN_IF_ERROR(pairs_[i]->connect(path_, theirs.pairs[i]));
+  const Path path{theirs.gid, std::min(around_.device.mtu(), static_cast<ibv_mtu>(theirs.path_mtu)), tag_, retries_};
+  TL_ASSIGN_OR_RETURN(connecting_, around_.connector.connect({key_, connecting_end_, path, theirs, secret_}, pairs_));
   return {};
+}
+
+std::vector<std::unique_ptr<QueuePair>> PairExchange::take_pairs() {
+  connecting_.reset();
+  return std::move(pairs_);
 }
 
 }  // namespace tensorlane::rdma

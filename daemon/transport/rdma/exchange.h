@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon/transport/handshake/handshake.h"
+#include "daemon/transport/rdma/pair_connector.h"
 #include "daemon/transport/rdma/queue_pair.h"
 #include "daemon/transport/resume/exchange.h"
 
@@ -21,11 +22,13 @@ class PairExchange final : public handshake::Exchange {
     Device& device;
     CompletionQueue& queue;
     PairTable& table;
+    PairConnector& connector;
   };
-  PairExchange(const Surroundings& around, Result<std::shared_ptr<Registrations>> registrations,
-               const ports::ClassTag& tag, Retries retries, std::uint8_t queue_pairs,
-               std::optional<resume::FlowExchange> flow)
+  PairExchange(const Surroundings& around, const ports::FlowKey& key,
+               Result<std::shared_ptr<Registrations>> registrations, const ports::ClassTag& tag, Retries retries,
+               std::uint8_t queue_pairs, std::optional<resume::FlowExchange> flow)
       : around_(around),
+        key_(key),
         registrations_(std::move(registrations)),
         tag_(tag),
         retries_(retries),
@@ -34,24 +37,30 @@ class PairExchange final : public handshake::Exchange {
 
   // Errors: those of QueuePair::create() and FlowExchange::offer().
   Result<std::vector<std::byte>> offer(std::span<const std::byte> peer) override;
-  // Errors: those of parse_parameters(), FlowExchange::accept() and QueuePair::connect().
+  void bind(const handshake::Mac& secret) override { secret_ = secret; }
+  // Errors: those of parse_parameters(), FlowExchange::accept() and PairConnector::connect().
   Status accept(std::span<const std::byte> peer) override;
+  // Errors: those of Connecting::done().
+  Result<bool> settled() override { return connecting_->done(); }
 
-  // After accept(): the pairs, and where they lead.
-  std::vector<std::unique_ptr<QueuePair>> take_pairs() { return std::move(pairs_); }
-  const Path& path() const { return path_; }
+  // Once settled: the pairs.
+  std::vector<std::unique_ptr<QueuePair>> take_pairs();
   // Null for jobs that do not resume.
   const resume::FlowExchange* flow() const { return flow_ ? &*flow_ : nullptr; }
 
  private:
   Surroundings around_;
+  const ports::FlowKey key_;
   Result<std::shared_ptr<Registrations>> registrations_;
   const ports::ClassTag tag_;
   const Retries retries_;
   const std::uint8_t queue_pairs_;
   std::optional<resume::FlowExchange> flow_;
+  bool connecting_end_ = false;
+  Parameters mine_;
+  handshake::Mac secret_{};
   std::vector<std::unique_ptr<QueuePair>> pairs_;
-  Path path_;
+  std::unique_ptr<Connecting> connecting_;  // goes before the pairs
 };
 
 }  // namespace tensorlane::rdma

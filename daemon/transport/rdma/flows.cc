@@ -59,6 +59,15 @@ void RdmaTransport::on_given_up(const ports::FlowKey& key, Status cause) {
   ended_.push_back({key, std::move(cause)});
 }
 
+void RdmaTransport::on_moved(const ports::FlowKey& flow) {
+  connector_.settle(flow);
+}
+
+void RdmaTransport::on_request_refused(const Status& cause) {
+  ++counters_.refused;
+  connector_.log_refusal(cause);
+}
+
 // ---- sending ----
 
 void RdmaTransport::mark_dirty(Flow& flow) {
@@ -175,6 +184,8 @@ void RdmaTransport::look_at_descriptors() {
       serve_channel();
     } else if (object == &device_mark_) {
       serve_device_events();
+    } else if (object == &cm_mark_) {
+      cm_->serve();
     } else {
       connector_.serve(event);
     }

@@ -1,6 +1,7 @@
 #include "daemon/transport/rdma/message.h"
 
 #include <fmt/format.h>
+#include <sodium.h>
 
 #include <cstring>
 
@@ -54,7 +55,7 @@ Result<Message> parse_message(std::span<const std::byte> bytes) {
   return corrupt(fmt::format("message of unknown kind {}", static_cast<int>(head.kind)));
 }
 
-Result<Parameters> parse_parameters(std::span<const std::byte> bytes, std::uint8_t queue_pairs) {
+Result<Parameters> parse_parameters(std::span<const std::byte> bytes, const Parameters& mine) {
   Parameters p;
   if (bytes.size() != sizeof p) return corrupt(fmt::format("parameters of {} bytes", bytes.size()));
   std::memcpy(&p, bytes.data(), sizeof p);
@@ -64,10 +65,17 @@ Result<Parameters> parse_parameters(std::span<const std::byte> bytes, std::uint8
                               p.frame_version, p.message_version, protocol::kFrameVersion, kMessageVersion),
                   {}, "install the same tensorlane version on every host");
   }
-  if (p.queue_pairs != queue_pairs) {
+  if (p.queue_pairs != mine.queue_pairs) {
     return Status(Code::kMismatch,
-                  fmt::format("{} queue pairs in a flow, this host has {}", p.queue_pairs, queue_pairs), {},
+                  fmt::format("{} queue pairs in a flow, this host has {}", p.queue_pairs, mine.queue_pairs), {},
                   "set `rdma: queue_pairs` to the same number on every host");
+  }
+  if (p.connect_by != mine.connect_by) {
+    const auto name = [](ConnectBy by) { return by == ConnectBy::kVerbs ? "verbs" : "rdma_cm"; };
+    return Status(
+        Code::kMismatch,
+        fmt::format("queue pairs connected by {}, this host does it by {}", name(p.connect_by), name(mine.connect_by)),
+        {}, "set `rdma: connect` to the same on every host");
   }
   if (p.message_bytes != kMessageBytes || p.credits != kCredits)
     return corrupt(fmt::format("messages of {} bytes with {} credits", p.message_bytes, p.credits));
@@ -77,6 +85,21 @@ Result<Parameters> parse_parameters(std::span<const std::byte> bytes, std::uint8
       return corrupt(fmt::format("queue pair number {:#x}", p.pairs[i].number));
   }
   return p;
+}
+
+Result<CmRequest> parse_cm_request(std::span<const std::byte> bytes) {
+  CmRequest request;
+  if (bytes.size() < sizeof request) return corrupt(fmt::format("request of {} bytes", bytes.size()));
+  std::memcpy(&request, bytes.data(), sizeof request);
+  if (request.magic != kCmRequestMagic || !fits_24_bits(request.pair)) return corrupt("request that is none of ours");
+  return request;
+}
+
+handshake::Mac cm_proof(const handshake::Mac& secret, std::uint32_t pair) {
+  static_assert(handshake::kMacBytes == crypto_auth_hmacsha256_KEYBYTES);
+  handshake::Mac proof;
+  crypto_auth_hmacsha256(proof.data(), reinterpret_cast<const unsigned char*>(&pair), sizeof pair, secret.data());
+  return proof;
 }
 
 }  // namespace tensorlane::rdma

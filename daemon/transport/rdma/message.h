@@ -17,6 +17,8 @@
 
 #include "common/base/status.h"
 #include "common/protocol/frame.h"
+#include "daemon/transport/handshake/handshake.h"
+#include "daemon/transport/rdma/connect_by.h"
 #include "daemon/transport/rdma/gid.h"
 
 namespace tensorlane::rdma {
@@ -78,7 +80,9 @@ struct Parameters {
   std::uint8_t path_mtu = 3;  // ibv_mtu: 1 = 256 ... 5 = 4096
   std::uint32_t message_bytes = kMessageBytes;
   std::uint32_t credits = kCredits;
-  std::uint32_t reserved = 0;
+  ConnectBy connect_by = ConnectBy::kVerbs;
+  std::uint8_t reserved = 0;
+  std::uint16_t cm_port = 0;  // kCm: where this end takes requests of rdma_cm
   GidBytes gid{};
   struct Pair {
     std::uint32_t number = 0;        // 24 bits
@@ -88,8 +92,24 @@ struct Parameters {
 };
 static_assert(sizeof(Parameters) == 160 && std::has_unique_object_representations_v<Parameters>);
 
-// Errors: kVersionMismatch (frames or messages of another version), kMismatch (another number of queue pairs),
-// kCorrupt (values that cannot be).
-Result<Parameters> parse_parameters(std::span<const std::byte> bytes, std::uint8_t queue_pairs);
+// `mine` are this end's. Errors: kVersionMismatch (frames or messages of another version), kMismatch (another number of
+// queue pairs, or another way to connect them), kCorrupt (values that cannot be).
+Result<Parameters> parse_parameters(std::span<const std::byte> bytes, const Parameters& mine);
+
+inline constexpr std::uint32_t kCmRequestMagic = 0x31634c54;  // "TLc1"
+
+// What a request of rdma_cm carries: it is for this queue pair of the accepting end, and comes from who has shaken
+// hands for it.
+struct CmRequest {
+  std::uint32_t magic = kCmRequestMagic;
+  std::uint32_t pair = 0;  // number of the accepting end's queue pair
+  handshake::Mac proof{};  // cm_proof()
+};
+static_assert(sizeof(CmRequest) == 40 && std::has_unique_object_representations_v<CmRequest>);
+
+// `bytes` may be longer: rdma_cm pads them. Errors: kCorrupt.
+Result<CmRequest> parse_cm_request(std::span<const std::byte> bytes);
+// HMAC-SHA256 by the handshake's secret (handshake::Exchange::bind) over the number of the queue pair.
+handshake::Mac cm_proof(const handshake::Mac& secret, std::uint32_t pair);
 
 }  // namespace tensorlane::rdma

@@ -18,21 +18,6 @@ constexpr int kCompletions = kWorkRequests + static_cast<int>(kReceiveSlots);
 constexpr std::uint32_t kWantedInline = 128;         // a header and what is around it
 constexpr std::uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr std::uint8_t kForever = 7;
-constexpr std::uint8_t kEctCapable = 2;  // ECT(0)
-constexpr std::uint8_t kHops = 64;
-
-std::uint8_t traffic_class_of(const ports::ClassTag& tag) {
-  return static_cast<std::uint8_t>(tag.dscp << 2 | kEctCapable);
-}
-
-// As the kernel does it for rdma_cm: the same for both ends, different for every pair, so that queue pairs of one flow
-// take different paths.
-std::uint32_t flow_label(std::uint32_t a, std::uint32_t b) {
-  std::uint64_t v = std::uint64_t{a} * b;
-  v ^= v >> 20;
-  v ^= v >> 40;
-  return static_cast<std::uint32_t>(v & 0xfffff);
-}
 
 }  // namespace
 
@@ -118,35 +103,28 @@ QueuePair::~QueuePair() {
   table_.remove(id_);
 }
 
-Status QueuePair::connect(const Path& path, const Parameters::Pair& peer) {
+Status QueuePair::connect(const Link& link) {
   ibv_qp_attr a{};
   a.qp_state = IBV_QPS_RTR;
-  a.path_mtu = path.mtu;
-  a.dest_qp_num = peer.number;
-  a.rq_psn = peer.first_packet;
+  a.ah_attr = link.address;
+  a.path_mtu = link.mtu;
+  a.dest_qp_num = link.peer;
+  a.rq_psn = link.receive_first;
   a.max_dest_rd_atomic = 1;
   a.min_rnr_timer = kReceiverNotReadyTimer;
-  a.ah_attr.is_global = 1;
-  std::copy(path.peer.begin(), path.peer.end(), std::begin(a.ah_attr.grh.dgid.raw));
-  a.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(device_.gid().index);
-  a.ah_attr.grh.hop_limit = kHops;
-  a.ah_attr.grh.traffic_class = traffic_class_of(path.tag);
-  a.ah_attr.grh.flow_label = flow_label(qp_->qp_num, peer.number);
-  a.ah_attr.sl = path.tag.service_level;
-  a.ah_attr.port_num = device_.port();
   int error = ibv_modify_qp(qp_, &a,
                             IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
   if (error != 0) {
-    return {Code::kUnavailable,
-            fmt::format("cannot reach {} by RDMA: {}", address_of_gid(path.peer), handshake::errno_text(error)),
-            device_.describe(), "put the rdma addresses of both hosts into one subnet, or route between them"};
+    GidBytes peer;
+    std::copy(std::begin(a.ah_attr.grh.dgid.raw), std::end(a.ah_attr.grh.dgid.raw), peer.begin());
+    return unreachable(peer, handshake::errno_text(error), device_);
   }
   a.qp_state = IBV_QPS_RTS;
-  a.timeout = path.retries.timeout;
-  a.retry_cnt = path.retries.count;
+  a.timeout = link.retries.timeout;
+  a.retry_cnt = link.retries.count;
   a.rnr_retry = kForever;
-  a.sq_psn = first_packet_;
+  a.sq_psn = link.send_first;
   a.max_rd_atomic = 1;
   error = ibv_modify_qp(
       qp_, &a,

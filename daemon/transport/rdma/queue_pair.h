@@ -64,6 +64,18 @@ struct Path {
   ibv_mtu mtu = IBV_MTU_1024;
   ports::ClassTag tag;
   Retries retries;
+
+  // DSCP and ECT(0): the GRH's traffic class and IP's TOS.
+  std::uint8_t traffic_class() const { return static_cast<std::uint8_t>(tag.dscp << 2 | 2); }
+};
+
+// What a queue pair is told of the one that it is connected to.
+struct Link {
+  ibv_ah_attr address{};                            // where it is, and the marks of packets to it
+  std::uint32_t peer = 0;                           // its number
+  std::uint32_t receive_first = 0, send_first = 0;  // numbers of the first packets
+  ibv_mtu mtu = IBV_MTU_1024;
+  Retries retries;
 };
 
 // One thread. Destroying it ends every access to its buffers and to memory that was posted.
@@ -79,7 +91,9 @@ class QueuePair {
 
   Parameters::Pair parameters() const { return {qp_->qp_num, first_packet_}; }
   // Ready to receive and to send. Errors: kUnavailable (no route to the peer's GID...), kInternal.
-  Status connect(const Path& path, const Parameters::Pair& peer);
+  Status connect(const Link& link);
+  // Keeps what must live as long as the connection: what rdma_cm knows of it.
+  void keep(std::shared_ptr<void> connection) { connection_ = std::move(connection); }
   // The traffic class that the device says it uses; -1 when it says nothing.
   int traffic_class() const;
 
@@ -146,6 +160,7 @@ class QueuePair {
 
   Device& device_;
   const std::shared_ptr<Registrations> registrations_;
+  std::shared_ptr<void> connection_;  // goes after the queue pair
   CompletionQueue& queue_;
   PairTable& table_;
   std::uint32_t id_ = 0;

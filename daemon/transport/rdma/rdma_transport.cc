@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "daemon/transport/rdma/transport_impl.h"
+#include "daemon/transport/rdma/verbs_connector.h"
 
 namespace tensorlane::rdma {
 namespace {
@@ -19,6 +20,11 @@ constexpr Duration kLookInterval = milliseconds(1);
 DeviceChoice choice_of(const RdmaConfig& config) {
   return {config.device, config.port, config.gid_index, config.address};
 }
+
+struct Nobody final : CmEvents {
+  void on_moved(const ports::FlowKey& /*flow*/) override {}
+  void on_request_refused(const Status& /*cause*/) override {}
+};
 
 }  // namespace
 
@@ -32,7 +38,9 @@ Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig& 
 
 Result<std::string> explain_device(const RdmaConfig& config) {
   TL_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::open(choice_of(config)));
-  return device->describe();
+  Nobody nobody;
+  if (config.connect_by == ConnectBy::kCm) TL_RETURN_IF_ERROR(CmConnector::open(*device, nobody).status());
+  return fmt::format("{}, {}", device->describe(), device->marks(config.connect_by));
 }
 
 RdmaTransport::RdmaTransport(ports::FrameSink& sink)
@@ -72,7 +80,19 @@ Status RdmaTransport::open(const RdmaConfig& config) {
       !connector_.watch(device_mark_, device_->context()->async_fd, EPOLLIN, false)) {
     return {Code::kResourceExhausted, "cannot watch the RDMA device: " + handshake::errno_text(errno), device_->name()};
   }
-  return {};
+  return open_connector(config.connect_by);
+}
+
+Status RdmaTransport::open_connector(ConnectBy by) {
+  if (by == ConnectBy::kVerbs) {
+    pair_connector_ = std::make_unique<VerbsConnector>(*device_);
+    return {};
+  }
+  TL_ASSIGN_OR_RETURN(std::unique_ptr<CmConnector> cm, CmConnector::open(*device_, *this));
+  cm_ = cm.get();
+  pair_connector_ = std::move(cm);
+  if (connector_.watch(cm_mark_, cm_->fd(), EPOLLIN, false)) return {};
+  return {Code::kResourceExhausted, "cannot watch rdma_cm: " + handshake::errno_text(errno), device_->name()};
 }
 
 RdmaTransport::ClassState* RdmaTransport::find_class(ClassId cls) const {
@@ -135,8 +155,9 @@ std::unique_ptr<handshake::Exchange> RdmaTransport::make_exchange(const ports::F
   ClassState& state = *find_class(key.cls);
   std::optional<resume::FlowExchange> flow;
   if (job.resume_within().value > 0) flow.emplace(key, resumer_);
-  return std::make_unique<PairExchange>(PairExchange::Surroundings{*device_, *state.completions, pairs_},
-                                        registrations(key.job), state.tag, retries_, queue_pairs_, flow);
+  return std::make_unique<PairExchange>(
+      PairExchange::Surroundings{*device_, *state.completions, pairs_, *pair_connector_}, key, registrations(key.job),
+      state.tag, retries_, queue_pairs_, flow);
 }
 
 // ---- flows ----
@@ -228,7 +249,7 @@ ports::FlowStats RdmaTransport::stats(const ports::FlowKey& key) const {
 ports::TransportCounters RdmaTransport::counters() const {
   ports::TransportCounters counters = counters_;
   counters.accepted = connector_.counters().accepted;
-  counters.refused = connector_.counters().refused;
+  counters.refused += connector_.counters().refused;  // beside requests of rdma_cm
   counters.unauthenticated_dropped = connector_.counters().unauthenticated_dropped;
   resumer_.count(counters);
   return counters;

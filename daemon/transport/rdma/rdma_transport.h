@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/ports/transport.h"
+#include "daemon/transport/rdma/connect_by.h"
 
 namespace tensorlane::rdma {
 
@@ -26,10 +27,11 @@ struct RdmaConfig {
   std::string address;                     // this host's rdma address in fabric.yaml: names the GID
   std::string device;                      // empty: the one that has the address
   std::uint8_t port = 1;
-  int gid_index = -1;                // negative: by the address
-  std::uint8_t queue_pairs = 1;      // of each flow, 1 to 16: several use several paths; the same on all hosts
-  Duration detection = seconds(10);  // time-outs are longer (law 10), unless there is
-  Duration retry{};                  // so long queue pairs send again before they are lost; for jobs that resume
+  int gid_index = -1;                        // negative: by the address
+  std::uint8_t queue_pairs = 1;              // of each flow, 1 to 16: several use several paths; the same on all hosts
+  ConnectBy connect_by = ConnectBy::kVerbs;  // the same on all hosts
+  Duration detection = seconds(10);          // time-outs are longer (law 10), unless there is
+  Duration retry{};  // so long queue pairs send again before they are lost; for jobs that resume
 };
 
 // A transport on one port of one device. Every call belongs to the thread that owns it; `sink` outlives it. Destroying
@@ -42,12 +44,13 @@ struct RdmaConfig {
 // long as the configuration says. What does is a connection of the control class on which nothing came for 1.5 times
 // the detection time: a host that cannot be reached by this device alone.
 //
-// Errors: those of Device::open(), kInvalidArgument (an address, classes or queue pairs that are none), kUnavailable (a
-// port in use), kResourceExhausted.
+// Errors: those of Device::open() and CmConnector::open(), kInvalidArgument (an address, classes or queue pairs that
+// are none), kUnavailable (a port in use), kResourceExhausted.
 Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig& config, ports::FrameSink& sink);
 
-// What make_rdma_transport() would use, for status: "rxe0 port 1, GID 1 = 10.77.0.1 (eth0), path MTU 4096"; or why it
-// cannot: the errors of Device::open().
+// What make_rdma_transport() would use, for status: "rxe0 port 1, GID 1 = 10.77.0.1 (eth0), path MTU 4096, connected by
+// verbs: DSCP by traffic class, PCP by service level"; or why it cannot: the errors of Device::open() and, where
+// rdma_cm connects, those of CmConnector::open().
 Result<std::string> explain_device(const RdmaConfig& config);
 
 }  // namespace tensorlane::rdma

@@ -1,7 +1,5 @@
 #include "daemon/transport/rdma/registrations.h"
 
-#include <fmt/format.h>
-
 #include <cerrno>
 
 #include "daemon/transport/handshake/socket.h"
@@ -51,11 +49,7 @@ Status Registrations::map(std::span<std::byte> bytes) {
 Status Registrations::map(const ports::DeviceMemory& memory) {
   MemoryRegion region(
       ibv_reg_dmabuf_mr(domain_, memory.offset, memory.length, memory.address, memory.dmabuf, kRemotelyWritable));
-  if (!region) {
-    return {Code::kResourceExhausted,
-            fmt::format("cannot register {} bytes of device memory: {}", memory.length, handshake::errno_text(errno)),
-            device_.name(), "the card, its driver and the kernel must support dmabuf"};
-  }
+  if (!region) return dmabuf_failed(errno, memory.length, device_.name());
   pieces_.push_back({reinterpret_cast<const std::byte*>(memory.address), memory.length, std::move(region)});
   return {};
 }

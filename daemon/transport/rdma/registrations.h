@@ -35,7 +35,7 @@ class Registrations {
   // Registers memory that peers may write into, once: what lies inside a known piece is there already. Where the device
   // cannot pin (and says that it pages on demand), it pages on demand. Errors: kResourceExhausted.
   Status map(std::span<std::byte> bytes);
-  // Device memory behind a dmabuf, known by the address that its owner uses for it.
+  // Device memory behind a dmabuf, known by the address that its owner uses for it. Errors: those of dmabuf_failed().
   Status map(const ports::DeviceMemory& memory);
   // Registers memory that only this end reads and writes.
   Result<MemoryRegion> map_private(std::span<std::byte> bytes);

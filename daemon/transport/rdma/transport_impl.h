@@ -11,6 +11,7 @@
 
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/connector.h"
+#include "daemon/transport/rdma/cm_connector.h"
 #include "daemon/transport/rdma/exchange.h"
 #include "daemon/transport/rdma/flow.h"
 #include "daemon/transport/rdma/rdma_transport.h"
@@ -26,7 +27,10 @@ struct DestroyChannel {
   void operator()(ibv_comp_channel* channel) const { ibv_destroy_comp_channel(channel); }
 };
 
-class RdmaTransport final : public ports::Transport, private handshake::ConnectorEvents, private resume::Flows {
+class RdmaTransport final : public ports::Transport,
+                            private handshake::ConnectorEvents,
+                            private resume::Flows,
+                            private CmEvents {
  public:
   explicit RdmaTransport(ports::FrameSink& sink);
   Status open(const RdmaConfig& config);
@@ -71,12 +75,15 @@ class RdmaTransport final : public ports::Transport, private handshake::Connecto
   Result<std::shared_ptr<Registrations>> registrations(JobId job);
   std::shared_ptr<PlaceTable> places(JobId job, HostIndex peer);
   std::unique_ptr<handshake::Exchange> make_exchange(const ports::FlowKey& key, const handshake::Job& job);
+  Status open_connector(ConnectBy by);
 
   // flows.cc
   void on_connected(handshake::Connection& connection) override;
   // On a connection that is new to the flow.
   void serve(Flow& flow);
   void on_given_up(const ports::FlowKey& key, Status cause) override;
+  void on_moved(const ports::FlowKey& flow) override;
+  void on_request_refused(const Status& cause) override;
   void mark_dirty(Flow& flow);
   void write_dirty();
   // After an error of its pairs, of its connection or of what came: the flow loses its connection, or ends.
@@ -104,7 +111,10 @@ class RdmaTransport final : public ports::Transport, private handshake::Connecto
   // Each outlives what is declared behind it.
   std::unique_ptr<Device> device_;
   std::unique_ptr<ibv_comp_channel, DestroyChannel> channel_;
-  handshake::Watched channel_mark_{handshake::Watched::Kind::kDevice}, device_mark_{handshake::Watched::Kind::kDevice};
+  std::unique_ptr<PairConnector> pair_connector_;
+  CmConnector* cm_ = nullptr;  // the same, where rdma_cm connects
+  handshake::Watched channel_mark_{handshake::Watched::Kind::kDevice}, device_mark_{handshake::Watched::Kind::kDevice},
+      cm_mark_{handshake::Watched::Kind::kDevice};
   PairTable pairs_;
   ports::TransportCounters counters_;
   std::map<JobId, std::shared_ptr<Registrations>> registrations_;

@@ -77,12 +77,15 @@ TEST_F(ConfigTest, TheTransportIsChosenHere) {
   const std::string mine = "fabric: fabric.yaml\nhost: h0\nsecret_key_file: h0.key\n";
   EXPECT_EQ(load_text(mine)->transport, DaemonConfig::Transport::kAuto);
   EXPECT_EQ(load_text(mine + "transport: tcp\n")->transport, DaemonConfig::Transport::kTcp);
-  const auto rdma = load_text(mine + "rdma: {device: mlx5_0, port: 2, gid_index: 3, queue_pairs: 4}\n");
+  const auto rdma = load_text(mine + "rdma: {device: mlx5_0, port: 2, gid_index: 3, queue_pairs: 4, connect: cm}\n");
   ASSERT_TRUE(rdma.ok()) << rdma.status().to_string();
   EXPECT_EQ(rdma->rdma.device, "mlx5_0");
   EXPECT_EQ(rdma->rdma.port, 2);
   EXPECT_EQ(rdma->rdma.gid_index, 3);
   EXPECT_EQ(rdma->rdma.queue_pairs, 4);
+  EXPECT_TRUE(rdma->rdma.connect_by_cm);
+  EXPECT_FALSE(load_text(mine + "rdma: {connect: verbs}\n")->rdma.connect_by_cm);
+  EXPECT_FALSE(load_text(mine)->rdma.connect_by_cm);
   EXPECT_EQ(rdma->rdma.retry, Duration{});
   EXPECT_EQ(load_text(mine + "on_lost_flow: resume\nrdma: {retry: 3 s}\n")->rdma.retry, seconds(3));
   EXPECT_THAT(error("rdma: {retry: 3 s}\n"), ::testing::HasSubstr("expected 'on_lost_flow: resume' beside it"));
@@ -92,6 +95,7 @@ TEST_F(ConfigTest, TheTransportIsChosenHere) {
               ::testing::AllOf(::testing::HasSubstr("daemon.yaml:4"),
                                ::testing::HasSubstr("expected an rdma address of host 'h0' in ")));
   EXPECT_THAT(error("rdma: {queue_pairs: 17}\n"), ::testing::HasSubstr("queue_pairs"));
+  EXPECT_THAT(error("rdma: {connect: rdma_cm}\n"), ::testing::HasSubstr("expected verbs or cm"));
   EXPECT_THAT(error("rdma: {devise: x}\n"), ::testing::HasSubstr("did you mean 'device'?"));
 }
 

@@ -93,6 +93,17 @@ TEST(Device, RetriesLastAsLongAsIsAskedAndNotMuchLonger) {
   }
 }
 
+TEST(Device, MemoryOfADeviceThatCannotBeRegisteredIsNamed) {
+  EXPECT_EQ(
+      dmabuf_failed(EOPNOTSUPP, 4096, "rxe0 port 1").to_string(),
+      "cannot register 4096 bytes of device memory (dmabuf) for RDMA: the card, its driver or the kernel does not "
+      "support it: rxe0 port 1: use a card whose driver does (mlx5, Linux 5.12 or later), or keep the tensors in "
+      "host memory");
+  EXPECT_EQ(dmabuf_failed(EOPNOTSUPP, 4096, "rxe0 port 1").code(), Code::kUnavailable);
+  EXPECT_EQ(dmabuf_failed(EBADF, 4096, "rxe0 port 1").code(), Code::kInvalidArgument);
+  EXPECT_EQ(dmabuf_failed(ENOMEM, 4096, "rxe0 port 1").code(), Code::kResourceExhausted);
+}
+
 TEST(Device, TooLittleLockedMemoryNamesTheLimitItsValueAndTheNeed) {
   rlimit before{};
   ::getrlimit(RLIMIT_MEMLOCK, &before);
@@ -183,25 +194,56 @@ std::span<const std::byte> bytes_of(const Parameters& p) {
 TEST(Parameters, OnlyThoseOfTheSameKindAreTaken) {
   Parameters p;
   p.queue_pairs = 2;
-  EXPECT_TRUE(parse_parameters(bytes_of(p), 2).ok());
-  EXPECT_EQ(parse_parameters(bytes_of(p), 1).status().to_string(),
+  const Parameters mine = p;
+  EXPECT_TRUE(parse_parameters(bytes_of(p), mine).ok());
+  EXPECT_EQ(parse_parameters(bytes_of(p), Parameters()).status().to_string(),
             "2 queue pairs in a flow, this host has 1: set `rdma: queue_pairs` to the same number on every host");
   Parameters other = p;
+  other.connect_by = ConnectBy::kCm;
+  EXPECT_EQ(
+      parse_parameters(bytes_of(other), mine).status().to_string(),
+      "queue pairs connected by rdma_cm, this host does it by verbs: set `rdma: connect` to the same on every host");
+  other = p;
   other.frame_version = 9;
   EXPECT_EQ(
-      parse_parameters(bytes_of(other), 2).status().to_string(),
+      parse_parameters(bytes_of(other), mine).status().to_string(),
       "frames of version 9 in messages of version 1, this host speaks 1 and 1: install the same tensorlane version "
       "on every host");
-  EXPECT_EQ(parse_parameters(bytes_of(other), 2).status().code(), Code::kVersionMismatch);
+  EXPECT_EQ(parse_parameters(bytes_of(other), mine).status().code(), Code::kVersionMismatch);
   for (const auto& spoil : std::vector<void (*)(Parameters&)>{
            [](Parameters& q) { q.path_mtu = 0; }, [](Parameters& q) { q.path_mtu = 6; },
            [](Parameters& q) { q.message_bytes = 1; }, [](Parameters& q) { q.credits = 1; },
            [](Parameters& q) { q.pairs[1].number = 1u << 24; }, [](Parameters& q) { q.pairs[0].first_packet = ~0u; }}) {
     Parameters q = p;
     spoil(q);
-    EXPECT_EQ(parse_parameters(bytes_of(q), 2).status().code(), Code::kCorrupt);
+    EXPECT_EQ(parse_parameters(bytes_of(q), mine).status().code(), Code::kCorrupt);
   }
-  EXPECT_EQ(parse_parameters(bytes_of(p).first(159), 2).status().code(), Code::kCorrupt);
+  EXPECT_EQ(parse_parameters(bytes_of(p).first(159), mine).status().code(), Code::kCorrupt);
+}
+
+// ---- requests of rdma_cm ----
+
+TEST(CmRequests, OnlyOneOfOursIsRead) {
+  const CmRequest request{.pair = 17, .proof = cm_proof({1}, 17)};
+  std::array<std::byte, 56> padded{};  // as rdma_cm delivers it
+  std::memcpy(padded.data(), &request, sizeof request);
+  const Result<CmRequest> read = parse_cm_request(padded);
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  EXPECT_EQ(read->pair, 17u);
+  EXPECT_EQ(read->proof, request.proof);
+  EXPECT_EQ(parse_cm_request(std::span(padded).first(39)).status().what(), "request of 39 bytes");
+  padded[7] = std::byte{1};
+  EXPECT_EQ(parse_cm_request(padded).status().what(), "request that is none of ours");
+  padded[7] = std::byte{0};
+  padded[0] ^= std::byte{1};
+  EXPECT_EQ(parse_cm_request(padded).status().code(), Code::kCorrupt);
+}
+
+TEST(CmRequests, AProofIsOfOneHandshakeAndOneQueuePair) {
+  const handshake::Mac secret{1, 2, 3}, other{1, 2, 4};
+  EXPECT_EQ(cm_proof(secret, 17), cm_proof(secret, 17));
+  EXPECT_NE(cm_proof(secret, 17), cm_proof(secret, 18));
+  EXPECT_NE(cm_proof(secret, 17), cm_proof(other, 17));
 }
 
 // ---- places ----

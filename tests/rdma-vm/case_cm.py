@@ -1,0 +1,34 @@
+"""Two hosts whose queue pairs are connected by rdma_cm: a job sums over them, `status` says what connects them and what marks the packets, and a
+capture shows that it is so."""
+
+import os
+
+from bed import DATAGRAM
+from case_training import PCP, check_packets
+from daemons_in_bed import BUILD
+from lab_harness import BULK, URGENT
+
+MESSAGE = os.path.join(BUILD, "tests", "message")
+
+
+def between(packets, addresses):
+    return [p for p in packets if {p.source, p.destination} == addresses]
+
+
+def test_rdma_cm(bed, daemons, hosts, vlan):
+    addresses = {bed.rdma_address(host) for host in hosts}
+    with bed.capture() as capture:
+        jobs = [daemons.start_job(f"cm-{urgency}", [MESSAGE, "loop", "65536", "0.5", str(urgency)], hosts) for urgency in (1.0, 0.0)]
+        for ranks in jobs:
+            for rank in ranks:
+                bed.finish(rank, 60)
+    choices = daemons.status(hosts[0])["lane"]["transport_choices"]
+    print(choices["rdma"], flush=True)
+    assert choices["rdma"].endswith(", connected by rdma_cm: DSCP by TOS, PCP only by tc skbedit (software device)"), choices
+    packets = between(capture.packets, addresses)
+    check_packets(bed, hosts, vlan, packets)
+    for dscp in PCP:
+        askers = {p.source for p in packets if p.opcode == DATAGRAM and p.dscp == dscp}
+        assert askers == addresses, f"requests and replies of rdma_cm with DSCP {dscp} come from {askers}"
+    for dscp in (URGENT, BULK):
+        print(f"DSCP {dscp}:", {source: sum(p.dscp == dscp and p.source == source for p in packets) for source in sorted(addresses)}, flush=True)
