@@ -48,9 +48,9 @@ TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs, rdma:
   kind.address = rdma_address();
   kind.pcp = false;
   kind.sockets = false;
-  kind.largest = mib(32);
+  kind.largest = mib(16);
   // Emulated, each takes 15 to 30 ms for each queue pair; one that leaks shows at 268 KiB a cycle.
-  kind.cycles = queue_pairs == 1 ? 400 : 100;
+  kind.cycles = queue_pairs == 1 ? 200 : 60;
   kind.absent = rdma_absent();
   kind.objects = rdma_objects;
   kind.make = [queue_pairs, connect_by, listen_address](const HostOptions& options, std::uint16_t data_port,
