@@ -93,7 +93,8 @@ TEST_P(Faults, ADeathInAnyStateOfAConnectionIsSurvived) {
       was_up = victim.sink->up(dialler ? couple.to_b : couple.to_a);
       const bool survivor_up = survivor.sink->up(dialler ? couple.to_a : couple.to_b);
       run_for(couple.clock, {&survivor}, milliseconds(3));
-      EXPECT_LE(survivor.sink->downs.size(), survivor_up || !survivor.sink->ups.empty() ? 1u : 0u);
+      EXPECT_LE(survivor.sink->downs.size(), survivor_up || !survivor.sink->ups.empty() ? 1u : 0u)
+          << survivor.sink->downs[0].second.to_string();
       if (!survivor.sink->downs.empty())
         expect_named_end(survivor, dialler ? couple.to_a : couple.to_b, dialler ? "host 0" : "host 1");
       // Its buffers, too: the survivor's end may have gone down already, and is dialled again then.

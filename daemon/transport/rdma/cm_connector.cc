@@ -116,6 +116,7 @@ class CmPair {
   Status check(const Link& link) const;
   rdma_conn_param parameters() const;
   Status failed(const char* what) const;
+  Status gone_or_failed(const char* what) const;
   void hand_over();
   void forget();
 
@@ -146,6 +147,12 @@ Status CmPair::failed(const char* what) const {
   const int error = errno;
   return {Code::kInternal, fmt::format("{} failed: {}", what, errno_text(error)), connector_.device_.name(),
           fmt::format("look at the kernel's log, {}", kUseVerbs)};
+}
+
+// Of a call about a connection that the peer has agreed to: where it is in no state for that, the peer has gone since.
+Status CmPair::gone_or_failed(const char* what) const {
+  if (errno != EINVAL) return failed(what);
+  return unreachable(meeting_.path.peer, "the peer has closed rdma_cm's connection", connector_.device_);
 }
 
 Status CmPair::resolve_address() {
@@ -182,7 +189,7 @@ Status CmPair::advance(const rdma_cm_event& event) {
       return request();
     default:
       TL_RETURN_IF_ERROR(connect());
-      if (rdma_establish(id_.get()) != 0) return failed("rdma_establish");
+      if (rdma_establish(id_.get()) != 0) return gone_or_failed("rdma_establish");
       hand_over();
       return {};
   }
@@ -234,7 +241,7 @@ Result<Link> CmPair::link() const {
   ibv_qp_attr attributes{};
   int mask = 0;
   attributes.qp_state = IBV_QPS_RTR;
-  if (rdma_init_qp_attr(id_.get(), &attributes, &mask) != 0) return failed("rdma_init_qp_attr(RTR)");
+  if (rdma_init_qp_attr(id_.get(), &attributes, &mask) != 0) return gone_or_failed("rdma_init_qp_attr(RTR)");
   Link link;
   link.address = attributes.ah_attr;
   // The one of this address that the device was chosen by: rdma_cm may have another one of the same address.
@@ -243,7 +250,7 @@ Result<Link> CmPair::link() const {
   link.receive_first = attributes.rq_psn;
   attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
-  if (rdma_init_qp_attr(id_.get(), &attributes, &mask) != 0) return failed("rdma_init_qp_attr(RTS)");
+  if (rdma_init_qp_attr(id_.get(), &attributes, &mask) != 0) return gone_or_failed("rdma_init_qp_attr(RTS)");
   link.send_first = attributes.sq_psn;
   link.mtu = meeting_.path.mtu;
   link.retries = meeting_.path.retries;
