@@ -22,9 +22,9 @@ def test_rdma_cm(bed, daemons, hosts, vlan):
         for ranks in jobs:
             for rank in ranks:
                 bed.finish(rank, 60)
-    choices = daemons.status(hosts[0])["lane"]["transport_choices"]
-    print(choices["rdma"], flush=True)
-    assert choices["rdma"].endswith(", connected by rdma_cm: DSCP by TOS, PCP only by tc skbedit (software device)"), choices
+    device = daemons.status(hosts[0])["lane"]["rails"][0]["device"]
+    print(device, flush=True)
+    assert device.endswith(", connected by rdma_cm: DSCP by TOS, PCP only by tc skbedit (software device)"), device
     packets = between(capture.packets, addresses)
     check_packets(bed, hosts, vlan, packets)
     for dscp in PCP:

@@ -87,8 +87,8 @@ class Connection final : public Watched {
   bool receive_bytes(std::size_t bytes);
   // One recv(); a descriptor that comes with the bytes is kept where one is expected.
   ssize_t receive_some(std::span<std::byte> into);
-  // `descriptor` goes with the bytes unless it is negative.
   bool peer_waits() const;
+  // `descriptor` goes with the bytes unless it is negative.
   template <typename Message>
   bool send(const Message& message, Parameters more = {}, int descriptor = -1);
   template <typename Message>
