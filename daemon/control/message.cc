@@ -77,7 +77,7 @@ Result<Message> decode(std::span<const std::byte> bytes) {
                   "control message", "run the same version of tensorlaned on all hosts");
   }
   Message message;
-  const auto type = in.number(static_cast<std::uint64_t>(MessageType::kThresholds));
+  const auto type = in.number(static_cast<std::uint64_t>(kLastMessageType));
   message.type = static_cast<MessageType>(type);
   message.job = JobId(in.number(~std::uint64_t{0}));
   message.epoch = Epoch(in.u32());

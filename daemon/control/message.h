@@ -39,6 +39,7 @@ enum class MessageType : std::uint8_t {
   kAbort = 17,       // A: the cause
   kThresholds = 18,  // L: the thresholds between classes that hosts use from now on
 };
+inline constexpr MessageType kLastMessageType = MessageType::kThresholds;
 
 // Messages that carry their number in the sequence from this sender: all that cannot be repeated. Heartbeats carry the
 // number of the last one, so that a lost message is noticed within a heartbeat and never leaves a job waiting.

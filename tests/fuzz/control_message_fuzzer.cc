@@ -51,7 +51,7 @@ void check(std::span<const std::byte> bytes) {
     TL_ASSERT(message.status().code() == Code::kCorrupt || message.status().code() == Code::kVersionMismatch);
     return;
   }
-  TL_ASSERT(message->type >= control::MessageType::kJoin && message->type <= control::MessageType::kAbort);
+  TL_ASSERT(message->type >= control::MessageType::kJoin && message->type <= control::kLastMessageType);
   const std::vector<std::uint8_t> sent = control::encode(*message);
   const Result<Message> back = control::decode(std::as_bytes(std::span(sent)));
   TL_ASSERT(sent.size() > control::kMaxWireMessage || (back.ok() && control::encode(*back) == sent));

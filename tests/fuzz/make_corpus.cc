@@ -323,6 +323,7 @@ void write_control(const Corpus& corpus) {
   write("plan", MessageType::kPlan, json::array({"model", 1, 0x1234567890abcdefull, plan_tensors()}));
   write("late", MessageType::kLate, json::array({3, "tensor 'x'", 1'500'000'000}));
   write("abort", MessageType::kAbort, json::array({failure}));
+  write("thresholds", MessageType::kThresholds, json::array({0.75, 0.5}));
   json odd = json::array({json::binary({1, 2}), -1, 1e300, nullptr, true, json::object({{"k", json::array()}})});
   write("every_kind", MessageType::kAbort, odd);
   write_bytes("version_1", json::to_cbor(json::array({1, 1, 0, 0, 0, json::array()})));
