@@ -137,6 +137,36 @@ TEST(DcqcnRate, NeverFallsBelowTheLeast) {
   EXPECT_DOUBLE_EQ(flow.rate(Time(0), kDcqcn), 10e6);
 }
 
+// ---- marks and memory ----
+
+// Figure 5, for one packet; of four one is marked unless none is.
+TEST(Marking, GrowsBetweenItsThresholds) {
+  const Marking m{.k_min = Bytes(20'000), .k_max = Bytes(200'000), .p_max = 0.1};
+  EXPECT_EQ(mark_probability(m, 20'000, 1024), 0);
+  EXPECT_NEAR(mark_probability(m, 110'000, 1024), 0.05, 1e-12);
+  EXPECT_NEAR(mark_probability(m, 110'000, 4096), 1 - std::pow(0.95, 4), 1e-12);
+  EXPECT_EQ(mark_probability(m, 200'000, 1), 1);
+}
+
+// 1,000 bytes, alpha 1. The second link is stopped when its 400 are more than the 200 that are free, and lets go on
+// when the first one's 400 leave, though nothing of its own has: 600 are free then, and 400 are less by 100 and more.
+TEST(SwitchMemory, WhatLeavesMakesRoomForEveryLink) {
+  using Verdict = SwitchMemory::Verdict;
+  SwitchMemory memory(star(3, kLink, Duration()), SharedBuffer{.size = Bytes(1000), .alpha = 1},
+                      PauseThresholds{Bytes(1000), Bytes(900), ~1u});
+  constexpr std::uint32_t kFirst = 0, kSecond = 2;  // ports of hosts 0 and 1
+  EXPECT_EQ(memory.take(kFirst, 1, 400, 0), Verdict::kKept);
+  EXPECT_EQ(memory.take(kSecond, 1, 300, 0), Verdict::kKept);
+  EXPECT_EQ(memory.take(kSecond, 1, 100, 0), Verdict::kKeptAndPause);
+  EXPECT_EQ(memory.take(kSecond, 1, 50, 0), Verdict::kKept) << "in headroom, and it is paused already";
+  EXPECT_EQ(memory.peak_headroom(), 50u);
+  EXPECT_EQ(memory.take(kFirst, 0, 100, 200), Verdict::kRefused) << "control is lossy here, its queue has all it may";
+  const std::vector<SwitchMemory::Resumed>& resumed = memory.give(kFirst, 1, 400);
+  ASSERT_EQ(resumed.size(), 1u);
+  EXPECT_EQ(resumed[0].ingress, kSecond);
+  EXPECT_EQ(resumed[0].level, 1u);
+}
+
 // ---- DCQCN in the network ----
 
 // The marking of the paper's figure 14, for 10 Gbit/s: a quarter of its 40.
