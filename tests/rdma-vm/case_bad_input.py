@@ -7,6 +7,7 @@ from daemons_in_bed import BIN, BUILD, Daemons
 
 TINY = 1 << 20  # bytes of locked memory: enough to open the device, not for a job's staging
 NOBODY = "65534"
+NO_GIDS = os.path.join(BUILD, "tests", "libno_gids.so")
 
 
 def said(bed, daemons, host, before="true", **settings):
@@ -29,6 +30,12 @@ def test_devices(bed, daemons, host):
            "tensorlane: error: this host has no RDMA device 'mlx5_9': /sys/class/infiniband: set `rdma: device` in daemon.yaml to one of rxe0, rxe1")
     expect(said(bed, daemons, host, rdma="{device: rxe0, port: 2}"), "tensorlane: error: the device has no port 2: rxe0: set `rdma: port` to 1 to 1")
     expect(said(bed, daemons, host, rdma="{device: rxe0, gid_index: 99}"), "tensorlane: error: GID 99 does not exist: rxe0 port 1: leave out `gid_index`, or use one of fe80::")
+
+
+def test_no_gid(bed, daemons, host):
+    """Soft-RoCE always has one, of its interface's MAC address: a library in front of libibverbs hides them, for this daemon alone."""
+    expect(said(bed, daemons, host, before=f"export LD_PRELOAD={NO_GIDS}", rdma="{device: rxe0}"),
+           "tensorlane: error: the port has no RoCE v2 GID: rxe0 port 1: give its network interface an address, and let the device speak RoCE v2")
 
 
 def test_a_device_wide_traffic_class(bed, daemons, host):

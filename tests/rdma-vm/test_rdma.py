@@ -57,6 +57,7 @@ def run_alone(bed, cases):
         cases.run(case_cm.test_rdma_cm, bed, daemons, by_cm, VLAN)
     with Daemons(bed, "rdma", 7400, hosts=[]) as daemons:
         cases.run(case_bad_input.test_devices, bed, daemons, ALONE)
+        cases.run(case_bad_input.test_no_gid, bed, daemons, ALONE)
         cases.run(case_bad_input.test_a_device_wide_traffic_class, bed, daemons, ALONE)
         cases.run(case_bad_input.test_locked_memory, bed, daemons, ALONE, HOSTS[2])
         cases.run(case_bad_input.test_addresses, bed, daemons, ALONE, VLAN)
