@@ -92,6 +92,18 @@ TEST_F(Resuming, AFlowSurvivesBreakingAgainAndAgain) {
   EXPECT_GT(a->counters().flows_resumed, 10u);
 }
 
+// Nothing is sent in between, and each time it is long after the time that the loss before was allowed.
+TEST_F(Resuming, AnIdleFlowHasAllTheTimeAgainWhenItIsLostLater) {
+  bring_up();
+  for (std::uint64_t losses = 1; losses < 4; ++losses) {
+    cut();
+    ASSERT_TRUE(run([&] { return a->counters().flows_resumed == losses && b->counters().flows_resumed == losses; }));
+    clock.skip(kResumeWithin + seconds(1));
+    run_for(clock, {&a, &b}, std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(a.sink->downs.empty() && b.sink->downs.empty());
+}
+
 TEST_F(Resuming, APayloadBelongsToTheTransportUntilThePeerHasIt) {
   bring_up();
   const auto large = pattern(100000, 1), small = pattern(1000, 2);

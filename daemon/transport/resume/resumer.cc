@@ -38,8 +38,9 @@ void Resumer::forget_job(JobId job) {
 // ---- losing ----
 
 void Resumer::lost(Resumable& flow, Status cause, Time now) {
-  // A connection that is lost again before anything has come of it gets no time of its own.
-  const bool first = flow.lost_deadline == Time() || flow.progress() != flow.lost_progress;
+  // A connection that is lost again before anything has come of it gets no time of its own; one that has outlived that
+  // time does, though nothing may have come because nothing was to be sent.
+  const bool first = now >= flow.lost_deadline || flow.progress() != flow.lost_progress;
   if (first) {
     flow.lost_deadline = now + flow.job().resume_within();
     flow.lost_progress = flow.progress();
