@@ -4,7 +4,7 @@
  * rank 0 keeps two broadcasts under way for SECONDS; every rank prints how many bytes came through
  *
  *   message loop BYTES SECONDS URGENCY
- * allreduces for SECONDS, results checked; prints "running" after the first
+ * allreduces for SECONDS, or until one rank gets SIGTERM, results checked; prints "running" after the first
  *
  *   message time BYTES COUNT URGENCY
  * the last rank prints how long each of COUNT broadcasts took, in seconds, from its post to its arrival
@@ -16,6 +16,7 @@
  *   message pause BYTES SECONDS URGENCY
  * allreduces, prints "pausing", does nothing for SECONDS, and allreduces once more; a rank that is told to pause longer
  * than the others keeps them waiting */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,8 +74,16 @@ static void flood(tl_context_t* context, uint64_t bytes, double duration, float 
   printf("%.0f\n", (double)moved / (now() - start));
 }
 
+static volatile sig_atomic_t had_enough;
+
+static void have_enough(int number) {
+  (void)number;
+  had_enough = 1;
+}
+
 static void loop(tl_context_t* context, uint64_t bytes, double duration, float urgency) {
   const double start = now();
+  signal(SIGTERM, have_enough);
   tl_tensor_desc_t desc = TL_TENSOR_INIT;
   tl_tensor_t* tensor = NULL;
   desc.name = "loop";
@@ -86,12 +95,12 @@ static void loop(tl_context_t* context, uint64_t bytes, double duration, float u
   for (int i = 0;; ++i) {
     tl_request_t* request = NULL;
     /* The last element says whether anybody has had enough. */
-    for (uint64_t k = 0; k < desc.count; ++k) data[k] = (float)(tl_rank(context) + i % 7);
-    data[desc.count - 1] = now() - start > duration ? 1.0f : 0.0f;
+    for (uint64_t k = 0; k < desc.count; ++k) data[k] = (float)((k & 1023) + (uint64_t)(tl_rank(context) + i % 7));
+    data[desc.count - 1] = had_enough || now() - start > duration ? 1.0f : 0.0f;
     check(tl_post(tensor, &request));
     check(tl_wait(request, -1.0));
-    const float expected = (float)(size * (size - 1) / 2 + size * (i % 7));
     for (uint64_t k = 0; k + 1 < desc.count; ++k) {
+      const float expected = (float)(size * (size - 1) / 2 + size * ((int)(k & 1023) + i % 7));
       if (data[k] == expected) continue;
       fprintf(stderr, "wrong sum: element %llu of iteration %d is %f, expected %f\n", (unsigned long long)k, i, data[k],
               expected);

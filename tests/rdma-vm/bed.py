@@ -22,6 +22,7 @@ from lab_harness import TENSORLANE, Lab, namespaces, require_namespaces, skip, t
 
 IMAGE = os.path.join(os.path.dirname(os.path.dirname(TENSORLANE)), "rdma-vm")
 BOOT_TIMEOUT = 150
+CLEAN_UP_LIMIT = 15
 ECT0 = 2  # the two ECN bits below the DSCP
 
 

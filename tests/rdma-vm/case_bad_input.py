@@ -3,7 +3,7 @@
 import os
 
 from bed import Failed
-from daemons_in_bed import BIN, BUILD, Daemons
+from daemons_in_bed import BIN, BUILD, MESSAGE, Daemons
 
 TINY = 1 << 20  # bytes of locked memory: enough to open the device, not for a job's staging
 NOBODY = "65534"
@@ -60,7 +60,7 @@ def test_locked_memory(bed, daemons, host, peer):
     daemons.start(peer)
     for each in (host, peer):
         daemons.wait_ready(each)
-    ranks = daemons.start_job("locked", [os.path.join(BUILD, "tests", "message"), "flood", "65536", "1", "0.0"], [peer, host])
+    ranks = daemons.start_job("locked", [MESSAGE, "flood", "65536", "1", "0.0"], [peer, host])
     for rank in ranks:
         out, err = rank.communicate(timeout=60)
         print(err.strip(), flush=True)

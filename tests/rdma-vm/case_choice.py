@@ -2,11 +2,9 @@
 slows it alone."""
 
 import json
-import os
 
-from daemons_in_bed import BUILD
+from daemons_in_bed import MESSAGE
 
-MESSAGE = os.path.join(BUILD, "tests", "message")
 DELAY = 100  # ms on the way of RDMA, at both ends
 NAMES = ["rdma", "tcp"]
 

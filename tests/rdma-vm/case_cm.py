@@ -1,14 +1,10 @@
 """Two hosts whose queue pairs are connected by rdma_cm: a job sums over them, `status` says what connects them and what marks the packets, and a
 capture shows that it is so."""
 
-import os
-
 from bed import DATAGRAM
 from case_training import PCP, check_packets
-from daemons_in_bed import BUILD
+from daemons_in_bed import MESSAGE
 from lab_harness import BULK, URGENT
-
-MESSAGE = os.path.join(BUILD, "tests", "message")
 
 
 def between(packets, addresses):

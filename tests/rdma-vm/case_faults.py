@@ -1,11 +1,19 @@
-"""Faults under a job over RDMA: a link that is down for less than the detection time costs time and nothing else; one that stays down, a
+"""Faults under a job over RDMA: a link that is down for less than the detection time, and queue pairs that are lost, cost time and nothing else; a link that stays down, a
 daemon that is stopped for longer, and one that is killed, are named errors on every host, and the next job works."""
 
+import json
+import os
 import re
+import time
+
+from daemons_in_bed import BUILD, results, wait_until
 
 DETECTION = 15
 OUTAGE = 4  # heartbeats come back some seconds after the link: TCP retransmits ever more rarely
-ELEMENTS = 100_000
+RETRY = 1.5  # what queue pairs of RESUMING's daemons retry for: 1.9 s, the next power of two
+RESUMING = {"detection": f"{DETECTION} s", "on_lost_flow": "resume", "rdma": f"{{retry: {RETRY} s}}"}
+FAIL_QUEUE_PAIRS = os.path.join(BUILD, "tests", "libfail_queue_pairs.so")
+FOR_EVER = 300  # the fault ends it
 
 
 def link(bed, host, state, switch="s0"):
@@ -13,58 +21,98 @@ def link(bed, host, state, switch="s0"):
     bed.run(switch, "ip", "link", "set", host, state)
 
 
-def start(ranks, daemons, job, seconds):
-    running = ranks.start(daemons, job, "sum_arrays", seconds, ELEMENTS)
-    for rank in running:
-        rank.wait_for("running")
-    return running
-
-
-def ends_with_error(rank, *any_of):
+def ends_with_error(host, rank, *any_of):
     """The rank fails with an error that holds one of these words."""
-    out, status = rank.end(60)
-    assert status == 1, f"{rank.host} has ended with {status}: {out}"
-    error = next(line for line in out.splitlines() if line.startswith("error: "))
-    assert any(re.search(rf"\b{word}\b", error) for word in any_of), f"{rank.host} names none of {any_of}: {out}"
-    print(f"{rank.host}: {error}", flush=True)
+    out, err = rank.communicate(timeout=60)
+    assert rank.returncode == 1, f"{host} has ended with {rank.returncode}: {out}{err}"
+    error = next(line for line in err.splitlines() if line.startswith("tensorlane: error: "))
+    assert any(re.search(rf"\b{word}\b", error) for word in any_of), f"{host} names none of {any_of}: {err}"
+    print(f"{host}: {error}", flush=True)
 
 
-def test_next_job(ranks, daemons, job):
-    for rank in start(ranks, daemons, job, 1):
-        out, status = rank.end()
-        assert status == 0, out
+def run_next_job(daemons, hosts, job):
+    results(daemons.start_loop(job, hosts, 1))
 
 
-def test_long_outage(bed, ranks, daemons):
-    """Either side has lost the other."""
-    running = start(ranks, daemons, "long", 300)
-    link(bed, "h1", "down")
+def resumed(daemons):
+    """How often flows of each host were resumed, and how many frames were sent again."""
+    lanes = {host: daemons.status(host)["lane"] for host in daemons.hosts}
+    return {host: (lane["resumed_flows"], lane["resent_frames"]) for host, lane in lanes.items()}
+
+
+def wait_for_resumed(daemons, counts):
+    """Until flows of each of these hosts were resumed so often; how often they were, on every host."""
+    now = {}
+
+    def seen():
+        now.update(resumed(daemons))
+        return all(now[host][0] >= count for host, count in counts.items())
+    wait_until(seen, 60, lambda: f"not resumed {counts} times: {now}")
+    return now
+
+
+def end_well(ranks):
+    """Every sum was right."""
+    ranks[0].terminate()
+    results(ranks)
+
+
+def test_lost_flows(bed, daemons, hosts):
+    """A link is down for longer than queue pairs retry and shorter than the detection time: they are lost, and their flows go on over others. Nothing
+    is lost, nothing is added twice."""
+    before = resumed(daemons)
+    running = daemons.start_loop("lost-flows", hosts, FOR_EVER)
+    link(bed, hosts[1], "down")
+    time.sleep(OUTAGE)
+    link(bed, hosts[1], "up")
+    after = wait_for_resumed(daemons, {hosts[1]: before[hosts[1]][0] + 2})
+    end_well(running)
+    print(f"resumed flows, frames sent again: {json.dumps(after)}", flush=True)
+    assert sum(after[host][1] - before[host][1] for host in hosts) > 0, "nothing was on its way when the link went down"
+
+
+def test_failed_queue_pairs(daemons, hosts):
+    """Every queue pair of a host fails under a job, again and again: every sum is right."""
+    running = daemons.start_loop("failed-pairs", hosts, FOR_EVER)
+    for host in hosts:
+        counts = {each: count + (2 if each == host else 1) for each, (count, _) in resumed(daemons).items()}
+        daemons.signal(host, "USR1")
+        print(f"resumed flows, frames sent again: {json.dumps(wait_for_resumed(daemons, counts))}", flush=True)
+    end_well(running)
+
+
+def test_long_outage(bed, daemons, hosts, resuming):
+    """Either side has lost the other, whether flows may be resumed or not: there is nobody to resume them with."""
+    jobs = [(each, each.start_loop("long", hosts, FOR_EVER)) for each in (daemons, resuming)]
+    link(bed, hosts[1], "down")
     try:
-        for rank in running:
-            ends_with_error(rank, *(["h0", "h2"] if rank.host == "h1" else ["h1"]))
+        for _, running in jobs:
+            for host, rank in zip(hosts, running, strict=True):
+                ends_with_error(host, rank, *([hosts[0], hosts[2]] if host == hosts[1] else [hosts[1]]))
     finally:
-        link(bed, "h1", "up")
-    test_next_job(ranks, daemons, "after-outage")
+        link(bed, hosts[1], "up")
+    for each, _ in jobs:
+        run_next_job(each, hosts, "after-outage")
 
 
-def test_stopped_daemon(ranks, daemons):
-    running = start(ranks, daemons, "stopped", 300)
-    daemons.signal("h2", "STOP")
+def test_stopped_daemon(daemons, hosts):
+    running = daemons.start_loop("stopped", hosts, FOR_EVER)
+    daemons.signal(hosts[2], "STOP")
     try:
-        for rank in running[:2]:
-            ends_with_error(rank, "h2")
-        ends_with_error(running[2], "the daemon has not been heard")
+        for host, rank in zip(hosts[:2], running[:2], strict=True):
+            ends_with_error(host, rank, hosts[2])
+        ends_with_error(hosts[2], running[2], "the daemon has not been heard")
     finally:
-        daemons.signal("h2", "CONT")
-    test_next_job(ranks, daemons, "after-stop")
+        daemons.signal(hosts[2], "CONT")
+    run_next_job(daemons, hosts, "after-stop")
 
 
-def test_killed_daemon(ranks, daemons):
-    running = start(ranks, daemons, "killed", 300)
-    daemons.signal("h2", "KILL")
-    for rank in running[:2]:
-        ends_with_error(rank, "h2")
-    ends_with_error(running[2], "daemon")
-    daemons.start("h2")
-    daemons.wait_ready("h2")
-    test_next_job(ranks, daemons, "after-restart")
+def test_killed_daemon(daemons, hosts):
+    running = daemons.start_loop("killed", hosts, FOR_EVER)
+    daemons.signal(hosts[2], "KILL")
+    for host, rank in zip(hosts[:2], running[:2], strict=True):
+        ends_with_error(host, rank, hosts[2])
+    ends_with_error(hosts[2], running[2], "daemon")
+    daemons.start(hosts[2])
+    daemons.wait_ready(hosts[2])
+    run_next_job(daemons, hosts, "after-restart")

@@ -1,27 +1,18 @@
 """A job over two RDMA devices of each host: the slices of its tensors travel over both, with the tags of their class, to the same bits as
 over one; and a rail that dies is an error that names it, on every rank, while the hosts are heard over the other."""
 
-import os
 import time
 
 from bed import WRITES
 from case_faults import DETECTION, link
 from case_training import PCP
-from daemons_in_bed import BUILD
+from daemons_in_bed import MESSAGE, results
 from lab_harness import BULK
 
-MESSAGE = os.path.join(BUILD, "tests", "message")
 # The rail's control connections break after 1.5 times the detection time, and control gets a fifth of it to say more; the rest is for
 # emulated hosts.
 ALLOWED = 2.5 * DETECTION
 BYTES, COUNT = 2 << 20, 3
-
-
-def results(ranks):
-    """What each of them wrote; fails unless all end well."""
-    texts = [rank.communicate(timeout=90) for rank in ranks]
-    assert all(rank.returncode == 0 for rank in ranks), texts
-    return [out for out, _ in texts]
 
 
 def hash_of_sums(daemons, job, hosts):
@@ -30,14 +21,6 @@ def hash_of_sums(daemons, job, hosts):
     assert len({word[1] for word in words}) == 1, words
     print(f"{job}: {BYTES >> 20} MiB in {words[0][0]} s", flush=True)
     return words[0][1]
-
-
-def start_loop(daemons, job, hosts, seconds):
-    running = daemons.start_job(job, [MESSAGE, "loop", str(BYTES), str(seconds), "0.0"], hosts)
-    for rank in running:
-        line = rank.stdout.readline()
-        assert line == "running\n", f"{line}{rank.communicate()}"
-    return running
 
 
 def check_packets(bed, hosts, vlan, rail, packets):
@@ -66,7 +49,7 @@ def test_both_rails(bed, one_rail, daemons, hosts, vlan):
 
 
 def test_dead_rail(bed, daemons, hosts):
-    running = start_loop(daemons, "dead-rail", hosts, 300)
+    running = daemons.start_loop("dead-rail", hosts, 300, BYTES)
     link(bed, "h1", "down", "s1")
     since = time.monotonic()
     try:
@@ -78,4 +61,4 @@ def test_dead_rail(bed, daemons, hosts):
             assert took <= ALLOWED, f"{host} ended after {took:.1f} s"
     finally:
         link(bed, "h1", "up", "s1")
-    results(start_loop(daemons, "after-dead-rail", hosts, 0))
+    results(daemons.start_loop("after-dead-rail", hosts, 0, BYTES))

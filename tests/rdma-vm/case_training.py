@@ -40,9 +40,9 @@ def iterations_of(rank):
 
 def test_training(bed, ranks, tcp, rdma, vlan):
     """The digest of the parameters."""
-    digest = digest_of(ranks.start(tcp, "tcp", "train", ITERATIONS))
+    digest = digest_of(ranks.train(tcp, "tcp", ITERATIONS))
     with bed.capture() as capture:
-        over_rdma = digest_of(ranks.start(rdma, "rdma", "train", ITERATIONS))
+        over_rdma = digest_of(ranks.train(rdma, "rdma", ITERATIONS))
     lane = rdma.status("h0")["lane"]
     chosen = {path["peer"]: [c["transport"] for c in path["candidates"] if c["chosen"]] for path in lane["paths"]}
     print(json.dumps(lane["rails"][0]), json.dumps(chosen), f"{len(capture.packets)} RoCE packets", flush=True)
@@ -56,7 +56,7 @@ def test_training(bed, ranks, tcp, rdma, vlan):
 
 def test_training_through_an_outage(bed, ranks, rdma, digest):
     """A link goes down and comes back within the detection time: nothing is lost, nothing is added twice."""
-    running = ranks.start(rdma, "outage", "train", ITERATIONS)
+    running = ranks.train(rdma, "outage", ITERATIONS)
     for rank in running:
         rank.wait_for("iteration 1")
     link(bed, "h1", "down")

@@ -12,6 +12,7 @@ BUILD = os.path.dirname(IMAGE)
 BIN = os.path.join(BUILD, "bin")
 PYTHON = os.path.join(BUILD, "venv", "bin", "python")
 HERE = os.path.dirname(os.path.abspath(__file__))
+MESSAGE = os.path.join(BUILD, "tests", "message")
 
 
 def read(path):
@@ -32,10 +33,11 @@ def wait_until(condition, timeout, complaint):
 
 class Daemons:
     """One daemon on every host, or on those named, started when entered and stopped when left: Daemons(bed, "auto", port=7200). Several of them can be up,
-    with ports 100 apart; `name` tells them apart. They use the first `rails` of the bed."""
+    with ports 100 apart; `name` tells them apart. They use the first `rails` of the bed. `preload`: a library that they get in front of all others."""
 
-    def __init__(self, bed, transport, port, settings=None, hosts=None, rails=1):
+    def __init__(self, bed, transport, port, settings=None, hosts=None, rails=1, preload=None):
         self.bed, self.name, self.port, self.rails = bed, transport, port, rails
+        self.environment = ["env", f"LD_PRELOAD={preload}"] if preload else []
         self.settings = {"transport": transport, **(settings or {})}
         self.hosts = [h["name"] for h in bed.about["hosts"]] if hosts is None else hosts
         self.children = {}
@@ -54,9 +56,10 @@ class Daemons:
         return self
 
     def __exit__(self, *failure):
-        for host, child in self.children.items():
+        for child in self.children.values():
             if child.poll() is None:
                 child.terminate()
+        for host, child in self.children.items():
             _, log = child.communicate(timeout=30)
             if failure[0] is not None:
                 print(f"--- log of {self.name} on {host}\n{log[-3000:]}", flush=True)
@@ -81,7 +84,7 @@ class Daemons:
 
     def start(self, host):
         # Beside the fabric file the keys belong to root alone, in the guest too.
-        self.children[host] = self.bed.start(host, f"{BIN}/tensorlaned", "--config", self.configuration(host))
+        self.children[host] = self.bed.start(host, *self.environment, f"{BIN}/tensorlaned", "--config", self.configuration(host))
 
     def signal(self, host, name):
         self.bed.run(host, "sh", "-c", f"kill -{name} $(pgrep -f '[t]ensorlaned --config .*/{host}-{self.port}.yaml')")
@@ -91,6 +94,14 @@ class Daemons:
         return [self.bed.start(host, "env", *(f"{key}={value}" for key, value in environment.items()), *command)
                 for host, environment in zip(hosts, self.environments(job, hosts), strict=True)]
 
+    def start_loop(self, job, hosts, seconds, tensor_bytes=400_000):
+        """A job that sums a tensor again and again, and checks every element: its ranks, once all of them have had the first sum."""
+        running = self.start_job(job, [MESSAGE, "loop", str(tensor_bytes), str(seconds), "0.0"], hosts)
+        for rank in running:
+            line = rank.stdout.readline()
+            assert line == "running\n", f"{line}{rank.communicate()}"
+        return running
+
     def environments(self, job, hosts):
         common = {"WORLD_SIZE": len(hosts), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": self.bed.address(hosts[0]), "MASTER_PORT": 29511,
                   "TENSORLANE_JOB": job, "TENSORLANE_JOB_SECRET": secrets.token_hex(16), "TENSORLANE_SOCKET": self.socket(), "TMPDIR": "/run"}
@@ -98,13 +109,21 @@ class Daemons:
 
     def wait_ready(self, host):
         ask = f"{BIN}/tensorlane status --json --socket {self.socket()} >/dev/null 2>&1"
-        asking = self.bed.start(host, "sh", "-c", f"until {ask}; do sleep 0.2; done")
+        # Starting the command takes an emulated host half a second.
+        asking = self.bed.start(host, "sh", "-c", f"until test -S {self.socket()}; do sleep 0.1; done; until {ask}; do sleep 0.2; done")
         wait_until(lambda: asking.poll() is not None or self.children[host].poll() is not None, 60, lambda: f"the daemon on {host} does not answer")
         asking.terminate()
         assert self.children[host].poll() is None, self.children[host].communicate()[1]
 
     def status(self, host):
         return json.loads(self.bed.run(host, f"{BIN}/tensorlane", "status", "--json", "--socket", self.socket()))
+
+
+def results(ranks):
+    """What each of start_job()'s ranks wrote; fails unless all end well."""
+    texts = [rank.communicate(timeout=90) for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), texts
+    return [out for out, _ in texts]
 
 
 class Rank:
@@ -156,12 +175,12 @@ class Ranks:
             line = child.stdout.readline()
             assert line == "ready\n", f"{host}: {line}{child.communicate(timeout=30)[1]}"
 
-    def start(self, daemons, job, run, *arguments):
-        """Starts `run` of ranks.py as a job of that name: a Rank for each host."""
+    def train(self, daemons, job, iterations):
+        """Starts training as a job of that name: a Rank for each host."""
         ranks = []
         for host, environment in zip(self.hosts, daemons.environments(job, self.hosts), strict=True):
             path = f"{self.folder(host)}/{self.number}"
-            described = {"run": run, "arguments": arguments, "environment": environment}
+            described = {"iterations": iterations, "environment": environment}
             with open(f"{path}.new", "w") as file:
                 json.dump(described, file)
             os.rename(f"{path}.new", f"{path}.job")

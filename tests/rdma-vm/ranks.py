@@ -4,10 +4,11 @@ a minute, and a fork none.
     ranks.py FOLDER
 
 Prints "ready", then runs what appears in FOLDER (`Ranks` of daemons_in_bed.py puts it there), the same one on all hosts:
-  N.job      {"run": name below, "arguments": [...], "environment": {...}}
+  N.job      {"iterations": how many, "environment": {...}}
   N.out      what the rank writes, growing
   N.status   its exit status, made when it has ended"""
 
+import functools
 import hashlib
 import json
 import os
@@ -16,74 +17,59 @@ import time
 import traceback
 import types
 
-import numpy
-import torch
+# What serves PyTorch's compiler alone is a third of what importing it takes. Its optimizers import the compiler itself, a minute's work here,
+# only to have themselves left out of it.
+for unused in ("torch._meta_registrations", "torch._prims", "torch.export"):
+    sys.modules[unused] = types.ModuleType(unused)
+import torch  # noqa: E402
+from torch._opaque_base import OpaqueBaseMeta  # noqa: E402
 
-# PyTorch's optimizers import its compiler, a minute's work here, only to have themselves left out of it.
+torch._C._set_generator_metaclass(OpaqueBaseMeta)  # which torch._prims would have done
 compiler = types.ModuleType("torch._dynamo")
 compiler.disable = lambda function, *_, **__: function
 compiler.graph_break = lambda *_: None
 sys.modules["torch._dynamo"] = torch._dynamo = compiler
 
-import tensorlane as tl  # noqa: E402
-from tensorlane.examples.digits import Trainer  # noqa: E402
+from tensorlane.examples import digits  # noqa: E402
 
 POLL = 0.1
 
 
+def make_trainer(mode):
+    return digits.Trainer(types.SimpleNamespace(mode=mode, batch=16, width=256, lr=0.02, seed=1, emulate=0.0))
+
+
+def warm_up():
+    """Reads the data, and does everything that PyTorch does once, so that every rank finds it done."""
+    digits.load_digits = functools.cache(digits.load_digits)
+    make_trainer("nocomm").run(1)
+
+
 def train(iterations):
     """Trains the digits example; prints every iteration's number and, at the end, a digest of the parameters."""
-    trainer = Trainer(types.SimpleNamespace(mode="tensorlane", batch=16, width=256, lr=0.02, seed=1, emulate=0.0))
+    trainer = make_trainer("tensorlane")
     for iteration in range(iterations):
         trainer.run(1)
         print(f"iteration {iteration}", flush=True)
-    loss = trainer.report([])["loss"]  # waits for what is under way
+    trainer.model.eval()  # applies what is under way
     digest = hashlib.sha256()
     for parameter in trainer.model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
     trainer.close()
-    print(json.dumps({"digest": digest.hexdigest(), "loss": loss}), flush=True)
-
-
-def numbers(elements, rank, count):
-    # Small integers: every order of summation gives the same bits.
-    return ((numpy.arange(elements) + 7 * rank + count) % 1021).astype(numpy.float32)
-
-
-def sum_arrays(seconds, elements):
-    """Sums arrays of known numbers again and again, and checks every sum bit by bit. Prints "running" after the first one, then how many
-    there were and how long the longest took."""
-    tl.init()
-    rank, size, count, longest, end = tl.rank(), tl.size(), 0, 0.0, time.monotonic() + seconds
-    go_on = size
-    while go_on == size:
-        begin = time.monotonic()
-        result = tl.allreduce(numbers(elements, rank, count), op=tl.Sum, name="numbers")
-        assert numpy.array_equal(result, sum(numbers(elements, r, count) for r in range(size))), f"a wrong sum in round {count}"
-        if count == 0:
-            print("running", flush=True)
-        count += 1
-        # All stop after the same round: when one of them has had enough.
-        go_on = tl.allreduce(numpy.float32([time.monotonic() < end]), op=tl.Sum, name="go on")[0]
-        longest = max(longest, time.monotonic() - begin)
-    tl.shutdown()
-    print(f"{count} rounds, longest {longest:.2f} s", flush=True)
+    print(json.dumps({"digest": digest.hexdigest(), "loss": trainer.loss}), flush=True)
 
 
 def child(path, job):
-    """The rank itself; its exit status. What is wrong with the job ends in a line "error: ..."."""
+    """The rank itself; its exit status."""
     out = os.open(f"{path}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.environ.update(job["environment"])
     try:
-        {"train": train, "sum_arrays": sum_arrays}[job["run"]](*job["arguments"])
-    except tl.Error as error:
-        print(f"error: {error}", flush=True)
-        return 1
+        train(job["iterations"])
     except BaseException:
         traceback.print_exc()
-        return 2
+        return 1
     return 0
 
 
@@ -95,6 +81,7 @@ def put(path, text):
 
 
 def main(folder):
+    warm_up()
     print("ready", flush=True)
     number, children = 0, {}
     while True:

@@ -1,18 +1,20 @@
-"""The bed itself, by perftest's tools: commands and files, RDMA between hosts and its tags on the wire."""
+"""The bed itself, by perftest's tools: that it starts in time, commands and files, RDMA between hosts and its tags on the wire, and that nothing is left of it."""
 
 import collections
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 
-from bed import ACKNOWLEDGE, DATAGRAM, ECT0, WRITES, Bed, Failed, require_bed
+from bed import ACKNOWLEDGE, CLEAN_UP_LIMIT, DATAGRAM, ECT0, WRITES, Bed, Failed, require_bed, traces, wait_for_no_traces
 from lab_harness import BULK, CONTROL, URGENT, tensorlane
 
 VLAN = 100
 PCP = {CONTROL: 6, URGENT: 5, BULK: 3}  # greenfield, common/fabric/README.md
+START_LIMIT = 30  # seconds for three hosts, where the machine has little else to do
 TIMEOUT_2S = ["-u", "19"]  # of a queue pair: longer than any queue here, so that waiting is no loss
 UNTAGGED_GID, VLAN_GID = "1", "2"
 ports = itertools.count(18515)
@@ -59,9 +61,9 @@ def test_commands(bed):
     assert child.wait(timeout=10) == 128 + 15
     # Beside each other.
     begin = time.monotonic()
-    for child in [bed.start("h0", "sleep", "4") for _ in range(4)]:
+    for child in [bed.start("h0", "sleep", "2") for _ in range(4)]:
         bed.finish(child)
-    assert time.monotonic() - begin < 12
+    assert time.monotonic() - begin < 6
     done = subprocess.run(bed.command("h0", "no-such-program"), capture_output=True, text=True)
     assert done.stderr == "tensorlane: error: cannot run 'no-such-program': No such file or directory: install it or correct PATH\n", done
 
@@ -144,11 +146,29 @@ def test_connection_management(bed):
     assert any(p.opcode == DATAGRAM for p in packets), "the messages that connect have the tags, too"
 
 
+def test_down_leaves_nothing(bed):
+    """The last one: there is no bed afterwards."""
+    assert len(traces(bed.name)) > 4 + 3, "this test sees a bed when there is one"
+    running = bed.start("h0", "sleep", "600")
+    gone = bed.start("h1", "sleep", "600")
+    with open(f"{bed.shared}/guests/h1/pid") as file:
+        os.kill(int(file.read()), signal.SIGKILL)
+    _, said = gone.communicate(timeout=10)
+    assert gone.returncode == 1 and said.startswith("tensorlane: error: the guest of host 'h1' is gone: "), said
+    tensorlane("lab", "down", "--name", bed.name)
+    wait_for_no_traces(bed.name, CLEAN_UP_LIMIT)
+    assert running.wait(timeout=10) == 1, "a command ends with its host"
+    tensorlane("lab", "down", "--name", bed.name)  # idempotent
+
+
 def main():
     require_bed("ib_write_bw")
     begin = time.monotonic()
     with Bed(hosts=3, vlan=VLAN, speed="40 Mbit/s") as bed:
-        print(f"up after {time.monotonic() - begin:.1f} s", flush=True)
+        took = time.monotonic() - begin
+        print(f"up after {took:.1f} s", flush=True)
+        cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+        assert took < START_LIMIT or load > 2 * cores, f"{took:.1f} s at a load of {load}"
         for name, test in list(globals().items()):
             if name.startswith("test_"):
                 begin = time.monotonic()

@@ -1,6 +1,6 @@
 """What daemons and the transport do over RDMA, in one bed: booting it and importing PyTorch on its hosts takes longer than most cases.
 
-    test_rdma.py TENSORLANE [CASE...]
+    test_rdma.py TENSORLANE [CASE...]        training_through_an_outage needs training
 
 Hosts h0, h1 and h2 run the jobs. h3 runs the conformance suite while the others still import, then a job by rdma_cm with h2, and then gets the
 bad input."""
@@ -33,10 +33,13 @@ class Cases:
     def __init__(self, wanted):
         self.wanted, self.failed, self.known = wanted, [], []
 
+    def wants(self, name):
+        return not self.wanted or name in self.wanted
+
     def run(self, test, *arguments):
         name = test.__name__.removeprefix("test_")
         self.known.append(name)
-        if self.wanted and name not in self.wanted:
+        if not self.wants(name):
             return None
         begin = time.monotonic()
         try:
@@ -50,7 +53,7 @@ class Cases:
 
 
 def run_alone(bed, cases):
-    suite = case_conformance.start_suite(bed, ALONE)
+    suite = case_conformance.start_suite(bed, ALONE) if cases.wants("suite") else None
     cases.run(case_conformance.test_suite, bed, suite)
     by_cm = [HOSTS[2], ALONE]
     with Daemons(bed, "rdma", 7700, {"rdma": "{connect: cm}"}, by_cm) as daemons:
@@ -63,10 +66,25 @@ def run_alone(bed, cases):
         cases.run(case_bad_input.test_addresses, bed, daemons, ALONE, VLAN)
 
 
+def run_faults(bed, cases, rdma, rails, resuming):
+    """They wait for most of their time: what does not need the first rail's links beside each other."""
+    dead_rail = threading.Thread(target=cases.run, args=(case_rails.test_dead_rail, bed, rails, HOSTS))
+    dead_rail.start()
+    try:
+        cases.run(case_faults.test_failed_queue_pairs, resuming, HOSTS)
+        cases.run(case_faults.test_stopped_daemon, rdma, HOSTS)
+        cases.run(case_faults.test_killed_daemon, rdma, HOSTS)
+    finally:
+        dead_rail.join()
+    cases.run(case_faults.test_lost_flows, bed, resuming, HOSTS)
+    cases.run(case_faults.test_long_outage, bed, rdma, HOSTS, resuming)
+
+
 def run_jobs(bed, cases):
     detection = {"detection": f"{case_faults.DETECTION} s"}
     with (Daemons(bed, "tcp", 7200, detection, HOSTS) as tcp, Daemons(bed, "rdma", 7300, detection, HOSTS) as rdma,
-          Daemons(bed, "rdma", 7500, detection, HOSTS, rails=2) as rails):
+          Daemons(bed, "rdma", 7500, detection, HOSTS, rails=2) as rails,
+          Daemons(bed, "rdma", 7800, case_faults.RESUMING, HOSTS, preload=case_faults.FAIL_QUEUE_PAIRS) as resuming):
         # First: it measures a port, which whatever takes the hosts' processor time would spoil.
         cases.run(case_priority.test_strict_and_fifo, bed, rdma, SPEED)
         with Daemons(bed, "auto", 7600, detection, HOSTS[:2]) as auto:
@@ -75,16 +93,14 @@ def run_jobs(bed, cases):
         alone = threading.Thread(target=run_alone, args=(bed, cases))
         alone.start()
         try:
-            ranks = Ranks(bed, HOSTS)
+            ranks = Ranks(bed, HOSTS) if cases.wants("training") else None
             begin = time.monotonic()
-            cases.run(case_rails.test_dead_rail, bed, rails, HOSTS)  # which waits for most of its time, and importing does not
-            ranks.wait_ready()
-            print(f"imported {time.monotonic() - begin:.1f} s", flush=True)
+            run_faults(bed, cases, rdma, rails, resuming)  # importing does not wait
+            if ranks:
+                ranks.wait_ready()
+                print(f"imported {time.monotonic() - begin:.1f} s", flush=True)
             digest = cases.run(case_training.test_training, bed, ranks, tcp, rdma, VLAN)
             cases.run(case_training.test_training_through_an_outage, bed, ranks, rdma, digest)
-            cases.run(case_faults.test_long_outage, bed, ranks, rdma)
-            cases.run(case_faults.test_stopped_daemon, ranks, rdma)
-            cases.run(case_faults.test_killed_daemon, ranks, rdma)
         finally:
             alone.join()
 
