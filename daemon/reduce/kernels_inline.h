@@ -20,7 +20,6 @@ using ports::ReduceSource;
 
 // Tensors need no alignment, and their bytes are seen under several types. The attributes belong to the new name:
 // behind the old one, Clang ignores the alignment.
-using Float __attribute__((aligned(1), may_alias)) = float;
 using Double __attribute__((aligned(1), may_alias)) = double;
 using Half __attribute__((aligned(1), may_alias)) = std::uint16_t;
 
@@ -32,28 +31,28 @@ struct VectorOf {
 // How two elements, or two vectors of elements of type T, become one.
 struct Sum {
   template <typename T, typename V>
-  static V of(const V& a, const V& b) {
+  static V of(V a, V b) {
     return a + b;
   }
 };
 struct Product {
   template <typename T, typename V>
-  static V of(const V& a, const V& b) {
+  static V of(V a, V b) {
     return a * b;
   }
 };
 // `a` stays where it is no larger, or no number at all: where neither comparison holds, b is less, or NaN.
 struct Min {
   template <typename T, typename V>
-  static V of(const V& a, const V& b) {
-    if constexpr (std::is_floating_point_v<T>) return (a <= b) | (a != a) ? a : b;
+  static V of(V a, V b) {
+    if constexpr (std::is_floating_point_v<T>) return ((a <= b) | (a != a)) ? a : b;
     return a <= b ? a : b;
   }
 };
 struct Max {
   template <typename T, typename V>
-  static V of(const V& a, const V& b) {
-    if constexpr (std::is_floating_point_v<T>) return (a >= b) | (a != a) ? a : b;
+  static V of(V a, V b) {
+    if constexpr (std::is_floating_point_v<T>) return ((a >= b) | (a != a)) ? a : b;
     return a >= b ? a : b;
   }
 };
@@ -130,9 +129,11 @@ void reduce_same(std::byte* out, const ReduceSource* sources, std::size_t count,
 // Elements that a mixture of types handles at a time; its buffers stay in the first-level cache.
 constexpr std::size_t kBlock = 512;
 
-// all[i] = the i-th element of one source, or that combined with what is there.
-template <typename Op, typename Wide, typename In>
-void take_values(const In* in, std::size_t n, Wide* all, bool first) {
+// all[i] = the i-th element of one source, of type In, or that combined with what is there.
+template <typename Op, typename In, typename Wide>
+void take_values(const std::byte* bytes, std::size_t n, Wide* all, bool first) {
+  using Element __attribute__((aligned(1), may_alias)) = In;
+  const auto* in = reinterpret_cast<const Element*>(bytes);
   if (first) {
     for (std::size_t i = 0; i < n; ++i) all[i] = static_cast<Wide>(in[i]);
   } else {
@@ -143,9 +144,8 @@ void take_values(const In* in, std::size_t n, Wide* all, bool first) {
 template <typename Isa, typename Op, typename Wide>
 void take(const ReduceSource& source, std::size_t from, std::size_t n, Wide* all, bool first) {
   if (source.dtype == Dtype::kFloat64)
-    return take_values<Op>(reinterpret_cast<const Double*>(source.data) + from, n, all, first);
-  if (source.dtype == Dtype::kFloat32)
-    return take_values<Op>(reinterpret_cast<const Float*>(source.data) + from, n, all, first);
+    return take_values<Op, double>(source.data + from * sizeof(double), n, all, first);
+  if (source.dtype == Dtype::kFloat32) return take_values<Op, float>(source.data + from * sizeof(float), n, all, first);
   float values[kBlock];
   const Half* in = reinterpret_cast<const Half*>(source.data) + from;
   if (source.dtype == Dtype::kFloat16) {
@@ -153,7 +153,7 @@ void take(const ReduceSource& source, std::size_t from, std::size_t n, Wide* all
   } else {
     for (std::size_t i = 0; i < n; ++i) values[i] = bfloat_to_float(in[i]);
   }
-  take_values<Op>(values, n, all, first);
+  take_values<Op, float>(reinterpret_cast<const std::byte*>(values), n, all, first);
 }
 
 // Writes a block as `dtype`. A float64 that becomes a 16-bit number goes by way of float32.
