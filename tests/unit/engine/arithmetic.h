@@ -73,7 +73,7 @@ inline double load(const std::byte* at, Dtype dtype) {
 
 inline void store(std::byte* at, Dtype dtype, double value) {
   const auto f = static_cast<float>(value);
-  const auto i64 = static_cast<std::int64_t>(value);
+  const auto i64 = is_integer(dtype) ? static_cast<std::int64_t>(value) : 0;
   const auto i32 = static_cast<std::int32_t>(i64);
   const std::uint16_t h = dtype == Dtype::kFloat16 ? to_float16(f) : to_bfloat16(f);
   switch (dtype) {
