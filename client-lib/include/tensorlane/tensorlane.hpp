@@ -12,6 +12,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -38,29 +39,17 @@ inline void check(tl_status_t status) {
 template <typename T>
 struct DtypeOf;
 template <>
-struct DtypeOf<float> {
-  static constexpr tl_dtype_t value = TL_FLOAT32;
-};
+struct DtypeOf<float> : std::integral_constant<tl_dtype_t, TL_FLOAT32> {};
 template <>
-struct DtypeOf<double> {
-  static constexpr tl_dtype_t value = TL_FLOAT64;
-};
+struct DtypeOf<double> : std::integral_constant<tl_dtype_t, TL_FLOAT64> {};
 template <>
-struct DtypeOf<std::int8_t> {
-  static constexpr tl_dtype_t value = TL_INT8;
-};
+struct DtypeOf<std::int8_t> : std::integral_constant<tl_dtype_t, TL_INT8> {};
 template <>
-struct DtypeOf<std::uint8_t> {
-  static constexpr tl_dtype_t value = TL_UINT8;
-};
+struct DtypeOf<std::uint8_t> : std::integral_constant<tl_dtype_t, TL_UINT8> {};
 template <>
-struct DtypeOf<std::int32_t> {
-  static constexpr tl_dtype_t value = TL_INT32;
-};
+struct DtypeOf<std::int32_t> : std::integral_constant<tl_dtype_t, TL_INT32> {};
 template <>
-struct DtypeOf<std::int64_t> {
-  static constexpr tl_dtype_t value = TL_INT64;
-};
+struct DtypeOf<std::int64_t> : std::integral_constant<tl_dtype_t, TL_INT64> {};
 
 // One operation under way. Its destructor waits, since the buffers belong to tensorlane until it is done; an error then
 // is lost, so wait().

@@ -186,39 +186,27 @@ class Context:
         return [Tensor(handle) for handle in handles]
 
     def allreduce(self, name, source, target, count, dtype, op, urgency, keep):
-        request = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), urgency)
-        check(library().tl_allreduce(self._handle, name.encode(), source, target, count, dtype, op, ctypes.byref(options), ctypes.byref(request)))
-        return Request(request, keep)
+        return self._start(library().tl_allreduce, name, (source, target, count, dtype, op), urgency, keep)
 
     def broadcast(self, name, target, count, dtype, root, urgency, keep):
-        request = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), urgency)
-        check(library().tl_broadcast(self._handle, name.encode(), target, count, dtype, root, ctypes.byref(options), ctypes.byref(request)))
-        return Request(request, keep)
+        return self._start(library().tl_broadcast, name, (target, count, dtype, root), urgency, keep)
 
     def allgather(self, name, source, target, count, dtype, urgency, keep):
-        request = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), urgency)
-        check(library().tl_allgather(self._handle, name.encode(), source, target, count, dtype, ctypes.byref(options), ctypes.byref(request)))
-        return Request(request, keep)
+        return self._start(library().tl_allgather, name, (source, target, count, dtype), urgency, keep)
 
     def reducescatter(self, name, source, target, rows, row, dtype, op, urgency, keep):
-        request = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), urgency)
-        check(library().tl_reducescatter(self._handle, name.encode(), source, target, rows, row, dtype, op, ctypes.byref(options), ctypes.byref(request)))
-        return Request(request, keep)
+        return self._start(library().tl_reducescatter, name, (source, target, rows, row, dtype, op), urgency, keep)
 
     def push(self, key, source, count, dtype, op, urgency, keep):
-        request = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), urgency)
-        check(library().tl_push(self._handle, key.encode(), source, count, dtype, op, ctypes.byref(options), ctypes.byref(request)))
-        return Request(request, keep)
+        return self._start(library().tl_push, key, (source, count, dtype, op), urgency, keep)
 
     def pull(self, key, target, count, dtype, urgency, keep):
+        return self._start(library().tl_pull, key, (target, count, dtype), urgency, keep)
+
+    def _start(self, call, name, arguments, urgency, keep):
         request = ctypes.c_void_p()
         options = Options(ctypes.sizeof(Options), urgency)
-        check(library().tl_pull(self._handle, key.encode(), target, count, dtype, ctypes.byref(options), ctypes.byref(request)))
+        check(call(self._handle, name.encode(), *arguments, ctypes.byref(options), ctypes.byref(request)))
         return Request(request, keep)
 
     def barrier(self, timeout):
