@@ -108,6 +108,7 @@ class Job final : private JobRail::Owner {
     Duration reported{};  // lateness already reported
   };
 
+  void set_priority(const protocol::PlanTensor& tensor);
   void classify();
   void begin_observing();
   void waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence);

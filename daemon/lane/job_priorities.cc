@@ -16,6 +16,10 @@ void Job::use_thresholds(std::vector<double> thresholds) {
   classify();
 }
 
+void Job::set_priority(const protocol::PlanTensor& tensor) {
+  for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
+}
+
 void Job::classify() {
   const std::optional<TensorId> before = largest_;
   std::uint64_t most = 0;
@@ -29,7 +33,7 @@ void Job::classify() {
     // Fewer classes than there are leave out the most urgent ones, which others may need more.
     const auto unused = static_cast<std::uint8_t>(around_.config->classes - thresholds_->size() - 1);
     tensor.cls = ClassId(unused + engine::class_by_thresholds(*thresholds_, tensor.urgency).value);
-    for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
+    set_priority(tensor);
   }
   if (largest_ != before) largest_since_.reset();
 }
@@ -43,9 +47,7 @@ void Job::note_iteration(TensorId tensor, Time now) {
 
 // Anew with every plan: what it has added may be waited for before everything else. Until then the plan counts.
 void Job::begin_observing() {
-  for (const protocol::PlanTensor& tensor : plan_.tensors) {
-    for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
-  }
+  for (const protocol::PlanTensor& tensor : plan_.tensors) set_priority(tensor);
   observed_.emplace(static_cast<std::uint32_t>(plan_.tensors.size()), static_cast<std::uint32_t>(local_ranks_.size()));
   for (const auto& session : sessions_) {
     if (session) session->observe_waits(true);
@@ -67,7 +69,7 @@ void Job::take_observed_order() {
     if (!observed_->waited_for(tensor.id)) continue;
     tensor.urgency = urgencies[tensor.id.value];
     tensor.cls = engine::class_by_thresholds(around_.config->thresholds, tensor.urgency);
-    for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
+    set_priority(tensor);
     order.push_back(&tensor);
   }
   std::ranges::sort(order, std::greater(), &protocol::PlanTensor::urgency);
