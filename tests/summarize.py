@@ -1,12 +1,15 @@
 """Adds up ctest's JUnit reports: names what failed and what was skipped, and ends with "N passed, N failed, N skipped".
 
 usage: summarize.py REPORT.xml...      exit status 0 only if something passed and nothing failed
+
+BUILD.again.xml is the second attempt at tests that failed in BUILD.xml; what passes there is counted as passed and named.
 """
 
 import re
 import sys
 import xml.etree.ElementTree
 
+AGAIN = ".again"
 # A GoogleTest program passes as a whole although cases in it skipped themselves; its output names them at the end.
 SKIPPED_CASE = re.compile(r"^\[  SKIPPED \] (\w[\w./]*)$", re.MULTILINE)
 
@@ -27,15 +30,20 @@ def outcome(case):
 
 
 def summarize(reports):
-    """{"passed" | "failed" | "skipped": [line]} of a list of (build's name, XML text)."""
-    lines = {"passed": [], "failed": [], "skipped": []}
-    for build, text in reports:
+    """{"passed" | "failed" | "skipped" | "passed at the second attempt": [line]} of a list of (build's name, XML text)."""
+    cases = {}
+    for build, text in sorted(reports, key=lambda report: report[0].endswith(AGAIN)):
         for case in xml.etree.ElementTree.fromstring(text).iter("testcase"):
-            kind, reason = outcome(case)
-            name = f"{build}: {case.get('name')}"
-            lines[kind].append(f"{name} ({reason})" if reason else name)
-            for skipped in sorted(set(SKIPPED_CASE.findall(case.findtext("system-out") or ""))):
-                lines["skipped"].append(f"{name}: {skipped}")
+            cases.setdefault(f"{build.removesuffix(AGAIN)}: {case.get('name')}", []).append(case)
+    lines = {"skipped": [], "passed at the second attempt": [], "failed": [], "passed": []}
+    for name, attempts in cases.items():
+        kind, reason = outcome(attempts[-1])
+        line = f"{name} ({reason})" if reason else name
+        lines[kind].append(line)
+        if kind == "passed" and len(attempts) > 1:
+            lines["passed at the second attempt"].append(line)
+        for skipped in sorted(set(SKIPPED_CASE.findall(attempts[-1].findtext("system-out") or ""))):
+            lines["skipped"].append(f"{name}: {skipped}")
     return lines
 
 
@@ -45,7 +53,7 @@ def main(paths):
         with open(path, encoding="utf-8", errors="replace") as file:
             reports.append((path.rsplit("/", 1)[-1].removesuffix(".xml"), file.read()))
     lines = summarize(reports)
-    for kind in ("skipped", "failed"):
+    for kind in ("skipped", "passed at the second attempt", "failed"):
         for line in lines[kind]:
             print(f"{kind}: {line}")
     if not lines["passed"] and not lines["failed"]:

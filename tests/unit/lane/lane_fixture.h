@@ -16,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <type_traits>
 
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
@@ -144,23 +145,18 @@ class FakeListener final : public ports::LaneListener {
     set([this] { closed_ = true; });
   }
 
+  // Each waits, and reads under the lane's lock: the lane may go on reporting.
   std::size_t wait_iterations(std::size_t most) {
-    wait([&] { return iterations_.size() >= most; });
-    return iterations_.size();
+    return wait([&] { return iterations_.size() >= most; }, [this] { return iterations_.size(); });
   }
-  bool wait_connected() {
-    return wait([this] { return connected_; });
-  }
-  bool wait_closed() {
-    return wait([this] { return closed_; });
-  }
+  bool wait_connected() { return wait_flag(connected_); }
+  bool wait_closed() { return wait_flag(closed_); }
   Status wait_failed() {
-    wait([this] { return !cause_.ok(); });
-    return cause_;
+    return wait([this] { return !cause_.ok(); }, [this] { return cause_; });
   }
   std::pair<Rank, TensorId> wait_late() {
-    EXPECT_TRUE(wait([this] { return !late_.empty(); }));
-    return late_.empty() ? std::pair(Rank(99), TensorId(99)) : late_.front();
+    return wait([this] { return !late_.empty(); },
+                [this] { return late_.empty() ? std::pair(Rank(99), TensorId(99)) : late_.front(); });
   }
 
  private:
@@ -170,10 +166,14 @@ class FakeListener final : public ports::LaneListener {
     change();
     changed_.notify_all();
   }
-  template <typename F>
-  bool wait(F condition) {
+  template <typename Condition, typename Value>
+  std::invoke_result_t<Value> wait(Condition condition, Value value) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_until(lock, patience(), condition);
+    changed_.wait_until(lock, patience(), condition);
+    return value();
+  }
+  bool wait_flag(const bool& flag) {
+    return wait([&] { return flag; }, [&] { return flag; });
   }
   std::mutex mutex_;
   std::condition_variable changed_;
