@@ -10,7 +10,7 @@ FabricNetwork::FabricNetwork(EventQueue& events, const Topology& topology, const
     : events_(events),
       topology_(topology),
       options_(options),
-      routes_(shortest_routes(topology)),
+      routes_(topology),
       sinks_(topology.hosts),
       ports_(topology.cables.size() * 2),
       by_flow_(options.marking || options.buffer),
@@ -43,16 +43,12 @@ std::uint32_t FabricNetwork::new_train() {
 
 // The port of `node` that the message's flow leaves by.
 std::uint32_t FabricNetwork::route(NodeIndex node, const Message& m) const {
-  const std::vector<std::uint32_t>& ways = routes_[node][m.to.value];
-  TL_ASSERT(!ways.empty());
-  std::size_t way = 0;
-  if (ways.size() > 1) {
-    // A flow keeps its way, so that it stays in order.
-    const std::uint64_t flow = std::uint64_t{m.from.value} << 24 | std::uint64_t{m.to.value} << 8 | m.level;
-    way = mix(flow ^ std::uint64_t{node} << 48) % ways.size();
-  }
-  const Cable& cable = topology_.cables[ways[way]];
-  return 2 * ways[way] + (cable.a == node ? 0 : 1);
+  const std::span<const std::uint32_t> ports = routes_.ports(node, m.to);
+  TL_ASSERT(!ports.empty());
+  if (ports.size() == 1) return ports.front();
+  // A flow keeps its way, so that it stays in order.
+  const std::uint64_t flow = std::uint64_t{m.from.value} << 24 | std::uint64_t{m.to.value} << 8 | m.level;
+  return ports[mix(flow ^ std::uint64_t{node} << 48) % ports.size()];
 }
 
 void FabricNetwork::send(const Message& message) {

@@ -25,9 +25,9 @@ Result<Topology> topology_of(const fabric::Fabric& fabric, Duration per_hop) {
     const auto metres = static_cast<std::int64_t>(link.cable_metres * kNanosecondsPerMetre);
     t.cables.push_back({nodes.at(link.from), nodes.at(link.to), link.speed, per_hop + Duration(metres)});
   }
-  const Routes routes = shortest_routes(t);
-  for (NodeIndex h = 1; h < t.hosts; ++h) {
-    if (!routes[0][h].empty()) continue;
+  const Routes routes(t);
+  for (std::uint16_t h = 1; h < t.hosts; ++h) {
+    if (!routes.ports(0, HostIndex(h)).empty()) continue;
     return Status(Code::kInvalidArgument,
                   fmt::format("no links lead from host '{}' to host '{}'", fabric.hosts[0].name, fabric.hosts[h].name),
                   fabric.path, "describe the links of every host under 'links'");
@@ -35,13 +35,22 @@ Result<Topology> topology_of(const fabric::Fabric& fabric, Duration per_hop) {
   return t;
 }
 
-Routes shortest_routes(const Topology& topology) {
-  std::vector<std::vector<std::pair<NodeIndex, std::uint32_t>>> beside(topology.nodes);
+Routes::Routes(const Topology& topology) : nodes_(topology.nodes) {
+  struct Way {
+    NodeIndex to;
+    std::uint32_t port;
+  };
+  std::vector<std::vector<Way>> beside(topology.nodes);
   for (std::uint32_t c = 0; c < topology.cables.size(); ++c) {
-    beside[topology.cables[c].a].emplace_back(topology.cables[c].b, c);
-    beside[topology.cables[c].b].emplace_back(topology.cables[c].a, c);
+    beside[topology.cables[c].a].push_back({topology.cables[c].b, 2 * c});
+    beside[topology.cables[c].b].push_back({topology.cables[c].a, 2 * c + 1});
   }
-  Routes routes(topology.nodes, std::vector<std::vector<std::uint32_t>>(topology.hosts));
+  // By [node][host], of the nodes with several cables; from every host backwards.
+  std::vector<std::vector<std::vector<std::uint32_t>>> found(topology.nodes);
+  for (NodeIndex node = 0; node < topology.nodes; ++node) {
+    if (beside[node].size() > 1) found[node].resize(topology.hosts);
+  }
+  std::vector<NodeIndex> reaches(topology.nodes);  // how many hosts
   for (NodeIndex host = 0; host < topology.hosts; ++host) {
     std::vector<std::uint32_t> distance(topology.nodes, ~0u);
     distance[host] = 0;
@@ -51,16 +60,38 @@ Routes shortest_routes(const Topology& topology) {
       reached.pop_front();
       // Hosts do not forward.
       if (node != host && node < topology.hosts) continue;
-      for (const auto& [next, cable] : beside[node]) {
-        if (distance[next] == ~0u) {
-          distance[next] = distance[node] + 1;
-          reached.push_back(next);
+      for (const Way& way : beside[node]) {
+        if (distance[way.to] == ~0u) {
+          distance[way.to] = distance[node] + 1;
+          ++reaches[way.to];
+          reached.push_back(way.to);
         }
-        if (distance[next] == distance[node] + 1) routes[next][host].push_back(cable);
+        const std::uint32_t back = way.port ^ 1;
+        if (distance[way.to] == distance[node] + 1 && !found[way.to].empty()) found[way.to][host].push_back(back);
       }
     }
   }
-  return routes;
+  for (NodeIndex node = 0; node < topology.nodes; ++node) {
+    const NodeIndex others = topology.hosts - (node < topology.hosts ? 1 : 0);
+    if (beside[node].size() == 1 && reaches[node] == others && others > 0) {
+      nodes_[node] = {true, static_cast<std::uint32_t>(ports_.size())};
+      ports_.push_back(beside[node].front().port);
+      continue;
+    }
+    nodes_[node] = {false, static_cast<std::uint32_t>(begins_.size())};
+    for (NodeIndex host = 0; host < topology.hosts; ++host) {
+      begins_.push_back(static_cast<std::uint32_t>(ports_.size()));
+      if (beside[node].size() != 1) {
+        if (!found[node].empty()) ports_.insert(ports_.end(), found[node][host].begin(), found[node][host].end());
+        continue;
+      }
+      // One cable in a network that falls apart: whatever its other end reaches.
+      const auto [next, port] = beside[node].front();
+      const bool beyond = next >= topology.hosts && host != node && !found[next].empty() && !found[next][host].empty();
+      if (host == next || beyond) ports_.push_back(port);
+    }
+    begins_.push_back(static_cast<std::uint32_t>(ports_.size()));
+  }
 }
 
 }  // namespace tensorlane::simulator

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/base/status.h"
@@ -33,9 +34,29 @@ Topology star(std::uint16_t hosts, BitsPerSecond rate, Duration delay);
 // InvalidArgument when a host has no link, which way some hosts cannot reach each other.
 Result<Topology> topology_of(const fabric::Fabric& fabric, Duration per_hop);
 
-// By [node][host]: the cables that are the first of a shortest way from the node to the host. Never empty where a way
-// exists; a flow takes one of them and keeps it.
-using Routes = std::vector<std::vector<std::vector<std::uint32_t>>>;
-Routes shortest_routes(const Topology& topology);
+// The ports by which the shortest ways from a node to a host begin: 2 c for the way from Cable::a to b of cable c,
+// 2 c + 1 for the way back. A flow takes one of them and keeps it. Nodes with one cable, which most are, have one entry
+// for all hosts: tables of all pairs of a thousand hosts would not fit into a processor's cache.
+class Routes {
+ public:
+  explicit Routes(const Topology& topology);
+
+  // Empty only where no way exists, or it leads from a host to itself.
+  std::span<const std::uint32_t> ports(NodeIndex node, HostIndex to) const {
+    const Node& n = nodes_[node];
+    if (n.only) return {&ports_[n.first], 1};
+    const std::uint32_t* begins = &begins_[n.first + to.value];
+    return {ports_.data() + begins[0], ports_.data() + begins[1]};
+  }
+
+ private:
+  struct Node {
+    bool only = false;        // one port leads to all hosts
+    std::uint32_t first = 0;  // only: in ports_, else in begins_
+  };
+  std::vector<Node> nodes_;
+  std::vector<std::uint32_t> begins_;  // by host, and one more: in ports_
+  std::vector<std::uint32_t> ports_;
+};
 
 }  // namespace tensorlane::simulator

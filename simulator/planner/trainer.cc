@@ -69,7 +69,10 @@ void Trainer::ask(std::size_t exchanged, TensorId tensor) {
 }
 
 void Trainer::completed(TensorId tensor) {
-  if (tensor == plan_.barrier) return end_iteration();
+  if (tensor == plan_.barrier) {
+    ends_.push_back(events_.now());
+    return next_iteration();
+  }
   const Exchanged& one = plan_.exchanged[exchanged_of_[tensor.value]];
   --unfinished_;
   for (std::size_t l = one.first_layer; l <= one.last_layer; ++l) {
@@ -103,6 +106,9 @@ void Trainer::forward() {
 
 void Trainer::forward_done() {
   if (++layer_ < workload_.layers.size()) return forward();
+  // Here every sum of the iteration before has been needed: between two such moments lies a whole iteration, with
+  // nothing of another, however far its transfers overlap with the passes.
+  if (!push_pull()) ends_.push_back(events_.now());
   backward();
 }
 
@@ -115,7 +121,7 @@ void Trainer::backward_done() {
   submit_pushes(--layer_);
   if (layer_ > 0) return backward();
   computing_ = false;
-  if (!push_pull()) return end_iteration();
+  if (!push_pull()) return next_iteration();
   end_if_done();
 }
 
@@ -123,8 +129,7 @@ void Trainer::end_if_done() {
   if (push_pull() && !computing_ && unfinished_ == 0) host_.submit(job_, plan_.barrier);
 }
 
-void Trainer::end_iteration() {
-  ends_.push_back(events_.now());
+void Trainer::next_iteration() {
   if (ends_.size() < options_.iterations) events_.after(workload_.overhead, [this] { begin_iteration(); });
 }
 

@@ -34,7 +34,7 @@ class Trainer {
   // The host's job has completed an operation on this tensor.
   void completed(TensorId tensor);
 
-  // When each iteration ended here: its barrier, or its backward pass.
+  // When each iteration ended here: its barrier, or its forward pass, which has waited for the sums of the one before.
   const std::vector<Time>& ends() const { return ends_; }
   // By layer: how long its parameters or sums were awaited after they were asked for, the mean.
   std::vector<double> waits_s() const;
@@ -52,7 +52,7 @@ class Trainer {
   void backward();
   void backward_done();
   void end_if_done();
-  void end_iteration();
+  void next_iteration();
   bool push_pull() const { return options_.exchange == Exchange::kPushPull; }
 
   EventQueue& events_;

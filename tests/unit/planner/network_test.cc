@@ -60,6 +60,31 @@ TEST_F(FabricNetworkTest, ATrainTakesItsLengthOnceAndEveryDelay) {
   EXPECT_EQ(sinks[0]->acknowledged, (std::vector<std::int64_t>{112'000}));
 }
 
+TEST(RoutesTest, ANetworkThatFallsApartHasNoWayBetweenItsParts) {
+  // Hosts 0 and 1 at switch 4, with two cables to switch 5, where host 2 is; host 3 alone at switch 6.
+  Topology t{.hosts = 4, .nodes = 7};
+  const auto cable = [&t](NodeIndex a, NodeIndex b) { t.cables.push_back({a, b, kTenGbps, Duration()}); };
+  cable(0, 4), cable(1, 4), cable(4, 5), cable(4, 5), cable(2, 5), cable(3, 6);
+  const Routes routes(t);
+  const auto ports = [&](NodeIndex node, std::uint16_t to) {
+    const std::span<const std::uint32_t> found = routes.ports(node, HostIndex(to));
+    return std::vector<std::uint32_t>(found.begin(), found.end());
+  };
+  using Ports = std::vector<std::uint32_t>;
+  EXPECT_EQ(ports(0, 1), Ports{0});
+  EXPECT_EQ(ports(0, 2), Ports{0});
+  EXPECT_EQ(ports(4, 2), (Ports{4, 6}));
+  EXPECT_EQ(ports(4, 1), Ports{3});
+  EXPECT_EQ(ports(5, 2), Ports{9});
+  EXPECT_EQ(ports(6, 3), Ports{11});
+  for (std::uint16_t other : {0, 1, 2}) {
+    EXPECT_EQ(ports(3, other), Ports{}) << other;
+    EXPECT_EQ(ports(other, 3), Ports{}) << other;
+    EXPECT_EQ(ports(6, other), Ports{}) << other;
+  }
+  EXPECT_EQ(ports(4, 3), Ports{});
+}
+
 // A fast link behind a slow one is not held by a train that comes in slowly.
 TEST_F(FabricNetworkTest, FastLinkIsSharedByTrainsOfSlowOnes) {
   Topology t{.hosts = 3, .nodes = 4};
