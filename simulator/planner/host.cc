@@ -7,7 +7,7 @@
 
 namespace tensorlane::simulator {
 namespace {
-constexpr std::size_t kActionRing = 4096;
+constexpr std::size_t kActionRing = 16;  // emptied after every step; a large one would leave the cache with every host
 constexpr std::size_t kSendsAtOnce = 16;
 constexpr std::uint64_t kLocalSumStep = mib(1).value;  // of every rank, before the engine's work has its turn
 }  // namespace
