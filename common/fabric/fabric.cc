@@ -44,6 +44,11 @@ const Host* Fabric::find_host(std::string_view name) const {
   return found == hosts.end() ? nullptr : &*found;
 }
 
+const Switch* Fabric::find_switch(std::string_view name) const {
+  const auto found = std::find_if(switches.begin(), switches.end(), [&](const Switch& sw) { return sw.name == name; });
+  return found == switches.end() ? nullptr : &*found;
+}
+
 const Host* Fabric::find_host_by_name_or_address(std::string_view text) const {
   if (const Host* host = find_host(text)) return host;
   for (const Host& host : hosts) {

@@ -11,6 +11,7 @@
 
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "common/fabric/network.h"
 
 namespace tensorlane::fabric {
 
@@ -49,8 +50,10 @@ struct Host {
   std::uint16_t control_port = 7100;  // ZeroMQ, at the first rail's tcp address
   std::uint16_t data_port =
       7110;  // of every rail: first of one listener per class, control first: data_port is control, + 1 + ClassId
-  std::string public_key;  // CURVE, Z85, 40 characters; empty only in a fabric of one host
-  int line = 0;            // in the file, for messages
+  std::string public_key;                 // CURVE, Z85, 40 characters; empty only in a fabric of one host
+  std::vector<std::string> rdma_devices;  // "mlx5_0" of each rail; empty where not said
+  std::optional<Duration> retry_budget;   // unset: the fabric's
+  int line = 0;                           // in the file, for messages
 
   std::size_t rails() const { return addresses.at("tcp").size(); }
   // Null where the host has no such transport.
@@ -60,12 +63,18 @@ struct Host {
 
 struct Switch {
   std::string name;
+  std::optional<Nos> nos;
+  std::string release;  // of the NOS; empty: any
+  Platform platform;
+  Role role = Role::kUnset;
+  std::vector<Port> ports;  // empty: those that links name
   int line = 0;
 };
 
 // Between a host or switch and a switch.
 struct Link {
   std::string from, to;
+  std::string from_port, to_port;  // empty where not said; no port is in two links
   BitsPerSecond speed{};
   double cable_metres = 0;
   std::uint32_t mtu = 1500;
@@ -79,8 +88,11 @@ struct Fabric {
   std::vector<Switch> switches;
   std::vector<Link> links;
   ClassTable classes;
+  Qos qos;
+  Routing routing;
 
   const Host* find_host(std::string_view name) const;
+  const Switch* find_switch(std::string_view name) const;
   // By name or by any of its addresses: what MASTER_ADDR may hold.
   const Host* find_host_by_name_or_address(std::string_view text) const;
   // Of a rail: the host's links are its rails, in the order of the file, where it has as many. Else the slowest of its
@@ -97,6 +109,11 @@ struct Fabric {
 // Daemons of several hosts must have public keys. The lab, which makes its own, the planner and the switch tool read
 // with kOptional.
 enum class Keys { kRequired, kOptional };
+//
+// A name, address or port of a file may be a pattern that stands for many: see pattern.h and README.md. A file holds at
+// most kMaxFileSize bytes and kMaxItems hosts, switches, ports or links.
+inline constexpr std::size_t kMaxFileSize = std::size_t{16} << 20;
+inline constexpr std::size_t kMaxItems = 65535;
 Result<Fabric> load(const std::string& path, Keys keys = Keys::kRequired);
 Result<Fabric> parse(const std::string& text, const std::string& path, Keys keys = Keys::kRequired);
 

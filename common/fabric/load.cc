@@ -1,4 +1,4 @@
-// fabric.yaml -> Fabric. Each section is read by one function; the checks between sections come last.
+// fabric.yaml -> Fabric: the file, its classes, and last the checks between its sections.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -7,35 +7,23 @@
 #include <charconv>
 #include <cstring>
 #include <fstream>
-#include <sstream>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "common/fabric/fabric.h"
-#include "common/fabric/yaml_reader.h"
+#include "common/fabric/sections.h"
 
 namespace tensorlane::fabric {
 
 namespace {
 
-constexpr std::array<std::string_view, 4> kFileKeys{"classes", "hosts", "switches", "links"};
+constexpr std::array<std::string_view, 6> kFileKeys{"classes", "hosts", "switches", "links", "qos", "routing"};
 constexpr std::array<std::string_view, 3> kClassesKeys{"data", "control", "thresholds"};
 constexpr std::array<std::string_view, 7> kDataClassKeys{"name",     "dscp", "pcp",   "service_level",
                                                          "lossless", "rank", "window"};
 constexpr std::array<std::string_view, 5> kControlKeys{"name", "dscp", "pcp", "service_level", "lossless"};
-constexpr std::array<std::string_view, 5> kHostKeys{"name", "addresses", "control_port", "data_port", "public_key"};
-constexpr std::array<std::string_view, 4> kTransports{"tcp", "rdma", "dpdk", "local"};
-constexpr std::array<std::string_view, 1> kSwitchKeys{"name"};
-constexpr std::array<std::string_view, 6> kLinkKeys{"from", "to", "speed", "cable", "mtu", "buffer"};
 constexpr std::array<std::string_view, 2> kPresets{"greenfield", "brownfield"};
-
-constexpr std::string_view kZ85Extra = ".-:+=^!/*?&<>()[]{}@%$#";  // beside letters and digits
-constexpr std::size_t kPublicKeyLength = 40;
-constexpr std::size_t kMaxHosts = 65535;  // HostIndex
-
-Status error(std::string what, std::string where, std::string fix) {
-  return Status(Code::kInvalidArgument, std::move(what), std::move(where), std::move(fix));
-}
 
 // --- classes
 
@@ -169,132 +157,6 @@ Result<ClassTable> read_classes(const std::string& path, const Mapping& file) {
       suggestion(node.Scalar(), kPresets) + "expected greenfield, brownfield or a mapping with " + join(kClassesKeys));
 }
 
-// --- hosts, switches, links
-
-// Of numeric addresses, with an interface ("fe80::1%eth0"), and of names.
-bool is_address_character(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) || std::string_view(".:-_%").find(c) != std::string_view::npos;
-}
-
-// One address, or a list of them: one for each rail.
-Result<std::vector<std::string>> read_rails(const Mapping& addresses, std::string_view transport) {
-  constexpr std::string_view kExpected = "expected an IPv4 or IPv6 address or a name that resolves to one";
-  std::vector<std::string> rails;
-  if (!addresses.get(transport).IsSequence()) {
-    TL_ASSIGN_OR_RETURN(std::string address, addresses.text(transport));
-    rails.push_back(std::move(address));
-  } else {
-    for (const auto& node : addresses.get(transport)) rails.push_back(node.IsScalar() ? node.Scalar() : std::string());
-  }
-  if (rails.empty() || rails.size() > kMaxRails) {
-    return error(fmt::format("{} {} addresses", rails.size(), transport), addresses.place(transport),
-                 fmt::format("expected one, or a list of 1 to {}: one for each rail", kMaxRails));
-  }
-  for (const std::string& address : rails) {
-    if (!address.empty() && std::all_of(address.begin(), address.end(), is_address_character)) continue;
-    if (rails.size() == 1 && !addresses.get(transport).IsSequence())
-      return addresses.wrong(transport, std::string(kExpected));
-    return error(fmt::format("{} address '{}'", transport, address), addresses.place(transport),
-                 std::string(kExpected));
-  }
-  return rails;
-}
-
-Status check_rails(const Host& host, const std::string& subject, const Mapping& addresses) {
-  for (const auto& [transport, rails] : host.addresses) {
-    if (rails.size() == host.rails() || (transport == "local" && rails.size() == 1)) continue;
-    return error(
-        fmt::format("{} tcp addresses and {} {} addresses in {}", host.rails(), rails.size(), transport, subject),
-        addresses.place(transport), "expected one of each for every rail");
-  }
-  return Status::ok_status();
-}
-
-Result<Host> read_host(const std::string& path, const YAML::Node& node) {
-  std::string subject = "a host";
-  if (node.IsMap() && node["name"] && node["name"].IsScalar())
-    subject = fmt::format("host '{}'", node["name"].Scalar());
-  TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(path, node, subject, kHostKeys));
-  Host host;
-  host.line = map.line();
-  TL_ASSIGN_OR_RETURN(host.name, map.name("name"));
-  if (!map.has("addresses"))
-    return error("no 'addresses' in " + subject, map.place(), "add 'addresses: {tcp: ADDRESS}'");
-  TL_ASSIGN_OR_RETURN(const Mapping addresses,
-                      Mapping::open(path, map.get("addresses"), "'addresses' of " + subject, kTransports));
-  for (std::string_view transport : kTransports) {
-    if (!addresses.has(transport)) continue;
-    TL_ASSIGN_OR_RETURN(std::vector<std::string> rails, read_rails(addresses, transport));
-    host.addresses.emplace(transport, std::move(rails));
-  }
-  if (!addresses.has("tcp"))
-    return error("no 'tcp' in 'addresses' of " + subject, addresses.place(), "add 'tcp: ADDRESS'");
-  TL_RETURN_IF_ERROR(check_rails(host, subject, addresses));
-  if (map.has("control_port")) {
-    TL_ASSIGN_OR_RETURN(const std::uint64_t port, map.number("control_port", 1, 65535));
-    host.control_port = static_cast<std::uint16_t>(port);
-  }
-  if (map.has("data_port")) {
-    TL_ASSIGN_OR_RETURN(const std::uint64_t port, map.number("data_port", 1, 65535));
-    host.data_port = static_cast<std::uint16_t>(port);
-  }
-  if (map.has("public_key")) {
-    TL_ASSIGN_OR_RETURN(host.public_key, map.text("public_key"));
-    const auto z85 = [](char c) {
-      return std::isalnum(static_cast<unsigned char>(c)) || kZ85Extra.find(c) != kZ85Extra.npos;
-    };
-    if (host.public_key.size() != kPublicKeyLength ||
-        !std::all_of(host.public_key.begin(), host.public_key.end(), z85)) {
-      return map.wrong("public_key", fmt::format("expected {} characters of Z85, as `tensorlane make-key` prints them",
-                                                 kPublicKeyLength));
-    }
-  }
-  return host;
-}
-
-Result<Switch> read_switch(const std::string& path, const YAML::Node& node) {
-  TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(path, node, "a switch", kSwitchKeys));
-  Switch sw;
-  sw.line = map.line();
-  TL_ASSIGN_OR_RETURN(sw.name, map.name("name"));
-  return sw;
-}
-
-Result<Link> read_link(const std::string& path, const YAML::Node& node) {
-  TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(path, node, "a link", kLinkKeys));
-  Link link;
-  link.line = map.line();
-  TL_ASSIGN_OR_RETURN(link.from, map.name("from"));
-  TL_ASSIGN_OR_RETURN(link.to, map.name("to"));
-  TL_ASSIGN_OR_RETURN(link.speed, map.rate("speed"));
-  if (map.has("cable")) {
-    TL_ASSIGN_OR_RETURN(link.cable_metres, map.metres("cable"));
-  }
-  if (map.has("mtu")) {
-    TL_ASSIGN_OR_RETURN(const std::uint64_t mtu, map.number("mtu", 576, 65535));
-    link.mtu = static_cast<std::uint32_t>(mtu);
-  }
-  if (map.has("buffer")) {
-    TL_ASSIGN_OR_RETURN(link.buffer, map.bytes("buffer"));
-  }
-  return link;
-}
-
-template <typename T>
-Result<std::vector<T>> read_list(const std::string& path, const Mapping& file, std::string_view key,
-                                 Result<T> (*read)(const std::string&, const YAML::Node&)) {
-  std::vector<T> items;
-  if (!file.has(key)) return items;
-  TL_ASSIGN_OR_RETURN(const YAML::Node list, file.list(key));
-  if (list.size() > kMaxHosts)
-    return error(fmt::format("{} {}", list.size(), key), file.place(key), "expected at most 65535");
-  for (const auto& node : list) {
-    TL_ASSIGN_OR_RETURN(T item, read(path, node));
-    items.push_back(std::move(item));
-  }
-  return items;
-}
-
 // --- checks between sections
 
 // Names of hosts and switches -> the line they stand on.
@@ -393,16 +255,18 @@ Status check_keys(const Fabric& fabric, Keys keys) {
 }
 
 Status check_links(const Fabric& fabric, const Lines& names) {
-  std::vector<std::string_view> known;
-  for (const auto& [name, line] : names) known.push_back(name);
+  std::set<std::string_view> hosts;
+  for (const Host& host : fabric.hosts) hosts.insert(host.name);
   for (const Link& link : fabric.links) {
     const std::string where = fmt::format("{}:{}", fabric.path, link.line);
     for (const auto& [end, name] : {std::pair("from", &link.from), std::pair("to", &link.to)}) {
       if (names.contains(*name)) continue;
+      std::vector<std::string_view> known;
+      for (const auto& [known_name, line] : names) known.push_back(known_name);
       return error(fmt::format("'{}' of a link is '{}', which is no host or switch", end, *name), where,
                    suggestion(*name, known) + "expected the name of a host or switch in this file");
     }
-    if (fabric.find_host(link.to) != nullptr) {
+    if (hosts.contains(link.to)) {
       return error(fmt::format("'to' of a link is the host '{}'", link.to), where,
                    "expected a switch; hosts stand in 'from'");
     }
@@ -425,17 +289,22 @@ Result<Fabric> read_fabric(const std::string& text, const std::string& path, Key
   Fabric fabric;
   fabric.path = path;
   TL_ASSIGN_OR_RETURN(fabric.classes, read_classes(path, file));
-  TL_ASSIGN_OR_RETURN(fabric.hosts, read_list(path, file, "hosts", read_host));
+  TL_ASSIGN_OR_RETURN(fabric.hosts, read_hosts(file));
   if (fabric.hosts.empty()) {
     return error("no hosts in the fabric file", file.has("hosts") ? file.place("hosts") : file.place(),
                  "add 'hosts: [{name: NAME, addresses: {tcp: ADDRESS}}]'");
   }
-  TL_ASSIGN_OR_RETURN(fabric.switches, read_list(path, file, "switches", read_switch));
-  TL_ASSIGN_OR_RETURN(fabric.links, read_list(path, file, "links", read_link));
+  TL_ASSIGN_OR_RETURN(fabric.switches, read_switches(file));
+  TL_ASSIGN_OR_RETURN(fabric.links, read_links(file));
+  TL_ASSIGN_OR_RETURN(fabric.qos, read_qos(file));
+  TL_ASSIGN_OR_RETURN(fabric.routing, read_routing(file));
   TL_ASSIGN_OR_RETURN(const Lines names, check_names(fabric));
   TL_RETURN_IF_ERROR(check_ports(fabric));
   TL_RETURN_IF_ERROR(check_keys(fabric, keys));
   TL_RETURN_IF_ERROR(check_links(fabric, names));
+  TL_RETURN_IF_ERROR(check_link_ports(fabric));
+  TL_RETURN_IF_ERROR(check_qos(fabric));
+  TL_RETURN_IF_ERROR(check_routing(fabric));
   return fabric;
 }
 
@@ -452,14 +321,20 @@ Result<Fabric> parse(const std::string& text, const std::string& path, Keys keys
 
 Result<Fabric> load(const std::string& path, Keys keys) {
   std::ifstream file(path);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || !text) {
+  std::string text;
+  std::array<char, 65536> chunk;
+  while (file && text.size() <= kMaxFileSize) {
+    file.read(chunk.data(), chunk.size());
+    text.append(chunk.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  if (text.size() > kMaxFileSize)
+    return error("the fabric file is too large", path, "expected at most 16 MiB; patterns say the same in a page");
+  if (!file.eof()) {
     const int reason = errno == 0 ? EIO : errno;
     return error("cannot read the fabric file", path,
                  fmt::format("{}; give the path of a fabric.yaml", std::strerror(reason)));
   }
-  return parse(text.str(), path, keys);
+  return parse(text, path, keys);
 }
 
 }  // namespace tensorlane::fabric

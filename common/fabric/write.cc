@@ -22,11 +22,26 @@ std::string class_yaml(const TrafficClass& cls, bool with_rank) {
   return text + "}";
 }
 
+std::string list_yaml(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) list += fmt::format("{}{}", list.empty() ? "" : ", ", quoted(text));
+  return list;
+}
+
 // One rail needs no list.
 std::string rails_yaml(const std::vector<std::string>& rails) {
-  std::string text;
-  for (const std::string& address : rails) text += fmt::format("{}{}", text.empty() ? "" : ", ", quoted(address));
-  return rails.size() == 1 ? text : fmt::format("[{}]", text);
+  return rails.size() == 1 ? list_yaml(rails) : fmt::format("[{}]", list_yaml(rails));
+}
+
+// As short as reads back to the same number, and without an exponent, which lengths in the file do not have.
+std::string decimal(double number) {
+  std::array<char, 512> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number, std::chars_format::fixed).ptr;
+  return {digits.data(), end};
+}
+
+std::string duration_yaml(Duration duration) {
+  return decimal(to_seconds(duration)) + " s";
 }
 
 std::string host_yaml(const Host& host) {
@@ -37,22 +52,106 @@ std::string host_yaml(const Host& host) {
   }
   std::string text = fmt::format("  - name: {}\n    addresses: {{{}}}\n    control_port: {}\n    data_port: {}\n",
                                  quoted(host.name), addresses, host.control_port, host.data_port);
+  if (!host.rdma_devices.empty()) text += fmt::format("    rdma_devices: [{}]\n", list_yaml(host.rdma_devices));
+  if (host.retry_budget) text += fmt::format("    retry_budget: {}\n", duration_yaml(*host.retry_budget));
   if (!host.public_key.empty()) text += fmt::format("    public_key: {}\n", quoted(host.public_key));
   return text;
 }
 
-// As short as reads back to the same number, and without an exponent, which lengths in the file do not have.
-std::string decimal(double number) {
-  std::array<char, 512> digits;
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number, std::chars_format::fixed).ptr;
-  return {digits.data(), end};
+std::string platform_yaml(const Platform& platform) {
+  std::string text;
+  const auto add = [&](const char* key, const std::string& value) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", key, value);
+  };
+  if (!platform.name.empty()) add("name", quoted(platform.name));
+  if (!platform.asic.empty()) add("asic", quoted(platform.asic));
+  if (platform.buffer) add("buffer", format_bytes(*platform.buffer));
+  if (platform.queues) add("queues", fmt::format("{}", *platform.queues));
+  if (platform.lossless) add("lossless", fmt::format("{}", *platform.lossless));
+  if (!platform.evidence.empty()) add("evidence", quoted(platform.evidence));
+  return text;
+}
+
+std::string switch_yaml(const Switch& sw) {
+  std::string text = fmt::format("  - name: {}\n", quoted(sw.name));
+  if (sw.nos) text += fmt::format("    nos: {}\n", nos_name(*sw.nos));
+  if (!sw.release.empty()) text += fmt::format("    release: {}\n", quoted(sw.release));
+  if (sw.role != Role::kUnset) text += fmt::format("    role: {}\n", kRoleNames[static_cast<std::size_t>(sw.role)]);
+  if (const std::string platform = platform_yaml(sw.platform); !platform.empty())
+    text += fmt::format("    platform: {{{}}}\n", platform);
+  if (!sw.ports.empty()) text += "    ports:\n";
+  for (const Port& port : sw.ports) {
+    text += fmt::format("      - {{name: {}", quoted(port.name));
+    if (port.speed) text += fmt::format(", speed: {}", format_rate(*port.speed));
+    if (port.lanes != 0) text += fmt::format(", lanes: {}", port.lanes);
+    text += "}\n";
+  }
+  return text;
 }
 
 std::string link_yaml(const Link& link) {
-  std::string text = fmt::format("  - {{from: {}, to: {}, speed: {}, cable: {} m, mtu: {}", quoted(link.from),
-                                 quoted(link.to), format_rate(link.speed), decimal(link.cable_metres), link.mtu);
+  std::string text = fmt::format("  - {{from: {}, to: {}", quoted(link.from), quoted(link.to));
+  if (!link.from_port.empty()) text += fmt::format(", from_port: {}", quoted(link.from_port));
+  if (!link.to_port.empty()) text += fmt::format(", to_port: {}", quoted(link.to_port));
+  text +=
+      fmt::format(", speed: {}, cable: {} m, mtu: {}", format_rate(link.speed), decimal(link.cable_metres), link.mtu);
   if (link.buffer) text += fmt::format(", buffer: {}", format_bytes(*link.buffer));
   return text + "}\n";
+}
+
+std::string service_yaml(const ClassService& service) {
+  std::string text;
+  const auto add = [&](const char* key, const std::string& value) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", key, value);
+  };
+  if (service.strict) add("strict", fmt::format("{}", *service.strict));
+  if (service.shaper_percent) add("shaper", fmt::format("{} %", *service.shaper_percent));
+  if (service.weight_percent) add("weight", fmt::format("{} %", *service.weight_percent));
+  if (service.ecn)
+    add("ecn", fmt::format("{{kmin: {}, kmax: {}, pmax: {} %}}", format_bytes(service.ecn->kmin),
+                           format_bytes(service.ecn->kmax), service.ecn->pmax_percent));
+  return text;
+}
+
+std::string headroom_yaml(const HeadroomOptions& headroom) {
+  std::string text =
+      fmt::format("    formula: {}\n    lossless_mtu: {}\n    small_packets: {} %\n    shared_headroom: {}\n",
+                  headroom.formula == HeadroomOptions::Formula::kOlder ? "older" : "current", headroom.lossless_mtu,
+                  headroom.small_packets_percent, headroom.shared_headroom);
+  if (headroom.port_mtu) text += fmt::format("    port_mtu: {}\n", *headroom.port_mtu);
+  if (!headroom.lookup.empty()) text += fmt::format("    lookup: {}\n", quoted(headroom.lookup));
+  return text;
+}
+
+std::string qos_yaml(const Qos& qos) {
+  std::string text = "qos:\n  classes:\n";
+  std::string cnp = fmt::format("dscp: {}", qos.cnp_dscp);
+  if (qos.cnp_pcp) cnp += fmt::format(", pcp: {}", *qos.cnp_pcp);
+  for (const auto& [name, service] : qos.services) {
+    if (name != "cnp") text += fmt::format("    {}: {{{}}}\n", quoted(name), service_yaml(service));
+  }
+  const auto own = qos.services.find("cnp");
+  if (own != qos.services.end() && !service_yaml(own->second).empty()) cnp += ", " + service_yaml(own->second);
+  text += fmt::format("    cnp: {{{}}}\n  headroom:\n{}", cnp, headroom_yaml(qos.headroom));
+  const Watchdog& watchdog = qos.watchdog;
+  text +=
+      fmt::format("  watchdog: {{poll: {}, detection: {}, restoration: {}, action: {}}}\n",
+                  duration_yaml(watchdog.poll), duration_yaml(watchdog.detection), duration_yaml(watchdog.restoration),
+                  watchdog.action == Watchdog::Action::kDrop ? "drop" : "forward");
+  text += fmt::format("  head_of_line_lifetime: {}\n  retry_budget: {}\n", duration_yaml(qos.head_of_line_lifetime),
+                      duration_yaml(qos.retry_budget));
+  return text;
+}
+
+std::string routing_yaml(const Routing& routing) {
+  std::string text = fmt::format("routing:\n  mode: {}\n", routing.up_down ? "up-down" : "routes");
+  const auto add = [&](const char* key, const std::vector<Routing::Route>& routes) {
+    if (!routes.empty()) text += fmt::format("  {}:\n", key);
+    for (const Routing::Route& route : routes) text += fmt::format("    - [{}]\n", list_yaml(route.hops));
+  };
+  add("routes", routing.routes);
+  add("flooding", routing.flooding);
+  return text;
 }
 
 }  // namespace
@@ -68,9 +167,11 @@ std::string to_yaml(const Fabric& fabric) {
   text += "hosts:\n";
   for (const Host& host : fabric.hosts) text += host_yaml(host);
   if (!fabric.switches.empty()) text += "switches:\n";
-  for (const Switch& sw : fabric.switches) text += fmt::format("  - {{name: {}}}\n", quoted(sw.name));
+  for (const Switch& sw : fabric.switches) text += switch_yaml(sw);
   if (!fabric.links.empty()) text += "links:\n";
   for (const Link& link : fabric.links) text += link_yaml(link);
+  if (fabric.qos.line != 0) text += qos_yaml(fabric.qos);
+  if (fabric.routing.line != 0) text += routing_yaml(fabric.routing);
   return text;
 }
 

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "common/fabric/pattern.h"
+
 namespace tensorlane::fabric {
 
 namespace {
@@ -42,6 +44,10 @@ bool is_name_character(char c) {
 }
 
 }  // namespace
+
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxName && std::all_of(text.begin(), text.end(), is_name_character);
+}
 
 int line_of(const YAML::Node& node) {
   return node.Mark().line + 1;
@@ -133,8 +139,35 @@ Result<std::string> Mapping::text(std::string_view key) const {
 
 Result<std::string> Mapping::name(std::string_view key) const {
   TL_ASSIGN_OR_RETURN(std::string name, text(key));
-  if (name.size() <= kMaxName && std::all_of(name.begin(), name.end(), is_name_character)) return name;
+  if (is_name(name)) return name;
   return wrong(key, fmt::format("expected at most {} letters, digits, '.', '_' or '-'", kMaxName));
+}
+
+Result<std::vector<std::string>> Mapping::expanded(std::string_view key, bool slashes) const {
+  TL_ASSIGN_OR_RETURN(const std::string pattern, text(key));
+  Result<std::vector<std::string>> names = expand(pattern, kMaxItems);
+  if (!names.ok()) return wrong(key, names.status().fix());
+  const auto fits = [&](char c) { return is_name_character(c) || (slashes && c == '/'); };
+  for (const std::string& name : *names) {
+    if (name.size() <= kMaxName && std::all_of(name.begin(), name.end(), fits)) continue;
+    return wrong(
+        key, fmt::format("expected at most {} letters, digits, '.', '_'{} or '-'", kMaxName, slashes ? ", '/'" : ""));
+  }
+  return names;
+}
+
+Result<std::vector<std::string>> Mapping::names(std::string_view key) const {
+  return expanded(key, false);
+}
+Result<std::vector<std::string>> Mapping::ports(std::string_view key) const {
+  return expanded(key, true);
+}
+
+Result<std::size_t> Mapping::one_of(std::string_view key, std::span<const std::string_view> words) const {
+  TL_ASSIGN_OR_RETURN(const std::string word, text(key));
+  const auto found = std::find(words.begin(), words.end(), word);
+  if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
+  return wrong(key, suggestion(word, words) + "expected one of " + join(words));
 }
 
 Result<std::uint64_t> Mapping::number(std::string_view key, std::uint64_t lowest, std::uint64_t highest) const {
@@ -173,6 +206,24 @@ Result<Bytes> Mapping::bytes(std::string_view key) const {
 }
 Result<double> Mapping::metres(std::string_view key) const {
   return parsed(key, parse_metres);
+}
+
+Result<Duration> Mapping::duration(std::string_view key) const {
+  Result<Duration> duration = parsed(key, parse_duration);
+  if (duration.ok() && duration->value == 0) return wrong(key, "expected a time longer than nothing");
+  return duration;
+}
+
+Result<std::uint8_t> Mapping::percent(std::string_view key) const {
+  if (!has(key)) return missing(key);
+  const YAML::Node node = get(key);
+  const std::string text = node.IsScalar() ? node.Scalar() : std::string();
+  unsigned number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(stop, static_cast<std::size_t>(text.data() + text.size() - stop));
+  if (error == std::errc() && (unit == "%" || unit == " %") && number >= 1 && number <= 100)
+    return static_cast<std::uint8_t>(number);
+  return wrong(key, "expected a share from '1 %' to '100 %'");
 }
 
 Result<YAML::Node> Mapping::list(std::string_view key) const {

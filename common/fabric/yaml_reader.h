@@ -24,6 +24,9 @@ std::string join(std::span<const std::string_view> words);
 // "did you mean 'dscp'? " when one of `known` is close to `word`, else "".
 std::string suggestion(std::string_view word, std::span<const std::string_view> known);
 
+// At most 63 letters, digits, '.', '_' and '-', and at least one.
+bool is_name(std::string_view text);
+
 // "3 m" -> 3.0
 Result<double> parse_metres(std::string_view text);
 
@@ -46,11 +49,19 @@ class Mapping {
   Result<std::string> text(std::string_view key) const;
   // Text of letters, digits, '.', '_' and '-', at most 63: what hosts, switches and classes may be called.
   Result<std::string> name(std::string_view key) const;
+  // A pattern (pattern.h) of such names, at least one; of ports, which may hold '/', too.
+  Result<std::vector<std::string>> names(std::string_view key) const;
+  Result<std::vector<std::string>> ports(std::string_view key) const;
+  // One of the words, as its place in the list.
+  Result<std::size_t> one_of(std::string_view key, std::span<const std::string_view> words) const;
   Result<std::uint64_t> number(std::string_view key, std::uint64_t lowest, std::uint64_t highest) const;
   Result<bool> flag(std::string_view key) const;
   Result<BitsPerSecond> rate(std::string_view key) const;
   Result<Bytes> bytes(std::string_view key) const;
   Result<double> metres(std::string_view key) const;
+  Result<Duration> duration(std::string_view key) const;  // longer than nothing
+  // "40 %", from 1 to 100.
+  Result<std::uint8_t> percent(std::string_view key) const;
   // A list, possibly empty.
   Result<YAML::Node> list(std::string_view key) const;
 
@@ -62,6 +73,7 @@ class Mapping {
       : path_(std::move(path)), node_(node), subject_(std::move(subject)) {}
 
   Status missing(std::string_view key) const;
+  Result<std::vector<std::string>> expanded(std::string_view key, bool slashes) const;
   template <typename T>
   Result<T> parsed(std::string_view key, Result<T> (*parse)(std::string_view)) const;
 

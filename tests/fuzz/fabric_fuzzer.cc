@@ -20,7 +20,9 @@ void check_file(const std::string& text, fabric::Keys keys) {
   TL_ASSERT(classes.thresholds.size() + 1 == classes.data.size());
   for (const double urgency : {0.0, 0.3, 1.0})
     TL_ASSERT(fabric::classify(classes, urgency).value < classes.data.size());
+  std::size_t some = 0;  // a pattern may stand for thousands
   for (const fabric::Host& host : fabric->hosts) {
+    if (++some > 16) break;
     TL_ASSERT(fabric->find_host(host.name) == &host);
     for (const fabric::TrafficClass& cls : classes.data)
       TL_ASSERT(fabric::window(cls, fabric->link_speed(host)).value > 0);

@@ -30,19 +30,20 @@ std::string case_name(const ::testing::TestParamInfo<Mistake>& info) {
 INSTANTIATE_TEST_SUITE_P(
     Syntax, FabricError,
     ::testing::Values(
-        Mistake{"Empty", "",
-                "empty fabric file: fabric.yaml:1: expected a mapping with classes, hosts, switches, links"},
+        Mistake{
+            "Empty", "",
+            "empty fabric file: fabric.yaml:1: expected a mapping with classes, hosts, switches, links, qos, routing"},
         Mistake{"NoMapping", "- 1",
-                "the fabric file is a list: fabric.yaml:1: expected a mapping with classes, hosts, switches, links"},
+                "the fabric file is a list: fabric.yaml:1: expected a mapping with classes, hosts, switches, links, "
+                "qos, routing"},
         Mistake{"NoYaml", "hosts: [\n",
                 "not valid YAML: end of sequence flow not found: fabric.yaml:2: correct the syntax there"},
         Mistake{"UnknownKey", HOST "host: []\n",
                 "unknown key 'host' in the fabric file: fabric.yaml:2: did you mean 'hosts'? expected one of classes, "
-                "hosts, switches, "
-                "links"},
-        Mistake{
-            "UnknownKeyLikeNothing", HOST "colour: red\n",
-            "unknown key 'colour' in the fabric file: fabric.yaml:2: expected one of classes, hosts, switches, links"},
+                "hosts, switches, links, qos, routing"},
+        Mistake{"UnknownKeyLikeNothing", HOST "colour: red\n",
+                "unknown key 'colour' in the fabric file: fabric.yaml:2: expected one of classes, hosts, switches, "
+                "links, qos, routing"},
         Mistake{"DoubledKey", HOST "switches: []\n\nswitches: []\n",
                 "doubled key 'switches' in the fabric file: fabric.yaml:4: it is also on line 2; keep one of them"},
         Mistake{"WrongType", "hosts: h0\n", "'hosts' of the fabric file is 'h0': fabric.yaml:1: expected a list"},
@@ -91,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"UnknownHostKey", "hosts:\n - name: h\n   addresses: {tcp: a}\n   control-port: 1\n",
                 "unknown key 'control-port' in host 'h': fabric.yaml:4: did you mean 'control_port'? expected one of "
                 "name, addresses, "
-                "control_port, data_port, public_key"},
+                "control_port, data_port, public_key, rdma_devices, retry_budget"},
         Mistake{"PortZero", "hosts: [{name: h, addresses: {tcp: a}, control_port: 0}]\n",
                 "'control_port' of host 'h' is '0': fabric.yaml:1: expected a whole number from 1 to 65535"},
         Mistake{"PortTooHigh", "hosts: [{name: h, addresses: {tcp: a}, data_port: 65534}]\n",
