@@ -187,7 +187,7 @@ void Control::receive(const std::string& from, std::span<const std::byte> bytes)
     }
     if (job->handle(from, *message, now_)) return;
   } else if (message.status().code() == Code::kVersionMismatch) {
-    for (auto& [id, job] : jobs_) job->hear_another_version(from, message.status());
+    for (auto& [id, job] : jobs_) job->hear_another_version(from, message.status(), now_);
   }
   ++counters_.dropped_malformed;
   if (log_gate_.open(now_)) {

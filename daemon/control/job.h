@@ -100,8 +100,9 @@ class Job final : private RegistrarOutput {
   // False when the message is malformed or not this host's to send: the caller drops and counts it. What is of another
   // epoch is counted here.
   bool handle(const std::string& from, const Message& message, Time now);
-  // A host speaks another version of the control protocol: if ranks are missed, it may be why.
-  void hear_another_version(const std::string& from, const Status& why);
+  // A host speaks another version of the control protocol. A leader tells it so and remembers it: if ranks are missed,
+  // it may be why. Where it is the leader, the job cannot come about.
+  void hear_another_version(const std::string& from, const Status& why, Time now);
 
   void tick(Time now);
   // Ends the job on every host with `cause`, unless it is ending already: the first cause wins.

@@ -64,8 +64,18 @@ Status Job::gathering_timed_out() const {
                 "start the missing ranks with the same job name and MASTER_ADDR");
 }
 
-void Job::hear_another_version(const std::string& from, const Status& why) {
-  if (state_ == State::kGathering && i_lead()) refused_[from] = fmt::format("{}; {}", why.what(), why.fix());
+void Job::hear_another_version(const std::string& from, const Status& why, Time now) {
+  if (state_ != State::kGathering) return;
+  now_ = now;
+  if (i_lead()) {
+    refused_[from] = fmt::format("{}; {}", why.what(), why.fix());
+    need(from);
+    refuse(from, "", why);  // all that it will read is the version, the first item of every message
+  } else if (from == leader_) {
+    fail(Status(Code::kVersionMismatch, fmt::format("the leader {} is of another version: {}", leader_, why.what()),
+                where(), why.fix()),
+         now);
+  }
 }
 
 void Job::send_join() {

@@ -116,19 +116,36 @@ TEST(Joining, another_secret_on_another_host_is_refused_and_named_at_the_leader)
             "job's: start the missing ranks with the same job name and MASTER_ADDR");
 }
 
-TEST(Joining, another_version_of_the_daemon_is_refused_and_named_at_the_leader) {
+std::vector<std::uint8_t> of_version_1() {
+  return nlohmann::json::to_cbor(nlohmann::json::array({1, 1, 7, 0, 0, {"of", "another", "form"}}));
+}
+
+TEST(Joining, another_version_of_the_daemon_is_refused_named_at_the_leader_and_told) {
   Cluster cluster({.hosts = 2, .join_timeout = milliseconds(700)});
   cluster.start();
   cluster.control(0).join(cluster.request(0));
   Stranger old(cluster, 0, cluster.keys[1]);
   for (int i = 0; i < 3; ++i) {  // it asks again and again, as hosts do that are early
-    old.send(nlohmann::json::to_cbor(nlohmann::json::array({1, 1, 7, 0, 0, {"of", "another", "form"}})));
+    old.send(of_version_1());
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
+  // h1's daemon, which is of this version and in no job, gets the answers.
+  EXPECT_TRUE(eventually([&] { return cluster.control(1).counts().dropped_stale >= 3; }));
   EXPECT_EQ(joined_error(cluster, 0, 0).to_string(),
             "rank 1 of 2 has not come within 0.7 s: job 'j' led by host h0; here: h0 (rank 0); host h1 was refused: "
             "control protocol version 1 is not 2; run the same version of tensorlaned on all hosts: start the missing "
             "ranks with the same job name and MASTER_ADDR");
+}
+
+TEST(Joining, a_leader_of_another_version_is_named_at_once) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.control(1).join(cluster.request(1));
+  Stranger old_leader(cluster, 1, cluster.keys[0]);
+  old_leader.send(of_version_1());
+  EXPECT_EQ(joined_error(cluster, 1, 1).to_string(),
+            "the leader h0 is of another version: control protocol version 1 is not 2: job 'j' on host h1: run the "
+            "same version of tensorlaned on all hosts");
 }
 
 TEST(Joining, another_secret_or_user_on_the_same_host_is_refused_and_nobody_else_notices) {
