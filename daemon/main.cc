@@ -20,6 +20,7 @@
 #include "daemon/engine/batching/slicing.h"
 #include "daemon/engine/classify/thresholds.h"
 #include "daemon/engine/urgency/layer_order.h"
+#include "daemon/engine_log/file_sink.h"
 #include "daemon/lane/lane.h"
 #include "daemon/memory/arena.h"
 #include "daemon/memory/region_table.h"
@@ -273,6 +274,20 @@ telemetry::TimelineConfig timeline_config(const config::DaemonConfig& config) {
   return timeline;
 }
 
+// Training matters more than its record: a log that cannot be written is an error in the daemon's own.
+lane::RecorderMaker recorder_maker(const config::DaemonConfig& config) {
+  if (config.record.empty()) return {};
+  if (const Status folder = engine_log::check_folder(config.record); !folder.ok())
+    spdlog::error("no engine logs: {}", folder.to_string());
+  return [&config](const ports::JobSpec& job, RailIndex rail) -> std::unique_ptr<engine_log::Recorder> {
+    auto sink = engine_log::open_file_sink(config.record, job.name, job.credentials.epoch, config.host, rail);
+    if (sink.ok())
+      return std::make_unique<engine_log::Recorder>(std::move(*sink), config.record_limit, job.name, config.host);
+    spdlog::error("no engine log: {}", sink.status().to_string());
+    return nullptr;
+  };
+}
+
 // The daemon's parts, in the order in which they are made; they go in the opposite order.
 class Daemon {
  public:
@@ -292,8 +307,12 @@ class Daemon {
       if (!recording.ok()) spdlog::error("no timeline: {}", recording.to_string());
     }
     const lane::LaneRooms rooms{
-        &regions_, reducer_.get(), &metrics_, &timeline_,
-        [this](RailIndex rail, ports::FrameSink& sink) { return make_transport(config_, rail, sink, rails_); }};
+        &regions_,
+        reducer_.get(),
+        &metrics_,
+        &timeline_,
+        [this](RailIndex rail, ports::FrameSink& sink) { return make_transport(config_, rail, sink, rails_); },
+        recorder_maker(config_)};
     TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(lane_config(config_), rooms));
     if (!config_.metrics.empty()) {
       TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter_config(config_), metrics_, extra_counters()));

@@ -23,12 +23,14 @@ using fabric::Mapping;
 constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
 constexpr std::size_t kKeyLength = 40;                  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 32> kKeys = {"fabric",
+constexpr std::array<std::string_view, 34> kKeys = {"fabric",
                                                     "host",
                                                     "secret_key_file",
                                                     "socket",
                                                     "metrics",
                                                     "timeline",
+                                                    "record",
+                                                    "record_limit",
                                                     "detection",
                                                     "join_timeout",
                                                     "late_after",
@@ -275,6 +277,17 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   return {};
 }
 
+// What goes into the engines, for `tensorlane replay`.
+Status read_record(const Mapping& map, DaemonConfig* config) {
+  TL_RETURN_IF_ERROR(
+      optional_value(map, "record", &config->record, [&](std::string_view key) { return map.text(key); }));
+  TL_RETURN_IF_ERROR(
+      optional_value(map, "record_limit", &config->record_limit, [&](std::string_view key) { return map.bytes(key); }));
+  if (!config->record.empty()) config->record = beside(config->path, config->record);
+  if (config->record_limit < mib(1)) return map.wrong("record_limit", "expected at least 1 MiB");
+  return {};
+}
+
 Status read_durations(const Mapping& map, DaemonConfig* config) {
   TL_RETURN_IF_ERROR(optional_duration(map, "detection", &config->detection));
   TL_RETURN_IF_ERROR(optional_duration(map, "join_timeout", &config->join_timeout));
@@ -325,6 +338,7 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_RETURN_IF_ERROR(optional_value(map, "socket", &config.socket, as_text));
   TL_RETURN_IF_ERROR(optional_value(map, "metrics", &config.metrics, as_text));
   TL_RETURN_IF_ERROR(optional_value(map, "timeline", &config.timeline, as_text));
+  TL_RETURN_IF_ERROR(read_record(map, &config));
   TL_RETURN_IF_ERROR(read_durations(map, &config));
   TL_RETURN_IF_ERROR(read_pattern(map, &config.pattern));
   TL_RETURN_IF_ERROR(read_ordering(map, &config));

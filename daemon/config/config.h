@@ -24,6 +24,8 @@ struct DaemonConfig {
   std::string socket = "/run/tensorlane/tensorlaned.sock";
   std::string metrics;               // ADDRESS:PORT; empty: off
   std::string timeline;              // path; empty: off
+  std::string record;                // folder for the logs of engines; resolved against the file's; empty: off
+  Bytes record_limit = mib(1024);    // of each of them
   Duration detection = seconds(10);  // how soon a dead host or client is found
   // When the connection of a flow is lost while both hosts live: go on over a new one, for up to the job's detection
   // time, or end the job. The same on all hosts.

@@ -513,6 +513,10 @@ void Job::publish_counts() {
   for (auto& rail : rails_) rail->publish_counts();
 }
 
+void Job::flush_logs() {
+  for (auto& rail : rails_) rail->flush_log();
+}
+
 std::uint64_t Job::operations_pending() const {
   std::uint64_t most = 0;  // an operation is pending on several rails
   for (const auto& rail : rails_) most = std::max(most, rail->engine().counters().operations_pending);

@@ -80,6 +80,8 @@ class Job final : private JobRail::Owner {
   void report_late(Time now);
   // Adds what the engines have counted since the last call to the lane's metrics. Call about every 100 ms.
   void publish_counts();
+  // Writes the engines' logs as far as they are, where there are any. Call about every 100 ms.
+  void flush_logs();
 
   const std::vector<std::shared_ptr<ports::ClientSession>>& sessions() const { return sessions_; }
   // Over all rails; none in a job of one host.

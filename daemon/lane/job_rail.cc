@@ -37,7 +37,7 @@ JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Surroundings&
       config_(engine_config(rail, spec, *around.config)),
       staging_storage_(std::make_unique_for_overwrite<std::byte[]>(engine::Engine::staging_bytes(config_).value)),
       staging_(around.memory->add({staging_storage_.get(), engine::Engine::staging_bytes(config_).value})),
-      engine_(config_, staging_),
+      engine_(config_, staging_, around.make_recorder ? around.make_recorder(spec, rail) : nullptr),
       actions_(kActions) {}
 
 JobRail::~JobRail() {

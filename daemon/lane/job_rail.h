@@ -9,6 +9,7 @@
 
 #include "common/base/units.h"
 #include "daemon/engine/engine.h"
+#include "daemon/engine_log/recorded_engine.h"
 #include "daemon/lane/lane.h"
 #include "daemon/ports/job.h"
 
@@ -23,6 +24,7 @@ struct Surroundings {
   ports::Timeline* timeline = nullptr;
   std::vector<ports::Transport*> transports;  // by rail
   ports::LaneListener* listener = nullptr;
+  RecorderMaker make_recorder;  // none: nothing is recorded
 };
 
 class JobRail {
@@ -65,7 +67,7 @@ class JobRail {
   void feed(const engine::Event& event, Time now);
   Result<std::span<std::byte>> landing(const ports::FlowKey& flow, const protocol::FrameHeader& header);
   void frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now);
-  const engine::Engine& engine() const { return engine_; }
+  const engine::Engine& engine() const { return engine_.engine(); }
 
   // ---- the loop: as Job says of the same names ----
   std::optional<ClassId> next_work(Time now);
@@ -79,6 +81,8 @@ class JobRail {
   // What is left of this job's turn in a class: the lane's account.
   Bytes& deficit(ClassId cls) { return deficit_[ports::metrics_slot(cls)]; }
   void publish_counts();
+  // Writes the engine's log as far as it is, if there is one.
+  void flush_log() { engine_.flush(); }
 
  private:
   JobId job() const { return spec_.credentials.job; }
@@ -98,7 +102,7 @@ class JobRail {
   const engine::EngineConfig config_;
   std::unique_ptr<std::byte[]> staging_storage_;
   Descriptor staging_;
-  engine::Engine engine_;
+  engine_log::RecordedEngine engine_;
   engine::ActionRing actions_;
   std::optional<engine::Work> work_;  // chosen by the engine, not done yet
   std::size_t flows_wanted_ = 0, flows_up_ = 0;

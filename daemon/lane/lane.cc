@@ -276,6 +276,7 @@ void Lane::Impl::housekeeping() {
   for (auto& job : jobs) {
     job->report_late(now);
     job->publish_counts();
+    job->flush_logs();
     sessions += job->sessions().size();
     pending += job->operations_pending();
     staging += job->staging_bytes();
@@ -417,8 +418,8 @@ Result<std::unique_ptr<Lane>> Lane::create(const LaneConfig& config, const LaneR
 void Lane::start(ports::LaneListener& listener) {
   Impl& impl = *impl_;
   impl.listener = &listener;
-  impl.around = {&impl.config, impl.rooms.memory, impl.rooms.reducer, impl.rooms.metrics, impl.rooms.timeline,
-                 {},           &listener};
+  impl.around = {&impl.config, impl.rooms.memory, impl.rooms.reducer,      impl.rooms.metrics, impl.rooms.timeline,
+                 {},           &listener,         impl.rooms.make_recorder};
   for (const auto& rail : impl.rails) impl.around.transports.push_back(rail->transport.get());
   impl.thread = std::thread([&impl] { impl.run(); });
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "common/base/token_bucket.h"
+#include "daemon/engine_log/recorder.h"
 #include "daemon/ports/job.h"
 #include "daemon/ports/memory.h"
 #include "daemon/ports/reducer.h"
@@ -43,6 +44,10 @@ struct LaneConfig {
   int cpu = -1;               // pin the thread there; -1: anywhere
 };
 
+// Makes what keeps the log of a job's engine on a rail, or null. Called on the lane's thread, for each when the job
+// begins.
+using RecorderMaker = std::function<std::unique_ptr<engine_log::Recorder>(const ports::JobSpec&, RailIndex)>;
+
 // What a lane needs from the other rooms. Owned by the caller, outlive the lane.
 struct LaneRooms {
   ports::Memory* memory = nullptr;
@@ -51,6 +56,7 @@ struct LaneRooms {
   ports::Timeline* timeline = nullptr;
   // Makes the transport of a rail, which reports to the given sink. Called once for each, by the constructor's thread.
   std::function<Result<std::unique_ptr<ports::Transport>>(RailIndex, ports::FrameSink&)> make_transport;
+  RecorderMaker make_recorder = {};  // none: nothing is recorded
 };
 
 class Lane final : public ports::LanePort {

@@ -16,7 +16,7 @@ constexpr int kExitUsage = 2;
 constexpr void (*kSubcommands[])(CLI::App&, Invocation&) = {
     tensorlane::cli::add_bench_command,  tensorlane::cli::add_lab_command,       tensorlane::cli::add_run_command,
     tensorlane::cli::add_status_command, tensorlane::cli::add_make_key_command,  tensorlane::cli::add_order_command,
-    tensorlane::cli::add_plan_command,   tensorlane::cli::add_calibrate_command,
+    tensorlane::cli::add_plan_command,   tensorlane::cli::add_calibrate_command, tensorlane::cli::add_replay_command,
 };
 
 int fail(const Status& status) {

@@ -1,11 +1,35 @@
 #include "simulator/host/rail.h"
 
 #include <algorithm>
+#include <sstream>
+
+#include "daemon/engine_log/replay.h"
 
 namespace tensorlane::simulator {
 
 using engine::Action;
 using engine::Event;
+
+namespace {
+
+// Keeps a log in memory.
+class TextSink final : public engine_log::Sink {
+ public:
+  TextSink(std::string& log, Findings& findings) : log_(log), findings_(findings) {}
+  Status write(std::span<const std::byte> bytes) override {
+    log_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return {};
+  }
+  void stopped(const Status& why) override { findings_.fail("digest", "no log: {}", why.to_string()); }
+
+ private:
+  std::string& log_;
+  Findings& findings_;
+};
+
+constexpr Bytes kLogLimit = mib(256);
+
+}  // namespace
 
 Rail::Rail(HostIndex self, RailIndex rail, Around around, Random random)
     : self_(self),
@@ -22,7 +46,12 @@ Rail::Rail(HostIndex self, RailIndex rail, Around around, Random random)
   config_.self = self;
   config_.rail = rail;
   staging_ = around_.memory.allocate(engine::Engine::staging_bytes(config_).value);
-  engine_ = std::make_unique<engine::Engine>(config_, staging_);
+  std::unique_ptr<engine_log::Recorder> recorder;
+  if (around_.scenario.record) {
+    recorder = std::make_unique<engine_log::Recorder>(std::make_unique<TextSink>(log_, around_.findings), kLogLimit,
+                                                      "simulated", std::to_string(self.value));
+  }
+  engine_ = std::make_unique<engine_log::RecordedEngine>(config_, staging_, std::move(recorder));
   staging_checker_ = std::make_unique<StagingChecker>(self, staging_, around_.findings);
   const Status status = engine_->apply_plan(around_.scenario.plan_of(planned_));
   if (!status.ok())
@@ -416,6 +445,20 @@ void Rail::check_quiet() const {
                           "host {}: all is over, but {} bytes of staging, {} slices and {} operations are left",
                           self_.value, c.staging_bytes, c.queued_slices, c.operations_pending);
   }
+}
+
+void Rail::check_log() {
+  if (!around_.scenario.record) return;
+  engine_->end_log();
+  std::istringstream log(log_);
+  const Result<engine_log::Replay> replay = engine_log::replay(log, "log");
+  if (!replay.ok()) return around_.findings.fail("digest", "host {}: {}", self_.value, replay.status().to_string());
+  if (replay->parting) {
+    return around_.findings.fail("digest", "host {}: the replay of its log parts from it at record {}: {}", self_.value,
+                                 replay->parting->record, replay->parting->why);
+  }
+  if (replay->digest != engine_->digest() || replay->end != engine_log::EndReason::kClosed)
+    around_.findings.fail("digest", "host {}: the log of its engine ends before the engine does", self_.value);
 }
 
 std::string Rail::describe() const {

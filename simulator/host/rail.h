@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "daemon/engine/engine.h"
+#include "daemon/engine_log/recorded_engine.h"
 #include "daemon/transport/ledger/ledger.h"
 #include "simulator/checkers/delivery.h"
 #include "simulator/checkers/order.h"
@@ -77,7 +78,10 @@ class Rail final : public NetworkSink {
   // What must hold when everything is over and quiet. Checkers "bounds", "stale".
   void check_quiet() const;
   std::string describe() const;
-  const engine::Engine& engine() const { return *engine_; }
+  const engine::Engine& engine() const { return engine_->engine(); }
+  // Closes the log of this rail's engine, if the scenario records, and replays it. Checker "digest". Nothing comes
+  // after it.
+  void check_log();
   std::uint64_t resent() const { return resent_; }
 
  private:
@@ -139,7 +143,8 @@ class Rail final : public NetworkSink {
   Around around_;
   Random random_;
   ReferenceReducer reducer_;
-  std::unique_ptr<engine::Engine> engine_;
+  std::string log_;  // of the engine, where the scenario records
+  std::unique_ptr<engine_log::RecordedEngine> engine_;
   engine::EngineConfig config_;
   Descriptor staging_;
   std::unique_ptr<StagingChecker> staging_checker_;

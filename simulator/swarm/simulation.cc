@@ -42,6 +42,11 @@ Outcome Simulation::run() {
   if (quiet_ && !findings_.any()) {
     for (auto& lane : lanes_) lane->check_quiet();
   }
+  if (!findings_.any()) {
+    for (auto& lane : lanes_) {
+      for (const auto& rail : lane->rails()) rail->check_log();
+    }
+  }
   return outcome();
 }
 

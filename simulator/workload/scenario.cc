@@ -20,6 +20,7 @@ constexpr std::uint64_t kMaxRunBytes =
     mib(6).value;  // of all buffers of all hosts, times iterations: keeps a run short
 constexpr std::uint64_t kMaxRunSlices = 6000;
 constexpr std::size_t kSilencingFaults = 6;  // kinds before kResetFlow
+constexpr std::uint64_t kRecordEvery = 4;    // seeds
 
 template <typename T, std::size_t N>
 T one_of(Random& random, const T (&choices)[N]) {
@@ -350,6 +351,7 @@ Scenario random_scenario(std::uint64_t seed) {
   random_staging(s, random);
   random_network(s, random);
   random_lane(s, random);
+  s.record = seed % kRecordEvery == 0;
   s.replay = random.chance(0.5) ? 0.05 : 0;
   s.whole_numbers = random.chance(0.2);
   const std::uint64_t kind = random.below(100);

@@ -84,6 +84,7 @@ struct Scenario {
   std::vector<Growth> growths;  // in order of time and size; the last one makes the plan complete
   Duration heartbeat = milliseconds(20), detection = milliseconds(400);
   double replay = 0;           // probability that a granted operation comes once more, after it has completed
+  bool record = false;         // every engine keeps its log, which is replayed at the end
   bool whole_numbers = false;  // contributions are small integers, so that sums are exact in any order
   Time deadline = Time(120'000'000'000);  // of virtual time, for the whole run
 

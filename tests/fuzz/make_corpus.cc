@@ -8,6 +8,7 @@
 #include "daemon/control/message.h"
 #include "daemon/control/registration.h"
 #include "daemon/control/rendezvous.h"
+#include "daemon/engine_log/recorder.h"
 
 namespace tensorlane::fuzz {
 namespace {
@@ -332,6 +333,72 @@ void write_control(const Corpus& corpus) {
   write_bytes("chunks_in_chunks", std::vector<std::uint8_t>(200'000, 0x7f));
 }
 
+class SeedSink final : public engine_log::Sink {
+ public:
+  explicit SeedSink(Seed& seed) : seed_(seed) {}
+  Status write(std::span<const std::byte> bytes) override {
+    seed_.add_bytes(bytes);
+    return {};
+  }
+  void stopped(const Status&) override {}
+
+ private:
+  Seed& seed_;
+};
+
+// Logs as engine_log_fuzzer.cc makes them: of two hosts, with two tensors.
+void write_engine_logs(const Corpus& corpus) {
+  engine::EngineConfig config;
+  config.hosts = 2;
+  config.world_size = 2;
+  config.staging = mib(2);
+  config.reclassifies = true;
+  std::vector<engine::Event> events(engine_log::kEventKinds);
+  for (std::size_t i = 0; i < events.size(); ++i) events[i].kind = static_cast<engine::Event::Kind>(i);
+  events[0].tensor_ready = {TensorId(0), Sequence(1), {1, 0, 0, 400}, {}};
+  events[1].frame = {HostIndex(1), header_of(FrameType::kReady)};
+  events[1].frame.header.job = JobId(0);
+  events[1].frame.header.epoch = Epoch(0);
+  events[2].token = events[3].token = 1ull << 32 | 1;
+  events[4].raise = {TensorId(0), Sequence(1)};
+  events[5].offer = {TensorId(1)};
+
+  Seed file;
+  file.add(std::uint8_t{0});
+  engine_log::Recorder recorder(std::make_unique<SeedSink>(file), mib(1), "job", "host");
+  recorder.begin(config, {0, 0, 0, engine::Engine::staging_bytes(config).value}, 0xcbf29ce484222325ull);
+  protocol::Plan plan;
+  plan.tensors.push_back({.elements = 100, .slice_elements = 1024, .name = "small"});
+  plan.rank_hosts = {HostIndex(0), HostIndex(1)};
+  recorder.plan(plan, 0xcbf29ce484222325ull);
+  recorder.priority(TensorId(0), 0.5F, ClassId(1), 0);
+  recorder.events(Time(1), std::span(events).first(1), 0);
+  recorder.pick(Time(2), {HostIndex(1), ClassId(1)}, kMaxOperation, 1, 1, 0);
+  recorder.work(Time(2), 0);
+  recorder.events(Time(3), std::span(events).subspan(1), 0);
+  recorder.end(0);
+  corpus.write("file", file);
+
+  // One block of records, without its head: what the fuzzer wraps.
+  const auto write_records = [&](const std::string& name, std::uint8_t records, auto&& record) {
+    Seed log;
+    engine_log::Recorder to(std::make_unique<SeedSink>(log), mib(1), "", "");
+    to.begin(config, {}, 0);
+    const std::size_t before = log.bytes().size();
+    record(to);
+    to.flush(0);
+    const auto payload = log.bytes().subspan(before + engine_log::kBlockHeaderBytes);
+    corpus.write(name, Seed().add(std::uint8_t{1}).add(records).add_bytes(payload));
+  };
+  write_records("every_event", 8, [&](auto& to) { to.events(Time(5), events, 0); });
+  write_records("begin_and_pick", 3, [&](auto& to) {
+    to.events(Time(5), std::span(events).first(1), 0);
+    to.pick(Time(6), {HostIndex(1), kControlClass}, kMaxOperation, 4, 1, 0);
+    to.pick(Time(6), {HostIndex(1), ClassId(0)}, kMaxOperation, 4, 1, 0);
+  });
+  write_records("plan", 1, [&](auto& to) { to.plan(plan, 0); });
+}
+
 }  // namespace
 }  // namespace tensorlane::fuzz
 
@@ -346,4 +413,5 @@ int main(int argc, char** argv) {
   write_session_packets({root, "session_packet"});
   write_rings({root, "session_rings"});
   write_control({root, "control_message"});
+  write_engine_logs({root, "engine_log"});
 }

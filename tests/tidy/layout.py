@@ -15,6 +15,7 @@ MAY_INCLUDE = {
     "common/graph_file": ["common/base", "common/graph"],
     "common/protocol": ["common/base"],
     "daemon/engine": [],
+    "daemon/engine_log": ["daemon/engine"],
     "daemon/ports": [],
     "daemon/config": [],
     "daemon/control": ["daemon/ports", "daemon/engine/classify"],  # the leader searches for thresholds
@@ -31,13 +32,13 @@ MAY_INCLUDE = {
     "daemon/transport/local": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake"],
     "daemon/transport/mixed": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/transport/dpdk": ["daemon/ports", "daemon/transport/*.h"],
-    "daemon/lane": ["daemon/engine", "daemon/ports"],
+    "daemon/lane": ["daemon/engine", "daemon/engine_log", "daemon/ports"],
     "daemon/main.cc": ["daemon"],
-    "simulator": ["daemon/engine", "daemon/ports", "daemon/transport/ledger"],
+    "simulator": ["daemon/engine", "daemon/engine_log", "daemon/ports", "daemon/transport/ledger"],
     "client-lib": ["tensorlane"],
     "switch-config": [],
     "monitor": ["tensorlane"],
-    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine/urgency", "simulator/planner"],
+    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine/urgency", "daemon/engine_log", "simulator/planner"],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")

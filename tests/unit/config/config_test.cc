@@ -47,7 +47,8 @@ TEST_F(ConfigTest, ReadsEverything) {
       "/tmp/t.json\ndetection: 1 s\n"
       "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, "
       "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 GiB\nstaging: 8 MiB\n"
-      "slice_elements: 65536\nspin: 5 us\ncpu: 1\nordering: concurrent\nordering_concurrent: 4\nurgency: observed\n");
+      "slice_elements: 65536\nspin: 5 us\ncpu: 1\nordering: concurrent\nordering_concurrent: 4\nurgency: observed\n"
+      "record: logs\nrecord_limit: 8 MiB\n");
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   EXPECT_EQ(config->self().tcp_address(), "127.0.0.2");
   EXPECT_EQ(config->secret_key, kKey);
@@ -71,6 +72,8 @@ TEST_F(ConfigTest, ReadsEverything) {
   EXPECT_EQ(config->slice_elements, 65536u);
   EXPECT_EQ(config->spin, microseconds(5));
   EXPECT_EQ(config->cpu, 1);
+  EXPECT_EQ(config->record, std::filesystem::path(config->path).parent_path() / "logs");
+  EXPECT_EQ(config->record_limit, mib(8));
 }
 
 TEST_F(ConfigTest, TheTransportIsChosenHere) {
@@ -108,6 +111,7 @@ TEST_F(ConfigTest, TypoNamesTheKeyThatWasMeant) {
 TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
   EXPECT_THAT(error("detection: soon\n"), ::testing::HasSubstr("expected a number and s, ms or us, e.g. 10 s"));
   EXPECT_THAT(error("detection: 1 ms\n"), ::testing::HasSubstr("expected at least 200 ms"));
+  EXPECT_THAT(error("record: logs\nrecord_limit: 10 KiB\n"), ::testing::HasSubstr("expected at least 1 MiB"));
   EXPECT_THAT(error("pattern: star\n"),
               ::testing::HasSubstr("expected ring, halving_doubling, tree, parameter_server or shuffle"));
   EXPECT_THAT(error("ordering: alphabetical\n"),
