@@ -104,7 +104,11 @@ typedef struct {
 
 /* Joins the job: returns when every rank has joined and all hosts are connected. Errors: invalid argument (names the
  * field), unavailable (no daemon at the socket), permission denied (user or secret), version mismatch, timed out (names
- * the ranks that have not come), resource exhausted. */
+ * the ranks that have not come), resource exhausted.
+ *
+ * A process may have several contexts. Collectives among some of a job's ranks (Horovod's process sets) are those of
+ * another job: each of these ranks calls tl_init() once more, with another name, its place among them, and as leader
+ * the host of the first of them. */
 TL_API tl_status_t tl_init(const tl_config_t* config, tl_context_t** context);
 /* Waits (at most timeout_seconds) until nothing of this rank is under way, leaves the job, frees everything of the
  * context, tensors, requests and arena memory included. Returns why, when it did not leave in peace: the job's error,

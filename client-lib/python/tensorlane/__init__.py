@@ -10,7 +10,7 @@ Horovod's call names, on NumPy arrays and whatever has the buffer protocol or DL
 import atexit
 import sys
 
-from . import _native, _reports
+from . import _native, _process_sets, _reports
 from ._calls import (
     Handle,
     allgather,
@@ -30,6 +30,7 @@ from ._calls import (
     synchronize,
 )
 from ._constants import Average, Max, Min, Product, Sum
+from ._process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ._store import KVStore
 from .errors import (
     AbortedError,
@@ -66,6 +67,7 @@ def shutdown():
             member.leave()
         except Error as error:
             failed.append(error)
+    failed += _process_sets.leave()
     _native.shutdown()
     if failed:
         raise failed[0]

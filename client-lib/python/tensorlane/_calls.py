@@ -1,17 +1,21 @@
-"""Horovod's calls on arrays: by name, asynchronous with a handle, or waiting."""
+"""Horovod's calls on arrays: by name, asynchronous with a handle, or waiting.
+
+With `process_set` they are among its ranks: "all ranks" below are all of the set. A root_rank counts in the whole job, as in Horovod.
+"""
 
 import ctypes
 import functools
 import itertools
 import threading
+import weakref
 
 import numpy
 
-from . import _arrays, _native
+from . import _arrays, _native, _process_sets
 from ._constants import Average, Max, Min, Product, Sum
 from .errors import misuse
 
-_counters = {}
+_counters = weakref.WeakKeyDictionary()  # by process set, of each by operation
 _counters_lock = threading.Lock()
 
 
@@ -35,20 +39,21 @@ class Handle:
         return self._result
 
 
-def automatic_name(operation, name):
-    """`name`, or "noname.N", counted alike on all ranks, which therefore must make unnamed calls in the same order. The C library puts the
+def automatic_name(operation, name, process_set=None):
+    """`name`, or "noname.N", counted alike on all ranks of the set, which therefore must make unnamed calls in the same order. The C library puts the
     operation before it: "allreduce.noname.1"."""
     if name is not None:
         return name
     with _counters_lock:
-        return f"noname.{next(_counters.setdefault(operation, itertools.count(1)))}"
+        counters = _counters.setdefault(_process_sets.of(process_set), {})
+        return f"noname.{next(counters.setdefault(operation, itertools.count(1)))}"
 
 
-def scattered_rows(array, name):
+def scattered_rows(array, name, process_set=None):
     """How many of the rows along the first axis this rank gets: an even share, and one more on the first ranks."""
     if not array.shape:
         raise misuse("it has no first axis", f"array '{name}'", "pass an array of one dimension or more")
-    context = _native.context()
+    context = _process_sets.context(process_set)
     share, left = divmod(array.shape[0], context.size)
     return share + (1 if context.rank < left else 0)
 
@@ -78,11 +83,6 @@ def urgency(priority):
     return float(priority)
 
 
-def check_root(root_rank):
-    if not 0 <= root_rank < _native.context().size:
-        raise misuse(f"there is no rank {root_rank}", "root_rank", f"use 0 to {_native.context().size - 1}")
-
-
 def waited(start):
     """The call that starts an operation and waits for it, with the arguments of `start`."""
 
@@ -99,9 +99,9 @@ def _scale(result, factor):
     result *= factor
 
 
-def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` over all ranks into a new array, which synchronize(handle) returns. `tensor` may be changed at once."""
-    name = automatic_name("allreduce", name)
+    name = automatic_name("allreduce", name, process_set)
     source = _arrays.view(tensor, name)
     op = reduction(source, name, average, op, prescale_factor, postscale_factor)
     target = _arrays.like(source)
@@ -110,63 +110,64 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
         _copy(source, target)
         target *= prescale_factor
         source = out
-    request = _native.context().allreduce(name, source.pointer, out.pointer, source.count, source.dtype, op, urgency(priority), (source, out))
+    request = _process_sets.context(process_set).allreduce(name, source.pointer, out.pointer, source.count, source.dtype, op, urgency(priority), (source, out))
     return Handle(request, target, postscale_factor, _scale)
 
 
-def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it."""
-    name = automatic_name("allreduce", name)
+    name = automatic_name("allreduce", name, process_set)
     array = _arrays.view(tensor, name)
     _arrays.require_writable(array, name)
     op = reduction(array, name, average, op, prescale_factor, postscale_factor)
     scalable = array.numpy
     if scalable is None and (prescale_factor, postscale_factor) != (1.0, 1.0):
         raise misuse("a bfloat16 array of this kind cannot be scaled in place", f"array '{name}'", "scale it yourself, or pass a torch tensor or an ml_dtypes array")
+    context = _process_sets.context(process_set)
     if prescale_factor != 1.0:
         scalable *= prescale_factor
-    request = _native.context().allreduce(name, array.pointer, array.pointer, array.count, array.dtype, op, urgency(priority), array)
+    request = context.allreduce(name, array.pointer, array.pointer, array.count, array.dtype, op, urgency(priority), array)
     return Handle(request, tensor, postscale_factor, lambda _, factor: _scale(scalable, factor))
 
 
-def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None):
+def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
     """Starts the copy of the root's `tensor` into that of every other rank."""
-    name = automatic_name("broadcast", name)
+    name = automatic_name("broadcast", name, process_set)
     array = _arrays.view(tensor, name)
     _arrays.require_writable(array, name)
-    check_root(root_rank)
-    return Handle(_native.context().broadcast(name, array.pointer, array.count, array.dtype, root_rank, urgency(priority), array), tensor)
+    root = _process_sets.of(process_set).root(root_rank)
+    return Handle(_process_sets.context(process_set).broadcast(name, array.pointer, array.count, array.dtype, root, urgency(priority), array), tensor)
 
 
-def broadcast_async(tensor, root_rank=0, name=None, *, priority=None):
+def broadcast_async(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
     """As broadcast_async_, into a new array."""
-    name = automatic_name("broadcast", name)
+    name = automatic_name("broadcast", name, process_set)
     source = _arrays.view(tensor, name)
     target = _arrays.like(source)
     _copy(source, target)
     out = _arrays.view(target, name)
-    check_root(root_rank)
-    return Handle(_native.context().broadcast(name, out.pointer, out.count, out.dtype, root_rank, urgency(priority), out), target)
+    root = _process_sets.of(process_set).root(root_rank)
+    return Handle(_process_sets.context(process_set).broadcast(name, out.pointer, out.count, out.dtype, root, urgency(priority), out), target)
 
 
-def allgather_async(tensor, name=None, *, priority=None):
+def allgather_async(tensor, name=None, *, priority=None, process_set=None):
     """Starts gathering: the result has the ranks' arrays one after the other along the first axis. All have the same shape."""
-    name = automatic_name("allgather", name)
+    name = automatic_name("allgather", name, process_set)
     source = _arrays.view(tensor, name)
     if not source.shape:
         raise misuse("it has no first axis", f"array '{name}'", "pass an array of one dimension or more")
-    target = _arrays.like(source, (source.shape[0] * _native.context().size, *source.shape[1:]))
+    target = _arrays.like(source, (source.shape[0] * _process_sets.context(process_set).size, *source.shape[1:]))
     out = _arrays.view(target, name)
-    return Handle(_native.context().allgather(name, source.pointer, out.pointer, source.count, source.dtype, urgency(priority), (source, out)), target)
+    return Handle(_process_sets.context(process_set).allgather(name, source.pointer, out.pointer, source.count, source.dtype, urgency(priority), (source, out)), target)
 
 
-def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` over all ranks into a new array with this rank's rows of it: those along the first axis are shared out
     evenly, in the order of ranks; where they do not divide, the first ranks get one more. `tensor` may be changed at once."""
-    name = automatic_name("reducescatter", name)
+    name = automatic_name("reducescatter", name, process_set)
     source = _arrays.view(tensor, name)
     op = reduction(source, name, None, op, prescale_factor, postscale_factor)
-    target = _arrays.like(source, (scattered_rows(source, name), *source.shape[1:]))
+    target = _arrays.like(source, (scattered_rows(source, name, process_set), *source.shape[1:]))
     out = _arrays.pointer(target)
     rows, given = source.shape[0], source
     if prescale_factor != 1.0:
@@ -174,7 +175,7 @@ def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postsca
         _copy(source, scaled)
         scaled *= prescale_factor
         given = _arrays.view(scaled, name)
-    request = _native.context().reducescatter(name, given.pointer, out, rows, source.count // rows, source.dtype, op, urgency(priority), (given, target))
+    request = _process_sets.context(process_set).reducescatter(name, given.pointer, out, rows, source.count // rows, source.dtype, op, urgency(priority), (given, target))
     return Handle(request, target, postscale_factor, _scale)
 
 
@@ -200,9 +201,9 @@ allgather = waited(allgather_async)
 reducescatter = waited(reducescatter_async)
 
 
-def barrier(timeout=None):
+def barrier(timeout=None, *, process_set=None):
     """Returns when every rank has called it. Raises TimedOutError after `timeout` seconds."""
-    _native.context().barrier(-1.0 if timeout is None else timeout)
+    _process_sets.context(process_set).barrier(-1.0 if timeout is None else timeout)
 
 
 def poll(handle):

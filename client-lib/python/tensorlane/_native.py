@@ -103,6 +103,7 @@ _SIGNATURES = {
 _lock = threading.Lock()
 _library = None
 _context = None
+_joined = None  # what init() was told of the job
 
 
 def library_path():
@@ -277,13 +278,25 @@ class Request:
         return self._handle is None
 
 
+def _join(rank, size, local_rank, local_size, job, secret, leader, socket, timeout):
+    text = [None if value is None else str(value).encode() for value in (job, secret, leader, socket)]
+    numbers = [-1 if value is None else value for value in (rank, size, local_rank, local_size)]
+    return Context(Config(ctypes.sizeof(Config), _CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout))
+
+
 def init(rank, size, local_rank, local_size, job, secret, leader, socket, timeout):
     """Joins the job, once per process; later calls change nothing."""
-    global _context
+    global _context, _joined
     if _context is None:
-        text = [None if value is None else str(value).encode() for value in (job, secret, leader, socket)]
-        numbers = [-1 if value is None else value for value in (rank, size, local_rank, local_size)]
-        _context = Context(Config(ctypes.sizeof(Config), _CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout))
+        _context = _join(rank, size, local_rank, local_size, job, secret, leader, socket, timeout)
+        # As tl_init() finds the name (tensorlane.h).
+        name = job or os.environ.get("TENSORLANE_JOB") or os.environ.get("TORCHELASTIC_RUN_ID") or "default"
+        _joined = {"job": name, "secret": secret, "socket": socket, "timeout": timeout}
+
+
+def join_beside(rank, size, local_rank, local_size, suffix, leader):
+    """Another job with the secret, daemon and time of the one that this process has joined, and its name with `suffix`."""
+    return _join(rank, size, local_rank, local_size, **{**_joined, "job": _joined["job"] + suffix}, leader=leader)
 
 
 def shutdown():

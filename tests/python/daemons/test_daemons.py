@@ -43,6 +43,13 @@ def test_array_calls(ranks, ranks_per_host):
         assert f"rank {rank}: all array calls are right" in output
 
 
+@pytest.mark.parametrize("ranks_per_host", [1, 2])
+def test_process_sets(ranks_per_host):
+    output = run(4, ranks_per_host, "ring", "process_sets.py", first_port=7600)
+    for rank in range(4):
+        assert f"rank {rank}: all process sets are right" in output
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """World -> file of train_equality.py; each world is trained once."""

@@ -9,7 +9,7 @@ from . import _calls
 _CHUNK_ELEMENTS = 1024  # pickled objects travel as float64 arrays of a multiple of this many elements, to register few different lengths
 
 
-def broadcast_parameters(params, root_rank=0):
+def broadcast_parameters(params, root_rank=0, *, process_set=None):
     """Copies the root's tensors into everybody's. `params`: model.state_dict(), model.named_parameters(), or a list of (name, tensor).
 
     Tensors of dtypes that cannot be broadcast (bool, complex) travel as one object. Collective."""
@@ -25,23 +25,23 @@ def broadcast_parameters(params, root_rank=0):
         copy = source.contiguous()  # itself, where it is
         # A name keeps its size and type for the life of the job; another model may have the same names.
         call = f"parameter.{name}.{copy.numel()}.{str(copy.dtype)[6:]}"
-        handles.append((source, copy, _calls.broadcast_async_(copy, root_rank, call)))
+        handles.append((source, copy, _calls.broadcast_async_(copy, root_rank, call, process_set=process_set)))
     for tensor, copy, handle in handles:
         handle.synchronize()
         if copy.data_ptr() != tensor.data_ptr():
             tensor.copy_(copy)
     if others:
-        received = broadcast_object({name: tensor.detach().cpu() for name, tensor in others.items()}, root_rank, "parameters.others")
+        received = broadcast_object({name: tensor.detach().cpu() for name, tensor in others.items()}, root_rank, "parameters.others", process_set=process_set)
         for name, tensor in others.items():
             tensor.detach().copy_(received[name])
 
 
-def broadcast_optimizer_state(optimizer, root_rank=0):
+def broadcast_optimizer_state(optimizer, root_rank=0, *, process_set=None):
     """Gives every rank the root's state and hyperparameters. Collective. The ranks' optimizers have the same groups; the state may be empty."""
-    optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank, "optimizer.state"))
+    optimizer.load_state_dict(broadcast_object(optimizer.state_dict(), root_rank, "optimizer.state", process_set=process_set))
 
 
-def broadcast_object(obj, root_rank=0, name="object"):
+def broadcast_object(obj, root_rank=0, name="object", *, process_set=None):
     """Returns the root's `obj`, of whatever torch.save takes. Collective."""
     from .. import _native
 
@@ -52,14 +52,14 @@ def broadcast_object(obj, root_rank=0, name="object"):
         torch.save(obj, stream)
         payload = stream.getvalue()
     length = torch.tensor([float(len(payload))], dtype=torch.float64)
-    _calls.broadcast_(length, root_rank, f"{name}.length")
+    _calls.broadcast_(length, root_rank, f"{name}.length", process_set=process_set)
     size = int(length.item())
     elements = -(-size // (8 * _CHUNK_ELEMENTS)) * _CHUNK_ELEMENTS
     buffer = bytearray(elements * 8)
     buffer[: len(payload)] = payload
     # float64 is only the carrier: a broadcast moves bytes and never computes with them.
     carrier = torch.frombuffer(buffer, dtype=torch.float64)
-    _calls.broadcast_(carrier, root_rank, f"{name}.{elements}")
+    _calls.broadcast_(carrier, root_rank, f"{name}.{elements}", process_set=process_set)
     if is_root:
         return obj
     return _load(bytes(buffer[:size]))

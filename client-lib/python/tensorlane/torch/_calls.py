@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from .. import _arrays, _calls, _native, _store
+from .. import _arrays, _calls, _native, _process_sets, _store
 from .._calls import Handle
 from ..errors import misuse
 
@@ -41,72 +41,73 @@ def _scale(tensor, factor):
         tensor.mul_(factor)
 
 
-def _start_allreduce(source, target, name, op, postscale_factor, priority):
+def _start_allreduce(source, target, name, op, postscale_factor, priority, process_set):
     from_array, to_array = _view(source, name), _view(target, name)
-    request = _native.context().allreduce(
+    request = _process_sets.context(process_set).allreduce(
         name, from_array.pointer, to_array.pointer, from_array.count, from_array.dtype, op, _calls.urgency(priority), (from_array, to_array)
     )
     return Handle(request, target, postscale_factor, _scale)
 
 
-def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` over all ranks into a new tensor, which synchronize(handle) returns. `tensor` may be changed at once."""
-    name = _calls.automatic_name("allreduce", name)
+    name = _calls.automatic_name("allreduce", name, process_set)
     op = _calls.reduction(_view(tensor, name), name, average, op, prescale_factor, postscale_factor)
     source = tensor.detach()
     if prescale_factor != 1.0:
         source = source * prescale_factor
-    return _start_allreduce(source, torch.empty_like(source), name, op, postscale_factor, priority)
+    return _start_allreduce(source, torch.empty_like(source), name, op, postscale_factor, priority, process_set)
 
 
-def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it."""
-    name = _calls.automatic_name("allreduce", name)
+    name = _calls.automatic_name("allreduce", name, process_set)
     op = _calls.reduction(_view(tensor, name), name, average, op, prescale_factor, postscale_factor)
+    _process_sets.context(process_set)  # or refuse before anything is changed
     if prescale_factor != 1.0:
         _scale(tensor, prescale_factor)
-    return _start_allreduce(tensor, tensor, name, op, postscale_factor, priority)
+    return _start_allreduce(tensor, tensor, name, op, postscale_factor, priority, process_set)
 
 
-def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None):
+def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
     """Starts the copy of the root's `tensor` into that of every other rank."""
-    name = _calls.automatic_name("broadcast", name)
+    name = _calls.automatic_name("broadcast", name, process_set)
     array = _view(tensor, name)
-    _calls.check_root(root_rank)
-    request = _native.context().broadcast(name, array.pointer, array.count, array.dtype, root_rank, _calls.urgency(priority), array)
+    root = _process_sets.of(process_set).root(root_rank)
+    request = _process_sets.context(process_set).broadcast(name, array.pointer, array.count, array.dtype, root, _calls.urgency(priority), array)
     return Handle(request, tensor)
 
 
-def broadcast_async(tensor, root_rank=0, name=None, *, priority=None):
+def broadcast_async(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
     """As broadcast_async_, into a new tensor."""
-    name = _calls.automatic_name("broadcast", name)
+    name = _calls.automatic_name("broadcast", name, process_set)
     _view(tensor, name)
-    return broadcast_async_(tensor.detach().clone(), root_rank, name, priority=priority)
+    return broadcast_async_(tensor.detach().clone(), root_rank, name, priority=priority, process_set=process_set)
 
 
-def allgather_async(tensor, name=None, *, priority=None):
+def allgather_async(tensor, name=None, *, priority=None, process_set=None):
     """Starts gathering: the result has the ranks' tensors one after the other along the first axis. All have the same shape."""
-    name = _calls.automatic_name("allgather", name)
+    name = _calls.automatic_name("allgather", name, process_set)
     source = _view(tensor, name)
     if not source.shape:
         raise misuse("it has no first axis", f"tensor '{name}'", "pass a tensor of one dimension or more")
-    target = tensor.detach().new_empty((tensor.shape[0] * _native.context().size, *tensor.shape[1:]))
+    target = tensor.detach().new_empty((tensor.shape[0] * _process_sets.context(process_set).size, *tensor.shape[1:]))
     out = _view(target, name)
-    request = _native.context().allgather(name, source.pointer, out.pointer, source.count, source.dtype, _calls.urgency(priority), (source, out))
+    request = _process_sets.context(process_set).allgather(name, source.pointer, out.pointer, source.count, source.dtype, _calls.urgency(priority), (source, out))
     return Handle(request, target)
 
 
-def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None):
+def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` over all ranks into a new tensor with this rank's rows of it: those along the first axis are shared out
     evenly, in the order of ranks; where they do not divide, the first ranks get one more. `tensor` may be changed at once."""
-    name = _calls.automatic_name("reducescatter", name)
+    name = _calls.automatic_name("reducescatter", name, process_set)
     op = _calls.reduction(_view(tensor, name), name, None, op, prescale_factor, postscale_factor)
     source = tensor.detach() if prescale_factor == 1.0 else tensor.detach() * prescale_factor
     array = _view(source, name)
-    target = source.new_empty((_calls.scattered_rows(array, name), *array.shape[1:]))
+    target = source.new_empty((_calls.scattered_rows(array, name, process_set), *array.shape[1:]))
     rows = array.shape[0]
     out = target.data_ptr() if target.numel() else None
-    request = _native.context().reducescatter(
+    request = _process_sets.context(process_set).reducescatter(
         name, array.pointer, out, rows, array.count // rows, array.dtype, op, _calls.urgency(priority), (array, target)
     )
     return Handle(request, target, postscale_factor, _scale)

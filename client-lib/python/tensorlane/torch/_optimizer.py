@@ -4,24 +4,26 @@ import contextlib
 import inspect
 import itertools
 import threading
+import weakref
 
 import torch
 
-from .. import _constants, _reports
+from .. import _constants, _process_sets, _reports
 from ..errors import Error, InvalidArgumentError, misuse
 from ._gradients import GradientSender
 from ._modules import ModuleWatch, check_module, check_thread, is_compiled
 from ._stepper import PROVEN, Stepper, check_separable, snapshot
 from ._transport import NativeTransport
 
-_groups = itertools.count()
+_groups = weakref.WeakKeyDictionary()  # by process set: numbers its optimizers, alike on its ranks
 _with_pending = set()  # keeps cores alive whose optimizer the user has dropped before its last updates were applied
 
 
 def DistributedOptimizer(
-    optimizer, named_parameters=None, model=None, *, op=_constants.Average, backward_passes_per_step=1, synchronous=False, transport=None
+    optimizer, named_parameters=None, model=None, *, op=_constants.Average, backward_passes_per_step=1, synchronous=False, process_set=None, transport=None
 ):
-    """Wraps `optimizer` so that its gradients are averaged (or summed: op=Sum) over all ranks. Collective: every rank calls it alike.
+    """Wraps `optimizer` so that its gradients are averaged (or summed: op=Sum) over all ranks, or those of `process_set`.
+    Collective: every one of them calls it alike.
 
     The result is an optimizer of a subclass of the wrapped one's class and shares its parameters, groups and state; use it in its place.
 
@@ -64,8 +66,10 @@ def DistributedOptimizer(
     # A scheduler made for the wrapped optimizer has put its own step() into the instance; ours must stay visible.
     result.__setstate__({key: value for key, value in vars(optimizer).items() if key != "step"})
     _replace_earlier({parameter for _, parameter in named})
-    sender = GradientSender(transport or NativeTransport(), f"optimizer.{next(_groups)}", named, op, backward_passes_per_step)
-    result._core = _Core(result, wrapped, sender, modules, reason)
+    process_set = _process_sets.of(process_set)
+    group = f"optimizer.{next(_groups.setdefault(process_set, itertools.count()))}"
+    sender = GradientSender(transport or NativeTransport(process_set), group, named, op, backward_passes_per_step)
+    result._core = _Core(result, wrapped, sender, modules, reason, process_set)
     _reports.add(result._core)
     return result
 
@@ -73,8 +77,9 @@ def DistributedOptimizer(
 class _Core:
     """The state of one DistributedOptimizer. Everything runs on the training thread: the one that calls step()."""
 
-    def __init__(self, optimizer, wrapped, sender, modules, reason):
+    def __init__(self, optimizer, wrapped, sender, modules, reason, process_set):
         self.wrapped = wrapped
+        self.process_set = process_set
         self._sender = sender
         self._by_parameter = {slot.parameter: slot for slot in sender.slots}
         self._watch = ModuleWatch(self, sender.slots, modules)

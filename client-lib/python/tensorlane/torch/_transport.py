@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Protocol
 
 import torch
 
-from .. import _native
+from .. import _native, _process_sets
 
 _DTYPES = {
     torch.float32: _native.FLOAT32,
@@ -39,10 +39,10 @@ class Transport(Protocol):
 
 
 class NativeTransport:
-    """Registered tensors of the process's context, in memory shared with the daemon: posting copies nothing."""
+    """Registered tensors of a process set's context, or the job's, in memory shared with the daemon: posting copies nothing."""
 
-    def __init__(self):
-        self._context = _native.context()
+    def __init__(self, process_set=None):
+        self._context = _process_sets.context(process_set)
         self._tensors = []
         self._requests = {}
 

@@ -1,0 +1,104 @@
+"""Process sets in a real job of four ranks, results checked. A script, run by daemons/test_daemons.py."""
+
+import numpy
+import tensorlane
+import tensorlane.torch as tl
+import torch
+from array_calls import expect, refused
+
+SIZE = 4
+
+
+def collectives(rank):
+    """Two sets that share rank 2, and the whole job between them."""
+    sets = [tensorlane.add_process_set([2, 0]), tensorlane.add_process_set(tensorlane.ProcessSet([1, 2, 3]))]
+    for process_set, ranks in zip(sets, ([0, 2], [1, 2, 3])):
+        assert process_set.ranks == ranks and process_set.size() == len(ranks) and process_set.included() == (rank in ranks)
+    # Members of both start both, and nobody waits for who is in neither.
+    handles = []
+    for process_set in sets:
+        if process_set.included():
+            handles.append((process_set, tensorlane.allreduce_async(numpy.full(1000, 10.0**rank, "float32"), op=tensorlane.Sum, process_set=process_set)))
+    everybody = tensorlane.allreduce(numpy.full(7, rank, "int64"), op=tensorlane.Sum, process_set=tensorlane.global_process_set)
+    expect(everybody, [6] * 7)
+    for process_set, handle in handles:
+        expect(handle.synchronize(), numpy.full(1000, sum(10.0**r for r in process_set.ranks)))
+    for process_set in sets:
+        if not process_set.included():
+            refused(tensorlane.InvalidArgumentError, f"rank {rank} is not in the process set", lambda: tensorlane.allreduce(numpy.ones(3), process_set=process_set))  # noqa: B023
+            continue
+        ranks, place = process_set.ranks, process_set.ranks.index(rank)
+        assert process_set.rank() == place
+        expect(tensorlane.allreduce(numpy.full(3, float(rank)), name="mean", process_set=process_set), [sum(ranks) / len(ranks)] * 3)
+        expect(tensorlane.broadcast(numpy.array([rank, 5], "int32"), 2, process_set=process_set), [2, 5])
+        expect(tensorlane.allgather(numpy.array([rank]), process_set=process_set), ranks)
+        mine = tensorlane.reducescatter(numpy.arange(len(ranks) * 2.0), op=tensorlane.Sum, process_set=process_set)
+        expect(mine, numpy.arange(2 * place, 2 * place + 2) * len(ranks))
+        expect(tl.allreduce_(torch.full((5,), rank + 0.0), op=tl.Max, process_set=process_set), [max(ranks)] * 5)
+        expect(tl.allgather(torch.full((1, 2), float(rank)), process_set=process_set)[:, 0], ranks)
+        assert tl.broadcast_object({"from": rank}, 2, process_set=process_set) == {"from": 2}
+        tensorlane.barrier(30, process_set=process_set)
+        refused(tensorlane.InvalidArgumentError, "is not in the process set", lambda: tensorlane.broadcast(numpy.ones(3), (set(range(SIZE)) - set(ranks)).pop(), process_set=process_set))  # noqa: B023
+    return sets
+
+
+def training(rank, sets):
+    """One model for each set, trained by its ranks; every one ends like a training on the mean of the members' data."""
+    for process_set in sets:
+        if not process_set.included():
+            continue
+        model = torch.nn.Linear(3, 2)
+        tl.broadcast_parameters(model.state_dict(), process_set.ranks[0], process_set=process_set)
+        reference = torch.nn.Linear(3, 2)
+        reference.load_state_dict(model.state_dict())
+        optimizer = tl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(), process_set=process_set)
+        plain = torch.optim.SGD(reference.parameters(), lr=0.5)
+        for step in range(3):
+            data = {r: torch.full((1, 3), float(r + step)) for r in process_set.ranks}
+            optimizer.zero_grad()
+            model(data[rank]).sum().backward()
+            optimizer.step()
+            plain.zero_grad()
+            sum(reference(x).sum() for x in data.values()).div(len(data)).backward()
+            plain.step()
+        optimizer.flush()
+        for ours, theirs in zip(model.parameters(), reference.parameters()):
+            torch.testing.assert_close(ours, theirs)
+
+
+def removal(rank, sets):
+    gone = sets.pop(0)
+    tensorlane.remove_process_set(gone)
+    refused(tensorlane.InvalidArgumentError, "was removed", lambda: tensorlane.allreduce(numpy.ones(2), process_set=gone))
+    refused(tensorlane.InvalidArgumentError, "was removed", lambda: tensorlane.remove_process_set(gone))
+    again = tensorlane.add_process_set([0, 2])
+    if again.included():
+        expect(tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum, process_set=again), [2, 2])
+    alone = tensorlane.add_process_set([3])
+    if alone.included():
+        expect(tensorlane.allreduce(numpy.full(2, 7.0), process_set=alone), [7, 7])
+
+
+def bad_sets(rank):
+    for ranks in ([], [1, 1], ["a"]):
+        refused(tensorlane.InvalidArgumentError, "are no ranks", lambda: tensorlane.add_process_set(ranks))  # noqa: B023
+    refused(tensorlane.InvalidArgumentError, "the job has ranks 0 to 3", lambda: tensorlane.add_process_set([0, 4]))
+    refused(tensorlane.InvalidArgumentError, "was not added", lambda: tensorlane.allreduce(numpy.ones(2), process_set=tensorlane.ProcessSet([rank])))
+    other = [0, 1] if rank == 3 else [0, 2]
+    refused(tensorlane.MismatchError, "add another process set than", lambda: tensorlane.add_process_set(other))
+
+
+def main():
+    tensorlane.init()
+    rank = tensorlane.rank()
+    assert tensorlane.size() == SIZE
+    bad_sets(rank)
+    sets = collectives(rank)
+    training(rank, sets)
+    removal(rank, sets)
+    tensorlane.shutdown()
+    print(f"rank {rank}: all process sets are right")
+
+
+if __name__ == "__main__":
+    main()
