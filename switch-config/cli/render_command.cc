@@ -1,0 +1,84 @@
+// `tensorlane-switch render`: configuration files of all devices.
+#include <array>
+#include <memory>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/fabric/fabric.h"
+#include "switch-config/cli/commands.h"
+#include "switch-config/policy/policy.h"
+#include "switch-config/render/render.h"
+
+namespace tensorlane::switches {
+namespace {
+
+struct Arguments {
+  std::string fabric, target, out, buffer_model = "platform";
+  bool json = false;
+};
+
+constexpr std::array<std::string_view, 2> kTargets{"sonic", "linux"};
+constexpr std::array<std::string_view, 3> kBufferModels{"platform", "dynamic", "traditional"};
+
+template <std::size_t N>
+Result<std::size_t> one_of(const std::array<std::string_view, N>& words, const std::string& word, const char* option) {
+  std::string known;
+  for (std::size_t i = 0; i < N; ++i) {
+    if (words[i] == word) return i;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", words[i]);
+  }
+  return Status(Code::kInvalidArgument, fmt::format("'{}' is not known", word), option, "expected one of " + known);
+}
+
+Result<int> run(const Arguments& args) {
+  TL_ASSIGN_OR_RETURN(const std::size_t target, one_of(kTargets, args.target, "--target"));
+  TL_ASSIGN_OR_RETURN(const std::size_t model, one_of(kBufferModels, args.buffer_model, "--buffer-model"));
+  TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
+  const bool sonic = kTargets[target] == "sonic";
+  Selection selection;
+  // A switch of any kind can be played by Linux, in the lab.
+  selection.software = !sonic;
+  if (sonic) selection.nos = fabric::Nos::kSonic;
+  TL_ASSIGN_OR_RETURN(const std::vector<DeviceQos> devices, devices_of(fabric, selection));
+  std::vector<RenderedDevice> rendered;
+  for (const DeviceQos& device : devices) {
+    RenderedDevice& files = rendered.emplace_back(RenderedDevice{device.name, {}});
+    TL_ASSIGN_OR_RETURN(files.files,
+                        sonic ? render_sonic(device, static_cast<BufferModel>(model)) : render_linux(device));
+  }
+  TL_RETURN_IF_ERROR(write_folder(args.out, rendered));
+  nlohmann::ordered_json report = {{"out", args.out}, {"target", args.target}, {"devices", nlohmann::json::array()}};
+  std::size_t ports = 0;
+  for (const DeviceQos& device : devices) {
+    report["devices"].push_back({{"name", device.name}, {"ports", device.ports.size()}, {"notes", device.notes}});
+    ports += device.ports.size();
+  }
+  if (args.json)
+    fmt::print("{}\n", report.dump());
+  else
+    fmt::print("{}: {} devices, {} ports\n", args.out, devices.size(), ports);
+  return 0;
+}
+
+}  // namespace
+
+void add_render_command(CLI::App& app, Invocation& chosen) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("render", "Configuration files of all switches of a fabric");
+  command->footer(
+      "Example:\n  tensorlane-switch example clos --spines 2 --leaves 4 --hosts 32 --nos sonic > fabric.yaml\n"
+      "  tensorlane-switch render --fabric fabric.yaml --target sonic --out configs\n"
+      "writes configs/DEVICE/config_db.json for every switch with that 'nos' or with none, or nothing at all.");
+  command->add_option("--fabric", args->fabric, "The fabric file")->required();
+  command->add_option("--target", args->target, "sonic, or linux for queues in software")->required();
+  command->add_option("--out", args->out, "A folder: new, empty, or written by this command before")->required();
+  command
+      ->add_option("--buffer-model", args->buffer_model,
+                   "Of sonic: dynamic, traditional, or platform: dynamic on NVIDIA's ASICs")
+      ->capture_default_str();
+  command->add_flag("--json", args->json, "Print what was written as one JSON object");
+  command->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
+}
+
+}  // namespace tensorlane::switches

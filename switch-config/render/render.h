@@ -1,0 +1,39 @@
+// From what devices are to do to the files that make them do it.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "switch-config/model/device_qos.h"
+
+namespace tensorlane::switches {
+
+struct RenderedFile {
+  std::string name;  // "config_db.json"
+  std::string text;
+  bool program = false;  // a script: executable
+};
+
+// SONiC has two buffer models: in the dynamic one the switch computes headroom itself, in the traditional one the file
+// holds it.
+enum class BufferModel { kByPlatform, kDynamic, kTraditional };
+
+// Each writes one device; equal devices give equal bytes. InvalidArgument, where = the device's name, for what the
+// target cannot express.
+Result<std::vector<RenderedFile>> render_sonic(const DeviceQos& device, BufferModel model);
+Result<std::vector<RenderedFile>> render_linux(const DeviceQos& device);
+
+struct RenderedDevice {
+  std::string name;
+  std::vector<RenderedFile> files;
+};
+
+// Writes OUT/DEVICE/FILE for all of them, or nothing: into a folder beside OUT that then takes OUT's place. An OUT that
+// is there must hold nothing but folders of such files, which are replaced. FailedPrecondition-like errors are
+// InvalidArgument: OUT holds something else, or cannot be written.
+Status write_folder(const std::string& out, const std::vector<RenderedDevice>& devices);
+
+}  // namespace tensorlane::switches

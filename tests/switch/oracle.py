@@ -1,0 +1,241 @@
+"""What each port of a fabric is to do with each DSCP and PCP, and what rendered configuration does with it.
+
+wanted(fabric) and walk_sonic/walk_linux answer in the same words, so that a test compares them. Nothing here is shared with the renderers."""
+
+import itertools
+import math
+import re
+
+import yaml
+
+PRESETS = {name: {"data": [{"name": "urgent", "dscp": 43, "pcp": 5, "lossless": True}, {"name": "bulk", "dscp": bulk, "pcp": 3, "lossless": True}]}
+           for name, bulk in (("greenfield", 27), ("brownfield", 26))}
+CONTROL = {"name": "control", "dscp": 51, "pcp": 6}
+
+
+def expand(pattern):
+    """h[0-4:2*2] -> h0 h0 h2 h2 h4 h4"""
+    parts = re.split(r"\[(\d+)-(\d+)(?::(\d+))?(?:\*(\d+))?\]", str(pattern))
+    choices = []
+    for i in range(0, len(parts) - 1, 5):
+        first, last, step, repeat = parts[i + 1:i + 5]
+        numbers = [str(n) for n in range(int(first), int(last) + 1, int(step or 1)) for _ in range(int(repeat or 1))]
+        choices.append([parts[i] + n for n in numbers])
+    return ["".join(chosen) + parts[-1] for chosen in itertools.product(*choices)]
+
+
+def rate(text):
+    number, unit = re.fullmatch(r"([\d.]+) ?(G|M)(?:bit/s)?", text).groups()
+    return int(float(number) * {"G": 1_000_000_000, "M": 1_000_000}[unit])
+
+
+def size(text):
+    number, unit = re.fullmatch(r"(\d+) ?(KiB|MiB|)", str(text)).groups()
+    return int(number) * {"KiB": 1024, "MiB": 1048576, "": 1}[unit]
+
+
+def percent(text):
+    return int(str(text).split()[0].rstrip("%"))
+
+
+class Wanted:
+    """classes: queue -> what is known of its class. ports: device -> port -> speed, lossless cable, trust."""
+
+    def __init__(self, text):
+        fabric = yaml.safe_load(text)
+        table = fabric.get("classes", "greenfield")
+        table = PRESETS[table] if isinstance(table, str) else table
+        data = sorted(({"rank": i, "lossless": True, **cls} for i, cls in enumerate(table["data"])), key=lambda cls: cls["rank"])
+        services = (fabric.get("qos") or {}).get("classes", {})
+        control = table.get("control", CONTROL)
+        self.classes = {0: {"name": "default", "strict": False}}
+        for i, cls in enumerate(data):
+            self.classes[cls["pcp"]] = {"name": cls["name"], "dscp": cls["dscp"], "lossless": cls["lossless"], "data": True, "strict": i == 0}
+        self.classes[control["pcp"]] = {"name": control.get("name", "control"), "dscp": control["dscp"], "strict": True}
+        cnp = services.get("cnp", {})
+        pcp = cnp.get("pcp", max(q for q in range(1, data[0]["pcp"]) if q not in self.classes) if "pcp" not in cnp else 0)
+        self.classes[pcp] = {"name": "cnp", "dscp": cnp.get("dscp", 48), "strict": True}
+        for cls in self.classes.values():
+            service = services.get(cls["name"], {})
+            cls["strict"] = service.get("strict", cls["strict"])
+            cls["weight"] = percent(service["weight"]) if "weight" in service else None
+            cls["ecn"] = service.get("ecn")
+            usual = None if not cls["strict"] else 40 if cls.get("data") else 5
+            cls["shaper"] = percent(service["shaper"]) if "shaper" in service else usual
+        self.queue_of_dscp = {cls["dscp"]: queue for queue, cls in self.classes.items() if queue}
+        self.ports = {}
+        for switch in fabric["switches"]:
+            for name in expand(switch["name"]):
+                self.ports[name] = {port: {"speed": rate(entry["speed"]), "trusted": False}
+                                    for entry in switch["ports"] for port in expand(entry["name"])}
+        for link in fabric["links"]:
+            ends = [expand(link[key]) for key in ("from", "from_port", "to", "to_port")]
+            for i in range(max(map(len, ends))):
+                here = [end[i % len(end)] for end in ends]
+                for device, port in (here[:2], here[2:]):
+                    if device in self.ports:
+                        self.ports[device][port].update(trusted=True, cable=float(link["cable"].split()[0]))
+
+    def of(self, device, port, dscp, pcp, software=False):
+        """What this port does with a packet that arrives there, and what it does with one that leaves it."""
+        trusted = self.ports[device][port]["trusted"]
+        queue = self.queue_of_dscp.get(dscp, 0) if pcp is None else pcp if pcp in self.classes else 0
+        arrives = queue if trusted else 0
+        lossless = trusted and not software and bool(self.classes[arrives].get("lossless"))
+        leaves = self.classes[queue]
+        return {"arrives": arrives, "group": arrives if lossless else 0, "pfc": lossless, "queue": queue, "strict": leaves["strict"],
+                "shaper": self.ports[device][port]["speed"] * leaves["shaper"] // 100 if leaves["shaper"] else None,
+                "ecn": (size(leaves["ecn"]["kmin"]), size(leaves["ecn"]["kmax"]), percent(leaves["ecn"].get("pmax", 100)))
+                if leaves["ecn"] else bool(leaves.get("data"))}
+
+    def served_first(self):
+        """Queues with traffic, most urgent first; weighted ones stand together at the end."""
+        strict = sorted((queue for queue, cls in self.classes.items() if cls["strict"]), reverse=True)
+        return strict + [sorted(queue for queue, cls in self.classes.items() if not cls["strict"])]
+
+
+def same(wanted, found):
+    """Equal, where ECN whose thresholds the file leaves to the tool is any ECN that is sound."""
+    wanted, found = dict(wanted), dict(found)
+    if isinstance(wanted["ecn"], bool):
+        ecn = found["ecn"]
+        found["ecn"] = bool(ecn) and 0 < ecn[0] < ecn[1] and 1 <= ecn[2] <= 100
+    if wanted["shaper"] and found["shaper"] and abs(wanted["shaper"] - found["shaper"]) <= 800:  # whole bytes
+        found["shaper"] = wanted["shaper"]
+    return wanted == found
+
+
+class Sonic:
+    def __init__(self, db):
+        self.db = db
+
+    def ports(self):
+        return sorted(set(self.db["PORT_QOS_MAP"]))
+
+    def walk(self, port, dscp, pcp):
+        binding = self.db["PORT_QOS_MAP"][port]
+        lookup = lambda table, key, name: int(self.db[table][binding[name]][str(key)])
+        if pcp is None:
+            tc, leaving = lookup("DSCP_TO_TC_MAP", dscp, "dscp_to_tc_map"), int(self.db["DSCP_TO_TC_MAP"]["FABRIC"][str(dscp)])
+        else:
+            tc, leaving = lookup("DOT1P_TO_TC_MAP", pcp, "dot1p_to_tc_map"), int(self.db["DOT1P_TO_TC_MAP"]["FABRIC"][str(pcp)])
+        queue = lookup("TC_TO_QUEUE_MAP", leaving, "tc_to_queue_map")
+        row = self.db["QUEUE"][f"{port}|{queue}"]
+        scheduler = self.db["SCHEDULER"][row["scheduler"]]
+        profile = self.db["WRED_PROFILE"].get(row.get("wred_profile")) if "WRED_PROFILE" in self.db else None
+        group = lookup("TC_TO_PRIORITY_GROUP_MAP", tc, "tc_to_pg_map")
+        enabled = [int(p) for p in binding.get("pfc_enable", "").split(",") if p]
+        return {"arrives": tc, "queue": queue, "strict": scheduler["type"] == "STRICT",
+                "shaper": int(scheduler["pir"]) * 8 if "pir" in scheduler else None, "group": group if group in enabled else 0,
+                "pfc": self.stops(port, tc, group, enabled),
+                "ecn": (int(profile["green_min_threshold"]), int(profile["green_max_threshold"]), int(profile["green_drop_probability"]))
+                if profile else False}
+
+    def stops(self, port, tc, group, enabled):
+        """A full group asks its peer to stop this priority, the same priority stops the queue, and the group has room to do so."""
+        if group not in enabled:
+            return False
+        binding, number = self.db["PORT_QOS_MAP"][port], str(group)
+        stopped = self.db["MAP_PFC_PRIORITY_TO_QUEUE"][binding["pfc_to_queue_map"]][number]
+        own = self.db["PFC_PRIORITY_TO_PRIORITY_GROUP_MAP"][binding["pfc_to_pg_map"]][number]
+        room = self.db["BUFFER_PG"].get(f"{port}|{number}", {}).get("profile")
+        if room not in (None, "NULL"):
+            profile = self.db["BUFFER_PROFILE"][room]
+            assert int(profile["xoff"]) > 0 and int(profile["size"]) > 0, profile
+        length = self.db["CABLE_LENGTH"]["AZURE"].get(port)
+        assert binding["pfcwd_sw_enable"] == binding["pfc_enable"] and port in self.db["PFC_WD"] and length, port
+        return int(own) == group and int(stopped) == tc and room is not None
+
+    def served_first(self, port, used):
+        kinds = {queue: self.db["SCHEDULER"][self.db["QUEUE"][f"{port}|{queue}"]["scheduler"]] for queue in range(8)}
+        strict = [queue for queue in range(7, -1, -1) if kinds[queue]["type"] == "STRICT" and queue in used]
+        return strict + [[queue for queue in range(8) if kinds[queue]["type"] != "STRICT" and queue in used]]
+
+    def weights(self, port):
+        rows = [self.db["SCHEDULER"][self.db["QUEUE"][f"{port}|{queue}"]["scheduler"]] for queue in range(8)]
+        return {queue: int(row["weight"]) for queue, row in enumerate(rows) if row["type"] == "DWRR"}
+
+
+class Linux:
+    """tc's lines of an apply.sh."""
+
+    def __init__(self, text):
+        self.lines = {}
+        for line in text.splitlines():
+            words = line.split()
+            if words[1:3] == ["add", "dev"]:
+                self.lines.setdefault(words[3], []).append([words[0]] + words[4:])
+
+    def ports(self):
+        return sorted(self.lines)
+
+    def classes(self, port):
+        return {words[4]: dict(zip(words[5::2], words[6::2])) for words in map(self.htb, self.lines[port]) if words}
+
+    @staticmethod
+    def htb(words):
+        # class parent 1:1 classid 1:16 htb rate R ceil C burst B cburst B prio P quantum Q
+        return words[:5] + words[6:] if words[0] == "class" and words[2] == "1:1" else None
+
+    def walk(self, port, dscp, pcp):
+        assert pcp is None
+        flows = {words[-1] for words in self.lines[port] if words[0] == "filter" and words[1] != "ingress" and self.matches(words, dscp)}
+        assert len(flows) <= 1, (port, dscp, flows)
+        flow = flows.pop() if flows else "1:10"
+        dropped = any(words[1] == "ingress" and self.matches(words, dscp) for words in self.lines[port])
+        own = self.classes(port)[flow]
+        queue = int(flow.split(":")[1], 16) - 16
+        arrives = 0 if dropped else queue
+        ceil, speed = int(own["ceil"][:-3]), self.speed(port)
+        red = next((words for words in self.lines[port] if words[:3] == ["qdisc", "parent", flow] and "red" in words), None)
+        value = lambda key: float(red[red.index(key) + 1])
+        return {"arrives": arrives, "queue": queue, "strict": own["prio"] != "7", "shaper": ceil if ceil != speed else None, "group": 0, "pfc": False,
+                "ecn": (int(value("min")), int(value("max")), round(value("probability") * 100)) if red and red[-1] == "ecn" else False}
+
+    @staticmethod
+    def matches(words, dscp):
+        """IPv4, IPv6 and both behind a tag must agree: each protocol's filter is looked at."""
+        text = " ".join(words)
+        for found, shift in ((re.search(r"(?:dsfield|priority) (0x\w+) 0xfc", text), 2), (re.search(r"u16 (0x4\w+) 0xf0fc", text), 2),
+                             (re.search(r"u16 (0x6\w+) 0xffc0", text), 6)):
+            if found:
+                return (int(found[1], 16) & (0xfc << (shift - 2))) >> shift == dscp
+        return False
+
+    def speed(self, port):
+        root = next(words for words in self.lines[port] if words[:3] == ["class", "parent", "1:"])
+        return int(root[root.index("rate") + 1][:-3])
+
+    def served_first(self, port, used):
+        queues = {int(flow.split(":")[1], 16) - 16: int(own["prio"]) for flow, own in self.classes(port).items()}
+        assert set(queues) == set(used), (queues, used)
+        strict = sorted((queue for queue in queues if queues[queue] != 7), key=lambda queue: queues[queue])
+        return strict + [sorted(queue for queue in queues if queues[queue] == 7)]
+
+    def weights(self, port):
+        left = {int(flow.split(":")[1], 16) - 16: int(own["rate"][:-3]) for flow, own in self.classes(port).items() if own["prio"] == "7"}
+        return {queue: rate_ * 100 / sum(left.values()) for queue, rate_ in left.items()}
+
+
+def differences(wanted, device, found):
+    """What configuration does otherwise than the fabric file says, as lines of text."""
+    software = isinstance(found, Linux)
+    lines = []
+    if found.ports() != sorted(wanted.ports[device]):
+        lines.append(f"{device}: ports {found.ports()}")
+    share = sum(cls["shaper"] for cls in wanted.classes.values() if cls["strict"])
+    for port in sorted(set(found.ports()) & set(wanted.ports[device])):
+        for dscp, pcp in [(dscp, None) for dscp in range(64)] + [(None, pcp) for pcp in range(8) if not software]:
+            is_, should = found.walk(port, dscp, pcp), wanted.of(device, port, dscp, pcp, software)
+            if not same(should, is_):
+                lines.append(f"{device} {port}: DSCP {dscp} PCP {pcp}: {is_}, not {should}")
+        if found.served_first(port, wanted.classes) != wanted.served_first():
+            lines.append(f"{device} {port}: served {found.served_first(port, wanted.classes)}, not {wanted.served_first()}")
+        weights = found.weights(port)
+        if not math.isclose(sum(weights.values()), 100, abs_tol=0.01) or weights[0] * (100 - share) < 1000 - 1e-6:
+            lines.append(f"{device} {port}: weights {weights}")
+        given = {queue: cls["weight"] for queue, cls in wanted.classes.items() if cls["weight"]}
+        for a, b in itertools.combinations(given, 2):
+            if given[a] > given[b] * 1.2 and not weights[a] > weights[b]:
+                lines.append(f"{device} {port}: weights {weights}, not as {given}")
+    return lines

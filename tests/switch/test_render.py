@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""`tensorlane-switch render` against the oracle, what it refuses, and what it leaves on the disk. usage: test_render.py TENSORLANE_SWITCH [--timed]"""
+
+import copy
+import filecmp
+import itertools
+import json
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+import fabrics
+import oracle
+
+SWITCH = sys.argv[1]
+TIMED = "--timed" in sys.argv
+RANDOM = 30
+
+
+def run(*arguments):
+    return subprocess.run([SWITCH, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def rendered(folder, text, target, *options):
+    fabric, out = folder / "fabric.yaml", folder / f"{target}{len(options)}"
+    fabric.write_text(text)
+    done = run("render", "--fabric", fabric, "--target", target, "--out", out, "--json", *options)
+    assert done.returncode == 0, (done.stderr, text)
+    wanted = oracle.Wanted(text)
+    assert sorted(path.name for path in out.iterdir()) == sorted(wanted.ports) == sorted(device["name"] for device in json.loads(done.stdout)["devices"])
+    return wanted, out
+
+
+def read(out, device, target):
+    if target == "sonic":
+        return oracle.Sonic(json.loads((out / device / "config_db.json").read_text()))
+    return oracle.Linux((out / device / "apply.sh").read_text())
+
+
+def check_random_fabrics(folder):
+    for seed in range(RANDOM):
+        text = fabrics.fabric_text(seed)
+        for target, options in (("sonic", ()), ("sonic", ("--buffer-model", "traditional")), ("linux", ())):
+            here = folder / f"{seed}-{len(options)}"
+            here.mkdir(exist_ok=True)
+            wanted, out = rendered(here, text, target, *options)
+            for device in wanted.ports:
+                found = oracle.differences(wanted, device, read(out, device, target))
+                assert not found, (seed, target, found[:3], text)
+
+
+def swaps(db):
+    """Every map and row of a config_db in which two classes change places."""
+    for table in ("DSCP_TO_TC_MAP", "DOT1P_TO_TC_MAP", "TC_TO_QUEUE_MAP", "TC_TO_PRIORITY_GROUP_MAP", "MAP_PFC_PRIORITY_TO_QUEUE",
+                  "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP"):
+        for name, row in db[table].items():
+            one_of = {value: key for key, value in row.items()}  # one code point of each class
+            for a, b in itertools.combinations(sorted(one_of), 2):
+                broken = copy.deepcopy(db)
+                broken[table][name][one_of[a]], broken[table][name][one_of[b]] = b, a
+                yield f"{table} {name} {one_of[a]} {one_of[b]}", broken
+    port = sorted(db["PORT_QOS_MAP"])[0]
+    for a, b in itertools.combinations((0, 3, 4, 5, 6), 2):
+        first, second = f"{port}|{a}", f"{port}|{b}"
+        broken = copy.deepcopy(db)
+        rows = broken["QUEUE"]
+        rows[first], rows[second] = rows[second], rows[first]
+        served = [(db["SCHEDULER"][row["scheduler"]], row.get("wred_profile")) for row in (db["QUEUE"][first], db["QUEUE"][second])]
+        if served[0] != served[1]:  # control and CNP are served alike, each in its queue
+            yield f"QUEUE {a} {b}", broken
+    for lossless in ("5", "3", "3,4", "0,3,5", ""):
+        broken = copy.deepcopy(db)
+        broken["PORT_QOS_MAP"][port].update(pfc_enable=lossless, pfcwd_sw_enable=lossless)
+        yield f"pfc_enable {lossless}", broken
+
+
+def check_the_oracle_notices(folder):
+    """Greenfield: queues 0 default, 3 bulk, 4 CNP, 5 urgent, 6 control."""
+    text = run("example", "clos", "--spines", 1, "--leaves", 1, "--hosts", 2, "--nos", "sonic").stdout
+    wanted, out = rendered(folder, text, "sonic")
+    db = read(out, "leaf0", "sonic").db
+    assert not oracle.differences(wanted, "leaf0", oracle.Sonic(db))
+    count = 0
+    for what, broken in swaps(db):
+        # Maps that no traffic takes (priorities that are not lossless) may say anything.
+        unused = what.startswith(("MAP_PFC", "TC_TO_QUEUE", "TC_TO_PRIORITY")) and not set(what.split()[2:]) & set("03456")
+        noticed = False
+        try:
+            noticed = bool(oracle.differences(wanted, "leaf0", oracle.Sonic(broken)))
+        except (AssertionError, KeyError):
+            noticed = True
+        harmless = what.startswith("MAP_PFC") and not set(what.split()[2:]) & {"3", "5"}
+        assert noticed or unused or harmless, what
+        count += noticed
+    assert count > 30, count
+    wanted, out = rendered(folder, text, "linux")
+    script = (out / "leaf0" / "apply.sh").read_text()
+    assert not oracle.differences(wanted, "leaf0", oracle.Linux(script))
+    for a, b in itertools.combinations(("1:13", "1:14", "1:15", "1:16"), 2):
+        swapped = script.replace(f"flowid {a}\n", "flowid X\n").replace(f"flowid {b}\n", f"flowid {a}\n").replace("flowid X\n", f"flowid {b}\n")
+        assert oracle.differences(wanted, "leaf0", oracle.Linux(swapped)), (a, b)
+    assert oracle.differences(wanted, "leaf0", oracle.Linux(script.replace("prio 0", "prio X").replace("prio 1 ", "prio 0 ").replace("prio X", "prio 1")))
+
+
+FABRIC = """hosts: [{name: h0, addresses: {tcp: 10.0.0.1}}, {name: h1, addresses: {tcp: 10.0.0.2}}]
+switches: [{name: s0, nos: sonic, PLATFORM}]
+links:
+  - {from: h0, from_port: eth0, to: s0, to_port: Ethernet0, speed: 100G, cable: 3 m, mtu: 9216}
+  - {from: h1, from_port: eth0, to: s0, to_port: Ethernet4, speed: 100G, cable: 3 m, mtu: 9216}
+"""
+
+
+def check_refusals(folder):
+    """Each: what is changed in a fabric that is fine, and what the error says."""
+    fine = FABRIC.replace("PLATFORM", "platform: SN4700")
+    four = "classes: {data: [" + ", ".join(f"{{name: c{pcp}, dscp: {pcp}, pcp: {pcp}}}" for pcp in (5, 3, 2, 1)) + "]}\n"
+    cases = [
+        (FABRIC.replace("PLATFORM", "platform: Tomahawk9"), ":2: ", "limits are unknown"),
+        (FABRIC.replace(", PLATFORM", ""), ":2: ", "limits are unknown"),
+        (four + fine, "4 lossless classes on switch 's0'", "takes 2"),
+        (four + FABRIC.replace("PLATFORM", "platform: {name: x, buffer: 64 MiB, lossless: 4}"), "4 lossless classes", "evidence"),
+        (FABRIC.replace("PLATFORM", "platform: {name: x, asic: spectrum3, buffer: 256 KiB, lossless: 2}"), ":2: ", "more than half"),
+        (fine.replace("cable: 3 m, ", ""), ":4: ", "no cable length"),
+        (fine.replace("to_port: Ethernet0, ", ""), ":4: ", "without the port's name"),
+        (fine + "qos: {classes: {default: {strict: true}}}", ":6: ", "the default class is strict"),
+        (fine + "qos: {classes: {bulk: {strict: true, shaper: 70 %}}}", "default traffic is guaranteed"),
+        (fine + "qos: {classes: {urgent: {shaper: 90 %}}}", "guaranteed 0.0 % of a port"),
+        (fine + "qos: {classes: {default: {weight: 5 %}, bulk: {weight: 95 %}}}", "guaranteed", "at least 10 %"),
+        (fine + "qos: {classes: {urgent: {strict: false}, bulk: {strict: true, shaper: 40 %}}}", "the strict class 'bulk' has PCP 3"),
+        (fine + "qos: {classes: {cnp: {dscp: 51}}}", "CNP has DSCP 51 of class 'control'", "'pcp: 6'"),
+        (fine + "qos: {classes: {cnp: {dscp: 27, pcp: 3}}}", "CNP shares the queue of the lossless class 'bulk'"),
+        (fine + "qos: {retry_budget: 300 ms}", "'retry_budget' of the fabric is 300 ms", "until the watchdog acts"),
+        (fine + "qos: {watchdog: {detection: 150 ms}}", "at least two polls"),
+        (fine + "qos: {watchdog: {poll: 1 ms, detection: 2 ms, restoration: 2 ms}}", "a weighted class may wait"),
+        (fine.replace("nos: sonic", "nos: eos"), "no switch to render"),
+        (fine.replace("to_port: Ethernet0", "to_port: swp1"), "SONiC has no port 'swp1'"),
+        (fine.replace("name: s0", "name: .."), "a link", "s0"),
+        (fine.replace("s0", ".."), "no name for a folder"),
+    ]
+    path, out = folder / "fabric.yaml", folder / "out"
+    path.write_text(fine)
+    assert run("render", "--fabric", path, "--target", "sonic", "--out", folder / "fine").returncode == 0
+    for i, (text, *words) in enumerate(cases):
+        path.write_text(text)
+        done = run("render", "--fabric", path, "--target", "sonic", "--out", out)
+        assert done.returncode == 2 and not done.stdout, (i, done, text)
+        assert done.stderr.startswith("tensorlane: error: ") and done.stderr.count("\n") == 1, done.stderr
+        for word in words:
+            assert word in done.stderr, (i, word, done.stderr)
+        assert not out.exists() and not list(folder.glob(".tensorlane*")), i
+
+
+def check_folder(folder):
+    """Twice the same bytes, strangers' files are left alone, and nothing half-written stays."""
+    (folder / "fabric.yaml").write_text(FABRIC.replace("PLATFORM", "platform: SN4700"))
+    render = lambda out, target="sonic": run("render", "--fabric", folder / "fabric.yaml", "--target", target, "--out", out)
+    assert render(folder / "a").returncode == 0 and render(folder / "b").returncode == 0
+    assert filecmp.cmp(folder / "a/s0/config_db.json", folder / "b/s0/config_db.json", shallow=False)
+    assert render(folder / "a", "linux").returncode == 0  # in the place of the other
+    assert sorted(path.name for path in (folder / "a/s0").iterdir()) == ["apply.sh", "rollback.sh"]
+    (folder / "a/s0/mine.txt").write_text("precious")
+    done = render(folder / "a")
+    assert done.returncode == 2 and "no folder of rendered configuration" in done.stderr, done
+    assert (folder / "a/s0/mine.txt").read_text() == "precious"
+    assert render(folder / "missing/a").returncode == 2
+    unknown = render(folder / "c", "sonik")
+    assert unknown.returncode == 2 and "expected one of sonic, linux" in unknown.stderr, unknown
+    assert not (folder / "c").exists() and not list(folder.glob(".tensorlane*"))
+
+
+def check_time(folder):
+    """8,192 ports and what their hosts need in one page; the best of three, this machine may be busy. Sanitizers take their time."""
+    example = run("example", "clos", "--spines", 32, "--leaves", 64, "--hosts", 4096, "--nos", "sonic")
+    assert example.returncode == 0 and example.stdout.count("\n") < 40, example
+    (folder / "fabric.yaml").write_text(example.stdout)
+    times = []
+    for _ in range(3 if TIMED else 1):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = run("render", "--fabric", folder / "fabric.yaml", "--target", "sonic", "--out", folder / "out")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0, done
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    ports = sum(len(json.loads(path.read_text())["PORT"]) for path in (folder / "out").glob("*/config_db.json"))
+    assert ports == 64 * (64 + 32) + 32 * 64, ports
+    assert not TIMED or min(times) < 2, times
+
+
+def main():
+    for check in (check_random_fabrics, check_the_oracle_notices, check_refusals, check_folder, check_time):
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            check(pathlib.Path(folder))
+        print(f"{check.__name__}: {time.monotonic() - started:.1f} s")
+
+
+main()
