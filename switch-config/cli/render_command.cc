@@ -18,7 +18,7 @@ struct Arguments {
   bool json = false;
 };
 
-constexpr std::array<std::string_view, 2> kTargets{"sonic", "linux"};
+constexpr std::array<std::string_view, 3> kTargets{"sonic", "openconfig", "linux"};
 constexpr std::array<std::string_view, 3> kBufferModels{"platform", "dynamic", "traditional"};
 
 template <std::size_t N>
@@ -32,20 +32,22 @@ Result<std::size_t> one_of(const std::array<std::string_view, N>& words, const s
 }
 
 Result<int> run(const Arguments& args) {
-  TL_ASSIGN_OR_RETURN(const std::size_t target, one_of(kTargets, args.target, "--target"));
+  if (const auto target = one_of(kTargets, args.target, "--target"); !target.ok()) return target.status();
   TL_ASSIGN_OR_RETURN(const std::size_t model, one_of(kBufferModels, args.buffer_model, "--buffer-model"));
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
-  const bool sonic = kTargets[target] == "sonic";
+  // A switch of any kind can be played by Linux, in the lab, and several kinds take OpenConfig.
   Selection selection;
-  // A switch of any kind can be played by Linux, in the lab.
-  selection.software = !sonic;
-  if (sonic) selection.nos = fabric::Nos::kSonic;
+  selection.software = args.target == "linux";
+  if (args.target == "sonic") selection.nos = fabric::Nos::kSonic;
   TL_ASSIGN_OR_RETURN(const std::vector<DeviceQos> devices, devices_of(fabric, selection));
   std::vector<RenderedDevice> rendered;
   for (const DeviceQos& device : devices) {
     RenderedDevice& files = rendered.emplace_back(RenderedDevice{device.name, {}});
-    TL_ASSIGN_OR_RETURN(files.files,
-                        sonic ? render_sonic(device, static_cast<BufferModel>(model)) : render_linux(device));
+    const auto render = [&] {
+      if (args.target == "sonic") return render_sonic(device, static_cast<BufferModel>(model));
+      return args.target == "linux" ? render_linux(device) : render_openconfig(device);
+    };
+    TL_ASSIGN_OR_RETURN(files.files, render());
   }
   TL_RETURN_IF_ERROR(write_folder(args.out, rendered));
   nlohmann::ordered_json report = {{"out", args.out}, {"target", args.target}, {"devices", nlohmann::json::array()}};
@@ -71,7 +73,7 @@ void add_render_command(CLI::App& app, Invocation& chosen) {
       "  tensorlane-switch render --fabric fabric.yaml --target sonic --out configs\n"
       "writes configs/DEVICE/config_db.json for every switch with that 'nos' or with none, or nothing at all.");
   command->add_option("--fabric", args->fabric, "The fabric file")->required();
-  command->add_option("--target", args->target, "sonic, or linux for queues in software")->required();
+  command->add_option("--target", args->target, "sonic, openconfig, or linux for queues in software")->required();
   command->add_option("--out", args->out, "A folder: new, empty, or written by this command before")->required();
   command
       ->add_option("--buffer-model", args->buffer_model,

@@ -24,6 +24,7 @@ enum class BufferModel { kByPlatform, kDynamic, kTraditional };
 // Each writes one device; equal devices give equal bytes. InvalidArgument, where = the device's name, for what the
 // target cannot express.
 Result<std::vector<RenderedFile>> render_sonic(const DeviceQos& device, BufferModel model);
+Result<std::vector<RenderedFile>> render_openconfig(const DeviceQos& device);
 Result<std::vector<RenderedFile>> render_linux(const DeviceQos& device);
 
 struct RenderedDevice {

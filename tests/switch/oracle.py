@@ -217,9 +217,64 @@ class Linux:
         return {queue: rate_ * 100 / sum(left.values()) for queue, rate_ in left.items()}
 
 
+class OpenConfig:
+    def __init__(self, config):
+        self.qos = config["openconfig-qos:qos"]
+        self.interfaces = config["openconfig-interfaces:interfaces"]["interface"]
+        self.bindings = {entry["interface-id"]: entry for entry in self.qos["interfaces"]["interface"]}
+        self.queue_ids = {entry["name"]: entry["config"]["queue-id"] for entry in self.qos["queues"]["queue"]}
+        self.groups = {entry["name"]: entry["config"]["output-queue"] for entry in self.qos["forwarding-groups"]["forwarding-group"]}
+        self.classifiers = {entry["name"]: entry["terms"]["term"] for entry in self.qos["classifiers"]["classifier"]}
+        self.policies = {entry["name"]: sorted(entry["schedulers"]["scheduler"], key=lambda one: one["sequence"])
+                         for entry in self.qos["scheduler-policies"]["scheduler-policy"]}
+        self.profiles = {entry["name"]: entry["wred"]["uniform"]["config"]
+                         for entry in self.qos.get("queue-management-profiles", {}).get("queue-management-profile", [])}
+
+    def ports(self):
+        assert sorted(entry["name"] for entry in self.interfaces) == sorted(self.bindings)
+        return sorted(self.bindings)
+
+    def classify(self, name, dscp):
+        found = []
+        for family in ("ipv4", "ipv6"):
+            terms = [term for term in self.classifiers[f"{name}-{family.upper()}"] if dscp in term["conditions"][family]["config"]["dscp-set"]]
+            assert len(terms) == 1, (name, dscp, terms)
+            found.append(self.queue_ids[self.groups[terms[0]["actions"]["config"]["target-group"]]])
+        assert found[0] == found[1], (name, dscp)
+        return found[0]
+
+    def schedulers(self, port):
+        return self.policies[self.bindings[port]["output"]["scheduler-policy"]["config"]["name"]]
+
+    def walk(self, port, dscp, pcp):
+        assert pcp is None
+        bound = {entry["config"]["name"].split("-")[0] for entry in self.bindings[port]["input"]["classifiers"]["classifier"]}
+        assert len(bound) == 1, bound
+        arrives, queue = self.classify(bound.pop(), dscp), self.classify("FABRIC", dscp)
+        name = next(name for name, number in self.queue_ids.items() if number == queue)
+        own = next(one for one in self.schedulers(port) if name in [entry["config"]["queue"] for entry in one["inputs"]["input"]])
+        row = next(entry for entry in self.bindings[port]["output"]["queues"]["queue"] if entry["name"] == name)
+        ecn = self.profiles.get(row["config"].get("queue-management-profile"))
+        return {"arrives": arrives, "group": 0, "pfc": False, "queue": queue, "strict": own["config"].get("priority") == "STRICT",
+                "shaper": int(own["one-rate-two-color"]["config"]["cir"]) if "one-rate-two-color" in own else None,
+                "ecn": (int(ecn["min-threshold"]), int(ecn["max-threshold"]), ecn["max-drop-probability-percent"]) if ecn and ecn["enable-ecn"] else False}
+
+    def served_first(self, port, used):
+        order = []
+        for one in self.schedulers(port):
+            queues = sorted(self.queue_ids[entry["config"]["queue"]] for entry in one["inputs"]["input"])
+            order.append(queues[0] if one["config"].get("priority") == "STRICT" and len(queues) == 1 else queues)
+        return order
+
+    def weights(self, port):
+        weights = {self.queue_ids[entry["config"]["queue"]]: int(entry["config"]["weight"])
+                   for one in self.schedulers(port) for entry in one["inputs"]["input"] if "weight" in entry["config"]}
+        return {queue: weight * 100 / sum(weights.values()) for queue, weight in weights.items()}
+
+
 def differences(wanted, device, found):
     """What configuration does otherwise than the fabric file says, as lines of text."""
-    software = isinstance(found, Linux)
+    software = isinstance(found, (Linux, OpenConfig))  # they have no words for PFC and PCP
     lines = []
     if found.ports() != sorted(wanted.ports[device]):
         lines.append(f"{device}: ports {found.ports()}")

@@ -37,13 +37,15 @@ def rendered(folder, text, target, *options):
 def read(out, device, target):
     if target == "sonic":
         return oracle.Sonic(json.loads((out / device / "config_db.json").read_text()))
+    if target == "openconfig":
+        return oracle.OpenConfig(json.loads((out / device / "openconfig.json").read_text()))
     return oracle.Linux((out / device / "apply.sh").read_text())
 
 
 def check_random_fabrics(folder):
     for seed in range(RANDOM):
         text = fabrics.fabric_text(seed)
-        for target, options in (("sonic", ()), ("sonic", ("--buffer-model", "traditional")), ("linux", ())):
+        for target, options in (("sonic", ()), ("sonic", ("--buffer-model", "traditional")), ("openconfig", ()), ("linux", ())):
             here = folder / f"{seed}-{len(options)}"
             here.mkdir(exist_ok=True)
             wanted, out = rendered(here, text, target, *options)
@@ -96,6 +98,18 @@ def check_the_oracle_notices(folder):
         assert noticed or unused or harmless, what
         count += noticed
     assert count > 30, count
+    wanted, out = rendered(folder, text, "openconfig")
+    config = json.loads((out / "leaf0" / "openconfig.json").read_text())
+    plain = json.dumps(config)
+    for a, b in itertools.combinations(("TC0", "TC3", "TC4", "TC5", "TC6"), 2):
+        for key in ("output-queue", "target-group"):
+            fill = (lambda name: f'"{key}": "FG-{name}"') if key == "target-group" else (lambda name: f'"{key}": "{name}"')
+            swapped = plain.replace(fill(a), fill("X")).replace(fill(b), fill(a)).replace(fill("X"), fill(b))
+            assert swapped != plain and oracle.differences(wanted, "leaf0", oracle.OpenConfig(json.loads(swapped))), (key, a, b)
+    order = copy.deepcopy(config)
+    schedulers = order["openconfig-qos:qos"]["scheduler-policies"]["scheduler-policy"][0]["schedulers"]["scheduler"]
+    schedulers[0]["sequence"], schedulers[1]["sequence"] = 1, 0
+    assert oracle.differences(wanted, "leaf0", oracle.OpenConfig(order))
     wanted, out = rendered(folder, text, "linux")
     script = (out / "leaf0" / "apply.sh").read_text()
     assert not oracle.differences(wanted, "leaf0", oracle.Linux(script))
@@ -167,7 +181,7 @@ def check_folder(folder):
     assert (folder / "a/s0/mine.txt").read_text() == "precious"
     assert render(folder / "missing/a").returncode == 2
     unknown = render(folder / "c", "sonik")
-    assert unknown.returncode == 2 and "expected one of sonic, linux" in unknown.stderr, unknown
+    assert unknown.returncode == 2 and "expected one of sonic, openconfig, linux" in unknown.stderr, unknown
     assert not (folder / "c").exists() and not list(folder.glob(".tensorlane*"))
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""SONiC's configuration of random fabrics against SONiC's YANG models (yanglint). usage: test_yang.py TENSORLANE_SWITCH
+"""SONiC's and OpenConfig's configuration of random fabrics against their YANG models (yanglint). usage: test_yang.py TENSORLANE_SWITCH
 
 The models are other people's and not part of the project: TENSORLANE_YANG names their folder, or they are at ../shared/yang. Without them,
 or without yanglint, the test is skipped."""
@@ -31,6 +31,13 @@ def valid(folder, db):
     return done.returncode == 0, done.stderr
 
 
+def openconfig_is_valid(path):
+    models = [YANG / "openconfig" / f"{name}.yang" for name in ("openconfig-qos", "openconfig-interfaces", "openconfig-if-ethernet", "iana-if-type")]
+    done = subprocess.run(["yanglint", "-Q", "-i", "-i", "-t", "config", "-p", YANG / "openconfig", *models, path], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (0, 7), done
+    return done.returncode == 0, done.stderr
+
+
 def main():
     if shutil.which("yanglint") is None or not (YANG / "sonic").is_dir():
         print(f"skipped: yanglint and SONiC's models in {YANG} are needed; TENSORLANE_YANG names another folder")
@@ -48,11 +55,19 @@ def main():
                     assert fine, (seed, model, device.name, why)
                     if device.name != "leaf0":
                         break
-        # It does refuse what is wrong.
+            subprocess.run([SWITCH, "render", "--fabric", folder / "fabric.yaml", "--target", "openconfig", "--out", folder / "out"],
+                           check=True, capture_output=True, timeout=60)
+            for device in sorted((folder / "out").iterdir()):
+                fine, why = openconfig_is_valid(device / "openconfig.json")
+                assert fine, (seed, device.name, why)
+        # They do refuse what is wrong.
+        broken = folder / "broken.json"
+        broken.write_text((device / "openconfig.json").read_text().replace('"output-queue": "TC0"', '"output-queue": "TC9"'))
+        assert not openconfig_is_valid(broken)[0]
         port = sorted(db["PORT_QOS_MAP"])[0]
         db["QUEUE"][f"{port}|3"]["scheduler"] = "gone"
         assert not valid(folder, db)[0]
-    print(f"{FABRICS} fabrics, both buffer models")
+    print(f"{FABRICS} fabrics: SONiC with both buffer models, OpenConfig")
 
 
 main()
