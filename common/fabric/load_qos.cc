@@ -78,8 +78,8 @@ Status read_services(const Mapping& qos, Qos& result) {
       return error(fmt::format("class '{}' in 'qos'", name), place(qos.path(), pair.first),
                    "expected the name of a class");
     Qos* marks = name == "cnp" ? &result : nullptr;
-    TL_ASSIGN_OR_RETURN(ClassService service, read_service(qos.path(), pair.second, name, marks));
-    if (!result.services.emplace(name, std::move(service)).second)
+    TL_ASSIGN_OR_RETURN(const ClassService service, read_service(qos.path(), pair.second, name, marks));
+    if (!result.services.emplace(name, service).second)
       return error(fmt::format("doubled class '{}' in 'qos'", name), place(qos.path(), pair.first), "keep one of them");
   }
   return Status::ok_status();
