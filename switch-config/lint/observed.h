@@ -1,0 +1,121 @@
+// What a configuration says about QoS, whoever wrote it and for whatever device: the form that rules look at. Parsers
+// fill it. Everything may be unknown, and what is unknown breaks no rule.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/units.h"
+#include "switch-config/findings/findings.h"
+#include "switch-config/headroom/headroom.h"
+
+namespace tensorlane::lint {
+
+inline constexpr std::size_t kPriorities = 8;
+
+// Places are texts that a reader of the configuration finds again: "PORT_QOS_MAP|Ethernet0|pfc_enable".
+
+// From small numbers (DSCP, PCP, traffic class, PFC priority) to small numbers.
+struct Map {
+  std::string place;
+  std::size_t size = kPriorities;  // of what it maps: 64 for DSCPs
+  std::array<std::optional<std::uint8_t>, 64> to;
+
+  std::string entry(std::size_t from) const { return place + "|" + std::to_string(from); }
+};
+
+struct Scheduling {
+  bool strict = false;
+  std::optional<unsigned> weight;
+};
+
+// Marking, or dropping where `marks` is false, between two fills of a queue.
+struct Ecn {
+  std::string place;
+  bool marks = false;
+  bool drops = false;
+  std::optional<std::uint64_t> kmin, kmax;
+  std::optional<unsigned> percent;
+};
+
+struct Queue {
+  std::string place;
+  std::optional<Scheduling> scheduling;
+  const Ecn* ecn = nullptr;
+};
+
+// What a priority group has in the ingress buffer.
+struct Buffer {
+  enum class Kind {
+    kUnknown,
+    kLossy,
+    kLossless,
+    kComputed
+  };  // kComputed: lossless, by the device from speed and cable
+  Kind kind = Kind::kUnknown;
+  std::string place;    // where the group gets it
+  std::string profile;  // where its numbers are
+  std::optional<Bytes> xoff;
+  // For which link it was made, where its name says so.
+  std::optional<BitsPerSecond> made_for_speed;
+  std::optional<double> made_for_metres;
+  std::optional<Bytes> stops_at;  // the most that a queue may hold before the peer is stopped, in an empty buffer
+
+  bool lossless() const { return kind == Kind::kLossless || kind == Kind::kComputed; }
+};
+
+struct Watchdog {
+  std::string place;
+  std::optional<Duration> detection, restoration;
+};
+
+// Bit p: priority p.
+using PrioritySet = std::uint8_t;
+constexpr bool has(PrioritySet set, std::size_t priority) {
+  return ((set >> priority) & 1) != 0;
+}
+
+struct Port {
+  std::string name;
+  const Map* dscp_to_class = nullptr;
+  const Map* pcp_to_class = nullptr;
+  const Map* class_to_queue = nullptr;
+  const Map* class_to_group = nullptr;
+  const Map* pfc_to_queue = nullptr;
+  std::optional<PrioritySet> pfc, watched;
+  std::string pfc_place, watched_place;
+  std::array<Queue, kPriorities> queues;
+  std::array<Buffer, kPriorities> buffers;
+  std::optional<Watchdog> watchdog;
+  std::optional<BitsPerSecond> speed;
+  std::optional<unsigned> lanes;
+  std::optional<double> cable_metres;
+  std::string cable_place;
+  std::optional<std::uint64_t> mtu;
+  std::string mtu_place;
+  std::string peer_device, peer_port;  // where the configuration names them
+};
+
+struct Device {
+  std::string name;
+  std::string place;     // of what has no better one: the file
+  bool is_host = false;  // its one port is a NIC's
+  // What the ports point to. Moved with the device, never copied.
+  std::vector<std::unique_ptr<Map>> maps;
+  std::vector<std::unique_ptr<Ecn>> ecns;
+  std::vector<Port> ports;
+  std::optional<headroom::Asic> asic;
+  std::optional<bool> computes_headroom;  // from speed and cable, as SONiC's dynamic buffer model does
+  std::optional<std::uint64_t> lossless_mtu;
+  std::optional<unsigned> small_packet_percent;
+  bool shared_headroom = false;
+  bool has_watchdogs = false;  // some port has one
+  std::optional<Duration> watchdog_poll;
+  std::string watchdog_poll_place;
+};
+
+}  // namespace tensorlane::lint

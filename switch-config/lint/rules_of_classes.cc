@@ -1,0 +1,206 @@
+#include "switch-config/lint/rules_of_classes.h"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+namespace tensorlane::lint {
+namespace {
+
+using findings::Finding;
+using findings::Report;
+using findings::Severity;
+
+constexpr std::size_t kRoutingDscp = 48;  // CS6: routing protocols mark it, and NICs their CNPs
+constexpr std::size_t kMostLossless = 2;  // without evidence for the platform
+constexpr std::uint64_t kMostBytes = 1ull << 31;
+
+// The traffic class that some code point of the port's maps leads to.
+bool reached(const Port& port, std::size_t cls) {
+  const Map* const maps[] = {port.dscp_to_class, port.pcp_to_class};
+  return std::any_of(std::begin(maps), std::end(maps), [&](const Map* map) {
+    return map != nullptr && std::find(map->to.begin(), map->to.end(), cls) != map->to.end();
+  });
+}
+
+bool queue_is_used(const Port& port, std::size_t queue) {
+  if (port.class_to_queue == nullptr) return false;
+  for (std::size_t cls = 0; cls < port.class_to_queue->to.size(); ++cls)
+    if (port.class_to_queue->to[cls] == queue && reached(port, cls)) return true;
+  return false;
+}
+
+// Whether a map that is known does not map a number to itself.
+bool differs(const Map* map, std::size_t number) {
+  return map != nullptr && map->to[number].value_or(0xff) != number;
+}
+
+void check_complete(const Device& device, const Map& map, const char* what, Report& report) {
+  for (std::size_t from = 0; from < map.size; ++from)
+    if (!map.to[from])
+      report.findings.push_back(
+          {"L1", Severity::kWarning, device.name, map.entry(from),
+           fmt::format("{} {} is not mapped; what it becomes is the platform's choice", what, from),
+           "map it to the default class"});
+}
+
+}  // namespace
+
+void check_code_points(const Device& device, const Port& port, Report& report) {
+  if (port.dscp_to_class != nullptr) check_complete(device, *port.dscp_to_class, "DSCP", report);
+  if (port.pcp_to_class != nullptr) check_complete(device, *port.pcp_to_class, "PCP", report);
+  if (!port.pfc || port.dscp_to_class == nullptr) return;
+  for (std::size_t p = 0; p < kPriorities; ++p) {
+    if (!has(*port.pfc, p) || reached(port, p)) continue;
+    report.findings.push_back({"L1", Severity::kWarning, device.name, port.dscp_to_class->place,
+                               fmt::format("no DSCP leads to lossless class {} of {}", p, port.name),
+                               "map the DSCP of its traffic to it"});
+  }
+  const auto routing = port.dscp_to_class->to[kRoutingDscp];
+  if (routing && *routing < kPriorities && has(*port.pfc, *routing))
+    report.findings.push_back({"L13", Severity::kWarning, device.name, port.dscp_to_class->entry(kRoutingDscp),
+                               "DSCP 48, which routing protocols and congestion notifications use, is in a lossless "
+                               "class: PFC can stop them",
+                               "give it a lossy class"});
+}
+
+void check_identity(const Device& device, const Port& port, Report& report) {
+  const Map* const groups = port.class_to_group;
+  const Map* const queues = port.class_to_queue;
+  if (!port.pfc) return;
+  const auto add = [&](const Map& map, std::size_t from, const std::string& message, std::size_t right) {
+    report.findings.push_back(
+        {"L2", Severity::kError, device.name, map.entry(from), message, fmt::format("map {} to {}", from, right)});
+  };
+  for (std::size_t p = 0; p < kPriorities; ++p) {
+    if (!has(*port.pfc, p)) continue;
+    if (differs(groups, p))
+      add(*groups, p,
+          fmt::format("lossless class {} does not fill priority group {}: its packets are dropped, not paused", p, p),
+          p);
+    if (differs(queues, p))
+      add(*queues, p, fmt::format("lossless class {} is not in queue {}, which its PFC priority stops", p, p), p);
+    if (differs(port.pfc_to_queue, p))
+      add(*port.pfc_to_queue, p, fmt::format("a pause of priority {} does not stop queue {}", p, p), p);
+  }
+  for (std::size_t cls = 0; cls < kPriorities; ++cls) {
+    if (has(*port.pfc, cls)) continue;
+    const auto shares = [&](const Map* map) {
+      return map != nullptr && map->to[cls] && *map->to[cls] < kPriorities && has(*port.pfc, *map->to[cls]);
+    };
+    if (shares(groups))
+      add(*groups, cls,
+          fmt::format("class {} is lossy and shares priority group {} with lossless traffic", cls, *groups->to[cls]),
+          0);
+    if (shares(queues) && reached(port, cls))
+      add(*queues, cls,
+          fmt::format("class {} is lossy and shares queue {} with lossless traffic", cls, *queues->to[cls]), cls);
+  }
+}
+
+void check_pfc(const Device& device, const Port& port, Report& report) {
+  if (!port.pfc) return;
+  const PrioritySet pfc = *port.pfc;
+  const auto add = [&](Severity severity, const std::string& place, const std::string& message,
+                       const std::string& fix) {
+    report.findings.push_back({"L3", severity, device.name, place, message, fix});
+  };
+  for (std::size_t p = 0; p < kPriorities; ++p) {
+    const Buffer& buffer = port.buffers[p];
+    if (buffer.lossless() && !has(pfc, p))
+      add(Severity::kError, port.pfc_place,
+          fmt::format("priority group {} has a lossless buffer, but PFC is off for {}: what overflows is dropped", p,
+                      p),
+          fmt::format("turn PFC on for {}, or give the group a lossy buffer", p));
+    if (has(pfc, p) && buffer.kind == Buffer::Kind::kLossy)
+      add(Severity::kError, buffer.place,
+          fmt::format("PFC is on for priority {}, but its group has a lossy buffer without headroom", p),
+          "give it a lossless buffer");
+    if (port.watched && has(*port.watched, p) && !has(pfc, p))
+      add(Severity::kError, port.watched_place, fmt::format("priority {} has a watchdog, but no PFC", p),
+          fmt::format("turn PFC on for {}, or the watchdog off", p));
+    if (port.watched && !has(*port.watched, p) && has(pfc, p))
+      add(Severity::kWarning, port.watched_place, fmt::format("lossless priority {} has no watchdog", p),
+          fmt::format("add {}", p));
+  }
+  const auto count = static_cast<std::size_t>(std::popcount(pfc));
+  if (count > kMostLossless)
+    report.findings.push_back({"L12", Severity::kWarning, device.name, port.pfc_place,
+                               fmt::format("{} lossless priorities: each takes headroom on every port", count),
+                               "have two at most, unless the platform's vendor says that it can do more"});
+}
+
+void check_order(const Device& device, const Port& port, Report& report) {
+  std::optional<std::size_t> weighted;
+  std::string place;
+  for (std::size_t q = kPriorities; q-- > 0;) {
+    const Queue& queue = port.queues[q];
+    if (!queue.scheduling) continue;
+    if (!queue.scheduling->strict) {
+      if (!weighted && queue_is_used(port, q)) {
+        weighted = q;
+        place = queue.place;
+      }
+      continue;
+    }
+    if (!weighted) continue;
+    report.findings.push_back({"L4", Severity::kWarning, device.name, place,
+                               fmt::format("queue {} is weighted and above queue {}, which is strict: which goes first "
+                                           "depends on the platform",
+                                           *weighted, q),
+                               "keep strict queues above all weighted ones"});
+    return;
+  }
+}
+
+namespace {
+
+void check_thresholds(const Device& device, const Ecn& ecn, Report& report) {
+  const auto add = [&](Severity severity, const std::string& message, const std::string& fix) {
+    report.findings.push_back({"L5", severity, device.name, ecn.place, message, fix});
+  };
+  if (ecn.kmin && ecn.kmax && *ecn.kmin > *ecn.kmax)
+    add(Severity::kError, fmt::format("marking begins at {} bytes and ends at {}", *ecn.kmin, *ecn.kmax),
+        "put the minimum below the maximum");
+  if (ecn.kmin && ecn.kmax && *ecn.kmin == *ecn.kmax)
+    add(Severity::kWarning, fmt::format("marking begins and ends at {} bytes: all packets or none", *ecn.kmin),
+        "put the minimum below the maximum");
+  if (ecn.kmax.value_or(0) >= kMostBytes || ecn.kmin.value_or(0) >= kMostBytes)
+    add(Severity::kError, "a threshold of 2 GiB or more is not read by the device", "stay below 2147483648");
+  if (ecn.percent && (*ecn.percent < 1 || *ecn.percent > 100) && ecn.marks)
+    add(*ecn.percent == 0 ? Severity::kWarning : Severity::kError,
+        fmt::format("marks with a probability of {} percent", *ecn.percent), "say 1 to 100");
+}
+
+}  // namespace
+
+void check_ecn(const Device& device, const Port& port, Report& report) {
+  for (const Queue& queue : port.queues)
+    if (queue.ecn != nullptr) check_thresholds(device, *queue.ecn, report);
+  if (!port.pfc) return;
+  const bool any_marks = std::any_of(port.queues.begin(), port.queues.end(),
+                                     [](const Queue& queue) { return queue.ecn != nullptr && queue.ecn->marks; });
+  for (std::size_t p = 0; p < kPriorities; ++p) {
+    const Queue& queue = port.queues[p];
+    if (!has(*port.pfc, p)) continue;
+    if (queue.ecn != nullptr && !queue.ecn->marks && queue.ecn->drops)
+      report.findings.push_back({"L5", Severity::kError, device.name, queue.ecn->place,
+                                 fmt::format("lossless queue {} drops packets where it should mark them", p),
+                                 "turn ECN on"});
+    else if ((queue.ecn == nullptr || !queue.ecn->marks) && (any_marks || !queue.place.empty()))
+      report.findings.push_back({"L5", Severity::kWarning, device.name,
+                                 queue.place.empty() ? port.name + "|" + std::to_string(p) : queue.place,
+                                 fmt::format("lossless queue {} does not mark: PFC is all that slows its senders", p),
+                                 "turn ECN on for it"});
+    const auto stops_at = port.buffers[p].stops_at;
+    if (queue.ecn != nullptr && queue.ecn->kmax && stops_at && *queue.ecn->kmax >= stops_at->value)
+      report.findings.push_back(
+          {"L5", Severity::kWarning, device.name, queue.ecn->place,
+           fmt::format("marks every packet from {} bytes on only, but PFC stops the sender at {} at the latest",
+                       *queue.ecn->kmax, stops_at->value),
+           "put the maximum below"});
+  }
+}
+
+}  // namespace tensorlane::lint

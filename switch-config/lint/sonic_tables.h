@@ -1,0 +1,58 @@
+// Inside the SONiC parser: config_db.json as tables of rows, and rule L9 about them.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "switch-config/findings/findings.h"
+
+namespace tensorlane::lint::sonic {
+
+// A row's fields. Values that are not strings read as absent: check_tables reports them.
+class Row {
+ public:
+  Row() = default;
+  Row(std::string place, const nlohmann::json* fields) : place_(std::move(place)), fields_(fields) {}
+
+  explicit operator bool() const { return fields_ != nullptr; }
+  const std::string& place() const { return place_; }
+  std::string place(std::string_view field) const { return place_ + "|" + std::string(field); }
+  std::optional<std::string_view> text(std::string_view field) const;
+  std::optional<std::int64_t> number(std::string_view field) const;
+  // The row that a reference names, without the brackets of old releases; empty: none.
+  std::string_view reference(std::string_view field) const;
+
+ private:
+  std::string place_;
+  const nlohmann::json* fields_ = nullptr;
+};
+
+class Tables {
+ public:
+  // InvalidArgument, where = `path`.
+  static Result<Tables> parse(std::string_view text, const std::string& path);
+
+  bool has(std::string_view table) const;
+  Row row(std::string_view table, std::string_view key) const;
+  void for_each_row(std::string_view table, const std::function<void(const std::string& key, const Row&)>& see) const;
+  const nlohmann::json& root() const { return root_; }
+  const std::set<std::string>& doubled_keys() const { return doubled_; }
+
+ private:
+  nlohmann::json root_;
+  std::set<std::string> doubled_;
+};
+
+// "[SCHEDULER|scheduler.0]" -> "scheduler.0"; anything else is itself.
+std::string_view without_brackets(std::string_view reference);
+
+// Rule L9, and the formats that L5, L6 and L8 ask for: values are strings that the device can read, references lead
+// somewhere, ports exist.
+void check_tables(const Tables& tables, const std::string& device, findings::Report& report);
+
+}  // namespace tensorlane::lint::sonic
