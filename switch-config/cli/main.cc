@@ -13,10 +13,8 @@ using tensorlane::switches::Invocation;
 constexpr int kExitInput = 2;
 
 constexpr void (*kSubcommands[])(CLI::App&, Invocation&) = {
-    tensorlane::switches::add_deadlock_command,
-    tensorlane::switches::add_example_command,
-    tensorlane::switches::add_headroom_command,
-    tensorlane::switches::add_lint_command,
+    tensorlane::switches::add_deadlock_command, tensorlane::switches::add_example_command,
+    tensorlane::switches::add_headroom_command, tensorlane::switches::add_lint_command,
     tensorlane::switches::add_render_command,
 };
 

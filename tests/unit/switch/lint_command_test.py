@@ -264,6 +264,17 @@ def check_hosts(folder):
     assert json.loads(run(folder / "h0.txt", "--json").stdout)["unparsed"][0]["text"] == "of tomorrow: 1"
 
 
+def check_rendered(folder):
+    """What `render` writes has no finding, and neither has the fabric file."""
+    fabric, out = folder / "fabric.yaml", folder / "configs"
+    example = [SWITCH, "example", "clos", "--spines", "2", "--leaves", "4", "--hosts", "16", "--nos", "sonic"]
+    fabric.write_text(subprocess.run(example, check=True, capture_output=True, text=True, timeout=60).stdout)
+    subprocess.run([SWITCH, "render", "--fabric", fabric, "--target", "sonic", "--out", out], check=True, capture_output=True, timeout=60)
+    assert len(list(out.glob("*/config_db.json"))) == 6
+    done = run(out, fabric, "--json")
+    assert json.loads(done.stdout) == {"findings": [], "unparsed": []} and done.returncode == 0, done
+
+
 def check_what_is_not_understood(folder):
     db = nvidia()
     db["QOS_OF_TOMORROW"] = {"row": {"field": "value"}}
@@ -322,7 +333,7 @@ def check_sarif(folder):
 
 
 def main():
-    for check in (check_pairs, check_hosts, check_what_is_not_understood, check_input, check_ten_thousand_ports, check_sarif):
+    for check in (check_pairs, check_hosts, check_rendered, check_what_is_not_understood, check_input, check_ten_thousand_ports, check_sarif):
         with tempfile.TemporaryDirectory() as folder:
             check(pathlib.Path(folder))
     with tempfile.TemporaryDirectory() as folder:
