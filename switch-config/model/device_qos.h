@@ -64,6 +64,9 @@ struct DeviceQos {
   std::vector<std::string> rdma_devices;  // of a host, by port; empty where not said
   std::vector<std::string> notes;         // for the reader of the configuration: plain text, one line each
 
+  // Marks that are ours alone: from strangers they are not let through. CNP's is also that of routing protocols.
+  bool is_class_dscp(std::size_t dscp) const { return queue_of_dscp[dscp] != 0 && dscp != cnp_dscp; }
+
   // Bit i: priority i is lossless.
   unsigned lossless_mask() const {
     unsigned mask = 0;

@@ -88,6 +88,10 @@ class Wanted:
                 "ecn": (size(leaves["ecn"]["kmin"]), size(leaves["ecn"]["kmax"]), percent(leaves["ecn"].get("pmax", 100)))
                 if leaves["ecn"] else bool(leaves.get("data"))}
 
+    def held(self, device, port):
+        """DSCPs of classes that do not get through from a port without a link; CNP's, which routing uses, does."""
+        return set() if self.ports[device][port]["trusted"] else {cls["dscp"] for cls in self.classes.values() if cls.get("dscp") and cls["name"] != "cnp"}
+
     def served_first(self):
         """Queues with traffic, most urgent first; weighted ones stand together at the end."""
         strict = sorted((queue for queue, cls in self.classes.items() if cls["strict"]), reverse=True)
@@ -130,6 +134,16 @@ class Sonic:
                 "pfc": self.stops(port, tc, group, enabled),
                 "ecn": (int(profile["green_min_threshold"]), int(profile["green_max_threshold"]), int(profile["green_drop_probability"]))
                 if profile else False}
+
+    def held(self, port):
+        rules = {}
+        for key, rule in self.db.get("ACL_RULE", {}).items():
+            assert rule["PACKET_ACTION"] == "DROP"
+            table = key.split("|")[0]
+            if port in self.db["ACL_TABLE"][table]["ports"]:
+                rules.setdefault(self.db["ACL_TABLE"][table]["type"], set()).add(int(rule["DSCP"]))
+        assert not rules or rules["L3"] == rules["L3V6"], rules
+        return rules.get("L3", set())
 
     def stops(self, port, tc, group, enabled):
         """A full group asks its peer to stop this priority, the same priority stops the queue, and the group has room to do so."""
@@ -185,12 +199,20 @@ class Linux:
         dropped = any(words[1] == "ingress" and self.matches(words, dscp) for words in self.lines[port])
         own = self.classes(port)[flow]
         queue = int(flow.split(":")[1], 16) - 16
-        arrives = 0 if dropped else queue
+        strangers = any(words[1] == "ingress" for words in self.lines[port])  # CNP's mark is routing protocols', too: it passes
+        arrives = 0 if dropped or strangers else queue
         ceil, speed = int(own["ceil"][:-3]), self.speed(port)
         red = next((words for words in self.lines[port] if words[:3] == ["qdisc", "parent", flow] and "red" in words), None)
         value = lambda key: float(red[red.index(key) + 1])
         return {"arrives": arrives, "queue": queue, "strict": own["prio"] != "7", "shaper": ceil if ceil != speed else None, "group": 0, "pfc": False,
                 "ecn": (int(value("min")), int(value("max")), round(value("probability") * 100)) if red and red[-1] == "ecn" else False}
+
+    def held(self, port):
+        by_protocol = {protocol: {dscp for dscp in range(64) for words in self.lines[port]
+                                  if words[1:4] == ["ingress", "protocol", protocol] and words[-2:] == ["action", "drop"] and self.matches(words, dscp)}
+                       for protocol in ("ip", "ipv6")}
+        assert by_protocol["ip"] == by_protocol["ipv6"], by_protocol
+        return by_protocol["ip"]
 
     @staticmethod
     def matches(words, dscp):
@@ -243,6 +265,13 @@ class OpenConfig:
         assert found[0] == found[1], (name, dscp)
         return found[0]
 
+    def held(self, port):
+        names = {entry["config"]["name"] for entry in self.bindings[port]["input"]["classifiers"]["classifier"]}
+        sets = [{dscp for term in self.classifiers[name] if term["actions"].get("remark", {}).get("config", {}).get("set-dscp") == 0
+                 for conditions in term["conditions"].values() for dscp in conditions["config"]["dscp-set"]} for name in names]
+        assert len(sets) == 2 and sets[0] == sets[1], sets
+        return sets[0]
+
     def schedulers(self, port):
         return self.policies[self.bindings[port]["output"]["scheduler-policy"]["config"]["name"]]
 
@@ -284,6 +313,8 @@ def differences(wanted, device, found):
             is_, should = found.walk(port, dscp, pcp), wanted.of(device, port, dscp, pcp, software)
             if not same(should, is_):
                 lines.append(f"{device} {port}: DSCP {dscp} PCP {pcp}: {is_}, not {should}")
+        if found.held(port) != wanted.held(device, port):
+            lines.append(f"{device} {port}: holds DSCPs {found.held(port)}, not {wanted.held(device, port)}")
         if found.served_first(port, wanted.classes) != wanted.served_first():
             lines.append(f"{device} {port}: served {found.served_first(port, wanted.classes)}, not {wanted.served_first()}")
         weights = found.weights(port)

@@ -185,6 +185,18 @@ def check_folder(folder):
     assert not (folder / "c").exists() and not list(folder.glob(".tensorlane*"))
 
 
+def check_golden(folder):
+    """One port with a link and one without, byte by byte: a change is read before it is kept."""
+    golden = pathlib.Path(__file__).parent / "golden"
+    for target in ("sonic", "openconfig", "linux"):
+        out = folder / target
+        assert run("render", "--fabric", golden / "fabric.yaml", "--target", target, "--out", out).returncode == 0
+        names = sorted(path.name for path in (golden / target).iterdir())
+        assert names == sorted(path.name for path in (out / "s0").iterdir()), names
+        for name in names:
+            assert (out / "s0" / name).read_text() == (golden / target / name).read_text(), f"{out / 's0' / name} is not {golden / target / name}"
+
+
 def check_time(folder):
     """8,192 ports and what their hosts need in one page; the best of three, this machine may be busy. Sanitizers take their time."""
     example = run("example", "clos", "--spines", 32, "--leaves", 64, "--hosts", 4096, "--nos", "sonic")
@@ -203,7 +215,7 @@ def check_time(folder):
 
 
 def main():
-    for check in (check_random_fabrics, check_the_oracle_notices, check_refusals, check_folder, check_time):
+    for check in (check_random_fabrics, check_the_oracle_notices, check_refusals, check_folder, check_golden, check_time):
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             check(pathlib.Path(folder))

@@ -101,7 +101,7 @@ class PortLines {
   void add_policing() {
     add("qdisc", "clsact");
     for (std::size_t dscp = 0; dscp < kDscps; ++dscp) {
-      if (device_.queue_of_dscp[dscp] == 0) continue;
+      if (!device_.is_class_dscp(dscp)) continue;
       const std::size_t tos = dscp << 2;
       add("filter", fmt::format("ingress protocol ip prio 4 u32 match ip dsfield {:#x} 0xfc action drop", tos));
       add("filter", fmt::format("ingress protocol ipv6 prio 5 u32 match ip6 priority {:#x} 0xfc action drop", tos));

@@ -47,8 +47,8 @@ class OpenConfig {
           entry("name", "FG-" + queue_name(q), {{"output-queue", queue_name(q)}}));
     }
     for (const auto& [family, type] : kFamilies) {
-      qos["classifiers"]["classifier"].push_back(classifier("FABRIC", family, type, true));
-      if (has_untrusted()) qos["classifiers"]["classifier"].push_back(classifier("OTHERS", family, type, false));
+      qos["classifiers"]["classifier"].push_back(classifier(family, type));
+      if (has_untrusted()) qos["classifiers"]["classifier"].push_back(others(family, type));
     }
     add_kinds(qos);
     Oc interfaces = Oc::array(), bindings = Oc::array();
@@ -67,19 +67,34 @@ class OpenConfig {
     return std::any_of(device_.kinds.begin(), device_.kinds.end(), [](const PortKind& kind) { return !kind.trusted; });
   }
 
-  // One term for each class; strangers' packets are all default and lose their mark.
-  Oc classifier(const char* name, const char* family, const char* type, bool trusted) const {
+  // One term for each class.
+  Oc classifier(const char* family, const char* type) const {
     std::array<Oc, kQueues> dscps;
-    for (std::size_t dscp = 0; dscp < kDscps; ++dscp) dscps[trusted ? device_.queue_of_dscp[dscp] : 0].push_back(dscp);
+    for (std::size_t dscp = 0; dscp < kDscps; ++dscp) dscps[device_.queue_of_dscp[dscp]].push_back(dscp);
     Oc terms = Oc::array();
     for (std::size_t q = 0; q < kQueues; ++q) {
-      if (dscps[q].empty()) continue;
-      Oc term = entry("id", queue_name(q));
-      term["conditions"][family]["config"]["dscp-set"] = dscps[q];
-      term["actions"]["config"]["target-group"] = "FG-" + queue_name(q);
-      if (!trusted) term["actions"]["remark"]["config"]["set-dscp"] = 0;
-      terms.push_back(std::move(term));
+      if (!dscps[q].empty()) terms.push_back(term(queue_name(q), family, dscps[q], q));
     }
+    return named("FABRIC", type, std::move(terms));
+  }
+
+  // Strangers' packets are all default, and those with a mark of ours lose it.
+  Oc others(const char* family, const char* type) const {
+    Oc ours, theirs;
+    for (std::size_t dscp = 0; dscp < kDscps; ++dscp) (device_.is_class_dscp(dscp) ? ours : theirs).push_back(dscp);
+    Oc marked = term("CLASSES", family, ours, 0);
+    marked["actions"]["remark"]["config"]["set-dscp"] = 0;
+    return named("OTHERS", type, {std::move(marked), term("OTHERS", family, theirs, 0)});
+  }
+
+  static Oc term(const std::string& id, const char* family, const Oc& dscps, std::size_t queue) {
+    Oc result = entry("id", id);
+    result["conditions"][family]["config"]["dscp-set"] = dscps;
+    result["actions"]["config"]["target-group"] = "FG-" + queue_name(queue);
+    return result;
+  }
+
+  static Oc named(const char* name, const char* type, Oc terms) {
     Oc result = entry("name", fmt::format("{}-{}", name, type), {{"type", type}});
     result["terms"]["term"] = std::move(terms);
     return result;

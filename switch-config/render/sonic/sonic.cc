@@ -240,7 +240,7 @@ class Sonic {
     for (const auto& [name, type] : {std::pair("FABRIC_EDGE", "L3"), std::pair("FABRIC_EDGE6", "L3V6")}) {
       db_["ACL_TABLE"][name] = {{"policy_desc", name}, {"type", type}, {"stage", "ingress"}, {"ports", ports}};
       for (std::size_t dscp = 0; dscp < kDscps; ++dscp) {
-        if (device_.queue_of_dscp[dscp] == 0) continue;
+        if (!device_.is_class_dscp(dscp)) continue;
         db_["ACL_RULE"][fmt::format("{}|DSCP{}", name, dscp)] = {
             {"PRIORITY", text(1000 + dscp)}, {"DSCP", text(dscp)}, {"PACKET_ACTION", "DROP"}};
       }
