@@ -24,14 +24,16 @@ def peak_kb(daemons, host):
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
 
 
-def plan_of_job(daemons, deadline):
+def plan_of_job(daemons, ranks, deadline):
     """What status says of the plan of the job that runs, or will."""
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and not any(rank.poll() for rank in ranks):
         for job in daemons.status("h0")["jobs"]:
             if job["plan"] and job["plan"]["tensors"]:
                 return job["plan"]
         time.sleep(0.3)
-    raise AssertionError("no job has come to these daemons")
+    for rank in ranks:
+        rank.kill()
+    raise AssertionError(f"no job has come to these daemons: {[text for text, _ in outputs(ranks, 10)]}")
 
 
 def main():
@@ -52,7 +54,7 @@ def main():
                       for r in range(RANKS)]
         deadline = time.monotonic() + 240
         for ordering, daemons in sets.items():
-            plan = plan_of_job(daemons, deadline)
+            plan = plan_of_job(daemons, ranks, deadline)
             expect(plan["ordering"] == ("tagged" if ordering == OBSERVED else ordering) and plan.get("concurrent") == (3 if ordering == "concurrent" else None), f"{ordering}: status says {plan}")
         digests = set()
         for index, (text, code) in enumerate(outputs(ranks, 100)):

@@ -20,8 +20,8 @@ from tensorlane.torch._transport import NativeTransport
 class ShuffledTransport(NativeTransport):
     """Posts what was to be posted in an order of its own."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, process_set=None):
+        super().__init__(process_set)
         self._random = random.Random(os.environ["RANK"])
         self._unposted = []
 
