@@ -1,20 +1,12 @@
 // The subcommands of `tensorlane`. Each lives in a file of its own; main.cc lists them.
 #pragma once
 
-#include <functional>
-
-#include <CLI/CLI.hpp>
-
-#include "common/base/status.h"
+#include "common/command_line/command_line.h"
 
 namespace tensorlane::cli {
 
-// What the command line asks for. A subcommand's parse callback sets `run`; main calls it after parsing. The answer is
-// the exit status. A Status of kInvalidArgument (usage, configuration) becomes exit status 2, every other one 1, and is
-// printed as one line.
-struct Invocation {
-  std::function<Result<int>()> run;
-};
+// A Status of kInvalidArgument (usage, configuration) becomes exit status 2, every other one 1.
+using command_line::Invocation;
 
 // Each adds one subcommand to `app`. `chosen` outlives the parse.
 void add_bench_command(CLI::App& app, Invocation& chosen);

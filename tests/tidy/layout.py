@@ -10,6 +10,7 @@ from tree import blank, line_of
 # may see common/, but inside of common/ the table says who sees whom.
 MAY_INCLUDE = {
     "common/base": [],
+    "common/command_line": ["common/base"],
     "common/fabric": ["common/base"],
     "common/graph": ["common/base"],
     "common/graph_file": ["common/base", "common/graph"],
