@@ -1,5 +1,7 @@
 #include "common/base/status.h"
 
+#include <algorithm>
+
 namespace tensorlane {
 
 const char* code_name(Code code) {
@@ -48,7 +50,11 @@ std::string Status::to_string() const {
 }
 
 std::string Status::error_line() const {
-  return "tensorlane: error: " + to_string();
+  // One line, whatever a name of the input held; and none of it speaks to the terminal.
+  std::string line = "tensorlane: error: " + to_string();
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
+  return line;
 }
 
 }  // namespace tensorlane

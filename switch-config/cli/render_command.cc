@@ -1,4 +1,5 @@
 // `tensorlane-switch render`: configuration files of all devices.
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -18,7 +19,7 @@ struct Arguments {
   bool json = false;
 };
 
-constexpr std::array<std::string_view, 3> kTargets{"sonic", "openconfig", "linux"};
+constexpr std::array kTargets{fabric::Nos::kSonic, fabric::Nos::kEos, fabric::Nos::kOpenConfig, fabric::Nos::kLinux};
 constexpr std::array<std::string_view, 3> kBufferModels{"platform", "dynamic", "traditional"};
 
 template <std::size_t N>
@@ -32,22 +33,21 @@ Result<std::size_t> one_of(const std::array<std::string_view, N>& words, const s
 }
 
 Result<int> run(const Arguments& args) {
-  if (const auto target = one_of(kTargets, args.target, "--target"); !target.ok()) return target.status();
+  std::array<std::string_view, kTargets.size()> names;
+  std::transform(kTargets.begin(), kTargets.end(), names.begin(), fabric::nos_name);
+  TL_ASSIGN_OR_RETURN(const std::size_t chosen, one_of(names, args.target, "--target"));
   TL_ASSIGN_OR_RETURN(const std::size_t model, one_of(kBufferModels, args.buffer_model, "--buffer-model"));
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
+  const fabric::Nos target = kTargets[chosen];
   // A switch of any kind can be played by Linux, in the lab, and several kinds take OpenConfig.
   Selection selection;
-  selection.software = args.target == "linux";
-  if (args.target == "sonic") selection.nos = fabric::Nos::kSonic;
+  selection.software = target == fabric::Nos::kLinux;
+  if (!selection.software && target != fabric::Nos::kOpenConfig) selection.nos = target;
   TL_ASSIGN_OR_RETURN(const std::vector<DeviceQos> devices, devices_of(fabric, selection));
   std::vector<RenderedDevice> rendered;
   for (const DeviceQos& device : devices) {
     RenderedDevice& files = rendered.emplace_back(RenderedDevice{device.name, {}});
-    const auto render = [&] {
-      if (args.target == "sonic") return render_sonic(device, static_cast<BufferModel>(model));
-      return args.target == "linux" ? render_linux(device) : render_openconfig(device);
-    };
-    TL_ASSIGN_OR_RETURN(files.files, render());
+    TL_ASSIGN_OR_RETURN(files.files, render(device, target, static_cast<BufferModel>(model)));
   }
   TL_RETURN_IF_ERROR(write_folder(args.out, rendered));
   nlohmann::ordered_json report = {{"out", args.out}, {"target", args.target}, {"devices", nlohmann::json::array()}};
@@ -73,7 +73,7 @@ void add_render_command(CLI::App& app, Invocation& chosen) {
       "  tensorlane-switch render --fabric fabric.yaml --target sonic --out configs\n"
       "writes configs/DEVICE/config_db.json for every switch with that 'nos' or with none, or nothing at all.");
   command->add_option("--fabric", args->fabric, "The fabric file")->required();
-  command->add_option("--target", args->target, "sonic, openconfig, or linux for queues in software")->required();
+  command->add_option("--target", args->target, "sonic, eos, openconfig, or linux for queues in software")->required();
   command->add_option("--out", args->out, "A folder: new, empty, or written by this command before")->required();
   command
       ->add_option("--buffer-model", args->buffer_model,

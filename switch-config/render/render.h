@@ -21,11 +21,15 @@ struct RenderedFile {
 // holds it.
 enum class BufferModel { kByPlatform, kDynamic, kTraditional };
 
-// Each writes one device; equal devices give equal bytes. InvalidArgument, where = the device's name, for what the
-// target cannot express.
+// Writes one device; equal devices give equal bytes. InvalidArgument, where = the device's name, for what the target
+// cannot express and for a release of it that is not known. `model` matters to SONiC alone.
+Result<std::vector<RenderedFile>> render(const DeviceQos& device, fabric::Nos target, BufferModel model);
+
+// What it is made of, one for each target.
 Result<std::vector<RenderedFile>> render_sonic(const DeviceQos& device, BufferModel model);
 Result<std::vector<RenderedFile>> render_openconfig(const DeviceQos& device);
 Result<std::vector<RenderedFile>> render_linux(const DeviceQos& device);
+Result<std::vector<RenderedFile>> render_eos(const DeviceQos& device);
 
 struct RenderedDevice {
   std::string name;

@@ -1,26 +1,36 @@
-"""Random fabric files: fabric_text(seed) gives equal text for equal seeds."""
+"""Random fabric files: fabric_text(seed, nos) gives equal text for equal seeds."""
 
 import random
 
 
-def fabric_text(seed):
+# How a NOS calls its ports: text, the first number, and text; SONiC counts lanes.
+NAMES = {"eos": ("Ethernet", 1, "/1"), "nxos": ("Ethernet1/", 1, ""), "junos": ("et-0/0/", 0, ""), "cumulus": ("swp", 1, ""), "onyx": ("1/", 1, "")}
+
+
+def fabric_text(seed, nos="sonic"):
     pick = random.Random(seed)
     spines, leaves = pick.randint(1, 3), pick.randint(1, 4)
     each = pick.randint(1, 4)
     spare = pick.randint(0, 2)  # listed ports without a link
     speed, lanes, step = pick.choice([("100 Gbit/s", 4, 4), ("400G", 8, 8), ("25G", 1, 1), ("200G", 4, 4)])
-    cables = pick.sample([1, 3, 5, 40, 100], 2)
+    cables = pick.sample([1, 3, 5, 40, 100] if nos == "sonic" else [1, 5, 40, 100, 300], 2)
     platform = pick.choice(["SN4700", "SN5600", "SN3700", '{name: other, buffer: 200 MiB, queues: 8, lossless: 2}'])
+    before, base, after = NAMES.get(nos, ("Ethernet", 0, ""))
+    step = step if nos == "sonic" else 1
+
+    def named(first, last, repeat=""):
+        return f"{before}[{base + first * step}-{base + last * step}:{step}{repeat}]{after}"
+
     lines = [classes(pick), f'hosts: [{{name: "h[0-{each * leaves - 1}]", addresses: {{tcp: "h[0-{each * leaves - 1}]"}}}}]', "switches:"]
     for role, count, ports in (("leaf", leaves, each + spines + spare), ("spine", spines, leaves)):
-        lines.append(f'  - {{name: "{role}[0-{count - 1}]", nos: sonic, role: {role}, platform: {platform}, '
-                     f'ports: [{{name: "Ethernet[0-{(ports - 1) * step}:{step}]", speed: {speed}, lanes: {lanes}}}]}}')
+        lines.append(f'  - {{name: "{role}[0-{count - 1}]", nos: {nos}, role: {role}, platform: {platform}, '
+                     f'ports: [{{name: "{named(0, ports - 1)}", speed: {speed}, lanes: {lanes}}}]}}')
     mtu = pick.choice([4200, 9000, 9216])
     lines += ["links:",
               f'  - {{from: "h[0-{each * leaves - 1}]", from_port: eth0, to: "leaf[0-{leaves - 1}*{each}]", '
-              f'to_port: "Ethernet[0-{(each - 1) * step}:{step}]", speed: {speed}, cable: {cables[0]} m, mtu: {mtu}}}',
-              f'  - {{from: "leaf[0-{leaves - 1}*{spines}]", from_port: "Ethernet[{each * step}-{(each + spines - 1) * step}:{step}]", '
-              f'to: "spine[0-{spines - 1}]", to_port: "Ethernet[0-{(leaves - 1) * step}:{step}*{spines}]", speed: {speed}, '
+              f'to_port: "{named(0, each - 1)}", speed: {speed}, cable: {cables[0]} m, mtu: {mtu}}}',
+              f'  - {{from: "leaf[0-{leaves - 1}*{spines}]", from_port: "{named(each, each + spines - 1)}", '
+              f'to: "spine[0-{spines - 1}]", to_port: "{named(0, leaves - 1, f"*{spines}")}", speed: {speed}, '
               f'cable: {cables[1]} m, mtu: {mtu}}}']
     return "\n".join(lines) + "\n"
 

@@ -63,6 +63,9 @@ class Wanted:
             usual = None if not cls["strict"] else 40 if cls.get("data") else 5
             cls["shaper"] = percent(service["shaper"]) if "shaper" in service else usual
         self.queue_of_dscp = {cls["dscp"]: queue for queue, cls in self.classes.items() if queue}
+        watchdog = (fabric.get("qos") or {}).get("watchdog", {})
+        self.watchdog = tuple(int(str(watchdog.get(key, usual)).split()[0]) for key, usual in (("poll", 100), ("detection", 200), ("restoration", 200)))
+        self.watchdog += (watchdog.get("action", "drop") == "drop",)
         self.ports = {}
         for switch in fabric["switches"]:
             for name in expand(switch["name"]):
@@ -74,7 +77,11 @@ class Wanted:
                 here = [end[i % len(end)] for end in ends]
                 for device, port in (here[:2], here[2:]):
                     if device in self.ports:
-                        self.ports[device][port].update(trusted=True, cable=float(link["cable"].split()[0]))
+                        self.ports[device][port].update(trusted=True, cable=float(link["cable"].split()[0]), mtu=link.get("mtu", 1500))
+        for ports in self.ports.values():
+            largest = max([port["mtu"] for port in ports.values() if "mtu" in port] + [1500])
+            for port in ports.values():
+                port.setdefault("mtu", largest)
 
     def of(self, device, port, dscp, pcp, software=False):
         """What this port does with a packet that arrives there, and what it does with one that leaves it."""
@@ -302,19 +309,25 @@ class OpenConfig:
 
 
 def differences(wanted, device, found):
-    """What configuration does otherwise than the fabric file says, as lines of text."""
-    software = isinstance(found, (Linux, OpenConfig))  # they have no words for PFC and PCP
+    """What configuration does otherwise than the fabric file says, as lines of text. Some have no words for PFC, some none for PCP."""
+    no_pfc, no_pcp = isinstance(found, (Linux, OpenConfig)), getattr(found, "no_pcp", isinstance(found, (Linux, OpenConfig)))
     lines = []
+    if hasattr(found, "watchdog") and any(cls.get("lossless") for cls in wanted.classes.values()) and found.watchdog() != wanted.watchdog:
+        lines.append(f"{device}: watchdog {found.watchdog()}, not {wanted.watchdog}")
     if found.ports() != sorted(wanted.ports[device]):
         lines.append(f"{device}: ports {found.ports()}")
     share = sum(cls["shaper"] for cls in wanted.classes.values() if cls["strict"])
     for port in sorted(set(found.ports()) & set(wanted.ports[device])):
-        for dscp, pcp in [(dscp, None) for dscp in range(64)] + [(None, pcp) for pcp in range(8) if not software]:
-            is_, should = found.walk(port, dscp, pcp), wanted.of(device, port, dscp, pcp, software)
+        for dscp, pcp in [(dscp, None) for dscp in range(64)] + [(None, pcp) for pcp in range(8) if not no_pcp]:
+            is_, should = found.walk(port, dscp, pcp), wanted.of(device, port, dscp, pcp, no_pfc)
+            if isinstance(is_["shaper"], tuple):
+                is_["shaper"] = wanted.ports[device][port]["speed"] * is_["shaper"][1] // 100
             if not same(should, is_):
                 lines.append(f"{device} {port}: DSCP {dscp} PCP {pcp}: {is_}, not {should}")
         if found.held(port) != wanted.held(device, port):
             lines.append(f"{device} {port}: holds DSCPs {found.held(port)}, not {wanted.held(device, port)}")
+        if hasattr(found, "mtu") and found.mtu(port) != min(wanted.ports[device][port]["mtu"], found.most_mtu):
+            lines.append(f"{device} {port}: MTU {found.mtu(port)}")
         if found.served_first(port, wanted.classes) != wanted.served_first():
             lines.append(f"{device} {port}: served {found.served_first(port, wanted.classes)}, not {wanted.served_first()}")
         weights = found.weights(port)

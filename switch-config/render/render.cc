@@ -1,0 +1,21 @@
+#include "switch-config/render/render.h"
+
+#include "switch-config/render/release.h"
+
+namespace tensorlane::switches {
+
+Result<std::vector<RenderedFile>> render(const DeviceQos& device, fabric::Nos target, BufferModel model) {
+  TL_RETURN_IF_ERROR(release_of(device, target).status());
+  switch (target) {
+    case fabric::Nos::kSonic:
+      return render_sonic(device, model);
+    case fabric::Nos::kEos:
+      return render_eos(device);
+    case fabric::Nos::kOpenConfig:
+      return render_openconfig(device);
+    default:
+      return render_linux(device);
+  }
+}
+
+}  // namespace tensorlane::switches

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""What `tensorlane-switch render` writes for systems that are configured by commands, against the oracle. usage: test_command_lines.py TENSORLANE_SWITCH [--timed]"""
+
+import filecmp
+import itertools
+import pathlib
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+import fabrics
+import oracle
+import oracle_eos
+
+SWITCH = sys.argv[1]
+TIMED = "--timed" in sys.argv
+RANDOM = 20
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+class Target:
+    """readers: of every file of a device, what the oracle makes of its text. swaps: what is written of a class, of which two change places, but
+    for those that are alike. edits: text and what stands in its place."""
+
+    def __init__(self, readers, swaps, edits, alike=()):
+        self.readers, self.swaps, self.edits, self.alike = readers, swaps, edits, alike
+
+
+TARGETS = {
+    "eos": Target({"config.txt": oracle_eos.Eos},
+                  ["to traffic-class {}\n", "to tx-queue {}\n", "   uc-tx-queue {}\n", "dscp {} to", "cos {} to"],
+                  [("priority 5 no-drop", "priority 4 no-drop"), ("priority 3 no-drop", "priority 1 no-drop"), ("   priority-flow-control on\n", ""),
+                   ("   priority-flow-control pause watchdog\n", ""), ("shape rate 40 percent", "shape rate 60 percent"), ("timeout 0.2", "timeout 0.3"),
+                   ("minimum-threshold 400000", "minimum-threshold 4000000"), ("match dscp 27 43 51", "match dscp 27 51"), ("mtu 9214", "mtu 9000"),
+                   ("      set dscp 0\n", ""), ("   qos trust dscp\n", ""), ("action drop", "action no-drop"), ("bandwidth percent 29", "bandwidth percent 9")],
+                  [("   uc-tx-queue {}\n", {"4", "6"}), ("   uc-tx-queue {}\n", {"0", "2"})]),
+}
+
+
+def run(*arguments):
+    return subprocess.run([SWITCH, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+
+
+def rendered(folder, text, nos):
+    fabric, out = folder / "fabric.yaml", folder / nos
+    fabric.write_text(text)
+    done = run("render", "--fabric", fabric, "--target", nos, "--out", out)
+    assert done.returncode == 0, (done.stderr, text)
+    return oracle.Wanted(text), out
+
+
+def differences(wanted, device, text, reader):
+    """What the oracle says, where text that it cannot walk is a difference, too."""
+    try:
+        return oracle.differences(wanted, device, reader(text, wanted))
+    except (AssertionError, KeyError, ValueError, IndexError) as wrong:
+        return [f"{type(wrong).__name__}: {wrong}"]
+
+
+def check_random_fabrics(folder):
+    for (nos, target), seed in itertools.product(TARGETS.items(), range(RANDOM)):
+        text = fabrics.fabric_text(seed, nos)
+        wanted, out = rendered(folder, text, nos)
+        assert sorted(path.name for path in out.iterdir()) == sorted(wanted.ports)
+        for device, (name, reader) in itertools.product(wanted.ports, target.readers.items()):
+            found = differences(wanted, device, (out / device / name).read_text(), reader)
+            assert not found, (seed, nos, found[:3], text)
+
+
+def swapped(text, template, a, b):
+    first, second = template.format(a), template.format(b)
+    return text.replace(first, "\0").replace(second, first).replace("\0", second)
+
+
+def check_the_oracle_notices(folder):
+    """Two classes change places, and a port is missing, or one too many. Greenfield: queues 0 default, 3 bulk, 4 CNP, 5 urgent, 6 control."""
+    for nos, target in TARGETS.items():
+        wanted, out = rendered(folder, (GOLDEN / f"fabric-{nos}.yaml").read_text(), nos)
+        texts = {name: (out / "s0" / name).read_text() for name in target.readers}
+        assert all(any(old in text for text in texts.values()) for old, _ in target.edits), nos
+        for name, reader in target.readers.items():
+            text = texts[name]
+            assert not differences(wanted, "s0", text, reader), (nos, name, differences(wanted, "s0", text, reader)[:3])
+            count = 0
+            for template, (a, b) in itertools.product(target.swaps, itertools.combinations([str(n) for n in (*range(8), 27, 43, 48, 51)], 2)):
+                broken = swapped(text, template, a, b)
+                if broken == text or (template, {a, b}) in target.alike:
+                    continue
+                assert differences(wanted, "s0", broken, reader), (nos, name, template, a, b)
+                count += 1
+            assert count >= 10, (nos, name, count)
+            for old, new in target.edits:
+                assert old not in text or differences(wanted, "s0", text.replace(old, new), reader), (nos, name, old)
+            for port in wanted.ports["s0"]:
+                assert port in text and differences(wanted, "s0", text.replace(port, port.replace("1", "9", 1)), reader), (nos, name, port)
+
+
+def check_golden(folder):
+    """One port with a link and one without, byte by byte: a change is read before it is kept. Twice the same bytes."""
+    for nos, target in TARGETS.items():
+        for out in (folder / nos, folder / f"{nos}-again"):
+            assert run("render", "--fabric", GOLDEN / f"fabric-{nos}.yaml", "--target", nos, "--out", out).returncode == 0
+            names = sorted(path.name for path in (GOLDEN / nos).iterdir())
+            assert names == sorted(path.name for path in (out / "s0").iterdir()), names
+            for name in names:
+                assert filecmp.cmp(out / "s0" / name, GOLDEN / nos / name, shallow=False), f"{out / 's0' / name} is not {GOLDEN / nos / name}"
+
+
+def refused(folder, text, nos, *words):
+    (folder / "fabric.yaml").write_text(text)
+    done = run("render", "--fabric", folder / "fabric.yaml", "--target", nos, "--out", folder / "out")
+    assert done.returncode == 2 and not done.stdout and done.stderr.count("\n") == 1, (done, text)
+    for word in words:
+        assert word in done.stderr, (word, done.stderr)
+    assert not (folder / "out").exists() and not list(folder.glob(".tensorlane*"))
+
+
+def check_refusals(folder):
+    """No name becomes a command, and nothing is written for a release, port or platform that is not known."""
+    for nos in TARGETS:
+        fine = (GOLDEN / f"fabric-{nos}.yaml").read_text()
+        port = sorted(oracle.Wanted(fine).ports["s0"])[0]
+        for bad in ("; reboot", "$(reboot)", "`reboot`", "a b", "a'b", "a|b", "a>b", "a&b", "a\\\\b", "a\\nreload", "a\\u001b[2J", "a!b", "a#b", "a{b}", ""):
+            refused(folder, fine.replace("name: s0", f'name: "{bad}"').replace("to: s0", f'to: "{bad}"'), nos, "name")
+            refused(folder, fine.replace(port, f'"{bad}"'), nos)
+            refused(folder, fine + f'classes: {{data: [{{name: "{bad}", dscp: 1, pcp: 5}}, {{name: b, dscp: 2, pcp: 3}}]}}\n', nos, "expected")
+            refused(folder, fine.replace("nos:", f'release: "{bad}", nos:'), nos)
+        refused(folder, fine.replace(port, "Vlan7"), nos, "has no port 'Vlan7'", "expected")
+        refused(folder, fine.replace("nos:", "release: 0.1, nos:"), nos, "release '0.1' of", "expected one from")
+        refused(folder, fine.replace(f"nos: {nos}", "nos: vrp"), nos, "vrp", "expected one of sonic, cumulus, eos")
+        refused(folder, fine.replace(", lossless: 2", "").replace("platform: SN", "platform: XX"), nos, "limits are unknown")
+    watchdog = "qos: {watchdog: {poll: 31 s, detection: 62 s, restoration: 62 s}, retry_budget: 1000 s}\n"
+    refused(folder, (GOLDEN / "fabric-eos.yaml").read_text() + watchdog, "eos", "62 s", "EOS takes 0.01 s to 60 s")
+
+
+def check_time(folder):
+    """8,192 ports; the best of three, this machine may be busy. Sanitizers take their time."""
+    for nos in TARGETS:
+        (folder / "fabric.yaml").write_text(run("example", "clos", "--spines", 32, "--leaves", 64, "--hosts", 4096, "--nos", nos).stdout)
+        times = []
+        for _ in range(3 if TIMED else 1):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            done = run("render", "--fabric", folder / "fabric.yaml", "--target", nos, "--out", folder / nos)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            assert done.returncode == 0 and "96 devices, 8192 ports" in done.stdout, done
+            times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        print(f"{nos}: 8,192 ports in {min(times):.2f} s")
+        assert not TIMED or min(times) < 2, (nos, times)
+
+
+def main():
+    for check in (check_random_fabrics, check_the_oracle_notices, check_golden, check_refusals, check_time):
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            check(pathlib.Path(folder))
+        print(f"{check.__name__}: {time.monotonic() - started:.1f} s")
+
+
+main()
