@@ -188,7 +188,7 @@ TEST_F(RdmaCmConnecting, NamesAQueuePairThatTheHandshakeDidNot) {
 }
 
 TEST_F(RdmaCmConnecting, TriesAgainUntilTheDeadlineAndNamesWhatIsWrong) {
-  const RawPeer peer = shake_hands(seconds(1));  // nobody takes requests at port 1
+  const RawPeer peer = shake_hands(seconds(4));  // nobody takes requests at port 1
   EXPECT_THAT(cause(), AllOf(HasSubstr("connection to host 1 ("),
                              HasSubstr(fmt::format("failed: cannot reach {} by RDMA: nobody there takes requests of "
                                                    "rdma_cm, and so until the deadline",
@@ -197,7 +197,7 @@ TEST_F(RdmaCmConnecting, TriesAgainUntilTheDeadlineAndNamesWhatIsWrong) {
 
 TEST_F(RdmaCmConnecting, NamesAGidThatNoRouteLeadsTo) {
   mine.gid = good_parameters("10.99.0.9").gid;
-  const RawPeer peer = shake_hands(milliseconds(2600));  // rdma_cm takes 2 s to find nobody
+  const RawPeer peer = shake_hands(seconds(8));  // rdma_cm takes 2 s to find nobody
   EXPECT_THAT(cause(), AllOf(HasSubstr("connection to host 1 ("), HasSubstr("cannot reach 10.99.0.9 by RDMA: rdma_cm"),
                              HasSubstr("put the rdma addresses of both hosts into one subnet")));
 }
@@ -205,7 +205,7 @@ TEST_F(RdmaCmConnecting, NamesAGidThatNoRouteLeadsTo) {
 TEST_F(RdmaCmConnecting, EndsWhenThePeerDoesMeanwhile) {
   RawCm cm(clock, *host, rdma_address());
   mine.cm_port = cm.listen();  // answers nothing
-  { const RawPeer peer = shake_hands(milliseconds(300)); }
+  { const RawPeer peer = shake_hands(seconds(3)); }
   EXPECT_THAT(cause(), HasSubstr("failed while waiting for the transport's connection: closed by the peer"));
 }
 

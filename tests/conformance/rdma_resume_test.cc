@@ -195,10 +195,10 @@ TEST_P(RdmaResuming, AFlowThatDoesNotComeBackGoesDownOnceWithItsCause) {
   h.bring_up();
   h.proxy.reset();
   ASSERT_TRUE(h.run([&] { return !h.a->writable(h.to_b) && !h.b->writable(h.to_a); }));
-  h.clock.skip(kResumeWithin - milliseconds(500));
+  h.clock.skip(kResumeWithin - seconds(2));
   run_for(h.clock, {&h.a, &h.b}, std::chrono::milliseconds(100));
   EXPECT_TRUE(h.a.sink->downs.empty() && h.b.sink->downs.empty());
-  h.clock.skip(seconds(1));
+  h.clock.skip(kResumeWithin);
   ASSERT_TRUE(h.run([&] { return !h.a.sink->downs.empty() && !h.b.sink->downs.empty(); }));
   run_for(h.clock, {&h.a, &h.b}, std::chrono::milliseconds(50));
   ASSERT_EQ(h.a.sink->downs.size(), 1u);

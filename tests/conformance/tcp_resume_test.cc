@@ -162,10 +162,10 @@ TEST_F(Resuming, AFlowThatDoesNotComeBackGoesDownOnceWithItsCause) {
   a->send(to_b, {data_header(), payload, 1});
   proxy.reset();
   ASSERT_TRUE(run([&] { return !a->writable(to_b) && !b->writable(to_a); }));
-  clock.skip(kResumeWithin - milliseconds(500));
+  clock.skip(kResumeWithin - seconds(2));
   run_for(clock, {&a, &b}, std::chrono::milliseconds(20));
   EXPECT_TRUE(a.sink->downs.empty() && b.sink->downs.empty());
-  clock.skip(seconds(1));
+  clock.skip(kResumeWithin);
   ASSERT_TRUE(run([&] { return !a.sink->downs.empty() && !b.sink->downs.empty(); }));
   run_for(clock, {&a, &b}, std::chrono::milliseconds(50));
   ASSERT_EQ(a.sink->downs.size(), 1u);

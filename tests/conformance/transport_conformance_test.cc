@@ -295,8 +295,7 @@ TEST_P(Conformance, RemovingAJobClosesItsFlowsAndRefusesNewOnes) {
   ASSERT_TRUE(pair.run_until([&] { return pair.a.sink->downs.size() == 3 && pair.b.sink->downs.size() == 3; }));
   for (const auto& [flow, cause] : pair.b.sink->downs) EXPECT_TRUE(cause.ok());
   ASSERT_TRUE(
-      pair.a->connect(pair.to_b(kUrgent), pair.b.kind.address, pair.b.data_port, pair.clock.now() + milliseconds(100))
-          .ok());
+      pair.a->connect(pair.to_b(kUrgent), pair.b.kind.address, pair.b.data_port, pair.clock.now() + seconds(2)).ok());
   ASSERT_TRUE(pair.run_until([&] { return pair.a.sink->downs.size() == 4; }));
   EXPECT_THAT(pair.a.sink->cause(pair.to_b(kUrgent)).to_string(),
               HasSubstr("job 0x1122334455667788 is not known to this host"));
@@ -336,9 +335,9 @@ TEST_P(Conformance, GivesUpAtTheDeadlineWithACause) {
   a.add_job();
   const ports::FlowKey key{kJob, HostIndex(1), kUrgent};
   const Time begin = clock.now();
-  ASSERT_TRUE(a->connect(key, b.kind.address, b.data_port, begin + milliseconds(200)).ok());
+  ASSERT_TRUE(a->connect(key, b.kind.address, b.data_port, begin + milliseconds(500)).ok());
   ASSERT_TRUE(run_until(clock, {&a}, [&] { return !a.sink->downs.empty(); }));
-  EXPECT_LE(clock.now() - begin, milliseconds(400));
+  EXPECT_LE(clock.now() - begin, seconds(4));  // a handshake alone may take 5 s
   EXPECT_EQ(a.sink->cause(key).code(), Code::kTimedOut);
   EXPECT_THAT(a.sink->cause(key).to_string(), AllOf(HasSubstr("connection to host 1 ("),
                                                     HasSubstr("Connection refused"), HasSubstr("until the deadline")));

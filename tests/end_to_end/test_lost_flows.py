@@ -12,6 +12,7 @@ from daemons import BUILD, PYTHON, Daemons, Lab, expect, outputs, require_namesp
 MESSAGE = f"{BUILD}/tests/message"
 TRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_digits.py")
 DETECTION = 2.0
+HIT = 30.0  # seconds for a reset to hit
 
 
 def start_job(daemons, seconds):
@@ -34,16 +35,28 @@ def resumed(daemons):
     return [daemons.status(name)["lane"]["resumed_flows"] for name in daemons.names]
 
 
+def hit(lab, daemons, host, seconds):
+    """Resets until one has hit: a short one may fall where no packet passes."""
+    before, deadline = resumed(daemons), time.monotonic() + HIT
+    while time.monotonic() < deadline:
+        reset(lab, daemons, host, seconds)
+        soon = time.monotonic() + 1.0
+        while time.monotonic() < soon:
+            # Both ends of a flow count it.
+            if sum(now > then for now, then in zip(resumed(daemons), before)) >= 2:
+                return
+    raise AssertionError(f"resets of {seconds} s at {host} have not hit within {HIT} s: flows were resumed {resumed(daemons)} times")
+
+
 def goes_on():
     with Lab(policy="strict", hosts=3) as lab, Daemons(3, lab=lab, settings={"detection": f"{DETECTION} s", "on_lost_flow": "resume"}) as daemons:
-        ranks = start_job(daemons, 6)
+        ranks = start_job(daemons, 300)
         for host, seconds in (("h0", 0.02), ("h1", 0.3), ("h2", 0.02), ("h1", 0.8)):
-            reset(lab, daemons, host, seconds)
-            time.sleep(0.3)
+            hit(lab, daemons, host, seconds)
         counts = resumed(daemons)
+        ranks[0].terminate()  # the loop's way to end well
         for index, (text, code) in enumerate(outputs(ranks, 30)):
             expect(code == 0, f"rank {index} ended with status {code}: {text}")
-        expect(sum(counts) >= 12, f"flows were resumed {counts} times: the resets have not hit")
         expect("was resumed" in daemons.log("h1"), daemons.log("h1"))
         print(f"4 resets: the job went on with the right sums, flows were resumed {counts} times", flush=True)
 
@@ -63,7 +76,7 @@ def trains_on():
             expect(code == 0, f"rank {index} ended with status {code}: {text}")
         torn = [json.loads(text)["digest"] for text, _ in ended]
         expect(len({*calm, *torn}) == 1, f"the parameters differ: {calm}, {torn}")
-        expect(sum(counts) >= 6, f"flows were resumed {counts} times: the resets have not hit")
+        expect(min(counts) >= 1, f"flows were resumed {counts} times: the resets have not hit")
         print(f"training over lost connections: the same parameters, flows were resumed {counts} times", flush=True)
 
 

@@ -70,14 +70,18 @@ class Bed(Lab):
         self.children.append(child)
         return child
 
-    def finish(self, child, timeout=30):
-        """What a started command wrote; Failed unless it ends well in time."""
+    def outcome(self, child, timeout=30):
+        """What a started command wrote to both outputs; Failed unless it ends in time."""
         try:
-            out, err = child.communicate(timeout=timeout)
+            return child.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             child.terminate()
             out, err = child.communicate(timeout=30)
             raise Failed(f"{child.args} took longer than {timeout} s: {out}{err}") from None
+
+    def finish(self, child, timeout=30):
+        """What a started command wrote; Failed unless it ends well in time."""
+        out, err = self.outcome(child, timeout)
         if child.returncode != 0:
             raise Failed(f"{child.args}: exit status {child.returncode}: {out}{err}")
         return out
