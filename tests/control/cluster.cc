@@ -9,6 +9,7 @@
 #include <zmq.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -60,16 +61,20 @@ KeyPair make_keys() {
   return {public_key.data(), secret_key.data()};
 }
 
+// Below the range that the kernel gives to connecting sockets; programs that run at the same time start apart.
 std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  close(fd);
-  return ntohs(address.sin_port);
+  static std::atomic<std::uint32_t> next{static_cast<std::uint32_t>(::getpid()) * 37};
+  for (;;) {
+    const auto port = static_cast<std::uint16_t>(2000 + next++ % 8000);
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    const bool is_free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    close(fd);
+    if (is_free) return port;
+  }
 }
 
 protocol::TensorBody tensor(const std::string& name, std::uint64_t elements, Dtype dtype) {
