@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "monitor/cli/lab_service.h"
 #include "monitor/cli/process.h"
 
 namespace tensorlane::cli {
@@ -228,21 +229,42 @@ Status remove_namespaces(const std::string& lab) {
   return Status::ok_status();
 }
 
+// The queues of lab_plan.h, under the lab's policy.
+std::string own_queues(const Lab& lab, const Node& node) {
+  std::string queues = queue_lines(node, lab.plan.classes);
+  if (lab.policy == Policy::kFifo) queues += policy_lines(node, Policy::kFifo);
+  return queues;
+}
+
+// The queues of lab_service.h, in place of any.
+Status serve_classes(const Lab& lab) {
+  Status refused;
+  for (const bool red : {true, false}) {
+    TL_ASSIGN_OR_RETURN(const std::vector<std::string> scripts, service_scripts(lab.runtime.fabric, lab.plan, red));
+    refused = Status();
+    for (std::size_t i = 0; i < scripts.size() && refused.ok(); ++i)
+      refused = run_checked({"ip", "netns", "exec", lab.plan.nodes[i].ns, "sh", "-s"}, scripts[i]).status();
+    if (refused.where().find("qdisc kind is unknown") == std::string::npos) return refused;
+    if (red) std::fprintf(stderr, "tensorlane: warning: this kernel has no sch_red: ports of the lab mark no ECN\n");
+  }
+  return refused;
+}
+
 Status build(const Lab& lab) {
   TL_RETURN_IF_ERROR(remove_namespaces(lab.name));  // of a lab whose runtime folder was deleted by hand
   TL_RETURN_IF_ERROR(make_namespaces(lab.plan));
   TL_RETURN_IF_ERROR(batch({"ip"}, cable_lines(lab.plan)));
   for (const Node& node : lab.plan.nodes) {
     TL_RETURN_IF_ERROR(batch({"ip", "-n", node.ns}, address_lines(node)));
-    std::string queues = queue_lines(node, lab.plan.classes);
-    if (lab.policy == Policy::kFifo) queues += policy_lines(node, Policy::kFifo);
-    TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, queues));
+    if (lab.policy != Policy::kService) TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, own_queues(lab, node)));
   }
+  if (lab.policy == Policy::kService) TL_RETURN_IF_ERROR(serve_classes(lab));
   return wait_for_carriers(lab.plan);
 }
 
 bool stale(const Lab& lab) {
-  return lab.owner != 0 && start_of(lab.owner) != lab.owner_started;
+  // Without a start the owner had gone before the lab was up.
+  return lab.owner != 0 && (lab.owner_started.empty() || start_of(lab.owner) != lab.owner_started);
 }
 
 // The caller holds the lock.
@@ -368,8 +390,13 @@ Status guard_lab(const std::string& name, int starter) {
 
 Status set_lab_policy(Lab& lab, Policy policy) {
   if (lab.policy == policy) return Status::ok_status();
-  for (const Node& node : lab.plan.nodes) TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, policy_lines(node, policy)));
+  const bool in_place = lab.policy != Policy::kService && policy != Policy::kService;
   lab.policy = policy;
+  for (const Node& node : lab.plan.nodes) {
+    const std::string lines = in_place ? policy_lines(node, policy) : no_queue_lines(node) + own_queues(lab, node);
+    if (policy != Policy::kService) TL_RETURN_IF_ERROR(batch({"tc", "-n", node.ns}, lines));
+  }
+  if (policy == Policy::kService) TL_RETURN_IF_ERROR(serve_classes(lab));
   return save(lab);
 }
 

@@ -58,7 +58,8 @@ Status lab_down(const std::string& name);
 // lab of theirs must not wait for the next lab_up().
 Status guard_lab(const std::string& name, int starter);
 
-// Switches every port in place: queued packets stay, connections live on. Takes milliseconds.
+// Switches every port; connections live on. Between strict and fifo in place: queued packets stay, and it takes
+// milliseconds. To and from `service` queues are replaced, and what they hold is lost. Errors: service_scripts().
 Status set_lab_policy(Lab& lab, Policy policy);
 
 // The node of that name; kNotFound when the lab has none.

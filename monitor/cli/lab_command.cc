@@ -239,7 +239,10 @@ void add_lab_command(CLI::App& app, Invocation& chosen) {
       ->add_option("--speed", arguments->speed,
                    fmt::format("Without a file: speed of every link [{}; with --rdma {}]", kSpeed, kRdmaSpeed))
       ->excludes(config);
-  command->add_option("--policy", arguments->policy, "fifo or strict")->capture_default_str();
+  command
+      ->add_option("--policy", arguments->policy,
+                   "fifo, strict, or service: as tensorlane-switch configures Linux ports")
+      ->capture_default_str();
   command->add_option("--buffer", arguments->buffer,
                       fmt::format("Of ports whose link states none [{}; with --rdma {}]", kBuffer, kRdmaBuffer));
   command->add_option("--owner", arguments->owner, "Process that the lab belongs to: stale when that is gone");
@@ -253,7 +256,7 @@ void add_lab_command(CLI::App& app, Invocation& chosen) {
 
   command = add("policy", "Switch all ports in place", "tensorlane lab policy fifo", policy);
   with_name(command);
-  command->add_option("policy", arguments->policy, "fifo or strict")->required();
+  command->add_option("policy", arguments->policy, "fifo, strict or service")->required();
 
   command = add("show", "Describe the labs of this machine", "tensorlane lab show --json", show);
   command->add_flag("--json", arguments->json, "Print JSON");

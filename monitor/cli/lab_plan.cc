@@ -198,10 +198,11 @@ bool is_ipv6(const std::string& address) {
 }
 
 Result<Policy> parse_policy(std::string_view text) {
-  for (Policy policy : {Policy::kFifo, Policy::kStrict}) {
+  for (Policy policy : {Policy::kFifo, Policy::kStrict, Policy::kService}) {
     if (text == policy_name(policy)) return policy;
   }
-  return Status(Code::kInvalidArgument, fmt::format("policy '{}'", text), "--policy", "expected fifo or strict");
+  return Status(Code::kInvalidArgument, fmt::format("policy '{}'", text), "--policy",
+                "expected fifo, strict or service");
 }
 
 const Node* LabPlan::find(std::string_view name) const {
@@ -306,6 +307,12 @@ std::string address_lines(const Node& node) {
 std::string queue_lines(const Node& node, const fabric::ClassTable& classes) {
   std::string lines;
   for (const Port& port : node.ports) add_port_lines(port, classes, lines);
+  return lines;
+}
+
+std::string no_queue_lines(const Node& node) {
+  std::string lines;
+  for (const Port& port : node.ports) lines += fmt::format("qdisc del dev {} root\n", port.device);
   return lines;
 }
 

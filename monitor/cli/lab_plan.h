@@ -1,7 +1,8 @@
 // What a lab is made of, computed from the fabric: nodes, their ports, and the lines that `ip` and `tc` carry out.
 // Pure: nothing here touches the machine.
 //
-// Every port, of a switch and of a host's NIC, is one HTB class at the link's speed over these queues:
+// Every port, of a switch and of a host's NIC, is one HTB class at the link's speed. Under the policy `service` it is
+// what lab_service.h says; else it is over these queues:
 //   strict  one per class by exact DSCP, served in strict priority: control, then the data classes by rank, then
 //   everything else.
 //           The port's buffer is divided: 1/8 control, 1/8 everything else, the rest evenly among the data classes.
@@ -11,6 +12,7 @@
 // control, or saturation would cut hosts off. A frame on a VLAN goes by its packet's DSCP, too.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,11 +23,12 @@
 
 namespace tensorlane::cli {
 
-enum class Policy { kFifo, kStrict };
+enum class Policy { kFifo, kStrict, kService };
+inline constexpr std::array<std::string_view, 3> kPolicyNames{"fifo", "strict", "service"};
 constexpr std::string_view policy_name(Policy policy) {
-  return policy == Policy::kFifo ? "fifo" : "strict";
+  return kPolicyNames[static_cast<std::size_t>(policy)];
 }
-// "fifo" or "strict"; kInvalidArgument otherwise.
+// One of kPolicyNames; kInvalidArgument otherwise.
 Result<Policy> parse_policy(std::string_view text);
 
 // The largest packet that a host hands to its NIC (segmentation offload): what an urgent packet may have to wait for in
@@ -84,8 +87,10 @@ std::string namespace_lines(const LabPlan& plan);
 std::string cable_lines(const LabPlan& plan);
 // Lines for `ip -n NS -batch`: addresses, routes, bridge.
 std::string address_lines(const Node& node);
-// Lines for `tc -n NS -batch`: the queues of all ports, set to strict; and the change from one policy to the other.
+// Lines for `tc -n NS -batch`: the queues of all ports, set to strict; the end of whatever queues are there; and the
+// change between strict and fifo.
 std::string queue_lines(const Node& node, const fabric::ClassTable& classes);
+std::string no_queue_lines(const Node& node);
 std::string policy_lines(const Node& node, Policy policy);
 
 }  // namespace tensorlane::cli

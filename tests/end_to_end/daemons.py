@@ -14,7 +14,7 @@ BUILD = os.path.abspath(sys.argv[1])
 BIN = os.path.join(BUILD, "bin")
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lab"))
 sys.argv[1] = os.path.join(BIN, "tensorlane")
-from lab_harness import Lab, require_namespaces, skip  # noqa: E402,F401  (tests take them from here)
+from lab_harness import Lab, require_namespaces, skip, star, two_classes  # noqa: E402,F401  (tests take them from here)
 
 PYTHON = os.path.join(BUILD, "venv", "bin", "python")
 READY_SECONDS = 20

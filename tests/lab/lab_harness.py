@@ -125,6 +125,12 @@ class Lab:
         text, _ = child.communicate(timeout=30)
         return float(text)
 
+    def forget_urgent(self, node, device):
+        """Breaks a port's map of the policy service: of IPv4, only bulk is still told apart from all other traffic."""
+        self.run(node, "tc", "filter", "del", "dev", device, "parent", "1:", "protocol", "ip", "prio", "4")
+        self.run(node, "tc", "filter", "add", "dev", device, "parent", "1:", "protocol", "ip", "prio", "4",
+                 "u32", "match", "ip", "dsfield", hex(BULK << 2), "0xfc", "flowid", "1:13")
+
     def queue_bytes(self, node, device):
         """Bytes that each HTB leaf of a port has sent, by minor number."""
         text = self.run(node, "tc", "-s", "class", "show", "dev", device)
@@ -220,6 +226,18 @@ for i in range(count + 2):  # two to open the congestion window
         print(time.perf_counter() - begin, flush=True)
     time.sleep(0.03)
 """
+
+
+def star(classes, hosts=3, qos="{}"):
+    """A fabric file: hosts at one switch, with these classes."""
+    return "\n".join([f"classes: {classes}", f"qos: {qos}", "hosts:",
+                      *(f"  - {{name: h{i}, addresses: {{tcp: 10.77.0.{i + 1}}}, control_port: 7100, data_port: 7110}}" for i in range(hosts)),
+                      "switches: [{name: s0}]", "links:", *(f"  - {{from: h{i}, to: s0, speed: 500 Mbit/s}}" for i in range(hosts)), ""])
+
+
+def two_classes(urgent):
+    """Classes as in the presets, but for the DSCP of urgent."""
+    return f"{{data: [{{name: urgent, dscp: {urgent}, pcp: 5, rank: 0}}, {{name: bulk, dscp: {BULK}, pcp: 3, rank: 1}}], control: {{dscp: {CONTROL}, pcp: 6}}}}"
 
 
 def median_ms(times):

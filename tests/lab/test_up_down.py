@@ -73,6 +73,16 @@ def test_exec_passes_on_exit_status_and_refuses_what_is_not_there():
                           f"`tensorlane lab up --name {lab.name}`")
 
 
+def test_a_lab_whose_owner_went_while_it_was_built_is_removed_by_the_next():
+    owner = subprocess.Popen(["true"])
+    owner.wait()
+    orphan = Lab(hosts=1, owner=owner.pid, tag="a")
+    orphan.up()
+    assert namespaces(f"tl-{orphan.name}-") != []
+    with Lab(hosts=1, tag="b"):
+        assert namespaces(f"tl-{orphan.name}-") == []
+
+
 def test_a_lab_whose_owner_is_gone_is_removed_by_the_next():
     owner = subprocess.Popen(["sleep", "600"])
     owned = Lab(hosts=1, owner=owner.pid, tag="a")
@@ -112,7 +122,7 @@ def test_without_permission():
 
 def test_usage_errors():
     for arguments, line in (
-        (["--policy", "lifo"], "policy 'lifo': --policy: expected fifo or strict"),
+        (["--policy", "lifo"], "policy 'lifo': --policy: expected fifo, strict or service"),
         (["--speed", "500 MB"], "'500 MB' is not a rate: --speed: expected a rate such as '500 Mbit/s', '10 Gbit/s' or '100G'"),
         (["--buffer", "64 kB"], "'64 kB' is not a size: --buffer: expected a size such as '1500', '256 KiB' or '4 MiB'"),
         (["--hosts", "0"], "0 hosts: --hosts: expected 1 to 200"),

@@ -13,6 +13,9 @@ namespace {
 
 constexpr unsigned kFirstLeaf = 0x10;  // 1:10 is queue 0
 constexpr unsigned kFrameOverhead = 14;
+// Before it is segmented, or after it was put together. HTB sends one packet of a class in each round even if it is
+// larger than the quantum: weights hold only where quanta are not smaller.
+constexpr unsigned kLargestPacket = 65536;
 constexpr unsigned kRedPacket = 1000;      // what RED averages over
 constexpr std::size_t kMaxInterface = 15;  // IFNAMSIZ
 constexpr int kWeightedPriority = 7;       // HTB's lowest
@@ -62,7 +65,7 @@ class PortLines {
     const std::uint64_t rate =
         queue.strict ? share(kind_.speed, queue.shaper) : share(kind_.speed, queue.weight * (100 - strict) / 100.0);
     const std::uint64_t ceil = queue.shaper != 0 ? share(kind_.speed, queue.shaper) : kind_.speed.value;
-    const unsigned quantum = queue.strict ? frame() : frame() * queue.weight / std::max(least, 1u);
+    const unsigned quantum = queue.strict ? frame() : kLargestPacket * queue.weight / std::max(least, 1u);
     const std::uint64_t burst = std::max<std::uint64_t>(2ull * frame(), rate / 8 / 1000);
     add("class", fmt::format("parent 1:1 classid {} htb rate {}bit ceil {}bit burst {} cburst {} prio {} quantum {}",
                              leaf(q), rate, ceil, burst, burst, priority, quantum));

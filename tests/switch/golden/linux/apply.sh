@@ -14,9 +14,9 @@ class add dev Ethernet0 parent 1:1 classid 1:15 htb rate 40000000000bit ceil 400
 qdisc add dev Ethernet0 parent 1:15 handle 15: red limit 3200000 min 200000 max 800000 avpkt 1000 burst 401 probability 0.20 bandwidth 100000000000bit ecn
 class add dev Ethernet0 parent 1:1 classid 1:14 htb rate 5000000000bit ceil 5000000000bit burst 625000 cburst 625000 prio 2 quantum 9230
 qdisc add dev Ethernet0 parent 1:14 handle 14: bfifo limit 25000000
-class add dev Ethernet0 parent 1:1 classid 1:13 htb rate 34500000000bit ceil 100000000000bit burst 4312500 cburst 4312500 prio 7 quantum 21961
+class add dev Ethernet0 parent 1:1 classid 1:13 htb rate 34500000000bit ceil 100000000000bit burst 4312500 cburst 4312500 prio 7 quantum 155930
 qdisc add dev Ethernet0 parent 1:13 handle 13: red limit 6400000 min 400000 max 1600000 avpkt 1000 burst 801 probability 0.20 bandwidth 100000000000bit ecn
-class add dev Ethernet0 parent 1:1 classid 1:10 htb rate 14500000000bit ceil 100000000000bit burst 1812500 cburst 1812500 prio 7 quantum 9230
+class add dev Ethernet0 parent 1:1 classid 1:10 htb rate 14500000000bit ceil 100000000000bit burst 1812500 cburst 1812500 prio 7 quantum 65536
 qdisc add dev Ethernet0 parent 1:10 handle 10: bfifo limit 25000000
 filter add dev Ethernet0 parent 1: protocol ip prio 4 u32 match ip dsfield 0x6c 0xfc flowid 1:13
 filter add dev Ethernet0 parent 1: protocol ipv6 prio 5 u32 match ip6 priority 0x6c 0xfc flowid 1:13
@@ -46,9 +46,9 @@ class add dev Ethernet4 parent 1:1 classid 1:15 htb rate 40000000000bit ceil 400
 qdisc add dev Ethernet4 parent 1:15 handle 15: red limit 3200000 min 200000 max 800000 avpkt 1000 burst 401 probability 0.20 bandwidth 100000000000bit ecn
 class add dev Ethernet4 parent 1:1 classid 1:14 htb rate 5000000000bit ceil 5000000000bit burst 625000 cburst 625000 prio 2 quantum 9230
 qdisc add dev Ethernet4 parent 1:14 handle 14: bfifo limit 25000000
-class add dev Ethernet4 parent 1:1 classid 1:13 htb rate 34500000000bit ceil 100000000000bit burst 4312500 cburst 4312500 prio 7 quantum 21961
+class add dev Ethernet4 parent 1:1 classid 1:13 htb rate 34500000000bit ceil 100000000000bit burst 4312500 cburst 4312500 prio 7 quantum 155930
 qdisc add dev Ethernet4 parent 1:13 handle 13: red limit 6400000 min 400000 max 1600000 avpkt 1000 burst 801 probability 0.20 bandwidth 100000000000bit ecn
-class add dev Ethernet4 parent 1:1 classid 1:10 htb rate 14500000000bit ceil 100000000000bit burst 1812500 cburst 1812500 prio 7 quantum 9230
+class add dev Ethernet4 parent 1:1 classid 1:10 htb rate 14500000000bit ceil 100000000000bit burst 1812500 cburst 1812500 prio 7 quantum 65536
 qdisc add dev Ethernet4 parent 1:10 handle 10: bfifo limit 25000000
 filter add dev Ethernet4 parent 1: protocol ip prio 4 u32 match ip dsfield 0x6c 0xfc flowid 1:13
 filter add dev Ethernet4 parent 1: protocol ipv6 prio 5 u32 match ip6 priority 0x6c 0xfc flowid 1:13
