@@ -20,8 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Seconds after which all have heard of a dead host, for a detection time of 1 s. tests/end_to_end/test_faults.py holds
-// real daemons to less, on a machine of their own.
+// Seconds until all know of a dead host, detection time 1 s; tests/end_to_end/test_faults.py allows less, on its own.
 constexpr double kSoon = 2.5;
 
 double seconds_since(Clock::time_point start) {
