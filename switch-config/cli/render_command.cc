@@ -19,7 +19,8 @@ struct Arguments {
   bool json = false;
 };
 
-constexpr std::array kTargets{fabric::Nos::kSonic, fabric::Nos::kEos, fabric::Nos::kOpenConfig, fabric::Nos::kLinux};
+constexpr std::array kTargets{fabric::Nos::kSonic, fabric::Nos::kCumulus,    fabric::Nos::kEos,  fabric::Nos::kNxos,
+                              fabric::Nos::kJunos, fabric::Nos::kOpenConfig, fabric::Nos::kLinux};
 constexpr std::array<std::string_view, 3> kBufferModels{"platform", "dynamic", "traditional"};
 
 template <std::size_t N>
@@ -73,7 +74,10 @@ void add_render_command(CLI::App& app, Invocation& chosen) {
       "  tensorlane-switch render --fabric fabric.yaml --target sonic --out configs\n"
       "writes configs/DEVICE/config_db.json for every switch with that 'nos' or with none, or nothing at all.");
   command->add_option("--fabric", args->fabric, "The fabric file")->required();
-  command->add_option("--target", args->target, "sonic, eos, openconfig, or linux for queues in software")->required();
+  command
+      ->add_option("--target", args->target,
+                   "sonic, cumulus, eos, nxos, junos, openconfig, or linux for queues in software")
+      ->required();
   command->add_option("--out", args->out, "A folder: new, empty, or written by this command before")->required();
   command
       ->add_option("--buffer-model", args->buffer_model,

@@ -9,8 +9,14 @@ Result<std::vector<RenderedFile>> render(const DeviceQos& device, fabric::Nos ta
   switch (target) {
     case fabric::Nos::kSonic:
       return render_sonic(device, model);
+    case fabric::Nos::kCumulus:
+      return render_cumulus(device);
     case fabric::Nos::kEos:
       return render_eos(device);
+    case fabric::Nos::kNxos:
+      return render_nxos(device);
+    case fabric::Nos::kJunos:
+      return render_junos(device);
     case fabric::Nos::kOpenConfig:
       return render_openconfig(device);
     default:

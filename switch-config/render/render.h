@@ -30,6 +30,9 @@ Result<std::vector<RenderedFile>> render_sonic(const DeviceQos& device, BufferMo
 Result<std::vector<RenderedFile>> render_openconfig(const DeviceQos& device);
 Result<std::vector<RenderedFile>> render_linux(const DeviceQos& device);
 Result<std::vector<RenderedFile>> render_eos(const DeviceQos& device);
+Result<std::vector<RenderedFile>> render_nxos(const DeviceQos& device);
+Result<std::vector<RenderedFile>> render_cumulus(const DeviceQos& device);
+Result<std::vector<RenderedFile>> render_junos(const DeviceQos& device);
 
 struct RenderedDevice {
   std::string name;

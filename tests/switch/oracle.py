@@ -42,7 +42,7 @@ class Wanted:
     """classes: queue -> what is known of its class. ports: device -> port -> speed, lossless cable, trust."""
 
     def __init__(self, text):
-        fabric = yaml.safe_load(text)
+        self.fabric = fabric = yaml.safe_load(text)
         table = fabric.get("classes", "greenfield")
         table = PRESETS[table] if isinstance(table, str) else table
         data = sorted(({"rank": i, "lossless": True, **cls} for i, cls in enumerate(table["data"])), key=lambda cls: cls["rank"])
@@ -324,7 +324,7 @@ def differences(wanted, device, found):
                 is_["shaper"] = wanted.ports[device][port]["speed"] * is_["shaper"][1] // 100
             if not same(should, is_):
                 lines.append(f"{device} {port}: DSCP {dscp} PCP {pcp}: {is_}, not {should}")
-        if found.held(port) != wanted.held(device, port):
+        if not hasattr(found, "cannot_hold") and found.held(port) != wanted.held(device, port):
             lines.append(f"{device} {port}: holds DSCPs {found.held(port)}, not {wanted.held(device, port)}")
         if hasattr(found, "mtu") and found.mtu(port) != min(wanted.ports[device][port]["mtu"], found.most_mtu):
             lines.append(f"{device} {port}: MTU {found.mtu(port)}")
@@ -333,6 +333,8 @@ def differences(wanted, device, found):
         weights = found.weights(port)
         if not math.isclose(sum(weights.values()), 100, abs_tol=0.01) or weights[0] * (100 - share) < 1000 - 1e-6:
             lines.append(f"{device} {port}: weights {weights}")
+        if any(weight > 1 for queue, weight in weights.items() if queue not in wanted.classes):
+            lines.append(f"{device} {port}: weights {weights} of queues without traffic")
         given = {queue: cls["weight"] for queue, cls in wanted.classes.items() if cls["weight"]}
         for a, b in itertools.combinations(given, 2):
             if given[a] > given[b] * 1.2 and not weights[a] > weights[b]:

@@ -1,5 +1,7 @@
 """Arista EOS' config.txt."""
 
+import functools
+
 from oracle_text import Renumbered, blocks, find, numbers, one, only_known
 
 QUEUE = r"(?:uc-)?tx-queue (\d)"
@@ -8,7 +10,7 @@ QUEUE = r"(?:uc-)?tx-queue (\d)"
 class Eos(Renumbered):
     most_mtu = 9214
 
-    def __init__(self, text, wanted):
+    def __init__(self, text, wanted, device):
         # Best effort is traffic class 1 of EOS, unless the fabric has a class of that number.
         super().__init__({**{queue: queue for queue in range(8)}, 0: 0 if 1 in wanted.classes else 1, **({} if 1 in wanted.classes else {1: 0})})
         self.lines = blocks(text, "!")
@@ -34,6 +36,7 @@ class Eos(Renumbered):
     def mtu(self, port):
         return int(one(self.interfaces[port], r"mtu (\d+)")[0])
 
+    @functools.cache
     def profile(self, port):
         return self.profiles[one(self.interfaces[port], r"service-profile (\S+)")[0]]
 

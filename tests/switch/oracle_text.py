@@ -1,5 +1,6 @@
 """What the oracles of command lines share: blocks by indentation, and lists of numbers."""
 
+import functools
 import re
 
 
@@ -30,13 +31,14 @@ def one(lines, pattern):
     return found[0]
 
 
+@functools.cache
 def numbers(text):
     """"1 3-5,7" -> {1, 3, 4, 5, 7}"""
     found = set()
     for part in re.split(r"[ ,]+", text.strip()):
         first, _, last = part.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
-    return found
+    return frozenset(found)
 
 
 def only_known(lines, *patterns):

@@ -4,6 +4,7 @@
 import filecmp
 import itertools
 import pathlib
+import re
 import resource
 import subprocess
 import sys
@@ -12,12 +13,18 @@ import time
 
 import fabrics
 import oracle
+import oracle_cumulus
 import oracle_eos
+import oracle_junos
+import oracle_nxos
 
 SWITCH = sys.argv[1]
 TIMED = "--timed" in sys.argv
 RANDOM = 20
 GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+ECN = "qos: {classes: {urgent: {ecn: {kmin: 200000, kmax: 800000, pmax: 5 %}}, bulk: {ecn: {kmin: 400000, kmax: 1600000, pmax: 20 %}}}}\n"
 
 
 class Target:
@@ -29,13 +36,41 @@ class Target:
 
 
 TARGETS = {
+    "cumulus": Target({"nvue.sh": oracle_cumulus.Nvue, "qos_features.conf": oracle_cumulus.QosFeatures},
+                      [" switch-priority {}\n", "dscp {} switch", "pcp {} switch", "switch-priority {} traffic-class", " traffic-class {}\n", "FABRIC-0 traffic-class {} ", "traffic-class {} mode",
+                       "traffic.cos_{}.", "dscp = [{}]", "8021p = [{}]", "fabric0.egr_queue_{}.", "egress_sched.egr_queue_{}.", "queue_list = [{}]"],
+                      [("switch-priority 3,5", "switch-priority 3,4"), ("cos_list = [3,5]", "cos_list = [5]"), ("tx enable", "tx disable"), ("rx_enable = true", "rx_enable = false"),
+                       ("pfc-watchdog state", "pfc-watchdog stat"), ("pfc_watchdog.fabric0.port_set = swp1", "pfc_watchdog.fabric0.port_set = swp2"), ("max-rate 40000000", "max-rate 60000000"),
+                       ("[0, 40000000]", "[0, 60000000]"), ("bw-percent 29", "bw-percent 9"), ("egr_queue_0.bw_percent = 29", "egr_queue_0.bw_percent = 9"), ("match ip dscp 27", "match ip dscp 28"),
+                       ("trust port", "trust l3"), ("[port]", "[dscp]"), ("swp2 acl FABRIC-EDGE4", "swp1 acl FABRIC-EDGE4"), ("min-threshold 400000", "min-threshold 4000000"),
+                       ("min_threshold_bytes = 400000", "min_threshold_bytes = 4000000"), ("mtu 9216", "mtu 9000"), ("robustness 2", "robustness 3"), ("3 ecn enable", "3 ecn disable")],
+                      [("dscp {} switch", "01234567"), ("pcp {} switch", "0127"), ("switch-priority {} traffic-class", "127"), (" traffic-class {}\n", "127"), ("FABRIC-0 traffic-class {} ", "46"),
+                       ("traffic-class {} mode", "4567"), ("traffic-class {} mode", "0123"), ("fabric0.egr_queue_{}.", "46"), ("egress_sched.egr_queue_{}.", "4567"),
+                       ("egress_sched.egr_queue_{}.", "127"), ("egress_sched.egr_queue_{}.", "03")]),
     "eos": Target({"config.txt": oracle_eos.Eos},
                   ["to traffic-class {}\n", "to tx-queue {}\n", "   uc-tx-queue {}\n", "dscp {} to", "cos {} to"],
                   [("priority 5 no-drop", "priority 4 no-drop"), ("priority 3 no-drop", "priority 1 no-drop"), ("   priority-flow-control on\n", ""),
                    ("   priority-flow-control pause watchdog\n", ""), ("shape rate 40 percent", "shape rate 60 percent"), ("timeout 0.2", "timeout 0.3"),
                    ("minimum-threshold 400000", "minimum-threshold 4000000"), ("match dscp 27 43 51", "match dscp 27 51"), ("mtu 9214", "mtu 9000"),
                    ("      set dscp 0\n", ""), ("   qos trust dscp\n", ""), ("action drop", "action no-drop"), ("bandwidth percent 29", "bandwidth percent 9")],
-                  [("   uc-tx-queue {}\n", {"4", "6"}), ("   uc-tx-queue {}\n", {"0", "2"})]),
+                  [("   uc-tx-queue {}\n", "46"), ("   uc-tx-queue {}\n", "02")]),
+    "junos": Target({"junos.set": oracle_junos.from_set, "junos.xml": oracle_junos.from_xml},
+                    ["FABRIC-DSCP forwarding-class fabric-{} ", "FABRIC-PCP forwarding-class fabric-{} ", "queue-num {}\n", "pfc-priority {}\n", "flow-control-queue {}\n",
+                     "scheduler FABRIC-{}-0\n", "drop-profile FABRIC-{}-0\n", "<scheduler>FABRIC-{}-0<", "<drop-profile>FABRIC-{}-0<", "<queue-num>{}<", "<pfc-priority>{}<",
+                     "<flow-control-queue>{}<", "schedulers FABRIC-{}-0 ", "drop-profiles FABRIC-{}-0 "],
+                    [("code-point 011011 pfc", "code-point 011010 pfc"), (" fabric-5 no-loss\n", " fabric-5\n"), ("shaping-rate percent 40", "shaping-rate percent 60"), ("<percent>40<", "<percent>60<"),
+                     ("fill-level 10", "fill-level 50"), ("<fill-level>10<", "<fill-level>50<"), ("transmit-rate percent 29", "transmit-rate percent 9"), ("<percent>29<", "<percent>9<"),
+                     ("detection 2", "detection 3"), ("<detection>2<", "<detection>3<"), ("from dscp 27", "from dscp 28"), ("from traffic-class 27", "from traffic-class 28"),
+                     ("mtu 9216", "mtu 9000"), ("<mtu>9216<", "<mtu>9000<"), ("priority low", "priority strict-high"), ("explicit-congestion-notification\n", "\n"), ("then discard", "then accept"),
+                     ("<discard/>", "<accept/>"), ("cable-length 3", "cable-length 2")],
+                    [("scheduler FABRIC-{}-0\n", "46"), ("<scheduler>FABRIC-{}-0<", "46"), ("schedulers FABRIC-{}-0 ", "46")]),
+    "nxos": Target({"config.txt": oracle_nxos.Nxos},
+                   ["set qos-group {}\n", "c-8q-nq{}\n", "c-out-8q-q{}\n", "pause pfc-cos {}\n", "priority level {}\n", "match dscp {}\n", "match cos {}\n", "class FABRIC-TC{}\n"],
+                   [("pause pfc-cos 5", "pause pfc-cos 4"), ("    pause pfc-cos 3\n", ""), ("flow-control mode on", "flow-control mode off"), ("max 40000 mbps", "max 60000 mbps"),
+                    ("  priority-flow-control watch-dog-interval on\n", ""), ("minimum-threshold 400000", "minimum-threshold 4000000"), ("match dscp 27,43,51", "match dscp 27,51"),
+                    ("    set dscp 0\n", ""), ("shutdown-multiplier 2", "shutdown-multiplier 3"), ("remaining percent 29", "remaining percent 9"), ("buffer-size", "buffersize"),
+                    ("service-policy type qos input FABRIC-EDGE", "service-policy type qos input FABRIC-IN"), ("  mtu 9216\n", "  mtu 9000\n")],
+                   [("c-8q-nq{}\n", "57"), ("c-out-8q-q{}\n", "124")]),
 }
 
 
@@ -54,8 +89,8 @@ def rendered(folder, text, nos):
 def differences(wanted, device, text, reader):
     """What the oracle says, where text that it cannot walk is a difference, too."""
     try:
-        return oracle.differences(wanted, device, reader(text, wanted))
-    except (AssertionError, KeyError, ValueError, IndexError) as wrong:
+        return oracle.differences(wanted, device, reader(text, wanted, device))
+    except (AssertionError, KeyError, ValueError, IndexError, TypeError) as wrong:
         return [f"{type(wrong).__name__}: {wrong}"]
 
 
@@ -77,7 +112,7 @@ def swapped(text, template, a, b):
 def check_the_oracle_notices(folder):
     """Two classes change places, and a port is missing, or one too many. Greenfield: queues 0 default, 3 bulk, 4 CNP, 5 urgent, 6 control."""
     for nos, target in TARGETS.items():
-        wanted, out = rendered(folder, (GOLDEN / f"fabric-{nos}.yaml").read_text(), nos)
+        wanted, out = rendered(folder, (GOLDEN / f"fabric-{nos}.yaml").read_text() + ECN, nos)
         texts = {name: (out / "s0" / name).read_text() for name in target.readers}
         assert all(any(old in text for text in texts.values()) for old, _ in target.edits), nos
         for name, reader in target.readers.items():
@@ -86,7 +121,7 @@ def check_the_oracle_notices(folder):
             count = 0
             for template, (a, b) in itertools.product(target.swaps, itertools.combinations([str(n) for n in (*range(8), 27, 43, 48, 51)], 2)):
                 broken = swapped(text, template, a, b)
-                if broken == text or (template, {a, b}) in target.alike:
+                if broken == text or any(template == of and {a, b} <= set(ones) for of, ones in target.alike):
                     continue
                 assert differences(wanted, "s0", broken, reader), (nos, name, template, a, b)
                 count += 1
@@ -94,7 +129,7 @@ def check_the_oracle_notices(folder):
             for old, new in target.edits:
                 assert old not in text or differences(wanted, "s0", text.replace(old, new), reader), (nos, name, old)
             for port in wanted.ports["s0"]:
-                assert port in text and differences(wanted, "s0", text.replace(port, port.replace("1", "9", 1)), reader), (nos, name, port)
+                assert port in text and differences(wanted, "s0", text.replace(port, port[:-1] + "77"), reader), (nos, name, port)
 
 
 def check_golden(folder):
@@ -126,7 +161,8 @@ def check_refusals(folder):
             refused(folder, fine.replace("name: s0", f'name: "{bad}"').replace("to: s0", f'to: "{bad}"'), nos, "name")
             refused(folder, fine.replace(port, f'"{bad}"'), nos)
             refused(folder, fine + f'classes: {{data: [{{name: "{bad}", dscp: 1, pcp: 5}}, {{name: b, dscp: 2, pcp: 3}}]}}\n', nos, "expected")
-            refused(folder, fine.replace("nos:", f'release: "{bad}", nos:'), nos)
+            refused(folder, re.sub(r"release: \S+, ", "", fine).replace("nos:", f'release: "{bad}", nos:'), nos)
+        fine = re.sub(r"release: \S+, ", "", fine)
         refused(folder, fine.replace(port, "Vlan7"), nos, "has no port 'Vlan7'", "expected")
         refused(folder, fine.replace("nos:", "release: 0.1, nos:"), nos, "release '0.1' of", "expected one from")
         refused(folder, fine.replace(f"nos: {nos}", "nos: vrp"), nos, "vrp", "expected one of sonic, cumulus, eos")

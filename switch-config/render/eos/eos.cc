@@ -10,10 +10,6 @@ namespace tensorlane::switches {
 
 namespace {
 
-constexpr std::uint32_t kMostMtu = 9214;  // of IP; frames are larger
-constexpr std::size_t kControlQueue = 7;  // EOS's own
-constexpr std::string_view kEdge = "FABRIC-EDGE", kEdgeClasses = "FABRIC-CLASSES";
-
 class Eos {
  public:
   explicit Eos(const DeviceQos& device) : device_(device) {}
@@ -159,6 +155,10 @@ class Eos {
     if (kind.mtu > kMostMtu) line(fmt::format("   ! the fabric's {}; EOS counts IP and takes {}", kind.mtu, kMostMtu));
     line(fmt::format("   mtu {}\n   service-profile {}", std::min(kind.mtu, kMostMtu), profile(port.kind)));
   }
+
+  static constexpr std::uint32_t kMostMtu = 9214;  // of IP; frames are larger
+  static constexpr std::size_t kControlQueue = 7;  // EOS's own
+  static constexpr std::string_view kEdge = "FABRIC-EDGE", kEdgeClasses = "FABRIC-CLASSES";
 
   const DeviceQos& device_;
   std::string text_;
