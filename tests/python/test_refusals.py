@@ -55,11 +55,12 @@ def test_sparse_adam():
 
 def test_sparse_gradient():
     model = nn.Embedding(4, 3, sparse=True)
-    wrap(model)
+    optimizer = wrap(model)  # held: its hooks go with it
     refused(
         "its gradient is sparse, and only dense ones can be summed: parameter 'weight': build the layer with sparse=False",
         lambda: model(torch.tensor([1])).sum().backward(),
     )
+    del optimizer
 
 
 def test_differentiable():

@@ -70,12 +70,13 @@ def test_checkpointing_with_a_shared_weight(reentrant, passes):
 
 def test_two_backward_passes_in_the_first_iteration():
     model = build("plain")
-    wrap(model)
+    optimizer = wrap(model)  # held: its hooks go with it
     backward(model)
     with pytest.raises(errors.InvalidArgumentError) as raised:
         backward(model)
     assert str(raised.value).startswith("a gradient appeared after 1 backward pass(es) since the last step(): parameter 'last.")
     assert str(raised.value).endswith("call step() after every backward pass, or set backward_passes_per_step")
+    del optimizer
 
 
 def test_two_backward_passes_later():
