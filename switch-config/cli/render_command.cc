@@ -1,5 +1,4 @@
 // `tensorlane-switch render`: configuration files of all devices.
-#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -19,8 +18,6 @@ struct Arguments {
   bool json = false;
 };
 
-constexpr std::array kTargets{fabric::Nos::kSonic, fabric::Nos::kCumulus,    fabric::Nos::kEos,  fabric::Nos::kNxos,
-                              fabric::Nos::kJunos, fabric::Nos::kOpenConfig, fabric::Nos::kLinux};
 constexpr std::array<std::string_view, 3> kBufferModels{"platform", "dynamic", "traditional"};
 
 template <std::size_t N>
@@ -34,12 +31,10 @@ Result<std::size_t> one_of(const std::array<std::string_view, N>& words, const s
 }
 
 Result<int> run(const Arguments& args) {
-  std::array<std::string_view, kTargets.size()> names;
-  std::transform(kTargets.begin(), kTargets.end(), names.begin(), fabric::nos_name);
-  TL_ASSIGN_OR_RETURN(const std::size_t chosen, one_of(names, args.target, "--target"));
+  TL_ASSIGN_OR_RETURN(const std::size_t chosen, one_of(fabric::kNosNames, args.target, "--target"));
   TL_ASSIGN_OR_RETURN(const std::size_t model, one_of(kBufferModels, args.buffer_model, "--buffer-model"));
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
-  const fabric::Nos target = kTargets[chosen];
+  const auto target = static_cast<fabric::Nos>(chosen);
   // A switch of any kind can be played by Linux, in the lab, and several kinds take OpenConfig.
   Selection selection;
   selection.software = target == fabric::Nos::kLinux;
@@ -76,7 +71,7 @@ void add_render_command(CLI::App& app, Invocation& chosen) {
   command->add_option("--fabric", args->fabric, "The fabric file")->required();
   command
       ->add_option("--target", args->target,
-                   "sonic, cumulus, eos, nxos, junos, openconfig, or linux for queues in software")
+                   "sonic, cumulus, eos, nxos, junos, onyx, openconfig, or linux for queues in software")
       ->required();
   command->add_option("--out", args->out, "A folder: new, empty, or written by this command before")->required();
   command

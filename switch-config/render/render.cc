@@ -17,11 +17,14 @@ Result<std::vector<RenderedFile>> render(const DeviceQos& device, fabric::Nos ta
       return render_nxos(device);
     case fabric::Nos::kJunos:
       return render_junos(device);
+    case fabric::Nos::kOnyx:
+      return render_onyx(device);
     case fabric::Nos::kOpenConfig:
       return render_openconfig(device);
-    default:
-      return render_linux(device);
+    case fabric::Nos::kLinux:
+      break;
   }
+  return render_linux(device);
 }
 
 }  // namespace tensorlane::switches

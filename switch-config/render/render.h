@@ -33,6 +33,7 @@ Result<std::vector<RenderedFile>> render_eos(const DeviceQos& device);
 Result<std::vector<RenderedFile>> render_nxos(const DeviceQos& device);
 Result<std::vector<RenderedFile>> render_cumulus(const DeviceQos& device);
 Result<std::vector<RenderedFile>> render_junos(const DeviceQos& device);
+Result<std::vector<RenderedFile>> render_onyx(const DeviceQos& device);
 
 struct RenderedDevice {
   std::string name;

@@ -17,6 +17,7 @@ import oracle_cumulus
 import oracle_eos
 import oracle_junos
 import oracle_nxos
+import oracle_onyx
 
 SWITCH = sys.argv[1]
 TIMED = "--timed" in sys.argv
@@ -64,6 +65,12 @@ TARGETS = {
                      ("mtu 9216", "mtu 9000"), ("<mtu>9216<", "<mtu>9000<"), ("priority low", "priority strict-high"), ("explicit-congestion-notification\n", "\n"), ("then discard", "then accept"),
                      ("<discard/>", "<accept/>"), ("cable-length 3", "cable-length 2")],
                     [("scheduler FABRIC-{}-0\n", "46"), ("<scheduler>FABRIC-{}-0<", "46"), ("schedulers FABRIC-{}-0 ", "46")]),
+    "onyx": Target({"config.txt": oracle_onyx.Onyx},
+                   ["to switch-priority {}\n", "map dscp {} to", "map pcp {} dei", "bind switch-priority {}\n", "1/1 traffic-class {} "],
+                   [("priority 5 enable", "priority 4 enable"), ("mode on force", "mode off force"), ("shape 40000M", "shape 60000M"), ("minimum-absolute 400 ", "minimum-absolute 4000 "),
+                    ("ets wrr 29", "ets wrr 9"), ("any dscp 27", "any dscp 28"), ("trust port", "trust both"), ("mtu 9216", "mtu 9000"), ("pcp 3 dei 1", "pcp 3 dei 0"),
+                    ("interface ethernet 1/2 ipv6 port access-group FABRIC-EDGE6\n", ""), ("dcb priority-flow-control enable force\n", "")],
+                   [("map dscp {} to", "01234567"), ("map pcp {} dei", "0127"), ("bind switch-priority {}\n", "127"), ("1/1 traffic-class {} ", "127")]),
     "nxos": Target({"config.txt": oracle_nxos.Nxos},
                    ["set qos-group {}\n", "c-8q-nq{}\n", "c-out-8q-q{}\n", "pause pfc-cos {}\n", "priority level {}\n", "match dscp {}\n", "match cos {}\n", "class FABRIC-TC{}\n"],
                    [("pause pfc-cos 5", "pause pfc-cos 4"), ("    pause pfc-cos 3\n", ""), ("flow-control mode on", "flow-control mode off"), ("max 40000 mbps", "max 60000 mbps"),

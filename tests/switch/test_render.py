@@ -181,7 +181,7 @@ def check_folder(folder):
     assert (folder / "a/s0/mine.txt").read_text() == "precious"
     assert render(folder / "missing/a").returncode == 2
     unknown = render(folder / "c", "sonik")
-    assert unknown.returncode == 2 and "expected one of sonic, eos, " in unknown.stderr, unknown
+    assert unknown.returncode == 2 and "expected one of sonic, cumulus, eos, " in unknown.stderr, unknown
     assert not (folder / "c").exists() and not list(folder.glob(".tensorlane*"))
 
 
