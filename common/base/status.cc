@@ -1,7 +1,5 @@
 #include "common/base/status.h"
 
-#include <algorithm>
-
 namespace tensorlane {
 
 const char* code_name(Code code) {
@@ -52,8 +50,10 @@ std::string Status::to_string() const {
 std::string Status::error_line() const {
   // One line, whatever a name of the input held; and none of it speaks to the terminal.
   std::string line = "tensorlane: error: " + to_string();
-  std::replace_if(
-      line.begin(), line.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
+  for (char& c : line) {
+    if (c == '\n' || c == '\t') c = ' ';
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
+  }
   return line;
 }
 

@@ -151,6 +151,8 @@ def check_refusals(folder):
         (fine + "qos: {watchdog: {poll: 1 ms, detection: 2 ms, restoration: 2 ms}}", "a weighted class may wait"),
         (fine.replace("nos: sonic", "nos: eos"), "no switch to render"),
         (fine.replace("to_port: Ethernet0", "to_port: swp1"), "SONiC has no port 'swp1'"),
+        (fine.replace("nos: sonic", "nos: sonic, release: 201911"), "release '201911' of SONiC is not known", "from 202106 to 202612"),
+        (fine.replace("nos: sonic", "nos: sonic, release: latest"), "release 'latest' of SONiC is not known"),
         (fine.replace("name: s0", "name: .."), "a link", "s0"),
         (fine.replace("s0", ".."), "no name for a folder"),
     ]

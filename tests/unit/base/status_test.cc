@@ -23,6 +23,11 @@ TEST(Status, SaysWhatWhereAndWhatToDo) {
   EXPECT_EQ(status.error_line(), "tensorlane: error: unknown key 'dcsp': fabric.yaml:12: expected one of name, dscp");
 }
 
+TEST(Status, AnErrorLineIsOneLineAndKeepsControlCharactersFromTheTerminal) {
+  const Status status(Code::kInvalidArgument, "no switch 'a\nb\x1b[2Jc\x7f'", "fabric.yaml:1", "\xc3\xa9");
+  EXPECT_EQ(status.error_line(), "tensorlane: error: no switch 'a b?[2Jc?': fabric.yaml:1: \xc3\xa9");
+}
+
 TEST(Status, LeavesOutEmptyTexts) {
   EXPECT_EQ(Status(Code::kTimedOut, "no answer", "", "try again").to_string(), "no answer: try again");
   EXPECT_EQ(Status(Code::kTimedOut, "no answer", "h0").to_string(), "no answer: h0");
