@@ -14,5 +14,6 @@ void add_example_command(CLI::App& app, Invocation& chosen);
 void add_headroom_command(CLI::App& app, Invocation& chosen);
 void add_lint_command(CLI::App& app, Invocation& chosen);
 void add_render_command(CLI::App& app, Invocation& chosen);
+void add_trace_command(CLI::App& app, Invocation& chosen);
 
 }  // namespace tensorlane::switches

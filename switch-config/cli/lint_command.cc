@@ -13,9 +13,11 @@
 #include "switch-config/deadlock/check.h"
 #include "switch-config/deadlock/fabric_network.h"
 #include "switch-config/findings/findings.h"
-#include "switch-config/lint/mlnx_qos.h"
+#include "switch-config/intent/intent.h"
+#include "switch-config/lint/languages.h"
 #include "switch-config/lint/rules.h"
 #include "switch-config/lint/sonic.h"
+#include "switch-config/policy/policy.h"
 
 namespace tensorlane::switches {
 namespace {
@@ -26,11 +28,18 @@ constexpr std::size_t kMaxFiles = 20'000;
 
 struct Arguments {
   std::vector<std::string> paths;
-  std::string sarif;
+  std::string sarif, kind, fabric, device;
   bool json = false;
 };
 
-// The files of a path: itself, or in a folder of folders what `render` calls its files.
+// What `render` calls the files that hold a whole configuration, and any JSON.
+bool is_configuration(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return path.extension() == ".json" ? name != "openconfig.json"
+                                     : name == "config.txt" || name == "junos.set" || name == "nvue.sh";
+}
+
+// The files of a path: itself, or in a folder of folders those of is_configuration().
 Status collect(const std::string& path, std::vector<std::string>& files) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
@@ -40,7 +49,7 @@ Status collect(const std::string& path, std::vector<std::string>& files) {
   std::vector<std::string> found;
   for (const auto& entry :
        fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied, error)) {
-    if (entry.path().extension() == ".json" && entry.is_regular_file(error)) found.push_back(entry.path().string());
+    if (is_configuration(entry.path()) && entry.is_regular_file(error)) found.push_back(entry.path().string());
     if (found.size() > kMaxFiles)
       return Status(Code::kInvalidArgument, fmt::format("more than {} files", kMaxFiles), path, "name fewer");
   }
@@ -53,10 +62,13 @@ Status collect(const std::string& path, std::vector<std::string>& files) {
   return {};
 }
 
-// A device that does not say its name has that of its folder, for config_db.json, or of its file.
+// A device that does not say its name has that of its folder, for what `render` writes, or of its file.
 std::string name_of(const fs::path& path) {
   const std::string folder = fs::absolute(path).parent_path().filename().string();
-  return path.filename() == "config_db.json" && !folder.empty() ? folder : path.stem().string();
+  return is_configuration(path) && (path.extension() != ".json" || path.filename() == "config_db.json") &&
+                 !folder.empty()
+             ? folder
+             : path.stem().string();
 }
 
 Status write(const std::string& path, const std::string& text) {
@@ -82,6 +94,30 @@ bool is_fabric(const std::string& path) {
   return extension == ".yaml" || extension == ".yml";
 }
 
+Result<lint::Language> language_of(const std::string& text, const std::string& path, const std::string& kind) {
+  if (!kind.empty()) return lint::parse_language(kind);
+  const auto language = lint::recognise(text);
+  if (language) return *language;
+  return Status(Code::kInvalidArgument, "it is in no language that lint understands: no JSON and no QoS", path,
+                "say which it is with --kind");
+}
+
+// What the fabric file asks and devices do not do: those that it names, or all as --device.
+Status lint_against(const Arguments& args, const std::vector<lint::Device>& devices, findings::Report& report) {
+  TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
+  TL_ASSIGN_OR_RETURN(const std::vector<DeviceQos> wanted, devices_of(fabric, Selection{}));
+  for (const lint::Device& device : devices) {
+    if (device.is_host) continue;
+    const std::string& name = args.device.empty() ? device.name : args.device;
+    const auto found = std::find_if(wanted.begin(), wanted.end(), [&](const DeviceQos& d) { return d.name == name; });
+    if (found == wanted.end())
+      return Status(Code::kInvalidArgument, fmt::format("no switch '{}'", name), args.fabric,
+                    "say with --device which one it is");
+    check_intent(device, *found, report);
+  }
+  return {};
+}
+
 Result<int> run(const Arguments& args) {
   std::vector<std::string> files;
   for (const std::string& path : args.paths) TL_RETURN_IF_ERROR(collect(path, files));
@@ -93,12 +129,13 @@ Result<int> run(const Arguments& args) {
       continue;
     }
     TL_ASSIGN_OR_RETURN(const std::string text, lint::read_configuration(path));
-    const auto parse = lint::is_mlnx_qos(text) ? lint::parse_mlnx_qos : lint::parse_sonic;
-    TL_ASSIGN_OR_RETURN(lint::Device device, parse(text, path, name_of(path), report));
+    TL_ASSIGN_OR_RETURN(const lint::Language language, language_of(text, path, args.kind));
+    TL_ASSIGN_OR_RETURN(lint::Device device, lint::parse_configuration(language, text, path, name_of(path), report));
     lint::check_device(device, report);
     devices.push_back(std::move(device));
   }
   lint::check_fabric(devices, report);
+  if (!args.fabric.empty()) TL_RETURN_IF_ERROR(lint_against(args, devices, report));
   findings::sort(report);
   if (!args.sarif.empty()) TL_RETURN_IF_ERROR(write(args.sarif, findings::to_sarif(report)));
   fmt::print("{}", args.json ? findings::to_json(report) : findings::to_text(report));
@@ -112,14 +149,21 @@ void add_lint_command(CLI::App& app, Invocation& chosen) {
   CLI::App* command = app.add_subcommand("lint", "What is wrong with configurations, whoever wrote them");
   command->footer(
       "Example:\n  tensorlane-switch lint leaf1/config_db.json leaf2/config_db.json\n"
-      "Reads config_db.json of SONiC, what mlnx_qos -i INTERFACE printed on a host, and of fabric.yaml whether its "
-      "routes "
-      "can\ndeadlock. Exit status 1 with an error "
-      "or a warning; a note informs.");
-  command->add_option("paths", args->paths, "Files, or folders with files called *.json")
-      ->required()
-      ->type_name("PATH");
+      "Reads config_db.json of SONiC, configurations of EOS, NX-OS, Junos (set commands or braces) and Cumulus (NVUE "
+      "commands or\nqos_features.conf), what mlnx_qos or dcb printed on a host, and of fabric.yaml whether its routes "
+      "can deadlock.\nExit status 1 with an error or a warning; a note informs.");
+  command->add_option("paths", args->paths, "Files, or folders with configurations")->required()->type_name("PATH");
+  CLI::Option* fabric =
+      command->add_option("--fabric", args->fabric, "Look for what this fabric file asks and switches do not do, too")
+          ->type_name("FILE");
+  command->add_option("--device", args->device, "The switch of the file that this is; else each says its name")
+      ->type_name("NAME")
+      ->needs(fabric);
   command->add_option("--sarif", args->sarif, "Write the findings to this file, too, as SARIF")->type_name("FILE");
+  command
+      ->add_option("--kind", args->kind,
+                   "What the files are: sonic, eos, nxos, junos, cumulus, mlnx_qos or dcb; else each says itself")
+      ->type_name("KIND");
   command->add_flag("--json", args->json, "Print one JSON object");
   command->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
 }

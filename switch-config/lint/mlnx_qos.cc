@@ -9,6 +9,9 @@
 
 #include <fmt/format.h>
 
+#include "switch-config/lint/host.h"
+#include "switch-config/lint/text.h"
+
 namespace tensorlane::lint {
 namespace {
 
@@ -18,13 +21,6 @@ using findings::Severity;
 constexpr std::string_view kTrust = "Priority trust state:";
 constexpr std::string_view kDcbx = "DCBX mode:";
 constexpr std::size_t kShownText = 80;
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
 
 std::vector<unsigned> numbers(std::string_view text) {
   std::vector<unsigned> all;
@@ -49,7 +45,8 @@ std::optional<std::string_view> value_of(std::string_view line, std::string_view
 
 class Output {
  public:
-  Output(const std::string& path, Device& device, Report& report) : path_(path), device_(device), report_(report) {
+  Output(const std::string& path, Device& device, Report& report)
+      : path_(path), device_(device), report_(report), context_(path, device, report) {
     device_.maps.push_back(std::make_unique<Map>(Map{"dscp2prio", 64, {}}));
     device_.ports.emplace_back();
     port().name = device_.name;
@@ -99,8 +96,9 @@ class Output {
       if (const auto metres = numbers(line); metres.size() == 1) port().cable_metres = metres[0];
       return true;
     }
-    constexpr std::string_view kHeads[] = {"dscp2prio mapping", "default priority", "Receive buffer size",
-                                           "PFC configuration", "priority ",        "buffer ",
+    if (line.starts_with("Receive buffer size")) return read_sizes(line);
+    if (line.starts_with("buffer ")) return read_buffers(line);
+    constexpr std::string_view kHeads[] = {"dscp2prio mapping", "default priority", "PFC configuration", "priority ",
                                            "PFC delay"};
     return std::any_of(std::begin(kHeads), std::end(kHeads), [&](auto head) { return line.starts_with(head); });
   }
@@ -128,16 +126,32 @@ class Output {
     return true;
   }
 
+  // "Receive buffer size (bytes): 20016,156096,0,0,0,0,0,0,max_buffer_size=...": the sum is not checked, since what
+  // else the NIC keeps is unknown.
+  bool read_sizes(std::string_view line) {
+    const auto sizes = numbers(line.substr(std::min(line.find(':'), line.size())));
+    if (sizes.size() < kPriorities) return false;
+    for (std::size_t i = 0; i < kPriorities; ++i) host_.buffer_sizes[i] = sizes[i];
+    return true;
+  }
+
+  bool read_buffers(std::string_view line) {
+    const auto buffers = numbers(line);
+    if (buffers.size() != kPriorities) return false;
+    for (std::size_t p = 0; p < kPriorities; ++p) host_.buffers[p] = buffers[p];
+    return true;
+  }
+
   bool read_class(std::string_view line) {
     const auto number = numbers(line.substr(0, line.find("ratelimit")));
     const auto algorithm = value_of(line, "tsa:");
     if (number.empty() || number[0] >= kPriorities || !algorithm) return false;
     class_ = number[0];
-    algorithms_[class_] = *algorithm;
+    host_.algorithms[class_] = *algorithm;
     if (const auto percent = value_of(line, "bw:")) {
       const auto value = numbers(*percent);
       if (value.size() != 1) return false;
-      percents_[class_] = value[0];
+      host_.percents[class_] = value[0];
     }
     return true;
   }
@@ -145,7 +159,7 @@ class Output {
   bool read_priorities(std::string_view line) {
     for (const unsigned priority : numbers(line)) {
       if (priority >= kPriorities || class_ >= kPriorities) return false;
-      classes_[priority] = class_;
+      host_.classes[priority] = class_;
     }
     return true;
   }
@@ -161,45 +175,22 @@ class Output {
     if (dcbx_.starts_with("Firmware"))
       add("L10", Severity::kWarning, "DCBX mode",
           "the firmware takes settings from the switch by DCBX and may undo these", "run mlnx_qos -d os");
-    check_shared(pfc);
-    check_bandwidths(pfc);
-  }
-
-  void check_shared(PrioritySet pfc) {
-    for (std::size_t p = 0; p < kPriorities; ++p)
-      for (std::size_t q = 0; q < kPriorities; ++q)
-        if (has(pfc, p) && !has(pfc, q) && classes_[p] && classes_[p] == classes_[q])
-          add("L2", Severity::kWarning, fmt::format("tc: {}", *classes_[p]),
-              fmt::format("lossy priority {} shares the queue of lossless priority {}, which a pause stops", q, p),
-              "give every priority a traffic class of its own with --prio_tc");
-  }
-
-  void check_bandwidths(PrioritySet pfc) {
-    unsigned sum = 0;
-    bool weighted = false;
-    for (std::size_t tc = 0; tc < kPriorities; ++tc) {
-      if (algorithms_[tc] != "ets") continue;
-      weighted = true;
-      sum += std::min(percents_[tc].value_or(0), 1000u);
-    }
-    if (weighted && sum != 100)
-      add("L9", Severity::kError, "tsa: ets", fmt::format("the bandwidths of its classes sum up to {} percent", sum),
-          "let them be 100 with --tcbw");
-    for (std::size_t p = 0; p < kPriorities; ++p)
-      if (has(pfc, p) && classes_[p] && algorithms_[*classes_[p]] == "vendor")
-        add("L9", Severity::kWarning, fmt::format("tc: {}", *classes_[p]),
-            fmt::format("lossless priority {} is served as the vendor likes, in one group with others", p),
-            "say strict or ets with --tsa");
+    host_.bandwidth_place = "tsa: ets";
+    host_.buffer_place = "PFC configuration";
+    host_.size_place = "Receive buffer size";
+    for (std::size_t tc = 0; tc < kPriorities; ++tc)
+      host_.class_places[tc] = host_.algorithm_places[tc] = fmt::format("tc: {}", tc);
+    check_host(host_, context_);
   }
 
   const std::string& path_;
   Device& device_;
   Report& report_;
+  Context context_;
+  HostSettings host_;
   std::string trust_, dcbx_;
   bool mapped_ = false;
   unsigned class_ = kPriorities;
-  std::array<std::string, kPriorities> algorithms_;
-  std::array<std::optional<unsigned>, kPriorities> percents_, classes_;
 };
 
 }  // namespace
@@ -213,6 +204,7 @@ Result<Device> parse_mlnx_qos(std::string_view text, const std::string& path, co
   Device device;
   device.name = name;
   device.place = path;
+  device.language = "mlnx_qos";
   device.is_host = true;
   if (Output(path, device, report).read(text) == 0)
     return Status(Code::kInvalidArgument, "no line of it is from mlnx_qos", path, "give what `mlnx_qos -i IF` printed");

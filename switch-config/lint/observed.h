@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,14 +25,29 @@ inline constexpr std::size_t kPriorities = 8;
 struct Map {
   std::string place;
   std::size_t size = kPriorities;  // of what it maps: 64 for DSCPs
-  std::array<std::optional<std::uint8_t>, 64> to;
+  std::array<std::optional<std::uint8_t>, 64> to{};
+  // Where single entries have places of their own: lines of a configuration.
+  std::map<std::size_t, std::string> places{};
+  // What the configuration says; the rest of `to` is the platform's preset, where `has_preset`.
+  std::bitset<64> said{};
+  bool has_preset = false;
 
-  std::string entry(std::size_t from) const { return place + "|" + std::to_string(from); }
+  std::string entry(std::size_t from) const {
+    const auto found = places.find(from);
+    return found != places.end() ? found->second : place + "|" + std::to_string(from);
+  }
 };
 
 struct Scheduling {
   bool strict = false;
-  std::optional<unsigned> weight;
+  std::optional<unsigned> weight{};
+  std::optional<unsigned> level{};  // of a strict queue, where the platform counts them; 1 is served first
+};
+
+// What a queue never exceeds.
+struct Shaper {
+  std::optional<double> percent{};  // of the port's speed
+  std::optional<BitsPerSecond> rate{};
 };
 
 // Marking, or dropping where `marks` is false, between two fills of a queue.
@@ -40,11 +57,14 @@ struct Ecn {
   bool drops = false;
   std::optional<std::uint64_t> kmin, kmax;
   std::optional<unsigned> percent;
+  std::string percent_place{};  // where it is not `place`
+  const char* unit = "bytes";   // of kmin and kmax
 };
 
 struct Queue {
   std::string place;
   std::optional<Scheduling> scheduling;
+  std::optional<Shaper> shaper;
   const Ecn* ecn = nullptr;
 };
 
@@ -86,7 +106,9 @@ struct Port {
   const Map* class_to_queue = nullptr;
   const Map* class_to_group = nullptr;
   const Map* pfc_to_queue = nullptr;
+  // By the number of the queue or group. Only some platforms number the priority of pause frames otherwise: on_wire.
   std::optional<PrioritySet> pfc, watched;
+  std::array<std::uint8_t, kPriorities> on_wire{0, 1, 2, 3, 4, 5, 6, 7};
   std::string pfc_place, watched_place;
   std::array<Queue, kPriorities> queues;
   std::array<Buffer, kPriorities> buffers;
@@ -98,12 +120,23 @@ struct Port {
   std::optional<std::uint64_t> mtu;
   std::string mtu_place;
   std::string peer_device, peer_port;  // where the configuration names them
+
+  // The priorities in pause frames.
+  std::optional<PrioritySet> pfc_on_wire() const {
+    if (!pfc) return std::nullopt;
+    PrioritySet set = 0;
+    for (std::size_t i = 0; i < kPriorities; ++i)
+      if (has(*pfc, i)) set = static_cast<PrioritySet>(set | 1u << on_wire[i]);
+    return set;
+  }
 };
 
 struct Device {
   std::string name;
-  std::string place;     // of what has no better one: the file
-  bool is_host = false;  // its one port is a NIC's
+  std::string place;          // of what has no better one: the file
+  std::string language;       // of its configuration: "sonic", "eos"
+  bool is_host = false;       // its one port is a NIC's
+  bool strict_first = false;  // strict queues go before weighted ones, whatever their numbers are
   // What the ports point to. Moved with the device, never copied.
   std::vector<std::unique_ptr<Map>> maps;
   std::vector<std::unique_ptr<Ecn>> ecns;

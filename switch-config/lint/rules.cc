@@ -138,6 +138,10 @@ void check_outliers(const Device& device, Report& report) {
       report.findings.push_back({"L3", Severity::kWarning, device.name, port.pfc_place,
                                  fmt::format("{} has other lossless priorities than nearly all ports", port.name),
                                  "let all ports that carry lossless traffic agree"});
+    if (mtu && *mtu > kRoceMtu && !port.mtu && port.pfc.value_or(0) != 0)
+      report.findings.push_back({"L7", Severity::kWarning, device.name, port.mtu_place,
+                                 fmt::format("{} says no MTU, while nearly all lossless ports say {}", port.name, *mtu),
+                                 "let all ports agree"});
     if (mtu && lossless_mtu(port) && *port.mtu != *mtu)
       report.findings.push_back({"L7", Severity::kWarning, device.name, port.mtu_place,
                                  fmt::format("{} bytes, while nearly all lossless ports have {}", *port.mtu, *mtu),
@@ -147,7 +151,7 @@ void check_outliers(const Device& device, Report& report) {
 
 void check_ends(const Device& a, const Port& one, const Device& b, const Port& other, Report& report) {
   const auto facing = fmt::format("{} of {}", other.name, b.name);
-  if (one.pfc && other.pfc && *one.pfc != *other.pfc)
+  if (one.pfc && other.pfc && one.pfc_on_wire() != other.pfc_on_wire())
     report.findings.push_back({"L3", Severity::kError, a.name, one.pfc_place,
                                fmt::format("{} across the link has other lossless priorities: one end pauses what the "
                                            "other does not stop",
@@ -185,7 +189,16 @@ void compare_code_points(const Device& device, const Port& port, const Device& r
   for (std::size_t dscp = 0; dscp < map.size; ++dscp) {
     const auto here = map.to[dscp], there = expected.dscp_to_class->to[dscp];
     if (!here || !there || *here == *there) continue;
-    if (device.is_host && !(*there < kPriorities && has(*expected.pfc, *there))) continue;
+    const auto lossless = [](const Port& on, std::size_t cls) {
+      return cls < kPriorities && has(on.pfc.value_or(0), cls);
+    };
+    if (device.is_host && !lossless(expected, *there)) continue;
+    // Numbers of classes mean the same in one language. In all of them, a lossless class is the priority of its pause.
+    if (device.language != reference.language) {
+      const bool both = lossless(port, *here) && lossless(expected, *there);
+      if (both ? port.on_wire[*here] == expected.on_wire[*there] : lossless(port, *here) == lossless(expected, *there))
+        continue;
+    }
     report.findings.push_back(
         {"L1", Severity::kWarning, device.name, map.entry(dscp),
          fmt::format("DSCP {} is in class {} here and in class {} on {}", dscp, *here, *there, reference.name),
@@ -202,7 +215,7 @@ void check_same_classes(const std::vector<Device>& devices, Report& report) {
   if (reference == devices.end()) return;
   const Port& expected = *first_lossless_port(*reference);
   for (const Device& device : devices) {
-    if (device.is_host && device.ports.front().pfc && *device.ports.front().pfc != *expected.pfc)
+    if (device.is_host && device.ports.front().pfc && device.ports.front().pfc_on_wire() != expected.pfc_on_wire())
       report.findings.push_back(
           {"L3", Severity::kError, device.name, device.ports.front().pfc_place,
            fmt::format("the NIC's lossless priorities are others than those of {}", reference->name),

@@ -36,9 +36,16 @@ bool differs(const Map* map, std::size_t number) {
   return map != nullptr && map->to[number].value_or(0xff) != number;
 }
 
+// A platform's preset is what was meant unless the configuration says most of the map: then what is left out was
+// forgotten, and the preset matters where it is another class than that of unmarked traffic.
+bool is_missing(const Map& map, std::size_t from) {
+  if (!map.has_preset) return !map.to[from];
+  return !map.said[from] && map.said.count() * 2 > map.size && map.to[from] != map.to[0];
+}
+
 void check_complete(const Device& device, const Map& map, const char* what, Report& report) {
   for (std::size_t from = 0; from < map.size; ++from)
-    if (!map.to[from])
+    if (is_missing(map, from))
       report.findings.push_back(
           {"L1", Severity::kWarning, device.name, map.entry(from),
            fmt::format("{} {} is not mapped; what it becomes is the platform's choice", what, from),
@@ -51,9 +58,11 @@ void check_code_points(const Device& device, const Port& port, Report& report) {
   if (port.dscp_to_class != nullptr) check_complete(device, *port.dscp_to_class, "DSCP", report);
   if (port.pcp_to_class != nullptr) check_complete(device, *port.pcp_to_class, "PCP", report);
   if (!port.pfc || port.dscp_to_class == nullptr) return;
+  const auto& dscps = *port.dscp_to_class;
   for (std::size_t p = 0; p < kPriorities; ++p) {
-    if (!has(*port.pfc, p) || reached(port, p)) continue;
-    report.findings.push_back({"L1", Severity::kWarning, device.name, port.dscp_to_class->place,
+    const bool lossless = has(*port.pfc, p) || port.buffers[p].lossless();
+    if (!lossless || std::find(dscps.to.begin(), dscps.to.end(), p) != dscps.to.end()) continue;
+    report.findings.push_back({"L1", Severity::kWarning, device.name, dscps.place,
                                fmt::format("no DSCP leads to lossless class {} of {}", p, port.name),
                                "map the DSCP of its traffic to it"});
   }
@@ -64,6 +73,25 @@ void check_code_points(const Device& device, const Port& port, Report& report) {
                                "class: PFC can stop them",
                                "give it a lossy class"});
 }
+
+namespace {
+
+// What PFC stops is what the same priority of a tagged packet leads to, where the configuration says so.
+void check_tagged(const Device& device, const Port& port, Report& report) {
+  for (std::size_t p = 0; p < kPriorities; ++p) {
+    const std::size_t wire = port.on_wire[p];
+    if (!has(*port.pfc, p) || port.pcp_to_class == nullptr || !port.pcp_to_class->said[wire]) continue;
+    if (port.pcp_to_class->to[wire] == p) continue;
+    const Buffer& buffer = port.buffers[p];
+    report.findings.push_back({"L2", Severity::kError, device.name,
+                               buffer.place.empty() ? port.pcp_to_class->entry(wire) : buffer.place,
+                               fmt::format("class {} is paused by priority {}, but PCP {} leads to class {}", p, wire,
+                                           wire, *port.pcp_to_class->to[wire]),
+                               "let the priority of its pause frames be its PCP"});
+  }
+}
+
+}  // namespace
 
 void check_identity(const Device& device, const Port& port, Report& report) {
   const Map* const groups = port.class_to_group;
@@ -81,9 +109,11 @@ void check_identity(const Device& device, const Port& port, Report& report) {
           p);
     if (differs(queues, p))
       add(*queues, p, fmt::format("lossless class {} is not in queue {}, which its PFC priority stops", p, p), p);
-    if (differs(port.pfc_to_queue, p))
-      add(*port.pfc_to_queue, p, fmt::format("a pause of priority {} does not stop queue {}", p, p), p);
+    const std::size_t wire = port.on_wire[p];
+    if (port.pfc_to_queue != nullptr && port.pfc_to_queue->to[wire].value_or(0xff) != p)
+      add(*port.pfc_to_queue, wire, fmt::format("a pause of priority {} does not stop queue {}", wire, p), p);
   }
+  check_tagged(device, port, report);
   for (std::size_t cls = 0; cls < kPriorities; ++cls) {
     if (has(*port.pfc, cls)) continue;
     const auto shares = [&](const Map* map) {
@@ -132,6 +162,7 @@ void check_pfc(const Device& device, const Port& port, Report& report) {
 }
 
 void check_order(const Device& device, const Port& port, Report& report) {
+  if (device.strict_first) return;
   std::optional<std::size_t> weighted;
   std::string place;
   for (std::size_t q = kPriorities; q-- > 0;) {
@@ -160,17 +191,19 @@ void check_thresholds(const Device& device, const Ecn& ecn, Report& report) {
   const auto add = [&](Severity severity, const std::string& message, const std::string& fix) {
     report.findings.push_back({"L5", severity, device.name, ecn.place, message, fix});
   };
+  const std::string& percent_place = ecn.percent_place.empty() ? ecn.place : ecn.percent_place;
   if (ecn.kmin && ecn.kmax && *ecn.kmin > *ecn.kmax)
-    add(Severity::kError, fmt::format("marking begins at {} bytes and ends at {}", *ecn.kmin, *ecn.kmax),
+    add(Severity::kError, fmt::format("marking begins at {} {} and ends at {}", *ecn.kmin, ecn.unit, *ecn.kmax),
         "put the minimum below the maximum");
   if (ecn.kmin && ecn.kmax && *ecn.kmin == *ecn.kmax)
-    add(Severity::kWarning, fmt::format("marking begins and ends at {} bytes: all packets or none", *ecn.kmin),
+    add(Severity::kWarning, fmt::format("marking begins and ends at {} {}: all packets or none", *ecn.kmin, ecn.unit),
         "put the minimum below the maximum");
-  if (ecn.kmax.value_or(0) >= kMostBytes || ecn.kmin.value_or(0) >= kMostBytes)
+  if (device.language == "sonic" && (ecn.kmax.value_or(0) >= kMostBytes || ecn.kmin.value_or(0) >= kMostBytes))
     add(Severity::kError, "a threshold of 2 GiB or more is not read by the device", "stay below 2147483648");
   if (ecn.percent && (*ecn.percent < 1 || *ecn.percent > 100) && ecn.marks)
-    add(*ecn.percent == 0 ? Severity::kWarning : Severity::kError,
-        fmt::format("marks with a probability of {} percent", *ecn.percent), "say 1 to 100");
+    report.findings.push_back({"L5", *ecn.percent == 0 ? Severity::kWarning : Severity::kError, device.name,
+                               percent_place, fmt::format("marks with a probability of {} percent", *ecn.percent),
+                               "say 1 to 100"});
 }
 
 }  // namespace

@@ -186,12 +186,22 @@ class Reader {
     return result;
   }
 
+  // Rates are in bytes per second.
+  std::optional<Shaper> shaper(std::string_view name) {
+    const auto rate = tables_.row("SCHEDULER", name).number("pir");
+    if (!rate || *rate <= 0 || *rate > 10'000'000'000'000) return std::nullopt;
+    return Shaper{.percent = {}, .rate = BitsPerSecond(static_cast<std::uint64_t>(*rate) * 8)};
+  }
+
   void read_queues() {
     tables_.for_each_row("QUEUE", [&](const std::string& key, const Row& row) {
       for_indices(key, [&](Port& port, std::size_t i) {
         Queue& queue = port.queues[i];
         queue.place = row.place();
-        if (row.text("scheduler")) queue.scheduling = scheduling(row.reference("scheduler"));
+        if (row.text("scheduler")) {
+          queue.scheduling = scheduling(row.reference("scheduler"));
+          queue.shaper = shaper(row.reference("scheduler"));
+        }
         if (row.text("wred_profile")) queue.ecn = ecn(row.reference("wred_profile"));
       });
     });
@@ -286,6 +296,7 @@ Result<Device> parse_sonic(std::string_view text, const std::string& path, const
                            findings::Report& report) {
   TL_ASSIGN_OR_RETURN(const Tables tables, Tables::parse(text, path));
   Device device;
+  device.language = "sonic";
   device.place = path;
   device.name = std::string(tables.row("DEVICE_METADATA", "localhost").text("hostname").value_or(name));
   sonic::check_tables(tables, device.name, report);

@@ -253,10 +253,12 @@ def check_hosts(folder):
         ("L9", "tc: 3", "tsa: ets, bw: 20%", "tsa: vendor"),
         ("L10", "Priority trust state", "state: dscp", "state: pcp"),
         ("L10", "DCBX mode", "OS controlled", "Firmware controlled"),
+        ("L2", "PFC configuration", "buffer      0   0   0", "buffer      0   0   1"),
+        ("L6", "Receive buffer size", "156096", "15609"),
         ("L2", "tc: 3", "priority:  2", "priority:  3\ntc: 3 ratelimit: unlimited, tsa: ets, bw: 20%\n\t priority: 2"),
     ):
         assert (rule, "h0", place) in rules(MLNX_QOS.replace(old, new)), (rule, place)
-    one = MLNX_QOS.replace("enabled     0   0   0   1   0   1", "enabled     0   0   0   1   0   0")
+    one = MLNX_QOS.replace("enabled     0   0   0   1   0   1", "enabled     0   0   0   1   0   0").replace("buffer      0   0   0   1   0   1", "buffer      0   0   0   1   0   0")
     assert not rules(one) and ("L3", "h0", "PFC configuration") in rules(one, switch)
     moved = MLNX_QOS.replace("dscp:31,30,29,28,27,26,", "dscp:31,30,29,28,27,").replace("prio:0 dscp:", "prio:0 dscp:26,")
     assert ("L1", "h0", "dscp2prio|26") in rules(moved, switch) and not rules(moved)
@@ -267,12 +269,13 @@ def check_hosts(folder):
 def check_rendered(folder):
     """What `render` writes has no finding, and neither has the fabric file."""
     fabric, out = folder / "fabric.yaml", folder / "configs"
-    example = [SWITCH, "example", "clos", "--spines", "2", "--leaves", "4", "--hosts", "16", "--nos", "sonic"]
-    fabric.write_text(subprocess.run(example, check=True, capture_output=True, text=True, timeout=60).stdout)
-    subprocess.run([SWITCH, "render", "--fabric", fabric, "--target", "sonic", "--out", out], check=True, capture_output=True, timeout=60)
-    assert len(list(out.glob("*/config_db.json"))) == 6
-    done = run(out, fabric, "--json")
-    assert json.loads(done.stdout) == {"findings": [], "unparsed": []} and done.returncode == 0, done
+    for nos in ("sonic", "eos", "nxos", "junos", "cumulus"):
+        example = [SWITCH, "example", "clos", "--spines", "2", "--leaves", "4", "--hosts", "16", "--nos", nos]
+        fabric.write_text(subprocess.run(example, check=True, capture_output=True, text=True, timeout=60).stdout)
+        subprocess.run([SWITCH, "render", "--fabric", fabric, "--target", nos, "--out", out], check=True, capture_output=True, timeout=60)
+        assert len(list(out.iterdir())) == 6
+        done = run(out, fabric, "--json")
+        assert json.loads(done.stdout) == {"findings": [], "unparsed": []} and done.returncode == 0, done
 
 
 def check_what_is_not_understood(folder):
