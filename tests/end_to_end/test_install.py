@@ -37,6 +37,8 @@ def check_daemon(prefix, folder):
         again = run(prefix / "bin/tensorlane", "make-key", "--secret-file", key, status=1)
         assert again.stderr == f"tensorlane: error: cannot write: File exists: {key}: name another file, or remove this one first\n", again.stderr
     (etc / "fabric.yaml").write_text(fabric)
+    fabric_file = json.loads(run(prefix / "bin/tensorlane-switch", "deadlock", "--fabric", etc / "fabric.yaml", "--json").stdout)
+    assert fabric_file["findings"] == [], fabric_file
     checked = run(prefix / "bin/tensorlaned", "--check-config", "--config", etc / "daemon.yaml")
     assert "good: host gpu01" in checked.stdout and "2 hosts, 2 data classes" in checked.stdout, checked.stdout
 
