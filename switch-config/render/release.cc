@@ -17,7 +17,7 @@ struct Known {
 };
 
 // SONiC: references without brackets since 202106. Cumulus: profiles for PFC, ECN and shapers since 5.4. EOS, NX-OS,
-// Junos and Onyx: the releases whose documentation or models were read, and those between.
+// Junos and Onyx: our judgement of the releases that the written words hold for; vendors state no such range.
 constexpr std::array kKnown{
     Known{fabric::Nos::kSonic, "SONiC", {202106, 0}, {202612, 0}},
     Known{fabric::Nos::kCumulus, "Cumulus", {5, 4}, {5, 17}},
