@@ -80,6 +80,8 @@ struct Buffer {
   std::string place;    // where the group gets it
   std::string profile;  // where its numbers are
   std::optional<Bytes> xoff;
+  std::optional<Bytes> reserved;  // for this group alone
+  std::string pool;               // which the reserved bytes are taken from
   // For which link it was made, where its name says so.
   std::optional<BitsPerSecond> made_for_speed;
   std::optional<double> made_for_metres;
@@ -131,6 +133,11 @@ struct Port {
   }
 };
 
+struct Pool {
+  std::string place;
+  Bytes size;
+};
+
 struct Device {
   std::string name;
   std::string place;          // of what has no better one: the file
@@ -141,6 +148,7 @@ struct Device {
   std::vector<std::unique_ptr<Map>> maps;
   std::vector<std::unique_ptr<Ecn>> ecns;
   std::vector<Port> ports;
+  std::map<std::string, Pool> pools;  // by Buffer::pool; those of a known size
   std::optional<headroom::Asic> asic;
   std::optional<bool> computes_headroom;  // from speed and cable, as SONiC's dynamic buffer model does
   std::optional<std::uint64_t> lossless_mtu;

@@ -77,6 +77,24 @@ void check_headroom(const Device& device, const Port& port, Report& report) {
   }
 }
 
+// What priority groups of all ports reserve, against the pools that it is taken from.
+void check_pools(const Device& device, Report& report) {
+  std::map<std::string, std::uint64_t> reserved;
+  for (const Port& port : device.ports)
+    for (const Buffer& buffer : port.buffers)
+      if (buffer.reserved && device.pools.count(buffer.pool) != 0) {
+        std::uint64_t& sum = reserved[buffer.pool];
+        sum += std::min(buffer.reserved->value, std::uint64_t{1} << 40);
+      }
+  for (const auto& [name, sum] : reserved) {
+    const Pool& pool = device.pools.at(name);
+    if (sum <= pool.size.value) continue;
+    report.findings.push_back({"L6", Severity::kError, device.name, pool.place,
+                               fmt::format("priority groups reserve {} bytes of a pool of {}", sum, pool.size.value),
+                               "make the pool larger, or reserve less on ports that need no lossless traffic"});
+  }
+}
+
 void check_mtu(const Device& device, const Port& port, Report& report) {
   if (!port.mtu || port.pfc.value_or(0) == 0) return;
   if (*port.mtu < kRoceMtu + kRoceHeaders)
@@ -245,6 +263,7 @@ void check_device(const Device& device, Report& report) {
                                "no lossless port has a PFC watchdog: one host that pauses for ever stops the fabric",
                                "configure the watchdog on every lossless port"});
   check_outliers(device, report);
+  check_pools(device, report);
 }
 
 void check_fabric(const std::vector<Device>& devices, Report& report) {

@@ -232,6 +232,9 @@ class Reader {
     result.profile = profile.place("xoff");
     if (xoff && *xoff >= 0) result.xoff = Bytes(static_cast<std::uint64_t>(*xoff));
     result.stops_at = stops_at(profile);
+    if (const auto size = profile.number("size"); size && *size >= 0)
+      result.reserved = Bytes(static_cast<std::uint64_t>(*size));
+    result.pool = profile.reference("pool");
     if (!name.starts_with(kLosslessName)) return result;
     const auto parts = sonic::split(std::string_view(name).substr(kLosslessName.size()), '_');
     if (parts.size() < 2) return result;
@@ -242,6 +245,10 @@ class Reader {
   }
 
   void read_buffers() {
+    tables_.for_each_row("BUFFER_POOL", [&](const std::string& name, const Row& row) {
+      if (const auto size = row.number("size"); size && *size > 0)
+        device_.pools[name] = {row.place("size"), Bytes(static_cast<std::uint64_t>(*size))};
+    });
     tables_.for_each_row("BUFFER_PG", [&](const std::string& key, const Row& row) {
       if (!row.text("profile")) return;
       for_indices(key, [&](Port& port, std::size_t i) { port.buffers[i] = buffer(row); });

@@ -177,6 +177,7 @@ def only_broadcom(port):
         ("L6", f"BUFFER_PG|{port}|3", put("PORT", port, "speed", "400000")),
         ("L6", f"BUFFER_PG|{port}|4", put("CABLE_LENGTH", "AZURE", port, "300m")),
         ("L5", "WRED_PROFILE|AZURE_LOSSLESS", put("WRED_PROFILE", "AZURE_LOSSLESS", "green_max_threshold", "33004032")),
+        ("L6", "BUFFER_POOL|ingress_lossless_pool|size", put("BUFFER_PROFILE", profile, "size", "3300403")),
     ]
 
 
