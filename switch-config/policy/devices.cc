@@ -107,6 +107,7 @@ class Devices {
     const auto links = attached_.find(host.name);
     if (links == attached_.end())
       return error(fmt::format("host '{}' has no link to a switch", host.name), host.line, "add one under 'links'");
+    if (selection_.software) use_software(device);
     for (const Attached& end : links->second) TL_RETURN_IF_ERROR(add_linked(device, end, host.line, {}));
     return device;
   }
@@ -140,10 +141,14 @@ class Devices {
     return device;
   }
 
+  static void use_software(DeviceQos& device) {
+    for (Queue& queue : device.queues) queue.lossless = false;
+    device.notes.push_back("software queues: lossless classes are queued without flow control");
+  }
+
   Status check_lossless(DeviceQos& device, const fabric::Switch& sw) {
     if (selection_.software) {
-      for (Queue& queue : device.queues) queue.lossless = false;
-      device.notes.push_back("software queues: lossless classes are queued without flow control");
+      use_software(device);
       return Status::ok_status();
     }
     unsigned wanted = 0;
@@ -203,7 +208,7 @@ class Devices {
   }
 
   Status add_headroom(const DeviceQos& device, PortKind& kind, int line) const {
-    if (device.is_host || !kind.trusted || device.lossless_mask() == 0) return Status::ok_status();
+    if (!kind.trusted || device.lossless_mask() == 0) return Status::ok_status();
     const fabric::HeadroomOptions& options = fabric_.qos.headroom;
     if (kind.cable_metres == 0)
       return error(fmt::format("a link of '{}' that carries lossless classes has no cable length", device.name), line,
@@ -224,6 +229,13 @@ class Devices {
                                     .lanes = {}};
     if (kind.lanes != 0) parameters.lanes = kind.lanes;
     const auto at_line = [&](const Status& bad) { return error(bad.what() + ": " + bad.where(), line, bad.fix()); };
+    if (device.is_host) {
+      const Result<Bytes> xoff = headroom::nic_headroom(kind.speed, kind.cable_metres, port_mtu);
+      if (!xoff.ok()) return at_line(xoff.status());
+      // mlx5 lets the peer send again a packet below where it stopped it, and wants room for one beside the headroom.
+      kind.headroom = {.xoff = *xoff, .xon = port_mtu, .size = *xoff + port_mtu + port_mtu};
+      return Status::ok_status();
+    }
     const Result<headroom::Asic> asic = headroom::parse_asic(device.platform.asic);
     if (!asic.ok()) {
       const Result<headroom::Estimate> estimate = headroom::generic_headroom(parameters.port);

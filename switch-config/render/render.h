@@ -35,6 +35,9 @@ Result<std::vector<RenderedFile>> render_cumulus(const DeviceQos& device);
 Result<std::vector<RenderedFile>> render_junos(const DeviceQos& device);
 Result<std::vector<RenderedFile>> render_onyx(const DeviceQos& device);
 
+// Scripts that set up a host's NICs, say what differs, and restore what was there.
+Result<std::vector<RenderedFile>> render_host(const DeviceQos& device);
+
 struct RenderedDevice {
   std::string name;
   std::vector<RenderedFile> files;
