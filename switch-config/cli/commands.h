@@ -10,6 +10,7 @@ using command_line::Invocation;
 
 // Each adds one subcommand to `app`. `chosen` outlives the parse.
 void add_deadlock_command(CLI::App& app, Invocation& chosen);
+void add_diff_command(CLI::App& app, Invocation& chosen);
 void add_example_command(CLI::App& app, Invocation& chosen);
 void add_headroom_command(CLI::App& app, Invocation& chosen);
 void add_lint_command(CLI::App& app, Invocation& chosen);
