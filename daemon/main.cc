@@ -24,6 +24,7 @@
 #include "daemon/lane/lane.h"
 #include "daemon/memory/arena.h"
 #include "daemon/memory/region_table.h"
+#include "daemon/planning/pattern_choices.h"
 #include "daemon/reduce/cpu_reducer.h"
 #include "daemon/session/server.h"
 #include "daemon/telemetry/metrics.h"
@@ -48,46 +49,32 @@ double process_cpu_seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-// The data classes in use: all of the file, or one without priorities.
-std::size_t class_count(const config::DaemonConfig& config) {
-  return config.priorities ? config.fabric.classes.data.size() : 1;
-}
-
-// The slowest link that a slice may meet, if any link is described.
-std::optional<BitsPerSecond> slowest_link(const fabric::Fabric& fabric) {
-  std::optional<BitsPerSecond> slowest;
-  for (const fabric::Host& host : fabric.hosts) {
-    const std::optional<BitsPerSecond> speed = fabric.link_speed(host);
-    if (speed && (!slowest || *speed < *slowest)) slowest = speed;
-  }
-  return slowest;
-}
-
 const char* transport_name(config::DaemonConfig::Transport transport) {
   using Choice = config::DaemonConfig::Transport;
   return transport == Choice::kTcp ? "tcp" : transport == Choice::kRdma ? "rdma" : "auto";
 }
 
 // What shapes the tags and sums of one tensor (law 1). Runs on the job's leader.
-protocol::PlanTensor plan_tensor(const config::DaemonConfig& config, const protocol::TensorBody& body,
-                                 const ports::JobSpec& job) {
+protocol::PlanTensor plan_tensor(const config::DaemonConfig& config, planning::PatternChoices& patterns,
+                                 const protocol::TensorBody& body, const ports::JobSpec& job) {
+  const auto hosts = static_cast<std::uint16_t>(job.hosts.size());
   protocol::PlanTensor tensor;
   tensor.operation = body.operation;
   tensor.reduce = body.reduce;
   tensor.dtype = body.dtype;
   tensor.elements = std::max<std::uint64_t>(body.elements, 1);  // a barrier's clients bring none
-  tensor.pattern = config.pattern;
   tensor.urgency = body.explicit_urgency != 0 ? body.urgency : engine::layer_order(body.position, body.positions);
   tensor.cls =
       config.priorities ? engine::class_by_thresholds(config.fabric.classes.thresholds, tensor.urgency) : ClassId(0);
   tensor.wide_contributions =
       dtype_size(body.dtype) == 2 &&
       std::ranges::any_of(job.hosts, [](const ports::JobHost& host) { return host.ranks.size() > 1; });
-  const std::uint32_t wanted = config.slice_elements != 0
-                                   ? config.slice_elements
-                                   : engine::default_slice_elements(body.dtype, slowest_link(config.fabric));
-  tensor.slice_elements = engine::fit_slice_elements(wanted, tensor, static_cast<std::uint16_t>(job.hosts.size()),
-                                                     static_cast<std::uint8_t>(class_count(config)), config.staging);
+  tensor.slice_elements = config.slice_elements != 0
+                              ? config.slice_elements
+                              : engine::default_slice_elements(body.dtype, config.fabric.slowest_link());
+  tensor.pattern = patterns.choose(job.name, tensor, body.pattern, hosts);
+  tensor.slice_elements =
+      engine::fit_slice_elements(tensor.slice_elements, tensor, hosts, config.data_classes(), config.staging);
   return tensor;
 }
 
@@ -107,11 +94,11 @@ Bytes window(const config::DaemonConfig& config, const fabric::TrafficClass& cls
 
 lane::LaneConfig lane_config(const config::DaemonConfig& config) {
   lane::LaneConfig lane;
-  lane.classes = static_cast<std::uint8_t>(class_count(config));
+  lane.classes = config.data_classes();
   for (std::uint8_t r = 0; r < config.self().rails(); ++r) {
     lane::RailConfig& rail = lane.rails.emplace_back();
     rail.control_limit = control_limit(config, RailIndex(r));
-    for (std::size_t c = 0; c < class_count(config); ++c)
+    for (std::size_t c = 0; c < config.data_classes(); ++c)
       rail.windows.push_back(window(config, config.fabric.classes.data[c], RailIndex(r)));
   }
   lane.single_queue = !config.priorities;
@@ -140,7 +127,7 @@ tcp::TcpConfig tcp_config(const config::DaemonConfig& config, RailIndex rail) {
     tcp.classes.push_back({tag, window(config, c, rail)});
   };
   add(kControlClass, config.fabric.classes.control);
-  for (std::size_t c = 0; c < class_count(config); ++c)
+  for (std::size_t c = 0; c < config.data_classes(); ++c)
     add(ClassId(static_cast<std::uint8_t>(c)), config.fabric.classes.data[c]);
   return tcp;
 }
@@ -257,7 +244,7 @@ telemetry::ExporterConfig exporter_config(const config::DaemonConfig& config) {
   };
   telemetry::ExporterConfig exporter{
       config.metrics, config.host, {}, label(config.fabric.classes.control), config.self().rails()};
-  for (std::size_t c = 0; c < class_count(config); ++c)
+  for (std::size_t c = 0; c < config.data_classes(); ++c)
     exporter.classes.push_back(label(config.fabric.classes.data[c]));
   return exporter;
 }
@@ -298,6 +285,7 @@ class Daemon {
         timeline_(timeline_config(config_)),
         arenas_({config_.memory_limit, config_.memory_keep_free}),
         sessions_(session_config(config_), arenas_),
+        patterns_(config_),
         control_(control_config()) {}
 
   Status start() {
@@ -353,10 +341,9 @@ class Daemon {
     control.ordering = config_.ordering;
     control.concurrent = config_.ordering == protocol::Ordering::kConcurrent ? config_.ordering_concurrent : 1;
     control.planner = [this](const protocol::TensorBody& body, const ports::JobSpec& job) {
-      return plan_tensor(config_, body, job);
+      return plan_tensor(config_, patterns_, body, job);
     };
-    if (config_.search_thresholds && class_count(config_) > 1)
-      control.tuned_classes = static_cast<std::uint8_t>(class_count(config_));
+    if (config_.search_thresholds && config_.data_classes() > 1) control.tuned_classes = config_.data_classes();
     control.more_status = [this] { return lane_status(); };
     return control;
   }
@@ -372,7 +359,7 @@ class Daemon {
   // What is in force and what it did: the part of the status that only this file can put together.
   nlohmann::json lane_status() const {
     nlohmann::json classes = nlohmann::json::array();
-    for (std::size_t c = 0; c < class_count(config_); ++c) {
+    for (std::size_t c = 0; c < config_.data_classes(); ++c) {
       const ports::ClassMetrics& m = metrics_.classes[c];
       classes.push_back({{"name", config_.fabric.classes.data[c].name},
                          {"dscp_in_force", config_.tags ? config_.fabric.classes.data[c].dscp : 0},
@@ -398,7 +385,7 @@ class Daemon {
     nlohmann::json jobs = nlohmann::json::array();
     for (const auto& job : metrics_.job_list.all()) {
       nlohmann::json job_classes = nlohmann::json::array();
-      for (std::size_t c = 0; c < class_count(config_); ++c) {
+      for (std::size_t c = 0; c < config_.data_classes(); ++c) {
         job_classes.push_back({{"name", config_.fabric.classes.data[c].name},
                                {"sent_bytes", job->classes[c].bytes_sent.value()},
                                {"demoted_bytes", job->classes[c].bytes_demoted.value()}});
@@ -411,7 +398,9 @@ class Daemon {
             {"lane",
              {{"transport", transport_name(config_.transport)},
               {"paths", path_status()},
-              {"pattern", protocol::pattern_name(config_.pattern)},
+              {"pattern", config_.pattern ? protocol::pattern_name(*config_.pattern) : "auto"},
+              {"network_model", patterns_.model()},
+              {"pattern_choices", patterns_.choices()},
               {"priorities", config_.priorities},
               {"tags", config_.tags},
               {"cpu_seconds", static_cast<double>(cpu_ns) * 1e-9},
@@ -475,7 +464,7 @@ class Daemon {
     nlohmann::json rails = nlohmann::json::array();
     for (std::uint8_t r = 0; r < config_.self().rails(); ++r) {
       nlohmann::json classes = nlohmann::json::array();
-      for (std::size_t c = 0; c < class_count(config_); ++c) {
+      for (std::size_t c = 0; c < config_.data_classes(); ++c) {
         const fabric::TrafficClass& cls = config_.fabric.classes.data[c];
         classes.push_back({{"name", cls.name},
                            {"window_bytes", window(config_, cls, RailIndex(r)).value},
@@ -506,6 +495,7 @@ class Daemon {
   std::vector<RailTransport> rails_;  // complete once the lane is made
   std::unique_ptr<lane::Lane> lane_;
   session::SessionServer sessions_;
+  planning::PatternChoices patterns_;  // control's thread
   control::Control control_;
   std::unique_ptr<telemetry::Exporter> exporter_;
 };
@@ -540,7 +530,7 @@ int run(const std::string& path, bool check_only) {
   if (const Status addresses = fabric::check_addresses(config->fabric); !addresses.ok()) return fail(addresses);
   if (check_only) {
     fmt::print("{}: good: host {} of {}, {} hosts, {} data classes\n", path, config->host, config->fabric_path,
-               config->fabric.hosts.size(), class_count(*config));
+               config->fabric.hosts.size(), config->data_classes());
     return 0;
   }
   spdlog::set_default_logger(spdlog::stderr_logger_mt("tensorlaned"));

@@ -8,7 +8,9 @@
 #include "client-lib/src/context.h"
 #include "client-lib/src/error.h"
 #include "common/base/hash.h"
+#include "common/protocol/plan.h"
 #include "common/protocol/rank_block.h"
+#include "common/protocol/session.h"
 #include "tensorlane/tensorlane.h"
 
 namespace tensorlane::client {
@@ -21,6 +23,11 @@ static_assert(static_cast<int>(ReduceOp::kProduct) == TL_PRODUCT && kReduceOpCou
 static_assert(static_cast<int>(Operation::kBarrier) == TL_BARRIER);
 static_assert(static_cast<int>(Operation::kPush) == TL_PUSH && static_cast<int>(Operation::kPull) == TL_PULL);
 static_assert(static_cast<int>(Operation::kReduceScatter) == TL_REDUCESCATTER);
+static_assert(static_cast<int>(protocol::Pattern::kRing) + 1 == TL_PATTERN_RING &&
+              static_cast<int>(protocol::Pattern::kParameterServer) + 1 == TL_PATTERN_PARAMETER_SERVER &&
+              static_cast<int>(protocol::Pattern::kHalvingDoubling) + 1 == TL_PATTERN_HALVING_DOUBLING &&
+              static_cast<int>(protocol::Pattern::kTree) + 1 == TL_PATTERN_TREE);
+static_assert(protocol::kDaemonsPattern == TL_PATTERN_DEFAULT && protocol::kAutomaticPattern == TL_PATTERN_AUTO);
 
 template <typename Function>
 tl_status_t guarded(Function&& function) noexcept {

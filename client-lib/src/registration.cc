@@ -101,6 +101,9 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
     return invalid_tensor(name, "urgency is " + std::to_string(desc.urgency),
                           "use [0, 1], or a negative number for layer order");
   }
+  const unsigned pattern = raw_number(desc.pattern);
+  if (pattern > TL_PATTERN_TREE && pattern != TL_PATTERN_AUTO)
+    return invalid_tensor(name, "pattern is " + std::to_string(pattern), "use a tl_pattern_t");
   body.positions = desc.positions != 0 ? desc.positions : static_cast<std::uint32_t>(group_size);
   if (desc.position >= body.positions) {
     return invalid_tensor(name, "position is " + std::to_string(desc.position),
@@ -122,6 +125,7 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   body.position = desc.position;
   body.explicit_urgency = desc.urgency >= 0 ? 1 : 0;
   body.urgency = desc.urgency >= 0 ? desc.urgency : 0;
+  body.pattern = static_cast<std::uint8_t>(pattern);
   tensor.context = this;
   tensor.name = name;
   tensor.bytes = body.elements * dtype_size(body.dtype);

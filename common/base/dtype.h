@@ -55,9 +55,13 @@ constexpr bool is_row_of(Operation operation, std::uint64_t row, std::uint64_t e
   return operation == Operation::kReduceScatter ? row != 0 && elements % row == 0 : row == 1;
 }
 
+// Whether it is one half of an allreduce, of a key's values.
+constexpr bool is_keyed(Operation operation) {
+  return operation == Operation::kPush || operation == Operation::kPull;
+}
 // Whether it has a root: where the data is, or the owner of a key's first shard.
 constexpr bool is_rooted(Operation operation) {
-  return operation == Operation::kBroadcast || operation == Operation::kPush || operation == Operation::kPull;
+  return operation == Operation::kBroadcast || is_keyed(operation);
 }
 inline constexpr const char* kOperationNames = "allreduce, broadcast, allgather, barrier, push, pull or reducescatter";
 

@@ -81,6 +81,15 @@ std::optional<BitsPerSecond> Fabric::link_speed(const Host& host) const {
   return slowest;
 }
 
+std::optional<BitsPerSecond> Fabric::slowest_link() const {
+  std::optional<BitsPerSecond> slowest;
+  for (const Host& host : hosts) {
+    const std::optional<BitsPerSecond> speed = link_speed(host);
+    if (speed && (!slowest || *speed < *slowest)) slowest = speed;
+  }
+  return slowest;
+}
+
 namespace {
 
 Status check_address(const Fabric& fabric, const Host& host, const std::string& transport, const std::string& address) {

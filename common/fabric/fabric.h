@@ -100,6 +100,8 @@ struct Fabric {
   std::optional<BitsPerSecond> link_speed(const Host& host, RailIndex rail) const;
   // The slowest of the host's links; unset when none is described.
   std::optional<BitsPerSecond> link_speed(const Host& host) const;
+  // The slowest link that a slice may meet, if any link of a host is described.
+  std::optional<BitsPerSecond> slowest_link() const;
 };
 
 // Reads and checks a file. Errors are kInvalidArgument with where = "FILE:LINE" and fix = what was expected, e.g.

@@ -28,6 +28,11 @@ const char* pattern_name(Pattern pattern);
 // Nothing for any other name. "shuffle" (Caramel, section 2) is a parameter server whose servers are all the hosts,
 // which is the only kind there is here.
 std::optional<Pattern> pattern_from_name(std::string_view name);
+// Whether a tensor may ask for it: not kWholeServer, which needs a plan that spreads tensors over servers, as only the
+// planner makes it.
+constexpr bool is_selectable(Pattern pattern) {
+  return static_cast<std::size_t>(pattern) < kPatternCount && pattern != Pattern::kWholeServer;
+}
 
 // Which of a job's operations a host begins, and when (daemon/engine/ordering). Numbers are stable, too.
 enum class Ordering : std::uint8_t {

@@ -23,7 +23,7 @@ using fabric::Mapping;
 constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
 constexpr std::size_t kKeyLength = 40;                  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 34> kKeys = {"fabric",
+constexpr std::array<std::string_view, 35> kKeys = {"fabric",
                                                     "host",
                                                     "secret_key_file",
                                                     "socket",
@@ -56,7 +56,8 @@ constexpr std::array<std::string_view, 34> kKeys = {"fabric",
                                                     "search_thresholds",
                                                     "urgency",
                                                     "ordering",
-                                                    "ordering_concurrent"};
+                                                    "ordering_concurrent",
+                                                    "network_model"};
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
 Status unreadable(const std::string& path, const std::string& what) {
@@ -112,15 +113,27 @@ Status optional_duration(const Mapping& map, std::string_view key, Duration* tar
   return {};
 }
 
-Status read_pattern(const Mapping& map, protocol::Pattern* pattern) {
+Status read_pattern(const Mapping& map, std::optional<protocol::Pattern>* pattern) {
   if (!map.has("pattern")) return {};
   TL_ASSIGN_OR_RETURN(const std::string text, map.text("pattern"));
-  const std::optional<protocol::Pattern> named = protocol::pattern_from_name(text);
-  // Whole tensors need a plan that spreads them, which only the planner makes.
-  if (!named || *named == protocol::Pattern::kWholeServer)
-    return map.wrong("pattern", "expected ring, halving_doubling, tree, parameter_server or shuffle");
-  *pattern = *named;
-  return {};
+  *pattern = protocol::pattern_from_name(text);
+  if (text == "auto" || (*pattern && protocol::is_selectable(**pattern))) return {};
+  return map.wrong("pattern", "expected ring, halving_doubling, tree, parameter_server, shuffle or auto");
+}
+
+Status read_network_model(const Mapping& map, DaemonConfig::NetworkModel* target) {
+  if (!map.has("network_model")) return {};
+  constexpr std::array<std::string_view, 5> keys = {"latency", "bandwidth", "message_cost", "incast_percent",
+                                                    "sum_rate"};
+  TL_ASSIGN_OR_RETURN(const Mapping model,
+                      Mapping::open(map.path(), map.get("network_model"), "'network_model'", keys));
+  const auto rate = [&](std::string_view key) { return model.rate(key); };
+  TL_RETURN_IF_ERROR(optional_duration(model, "latency", &target->latency));
+  TL_RETURN_IF_ERROR(optional_value(model, "bandwidth", &target->bandwidth, rate));
+  TL_RETURN_IF_ERROR(optional_duration(model, "message_cost", &target->message_cost));
+  const auto percent = [&](std::string_view key) { return model.number(key, 0, 1000); };
+  TL_RETURN_IF_ERROR(optional_value(model, "incast_percent", &target->incast_percent, percent));
+  return optional_value(model, "sum_rate", &target->sum_rate, rate);
 }
 
 Status read_urgency(const Mapping& map, DaemonConfig* config) {
@@ -342,6 +355,7 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_RETURN_IF_ERROR(read_durations(map, &config));
   TL_RETURN_IF_ERROR(read_pattern(map, &config.pattern));
   TL_RETURN_IF_ERROR(read_ordering(map, &config));
+  TL_RETURN_IF_ERROR(read_network_model(map, &config.network_model));
   TL_RETURN_IF_ERROR(read_transport(map, &config));
   TL_RETURN_IF_ERROR(read_users(map, &config.users));
   TL_RETURN_IF_ERROR(read_numbers(map, &config));

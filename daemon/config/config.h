@@ -31,9 +31,17 @@ struct DaemonConfig {
   // time, or end the job. The same on all hosts.
   enum class OnLostFlow : std::uint8_t { kResume, kAbort } on_lost_flow = OnLostFlow::kAbort;
   Duration join_timeout = seconds(60);
-  Duration late_after = seconds(10);   // a rank that keeps others waiting is reported
-  Duration late_error = seconds(300);  // ... and ends the job
-  protocol::Pattern pattern = protocol::Pattern::kRing;
+  Duration late_after = seconds(10);                                    // a rank that keeps others waiting is reported
+  Duration late_error = seconds(300);                                   // ... and ends the job
+  std::optional<protocol::Pattern> pattern = protocol::Pattern::kRing;  // none: by the cost model, for each tensor
+  // What the cost model reckons with; the leader's counts.
+  struct NetworkModel {
+    Duration latency = microseconds(50);     // from engine to engine
+    std::optional<BitsPerSecond> bandwidth;  // of a host; unset: its link's in the fabric file, else 10 Gbit/s
+    Duration message_cost = microseconds(5);
+    std::uint64_t incast_percent = 0;        // PatternCosts::incast of engine/pattern/selector.h
+    BitsPerSecond sum_rate{40'000'000'000};  // of what is read to be added
+  } network_model;
   // Of jobs that this host leads; ordering_concurrent: how many at once, for `concurrent`.
   protocol::Ordering ordering = protocol::Ordering::kTagged;
   std::uint32_t ordering_concurrent = 2;
@@ -66,6 +74,10 @@ struct DaemonConfig {
   int cpu = -1;
 
   const fabric::Host& self() const { return *fabric.find_host(host); }
+  // The data classes in use: all of the fabric file's, or one without priorities.
+  std::uint8_t data_classes() const {
+    return priorities ? static_cast<std::uint8_t>(fabric.classes.data.size()) : std::uint8_t{1};
+  }
 };
 
 // Reads daemon.yaml and the fabric file that it names. Errors: kInvalidArgument with FILE:LINE and what was expected,

@@ -28,6 +28,12 @@ std::string urgency_text(const TensorBody& t) {
   return t.explicit_urgency != 0 ? fmt::format("urgency {}", t.urgency) : "urgency by layer order";
 }
 
+std::string pattern_text(const TensorBody& t) {
+  if (t.pattern == protocol::kDaemonsPattern) return "the daemon's pattern";
+  if (t.pattern == protocol::kAutomaticPattern) return "pattern auto";
+  return fmt::format("pattern {}", protocol::pattern_name(static_cast<protocol::Pattern>(t.pattern - 1)));
+}
+
 // How the two values read where they differ; nothing when these are the same tensor.
 std::optional<std::pair<std::string, std::string>> difference(const TensorBody& a, const TensorBody& b) {
   using Pair = std::pair<std::string, std::string>;
@@ -41,6 +47,7 @@ std::optional<std::pair<std::string, std::string>> difference(const TensorBody& 
   if (a.position != b.position || a.positions != b.positions) return Pair(position_text(a), position_text(b));
   const bool explicit_a = a.explicit_urgency != 0, explicit_b = b.explicit_urgency != 0;
   if (explicit_a != explicit_b || (explicit_a && a.urgency != b.urgency)) return Pair(urgency_text(a), urgency_text(b));
+  if (a.pattern != b.pattern) return Pair(pattern_text(a), pattern_text(b));
   return std::nullopt;
 }
 
@@ -69,6 +76,11 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   }
   if (t.explicit_urgency != 0 && !(t.urgency >= 0 && t.urgency <= 1))
     return bad(fmt::format("has urgency {}, not between 0 and 1", t.urgency));
+  if (t.pattern != protocol::kDaemonsPattern && t.pattern != protocol::kAutomaticPattern &&
+      !protocol::is_selectable(static_cast<protocol::Pattern>(t.pattern - 1)))
+    return bad(fmt::format("asks for pattern {}, which is none", t.pattern));
+  if (t.pattern != protocol::kDaemonsPattern && is_keyed(t.operation))
+    return bad("asks for a pattern, but a push and its pull are cut in one way, the daemon's");
   if (t.explicit_urgency == 0 && t.positions != 0 && t.position >= t.positions) {
     return bad(fmt::format("has position {} of {}", t.position, t.positions));
   }
@@ -134,7 +146,7 @@ json tensors_to_json(const std::vector<TensorBody>& tensors) {
   for (const TensorBody& t : tensors) {
     array.push_back(json::array({name_of(t), t.elements, t.row, t.position, t.positions, t.root,
                                  static_cast<std::uint32_t>(t.dtype), static_cast<std::uint32_t>(t.operation),
-                                 static_cast<std::uint32_t>(t.reduce), t.explicit_urgency != 0, t.urgency}));
+                                 static_cast<std::uint32_t>(t.reduce), t.explicit_urgency != 0, t.urgency, t.pattern}));
   }
   return array;
 }
@@ -157,6 +169,7 @@ std::optional<std::vector<TensorBody>> tensors_from_json(const json& array) {
     t.reduce = static_cast<ReduceOp>(in.number(kReduceOpCount - 1));
     t.explicit_urgency = in.boolean() ? 1 : 0;
     t.urgency = in.fraction();
+    t.pattern = static_cast<std::uint8_t>(in.number(0xff));
     if (!in.done() || name.empty() || name.find('\0') != std::string::npos) return std::nullopt;
     tensors.push_back(t);
   }

@@ -38,7 +38,11 @@ JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Surroundings&
       staging_storage_(std::make_unique_for_overwrite<std::byte[]>(engine::Engine::staging_bytes(config_).value)),
       staging_(around.memory->add({staging_storage_.get(), engine::Engine::staging_bytes(config_).value})),
       engine_(config_, staging_, around.make_recorder ? around.make_recorder(spec, rail) : nullptr),
-      actions_(kActions) {}
+      actions_(kActions) {
+  // Every host begins with its own next peer: if all began with the same one, their operations would queue in its port,
+  // while the others' are idle.
+  last_peer_.fill(spec_.credentials.self);
+}
 
 JobRail::~JobRail() {
   around_.memory->remove(staging_.region);

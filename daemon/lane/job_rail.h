@@ -106,8 +106,8 @@ class JobRail {
   engine::ActionRing actions_;
   std::optional<engine::Work> work_;  // chosen by the engine, not done yet
   std::size_t flows_wanted_ = 0, flows_up_ = 0;
-  std::size_t flows_open_ = 0;  // dialed or accepted, and not reported down
-  std::array<HostIndex, kMaxDataClasses + 1> last_peer_{};
+  std::size_t flows_open_ = 0;                            // dialed or accepted, and not reported down
+  std::array<HostIndex, kMaxDataClasses + 1> last_peer_;  // that had a turn
   static constexpr std::size_t kMaxPlaces = 64;           // pages behind one grant: a slice of 16 MiB
   std::array<std::span<std::byte>, kMaxPlaces> places_;   // of the frame that is being sent
   engine::EngineCounters published_;                      // as of the last publish_counts()

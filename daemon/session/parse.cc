@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "common/protocol/plan.h"
+
 namespace tensorlane::session {
 namespace {
 
@@ -168,6 +170,9 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
     return bad(t, "reduction", std::string("average of ") + dtype_name(t.dtype), "use sum, and divide");
   }
   if (t.explicit_urgency > 1) return bad(t, "explicit_urgency", number(t.explicit_urgency), "it is 0 or 1");
+  if (t.pattern != protocol::kDaemonsPattern && t.pattern != protocol::kAutomaticPattern &&
+      !protocol::is_selectable(static_cast<protocol::Pattern>(t.pattern - 1)))
+    return bad(t, "pattern", number(t.pattern), "use a tl_pattern_t");
   if (!(t.urgency >= 0 && t.urgency <= 1)) {  // also where it counts for nothing: other hosts must be able to read it
     return bad(t, "urgency", std::to_string(t.urgency), "use a number in [0, 1]");
   }

@@ -74,7 +74,7 @@ void add_bench_command(CLI::App& app, Invocation& chosen) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   allreduce->add_option("--pattern", arguments->options.pattern, "tensorlane's aggregation pattern")
-      ->check(CLI::IsMember({"ring", "halving_doubling", "tree", "parameter_server"}))
+      ->check(CLI::IsMember({"ring", "halving_doubling", "tree", "parameter_server", "auto"}))
       ->capture_default_str();
   allreduce
       ->add_option("--set", arguments->options.settings,

@@ -182,7 +182,7 @@ Result<PlanRequest> request_of(const Arguments& a, const simulator::Workload& wo
   const bool server = a.pattern == "ps";
   std::string name = server ? "parameter_server" : a.pattern;
   std::ranges::replace(name, '-', '_');
-  r.pattern = protocol::pattern_from_name(name).value_or(protocol::Pattern::kRing);
+  r.pattern = protocol::pattern_from_name(name);  // none for auto
   // A parameter server is pushed to and pulled from, unless it is said otherwise.
   r.exchange = a.exchange.empty() ? (server ? Exchange::kPushPull : Exchange::kAllreduce)
                                   : (a.exchange == "push-pull" ? Exchange::kPushPull : Exchange::kAllreduce);
@@ -318,8 +318,11 @@ void add_plan_command(CLI::App& app, Invocation& chosen) {
   command->add_option("--fabric", a.fabric, "fabric.yaml with hosts, switches and links, instead");
   command->add_option("--network-model", a.network_model,
                       "a report of tensorlane calibrate, for the rate and latency of the hosts' links");
-  command->add_option("--pattern", a.pattern, "ps, ring, halving-doubling or tree")
-      ->check(CLI::IsMember({"ps", "ring", "halving-doubling", "tree"}))
+  command
+      ->add_option(
+          "--pattern", a.pattern,
+          "ps, ring, halving-doubling, tree, or auto: the fastest for each variable or batch by the cost model")
+      ->check(CLI::IsMember({"ps", "ring", "halving-doubling", "tree", "auto"}))
       ->capture_default_str();
   command
       ->add_option(

@@ -155,7 +155,7 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
                       "NICs of each host [1; with --lab all that the hosts have, else the first N of them]");
   run_app->add_option("--speed", args->speed, "Of the links of a lab made for the run")->capture_default_str();
   run_app->add_option("--policy", args->policy, "Of its ports: strict or fifo")->capture_default_str();
-  run_app->add_option("--pattern", args->pattern, "ring, halving_doubling, tree or parameter_server")
+  run_app->add_option("--pattern", args->pattern, "ring, halving_doubling, tree, parameter_server or auto")
       ->capture_default_str();
   run_app->add_option("--detection", args->detection, "How soon a dead host or rank is found")->capture_default_str();
   run_app->add_option("--timeline", args->timeline, "Folder for a Chrome trace of every host");

@@ -54,6 +54,22 @@ void print_path(const nlohmann::json& path) {
   }
 }
 
+// What the cost model chose for the jobs that this host leads.
+void print_patterns(const nlohmann::json& choices) {
+  for (const auto& choice : choices) {
+    const std::string pattern = choice.value("pattern", "?");
+    const nlohmann::json predicted = choice.value("predicted_s", nlohmann::json::object());
+    std::string others;
+    for (const auto& [other, seconds] : predicted.items()) {
+      if (other != pattern) others += fmt::format(", {} {:.1f} us", other, seconds.get<double>() * 1e6);
+    }
+    fmt::print("  job '{}': {} {} of {} bytes on {} hosts in class {}: {} {:.1f} us{}\n", choice.value("job", "?"),
+               choice.value("tensors", 0u), choice.value("operation", "?"), choice.value("bytes", std::uint64_t{0}),
+               choice.value("hosts", 0u), choice.value("class", "?"), pattern, predicted.value(pattern, 0.0) * 1e6,
+               others);
+  }
+}
+
 void print_lane(const nlohmann::json& lane) {
   const nlohmann::json per_slice = lane.value("cpu_ns_per_slice", nlohmann::json());
   fmt::print("lane: {}, {}{}{}, CPU {:.2f} s{}\n", lane.value("transport", "?"), lane.value("pattern", "?"),
@@ -63,6 +79,7 @@ void print_lane(const nlohmann::json& lane) {
                  ? fmt::format(", {} ns per slice of {}", per_slice.dump(), lane.value("sent_slices", std::uint64_t{0}))
                  : "");
   for (const auto& path : lane.value("paths", nlohmann::json::array())) print_path(path);
+  print_patterns(lane.value("pattern_choices", nlohmann::json::array()));
   for (const auto& cls : lane.value("classes", nlohmann::json::array())) {
     fmt::print("  class {:<10} sent {} bytes, received {} bytes, completed {} tensors, failed {}\n",
                cls.value("name", "?"), cls.value("sent_bytes", std::uint64_t{0}),

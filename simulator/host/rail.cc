@@ -44,6 +44,7 @@ Rail::Rail(HostIndex self, RailIndex rail, Around around, Random random)
       flows_(around.scenario.hosts() * kLevels, FlowState(around.scenario.lane.flow_room)),
       sends_unfinished_(around.scenario.plan.tensors.size()) {
   config_.self = self;
+  last_peer_.fill(self);
   config_.rail = rail;
   staging_ = around_.memory.allocate(engine::Engine::staging_bytes(config_).value);
   std::unique_ptr<engine_log::Recorder> recorder;

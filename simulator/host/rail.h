@@ -160,7 +160,7 @@ class Rail final : public NetworkSink {
   std::vector<FlowState> flows_;                    // by flow
   std::vector<std::uint32_t> sends_unfinished_;     // by tensor: SendDone is still to come
   std::array<std::uint64_t, kLevels> in_flight_{};  // bytes
-  std::array<HostIndex, kLevels> last_peer_{};
+  std::array<HostIndex, kLevels> last_peer_;
   std::vector<protocol::FrameHeader> replays_;  // granted frames that have landed, with their sender in `replay_from_`
   std::vector<HostIndex> replay_from_;
   std::uint64_t replayed_ = 0, resent_ = 0;

@@ -29,6 +29,7 @@ Status PlannedHost::add_job(engine::EngineConfig config, const protocol::Plan& p
     job.sums.push_back(reduces(tensor.operation));
   }
   job.sequences.resize(plan.tensors.size());
+  job.last_peer.fill(self_);
   jobs_.push_back(std::move(job));
   return {};
 }

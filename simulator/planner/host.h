@@ -49,7 +49,7 @@ class PlannedHost final : public FabricSink {
     std::vector<Sequence> sequences;
     std::vector<engine::Event> pending;
     Completed completed;
-    std::array<HostIndex, kLevels> last_peer{};
+    std::array<HostIndex, kLevels> last_peer;
   };
   // What the ranks of this host have submitted and nobody has added yet.
   struct LocalSum {

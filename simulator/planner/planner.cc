@@ -15,10 +15,11 @@ using protocol::Pattern;
 
 // The longest slice that the engine knows: what is not sliced at all is cut into these.
 constexpr std::uint32_t kUnsliced = engine::Extent::kMaxLength / sizeof(float);
+constexpr Bytes kUnbounded{std::uint64_t{1} << 40};
 constexpr int kCuts = 6;                // thresholds tried for two classes
 constexpr double kWorthAClass = 1.005;  // what one more class, or a deeper pipeline, must gain
 
-bool is_server(Pattern pattern) {
+bool is_server(std::optional<Pattern> pattern) {
   return pattern == Pattern::kParameterServer || pattern == Pattern::kWholeServer;
 }
 
@@ -109,6 +110,19 @@ RunOptions run_options(const PlanRequest& request, bool strict, std::size_t clas
   options.seed = request.assume.seed;
   crowd(request, classes, &options);
   return options;
+}
+
+// What the selector reckons with: the network as it is simulated. A simulated host takes no time for a message.
+engine::PatternCosts pattern_costs(const PlanRequest& request) {
+  const BitsPerSecond link = host_rate(request.topology);
+  const auto goodput = static_cast<std::uint64_t>(static_cast<double>(link.value) * request.assume.goodput);
+  engine::PatternCosts costs;
+  costs.network = engine::NetworkModel::of(request.assume.wake + request.assume.hop * 2, BitsPerSecond(goodput));
+  costs.message = Duration(0);
+  costs.sum_bytes_per_second = request.assume.sum_bytes_per_second;
+  costs.window = fabric::window({}, link);
+  costs.staging = kUnbounded;  // the simulated host has what its slices need
+  return costs;
 }
 
 // Simulates policies and keeps count and the best of those that are compared.
@@ -218,11 +232,13 @@ Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& 
       Duration(std::llround((compute * request.assume.overhead_share + request.assume.overhead_s) * 1e9));
   job.pulls = ordered ? PullOrder::kForward : PullOrder::kRandom;
   job.depth = policy.depth;
-  job.placement = {.exchange = request.exchange,
-                   .pattern = vanilla && is_server(policy.pattern) ? Pattern::kWholeServer : policy.pattern,
-                   .slice_elements = vanilla ? kUnsliced : policy.slice_elements,
-                   .thresholds = policy.thresholds,
-                   .batch = vanilla ? Bytes() : request.batch};
+  job.placement = {
+      .exchange = request.exchange,
+      .pattern = vanilla && is_server(policy.pattern) ? std::optional(Pattern::kWholeServer) : policy.pattern,
+      .costs = pattern_costs(request),
+      .slice_elements = vanilla ? kUnsliced : policy.slice_elements,
+      .thresholds = policy.thresholds,
+      .batch = vanilla ? Bytes() : request.batch};
   std::vector<JobRun> jobs(request.jobs, job);
   for (std::uint32_t j = 0; j < request.jobs; ++j) jobs[j].start = Time(std::llround(compute * 1e9 * j / request.jobs));
 

@@ -40,8 +40,8 @@ struct PlanRequest {
   Workload workload;
   Topology topology;
   Exchange exchange = Exchange::kAllreduce;
-  protocol::Pattern pattern{};
-  Bytes batch;  // Placement::batch of all policies but vanilla
+  std::optional<protocol::Pattern> pattern;  // none: the selector's choice for each batch, as with the daemon's `auto`
+  Bytes batch;                               // Placement::batch of all policies but vanilla
   std::uint32_t ranks_per_host = 1;
   std::uint32_t jobs = 1;  // alike, on the same hosts, started one after the other within an iteration
   std::uint8_t most_classes = 8;
@@ -55,7 +55,7 @@ struct PolicyOutcome {
   std::string name;  // vanilla, sliced, endhost, network
   std::uint32_t classes = 1;
   std::vector<double> thresholds;
-  protocol::Pattern pattern{};
+  std::optional<protocol::Pattern> pattern;  // none: by batch
   std::uint32_t slice_elements = 0;
   std::uint32_t depth = 0;         // slices of a class that staging holds at once
   double iteration_s = 0;          // of all jobs: the mean
@@ -86,7 +86,7 @@ Result<Report> make_plan(const PlanRequest& request);
 struct Policy {
   std::string name;
   std::vector<double> thresholds;
-  protocol::Pattern pattern{};
+  std::optional<protocol::Pattern> pattern;
   std::uint32_t slice_elements = 0;
   std::uint32_t depth = 0;
 };

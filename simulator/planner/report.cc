@@ -113,8 +113,9 @@ std::string congestion_text(const PlanRequest& request, const Report& report) {
 
 }  // namespace
 
-std::string pattern_text(Pattern pattern) {
-  std::string text = pattern == Pattern::kParameterServer ? "ps" : protocol::pattern_name(pattern);
+std::string pattern_text(std::optional<Pattern> pattern) {
+  if (!pattern) return "auto";
+  std::string text = pattern == Pattern::kParameterServer ? "ps" : protocol::pattern_name(*pattern);
   std::ranges::replace(text, '_', '-');
   return text;
 }

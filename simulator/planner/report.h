@@ -8,8 +8,8 @@
 
 namespace tensorlane::simulator {
 
-// "ps", "ring", "halving-doubling", "tree", "whole-server".
-std::string pattern_text(protocol::Pattern pattern);
+// "ps", "ring", "halving-doubling", "tree", "whole-server"; "auto" for none.
+std::string pattern_text(std::optional<protocol::Pattern> pattern);
 
 // {"assumptions", "policies", "recommended"}; times in seconds, efficiencies as shares of 1. `about` is merged into the
 // assumptions: what the request was.

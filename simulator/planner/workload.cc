@@ -82,13 +82,15 @@ JobPlan plan_of(const Workload& workload, const Placement& placement, std::uint1
   for (const Fused& fused : fuse(workload, placement.batch)) {
     const double urgency = urgency_of(workload, fused.first_layer);
     PlanTensor t;
-    t.pattern = placement.pattern;
     t.urgency = static_cast<float>(urgency);
     t.cls = engine::class_by_thresholds(placement.thresholds, urgency);
     t.elements = fused.elements;
     t.slice_elements = placement.slice_elements;
     t.root = first_owner(placement, hosts, job.exchanged.size());
     t.name = fused.name;
+    t.operation = Operation::kAllreduce;
+    t.pattern =
+        placement.pattern ? *placement.pattern : engine::compare_patterns(placement.costs, t, hosts).front().pattern;
     Exchanged exchanged{.first_layer = fused.first_layer, .last_layer = fused.last_layer};
     if (placement.exchange == Exchange::kPushPull) {
       t.operation = Operation::kPush;
@@ -96,7 +98,6 @@ JobPlan plan_of(const Workload& workload, const Placement& placement, std::uint1
       t.operation = Operation::kPull;
       exchanged.pull = append(&job.plan, t);
     } else {
-      t.operation = Operation::kAllreduce;
       exchanged.push = exchanged.pull = append(&job.plan, t);
     }
     job.exchanged.push_back(exchanged);

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
+#include "daemon/engine/pattern/selector.h"
 
 namespace tensorlane::simulator {
 
@@ -45,7 +47,8 @@ struct Workload {
 // How the exchange of a workload is set up; what differs between policies.
 struct Placement {
   Exchange exchange = Exchange::kAllreduce;
-  protocol::Pattern pattern{};
+  std::optional<protocol::Pattern> pattern = protocol::Pattern::kRing;  // none: chosen for each batch by `costs`
+  engine::PatternCosts costs;
   std::uint32_t slice_elements = 0;
   std::vector<double> thresholds;  // K - 1 of them for K classes
   std::vector<HostIndex> servers;  // kWholeServer: variables are placed on them in turn

@@ -6,6 +6,7 @@
 #include <array>
 #include <numeric>
 
+#include "daemon/engine/pattern/selector.h"
 #include "simulator/clock/random.h"
 #include "simulator/workload/values.h"
 
@@ -122,7 +123,24 @@ void random_engine(Scenario& s, Random& random) {
   e.rails = s.plan.rails = static_cast<std::uint8_t>(random.chance(0.5) ? 1 : random.between(2, 4));
 }
 
-// Staging that is only just enough, or a little more: then grants must wait for each other's memory.
+// `pattern: auto`: a plan has what the selector chooses for each of its tensors, whatever its leader's model of the
+// network is like. A push and its pull are cut in one way, as a leader does, by no choice.
+void select_patterns(Scenario& s, Random random) {
+  if (!random.chance(0.3)) return;
+  engine::PatternCosts costs;
+  costs.network = engine::NetworkModel::of(random.between(microseconds(1), microseconds(100)),
+                                           BitsPerSecond(one_of(random, {500'000'000ull, 10'000'000'000ull})));
+  costs.message = random.between(Duration(0), microseconds(20));
+  costs.incast = one_of(random, {0.0, 0.5, 2.0});
+  costs.eager_limit = s.engine.eager_limit;
+  costs.classes = s.engine.classes;
+  for (PlanTensor& t : s.plan.tensors) {
+    if (!is_keyed(t.operation)) t.pattern = engine::compare_patterns(costs, t, s.hosts()).front().pattern;
+  }
+}
+
+// Staging that is only just enough in every second seed, and else a little more: then grants must wait for each other's
+// memory.
 void random_staging(Scenario& s, Random& random) {
   std::array<std::uint64_t, kMaxDataClasses> pages{};
   for (const PlanTensor& t : s.plan.tensors) {
@@ -135,7 +153,8 @@ void random_staging(Scenario& s, Random& random) {
   }
   if (s.engine.reclassifies) std::fill_n(pages.begin(), s.engine.classes, *std::ranges::max_element(pages));
   const std::uint64_t needed = std::accumulate(pages.begin(), pages.end(), std::uint64_t{0});
-  s.engine.staging = Bytes((needed + random.below(1 + needed)) * kMaxOperation.value);
+  const std::uint64_t more = random.below(2 + 2 * needed);
+  s.engine.staging = Bytes((needed + (more <= needed ? more : 0)) * kMaxOperation.value);
 }
 
 // Rails differ in speed, delay and loss; the tags are honoured on all of them or on none.
@@ -348,6 +367,7 @@ Scenario random_scenario(std::uint64_t seed) {
   Random random(seed);
   random_engine(s, random);
   random_plan(s, random);
+  select_patterns(s, Random(seed).fork(1));
   random_staging(s, random);
   random_network(s, random);
   random_lane(s, random);

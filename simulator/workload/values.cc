@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -62,8 +63,15 @@ std::vector<Passing> passings(Pattern pattern, std::uint16_t hosts, HostIndex ow
     for (unsigned h = 0; h < n; ++h)
       if (h != o) pass(h, o);
   } else if (pattern == Pattern::kTree) {
-    for (unsigned step = 1; step < n; step *= 2)
-      for (unsigned place = step; place < n; place += 2 * step) pass((o + place) % n, (o + place - step) % n);
+    // Place p hears from p + d for every power of two d above p, the nearest first.
+    const std::function<void(unsigned)> gather = [&](unsigned place) {
+      for (unsigned d = 1; place + d < n; d *= 2) {
+        if (d <= place) continue;
+        gather(place + d);
+        pass((o + place + d) % n, (o + place) % n);
+      }
+    };
+    gather(0);
   } else {
     unsigned core = 1;
     while (core * 2 <= n) core *= 2;

@@ -1,5 +1,6 @@
 """What the end-to-end tests share: daemons on loopback or in a lab, ranks that use them, and what must not be left behind. Standard library only."""
 
+import concurrent.futures
 import json
 import os
 import secrets
@@ -156,9 +157,10 @@ class Daemons:
 
 
 def outputs(ranks, timeout):
-    """What each rank printed, and its exit status. All must end within the time."""
-    deadline = time.monotonic() + timeout
-    return [(child.communicate(timeout=max(0.1, deadline - time.monotonic()))[0], child.returncode) for child in ranks]
+    """What each rank printed, and its exit status. All must end within the time. They are read together: one that nobody reads would block when its pipe is full."""
+    with concurrent.futures.ThreadPoolExecutor(len(ranks)) as readers:
+        texts = list(readers.map(lambda child: child.communicate(timeout=timeout)[0], ranks))
+    return [(text, child.returncode) for text, child in zip(texts, ranks)]
 
 
 def expect(condition, message):

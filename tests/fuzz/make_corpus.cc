@@ -195,6 +195,7 @@ std::vector<protocol::TensorBody> tensors() {
                                          tensor("sync", Operation::kBarrier, 0)};
   list[0].explicit_urgency = 1;
   list[0].urgency = 0.75f;
+  list[0].pattern = protocol::kAutomaticPattern;
   return list;
 }
 

@@ -33,7 +33,8 @@ void check_arena(std::span<const std::byte> body) {
 bool same(const TensorBody& a, const TensorBody& b) {
   return control::name_of(a) == control::name_of(b) && a.elements == b.elements && a.position == b.position &&
          a.root == b.root && a.dtype == b.dtype && a.operation == b.operation && a.reduce == b.reduce &&
-         a.explicit_urgency == b.explicit_urgency && a.urgency == b.urgency && a.positions == b.positions;
+         a.explicit_urgency == b.explicit_urgency && a.urgency == b.urgency && a.positions == b.positions &&
+         a.pattern == b.pattern;
 }
 
 void check_group(const session::Registration& registration, std::uint32_t world_size) {

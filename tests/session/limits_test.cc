@@ -14,6 +14,7 @@
 #include <limits>
 #include <thread>
 
+#include "common/protocol/plan.h"
 #include "context_guard.h"
 #include "fake_daemon.h"
 #include "process.h"
@@ -45,7 +46,7 @@ TEST(Limits, AClientOfAnotherVersion) {
   EXPECT_EQ(answer->code, Code::kVersionMismatch);
   EXPECT_EQ(answer->error,
             "the client library and the daemon have different versions: the client speaks session version 7, the "
-            "daemon 2: install the same release of "
+            "daemon 3: install the same release of "
             "both");
   EXPECT_TRUE(client.closed());
 }
@@ -190,6 +191,8 @@ TEST(Limits, TensorsThatCannotBe) {
   EXPECT_THAT(error_of([](Tensor& t) { t.urgency = std::numeric_limits<float>::infinity(); }),
               HasSubstr("urgency is inf"))
       << "also where layer order decides";
+  EXPECT_THAT(error_of([](Tensor& t) { t.pattern = 1 + static_cast<std::uint8_t>(protocol::Pattern::kWholeServer); }),
+              HasSubstr("pattern is 5: use a tl_pattern_t"));
   EXPECT_THAT(error_of([](Tensor& t) { t.name[0] = '\0'; }), HasSubstr("a tensor without a name"));
   EXPECT_EQ(error_of([](Tensor&) {}), "") << "the session is none the worse";
 }

@@ -73,7 +73,7 @@ def check_table(folder):
 def check_patterns(folder):
     """Every pattern; a barrier of many hosts, which takes staging, too; and a network from a file."""
     speed = ("--model", "alexnet", "--batch", 64, "--gpu-images-per-second", 100, "--most-classes", 2)
-    for pattern, hosts in (("ring", 28), ("halving-doubling", 6), ("tree", 5)):
+    for pattern, hosts in (("ring", 28), ("halving-doubling", 6), ("tree", 5), ("auto", 6)):
         done = run(*speed, "--hosts", hosts, "--gbps", 10, "--pattern", pattern)
         check(done.returncode == 0 and "recommended" in done.stdout, f"{pattern}: {done.stderr}")
     fabric, report = folder / "fabric.yaml", folder / "fabric.json"

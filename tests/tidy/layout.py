@@ -21,6 +21,7 @@ MAY_INCLUDE = {
     "daemon/config": [],
     "daemon/control": ["daemon/ports", "daemon/engine/classify"],  # the leader searches for thresholds
     "daemon/memory": ["daemon/ports"],
+    "daemon/planning": ["daemon/config", "daemon/engine"],
     "daemon/reduce": ["daemon/ports"],
     "daemon/session": ["daemon/ports"],
     "daemon/telemetry": ["daemon/ports"],

@@ -74,6 +74,18 @@ typedef enum {
   TL_REDUCESCATTER = 6
 } tl_operation_t;
 
+/* How the hosts of a job aggregate a tensor. DEFAULT: as daemon.yaml of rank 0's host says. AUTO: what its cost model
+ * expects to be the fastest for the tensor's size, operation and class on these hosts; `tensorlane status` shows it. A
+ * push and its pull are cut in one way: theirs is DEFAULT. */
+typedef enum {
+  TL_PATTERN_DEFAULT = 0,
+  TL_PATTERN_RING = 1,
+  TL_PATTERN_PARAMETER_SERVER = 2,
+  TL_PATTERN_HALVING_DOUBLING = 3,
+  TL_PATTERN_TREE = 4,
+  TL_PATTERN_AUTO = 255
+} tl_pattern_t;
+
 typedef struct tl_context tl_context_t; /* one rank of one job */
 typedef struct tl_tensor tl_tensor_t;   /* a registered tensor; belongs to its context */
 typedef struct tl_request tl_request_t; /* one operation under way */
@@ -147,9 +159,10 @@ typedef struct {
   uint32_t positions; /* how many positions there are; 0: number of tensors in the group */
   float urgency;      /* [0, 1] overrides layer order; negative: layer order, 1 - position / positions */
   uint64_t row;       /* for reducescatter: elements of one row; divides count */
+  tl_pattern_t pattern;
 } tl_tensor_desc_t;
 #define TL_TENSOR_INIT \
-  { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1.0f, 1 }
+  { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1.0f, 1, TL_PATTERN_DEFAULT }
 
 /* Registers tensors together; collective: returns when every rank has registered a group of this name. `tensors`
  * receives `count` handles. Errors: mismatch (names both ranks, the tensor and the two values, or the tensor that one

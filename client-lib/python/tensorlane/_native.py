@@ -54,6 +54,7 @@ class TensorDesc(ctypes.Structure):
         ("positions", ctypes.c_uint32),
         ("urgency", ctypes.c_float),
         ("row", ctypes.c_uint64),
+        ("pattern", ctypes.c_int),
     ]
 
 

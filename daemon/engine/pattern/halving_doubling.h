@@ -7,6 +7,7 @@
 // before the first step and passes results on after the last. A shard of host P + i goes through host i, too.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 
 #include "daemon/engine/pattern/route.h"
@@ -31,6 +32,18 @@ inline bool halving_doubling_is_leaf(std::uint16_t hosts, HostIndex owner, HostI
       std::bit_floor(static_cast<std::uint16_t>(host.value ^ halving_doubling_root(core, owner)));  // of its only step
   const bool brings_another = host.value + core < hosts && host.value + core != owner.value;
   return distance == core / 2 && !brings_another;
+}
+
+// Host 0 is the busiest where hosts have joined: its own joined host sends it all that it has, and the shards of all
+// that have joined take the steps once more than those of the others, by roots that differ from host 0 in low bits.
+inline double halving_doubling_most_received(std::uint16_t hosts, std::uint16_t shards) {
+  const std::uint16_t core = halving_doubling_core(hosts);
+  const unsigned joined = hosts - core;
+  if (joined == 0) return halved_steps(core, shards);
+  std::uint32_t again = hosts - 1u;
+  for (unsigned root = 0; root < joined; ++root)
+    again += static_cast<std::uint32_t>(std::bit_width(core - 1u) - std::bit_width(root));
+  return halved_steps(core, std::min(core, shards)) + static_cast<double>(again) * shards / hosts;
 }
 
 inline Route halving_doubling_route(std::uint16_t hosts, HostIndex owner, HostIndex me) {

@@ -56,6 +56,21 @@ std::uint16_t most_sources(protocol::Pattern pattern, std::uint16_t hosts) {
   TL_ASSERT(false && "unknown pattern");
 }
 
+double most_received(protocol::Pattern pattern, std::uint16_t hosts, std::uint16_t shards) {
+  if (hosts < 2) return 0;
+  switch (pattern) {
+    case protocol::Pattern::kRing:
+    case protocol::Pattern::kParameterServer:
+    case protocol::Pattern::kWholeServer:
+      return hosts - 1.0;
+    case protocol::Pattern::kHalvingDoubling:
+      return halving_doubling_most_received(hosts, shards);
+    case protocol::Pattern::kTree:
+      return halved_steps(hosts, shards);
+  }
+  TL_ASSERT(false && "unknown pattern");
+}
+
 bool passes_partial_sums(protocol::Pattern pattern, std::uint16_t hosts) {
   const bool server = pattern == protocol::Pattern::kParameterServer || pattern == protocol::Pattern::kWholeServer;
   return !server && hosts > 2;

@@ -17,8 +17,7 @@ std::uint32_t rotation(TensorId tensor, std::uint16_t hosts) {
 }
 
 HostIndex rotated_owner(const protocol::PlanTensor& tensor, std::uint32_t shard, std::uint16_t hosts) {
-  const bool keyed = tensor.operation == Operation::kPush || tensor.operation == Operation::kPull;
-  const std::uint32_t first = keyed ? tensor.root.value : rotation(tensor.id, hosts);
+  const std::uint32_t first = is_keyed(tensor.operation) ? tensor.root.value : rotation(tensor.id, hosts);
   return HostIndex(static_cast<std::uint16_t>((first + shard) % hosts));
 }
 

@@ -1,6 +1,10 @@
 // Binomial tree: log2(N) steps, in each of which the hosts that have something to pass on double (Horovod and MPI use
-// it for small payloads). Counted from the owner, host v is a child of v without its lowest bit.
+// it for small payloads). Counted from the owner, a host's parent is the one without its highest bit: so the child at
+// distance 1 has the most hosts behind it, then the one at 2, and a host that serves its peers in turn, beginning with
+// the next one, sends the results that go furthest first.
 #pragma once
+
+#include <bit>
 
 #include "daemon/engine/pattern/route.h"
 
@@ -10,14 +14,14 @@ inline unsigned tree_place(std::uint16_t hosts, HostIndex owner, HostIndex host)
   return host.value >= owner.value ? host.value - owner.value : host.value + hosts - owner.value;
 }
 
-// The distances from a place to its children are the powers of two below this.
-inline unsigned tree_reach(std::uint16_t hosts, unsigned place) {
-  return place == 0 ? hosts : place & (~place + 1);
+// The distances from a place to its children are the powers of two from this on, to places that there are.
+inline unsigned tree_first_distance(unsigned place) {
+  return place == 0 ? 1 : std::bit_floor(place) * 2;
 }
 
 inline bool tree_is_leaf(std::uint16_t hosts, HostIndex owner, HostIndex host) {
   const unsigned place = tree_place(hosts, owner, host);
-  return place != 0 && (tree_reach(hosts, place) == 1 || place + 1 >= hosts);
+  return place != 0 && place + tree_first_distance(place) >= hosts;
 }
 
 inline Route tree_route(std::uint16_t hosts, HostIndex owner, HostIndex me) {
@@ -27,12 +31,10 @@ inline Route tree_route(std::uint16_t hosts, HostIndex owner, HostIndex me) {
   const unsigned place = tree_place(hosts, owner, me);
   Route r;
   r.sum_order = {me};
-  const unsigned reach = tree_reach(hosts, place);
-  for (unsigned distance = 1; distance < reach && place + distance < hosts; distance *= 2)
+  for (unsigned distance = tree_first_distance(place); place + distance < hosts; distance *= 2)
     r.sum_order.push_back(host_at(place + distance));
-  // Results: the largest subtree first.
-  r.result_to.assign(r.sum_order.rbegin(), r.sum_order.rend() - 1);
-  if (place != 0) r.contribution_to = r.result_from = host_at(place & (place - 1));
+  r.result_to.assign(r.sum_order.begin() + 1, r.sum_order.end());
+  if (place != 0) r.contribution_to = r.result_from = host_at(place ^ std::bit_floor(place));
   return r;
 }
 

@@ -113,7 +113,7 @@ TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
   EXPECT_THAT(error("detection: 1 ms\n"), ::testing::HasSubstr("expected at least 200 ms"));
   EXPECT_THAT(error("record: logs\nrecord_limit: 10 KiB\n"), ::testing::HasSubstr("expected at least 1 MiB"));
   EXPECT_THAT(error("pattern: star\n"),
-              ::testing::HasSubstr("expected ring, halving_doubling, tree, parameter_server or shuffle"));
+              ::testing::HasSubstr("expected ring, halving_doubling, tree, parameter_server, shuffle or auto"));
   EXPECT_THAT(error("ordering: alphabetical\n"),
               ::testing::HasSubstr("expected tagged, funnel, concurrent, chained, counters or negotiated"));
   EXPECT_THAT(error("ordering: funnel\nordering_concurrent: 2\n"),
@@ -121,8 +121,29 @@ TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
   EXPECT_THAT(error("urgency: guessed\n"), ::testing::HasSubstr("expected registered or observed"));
   EXPECT_THAT(error("urgency: observed\nsearch_thresholds: true\n"),
               ::testing::HasSubstr("leave out 'search_thresholds'"));
+  EXPECT_THAT(error("pattern: whole_server\n"), ::testing::HasSubstr("expected ring"));
+  EXPECT_THAT(error("network_model: {latency: 30 us, bandwith: 1 Gbit/s}\n"),
+              ::testing::HasSubstr("did you mean 'bandwidth'?"));
   EXPECT_THAT(error("users: [joe]\n"), ::testing::HasSubstr("'joe' in 'users' is no user id"));
   EXPECT_THAT(error("late_after: 9 s\nlate_error: 1 s\n"), ::testing::HasSubstr("expected at least late_after"));
+}
+
+TEST_F(ConfigTest, ThePatternMayBeLeftToTheCostModel) {
+  const std::string start = "fabric: fabric.yaml\nhost: h0\nsecret_key_file: h0.key\n";
+  auto config = load_text(start + "pattern: auto\n");
+  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  EXPECT_FALSE(config->pattern.has_value());
+  EXPECT_FALSE(config->network_model.bandwidth.has_value());
+  config = load_text(start +
+                     "network_model: {latency: 30 us, bandwidth: 500 Mbit/s, message_cost: 7 us, incast_percent: 20, "
+                     "sum_rate: 8 Gbit/s}\n");
+  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  EXPECT_EQ(config->pattern, protocol::Pattern::kRing);
+  EXPECT_EQ(config->network_model.latency, microseconds(30));
+  EXPECT_EQ(config->network_model.bandwidth, BitsPerSecond(500'000'000));
+  EXPECT_EQ(config->network_model.message_cost, microseconds(7));
+  EXPECT_EQ(config->network_model.incast_percent, 20u);
+  EXPECT_EQ(config->network_model.sum_rate, BitsPerSecond(8'000'000'000));
 }
 
 TEST_F(ConfigTest, JobsMayBeLimitedInTheClassesAboveTheLowest) {

@@ -29,22 +29,27 @@ TEST(Message, comes_back_as_it_went) {
 TEST(Message, of_another_version_says_so) {
   const auto got = decode(json::to_cbor(json::array({1, 1, 0, 0, 0, json::array()})));
   EXPECT_EQ(got.status().to_string(),
-            "control protocol version 1 is not 2: control message: run the same version of tensorlaned on all hosts");
+            "control protocol version 1 is not 3: control message: run the same version of tensorlaned on all hosts");
 }
 
 TEST(Message, that_is_none_is_refused) {
   EXPECT_EQ(decode({}).status().code(), Code::kCorrupt);
   EXPECT_EQ(decode(json::to_cbor(json::array())).status().code(), Code::kCorrupt);
   EXPECT_EQ(decode(json::to_cbor(json::object({{"a", 1}}))).status().code(), Code::kCorrupt);
-  EXPECT_EQ(decode(json::to_cbor(json::array({2, 0, 0, 0, 0, json::array()}))).status().code(), Code::kCorrupt)
+  EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 0, 0, 0, 0, json::array()}))).status().code(),
+            Code::kCorrupt)
       << "type 0";
-  EXPECT_EQ(decode(json::to_cbor(json::array({2, 19, 0, 0, 0, json::array()}))).status().code(), Code::kCorrupt)
+  EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 19, 0, 0, 0, json::array()}))).status().code(),
+            Code::kCorrupt)
       << "type 19";
-  EXPECT_EQ(decode(json::to_cbor(json::array({2, 1, 0, 1ull << 32, 0, json::array()}))).status().code(), Code::kCorrupt)
+  EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 1, 0, 1ull << 32, 0, json::array()}))).status().code(),
+            Code::kCorrupt)
       << "epoch";
-  EXPECT_EQ(decode(json::to_cbor(json::array({2, 1, 0, 0, 0, json::array(), 1}))).status().code(), Code::kCorrupt)
+  EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 1, 0, 0, 0, json::array(), 1}))).status().code(),
+            Code::kCorrupt)
       << "one item more";
-  EXPECT_EQ(decode(json::to_cbor(json::array({2, 1, -1, 0, 0, json::array()}))).status().code(), Code::kCorrupt)
+  EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 1, -1, 0, 0, json::array()}))).status().code(),
+            Code::kCorrupt)
       << "negative";
 }
 

@@ -76,6 +76,15 @@ TEST(CheckGroup, refuses_what_cannot) {
   body.urgency = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(check(body), refused("tensor 'a' has urgency nan, not between 0 and 1"));
   body = tensor("a");
+  body.pattern = protocol::kAutomaticPattern;
+  EXPECT_EQ(check(body), "ok");
+  body.pattern = 1 + static_cast<std::uint8_t>(protocol::Pattern::kWholeServer);
+  EXPECT_EQ(check(body), refused("tensor 'a' asks for pattern 5, which is none"));
+  body.pattern = protocol::kAutomaticPattern;
+  body.operation = Operation::kPull;
+  EXPECT_EQ(check(body),
+            refused("tensor 'a' asks for a pattern, but a push and its pull are cut in one way, the daemon's"));
+  body = tensor("a");
   body.position = 10;
   EXPECT_EQ(check(body), refused("tensor 'a' has position 10 of 10"));
   EXPECT_EQ(check_group("j", "g", {3, {}}, 4).to_string(), refused("the group has no tensors"));
@@ -101,6 +110,11 @@ TEST(CompareGroups, the_first_difference_in_the_order_of_the_reference_is_named)
   TensorBody b = tensor("b"), c = tensor("c");
   b.elements = 9;
   c.elements = 9;
+  TensorBody ring = tensor("a"), automatic = tensor("a");
+  ring.pattern = 1 + static_cast<std::uint8_t>(protocol::Pattern::kRing);
+  automatic.pattern = protocol::kAutomaticPattern;
+  EXPECT_EQ(compare_groups("j", "g", {0, {ring}}, {3, {automatic}}).what(),
+            "tensor 'a' differs: rank 0 registers pattern ring, rank 3 pattern auto");
   EXPECT_EQ(compare_groups("j", "g", {0, {tensor("a"), tensor("b"), tensor("c")}}, {3, {c, b, tensor("a")}}).what(),
             "tensor 'b' differs: rank 0 registers float32[8], rank 3 float32[9]");
 }
@@ -114,6 +128,7 @@ TEST(TensorsOnTheWire, come_back_as_they_went_without_their_place) {
   body.position = 4;
   body.explicit_urgency = 1;
   body.urgency = 0.1f;
+  body.pattern = protocol::kAutomaticPattern;
   body.offset = 64;
   const auto got = tensors_from_json(nlohmann::json::from_cbor(nlohmann::json::to_cbor(tensors_to_json({body}))));
   ASSERT_TRUE(got && got->size() == 1);

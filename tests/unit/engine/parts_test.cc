@@ -99,9 +99,10 @@ TEST(Route, HalvingDoublingGivesToThePartnerAcrossTheHighestDifferingBit) {
 
 TEST(Route, TreeDoublesTheHostsThatPassOn) {
   EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(1)).sum_order, (std::vector{host(1), host(2), host(3), host(5)}));
-  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(1)).result_to, (std::vector{host(5), host(3), host(2)}));
-  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(4)).contribution_to, host(3));
-  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(0)).contribution_to, host(5));
+  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(1)).result_to, (std::vector{host(2), host(3), host(5)}));
+  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(2)).result_to, (std::vector{host(4), host(0)}));
+  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(4)).contribution_to, host(2));
+  EXPECT_EQ(route(Pattern::kTree, 6, host(1), host(0)).contribution_to, host(2));
 }
 
 TEST(PatternNames, ReadBackAndShuffleIsAServerOnEveryHost) {
