@@ -104,6 +104,8 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   const unsigned pattern = raw_number(desc.pattern);
   if (pattern > TL_PATTERN_TREE && pattern != TL_PATTERN_AUTO)
     return invalid_tensor(name, "pattern is " + std::to_string(pattern), "use a tl_pattern_t");
+  if (desc.reserved != 0)
+    return invalid_tensor(name, "reserved is " + std::to_string(desc.reserved), "begin with TL_TENSOR_INIT");
   body.positions = desc.positions != 0 ? desc.positions : static_cast<std::uint32_t>(group_size);
   if (desc.position >= body.positions) {
     return invalid_tensor(name, "position is " + std::to_string(desc.position),

@@ -308,6 +308,9 @@ TEST(Operations, RefusesWhatCannotBeRegistered) {
   desc.pattern = static_cast<tl_pattern_t>(TL_PATTERN_TREE + 1);
   EXPECT_THAT(error_of(desc), HasSubstr("pattern is 5"));
   desc = tensor_desc("x", nullptr, 16);
+  desc.reserved = 1;
+  EXPECT_THAT(error_of(desc), HasSubstr("reserved is 1: begin with TL_TENSOR_INIT"));
+  desc = tensor_desc("x", nullptr, 16);
   desc.dtype = static_cast<tl_dtype_t>(9);
   EXPECT_THAT(error_of(desc), HasSubstr("dtype is 9"));
   desc = tensor_desc("x", nullptr, 16);

@@ -160,9 +160,10 @@ typedef struct {
   float urgency;      /* [0, 1] overrides layer order; negative: layer order, 1 - position / positions */
   uint64_t row;       /* for reducescatter: elements of one row; divides count */
   tl_pattern_t pattern;
+  uint32_t reserved; /* 0 */
 } tl_tensor_desc_t;
 #define TL_TENSOR_INIT \
-  { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1.0f, 1, TL_PATTERN_DEFAULT }
+  { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1, 1, TL_PATTERN_DEFAULT, 0 }
 
 /* Registers tensors together; collective: returns when every rank has registered a group of this name. `tensors`
  * receives `count` handles. Errors: mismatch (names both ranks, the tensor and the two values, or the tensor that one

@@ -55,6 +55,7 @@ class TensorDesc(ctypes.Structure):
         ("urgency", ctypes.c_float),
         ("row", ctypes.c_uint64),
         ("pattern", ctypes.c_int),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
