@@ -40,7 +40,7 @@ MAY_INCLUDE = {
     "client-lib": ["tensorlane"],
     "switch-config": [],
     "monitor": ["tensorlane"],
-    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine/urgency", "daemon/engine_log", "simulator/planner", "switch-config/policy", "switch-config/model", "switch-config/render"],
+    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine/urgency", "daemon/engine_log", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")

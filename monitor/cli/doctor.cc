@@ -1,0 +1,403 @@
+#include "monitor/cli/doctor.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "monitor/cli/process.h"
+#include "switch-config/lint/mlnx_qos.h"
+
+namespace tensorlane::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using findings::Severity;
+using switches::DevicePort;
+using switches::DeviceQos;
+using switches::PortKind;
+
+constexpr unsigned kEct0 = 2, kEcnBits = 3;
+constexpr std::uint64_t kLeastMemlock = std::uint64_t{1} << 30;  // what a job of one NIC pins, about
+constexpr std::uint64_t kRoceMtu = 4096 + 100;                   // the largest path MTU and its headers
+constexpr const char* kPrefixes[] = {"NCCL_IB_", "UCX_IB_"};
+
+// The first line of a file; unset where it cannot be read.
+std::optional<std::string> read_line(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!file || !std::getline(file, line)) return std::nullopt;
+  while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back())) != 0) line.pop_back();
+  return line;
+}
+
+// The whole text as a number, as strtoul reads it with base 0.
+std::optional<std::uint64_t> number(const std::string& text) {
+  if (text.empty() || std::isdigit(static_cast<unsigned char>(text[0])) == 0) return std::nullopt;
+  char* end = nullptr;
+  const std::uint64_t value = std::strtoull(text.c_str(), &end, 0);
+  return *end == 0 ? std::optional(value) : std::nullopt;
+}
+
+class Doctor {
+ public:
+  explicit Doctor(const DoctorOptions& options) : options_(options), root_(options.root.empty() ? "/" : options.root) {}
+
+  Result<findings::Report> examine() {
+    std::error_code error;
+    if (!fs::is_directory(root_ / "sys/class", error))
+      return Status(Code::kInvalidArgument, "there is no sys/class in it", root_.string(),
+                    "give a folder with copies of sys and proc");
+    name_ = options_.host != nullptr ? options_.host->name : "";
+    TL_RETURN_IF_ERROR(read_environment());
+    if (options_.host != nullptr) {
+      for (std::size_t i = 0; i < options_.host->ports.size(); ++i) TL_RETURN_IF_ERROR(check_port(i));
+    } else {
+      TL_RETURN_IF_ERROR(check_all_ports());
+    }
+    check_variables();
+    TL_RETURN_IF_ERROR(check_memlock());
+    findings::sort(report_);
+    return report_;
+  }
+
+ private:
+  void add(const char* rule, Severity severity, const std::string& place, const std::string& message,
+           const std::string& fix) {
+    report_.findings.push_back({rule, severity, name_, place, message, fix});
+  }
+
+  fs::path process() const { return root_ / "proc" / (options_.pid == 0 ? "self" : std::to_string(options_.pid)); }
+
+  Status read_environment() {
+    if (options_.pid == 0) {
+      for (char** entry = environ; *entry != nullptr; ++entry) keep_variable(*entry);
+      return {};
+    }
+    std::ifstream file(process() / "environ");
+    if (!file)
+      return Status(Code::kInvalidArgument, "the environment of the process cannot be read",
+                    (process() / "environ").string(), "name a process of yours, or be root");
+    for (std::string entry; std::getline(file, entry, '\0');) keep_variable(entry);
+    return {};
+  }
+
+  void keep_variable(const std::string& entry) {
+    const std::size_t split = entry.find('=');
+    if (split != entry.npos) environment_[entry.substr(0, split)] = entry.substr(split + 1);
+  }
+
+  Status check_all_ports() {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(root_ / "sys/class/net", error)) {
+      std::error_code absent;
+      if (fs::is_directory(entry.path() / "device/infiniband", absent)) names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    for (const std::string& name : names) TL_RETURN_IF_ERROR(check_interface(name, nullptr, ""));
+    if (names.empty())
+      add("L10", Severity::kNote, "/sys/class/net", "no network interface has an RDMA device",
+          "nothing to do where TCP is what you want");
+    return {};
+  }
+
+  Status check_port(std::size_t index) {
+    const DevicePort& port = options_.host->ports[index];
+    const std::vector<std::string>& devices = options_.host->rdma_devices;
+    return check_interface(port.name, &options_.host->kinds[port.kind],
+                           devices.size() == options_.host->ports.size() ? devices[index] : "");
+  }
+
+  // `kind` is null where no fabric says what it is to be.
+  Status check_interface(const std::string& name, const PortKind* kind, std::string device) {
+    const fs::path net = root_ / "sys/class/net" / name;
+    const std::string place = "/sys/class/net/" + name;
+    std::error_code error;
+    if (!fs::exists(net, error)) {
+      add("L10", Severity::kError, place, "the fabric file names this interface, and it is not there",
+          "correct 'from_port' or 'to_port' of the host's link");
+      return {};
+    }
+    check_mtu(net, place, kind);
+    TL_RETURN_IF_ERROR(check_qos(name, kind));
+    check_ecn(net, place, kind);
+    if (device.empty()) {
+      for (const auto& entry : fs::directory_iterator(net / "device/infiniband", error))
+        device = entry.path().filename();
+    }
+    if (device.empty())
+      add("L10", Severity::kNote, place, "it has no RDMA device", "nothing to do where TCP is what you want");
+    else
+      check_rdma(device);
+    return {};
+  }
+
+  void check_mtu(const fs::path& net, const std::string& place, const PortKind* kind) {
+    const auto mtu = number(read_line(net / "mtu").value_or(""));
+    if (!mtu) return;
+    if (kind != nullptr && *mtu != kind->mtu)
+      add("L7", *mtu > kind->mtu ? Severity::kError : Severity::kWarning, place + "/mtu",
+          fmt::format("{} bytes, but the fabric's link has {}{}", *mtu, kind->mtu,
+                      *mtu > kind->mtu ? ": larger packets are dropped" : ""),
+          fmt::format("ip link set dev {} mtu {}", net.filename().string(), kind->mtu));
+    else if (kind == nullptr && *mtu < kRoceMtu)
+      add("L7", Severity::kWarning, place + "/mtu",
+          fmt::format("{} bytes are too few for RoCE packets of 4096 and their headers", *mtu),
+          "set an MTU of 9000 where the switches take it");
+  }
+
+  // What `mlnx_qos -i NAME` prints; unset where it cannot be had.
+  std::optional<std::string> qos_text(const std::string& name) const {
+    if (options_.root.empty()) {
+      const Result<std::string> text = run_checked({"mlnx_qos", "-i", name});
+      return text.ok() ? std::optional(*text) : std::nullopt;
+    }
+    std::ifstream file(root_ / "mlnx_qos" / name);
+    if (!file) return std::nullopt;
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+  Status check_qos(const std::string& name, const PortKind* kind) {
+    const std::string place = "mlnx_qos -i " + name;
+    const std::optional<std::string> text = qos_text(name);
+    if (!text) {
+      add("L10", Severity::kNote, place, "cannot be run here: trust, maps and PFC are not looked at",
+          "install the vendor's mlnx-tools");
+      return {};
+    }
+    findings::Report found;
+    TL_ASSIGN_OR_RETURN(const lint::Device device, lint::parse_mlnx_qos(*text, place, name, found));
+    const lint::Port& port = device.ports.front();
+    for (findings::Finding& finding : found.findings) {
+      finding.device = name_;
+      finding.place = place + ": " + finding.place;
+      report_.findings.push_back(std::move(finding));
+    }
+    for (findings::Unparsed& unparsed : found.unparsed)
+      report_.unparsed.push_back({name_, unparsed.place, unparsed.text});
+    if (kind == nullptr) return {};
+    const unsigned wanted = options_.host->lossless_mask();
+    if (port.pfc && *port.pfc != wanted)
+      add("L3", Severity::kError, place + ": " + port.pfc_place,
+          fmt::format("PFC is on for priorities {}, and the fabric's lossless ones are {}", priorities(*port.pfc),
+                      priorities(wanted)),
+          fmt::format("mlnx_qos -i {} --pfc {}", name, flags(wanted)));
+    if (port.dscp_to_class == nullptr && text->find("Priority trust state: dscp") == text->npos) {
+      if (wanted != 0 && port.pfc.value_or(0) == 0)  // where PFC is on, the parser has said so
+        add("L10", Severity::kWarning, place + ": Priority trust state", "the NIC does not trust DSCP",
+            fmt::format("mlnx_qos -i {} --trust dscp", name));
+      return {};
+    }
+    check_map(name, place, port.dscp_to_class);
+    return {};
+  }
+
+  void check_map(const std::string& name, const std::string& place, const lint::Map* map) {
+    if (map == nullptr) return;
+    for (std::size_t dscp = 0; dscp < switches::kDscps; ++dscp) {
+      const unsigned wanted = options_.host->queue_of_dscp[dscp];
+      // What is not ours may be anything but a class of ours.
+      const auto is = map->to[dscp];
+      if (!is || *is == wanted || (wanted == 0 && options_.host->queues[*is & 7].name.empty())) continue;
+      add("L1", wanted != 0 ? Severity::kError : Severity::kWarning, fmt::format("{}: dscp2prio {}", place, dscp),
+          fmt::format("DSCP {} has priority {}, in the fabric {} ('{}')", dscp, *is, wanted,
+                      options_.host->queues[wanted].name),
+          fmt::format("mlnx_qos -i {} --dscp2prio set,{},{}", name, dscp, wanted));
+    }
+  }
+
+  static std::string priorities(unsigned mask) {
+    std::string text;
+    for (unsigned p = 0; p < 8; ++p)
+      if ((mask >> p & 1) != 0) text += fmt::format("{}{}", text.empty() ? "" : ",", p);
+    return text.empty() ? "none" : text;
+  }
+
+  static std::string flags(unsigned mask) {
+    std::string text;
+    for (unsigned p = 0; p < 8; ++p) text += fmt::format("{}{}", p == 0 ? "" : ",", mask >> p & 1);
+    return text;
+  }
+
+  void check_ecn(const fs::path& net, const std::string& place, const PortKind* kind) {
+    std::error_code error;
+    if (!fs::is_directory(net / "ecn", error)) {
+      add("L5", Severity::kNote, place + "/ecn", "the driver shows no ECN settings: reaction points are not looked at",
+          "the vendor's driver package has them; upstream's are in debugfs");
+      return;
+    }
+    for (unsigned p = 0; p < switches::kQueues; ++p) {
+      if (kind == nullptr || !kind->ecn[p]) continue;
+      for (const auto& [end, what] : {std::pair{"np", "sends no notifications of marked packets"},
+                                      std::pair{"rp", "does not slow down when it is notified"}}) {
+        const std::string file = fmt::format("ecn/roce_{}/enable/{}", end, p);
+        const auto on = read_line(net / file);
+        if (on && *on != "1")
+          add("L5", Severity::kWarning, fmt::format("{}/{}", place, file),
+              fmt::format("class '{}' {}: congestion ends in pauses", options_.host->queues[p].name, what),
+              fmt::format("echo 1 > {}/{}", place, file));
+      }
+    }
+    if (kind == nullptr) return;
+    check_cnp(net, place, "cnp_dscp", options_.host->cnp_dscp);
+    check_cnp(net, place, "cnp_802p_prio", options_.host->cnp_queue);
+  }
+
+  void check_cnp(const fs::path& net, const std::string& place, const char* file, unsigned wanted) {
+    const auto is = read_line(net / "ecn/roce_np" / file);
+    if (is && number(*is) != wanted)
+      add("L10", Severity::kWarning, fmt::format("{}/ecn/roce_np/{}", place, file),
+          fmt::format("congestion notifications go out with {}, and the fabric expects {}", *is, wanted),
+          fmt::format("echo {} > {}/ecn/roce_np/{}", wanted, place, file));
+  }
+
+  void check_rdma(const std::string& device) {
+    devices_.push_back(device);
+    std::string path = fmt::format("/sys/class/infiniband/{}/tc/1/traffic_class", device);
+    std::string text = read_line(root_ / path.substr(1)).value_or("");
+    // mlx5 writes "Global tclass=106" where one is forced.
+    text.erase(0, std::min(text.find_first_of("0123456789"), text.size()));
+    if (number(text).value_or(0) != 0)
+      add("L10", Severity::kError, path,
+          fmt::format("a device-wide traffic class {} (DSCP {}) puts all queue pairs into one class", text,
+                      *number(text) >> 2),
+          fmt::format("echo 0 > {}", path));
+    path = fmt::format("/sys/kernel/config/rdma_cm/{}/ports/1/default_roce_tos", device);
+    const auto tos = number(read_line(root_ / path.substr(1)).value_or(""));
+    if (tos) check_tos(path, *tos, true);
+  }
+
+  // A TOS byte that somebody sets for RoCE. `is_default`: for what asks for no class, so that it is to be bulk.
+  void check_tos(const std::string& place, std::uint64_t tos, bool is_default) {
+    if (tos > 255) {
+      add("L9", Severity::kError, place, fmt::format("{} is no TOS byte", tos), "expected DSCP * 4 + 2, at most 254");
+      return;
+    }
+    const DeviceQos* host = options_.host;
+    const unsigned bulk = host == nullptr ? 0 : host->bulk_dscp;
+    if (is_default && host != nullptr && tos >> 2 != bulk) {
+      add("L10", Severity::kWarning, place,
+          fmt::format("RoCE without a class of its own is sent with DSCP {}, not with bulk's {}", tos >> 2, bulk),
+          fmt::format("echo {} > {}", bulk << 2 | kEct0, place));
+      return;
+    }
+    if (!is_default && host != nullptr && host->queue_of_dscp[tos >> 2] == 0)
+      add("L10", Severity::kWarning, place,
+          fmt::format("{} is DSCP {}, which is no class of the fabric{}", tos, tos >> 2,
+                      tos < 64 && host->queue_of_dscp[tos] != 0
+                          ? fmt::format("; {} would be the DSCP of class '{}', but this is the whole TOS byte", tos,
+                                        host->queues[host->queue_of_dscp[tos]].name)
+                          : ""),
+          fmt::format("expected DSCP * 4 + 2, for bulk {}", bulk << 2 | kEct0));
+    else if ((tos & kEcnBits) != kEct0 && tos >> 2 != 0)
+      add("L10", Severity::kWarning, place,
+          fmt::format("{} is DSCP {} without ECN: switches drop or pause where they could mark", tos, tos >> 2),
+          fmt::format("{}", (tos & ~std::uint64_t{kEcnBits}) | kEct0));
+  }
+
+  const std::string* variable(const std::string& name) const {
+    const auto found = environment_.find(name);
+    return found == environment_.end() ? nullptr : &found->second;
+  }
+
+  void check_variables() {
+    for (const std::string prefix : kPrefixes) {
+      const std::string tos = prefix + (prefix[0] == 'N' ? "TC" : "TRAFFIC_CLASS");
+      std::optional<std::uint64_t> tc;
+      if (const std::string* text = variable(tos); text != nullptr && *text != "auto") {
+        tc = number(*text);
+        if (tc)
+          check_tos(tos, *tc, false);
+        else
+          add("L9", Severity::kError, tos, fmt::format("'{}' is no number", *text), "expected DSCP * 4 + 2");
+      }
+      check_service_level(prefix + "SL", tc);
+      check_gid(prefix + "GID_INDEX");
+    }
+  }
+
+  void check_service_level(const std::string& name, std::optional<std::uint64_t> tc) {
+    const std::string* text = variable(name);
+    if (text == nullptr || *text == "auto") return;
+    const auto level = number(*text);
+    if (!level || *level > 15) {
+      add("L9", Severity::kError, name, fmt::format("'{}' is no service level", *text), "expected 0 to 15");
+      return;
+    }
+    const DeviceQos* host = options_.host;
+    if (host == nullptr) return;
+    const std::size_t queue = tc && *tc < 256 ? host->queue_of_dscp[*tc >> 2] : host->queue_of_dscp[host->bulk_dscp];
+    if (*level != options_.service_levels[queue])
+      add("L10", Severity::kWarning, name,
+          fmt::format(
+              "service level {}, but class '{}', whose DSCP is in force, has {}: by PCP and by DSCP packets go to "
+              "different classes",
+              *level, host->queues[queue].name, options_.service_levels[queue]),
+          fmt::format("{}={}", name, options_.service_levels[queue]));
+  }
+
+  void check_gid(const std::string& name) {
+    const std::string* text = variable(name);
+    if (text == nullptr || *text == "auto" || *text == "-1") return;  // their own choice
+    const auto index = number(*text);
+    if (!index) {
+      add("L9", Severity::kError, name, fmt::format("'{}' is no number", *text), "expected an index of the GID table");
+      return;
+    }
+    for (const std::string& device : devices_) {
+      const std::string path = fmt::format("/sys/class/infiniband/{}/ports/1/gid_attrs/types/{}", device, *index);
+      const auto type = read_line(root_ / path.substr(1));
+      if (type == "RoCE v2") continue;
+      add("L10", Severity::kError, name,
+          type ? fmt::format("GID {} of {} is of type {}, which carries no DSCP", *index, device, *type)
+               : fmt::format("{} has no GID {}", device, *index),
+          fmt::format("unset it, or name an index whose type in /sys/class/infiniband/{}/ports/1/gid_attrs/types is "
+                      "'RoCE v2'",
+                      device));
+    }
+  }
+
+  Status check_memlock() {
+    std::ifstream file(process() / "limits");
+    if (!file && options_.pid != 0)
+      return Status(Code::kInvalidArgument, "there is no such process", process().string(), "name one that runs");
+    constexpr std::string_view kName = "Max locked memory";
+    for (std::string line; std::getline(file, line);) {
+      if (!line.starts_with(kName)) continue;
+      std::istringstream words(line.substr(kName.size()));
+      std::string soft;
+      words >> soft;
+      const auto bytes = number(soft);
+      if (bytes && *bytes < kLeastMemlock)
+        add("L10", Severity::kError, "Max locked memory",
+            fmt::format("{} bytes may be locked: RDMA cannot register its buffers", *bytes),
+            "LimitMEMLOCK=infinity in the unit, or `ulimit -l unlimited`");
+    }
+    return {};
+  }
+
+  const DoctorOptions& options_;
+  fs::path root_;
+  std::string name_;  // of the host
+  std::map<std::string, std::string> environment_;
+  std::vector<std::string> devices_;  // RDMA devices that were looked at
+  findings::Report report_;
+};
+
+}  // namespace
+
+Result<findings::Report> examine(const DoctorOptions& options) {
+  return Doctor(options).examine();
+}
+
+}  // namespace tensorlane::cli

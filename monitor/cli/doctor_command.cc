@@ -1,0 +1,83 @@
+// `tensorlane doctor`: what is wrong with this host.
+#include <unistd.h>
+
+#include <array>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "common/fabric/fabric.h"
+#include "monitor/cli/commands.h"
+#include "monitor/cli/doctor.h"
+#include "switch-config/findings/findings.h"
+#include "switch-config/policy/policy.h"
+
+namespace tensorlane::cli {
+namespace {
+
+struct Arguments {
+  std::string fabric, host, root;
+  int pid = 0;
+  bool json = false;
+};
+
+std::string own_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// What the fabric asks of one host: the file is read with this host alone, so that others' faults are not ours.
+Result<switches::DeviceQos> wanted(const Arguments& args, fabric::Fabric& fabric) {
+  TL_ASSIGN_OR_RETURN(fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
+  const std::string name = args.host.empty() ? own_name() : args.host;
+  const fabric::Host* found = fabric.find_host_by_name_or_address(name);
+  if (found == nullptr)
+    return Status(Code::kInvalidArgument, fmt::format("the fabric has no host '{}'", name), args.fabric,
+                  "name one with --host");
+  fabric.hosts = {fabric::Host(*found)};
+  TL_ASSIGN_OR_RETURN(std::vector<switches::DeviceQos> devices,
+                      switches::devices_of(fabric, {.hosts = true, .nos = {}}));
+  return std::move(devices.front());
+}
+
+Result<int> run(const Arguments& args) {
+  DoctorOptions options{.root = args.root, .pid = args.pid};
+  fabric::Fabric fabric;
+  switches::DeviceQos host;
+  if (!args.fabric.empty()) {
+    TL_ASSIGN_OR_RETURN(host, wanted(args, fabric));
+    options.host = &host;
+    for (const fabric::TrafficClass& cls : fabric.classes.data) options.service_levels[cls.pcp] = cls.service_level;
+    options.service_levels[fabric.classes.control.pcp] = fabric.classes.control.service_level;
+  }
+  const Result<findings::Report> report = examine(options);
+  if (!report.ok()) {
+    const Status& bad = report.status();
+    return Status(Code::kInvalidArgument, bad.what(), bad.where(), bad.fix());  // exit status 2, whatever it was
+  }
+  fmt::print("{}", args.json ? findings::to_json(*report) : findings::to_text(*report));
+  return findings::exit_status(*report);
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app, Invocation& chosen) {
+  auto args = std::make_shared<Arguments>();
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "What is wrong with this host for RoCE with classes; changes nothing");
+  doctor->footer(
+      "Example:\n  tensorlane doctor --fabric fabric.yaml\n"
+      "Exit status 1 with an error or a warning, 2 where it cannot look. A note informs. --root takes a copy of "
+      "another "
+      "host's\nsys and proc, with what `mlnx_qos -i INTERFACE` printed there in ROOT/mlnx_qos/INTERFACE.");
+  doctor->add_option("--fabric", args->fabric, "What the host is to be like; else only what is wrong on any fabric");
+  doctor->add_option("--host", args->host, "Its name or address in the fabric file; default: this host's name");
+  doctor->add_option("--root", args->root, "A folder to take for /");
+  doctor->add_option("--pid", args->pid, "Whose environment and limits to look at; default: the command's own")
+      ->check(CLI::PositiveNumber);
+  doctor->add_flag("--json", args->json, "Print one JSON object");
+  doctor->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
+}
+
+}  // namespace tensorlane::cli
