@@ -50,7 +50,7 @@ class Fabric:
         variables = {"tensorlane_configs": str(self.folder / "configs"), "ansible_connection": "local", "ansible_python_interpreter": sys.executable,
                      "tensorlane_folder": f"{self.folder}/{{{{ inventory_hostname }}}}", "tensorlane_sonic_file": str(self.folder / "sonic.json")}
         done = subprocess.run([sys.argv[1], "-i", ",".join(hosts) + ",", str(PLAYBOOK), "-e", json.dumps(variables), *options], capture_output=True, text=True, timeout=300,
-                              env={**os.environ, "ANSIBLE_LOCAL_TEMP": str(self.folder / "tmp"), "ANSIBLE_HOME": str(self.folder / "home"),
+                              env={**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_LOCAL_TEMP": str(self.folder / "tmp"), "ANSIBLE_HOME": str(self.folder / "home"),
                                    "PATH": f"{self.folder}:{os.environ['PATH']}", **environment})
         text = done.stdout + done.stderr
         changed = {device: int(count) for device, count in re.findall(r"^(\w+) +: ok=\d+ +changed=(\d+)", done.stdout, re.MULTILINE)}
