@@ -15,7 +15,8 @@ ITERATIONS = 6
 def check_packets(bed, hosts, vlan, packets):
     addresses = {bed.rdma_address(host) for host in hosts}
     assert packets and {p.source for p in packets} == addresses
-    assert {(p.vlan, p.ecn) for p in packets} == {(vlan, ECT0)}
+    strange = [p for p in packets if (p.vlan, p.ecn) != (vlan, ECT0)]
+    assert not strange, f"{len(strange)} of {len(packets)} packets without the VLAN or ECT(0): {strange[:5]}"
     assert {p.dscp for p in packets} == set(PCP), "each class, and nothing beside"
     assert all(p.pcp == PCP[p.dscp] for p in packets)
     for dscp in (URGENT, BULK):
