@@ -23,34 +23,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tensorlane/tensorlane.h"
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void check(tl_status_t status) {
-  if (status == TL_OK) return;
-  fprintf(stderr, "tensorlane: error: %s\n", tl_last_error());
-  exit(1);
-}
-
-static tl_tensor_t* add(tl_context_t* context, const char* name, uint64_t bytes, float urgency) {
-  tl_tensor_desc_t desc = TL_TENSOR_INIT;
-  tl_tensor_t* tensor = NULL;
-  desc.name = name;
-  desc.count = bytes / 4;
-  desc.operation = TL_BROADCAST;
-  desc.urgency = urgency;
-  check(tl_register(context, name, &desc, 1, &tensor));
-  return tensor;
-}
+#include "program.h"
 
 /* Two tensors in turn, so that something always waits to be sent. A rank's last element says when to stop. */
 static void flood(tl_context_t* context, uint64_t bytes, double duration, float urgency) {
-  tl_tensor_t* tensors[2] = {add(context, "flood.0", bytes, urgency), add(context, "flood.1", bytes, urgency)};
+  tl_tensor_t* tensors[2] = {add_broadcast(context, "flood.0", bytes, urgency),
+                             add_broadcast(context, "flood.1", bytes, urgency)};
   tl_request_t* requests[2] = {NULL, NULL};
   const double start = now();
   uint64_t moved = 0;
@@ -169,7 +147,7 @@ static void once_more_after(tl_context_t* context, uint64_t bytes, double pause,
 }
 
 static void time_messages(tl_context_t* context, uint64_t bytes, int count, float urgency) {
-  tl_tensor_t* tensor = add(context, "message", bytes, urgency);
+  tl_tensor_t* tensor = add_broadcast(context, "message", bytes, urgency);
   const int last = tl_rank(context) == tl_size(context) - 1;
   float* data = tl_tensor_buffer(tensor);
   for (int i = 1; i <= count; ++i) {

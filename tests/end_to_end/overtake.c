@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tensorlane/tensorlane.h"
+#include "program.h"
 
 #define MILLISECOND 1000000l
 #define WAKE_UPS_MAX 100000
@@ -24,12 +24,6 @@
 static atomic_int measuring = 1;
 static long late_ns[WAKE_UPS_MAX];
 static size_t wake_ups;
-
-static void check(tl_status_t status) {
-  if (status == TL_OK) return;
-  fprintf(stderr, "tensorlane: error: %s\n", tl_last_error());
-  exit(1);
-}
 
 static long long nanoseconds(clockid_t clock) {
   struct timespec t;
@@ -57,17 +51,6 @@ static int by_value(const void* a, const void* b) {
   return (x > y) - (x < y);
 }
 
-static tl_tensor_t* add(tl_context_t* context, const char* name, uint64_t bytes, float urgency) {
-  tl_tensor_desc_t desc = TL_TENSOR_INIT;
-  tl_tensor_t* tensor = NULL;
-  desc.name = name;
-  desc.count = bytes / 4;
-  desc.operation = TL_BROADCAST;
-  desc.urgency = urgency;
-  check(tl_register(context, name, &desc, 1, &tensor));
-  return tensor;
-}
-
 int main(int argc, char** argv) {
   tl_config_t config = TL_CONFIG_INIT;
   tl_context_t* context = NULL;
@@ -76,8 +59,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   check(tl_init(&config, &context));
-  tl_tensor_t* bulk = add(context, "bulk", strtoull(argv[1], NULL, 10), 0.0f);
-  tl_tensor_t* urgent = add(context, "urgent", strtoull(argv[2], NULL, 10), 1.0f);
+  tl_tensor_t* bulk = add_broadcast(context, "bulk", strtoull(argv[1], NULL, 10), 0.0f);
+  tl_tensor_t* urgent = add_broadcast(context, "urgent", strtoull(argv[2], NULL, 10), 1.0f);
   const int count = atoi(argv[3]), sender = tl_rank(context) == 0;
   check(tl_barrier(context, -1.0));
   tl_request_t* under_way = NULL;

@@ -11,21 +11,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "tensorlane/tensorlane.h"
+#include "program.h"
 
 enum { MOST_PATTERNS = 8, MOST_SIZES = 16, TURN_BYTES = 1 << 20 };
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void check(tl_status_t status) {
-  if (status == TL_OK) return;
-  fprintf(stderr, "tensorlane: error: %s\n", tl_last_error());
-  exit(1);
-}
 
 static tl_tensor_t* add(tl_context_t* context, uint64_t bytes, int pattern) {
   char name[64];
