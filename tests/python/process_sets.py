@@ -66,6 +66,24 @@ def training(rank, sets):
             torch.testing.assert_close(ours, theirs)
 
 
+def stores(rank, sets):
+    """Keys of one name in stores of both sets and of the job hold what the ranks of each push."""
+    of_job = tensorlane.KVStore()
+    of_job.push("key", numpy.full(50, 10.0**rank))
+    for process_set in sets:
+        if not process_set.included():
+            for store in (tensorlane.KVStore, tl.KVStore):
+                refused(tensorlane.InvalidArgumentError, f"rank {rank} is not in the process set", lambda: store(process_set=process_set))  # noqa: B023
+            continue
+        total = sum(10.0**r for r in process_set.ranks)
+        synchronous, stale = tensorlane.KVStore(process_set=process_set), tl.KVStore(1, process_set=process_set)
+        synchronous.push("key", numpy.full(50, 10.0**rank))
+        stale.push("key", torch.full((7,), 10.0**rank))
+        expect(synchronous.pull("key", numpy.empty(50)), numpy.full(50, total))
+        expect(stale.pull("key", torch.empty(7)), torch.full((7,), total))
+    expect(of_job.pull("key", numpy.empty(50)), numpy.full(50, 1111.0))
+
+
 def removal(rank, sets):
     gone = sets.pop(0)
     tensorlane.remove_process_set(gone)
@@ -95,6 +113,7 @@ def main():
     bad_sets(rank)
     sets = collectives(rank)
     training(rank, sets)
+    stores(rank, sets)
     removal(rank, sets)
     tensorlane.shutdown()
     print(f"rank {rank}: all process sets are right")

@@ -32,15 +32,15 @@ class Calls:
         self.started.append(Operation(self.log, name, value))
         return self.started[-1]
 
-    def push_async(self, value, key, op, *, priority):
+    def push_async(self, value, key, op, *, priority, process_set):
         self.values[key] = value.copy()
         return self._start(f"push {key}", None)
 
-    def pull_async_(self, out, key, *, priority):
+    def pull_async_(self, out, key, *, priority, process_set):
         out[...] = self.values[key]
         return self._start(f"pull {key}", out)
 
-    def allreduce_async(self, value, name, op, *, priority):
+    def allreduce_async(self, value, name, op, *, priority, process_set):
         return self._start(name, value.copy())
 
 

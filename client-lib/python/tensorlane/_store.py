@@ -10,7 +10,8 @@ from .errors import misuse
 
 class KVStore:
     """Every rank makes the same calls of a key in the same order. Between keys there is no order, but where a call waits: all keys may be pushed before
-    any is pulled, and pushed in an order of each rank's own. Names of keys belong to the job. One thread.
+    any is pulled, and pushed in an order of each rank's own. Names of keys belong to the job, or to the process set: then its members are the ranks
+    spoken of here, and no other has the store. One thread.
 
     staleness=0, synchronous: pull() gives what the ranks' last push of the key came to, and returns when all ranks have called it. So ranks pull keys in
     one order, or several in one call: within a call the order is each rank's own.
@@ -22,10 +23,13 @@ class KVStore:
     _view = staticmethod(_arrays.view)
     _address = staticmethod(_arrays.pointer)
 
-    def __init__(self, staleness=0):
+    def __init__(self, staleness=0, *, process_set=None):
         if staleness < 0:
             raise misuse(f"staleness {staleness} is negative", "KVStore", "use 0 for a synchronous store")
+        if process_set is not None:
+            process_set.context()  # says now what is wrong with it
         self._staleness = staleness
+        self._process_set = process_set
         self._keys = {}
 
     def push(self, key, value, op=Sum, *, priority=None):
@@ -54,10 +58,10 @@ class KVStore:
         if len(state.rounds) > self._staleness:
             state.take()
         if self._staleness == 0:
-            state.rounds.append(self._calls.push_async(value, key, op, priority=priority))
+            state.rounds.append(self._calls.push_async(value, key, op, priority=priority, process_set=self._process_set))
         else:  # Nothing comes between a push and its pull, so they are one. Rounds under way have buffers of their own.
             name = f"KVStore.{state.pushes % (self._staleness + 1)}.{key}"
-            state.rounds.append(self._calls.allreduce_async(value, name=name, op=op, priority=priority))
+            state.rounds.append(self._calls.allreduce_async(value, name=name, op=op, priority=priority, process_set=self._process_set))
         seen = self._view(value, key)
         state.kind = (seen.count, seen.dtype)
         state.pushes += 1
@@ -67,7 +71,7 @@ class KVStore:
         state = self._keys[key]
         while state.rounds:
             state.take()
-        return self._calls.pull_async_(out, key, priority=priority)
+        return self._calls.pull_async_(out, key, priority=priority, process_set=self._process_set)
 
     def _give(self, key, out):
         state = self._keys[key]

@@ -113,17 +113,17 @@ def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postsca
     return Handle(request, target, postscale_factor, _scale)
 
 
-def push_async(tensor, key, op=_calls.Sum, *, priority=None):
+def push_async(tensor, key, op=_calls.Sum, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` over all ranks into the job's store, as the value of `key`. `tensor` may be changed at once."""
     source = _view(tensor, key)
     op = _calls.reduction(source, key, None, op)
-    return Handle(_native.context().push(key, source.pointer, source.count, source.dtype, op, _calls.urgency(priority), source), None)
+    return Handle(_process_sets.context(process_set).push(key, source.pointer, source.count, source.dtype, op, _calls.urgency(priority), source), None)
 
 
-def pull_async_(tensor, key, *, priority=None):
+def pull_async_(tensor, key, *, priority=None, process_set=None):
     """Starts bringing the value of `key` into `tensor`. This rank's push of it is done."""
     target = _view(tensor, key)
-    request = _native.context().pull(key, target.pointer, target.count, target.dtype, _calls.urgency(priority), target)
+    request = _process_sets.context(process_set).pull(key, target.pointer, target.count, target.dtype, _calls.urgency(priority), target)
     return Handle(request, tensor)
 
 
