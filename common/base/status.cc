@@ -1,5 +1,7 @@
 #include "common/base/status.h"
 
+#include "common/base/error_line.h"
+
 namespace tensorlane {
 
 const char* code_name(Code code) {
@@ -48,8 +50,12 @@ std::string Status::to_string() const {
 }
 
 std::string Status::error_line() const {
+  return tensorlane::error_line("tensorlane", *this);
+}
+
+std::string error_line(std::string_view command, const Status& status) {
   // One line, whatever a name of the input held; and none of it speaks to the terminal.
-  std::string line = "tensorlane: error: " + to_string();
+  std::string line = std::string(command) + ": error: " + status.to_string();
   for (char& c : line) {
     if (c == '\n' || c == '\t') c = ' ';
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';

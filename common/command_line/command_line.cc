@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "common/base/error_line.h"
+
 namespace tensorlane::command_line {
 namespace {
 
@@ -13,7 +15,7 @@ std::string parsed_path(const CLI::App& app) {
 }
 
 int fail(const Command& command, const Status& status) {
-  std::fprintf(stderr, "%s\n", status.error_line().c_str());
+  std::fprintf(stderr, "%s\n", error_line(command.name, status).c_str());
   return command.exit_status(status.code());
 }
 

@@ -1,5 +1,6 @@
 // A command with subcommands, each in a file of its own: parses the command line, runs the one that was chosen, and
-// prints its error as one line. `tensorlane` and `tensorlane-switch` are such commands.
+// prints its error as one line that begins with the command's name. `tensorlane` and `tensorlane-switch` are such
+// commands.
 #pragma once
 
 #include <functional>

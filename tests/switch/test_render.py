@@ -163,7 +163,7 @@ def check_refusals(folder):
         path.write_text(text)
         done = run("render", "--fabric", path, "--target", "sonic", "--out", out)
         assert done.returncode == 2 and not done.stdout, (i, done, text)
-        assert done.stderr.startswith("tensorlane: error: ") and done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith("tensorlane-switch: error: ") and done.stderr.count("\n") == 1, done.stderr
         for word in words:
             assert word in done.stderr, (i, word, done.stderr)
         assert not out.exists() and not list(folder.glob(".tensorlane*")), i

@@ -5,6 +5,8 @@
 #include <memory>
 #include <set>
 
+#include "common/base/error_line.h"
+
 namespace tensorlane {
 namespace {
 
@@ -21,6 +23,7 @@ TEST(Status, SaysWhatWhereAndWhatToDo) {
   EXPECT_FALSE(status.ok());
   EXPECT_EQ(status.to_string(), "unknown key 'dcsp': fabric.yaml:12: expected one of name, dscp");
   EXPECT_EQ(status.error_line(), "tensorlane: error: unknown key 'dcsp': fabric.yaml:12: expected one of name, dscp");
+  EXPECT_EQ(error_line("tensorlane-switch", status), "tensorlane-switch: error: " + status.to_string());
 }
 
 TEST(Status, AnErrorLineIsOneLineAndKeepsControlCharactersFromTheTerminal) {

@@ -24,7 +24,7 @@ def expect(arguments, result):
 def refused(arguments, *words):
     done = run(*arguments.split())
     assert done.returncode == 2 and not done.stdout, (arguments, done)
-    assert done.stderr.startswith("tensorlane: error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("tensorlane-switch: error: ") and done.stderr.count("\n") == 1, done.stderr
     for word in words:
         assert word in done.stderr, (word, done.stderr)
 
