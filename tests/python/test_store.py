@@ -136,7 +136,7 @@ def test_a_stale_value_needs_an_array_like_the_pushed_one():
 
 def test_torch():
     calls = Calls()
-    calls.allreduce_async = lambda value, name, op, priority: calls._start(name, value.clone())
+    calls.allreduce_async = lambda value, name, op, priority, process_set: calls._start(name, value.clone())
     store = tensorlane.torch.KVStore(1)
     store._calls = calls
     store.push("k", torch.full((2, 2), 3, dtype=torch.bfloat16))
