@@ -9,15 +9,14 @@ using protocol::FrameHeader;
 using protocol::FrameType;
 
 OrderChecker::Key OrderChecker::key(const FrameHeader& h, bool contribution) const {
-  return {h.sequence.value, contribution, -static_cast<double>(scenario_.plan.tensors[h.tensor.value].urgency),
-          h.tensor.value};
+  return {h.sequence.value, contribution, -static_cast<double>(priorities_[h.tensor.value].urgency), h.tensor.value};
 }
 
 void OrderChecker::stepped(Time now, const Event& event) {
   last_.clear();
   if (event.kind == Event::Kind::kTensorReady) {
     const std::size_t tensor = event.tensor_ready.tensor.value;
-    classes_[tensor] = next_classes_[tensor];
+    priorities_[tensor] = next_[tensor];
     return;
   }
   if (event.kind == Event::Kind::kRaise) {
@@ -27,7 +26,7 @@ void OrderChecker::stepped(Time now, const Event& event) {
   if (event.kind != Event::Kind::kFrameArrived || event.frame.header.type != FrameType::kGrant) return;
   const FrameHeader& h = event.frame.header;
   granted_[{event.frame.peer.value, h.grant}] = {h, now, false};
-  const ClassId cls = classes_[h.tensor.value];
+  const ClassId cls = priorities_[h.tensor.value].cls;
   if (!raised(h)) ++waiting_[{event.frame.peer, cls}][key(h, true)];
 }
 
@@ -46,7 +45,7 @@ void OrderChecker::picked(Time now, engine::Flow flow, std::span<const engine::S
     if (h.tensor.value >= scenario_.plan.tensors.size()) {
       return findings_.fail("order", "host {} sends tensor {}, which is not in the plan", host_.value, h.tensor.value);
     }
-    const ClassId of = classes_[h.tensor.value];
+    const ClassId of = priorities_[h.tensor.value].cls;
     const auto grant = granted_.find({flow.peer.value, h.grant});
     const bool eager = (h.flags & protocol::kFlagEager) != 0;
     const bool granted = !eager && grant != granted_.end() && grant->second.header.tensor == h.tensor &&

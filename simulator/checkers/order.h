@@ -22,12 +22,12 @@ class OrderChecker {
   // `limits` outlives it, and is told of everything that is sent.
   OrderChecker(HostIndex host, const Scenario& scenario, LimitChecker& limits, Findings& findings)
       : host_(host), scenario_(scenario), limits_(limits), findings_(findings) {
-    for (const protocol::PlanTensor& tensor : scenario.plan.tensors) next_classes_.push_back(tensor.cls);
-    classes_ = next_classes_;
+    for (const protocol::PlanTensor& tensor : scenario.plan.tensors) next_.push_back({tensor.urgency, tensor.cls});
+    priorities_ = next_;
   }
 
-  // The engine was told that the tensor travels in this class from its next operation on.
-  void reclassified(TensorId tensor, ClassId cls) { next_classes_[tensor.value] = cls; }
+  // The engine was told that the tensor has this urgency and travels in this class from its next operation on.
+  void prioritised(TensorId tensor, float urgency, ClassId cls) { next_[tensor.value] = {urgency, cls}; }
 
   // The engine has taken this event in a step at `now`: what was picked before it may be less urgent than what comes
   // after.
@@ -56,8 +56,12 @@ class OrderChecker {
   void check_order(Time now, engine::Flow flow, ClassId of, const protocol::FrameHeader& sent, const Key& key);
   void check_against_waiting(engine::Flow flow, const protocol::FrameHeader& sent, const Key& key);
 
+  struct Priority {
+    float urgency = 0;
+    ClassId cls;
+  };
   HostIndex host_;
-  std::vector<ClassId> classes_, next_classes_;  // by tensor: of the operation that runs, and of the next
+  std::vector<Priority> priorities_, next_;  // by tensor: of the operation that runs, and of the next
   const Scenario& scenario_;
   LimitChecker& limits_;
   Findings& findings_;

@@ -76,6 +76,7 @@ void Rail::apply_growths() {
       then();
       continue;
     }
+    if (planned_ > 0 && random_.chance(0.3)) offer_changed_plan(tensors);
     planned_ = tensors;
     const Status status = engine_->apply_plan(around_.scenario.plan_of(tensors));
     if (!status.ok())
@@ -83,6 +84,22 @@ void Rail::apply_growths() {
     around_.trace.line(self_, "plan of {} tensors", tensors);
     then();
   }
+}
+
+// A plan that would switch a tensor's pattern or slices while its operations run must be refused, and nothing of it
+// kept (law 1).
+void Rail::offer_changed_plan(std::size_t tensors) {
+  protocol::Plan plan = around_.scenario.plan_of(tensors);
+  protocol::PlanTensor& tensor = plan.tensors[random_.below(planned_)];
+  if (tensor.operation == Operation::kBarrier || random_.chance(0.5)) {
+    const auto other = static_cast<std::size_t>(tensor.pattern) + 1 + random_.below(protocol::kPatternCount - 1);
+    tensor.pattern = static_cast<protocol::Pattern>(other % protocol::kPatternCount);
+  } else {
+    tensor.slice_elements += 16;
+  }
+  if (!engine_->apply_plan(plan).ok()) return;
+  around_.findings.fail("protocol", "host {}: a plan that cuts or moves tensor {} otherwise was taken", self_.value,
+                        tensor.id.value);
 }
 
 // ---- what arrives ----
@@ -106,13 +123,14 @@ void Rail::submit(const Event& event) {
   wake();
 }
 
-// Some tensor, in the middle of an operation or not. Its urgency stays, by which the checker knows the order.
+// Some tensor, in the middle of an operation or not: what a threshold that moves, or an order that is observed, does.
 void Rail::reclassify() {
   const protocol::PlanTensor& tensor =
       around_.scenario.plan.tensors[random_.below(std::min(planned_, around_.scenario.plan.tensors.size()))];
   const ClassId cls(static_cast<std::uint8_t>(random_.below(config_.classes)));
-  engine_->set_priority(tensor.id, tensor.urgency, cls);
-  order_.reclassified(tensor.id, cls);
+  const float urgency = random_.chance(0.5) ? tensor.urgency : static_cast<float>(random_.below(1000)) / 1000.0f;
+  engine_->set_priority(tensor.id, urgency, cls);
+  order_.prioritised(tensor.id, urgency, cls);
 }
 
 void Rail::wake() {

@@ -54,7 +54,6 @@ class Rail final : public NetworkSink {
   void grow_plan(std::size_t tensors, std::function<void()> then);
   // An event for the engine; it is fed in a later poll.
   void submit(const engine::Event& event);
-  void reclassify();
   void wake();
 
   // NetworkSink.
@@ -108,6 +107,8 @@ class Rail final : public NetworkSink {
 
   void poll();
   void apply_growths();
+  void offer_changed_plan(std::size_t tensors);
+  void reclassify();
   void receive();
   void receive_packet(const Packet& packet);
   void land(const Packet& packet, Receiving& receiving);

@@ -33,7 +33,7 @@ def main() -> None:
         again = run(swarm, found["seed"], 1, report)
         if again != found:
             raise SystemExit(f"seed {found['seed']} does not replay: {again}")
-    print(f"seed {found['seed']}, checker '{found['checker']}': {found['message']}")
+    print(f"{found['seed']} seeds, checker '{found['checker']}': {found['message']}")
 
 
 if __name__ == "__main__":
