@@ -97,7 +97,7 @@ class Bench {
   const BenchOptions& options_;
   const ScratchFolder& scratch_;
   std::unique_ptr<BenchDaemons> daemons_;  // outlives our workers
-  Processes processes_;
+  process::Processes processes_;
   std::vector<std::unique_ptr<BenchGroup>> groups_;
   std::map<std::string, std::uint64_t> sent_before_;
   std::uint64_t bytes_needed_ = 0;
@@ -111,11 +111,11 @@ Status Bench::start_group(Contender contender) {
 }
 
 Status Bench::start_ours(const StartDaemons& start_daemons) {
-  TL_ASSIGN_OR_RETURN(const std::string worker, find_program(worker_folder() + "/tensorlane_worker"));
+  TL_ASSIGN_OR_RETURN(const std::string worker, process::find_program(worker_folder() + "/tensorlane_worker"));
   TL_ASSIGN_OR_RETURN(daemons_, start_daemons(options_, processes_));
   Contender ours{kOurs, {}, {}};
   for (int rank = 0; rank < options_.layout.ranks; ++rank) {
-    Spawn how;
+    process::Spawn how;
     how.argv = {worker};
     how.environment = daemons_->environment(rank);
     how.prefix = fmt::format("[rank {}] ", rank);

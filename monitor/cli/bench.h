@@ -45,7 +45,7 @@ class BenchDaemons {
 
 // Starts the daemons that `options` asks for as children of `processes`.
 using StartDaemons =
-    std::function<Result<std::unique_ptr<BenchDaemons>>(const BenchOptions& options, Processes& processes)>;
+    std::function<Result<std::unique_ptr<BenchDaemons>>(const BenchOptions& options, process::Processes& processes)>;
 
 // What one contender measured at one size.
 struct BenchSamples {

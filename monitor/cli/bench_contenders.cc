@@ -11,7 +11,7 @@ namespace {
 constexpr char kInstall[] = "install the packages of deploy/packages.apt and build again";
 
 Result<std::string> need(const std::string& name, const std::string& peer) {
-  Result<std::string> found = find_program(name);
+  Result<std::string> found = process::find_program(name);
   if (found.ok()) return found;
   return Status(Code::kNotFound, peer + " is left out", "no program " + name, kInstall);
 }
@@ -20,7 +20,7 @@ Result<Contender> make_gloo(const BenchLayout& layout, const std::string& worker
   TL_ASSIGN_OR_RETURN(const std::string worker, need(workers + "/gloo_worker", "gloo"));
   Contender gloo{"gloo", {}, {scratch}};
   for (int rank = 0; rank < layout.ranks; ++rank) {
-    Spawn how;
+    process::Spawn how;
     how.argv = {worker};
     how.environment = {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(layout.ranks)}};
     how.prefix = fmt::format("[gloo {}] ", rank);
@@ -32,7 +32,7 @@ Result<Contender> make_gloo(const BenchLayout& layout, const std::string& worker
 Result<Contender> make_mpich(const BenchLayout& layout, const std::string& workers, const std::string&) {
   TL_ASSIGN_OR_RETURN(const std::string worker, need(workers + "/mpich_worker", "mpich"));
   TL_ASSIGN_OR_RETURN(const std::string mpirun, need("mpirun.mpich", "mpich"));
-  Spawn how;
+  process::Spawn how;
   how.argv = {mpirun, "-n", std::to_string(layout.ranks), worker};
   how.prefix = "[mpich] ";
   // MPICH's own shared memory off, and that of the UCX below it.
@@ -45,7 +45,7 @@ Result<Contender> make_mpich(const BenchLayout& layout, const std::string& worke
 Result<Contender> make_openmpi(const BenchLayout& layout, const std::string& workers, const std::string&) {
   TL_ASSIGN_OR_RETURN(const std::string worker, need(workers + "/openmpi_worker", "openmpi"));
   TL_ASSIGN_OR_RETURN(const std::string mpirun, need("mpirun.openmpi", "openmpi"));
-  Spawn how;
+  process::Spawn how;
   how.argv = {mpirun,
               "--allow-run-as-root",
               "--oversubscribe",

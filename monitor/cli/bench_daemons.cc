@@ -8,7 +8,7 @@ namespace {
 
 class ClusterDaemons : public BenchDaemons {
  public:
-  ClusterDaemons(std::unique_ptr<Cluster> cluster, const Processes& processes)
+  ClusterDaemons(std::unique_ptr<Cluster> cluster, const process::Processes& processes)
       : cluster_(std::move(cluster)), processes_(processes) {}
 
   std::vector<std::pair<std::string, std::string>> environment(int rank) const override {
@@ -34,7 +34,7 @@ class ClusterDaemons : public BenchDaemons {
 
  private:
   std::unique_ptr<Cluster> cluster_;
-  const Processes& processes_;
+  const process::Processes& processes_;
 };
 
 }  // namespace
@@ -53,7 +53,7 @@ Result<std::map<std::string, std::uint64_t>> bytes_sent_of_status(const std::str
   return sent;
 }
 
-Result<std::unique_ptr<BenchDaemons>> start_bench_daemons(const BenchOptions& options, Processes& processes) {
+Result<std::unique_ptr<BenchDaemons>> start_bench_daemons(const BenchOptions& options, process::Processes& processes) {
   ClusterOptions cluster;
   cluster.hosts = options.layout.hosts;
   cluster.ranks_per_host = options.layout.ranks / options.layout.hosts;

@@ -12,7 +12,7 @@ namespace tensorlane::cli {
 
 // Starts one daemon per host on the loopback and waits until all are ready. A StartDaemons; `processes` outlives the
 // daemons' use. Errors: those of Cluster::start.
-Result<std::unique_ptr<BenchDaemons>> start_bench_daemons(const BenchOptions& options, Processes& processes);
+Result<std::unique_ptr<BenchDaemons>> start_bench_daemons(const BenchOptions& options, process::Processes& processes);
 
 // What a daemon's status says its transports have sent: {"transports": {"tcp": {"bytes_sent": 123}}}. `where` goes into
 // the error, kVersionMismatch.

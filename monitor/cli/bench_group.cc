@@ -30,7 +30,7 @@ constexpr std::size_t kMaxLine = 1024 * 1024;  // 10,000 times of up to 20 digit
 
 }  // namespace
 
-BenchGroup::BenchGroup(Processes& processes, Contender contender, int ranks)
+BenchGroup::BenchGroup(process::Processes& processes, Contender contender, int ranks)
     : processes_(processes),
       contender_(std::move(contender)),
       ranks_(static_cast<std::size_t>(ranks)),
@@ -80,7 +80,7 @@ Status BenchGroup::listen_at(const std::string& path) {
 }
 
 Status BenchGroup::spawn_all(const std::string& link_path) {
-  for (Spawn how : contender_.processes) {
+  for (process::Spawn how : contender_.processes) {
     how.argv.push_back(link_path);
     how.argv.insert(how.argv.end(), contender_.tail.begin(), contender_.tail.end());
     TL_ASSIGN_OR_RETURN(const std::size_t index, processes_.spawn(how));
@@ -96,7 +96,7 @@ Status BenchGroup::wait_readable(std::vector<int> fds) {
   const bool readable = ::poll(polled.data(), polled.size(), kPollMs) > 0;
   std::size_t exited = 0;
   // Relays what the workers print. An exit is ours to notice below, whoever it is reported to.
-  if (processes_.wait(milliseconds(1), &exited) == Processes::Event::kSignal) {
+  if (processes_.wait(milliseconds(1), &exited) == process::Processes::Event::kSignal) {
     return failure(Code::kAborted, fmt::format("stopped by signal {}", processes_.stop_signal()), "start again");
   }
   if (readable) return {};  // last words first: an error line may explain the exit

@@ -10,7 +10,7 @@
 
 #include "common/base/status.h"
 #include "common/base/units.h"
-#include "monitor/cli/process.h"
+#include "common/process/process.h"
 
 namespace tensorlane::cli {
 
@@ -24,14 +24,14 @@ struct Measurement {
 // How to start a contender: either one process per rank, or one launcher (mpirun) that starts them all.
 struct Contender {
   std::string name;
-  std::vector<Spawn> processes;   // each gets the link's path as its last argument but those in `tail`
-  std::vector<std::string> tail;  // arguments after the link's path
+  std::vector<process::Spawn> processes;  // each gets the link's path as its last argument but those in `tail`
+  std::vector<std::string> tail;          // arguments after the link's path
 };
 
 // One thread owns it and the `processes` that it starts its workers with; these outlive it.
 class BenchGroup {
  public:
-  BenchGroup(Processes& processes, Contender contender, int ranks);
+  BenchGroup(process::Processes& processes, Contender contender, int ranks);
   // hang_up().
   ~BenchGroup();
   BenchGroup(const BenchGroup&) = delete;
@@ -71,7 +71,7 @@ class BenchGroup {
   Status failure(Code code, const std::string& what, const std::string& fix) const;
   std::string missing(const std::vector<bool>& present) const;
 
-  Processes& processes_;
+  process::Processes& processes_;
   Contender contender_;
   std::size_t ranks_;
   std::vector<std::size_t> started_;  // indices in processes_

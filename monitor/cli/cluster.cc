@@ -147,7 +147,7 @@ Status keep_rails(int rails, const std::string& lab, fabric::Fabric& fabric) {
 
 }  // namespace
 
-Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, Processes& processes) {
+Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, process::Processes& processes) {
   ClusterOptions options = wanted;
   if (options.first_port == 0) options.first_port = options.lab.empty() ? free_first_port() : kFirstPort;
   std::unique_ptr<Lab> lab;
@@ -199,7 +199,7 @@ std::string Cluster::metrics_address(const std::string& host) const {
                      kMetricsPort + (options_.first_port - kFirstPort) / 100);
 }
 
-Status Cluster::start_daemon(const fabric::Host& host, Processes& processes) {
+Status Cluster::start_daemon(const fabric::Host& host, process::Processes& processes) {
   const std::string config = runtime_.path + "/" + host.name + ".yaml";
   std::map<std::string, std::string> lines = {{"fabric", "fabric.yaml"},
                                               {"host", host.name},
@@ -213,7 +213,7 @@ Status Cluster::start_daemon(const fabric::Host& host, Processes& processes) {
   for (const auto& [key, value] : lines) out << key << ": " << value << "\n";
   out.close();
   if (!out) return {Code::kUnavailable, "cannot write a daemon's configuration", config, "free space on the disk"};
-  Spawn spawn;
+  process::Spawn spawn;
   TL_ASSIGN_OR_RETURN(spawn.argv, command_on_host(host.name, {program_folder() + "/tensorlaned", "--config", config}));
   spawn.output_file = log_file(host.name);
   TL_ASSIGN_OR_RETURN(const std::size_t child, processes.spawn(spawn));
@@ -221,7 +221,7 @@ Status Cluster::start_daemon(const fabric::Host& host, Processes& processes) {
   return {};
 }
 
-Status Cluster::wait_ready(const fabric::Host& host, std::size_t child, Processes& processes) const {
+Status Cluster::wait_ready(const fabric::Host& host, std::size_t child, process::Processes& processes) const {
   for (int i = 0; i < kReadySeconds * 50; ++i) {
     const int fd = connect_session(runtime_.socket(host.name));
     if (fd >= 0) {
@@ -229,8 +229,8 @@ Status Cluster::wait_ready(const fabric::Host& host, std::size_t child, Processe
       return {};
     }
     std::size_t exited = 0;
-    const Processes::Event event = processes.wait(milliseconds(20), &exited);
-    if (event == Processes::Event::kSignal)
+    const process::Processes::Event event = processes.wait(milliseconds(20), &exited);
+    if (event == process::Processes::Event::kSignal)
       return {Code::kAborted, "interrupted while the daemons started", host.name, ""};
     if (!processes.running(child)) break;
   }

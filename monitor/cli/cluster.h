@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/process/process.h"
 #include "monitor/cli/lab.h"
 #include "monitor/cli/local_fabric.h"
-#include "monitor/cli/process.h"
 
 namespace tensorlane::cli {
 
@@ -35,7 +35,7 @@ class Cluster {
  public:
   // Starts the daemons as children of `processes` and waits until each takes connections. Errors: as make_runtime and
   // open_lab; a daemon that does not start is kUnavailable, with the end of its log as where.
-  static Result<std::unique_ptr<Cluster>> start(const ClusterOptions& options, Processes& processes);
+  static Result<std::unique_ptr<Cluster>> start(const ClusterOptions& options, process::Processes& processes);
   // Removes the runtime folder; the children belong to `processes`.
   ~Cluster();
   Cluster(const Cluster&) = delete;
@@ -66,8 +66,8 @@ class Cluster {
 
  private:
   Cluster(ClusterOptions options, RuntimeDir runtime) : options_(std::move(options)), runtime_(std::move(runtime)) {}
-  Status start_daemon(const fabric::Host& host, Processes& processes);
-  Status wait_ready(const fabric::Host& host, std::size_t child, Processes& processes) const;
+  Status start_daemon(const fabric::Host& host, process::Processes& processes);
+  Status wait_ready(const fabric::Host& host, std::size_t child, process::Processes& processes) const;
   Result<std::vector<std::string>> command_on_host(const std::string& host, const std::vector<std::string>& argv) const;
 
   ClusterOptions options_;

@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "monitor/cli/process.h"
+#include "common/process/process.h"
 #include "switch-config/lint/mlnx_qos.h"
 
 namespace tensorlane::cli {
@@ -159,7 +159,7 @@ class Doctor {
   // What `mlnx_qos -i NAME` prints; unset where it cannot be had.
   std::optional<std::string> qos_text(const std::string& name) const {
     if (options_.root.empty()) {
-      const Result<std::string> text = run_checked({"mlnx_qos", "-i", name});
+      const Result<std::string> text = process::run_checked({"mlnx_qos", "-i", name});
       return text.ok() ? std::optional(*text) : std::nullopt;
     }
     std::ifstream file(root_ / "mlnx_qos" / name);

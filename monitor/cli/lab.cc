@@ -19,8 +19,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/process/process.h"
 #include "monitor/cli/lab_service.h"
-#include "monitor/cli/process.h"
 
 namespace tensorlane::cli {
 
@@ -183,7 +183,7 @@ void kill_processes_in(const HeldNamespaces& namespaces) {
 
 Status batch(std::vector<std::string> argv, const std::string& lines) {
   argv.insert(argv.end(), {"-batch", "-"});
-  return run_checked(argv, lines).status();
+  return process::run_checked(argv, lines).status();
 }
 
 Status make_namespaces(const LabPlan& plan) {
@@ -203,7 +203,7 @@ Status wait_for_carriers(const LabPlan& plan) {
   for (const Node& node : plan.nodes) {
     for (int round = 0;; ++round) {
       TL_ASSIGN_OR_RETURN(const std::string text,
-                          run_checked({"ip", "-n", node.ns, "-j", "link", "show", "type", "veth"}));
+                          process::run_checked({"ip", "-n", node.ns, "-j", "link", "show", "type", "veth"}));
       const nlohmann::json devices = nlohmann::json::parse(text, nullptr, false);
       const auto is_up = [](const nlohmann::json& device) { return device.value("operstate", "") == "UP"; };
       if (devices.is_array() && std::all_of(devices.begin(), devices.end(), is_up)) break;
@@ -243,7 +243,7 @@ Status serve_classes(const Lab& lab) {
     TL_ASSIGN_OR_RETURN(const std::vector<std::string> scripts, service_scripts(lab.runtime.fabric, lab.plan, red));
     refused = Status();
     for (std::size_t i = 0; i < scripts.size() && refused.ok(); ++i)
-      refused = run_checked({"ip", "netns", "exec", lab.plan.nodes[i].ns, "sh", "-s"}, scripts[i]).status();
+      refused = process::run_checked({"ip", "netns", "exec", lab.plan.nodes[i].ns, "sh", "-s"}, scripts[i]).status();
     if (refused.where().find("qdisc kind is unknown") == std::string::npos) return refused;
     if (red) std::fprintf(stderr, "tensorlane: warning: this kernel has no sch_red: ports of the lab mark no ECN\n");
   }
@@ -411,7 +411,7 @@ Result<const Node*> node_of(const Lab& lab, const std::string& name) {
 Result<std::vector<std::string>> command_on(const Lab& lab, const std::string& node,
                                             const std::vector<std::string>& argv) {
   TL_ASSIGN_OR_RETURN(const Node* found, node_of(lab, node));
-  TL_RETURN_IF_ERROR(find_program(argv.at(0)).status());
+  TL_RETURN_IF_ERROR(process::find_program(argv.at(0)).status());
   std::vector<std::string> command{"ip", "netns", "exec", found->ns};
   command.insert(command.end(), argv.begin(), argv.end());
   return command;

@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "common/fabric/fabric.h"
+#include "common/process/process.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/lab.h"
-#include "monitor/cli/process.h"
 
 namespace tensorlane::cli {
 
@@ -127,7 +127,7 @@ Result<int> up(const Arguments& arguments) {
   TL_ASSIGN_OR_RETURN(fabric::Fabric fabric, fabric_of(arguments, options.buffer));
   if (arguments.rdma) {
     options.guests = arguments.guests;
-    TL_RETURN_IF_ERROR(start_detached(
+    TL_RETURN_IF_ERROR(process::start_detached(
         {"/proc/self/exe", "lab", "guard", "--name", options.name, "--owner", std::to_string(::getpid())}));
   }
   TL_ASSIGN_OR_RETURN(const Lab lab, lab_up(std::move(fabric), options));
@@ -144,7 +144,7 @@ Result<int> exec(const Arguments& arguments) {
   TL_ASSIGN_OR_RETURN(const Lab lab, open_lab(arguments.name));
   TL_ASSIGN_OR_RETURN(const Node* node, node_of(lab, arguments.node));
   if (node->is_guest) {
-    TL_RETURN_IF_ERROR(find_program(arguments.command.at(0)).status());  // the guest sees our files
+    TL_RETURN_IF_ERROR(process::find_program(arguments.command.at(0)).status());  // the guest sees our files
     return run_in_guest(lab.runtime.path, *node, arguments.command);
   }
   TL_ASSIGN_OR_RETURN(const std::vector<std::string> command, command_on(lab, arguments.node, arguments.command));

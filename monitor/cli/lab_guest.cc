@@ -18,8 +18,8 @@
 
 #include <fmt/format.h>
 
+#include "common/process/process.h"
 #include "monitor/cli/local_fabric.h"
-#include "monitor/cli/process.h"
 
 namespace tensorlane::cli {
 
@@ -145,7 +145,7 @@ Status start_guest(const LabPlan& plan, std::size_t index, const std::string& ru
   for (const char* end : {"/requests.in", "/requests.out"}) {
     if (::mkfifo((home + end).c_str(), 0600) != 0) return cannot_write(home + end);
   }
-  return run_checked(guest_command(node, index, runtime, guests)).status();
+  return process::run_checked(guest_command(node, index, runtime, guests)).status();
 }
 
 Status wait_until_ready(const std::string& home, const std::string& host, SteadyClock::time_point deadline) {
@@ -305,7 +305,7 @@ Status check_guests(const fabric::Fabric& fabric, const Guests& guests) {
                     fmt::format("{}:{}", fabric.path, host.line), "write an `rdma` address other than the `tcp` one");
     }
   }
-  TL_RETURN_IF_ERROR(find_program(kQemu).status());
+  TL_RETURN_IF_ERROR(process::find_program(kQemu).status());
   for (const char* file : {"/vmlinux", "/initrd"}) {
     const std::string path = guests.image + file;
     if (::access(path.c_str(), R_OK) == 0) continue;

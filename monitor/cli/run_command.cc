@@ -70,14 +70,15 @@ Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
 }
 
 // Waits for the ranks. The answer is the first failure's exit status, else 0.
-int watch(const Cluster& cluster, Processes& processes, const std::vector<std::size_t>& ranks, Duration grace) {
+int watch(const Cluster& cluster, process::Processes& processes, const std::vector<std::size_t>& ranks,
+          Duration grace) {
   std::size_t left = ranks.size();
   int status = 0;
   while (left > 0) {
     std::size_t exited = 0;
-    const Processes::Event event = processes.wait(status == 0 ? seconds(3600) : grace, &exited);
-    if (event == Processes::Event::kSignal) return 128 + processes.stop_signal();
-    if (event == Processes::Event::kTimedOut) {
+    const process::Processes::Event event = processes.wait(status == 0 ? seconds(3600) : grace, &exited);
+    if (event == process::Processes::Event::kSignal) return 128 + processes.stop_signal();
+    if (event == process::Processes::Event::kTimedOut) {
       if (status == 0) continue;
       std::fprintf(stderr, "tensorlane: ranks that still run %.0f s after the first failure are killed\n",
                    to_seconds(grace));
@@ -109,7 +110,7 @@ int watch(const Cluster& cluster, Processes& processes, const std::vector<std::s
 
 Result<int> run(const Arguments& args) {
   OwnedLab owned;  // goes last: after every process in its namespaces
-  Processes processes;
+  process::Processes processes;
   TL_ASSIGN_OR_RETURN(const ClusterOptions options, cluster_options(args, owned));
   TL_ASSIGN_OR_RETURN(const Duration detection, fabric::parse_duration(options.settings.at("detection")));
   TL_ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, Cluster::start(options, processes));
@@ -121,7 +122,7 @@ Result<int> run(const Arguments& args) {
   }
   std::vector<std::size_t> ranks;
   for (int rank = 0; rank < cluster->world_size(); ++rank) {
-    Spawn spawn;
+    process::Spawn spawn;
     TL_ASSIGN_OR_RETURN(spawn.argv, cluster->command(rank, args.command));
     spawn.environment = cluster->environment(rank);
     if (cluster->world_size() > 1) spawn.prefix = fmt::format("[rank {}] ", rank);

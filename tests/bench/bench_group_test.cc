@@ -34,13 +34,13 @@ class BenchGroupTest : public testing::Test {
         "import socket,sys,time\ns=socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n"
         "link=s.makefile('rw',buffering=1)\n" +
         body;
-    Spawn how;
+    process::Spawn how;
     how.argv = {"python3", "-c", script};
     return {"scripted", {how}, {}};
   }
 
   std::string folder_;
-  Processes processes_;
+  process::Processes processes_;
 };
 
 class PeerTest : public BenchGroupTest, public testing::WithParamInterface<std::tuple<std::string, int>> {};

@@ -14,6 +14,7 @@ MAY_INCLUDE = {
     "common/fabric": ["common/base"],
     "common/graph": ["common/base"],
     "common/graph_file": ["common/base", "common/graph"],
+    "common/process": ["common/base"],
     "common/protocol": ["common/base"],
     "daemon/engine": [],
     "daemon/engine_log": ["daemon/engine"],

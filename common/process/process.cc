@@ -1,4 +1,4 @@
-#include "monitor/cli/process.h"
+#include "common/process/process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -18,7 +18,7 @@
 
 #include <fmt/format.h>
 
-namespace tensorlane::cli {
+namespace tensorlane::process {
 
 namespace {
 
@@ -410,4 +410,4 @@ void Processes::stop(Duration grace) {
   }
 }
 
-}  // namespace tensorlane::cli
+}  // namespace tensorlane::process

@@ -14,7 +14,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 
-namespace tensorlane::cli {
+namespace tensorlane::process {
 
 struct CommandOutput {
   int exit_status = 0;  // 128 + N when signal N ended it, as a shell says it
@@ -111,4 +111,4 @@ class Processes {
   int stop_signal_ = 0;
 };
 
-}  // namespace tensorlane::cli
+}  // namespace tensorlane::process

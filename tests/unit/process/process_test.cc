@@ -1,4 +1,4 @@
-#include "monitor/cli/process.h"
+#include "common/process/process.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 #include <fstream>
 #include <thread>
 
-namespace tensorlane::cli {
+namespace tensorlane::process {
 namespace {
 
 std::vector<std::string> shell(const std::string& script) {
@@ -211,4 +211,4 @@ TEST(Processes, ChildrenDieWithUs) {
 }
 
 }  // namespace
-}  // namespace tensorlane::cli
+}  // namespace tensorlane::process
