@@ -1,71 +1,31 @@
-// Juniper Junos of the QFX series. A forwarding class is its queue; which priority is in its pause frames is said
-// apart.
+// Juniper Junos of the QFX series: its statements. A forwarding class is its queue; which priority is in its pause
+// frames is said apart.
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include <fmt/format.h>
 
+#include "switch-config/lint/junos_settings.h"
 #include "switch-config/lint/junos_statements.h"
 #include "switch-config/lint/languages.h"
 #include "switch-config/lint/text.h"
 
 namespace tensorlane::lint {
+namespace junos {
 namespace {
 
 constexpr std::uint64_t kNone = ~std::uint64_t{0};
 
-struct ForwardingClass {
-  std::string place;
-  std::optional<std::uint8_t> queue;
-  bool lossless = false;
-  std::optional<std::uint8_t> priority;
-};
-
-struct CodePoint {
-  std::uint8_t point;
-  std::string cls, place;
-};
-
-struct Pause {  // a congestion-notification-profile
-  std::string place;
-  std::vector<std::pair<std::uint8_t, std::string>> dscps, pcps;
-  Map* to_queue = nullptr;
-  std::optional<double> metres;
-  std::string metres_place;
-  std::string watchdog_place;
-  Duration poll = milliseconds(100), recovery = milliseconds(200);
-  std::uint64_t detection = 2;  // polls
-};
-
-struct Scheduler {
-  std::string place;
-  std::optional<Scheduling> scheduling;
-  std::optional<Shaper> shaper;
-  bool marks = false;
-  std::string drop_profile, drop_place, ecn_place;
-};
-
-struct Bound {  // an interface of class-of-service
-  std::string place, scheduler_map, scheduler_map_place, pause, pause_place, dscp, pcp, classifier_place;
-};
-
-struct Physical {
-  std::optional<std::uint64_t> mtu;
-  std::string place, mtu_place, flow_control;
-  std::optional<BitsPerSecond> speed;
-  bool disabled = false;
-};
-
-class Junos {
+class Reader {
  public:
-  Junos(const std::string& path, Device& device, findings::Report& report) : context_(path, device, report) {
-    device.strict_first = true;
-    queues_ = context_.new_identity(path + ": forwarding class = queue");
-    classes_ = {{"best-effort", {path, 0, false, {}}}, {"network-control", {path, 7, false, {}}}};
+  Reader(Settings& settings, Context& context) : context_(context), settings_(settings) {
+    const std::string& path = context.path();
+    settings_.classes = {{"best-effort", {path, 0, false, {}}}, {"network-control", {path, 7, false, {}}}};
   }
 
   void read(const std::vector<Line>& lines) {
+    for (const Line& line : lines)
+      if (line.starts_with("class-of-service code-point-aliases")) read_alias(line);
     for (const Line& line : lines) {
       const bool known = line[0] == "class-of-service" ? read_cos(line, context_.place(line))
                          : line[0] == "interfaces"     ? read_interface(line, context_.place(line))
@@ -73,10 +33,11 @@ class Junos {
                                                        : !is_about_qos(line);
       if (!known) context_.unparsed(line);
     }
-    for (auto& [name, dscps] : dscp_classifiers_) maps_[name] = resolve(dscps, 64, "DSCP");
-    for (auto& [name, pcps] : pcp_classifiers_) pcp_maps_[name] = resolve(pcps, kPriorities, "PCP");
-    check_classes();
-    add_ports();
+    add_ranges();
+    for (const auto& [name, points] : settings_.drop_points)
+      if (points.first != points.second)
+        context_.error("L5", settings_.drop_profiles.at(name)->place, "not every fill level has its drop-probability",
+                       "write as many of both");
   }
 
  private:
@@ -89,19 +50,22 @@ class Junos {
     const std::string_view part = line[1];
     if (part == "forwarding-classes") return read_class(line, place);
     if (part == "classifiers") return read_classifier(line, place);
-    if (part == "congestion-notification-profile") return read_pause(line, place, pauses_[std::string(line[2])]);
+    if (part == "congestion-notification-profile")
+      return read_pause(line, place, settings_.pauses[std::string(line[2])]);
     if (part == "drop-profiles") return read_drop_profile(line, place);
-    if (part == "schedulers") return read_scheduler(line, place, schedulers_[std::string(line[2])]);
+    if (part == "schedulers") return read_scheduler(line, place, settings_.schedulers[std::string(line[2])]);
     if (part == "scheduler-maps") {
       if (line[3] != "forwarding-class" || line[5] != "scheduler") return false;
-      scheduler_maps_[std::string(line[2])].push_back({std::string(line[4]), std::string(line[6]), place});
+      settings_.scheduler_maps[std::string(line[2])].push_back({std::string(line[4]), std::string(line[6]), place});
       return true;
     }
     if (part == "traffic-control-profiles") {
-      if (line[3] == "scheduler-map") profile_maps_[std::string(line[2])] = line[4];
+      if (line[3] == "scheduler-map") settings_.profile_maps[std::string(line[2])] = line[4];
       return line[3] == "scheduler-map" || line[3] == "guaranteed-rate" || line[3] == "shaping-rate";
     }
-    if (part == "forwarding-class-sets" || part == "rewrite-rules" || part == "host-outbound-traffic") return true;
+    if (part == "code-point-aliases" || part == "forwarding-class-sets" || part == "rewrite-rules" ||
+        part == "host-outbound-traffic")
+      return true;
     if (part == "shared-buffer") return read_shared(line, place);
     if (part == "interfaces") return read_binding(line, place);
     return false;
@@ -111,12 +75,12 @@ class Junos {
     if (line[2] == "queue") {  // queue 3 bulk
       const auto queue = small_number(line[3], 11);
       if (!queue) return false;
-      classes_[std::string(line[4])].queue = *queue;
-      classes_[std::string(line[4])].place = place;
+      settings_.classes[std::string(line[4])].queue = *queue;
+      settings_.classes[std::string(line[4])].place = place;
       return true;
     }
     if (line[2] != "class") return false;
-    ForwardingClass& cls = classes_[std::string(line[3])];
+    ForwardingClass& cls = settings_.classes[std::string(line[3])];
     cls.place = place;
     for (std::size_t i = 4; i < line.size(); ++i) {
       if (line[i] == "no-loss") {
@@ -137,21 +101,36 @@ class Junos {
     return true;
   }
 
-  // "101110" in binary, "ef", or several in brackets.
-  static std::optional<std::uint8_t> code_point(std::string_view word, std::size_t bits) {
+  void read_alias(const Line& line) {
+    const bool dscp = line[2] == "dscp" || line[2] == "dscp-ipv6";
+    const auto value = code_point(line[4], dscp ? 6 : 3);
+    if (!value || (!dscp && line[2] != "ieee-802.1")) return context_.unparsed(line);
+    (dscp ? settings_.dscp_aliases : settings_.pcp_aliases)[std::string(line[3])] = *value;
+  }
+
+  // "101110" in binary, "ef", or the configuration's own name for one.
+  std::optional<std::uint8_t> code_point(std::string_view word, std::size_t bits) const {
+    const auto& aliases = bits == 6 ? settings_.dscp_aliases : settings_.pcp_aliases;
+    if (const auto alias = aliases.find(std::string(word)); alias != aliases.end()) return alias->second;
     if (word.size() == bits && word.find_first_not_of("01") == std::string_view::npos) {
       std::uint8_t value = 0;
       for (const char c : word) value = static_cast<std::uint8_t>(value * 2 + (c - '0'));
       return value;
     }
     if (word.find_first_not_of("0123456789") == std::string_view::npos) return std::nullopt;
-    return bits == 6 ? dscp_number(word) : std::nullopt;
+    if (word == "nc1" || word == "nc2") return static_cast<std::uint8_t>((word == "nc1" ? 6u : 7u) << (bits - 3));
+    if (bits == 6) return dscp_number(word);
+    // The switch's own names, from 0 on.
+    constexpr std::string_view kNames[] = {"be", "be1", "af11", "af12", "ef", "ef1"};
+    const auto* const name = std::find(std::begin(kNames), std::end(kNames), word);
+    if (name == std::end(kNames)) return std::nullopt;
+    return static_cast<std::uint8_t>(name - kNames);
   }
 
   bool read_classifier(const Line& line, const std::string& place) {
     const bool dscp = line[2] == "dscp" || line[2] == "dscp-ipv6", pcp = line[2] == "ieee-802.1";
     if (!dscp && !pcp) return false;
-    auto& points = (dscp ? dscp_classifiers_ : pcp_classifiers_)[std::string(line[3])];
+    auto& points = (dscp ? settings_.dscp_classifiers : settings_.pcp_classifiers)[std::string(line[3])];
     if (line[4] == "import") return true;
     const auto at = std::find(line.words.begin(), line.words.end(), "code-points");
     if (line[4] != "forwarding-class" || at == line.words.end()) return false;
@@ -196,7 +175,8 @@ class Junos {
       (dscp ? pause.dscps : pause.pcps).emplace_back(*point, place);
       return true;
     }
-    if (line[3] != "output" || line[7] != "flow-control-queue") return line[3] == "input" && line[7] == "xon";
+    if (line[3] != "output" || line[7] != "flow-control-queue")
+      return line[3] == "input" && (line[7] == "xon" || line[7] == "mru");
     const auto queue = number_list(line, 8, line.size(), 11);
     if (!queue) return false;
     if (pause.to_queue == nullptr) pause.to_queue = context_.new_map(place, kPriorities);
@@ -227,7 +207,7 @@ class Junos {
   }
 
   bool read_drop_profile(const Line& line, const std::string& place) {
-    Ecn*& ecn = drop_profiles_[std::string(line[2])];
+    Ecn*& ecn = settings_.drop_profiles[std::string(line[2])];
     if (ecn == nullptr) ecn = context_.new_ecn(place);
     ecn->drops = true;
     ecn->unit = "percent of the queue's buffer";
@@ -249,8 +229,9 @@ class Junos {
       ecn->percent = value;
       ecn->percent_place = place;
     }
-    if (fills && drops && fills->size() != drops->size())
-      context_.error("L5", place, "not every fill level has its drop-probability", "write as many of both");
+    auto& points = settings_.drop_points[std::string(line[2])];
+    points.first += fills ? fills->size() : 0;
+    points.second += drops ? drops->size() : 0;
     return true;
   }
 
@@ -302,6 +283,7 @@ class Junos {
 
   bool read_shared(const Line& line, const std::string& place) {
     const auto value = number(line.words.back());
+    if (line[line.size() - 2] == "dynamic-threshold") return value.has_value();
     if (line[line.size() - 2] != "percent") return false;
     if (!value || *value > 100) {
       context_.error("L6", place, "a share that is no number from 0 to 100", "write 0 to 100");
@@ -319,17 +301,17 @@ class Junos {
   }
 
   bool read_binding(const Line& line, const std::string& place) {
-    Bound& bound = bound_[std::string(line[2])];
+    Bound& bound = settings_.bound[std::string(line[2])];
     if (bound.place.empty()) bound.place = place;
     if (line[3] == "scheduler-map") {
-      bound.scheduler_map = line[4];
-      bound.scheduler_map_place = place;
+      bound.scheduler_maps.push_back({std::string(line[4]), place});
     } else if (line[3] == "congestion-notification-profile") {
       bound.pause = line[4];
       bound.pause_place = place;
     } else if (line[3] == "forwarding-class-set" && line[5] == "output-traffic-control-profile") {
-      bound.scheduler_map = profile_maps_[std::string(line[6])];
-      bound.scheduler_map_place = place;
+      bound.profiles.push_back({std::string(line[6]), place});
+    } else if (line[3] == "output-traffic-control-profile") {
+      bound.profiles.push_back({std::string(line[4]), place});
     } else {
       const std::size_t at = line[3] == "unit" ? 5 : 3;
       if (line[at] != "classifiers") return line[at] == "rewrite-rules";
@@ -345,209 +327,75 @@ class Junos {
   }
 
   bool read_interface(const Line& line, const std::string& place) {
-    if (line[1].find('/') == std::string_view::npos) return !is_about_qos(line);
-    Physical& physical = interfaces_[std::string(line[1])];
+    if (line[1] == "interface-range") return read_range(line, place);
+    const bool aggregated = line[1].starts_with("ae") && number(line[1].substr(2)).has_value();
+    if (line[1].find('/') == std::string_view::npos && !aggregated) return !is_about_qos(line);
+    Physical& physical = settings_.interfaces[std::string(line[1])];
     if (physical.place.empty()) physical.place = place;
-    if (line[2] == "mtu") {
-      physical.mtu = number(line[3]);
-      physical.mtu_place = place;
-    }
-    if (line[2] == "speed") physical.speed = port_speed(line[3]);
-    if (line[2] == "disable") physical.disabled = true;
-    if (line[2] == "ether-options" && line[3] == "flow-control") physical.flow_control = place;
+    read_physical(line, 2, place, physical);
     return true;
   }
 
-  const ForwardingClass* find_class(const std::string& name) const {
-    const auto found = classes_.find(name);
-    return found == classes_.end() || !found->second.queue || *found->second.queue >= kPriorities ? nullptr
-                                                                                                  : &found->second;
-  }
-
-  Map* resolve(const std::vector<CodePoint>& points, std::size_t size, std::string_view what) {
-    Map* const map = context_.new_map(points.empty() ? context_.path() : points.front().place, size);
-    for (const CodePoint& point : points) {
-      const ForwardingClass* const cls = find_class(point.cls);
-      if (cls != nullptr)
-        context_.map(*map, point.point, *cls->queue, point.place, what);
-      else if (classes_.count(point.cls) == 0)
-        context_.error("L9", point.place, fmt::format("there is no forwarding class '{}'", point.cls),
-                       "name one that is there, or add it");
+  static void read_physical(const Line& line, std::size_t at, const std::string& place, Physical& physical) {
+    if (line[at] == "mtu") {
+      physical.mtu = number(line[at + 1]);
+      physical.mtu_place = place;
     }
-    for (std::size_t from = 0; from < size; ++from) map->to[from] = map->to[from].value_or(0);
-    map->has_preset = true;
-    return map;
+    if (line[at] == "speed") physical.speed = port_speed(line[at + 1]);
+    if (line[at] == "disable") physical.disabled = true;
+    if (!line[at].ends_with("ether-options")) return;
+    if (line[at + 1] == "flow-control") physical.flow_control = place;
+    physical.member |= line[at + 1] == "802.3ad";
   }
 
-  void check_classes() {
-    std::map<std::uint8_t, const ForwardingClass*> by_queue, by_priority;
-    for (const auto& [name, cls] : classes_) {
-      if (!cls.queue) continue;
-      const ForwardingClass*& first = by_queue[*cls.queue];
-      if (first != nullptr && first->lossless != cls.lossless)
-        context_.error("L2", (first->lossless ? cls : *first).place,
-                       fmt::format("lossy and lossless traffic share queue {}", *cls.queue),
-                       "give each class a queue of its own");
-      if (first == nullptr || cls.lossless) first = &cls;
-      if (!cls.lossless || !cls.priority) continue;
-      const ForwardingClass*& same = by_priority[*cls.priority];
-      if (same != nullptr && same->queue != cls.queue)
-        context_.error("L2", cls.place,
-                       fmt::format("queues {} and {} pause the same priority", *same->queue, *cls.queue),
-                       "give each a pfc-priority of its own");
-      same = &cls;
+  // "member-range et-0/0/0 to et-0/0/31", "member et-0/0/40", and what these have in common.
+  bool read_range(const Line& line, const std::string& place) {
+    Range& range = ranges_[std::string(line[2])];
+    if (line[3] == "member-range" || line[3] == "member") {
+      std::string text(line[4]);
+      std::erase(text, '"');
+      const std::size_t last = line[6].rfind('/');
+      if (line[5] == "to" && last != std::string_view::npos) text += fmt::format("-{}", line[6].substr(last + 1));
+      const auto names = port_names(text);
+      if (!names) return false;
+      range.members.insert(range.members.end(), names->begin(), names->end());
+      return true;
+    }
+    if (range.common.place.empty()) range.common.place = place;
+    read_physical(line, 3, place, range.common);
+    return true;
+  }
+
+  void add_ranges() {
+    for (const auto& [name, range] : ranges_) {
+      for (const std::string& member : range.members) {
+        Physical& physical = settings_.interfaces[member];
+        if (physical.place.empty()) physical.place = range.common.place;
+        if (!physical.mtu && range.common.mtu) {
+          physical.mtu = range.common.mtu;
+          physical.mtu_place = fmt::format("{} | {}", range.common.mtu_place, member);
+        }
+        if (!physical.speed) physical.speed = range.common.speed;
+        if (physical.flow_control.empty()) physical.flow_control = range.common.flow_control;
+        physical.disabled |= range.common.disabled;
+        physical.member |= range.common.member;
+      }
     }
   }
 
-  void add_ports();
-  void add_pfc(const Bound& bound, Port& port);
-  void add_queues(const std::string& map_name, Port& port);
-
-  template <typename Things>
-  const typename Things::mapped_type* find(const Things& things, const std::string& name, const std::string& place,
-                                           const char* what) {
-    if (name.empty()) return nullptr;
-    const auto found = things.find(name);
-    if (found != things.end()) return &found->second;
-    context_.error("L9", place, fmt::format("there is no {} '{}'", what, name), "name one that is there, or add it");
-    return nullptr;
-  }
-
-  struct Served {
-    std::string cls, scheduler, place;
+  struct Range {
+    std::vector<std::string> members;
+    Physical common;
   };
 
-  Context context_;
-  Map* queues_;
-  std::map<std::string, ForwardingClass> classes_;
-  std::map<std::string, std::vector<CodePoint>> dscp_classifiers_, pcp_classifiers_;
-  std::map<std::string, Map*> maps_, pcp_maps_;
-  std::map<std::string, Pause> pauses_;
-  std::map<std::string, Ecn*> drop_profiles_;
-  std::map<std::string, Scheduler> schedulers_;
-  std::map<std::string, std::vector<Served>> scheduler_maps_;
-  std::map<std::string, std::array<Queue, kPriorities>> served_;  // by scheduler map, once its schedulers were found
-  std::map<std::string, std::string> profile_maps_;
+  Context& context_;
+  Settings& settings_;
   std::map<std::string, unsigned> partitions_;
-  std::map<std::string, Bound> bound_;
-  std::map<std::string, Physical> interfaces_;
+  std::map<std::string, Range> ranges_;
 };
 
-void Junos::add_queues(const std::string& map_name, Port& port) {
-  const auto done = served_.find(map_name);
-  if (done != served_.end()) {
-    port.queues = done->second;
-    return;
-  }
-  unsigned sum = 0;
-  for (const Served& served : scheduler_maps_[map_name]) {
-    const Scheduler* const scheduler = find(schedulers_, served.scheduler, served.place, "scheduler");
-    if (classes_.count(served.cls) == 0)
-      context_.error("L9", served.place, fmt::format("there is no forwarding class '{}'", served.cls),
-                     "name one that is there, or add it");
-    const ForwardingClass* const cls = find_class(served.cls);
-    if (scheduler == nullptr || cls == nullptr) continue;
-    Queue& queue = port.queues[*cls->queue];
-    queue.place = scheduler->place;
-    queue.scheduling = scheduler->scheduling ? *scheduler->scheduling : Scheduling{};
-    queue.shaper = scheduler->shaper;
-    sum += queue.scheduling->strict ? 0 : queue.scheduling->weight.value_or(0);
-    if (sum > 100)
-      context_.error("L9", scheduler->place, fmt::format("the transmit rates sum up to {} percent", sum),
-                     "let them be 100");
-    Ecn& ecn = *context_.new_ecn(scheduler->marks ? scheduler->ecn_place : scheduler->drop_place);
-    if (Ecn* const* const profile =
-            find(drop_profiles_, scheduler->drop_profile, scheduler->drop_place, "drop profile")) {
-      const std::string place = ecn.place;
-      ecn = **profile;
-      if (!scheduler->marks) ecn.place = place;
-    } else if (!scheduler->marks) {
-      continue;
-    }
-    if (!scheduler->marks) ecn.percent_place.clear();
-    ecn.marks = scheduler->marks;
-    queue.ecn = &ecn;
-  }
-  served_[map_name] = port.queues;
-}
-
-void Junos::add_pfc(const Bound& bound, Port& port) {
-  for (const auto& [name, cls] : classes_) {
-    if (find_class(name) == nullptr) continue;
-    Buffer& buffer = port.buffers[*cls.queue];
-    if (buffer.lossless()) continue;
-    buffer.kind = cls.lossless ? Buffer::Kind::kLossless : Buffer::Kind::kLossy;
-    buffer.place = cls.place == context_.path() ? bound.pause_place : cls.place;
-    if (cls.priority) port.on_wire[*cls.queue] = *cls.priority;
-  }
-  const Pause* const pause = find(pauses_, bound.pause, bound.pause_place, "congestion-notification-profile");
-  if (pause == nullptr) return;
-  PrioritySet set = 0;
-  for (const auto& [point, place] : pause->dscps)
-    if (port.dscp_to_class != nullptr) set = static_cast<PrioritySet>(set | 1u << *port.dscp_to_class->to[point]);
-  for (const auto& [point, place] : pause->pcps) {
-    const auto queue = std::find(port.on_wire.begin(), port.on_wire.end(), point) - port.on_wire.begin();
-    if (port.pcp_to_class != nullptr && port.pcp_to_class->said[point])
-      set = static_cast<PrioritySet>(set | 1u << *port.pcp_to_class->to[point]);
-    else if (queue < static_cast<std::ptrdiff_t>(kPriorities))
-      set = static_cast<PrioritySet>(set | 1u << queue);
-  }
-  port.pfc = set;
-  port.pfc_place = bound.pause_place;
-  port.pfc_to_queue = pause->to_queue;
-  port.cable_metres = pause->metres;
-  port.cable_place = pause->metres_place;
-  if (pause->watchdog_place.empty()) return;
-  port.watchdog =
-      Watchdog{pause->watchdog_place, pause->poll * static_cast<std::int64_t>(pause->detection), pause->recovery};
-  context_.device().has_watchdogs = true;
-}
-
-void Junos::add_ports() {
-  std::set<std::string> paused;  // classifiers of ports with a profile
-  for (const auto& [name, bound] : bound_)
-    if (!bound.pause.empty()) paused.insert(bound.dscp + "|" + bound.pcp);
-  for (const auto& [name, bound] : bound_) {
-    const auto found = interfaces_.find(name);
-    if (found != interfaces_.end() && found->second.disabled) continue;
-    Port port;
-    port.name = name;
-    port.class_to_queue = queues_;
-    if (Map* const* const map = find(maps_, bound.dscp, bound.classifier_place, "classifier"))
-      port.dscp_to_class = *map;
-    if (Map* const* const map = find(pcp_maps_, bound.pcp, bound.classifier_place, "classifier"))
-      port.pcp_to_class = *map;
-    if (find(scheduler_maps_, bound.scheduler_map, bound.scheduler_map_place, "scheduler map") != nullptr)
-      add_queues(bound.scheduler_map, port);
-    port.pfc_place = bound.place;
-    if (!bound.pause.empty())
-      add_pfc(bound, port);
-    else if (paused.count(bound.dscp + "|" + bound.pcp) != 0)
-      port.pfc = PrioritySet(0);
-    port.mtu_place = bound.place;
-    if (found != interfaces_.end()) {
-      port.mtu = found->second.mtu;
-      port.speed = found->second.speed;
-      port.mtu_place = found->second.mtu_place.empty() ? found->second.place : found->second.mtu_place;
-      if (!found->second.flow_control.empty() && port.pfc.value_or(0) != 0)
-        context_.error("L3", found->second.flow_control, "link pause stops all classes, where PFC is to stop some",
-                       "write no-flow-control");
-    }
-    context_.device().ports.push_back(std::move(port));
-  }
-  for (const auto& [name, physical] : interfaces_) {
-    if (bound_.count(name) != 0 || physical.disabled || physical.mtu.value_or(0) < 9000) continue;
-    Port port;
-    port.name = name;
-    port.mtu = physical.mtu;
-    port.mtu_place = physical.mtu_place;
-    port.pfc = PrioritySet(0);
-    port.pfc_place = physical.place;
-    context_.device().ports.push_back(std::move(port));
-  }
-}
-
 }  // namespace
+}  // namespace junos
 
 Result<Device> parse_junos(std::string_view text, const std::string& path, const std::string& name,
                            findings::Report& report) {
@@ -558,7 +406,11 @@ Result<Device> parse_junos(std::string_view text, const std::string& path, const
   device.language = "junos";
   for (const Line& line : statements.lines)
     if (line.starts_with("system host-name") && line.size() == 3) device.name = line[2];
-  Junos(path, device, report).read(statements.lines);
+  device.strict_first = true;
+  Context context(path, device, report);
+  junos::Settings settings;
+  junos::Reader(settings, context).read(statements.lines);
+  junos::add_ports(settings, context);
   return device;
 }
 

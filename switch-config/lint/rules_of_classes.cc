@@ -62,6 +62,7 @@ void check_code_points(const Device& device, const Port& port, Report& report) {
   for (std::size_t p = 0; p < kPriorities; ++p) {
     const bool lossless = has(*port.pfc, p) || port.buffers[p].lossless();
     if (!lossless || std::find(dscps.to.begin(), dscps.to.end(), p) != dscps.to.end()) continue;
+    if (dscps.said.none() && dscps.has_preset && reached(port, p)) continue;  // classes are told by PCP alone
     report.findings.push_back({"L1", Severity::kWarning, device.name, dscps.place,
                                fmt::format("no DSCP leads to lossless class {} of {}", p, port.name),
                                "map the DSCP of its traffic to it"});
@@ -78,16 +79,22 @@ namespace {
 
 // What PFC stops is what the same priority of a tagged packet leads to, where the configuration says so.
 void check_tagged(const Device& device, const Port& port, Report& report) {
+  if (port.pcp_to_class == nullptr) return;
+  const Map& pcps = *port.pcp_to_class;
   for (std::size_t p = 0; p < kPriorities; ++p) {
     const std::size_t wire = port.on_wire[p];
-    if (!has(*port.pfc, p) || port.pcp_to_class == nullptr || !port.pcp_to_class->said[wire]) continue;
-    if (port.pcp_to_class->to[wire] == p) continue;
+    if (!has(*port.pfc, p) || pcps.to[wire] == p) continue;
+    // The PCP that the configuration leads to the class, where it is none of DSCPs.
+    std::optional<std::size_t> other;
+    for (std::size_t pcp = 0; pcp < kPriorities && port.dscp_to_class == nullptr; ++pcp)
+      if (pcps.said[pcp] && pcps.to[pcp] == p) other = pcp;
+    if (!pcps.said[wire] && (!other || !pcps.to[wire])) continue;
     const Buffer& buffer = port.buffers[p];
-    report.findings.push_back({"L2", Severity::kError, device.name,
-                               buffer.place.empty() ? port.pcp_to_class->entry(wire) : buffer.place,
-                               fmt::format("class {} is paused by priority {}, but PCP {} leads to class {}", p, wire,
-                                           wire, *port.pcp_to_class->to[wire]),
-                               "let the priority of its pause frames be its PCP"});
+    const std::string of_map = pcps.said[wire] ? pcps.entry(wire) : pcps.entry(*other);
+    report.findings.push_back(
+        {"L2", Severity::kError, device.name, buffer.place.empty() || other ? of_map : buffer.place,
+         fmt::format("class {} is paused by priority {}, but PCP {} leads to class {}", p, wire, wire, *pcps.to[wire]),
+         "let the priority of its pause frames be its PCP"});
   }
 }
 
@@ -154,7 +161,10 @@ void check_pfc(const Device& device, const Port& port, Report& report) {
       add(Severity::kWarning, port.watched_place, fmt::format("lossless priority {} has no watchdog", p),
           fmt::format("add {}", p));
   }
-  const auto count = static_cast<std::size_t>(std::popcount(pfc));
+  PrioritySet lossless = pfc;
+  for (std::size_t p = 0; p < kPriorities; ++p)
+    if (port.buffers[p].lossless()) lossless = static_cast<PrioritySet>(lossless | 1u << p);
+  const auto count = static_cast<std::size_t>(std::popcount(lossless));
   if (count > kMostLossless)
     report.findings.push_back({"L12", Severity::kWarning, device.name, port.pfc_place,
                                fmt::format("{} lossless priorities: each takes headroom on every port", count),
