@@ -14,8 +14,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "common/process/process.h"
-#include "switch-config/lint/mlnx_qos.h"
+#include "monitor/cli/doctor_nic.h"
 
 namespace tensorlane::cli {
 namespace {
@@ -156,31 +155,25 @@ class Doctor {
           "set an MTU of 9000 where the switches take it");
   }
 
-  // What `mlnx_qos -i NAME` prints; unset where it cannot be had.
-  std::optional<std::string> qos_text(const std::string& name) const {
-    if (options_.root.empty()) {
-      const Result<std::string> text = process::run_checked({"mlnx_qos", "-i", name});
-      return text.ok() ? std::optional(*text) : std::nullopt;
-    }
-    std::ifstream file(root_ / "mlnx_qos" / name);
-    if (!file) return std::nullopt;
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  }
-
   Status check_qos(const std::string& name, const PortKind* kind) {
-    const std::string place = "mlnx_qos -i " + name;
-    const std::optional<std::string> text = qos_text(name);
-    if (!text) {
-      add("L10", Severity::kNote, place, "cannot be run here: trust, maps and PFC are not looked at",
-          "install the vendor's mlnx-tools");
+    const std::optional<NicQos> nic = read_nic_qos(options_.root, name);
+    if (!nic) {
+      add("L10", Severity::kNote, "/sys/class/net/" + name,
+          "neither mlnx_qos nor dcb shows its QoS: trust, maps and PFC are not looked at",
+          "install the vendor's mlnx-tools, or iproute2 for a driver with DCB");
       return {};
     }
+    const std::string place = nic->place();
+    const auto within = [&](const std::string& part) { return part.starts_with(place) ? part : place + ": " + part; };
     findings::Report found;
-    TL_ASSIGN_OR_RETURN(const lint::Device device, lint::parse_mlnx_qos(*text, place, name, found));
+    TL_ASSIGN_OR_RETURN(const lint::Device device,
+                        lint::parse_configuration(nic->language, nic->text, place, name, found));
     const lint::Port& port = device.ports.front();
+    bool told_of_trust = false;
     for (findings::Finding& finding : found.findings) {
+      told_of_trust = told_of_trust || finding.message.find("trust") != std::string::npos;
       finding.device = name_;
-      finding.place = place + ": " + finding.place;
+      finding.place = within(finding.place);
       report_.findings.push_back(std::move(finding));
     }
     for (findings::Unparsed& unparsed : found.unparsed)
@@ -188,31 +181,32 @@ class Doctor {
     if (kind == nullptr) return {};
     const unsigned wanted = options_.host->lossless_mask();
     if (port.pfc && *port.pfc != wanted)
-      add("L3", Severity::kError, place + ": " + port.pfc_place,
+      add("L3", Severity::kError, within(port.pfc_place),
           fmt::format("PFC is on for priorities {}, and the fabric's lossless ones are {}", priorities(*port.pfc),
                       priorities(wanted)),
-          fmt::format("mlnx_qos -i {} --pfc {}", name, flags(wanted)));
-    if (port.dscp_to_class == nullptr && text->find("Priority trust state: dscp") == text->npos) {
-      if (wanted != 0 && port.pfc.value_or(0) == 0)  // where PFC is on, the parser has said so
-        add("L10", Severity::kWarning, place + ": Priority trust state", "the NIC does not trust DSCP",
-            fmt::format("mlnx_qos -i {} --trust dscp", name));
+          nic->pfc_command(wanted));
+    if (port.dscp_to_class == nullptr && !nic->trusts_dscp().value_or(false)) {
+      if (wanted != 0 && !told_of_trust)
+        add("L10", Severity::kWarning, within(nic->by_dcb() ? nic->map_name() : "Priority trust state"),
+            "the NIC does not trust DSCP", nic->trust_command());
       return {};
     }
-    check_map(name, place, port.dscp_to_class);
+    check_map(*nic, port.dscp_to_class);
     return {};
   }
 
-  void check_map(const std::string& name, const std::string& place, const lint::Map* map) {
+  void check_map(const NicQos& nic, const lint::Map* map) {
     if (map == nullptr) return;
     for (std::size_t dscp = 0; dscp < switches::kDscps; ++dscp) {
       const unsigned wanted = options_.host->queue_of_dscp[dscp];
       // What is not ours may be anything but a class of ours.
       const auto is = map->to[dscp];
       if (!is || *is == wanted || (wanted == 0 && options_.host->queues[*is & 7].name.empty())) continue;
-      add("L1", wanted != 0 ? Severity::kError : Severity::kWarning, fmt::format("{}: dscp2prio {}", place, dscp),
+      add("L1", wanted != 0 ? Severity::kError : Severity::kWarning,
+          fmt::format("{}: {} {}", nic.place(), nic.map_name(), dscp),
           fmt::format("DSCP {} has priority {}, in the fabric {} ('{}')", dscp, *is, wanted,
                       options_.host->queues[wanted].name),
-          fmt::format("mlnx_qos -i {} --dscp2prio set,{},{}", name, dscp, wanted));
+          nic.map_command(static_cast<unsigned>(dscp), wanted));
     }
   }
 
@@ -223,21 +217,12 @@ class Doctor {
     return text.empty() ? "none" : text;
   }
 
-  static std::string flags(unsigned mask) {
-    std::string text;
-    for (unsigned p = 0; p < 8; ++p) text += fmt::format("{}{}", p == 0 ? "" : ",", mask >> p & 1);
-    return text;
-  }
-
   void check_ecn(const fs::path& net, const std::string& place, const PortKind* kind) {
     std::error_code error;
-    if (!fs::is_directory(net / "ecn", error)) {
-      add("L5", Severity::kNote, place + "/ecn", "the driver shows no ECN settings: reaction points are not looked at",
-          "the vendor's driver package has them; upstream's are in debugfs");
-      return;
-    }
+    if (!fs::is_directory(net / "ecn", error)) return check_upstream_ecn(net, place, kind);
+    if (kind == nullptr) return;
     for (unsigned p = 0; p < switches::kQueues; ++p) {
-      if (kind == nullptr || !kind->ecn[p]) continue;
+      if (!kind->ecn[p]) continue;
       for (const auto& [end, what] : {std::pair{"np", "sends no notifications of marked packets"},
                                       std::pair{"rp", "does not slow down when it is notified"}}) {
         const std::string file = fmt::format("ecn/roce_{}/enable/{}", end, p);
@@ -248,17 +233,30 @@ class Doctor {
               fmt::format("echo 1 > {}/{}", place, file));
       }
     }
-    if (kind == nullptr) return;
-    check_cnp(net, place, "cnp_dscp", options_.host->cnp_dscp);
-    check_cnp(net, place, "cnp_802p_prio", options_.host->cnp_queue);
+    check_cnp(place + "/ecn/roce_np/cnp_dscp", options_.host->cnp_dscp);
+    check_cnp(place + "/ecn/roce_np/cnp_802p_prio", options_.host->cnp_queue);
   }
 
-  void check_cnp(const fs::path& net, const std::string& place, const char* file, unsigned wanted) {
-    const auto is = read_line(net / "ecn/roce_np" / file);
+  // Upstream's mlx5 shows marks of CNP, and no switch for each priority, in debugfs, which root alone may read.
+  void check_upstream_ecn(const fs::path& net, const std::string& place, const PortKind* kind) {
+    std::error_code error;
+    const std::string pci = fs::weakly_canonical(net / "device", error).filename().string();
+    const std::string folder = fmt::format("/sys/kernel/debug/mlx5/{}/cc_params", pci);
+    if (!fs::is_directory(root_ / folder.substr(1), error))
+      add("L5", Severity::kNote, place + "/ecn", "the driver shows no ECN settings: reaction points are not looked at",
+          "the vendor's driver package has them; upstream's are in debugfs, for root");
+    else if (kind != nullptr) {
+      check_cnp(folder + "/np_cnp_dscp", options_.host->cnp_dscp);
+      check_cnp(folder + "/np_cnp_prio", options_.host->cnp_queue);
+    }
+  }
+
+  void check_cnp(const std::string& path, unsigned wanted) {
+    const auto is = read_line(root_ / path.substr(1));
     if (is && number(*is) != wanted)
-      add("L10", Severity::kWarning, fmt::format("{}/ecn/roce_np/{}", place, file),
+      add("L10", Severity::kWarning, path,
           fmt::format("congestion notifications go out with {}, and the fabric expects {}", *is, wanted),
-          fmt::format("echo {} > {}/ecn/roce_np/{}", wanted, place, file));
+          fmt::format("echo {} > {}", wanted, path));
   }
 
   void check_rdma(const std::string& device) {

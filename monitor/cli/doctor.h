@@ -21,11 +21,10 @@ struct DoctorOptions {
 };
 
 // Looks at every network interface that the fabric names, or without a fabric at those that have an RDMA device:
-// trust, maps and PFC as `mlnx_qos -i INTERFACE` prints them (with a root: as ROOT/mlnx_qos/INTERFACE holds them);
-// ECN's notification and reaction point for each priority, CNP's marks, MTU, the default TOS and device-wide traffic
-// class of RDMA devices; of the process the variables of NCCL and UCX, and the limit of locked memory. What cannot be
-// read is a note. InvalidArgument for a root that holds no sys, a process that is not there, or output of mlnx_qos that
-// is none.
+// trust, maps and PFC as mlnx_qos or dcb print them (doctor_nic.h); ECN's notification and reaction point for each
+// priority, CNP's marks, MTU, the default TOS and device-wide traffic class of RDMA devices; of the process the
+// variables of NCCL and UCX, and the limit of locked memory. What cannot be read is a note. InvalidArgument for a root
+// that holds no sys, a process that is not there, or output of mlnx_qos or dcb that is none.
 Result<findings::Report> examine(const DoctorOptions& options);
 
 }  // namespace tensorlane::cli

@@ -70,7 +70,9 @@ void add_doctor_command(CLI::App& app, Invocation& chosen) {
       "Example:\n  tensorlane doctor --fabric fabric.yaml\n"
       "Exit status 1 with an error or a warning, 2 where it cannot look. A note informs. --root takes a copy of "
       "another "
-      "host's\nsys and proc, with what `mlnx_qos -i INTERFACE` printed there in ROOT/mlnx_qos/INTERFACE.");
+      "host's\nsys and proc, with what `mlnx_qos -i INTERFACE` printed there in ROOT/mlnx_qos/INTERFACE, or `dcb "
+      "OBJECT show dev\n"
+      "INTERFACE` for dcbx, pfc, app, ets and buffer in ROOT/dcb/INTERFACE.");
   doctor->add_option("--fabric", args->fabric, "What the host is to be like; else only what is wrong on any fabric");
   doctor->add_option("--host", args->host, "Its name or address in the fabric file; default: this host's name");
   doctor->add_option("--root", args->root, "A folder to take for /");

@@ -17,6 +17,8 @@ links: [{from: h0, from_port: eth0, to: s0, to_port: Ethernet0, speed: 100G, cab
 # Greenfield: bulk has DSCP 27 and priority 3, CNP 48 and 4, urgent 43 and 5, control 51 and 6.
 CLASSES = {27: 3, 48: 4, 43: 5, 51: 6}
 QOS = "mlnx_qos/eth0"
+DCB = "dcb/eth0"
+CC_PARAMS = "sys/kernel/debug/mlx5/0000:41:00.0/cc_params"
 ECN = "sys/class/net/eth0/ecn"
 OVERRIDE = "sys/class/infiniband/mlx5_0/tc/1/traffic_class"
 DEFAULT_TOS = "sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos"
@@ -32,6 +34,16 @@ def mlnx_qos(trust="dscp", pfc=(3, 5), classes=CLASSES, dcbx="OS", tsa="ets"):
     for tc in range(8):
         lines += [f"tc: {tc} ratelimit: unlimited, tsa: " + (f"{tsa}, bw: {[30, 1, 1, 68][tc]}%" if tc < 4 else "strict"), f"\t priority:  {tc}"]
     return "\n".join(lines) + "\n"
+
+
+def dcb(pfc=(3, 5), classes=CLASSES, willing="off"):
+    """As iproute2 prints the objects one after the other."""
+    words = lambda pairs: " ".join(f"{a}:{b}" for a, b in pairs)
+    return "\n".join([
+        "host ieee", "pfc-cap 8 macsec-bypass off delay 0", "prio-pfc " + words((p, "on" if p in pfc else "off") for p in range(8)),
+        *(["dscp-prio " + words(classes.items())] if classes else []), f"willing {willing} ets-cap 8 cbs off", "tc-bw " + words(enumerate([30, 1, 1, 68, 0, 0, 0, 0])),
+        "tc-tsa " + words((tc, "ets" if tc < 4 else "strict") for tc in range(8)), "prio-tc " + words((p, p) for p in range(8)),
+        "prio-buffer " + words((p, {3: 1, 5: 2}.get(p, 0)) for p in range(8)), "buffer-size 0:90000b 1:90000b 2:90000b 3:0b 4:0b 5:0b 6:0b 7:0b", "total-size 270000b"])
 
 
 def healthy():
@@ -75,6 +87,22 @@ FAULTS = [
     ({}, {"UCX_IB_TRAFFIC_CLASS": "104"}, "L10", "warning", "UCX_IB_TRAFFIC_CLASS", "DSCP 26"),
     ({}, {"UCX_IB_SL": "1"}, "L10", "warning", "UCX_IB_SL", "class 'bulk'"),
 ]
+
+
+# The same host with upstream's driver and tools: what its tool or driver says, instead of the vendor's.
+UPSTREAM_FAULTS = [
+    ({DCB: dcb(pfc=(3,))}, "L3", "error", "prio-pfc", "dcb pfc set dev eth0 prio-pfc all:off 3:on 5:on"),
+    ({DCB: dcb(classes={**CLASSES, 27: 0})}, "L1", "error", "dscp-prio 27", "dcb app replace dev eth0 dscp-prio 27:3"),
+    ({DCB: dcb(willing="on")}, "L10", "warning", "willing", "dcb ets set dev IF willing off"),
+    ({DCB: dcb(classes={})}, "L10", "warning", "dscp-prio", "dcb app replace dev eth0"),
+    ({f"{CC_PARAMS}/np_cnp_dscp": "46"}, "L10", "warning", "np_cnp_dscp", "echo 48 >"),
+    ({f"{CC_PARAMS}/np_cnp_prio": "6"}, "L10", "warning", "np_cnp_prio", "echo 4 >"),
+]
+
+
+def upstream():
+    files = {name: text for name, text in healthy().items() if name != QOS and not name.startswith(ECN) and "/device/" not in name}
+    return files | {DCB: dcb(), f"{CC_PARAMS}/np_cnp_dscp": "48", f"{CC_PARAMS}/np_cnp_prio": "4", "sys/devices/0000:41:00.0/infiniband/mlx5_0/x": ""}
 
 
 def write(root, files):
@@ -129,6 +157,21 @@ def check_clean(folder, fabric):
     assert done.returncode == 1 and "names this interface, and it is not there" in done.stdout, done
 
 
+def check_upstream(folder, fabric):
+    for index, (files, *wanted) in enumerate([({}, None), *UPSTREAM_FAULTS]):
+        root = folder / f"upstream{index}"
+        write(root, {**upstream(), **files})
+        (root / "sys/class/net/eth0/device").symlink_to("../../../devices/0000:41:00.0")
+        done = run(root, {}, "--fabric", fabric, "--host", "h0", "--json")
+        found = json.loads(done.stdout)["findings"]
+        if wanted == [None]:
+            assert done.returncode == 0 and not found, (found, done.stderr)
+            continue
+        rule, severity, place, fix = wanted
+        here = [f for f in found if (f["rule"], f["severity"]) == (rule, severity) and place in f["place"] and fix in f["fix"]]
+        assert done.returncode == 1 and len(here) == 1 and found == here, (index, found, done.stderr)
+
+
 def check_refusals(folder, fabric):
     root = folder / "refusals"
     write(root, healthy())
@@ -148,6 +191,7 @@ def main():
         fabric.write_text(FABRIC)
         check_clean(folder, fabric)
         check_faults(folder, fabric)
+        check_upstream(folder, fabric)
         check_refusals(folder, fabric)
 
 
