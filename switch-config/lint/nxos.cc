@@ -50,7 +50,10 @@ class Nxos {
  private:
   // "class-map type qos match-any NAME": the type is qos where none is given, and the name comes last.
   static std::string_view type_of(const Line& line) { return line[1] == "type" ? line[2] : "qos"; }
-  static std::string name_of(const Line& line) { return std::string(line.words.back()); }
+  static std::string name_of(const Line& line) {
+    const std::size_t options = line.words.back() == "no-stats" ? 1 : 0;
+    return std::string(line[line.size() - 1 - options]);
+  }
 
   static bool built_in(std::string_view name) { return name.starts_with("default-") || name.starts_with("system-"); }
 
@@ -64,6 +67,7 @@ class Nxos {
   }
 
   void read_class_map(const Block& block) {
+    if (type_of(block.line) == "control-plane") return;  // of the switch's own CPU
     Match& match = matches_[name_of(block.line)];
     for (const Block& child : block.children)
       if (!read_match(child.line, context_.place(child.line, block.line.text), match)) context_.unparsed(child.line);
@@ -173,16 +177,23 @@ class Nxos {
     return group;
   }
 
+  void no_group(const Line& cls, const Line& policy) {
+    if (cls[0] != "class" || matches_.count(name_of(cls)) != 0) return context_.unparsed(cls);
+    context_.error("L9", context_.place(cls, policy.text), fmt::format("there is no class-map '{}'", name_of(cls)),
+                   "name one that is there or that the switch has, such as c-8q-nq3 or c-out-8q-q3");
+  }
+
   void read_network(const Block& block, std::map<std::uint8_t, Pause>& pauses) {
+    std::vector<ClassMtu> mtus;
     for (const Block& cls : block.children) {
       const auto group = group_of(name_of(cls.line));
-      if (cls.line[0] != "class" || !group) {
-        context_.unparsed(cls.line);
+      if (!group || cls.line[0] != "class") {
+        no_group(cls.line, block.line);
         continue;
       }
       const std::string within = fmt::format("{} | {}", block.line.text, cls.line.text);
       std::optional<std::uint64_t> mtu;
-      std::string mtu_place;
+      std::string mtu_place = context_.place(cls.line, block.line.text);
       for (const Block& child : cls.children) {
         const Line& line = child.line;
         if (line[0] == "mtu") {
@@ -194,10 +205,26 @@ class Nxos {
           context_.unparsed(line);
         }
       }
-      if (mtu && *mtu < 4158 && pauses.count(*group) != 0)
-        context_.warning("L7", mtu_place,
-                         fmt::format("{} bytes are too few for RoCE packets of 4096 and their headers", *mtu),
-                         "write mtu 9216");
+      mtus.push_back({*group, mtu, mtu_place});
+    }
+    check_mtus(mtus, pauses);
+  }
+
+  struct ClassMtu {
+    std::uint8_t group;
+    std::optional<std::uint64_t> mtu;
+    std::string place;
+  };
+
+  void check_mtus(const std::vector<ClassMtu>& mtus, const std::map<std::uint8_t, Pause>& pauses) {
+    constexpr std::uint64_t kLeast = 4158, kDefault = 1500;
+    const bool jumbo = std::any_of(mtus.begin(), mtus.end(), [](const auto& m) { return m.mtu.value_or(0) >= kLeast; });
+    for (const auto& [group, mtu, place] : mtus) {
+      if (pauses.count(group) == 0 || mtu.value_or(jumbo ? kDefault : kLeast) >= kLeast) continue;
+      context_.warning("L7", place,
+                       fmt::format("{} bytes{} are too few for RoCE packets of 4096 and their headers",
+                                   mtu.value_or(kDefault), mtu ? "" : ", what a class has that says none,"),
+                       "write mtu 9216");
     }
   }
 
@@ -222,8 +249,8 @@ class Nxos {
     unsigned sum = 0;
     for (const Block& cls : block.children) {
       const auto group = group_of(name_of(cls.line));
-      if (cls.line[0] != "class" || !group) {
-        context_.unparsed(cls.line);
+      if (!group || cls.line[0] != "class") {
+        no_group(cls.line, block.line);
         continue;
       }
       const std::string within = fmt::format("{} | {}", block.line.text, cls.line.text);
@@ -384,13 +411,20 @@ class Nxos {
     if (line[0] == "class-map" || line[0] == "policy-map" || line.starts_with("system qos")) return;
     if (line[0] == "hostname" || line[0] == "switchname" || line[0] == "feature") return;
     if (line[0] == "priority-flow-control") return read_watchdog(line);
-    if (is_about_qos(line)) context_.unparsed(line);
+    if (line.starts_with("ip access-list") || line.starts_with("ipv6 access-list")) return;  // they do not mark
+    report(block);
+  }
+
+  void report(const Block& block) {
+    if (is_about_qos(block.line)) context_.unparsed(block.line);
+    for (const Block& child : block.children) report(child);
   }
 
   void read_watchdog(const Line& line) {
     const std::string place = context_.place(line);
     if (line[1] == "watch-dog-interval") {
       if (line[2] == "off") off_ = place;
+      watched_ |= line[2] == "on";
       return;
     }
     if (line.starts_with("priority-flow-control watch-dog interval")) {
@@ -407,12 +441,13 @@ class Nxos {
 
   void read_interface(const Block& block) {
     const auto names = port_names(block.line.text.substr(std::min<std::size_t>(10, block.line.text.size())));
-    if (!names || !names->front().starts_with("Eth")) return;
+    const bool aggregated = names && names->front().starts_with("port-channel");
+    if (!names || (!aggregated && !names->front().starts_with("Eth"))) return report(block);
     Port port;
     Policies own = system_;
     own.place.clear();
     std::string mode, flow_control;
-    bool shut = false;
+    bool shut = false, member = aggregated;
     for (const Block& child : block.children) {
       const Line& line = child.line;
       const std::string place = context_.place(line, block.line.text);
@@ -423,6 +458,8 @@ class Nxos {
         port.speed = port_speed(line[1]);
       } else if (line[0] == "shutdown") {
         shut = true;
+      } else if (line[0] == "channel-group") {
+        member = true;
       } else if (line.starts_with("priority-flow-control mode")) {
         mode = line[2];
         port.pfc_place = place;
@@ -434,11 +471,16 @@ class Nxos {
         context_.unparsed(line);
       }
     }
-    if (shut) return;
+    // QoS of an aggregated interface is said of it or of its members.
+    if (shut || (member && mode.empty() && own.place.empty())) return;
     if (mode == "on" && !flow_control.empty())
       context_.error("L3", flow_control, "link pause stops all classes, where PFC is to stop some",
                      "write flowcontrol off");
     add_ports(*names, block, own, mode, port);
+  }
+
+  static bool enters(const Map* map, std::uint8_t group) {
+    return map != nullptr && std::find(map->to.begin(), map->to.end(), group) != map->to.end();
   }
 
   void add_ports(const std::vector<std::string>& names, const Block& block, const Policies& own,
@@ -462,8 +504,8 @@ class Nxos {
         set = static_cast<PrioritySet>(set | 1u << group);
         port.on_wire[group] = pause.priority;
         // Where nothing enters the group, it is not the port's.
-        const Map* const map = port.dscp_to_class;
-        if (mode != "on" && map != nullptr && std::find(map->to.begin(), map->to.end(), group) == map->to.end())
+        if (mode != "on" && port.dscp_to_class != nullptr && !enters(port.dscp_to_class, group) &&
+            !enters(port.pcp_to_class, group))
           continue;
         port.buffers[group].kind = Buffer::Kind::kLossless;
         port.buffers[group].place = pause.place;
@@ -472,12 +514,16 @@ class Nxos {
         port.pfc = set;
       else if (mode == "off")
         port.pfc = PrioritySet(0);
-    } else if (mode == "on") {
+    }
+    if (mode == "on" && port.pfc.value_or(0) == 0) {
       port.pfc = PrioritySet(0);
       context_.warning("L3", port.pfc_place, "PFC is on, but no network-qos policy of the system pauses a class",
                        "write system qos, service-policy type network-qos NAME");
     }
     if (mode == "on") on_.insert(own.input);
+    if (mode == "on" && !classifies && !inputs_.empty())
+      context_.warning("L1", header, "PFC is on, but no policy of type qos leads traffic to what it pauses",
+                       "write service-policy type qos input NAME");
     for (const std::string& name : names) {
       port.name = name;
       if (mode.empty() && (classifies || port.mtu.value_or(0) >= 9000))
@@ -496,6 +542,10 @@ class Nxos {
       if (!on_.empty() && (input.empty() || on_.count(input) != 0)) device.ports[i].pfc = PrioritySet(0);
     if (!off_.empty() && device.has_watchdogs)
       context_.error("L8", off_, "the watchdog is off on the whole switch, whatever ports say", "write on");
+    else if (!watched_ && device.has_watchdogs)
+      context_.add("L8", findings::Severity::kNote, context_.path(),
+                   "ports have a watchdog, but the switch has none: some releases need both",
+                   "write priority-flow-control watch-dog-interval on outside of interfaces, too");
   }
 
   Context context_;
@@ -506,6 +556,7 @@ class Nxos {
   std::map<std::string, std::array<Queue, kPriorities>, std::less<>> queuings_;
   Policies system_;
   std::string off_;
+  bool watched_ = false;                                     // for the whole switch
   std::set<std::string> on_;                                 // the input policies of ports whose PFC is on
   std::vector<std::pair<std::size_t, std::string>> silent_;  // ports that say nothing of PFC, with theirs
 };

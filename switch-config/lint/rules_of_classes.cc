@@ -16,12 +16,15 @@ constexpr std::size_t kRoutingDscp = 48;  // CS6: routing protocols mark it, and
 constexpr std::size_t kMostLossless = 2;  // without evidence for the platform
 constexpr std::uint64_t kMostBytes = 1ull << 31;
 
-// The traffic class that some code point of the port's maps leads to.
+bool leads_to(const Map& map, std::size_t cls) {
+  return std::find(map.to.begin(), map.to.end(), cls) != map.to.end();
+}
+
+// Whether some code point of the port's maps leads to the traffic class.
 bool reached(const Port& port, std::size_t cls) {
   const Map* const maps[] = {port.dscp_to_class, port.pcp_to_class};
-  return std::any_of(std::begin(maps), std::end(maps), [&](const Map* map) {
-    return map != nullptr && std::find(map->to.begin(), map->to.end(), cls) != map->to.end();
-  });
+  return std::any_of(std::begin(maps), std::end(maps),
+                     [&](const Map* map) { return map != nullptr && leads_to(*map, cls); });
 }
 
 bool queue_is_used(const Port& port, std::size_t queue) {
@@ -61,11 +64,15 @@ void check_code_points(const Device& device, const Port& port, Report& report) {
   const auto& dscps = *port.dscp_to_class;
   for (std::size_t p = 0; p < kPriorities; ++p) {
     const bool lossless = has(*port.pfc, p) || port.buffers[p].lossless();
-    if (!lossless || std::find(dscps.to.begin(), dscps.to.end(), p) != dscps.to.end()) continue;
+    if (!lossless || leads_to(dscps, p)) continue;
     if (dscps.said.none() && dscps.has_preset && reached(port, p)) continue;  // classes are told by PCP alone
     report.findings.push_back({"L1", Severity::kWarning, device.name, dscps.place,
                                fmt::format("no DSCP leads to lossless class {} of {}", p, port.name),
                                "map the DSCP of its traffic to it"});
+    if (!port.buffers[p].place.empty() && !reached(port, p))
+      report.findings.push_back({"L2", Severity::kWarning, device.name, port.buffers[p].place,
+                                 fmt::format("what is lossless is {}, but no traffic has this number", p),
+                                 "let the numbers of its traffic, its queue and its pause agree"});
   }
   const auto routing = port.dscp_to_class->to[kRoutingDscp];
   if (routing && *routing < kPriorities && has(*port.pfc, *routing))
@@ -84,18 +91,61 @@ void check_tagged(const Device& device, const Port& port, Report& report) {
   for (std::size_t p = 0; p < kPriorities; ++p) {
     const std::size_t wire = port.on_wire[p];
     if (!has(*port.pfc, p) || pcps.to[wire] == p) continue;
-    // The PCP that the configuration leads to the class, where it is none of DSCPs.
+    // The PCP that the configuration leads to the class, where no DSCP leads to it.
+    const bool by_dscp = port.dscp_to_class != nullptr && leads_to(*port.dscp_to_class, p);
     std::optional<std::size_t> other;
-    for (std::size_t pcp = 0; pcp < kPriorities && port.dscp_to_class == nullptr; ++pcp)
+    for (std::size_t pcp = 0; pcp < kPriorities && !by_dscp; ++pcp)
       if (pcps.said[pcp] && pcps.to[pcp] == p) other = pcp;
     if (!pcps.said[wire] && (!other || !pcps.to[wire])) continue;
-    const Buffer& buffer = port.buffers[p];
-    const std::string of_map = pcps.said[wire] ? pcps.entry(wire) : pcps.entry(*other);
-    report.findings.push_back(
-        {"L2", Severity::kError, device.name, buffer.place.empty() || other ? of_map : buffer.place,
-         fmt::format("class {} is paused by priority {}, but PCP {} leads to class {}", p, wire, wire, *pcps.to[wire]),
-         "let the priority of its pause frames be its PCP"});
+    // Either line may be the wrong one.
+    std::vector<std::string> places;
+    if (!port.buffers[p].place.empty()) places.push_back(port.buffers[p].place);
+    if (other || places.empty()) places.push_back(pcps.said[wire] && !other ? pcps.entry(wire) : pcps.entry(*other));
+    for (const std::string& place : places)
+      report.findings.push_back({"L2", Severity::kError, device.name, place,
+                                 fmt::format("class {} is paused by priority {}, but PCP {} leads to class {}", p, wire,
+                                             wire, *pcps.to[wire]),
+                                 "let the priority of its pause frames be its PCP"});
   }
+}
+
+}  // namespace
+
+namespace {
+
+// Where the priority in pause frames is not the class's number, and PCPs do not say that it is meant, it is that of the
+// class selector of its DSCPs: what hosts that map DSCPs by eights pause.
+void check_wire(const Device& device, const Port& port, Report& report) {
+  const Map* const dscps = port.dscp_to_class;
+  for (std::size_t p = 0; p < kPriorities; ++p) {
+    const std::size_t wire = port.on_wire[p];
+    if (!has(*port.pfc, p) || wire == p || dscps == nullptr) continue;
+    bool told = port.pcp_to_class != nullptr && port.pcp_to_class->said[wire], any = false;
+    for (std::size_t dscp = 0; dscp < dscps->size; ++dscp) {
+      any |= dscps->to[dscp] == p;
+      told |= dscps->to[dscp] == p && dscp / 8 == wire;
+    }
+    if (told || !any) continue;
+    report.findings.push_back(
+        {"L2", Severity::kWarning, device.name, port.buffers[p].place.empty() ? port.pfc_place : port.buffers[p].place,
+         fmt::format("class {} is paused by priority {}, which is neither its number nor that of its DSCPs", p, wire),
+         "let the priority of its pause frames be what hosts pause"});
+  }
+}
+
+// Notifications that a switch drops, or marks in vain, are in the queue of DSCP 48 where it is a class of its own.
+void check_notifications(const Device& device, const Port& port, Report& report) {
+  if (port.dscp_to_class == nullptr || port.class_to_queue == nullptr) return;
+  const auto cls = port.dscp_to_class->to[kRoutingDscp], other = port.dscp_to_class->to[0];
+  if (!cls || *cls >= kPriorities || cls == other || has(*port.pfc, *cls)) return;
+  const auto at = port.class_to_queue->to[*cls];
+  if (!at || *at >= kPriorities || (other && port.class_to_queue->to[*other] == at)) return;
+  const Ecn* const ecn = port.queues[*at].ecn;
+  if (ecn == nullptr || (!ecn->marks && !ecn->drops)) return;
+  report.findings.push_back(
+      {"L5", ecn->marks ? Severity::kNote : Severity::kWarning, device.name, ecn->place,
+       fmt::format("queue {} of congestion notifications {} early", *at, ecn->marks ? "marks" : "drops"),
+       "leave them to a strict queue without ECN"});
 }
 
 }  // namespace
@@ -121,6 +171,7 @@ void check_identity(const Device& device, const Port& port, Report& report) {
       add(*port.pfc_to_queue, wire, fmt::format("a pause of priority {} does not stop queue {}", wire, p), p);
   }
   check_tagged(device, port, report);
+  check_wire(device, port, report);
   for (std::size_t cls = 0; cls < kPriorities; ++cls) {
     if (has(*port.pfc, cls)) continue;
     const auto shares = [&](const Map* map) {
@@ -205,8 +256,10 @@ void check_thresholds(const Device& device, const Ecn& ecn, Report& report) {
   if (ecn.kmin && ecn.kmax && *ecn.kmin > *ecn.kmax)
     add(Severity::kError, fmt::format("marking begins at {} {} and ends at {}", *ecn.kmin, ecn.unit, *ecn.kmax),
         "put the minimum below the maximum");
+  // A step is what DCTCP wants; then it marks all.
   if (ecn.kmin && ecn.kmax && *ecn.kmin == *ecn.kmax)
-    add(Severity::kWarning, fmt::format("marking begins and ends at {} {}: all packets or none", *ecn.kmin, ecn.unit),
+    add(ecn.percent == 100u ? Severity::kNote : Severity::kWarning,
+        fmt::format("marking begins and ends at {} {}: all packets or none", *ecn.kmin, ecn.unit),
         "put the minimum below the maximum");
   if (device.language == "sonic" && (ecn.kmax.value_or(0) >= kMostBytes || ecn.kmin.value_or(0) >= kMostBytes))
     add(Severity::kError, "a threshold of 2 GiB or more is not read by the device", "stay below 2147483648");
@@ -222,6 +275,7 @@ void check_ecn(const Device& device, const Port& port, Report& report) {
   for (const Queue& queue : port.queues)
     if (queue.ecn != nullptr) check_thresholds(device, *queue.ecn, report);
   if (!port.pfc) return;
+  check_notifications(device, port, report);
   const bool any_marks = std::any_of(port.queues.begin(), port.queues.end(),
                                      [](const Queue& queue) { return queue.ecn != nullptr && queue.ecn->marks; });
   for (std::size_t p = 0; p < kPriorities; ++p) {
