@@ -34,8 +34,11 @@ struct PortKind {
   bool trusted = true;  // leads to a host or switch of the fabric; else all traffic is default and PFC is off
   std::array<std::optional<fabric::EcnThresholds>, kQueues> ecn;
   struct Headroom {
+    enum class Source : std::uint8_t { kFormula, kTable, kEstimate };  // the vendor's, or by bit times
     Bytes xoff, xon, size;
-    bool estimate = false;  // by bit times, not by the vendor's formula or table
+    Source source = Source::kFormula;
+    int threshold = 0;  // the exponent of alpha: how much of the free shared memory the queue may take
+    Bytes xon_offset;   // 0: none
   };
   std::optional<Headroom> headroom;  // of every lossless queue; unset where none is
 };

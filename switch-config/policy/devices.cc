@@ -1,6 +1,7 @@
 // Ports of devices, and whether what classes need fits into them.
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <tuple>
 #include <unordered_map>
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "switch-config/headroom/headroom.h"
+#include "switch-config/headroom/lookup.h"
 #include "switch-config/policy/policy.h"
 
 namespace tensorlane::switches {
@@ -61,6 +63,7 @@ class Devices {
   }
 
   Result<std::vector<DeviceQos>> make() {
+    TL_RETURN_IF_ERROR(load_lookup());
     std::vector<DeviceQos> devices;
     if (selection_.hosts) {
       for (const fabric::Host& host : fabric_.hosts) {
@@ -84,6 +87,14 @@ class Devices {
  private:
   Status error(std::string what, int line, std::string fix) const {
     return Status(Code::kInvalidArgument, std::move(what), fmt::format("{}:{}", fabric_.path, line), std::move(fix));
+  }
+
+  // The table of the fabric file, beside which its path begins.
+  Status load_lookup() {
+    const std::string& path = fabric_.qos.headroom.lookup;
+    if (path.empty()) return Status::ok_status();
+    TL_ASSIGN_OR_RETURN(lookup_, headroom::load_lookup(std::filesystem::path(fabric_.path).parent_path() / path));
+    return Status::ok_status();
   }
 
   DeviceQos start(const std::string& name) const {
@@ -213,9 +224,6 @@ class Devices {
     if (kind.cable_metres == 0)
       return error(fmt::format("a link of '{}' that carries lossless classes has no cable length", device.name), line,
                    "add 'cable: ... m': headroom depends on it");
-    if (!options.lookup.empty())
-      return error("'lookup' in 'headroom'", fabric_.qos.line,
-                   "only `tensorlane-switch headroom` reads tables; leave it out to render by formula");
     const Bytes port_mtu(options.port_mtu.value_or(kind.mtu));
     headroom::Parameters parameters{.formula = options.formula == fabric::HeadroomOptions::Formula::kOlder
                                                    ? headroom::Formula::kOlder
@@ -236,12 +244,26 @@ class Devices {
       kind.headroom = {.xoff = *xoff, .xon = port_mtu, .size = *xoff + port_mtu + port_mtu};
       return Status::ok_status();
     }
+    if (!lookup_.empty()) {
+      const Result<headroom::LookupRow> row = headroom::find_row(lookup_, kind.speed, kind.cable_metres);
+      if (!row.ok()) return at_line(row.status());
+      kind.headroom = {.xoff = row->headroom.xoff,
+                       .xon = row->headroom.xon,
+                       .size = row->headroom.size,
+                       .source = PortKind::Headroom::Source::kTable,
+                       .threshold = row->threshold,
+                       .xon_offset = row->xon_offset};
+      return Status::ok_status();
+    }
     const Result<headroom::Asic> asic = headroom::parse_asic(device.platform.asic);
     if (!asic.ok()) {
       const Result<headroom::Estimate> estimate = headroom::generic_headroom(parameters.port);
       if (!estimate.ok()) return at_line(estimate.status());
       const Bytes xon = port_mtu + port_mtu;
-      kind.headroom = {.xoff = estimate->upper, .xon = xon, .size = estimate->upper + xon, .estimate = true};
+      kind.headroom = {.xoff = estimate->upper,
+                       .xon = xon,
+                       .size = estimate->upper + xon,
+                       .source = PortKind::Headroom::Source::kEstimate};
       return Status::ok_status();
     }
     parameters.asic = *asic;
@@ -272,7 +294,8 @@ class Devices {
   const Service& service_;
   const Selection& selection_;
   std::unordered_map<std::string_view, std::vector<Attached>> attached_;
-  std::map<KindKey, std::size_t> kinds_;  // of the device that is being made
+  std::vector<headroom::LookupRow> lookup_;  // empty: by formula
+  std::map<KindKey, std::size_t> kinds_;     // of the device that is being made
 };
 
 }  // namespace

@@ -169,6 +169,30 @@ def check_refusals(folder):
         assert not out.exists() and not list(folder.glob(".tensorlane*")), i
 
 
+def check_lookup(folder):
+    """Headroom from a vendor's table, which lies beside the fabric file: the next longer cable, and what groups share is in the pool."""
+    (folder / "tables").mkdir()
+    (folder / "tables/pg.ini").write_text("# speed cable size xon xoff threshold xon_offset\n100000 5m 1248 1248 54080 -3 2496\n100000 40m 1248 1248 59696 -3 2496\n")
+    fabric, out = folder / "fabric.yaml", folder / "out"
+    text = FABRIC.replace("PLATFORM", "platform: {name: x, asic: trident, buffer: 32 MiB, lossless: 2}") + "qos: {headroom: {lookup: tables/pg.ini}}"
+    for cable, xoff in (("3 m", 54080), ("12 m", 59696)):
+        fabric.write_text(text.replace("3 m", cable))
+        done = run("render", "--fabric", fabric, "--target", "sonic", "--out", out)
+        assert done.returncode == 0, done
+        db = json.loads((out / "s0/config_db.json").read_text())
+        (profile,) = (row for name, row in db["BUFFER_PROFILE"].items() if name.startswith("pg_lossless_"))
+        assert profile == {"pool": "ingress_lossless_pool", "size": "1248", "xon": "1248", "xoff": str(xoff), "dynamic_th": "-3", "xon_offset": "2496"}, profile
+        pool = db["BUFFER_POOL"]["ingress_lossless_pool"]
+        assert int(pool["xoff"]) == 4 * xoff and int(pool["size"]) == (32 << 20) - 4 * (xoff + 1248), pool  # two ports, two lossless classes
+        for command in (("lint", out), ("lint", "--fabric", fabric, out), ("diff", "--fabric", fabric, "--running", out)):
+            done = run(*command)
+            assert done.returncode == 0, done
+    refused = lambda text, word, *options: (fabric.write_text(text), run("render", "--fabric", fabric, "--target", "sonic", "--out", folder / "refused", *options), word)
+    for _, done, word in (refused(text.replace("3 m", "41 m"), "40"), refused(text.replace("100G", "200G"), "200"), refused(text.replace("pg.ini", "none.ini"), "tables/none.ini"),
+                          refused(text.replace("trident", "spectrum3"), "exclude each other", "--buffer-model", "dynamic")):
+        assert done.returncode == 2 and word in done.stderr and not (folder / "refused").exists(), (word, done)
+
+
 def check_folder(folder):
     """Twice the same bytes, strangers' files are left alone, and nothing half-written stays."""
     (folder / "fabric.yaml").write_text(FABRIC.replace("PLATFORM", "platform: SN4700"))
@@ -217,7 +241,7 @@ def check_time(folder):
 
 
 def main():
-    for check in (check_random_fabrics, check_the_oracle_notices, check_refusals, check_folder, check_golden, check_time):
+    for check in (check_random_fabrics, check_the_oracle_notices, check_refusals, check_lookup, check_folder, check_golden, check_time):
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             check(pathlib.Path(folder))

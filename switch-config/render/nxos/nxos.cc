@@ -11,6 +11,18 @@ namespace tensorlane::switches {
 
 namespace {
 
+const char* source_text(PortKind::Headroom::Source source) {
+  switch (source) {
+    case PortKind::Headroom::Source::kFormula:
+      return "by the vendor's formula";
+    case PortKind::Headroom::Source::kTable:
+      return "from the fabric file's table";
+    case PortKind::Headroom::Source::kEstimate:
+      return "an estimate by bit times";
+  }
+  return "";
+}
+
 class Nxos {
  public:
   explicit Nxos(const DeviceQos& device) : device_(device), weights_(used_weights(device)) {
@@ -133,7 +145,7 @@ class Nxos {
     const std::uint64_t pause = std::max(headroom.xon.value, kLeastPauseThreshold);
     const std::uint64_t size = std::max(pause + headroom.xoff.value, kLeastPauseBuffer);
     line(fmt::format("! Headroom of cables over {:g} m, {}. In doubt: the names of input queues on this chip.",
-                     kAutomaticMetres, headroom.estimate ? "an estimate by bit times" : "by the vendor's formula"));
+                     kAutomaticMetres, source_text(headroom.source)));
     line(fmt::format("policy-map type queuing FABRIC-PAUSE-{}", index));
     for (const std::size_t q : lossless_queues(device_))
       line(fmt::format("  class type queuing {}\n    pause buffer-size {} pause-threshold {} resume-threshold {}",

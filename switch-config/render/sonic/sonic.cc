@@ -108,20 +108,23 @@ class Sonic {
   // What ports may use at most, and what the pools are made of. Sizes that the dynamic model computes are left out.
   void add_pools() {
     const std::uint64_t buffer = device_.platform.buffer.value_or(Bytes(0)).value;
-    std::uint64_t headroom = 0;
+    std::uint64_t headroom = 0, shared = 0;  // what the groups reserve, and what they share
     const unsigned lossless = static_cast<unsigned>(std::popcount(device_.lossless_mask()));
     for (const DevicePort& port : device_.ports) {
       const auto& own = device_.kinds[port.kind].headroom;
-      if (own) headroom += own->size.value * lossless;
+      if (!own) continue;
+      headroom += own->size.value * lossless;
+      shared += (own->xon + own->xoff - std::min(own->xon + own->xoff, own->size)).value * lossless;
     }
     const bool sizes = !dynamic_ && buffer > 0;
     Json& pools = db_["BUFFER_POOL"];
     pools["ingress_lossless_pool"] = {{"type", "ingress"}, {"mode", "dynamic"}};
     pools["egress_lossless_pool"] = {{"type", "egress"}, {"mode", "dynamic"}};
     pools["egress_lossy_pool"] = {{"type", "egress"}, {"mode", "dynamic"}};
-    if (sizes) pools["ingress_lossless_pool"]["size"] = text(buffer - headroom);
+    if (sizes) pools["ingress_lossless_pool"]["size"] = text(buffer - headroom - shared);
+    if (sizes && shared > 0) pools["ingress_lossless_pool"]["xoff"] = text(shared);
     if (buffer > 0) pools["egress_lossless_pool"]["size"] = text(buffer);
-    if (sizes) pools["egress_lossy_pool"]["size"] = text((buffer - headroom) / 2);
+    if (sizes) pools["egress_lossy_pool"]["size"] = text((buffer - headroom - shared) / 2);
     Json& profiles = db_["BUFFER_PROFILE"];
     profiles["ingress_lossless_profile"] = {{"pool", "ingress_lossless_pool"}, {"size", "0"}, {"dynamic_th", "7"}};
     profiles["ingress_lossy_profile"] = {{"pool", "ingress_lossless_pool"}, {"size", "0"}, {"dynamic_th", "3"}};
@@ -174,11 +177,13 @@ class Sonic {
       if (kind.ecn[tc]) db_["WRED_PROFILE"][ecn_name(tc, kind)] = wred(*kind.ecn[tc]);
     }
     if (dynamic_ || !kind.headroom) return;
-    db_["BUFFER_PROFILE"][pg_name(kind)] = {{"pool", "ingress_lossless_pool"},
-                                            {"size", text(kind.headroom->size.value)},
-                                            {"xon", text(kind.headroom->xon.value)},
-                                            {"xoff", text(kind.headroom->xoff.value)},
-                                            {"dynamic_th", "0"}};
+    Json& profile = db_["BUFFER_PROFILE"][pg_name(kind)];
+    profile = {{"pool", "ingress_lossless_pool"},
+               {"size", text(kind.headroom->size.value)},
+               {"xon", text(kind.headroom->xon.value)},
+               {"xoff", text(kind.headroom->xoff.value)},
+               {"dynamic_th", std::to_string(kind.headroom->threshold)}};
+    if (kind.headroom->xon_offset.value > 0) profile["xon_offset"] = text(kind.headroom->xon_offset.value);
   }
 
   static Json wred(const fabric::EcnThresholds& ecn) {
@@ -255,8 +260,11 @@ class Sonic {
 }  // namespace
 
 Result<std::vector<RenderedFile>> render_sonic(const DeviceQos& device, BufferModel model) {
-  const bool nvidia = device.platform.asic.starts_with("spectrum");
-  const bool dynamic = model == BufferModel::kDynamic || (model == BufferModel::kByPlatform && nvidia);
+  const bool nvidia = device.platform.asic.starts_with("spectrum"), table = !device.headroom.lookup.empty();
+  if (table && model == BufferModel::kDynamic)
+    return Status(Code::kInvalidArgument, "'lookup' in 'headroom' and the dynamic buffer model exclude each other",
+                  fmt::format("device '{}'", device.name), "leave one out: that model computes headroom itself");
+  const bool dynamic = model == BufferModel::kDynamic || (model == BufferModel::kByPlatform && nvidia && !table);
   TL_ASSIGN_OR_RETURN(const Json db, Sonic(device, dynamic).make());
   return std::vector<RenderedFile>{{.name = "config_db.json", .text = db.dump(1) + "\n"}};
 }
