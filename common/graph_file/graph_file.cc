@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -130,11 +131,14 @@ Result<Graph> parse_graph(std::string_view text, const std::string& where) {
 
 Result<Graph> load_graph(const std::string& path) {
   std::ifstream file;
-  if (path != "-") file.open(path, std::ios::binary);
+  std::error_code error;
+  // Reading a folder throws.
+  if (path != "-" && !std::filesystem::is_directory(path, error)) file.open(path, std::ios::binary);
+  if (path != "-" && !file.is_open())
+    return Status(Code::kNotFound, "the graph cannot be read", path, "name a file that you may read");
   std::istream& stream = path == "-" ? std::cin : file;
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if ((path != "-" && !file.is_open()) || stream.bad())
-    return Status(Code::kNotFound, "the graph cannot be read", path, "name a file that you may read");
+  if (stream.bad()) return Status(Code::kNotFound, "the graph cannot be read", path, "name a file that you may read");
   return parse_graph(text, path == "-" ? "standard input" : path);
 }
 

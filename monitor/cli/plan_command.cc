@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -33,7 +34,8 @@ struct Arguments {
   std::vector<double> thresholds;
   double host_latency_us = static_cast<double>(simulator::Assumptions{}.wake.value) / 1e3;
   double batch_mib = 0, sum_gbytes = simulator::Assumptions{}.sum_bytes_per_second / 1e9;
-  int hosts = 0, ranks_per_host = 1, jobs = 1, most_classes = 8;
+  int hosts = 0, ranks_per_host = 1, most_classes = 8;
+  std::vector<int> jobs;  // empty: one, and where policies are compared two
   simulator::Assumptions assume;
   double buffer_mib = 0, buffer_alpha = 1, foreign_load = 0;
   bool pfc = false;
@@ -56,8 +58,40 @@ Result<std::string> contents(const std::string& path) {
   std::ifstream in(path);
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in) return Status(Code::kNotFound, "the file cannot be read", path, "name a file that exists");
+  std::error_code error;
+  if (!in || std::filesystem::is_directory(path, error))
+    return Status(Code::kNotFound, "the file cannot be read", path, "name a file that exists");
   return text.str();
+}
+
+// Before the simulations, which may take minutes.
+Status check_output(const std::string& path) {
+  if (path.empty()) return {};
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::absolute(path, error).parent_path();
+  if (std::filesystem::is_directory(folder, error) && !std::filesystem::is_directory(path, error)) return {};
+  return {Code::kPermissionDenied, "the file cannot be written", path, "name a file in a folder that exists"};
+}
+
+// Ranges let through what is no number.
+Status check_numbers(const Arguments& a) {
+  const std::array numbers{a.batch,
+                           a.rate,
+                           a.gbps,
+                           a.host_latency_us,
+                           a.batch_mib,
+                           a.sum_gbytes,
+                           a.assume.goodput,
+                           a.assume.overhead_share,
+                           a.assume.overhead_s,
+                           a.buffer_mib,
+                           a.buffer_alpha,
+                           a.foreign_load};
+  const auto is_number = [](double x) { return std::isfinite(x); };
+  if (std::ranges::all_of(numbers, is_number) && std::ranges::all_of(a.ecn, is_number) &&
+      std::ranges::all_of(a.thresholds, is_number))
+    return {};
+  return invalid("a value is no number", "tensorlane plan", "see `tensorlane plan --help`");
 }
 
 Status write(const std::string& path, const std::string& text) {
@@ -191,7 +225,6 @@ Result<PlanRequest> request_of(const Arguments& a, const simulator::Workload& wo
                    "use --pattern ps or --exchange allreduce");
   r.batch = Bytes(static_cast<std::uint64_t>(a.batch_mib * 1048576));
   r.ranks_per_host = static_cast<std::uint32_t>(a.ranks_per_host);
-  r.jobs = static_cast<std::uint32_t>(a.jobs);
   r.most_classes = static_cast<std::uint8_t>(a.most_classes);
   if (!a.thresholds.empty() && a.only != "network")
     return invalid("thresholds are of one policy", "--thresholds", "add --only network");
@@ -223,27 +256,44 @@ Status measured_network(Arguments& a) {
   return {};
 }
 
+Result<std::vector<simulator::Planned>> plans_of(const Arguments& a, PlanRequest request) {
+  std::vector<int> jobs = a.jobs;
+  if (jobs.empty()) jobs = a.only.empty() ? std::vector{1, 2} : std::vector{1};
+  std::vector<simulator::Planned> plans;
+  for (const int count : jobs) {
+    request.jobs = static_cast<std::uint32_t>(count);
+    TL_ASSIGN_OR_RETURN(simulator::Report report, simulator::make_plan(request));
+    plans.push_back({request, std::move(report)});
+  }
+  return plans;
+}
+
 Result<int> plan(Arguments a) {
+  TL_RETURN_IF_ERROR(check_numbers(a));
+  TL_RETURN_IF_ERROR(check_output(a.json_file));
+  TL_RETURN_IF_ERROR(check_output(a.chart));
   TL_RETURN_IF_ERROR(measured_network(a));
   TL_ASSIGN_OR_RETURN(const Layers layers, layers_of(a));
   TL_ASSIGN_OR_RETURN(const PlanRequest request, request_of(a, layers.workload));
-  TL_ASSIGN_OR_RETURN(const simulator::Report report, simulator::make_plan(request));
+  TL_ASSIGN_OR_RETURN(const std::vector<simulator::Planned> plans, plans_of(a, request));
   nlohmann::json about{{"model", a.model}, {"hosts", request.topology.hosts}, {"pattern", a.pattern}};
   about.update(layers.about);
   if (a.batch > 0) about["batch"] = a.batch;
   if (a.rate > 0) about["images_per_second_of_a_rank"] = a.rate;
   if (!a.fabric.empty()) about["fabric"] = a.fabric;
   if (!a.network_model.empty()) about["network_model"] = a.network_model;
-  std::printf("%s", to_text(request, report, about).c_str());
-  if (a.batch > 0) {
-    const double images = a.batch * request.topology.hosts * a.ranks_per_host * request.jobs;
-    std::printf("%.1f samples/s in all%s\n", images / report.recommended.iteration_s,
-                request.only.empty() ? " as recommended" : "");
+  std::printf("%s", to_text(plans, about).c_str());
+  for (const auto& [of, report] : plans) {
+    const double images = a.batch * of.topology.hosts * a.ranks_per_host * of.jobs;
+    if (a.batch > 0)
+      std::printf("%.1f samples/s in all%s%s\n", images / report.recommended.iteration_s,
+                  of.only.empty() ? " as recommended" : "",
+                  of.jobs > 1 ? fmt::format(", {} jobs", of.jobs).c_str() : "");
   }
-  if (!a.json_file.empty()) TL_RETURN_IF_ERROR(write(a.json_file, to_json(request, report, about).dump(2) + "\n"));
+  if (!a.json_file.empty()) TL_RETURN_IF_ERROR(write(a.json_file, to_json(plans, about).dump(2) + "\n"));
   if (!a.chart.empty()) {
     const std::string title = fmt::format("{}: iteration time on {} hosts", a.model, request.topology.hosts);
-    TL_RETURN_IF_ERROR(write(a.chart, to_svg(request, report, title)));
+    TL_RETURN_IF_ERROR(write(a.chart, to_svg(plans, title)));
   }
   return 0;
 }
@@ -330,7 +380,11 @@ void add_plan_command(CLI::App& app, Invocation& chosen) {
           "push-pull: a step begins by pulling what servers have updated (default of ps); allreduce: results come "
           "back as soon as they are summed")
       ->check(CLI::IsMember({"push-pull", "allreduce"}));
-  command->add_option("--jobs", a.jobs, "jobs like this one that share the hosts and the fabric")
+  command
+      ->add_option("--jobs", a.jobs,
+                   "jobs like this one that share the hosts and the fabric; several numbers are planned one after the "
+                   "other (default: 1,2; 1 with --only)")
+      ->delimiter(',')
       ->check(CLI::Range(1, 8));
   command->add_option("--most-classes", a.most_classes, "network priority is tried with 2 to this many classes")
       ->check(CLI::Range(2, 8))

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "daemon/engine/batching/network_model.h"
+#include "daemon/engine/grants.h"
 #include "simulator/planner/run.h"
 
 namespace tensorlane::simulator {
@@ -57,8 +59,10 @@ struct PolicyOutcome {
   std::vector<double> thresholds;
   std::optional<protocol::Pattern> pattern;  // none: by batch
   std::uint32_t slice_elements = 0;
-  std::uint32_t depth = 0;         // slices of a class that staging holds at once
-  double iteration_s = 0;          // of all jobs: the mean
+  std::uint32_t depth = 0;  // slices of a class that staging holds at once
+  Bytes batch;              // Placement::batch
+  double iteration_s = 0;   // of all jobs: the mean
+  std::vector<double> job_iteration_s;
   double scaling_efficiency = 0;   // compute time / iteration
   double schedule_efficiency = 0;  // TicTac, equation 3; below 0 where hosts wait for each other
   std::vector<double> wait_s;      // by layer
@@ -67,10 +71,17 @@ struct PolicyOutcome {
   std::uint64_t pauses = 0, notified = 0, refused = 0, peak_queue_bytes = 0;
 };
 
+// What was changed about the best policy so far.
+struct Alternative {
+  std::string what;  // "slices of 65536 elements"
+  double iteration_s = 0;
+};
+
 struct Report {
   std::vector<PolicyOutcome> policies;  // vanilla, sliced, endhost, network by number of classes
   PolicyOutcome recommended;
-  bool gains = false;            // priorities gain anything; else `recommended` is without any
+  std::vector<Alternative> tried;  // on the way from the best of `policies` to `recommended`
+  bool gains = false;              // priorities gain anything; else `recommended` is without any
   double net_gain = 0;           // of the best policy with network priority over sliced, in throughput; may be negative
   double gain_over_endhost = 0;  // of the same over end-host order
   double urgent_wait_before_s = 0, urgent_wait_after_s = 0;  // mean of the layers of its class 0, sliced and then
@@ -78,8 +89,12 @@ struct Report {
   std::uint64_t simulations = 0, events = 0;
 };
 
-// Errors as of simulate().
+// Compares the policies, and searches from the best of them on for a better pattern, thresholds, slices, batches and
+// the least depth (search.cc). Errors as of simulate().
 Result<Report> make_plan(const PlanRequest& request);
+
+// The longest slice that the engine knows, in elements: what is not sliced at all is cut into these.
+inline constexpr std::uint32_t kLongestSlice = engine::Extent::kMaxLength / sizeof(float);
 
 // One policy: "vanilla", "sliced", "endhost", or "network" with these thresholds. A `depth` of 0 is what the daemon's
 // staging gives.
@@ -89,8 +104,12 @@ struct Policy {
   std::optional<protocol::Pattern> pattern;
   std::uint32_t slice_elements = 0;
   std::uint32_t depth = 0;
+  std::optional<Bytes> batch = {};  // none: the request's
 };
 Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& policy, std::uint64_t* events);
+
+// One transfer from host to host while nothing else moves, as it is simulated. Its threshold is Caramel's for batches.
+engine::NetworkModel network_model(const PlanRequest& request);
 
 // The slowest link of a host.
 BitsPerSecond host_rate(const Topology& topology);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace tensorlane::simulator {
 
@@ -15,19 +16,15 @@ std::string label(const PolicyOutcome& p) {
   return p.name == "network" ? fmt::format("network, {} classes", p.classes) : p.name;
 }
 
-std::string numbers(const std::vector<double>& values) {
-  std::string text;
-  for (const double value : values) text += fmt::format(" {:.3f}", value);
-  return text;
-}
-
 json policy_json(const PolicyOutcome& p) {
   json j{{"name", p.name},
          {"classes", p.classes},
          {"thresholds", p.thresholds},
          {"pattern", pattern_text(p.pattern)},
          {"slice_elements", p.slice_elements},
+         {"batch_bytes", p.batch.value},
          {"iteration_s", p.iteration_s},
+         {"job_iteration_s", p.job_iteration_s},
          {"scaling_efficiency", p.scaling_efficiency},
          {"schedule_efficiency", p.schedule_efficiency},
          {"pauses", p.pauses},
@@ -87,6 +84,8 @@ json assumptions(const PlanRequest& request, const json& about) {
          {"sums_bytes_per_second", a.sum_bytes_per_second},
          {"ranks_per_host", request.ranks_per_host},
          {"batch_bytes", request.batch.value},
+         {"batching_threshold_bytes", network_model(request).threshold().value},
+         {"transfer_overhead_s", network_model(request).overhead_ns() / 1e9},
          {"host_latency_s", to_seconds(a.wake)},
          {"hop_latency_s", to_seconds(a.hop)},
          {"window_bytes", fabric::window({}, host_rate(request.topology)).value},
@@ -111,6 +110,101 @@ std::string congestion_text(const PlanRequest& request, const Report& report) {
   return text;
 }
 
+json outcome_json(const Planned& plan) {
+  const Report& report = plan.report;
+  json policies = json::array(), tried = json::array();
+  for (const PolicyOutcome& p : report.policies) policies.push_back(policy_json(p));
+  for (const Alternative& one : report.tried) tried.push_back({{"what", one.what}, {"iteration_s", one.iteration_s}});
+  json recommended = policy_json(report.recommended);
+  recommended["depth"] = report.recommended.depth;
+  recommended["priorities_gain"] = report.gains;
+  recommended["net_gain"] = report.net_gain;
+  recommended["gain_over_endhost"] = report.gain_over_endhost;
+  recommended["urgent_wait_s"] = {{"without", report.urgent_wait_before_s}, {"with", report.urgent_wait_after_s}};
+  recommended["bulk_wait_s"] = {{"without", report.bulk_wait_before_s}, {"with", report.bulk_wait_after_s}};
+  return {{"jobs", plan.request.jobs},         {"policies", policies},   {"recommended", recommended}, {"tried", tried},
+          {"simulations", report.simulations}, {"events", report.events}};
+}
+
+// "gains 3.1 ms", "loses 3.1 ms".
+std::string gain_text(double before_s, double after_s) {
+  return fmt::format("{} {:.1f} ms ({:.1f} instead of {:.1f})", after_s > before_s ? "loses" : "gains",
+                     1e3 * std::abs(after_s - before_s), 1e3 * after_s, 1e3 * before_s);
+}
+
+// What urgent gains beside what bulk loses, and what is left of it.
+std::string trade_text(const Report& report) {
+  std::string text = fmt::format(
+      "network priority: net {:+.1f} % throughput over none, {:+.1f} % over end-host order; a layer's wait: urgent {}, "
+      "bulk {}\n",
+      100 * report.net_gain, 100 * report.gain_over_endhost,
+      gain_text(report.urgent_wait_before_s, report.urgent_wait_after_s),
+      gain_text(report.bulk_wait_before_s, report.bulk_wait_after_s));
+  if (report.gains) return text;
+  return text + (report.net_gain < 0 ? "priorities gain nothing here: the net gain is negative, they cost throughput\n"
+                                     : "priorities gain nothing worth it here: less than 0.5 %\n");
+}
+
+std::string tried_text(const Report& report) {
+  std::string text = "changed about the best policy, one after the other, and kept where that was worth it:\n";
+  for (const Alternative& one : report.tried) text += fmt::format("  {:<50} {:.4f} s\n", one.what, one.iteration_s);
+  return text;
+}
+
+std::string recommended_text(const PolicyOutcome& r) {
+  std::string text =
+      fmt::format("recommended: {}, pattern {}, slices of {} elements, depth {}", label(r), pattern_text(r.pattern),
+                  r.slice_elements, r.depth == 0 ? "as staging allows" : fmt::to_string(r.depth));
+  if (r.batch.value > 0) text += fmt::format(", batches of {} bytes", r.batch.value);
+  if (!r.thresholds.empty()) text += ", thresholds" + numbers_text(r.thresholds);
+  return text + fmt::format(": {:.4f} s, {:.1f} %\n", r.iteration_s, 100 * r.scaling_efficiency);
+}
+
+std::string outcome_text(const Planned& plan) {
+  const Report& report = plan.report;
+  std::string text =
+      fmt::format("\n{:<20} {:>12} {:>10} {:>10}  thresholds\n", "policy", "iteration s", "scaling %", "schedule E");
+  for (const PolicyOutcome& p : report.policies) {
+    text += fmt::format("{:<20} {:>12.4f} {:>10.1f} {:>10.2f} {}\n", label(p), p.iteration_s,
+                        100 * p.scaling_efficiency, p.schedule_efficiency, numbers_text(p.thresholds));
+  }
+  text += congestion_text(plan.request, report);
+  if (!plan.request.only.empty()) return text + fmt::format("{} events\n", report.events);
+  return text + "\n" + tried_text(report) + "\n" + recommended_text(report.recommended) + trade_text(report) +
+         fmt::format("{} simulations, {} events\n", report.simulations, report.events);
+}
+
+std::string escaped(const std::string& text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '&')
+      safe += "&amp;";
+    else if (c == '<')
+      safe += "&lt;";
+    else
+      safe += c;
+  }
+  return safe;
+}
+
+struct Bar {
+  std::string label, color;
+  double seconds = 0, efficiency = 0;
+};
+
+std::vector<Bar> bars(std::span<const Planned> plans) {
+  std::vector<Bar> all;
+  for (const Planned& plan : plans) {
+    const std::string jobs = plan.request.jobs == 1 ? "" : fmt::format("{} jobs: ", plan.request.jobs);
+    const auto add = [&](const std::string& name, const std::string& color, const PolicyOutcome& p) {
+      all.push_back({jobs + name, color, p.iteration_s, p.scaling_efficiency});
+    };
+    for (const PolicyOutcome& p : plan.report.policies) add(label(p), p.name == "network" ? "#2a7" : "#999", p);
+    if (plan.request.only.empty()) add("recommended", "#27a", plan.report.recommended);
+  }
+  return all;
+}
+
 }  // namespace
 
 std::string pattern_text(std::optional<Pattern> pattern) {
@@ -120,75 +214,57 @@ std::string pattern_text(std::optional<Pattern> pattern) {
   return text;
 }
 
-json to_json(const PlanRequest& request, const Report& report, const json& about) {
-  json policies = json::array();
-  for (const PolicyOutcome& p : report.policies) policies.push_back(policy_json(p));
-  json recommended = policy_json(report.recommended);
-  recommended["depth"] = report.recommended.depth;
-  recommended["priorities_gain"] = report.gains;
-  recommended["net_gain"] = report.net_gain;
-  recommended["gain_over_endhost"] = report.gain_over_endhost;
-  recommended["urgent_wait_s"] = {{"without", report.urgent_wait_before_s}, {"with", report.urgent_wait_after_s}};
-  recommended["bulk_wait_s"] = {{"without", report.bulk_wait_before_s}, {"with", report.bulk_wait_after_s}};
-  return {{"assumptions", assumptions(request, about)},
-          {"policies", policies},
-          {"recommended", recommended},
-          {"simulations", report.simulations},
-          {"events", report.events}};
-}
-
-std::string to_text(const PlanRequest& request, const Report& report, const json& about) {
-  std::string text = "assumed\n";
-  const json assumed = assumptions(request, about);
-  for (const auto& [key, value] : assumed.items())
-    text += fmt::format("  {:<30} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
-  text +=
-      fmt::format("\n{:<20} {:>12} {:>10} {:>10}  thresholds\n", "policy", "iteration s", "scaling %", "schedule E");
-  for (const PolicyOutcome& p : report.policies) {
-    text += fmt::format("{:<20} {:>12.4f} {:>10.1f} {:>10.2f} {}\n", label(p), p.iteration_s,
-                        100 * p.scaling_efficiency, p.schedule_efficiency, numbers(p.thresholds));
-  }
-  text += congestion_text(request, report);
-  if (!request.only.empty()) return text + fmt::format("{} events\n", report.events);
-  const PolicyOutcome& r = report.recommended;
-  text +=
-      fmt::format("\nrecommended: {}, pattern {}, slices of {} elements, depth {}", label(r), pattern_text(r.pattern),
-                  r.slice_elements, r.depth == 0 ? "as staging allows" : fmt::to_string(r.depth));
-  if (!r.thresholds.empty()) text += ", thresholds" + numbers(r.thresholds);
-  text += fmt::format(": {:.4f} s, {:.1f} %\n", r.iteration_s, 100 * r.scaling_efficiency);
-  text += fmt::format(
-      "network priority: throughput {:+.1f} % over none, {:+.1f} % over end-host order; urgent layers wait {:.1f} ms "
-      "instead of {:.1f}, bulk "
-      "{:.1f} ms instead of {:.1f}\n",
-      100 * report.net_gain, 100 * report.gain_over_endhost, 1e3 * report.urgent_wait_after_s,
-      1e3 * report.urgent_wait_before_s, 1e3 * report.bulk_wait_after_s, 1e3 * report.bulk_wait_before_s);
-  if (!report.gains)
-    text += "priorities gain nothing worth it here: what bulk loses is not less than what urgent gains\n";
-  text += fmt::format("{} simulations, {} events\n", report.simulations, report.events);
+std::string numbers_text(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) text += fmt::format(" {:.3f}", value);
   return text;
 }
 
-std::string to_svg(const PlanRequest& request, const Report& report, const std::string& title) {
-  constexpr double kLeft = 150, kTop = 50, kRow = 26, kWidth = 460;
+json to_json(std::span<const Planned> plans, const json& about) {
+  json document = outcome_json(plans.front());
+  document["assumptions"] = assumptions(plans.front().request, about);
+  document["shared"] = json::array();
+  for (const Planned& plan : plans.subspan(1)) document["shared"].push_back(outcome_json(plan));
+  return document;
+}
+
+std::string to_text(std::span<const Planned> plans, const json& about) {
+  std::string text = "assumed\n";
+  const json assumed = assumptions(plans.front().request, about);
+  for (const auto& [key, value] : assumed.items())
+    text += fmt::format("  {:<30} {}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+  for (const Planned& plan : plans) {
+    if (plan.request.jobs > 1) {
+      text += fmt::format("\n{} jobs like this one share the hosts and the fabric; times are their mean\n",
+                          plan.request.jobs);
+    }
+    text += outcome_text(plan);
+  }
+  return text;
+}
+
+std::string to_svg(std::span<const Planned> plans, const std::string& title) {
+  constexpr double kLeft = 190, kTop = 50, kRow = 26, kWidth = 420;
+  const std::vector<Bar> all = bars(plans);
   double longest = 0;
-  for (const PolicyOutcome& p : report.policies) longest = std::max(longest, p.iteration_s);
-  const double scale = kWidth / longest, height = kTop + kRow * static_cast<double>(report.policies.size()) + 40;
+  for (const Bar& bar : all) longest = std::max(longest, bar.seconds);
+  const double scale = kWidth / longest, height = kTop + kRow * static_cast<double>(all.size()) + 40;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"{0:.0f}\" font-family=\"sans-serif\" "
       "font-size=\"12\">\n<rect width=\"760\" height=\"{0:.0f}\" fill=\"white\"/>\n"
       "<text x=\"10\" y=\"24\" font-size=\"14\">{1}</text>\n",
-      height, title);
+      height, escaped(title));
   double y = kTop;
-  for (const PolicyOutcome& p : report.policies) {
+  for (const Bar& bar : all) {
     svg += fmt::format(
         "<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"end\">{}</text>"
         "<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"18\" fill=\"{}\"/>"
         "<text x=\"{:.1f}\" y=\"{:.0f}\">{:.3f} s, {:.1f} %</text>\n",
-        kLeft - 8, y + 14, label(p), kLeft, y, p.iteration_s * scale, p.name == "network" ? "#2a7" : "#999",
-        kLeft + p.iteration_s * scale + 6, y + 14, p.iteration_s, 100 * p.scaling_efficiency);
+        kLeft - 8, y + 14, bar.label, kLeft, y, bar.seconds * scale, bar.color, kLeft + bar.seconds * scale + 6, y + 14,
+        bar.seconds, 100 * bar.efficiency);
     y += kRow;
   }
-  const double mark = kLeft + to_seconds(request.workload.compute()) * scale;
+  const double mark = kLeft + to_seconds(plans.front().request.workload.compute()) * scale;
   svg += fmt::format(
       "<line x1=\"{0:.1f}\" y1=\"{1:.0f}\" x2=\"{0:.1f}\" y2=\"{2:.0f}\" stroke=\"#c33\" stroke-dasharray=\"4 3\"/>"
       "<text x=\"{0:.1f}\" y=\"{3:.0f}\" fill=\"#c33\" text-anchor=\"middle\">compute alone</text>\n</svg>\n",

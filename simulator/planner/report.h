@@ -2,7 +2,9 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "simulator/planner/planner.h"
 
@@ -11,14 +13,24 @@ namespace tensorlane::simulator {
 // "ps", "ring", "halving-doubling", "tree", "whole-server"; "auto" for none.
 std::string pattern_text(std::optional<protocol::Pattern> pattern);
 
-// {"assumptions", "policies", "recommended"}; times in seconds, efficiencies as shares of 1. `about` is merged into the
-// assumptions: what the request was.
-nlohmann::json to_json(const PlanRequest& request, const Report& report, const nlohmann::json& about);
+// " 0.875 0.500": a blank before each.
+std::string numbers_text(const std::vector<double>& values);
 
-// A table and what follows from it, for a terminal.
-std::string to_text(const PlanRequest& request, const Report& report, const nlohmann::json& about);
+// A request and what came of it. Several that are reported together differ in nothing but the number of jobs.
+struct Planned {
+  PlanRequest request;
+  Report report;
+};
+
+// {"assumptions", "policies", "recommended", "tried", "shared"}; times in seconds, efficiencies as shares of 1. `about`
+// is merged into the assumptions: what the request was. `shared` has {"jobs", "policies", "recommended", "tried"} of
+// every plan but the first. At least one plan, as below.
+nlohmann::json to_json(std::span<const Planned> plans, const nlohmann::json& about);
+
+// Tables and what follows from them, for a terminal.
+std::string to_text(std::span<const Planned> plans, const nlohmann::json& about);
 
 // Bars of iteration time by policy, with the compute time marked: an SVG document.
-std::string to_svg(const PlanRequest& request, const Report& report, const std::string& title);
+std::string to_svg(std::span<const Planned> plans, const std::string& title);
 
 }  // namespace tensorlane::simulator

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "simulator/planner/model.h"
 #include "simulator/planner/planner.h"
 #include "simulator/planner/report.h"
@@ -86,7 +88,25 @@ TEST(Planner, SaysWhenPrioritiesGainNothing) {
   EXPECT_FALSE(report->gains);
   EXPECT_EQ(report->recommended.name, "sliced");
   EXPECT_EQ(report->recommended.classes, 1u);
-  EXPECT_NE(to_text(request, *report, nlohmann::json::object()).find("priorities gain nothing"), std::string::npos);
+  EXPECT_NE(to_text(std::array{Planned{request, *report}}, nlohmann::json::object()).find("priorities gain nothing"),
+            std::string::npos);
+}
+
+TEST(Planner, SaysWhenTheNetGainIsNegative) {
+  const PlanRequest request = vgg19(10);
+  Report report;
+  report.policies.resize(1);
+  report.policies.front().iteration_s = 1;
+  report.net_gain = -0.1;
+  report.urgent_wait_before_s = 0.2;
+  report.urgent_wait_after_s = 0.1;
+  report.bulk_wait_before_s = 0.3;
+  report.bulk_wait_after_s = 0.7;
+  const std::string text = to_text(std::array{Planned{request, report}}, nlohmann::json::object());
+  EXPECT_NE(text.find("net -10.0 % throughput"), std::string::npos) << text;
+  EXPECT_NE(text.find("urgent gains 100.0 ms (100.0 instead of 200.0), bulk loses 400.0 ms"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("the net gain is negative"), std::string::npos) << text;
 }
 
 TEST(Planner, IsTheSameTwice) {
