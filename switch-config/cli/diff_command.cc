@@ -1,5 +1,7 @@
 // `tensorlane-switch diff`: what a running configuration does otherwise than the fabric file asks for.
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 
@@ -8,57 +10,106 @@
 
 #include "common/fabric/fabric.h"
 #include "switch-config/cli/commands.h"
+#include "switch-config/cli/configurations.h"
 #include "switch-config/diff/diff.h"
-#include "switch-config/lint/sonic.h"
+#include "switch-config/diff/wanted.h"
 #include "switch-config/policy/policy.h"
-#include "switch-config/render/render.h"
 
 namespace tensorlane::switches {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFile = "config_db.json";
-
 struct Arguments {
-  std::string fabric, running;
+  std::string fabric, running, kind, device;
   bool json = false;
 };
 
-// Running configurations by the device's name: PATH/DEVICE/config_db.json, or the one that PATH is.
-Result<std::map<std::string, lint::Device>> read_running(const std::string& path, findings::Report& report) {
-  std::map<std::string, std::string> files;  // by the name that a device has where its file says none
-  std::error_code error;
-  if (fs::is_directory(path, error)) {
-    for (const auto& entry : fs::directory_iterator(path, error)) {
-      if (fs::is_regular_file(entry.path() / kFile, error))
-        files[entry.path().filename()] = (entry.path() / kFile).string();
-    }
-    if (files.empty())
-      return Status(Code::kInvalidArgument, "no running configuration in this folder", path,
-                    fmt::format("expected DEVICE/{} or the name of such a file", kFile));
-  } else {
-    files[fs::absolute(path).parent_path().filename()] = path;
-  }
-  std::map<std::string, lint::Device> devices;
-  for (const auto& [name, file] : files) {
-    TL_ASSIGN_OR_RETURN(const std::string text, lint::read_configuration(file));
-    TL_ASSIGN_OR_RETURN(lint::Device device, lint::parse_sonic(text, file, name, report));
-    const std::string own = device.name;
-    if (!devices.emplace(own, std::move(device)).second)
-      return Status(Code::kInvalidArgument, fmt::format("two configurations of device '{}'", own), file, "give one");
-  }
-  return devices;
+// By the device's name. Ports of hosts are called like the file that is about them.
+using Running = std::map<std::string, lint::Device>;
+
+Status wrong(const std::string& what, const std::string& where, const std::string& fix) {
+  return Status(Code::kInvalidArgument, what, where, fix);
 }
 
-// What the fabric file asks of a device, in the buffer model that it runs, as our rendering says it: read by the parser
-// that reads the running one.
-Result<lint::Device> read_wanted(const DeviceQos& device, const lint::Device& running) {
-  BufferModel model = BufferModel::kByPlatform;
-  if (running.computes_headroom) model = *running.computes_headroom ? BufferModel::kDynamic : BufferModel::kTraditional;
-  TL_ASSIGN_OR_RETURN(const std::vector<RenderedFile> files, render_sonic(device, model));
-  findings::Report ignored;
-  return lint::parse_sonic(files.front().text, device.name, device.name, ignored);
+Status add(const Configuration& file, const std::string& name, Running& running, findings::Report& report) {
+  TL_ASSIGN_OR_RETURN(lint::Device device,
+                      lint::parse_configuration(file.language, file.text, file.path, name, report));
+  if (device.is_host) device.ports.front().name = fs::path(file.path).stem().string();
+  const std::string own = device.name;
+  const auto found = running.find(own);
+  if (found == running.end()) {
+    running.emplace(own, std::move(device));
+    return Status::ok_status();
+  }
+  if (!device.is_host || found->second.language != device.language)
+    return wrong(fmt::format("two configurations of device '{}'", own), file.path, "give one");
+  std::move(device.maps.begin(), device.maps.end(), std::back_inserter(found->second.maps));
+  found->second.ports.push_back(std::move(device.ports.front()));
+  return Status::ok_status();
+}
+
+// One file: it is about --device, else about what it says itself, or is called, or its folder is.
+Status read_file(const Arguments& args, const fabric::Fabric& fabric, Running& running, findings::Report& report) {
+  TL_ASSIGN_OR_RETURN(const Configuration file, load_configuration(args.running, args.kind));
+  std::string name = fs::path(args.running).stem().string();
+  if (fabric.find_switch(name) == nullptr && fabric.find_host(name) == nullptr)
+    name = fs::absolute(args.running).parent_path().filename().string();
+  TL_RETURN_IF_ERROR(add(file, args.device.empty() ? name : args.device, running, report));
+  if (args.device.empty() || running.begin()->first == args.device) return Status::ok_status();
+  auto node = running.extract(running.begin());
+  node.key() = node.mapped().name = args.device;
+  running.insert(std::move(node));
+  return Status::ok_status();
+}
+
+// A folder of devices. A switch has one configuration: the first that can be read; a host has one for each NIC.
+Status read_folder(const Arguments& args, const fabric::Fabric& fabric, Running& running, findings::Report& report) {
+  TL_ASSIGN_OR_RETURN(const FilesByDevice devices, files_by_device(args.running));
+  for (const auto& [name, files] : devices) {
+    TL_ASSIGN_OR_RETURN(const std::vector<Configuration> found, readable(files));
+    if (found.empty() && fabric.find_switch(name) != nullptr)
+      return wrong("it is in no language that diff reads", files.begin()->string(),
+                   "give what SONiC, EOS, NX-OS, Junos or Cumulus shows");
+    for (const Configuration& file : found) {
+      TL_RETURN_IF_ERROR(add(file, name, running, report));
+      if (!lint::is_of_hosts(file.language)) break;
+    }
+  }
+  if (running.empty())
+    return wrong("no running configuration in this folder", args.running,
+                 "expected DEVICE/FILE, DEVICE.SUFFIX or the name of one file");
+  return Status::ok_status();
+}
+
+Result<Running> read_running(const Arguments& args, const fabric::Fabric& fabric, findings::Report& report) {
+  Running running;
+  TL_RETURN_IF_ERROR(fs::is_directory(args.running) ? read_folder(args, fabric, running, report)
+                                                    : read_file(args, fabric, running, report));
+  for (const auto& [name, device] : running) {
+    const fabric::Switch* const own = fabric.find_switch(name);
+    if (own == nullptr && fabric.find_host(name) == nullptr)
+      return wrong(fmt::format("the fabric has no switch or host '{}'", name), device.place,
+                   "correct its name, say with --device which one it is, or leave its configuration out");
+    if ((own == nullptr) != device.is_host || (own != nullptr && own->nos && nos_name(*own->nos) != device.language))
+      return wrong(fmt::format("this is a configuration of {}, which '{}' does not run", device.language, name),
+                   device.place, "give its own, or correct the fabric file");
+  }
+  return running;
+}
+
+// The ports of a host's saved settings by their names in the fabric file.
+Status name_ports(const DeviceQos& device, lint::Device& running) {
+  for (lint::Port& port : running.ports) {
+    const bool known = std::any_of(device.ports.begin(), device.ports.end(),
+                                   [&](const DevicePort& own) { return own.name == port.name; });
+    if (known) continue;
+    if (device.ports.size() != 1 || running.ports.size() != 1)
+      return wrong(fmt::format("host '{}' has no port '{}'", device.name, port.name), running.place,
+                   "call the file like the interface: " + device.name + "/INTERFACE.txt");
+    port.name = device.ports.front().name;
+  }
+  return Status::ok_status();
 }
 
 std::string ports_text(const std::vector<std::string>& ports) {
@@ -91,32 +142,38 @@ void print(const std::vector<diff::Change>& all, const findings::Report& report,
   fmt::print("{} differences, {} lines not understood\n", all.size(), report.unparsed.size());
 }
 
+Result<std::vector<DeviceQos>> devices_for(const fabric::Fabric& fabric, const Running& running) {
+  const auto is_host = [](const auto& device) { return device.second.is_host; };
+  std::vector<DeviceQos> devices;
+  if (!std::all_of(running.begin(), running.end(), is_host)) {
+    TL_ASSIGN_OR_RETURN(devices, devices_of(fabric, Selection{}));
+  }
+  if (std::any_of(running.begin(), running.end(), is_host)) {
+    TL_ASSIGN_OR_RETURN(std::vector<DeviceQos> hosts, devices_of(fabric, {.hosts = true, .nos = {}}));
+    std::move(hosts.begin(), hosts.end(), std::back_inserter(devices));
+  }
+  return devices;
+}
+
 Result<int> run(const Arguments& args) {
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
-  TL_ASSIGN_OR_RETURN(const std::vector<DeviceQos> devices,
-                      devices_of(fabric, {.hosts = false, .nos = fabric::Nos::kSonic}));
   findings::Report report;
+  TL_ASSIGN_OR_RETURN(Running running, read_running(args, fabric, report));
+  TL_ASSIGN_OR_RETURN(const std::vector<DeviceQos> devices, devices_for(fabric, running));
   const bool whole = fs::is_directory(args.running);
-  using Running = std::map<std::string, lint::Device>;
-  TL_ASSIGN_OR_RETURN(Running running, read_running(args.running, report));
   std::vector<diff::Change> all;
   for (const DeviceQos& device : devices) {
     const auto found = running.find(device.name);
     if (found == running.end()) {
-      if (whole)
+      if (whole && !device.is_host)
         all.push_back({device.name, {}, "", "configuration", "none", "as rendered", "nothing is known of the device"});
       continue;
     }
-    TL_ASSIGN_OR_RETURN(const lint::Device wanted, read_wanted(device, found->second));
-    diff::ClassNames names;
-    for (std::size_t q = 0; q < names.size(); ++q) names[q] = device.queues[q].name;
-    const std::vector<diff::Change> own = diff::changes(found->second, wanted, names);
+    if (device.is_host) TL_RETURN_IF_ERROR(name_ports(device, found->second));
+    TL_ASSIGN_OR_RETURN(const lint::Device wanted, diff::wanted(device, found->second));
+    const std::vector<diff::Change> own = diff::changes(found->second, wanted, diff::class_names(device, wanted));
     all.insert(all.end(), own.begin(), own.end());
-    running.erase(found);
   }
-  if (!running.empty())
-    return Status(Code::kInvalidArgument, fmt::format("the fabric has no SONiC switch '{}'", running.begin()->first),
-                  args.fabric, "correct its name, or leave its configuration out");
   print(all, report, args.json);
   return all.empty() && report.unparsed.empty() ? 0 : 1;
 }
@@ -129,11 +186,16 @@ void add_diff_command(CLI::App& app, Invocation& chosen) {
       app.add_subcommand("diff", "What running configurations do otherwise than the fabric file asks for");
   command->footer(
       "Example:\n  tensorlane-switch diff --fabric fabric.yaml --running configs\n"
-      "Compares what a config_db.json of SONiC does with each class, not its text: one line for each difference, with "
-      "what\nchanging it does to traffic. Exit status 1 with differences.");
+      "Compares what a configuration does with each class, not its text: one line for each difference, with what "
+      "changing it\ndoes to traffic. Reads what lint reads: SONiC, EOS, NX-OS, Junos and Cumulus, and of hosts what "
+      "mlnx_qos or dcb printed,\nin HOST/INTERFACE.txt. Exit status 1 with differences.");
   command->add_option("--fabric", args->fabric, "The fabric file")->required();
-  command->add_option("--running", args->running, "A config_db.json, or a folder with DEVICE/config_db.json")
+  command->add_option("--running", args->running, "A configuration, or a folder with DEVICE/FILE or DEVICE.SUFFIX")
       ->required();
+  command->add_option("--device", args->device, "Whose configuration the one file is; else it says itself")
+      ->type_name("NAME");
+  command->add_option("--kind", args->kind, "What the one file is, as lint's --kind; else it says itself")
+      ->type_name("KIND");
   command->add_flag("--json", args->json, "Print one JSON object");
   command->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
 }

@@ -10,21 +10,18 @@
 
 #include "common/fabric/fabric.h"
 #include "switch-config/cli/commands.h"
+#include "switch-config/cli/configurations.h"
 #include "switch-config/deadlock/check.h"
 #include "switch-config/deadlock/fabric_network.h"
 #include "switch-config/findings/findings.h"
 #include "switch-config/intent/intent.h"
-#include "switch-config/lint/languages.h"
 #include "switch-config/lint/rules.h"
-#include "switch-config/lint/sonic.h"
 #include "switch-config/policy/policy.h"
 
 namespace tensorlane::switches {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::size_t kMaxFiles = 20'000;
 
 struct Arguments {
   std::vector<std::string> paths;
@@ -94,14 +91,6 @@ bool is_fabric(const std::string& path) {
   return extension == ".yaml" || extension == ".yml";
 }
 
-Result<lint::Language> language_of(const std::string& text, const std::string& path, const std::string& kind) {
-  if (!kind.empty()) return lint::parse_language(kind);
-  const auto language = lint::recognise(text);
-  if (language) return *language;
-  return Status(Code::kInvalidArgument, "it is in no language that lint understands: no JSON and no QoS", path,
-                "say which it is with --kind");
-}
-
 // What the fabric file asks and devices do not do: those that it names, or all as --device.
 Status lint_against(const Arguments& args, const std::vector<lint::Device>& devices, findings::Report& report) {
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
@@ -128,9 +117,9 @@ Result<int> run(const Arguments& args) {
       TL_RETURN_IF_ERROR(lint_fabric(path, report));
       continue;
     }
-    TL_ASSIGN_OR_RETURN(const std::string text, lint::read_configuration(path));
-    TL_ASSIGN_OR_RETURN(const lint::Language language, language_of(text, path, args.kind));
-    TL_ASSIGN_OR_RETURN(lint::Device device, lint::parse_configuration(language, text, path, name_of(path), report));
+    TL_ASSIGN_OR_RETURN(const Configuration file, load_configuration(path, args.kind));
+    TL_ASSIGN_OR_RETURN(lint::Device device,
+                        lint::parse_configuration(file.language, file.text, path, name_of(path), report));
     lint::check_device(device, report);
     devices.push_back(std::move(device));
   }

@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -11,10 +10,9 @@
 
 #include "common/fabric/fabric.h"
 #include "switch-config/cli/commands.h"
+#include "switch-config/cli/configurations.h"
 #include "switch-config/intent/intent.h"
 #include "switch-config/intent/treatment.h"
-#include "switch-config/lint/languages.h"
-#include "switch-config/lint/sonic.h"
 #include "switch-config/policy/policy.h"
 
 namespace tensorlane::switches {
@@ -68,23 +66,6 @@ Result<std::vector<Hop>> path(const fabric::Fabric& fabric, const std::string& f
   return hops;
 }
 
-// What a device's folder holds, or the file that is named like it.
-Result<lint::Device> observed(const std::string& configs, const std::string& name, findings::Report& report) {
-  std::set<fs::path> files;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(fs::path(configs) / name, error)) files.insert(entry.path());
-  for (const auto& entry : fs::directory_iterator(configs, error))
-    if (entry.path().stem() == name && !entry.is_directory(error)) files.insert(entry.path());
-  for (const fs::path& file : files) {
-    if (!fs::is_regular_file(file, error) || file.filename() == "openconfig.json") continue;
-    TL_ASSIGN_OR_RETURN(const std::string text, lint::read_configuration(file.string()));
-    const auto language = lint::recognise(text);
-    if (language) return lint::parse_configuration(*language, text, file.string(), name, report);
-  }
-  return wrong(fmt::format("no configuration of '{}' that can be traced", name), (fs::path(configs) / name).string(),
-               "give that of SONiC, EOS, NX-OS, Junos or Cumulus, in a folder or file called like the device");
-}
-
 class Trace {
  public:
   Trace(const Arguments& args, const fabric::Fabric& fabric, const std::vector<DeviceQos>& devices)
@@ -92,6 +73,7 @@ class Trace {
 
   Result<int> run() {
     TL_ASSIGN_OR_RETURN(std::vector<Hop> hops, path(fabric_, args_.from, args_.to));
+    TL_ASSIGN_OR_RETURN(files_, files_by_device(args_.configs));
     Json result = {{"from", args_.from},
                    {"to", args_.to},
                    {"dscp", args_.dscp},
@@ -112,8 +94,7 @@ class Trace {
     Json all = Json::array();
     for (const Hop& hop : hops) {
       if (configurations_.count(hop.device) == 0) {
-        findings::Report ignored;  // which `lint` is for
-        TL_ASSIGN_OR_RETURN(configurations_[hop.device], observed(args_.configs, hop.device, ignored));
+        TL_ASSIGN_OR_RETURN(configurations_[hop.device], observed(hop.device));
       }
       TL_ASSIGN_OR_RETURN(const lint::Port* in, port(hop.device, hop.in));
       TL_ASSIGN_OR_RETURN(const lint::Port* out, port(hop.device, hop.out));
@@ -127,6 +108,19 @@ class Trace {
       all.push_back(std::move(json));
     }
     return all;
+  }
+
+  Result<lint::Device> observed(const std::string& name) const {
+    const auto files = files_.find(name);
+    if (files != files_.end()) {
+      TL_ASSIGN_OR_RETURN(const std::vector<Configuration> found, readable(files->second));
+      findings::Report ignored;  // which `lint` is for
+      if (!found.empty())
+        return lint::parse_configuration(found[0].language, found[0].text, found[0].path, name, ignored);
+    }
+    return wrong(fmt::format("no configuration of '{}' that can be traced", name),
+                 (fs::path(args_.configs) / name).string(),
+                 "give that of SONiC, EOS, NX-OS, Junos or Cumulus, in a folder or file called like the device");
   }
 
   Result<const lint::Port*> port(const std::string& device, const std::string& name) const {
@@ -183,6 +177,7 @@ class Trace {
   const Arguments& args_;
   const fabric::Fabric& fabric_;
   const std::vector<DeviceQos>& devices_;
+  FilesByDevice files_;
   std::map<std::string, lint::Device> configurations_;
   bool differs_ = false;
 };

@@ -179,15 +179,13 @@ class Ports {
 Result<Device> parse_cumulus(std::string_view text, const std::string& path, const std::string& name,
                              findings::Report& report) {
   TL_ASSIGN_OR_RETURN(const std::vector<Line> lines, lines_of(text, path, "#"));
-  Device device;
-  device.name = name;
-  device.place = path;
-  device.language = "cumulus";
+  Device device = new_device(name, path, "cumulus");
   bool commands = false;
   for (const Line& line : lines) {
     commands |= line[0] == "nv";
     if (line.starts_with("nv set system hostname")) device.name = line[4].empty() ? name : std::string(line[4]);
   }
+  if (!commands) device.form = "qos_features.conf";
   Context context(path, device, report);
   cumulus::Settings settings;
   if (commands)

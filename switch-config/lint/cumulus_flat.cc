@@ -8,6 +8,9 @@
 namespace tensorlane::lint::cumulus {
 namespace {
 
+// Groups of ports with marks of their own; the feature's name is part of theirs.
+constexpr std::string_view kSource = "source.";
+
 std::vector<std::string_view> parts_of(std::string_view key) {
   std::vector<std::string_view> parts;
   for (;;) {
@@ -40,6 +43,8 @@ class Flat {
 
   // Which ports a group has is known at the end.
   void bind() {
+    for (auto& [name, mapping] : settings_.mappings)
+      if (name.starts_with(kSource)) complete(mapping);
     for (const auto& [group, binding] : bindings_) {
       const auto& [feature, ports, place] = binding;
       for (const std::string& name : ports) {
@@ -55,7 +60,9 @@ class Flat {
         } else if (feature == "shaping") {
           port.shaping = group.substr(feature.size() + 1);
         } else if (feature == "ecn_red") {
-          port.marking = group.substr(feature.size() + 1);
+          add_marking(port, group.substr(feature.size() + 1));
+        } else if (feature == "source") {
+          port.mapping = group;
         } else if (feature == "egress_sched") {
           port.schedule = group.substr(feature.size() + 1);
         }
@@ -70,10 +77,35 @@ class Flat {
     std::string place;
   };
 
+  // A group of ports that says nothing of its marks has those of the whole switch.
+  void complete(Mapping& mapping) {
+    const Mapping& global = settings_.mapping(kGlobal, context_, true);
+    if (mapping.dscps->said.none()) mapping.dscps = global.dscps;
+    if (mapping.pcps->said.none()) mapping.pcps = global.pcps;
+    if (mapping.trust.empty()) mapping.trust = global.trust;
+  }
+
+  // A port may be in several groups, of different queues: together they are one profile.
+  void add_marking(PortSettings& port, const std::string& group) {
+    if (port.marking.empty()) {
+      port.marking = group;
+      return;
+    }
+    std::string& both = joined_[{port.marking, group}];
+    if (both.empty()) {
+      both = fmt::format("joined {}", joined_.size());  // no group's name: it has a blank
+      Marking marking = settings_.markings[port.marking];
+      for (std::size_t q = 0; q < kPriorities; ++q)
+        if (Ecn* const ecn = settings_.markings[group][q]) marking[q] = ecn;
+      settings_.markings[both] = marking;
+    }
+    port.marking = both;
+  }
+
   bool read_key(const std::vector<std::string_view>& key) {
     const std::string_view feature = key[0];
     if (key.size() == 2 && key[1] == "port_group_list") return true;
-    if (feature == "traffic") return read_traffic(key);
+    if (feature == "traffic") return read_traffic(key, 1, settings_.mapping(kGlobal, context_, true));
     if (feature == "default_ecn_red_conf" && key.size() == 2) return read_marking(key[1], std::string(kGlobal));
     if (feature == "default_egress_sched" && key.size() == 3)
       return read_schedule(key[1], key[2], std::string(kGlobal));
@@ -81,6 +113,8 @@ class Flat {
     if (key.size() < 3) return false;
     const std::string group(key[1]);
     if (key[2] == "port_set") return read_ports(feature, group);
+    if (feature == "source")
+      return read_traffic(key, 2, settings_.mapping(fmt::format("{}{}", kSource, group), context_, true));
     if (feature == "pfc" && key.size() == 3) return read_pfc(key[2], settings_.pfcs[group]);
     if (feature == "ecn_red" && key.size() == 3) return read_marking(key[2], group);
     if (feature == "egress_sched" && key.size() == 4) return read_schedule(key[2], key[3], group);
@@ -95,20 +129,21 @@ class Flat {
     return list;
   }
 
-  bool read_traffic(const std::vector<std::string_view>& key) {
-    Mapping& mapping = settings_.mapping(kGlobal, context_, true);
-    if (key.size() == 2 && key[1] == "packet_priority_source_set") {
+  // From the part `at` of the key on.
+  bool read_traffic(const std::vector<std::string_view>& key, std::size_t at, Mapping& mapping) {
+    const auto part = [&](std::size_t i) { return at + i < key.size() ? key[at + i] : std::string_view(); };
+    if (part(0) == "packet_priority_source_set") {
       const bool dscp = value_.find("dscp") != std::string_view::npos,
                  pcp = value_.find("802.1p") != std::string_view::npos;
       mapping.trust = dscp && pcp ? "both" : dscp ? "l3" : pcp ? "l2" : "port";
       mapping.trust_place = place_;
       return true;
     }
-    if (key.size() == 2) return key[1] == "port_default_priority";
-    const auto priority = suffix(key[1], "cos_");
-    if (key.size() < 4 || !priority || key[2] == "priority_remark") return priority.has_value();
-    const bool dscp = key[3] == "dscp";
-    if (key[2] != "priority_source" || (!dscp && key[3] != "8021p")) return false;
+    if (part(1).empty()) return part(0) == "port_default_priority";
+    const auto priority = suffix(part(0), "cos_");
+    if (part(2).empty() || !priority || part(1) == "priority_remark") return priority.has_value();
+    const bool dscp = part(2) == "dscp";
+    if (part(1) != "priority_source" || (!dscp && part(2) != "8021p")) return false;
     for (const std::uint8_t from : numbers(dscp ? 63 : 7).value_or(std::vector<std::uint8_t>()))
       context_.map(dscp ? *mapping.dscps : *mapping.pcps, from, *priority, place_, dscp ? "DSCP" : "PCP");
     return true;
@@ -218,6 +253,7 @@ class Flat {
   Line words_;  // the value alone
   std::map<std::string, Binding> bindings_;
   std::map<std::string, Ecn*> ecns_;
+  std::map<std::pair<std::string, std::string>, std::string> joined_;  // profiles of ports that are in two groups
   std::map<std::string, unsigned> sums_;
 };
 

@@ -26,6 +26,20 @@ std::optional<std::uint64_t> size_of(std::string_view text) {
   return *value * factor;
 }
 
+// "40Gbit", "0bit"; -j has another unit.
+std::optional<BitsPerSecond> rate_of(std::string_view text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto value = number(text.substr(0, digits));
+  const std::string_view unit = text.substr(digits);
+  const std::uint64_t factor = unit == "Kbit"   ? 1000
+                               : unit == "Mbit" ? 1'000'000
+                               : unit == "Gbit" ? 1'000'000'000
+                               : unit == "bit"  ? 1
+                                                : 0;
+  if (!value || factor == 0 || *value > 10'000'000'000'000ull / factor) return std::nullopt;
+  return BitsPerSecond(*value * factor);
+}
+
 bool is_on(std::string_view word) {
   return word == "on" || word == "true" || word == "1";
 }
@@ -88,6 +102,7 @@ class Dcb {
   void finish() {
     const PrioritySet pfc = port().pfc.value_or(0);
     if (dscps_->said.any()) port().dscp_to_class = dscps_;
+    add_classes(host_, context_.device());
     if (pfc == 0) return;
     const auto warn = [&](const std::string& place, const char* message, const char* fix) {
       if (!place.empty()) context_.warning("L10", place, message, fix);
@@ -136,9 +151,9 @@ class Dcb {
   }
 
   bool take(const std::string& key, const Pairs& pairs) {
-    constexpr std::string_view kIgnored[] = {"pg-bw",        "requests",         "indications",     "tc-maxrate",
-                                             "ethtype-prio", "stream-port-prio", "dgram-port-prio", "port-prio",
-                                             "pcp-prio",     "prio-dscp",        "prio-pcp"};
+    constexpr std::string_view kIgnored[] = {
+        "pg-bw",           "requests",  "indications", "ethtype-prio", "stream-port-prio",
+        "dgram-port-prio", "port-prio", "pcp-prio",    "prio-dscp",    "prio-pcp"};
     if (key.starts_with("reco-") || std::find(std::begin(kIgnored), std::end(kIgnored), key) != std::end(kIgnored))
       return true;
     if (key == "default-prio") {
@@ -174,6 +189,10 @@ class Dcb {
     if (key == "tc-tsa") {
       host_.algorithms[index] = to;
       host_.algorithm_places[index] = place_;
+      return true;
+    }
+    if (key == "tc-maxrate") {
+      host_.rates[index] = rate_of(to);
       return true;
     }
     if (key == "buffer-size") {
@@ -286,10 +305,7 @@ Status read_objects(std::string_view text, const std::string& path, Dcb& dcb) {
 Result<Device> parse_dcb(std::string_view text, const std::string& path, const std::string& name,
                          findings::Report& report) {
   TL_ASSIGN_OR_RETURN(const std::vector<Line> lines, lines_of(text, path, "#"));
-  Device device;
-  device.name = name;
-  device.place = path;
-  device.language = "dcb";
+  Device device = new_device(name, path, "dcb");
   device.is_host = true;
   Dcb dcb(path, device, report);
   if (!lines.empty() && (lines.front().text.front() == '{' || lines.front().text.front() == '['))

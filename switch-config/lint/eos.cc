@@ -463,10 +463,7 @@ class Eos {
 Result<Device> parse_eos(std::string_view text, const std::string& path, const std::string& name,
                          findings::Report& report) {
   TL_ASSIGN_OR_RETURN(std::vector<Line> lines, lines_of(text, path, "!"));
-  Device device;
-  device.name = name;
-  device.place = path;
-  device.language = "eos";
+  Device device = new_device(name, path, "eos");
   for (const Line& line : lines)
     if (line.indent == 0 && line[0] == "hostname" && line.size() == 2) device.name = line[1];
   Eos(path, device, report).read(blocks_of(std::move(lines)));

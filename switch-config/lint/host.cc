@@ -1,6 +1,7 @@
 #include "switch-config/lint/host.h"
 
 #include <algorithm>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -74,6 +75,27 @@ void check_buffers(const HostSettings& host, PrioritySet pfc, Context& context) 
 }
 
 }  // namespace
+
+void add_classes(const HostSettings& host, Device& device) {
+  device.strict_first = true;
+  Port& port = device.ports.front();
+  for (std::size_t tc = 0; tc < kPriorities; ++tc) {
+    if (!host.algorithms[tc].empty()) {
+      Scheduling& scheduling = port.queues[tc].scheduling.emplace();
+      scheduling.strict = host.algorithms[tc] == "strict";
+      if (host.algorithms[tc] == "ets") scheduling.weight = host.percents[tc];
+    }
+    if (!host.rates[tc]) continue;
+    Shaper& shaper = port.queues[tc].shaper.emplace();
+    if (host.rates[tc]->value != 0) shaper.rate = host.rates[tc];
+  }
+  const auto said = [](const auto& cls) { return cls.has_value(); };
+  if (!std::any_of(host.classes.begin(), host.classes.end(), said)) return;
+  device.maps.push_back(std::make_unique<Map>());
+  for (std::size_t p = 0; p < kPriorities; ++p)
+    if (host.classes[p]) device.maps.back()->to[p] = static_cast<std::uint8_t>(*host.classes[p]);
+  port.class_to_queue = device.maps.back().get();
+}
 
 void check_host(const HostSettings& host, Context& context) {
   const PrioritySet pfc = context.device().ports.front().pfc.value_or(0);

@@ -15,6 +15,7 @@ struct HostSettings {
   std::array<std::optional<unsigned>, kPriorities> percents;
   std::array<std::string, kPriorities> class_places, algorithm_places;
   std::string bandwidth_place;
+  std::array<std::optional<BitsPerSecond>, kPriorities> rates;  // of what is limited; 0: it is not
   // By priority: its traffic class and its receive buffer.
   std::array<std::optional<unsigned>, kPriorities> classes, buffers;
   std::string buffer_place;
@@ -23,6 +24,9 @@ struct HostSettings {
   std::string size_place;
   std::optional<std::uint64_t> total_size;
 };
+
+// What the NIC, whose one port is the device's, does with each traffic class, where its tool said so.
+void add_classes(const HostSettings& host, Device& device);
 
 // Rules L2, L6 and L9 on the NIC, whose one port is the device's.
 void check_host(const HostSettings& host, Context& context);

@@ -400,10 +400,7 @@ class Reader {
 Result<Device> parse_junos(std::string_view text, const std::string& path, const std::string& name,
                            findings::Report& report) {
   TL_ASSIGN_OR_RETURN(const junos::Statements statements, junos::statements_of(text, path));
-  Device device;
-  device.name = name;
-  device.place = path;
-  device.language = "junos";
+  Device device = new_device(name, path, "junos");
   for (const Line& line : statements.lines)
     if (line.starts_with("system host-name") && line.size() == 3) device.name = line[2];
   device.strict_first = true;

@@ -79,7 +79,8 @@ constexpr Sign kSigns[] = {
 
 // Keys of qos_features.conf.
 constexpr std::string_view kFlat[] = {"traffic.", "pfc.",          "default_ecn_red_conf.", "default_egress_sched.",
-                                      "ecn_red.", "egress_sched.", "pfc_watchdog."};
+                                      "ecn_red.", "egress_sched.", "pfc_watchdog.",         "source.",
+                                      "shaping."};
 // What `dcb -j` and nothing else says.
 constexpr std::string_view kDcbKeys[] = {"\"prio_pfc\"", "\"tc_tsa\"", "\"dscp_prio\"", "\"prio_buffer\"",
                                          "\"pfc_cap\""};
@@ -130,9 +131,7 @@ std::optional<Language> recognise(std::string_view text) {
 
 Result<Device> parse_configuration(Language language, std::string_view text, const std::string& path,
                                    const std::string& name, findings::Report& report) {
-  TL_ASSIGN_OR_RETURN(Device device, entry(language).parse(text, path, name, report));
-  device.language = language_name(language);
-  return device;
+  return entry(language).parse(text, path, name, report);
 }
 
 }  // namespace tensorlane::lint

@@ -21,6 +21,11 @@ const char* language_name(Language language);
 // InvalidArgument that names the known ones.
 Result<Language> parse_language(std::string_view name);
 
+// Whether it speaks of a NIC.
+constexpr bool is_of_hosts(Language language) {
+  return language == Language::kMlnxQos || language == Language::kDcb;
+}
+
 // By what only one of them says; unset for a text that none would.
 std::optional<Language> recognise(std::string_view text);
 

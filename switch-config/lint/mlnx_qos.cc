@@ -43,6 +43,15 @@ std::optional<std::string_view> value_of(std::string_view line, std::string_view
   return trimmed(line.substr(0, line.find(',')));
 }
 
+// "unlimited", "40.0 Gbps"
+std::optional<BitsPerSecond> rate_of(std::string_view text) {
+  if (text == "unlimited") return BitsPerSecond(0);
+  const auto value = numbers(text);
+  if (value.empty() || value[0] > 100'000 || text.find("Gbps") == std::string_view::npos) return std::nullopt;
+  const std::uint64_t tenths = value.size() > 1 ? std::min(value[1], 9u) : 0;
+  return BitsPerSecond((value[0] * std::uint64_t{10} + tenths) * 100'000'000);
+}
+
 class Output {
  public:
   Output(const std::string& path, Device& device, Report& report)
@@ -148,6 +157,7 @@ class Output {
     if (number.empty() || number[0] >= kPriorities || !algorithm) return false;
     class_ = number[0];
     host_.algorithms[class_] = *algorithm;
+    if (const auto rate = value_of(line, "ratelimit:")) host_.rates[class_] = rate_of(*rate);
     if (const auto percent = value_of(line, "bw:")) {
       const auto value = numbers(*percent);
       if (value.size() != 1) return false;
@@ -166,6 +176,7 @@ class Output {
 
   void finish() {
     if (mapped_ && trust_ == "dscp") port().dscp_to_class = device_.maps[0].get();
+    add_classes(host_, device_);
     const PrioritySet pfc = port().pfc.value_or(0);
     if (pfc == 0) return;
     if (!trust_.empty() && trust_ != "dscp")
@@ -196,15 +207,12 @@ class Output {
 }  // namespace
 
 bool is_mlnx_qos(std::string_view text) {
-  return text.find(kTrust) != std::string_view::npos;
+  return text.starts_with(kTrust) || text.find(fmt::format("\n{}", kTrust)) != std::string_view::npos;
 }
 
 Result<Device> parse_mlnx_qos(std::string_view text, const std::string& path, const std::string& name,
                               findings::Report& report) {
-  Device device;
-  device.name = name;
-  device.place = path;
-  device.language = "mlnx_qos";
+  Device device = new_device(name, path, "mlnx_qos");
   device.is_host = true;
   if (Output(path, device, report).read(text) == 0)
     return Status(Code::kInvalidArgument, "no line of it is from mlnx_qos", path, "give what `mlnx_qos -i IF` printed");

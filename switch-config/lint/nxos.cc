@@ -434,9 +434,14 @@ class Nxos {
       context_.device().watchdog_poll_place = place;
       return;
     }
-    const bool known =
-        line.starts_with("priority-flow-control watch-dog") || line[1] == "auto-restore" || line[1] == "fixed-restore";
-    if (!known) context_.unparsed(line);
+    const auto polls = small_number(line.words.back(), 255);
+    if (line.starts_with("priority-flow-control watch-dog shutdown-multiplier") && polls)
+      detection_polls_ = *polls;
+    else if (line.starts_with("priority-flow-control auto-restore multiplier") && polls)
+      restoration_polls_ = *polls;
+    else if (!line.starts_with("priority-flow-control watch-dog") && line[1] != "auto-restore" &&
+             line[1] != "fixed-restore")
+      context_.unparsed(line);
   }
 
   void read_interface(const Block& block) {
@@ -540,6 +545,12 @@ class Nxos {
     Device& device = context_.device();
     for (const auto& [i, input] : silent_)
       if (!on_.empty() && (input.empty() || on_.count(input) != 0)) device.ports[i].pfc = PrioritySet(0);
+    const Duration poll = device.watchdog_poll.value_or(milliseconds(100));
+    for (Port& port : device.ports) {
+      if (!port.watchdog) continue;
+      if (detection_polls_) port.watchdog->detection = poll * *detection_polls_;
+      if (restoration_polls_) port.watchdog->restoration = poll * *restoration_polls_;
+    }
     if (!off_.empty() && device.has_watchdogs)
       context_.error("L8", off_, "the watchdog is off on the whole switch, whatever ports say", "write on");
     else if (!watched_ && device.has_watchdogs)
@@ -556,9 +567,10 @@ class Nxos {
   std::map<std::string, std::array<Queue, kPriorities>, std::less<>> queuings_;
   Policies system_;
   std::string off_;
-  bool watched_ = false;                                     // for the whole switch
-  std::set<std::string> on_;                                 // the input policies of ports whose PFC is on
-  std::vector<std::pair<std::size_t, std::string>> silent_;  // ports that say nothing of PFC, with theirs
+  bool watched_ = false;                                             // for the whole switch
+  std::optional<std::int64_t> detection_polls_, restoration_polls_;  // of the watchdog
+  std::set<std::string> on_;                                         // the input policies of ports whose PFC is on
+  std::vector<std::pair<std::size_t, std::string>> silent_;          // ports that say nothing of PFC, with theirs
 };
 
 }  // namespace
@@ -566,10 +578,7 @@ class Nxos {
 Result<Device> parse_nxos(std::string_view text, const std::string& path, const std::string& name,
                           findings::Report& report) {
   TL_ASSIGN_OR_RETURN(std::vector<Line> lines, lines_of(text, path, "!"));
-  Device device;
-  device.name = name;
-  device.place = path;
-  device.language = "nxos";
+  Device device = new_device(name, path, "nxos");
   for (const Line& line : lines)
     if (line.indent == 0 && (line[0] == "hostname" || line[0] == "switchname") && line.size() == 2)
       device.name = line[1];

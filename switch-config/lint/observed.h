@@ -142,6 +142,7 @@ struct Device {
   std::string name;
   std::string place;          // of what has no better one: the file
   std::string language;       // of its configuration: "sonic", "eos"
+  std::string form;           // of the language where it is not the usual one: "qos_features.conf"
   bool is_host = false;       // its one port is a NIC's
   bool strict_first = false;  // strict queues go before weighted ones, whatever their numbers are
   // What the ports point to. Moved with the device, never copied.

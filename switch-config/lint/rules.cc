@@ -250,7 +250,7 @@ void check_device(const Device& device, Report& report) {
   for (const Port& port : device.ports) {
     lossless |= port.pfc.value_or(0) != 0;
     check_code_points(device, port, report);
-    check_identity(device, port, report);
+    if (!device.is_host) check_identity(device, port, report);  // check_host() looks at what shares a NIC's queue
     check_pfc(device, port, report);
     check_order(device, port, report);
     check_ecn(device, port, report);

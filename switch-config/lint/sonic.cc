@@ -9,6 +9,7 @@
 
 #include "switch-config/lint/sonic_schema.h"
 #include "switch-config/lint/sonic_tables.h"
+#include "switch-config/lint/text.h"
 
 namespace tensorlane::lint {
 namespace {
@@ -302,10 +303,8 @@ Result<std::string> read_configuration(const std::string& path) {
 Result<Device> parse_sonic(std::string_view text, const std::string& path, const std::string& name,
                            findings::Report& report) {
   TL_ASSIGN_OR_RETURN(const Tables tables, Tables::parse(text, path));
-  Device device;
-  device.language = "sonic";
-  device.place = path;
-  device.name = std::string(tables.row("DEVICE_METADATA", "localhost").text("hostname").value_or(name));
+  const auto hostname = tables.row("DEVICE_METADATA", "localhost").text("hostname");
+  Device device = new_device(std::string(hostname.value_or(name)), path, "sonic");
   sonic::check_tables(tables, device.name, report);
   Reader(tables, device).read();
   return device;

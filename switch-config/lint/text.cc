@@ -222,6 +222,14 @@ std::optional<BitsPerSecond> port_speed(std::string_view text) {
   return BitsPerSecond(*value * factor);
 }
 
+Device new_device(const std::string& name, const std::string& place, const char* language) {
+  Device device;
+  device.name = name;
+  device.place = place;
+  device.language = language;
+  return device;
+}
+
 std::string Context::place(const Line& line, std::string_view section) const {
   return fmt::format("{}:{}: {}{}{}", path_, line.number, section, section.empty() ? "" : " | ", shortened(line.text));
 }

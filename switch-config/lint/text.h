@@ -57,6 +57,9 @@ std::optional<std::vector<std::string>> port_names(std::string_view text);
 // "100G", "400gfull", "100000": bits per second; a number without a letter counts in Mbit/s.
 std::optional<BitsPerSecond> port_speed(std::string_view text);
 
+// What a parser begins with.
+Device new_device(const std::string& name, const std::string& place, const char* language);
+
 // What a parser says to the reader of its findings.
 class Context {
  public:

@@ -2,29 +2,13 @@
 """`tensorlane-switch diff`: against its own rendering nothing; with N injected changes exactly those, with their class and ports. usage: test_diff.py TENSORLANE_SWITCH"""
 
 import json
-import pathlib
 import random
-import subprocess
-import sys
-import tempfile
 
 import fabrics
 import oracle
+from checks import all_of, difference, run
 
-SWITCH = sys.argv[1]
 SEEDS = 8
-
-
-def run(*arguments):
-    return subprocess.run([SWITCH, *map(str, arguments)], capture_output=True, text=True, timeout=120)
-
-
-def difference(fabric, running):
-    done = run("diff", "--fabric", fabric, "--running", running, "--json")
-    assert done.returncode in (0, 1), done
-    answer = json.loads(done.stdout)
-    assert (done.returncode == 0) == (answer == {"changes": [], "unparsed": []}), done
-    return [(c["device"], c["what"], c["running"], c["wanted"], c["class"], tuple(c["ports"])) for c in answer["changes"]]
 
 
 def schedulers(db, name):
@@ -107,16 +91,9 @@ def check_refusals(folder):
     (folder / "bad.json").write_text("[")
     (folder / "empty").mkdir()
     (folder / "stranger.json").write_text(json.dumps({"DEVICE_METADATA": {"localhost": {"hostname": "s9"}}, "PORT": {}}))
-    for running, text in (("bad.json", "bad.json"), ("empty", "no running configuration"), ("stranger.json", "no SONiC switch 's9'"), ("none.json", "none.json")):
+    for running, text in (("bad.json", "bad.json"), ("empty", "no running configuration"), ("stranger.json", "no switch or host 's9'"), ("none.json", "none.json")):
         done = run("diff", "--fabric", fabric, "--running", folder / running)
         assert done.returncode == 2 and text in done.stderr and not done.stdout, (running, done)
 
 
-def main():
-    for check in (check_injected, check_shared, check_refusals):
-        with tempfile.TemporaryDirectory() as folder:
-            check(pathlib.Path(folder))
-        print(f"{check.__name__}: good")
-
-
-main()
+all_of(check_injected, check_shared, check_refusals)

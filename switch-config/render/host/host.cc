@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "switch-config/render/host/host.h"
 #include "switch-config/render/host/script.h"
 #include "switch-config/render/render.h"
 
@@ -41,14 +42,9 @@ std::string list(const DeviceQos& device, Text text) {
   return all;
 }
 
-// mlnx_qos takes whole Gb/s: rounded up, so that a class gets at least its share.
-std::uint64_t whole_gbps(BitsPerSecond speed, unsigned percent) {
-  return (speed.value / 100 * percent + 999'999'999) / 1'000'000'000;
-}
-
 // As dcb prints a rate: the largest unit that divides it.
 std::string rate(BitsPerSecond speed, unsigned percent) {
-  const std::uint64_t mbps = std::max<std::uint64_t>(1, speed.value / 100 * percent / 1'000'000);
+  const std::uint64_t mbps = whole_mbps(speed, percent).value / 1'000'000;
   return mbps % 1000 == 0 ? fmt::format("{}Gbit", mbps / 1000) : fmt::format("{}Mbit", mbps);
 }
 
@@ -57,15 +53,14 @@ std::string port_line(const DeviceQos& device, std::size_t index) {
   const PortKind& kind = device.kinds[port.kind];
   const bool named = device.rdma_devices.size() == device.ports.size();
   const auto gbps = [&](const Queue& queue, std::size_t) {
-    return queue.shaper == 0 ? std::uint64_t{0} : whole_gbps(kind.speed, queue.shaper);
+    return queue.shaper == 0 ? std::uint64_t{0} : whole_gbps(kind.speed, queue.shaper).value / 1'000'000'000;
   };
   const auto bits = [&](const Queue& queue, std::size_t) {
     return queue.shaper == 0 ? std::string("0bit") : rate(kind.speed, queue.shaper);
   };
   const std::uint64_t need = kind.headroom ? kind.headroom->size.value : 0;
   return fmt::format("  port '{}' '{}' {} {} {} {} {}\n", port.name, named ? device.rdma_devices[index] : "", kind.mtu,
-                     list(device, gbps), list(device, bits),
-                     std::max<std::uint64_t>(1, static_cast<std::uint64_t>(kind.cable_metres + 0.999)),
+                     list(device, gbps), list(device, bits), whole_metres(kind.cable_metres),
                      (need + kBufferStep - 1) / kBufferStep * kBufferStep);
 }
 
