@@ -195,11 +195,19 @@ class Ports {
     context_.device().has_watchdogs = true;
   }
 
-  // The interfaces that it stands for and that have no words of their own; itself, where that is none.
-  std::vector<std::string> names_of(const std::string& name) const {
+  // The interfaces that have no words of their own.
+  std::vector<std::string> silent() const {
     std::vector<std::string> names;
-    for (const auto& [other, physical] : settings_.interfaces)
-      if (settings_.bound.count(other) == 0 && !physical.member && stands_for(name, other)) names.push_back(other);
+    for (const auto& [name, physical] : settings_.interfaces)
+      if (settings_.bound.count(name) == 0 && !physical.member) names.push_back(name);
+    return names;
+  }
+
+  // Those of `silent` that it stands for; itself, where that is none.
+  static std::vector<std::string> names_of(const std::string& name, const std::vector<std::string>& silent) {
+    std::vector<std::string> names;
+    for (const std::string& other : silent)
+      if (stands_for(name, other)) names.push_back(other);
     if (names.empty()) names.push_back(name);
     return names;
   }
@@ -208,8 +216,9 @@ class Ports {
     std::set<std::string> paused;  // classifiers of ports with a profile
     for (const auto& [name, bound] : settings_.bound)
       if (!bound.pause.empty()) paused.insert(bound.dscp + "|" + bound.pcp);
+    const std::vector<std::string> others = silent();
     for (const auto& [pattern, bound] : settings_.bound) {
-      for (const std::string& name : names_of(pattern)) {
+      for (const std::string& name : names_of(pattern, others)) {
         covered_.insert(name);
         const auto found = settings_.interfaces.find(name);
         if (found != settings_.interfaces.end() && found->second.disabled) continue;

@@ -177,20 +177,24 @@ class Nxos {
     return group;
   }
 
-  void no_group(const Line& cls, const Line& policy) {
-    if (cls[0] != "class" || matches_.count(name_of(cls)) != 0) return context_.unparsed(cls);
-    context_.error("L9", context_.place(cls, policy.text), fmt::format("there is no class-map '{}'", name_of(cls)),
-                   "name one that is there or that the switch has, such as c-8q-nq3 or c-out-8q-q3");
+  // Of a class of a policy of queues; what has none is said.
+  std::optional<std::uint8_t> group_of_class(const Line& cls, const Line& policy) {
+    const std::string name = name_of(cls);
+    const auto group = group_of(name);
+    if (group && cls[0] == "class") return group;
+    if (cls[0] != "class" || matches_.count(name) != 0)
+      context_.unparsed(cls);
+    else
+      context_.error("L9", context_.place(cls, policy.text), fmt::format("there is no class-map '{}'", name),
+                     "name one that is there or that the switch has, such as c-8q-nq3 or c-out-8q-q3");
+    return std::nullopt;
   }
 
   void read_network(const Block& block, std::map<std::uint8_t, Pause>& pauses) {
     std::vector<ClassMtu> mtus;
     for (const Block& cls : block.children) {
-      const auto group = group_of(name_of(cls.line));
-      if (!group || cls.line[0] != "class") {
-        no_group(cls.line, block.line);
-        continue;
-      }
+      const auto group = group_of_class(cls.line, block.line);
+      if (!group) continue;
       const std::string within = fmt::format("{} | {}", block.line.text, cls.line.text);
       std::optional<std::uint64_t> mtu;
       std::string mtu_place = context_.place(cls.line, block.line.text);
@@ -248,11 +252,8 @@ class Nxos {
   void read_queuing(const Block& block, std::array<Queue, kPriorities>& queues) {
     unsigned sum = 0;
     for (const Block& cls : block.children) {
-      const auto group = group_of(name_of(cls.line));
-      if (!group || cls.line[0] != "class") {
-        no_group(cls.line, block.line);
-        continue;
-      }
+      const auto group = group_of_class(cls.line, block.line);
+      if (!group) continue;
       const std::string within = fmt::format("{} | {}", block.line.text, cls.line.text);
       Queue& queue = queues[*group];
       queue.place = context_.place(cls.line, block.line.text);

@@ -6,22 +6,12 @@ import filecmp
 import itertools
 import json
 import pathlib
-import resource
-import subprocess
-import sys
-import tempfile
-import time
 
 import fabrics
 import oracle
+from checks import all_of, render_time, run
 
-SWITCH = sys.argv[1]
-TIMED = "--timed" in sys.argv
 RANDOM = 30
-
-
-def run(*arguments):
-    return subprocess.run([SWITCH, *map(str, arguments)], capture_output=True, text=True, timeout=120)
 
 
 def rendered(folder, text, target, *options):
@@ -224,28 +214,13 @@ def check_golden(folder):
 
 
 def check_time(folder):
-    """8,192 ports and what their hosts need in one page; the best of three, this machine may be busy. Sanitizers take their time."""
+    """8,192 ports and what their hosts need in one page."""
     example = run("example", "clos", "--spines", 32, "--leaves", 64, "--hosts", 4096, "--nos", "sonic")
     assert example.returncode == 0 and example.stdout.count("\n") < 40, example
     (folder / "fabric.yaml").write_text(example.stdout)
-    times = []
-    for _ in range(3 if TIMED else 1):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = run("render", "--fabric", folder / "fabric.yaml", "--target", "sonic", "--out", folder / "out")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert done.returncode == 0, done
-        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    render_time(folder / "fabric.yaml", "sonic", folder / "out")
     ports = sum(len(json.loads(path.read_text())["PORT"]) for path in (folder / "out").glob("*/config_db.json"))
     assert ports == 64 * (64 + 32) + 32 * 64, ports
-    assert not TIMED or min(times) < 2, times
 
 
-def main():
-    for check in (check_random_fabrics, check_the_oracle_notices, check_refusals, check_lookup, check_folder, check_golden, check_time):
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            check(pathlib.Path(folder))
-        print(f"{check.__name__}: {time.monotonic() - started:.1f} s")
-
-
-main()
+all_of(check_random_fabrics, check_the_oracle_notices, check_refusals, check_lookup, check_folder, check_golden, check_time)
