@@ -1,8 +1,13 @@
 #include "common/protocol/plan.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "common/base/hash.h"
+#include "common/protocol/plan_fields.h"
 
 namespace tensorlane::protocol {
 namespace {
@@ -11,6 +16,35 @@ constexpr std::array<const char*, kPatternCount> kPatternNames = {"ring", "param
                                                                   "tree", "whole_server"};
 constexpr std::array<const char*, kOrderingCount> kOrderingNames = {"tagged",  "funnel",   "concurrent",
                                                                     "chained", "counters", "negotiated"};
+
+class HashedFields {
+ public:
+  explicit HashedFields(Fnv1a& hash) : hash_(hash) {}
+  template <typename T>
+  void number(const T& value) {
+    if constexpr (std::is_enum_v<T>) {
+      hash_.add(static_cast<std::underlying_type_t<T>>(value));
+    } else {
+      hash_.add(value);
+    }
+  }
+  void real(float value) { hash_.add(value); }
+  void text(const std::string& text) { hash_.add_text(text); }
+
+ private:
+  Fnv1a& hash_;
+};
+
+Status misplaced(const PlanTensor& t, std::string what) {
+  return {Code::kInvalidArgument, std::move(what), fmt::format("tensor {} '{}' of the plan", t.id.value, t.name),
+          "run the same version of tensorlaned on all hosts"};
+}
+
+// What both a batch and its members are.
+bool is_alike(const PlanTensor& a, const PlanTensor& b) {
+  return a.operation == Operation::kAllreduce && b.operation == Operation::kAllreduce && a.dtype == b.dtype &&
+         a.reduce == b.reduce && a.wide_contributions == b.wide_contributions && a.group == b.group;
+}
 
 }  // namespace
 
@@ -45,25 +79,45 @@ std::uint64_t Plan::hash() const {
   h.add(rails);
   h.add(static_cast<std::uint8_t>(ordering));
   h.add(concurrent);
-  for (const PlanTensor& t : tensors) {
-    h.add(t.id.value);
-    h.add(static_cast<std::uint8_t>(t.operation));
-    h.add(static_cast<std::uint8_t>(t.reduce));
-    h.add(static_cast<std::uint8_t>(t.dtype));
-    h.add(static_cast<std::uint8_t>(t.pattern));
-    h.add(t.cls.value);
-    h.add(t.urgency);
-    h.add(t.elements);
-    h.add(t.row);
-    h.add(t.slice_elements);
-    h.add(t.root.value);
-    h.add(t.root_rank.value);
-    h.add(t.wide_contributions);
-    h.add(t.group);
-    h.add_text(t.name);
-  }
+  HashedFields fields(h);
+  for (const PlanTensor& tensor : tensors) describe_tensor(fields, tensor);
   for (HostIndex host : rank_hosts) h.add(host.value);
   return h.value();
+}
+
+Status check_batches(const Plan& plan, std::size_t first) {
+  std::vector<const PlanTensor*> members;
+  std::size_t batches = 0;
+  for (std::size_t i = first; i < plan.tensors.size(); ++i) {
+    if (plan.tensors[i].is_batch()) ++batches;
+    if (plan.tensors[i].in_batch()) members.push_back(&plan.tensors[i]);
+  }
+  std::ranges::sort(members, [](const PlanTensor* a, const PlanTensor* b) {
+    return a->batch != b->batch ? a->batch < b->batch : a->batch_offset < b->batch_offset;
+  });
+  for (auto member = members.begin(); member != members.end(); --batches) {
+    const std::uint32_t id = (*member)->batch;
+    if (id < first || id >= plan.tensors.size() || !plan.tensors[id].is_batch() || plan.tensors[id].in_batch())
+      return misplaced(**member, fmt::format("tensor {}, in which it should travel, is no batch of this plan", id));
+    const PlanTensor& batch = plan.tensors[id];
+    std::uint64_t filled = 0;
+    std::uint32_t count = 0;
+    for (; member != members.end() && (*member)->batch == id; ++member, ++count) {
+      const PlanTensor& t = **member;
+      if (!is_alike(t, batch)) return misplaced(t, fmt::format("it is of another kind than its batch, tensor {}", id));
+      if (t.batch_offset != filled || t.elements == 0 || t.elements > batch.elements - filled)
+        return misplaced(t, fmt::format("its place in its batch, tensor {}, is not behind the one before", id));
+      filled += t.elements;
+    }
+    if (filled != batch.elements || count != batch.members)
+      return misplaced(batch, fmt::format("{} members with {} elements are in a batch of {} with {}", count, filled,
+                                          batch.members, batch.elements));
+  }
+  if (batches > 0) {
+    return {Code::kInvalidArgument, fmt::format("{} batches without members", batches), "plan of the job",
+            "run the same version of tensorlaned on all hosts"};
+  }
+  return {};
 }
 
 }  // namespace tensorlane::protocol

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/dtype.h"
+#include "common/base/status.h"
 #include "common/base/units.h"
 
 namespace tensorlane::protocol {
@@ -50,7 +51,10 @@ const char* ordering_name(Ordering ordering);
 // Nothing for any other name.
 std::optional<Ordering> ordering_from_name(std::string_view name);
 
-// One tensor of the plan: the same on all hosts of the job (law 1).
+inline constexpr std::uint32_t kNoBatch = 0xffffffff;
+
+// One tensor of the plan: the same on all hosts of the job (law 1). What shapes a plan's hash, and is logged, is what
+// plan_fields.h lists.
 struct PlanTensor {
   TensorId id;  // equal to its position in Plan::tensors
   Operation operation{};
@@ -68,7 +72,17 @@ struct PlanTensor {
   // on the wire").
   bool wide_contributions = false;
   std::uint32_t group = 0;  // tensors that were registered together have a number of their own, and an order (Ordering)
-  std::string name;         // for messages; not used to decide anything
+  // Small allreduces may travel together, as a tensor of the plan that nobody registers: their batch. Its members are
+  // behind no slice of their own; what is said of the batch (pattern, class, urgency, slices) is said of all of them.
+  std::uint32_t batch = kNoBatch;  // of a member: the id of its batch
+  std::uint64_t batch_offset = 0;  // of a member: where it lies in the batch, in elements
+  std::uint32_t members = 0;       // of a batch: how many
+  std::string name;                // for messages; not used to decide anything
+
+  bool is_batch() const { return members > 0; }
+  bool in_batch() const { return batch != kNoBatch; }
+  // The tensor whose operations move this one: its batch, or itself.
+  TensorId operation_id() const { return in_batch() ? TensorId(batch) : id; }
 };
 
 struct Plan {
@@ -83,5 +97,10 @@ struct Plan {
   // FNV-1a over everything that shapes a tag or a sum; logged by every host (law 1).
   std::uint64_t hash() const;
 };
+
+// Whether the tensors from position `first` on, which are what a plan adds to the one before, are in their batches as
+// they must be: members and batch were registered together, are allreduces of one kind, and the members fill the batch
+// without a gap. Errors: kInvalidArgument, with the tensor and what is wrong.
+Status check_batches(const Plan& plan, std::size_t first);
 
 }  // namespace tensorlane::protocol

@@ -218,15 +218,19 @@ bool Registrar::handle_plan(const json& body) {
   const std::uint32_t concurrent = in.u32();
   auto tensors = plan_tensors_from_json(in.array());
   if (!in.done() || !tensors || version != plan_.version + 1) return false;
+  const std::size_t known = plan_.tensors.size();
   if (plan_.version > 0 && (ordering != plan_.ordering || concurrent != plan_.concurrent)) return false;
   for (PlanTensor& tensor : *tensors) {
-    if (tensor.id.value != plan_.tensors.size() || !names_.emplace(tensor.name, tensor.id).second) return false;
+    if (tensor.id.value != plan_.tensors.size()) return false;
+    // Nobody asks for a batch by its name, which is not taken from anybody.
+    if (!tensor.is_batch() && !names_.emplace(tensor.name, tensor.id).second) return false;
     plan_.tensors.push_back(std::move(tensor));
     plan_.tensors.back().group = version;
   }
   plan_.version = version;
   plan_.ordering = ordering;
   plan_.concurrent = concurrent;
+  if (!protocol::check_batches(plan_, known).ok()) return false;
   spdlog::info("job '{}': plan version {} with {} tensors, hash {:016x}", config_.job, version, plan_.tensors.size(),
                plan_.hash());
   if (plan_.hash() != hash) {

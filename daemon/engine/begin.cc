@@ -7,6 +7,7 @@ namespace tensorlane::engine {
 void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   TL_ASSERT(ready.tensor.value < tables_.tensors.size());
   Tensor& t = tables_.tensors[ready.tensor.value];
+  TL_ASSERT(!t.plan.in_batch());
   TL_ASSERT(!t.open && ready.sequence.value == t.sequence.value + 1 && ready.sequence.value <= kMaxSequence);
   t.open = true;
   t.raised = false;

@@ -23,7 +23,8 @@ bool unchanged(const PlanTensor& a, const PlanTensor& b) {
   if (a.operation != b.operation || a.pattern != b.pattern || a.cls != b.cls || a.urgency != b.urgency) return false;
   if (a.operation == Operation::kBarrier) return true;  // the rest of it is our own
   return a.reduce == b.reduce && a.dtype == b.dtype && a.elements == b.elements && a.row == b.row &&
-         a.slice_elements == b.slice_elements && a.root == b.root && a.wide_contributions == b.wide_contributions;
+         a.slice_elements == b.slice_elements && a.root == b.root && a.wide_contributions == b.wide_contributions &&
+         a.batch == b.batch && a.batch_offset == b.batch_offset && a.members == b.members;
 }
 
 Status check_rank_hosts(const EngineConfig& config, const Plan& plan, const PlanTensor& t) {
@@ -238,7 +239,7 @@ Status check_plan(const EngineConfig& config, const PlanTables& tables, const Pl
       return invalid(plan.tensors[i], "it differs from the plan before", "only add tensors");
     }
   }
-  return {};
+  return protocol::check_batches(plan, tables.tensors.size());
 }
 
 Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTensor& planned, PlanTables* tables) {
@@ -263,8 +264,10 @@ Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTen
 
   const std::size_t first_slice = tables->slices.size(), first_send = tables->sends.size();
   Builder builder(config, tensor, tables);
-  for (const Shard& shard : shards(tensor.plan, config.hosts, plan.rank_hosts))
-    TL_RETURN_IF_ERROR(builder.add_shard(shard));
+  if (!planned.in_batch()) {
+    for (const Shard& shard : shards(tensor.plan, config.hosts, plan.rank_hosts))
+      TL_RETURN_IF_ERROR(builder.add_shard(shard));
+  }
   tensor.slices = close_range(first_slice, tables->slices.size());
   for (std::uint32_t s = tensor.slices.first; s < tensor.slices.end(); ++s)
     tensor.results_due += tensor.results || tables->slices[s].owner ? 1 : 0;

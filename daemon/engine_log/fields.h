@@ -10,6 +10,7 @@
 // of Encoder (codec.h) with const values, of Decoder with values to be set.
 #pragma once
 
+#include "common/protocol/plan_fields.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine_log/format.h"
 
@@ -49,25 +50,6 @@ void describe_header(Codec& c, H& h) {
   c.text(h.host);
 }
 
-template <typename Codec, typename T>
-void describe_tensor(Codec& c, T& t) {
-  c.number(t.id.value);
-  c.number(t.operation);
-  c.number(t.reduce);
-  c.number(t.dtype);
-  c.number(t.pattern);
-  c.number(t.cls.value);
-  c.real(t.urgency);
-  c.number(t.elements);
-  c.number(t.row);
-  c.number(t.slice_elements);
-  c.number(t.root.value);
-  c.number(t.root_rank.value);
-  c.number(t.wide_contributions);
-  c.number(t.group);
-  c.text(t.name);
-}
-
 // A plan only ever grows within a job, and is told with every tensor: what it adds to the plan before. `rank_hosts` is
 // empty where it did not change.
 struct PlanGrowth {
@@ -87,7 +69,7 @@ void describe_plan(Codec& c, P& p) {
   c.number(p.ordering);
   c.number(p.concurrent);
   c.number(p.known);
-  c.list(p.tensors, [&](auto& tensor) { describe_tensor(c, tensor); });
+  c.list(p.tensors, [&](auto& tensor) { protocol::describe_tensor(c, tensor); });
   c.list(p.rank_hosts, [&](auto& host) { c.number(host.value); });
 }
 

@@ -84,6 +84,7 @@ class Promises {
     if (ready.tensor.value >= tensors_.size()) return "an operation on a tensor that is not in the plan";
     Tensor& t = tensors_[ready.tensor.value];
     const protocol::PlanTensor& planned = plan_->tensors[ready.tensor.value];
+    if (planned.in_batch()) return "an operation on a tensor that travels in a batch";
     if (t.open || ready.sequence.value != t.sequence + 1) return "an operation begins before the one before is over";
     const bool barrier = planned.operation == Operation::kBarrier;
     const bool wide = reduces(planned.operation) && engine::needs_wide(planned, config_.hosts);

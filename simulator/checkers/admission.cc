@@ -12,7 +12,7 @@ AdmissionChecker::AdmissionChecker(const Scenario& scenario, Findings& findings)
       states_(scenario.hosts(), std::vector<State>(scenario.plan.tensors.size())) {
   for (std::vector<State>& states : states_) {
     for (std::size_t i = 0; i < states.size(); ++i)
-      states[i].excused = scenario.plan.tensors[i].operation == Operation::kPull;
+      states[i].excused = scenario.plan.tensors[i].operation == Operation::kPull || scenario.plan.tensors[i].in_batch();
   }
 }
 

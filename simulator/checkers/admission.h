@@ -24,8 +24,8 @@ class AdmissionChecker {
   struct State {
     std::uint64_t submitted = 0, begun = 0, completed = 0;  // operations
     bool waits = false;
-    // It is a pull, or while it was not submitted the client waited for another one of its group: it has no place, or
-    // may have lost it.
+    // It is a pull, or a member of a batch, which is no operation, or while it was not submitted the client waited for
+    // another one of its group: it has no place, or may have lost it.
     bool excused = false;
   };
   bool same_group(std::size_t a, std::size_t b) const;

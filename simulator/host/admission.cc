@@ -8,7 +8,16 @@ namespace tensorlane::simulator {
 using engine::Admission;
 using engine::Event;
 
-// The client has submitted something.
+// The client has submitted something, in a batch or not.
+void Lane::submit_member(const Event& ready) {
+  const TensorId tensor = ready.tensor_ready.tensor;
+  if (operation_of(tensor) == tensor) return offer(ready);
+  held_[tensor.value].ready = ready;
+  if (const auto batch = batches_.submitted(ready.tensor_ready))
+    offer({.kind = Event::Kind::kTensorReady, .tensor_ready = *batch});
+}
+
+// An operation is ready.
 void Lane::offer(const Event& ready) {
   const TensorId tensor = ready.tensor_ready.tensor;
   around_.admission.submitted(self_, tensor);
@@ -25,10 +34,13 @@ void Lane::offer(const Event& ready) {
 }
 
 // The client waits for something: the engines hear of it when they have it.
-void Lane::raise(const Event& raise) {
-  const TensorId tensor = raise.raise.tensor;
+void Lane::raise(const Event& waits) {
+  const TensorId tensor = operation_of(waits.raise.tensor);
+  Event raise = waits;
+  raise.raise.tensor = tensor;
   around_.admission.waits(self_, tensor);
-  if (held_[tensor.value].ready) {
+  const bool incomplete = is_batch(tensor) && operations_[tensor.value].rails_left == 0;
+  if (held_[tensor.value].ready || incomplete) {
     held_[tensor.value].raise = raise;
   } else {
     for (auto& rail : rails_) rail->submit(raise);
@@ -53,6 +65,8 @@ void Lane::begin(TensorId tensor) {
     if (held.raise) rail->submit(*held.raise);
   }
   held = {};
+  if (!is_batch(tensor)) return;
+  for (const auto& member : batches_.members(tensor)) held_[member.tensor.value] = {};
 }
 
 void Lane::take_agreed(const engine::Agreed& agreed) {
@@ -72,7 +86,7 @@ void Lane::note_completed(TensorId tensor) {
 // The job is over: what the engine has never seen fails, too.
 void Lane::fail_held() {
   for (Held& held : held_) {
-    if (!held.ready) continue;
+    if (!held.ready || is_batch(held.ready->tensor_ready.tensor)) continue;
     const engine::TensorReady ready = std::exchange(held.ready, std::nullopt)->tensor_ready;
     client_->completed(ready.tensor, ready.sequence, false);
   }

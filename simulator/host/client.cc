@@ -36,8 +36,14 @@ Client::Client(HostIndex host, Around around, Random random)
     : host_(host), around_(std::move(around)), random_(random), program_(0) {
   for (const protocol::PlanTensor& planned : around_.scenario.plan.tensors) {
     Tensor t;
+    t.is_ours = !planned.is_batch();
+    if (!t.is_ours) {
+      tensors_.push_back(t);
+      continue;
+    }
+    ++ours_;
     t.buffer = around_.memory.allocate(planned.elements * dtype_size(planned.dtype));
-    if (needs_wide(planned, around_.scenario.hosts()))
+    if (planned.in_batch() ? planned.wide_contributions : needs_wide(planned, around_.scenario.hosts()))
       t.wide = around_.memory.allocate(planned.elements * sizeof(float));
     tensors_.push_back(t);
   }
@@ -50,9 +56,9 @@ void Client::start() {
 }
 
 void Client::allow(std::size_t tensors) {
-  while (allowed_ < tensors) {
-    to_submit_.insert(to_submit_.begin() + static_cast<std::ptrdiff_t>(random_.below(to_submit_.size() + 1)),
-                      allowed_++);
+  for (; allowed_ < tensors; ++allowed_) {
+    if (!tensors_[allowed_].is_ours) continue;
+    to_submit_.insert(to_submit_.begin() + static_cast<std::ptrdiff_t>(random_.below(to_submit_.size() + 1)), allowed_);
   }
   schedule();
 }
@@ -61,7 +67,7 @@ void Client::start_iteration() {
   program_ = Random(mix(around_.scenario.seed) ^ ++iteration_);
   Random& order = around_.scenario.client.in_step ? program_ : random_;
   for (std::size_t i = 0; i < allowed_; ++i) {
-    if (tensors_[i].sequence < around_.scenario.iterations) to_submit_.push_back(i);
+    if (tensors_[i].is_ours && tensors_[i].sequence < around_.scenario.iterations) to_submit_.push_back(i);
   }
   for (std::size_t i = to_submit_.size(); i > 1; --i) std::swap(to_submit_[i - 1], to_submit_[order.below(i)]);
   // What is left out comes in an iteration more.
@@ -146,7 +152,7 @@ void Client::set_frozen(bool frozen) {
 
 bool Client::finished() const {
   if (pending_ > 0) return false;
-  return failed_ || dead_ || completed_ == tensors_.size() * around_.scenario.iterations;
+  return failed_ || dead_ || completed_ == ours_ * around_.scenario.iterations;
 }
 
 bool Client::holds(TensorId tensor, Sequence sequence) const {

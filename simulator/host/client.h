@@ -76,6 +76,7 @@ class Client {
   struct Tensor {
     Descriptor buffer, wide;
     std::uint64_t sequence = 0;  // of the last submission
+    bool is_ours = true;         // else it is a batch, which the daemon makes of them
     bool pending = false;
     bool poisoned = false;
     Time completed;
@@ -93,6 +94,7 @@ class Client {
   Around around_;
   Random random_;
   std::vector<Tensor> tensors_;
+  std::size_t ours_ = 0;                // of them
   std::size_t allowed_ = 0;             // of them, from the front
   std::vector<std::size_t> to_submit_;  // from the back
   std::uint64_t iteration_ = 0;

@@ -10,6 +10,7 @@ Lane::Lane(HostIndex self, Around around, Random random)
     : self_(self),
       around_(around),
       random_(random),
+      batches_(self, around.scenario, memory_, around.findings),
       held_(around.scenario.plan.tensors.size()),
       operations_(around.scenario.plan.tensors.size()),
       heard_(around.scenario.rails(), std::vector<Time>(around.scenario.hosts())) {
@@ -37,7 +38,10 @@ Rail::Around Lane::around_rail(RailIndex rail) {
           .host = state_,
           .complete = [this](const engine::Complete& complete) { rail_completed(complete); },
           .agreed = [this](const engine::Agreed& agreed) { take_agreed(agreed); },
-          .holds = [this](TensorId tensor, Sequence sequence) { return client_->holds(tensor, sequence); },
+          .holds =
+              [this](TensorId tensor, Sequence sequence) {
+                return client_->holds(is_batch(tensor) ? batches_.members(tensor).front().tensor : tensor, sequence);
+              },
           .heartbeat = [this](HostIndex from, RailIndex r, const Heartbeat& beat) { heard(from, r, beat); }};
 }
 
@@ -66,7 +70,7 @@ void Lane::allow(std::size_t tensors) {
 void Lane::submit(const Event& event) {
   if (state_.dead) return;
   const bool begins = event.kind == Event::Kind::kTensorReady;
-  if (state_.running()) return begins ? offer(event) : raise(event);
+  if (state_.running()) return begins ? submit_member(event) : raise(event);
   // The job has failed: so does every later operation (ports/job.h), without the engines.
   if (begins) client_->completed(event.tensor_ready.tensor, event.tensor_ready.sequence, false);
 }
@@ -84,13 +88,20 @@ void Lane::rail_completed(const engine::Complete& complete) {
     around_.delivery.completed(complete.tensor, complete.sequence);
     note_completed(complete.tensor);
   }
-  client_->completed(complete.tensor, complete.sequence, operation.ok);
+  tell_client(complete, operation.ok);
+}
+
+void Lane::tell_client(const engine::Complete& complete, bool ok) {
+  if (!is_batch(complete.tensor)) return client_->completed(complete.tensor, complete.sequence, ok);
+  batches_.completed(complete.tensor, ok);
+  for (const auto& member : batches_.members(complete.tensor)) client_->completed(member.tensor, complete.sequence, ok);
 }
 
 // ---- checks ----
 
 void Lane::check_quiet() const {
   client_->check_buffers();
+  batches_.check_idle();
   if (const int region = memory_.broken_canary(); region >= 0) {
     around_.findings.fail("memory", "host {}: the canary around region {} is overwritten", self_.value, region);
   }

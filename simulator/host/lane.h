@@ -10,6 +10,7 @@
 
 #include "daemon/engine/ordering/admission.h"
 #include "simulator/checkers/admission.h"
+#include "simulator/host/batches.h"
 #include "simulator/host/client.h"
 #include "simulator/host/rail.h"
 
@@ -70,14 +71,18 @@ class Lane final {
   };
 
   Rail::Around around_rail(RailIndex rail);
+  TensorId operation_of(TensorId tensor) const { return around_.scenario.plan.tensors[tensor.value].operation_id(); }
+  bool is_batch(TensorId tensor) const { return around_.scenario.plan.tensors[tensor.value].is_batch(); }
   void submit(const engine::Event& event);
+  void submit_member(const engine::Event& ready);
   void offer(const engine::Event& ready);
-  void raise(const engine::Event& raise);
+  void raise(const engine::Event& waits);
   void begin_admitted();
   void begin(TensorId tensor);
   void take_agreed(const engine::Agreed& agreed);
   void rail_completed(const engine::Complete& complete);
   void note_completed(TensorId tensor);
+  void tell_client(const engine::Complete& complete, bool ok);
   void fail_held();
   void heard(HostIndex from, RailIndex rail, const Heartbeat& beat);
   void beat();
@@ -93,7 +98,8 @@ class Lane final {
   std::vector<std::unique_ptr<Rail>> rails_;
   std::unique_ptr<Client> client_;
   engine::Admission admission_{1};
-  std::vector<Held> held_;                // by tensor
+  Batches batches_;
+  std::vector<Held> held_;                // by tensor; of a batch that is held, its members, too
   std::vector<Joined> operations_;        // by tensor
   std::vector<std::vector<Time>> heard_;  // by rail and host
   std::string cause_;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <utility>
 
+#include "daemon/engine/batching/plan_batches.h"
 #include "daemon/engine/pattern/selector.h"
 #include "simulator/clock/random.h"
 #include "simulator/workload/values.h"
@@ -336,6 +338,49 @@ void random_congestion(Scenario& s, Random& random) {
   }
 }
 
+// Batches need tensors that are small and of few kinds.
+void make_batchable(Scenario& s, Random& random) {
+  const Dtype dtypes[] = {static_cast<Dtype>(random.below(kDtypeCount)), static_cast<Dtype>(random.below(kDtypeCount))};
+  const ReduceOp reduce = random_reduction(dtypes[0], random);
+  for (PlanTensor& t : s.plan.tensors) {
+    if (random.chance(0.25)) continue;
+    t.operation = Operation::kAllreduce;
+    t.dtype = one_of(random, dtypes);
+    t.reduce = can_reduce(reduce, t.dtype) ? reduce : ReduceOp::kSum;
+    t.row = 1;
+    t.elements = random.between(1, std::clamp<std::uint64_t>(t.elements, 2, 2048));
+    t.wide_contributions = dtype_size(t.dtype) == 2 && s.engine.world_size > s.hosts();
+  }
+}
+
+// What a leader's plan says when it makes batches of each registration. Clients wait for nothing before they have
+// submitted all.
+void random_batches(Scenario& s, Random& random) {
+  const Bytes most = one_of(random, {kib(1), kib(8), kib(64)});
+  const std::vector<PlanTensor> registered = std::exchange(s.plan.tensors, {});
+  std::vector<std::size_t> planned(registered.size() + 1);  // by how many of `registered` there were
+  for (std::size_t begin = 0, end = 0; begin < registered.size(); begin = end) {
+    while (end < registered.size() && registered[end].group == registered[begin].group) ++end;
+    std::vector<PlanTensor> group(registered.begin() + static_cast<std::ptrdiff_t>(begin),
+                                  registered.begin() + static_cast<std::ptrdiff_t>(end));
+    const std::vector<std::uint8_t> asked(group.size());
+    engine::append_batches(&group, asked, most, [&](PlanTensor& batch, std::size_t) {
+      batch.pattern = static_cast<Pattern>(random.below(static_cast<std::uint64_t>(Pattern::kTree) + 1));
+      while (batch.elements / batch.slice_elements > kMaxRunSlices / 32) batch.slice_elements *= 2;
+    });
+    const auto first = static_cast<std::uint32_t>(s.plan.tensors.size());
+    for (PlanTensor& t : group) {
+      t.id = TensorId(static_cast<std::uint32_t>(s.plan.tensors.size()));
+      if (t.in_batch()) t.batch += first;
+      s.plan.tensors.push_back(std::move(t));
+    }
+    planned[end] = s.plan.tensors.size();
+  }
+  if (s.tensors_at_start <= registered.size()) s.tensors_at_start = planned[s.tensors_at_start];
+  for (Growth& growth : s.growths) growth.tensors = planned[growth.tensors];
+  s.client.in_step = false;
+}
+
 }  // namespace
 
 bool Scenario::must_complete() const {
@@ -367,6 +412,9 @@ Scenario random_scenario(std::uint64_t seed) {
   Random random(seed);
   random_engine(s, random);
   random_plan(s, random);
+  Random batches = Random(seed).fork(2);
+  const bool batched = batches.chance(0.25);
+  if (batched) make_batchable(s, batches);
   select_patterns(s, Random(seed).fork(1));
   random_staging(s, random);
   random_network(s, random);
@@ -386,6 +434,10 @@ Scenario random_scenario(std::uint64_t seed) {
   random_resets(s, random);
   random_ordering(s, random);
   random_congestion(s, random);
+  if (batched) {
+    random_batches(s, batches);
+    random_staging(s, batches);
+  }
   return s;
 }
 

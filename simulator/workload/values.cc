@@ -230,21 +230,25 @@ std::int64_t Values::integer_sum(const PlanTensor& tensor, Sequence sequence, st
 std::vector<std::byte> Values::expected(const PlanTensor& tensor, Sequence sequence) const {
   std::vector<std::byte> result(tensor.elements * dtype_size(tensor.dtype));
   const bool summed = sums(tensor);
+  // A member of a batch is summed where that part of the batch is.
+  const PlanTensor& cut = scenario_.plan.tensors[tensor.operation_id().value];
+  PlanTensor moved = tensor;
+  moved.pattern = cut.pattern;
   HostIndex summing;
   std::vector<Passing> way;
   for (std::uint64_t i = 0, shard_end = 0; i < tensor.elements; ++i) {
-    if (summed && i == shard_end) {
-      summing = owner(tensor, scenario_.plan.rank_hosts, scenario_.hosts(), i, &shard_end);
-      way = passings(tensor.pattern, scenario_.hosts(), summing);
+    if (summed && (i == 0 || tensor.batch_offset + i == shard_end)) {
+      summing = owner(cut, scenario_.plan.rank_hosts, scenario_.hosts(), tensor.batch_offset + i, &shard_end);
+      way = passings(cut.pattern, scenario_.hosts(), summing);
     }
     if (is_integer(tensor.dtype)) {
       store_integer(result.data(), tensor.dtype, i,
-                    summed ? integer_sum(tensor, sequence, i, summing, way)
+                    summed ? integer_sum(moved, sequence, i, summing, way)
                            : integer(gathered_from(tensor, i), tensor, sequence, i));
       continue;
     }
     const double number =
-        summed ? sum(tensor, sequence, i, summing, way)
+        summed ? sum(moved, sequence, i, summing, way)
                : static_cast<double>(static_cast<float>(element(gathered_from(tensor, i), tensor, sequence, i)));
     store_element(result.data(), tensor.dtype, i, number);
   }

@@ -50,8 +50,8 @@ void Admission::grow(const protocol::Plan& plan) {
     if (i == known || planned[i].group != planned[i - 1].group)
       groups_.push_back({.first = static_cast<std::uint32_t>(i)});
     ++groups_.back().count;
-    tensors_.push_back(
-        {.group = static_cast<std::uint32_t>(groups_.size() - 1), .loose = planned[i].operation == Operation::kPull});
+    tensors_.push_back({.group = static_cast<std::uint32_t>(groups_.size() - 1),
+                        .loose = planned[i].operation == Operation::kPull || planned[i].in_batch()});
     order_.emplace_back(static_cast<std::uint32_t>(i));
     if (i + 1 < planned.size() && planned[i + 1].group == planned[i].group) continue;
     std::stable_sort(order_.begin() + groups_.back().first, order_.end(),

@@ -21,6 +21,8 @@
 // A pull has no place: it follows its push, and a push that waited for the pull before it in the order would wait for
 // what nobody can submit yet. It begins as soon as it is ready, beside the operations in their turn, and holds none.
 //
+// A member of a batch has no place either: it is no operation (BatchGate is in front of this class), its batch is.
+//
 // So a rank may submit an iteration's tensors in any order, if it waits for none before it has submitted all, or if all
 // ranks wait at the same places. kNegotiated (negotiation.h) works with every program that works under kTagged.
 #pragma once
@@ -80,7 +82,7 @@ class Admission {
   struct Tensor {
     std::uint32_t group = 0;
     bool ready = false;
-    bool loose = false;    // has no place: a pull, or it has lost it
+    bool loose = false;    // has no place: a pull, a member of a batch, or it has lost it
     bool runs = false;     // begun and not completed
     bool counted = false;  // runs in its turn, and takes the room of another
   };

@@ -47,6 +47,28 @@ TEST(Engine, AnnouncementsOfTheNextOperationWaitForIt) {
   EXPECT_THAT(e.pick(kControlClass), IsEmpty());
 }
 
+// ---- batches ----
+
+TEST(Batch, MovesItsMembersWhichHaveNoSlicesOfTheirOwn) {
+  Plan plan;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    PlanTensor t = allreduce(kServer, Dtype::kFloat32, i < 2 ? 32 : 64, 32);
+    t.batch = i < 2 ? 2 : protocol::kNoBatch;
+    t.batch_offset = 32 * (i % 2);
+    t.members = i < 2 ? 0 : 2;
+    add(&plan, t);
+  }
+  OneEngine e(plan);
+  EXPECT_THAT(e.frame(header(FrameType::kReady, 0, 1, 0, 9)), HasSubstr("has no part in the tensor"));
+  EXPECT_THAT(e.frame(header(FrameType::kRts, 1, 1)), HasSubstr("slice that the tensor does not have"));
+  e.ready(2);
+  EXPECT_EQ(e->counters().operations_pending, 1U);
+  plan.tensors[1].batch_offset = 31;
+  const EngineConfig config{.hosts = 2, .world_size = 2};
+  Engine refuses(config, Descriptor{0, 0, 0, Engine::staging_bytes(config).value});
+  EXPECT_THAT(refuses.apply_plan(plan).to_string(), HasSubstr("its place in its batch"));
+}
+
 // ---- order ----
 
 // Tensors whose contributions go to host 1, all granted: they wait in the queue.
