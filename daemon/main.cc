@@ -24,6 +24,7 @@
 #include "daemon/lane/lane.h"
 #include "daemon/memory/arena.h"
 #include "daemon/memory/region_table.h"
+#include "daemon/planning/batches.h"
 #include "daemon/planning/pattern_choices.h"
 #include "daemon/reduce/cpu_reducer.h"
 #include "daemon/session/server.h"
@@ -343,10 +344,20 @@ class Daemon {
     control.planner = [this](const protocol::TensorBody& body, const ports::JobSpec& job) {
       return plan_tensor(config_, patterns_, body, job);
     };
+    if (batch_limit().value > 0) {
+      control.batch_planner = [this](const std::vector<protocol::TensorBody>& registered, const ports::JobSpec& job,
+                                     std::vector<protocol::PlanTensor>* tensors) {
+        const auto plan = [&](const protocol::TensorBody& body) { return plan_tensor(config_, patterns_, body, job); };
+        planning::append_batches(registered, batch_limit(), plan, tensors);
+      };
+    }
     if (config_.search_thresholds && config_.data_classes() > 1) control.tuned_classes = config_.data_classes();
     control.more_status = [this] { return lane_status(); };
     return control;
   }
+
+  // How long a batch is at most; 0: there are none.
+  Bytes batch_limit() const { return config_.batch_automatic ? patterns_.batching_threshold() : config_.batch; }
 
   std::vector<telemetry::ExtraCounter> extra_counters() {
     return {{"cpu_seconds_total", "CPU time of the daemon, all threads", [] { return process_cpu_seconds(); }},
@@ -399,6 +410,7 @@ class Daemon {
              {{"transport", transport_name(config_.transport)},
               {"paths", path_status()},
               {"pattern", config_.pattern ? protocol::pattern_name(*config_.pattern) : "auto"},
+              {"batch_bytes", batch_limit().value},
               {"network_model", patterns_.model()},
               {"pattern_choices", patterns_.choices()},
               {"priorities", config_.priorities},

@@ -21,9 +21,11 @@ namespace {
 using fabric::Mapping;
 
 constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
-constexpr std::size_t kKeyLength = 40;                  // of a CURVE key in Z85
+constexpr Bytes kSmallestBatch = kib(1);
+constexpr Bytes kLargestBatch = mib(64);
+constexpr std::size_t kKeyLength = 40;  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 35> kKeys = {"fabric",
+constexpr std::array<std::string_view, 36> kKeys = {"fabric",
                                                     "host",
                                                     "secret_key_file",
                                                     "socket",
@@ -36,6 +38,7 @@ constexpr std::array<std::string_view, 35> kKeys = {"fabric",
                                                     "late_after",
                                                     "late_error",
                                                     "pattern",
+                                                    "batch",
                                                     "priorities",
                                                     "tags",
                                                     "payload_crc",
@@ -119,6 +122,19 @@ Status read_pattern(const Mapping& map, std::optional<protocol::Pattern>* patter
   *pattern = protocol::pattern_from_name(text);
   if (text == "auto" || (*pattern && protocol::is_selectable(**pattern))) return {};
   return map.wrong("pattern", "expected ring, halving_doubling, tree, parameter_server, shuffle or auto");
+}
+
+Status read_batch(const Mapping& map, DaemonConfig* config) {
+  if (!map.has("batch")) return {};
+  TL_ASSIGN_OR_RETURN(const std::string text, map.text("batch"));
+  config->batch_automatic = text == "auto";
+  config->batch = Bytes();
+  if (text == "off" || config->batch_automatic) return {};
+  const Result<Bytes> size = map.bytes("batch");
+  if (!size.ok() || *size < kSmallestBatch || *size > kLargestBatch)
+    return map.wrong("batch", "expected off, auto, or a size from 1 KiB to 64 MiB, e.g. 256 KiB");
+  config->batch = *size;
+  return {};
 }
 
 Status read_network_model(const Mapping& map, DaemonConfig::NetworkModel* target) {
@@ -354,6 +370,7 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_RETURN_IF_ERROR(read_record(map, &config));
   TL_RETURN_IF_ERROR(read_durations(map, &config));
   TL_RETURN_IF_ERROR(read_pattern(map, &config.pattern));
+  TL_RETURN_IF_ERROR(read_batch(map, &config));
   TL_RETURN_IF_ERROR(read_ordering(map, &config));
   TL_RETURN_IF_ERROR(read_network_model(map, &config.network_model));
   TL_RETURN_IF_ERROR(read_transport(map, &config));

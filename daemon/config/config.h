@@ -42,6 +42,9 @@ struct DaemonConfig {
     std::uint64_t incast_percent = 0;        // PatternCosts::incast of engine/pattern/selector.h
     BitsPerSecond sum_rate{40'000'000'000};  // of what is read to be added
   } network_model;
+  // Of jobs that this host leads: how long a batch of small allreduces may be; 0: there are none. Or by the cost model.
+  Bytes batch;
+  bool batch_automatic = false;
   // Of jobs that this host leads; ordering_concurrent: how many at once, for `concurrent`.
   protocol::Ordering ordering = protocol::Ordering::kTagged;
   std::uint32_t ordering_concurrent = 2;

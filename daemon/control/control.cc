@@ -38,8 +38,17 @@ Status too_many() {
 
 Control::Control(ControlConfig config) : config_(std::move(config)) {
   TL_ASSERT(config_.fabric != nullptr && config_.planner);
-  rules_ = {config_.fabric,      config_.host,    config_.detection,     config_.join_timeout, config_.stall_warning,
-            config_.stall_error, config_.planner, config_.tuned_classes, config_.ordering,     config_.concurrent};
+  rules_.fabric = config_.fabric;
+  rules_.host = config_.host;
+  rules_.detection = config_.detection;
+  rules_.join_timeout = config_.join_timeout;
+  rules_.stall_warning = config_.stall_warning;
+  rules_.stall_error = config_.stall_error;
+  rules_.planner = config_.planner;
+  rules_.batch_planner = config_.batch_planner;
+  rules_.tuned_classes = config_.tuned_classes;
+  rules_.ordering = config_.ordering;
+  rules_.concurrent = config_.concurrent;
 }
 
 Control::~Control() {

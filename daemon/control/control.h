@@ -42,6 +42,10 @@ struct ControlConfig {
   // Decides pattern, class, urgency, slice_elements and wide_contributions of one tensor; control fills in the rest.
   // Runs on the leader's control thread only.
   std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
+  // Appends the batches of tensors that were registered together (registrar.h). As `planner`; none: no batches.
+  std::function<void(const std::vector<protocol::TensorBody>&, const ports::JobSpec&,
+                     std::vector<protocol::PlanTensor>*)>
+      batch_planner;
   std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
   // What the status is to say beside control's own, merged into its top level. Control's thread. May be empty.
   std::function<nlohmann::json()> more_status;

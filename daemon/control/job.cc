@@ -206,10 +206,21 @@ void Job::begin(Roster roster, Duration detection) {
     liveness_->add(member.name, now_);
   }
   spec_ = make_spec();
-  RegistrarConfig config{
-      name_,           rules_.host,      leader_, roster_, {}, rules_.stall_warning, rules_.stall_error,
-      rules_.ordering, rules_.concurrent};
+  RegistrarConfig config{.job = name_,
+                         .self = rules_.host,
+                         .leader = leader_,
+                         .roster = roster_,
+                         .stall_warning = rules_.stall_warning,
+                         .stall_error = rules_.stall_error,
+                         .ordering = rules_.ordering,
+                         .concurrent = rules_.concurrent};
   config.planner = [this](const protocol::TensorBody& tensor) { return rules_.planner(tensor, spec_); };
+  if (rules_.batch_planner) {
+    config.batch_planner = [this](const std::vector<protocol::TensorBody>& registered,
+                                  std::vector<protocol::PlanTensor>* tensors) {
+      rules_.batch_planner(registered, spec_, tensors);
+    };
+  }
   registrar_.emplace(std::move(config), static_cast<RegistrarOutput&>(*this));
   ++counters_.jobs_started;
   spdlog::info("job '{}': epoch {}, {} ranks on {} hosts, led by {}", name_, epoch_.value, roster_.world_size,
@@ -253,7 +264,9 @@ void Job::lane_late(Rank rank, TensorId tensor, Duration waited, Time now) {
   if (state_ != State::kRunning || tensor.value >= registrar_->plan().tensors.size() ||
       rank.value >= roster_.world_size)
     return;
-  const std::string what = fmt::format("tensor '{}'", registrar_->plan().tensors[tensor.value].name);
+  const protocol::PlanTensor& planned = registrar_->plan().tensors[tensor.value];
+  const std::string what =
+      fmt::format("tensor '{}'{}", planned.name, planned.in_batch() ? ", which travels in a batch" : "");
   const std::string place = fmt::format("{} of job '{}'", what, name_);
   if (left_.contains(rank.value)) {
     fail(Status(Code::kAborted,

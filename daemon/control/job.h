@@ -54,6 +54,9 @@ struct JobRules {
   std::string host;
   Duration detection, join_timeout, stall_warning, stall_error;
   std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
+  std::function<void(const std::vector<protocol::TensorBody>&, const ports::JobSpec&,
+                     std::vector<protocol::PlanTensor>*)>
+      batch_planner;               // none: no batches
   std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
   protocol::Ordering ordering = protocol::Ordering::kTagged;
   std::uint32_t concurrent = 1;

@@ -13,6 +13,8 @@ using nlohmann::json;
 using protocol::PlanTensor;
 using protocol::TensorBody;
 
+constexpr std::size_t kPlanHead = 256;  // bytes of a plan's message beside its tensors and the group's name
+
 }  // namespace
 
 Registrar::Registrar(RegistrarConfig config, RegistrarOutput& output) : config_(std::move(config)), output_(output) {
@@ -165,6 +167,7 @@ void Registrar::finish_round(const std::string& group) {
   if (!status.ok()) return output_.to_all_hosts(MessageType::kRejected, json::array({group, status_to_json(status)}));
   const auto& reference = r.hosts.at(config_.leader).group.tensors;  // ids in the leader's order
   Change change{group, plan_tensors(reference), {}};
+  add_batches(group, reference, &change.tensors);
   for (const RosterHost& host : config_.roster.hosts) change.waiting.insert(host.name);
   for (const TensorBody& tensor : reference) changing_names_.emplace(name_of(tensor));
   changes_.push_back(std::move(change));
@@ -190,6 +193,22 @@ std::vector<PlanTensor> Registrar::plan_tensors(const std::vector<TensorBody>& t
   return result;
 }
 
+// A job of one host has nothing to send; and what is planned must fit into a message.
+void Registrar::add_batches(const std::string& group, const std::vector<TensorBody>& registered,
+                            std::vector<PlanTensor>* tensors) const {
+  if (!config_.batch_planner || config_.roster.hosts.size() == 1) return;
+  std::vector<PlanTensor> batched = *tensors;
+  config_.batch_planner(registered, &batched);
+  const std::size_t room = kMaxWireMessage - protocol::kMaxName - kPlanHead;
+  if (json::to_cbor(plan_tensors_to_json(batched)).size() > room ||
+      plan_.tensors.size() + changing_names_.size() + batched.size() > kMaxPlanTensors) {
+    spdlog::warn("{}: {} tensors travel one by one, because there are too many of them to be told with their batches",
+                 group_where(config_.job, group), tensors->size());
+    return;
+  }
+  *tensors = std::move(batched);
+}
+
 // The leader's own plan_ is extended by its own kPlan message, like that of every host; one change is under way at a
 // time, so ids are known here.
 void Registrar::start_next_change() {
@@ -199,7 +218,9 @@ void Registrar::start_next_change() {
   next.version = plan_.version + 1;
   next.ordering = config_.ordering;
   next.concurrent = config_.concurrent;
+  const auto first = static_cast<std::uint32_t>(next.tensors.size());
   for (PlanTensor& tensor : change.tensors) {
+    if (tensor.in_batch()) tensor.batch += first;
     tensor.id = TensorId(static_cast<std::uint32_t>(next.tensors.size()));
     tensor.group = next.version;
     next.tensors.push_back(tensor);

@@ -24,6 +24,10 @@ namespace tensorlane::control {
 // Decides pattern, class, urgency, slice and width of one tensor; everything else is the registrar's.
 using TensorPlanner = std::function<protocol::PlanTensor(const protocol::TensorBody&)>;
 
+// Appends to the planned tensors, which have no ids yet, those that shall carry several of them: their batches
+// (PlanTensor::batch is a position). The first list is what the ranks have registered.
+using BatchPlanner = std::function<void(const std::vector<protocol::TensorBody>&, std::vector<protocol::PlanTensor>*)>;
+
 // What the registrar asks for. Calls come from inside its own calls.
 class RegistrarOutput {
  public:
@@ -41,6 +45,7 @@ struct RegistrarConfig {
   std::string job, self, leader;
   Roster roster;
   TensorPlanner planner;
+  BatchPlanner batch_planner;  // none: no batches
   Duration stall_warning, stall_error;
   protocol::Ordering ordering = protocol::Ordering::kTagged;  // these two: the leader's
   std::uint32_t concurrent = 1;
@@ -106,6 +111,8 @@ class Registrar {
   Round& round(const std::string& group, Time now);
   void finish_round(const std::string& group);
   Status compare_hosts(const std::string& group, const Round& round) const;
+  void add_batches(const std::string& group, const std::vector<protocol::TensorBody>& registered,
+                   std::vector<protocol::PlanTensor>* tensors) const;
   std::vector<protocol::PlanTensor> plan_tensors(const std::vector<protocol::TensorBody>& tensors) const;
   void start_next_change();
   std::vector<std::uint32_t> missing(const Round& round) const;

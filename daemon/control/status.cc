@@ -1,6 +1,8 @@
 // What `tensorlane status` shows of the control plane.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "daemon/control/control.h"
 
 namespace tensorlane::control {
@@ -41,9 +43,13 @@ json Job::describe(Time now) const {
   if (!cause_.ok()) job["error"] = cause_.to_string();
   if (registrar_) {
     const protocol::Plan& plan = registrar_->plan();
+    const auto batches = std::ranges::count_if(plan.tensors, &protocol::PlanTensor::is_batch);
+    const auto batched = std::ranges::count_if(plan.tensors, &protocol::PlanTensor::in_batch);
     job["plan"] = {{"version", plan.version},
                    {"hash", plan.hash()},
-                   {"tensors", plan.tensors.size()},
+                   {"tensors", plan.tensors.size() - static_cast<std::size_t>(batches)},
+                   {"batches", batches},
+                   {"batched_tensors", batched},
                    {"ordering", protocol::ordering_name(plan.ordering)}};
     if (plan.ordering == protocol::Ordering::kConcurrent) job["plan"]["concurrent"] = plan.concurrent;
   }

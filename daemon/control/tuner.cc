@@ -13,7 +13,8 @@ std::optional<std::vector<double>> Tuner::iteration(const protocol::Plan& plan, 
   if (!search_ || plan.tensors.size() != tensors_) {
     std::vector<engine::Weighted> tensors;
     for (const protocol::PlanTensor& t : plan.tensors) {
-      if (reduces(t.operation)) tensors.push_back({t.urgency, Bytes(t.elements * dtype_size(t.dtype))});
+      if (reduces(t.operation) && !t.in_batch())
+        tensors.push_back({t.urgency, Bytes(t.elements * dtype_size(t.dtype))});
     }
     engine::ThresholdSettings settings;
     settings.most_classes = classes_;

@@ -20,6 +20,7 @@ Job::Job(ports::JobSpec spec, const Surroundings& around)
     : spec_(std::move(spec)),
       around_(around),
       local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks),
+      gate_(static_cast<std::uint32_t>(local_ranks_.size())),
       admission_(static_cast<std::uint32_t>(local_ranks_.size())) {
   for (Rank rank : local_ranks_) rank_numbers_.push_back(rank.value);
   sessions_.resize(local_ranks_.size());
@@ -77,12 +78,14 @@ void Job::apply_plan(protocol::Plan plan) {
   }
   plan_ = std::move(plan);
   if (!rails_.empty()) admission_.grow(plan_);
+  gate_.grow(plan_);
   const std::size_t known = tensors_.size();
   tensors_.resize(plan_.tensors.size());
   for (std::size_t i = known; i < tensors_.size(); ++i) {
     tensors_[i].bound.resize(local_ranks_.size());
     tensors_[i].buffers.resize(local_ranks_.size());
     tensors_[i].sequence.resize(local_ranks_.size());
+    if (plan_.tensors[i].is_batch()) make_batch(plan_.tensors[i]);
     around_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
   }
   local_queue_.reserve(tensors_.size());
@@ -103,6 +106,7 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
                  fmt::format("rank {} registered tensor '{}' outside its arenas", rank.value, planned.name),
                  fmt::format("job '{}'", spec_.name), "use memory of tl_alloc for registered tensors"});
   }
+  if (planned.in_batch()) return;  // nothing of it goes between hosts from where it lies
   if (local == leader_of(planned)) {
     t.buffer = around_.memory->add(t.buffers[local]);
     map(sessions_[local]->segment(place));
@@ -234,23 +238,28 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
     return broken("an operation out of sequence");
   if (departed_ && !lost_) lost_ = {*departed_, now};  // the cause may still be on its way
   t.sequence[local] = entry.sequence;
+  if (planned.in_batch()) return submit_member(local, planned, now);
   if (admission_.gate() != Gate::kNone) admission_.submitted(local, planned.id);
   if (t.arrived++ == 0) t.first_arrival = now;
   if (t.arrived == local_ranks_.size()) all_arrived(t, planned, now);
 }
 
-// A wait blocks (law 9). It may come at any point of the operation, also before other ranks have submitted it.
+// A wait blocks (law 9). It may come at any point of the operation, also before other ranks have submitted it. Who
+// waits for a member of a batch waits for the batch.
 void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence,
                 Time now) {
   if (sequence != t.completed + 1) return;
+  const TensorId moving = tensor.operation_id();
+  LocalTensor& operation = tensors_[moving.value];
+  if (!operation.waited) operation.waited = now;
   if (admission_.gate() != Gate::kNone && t.sequence[local] == sequence) {
-    admission_.waits(local, tensor.id);
+    admission_.waits(local, moving);
     begin_admitted(now);
   }
-  if (sequence != t.completed + 1 || t.raised || around_.config->single_queue) return;
-  t.raised = true;
-  if (t.task.step != LocalStep::kNone) local_queue_.raise(tensor.id);
-  feed_all({.kind = engine::Event::Kind::kRaise, .raise = {tensor.id, Sequence(sequence)}}, now);
+  if (sequence != t.completed + 1 || operation.raised || around_.config->single_queue) return;
+  operation.raised = true;
+  if (operation.task.step != LocalStep::kNone) local_queue_.raise(moving);
+  feed_all({.kind = engine::Event::Kind::kRaise, .raise = {moving, Sequence(sequence)}}, now);
 }
 
 void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
@@ -290,6 +299,7 @@ void Job::begin_admitted(Time now) {
 // The first step on this host.
 void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor) {
   const bool alone = local_ranks_.size() == 1;
+  if (tensor.is_batch()) return start_local(t, tensor, LocalStep::kReduce);
   if (reduces(tensor.operation)) {
     if (rails_.empty()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish);
     return start_local(t, tensor, alone && !tensor.wide_contributions ? LocalStep::kNone : LocalStep::kReduce);
@@ -300,7 +310,7 @@ void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor) {
 
 void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step) {
   const bool wide = step == LocalStep::kReduce && tensor.wide_contributions;
-  t.task = {step, Sequence(t.completed + 1), leader_of(tensor), wide ? Buffer(t.wide_storage) : Buffer(), 0};
+  t.task = {step, Sequence(t.completed + 1), leader_of(tensor), wide ? Buffer(t.wide_storage) : Buffer(), 0, 0};
   if (step == LocalStep::kNone) return finish_step(t, tensor, t.ready);
   local_queue_.push({tensor.cls, t.task.sequence, tensor.id, t.raised});
 }
@@ -360,40 +370,53 @@ void Job::rail_completed(const engine::Complete& complete, Time now) {
   if (admission_.gate() != Gate::kNone) admission_.left_network(tensor.id);
   // What a push has summed is for pulls.
   const bool spreads = tensor.operation != Operation::kBarrier && tensor.operation != Operation::kPush;
-  if (!t.rails_ok || local_ranks_.size() == 1 || !spreads) return this->complete(t, tensor, t.rails_ok, now);
+  const bool alone = local_ranks_.size() == 1 && !tensor.is_batch();
+  if (!t.rails_ok || alone || !spreads) return this->complete(t, tensor, t.rails_ok, now);
   start_local(t, tensor, LocalStep::kSpread);
   if (admission_.gate() != Gate::kNone) begin_admitted(now);
 }
 
 void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, Time now) {
-  ports::ClassMetrics& metrics = around_.metrics->classes[tensor.cls.value];
-  (ok ? metrics.tensors_completed : metrics.tensors_failed).add();
-  metrics.completion.record(now - t.ready);
-  const bool heard = t.last_peer != Time();
-  metrics.straggler.record(std::max(t.ready, t.last_peer) -
-                           (heard ? std::min(t.first_arrival, t.first_peer) : t.first_arrival));
-  t.first_peer = t.last_peer = Time();
-  if (around_.timeline->enabled()) {
-    around_.timeline->record({.begin = t.ready,
-                              .length = now - t.ready,
-                              .job = id(),
-                              .tensor = tensor.id,
-                              .sequence = Sequence(t.completed + 1),
-                              .cls = tensor.cls,
-                              .phase = ports::TraceSpan::Phase::kOperation,
-                              .bytes = static_cast<std::uint32_t>(
-                                  std::min<std::uint64_t>(tensor.elements * dtype_size(tensor.dtype), UINT32_MAX))});
-  }
+  note_complete(t, tensor, ok, now);
   ++t.completed;
   t.arrived = 0;
   t.raised = false;
+  t.waited.reset();
   t.task.step = LocalStep::kNone;
-  for (auto& session : sessions_) {
-    if (session) session->complete({tensor.id.value, ok ? Code::kOk : Code::kAborted, t.completed});
+  if (tensor.is_batch()) {
+    complete_members(t, tensor.id, ok, now);
+  } else {
+    for (auto& session : sessions_) {
+      if (session) session->complete({tensor.id.value, ok ? Code::kOk : Code::kAborted, t.completed});
+    }
   }
-  if (admission_.gate() == Gate::kNone) return;
+  t.first_peer = t.last_peer = Time();
+  if (admission_.gate() == Gate::kNone || tensor.in_batch()) return;
   admission_.completed(tensor.id);
   begin_admitted(now);
+}
+
+void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, Time now) {
+  ports::ClassMetrics& metrics = around_.metrics->classes[tensor.cls.value];
+  if (!tensor.is_batch()) {
+    (ok ? metrics.tensors_completed : metrics.tensors_failed).add();
+    metrics.completion.record(now - t.ready);
+  }
+  if (!tensor.in_batch()) {
+    const bool heard = t.last_peer != Time();
+    metrics.straggler.record(std::max(t.ready, t.last_peer) -
+                             (heard ? std::min(t.first_arrival, t.first_peer) : t.first_arrival));
+  }
+  if (!around_.timeline->enabled()) return;
+  around_.timeline->record({.begin = t.ready,
+                            .length = now - t.ready,
+                            .job = id(),
+                            .tensor = tensor.id,
+                            .sequence = Sequence(t.completed + 1),
+                            .cls = tensor.cls,
+                            .phase = ports::TraceSpan::Phase::kOperation,
+                            .bytes = static_cast<std::uint32_t>(
+                                std::min<std::uint64_t>(tensor.elements * dtype_size(tensor.dtype), UINT32_MAX))});
 }
 
 // ---- work ----
@@ -430,8 +453,7 @@ ports::TraceSpan Job::do_local_block(Time now) {
   LocalTensor& t = tensors_[key.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[key.tensor.value];
   std::uint64_t reduced = 0, copied = 0;
-  const bool done =
-      advance(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, *around_.reducer, &reduced, &copied);
+  const bool done = advance_task(t, tensor, &reduced, &copied);
   around_.metrics->bytes_reduced.add(reduced);
   around_.metrics->bytes_copied.add(copied);
   const ports::TraceSpan span{.begin = now,
@@ -471,10 +493,11 @@ void Job::report_late(Time now) {
   look_whose_turn_it_is(now);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     LocalTensor& t = tensors_[i];
+    const protocol::PlanTensor& tensor = plan_.tensors[i];
     Time since = t.first_arrival;
-    if (t.arrived == local_ranks_.size()) continue;
-    const bool holds_others = turn_ && turn_->first == plan_.tensors[i].id;
-    if (t.arrived == 0 && !awaited(plan_.tensors[i].id, &since)) {
+    if (t.arrived == local_ranks_.size() || tensor.is_batch()) continue;
+    const bool holds_others = turn_ && turn_->first == tensor.operation_id();
+    if (t.arrived == 0 && !awaited(tensor, &since)) {
       if (!holds_others) continue;
       since = turn_->second;
     }
@@ -484,7 +507,7 @@ void Job::report_late(Time now) {
     for (std::uint32_t local = 0; local < local_ranks_.size(); ++local) {
       if (t.sequence[local] > t.completed) continue;
       around_.metrics->late_reports.add();
-      around_.listener->on_late(id(), local_ranks_[local], plan_.tensors[i].id, waited);
+      around_.listener->on_late(id(), local_ranks_[local], tensor.id, waited);
     }
   }
 }
@@ -497,12 +520,15 @@ void Job::look_whose_turn_it_is(Time now) {
   if (missing && (!turn_ || turn_->first != *missing)) turn_ = {*missing, now};
 }
 
-// Peers have announced an operation that this host has not submitted; since the first announcement on any rail.
-bool Job::awaited(TensorId tensor, Time* since) const {
-  bool found = false;
+// Peers have announced an operation that this host has not submitted, since the first announcement on any rail; or a
+// rank here waits for another tensor of the same batch.
+bool Job::awaited(const protocol::PlanTensor& tensor, Time* since) const {
+  const std::optional<Time>& waited = tensors_[tensor.operation_id().value].waited;
+  bool found = tensor.in_batch() && waited;
+  if (found) *since = *waited;
   for (const auto& rail : rails_) {
     Time on_rail;
-    if (!rail->engine().awaited(tensor, &on_rail)) continue;
+    if (!rail->engine().awaited(tensor.operation_id(), &on_rail)) continue;
     if (!found || on_rail < *since) *since = on_rail;
     found = true;
   }

@@ -3,7 +3,8 @@
 // An operation goes through three phases on a host: every local rank submits; local work brings their buffers together;
 // the engines move the leader's buffer between hosts, each rail its slices of it; once all of them are done, local work
 // spreads the result; every local rank gets its completion. Where all ranks live on one host the engines have no part
-// in it. Everything here runs on the lane's thread.
+// in it. A batch of the plan is such an operation, too: local work brings its members together in a buffer of the
+// daemon's own, and spreads them again (job_batches.cc). Everything here runs on the lane's thread.
 #pragma once
 
 #include <array>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "common/base/units.h"
+#include "daemon/engine/batching/batch_gate.h"
 #include "daemon/engine/ordering/admission.h"
 #include "daemon/engine/urgency/observed_order.h"
 #include "daemon/lane/job_rail.h"
@@ -91,7 +93,7 @@ class Job final : private JobRail::Owner {
  private:
   enum class State { kConnecting, kRunning, kClosing, kClosed };
 
-  // The local side of a planned tensor.
+  // The local side of a planned tensor. Of a batch: `buffers` and what is told of single ranks is its members'.
   struct LocalTensor {
     std::vector<bool> bound;              // by local index
     std::vector<Buffer> buffers;          // by local index; empty for a barrier
@@ -99,12 +101,14 @@ class Job final : private JobRail::Owner {
     std::uint64_t completed = 0;          // last sequence that all local ranks were told of
     std::uint32_t arrived = 0;            // local ranks that have submitted completed + 1
     Descriptor buffer;                    // the leader's, for the engines
+    std::vector<std::byte> storage;       // of a batch: its buffer
     std::vector<std::byte> wide_storage;
     Descriptor wide;
     LocalTask task;
     std::size_t rails_left = 0;  // that have not done their part of the operation that runs
     bool rails_ok = true;
     bool raised = false;         // a client waits for the operation that runs
+    std::optional<Time> waited;  // since when a client waits for it, from its side of the next operation on
     Time first_peer, last_peer;  // as engine::Complete
     Time first_arrival, ready;
     Duration reported{};  // lateness already reported
@@ -119,6 +123,10 @@ class Job final : private JobRail::Owner {
   std::uint32_t local_index(Rank rank) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
   void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
+  void make_batch(const protocol::PlanTensor& batch);
+  void submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now);
+  bool advance_task(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t* reduced, std::uint64_t* copied);
+  void complete_members(const LocalTensor& t, TensorId batch, bool ok, Time now);
   void raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now);
   void all_arrived(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void start(LocalTensor& local, const protocol::PlanTensor& tensor);
@@ -132,11 +140,12 @@ class Job final : private JobRail::Owner {
   void rail_failed(const Status& cause) override { fail(cause); }
   void finish_step(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void complete(LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
+  void note_complete(const LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
   ports::TraceSpan do_local_block(Time now);
   JobRail* most_urgent_rail(Time now);
   void report_lost(Time now);
   void look_whose_turn_it_is(Time now);
-  bool awaited(TensorId tensor, Time* since) const;
+  bool awaited(const protocol::PlanTensor& tensor, Time* since) const;
   void fail(const Status& cause);
   void drain_if_closed(Time now);
   void close_flows();
@@ -158,6 +167,7 @@ class Job final : private JobRail::Owner {
   std::optional<TensorId> largest_;  // of what is summed: an iteration begins whenever it is submitted
   std::optional<Time> largest_since_;
   std::vector<LocalTensor> tensors_;
+  engine::BatchGate gate_;
   // Between hosts, where the plan has an order. Of a job of one host every operation starts when it is ready.
   engine::Admission admission_;
   bool admitting_ = false;

@@ -25,7 +25,7 @@ void Job::classify() {
   std::uint64_t most = 0;
   for (protocol::PlanTensor& tensor : plan_.tensors) {
     const std::uint64_t bytes = tensor.elements * dtype_size(tensor.dtype);
-    if (reduces(tensor.operation) && bytes > most) {
+    if (reduces(tensor.operation) && !tensor.in_batch() && bytes > most) {
       largest_ = tensor.id;
       most = bytes;
     }
@@ -56,7 +56,7 @@ void Job::begin_observing() {
 
 void Job::waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence) {
   if (!observed_) return;  // it had not heard yet that nobody asks any more
-  observed_->wait(local, tensor, Sequence(sequence));
+  observed_->wait(local, plan_.tensors[tensor.value].operation_id(), Sequence(sequence));
   if (observed_->learned()) take_observed_order();
 }
 

@@ -115,4 +115,38 @@ bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRan
   return task.next >= tensor.elements;
 }
 
+bool advance_batch(LocalTask& task, const protocol::PlanTensor& batch, Buffer own,
+                   std::span<const engine::BatchGate::Member> members, const BuffersOf& buffers_of,
+                   ports::Reducer& reducer, std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes) {
+  const std::size_t size = dtype_size(batch.dtype);
+  const std::uint64_t end =
+      std::min(batch.elements, task.next + kMaxOperation.value / (task.wide.empty() ? size : sizeof(float)));
+  while (task.next < end) {
+    const engine::BatchGate::Member& member = members[task.member];
+    const std::uint64_t from = task.next - member.offset, count = std::min(end - task.next, member.elements - from);
+    const std::span<const Buffer> buffers = buffers_of(member.tensor);
+    const Buffer inside = own.subspan(task.next * size, count * size);
+    const std::uint64_t bytes = count * size * buffers.size();
+    if (task.step == LocalStep::kSpread) {
+      for (const Buffer& buffer : buffers) std::memcpy(buffer.data() + from * size, inside.data(), inside.size());
+      *copied_bytes += bytes;
+    } else if (buffers.size() == 1 && task.wide.empty()) {
+      std::memcpy(inside.data(), buffers[0].data() + from * size, inside.size());
+      *copied_bytes += bytes;
+    } else {
+      // As reduce_block(), from one place into another.
+      std::array<ports::ReduceSource, ports::kMaxReduceSources> sources;
+      for (std::size_t i = 0; i < buffers.size(); ++i) sources[i] = {buffers[i].data() + from * size, batch.dtype};
+      const bool wide = !task.wide.empty();
+      reducer.reduce(wide ? task.wide.data() + task.next * sizeof(float) : inside.data(),
+                     wide ? Dtype::kFloat32 : batch.dtype, std::span(sources).first(buffers.size()), count,
+                     combining(batch.reduce), 1.0);
+      *reduced_bytes += bytes;
+    }
+    task.next += count;
+    if (task.next == member.offset + member.elements) ++task.member;
+  }
+  return task.next >= batch.elements;
+}
+
 }  // namespace tensorlane::lane

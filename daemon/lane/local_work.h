@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
+#include "daemon/engine/batching/batch_gate.h"
 #include "daemon/ports/reducer.h"
 
 namespace tensorlane::lane {
@@ -33,6 +35,7 @@ struct LocalTask {
   std::uint32_t leader = 0;  // local index whose buffer goes to the network
   Buffer wide;               // float32 scratch for 16-bit sums, or empty
   std::uint64_t next = 0;    // first element that is not done yet
+  std::size_t member = 0;    // of a batch: the one that `next` lies in
 };
 
 // The ranks that a step brings together: by local index, their buffers of the tensor and their numbers in the job.
@@ -46,6 +49,13 @@ struct LocalRanks {
 // finished. Adds what it moved to the counts.
 bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Reducer& reducer,
              std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
+
+// The same for a batch, whose members' buffers are `buffers_of(member)`, by local index as above: kReduce brings their
+// sums together in `own`, the batch's buffer (or in task.wide), kSpread gives every rank its members' parts of `own`.
+using BuffersOf = std::function<std::span<const Buffer>(TensorId member)>;
+bool advance_batch(LocalTask& task, const protocol::PlanTensor& batch, Buffer own,
+                   std::span<const engine::BatchGate::Member> members, const BuffersOf& buffers_of,
+                   ports::Reducer& reducer, std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
 
 // Tasks that wait for their next block, most urgent first: class, then what a client waits for, then older sequence,
 // then tensor.

@@ -30,6 +30,10 @@ engine::PatternCosts PatternChoices::costs(ClassId cls) const {
   return costs;
 }
 
+Bytes PatternChoices::batching_threshold() const {
+  return engine::NetworkModel::of(config_.network_model.latency, bandwidth()).threshold();
+}
+
 protocol::Pattern PatternChoices::choose(const std::string& job, const protocol::PlanTensor& tensor, std::uint8_t asked,
                                          std::uint16_t hosts) {
   if (asked == protocol::kDaemonsPattern && config_.pattern) return *config_.pattern;

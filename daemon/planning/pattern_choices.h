@@ -27,6 +27,9 @@ class PatternChoices {
   protocol::Pattern choose(const std::string& job, const protocol::PlanTensor& tensor, std::uint8_t asked,
                            std::uint16_t hosts);
 
+  // The size from which on a transfer of its own costs about as little as one with others (Caramel, section 4.2).
+  Bytes batching_threshold() const;
+
   // What the model reckons with, and what it chose here as a leader, one entry for each kind of tensor:
   //   {"latency_s", "bandwidth_bits_per_second", "message_cost_s", "incast", "sum_bytes_per_second"}
   //   [{"job", "operation", "dtype", "bytes", "hosts", "class", "tensors", "pattern", "predicted_s": {PATTERN:

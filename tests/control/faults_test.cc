@@ -136,7 +136,7 @@ TEST(Joining, another_version_of_the_daemon_is_refused_named_at_the_leader_and_t
   EXPECT_TRUE(eventually([&] { return cluster.control(1).counts().dropped_stale >= 3; }));
   EXPECT_EQ(joined_error(cluster, 0, 0).to_string(),
             "rank 1 of 2 has not come within 2.5 s: job 'j' led by host h0; here: h0 (rank 0); host h1 was refused: "
-            "control protocol version 1 is not 3; run the same version of tensorlaned on all hosts: start the missing "
+            "control protocol version 1 is not 4; run the same version of tensorlaned on all hosts: start the missing "
             "ranks with the same job name and MASTER_ADDR");
 }
 
@@ -147,7 +147,7 @@ TEST(Joining, a_leader_of_another_version_is_named_at_once) {
   Stranger old_leader(cluster, 1, cluster.keys[0]);
   old_leader.send(of_version_1());
   EXPECT_EQ(joined_error(cluster, 1, 1).to_string(),
-            "the leader h0 is of another version: control protocol version 1 is not 3: job 'j' on host h1: run the "
+            "the leader h0 is of another version: control protocol version 1 is not 4: job 'j' on host h1: run the "
             "same version of tensorlaned on all hosts");
 }
 

@@ -46,6 +46,8 @@ std::string framed(std::span<const std::byte> payload, std::uint32_t records) {
   protocol::Plan plan;
   plan.tensors.push_back({.elements = 100, .slice_elements = 1024});
   plan.tensors.push_back({.id = TensorId(1), .cls = ClassId(1), .elements = 9000, .slice_elements = 4096});
+  plan.tensors.push_back({.id = TensorId(2), .elements = 50, .slice_elements = 1024, .batch = 3});
+  plan.tensors.push_back({.id = TensorId(3), .elements = 50, .slice_elements = 1024, .members = 1});
   recorder.plan(plan, 0);
   recorder.flush(0xcbf29ce484222325ull);
   struct {

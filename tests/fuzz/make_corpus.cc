@@ -299,7 +299,10 @@ json plan_tensors() {
   scattered.reduce = ReduceOp::kProduct;
   scattered.dtype = Dtype::kInt64;
   scattered.row = 250;
-  return control::plan_tensors_to_json({planned, scattered});
+  protocol::PlanTensor member = planned, batch = planned;
+  member.batch = 3;
+  batch.members = 1;
+  return control::plan_tensors_to_json({planned, scattered, member, batch});
 }
 
 void write_control(const Corpus& corpus) {

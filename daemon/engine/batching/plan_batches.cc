@@ -1,10 +1,9 @@
 #include "daemon/engine/batching/plan_batches.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -57,7 +56,7 @@ void append_batches(std::vector<PlanTensor>* tensors, std::span<const std::uint8
     PlanTensor batch = (*tensors)[members.front()];
     batch.elements = 0;
     batch.members = static_cast<std::uint32_t>(members.size());
-    batch.name = fmt::format("batch of {}: {} ...", members.size(), batch.name);
+    batch.name = "batch of " + std::to_string(members.size());
     for (std::size_t i : members) {
       PlanTensor& member = (*tensors)[i];
       member.batch = static_cast<std::uint32_t>(tensors->size());

@@ -48,6 +48,7 @@ TEST_F(ConfigTest, ReadsEverything) {
       "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, "
       "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 GiB\nstaging: 8 MiB\n"
       "slice_elements: 65536\nspin: 5 us\ncpu: 1\nordering: concurrent\nordering_concurrent: 4\nurgency: observed\n"
+      "batch: 256 KiB\n"
       "record: logs\nrecord_limit: 8 MiB\n");
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   EXPECT_EQ(config->self().tcp_address(), "127.0.0.2");
@@ -59,6 +60,8 @@ TEST_F(ConfigTest, ReadsEverything) {
   EXPECT_EQ(config->pattern, protocol::Pattern::kParameterServer);
   EXPECT_EQ(config->ordering, protocol::Ordering::kConcurrent);
   EXPECT_EQ(config->ordering_concurrent, 4U);
+  EXPECT_EQ(config->batch, kib(256));
+  EXPECT_FALSE(config->batch_automatic);
   EXPECT_TRUE(config->observe_order);
   EXPECT_FALSE(config->priorities);
   EXPECT_FALSE(config->tags);
@@ -118,6 +121,8 @@ TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
               ::testing::HasSubstr("expected tagged, funnel, concurrent, chained, counters or negotiated"));
   EXPECT_THAT(error("ordering: funnel\nordering_concurrent: 2\n"),
               ::testing::HasSubstr("it counts with 'ordering: concurrent' only"));
+  for (const char* batch : {"batch: on\n", "batch: 100\n", "batch: 1 byte\n", "batch: 65 MiB\n", "batch: 0 KiB\n"})
+    EXPECT_THAT(error(batch), ::testing::HasSubstr("expected off, auto, or a size from 1 KiB to 64 MiB")) << batch;
   EXPECT_THAT(error("urgency: guessed\n"), ::testing::HasSubstr("expected registered or observed"));
   EXPECT_THAT(error("urgency: observed\nsearch_thresholds: true\n"),
               ::testing::HasSubstr("leave out 'search_thresholds'"));

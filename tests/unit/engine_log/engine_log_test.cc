@@ -383,9 +383,9 @@ TEST(EngineLog, ForeignFilesAreRefused) {
   EXPECT_THAT(replay_text("").status().what(), HasSubstr("no log of an engine"));
   EXPECT_THAT(replay_text(std::string(1000, 'x')).status().what(), HasSubstr("no log of an engine"));
   std::string later = Recorded(1).log();
-  later[kFileMark.size()] = 2;
+  later[kFileMark.size()] = static_cast<char>(kVersion + 1);
   EXPECT_EQ(replay_text(later).status().code(), Code::kVersionMismatch);
-  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 2, this program reads version 1"));
+  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 3, this program reads version 2"));
 }
 
 TEST(EngineLog, AHeaderOfNoEngineIsRefused) {

@@ -1,0 +1,53 @@
+// Batches of the plan (engine/batching): an operation for the engines, whose buffer is the daemon's own. What its
+// members' clients have is summed and copied into it once all of them are here, and out of it at the end.
+#include "daemon/lane/job.h"
+
+namespace tensorlane::lane {
+
+// All of its memory, before it is used.
+void Job::make_batch(const protocol::PlanTensor& batch) {
+  TL_ASSERT(!rails_.empty());
+  LocalTensor& t = tensors_[batch.id.value];
+  t.storage.resize(batch.elements * dtype_size(batch.dtype));
+  t.buffer = around_.memory->add(t.storage);
+  map(t.storage);
+  if (!engine::needs_wide(batch, static_cast<std::uint16_t>(spec_.hosts.size()))) return;
+  t.wide_storage.resize(batch.elements * sizeof(float));
+  t.wide = around_.memory->add(t.wide_storage);
+  map(t.wide_storage);
+}
+
+// A rank has come to a batch when it has submitted the last of its members.
+void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now) {
+  LocalTensor& t = tensors_[member.id.value];
+  if (t.arrived++ == 0) t.first_arrival = now;
+  if (t.arrived == local_ranks_.size()) {
+    t.ready = now;
+    t.reported = Duration();
+  }
+  const engine::BatchGate::Step step = gate_.submitted(local, member.id);
+  if (!step.of_rank) return;
+  const protocol::PlanTensor& batch = plan_.tensors[member.batch];
+  LocalTensor& whole = tensors_[member.batch];
+  if (admission_.gate() != engine::Admission::Gate::kNone) admission_.submitted(local, batch.id);
+  if (whole.arrived++ == 0) whole.first_arrival = now;
+  if (step.of_host) all_arrived(whole, batch, now);
+}
+
+bool Job::advance_task(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t* reduced,
+                       std::uint64_t* copied) {
+  if (!tensor.is_batch())
+    return advance(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, *around_.reducer, reduced, copied);
+  const auto buffers_of = [this](TensorId member) { return std::span<const Buffer>(tensors_[member.value].buffers); };
+  return advance_batch(t.task, tensor, t.storage, gate_.members(tensor.id), buffers_of, *around_.reducer, reduced,
+                       copied);
+}
+
+void Job::complete_members(const LocalTensor& t, TensorId batch, bool ok, Time now) {
+  TL_ASSERT(t.task.step == LocalStep::kNone);
+  gate_.completed(batch);
+  for (const engine::BatchGate::Member& member : gate_.members(batch))
+    complete(tensors_[member.tensor.value], plan_.tensors[member.tensor.value], ok, now);
+}
+
+}  // namespace tensorlane::lane

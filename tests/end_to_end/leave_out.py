@@ -1,0 +1,14 @@
+"""One rank that registers two small tensors together, submits one, and waits for it: prints the error that ends that."""
+
+import tensorlane
+from tensorlane import _native
+
+tensorlane.init()
+tensors = _native.context().register("pair", [_native.tensor_desc(name, 100, _native.FLOAT32) for name in ("submitted", "left_out")])
+for tensor in tensors:
+    tensor.memory(400)
+try:
+    tensors[0].post().wait()
+    raise SystemExit("the wait returned")
+except tensorlane.Error as error:
+    print(error)
