@@ -16,6 +16,7 @@
 #include "switch-config/findings/findings.h"
 #include "switch-config/intent/intent.h"
 #include "switch-config/lint/rules.h"
+#include "switch-config/lint/sonic.h"
 #include "switch-config/policy/policy.h"
 
 namespace tensorlane::switches {
@@ -86,9 +87,12 @@ Status lint_fabric(const std::string& path, findings::Report& report) {
   return {};
 }
 
-bool is_fabric(const std::string& path) {
+// YAML of a switch is in a language that lint reads.
+Result<bool> is_fabric(const std::string& path) {
   const fs::path extension = fs::path(path).extension();
-  return extension == ".yaml" || extension == ".yml";
+  if (extension != ".yaml" && extension != ".yml") return false;
+  TL_ASSIGN_OR_RETURN(const std::string text, lint::read_configuration(path));
+  return !lint::recognise(text);
 }
 
 // What the fabric file asks and devices do not do: those that it names, or all as --device.
@@ -113,7 +117,8 @@ Result<int> run(const Arguments& args) {
   findings::Report report;
   std::vector<lint::Device> devices;
   for (const std::string& path : files) {
-    if (is_fabric(path)) {
+    TL_ASSIGN_OR_RETURN(const bool fabric, is_fabric(path));
+    if (fabric && args.kind.empty()) {
       TL_RETURN_IF_ERROR(lint_fabric(path, report));
       continue;
     }

@@ -1,6 +1,7 @@
 // NVIDIA Cumulus Linux: NVUE commands or qos_features.conf. A switch priority is what PFC stops; an egress map leads it
 // to a traffic class, which is a queue.
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -49,17 +50,30 @@ bool set_threshold(std::string_view word, std::string_view value, Ecn& ecn) {
   return true;
 }
 
+void check_buffer(const Pfc& pfc, Context& context) {
+  if (pfc.buffer && pfc.xoff && *pfc.xoff > *pfc.buffer)
+    context.error("L6", pfc.place,
+                  fmt::format("it stops its peer at {} bytes of a buffer of {}", *pfc.xoff, *pfc.buffer),
+                  "leave room for what is on the cable, or leave both to the switch");
+}
+
 namespace {
 
-// What `nv set qos roce` stands for where nothing else is said.
+// What `nv set qos roce` stands for where nothing else is said (NVIDIA, "RDMA over Converged Ethernet - RoCE").
 void expand_roce(Context& context, Settings& settings) {
   if (settings.roce.empty()) return;
   if (!settings.explicit_.empty())
     context.warning("L14", settings.roce,
                     "the RoCE macro sets what other lines set, too: which of them holds is hard to see",
                     "remove the macro, or the other lines");
-  if (settings.roce.ends_with("lossy") || settings.roce.ends_with("lossy-multi-tc")) return;
+  if (settings.roce_mode == "lossy" || settings.roce_mode == "lossy-multi-tc") return;
   settings.mapping(kGlobal, context, false);
+  Map& queues = settings.queue_map(kGlobal, context);
+  for (std::size_t p = 0; p < kPriorities; ++p) {
+    if (queues.said[p]) continue;
+    queues.to[p] = static_cast<std::uint8_t>(p == 3 || p == 6 ? p : 0);
+    queues.places[p] = settings.roce;
+  }
   if (settings.schedules.count(kGlobal) == 0) {
     Schedule& schedule = settings.schedules[std::string(kGlobal)];
     for (const std::size_t q : {0u, 3u}) {
@@ -76,12 +90,13 @@ void expand_roce(Context& context, Settings& settings) {
     ecn.percent = 100;
     settings.markings[std::string(kGlobal)][3] = &ecn;
   }
-  if (settings.pfcs.empty()) settings.pfcs["roce"] = {settings.roce, 1u << 3, true, true, {}, {}, 100.0, settings.roce};
-  for (auto& [name, port] : settings.ports)
-    if (port.pfc.empty() && settings.pfcs.count("roce") != 0) {
-      port.pfc = "roce";
-      port.pfc_place = settings.roce;
-    }
+  Pfc& pfc = settings.pfcs[std::string(kGlobal)];
+  if (pfc.place.empty()) pfc.place = settings.roce;
+  if (pfc.priorities == 0) pfc.priorities = 1u << 3;
+  if (pfc.metres_place.empty()) {
+    pfc.metres = settings.roce_metres.value_or(100);
+    pfc.metres_place = settings.roce;
+  }
 }
 
 class Ports {
@@ -92,11 +107,42 @@ class Ports {
     Device& device = context_.device();
     device.watchdog_poll = settings_.poll;
     device.watchdog_poll_place = settings_.poll_place;
-    for (auto& [name, pfc] : settings_.pfcs) check_pfc(pfc);
+    for (auto& [name, pfc] : settings_.pfcs) {
+      check_pfc(pfc);
+      check_buffer(pfc, context_);
+    }
+    spread();
+    for (const auto& [name, port] : settings_.ports)
+      if (!port.pfc.empty()) paused_.insert(port.mapping);
     for (auto& [name, port] : settings_.ports) device.ports.push_back(make(name, port));
   }
 
  private:
+  // What is said of all ports is of each that says nothing else.
+  void spread() {
+    const auto global = settings_.pfcs.find(kGlobal);
+    if (global != settings_.pfcs.end() && settings_.ports.empty())
+      settings_.ports[std::string(kAllPorts)].place = global->second.place;
+    const auto all = settings_.ports.find(kAllPorts);
+    const PortSettings common = all == settings_.ports.end() ? PortSettings() : all->second;
+    if (all != settings_.ports.end() && settings_.ports.size() > 1) settings_.ports.erase(all);
+    for (auto& [name, port] : settings_.ports) {
+      if (port.pfc.empty()) {
+        port.pfc = common.pfc;
+        port.pfc_place = common.pfc_place;
+      }
+      if (port.pfc.empty() && global != settings_.pfcs.end()) {
+        port.pfc = kGlobal;
+        port.pfc_place = global->second.place;
+      }
+      if (!port.watchdog) port.watchdog = common.watchdog;
+      if (port.mapping.empty()) port.mapping = common.mapping;
+      if (port.schedule.empty()) port.schedule = common.schedule;
+      if (port.marking.empty()) port.marking = common.marking;
+      if (port.shaping.empty()) port.shaping = common.shaping;
+    }
+  }
+
   void check_pfc(const Pfc& pfc) {
     if (!pfc.tx)
       context_.error("L3", pfc.tx_place, "the switch sends no pause frames: what its buffers cannot hold is dropped",
@@ -131,11 +177,13 @@ class Ports {
         port.pfc = pfc->second.priorities;
         port.cable_metres = pfc->second.metres;
         port.cable_place = pfc->second.metres_place;
+        port.classes_place = pfc->second.place;
       } else {
         context_.error("L9", said.pfc_place, fmt::format("there is no PFC profile '{}'", said.pfc),
                        "name one that is there, or add it");
       }
-    } else if (said.mtu.value_or(0) < 9000 || !said.mapping.empty()) {
+    } else if (!said.watchdog &&
+               (said.mapping.empty() ? said.mtu.value_or(0) < 9000 : paused_.count(said.mapping) == 0)) {
       port.pfc.reset();
     }
     add_mapping(said, port);
@@ -171,17 +219,29 @@ class Ports {
 
   Context& context_;
   Settings& settings_;
+  std::set<std::string> paused_;  // mappings of ports with PFC
 };
+
+// "cumulus@leaf1:mgmt:~$ nv set ..."
+void remove_prompt(Line& line) {
+  const auto nv = std::find(line.words.begin(), line.words.end(), "nv");
+  if (nv != line.words.end() && (line[0].find('@') != std::string_view::npos || line[0] == "$"))
+    line.words.erase(line.words.begin(), nv);
+}
 
 }  // namespace
 }  // namespace cumulus
 
 Result<Device> parse_cumulus(std::string_view text, const std::string& path, const std::string& name,
                              findings::Report& report) {
-  TL_ASSIGN_OR_RETURN(const std::vector<Line> lines, lines_of(text, path, "#"));
+  const bool is_document = cumulus::is_document(text);
+  std::deque<std::string> texts;
+  TL_ASSIGN_OR_RETURN(std::vector<Line> lines,
+                      is_document ? cumulus::commands_of(text, path, texts) : lines_of(text, path, "#"));
   Device device = new_device(name, path, "cumulus");
-  bool commands = false;
-  for (const Line& line : lines) {
+  bool commands = is_document;
+  for (Line& line : lines) {
+    cumulus::remove_prompt(line);
     commands |= line[0] == "nv";
     if (line.starts_with("nv set system hostname")) device.name = line[4].empty() ? name : std::string(line[4]);
   }

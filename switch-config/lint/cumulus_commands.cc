@@ -35,10 +35,7 @@ class Commands {
  private:
   bool read_qos(const Line& line) {
     const std::string_view part = line[3], name = line[4];
-    if (part == "roce") {
-      settings_.roce = place_;
-      return true;
-    }
+    if (part == "roce") return read_roce(line);
     if (part == "pfc-watchdog") return read_watchdog(line);
     if (part == "traffic-pool") return read_pool(line);
     if (part == "remark") return true;
@@ -52,6 +49,21 @@ class Commands {
     if (part == "pfc") return read_pfc(line, settings_.pfcs[std::string(name)]);
     if (part == "congestion-control") return read_marking(line, settings_.markings[std::string(name)]);
     return read_shaper(line, settings_.shapings[std::string(name)]);
+  }
+
+  bool read_roce(const Line& line) {
+    const std::string_view what = line[4], value = line[5];
+    if (what == "enable" || what == "state") {
+      is_off_ |= !is_on(value);
+      if (is_off_) settings_.roce.clear();
+      return true;
+    }
+    if (!is_off_) settings_.roce = place_;
+    if (what == "mode") settings_.roce_mode = value;
+    if (what == "cable-length")
+      if (const auto metres = number(value); metres && *metres <= 100'000)
+        settings_.roce_metres = static_cast<double>(*metres);
+    return what.empty() || what == "mode" || what == "cable-length";
   }
 
   bool bad_number(std::string_view range) {
@@ -147,6 +159,8 @@ class Commands {
                        "write the cable's metres");
       return true;
     }
+    if (what == "port-buffer") pfc.buffer = number(value);
+    if (what == "xoff-threshold") pfc.xoff = number(value);
     return what == "port-buffer" || what == "xoff-threshold" || what == "xon-threshold" ||
            what == "small-packet-probability";
   }
@@ -160,11 +174,17 @@ class Commands {
       if (ecn == nullptr) ecn = context_.new_ecn(place_);
       if (line[7] == "ecn") {
         ecn->marks = is_on(line.words.back());
-        ecn->place = place_;
+        ecn->marks_place = place_;
       } else if (line[7] == "red") {
         ecn->drops = is_on(line.words.back());
       } else if (set_threshold(line[7], line[8], *ecn)) {
         (line[7] == "probability" ? ecn->percent_place : ecn->place) = place_;
+      } else if (line[7] == "probability" || line[7].find("threshold") != std::string_view::npos) {
+        context_.error(
+            "L5", place_,
+            fmt::format("'{}' is no {}", line[8], line[7] == "probability" ? "percentage" : "number of bytes"),
+            "write digits alone");
+        return true;
       } else {
         return false;
       }
@@ -272,6 +292,7 @@ class Commands {
   Settings& settings_;
   std::string place_;  // of the line that is being read
   unsigned memory_ = 0;
+  bool is_off_ = false;  // the RoCE macro
 };
 
 }  // namespace

@@ -37,7 +37,7 @@ class Flat {
     if (equals == std::string_view::npos) return context_.unparsed(line);
     const auto key = parts_of(trimmed(line.text.substr(0, equals)));
     value_ = trimmed(line.text.substr(equals + 1, line.text.find('#') - equals - 1));
-    words_ = {line.number, 0, value_, {value_}};
+    words_ = {line.number, 0, value_, words_of(value_)};
     if (value_.empty() || !read_key(key)) context_.unparsed(line);
   }
 
@@ -123,8 +123,8 @@ class Flat {
   }
 
   std::optional<std::vector<std::uint8_t>> numbers(std::size_t highest) {
-    auto list = number_list(words_, 0, 1, highest);
-    if (!list && value_ != "[]")
+    auto list = number_list(words_, 0, words_.size(), highest);
+    if (!list && value_.find_first_not_of("[] ,") != std::string_view::npos)
       context_.error("L9", place_, "a number that does not exist", fmt::format("write 0 to {}", highest));
     return list;
   }
@@ -134,12 +134,14 @@ class Flat {
     const auto part = [&](std::size_t i) { return at + i < key.size() ? key[at + i] : std::string_view(); };
     if (part(0) == "packet_priority_source_set") {
       const bool dscp = value_.find("dscp") != std::string_view::npos,
-                 pcp = value_.find("802.1p") != std::string_view::npos;
+                 pcp = value_.find("802.1p") != std::string_view::npos || value_.find("cos") != std::string_view::npos;
       mapping.trust = dscp && pcp ? "both" : dscp ? "l3" : pcp ? "l2" : "port";
       mapping.trust_place = place_;
       return true;
     }
-    if (part(1).empty()) return part(0) == "port_default_priority";
+    if (part(1).empty())
+      return part(0) == "port_default_priority" || part(0) == "packet_priority_remark_set" ||
+             part(0) == "remark_packet_priority";
     const auto priority = suffix(part(0), "cos_");
     if (part(2).empty() || !priority || part(1) == "priority_remark") return priority.has_value();
     const bool dscp = part(2) == "dscp";
@@ -167,10 +169,14 @@ class Flat {
     Ecn& ecn = *ecn_of(group);
     if (what == "ecn_enable" || what == "red_enable") {
       (what[0] == 'e' ? ecn.marks : ecn.drops) = value_ == "true";
-      if (what[0] == 'e') ecn.place = place_;
+      if (what[0] == 'e') ecn.marks_place = place_;
       return value_ == "true" || value_ == "false";
     }
-    if (!set_threshold(what, value_, ecn)) return false;
+    if (!set_threshold(what, value_, ecn)) {
+      const bool known = what == "probability" || what.find("_threshold") != std::string_view::npos;
+      if (known) context_.error("L5", place_, fmt::format("'{}' is no number", value_), "write digits alone");
+      return known;
+    }
     (what == "probability" ? ecn.percent_place : ecn.place) = place_;
     return true;
   }
@@ -214,7 +220,9 @@ class Flat {
 
   // "swp1-swp32,swp40"
   bool read_ports(std::string_view feature, const std::string& group) {
-    auto names = port_names(value_);
+    std::string_view list = value_;
+    if (list.starts_with('[') && list.ends_with(']')) list = trimmed(list.substr(1, list.size() - 2));
+    auto names = port_names(list);
     if (!names) return false;
     bindings_[fmt::format("{}.{}", feature, group)] = {std::string(feature), std::move(*names), place_};
     return true;
@@ -243,6 +251,8 @@ class Flat {
                        "write the cable's metres");
       return true;
     }
+    if (what == "port_buffer_bytes") pfc.buffer = number(value_);
+    if (what == "xoff_size") pfc.xoff = number(value_);
     return what == "port_buffer_bytes" || what == "xoff_size" || what == "xon_delta";
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,6 +29,7 @@ struct Pfc {
   std::string tx_place, rx_place;
   std::optional<double> metres;
   std::string metres_place;
+  std::optional<std::uint64_t> buffer, xoff;  // bytes: of the port's buffer, and at which it stops its peer
 };
 
 using Schedule = std::array<Queue, kPriorities>;
@@ -52,7 +54,8 @@ struct Settings {
   std::map<std::string, Marking, std::less<>> markings;
   std::map<std::string, std::array<std::optional<Shaper>, kPriorities>, std::less<>> shapings;
   std::map<std::string, PortSettings, std::less<>> ports;
-  std::string roce;       // where the macro is
+  std::string roce, roce_mode;  // where the macro is, and which it is
+  std::optional<double> roce_metres;
   std::string explicit_;  // where something is said that the macro says, too
   std::optional<Duration> poll;
   std::string poll_place;
@@ -62,6 +65,15 @@ struct Settings {
   Map& queue_map(std::string_view name, Context& context);
 };
 
+// What flat files say of all ports, and which port stands for them where none is named.
+inline constexpr std::string_view kAllPorts = "allports";
+
+// Whether a text is what `nv config show` prints, as YAML or JSON, or a startup.yaml.
+bool is_document(std::string_view text);
+// Its settings as the commands that set them, each with its line in the document; lines point into `texts`.
+// InvalidArgument for what is no YAML, or no such document.
+Result<std::vector<Line>> commands_of(std::string_view text, const std::string& path, std::deque<std::string>& texts);
+
 // Each reads its form; lines that are not understood go to the context.
 void read_commands(const std::vector<Line>& lines, Context& context, Settings& settings);
 void read_flat(const std::vector<Line>& lines, Context& context, Settings& settings);
@@ -69,5 +81,7 @@ void read_flat(const std::vector<Line>& lines, Context& context, Settings& setti
 // Rules that both forms share.
 void schedule(Queue& queue, bool strict, const std::string& place);
 bool set_threshold(std::string_view word, std::string_view value, Ecn& ecn);
+// Of a profile or group, once all its lines are read.
+void check_buffer(const Pfc& pfc, Context& context);
 
 }  // namespace tensorlane::lint::cumulus

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "switch-config/lint/cumulus_settings.h"
 #include "switch-config/lint/mlnx_qos.h"
 #include "switch-config/lint/sonic.h"
 #include "switch-config/lint/text.h"
@@ -102,6 +103,7 @@ Result<Language> parse_language(std::string_view name) {
 
 std::optional<Language> recognise(std::string_view text) {
   if (is_mlnx_qos(text)) return Language::kMlnxQos;
+  if (cumulus::is_document(text)) return Language::kCumulus;
   const std::size_t first = text.find_first_not_of(" \t\r\n\xef\xbb\xbf");
   if (first == std::string_view::npos) return std::nullopt;
   if (text[first] == '{' || text[first] == '[') {

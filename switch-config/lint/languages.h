@@ -26,7 +26,7 @@ constexpr bool is_of_hosts(Language language) {
   return language == Language::kMlnxQos || language == Language::kDcb;
 }
 
-// By what only one of them says; unset for a text that none would.
+// By what only one of them says; unset for a text that none would, such as a fabric file.
 std::optional<Language> recognise(std::string_view text);
 
 // Reads the QoS of one device, which is called as the text says, else `name`. What the device would not take, or not as
@@ -43,7 +43,7 @@ Result<Device> parse_nxos(std::string_view text, const std::string& path, const 
 // `set` commands or braces.
 Result<Device> parse_junos(std::string_view text, const std::string& path, const std::string& name,
                            findings::Report& report);
-// `nv set` commands or qos_features.conf.
+// `nv set` commands, the document of `nv config show`, or qos_features.conf.
 Result<Device> parse_cumulus(std::string_view text, const std::string& path, const std::string& name,
                              findings::Report& report);
 // What `dcb ... show` printed, as text or JSON, one object after the other; and lines "/sys/...:VALUE" of its QoS

@@ -57,8 +57,8 @@ struct Ecn {
   bool drops = false;
   std::optional<std::uint64_t> kmin, kmax;
   std::optional<unsigned> percent;
-  std::string percent_place{};  // where it is not `place`
-  const char* unit = "bytes";   // of kmin and kmax
+  std::string percent_place{}, marks_place{};  // where they are not `place`
+  const char* unit = "bytes";                  // of kmin and kmax
 };
 
 struct Queue {
@@ -112,6 +112,7 @@ struct Port {
   std::optional<PrioritySet> pfc, watched;
   std::array<std::uint8_t, kPriorities> on_wire{0, 1, 2, 3, 4, 5, 6, 7};
   std::string pfc_place, watched_place;
+  std::string classes_place;  // which says what is lossless, where it is not pfc_place
   std::array<Queue, kPriorities> queues;
   std::array<Buffer, kPriorities> buffers;
   std::optional<Watchdog> watchdog;

@@ -217,32 +217,31 @@ void check_pfc(const Device& device, const Port& port, Report& report) {
     if (port.buffers[p].lossless()) lossless = static_cast<PrioritySet>(lossless | 1u << p);
   const auto count = static_cast<std::size_t>(std::popcount(lossless));
   if (count > kMostLossless)
-    report.findings.push_back({"L12", Severity::kWarning, device.name, port.pfc_place,
-                               fmt::format("{} lossless priorities: each takes headroom on every port", count),
-                               "have two at most, unless the platform's vendor says that it can do more"});
+    for (const std::string& place : {port.pfc_place, port.classes_place})
+      if (!place.empty())
+        report.findings.push_back({"L12", Severity::kWarning, device.name, place,
+                                   fmt::format("{} lossless priorities: each takes headroom on every port", count),
+                                   "have two at most, unless the platform's vendor says that it can do more"});
+  if (port.watchdog && lossless == 0)
+    add(Severity::kWarning, port.pfc_place, fmt::format("{} has a PFC watchdog, but no PFC", port.name),
+        "turn PFC on for its lossless priorities, or the watchdog off");
 }
 
 void check_order(const Device& device, const Port& port, Report& report) {
   if (device.strict_first) return;
-  std::optional<std::size_t> weighted;
-  std::string place;
-  for (std::size_t q = kPriorities; q-- > 0;) {
+  // NVIDIA, "Quality of Service" of Cumulus Linux, "Egress Scheduler": a strict queue is always served ahead of others.
+  const bool settled = device.language == "cumulus";
+  std::optional<std::size_t> strict;
+  for (std::size_t q = 0; q < kPriorities; ++q) {
     const Queue& queue = port.queues[q];
     if (!queue.scheduling) continue;
-    if (!queue.scheduling->strict) {
-      if (!weighted && queue_is_used(port, q)) {
-        weighted = q;
-        place = queue.place;
-      }
-      continue;
-    }
-    if (!weighted) continue;
-    report.findings.push_back({"L4", Severity::kWarning, device.name, place,
-                               fmt::format("queue {} is weighted and above queue {}, which is strict: which goes first "
-                                           "depends on the platform",
-                                           *weighted, q),
-                               "keep strict queues above all weighted ones"});
-    return;
+    if (queue.scheduling->strict)
+      strict = q;
+    else if (strict && queue_is_used(port, q))
+      report.findings.push_back({"L4", settled ? Severity::kNote : Severity::kWarning, device.name, queue.place,
+                                 fmt::format("queue {} is weighted and above queue {}, which is strict: {}", q, *strict,
+                                             settled ? "it goes after it" : "which goes first depends on the platform"),
+                                 "keep strict queues above all weighted ones"});
   }
 }
 
@@ -281,13 +280,15 @@ void check_ecn(const Device& device, const Port& port, Report& report) {
   for (std::size_t p = 0; p < kPriorities; ++p) {
     const Queue& queue = port.queues[p];
     if (!has(*port.pfc, p)) continue;
+    std::string not_marking = queue.ecn == nullptr ? queue.place : queue.ecn->marks_place;
+    if (not_marking.empty() && queue.ecn != nullptr) not_marking = queue.ecn->drops ? queue.ecn->place : queue.place;
     if (queue.ecn != nullptr && !queue.ecn->marks && queue.ecn->drops)
-      report.findings.push_back({"L5", Severity::kError, device.name, queue.ecn->place,
+      report.findings.push_back({"L5", Severity::kError, device.name, not_marking,
                                  fmt::format("lossless queue {} drops packets where it should mark them", p),
                                  "turn ECN on"});
     else if ((queue.ecn == nullptr || !queue.ecn->marks) && (any_marks || !queue.place.empty()))
       report.findings.push_back({"L5", Severity::kWarning, device.name,
-                                 queue.place.empty() ? port.name + "|" + std::to_string(p) : queue.place,
+                                 not_marking.empty() ? port.name + "|" + std::to_string(p) : not_marking,
                                  fmt::format("lossless queue {} does not mark: PFC is all that slows its senders", p),
                                  "turn ECN on for it"});
     const auto stops_at = port.buffers[p].stops_at;

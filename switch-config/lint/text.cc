@@ -264,9 +264,15 @@ Ecn* Context::new_ecn(const std::string& place) {
 }
 
 void Context::map(Map& map, std::size_t from, std::uint8_t to, const std::string& place, std::string_view what) {
-  if (map.said[from] && map.to[from] != to)
-    error("L1", place, fmt::format("{} {} goes to {} here and to {} in another line", what, from, to, *map.to[from]),
+  // Either line may be the wrong one.
+  const auto twice = [&](const std::string& where, unsigned here, unsigned there) {
+    error("L1", where, fmt::format("{} {} goes to {} here and to {} in another line", what, from, here, there),
           "map it once");
+  };
+  if (map.said[from] && map.to[from] != to) {
+    twice(place, to, *map.to[from]);
+    if (map.places[from] != place) twice(map.places[from], *map.to[from], to);
+  }
   map.to[from] = to;
   map.said[from] = true;
   map.places[from] = place;
