@@ -13,7 +13,8 @@ namespace tensorlane::fabric {
 namespace {
 
 constexpr std::array<std::string_view, 6> kSwitchKeys{"name", "nos", "release", "platform", "role", "ports"};
-constexpr std::array<std::string_view, 6> kPlatformKeys{"name", "asic", "buffer", "queues", "lossless", "evidence"};
+constexpr std::array<std::string_view, 7> kPlatformKeys{"name",   "asic",     "buffer",  "port_headroom",
+                                                        "queues", "lossless", "evidence"};
 constexpr std::array<std::string_view, 3> kPortKeys{"name", "speed", "lanes"};
 constexpr std::array<std::string_view, 8> kLinkKeys{"from",  "from_port", "to",  "to_port",
                                                     "speed", "cable",     "mtu", "buffer"};
@@ -43,6 +44,9 @@ Result<Platform> read_platform(const Mapping& sw, const std::string& subject) {
   }
   if (map.has("buffer")) {
     TL_ASSIGN_OR_RETURN(platform.buffer, map.bytes("buffer"));
+  }
+  if (map.has("port_headroom")) {
+    TL_ASSIGN_OR_RETURN(platform.port_headroom, map.bytes("port_headroom"));
   }
   if (map.has("queues")) {
     TL_ASSIGN_OR_RETURN(const std::uint64_t queues, map.number("queues", 1, 8));

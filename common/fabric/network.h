@@ -31,6 +31,7 @@ struct Platform {
   std::string name;                      // "SN5600"; empty where numbers describe it
   std::string asic;                      // "spectrum4"
   std::optional<Bytes> buffer;           // packet memory that all ports share
+  std::optional<Bytes> port_headroom;    // less than this all lossless classes of a port may reserve together
   std::optional<std::uint8_t> queues;    // of a port, 1..8
   std::optional<std::uint8_t> lossless;  // how many classes of a port can be lossless, 0..8
   std::string evidence;                  // who says so; without it `lossless` allows two at most

@@ -66,6 +66,7 @@ std::string platform_yaml(const Platform& platform) {
   if (!platform.name.empty()) add("name", quoted(platform.name));
   if (!platform.asic.empty()) add("asic", quoted(platform.asic));
   if (platform.buffer) add("buffer", format_bytes(*platform.buffer));
+  if (platform.port_headroom) add("port_headroom", format_bytes(*platform.port_headroom));
   if (platform.queues) add("queues", fmt::format("{}", *platform.queues));
   if (platform.lossless) add("lossless", fmt::format("{}", *platform.lossless));
   if (!platform.evidence.empty()) add("evidence", quoted(platform.evidence));

@@ -285,6 +285,14 @@ class Devices {
       if (kind.headroom) headroom += (kind.headroom->xoff + kind.headroom->xon) * lossless;
       reserved += kQueueReserve * kQueues;
     }
+    for (const PortKind& kind : device.kinds) {
+      if (!device.platform.port_headroom || !kind.headroom) continue;
+      const std::vector<Bytes> sizes(lossless, kind.headroom->size);
+      const Result<Bytes> taken = headroom::check_port(sizes, kind.lanes, *device.platform.port_headroom);
+      if (!taken.ok())
+        return error(fmt::format("ports of switch '{}': {}", device.name, taken.status().what()), sw.line,
+                     taken.status().fix());
+    }
     const Result<Bytes> left = headroom::check_buffer(*device.platform.buffer, headroom, reserved);
     if (left.ok()) return Status::ok_status();
     return error(fmt::format("switch '{}': {}", device.name, left.status().what()), sw.line, left.status().fix());

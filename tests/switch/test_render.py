@@ -127,6 +127,7 @@ def check_refusals(folder):
         (four + fine, "4 lossless classes on switch 's0'", "takes 2"),
         (four + FABRIC.replace("PLATFORM", "platform: {name: x, buffer: 64 MiB, lossless: 4}"), "4 lossless classes", "evidence"),
         (FABRIC.replace("PLATFORM", "platform: {name: x, asic: spectrum3, buffer: 256 KiB, lossless: 2}"), ":2: ", "more than half"),
+        (FABRIC.replace("PLATFORM", "platform: {name: SN4700, port_headroom: 100 KiB}"), ":2: ", "ports of switch 's0': 2 priority groups need", "but the port has 102400"),
         (fine.replace("cable: 3 m, ", ""), ":4: ", "no cable length"),
         (fine.replace("to_port: Ethernet0, ", ""), ":4: ", "without the port's name"),
         (fine + "qos: {classes: {default: {strict: true}}}", ":6: ", "the default class is strict"),

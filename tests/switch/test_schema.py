@@ -78,7 +78,7 @@ switches:
   - name: s0
     nos: sonic
     release: "202405"
-    platform: {name: box, asic: spectrum3, buffer: 64 MiB, queues: 8, lossless: 2, evidence: the manual}
+    platform: {name: box, asic: spectrum3, buffer: 64 MiB, port_headroom: 1 MiB, queues: 8, lossless: 2, evidence: the manual}
     role: leaf
     ports: [{name: "Ethernet[0-4:4]", speed: 100G, lanes: 4}]
 links:

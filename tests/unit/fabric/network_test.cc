@@ -40,7 +40,7 @@ switches:
   - name: "leaf[0-1]"
     nos: sonic
     release: "202405"
-    platform: {name: SN5600, asic: spectrum4, buffer: 160 MiB, queues: 8, lossless: 2, evidence: "datasheet, page 3"}
+    platform: {name: SN5600, asic: spectrum4, buffer: 160 MiB, port_headroom: 1 MiB, queues: 8, lossless: 2, evidence: "datasheet, page 3"}
     role: leaf
     ports: [{name: "Ethernet[0-24:8]", speed: 800G, lanes: 8}, {name: Ethernet512}]
   - {name: "spine[0-1]", nos: eos, role: spine, platform: Tomahawk3}
@@ -88,6 +88,7 @@ TEST(Network, ReadsSwitches) {
   EXPECT_EQ(leaf.release, "202405");
   EXPECT_EQ(leaf.role, Role::kLeaf);
   EXPECT_EQ(leaf.platform.buffer, mib(160));
+  EXPECT_EQ(leaf.platform.port_headroom, mib(1));
   EXPECT_EQ(leaf.platform.lossless, 2);
   ASSERT_EQ(leaf.ports.size(), 5u);
   EXPECT_EQ(leaf.ports[3].name, "Ethernet24");
@@ -126,6 +127,7 @@ TEST(Network, WritesWhatItReads) {
   const Switch &a = *fabric.find_switch("leaf0"), &b = *again->find_switch("leaf0");
   EXPECT_EQ(std::tie(a.nos, a.release, a.role, a.platform.name, a.platform.asic, a.platform.buffer, a.platform.queues),
             std::tie(b.nos, b.release, b.role, b.platform.name, b.platform.asic, b.platform.buffer, b.platform.queues));
+  EXPECT_EQ(a.platform.port_headroom, b.platform.port_headroom);
   EXPECT_EQ(std::tie(a.platform.lossless, a.platform.evidence, a.ports[3].lanes, a.ports[3].speed, a.ports[4].name),
             std::tie(b.platform.lossless, b.platform.evidence, b.ports[3].lanes, b.ports[3].speed, b.ports[4].name));
   ASSERT_EQ(again->links.size(), fabric.links.size());
