@@ -34,6 +34,7 @@ struct Settings {
   std::string policy, policy_place;  // which classifies in the place of trust
   std::map<std::size_t, std::string> no_drop_places;
   std::optional<Watchdog> watchdog;
+  bool no_watchdog = false;
   std::map<std::size_t, QueueSettings> queues;
 };
 
@@ -76,7 +77,9 @@ class Eos {
   void read_class_map(const Block& block) {
     Match& match = matches_[std::string(block.line.words.back())];
     for (const Block& child : block.children) {
-      const auto list = number_list(child.line, 2, child.line.size(), child.line[1] == "dscp" ? 63 : 7);
+      const bool dscp = child.line[1] == "dscp";
+      auto list = number_list(child.line, 2, child.line.size(), dscp ? 63 : 7);
+      if (const auto named = dscp_number(child.line[2]); dscp && named && child.line.size() == 3) list = {*named};
       if (child.line[0] != "match" || !list || (child.line[1] != "dscp" && child.line[1] != "cos"))
         context_.unparsed(child.line);
       else
@@ -127,6 +130,7 @@ class Eos {
       return true;
     }
     if (line.starts_with("priority-flow-control pause watchdog")) return read_watchdog_default(line);
+    if (!line.starts_with("ip access-list") && !line.starts_with("ipv6 access-list")) report(block);
     return !is_about_qos(line);
   }
 
@@ -217,6 +221,10 @@ class Eos {
       settings.pfc_place = place;
       return true;
     }
+    if (line.starts_with("no priority-flow-control pause watchdog")) {
+      settings.no_watchdog = true;
+      return true;
+    }
     if (line.starts_with("no priority-flow-control") && line.size() == 2) {
       settings.pfc_on = false;
       settings.pfc_place = place;
@@ -267,6 +275,7 @@ class Eos {
       queue.weighted_place = place;
       return true;
     }
+    if (line.starts_with("bandwidth guaranteed")) return true;
     if (line.starts_with("bandwidth percent")) {
       const auto percent = small_number(line[2], 100);
       if (percent)
@@ -324,9 +333,16 @@ class Eos {
 
   bool read_interface(const Block& block) {
     const auto names = port_names(block.line.text.substr(std::min<std::size_t>(10, block.line.text.size())));
-    if (!names || !names->front().starts_with("Et")) return true;
+    const bool aggregated = names && names->front().starts_with("Port-Channel");
+    if (block.line.starts_with("interface defaults")) read_defaults(block);
+    if (!names || (!aggregated && !names->front().starts_with("Et"))) {
+      report(block);
+      return true;
+    }
     Settings own;
     Port port;
+    port.mtu = default_mtu_;
+    bool member = aggregated;
     const Settings* profile = nullptr;
     bool shut = false;
     for (const Block& child : block.children) {
@@ -339,6 +355,8 @@ class Eos {
         port.speed = port_speed(line[1] == "forced" ? line[2] : line[1]);
       } else if (line.starts_with("shutdown")) {
         shut = true;
+      } else if (line[0] == "channel-group") {
+        member = true;
       } else if (line.starts_with("service-profile")) {
         const auto found = profiles_.find(std::string(line[1]));
         if (found != profiles_.end())
@@ -352,9 +370,25 @@ class Eos {
         context_.unparsed(line);
       }
     }
-    if (!shut) add_ports(*names, block, profile, own, port);
+    // QoS of an aggregated interface is said of it or of its members.
+    const bool silent = profile == nullptr && own.trust.empty() && own.policy.empty() && own.queues.empty() &&
+                        !own.pfc_on && own.no_drop == 0;
+    if (!shut && !(member && silent)) add_ports(*names, block, profile, own, port);
     flow_control_.clear();
     return true;
+  }
+
+  void read_defaults(const Block& block) {
+    for (const Block& child : block.children)
+      if (child.line[0] == "mtu") default_mtu_ = lint::number(child.line[1]);
+  }
+
+  // Lines of other sections that are about QoS.
+  void report(const Block& block) {
+    for (const Block& child : block.children) {
+      if (is_about_qos(child.line)) context_.unparsed(child.line);
+      report(child);
+    }
   }
 
   void add_ports(const std::vector<std::string>& names, const Block& block, const Settings* profile,
@@ -367,6 +401,8 @@ class Eos {
     const bool on = own.pfc_on ? *own.pfc_on : base.pfc_on.value_or(false);
     const auto no_drop = static_cast<PrioritySet>(base.no_drop | own.no_drop);
     port.pfc_place = own.pfc_on ? own.pfc_place : any ? base.pfc_place : header;
+    const auto& no_drops = own.no_drop != 0 ? own.no_drop_places : base.no_drop_places;
+    if (!no_drops.empty()) port.classes_place = no_drops.rbegin()->second;
     if (any || no_drop != 0) port.pfc = on ? no_drop : PrioritySet(0);
     // A port like those of the fabric that says nothing was forgotten; one with words of its own was not.
     if (profile == nullptr && own.trust.empty() && own.policy.empty() && own.queues.empty() && !any && no_drop == 0 &&
@@ -393,7 +429,7 @@ class Eos {
       port.dscp_to_class = found == policies_.end() ? nullptr : found->second;
       port.pcp_to_class = nullptr;
     }
-    port.watchdog = own.watchdog ? own.watchdog : base.watchdog;
+    if (!own.no_watchdog) port.watchdog = own.watchdog ? own.watchdog : base.watchdog;
     add_queues(base, own, port);
     Device& device = context_.device();
     if (port.watchdog) {
@@ -455,6 +491,7 @@ class Eos {
   std::map<std::string, Match> matches_;
   std::map<std::string, const Map*> policies_;
   std::pair<std::string, Duration> timeout_, recovery_, poll_;
+  std::optional<std::uint64_t> default_mtu_;
   std::string flow_control_;  // of the interface that is being read
 };
 
