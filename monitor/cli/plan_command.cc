@@ -38,7 +38,7 @@ struct Arguments {
   std::vector<int> jobs;  // empty: one, and where policies are compared two
   simulator::Assumptions assume;
   double buffer_mib = 0, buffer_alpha = 1, foreign_load = 0;
-  bool pfc = false;
+  bool pfc = false, go_back_n = false;
   std::vector<double> ecn;                   // K_min and K_max in KiB, P_max
   std::optional<CalibratedNetwork> network;  // of network_model
 };
@@ -197,7 +197,10 @@ Result<simulator::Congestion> congestion(const Arguments& a) {
   const auto bytes = [](double count, double unit) { return Bytes(static_cast<std::uint64_t>(count * unit)); };
   if (a.buffer_mib > 0) c.buffer = simulator::SharedBuffer{bytes(a.buffer_mib, 1048576), a.buffer_alpha};
   if (a.pfc && !c.buffer) return invalid("memory without an end is never full", "--pfc", "add --switch-buffer-mib");
+  if (a.go_back_n && !c.buffer)
+    return invalid("memory without an end loses nothing", "--go-back-n", "add --switch-buffer-mib");
   c.flow_control = a.pfc;
+  c.go_back_n = a.go_back_n;
   if (!a.ecn.empty()) {
     if (a.ecn.size() != 3 || !(a.ecn[0] >= 0 && a.ecn[0] < a.ecn[1] && a.ecn[2] > 0 && a.ecn[2] <= 1))
       return invalid("these are no thresholds for marks", "--ecn",
@@ -307,6 +310,8 @@ void add_congestion(CLI::App& command, Arguments& a) {
       ->check(CLI::Range(0.001, 1024.0))
       ->capture_default_str();
   command.add_flag("--pfc", a.pfc, "switches stop who sends rather than refuse, per class");
+  command.add_flag("--go-back-n", a.go_back_n,
+                   "what a switch refuses makes everything behind it be sent again, as RoCE's connections do");
   command
       .add_option("--ecn", a.ecn,
                   "switches mark beyond K_min,K_max (KiB) with at most P_max, for example 100,400,0.1, and hosts react "

@@ -1,6 +1,6 @@
 // FabricNetwork's flows: at the sender one train of each waits for the host's port, as a NIC fetches what it sends, and
 // leaves no faster than DCQCN lets it; at the receiver messages are handed over in order, though trains may have come
-// again.
+// again: those that were lost, or with go_back_n all from the lost one on.
 #include <algorithm>
 
 #include "common/base/assert.h"
@@ -29,7 +29,8 @@ void FabricNetwork::send_by_flow(std::uint32_t index) {
     const std::uint32_t train = new_train();
     const std::uint64_t bytes = std::min(left, options_.train.value);
     left -= bytes;
-    trains_[train] = {.message = index, .bytes = static_cast<std::uint32_t>(bytes)};
+    trains_[train] = {
+        .message = index, .bytes = static_cast<std::uint32_t>(bytes), .order = flow.next_order++, .round = flow.round};
     (flow.last == kNone ? flow.first : trains_[flow.last].next) = train;
     flow.last = train;
     ++outstanding_[index].left;
@@ -53,6 +54,8 @@ void FabricNetwork::pump(std::uint32_t number) {
   if (flow.first == kNone) flow.last = kNone;
   flow.at_port = true;
   t.whole = events_.now();
+  t.round = flow.round;
+  if (options_.go_back_n) flow.sent.push_back({t.message, t.bytes});
   if (options_.marking && flow.rate.limited()) {
     const DcqcnParameters& reaction = options_.marking->reaction;
     const double rate = flow.rate.rate(events_.now(), reaction);
@@ -69,6 +72,12 @@ void FabricNetwork::train_left(std::uint32_t number) {
 
 void FabricNetwork::train_refused(std::uint32_t train) {
   ++refused_;
+  if (options_.go_back_n) {
+    const Train t = trains_[train];
+    free_trains_.push_back(train);
+    return time_out(outstanding_[t.message].flow, t.order, t.round);
+  }
+  ++sent_again_;
   events_.after(options_.resend, [this, train] {
     const std::uint32_t number = outstanding_[trains_[train].message].flow;
     Flow& flow = flows_[number];
@@ -84,6 +93,7 @@ void FabricNetwork::train_refused(std::uint32_t train) {
 void FabricNetwork::train_arrived(const Train& train) {
   const std::uint32_t number = outstanding_[train.message].flow;
   if (train.marked) notify(number, messages_[train.message]);
+  if (options_.go_back_n && !is_next(number, train)) return;
   --outstanding_[train.message].left;
   // Not by reference: what is handed over may be answered by a flow that did not exist.
   while (flows_[number].oldest != kNone && outstanding_[flows_[number].oldest].left == 0) {
@@ -93,6 +103,55 @@ void FabricNetwork::train_arrived(const Train& train) {
     outstanding_[message] = {};
     hand_over(message);
   }
+}
+
+// ---- a reliable connection that begins again ----
+
+// The receiver takes it. Trains of a flow stay in order on their way, so that one before it is lost otherwise.
+bool FabricNetwork::is_next(std::uint32_t number, const Train& train) {
+  Flow& flow = flows_[number];
+  if (train.order == flow.expected) {
+    ++flow.expected;
+    TL_ASSERT(!flow.sent.empty());
+    flow.sent.pop_front();
+    flow.answered = false;
+    return true;
+  }
+  ++discarded_;
+  // Of a round before: the sender's time-out was quicker, and what is missing is on its way.
+  if (flow.answered || train.round != flow.round) return false;
+  flow.answered = true;
+  events_.after(way_back(messages_[train.message]), [this, number, round = flow.round] {
+    if (flows_[number].round == round) go_back(number);
+  });
+  return false;
+}
+
+// The sender's, from the loss on. A round that has begun since has sent it again, and then that counts.
+void FabricNetwork::time_out(std::uint32_t number, std::uint32_t order, std::uint32_t round) {
+  if (flows_[number].round != round) return;
+  events_.after(options_.resend, [this, number, order, round] {
+    if (flows_[number].round != round) return;
+    // What left before it is on its way yet: acknowledgements still come.
+    if (flows_[number].expected != order) return time_out(number, order, round);
+    go_back(number);
+  });
+}
+
+// What is on its way of the round before reaches the receiver before any of this, and is thrown away there.
+void FabricNetwork::go_back(std::uint32_t number) {
+  Flow& flow = flows_[number];
+  ++flow.round;
+  sent_again_ += flow.sent.size();
+  std::uint32_t order = flow.expected + static_cast<std::uint32_t>(flow.sent.size());
+  for (auto sent = flow.sent.rbegin(); sent != flow.sent.rend(); ++sent) {
+    const std::uint32_t train = new_train();
+    trains_[train] = {.message = sent->message, .bytes = sent->bytes, .next = flow.first, .order = --order};
+    flow.first = train;
+    if (flow.last == kNone) flow.last = train;
+  }
+  flow.sent.clear();
+  pump(number);
 }
 
 // ---- congestion ----

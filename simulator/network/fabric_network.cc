@@ -261,7 +261,11 @@ void FabricNetwork::set_paused(std::uint32_t index, std::uint32_t level, bool pa
 }
 
 FabricNetwork::Totals FabricNetwork::totals() const {
-  Totals all{.marked = marked_, .notified = notified_, .refused = refused_};
+  Totals all{.marked = marked_,
+             .notified = notified_,
+             .refused = refused_,
+             .sent_again = sent_again_,
+             .discarded = discarded_};
   if (memory_) all.peak_bytes = memory_->peak_bytes();
   if (memory_) all.peak_headroom = memory_->peak_headroom();
   return all;

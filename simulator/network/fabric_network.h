@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -41,6 +42,11 @@ struct FabricNetworkOptions {
   // What a full switch refused leaves its host once more after this: between the round trip of a negative
   // acknowledgement and a time-out. What follows it waits for it at the receiver.
   Duration resend = microseconds(500);
+  // A reliable connection of RoCE (InfiniBand's specification, volume 1, section 9.7): what arrives behind something
+  // that is missing is thrown away, the first of it is answered with a negative acknowledgement, and that makes the
+  // sender begin again at what is missing. One answer for each gap: when its repetition is lost, or nothing followed
+  // the loss, `resend` is the sender's time-out.
+  bool go_back_n = false;
   std::uint64_t seed = 1;  // of marks
 };
 
@@ -88,6 +94,7 @@ class FabricNetwork {
   struct Totals {
     std::uint64_t marked = 0, notified = 0;           // trains, and notifications that came of them
     std::uint64_t refused = 0;                        // trains that a switch had no room for
+    std::uint64_t sent_again = 0, discarded = 0;      // for that, and behind a gap at their receiver
     std::uint64_t peak_bytes = 0, peak_headroom = 0;  // see SwitchMemory
   };
   Totals totals() const;
@@ -98,10 +105,11 @@ class FabricNetwork {
   static constexpr std::uint32_t kNone = ~0u;
   struct Train {
     std::uint32_t message = 0, bytes = 0;
-    std::uint32_t next = kNone;     // in its queue
-    std::uint32_t ingress = kNone;  // the port that it came by
-    Time whole;                     // when its last byte is at the port that it waits at
-    bool last = false;              // of its operation
+    std::uint32_t next = kNone;          // in its queue
+    std::uint32_t ingress = kNone;       // the port that it came by
+    Time whole;                          // when its last byte is at the port that it waits at
+    std::uint32_t order = 0, round = 0;  // in its flow, and how often that had begun again before it left
+    bool last = false;                   // of its operation
     bool marked = false;
   };
   struct Queue {
@@ -140,6 +148,9 @@ class FabricNetwork {
   std::uint32_t new_train();
 
   // Flows: fabric_flows.cc. Only where trains may be marked or refused.
+  struct Sent {
+    std::uint32_t message = 0, bytes = 0;
+  };
   struct Flow {
     DcqcnRate rate;
     std::uint32_t port = kNone;                    // of its host
@@ -147,7 +158,11 @@ class FabricNetwork {
     std::uint32_t oldest = kNone, newest = kNone;  // messages that are not handed over, in the order of sending
     Time next;                                     // when the rate lets the next train go
     std::optional<Time> notified;                  // when the receiver did last
-    bool at_port = false, scheduled = false;       // a train waits at the host's port, or for `next`
+    // go_back_n: what has left and is not taken, the first with the order `expected`.
+    std::deque<Sent> sent;
+    std::uint32_t next_order = 0, expected = 0, round = 0;
+    bool answered = false;                    // the receiver has, the gap before `expected`
+    bool at_port = false, scheduled = false;  // a train waits at the host's port, or for `next`
   };
   struct Outstanding {
     std::uint32_t flow = kNone, newer = kNone;  // message of its flow
@@ -159,6 +174,9 @@ class FabricNetwork {
   void train_left(std::uint32_t flow);
   void train_refused(std::uint32_t train);
   void train_arrived(const Train& train);
+  bool is_next(std::uint32_t flow, const Train& train);
+  void time_out(std::uint32_t flow, std::uint32_t order, std::uint32_t round);
+  void go_back(std::uint32_t flow);
   void mark(std::uint32_t port, std::uint32_t train);
   void notify(std::uint32_t flow, const Message& message);
 
@@ -181,7 +199,7 @@ class FabricNetwork {
   std::unordered_map<std::uint64_t, std::uint32_t> flow_numbers_;  // never iterated
   std::vector<Outstanding> outstanding_;                           // by message
   std::vector<std::uint32_t> leaving_;                             // by port of a host: the flow whose train it sends
-  std::uint64_t marked_ = 0, notified_ = 0, refused_ = 0;
+  std::uint64_t marked_ = 0, notified_ = 0, refused_ = 0, sent_again_ = 0, discarded_ = 0;
 };
 
 }  // namespace tensorlane::simulator

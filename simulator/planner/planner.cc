@@ -28,6 +28,7 @@ void crowd(const PlanRequest& request, std::size_t classes, RunOptions* options)
   network.seed = request.assume.seed;
   network.buffer = c.buffer;
   network.marking = c.marking;
+  network.go_back_n = c.go_back_n;
   if (c.flow_control) {
     std::uint64_t way = 0;
     for (const Cable& cable : request.topology.cables) {
@@ -124,6 +125,7 @@ Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& 
                         .pauses = run.pauses,
                         .notified = run.totals.notified,
                         .refused = run.totals.refused,
+                        .sent_again = run.totals.sent_again,
                         .peak_queue_bytes = run.peak_queue_bytes};
   for (const JobOutcome& one : run.jobs) {
     outcome.job_iteration_s.push_back(one.iteration_s);

@@ -32,6 +32,7 @@ struct Congestion {
   std::optional<SharedBuffer> buffer;
   bool flow_control = false;       // PFC, as soon as the buffer's thresholds say so,
   std::uint32_t lossless = ~1u;    // for these levels of service, as bits; without classes for all of them or none
+  bool go_back_n = false;          // what is refused makes everything behind it be sent again, too (RoCE)
   std::optional<Marking> marking;  // ECN for all data classes, with DCQCN in every NIC
   double foreign_load = 0;         // of every host's link, in bursts of others in the least urgent class
   Bytes foreign_burst = mib(1);
@@ -66,9 +67,9 @@ struct PolicyOutcome {
   double scaling_efficiency = 0;   // compute time / iteration
   double schedule_efficiency = 0;  // TicTac, equation 3; below 0 where hosts wait for each other
   std::vector<double> wait_s;      // by layer
-  // Of the whole run: how often a link was stopped, flows were told to send slower, and trains sent again; most that
-  // ever waited at a port.
-  std::uint64_t pauses = 0, notified = 0, refused = 0, peak_queue_bytes = 0;
+  // Of the whole run: how often a link was stopped, and flows were told to send slower; trains that a switch refused,
+  // and that were sent again for it; most that ever waited at a port.
+  std::uint64_t pauses = 0, notified = 0, refused = 0, sent_again = 0, peak_queue_bytes = 0;
 };
 
 // What was changed about the best policy so far.

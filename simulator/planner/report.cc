@@ -29,7 +29,8 @@ json policy_json(const PolicyOutcome& p) {
          {"schedule_efficiency", p.schedule_efficiency},
          {"pauses", p.pauses},
          {"notifications", p.notified},
-         {"sent_again", p.refused},
+         {"refused", p.refused},
+         {"sent_again", p.sent_again},
          {"peak_queue_bytes", p.peak_queue_bytes}};
   return j;
 }
@@ -50,6 +51,8 @@ json congestion(const Congestion& c) {
     j["switch_buffers"] = c.flow_control ? "shared, lossless by flow control" : "shared, what is refused is sent again";
     j["switch_buffer_bytes"] = c.buffer->size.value;
     j["switch_buffer_alpha"] = c.buffer->alpha;
+    j["recovery"] = c.go_back_n ? "go back N: everything from the refused train on is sent again"
+                                : "selective: what is refused is sent again";
     if (c.flow_control) j["lossless_classes"] = lossless_classes(c.lossless);
   }
   if (c.marking) {
@@ -104,7 +107,7 @@ std::string congestion_text(const PlanRequest& request, const Report& report) {
   std::string text = fmt::format("\n{:<20} {:>12} {:>14} {:>11} {:>16}\n", "switches", "pauses", "notifications",
                                  "sent again", "longest queue KB");
   for (const PolicyOutcome& p : report.policies) {
-    text += fmt::format("{:<20} {:>12} {:>14} {:>11} {:>16}\n", label(p), p.pauses, p.notified, p.refused,
+    text += fmt::format("{:<20} {:>12} {:>14} {:>11} {:>16}\n", label(p), p.pauses, p.notified, p.sent_again,
                         p.peak_queue_bytes / 1000);
   }
   return text;

@@ -193,6 +193,12 @@ def check_congestion(folder):
     # Three servers fill one worker's link: 1 MiB is too little for their windows of 2.5 MB each.
     assumed, full, text = simulate("sliced", "--switch-buffer-mib", 1)
     check(full["sent_again"] > 0 and assumed["switch_buffer_bytes"] == 1048576 and "sent again" in text, full)
+    # RoCE begins again at what is missing: more is sent again than was refused. With flow control nothing is.
+    assumed, again, _ = simulate("sliced", "--switch-buffer-mib", 1, "--go-back-n")
+    check(full["sent_again"] == full["refused"] and again["sent_again"] > again["refused"] > 0, f"{full}, {again}")
+    check(assumed["recovery"].startswith("go back N"), assumed)
+    _, lossless, _ = simulate("sliced", "--switch-buffer-mib", 1, "--go-back-n", "--pfc")
+    check(lossless["sent_again"] == 0 and lossless["iteration_s"] < again["iteration_s"], f"{lossless} with flow control, {again} without")
     assumed, paused, _ = simulate("sliced", "--switch-buffer-mib", 1, "--pfc")
     check(paused["sent_again"] == 0 and paused["pauses"] > 0 and "flow control" in assumed["switch_buffers"], paused)
     check(assumed["lossless_classes"] == list(range(8)), assumed)
@@ -232,6 +238,7 @@ def check_errors(folder):
         (("--model", "vgg-19", *speed, *network, "--pattern", "ring", "--exchange", "push-pull"), "only ps has servers"),
         (("--model", "vgg-19", *network, "--layer-times", folder / "none.json"), "cannot be read"),
         (("--model", "vgg-19", *speed, *network, "--pfc"), "add --switch-buffer-mib"),
+        (("--model", "vgg-19", *speed, *network, "--go-back-n"), "add --switch-buffer-mib"),
         (("--model", "vgg-19", *speed, *network, "--ecn", "400,100,0.1"), "K_min and K_max in KiB"),
         (("--model", "vgg-19", *speed, "--fabric", folder / "none.yaml"), "none.yaml"),
         (("--model", "vgg-19", *speed, "--fabric", empty), "no hosts"),

@@ -322,6 +322,90 @@ TEST_F(CongestionTest, WhatComesAgainStaysInOrder) {
   EXPECT_EQ(next, (std::array<std::uint64_t, 3>{51, 151, 251}));
 }
 
+// ---- going back N ----
+
+// Trains of 4,096 bytes leave host 0 every 3,277 ns and host 1's link, at 4 Gbit/s, takes 8,192 ns for each; cables
+// take 1 us. The switch keeps two. Train k is there at 1,000 + 3,277 k: 0, 1 and 3 are kept and sent until 9,192,
+// 17,384 and 25,576; 2 and 4 find two others.
+class GoBackNTest : public CongestionTest {
+ protected:
+  // When the operation was there, in ns.
+  std::int64_t run_trains(std::uint32_t trains, bool go_back_n) {
+    FabricNetworkOptions options;
+    options.buffer = SharedBuffer{.size = Bytes(2 * 4096), .alpha = 8};
+    options.go_back_n = go_back_n;
+    Topology slow = star(2, kLink, microseconds(1));
+    slow.cables[1].rate = BitsPerSecond(4'000'000'000);
+    build(slow, options);
+    send(0, 1, kBulk, trains * 4096);
+    run();
+    EXPECT_EQ(sinks[1]->tokens.size(), 1u);
+    EXPECT_EQ(sinks[1]->bytes[0][kBulk], trains * 4096u);
+    return sinks[1]->last.value;
+  }
+};
+
+// Train 3 is there at 26,576 and thrown away; its answer is with the sender 2 us later, and 2 and 3 come again: 2 is at
+// the switch at 29,576, 3 behind it; that takes until 45,960. Selective repetition moves less, and waits for its
+// time-out.
+TEST_F(GoBackNTest, BeginsAgainAtTheGap) {
+  EXPECT_EQ(run_trains(4, true), 46'960);
+  EXPECT_EQ(network->totals().refused, 1u);
+  EXPECT_EQ(network->totals().discarded, 1u);
+  EXPECT_EQ(network->totals().sent_again, 2u);
+  // 2 was refused at 7,554.
+  EXPECT_EQ(run_trains(4, false), 7'554 + 500'000 + 1'000 + 8'192 + 1'000);
+  EXPECT_EQ(network->totals().sent_again, 1u);
+  EXPECT_EQ(network->totals().discarded, 0u);
+}
+
+// A fifth train, lost too, comes again behind 2 and 3 at 36,130, when the switch keeps both: it is refused once more.
+// Nothing follows it, so that the time-out is what notices.
+TEST_F(GoBackNTest, WaitsForItsTimeOutWhereNothingFollowsTheLoss) {
+  EXPECT_EQ(run_trains(5, true), 36'130 + 500'000 + 1'000 + 8'192 + 1'000);
+  EXPECT_EQ(network->totals().refused, 3u);
+  EXPECT_EQ(network->totals().discarded, 1u);
+  EXPECT_EQ(network->totals().sent_again, 3u + 1u);
+}
+
+// Queues that take longer than the time-out: what is behind the gap arrives after the sender has begun again, and is
+// not taken for another gap.
+TEST_F(GoBackNTest, QueuesMayTakeLongerThanTheTimeOut) {
+  FabricNetworkOptions options;
+  options.go_back_n = true;
+  options.buffer = SharedBuffer{.size = Bytes(2'000'000), .alpha = 4};
+  build(star(4, kLink, microseconds(1)), options);
+  for (std::uint16_t from = 0; from < 3; ++from) {
+    for (std::uint64_t i = 0; i < 60; ++i) send(from, 3, kBulk, 65'536, 1 + 100u * from + i);
+  }
+  run();
+  std::array<std::uint64_t, 3> next{1, 101, 201};
+  for (const std::uint64_t token : sinks[3]->tokens) EXPECT_EQ(token, next[token / 100]++);
+  EXPECT_EQ(next, (std::array<std::uint64_t, 3>{61, 161, 261}));
+  EXPECT_GT(network->totals().refused, 10u);
+  EXPECT_GT(network->totals().peak_bytes, 1'500'000u) << "1.2 ms of the receiver's link";
+}
+
+// Crowded by three senders, and in order nevertheless; flow control loses nothing, and nothing is sent again.
+TEST_F(GoBackNTest, HandsOverInOrderAndIsNotNeededWithFlowControl) {
+  for (const bool pauses : {false, true}) {
+    FabricNetworkOptions options;
+    options.go_back_n = true;
+    options.buffer = SharedBuffer{.size = Bytes(50'000), .alpha = 1};
+    if (pauses) options.flow_control = PauseThresholds{Bytes(10'000), Bytes(5'000)};
+    build(star(4, kLink, microseconds(1)), options);
+    for (std::uint64_t i = 0; i < 50; ++i) {
+      for (std::uint16_t from = 0; from < 3; ++from) send(from, 3, kBulk, 10'000, 1 + 100u * from + i);
+    }
+    run();
+    std::array<std::uint64_t, 3> next{1, 101, 201};
+    for (const std::uint64_t token : sinks[3]->tokens) EXPECT_EQ(token, next[token / 100]++);
+    EXPECT_EQ(next, (std::array<std::uint64_t, 3>{51, 151, 251}));
+    EXPECT_EQ(network->totals().sent_again > network->totals().refused, !pauses);
+    EXPECT_EQ(network->totals().refused > 10, !pauses);
+  }
+}
+
 // ---- others ----
 
 // Bursts of others fill 30% of every link in the level of bulk. Bulk, which could have everything, gets what they leave
