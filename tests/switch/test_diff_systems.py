@@ -4,8 +4,11 @@ their class and ports. usage: test_diff_systems.py TENSORLANE_SWITCH"""
 
 import contextlib
 import io
+import json
 import random
 import re
+
+import yaml
 
 import checks
 import fabrics
@@ -50,6 +53,35 @@ def systems(folder):
     for system in injections.SYSTEMS:
         (folder / system).mkdir()
         check_system(folder / system, system)
+
+
+def shown_as_yaml(text, dump):
+    """What `nv config show` prints of a switch with these commands."""
+    tree = {}
+    for line in text.splitlines():
+        if line.startswith("nv set "):
+            *path, last, value = line.split()[2:]
+            for name in path[1].split(","):  # interfaces
+                here = tree
+                for word in (path[0], name, *path[2:]):
+                    here = here.setdefault(word, {})
+                here[last] = {number: {} for number in value.split(",")} if last == "switch-priority" and path[1] == "pfc" else value
+    return dump([{"header": {"model": "SN4700", "nvue-api-version": "nvue_v1"}}, {"set": tree}])
+
+
+def nvue_as_yaml(folder):
+    for seed in range(SEEDS):
+        text, pick = fabrics.fabric_text(seed, "cumulus"), random.Random(seed)
+        fabric, out = rendered(folder, text, "cumulus")
+        for suffix, dump in (("yaml", yaml.safe_dump), ("json", lambda tree: json.dumps(tree, indent=2))):
+            path, commands = folder / f"leaf0.{suffix}", (out / "leaf0/nvue.sh").read_text()
+            path.write_text(shown_as_yaml(commands, dump))
+            assert checks.difference(fabric, path) == [], (seed, suffix)
+            assert checks.run("lint", path, "--fabric", fabric).returncode == 0, (seed, suffix)
+            changed, expected = injections.inject("nvue", pick, commands, "leaf0", oracle.Wanted(text))
+            path.write_text(shown_as_yaml(changed, dump))
+            found = {(*change[1:5], frozenset(change[5])) for change in checks.difference(fabric, path)}
+            assert found == expected, (seed, suffix, "not said", expected - found, "not meant", found - expected)
 
 
 def whole_maps(folder):
@@ -166,6 +198,7 @@ def refusals(folder):
 
     refused(folder / "a" / "leaf0.txt", "what nobody says\n", "in no language that diff reads")
     refused(folder / "notes.txt", "what nobody says\n", "in no language", "--kind")
+    refused(folder / "bad.yaml", "- set:\n    qos: {a: 1, [\n", "not YAML", "bad.yaml:")
     refused(folder / "leaf0.json", "{}", "this is a configuration of sonic, which 'leaf0' does not run")
     refused(folder / "stranger.txt", config, "the fabric has no switch or host")
     refused(folder / "b" / "leaf0.txt", "Priority trust state: dscp\n", "this is a configuration of mlnx_qos")
@@ -182,4 +215,4 @@ def refusals(folder):
     assert done.returncode == 2 and "in no language that diff reads" in done.stderr, done
 
 
-checks.all_of(systems, whole_maps, equal_words, mlnx_qos, dcb, refusals)
+checks.all_of(systems, nvue_as_yaml, whole_maps, equal_words, mlnx_qos, dcb, refusals)
