@@ -7,8 +7,8 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 
+import checks
 import fabrics
 import fake_nic
 import oracle
@@ -225,6 +225,8 @@ def random_fabrics(folder):
         assert done.returncode == 0, (seed, done)
         compare(host, wanted, text)
         assert host.run("verify").returncode == 0
+        (here / "h0.txt").write_text(host.enter(host.bin / "mlnx_qos", "-i", "eth0").stdout)
+        assert checks.difference(here / "fabric.yaml", here / "h0.txt") == [], seed
         host.close()
 
 
@@ -258,11 +260,4 @@ def golden(folder):
         assert (scripts / kept.name).read_text() == kept.read_text() and os.access(scripts / kept.name, os.X_OK), f"{scripts / kept.name} is not {kept}"
 
 
-def main():
-    for check in (mlnx, dcb, random_fabrics, refusals, golden):
-        with tempfile.TemporaryDirectory() as folder:
-            check(pathlib.Path(folder))
-        print(f"{check.__name__}: good")
-
-
-main()
+checks.all_of(mlnx, dcb, random_fabrics, refusals, golden)
