@@ -135,6 +135,7 @@ bool advance_batch(LocalTask& task, const protocol::PlanTensor& batch, Buffer ow
       *copied_bytes += bytes;
     } else {
       // As reduce_block(), from one place into another.
+      TL_ASSERT(buffers.size() <= ports::kMaxReduceSources);
       std::array<ports::ReduceSource, ports::kMaxReduceSources> sources;
       for (std::size_t i = 0; i < buffers.size(); ++i) sources[i] = {buffers[i].data() + from * size, batch.dtype};
       const bool wide = !task.wide.empty();
