@@ -57,7 +57,7 @@ class Dcb {
 
   void read(const Line& line) {
     place_ = context_.place(line);
-    if (line[0].starts_with("/sys/")) return count(read_file(line), line);
+    if (line[0].starts_with("/sys/")) return count(read_host_file(line, host_, context_), line);
     if (line[0] == "dcb" || line[0] == "$") return;  // the command itself
     if (line[0] == "willing" || line[0] == "pfc-cap") return count(read_flags(line), line);
     if (line[0] == "host" || line[0] == "lld_managed" || line[0] == "cee" || line[0] == "ieee" || line[0] == "static") {
@@ -81,6 +81,11 @@ class Dcb {
       const Line line{number, 0, name, {name}};
       if (value.is_boolean() || value.is_number()) {
         count(take_flag(key, value.is_boolean() ? (value.get<bool>() ? "on" : "off") : value.dump()), line);
+        continue;
+      }
+      constexpr std::string_view kTools[] = {"ets", "pfc", "app", "buffer", "dcbx", "maxrate", "apptrust", "rewr"};
+      if (value.is_object() && std::find(std::begin(kTools), std::end(kTools), key) != std::end(kTools)) {
+        read(value, number);
         continue;
       }
       if (!value.is_array()) {
@@ -110,12 +115,11 @@ class Dcb {
     warn(willing_, "the NIC takes its settings from the switch by DCBX", "run dcb ets set dev IF willing off");
     warn(firmware_, "DCBX is not the host's: firmware or a daemon may undo these settings",
          "run dcb dcbx set dev IF host ieee");
-    warn(untrusted_, "the NIC does not trust DSCP, so that routed packets without a VLAN tag lose their class",
+    warn(untrusted_.empty() ? host_.untrusted : untrusted_,
+         "the NIC does not trust DSCP, so that routed packets without a VLAN tag lose their class",
          "run dcb apptrust set dev IF order dscp pcp");
     if (dscps_->said.none())
       warn(apps_, "no DSCP leads to a priority: the NIC trusts PCP alone", "run dcb app add dev IF dscp-prio");
-    for (std::size_t p = 0; p < kPriorities; ++p)
-      if (has(pfc, p)) warn(silent_[p], "congestion control is off for this lossless priority", "write 1");
     check_host(host_, context_);
   }
 
@@ -226,43 +230,11 @@ class Dcb {
     return true;
   }
 
-  // "/sys/class/infiniband/mlx5_0/tc/1/traffic_class:Global tclass=106", as `grep . FILE...` prints it.
-  bool read_file(const Line& line) {
-    const std::size_t colon = line.text.find(':', line.text.rfind('/'));
-    if (colon == std::string_view::npos) return false;
-    const std::string_view file = line.text.substr(0, colon), value = trimmed(line.text.substr(colon + 1));
-    const std::string_view digits = value.substr(std::min(value.find_last_not_of("0123456789") + 1, value.size()));
-    const auto number = lint::number(digits);
-    const std::string_view name = file.substr(file.rfind('/') + 1);
-    if (name == "mtu" && number) {
-      port().mtu = number;
-      port().mtu_place = place_;
-    } else if (name == "traffic_class") {
-      if (number.value_or(0) != 0)
-        context_.error("L10", place_, "this overrides the traffic class of every queue pair: all classes become one",
-                       "write -1 or 0, and let applications choose");
-    } else if (name == "default_roce_tos") {
-      if (number && (*number & 3) != 2)
-        context_.warning("L10", place_, "the ECN bits of this TOS are not ECT(0): switches drop what they should mark",
-                         fmt::format("write {}", (*number & 0xfc) | 2));
-    } else if (file.find("/ecn/") != std::string_view::npos && file.find("/enable/") != std::string_view::npos) {
-      const auto priority = small_number(name, 7);
-      if (!priority || !number) return false;
-      if (*number == 0) silent_[*priority] = place_;
-    } else if (name == "trust") {
-      if (value != "dscp") untrusted_ = place_;
-    } else {
-      return name == "cnp_dscp" || name == "cnp_802p_prio" || name == "min_time_between_cnps";
-    }
-    return true;
-  }
-
   Context context_;
   Map* dscps_;
   HostSettings host_;
   std::string place_;  // of what is being read
   std::string willing_, firmware_, untrusted_, apps_;
-  std::array<std::string, kPriorities> silent_;
   std::size_t known_ = 0;
 };
 

@@ -74,7 +74,64 @@ void check_buffers(const HostSettings& host, PrioritySet pfc, Context& context) 
   }
 }
 
+// What RoCE and its notifications are marked with, against what their priorities are.
+void check_marks(const HostSettings& host, PrioritySet pfc, Context& context) {
+  for (std::size_t p = 0; p < kPriorities; ++p)
+    if (has(pfc, p) && !host.silent[p].empty())
+      context.warning("L10", host.silent[p], "congestion control is off for this lossless priority", "write 1");
+  const Map* const dscps = context.device().ports.front().dscp_to_class;
+  if (dscps == nullptr) return;
+  const auto lossless = [&](std::uint8_t dscp) { return dscps->said[dscp] && has(pfc, *dscps->to[dscp]); };
+  if (host.notifications && lossless(*host.notifications))
+    context.warning(
+        "L10", host.notifications_place,
+        fmt::format("congestion notifications have DSCP {}, whose priority PFC can stop", *host.notifications),
+        "write the fabric's DSCP of notifications, such as 48");
+  if (host.roce && dscps->said[*host.roce] && !lossless(*host.roce))
+    context.warning("L10", host.tos_place,
+                    fmt::format("RoCE has DSCP {} by default, which is in a priority without PFC", *host.roce),
+                    "write the TOS of a lossless class");
+}
+
 }  // namespace
+
+bool read_host_file(const Line& line, HostSettings& host, Context& context) {
+  const std::string place = context.place(line);
+  const std::size_t colon = line.text.find(':', line.text.rfind('/'));
+  if (colon == std::string_view::npos) return false;
+  const std::string_view file = line.text.substr(0, colon), value = trimmed(line.text.substr(colon + 1));
+  const std::string_view digits = value.substr(std::min(value.find_last_not_of("0123456789") + 1, value.size()));
+  const auto number = lint::number(digits);
+  const std::string_view name = file.substr(file.rfind('/') + 1);
+  Port& port = context.device().ports.front();
+  if (name == "mtu" && number) {
+    port.mtu = number;
+    port.mtu_place = place;
+  } else if (name == "traffic_class") {
+    if (number.value_or(0) != 0)
+      context.error("L10", place, "this overrides the traffic class of every queue pair: all classes become one",
+                    "write -1 or 0, and let applications choose");
+  } else if (name == "default_roce_tos") {
+    if (number && (*number & 3) != 2)
+      context.warning("L10", place, "the ECN bits of this TOS are not ECT(0): switches drop what they should mark",
+                      fmt::format("write {}", (*number & 0xfc) | 2));
+    if (number && *number <= 0xff && *number >= 4) host.roce = static_cast<std::uint8_t>(*number / 4);
+    host.tos_place = place;
+  } else if (file.find("/ecn/") != std::string_view::npos && file.find("/enable/") != std::string_view::npos) {
+    const auto priority = small_number(name, 7);
+    if (!priority || !number) return false;
+    if (*number == 0) host.silent[*priority] = place;
+  } else if (name == "trust") {
+    if (value != "dscp") host.untrusted = place;
+  } else if (name == "cnp_dscp") {
+    host.notifications = small_number(digits, 63);
+    host.notifications_place = place;
+    if (!host.notifications) context.error("L10", place, "no DSCP", "write 0 to 63");
+  } else {
+    return name == "cnp_802p_prio" || name == "min_time_between_cnps";
+  }
+  return true;
+}
 
 void add_classes(const HostSettings& host, Device& device) {
   device.strict_first = true;
@@ -102,6 +159,7 @@ void check_host(const HostSettings& host, Context& context) {
   check_shared(host, pfc, context);
   check_bandwidths(host, pfc, context);
   check_buffers(host, pfc, context);
+  check_marks(host, pfc, context);
 }
 
 }  // namespace tensorlane::lint

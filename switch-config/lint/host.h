@@ -23,8 +23,15 @@ struct HostSettings {
   std::array<std::optional<std::uint64_t>, kPriorities> buffer_sizes;
   std::string size_place;
   std::optional<std::uint64_t> total_size;
+  // Of files in /sys, where each is said.
+  std::string untrusted, notifications_place, tos_place;
+  std::array<std::string, kPriorities> silent;      // no congestion control for the priority
+  std::optional<std::uint8_t> notifications, roce;  // DSCPs
 };
 
+// Takes "/sys/class/infiniband/mlx5_0/tc/1/traffic_class:Global tclass=106", as `grep . FILE...` prints it. False for
+// what it does not know.
+bool read_host_file(const Line& line, HostSettings& host, Context& context);
 // What the NIC, whose one port is the device's, does with each traffic class, where its tool said so.
 void add_classes(const HostSettings& host, Device& device);
 

@@ -19,6 +19,7 @@ using findings::Report;
 using findings::Severity;
 
 constexpr std::string_view kTrust = "Priority trust state:";
+constexpr std::string_view kOldTrust = "Priority trust mode:";  // of older OFED
 constexpr std::string_view kDcbx = "DCBX mode:";
 constexpr std::size_t kShownText = 80;
 
@@ -57,6 +58,7 @@ class Output {
   Output(const std::string& path, Device& device, Report& report)
       : path_(path), device_(device), report_(report), context_(path, device, report) {
     device_.maps.push_back(std::make_unique<Map>(Map{"dscp2prio", 64, {}}));
+    device_.maps.front()->has_preset = true;  // the NIC's own
     device_.ports.emplace_back();
     port().name = device_.name;
   }
@@ -71,7 +73,8 @@ class Output {
       text.remove_prefix(std::min(end + 1, text.size()));
       ++number;
       if (line.empty()) continue;
-      if (read_line(line))
+      if (line.starts_with("/sys/") ? read_host_file({number, 0, line, words_of(line)}, host_, context_)
+                                    : read_line(line))
         ++known;
       else
         report_.unparsed.push_back(
@@ -93,6 +96,11 @@ class Output {
       trust_ = trimmed(line.substr(kTrust.size()));
       return true;
     }
+    if (line.starts_with(kOldTrust)) {
+      trust_ = trimmed(line.substr(kOldTrust.size()));
+      if (trust_ == "none") trust_ = "pcp";
+      return true;
+    }
     if (line.starts_with(kDcbx)) {
       dcbx_ = trimmed(line.substr(kDcbx.size()));
       return true;
@@ -100,15 +108,16 @@ class Output {
     if (line.starts_with("prio:") && line.find("dscp:") != std::string_view::npos) return read_dscps(line);
     if (line.starts_with("enabled")) return read_pfc(line);
     if (line.starts_with("tc:")) return read_class(line);
-    if (line.starts_with("priority:")) return read_priorities(line);
+    if (line.starts_with("priority:") || line.starts_with("up:")) return read_priorities(line);
     if (line.starts_with("Cable len:")) {
       if (const auto metres = numbers(line); metres.size() == 1) port().cable_metres = metres[0];
       return true;
     }
     if (line.starts_with("Receive buffer size")) return read_sizes(line);
     if (line.starts_with("buffer ")) return read_buffers(line);
-    constexpr std::string_view kHeads[] = {"dscp2prio mapping", "default priority", "PFC configuration", "priority ",
-                                           "PFC delay"};
+    constexpr std::string_view kHeads[] = {"dscp2prio mapping", "default priority", "PFC configuration",
+                                           "priority ",         "PFC delay",        "skprio:"};
+    if (line.find("mlnx_qos -i") != std::string_view::npos) return true;  // the command itself
     return std::any_of(std::begin(kHeads), std::end(kHeads), [&](auto head) { return line.starts_with(head); });
   }
 
@@ -119,6 +128,7 @@ class Output {
     for (const unsigned dscp : numbers(line.substr(split))) {
       if (dscp >= 64) return false;
       device_.maps[0]->to[dscp] = static_cast<std::uint8_t>(priority[0]);
+      device_.maps[0]->said[dscp] = true;
       mapped_ = true;
     }
     return true;
@@ -179,6 +189,8 @@ class Output {
     add_classes(host_, device_);
     const PrioritySet pfc = port().pfc.value_or(0);
     if (pfc == 0) return;
+    if (!host_.untrusted.empty())
+      add("L10", Severity::kWarning, host_.untrusted, "the NIC does not trust DSCP", "write dscp");
     if (!trust_.empty() && trust_ != "dscp")
       add("L10", Severity::kWarning, "Priority trust state",
           fmt::format("the NIC trusts {}, so that routed packets without a VLAN tag lose their class", trust_),
@@ -207,11 +219,15 @@ class Output {
 }  // namespace
 
 bool is_mlnx_qos(std::string_view text) {
-  return text.starts_with(kTrust) || text.find(fmt::format("\n{}", kTrust)) != std::string_view::npos;
+  const auto has_line = [&](std::string_view begin) {
+    return text.starts_with(begin) || text.find(fmt::format("\n{}", begin)) != std::string_view::npos;
+  };
+  return has_line(kTrust) || has_line(kOldTrust) || (has_line("PFC configuration:") && has_line("tc: "));
 }
 
 Result<Device> parse_mlnx_qos(std::string_view text, const std::string& path, const std::string& name,
                               findings::Report& report) {
+  TL_RETURN_IF_ERROR(lines_of(text, path, "").status());  // refuses what is no text
   Device device = new_device(name, path, "mlnx_qos");
   device.is_host = true;
   if (Output(path, device, report).read(text) == 0)
