@@ -1,6 +1,7 @@
 #include "monitor/cli/lab_service.h"
 
 #include "switch-config/policy/policy.h"
+#include "switch-config/render/linux/linux.h"
 #include "switch-config/render/render.h"
 
 namespace tensorlane::cli {
@@ -27,9 +28,7 @@ Result<std::vector<std::string>> service_scripts(const fabric::Fabric& fabric, c
     const switches::Selection selection{.hosts = hosts, .nos = {}, .software = true};
     TL_ASSIGN_OR_RETURN(std::vector<switches::DeviceQos> devices, switches::devices_of(renamed, selection));
     for (switches::DeviceQos& device : devices) {
-      for (switches::PortKind& kind : device.kinds) {
-        if (!red) kind.ecn.fill(std::nullopt);
-      }
+      if (!red) switches::leave_out_ecn(device);
       TL_ASSIGN_OR_RETURN(const std::vector<switches::RenderedFile> files, switches::render_linux(device));
       scripts.push_back(files.front().text);
     }

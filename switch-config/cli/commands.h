@@ -9,6 +9,7 @@ namespace tensorlane::switches {
 using command_line::Invocation;
 
 // Each adds one subcommand to `app`. `chosen` outlives the parse.
+void add_apply_command(CLI::App& app, Invocation& chosen);
 void add_deadlock_command(CLI::App& app, Invocation& chosen);
 void add_diff_command(CLI::App& app, Invocation& chosen);
 void add_example_command(CLI::App& app, Invocation& chosen);

@@ -6,9 +6,9 @@ namespace {
 using namespace tensorlane;
 
 constexpr command_line::AddSubcommand kSubcommands[] = {
-    switches::add_deadlock_command, switches::add_diff_command, switches::add_example_command,
-    switches::add_headroom_command, switches::add_lint_command, switches::add_render_command,
-    switches::add_trace_command,
+    switches::add_apply_command,   switches::add_deadlock_command, switches::add_diff_command,
+    switches::add_example_command, switches::add_headroom_command, switches::add_lint_command,
+    switches::add_render_command,  switches::add_trace_command,
 };
 
 // Every failure is one of the input; 1 says that there are findings or differences.

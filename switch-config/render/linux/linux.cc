@@ -1,5 +1,7 @@
 // Linux: egress queues in software (tc). Hierarchical token buckets serve a class below its rate by its priority, so
 // strict classes come first and end at their shapers; weighted ones are guaranteed the rest and lend what is left.
+#include "switch-config/render/linux/linux.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -136,15 +138,26 @@ std::string heading(const DeviceQos& device, const std::string& what) {
 
 }  // namespace
 
-Result<std::vector<RenderedFile>> render_linux(const DeviceQos& device) {
+Result<std::vector<LinuxPort>> linux_ports(const DeviceQos& device) {
   TL_RETURN_IF_ERROR(check(device));
+  std::vector<LinuxPort> ports;
+  for (const DevicePort& port : device.ports) ports.push_back({port.name, PortLines(device, port).make()});
+  return ports;
+}
+
+void leave_out_ecn(DeviceQos& device) {
+  for (PortKind& kind : device.kinds) kind.ecn.fill(std::nullopt);
+}
+
+Result<std::vector<RenderedFile>> render_linux(const DeviceQos& device) {
+  TL_ASSIGN_OR_RETURN(const std::vector<LinuxPort> ports, linux_ports(device));
   std::string apply = heading(device, "egress queues of every port, from fabric.yaml");
   std::string rollback = heading(device, "the kernel's own egress queue at every port");
   apply += "# Traffic is classified by DSCP; PCP is not looked at.\n";
-  for (const DevicePort& port : device.ports) {
+  for (const LinuxPort& port : ports) {
     const std::string clear = fmt::format(
         "tc qdisc del dev {0} root 2>/dev/null || true\ntc qdisc del dev {0} clsact 2>/dev/null || true\n", port.name);
-    apply += fmt::format("{}tc -batch - <<'END'\n{}END\n", clear, PortLines(device, port).make());
+    apply += fmt::format("{}tc -batch - <<'END'\n{}END\n", clear, port.lines);
     rollback += clear;
   }
   return std::vector<RenderedFile>{{.name = "apply.sh", .text = std::move(apply), .program = true},
