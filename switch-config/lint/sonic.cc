@@ -104,7 +104,8 @@ class Reader {
   // And with every number of "PORT|3-4" below kPriorities.
   template <typename See>
   void for_indices(const std::string& key, See see) {
-    const auto parts = sonic::split(key, '|');
+    auto parts = sonic::split(key, '|');
+    if (parts.size() == 4) parts.erase(parts.begin(), parts.begin() + 2);  // a chassis: host, ASIC, port, queue
     if (parts.size() != 2) return;
     const auto range = sonic::split(parts[1], '-');
     const auto low = sonic::number(range.front()), high = sonic::number(range.back());

@@ -188,7 +188,7 @@ class Checker {
   void report_brackets() {
     if (brackets_.empty()) return;
     if (bare_ == 0) {
-      add("L9", Severity::kWarning, brackets_.front(), "references are in brackets, which releases since 202106 refuse",
+      add("L9", Severity::kNote, brackets_.front(), "references are in brackets, which releases since 202106 refuse",
           "write only the name of the row, unless the release is older");
       return;
     }
@@ -231,6 +231,10 @@ std::string_view Row::reference(std::string_view field) const {
 
 Result<Tables> Tables::parse(std::string_view text, const std::string& path) {
   Watcher watcher;
+  // Which the library takes for the end of the text.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos)
+    return Status(Code::kInvalidArgument, "it is not JSON", fmt::format("{}:{}", path, line_at(text, nul)),
+                  std::string(kGiveOne));
   if (!json::sax_parse(text, &watcher)) {
     if (watcher.deep) return Status(Code::kInvalidArgument, "JSON nested too deeply", path, std::string(kGiveOne));
     const std::string where = fmt::format("{}:{}", path, line_at(text, watcher.wrong_byte));

@@ -502,4 +502,22 @@ MUTATIONS = {
         ("L9", "tc_bw", "[50,0,0,50", "[50,0,0,40"),
         ("L10", "willing", '"willing": false', '"willing": true'),
     ],
+    "sonic_dynamic.json": [
+        ("L1", "DSCP_TO_TC_MAP|UPLINK", '"48": "7"', '"40": "7"'),
+        ("L2", "TC_TO_PRIORITY_GROUP_MAP|AZURE|4", '"4": "4",\n            "5": "0"', '"4": "0",\n            "5": "0"'),
+        ("L3", "PORT_QOS_MAP|Ethernet0|pfc_enable", '"pfc_enable": "3,4"', '"pfc_enable": "3"'),
+        ("L3", "PORT_QOS_MAP|Ethernet0|pfcwd_sw_enable", '"pfcwd_sw_enable": "3,4"', '"pfcwd_sw_enable": "3,5"'),
+        ("L5", "WRED_PROFILE|AZURE_LOSSLESS", '"green_min_threshold": "1048576"', '"green_min_threshold": "3048576"'),
+        ("L6", "CABLE_LENGTH|AZURE|Ethernet12", '"40m"', '"40"'),
+        ("L6", "BUFFER_PG|Ethernet0|3-4", '"buffer_model": "dynamic"', '"buffer_model": "traditional"'),
+        ("L7", "PORT|Ethernet0|mtu", '"mtu": "9100"', '"mtu": "1500"'),
+        ("L8", "PFC_WD|Ethernet0", '"detection_time": "200"', '"detection_time": "100"'),
+        ("L9", "QUEUE|Ethernet0|0|scheduler", '"scheduler": "scheduler.0"', '"scheduler": "[SCHEDULER|scheduler.0]"'),
+        ("L9", "BUFFER_QUEUE|Ethernet0|0-2|profile", '"profile": "q_lossy_profile"', '"profile": "q_lossy"'),
+        ("L12", "PORT_QOS_MAP|Ethernet0|pfc_enable", '"pfc_enable": "3,4"', '"pfc_enable": "2,3,4"'),
+    ],
+    "sonic_chassis.json": [
+        ("L5", "QUEUE|lc1|Asic0|Ethernet0|3", '"scheduler": "scheduler.1",\n   "wred_profile": "AZURE_LOSSLESS"', '"scheduler": "scheduler.1"'),
+        ("L9", "QUEUE|lc1|Asic0|Ethernet0|3|wred_profile", '"wred_profile": "AZURE_LOSSLESS"', '"wred_profile": "AZURE"'),
+    ],
 }
