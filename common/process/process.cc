@@ -89,7 +89,7 @@ struct Image {
           std::any_of(added.begin(), added.end(), [&](const auto& pair) { return pair.first == name; });
       if (!replaced) environment_text.emplace_back(text);
     }
-    for (const auto& [name, value] : added) environment_text.push_back(name + "=" + value);
+    for (const auto& [name, value] : added) environment_text.push_back(fmt::format("{}={}", name, value));
     for (std::string& text : environment_text) environment.push_back(text.data());
     environment.push_back(nullptr);
   }
