@@ -173,6 +173,8 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   if (t.pattern != protocol::kDaemonsPattern && t.pattern != protocol::kAutomaticPattern &&
       !protocol::is_selectable(static_cast<protocol::Pattern>(t.pattern - 1)))
     return bad(t, "pattern", number(t.pattern), "use a tl_pattern_t");
+  if (t.pattern != protocol::kDaemonsPattern && is_keyed(t.operation))
+    return bad(t, "pattern", number(t.pattern), "a push and its pull are cut in one way: leave it to the daemon");
   if (!(t.urgency >= 0 && t.urgency <= 1)) {  // also where it counts for nothing: other hosts must be able to read it
     return bad(t, "urgency", std::to_string(t.urgency), "use a number in [0, 1]");
   }

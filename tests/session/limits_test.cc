@@ -193,6 +193,11 @@ TEST(Limits, TensorsThatCannotBe) {
       << "also where layer order decides";
   EXPECT_THAT(error_of([](Tensor& t) { t.pattern = 1 + static_cast<std::uint8_t>(protocol::Pattern::kWholeServer); }),
               HasSubstr("pattern is 5: use a tl_pattern_t"));
+  EXPECT_THAT(error_of([](Tensor& t) {
+                t.operation = Operation::kPush;
+                t.pattern = 1 + static_cast<std::uint8_t>(protocol::Pattern::kTree);
+              }),
+              HasSubstr("pattern is 4: a push and its pull are cut in one way"));
   EXPECT_THAT(error_of([](Tensor& t) { t.name[0] = '\0'; }), HasSubstr("a tensor without a name"));
   EXPECT_EQ(error_of([](Tensor&) {}), "") << "the session is none the worse";
 }
