@@ -189,8 +189,20 @@ class Climb {
     return {};
   }
 
-  // Longer and shorter ones, as long as that is better.
+  // What Caramel's depth cuts the largest tensor into (section 4.4); then longer and shorter ones, as long as that is
+  // better.
   Status slices() {
+    const std::uint64_t largest = request_.workload.largest();
+    const std::uint32_t pieces =
+        engine::adaptive_depth(Bytes(largest * sizeof(float)), network_model(request_).threshold());
+    if (const std::uint64_t elements = largest / pieces; elements >= kShortestSlice && elements <= kLongestSlice) {
+      Policy p = like_best();
+      p.slice_elements = static_cast<std::uint32_t>(elements) / 16 * 16;
+      TL_ASSIGN_OR_RETURN(
+          [[maybe_unused]] const bool better,
+          attempt(p, kWorthIt,
+                  fmt::format("slices of {} elements, {} of the largest tensor", p.slice_elements, pieces)));
+    }
     for (const double factor : {0.25, 0.5, 2.0, 4.0}) {
       for (bool better = true; better;) {
         Policy p = like_best();

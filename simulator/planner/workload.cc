@@ -30,6 +30,14 @@ std::uint64_t Workload::elements() const {
   return sum;
 }
 
+std::uint64_t Workload::largest() const {
+  std::uint64_t most = 0;
+  for (const Layer& layer : layers) {
+    for (const Variable& variable : layer.variables) most = std::max(most, variable.elements);
+  }
+  return most;
+}
+
 double urgency_of(const Workload& workload, std::size_t layer) {
   return engine::layer_order(static_cast<std::uint32_t>(layer), static_cast<std::uint32_t>(workload.layers.size()));
 }

@@ -42,6 +42,7 @@ struct Workload {
   Duration forward() const;
   Duration compute() const;  // forward and backward, without overhead
   std::uint64_t elements() const;
+  std::uint64_t largest() const;  // elements of the largest variable
 };
 
 // How the exchange of a workload is set up; what differs between policies.

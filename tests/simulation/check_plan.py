@@ -109,6 +109,12 @@ def check_patterns(folder):
     check(assumed["hosts"] == 3 and assumed["host_gbps"] == 10, f"the fabric file: {assumed}")
 
 
+def check_depth():
+    """The largest tensor has 512 x 512 x 9 = 2,359,296 elements, many times the threshold, so that Caramel cuts it into 8."""
+    done = run("--model", "resnet-50-v1", "--batch", 64, "--gpu-images-per-second", 300, "--hosts", 4, "--gbps", 10, "--pattern", "ring", "--most-classes", 2, "--jobs", 1)
+    check(done.returncode == 0 and "slices of 294912 elements, 8 of the largest tensor" in done.stdout, f"{done.stdout}{done.stderr}")
+
+
 def check_batches_and_ranks(folder):
     """Batches take fewer messages; ranks of a host have to be added before it sends, by the CPU."""
     report = folder / "only.json"
@@ -261,6 +267,7 @@ def main():
         folder = pathlib.Path(name)
         check_table(folder)
         check_patterns(folder)
+        check_depth()
         check_batches_and_ranks(folder)
         check_graph(folder)
         check_congestion(folder)
