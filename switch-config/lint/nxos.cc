@@ -99,9 +99,9 @@ class Nxos {
           if (!range && !word.empty()) return bad_number(place, "0 to 63");
           if (range) match.dscps.insert(match.dscps.end(), range->begin(), range->end());
         }
+        match.dscp_places.resize(match.dscps.size(), place);
       }
     }
-    match.dscp_places.resize(match.dscps.size(), place);
     return true;
   }
 
