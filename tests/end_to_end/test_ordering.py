@@ -2,15 +2,14 @@
 own: the parameters are bitwise the same, none stops, and no daemon needs more memory than when every operation starts as soon as it is ready."""
 
 import contextlib
-import json
 import os
 import re
 import sys
 import time
 
-from daemons import PYTHON, Daemons, expect, outputs, skip
+import trainings
+from daemons import PYTHON, Daemons, expect, skip
 
-TRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_digits.py")
 ORDERINGS = ("tagged", "funnel", "concurrent", "chained", "counters", "negotiated")
 OBSERVED = "observed"
 ARMS = (*ORDERINGS, OBSERVED)
@@ -24,18 +23,6 @@ def peak_kb(daemons, host):
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
 
 
-def plan_of_job(daemons, ranks, deadline):
-    """What status says of the plan of the job that runs, or will."""
-    while time.monotonic() < deadline and not any(rank.poll() for rank in ranks):
-        for job in daemons.status("h0")["jobs"]:
-            if job["plan"] and job["plan"]["tensors"]:
-                return job["plan"]
-        time.sleep(0.3)
-    for rank in ranks:
-        rank.kill()
-    raise AssertionError(f"no job has come to these daemons: {[text for text, _ in outputs(ranks, 10)]}")
-
-
 def main():
     if not os.path.exists(PYTHON):
         return skip(f"no {PYTHON}: run deploy/install-deps python")
@@ -46,24 +33,12 @@ def main():
             if ordering == "concurrent":
                 settings["ordering_concurrent"] = 3
             sets[ordering] = stack.enter_context(Daemons(HOSTS, settings=settings, network=number))
-        first = sets[ORDERINGS[0]]
-        ranks = []
-        for h, host in enumerate(first.names):
-            arms = [f"{name}={daemons.socket(host)}@{daemons.address('h0')}" for name, daemons in sets.items()]
-            ranks += [first.rank("train", h * RANKS + r, HOSTS * RANKS, host, [PYTHON, TRAIN, "--shuffle", str(ITERATIONS), *arms], local_rank=r, local_world=RANKS)
-                      for r in range(RANKS)]
+        ranks = trainings.start(sets, RANKS, ITERATIONS)
         deadline = time.monotonic() + 240
         for ordering, daemons in sets.items():
-            plan = plan_of_job(daemons, ranks, deadline)
+            plan = trainings.plan_of_job(daemons, ranks, deadline)
             expect(plan["ordering"] == ("tagged" if ordering == OBSERVED else ordering) and plan.get("concurrent") == (3 if ordering == "concurrent" else None), f"{ordering}: status says {plan}")
-        digests = set()
-        for index, (text, code) in enumerate(outputs(ranks, 100)):
-            expect(code == 0, f"rank {index} ended with status {code}: {text}")
-            reports = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-            expect([report["name"] for report in reports] == list(ARMS), f"rank {index} trained {reports}")
-            expect(all(report["loss"] < 2.3 for report in reports), f"rank {index} has learnt nothing: {reports}")
-            digests |= {report["digest"] for report in reports}
-        expect(len(digests) == 1, f"the parameters differ: {digests}")
+        trainings.expect_the_same_parameters(ranks, ARMS)
         for host in sets[OBSERVED].names:
             learned = re.search(r"urgency is the order in which its ranks here wait: (\S+) first, (\S+) last, (\d+) tensors", sets[OBSERVED].log(host))
             expect(learned and int(learned[3]) > 2, f"{host} has learned no order: {sets[OBSERVED].log(host)}")
