@@ -22,7 +22,7 @@ MAY_INCLUDE = {
     "daemon/config": [],
     "daemon/control": ["daemon/ports", "daemon/engine/classify"],  # the leader searches for thresholds
     "daemon/memory": ["daemon/ports"],
-    "daemon/planning": ["daemon/config", "daemon/engine"],
+    "daemon/planning": ["daemon/config", "daemon/engine", "daemon/ports"],
     "daemon/reduce": ["daemon/ports"],
     "daemon/session": ["daemon/ports"],
     "daemon/telemetry": ["daemon/ports"],
@@ -36,6 +36,7 @@ MAY_INCLUDE = {
     "daemon/transport/mixed": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/transport/dpdk": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/lane": ["daemon/engine", "daemon/engine_log", "daemon/ports"],
+    "daemon/wiring": ["daemon/config", "daemon/engine_log", "daemon/lane", "daemon/planning", "daemon/ports", "daemon/telemetry", "daemon/transport"],
     "daemon/main.cc": ["daemon"],
     "simulator": ["daemon/engine", "daemon/engine_log", "daemon/ports", "daemon/transport/ledger"],
     "client-lib": ["tensorlane"],

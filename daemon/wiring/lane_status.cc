@@ -1,0 +1,150 @@
+#include "daemon/wiring/lane_status.h"
+
+#include <ctime>
+#include <set>
+
+#include "common/protocol/plan.h"
+#include "daemon/wiring/lane_config.h"
+
+namespace tensorlane::wiring {
+namespace {
+
+const char* transport_name(config::DaemonConfig::Transport transport) {
+  using Choice = config::DaemonConfig::Transport;
+  return transport == Choice::kTcp ? "tcp" : transport == Choice::kRdma ? "rdma" : "auto";
+}
+
+}  // namespace
+
+nlohmann::json LaneStatus::read() const {
+  nlohmann::json classes = nlohmann::json::array();
+  for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) {
+    const ports::ClassMetrics& m = parts_.metrics.classes[c];
+    classes.push_back(
+        {{"name", parts_.config.fabric.classes.data[c].name},
+         {"dscp_in_force", parts_.config.tags ? parts_.config.fabric.classes.data[c].dscp : 0},
+         {"window_bytes", window(parts_.config, parts_.config.fabric.classes.data[c], RailIndex(0)).value},
+         {"sent_bytes", m.bytes_sent.value()},
+         {"received_bytes", m.bytes_received.value()},
+         {"sent_operations", m.operations_sent.value()},
+         {"completed_tensors", m.tensors_completed.value()},
+         {"failed_tensors", m.tensors_failed.value()}});
+  }
+  nlohmann::json flows = nlohmann::json::array();
+  for (const ports::FlowReport& flow : parts_.metrics.flows.all()) {
+    flows.push_back({{"job", flow.job},
+                     {"peer", flow.peer},
+                     {"class", class_name(flow.cls)},
+                     {"rail", flow.rail.value},
+                     {"dscp", flow.dscp},
+                     {"pcp", flow.pcp},
+                     {"transport", flow.transport},
+                     {"path", flow.path}});
+  }
+  const std::uint64_t cpu_ns = parts_.metrics.cpu_ns.value(), slices = parts_.metrics.slices_sent.value();
+  nlohmann::json jobs = nlohmann::json::array();
+  for (const auto& job : parts_.metrics.job_list.all()) {
+    nlohmann::json job_classes = nlohmann::json::array();
+    for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) {
+      job_classes.push_back({{"name", parts_.config.fabric.classes.data[c].name},
+                             {"sent_bytes", job->classes[c].bytes_sent.value()},
+                             {"demoted_bytes", job->classes[c].bytes_demoted.value()}});
+    }
+    jobs.push_back({{"name", job->name}, {"id", job->id.value}, {"classes", std::move(job_classes)}});
+  }
+  std::uint64_t sent = 0;
+  for (const ports::ClassMetrics& m : parts_.metrics.classes) sent += m.bytes_sent.value();
+  return {{"transports", {{carrier(), {{"bytes_sent", sent}}}}},
+          {"lane",
+           {{"transport", transport_name(parts_.config.transport)},
+            {"paths", path_status()},
+            {"pattern", parts_.config.pattern ? protocol::pattern_name(*parts_.config.pattern) : "auto"},
+            {"batch_bytes", parts_.batch_limit().value},
+            {"network_model", parts_.patterns.model()},
+            {"pattern_choices", parts_.patterns.choices()},
+            {"priorities", parts_.config.priorities},
+            {"tags", parts_.config.tags},
+            {"cpu_seconds", static_cast<double>(cpu_ns) * 1e-9},
+            {"sent_slices", slices},
+            {"cpu_ns_per_slice", slices == 0 ? nlohmann::json() : nlohmann::json(cpu_ns / slices)},
+            {"staging_bytes", parts_.metrics.staging_bytes.value()},
+            {"stale_grants", parts_.metrics.stale_grants.value()},
+            {"resumed_flows", parts_.metrics.transport.flows_resumed.value()},
+            {"resent_frames", parts_.metrics.transport.frames_resent.value()},
+            {"reduced_bytes", parts_.metrics.bytes_reduced.value()},
+            {"copied_bytes", parts_.metrics.bytes_copied.value()},
+            {"metrics", parts_.metrics_address()},
+            {"timeline", parts_.timeline.enabled() ? parts_.config.timeline : ""},
+            {"flows", flows},
+            {"rails", rail_status()},
+            {"classes", classes},
+            {"jobs", std::move(jobs)}}}};
+}
+
+// How the flows to each peer go, and why.
+nlohmann::json LaneStatus::path_status() const {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  const Time now(t.tv_sec * 1'000'000'000ll + t.tv_nsec);
+  nlohmann::json paths = nlohmann::json::array();
+  for (const ports::PathBoard::Entry& entry : parts_.metrics.paths.all()) {
+    const bool measured = entry.report.measured != Time();
+    nlohmann::json candidates = nlohmann::json::array();
+    for (const ports::PathCandidate& c : entry.report.candidates) {
+      const bool figures = c.bandwidth != BitsPerSecond();
+      candidates.push_back({{"transport", c.transport},
+                            {"chosen", c.chosen},
+                            {"latency_s", figures ? nlohmann::json(to_seconds(c.latency)) : nlohmann::json()},
+                            {"bits_per_second", figures ? nlohmann::json(c.bandwidth.value) : nlohmann::json()},
+                            {"verdict", c.verdict}});
+    }
+    const nlohmann::json age = measured ? nlohmann::json(to_seconds(now - entry.report.measured)) : nlohmann::json();
+    paths.push_back({{"peer", entry.peer},
+                     {"rail", entry.rail.value},
+                     {"measured_s_ago", age},
+                     {"candidates", std::move(candidates)}});
+  }
+  return paths;
+}
+
+// The transports that carry the payload: "tcp" where there was nothing to choose.
+std::string LaneStatus::carrier() const {
+  std::set<std::string> names;
+  for (const ports::PathBoard::Entry& entry : parts_.metrics.paths.all()) {
+    for (const ports::PathCandidate& c : entry.report.candidates) {
+      if (c.chosen) names.insert(c.transport);
+    }
+  }
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : " and ") + name;
+  return all.empty() ? "tcp" : all;
+}
+
+// What each NIC is used as, and what it carried.
+nlohmann::json LaneStatus::rail_status() const {
+  nlohmann::json rails = nlohmann::json::array();
+  for (std::uint8_t r = 0; r < parts_.config.self().rails(); ++r) {
+    nlohmann::json classes = nlohmann::json::array();
+    for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) {
+      const fabric::TrafficClass& cls = parts_.config.fabric.classes.data[c];
+      classes.push_back({{"name", cls.name},
+                         {"window_bytes", window(parts_.config, cls, RailIndex(r)).value},
+                         {"sent_bytes", parts_.metrics.rails[r].bytes_sent[c].value()},
+                         {"received_bytes", parts_.metrics.rails[r].bytes_received[c].value()}});
+    }
+    const RailTransport& transport = parts_.rails[r];
+    rails.push_back({{"address", parts_.config.self().tcp_address(RailIndex(r))},
+                     {"transport", transport.name},
+                     {"device", transport.device},
+                     {"why_no_rdma", transport.why_no_rdma},
+                     {"classes", std::move(classes)}});
+  }
+  return rails;
+}
+
+const std::string& LaneStatus::class_name(ClassId cls) const {
+  const fabric::ClassTable& classes = parts_.config.fabric.classes;
+  return (cls == kControlClass ? classes.control : classes.data[cls.value]).name;
+}
+
+}  // namespace tensorlane::wiring

@@ -1,0 +1,43 @@
+// The part of the status that says what is in force on this host, and what the lane did.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/base/units.h"
+#include "daemon/config/config.h"
+#include "daemon/planning/pattern_choices.h"
+#include "daemon/ports/telemetry.h"
+#include "daemon/wiring/transports.h"
+
+namespace tensorlane::wiring {
+
+// Control's thread. What it is made from outlives it.
+class LaneStatus {
+ public:
+  struct Parts {
+    const config::DaemonConfig& config;
+    const ports::LaneMetrics& metrics;
+    const ports::Timeline& timeline;
+    const planning::PatternChoices& patterns;
+    const std::vector<RailTransport>& rails;
+    std::function<Bytes()> batch_limit;            // how long a batch is at most; 0: there are none
+    std::function<std::string()> metrics_address;  // empty: no metrics are served
+  };
+  explicit LaneStatus(Parts parts) : parts_(std::move(parts)) {}
+
+  // {"transports": ..., "lane": ...}, as `tensorlane status --json` shows them.
+  nlohmann::json read() const;
+
+ private:
+  nlohmann::json path_status() const;  // how the flows to each peer go, and why
+  nlohmann::json rail_status() const;  // what each NIC is used as, and what it carried
+  std::string carrier() const;         // the transports that carry the payload: "tcp" where there was nothing to choose
+  const std::string& class_name(ClassId cls) const;
+
+  const Parts parts_;
+};
+
+}  // namespace tensorlane::wiring

@@ -1,0 +1,48 @@
+#include "daemon/wiring/recording.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "daemon/engine_log/file_sink.h"
+
+namespace tensorlane::wiring {
+
+telemetry::ExporterConfig exporter_config(const config::DaemonConfig& config) {
+  const auto label = [](const fabric::TrafficClass& c) {
+    return telemetry::ClassLabel{c.name, c.dscp, c.pcp, c.service_level};
+  };
+  telemetry::ExporterConfig exporter{
+      config.metrics, config.host, {}, label(config.fabric.classes.control), config.self().rails()};
+  for (std::size_t c = 0; c < config.data_classes(); ++c)
+    exporter.classes.push_back(label(config.fabric.classes.data[c]));
+  return exporter;
+}
+
+telemetry::TimelineConfig timeline_config(const config::DaemonConfig& config) {
+  telemetry::TimelineConfig timeline;
+  timeline.host = config.host;
+  const auto self = std::ranges::find(config.fabric.hosts, config.host, &fabric::Host::name);
+  timeline.sort_index = static_cast<int>(self - config.fabric.hosts.begin());
+  for (const fabric::TrafficClass& c : config.fabric.classes.data) {
+    timeline.class_names.push_back(c.name);
+    timeline.class_dscps.push_back(config.tags ? c.dscp : 0);
+  }
+  return timeline;
+}
+
+// Training matters more than its record: a log that cannot be written is an error in the daemon's own.
+lane::RecorderMaker recorder_maker(const config::DaemonConfig& config) {
+  if (config.record.empty()) return {};
+  if (const Status folder = engine_log::check_folder(config.record); !folder.ok())
+    spdlog::error("no engine logs: {}", folder.to_string());
+  return [&config](const ports::JobSpec& job, RailIndex rail) -> std::unique_ptr<engine_log::Recorder> {
+    auto sink = engine_log::open_file_sink(config.record, job.name, job.credentials.epoch, config.host, rail);
+    if (sink.ok())
+      return std::make_unique<engine_log::Recorder>(std::move(*sink), config.record_limit, job.name, config.host);
+    spdlog::error("no engine log: {}", sink.status().to_string());
+    return nullptr;
+  };
+}
+
+}  // namespace tensorlane::wiring

@@ -1,0 +1,19 @@
+// What daemon.yaml and the fabric file mean for what the daemon tells of itself: metrics, timeline, engine logs.
+#pragma once
+
+#include "daemon/config/config.h"
+#include "daemon/lane/lane.h"
+#include "daemon/telemetry/metrics.h"
+#include "daemon/telemetry/timeline.h"
+
+namespace tensorlane::wiring {
+
+telemetry::ExporterConfig exporter_config(const config::DaemonConfig& config);
+
+telemetry::TimelineConfig timeline_config(const config::DaemonConfig& config);
+
+// Opens the engine logs of jobs in the folder `record` of daemon.yaml; none where it names no folder. `config` outlives
+// what is returned.
+lane::RecorderMaker recorder_maker(const config::DaemonConfig& config);
+
+}  // namespace tensorlane::wiring

@@ -1,0 +1,28 @@
+// Which transports carry the flows of a rail, and how daemon.yaml and the fabric file configure each.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "daemon/config/config.h"
+#include "daemon/ports/transport.h"
+
+namespace tensorlane::wiring {
+
+// What a rail's flows go over.
+struct RailTransport {
+  std::string name = "tcp";  // of several, as in "local, rdma, tcp", to each host whichever is faster
+  std::string device;        // of the NIC
+  std::string why_no_rdma;   // empty where there is
+};
+
+// The transport that daemon.yaml asks for. With `auto`, RDMA and TCP, whichever is faster between two hosts, and shared
+// memory to hosts with the same `local` address. Writes what it chose to rails[rail]. `config` and `sink` outlive the
+// transport. Errors: those of the transports (a port in use), and that of the device where daemon.yaml insists on RDMA.
+Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
+                                                         ports::FrameSink& sink, std::vector<RailTransport>& rails);
+
+}  // namespace tensorlane::wiring
