@@ -175,6 +175,7 @@ void Job::end_in_peace() {
 ports::JobSpec Job::make_spec() const {
   ports::JobSpec spec;
   spec.name = name_;
+  spec.owner = {uid_, name_};
   spec.credentials = {id_, epoch_, HostIndex(static_cast<std::uint16_t>(*roster_.index_of(rules_.host))), secret_};
   spec.world_size = roster_.world_size;
   spec.detection = liveness_->detection();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/ledger.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
@@ -26,6 +27,7 @@ struct JobHost {
 // same number of rails.
 struct JobSpec {
   std::string name;
+  Owner owner;  // whom everything that the job takes is charged to
   JobCredentials credentials;
   std::vector<JobHost> hosts;
   std::uint32_t world_size = 1;
