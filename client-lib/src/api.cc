@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <span>
 #include <string>
 
 #include "client-lib/src/context.h"
@@ -213,6 +214,23 @@ tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request) {
   });
 }
 
+tl_status_t tl_post_many(tl_tensor_t* const* tensors, size_t count, tl_request_t** requests) {
+  return guarded([&]() -> Status {
+    if (count == 0) return {};
+    if (tensors == nullptr || requests == nullptr)
+      return null_argument("tl_post_many", "tensors or a place for the requests");
+    const std::span<tl_tensor_t* const> all(tensors, count);
+    for (const tl_tensor_t* tensor : all) {
+      if (tensor == nullptr) return null_argument("tl_post_many", "one of the tensors");
+      if (tensor->context != all.front()->context) {
+        return Status(Code::kInvalidArgument, "tl_post_many was called with tensors of several contexts",
+                      "'" + all.front()->name + "' and '" + tensor->name + "'", "make a call for each context");
+      }
+    }
+    return all.front()->context->post_many(all, requests);
+  });
+}
+
 tl_status_t tl_test(tl_request_t* request) {
   return guarded([&]() -> Status {
     return request == nullptr ? null_argument("tl_test", "a request") : request->context->test(*request);
@@ -223,6 +241,25 @@ tl_status_t tl_wait(tl_request_t* request, double timeout_seconds) {
   return guarded([&]() -> Status {
     return request == nullptr ? null_argument("tl_wait", "a request")
                               : request->context->wait(*request, timeout_seconds);
+  });
+}
+
+tl_status_t tl_wait_many(tl_request_t** requests, size_t count, double timeout_seconds) {
+  return guarded([&]() -> Status {
+    if (count == 0) return {};
+    if (requests == nullptr) return null_argument("tl_wait_many", "requests");
+    const bool forever = !(timeout_seconds >= 0);
+    const Time start = now();
+    Status first;
+    for (tl_request_t*& request : std::span(requests, count)) {
+      if (request == nullptr) continue;
+      const double left = forever ? -1 : std::max(0.0, timeout_seconds - to_seconds(now() - start));
+      const Status status = request->context->wait(*request, left);
+      if (status.code() == Code::kTimedOut) return status;  // of a request that failed, wait() says "aborted"
+      request = nullptr;
+      if (first.ok()) first = status;
+    }
+    return first;
   });
 }
 

@@ -102,6 +102,8 @@ class Context {
 
   Status register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** tensors);
   Result<tl_request_t*> post(tl_tensor& tensor);
+  // All or none.
+  Status post_many(std::span<tl_tensor_t* const> tensors, tl_request_t** requests);
   Result<tl_request_t*> array(const std::string& name, const ArrayCall& call);
   // A negative time-out waits for ever. InvalidArgument when the request is not under way.
   Status wait(tl_request& request, double timeout_seconds);
@@ -155,6 +157,7 @@ class Context {
   void complete_locked(const protocol::CompletionEntry& entry);
   void finish_locked(tl_request& request, Status status);
   Result<tl_request*> start_locked(tl_tensor& tensor);
+  void cancel_locked(tl_request& request);
   [[nodiscard]] bool submit_locked(tl_request& request);
   Status consume(tl_request& request);
   void raise(tl_request& request);

@@ -56,7 +56,10 @@ Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
   const auto busy = [&] {
     return tensor.active != nullptr || (tensor.twin != nullptr && tensor.twin->active != nullptr);
   };
-  if (busy()) drain_locked();
+  if (busy()) {
+    drain_locked();
+    if (!failure_.ok()) return failure_;
+  }
   if (busy()) {
     return Status(Code::kInvalidArgument, "an operation on tensor '" + tensor.name + "' is under way",
                   "one at a time is possible", "wait for its request first");
@@ -102,6 +105,34 @@ Result<tl_request_t*> Context::post(tl_tensor& tensor) {
   }
   if (wake) rings_.wake_daemon();
   return request;
+}
+
+// Takes back what start_locked() has begun and nobody has submitted.
+void Context::cancel_locked(tl_request& request) {
+  if (request.state == State::kPreparing) --outstanding_;  // else the job has failed meanwhile
+  request.tensor->active = nullptr;
+  request.state = State::kFree;
+  request.status = {};
+  free_requests_.push_back(&request);
+}
+
+Status Context::post_many(std::span<tl_tensor_t* const> tensors, tl_request_t** requests) {
+  TL_RETURN_IF_ERROR(usable());
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const Result<tl_request*> started = start_locked(*tensors[i]);
+      if (!started.ok()) {
+        while (i > 0) cancel_locked(*requests[--i]);
+        return started.status();
+      }
+      requests[i] = *started;
+    }
+    for (tl_request* request : std::span(requests, tensors.size())) wake |= submit_locked(*request);
+  }
+  if (wake) rings_.wake_daemon();
+  return {};
 }
 
 // The result to where the program wants it, the request to the free ones. By the request's owner, once it is done.

@@ -38,6 +38,14 @@ class Loopback:
         self.under_way.discard(index)
         self.log.append(("wait", self.names[index]))
 
+    def post_many(self, indices):
+        for index in indices:
+            self.post(index)
+
+    def wait_many(self, indices):
+        for index in indices:
+            self.wait(index)
+
     def posted(self):
         return [name for what, name in self.log if what == "post"]
 
@@ -86,3 +94,11 @@ class _HubTransport:
         for part in parts[1:]:
             total += part
         self.buffers[index].copy_(total / self.hub.size if self.op == AVERAGE else total)
+
+    def post_many(self, indices):
+        for index in indices:
+            self.post(index)
+
+    def wait_many(self, indices):
+        for index in indices:
+            self.wait(index)

@@ -107,6 +107,46 @@ TEST(Operations, CompletesInAnyOrder) {
   }
 }
 
+// All of them or none, with the results and the errors of single calls.
+TEST(Operations, ManyWithOneCall) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  constexpr std::size_t kTensors = 20;
+  std::vector<tl_tensor_t*> tensors;
+  for (std::size_t i = 0; i < kTensors; ++i)
+    tensors.push_back(registered(context, numbered("t", static_cast<int>(i)).c_str(), nullptr, 16));
+  std::vector<tl_request_t*> requests(kTensors);
+  for (int round = 0; round < 3; ++round) {
+    for (std::size_t i = 0; i < kTensors; ++i)
+      static_cast<float*>(tl_tensor_buffer(tensors[i]))[3] = static_cast<float>(i + 1);
+    ASSERT_EQ(tl_post_many(tensors.data(), kTensors, requests.data()), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_wait_many(requests.data(), kTensors, 5), TL_OK) << tl_last_error();
+    EXPECT_THAT(requests, testing::Each(nullptr));
+    for (std::size_t i = 0; i < kTensors; ++i)
+      EXPECT_EQ(static_cast<float*>(tl_tensor_buffer(tensors[i]))[3], static_cast<float>(2 * (i + 1)));
+  }
+  EXPECT_EQ(daemon.operations(), 3 * kTensors);
+  EXPECT_EQ(tl_wait_many(requests.data(), kTensors, 5), TL_OK) << "there is nothing to wait for";
+
+  daemon.set_mode(Mode::kHold);
+  tl_request_t* alone = nullptr;
+  ASSERT_EQ(tl_post(tensors[7], &alone), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_post_many(tensors.data(), kTensors, requests.data()), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("an operation on tensor 't7' is under way"));
+  std::swap(tensors[7], tensors.back());
+  ASSERT_EQ(tl_post_many(tensors.data(), kTensors - 1, requests.data()), TL_OK) << "none of the others was started";
+  requests.back() = alone;
+  EXPECT_EQ(tl_wait_many(requests.data(), kTensors, 0.02), TL_ERROR_TIMED_OUT);
+  EXPECT_NE(requests.front(), nullptr);
+  daemon.set_mode(Mode::kRun);
+  EXPECT_EQ(tl_wait_many(requests.data(), kTensors, 5), TL_OK) << tl_last_error();
+  tensors[1] = tensors[0];
+  EXPECT_EQ(tl_post_many(tensors.data(), 2, requests.data()), TL_ERROR_INVALID_ARGUMENT) << "it comes twice";
+  tensors[1] = nullptr;
+  EXPECT_EQ(tl_post_many(tensors.data(), 2, requests.data()), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(tl_post_many(tensors.data(), 0, requests.data()), TL_OK);
+}
+
 TEST(Operations, OneAtATimePerTensor) {
   FakeDaemon daemon;
   daemon.set_mode(Mode::kHold);

@@ -175,6 +175,10 @@ TL_API void* tl_tensor_buffer(const tl_tensor_t* tensor);
 /* Starts the tensor's operation on its buffer. The buffer belongs to tensorlane until the request is done. Never
  * blocks. One operation per tensor may be under way; errors: invalid argument (one is), aborted. */
 TL_API tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request);
+/* Starts `count` tensors of one context as tl_post() does, in this order, for the cost of one call. `requests` receives
+ * as many handles. All or none: after an error nothing was started. Errors: as tl_post (the text names the tensor),
+ * resource exhausted. */
+TL_API tl_status_t tl_post_many(tl_tensor_t* const* tensors, size_t count, tl_request_t** requests);
 /* TL_OK: done, the result is in place, the request is freed. TL_IN_PROGRESS: not yet. An error: it failed and the
  * request is freed. */
 TL_API tl_status_t tl_test(tl_request_t* request);
@@ -182,6 +186,10 @@ TL_API tl_status_t tl_test(tl_request_t* request);
  * leaves the request valid; an operation that failed because somebody was not heard in time says TL_ERROR_ABORTED, and
  * tl_last_error() why. */
 TL_API tl_status_t tl_wait(tl_request_t* request, double timeout_seconds);
+/* Waits for `count` requests as tl_wait() does for one, `timeout_seconds` for all of them together; null requests are
+ * left out. Each that is done becomes null in `requests`: after TL_ERROR_TIMED_OUT the others stay valid, after any
+ * other status none is left. Returns the first error of them, in this order. */
+TL_API tl_status_t tl_wait_many(tl_request_t** requests, size_t count, double timeout_seconds);
 /* `function` runs once when the request is done, on a thread of the library (at once, if it is done already); the
  * request is freed after it: do neither test nor wait. It must not block. */
 typedef void (*tl_callback_t)(tl_status_t status, void* argument);

@@ -104,9 +104,20 @@ class Tensor {
     return Request(request);
   }
 
+  tl_tensor_t* get() const noexcept { return tensor_; }
+
  private:
   tl_tensor_t* tensor_;
 };
+
+// See tl_post_many().
+inline std::vector<Request> post_many(std::span<const Tensor> tensors) {
+  std::vector<tl_tensor_t*> handles;
+  for (const Tensor& tensor : tensors) handles.push_back(tensor.get());
+  std::vector<tl_request_t*> requests(handles.size());
+  check(tl_post_many(handles.data(), handles.size(), requests.data()));
+  return std::vector<Request>(requests.begin(), requests.end());
+}
 
 // One rank of one job. Not copied; outlives its tensors and requests.
 class Session {

@@ -78,8 +78,10 @@ _SIGNATURES = {
     "tl_register": ([_POINTER, ctypes.c_char_p, ctypes.POINTER(TensorDesc), ctypes.c_size_t, _OUT], ctypes.c_int),
     "tl_tensor_buffer": ([_POINTER], ctypes.c_void_p),
     "tl_post": ([_POINTER, _OUT], ctypes.c_int),
+    "tl_post_many": ([_POINTER, ctypes.c_size_t, _POINTER], ctypes.c_int),
     "tl_test": ([_POINTER], ctypes.c_int),
     "tl_wait": ([_POINTER, ctypes.c_double], ctypes.c_int),
+    "tl_wait_many": ([_POINTER, ctypes.c_size_t, ctypes.c_double], ctypes.c_int),
     "tl_allreduce": (
         [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
     ),
@@ -116,6 +118,8 @@ def library_path():
 def library():
     """The C library, loaded once."""
     global _library
+    if _library is not None:
+        return _library
     with _lock:
         if _library is None:
             path = library_path()
@@ -230,6 +234,28 @@ class Tensor:
         request = ctypes.c_void_p()
         check(library().tl_post(self._handle, ctypes.byref(request)))
         return Request(request, None)
+
+
+def post_many(tensors):
+    """Starts the operations of several tensors of one context with one call, all or none. Returns a request of each, as a number, for wait_many()."""
+    count = len(tensors)
+    requests = (ctypes.c_void_p * count)()
+    check(library().tl_post_many((ctypes.c_void_p * count)(*[tensor._handle for tensor in tensors]), count, requests))
+    return requests[:]
+
+
+def wait_many(requests):
+    """Returns when all of these requests of post_many() are done. Raises the first error. What Ctrl-C leaves under way is in the list afterwards."""
+    count = len(requests)
+    left = (ctypes.c_void_p * count)(*requests)
+    wait = library().tl_wait_many
+    try:
+        status = errors.TIMED_OUT
+        while status == errors.TIMED_OUT:
+            status = wait(left, count, _WAIT_PIECE_SECONDS)
+    finally:
+        requests[:] = [request for request in left if request is not None]
+    check(status)
 
 
 _under_way = set()  # requests whose memory must not be freed, even if the caller has dropped them

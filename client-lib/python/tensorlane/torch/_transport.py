@@ -37,6 +37,12 @@ class Transport(Protocol):
     def wait(self, index: int) -> None:
         """Returns when the result is in the buffer. At once if nothing was posted since the last wait."""
 
+    def post_many(self, indices: List[int]) -> None:
+        """As post(), of each, for the cost of one call."""
+
+    def wait_many(self, indices: List[int]) -> None:
+        """As wait(), of each."""
+
 
 class NativeTransport:
     """Registered tensors of a process set's context, or the job's, in memory shared with the daemon: posting copies nothing."""
@@ -57,14 +63,18 @@ class NativeTransport:
         ]
 
     def post(self, index):
-        self._requests[index] = self._tensors[index].post()
+        self.post_many([index])
 
     def wait(self, index):
-        request = self._requests.pop(index, None)
-        if request is None:
-            return
+        self.wait_many([index])
+
+    def post_many(self, indices):
+        self._requests.update(zip(indices, _native.post_many([self._tensors[index] for index in indices])))
+
+    def wait_many(self, indices):
+        pending = {self._requests.pop(index): index for index in indices if index in self._requests}
+        left = list(pending)
         try:
-            request.wait()
-        except KeyboardInterrupt:
-            self._requests[index] = request
-            raise
+            _native.wait_many(left)
+        finally:  # after Ctrl-C some are under way
+            self._requests.update((pending[request], request) for request in left)
