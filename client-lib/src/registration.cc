@@ -7,6 +7,7 @@
 #include "client-lib/src/context.h"
 #include "client-lib/src/error.h"
 #include "client-lib/src/registration.h"
+#include "common/base/text.h"
 
 namespace tensorlane::client {
 namespace {
@@ -31,9 +32,7 @@ Status check_name(const char* kind, const std::string& name) {
     where.append(name, 0, 32).append("...' has ").append(std::to_string(name.size())).append(" bytes");
     return wrong(where, "the limit is " + std::to_string(protocol::kMaxName));
   }
-  const bool printable =
-      std::none_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-  if (!printable) return wrong("it has a control character", "use printable characters");
+  if (!is_printable(name)) return wrong("it has a control character, or is not in UTF-8", "use printable characters");
   return {};
 }
 

@@ -13,7 +13,7 @@
 
 namespace tensorlane::client {
 
-// InvalidArgument when it is empty, longer than kMaxName or has control characters. `kind`: "a tensor".
+// InvalidArgument when it is empty, longer than kMaxName or not printable (common/base/text.h). `kind`: "a tensor".
 Status check_name(const char* kind, const std::string& name);
 // InvalidArgument unless 1..kMaxElements.
 Status check_count(const std::string& name, std::uint64_t elements);

@@ -1,6 +1,7 @@
 #include "common/base/status.h"
 
 #include "common/base/error_line.h"
+#include "common/base/text.h"
 
 namespace tensorlane {
 
@@ -58,9 +59,8 @@ std::string error_line(std::string_view command, const Status& status) {
   std::string line = std::string(command) + ": error: " + status.to_string();
   for (char& c : line) {
     if (c == '\n' || c == '\t') c = ' ';
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';
   }
-  return line;
+  return printable(line);
 }
 
 }  // namespace tensorlane

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <optional>
 
+#include "common/base/text.h"
+
 namespace tensorlane::control {
 namespace {
 
@@ -133,13 +135,21 @@ bool ItemReader::boolean() {
   return item->get<bool>();
 }
 
-std::string ItemReader::text(std::size_t most) {
+std::string ItemReader::shown_text(std::size_t most) {
   const json* item = take();
   if (item == nullptr || !item->is_string() || item->get_ref<const std::string&>().size() > most) {
     ok_ = false;
     return {};
   }
-  return item->get<std::string>();
+  return printable(item->get_ref<const std::string&>());
+}
+
+std::string ItemReader::text(std::size_t most) {
+  const std::size_t at = next_;
+  std::string shown = shown_text(most);
+  if (ok_ && shown == (*array_)[at].get_ref<const std::string&>()) return shown;
+  ok_ = false;
+  return {};
 }
 
 const json& ItemReader::array() {
@@ -161,7 +171,8 @@ json status_to_json(const Status& status) {
 Status status_from_json(const json& array) {
   ItemReader in(array);
   const auto code = static_cast<Code>(in.number(static_cast<std::uint64_t>(Code::kInternal)));
-  std::string what = in.text(kMaxStatusText), where = in.text(kMaxStatusText), fix = in.text(kMaxStatusText);
+  std::string what = in.shown_text(kMaxStatusText), where = in.shown_text(kMaxStatusText),
+              fix = in.shown_text(kMaxStatusText);
   if (!in.done()) return Status(Code::kInternal, "a peer sent an error that cannot be read");
   if (code == Code::kOk) return {};
   return Status(code, std::move(what), std::move(where), std::move(fix));

@@ -72,8 +72,9 @@ class ItemReader {
   double real();     // finite
   float fraction();  // from 0 to 1
   bool boolean();
-  std::string text(std::size_t most);  // of at most `most` bytes
-  const nlohmann::json& array();       // an empty one on error
+  std::string text(std::size_t most);        // of at most `most` bytes, all printable (common/base/text.h)
+  std::string shown_text(std::size_t most);  // of at most `most` bytes; what is not printable reads as '?'
+  const nlohmann::json& array();             // an empty one on error
   bool ok() const { return ok_; }
   bool done() const { return ok_ && next_ == array_->size(); }  // and nothing is left over
 

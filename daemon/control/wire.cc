@@ -47,12 +47,6 @@ std::string numeric(const std::string& address) {
 
 }  // namespace
 
-bool LogGate::open(Time now) {
-  if (now < next_) return false;
-  next_ = now + seconds(1);
-  return true;
-}
-
 Wire::Wire(const fabric::Fabric& fabric, std::string self, std::string secret_key, Duration detection,
            ControlCounters& counters)
     : fabric_(fabric),

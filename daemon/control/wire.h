@@ -16,21 +16,13 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "common/base/log_gate.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
 #include "daemon/control/counters.h"
 
 namespace tensorlane::control {
-
-// True at most once a second: for log lines that a peer can provoke.
-class LogGate {
- public:
-  bool open(Time now);
-
- private:
-  Time next_;
-};
 
 class Wire {
  public:

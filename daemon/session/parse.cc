@@ -1,9 +1,9 @@
 #include "daemon/session/parse.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "common/base/text.h"
 #include "common/protocol/plan.h"
 
 namespace tensorlane::session {
@@ -31,12 +31,9 @@ Result<std::string> name_of(const char (&field)[kMaxName + 1], const char* what)
   const char* end = static_cast<const char*>(std::memchr(field, '\0', sizeof field));
   if (end == nullptr) return corrupt("a name without an end", what);
   const std::string_view name(field, static_cast<std::size_t>(end - field));
-  const bool printable = std::none_of(name.begin(), name.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte < 0x20 || byte == 0x7f;
-  });
-  if (!printable) {
-    return Status(Code::kInvalidArgument, "a control character in a name", what, "use printable characters in names");
+  if (!is_printable(name)) {
+    return Status(Code::kInvalidArgument, "a name with a control character, or not in UTF-8", what,
+                  "use printable characters in names");
   }
   return std::string(name);
 }

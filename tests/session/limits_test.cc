@@ -82,7 +82,11 @@ TEST(Limits, AHelloThatCannotBe) {
   body.local_rank = 1;
   EXPECT_THAT(hello_error(daemon, body), HasSubstr("local rank is 1"));
   EXPECT_THAT(hello_error(daemon, hello("")), HasSubstr("the job has no name"));
-  EXPECT_THAT(hello_error(daemon, hello("a\x1b[31m")), HasSubstr("a control character in a name: the job's name"));
+  // Also where a terminal takes it for one ("ESC [" in a single character), and where a page of metrics would break.
+  for (const char* name : {"a\x1b[31m", "a\xc2\x9b\x33\x31m", "\xff\xfe\xfd"}) {
+    EXPECT_THAT(hello_error(daemon, hello(name)),
+                HasSubstr("a name with a control character, or not in UTF-8: the job's name"));
+  }
   body = hello("job");
   std::memset(body.job, 'x', sizeof body.job);
   EXPECT_THAT(hello_error(daemon, body), HasSubstr("a name without an end: the job's name"));

@@ -336,6 +336,8 @@ TEST(Operations, RefusesWhatCannotBeRegistered) {
   EXPECT_THAT(error_of(tensor_desc("x", outside, 32)), HasSubstr("its buffer is not shared memory"));
   EXPECT_THAT(error_of(tensor_desc("x", context.floats(32) + 1, 16)), HasSubstr("not aligned to 64 bytes"));
   EXPECT_THAT(error_of(tensor_desc("a\nb", nullptr, 16)), HasSubstr("control character"));
+  EXPECT_THAT(error_of(tensor_desc("a\xc2\x85z", nullptr, 16)), HasSubstr("control character"));
+  EXPECT_THAT(error_of(tensor_desc("\xff", nullptr, 16)), HasSubstr("not in UTF-8"));
   EXPECT_THAT(error_of(tensor_desc(std::string(256, 'x').c_str(), nullptr, 16)),
               HasSubstr("256 bytes: the limit is 255"));
   tl_tensor_desc_t desc = tensor_desc("x", nullptr, 16);

@@ -53,6 +53,18 @@ TEST(Message, that_is_none_is_refused) {
       << "negative";
 }
 
+// What a peer says reaches logs, status pages and labels: names are refused, error texts are shown without it.
+TEST(Message, names_that_steer_a_terminal_are_not_read) {
+  for (const char* name : {"a\x1b[2J", "a\xc2\x9b\x33\x31m", "\xff\xfe"}) {
+    const json array = json::array({name, "next"});
+    ItemReader in(array);
+    EXPECT_EQ(in.text(64), "");
+    EXPECT_FALSE(in.ok());
+  }
+  const Status told = status_from_json(status_to_json(Status(Code::kMismatch, "a\xc2\x9b\x33", "\x1b[2J", "c")));
+  EXPECT_EQ(told.to_string(), "a??3: ?[2J: c");
+}
+
 TEST(Message, survives_every_truncation_and_many_flipped_bits) {
   const auto whole = encode({MessageType::kRoster, JobId(1), Epoch(2), 3,
                              json::array({"nonce", json::array({json::array({"h0", {0, 1}})})})});

@@ -1,0 +1,31 @@
+#include "common/base/log_gate.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace tensorlane {
+namespace {
+
+TEST(LogGate, one_line_a_second_for_each_cause_and_the_rest_are_counted) {
+  LogGate gate;
+  const Time start(0);
+  EXPECT_EQ(gate.pass(start, "10.0.0.1"), 0u);
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(gate.pass(start, "10.0.0.1"));
+  EXPECT_EQ(gate.pass(start, "10.0.0.2"), 5u) << "somebody else is not hidden behind the flood";
+  EXPECT_FALSE(gate.pass(start + milliseconds(999), "10.0.0.1"));
+  EXPECT_EQ(gate.pass(start + seconds(1), "10.0.0.1"), 1u);
+  EXPECT_EQ(held_back_text(0), "");
+  EXPECT_EQ(held_back_text(5), " (5 more such since the last message)");
+}
+
+TEST(LogGate, many_causes_are_bounded_together) {
+  LogGate gate;
+  std::size_t passed = 0;
+  for (int i = 0; i < 1000; ++i) passed += gate.open(Time(0), std::to_string(i)) ? 1 : 0;
+  EXPECT_EQ(passed, LogGate::kPerSecond);
+  EXPECT_EQ(gate.pass(Time(0) + seconds(1), "late"), 1000 - LogGate::kPerSecond);
+}
+
+}  // namespace
+}  // namespace tensorlane
