@@ -8,9 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
+#include "common/files/careful.h"
 #include "common/protocol/session.h"
 
 namespace tensorlane::client {
@@ -82,11 +81,8 @@ Result<std::string> secret_of(const char* given) {
   } else if (const char* text = environment("TENSORLANE_JOB_SECRET")) {
     secret = text;
   } else if (const char* path = environment("TENSORLANE_JOB_SECRET_FILE")) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file)
-      return invalid("TENSORLANE_JOB_SECRET_FILE", path,
-                     std::string("cannot read it (") + std::strerror(errno) + "): name a readable file");
-    secret.assign(std::istreambuf_iterator<char>(file), {});
+    TL_ASSIGN_OR_RETURN(
+        secret, files::read(path, "the file of TENSORLANE_JOB_SECRET_FILE", files::Care::kSharedSecret, kib(64)));
     while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
   }
   if (secret.size() > protocol::kMaxSecret) {

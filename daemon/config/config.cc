@@ -1,19 +1,15 @@
 #include "daemon/config/config.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <span>
-#include <sstream>
 
 #include "common/fabric/yaml_reader.h"
+#include "common/files/careful.h"
 
 namespace tensorlane::config {
 namespace {
@@ -23,6 +19,7 @@ using fabric::Mapping;
 constexpr BitsPerSecond kLowestControlRate{1'000'000};  // some thousand frames a second
 constexpr Bytes kSmallestBatch = kib(1);
 constexpr Bytes kLargestBatch = mib(64);
+constexpr Bytes kLargestFabricFile = mib(16);
 constexpr std::size_t kKeyLength = 40;  // of a CURVE key in Z85
 
 constexpr std::array<std::string_view, 36> kKeys = {"fabric",
@@ -63,32 +60,12 @@ constexpr std::array<std::string_view, 36> kKeys = {"fabric",
                                                     "network_model"};
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
-Status unreadable(const std::string& path, const std::string& what) {
-  return {Code::kInvalidArgument, fmt::format("cannot read {}: {}", what, std::strerror(errno)), path,
-          "check the path and its permissions"};
-}
-
-Result<std::string> read_file(const std::string& path, const std::string& what) {
-  std::ifstream in(path);
-  if (!in) return unreadable(path, what);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 std::string beside(const std::string& config_path, const std::string& path) {
   return (std::filesystem::path(config_path).parent_path() / path).string();
 }
 
-// A secret that others can read is no secret.
 Result<std::string> read_secret_key(const std::string& path) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) != 0) return unreadable(path, "the secret key");
-  if ((info.st_mode & 077) != 0) {
-    return Status(Code::kInvalidArgument, "the secret key can be read by other users", path,
-                  fmt::format("chmod 600 {}", path));
-  }
-  TL_ASSIGN_OR_RETURN(std::string key, read_file(path, "the secret key"));
+  TL_ASSIGN_OR_RETURN(std::string key, files::read(path, "the secret key", files::Care::kKey, kib(4)));
   while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
   if (key.size() != kKeyLength) {
     return Status(Code::kInvalidArgument, fmt::format("the secret key has {} characters", key.size()), path,
@@ -331,7 +308,9 @@ Status read_durations(const Mapping& map, DaemonConfig* config) {
 Status read_identity(const Mapping& map, DaemonConfig* config) {
   TL_ASSIGN_OR_RETURN(const std::string fabric_path, map.text("fabric"));
   config->fabric_path = beside(config->path, fabric_path);
-  TL_ASSIGN_OR_RETURN(config->fabric, fabric::load(config->fabric_path));
+  TL_ASSIGN_OR_RETURN(const std::string text, files::read(config->fabric_path, "the fabric file",
+                                                          files::Care::kConfiguration, kLargestFabricFile));
+  TL_ASSIGN_OR_RETURN(config->fabric, fabric::parse(text, config->fabric_path));
   TL_ASSIGN_OR_RETURN(config->host, map.name("host"));
   if (config->fabric.find_host(config->host) == nullptr) {
     std::vector<std::string_view> names;
@@ -351,7 +330,8 @@ Status read_identity(const Mapping& map, DaemonConfig* config) {
 }  // namespace
 
 Result<DaemonConfig> load(const std::string& path) {
-  TL_ASSIGN_OR_RETURN(const std::string text, read_file(path, "the daemon's configuration"));
+  TL_ASSIGN_OR_RETURN(const std::string text,
+                      files::read(path, "the daemon's configuration", files::Care::kConfiguration));
   YAML::Node document;
   try {
     document = YAML::Load(text);

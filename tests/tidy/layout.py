@@ -12,6 +12,7 @@ MAY_INCLUDE = {
     "common/base": [],
     "common/command_line": ["common/base"],
     "common/fabric": ["common/base"],
+    "common/files": ["common/base"],
     "common/graph": ["common/base"],
     "common/graph_file": ["common/base", "common/graph"],
     "common/process": ["common/base"],

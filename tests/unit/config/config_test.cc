@@ -190,6 +190,26 @@ TEST_F(ConfigTest, SecretKeyMustBeSecret) {
             "the secret key can be read by other users: " + file("h0.key") + ": chmod 600 " + file("h0.key"));
 }
 
+TEST_F(ConfigTest, KeysThatOthersChoseAreRefused) {
+  std::filesystem::rename(file("h0.key"), file("real.key"));
+  std::filesystem::create_symlink(file("real.key"), file("h0.key"));
+  EXPECT_EQ(error(""), "the secret key is a symbolic link, whose target others may choose: " + file("h0.key") +
+                           ": name the file itself");
+  std::filesystem::remove(file("h0.key"));
+  ASSERT_EQ(mkfifo(file("h0.key").c_str(), 0600), 0);
+  EXPECT_THAT(error(""), ::testing::StartsWith("the secret key is no regular file: "));
+}
+
+TEST_F(ConfigTest, FilesThatEverybodyMayChangeAreRefused) {
+  chmod(file("fabric.yaml").c_str(), 0646);
+  EXPECT_EQ(error(""), "the fabric file can be changed by everybody: " + file("fabric.yaml") + ": chmod o-w " +
+                           file("fabric.yaml"));
+  chmod(file("daemon.yaml").c_str(), 0666);
+  EXPECT_EQ(load(file("daemon.yaml")).status().to_string(),
+            "the daemon's configuration can be changed by everybody: " + file("daemon.yaml") + ": chmod o-w " +
+                file("daemon.yaml"));
+}
+
 TEST_F(ConfigTest, MissingFiles) {
   EXPECT_EQ(load(file("none.yaml")).status().to_string(),
             "cannot read the daemon's configuration: No such file or directory: " + file("none.yaml") +

@@ -1,0 +1,34 @@
+// Opening files whose place or content somebody else might have chosen.
+//
+// None of these waits: what is no regular file (a FIFO, a device, a folder) is an error at once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+
+namespace tensorlane::files {
+
+// What must hold of a file, beside that strangers cannot replace it: its folder is not writable for everybody, unless
+// with the sticky bit.
+enum class Care : std::uint8_t {
+  kConfiguration,  // not everybody may write it
+  kSharedSecret,   // neither may everybody read it, and it belongs to this process's user or to root
+  kKey,            // nobody but its owner, this process's user or root, may do either; it is no symbolic link
+};
+
+// The whole content. `what` is what messages call it: "the secret key". Errors: kInvalidArgument, with the reason, the
+// path and the command that mends it; kResourceExhausted for more than `most`.
+Result<std::string> read(const std::string& path, const std::string& what, Care care, Bytes most = mib(64));
+
+// A file of this process's own, to be written from its beginning on: made with mode 0600, or emptied. Refuses symbolic
+// links, files with several names, and those of another user, since what they point to might be somebody's.
+// Returns a descriptor that the caller closes. Errors: kUnavailable, with `what`, the reason and the path.
+Result<int> create(const std::string& path, const std::string& what);
+
+// Whether create() would open it, without making or emptying it. Errors: as create().
+Status check_creatable(const std::string& path, const std::string& what);
+
+}  // namespace tensorlane::files

@@ -1,0 +1,137 @@
+// What is read and written with care: every file that others might have placed is refused, and nothing waits.
+#include "common/files/careful.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace tensorlane::files {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class CarefulTest : public ::testing::Test {
+ protected:
+  CarefulTest() : folder_(fs::temp_directory_path() / ("tl-files-" + std::to_string(getpid()))) {
+    fs::create_directories(folder_);
+    chmod(folder_.c_str(), 0755);
+  }
+  ~CarefulTest() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string file(const std::string& name, mode_t mode) {
+    std::ofstream(path(name)) << "text\n";
+    chmod(path(name).c_str(), mode);
+    return path(name);
+  }
+  static std::string outcome(const std::string& path, Care care) {
+    const Result<std::string> text = read(path, "the file", care);
+    return text.ok() ? *text : text.status().to_string();
+  }
+  static std::string outcome(const Result<int>& created) {
+    if (!created.ok()) return created.status().to_string();
+    close(*created);
+    return "created";
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(CarefulTest, PermissionsThatEachKindOfFileMayHave) {
+  EXPECT_EQ(outcome(file("a", 0600), Care::kKey), "text\n");
+  EXPECT_EQ(outcome(file("b", 0640), Care::kKey),
+            "the file can be read by other users: " + path("b") + ": chmod 600 " + path("b"));
+  EXPECT_EQ(outcome(path("b"), Care::kSharedSecret), "text\n");
+  EXPECT_EQ(outcome(file("c", 0644), Care::kSharedSecret),
+            "the file can be read by everybody: " + path("c") + ": chmod o-rwx " + path("c"));
+  EXPECT_EQ(outcome(path("c"), Care::kConfiguration), "text\n");
+  EXPECT_EQ(outcome(file("d", 0666), Care::kConfiguration),
+            "the file can be changed by everybody: " + path("d") + ": chmod o-w " + path("d"));
+}
+
+TEST_F(CarefulTest, NobodyElseMayReplaceTheFile) {
+  file("a", 0600);
+  chmod(folder_.c_str(), 0777);
+  EXPECT_EQ(outcome(path("a"), Care::kConfiguration),
+            "everybody can replace the file, because everybody may write its folder: " + path("a") + ": chmod o-w " +
+                folder_.string());
+  chmod(folder_.c_str(), 01777);
+  EXPECT_EQ(outcome(path("a"), Care::kConfiguration), "text\n");
+}
+
+TEST_F(CarefulTest, AKeyIsNeitherALinkNorAnotherUsers) {
+  file("a", 0600);
+  fs::create_symlink(path("a"), path("link"));
+  EXPECT_EQ(outcome(path("link"), Care::kKey),
+            "the file is a symbolic link, whose target others may choose: " + path("link") + ": name the file itself");
+  EXPECT_EQ(outcome(path("link"), Care::kConfiguration), "text\n");
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  ASSERT_EQ(chown(path("a").c_str(), 12345, 12345), 0);
+  EXPECT_EQ(outcome(path("a"), Care::kKey),
+            "the file belongs to user 12345, who can change it, and this process runs as user 0: " + path("a") +
+                ": chown 0 " + path("a"));
+  EXPECT_THAT(outcome(path("a"), Care::kSharedSecret), StartsWith("the file belongs to user 12345"));
+}
+
+TEST_F(CarefulTest, NothingWaitsForAFifo) {
+  ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);
+  for (const Care care : {Care::kConfiguration, Care::kSharedSecret, Care::kKey})
+    EXPECT_THAT(outcome(path("fifo"), care), StartsWith("the file is no regular file"));
+  EXPECT_THAT(outcome(create(path("fifo"), "the file")), HasSubstr("it is no regular file"));
+  EXPECT_THAT(outcome(folder_.string(), Care::kConfiguration), StartsWith("the file is no regular file"));
+}
+
+TEST_F(CarefulTest, AFileThatIsTooLongIsNotReadToItsEnd) {
+  EXPECT_THAT(outcome("/dev/zero", Care::kConfiguration), StartsWith("the file is no regular file"));
+  const Result<std::string> text = read(file("a", 0600), "the file", Care::kKey, Bytes(4));
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.status().code(), Code::kResourceExhausted);
+}
+
+TEST_F(CarefulTest, WhatIsCreatedIsReadByItsOwnerAlone) {
+  const mode_t before = umask(0);
+  EXPECT_EQ(outcome(create(path("new"), "the file")), "created");
+  umask(before);
+  struct stat info {};
+  ASSERT_EQ(stat(path("new").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, mode_t{0600});
+  EXPECT_EQ(outcome(create(file("old", 0644), "the file")), "created");
+  ASSERT_EQ(stat(path("old").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, mode_t{0600});
+  EXPECT_EQ(info.st_size, 0);
+}
+
+TEST_F(CarefulTest, WhatBelongsToSomebodyElseIsNotOverwritten) {
+  file("victim", 0600);
+  fs::create_symlink(path("victim"), path("link"));
+  fs::create_symlink(path("nowhere"), path("dangling"));
+  EXPECT_EQ(outcome(create(path("link"), "the file")), "cannot write the file: it is a symbolic link: " + path("link") +
+                                                           ": choose a path that this process may write");
+  EXPECT_THAT(outcome(create(path("dangling"), "the file")), HasSubstr("symbolic link"));
+  EXPECT_FALSE(fs::exists(path("nowhere")));
+  fs::create_hard_link(path("victim"), path("hard"));
+  EXPECT_THAT(outcome(create(path("hard"), "the file")), HasSubstr("another name"));
+  std::ifstream victim(path("victim"));
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(victim), {}), "text\n");
+}
+
+// check_creatable() says what create() would, and leaves everything as it is.
+TEST_F(CarefulTest, TryingChangesNothing) {
+  EXPECT_TRUE(check_creatable(path("new"), "the file").ok());
+  EXPECT_FALSE(fs::exists(path("new")));
+  EXPECT_TRUE(check_creatable(file("old", 0600), "the file").ok());
+  EXPECT_EQ(fs::file_size(path("old")), 5u);
+  fs::create_symlink(path("old"), path("link"));
+  EXPECT_THAT(check_creatable(path("link"), "the file").to_string(), HasSubstr("symbolic link"));
+  EXPECT_THAT(check_creatable(path("no/such"), "the file").to_string(), HasSubstr("No such file"));
+}
+
+}  // namespace
+}  // namespace tensorlane::files
