@@ -7,9 +7,12 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "client-lib/src/channel.h"
 #include "common/base/status.h"
+#include "common/base/units.h"
 
 namespace tensorlane::client {
 
@@ -18,6 +21,7 @@ struct Segment {
   std::uint32_t number = 0;  // the daemon's
   std::byte* base = nullptr;
   std::uint64_t bytes = 0;
+  UniqueFd memory;
 };
 
 // Where a piece of memory lies, as the daemon knows it.
@@ -48,6 +52,10 @@ class ArenaAllocator {
   std::uint64_t block_bytes(const std::byte* memory) const;
   // Where [memory, memory + bytes) lies, when it is inside one segment.
   std::optional<Place> locate(const void* memory, std::uint64_t bytes) const;
+  // Makes the pages of these pieces of memory this process's own, contents and addresses as they are: what the daemon
+  // writes from now on is not seen. Other threads may read and write them meanwhile; nothing of that is lost. Errors:
+  // ResourceExhausted; then any part of them may still be shared.
+  Status cut_off(std::span<const std::span<std::byte>> pieces);
 
  private:
   struct Area {
@@ -57,7 +65,14 @@ class ArenaAllocator {
     std::uint64_t fresh = 0;  // from here on nothing was ever given out: still zero
   };
 
+  // Pages of an area, from one offset to another.
+  struct Pages {
+    std::size_t area = 0;
+    std::uint64_t from = 0, to = 0;
+  };
+
   static std::byte* take(Area& area, std::uint64_t bytes);
+  std::vector<Pages> pages_of(std::span<const std::span<std::byte>> pieces) const;
   const Area* area_of(const std::byte* memory) const;
 
   const std::function<Result<Segment>(std::uint64_t)> grow_;

@@ -116,12 +116,31 @@ void Context::fail(const Status& cause, bool posted_too) {
   fail_locked(cause, posted_too);
 }
 
+// Before requests fail that the daemon has: their buffers become the program's again, and a daemon that was only
+// stopped or cut this session off may still write to them (law 18). What we copy in and out of is nobody's but ours.
+void Context::cut_off_locked() {
+  std::vector<std::span<std::byte>> buffers;
+  for (const auto& tensor : tensors_) {
+    const tl_request* request = tensor->active;
+    if (request == nullptr || request->state != tl_request::State::kPosted) continue;
+    if (!request->copies_out && !request->given_back) buffers.emplace_back(tensor->buffer, tensor->bytes);
+  }
+  if (buffers.empty()) return;
+  const Status cut = arenas_->cut_off(buffers);
+  if (cut.ok()) return;
+  failure_ = Status(failure_.code(), failure_.what(),
+                    failure_.where() + "; the daemon could not be cut off from the buffers of operations under way (" +
+                        cut.what() + ": " + cut.where() + ")",
+                    "do not use these buffers again, the daemon may still write to them; " + failure_.fix());
+}
+
 void Context::fail_locked(const Status& cause, bool posted_too) {
   if (failure_.ok()) {
     failure_ = cause;
     failed_.store(true, std::memory_order_release);
   }
   if (give_up_.value == 0) give_up_ = now() + std::max(detection_, kLeastGrace);
+  if (posted_too) cut_off_locked();
   for (const auto& tensor : tensors_) {
     tl_request* request = tensor->active;
     if (request == nullptr) continue;

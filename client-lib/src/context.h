@@ -48,7 +48,8 @@ struct tl_request {
   State state = State::kFree;
   bool raised = false;
   bool copies_out = false;
-  void* out = nullptr;  // copies_out: where the result goes, out of this part of the tensor's buffer
+  bool given_back = false;  // the daemon has said that it is done with the buffer
+  void* out = nullptr;      // copies_out: where the result goes, out of this part of the tensor's buffer
   std::uint64_t out_offset = 0, out_bytes = 0;
   tensorlane::Status status;
   tl_callback_t callback = nullptr;
@@ -142,6 +143,7 @@ class Context {
   // Fails what is pending: with `posted_too` also what the daemon has, whose buffers it may still write to.
   void fail(const Status& cause, bool posted_too);
   void fail_locked(const Status& cause, bool posted_too);
+  void cut_off_locked();
   Status wait_for_quiet();
 
   // helper.cc

@@ -103,7 +103,7 @@ Result<Segment> Context::grow_arena(std::uint64_t bytes) {
   body.bytes = bytes;
   std::vector<std::byte> packet(sizeof body);
   std::memcpy(packet.data(), &body, sizeof body);
-  TL_ASSIGN_OR_RETURN(const Message answer, call(MessageType::kArena, std::span(&packet, 1), MessageType::kArena));
+  TL_ASSIGN_OR_RETURN(Message answer, call(MessageType::kArena, std::span(&packet, 1), MessageType::kArena));
   TL_ASSIGN_OR_RETURN(const auto got, answer.as<protocol::ArenaBody>());
   if (answer.fds[0].get() < 0 || got.bytes < bytes) {
     return Status(Code::kCorrupt, "an arena without memory", settings_.socket,
@@ -114,7 +114,7 @@ Result<Segment> Context::grow_arena(std::uint64_t bytes) {
     return Status(Code::kResourceExhausted, "cannot map " + std::to_string(got.bytes) + " bytes of shared memory",
                   std::strerror(errno), "raise the limit of address space");
   }
-  return Segment{got.segment, static_cast<std::byte*>(base), got.bytes};
+  return Segment{got.segment, static_cast<std::byte*>(base), got.bytes, std::move(answer.fds[0])};
 }
 
 Result<const char*> Context::daemon_status() {

@@ -36,6 +36,7 @@ void Context::complete_locked(const protocol::CompletionEntry& entry) {
     return;
   }
   if (entry.status == Code::kOk) return finish_locked(*request, {});
+  request->given_back = true;
   // The reason follows in the ring page; the helper does not wait for it for ever.
   if (give_up_.value == 0) give_up_ = now() + std::max(detection_, seconds(1));
 }
@@ -81,6 +82,7 @@ Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
   request->state = State::kPreparing;
   request->raised = false;
   request->copies_out = false;
+  request->given_back = false;
   request->out = nullptr;
   request->callback = nullptr;
   tensor.active = request;

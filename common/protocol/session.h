@@ -29,7 +29,8 @@ enum class MessageType : std::uint16_t {
   kHello = 1,    // client: HelloBody
   kWelcome = 2,  // daemon: WelcomeBody + 2 descriptors: ring memory, wake eventfd. Sent when the whole job is connected
   kError = 3,    // daemon: ErrorBody; for kHello and job failures the session is over
-  kArena = 4,    // client: ArenaBody (segment, bytes). daemon: the same + 1 descriptor of sealed, populated memory
+  kArena = 4,    // client: ArenaBody (segment, bytes). daemon: the same + 1 descriptor of sealed, populated memory. The
+                 // client maps it before it registers a tensor in it: from then on it cannot be mapped for writing
   kRegister = 5,  // client: RegisterBody + TensorBody[count]; a group larger than one packet is sent in several, `more`
                   // set on all but the last
   kRegistered = 6,  // daemon: RegisteredBody + u32 tensor id[count], in the order of registration

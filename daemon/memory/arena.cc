@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <optional>
 #include <string>
 
 #include "daemon/memory/fault_guard.h"
@@ -45,12 +43,25 @@ class Segment final : public ports::SharedMemory {
     // st_blocks counts what is allocated, in 512 bytes: less than the size means that a hole was punched.
     return fstat(fd_, &info) != 0 || static_cast<std::uint64_t>(info.st_blocks) * 512 < bytes_.size();
   }
+  Status close_holes() override {
+    if (closed_) return {};
+    bool sealed = fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
+    if (!sealed && errno == EINVAL)
+      sealed = fcntl(fd_, F_ADD_SEALS, F_SEAL_SEAL) == 0;  // the kernel knows no such seal
+    if (!sealed || damaged()) {
+      return Status(Code::kCorrupt, "a client took memory out of its arenas, or sealed it", "",
+                    "do not punch holes into, seal or truncate memory of tl_alloc");
+    }
+    closed_ = true;
+    return {};
+  }
 
  private:
   const int fd_;
   const std::span<std::byte> bytes_;
   const std::shared_ptr<std::atomic<std::uint64_t>> account_;
   std::unique_ptr<FaultGuard> guard_;
+  bool closed_ = false;
 };
 
 Status system_error(const char* what, std::uint64_t bytes) {
@@ -70,8 +81,7 @@ Result<std::span<std::byte>> populate(int fd, std::uint64_t bytes) {
   // Through the mapping first, since only that can give huge pages. It fails with an error where a plain access would
   // get a SIGBUS; what it could not do, fallocate does or refuses.
   madvise(base, bytes, MADV_POPULATE_WRITE);
-  if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 ||
-      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     const Status status = system_error("fallocate", bytes);
     munmap(base, bytes);
     return status;
@@ -79,38 +89,7 @@ Result<std::span<std::byte>> populate(int fd, std::uint64_t bytes) {
   return std::span(static_cast<std::byte*>(base), bytes);
 }
 
-// What a control group leaves below its limit; nothing when it has none.
-std::optional<std::uint64_t> group_leaves(const std::string& folder) {
-  std::ifstream limit_file(folder + "/memory.max"), used_file(folder + "/memory.current");
-  std::uint64_t limit = 0, used = 0;
-  if (!(limit_file >> limit) || !(used_file >> used)) return std::nullopt;  // "max" is not a number
-  return limit > used ? limit - used : 0;
-}
-
 }  // namespace
-
-Bytes available_memory() {
-  std::uint64_t available = 0;
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string key, unit; meminfo >> key;) {
-    std::uint64_t kilobytes = 0;
-    meminfo >> kilobytes;
-    if (key == "MemAvailable:") {
-      available = kilobytes << 10;
-      break;
-    }
-    std::getline(meminfo, unit);
-  }
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    if (!line.starts_with("0::/")) continue;
-    for (std::string path = line.substr(3); !path.empty();
-         path.resize(path.rfind('/'))) {  // limits of the parents count, too
-      if (const auto left = group_leaves("/sys/fs/cgroup" + path)) available = std::min(available, *left);
-    }
-  }
-  return Bytes(available);
-}
 
 ArenaPool::ArenaPool(ArenaLimits limits, std::function<Bytes()> available)
     : limits_(limits), available_(std::move(available)), account_(std::make_shared<std::atomic<std::uint64_t>>(0)) {}

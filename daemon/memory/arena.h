@@ -6,14 +6,11 @@
 #include <functional>
 #include <memory>
 
+#include "common/base/available_memory.h"
 #include "common/base/units.h"
 #include "daemon/ports/shared_memory.h"
 
 namespace tensorlane::memory {
-
-// Bytes that processes on this host can still get without swapping: the kernel's MemAvailable, or what the memory
-// limits of this process's control group leave, whichever is less. Zero when /proc cannot be read.
-Bytes available_memory();
 
 struct ArenaLimits {
   Bytes total = mib(std::uint64_t{64} << 10);  // of all segments that live

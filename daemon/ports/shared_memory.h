@@ -11,7 +11,7 @@
 namespace tensorlane::ports {
 
 // One segment in the daemon's own mapping: fixed in size, populated, zeroed and sealed (law 16). Unmapped when the
-// object goes.
+// object goes. Until close_holes() a client may punch holes into it.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
@@ -19,9 +19,14 @@ class SharedMemory {
   virtual std::span<std::byte> bytes() const = 0;
   // The descriptor to hand to the client. Belongs to the object.
   virtual int fd() const = 0;
-  // True once pages were taken away from it: holes were punched, or an access found nothing there. Sealing prevents
-  // neither. Any thread.
+  // True once pages were taken away from it: holes were punched and nobody has written there since, or an access found
+  // nothing there. Any thread.
   virtual bool damaged() const = 0;
+  // From now on nobody can map it for writing any more, or take pages away: a hole that is punched and filled again
+  // between two looks at damaged() would go unnoticed. For when the client has mapped it. Where the kernel cannot
+  // (Linux before 5.1), holes stay possible. Idempotent. Error: Corrupt, when pages are gone already or the client has
+  // kept it from being sealed.
+  virtual Status close_holes() = 0;
 };
 
 // Makes segments. Any thread; create() may take about half a second for each gigabyte.

@@ -223,6 +223,7 @@ Status SessionServer::add_to_group(Connection& c, Registration registration) {
   for (const protocol::TensorBody& tensor : registration.tensors) {
     TL_RETURN_IF_ERROR(check_tensor(tensor, c.hello.world_size));
     TL_RETURN_IF_ERROR(inside_arena(*c.session, tensor));
+    if (tensor.operation != Operation::kBarrier) TL_RETURN_IF_ERROR(c.session->close_holes(tensor.segment));
     tensors.push_back(tensor);
   }
   return {};

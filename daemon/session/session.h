@@ -53,6 +53,8 @@ class Session final : public ports::ClientSession {
   std::uint64_t beats() const;
   // Tells the client that the daemon lives.
   void beat();
+  // The client has mapped the segment: ports::SharedMemory::close_holes().
+  Status close_holes(std::uint32_t segment) { return segments_[segment]->close_holes(); }
   // Whether pages of the rings or of an arena are gone.
   bool damaged() const;
   // The client is gone: the lane takes nothing more from it. Idempotent.

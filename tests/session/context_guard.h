@@ -57,4 +57,17 @@ inline tl_tensor_desc_t tensor_desc(const char* name, void* buffer, std::uint64_
   return desc;
 }
 
+inline std::string numbered(std::string prefix, int number) {
+  prefix += std::to_string(number);
+  return prefix;
+}
+
+// An allreduce of float32 in a group of its own.
+inline tl_tensor_t* registered(tl_context_t* context, const char* name, float* buffer, std::uint64_t count) {
+  const tl_tensor_desc_t desc = tensor_desc(name, buffer, count);
+  tl_tensor_t* tensor = nullptr;
+  EXPECT_EQ(tl_register(context, name, &desc, 1, &tensor), TL_OK) << tl_last_error();
+  return tensor;
+}
+
 }  // namespace tensorlane::test

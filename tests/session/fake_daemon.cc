@@ -78,6 +78,22 @@ void FakeDaemon::abort_job(const std::string& name, const Status& cause) {
   }
 }
 
+void FakeDaemon::fail_rings(const std::string& name, const Status& cause) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(held_, [&](const auto& h) { return h.first == name; });
+  for (Member& member : jobs_.at(name).members) {
+    member.client->fail(cause);
+    server_.job_failed(member.session, cause);
+  }
+}
+
+void FakeDaemon::write_to_buffers(const std::string& name, unsigned char byte) {
+  std::lock_guard lock(mutex_);
+  for (Tensor& tensor : jobs_.at(name).tensors) {
+    for (auto& [rank, buffer] : tensor.buffers) std::memset(buffer.data(), byte, buffer.size());
+  }
+}
+
 std::vector<Status> FakeDaemon::leaves(std::size_t at_least) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::seconds(10), [&] { return leaves_.size() >= at_least; });

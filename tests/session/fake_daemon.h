@@ -45,6 +45,11 @@ class FakeDaemon final : public ports::JobControl {
   // says so.
   void abort_job(const std::string& job, const Status& cause);
 
+  // Fails a job as a daemon does that cuts its clients off while it still works on their buffers, with these bytes
+  // everywhere in them: the rings fail, nothing completes.
+  void fail_rings(const std::string& job, const Status& cause);
+  void write_to_buffers(const std::string& job, unsigned char byte);
+
   // What control has been told about sessions that went; waits up to 10 s for the n-th.
   std::vector<Status> leaves(std::size_t at_least);
   std::uint64_t raises() const { return raises_.load(); }

@@ -21,18 +21,6 @@ namespace {
 using testing::HasSubstr;
 using namespace std::chrono_literals;
 
-std::string numbered(std::string prefix, int number) {
-  prefix += std::to_string(number);
-  return prefix;
-}
-
-tl_tensor_t* registered(tl_context_t* context, const char* name, float* buffer, std::uint64_t count) {
-  const tl_tensor_desc_t desc = tensor_desc(name, buffer, count);
-  tl_tensor_t* tensor = nullptr;
-  EXPECT_EQ(tl_register(context, name, &desc, 1, &tensor), TL_OK) << tl_last_error();
-  return tensor;
-}
-
 TEST(Operations, WorksInPlaceWithoutACopy) {
   FakeDaemon daemon;
   ClientContext context(daemon.socket());
