@@ -28,7 +28,7 @@ Status no_daemon(const std::string& path, int error) {
   return Status(denied ? Code::kPermissionDenied : Code::kUnavailable, "no daemon to speak to",
                 "connect to " + path + ": " + std::strerror(error),
                 denied ? "use an account that may open it"
-                       : "start it with 'tensorlaned --config fabric.yaml', or set TENSORLANE_SOCKET to its socket");
+                       : "start it with 'tensorlaned --config daemon.yaml', or set TENSORLANE_SOCKET to its socket");
 }
 
 template <std::size_t N>
