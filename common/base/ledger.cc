@@ -28,8 +28,24 @@ struct Ledger::Charge::Books {
     const auto found = by_user.find(user);
     const std::uint64_t of_user = found == by_user.end() ? 0 : found->second;
     TL_RETURN_IF_ERROR(check_limit(amount, used, rules.total, rules.key, "the daemon's limit", ""));
-    return check_limit(amount, of_user, rules.per_user, rules.user_key, "the limit of one user",
-                       fmt::format(" by user {}", user));
+    TL_RETURN_IF_ERROR(check_limit(amount, of_user, rules.per_user, rules.user_key, "the limit of one user",
+                                   fmt::format(" by user {}", user)));
+    const std::uint64_t kept = kept_for_others(user);
+    if (kept <= rules.total - used - amount) return {};
+    return {Code::kResourceExhausted, fmt::format("{} over what one user may have now", rules.what),
+            fmt::format("{} needed, user {} has {} of {} = {}, {} are kept for other users", text(amount), user,
+                        text(of_user), rules.key, text(rules.total), text(kept)),
+            fmt::format("{}, raise {} or lower {}", rules.fix, rules.key, rules.kept_key)};
+  }
+  // What they have not taken yet.
+  std::uint64_t kept_for_others(std::uint32_t user) const {
+    std::uint64_t kept = 0;
+    for (const auto& [other, amount] : rules.kept) {
+      const auto found = by_user.find(other);
+      const std::uint64_t has = found == by_user.end() ? 0 : found->second;
+      if (other != user && has < amount) kept += amount - has;
+    }
+    return kept;
   }
 
   const Rules rules;

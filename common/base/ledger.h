@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,10 @@ class Ledger {
     std::string fix;       // what a user can do beside raising them: "register less"
     std::uint64_t total = kUnlimited;
     std::uint64_t per_user = kUnlimited;
+    // By user: what nobody else may take, of `total`. Their sum is at most `total`, so each of them always gets as
+    // much.
+    std::map<std::uint32_t, std::uint64_t> kept = {};
+    std::string kept_key = {};                            // of daemon.yaml, that says how much
     std::string (*amount_text)(std::uint64_t) = nullptr;  // "5 MiB"; none: the number
   };
 

@@ -22,42 +22,44 @@ constexpr Bytes kLargestBatch = mib(64);
 constexpr Bytes kLargestFabricFile = mib(16);
 constexpr std::size_t kKeyLength = 40;  // of a CURVE key in Z85
 
-constexpr std::array<std::string_view, 36> kKeys = {"fabric",
-                                                    "host",
-                                                    "secret_key_file",
-                                                    "socket",
-                                                    "metrics",
-                                                    "timeline",
-                                                    "record",
-                                                    "record_limit",
-                                                    "detection",
-                                                    "join_timeout",
-                                                    "late_after",
-                                                    "late_error",
-                                                    "pattern",
-                                                    "batch",
-                                                    "priorities",
-                                                    "tags",
-                                                    "payload_crc",
-                                                    "users",
-                                                    "max_sessions",
-                                                    "arena_limit",
-                                                    "memory_limit",
-                                                    "memory_keep_free",
-                                                    "staging",
-                                                    "slice_elements",
-                                                    "spin",
-                                                    "cpu",
-                                                    "job_limits",
-                                                    "control_rate",
-                                                    "transport",
-                                                    "rdma",
-                                                    "on_lost_flow",
-                                                    "search_thresholds",
-                                                    "urgency",
-                                                    "ordering",
-                                                    "ordering_concurrent",
-                                                    "network_model"};
+constexpr auto kKeys = std::to_array<std::string_view>({"fabric",
+                                                        "host",
+                                                        "secret_key_file",
+                                                        "socket",
+                                                        "metrics",
+                                                        "timeline",
+                                                        "record",
+                                                        "record_limit",
+                                                        "detection",
+                                                        "join_timeout",
+                                                        "late_after",
+                                                        "late_error",
+                                                        "pattern",
+                                                        "batch",
+                                                        "priorities",
+                                                        "tags",
+                                                        "payload_crc",
+                                                        "users",
+                                                        "max_sessions",
+                                                        "arena_limit",
+                                                        "memory_limit",
+                                                        "memory_keep_free",
+                                                        "staging",
+                                                        "slice_elements",
+                                                        "spin",
+                                                        "cpu",
+                                                        "job_limits",
+                                                        "control_rate",
+                                                        "transport",
+                                                        "rdma",
+                                                        "on_lost_flow",
+                                                        "search_thresholds",
+                                                        "urgency",
+                                                        "ordering",
+                                                        "ordering_concurrent",
+                                                        "network_model",
+                                                        "max_pending",
+                                                        "users_guaranteed"});
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
 std::string beside(const std::string& config_path, const std::string& path) {
@@ -265,10 +267,13 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   };
   const auto flag = [&](std::string_view key) { return map.flag(key); };
   const auto bytes = [&](std::string_view key) { return map.bytes(key); };
-  std::uint64_t slice = 0, cpu = 0, sessions = config->max_sessions;
+  std::uint64_t slice = 0, cpu = 0, sessions = config->max_sessions, pending = config->max_pending,
+                guaranteed = config->users_guaranteed;
   TL_RETURN_IF_ERROR(optional_value(map, "slice_elements", &slice, number(1024, 1u << 20)));
   TL_RETURN_IF_ERROR(optional_value(map, "cpu", &cpu, number(0, 4095)));
   TL_RETURN_IF_ERROR(optional_value(map, "max_sessions", &sessions, number(1, 65536)));
+  TL_RETURN_IF_ERROR(optional_value(map, "max_pending", &pending, number(1, 4096)));
+  TL_RETURN_IF_ERROR(optional_value(map, "users_guaranteed", &guaranteed, number(0, 100)));
   TL_RETURN_IF_ERROR(optional_value(map, "priorities", &config->priorities, flag));
   TL_RETURN_IF_ERROR(optional_value(map, "tags", &config->tags, flag));
   TL_RETURN_IF_ERROR(optional_value(map, "search_thresholds", &config->search_thresholds, flag));
@@ -279,6 +284,8 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   TL_RETURN_IF_ERROR(optional_value(map, "staging", &config->staging, bytes));
   config->slice_elements = static_cast<std::uint32_t>(slice);
   config->max_sessions = static_cast<std::uint32_t>(sessions);
+  config->max_pending = static_cast<std::uint32_t>(pending);
+  config->users_guaranteed = static_cast<std::uint32_t>(guaranteed);
   if (map.has("cpu")) config->cpu = static_cast<int>(cpu);
   return {};
 }

@@ -9,7 +9,7 @@ namespace tensorlane {
 namespace {
 
 Ledger::Rules rules(std::uint64_t total, std::uint64_t per_user) {
-  return {"tensors", "max_tensors", "max_user_tensors", "register fewer", total, per_user, nullptr};
+  return {"tensors", "max_tensors", "max_user_tensors", "register fewer", total, per_user};
 }
 
 TEST(Ledger, OneUserLeavesTheRestToOthers) {
@@ -27,6 +27,26 @@ TEST(Ledger, OneUserLeavesTheRestToOthers) {
   EXPECT_EQ(ledger.take({3003, "d"}, 1).status().to_string(),
             "tensors over the daemon's limit: 1 needed, 10 of max_tensors = 10 in use: "
             "raise max_tensors or register fewer");
+}
+
+TEST(Ledger, KeepsForEveryUserWhatIsGuaranteed) {
+  Ledger::Rules shared = rules(10, Ledger::kUnlimited);
+  shared.kept = {{0, 1}, {3001, 3}, {3002, 3}};
+  shared.kept_key = "users_guaranteed";
+  Ledger ledger(shared);
+  auto greedy = ledger.take({3001, "a"}, 6);  // its own 3, and what is kept for nobody
+  ASSERT_TRUE(greedy.ok()) << greedy.status().to_string();
+  EXPECT_EQ(ledger.take({3001, "b"}, 1).status().to_string(),
+            "tensors over what one user may have now: 1 needed, user 3001 has 6 of max_tensors = 10, 4 are kept for "
+            "other users: register fewer, raise max_tensors or lower users_guaranteed");
+  EXPECT_FALSE(ledger.check({3003, "nobody's"}, 1).ok()) << "for whom nothing is kept";
+  const auto modest = ledger.take({3002, "c"}, 3);
+  ASSERT_TRUE(modest.ok()) << "whoever comes later has all that was kept: " << modest.status().to_string();
+  EXPECT_FALSE(ledger.check({3002, "c"}, 1).ok());
+  EXPECT_TRUE(ledger.check({0, ""}, 1).ok());
+  greedy->release();
+  EXPECT_TRUE(ledger.check({3002, "c"}, 3).ok());
+  EXPECT_FALSE(ledger.check({3002, "c"}, 4).ok());
 }
 
 TEST(Ledger, SaysSoWhatNeverFits) {
