@@ -150,6 +150,10 @@ int tl_local_size(const tl_context_t* context) {
   return context == nullptr ? -1 : static_cast<int>(context->settings().local_world_size);
 }
 
+const char* tl_host(const tl_context_t* context) {
+  return context == nullptr ? nullptr : context->host().c_str();
+}
+
 tl_status_t tl_daemon_status(tl_context_t* context, const char** json) {
   return guarded([&]() -> Status {
     if (context == nullptr || json == nullptr)

@@ -72,6 +72,7 @@ Status Context::say_hello(Time deadline) {
   hello.timeout_ms = static_cast<std::uint32_t>(std::max<std::int64_t>(settings_.timeout.value / 1'000'000, 1));
   std::memcpy(hello.job, settings_.job.data(), settings_.job.size());
   std::memcpy(hello.leader, settings_.leader.data(), settings_.leader.size());
+  hello.leader_port = settings_.leader_port;
   hello.secret_bytes = static_cast<std::uint32_t>(settings_.secret.size());
   std::memcpy(hello.secret, settings_.secret.data(), settings_.secret.size());
   // Where the daemon has closed already, what it said is more telling than that the send failed.
@@ -105,6 +106,7 @@ Status Context::take_welcome(Message message) {
   }
   ring_memory_ = std::span(static_cast<std::byte*>(memory), bytes);
   ring_entries_ = welcome.ring_entries;
+  host_.assign(welcome.host, strnlen(welcome.host, protocol::kMaxName));
   wake_fd_ = std::move(message.fds[1]);
   rings_ = ClientRings(ring_memory_, welcome.ring_entries, wake_fd_.get());
   detection_ = Duration(static_cast<std::int64_t>(std::clamp(welcome.detection_seconds, 0.01, 1e5) * 1e9));

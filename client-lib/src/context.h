@@ -99,6 +99,8 @@ class Context {
   Result<std::byte*> allocate(std::uint64_t bytes);
   Status release(void* memory);
   bool is_shared(const void* memory, std::uint64_t bytes) const;
+  // The name of the host of this rank; after join().
+  const std::string& host() const { return host_; }
   Result<const char*> daemon_status();
 
   Status register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** tensors);
@@ -179,6 +181,7 @@ class Context {
   UniqueFd wake_fd_, stop_fd_;
   std::span<std::byte> ring_memory_;
   std::uint32_t ring_entries_ = 0;
+  std::string host_;
   Duration detection_{};
   std::unique_ptr<ArenaAllocator> arenas_;
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "client-lib/src/context.h"
+#include "common/protocol/status_text.h"
 
 namespace tensorlane::client {
 
@@ -119,9 +120,15 @@ Result<Segment> Context::grow_arena(std::uint64_t bytes) {
 
 Result<const char*> Context::daemon_status() {
   std::lock_guard lock(status_mutex_);
-  const std::vector<std::byte> empty;
-  TL_ASSIGN_OR_RETURN(const Message answer, call(MessageType::kStatus, std::span(&empty, 1), MessageType::kStatus));
-  status_json_.assign(reinterpret_cast<const char*>(answer.body.data()), answer.body.size());
+  protocol::StatusText text;
+  while (!text.complete()) {
+    const protocol::StatusBody body{text.next()};
+    std::vector<std::byte> packet(sizeof body);
+    std::memcpy(packet.data(), &body, sizeof body);
+    TL_ASSIGN_OR_RETURN(const Message answer, call(MessageType::kStatus, std::span(&packet, 1), MessageType::kStatus));
+    TL_RETURN_IF_ERROR(text.add(answer.body));
+  }
+  status_json_ = text.take();
   return status_json_.c_str();
 }
 

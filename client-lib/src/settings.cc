@@ -150,6 +150,9 @@ Result<Settings> resolve(const tl_config_t* given) {
   if (s.job.empty()) return invalid("job", "", "name the job, or set TENSORLANE_JOB");
   TL_ASSIGN_OR_RETURN(s.secret, secret_of(config.secret));
   TL_ASSIGN_OR_RETURN(s.leader, text_of("leader", config.leader, {"MASTER_ADDR"}, ""));
+  TL_ASSIGN_OR_RETURN(const std::uint32_t port, number("leader_port", config.leader_port, "MASTER_PORT", 0));
+  if (port > 65535) return invalid("leader_port (MASTER_PORT)", std::to_string(port), "set it to 1..65535");
+  s.leader_port = static_cast<std::uint16_t>(port);
   TL_ASSIGN_OR_RETURN(s.socket,
                       text_of("socket", config.socket, {"TENSORLANE_SOCKET"}, "/run/tensorlane/tensorlaned.sock"));
   TL_ASSIGN_OR_RETURN(const double timeout, seconds_of(config.timeout_seconds));

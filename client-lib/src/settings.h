@@ -13,6 +13,7 @@ namespace tensorlane::client {
 struct Settings {
   std::uint32_t rank = 0, world_size = 1, local_rank = 0, local_world_size = 1;
   std::string job, secret, leader, socket;
+  std::uint16_t leader_port = 0;
   Duration timeout{};
   Duration spin{};  // how long a wait looks before it sleeps: TENSORLANE_SPIN_US, else by the number of cores
 };

@@ -16,10 +16,11 @@
 namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
-inline constexpr std::uint16_t kSessionVersion = 3;
+inline constexpr std::uint16_t kSessionVersion = 4;
 inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
-inline constexpr std::size_t kMaxMessage = 64 * 1024;  // a packet on the socket
+inline constexpr std::size_t kMaxMessage = 64 * 1024;             // a packet on the socket
+inline constexpr std::size_t kMaxStatus = std::size_t{64} << 20;  // of the JSON text
 inline constexpr std::size_t kMaxTensorsPerMessage = 128;
 inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 32;  // of one tensor
 inline constexpr std::uint32_t kMaxOutstanding =
@@ -34,7 +35,7 @@ enum class MessageType : std::uint16_t {
   kRegister = 5,  // client: RegisterBody + TensorBody[count]; a group larger than one packet is sent in several, `more`
                   // set on all but the last
   kRegistered = 6,  // daemon: RegisteredBody + u32 tensor id[count], in the order of registration
-  kStatus = 7,      // client: no body. daemon: JSON text
+  kStatus = 7,      // client: StatusBody. daemon: StatusPage and a piece of the JSON text
   kGoodbye = 8,     // client: leaves in peace; the daemon answers kGoodbye when nothing of it is in flight
 };
 
@@ -54,6 +55,8 @@ struct HelloBody {
   char job[kMaxName + 1] = {};     // TORCHELASTIC_RUN_ID or the job's name
   char leader[kMaxName + 1] = {};  // MASTER_ADDR: name or address of the host of rank 0
   unsigned char secret[kMaxSecret] = {};
+  std::uint32_t leader_port = 0;  // MASTER_PORT; 0: none. Jobs of one user, leader and name differ by it
+  std::uint32_t reserved = 0;
 };
 
 struct WelcomeBody {
@@ -62,6 +65,17 @@ struct WelcomeBody {
   std::uint32_t hosts = 0;  // hosts of the job
   std::uint32_t host_index = 0;
   double detection_seconds = 0;  // how soon a dead peer is found
+  char host[kMaxName + 1] = {};  // the name of the daemon's host in the fabric file
+};
+
+// At offset 0 the daemon writes its status anew; each answer says how long it is, and the next page begins where the
+// last one ended. The daemon keeps one status of a session, until its last page was given.
+struct StatusBody {
+  std::uint64_t offset = 0;
+};
+struct StatusPage {
+  std::uint64_t bytes = 0;   // of the whole text
+  std::uint64_t offset = 0;  // of this piece, which fills the packet
 };
 
 struct ErrorBody {

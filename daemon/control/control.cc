@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "common/base/hash.h"
 #include "daemon/control/proof.h"
 
 namespace tensorlane::control {
@@ -113,10 +112,10 @@ void Control::leave(ports::SessionId session, Status why) {
   inbox_.event([this, session, why = std::move(why)] { do_leave(session, why); });
 }
 
-void Control::status(ports::SessionId session, std::uint32_t request) {
-  const auto answer = [this, session, request] {
+void Control::status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) {
+  const auto answer = [this, session, uid, request] {
     session_events_->status(session, request,
-                            describe().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+                            describe(uid).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   };
   if (!inbox_.request(answer))
     session_events_->status(session, request, nlohmann::json{{"error", too_many().to_string()}}.dump());
@@ -191,7 +190,11 @@ void Control::receive(const std::string& from, std::span<const std::byte> bytes)
     Job* job = find(message->job);
     if (job == nullptr) {
       // A follower that is early repeats itself; everything else is of a job that is gone.
-      if (message->type != MessageType::kJoin) ++counters_.dropped_stale;
+      if (message->type == MessageType::kJoin) {
+        note_other_key(from, *message);
+      } else {
+        ++counters_.dropped_stale;
+      }
       return;
     }
     if (job->handle(from, *message, now_)) return;
@@ -247,35 +250,26 @@ void Control::do_join(ports::JoinRequest request, Time deadline) {
     return refuse(Status(Code::kInvalidArgument, fmt::format("the job's name has {} bytes", request.job.size()), where,
                          fmt::format("set TENSORLANE_JOB to a name of 1 to {} bytes", protocol::kMaxName)));
   }
-  const JobId id(fnv1a(request.job));
-  Job* job = find(id);
-  if (job != nullptr && job->name() != request.job) {
-    return refuse(Status(Code::kAlreadyExists, fmt::format("it has the same id as job '{}'", job->name()), where,
-                         "use another job name"));
-  }
-  if (job != nullptr && job->winding_down()) {
-    if (now_ < deadline) return deferred_joins_.push_back({std::move(request), deadline});
-    return refuse(Status(Code::kTimedOut, "the earlier job of this name has not ended on every host", where,
-                         "use another job name"));
-  }
   const bool all_local = request.local_world_size == request.world_size;
   const auto leader = find_leader(*config_.fabric, config_.host, request.job, request.leader, all_local);
   if (!leader.ok()) return refuse(leader.status());
+  const JobKey key{request.uid, *leader, request.leader_port, request.job};
+  Job* job = find(key.id());
+  if (job != nullptr && job->winding_down()) {
+    if (now_ < deadline) return deferred_joins_.push_back({std::move(request), deadline});
+    return refuse(Status(Code::kTimedOut, "the earlier job of this name has not ended on every host", where,
+                         "wait, or set another TENSORLANE_JOB"));
+  }
   if (!all_local && request.secret.empty()) {
     return refuse(Status(Code::kPermissionDenied, "a job that spans hosts needs a secret", where,
                          "set TENSORLANE_JOB_SECRET to the same value on every rank"));
   }
   if (job == nullptr) {
-    auto made = std::make_unique<Job>(rules_, static_cast<JobEnvironment&>(*this), counters_, request, *leader,
-                                      next_epoch(), now_);
-    job = jobs_.emplace(id, std::move(made)).first->second.get();
-  } else if (job->leader() != *leader) {
-    return refuse(
-        Status(Code::kInvalidArgument,
-               fmt::format("rank {} names {} as the leader, an earlier rank {}", request.rank, *leader, job->leader()),
-               where, "give every rank the same MASTER_ADDR"));
+    auto made =
+        std::make_unique<Job>(rules_, static_cast<JobEnvironment&>(*this), counters_, request, key, next_epoch(), now_);
+    job = jobs_.emplace(key.id(), std::move(made)).first->second.get();
   }
-  sessions_[request.session] = {id, {}};
+  sessions_[request.session] = {key.id(), {}};
   job->join(request, now_);
 }
 
@@ -322,6 +316,25 @@ void Control::offer(const std::string& host, const Message& message) {
 
 bool Control::reachable(const std::string& host) {
   return wire_->reachable(host);
+}
+
+// What gathers here under the same name of the same user, and will never meet: for an error that says so.
+std::vector<JobKey> Control::alike(const JobKey& key) const {
+  std::vector<JobKey> others;
+  for (const auto& [id, job] : jobs_) {
+    const JobKey& other = job->key();
+    if (job->state() == Job::State::kGathering && other != key && other.uid == key.uid && other.name == key.name)
+      others.push_back(other);
+  }
+  return others;
+}
+
+// A host wants to take part in a job that this one does not lead. It may be early; or its ranks may have another user
+// or port than those that wait here for it.
+void Control::note_other_key(const std::string& from, const Message& join) {
+  const std::optional<JobKey> key = key_of_join(join, config_.host);
+  if (!key) return;
+  for (auto& [id, job] : jobs_) job->hear_other_key(from, *key);
 }
 
 void Control::lane(JobId job, std::function<Status(ports::LanePort&)> call) {

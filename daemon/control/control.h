@@ -73,7 +73,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void register_group(ports::SessionId session, std::uint32_t request, std::string group,
                       std::vector<protocol::TensorBody> tensors) override;
   void leave(ports::SessionId session, Status why) override;
-  void status(ports::SessionId session, std::uint32_t request) override;
+  void status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) override;
 
   // ports::LaneListener. The lane's thread.
   void on_job_connected(JobId job) override;
@@ -98,6 +98,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   bool send(const std::string& host, const Message& message) override;
   void offer(const std::string& host, const Message& message) override;
   bool reachable(const std::string& host) override;
+  std::vector<JobKey> alike(const JobKey& key) const override;
   void lane(JobId job, std::function<Status(ports::LanePort&)> call) override;
   void tell(std::function<void(ports::SessionEvents&)> call) override;
   std::function<void()> when_plan_in_force(JobId job, Epoch epoch, std::uint32_t version) override;
@@ -115,8 +116,9 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void forget_finished_jobs();
   void flush_lane();
   Job* find(JobId job);
+  void note_other_key(const std::string& from, const Message& join);
   Epoch next_epoch();
-  nlohmann::json describe() const;
+  nlohmann::json describe(std::uint32_t uid) const;
 
   const ControlConfig config_;
   ControlCounters counters_;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "common/base/hash.h"
 #include "daemon/control/proof.h"
 
 namespace tensorlane::control {
@@ -35,14 +34,12 @@ const char* state_name(Job::State state) {
 }
 
 Job::Job(const JobRules& rules, JobEnvironment& environment, ControlCounters& counters, const ports::JoinRequest& first,
-         std::string leader, Epoch epoch, Time now)
+         JobKey key, Epoch epoch, Time now)
     : rules_(rules),
       environment_(environment),
       counters_(counters),
-      name_(first.job),
-      leader_(std::move(leader)),
-      id_(fnv1a(first.job)),
-      uid_(first.uid),
+      key_(std::move(key)),
+      id_(key_.id()),
       secret_(first.secret),
       now_(now),
       epoch_(leader_ == rules.host ? epoch : Epoch(0)),
@@ -81,12 +78,6 @@ bool Job::locals_gone() const {
 }
 
 Status Job::check_secret(const ports::JoinRequest& request) const {
-  if (request.uid != uid_) {
-    return Status(
-        Code::kPermissionDenied,
-        fmt::format("rank {} comes from user {}, the job belongs to user {}", request.rank, request.uid, uid_), where(),
-        "start every rank of a job as the same user");
-  }
   if (!equal_in_constant_time(request.secret, secret_)) {
     return Status(Code::kPermissionDenied,
                   fmt::format("rank {} brings another secret than the job's first rank", request.rank), where(),
@@ -104,7 +95,7 @@ void Job::join(const ports::JoinRequest& request, Time now) {
   if (const Status status = check_secret(request); !status.ok()) return refuse_rank(status);
   if (state_ != State::kGathering) {
     return refuse_rank(Status(Code::kAlreadyExists, "a job of this name is running", where(),
-                              "wait until it ends, or set another TENSORLANE_JOB"));
+                              "wait until it ends, or set another TENSORLANE_JOB or MASTER_PORT"));
   }
   const Claim claim{request.rank, request.world_size, request.local_rank, request.local_world_size, request.pid};
   locals_.push_back({request.session, request.client, claim});
@@ -175,7 +166,7 @@ void Job::end_in_peace() {
 ports::JobSpec Job::make_spec() const {
   ports::JobSpec spec;
   spec.name = name_;
-  spec.owner = {uid_, name_};
+  spec.owner = {key_.uid, name_};
   spec.credentials = {id_, epoch_, HostIndex(static_cast<std::uint16_t>(*roster_.index_of(rules_.host))), secret_};
   spec.world_size = roster_.world_size;
   spec.detection = liveness_->detection();
@@ -233,7 +224,7 @@ void Job::begin(Roster roster, Duration detection) {
 void Job::go() {
   state_ = State::kRunning;
   const ports::JoinInfo info{epoch_, static_cast<std::uint32_t>(roster_.hosts.size()), spec_.credentials.self,
-                             liveness_->detection()};
+                             liveness_->detection(), rules_.host};
   for (LocalRank& local : locals_) {
     environment_.lane(id_, [id = id_, rank = Rank(local.claim.rank), client = local.client](ports::LanePort& lane) {
       return lane.attach(id, rank, client);

@@ -19,6 +19,7 @@
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
 #include "daemon/control/counters.h"
+#include "daemon/control/job_key.h"
 #include "daemon/control/liveness.h"
 #include "daemon/control/message.h"
 #include "daemon/control/registrar.h"
@@ -41,6 +42,8 @@ class JobEnvironment {
   // Dropped when something waits for the host already: for what is repeated anyway.
   virtual void offer(const std::string& host, const Message& message) = 0;
   virtual bool reachable(const std::string& host) = 0;
+  // Keys of jobs that gather here and differ from this one in their leader or its port alone.
+  virtual std::vector<JobKey> alike(const JobKey& key) const = 0;
   // Calls to lane and sessions are carried out in the order of these two together. An error comes back as Job::fail().
   virtual void lane(JobId job, std::function<Status(ports::LanePort&)> call) = 0;
   virtual void tell(std::function<void(ports::SessionEvents&)> call) = 0;
@@ -68,21 +71,22 @@ class Job final : private RegistrarOutput {
 
   // `first` is the rank that brings the job up; it still has to join(). `epoch` counts only where this host leads.
   Job(const JobRules& rules, JobEnvironment& environment, ControlCounters& counters, const ports::JoinRequest& first,
-      std::string leader, Epoch epoch, Time now);
+      JobKey key, Epoch epoch, Time now);
   ~Job() override;
 
   JobId id() const { return id_; }
+  const JobKey& key() const { return key_; }
   const std::string& name() const { return name_; }
-  const std::string& leader() const { return leader_; }
   Epoch epoch() const { return epoch_; }
   State state() const { return state_; }
   const Status& cause() const { return cause_; }
-  // No rank of this host takes part any more; another job of the name can begin once this one is done.
+  // No rank of this host takes part any more; another job of the key can begin once this one is done.
   bool winding_down() const {
     return state_ == State::kClosing || state_ == State::kDone || (state_ == State::kRunning && locals_gone());
   }
   Duration tick_interval() const;
   nlohmann::json describe(Time now) const;
+  nlohmann::json describe_to_others() const;
 
   // ---- sessions of this host ----
   void join(const ports::JoinRequest& request, Time now);
@@ -106,6 +110,10 @@ class Job final : private RegistrarOutput {
   // A host speaks another version of the control protocol. A leader tells it so and remembers it: if ranks are missed,
   // it may be why. Where it is the leader, the job cannot come about.
   void hear_another_version(const std::string& from, const Status& why, Time now);
+
+  // A host asks for the job `key`, which does not exist here. Where it differs from this one in user or port alone, and
+  // ranks are missed, that may be why.
+  void hear_other_key(const std::string& from, const JobKey& key);
 
   void tick(Time now);
   // Ends the job on every host with `cause`, unless it is ending already: the first cause wins.
@@ -136,6 +144,7 @@ class Job final : private RegistrarOutput {
   bool is_member(const std::string& host) const { return roster_.index_of(host).has_value(); }
   bool locals_gone() const;
   Status check_secret(const ports::JoinRequest& request) const;
+  std::string others_text() const;
 
   // gathering
   void tick_gathering();
@@ -190,9 +199,9 @@ class Job final : private RegistrarOutput {
   const JobRules& rules_;
   JobEnvironment& environment_;
   ControlCounters& counters_;
-  const std::string name_, leader_;
+  const JobKey key_;
+  const std::string &name_ = key_.name, &leader_ = key_.leader;
   const JobId id_;
-  const std::uint32_t uid_;
   std::vector<std::byte> secret_;
   Time now_;  // of the call that is being carried out
   State state_ = State::kGathering;
@@ -223,5 +232,8 @@ class Job final : private RegistrarOutput {
 };
 
 const char* state_name(Job::State state);
+
+// The key of the job that a kJoin asks `leader` for; nothing when it is malformed.
+std::optional<JobKey> key_of_join(const Message& join, const std::string& leader);
 
 }  // namespace tensorlane::control

@@ -22,6 +22,12 @@ constexpr Duration kJoinEvery = milliseconds(200);
 constexpr std::size_t kMaxNameBytes = protocol::kMaxName;
 constexpr std::uint64_t kMaxDetection = 3'600'000'000'000;  // an hour, in nanoseconds
 
+// "job 'none' of user 1000, led by host h0, port 29500"
+std::string key_text(const JobKey& key) {
+  return fmt::format("job '{}' of user {}, led by host {}{}", key.name, key.uid, key.leader,
+                     key.leader_port == 0 ? "" : fmt::format(", port {}", key.leader_port));
+}
+
 }  // namespace
 
 void Job::tick_gathering() {
@@ -37,14 +43,13 @@ Status Job::gathering_timed_out() const {
     std::string refused;
     for (const auto& [host, why] : refused_) refused += fmt::format("; host {} was refused: {}", host, why);
     const auto missing = gathering_.missing();
-    return Status(
-        Code::kTimedOut,
-        fmt::format("{} of {} {} not come within {:.1f} s", ranks_text(missing), gathering_.world_size(),
-                    missing.size() == 1 ? "has" : "have", waited),
-        fmt::format("job '{}' led by host {}; here: {}{}", name_, leader_, gathering_.arrived_text(), refused),
-        "start the missing ranks with the same job name and MASTER_ADDR");
+    return Status(Code::kTimedOut,
+                  fmt::format("{} of {} {} not come within {:.1f} s", ranks_text(missing), gathering_.world_size(),
+                              missing.size() == 1 ? "has" : "have", waited),
+                  fmt::format("{}; here: {}{}{}", key_text(key_), gathering_.arrived_text(), refused, others_text()),
+                  "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT");
   }
-  const std::string place = fmt::format("job '{}' led by host {}; here: {}", name_, leader_, gathering_.arrived_text());
+  const std::string place = fmt::format("{}; here: {}{}", key_text(key_), gathering_.arrived_text(), others_text());
   if (!environment_.reachable(leader_)) {
     const fabric::Host* host = rules_.fabric->find_host(leader_);
     return Status(
@@ -57,11 +62,34 @@ Status Job::gathering_timed_out() const {
   if (leader_nonce_.empty()) {
     return Status(Code::kTimedOut,
                   fmt::format("no rank of the job has come on the leader {} within {:.1f} s", leader_, waited), place,
-                  "start rank 0 there with the same job name");
+                  "start rank 0 there as the same user, with the same job name and MASTER_PORT");
   }
   return Status(Code::kTimedOut,
                 fmt::format("the leader {} has not completed the job within {:.1f} s", leader_, waited), place,
-                "start the missing ranks with the same job name and MASTER_ADDR");
+                "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT");
+}
+
+std::string Job::others_text() const {
+  std::string text;
+  for (const JobKey& other : environment_.alike(key_)) text += "; ranks wait here, too, for " + key_text(other);
+  return text;
+}
+
+void Job::hear_other_key(const std::string& from, const JobKey& key) {
+  if (state_ != State::kGathering || !i_lead() || key.name != name_ || key == key_) return;
+  refused_[from] = "its ranks are of " + key_text(key);
+}
+
+std::optional<JobKey> key_of_join(const Message& join, const std::string& leader) {
+  ItemReader in(join.body);
+  JobKey key;
+  key.uid = in.u32();
+  key.leader_port = static_cast<std::uint16_t>(in.number(0xffff));
+  key.leader = leader;
+  key.name = in.text(kMaxNameBytes);
+  in.text(kNonceText);
+  if (!in.done()) return std::nullopt;
+  return key;
 }
 
 void Job::hear_another_version(const std::string& from, const Status& why, Time now) {
@@ -81,7 +109,8 @@ void Job::hear_another_version(const std::string& from, const Status& why, Time 
 void Job::send_join() {
   need(leader_);
   next_join_ = now_ + kJoinEvery;
-  environment_.offer(leader_, Message{MessageType::kJoin, id_, Epoch(0), 0, json::array({name_, nonce_})});
+  environment_.offer(
+      leader_, Message{MessageType::kJoin, id_, Epoch(0), 0, json::array({key_.uid, key_.leader_port, name_, nonce_})});
 }
 
 void Job::refuse(const std::string& host, const std::string& nonce, const Status& status) {
@@ -90,14 +119,12 @@ void Job::refuse(const std::string& host, const std::string& nonce, const Status
 
 bool Job::handle_join(const std::string& from, const Message& m) {
   ItemReader in(m.body);
+  const auto uid = in.u32(), port = in.u32();
   const std::string name = in.text(kMaxNameBytes), nonce = in.text(kNonceText);
-  if (!in.done() || nonce.size() != kNonceText || !i_lead() || from == rules_.host) return false;
+  const bool ours = uid == key_.uid && port == key_.leader_port && name == name_;
+  if (!in.done() || !ours || nonce.size() != kNonceText || !i_lead() || from == rules_.host) return false;
   need(from);
-  if (name != name_) {
-    refuse(from, nonce,
-           Status(Code::kAlreadyExists, fmt::format("jobs '{}' and '{}' have the same id", name, name_), where(),
-                  "use another job name"));
-  } else if (state_ == State::kGathering) {
+  if (state_ == State::kGathering) {
     Follower& follower = followers_[from];
     if (follower.nonce != nonce) {
       follower = {nonce, random_nonce(), false};
@@ -110,7 +137,7 @@ bool Job::handle_join(const std::string& from, const Message& m) {
     if (!is_member(from)) {
       refuse(from, nonce,
              Status(Code::kAlreadyExists, "a job of this name is running", where(),
-                    "wait until it ends, or set another TENSORLANE_JOB"));
+                    "wait until it ends, or set another TENSORLANE_JOB or MASTER_PORT"));
     } else if (followers_[from].nonce == nonce) {
       send_roster(from);
     }
@@ -125,7 +152,7 @@ bool Job::handle_challenge(const Message& m) {
   if (nonce != nonce_ || state_ != State::kGathering) return true;  // of an earlier exchange
   epoch_ = m.epoch;
   leader_nonce_ = leader_nonce;
-  const std::string proof = prove(secret_, Role::kFollower, nonce_, leader_nonce_, name_, epoch_, rules_.host);
+  const std::string proof = prove(secret_, Role::kFollower, nonce_, leader_nonce_, key_.text(), epoch_, rules_.host);
   environment_.offer(leader_,
                      message(MessageType::kProof, json::array({nonce_, proof, claims_to_json(local_claims())})));
   return true;
@@ -141,7 +168,7 @@ bool Job::handle_proof(const std::string& from, const Message& m) {
     return true;  // of an earlier exchange
   Follower& follower = it->second;
   if (secret_.empty() || !equal_in_constant_time(proof, prove(secret_, Role::kFollower, nonce, follower.leader_nonce,
-                                                              name_, epoch_, from))) {
+                                                              key_.text(), epoch_, from))) {
     refused_[from] = "its secret is not the job's";
     spdlog::warn("job '{}': host {} was refused: {}", name_, from, refused_[from]);
     refuse(from, nonce,
@@ -181,7 +208,8 @@ bool Job::handle_refuse(const Message& m) {
 
 void Job::send_roster(const std::string& host) {
   const Follower& follower = followers_.at(host);
-  const std::string proof = prove(secret_, Role::kLeader, follower.nonce, follower.leader_nonce, name_, epoch_, host);
+  const std::string proof =
+      prove(secret_, Role::kLeader, follower.nonce, follower.leader_nonce, key_.text(), epoch_, host);
   const json body = json::array({follower.nonce, proof, static_cast<std::uint64_t>(liveness_->detection().value),
                                  roster_.world_size, roster_to_json(roster_)});
   if (!environment_.send(host, message(MessageType::kRoster, body))) {
@@ -213,7 +241,7 @@ bool Job::handle_roster(const Message& m) {
   if (nonce != nonce_ || m.epoch != epoch_ || state_ != State::kGathering)
     return true;  // it has come already, or is of an earlier exchange
   if (!equal_in_constant_time(proof,
-                              prove(secret_, Role::kLeader, nonce_, leader_nonce_, name_, epoch_, rules_.host))) {
+                              prove(secret_, Role::kLeader, nonce_, leader_nonce_, key_.text(), epoch_, rules_.host))) {
     fail(Status(Code::kPermissionDenied,
                 fmt::format("the leader {} does not know the secret of the ranks on host {}", leader_, rules_.host),
                 where(), "set the same TENSORLANE_JOB_SECRET on every rank"),

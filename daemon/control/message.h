@@ -15,12 +15,12 @@
 
 namespace tensorlane::control {
 
-inline constexpr std::uint8_t kWireVersion = 4;
+inline constexpr std::uint8_t kWireVersion = 5;
 inline constexpr std::size_t kMaxWireMessage = std::size_t{1} << 20;  // bytes; what is longer is dropped and counted
 
 // F: follower to leader, L: leader to follower, A: any host to all others of the job.
 enum class MessageType : std::uint8_t {
-  kJoin = 1,         // F: job name, nonce. Repeated until the roster comes
+  kJoin = 1,         // F: user, MASTER_PORT, job name, nonce. Repeated until the roster comes
   kChallenge = 2,    // L: the follower's nonce, the leader's nonce
   kProof = 3,        // F: its nonce, HMAC, claims of its ranks
   kRefuse = 4,       // L: the follower's nonce, status. The follower does not take part

@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "daemon/control/control.h"
 
@@ -34,6 +36,7 @@ json Job::describe(Time now) const {
                     {"reported_s_ago", to_seconds(now - report.at)}});
   }
   json job{{"name", name_},           {"id", id_.value},
+           {"user", key_.uid},        {"leader_port", key_.leader_port},
            {"epoch", epoch_.value},   {"state", state_name(state_)},
            {"leader", leader_},       {"hosts", std::move(hosts)},
            {"late", std::move(late)}, {"error", nullptr},
@@ -56,10 +59,41 @@ json Job::describe(Time now) const {
   return job;
 }
 
-json Control::describe() const {
+// Of a job that the asking user has no part in.
+json Job::describe_to_others() const {
+  return {{"user", key_.uid}, {"id", id_.value}, {"state", state_name(state_)}, {"hosts", roster_.hosts.size()}};
+}
+
+// Root and the daemon's own user see everything. Everybody else sees his own jobs, and of those of others whose they
+// are and what state they are in: names, tensors, hosts and errors are their own affair.
+json Control::describe(std::uint32_t uid) const {
+  const bool all = uid == 0 || uid == geteuid();
   json status = config_.more_status ? config_.more_status() : json::object();
-  json jobs = json::array();
-  for (const auto& [id, job] : jobs_) jobs.push_back(job->describe(now_));
+  json jobs = json::array(), others = json::array();
+  std::set<std::uint64_t> seen;
+  std::set<std::string> names;
+  for (const auto& [id, job] : jobs_) {
+    const bool whole = all || job->key().uid == uid;
+    if (whole) {
+      seen.insert(id.value);
+      names.insert(job->name());
+      jobs.push_back(job->describe(now_));
+    } else {
+      others.push_back(job->describe_to_others());
+    }
+  }
+  if (json* lane = status.contains("lane") ? &status["lane"] : nullptr; lane != nullptr && !all) {
+    const auto keep = [&](const char* list, const char* key, const auto& known) {
+      json kept = json::array();
+      for (json& item : (*lane)[list]) {
+        if (known.contains(item[key])) kept.push_back(std::move(item));
+      }
+      (*lane)[list] = std::move(kept);
+    };
+    keep("flows", "job_id", seen);
+    keep("jobs", "id", seen);
+    keep("pattern_choices", "job", names);
+  }
   json classes = json::array();
   for (const auto& cls : config_.fabric->classes.data) classes.push_back(describe_class(cls));
   classes.push_back(describe_class(config_.fabric->classes.control));
@@ -68,6 +102,7 @@ json Control::describe() const {
   status["pid"] = getpid();
   status["uptime_s"] = to_seconds(now_ - started_);
   status["jobs"] = std::move(jobs);
+  status["jobs_of_others"] = std::move(others);
   status["fabric"] = {{"path", config_.fabric->path},
                       {"classes", std::move(classes)},
                       {"thresholds", config_.fabric->classes.thresholds}};

@@ -60,7 +60,8 @@ using SessionId = Strong<struct SessionIdTag, std::uint64_t>;
 struct JoinRequest {
   SessionId session;
   std::string job;
-  std::string leader;  // MASTER_ADDR
+  std::string leader;             // MASTER_ADDR
+  std::uint16_t leader_port = 0;  // MASTER_PORT; 0 where there is none
   std::uint32_t rank = 0, world_size = 0, local_rank = 0, local_world_size = 0;
   std::uint32_t uid = 0, pid = 0;
   Duration timeout{};  // how long the client waits for joined(): an error that names the missing ranks should come by
@@ -74,6 +75,7 @@ struct JoinInfo {
   std::uint32_t hosts = 0;
   HostIndex host_index;
   Duration detection;
+  std::string host = {};  // the name of this one in the fabric file
 };
 
 // Control as the session room sees it. Thread-safe; calls are queued.
@@ -86,8 +88,8 @@ class JobControl {
                               std::vector<protocol::TensorBody> tensors) = 0;
   // The client is gone. ok: it said goodbye; else why (died, hung, wrote rubbish): its job fails with that cause.
   virtual void leave(SessionId session, Status why) = 0;
-  // The status of this daemon as JSON. Answer: SessionEvents::status.
-  virtual void status(SessionId session, std::uint32_t request) = 0;
+  // The status of this daemon as JSON, as far as user `uid` may see it. Answer: SessionEvents::status.
+  virtual void status(SessionId session, std::uint32_t uid, std::uint32_t request) = 0;
 };
 
 // The session room as control sees it. Thread-safe; calls are queued.

@@ -77,6 +77,7 @@ struct FlowReport {
   int dscp = -1, pcp = -1;  // -1: the device does not say
   std::string transport;    // "tcp"
   std::string path;         // "10.1.0.1:7101 -> 10.1.0.2:7101"
+  JobId id = {};            // of the job; set by FlowBoard
 };
 
 // How flows to each peer came to go over what they go over; it stays when they end. The lane writes when a flow comes,
@@ -122,6 +123,7 @@ class FlowBoard {
  public:
   void up(RailIndex rail, const FlowKey& flow, FlowReport report) {
     const std::lock_guard lock(mutex_);
+    report.id = flow.job;
     flows_.insert_or_assign({flow, rail}, std::move(report));
   }
   // Does nothing for a flow that never came up.

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -49,6 +50,17 @@ Status Connection::send(protocol::MessageType type, std::uint32_t request, std::
                   "check whether the process hangs");
   }
   return Status(Code::kUnavailable, who() + " cannot be reached", std::strerror(errno));
+}
+
+Status Connection::send_status_page(std::uint32_t request, std::uint64_t offset) {
+  constexpr std::size_t kPage = protocol::kMaxMessage - sizeof(protocol::MessageHeader) - sizeof(protocol::StatusPage);
+  const protocol::StatusPage head{status.size(), offset};
+  const std::size_t bytes = std::min<std::size_t>(kPage, status.size() - offset);
+  std::vector<std::byte> body(sizeof head + bytes);
+  std::memcpy(body.data(), &head, sizeof head);
+  std::memcpy(body.data() + sizeof head, status.data() + offset, bytes);
+  if (offset + bytes == status.size()) std::string().swap(status);
+  return send(protocol::MessageType::kStatus, request, body);
 }
 
 Status Connection::send_error(std::uint32_t request, const Status& why) const {

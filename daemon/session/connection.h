@@ -60,6 +60,7 @@ struct Connection {
   std::optional<PendingGroup> group;
   std::uint32_t registrations = 0, tensors = 0, arena_requests = 0;
   bool status_asked = false;
+  std::string status;  // until its last page was given
 
   Duration detection{};
   std::uint64_t beats = 0;
@@ -71,6 +72,8 @@ struct Connection {
   Status send(protocol::MessageType type, std::uint32_t request, std::span<const std::byte> body,
               std::span<const int> fds = {}) const;
   Status send_error(std::uint32_t request, const Status& why) const;
+  // The page of `status` at `offset`, which lies in it; after the last one `status` is empty.
+  Status send_status_page(std::uint32_t request, std::uint64_t offset);
 };
 
 }  // namespace tensorlane::session

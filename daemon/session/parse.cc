@@ -110,6 +110,8 @@ Result<Hello> parse_hello(std::span<const std::byte> body) {
     return invalid("local rank", raw.local_rank,
                    "set LOCAL_RANK below the local world size " + std::to_string(raw.local_world_size));
   }
+  if (raw.leader_port > 0xffff) return invalid("leader port", raw.leader_port, "set MASTER_PORT to 1..65535");
+  hello.leader_port = static_cast<std::uint16_t>(raw.leader_port);
   hello.rank = raw.rank;
   hello.world_size = raw.world_size;
   hello.local_rank = raw.local_rank;
@@ -127,6 +129,12 @@ Result<std::uint64_t> parse_arena(std::span<const std::byte> body) {
   if (raw.bytes == 0)
     return Status(Code::kInvalidArgument, "an arena segment of zero bytes", "", "ask for at least one byte");
   return raw.bytes;
+}
+
+Result<std::uint64_t> parse_status(std::span<const std::byte> body) {
+  if (body.size() != sizeof(protocol::StatusBody))
+    return corrupt("a question for the status of the wrong length", std::to_string(body.size()) + " bytes");
+  return read<protocol::StatusBody>(body).offset;
 }
 
 Result<Registration> parse_register(std::span<const std::byte> body) {

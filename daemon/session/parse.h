@@ -25,6 +25,7 @@ Result<Packet> parse_packet(std::span<const std::byte> bytes);
 struct Hello {
   std::string job;
   std::string leader;
+  std::uint16_t leader_port = 0;
   std::uint32_t rank = 0, world_size = 0, local_rank = 0, local_world_size = 0;
   Duration timeout{};
   std::vector<std::byte> secret;
@@ -34,6 +35,9 @@ Result<Hello> parse_hello(std::span<const std::byte> body);
 
 // Errors: Corrupt (size), InvalidArgument (zero bytes).
 Result<std::uint64_t> parse_arena(std::span<const std::byte> body);
+
+// The offset of the page that is asked for. Errors: Corrupt (size).
+Result<std::uint64_t> parse_status(std::span<const std::byte> body);
 
 struct Registration {
   std::string group;

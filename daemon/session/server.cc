@@ -328,13 +328,15 @@ void SessionServer::status(ports::SessionId session, std::uint32_t request, std:
     Connection* c = find(id);
     if (c == nullptr) return;
     c->status_asked = false;
-    if (json.size() > protocol::kMaxMessage - sizeof(protocol::MessageHeader)) {
-      settle(*c, c->send_error(request,
-                               Status(Code::kResourceExhausted, "the status is too long for a packet",
-                                      std::to_string(json.size()) + " bytes", "read the metrics endpoint instead")));
+    if (json.empty() || json.size() > protocol::kMaxStatus) {
+      settle(*c, c->send_error(request, Status(Code::kResourceExhausted, "the daemon's status is too long",
+                                               std::to_string(json.size()) + " bytes of at most " +
+                                                   std::to_string(protocol::kMaxStatus),
+                                               "read the metrics endpoint instead")));
       return;
     }
-    settle(*c, c->send(protocol::MessageType::kStatus, request, std::as_bytes(std::span(json))));
+    c->status = json;
+    settle(*c, c->send_status_page(request, 0));
   });
 }
 

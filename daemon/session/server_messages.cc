@@ -100,6 +100,7 @@ Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
   request.session = ports::SessionId(c.id);
   request.job = std::move(hello.job);
   request.leader = std::move(hello.leader);
+  request.leader_port = hello.leader_port;
   request.rank = hello.rank;
   request.world_size = hello.world_size;
   request.local_rank = hello.local_rank;
@@ -133,6 +134,7 @@ void SessionServer::on_joined(std::uint64_t id, const Result<ports::JoinInfo>& i
   body.hosts = info->hosts;
   body.host_index = info->host_index.value;
   body.detection_seconds = to_seconds(info->detection);
+  info->host.copy(body.host, protocol::kMaxName);
   const std::array<int, 2> fds = {c->session->ring_memory().fd(), c->session->wake_fd()};
   settle(*c, c->send(MessageType::kWelcome, c->hello_request, bytes_of(body), fds));
 }
@@ -245,12 +247,19 @@ void SessionServer::on_registered(std::uint64_t id, std::uint32_t request, const
 }
 
 Status SessionServer::handle_status(Connection& c, const Packet& packet) {
+  TL_ASSIGN_OR_RETURN(const std::uint64_t offset, parse_status(packet.body));
+  if (offset != 0 && offset < c.status.size()) return c.send_status_page(packet.header.request, offset);
+  if (offset != 0) {
+    return c.send_error(packet.header.request,
+                        Status(Code::kInvalidArgument, "the status has no such page",
+                               "offset " + std::to_string(offset), "ask for the first page, then for the next ones"));
+  }
   if (c.status_asked) {
     return c.send_error(packet.header.request, Status(Code::kResourceExhausted, "a status request is under way", "",
                                                       "wait for its answer first"));
   }
   c.status_asked = true;
-  control_->status(ports::SessionId(c.id), packet.header.request);
+  control_->status(ports::SessionId(c.id), c.uid, packet.header.request);
   return {};
 }
 

@@ -33,6 +33,7 @@ nlohmann::json LaneStatus::read() const {
   nlohmann::json flows = nlohmann::json::array();
   for (const ports::FlowReport& flow : parts_.metrics.flows.all()) {
     flows.push_back({{"job", flow.job},
+                     {"job_id", flow.id.value},
                      {"peer", flow.peer},
                      {"class", class_name(flow.cls)},
                      {"rail", flow.rail.value},

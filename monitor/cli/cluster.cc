@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "common/protocol/session.h"
+#include "common/protocol/status_text.h"
 
 namespace tensorlane::cli {
 namespace {
@@ -106,6 +107,36 @@ int connect_session(const std::string& path) {
   close(fd);
   errno = error;
   return -1;
+}
+
+// Asks for the next page of the status and reads it.
+Status read_status_page(int fd, const std::string& socket_path, protocol::StatusText& text) {
+  struct Question {
+    protocol::MessageHeader header;
+    protocol::StatusBody body;
+  } question;
+  question.header.type = protocol::MessageType::kStatus;
+  question.header.request = 1;
+  question.header.body_bytes = sizeof question.body;
+  question.body.offset = text.next();
+  std::string answer(protocol::kMaxMessage, '\0');
+  const bool sent = send(fd, &question, sizeof question, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof question);
+  // A daemon that refuses says why before it closes.
+  const ssize_t got = sent || errno == EPIPE ? recv(fd, answer.data(), answer.size(), 0) : -1;
+  if (got < static_cast<ssize_t>(sizeof(protocol::MessageHeader))) {
+    return Status(Code::kTimedOut,
+                  fmt::format("the daemon did not tell its status: {}",
+                              got == 0 ? "it closed the connection" : std::strerror(errno)),
+                  socket_path, "look at the daemon's log");
+  }
+  protocol::MessageHeader header;
+  std::memcpy(&header, answer.data(), sizeof header);
+  const auto body =
+      std::as_bytes(std::span(answer)).subspan(sizeof header, static_cast<std::size_t>(got) - sizeof header);
+  if (header.type != protocol::MessageType::kError) return text.add(body);
+  protocol::ErrorBody error;
+  std::memcpy(&error, body.data(), std::min(sizeof error, body.size()));
+  return Status(error.code, error.what, error.where, error.fix);
 }
 
 }  // namespace
@@ -300,29 +331,12 @@ Result<std::string> daemon_status(const std::string& socket_path) {
                   "start it with: tensorlaned --config daemon.yaml");
   timeval timeout{5, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-  protocol::MessageHeader request;
-  request.type = protocol::MessageType::kStatus;
-  request.request = 1;
-  std::string answer(protocol::kMaxMessage, '\0');
-  const bool sent = send(fd, &request, sizeof request, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof request);
-  const ssize_t got = sent ? recv(fd, answer.data(), answer.size(), 0) : -1;
-  const int error = errno;
+  protocol::StatusText text;
+  Status page;
+  while (page.ok() && !text.complete()) page = read_status_page(fd, socket_path, text);
   close(fd);
-  if (got < static_cast<ssize_t>(sizeof(protocol::MessageHeader))) {
-    return Status(Code::kTimedOut,
-                  fmt::format("the daemon did not tell its status: {}",
-                              got == 0 ? "it closed the connection" : std::strerror(error)),
-                  socket_path, "look at the daemon's log");
-  }
-  protocol::MessageHeader header;
-  std::memcpy(&header, answer.data(), sizeof header);
-  if (header.type == protocol::MessageType::kError) {
-    protocol::ErrorBody body;
-    std::memcpy(&body, answer.data() + sizeof header,
-                std::min(sizeof body, static_cast<std::size_t>(got) - sizeof header));
-    return Status(body.code, body.what, body.where, body.fix);
-  }
-  return answer.substr(sizeof header, static_cast<std::size_t>(got) - sizeof header);
+  if (!page.ok()) return page;
+  return text.take();
 }
 
 }  // namespace tensorlane::cli

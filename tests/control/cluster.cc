@@ -13,8 +13,6 @@
 #include <cstring>
 #include <thread>
 
-#include "common/base/hash.h"
-
 // libzmq and libsodium are not built for the thread sanitizer, so what ZeroMQ hands from thread to thread looks like
 // races.
 extern "C" const char* __tsan_default_suppressions();
@@ -24,6 +22,8 @@ extern "C" const char* __tsan_default_suppressions() {
 
 namespace tensorlane::control::testing {
 namespace {
+
+constexpr std::uint32_t kUser = 1000;
 
 // A client that never does anything.
 class IdleClient final : public ports::ClientSession {
@@ -75,6 +75,10 @@ std::uint16_t free_port() {
     close(fd);
     if (is_free) return port;
   }
+}
+
+JobId job_id(const std::string& job) {
+  return JobKey{kUser, "h0", 0, job}.id();
 }
 
 protocol::TensorBody tensor(const std::string& name, std::uint64_t elements, Dtype dtype) {
@@ -222,9 +226,9 @@ Status Lane::detach(JobId job, Rank rank) {
   return {};
 }
 
-Lane::JobRecord Lane::record(const std::string& job) {
+Lane::JobRecord Lane::record(JobId job) {
   std::lock_guard lock(mutex_);
-  const auto it = jobs_.find(JobId(fnv1a(job)));
+  const auto it = jobs_.find(job);
   return it == jobs_.end() ? JobRecord{} : it->second;
 }
 
@@ -298,7 +302,7 @@ ports::JoinRequest Cluster::request(std::uint32_t rank, std::uint32_t per_host, 
   request.world_size = static_cast<std::uint32_t>(options.hosts) * per_host;
   request.local_rank = rank % per_host;
   request.local_world_size = per_host;
-  request.uid = 1000;
+  request.uid = kUser;
   request.pid = 100 + rank;
   request.secret.assign(16, std::byte{0x5a});
   request.client = std::make_shared<IdleClient>();
@@ -313,6 +317,13 @@ void Cluster::join_all(std::uint32_t per_host, const std::string& job, std::uint
     ASSERT_TRUE(joined.has_value()) << "rank " << rank << " was not answered";
     ASSERT_TRUE(joined->ok()) << "rank " << rank << ": " << joined->status().to_string();
   }
+}
+
+Status joined_error(Cluster& cluster, std::size_t host, std::uint64_t session) {
+  const auto joined = cluster.sessions(host).wait_joined(session);
+  EXPECT_TRUE(joined.has_value()) << "session " << session << " was not answered";
+  if (!joined || joined->ok()) return {};
+  return joined->status();
 }
 
 }  // namespace tensorlane::control::testing

@@ -24,6 +24,9 @@ struct KeyPair {
 };
 KeyPair make_keys();
 
+// The id of a job that Cluster::request() asks for.
+JobId job_id(const std::string& job);
+
 // A session room: what each session was told, and waiting for it.
 class Sessions final : public ports::SessionEvents {
  public:
@@ -90,7 +93,8 @@ class Lane final : public ports::LanePort {
   // The next so many calls of bind() find the queue full.
   void refuse_binds(int count) { refused_binds_ = count; }
   // The latest job of this name.
-  JobRecord record(const std::string& job);
+  JobRecord record(const std::string& job) { return record(job_id(job)); }
+  JobRecord record(JobId job);
 
  private:
   std::mutex mutex_;
@@ -142,6 +146,9 @@ class Cluster {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::unique_ptr<Control>> controls_;
 };
+
+// Why the session could not join; ok where it could, or was not answered, which is a failure of the test.
+Status joined_error(Cluster& cluster, std::size_t host, std::uint64_t session);
 
 // A TCP port of 127.0.0.1 that was free a moment ago.
 std::uint16_t free_port();

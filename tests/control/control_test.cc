@@ -101,7 +101,7 @@ TEST_P(Tuning, the_leader_searches_and_every_host_uses_its_thresholds) {
     ASSERT_EQ(in_use(host)->size(), 1u) << "host " << host;
     EXPECT_NEAR(in_use(host)->front(), 0.6, 0.1) << "host " << host;
   }
-  cluster.control(0).status(ports::SessionId(0), 9);
+  cluster.control(0).status(ports::SessionId(0), 0, 9);
   const auto status = cluster.sessions(0).wait_status(0, 9);
   ASSERT_TRUE(status.has_value());
   const nlohmann::json tuning = (*status)["jobs"][0]["tuning"];

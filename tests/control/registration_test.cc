@@ -230,7 +230,7 @@ TEST(Registration, a_rank_that_does_not_come_is_reported_everywhere_and_then_fai
     nlohmann::json late;
     for (std::uint32_t request = 1; late.empty() && request < 100; ++request) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      cluster.control(host).status(ports::SessionId(0), request);
+      cluster.control(host).status(ports::SessionId(0), 0, request);
       late = (*cluster.sessions(host).wait_status(0, request))["jobs"][0]["late"];
     }
     ASSERT_EQ(late.size(), 1u) << late;

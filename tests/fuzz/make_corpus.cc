@@ -256,7 +256,7 @@ void write_session_packets(const Corpus& corpus) {
   list[0].operation = Operation::kAllreduce;
   list[0].reduce = ReduceOp::kAverage;
   corpus.write("register_integer_average", registration("model", list));
-  corpus.write("status", packet(MessageType::kStatus, std::array<std::uint8_t, 0>()));
+  corpus.write("status", packet(MessageType::kStatus, protocol::StatusBody()));
 }
 
 void write_rings(const Corpus& corpus) {

@@ -187,8 +187,8 @@ void FakeDaemon::leave(ports::SessionId session, Status why) {
   changed_.notify_all();
 }
 
-void FakeDaemon::status(ports::SessionId session, std::uint32_t request) {
-  server_.status(session, request, R"({"fake": true})");
+void FakeDaemon::status(ports::SessionId session, std::uint32_t, std::uint32_t request) {
+  server_.status(session, request, status_);
 }
 
 void FakeDaemon::run(Job& job, std::uint32_t id) {

@@ -62,7 +62,9 @@ class FakeDaemon final : public ports::JobControl {
   void register_group(ports::SessionId session, std::uint32_t request, std::string group,
                       std::vector<protocol::TensorBody> tensors) override;
   void leave(ports::SessionId session, Status why) override;
-  void status(ports::SessionId session, std::uint32_t request) override;
+  void status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) override;
+  // What status() answers.
+  void set_status(std::string json) { status_ = std::move(json); }
 
  private:
   struct Member {
@@ -98,6 +100,7 @@ class FakeDaemon final : public ports::JobControl {
   void run(Job& job, std::uint32_t id);  // one operation of which all ranks have come
   void lane();
 
+  std::string status_ = R"({"fake": true})";
   session::SessionConfig config_;
   const Duration detection_;
   memory::ArenaPool pool_;

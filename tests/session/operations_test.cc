@@ -390,6 +390,13 @@ TEST(Operations, StatusOfTheDaemon) {
   const char* json = nullptr;
   ASSERT_EQ(tl_daemon_status(context, &json), TL_OK) << tl_last_error();
   EXPECT_STREQ(json, R"({"fake": true})");
+  std::string longer;  // of several packets: every digit tells where it was
+  while (longer.size() < 300'000) longer += std::to_string(longer.size()) + ",";
+  daemon.set_status(longer);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(tl_daemon_status(context, &json), TL_OK) << tl_last_error();
+    EXPECT_EQ(json, longer);
+  }
 }
 
 TEST(Operations, AForkedChildIsRefused) {

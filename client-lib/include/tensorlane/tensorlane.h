@@ -110,9 +110,10 @@ typedef struct {
   const char* leader;     /* MASTER_ADDR: host of rank 0 */
   const char* socket;     /* TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock */
   double timeout_seconds; /* TENSORLANE_TIMEOUT, else 60: for joining and registering */
+  int leader_port;        /* MASTER_PORT, else 0: tells jobs of one user, leader and name apart */
 } tl_config_t;
 #define TL_CONFIG_INIT \
-  { sizeof(tl_config_t), 1, -1, -1, -1, -1, NULL, NULL, NULL, NULL, -1.0 }
+  { sizeof(tl_config_t), 1, -1, -1, -1, -1, NULL, NULL, NULL, NULL, -1.0, -1 }
 
 /* Joins the job: returns when every rank has joined and all hosts are connected. Errors: invalid argument (names the
  * field), unavailable (no daemon at the socket), permission denied (user or secret), version mismatch, timed out (names
@@ -132,7 +133,10 @@ TL_API int tl_rank(const tl_context_t* context);
 TL_API int tl_size(const tl_context_t* context);
 TL_API int tl_local_rank(const tl_context_t* context);
 TL_API int tl_local_size(const tl_context_t* context);
-/* Status of the daemon as JSON. The text belongs to the context until the next call. */
+/* The name in the fabric file of the host that this rank is on. Valid as long as the context; null without one. */
+TL_API const char* tl_host(const tl_context_t* context);
+/* Status of the daemon as JSON, however long: of its jobs those of this program's user, of others' jobs whose they are
+ * and their states (root sees all of all). The text belongs to the context until the next call. */
 TL_API tl_status_t tl_daemon_status(tl_context_t* context, const char** json);
 
 /* Memory that the daemon shares (an arena): operations on it copy nothing. 64-byte aligned, zeroed, freed by tl_free or

@@ -51,10 +51,10 @@ from .errors import (
 __version__ = "0.1.0"
 
 
-def init(*, rank=None, size=None, local_rank=None, local_size=None, job=None, secret=None, leader=None, socket=None, timeout=None):
+def init(*, rank=None, size=None, local_rank=None, local_size=None, job=None, secret=None, leader=None, leader_port=None, socket=None, timeout=None):
     """Joins the job; returns when every rank has. What is None comes from torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-    MASTER_ADDR, TORCHELASTIC_RUN_ID) and TENSORLANE_JOB, TENSORLANE_JOB_SECRET, TENSORLANE_SOCKET, TENSORLANE_TIMEOUT. A second call changes nothing."""
-    _native.init(rank, size, local_rank, local_size, job, secret, leader, socket, timeout)
+    MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID) and TENSORLANE_JOB, TENSORLANE_JOB_SECRET, TENSORLANE_SOCKET, TENSORLANE_TIMEOUT. A second call changes nothing."""
+    _native.init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
 
 
 def shutdown():

@@ -37,6 +37,7 @@ class Config(ctypes.Structure):
         ("leader", ctypes.c_char_p),
         ("socket", ctypes.c_char_p),
         ("timeout_seconds", ctypes.c_double),
+        ("leader_port", ctypes.c_int),
     ]
 
 
@@ -74,6 +75,7 @@ _SIGNATURES = {
     "tl_size": ([_POINTER], ctypes.c_int),
     "tl_local_rank": ([_POINTER], ctypes.c_int),
     "tl_local_size": ([_POINTER], ctypes.c_int),
+    "tl_host": ([_POINTER], ctypes.c_char_p),
     "tl_daemon_status": ([_POINTER, ctypes.POINTER(ctypes.c_char_p)], ctypes.c_int),
     "tl_register": ([_POINTER, ctypes.c_char_p, ctypes.POINTER(TensorDesc), ctypes.c_size_t, _OUT], ctypes.c_int),
     "tl_tensor_buffer": ([_POINTER], ctypes.c_void_p),
@@ -177,6 +179,7 @@ class Context:
         self.size = library().tl_size(self._handle)
         self.local_rank = library().tl_local_rank(self._handle)
         self.local_size = library().tl_local_size(self._handle)
+        self.host = library().tl_host(self._handle).decode()
 
     def finalize(self):
         check(library().tl_finalize(self._handle))
@@ -306,20 +309,20 @@ class Request:
         return self._handle is None
 
 
-def _join(rank, size, local_rank, local_size, job, secret, leader, socket, timeout):
+def _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):
     text = [None if value is None else str(value).encode() for value in (job, secret, leader, socket)]
     numbers = [-1 if value is None else value for value in (rank, size, local_rank, local_size)]
-    return Context(Config(ctypes.sizeof(Config), _CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout))
+    return Context(Config(ctypes.sizeof(Config), _CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout, -1 if leader_port is None else leader_port))
 
 
-def init(rank, size, local_rank, local_size, job, secret, leader, socket, timeout):
+def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):
     """Joins the job, once per process; later calls change nothing."""
     global _context, _joined
     if _context is None:
-        _context = _join(rank, size, local_rank, local_size, job, secret, leader, socket, timeout)
+        _context = _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
         # As tl_init() finds the name (tensorlane.h).
         name = job or os.environ.get("TENSORLANE_JOB") or os.environ.get("TORCHELASTIC_RUN_ID") or "default"
-        _joined = {"job": name, "secret": secret, "socket": socket, "timeout": timeout}
+        _joined = {"job": name, "secret": secret, "leader_port": leader_port, "socket": socket, "timeout": timeout}
 
 
 def join_beside(rank, size, local_rank, local_size, suffix, leader):

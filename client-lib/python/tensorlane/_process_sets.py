@@ -157,7 +157,7 @@ def _hosts(job, process_set, number):
     """The names of all ranks' hosts; they have agreed on the set by then."""
     digest = hashlib.sha256(str(process_set).encode()).digest()
     mine = numpy.zeros(len(digest) + _HOST_BYTES, "uint8")
-    told = digest + job.daemon_status()["host"].encode()
+    told = digest + job.host.encode()
     mine[: len(told)] = numpy.frombuffer(told, "uint8")
     everybodys = numpy.zeros((job.size, mine.size), "uint8")
     job.allgather(f"process_set.{number}", mine.ctypes.data, everybodys.ctypes.data, mine.size, _native.UINT8, 1.0, (mine, everybodys)).wait()
