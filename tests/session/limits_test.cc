@@ -323,7 +323,7 @@ TEST(Limits, NoDaemonAndWrongSettings) {
   EXPECT_EQ(nobody.error(),
             "no daemon to speak to: connect to /tmp/tensorlane-nobody.sock: No such file or directory: start it with "
             "'tensorlaned --config "
-            "fabric.yaml', or set TENSORLANE_SOCKET to its socket");
+            "daemon.yaml', or set TENSORLANE_SOCKET to its socket");
   setenv("RANK", "three", 1);
   tl_context_t* context = nullptr;
   EXPECT_EQ(tl_init(nullptr, &context), TL_ERROR_INVALID_ARGUMENT);
