@@ -59,7 +59,9 @@ constexpr auto kKeys = std::to_array<std::string_view>({"fabric",
                                                         "ordering_concurrent",
                                                         "network_model",
                                                         "max_pending",
-                                                        "users_guaranteed"});
+                                                        "users_guaranteed",
+                                                        "timeline_limit",
+                                                        "log_level"});
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
 
 std::string beside(const std::string& config_path, const std::string& path) {
@@ -290,6 +292,24 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   return {};
 }
 
+Status read_timeline(const Mapping& map, DaemonConfig* config) {
+  const auto text = [&](std::string_view key) { return map.text(key); };
+  const auto bytes = [&](std::string_view key) { return map.bytes(key); };
+  TL_RETURN_IF_ERROR(optional_value(map, "timeline", &config->timeline, text));
+  TL_RETURN_IF_ERROR(optional_value(map, "timeline_limit", &config->timeline_limit, bytes));
+  if (!config->timeline.empty()) config->timeline = beside(config->path, config->timeline);
+  if (config->timeline_limit < mib(1)) return map.wrong("timeline_limit", "expected at least 1 MiB");
+  return {};
+}
+
+Status read_log_level(const Mapping& map, DaemonConfig::LogLevel* level) {
+  if (!map.has("log_level")) return {};
+  constexpr std::array<std::string_view, 4> words = {"debug", "info", "warning", "error"};
+  TL_ASSIGN_OR_RETURN(const std::size_t place, map.one_of("log_level", words));
+  *level = static_cast<DaemonConfig::LogLevel>(place);
+  return {};
+}
+
 // What goes into the engines, for `tensorlane replay`.
 Status read_record(const Mapping& map, DaemonConfig* config) {
   TL_RETURN_IF_ERROR(
@@ -353,7 +373,8 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_RETURN_IF_ERROR(read_identity(map, &config));
   TL_RETURN_IF_ERROR(optional_value(map, "socket", &config.socket, as_text));
   TL_RETURN_IF_ERROR(optional_value(map, "metrics", &config.metrics, as_text));
-  TL_RETURN_IF_ERROR(optional_value(map, "timeline", &config.timeline, as_text));
+  TL_RETURN_IF_ERROR(read_timeline(map, &config));
+  TL_RETURN_IF_ERROR(read_log_level(map, &config.log_level));
   TL_RETURN_IF_ERROR(read_record(map, &config));
   TL_RETURN_IF_ERROR(read_durations(map, &config));
   TL_RETURN_IF_ERROR(read_pattern(map, &config.pattern));

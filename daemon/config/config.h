@@ -22,8 +22,10 @@ struct DaemonConfig {
   std::string host;        // this host in the fabric
   std::string secret_key;  // CURVE, Z85; read from secret_key_file, which others must not be able to read
   std::string socket = "/run/tensorlane/tensorlaned.sock";
+  enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError } log_level = LogLevel::kInfo;
   std::string metrics;               // ADDRESS:PORT; empty: off
   std::string timeline;              // path; empty: off
+  Bytes timeline_limit = mib(1024);  // of this file, and of the one before it
   std::string record;                // folder for the logs of engines; resolved against the file's; empty: off
   Bytes record_limit = mib(1024);    // of each of them
   Duration detection = seconds(10);  // how soon a dead host or client is found

@@ -29,8 +29,10 @@ Job::Job(ports::JobSpec spec, const Surroundings& around)
   metrics_ = std::make_shared<ports::JobMetrics>();
   metrics_->name = spec_.name;
   metrics_->id = id();
+  metrics_->user = spec_.owner.user;
   around_.metrics->job_list.add(metrics_);
   around_.metrics->jobs_started.add();
+  report_begin();
   if (spec_.hosts.size() == 1) return;
   const std::size_t rails =
       std::min(spec_.rails(), around_.transports.size());  // connect() tells when they are too few
@@ -40,6 +42,7 @@ Job::Job(ports::JobSpec spec, const Surroundings& around)
 }
 
 Job::~Job() {
+  report_end();
   around_.metrics->job_list.remove(metrics_);
   for (LocalTensor& local : tensors_) {
     if (local.buffer.length != 0) around_.memory->remove(local.buffer.region);
@@ -172,6 +175,7 @@ void Job::flow_up(RailIndex rail, const ports::FlowKey& flow) {
   const bool all = std::ranges::all_of(rails_, [](const auto& r) { return r->connected(); });
   if (!all || state_ != State::kConnecting) return;
   state_ = State::kRunning;
+  report_connected();
   around_.listener->on_job_connected(id());
 }
 
@@ -401,6 +405,7 @@ void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor
   if (!tensor.is_batch()) {
     (ok ? metrics.tensors_completed : metrics.tensors_failed).add();
     metrics.completion.record(now - t.ready);
+    if (ok && metrics_->iterations.value() <= t.completed) metrics_->iterations.set(t.completed + 1);
   }
   if (!tensor.in_batch()) {
     const bool heard = t.last_peer != Time();

@@ -147,6 +147,9 @@ class Job final : private JobRail::Owner {
   void look_whose_turn_it_is(Time now);
   bool awaited(const protocol::PlanTensor& tensor, Time* since) const;
   void fail(const Status& cause);
+  void report_begin();
+  void report_connected();
+  void report_end();
   void drain_if_closed(Time now);
   void close_flows();
   void map(std::span<std::byte> bytes);

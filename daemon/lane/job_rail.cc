@@ -81,6 +81,7 @@ void JobRail::flow_up(const ports::FlowKey& flow) {
   if (!dials(flow.peer)) ++flows_open_;
   ++flows_up_;
   const ports::FlowStats stats = transport().stats(flow);
+  metrics_.transports.insert(stats.transport);
   around_.metrics->flows.up(rail_, flow,
                             {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp,
                              stats.effective_pcp, stats.transport, stats.describe});
@@ -142,6 +143,7 @@ void JobRail::frame_arrived(const ports::FlowKey& flow, const protocol::FrameHea
   metrics.operations_received.add();
   metrics.bytes_received.add(header.payload_bytes);
   around_.metrics->rails[rail_.value].bytes_received[ports::metrics_slot(flow.cls)].add(header.payload_bytes);
+  if (flow.cls != kControlClass) metrics_.classes[flow.cls.value].bytes_received.add(header.payload_bytes);
   feed({.kind = engine::Event::Kind::kFrameArrived, .frame = {flow.peer, header}}, now);
 }
 

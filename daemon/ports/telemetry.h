@@ -5,11 +5,13 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -149,8 +151,13 @@ class FlowBoard {
 struct JobMetrics {
   std::string name;
   JobId id;
+  std::uint32_t user = 0;  // uid
+  const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+  std::set<std::string> transports;  // over which its flows came up; of the lane's thread alone
+  Counter iterations;                // operations on the tensor that had most of them, on this host
   struct PerClass {
-    Counter bytes_sent;     // in the class's flows
+    Counter bytes_sent;  // in the class's flows
+    Counter bytes_received;
     Counter bytes_demoted;  // that belong to the class and went in a lower one, because its limit was used up
   };
   std::array<PerClass, kMaxDataClasses> classes;
@@ -234,6 +241,10 @@ class Timeline {
   virtual ~Timeline() = default;
   virtual bool enabled() const = 0;
   virtual void record(const TraceSpan& span) = 0;
+  // A job of these hosts, by HostIndex, begins; it ends, and nothing of it is recorded any more: its names go. Not on
+  // the data path.
+  virtual void begin_job(JobId, const std::string& /*name*/, const std::vector<std::string>& /*hosts*/) {}
+  virtual void end_job(JobId) {}
   // The name of a tensor, for the people who look at the timeline. Not on the data path.
   virtual void name(JobId job, TensorId tensor, const char* name) = 0;
 };

@@ -1,30 +1,49 @@
 #include "daemon/telemetry/timeline.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "common/files/careful.h"
 
 namespace tensorlane::telemetry {
 namespace {
 
 constexpr auto kDrainEvery = std::chrono::milliseconds(50);
+// So many spans are put into words while the lane may have to wait for a name to be kept.
+constexpr std::size_t kSpansAtOnce = 256;
+constexpr const char* kWhat = "the timeline";
+constexpr const char* kNoSpace = "free space on the disk or choose another path";
 
-// Microseconds, as the format wants them.
-double micros(std::int64_t ns) {
-  return static_cast<double>(ns) * 1e-3;
+// Microseconds, as the format wants them: exact, also of the 16 digits that the wall clock has.
+std::string micros(std::int64_t ns) {
+  return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
+}
+
+std::int64_t nanoseconds_of(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
 // As a JSON string. Names come from clients, in any encoding: what is no UTF-8 reads as U+FFFD.
-std::string quoted(const std::string& text) {
+std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -49,6 +68,14 @@ const char* phase_name(ports::TraceSpan::Phase phase) {
 struct TimelineRecorder::Impl {
   explicit Impl(const TimelineConfig& c) : config(c), ring(c.capacity) {}
 
+  // What spans of a job are called.
+  struct Job {
+    std::string name;
+    std::vector<std::string> hosts;                            // by HostIndex
+    std::unordered_map<std::uint32_t, std::string> tensors{};  // by TensorId
+    bool ended = false;
+  };
+
   // ---- lane -> writer: a ring with one producer and one consumer ----
   const TimelineConfig config;
   std::vector<ports::TraceSpan> ring;
@@ -56,18 +83,27 @@ struct TimelineRecorder::Impl {
   std::atomic<bool> on{false}, failed{false};
   std::atomic<std::uint64_t> recorded{0}, dropped{0};
 
-  std::mutex mutex;  // guards names, file, quit
+  mutable std::mutex mutex;  // guards jobs, quit; held for no disk, because the lane waits for it
   std::condition_variable changed;
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> names;
-  std::FILE* file = nullptr;
-  std::string path;
+  std::map<std::uint64_t, Job> jobs;  // by JobId
   bool quit = false;
+
+  // ---- the writer's thread, and start() before there is one ----
+  int file = -1;
+  std::string path;
+  std::uint64_t written = 0;          // bytes of the file
+  std::int64_t wall_clock_ahead = 0;  // of the clock of spans, in nanoseconds, since the file began
   std::thread writer;
 
+  Status open();
+  std::string header() const;
   void run();
   void drain();
+  std::string take(std::size_t end);
+  void append(const std::string& text);
   bool write(const std::string& text);
-  std::string span_text(const ports::TraceSpan& span);
+  void close_file();
+  std::string span_text(const ports::TraceSpan& span) const;
 };
 
 TimelineRecorder::TimelineRecorder(const TimelineConfig& config) : impl_(std::make_unique<Impl>(config)) {}
@@ -78,28 +114,10 @@ TimelineRecorder::~TimelineRecorder() {
 Status TimelineRecorder::start(const std::string& path) {
   stop();
   Impl& t = *impl_;
-  std::lock_guard lock(t.mutex);
-  t.file = std::fopen(path.c_str(), "we");
-  if (t.file == nullptr) {
-    return {Code::kUnavailable, fmt::format("cannot write the timeline: {}", std::strerror(errno)), path,
-            "choose a path that the daemon may write"};
-  }
   t.path = path;
   t.quit = false;
   t.failed = false;
-  t.write(fmt::format("[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{0},\"args\":{{\"name\":{1}}}}},\n",
-                      t.config.sort_index, quoted("host " + t.config.host)));
-  for (std::size_t c = 0; c < t.config.class_names.size(); ++c) {
-    t.write(fmt::format("{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}},\n",
-                        t.config.sort_index, c,
-                        quoted(fmt::format("class {} (DSCP {})", t.config.class_names[c], t.config.class_dscps[c]))));
-  }
-  if (t.failed) {
-    std::fclose(t.file);
-    t.file = nullptr;
-    return {Code::kUnavailable, fmt::format("cannot write the timeline: {}", std::strerror(ENOSPC)), path,
-            "free space on the disk or choose another path"};
-  }
+  TL_RETURN_IF_ERROR(t.open());
   t.on.store(true, std::memory_order_release);
   t.writer = std::thread([&t] { t.run(); });
   return {};
@@ -128,6 +146,12 @@ std::uint64_t TimelineRecorder::dropped() const {
 bool TimelineRecorder::broken() const {
   return impl_->failed.load(std::memory_order_relaxed);
 }
+std::size_t TimelineRecorder::names() const {
+  const std::lock_guard lock(impl_->mutex);
+  std::size_t all = 0;
+  for (const auto& [id, job] : impl_->jobs) all += job.tensors.size();
+  return all;
+}
 
 void TimelineRecorder::record(const ports::TraceSpan& span) {
   Impl& t = *impl_;
@@ -142,64 +166,160 @@ void TimelineRecorder::record(const ports::TraceSpan& span) {
   t.recorded.fetch_add(1, std::memory_order_relaxed);
 }
 
+void TimelineRecorder::begin_job(JobId job, const std::string& name, const std::vector<std::string>& hosts) {
+  if (!enabled()) return;
+  const std::lock_guard lock(impl_->mutex);
+  impl_->jobs.insert_or_assign(job.value, Impl::Job{name, hosts});
+}
+
+// Spans of it may wait for the writer, so it is the writer that forgets it.
+void TimelineRecorder::end_job(JobId job) {
+  if (!enabled()) return;
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->jobs.find(job.value);
+  if (found != impl_->jobs.end()) found->second.ended = true;
+}
+
 void TimelineRecorder::name(JobId job, TensorId tensor, const char* name) {
-  std::lock_guard lock(impl_->mutex);
-  impl_->names[{job.value, tensor.value}] = name;
+  if (!enabled()) return;
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->jobs.find(job.value);
+  if (found != impl_->jobs.end()) found->second.tensors[tensor.value] = name;
+}
+
+// A new file. What was there keeps the name with ".1", so that neither a restart nor the limit loses it at once.
+Status TimelineRecorder::Impl::open() {
+  TL_RETURN_IF_ERROR(files::check_creatable(path, kWhat));
+  struct stat before {};
+  if (stat(path.c_str(), &before) == 0 && before.st_size > 0 && std::rename(path.c_str(), (path + ".1").c_str()) != 0) {
+    return {Code::kUnavailable,
+            fmt::format("cannot keep the timeline that was there as {}.1: {}", path, std::strerror(errno)), path,
+            "choose a path in a folder that the daemon may write"};
+  }
+  TL_ASSIGN_OR_RETURN(file, files::create(path, kWhat));
+  written = 0;
+  wall_clock_ahead = nanoseconds_of(CLOCK_REALTIME) - nanoseconds_of(CLOCK_MONOTONIC);
+  if (write(header())) return {};
+  const int error = errno;
+  close_file();
+  return {Code::kUnavailable, fmt::format("cannot write the timeline: {}", std::strerror(error)), path, kNoSpace};
+}
+
+std::string TimelineRecorder::Impl::header() const {
+  std::string text =
+      fmt::format("[\n{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{0},\"args\":{{\"name\":{1}}}}},\n",
+                  config.sort_index, json_text("host " + config.host));
+  for (std::size_t c = 0; c < config.class_names.size(); ++c) {
+    text += fmt::format("{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}},\n",
+                        config.sort_index, c,
+                        json_text(fmt::format("class {} (DSCP {})", config.class_names[c], config.class_dscps[c])));
+  }
+  return text;
 }
 
 void TimelineRecorder::Impl::run() {
   pthread_setname_np(pthread_self(), "timeline");
-  std::unique_lock lock(mutex);
-  while (!quit) {
-    changed.wait_for(lock, kDrainEvery);
+  for (bool last = false; !last;) {
+    {
+      std::unique_lock lock(mutex);
+      changed.wait_for(lock, kDrainEvery, [this] { return quit; });
+      last = quit;
+    }
     drain();
   }
-  drain();
   // Readers of the format accept a list without its closing bracket, so a trace that was cut off can be opened, too.
-  write("{}]\n");
-  if (file != nullptr && std::fclose(file) != 0 && !failed) {
-    spdlog::error("timeline stopped: {}: {}: free space on the disk or choose another path", path,
-                  std::strerror(errno));
-    failed = true;
-  }
-  file = nullptr;
+  if (file >= 0) write("{}]\n");
+  close_file();
+  const std::lock_guard lock(mutex);
+  jobs.clear();
 }
 
+// Writes what waits, and then forgets the jobs that had ended before: nothing of them waits any more.
 void TimelineRecorder::Impl::drain() {
-  std::size_t at = tail.load(std::memory_order_relaxed);
-  const std::size_t end = head.load(std::memory_order_acquire);
-  std::string text;
-  for (; at != end; ++at) {
-    text += span_text(ring[at % ring.size()]);
-    tail.store(at + 1, std::memory_order_release);
+  std::vector<std::uint64_t> ended;
+  std::size_t end = 0;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [id, job] : jobs) {
+      if (job.ended) ended.push_back(id);
+    }
+    end = head.load(std::memory_order_acquire);
   }
-  if (!text.empty()) write(text);
+  while (tail.load(std::memory_order_relaxed) != end) append(take(end));
+  const std::lock_guard lock(mutex);
+  for (const std::uint64_t id : ended) jobs.erase(id);
 }
 
+// The text of some spans before `end`.
+std::string TimelineRecorder::Impl::take(std::size_t end) {
+  const std::lock_guard lock(mutex);
+  const std::size_t begin = tail.load(std::memory_order_relaxed);
+  end = std::min(end, begin + kSpansAtOnce);
+  std::string text;
+  for (std::size_t at = begin; at != end; ++at) text += span_text(ring[at % ring.size()]);
+  tail.store(end, std::memory_order_release);
+  return text;
+}
+
+void TimelineRecorder::Impl::append(const std::string& text) {
+  if (text.empty() || file < 0) return;
+  const bool full = written + text.size() > config.limit.value;
+  if (full) {
+    write("{}]\n");
+    close_file();
+    if (const Status opened = open(); !opened.ok()) {
+      failed = true;
+      on.store(false, std::memory_order_release);
+      spdlog::error("timeline stopped: {}; training goes on", opened.to_string());
+      return;
+    }
+  }
+  if (write(text)) return;
+  spdlog::error("timeline stopped: {}: {}: {}; training goes on", path, std::strerror(errno), kNoSpace);
+  on.store(false, std::memory_order_release);
+  close_file();
+}
+
+// All of it, or errno and no further attempt.
 bool TimelineRecorder::Impl::write(const std::string& text) {
-  if (failed || file == nullptr) return false;
-  if (std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0) return true;
-  failed = true;
-  if (!on.exchange(false, std::memory_order_acq_rel)) return false;  // the header: start() says it
-  spdlog::error("timeline stopped: {}: {}: free space on the disk or choose another path; training goes on", path,
-                std::strerror(errno));
-  return false;
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t count = ::write(file, text.data() + at, text.size() - at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      failed = true;
+      return false;
+    }
+    at += static_cast<std::size_t>(count);
+  }
+  written += text.size();
+  return true;
 }
 
-std::string TimelineRecorder::Impl::span_text(const ports::TraceSpan& span) {
-  const auto found = names.find({span.job.value, span.tensor.value});
-  const std::string name = found == names.end() ? fmt::format("tensor {}", span.tensor.value) : found->second;
+void TimelineRecorder::Impl::close_file() {
+  if (file >= 0) close(std::exchange(file, -1));
+}
+
+std::string TimelineRecorder::Impl::span_text(const ports::TraceSpan& span) const {
+  const auto job = jobs.find(span.job.value);
+  std::string tensor = fmt::format("tensor {}", span.tensor.value), job_name = fmt::format("{:016x}", span.job.value);
+  std::string peer = fmt::format("host {}", span.peer.value);
+  if (job != jobs.end()) {
+    job_name = job->second.name;
+    const auto named = job->second.tensors.find(span.tensor.value);
+    if (named != job->second.tensors.end()) tensor = named->second;
+    if (span.peer.value < job->second.hosts.size()) peer = job->second.hosts[span.peer.value];
+  }
   const std::size_t c = span.cls.value;
   const std::string cls = c < config.class_names.size() ? config.class_names[c] : "control";
   const int dscp = c < config.class_dscps.size() ? config.class_dscps[c] : -1;
-  const std::string peer =
-      span.phase == ports::TraceSpan::Phase::kQueue ? fmt::format(",\"peer\":{}", span.peer.value) : "";
+  const bool sent = span.phase == ports::TraceSpan::Phase::kQueue;
   return fmt::format(
-      "{{\"name\":\"{}\",\"cat\":{},\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{"
-      "\"tensor\":{},\"job\":\"{:016x}\",\"sequence\":{},"
+      "{{\"name\":\"{}\",\"cat\":{},\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{"
+      "\"tensor\":{},\"job\":{},\"sequence\":{},"
       "\"class\":{},\"dscp\":{},\"bytes\":{}{}}}}},\n",
-      phase_name(span.phase), quoted(cls), config.sort_index, c, micros(span.begin.value), micros(span.length.value),
-      quoted(name), span.job.value, span.sequence.value, quoted(cls), dscp, span.bytes, peer);
+      phase_name(span.phase), json_text(cls), config.sort_index, c, micros(span.begin.value + wall_clock_ahead),
+      micros(span.length.value), json_text(tensor), json_text(job_name), span.sequence.value, json_text(cls), dscp,
+      span.bytes, sent ? ",\"peer\":" + json_text(peer) : "");
 }
 
 }  // namespace tensorlane::telemetry

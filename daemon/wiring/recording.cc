@@ -22,6 +22,7 @@ telemetry::ExporterConfig exporter_config(const config::DaemonConfig& config) {
 telemetry::TimelineConfig timeline_config(const config::DaemonConfig& config) {
   telemetry::TimelineConfig timeline;
   timeline.host = config.host;
+  timeline.limit = config.timeline_limit;
   const auto self = std::ranges::find(config.fabric.hosts, config.host, &fabric::Host::name);
   timeline.sort_index = static_cast<int>(self - config.fabric.hosts.begin());
   for (const fabric::TrafficClass& c : config.fabric.classes.data) {

@@ -9,6 +9,8 @@
 // tests/bench/README.md: strace, for which access("/lane_bench/begin") and ("/lane_bench/end") mark them, and
 // callgrind, which is run with two numbers of rounds.
 #include <fmt/format.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -263,5 +265,6 @@ int main(int argc, char** argv) {
   app.add_option("--warm-up", options.warm_up, "rounds before that");
   app.add_option("--spin", options.spin_us, "microseconds that an idle lane polls before it blocks");
   CLI11_PARSE(app, argc, argv);
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("lane_bench"));  // standard output is the result's
   fmt::print("{}\n", Bench(options).run().dump());
 }

@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -186,7 +189,14 @@ class TimelineTest : public ::testing::Test {
  protected:
   std::string path_ =
       (std::filesystem::temp_directory_path() / ("tl-timeline-" + std::to_string(getpid()) + ".json")).string();
-  void TearDown() override { std::filesystem::remove(path_); }
+  void TearDown() override {
+    std::filesystem::remove(path_);
+    std::filesystem::remove(path_ + ".1");
+  }
+  static std::string text_of(const std::string& path) {
+    std::ifstream in(path);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
   static TimelineConfig config() { return {"h0", 0, {"urgent", "bulk"}, {43, 27}, 16}; }
   static ports::TraceSpan span() {
     return {.begin = Time(5000),
@@ -205,8 +215,15 @@ TEST_F(TimelineTest, WritesChromeTraceEvents) {
   TimelineRecorder recorder(config());
   EXPECT_FALSE(recorder.enabled());
   ASSERT_TRUE(recorder.start(path_).ok());
+  const auto now = [] {
+    return std::chrono::duration<double, std::micro>(std::chrono::system_clock::now().time_since_epoch()).count();
+  };
+  const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
+  recorder.begin_job(JobId(9), "train", {"h0", "h1", "h2"});
   recorder.name(JobId(9), TensorId(1), "fc1.\"weight\"");
-  recorder.record(span());
+  ports::TraceSpan recorded = span();
+  recorded.begin = Time(std::chrono::duration_cast<std::chrono::nanoseconds>(monotonic).count());
+  recorder.record(recorded);
   recorder.stop();
   std::ifstream in(path_);
   const nlohmann::json events = nlohmann::json::parse(in);
@@ -215,18 +232,20 @@ TEST_F(TimelineTest, WritesChromeTraceEvents) {
     if (event.value("ph", "") == "X") found = event;
   }
   EXPECT_EQ(found["name"], "QUEUE");
-  EXPECT_EQ(found["ts"], 5.0);
+  EXPECT_NEAR(found["ts"], now(), 60e6) << "since 1970, so that hosts can be laid beside each other";
   EXPECT_EQ(found["dur"], 2.0);
   EXPECT_EQ(found["args"]["tensor"], "fc1.\"weight\"");
   EXPECT_EQ(found["args"]["class"], "bulk");
   EXPECT_EQ(found["args"]["dscp"], 27);
   EXPECT_EQ(found["args"]["bytes"], 77);
-  EXPECT_EQ(found["args"]["peer"], 2);
+  EXPECT_EQ(found["args"]["peer"], "h2");
+  EXPECT_EQ(found["args"]["job"], "train");
 }
 
 TEST_F(TimelineTest, WritesNamesThatAreNoUtf8) {
   TimelineRecorder recorder(config());
   ASSERT_TRUE(recorder.start(path_).ok());
+  recorder.begin_job(JobId(9), "train", {"h0"});
   recorder.name(JobId(9), TensorId(1),
                 "gr\xf6\xdf"
                 "e");
@@ -239,11 +258,112 @@ TEST_F(TimelineTest, WritesNamesThatAreNoUtf8) {
             "e");
 }
 
+// One event a line, so that files of several hosts are merged by their lines: telemetry/README.md says how.
+TEST_F(TimelineTest, IsOneEventALine) {
+  TimelineRecorder recorder(config());
+  ASSERT_TRUE(recorder.start(path_).ok());
+  recorder.record(span());
+  recorder.stop();
+  std::istringstream lines(text_of(path_));
+  int events = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "[" || line == "{}]") continue;
+    ASSERT_THAT(line, ::testing::EndsWith(","));
+    line.pop_back();
+    EXPECT_TRUE(nlohmann::json::parse(line).contains("ph")) << line;
+    ++events;
+  }
+  EXPECT_EQ(events, 4);
+}
+
+TEST_F(TimelineTest, GrowsToItsLimitAndBeginsANewFile) {
+  TimelineConfig small = config();
+  small.capacity = 64;
+  small.limit = Bytes(4000);
+  TimelineRecorder recorder(small);
+  ASSERT_TRUE(recorder.start(path_).ok());
+  for (int i = 0; i < 40; ++i) {
+    recorder.record(span());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  recorder.stop();
+  EXPECT_FALSE(recorder.broken());
+  std::size_t spans = 0;
+  for (const std::string& file : {path_, path_ + ".1"}) {
+    const std::string text = text_of(file);
+    EXPECT_LE(text.size(), 4100u) << file;
+    for (const auto& event : nlohmann::json::parse(text)) spans += event.value("ph", "") == "X" ? 1 : 0;
+  }
+  EXPECT_GE(spans, 10u);
+  EXPECT_LE(spans, 40u);
+}
+
+TEST_F(TimelineTest, ARestartKeepsTheFileThatWasThere) {
+  for (const char* host : {"first", "second"}) {
+    TimelineConfig named = config();
+    named.host = host;
+    TimelineRecorder recorder(named);
+    ASSERT_TRUE(recorder.start(path_).ok());
+    recorder.stop();
+  }
+  EXPECT_THAT(text_of(path_ + ".1"), HasSubstr("host first"));
+  EXPECT_THAT(text_of(path_), HasSubstr("host second"));
+}
+
+TEST_F(TimelineTest, NamesGoWithTheirJobAndAreNotKeptWhileItIsOff) {
+  TimelineRecorder recorder(config());
+  const auto name_all = [&](JobId job) {
+    recorder.begin_job(job, "train", {"h0"});
+    for (std::uint32_t i = 0; i < 1000; ++i) recorder.name(job, TensorId(i), std::string(200, 'x').c_str());
+  };
+  name_all(JobId(9));
+  EXPECT_EQ(recorder.names(), 0u) << "it is off";
+  ASSERT_TRUE(recorder.start(path_).ok());
+  name_all(JobId(9));
+  name_all(JobId(10));
+  EXPECT_EQ(recorder.names(), 2000u);
+  recorder.record(span());
+  recorder.end_job(JobId(9));
+  for (int i = 0; i < 300 && recorder.names() > 1000; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(recorder.names(), 1000u);
+  recorder.stop();
+  EXPECT_THAT(text_of(path_), HasSubstr("xxxxx")) << "what was recorded before the job's end has its name";
+}
+
+TEST_F(TimelineTest, IsNotWrittenToWhatOthersPutInItsPlace) {
+  TimelineRecorder recorder(config());
+  EXPECT_EQ(recorder.start("/dev/full").to_string(),
+            "cannot write the timeline: it is no regular file: /dev/full: choose a path that this process may write");
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(recorder.start(path_).to_string(), HasSubstr("it is no regular file")) << "and nobody waits";
+  std::filesystem::remove(path_);
+  std::ofstream(path_ + ".1") << "somebody's";
+  std::filesystem::create_symlink(path_ + ".1", path_);
+  EXPECT_THAT(recorder.start(path_).to_string(), HasSubstr("it is a symbolic link"));
+  EXPECT_EQ(text_of(path_ + ".1"), "somebody's");
+  EXPECT_FALSE(recorder.enabled());
+}
+
+TEST_F(TimelineTest, IsReadByItsOwnerAlone) {
+  TimelineRecorder recorder(config());
+  ASSERT_TRUE(recorder.start(path_).ok());
+  struct stat info {};
+  ASSERT_EQ(stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, mode_t{0600});
+}
+
 TEST_F(TimelineTest, FullDiskAtStartIsAClearError) {
   TimelineRecorder recorder(config());
-  EXPECT_EQ(
-      recorder.start("/dev/full").to_string(),
-      "cannot write the timeline: No space left on device: /dev/full: free space on the disk or choose another path");
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{}, small{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  small = before;
+  small.rlim_cur = 16;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Status status = recorder.start(path_);
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(status.to_string(),
+            "cannot write the timeline: File too large: " + path_ + ": free space on the disk or choose another path");
   EXPECT_FALSE(recorder.enabled());
 }
 
@@ -269,9 +389,9 @@ TEST_F(TimelineTest, FullDiskLaterStopsTheTimelineOnly) {
 TEST_F(TimelineTest, UnwritablePathIsAClearError) {
   TimelineRecorder recorder(config());
   const Status status = recorder.start("/nowhere/t.json");
-  EXPECT_EQ(
-      status.to_string(),
-      "cannot write the timeline: No such file or directory: /nowhere/t.json: choose a path that the daemon may write");
+  EXPECT_EQ(status.to_string(),
+            "cannot write the timeline: No such file or directory: /nowhere/t.json: choose a path that this process "
+            "may write");
 }
 
 TEST_F(TimelineTest, DropsAndCountsWhatDoesNotFit) {

@@ -1,0 +1,40 @@
+// What a job tells those who look at the host: in the log and to the timeline.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+
+#include "daemon/lane/job.h"
+
+namespace tensorlane::lane {
+
+void Job::report_begin() {
+  std::vector<std::string> hosts;
+  hosts.reserve(spec_.hosts.size());
+  for (const ports::JobHost& host : spec_.hosts) hosts.push_back(host.name);
+  around_.timeline->begin_job(id(), spec_.name, hosts);
+}
+
+void Job::report_connected() {
+  spdlog::info("job '{}': its flows to {} {} go over {}", spec_.name, spec_.hosts.size() - 1,
+               spec_.hosts.size() == 2 ? "host" : "hosts", fmt::join(metrics_->transports, " and "));
+}
+
+void Job::report_end() {
+  around_.timeline->end_job(id());
+  const auto alive = std::chrono::steady_clock::now() - metrics_->began;
+  std::uint64_t sent = 0, received = 0, demoted = 0;
+  for (const ports::JobMetrics::PerClass& cls : metrics_->classes) {
+    sent += cls.bytes_sent.value();
+    received += cls.bytes_received.value();
+    demoted += cls.bytes_demoted.value();
+  }
+  spdlog::info(
+      "job '{}' of user {} is over on this host: {:.1f} s, {} iterations, {} bytes sent ({} of them demoted) and {} "
+      "received",
+      spec_.name, spec_.owner.user, std::chrono::duration<double>(alive).count(), metrics_->iterations.value(), sent,
+      demoted, received);
+}
+
+}  // namespace tensorlane::lane
