@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 
 #include "common/fabric/fabric.h"
 #include "daemon/config/config.h"
@@ -71,8 +72,9 @@ class Daemon {
         wiring::recorder_maker(config_)};
     TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(wiring::lane_config(config_), rooms));
     if (!config_.metrics.empty()) {
-      TL_ASSIGN_OR_RETURN(exporter_,
-                          telemetry::Exporter::create(wiring::exporter_config(config_), metrics_, extra_counters()));
+      telemetry::ExporterConfig exporter = wiring::exporter_config(config_);
+      exporter.version = TENSORLANE_VERSION;
+      TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter, metrics_, extra_counters()));
     }
     lane_->start(control_);
     TL_RETURN_IF_ERROR(control_.start(*lane_, sessions_));
@@ -130,11 +132,30 @@ class Daemon {
   Bytes batch_limit() const { return config_.batch_automatic ? patterns_.batching_threshold() : config_.batch; }
 
   std::vector<telemetry::ExtraCounter> extra_counters() {
-    return {{"cpu_seconds_total", "CPU time of the daemon, all threads", [] { return process_cpu_seconds(); }},
-            {"timeline_dropped_spans_total", "Spans that the timeline had no room for",
-             [this] { return static_cast<double>(timeline_.dropped()); }},
-            {"open_sessions", "Sessions whose memory is held",
-             [this] { return static_cast<double>(sessions_.sessions()); }}};
+    const auto control = [this](std::uint64_t control::ControlCounts::*count) {
+      return [this, count] { return static_cast<double>(control_.counts().*count); };
+    };
+    using Counts = control::ControlCounts;
+    return {
+        {"start_time_seconds", "When the daemon started, in seconds since 1970",
+         [began = static_cast<double>(std::time(nullptr))] { return began; }},
+        {"jobs_started_total", "Jobs that began on this host with all their ranks", control(&Counts::jobs_started)},
+        {"jobs_failed_total", "Jobs that failed on this host, those that never had all their ranks included",
+         control(&Counts::jobs_failed)},
+        {"control_sent_messages_total", "Messages to other daemons", control(&Counts::messages_sent)},
+        {"control_received_messages_total", "Messages of other daemons", control(&Counts::messages_received)},
+        {"control_malformed_messages_total", "Of them, dropped because they made no sense",
+         control(&Counts::dropped_malformed)},
+        {"control_stale_messages_total", "Of them, dropped because their job is gone", control(&Counts::dropped_stale)},
+        {"control_unsent_messages_total", "Messages dropped because a peer took none",
+         control(&Counts::dropped_unsent)},
+        {"control_refused_connections_total", "Daemons that were refused because their key is not in the fabric",
+         control(&Counts::refused_connections)},
+        {"cpu_seconds_total", "CPU time of the daemon, all threads", [] { return process_cpu_seconds(); }},
+        {"timeline_dropped_spans_total", "Spans that the timeline had no room for",
+         [this] { return static_cast<double>(timeline_.dropped()); }},
+        {"open_sessions", "Sessions whose memory is held",
+         [this] { return static_cast<double>(sessions_.sessions()); }}};
   }
 
   const config::DaemonConfig config_;

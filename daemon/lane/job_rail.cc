@@ -84,7 +84,7 @@ void JobRail::flow_up(const ports::FlowKey& flow) {
   metrics_.transports.insert(stats.transport);
   around_.metrics->flows.up(rail_, flow,
                             {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp,
-                             stats.effective_pcp, stats.transport, stats.describe});
+                             stats.effective_pcp, stats.transport, stats.describe, spec_.owner.user});
   around_.metrics->paths.set(spec_.hosts[flow.peer.value].name, rail_, transport().path(job(), flow.peer));
 }
 

@@ -1,6 +1,4 @@
 // What a job tells those who look at the host: in the log and to the timeline.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <chrono>
@@ -17,8 +15,10 @@ void Job::report_begin() {
 }
 
 void Job::report_connected() {
+  std::string transports;
+  for (const std::string& name : metrics_->transports) transports += (transports.empty() ? "" : " and ") + name;
   spdlog::info("job '{}': its flows to {} {} go over {}", spec_.name, spec_.hosts.size() - 1,
-               spec_.hosts.size() == 2 ? "host" : "hosts", fmt::join(metrics_->transports, " and "));
+               spec_.hosts.size() == 2 ? "host" : "hosts", transports);
 }
 
 void Job::report_end() {

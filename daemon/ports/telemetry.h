@@ -79,6 +79,7 @@ struct FlowReport {
   int dscp = -1, pcp = -1;  // -1: the device does not say
   std::string transport;    // "tcp"
   std::string path;         // "10.1.0.1:7101 -> 10.1.0.2:7101"
+  std::uint32_t user = 0;   // uid, of the job
   JobId id = {};            // of the job; set by FlowBoard
 };
 

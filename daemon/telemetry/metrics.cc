@@ -2,12 +2,17 @@
 
 #include <fmt/format.h>
 #include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
 
-#include <exception>
+#include <array>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
 
+#include "common/base/text.h"
 #include "daemon/telemetry/device_counters.h"
+#include "daemon/telemetry/scrape_server.h"
 
 namespace tensorlane::telemetry {
 namespace {
@@ -19,8 +24,9 @@ using prometheus::MetricType;
 // Reads the lane's counts when Prometheus asks, and only then.
 class Collector final : public prometheus::Collectable {
  public:
-  Collector(const ExporterConfig& config, const ports::LaneMetrics& metrics, std::vector<ExtraCounter> extra)
-      : config_(config), metrics_(metrics), extra_(std::move(extra)) {}
+  Collector(const ExporterConfig& config, const ports::LaneMetrics& metrics, std::vector<ExtraCounter> extra,
+            std::vector<ExtraFamily> families)
+      : config_(config), metrics_(metrics), extra_(std::move(extra)), families_(std::move(families)) {}
 
   std::vector<MetricFamily> Collect() const override {
     std::vector<MetricFamily> families;
@@ -43,15 +49,22 @@ class Collector final : public prometheus::Collectable {
     add_paths(families);
     add_device_counters(families);
     for (const ExtraCounter& extra : extra_) {
-      const bool counter = extra.name.ends_with("_total");
-      MetricFamily family = make(extra.name, extra.help, counter ? MetricType::Counter : MetricType::Gauge);
-      add_value(family, {}, extra.read());
-      families.push_back(std::move(family));
+      families.push_back(make(extra.name, extra.help, type_of(extra.name)));
+      add_value(families.back(), {}, extra.read());
+    }
+    for (const ExtraFamily& extra : families_) {
+      families.push_back(make(extra.name, extra.help, type_of(extra.name)));
+      for (const auto& [label, value] : extra.read())
+        add_value(families.back(), {{extra.label, label_text(label)}}, value);
     }
     return families;
   }
 
  private:
+  static MetricType type_of(const std::string& name) {
+    return name.ends_with("_total") ? MetricType::Counter : MetricType::Gauge;
+  }
+
   static MetricFamily make(const std::string& name, const std::string& help, MetricType type) {
     MetricFamily family;
     family.name = "tensorlane_" + name;
@@ -121,22 +134,35 @@ class Collector final : public prometheus::Collectable {
     families.push_back(std::move(received));
   }
 
+  // Jobs of one user with the same name are counted together, and so are those beyond kMostSeries.
   void add_job_counters(std::vector<MetricFamily>& families) const {
-    MetricFamily sent = make("job_sent_bytes_total", "Payload of a job given to the transport, by the class it went in",
-                             MetricType::Counter);
-    MetricFamily demoted =
-        make("job_demoted_bytes_total",
-             "Payload of a job that went in a lower class than its own because the limit of that was used up",
-             MetricType::Counter);
+    using Sums = std::array<double, 3>;  // sent, received, demoted
+    std::map<std::tuple<std::string, std::string, std::size_t>, Sums> sums;
+    std::size_t jobs = 0;
     for (const auto& job : metrics_.job_list.all()) {
+      const bool named = ++jobs <= kMostSeries;
+      const std::string name = named ? label_text(job->name) : "(others)";
+      const std::string user = named ? std::to_string(job->user) : "(others)";
       for (std::size_t c = 0; c < config_.classes.size(); ++c) {
-        const std::vector<ClientMetric::Label> labels{{"training_job", job->name}, {"class", config_.classes[c].name}};
-        add_value(sent, labels, static_cast<double>(job->classes[c].bytes_sent.value()));
-        add_value(demoted, labels, static_cast<double>(job->classes[c].bytes_demoted.value()));
+        Sums& sum = sums[{name, user, c}];
+        sum[0] += static_cast<double>(job->classes[c].bytes_sent.value());
+        sum[1] += static_cast<double>(job->classes[c].bytes_received.value());
+        sum[2] += static_cast<double>(job->classes[c].bytes_demoted.value());
       }
     }
-    families.push_back(std::move(sent));
-    families.push_back(std::move(demoted));
+    static constexpr std::array<std::array<const char*, 2>, 3> kRows = {
+        {{"job_sent_bytes_total", "Payload of a job given to the transport, by the class it went in"},
+         {"job_received_bytes_total", "Payload of a job received, by the class it came in"},
+         {"job_demoted_bytes_total",
+          "Payload of a job that went in a lower class than its own because the limit of that was used up"}}};
+    for (std::size_t row = 0; row < kRows.size(); ++row) {
+      families.push_back(make(kRows[row][0], kRows[row][1], MetricType::Counter));
+      for (const auto& [key, sum] : sums) {
+        const auto& [name, user, c] = key;
+        add_value(families.back(), {{"training_job", name}, {"user", user}, {"class", config_.classes[c].name}},
+                  sum[row]);
+      }
+    }
   }
 
   void add_histogram(std::vector<MetricFamily>& families, const char* name, const char* help,
@@ -186,8 +212,6 @@ class Collector final : public prometheus::Collectable {
          true},
         {"late_reports_total", "Times a rank of this host was reported late",
          static_cast<double>(m.late_reports.value()), true},
-        {"jobs_started_total", "Jobs that started on this host", static_cast<double>(m.jobs_started.value()), true},
-        {"jobs_failed_total", "Jobs that were aborted on this host", static_cast<double>(m.jobs_failed.value()), true},
         {"jobs", "Jobs now", static_cast<double>(m.jobs.value()), false},
         {"sessions", "Client sessions now", static_cast<double>(m.sessions.value()), false},
         {"pending_operations", "Operations on tensors under way between hosts",
@@ -246,6 +270,8 @@ class Collector final : public prometheus::Collectable {
     MetricFamily host = make("host_info", "This host in the fabric file", MetricType::Gauge);
     add_value(host, {{"host", config_.host}}, 1);
     families.push_back(std::move(host));
+    families.push_back(make("build_info", "Which tensorlaned this is", MetricType::Gauge));
+    add_value(families.back(), {{"version", config_.version}}, 1);
   }
 
   void add_flows(std::vector<MetricFamily>& families) const {
@@ -254,17 +280,38 @@ class Collector final : public prometheus::Collectable {
                              MetricType::Gauge);
     MetricFamily pcp =
         make("flow_pcp", "802.1p priority in force, read back when the flow came up; -1: unknown", MetricType::Gauge);
+    MetricFamily all = make("flows", "Flows that are up, by their tags in force", MetricType::Gauge);
+    MetricFamily left_out =
+        make("left_out_flows", "Flows without a flow_dscp and a flow_pcp of their own", MetricType::Gauge);
+    std::map<std::tuple<std::string, std::string, int, int, std::string>, double> counts;
+    std::set<std::tuple<std::string, std::string, std::string, std::string, std::string>> shown;
+    double hidden = 0;
     for (const ports::FlowReport& flow : metrics_.flows.all()) {
       const ClassLabel& cls = flow.cls == kControlClass ? config_.control : config_.classes[flow.cls.value];
-      const std::vector<ClientMetric::Label> labels{{"training_job", flow.job},
-                                                    {"peer", flow.peer},
-                                                    {"class", cls.name},
-                                                    {"rail", std::to_string(flow.rail.value)}};
+      const std::string rail = std::to_string(flow.rail.value), name = label_text(flow.job);
+      const std::string user = std::to_string(flow.user);
+      ++counts[{cls.name, rail, flow.dscp, flow.pcp, flow.transport}];
+      if (shown.size() >= kMostSeries || !shown.emplace(name, user, flow.peer, cls.name, rail).second) {
+        ++hidden;
+        continue;
+      }
+      const std::vector<ClientMetric::Label> labels{
+          {"training_job", name}, {"user", user}, {"peer", flow.peer}, {"class", cls.name}, {"rail", rail}};
       add_value(dscp, labels, flow.dscp);
       add_value(pcp, labels, flow.pcp);
     }
-    families.push_back(std::move(dscp));
-    families.push_back(std::move(pcp));
+    for (const auto& [key, count] : counts) {
+      const auto& [cls, rail, flow_dscp, flow_pcp, transport] = key;
+      add_value(all,
+                {{"class", cls},
+                 {"rail", rail},
+                 {"dscp", std::to_string(flow_dscp)},
+                 {"pcp", std::to_string(flow_pcp)},
+                 {"transport", transport}},
+                count);
+    }
+    add_value(left_out, {}, hidden);
+    for (MetricFamily* family : {&dscp, &pcp, &all, &left_out}) families.push_back(std::move(*family));
   }
 
   void add_paths(std::vector<MetricFamily>& families) const {
@@ -299,39 +346,33 @@ class Collector final : public prometheus::Collectable {
   const ExporterConfig config_;
   const ports::LaneMetrics& metrics_;
   const std::vector<ExtraCounter> extra_;
+  const std::vector<ExtraFamily> families_;
 };
 
 class HttpExporter final : public Exporter {
  public:
-  HttpExporter(const std::string& listen, std::shared_ptr<Collector> collector)
-      : collector_(std::move(collector)), exposer_(listen, 1) {
-    exposer_.RegisterCollectable(collector_);
-    const auto ports = exposer_.GetListeningPorts();
-    address_ = listen.substr(0, listen.rfind(':') + 1) + std::to_string(ports.empty() ? 0 : ports.front());
-  }
-  std::string address() const override { return address_; }
+  explicit HttpExporter(std::unique_ptr<ScrapeServer> server) : server_(std::move(server)) {}
+  std::string address() const override { return server_->address(); }
 
  private:
-  std::shared_ptr<Collector> collector_;
-  prometheus::Exposer exposer_;
-  std::string address_;
+  std::unique_ptr<ScrapeServer> server_;
 };
 
 }  // namespace
 
+std::string label_text(const std::string& name) {
+  std::string text = printable(name);
+  if (text.size() <= kLongestLabel) return text;
+  std::size_t end = kLongestLabel;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a character
+  return text.substr(0, end);
+}
+
 Result<std::unique_ptr<Exporter>> Exporter::create(const ExporterConfig& config, const ports::LaneMetrics& metrics,
-                                                   std::vector<ExtraCounter> extra) {
-  if (config.listen.rfind(':') == std::string::npos) {
-    return Status(Code::kInvalidArgument, fmt::format("'{}' is no address to serve metrics on", config.listen),
-                  "metrics", "write ADDRESS:PORT, e.g. 127.0.0.1:9400");
-  }
-  try {
-    return std::unique_ptr<Exporter>(
-        std::make_unique<HttpExporter>(config.listen, std::make_shared<Collector>(config, metrics, std::move(extra))));
-  } catch (const std::exception& e) {  // the library reports a port in use by an exception
-    return Status(Code::kUnavailable, fmt::format("cannot serve metrics on {}", config.listen), e.what(),
-                  "stop what uses the port or set another one under 'metrics'");
-  }
+                                                   std::vector<ExtraCounter> extra, std::vector<ExtraFamily> families) {
+  auto page = std::make_shared<Collector>(config, metrics, std::move(extra), std::move(families));
+  TL_ASSIGN_OR_RETURN(auto server, ScrapeServer::start(config.listen, std::move(page)));
+  return std::unique_ptr<Exporter>(std::make_unique<HttpExporter>(std::move(server)));
 }
 
 }  // namespace tensorlane::telemetry

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -25,6 +26,7 @@ struct ExporterConfig {
   ClassLabel control;
   std::size_t rails = 1;                               // of this host
   std::string rdma_devices = "/sys/class/infiniband";  // where the kernel shows them
+  std::string version;                                 // of this daemon
 };
 
 // One number that another room counts: name without prefix ("sessions_ended_total"), help text, and how to read it from
@@ -34,12 +36,26 @@ struct ExtraCounter {
   std::function<double()> read;
 };
 
+// Likewise, with one value for each value of a label: of each user, for instance.
+struct ExtraFamily {
+  std::string name, help, label;
+  std::function<std::vector<std::pair<std::string, double>>()> read;
+};
+
+// What jobs and users bring does not grow the page without end: names are cut to kLongestLabel bytes of printable
+// UTF-8, and where there are more than kMostSeries flows, or jobs, the others are left out (of flows) or counted
+// together (of jobs).
+inline constexpr std::size_t kLongestLabel = 128, kMostSeries = 512;
+// A name as it stands in a label.
+std::string label_text(const std::string& name);
+
 class Exporter {
  public:
-  // Serves GET /metrics until destroyed. `metrics` outlives it. Errors: kInvalidArgument (address), kUnavailable (port
-  // in use).
+  // Serves GET /metrics until destroyed (scrape_server.h). `metrics` outlives it. Errors: kInvalidArgument (address),
+  // kUnavailable (port in use).
   static Result<std::unique_ptr<Exporter>> create(const ExporterConfig& config, const ports::LaneMetrics& metrics,
-                                                  std::vector<ExtraCounter> extra);
+                                                  std::vector<ExtraCounter> extra,
+                                                  std::vector<ExtraFamily> families = {});
   virtual ~Exporter() = default;
   // Where it listens: "127.0.0.1:9400".
   virtual std::string address() const = 0;

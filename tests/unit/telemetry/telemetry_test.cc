@@ -12,12 +12,14 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "daemon/telemetry/metrics.h"
+#include "daemon/telemetry/scrape_server.h"
 #include "daemon/telemetry/timeline.h"
 
 namespace tensorlane::telemetry {
@@ -26,7 +28,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string get(const std::string& address) {
+int connection(const std::string& address) {
   const auto colon = address.rfind(':');
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -34,6 +36,11 @@ std::string get(const std::string& address) {
   inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  return fd;
+}
+
+std::string get(const std::string& address) {
+  const int fd = connection(address);
   const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
   EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
   std::string answer;
@@ -68,6 +75,7 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   metrics.rails[1].bytes_received[0].add(11);
   const auto job = std::make_shared<ports::JobMetrics>();
   job->name = "train";
+  job->user = 1000;
   job->classes[0].bytes_sent.add(900);
   job->classes[0].bytes_demoted.add(90);
   metrics.job_list.add(job);
@@ -82,8 +90,12 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   EXPECT_THAT(page, HasSubstr("tensorlane_queue_wait_seconds_sum{class=\"urgent\"} 0.005003"));
   EXPECT_THAT(page, HasSubstr("tensorlane_lane_cpu_seconds_total 1.5"));
   EXPECT_THAT(page, HasSubstr("tensorlane_sent_slices_total 30"));
-  EXPECT_THAT(page, HasSubstr("tensorlane_flow_dscp{training_job=\"train\",peer=\"h1\",class=\"bulk\",rail=\"1\"} 27"));
-  EXPECT_THAT(page, HasSubstr("tensorlane_flow_pcp{training_job=\"train\",peer=\"h1\",class=\"bulk\",rail=\"1\"} 3"));
+  EXPECT_THAT(
+      page,
+      HasSubstr("tensorlane_flow_dscp{training_job=\"train\",user=\"0\",peer=\"h1\",class=\"bulk\",rail=\"1\"} 27"));
+  EXPECT_THAT(
+      page,
+      HasSubstr("tensorlane_flow_pcp{training_job=\"train\",user=\"0\",peer=\"h1\",class=\"bulk\",rail=\"1\"} 3"));
   EXPECT_THAT(page, HasSubstr("tensorlane_path_chosen{peer=\"h1\",rail=\"1\",transport=\"rdma\"} 1"));
   EXPECT_THAT(page, HasSubstr("tensorlane_path_chosen{peer=\"h1\",rail=\"1\",transport=\"tcp\"} 0"));
   EXPECT_THAT(page, HasSubstr("tensorlane_path_latency_seconds{peer=\"h1\",rail=\"1\",transport=\"rdma\"} 3e-06"));
@@ -94,8 +106,10 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   EXPECT_THAT(page, Not(HasSubstr("peer=\"h2\"")));
   EXPECT_THAT(page, HasSubstr("tensorlane_class_info{class=\"control\",dscp=\"51\",pcp=\"6\",service_level=\"6\"} 1"));
   EXPECT_THAT(page, HasSubstr("tensorlane_sessions_ended_total 4"));
-  EXPECT_THAT(page, HasSubstr("tensorlane_job_sent_bytes_total{training_job=\"train\",class=\"urgent\"} 900"));
-  EXPECT_THAT(page, HasSubstr("tensorlane_job_demoted_bytes_total{training_job=\"train\",class=\"urgent\"} 90"));
+  EXPECT_THAT(page,
+              HasSubstr("tensorlane_job_sent_bytes_total{training_job=\"train\",user=\"1000\",class=\"urgent\"} 900"));
+  EXPECT_THAT(
+      page, HasSubstr("tensorlane_job_demoted_bytes_total{training_job=\"train\",user=\"1000\",class=\"urgent\"} 90"));
   metrics.job_list.remove(job);
   EXPECT_THAT(get((*exporter)->address()), ::testing::Not(HasSubstr("tensorlane_job_sent_bytes_total{")));
 }
@@ -151,6 +165,76 @@ TEST_F(Devices, AHostWithoutThemShowsNone) {
   EXPECT_THAT(text, Not(HasSubstr("tensorlane_rdma_device_events_total{")));
 }
 
+double seconds_of(const std::function<void()>& what) {
+  const auto before = std::chrono::steady_clock::now();
+  what();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+}
+
+// One connection that said nothing used to keep Prometheus out for half a minute.
+TEST(Exporter, ConnectionsThatSayNothingDoNotKeepAScrapeOut) {
+  ports::LaneMetrics metrics;
+  auto exporter = Exporter::create(two_classes(), metrics, {});
+  ASSERT_TRUE(exporter.ok());
+  std::vector<int> idle;
+  for (int i = 0; i < 20; ++i) idle.push_back(connection((*exporter)->address()));
+  EXPECT_EQ(write(idle[0], "GET /met", 8), 8);
+  EXPECT_LT(seconds_of([&] { EXPECT_THAT(get((*exporter)->address()), HasSubstr("tensorlane_host_info")); }), 9)
+      << "Prometheus waits for ten seconds";
+  for (const int fd : idle) close(fd);
+}
+
+TEST(Exporter, EndsAtOnce) {
+  ports::LaneMetrics metrics;
+  auto exporter = Exporter::create(two_classes(), metrics, {});
+  ASSERT_TRUE(exporter.ok());
+  EXPECT_LT(seconds_of([&] { exporter->reset(); }), 1);
+}
+
+TEST(Exporter, NamesOfOthersDoNotSpoilThePage) {
+  ports::LaneMetrics metrics;
+  std::vector<std::shared_ptr<ports::JobMetrics>> jobs;
+  for (const char* name : {"\xff\xfe\xfd",
+                           "\xc2\x9b"
+                           "31m",
+                           "a\"b\\c{}", "same", "same"}) {
+    jobs.push_back(std::make_shared<ports::JobMetrics>());
+    jobs.back()->name = name;
+    jobs.back()->classes[0].bytes_sent.add(5);
+    metrics.job_list.add(jobs.back());
+  }
+  auto exporter = Exporter::create(two_classes(), metrics, {});
+  ASSERT_TRUE(exporter.ok());
+  const std::string page = get((*exporter)->address());
+  EXPECT_THAT(page, HasSubstr("tensorlane_job_sent_bytes_total{training_job=\"?"
+                              "?"
+                              "?\",user=\"0\",class=\"urgent\"} 5"));
+  EXPECT_THAT(page, HasSubstr("{training_job=\"?"
+                              "?31m\""));
+  EXPECT_THAT(page, HasSubstr("{training_job=\"a\\\"b\\\\c{}\""));
+  EXPECT_THAT(page, HasSubstr("{training_job=\"same\",user=\"0\",class=\"urgent\"} 10")) << "not the same series twice";
+}
+
+TEST(Exporter, LabelsAndSeriesAreBounded) {
+  EXPECT_EQ(label_text(std::string(127, 'x') + "\u00e4"), std::string(127, 'x')) << "no half of a character";
+  EXPECT_EQ(label_text(std::string(255, 'x')), std::string(kLongestLabel, 'x'));
+  ports::LaneMetrics metrics;
+  for (std::uint16_t i = 0; i < 600; ++i) {
+    metrics.flows.up(RailIndex(0), {JobId(9), HostIndex(i), ClassId(0)},
+                     {"train", fmt::format("h{}", i), ClassId(0), RailIndex(0), 43, 5, "tcp", "", 1000});
+  }
+  auto exporter =
+      Exporter::create(two_classes(), metrics, {}, {{"user_sessions", "Sessions", "user", [] {
+                                                       return std::vector<std::pair<std::string, double>>{{"1000", 3}};
+                                                     }}});
+  ASSERT_TRUE(exporter.ok());
+  const std::string page = get((*exporter)->address());
+  EXPECT_THAT(page,
+              HasSubstr("tensorlane_flows{class=\"urgent\",rail=\"0\",dscp=\"43\",pcp=\"5\",transport=\"tcp\"} 600"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_left_out_flows 88"));
+  EXPECT_THAT(page, HasSubstr("tensorlane_user_sessions{user=\"1000\"} 3"));
+}
+
 TEST(Exporter, PortInUseIsAClearError) {
   ports::LaneMetrics metrics;
   auto first = Exporter::create(two_classes(), metrics, {});
@@ -171,6 +255,21 @@ TEST(Exporter, AddressWithoutPortIsAClearError) {
   ASSERT_FALSE(exporter.ok());
   EXPECT_EQ(exporter.status().to_string(),
             "'localhost' is no address to serve metrics on: metrics: write ADDRESS:PORT, e.g. 127.0.0.1:9400");
+}
+
+// What --check-config asks.
+TEST(Exporter, AnAddressIsTried) {
+  EXPECT_TRUE(check_listen_address("127.0.0.1:0").ok());
+  EXPECT_EQ(check_listen_address("9400").to_string(),
+            "'9400' is no address to serve metrics on: metrics: write ADDRESS:PORT, e.g. 127.0.0.1:9400");
+  EXPECT_EQ(
+      check_listen_address("192.0.2.1:9400").to_string(),
+      "cannot serve metrics on 192.0.2.1:9400: Cannot assign requested address: metrics: write an address of this "
+      "host and a port that the daemon may use");
+  ports::LaneMetrics metrics;
+  auto first = Exporter::create(two_classes(), metrics, {});
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(check_listen_address((*first)->address()).ok()) << "the running daemon may have it";
 }
 
 TEST(Histogram, CountsBelowPowersOfTwoMicroseconds) {
