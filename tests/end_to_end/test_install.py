@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -43,21 +44,47 @@ def check_daemon(prefix, folder):
     assert "good: host gpu01" in checked.stdout and "2 hosts, 2 data classes" in checked.stdout, checked.stdout
 
 
-def check_service(prefix):
-    service = (prefix / "lib/systemd/system/tensorlaned.service").read_text()
-    assert "ExecStart=/" in service and "/bin/tensorlaned --config /" in service and "@" not in service, service
+def paths_of(unit):
+    service = unit.read_text()
+    assert "@" not in service.replace("@system-service", "").replace("@privileged", "").replace("@resources", ""), service
+    return re.search(r"^ExecStart=(\S+) --config (\S+)$", service, re.M).groups()
+
+
+def check_service(prefix, folder):
+    """The unit as it is written, for a folder of one's own and for /usr in a package's folder."""
+    unit = prefix / "lib/systemd/system/tensorlaned.service"
+    command, config = paths_of(unit)
+    assert command == f"{prefix}/bin/tensorlaned" and os.access(command, os.X_OK), command
+    assert config == f"{prefix}/etc/tensorlane/daemon.yaml" and os.path.isdir(os.path.dirname(config)), config
+    package = folder / "package"
+    run("cmake", "--install", BUILD, "--prefix", "/usr", env={**os.environ, "DESTDIR": str(package)})
+    command, config = paths_of(package / "usr/lib/systemd/system/tensorlaned.service")
+    assert (command, config) == ("/usr/bin/tensorlaned", "/etc/tensorlane/daemon.yaml"), (command, config)
+    assert os.access(f"{package}{command}", os.X_OK) and (package / "etc/tensorlane").is_dir()
+    assert "/etc/tensorlane 0750 root tensorlane" in (package / "usr/lib/tmpfiles.d/tensorlane.conf").read_text()
     if shutil.which("systemd-analyze"):
-        text = service.replace("ExecStart=", f"ExecStart={prefix}/bin/tensorlaned #")
-        unit = prefix / "tensorlaned.service"
-        unit.write_text("\n".join(line.split(" #")[0] if line.startswith("ExecStart=") else line for line in text.splitlines()) + "\n")
         run("systemd-analyze", "verify", "--man=no", unit)
+        for drop_in in (None, package / "usr/share/doc/tensorlane/examples/tensorlaned.service.d"):
+            if drop_in is not None:
+                shutil.copytree(drop_in, f"{unit}.d")
+                run("systemd-analyze", "verify", "--man=no", unit)
+            score = subprocess.run(["systemd-analyze", "security", "--offline=true", str(unit)], capture_output=True, text=True).stdout
+            exposure = float(re.search(r"Overall exposure level for \S+: ([0-9.]+)", score)[1])
+            assert exposure <= 2.5, score
+    if shutil.which("systemd-sysusers"):
+        made = run("systemd-sysusers", "--dry-run", f"--root={package}", package / "usr/lib/sysusers.d/tensorlane.conf")
+        assert "tensorlane" in made.stderr + made.stdout, made
 
 
 def check_library(prefix, folder):
     source = folder / "program.c"
     source.write_text(PROGRAM)
     library = next(prefix.glob("lib/**/libtensorlane.so")).parent
-    run("cc", "-std=c99", "-Wall", "-Werror", source, f"-I{prefix}/include", f"-L{library}", "-ltensorlane", "-o", folder / "program")
+    flags = [f"-I{prefix}/include", f"-L{library}", "-ltensorlane"]
+    if shutil.which("pkg-config"):
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(library / "pkgconfig")}
+        flags = run("pkg-config", "--cflags", "--libs", "tensorlane", env=environment).stdout.split()
+    run("cc", "-std=c99", "-Wall", "-Werror", source, *flags, "-o", folder / "program")
     assert run(folder / "program", env={"LD_LIBRARY_PATH": str(library)}).stdout.strip() != ""
 
 
@@ -67,7 +94,7 @@ def main():
         prefix = folder / "usr"
         run("cmake", "--install", BUILD, "--prefix", prefix)
         check_daemon(prefix, folder)
-        check_service(prefix)
+        check_service(prefix, folder)
         check_library(prefix, folder)
     print("good: the installed daemon, service, examples and library")
 

@@ -1,0 +1,25 @@
+# At install time, which alone knows the prefix: writes the unit and its user for what `cmake --install --prefix` says. DESTDIR stands
+# before every path that is written, and before none that is written down.
+set(TENSORLANE_BIN ${CMAKE_INSTALL_PREFIX}/${BINDIR})
+set(TENSORLANE_DOC ${CMAKE_INSTALL_PREFIX}/${DOCDIR})
+if(CMAKE_INSTALL_PREFIX STREQUAL "/usr" OR CMAKE_INSTALL_PREFIX STREQUAL "/")
+  set(TENSORLANE_ETC /etc/tensorlane)
+else()
+  set(TENSORLANE_ETC ${CMAKE_INSTALL_PREFIX}/etc/tensorlane)
+endif()
+string(REGEX REPLACE "//+" "/" TENSORLANE_BIN ${TENSORLANE_BIN})
+foreach(file "tensorlaned.service:lib/systemd/system/tensorlaned.service" "sysusers.conf:lib/sysusers.d/tensorlane.conf"
+             "tmpfiles.conf:lib/tmpfiles.d/tensorlane.conf")
+  string(REPLACE ":" ";" file ${file})
+  list(GET file 0 source)
+  list(GET file 1 target)
+  set(target $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/${target})
+  message(STATUS "Installing: ${target}")
+  configure_file(${SOURCES}/${source}.in ${target} @ONLY FILE_PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
+  list(APPEND CMAKE_INSTALL_MANIFEST_FILES ${target})
+endforeach()
+# For `pkg-config --cflags --libs tensorlane`.
+set(target $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/${LIBDIR}/pkgconfig/tensorlane.pc)
+configure_file(${SOURCES}/../tensorlane.pc.in ${target} @ONLY)
+list(APPEND CMAKE_INSTALL_MANIFEST_FILES ${target})
+file(MAKE_DIRECTORY $ENV{DESTDIR}${TENSORLANE_ETC})
