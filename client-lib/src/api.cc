@@ -81,6 +81,7 @@ tl_status_t array_call(const char* function, tl_context_t* context, const char* 
                     std::to_string(known.urgency), "use [0, 1], or a negative number for 0.5");
     }
     call.urgency = known.urgency;
+    call.queued = known.queued != 0;
     TL_ASSIGN_OR_RETURN(*request, context->array(name, call));
     return {};
   });

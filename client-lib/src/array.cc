@@ -33,6 +33,13 @@ bool in_place(const ArrayCall& call) {
   return call.in == nullptr || (call.out != nullptr && call.in == call.buffer() + call.in_offset);
 }
 
+void set_output(tl_request& request, const ArrayCall& call, bool borrowed) {
+  request.copies_out = !borrowed && call.operation != Operation::kBarrier;
+  request.out = call.out;
+  request.out_offset = call.out_offset;
+  request.out_bytes = call.out_bytes;
+}
+
 protocol::TensorBody body_of(const std::string& key, const ArrayCall& call) {
   protocol::TensorBody body;
   std::memcpy(body.name, key.data(), key.size());
@@ -56,39 +63,45 @@ Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& c
   const std::string key = std::string(operation_name(call.operation)) + "." + name;
   TL_RETURN_IF_ERROR(check_name("an array call", key));
   if (call.operation != Operation::kBarrier) TL_RETURN_IF_ERROR(check_count(name, call.elements));
-  ArrayTensor* array = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    if (!failure_.ok()) return failure_;
-    const auto [it, first] = arrays_.try_emplace(key);
-    array = &it->second;
-    if (!first) {
-      if (array->tensor == nullptr) {
-        return Status(Code::kInvalidArgument, "an operation on '" + key + "' is under way",
-                      "another thread makes its first call", "wait for it");
+  while (true) {
+    // Not a reference into the map: the entry of a name that is refused goes while we are at it.
+    std::shared_ptr<ArrayTensor> array;
+    bool first = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (!failure_.ok()) return failure_;
+      std::shared_ptr<ArrayTensor>& entry = arrays_[key];
+      first = entry == nullptr;
+      if (first) {
+        entry = std::make_shared<ArrayTensor>();
+        entry->first = call;
+      } else {
+        if (entry->tensor == nullptr) {
+          return Status(Code::kInvalidArgument, "an operation on '" + key + "' is under way",
+                        "another thread makes its first call", "wait for it");
+        }
+        TL_RETURN_IF_ERROR(check_same(key, entry->first, call));
       }
-      TL_RETURN_IF_ERROR(check_same(key, array->first, call));
-    } else {
-      array->first = call;
+      array = entry;
     }
+    if (first) return first_call(key, array, call);
+    if (auto started = later_call(key, *array, call)) return *std::move(started);
   }
-  // Nobody else touches an entry without a tensor.
-  return array->tensor == nullptr ? first_call(key, *array, call) : later_call(key, *array, call);
 }
 
 // The tensor whose buffer a pull of the array key `key`, "pull.K", reads.
 Result<tl_tensor*> Context::pushed(const std::string& key, const ArrayCall& call) {
   std::lock_guard lock(mutex_);
   const auto push = arrays_.find("push" + key.substr(key.find('.')));
-  if (push == arrays_.end() || push->second.tensor == nullptr) {
+  if (push == arrays_.end() || push->second->tensor == nullptr) {
     return Status(Code::kInvalidArgument, "array call '" + key + "' finds no value", "the key was never pushed",
                   "push it first");
   }
-  const ArrayCall& first = push->second.first;
+  const ArrayCall& first = push->second->first;
   if (call.elements != first.elements)
     return differs(key, "count", std::to_string(first.elements), std::to_string(call.elements));
   if (call.dtype != first.dtype) return differs(key, "dtype", dtype_name(first.dtype), dtype_name(call.dtype));
-  return push->second.tensor;
+  return push->second->tensor;
 }
 
 // Finds the memory that the daemon will work on: the program's, where that can be, else memory of our own.
@@ -106,7 +119,7 @@ Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const Ar
     body.segment = place->segment;
     body.offset = place->offset;
   } else if (call.operation != Operation::kBarrier) {
-    auto place = in_place(call) ? arenas_->locate(call.buffer(), tensor->bytes) : std::nullopt;
+    auto place = in_place(call) && !call.queued ? arenas_->locate(call.buffer(), tensor->bytes) : std::nullopt;
     array.borrowed = place && place->offset % ArenaAllocator::kAlignment == 0;
     if (array.borrowed) {
       tensor->buffer = call.buffer();
@@ -124,16 +137,17 @@ Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const Ar
   return {};
 }
 
-Result<tl_request_t*> Context::first_call(const std::string& key, ArrayTensor& array, const ArrayCall& call) {
+Result<tl_request_t*> Context::first_call(const std::string& key, const std::shared_ptr<ArrayTensor>& array,
+                                          const ArrayCall& call) {
   protocol::TensorBody body = body_of(key, call);
   const auto forget = [&](const Status& status) {
     std::lock_guard lock(mutex_);
     arrays_.erase(key);
     return status;
   };
-  const Status bound = bind_buffer(key, array, call, body);
+  const Status bound = bind_buffer(key, *array, call, body);
   if (!bound.ok()) return forget(bound);
-  tl_tensor& tensor = *array.tensor;
+  tl_tensor& tensor = *array->tensor;
   tl_request* request = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -143,13 +157,10 @@ Result<tl_request_t*> Context::first_call(const std::string& key, ArrayTensor& a
       return started.status();
     }
     request = *started;
-    request->copies_out = !array.borrowed && call.operation != Operation::kBarrier;
-    request->out = call.out;
-    request->out_offset = call.out_offset;
-    request->out_bytes = call.out_bytes;
+    set_output(*request, call, array->borrowed);
   }
   if (request->copies_out && call.in != nullptr) std::memcpy(tensor.buffer + call.in_offset, call.in, call.in_bytes);
-  const std::uint32_t id = open_call(&array);
+  const std::uint32_t id = open_call(array);
   const Status sent =
       send_packets(protocol::MessageType::kRegister, id, registration_packets(key, std::span(&body, 1)));
   // When it could not be sent, the session is over, and the request says why.
@@ -157,11 +168,12 @@ Result<tl_request_t*> Context::first_call(const std::string& key, ArrayTensor& a
   return request;
 }
 
-void Context::on_array_registered(ArrayTensor& array, const Status& error, const Message& answer) {
+void Context::on_array_registered(const std::shared_ptr<ArrayTensor>& array, const Status& error,
+                                  const Message& answer) {
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
-    tl_tensor& tensor = *array.tensor;
+    tl_tensor& tensor = *array->tensor;
     Status status = error;
     const Result<std::vector<std::uint32_t>> ids =
         status.ok() ? registered_ids(answer, 1) : Result<std::vector<std::uint32_t>>(error);
@@ -170,7 +182,7 @@ void Context::on_array_registered(ArrayTensor& array, const Status& error, const
       tensor.id = ids->front();
       if (by_id_.size() <= tensor.id) by_id_.resize(tensor.id + 1);
       by_id_[tensor.id] = &tensor;
-      array.registered = true;
+      array->registered = true;
     }
     tl_request* request = tensor.active;
     if (request != nullptr && request->state == State::kPreparing) {
@@ -182,28 +194,39 @@ void Context::on_array_registered(ArrayTensor& array, const Status& error, const
     }
     // A name that was refused can be used again, with values that all ranks agree on. Its memory stays until the end:
     // the request may yet look at it.
-    if (!status.ok()) arrays_.erase(tensor.name);
+    if (!status.ok()) {
+      array->refused = true;
+      fail_queue_locked(tensor, status);
+      arrays_.erase(tensor.name);
+    }
   }
   if (wake) rings_.wake_daemon();
   rings_.wake_all();
 }
 
-Result<tl_request_t*> Context::later_call(const std::string& key, ArrayTensor& array, const ArrayCall& call) {
+// Nothing where the name was refused since it was looked up: it is free again.
+std::optional<Result<tl_request_t*>> Context::later_call(const std::string& key, ArrayTensor& array,
+                                                         const ArrayCall& call) {
   tl_tensor& tensor = *array.tensor;
   tl_request* request = nullptr;
   {
     std::lock_guard lock(mutex_);
+    if (array.refused) return std::nullopt;
     if (array.borrowed && (!in_place(call) || call.buffer() != tensor.buffer)) {
       return Status(Code::kInvalidArgument,
                     "array call '" + key + "' works in place on the shared buffer of its first call",
                     "this call names other memory", "pass that buffer, free it with tl_free, or use another name");
     }
-    TL_ASSIGN_OR_RETURN(request, start_locked(tensor));
-    request->copies_out = !array.borrowed && call.operation != Operation::kBarrier;
-    request->out = call.out;
-    request->out_offset = call.out_offset;
-    request->out_bytes = call.out_bytes;
+    if (tensor.active != nullptr) drain_locked();
+    const bool busy = tensor.active != nullptr || !tensor.queue.empty();
+    if (!busy || !call.queued || array.borrowed || is_keyed(call.operation)) {
+      const Result<tl_request*> started = start_locked(tensor);
+      if (!started.ok()) return started.status();
+      request = *started;
+      set_output(*request, call, array.borrowed);
+    }
   }
+  if (request == nullptr) return enqueue(array, call);
   if (request->copies_out && call.in != nullptr) std::memcpy(tensor.buffer + call.in_offset, call.in, call.in_bytes);
   bool wake = false;
   {

@@ -144,6 +144,7 @@ void Context::fail_locked(const Status& cause, bool posted_too) {
   if (give_up_.value == 0) give_up_ = now() + std::max(detection_, kLeastGrace);
   if (posted_too) cut_off_locked();
   for (const auto& tensor : tensors_) {
+    fail_queue_locked(*tensor, failure_);
     tl_request* request = tensor->active;
     if (request == nullptr) continue;
     using State = tl_request::State;
@@ -196,9 +197,9 @@ Status Context::release(void* memory) {
     for (const auto& tensor : tensors_) {
       if (bytes == 0 || tensor->buffer < start || tensor->buffer >= start + bytes) continue;
       const auto array = std::find_if(arrays_.begin(), arrays_.end(),
-                                      [&](const auto& entry) { return entry.second.tensor == tensor.get(); });
-      if (array != arrays_.end() && array->second.borrowed && tensor->active == nullptr && tensor->buffer == start) {
-        array->second.borrowed =
+                                      [&](const auto& entry) { return entry.second->tensor == tensor.get(); });
+      if (array != arrays_.end() && array->second->borrowed && tensor->active == nullptr && tensor->buffer == start) {
+        array->second->borrowed =
             false;  // the daemon knows the array's name with this memory: it becomes the staging buffer
         return {};
       }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -36,13 +37,15 @@ struct tl_tensor {
   std::byte* buffer = nullptr;
   std::uint64_t bytes = 0;
   std::uint64_t sequence = 0;
-  tl_request* active = nullptr;  // the operation under way, until the buffer may be used for the next
-  tl_tensor* twin = nullptr;     // of a key: the other one of push and pull, which have one buffer
+  tl_request* active = nullptr;   // the operation under way, until the buffer may be used for the next
+  std::deque<tl_request*> queue;  // array calls that wait for it, oldest first
+  tl_tensor* twin = nullptr;      // of a key: the other one of push and pull, which have one buffer
 };
 
 // One operation under way. The context's mutex guards it, except that its owner alone uses a request that is done.
 struct tl_request {
-  enum class State : std::uint8_t { kFree, kPreparing, kPosted, kDone };
+  // kCopying: done, and another thread brings the result to the program. kTaken: done, and its owner does.
+  enum class State : std::uint8_t { kFree, kPreparing, kPosted, kDone, kCopying, kTaken };
   tensorlane::client::Context* context = nullptr;
   tl_tensor* tensor = nullptr;
   State state = State::kFree;
@@ -51,6 +54,8 @@ struct tl_request {
   bool given_back = false;  // the daemon has said that it is done with the buffer
   void* out = nullptr;      // copies_out: where the result goes, out of this part of the tensor's buffer
   std::uint64_t out_offset = 0, out_bytes = 0;
+  std::vector<std::byte> held;  // in a queue: what goes into the tensor's buffer, at held_offset
+  std::uint64_t held_offset = 0;
   tensorlane::Status status;
   tl_callback_t callback = nullptr;
   void* argument = nullptr;
@@ -76,6 +81,7 @@ struct ArrayCall {
   // Where that buffer begins, if `out` lies in it.
   std::byte* buffer() const { return static_cast<std::byte*>(out) - out_offset; }
   float urgency = -1;
+  bool queued = false;  // behind an operation of the same name that is under way; else that is an error
 };
 
 // Threads: the program's, the helper (reads the socket, says that we live, watches that the daemon does), and, once
@@ -107,6 +113,7 @@ class Context {
   Result<tl_request_t*> post(tl_tensor& tensor);
   // All or none.
   Status post_many(std::span<tl_tensor_t* const> tensors, tl_request_t** requests);
+  // An array call.
   Result<tl_request_t*> array(const std::string& name, const ArrayCall& call);
   // A negative time-out waits for ever. InvalidArgument when the request is not under way.
   Status wait(tl_request& request, double timeout_seconds);
@@ -120,13 +127,14 @@ class Context {
     ArrayCall first;
     tl_tensor* tensor = nullptr;  // null while the first call prepares it
     bool registered = false;
+    bool refused = false;   // its registration was; the name is free again
     bool borrowed = false;  // the buffer is the program's: calls must be in place in it
   };
   struct PendingCall {
     bool done = false;
     Status error;
     Message answer;
-    ArrayTensor* array = nullptr;  // a first array call: nobody waits, the helper goes on
+    std::shared_ptr<ArrayTensor> array;  // a first array call: nobody waits, the helper goes on
   };
 
   // daemon_calls.cc
@@ -134,7 +142,7 @@ class Context {
                        protocol::MessageType answer);
   Status send_packets(protocol::MessageType type, std::uint32_t request,
                       std::span<const std::vector<std::byte>> packets);
-  std::uint32_t open_call(ArrayTensor* array);
+  std::uint32_t open_call(std::shared_ptr<ArrayTensor> array);
   void on_message(Message message);
   void fail_calls(const Status& cause);
   Result<Segment> grow_arena(std::uint64_t bytes);
@@ -161,6 +169,7 @@ class Context {
   void complete_locked(const protocol::CompletionEntry& entry);
   void finish_locked(tl_request& request, Status status);
   Result<tl_request*> start_locked(tl_tensor& tensor);
+  Result<tl_request*> prepare_locked(tl_tensor& tensor);
   void cancel_locked(tl_request& request);
   [[nodiscard]] bool submit_locked(tl_request& request);
   Status consume(tl_request& request);
@@ -168,12 +177,19 @@ class Context {
   void tell_of_wait(const tl_request& request);
   bool spin(std::uint32_t seen) const;
 
+  // queue.cc
+  std::optional<Result<tl_request*>> enqueue(ArrayTensor& array, const ArrayCall& call);
+  void advance(tl_tensor& tensor);
+  void fail_queue_locked(tl_tensor& tensor, const Status& cause);
+  void advance_queues(std::unique_lock<std::mutex>& lock);
+
   // array.cc
-  Result<tl_request*> first_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
-  Result<tl_request*> later_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
+  Result<tl_request*> first_call(const std::string& key, const std::shared_ptr<ArrayTensor>& array,
+                                 const ArrayCall& call);
+  std::optional<Result<tl_request*>> later_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
   Status bind_buffer(const std::string& key, ArrayTensor& array, const ArrayCall& call, protocol::TensorBody& body);
   Result<tl_tensor*> pushed(const std::string& key, const ArrayCall& call);
-  void on_array_registered(ArrayTensor& array, const Status& error, const Message& answer);
+  void on_array_registered(const std::shared_ptr<ArrayTensor>& array, const Status& error, const Message& answer);
 
   const Settings settings_;
   const std::uint32_t fork_generation_;
@@ -196,8 +212,9 @@ class Context {
   std::vector<tl_tensor*> by_id_;
   std::deque<tl_request> requests_;  // never shrinks, so that handles stay valid
   std::vector<tl_request*> free_requests_;
-  std::map<std::string, ArrayTensor> arrays_;
-  tl_request* barrier_ = nullptr;  // one that timed out
+  std::map<std::string, std::shared_ptr<ArrayTensor>> arrays_;
+  std::vector<tl_tensor*> queues_;  // tensors whose queue was not empty when the dispatcher looked last
+  tl_request* barrier_ = nullptr;   // one that timed out
   std::deque<tl_request*> callbacks_;
   std::uint32_t callbacks_waited_ = 0;  // requests with a callback that has not returned
   std::condition_variable callbacks_changed_;

@@ -11,10 +11,10 @@ namespace tensorlane::client {
 
 using protocol::MessageType;
 
-std::uint32_t Context::open_call(ArrayTensor* array) {
+std::uint32_t Context::open_call(std::shared_ptr<ArrayTensor> array) {
   std::lock_guard lock(calls_mutex_);
   if (next_call_ == 0) next_call_ = 1;  // 0 is the daemon's, for what nobody asked
-  calls_[next_call_].array = array;
+  calls_[next_call_].array = std::move(array);
   return next_call_++;
 }
 
@@ -62,12 +62,12 @@ void Context::on_message(Message message) {
     if (!error.ok()) fail(error, false);
     return;
   }
-  ArrayTensor* array = nullptr;
+  std::shared_ptr<ArrayTensor> array;
   {
     std::lock_guard lock(calls_mutex_);
     const auto it = calls_.find(message.header.request);
     if (it == calls_.end()) return;  // the answer to a call that timed out
-    array = it->second.array;
+    array = std::move(it->second.array);
     if (array == nullptr) {
       it->second.error = error;
       it->second.answer = std::move(message);
@@ -76,7 +76,7 @@ void Context::on_message(Message message) {
       calls_.erase(it);
     }
   }
-  if (array != nullptr) return on_array_registered(*array, error, message);
+  if (array != nullptr) return on_array_registered(array, error, message);
   calls_changed_.notify_all();
 }
 

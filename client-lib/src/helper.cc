@@ -60,9 +60,18 @@ void Context::dispatcher() {
   while (true) {
     const std::uint32_t seen = rings_.completed();
     drain_locked();
+    advance_queues(lock);
     if (!callbacks_.empty()) {
       tl_request* request = callbacks_.front();
       callbacks_.pop_front();
+      if (request->state == tl_request::State::kCopying) {  // by another thread, for no longer than that takes
+        callbacks_.push_back(request);
+        lock.unlock();
+        std::this_thread::yield();
+        lock.lock();
+        continue;
+      }
+      request->state = tl_request::State::kTaken;
       const tl_callback_t function = request->callback;
       void* argument = request->argument;
       lock.unlock();
@@ -73,7 +82,7 @@ void Context::dispatcher() {
       continue;
     }
     if (stopping_) return;
-    if (callbacks_waited_ == 0) {
+    if (callbacks_waited_ == 0 && queues_.empty()) {
       callbacks_changed_.wait(lock);
       continue;
     }

@@ -45,7 +45,7 @@ void Context::finish_locked(tl_request& request, Status status) {
   request.state = State::kDone;
   request.status = std::move(status);
   --outstanding_;
-  if (!request.copies_out) request.tensor->active = nullptr;
+  if (!request.copies_out && request.tensor->active == &request) request.tensor->active = nullptr;
   if (request.callback != nullptr) {
     callbacks_.push_back(&request);
     callbacks_changed_.notify_one();
@@ -55,7 +55,8 @@ void Context::finish_locked(tl_request& request, Status status) {
 Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
   if (!failure_.ok()) return failure_;
   const auto busy = [&] {
-    return tensor.active != nullptr || (tensor.twin != nullptr && tensor.twin->active != nullptr);
+    return tensor.active != nullptr || !tensor.queue.empty() ||
+           (tensor.twin != nullptr && tensor.twin->active != nullptr);
   };
   if (busy()) {
     drain_locked();
@@ -65,6 +66,12 @@ Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
     return Status(Code::kInvalidArgument, "an operation on tensor '" + tensor.name + "' is under way",
                   "one at a time is possible", "wait for its request first");
   }
+  TL_ASSIGN_OR_RETURN(tensor.active, prepare_locked(tensor));
+  return tensor.active;
+}
+
+// A request that nothing has been done for.
+Result<tl_request*> Context::prepare_locked(tl_tensor& tensor) {
   if (outstanding_ >= protocol::kMaxOutstanding) {
     return Status(Code::kResourceExhausted, "too many operations under way",
                   "the limit is " + std::to_string(protocol::kMaxOutstanding), "wait for some of them first");
@@ -85,7 +92,6 @@ Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
   request->given_back = false;
   request->out = nullptr;
   request->callback = nullptr;
-  tensor.active = request;
   ++outstanding_;
   return request;
 }
@@ -137,15 +143,22 @@ Status Context::post_many(std::span<tl_tensor_t* const> tensors, tl_request_t** 
   return {};
 }
 
-// The result to where the program wants it, the request to the free ones. By the request's owner, once it is done.
+// The result to where the program wants it, the request to the free ones. By the request's owner, who has taken it.
 Status Context::consume(tl_request& request) {
+  tl_tensor& tensor = *request.tensor;
   if (request.copies_out && request.status.ok() && request.out_bytes > 0)
-    std::memcpy(request.out, request.tensor->buffer + request.out_offset, request.out_bytes);
-  std::lock_guard lock(mutex_);
-  if (request.copies_out) request.tensor->active = nullptr;
-  request.state = State::kFree;
-  free_requests_.push_back(&request);
-  const Status status = std::exchange(request.status, Status());
+    std::memcpy(request.out, tensor.buffer + request.out_offset, request.out_bytes);
+  Status status;
+  bool queue = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (tensor.active == &request) tensor.active = nullptr;
+    request.state = State::kFree;
+    free_requests_.push_back(&request);
+    status = std::exchange(request.status, Status());
+    queue = !tensor.queue.empty();
+  }
+  if (queue) advance(tensor);
   // For a caller, "timed out" means that the request is still valid.
   if (status.code() == Code::kTimedOut) return Status(Code::kAborted, status.what(), status.where(), status.fix());
   return status;
@@ -161,6 +174,7 @@ Status Context::test(tl_request& request) {
     }
     if (request.state != State::kDone) drain_locked();
     if (request.state != State::kDone) return Status(Code::kInProgress, "");
+    request.state = State::kTaken;
   }
   return consume(request);
 }
@@ -206,6 +220,7 @@ Status Context::wait(tl_request& request, double timeout_seconds) {
   const Time deadline = now() + Duration(forever ? 0 : static_cast<std::int64_t>(std::min(timeout_seconds, 1e8) * 1e9));
   for (bool spun = false;;) {
     const std::uint32_t seen = rings_.completed();
+    State state;
     {
       std::lock_guard lock(mutex_);
       if (request.state == State::kFree || request.callback != nullptr) {
@@ -213,8 +228,15 @@ Status Context::wait(tl_request& request, double timeout_seconds) {
                       "wait for a request once");
       }
       if (request.state != State::kDone) drain_locked();
-      if (request.state == State::kDone) break;
+      state = request.state;
+      if (state == State::kDone) request.state = State::kTaken;
     }
+    if (state == State::kDone) break;
+    if (state == State::kCopying) {  // for no longer than that takes
+      std::this_thread::yield();
+      continue;
+    }
+    if (state == State::kPreparing) advance(*request.tensor);
     Duration left = milliseconds(100);
     if (!forever) {
       left = std::min(left, deadline - now());
@@ -243,7 +265,7 @@ Status Context::set_callback(tl_request& request, tl_callback_t function, void* 
     ++callbacks_waited_;
     request.callback = function;
     request.argument = argument;
-    if (request.state == State::kDone) callbacks_.push_back(&request);
+    if (request.state == State::kDone || request.state == State::kCopying) callbacks_.push_back(&request);
     callbacks_changed_.notify_one();
   }
   rings_.wake_all();  // the dispatcher may sleep for another one

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -260,6 +261,103 @@ TEST(Arrays, ARefusedFirstCallFailsItsRequestAndFreesTheName) {
     });
   }
   for (std::thread& t : threads) t.join();
+}
+
+tl_status_t queued(tl_context_t* context, const float* in, float* out, std::uint64_t count, tl_request_t** request) {
+  tl_options_t options = TL_OPTIONS_INIT;
+  options.queued = 1;
+  return tl_allreduce(context, "q", in, out, count, TL_FLOAT32, TL_SUM, &options, request);
+}
+
+// Each has the input of its own call, though all go through one buffer, and they may be waited for in any order.
+TEST(Arrays, QueuedCallsTakeTurns) {
+  FakeDaemon daemon;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      ClientContext context(daemon.socket(), "job", rank, 2);
+      constexpr int kCalls = 40;
+      std::vector<std::vector<float>> out(kCalls, std::vector<float>(100, -1));
+      std::vector<tl_request_t*> requests(kCalls);
+      for (int round = 0; round < 3; ++round) {
+        for (int i = 0; i < kCalls; ++i) {
+          std::vector<float> in(100, static_cast<float>(i));
+          ASSERT_EQ(queued(context, in.data(), out[i].data(), 100, &requests[i]), TL_OK) << tl_last_error();
+        }
+        for (int n = 0; n < kCalls; ++n) {
+          const int i = rank == 0 ? n : kCalls - 1 - n;
+          ASSERT_EQ(tl_wait(requests[i], 10), TL_OK) << tl_last_error();
+          ASSERT_EQ(out[i], std::vector<float>(100, static_cast<float>(4 * i)));
+        }
+      }
+      EXPECT_EQ(allreduce(context, "q", out[0].data(), out[0].data(), 100), TL_OK) << "without the option, too";
+      EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+// Nobody waits for them, and yet they go on: other ranks may wait.
+TEST(Arrays, QueuedCallsGoOnByThemselves) {
+  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
+  ClientContext context(daemon.socket());
+  float x[4] = {1, 2, 3, 4}, out[3][4] = {};
+  tl_request_t* requests[3] = {};
+  ASSERT_EQ(queued(context, x, out[0], 4, &requests[0]), TL_OK) << tl_last_error();
+  EXPECT_EQ(allreduce(context, "q", x, x, 4), TL_ERROR_INVALID_ARGUMENT) << "it asks for no queue";
+  ASSERT_EQ(queued(context, x, out[1], 4, &requests[1]), TL_OK) << tl_last_error();
+  ASSERT_EQ(queued(context, x, out[2], 4, &requests[2]), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_test(requests[1]), TL_IN_PROGRESS);
+  EXPECT_EQ(tl_wait(requests[2], 0.01), TL_ERROR_TIMED_OUT);
+  daemon.set_mode(Mode::kRun);
+  EXPECT_TRUE(daemon.wait_submitted(3));
+  for (tl_request_t* request : requests) EXPECT_EQ(tl_wait(request, 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(out[2][3], 8);
+}
+
+TEST(Arrays, QueuedCallsFailWithTheirJob) {
+  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
+  ClientContext context(daemon.socket());
+  float x[4] = {}, out[3][4] = {};
+  tl_request_t* requests[3] = {};
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(queued(context, x, out[i], 4, &requests[i]), TL_OK) << tl_last_error();
+  ASSERT_TRUE(daemon.wait_submitted(1));
+  daemon.abort_job("job", Status(Code::kAborted, "it is over", "job 'job'", "start again"));
+  for (tl_request_t* request : requests) EXPECT_EQ(tl_wait(request, 5), TL_ERROR_ABORTED);
+  EXPECT_EQ(queued(context, x, out[0], 4, &requests[0]), TL_ERROR_ABORTED);
+}
+
+// The entry of a name goes when its registration is refused, while other threads make its next calls.
+TEST(Arrays, ANameIsRefusedUnderAnothersHands) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  std::vector<std::thread> threads;
+  std::atomic<int> refused{0};
+  for (int thread = 0; thread < 3; ++thread) {
+    threads.emplace_back([&] {
+      for (int call = 0; call < 300; ++call) {
+        float x[16] = {}, out[16] = {};
+        tl_options_t options = TL_OPTIONS_INIT;
+        options.queued = 1;
+        tl_request_t* request = nullptr;
+        const tl_status_t status =
+            tl_allreduce(context, FakeDaemon::kRefused, x, out, 16, TL_FLOAT32, TL_SUM, &options, &request);
+        if (status == TL_OK) {
+          ASSERT_EQ(tl_wait(request, 10), TL_ERROR_MISMATCH) << tl_last_error();
+          ++refused;
+        } else {
+          ASSERT_EQ(status, TL_ERROR_INVALID_ARGUMENT);
+          ASSERT_THAT(tl_last_error(), HasSubstr("another thread makes its first call"));
+        }
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_GE(refused, 100);
+  float x[16] = {};
+  EXPECT_EQ(allreduce(context, "x", x, x, 16), TL_OK) << tl_last_error();
 }
 
 TEST(Arrays, ABarrierThatTimedOutGoesOn) {

@@ -139,6 +139,10 @@ void FakeDaemon::register_group(ports::SessionId session, std::uint32_t request,
   Member* member = nullptr;
   Job* job = job_of(session, &member);
   TL_ASSERT(job != nullptr);
+  if (name.ends_with(kRefused)) {
+    server_.registered(session, request, Status(Code::kMismatch, "ranks disagree", "tensor", "register alike"));
+    return;
+  }
   Group& group = job->groups[name];
   const std::uint32_t rank = member->rank;
   group.by_rank[rank] = {session, request, std::move(tensors)};

@@ -33,6 +33,9 @@ class FakeDaemon final : public ports::JobControl {
                       Duration detection = milliseconds(800));
   ~FakeDaemon() override;
 
+  // An array call of this name is never registered.
+  static constexpr const char* kRefused = "refused";
+
   const std::string& socket() const { return config_.socket_path; }
   session::SessionServer& server() { return server_; }
   memory::ArenaPool& pool() { return pool_; }

@@ -201,11 +201,14 @@ TL_API tl_status_t tl_set_callback(tl_request_t* request, tl_callback_t function
 
 /* Per call; null means all defaults. */
 typedef struct {
-  size_t size;   /* set by TL_OPTIONS_INIT */
-  float urgency; /* [0, 1]; negative: 0.5 */
+  size_t size;       /* set by TL_OPTIONS_INIT */
+  float urgency;     /* [0, 1]; negative: 0.5 */
+  uint32_t reserved; /* ignored */
+  uint32_t queued; /* not 0: while an operation of this name is under way, this one waits for its turn. Without it such
+                      a call is refused. The library keeps a copy of `in` meanwhile */
 } tl_options_t;
 #define TL_OPTIONS_INIT \
-  { sizeof(tl_options_t), -1.0f }
+  { sizeof(tl_options_t), -1.0f, 0, 0 }
 
 /* Array calls: any memory, by name. The first call of a name registers it (collectively); every later call of the name
  * must agree with the first. Memory that is not shared is copied in at once and copied out when the request is done:
@@ -213,8 +216,10 @@ typedef struct {
  * call of a name works in place (in == out; allgather: in is this rank's part of out; reducescatter: out is this rank's
  * part of in) is used without a copy, and later calls of the name must pass the same buffer; once it is freed, any
  * memory is copied again. No call waits for other ranks: where ranks disagree about a name, the request fails, and the
- * name is free again. Names belong to their operation ("x" of tl_allreduce is not "x" of tl_broadcast) and have at most
- * 240 bytes. Errors: as tl_post, invalid argument (names both values). */
+ * name is free again. Requests of one name that are queued (tl_options_t) are done in the order of their calls, which
+ * is the same on all ranks; to wait for them in another order is allowed. Names belong to their operation ("x" of
+ * tl_allreduce is not "x" of tl_broadcast) and have at most 240 bytes. Errors: as tl_post, invalid argument (names both
+ * values). */
 TL_API tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
                                 tl_dtype_t dtype, tl_op_t op, const tl_options_t* options, tl_request_t** request);
 TL_API tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* buffer, uint64_t count, tl_dtype_t dtype,
