@@ -1,6 +1,7 @@
 """Every array call, on every rank of a real job, results checked. A script, run by daemons/test_daemons.py."""
 
 import array
+import time
 
 import numpy
 import tensorlane
@@ -157,6 +158,79 @@ def handles(rank, size):
     tl.barrier()
 
 
+def unnamed(rank, size):
+    """Calls without a name: more under way at once than there are names for, finished in any order, and more of one size than arenas have room for."""
+    started = [tl.allreduce_async(torch.full((1000,), rank + float(i)), op=tl.Sum) for i in range(50)]
+    started += [tl.broadcast_async(torch.full((500,), rank * 100.0 + i), 0) for i in range(20)]
+    in_place = [torch.full((64,), rank + float(i)) for i in range(20)]
+    changed = [tl.allreduce_async_(tensor, op=tl.Max) for tensor in in_place]
+    order = list(range(50))
+    if rank % 2:
+        order.reverse()
+    for i in order:
+        expect(tl.synchronize(started[i]), torch.full((1000,), size * (size - 1) / 2 + size * i))
+    for i, handle in enumerate(started[50:]):
+        expect(tl.synchronize(handle), torch.full((500,), float(i)))
+    for i, handle in enumerate(changed):
+        assert tl.synchronize(handle) is in_place[i]
+        expect(in_place[i], torch.full((64,), size - 1.0 + i))
+    if rank == 0:  # nobody here waits for what the others wait for
+        waiting = [tl.allreduce_async(torch.ones(77), op=tl.Sum) for _ in range(20)]
+        time.sleep(1)
+    else:
+        waiting = [tl.allreduce_async(torch.ones(77), op=tl.Sum) for _ in range(20)]
+        expect(tl.synchronize(waiting[-1]), torch.full((77,), float(size)))
+    for handle in waiting:
+        expect(tl.synchronize(handle), torch.full((77,), float(size)))
+    large = torch.ones(4 << 20)
+    for _ in range(70):  # 1.1 GiB: arena_limit of `tensorlane run` is 1 GiB
+        assert tl.allreduce(large, op=tl.Sum)[-1] == size
+
+
+def gradients(rank, size):
+    """Those of the sum of all ranks' losses: against autograd in one process that has all ranks' tensors."""
+    rows = 2 * size + 1
+    weights = [torch.randn(size, rows, 3, generator=torch.Generator().manual_seed(r), dtype=torch.float64) for r in range(size)]
+    starts = {shape: [torch.randn(shape, 3, generator=torch.Generator().manual_seed(10 + r), dtype=torch.float64) for r in range(size)] for shape in (rows, 2, 2 * size)}
+
+    def loss(result, of_rank):
+        return (result.sin() * weights[of_rank].reshape(-1, 3)[: result.shape[0]]).sum() + result.sum() ** 2
+
+    def mine(table, of_rank):
+        share, left = divmod(table.shape[0], size)
+        return table[share * of_rank + min(of_rank, left):][: share + (of_rank < left)]
+
+    root = size - 1
+    cases = {
+        "sum": (rows, lambda x: tl.allreduce(x, op=tl.Sum), lambda xs, r: sum(xs)),
+        "mean": (rows, lambda x: tl.allreduce(x, name="mean.gradient", prescale_factor=3.0, postscale_factor=0.5), lambda xs, r: 1.5 * sum(xs) / size),
+        "later": (rows, lambda x: tl.synchronize(tl.allreduce_async(x, op=tl.Sum)), lambda xs, r: sum(xs)),
+        "broadcast": (rows, lambda x: tl.broadcast(x, root), lambda xs, r: xs[root]),
+        "allgather": (2, tl.allgather, lambda xs, r: torch.cat(xs)),
+        "scatter": (2 * size, lambda x: tl.reducescatter(x, op=tl.Sum, postscale_factor=2.0), lambda xs, r: 2 * mine(sum(xs), r)),
+        "uneven scatter": (rows, lambda x: tl.reducescatter(x, name="uneven"), lambda xs, r: mine(sum(xs) / size, r)),
+    }
+    for name, (shape, collective, alone) in cases.items():
+        x = starts[shape][rank].clone().requires_grad_()
+        loss(collective(x * 2), rank).backward()
+        xs = [start.clone().requires_grad_() for start in starts[shape]]
+        sum(loss(alone([each * 2 for each in xs], r), r) for r in range(size)).backward()
+        wanted = torch.zeros_like(x) if xs[rank].grad is None else xs[rank].grad
+        numpy.testing.assert_allclose(x.grad.numpy(), wanted.numpy(), rtol=1e-12, err_msg=name)
+    x = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        assert not tl.allreduce(x).requires_grad
+    assert not tl.allreduce(x.detach()).requires_grad
+    most = tl.allreduce(x, op=tl.Max)
+    refused(tensorlane.InvalidArgumentError, "only sums and averages", lambda: most.sum().backward())
+    refused(tensorlane.InvalidArgumentError, "autograd follows it", lambda: tl.allreduce_(x * 2))
+    refused(tensorlane.InvalidArgumentError, "autograd follows it", lambda: tl.broadcast_(x * 2, 0))
+    squared = torch.full((3,), 2.0, requires_grad=True)
+    saved = squared * squared
+    tl.broadcast_(squared.detach(), 0, name="changes what is saved")
+    refused(RuntimeError, "modified by an inplace operation", lambda: saved.sum().backward())
+
+
 def objects(rank, size):
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     with torch.no_grad():
@@ -198,6 +272,8 @@ def main():
     key_values(rank, size)
     stale_values(rank, size)
     handles(rank, size)
+    unnamed(rank, size)
+    gradients(rank, size)
     objects(rank, size)
     bad_input(rank, size)
     status = tensorlane.status()

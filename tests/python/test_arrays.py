@@ -142,11 +142,16 @@ def test_torch_refusals(call, tensor, text):
     assert str(raised.value) == text
 
 
-def test_names():
-    _calls._counters.clear()
-    assert [_calls.automatic_name("allreduce", None) for _ in range(2)] == ["noname.1", "noname.2"]
-    assert _calls.automatic_name("broadcast", None) == "noname.1"
-    assert _calls.automatic_name("allreduce", "w") == "w"
+def test_names_of_calls_without_one():
+    """They depend on the calls before alone, and a loop of calls that are alike has eight at most, or less where they are large."""
+    unnamed = _native._Unnamed()
+    small, large = (4, _native.FLOAT32, _native.SUM, -1.0), (4 << 20, _native.FLOAT32, _native.SUM, -1.0)
+    assert [unnamed.name("allreduce", small) for _ in range(10)] == [f"noname.{1 + i % 8}" for i in range(10)]
+    assert [unnamed.name("allreduce", large) for _ in range(6)] == [f"noname.{11 + i % 4}" for i in range(6)]
+    assert unnamed.name("broadcast", small) == "noname.1"
+    assert unnamed.name("allreduce", small) == "noname.3"
+    assert {unnamed.name("allreduce", (1 << 30, _native.FLOAT64)) for _ in range(5)} == {"noname.18"}
+    assert _calls.label("allreduce", None) == "allreduce without a name" and _calls.label("allreduce", "w") == "w"
 
 
 def test_reductions():

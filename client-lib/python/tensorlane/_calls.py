@@ -5,19 +5,12 @@ With `process_set` they are among its ranks: "all ranks" below are all of the se
 
 import ctypes
 import functools
-import itertools
-import threading
-import weakref
 
 import numpy
 
 from . import _arrays, _native, _process_sets
 from ._constants import Average, Max, Min, Product, Sum
 from .errors import misuse
-
-_counters = weakref.WeakKeyDictionary()  # by process set, of each by operation
-_counters_lock = threading.Lock()
-
 
 class Handle:
     """What poll() and synchronize() take. One thread at a time."""
@@ -39,14 +32,9 @@ class Handle:
         return self._result
 
 
-def automatic_name(operation, name, process_set=None):
-    """`name`, or "noname.N", counted alike on all ranks of the set, which therefore must make unnamed calls in the same order. The C library puts the
-    operation before it: "allreduce.noname.1"."""
-    if name is not None:
-        return name
-    with _counters_lock:
-        counters = _counters.setdefault(_process_sets.of(process_set), {})
-        return f"noname.{next(counters.setdefault(operation, itertools.count(1)))}"
+def label(operation, name):
+    """How errors speak of a call."""
+    return f"{operation} without a name" if name is None else name
 
 
 def scattered_rows(array, name, process_set=None):
@@ -101,11 +89,11 @@ def _scale(result, factor):
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` over all ranks into a new array, which synchronize(handle) returns. `tensor` may be changed at once."""
-    name = automatic_name("allreduce", name, process_set)
-    source = _arrays.view(tensor, name)
-    op = reduction(source, name, average, op, prescale_factor, postscale_factor)
+    shown = label("allreduce", name)
+    source = _arrays.view(tensor, shown)
+    op = reduction(source, shown, average, op, prescale_factor, postscale_factor)
     target = _arrays.like(source)
-    out = _arrays.view(target, name)
+    out = _arrays.view(target, shown)
     if prescale_factor != 1.0:
         _copy(source, target)
         target *= prescale_factor
@@ -116,13 +104,13 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it."""
-    name = automatic_name("allreduce", name, process_set)
-    array = _arrays.view(tensor, name)
-    _arrays.require_writable(array, name)
-    op = reduction(array, name, average, op, prescale_factor, postscale_factor)
+    shown = label("allreduce", name)
+    array = _arrays.view(tensor, shown)
+    _arrays.require_writable(array, shown)
+    op = reduction(array, shown, average, op, prescale_factor, postscale_factor)
     scalable = array.numpy
     if scalable is None and (prescale_factor, postscale_factor) != (1.0, 1.0):
-        raise misuse("a bfloat16 array of this kind cannot be scaled in place", f"array '{name}'", "scale it yourself, or pass a torch tensor or an ml_dtypes array")
+        raise misuse("a bfloat16 array of this kind cannot be scaled in place", f"array '{shown}'", "scale it yourself, or pass a torch tensor or an ml_dtypes array")
     context = _process_sets.context(process_set)
     if prescale_factor != 1.0:
         scalable *= prescale_factor
@@ -132,49 +120,49 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
 
 def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
     """Starts the copy of the root's `tensor` into that of every other rank."""
-    name = automatic_name("broadcast", name, process_set)
-    array = _arrays.view(tensor, name)
-    _arrays.require_writable(array, name)
+    shown = label("broadcast", name)
+    array = _arrays.view(tensor, shown)
+    _arrays.require_writable(array, shown)
     root = _process_sets.of(process_set).root(root_rank)
     return Handle(_process_sets.context(process_set).broadcast(name, array.pointer, array.count, array.dtype, root, urgency(priority), array), tensor)
 
 
 def broadcast_async(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
     """As broadcast_async_, into a new array."""
-    name = automatic_name("broadcast", name, process_set)
-    source = _arrays.view(tensor, name)
+    shown = label("broadcast", name)
+    source = _arrays.view(tensor, shown)
     target = _arrays.like(source)
     _copy(source, target)
-    out = _arrays.view(target, name)
+    out = _arrays.view(target, shown)
     root = _process_sets.of(process_set).root(root_rank)
     return Handle(_process_sets.context(process_set).broadcast(name, out.pointer, out.count, out.dtype, root, urgency(priority), out), target)
 
 
 def allgather_async(tensor, name=None, *, priority=None, process_set=None):
     """Starts gathering: the result has the ranks' arrays one after the other along the first axis. All have the same shape."""
-    name = automatic_name("allgather", name, process_set)
-    source = _arrays.view(tensor, name)
+    shown = label("allgather", name)
+    source = _arrays.view(tensor, shown)
     if not source.shape:
-        raise misuse("it has no first axis", f"array '{name}'", "pass an array of one dimension or more")
+        raise misuse("it has no first axis", f"array '{shown}'", "pass an array of one dimension or more")
     target = _arrays.like(source, (source.shape[0] * _process_sets.context(process_set).size, *source.shape[1:]))
-    out = _arrays.view(target, name)
+    out = _arrays.view(target, shown)
     return Handle(_process_sets.context(process_set).allgather(name, source.pointer, out.pointer, source.count, source.dtype, urgency(priority), (source, out)), target)
 
 
 def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` over all ranks into a new array with this rank's rows of it: those along the first axis are shared out
     evenly, in the order of ranks; where they do not divide, the first ranks get one more. `tensor` may be changed at once."""
-    name = automatic_name("reducescatter", name, process_set)
-    source = _arrays.view(tensor, name)
-    op = reduction(source, name, None, op, prescale_factor, postscale_factor)
-    target = _arrays.like(source, (scattered_rows(source, name, process_set), *source.shape[1:]))
+    shown = label("reducescatter", name)
+    source = _arrays.view(tensor, shown)
+    op = reduction(source, shown, None, op, prescale_factor, postscale_factor)
+    target = _arrays.like(source, (scattered_rows(source, shown, process_set), *source.shape[1:]))
     out = _arrays.pointer(target)
     rows, given = source.shape[0], source
     if prescale_factor != 1.0:
         scaled = _arrays.like(source)
         _copy(source, scaled)
         scaled *= prescale_factor
-        given = _arrays.view(scaled, name)
+        given = _arrays.view(scaled, shown)
     request = _process_sets.context(process_set).reducescatter(name, given.pointer, out, rows, source.count // rows, source.dtype, op, urgency(priority), (given, target))
     return Handle(request, target, postscale_factor, _scale)
 

@@ -61,7 +61,7 @@ class TensorDesc(ctypes.Structure):
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("urgency", ctypes.c_float)]
+    _fields_ = [("size", ctypes.c_size_t), ("urgency", ctypes.c_float), ("reserved", ctypes.c_uint32), ("queued", ctypes.c_uint32)]
 
 
 _POINTER = ctypes.c_void_p
@@ -169,11 +169,37 @@ def tensor_desc(name, count, dtype, op=SUM, position=0, positions=0):
     return TensorDesc(ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0, 1)
 
 
+class _Unnamed:
+    """Names of calls that have none: "noname.N" of the N-th one of an operation. A name is a tensor that all ranks register, so calls that are alike share
+    a few of them, in turns: which one depends on their order alone, and not on what is done already. A call whose turn has come waits for the call that
+    had the name before (tl_options_t.queued). Any thread."""
+
+    _MOST_NAMES, _MOST_BYTES = 8, 64 << 20  # of one kind of calls
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._calls = {}  # by operation
+        self._kinds = {}  # by operation and kind: [calls, names]
+
+    def name(self, operation, kind):
+        count, dtype = kind[:2]
+        with self._lock:
+            number = self._calls[operation] = self._calls.get(operation, 0) + 1
+            of_kind = self._kinds.setdefault((operation, kind), [0, []])
+            turn, names = of_kind
+            of_kind[0] += 1
+            most = max(1, min(self._MOST_NAMES, self._MOST_BYTES // (count * ELEMENT_BYTES[dtype])))
+            if len(names) < most:
+                names.append(f"noname.{number}")
+            return names[turn % most]
+
+
 class Context:
     """One rank of one job. Any thread."""
 
     def __init__(self, config):
         self._handle = ctypes.c_void_p()
+        self._unnamed = _Unnamed()
         _interruptible(lambda: check(library().tl_init(ctypes.byref(config), ctypes.byref(self._handle))))
         self.rank = library().tl_rank(self._handle)
         self.size = library().tl_size(self._handle)
@@ -195,27 +221,33 @@ class Context:
         _interruptible(lambda: check(library().tl_register(self._handle, group.encode(), array, len(descs), handles)))
         return [Tensor(handle) for handle in handles]
 
+    # Array calls. Without a name they are told apart by their order, which is the same on all ranks.
+
     def allreduce(self, name, source, target, count, dtype, op, urgency, keep):
-        return self._start(library().tl_allreduce, name, (source, target, count, dtype, op), urgency, keep)
+        return self._start(library().tl_allreduce, name, (source, target, count, dtype, op), (count, dtype, op), urgency, keep)
 
     def broadcast(self, name, target, count, dtype, root, urgency, keep):
-        return self._start(library().tl_broadcast, name, (target, count, dtype, root), urgency, keep)
+        return self._start(library().tl_broadcast, name, (target, count, dtype, root), (count, dtype, root), urgency, keep)
 
     def allgather(self, name, source, target, count, dtype, urgency, keep):
-        return self._start(library().tl_allgather, name, (source, target, count, dtype), urgency, keep)
+        return self._start(library().tl_allgather, name, (source, target, count, dtype), (count * self.size, dtype), urgency, keep)
 
     def reducescatter(self, name, source, target, rows, row, dtype, op, urgency, keep):
-        return self._start(library().tl_reducescatter, name, (source, target, rows, row, dtype, op), urgency, keep)
+        return self._start(library().tl_reducescatter, name, (source, target, rows, row, dtype, op), (rows * row, dtype, op, row), urgency, keep)
 
     def push(self, key, source, count, dtype, op, urgency, keep):
-        return self._start(library().tl_push, key, (source, count, dtype, op), urgency, keep)
+        return self._start(library().tl_push, key, (source, count, dtype, op), (count, dtype, op), urgency, keep)
 
     def pull(self, key, target, count, dtype, urgency, keep):
-        return self._start(library().tl_pull, key, (target, count, dtype), urgency, keep)
+        return self._start(library().tl_pull, key, (target, count, dtype), (count, dtype), urgency, keep)
 
-    def _start(self, call, name, arguments, urgency, keep):
+    def _start(self, call, name, arguments, kind, urgency, keep):
+        """`kind`: (count, dtype, ...), what all calls of a name have in common."""
+        queued = name is None
+        if queued:
+            name = self._unnamed.name(call.__name__, kind)
         request = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), urgency)
+        options = Options(ctypes.sizeof(Options), urgency, 0, queued)
         check(call(self._handle, name.encode(), *arguments, ctypes.byref(options), ctypes.byref(request)))
         return Request(request, keep)
 

@@ -41,8 +41,61 @@ def _scale(tensor, factor):
         tensor.mul_(factor)
 
 
-def _start_allreduce(source, target, name, op, postscale_factor, priority, process_set):
-    from_array, to_array = _view(source, name), _view(target, name)
+class _Result(torch.autograd.Function):
+    """Ties a result to the tensor that it came from."""
+
+    @staticmethod
+    def forward(ctx, source, result, gradient):
+        ctx.gradient = gradient
+        return result[0]  # in a list, since autograd would take a tensor for what the result is a view of
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.gradient(gradient.contiguous()), None, None
+
+
+class _TiedHandle(Handle):
+    """Of an operation whose result autograd follows. `gradient`: from the gradient of the result to that of `source`, by a collective of its own."""
+
+    def __init__(self, handle, source, gradient):
+        self._handle = handle
+        self._source = source
+        self._gradient = gradient
+        self._tied = None
+
+    def poll(self):
+        return self._handle.poll()
+
+    def synchronize(self, timeout=None):
+        result = self._handle.synchronize(timeout)
+        if self._tied is None:
+            self._tied = _Result.apply(self._source, [result], self._gradient)
+            self._source = self._gradient = None
+        return self._tied
+
+
+def _followed(tensor, handle, gradient):
+    """The handle; where autograd follows `tensor`, one whose result it follows, too."""
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return _TiedHandle(handle, tensor, gradient)
+    return handle
+
+
+def _gradient_name(name):
+    return None if name is None else f"{name}.gradient"
+
+
+def _prepare_in_place(tensor, shown):
+    """Autograd does not see what is written through a pointer."""
+    if torch.is_grad_enabled() and tensor.requires_grad and tensor.grad_fn is not None:
+        raise misuse("autograd follows it, and would not see that it changes in place", f"tensor '{shown}'", "use the call that returns a new tensor, or torch.no_grad()")
+    increment = getattr(torch.autograd.graph, "increment_version", None)  # of PyTorch 2.1
+    if increment is not None and not tensor.is_inference():
+        increment(tensor)
+
+
+def _start_allreduce(source, target, name, shown, op, postscale_factor, priority, process_set):
+    from_array, to_array = _view(source, shown), _view(target, shown)
     request = _process_sets.context(process_set).allreduce(
         name, from_array.pointer, to_array.pointer, from_array.count, from_array.dtype, op, _calls.urgency(priority), (from_array, to_array)
     )
@@ -50,67 +103,100 @@ def _start_allreduce(source, target, name, op, postscale_factor, priority, proce
 
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
-    """Starts the reduction of `tensor` over all ranks into a new tensor, which synchronize(handle) returns. `tensor` may be changed at once."""
-    name = _calls.automatic_name("allreduce", name, process_set)
-    op = _calls.reduction(_view(tensor, name), name, average, op, prescale_factor, postscale_factor)
+    """Starts the reduction of `tensor` over all ranks into a new tensor, which synchronize(handle) returns. `tensor` may be changed at once.
+    Differentiable for Sum and Average."""
+    shown = _calls.label("allreduce", name)
+    op = _calls.reduction(_view(tensor, shown), shown, average, op, prescale_factor, postscale_factor)
     source = tensor.detach()
     if prescale_factor != 1.0:
         source = source * prescale_factor
-    return _start_allreduce(source, torch.empty_like(source), name, op, postscale_factor, priority, process_set)
+    handle = _start_allreduce(source, torch.empty_like(source), name, shown, op, postscale_factor, priority, process_set)
+
+    def gradient(of_result):
+        if op not in (_calls.Sum, _calls.Average):
+            raise misuse("only sums and averages over the ranks have a gradient", f"tensor '{shown}'", "call detach() on what goes in")
+        return allreduce(of_result, None, _gradient_name(name), op, prescale_factor, postscale_factor, priority=priority, process_set=process_set)
+
+    return _followed(tensor, handle, gradient)
 
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it."""
-    name = _calls.automatic_name("allreduce", name, process_set)
-    op = _calls.reduction(_view(tensor, name), name, average, op, prescale_factor, postscale_factor)
+    shown = _calls.label("allreduce", name)
+    op = _calls.reduction(_view(tensor, shown), shown, average, op, prescale_factor, postscale_factor)
     _process_sets.context(process_set)  # or refuse before anything is changed
+    _prepare_in_place(tensor, shown)
     if prescale_factor != 1.0:
         _scale(tensor, prescale_factor)
-    return _start_allreduce(tensor, tensor, name, op, postscale_factor, priority, process_set)
+    return _start_allreduce(tensor, tensor, name, shown, op, postscale_factor, priority, process_set)
 
 
 def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
     """Starts the copy of the root's `tensor` into that of every other rank."""
-    name = _calls.automatic_name("broadcast", name, process_set)
-    array = _view(tensor, name)
+    shown = _calls.label("broadcast", name)
+    array = _view(tensor, shown)
     root = _process_sets.of(process_set).root(root_rank)
-    request = _process_sets.context(process_set).broadcast(name, array.pointer, array.count, array.dtype, root, _calls.urgency(priority), array)
-    return Handle(request, tensor)
+    context = _process_sets.context(process_set)
+    _prepare_in_place(tensor, shown)
+    return Handle(context.broadcast(name, array.pointer, array.count, array.dtype, root, _calls.urgency(priority), array), tensor)
 
 
 def broadcast_async(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
-    """As broadcast_async_, into a new tensor."""
-    name = _calls.automatic_name("broadcast", name, process_set)
-    _view(tensor, name)
-    return broadcast_async_(tensor.detach().clone(), root_rank, name, priority=priority, process_set=process_set)
+    """As broadcast_async_, into a new tensor. Differentiable."""
+    _view(tensor, _calls.label("broadcast", name))
+    handle = broadcast_async_(tensor.detach().clone(), root_rank, name, priority=priority, process_set=process_set)
+    is_root = _process_sets.of(process_set).root(root_rank) == _process_sets.context(process_set).rank
+
+    def gradient(of_result):
+        total = allreduce(of_result, None, _gradient_name(name), _calls.Sum, priority=priority, process_set=process_set)
+        return total if is_root else torch.zeros_like(total)
+
+    return _followed(tensor, handle, gradient)
 
 
 def allgather_async(tensor, name=None, *, priority=None, process_set=None):
-    """Starts gathering: the result has the ranks' tensors one after the other along the first axis. All have the same shape."""
-    name = _calls.automatic_name("allgather", name, process_set)
-    source = _view(tensor, name)
+    """Starts gathering: the result has the ranks' tensors one after the other along the first axis. All have the same shape. Differentiable."""
+    shown = _calls.label("allgather", name)
+    source = _view(tensor, shown)
     if not source.shape:
-        raise misuse("it has no first axis", f"tensor '{name}'", "pass a tensor of one dimension or more")
+        raise misuse("it has no first axis", f"tensor '{shown}'", "pass a tensor of one dimension or more")
     target = tensor.detach().new_empty((tensor.shape[0] * _process_sets.context(process_set).size, *tensor.shape[1:]))
-    out = _view(target, name)
+    out = _view(target, shown)
     request = _process_sets.context(process_set).allgather(name, source.pointer, out.pointer, source.count, source.dtype, _calls.urgency(priority), (source, out))
-    return Handle(request, target)
+
+    def gradient(of_result):
+        return reducescatter(of_result, _gradient_name(name), _calls.Sum, priority=priority, process_set=process_set)
+
+    return _followed(tensor, Handle(request, target), gradient)
 
 
 def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
     """Starts the reduction of `tensor` over all ranks into a new tensor with this rank's rows of it: those along the first axis are shared out
-    evenly, in the order of ranks; where they do not divide, the first ranks get one more. `tensor` may be changed at once."""
-    name = _calls.automatic_name("reducescatter", name, process_set)
-    op = _calls.reduction(_view(tensor, name), name, None, op, prescale_factor, postscale_factor)
+    evenly, in the order of ranks; where they do not divide, the first ranks get one more. `tensor` may be changed at once. Differentiable for Sum and
+    Average."""
+    shown = _calls.label("reducescatter", name)
+    op = _calls.reduction(_view(tensor, shown), shown, None, op, prescale_factor, postscale_factor)
     source = tensor.detach() if prescale_factor == 1.0 else tensor.detach() * prescale_factor
-    array = _view(source, name)
-    target = source.new_empty((_calls.scattered_rows(array, name, process_set), *array.shape[1:]))
+    array = _view(source, shown)
+    target = source.new_empty((_calls.scattered_rows(array, shown, process_set), *array.shape[1:]))
     rows = array.shape[0]
     out = target.data_ptr() if target.numel() else None
-    request = _process_sets.context(process_set).reducescatter(
-        name, array.pointer, out, rows, array.count // rows, array.dtype, op, _calls.urgency(priority), (array, target)
-    )
-    return Handle(request, target, postscale_factor, _scale)
+    context = _process_sets.context(process_set)
+    request = context.reducescatter(name, array.pointer, out, rows, array.count // rows, array.dtype, op, _calls.urgency(priority), (array, target))
+
+    def gradient(of_result):
+        if op not in (_calls.Sum, _calls.Average):
+            raise misuse("only sums and averages over the ranks have a gradient", f"tensor '{shown}'", "call detach() on what goes in")
+        share, left = divmod(rows, context.size)
+        if left == 0:
+            whole = allgather(of_result, _gradient_name(name), priority=priority, process_set=process_set)
+        else:  # ranks have different numbers of rows, which cannot be gathered: each adds its own to zeros
+            first = context.rank * share + min(context.rank, left)
+            mine = [of_result.new_zeros((first, *of_result.shape[1:])), of_result, of_result.new_zeros((rows - first - len(of_result), *of_result.shape[1:]))]
+            whole = allreduce(torch.cat(mine), None, _gradient_name(name), _calls.Sum, priority=priority, process_set=process_set)
+        return whole * (prescale_factor * postscale_factor / (context.size if op == _calls.Average else 1))
+
+    return _followed(tensor, Handle(request, target, postscale_factor, _scale), gradient)
 
 
 def push_async(tensor, key, op=_calls.Sum, *, priority=None, process_set=None):
