@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "daemon/transport/local/local_transport.h"
 #include "daemon/transport/mixed/mixed_transport.h"
@@ -56,9 +57,15 @@ rdma::RdmaConfig rdma_config(const config::DaemonConfig& config, RailIndex rail)
   return rdma;
 }
 
+// Daemons of one machine meet in the folder of their sockets.
+std::string local_folder(const config::DaemonConfig& config) {
+  const std::string folder = std::filesystem::path(config.socket).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
 local::LocalConfig local_config(const config::DaemonConfig& config, RailIndex rail) {
   const tcp::TcpConfig tcp = tcp_config(config, rail);
-  local::LocalConfig local{tcp.listen_address, tcp.data_port, {}, config.payload_crc};
+  local::LocalConfig local{local_folder(config), tcp.listen_address, tcp.data_port, {}, config.payload_crc};
   for (const tcp::TcpClass& c : tcp.classes) local.classes.push_back({c.tag, c.window});
   return local;
 }
@@ -99,11 +106,15 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
   rails.resize(std::max<std::size_t>(rails.size(), rail.value + std::size_t{1}));
   rails[rail.value] = transport;
   const bool rdma = transport.why_no_rdma.empty();
-  const bool local =
+  const bool shares =
       config.transport == config::DaemonConfig::Transport::kAuto && config.self().addresses.contains("local");
+  const Status folder = shares ? local::check_folder(local_folder(config)) : Status();
+  const bool local = shares && folder.ok();
+  // Training goes on; and nobody but the daemon's user can bring this about.
+  if (!folder.ok()) spdlog::warn("flows to daemons of this machine go over the network: {}", folder.to_string());
   if (local) rails[rail.value].name = "local, " + rails[rail.value].name;
-  // Others measure the ways to a host with an rdma address, so that one answers even where it has TCP alone.
-  if (!config.self().addresses.contains("rdma") && !local)
+  // Others measure the ways to a host with an rdma or a local address, so that one answers even where it has TCP alone.
+  if (!config.self().addresses.contains("rdma") && !shares)
     return tcp::make_tcp_transport(tcp_config(config, rail), sink);
   mixed::MixedConfig mixed;
   for (const tcp::TcpClass& c : tcp_config(config, rail).classes) mixed.classes.push_back(c.tag.cls);

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -57,8 +58,17 @@ Result<std::unique_ptr<ports::Transport>> make_transport(Over over, std::uint16_
     return tcp::make_tcp_transport(
         {"127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, over == Over::kTcpCrc}, sink);
   }
+  struct Folder {
+    std::string path = "/tmp/tl-bench-XXXXXX";
+    Folder() {
+      if (mkdtemp(path.data()) == nullptr) fail("no folder for sockets");
+    }
+    ~Folder() { std::filesystem::remove_all(path); }
+  };
+  static const Folder folder;
   return local::make_local_transport(
-      {"127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, false, over == Over::kLocal}, sink);
+      {folder.path, "127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, false, over == Over::kLocal},
+      sink);
 }
 
 // One host: its thread owns the transport.

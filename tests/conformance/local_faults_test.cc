@@ -8,9 +8,12 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "daemon/transport/handshake/handshake.h"
+#include "daemon/transport/handshake/socket.h"
 #include "daemon/transport/local/exchange.h"
+#include "daemon/transport/local/local_transport.h"
 #include "daemon/transport/local/record.h"
 #include "daemon/transport/local/segment.h"
 #include "local_kinds.h"
@@ -32,7 +35,8 @@ class LocalPeer {
  public:
   LocalPeer(TestClock& clock, Host& host) : clock_(clock), host_(host) {
     const auto port = static_cast<std::uint16_t>(host.data_port + 1 + kUrgent.value);
-    const auto endpoint = handshake::unix_endpoint(*handshake::parse_endpoint(host.kind.address, port));
+    const auto endpoint =
+        *handshake::unix_endpoint(socket_folder(), *handshake::parse_endpoint(host.kind.address, port));
     socket_ = handshake::Fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     EXPECT_EQ(::connect(socket_.get(), endpoint.get(), endpoint.length), 0);
     hello_ = handshake::make_hello(job(), host.self, kUrgent, sizeof(local::Parameters));
@@ -305,6 +309,42 @@ TEST(LocalPayloads, OfAProcessThatWasKilledAreNotDelivered) {
   EXPECT_THAT(b.sink->downs[0].second.to_string(), HasSubstr("was closed by the peer"));
   ::close(told[0]);
   ::close(told[1]);
+}
+
+TEST(LocalSockets, ThatADeadDaemonLeftBehindKeepNobodyFromListening) {
+  TestClock clock;
+  const auto endpoint = handshake::unix_endpoint(socket_folder(), *handshake::parse_endpoint("127.0.0.1", 39000));
+  ASSERT_TRUE(endpoint.ok());
+  {
+    const handshake::Fd dead(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(::bind(dead.get(), endpoint->get(), endpoint->length), 0);
+  }
+  ASSERT_TRUE(std::filesystem::is_socket(handshake::unix_path(*endpoint)));
+  RecordingSink sink;
+  local::LocalConfig config{
+      socket_folder(), "127.0.0.1", 39000, {{{kControlClass, 0, 0}, mib(1)}, {{kUrgent, 0, 0}, mib(1)}}};
+  {
+    const auto alive = local::make_local_transport(config, sink);
+    ASSERT_TRUE(alive.ok()) << alive.status().to_string();
+    EXPECT_EQ(local::make_local_transport(config, sink).status().code(), Code::kUnavailable) << "one that lives does";
+  }
+  EXPECT_FALSE(std::filesystem::exists(handshake::unix_path(*endpoint))) << "a daemon takes its own along";
+}
+
+TEST(LocalSockets, LieWhereNobodyElseCanWrite) {
+  const std::filesystem::path folder = socket_folder() + "/open";
+  std::filesystem::create_directory(folder);
+  RecordingSink sink;
+  local::LocalConfig config{folder, "127.0.0.1", 39000, {{{kControlClass, 0, 0}, mib(1)}, {{kUrgent, 0, 0}, mib(1)}}};
+  std::filesystem::permissions(folder, std::filesystem::perms::all);
+  EXPECT_THAT(local::make_local_transport(config, sink).status().to_string(),
+              HasSubstr("sockets in the folder could be anybody's: others can write into it: " + folder.string()));
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  EXPECT_TRUE(local::make_local_transport(config, sink).ok());
+  config.folder = "/nowhere";
+  EXPECT_EQ(local::make_local_transport(config, sink).status().code(), Code::kPermissionDenied);
+  config.folder = std::string(90, '/') + folder.string();
+  EXPECT_THAT(local::make_local_transport(config, sink).status().to_string(), HasSubstr("107 are possible"));
 }
 
 TEST(LocalPayloads, LargeOnesAreReadInPlaceAndSmallOnesCopied) {

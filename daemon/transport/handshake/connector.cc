@@ -60,7 +60,7 @@ std::size_t service_order(ClassId cls) {
 Status Connector::open(const ConnectorConfig& config) {
   name_ = config.name;
   TL_RETURN_IF_ERROR(check(config));
-  unix_sockets_ = config.unix_sockets;
+  unix_folder_ = config.unix_folder;
   TL_ASSIGN_OR_RETURN(source_, parse_endpoint(config.listen_address, 0));
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_.valid()) {
@@ -84,7 +84,8 @@ Status Connector::open(const ConnectorConfig& config) {
 
 Result<Endpoint> Connector::endpoint(const std::string& address, std::uint16_t port) const {
   TL_ASSIGN_OR_RETURN(const Endpoint endpoint, parse_endpoint(address, port));
-  return unix_sockets_ ? unix_endpoint(endpoint) : endpoint;
+  if (unix_folder_.empty()) return endpoint;
+  return unix_endpoint(unix_folder_, endpoint);
 }
 
 Connector::ClassDoor* Connector::find(ClassId cls) {

@@ -35,7 +35,7 @@ struct ConnectorConfig {
   std::string listen_address = "0.0.0.0";  // numeric; attempts to connect leave from it too, unless it is a wildcard
   std::uint16_t data_port = 7110;          // the control class listens here, class c at data_port + 1 + c
   std::vector<Door> doors;                 // kControlClass and data classes from 0, each once
-  bool unix_sockets = false;               // listen and dial by unix_endpoint() instead of TCP
+  std::string unix_folder = {};            // listen and dial by unix_endpoint() in it; empty: over TCP
 };
 
 // Position of a class in the order of service, and of its port after data_port: control first.
@@ -133,7 +133,7 @@ class Connector {
   Result<Endpoint> endpoint(const std::string& address, std::uint16_t port) const;
 
   std::string name_;
-  bool unix_sockets_ = false;
+  std::string unix_folder_;
   Endpoint source_;
   Fd epoll_;
   Waker waker_;

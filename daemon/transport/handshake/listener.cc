@@ -3,12 +3,21 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
 namespace tensorlane::handshake {
 namespace {
+
+// A file that a daemon has left behind when it was killed keeps nobody from listening.
+void remove_what_nobody_serves(const Endpoint& endpoint) {
+  const std::string path = unix_path(endpoint);
+  if (path.empty()) return;
+  const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (::connect(probe.get(), endpoint.get(), endpoint.length) != 0 && errno == ECONNREFUSED) ::unlink(path.c_str());
+}
 
 Status cannot_listen(const Endpoint& endpoint, ClassId cls, int error) {
   const bool taken = error == EADDRINUSE;
@@ -33,10 +42,15 @@ Result<std::unique_ptr<Listener>> Listener::open(const Endpoint& endpoint, const
         "{}",
         class_name(tag.cls), tag.pcp, *tagged));
   }
+  remove_what_nobody_serves(endpoint);
   if (::bind(socket.get(), endpoint.get(), endpoint.length) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
     return cannot_listen(endpoint, tag.cls, errno);
   }
-  return std::unique_ptr<Listener>(new Listener(std::move(socket), tag, window));
+  return std::unique_ptr<Listener>(new Listener(std::move(socket), tag, window, unix_path(endpoint)));
+}
+
+Listener::~Listener() {
+  if (!path_.empty()) ::unlink(path_.c_str());
 }
 
 Result<Fd> Listener::accept() {

@@ -3,6 +3,7 @@
 
 #include <list>
 #include <memory>
+#include <string>
 
 #include "common/base/status.h"
 #include "daemon/transport/handshake/connection.h"
@@ -19,8 +20,10 @@ inline constexpr std::size_t kAcceptsPerPoll = 64;
 
 class Listener final : public Watched {
  public:
+  ~Listener() override;
   // Tagged before listen(), because accepted sockets take the listener's TOS (law 15). Errors: kUnavailable for a port
   // in use, kInvalidArgument for an address that this host does not have.
+  // The file of a Unix socket that nobody serves any more is replaced; it goes with the listener.
   static Result<std::unique_ptr<Listener>> open(const Endpoint& endpoint, const ports::ClassTag& tag, Bytes window);
 
   int fd() const { return socket_.get(); }
@@ -38,12 +41,13 @@ class Listener final : public Watched {
   std::list<std::unique_ptr<Connection>>::iterator victim();
 
  private:
-  Listener(Fd socket, const ports::ClassTag& tag, Bytes window)
-      : Watched(Kind::kListener), socket_(std::move(socket)), tag_(tag), window_(window) {}
+  Listener(Fd socket, const ports::ClassTag& tag, Bytes window, std::string path)
+      : Watched(Kind::kListener), socket_(std::move(socket)), tag_(tag), window_(window), path_(std::move(path)) {}
 
   Fd socket_;
   const ports::ClassTag tag_;
   const Bytes window_;
+  const std::string path_;  // of a Unix socket
 };
 
 }  // namespace tensorlane::handshake

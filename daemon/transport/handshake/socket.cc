@@ -5,6 +5,7 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -29,14 +30,13 @@ const sockaddr_in6& as_ipv6(const Endpoint& e) {
   return reinterpret_cast<const sockaddr_in6&>(e.storage);
 }
 
-// In front of the endpoint that a Unix socket stands for; the NUL makes the name abstract.
-constexpr std::string_view kUnixPrefix{"\0tensorlane/", 12};
+// In front of the endpoint that a Unix socket stands for, in the name of its file.
+constexpr std::string_view kUnixPrefix = "flow-";
 
 std::string unix_text(const Endpoint& endpoint) {
-  const auto& name = reinterpret_cast<const sockaddr_un&>(endpoint.storage);
-  const std::size_t front = offsetof(sockaddr_un, sun_path) + kUnixPrefix.size();
-  if (endpoint.length <= front) return "this machine";
-  return {name.sun_path + kUnixPrefix.size(), endpoint.length - front};
+  const std::string path = unix_path(endpoint);
+  const std::size_t name = path.rfind(kUnixPrefix);
+  return name == std::string::npos ? "this machine" : path.substr(name + kUnixPrefix.size());
 }
 
 bool set_int(int fd, int level, int option, int value) {
@@ -121,15 +121,45 @@ Result<Endpoint> parse_endpoint(const std::string& address, std::uint16_t port) 
                 "write an address such as 10.1.0.2 or fd00::2 under `addresses` in fabric.yaml");
 }
 
-Endpoint unix_endpoint(const Endpoint& endpoint) {
+Result<Endpoint> unix_endpoint(const std::string& folder, const Endpoint& endpoint) {
   Endpoint named;
   auto& name = reinterpret_cast<sockaddr_un&>(named.storage);
-  const std::string text = std::string(kUnixPrefix) + endpoint.text();
-  static_assert(sizeof name.sun_path > kUnixPrefix.size() + INET6_ADDRSTRLEN + sizeof "[]:65535");
+  const std::string path = fmt::format("{}/{}{}", folder, kUnixPrefix, endpoint.text());
+  if (path.size() >= sizeof name.sun_path) {
+    return Status(Code::kInvalidArgument,
+                  fmt::format("the path has {} bytes, {} are possible", path.size(), sizeof name.sun_path - 1), path,
+                  "set socket to a path in a folder with a shorter name");
+  }
   name.sun_family = AF_UNIX;
-  std::memcpy(name.sun_path, text.data(), text.size());
-  named.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size());
+  std::memcpy(name.sun_path, path.data(), path.size());
+  named.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
   return named;
+}
+
+std::string unix_path(const Endpoint& endpoint) {
+  const auto& name = reinterpret_cast<const sockaddr_un&>(endpoint.storage);
+  constexpr std::size_t kFront = offsetof(sockaddr_un, sun_path);
+  if (endpoint.family() != AF_UNIX || endpoint.length <= kFront) return {};
+  return {name.sun_path, strnlen(name.sun_path, endpoint.length - kFront)};
+}
+
+Status check_own_folder(const std::string& folder) {
+  struct stat info {};
+  const char* wrong = nullptr;
+  if (::stat(folder.c_str(), &info) != 0) {
+    wrong = "it cannot be read";
+  } else if (!S_ISDIR(info.st_mode)) {
+    wrong = "it is no folder";
+  } else if (info.st_uid != ::geteuid() && info.st_uid != 0) {
+    wrong = "it belongs to another user";
+  } else if ((info.st_mode & 022) != 0) {
+    wrong = "others can write into it";
+  } else if (::access(folder.c_str(), W_OK) != 0) {
+    wrong = "this daemon's user cannot write into it";
+  }
+  if (wrong == nullptr) return {};
+  return {Code::kPermissionDenied, fmt::format("sockets in the folder could be anybody's: {}", wrong), folder,
+          "set socket to a path in a folder of the daemon's user that nobody else can write into"};
 }
 
 std::string interface_of(const std::string& address) {

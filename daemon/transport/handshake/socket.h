@@ -48,9 +48,13 @@ struct Endpoint {
 
 // `address` is a numeric IPv4 or IPv6 address. Errors: kInvalidArgument.
 Result<Endpoint> parse_endpoint(const std::string& address, std::uint16_t port);
-// The Unix socket that stands for `endpoint` among processes that share this kernel and network namespace: a name
-// without a file ("abstract"), gone with whoever listens.
-Endpoint unix_endpoint(const Endpoint& endpoint);
+// The Unix socket that stands for `endpoint` among processes that share `folder`, in which its file lies: only who may
+// write there can take its name. Error: kInvalidArgument, where the path becomes too long.
+Result<Endpoint> unix_endpoint(const std::string& folder, const Endpoint& endpoint);
+// The path of a Unix socket; empty for any other endpoint.
+std::string unix_path(const Endpoint& endpoint);
+// Ok when nobody but this process's user (and root) can put a file into the folder. Error: kPermissionDenied.
+Status check_own_folder(const std::string& folder);
 // The network interface that has this numeric address: "eth0". Empty where none has.
 std::string interface_of(const std::string& address);
 Endpoint local_endpoint(int fd);

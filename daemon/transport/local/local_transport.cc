@@ -27,15 +27,20 @@ Result<std::unique_ptr<ports::Transport>> make_local_transport(const LocalConfig
   return std::unique_ptr<ports::Transport>(std::move(transport));
 }
 
+Status check_folder(const std::string& folder) {
+  return handshake::check_own_folder(folder);
+}
+
 LocalTransport::LocalTransport(ports::FrameSink& sink)
     : sink_(sink), connector_(*this, {sizeof(Parameters), [](const ports::FlowKey&, const handshake::JobPtr&) {
                                         return std::make_unique<SegmentExchange>();
                                       }}) {}
 
 Status LocalTransport::open(const LocalConfig& config) {
+  TL_RETURN_IF_ERROR(check_folder(config.folder));
   payload_crc_ = config.payload_crc;
   read_peer_memory_ = config.read_peer_memory;
-  handshake::ConnectorConfig doors{"local transport", config.listen_address, config.data_port, {}, true};
+  handshake::ConnectorConfig doors{"local transport", config.listen_address, config.data_port, {}, config.folder};
   for (const LocalClass& c : config.classes) doors.doors.push_back({c.tag, c.window});
   TL_RETURN_IF_ERROR(connector_.open(doors));
   for (const LocalClass& c : config.classes) {

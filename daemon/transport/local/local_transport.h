@@ -18,6 +18,8 @@ struct LocalClass {
 };
 
 struct LocalConfig {
+  // Where the files of the Unix sockets of this machine's daemons lie, theirs and this one's.
+  std::string folder;
   // This host's address and port in the fabric file: they name its Unix sockets, and no port is taken. The control
   // class listens by this name, class c by that of data_port + 1 + c.
   std::string listen_address = "127.0.0.1";
@@ -27,7 +29,10 @@ struct LocalConfig {
   bool read_peer_memory = true;     // false: every payload goes through the ring, copied twice
 };
 
-// A transport that listens, to processes of this kernel and network namespace. Every call belongs to the thread that
+// Whether the folder will do: only this process's user and root can put sockets there. Error: kPermissionDenied.
+Status check_folder(const std::string& folder);
+
+// A transport that listens, to processes of this kernel that share its folder. Every call belongs to the thread that
 // owns it; `sink` outlives it. Destroying it closes everything without calling the sink.
 //
 // poll() looks into the shared memory of every flow, the most urgent class first, and makes no system call of its own
@@ -38,8 +43,8 @@ struct LocalConfig {
 //
 // A flow that is lost is not resumed: without a network between them, only the end of its peer ends it.
 //
-// Errors: kInvalidArgument (an address, or classes that are none), kUnavailable (the name is taken),
-// kResourceExhausted (descriptors).
+// Errors: those of check_folder, kInvalidArgument (an address, or classes that are none), kUnavailable (the name is
+// taken), kResourceExhausted (descriptors).
 Result<std::unique_ptr<ports::Transport>> make_local_transport(const LocalConfig& config, ports::FrameSink& sink);
 
 }  // namespace tensorlane::local
