@@ -13,6 +13,7 @@
 
 #include "common/fabric/fabric.h"
 #include "daemon/config/config.h"
+#include "daemon/config/shares.h"
 #include "daemon/control/control.h"
 #include "daemon/lane/lane.h"
 #include "daemon/memory/arena.h"
@@ -24,6 +25,7 @@
 #include "daemon/session/server.h"
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/timeline.h"
+#include "daemon/wiring/accounts.h"
 #include "daemon/wiring/lane_config.h"
 #include "daemon/wiring/lane_status.h"
 #include "daemon/wiring/recording.h"
@@ -51,7 +53,8 @@ class Daemon {
         reducer_(reduce::make_cpu_reducer()),
         timeline_(wiring::timeline_config(config_)),
         arenas_({config_.memory_limit, config_.memory_keep_free}),
-        sessions_(session_config(config_), arenas_),
+        descriptors_(std::make_shared<Ledger>(wiring::descriptor_rules(config_))),
+        sessions_(session_config(config_, descriptors_), arenas_),
         patterns_(config_),
         status_({config_, metrics_, timeline_, patterns_, rails_, [this] { return batch_limit(); },
                  [this] { return exporter_ ? exporter_->address() : std::string(); }}),
@@ -90,11 +93,16 @@ class Daemon {
   }
 
  private:
-  static session::SessionConfig session_config(const config::DaemonConfig& config) {
+  static session::SessionConfig session_config(const config::DaemonConfig& config,
+                                               std::shared_ptr<Ledger> descriptors) {
     session::SessionConfig session;
     session.socket_path = config.socket;
     session.allowed_uids = config.users;
     session.max_sessions = config.max_sessions;
+    session.max_pending = config.max_pending;
+    session.max_tensors = config.max_tensors;
+    session.descriptors = std::move(descriptors);
+    session.share = [&config](Ledger::Rules rules) { return config::shared(config, std::move(rules)); };
     session.arena_per_session = config.arena_limit;
     if (sd_listen_fds(0) >= 1) session.listen_fd = SD_LISTEN_FDS_START;
     return session;
@@ -111,6 +119,8 @@ class Daemon {
     control.stall_error = config_.late_error;
     control.ordering = config_.ordering;
     control.concurrent = config_.ordering == protocol::Ordering::kConcurrent ? config_.ordering_concurrent : 1;
+    control.descriptors = descriptors_.get();
+    control.flows_to_peer = config_.data_classes() + std::size_t{1};
     control.planner = [this](const protocol::TensorBody& body, const ports::JobSpec& job) {
       return planning::plan_tensor(config_, patterns_, body, job);
     };
@@ -166,6 +176,7 @@ class Daemon {
   memory::ArenaPool arenas_;
   std::vector<wiring::RailTransport> rails_;  // complete once the lane is made
   std::unique_ptr<lane::Lane> lane_;
+  const std::shared_ptr<Ledger> descriptors_;
   session::SessionServer sessions_;
   planning::PatternChoices patterns_;  // control's thread
   wiring::LaneStatus status_;

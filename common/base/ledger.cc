@@ -83,6 +83,16 @@ void Ledger::Charge::release() {
   take_off(books->by_job, std::pair(owner_.user, owner_.job));
 }
 
+void Ledger::Charge::add(Charge&& other) {
+  if (books_ == nullptr) {
+    *this = std::move(other);
+    return;
+  }
+  TL_ASSERT(other.books_ == books_ && other.owner_.user == owner_.user && other.owner_.job == owner_.job);
+  amount_ += std::exchange(other.amount_, 0);
+  other.books_.reset();
+}
+
 Ledger::Ledger(Rules rules) : books_(std::make_shared<Charge::Books>(std::move(rules))) {}
 
 Result<Ledger::Charge> Ledger::take(const Owner& owner, std::uint64_t amount) {

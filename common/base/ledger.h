@@ -43,6 +43,8 @@ class Ledger {
     Charge& operator=(Charge&& other) noexcept;
     ~Charge() { release(); }
     void release();
+    // Takes over what another charge of the same ledger and owner has.
+    void add(Charge&& other);
     std::uint64_t amount() const { return amount_; }
 
    private:

@@ -60,6 +60,7 @@ constexpr auto kKeys = std::to_array<std::string_view>({"fabric",
                                                         "network_model",
                                                         "max_pending",
                                                         "users_guaranteed",
+                                                        "max_tensors",
                                                         "timeline_limit",
                                                         "log_level"});
 constexpr std::array<std::string_view, 3> kLimitKeys = {"class", "rate", "burst"};
@@ -270,11 +271,12 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   const auto flag = [&](std::string_view key) { return map.flag(key); };
   const auto bytes = [&](std::string_view key) { return map.bytes(key); };
   std::uint64_t slice = 0, cpu = 0, sessions = config->max_sessions, pending = config->max_pending,
-                guaranteed = config->users_guaranteed;
+                guaranteed = config->users_guaranteed, tensors = config->max_tensors;
   TL_RETURN_IF_ERROR(optional_value(map, "slice_elements", &slice, number(1024, 1u << 20)));
   TL_RETURN_IF_ERROR(optional_value(map, "cpu", &cpu, number(0, 4095)));
   TL_RETURN_IF_ERROR(optional_value(map, "max_sessions", &sessions, number(1, 65536)));
   TL_RETURN_IF_ERROR(optional_value(map, "max_pending", &pending, number(1, 4096)));
+  TL_RETURN_IF_ERROR(optional_value(map, "max_tensors", &tensors, number(1, 1u << 24)));
   TL_RETURN_IF_ERROR(optional_value(map, "users_guaranteed", &guaranteed, number(0, 100)));
   TL_RETURN_IF_ERROR(optional_value(map, "priorities", &config->priorities, flag));
   TL_RETURN_IF_ERROR(optional_value(map, "tags", &config->tags, flag));
@@ -287,6 +289,7 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   config->slice_elements = static_cast<std::uint32_t>(slice);
   config->max_sessions = static_cast<std::uint32_t>(sessions);
   config->max_pending = static_cast<std::uint32_t>(pending);
+  config->max_tensors = static_cast<std::uint32_t>(tensors);
   config->users_guaranteed = static_cast<std::uint32_t>(guaranteed);
   if (map.has("cpu")) config->cpu = static_cast<int>(cpu);
   return {};

@@ -70,6 +70,7 @@ struct DaemonConfig {
   Bytes memory_keep_free = mib(256);  // of the host's memory, for everybody else
   std::uint32_t max_sessions = 256;
   std::uint32_t max_pending = 64;       // connections that have not said hello
+  std::uint32_t max_tensors = 1 << 20;  // that all sessions have registered
   std::uint32_t users_guaranteed = 50;  // percent of every limit that users have for sure, evenly (shares.h)
   Bytes staging = mib(64);
   // What one job may send from this host in a class, by ClassId; the rest of it travels in the next class. From

@@ -47,6 +47,9 @@ struct ControlConfig {
                      std::vector<protocol::PlanTensor>*)>
       batch_planner;
   std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
+  // Who has which descriptors, and how many a rail's flows to a peer take; none: nobody counts. Outlives Control.
+  Ledger* descriptors = nullptr;
+  std::size_t flows_to_peer = 0;
   // What the status is to say beside control's own, merged into its top level. Control's thread. May be empty.
   std::function<nlohmann::json()> more_status;
 };

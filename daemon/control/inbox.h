@@ -6,13 +6,15 @@
 #include <functional>
 #include <mutex>
 
+#include "daemon/ports/session.h"
+
 namespace tensorlane::control {
 
 class Inbox {
  public:
-  // Requests of clients wait up to this many; then they are refused. Events (a client has gone, a flow broke) are
-  // always taken: there are few per session and job, and losing one would leave somebody waiting.
-  static constexpr std::size_t kMaxRequests = 4096;
+  // Requests wait up to this many; then they are refused. Events (a client has gone, a flow broke) are always taken:
+  // there are few per session and job, and losing one would leave somebody waiting.
+  static constexpr std::size_t kMaxRequests = 2 * ports::kMaxRequests;
 
   Inbox();
   ~Inbox();

@@ -53,6 +53,10 @@ class ClientSession {
   virtual bool dead() const = 0;
 };
 
+// Questions of all clients that control has not answered yet. The session room keeps within it, and shares it between
+// users; so control takes them all.
+inline constexpr std::size_t kMaxRequests = std::size_t{1} << 16;
+
 using SessionId = Strong<struct SessionIdTag, std::uint64_t>;
 
 // What a client says of itself. The session room has checked version, sizes and the peer's uid; control checks the

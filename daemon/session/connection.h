@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/base/ledger.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/protocol/session.h"
@@ -34,6 +36,7 @@ enum class Phase : std::uint8_t {
 
 // A group of which not all packets have come.
 struct PendingGroup {
+  Ledger::Charge charge;  // of its tensors
   std::uint32_t request = 0;
   std::string group;
   std::vector<protocol::TensorBody> tensors;
@@ -47,6 +50,7 @@ struct Connection {
   static constexpr std::uint32_t kMaxArenaRequests = 4;
 
   std::uint64_t id = 0;
+  Ledger::Charge pending;  // until hello
   UniqueFd socket;
   UniqueFd process;  // a pidfd: a child may keep the socket open when the client dies
   std::uint32_t uid = 0, pid = 0;
@@ -59,6 +63,12 @@ struct Connection {
   Status failure;  // kFailed: why
   std::optional<PendingGroup> group;
   std::uint32_t registrations = 0, tensors = 0, arena_requests = 0;
+  // Of questions that control has not answered, by request; a registration's tensors with it.
+  struct Question {
+    Question(Ledger::Charge r, Ledger::Charge t) : request(std::move(r)), tensors(std::move(t)) {}
+    Ledger::Charge request, tensors;
+  };
+  std::map<std::uint32_t, Question> questions;
   bool status_asked = false;
   std::string status;  // until its last page was given
 
@@ -66,6 +76,8 @@ struct Connection {
   std::uint64_t beats = 0;
   Duration silent{};  // how long `beats` has not moved while we looked
 
+  // Whom what it takes is charged to.
+  Owner owner() const { return {uid, hello.job}; }
   // "rank 3 (pid 4711) of job 'x'"
   std::string who() const;
   // A packet, with descriptors. Never waits. Error: Unavailable, when the client does not read or is gone.

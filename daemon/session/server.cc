@@ -43,6 +43,19 @@ bool served(const sockaddr_un& address) {
   return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN;
 }
 
+// Of all sessions: as many as memory::FaultGuard can guard.
+constexpr std::uint64_t kAllSegments = 8192;
+
+Ledger::Rules limit(const SessionConfig& config, const char* what, const char* key, const char* fix,
+                    std::uint64_t total) {
+  Ledger::Rules rules;
+  rules.what = what;
+  rules.key = key;
+  rules.fix = fix;
+  rules.total = total;
+  return config.share ? config.share(std::move(rules)) : rules;
+}
+
 std::string seconds_text(Duration d) {
   const std::int64_t tenths = d.value / 100'000'000;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
@@ -51,7 +64,20 @@ std::string seconds_text(Duration d) {
 }  // namespace
 
 SessionServer::SessionServer(SessionConfig config, ports::SharedMemoryPool& pool)
-    : config_(std::move(config)), pool_(pool), calls_(std::make_shared<CallQueue>()), packet_(protocol::kMaxMessage) {}
+    : config_(std::move(config)),
+      pool_(pool),
+      calls_(std::make_shared<CallQueue>()),
+      pending_(limit(config_, "connections that have not said hello", "max_pending", "try again in a few seconds",
+                     config_.max_pending)),
+      requests_(limit(config_, "questions under way", "the daemon's limit", "wait for answers", ports::kMaxRequests)),
+      packet_(protocol::kMaxMessage) {
+  const auto make = [&](auto&&... rules) { return std::make_shared<Ledger>(limit(config_, rules...)); };
+  ledgers_[kSessions] = make("sessions", "max_sessions", "end other jobs", config_.max_sessions);
+  ledgers_[kDescriptors] = config_.descriptors ? config_.descriptors : std::make_shared<Ledger>(Ledger::Rules());
+  ledgers_[kSegments] =
+      make("segments of shared memory", "the daemon's limit", "use fewer and larger ones", kAllSegments);
+  ledgers_[kTensors] = make("tensors", "max_tensors", "register fewer, larger tensors", config_.max_tensors);
+}
 
 SessionServer::~SessionServer() {
   stop();
@@ -119,7 +145,6 @@ void SessionServer::stop() {
     thread_.join();
   }
   worker_.reset();
-  session_count_ = 0;
   calls_->close();
   if (std::exchange(owns_path_, false)) unlink(config_.socket_path.c_str());
   listener_.reset();
@@ -164,10 +189,7 @@ void SessionServer::tick(Time time) {
   for (std::size_t i = buried_.size(); i-- > 0;) {
     if (buried_[i].use_count() > 1) continue;
     // Unmapping gigabytes takes a while.
-    worker_->push([this, session = std::move(buried_[i])]() mutable {
-      session.reset();
-      --session_count_;
-    });
+    worker_->push([session = std::move(buried_[i])]() mutable { session.reset(); });
     buried_.erase(buried_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   if (time - last_tick_ < milliseconds(1)) return;
@@ -251,13 +273,13 @@ void SessionServer::admit(UniqueFd socket, Time time) {
                   "add the uid to users of the daemon's configuration"));
     return;
   }
-  if (pending_ >= config_.max_pending) {
-    (void)c->send_error(0, Status(Code::kResourceExhausted, "too many connections that have not said hello",
-                                  "the limit is " + std::to_string(config_.max_pending), "try again in a few seconds"));
+  Result<Ledger::Charge> pending = pending_.take({c->uid, ""}, 1);
+  if (!pending.ok()) {
+    (void)c->send_error(0, pending.status());
     return;
   }
+  c->pending = std::move(*pending);
   c->id = next_id_++;
-  ++pending_;
   watch(epoll_.get(), c->socket.get(), c->id);
   connections_.emplace(c->id, std::move(c));
 }

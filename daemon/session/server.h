@@ -2,9 +2,9 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/ledger.h"
 #include "daemon/ports/session.h"
 #include "daemon/ports/shared_memory.h"
 #include "daemon/session/connection.h"
@@ -28,6 +29,10 @@ struct SessionConfig {
   std::vector<std::uint32_t> allowed_uids;  // beside the daemon's own and root
   std::uint32_t max_sessions = 256;         // whose memory is not given back yet
   std::uint32_t max_pending = 64;           // connections that have not said hello
+  std::uint32_t max_tensors = 1 << 20;      // that sessions have registered, or want to
+  std::shared_ptr<Ledger> descriptors;      // of the whole daemon; none: nobody counts
+  // Completes the rules of a limit by what one user may have of it (config::shared); none: first come, first served.
+  std::function<Ledger::Rules(Ledger::Rules)> share;
   Duration hello_timeout = seconds(5);
   std::uint32_t ring_entries = 2 * protocol::kMaxOutstanding;  // a power of two; operations and raises
   Bytes arena_per_session = mib(16 << 10);
@@ -59,7 +64,7 @@ class SessionServer final : public ports::SessionEvents {
   void status(ports::SessionId session, std::uint32_t request, std::string json) override;
 
   // Sessions whose memory is not given back yet. Any thread.
-  std::uint32_t sessions() const { return session_count_.load(); }
+  std::uint64_t sessions() const { return ledgers_[kSessions]->in_use(); }
 
  private:
   // server.cc: the thread
@@ -73,6 +78,8 @@ class SessionServer final : public ports::SessionEvents {
   void on_process_end(std::uint64_t id);
   void check_alive(Connection& c, Time now);
   void bury(std::shared_ptr<Session> session);
+  Result<std::shared_ptr<Session>> make_session(const Connection& c);
+  Result<Ledger::Charge> take(const Connection& c, Account account, std::uint64_t amount);
 
   // server_messages.cc: packets in and out. Each handler returns an error when the session is over.
   Status handle(Connection& c, std::span<const std::byte> bytes);
@@ -82,7 +89,11 @@ class SessionServer final : public ports::SessionEvents {
   Status handle_status(Connection& c, const Packet& packet);
   Status handle_goodbye(Connection& c, const Packet& packet);
   Status add_to_group(Connection& c, Registration registration);
-  void on_segment(std::uint64_t id, std::uint32_t request, Result<std::shared_ptr<ports::SharedMemory>> segment);
+  struct SegmentCharges {
+    Ledger::Charge descriptor, number;
+  };
+  void on_segment(std::uint64_t id, std::uint32_t request, Result<std::shared_ptr<ports::SharedMemory>> segment,
+                  SegmentCharges& charges);
   void on_joined(std::uint64_t id, const Result<ports::JoinInfo>& info);
   void on_registered(std::uint64_t id, std::uint32_t request, const Result<std::vector<TensorId>>& ids);
   // Tells the client why, tells control, closes. `c` is gone afterwards.
@@ -97,6 +108,8 @@ class SessionServer final : public ports::SessionEvents {
   ports::SharedMemoryPool& pool_;
   ports::JobControl* control_ = nullptr;
   const std::shared_ptr<CallQueue> calls_;
+  Ledger pending_, requests_;
+  std::array<std::shared_ptr<Ledger>, kAccounts> ledgers_;
 
   // The session thread owns what follows.
   UniqueFd epoll_, listener_, spare_;  // spare_: given up for a moment to refuse a client when descriptors have run out
@@ -104,12 +117,10 @@ class SessionServer final : public ports::SessionEvents {
   bool owns_path_ = false;
   Time last_tick_{};
   std::uint64_t next_id_ = 1;
-  std::uint32_t pending_ = 0;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::vector<std::shared_ptr<Session>> buried_;  // ended, but the lane may still hold them
   std::vector<std::byte> packet_;
 
-  std::atomic<std::uint32_t> session_count_{0};
   std::unique_ptr<Worker> worker_;
   std::thread thread_;
 };

@@ -14,6 +14,9 @@ namespace {
 
 using protocol::MessageType;
 
+// Socket, process, rings and eventfd.
+constexpr std::uint64_t kSessionDescriptors = 4;
+
 // Ids of a group are answered in one packet.
 constexpr std::size_t kMaxGroupTensors =
     (protocol::kMaxMessage - sizeof(protocol::MessageHeader) - sizeof(protocol::RegisteredBody)) /
@@ -66,12 +69,15 @@ Status SessionServer::handle(Connection& c, std::span<const std::byte> bytes) {
   return unexpected(packet);
 }
 
-Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
-  TL_ASSIGN_OR_RETURN(Hello hello, parse_hello(packet.body));
-  if (session_count_ >= config_.max_sessions) {
-    return Status(Code::kResourceExhausted, "too many sessions on this daemon",
-                  "the limit is " + std::to_string(config_.max_sessions), "end other jobs or raise max_sessions");
-  }
+Result<Ledger::Charge> SessionServer::take(const Connection& c, Account account, std::uint64_t amount) {
+  return ledgers_[account]->take(c.owner(), amount);
+}
+
+// A session's memory, and what it takes beside it.
+Result<std::shared_ptr<Session>> SessionServer::make_session(const Connection& c) {
+  TL_ASSIGN_OR_RETURN(Ledger::Charge one, take(c, kSessions, 1));
+  TL_ASSIGN_OR_RETURN(Ledger::Charge descriptors, take(c, kDescriptors, kSessionDescriptors));
+  TL_ASSIGN_OR_RETURN(Ledger::Charge rings, take(c, kSegments, 1));
   auto broken = [queue = std::weak_ptr(calls_), this, id = c.id](Status why) {
     // The session may outlive the server, whose thread alone runs what is queued.
     const std::shared_ptr<CallQueue> alive = queue.lock();
@@ -83,11 +89,21 @@ Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
                               why.where(), "look for stray writes in that process"));
     });
   };
-  TL_ASSIGN_OR_RETURN(c.session, Session::create(pool_, config_.ring_entries, std::move(broken)));
-  ++session_count_;
-  --pending_;
-  c.phase = Phase::kJoining;
+  TL_ASSIGN_OR_RETURN(std::shared_ptr<Session> session,
+                      Session::create(pool_, config_.ring_entries, std::move(broken)));
+  session->hold(kSessions, std::move(one));
+  session->hold(kDescriptors, std::move(descriptors));
+  session->hold(kSegments, std::move(rings));
+  return session;
+}
+
+Status SessionServer::handle_hello(Connection& c, const Packet& packet) {
+  TL_ASSIGN_OR_RETURN(Hello hello, parse_hello(packet.body));
+  c.hello.job = hello.job;  // whom the session is charged to
+  TL_ASSIGN_OR_RETURN(c.session, make_session(c));
   c.hello = hello;
+  c.pending.release();
+  c.phase = Phase::kJoining;
   c.hello_request = packet.header.request;
   if (c.pid != 0) c.process = UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, c.pid, 0)));
   if (c.process) {
@@ -122,7 +138,6 @@ void SessionServer::on_joined(std::uint64_t id, const Result<ports::JoinInfo>& i
   if (c == nullptr || c->phase != Phase::kJoining) return;
   if (!info.ok()) {
     c->phase = Phase::kNew;  // control does not know it any more
-    ++pending_;
     end(*c, info.status());
     return;
   }
@@ -157,22 +172,29 @@ Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
                                             " of arena_limit = " + mib_text(limit) + " in use",
                                         "raise arena_limit or register less"));
   }
+  Result<Ledger::Charge> descriptor = take(c, kDescriptors, 1), number = take(c, kSegments, 1);
+  if (!descriptor.ok()) return c.send_error(request, descriptor.status());
+  if (!number.ok()) return c.send_error(request, number.status());
+  // Carried along, so that they go back if the session goes meanwhile.
+  const auto charges = std::make_shared<SegmentCharges>(SegmentCharges{std::move(*descriptor), std::move(*number)});
   ++c.arena_requests;
-  worker_->push([this, id = c.id, request, need = *bytes] {
+  worker_->push([this, id = c.id, request, need = *bytes, charges] {
     auto segment = std::make_shared<Result<std::shared_ptr<ports::SharedMemory>>>(pool_.create(need));
-    calls_->push([this, id, request, segment] { on_segment(id, request, std::move(*segment)); });
+    calls_->push([this, id, request, segment, charges] { on_segment(id, request, std::move(*segment), *charges); });
   });
   return {};
 }
 
 void SessionServer::on_segment(std::uint64_t id, std::uint32_t request,
-                               Result<std::shared_ptr<ports::SharedMemory>> segment) {
+                               Result<std::shared_ptr<ports::SharedMemory>> segment, SegmentCharges& charges) {
   Connection* c = find(id);
   if (c == nullptr) return;  // the segment goes as it came
   --c->arena_requests;
   if (!segment.ok()) return settle(*c, c->send_error(request, segment.status()));
   const Result<std::uint32_t> number = c->session->add_segment(*segment);
   if (!number.ok()) return settle(*c, c->send_error(request, number.status()));
+  c->session->hold(kDescriptors, std::move(charges.descriptor));
+  c->session->hold(kSegments, std::move(charges.number));
   protocol::ArenaBody body;
   body.segment = *number;
   body.bytes = (*segment)->bytes().size();
@@ -203,6 +225,12 @@ Status SessionServer::handle_register(Connection& c, const Packet& packet) {
   if (more) return {};
   PendingGroup group = *std::exchange(c.group, std::nullopt);
   if (!group.error.ok()) return c.send_error(group.request, group.error);
+  Result<Ledger::Charge> question = requests_.take(c.owner(), 1);
+  if (!question.ok()) return c.send_error(group.request, question.status());
+  if (!c.questions.try_emplace(group.request, std::move(*question), std::move(group.charge)).second) {
+    return Status(Code::kCorrupt, "two registrations under way with one number", std::to_string(group.request),
+                  "use a client library of the daemon's version");
+  }
   ++c.registrations;
   c.tensors += static_cast<std::uint32_t>(group.tensors.size());
   control_->register_group(ports::SessionId(c.id), group.request, std::move(group.group), std::move(group.tensors));
@@ -222,6 +250,8 @@ Status SessionServer::add_to_group(Connection& c, Registration registration) {
   if (c.tensors + tensors.size() + registration.tensors.size() > Connection::kMaxTensors) {
     return exhausted("too many tensors in one session", Connection::kMaxTensors);
   }
+  TL_ASSIGN_OR_RETURN(Ledger::Charge charge, take(c, kTensors, registration.tensors.size()));
+  c.group->charge.add(std::move(charge));
   for (const protocol::TensorBody& tensor : registration.tensors) {
     TL_RETURN_IF_ERROR(check_tensor(tensor, c.hello.world_size));
     TL_RETURN_IF_ERROR(inside_arena(*c.session, tensor));
@@ -235,7 +265,13 @@ void SessionServer::on_registered(std::uint64_t id, std::uint32_t request, const
   Connection* c = find(id);
   if (c == nullptr) return;
   if (c->registrations > 0) --c->registrations;
-  if (!ids.ok()) return settle(*c, c->send_error(request, ids.status()));
+  Ledger::Charge tensors;
+  if (auto question = c->questions.extract(request); !question.empty()) tensors = std::move(question.mapped().tensors);
+  if (!ids.ok()) {
+    c->tensors -= static_cast<std::uint32_t>(tensors.amount());
+    return settle(*c, c->send_error(request, ids.status()));
+  }
+  c->session->hold(kTensors, std::move(tensors));
   protocol::RegisteredBody head;
   head.count = static_cast<std::uint32_t>(ids->size());
   std::vector<std::byte> body(sizeof head + ids->size() * sizeof(std::uint32_t));
@@ -277,9 +313,7 @@ Status SessionServer::handle_goodbye(Connection& c, const Packet& packet) {
 
 void SessionServer::end(Connection& c, const Status& why) {
   if (!why.ok() && c.phase != Phase::kFailed) (void)c.send_error(c.phase == Phase::kJoining ? c.hello_request : 0, why);
-  if (c.phase == Phase::kNew) {
-    --pending_;
-  } else if (c.phase != Phase::kLeaving) {
+  if (c.phase != Phase::kNew && c.phase != Phase::kLeaving) {
     control_->leave(ports::SessionId(c.id), c.phase == Phase::kFailed ? Status::ok_status() : why);
   }
   if (c.session != nullptr) {

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "common/base/ledger.h"
 #include "daemon/ports/session.h"
 #include "daemon/ports/shared_memory.h"
 #include "daemon/session/rings.h"
@@ -18,6 +19,9 @@
 namespace tensorlane::session {
 
 inline constexpr std::size_t kMaxSegments = 256;  // of one session
+
+// What sessions take of a daemon beside memory, and users share.
+enum Account : std::uint8_t { kSessions, kDescriptors, kSegments, kTensors, kAccounts };
 
 // Shared by the session thread, which adds segments and ends it, and by the lane, which uses it through
 // ports::ClientSession. Its memory goes with the last shared_ptr, so a lane that still has buffers in flight keeps them
@@ -57,6 +61,8 @@ class Session final : public ports::ClientSession {
   Status close_holes(std::uint32_t segment) { return segments_[segment]->close_holes(); }
   // Whether pages of the rings or of an arena are gone.
   bool damaged() const;
+  // What the session has taken of the daemon, which goes back with its memory.
+  void hold(Account account, Ledger::Charge charge) { charges_[account].add(std::move(charge)); }
   // The client is gone: the lane takes nothing more from it. Idempotent.
   void mark_dead() { dead_.store(true, std::memory_order_release); }
 
@@ -66,6 +72,7 @@ class Session final : public ports::ClientSession {
   void break_with(const Status& why);
   protocol::RingPage& page() const;
 
+  std::array<Ledger::Charge, kAccounts> charges_;  // the session thread; the last to go
   const std::shared_ptr<ports::SharedMemory> ring_memory_;
   const std::uint32_t ring_entries_;
   const int wake_fd_;

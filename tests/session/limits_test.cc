@@ -213,7 +213,9 @@ TEST(Limits, TooManySessions) {
   ClientContext a(daemon.socket(), "a"), b(daemon.socket(), "b");
   ClientContext c(daemon.socket(), "c");
   EXPECT_EQ(c.status(), TL_ERROR_RESOURCE_EXHAUSTED);
-  EXPECT_EQ(c.error(), "too many sessions on this daemon: the limit is 2: end other jobs or raise max_sessions");
+  EXPECT_EQ(
+      c.error(),
+      "sessions over the daemon's limit: 1 needed, 2 of max_sessions = 2 in use: raise max_sessions or end other jobs");
   EXPECT_EQ(a.leave(), TL_OK);
   const auto until = std::chrono::steady_clock::now() + 5s;
   while (daemon.server().sessions() > 1 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(2ms);
@@ -231,8 +233,10 @@ TEST(Limits, ConnectionsThatSayNothing) {
   RawClient one_more(daemon.socket());
   const auto refused = one_more.receive();
   ASSERT_TRUE(refused.has_value());
-  EXPECT_EQ(refused->error,
-            "too many connections that have not said hello: the limit is 8: try again in a few seconds");
+  EXPECT_EQ(
+      refused->error,
+      "connections that have not said hello over the daemon's limit: 1 needed, 8 of max_pending = 8 in use: raise "
+      "max_pending or try again in a few seconds");
   const auto answer = silent[3]->receive(3000);
   ASSERT_TRUE(answer.has_value());
   EXPECT_THAT(answer->error, StartsWith("no hello: 0."));

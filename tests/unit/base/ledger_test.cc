@@ -66,6 +66,11 @@ TEST(Ledger, ChargesGoBackWhenTheyGo) {
   ASSERT_TRUE(more.ok());
   ASSERT_EQ(ledger->rows().size(), 2u);
   EXPECT_EQ(ledger->rows()[1].owner.job, "b");
+  auto same = ledger->take({1, "a"}, 3);
+  ASSERT_TRUE(same.ok());
+  charge.add(std::move(*same));
+  EXPECT_EQ(charge.amount(), 8u);
+  EXPECT_EQ(ledger->in_use(), 10u);
   charge = std::move(*more);  // the first one is given back
   EXPECT_EQ(ledger->in_use(), 2u);
   charge.release();
