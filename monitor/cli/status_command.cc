@@ -97,10 +97,10 @@ std::string tag(const nlohmann::json& value) {
 }
 
 // The tags that are in force, as the sockets say.
-void print_flows(const nlohmann::json& flows, const nlohmann::json& job) {
+void print_flows(const nlohmann::json& flows, const nlohmann::json& job_id) {
   const bool rails = std::ranges::any_of(flows, [](const auto& flow) { return flow.value("rail", 0) > 0; });
   for (const auto& flow : flows) {
-    if (flow.value("job", nlohmann::json()) != job) continue;
+    if (flow.value("job_id", nlohmann::json()) != job_id) continue;
     fmt::print("  flow to {:<12} class {:<10}{} DSCP {} PCP {}\n", flow.value("peer", "?"), flow.value("class", "?"),
                rails ? fmt::format(" rail {}", flow.value("rail", 0)) : "", tag(flow.value("dscp", nlohmann::json())),
                tag(flow.value("pcp", nlohmann::json())));
@@ -108,17 +108,21 @@ void print_flows(const nlohmann::json& flows, const nlohmann::json& job) {
 }
 
 void print_job(const nlohmann::json& job, const nlohmann::json& flows) {
-  fmt::print("job '{}': {}, epoch {}, leader {}\n", job.value("name", "?"), job.value("state", "?"),
-             job.value("epoch", 0u), job.value("leader", "?"));
+  const auto port = job.value("leader_port", 0u);
+  fmt::print("job '{}' of user {}: {}, epoch {}, leader {}{}\n", job.value("name", "?"), job.value("user", 0u),
+             job.value("state", "?"), job.value("epoch", 0u), job.value("leader", "?"),
+             port == 0 ? "" : fmt::format(", port {}", port));
+  if (const std::string awaited = job.value("waiting_for", ""); !awaited.empty())
+    fmt::print("  waiting for {}\n", awaited);
   for (const auto& host : job.value("hosts", nlohmann::json::array())) {
     const nlohmann::json heard = host.value("last_heard_s", nlohmann::json());
     fmt::print("  host {:<12} ranks {}{}\n", host.value("name", "?"),
                host.value("ranks", nlohmann::json::array()).dump(),
                heard.is_number() ? fmt::format(", heard {:.1f} s ago", heard.get<double>()) : "");
   }
-  print_flows(flows, job.value("name", nlohmann::json()));
-  if (job.contains("plan")) {
-    const auto& plan = job["plan"];
+  print_flows(flows, job.value("id", nlohmann::json()));
+  const nlohmann::json plan = job.value("plan", nlohmann::json());  // null while the job gathers
+  if (plan.is_object()) {
     fmt::print("  plan {}, {} tensors, ordering {}{}, hash {}\n", plan.value("version", 0u), plan.value("tensors", 0u),
                plan.value("ordering", "?"),
                plan.contains("concurrent") ? fmt::format(" ({} at once)", plan["concurrent"].dump()) : "",
@@ -162,6 +166,9 @@ Result<int> show(const Arguments& args) {
   if (!lane.empty()) print_lane(lane);
   for (const auto& job : status.value("jobs", nlohmann::json::array()))
     print_job(job, lane.value("flows", nlohmann::json::array()));
+  for (const auto& job : status.value("jobs_of_others", nlohmann::json::array()))
+    fmt::print("a job of user {}: {}, {} hosts\n", job.value("user", 0u), job.value("state", "?"),
+               job.value("hosts", 0u));
   print_demoted(lane);
   return 0;
 }

@@ -28,9 +28,9 @@ def first_port():
 
 class Daemons:
     """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ...
-    In a setting, "{host}" is the host's name and "{folder}" a folder that goes with the daemons."""
+    In a setting, "{host}" is the host's name, "{address}" its address and "{folder}" a folder that goes with the daemons."""
 
-    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0, machines=None):
+    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0, machines=None, descriptors=None):
         self.lab = lab
         self.settings = dict(settings or {})
         self.port = port or first_port()
@@ -38,6 +38,7 @@ class Daemons:
         self.network = network  # of loopback: others have their own
         self.rails = rails  # of each host of the lab, the first ones
         self.machines = machines  # by host: its `local` address
+        self.descriptors = descriptors  # that a daemon may have open
         self.names = [f"h{i}" for i in range(hosts)]
         self.secret = secrets.token_hex(16)
         self.children = {}
@@ -103,9 +104,10 @@ class Daemons:
         settings = {"fabric": "fabric.yaml", "host": name, "secret_key_file": name + ".secret", "socket": self.socket(name), **self.settings}
         config = os.path.join(self.folder, name + ".yaml")
         with open(config, "w") as file:
-            file.writelines(f"{key}: {value}\n".replace("{host}", name).replace("{folder}", self.folder) for key, value in settings.items())
+            file.writelines(f"{key}: {value}\n".replace("{host}", name).replace("{folder}", self.folder).replace("{address}", self.address(name)) for key, value in settings.items())
         log = open(os.path.join(self.folder, name + ".log"), "a")
-        self.children[name] = subprocess.Popen(self.on_host(name, [os.path.join(BIN, "tensorlaned"), "--config", config]), stdout=log, stderr=log)
+        limited = ["prlimit", f"--nofile={self.descriptors}"] if self.descriptors else []
+        self.children[name] = subprocess.Popen(self.on_host(name, [*limited, os.path.join(BIN, "tensorlaned"), "--config", config]), stdout=log, stderr=log)
         log.close()
 
     def wait_ready(self, name):

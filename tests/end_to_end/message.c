@@ -6,6 +6,9 @@
  *   message loop BYTES SECONDS URGENCY
  * allreduces for SECONDS, or until one rank gets SIGTERM, results checked; prints "running" after the first
  *
+ *   message watch BYTES SECONDS URGENCY
+ * likewise, and every rank prints of each iteration when it began, on the machine's monotonic clock, and how long it took
+ *
  *   message time BYTES COUNT URGENCY
  * the last rank prints how long each of COUNT broadcasts took, in seconds, from its post to its arrival
  *
@@ -59,7 +62,7 @@ static void have_enough(int number) {
   had_enough = 1;
 }
 
-static void loop(tl_context_t* context, uint64_t bytes, double duration, float urgency) {
+static void loop(tl_context_t* context, uint64_t bytes, double duration, float urgency, int watch) {
   const double start = now();
   signal(SIGTERM, have_enough);
   tl_tensor_desc_t desc = TL_TENSOR_INIT;
@@ -75,8 +78,13 @@ static void loop(tl_context_t* context, uint64_t bytes, double duration, float u
     /* The last element says whether anybody has had enough. */
     for (uint64_t k = 0; k < desc.count; ++k) data[k] = (float)((k & 1023) + (uint64_t)(tl_rank(context) + i % 7));
     data[desc.count - 1] = had_enough || now() - start > duration ? 1.0f : 0.0f;
+    const double began = now();
     check(tl_post(tensor, &request));
     check(tl_wait(request, -1.0));
+    if (watch) {
+      printf("%.6f %.6f\n", began, now() - began);
+      fflush(stdout);
+    }
     for (uint64_t k = 0; k + 1 < desc.count; ++k) {
       const float expected = (float)(size * (size - 1) / 2 + size * ((int)(k & 1023) + i % 7));
       if (data[k] == expected) continue;
@@ -183,7 +191,9 @@ int main(int argc, char** argv) {
   } else if (strcmp(argv[1], "sum") == 0) {
     sum(context, bytes, atoi(argv[3]), (float)atof(argv[4]));
   } else if (strcmp(argv[1], "loop") == 0) {
-    loop(context, bytes, atof(argv[3]), (float)atof(argv[4]));
+    loop(context, bytes, atof(argv[3]), (float)atof(argv[4]), 0);
+  } else if (strcmp(argv[1], "watch") == 0) {
+    loop(context, bytes, atof(argv[3]), (float)atof(argv[4]), 1);
   } else if (strcmp(argv[1], "pause") == 0) {
     once_more_after(context, bytes, atof(argv[3]), (float)atof(argv[4]));
   } else {

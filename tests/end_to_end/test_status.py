@@ -1,0 +1,68 @@
+"""`tensorlane status` at times when there is much or little to say: while a job waits for its ranks, it names them; and where the status is longer than a packet
+of the session's socket, it comes whole, to the command and to programs. Process sets ask for none of it."""
+
+import json
+import os
+import subprocess
+import sys
+
+from daemons import BIN, BUILD, Daemons, PYTHON, expect, outputs
+
+MESSAGE = f"{BUILD}/tests/message"
+PACKET = 64 * 1024
+SETS = 90
+
+MANY_SETS = f"""
+import json, numpy, tensorlane as tl
+tl.init()
+sets = [tl.add_process_set([0, 1]) for _ in range({SETS})]
+x = tl.allreduce(numpy.full(8, tl.rank() + 1.0, "float32"), name="x", op=tl.Sum, process_set=sets[-1])
+assert (x == 3).all(), x
+status = tl.status()["daemon"]
+assert len(status["jobs"]) == {SETS} + 1, len(status["jobs"])
+print(len(json.dumps(status, separators=(",", ":"))))
+tl.shutdown()
+"""
+
+
+def status_text(daemons, host):
+    done = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--socket", daemons.socket(host)], capture_output=True, text=True, timeout=20)
+    expect(done.returncode == 0, f"the status of {host} ends with {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def check_gathering(daemons):
+    """Both ends of a job that waits say for whom; and it is none the worse."""
+    waiting = [daemons.rank("waits", rank, 4, host, [MESSAGE, "sum", "4096", "3", "0.5"], local_rank=rank % 2, local_world=2)
+               for rank, host in ((0, "h0"), (2, "h1"))]
+    try:
+        for host, awaited in (("h0", "waiting for ranks 1, 3"), ("h1", "waiting for the leader h0")):
+            for _ in range(100):
+                text = status_text(daemons, host)
+                if awaited in text:
+                    break
+            expect(f"job 'waits' of user {os.geteuid()}: gathering" in text and awaited in text, f"{host} does not say for whom the job waits: {text}")
+    finally:
+        late = [daemons.rank("waits", rank, 4, host, [MESSAGE, "sum", "4096", "3", "0.5"], local_rank=1, local_world=2) for rank, host in ((1, "h0"), (3, "h1"))]
+    for text, code in outputs(waiting + late, 30):
+        expect(code == 0, f"a rank ended with status {code}: {text}")
+
+
+def check_pages(daemons):
+    ranks = daemons.job("sets", [PYTHON, "-c", MANY_SETS], env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so")})
+    for text, code in outputs(ranks, 120):
+        expect(code == 0, f"a rank with {SETS} process sets ended with status {code}: {text}")
+        expect(int(text.split()[-1]) > PACKET, f"the status has only {text} bytes: the test wants more than a packet")
+
+
+def main():
+    with Daemons(2) as daemons:
+        check_gathering(daemons)
+        check_pages(daemons)
+        whole = status_text(daemons, "h0")
+        expect(json.dumps(whole), "no status")
+    print(f"waiting ranks are named, and a status of {SETS} process sets comes whole")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

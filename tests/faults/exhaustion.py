@@ -1,0 +1,204 @@
+"""One user drives every limit of two daemons over its edge, case by case, while a job of another one runs whose every sum is checked. The first must be refused
+with an error that names the limit and says what to do; the second must not notice: its sums are right, it can join and ask for the status as before, and its
+iteration takes at most 1.3 times as long as beside as much processor time burned without the daemons, or what a fair share of them leaves where the first one
+uses them within his limits.
+
+    exhaustion.py BUILD [CASE...]
+
+Blocks of attack and of burning alternate and their medians are compared, up to three times: what a noisy machine does to one block it does not do to all.
+Needs root, to become two other users. Standard library only."""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "end_to_end"))
+from daemons import BIN, BUILD, Daemons, expect, first_port, outputs, skip  # noqa: E402
+
+MESSAGE = f"{BUILD}/tests/message"
+ATTACKER, BYSTANDER = 3001, 3002
+BLOCK_SECONDS, BLOCKS, ROUNDS = 1.0, 3, 3
+BESIDE_A_BURNER, FAIR_SHARE = 1.3, 2.6
+NOISE_SECONDS = 0.0005  # that a median may differ by in any case
+
+# Small, so that they are reached soon; the share of each of the two users and root is a sixth for sure.
+SETTINGS = {"users": f"[{ATTACKER}, {BYSTANDER}]", "max_sessions": 24, "max_pending": 18, "memory_limit": "512 MiB", "join_timeout": "60 s", "detection": "10 s"}
+
+
+class Case:
+    """What an attack is refused with (None: it stays within its limits), how much slower the bystander may become, and what else the daemons are told."""
+
+    def __init__(self, refusal, slower=BESIDE_A_BURNER, settings=None, descriptors=None):
+        self.refusal, self.slower, self.settings, self.descriptors = refusal, slower, settings or {}, descriptors
+
+
+CASES = {
+    "sessions": Case(r"sessions over what one user may have now: 1 needed, user 3001 has \d+ of max_sessions = 24, \d+ are kept for other users: .*max_sessions"),
+    "joining": Case(r"sessions over what one user may have now: .* of max_sessions = 24"),
+    "pending": Case(r"connections that have not said hello over what one user may have now: .* of max_pending = 18"),
+    "descriptors": Case(r"descriptors over what one user may have now: .*LimitNOFILE", descriptors=256),
+    "names": Case(None),
+    "status": Case(None, slower=FAIR_SHARE),
+}
+
+
+def as_user(uid):
+    return {"user": uid, "group": uid, "extra_groups": []}
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Helper:
+    """A process that is told "WORD..." and answers with a line."""
+
+    def __init__(self, command, uid):
+        self.process = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **as_user(uid))
+
+    def tell(self, text):
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        expect(line, "a helper of the test has ended")
+        return json.loads(line)
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.kill()
+        self.process.wait()
+
+
+BURNER = """
+import sys, time
+for line in sys.stdin:
+    wanted, seconds = map(float, line.split())
+    pieces = max(1, int(seconds / 0.01))
+    began, used = time.monotonic(), time.process_time()
+    for i in range(1, pieces + 1):
+        while time.process_time() - used < wanted * i / pieces and time.monotonic() - began < seconds:
+            pass
+        time.sleep(max(0.0, began + seconds * i / pieces - time.monotonic()))
+    print("{}", flush=True)
+"""
+
+
+class Watched:
+    """The other user's job on both hosts, and when its iterations began and how long they took."""
+
+    def __init__(self, daemons):
+        self.paths = [os.path.join(daemons.folder, f"bystander.{rank}") for rank in (0, 1)]
+        self.files = [open(path, "w") for path in self.paths]
+        self.ranks = [daemons.rank("bystander", rank, 2, daemons.names[rank], [MESSAGE, "watch", str(256 << 10), "3600", "0.5"], stdout=self.files[rank],
+                                   stderr=subprocess.PIPE, **as_user(BYSTANDER)) for rank in (0, 1)]
+        deadline = time.monotonic() + 30
+        while not self.iterations():
+            expect(time.monotonic() < deadline and self.ranks[0].poll() is None, "the bystander's job does not begin")
+            time.sleep(0.05)
+
+    def iterations(self):
+        with open(self.paths[0]) as file:
+            lines = file.read().split("\n")[:-1]
+        return [tuple(map(float, line.split())) for line in lines if line[:1].isdigit()]
+
+    def median(self, blocks):
+        inside = [took for began, took in self.iterations() for first, last in blocks if first <= began < last]
+        expect(inside, "the bystander's job stands still")
+        return statistics.median(inside)
+
+    def end(self):
+        """Its sums were right to the end."""
+        self.ranks[0].terminate()
+        for rank in self.ranks:
+            _, errors = rank.communicate(timeout=30)
+            expect(rank.returncode == 0, f"the bystander's job ended with status {rank.returncode}: {errors}")
+        for file in self.files:
+            file.close()
+
+
+def alternate(daemons, watched, attacker, burners):
+    """The bystander's median beside the attack and beside burning, what the attack was refused with, and how often it got what it wanted."""
+    attacks, rests, answer = [], [], {}
+    pids = [daemons.pid(name) for name in daemons.names]
+    idle = 0.0  # what the daemons use in a block without an attack
+    for _ in range(BLOCKS):
+        before, began = sum(map(cpu_seconds, pids)), time.monotonic()
+        attacker.tell(f"go {BLOCK_SECONDS}")
+        answer = attacker.answer()
+        attacks.append((began, began + BLOCK_SECONDS))
+        used = answer["cpu"] + max(0.0, sum(map(cpu_seconds, pids)) - before - idle)
+        attacker.tell(f"rest {BLOCK_SECONDS}")
+        before, began = sum(map(cpu_seconds, pids)), time.monotonic()
+        for burner in burners:
+            burner.tell(f"{used / len(burners)} {BLOCK_SECONDS}")
+        attacker.answer()
+        for burner in burners:
+            burner.answer()
+        rests.append((began, began + BLOCK_SECONDS))
+        idle = sum(map(cpu_seconds, pids)) - before
+    return watched.median(attacks), watched.median(rests), answer
+
+
+def expect_nobody_else_notices(daemons, name):
+    """While the attacker holds what he has, the other user joins as ever, has memory, and sees his own jobs; so does root."""
+    began = time.monotonic()
+    ranks = [daemons.rank("none", rank, 2, daemons.names[rank], [MESSAGE, "sum", str(1 << 20), "3", "0.5"], **as_user(BYSTANDER)) for rank in (0, 1)]
+    for text, code in outputs(ranks, 60):
+        expect(code == 0, f"{name}: the other user cannot work any more: {text}")
+    for who, uid in (("root", 0), ("the bystander", BYSTANDER)):
+        done = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--json", "--socket", daemons.socket("h0")], capture_output=True, text=True, timeout=20,
+                              **as_user(uid))
+        expect(done.returncode == 0, f"{name}: {who} is not told the status: {done.stderr}")
+        jobs = [job["name"] for job in json.loads(done.stdout)["jobs"]]
+        expect("bystander" in jobs, f"{name}: {who} does not see the bystander's job: {jobs}")
+    return time.monotonic() - began
+
+
+def run(name, case):
+    attack = [os.path.join(HERE, "attacks.py"), name]
+    metrics = first_port() + 30
+    with Daemons(2, settings={**SETTINGS, "metrics": f"{{address}}:{metrics}", **case.settings}, descriptors=case.descriptors) as daemons:
+        os.chmod(daemons.folder, 0o755)
+        watched = Watched(daemons)
+        attacker = Helper([*attack, daemons.socket("h0"), daemons.socket("h1"), f"127.0.1.10:{metrics}"], ATTACKER)
+        burners = [Helper(["-c", BURNER], ATTACKER) for _ in range(2)]
+        try:
+            for attempt in range(ROUNDS):
+                beside_attack, beside_burning, answer = alternate(daemons, watched, attacker, burners)
+                if beside_attack <= case.slower * beside_burning + NOISE_SECONDS:
+                    break
+            others = expect_nobody_else_notices(daemons, name)
+        finally:
+            for helper in (attacker, *burners):
+                helper.stop()
+        watched.end()
+        for host in daemons.names:
+            expect(daemons.children[host].poll() is None, f"{name}: the daemon of {host} has ended")
+    ratio = beside_attack / beside_burning
+    print(f"{name}: {answer['made']} made, then {answer['refused']!r}; the bystander's iteration {1e3 * beside_attack:.2f} ms, {ratio:.2f} times that beside "
+          f"burning; others joined and looked in {others:.1f} s", flush=True)
+    expect(beside_attack <= case.slower * beside_burning + NOISE_SECONDS, f"{name}: the bystander's iteration takes {ratio:.2f} times as long")
+    if case.refusal is None:
+        expect(answer["refused"] is None, f"{name}: refused: {answer['refused']}")
+    else:
+        expect(re.search(case.refusal, answer["refused"] or ""), f"{name}: refused with {answer['refused']!r}, not {case.refusal!r}")
+
+
+def main():
+    if os.geteuid() != 0:
+        skip("needs root, to become two other users")
+    for name in sys.argv[2:] or CASES:
+        run(name, CASES[name])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
