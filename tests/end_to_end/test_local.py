@@ -1,9 +1,10 @@
 """Daemons of one machine, which the fabric file gives a common `local` address, move a job's tensors through shared memory where that is faster; one with another
 address is reached over TCP. The sums are the same to the bit."""
 
+import socket
 import sys
 
-from daemons import BUILD, Daemons, expect, outputs
+from daemons import BUILD, Daemons, expect, first_port, outputs
 
 MESSAGE = f"{BUILD}/tests/message"
 
@@ -25,12 +26,25 @@ def sums(machines):
         return hashes.pop(), {**chosen(daemons, "h0"), **{f"h1 {peer}": how for peer, how in chosen(daemons, "h1").items()}}
 
 
+def squat():
+    """Takes every name that an abstract socket for these flows ever had: anybody can."""
+    taken = []
+    for host in range(3):
+        for port in range(first_port() + 10, first_port() + 20):
+            taken.append(socket.socket(socket.AF_UNIX))
+            taken[-1].bind(f"\0tensorlane/127.0.1.{10 + host}:{port}")
+    return taken
+
+
 def main():
     over_tcp, _ = sums(None)
+    squatters = squat()
     together, ways = sums(["m", "m", "other"])
     expect(together == over_tcp, "other sums through shared memory than over TCP")
     expect(ways["h1"] == ["local"], f"h0 and h1 share a machine: {ways}")
     expect(ways.get("h2", ["tcp"]) == ["tcp"] and ways.get("h1 h2", ["tcp"]) == ["tcp"], f"h2 is on another machine: {ways}")
+    for squatter in squatters:
+        squatter.close()
     print(f"the same sums over TCP and shared memory; chosen: {ways}")
 
 

@@ -1,20 +1,14 @@
-"""What one user does to bring a daemon to its limits: each attack drives one of them over its edge, and goes on asking. Run by exhaustion.py as another user:
-
-    attacks.py NAME SOCKET0 SOCKET1 METRICS0
-
-It reads "go SECONDS" and "rest SECONDS" from its input, attacks or keeps what it has for so long, and answers with one line of JSON: {"refused": text of the
-first refusal, "made": how often it got what it wanted, "cpu": its processor seconds}. Standard library only."""
+"""What one user does to bring a daemon to its limits: each attack drives one of them over its edge, and goes on asking. Standard library only."""
 
 import json
-import os
 import socket
-import sys
 import threading
 import time
 
 from session_client import FLOAT16, Gone, Refused, Session, tensor
 
 ADDRESS = "127.0.1.10"  # of h0
+"".encode("idna")  # loaded now: an attacker may not be able to read it later
 
 
 class Attack:
@@ -200,8 +194,11 @@ class Status(Attack):
         asked = self.sessions[self.made % len(self.sessions)]
         try:
             asked.status()
-        except Gone:
+        except (Gone, Refused) as end:
             self.sessions.remove(asked)
+            asked.close()
+            if "no hello" not in str(end):  # who never joins may look for some seconds
+                raise
 
 
 class Scrapes(Attack):
@@ -233,8 +230,9 @@ class Names(Attack):
             self.session("none", host=1, rank=1, world=2, leader=ADDRESS, port=29511, secret="guessed", wait=False)
 
 
-def main():
-    name, *sockets, metrics = sys.argv[1:]
+def run(name, sockets, metrics, orders, answers):
+    """Does what it is told: "go SECONDS" attacks, "rest SECONDS" keeps what it has. Answers each with a line of JSON: {"refused": text of the first refusal,
+    "made": how often it got what it wanted, "cpu": processor seconds that it used}."""
     attack = {cls.__name__.lower(): cls for cls in Attack.__subclasses__() + Flood.__subclasses__()}[name](sockets, metrics)
     lock = threading.Lock()
 
@@ -247,7 +245,7 @@ def main():
 
     threading.Thread(target=live, daemon=True).start()
     refused = None
-    for line in sys.stdin:
+    for line in orders:
         what, seconds = line.split()
         end, began = time.monotonic() + float(seconds), time.process_time()
         while what == "go" and time.monotonic() < end:
@@ -263,8 +261,4 @@ def main():
                 time.sleep(0.02)
             time.sleep(attack.pause)
         time.sleep(max(0.0, end - time.monotonic()))
-        print(json.dumps({"refused": refused, "made": attack.made, "cpu": time.process_time() - began}), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        print(json.dumps({"refused": refused, "made": attack.made, "cpu": time.process_time() - began}), file=answers, flush=True)

@@ -11,13 +11,16 @@ Needs root, to become two other users. Standard library only."""
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import time
+import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "end_to_end"))
+import attacks  # noqa: E402
 from daemons import BIN, BUILD, Daemons, expect, first_port, outputs, skip  # noqa: E402
 
 MESSAGE = f"{BUILD}/tests/message"
@@ -58,38 +61,54 @@ def cpu_seconds(pid):
 
 
 class Helper:
-    """A process that is told "WORD..." and answers with a line."""
+    """Another user's process that runs function(orders, answers), two files: it reads a line and answers with one of JSON. It is a fork, because the other user
+    may not be able to execute this Python."""
 
-    def __init__(self, command, uid):
-        self.process = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **as_user(uid))
+    def __init__(self, function, uid):
+        orders, self._orders = (os.fdopen(fd, mode) for fd, mode in zip(os.pipe(), "rw"))
+        self._answers, answers = (os.fdopen(fd, mode) for fd, mode in zip(os.pipe(), "rw"))
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._orders.close()
+            status = 1
+            try:
+                os.setgroups([])
+                os.setgid(uid)
+                os.setuid(uid)
+                function(orders, answers)
+                status = 0
+            except BaseException:  # whatever it is: this is the child, which must not run the test a second time
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        orders.close()
+        answers.close()
 
     def tell(self, text):
-        self.process.stdin.write(text + "\n")
-        self.process.stdin.flush()
+        self._orders.write(text + "\n")
+        self._orders.flush()
 
     def answer(self):
-        line = self.process.stdout.readline()
+        line = self._answers.readline()
         expect(line, "a helper of the test has ended")
         return json.loads(line)
 
     def stop(self):
-        self.process.stdin.close()
-        self.process.kill()
-        self.process.wait()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
 
 
-BURNER = """
-import sys, time
-for line in sys.stdin:
-    wanted, seconds = map(float, line.split())
-    pieces = max(1, int(seconds / 0.01))
-    began, used = time.monotonic(), time.process_time()
-    for i in range(1, pieces + 1):
-        while time.process_time() - used < wanted * i / pieces and time.monotonic() - began < seconds:
-            pass
-        time.sleep(max(0.0, began + seconds * i / pieces - time.monotonic()))
-    print("{}", flush=True)
-"""
+def burn(orders, answers):
+    """Uses so much processor time, evenly over so many seconds."""
+    for line in orders:
+        wanted, seconds = map(float, line.split())
+        pieces = max(1, int(seconds / 0.01))
+        began, used = time.monotonic(), time.process_time()
+        for i in range(1, pieces + 1):
+            while time.process_time() - used < wanted * i / pieces and time.monotonic() - began < seconds:
+                pass
+            time.sleep(max(0.0, began + seconds * i / pieces - time.monotonic()))
+        print("{}", file=answers, flush=True)
 
 
 class Watched:
@@ -164,13 +183,13 @@ def expect_nobody_else_notices(daemons, name):
 
 
 def run(name, case):
-    attack = [os.path.join(HERE, "attacks.py"), name]
     metrics = first_port() + 30
     with Daemons(2, settings={**SETTINGS, "metrics": f"{{address}}:{metrics}", **case.settings}, descriptors=case.descriptors) as daemons:
         os.chmod(daemons.folder, 0o755)
         watched = Watched(daemons)
-        attacker = Helper([*attack, daemons.socket("h0"), daemons.socket("h1"), f"127.0.1.10:{metrics}"], ATTACKER)
-        burners = [Helper(["-c", BURNER], ATTACKER) for _ in range(2)]
+        sockets = [daemons.socket(host) for host in daemons.names]
+        attacker = Helper(lambda orders, answers: attacks.run(name, sockets, f"{daemons.address('h0')}:{metrics}", orders, answers), ATTACKER)
+        burners = [Helper(burn, ATTACKER) for _ in range(2)]
         try:
             for attempt in range(ROUNDS):
                 beside_attack, beside_burning, answer = alternate(daemons, watched, attacker, burners)
