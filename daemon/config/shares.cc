@@ -15,7 +15,8 @@ Ledger::Rules shared(const DaemonConfig& config, Ledger::Rules rules) {
                                 (rules.total - 2 * little) % 100 * config.users_guaranteed / 100;
   const std::uint64_t each = divided / users.size();
   for (const std::uint32_t user : users) rules.kept[user] = each;
-  for (const std::uint32_t user : {std::uint32_t{0}, std::uint32_t{geteuid()}}) rules.kept[user] = std::max(each, little);
+  for (const std::uint32_t user : {std::uint32_t{0}, std::uint32_t{geteuid()}})
+    rules.kept[user] = std::max(each, little);
   rules.kept_key = "users_guaranteed";
   rules.user_key = rules.key + " for one user";
   // With too many users to keep something for each, still nobody gets everything.

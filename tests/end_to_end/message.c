@@ -7,7 +7,8 @@
  * allreduces for SECONDS, or until one rank gets SIGTERM, results checked; prints "running" after the first
  *
  *   message watch BYTES SECONDS URGENCY
- * likewise, and every rank prints of each iteration when it began, on the machine's monotonic clock, and how long it took
+ * likewise, and every rank prints of each iteration when it began, on the machine's monotonic clock, and how long it
+ * took
  *
  *   message time BYTES COUNT URGENCY
  * the last rank prints how long each of COUNT broadcasts took, in seconds, from its post to its arrival
