@@ -5,11 +5,14 @@ the header by tests/python/test_native_layout.py.
 """
 
 import ctypes
+import gc
+import hashlib
 import json
 import os
 import pathlib
 import threading
 import time
+import weakref
 
 from . import errors
 
@@ -200,6 +203,7 @@ class Context:
     def __init__(self, config):
         self._handle = ctypes.c_void_p()
         self._unnamed = _Unnamed()
+        self._groups = []
         _interruptible(lambda: check(library().tl_init(ctypes.byref(config), ctypes.byref(self._handle))))
         self.rank = library().tl_rank(self._handle)
         self.size = library().tl_size(self._handle)
@@ -216,10 +220,33 @@ class Context:
         return json.loads(text.value)
 
     def register(self, group, descs):
+        """The Group of these tensors, in buffers of the library's. Collective, and in the same order on all ranks. Registered tensors stay until the context
+        ends, so a group that is alike and that no rank uses any more is given out again, with zeros in it and the names of before."""
+        kind = tuple(tuple(getattr(desc, field) for field, _ in TensorDesc._fields_ if field not in ("name", "buffer")) for desc in descs)
+        idle = self._idle_group(kind)
+        if self._all_say(hashlib.sha256(idle.name.encode()).digest() if idle else bytes(32)) and idle:
+            for tensor, desc in zip(idle, descs):
+                ctypes.memset(tensor.address(), 0, desc.count * ELEMENT_BYTES[desc.dtype])
+            return idle
         array = (TensorDesc * len(descs))(*descs)
         handles = (ctypes.c_void_p * len(descs))()
         _interruptible(lambda: check(library().tl_register(self._handle, group.encode(), array, len(descs), handles)))
-        return [Tensor(handle) for handle in handles]
+        made = Group(group, kind, [Tensor(handle) for handle in handles])
+        self._groups.append(made)
+        return made
+
+    def _idle_group(self, kind):
+        alike = [group for group in self._groups if group.kind == kind]
+        if alike and not any(group.idle() for group in alike):
+            gc.collect()  # models and their hooks refer to each other
+        return next((group for group in alike if group.idle()), None)
+
+    def _all_say(self, word):
+        """Whether all ranks say the same 32 bytes."""
+        mine, everybodys = ctypes.create_string_buffer(word, 32), ctypes.create_string_buffer(32 * self.size)
+        request = self.allgather("tensorlane.groups", ctypes.addressof(mine), ctypes.addressof(everybodys), 32, UINT8, 1.0, (mine, everybodys))
+        request.wait()
+        return everybodys.raw == word * self.size
 
     # Array calls. Without a name they are told apart by their order, which is the same on all ranks.
 
@@ -255,20 +282,41 @@ class Context:
         _interruptible(lambda: check(library().tl_barrier(self._handle, timeout)))
 
 
+class Group(list):
+    """Tensors that were registered together, for as long as their context lives. `requests` is for whoever uses them: a dict of what is under way."""
+
+    def __init__(self, name, kind, tensors):
+        super().__init__(tensors)
+        self.name = name
+        self.kind = kind
+        self.requests = {}
+
+    def idle(self):
+        """Whether nothing is under way and nothing refers to the buffers."""
+        return not self.requests and not any(tensor.in_use() for tensor in self)
+
+
 class Tensor:
     """A registered tensor; lives as long as its context."""
 
     def __init__(self, handle):
         self._handle = ctypes.c_void_p(handle)
+        self._memory = None
+
+    def address(self):
+        return library().tl_tensor_buffer(self._handle)
 
     def memory(self, size):
         """Its buffer of `size` bytes, shared with the daemon. Not to be touched after the context is finalized."""
-        return (ctypes.c_char * size).from_address(library().tl_tensor_buffer(self._handle))
+        memory = self._memory() if self._memory is not None else None
+        if memory is None:
+            memory = (ctypes.c_char * size).from_address(self.address())
+            self._memory = weakref.ref(memory)
+        return memory
 
-    def post(self):
-        request = ctypes.c_void_p()
-        check(library().tl_post(self._handle, ctypes.byref(request)))
-        return Request(request, None)
+    def in_use(self):
+        """Whether something refers to what memory() gave."""
+        return self._memory is not None and self._memory() is not None
 
 
 def post_many(tensors):

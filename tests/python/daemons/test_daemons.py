@@ -20,7 +20,7 @@ WORLDS = {"ring_4x1": (4, 1, "ring"), "ring_2x2": (4, 2, "ring"), "parameter_ser
 pytestmark = pytest.mark.skipif(not (BUILD / "bin" / "tensorlaned").exists(), reason=f"no tensorlaned in {BUILD}/bin")
 
 
-def run(ranks, ranks_per_host, pattern, script, *arguments, first_port):
+def run(ranks, ranks_per_host, pattern, script, *arguments, first_port, settings=()):
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(SCRIPTS.parents[1] / "client-lib" / "python"), str(SCRIPTS)]),
@@ -29,6 +29,7 @@ def run(ranks, ranks_per_host, pattern, script, *arguments, first_port):
     }
     command = [
         str(COMMAND), "run", "-n", str(ranks), "--ranks-per-host", str(ranks_per_host), "--pattern", pattern, "--first-port", str(first_port),
+        *(part for setting in settings for part in ("--set", setting)),
         "--", sys.executable, str(SCRIPTS / script), *arguments,
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
@@ -41,6 +42,12 @@ def test_array_calls(ranks, ranks_per_host):
     output = run(ranks, ranks_per_host, "ring", "array_calls.py", first_port=7600)
     for rank in range(ranks):
         assert f"rank {rank}: all array calls are right" in output
+
+
+def test_wrapping_many_models():
+    output = run(2, 1, "ring", "rewrap.py", first_port=7600, settings=["arena_limit=70 MiB"])
+    for rank in range(2):
+        assert f"rank {rank}: all models were wrapped" in output
 
 
 @pytest.mark.parametrize("ranks_per_host", [1, 2])

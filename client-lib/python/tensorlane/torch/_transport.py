@@ -58,6 +58,7 @@ class NativeTransport:
             _native.tensor_desc(d.name, d.count, _DTYPES[d.dtype], op=op, position=i, positions=positions) for i, d in enumerate(descs)
         ]
         self._tensors = self._context.register(group, native)
+        self._requests = self._tensors.requests
         return [
             torch.frombuffer(tensor.memory(d.count * d.dtype.itemsize), dtype=d.dtype) for tensor, d in zip(self._tensors, descs)
         ]
