@@ -12,6 +12,7 @@ MAGIC, VERSION = 0x53534C54, 4
 HELLO, WELCOME, ERROR, ARENA, REGISTER, REGISTERED, STATUS, GOODBYE = range(1, 9)
 FLOAT32, FLOAT64, FLOAT16 = range(3)
 _HEADER = struct.Struct("<IHHII")
+_ENTRY, _DONE = struct.Struct("<IIQ"), struct.Struct("<IiQ")
 _TENSOR = struct.Struct("<256sQQQIIIBBBBfIB7x")
 _PACKET = 64 * 1024
 _TENSORS_PER_PACKET = 128
@@ -157,9 +158,10 @@ class Session:
 
     def post(self, entries):
         """Submits (tensor, sequence) pairs; there must be room in the ring."""
-        for tensor_id, sequence in entries:
-            struct.pack_into("<IIQ", self.ring, _PAGE + self._posted % self._entries * 16, tensor_id, 0, sequence)
-            self._posted += 1
+        packed = b"".join(_ENTRY.pack(tensor_id, 0, sequence) for tensor_id, sequence in entries)
+        for place, part in self._pieces(self._posted, len(entries)):
+            self.ring[_PAGE + place:_PAGE + place + len(part)] = packed[part.start:part.stop]
+        self._posted += len(entries)
         self._number(_SUBMITTED, self._posted)
         if self._number(_SLEEPING):
             self._number(_SLEEPING, 0)
@@ -167,12 +169,20 @@ class Session:
 
     def completions(self):
         """(tensor, status, sequence) of what is done since the last call."""
-        done, result = self._number(_COMPLETED), []
-        while self._consumed & 0xFFFFFFFF != done:
-            result.append(struct.unpack_from("<IiQ", self.ring, _PAGE + self._entries * 16 + self._consumed % self._entries * 16))
-            self._consumed += 1
+        count = (self._number(_COMPLETED) - self._consumed) & 0xFFFFFFFF
+        first, result = _PAGE + self._entries * _ENTRY.size, []
+        for place, part in self._pieces(self._consumed, count):
+            result += _DONE.iter_unpack(self.ring[first + place:first + place + len(part)])
+        self._consumed += count
         self._number(_CONSUMED, self._consumed)
         return result
+
+    def _pieces(self, index, count):
+        """Where `count` entries from `index` on lie in a ring, which ends and begins again: (offset in the ring, their bytes among all) once or twice."""
+        begin = index % self._entries
+        before_the_end = min(count, self._entries - begin)
+        size = _ENTRY.size
+        return [(begin * size, range(before_the_end * size)), (0, range(before_the_end * size, count * size))]
 
     def error(self):
         """Why the job has failed, if it has."""
