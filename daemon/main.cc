@@ -18,6 +18,7 @@
 #include "daemon/lane/lane.h"
 #include "daemon/memory/arena.h"
 #include "daemon/memory/region_table.h"
+#include "daemon/memory/scratch.h"
 #include "daemon/planning/batches.h"
 #include "daemon/planning/pattern_choices.h"
 #include "daemon/planning/plan_tensor.h"
@@ -29,6 +30,7 @@
 #include "daemon/wiring/lane_config.h"
 #include "daemon/wiring/lane_status.h"
 #include "daemon/wiring/recording.h"
+#include "daemon/wiring/shares.h"
 #include "daemon/wiring/transports.h"
 
 namespace tensorlane {
@@ -36,7 +38,7 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
-constexpr std::uint32_t kMaxRegions = 1 << 18;
+constexpr std::uint32_t kMaxRegions = 1 << 19;
 
 double process_cpu_seconds() {
   timespec t{};
@@ -50,9 +52,12 @@ class Daemon {
   explicit Daemon(config::DaemonConfig config)
       : config_(std::move(config)),
         regions_(kMaxRegions),
+        region_ledger_(wiring::region_ledger(config_, kMaxRegions)),
         reducer_(reduce::make_cpu_reducer()),
         timeline_(wiring::timeline_config(config_)),
-        arenas_({config_.memory_limit, config_.memory_keep_free}),
+        memory_(wiring::memory_budget(config_)),
+        arenas_(memory_),
+        scratch_(memory_),
         descriptors_(std::make_shared<Ledger>(wiring::descriptor_rules(config_))),
         sessions_(session_config(config_, descriptors_), arenas_),
         patterns_(config_),
@@ -72,7 +77,9 @@ class Daemon {
         &metrics_,
         &timeline_,
         [this](RailIndex rail, ports::FrameSink& sink) { return wiring::make_transport(config_, rail, sink, rails_); },
-        wiring::recorder_maker(config_)};
+        wiring::recorder_maker(config_),
+        &scratch_,
+        &region_ledger_};
     TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(wiring::lane_config(config_), rooms));
     if (!config_.metrics.empty()) {
       telemetry::ExporterConfig exporter = wiring::exporter_config(config_);
@@ -170,10 +177,13 @@ class Daemon {
 
   const config::DaemonConfig config_;
   memory::RegionTable regions_;
+  Ledger region_ledger_;  // of regions_
   std::unique_ptr<ports::Reducer> reducer_;
   ports::LaneMetrics metrics_;
   telemetry::TimelineRecorder timeline_;
+  const std::shared_ptr<memory::MemoryBudget> memory_;
   memory::ArenaPool arenas_;
+  memory::ScratchPool scratch_;
   std::vector<wiring::RailTransport> rails_;  // complete once the lane is made
   std::unique_ptr<lane::Lane> lane_;
   const std::shared_ptr<Ledger> descriptors_;

@@ -73,6 +73,12 @@ std::optional<Ordering> ordering_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+Plan Plan::since(std::size_t known) const {
+  Plan added{version, rails, ordering, concurrent, {}, rank_hosts};
+  if (known < tensors.size()) added.tensors.assign(tensors.begin() + static_cast<std::ptrdiff_t>(known), tensors.end());
+  return added;
+}
+
 std::uint64_t Plan::hash() const {
   Fnv1a h;
   h.add(version);

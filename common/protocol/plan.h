@@ -94,6 +94,8 @@ struct Plan {
   std::vector<HostIndex> rank_hosts;      // the host of every rank: whose block of an allgather or reduce-scatter lies
                                           // where. Needed only where there is one
 
+  // What a plan of the first `known` tensors lacks: the tensors that follow; everything else as it is here.
+  Plan since(std::size_t known) const;
   // FNV-1a over everything that shapes a tag or a sum; logged by every host (law 1).
   std::uint64_t hash() const;
 };

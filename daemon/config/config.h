@@ -66,7 +66,7 @@ struct DaemonConfig {
   bool payload_crc = false;
   std::vector<std::uint32_t> users;   // uids that may use this daemon, beside its own and root
   Bytes arena_limit = mib(16384);     // shared memory of one session
-  Bytes memory_limit = mib(65536);    // ... of all sessions
+  Bytes memory_limit = mib(65536);    // ... of all sessions, with what the daemon needs for their jobs
   Bytes memory_keep_free = mib(256);  // of the host's memory, for everybody else
   std::uint32_t max_sessions = 256;
   std::uint32_t max_pending = 64;       // connections that have not said hello

@@ -69,6 +69,9 @@ Status Control::start(ports::LanePort& lane, ports::SessionEvents& sessions) {
   TL_ASSIGN_OR_RETURN(wire_,
                       Wire::open(*config_.fabric, config_.host, config_.secret_key, config_.detection, counters_));
   lane_port_ = &lane;
+  rules_.admit = [&lane](const ports::JobSpec& spec, const std::vector<protocol::TensorBody>& tensors) {
+    return lane.admit(spec, tensors);
+  };
   session_events_ = &sessions;
   now_ = started_ = clock_now();
   thread_ = std::thread([this] { run(); });

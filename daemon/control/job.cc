@@ -219,6 +219,9 @@ void Job::begin(Roster roster, Duration detection) {
       rules_.batch_planner(registered, spec_, tensors);
     };
   }
+  if (rules_.admit) {
+    config.admit = [this](const std::vector<protocol::TensorBody>& tensors) { return rules_.admit(spec_, tensors); };
+  }
   registrar_.emplace(std::move(config), static_cast<RegistrarOutput&>(*this));
   ++counters_.jobs_started;
   spdlog::info("job '{}': epoch {}, {} ranks on {} hosts, led by {}", name_, epoch_.value, roster_.world_size,
@@ -376,9 +379,11 @@ void Job::to_all_hosts(MessageType type, nlohmann::json body) {
   to_self_.emplace_back(type, std::move(body));
 }
 
-void Job::apply_plan(const protocol::Plan& plan) {
-  environment_.lane(id_, [id = id_, plan, then = environment_.when_plan_in_force(id_, epoch_, plan.version)](
-                             ports::LanePort& lane) { return lane.apply_plan(id, plan, then); });
+void Job::apply_plan(protocol::Plan added) {
+  const auto then = environment_.when_plan_in_force(id_, epoch_, added.version);
+  environment_.lane(id_, [id = id_, added = std::move(added), then](ports::LanePort& lane) {
+    return lane.apply_plan(id, added, then);
+  });
 }
 
 void Job::bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) {

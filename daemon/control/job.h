@@ -65,6 +65,8 @@ struct JobRules {
   std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
   protocol::Ordering ordering = protocol::Ordering::kTagged;
   std::uint32_t concurrent = 1;
+  // LanePort::admit.
+  std::function<Status(const ports::JobSpec&, const std::vector<protocol::TensorBody>&)> admit;
 };
 
 class Job final : private RegistrarOutput {
@@ -192,7 +194,7 @@ class Job final : private RegistrarOutput {
   // RegistrarOutput
   void to_leader(MessageType type, nlohmann::json body) override;
   void to_all_hosts(MessageType type, nlohmann::json body) override;
-  void apply_plan(const protocol::Plan& plan) override;
+  void apply_plan(protocol::Plan added) override;
   void bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) override;
   void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override;
   void report_late(std::uint32_t rank, const std::string& what, Duration waited) override;

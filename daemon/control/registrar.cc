@@ -70,6 +70,8 @@ void Registrar::send_local_group(const std::string& group, LocalGroup& local) {
     disagreement = compare_groups(config_.job, group, reference, other.group);
     if (!disagreement.ok()) break;
   }
+  // Then no host registers it, and everybody learns why.
+  if (disagreement.ok() && config_.admit) disagreement = config_.admit(reference.tensors);
   local.sent = true;
   output_.to_leader(MessageType::kGroup, json::array({group, reference.rank, tensors_to_json(reference.tensors),
                                                       status_to_json(disagreement)}));
@@ -262,7 +264,7 @@ bool Registrar::handle_plan(const json& body) {
                             "run the same version of tensorlaned on all hosts"));
     return true;
   }
-  output_.apply_plan(plan_);
+  output_.apply_plan(plan_.since(known));
   return true;
 }
 

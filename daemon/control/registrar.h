@@ -34,7 +34,7 @@ class RegistrarOutput {
   virtual ~RegistrarOutput() = default;
   virtual void to_leader(MessageType type, nlohmann::json body) = 0;
   virtual void to_all_hosts(MessageType type, nlohmann::json body) = 0;  // this one included
-  virtual void apply_plan(const protocol::Plan& plan) = 0;               // answer: Registrar::plan_in_force
+  virtual void apply_plan(protocol::Plan added) = 0;                     // new tensors; answer: plan_in_force()
   virtual void bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) = 0;
   virtual void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) = 0;
   virtual void report_late(std::uint32_t rank, const std::string& what, Duration waited) = 0;
@@ -49,6 +49,8 @@ struct RegistrarConfig {
   Duration stall_warning, stall_error;
   protocol::Ordering ordering = protocol::Ordering::kTagged;  // these two: the leader's
   std::uint32_t concurrent = 1;
+  // Whether this host has room for the tensors; none: it has.
+  std::function<Status(const std::vector<protocol::TensorBody>&)> admit = {};
 };
 
 class Registrar {

@@ -106,6 +106,13 @@ void Engine::Impl::queue_work(std::uint32_t index) {
   work_[t.cls.value].push(slice_positions_, key_of(t, false), index);
 }
 
+std::optional<ClassId> Engine::Impl::next_work() const {
+  for (std::size_t c = 0; c < work_.size(); ++c) {
+    if (!work_[c].empty()) return ClassId(static_cast<std::uint8_t>(c));
+  }
+  return std::nullopt;
+}
+
 bool Engine::Impl::pick_work(Work* out) {
   for (UrgencyHeap& heap : work_) {
     if (heap.empty()) continue;

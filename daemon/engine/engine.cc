@@ -176,7 +176,12 @@ Bytes Engine::staging_bytes(const EngineConfig& config) {
 }
 
 Status Engine::apply_plan(const Plan& plan) {
-  return impl_->apply_plan(plan);
+  TL_RETURN_IF_ERROR(check_known(impl_->tables_, plan));
+  return impl_->extend_plan(plan);
+}
+
+Status Engine::extend_plan(const Plan& plan) {
+  return impl_->extend_plan(plan);
 }
 
 std::size_t Engine::step(Time now, std::span<const Event> events, ActionRing& out) {
@@ -201,6 +206,10 @@ std::size_t Engine::granted(HostIndex peer, const protocol::FrameHeader& header,
 
 std::size_t Engine::pick(Time now, Flow flow, Bytes credit, std::span<Send> out) {
   return impl_->pick(now, flow, credit, out);
+}
+
+std::optional<ClassId> Engine::next_work() const {
+  return impl_->aborted_ ? std::nullopt : impl_->next_work();
 }
 
 bool Engine::pick_work(Time, Work* out) {

@@ -84,6 +84,9 @@ class Engine {
   // the largest slice of every class at once, see fit_slice_elements() in batching/slicing.h). Nothing changes on an
   // error. Call between steps; the caller makes sure that all hosts have a plan before any host submits under it.
   Status apply_plan(const Plan& plan);
+  // As apply_plan(), of a plan that the caller has only appended to: its work is bounded by what is new, and old
+  // tensors are not looked at.
+  Status extend_plan(const Plan& plan);
 
   // From the tensor's next operation on, it has this urgency, in [0, 1], and its slices travel in this class. This
   // host's own affair: classes and queue order shape no sums (law 1), and a frame is taken from whatever class it comes
@@ -120,6 +123,8 @@ class Engine {
   // When something that is demoted now may go in its own class again, if anything is.
   std::optional<Time> promotion(Time now) const;
 
+  // The class of the block that pick_work() would give now, if there is one.
+  std::optional<ClassId> next_work() const;
   // The most urgent block of arithmetic; false when there is none. The caller does it and feeds WorkDone(token) before
   // it calls step for anything that arrived later.
   bool pick_work(Time now, Work* out);

@@ -1,6 +1,6 @@
 // The engine's insides. One object, one owner thread, no locks; its methods are spread over files by idea:
 //   engine.cc        events in, actions out, reports
-//   plan.cc          apply_plan
+//   plan.cc          extend_plan
 //   begin.cc         an operation begins: what is announced, what goes at once
 //   contribution.cc  announcements, staging, arithmetic, partial sums
 //   result.cc        results, completion
@@ -55,11 +55,12 @@ struct Engine::Impl {
   void complete(std::uint32_t tensor, bool ok, ActionRing& out);
 
   // ---- plan.cc ----
-  Status apply_plan(const Plan& plan);
+  Status extend_plan(const Plan& plan);
   Status append(const Plan& plan);
-  Status check_capacity() const;
-  std::array<std::uint64_t, kMaxDataClasses> reserves() const;
-  void make_room();
+  using Pages = std::array<std::uint64_t, kMaxDataClasses>;
+  Status check_capacity(const Pages& reserves) const;
+  Pages reserves(std::size_t known) const;
+  void make_room(std::size_t known);
   template <typename F>
   void for_each_class_of(const Tensor& t, F&& f) const;
 
@@ -79,6 +80,7 @@ struct Engine::Impl {
   void source_landed(std::uint32_t slice);
   void queue_work(std::uint32_t slice);
   bool needs_arithmetic(const Tensor& t, const Slice& slice) const;
+  std::optional<ClassId> next_work() const;
   bool pick_work(Work* out);
   void fill_work(std::uint32_t slice, std::uint32_t unit, Work* out) const;
   void take_work_done(std::uint64_t token, ActionRing& out);
@@ -158,6 +160,11 @@ struct Engine::Impl {
   // Slices in urgency order, one heap per class; a slice waits in at most one of them.
   HeapPositions slice_positions_;
   std::array<UrgencyHeap, kMaxDataClasses> staging_wait_, work_;
+  // What the plan so far can ask for at most: pages of the largest slice and slices that are summed, by class; sends,
+  // by class and peer.
+  Pages reserves_{};
+  std::array<std::size_t, kMaxDataClasses> most_slices_{};
+  std::vector<std::size_t> most_sends_;
   Time now_;                                             // of the step that runs, or ran last
   std::uint32_t oldest_ = kNoIndex, newest_ = kNoIndex;  // open operations
   std::uint64_t arrivals_ = 0;                           // orders the single queue

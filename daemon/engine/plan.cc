@@ -7,7 +7,7 @@
 namespace tensorlane::engine {
 
 // Nothing changes unless everything is right: the tables grow at their ends and are cut back on an error.
-Status Engine::Impl::apply_plan(const Plan& plan) {
+Status Engine::Impl::extend_plan(const Plan& plan) {
   TL_RETURN_IF_ERROR(check_plan(config_, tables_, plan));
   const bool negotiates = plan.ordering == protocol::Ordering::kNegotiated;
   if (!tables_.tensors.empty() && negotiates != negotiates_) {
@@ -20,9 +20,11 @@ Status Engine::Impl::apply_plan(const Plan& plan) {
                                          t.result_sends.size()};
   const std::uint32_t barriers = t.barriers, messages = t.messages;
   Status status = append(plan);
-  if (status.ok()) status = check_capacity();
+  const Pages pages = reserves(sizes[0]);
+  if (status.ok()) status = check_capacity(pages);
   if (status.ok()) {
-    make_room();
+    reserves_ = pages;
+    make_room(sizes[0]);
     negotiates_ = negotiates;
     if (negotiates_) negotiation_.grow(t.tensors.size());
     return status;
@@ -46,19 +48,22 @@ Status Engine::Impl::append(const Plan& plan) {
   return {};
 }
 
-// Pages that each class must always be able to have: those of its largest slice.
-std::array<std::uint64_t, kMaxDataClasses> Engine::Impl::reserves() const {
-  std::array<std::uint64_t, kMaxDataClasses> pages{};
-  for (const Tensor& t : tables_.tensors)
-    pages[t.next_cls.value] = std::max(pages[t.next_cls.value], pages_of_largest_slice(tables_, t));
+// Pages that each class must always be able to have: those of its largest slice. Of the plan so far and what follows
+// the `known` first tensors.
+Engine::Impl::Pages Engine::Impl::reserves(std::size_t known) const {
+  Pages pages = reserves_;
+  for (std::size_t i = known; i < tables_.tensors.size(); ++i) {
+    std::uint64_t& most = pages[tables_.tensors[i].cls.value];
+    most = std::max(most, pages_of_largest_slice(tables_, tables_.tensors[i]));
+  }
   if (config_.reclassifies && !config_.single_queue)
     std::fill_n(pages.begin(), config_.classes, *std::ranges::max_element(pages));
   return pages;
 }
 
-Status Engine::Impl::check_capacity() const {
+Status Engine::Impl::check_capacity(const Pages& reserves) const {
   std::uint64_t needed = 0;
-  for (std::uint64_t pages : reserves()) needed += pages;
+  for (std::uint64_t pages : reserves) needed += pages;
   if (needed > pool_.pages()) {
     return {Code::kResourceExhausted,
             fmt::format("the largest slice of every class needs {} bytes of staging together, there are {}",
@@ -80,35 +85,33 @@ void Engine::Impl::for_each_class_of(const Tensor& t, F&& f) const {
   for (std::size_t c = 0; c < config_.classes; ++c) f(c);
 }
 
-void Engine::Impl::make_room() {
-  const auto pages = reserves();
+// For what follows the `known` first tensors.
+void Engine::Impl::make_room(std::size_t known) {
   for (std::uint8_t c = 0; c < kMaxDataClasses; ++c) {
-    if (pages[c] > 0) pool_.reserve(ClassId(c), static_cast<std::uint32_t>(pages[c]));
+    if (reserves_[c] > 0) pool_.reserve(ClassId(c), static_cast<std::uint32_t>(reserves_[c]));
   }
   // A staging grant has at least one page; an operation has one grant for its results.
   grants_.grow(static_cast<std::uint32_t>(tables_.tensors.size()) + pool_.pages());
   control_.grow(tables_.messages);
-
   queue_.grow(tables_.sends.size());
-  std::vector<std::size_t> most(std::size_t{kMaxDataClasses} * config_.hosts);
-  for (const SendItem& item : tables_.sends) {
-    for_each_class_of(tables_.tensors[tables_.slices[item.slice].tensor],
-                      [&](std::size_t c) { ++most[c * config_.hosts + item.peer.value]; });
+  slice_positions_.resize(tables_.slices.size(), kNotQueued);
+
+  most_sends_.resize(std::size_t{kMaxDataClasses} * config_.hosts);
+  for (std::size_t i = known; i < tables_.tensors.size(); ++i) {
+    const Tensor& t = tables_.tensors[i];
+    for_each_class_of(t, [&](std::size_t c) { most_slices_[c] += t.sums ? t.slices.count : 0; });
+    for (std::uint32_t s = t.sends.first; s < t.sends.end(); ++s) {
+      const HostIndex peer = tables_.sends[s].peer;
+      for_each_class_of(t, [&](std::size_t c) { ++most_sends_[c * config_.hosts + peer.value]; });
+    }
   }
   for (std::uint8_t c = 0; c < kMaxDataClasses; ++c) {
     for (std::uint16_t h = 0; h < config_.hosts; ++h) {
-      const std::size_t items = most[std::size_t{c} * config_.hosts + h];
+      const std::size_t items = most_sends_[std::size_t{c} * config_.hosts + h];
       if (items > 0) queue_.allow({HostIndex(h), ClassId(c)}, items);
     }
-  }
-
-  slice_positions_.resize(tables_.slices.size(), kNotQueued);
-  std::array<std::size_t, kMaxDataClasses> slices{};
-  for (const Tensor& t : tables_.tensors)
-    for_each_class_of(t, [&](std::size_t c) { slices[c] += t.sums ? t.slices.count : 0; });
-  for (std::size_t c = 0; c < kMaxDataClasses; ++c) {
-    staging_wait_[c].reserve(slices[c]);
-    work_[c].reserve(slices[c]);
+    staging_wait_[c].reserve(most_slices_[c]);
+    work_[c].reserve(most_slices_[c]);
   }
 }
 

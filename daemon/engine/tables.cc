@@ -221,6 +221,14 @@ bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
   return tensor.wide_contributions || passes_partial_sums(tensor.pattern, hosts) || hosts > Work::kMaxSources;
 }
 
+Status check_known(const PlanTables& tables, const Plan& plan) {
+  for (std::size_t i = 0; i < std::min(plan.tensors.size(), tables.tensors.size()); ++i) {
+    if (!unchanged(tables.tensors[i].plan, plan.tensors[i]))
+      return invalid(plan.tensors[i], "it differs from the plan before", "only add tensors");
+  }
+  return {};
+}
+
 Status check_plan(const EngineConfig& config, const PlanTables& tables, const Plan& plan) {
   if (plan.rails != config.rails) {
     return {Code::kInvalidArgument,
@@ -233,12 +241,8 @@ Status check_plan(const EngineConfig& config, const PlanTables& tables, const Pl
                         tables.tensors.size()),
             "plan of the job", "only add tensors"};
   }
-  for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
+  for (std::size_t i = tables.tensors.size(); i < plan.tensors.size(); ++i)
     TL_RETURN_IF_ERROR(check_tensor(config, plan, i));
-    if (i < tables.tensors.size() && !unchanged(tables.tensors[i].plan, plan.tensors[i])) {
-      return invalid(plan.tensors[i], "it differs from the plan before", "only add tensors");
-    }
-  }
   return protocol::check_batches(plan, tables.tensors.size());
 }
 

@@ -22,8 +22,10 @@ struct PlanTables {
   std::uint32_t messages = 0;  // control messages that can wait at a time
 };
 
-// Checks `plan` against `config` and against the tensors already planned. Errors: kInvalidArgument (names the tensor
-// and the value), kResourceExhausted (more slices than config.max_queued_slices).
+// Whether the tensors already planned are in `plan` as they were. Error: kInvalidArgument (names the tensor).
+Status check_known(const PlanTables& tables, const protocol::Plan& plan);
+
+// Checks what `plan` adds against `config`. Errors: kInvalidArgument (names the tensor and the value).
 Status check_plan(const EngineConfig& config, const PlanTables& tables, const protocol::Plan& plan);
 
 // Appends the tables of one tensor of a checked plan. Errors: kResourceExhausted, and the tables are then unusable.

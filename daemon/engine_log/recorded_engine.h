@@ -29,6 +29,11 @@ class RecordedEngine : private engine::Engine {
     if (recorder_ && status.ok()) recorder_->plan(plan, digest());
     return status;
   }
+  Status extend_plan(const protocol::Plan& plan) {
+    Status status = Engine::extend_plan(plan);
+    if (recorder_ && status.ok()) recorder_->plan(plan, digest());
+    return status;
+  }
   void set_priority(TensorId tensor, float urgency, ClassId cls) {
     Engine::set_priority(tensor, urgency, cls);
     if (recorder_) recorder_->priority(tensor, urgency, cls, digest());
@@ -70,6 +75,7 @@ class RecordedEngine : private engine::Engine {
   using Engine::landing;
   using Engine::missing;
   using Engine::next_flow;
+  using Engine::next_work;
   using Engine::oldest;
   using Engine::promotion;
 

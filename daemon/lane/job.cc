@@ -13,15 +13,17 @@ constexpr std::int64_t kSymptomShare = 5;  // of the detection time, that a lost
 using Gate = engine::Admission::Gate;
 
 constexpr std::size_t kTakeAtOnce = 64;
+constexpr std::size_t kLateScan = 4096;  // tensors that report_late() looks at in one call
 
 }  // namespace
 
-Job::Job(ports::JobSpec spec, const Surroundings& around)
-    : spec_(std::move(spec)),
+Job::Job(JobStart& start, std::vector<Staging> staging, const Surroundings& around)
+    : spec_(std::move(start.spec)),
       around_(around),
       local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks),
       gate_(static_cast<std::uint32_t>(local_ranks_.size())),
       admission_(static_cast<std::uint32_t>(local_ranks_.size())) {
+  charges_.push_back(std::move(start.regions));
   for (Rank rank : local_ranks_) rank_numbers_.push_back(rank.value);
   sessions_.resize(local_ranks_.size());
   detached_.resize(local_ranks_.size());
@@ -33,21 +35,31 @@ Job::Job(ports::JobSpec spec, const Surroundings& around)
   around_.metrics->job_list.add(metrics_);
   around_.metrics->jobs_started.add();
   report_begin();
-  if (spec_.hosts.size() == 1) return;
-  const std::size_t rails =
-      std::min(spec_.rails(), around_.transports.size());  // connect() tells when they are too few
   JobRail::Owner& owner = *this;
-  for (std::uint8_t r = 0; r < rails; ++r)
-    rails_.push_back(std::make_unique<JobRail>(RailIndex(r), spec_, around_, *metrics_, owner));
+  for (std::uint8_t r = 0; r < staging.size(); ++r)  // connect() tells when they are too few
+    rails_.push_back(std::make_unique<JobRail>(RailIndex(r), spec_, around_, *metrics_, owner, std::move(staging[r]),
+                                               std::move(start.rails[r].recorder)));
 }
 
 Job::~Job() {
+  while (!retire(tensors_.size() + 1)) {
+  }
+}
+
+bool Job::retire(std::size_t most) {
+  if (metrics_ == nullptr) return true;
+  for (; retired_ < tensors_.size() && most > 0; ++retired_, --most) {
+    LocalTensor& local = tensors_[retired_];
+    if (local.buffer.length != 0) around_.memory->remove(local.buffer.region);
+    if (local.wide.length != 0) around_.memory->remove(local.wide.region);
+    local.buffer = local.wide = {};
+  }
+  if (retired_ < tensors_.size()) return false;
+  for (auto& rail : rails_) rail->retire();
   report_end();
   around_.metrics->job_list.remove(metrics_);
-  for (LocalTensor& local : tensors_) {
-    if (local.buffer.length != 0) around_.memory->remove(local.buffer.region);
-    if (!local.wide_storage.empty()) around_.memory->remove(local.wide.region);
-  }
+  metrics_.reset();
+  return true;
 }
 
 // ---- commands ----
@@ -75,53 +87,6 @@ void Job::attach(Rank rank, std::shared_ptr<ports::ClientSession> session) {
   if (observed_) sessions_[local_index(rank)]->observe_waits(true);
 }
 
-void Job::apply_plan(protocol::Plan plan) {
-  for (auto& rail : rails_) {
-    if (const Status status = rail->apply_plan(plan); !status.ok()) return fail(status);
-  }
-  plan_ = std::move(plan);
-  if (!rails_.empty()) admission_.grow(plan_);
-  gate_.grow(plan_);
-  const std::size_t known = tensors_.size();
-  tensors_.resize(plan_.tensors.size());
-  for (std::size_t i = known; i < tensors_.size(); ++i) {
-    tensors_[i].bound.resize(local_ranks_.size());
-    tensors_[i].buffers.resize(local_ranks_.size());
-    tensors_[i].sequence.resize(local_ranks_.size());
-    if (plan_.tensors[i].is_batch()) make_batch(plan_.tensors[i]);
-    around_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
-  }
-  local_queue_.reserve(tensors_.size());
-  if (around_.config->tunes) classify();
-  if (around_.config->observes && !rails_.empty()) begin_observing();
-}
-
-void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
-  const std::uint32_t local = local_index(rank);
-  const protocol::PlanTensor& planned = plan_.tensors[tensor.value];
-  LocalTensor& t = tensors_[tensor.value];
-  if (!sessions_[local]) return;
-  t.bound[local] = true;
-  if (planned.operation == Operation::kBarrier) return;  // moves nobody's memory
-  t.buffers[local] = sessions_[local]->map(place);
-  if (t.buffers[local].size() != planned.elements * dtype_size(planned.dtype)) {
-    return fail({Code::kCorrupt,
-                 fmt::format("rank {} registered tensor '{}' outside its arenas", rank.value, planned.name),
-                 fmt::format("job '{}'", spec_.name), "use memory of tl_alloc for registered tensors"});
-  }
-  if (planned.in_batch()) return;  // nothing of it goes between hosts from where it lies
-  if (local == leader_of(planned)) {
-    t.buffer = around_.memory->add(t.buffers[local]);
-    map(sessions_[local]->segment(place));
-  }
-  if (!rails_.empty() && engine::needs_wide(planned, static_cast<std::uint16_t>(spec_.hosts.size())) &&
-      t.wide_storage.empty()) {
-    t.wide_storage.resize(planned.elements * sizeof(float));
-    t.wide = around_.memory->add(t.wide_storage);
-    map(t.wide_storage);
-  }
-}
-
 // Memory that goes between hosts.
 void Job::map(std::span<std::byte> bytes) {
   for (auto& rail : rails_) rail->map(bytes);
@@ -139,13 +104,13 @@ void Job::abort(const Status& cause, Time now) {
   drain_if_closed(now);
 }
 
-void Job::detach(Rank rank) {
+void Job::detach(Rank rank, Time now) {
   detached_[local_index(rank)] = true;
   if (state_ != State::kRunning && state_ != State::kConnecting) return;
   if (!std::ranges::all_of(detached_, [](bool gone) { return gone; })) return;
   state_ = State::kClosing;
   close_flows();
-  drain_if_closed(Time());
+  drain_if_closed(now);
 }
 
 void Job::close_flows() {
@@ -205,15 +170,18 @@ void Job::report_lost(Time now) {
 
 // ---- sessions ----
 
-std::size_t Job::collect() {
-  collected_.clear();
-  if (state_ != State::kRunning) return 0;
+std::size_t Job::collect(std::size_t most) {
+  if (!collected_.empty() || state_ != State::kRunning) return 0;
   std::array<protocol::SubmissionEntry, kTakeAtOnce> entries;
-  for (std::uint32_t local = 0; local < sessions_.size(); ++local) {
+  const auto ranks = static_cast<std::uint32_t>(sessions_.size());
+  for (std::uint32_t i = 0; i < ranks && collected_.size() < most; ++i) {
+    const std::uint32_t local = (first_rank_ + i) % ranks;
     if (!sessions_[local] || detached_[local]) continue;
-    const std::size_t taken = sessions_[local]->take(entries);
-    for (std::size_t i = 0; i < taken; ++i) collected_.emplace_back(local, entries[i]);
+    const std::size_t room = std::min(kTakeAtOnce, most - collected_.size());
+    const std::size_t taken = sessions_[local]->take(std::span(entries).first(room));
+    for (std::size_t e = 0; e < taken; ++e) collected_.emplace_back(local, entries[e]);
   }
+  first_rank_ = (first_rank_ + 1) % ranks;
   return collected_.size();
 }
 
@@ -221,6 +189,7 @@ void Job::submit_collected(Time now) {
   for (const auto& [local, entry] : collected_) {
     if (state_ == State::kRunning && !failed_) submit(local, entry, now);
   }
+  collected_.clear();
 }
 
 void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now) {
@@ -279,7 +248,7 @@ void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
                               .cls = tensor.cls,
                               .phase = ports::TraceSpan::Phase::kWaitForData});
   }
-  if (admission_.gate() != Gate::kBeforeLocal) return start(t, tensor);
+  if (admission_.gate() != Gate::kBeforeLocal) return start(t, tensor, now);
   admission_.ready(tensor.id);
   begin_admitted(now);
 }
@@ -292,7 +261,7 @@ void Job::begin_admitted(Time now) {
     LocalTensor& t = tensors_[id.value];
     const protocol::PlanTensor& tensor = plan_.tensors[id.value];
     if (admission_.gate() == Gate::kBeforeLocal) {
-      start(t, tensor);
+      start(t, tensor, now);
     } else {
       to_rails(t, tensor, now);
     }
@@ -301,21 +270,21 @@ void Job::begin_admitted(Time now) {
 }
 
 // The first step on this host.
-void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor) {
+void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   const bool alone = local_ranks_.size() == 1;
-  if (tensor.is_batch()) return start_local(t, tensor, LocalStep::kReduce);
+  if (tensor.is_batch()) return start_local(t, tensor, LocalStep::kReduce, now);
   if (reduces(tensor.operation)) {
-    if (rails_.empty()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish);
-    return start_local(t, tensor, alone && !tensor.wide_contributions ? LocalStep::kNone : LocalStep::kReduce);
+    if (rails_.empty()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish, now);
+    return start_local(t, tensor, alone && !tensor.wide_contributions ? LocalStep::kNone : LocalStep::kReduce, now);
   }
   const bool collects = tensor.operation == Operation::kAllgather && !alone;
-  start_local(t, tensor, collects ? LocalStep::kCollect : LocalStep::kNone);
+  start_local(t, tensor, collects ? LocalStep::kCollect : LocalStep::kNone, now);
 }
 
-void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step) {
+void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step, Time now) {
   const bool wide = step == LocalStep::kReduce && tensor.wide_contributions;
-  t.task = {step, Sequence(t.completed + 1), leader_of(tensor), wide ? Buffer(t.wide_storage) : Buffer(), 0, 0};
-  if (step == LocalStep::kNone) return finish_step(t, tensor, t.ready);
+  t.task = {step, Sequence(t.completed + 1), leader_of(tensor), wide ? t.wide_storage : Buffer(), 0, 0};
+  if (step == LocalStep::kNone) return finish_step(t, tensor, now);
   local_queue_.push({tensor.cls, t.task.sequence, tensor.id, t.raised});
 }
 
@@ -325,7 +294,7 @@ void Job::finish_step(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
   if (spread_done) return complete(t, tensor, true, now);
   if (!rails_.empty()) return to_network(t, tensor, now);
   if (local_ranks_.size() == 1 || tensor.operation == Operation::kBarrier) return complete(t, tensor, true, now);
-  start_local(t, tensor, LocalStep::kSpread);
+  start_local(t, tensor, LocalStep::kSpread, now);
 }
 
 void Job::to_network(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
@@ -376,7 +345,7 @@ void Job::rail_completed(const engine::Complete& complete, Time now) {
   const bool spreads = tensor.operation != Operation::kBarrier && tensor.operation != Operation::kPush;
   const bool alone = local_ranks_.size() == 1 && !tensor.is_batch();
   if (!t.rails_ok || alone || !spreads) return this->complete(t, tensor, t.rails_ok, now);
-  start_local(t, tensor, LocalStep::kSpread);
+  start_local(t, tensor, LocalStep::kSpread, now);
   if (admission_.gate() != Gate::kNone) begin_admitted(now);
 }
 
@@ -427,11 +396,11 @@ void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor
 // ---- work ----
 
 // The rail whose next block of arithmetic is the most urgent one; the first of equals.
-JobRail* Job::most_urgent_rail(Time now) {
+JobRail* Job::most_urgent_rail() const {
   JobRail* best = nullptr;
   ClassId best_class;
   for (auto& rail : rails_) {
-    const std::optional<ClassId> cls = rail->next_work(now);
+    const std::optional<ClassId> cls = rail->next_work();
     if (!cls || (best != nullptr && best_class <= *cls)) continue;
     best = rail.get();
     best_class = *cls;
@@ -439,17 +408,17 @@ JobRail* Job::most_urgent_rail(Time now) {
   return best;
 }
 
-std::optional<ClassId> Job::next_work(Time now) {
+std::optional<ClassId> Job::next_work() const {
   if (state_ != State::kRunning) return std::nullopt;
-  JobRail* rail = most_urgent_rail(now);
-  std::optional<ClassId> cls = rail != nullptr ? rail->next_work(now) : std::nullopt;
+  const JobRail* rail = most_urgent_rail();
+  std::optional<ClassId> cls = rail != nullptr ? rail->next_work() : std::nullopt;
   if (!local_queue_.empty() && (!cls || local_queue_.top().cls < *cls)) cls = local_queue_.top().cls;
   return cls;
 }
 
 ports::TraceSpan Job::do_work(Time now) {
-  JobRail* rail = most_urgent_rail(now);
-  const bool local = rail == nullptr || (!local_queue_.empty() && local_queue_.top().cls < *rail->next_work(now));
+  JobRail* rail = most_urgent_rail();
+  const bool local = rail == nullptr || (!local_queue_.empty() && local_queue_.top().cls < *rail->next_work());
   return local ? do_local_block(now) : rail->do_work(now);
 }
 
@@ -476,9 +445,9 @@ ports::TraceSpan Job::do_local_block(Time now) {
 
 // ---- egress ----
 
-JobRail::Sent Job::send(RailIndex rail, ClassId cls, Bytes credit, Time now) {
+JobRail::Sent Job::send(RailIndex rail, ClassId cls, Bytes credit, std::uint64_t budget, Time now) {
   if (state_ != State::kRunning || !uses(rail)) return {};
-  return rails_[rail.value]->send(cls, credit, now);
+  return rails_[rail.value]->send(cls, credit, budget, now);
 }
 
 std::optional<Time> Job::promotion(Time now) const {
@@ -496,9 +465,10 @@ void Job::report_late(Time now) {
   report_lost(now);
   if (state_ != State::kRunning) return;
   look_whose_turn_it_is(now);
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    LocalTensor& t = tensors_[i];
-    const protocol::PlanTensor& tensor = plan_.tensors[i];
+  for (std::size_t left = std::min(tensors_.size(), kLateScan); left > 0; --left) {
+    late_scan_ = late_scan_ + 1 < tensors_.size() ? late_scan_ + 1 : 0;
+    LocalTensor& t = tensors_[late_scan_];
+    const protocol::PlanTensor& tensor = plan_.tensors[late_scan_];
     Time since = t.first_arrival;
     if (t.arrived == local_ranks_.size() || tensor.is_batch()) continue;
     const bool holds_others = turn_ && turn_->first == tensor.operation_id();

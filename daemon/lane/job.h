@@ -26,22 +26,29 @@ namespace tensorlane::lane {
 
 class Job final : private JobRail::Owner {
  public:
-  Job(ports::JobSpec spec, const Surroundings& around);
+  // `staging`: of each of its rails on this host.
+  Job(JobStart& start, std::vector<Staging> staging, const Surroundings& around);
   ~Job() override;
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   JobId id() const { return spec_.credentials.job; }
+  Epoch epoch() const { return spec_.credentials.epoch; }
+  std::uint32_t user() const { return spec_.owner.user; }
   bool closed() const { return state_ == State::kClosed; }
+  // Once it is closed: gives back up to `most` of its regions. True when all are given back, and nothing of the lane is
+  // used any more: then any thread may destroy it.
+  bool retire(std::size_t most);
 
   // ---- commands (from LanePort) ----
   void connect(Time now);
   void attach(Rank rank, std::shared_ptr<ports::ClientSession> session);
-  void apply_plan(protocol::Plan plan);
+  // Takes over the next tensors of the growth. True when all are there, or the job cannot have them (it has failed).
+  bool grow(PlanGrowth& growth, Time now);
   void use_thresholds(std::vector<double> thresholds);
   void bind(Rank rank, TensorId tensor, const ports::BufferPlace& place);
   void abort(const Status& cause, Time now);
-  void detach(Rank rank);
+  void detach(Rank rank, Time now);
 
   // ---- from a rail's transport ----
   Result<std::span<std::byte>> landing(RailIndex rail, const ports::FlowKey& flow,
@@ -58,25 +65,26 @@ class Job final : private JobRail::Owner {
   void flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& cause, Time now);
 
   // ---- the loop ----
-  // Takes what the local ranks have submitted. Returns how many entries there were.
-  std::size_t collect();
-  // Begins what was collected. Between the two the lane carries out its commands: the client of a submission has been
-  // told that its tensor is registered, so the command that binds the tensor is in the queue by then.
+  // Takes up to `most` entries of what the local ranks have submitted, unless some that it took before wait to begin.
+  // Returns how many it took.
+  std::size_t collect(std::size_t most);
+  // Begins what was collected. Between the two the lane takes over its commands, and carries out all of this job's: the
+  // client of a submission has been told that its tensor is registered, so the command that binds it is there by then.
   void submit_collected(Time now);
   // The class of the most urgent block of arithmetic or copying that waits, if any.
-  std::optional<ClassId> next_work(Time now);
+  std::optional<ClassId> next_work() const;
   // Does that block, which begins at `now`. Returns its span for the timeline, without the length.
   ports::TraceSpan do_work(Time now);
   // Gives a rail's transport operations of one class, of `credit` bytes at most (control frames count with their
-  // headers, data with its payload).
-  JobRail::Sent send(RailIndex rail, ClassId cls, Bytes credit, Time now);
+  // headers, data with its payload), and of a cost of `budget` at most.
+  JobRail::Sent send(RailIndex rail, ClassId cls, Bytes credit, std::uint64_t budget, Time now);
   bool has_sends(RailIndex rail, ClassId cls, Time now) const {
     return rail.value < rails_.size() && rails_[rail.value]->engine().has_sends(now, cls);
   }
   // When something may go in a more urgent class than now (engine.h).
   std::optional<Time> promotion(Time now) const;
   // What is left of this job's turn in a class: the lane's account. Only of a rail that the job has.
-  Bytes& deficit(RailIndex rail, ClassId cls) { return rails_[rail.value]->deficit(cls); }
+  std::uint64_t& deficit(RailIndex rail, ClassId cls) { return rails_[rail.value]->deficit(cls); }
   bool uses(RailIndex rail) const { return rail.value < rails_.size(); }
   // Reports ranks that keep others waiting, and connections that are lost. Call about every 100 ms.
   void report_late(Time now);
@@ -101,8 +109,8 @@ class Job final : private JobRail::Owner {
     std::uint64_t completed = 0;          // last sequence that all local ranks were told of
     std::uint32_t arrived = 0;            // local ranks that have submitted completed + 1
     Descriptor buffer;                    // the leader's, for the engines
-    std::vector<std::byte> storage;       // of a batch: its buffer
-    std::vector<std::byte> wide_storage;
+    Buffer storage;                       // of a batch: its buffer
+    Buffer wide_storage;
     Descriptor wide;
     LocalTask task;
     std::size_t rails_left = 0;  // that have not done their part of the operation that runs
@@ -115,7 +123,7 @@ class Job final : private JobRail::Owner {
   };
 
   void set_priority(const protocol::PlanTensor& tensor);
-  void classify();
+  void classify(std::size_t from);
   void begin_observing();
   void waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence);
   void take_observed_order();
@@ -123,14 +131,15 @@ class Job final : private JobRail::Owner {
   std::uint32_t local_index(Rank rank) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
   void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
-  void make_batch(const protocol::PlanTensor& batch);
+  bool take_over(PlanGrowth& growth, std::size_t count);
+  Descriptor add_region(std::span<std::byte> bytes);
   void submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now);
   bool advance_task(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t* reduced, std::uint64_t* copied);
   void complete_members(const LocalTensor& t, TensorId batch, bool ok, Time now);
   void raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now);
   void all_arrived(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
-  void start(LocalTensor& local, const protocol::PlanTensor& tensor);
-  void start_local(LocalTensor& local, const protocol::PlanTensor& tensor, LocalStep step);
+  void start(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
+  void start_local(LocalTensor& local, const protocol::PlanTensor& tensor, LocalStep step, Time now);
   void to_network(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void begin_admitted(Time now);
   void to_rails(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
@@ -142,7 +151,7 @@ class Job final : private JobRail::Owner {
   void complete(LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
   void note_complete(const LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
   ports::TraceSpan do_local_block(Time now);
-  JobRail* most_urgent_rail(Time now);
+  JobRail* most_urgent_rail() const;
   void report_lost(Time now);
   void look_whose_turn_it_is(Time now);
   bool awaited(const protocol::PlanTensor& tensor, Time* since) const;
@@ -170,6 +179,11 @@ class Job final : private JobRail::Owner {
   std::optional<TensorId> largest_;  // of what is summed: an iteration begins whenever it is submitted
   std::optional<Time> largest_since_;
   std::vector<LocalTensor> tensors_;
+  std::vector<std::unique_ptr<ports::Scratch>> scratch_;  // what the tensors' storage lies in
+  std::vector<Ledger::Charge> charges_;                   // of regions and tables
+  std::size_t retired_ = 0;                               // tensors whose regions are given back
+  std::size_t late_scan_ = 0;                             // where report_late() goes on
+  std::uint32_t first_rank_ = 0;                          // whose submissions are taken first
   engine::BatchGate gate_;
   // Between hosts, where the plan has an order. Of a job of one host every operation starts when it is ready.
   engine::Admission admission_;

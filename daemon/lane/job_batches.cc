@@ -4,19 +4,6 @@
 
 namespace tensorlane::lane {
 
-// All of its memory, before it is used.
-void Job::make_batch(const protocol::PlanTensor& batch) {
-  TL_ASSERT(!rails_.empty());
-  LocalTensor& t = tensors_[batch.id.value];
-  t.storage.resize(batch.elements * dtype_size(batch.dtype));
-  t.buffer = around_.memory->add(t.storage);
-  map(t.storage);
-  if (!engine::needs_wide(batch, static_cast<std::uint16_t>(spec_.hosts.size()))) return;
-  t.wide_storage.resize(batch.elements * sizeof(float));
-  t.wide = around_.memory->add(t.wide_storage);
-  map(t.wide_storage);
-}
-
 // A rank has come to a batch when it has submitted the last of its members.
 void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now) {
   LocalTensor& t = tensors_[member.id.value];

@@ -13,18 +13,21 @@ namespace tensorlane::lane {
 void Job::use_thresholds(std::vector<double> thresholds) {
   if (!around_.config->tunes || thresholds.size() >= around_.config->classes) return;
   thresholds_ = std::move(thresholds);
-  classify();
+  classify(0);
 }
 
 void Job::set_priority(const protocol::PlanTensor& tensor) {
   for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
 }
 
-void Job::classify() {
+// Of the tensors from position `from` on.
+void Job::classify(std::size_t from) {
+  const auto bytes_of = [](const protocol::PlanTensor& tensor) { return tensor.elements * dtype_size(tensor.dtype); };
   const std::optional<TensorId> before = largest_;
-  std::uint64_t most = 0;
-  for (protocol::PlanTensor& tensor : plan_.tensors) {
-    const std::uint64_t bytes = tensor.elements * dtype_size(tensor.dtype);
+  std::uint64_t most = largest_ ? bytes_of(plan_.tensors[largest_->value]) : 0;
+  for (std::size_t i = from; i < plan_.tensors.size(); ++i) {
+    protocol::PlanTensor& tensor = plan_.tensors[i];
+    const std::uint64_t bytes = bytes_of(tensor);
     if (reduces(tensor.operation) && !tensor.in_batch() && bytes > most) {
       largest_ = tensor.id;
       most = bytes;

@@ -7,45 +7,26 @@ namespace {
 
 constexpr std::size_t kActions = 1024;
 
-// Staging and limits are those of a NIC, like windows (laws 8, 11).
-engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, const LaneConfig& config) {
-  engine::EngineConfig e;
-  e.job = spec.credentials.job;
-  e.epoch = spec.credentials.epoch;
-  e.hosts = static_cast<std::uint16_t>(spec.hosts.size());
-  e.self = spec.credentials.self;
-  e.world_size = spec.world_size;
-  e.rails = static_cast<std::uint8_t>(spec.rails());
-  e.rail = rail;
-  e.classes = config.classes;
-  e.staging = config.staging;
-  e.single_queue = config.single_queue;
-  e.reclassifies = config.tunes || config.observes;
-  e.limits = config.job_limits;
-  return e;
-}
-
 }  // namespace
 
 JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Surroundings& around, ports::JobMetrics& metrics,
-                 Owner& owner)
+                 Owner& owner, Staging staging, std::unique_ptr<engine_log::Recorder> recorder)
     : rail_(rail),
       spec_(spec),
       around_(around),
       metrics_(metrics),
       owner_(owner),
       config_(engine_config(rail, spec, *around.config)),
-      staging_storage_(std::make_unique_for_overwrite<std::byte[]>(engine::Engine::staging_bytes(config_).value)),
-      staging_(around.memory->add({staging_storage_.get(), engine::Engine::staging_bytes(config_).value})),
-      engine_(config_, staging_, around.make_recorder ? around.make_recorder(spec, rail) : nullptr),
+      staging_(std::move(staging)),
+      engine_(config_, staging_.region, std::move(recorder)),
       actions_(kActions) {
   // Every host begins with its own next peer: if all began with the same one, their operations would queue in its port,
   // while the others' are idle.
   last_peer_.fill(spec_.credentials.self);
 }
 
-JobRail::~JobRail() {
-  around_.memory->remove(staging_.region);
+void JobRail::retire() {
+  around_.memory->remove(staging_.region.region);
 }
 
 // ---- flows ----
@@ -55,7 +36,7 @@ Status JobRail::connect(Time now) {
   credentials.rail = rail_;
   if (around_.config->resume_flows) credentials.resume_within = spec_.detection;
   transport().add_job(credentials);
-  map(around_.memory->resolve(staging_));
+  map(staging_.memory->bytes());
   const std::size_t data_flows = around_.config->single_queue ? 1 : around_.config->classes;
   const Time deadline = now + spec_.detection * 3;
   for (std::uint16_t peer = 0; peer < spec_.hosts.size(); ++peer) {
@@ -149,17 +130,10 @@ void JobRail::frame_arrived(const ports::FlowKey& flow, const protocol::FrameHea
 
 // ---- work ----
 
-std::optional<ClassId> JobRail::next_work(Time now) {
-  if (!work_) {
-    work_.emplace();
-    if (!engine_.pick_work(now, &*work_)) work_.reset();
-  }
-  return work_ ? std::optional(work_->cls) : std::nullopt;
-}
-
 ports::TraceSpan JobRail::do_work(Time now) {
-  const engine::Work work = *work_;
-  work_.reset();
+  engine::Work work;
+  const bool picked = engine_.pick_work(now, &work);
+  TL_ASSERT(picked);
   std::array<ports::ReduceSource, engine::Work::kMaxSources> sources;
   bool resolved = true;
   for (std::uint32_t i = 0; i < work.source_count; ++i) {
@@ -186,9 +160,10 @@ ports::TraceSpan JobRail::do_work(Time now) {
 
 // ---- egress ----
 
-JobRail::Sent JobRail::send(ClassId cls, Bytes credit, Time now) {
+JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Time now) {
   Sent sent;
   const bool control = cls == kControlClass;
+  const std::uint64_t least = control ? protocol::kFrameHeaderBytes : kLeastCost;
   HostIndex& last = last_peer_[ports::metrics_slot(cls)];
   engine::Send send;
   HostIndex peer, first_blocked;
@@ -204,8 +179,8 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, Time now) {
       continue;
     }
     // One operation at a turn: peers share the window evenly, and writable() speaks for no more than one.
-    const Bytes left = credit - sent.bytes;
-    const bool afforded = !control || left.value >= protocol::kFrameHeaderBytes;
+    const Bytes left = std::min(credit - sent.bytes, Bytes(budget - sent.cost));
+    const bool afforded = budget - sent.cost >= least && (!control || left.value >= least);
     if (!afforded || engine_.pick(now, {peer, cls}, left, std::span(&send, 1)) == 0) {
       sent.more = true;  // this peer is next, too, when there is credit
       break;
@@ -217,6 +192,7 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, Time now) {
     transport().send(flow, {send.header, payload, send.token, granted(peer, send.header)});
     payload_bytes += payload.size();
     sent.bytes += Bytes(control ? protocol::kFrameHeaderBytes : payload.size());
+    sent.cost += std::max<std::uint64_t>(least, payload.size());
     note_wait(send, flow, now);
     ++sent.operations;
   }

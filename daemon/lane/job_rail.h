@@ -11,6 +11,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/engine_log/recorded_engine.h"
 #include "daemon/lane/lane.h"
+#include "daemon/lane/prepared.h"
 #include "daemon/ports/job.h"
 
 namespace tensorlane::lane {
@@ -24,7 +25,12 @@ struct Surroundings {
   ports::Timeline* timeline = nullptr;
   std::vector<ports::Transport*> transports;  // by rail
   ports::LaneListener* listener = nullptr;
-  RecorderMaker make_recorder;  // none: nothing is recorded
+};
+
+// What contributions land in: memory, and its place in the lane's region table.
+struct Staging {
+  std::unique_ptr<ports::Scratch> memory;
+  Descriptor region;
 };
 
 class JobRail {
@@ -43,8 +49,7 @@ class JobRail {
 
   // `spec`, `metrics` and `owner` outlive it. The job has more than one host, and the lane has this rail.
   JobRail(RailIndex rail, const ports::JobSpec& spec, const Surroundings& around, ports::JobMetrics& metrics,
-          Owner& owner);
-  ~JobRail();
+          Owner& owner, Staging staging, std::unique_ptr<engine_log::Recorder> recorder);
   JobRail(const JobRail&) = delete;
   JobRail& operator=(const JobRail&) = delete;
 
@@ -57,12 +62,14 @@ class JobRail {
   void close();
   void flow_up(const ports::FlowKey& flow);
   void flow_down(const ports::FlowKey& flow);
+  // Gives its region back: nothing is called after it.
+  void retire();
   // Memory that goes between hosts.
   void map(std::span<std::byte> bytes);
   void unmap() { transport().unmap(job()); }
 
   // ---- the engine ----
-  Status apply_plan(const protocol::Plan& plan) { return engine_.apply_plan(plan); }
+  Status extend_plan(const protocol::Plan& plan) { return engine_.extend_plan(plan); }
   void set_priority(TensorId tensor, float urgency, ClassId cls) { engine_.set_priority(tensor, urgency, cls); }
   void feed(const engine::Event& event, Time now);
   Result<std::span<std::byte>> landing(const ports::FlowKey& flow, const protocol::FrameHeader& header);
@@ -70,16 +77,19 @@ class JobRail {
   const engine::Engine& engine() const { return engine_.engine(); }
 
   // ---- the loop: as Job says of the same names ----
-  std::optional<ClassId> next_work(Time now);
+  std::optional<ClassId> next_work() const { return engine_.next_work(); }
   ports::TraceSpan do_work(Time now);
   struct Sent {
     std::size_t operations = 0;
     Bytes bytes;
+    std::uint64_t cost = 0;  // bytes, where an operation counts for kLeastCost at least
     bool more = false;  // what is next is larger than the credit that is left; else nothing is left, or flows are full
   };
-  Sent send(ClassId cls, Bytes credit, Time now);
+  // The lane's time that a small operation takes, as bytes: jobs share time as they share bytes.
+  static constexpr std::uint64_t kLeastCost = 4096;
+  Sent send(ClassId cls, Bytes credit, std::uint64_t budget, Time now);
   // What is left of this job's turn in a class: the lane's account.
-  Bytes& deficit(ClassId cls) { return deficit_[ports::metrics_slot(cls)]; }
+  std::uint64_t& deficit(ClassId cls) { return deficit_[ports::metrics_slot(cls)]; }
   void publish_counts();
   // Writes the engine's log as far as it is, if there is one.
   void flush_log() { engine_.flush(); }
@@ -100,11 +110,9 @@ class JobRail {
   ports::JobMetrics& metrics_;
   Owner& owner_;
   const engine::EngineConfig config_;
-  std::unique_ptr<std::byte[]> staging_storage_;
-  Descriptor staging_;
+  Staging staging_;
   engine_log::RecordedEngine engine_;
   engine::ActionRing actions_;
-  std::optional<engine::Work> work_;  // chosen by the engine, not done yet
   std::size_t flows_wanted_ = 0, flows_up_ = 0;
   std::size_t flows_open_ = 0;                            // dialed or accepted, and not reported down
   std::array<HostIndex, kMaxDataClasses + 1> last_peer_;  // that had a turn
@@ -112,7 +120,7 @@ class JobRail {
   std::array<std::span<std::byte>, kMaxPlaces> places_;   // of the frame that is being sent
   engine::EngineCounters published_;                      // as of the last publish_counts()
   std::array<std::uint64_t, kMaxDataClasses> demoted_{};  // of the job's metrics, what this rail has added
-  std::array<Bytes, kMaxDataClasses + 1> deficit_{};
+  std::array<std::uint64_t, kMaxDataClasses + 1> deficit_{};
 };
 
 }  // namespace tensorlane::lane

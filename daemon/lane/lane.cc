@@ -12,9 +12,17 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <deque>
+#include <limits>
+#include <map>
+#include <mutex>
 
 #include "common/base/bounded_queue.h"
+#include "daemon/lane/backlogs.h"
 #include "daemon/lane/job.h"
+#include "daemon/lane/prepared.h"
+#include "daemon/lane/preparer.h"
+#include "daemon/lane/users.h"
 
 namespace tensorlane::lane {
 namespace {
@@ -22,8 +30,14 @@ namespace {
 constexpr std::size_t kMailbox = 65536;
 constexpr int kBlockMs = 100;  // the longest sleep: lateness and the CPU count are looked at this often
 constexpr Duration kHousekeeping = milliseconds(100);
-constexpr Bytes kControlQuantum = kib(4);  // of headers: what a job sends before it is the next one's turn
-constexpr std::size_t kBlocksPerTurn = 4;  // blocks of work between two looks at the network
+constexpr std::uint64_t kControlQuantum = 4096;  // of headers: what a job sends before it is the next one's turn
+constexpr std::size_t kBlocksPerTurn = 4;        // blocks of work between two looks at the network
+// Of jobs that share the lane, between two looks at the network: what is sent of a class, as JobRail::Sent counts it;
+// of control frames; submissions of one user; time for commands.
+constexpr std::uint64_t kSentPerTurn = mib(1).value, kControlPerTurn = kib(16).value;
+constexpr std::size_t kTakenPerTurn = 64;
+constexpr Duration kCommandTime = microseconds(50);
+constexpr std::size_t kRetiredPerTurn = 1024;  // regions of jobs that have ended
 
 Time clock_now() {
   timespec t{};
@@ -52,18 +66,17 @@ struct Lane::Rail final : ports::FrameSink {
   Lane::Impl& lane;
   const RailIndex index;
   const RailConfig& config;
-  TokenBucket control;  // of all control frames (law 10)
-  // Whose turn it is to send in a class, and whether it has begun: jobs share a class evenly (law 11).
-  struct Turn {
-    std::size_t job = 0;
-    bool begun = false;
-  };
-  std::array<Turn, kMaxDataClasses + 1> turns;
+  TokenBucket control;                          // of all control frames (law 10)
+  std::array<Turn, kMaxDataClasses + 1> turns;  // which user's it is to send in a class
   std::unique_ptr<ports::Transport> transport;  // the last member: it may speak to this sink while it closes
 };
 
 struct Lane::Impl {
-  Impl(const LaneConfig& c, const LaneRooms& r) : config(c), rooms(r) {}
+  Impl(const LaneConfig& c, const LaneRooms& r)
+      : config(c),
+        rooms(r),
+        users(c.rails.size()),
+        preparer([this](const Command& command) { return post(command).ok(); }) {}
   ~Impl() {
     for (int fd : {epoll_fd, mailbox_fd}) {
       if (fd >= 0) ::close(fd);
@@ -71,12 +84,15 @@ struct Lane::Impl {
   }
 
   Status open();
-  Status post(std::function<void()> command);
+  Status post(Command command);
+  Status prepare(Preparer::Step step, Command command);
   void run();
+  bool begin(JobStart& start);
+  void take_mail();
   std::size_t commands();
   std::size_t egress(Rail& rail);
   bool has_sends(const Rail& rail, ClassId cls) const;
-  std::size_t share(Rail& rail, ClassId cls, Bytes quantum, Bytes* credit);
+  std::size_t share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit);
   std::size_t work();
   void housekeeping();
   void maybe_sleep();
@@ -86,6 +102,9 @@ struct Lane::Impl {
   void disarm_sessions();
   void watch(int fd, bool on);
   void reap();
+  void retire_some();
+  std::shared_ptr<const ports::JobSpec> spec_of(JobId job);
+  void forget(JobId job, Epoch epoch);
 
   Job* find(JobId id) {
     for (auto& job : jobs) {
@@ -96,9 +115,10 @@ struct Lane::Impl {
   // Runs `command` on the job if it is still there.
   template <typename F>
   Status on_job(JobId id, F command) {
-    return post([this, id, command = std::move(command)]() mutable {
-      if (Job* job = find(id)) command(*job);
-    });
+    return post({id, [this, id, command = std::move(command)]() mutable {
+                   if (Job* job = find(id)) command(*job);
+                   return true;
+                 }});
   }
 
   const LaneConfig config;
@@ -107,15 +127,20 @@ struct Lane::Impl {
   std::vector<std::unique_ptr<Rail>> rails;
   Surroundings around;
   std::vector<std::unique_ptr<Job>> jobs;
-  std::size_t work_turn = 0;  // which job is asked for work first
+  std::vector<std::unique_ptr<Job>> ended;  // that still have regions
+  Users users;                              // of `jobs`
+  Backlogs backlogs;
   int epoll_fd = -1, mailbox_fd = -1;
   std::vector<int> watched, wanted;  // wake descriptors of sessions: in epoll; of arm_sessions(), kept for its storage
-  Mailbox<std::function<void()>> mailbox{kMailbox};
+  Mailbox<Command> mailbox{kMailbox};
   std::atomic<bool> mail{false};
   std::atomic<bool> stopping{false};
   std::thread thread;
+  std::mutex specs_mutex;
+  std::map<JobId, std::shared_ptr<const ports::JobSpec>> specs;  // of jobs that begin or run; under specs_mutex
   Time now, idle_since, next_housekeeping, window_start;
-  Duration spun{};  // spent polling in vain since window_start
+  Duration spun{};    // spent polling in vain since window_start
+  Preparer preparer;  // the last member: its thread uses the others
 };
 
 Result<std::span<std::byte>> Lane::Rail::on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
@@ -160,7 +185,7 @@ void Lane::Impl::watch(int fd, bool on) {
   epoll_ctl(epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, &event);
 }
 
-Status Lane::Impl::post(std::function<void()> command) {
+Status Lane::Impl::post(Command command) {
   if (!mailbox.push(std::move(command))) {
     return {Code::kResourceExhausted, fmt::format("more than {} commands wait for the lane", kMailbox), "tensorlaned",
             "register fewer tensors at once"};
@@ -171,16 +196,58 @@ Status Lane::Impl::post(std::function<void()> command) {
   return {};
 }
 
-std::size_t Lane::Impl::commands() {
-  if (!mail.exchange(false, std::memory_order_acquire)) return 0;
+Status Lane::Impl::prepare(Preparer::Step step, Command command) {
+  if (preparer.add(std::move(step), std::move(command))) return {};
+  return {Code::kResourceExhausted, fmt::format("more than {} commands wait for memory", Preparer::kMaxWaiting),
+          "tensorlaned", "register fewer groups at once"};
+}
+
+void Lane::Impl::take_mail() {
+  if (!mail.exchange(false, std::memory_order_acquire)) return;
   std::uint64_t ignored = 0;
   [[maybe_unused]] const ssize_t got = ::read(mailbox_fd, &ignored, sizeof ignored);
-  std::size_t count = 0;
-  while (auto command = mailbox.pop()) {
-    (*command)();
-    ++count;
+  while (auto command = mailbox.pop()) backlogs.add(std::move(*command));
+}
+
+std::size_t Lane::Impl::commands() {
+  take_mail();
+  return backlogs.empty() ? 0 : backlogs.run(kCommandTime, clock_now);
+}
+
+// What control says of a job that is not there is answered by what it does next: it aborts the job.
+bool Lane::Impl::begin(JobStart& start) {
+  const JobId id = start.spec.credentials.job;
+  const auto refuse = [&](const Status& status) {
+    listener->on_job_failed(id, status);
+    return true;
+  };
+  if (!start.status.ok()) return refuse(start.status);
+  std::vector<Staging> staging;
+  for (RailStart& rail : start.rails) {
+    const Descriptor region = rooms.memory->add(rail.staging->bytes());
+    if (region.length == 0) {
+      for (const Staging& added : staging) rooms.memory->remove(added.region.region);
+      return refuse({Code::kResourceExhausted, "the daemon's table of tensors is full",
+                     fmt::format("job '{}'", start.spec.name), "end other jobs or register fewer tensors"});
+    }
+    staging.push_back({std::move(rail.staging), region});
   }
-  return count;
+  Job& job = *jobs.emplace_back(std::make_unique<Job>(start, std::move(staging), around));
+  users.add(job);
+  job.connect(now);
+  return true;
+}
+
+std::shared_ptr<const ports::JobSpec> Lane::Impl::spec_of(JobId job) {
+  std::lock_guard lock(specs_mutex);
+  const auto found = specs.find(job);
+  return found == specs.end() ? nullptr : found->second;
+}
+
+void Lane::Impl::forget(JobId job, Epoch epoch) {
+  std::lock_guard lock(specs_mutex);
+  const auto found = specs.find(job);
+  if (found != specs.end() && found->second->credentials.epoch == epoch) specs.erase(found);
 }
 
 // The most urgent class first; inside a class every job in turn, one window shared by all of them and all peers.
@@ -192,7 +259,7 @@ std::size_t Lane::Impl::egress(Rail& rail) {
     // A bucket that is not empty lets a frame pass, so that what waits always has a time to wait for.
     Bytes credit = control.empty(now) ? Bytes(0) : std::max(control.available(now), Bytes(protocol::kFrameHeaderBytes));
     const Bytes before = credit;
-    sent += share(rail, kControlClass, kControlQuantum, &credit);
+    sent += share(rail, kControlClass, kControlQuantum, kControlPerTurn, &credit);
     control.take(now, before - credit);
   }
   for (std::uint8_t c = 0; c < config.classes; ++c) {
@@ -202,7 +269,7 @@ std::size_t Lane::Impl::egress(Rail& rail) {
     // Nothing in flight makes room for one operation, however small the window.
     const Bytes window = used.value == 0 ? std::max(rail.config.windows[c], kMaxOperation) : rail.config.windows[c];
     Bytes credit = window - std::min(used, window);
-    sent += share(rail, cls, kMaxOperation, &credit);
+    sent += share(rail, cls, kMaxOperation.value, kSentPerTurn, &credit);
   }
   return sent;
 }
@@ -211,56 +278,25 @@ bool Lane::Impl::has_sends(const Rail& rail, ClassId cls) const {
   return std::ranges::any_of(jobs, [&](const auto& job) { return job->has_sends(rail.index, cls, now); });
 }
 
-// Deficit round robin (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", 1995): jobs that
-// always have something to send get the same number of bytes, however many peers they have and however long their
-// operations are; at any time they differ by less than a quantum and an operation. A turn that a full window interrupts
-// goes on when the window opens. Bounded by the operations that *credit, which shrinks, has room for.
-std::size_t Lane::Impl::share(Rail& rail, ClassId cls, Bytes quantum, Bytes* credit) {
-  Rail::Turn& turn = rail.turns[ports::metrics_slot(cls)];
-  std::size_t operations = 0, idle = 0;  // idle: jobs in a row that had nothing to send
-  while (idle < jobs.size()) {
-    if (turn.job >= jobs.size()) turn.job = 0;
-    Job& job = *jobs[turn.job];
-    if (!job.uses(rail.index)) {
-      ++idle;
-      turn = {turn.job + 1, false};
-      continue;
-    }
-    Bytes& deficit = job.deficit(rail.index, cls);
-    if (!turn.begun) deficit += quantum;
-    turn.begun = true;
-    const bool window_binds = *credit < deficit;
-    const JobRail::Sent sent = job.send(rail.index, cls, std::min(*credit, deficit), now);
-    operations += sent.operations;
-    *credit -= sent.bytes;
-    deficit -= sent.bytes;
-    if (sent.more && window_binds) {
-      rooms.metrics->classes[ports::metrics_slot(cls)].window_full.add();
-      return operations;
-    }
-    if (!sent.more) deficit = Bytes(0);  // who has nothing to send saves nothing up
-    idle = sent.operations == 0 ? idle + 1 : 0;
-    turn = {turn.job + 1, false};
-  }
-  return operations;
+// Users share evenly, and so do a user's jobs: at least `quantum` bytes in a turn, however many peers they have and
+// however long their operations are. Bounded by the operations that *credit, which shrinks, has room for, and where
+// there are several jobs by `most`.
+std::size_t Lane::Impl::share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit) {
+  const std::size_t slot = ports::metrics_slot(cls);
+  const std::uint64_t limit = jobs.size() > 1 ? most : std::numeric_limits<std::uint64_t>::max();
+  const Users::Sent sent = users.send(rail.turns[slot], rail.index, cls, quantum, limit, credit, now);
+  if (sent.blocked) rooms.metrics->classes[slot].window_full.add();
+  return sent.operations;
 }
 
-// A few blocks of arithmetic and copying: the most urgent class of any job, jobs in turn.
+// A few blocks of arithmetic and copying: the most urgent class of any job; inside a class users in turn, and their
+// jobs.
 std::size_t Lane::Impl::work() {
   std::size_t done = 0;
   for (; done < kBlocksPerTurn; ++done) {
-    std::size_t best = 0;
-    std::optional<ClassId> best_class;
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-      const std::size_t index = (work_turn + i) % jobs.size();
-      const std::optional<ClassId> cls = jobs[index]->next_work(now);
-      if (!cls || (best_class && *best_class <= *cls)) continue;
-      best = index;
-      best_class = cls;
-    }
-    if (!best_class) break;
-    work_turn = best + 1;
-    ports::TraceSpan span = jobs[best]->do_work(now);
+    Job* job = users.next_to_work();
+    if (job == nullptr) break;
+    ports::TraceSpan span = job->do_work(now);
     now = clock_now();
     span.length = now - span.begin;
     if (rooms.timeline->enabled()) rooms.timeline->record(span);
@@ -297,7 +333,20 @@ void Lane::Impl::reap() {
   if (std::ranges::none_of(jobs, [](const auto& job) { return job->closed(); })) return;
   for (int fd : watched) watch(fd, false);
   watched.clear();
-  std::erase_if(jobs, [](const auto& job) { return job->closed(); });
+  for (auto& job : jobs) {
+    if (!job->closed()) continue;
+    users.remove(*job);
+    forget(job->id(), job->epoch());
+    ended.push_back(std::move(job));
+  }
+  std::erase_if(jobs, [](const auto& job) { return job == nullptr; });
+}
+
+// Its tables and memory go elsewhere: that takes long.
+void Lane::Impl::retire_some() {
+  if (ended.empty() || !ended.back()->retire(kRetiredPerTurn)) return;
+  preparer.dispose(std::shared_ptr<Job>(std::move(ended.back())));
+  ended.pop_back();
 }
 
 // Asks every client for a wake-up. False when one has submitted meanwhile.
@@ -386,14 +435,17 @@ void Lane::Impl::run() {
     rooms.metrics->loops.add();
     std::size_t progress = 0;
     for (auto& rail : rails) progress += rail->transport->poll(now);
-    for (auto& job : jobs) progress += job->collect();
+    reap();  // before a job of the same name can begin
+    progress += users.collect(kTakenPerTurn);
     progress += commands();
-    for (auto& job : jobs) job->submit_collected(now);
+    for (auto& job : jobs) {
+      if (!backlogs.has(job->id())) job->submit_collected(now);
+    }
     for (auto& rail : rails) progress += egress(*rail);
     progress += work();
     housekeeping();
-    reap();
-    if (progress == 0) {
+    retire_some();
+    if (progress == 0 && ended.empty() && backlogs.empty()) {
       maybe_sleep();
     } else {
       idle_since = Time();
@@ -418,37 +470,63 @@ Result<std::unique_ptr<Lane>> Lane::create(const LaneConfig& config, const LaneR
 void Lane::start(ports::LaneListener& listener) {
   Impl& impl = *impl_;
   impl.listener = &listener;
-  impl.around = {&impl.config, impl.rooms.memory, impl.rooms.reducer,      impl.rooms.metrics, impl.rooms.timeline,
-                 {},           &listener,         impl.rooms.make_recorder};
+  impl.around = {&impl.config, impl.rooms.memory, impl.rooms.reducer, impl.rooms.metrics, impl.rooms.timeline,
+                 {},           &listener};
   for (const auto& rail : impl.rails) impl.around.transports.push_back(rail->transport.get());
+  impl.preparer.start();
   impl.thread = std::thread([&impl] { impl.run(); });
 }
 
 void Lane::stop() {
+  impl_->preparer.stop();
   impl_->stopping.store(true, std::memory_order_relaxed);
   if (!impl_->thread.joinable()) return;
-  [[maybe_unused]] const Status ignored = impl_->post([] {});
+  [[maybe_unused]] const Status ignored = impl_->post({{}, [] { return true; }});
   impl_->thread.join();
+  impl_->users = Users(0);
   impl_->jobs.clear();
+  impl_->ended.clear();
 }
 
 Status Lane::start_job(ports::JobSpec spec) {
-  return impl_->post([impl = impl_.get(), spec = std::move(spec)]() mutable {
-    auto& job = impl->jobs.emplace_back(std::make_unique<Job>(std::move(spec), impl->around));
-    job->connect(impl->now);
-  });
+  Impl* const impl = impl_.get();
+  const JobId job = spec.credentials.job;
+  {
+    std::lock_guard lock(impl->specs_mutex);
+    impl->specs[job] = std::make_shared<const ports::JobSpec>(spec);
+  }
+  const auto start = std::make_shared<JobStart>(std::move(spec), impl->config, impl->rails.size(), impl->rooms);
+  return impl->prepare([start] { return start->step(); }, {job, [impl, start] { return impl->begin(*start); }});
 }
 
 Status Lane::attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) {
-  return impl_->on_job(job,
-                       [rank, session = std::move(session)](Job& j) mutable { j.attach(rank, std::move(session)); });
+  Impl* const impl = impl_.get();
+  Command command{job, [impl, job, rank, session = std::move(session)] {
+                    if (Job* j = impl->find(job)) j->attach(rank, session);
+                    return true;
+                  }};
+  return impl->preparer.add_behind(command) ? Status() : impl->post(std::move(command));
 }
 
-Status Lane::apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) {
-  return impl_->post([impl = impl_.get(), job, plan = std::move(plan), then = std::move(then)]() mutable {
-    if (Job* j = impl->find(job)) j->apply_plan(std::move(plan));
-    if (then) then();
-  });
+Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> then) {
+  Impl* const impl = impl_.get();
+  const std::shared_ptr<const ports::JobSpec> spec = impl->spec_of(job);
+  if (spec == nullptr) {
+    return impl->post({job, [then = std::move(then)] {
+                         if (then) then();
+                         return true;
+                       }});
+  }
+  const auto growth = std::make_shared<PlanGrowth>(std::move(added), spec, impl->rooms);
+  const Epoch epoch = spec->credentials.epoch;
+  return impl->prepare([growth] { return growth->step(); },
+                       {job, [impl, job, epoch, growth, then = std::move(then)] {
+                          Job* j = impl->find(job);
+                          if (j != nullptr && j->epoch() == epoch && !j->grow(*growth, impl->now)) return false;
+                          if (then && growth->taken == growth->added.tensors.size()) then();
+                          impl->preparer.dispose(growth);
+                          return true;
+                        }});
 }
 
 Status Lane::bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) {
@@ -460,16 +538,33 @@ Status Lane::use_thresholds(JobId job, std::vector<double> thresholds) {
       job, [thresholds = std::move(thresholds)](Job& j) mutable { j.use_thresholds(std::move(thresholds)); });
 }
 
+// A job that still waits for its memory never begins.
 Status Lane::abort_job(JobId job, Status cause) {
-  return impl_->post([impl = impl_.get(), job, cause = std::move(cause)] {
-    // A job that is not there (any more) is closed as well as it can be.
-    if (Job* j = impl->find(job)) return j->abort(cause, impl->now);
-    impl->listener->on_job_closed(job);
-  });
+  Impl* const impl = impl_.get();
+  impl->preparer.cancel(job);
+  return impl->post({job, [impl, job, cause = std::move(cause)] {
+                       if (Job* j = impl->find(job)) {
+                         j->abort(cause, impl->now);
+                       } else {
+                         // A job that is not there (any more) is closed as well as it can be.
+                         impl->listener->on_job_closed(job);
+                       }
+                       return true;
+                     }});
 }
 
 Status Lane::detach(JobId job, Rank rank) {
-  return impl_->on_job(job, [rank](Job& j) { j.detach(rank); });
+  Impl* const impl = impl_.get();
+  return impl->on_job(job, [rank, impl](Job& j) { j.detach(rank, impl->now); });
+}
+
+Status Lane::admit(const ports::JobSpec& spec, std::span<const protocol::TensorBody> tensors) const {
+  const Need need = need_of(tensors, spec);
+  const auto check = [&]() -> Status {
+    if (impl_->rooms.regions != nullptr) TL_RETURN_IF_ERROR(impl_->rooms.regions->check(spec.owner, need.regions));
+    return impl_->rooms.scratch->check(spec.owner, need.bytes);
+  };
+  return on_host(check(), spec);
 }
 
 }  // namespace tensorlane::lane

@@ -1,7 +1,7 @@
 // The loop that hosts engines: it polls transports and sessions, feeds events, and carries out what the engines choose.
 //
-// One thread owns everything here. Other threads speak to it through LanePort, whose calls are queued. What it tells
-// them goes through LaneListener.
+// One thread owns everything here, and one beside it prepares what takes long (preparer.h). Other threads speak to it
+// through LanePort, whose calls are queued. What it tells them goes through LaneListener.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@
 #include "daemon/ports/job.h"
 #include "daemon/ports/memory.h"
 #include "daemon/ports/reducer.h"
+#include "daemon/ports/scratch.h"
 #include "daemon/ports/telemetry.h"
 #include "daemon/ports/transport.h"
 
@@ -44,8 +45,8 @@ struct LaneConfig {
   int cpu = -1;               // pin the thread there; -1: anywhere
 };
 
-// Makes what keeps the log of a job's engine on a rail, or null. Called on the lane's thread, for each when the job
-// begins.
+// Makes what keeps the log of a job's engine on a rail, or null. Called for each when the job begins, on the thread
+// that prepares it.
 using RecorderMaker = std::function<std::unique_ptr<engine_log::Recorder>(const ports::JobSpec&, RailIndex)>;
 
 // What a lane needs from the other rooms. Owned by the caller, outlive the lane.
@@ -56,7 +57,9 @@ struct LaneRooms {
   ports::Timeline* timeline = nullptr;
   // Makes the transport of a rail, which reports to the given sink. Called once for each, by the constructor's thread.
   std::function<Result<std::unique_ptr<ports::Transport>>(RailIndex, ports::FrameSink&)> make_transport;
-  RecorderMaker make_recorder = {};  // none: nothing is recorded
+  RecorderMaker make_recorder = {};       // none: nothing is recorded
+  ports::ScratchPool* scratch = nullptr;  // staging, and sums that are wider than their tensors
+  Ledger* regions = nullptr;              // who has how much of `memory`; null: nobody counts
 };
 
 class Lane final : public ports::LanePort {
@@ -72,11 +75,12 @@ class Lane final : public ports::LanePort {
 
   Status start_job(ports::JobSpec spec) override;
   Status attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) override;
-  Status apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) override;
+  Status apply_plan(JobId job, protocol::Plan added, std::function<void()> then) override;
   Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
   Status use_thresholds(JobId job, std::vector<double> thresholds) override;
   Status abort_job(JobId job, Status cause) override;
   Status detach(JobId job, Rank rank) override;
+  Status admit(const ports::JobSpec& spec, std::span<const protocol::TensorBody> tensors) const override;
 
  private:
   struct Rail;

@@ -75,7 +75,9 @@ class LocalQueue {
     }
   };
   // At most `capacity` tasks: one per tensor. Allocates here, not later.
-  void reserve(std::size_t capacity) { keys_.reserve(capacity); }
+  void reserve(std::size_t capacity) {
+    if (capacity > keys_.capacity()) keys_.reserve(std::max(capacity, 2 * keys_.capacity()));
+  }
   bool empty() const { return keys_.empty(); }
   const Key& top() const { return keys_.front(); }
   void push(const Key& key) {

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -18,21 +17,15 @@ namespace {
 
 constexpr std::uint64_t kHugePage = 2 << 20;
 
-std::string megabytes(std::uint64_t bytes) {
-  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
-}
-
 class Segment final : public ports::SharedMemory {
  public:
-  // Takes over the descriptor and the mapping, and gives `reserved` back to the account when it goes.
-  Segment(int fd, std::span<std::byte> bytes, std::unique_ptr<FaultGuard> guard,
-          std::shared_ptr<std::atomic<std::uint64_t>> account)
-      : fd_(fd), bytes_(bytes), account_(std::move(account)), guard_(std::move(guard)) {}
+  // Takes over the descriptor and the mapping.
+  Segment(int fd, std::span<std::byte> bytes, std::unique_ptr<FaultGuard> guard, Ledger::Charge charge)
+      : fd_(fd), bytes_(bytes), charge_(std::move(charge)), guard_(std::move(guard)) {}
   ~Segment() override {
     guard_.reset();
     munmap(bytes_.data(), bytes_.size());
     close(fd_);
-    account_->fetch_sub(bytes_.size());
   }
 
   std::span<std::byte> bytes() const override { return bytes_; }
@@ -59,7 +52,7 @@ class Segment final : public ports::SharedMemory {
  private:
   const int fd_;
   const std::span<std::byte> bytes_;
-  const std::shared_ptr<std::atomic<std::uint64_t>> account_;
+  const Ledger::Charge charge_;
   std::unique_ptr<FaultGuard> guard_;
   bool closed_ = false;
 };
@@ -68,7 +61,7 @@ Status system_error(const char* what, std::uint64_t bytes) {
   const Code code = errno == ENOMEM || errno == ENOSPC || errno == EMFILE || errno == ENFILE || errno == EAGAIN
                         ? Code::kResourceExhausted
                         : Code::kInternal;
-  return Status(code, "cannot make " + megabytes(bytes) + " of shared memory",
+  return Status(code, "cannot make " + mebibytes(bytes) + " of shared memory",
                 std::string(what) + ": " + std::strerror(errno), "free memory or descriptors on this host");
 }
 
@@ -91,53 +84,28 @@ Result<std::span<std::byte>> populate(int fd, std::uint64_t bytes) {
 
 }  // namespace
 
-ArenaPool::ArenaPool(ArenaLimits limits, std::function<Bytes()> available)
-    : limits_(limits), available_(std::move(available)), account_(std::make_shared<std::atomic<std::uint64_t>>(0)) {}
-
-Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(std::uint64_t bytes) {
+Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(const Owner& owner, std::uint64_t bytes) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "a segment of zero bytes", "", "ask for at least one byte");
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  const std::uint64_t total = limits_.total.value;
-  if (bytes > total) {
-    return Status(Code::kResourceExhausted, "shared memory over the daemon's limit",
-                  megabytes(bytes) + " needed, memory_limit is " + megabytes(total),
-                  "raise memory_limit or register less");
-  }
+  if (bytes > Ledger::kUnlimited - page) return budget_->check(owner, bytes);
   bytes = (bytes + page - 1) / page * page;
-  const std::uint64_t before = account_->fetch_add(bytes);
-  const auto give_back = [&](Status status) {
-    account_->fetch_sub(bytes);
-    return status;
-  };
-  if (before + bytes > total) {
-    return give_back(Status(
-        Code::kResourceExhausted, "shared memory over the daemon's limit",
-        megabytes(bytes) + " needed, " + megabytes(before) + " of memory_limit = " + megabytes(total) + " in use",
-        "raise memory_limit or register less"));
-  }
-  // The kernel would grant it and then kill somebody for it.
-  const std::uint64_t free = available_().value;
-  if (free < bytes || free - bytes < limits_.keep_free.value) {
-    return give_back(Status(Code::kResourceExhausted, "this host is short of memory",
-                            megabytes(bytes) + " needed, " + megabytes(free) + " available, memory_keep_free is " +
-                                megabytes(limits_.keep_free.value),
-                            "free memory on this host or lower memory_keep_free"));
-  }
+  TL_ASSIGN_OR_RETURN(Ledger::Charge charge, budget_->take(owner, bytes));
   const int fd = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return give_back(system_error("memfd_create", bytes));
+  if (fd < 0) return system_error("memfd_create", bytes);
   Result<std::span<std::byte>> mapped = populate(fd, bytes);
   if (!mapped.ok()) {
     close(fd);
-    return give_back(mapped.status());
+    return mapped.status();
   }
   std::unique_ptr<FaultGuard> guard = FaultGuard::make(*mapped);
   if (guard == nullptr) {
     munmap(mapped->data(), mapped->size());
     close(fd);
-    return give_back(Status(Code::kResourceExhausted, "too many segments of shared memory",
-                            "the limit is " + std::to_string(FaultGuard::kMaxGuards), "use fewer and larger segments"));
+    return Status(Code::kResourceExhausted, "too many segments of shared memory",
+                  "the limit is " + std::to_string(FaultGuard::kMaxGuards), "use fewer and larger segments");
   }
-  return std::shared_ptr<ports::SharedMemory>(std::make_shared<Segment>(fd, *mapped, std::move(guard), account_));
+  return std::shared_ptr<ports::SharedMemory>(
+      std::make_shared<Segment>(fd, *mapped, std::move(guard), std::move(charge)));
 }
 
 }  // namespace tensorlane::memory

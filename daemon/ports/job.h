@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,9 @@ struct JobSpec {
   std::size_t rails() const { return hosts.front().addresses.size(); }
 };
 
-// What a lane accepts from other threads. Every call is queued and carried out on the lane's thread, in order; none
-// blocks. ResourceExhausted when the queue (of `kLaneMailbox` commands) is full.
+// What a lane accepts from other threads. Every call is queued and carried out on the lane's thread, those of one job
+// in order, except that a plan waits for its memory while others pass it; none blocks. ResourceExhausted when the queue
+// (of `kLaneMailbox` commands) is full.
 class LanePort {
  public:
   virtual ~LanePort() = default;
@@ -46,9 +48,11 @@ class LanePort {
   virtual Status start_job(JobSpec spec) = 0;
   // A rank of this host takes part. Before its first submission and after start_job.
   virtual Status attach(JobId job, Rank rank, std::shared_ptr<ClientSession> session) = 0;
-  // The plan of the job from now on. `then` runs on the lane's thread once it is in force.
-  virtual Status apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) = 0;
-  // Where this rank's buffer of a planned tensor lies. Before the rank's first submission of it.
+  // The plan of the job from now on: what it was, and the tensors of `added`, whose ids go on from there; version,
+  // ordering and ranks are those of `added`. `then` runs on the lane's thread once it is in force. Memory that cannot
+  // be had is an on_job_failed.
+  virtual Status apply_plan(JobId job, protocol::Plan added, std::function<void()> then) = 0;
+  // Where this rank's buffer of a tensor lies whose plan is in force. Before the rank's first submission of it.
   virtual Status bind(JobId job, Rank rank, TensorId tensor, BufferPlace place) = 0;
   // From each tensor's next operation on, classes are those of these K - 1 descending thresholds, the lowest K of the
   // fabric. Only where the lane tunes; else it changes nothing (classes are this host's own affair, law 1).
@@ -59,6 +63,9 @@ class LanePort {
   // The rank has gone in peace (nothing of it in flight). After the last one the job closes without an error:
   // on_job_closed.
   virtual Status detach(JobId job, Rank rank) = 0;
+  // Whether the job's owner can have now what these tensors take on this host. Any thread, at once; nothing is taken.
+  // Errors: kResourceExhausted, with the limit and the key of daemon.yaml that says it.
+  virtual Status admit(const JobSpec&, std::span<const protocol::TensorBody>) const { return {}; }
 };
 
 // What a lane tells other threads. Called on the lane's thread; implementations only queue.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "common/base/ledger.h"
 #include "common/base/status.h"
 
 namespace tensorlane::ports {
@@ -33,9 +34,9 @@ class SharedMemory {
 class SharedMemoryPool {
  public:
   virtual ~SharedMemoryPool() = default;
-  // At least `bytes` (more than zero), rounded up to pages. Errors: ResourceExhausted (names the limit, its value and
-  // the need), InvalidArgument (zero).
-  virtual Result<std::shared_ptr<SharedMemory>> create(std::uint64_t bytes) = 0;
+  // At least `bytes` (more than zero), rounded up to pages, charged to `owner`. Errors: ResourceExhausted (names the
+  // limit, its value and the need), InvalidArgument (zero).
+  virtual Result<std::shared_ptr<SharedMemory>> create(const Owner& owner, std::uint64_t bytes) = 0;
 };
 
 }  // namespace tensorlane::ports

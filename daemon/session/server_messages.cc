@@ -90,7 +90,7 @@ Result<std::shared_ptr<Session>> SessionServer::make_session(const Connection& c
     });
   };
   TL_ASSIGN_OR_RETURN(std::shared_ptr<Session> session,
-                      Session::create(pool_, config_.ring_entries, std::move(broken)));
+                      Session::create(pool_, c.owner(), config_.ring_entries, std::move(broken)));
   session->hold(kSessions, std::move(one));
   session->hold(kDescriptors, std::move(descriptors));
   session->hold(kSegments, std::move(rings));
@@ -178,8 +178,8 @@ Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
   // Carried along, so that they go back if the session goes meanwhile.
   const auto charges = std::make_shared<SegmentCharges>(SegmentCharges{std::move(*descriptor), std::move(*number)});
   ++c.arena_requests;
-  worker_->push([this, id = c.id, request, need = *bytes, charges] {
-    auto segment = std::make_shared<Result<std::shared_ptr<ports::SharedMemory>>>(pool_.create(need));
+  worker_->push([this, id = c.id, request, owner = c.owner(), need = *bytes, charges] {
+    auto segment = std::make_shared<Result<std::shared_ptr<ports::SharedMemory>>>(pool_.create(owner, need));
     calls_->push([this, id, request, segment, charges] { on_segment(id, request, std::move(*segment), *charges); });
   });
   return {};

@@ -8,9 +8,9 @@
 
 namespace tensorlane::session {
 
-Result<std::shared_ptr<Session>> Session::create(ports::SharedMemoryPool& pool, std::uint32_t ring_entries,
-                                                 std::function<void(Status)> broken) {
-  TL_ASSIGN_OR_RETURN(auto memory, pool.create(protocol::ring_memory_bytes(ring_entries)));
+Result<std::shared_ptr<Session>> Session::create(ports::SharedMemoryPool& pool, const Owner& owner,
+                                                 std::uint32_t ring_entries, std::function<void(Status)> broken) {
+  TL_ASSIGN_OR_RETURN(auto memory, pool.create(owner, protocol::ring_memory_bytes(ring_entries)));
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_fd < 0) {
     return Status(Code::kResourceExhausted, "cannot make an eventfd", std::strerror(errno),

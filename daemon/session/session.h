@@ -28,10 +28,10 @@ enum Account : std::uint8_t { kSessions, kDescriptors, kSegments, kTensors, kAcc
 // mapped.
 class Session final : public ports::ClientSession {
  public:
-  // `broken` is called at most once, on the thread that found the client breaking the protocol; it only queues. Errors:
-  // ResourceExhausted.
-  static Result<std::shared_ptr<Session>> create(ports::SharedMemoryPool& pool, std::uint32_t ring_entries,
-                                                 std::function<void(Status)> broken);
+  // Its rings are charged to `owner`. `broken` is called at most once, on the thread that found the client breaking the
+  // protocol; it only queues. Errors: ResourceExhausted.
+  static Result<std::shared_ptr<Session>> create(ports::SharedMemoryPool& pool, const Owner& owner,
+                                                 std::uint32_t ring_entries, std::function<void(Status)> broken);
   ~Session() override;
 
   // ports::ClientSession: the lane's thread.

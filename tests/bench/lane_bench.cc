@@ -29,6 +29,7 @@
 #include "bench_transport.h"
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
+#include "daemon/memory/scratch.h"
 #include "daemon/reduce/cpu_reducer.h"
 #include "tests/allocations/allocation_count.h"
 
@@ -130,7 +131,8 @@ struct Host {
     const auto make_transport = [&](RailIndex, ports::FrameSink& sink) {
       return bench::make_transport(options.transport, index, config.rails[0].windows[0], sink);
     };
-    auto made = lane::Lane::create(config, {&regions, reducer.get(), &metrics, &timeline, make_transport});
+    auto made =
+        lane::Lane::create(config, {&regions, reducer.get(), &metrics, &timeline, make_transport, {}, &scratch});
     if (!made.ok()) fail(made.status().to_string());
     lane = std::move(*made);
     lane->start(listener);
@@ -140,6 +142,7 @@ struct Host {
   }
 
   memory::RegionTable regions;
+  memory::ScratchPool scratch{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{})};
   std::unique_ptr<ports::Reducer> reducer;
   ports::LaneMetrics metrics;
   NoTimeline timeline;
@@ -178,10 +181,12 @@ class Bench {
     for (auto& host : hosts_) host->listener.connected.wait(false);
     for (std::uint16_t h = 0; h < kHosts; ++h) {
       const auto done = std::make_shared<std::promise<void>>();
-      must(hosts_[h]->lane->apply_plan(kJob, plan, nullptr));
+      must(hosts_[h]->lane->apply_plan(kJob, plan, [done] { done->set_value(); }));
+      done->get_future().wait();  // no tensor is bound before
       must(hosts_[h]->lane->bind(kJob, Rank(h), TensorId(0), {0, 0, bytes}));
-      must(hosts_[h]->lane->apply_plan(JobId(0), {}, [done] { done->set_value(); }));
-      done->get_future().wait();
+      const auto bound = std::make_shared<std::promise<void>>();
+      must(hosts_[h]->lane->apply_plan(kJob, plan.since(1), [bound] { bound->set_value(); }));
+      bound->get_future().wait();
     }
   }
 

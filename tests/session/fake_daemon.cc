@@ -26,7 +26,7 @@ std::string fresh_socket() {
   return "/tmp/tensorlane-test-" + std::to_string(getpid()) + "-" + std::to_string(number++) + ".sock";
 }
 
-FakeDaemon::FakeDaemon(session::SessionConfig config, memory::ArenaLimits limits, Duration detection)
+FakeDaemon::FakeDaemon(session::SessionConfig config, memory::MemoryLimits limits, Duration detection)
     : config_(with_socket(std::move(config))), detection_(detection), pool_(limits), server_(config_, pool_) {
   const Status started = server_.start(*this);
   if (!started.ok()) fprintf(stderr, "%s\n", started.error_line().c_str());

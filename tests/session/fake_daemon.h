@@ -29,7 +29,7 @@ enum class Mode { kRun, kHold, kReverse };
 // with kReverse they also complete last come, first served, when flush() is called.
 class FakeDaemon final : public ports::JobControl {
  public:
-  explicit FakeDaemon(session::SessionConfig config = {}, memory::ArenaLimits limits = {mib(2048), mib(64)},
+  explicit FakeDaemon(session::SessionConfig config = {}, memory::MemoryLimits limits = {mib(2048), mib(64)},
                       Duration detection = milliseconds(800));
   ~FakeDaemon() override;
 

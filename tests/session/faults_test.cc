@@ -104,7 +104,7 @@ TEST(Faults, AStoppedClientIsFoundInTheDetectionTime) {
     EXPECT_TRUE(all[i].ok()) << "nobody else was taken for hung: " << all[i].to_string();
 }
 
-constexpr memory::ArenaLimits kLimits{mib(512), mib(64)};
+constexpr memory::MemoryLimits kLimits{mib(512), mib(64)};
 
 // What a client may write into its ring page, and what comes of it.
 struct Rubbish {

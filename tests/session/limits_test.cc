@@ -259,7 +259,7 @@ TEST(Limits, ArenasOverTheBudgets) {
   ASSERT_EQ(tl_alloc(a, 128 << 20, &memory), TL_OK) << tl_last_error();
   EXPECT_EQ(tl_alloc(b, 100 << 20, &memory), TL_ERROR_RESOURCE_EXHAUSTED);
   EXPECT_STREQ(tl_last_error(),
-               "shared memory over the daemon's limit: 100 MiB needed, 131 MiB of memory_limit = 200 MiB in use: "
+               "memory over the daemon's limit: 100 MiB needed, 131 MiB of memory_limit = 200 MiB in use: "
                "raise memory_limit or "
                "register less");
   EXPECT_EQ(tl_alloc(b, 8 << 20, &memory), TL_OK) << "less does fit: " << tl_last_error();

@@ -37,7 +37,7 @@ MAY_INCLUDE = {
     "daemon/transport/mixed": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/transport/dpdk": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/lane": ["daemon/engine", "daemon/engine_log", "daemon/ports"],
-    "daemon/wiring": ["daemon/config", "daemon/engine_log", "daemon/lane", "daemon/planning", "daemon/ports", "daemon/telemetry", "daemon/transport"],
+    "daemon/wiring": ["daemon/config", "daemon/engine_log", "daemon/lane", "daemon/memory", "daemon/planning", "daemon/ports", "daemon/telemetry", "daemon/transport"],
     "daemon/main.cc": ["daemon"],
     "simulator": ["daemon/engine", "daemon/engine_log", "daemon/ports", "daemon/transport/ledger"],
     "client-lib": ["tensorlane"],

@@ -3,6 +3,7 @@
 // it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -20,7 +21,9 @@ class UrgencyHeap {
   void reserve(std::size_t items) {
     const std::size_t now = nodes_.size();
     if (items <= nodes_.capacity()) return;
-    nodes_.resize(items);  // touches the memory, so that no push has to wait for a page
+    // Twice as many at least, so that a plan that grows by one tensor at a time is not copied each time.
+    nodes_.resize(
+        std::max(items, 2 * nodes_.capacity()));  // touches the memory, so that no push has to wait for a page
     nodes_.resize(now);
   }
   std::size_t capacity() const { return nodes_.capacity(); }

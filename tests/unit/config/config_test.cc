@@ -46,7 +46,8 @@ TEST_F(ConfigTest, ReadsEverything) {
       "fabric: fabric.yaml\nhost: h1\nsecret_key_file: h0.key\nsocket: /run/x.sock\nmetrics: 127.0.0.1:9400\ntimeline: "
       "/tmp/t.json\ndetection: 1 s\n"
       "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, "
-      "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 GiB\nstaging: 8 MiB\n"
+      "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 "
+      "GiB\nstaging: 8 MiB\n"
       "slice_elements: 65536\nspin: 5 us\ncpu: 1\nordering: concurrent\nordering_concurrent: 4\nurgency: observed\n"
       "batch: 256 KiB\n"
       "record: logs\nrecord_limit: 8 MiB\n");

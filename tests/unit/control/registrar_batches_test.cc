@@ -18,7 +18,7 @@ using protocol::TensorBody;
 struct Said final : RegistrarOutput {
   void to_leader(MessageType, json) override {}
   void to_all_hosts(MessageType type, json body) override { said.emplace_back(type, std::move(body)); }
-  void apply_plan(const protocol::Plan& plan) override { applied = plan; }
+  void apply_plan(protocol::Plan plan) override { applied = std::move(plan); }
   void bind(std::uint32_t, TensorId, ports::BufferPlace) override {}
   void answer(ports::SessionId, std::uint32_t, Result<std::vector<TensorId>>) override {}
   void report_late(std::uint32_t, const std::string&, Duration) override {}

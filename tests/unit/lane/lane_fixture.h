@@ -20,6 +20,7 @@
 
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
+#include "daemon/memory/scratch.h"
 #include "daemon/reduce/cpu_reducer.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 
@@ -232,7 +233,7 @@ struct TestHost {
       if (one_at_a_time) real = std::make_unique<OneAtATime>(std::move(real));
       return real;
     };
-    auto made = Lane::create(config, {&regions, reducer.get(), &metrics, &timeline, make_transport});
+    auto made = Lane::create(config, {&regions, reducer.get(), &metrics, &timeline, make_transport, {}, &scratch});
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     lane = std::move(*made);
     lane->start(listener);
@@ -240,6 +241,7 @@ struct TestHost {
   static std::uint16_t port() { return static_cast<std::uint16_t>(10000 + getpid() % 1000 * 16); }
 
   memory::RegionTable regions;
+  memory::ScratchPool scratch{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)})};
   std::unique_ptr<ports::Reducer> reducer;
   ports::LaneMetrics metrics;
   FakeTimeline timeline;
@@ -298,7 +300,7 @@ class LaneTest : public ::testing::Test {
     if (crossed_) return;
     for (auto& host : hosts_) ASSERT_TRUE(host->listener.wait_connected());
     for (std::size_t h = 0; h < hosts; ++h) {
-      ASSERT_TRUE(hosts_[h]->lane->apply_plan(kJob, plan, nullptr).ok());
+      put_in_force(*hosts_[h]->lane, kJob, plan);
       std::uint64_t offset = 0;
       for (const protocol::PlanTensor& tensor : plan.tensors) {
         if (tensor.is_batch()) continue;  // nobody registers it
@@ -311,14 +313,15 @@ class LaneTest : public ::testing::Test {
     }
     barrier();
   }
-  // Until every lane has carried out what it was told: binds come before the first submission. A plan for a job that is
-  // not there changes nothing, but the lane says when it has come to it.
+  // Until every lane has carried out what it was told: binds come before the first submission.
   void barrier() {
-    for (auto& host : hosts_) {
-      const auto done = std::make_shared<std::promise<void>>();
-      ASSERT_TRUE(host->lane->apply_plan(JobId(0), {}, [done] { done->set_value(); }).ok());
-      done->get_future().wait();
-    }
+    for (auto& host : hosts_) put_in_force(*host->lane, kJob, plan_.since(plan_.tensors.size()));
+  }
+  // As control does, which binds no tensor before its plan is in force.
+  static void put_in_force(Lane& lane, JobId job, const protocol::Plan& added) {
+    const auto done = std::make_shared<std::promise<void>>();
+    ASSERT_TRUE(lane.apply_plan(job, added, [done] { done->set_value(); }).ok());
+    done->get_future().wait();
   }
   template <typename F>
   void each_client(F visit) {
@@ -335,7 +338,8 @@ class LaneTest : public ::testing::Test {
     more.name = "a tensor that somebody registered later, " + std::to_string(plan_.tensors.size());
     plan_.tensors.push_back(more);
     ++plan_.version;
-    for (auto& host : hosts_) ASSERT_TRUE(host->lane->apply_plan(kJob, plan_, nullptr).ok());
+    for (auto& host : hosts_)
+      ASSERT_TRUE(host->lane->apply_plan(kJob, plan_.since(plan_.tensors.size() - 1), nullptr).ok());
   }
 
   Bytes window_ = mib(1);

@@ -204,7 +204,7 @@ TEST_F(LaneTest, AJobOfOneHostRunsBesideOneOfTwo) {
   plan.rank_hosts = {HostIndex(0), HostIndex(0)};
   ASSERT_TRUE(lane.attach(alone.credentials.job, Rank(0), ranks[0]).ok());
   ASSERT_TRUE(lane.attach(alone.credentials.job, Rank(1), ranks[1]).ok());
-  ASSERT_TRUE(lane.apply_plan(alone.credentials.job, plan, nullptr).ok());
+  put_in_force(lane, alone.credentials.job, plan);
   for (std::uint32_t r = 0; r < 2; ++r)
     ASSERT_TRUE(lane.bind(alone.credentials.job, Rank(r), TensorId(0), {0, 0, 400'000}).ok());
   barrier();

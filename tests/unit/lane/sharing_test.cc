@@ -17,6 +17,7 @@
 
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
+#include "daemon/memory/scratch.h"
 #include "daemon/reduce/cpu_reducer.h"
 
 namespace tensorlane::lane {
@@ -186,12 +187,17 @@ class Sharing : public ::testing::Test {
       LaneConfig config, std::function<std::uint64_t()> step = [] { return mib(1).value; }) {
     config.classes = 2;
     auto made =
-        Lane::create(config, {&regions_, reducer_.get(), &metrics_, &timeline_,
+        Lane::create(config, {&regions_,
+                              reducer_.get(),
+                              &metrics_,
+                              &timeline_,
                               [&](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
                                 auto transport = std::make_unique<FakeTransport>(sink, step);
                                 transport_ = transport.get();
                                 return std::unique_ptr<ports::Transport>(std::move(transport));
-                              }});
+                              },
+                              {},
+                              &scratch_});
     ASSERT_TRUE(made.ok());
     lane_ = std::move(*made);
     lane_->start(listener_);
@@ -224,7 +230,8 @@ class Sharing : public ::testing::Test {
       clients.push_back(std::make_shared<Client>(most));
       EXPECT_TRUE(lane_->attach(id, Rank(static_cast<std::uint32_t>(r)), clients.back()).ok());
     }
-    EXPECT_TRUE(lane_->apply_plan(id, plan, nullptr).ok());
+    plans_[id] = plan.since(plan.tensors.size());
+    put_in_force(id, plan);
     for (const protocol::PlanTensor& t : plan.tensors) {
       for (std::size_t r = 0; r < local; ++r)
         EXPECT_TRUE(
@@ -247,10 +254,13 @@ class Sharing : public ::testing::Test {
                                                                   .sequence = Sequence(1)});
     }
   }
+  // Until the lane has carried out what it was told of every job.
   void settle() {
+    for (const auto& [id, plan] : plans_) put_in_force(id, plan);
+  }
+  void put_in_force(JobId id, const protocol::Plan& added) {
     const auto done = std::make_shared<std::promise<void>>();
-    ASSERT_TRUE(
-        lane_->apply_plan(JobId(0), {}, [done] { done->set_value(); }).ok());  // of no job: only the queue counts
+    ASSERT_TRUE(lane_->apply_plan(id, added, [done] { done->set_value(); }).ok());
     done->get_future().wait();
   }
   template <typename F>
@@ -260,6 +270,8 @@ class Sharing : public ::testing::Test {
   }
 
   memory::RegionTable regions_{4096};
+  memory::ScratchPool scratch_{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)})};
+  std::map<JobId, protocol::Plan> plans_;  // of each job, without tensors
   std::unique_ptr<ports::Reducer> reducer_ = reduce::make_cpu_reducer();
   ports::LaneMetrics metrics_;
   NoTimeline timeline_;

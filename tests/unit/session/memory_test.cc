@@ -54,10 +54,12 @@ TEST(RegionTable, OldDescriptorsResolveToNothing) {
   EXPECT_EQ(table.size(), 1u);
 }
 
+const Owner kOwner{1000, "job"};
+
 TEST(ArenaPool, SegmentsAreSealedZeroedAndAccounted) {
   ArenaPool pool({mib(8), mib(1)});
   {
-    auto segment = pool.create(100'000);
+    auto segment = pool.create(kOwner, 100'000);
     ASSERT_TRUE(segment.ok()) << segment.status().to_string();
     const auto bytes = (*segment)->bytes();
     EXPECT_EQ(bytes.size() % 4096, 0u);
@@ -79,22 +81,22 @@ TEST(ArenaPool, SegmentsAreSealedZeroedAndAccounted) {
 
 TEST(ArenaPool, RefusesWithTheLimitTheValueAndTheNeed) {
   ArenaPool pool({mib(8), mib(1)});
-  EXPECT_EQ(pool.create(0).status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(pool.create(9 << 20).status().to_string(),
-            "shared memory over the daemon's limit: 9 MiB needed, memory_limit is 8 MiB: raise "
+  EXPECT_EQ(pool.create(kOwner, 0).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(pool.create(kOwner, 9 << 20).status().to_string(),
+            "memory over the daemon's limit: 9 MiB needed, memory_limit is 8 MiB: raise "
             "memory_limit or register less");
-  auto five = pool.create(5 << 20);
+  auto five = pool.create(kOwner, 5 << 20);
   ASSERT_TRUE(five.ok());
-  EXPECT_EQ(pool.create(4 << 20).status().to_string(),
-            "shared memory over the daemon's limit: 4 MiB needed, 5 MiB of memory_limit = 8 MiB in use: raise "
+  EXPECT_EQ(pool.create(kOwner, 4 << 20).status().to_string(),
+            "memory over the daemon's limit: 4 MiB needed, 5 MiB of memory_limit = 8 MiB in use: raise "
             "memory_limit or register less");
   EXPECT_EQ(pool.in_use(), mib(5));
   ArenaPool poor({mib(1024), mib(100)}, [] { return mib(110); });
-  EXPECT_EQ(poor.create(11 << 20).status().to_string(),
+  EXPECT_EQ(poor.create(kOwner, 11 << 20).status().to_string(),
             "this host is short of memory: 11 MiB needed, 110 MiB available, memory_keep_free is 100 MiB: free memory "
             "on this host or lower "
             "memory_keep_free");
-  EXPECT_TRUE(poor.create(10 << 20).ok());
+  EXPECT_TRUE(poor.create(kOwner, 10 << 20).ok());
   EXPECT_GT(available_memory(), mib(16));
 }
 

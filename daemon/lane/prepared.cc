@@ -1,0 +1,155 @@
+#include "daemon/lane/prepared.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+
+#include "daemon/engine/engine.h"
+
+namespace tensorlane::lane {
+namespace {
+
+constexpr std::uint64_t kPopulateAtOnce = std::uint64_t{16} << 20;  // some milliseconds
+constexpr std::uint64_t kAlignment = 64;
+// What the tables of a job hold for a tensor and for each of its slices, on one rail; measured, rounded up.
+constexpr std::uint64_t kTensorBytes = 1536, kSliceBytes = 256;
+
+Status no_memory() {
+  return {Code::kResourceExhausted, "the daemon has no memory left for the tables of a job", "",
+          "free memory on this host or register less"};
+}
+
+std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+std::uint64_t table_bytes(std::uint64_t elements, std::uint64_t slice_elements) {
+  return kTensorBytes + elements / std::max<std::uint64_t>(slice_elements, 1) * kSliceBytes;
+}
+
+}  // namespace
+
+Status on_host(const Status& status, const ports::JobSpec& spec) {
+  if (status.ok()) return {};
+  return {
+      status.code(), status.what(),
+      fmt::format("{}: job '{}' on host {}", status.where(), spec.name, spec.hosts[spec.credentials.self.value].name),
+      status.fix()};
+}
+
+// Staging and limits are those of a NIC, like windows (laws 8, 11).
+engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, const LaneConfig& config) {
+  engine::EngineConfig e;
+  e.job = spec.credentials.job;
+  e.epoch = spec.credentials.epoch;
+  e.hosts = static_cast<std::uint16_t>(spec.hosts.size());
+  e.self = spec.credentials.self;
+  e.world_size = spec.world_size;
+  e.rails = static_cast<std::uint8_t>(spec.rails());
+  e.rail = rail;
+  e.classes = config.classes;
+  e.staging = config.staging;
+  e.single_queue = config.single_queue;
+  e.reclassifies = config.tunes || config.observes;
+  e.limits = config.job_limits;
+  return e;
+}
+
+JobStart::JobStart(ports::JobSpec s, const LaneConfig& config, std::size_t host_rails, const LaneRooms& rooms)
+    : spec(std::move(s)),
+      config_(config),
+      host_rails_(spec.hosts.size() == 1 ? 0 : std::min(spec.rails(), host_rails)),
+      rooms_(rooms) {}
+
+Status JobStart::begin_rail() {
+  const RailIndex rail(static_cast<std::uint8_t>(rails.size()));
+  const Bytes bytes = engine::Engine::staging_bytes(engine_config(rail, spec, config_));
+  RailStart start;
+  TL_ASSIGN_OR_RETURN(start.staging, rooms_.scratch->make(spec.owner, bytes.value));
+  if (rooms_.make_recorder) start.recorder = rooms_.make_recorder(spec, rail);
+  rails.push_back(std::move(start));
+  return {};
+}
+
+bool JobStart::step() {
+  if (!status.ok()) return true;
+  if (!rails.empty()) {
+    const Result<bool> there = rails.back().staging->populate(kPopulateAtOnce);
+    if (!there.ok()) status = on_host(there.status(), spec);
+    if (!there.ok() || !*there) return !there.ok();
+  } else if (rooms_.regions != nullptr) {
+    Result<Ledger::Charge> taken = rooms_.regions->take(spec.owner, host_rails_);
+    if (!taken.ok()) status = on_host(taken.status(), spec);
+    if (!taken.ok()) return true;
+    regions = std::move(*taken);
+  }
+  if (rails.size() == host_rails_) return true;
+  if (const Status begun = begin_rail(); !begun.ok()) status = on_host(begun, spec);
+  return !status.ok();
+}
+
+PlanGrowth::PlanGrowth(protocol::Plan a, std::shared_ptr<const ports::JobSpec> spec, const LaneRooms& rooms)
+    : added(std::move(a)), spec_(std::move(spec)), rooms_(rooms) {}
+
+// One piece of memory for all of it: transports register and look up pieces.
+Status PlanGrowth::begin() {
+  const auto hosts = static_cast<std::uint16_t>(spec_->hosts.size());
+  std::uint64_t bytes = 0, entries = 0, in_tables = 0;
+  places_.resize(added.tensors.size());
+  for (std::size_t i = 0; i < added.tensors.size(); ++i) {
+    const protocol::PlanTensor& tensor = added.tensors[i];
+    Place& place = places_[i];
+    ++entries;
+    in_tables += table_bytes(tensor.elements, tensor.slice_elements);
+    if (hosts == 1 || tensor.in_batch() || tensor.operation == Operation::kBarrier) continue;
+    if (tensor.is_batch()) place.storage_bytes = tensor.elements * dtype_size(tensor.dtype);
+    place.storage = bytes;
+    bytes += aligned(place.storage_bytes);
+    if (!engine::needs_wide(tensor, hosts)) continue;
+    ++entries;
+    place.wide_bytes = tensor.elements * sizeof(float);
+    place.wide = bytes;
+    bytes += aligned(place.wide_bytes);
+  }
+  if (rooms_.regions != nullptr) {
+    TL_ASSIGN_OR_RETURN(regions, rooms_.regions->take(spec_->owner, entries));
+  }
+  TL_ASSIGN_OR_RETURN(tables, rooms_.scratch->charge(spec_->owner, in_tables));
+  if (bytes == 0) return {};
+  TL_ASSIGN_OR_RETURN(scratch, rooms_.scratch->make(spec_->owner, bytes));
+  memory_ = scratch->bytes();
+  return {};
+}
+
+bool PlanGrowth::step() {
+  if (!status.ok()) return true;
+  if (!begun_) {
+    begun_ = true;
+    Status begun;
+    try {
+      begun = begin();
+    } catch (const std::bad_alloc&) {
+      begun = no_memory();
+    }
+    if (!begun.ok()) status = on_host(begun, *spec_);
+    if (!begun.ok() || scratch == nullptr) return true;
+  }
+  if (scratch == nullptr) return true;
+  const Result<bool> there = scratch->populate(kPopulateAtOnce);
+  if (!there.ok()) status = on_host(there.status(), *spec_);
+  return !there.ok() || *there;
+}
+
+// Batches are left out: they are of small tensors, and what they take is charged once they are planned.
+Need need_of(std::span<const protocol::TensorBody> tensors, const ports::JobSpec& spec) {
+  Need need;
+  for (const protocol::TensorBody& tensor : tensors) {
+    const bool wide = spec.hosts.size() > 1 && reduces(tensor.operation) && dtype_size(tensor.dtype) == 2;
+    need.regions += wide ? 2 : 1;
+    need.bytes += kTensorBytes + (wide ? tensor.elements * sizeof(float) : 0);
+  }
+  return need;
+}
+
+}  // namespace tensorlane::lane

@@ -1,0 +1,97 @@
+// What the long commands of a lane bring along: memory that was charged, taken and populated on the preparer's thread.
+// The preparer's until the command is delivered, the lane's from then on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/base/ledger.h"
+#include "common/protocol/plan.h"
+#include "daemon/engine/types.h"
+#include "daemon/engine_log/recorder.h"
+#include "daemon/lane/lane.h"
+#include "daemon/ports/job.h"
+#include "daemon/ports/scratch.h"
+
+namespace tensorlane::lane {
+
+// How the engine of a job's rail is set up on this host.
+engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, const LaneConfig& config);
+
+// What a job has on one rail before it runs.
+struct RailStart {
+  std::unique_ptr<ports::Scratch> staging;
+  std::unique_ptr<engine_log::Recorder> recorder;  // none: nothing is recorded
+};
+
+// A job that is to begin.
+class JobStart {
+ public:
+  // `rails`: of this host. What `rooms` points to outlives it.
+  JobStart(ports::JobSpec spec, const LaneConfig& config, std::size_t rails, const LaneRooms& rooms);
+  // A Preparer::Step.
+  bool step();
+
+  ports::JobSpec spec;
+  Status status;  // when it is ready
+  std::vector<RailStart> rails;
+  Ledger::Charge regions;
+
+ private:
+  Status begin_rail();
+
+  const LaneConfig& config_;
+  const std::size_t host_rails_;
+  const LaneRooms& rooms_;
+};
+
+// Tensors that are to join the plan of a job, and the memory for their sums.
+class PlanGrowth {
+ public:
+  // `added`: a plan with the new tensors alone.
+  PlanGrowth(protocol::Plan added, std::shared_ptr<const ports::JobSpec> spec, const LaneRooms& rooms);
+  // A Preparer::Step.
+  bool step();
+
+  // Where new tensor `i` keeps what its clients do not: empty where it needs none.
+  std::span<std::byte> storage(std::size_t i) const { return piece(places_[i].storage, places_[i].storage_bytes); }
+  std::span<std::byte> wide(std::size_t i) const { return piece(places_[i].wide, places_[i].wide_bytes); }
+
+  protocol::Plan added;
+  Status status;  // when it is ready
+  std::unique_ptr<ports::Scratch> scratch;
+  Ledger::Charge regions, tables;
+  std::size_t taken = 0;  // so many of the new tensors are in the plan: the lane's
+
+ private:
+  struct Place {
+    std::uint64_t storage = 0, storage_bytes = 0;  // of a batch
+    std::uint64_t wide = 0, wide_bytes = 0;        // float32 scratch
+  };
+  std::span<std::byte> piece(std::uint64_t offset, std::uint64_t bytes) const {
+    return bytes == 0 ? std::span<std::byte>() : memory_.subspan(offset, bytes);
+  }
+  Status begin();
+
+  const std::shared_ptr<const ports::JobSpec> spec_;
+  const LaneRooms& rooms_;
+  std::vector<Place> places_;
+  std::span<std::byte> memory_;  // of scratch, whoever has it
+  bool begun_ = false;
+};
+
+// The same error, for whoever reads it on another host.
+Status on_host(const Status& status, const ports::JobSpec& spec);
+
+// What `tensors` would take of this host at most, before their plan is known: entries of the region table, and bytes of
+// scratch and tables.
+struct Need {
+  std::uint64_t regions = 0;
+  std::uint64_t bytes = 0;
+};
+Need need_of(std::span<const protocol::TensorBody> tensors, const ports::JobSpec& spec);
+
+}  // namespace tensorlane::lane

@@ -1,0 +1,77 @@
+// What takes long happens here, not on a lane (law 20): memory for a lane's commands is taken, and what a lane has no
+// use for any more is given back.
+//
+// One thread. Preparations of different jobs take turns, a bounded piece each; those of one job, and the commands that
+// wait for them, stay in order.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "common/base/units.h"
+
+namespace tensorlane::lane {
+
+// What a lane's thread does for one job: true when it is done, false when it wants to go on in another turn.
+struct Command {
+  JobId job;
+  std::function<bool()> run;
+};
+
+class Preparer {
+ public:
+  static constexpr std::size_t kMaxWaiting = 65536;
+  // A bounded piece of work, on the preparer's thread; true when there is no more of it.
+  using Step = std::function<bool()>;
+
+  // `deliver` gives a command to the lane: false when it takes none now. Any thread; called under the preparer's lock.
+  explicit Preparer(std::function<bool(const Command&)> deliver) : deliver_(std::move(deliver)) {}
+  ~Preparer() { stop(); }
+
+  void start();
+  // What has not been delivered never is. Idempotent.
+  void stop();
+
+  // Delivers `command` when `step` has said that it is ready. False when kMaxWaiting tasks wait. Any thread.
+  [[nodiscard]] bool add(Step step, Command command);
+  // Delivers `command` behind what the job waits for. False, and nothing is done, when it waits for nothing. Any
+  // thread.
+  [[nodiscard]] bool add_behind(const Command& command);
+  // Forgets what the job waits for: its commands are not delivered. Any thread.
+  void cancel(JobId job);
+  // Lets go of it on the preparer's thread. Any thread.
+  void dispose(std::shared_ptr<void> object);
+
+ private:
+  struct Task {
+    Step step;
+    Command command;
+  };
+  struct Queue {
+    JobId job;
+    std::deque<Task> tasks;
+    bool cancelled = false;  // while its first task is worked on
+  };
+
+  std::shared_ptr<Queue> find(JobId job) const;
+  void run();
+  void take_turn(std::unique_lock<std::mutex>& lock);
+  void deliver_first(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Queue>& queue);
+
+  const std::function<bool(const Command&)> deliver_;
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Under mutex_:
+  bool stopping_ = false;
+  std::size_t waiting_ = 0;
+  std::deque<std::shared_ptr<Queue>> queues_;  // of jobs that wait for something; the first one is next
+  std::vector<std::shared_ptr<void>> disposed_;
+};
+
+}  // namespace tensorlane::lane

@@ -1,0 +1,56 @@
+// The users whose jobs a lane carries: they share its time and its NICs evenly, and so do the jobs of each (laws 11,
+// 19, 20).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "common/base/units.h"
+#include "daemon/lane/job.h"
+#include "daemon/lane/turns.h"
+
+namespace tensorlane::lane {
+
+// The lane's thread. Jobs outlive their time here.
+class Users {
+ public:
+  explicit Users(std::size_t rails) : rails_(rails) {}
+
+  void add(Job& job);
+  void remove(Job& job);
+
+  // Takes submissions of all jobs, of one user at most `most` where there are several users. Returns how many.
+  std::size_t collect(std::size_t most);
+
+  // Gives a rail operations of one class: to each user in its turn, and to each of its jobs, as many as cost `quantum`;
+  // together as many as *credit, which shrinks, has bytes for, and as cost `most`.
+  struct Sent {
+    std::size_t operations = 0;
+    bool blocked = false;  // *credit was too little for what is next
+  };
+  Sent send(Turn& turn, RailIndex rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit,
+            Time now);
+
+  // Whose block of arithmetic or copying is next: of the most urgent class of any job; inside a class users take turns,
+  // and their jobs. Null when there is none.
+  Job* next_to_work();
+
+ private:
+  struct Share {
+    Turn jobs;
+    std::uint64_t deficit = 0;
+  };
+  struct User {
+    std::uint32_t id = 0;
+    std::vector<Job*> jobs;
+    std::vector<std::array<Share, kMaxDataClasses + 1>> shares;  // by rail and class
+    std::size_t work_turn = 0, submission_turn = 0;              // which job's it is
+  };
+
+  std::size_t rails_;
+  std::vector<User> users_;    // each has a job
+  std::size_t work_turn_ = 0;  // which user's it is
+};
+
+}  // namespace tensorlane::lane
