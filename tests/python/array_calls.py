@@ -1,6 +1,8 @@
 """Every array call, on every rank of a real job, results checked. A script, run by daemons/test_daemons.py."""
 
 import array
+import os
+import sys
 import time
 
 import numpy
@@ -231,6 +233,20 @@ def gradients(rank, size):
     refused(RuntimeError, "modified by an inplace operation", lambda: saved.sum().backward())
 
 
+def forked():
+    """The child of a fork ends without a word, and without saying goodbye in its parent's name."""
+    out, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(into, 2)
+        sys.exit(0)
+    os.close(into)
+    with os.fdopen(out) as pipe:
+        assert pipe.read() == ""
+    assert os.waitpid(child, 0)[1] == 0
+    expect(tl.allreduce(torch.ones(3)), torch.ones(3))
+
+
 def objects(rank, size):
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     with torch.no_grad():
@@ -274,6 +290,7 @@ def main():
     handles(rank, size)
     unnamed(rank, size)
     gradients(rank, size)
+    forked()
     objects(rank, size)
     bad_input(rank, size)
     status = tensorlane.status()

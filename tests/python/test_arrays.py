@@ -197,3 +197,13 @@ def test_statuses_become_exceptions():
         error = errors.from_status(status, "WHAT: WHERE: FIX")
         assert error.status == status and str(error) == "WHAT: WHERE: FIX" and isinstance(error, tensorlane.Error)
     assert isinstance(errors.from_status(7, ""), TimeoutError)
+
+
+def test_an_exception_ends_a_program_but_no_interactive_session(monkeypatch):
+    monkeypatch.setattr(tensorlane.sys, "last_value", ValueError(), raising=False)
+    assert tensorlane._ended_by_exception()
+    monkeypatch.setattr(tensorlane.sys, "ps1", ">>> ", raising=False)
+    assert not tensorlane._ended_by_exception()
+    monkeypatch.delattr(tensorlane.sys, "ps1")
+    monkeypatch.delattr(tensorlane.sys, "last_value")
+    assert not tensorlane._ended_by_exception()

@@ -98,8 +98,14 @@ def status():
     return {"daemon": _native.context().daemon_status(), "optimizers": [member.report() for member in _reports.members()]}
 
 
+def _ended_by_exception():
+    """Where somebody types the commands, an exception ends none but its own."""
+    interactive = hasattr(sys, "ps1") or sys.flags.interactive
+    return not interactive and getattr(sys, "last_value", None) is not None
+
+
 @atexit.register
 def _leave_at_exit():
-    """A program that ends well leaves its job well. One that ends by an exception does not: the others must hear of it."""
-    if getattr(sys, "last_value", None) is None:
+    """A program that ends well leaves its job well. One that ends by an exception does not: the others must hear of it. A forked child is in no job."""
+    if _native.joined_here() and not _ended_by_exception():
         shutdown()

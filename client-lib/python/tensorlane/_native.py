@@ -113,6 +113,7 @@ _lock = threading.Lock()
 _library = None
 _context = None
 _joined = None  # what init() was told of the job
+_joined_by = None  # the process that called it
 
 
 def library_path():
@@ -397,12 +398,13 @@ def _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, 
 
 def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):
     """Joins the job, once per process; later calls change nothing."""
-    global _context, _joined
+    global _context, _joined, _joined_by
     if _context is None:
         _context = _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
         # As tl_init() finds the name (tensorlane.h).
         name = job or os.environ.get("TENSORLANE_JOB") or os.environ.get("TORCHELASTIC_RUN_ID") or "default"
         _joined = {"job": name, "secret": secret, "leader_port": leader_port, "socket": socket, "timeout": timeout}
+        _joined_by = os.getpid()
 
 
 def join_beside(rank, size, local_rank, local_size, suffix, leader):
@@ -416,6 +418,11 @@ def shutdown():
     if _context is not None:
         leaving, _context = _context, None
         leaving.finalize()
+
+
+def joined_here():
+    """Whether this process has joined the job, and not the one that forked it."""
+    return _context is not None and _joined_by == os.getpid()
 
 
 def is_initialized():
