@@ -44,7 +44,8 @@ Job::Job(const JobRules& rules, JobEnvironment& environment, ControlCounters& co
       now_(now),
       epoch_(leader_ == rules.host ? epoch : Epoch(0)),
       gathering_(first.job),
-      deadline_(now + rules.join_timeout),
+      patience_(rules.join_timeout),
+      deadline_(now + patience_),
       next_join_(now),
       nonce_(random_nonce()) {}
 
@@ -99,10 +100,19 @@ void Job::join(const ports::JoinRequest& request, Time now) {
   }
   const Claim claim{request.rank, request.world_size, request.local_rank, request.local_world_size, request.pid};
   locals_.push_back({request.session, request.client, claim});
+  expect_patience(request);
   if (const Status status = gathering_.arrive(rules_.host, local_claims()); !status.ok()) return fail(status, now);
   if (!i_lead()) return send_join();
   if (gathering_.complete()) lead();
   settle();
+}
+
+// A client that gives up before it has heard who is missing is the one whom all the others blame.
+void Job::expect_patience(const ports::JoinRequest& request) {
+  if (request.timeout.value <= 0 || request.timeout >= patience_) return;
+  patience_ = request.timeout;
+  impatient_ = request.rank;
+  deadline_ = std::min(deadline_, now_ + patience_);
 }
 
 void Job::register_group(ports::SessionId session, std::uint32_t request, const std::string& group,
@@ -191,7 +201,8 @@ void Job::begin(Roster roster, Duration detection) {
   state_ = State::kConnecting;
   roster_ = std::move(roster);
   // The leader knows which hosts are missing: its error is to come before a follower's own.
-  deadline_ = now_ + rules_.join_timeout + (i_lead() ? Duration{} : Duration{rules_.join_timeout.value / 4});
+  const Duration longer = i_lead() ? Duration() : Duration(patience_.value / 4);
+  deadline_ = impatient_ ? deadline_ + std::min(longer, seconds(1)) : now_ + patience_ + longer;
   liveness_.emplace(detection);
   if (i_lead()) {
     for (const auto& [host, follower] : followers_) {

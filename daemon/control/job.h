@@ -148,6 +148,8 @@ class Job final : private RegistrarOutput {
   bool is_member(const std::string& host) const { return roster_.index_of(host).has_value(); }
   bool locals_gone() const;
   Status check_secret(const ports::JoinRequest& request) const;
+  void expect_patience(const ports::JoinRequest& request);
+  std::string impatient_text() const;
   std::string others_text() const;
 
   // gathering
@@ -215,6 +217,8 @@ class Job final : private RegistrarOutput {
   std::set<std::string> needed_;  // hosts that a connection is held to
 
   Gathering gathering_;
+  Duration patience_;                       // join_timeout, or the shortest of the clients' own
+  std::optional<std::uint32_t> impatient_;  // the rank whose it is
   Time deadline_, next_join_;
   std::string nonce_, leader_nonce_;            // follower: its own; the leader's, once challenged
   std::map<std::string, Follower> followers_;   // leader

@@ -33,21 +33,30 @@ std::string key_text(const JobKey& key) {
 void Job::tick_gathering() {
   if (!i_lead() && now_ >= next_join_) send_join();
   // A leader that has answered knows more than we do; it gets a moment to say so.
-  const Duration grace = leader_nonce_.empty() ? Duration(0) : Duration(rules_.join_timeout.value / 10) + seconds(1);
+  const Duration most = impatient_ ? seconds(1) : Duration(rules_.join_timeout.value / 10) + seconds(1);
+  const Duration grace = leader_nonce_.empty() ? Duration(0) : most;
   if (now_ >= deadline_ + grace) fail(gathering_timed_out(), now_);
 }
 
+// Behind what else may be done.
+std::string Job::impatient_text() const {
+  if (!impatient_) return "";
+  return fmt::format(", or raise TENSORLANE_TIMEOUT of rank {}, which waits no longer", *impatient_);
+}
+
 Status Job::gathering_timed_out() const {
-  const double waited = to_seconds(rules_.join_timeout);
+  const double waited = to_seconds(patience_);
+  const std::string impatient = impatient_text();
   if (i_lead()) {
     std::string refused;
     for (const auto& [host, why] : refused_) refused += fmt::format("; host {} was refused: {}", host, why);
     const auto missing = gathering_.missing();
-    return Status(Code::kTimedOut,
-                  fmt::format("{} of {} {} not come within {:.1f} s", ranks_text(missing), gathering_.world_size(),
-                              missing.size() == 1 ? "has" : "have", waited),
-                  fmt::format("{}; here: {}{}{}", key_text(key_), gathering_.arrived_text(), refused, others_text()),
-                  "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT");
+    return Status(
+        Code::kTimedOut,
+        fmt::format("{} of {} {} not come within {:.1f} s", ranks_text(missing), gathering_.world_size(),
+                    missing.size() == 1 ? "has" : "have", waited),
+        fmt::format("{}; here: {}{}{}", key_text(key_), gathering_.arrived_text(), refused, others_text()),
+        "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT" + impatient);
   }
   const std::string place = fmt::format("{}; here: {}{}", key_text(key_), gathering_.arrived_text(), others_text());
   if (!environment_.reachable(leader_)) {
@@ -57,16 +66,17 @@ Status Job::gathering_timed_out() const {
         fmt::format("the daemon of the leader {} at {}:{} cannot be reached within {:.1f} s", leader_,
                     host->tcp_address(), host->control_port, waited),
         place,
-        "start tensorlaned there, and check that address and public_key in the fabric files of both hosts agree");
+        "start tensorlaned there, and check that address and public_key in the fabric files of both hosts agree" +
+            impatient);
   }
   if (leader_nonce_.empty()) {
     return Status(Code::kTimedOut,
                   fmt::format("no rank of the job has come on the leader {} within {:.1f} s", leader_, waited), place,
-                  "start rank 0 there as the same user, with the same job name and MASTER_PORT");
+                  "start rank 0 there as the same user, with the same job name and MASTER_PORT" + impatient);
   }
-  return Status(Code::kTimedOut,
-                fmt::format("the leader {} has not completed the job within {:.1f} s", leader_, waited), place,
-                "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT");
+  return Status(
+      Code::kTimedOut, fmt::format("the leader {} has not completed the job within {:.1f} s", leader_, waited), place,
+      "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT" + impatient);
 }
 
 std::string Job::others_text() const {

@@ -241,8 +241,9 @@ Status Job::connecting_timed_out() const {
   }
   return Status(Code::kTimedOut,
                 fmt::format("the data flows of {} are not up within {:.1f} s", missing.empty() ? "some host" : missing,
-                            to_seconds(rules_.join_timeout)),
-                where(), "look at the logs of the daemons there, and whether the data ports can be reached");
+                            to_seconds(patience_)),
+                where(),
+                "look at the logs of the daemons there, and whether the data ports can be reached" + impatient_text());
 }
 
 }  // namespace tensorlane::control

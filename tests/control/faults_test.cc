@@ -72,6 +72,26 @@ TEST(Joining, ranks_that_do_not_come_are_named_at_every_host_that_has) {
   }
 }
 
+// Else it gives up by itself, and the others hear that it closed its session.
+TEST(Joining, a_rank_that_waits_less_long_hears_who_is_missing_before_it_gives_up) {
+  Cluster cluster({.hosts = 2, .join_timeout = seconds(60)});
+  cluster.start();
+  ports::JoinRequest impatient = cluster.request(0, 2);
+  impatient.timeout = milliseconds(1500);
+  cluster.control(0).join(cluster.request(1, 2));
+  cluster.control(1).join(cluster.request(2, 2));
+  cluster.control(0).join(impatient);
+  for (const auto& [host, session] : {std::pair(0, 0), {0, 1}, {1, 2}}) {
+    const Status status = joined_error(cluster, host, session);
+    EXPECT_EQ(status.code(), Code::kTimedOut);
+    EXPECT_EQ(
+        status.to_string(),
+        "rank 3 of 4 has not come within 1.5 s: job 'j' of user 1000, led by host h0; here: h0 (ranks 0-1), h1 (rank "
+        "2): start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT, or raise "
+        "TENSORLANE_TIMEOUT of rank 0, which waits no longer");
+  }
+}
+
 TEST(Joining, without_a_rank_on_the_leader_the_error_says_so) {
   Cluster cluster({.hosts = 2, .join_timeout = milliseconds(500)});
   cluster.start();

@@ -184,7 +184,9 @@ TL_API tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request);
  * resource exhausted. */
 TL_API tl_status_t tl_post_many(tl_tensor_t* const* tensors, size_t count, tl_request_t** requests);
 /* TL_OK: done, the result is in place, the request is freed. TL_IN_PROGRESS: not yet. An error: it failed and the
- * request is freed. */
+ * request is freed; its buffer is the program's again, with anything in it. The library has cut the daemon off from it,
+ * which costs as much memory as the buffers under way have; without that memory the text says that they must not be
+ * used again. */
 TL_API tl_status_t tl_test(tl_request_t* request);
 /* Waits; a negative time-out waits as long as the job lives. What it waits for becomes more urgent. TL_ERROR_TIMED_OUT
  * leaves the request valid; an operation that failed because somebody was not heard in time says TL_ERROR_ABORTED, and

@@ -210,6 +210,7 @@ class Context:
         self.size = library().tl_size(self._handle)
         self.local_rank = library().tl_local_rank(self._handle)
         self.local_size = library().tl_local_size(self._handle)
+        self._timeout = config.timeout_seconds if config.timeout_seconds >= 0 else float(os.environ.get("TENSORLANE_TIMEOUT") or 60)
         self.host = library().tl_host(self._handle).decode()
 
     def finalize(self):
@@ -246,7 +247,12 @@ class Context:
         """Whether all ranks say the same 32 bytes."""
         mine, everybodys = ctypes.create_string_buffer(word, 32), ctypes.create_string_buffer(32 * self.size)
         request = self.allgather("tensorlane.groups", ctypes.addressof(mine), ctypes.addressof(everybodys), 32, UINT8, 1.0, (mine, everybodys))
-        request.wait()
+        try:
+            request.wait(self._timeout)
+        except errors.TimedOutError:
+            raise errors.TimedOutError(
+                f"not all ranks register tensors: within {self._timeout:g} s: see whether all ranks make the same calls, or raise TENSORLANE_TIMEOUT"
+            ) from None
         return everybodys.raw == word * self.size
 
     # Array calls. Without a name they are told apart by their order, which is the same on all ranks.
