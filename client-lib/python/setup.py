@@ -14,8 +14,8 @@ from setuptools.command.sdist import sdist
 
 HERE = pathlib.Path(__file__).resolve().parent
 COPY = HERE / "_native_source"
-FOLDERS = ("client-lib/include", "client-lib/src", "common/base", "common/protocol")
-UNITS = ("client-lib/src/*.cc", *(f"common/base/{unit}.cc" for unit in ("assert", "available_memory", "status", "text")))  # the others need libraries
+FOLDERS = ("client-lib/include", "client-lib/src", "common/base", "common/files", "common/protocol")
+UNITS = ("client-lib/src/*.cc", "common/files/*.cc", *(f"common/base/{unit}.cc" for unit in ("assert", "available_memory", "status", "text")))  # the others need libraries
 
 
 def source_root():

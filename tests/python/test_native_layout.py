@@ -4,6 +4,7 @@ import ctypes
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 
@@ -68,3 +69,21 @@ def test_every_declared_call_is_in_the_header():
         declaration = re.search(rf"^TL_API [^;]*\b{name}\([^;]*;", header, re.M).group()
         count = 0 if "(void)" in declaration else declaration.count(",") + 1
         assert len(arguments) == count, name
+
+
+def test_the_wheel_compiles_what_it_includes(monkeypatch):
+    """A header that the client library includes has its .cc in the wheel, or the library does not link there."""
+    setuptools = pytest.importorskip("setuptools")
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    wheel = runpy.run_path(str(ROOT / "client-lib" / "python" / "setup.py"))
+    left = [unit for pattern in wheel["UNITS"] for unit in ROOT.glob(pattern)]
+    units, seen = set(left), set()
+    while left:
+        source = left.pop()
+        seen.add(source)
+        included = [ROOT / name for name in re.findall(r'#include "((?:client-lib|common)/[^"]+)"', source.read_text())]
+        left += [header for header in included if header not in seen]
+    headers = {file for file in seen if file.suffix == ".h"}
+    assert {str(header.parent.relative_to(ROOT)) for header in headers} <= set(wheel["FOLDERS"])
+    missing = {header.with_suffix(".cc") for header in headers if header.with_suffix(".cc").exists()} - units
+    assert {str(unit.relative_to(ROOT)) for unit in missing} == {"common/protocol/plan.cc"}  # of which only numbers are used
