@@ -11,3 +11,11 @@ sys.path.insert(0, str(HERE.parents[1] / "client-lib" / "python"))
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def each_parameter_by_itself(monkeypatch):
+    """The models of these tests are so small that all of their gradients would travel together."""
+    from tensorlane.torch import _gradients
+
+    monkeypatch.setattr(_gradients, "BATCH_BYTES", 0)

@@ -4,12 +4,14 @@ import torch
 import torch.nn.functional as F
 from loopback import Loopback
 from models import data
-from tensorlane.torch import DistributedOptimizer
+from tensorlane.torch import DistributedOptimizer, _touch
 
 
-def wrap(model, optimizer=None, transport=None, **options):
+def wrap(model, optimizer=None, *, transport=None, outer=None, **options):
+    """Overlapping, unless the options say synchronous=True."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return DistributedOptimizer(optimizer, model.named_parameters(), transport=transport or Loopback(), **options)
+    options = {"overlap": not options.get("synchronous"), **options, "synchronous": options.get("synchronous") or None}
+    return DistributedOptimizer(optimizer, model.named_parameters(), outer, transport=transport or Loopback(), **options)
 
 
 def backward(model, seed=0):
@@ -25,11 +27,14 @@ def iterate(model, optimizer, steps=1, seed=0):
 
 
 def bits(model):
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    """The parameters as they are in memory: this look does not bring them up to date."""
+    with _touch.of_this_thread().aside():
+        return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def unchanged(model, before):
-    return [name for name, parameter in model.named_parameters() if torch.equal(parameter, before[name])]
+    now = bits(model)
+    return [name for name in now if torch.equal(now[name], before[name])]
 
 
 def pending(optimizer):

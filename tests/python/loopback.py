@@ -1,42 +1,46 @@
 """Transports for tests in one process: the optimizer's _transport.Transport without daemons.
 
-`Loopback` is a world of one. `Hub(n)` makes n transports, one for each rank's thread, that sum in the order of the ranks.
+`Loopback` is a world of one. `Hub(n)` makes n transports, one for each rank's thread, that reduce in the order of the ranks.
 """
 
 import threading
 
 import torch
-
-AVERAGE = 1
+from tensorlane import _native, errors
 
 
 class Loopback:
-    """A world of one: the sum is what was posted. Keeps a log of what the optimizer did."""
+    """A world of one: the sum is what was posted. Keeps a log of what the optimizer did with gradients; its roll call is left out."""
 
-    def __init__(self):
+    def __init__(self, arrived=False):
         self.log = []
         self.names = []
+        self.buffers = []  # of the gradients
         self.under_way = set()
+        self.arrived = arrived  # whether a sum is there before anybody waits for it
         self.failure = None
 
     def register(self, group, descs, op):
         self.group = group
-        self.names = [d.name.split(".", 2)[2] for d in descs]
-        self.buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
-        return self.buffers
+        self.names = [d.name.split(".", 2)[2] for d in descs[1:]]
+        self.positions = [d.position for d in descs[1:]]
+        roll_call, *self.buffers = buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
+        assert descs[0].name.endswith(".roll_call")
+        return buffers
 
     def post(self, index):
         if self.failure:
             raise self.failure
-        assert index not in self.under_way, f"{self.names[index]} posted twice"
+        assert index not in self.under_way, f"{self.names[index - 1]} posted twice"
         self.under_way.add(index)
-        self.log.append(("post", self.names[index]))
+        self._note("post", index)
 
     def wait(self, index):
         if self.failure:
             raise self.failure
-        self.under_way.discard(index)
-        self.log.append(("wait", self.names[index]))
+        if index in self.under_way:
+            self.under_way.discard(index)
+            self._note("wait", index)
 
     def post_many(self, indices):
         for index in indices:
@@ -46,54 +50,78 @@ class Loopback:
         for index in indices:
             self.wait(index)
 
+    def done(self, index):
+        return index not in self.under_way or self.arrived
+
     def posted(self):
         return [name for what, name in self.log if what == "post"]
 
+    def _note(self, what, index):
+        if index > 0:
+            self.log.append((what, self.names[index - 1]))
+
 
 class Hub:
-    """A world of `size` ranks in the threads of one process."""
+    """A world of `size` ranks in the threads of one process. A rank that gives up calls leave(): then all that wait for it fail, as in a job."""
 
-    def __init__(self, size):
+    def __init__(self, size, seconds=30):
         self.size = size
+        self.seconds = seconds
         self.changed = threading.Condition()
         self.rounds = {}
-        self.registered = {}
+        self.gone = {}
+        self.optimizers = [0] * size
 
-    def transport(self, rank):
-        return _HubTransport(self, rank)
+    def transport(self, rank, draw=None):
+        """One for each optimizer; the ranks ask for theirs in one order. draw(rank) decides whether a sum is there before anybody waits for it (done()); without it
+        none is."""
+        self.optimizers[rank] += 1
+        return _HubTransport(self, rank, self.optimizers[rank], draw)
+
+    def leave(self, rank, why):
+        with self.changed:
+            self.gone[rank] = why
+            self.changed.notify_all()
 
 
 class _HubTransport:
-    def __init__(self, hub, rank):
+    def __init__(self, hub, rank, number, draw):
         self.hub = hub
+        self.number = number
         self.rank = rank
+        self.draw = draw
         self.counts = {}
         self.waiting = {}
 
     def register(self, group, descs, op):
-        self.op = op
+        self.names = [d.name for d in descs]
+        self.ops = [op if d.op is None else d.op for d in descs]
         self.buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
         return self.buffers
 
     def post(self, index):
-        assert index not in self.waiting
+        assert index not in self.waiting, f"{self.names[index]} posted twice"
         sequence = self.counts[index] = self.counts.get(index, 0) + 1
         self.waiting[index] = sequence
         with self.hub.changed:
-            self.hub.rounds.setdefault((index, sequence), {})[self.rank] = self.buffers[index].clone()
+            self.hub.rounds.setdefault((self.number, index, sequence), {})[self.rank] = self.buffers[index].clone()
             self.hub.changed.notify_all()
 
     def wait(self, index):
         if index not in self.waiting:
             return
-        key = (index, self.waiting.pop(index))
+        key = (self.number, index, self.waiting[index])
         with self.hub.changed:
-            assert self.hub.changed.wait_for(lambda: len(self.hub.rounds[key]) == self.hub.size, timeout=30), "a rank did not post"
-            parts = [self.hub.rounds[key][rank] for rank in range(self.hub.size)]
-        total = parts[0].clone()
-        for part in parts[1:]:
-            total += part
-        self.buffers[index].copy_(total / self.hub.size if self.op == AVERAGE else total)
+            parts = self.hub.rounds[key]
+            complete = self.hub.changed.wait_for(lambda: len(parts) == self.hub.size or self.hub.gone, timeout=self.hub.seconds)
+            if len(parts) < self.hub.size:
+                missing = [rank for rank in range(self.hub.size) if rank not in parts]
+                assert complete, f"a rank did not post: {self.names[index]} of ranks {missing}"
+                raise errors.AbortedError(f"ranks {sorted(self.hub.gone)} left the job: {self.names[index]}: resume from a checkpoint")
+            parts = [parts[rank] for rank in range(self.hub.size)]
+        del self.waiting[index]
+        assert torch.equal(self.buffers[index], parts[self.rank]), f"the buffer of {self.names[index]} was written while its operation ran"
+        self.buffers[index].copy_(_reduced(parts, self.ops[index]))
 
     def post_many(self, indices):
         for index in indices:
@@ -102,3 +130,18 @@ class _HubTransport:
     def wait_many(self, indices):
         for index in indices:
             self.wait(index)
+
+    def done(self, index):
+        if index in self.waiting and (self.draw is None or not self.draw(self.rank)):
+            return False
+        self.wait(index)  # whoever asks knows from the roll call that all have posted it
+        return True
+
+
+def _reduced(parts, op):
+    if op == _native.MAX:
+        return torch.stack(parts).amax(0)
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total / len(parts) if op == _native.AVERAGE else total

@@ -12,7 +12,7 @@ from tensorlane.torch import DistributedOptimizer
 
 def distributed(model, optimizer, scenario, transport, synchronous=False):
     return DistributedOptimizer(
-        OPTIMIZERS[optimizer](groups_of(model)), model.named_parameters(), synchronous=synchronous, transport=transport,
+        OPTIMIZERS[optimizer](groups_of(model)), model.named_parameters(), overlap=not synchronous, transport=transport,
         backward_passes_per_step=3 if scenario == "accumulation" else 1,
     )
 
@@ -90,7 +90,7 @@ def test_multi_tensor_code_when_the_user_asks_for_it(kind, option):
     models = [build("plain") for _ in range(2)]
     for model, synchronous in zip(models, (False, True)):
         wrapped = kind(model.parameters(), lr=0.01, weight_decay=0.01, **{option: True})
-        train(model, DistributedOptimizer(wrapped, model.named_parameters(), synchronous=synchronous, transport=Loopback()), "plain")
+        train(model, DistributedOptimizer(wrapped, model.named_parameters(), overlap=not synchronous, transport=Loopback()), "plain")
     same_bits(models[0].state_dict(), models[1].state_dict())
 
 
@@ -100,7 +100,7 @@ def test_other_dtypes(dtype):
     for synchronous in (False, True):
         model = build("plain").to(dtype)
         optimizer = DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model.named_parameters(), synchronous=synchronous, transport=Loopback()
+            torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model.named_parameters(), overlap=not synchronous, transport=Loopback()
         )
         for step in range(20):
             optimizer.zero_grad()

@@ -2,16 +2,12 @@
 
 import pytest
 import torch
+from helpers import wrap
 from loopback import Loopback
 from models import build, same_bits
 from tensorlane.errors import InvalidArgumentError
 from tensorlane.torch import DistributedOptimizer, Min
 from torch import nn
-
-
-def wrap(net, optimizer=None, **options):
-    optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.1)
-    return DistributedOptimizer(optimizer, net.named_parameters(), transport=Loopback(), **options)
 
 
 def refused(text, call):
@@ -85,7 +81,7 @@ DDP_TEXT = (
 
 def test_ddp(process_group):
     model = nn.parallel.DistributedDataParallel(build("plain"))
-    refused(DDP_TEXT, lambda: wrap(model, model=model))
+    refused(DDP_TEXT, lambda: wrap(model, outer=model))
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
@@ -106,13 +102,13 @@ def test_fsdp_by_its_name():
     nn.Module.__init__(model)
     model.inner = build("plain")
     with pytest.raises(InvalidArgumentError, match="parameters under FullyShardedDataParallel are refused: it shards the parameters"):
-        wrap(model.inner, model=model)
+        wrap(model.inner, outer=model)
 
 
 def test_data_parallel():
     model = nn.DataParallel(build("plain"))
     with pytest.raises(InvalidArgumentError, match="under DataParallel are refused: its replicas run forward passes on other threads"):
-        wrap(model, model=model)
+        wrap(model, outer=model)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -120,7 +116,7 @@ def test_script_module():
     model = torch.jit.script(build("plain"))
     refused(
         "a ScriptModule runs no Python hooks: module RecursiveScriptModule: give the optimizer the module before scripting it",
-        lambda: wrap(model, model=model),
+        lambda: wrap(model, outer=model),
     )
 
 
@@ -333,7 +329,7 @@ def test_a_compiled_model_is_stepped_synchronously_and_status_says_so(how, told)
     model = build("plain")
     called = compiled_cases()[how](model)
     optimizer = DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), model=called if told else None, transport=Loopback()
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), model=called if told else None, overlap=True, transport=Loopback()
     )
     for _ in range(3):
         step(called, optimizer)

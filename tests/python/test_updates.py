@@ -9,7 +9,7 @@ from helpers import backward, bits, iterate, pending, unchanged, wrap
 from loopback import Loopback
 from models import build, data, same_bits
 from tensorlane import errors
-from tensorlane.torch import DistributedOptimizer
+from tensorlane.torch import DistributedOptimizer, _touch
 from torch import nn
 
 
@@ -113,27 +113,43 @@ def test_zero_grad_after_step_is_harmless(to_none):
     same_bits(models[0].state_dict(), models[1].state_dict())
 
 
-def test_grad_is_local_until_synchronize():
-    class Doubled(Loopback):
-        def wait(self, index):
-            if index in self.under_way:
-                self.buffers[index].mul_(2)
-            super().wait(index)
+class Doubled(Loopback):
+    """As if another rank had the same gradients, and they were summed."""
 
-    model = build("plain")
-    optimizer = wrap(model, transport=Doubled())
-    iterate(model, optimizer)
-    optimizer.zero_grad()
-    backward(model, 1)
-    local = {n: p.grad.clone() for n, p in model.named_parameters()}
-    optimizer.step()
-    optimizer.flush()
-    assert all(torch.equal(p.grad, local[n]) for n, p in model.named_parameters())
-    optimizer.zero_grad()
-    backward(model, 1)
-    local = {n: p.grad.clone() for n, p in model.named_parameters()}
-    optimizer.synchronize()
-    assert all(torch.equal(p.grad, 2 * local[n]) for n, p in model.named_parameters())
+    def wait(self, index):
+        if index in self.under_way and index > 0:
+            self.buffers[index - 1].mul_(2)
+        super().wait(index)
+
+
+LOOKS = {
+    "norm": lambda gradients: [g.norm() for g in gradients],
+    "norm through data": lambda gradients: [g.data.norm() for g in gradients],
+    "clone": lambda gradients: [g.clone().sum() for g in gradients],
+    "stack": lambda gradients: torch.cat([g.flatten() for g in gradients]).unbind(),
+}
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+@pytest.mark.parametrize("after", ["backward", "step", "flush"])
+@pytest.mark.parametrize("look", LOOKS)
+def test_grad_holds_the_averages_whenever_somebody_looks(look, after, synchronous):
+    model, plain = build("plain"), build("plain")
+    optimizer = wrap(model, transport=Doubled(), synchronous=synchronous)
+    for step in range(3):
+        optimizer.zero_grad()
+        backward(model, step)
+        plain.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})
+        plain.zero_grad()
+        backward(plain, step)
+        if after != "backward":
+            optimizer.step()
+        if after == "flush":
+            optimizer.flush()
+        seen, expected = (LOOKS[look]([p.grad for p in m.parameters()]) for m in (model, plain))
+        assert all(torch.equal(one, 2 * other) for one, other in zip(seen, expected))
+        if after == "backward":
+            optimizer.step()
 
 
 def test_step_after_synchronize_applies_grad_as_it_is():
@@ -248,7 +264,7 @@ def test_a_parameter_without_a_module_is_updated_in_step():
     scale = nn.Parameter(torch.ones(3))
     model = nn.Linear(6, 3)
     optimizer = DistributedOptimizer(
-        torch.optim.SGD([scale, *model.parameters()], lr=0.1), [("scale", scale), *model.named_parameters()], transport=Loopback()
+        torch.optim.SGD([scale, *model.parameters()], lr=0.1), [("scale", scale), *model.named_parameters()], overlap=True, transport=Loopback()
     )
     for _ in range(2):
         optimizer.zero_grad()
@@ -319,15 +335,16 @@ def test_a_weight_used_before_its_module_runs_is_not_read_stale():
 
 
 def test_a_stale_gradient_is_an_error_that_names_the_parameter():
+    """Where nothing sees the use: with the watch set aside, as on another thread."""
     model = build("plain")
     optimizer = wrap(model)
     iterate(model, optimizer, 2)
     x, _ = data(0)
-    with pytest.raises(errors.InvalidArgumentError) as raised:
+    with pytest.raises(errors.InvalidArgumentError) as raised, _touch.of_this_thread().aside():
         F.linear(x, model.first.weight).sum().backward()
     assert str(raised.value) == (
         "its gradient was computed while its update was pending, from values that step() had already replaced: parameter 'first.weight': "
-        "use the parameter only inside the modules that used it in the first iteration, or call flush() before the forward pass"
+        "use the parameter on the thread that calls step(), or call flush() before the forward pass"
     )
 
 

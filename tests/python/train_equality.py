@@ -62,7 +62,7 @@ def distributed(tl, scenario, dtype, synchronous):
     model = build(scenario, dtype, 7 + tl.rank())
     tl.broadcast_parameters(model.state_dict(), root_rank=0)
     optimizer = tl.DistributedOptimizer(
-        sgd(model), model.named_parameters(), synchronous=synchronous, backward_passes_per_step=PASSES if scenario == "accumulation" else 1
+        sgd(model), model.named_parameters(), overlap=not synchronous, backward_passes_per_step=PASSES if scenario == "accumulation" else 1
     )
     tl.broadcast_optimizer_state(optimizer, root_rank=0)
     result = train(model, optimizer, scenario, tl.rank(), tl.size(), dtype)

@@ -348,6 +348,15 @@ def wait_many(requests):
     check(status)
 
 
+def is_done(request):
+    """Whether this request of post_many() is done; it must not be used again then. Raises if it failed."""
+    status = library().tl_test(request)
+    if status == errors.IN_PROGRESS:
+        return False
+    check(status)
+    return True
+
+
 _under_way = set()  # requests whose memory must not be freed, even if the caller has dropped them
 
 

@@ -72,7 +72,7 @@ class Trainer:
         elif args.mode == "tensorlane":
             tl.init()
             tl.broadcast_parameters(self.model.state_dict(), root_rank=0)
-            self.optimizer = tl.DistributedOptimizer(self.optimizer, self.model.named_parameters(), self.model)
+            self.optimizer = tl.DistributedOptimizer(self.optimizer, self.model.named_parameters(), self.model, overlap=True)
         self.loss = float("nan")
 
     def step(self):

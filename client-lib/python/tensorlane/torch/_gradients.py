@@ -1,44 +1,59 @@
 """Sends gradients as they appear in the backward pass and keeps the sums in buffers of our own.
 
 A *round* is what one step() consumes: the gradients of `passes` backward passes. Each registered parameter has a slot; its place in the list is
-its position in the forward pass. In a round a slot's gradient is copied into its buffer and posted once, by the hook that runs when autograd has
-accumulated it for the last time of the round, or, where that moment is not known, by send_rest() at step() or synchronize():
+its position in the forward pass. Small neighbours share a registered tensor: a *batch* of slots. In a round a slot's gradient is copied into its buffer
+once, and the buffer is posted when it has all of its gradients: by the hook that runs when autograd has accumulated the last of them, or, where that
+moment is not known, by send_rest() at the end of the backward pass, at step() or at synchronize():
   - in the first round, which only counts how often each slot's gradient is accumulated;
   - for *late* slots: tied parameters, and those accumulated several times in one backward pass (reentrant checkpointing of a shared weight);
-  - for parameters that got fewer gradients than `passes`. One that got none sends p.grad as it is, or zeros, for other ranks may have used it.
+  - for parameters that got no gradient: they count as p.grad, or as zeros, for other ranks may have used them. The roll call (_rounds.py), which
+    send_rest() posts last, says whether any rank has.
 """
 
-import sys
 import weakref
 
 import torch
 
+from .. import _constants, _native
 from ..errors import misuse
+from . import _rounds
 from ._transport import TensorDesc
 
 _SUPPORTED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_ROLL_CALL = 0  # its place among the registered tensors
+BATCH_BYTES = 64 << 10  # neighbours travel together up to this size
 
 
 class Slot:
     """One registered parameter. `average` is its buffer, shaped like the parameter; it holds the result from wait() until the next post."""
 
-    __slots__ = ("name", "index", "parameter", "average", "late", "accumulations", "outer_accumulations", "sent", "active", "seen", "update")
+    __slots__ = (
+        "name", "index", "parameter", "average", "batch", "trained", "late", "accumulations", "last_pass", "passes", "given", "state", "seen", "left", "shown", "update", "seal",
+        "watched",
+    )
 
     def __init__(self, name, index, parameter):
         self.name = name
         self.index = index
         self.parameter = parameter
         self.average = None
+        self.batch = None
+        self.trained = True  # a parameter group has it
         self.late = False
+        self.left = None  # (weak p.grad, its version) when the averages were put into it
+        self.shown = None  # weak p.grad as step() or the backward pass left it, while it is watched
         self.update = None  # the snapshot of its group's hyperparameters while an update is pending
+        self.seal = None  # what the parameter was when the update became pending
+        self.watched = ()  # keys of what is watched meanwhile
         self.reset()
 
     def reset(self):
         """To the start of a round."""
         self.accumulations = 0
-        self.outer_accumulations = 0
-        self.sent = False
-        self.active = False  # takes part in this round
+        self.last_pass = None  # the number of the latest pass that brought a gradient
+        self.passes = 0  # how many passes did
+        self.given = False  # its gradient of this round is complete
+        self.state = _rounds.LEFT_OUT
         self.seen = None  # (p.grad, its version) after the last accumulation
 
     def where(self):
@@ -51,26 +66,116 @@ class Slot:
         gradient, version = self.seen
         return self.parameter.grad is not gradient or gradient._version != version
 
+    def leave(self, gradient):
+        """The averages have been put into it."""
+        self.left = weakref.ref(gradient), gradient._version
+
+    def was_left(self, gradient, version):
+        """Whether it held the averages when it had this version."""
+        return self.left is not None and self.left[0]() is gradient and self.left[1] == version
+
+    def sent(self):
+        return self.given and self.batch.posted
+
+    def takes_part(self):
+        return self.trained and (self.parameter.requires_grad or self.parameter.grad is not None)
+
+
+class _Batch:
+    """One registered tensor: a large slot, or several small neighbours of one type."""
+
+    __slots__ = ("index", "slots", "buffer", "posted", "given", "wanted", "__weakref__")
+
+    def __init__(self, index, slots):
+        self.index = index
+        self.slots = slots
+        self.buffer = None
+        self.reset()
+
+    def reset(self):
+        self.posted = False
+        self.given = 0
+        self.wanted = len(self.slots)
+
+    def count_wanted(self):
+        """How many gradients to wait for in a round that begins."""
+        self.wanted = sum(slot.trained and slot.parameter.requires_grad for slot in self.slots)
+
+    def complete(self):
+        """Whether it can be posted. A frozen slot may still have an update pending, which needs the buffer."""
+        return not self.posted and self.given >= self.wanted and all(slot.update is None for slot in self.slots)
+
+    def bind(self, buffer):
+        self.buffer, begin = buffer, 0
+        for slot in self.slots:
+            count = slot.parameter.numel()
+            slot.batch, slot.average = self, buffer[begin : begin + count].view(slot.parameter.shape)
+            begin += count
+
+    def fill(self):
+        """Copies the gradients in. False when no slot takes part in this round."""
+        sources, targets, empty = [], [], []
+        for slot in self.slots:
+            slot.state = _rounds.LEFT_OUT
+            if slot.takes_part():
+                gradient = slot.parameter.grad
+                slot.state = _rounds.UNUSED if gradient is None else _rounds.USED
+                if gradient is not None:
+                    _check_fits(slot, gradient)
+                    sources.append(gradient)
+                    targets.append(slot.average)
+                    continue
+            empty.append(slot.average)
+        if all(slot.state == _rounds.LEFT_OUT for slot in self.slots):
+            return False
+        with torch.no_grad():
+            if sources:
+                torch._foreach_copy_(targets, sources)
+            if empty:
+                torch._foreach_zero_(empty)
+        return True
+
 
 class GradientSender:
-    """Owned by one optimizer and used by its training thread. Holds hooks on the parameters until close()."""
+    """Used by the training thread. Holds hooks on the parameters until close(). Calls owner.before_round() when the first gradient of a round appears, and
+    owner.after_pass(last) at the end of each backward pass, when all senders that took part in it have sent; `last`: of its round. With `whole` the end of
+    the last pass of a round sends all that is left. `owner` is held weakly."""
 
-    def __init__(self, transport, group, named_parameters, op, passes):
+    def __init__(self, transport, group, named_parameters, op, passes, owner, whole):
         self._transport = transport
         self._passes = passes
+        self._sums = op == _constants.Sum
+        self._owner = weakref.ref(owner)
+        self.whole = whole
+        self.steps = 0  # how many step() has made
         self.recording = True
-        self.round_open = False  # a gradient has been accumulated since the last new_round()
+        self.task = None  # the backward pass that the last hook belonged to
+        self._pass_open = False
+        self._passes_done = 0
+        self._open = set()  # indices of what was posted and not yet waited for
+        self._sent_whole = False  # all of this round has been posted
+        self._agreed = None  # the roll call's outcome of the latest round
+        self._agreed_steps = 0
         self.slots = [Slot(name, i, p) for i, (name, p) in enumerate(named_parameters)]
         for slot in self.slots:
             _check_supported(slot)
-        descs = [TensorDesc(f"{group}.{s.name}", s.parameter.numel(), s.parameter.dtype) for s in self.slots]
-        for slot, buffer in zip(self.slots, transport.register(group, descs, op)):
-            slot.average = buffer.view(slot.parameter.shape)
+        self._batches = _batches(self.slots)
+        self._register(group, op)
         self._hooks = [s.parameter.register_post_accumulate_grad_hook(_AccumulateHook(self, s.index)) for s in self.slots]
 
     def close(self):
         for hook in self._hooks:
             hook.remove()
+
+    @property
+    def round_open(self):
+        """Whether a gradient has been accumulated since the last new_round() or forget_unsent()."""
+        return self._pass_open or self._passes_done > 0
+
+    @property
+    def posted(self):
+        """Whether a part of this round has been posted."""
+        return any(batch.posted for batch in self._batches)
 
     def on_accumulated(self, slot):
         gradient = slot.parameter.grad
@@ -79,62 +184,170 @@ class GradientSender:
         if slot.update is not None:
             raise misuse(
                 "its gradient was computed while its update was pending, from values that step() had already replaced", slot.where(),
-                "use the parameter only inside the modules that used it in the first iteration, or call flush() before the forward pass",
+                "use the parameter on the thread that calls step(), or call flush() before the forward pass",
             )
-        self.round_open = True
-        slot.accumulations += 1
-        if self.recording or slot.late:
-            slot.outer_accumulations += _backward_depth() == 1
-        if slot.sent or slot.outer_accumulations > self._passes:
+        if not self._pass_open and slot.seen and slot.seen[0] is not gradient and not self.posted:
+            self.forget_unsent()  # somebody has set p.grad to None since: what was accumulated before is gone
+        if not self.round_open:
+            self._owner().before_round()
+        if not slot.trained:
+            return
+        if slot.given or slot.batch.posted or (slot.passes == self._passes and slot.last_pass != self._passes_done):
             raise misuse(
                 f"a gradient appeared after {self._passes} backward pass(es) since the last step()", slot.where(),
                 "call step() after every backward pass, or set backward_passes_per_step",
             )
+        if self._sums and slot.was_left(gradient, gradient._version - 1):
+            raise misuse(
+                "its gradient was added to the sum over the ranks that an earlier backward pass had left in p.grad", slot.where(),
+                "call zero_grad() before each backward pass, or set backward_passes_per_step",
+            )
+        _rounds.at_end_of_backward(self)
+        self._pass_open = True
+        slot.accumulations += 1
+        slot.passes += slot.last_pass != self._passes_done
+        slot.last_pass = self._passes_done
         slot.seen = (gradient, gradient._version)
-        if not (self.recording or slot.late) and slot.accumulations == self._passes:
-            self._send(slot)
+        if not self.recording and not slot.late and self._passes_done + 1 >= self._passes:
+            slot.given = True
+            slot.batch.given += 1
+            if slot.batch.complete():
+                self._post(slot.batch)
 
-    def send_rest(self):
-        """Sends what has not been sent in this round. Errors: a gradient was changed after autograd wrote it."""
+    def set_trained(self, slots):
+        """These are in a parameter group; the others are left alone."""
         for slot in self.slots:
-            if slot.changed() and (slot.sent or slot.parameter.grad is not None):
-                raise misuse(
-                    "its gradient was changed after it was sent, so the sum over the ranks has the old one", slot.where(),
-                    "call synchronize() after backward() and before what changes gradients (clipping, GradScaler.unscale_, zero_grad)",
-                )
-        for slot in self.slots:
-            # Frozen since it was registered, as on every rank: nothing to send, nothing to update.
-            if not slot.sent and (slot.parameter.requires_grad or slot.parameter.grad is not None):
-                self._send(slot)
+            slot.trained = slot in slots
+        for batch in self._batches:
+            batch.count_wanted()
 
-    def wait(self, slot):
-        """Returns when `slot.average` holds this round's result."""
-        self._transport.wait(slot.index)
+    def end_pass(self):
+        """The backward pass is over. See _rounds.at_end_of_backward()."""
+        self._close_pass()
+        if self.whole and self._passes_done >= self._passes:
+            self.send_rest()
+
+    def after_pass(self):
+        owner = self._owner()
+        if owner is not None:
+            owner.after_pass(self._passes_done >= self._passes)
+
+    def send_rest(self, drop=False):
+        """Sends what has not been sent in this round, and the roll call. Errors: a gradient was changed after autograd wrote it."""
+        if self._sent_whole:
+            return
+        self._close_pass()
+        if not drop:
+            self._check_unchanged()
+        unsent = [batch for batch in self._batches if not batch.posted]
+        self._settle(unsent)
+        rest = [batch for batch in unsent if batch.fill()]
+        self._note_late()
+        _rounds.write(self._roll_call, self.steps, drop, [slot.state for slot in self.slots])
+        self._agreed, self._agreed_steps = None, self.steps
+        indices = [*(batch.index for batch in rest), _ROLL_CALL]
+        self._transport.post_many(indices)
+        self._open.update(indices)
+        for batch in rest:
+            batch.posted = True
+        for slot in self.slots:
+            slot.given = True
+        self._sent_whole = True
+
+    def wait(self, slots):
+        """Returns when `average` of all these holds the result of the latest round that was sent as a whole. The roll call comes first."""
+        if _ROLL_CALL in self._open:
+            self._transport.wait(_ROLL_CALL)
+            self._open.discard(_ROLL_CALL)
+            self._agreed = _rounds.read(self._roll_call, self.slots, self._agreed_steps)
+        indices = list({slot.batch.index: None for slot in slots if slot.batch.index in self._open})
+        if indices:
+            self._transport.wait_many(indices)
+            self._open.difference_update(indices)
+
+    def used(self, slot):
+        """Whether any rank had a gradient for it in the latest round. After wait()."""
+        return self._agreed[slot.index] >= _rounds.USED
+
+    def done(self, slot):
+        """Whether wait([slot]) would return at once."""
+        return self._agreed is not None and (slot.batch.index not in self._open or self._transport.done(slot.batch.index))
 
     def new_round(self):
-        """After step() or synchronize(). The first one that saw gradients ends the recording."""
-        if self.recording and self.round_open:
+        """After step() or synchronize(). The first round in which any rank had gradients ends the recording, on all ranks."""
+        if self.recording and self._agreed is not None and any(state >= _rounds.USED for state in self._agreed):
             self.recording = False
             for slot in self.slots:
-                slot.late = slot.late or slot.accumulations > self._passes
-        self.round_open = False
-        for slot in self.slots:
-            slot.reset()
+                slot.late = slot.late or self._agreed[slot.index] == _rounds.USED_SEVERAL_TIMES
+        self._begin()
 
     def forget_unsent(self):
-        """zero_grad() between two passes of a round: what was accumulated so far is gone."""
+        """zero_grad(): what was accumulated since the last round is gone, and nothing of it was posted."""
         for slot in self.slots:
-            slot.seen = None
+            slot.left = None
+        self._begin()
 
-    def _send(self, slot):
-        gradient = slot.parameter.grad
-        with torch.no_grad():
-            if gradient is None:
-                slot.average.zero_()
-            else:
-                slot.average.copy_(gradient)
-        self._transport.post(slot.index)
-        slot.sent = slot.active = True
+    def _begin(self):
+        self._pass_open = False
+        self._passes_done = 0
+        self._sent_whole = False
+        for slot in self.slots:
+            slot.reset()
+        for batch in self._batches:
+            batch.reset()
+
+    def _close_pass(self):
+        if self._pass_open:
+            self._pass_open = False
+            self._passes_done += 1
+
+    def _note_late(self):
+        for slot in self.slots:
+            if slot.state == _rounds.USED and (slot.late or slot.accumulations > max(self._passes_done, 1)):
+                slot.state = _rounds.USED_SEVERAL_TIMES
+
+    def _check_unchanged(self):
+        for slot in self.slots:
+            if slot.changed() and (slot.sent() or slot.parameter.grad is not None):
+                raise misuse(
+                    "its gradient was changed after it was sent, so the sum over the ranks has the old one", slot.where(),
+                    "call synchronize() after backward() and before what changes gradients",
+                )
+
+    def _settle(self, batches):
+        """Before their buffers are used again: what an earlier round has left under way, because nobody needed its result, is over."""
+        self.wait([slot for batch in batches for slot in batch.slots])
+
+    def _post(self, batch):
+        self._settle([batch])
+        if batch.fill():
+            self._transport.post(batch.index)
+            self._open.add(batch.index)
+            batch.posted = True
+
+    def _register(self, group, op):
+        descs = [TensorDesc(f"{group}.roll_call", _rounds.length(len(self.slots)), torch.uint8, 0, _native.MAX)]
+        for batch in self._batches:
+            first = batch.slots[0]
+            name = first.name if len(batch.slots) == 1 else f"{first.name}+{len(batch.slots) - 1}"
+            count = sum(slot.parameter.numel() for slot in batch.slots)
+            descs.append(TensorDesc(f"{group}.{name}", count, first.parameter.dtype, first.index))
+        self._roll_call, *buffers = self._transport.register(group, descs, op)
+        for batch, buffer in zip(self._batches, buffers):
+            batch.bind(buffer)
+
+
+def _batches(slots):
+    """Neighbours of one type together, as long as they stay small."""
+    batches, last, size = [], [], 0
+    for slot in slots:
+        bytes_of_slot = slot.parameter.numel() * slot.parameter.element_size()
+        if not last or last[0].parameter.dtype != slot.parameter.dtype or size + bytes_of_slot > BATCH_BYTES:
+            last, size = [], 0
+            batches.append(last)
+        last.append(slot)
+        size += bytes_of_slot
+    return [_Batch(1 + i, members) for i, members in enumerate(batches)]
 
 
 class _AccumulateHook:
@@ -150,13 +363,12 @@ class _AccumulateHook:
             sender.on_accumulated(sender.slots[self._index])
 
 
-def _backward_depth():
-    """How many backward passes are running on this thread: 2 or more inside reentrant checkpointing."""
-    depth, frame = 0, sys._getframe(1)
-    while frame is not None:
-        depth += frame.f_code is torch.autograd.backward.__code__
-        frame = frame.f_back
-    return depth
+def _check_fits(slot, gradient):
+    if gradient.dtype != slot.average.dtype or gradient.shape != slot.average.shape:
+        raise misuse(
+            f"its gradient is of {gradient.dtype}{list(gradient.shape)}, and it was registered as {slot.average.dtype}{list(slot.average.shape)}", slot.where(),
+            "convert the model before DistributedOptimizer(), or wrap the optimizer again",
+        )
 
 
 def _check_supported(slot):

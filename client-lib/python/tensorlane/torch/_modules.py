@@ -1,16 +1,18 @@
-"""Which module's forward pass must wait for which parameter, and what must not see a pending update.
+"""Which module's forward pass must wait for which parameter, and what must not see a pending update (overlap=True).
 
 In the first iteration a global forward pre-hook records which modules' hooks fire in training. Afterwards every parameter has *guards*: each module
 that owns it and whose hook fired, or else that owner's nearest ancestors whose hook did (attention never calls its output projection, it hands the
 weight to a fused function). A parameter with an owner that has no such ancestor, or with no owner at all, is updated inside step().
+
+Guards bring the parameters of a module up to date together, and those that a C++ extension is given inside it. Any other use is seen by _touch.py.
 """
 
 import threading
 import weakref
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
 
 from ..errors import misuse
 
@@ -46,7 +48,7 @@ def is_compiled(module):
 
 
 class ModuleWatch:
-    """`owner` applies pending updates: it has pending, apply(slots) and flush(); the modules hold it weakly. Used by the training thread."""
+    """`owner` applies pending updates: it has pending, apply(slots), flush(), before_zero_grad() and compiled_later(); the modules hold it weakly. Used by the training thread."""
 
     def __init__(self, owner, slots, modules):
         self.recording = True
@@ -72,6 +74,10 @@ class ModuleWatch:
         unique = {id(m): m for m in self._given + fired}
         return [m for key, m in unique.items() if key not in inside]
 
+    def has_seen_training(self):
+        """Whether there has been a forward pass to learn from."""
+        return bool(self._fired or self._uses.compiled)
+
     def compiled(self):
         """Whether a module that has run is compiled."""
         return bool(self._uses.compiled) or any(is_compiled(root) for root in self.roots())
@@ -87,7 +93,7 @@ class ModuleWatch:
         parents, owners, subtrees = self._survey(roots)
         guarded, unguarded = {}, []
         for slot in self._by_parameter.values():
-            guards = self._uses.complete(slot, self._guards(owners.get(slot, []), parents))
+            guards = self._guards(owners.get(slot, []), parents)
             if not guards:
                 unguarded.append(slot)
             for module in guards:
@@ -103,7 +109,6 @@ class ModuleWatch:
         self.recording = False
         for recorder in self._recorders:
             recorder.remove()
-        self._uses.close()
         self._fired.clear()
 
     def close(self):
@@ -144,7 +149,7 @@ class ModuleWatch:
         everything = list(dict.fromkeys(guarded + below))
         handle = module.register_forward_pre_hook(_ForwardHook(self._owner, guarded, everything), prepend=True)
         self._handles.append(handle.remove)
-        for name in ("state_dict", "_load_from_state_dict", "train", "__reduce_ex__"):
+        for name in _GUARDED_METHODS:
             if name not in vars(module):
                 guard = _flush_before(self._owner, weakref.ref(module), name)
                 vars(module)[name] = guard
@@ -152,16 +157,12 @@ class ModuleWatch:
 
 
 class _Uses:
-    """Records which modules' hooks fire and where each parameter is used first, while an outermost module runs.
-
-    A parent may use a child's weight by itself before it calls the child. Then the child's hook comes too late, and the parent must wait.
-    """
+    """Records which modules' hooks fire while an outermost module runs that uses our parameters."""
 
     def __init__(self, by_parameter, fired):
         self.compiled = []  # not empty: a compiled module has run
         self._by_parameter = by_parameter
         self._fired = fired
-        self._first = {}
         self._thread = threading.local()
 
     def enter(self, module):
@@ -172,8 +173,6 @@ class _Uses:
             if is_compiled(module):
                 self.compiled.append(True)
                 return
-            self._thread.mode = _Observer(self._see)
-            self._thread.mode.__enter__()
         running.append(module)
         if torch.is_grad_enabled():
             self._fired.setdefault(id(module), module)
@@ -182,57 +181,12 @@ class _Uses:
         running = self._running()
         if running and running[-1] is module:
             running.pop()
-            if not running:
-                self._thread.mode.__exit__(None, None, None)
 
     def _running(self):
         """The modules whose forward pass is under way on this thread, outermost first."""
         if not hasattr(self._thread, "running"):
             self._thread.running = []
         return self._thread.running
-
-    def complete(self, slot, guards):
-        """`guards`, and the module that used the parameter first if none of them fires before that."""
-        if slot not in self._first or not guards:
-            return guards
-        user, earlier = self._first[slot]
-        if any(id(module) in earlier for module in guards):
-            return guards
-        return [*guards, user]
-
-    def close(self):
-        self._first.clear()
-
-    def _see(self, value):
-        if isinstance(value, torch.Tensor):
-            slot = self._by_parameter.get(value)
-            if slot is not None and slot not in self._first and torch.is_grad_enabled():
-                self._first[slot] = (self._running()[-1], frozenset(self._fired))
-        elif isinstance(value, (list, tuple)):
-            for element in value:
-                self._see(element)
-
-
-class _Observer(TorchFunctionMode):
-    """Shows every argument of every torch call to `see`."""
-
-    def __init__(self, see):
-        super().__init__()
-        self._see = see
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function not in _ACCESSORS:
-            self._see(args)
-            self._see(tuple((kwargs or {}).values()))
-        return function(*args, **(kwargs or {}))
-
-
-# Looking at a tensor's properties reads none of its values.
-_ACCESSORS = frozenset(
-    getattr(torch.Tensor, name).__get__
-    for name in ("shape", "dtype", "device", "requires_grad", "grad", "is_leaf", "grad_fn", "ndim", "layout", "is_nested", "is_sparse", "is_cpu", "is_cuda")
-    if hasattr(torch.Tensor, name)
-) | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point}
 
 
 def _entering_hook(uses):
@@ -265,20 +219,33 @@ class _ForwardHook:
     def __call__(self, module, args):
         owner = self._owner()
         if owner is not None and owner.pending:
-            owner.apply(self._guarded if module.training and torch.is_grad_enabled() else self._everything)
+            compiler = set_eval_frame(None)
+            try:
+                if compiler:
+                    owner.compiled_later()
+                else:
+                    owner.apply(self._guarded if module.training and torch.is_grad_enabled() else self._everything)
+            finally:
+                set_eval_frame(compiler)
 
 
 # What torch.compiler.disable() sets, without the cost of importing the compiler: where a model is compiled later, the compiled code calls the hook
-# instead of being traced through it.
+# instead of being traced through it, and the hook turns the compiler off for what it calls.
 _ForwardHook.__call__._torchdynamo_disable = True
 
 
+_GUARDED_METHODS = ("state_dict", "_load_from_state_dict", "train", "zero_grad", "__reduce_ex__")
+
+
 def _flush_before(owner, module, name):
-    """Stands in for the method `name` of one module and flushes first. train() flushes only on the way to evaluation."""
+    """Stands in for the method `name` of one module and flushes first. train() flushes only on the way to evaluation; zero_grad() does what that of the
+    optimizer does."""
 
     def call(*args, **kwargs):
         optimizer, target = owner(), module()
-        if optimizer is not None and not (name == "train" and (args[0] if args else kwargs.get("mode", True))):
+        if optimizer is not None and name == "zero_grad":
+            optimizer.before_zero_grad(args[0] if args else kwargs.get("set_to_none", True))
+        elif optimizer is not None and not (name == "train" and (args[0] if args else kwargs.get("mode", True))):
             optimizer.flush()
         result = getattr(type(target), name)(target, *args, **kwargs)
         return _without_our_traces(result) if name == "__reduce_ex__" else result

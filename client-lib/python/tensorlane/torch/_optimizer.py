@@ -1,4 +1,5 @@
-"""The cross-iteration optimizer: step() returns at once, and each parameter is updated just before the next forward pass needs it."""
+"""DistributedOptimizer: gradients leave during the backward pass, most urgent first. By default they are averaged when backward() returns; with
+overlap=True step() returns at once, and each parameter is updated just before it is used next."""
 
 import contextlib
 import inspect
@@ -10,17 +11,22 @@ import torch
 
 from .. import _constants, _process_sets, _reports
 from ..errors import Error, InvalidArgumentError, misuse
+from . import _touch
 from ._gradients import GradientSender
 from ._modules import ModuleWatch, check_module, check_thread, is_compiled
+from ._seals import Seals
 from ._stepper import PROVEN, Stepper, check_separable, snapshot
 from ._transport import NativeTransport
 
+_COMPILED = "the model is compiled (torch.compile)"
+_NO_GRADIENT = object()
 _groups = weakref.WeakKeyDictionary()  # by process set: numbers its optimizers, alike on its ranks
 _with_pending = set()  # keeps cores alive whose optimizer the user has dropped before its last updates were applied
 
 
 def DistributedOptimizer(
-    optimizer, named_parameters=None, model=None, *, op=_constants.Average, backward_passes_per_step=1, synchronous=False, process_set=None, transport=None
+    optimizer, named_parameters=None, model=None, *, op=_constants.Average, backward_passes_per_step=1, overlap=False, synchronous=None, process_set=None,
+    transport=None
 ):
     """Wraps `optimizer` so that its gradients are averaged (or summed: op=Sum) over all ranks, or those of `process_set`.
     Collective: every one of them calls it alike.
@@ -29,34 +35,36 @@ def DistributedOptimizer(
 
     - Gradients are sent as they appear in the backward pass. `named_parameters` (as of model.named_parameters()) gives their names and, by its
       order, which is needed first in the forward pass; without it, the order of the parameter groups.
-    - step() takes note of all hyperparameters and returns. Each parameter is updated on this thread, in the forward pre-hook of the first module
-      that needs it, or by flush(). flush() runs by itself before state_dict(), loading, deepcopy, pickle and eval(). Whoever reads parameters
-      directly between step() and the next forward pass (an average of the weights, a histogram) calls flush() first.
-    - The first iteration is synchronous and finds out which modules need which parameter; `model` is needed only when the modules that run first
-      are not all that use the parameters.
-    - p.grad stays this rank's own. To clip gradients or unscale them call synchronize() after backward(): it waits and puts the averages into
-      p.grad, and the next step() applies p.grad as it then is.
-    - A parameter without a gradient on this rank counts as zeros, since others may have one.
-    - synchronous=True: step() waits for everything and steps the optimizer as a whole. Also in force when the model is compiled.
+    - When the last of `backward_passes_per_step` backward passes returns, p.grad holds the averages, as with DistributedDataParallel. What comes after it
+      (clipping, GradScaler, norms, step()) is plain PyTorch. `synchronous=True` says the same aloud.
+    - overlap=True is for speed: backward() and step() return at once, and each parameter is updated on this thread in the forward pre-hook of the first
+      module that needs it, so that sums arrive while the next forward pass computes. The results are the same, bit for bit. Whatever torch function touches
+      a parameter, its state or its gradient earlier has it brought up to date first. Not seen are reads and writes past torch's functions (NumPy arrays
+      that share the memory, C++ extensions outside of modules) and on other threads: call flush() before. The first iteration does not overlap; `model` is
+      needed only when the modules that run first are not all that use the parameters.
+    - A parameter without a gradient on this rank counts as zeros where another rank has one. What no rank used is left alone.
+    - A rank without a batch calls step() alone.
 
-    Supports SGD, Adam, AdamW, RMSprop and Adagrad, and any other class that proves on clones of some parameters to step each by itself.
+    With overlap=True: SGD, Adam, AdamW, RMSprop and Adagrad, and any other class that proves on clones of some parameters to step each by itself.
     Errors: InvalidArgumentError for what is refused, with the reason: closures and LBFGS, SparseAdam, modules under DDP, FSDP or DataParallel,
-    ScriptModules, unnamed or unsupported parameters. PyTorch 2.1 or newer.
+    ScriptModules, unnamed or unsupported parameters; MismatchError on all ranks where they do different things in an iteration. PyTorch 2.1 or newer.
     """
     if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
         raise misuse("PyTorch 2.1 or newer is needed", f"DistributedOptimizer with PyTorch {torch.__version__}", "upgrade PyTorch, or average gradients with allreduce()")
     if op not in (_constants.Sum, _constants.Average):
         raise misuse(f"gradients cannot be reduced by op {op!r}", "DistributedOptimizer", "use Sum or Average")
+    if synchronous is not None and bool(synchronous) == bool(overlap):
+        raise misuse(f"synchronous={synchronous} and overlap={overlap} contradict each other", "DistributedOptimizer", "pass overlap=True, or neither")
     _check_optimizer(optimizer)
     if backward_passes_per_step < 1:
         raise misuse("backward_passes_per_step must be at least 1", f"backward_passes_per_step={backward_passes_per_step}", "count the backward passes of one step")
     named = _named(optimizer, named_parameters)
-    reason = "asked for" if synchronous else None
+    reason = None if overlap else "overlap=True was not asked for"
     modules = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
     for module in modules:
         check_module(module)
     if reason is None and (any(is_compiled(m) for m in modules) or any("_orig_mod." in name for name, _ in named)):
-        reason = "the model is compiled (torch.compile)"
+        reason = _COMPILED
     if reason is None and type(optimizer) not in PROVEN:
         check_separable(optimizer)
 
@@ -68,8 +76,8 @@ def DistributedOptimizer(
     _replace_earlier({parameter for _, parameter in named})
     process_set = _process_sets.of(process_set)
     group = f"optimizer.{next(_groups.setdefault(process_set, itertools.count()))}"
-    sender = GradientSender(transport or NativeTransport(process_set), group, named, op, backward_passes_per_step)
-    result._core = _Core(result, wrapped, sender, modules, reason, process_set)
+    result._core = _Core(result, wrapped, modules, reason, process_set)
+    result._core.register(transport or NativeTransport(process_set), group, named, op, backward_passes_per_step)
     _reports.add(result._core)
     return result
 
@@ -77,89 +85,120 @@ def DistributedOptimizer(
 class _Core:
     """The state of one DistributedOptimizer. Everything runs on the training thread: the one that calls step()."""
 
-    def __init__(self, optimizer, wrapped, sender, modules, reason, process_set):
+    def __init__(self, optimizer, wrapped, modules, reason, process_set):
         self.wrapped = wrapped
         self.process_set = process_set
-        self._sender = sender
-        self._by_parameter = {slot.parameter: slot for slot in sender.slots}
-        self._watch = ModuleWatch(self, sender.slots, modules)
+        self._modules = modules
         self._stepper = Stepper(optimizer, wrapped)
+        self._seals = Seals()
         self._unguarded = []
+        self._shown = []  # keys of gradients that are watched
+        self._next = 0  # no slot before it has an update pending
         self._thread = threading.get_ident()
         self._failure = None
         self.reason = reason  # why step() is synchronous; None when it is not
         self.pending = set()  # slots with an update that has not been applied
-        self.synchronized = False  # p.grad holds the averages
+        self.averaged = False  # p.grad holds the averages of the latest round, which no step() has applied
+
+    def register(self, transport, group, named, op, passes):
+        self._sender = GradientSender(transport, group, named, op, passes, self, whole=self.reason is not None)
+        self._by_parameter = {slot.parameter: slot for slot in self._sender.slots}
+        self._watch = ModuleWatch(self, self._sender.slots, self._modules)
+        if self.reason is None:
+            _touch.of_this_thread().join(self)
 
     def step(self, optimizer):
         self._check_alive()
-        self._thread = threading.get_ident()
-        self._check_registered(optimizer)
-        if self._watch.recording:
-            self._watch.check()
-        if self.synchronized and not self._sender.round_open:
-            self.synchronized = False
-            self._stepper.whole(self._unregistered(optimizer))
-            self._finish_recording()
-            return
-        self._collect()
-        active = [slot for slot in self._sender.slots if slot.active]
-        if self.reason is None and not self._watch.recording:
-            self._defer(optimizer, active)
-        else:
-            for slot in active:
-                self._wait(slot)
-            self._stepper.whole({**self._unregistered(optimizer), **{slot.parameter: slot.average for slot in active}})
-        self.synchronized = False
-        self._sender.new_round()
-        self._finish_recording()
-
-    def before_scaled_step(self):
-        if self._sender.round_open:
-            raise misuse(
-                "GradScaler.step() changes gradients that have been sent", "DistributedOptimizer",
-                "call synchronize() after backward() and before GradScaler.unscale_() or step()",
-            )
+        if self._thread != threading.get_ident():
+            self._change_thread()
+        with _touch.of_this_thread().aside():
+            self._check_registered(optimizer)
+            if self.reason is not None and not self._watch.recording:
+                self._stop_watching()
+            if self._watch.recording:
+                self._watch.check()
+            if self._has_averages():
+                self._step_whole(optimizer)
+            elif self.reason is not None or self._sender.recording or self._watch.recording:
+                self._synchronize()
+                self._step_whole(optimizer)
+            else:
+                self._collect()
+                self._defer(optimizer)
+            self._sender.steps += 1
 
     def synchronize(self):
         self._check_alive()
-        if self.synchronized and not self._sender.round_open:
-            return
-        self._collect()
-        for slot in self._sender.slots:
-            if slot.active:
-                self._wait(slot)
-                self._put_into_grad(slot)
-        self.synchronized = True
-        self._sender.new_round()
+        with _touch.of_this_thread().aside():
+            if not self._has_averages():
+                self._synchronize()
+
+    def check_known(self, param_group):
+        """A group that was dropped may come back."""
+        parameters = param_group.get("params", ())
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if any((p[1] if isinstance(p, tuple) else p) not in self._by_parameter for p in parameters):
+            raise misuse(
+                "the set of parameters is fixed when it is registered with the other ranks", f"{self.wrapped.__name__}.add_param_group",
+                "add groups to the optimizer before DistributedOptimizer()",
+            )
+        param_group["params"] = parameters
+
+    def flush_for_reading(self):
+        if not self._stepper.stepping:
+            self.flush()
+
+    def before_scaled_step(self):
+        if self._sender.round_open:
+            self.synchronize()
 
     def flush(self):
         self.apply(self._sender.slots)
 
     def apply(self, slots):
-        """Applies the pending updates among `slots`, in their order."""
+        """Applies the pending updates among `slots`, and others whose sums are there: steps are cheaper together."""
         slots = [slot for slot in slots if slot.update is not None]
         if not slots:
             return
         self._check_alive()
         check_thread(self._thread, slots)
-        for slot in slots:
-            self._wait(slot)
-            self._stepper.one(slot.parameter, slot.average, slot.update)
-            slot.update = None
-            self.pending.discard(slot)
-        if not self.pending:
-            _with_pending.discard(self)
+        with _touch.of_this_thread().aside() as watch:
+            self._wait(slots)
+            slots += self._arrived(slots)
+            self._seals.check(slots)
+            used = [slot for slot in slots if self._sender.used(slot)]
+            if used:
+                self._stepper.some([(slot.parameter, slot.average, slot.update) for slot in used])
+            # Where nobody has called zero_grad() yet the next gradients may be added to these.
+            self._put_into_gradients([slot for slot in used if self._is_shown(slot)])
+            for slot in slots:
+                slot.update = slot.seal = None
+                self.pending.discard(slot)
+                for keys in slot.watched:
+                    watch.forget(keys)
+                slot.watched = ()
+            if not self.pending:
+                _with_pending.discard(self)
 
-    def before_zero_grad(self):
-        if self.synchronized and not self._sender.round_open:
-            return
-        if any(slot.sent for slot in self._sender.slots):
-            raise misuse(
-                "zero_grad() between backward() and step() would drop gradients that have been sent", "DistributedOptimizer",
-                "call it after step(), or call synchronize() first to skip an iteration on all ranks",
-            )
-        self._sender.forget_unsent()
+    def before_zero_grad(self, set_to_none=True):
+        """Gradients that have been sent are dropped, if all ranks do."""
+        self._check_alive()
+        with _touch.of_this_thread().aside():
+            if not set_to_none and self._shown and not self._sender.round_open:
+                self._show_averages()  # a rank that had no gradient has zeros then, as the others
+            self._hide_gradients()
+            self.averaged = False
+            if self._sender.posted:
+                self._collect(drop=True)
+                self._wait(self._sender.slots)
+                self._sender.new_round()
+            self._sender.forget_unsent()
+
+    def compiled_later(self):
+        """A forward pass of a model that was compiled since: from now on step() is synchronous."""
+        self.flush()
+        self.reason = _COMPILED
+        self._sender.whole = True
 
     def report(self):
         return {
@@ -180,8 +219,8 @@ class _Core:
                 self.flush()
         finally:
             self._failure = reason
+            self._stop_watching()
             self._sender.close()
-            self._watch.close()
             _with_pending.discard(self)
             _reports.remove(self)
 
@@ -192,39 +231,168 @@ class _Core:
     def shares(self, parameters):
         return any(slot.parameter in parameters for slot in self._sender.slots)
 
-    def _collect(self):
+    def before_round(self):
+        """Groups may have been dropped, or have come back."""
+        grouped = (self._by_parameter.get(parameter) for group in self._stepper.groups for parameter in group["params"])
+        self._sender.set_trained({slot for slot in grouped if slot is not None})
+
+    def after_pass(self, last):
+        """A backward pass is over; `last`: of its round."""
+        if self.reason is None:
+            self.flush()  # of modules that this forward pass left out, while their gradients are shown as step() left them
+            self._show_gradients()
+        elif last:
+            self._check_alive()
+            with _touch.of_this_thread().aside():
+                self._synchronize()
+
+    def _has_averages(self):
+        """Whether p.grad holds averages that the next step() has to apply. Gradients that were dropped since, by whomever, are no such averages: then this rank
+        takes part in the round of the others, without a batch. The averages are alike on all ranks, so all of them decide alike."""
+        if not self.averaged or self._sender.round_open:
+            return False
+        for slot in self._sender.slots:
+            gradient = slot.parameter.grad
+            if gradient is not None and (slot.was_left(gradient, gradient._version) or bool(gradient.any())):
+                return True
+        return False
+
+    def _synchronize(self):
+        self._collect()
+        self._wait(self._sender.slots)
+        self._hide_gradients()
+        self._put_into_gradients([slot for slot in self._sender.slots if self._sender.used(slot)])
+        self.averaged = True
+        self._sender.new_round()
+
+    def _step_whole(self, optimizer):
+        self.averaged = False
+        self._stepper.whole(self._unregistered(optimizer))
+        if self._watch.recording and self._watch.has_seen_training():
+            self._finish_recording()
+
+    def _collect(self, drop=False):
         """Leaves every gradient of the round sent and no older update pending: their buffers are about to be used again."""
         self.apply(self._sender.slots)
-        self._guarded_by_failure(self._sender.send_rest)
+        if not self._sender.round_open:
+            self.before_round()
+        self._guarded_by_failure(lambda: self._sender.send_rest(drop))
 
     def _unregistered(self, optimizer):
         """Frozen parameters may still have a gradient of before: it is this rank's own, so nobody may step with it."""
         return {p: None for group in optimizer.param_groups for p in group["params"] if p not in self._by_parameter}
 
-    def _defer(self, optimizer, active):
-        taken = snapshot(optimizer.param_groups)
-        for group, hyperparameters in zip(optimizer.param_groups, taken):
+    def _defer(self, optimizer):
+        watch = _touch.of_this_thread()
+        me, state = weakref.ref(self), vars(optimizer)["state"]
+        for group, hyperparameters in zip(optimizer.param_groups, snapshot(optimizer.param_groups)):
             for parameter in group["params"]:
                 slot = self._by_parameter.get(parameter)
-                if slot is not None and slot.active:
+                if slot is not None and slot.takes_part():
                     slot.update = hyperparameters
                     self.pending.add(slot)
+                    slot.watched = _watch_slot(watch, me, slot, state.get(parameter, {}))
+        self._sender.new_round()
         if self.pending:
+            self._next = 0
+            self._seals.make(self._sender.slots)
             _with_pending.add(self)
+        self._show_gradients()
         self.apply(self._unguarded)
 
-    def _finish_recording(self):
-        if not self._watch.recording or self._sender.recording:
+    def _arrived(self, slots):
+        """Further slots whose sums are there, in the order of the forward pass up to the first one that is missing."""
+        chosen, ordered, more = set(slots), self._sender.slots, []
+        while self._next < len(ordered) and (ordered[self._next].update is None or ordered[self._next] in chosen):
+            self._next += 1
+        for slot in ordered[self._next :]:
+            if slot.update is not None and slot not in chosen:
+                if not self._sender.done(slot):
+                    break
+                more.append(slot)
+        if more:
+            self._wait(more)
+        return more
+
+    def _show_gradients(self):
+        """From here on p.grad is watched: who looks at one finds the averages in all of them."""
+        self._hide_gradients()
+        watch, me = _touch.of_this_thread(), weakref.ref(self)
+        for slot in self._sender.slots:
+            gradient, looked = slot.parameter.grad, _Looked(me, slot)
+            if gradient is not None:
+                slot.shown = weakref.ref(gradient)
+                self._shown.append(watch.add(gradient, looked))
+            elif slot.takes_part():
+                slot.shown = _NO_GRADIENT
+                watch.without_gradient[id(slot.parameter)] = looked
+                self._shown.append((None, None))
+
+    def _hide_gradients(self):
+        if self._shown:
+            watch = _touch.of_this_thread()
+            for keys in self._shown:
+                watch.forget(keys)
+            for slot in self._sender.slots:
+                slot.shown = None
+                watch.without_gradient.pop(id(slot.parameter), None)
+            self._shown = []
+
+    def _is_shown(self, slot):
+        """Whether nobody has touched p.grad since it was shown."""
+        if slot.shown is _NO_GRADIENT:
+            return slot.parameter.grad is None and id(slot.parameter) in _touch.of_this_thread().without_gradient
+        return slot.shown is not None and slot.parameter.grad is slot.shown()
+
+    def looked_at_gradients(self):
+        """The user's code does, outside of a backward pass."""
+        if torch._C._current_graph_task_id() != -1:
             return
+        with _touch.of_this_thread().aside():
+            if self._sender.round_open:
+                self.synchronize()
+            else:
+                self._show_averages()
+
+    def _show_averages(self):
+        """Of the round that step() has consumed."""
+        self.flush()
+        self._put_into_gradients([slot for slot in self._sender.slots if self._is_shown(slot) and self._sender.used(slot)])
+        self._hide_gradients()
+
+    def _change_thread(self):
+        """Another thread trains from now on. What is pending is applied there."""
+        self._forget_all()
+        self._thread = threading.get_ident()
+        if self.reason is None:
+            _touch.of_this_thread().join(self)
+
+    def _stop_watching(self):
+        """Nothing will be pending any more."""
+        self._watch.close()
+        self._unguarded = []
+        self._forget_all()
+
+    def _forget_all(self):
+        self._hide_gradients()
+        watch = _touch.of_this_thread()
+        watch.leave(self)
+        for slot in self._sender.slots:
+            for keys in slot.watched:
+                watch.forget(keys)
+            slot.watched = ()
+
+    def _finish_recording(self):
         if self.reason is None and self._watch.compiled():
-            self.reason = "the model is compiled (torch.compile)"
+            self.reason = _COMPILED
+            self._sender.whole = True
         if self.reason is None:
             self._unguarded = self._watch.finish()
         else:
             self._watch.stop()
 
-    def _wait(self, slot):
-        self._guarded_by_failure(lambda: self._sender.wait(slot))
+    def _wait(self, slots):
+        self._guarded_by_failure(lambda: self._sender.wait(slots))
 
     def _guarded_by_failure(self, call):
         """After the transport has failed there is no way to complete what is pending: every later call says so again."""
@@ -239,13 +407,18 @@ class _Core:
         if self._failure is not None:
             raise self._failure
 
-    @staticmethod
-    def _put_into_grad(slot):
+    def _put_into_gradients(self, slots):
+        """The averages of the latest round, which nothing has overwritten yet."""
+        present = [slot for slot in slots if slot.parameter.grad is not None]
         with torch.no_grad():
-            if slot.parameter.grad is None:
-                slot.parameter.grad = slot.average.clone()
-            else:
-                slot.parameter.grad.detach().copy_(slot.average)
+            if present:
+                torch._foreach_copy_([slot.parameter.grad for slot in present], [slot.average for slot in present])
+            for slot in slots:
+                if slot.parameter.grad is None:
+                    slot.parameter.grad = slot.average.clone()
+                    if slot.shown is not None:
+                        slot.shown = weakref.ref(slot.parameter.grad)
+                slot.leave(slot.parameter.grad)
 
     def _check_registered(self, optimizer):
         for number, group in enumerate(optimizer.param_groups):
@@ -257,11 +430,37 @@ class _Core:
                     )
 
 
+def _watch_slot(watch, core, slot, state):
+    """Whatever touches the parameter or its state has the update applied first. `core` is weak; what is pending keeps it alive."""
+
+    def touched(_):
+        if slot.update is not None:
+            core().apply([slot])
+
+    return [
+        watch.add(slot.parameter, touched, aliases=True),
+        *(watch.add(value, touched) for value in state.values() if isinstance(value, torch.Tensor)),
+    ]
+
+
+class _Looked:
+    """Called when somebody looks at what was the gradient of a slot, or gets p.grad of one that had none."""
+
+    def __init__(self, core, slot):
+        self._core = core
+        self._slot = slot
+
+    def __call__(self, tensor):
+        core = self._core()
+        if core is not None and (self._slot.parameter.grad is tensor or self._slot.parameter is tensor):
+            core.looked_at_gradients()
+
+
 class _Distributed:
     """Stands before the wrapped class in the method resolution order."""
 
     def step(self, closure=None):
-        """Applies the averaged gradients: at once when synchronize() was called, else before the next forward pass needs each parameter."""
+        """Applies the averaged gradients; with overlap=True before each parameter is used next."""
         if closure is not None:
             raise misuse(
                 "a closure is refused: it computes gradients inside step(), after they should have been sent", f"{type(self).__name__}.step(closure)",
@@ -270,11 +469,12 @@ class _Distributed:
         self._core.step(self)
 
     def synchronize(self):
-        """Waits for all sums of this iteration and puts them into p.grad. The next step() applies p.grad as it then is."""
+        """Leaves the averages in p.grad; the next step() applies p.grad as it then is. Needed only where backward() was not called on this rank, or fewer times
+        than backward_passes_per_step. Collective."""
         self._core.synchronize()
 
     def flush(self):
-        """Applies every pending update now. Call it before reading parameters directly."""
+        """Applies every pending update now (overlap=True)."""
         self._core.flush()
 
     @contextlib.contextmanager
@@ -283,12 +483,25 @@ class _Distributed:
         yield
 
     def zero_grad(self, set_to_none=True):
-        self._core.before_zero_grad()
-        super().zero_grad(set_to_none)
+        self._core.before_zero_grad(set_to_none)
+        with _touch.of_this_thread().aside():
+            super().zero_grad(set_to_none)
+
+    @property
+    def state(self):
+        """As the wrapped optimizer's, with nothing pending."""
+        core = vars(self).get("_core")
+        if core is not None and core.pending:
+            core.flush_for_reading()
+        return vars(self)["state"]
+
+    @state.setter
+    def state(self, value):
+        vars(self)["state"] = value
 
     @property
     def _step_supports_amp_scaling(self):
-        """Read by GradScaler.step() before it unscales gradients, which it does without leaving a trace in their versions."""
+        """Read by GradScaler.step() before it unscales gradients: they must be the averages."""
         self._core.before_scaled_step()
         return False
 
@@ -301,10 +514,10 @@ class _Distributed:
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group):
-        raise misuse(
-            "the set of parameters is fixed when it is registered with the other ranks", f"{type(self).__name__}.add_param_group",
-            "add groups to the optimizer before DistributedOptimizer()",
-        )
+        core = vars(self).get("_core")
+        if core is not None:
+            core.check_known(param_group)
+        super().add_param_group(param_group)
 
     def __reduce_ex__(self, protocol):
         """A copy or a pickle is a plain optimizer of the wrapped class: wrap it again where it is used."""

@@ -1,4 +1,4 @@
-"""Runs the wrapped optimizer's own step(), on everything or on one parameter, with gradients that are not in p.grad.
+"""Runs the wrapped optimizer's own step(), on everything or on some parameters, with gradients that are not in p.grad.
 
 Stepping one parameter at a time gives the same bits as stepping all of them when the optimizer treats every parameter by itself. That is known for
 PROVEN, in torch's code for single tensors as in its foreach and fused code; for any other class `check_separable` finds out on clones.
@@ -31,22 +31,37 @@ class Stepper:
         # Optimizer.__init__ wraps the class's step() to profile it and to run the user's step hooks. Those belong to the user's call of step(),
         # not to our calls of the inside.
         self._step = step.__wrapped__ if getattr(step, "hooked", False) else step
+        self.stepping = False
+
+    @property
+    def groups(self):
+        return self._optimizer.param_groups
 
     def whole(self, gradients):
         """Steps all groups. `gradients` maps parameters to what replaces p.grad for the call; all others step with p.grad as it is."""
-        with _own_gradients(gradients), _plain_mode():
+        with self._inside(), _own_gradients(gradients), _plain_mode():
             self._step(self._optimizer)
 
-    def one(self, parameter, gradient, hyperparameters):
-        """Steps one parameter with the hyperparameters of its group (an element of snapshot())."""
-        optimizer = self._optimizer
+    def some(self, updates):
+        """Steps some parameters together: [(parameter, gradient, hyperparameters of its group, an element of snapshot())]."""
+        optimizer, chosen = self._optimizer, {}
+        for parameter, _, hyperparameters in updates:
+            chosen.setdefault(id(hyperparameters), {**hyperparameters, "params": []})["params"].append(parameter)
         groups = optimizer.param_groups
-        optimizer.param_groups = [{**hyperparameters, "params": [parameter]}]
+        optimizer.param_groups = list(chosen.values())
         try:
-            with _own_gradients({parameter: gradient}), _plain_mode():
+            with self._inside(), _own_gradients({parameter: gradient for parameter, gradient, _ in updates}), _plain_mode():
                 self._step(optimizer)
         finally:
             optimizer.param_groups = groups
+
+    @contextlib.contextmanager
+    def _inside(self):
+        self.stepping = True
+        try:
+            yield
+        finally:
+            self.stepping = False
 
 
 @contextlib.contextmanager
@@ -94,7 +109,7 @@ def check_separable(optimizer):
             hyperparameters = snapshot(separate.param_groups)
             for group, values in reversed(list(zip(separate.param_groups, hyperparameters))):
                 for parameter in reversed(group["params"]):
-                    separate_stepper.one(parameter, gradients[parameter], values)
+                    separate_stepper.some([(parameter, gradients[parameter], values)])
         if not torch.equal(before, torch.get_rng_state()):
             raise misuse("its step() draws random numbers, so the order of the updates would change the result", where, fix)
     for group, other in zip(whole.param_groups, separate.param_groups):

@@ -3,7 +3,7 @@
 `NativeTransport` is the real one, over tensorlane.h. Tests put an in-process one in its place.
 """
 
-from typing import List, NamedTuple, Protocol
+from typing import List, NamedTuple, Optional, Protocol
 
 import torch
 
@@ -14,15 +14,18 @@ _DTYPES = {
     torch.float64: _native.FLOAT64,
     torch.float16: _native.FLOAT16,
     torch.bfloat16: _native.BFLOAT16,
+    torch.uint8: _native.UINT8,
 }
 
 
 class TensorDesc(NamedTuple):
-    """One gradient; its place in the list of register() is its position in the forward pass."""
+    """One buffer."""
 
     name: str
     count: int
     dtype: torch.dtype
+    position: int  # in the forward pass: 0 is needed first
+    op: Optional[int] = None  # None: the group's
 
 
 class Transport(Protocol):
@@ -32,7 +35,7 @@ class Transport(Protocol):
         """Collective, once. Returns one flat buffer for each tensor, owned by the transport."""
 
     def post(self, index: int) -> None:
-        """Starts summing buffer `index` over the ranks, in place. Never blocks. The buffer is the transport's until wait(index) returns."""
+        """Starts reducing buffer `index` over the ranks, in place. Never blocks. The buffer is the transport's until wait(index) returns."""
 
     def wait(self, index: int) -> None:
         """Returns when the result is in the buffer. At once if nothing was posted since the last wait."""
@@ -42,6 +45,9 @@ class Transport(Protocol):
 
     def wait_many(self, indices: List[int]) -> None:
         """As wait(), of each."""
+
+    def done(self, index: int) -> bool:
+        """Whether wait(index) would return at once."""
 
 
 class NativeTransport:
@@ -53,9 +59,9 @@ class NativeTransport:
         self._requests = {}
 
     def register(self, group, descs, op):
-        positions = len(descs)
+        positions = 1 + max(d.position for d in descs)
         native = [
-            _native.tensor_desc(d.name, d.count, _DTYPES[d.dtype], op=op, position=i, positions=positions) for i, d in enumerate(descs)
+            _native.tensor_desc(d.name, d.count, _DTYPES[d.dtype], op=op if d.op is None else d.op, position=d.position, positions=positions) for d in descs
         ]
         self._tensors = self._context.register(group, native)
         self._requests = self._tensors.requests
@@ -79,3 +85,10 @@ class NativeTransport:
             _native.wait_many(left)
         finally:  # after Ctrl-C some are under way
             self._requests.update((pending[request], request) for request in left)
+
+    def done(self, index):
+        request = self._requests.pop(index, None)
+        if request is None or _native.is_done(request):
+            return True
+        self._requests[index] = request
+        return False

@@ -1,0 +1,93 @@
+"""What the ranks agree on in every round, and when a backward pass is over.
+
+With the gradients of a round travels one more small tensor, the *roll call*: each rank writes what it does, and the maximum over the ranks tells every
+rank the same about all of them. A rank that drops the round's gradients while another applies them, that is in another iteration, or that leaves out a
+parameter which another one sends, would otherwise wait for ever or differ in silence: it is an error by name on all ranks.
+"""
+
+import sys
+import threading
+import weakref
+
+import torch
+
+from ..errors import MismatchError
+
+HEAD = 4
+_STEPS_MODULUS = 251  # of the count of steps, which travels in a byte
+LEFT_OUT, UNUSED, USED, USED_SEVERAL_TIMES = range(4)  # the last: its gradient is accumulated several times in a backward pass
+
+
+def length(slots):
+    return HEAD + 2 * slots
+
+
+def write(buffer, steps, drop, states):
+    """This rank's part. `states`: of each slot."""
+    step = steps % _STEPS_MODULUS
+    values = [step, 255 - step, int(drop), 1 - int(drop)]
+    for state in states:
+        values += (state, int(state == LEFT_OUT))
+    buffer.copy_(torch.tensor(values, dtype=torch.uint8))
+
+
+def read(buffer, slots, steps):
+    """What is true of all ranks: for each slot the highest state. Raises MismatchError where they do not fit together."""
+    values = buffer.tolist()
+    if values[0] + values[1] != 255:
+        raise MismatchError(
+            f"the ranks are not in the same iteration: this rank has called step() {steps} times, another one more or fewer times: DistributedOptimizer: "
+            "call backward() and step() equally often on all ranks; a rank without a batch calls step() alone"
+        )
+    if values[2] and values[3]:
+        raise MismatchError(
+            "some ranks dropped the gradients of this iteration by zero_grad(), others did not: DistributedOptimizer: "
+            "call zero_grad() after backward() on all ranks or on none"
+        )
+    states = values[HEAD::2]
+    for slot, state, left_out in zip(slots, states, values[HEAD + 1 :: 2]):
+        if state != LEFT_OUT and left_out:
+            raise MismatchError(
+                f"some ranks leave it out, since it is frozen or in no parameter group there, and others do not: {slot.where()}: "
+                "freeze parameters and change parameter groups alike on all ranks"
+            )
+    return states
+
+
+_thread = threading.local()
+
+
+def at_end_of_backward(sender):
+    """Called by a gradient's hook: when the backward pass is over, sender.end_pass() runs and then sender.after_pass(). If several senders wait for this
+    pass, every one has sent before any waits. A backward pass inside another one (reentrant checkpointing) is a part of it, not its end. Where the outer
+    one has no hook of ours, and where it fails, nothing is called."""
+    task = torch._C._current_graph_task_id()
+    if getattr(sender, "task", None) == task:
+        return
+    sender.task = task
+    waiting = _thread.__dict__.setdefault("waiting", {})
+    if task not in waiting:
+        if len(waiting) > 16:  # of passes that failed
+            waiting.clear()
+        waiting[task] = weakref.WeakSet()
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: _ended(task))
+    waiting[task].add(sender)
+
+
+def _ended(task):
+    senders = list(_thread.waiting.pop(task, ()))
+    if _backward_depth() > 1:
+        return
+    for sender in senders:
+        sender.end_pass()
+    for sender in senders:
+        sender.after_pass()
+
+
+def _backward_depth():
+    """How many backward passes are running on this thread: 2 or more inside reentrant checkpointing."""
+    depth, frame = 0, sys._getframe(1)
+    while frame is not None:
+        depth += frame.f_code is torch.autograd.backward.__code__
+        frame = frame.f_back
+    return depth

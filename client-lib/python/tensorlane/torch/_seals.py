@@ -1,0 +1,43 @@
+"""Notices that a parameter was written while its update was pending, past every torch function that is watched: by a NumPy array that shares its memory, a C++
+extension, another thread. Tracked writes show in the tensor's version. Others show in its bits: these are compared for all parameters in the first
+iterations, when a program's habits show, and for one parameter of each later iteration, in turn."""
+
+import torch
+
+from ..errors import misuse
+
+_THOROUGH_STEPS = 10
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Seals:
+    """Of one optimizer's slots."""
+
+    def __init__(self):
+        self._steps = 0
+
+    def make(self, slots):
+        """The updates of `slots` have become pending."""
+        thorough = slots if self._steps < _THOROUGH_STEPS else [slots[self._steps % len(slots)]]
+        self._steps += 1
+        for slot in slots:
+            slot.seal = (slot.parameter._version, None)
+        for slot in thorough:
+            slot.seal = (slot.parameter._version, _bits(slot.parameter))
+
+    def check(self, slots):
+        """Their updates are about to be applied. Raises if a parameter is not what it was."""
+        for slot in slots:
+            if slot.seal is None:
+                continue
+            version, bits = slot.seal
+            if slot.parameter._version != version or (bits is not None and _bits(slot.parameter) != bits):
+                raise misuse(
+                    "it was written while its update was pending, so the update would be applied to other values than without overlap", slot.where(),
+                    "call flush() before what writes it without torch's functions or on another thread, or leave out overlap=True",
+                )
+
+
+def _bits(parameter):
+    values = parameter.detach()
+    return int(values.contiguous().view(-1).view(_INTEGERS[values.element_size()]).sum())
