@@ -21,9 +21,10 @@ MAY_INCLUDE = {
     "daemon/engine_log": ["daemon/engine"],
     "daemon/ports": [],
     "daemon/config": [],
-    "daemon/control": ["daemon/ports", "daemon/engine/classify"],  # the leader searches for thresholds
+    "daemon/control": ["daemon/ports", "daemon/engine/classify", "daemon/progress"],  # the leader searches for thresholds
     "daemon/memory": ["daemon/ports"],
     "daemon/planning": ["daemon/config", "daemon/engine", "daemon/ports"],
+    "daemon/progress": [],
     "daemon/reduce": ["daemon/ports"],
     "daemon/session": ["daemon/ports"],
     "daemon/telemetry": ["daemon/ports"],
@@ -37,9 +38,9 @@ MAY_INCLUDE = {
     "daemon/transport/mixed": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/transport/dpdk": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/lane": ["daemon/engine", "daemon/engine_log", "daemon/ports"],
-    "daemon/wiring": ["daemon/config", "daemon/engine_log", "daemon/lane", "daemon/memory", "daemon/planning", "daemon/ports", "daemon/telemetry", "daemon/transport"],
+    "daemon/wiring": ["daemon/config", "daemon/engine_log", "daemon/lane", "daemon/memory", "daemon/planning", "daemon/ports", "daemon/progress", "daemon/telemetry", "daemon/transport"],
     "daemon/main.cc": ["daemon"],
-    "simulator": ["daemon/engine", "daemon/engine_log", "daemon/ports", "daemon/transport/ledger"],
+    "simulator": ["daemon/engine", "daemon/engine_log", "daemon/ports", "daemon/progress", "daemon/transport/ledger"],
     "client-lib": ["tensorlane"],
     "switch-config": [],
     "monitor": ["tensorlane"],
