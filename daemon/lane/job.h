@@ -90,6 +90,11 @@ class Job final : private JobRail::Owner {
   void report_late(Time now);
   // Adds what the engines have counted since the last call to the lane's metrics. Call about every 100 ms.
   void publish_counts();
+  // Tells the listener how far the flows have come, when that is due again. Call about every 100 ms. job_progress.cc
+  void tell_progress(Time now);
+  // Of each class the age of the oldest operation that every local rank has submitted and that is not complete, as of
+  // the last tell_progress(), where it is more than what `ages` says.
+  void raise_ages(std::array<Duration, kMaxDataClasses>* ages) const;
   // Writes the engines' logs as far as they are, where there are any. Call about every 100 ms.
   void flush_logs();
 
@@ -122,6 +127,7 @@ class Job final : private JobRail::Owner {
     Duration reported{};  // lateness already reported
   };
 
+  void look_at_ages(Time now);
   void set_priority(const protocol::PlanTensor& tensor);
   void classify(std::size_t from);
   void begin_observing();
@@ -196,6 +202,8 @@ class Job final : private JobRail::Owner {
   std::optional<std::pair<Status, Time>> lost_;  // a connection that went, and when
   std::optional<Status> departed_;               // a peer went while nothing was pending
   std::shared_ptr<ports::JobMetrics> metrics_;
+  Time next_progress_;                            // when tell_progress() is due
+  std::array<Duration, kMaxDataClasses> ages_{};  // see raise_ages()
 };
 
 }  // namespace tensorlane::lane

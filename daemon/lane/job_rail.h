@@ -91,6 +91,8 @@ class JobRail {
   // What is left of this job's turn in a class: the lane's account.
   std::uint64_t& deficit(ClassId cls) { return deficit_[ports::metrics_slot(cls)]; }
   void publish_counts();
+  // Appends how far each flow has come.
+  void add_progress(Time now, std::vector<ports::FlowState>* flows) const;
   // Writes the engine's log as far as it is, if there is one.
   void flush_log() { engine_.flush(); }
 

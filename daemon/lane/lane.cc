@@ -309,8 +309,11 @@ void Lane::Impl::housekeeping() {
   next_housekeeping = now + kHousekeeping;
   ports::LaneMetrics& m = *rooms.metrics;
   std::uint64_t pending = 0, staging = 0, sessions = 0;
+  std::array<Duration, kMaxDataClasses> ages{};
   for (auto& job : jobs) {
     job->report_late(now);
+    job->tell_progress(now);
+    job->raise_ages(&ages);
     job->publish_counts();
     job->flush_logs();
     sessions += job->sessions().size();
@@ -325,6 +328,7 @@ void Lane::Impl::housekeeping() {
   m.sessions.set(sessions);
   m.operations_pending.set(pending);
   m.staging_bytes.set(staging);
+  for (std::size_t c = 0; c < ages.size(); ++c) m.oldest_operation_ns[c].set(static_cast<std::uint64_t>(ages[c].value));
 }
 
 // Forgets jobs that have closed. Their sessions' descriptors may be used again by others at once, so they leave the

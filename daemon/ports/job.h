@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
+#include "daemon/ports/progress.h"
 #include "daemon/ports/session.h"
 #include "daemon/ports/transport.h"
 
@@ -80,6 +81,9 @@ class LaneListener {
   virtual void on_late(JobId job, Rank rank, TensorId tensor, Duration waited) = 0;
   // The job has begun another iteration here, so long after the one before. Only where the lane tunes.
   virtual void on_iteration(JobId job, Duration time) = 0;
+  // The lane turns, and this is how far the job's flows have come. About eight times in the job's detection time, while
+  // it runs.
+  virtual void on_progress(JobId job, const LaneProgress& progress) = 0;
   // The flows of the job are closed and no buffer of its sessions is used any more.
   virtual void on_job_closed(JobId job) = 0;
 };

@@ -217,6 +217,9 @@ struct LaneMetrics {
   Counter cpu_ns;                                             // of the lane's thread
   Counter loops, sleeps;                                      // turns of the lane's loop; times it blocked
   Counter jobs, sessions, operations_pending, staging_bytes;  // now
+  // Now, by class: the age of the oldest operation that all ranks of this host have submitted, and that is not
+  // complete.
+  std::array<Counter, kMaxDataClasses> oldest_operation_ns;
   FlowBoard flows;
   PathBoard paths;
   JobMetricsList job_list;

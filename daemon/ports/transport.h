@@ -93,6 +93,17 @@ struct FlowStats {
   std::string describe;                         // "10.1.0.1:7101 -> 10.1.0.2:7101"
 };
 
+// How far a flow has come (law 21). Frames are numbered alike at both ends: what one has given, the other receives.
+// Both count on when the flow is resumed.
+struct FlowProgress {
+  std::uint64_t given = 0;     // frames that send() took
+  std::uint64_t received = 0;  // frames of the peer that were delivered, or dropped for a stale grant
+  // What is known of frames that the peer's host has not acknowledged; 0: nothing, or the device does not say.
+  std::uint64_t outstanding_bytes = 0;
+  std::uint64_t retransmissions = 0;  // packets, since the connection was made
+  std::uint32_t path_mtu = 0;
+};
+
 // One way in which the flows to a peer could go, and why they do or do not.
 struct PathCandidate {
   std::string transport;  // "rdma"
@@ -196,6 +207,8 @@ class Transport {
 
   // All zero for a flow that is not up.
   virtual FlowStats stats(const FlowKey& flow) const = 0;
+  // All zero for a flow that is not up. May ask the kernel: not for every frame.
+  virtual FlowProgress progress([[maybe_unused]] const FlowKey& flow) const { return {}; }
   // What was chosen for the flows of a job to a peer; empty after remove_job().
   virtual PathReport path([[maybe_unused]] JobId job, [[maybe_unused]] HostIndex peer) const { return {}; }
   virtual TransportCounters counters() const { return {}; }

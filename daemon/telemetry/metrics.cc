@@ -31,6 +31,7 @@ class Collector final : public prometheus::Collectable {
   std::vector<MetricFamily> Collect() const override {
     std::vector<MetricFamily> families;
     add_class_counters(families);
+    add_ages(families);
     add_rail_counters(families);
     add_histogram(families, "queue_wait_seconds", "From eligible to given to the transport, per transport operation",
                   &ports::ClassMetrics::queue_wait);
@@ -118,6 +119,18 @@ class Collector final : public prometheus::Collectable {
       });
       families.push_back(std::move(family));
     }
+  }
+
+  void add_ages(std::vector<MetricFamily>& families) const {
+    MetricFamily ages = make("oldest_operation_age_seconds",
+                             "Age of the oldest operation that all ranks of this host have submitted, and that is not "
+                             "complete; 0: there is none",
+                             MetricType::Gauge);
+    for (std::size_t c = 0; c < config_.classes.size(); ++c) {
+      add_value(ages, {{"class", config_.classes[c].name}},
+                static_cast<double>(metrics_.oldest_operation_ns[c].value()) * 1e-9);
+    }
+    families.push_back(std::move(ages));
   }
 
   void add_rail_counters(std::vector<MetricFamily>& families) const {

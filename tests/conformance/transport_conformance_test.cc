@@ -65,6 +65,11 @@ TEST_P(Conformance, KeepsOrderWithinAFlow) {
     ASSERT_EQ(pair.b.sink->frames[i].payload, payloads[i]) << i;
     ASSERT_EQ(pair.a.sink->sent[i].second, i + 1);
   }
+  // What one end has given is what the other has received (law 21), also of a flow that was idle.
+  EXPECT_EQ(pair.a->progress(pair.to_b(kBulk)).given, payloads.size());
+  EXPECT_EQ(pair.b->progress(pair.to_a(kBulk)).received, payloads.size());
+  EXPECT_EQ(pair.b->progress(pair.to_a(kBulk)).given, 0u);
+  EXPECT_EQ(pair.a->progress(pair.to_b(kUrgent)).given, 0u);
 }
 
 TEST_P(Conformance, CarriesEverySize) {

@@ -3,8 +3,10 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -237,6 +239,21 @@ void expect_life(int fd, Duration detection) {
 void notice_loss(int fd, Duration within) {
   ask_when_idle(fd, within);
   set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 127);  // the most that Linux takes
+}
+
+void expect_starvation(int fd) {
+  constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which older headers do not know
+  constexpr int kDayMs = 24 * 3'600'000, kTryAgainMs = 2000;
+  set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kDayMs);
+  set_int(fd, IPPROTO_TCP, kTcpRtoMaxMs, kTryAgainMs);
+}
+
+Unacknowledged read_unacknowledged(int fd) {
+  int bytes = 0;
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::ioctl(fd, SIOCOUTQ, &bytes) != 0 || ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  return {static_cast<std::uint64_t>(std::max(bytes, 0)), info.tcpi_total_retrans, info.tcpi_pmtu};
 }
 
 std::string errno_text(int error) {

@@ -90,6 +90,20 @@ void expect_life(int fd, Duration detection);
 // word. An answer is not expected: whoever is starved may be silent.
 void notice_loss(int fd, Duration within);
 
+// For data: strict priority may starve it for as long as urgent traffic moves, and the one who tells that from a fault
+// is control (law 21), not the kernel. So the kernel waits for a day before it breaks a connection that acknowledges
+// nothing; and it tries again every two seconds where it can be told so (Linux 6.15), else what has stood still for a
+// while stays silent for up to two minutes after it could go on.
+void expect_starvation(int fd);
+
+// What the other end has not acknowledged, as the kernel sees it. All zero where it does not say.
+struct Unacknowledged {
+  std::uint64_t bytes = 0;
+  std::uint64_t retransmissions = 0;  // packets, of the whole connection
+  std::uint32_t path_mtu = 0;
+};
+Unacknowledged read_unacknowledged(int fd);
+
 // The error text of an errno: "Connection refused".
 std::string errno_text(int error);
 

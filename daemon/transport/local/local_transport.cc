@@ -102,6 +102,11 @@ ports::FlowStats LocalTransport::stats(const ports::FlowKey& key) const {
   return flow == flows_.end() ? ports::FlowStats{} : flow->second->stats();
 }
 
+ports::FlowProgress LocalTransport::progress(const ports::FlowKey& key) const {
+  const auto flow = flows_.find(key);
+  return flow == flows_.end() ? ports::FlowProgress{} : flow->second->progress();
+}
+
 ports::TransportCounters LocalTransport::counters() const {
   ports::TransportCounters counters = counters_;
   counters.accepted = connector_.counters().accepted;

@@ -32,6 +32,7 @@ class LocalTransport final : public ports::Transport, private handshake::Connect
   int wake_fd() const override { return connector_.epoll(); }
   bool arm() override;
   ports::FlowStats stats(const ports::FlowKey& flow) const override;
+  ports::FlowProgress progress(const ports::FlowKey& flow) const override;
   ports::TransportCounters counters() const override;
 
  private:

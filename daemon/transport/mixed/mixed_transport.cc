@@ -91,6 +91,7 @@ class MixedTransport final : public ports::Transport {
   int wake_fd() const override { return epoll_; }
   bool arm() override;
   ports::FlowStats stats(const ports::FlowKey& flow) const override;
+  ports::FlowProgress progress(const ports::FlowKey& flow) const override;
   ports::PathReport path(JobId job, HostIndex peer) const override;
   ports::TransportCounters counters() const override;
 
@@ -425,6 +426,11 @@ bool MixedTransport::arm() {
 ports::FlowStats MixedTransport::stats(const ports::FlowKey& flow) const {
   const ports::Transport* transport = find(flow);
   return transport == nullptr ? ports::FlowStats{} : transport->stats(flow);
+}
+
+ports::FlowProgress MixedTransport::progress(const ports::FlowKey& flow) const {
+  const ports::Transport* transport = find(flow);
+  return transport == nullptr ? ports::FlowProgress{} : transport->progress(flow);
 }
 
 ports::TransportCounters MixedTransport::counters() const {

@@ -107,6 +107,9 @@ class Flow final : public resume::Resumable {
   handshake::Fd take_socket() { return std::move(socket_); }
 
   ports::FlowStats stats() const;
+  ports::FlowProgress progress() const {
+    return {.given = out_.pushed(), .received = in_.delivered(), .outstanding_bytes = in_flight_};
+  }
 
   // The transport's notes.
   bool dirty = false;  // is in the list of flows to write

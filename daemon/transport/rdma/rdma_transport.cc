@@ -246,6 +246,11 @@ ports::FlowStats RdmaTransport::stats(const ports::FlowKey& key) const {
   return flow == flows_.end() ? ports::FlowStats{} : flow->second->stats();
 }
 
+ports::FlowProgress RdmaTransport::progress(const ports::FlowKey& key) const {
+  const auto flow = flows_.find(key);
+  return flow == flows_.end() ? ports::FlowProgress{} : flow->second->progress();
+}
+
 ports::TransportCounters RdmaTransport::counters() const {
   ports::TransportCounters counters = counters_;
   counters.accepted = connector_.counters().accepted;

@@ -51,6 +51,7 @@ class RdmaTransport final : public ports::Transport,
   int wake_fd() const override { return connector_.epoll(); }
   bool arm() override;
   ports::FlowStats stats(const ports::FlowKey& flow) const override;
+  ports::FlowProgress progress(const ports::FlowKey& flow) const override;
   ports::TransportCounters counters() const override;
 
  private:

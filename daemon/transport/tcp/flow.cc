@@ -398,4 +398,14 @@ ports::FlowStats Flow::stats() const {
   return stats;
 }
 
+ports::FlowProgress Flow::progress() const {
+  ports::FlowProgress progress{.given = out_.pushed(), .received = in_.delivered(), .outstanding_bytes = queued_bytes_};
+  if (!connected() || !outstanding) return progress;  // nothing is with the kernel
+  const handshake::Unacknowledged kernel = handshake::read_unacknowledged(socket_.get());
+  progress.outstanding_bytes += kernel.bytes;
+  progress.retransmissions = kernel.retransmissions;
+  progress.path_mtu = kernel.path_mtu;
+  return progress;
+}
+
 }  // namespace tensorlane::tcp

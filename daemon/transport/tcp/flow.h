@@ -94,6 +94,7 @@ class Flow final : public resume::Resumable {
   Fd take_socket() { return std::move(socket_); }
 
   ports::FlowStats stats() const;
+  ports::FlowProgress progress() const;
   std::uint64_t bytes_received() const { return counts_.bytes_received; }
   std::uint64_t payloads_dropped() const { return payloads_dropped_; }
 

@@ -108,8 +108,9 @@ void TcpTransport::serve(Flow& flow) {
     spdlog::warn(tagged.status().to_string());
   if (cls == kControlClass) {
     handshake::expect_life(flow.fd(), detection_);
-  } else if (flow.resumes()) {
-    handshake::notice_loss(flow.fd(), flow.job().resume_within());
+  } else {
+    handshake::expect_starvation(flow.fd());
+    if (flow.resumes()) handshake::notice_loss(flow.fd(), flow.job().resume_within());
   }
   connector_.watch(flow, flow.fd(), EPOLLIN, true);
 }

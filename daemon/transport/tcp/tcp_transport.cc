@@ -163,6 +163,11 @@ ports::FlowStats TcpTransport::stats(const ports::FlowKey& key) const {
   return flow == flows_.end() ? ports::FlowStats{} : flow->second->stats();
 }
 
+ports::FlowProgress TcpTransport::progress(const ports::FlowKey& key) const {
+  const auto flow = flows_.find(key);
+  return flow == flows_.end() ? ports::FlowProgress{} : flow->second->progress();
+}
+
 ports::TransportCounters TcpTransport::counters() const {
   ports::TransportCounters counters = connector_.counters();
   counters.payloads_dropped = payloads_dropped_;

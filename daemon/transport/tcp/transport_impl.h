@@ -32,6 +32,7 @@ class TcpTransport final : public ports::Transport, private handshake::Connector
   std::size_t poll(Time now) override;
   int wake_fd() const override { return connector_.epoll(); }
   ports::FlowStats stats(const ports::FlowKey& flow) const override;
+  ports::FlowProgress progress(const ports::FlowKey& flow) const override;
   ports::TransportCounters counters() const override;
 
  private:

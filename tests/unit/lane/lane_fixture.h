@@ -142,6 +142,9 @@ class FakeListener final : public ports::LaneListener {
   void on_iteration(JobId, Duration time) override {
     set([&] { iterations_.push_back(time); });
   }
+  void on_progress(JobId, const ports::LaneProgress& progress) override {
+    set([&] { progress_.push_back(progress); });
+  }
   void on_job_closed(JobId) override {
     set([this] { closed_ = true; });
   }
@@ -154,6 +157,11 @@ class FakeListener final : public ports::LaneListener {
   bool wait_closed() { return wait_flag(closed_); }
   Status wait_failed() {
     return wait([this] { return !cause_.ok(); }, [this] { return cause_; });
+  }
+  // The last one, once there are so many.
+  ports::LaneProgress wait_progress(std::size_t most) {
+    return wait([&] { return progress_.size() >= most; },
+                [this] { return progress_.empty() ? ports::LaneProgress() : progress_.back(); });
   }
   std::pair<Rank, TensorId> wait_late() {
     return wait([this] { return !late_.empty(); },
@@ -182,6 +190,7 @@ class FakeListener final : public ports::LaneListener {
   Status cause_;
   std::vector<std::pair<Rank, TensorId>> late_;
   std::vector<Duration> iterations_;
+  std::vector<ports::LaneProgress> progress_;
 };
 
 // A transport whose flows take one operation between two polls.

@@ -1,0 +1,57 @@
+// How far a job has come, for those who look whether it stands still (law 21). Nothing here is on the way of a slice.
+#include <algorithm>
+
+#include "daemon/lane/job.h"
+
+namespace tensorlane::lane {
+namespace {
+
+constexpr std::int64_t kReportsInDetection = 8;  // as often as control sends heartbeats
+
+}  // namespace
+
+void JobRail::add_progress(Time now, std::vector<ports::FlowState>* flows) const {
+  const std::size_t data_flows = around_.config->single_queue ? 1 : around_.config->classes;
+  for (std::uint16_t peer = 0; peer < spec_.hosts.size(); ++peer) {
+    if (peer == spec_.credentials.self.value) continue;
+    for (std::size_t c = 0; c <= data_flows; ++c) {
+      const ClassId cls = c == data_flows ? kControlClass : ClassId(static_cast<std::uint8_t>(c));
+      const ports::FlowKey flow{job(), HostIndex(peer), cls};
+      flows->push_back({flow.peer, cls, rail_, transport().progress(flow),
+                        engine_.engine().has_sends(now, engine::Flow{flow.peer, cls})});
+    }
+  }
+}
+
+void Job::tell_progress(Time now) {
+  if (state_ != State::kRunning || now < next_progress_) return;
+  next_progress_ = now + Duration(spec_.detection.value / kReportsInDetection);
+  ports::LaneProgress progress{now, {}, {}};
+  for (const auto& rail : rails_) rail->add_progress(now, &progress.flows);
+  for (std::size_t r = 0; r < rails_.size(); ++r) {
+    const ports::RailMetrics& carried = around_.metrics->rails[r];
+    ports::PortBytes& port = progress.ports.emplace_back();
+    for (std::size_t c = 0; c < port.sent.size(); ++c) {
+      port.sent[c] = carried.bytes_sent[c].value();
+      port.received[c] = carried.bytes_received[c].value();
+    }
+  }
+  look_at_ages(now);
+  around_.listener->on_progress(id(), progress);
+}
+
+void Job::look_at_ages(Time now) {
+  ages_ = {};
+  for (std::size_t i = 0; i < std::min(tensors_.size(), plan_.tensors.size()); ++i) {
+    const LocalTensor& t = tensors_[i];
+    if (t.arrived < local_ranks_.size()) continue;
+    Duration& age = ages_[plan_.tensors[i].cls.value];
+    age = std::max(age, now - t.ready);
+  }
+}
+
+void Job::raise_ages(std::array<Duration, kMaxDataClasses>* ages) const {
+  for (std::size_t c = 0; c < ages->size(); ++c) (*ages)[c] = std::max((*ages)[c], ages_[c]);
+}
+
+}  // namespace tensorlane::lane
