@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -90,29 +91,31 @@ std::optional<BitsPerSecond> Fabric::slowest_link() const {
   return slowest;
 }
 
-namespace {
-
-Status check_address(const Fabric& fabric, const Host& host, const std::string& transport, const std::string& address) {
+Result<std::string> resolve_address(const std::string& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(address.c_str(), nullptr, nullptr, &found);
+  std::array<char, NI_MAXHOST> text{};
+  int error = getaddrinfo(address.c_str(), nullptr, &hints, &found);
   if (error == 0) {
+    error = getnameinfo(found->ai_addr, found->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
     freeaddrinfo(found);
-    return Status::ok_status();
   }
-  return Status(Code::kInvalidArgument,
-                fmt::format("the {} address '{}' of host '{}' does not resolve ({})", transport, address, host.name,
-                            gai_strerror(error)),
-                fmt::format("{}:{}", fabric.path, host.line),
+  if (error == 0) return std::string(text.data());
+  return Status(Code::kNotFound, gai_strerror(error), address,
                 "expected an IPv4 or IPv6 address or a name that DNS or /etc/hosts knows");
 }
 
-}  // namespace
-
-Status check_addresses(const Fabric& fabric) {
-  for (const Host& host : fabric.hosts) {
-    for (const auto& [transport, rails] : host.addresses) {
-      if (transport == "local") continue;  // names a machine, not a place in a network
-      for (const std::string& address : rails) TL_RETURN_IF_ERROR(check_address(fabric, host, transport, address));
+Status check_addresses(const Fabric& fabric, const Host& host) {
+  for (const auto& [transport, rails] : host.addresses) {
+    if (transport == "local") continue;  // names a machine, not a place in a network
+    for (const std::string& address : rails) {
+      const Result<std::string> numeric = resolve_address(address);
+      if (numeric.ok()) continue;
+      return Status(Code::kInvalidArgument,
+                    fmt::format("the {} address '{}' of host '{}' does not resolve ({})", transport, address, host.name,
+                                numeric.status().what()),
+                    fmt::format("{}:{}", fabric.path, host.line), numeric.status().fix());
     }
   }
   return Status::ok_status();

@@ -119,10 +119,14 @@ inline constexpr std::size_t kMaxItems = 65535;
 Result<Fabric> load(const std::string& path, Keys keys = Keys::kRequired);
 Result<Fabric> parse(const std::string& text, const std::string& path, Keys keys = Keys::kRequired);
 
-// Resolves every host's addresses. Apart from load(), because it may ask DNS: the daemon calls it at start and
-// `--check-config` does too. InvalidArgument, where = "FILE:LINE" of the host, for an address that is neither IPv4 nor
-// IPv6 nor a name that resolves.
-Status check_addresses(const Fabric& fabric);
+// Resolves a host's addresses. Apart from load(), because it may ask DNS: the daemon calls it at start for its own
+// host, and `--check-config` for all. InvalidArgument, where = "FILE:LINE" of the host, for an address that is neither
+// IPv4 nor IPv6 nor a name that resolves.
+Status check_addresses(const Fabric& fabric, const Host& host);
+
+// An address as numbers, IPv4 or IPv6: "10.0.0.4" of "gpu04.cluster". May ask DNS, for seconds. NotFound in
+// the resolver's words.
+Result<std::string> resolve_address(const std::string& address);
 
 // The fabric as YAML that parse() reads back to the same value.
 std::string to_yaml(const Fabric& fabric);

@@ -245,14 +245,15 @@ TEST(Fabric, KeysMayBeMissingWhereTheyAreOptional) {
 TEST(CheckAddresses, TakesAddressesAndNamesThatResolve) {
   Fabric fabric =
       parsed("hosts: [{name: h, addresses: {tcp: 127.0.0.1, rdma: \"::1\", dpdk: localhost, local: machine7}}]");
-  EXPECT_TRUE(check_addresses(fabric).ok()) << check_addresses(fabric).to_string();
+  const Status status = check_addresses(fabric, fabric.hosts.front());
+  EXPECT_TRUE(status.ok()) << status.to_string();
 }
 
 TEST(CheckAddresses, NamesTheHostWhoseAddressDoesNotResolve) {
   // ".invalid" never resolves (RFC 2606); the resolver's own words differ between machines.
   for (const char* address : {"no-such-host.invalid", "10.77.0.256"}) {
-    const Status status =
-        check_addresses(parsed(std::string("\nhosts: [{name: h, addresses: {tcp: ") + address + "}}]"));
+    const Fabric fabric = parsed(std::string("\nhosts: [{name: h, addresses: {tcp: ") + address + "}}]");
+    const Status status = check_addresses(fabric, fabric.hosts.front());
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     EXPECT_THAT(status.what(),
                 ::testing::StartsWith(std::string("the tcp address '") + address + "' of host 'h' does not resolve ("));
