@@ -12,7 +12,7 @@
 namespace tensorlane::control {
 namespace {
 
-constexpr Duration kIdleTurn = seconds(1), kLaneRetry = milliseconds(1), kStopTurn = milliseconds(5),
+constexpr Duration kIdleTurn = milliseconds(500), kLaneRetry = milliseconds(1), kStopTurn = milliseconds(5),
                    kStopPatience = seconds(1);
 
 Time clock_now() {
@@ -50,6 +50,7 @@ Control::Control(ControlConfig config) : config_(std::move(config)) {
   rules_.tuned_classes = config_.tuned_classes;
   rules_.ordering = config_.ordering;
   rules_.concurrent = config_.concurrent;
+  rules_.settings = config_.settings;
 }
 
 Control::~Control() {
@@ -66,8 +67,8 @@ Status Control::start(ports::LanePort& lane, ports::SessionEvents& sessions) {
     return Status(Code::kInvalidArgument, fmt::format("host '{}' is not in the fabric file", config_.host),
                   config_.fabric->path, "add it, or tell the daemon which of the file's hosts it runs on");
   }
-  TL_ASSIGN_OR_RETURN(wire_,
-                      Wire::open(*config_.fabric, config_.host, config_.secret_key, config_.detection, counters_));
+  TL_ASSIGN_OR_RETURN(
+      wire_, Wire::open(*config_.fabric, config_.host, config_.secret_key, config_.detection, counters_, resolver_));
   lane_port_ = &lane;
   rules_.admit = [&lane](const ports::JobSpec& spec, const std::vector<protocol::TensorBody>& tensors) {
     return lane.admit(spec, tensors);
@@ -152,6 +153,13 @@ void Control::on_iteration(JobId job, Duration time) {
   });
 }
 
+void Control::on_progress(JobId job, const ports::LaneProgress& progress) {
+  // One that finds the inbox full is not missed: the next one says more.
+  (void)inbox_.request([this, job, progress] {
+    if (Job* found = find(job)) found->lane_progress(progress, now_);
+  });
+}
+
 void Control::on_job_closed(JobId job) {
   inbox_.event([this, job] {
     if (Job* found = find(job)) found->lane_closed(now_);
@@ -163,6 +171,7 @@ void Control::on_job_closed(JobId job) {
 void Control::run() {
   while (!quit_) {
     wire_->wait(time_to_wait(), inbox_.wake_fd());
+    turns_.fetch_add(1, std::memory_order_relaxed);
     if (quit_) return;
     now_ = clock_now();
     turn();

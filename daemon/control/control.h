@@ -46,6 +46,7 @@ struct ControlConfig {
   std::function<void(const std::vector<protocol::TensorBody>&, const ports::JobSpec&,
                      std::vector<protocol::PlanTensor>*)>
       batch_planner;
+  Settings settings;               // of this host, which all hosts of a job must have alike (law 22)
   std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
   // Who has which descriptors, and how many a rail's flows to a peer take; none: nobody counts. Outlives Control.
   Ledger* descriptors = nullptr;
@@ -70,6 +71,8 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void stop();
 
   ControlCounts counts() const { return counters_.snapshot(); }
+  // Of the thread's loop, at least two in a second. Any thread.
+  std::uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
 
   // ports::JobControl. Any thread.
   void join(ports::JoinRequest request) override;
@@ -83,6 +86,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void on_job_failed(JobId job, const Status& cause) override;
   void on_late(JobId job, Rank rank, TensorId tensor, Duration waited) override;
   void on_iteration(JobId job, Duration time) override;
+  void on_progress(JobId job, const ports::LaneProgress& progress) override;
   void on_job_closed(JobId job) override;
 
  private:
@@ -101,6 +105,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   bool send(const std::string& host, const Message& message) override;
   void offer(const std::string& host, const Message& message) override;
   bool reachable(const std::string& host) override;
+  Resolver& resolver() override { return resolver_; }
   std::vector<JobKey> alike(const JobKey& key) const override;
   void lane(JobId job, std::function<Status(ports::LanePort&)> call) override;
   void tell(std::function<void(ports::SessionEvents&)> call) override;
@@ -129,9 +134,11 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   JobRules rules_;
   ports::LanePort* lane_port_ = nullptr;
   ports::SessionEvents* session_events_ = nullptr;
+  Resolver resolver_{[this] { inbox_.event([] {}); }};
   std::unique_ptr<Wire> wire_;
   std::thread thread_;
   std::atomic<bool> quit_{false};
+  std::atomic<std::uint64_t> turns_{0};
 
   // Control's thread only.
   Time now_, started_, stop_by_;

@@ -215,6 +215,7 @@ void Job::begin(Roster roster, Duration detection) {
     liveness_->add(member.name, now_);
   }
   spec_ = make_spec();
+  progress_.emplace(make_progress());
   RegistrarConfig config{.job = name_,
                          .self = rules_.host,
                          .leader = leader_,
@@ -325,6 +326,8 @@ void Job::do_fail(const Status& cause) {
   const bool lane_knows = state_ != State::kGathering;
   cause_ = cause;
   ++counters_.jobs_failed;
+  if (state_ == State::kGathering) ++counters_.jobs_failed_gathering;
+  if (state_ == State::kConnecting) ++counters_.jobs_failed_connecting;
   spdlog::error("job '{}' has failed on host {}: {}", name_, rules_.host, cause.to_string());
   flood_abort();
   state_ = State::kClosing;

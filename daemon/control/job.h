@@ -18,12 +18,15 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
+#include "daemon/control/agreement.h"
 #include "daemon/control/counters.h"
 #include "daemon/control/job_key.h"
+#include "daemon/control/job_progress.h"
 #include "daemon/control/liveness.h"
 #include "daemon/control/message.h"
 #include "daemon/control/registrar.h"
 #include "daemon/control/rendezvous.h"
+#include "daemon/control/resolver.h"
 #include "daemon/control/tuner.h"
 #include "daemon/ports/job.h"
 #include "daemon/ports/session.h"
@@ -42,6 +45,8 @@ class JobEnvironment {
   // Dropped when something waits for the host already: for what is repeated anyway.
   virtual void offer(const std::string& host, const Message& message) = 0;
   virtual bool reachable(const std::string& host) = 0;
+  // Of the addresses of hosts.
+  virtual Resolver& resolver() = 0;
   // Keys of jobs that gather here and differ from this one in their leader or its port alone.
   virtual std::vector<JobKey> alike(const JobKey& key) const = 0;
   // Calls to lane and sessions are carried out in the order of these two together. An error comes back as Job::fail().
@@ -67,6 +72,7 @@ struct JobRules {
   std::uint32_t concurrent = 1;
   // LanePort::admit.
   std::function<Status(const ports::JobSpec&, const std::vector<protocol::TensorBody>&)> admit;
+  Settings settings;  // of this host, which all hosts of a job must have alike
 };
 
 class Job final : private RegistrarOutput {
@@ -104,6 +110,7 @@ class Job final : private RegistrarOutput {
   void lane_failed(const Status& cause, Time now);
   void lane_late(Rank rank, TensorId tensor, Duration waited, Time now);
   void lane_iteration(Duration time, Time now);
+  void lane_progress(const ports::LaneProgress& progress, Time now);
   void lane_closed(Time now);
   void plan_in_force(std::uint32_t version, Time now);
 
@@ -135,9 +142,14 @@ class Job final : private RegistrarOutput {
   struct Follower {
     std::string nonce, leader_nonce;
     bool proven = false;
+    Settings settings;  // once proven
   };
   struct LateReport {
     Duration waited;
+    Time at;
+  };
+  struct StandstillReport {
+    Standstill standstill;
     Time at;
   };
 
@@ -164,6 +176,10 @@ class Job final : private RegistrarOutput {
   bool check_roster(const Roster& roster) const;
   void refuse(const std::string& host, const std::string& nonce, const Status& status);
   void lead();
+  Settings settings_with(const std::string& other) const;
+  Status check_settings() const;
+  bool resolve_addresses(Roster* roster);
+  std::string unresolved(const std::string& host) const;
   void send_roster(const std::string& host);
   void begin(Roster roster, Duration detection);
   ports::JobSpec make_spec() const;
@@ -178,6 +194,15 @@ class Job final : private RegistrarOutput {
   bool handle_late(const nlohmann::json& body);
   bool handle_left(const std::string& from, const nlohmann::json& body);
   bool handle_thresholds(const nlohmann::json& body);
+
+  // traffic that stands still (job_standstills.cc)
+  JobProgress make_progress() const;
+  void check_progress();
+  bool handle_standstill(const std::string& from, const nlohmann::json& body);
+  void note_standstill(HostIndex from, const Standstill& standstill);
+  std::string standstill_what(HostIndex from, const Standstill& standstill) const;
+  nlohmann::json describe_standstills() const;
+  std::string class_name(ClassId cls) const;
   void go();
   void note_late(std::uint32_t rank, const std::string& what, Duration waited);
   void rank_left(std::uint32_t rank);
@@ -220,6 +245,7 @@ class Job final : private RegistrarOutput {
   Duration patience_;                       // join_timeout, or the shortest of the clients' own
   std::optional<std::uint32_t> impatient_;  // the rank whose it is
   Time deadline_, next_join_;
+  bool waits_for_names_ = false;                // leader: the world is complete, but some address does not resolve
   std::string nonce_, leader_nonce_;            // follower: its own; the leader's, once challenged
   std::map<std::string, Follower> followers_;   // leader
   std::map<std::string, std::string> refused_;  // leader: host -> why, for the error when ranks do not come
@@ -228,6 +254,9 @@ class Job final : private RegistrarOutput {
   Ledger::Charge flows_;  // descriptors of them
   ports::JobSpec spec_;
   std::optional<Liveness> liveness_;
+  std::optional<JobProgress> progress_;
+  std::map<std::tuple<HostIndex, HostIndex, RailIndex, ClassId>, StandstillReport>
+      standstills_;  // from, to, rail, class
   std::optional<Registrar> registrar_;
   std::optional<Tuner> tuner_;                            // leader, where it tunes
   std::set<std::string> connected_;                       // leader: hosts whose flows are up

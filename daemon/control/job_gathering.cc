@@ -32,6 +32,10 @@ std::string key_text(const JobKey& key) {
 
 void Job::tick_gathering() {
   if (!i_lead() && now_ >= next_join_) send_join();
+  if (waits_for_names_) {
+    lead();
+    if (state_ != State::kGathering) return;
+  }
   // A leader that has answered knows more than we do; it gets a moment to say so.
   const Duration most = impatient_ ? seconds(1) : Duration(rules_.join_timeout.value / 10) + seconds(1);
   const Duration grace = leader_nonce_.empty() ? Duration(0) : most;
@@ -49,6 +53,9 @@ Status Job::gathering_timed_out() const {
   const std::string impatient = impatient_text();
   if (i_lead()) {
     std::string refused;
+    for (const auto& [host, follower] : followers_) {
+      if (const std::string nameless = unresolved(host); !nameless.empty()) refused += "; " + nameless;
+    }
     for (const auto& [host, why] : refused_) refused += fmt::format("; host {} was refused: {}", host, why);
     const auto missing = gathering_.missing();
     return Status(
@@ -61,6 +68,10 @@ Status Job::gathering_timed_out() const {
   const std::string place = fmt::format("{}; here: {}{}", key_text(key_), gathering_.arrived_text(), others_text());
   if (!environment_.reachable(leader_)) {
     const fabric::Host* host = rules_.fabric->find_host(leader_);
+    if (const std::string nameless = unresolved(leader_); !nameless.empty()) {
+      return Status(Code::kUnavailable, nameless, place,
+                    "correct it in the fabric file, or the name in DNS or /etc/hosts");
+    }
     return Status(
         Code::kUnavailable,
         fmt::format("the daemon of the leader {} at {}:{} cannot be reached within {:.1f} s", leader_,
@@ -163,8 +174,8 @@ bool Job::handle_challenge(const Message& m) {
   epoch_ = m.epoch;
   leader_nonce_ = leader_nonce;
   const std::string proof = prove(secret_, Role::kFollower, nonce_, leader_nonce_, key_.text(), epoch_, rules_.host);
-  environment_.offer(leader_,
-                     message(MessageType::kProof, json::array({nonce_, proof, claims_to_json(local_claims())})));
+  environment_.offer(leader_, message(MessageType::kProof, json::array({nonce_, proof, claims_to_json(local_claims()),
+                                                                        settings_to_json(settings_with(leader_))})));
   return true;
 }
 
@@ -172,7 +183,8 @@ bool Job::handle_proof(const std::string& from, const Message& m) {
   ItemReader in(m.body);
   const std::string nonce = in.text(kNonceText), proof = in.text(kNonceText);
   const auto claims = claims_from_json(in.array());
-  if (!in.done() || !claims || !i_lead()) return false;
+  auto settings = settings_from_json(in.array());
+  if (!in.done() || !claims || !settings || !i_lead()) return false;
   const auto it = followers_.find(from);
   if (it == followers_.end() || it->second.nonce != nonce || state_ != State::kGathering)
     return true;  // of an earlier exchange
@@ -188,6 +200,7 @@ bool Job::handle_proof(const std::string& from, const Message& m) {
     return true;
   }
   follower.proven = true;
+  follower.settings = std::move(*settings);
   refused_.erase(from);
   if (const Status status = gathering_.arrive(from, *claims); !status.ok()) {
     fail(status, now_);
@@ -197,11 +210,59 @@ bool Job::handle_proof(const std::string& from, const Message& m) {
   return true;
 }
 
+// What this host has that another host of the job must have alike, with what the fabric file says of the two.
+Settings Job::settings_with(const std::string& other) const {
+  Settings settings = rules_.settings;
+  for (const std::string& name : {rules_.host, other}) {
+    const fabric::Host* host = rules_.fabric->find_host(name);
+    if (host == nullptr) continue;
+    settings["fabric.yaml data_port of " + name] = fmt::format("{}", host->data_port);
+    settings["fabric.yaml rails of " + name] = fmt::format("{}", host->rails());
+  }
+  return settings;
+}
+
+// Law 22. Before flows are made: what they carry, and whether they can be made, depends on it.
+Status Job::check_settings() const {
+  std::string all;
+  for (const auto& [host, follower] : followers_) {
+    const std::string differ = differences(leader_, settings_with(host), host, follower.settings);
+    if (!follower.proven || differ.empty()) continue;
+    all += (all.empty() ? "" : "; ") + differ;
+  }
+  if (all.empty()) return {};
+  return Status(Code::kMismatch, "hosts differ in what must be alike: " + all, fmt::format("job '{}'", name_),
+                "give them the same fabric file and make these keys alike, then start their daemons again");
+}
+
+// Why the addresses of a host do not resolve here; empty where they do, or nobody has asked.
+std::string Job::unresolved(const std::string& host) const {
+  for (const std::string& address : rules_.fabric->find_host(host)->addresses.at("tcp")) {
+    if (const std::string why = environment_.resolver().why_not(address); !why.empty())
+      return fmt::format("the address '{}' of host {} does not resolve here ({})", address, host, why);
+  }
+  return {};
+}
+
+// Data flows go to numbers: the leader's are everybody's. False while some name does not resolve: tick() comes again.
+bool Job::resolve_addresses(Roster* roster) {
+  waits_for_names_ = false;
+  for (RosterHost& member : roster->hosts) {
+    for (std::string& address : member.addresses) {
+      const std::optional<std::string> numeric = environment_.resolver().find(address);
+      waits_for_names_ = waits_for_names_ || !numeric;
+      if (numeric) address = *numeric;
+    }
+  }
+  return !waits_for_names_;
+}
+
 // The world is complete.
 void Job::lead() {
+  if (const Status status = check_settings(); !status.ok()) return fail(status, now_);
   Roster roster = gathering_.roster();
   if (const Status status = add_endpoints(*rules_.fabric, name_, &roster); !status.ok()) return fail(status, now_);
-  begin(std::move(roster), rules_.detection);
+  if (resolve_addresses(&roster)) begin(std::move(roster), rules_.detection);
 }
 
 bool Job::handle_refuse(const Message& m) {

@@ -137,7 +137,11 @@ bool Job::handle_member(const std::string& from, const Message& m) {
         now_);
     return true;
   }
-  if (m.type == MessageType::kHeartbeat || dispatch(from, m.type, m.body)) return true;
+  if (m.type == MessageType::kHeartbeat) {
+    const HostIndex host(static_cast<std::uint16_t>(*roster_.index_of(from)));
+    return progress_->heard(host, m.body, now_);
+  }
+  if (dispatch(from, m.type, m.body)) return true;
   fail(Status(Code::kCorrupt,
               fmt::format("host {} sent a control message (type {}) that makes no sense to host {}", from,
                           static_cast<int>(m.type), rules_.host),
@@ -158,6 +162,8 @@ bool Job::dispatch(const std::string& from, MessageType type, const json& body) 
       return handle_late(body);
     case MessageType::kLeft:
       return handle_left(from, body);
+    case MessageType::kStandstill:
+      return handle_standstill(from, body);
     case MessageType::kThresholds:
       return from == leader_ && handle_thresholds(body);
     default:
@@ -205,11 +211,12 @@ bool Job::handle_left(const std::string& from, const json& body) {
 
 void Job::tick_running() {
   if (liveness_->due(now_)) {
-    for (const RosterHost& member : roster_.hosts) {
-      if (member.name == rules_.host) continue;
-      Message heartbeat = message(MessageType::kHeartbeat, json::array());
-      heartbeat.number = sent_[member.name];
-      environment_.offer(member.name, heartbeat);
+    for (std::uint16_t host = 0; host < roster_.hosts.size(); ++host) {
+      const std::string& name = roster_.hosts[host].name;
+      if (name == rules_.host) continue;
+      Message heartbeat = message(MessageType::kHeartbeat, progress_->heartbeat(HostIndex(host)));
+      heartbeat.number = sent_[name];
+      environment_.offer(name, heartbeat);
     }
   }
   const Liveness::Verdict verdict = liveness_->check(now_);
@@ -230,6 +237,7 @@ void Job::tick_running() {
                     fmt::format("job '{}'", name_),
                     fmt::format("look at the daemon on {}, then restart the job from a checkpoint", dead)));
   }
+  if (state_ == State::kRunning) check_progress();
   if (state_ == State::kConnecting && now_ >= deadline_) fail_job(connecting_timed_out());
   registrar_->tick(now_);
 }

@@ -27,7 +27,7 @@ enum class MessageType : std::uint8_t {
   kRoster = 5,       // L: the follower's nonce, HMAC, detection time, world size, hosts with their ranks
   kConnected = 6,    // F: all data flows of this host are up
   kGo = 7,           // L: all hosts are connected: let the ranks in
-  kHeartbeat = 8,    // A: nothing more
+  kHeartbeat = 8,    // A: how far the flows from the receiver have come, and what the ports here carry (job_progress.h)
   kArrived = 9,      // F: group, the ranks of this host that have registered it so far
   kGroup = 10,       // F: group, lowest rank, tensors, status (ok, or how the ranks of this host disagree)
   kPlan = 11,        // L: group, version, hash, the tensors to append
@@ -38,8 +38,9 @@ enum class MessageType : std::uint8_t {
   kLeft = 16,        // A: rank that has left in peace
   kAbort = 17,       // A: the cause
   kThresholds = 18,  // L: the thresholds between classes that hosts use from now on
+  kStandstill = 19,  // A: a flow of this host stands still, is starved, or moves again (job_progress.h)
 };
-inline constexpr MessageType kLastMessageType = MessageType::kThresholds;
+inline constexpr MessageType kLastMessageType = MessageType::kStandstill;
 
 // Messages that carry their number in the sequence from this sender: all that cannot be repeated. Heartbeats carry the
 // number of the last one, so that a lost message is noticed within a heartbeat and never leaves a job waiting.

@@ -35,12 +35,19 @@ json Job::describe(Time now) const {
                     {"seconds", to_seconds(report.waited)},
                     {"reported_s_ago", to_seconds(now - report.at)}});
   }
-  json job{{"name", name_},           {"id", id_.value},
-           {"user", key_.uid},        {"leader_port", key_.leader_port},
-           {"epoch", epoch_.value},   {"state", state_name(state_)},
-           {"leader", leader_},       {"hosts", std::move(hosts)},
-           {"late", std::move(late)}, {"error", nullptr},
-           {"plan", nullptr},         {"tuning", tuner_ ? tuner_->describe() : nullptr}};
+  json job{{"name", name_},
+           {"id", id_.value},
+           {"user", key_.uid},
+           {"leader_port", key_.leader_port},
+           {"epoch", epoch_.value},
+           {"state", state_name(state_)},
+           {"leader", leader_},
+           {"hosts", std::move(hosts)},
+           {"late", std::move(late)},
+           {"error", nullptr},
+           {"standing", describe_standstills()},
+           {"plan", nullptr},
+           {"tuning", tuner_ ? tuner_->describe() : nullptr}};
   if (state_ == State::kGathering)
     job["waiting_for"] = i_lead() ? ranks_text(gathering_.missing()) : "the leader " + leader_;
   if (!cause_.ok()) job["error"] = cause_.to_string();
@@ -103,6 +110,7 @@ json Control::describe(std::uint32_t uid) const {
   status["uptime_s"] = to_seconds(now_ - started_);
   status["jobs"] = std::move(jobs);
   status["jobs_of_others"] = std::move(others);
+  status["settings"] = {{"hash", settings_hash(config_.settings)}, {"values", config_.settings}};
   status["fabric"] = {{"path", config_.fabric->path},
                       {"classes", std::move(classes)},
                       {"thresholds", config_.fabric->classes.thresholds}};

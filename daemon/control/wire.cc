@@ -1,9 +1,7 @@
 #include "daemon/control/wire.h"
 
 #include <fmt/format.h>
-#include <netdb.h>
 #include <spdlog/spdlog.h>
-#include <sys/socket.h>
 #include <zmq_addon.hpp>
 
 #include <array>
@@ -34,30 +32,21 @@ std::string endpoint(const std::string& address, std::uint16_t port) {
                                                 : fmt::format("tcp://[{}]:{}", address, port);
 }
 
-// ZeroMQ binds numeric addresses only.
-std::string numeric(const std::string& address) {
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.c_str(), nullptr, nullptr, &found) != 0) return address;
-  std::array<char, NI_MAXHOST> text{};
-  const int error =
-      getnameinfo(found->ai_addr, found->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
-  freeaddrinfo(found);
-  return error == 0 ? std::string(text.data()) : address;
-}
-
 }  // namespace
 
 Wire::Wire(const fabric::Fabric& fabric, std::string self, std::string secret_key, Duration detection,
-           ControlCounters& counters)
+           ControlCounters& counters, Resolver& resolver)
     : fabric_(fabric),
       self_(std::move(self)),
       secret_key_(std::move(secret_key)),
       detection_(detection),
-      counters_(counters) {}
+      counters_(counters),
+      resolver_(resolver) {}
 
 Result<std::unique_ptr<Wire>> Wire::open(const fabric::Fabric& fabric, const std::string& self,
-                                         const std::string& secret_key, Duration detection, ControlCounters& counters) {
-  std::unique_ptr<Wire> wire(new Wire(fabric, self, secret_key, detection, counters));
+                                         const std::string& secret_key, Duration detection, ControlCounters& counters,
+                                         Resolver& resolver) {
+  std::unique_ptr<Wire> wire(new Wire(fabric, self, secret_key, detection, counters, resolver));
   if (fabric.hosts.size() > 1) {
     TL_RETURN_IF_ERROR(wire->read_keys());
     TL_RETURN_IF_ERROR(wire->bind());
@@ -118,7 +107,9 @@ void Wire::set_common_options(zmq::socket_t& socket) {
 
 Status Wire::bind() {
   const fabric::Host& self = *fabric_.find_host(self_);
-  const std::string where = endpoint(numeric(*tcp_address(self)), self.control_port);
+  // ZeroMQ binds numeric addresses only.
+  const Result<std::string> numeric = fabric::resolve_address(*tcp_address(self));
+  const std::string where = endpoint(numeric.ok() ? *numeric : *tcp_address(self), self.control_port);
   try {
     authenticator_ = zmq::socket_t(context_, zmq::socket_type::rep);
     authenticator_.set(zmq::sockopt::linger, 0);
@@ -138,7 +129,7 @@ Status Wire::bind() {
   return {};
 }
 
-Wire::Peer Wire::connect(const fabric::Host& host) {
+Wire::Peer Wire::make_peer(const fabric::Host& host) {
   Peer peer;
   peer.socket = zmq::socket_t(context_, zmq::socket_type::dealer);
   set_common_options(peer.socket);
@@ -146,8 +137,16 @@ Wire::Peer Wire::connect(const fabric::Host& host) {
   peer.socket.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
   peer.socket.set(zmq::sockopt::curve_publickey, public_key_);
   peer.socket.set(zmq::sockopt::curve_serverkey, host.public_key);
-  peer.socket.connect(endpoint(*tcp_address(host), host.control_port));
   return peer;
+}
+
+// ZeroMQ would resolve a name on the thread that moves everybody's messages.
+void Wire::connect(const std::string& host, Peer& peer) {
+  const fabric::Host* found = fabric_.find_host(host);
+  const std::optional<std::string> numeric = resolver_.find(*tcp_address(*found));
+  if (!numeric) return;
+  peer.socket.connect(endpoint(*numeric, found->control_port));
+  peer.connecting = true;
 }
 
 void Wire::need(const std::string& host) {
@@ -156,7 +155,8 @@ void Wire::need(const std::string& host) {
     const fabric::Host* found = fabric_.find_host(host);
     if (!router_ || found == nullptr) return;
     try {
-      it = peers_.emplace(host, connect(*found)).first;
+      it = peers_.emplace(host, make_peer(*found)).first;
+      connect(host, it->second);
     } catch (const zmq::error_t& error) {  // no descriptors left: sends to the host fail, and with them the job
       spdlog::error("host {}: cannot connect to host {}: {}", self_, host, error.what());
       return;
@@ -214,7 +214,7 @@ void Wire::wait(Duration timeout, int wake_fd) {
     items.push_back({authenticator_.handle(), 0, ZMQ_POLLIN, 0});
     items.push_back({router_.handle(), 0, ZMQ_POLLIN, 0});
     for (auto& [name, peer] : peers_) {
-      if (!peer.queue.empty()) items.push_back({peer.socket.handle(), 0, ZMQ_POLLOUT, 0});
+      if (!peer.queue.empty() && peer.connecting) items.push_back({peer.socket.handle(), 0, ZMQ_POLLOUT, 0});
     }
   }
   try {
@@ -226,7 +226,10 @@ void Wire::wait(Duration timeout, int wake_fd) {
 
 void Wire::process(Time now, const Receiver& receive) {
   if (!router_) return;
-  for (auto& [name, peer] : peers_) flush(peer);
+  for (auto& [name, peer] : peers_) {
+    if (!peer.connecting) connect(name, peer);
+    flush(peer);
+  }
   answer_authentication(now);
   receive_messages(now, receive);
   close_idle(now);

@@ -21,6 +21,7 @@
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
 #include "daemon/control/counters.h"
+#include "daemon/control/resolver.h"
 
 namespace tensorlane::control {
 
@@ -35,7 +36,7 @@ class Wire {
   // address cannot be bound).
   static Result<std::unique_ptr<Wire>> open(const fabric::Fabric& fabric, const std::string& self,
                                             const std::string& secret_key, Duration detection,
-                                            ControlCounters& counters);
+                                            ControlCounters& counters, Resolver& resolver);
 
   // One thread calls everything below.
 
@@ -59,17 +60,19 @@ class Wire {
  private:
   struct Peer {
     zmq::socket_t socket;
+    bool connecting = false;  // else its name does not resolve yet
     std::deque<std::vector<std::uint8_t>> queue;
     std::size_t needed = 0;
     Time close_at;  // when not needed
   };
 
   Wire(const fabric::Fabric& fabric, std::string self, std::string secret_key, Duration detection,
-       ControlCounters& counters);
+       ControlCounters& counters, Resolver& resolver);
   Status bind();
   Status read_keys();
   void set_common_options(zmq::socket_t& socket);
-  Peer connect(const fabric::Host& host);
+  Peer make_peer(const fabric::Host& host);
+  void connect(const std::string& host, Peer& peer);
   bool try_send(Peer& peer, const std::vector<std::uint8_t>& bytes);
   void flush(Peer& peer);
   void answer_authentication(Time now);
@@ -81,6 +84,7 @@ class Wire {
   std::string public_key_;
   const Duration detection_;
   ControlCounters& counters_;
+  Resolver& resolver_;
   std::map<std::string, std::string> host_of_key_;  // raw 32 bytes -> host
   zmq::context_t context_{1};
   zmq::socket_t authenticator_, router_;

@@ -129,6 +129,10 @@ void print_job(const nlohmann::json& job, const nlohmann::json& flows) {
                plan.contains("hash") ? plan["hash"].dump() : "-");
   }
   for (const auto& late : job.value("late", nlohmann::json::array())) fmt::print("  late: {}\n", late.dump());
+  for (const auto& standing : job.value("standing", nlohmann::json::array())) {
+    fmt::print("  {}: {}, {:.1f} s\n", standing.value("state", "?"), standing.value("what", "?"),
+               standing.value("seconds", 0.0));
+  }
   if (job.contains("error") && job["error"].is_string() && !job["error"].get<std::string>().empty())
     fmt::print("  error: {}\n", job["error"].get<std::string>());
 }

@@ -61,6 +61,15 @@ KeyPair make_keys() {
   return {public_key.data(), secret_key.data()};
 }
 
+bool eventually(const std::function<bool()>& condition, double patience) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(static_cast<int>(patience * 1000));
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
 // Below the range that the kernel gives to connecting sockets; programs that run at the same time start apart.
 std::uint16_t free_port() {
   static std::atomic<std::uint32_t> next{static_cast<std::uint32_t>(::getpid()) * 37};
@@ -252,6 +261,7 @@ Cluster::Cluster(ClusterOptions o) : options(o) {
     controls_.push_back(nullptr);
   }
   fabrics.assign(options.hosts, fabric);
+  settings.assign(options.hosts, {{"daemon.yaml tags", "true"}, {"fabric.yaml class 1", "bulk: DSCP 27"}});
 }
 
 Cluster::~Cluster() {
@@ -270,6 +280,7 @@ Status Cluster::start_host(std::size_t host) {
   config.stall_warning = options.stall_warning;
   config.stall_error = options.stall_error;
   config.tuned_classes = options.tuned_classes;
+  config.settings = settings[host];
   if (host == 0) {
     config.ordering = options.ordering;
     config.concurrent = options.concurrent;

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -139,6 +140,7 @@ class Cluster {
 
   std::vector<fabric::Fabric> fabrics;  // one per host, as each daemon reads its own copy
   std::vector<KeyPair> keys;
+  std::vector<Settings> settings;  // of each host
   ClusterOptions options;
 
  private:
@@ -149,6 +151,9 @@ class Cluster {
 
 // Why the session could not join; ok where it could, or was not answered, which is a failure of the test.
 Status joined_error(Cluster& cluster, std::size_t host, std::uint64_t session);
+
+// Whether the condition holds within so many seconds.
+bool eventually(const std::function<bool()>& condition, double patience = 10);
 
 // A TCP port of 127.0.0.1 that was free a moment ago.
 std::uint16_t free_port();

@@ -26,15 +26,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-bool eventually(const std::function<bool()>& condition, double patience = 5) {
-  const auto start = Clock::now();
-  while (!condition()) {
-    if (seconds_since(start) > patience) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
-
 // Somebody who speaks CURVE to a daemon with a key of the test's choice.
 class Stranger {
  public:

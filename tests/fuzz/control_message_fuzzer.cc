@@ -1,5 +1,7 @@
 // Control messages of other daemons: the envelope, and every kind of list that a body may hold. What is accepted is
 // encoded to bytes that are accepted with the same meaning.
+#include "daemon/control/agreement.h"
+#include "daemon/control/job_progress.h"
 #include "daemon/control/message.h"
 #include "daemon/control/registration.h"
 #include "daemon/control/rendezvous.h"
@@ -40,6 +42,15 @@ void check_lists(const json& array) {
       TL_ASSERT(roster->index_of(roster->host_of(world_size - 1)) == roster->index_of_rank(world_size - 1));
     }
   }
+  if (const auto settings = control::settings_from_json(array))
+    TL_ASSERT(control::settings_from_json(control::settings_to_json(*settings)) == settings);
+  if (const auto standstill = control::standstill_from_json(array, 4)) {
+    const json sent = control::standstill_to_json(*standstill);
+    const auto back = control::standstill_from_json(sent, 4);
+    TL_ASSERT(back && back->to.value < 4 && control::standstill_to_json(*back) == sent);
+  }
+  control::JobProgress progress(HostIndex(0), {{BitsPerSecond()}, {BitsPerSecond()}}, {seconds(1), seconds(2)});
+  progress.heard(HostIndex(1), array, Time(1));
   const Status status = control::status_from_json(array);
   TL_ASSERT(control::status_from_json(control::status_to_json(status)) == status);
 }

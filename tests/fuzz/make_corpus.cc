@@ -5,6 +5,8 @@
 #include "common/protocol/frame.h"
 #include "common/protocol/session.h"
 #include "corpus.h"
+#include "daemon/control/agreement.h"
+#include "daemon/control/job_progress.h"
 #include "daemon/control/message.h"
 #include "daemon/control/registration.h"
 #include "daemon/control/rendezvous.h"
@@ -316,12 +318,16 @@ void write_control(const Corpus& corpus) {
   const json failure = control::status_to_json(Status(Code::kMismatch, "what", "where", "fix"));
   write("join", MessageType::kJoin, json::array({"digits", std::string(64, 'a')}));
   write("proof", MessageType::kProof,
-        json::array({"n", "mac", control::claims_to_json({{0, 2, 0, 2, 100}, {1, 2, 1, 2, 101}})}));
+        json::array({"n", "mac", control::claims_to_json({{0, 2, 0, 2, 100}, {1, 2, 1, 2, 101}}),
+                     control::settings_to_json({{"daemon.yaml tags", "true"}, {"fabric.yaml class 1", "bulk"}})}));
   write("refuse", MessageType::kRefuse, json::array({"n", failure}));
   write("roster", MessageType::kRoster,
         json::array({"n", "mac", 10.0, 4,
                      control::roster_to_json({4, {{"h0", {0, 1}, {"10.0.0.1"}}, {"h1", {2, 3}, {"10.0.0.2"}}}})}));
-  write("heartbeat", MessageType::kHeartbeat, json::array());
+  write("heartbeat", MessageType::kHeartbeat,
+        json::array({1'000'000'000, json::array({json::array({1, 2, 3, 4, 5, 6, 7, 8, 9})}),
+                     json::array({json::array({0, 1, 77}), json::array({0, 8, 5})})}));
+  write("standstill", MessageType::kStandstill, control::standstill_to_json({.to = HostIndex(1)}));
   write("arrived", MessageType::kArrived, json::array({"model", {0, 1}}));
   write("group", MessageType::kGroup,
         json::array({"model", 0, control::tensors_to_json(tensors()), control::status_to_json({})}));

@@ -39,9 +39,9 @@ TEST(Message, that_is_none_is_refused) {
   EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 0, 0, 0, 0, json::array()}))).status().code(),
             Code::kCorrupt)
       << "type 0";
-  EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 19, 0, 0, 0, json::array()}))).status().code(),
+  EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 20, 0, 0, 0, json::array()}))).status().code(),
             Code::kCorrupt)
-      << "type 19";
+      << "type 20";
   EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 1, 0, 1ull << 32, 0, json::array()}))).status().code(),
             Code::kCorrupt)
       << "epoch";

@@ -1,0 +1,139 @@
+// One job: traffic that stands still while hosts live (law 21). Who sends says so to all; every host logs it and shows
+// it.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "daemon/control/job.h"
+
+namespace tensorlane::control {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxStandstills = 256;
+constexpr std::uint32_t kUsualMtu = 1500;
+
+const char* state_text(Standstill::State state) {
+  switch (state) {
+    case Standstill::State::kLate:
+      return "late";
+    case Standstill::State::kStarved:
+      return "starved";
+    case Standstill::State::kMoves:
+      return "moves";
+  }
+  return "unknown";
+}
+
+// What to look at, from what the device of the sender says.
+std::string standstill_fix(HostIndex from, const Standstill& s, const std::string& to) {
+  if (s.to == from) return "look at what stops or starves the daemon there";
+  if (s.held) return "look at the other flows of its class: they fill the window that they share";
+  if (s.progress.retransmissions == 0)
+    return fmt::format("look at the daemon of {}, which takes nothing, and at the path to it", to);
+  if (s.progress.path_mtu > kUsualMtu)
+    return fmt::format("look for a port on the path whose MTU is below {}, or that drops these packets",
+                       s.progress.path_mtu);
+  return "look for a port, cable or filter on the path that drops these packets";
+}
+
+}  // namespace
+
+JobProgress Job::make_progress() const {
+  std::vector<std::vector<BitsPerSecond>> speeds;
+  for (const RosterHost& member : roster_.hosts) {
+    const fabric::Host* host = rules_.fabric->find_host(member.name);
+    std::vector<BitsPerSecond>& ports = speeds.emplace_back();
+    for (std::uint8_t rail = 0; rail < member.addresses.size(); ++rail)
+      ports.push_back(rules_.fabric->link_speed(*host, RailIndex(rail)).value_or(BitsPerSecond()));
+  }
+  return {spec_.credentials.self, std::move(speeds), {rules_.stall_warning, rules_.stall_error}};
+}
+
+void Job::lane_progress(const ports::LaneProgress& progress, Time now) {
+  now_ = now;
+  if (progress_) progress_->lane_says(progress, now);
+}
+
+void Job::check_progress() {
+  const HostIndex self = spec_.credentials.self;
+  const JobProgress::News news = progress_->check(now_);
+  for (const Standstill& standstill : news.told) {
+    send_others(MessageType::kStandstill, standstill_to_json(standstill));
+    note_standstill(self, standstill);
+  }
+  if (!news.error) return;
+  const std::string& to = roster_.hosts[news.error->to.value].name;
+  fail_job(Status(Code::kTimedOut,
+                  fmt::format("{} for {:.1f} s, though its hosts live", standstill_what(self, *news.error),
+                              to_seconds(news.error->waited)),
+                  fmt::format("job '{}'", name_),
+                  standstill_fix(self, *news.error, to) + ", then restart the job from a checkpoint"));
+}
+
+bool Job::handle_standstill(const std::string& from, const json& body) {
+  const std::optional<Standstill> standstill = standstill_from_json(body, roster_.hosts.size());
+  if (!standstill) return false;
+  note_standstill(HostIndex(static_cast<std::uint16_t>(*roster_.index_of(from))), *standstill);
+  return true;
+}
+
+std::string Job::class_name(ClassId cls) const {
+  const std::vector<fabric::TrafficClass>& data = rules_.fabric->classes.data;
+  if (cls == kControlClass) return "control";
+  return cls.value < data.size() ? data[cls.value].name : fmt::format("{}", cls.value);
+}
+
+// "the flow from host a to host b has delivered nothing (rail 0, class bulk; 65536 bytes are not acknowledged, ...)"
+std::string Job::standstill_what(HostIndex from, const Standstill& s) const {
+  const std::string& sender = roster_.hosts[from.value].name;
+  if (s.to == from) return fmt::format("the lane of host {} has not turned", sender);
+  std::string detail = fmt::format("{} bytes are not acknowledged", s.progress.outstanding_bytes);
+  if (s.held) detail = "it waits for the window of its class";
+  if (s.progress.retransmissions > 0) detail += fmt::format(", {} retransmissions", s.progress.retransmissions);
+  if (s.progress.path_mtu > 0) detail += fmt::format(", path MTU {}", s.progress.path_mtu);
+  return fmt::format("the flow from host {} to host {} has delivered nothing (rail {}, class {}; {})", sender,
+                     roster_.hosts[s.to.value].name, s.rail.value, class_name(s.cls), detail);
+}
+
+void Job::note_standstill(HostIndex from, const Standstill& s) {
+  const auto key = std::tuple(from, s.to, s.rail, s.cls);
+  const std::string what = standstill_what(from, s);
+  if (s.state == Standstill::State::kMoves) {
+    standstills_.erase(key);
+    const std::string& sender = roster_.hosts[from.value].name;
+    spdlog::info("job '{}': {}", name_,
+                 s.to == from ? fmt::format("the lane of host {} turns again", sender)
+                              : fmt::format("the flow from host {} to host {} moves again (rail {}, class {})", sender,
+                                            roster_.hosts[s.to.value].name, s.rail.value, class_name(s.cls)));
+    return;
+  }
+  ++counters_.standstill_reports;
+  if (standstills_.size() < kMaxStandstills || standstills_.contains(key)) standstills_[key] = {s, now_};
+  const std::string& to = roster_.hosts[s.to.value].name;
+  spdlog::warn("job '{}': {} for {:.1f} s: {}", name_, what, to_seconds(s.waited),
+               s.state == Standstill::State::kStarved ? "more urgent classes fill a port on its way"
+                                                      : standstill_fix(from, s, to));
+}
+
+json Job::describe_standstills() const {
+  json all = json::array();
+  for (const auto& [key, report] : standstills_) {
+    const auto& [from, to, rail, cls] = key;
+    const Standstill& s = report.standstill;
+    all.push_back({{"from", roster_.hosts[from.value].name},
+                   {"to", roster_.hosts[to.value].name},
+                   {"rail", rail.value},
+                   {"class", class_name(cls)},
+                   {"state", state_text(s.state)},
+                   {"seconds", to_seconds(s.waited)},
+                   {"reported_s_ago", to_seconds(now_ - report.at)},
+                   {"outstanding_bytes", s.progress.outstanding_bytes},
+                   {"retransmissions", s.progress.retransmissions},
+                   {"path_mtu", s.progress.path_mtu},
+                   {"what", standstill_what(from, s)}});
+  }
+  return all;
+}
+
+}  // namespace tensorlane::control

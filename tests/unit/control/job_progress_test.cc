@@ -1,0 +1,151 @@
+#include "daemon/control/job_progress.h"
+
+#include <gtest/gtest.h>
+
+namespace tensorlane::control {
+namespace {
+
+using nlohmann::json;
+constexpr HostIndex kSelf{0}, kPeer{1};
+constexpr RailIndex kRail{0};
+constexpr ClassId kUrgent{0}, kBulk{1};
+constexpr progress::Limits kLimits{seconds(10), seconds(60)};
+constexpr std::uint64_t kSecondOfLink = 125'000'000;  // bytes, of 1 Gbit/s
+
+// Two hosts that speak once a second.
+struct Pair {
+  JobProgress job{kSelf, {{BitsPerSecond(1'000'000'000)}, {BitsPerSecond(1'000'000'000)}}, kLimits};
+  Time now{seconds(1000).value};
+  std::uint64_t given = 7, delivered = 5;
+  ports::PortBytes own, peers;
+  std::vector<Standstill> told;
+  std::optional<Standstill> error;
+
+  void second(bool lane_turns = true) {
+    now = now + seconds(1);
+    if (lane_turns) {
+      ports::LaneProgress lane{now, {}, {own}};
+      lane.flows.push_back(
+          {kPeer,
+           kBulk,
+           kRail,
+           {.given = given, .received = 3, .outstanding_bytes = 4096, .retransmissions = 9, .path_mtu = 9000},
+           false});
+      job.lane_says(lane, now);
+    }
+    // A peer's heartbeat is made by its own JobProgress.
+    JobProgress peer(kPeer, {{BitsPerSecond()}, {BitsPerSecond()}}, kLimits);
+    ports::LaneProgress theirs{now, {}, {peers}};
+    theirs.flows.push_back({kSelf, kBulk, kRail, {.given = 3, .received = delivered}, false});
+    peer.lane_says(theirs, now);
+    ASSERT_TRUE(job.heard(kPeer, peer.heartbeat(kSelf), now));
+    const JobProgress::News news = job.check(now);
+    told.insert(told.end(), news.told.begin(), news.told.end());
+    if (news.error && !error) error = news.error;
+  }
+  void run(int seconds_long, bool lane_turns = true) {
+    for (int i = 0; i < seconds_long; ++i) second(lane_turns);
+  }
+};
+
+TEST(JobProgress, bytes_that_were_sent_and_not_delivered_are_late_with_what_the_device_says) {
+  Pair pair;
+  pair.run(10);
+  EXPECT_TRUE(pair.told.empty());
+  pair.run(2);
+  ASSERT_EQ(pair.told.size(), 1u);
+  const Standstill& late = pair.told.front();
+  EXPECT_EQ(late.state, Standstill::State::kLate);
+  EXPECT_EQ(late.to, kPeer);
+  EXPECT_EQ(late.cls, kBulk);
+  EXPECT_EQ(late.progress.outstanding_bytes, 4096u);
+  EXPECT_EQ(late.progress.path_mtu, 9000u);
+  pair.run(60);
+  ASSERT_TRUE(pair.error);
+  EXPECT_GE(pair.error->waited, seconds(60));
+}
+
+TEST(JobProgress, what_is_delivered_at_last_is_told_once) {
+  Pair pair;
+  pair.run(15);
+  pair.delivered = 7;
+  pair.run(30);
+  ASSERT_EQ(pair.told.size(), 2u);
+  EXPECT_EQ(pair.told.back().state, Standstill::State::kMoves);
+}
+
+TEST(JobProgress, urgent_traffic_at_either_port_starves_and_ends_nothing) {
+  for (const bool at_sender : {true, false}) {
+    Pair pair;
+    for (int i = 0; i < 3600; ++i) {
+      (at_sender ? pair.own.sent : pair.peers.received)[0] += kSecondOfLink * 9 / 10;
+      pair.second();
+    }
+    EXPECT_FALSE(pair.error);
+    for (const Standstill& told : pair.told) ASSERT_EQ(told.state, Standstill::State::kStarved);
+    EXPECT_NEAR(static_cast<double>(pair.told.size()), 360, 2);
+  }
+}
+
+TEST(JobProgress, bulk_does_not_starve_bulk) {
+  Pair pair;
+  for (int i = 0; i < 80; ++i) {
+    pair.own.sent[kBulk.value] += kSecondOfLink;
+    pair.second();
+  }
+  EXPECT_TRUE(pair.error);
+}
+
+TEST(JobProgress, a_peer_that_has_not_spoken_of_a_flow_is_not_late_with_it) {
+  Pair pair;
+  JobProgress& job = pair.job;
+  for (int i = 0; i < 100; ++i) {
+    pair.now = pair.now + seconds(1);
+    job.lane_says({pair.now, {{kPeer, kBulk, kRail, {.given = 5}, false}}, {{}}}, pair.now);
+    const JobProgress::News news = job.check(pair.now);
+    EXPECT_TRUE(news.told.empty() && !news.error);
+  }
+}
+
+TEST(JobProgress, a_lane_that_does_not_turn_is_late_itself) {
+  Pair pair;
+  pair.delivered = pair.given;
+  pair.run(5);
+  pair.run(12, false);
+  ASSERT_EQ(pair.told.size(), 1u);
+  EXPECT_EQ(pair.told.front().to, kSelf);
+  pair.run(1);
+  ASSERT_EQ(pair.told.size(), 2u);
+  EXPECT_EQ(pair.told.back().state, Standstill::State::kMoves);
+  pair.run(61, false);
+  ASSERT_TRUE(pair.error);
+  EXPECT_EQ(pair.error->to, kSelf);
+}
+
+TEST(JobProgress, heartbeats_that_are_none_are_refused) {
+  JobProgress job(kSelf, {{BitsPerSecond()}, {BitsPerSecond()}}, kLimits);
+  const json good = job.heartbeat(kPeer);
+  EXPECT_TRUE(job.heard(kPeer, good, Time(1)));
+  EXPECT_FALSE(job.heard(kPeer, json::array(), Time(1)));
+  EXPECT_FALSE(job.heard(kPeer, json::array({1, json::array({json::array({1, 2})}), json::array()}), Time(1)));
+  EXPECT_FALSE(job.heard(kPeer, json::array({1, json::array(), json::array({json::array({9, 0, 1})})}), Time(1)));
+  EXPECT_FALSE(job.heard(kPeer, json::array({1, json::array(), json::array({json::array({0, 0, -1})})}), Time(1)));
+}
+
+TEST(Standstill, comes_back_as_it_went) {
+  const Standstill sent{.to = HostIndex(2),
+                        .rail = RailIndex(1),
+                        .cls = kControlClass,
+                        .state = Standstill::State::kStarved,
+                        .waited = seconds(12),
+                        .held = true,
+                        .progress = {.outstanding_bytes = 5, .retransmissions = 6, .path_mtu = 1500}};
+  const auto got = standstill_from_json(standstill_to_json(sent), 3);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(standstill_to_json(*got), standstill_to_json(sent));
+  EXPECT_FALSE(standstill_from_json(standstill_to_json(sent), 2));
+  EXPECT_FALSE(standstill_from_json(json::array(), 3));
+}
+
+}  // namespace
+}  // namespace tensorlane::control
