@@ -12,6 +12,7 @@
 #include <ctime>
 
 #include "common/fabric/fabric.h"
+#include "daemon/config/alike.h"
 #include "daemon/config/config.h"
 #include "daemon/config/shares.h"
 #include "daemon/control/control.h"
@@ -32,6 +33,7 @@
 #include "daemon/wiring/recording.h"
 #include "daemon/wiring/shares.h"
 #include "daemon/wiring/transports.h"
+#include "daemon/wiring/watchdog.h"
 
 namespace tensorlane {
 namespace {
@@ -91,6 +93,11 @@ class Daemon {
     return sessions_.start(control_);
   }
 
+  // How often each thread that jobs wait for has turned.
+  std::vector<std::pair<std::string, std::uint64_t>> turns() const {
+    return {{"lane", metrics_.loops.value()}, {"control", control_.turns()}, {"sessions", sessions_.turns()}};
+  }
+
   // Jobs end with a cause that their clients can read.
   void stop() {
     control_.stop();
@@ -125,6 +132,7 @@ class Daemon {
     control.stall_warning = config_.late_after;
     control.stall_error = config_.late_error;
     control.ordering = config_.ordering;
+    control.settings = config::must_be_alike(config_);
     control.concurrent = config_.ordering == protocol::Ordering::kConcurrent ? config_.ordering_concurrent : 1;
     control.descriptors = descriptors_.get();
     control.flows_to_peer = config_.data_classes() + std::size_t{1};
@@ -208,20 +216,30 @@ void raise_descriptor_limit() {
 }
 
 // Waits for SIGTERM or SIGINT, telling the service manager that we live.
-void serve(const sigset_t& signals) {
-  std::uint64_t watchdog_us = 0;
-  const bool watched = sd_watchdog_enabled(0, &watchdog_us) > 0;
-  const timespec period{static_cast<time_t>(watched ? watchdog_us / 2000000 : 3600),
-                        static_cast<long>(watched ? watchdog_us / 2 % 1000000 * 1000 : 0)};
+void serve(const sigset_t& signals, const Daemon& daemon) {
+  wiring::Watchdog watchdog([&daemon] { return daemon.turns(); });
+  const timespec period = watchdog.period();
   sd_notify(0, "READY=1");
-  while (sigtimedwait(&signals, nullptr, &period) < 0) sd_notify(0, "WATCHDOG=1");
+  while (sigtimedwait(&signals, nullptr, &period) < 0) watchdog.look();
   sd_notify(0, "STOPPING=1");
+}
+
+// Its own addresses must resolve. Those of other hosts are looked for when a job needs them: one that has left DNS
+// keeps nobody from starting.
+Status check_addresses(const config::DaemonConfig& config, bool check_only) {
+  TL_RETURN_IF_ERROR(fabric::check_addresses(config.fabric, config.self()));
+  if (!check_only) return {};
+  for (const fabric::Host& host : config.fabric.hosts) {
+    const Status status = fabric::check_addresses(config.fabric, host);
+    if (!status.ok()) std::fprintf(stderr, "warning: %s\n", status.to_string().c_str());
+  }
+  return {};
 }
 
 int run(const std::string& path, bool check_only) {
   Result<config::DaemonConfig> config = config::load(path);
   if (!config.ok()) return fail(config.status());
-  if (const Status addresses = fabric::check_addresses(config->fabric); !addresses.ok()) return fail(addresses);
+  if (const Status addresses = check_addresses(*config, check_only); !addresses.ok()) return fail(addresses);
   if (check_only) {
     fmt::print("{}: good: host {} of {}, {} hosts, {} data classes\n", path, config->host, config->fabric_path,
                config->fabric.hosts.size(), config->data_classes());
@@ -239,7 +257,7 @@ int run(const std::string& path, bool check_only) {
   Daemon daemon(std::move(*config));
   if (const Status started = daemon.start(); !started.ok()) return fail(started);
   spdlog::info("tensorlaned {} serves (pid {})", TENSORLANE_VERSION, getpid());
-  serve(signals);
+  serve(signals, daemon);
   spdlog::info("stopping");
   daemon.stop();
   return 0;

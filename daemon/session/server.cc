@@ -25,6 +25,7 @@ constexpr std::uint64_t kCallsToken = kListenerToken - 1;
 // A tick of the checks for death, damage and time-outs; there are none while nobody is connected.
 constexpr Duration kTick = milliseconds(100);
 constexpr int kBuriedTickMs = 20;
+constexpr int kIdleMs = 500;  // the watchdog looks whether the thread turns
 
 void watch(int epoll, int fd, std::uint64_t token) {
   epoll_event event{};
@@ -99,6 +100,7 @@ Status SessionServer::start(ports::JobControl& control) {
   watch(epoll_.get(), calls_->fd(), kCallsToken);
   worker_ = std::make_unique<Worker>();
   thread_ = std::thread([this] { loop(); });
+  pthread_setname_np(thread_.native_handle(), "tl-sessions");
   return {};
 }
 
@@ -155,6 +157,7 @@ void SessionServer::loop() {
   last_tick_ = now();
   while (!stopping_) {
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms());
+    turns_.fetch_add(1, std::memory_order_relaxed);
     for (int i = 0; i < count; ++i) {
       const std::uint64_t token = events[static_cast<std::size_t>(i)].data.u64;
       if (token == kListenerToken) {
@@ -177,7 +180,7 @@ void SessionServer::loop() {
 
 int SessionServer::wait_ms() const {
   if (!buried_.empty()) return kBuriedTickMs;
-  if (connections_.empty()) return -1;
+  if (connections_.empty()) return kIdleMs;
   Duration wait = kTick;
   for (const auto& [id, c] : connections_) {
     if (c->phase != Phase::kNew && c->detection.value > 0) wait = std::min(wait, Duration(c->detection.value / 8));

@@ -65,6 +65,8 @@ class SessionServer final : public ports::SessionEvents {
 
   // Sessions whose memory is not given back yet. Any thread.
   std::uint64_t sessions() const { return ledgers_[kSessions]->in_use(); }
+  // Of the session thread's loop, at least two in a second. Any thread.
+  std::uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
 
  private:
   // server.cc: the thread
@@ -121,6 +123,7 @@ class SessionServer final : public ports::SessionEvents {
   std::vector<std::shared_ptr<Session>> buried_;  // ended, but the lane may still hold them
   std::vector<std::byte> packet_;
 
+  std::atomic<std::uint64_t> turns_{0};
   std::unique_ptr<Worker> worker_;
   std::thread thread_;
 };

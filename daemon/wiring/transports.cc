@@ -20,7 +20,9 @@ constexpr std::uint16_t kRdmaPortOffset = 16;
 
 tcp::TcpConfig tcp_config(const config::DaemonConfig& config, RailIndex rail) {
   tcp::TcpConfig tcp;
-  tcp.listen_address = config.self().tcp_address(rail);
+  const std::string& own = config.self().tcp_address(rail);
+  const Result<std::string> numeric = fabric::resolve_address(own);
+  tcp.listen_address = numeric.ok() ? *numeric : own;
   tcp.data_port = config.self().data_port;
   tcp.payload_crc = config.payload_crc;
   tcp.detection = config.detection;
