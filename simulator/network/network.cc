@@ -20,6 +20,7 @@ Network::Network(EventQueue& events, const NetworkConfig& config, Random random)
       random_(random),
       attached_(config.hosts.size()),
       cut_(config.hosts.size() * config.hosts.size()),
+      dropped_(config.hosts.size() * config.hosts.size() * kLevels),
       flows_(config.hosts.size() * config.hosts.size() * kLevels),
       connections_(flows_.size()) {
   for (const HostPorts& ports : config.hosts) {
@@ -118,7 +119,8 @@ void Network::at_switch(Packet packet) {
 }
 
 void Network::forward(Packet packet) {
-  if (cut_[index(packet.from, packet.to)] || random_.chance(config_.loss)) return lose(std::move(packet));
+  const bool dropped = packet.frame != nullptr && dropped_[flow_index(packet.from, packet.to, packet.level)];
+  if (cut_[index(packet.from, packet.to)] || dropped || random_.chance(config_.loss)) return lose(std::move(packet));
   enqueue(std::move(packet));
 }
 

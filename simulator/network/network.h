@@ -68,6 +68,10 @@ class Network {
 
   // Faults.
   void set_cut(HostIndex from, HostIndex to, bool cut);  // one direction
+  // Frames of this class are dropped in this direction; heartbeats pass.
+  void set_dropped(HostIndex from, HostIndex to, ClassId cls, bool dropped) {
+    dropped_[flow_index(from, to, level_of(cls))] = dropped;
+  }
   bool is_cut(HostIndex from, HostIndex to) const { return cut_[index(from, to)]; }
   // The connection of the flow between two hosts, in both directions. New ones are attempted until one succeeds, or one
   // of the hosts has closed.
@@ -117,7 +121,7 @@ class Network {
   std::vector<Attached> attached_;
   std::vector<std::unique_ptr<Port>> uplinks_, downlinks_;
   std::unique_ptr<Congestion> congestion_;  // null where nothing crowds the ports
-  std::vector<bool> cut_;
+  std::vector<bool> cut_, dropped_;         // by hosts; by flow
   std::vector<ReceivingFlow> flows_;
   std::vector<std::uint64_t> connections_;  // of each flow, the number of the one that carries it
   std::uint64_t packets_ = 0, lost_ = 0, overflowed_ = 0;

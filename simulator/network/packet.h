@@ -31,9 +31,12 @@ struct Frame {
 };
 using FramePtr = std::shared_ptr<const Frame>;
 
+struct Delivered;  // simulator/host/watched_traffic.h
+
 // "I live", and whether the sender has aborted the job.
 struct Heartbeat {
   bool aborted = false;
+  std::shared_ptr<const Delivered> delivered = nullptr;  // where somebody watches
 };
 
 // A piece of a frame, or a heartbeat (frame == nullptr), which nobody sends again when it is lost.
