@@ -1,6 +1,8 @@
 """What the end-to-end tests share: daemons on loopback or in a lab, ranks that use them, and what must not be left behind. Standard library only."""
 
 import concurrent.futures
+import ctypes
+import glob
 import json
 import os
 import secrets
@@ -168,3 +170,23 @@ def outputs(ranks, timeout):
 def expect(condition, message):
     if not condition:
         raise AssertionError(message)
+
+
+class StoppedThread:
+    """with StoppedThread(pid, "lane"): the thread stands still, all others turn."""
+
+    SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17
+
+    def __init__(self, pid, name):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        self.tid = next(int(task.split("/")[-1]) for task in glob.glob(f"/proc/{pid}/task/*") if open(task + "/comm").read().strip() == name)
+
+    def __enter__(self):
+        for request in (self.SEIZE, self.INTERRUPT):
+            expect(self.libc.ptrace(request, self.tid, None, None) == 0, f"ptrace: {os.strerror(ctypes.get_errno())}")
+        os.waitpid(self.tid, 0x40000000)  # __WALL
+        return self
+
+    def __exit__(self, *failure):
+        self.libc.ptrace(self.DETACH, self.tid, None, None)
