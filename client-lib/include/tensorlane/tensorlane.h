@@ -170,8 +170,9 @@ typedef struct {
   { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1, 1, TL_PATTERN_DEFAULT, 0 }
 
 /* Registers tensors together; collective: returns when every rank has registered a group of this name. `tensors`
- * receives `count` handles. Errors: mismatch (names both ranks, the tensor and the two values, or the tensor that one
- * rank leaves out), invalid argument, timed out, aborted. */
+ * receives `count` handles, which stay until tl_finalize(): register what is used again and again. Errors: mismatch
+ * (names both ranks, the tensor and the two values, or the tensor that one rank leaves out), invalid argument, timed
+ * out, aborted. */
 TL_API tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tensor_desc_t* descs, size_t count,
                                tl_tensor_t** tensors);
 TL_API void* tl_tensor_buffer(const tl_tensor_t* tensor);
