@@ -227,6 +227,9 @@ def gradients(rank, size):
     refused(tensorlane.InvalidArgumentError, "only sums and averages", lambda: most.sum().backward())
     refused(tensorlane.InvalidArgumentError, "autograd follows it", lambda: tl.allreduce_(x * 2))
     refused(tensorlane.InvalidArgumentError, "autograd follows it", lambda: tl.broadcast_(x * 2, 0))
+    for store in (tl.KVStore(), tl.KVStore(staleness=1)):
+        store.push(f"followed.{store._staleness}", torch.ones(3))
+        refused(tensorlane.InvalidArgumentError, "autograd follows it", lambda: store.pull(f"followed.{store._staleness}", x * 2))
     squared = torch.full((3,), 2.0, requires_grad=True)
     saved = squared * squared
     tl.broadcast_(squared.detach(), 0, name="changes what is saved")

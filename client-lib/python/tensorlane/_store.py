@@ -22,6 +22,7 @@ class KVStore:
     _calls = _calls
     _view = staticmethod(_arrays.view)
     _address = staticmethod(_arrays.pointer)
+    _prepare = staticmethod(lambda array, key: None)  # what a framework must know before an array of its changes in place
 
     def __init__(self, staleness=0, *, process_set=None):
         if staleness < 0:
@@ -81,6 +82,7 @@ class KVStore:
         _arrays.require_writable(target, key)
         while state.rounds and (state.value is None or len(state.rounds) > self._staleness or state.rounds[0].poll()):
             state.take()
+        self._prepare(out, key)
         ctypes.memmove(target.pointer, self._address(state.value), target.count * _native.ELEMENT_BYTES[target.dtype])
 
 

@@ -209,7 +209,9 @@ def push_async(tensor, key, op=_calls.Sum, *, priority=None, process_set=None):
 def pull_async_(tensor, key, *, priority=None, process_set=None):
     """Starts bringing the value of `key` into `tensor`. This rank's push of it is done."""
     target = _view(tensor, key)
-    request = _process_sets.context(process_set).pull(key, target.pointer, target.count, target.dtype, _calls.urgency(priority), target)
+    context = _process_sets.context(process_set)
+    _prepare_in_place(tensor, key)
+    request = context.pull(key, target.pointer, target.count, target.dtype, _calls.urgency(priority), target)
     return Handle(request, tensor)
 
 
@@ -218,6 +220,7 @@ class KVStore(_store.KVStore):
     _calls = sys.modules[__name__]
     _view = staticmethod(_view)
     _address = staticmethod(torch.Tensor.data_ptr)
+    _prepare = staticmethod(_prepare_in_place)
 
 
 allreduce = _calls.waited(allreduce_async)
