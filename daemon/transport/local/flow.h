@@ -71,9 +71,8 @@ class Flow final : public handshake::Watched {
   void stop();
   ports::FlowStats stats() const;
   ports::FlowProgress progress() const {
-    return {.given = counts_.frames_sent + queued_,
-            .received = counts_.frames_received,
-            .outstanding_bytes = in_flight_};
+    return {
+        .given = counts_.frames_sent + queued_, .received = counts_.frames_received, .outstanding_bytes = in_flight_};
   }
   // An error that names this flow: "connection to host 3 (10.0.0.4:7111, class 1) was closed".
   Status broken(Code code, const std::string& how, const std::string& fix = {}) const;
