@@ -85,7 +85,12 @@ std::string rollback_script(const Record& record) {
 
 }  // namespace
 
-Result<Journal> Journal::open(const std::string& folder, Purpose purpose) {
+Result<Journal> Journal::open(const std::string& given, Purpose purpose) {
+  // The worker and its guardian leave the folder that they are started in.
+  std::error_code wrong;
+  const std::string folder = std::filesystem::absolute(given, wrong).lexically_normal();
+  if (wrong || given.empty())
+    return Status(Code::kInvalidArgument, "the folder has no name", "--state", "name one, best from / on");
   struct stat info {};
   if (purpose == Purpose::kChange && ::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     return failed("the folder cannot be made", folder);

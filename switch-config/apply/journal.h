@@ -44,8 +44,8 @@ enum class Phase {
 
 class Journal {
  public:
-  // Makes the folder where it is missing; only to look at it, leaves it missing: then nothing was ever applied.
-  // kPermissionDenied unless it belongs to this user alone.
+  // Makes the folder where it is missing; only to look at it, leaves it missing: then nothing was ever applied. A
+  // relative name is taken from where this process is now. kPermissionDenied unless it belongs to this user alone.
   enum class Purpose { kLook, kChange };
   static Result<Journal> open(const std::string& folder, Purpose purpose);
   ~Journal();

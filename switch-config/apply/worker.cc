@@ -55,17 +55,23 @@ class Teller {
   int fd_;
 };
 
-// Brings one port to `wanted` and reads it back. A port or namespace that has gone has taken its queues along.
-Status change_and_verify(Namespaces& namespaces, const PortChange& port, const Queues& wanted, bool may_be_gone) {
+// Enters the namespace of a port. False where port or namespace have gone, and have taken the queues along.
+Result<bool> find_port(Namespaces& namespaces, const PortChange& port) {
   const Result<ino_t> inode = namespaces.enter(port.ns);
   const bool other = inode.ok() && *inode != port.ns_inode;
   if (other && port.ns.empty())
     return Status(Code::kInvalidArgument, "this is not the network namespace that the apply began in", port.label(),
                   "run the command there");
-  const bool gone = other || inode.status().code() == Code::kNotFound || (inode.ok() && !port_exists(port.port));
-  if (gone && may_be_gone) return Status::ok_status();
-  if (gone) return Status(Code::kNotFound, "the port has gone", port.label());
+  if (other || inode.status().code() == Code::kNotFound || (inode.ok() && !port_exists(port.port))) return false;
   TL_RETURN_IF_ERROR(inode.status());
+  return true;
+}
+
+// Brings one port to `wanted` and reads it back.
+Status change_and_verify(Namespaces& namespaces, const PortChange& port, const Queues& wanted, bool may_be_gone) {
+  TL_ASSIGN_OR_RETURN(const bool found, find_port(namespaces, port));
+  if (!found && may_be_gone) return Status::ok_status();
+  if (!found) return Status(Code::kNotFound, "the port has gone", port.label());
   TL_ASSIGN_OR_RETURN(const std::string before, read_port(port.port));
   if (before == wanted.state) return Status::ok_status();
   TL_RETURN_IF_ERROR(change_port(port.port, wanted.lines));
@@ -192,6 +198,19 @@ Time now() {
   timespec at{};
   ::clock_gettime(CLOCK_BOOTTIME, &at);
   return Time(at.tv_sec * 1'000'000'000LL + at.tv_nsec);
+}
+
+Result<std::vector<std::string>> changed_since(const Journal& journal, Namespaces& namespaces) {
+  TL_ASSIGN_OR_RETURN(const Record record, journal.read());
+  std::vector<std::string> changed;
+  for (const PortChange& port : record.ports) {
+    if (!port.changes()) continue;
+    TL_ASSIGN_OR_RETURN(const bool found, find_port(namespaces, port));
+    if (!found) continue;
+    TL_ASSIGN_OR_RETURN(const std::string state, read_port(port.port));
+    if (state != port.after.state) changed.push_back(port.label());
+  }
+  return changed;
 }
 
 Status go_back(Journal& journal, Namespaces& namespaces) {

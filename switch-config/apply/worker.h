@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "switch-config/apply/journal.h"
@@ -23,6 +24,10 @@ Time now();
 // the journal's lock, which is in kNone, and has one thread; what it changes later it must not do without the lock.
 Status change_all(Journal& journal, Namespaces& namespaces, const Record& record,
                   const std::function<void(const std::string&)>& say);
+
+// The ports of an apply that waits for its confirmation and no longer run what it made of them, "s0 eth1". Those that
+// have gone took their queues along: they are not among them. The process is in another namespace afterwards.
+Result<std::vector<std::string>> changed_since(const Journal& journal, Namespaces& namespaces);
 
 // Brings back the old state of an apply that is under way or was cut off; nothing where none is, or where it was
 // confirmed. The caller holds the journal's lock. What cannot be brought back stays in the journal for the next try.

@@ -178,9 +178,18 @@ Result<int> confirm(const Arguments& args, Journal& journal, apply::Namespaces& 
     TL_RETURN_IF_ERROR(apply::go_back(journal, namespaces));
     return report(args, "reverted", "the apply had been cut off: what ran before it runs again", 1);
   }
-  if (!journal.move(Phase::kWaiting, Phase::kNone))
-    return Status(Code::kNotFound, "no apply waits for a confirmation", journal.folder(),
-                  "one is under way: wait until it has changed all ports, or gone back");
+  const Status under_way(Code::kNotFound, "no apply waits for a confirmation", journal.folder(),
+                         "one is under way: wait until it has changed all ports, or gone back");
+  if (journal.phase() != Phase::kWaiting) return under_way;
+  // Somebody may have brought back the old queues by hand, with rollback.sh.
+  TL_ASSIGN_OR_RETURN(const std::vector<std::string> changed, apply::changed_since(journal, namespaces));
+  if (!changed.empty())
+    return Status(
+        Code::kInvalidArgument,
+        fmt::format("{}{}: what was applied does not run there any more, and nothing is confirmed", changed.front(),
+                    changed.size() == 1 ? "" : fmt::format(" and {} more ports", changed.size() - 1)),
+        journal.folder(), "bring all ports back with --revert, then apply again");
+  if (!journal.move(Phase::kWaiting, Phase::kNone)) return under_way;
   for (const Time end = apply::now() + kPatience; !journal.lock() && apply::now() < end;) ::usleep(kRoundMs * 1000);
   return report(args, "confirmed", "confirmed: the new queues stay", 0);
 }

@@ -238,6 +238,38 @@ def check_confirmed(world):
     assert net.state() == world.a
 
 
+def check_by_hand(world):
+    """rollback.sh brings back the old queues without the journal: nothing is confirmed then, and --revert ends the apply."""
+    old = world.net.state()
+    world.start(B)
+    sh("sh", world.apply.dir / "state/rollback.sh")
+    assert world.net.state() == old
+    world.apply.refused("--confirm", says=("what was applied does not run there any more", "nothing is confirmed", "--revert"))
+    assert world.apply.pending() == ["waiting.json"]
+    world.apply.run("--revert")
+    assert world.net.state() == old and not world.apply.pending()
+
+
+def check_relative_folder(world):
+    """--state is taken from where the command is called, although its processes leave that folder."""
+    old, here = world.net.state(), world.apply.dir / "here"
+    (here / "way").mkdir(parents=True)
+
+    def run(folder, state, *words):
+        command = world.apply.command(*words)
+        command[command.index("--state") + 1] = state
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120)
+        assert done.returncode == 0, done
+
+    files = (*world.apply.fabric(B), *world.net.at(), "--apply")
+    run(here, "way/back", *files)
+    assert (here / "way/back/waiting.json").exists() and world.net.state() == world.b
+    run(here / "way", "back", "--revert")
+    assert world.net.state() == old
+    run(here, "way/../way/back", *files, "--confirm-within", 0.02)
+    eventually(lambda: world.net.state() == old)
+
+
 def check_unconfirmed(world):
     begin = time.monotonic()
     world.start(B, "--confirm-within", 0.05)
@@ -439,7 +471,7 @@ def main():
         if not red:
             print("NOT TESTED: ECN, as this kernel has no sch_red")
         world = World(net, Apply(folder, red), *(configured(twin, folder, text, red) for text in (A, B)))
-        for check in (check_expectation, check_plan, check_errors, check_confirmed, check_unconfirmed, check_kills, check_kills_while_waiting, check_failures,
+        for check in (check_expectation, check_plan, check_errors, check_relative_folder, check_confirmed, check_by_hand, check_unconfirmed, check_kills, check_kills_while_waiting, check_failures,
                       check_foreign, check_removed_ports):
             begin = time.monotonic()
             check(world)
