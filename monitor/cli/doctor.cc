@@ -180,6 +180,7 @@ class Doctor {
       report_.unparsed.push_back({name_, unparsed.place, unparsed.text});
     if (kind == nullptr) return {};
     const unsigned wanted = options_.host->lossless_mask();
+    if (!port.pfc) report_.unchecked.push_back({name_, "L3", place + " does not say for which priorities PFC is on"});
     if (port.pfc && *port.pfc != wanted)
       add("L3", Severity::kError, within(port.pfc_place),
           fmt::format("PFC is on for priorities {}, and the fabric's lossless ones are {}", priorities(*port.pfc),

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "common/base/text.h"
 
 namespace tensorlane::findings {
 namespace {
@@ -40,17 +44,42 @@ auto key(const Finding& f) {
   return std::tie(f.severity, f.device, f.place, f.rule, f.message);
 }
 
-// Names of others must not steer the terminal.
-std::string printable(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f)
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += c;
+// What a finding says, without the port that it is about: the words with a digit that stand in its place.
+std::string said(const Finding& f) {
+  std::string text;
+  for (std::string_view rest = f.message; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(' '), rest.size());
+    const std::string_view word = rest.substr(0, end), name = word.substr(0, word.find_last_not_of(",:") + 1);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const bool is_name = name.size() > 1 && std::isalpha(static_cast<unsigned char>(name.front())) != 0 &&
+                         name.find_first_of("0123456789") != std::string_view::npos &&
+                         f.place.find(name) != std::string::npos;
+    text += fmt::format("{} ", is_name ? "#" : word);
   }
-  return out;
+  return text;
+}
+
+// Places of findings that say the same of one device.
+struct Group {
+  const Finding* first;
+  std::size_t places = 1;
+};
+
+std::vector<Group> grouped(const std::vector<Finding>& findings) {
+  std::vector<Group> groups;
+  std::map<std::tuple<Severity, std::string, std::string, std::string, std::string>, std::size_t> known;
+  for (const Finding& f : findings) {
+    const auto [found, is_new] = known.emplace(std::tuple(f.severity, f.rule, f.device, said(f), f.fix), groups.size());
+    if (is_new)
+      groups.push_back({&f});
+    else
+      ++groups[found->second].places;
+  }
+  return groups;
+}
+
+std::string and_more(std::size_t places) {
+  return places == 1 ? "" : fmt::format(" and {} more {}", places - 1, places == 2 ? "place" : "places");
 }
 
 }  // namespace
@@ -87,7 +116,7 @@ int exit_status(const Report& report) {
 }
 
 std::string to_json(const Report& report) {
-  Json findings = Json::array(), unparsed = Json::array();
+  Json findings = Json::array(), unparsed = Json::array(), unchecked = Json::array();
   for (const Finding& f : report.findings)
     findings.push_back({{"rule", f.rule},
                         {"severity", severity_name(f.severity)},
@@ -97,7 +126,10 @@ std::string to_json(const Report& report) {
                         {"fix", f.fix}});
   for (const Unparsed& u : report.unparsed)
     unparsed.push_back({{"device", u.device}, {"place", u.place}, {"text", u.text}});
-  return dump({{"findings", std::move(findings)}, {"unparsed", std::move(unparsed)}});
+  for (const Unchecked& u : report.unchecked)
+    unchecked.push_back({{"device", u.device}, {"rules", u.rules}, {"reason", u.reason}});
+  return dump(
+      {{"findings", std::move(findings)}, {"unparsed", std::move(unparsed)}, {"unchecked", std::move(unchecked)}});
 }
 
 std::string to_sarif(const Report& report) {
@@ -110,7 +142,16 @@ std::string to_sarif(const Report& report) {
                        {"message", {{"text", f.message + ". " + f.fix}}},
                        {"locations", Json::array({std::move(location)})}});
   }
+  Json notifications = Json::array();
+  const auto notify = [&](const std::string& text) {
+    notifications.push_back({{"level", "note"}, {"message", {{"text", text}}}});
+  };
+  for (const Unparsed& u : report.unparsed) notify(fmt::format("not understood: {} {}: {}", u.device, u.place, u.text));
+  for (const Unchecked& u : report.unchecked)
+    notify(fmt::format("not checked: {} {}: {}", u.device, u.rules, u.reason));
+  Json invocation = {{"executionSuccessful", true}, {"toolExecutionNotifications", std::move(notifications)}};
   Json run = {{"tool", {{"driver", {{"name", "tensorlane-switch"}, {"rules", std::move(rules)}}}}},
+              {"invocations", Json::array({std::move(invocation)})},
               {"results", std::move(results)}};
   return dump({{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"},
                {"version", "2.1.0"},
@@ -119,17 +160,19 @@ std::string to_sarif(const Report& report) {
 
 std::string to_text(const Report& report) {
   std::string text;
+  // Names of others must not steer the terminal.
+  const auto line = [&](const std::string& what) { text += printable(what) + "\n"; };
   std::size_t counts[3] = {};
-  for (const Finding& f : report.findings) {
-    ++counts[static_cast<std::size_t>(f.severity)];
-    text += printable(fmt::format("{} {} {}{}{}: {}; {}", severity_name(f.severity), f.rule, f.device,
-                                  f.device.empty() ? "" : " ", f.place, f.message, f.fix)) +
-            "\n";
-  }
-  for (const Unparsed& u : report.unparsed)
-    text += printable(fmt::format("not understood: {} {}: {}", u.device, u.place, u.text)) + "\n";
-  return text + fmt::format("{} errors, {} warnings, {} notes, {} lines not understood\n", counts[0], counts[1],
-                            counts[2], report.unparsed.size());
+  for (const Finding& f : report.findings) ++counts[static_cast<std::size_t>(f.severity)];
+  for (const auto& [f, places] : grouped(report.findings))
+    line(fmt::format("{} {} {}{}{}{}: {}; {}", severity_name(f->severity), f->rule, f->device,
+                     f->device.empty() ? "" : " ", f->place, and_more(places), f->message, f->fix));
+  for (const Unparsed& u : report.unparsed) line(fmt::format("not understood: {} {}: {}", u.device, u.place, u.text));
+  for (const Unchecked& u : report.unchecked) line(fmt::format("not checked: {} {}: {}", u.device, u.rules, u.reason));
+  text += fmt::format("{} errors, {} warnings, {} notes, {} lines not understood", counts[0], counts[1], counts[2],
+                      report.unparsed.size());
+  if (!report.unchecked.empty()) text += ", some rules not checked";
+  return text + "\n";
 }
 
 }  // namespace tensorlane::findings

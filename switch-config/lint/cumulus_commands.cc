@@ -259,6 +259,10 @@ class Commands {
     const std::string_view part = line[5];
     if (part == "pfc-watchdog") {
       const std::string_view word = line.words.back();
+      // The words of `nv set qos roce state` since 5.15 are others.
+      if (line[6] == "state" && word != "enable" && word != "disable")
+        context_.add("L9", findings::Severity::kNote, place_, fmt::format("NVUE lists enable and disable here, not '{}'", word),
+                         "write one of them");
       if (word == "disable" || word == "disabled" || word == "off")
         port.watchdog.reset();
       else

@@ -463,6 +463,7 @@ class Eos {
   void add_queues(const Settings& base, const Settings& own, Port& port) {
     if (base.queues.empty() && own.queues.empty()) return;
     bool weighted = false;
+    std::string above;  // which makes it so
     unsigned sum = 0;
     for (std::size_t q = kPriorities; q-- > 0;) {
       const auto mine = own.queues.find(q), profile = base.queues.find(q);
@@ -474,6 +475,12 @@ class Eos {
         queue.scheduling = Scheduling{.strict = !weighted};
         continue;
       }
+      if (said->strict && weighted)
+        context_.warning(
+            "L4", above,
+            fmt::format("queue {} is strict, but this one above it is not: all below it are served in turn", q),
+            "write priority strict, or let strict queues be the highest");
+      if (said->weighted) above = said->weighted_place;
       weighted |= said->weighted;
       queue.place = said->weighted ? said->weighted_place : said->place;
       queue.scheduling = Scheduling{.strict = said->strict || !weighted, .weight = said->percent};

@@ -119,8 +119,9 @@ class Reader {
     }
     if (word.find_first_not_of("0123456789") == std::string_view::npos) return std::nullopt;
     if (word == "nc1" || word == "nc2") return static_cast<std::uint8_t>((word == "nc1" ? 6u : 7u) << (bits - 3));
+    if (bits == 6 && word == "be1") return std::uint8_t{1};
     if (bits == 6) return dscp_number(word);
-    // The switch's own names, from 0 on.
+    // The switch's own names, from 0 on; of DSCPs it has be1, too.
     constexpr std::string_view kNames[] = {"be", "be1", "af11", "af12", "ef", "ef1"};
     const auto* const name = std::find(std::begin(kNames), std::end(kNames), word);
     if (name == std::end(kNames)) return std::nullopt;
@@ -242,14 +243,13 @@ class Reader {
       if (word == "priority") {
         const std::string_view level = line[++i];
         if (level != "strict-high" && level != "high" && level != "low" && level != "medium-high" &&
-            level != "medium-low")
+            level != "medium-low" && level != "low-latency")
           context_.error("L9", place, fmt::format("Junos has no priority '{}'", level), "write strict-high or low");
         if (!scheduler.scheduling) scheduler.scheduling = Scheduling{};
-        scheduler.scheduling->strict = level == "strict-high";
+        scheduler.scheduling->strict = level == "strict-high" || level == "low-latency";
         scheduler.place = place;
       } else if (word == "transmit-rate" || word == "shaping-rate") {
-        if (!read_rate(line, i, word == "shaping-rate", scheduler)) return false;
-        return true;
+        return read_rate(line, i, place, scheduler);
       } else if (word == "explicit-congestion-notification") {
         scheduler.marks = true;
         scheduler.ecn_place = place;
@@ -264,11 +264,16 @@ class Reader {
     return true;
   }
 
-  static bool read_rate(const Line& line, std::size_t at, bool most, Scheduler& scheduler) {
+  // The word `at` is transmit-rate or shaping-rate.
+  bool read_rate(const Line& line, std::size_t at, const std::string& place, Scheduler& scheduler) {
     const bool percent = line[at + 1] == "percent";
     const std::uint64_t value = percent ? number(line[at + 2]).value_or(kNone) : 0;
-    if (percent && value > 100) return false;
-    if (!most) {
+    if (percent && value == kNone) return false;
+    if (percent && value > 100) {
+      context_.error("L9", place, fmt::format("a {} of {} percent", line[at], value), "write 100 percent at most");
+      return true;
+    }
+    if (line[at] == "transmit-rate") {
       if (!scheduler.scheduling) scheduler.scheduling = Scheduling{};
       if (percent) scheduler.scheduling->weight = static_cast<unsigned>(value);
       return true;
@@ -295,8 +300,7 @@ class Reader {
     if (sum > 100)
       context_.error("L6", place, fmt::format("the {} buffer's partitions sum up to {} percent", line[2], sum),
                      "let them be 100");
-    if (line[4] == "lossless-headroom" && *value == 0)
-      context_.error("L6", place, "no headroom for lossless classes", "give the partition a share");
+    if (line[4] == "lossless-headroom" && *value == 0) settings_.no_headroom = place;
     return true;
   }
 

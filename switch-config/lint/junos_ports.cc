@@ -17,6 +17,20 @@ struct DefaultClass {
   bool lossless;
 };
 constexpr DefaultClass kDefaults[] = {{"fcoe", 3, true}, {"no-loss", 4, true}, {"mcast", 8, false}};
+// Those of other families, whose queues differ by model.
+constexpr std::string_view kOtherDefaults[] = {
+    "be", "be1", "ef", "af", "nc", "expedited-forwarding", "assured-forwarding"};
+
+bool is_own_class(std::string_view name) {
+  return name.starts_with("mcast-") ||
+         std::find(std::begin(kOtherDefaults), std::end(kOtherDefaults), name) != std::end(kOtherDefaults);
+}
+
+// Classifiers, schedulers and profiles that every switch has: "default", "dscp-default", "ieee8021p-untrust".
+bool is_own(std::string_view name) {
+  return name == "default" || name.starts_with("default-") || name.ends_with("-default") ||
+         name.ends_with("-untrust") || name.ends_with("-compatibility");
+}
 
 // "et-*" stands for "et-0/0/0", "all" for any.
 bool stands_for(std::string_view pattern, std::string_view name) {
@@ -37,6 +51,7 @@ class Ports {
     for (auto& [name, dscps] : settings_.dscp_classifiers) maps_[name] = resolve(dscps, 64, "DSCP");
     for (auto& [name, pcps] : settings_.pcp_classifiers) pcp_maps_[name] = resolve(pcps, kPriorities, "PCP");
     check_classes();
+    check_profiles();
     add_bound();
     add_forgotten();
   }
@@ -61,15 +76,42 @@ class Ports {
                : &found->second;
   }
 
+  // A class of which the configuration says nothing.
+  void check_class(const std::string& name, const std::string& place) {
+    if (settings_.classes.count(name) != 0) return;
+    if (is_own_class(name))
+      context_.add("L9", findings::Severity::kNote, place,
+                   fmt::format("'{}' is the switch's own class: which queue it has is not looked at", name),
+                   "define it under forwarding-classes to have it checked");
+    else
+      context_.error("L9", place, fmt::format("there is no forwarding class '{}'", name),
+                     "name one that is there, or add it");
+  }
+
+  // What is there and does nothing, or not enough.
+  void check_profiles() {
+    const bool lossless = std::any_of(settings_.classes.begin(), settings_.classes.end(),
+                                      [](const auto& cls) { return cls.second.lossless; });
+    if (lossless && !settings_.no_headroom.empty())
+      context_.error("L6", settings_.no_headroom, "no headroom for lossless classes", "give the partition a share");
+    for (const auto& [name, pause] : settings_.pauses) {
+      const bool bound = std::any_of(settings_.bound.begin(), settings_.bound.end(),
+                                     [&](const auto& port) { return port.second.pause == name; });
+      if (!bound && !settings_.bound.empty())
+        context_.warning("L3", pause.place,
+                         fmt::format("no interface has the congestion-notification-profile '{}'", name),
+                         "bind it to the interfaces of lossless traffic, or remove it");
+    }
+  }
+
   Map* resolve(const std::vector<CodePoint>& points, std::size_t size, std::string_view what) {
     Map* const map = context_.new_map(points.empty() ? context_.path() : points.front().place, size);
     for (const CodePoint& point : points) {
       const ForwardingClass* const cls = find_class(point.cls);
       if (cls != nullptr)
         context_.map(*map, point.point, *cls->queue, point.place, what);
-      else if (settings_.classes.count(point.cls) == 0)
-        context_.error("L9", point.place, fmt::format("there is no forwarding class '{}'", point.cls),
-                       "name one that is there, or add it");
+      else
+        check_class(point.cls, point.place);
     }
     for (std::size_t from = 0; from < size; ++from) map->to[from] = map->to[from].value_or(0);
     map->has_preset = true;
@@ -102,6 +144,7 @@ class Ports {
     if (name.empty()) return nullptr;
     const auto found = things.find(name);
     if (found != things.end()) return &found->second;
+    if (is_own(name)) return nullptr;
     context_.error("L9", place, fmt::format("there is no {} '{}'", what, name), "name one that is there, or add it");
     return nullptr;
   }
@@ -113,14 +156,13 @@ class Ports {
     unsigned sum = 0;
     for (const Served& served : settings_.scheduler_maps[map_name]) {
       const Scheduler* const scheduler = find(settings_.schedulers, served.scheduler, served.place, "scheduler");
-      if (settings_.classes.count(served.cls) == 0)
-        context_.error("L9", served.place, fmt::format("there is no forwarding class '{}'", served.cls),
-                       "name one that is there, or add it");
+      check_class(served.cls, served.place);
       const ForwardingClass* const cls = find_class(served.cls);
       if (scheduler == nullptr || cls == nullptr) continue;
       Queue& queue = queues[*cls->queue];
       queue.place = scheduler->place;
       queue.scheduling = scheduler->scheduling ? *scheduler->scheduling : Scheduling{};
+      queue.of_notifications |= names_notifications(served.cls);
       queue.shaper = scheduler->shaper;
       sum += queue.scheduling->strict ? 0 : queue.scheduling->weight.value_or(0);
       if (sum > 100)

@@ -75,6 +75,7 @@ struct Settings {
   std::map<std::string, Bound> bound;
   std::map<std::string, Physical> interfaces;
   std::map<std::string, std::uint8_t> dscp_aliases, pcp_aliases;
+  std::string no_headroom;  // which gives the lossless classes no headroom
 };
 
 // Adds the device's ports, and says what does not fit together.

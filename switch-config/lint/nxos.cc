@@ -257,6 +257,7 @@ class Nxos {
       const std::string within = fmt::format("{} | {}", block.line.text, cls.line.text);
       Queue& queue = queues[*group];
       queue.place = context_.place(cls.line, block.line.text);
+      queue.of_notifications |= names_notifications(name_of(cls.line));
       for (const Block& child : cls.children)
         if (!read_queue(child.line, context_.place(child.line, within), queue)) context_.unparsed(child.line);
       if (queue.scheduling) sum += queue.scheduling->weight.value_or(0);
@@ -541,11 +542,16 @@ class Nxos {
     }
   }
 
-  // Ports that say nothing of PFC agree on it with their peers, which others like them do not rely on.
+  // Ports that say nothing of PFC agree on it with their peers, which others that classify like them do not rely on. An
+  // uplink that classifies nothing is none of them.
   void finish() {
     Device& device = context_.device();
     for (const auto& [i, input] : silent_)
-      if (!on_.empty() && (input.empty() || on_.count(input) != 0)) device.ports[i].pfc = PrioritySet(0);
+      if (on_.count(input) != 0)
+        context_.warning("L3", device.ports[i].pfc_place,
+                         fmt::format("{} says nothing of PFC and asks its peer, while others like it have it on",
+                                     device.ports[i].name),
+                         "write priority-flow-control mode on, or off");
     const Duration poll = device.watchdog_poll.value_or(milliseconds(100));
     for (Port& port : device.ports) {
       if (!port.watchdog) continue;

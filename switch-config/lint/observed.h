@@ -66,6 +66,10 @@ struct Queue {
   std::optional<Scheduling> scheduling;
   std::optional<Shaper> shaper;
   const Ecn* ecn = nullptr;
+  bool of_notifications = false;  // as the configuration's name for it says
+  // Which memory it takes where packets leave, as the names of SONiC's profiles and pools say.
+  std::string buffer_place;
+  std::optional<bool> lossless_buffer;
 };
 
 // What a priority group has in the ingress buffer.
@@ -113,6 +117,7 @@ struct Port {
   std::array<std::uint8_t, kPriorities> on_wire{0, 1, 2, 3, 4, 5, 6, 7};
   std::string pfc_place, watched_place;
   std::string classes_place;  // which says what is lossless, where it is not pfc_place
+  std::string dscp_place;     // which binds dscp_to_class, or would
   std::array<Queue, kPriorities> queues;
   std::array<Buffer, kPriorities> buffers;
   std::optional<Watchdog> watchdog;
@@ -150,6 +155,7 @@ struct Device {
   std::vector<std::unique_ptr<Map>> maps;
   std::vector<std::unique_ptr<Ecn>> ecns;
   std::vector<Port> ports;
+  bool lists_ports = true;            // false: ports are those that rows about QoS name
   std::map<std::string, Pool> pools;  // by Buffer::pool; those of a known size
   std::optional<headroom::Asic> asic;
   std::optional<bool> computes_headroom;  // from speed and cable, as SONiC's dynamic buffer model does
@@ -157,6 +163,7 @@ struct Device {
   std::optional<unsigned> small_packet_percent;
   bool shared_headroom = false;
   bool has_watchdogs = false;  // some port has one
+  bool names_watched = false;  // some port says which priorities it looks at
   std::optional<Duration> watchdog_poll;
   std::string watchdog_poll_place;
 };

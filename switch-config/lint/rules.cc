@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "switch-config/lint/rules_of_buffers.h"
 #include "switch-config/lint/rules_of_classes.h"
+#include "switch-config/lint/unchecked.h"
 
 namespace tensorlane::lint {
 namespace {
@@ -14,86 +16,7 @@ namespace {
 using findings::Report;
 using findings::Severity;
 
-constexpr std::uint64_t kRoceMtu = 4096;
 constexpr std::uint64_t kRoceHeaders = 62;  // IPv6, UDP and BTH with its check value and a pad
-constexpr std::uint64_t kUsualMtu = 9216;
-
-// The least headroom that either formula asks for: below it, no release of the NOS would compute it so.
-std::optional<Bytes> least_headroom(const Device& device, const Port& port) {
-  if (!port.speed || !port.cable_metres) return std::nullopt;
-  headroom::Parameters parameters;
-  parameters.port = {*port.speed, *port.cable_metres, Bytes(port.mtu.value_or(kUsualMtu)), Bytes(0)};
-  const std::uint64_t lossless = device.lossless_mtu.value_or(device.asic ? 1024 : kRoceMtu);
-  parameters.port.lossless_mtu = Bytes(std::min(lossless, parameters.port.port_mtu.value));
-  if (!device.asic) {
-    const auto estimate = headroom::generic_headroom(parameters.port);
-    return estimate.ok() ? std::optional(estimate->lower) : std::nullopt;
-  }
-  parameters.asic = *device.asic;
-  parameters.small_packet_percent = device.small_packet_percent.value_or(100);
-  parameters.shared_headroom = true;  // which takes away the 2 KiB that are for comfort
-  std::optional<Bytes> least;
-  for (const auto formula : {headroom::Formula::kCurrent, headroom::Formula::kOlder}) {
-    parameters.formula = formula;
-    const auto result = headroom::nvidia_headroom(parameters);
-    if (result.ok() && (!least || result->xoff < *least)) least = result->xoff;
-  }
-  return least;
-}
-
-void check_made_for(const Device& device, const Port& port, const Buffer& buffer, Report& report) {
-  const bool slower = buffer.made_for_speed && port.speed && *buffer.made_for_speed < *port.speed;
-  const bool shorter = buffer.made_for_metres && port.cable_metres && *buffer.made_for_metres < *port.cable_metres;
-  if (!slower && !shorter) return;
-  report.findings.push_back(
-      {"L6", Severity::kError, device.name, buffer.place,
-       fmt::format("its headroom was made for {} than this port has", slower ? "a slower speed" : "a shorter cable"),
-       "use the profile of the port's speed and cable"});
-}
-
-void check_headroom(const Device& device, const Port& port, Report& report) {
-  if (port.pfc.value_or(0) == 0) return;
-  const auto add = [&](Severity severity, const std::string& place, const std::string& message,
-                       const std::string& fix) {
-    report.findings.push_back({"L6", severity, device.name, place, message, fix});
-  };
-  if (port.cable_metres && *port.cable_metres == 0)
-    add(Severity::kWarning, port.cable_place, "a cable of 0 m gets no lossless buffer", "give the cable's length");
-  for (const Buffer& buffer : port.buffers) {
-    if (!buffer.lossless()) continue;
-    check_made_for(device, port, buffer, report);
-    if (buffer.kind == Buffer::Kind::kComputed && device.computes_headroom == false)
-      add(Severity::kError, buffer.place, "asks for computed headroom, which this buffer model does not do",
-          "set buffer_model to dynamic, or name a profile");
-    if (buffer.kind == Buffer::Kind::kComputed && !port.cable_metres && port.cable_place.empty())
-      add(Severity::kError, buffer.place, "headroom is computed from the length of the cable, which is not given",
-          "give the port a cable length");
-    const auto least = least_headroom(device, port);
-    if (buffer.xoff && least && *buffer.xoff < *least)
-      add(device.asic ? Severity::kError : Severity::kWarning, buffer.profile,
-          fmt::format("{} bytes of headroom, but {} need {}{}: packets are lost while the peer stops",
-                      buffer.xoff->value, port.name, device.asic ? "" : "at least about ", least->value),
-          fmt::format("reserve {} bytes or more", least->value));
-  }
-}
-
-// What priority groups of all ports reserve, against the pools that it is taken from.
-void check_pools(const Device& device, Report& report) {
-  std::map<std::string, std::uint64_t> reserved;
-  for (const Port& port : device.ports)
-    for (const Buffer& buffer : port.buffers)
-      if (buffer.reserved && device.pools.count(buffer.pool) != 0) {
-        std::uint64_t& sum = reserved[buffer.pool];
-        sum += std::min(buffer.reserved->value, std::uint64_t{1} << 40);
-      }
-  for (const auto& [name, sum] : reserved) {
-    const Pool& pool = device.pools.at(name);
-    if (sum <= pool.size.value) continue;
-    report.findings.push_back({"L6", Severity::kError, device.name, pool.place,
-                               fmt::format("priority groups reserve {} bytes of a pool of {}", sum, pool.size.value),
-                               "make the pool larger, or reserve less on ports that need no lossless traffic"});
-  }
-}
 
 void check_mtu(const Device& device, const Port& port, Report& report) {
   if (!port.mtu || port.pfc.value_or(0) == 0) return;
@@ -121,6 +44,12 @@ void check_watchdog(const Device& device, const Port& port, Report& report) {
   const auto add = [&](Severity severity, const std::string& message, const std::string& fix) {
     report.findings.push_back({"L8", severity, device.name, dog.place, message, fix});
   };
+  // SONiC's watchdog looks at the priorities of a field of their own.
+  if (device.language == "sonic" && port.pfc.value_or(0) != 0 && !port.watched)
+    report.findings.push_back(
+        {"L8", device.names_watched ? Severity::kWarning : Severity::kNote, device.name, port.watched_place,
+         fmt::format("{} has a watchdog, but no priority that it looks at", port.name),
+         "name its lossless priorities in pfcwd_sw_enable, unless the release knows no such field"});
   if (device.watchdog_poll && dog.detection && *dog.detection < *device.watchdog_poll)
     add(Severity::kError, "it is to detect a storm in less time than it takes to look", "detect in one poll or more");
   if (device.watchdog_poll && dog.restoration && *dog.restoration < *device.watchdog_poll)
@@ -263,7 +192,9 @@ void check_device(const Device& device, Report& report) {
                                "no lossless port has a PFC watchdog: one host that pauses for ever stops the fabric",
                                "configure the watchdog on every lossless port"});
   check_outliers(device, report);
+  check_buffers(device, report);
   check_pools(device, report);
+  say_unchecked(device, report);
 }
 
 void check_fabric(const std::vector<Device>& devices, Report& report) {

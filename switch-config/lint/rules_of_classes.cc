@@ -49,10 +49,9 @@ bool is_missing(const Map& map, std::size_t from) {
 void check_complete(const Device& device, const Map& map, const char* what, Report& report) {
   for (std::size_t from = 0; from < map.size; ++from)
     if (is_missing(map, from))
-      report.findings.push_back(
-          {"L1", Severity::kWarning, device.name, map.entry(from),
-           fmt::format("{} {} is not mapped; what it becomes is the platform's choice", what, from),
-           "map it to the default class"});
+      report.findings.push_back({"L1", Severity::kWarning, device.name, map.entry(from),
+                                 fmt::format("this {} is not mapped: what it becomes is the platform's choice", what),
+                                 "map it to the default class"});
 }
 
 }  // namespace
@@ -60,6 +59,11 @@ void check_complete(const Device& device, const Map& map, const char* what, Repo
 void check_code_points(const Device& device, const Port& port, Report& report) {
   if (port.dscp_to_class != nullptr) check_complete(device, *port.dscp_to_class, "DSCP", report);
   if (port.pcp_to_class != nullptr) check_complete(device, *port.pcp_to_class, "PCP", report);
+  // What is not bound on SONiC has no preset.
+  if (device.language == "sonic" && port.pfc.value_or(0) != 0 && port.dscp_to_class == nullptr)
+    report.findings.push_back({"L1", Severity::kWarning, device.name, port.dscp_place,
+                               fmt::format("{} is lossless, but no map says which class a DSCP becomes", port.name),
+                               "bind a DSCP_TO_TC_MAP to it, or to PORT_QOS_MAP|global"});
   if (!port.pfc || port.dscp_to_class == nullptr) return;
   const auto& dscps = *port.dscp_to_class;
   for (std::size_t p = 0; p < kPriorities; ++p) {
@@ -227,7 +231,34 @@ void check_pfc(const Device& device, const Port& port, Report& report) {
         "turn PFC on for its lossless priorities, or the watchdog off");
 }
 
+namespace {
+
+// Notifications that wait behind what they are to slow: their queue is one that the configuration calls so, or that of
+// DSCP 48 where it is a class of its own.
+void check_urgency(const Device& device, const Port& port, Report& report) {
+  std::optional<std::size_t> routing;
+  if (port.dscp_to_class != nullptr && port.class_to_queue != nullptr) {
+    const auto cls = port.dscp_to_class->to[kRoutingDscp], other = port.dscp_to_class->to[0];
+    if (cls && *cls < kPriorities && cls != other) routing = port.class_to_queue->to[*cls];
+  }
+  const bool any_strict = std::any_of(port.queues.begin(), port.queues.end(),
+                                      [](const Queue& queue) { return queue.scheduling && queue.scheduling->strict; });
+  for (std::size_t q = 0; q < kPriorities; ++q) {
+    const Queue& queue = port.queues[q];
+    if (!queue.scheduling || queue.scheduling->strict || has(*port.pfc, q)) continue;
+    if (!queue.of_notifications && !(routing == q && any_strict)) continue;
+    report.findings.push_back({"L4", Severity::kWarning, device.name, queue.place,
+                               fmt::format("queue {} of congestion notifications is weighted: they wait in the "
+                                           "congestion that they are to end",
+                                           q),
+                               "make it strict"});
+  }
+}
+
+}  // namespace
+
 void check_order(const Device& device, const Port& port, Report& report) {
+  if (port.pfc.value_or(0) != 0 && !device.is_host) check_urgency(device, port, report);
   if (device.strict_first) return;
   // NVIDIA, "Quality of Service" of Cumulus Linux, "Egress Scheduler": a strict queue is always served ahead of others.
   const bool settled = device.language == "cumulus";

@@ -79,9 +79,9 @@ class Reader {
       const Row neighbour = tables_.row("DEVICE_NEIGHBOR", name);
       if (const auto device = neighbour.text("name")) port.peer_device = *device;
       if (const auto peer = neighbour.text("port")) port.peer_port = *peer;
-      index_[name] = device_.ports.size();
-      device_.ports.push_back(std::move(port));
+      add_port(std::move(port));
     });
+    if (device_.ports.empty()) infer_ports();
     tables_.for_each_row("CABLE_LENGTH", [&](const std::string&, const Row& row) {
       for (Port& port : device_.ports) {
         const auto text = row.text(port.name);
@@ -89,6 +89,29 @@ class Reader {
         port.cable_metres = sonic::length(*text);
         port.cable_place = row.place(port.name);
       }
+    });
+  }
+
+  void add_port(Port port) {
+    if (index_.emplace(port.name, device_.ports.size()).second) device_.ports.push_back(std::move(port));
+  }
+
+  // Of a file without PORT, such as a rendered template, those that its rows about QoS name.
+  void infer_ports() {
+    device_.lists_ports = false;
+    const auto add = [&](std::string_view names) {
+      for (const std::string_view name : sonic::split(names, ',')) {
+        if (name.empty() || sonic::is_no_port(name)) continue;
+        Port port;
+        port.name = name;
+        port.pfc_place = port.mtu_place = port.name;
+        add_port(std::move(port));
+      }
+    };
+    for (const std::string_view table : sonic::kTablesOfPorts)
+      tables_.for_each_row(table, [&](const std::string& key, const Row&) { add(sonic::port_of(key)); });
+    tables_.for_each_row("CABLE_LENGTH", [&](const std::string&, const Row& row) {
+      for (const std::string& name : row.names()) add(name);
     });
   }
 
@@ -131,12 +154,13 @@ class Reader {
   }
 
   void read_port_maps() {
-    const Row global = tables_.row("PORT_QOS_MAP", "global");
+    const Row global = tables_.row("PORT_QOS_MAP", std::string(sonic::kGlobal));
     const Map* everywhere = map("DSCP_TO_TC_MAP", global.reference("dscp_to_tc_map"));
     tables_.for_each_row("PORT_QOS_MAP", [&](const std::string& key, const Row& row) {
       for_ports(key, [&](Port& port) {
         port.dscp_to_class = map("DSCP_TO_TC_MAP", row.reference("dscp_to_tc_map"));
         if (port.dscp_to_class == nullptr) port.dscp_to_class = everywhere;
+        port.dscp_place = row.place("dscp_to_tc_map");
         port.pcp_to_class = map("DOT1P_TO_TC_MAP", row.reference("dot1p_to_tc_map"));
         port.class_to_queue = map("TC_TO_QUEUE_MAP", row.reference("tc_to_queue_map"));
         port.class_to_group = map("TC_TO_PRIORITY_GROUP_MAP", row.reference("tc_to_pg_map"));
@@ -144,6 +168,7 @@ class Reader {
         port.pfc = sonic::priorities(row.text("pfc_enable").value_or(""));
         port.pfc_place = row.place("pfc_enable");
         if (const auto watched = row.text("pfcwd_sw_enable")) port.watched = sonic::priorities(*watched);
+        device_.names_watched |= port.watched.has_value();
         port.watched_place = row.place("pfcwd_sw_enable");
       });
     });
@@ -255,6 +280,24 @@ class Reader {
       if (!row.text("profile")) return;
       for_indices(key, [&](Port& port, std::size_t i) { port.buffers[i] = buffer(row); });
     });
+    tables_.for_each_row("BUFFER_QUEUE", [&](const std::string& key, const Row& row) {
+      const std::string name(row.reference("profile"));
+      const auto lossless = is_lossless(name);
+      for_indices(key, [&](Port& port, std::size_t i) {
+        port.queues[i].buffer_place = row.place("profile");
+        port.queues[i].lossless_buffer = lossless;
+      });
+    });
+  }
+
+  // By the name of the profile, else by that of its pool: SONiC's templates say it nowhere else.
+  std::optional<bool> is_lossless(const std::string& profile) const {
+    const std::string pool(tables_.row("BUFFER_PROFILE", profile).reference("pool"));
+    for (const std::string& name : {profile, pool}) {
+      if (name.find("lossless") != std::string::npos) return true;
+      if (name.find("lossy") != std::string::npos) return false;
+    }
+    return std::nullopt;
   }
 
   static std::optional<Duration> milliseconds_of(const Row& row, std::string_view field) {

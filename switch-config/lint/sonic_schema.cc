@@ -74,7 +74,7 @@ constexpr std::array kFields{
     word("BUFFER_POOL", "mode", "static dynamic"),
     numeric("BUFFER_POOL", "size", 0, kAnyNumber),
     numeric("BUFFER_POOL", "xoff", 0, kAnyNumber),
-    numeric("BUFFER_POOL", "percentage", 0, 100),
+    numeric("BUFFER_POOL", "percentage", 0, 255),
     reference("BUFFER_PROFILE", "pool", "BUFFER_POOL"),
     numeric("BUFFER_PROFILE", "size", 0, kAnyNumber),
     numeric("BUFFER_PROFILE", "dynamic_th", -8, 7),

@@ -18,6 +18,17 @@ constexpr std::size_t kMaxDepth = 32;
 constexpr std::string_view kGiveOne = "give a config_db.json of SONiC";
 constexpr std::size_t kShownText = 80;
 
+// (table, field) that the YANG models call mandatory.
+constexpr std::pair<const char*, const char*> kMandatory[] = {
+    {"BUFFER_POOL", "type"},
+    {"BUFFER_POOL", "mode"},
+    {"BUFFER_PROFILE", "pool"},
+    {"BUFFER_PROFILE", "size"},
+    {"DEFAULT_LOSSLESS_BUFFER_PARAMETER", "default_dynamic_th"},
+    {"LOSSLESS_TRAFFIC_PATTERN", "mtu"},
+    {"LOSSLESS_TRAFFIC_PATTERN", "small_packet_percentage"},
+};
+
 std::string line_at(std::string_view text, std::size_t byte) {
   const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(byte, text.size()));
   return std::to_string(1 + std::count(text.begin(), end, '\n'));
@@ -78,7 +89,9 @@ struct Watcher : nlohmann::json_sax<json> {
 class Checker {
  public:
   Checker(const Tables& tables, const std::string& device, Report& report)
-      : tables_(tables), device_(device), report_(report) {}
+      : tables_(tables), device_(device), report_(report) {
+    tables.for_each_row("PORT", [&](const std::string&, const Row&) { has_ports_ = true; });
+  }
 
   void run() {
     for (const auto& [table, rows] : tables_.root().items()) {
@@ -109,6 +122,7 @@ class Checker {
         continue;
       }
       check_key(table, key, place);
+      check_row(table, key, fields);
       for (const auto& [field, value] : fields.items()) check_value(table, place, field, value);
     }
   }
@@ -165,23 +179,72 @@ class Checker {
         "name one that is there, or add it");
   }
 
-  // The ports of a row's key: "Ethernet0", of old templates "Ethernet0,Ethernet4", before "|3-4".
+  // "Ethernet0", of old templates "Ethernet0,Ethernet4", with "|3-4" behind it for queues and groups. On a chassis,
+  // which has rows of other hosts' ports, queues have the names of host and ASIC before it.
   void check_key(const std::string& table, const std::string& key, const std::string& place) {
-    constexpr std::string_view kOfPorts[] = {"PORT_QOS_MAP", "QUEUE", "BUFFER_PG", "BUFFER_QUEUE", "PFC_WD"};
-    if (std::find(std::begin(kOfPorts), std::end(kOfPorts), table) == std::end(kOfPorts) || !tables_.has("PORT"))
-      return;
+    if (std::find(kTablesOfPorts.begin(), kTablesOfPorts.end(), table) == kTablesOfPorts.end()) return;
+    const bool of_queues = table == "QUEUE" || table == "BUFFER_QUEUE", numbered = of_queues || table == "BUFFER_PG";
     const auto parts = split(key, '|');
-    if (parts.size() > 2) return;  // a chassis: host, ASIC, port, queue
-    for (const std::string_view port : split(parts[0], ',')) {
-      if (!port.starts_with("Ethernet") || tables_.row("PORT", port)) continue;
-      add("L9", Severity::kError, place, fmt::format("PORT has no row '{}'", port), "name a port that is there");
+    if (parts.size() == 4 && of_queues) return check_index(table, parts[3], place);
+    if (parts.size() != (numbered ? 2 : 1)) {
+      add("L9", Severity::kError, place,
+          fmt::format("a key of {} is {}", table, numbered ? "a port, | and a number" : "a port"),
+          fmt::format("write such as {}", numbered ? "Ethernet0|3" : "Ethernet0"));
+      return;
     }
-    if (parts.size() < 2) return;
-    const auto range = split(parts[1], '-');
+    for (const std::string_view port : split(parts[0], ','))
+      if (!is_no_port(port)) check_port(port, place);
+    if (numbered) check_index(table, parts[1], place);
+  }
+
+  void check_port(std::string_view port, const std::string& place) {
+    if (!has_ports_ || tables_.row("PORT", port)) return;
+    add("L9", Severity::kError, place, fmt::format("PORT has no row '{}'", port), "name a port that is there");
+  }
+
+  void check_index(const std::string& table, std::string_view index, const std::string& place) {
+    const std::int64_t most = table == "BUFFER_PG" ? 7 : 15;  // the YANG models of both
+    const auto range = split(index, '-');
     const auto low = number(range.front()), high = number(range.back());
-    if (range.size() > 2 || !low || !high || *low < 0 || *low > *high || *high > 31)
-      add("L9", Severity::kError, place, fmt::format("'{}' is not a queue or group, such as 3 or 3-4", parts[1]),
+    if (range.size() > 2 || !low || !high || *low < 0 || *low > *high || *high > most)
+      add("L9", Severity::kError, place,
+          fmt::format("'{}' is not a {} from 0 to {}, such as 3 or 3-4", index,
+                      table == "BUFFER_PG" ? "priority group" : "queue", most),
           "write one number, or two with a hyphen");
+  }
+
+  // What rows need beside fields that are right each for itself (the YANG models' "mandatory" and "must").
+  void check_row(const std::string& table, const std::string& key, const json& fields) {
+    for (const auto& [of, field] : kMandatory)
+      if (of == table && !fields.contains(field))
+        add("L9", Severity::kError, fmt::format("{}|{}", table, key), fmt::format("it has no {}", field),
+            fmt::format("add {}", field));
+    const Row row = tables_.row(table, key);
+    if (table == "CABLE_LENGTH")
+      for (const std::string& port : row.names()) check_port(port, row.place(port));
+    if (table == "SCHEDULER") check_rates(row);
+    if (table == "BUFFER_POOL") check_pool(row);
+  }
+
+  void check_rates(const Row& row) {
+    const std::pair<const char*, const char*> ordered[] = {{"cir", "pir"}, {"cbs", "pbs"}};
+    for (const auto& [low, high] : ordered)
+      if (const auto least = row.number(low), most = row.number(high); least && most && *most < *least)
+        add("L9", Severity::kError, row.place(high), fmt::format("{} {} is below {} {}", high, *most, low, *least),
+            fmt::format("let {} be {} or more", high, low));
+    if (row.number("pir") && row.number("cir").value_or(0) == 0)
+      add("L9", Severity::kWarning, row.place("pir"), "pir without cir, which current releases refuse", "add cir");
+  }
+
+  void check_pool(const Row& row) {
+    if (!row.text("percentage")) return;
+    if (row.text("size"))
+      add("L9", Severity::kError, row.place("percentage"), "a pool has a size or a percentage, not both",
+          "remove one of them");
+    if (const auto model = tables_.row("DEVICE_METADATA", "localhost").text("buffer_model");
+        model && *model != "dynamic")
+      add("L9", Severity::kError, row.place("percentage"), "only the dynamic buffer model takes a percentage",
+          "write a size");
   }
 
   // Old releases want all references in brackets, newer ones none.
@@ -200,6 +263,7 @@ class Checker {
   const Tables& tables_;
   const std::string& device_;
   Report& report_;
+  bool has_ports_ = false;
   std::vector<std::string> brackets_;
   std::size_t bare_ = 0;
 };
@@ -210,6 +274,22 @@ std::string_view without_brackets(std::string_view reference) {
   if (!bracketed(reference)) return reference;
   reference = reference.substr(1, reference.size() - 2);
   return reference.substr(reference.find('|') + 1);
+}
+
+std::string_view port_of(std::string_view key) {
+  const auto parts = split(key, '|');
+  return parts.size() == 4 ? parts[2] : parts.front();
+}
+
+bool is_no_port(std::string_view name) {
+  return name == kGlobal || name == "GLOBAL" || name == "CPU";
+}
+
+std::vector<std::string> Row::names() const {
+  std::vector<std::string> names;
+  if (fields_ == nullptr) return names;
+  for (const auto& [name, value] : fields_->items()) names.push_back(name);
+  return names;
 }
 
 std::optional<std::string_view> Row::text(std::string_view field) const {

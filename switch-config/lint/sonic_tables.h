@@ -1,12 +1,14 @@
 // Inside the SONiC parser: config_db.json as tables of rows, and rule L9 about them.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/status.h"
 #include "switch-config/findings/findings.h"
@@ -24,6 +26,8 @@ class Row {
   std::string place(std::string_view field) const { return place_ + "|" + std::string(field); }
   std::optional<std::string_view> text(std::string_view field) const;
   std::optional<std::int64_t> number(std::string_view field) const;
+  // Of all fields.
+  std::vector<std::string> names() const;
   // The row that a reference names, without the brackets of old releases; empty: none.
   std::string_view reference(std::string_view field) const;
 
@@ -47,6 +51,21 @@ class Tables {
   nlohmann::json root_;
   std::set<std::string> doubled_;
 };
+
+// Whose keys begin with a port, or with several and commas in old files; QUEUE's and BUFFER_QUEUE's on a chassis with
+// the names of its host and ASIC.
+inline constexpr std::array<std::string_view, 7> kTablesOfPorts{"PORT_QOS_MAP",
+                                                                "QUEUE",
+                                                                "BUFFER_PG",
+                                                                "BUFFER_QUEUE",
+                                                                "PFC_WD",
+                                                                "BUFFER_PORT_INGRESS_PROFILE_LIST",
+                                                                "BUFFER_PORT_EGRESS_PROFILE_LIST"};
+// "Ethernet0|3-4" and "host|Asic0|Ethernet0|3" -> "Ethernet0".
+std::string_view port_of(std::string_view key);
+// What stands in the place of a port: the rows of the whole switch, and its processor.
+inline constexpr std::string_view kGlobal = "global";
+bool is_no_port(std::string_view name);
 
 // "[SCHEDULER|scheduler.0]" -> "scheduler.0"; anything else is itself.
 std::string_view without_brackets(std::string_view reference);

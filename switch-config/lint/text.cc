@@ -176,6 +176,10 @@ std::optional<Duration> duration(std::string_view text, Duration unit) {
   return Duration(result);
 }
 
+bool names_notifications(std::string_view name) {
+  return lower(name).find("cnp") != std::string::npos;
+}
+
 std::optional<std::uint8_t> dscp_number(std::string_view word) {
   if (const auto value = small_number(word, 63)) return value;
   const std::string name = lower(word);

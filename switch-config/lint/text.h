@@ -50,6 +50,8 @@ std::optional<std::vector<std::uint8_t>> number_list(const Line& line, std::size
                                                      std::size_t highest);
 // "0.25": to nanoseconds, of a unit of so many.
 std::optional<Duration> duration(std::string_view text, Duration unit);
+// Whether a name, of whatever case, is one for congestion notifications.
+bool names_notifications(std::string_view name);
 // "46", "ef", "af31", "cs6", "default".
 std::optional<std::uint8_t> dscp_number(std::string_view word);
 // "Ethernet1/1-4,Ethernet2/1", "swp1-32,swp40": every name. Unset for what is no such list or holds more than 65,536.

@@ -140,7 +140,7 @@ def check_clean(folder, fabric):
     good = {"NCCL_IB_TC": "110", "NCCL_IB_SL": "3", "NCCL_IB_GID_INDEX": "3", "UCX_IB_TRAFFIC_CLASS": "174", "UCX_IB_SL": "5", "UCX_IB_GID_INDEX": "auto"}
     for environment in ({}, good):
         done = run(root, environment, "--fabric", fabric, "--host", "h0", "--json")
-        assert done.returncode == 0 and json.loads(done.stdout) == {"findings": [], "unparsed": []}, done
+        assert done.returncode == 0 and json.loads(done.stdout) == {"findings": [], "unparsed": [], "unchecked": []}, done
         assert run(root, environment).returncode == 0
     # Without a fabric: what is wrong on any.
     write(root, {OVERRIDE: "106", "proc/77/environ": "NCCL_IB_GID_INDEX=0\0NCCL_IB_TC=104\0"})

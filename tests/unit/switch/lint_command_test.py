@@ -12,6 +12,7 @@ import tempfile
 
 SWITCH = sys.argv[1]
 PORTS = 6
+CLEAN = {"findings": [], "unparsed": [], "unchecked": []}
 
 
 def run(*arguments):
@@ -49,8 +50,15 @@ def common(name, sku, model, lossless, dscps, lossless_pg, speed="100000"):
             db["QUEUE"][f"{port}|{queue}"] = {"scheduler": "scheduler.1", "wred_profile": "AZURE_LOSSLESS"}
             db["BUFFER_PG"][f"{port}|{queue}"] = {"profile": lossless_pg}
         db["BUFFER_PG"][f"{port}|0"] = {"profile": "ingress_lossy_profile"}
+        for queue in range(8):
+            db["BUFFER_QUEUE"][f"{port}|{queue}"] = {"profile": f"egress_{'lossless' if queue in lossless else 'lossy'}_profile"}
         db["PFC_WD"][port] = {"action": "drop", "detection_time": "200", "restoration_time": "400"}
     return db
+
+
+EGRESS_POOLS = {"egress_lossless_pool": {"type": "egress", "mode": "dynamic", "size": "16000000"}, "egress_lossy_pool": {"type": "egress", "mode": "dynamic"}}
+EGRESS_PROFILES = {"egress_lossless_profile": {"pool": "egress_lossless_pool", "size": "0", "dynamic_th": "7"},
+                   "egress_lossy_profile": {"pool": "egress_lossy_pool", "size": "9216", "dynamic_th": "7"}}
 
 
 def nvidia():
@@ -61,8 +69,9 @@ def nvidia():
         for queue in (0, 1, 2, 4, 7):
             db["QUEUE"][f"{port}|{queue}"] = {"scheduler": "scheduler.0"}
         db["QUEUE"][f"{port}|6"] = {"scheduler": "scheduler.1"}
-    db["BUFFER_POOL"] = {"ingress_lossless_pool": {"type": "ingress", "mode": "dynamic"}}
-    db["BUFFER_PROFILE"] = {"ingress_lossy_profile": {"pool": "ingress_lossless_pool", "size": "0", "dynamic_th": "3"}}
+    db["BUFFER_POOL"] = EGRESS_POOLS | {"ingress_lossless_pool": {"type": "ingress", "mode": "dynamic"}}
+    db["BUFFER_PROFILE"] = EGRESS_PROFILES | {"ingress_lossy_profile": {"pool": "ingress_lossless_pool", "size": "0", "dynamic_th": "3"}}
+    db = copy.deepcopy(db)
     return db
 
 
@@ -74,11 +83,11 @@ def broadcom():
     for port in db["PORT"]:
         for queue in (0, 1, 2, 5, 6):
             db["QUEUE"][f"{port}|{queue}"] = {"scheduler": "scheduler.0"}
-    db["BUFFER_POOL"] = {"ingress_lossless_pool": {"type": "ingress", "mode": "dynamic", "size": "33004032", "xoff": "196608"}}
-    db["BUFFER_PROFILE"] = {"ingress_lossy_profile": {"pool": "ingress_lossless_pool", "size": "0", "static_th": "32599040"},
+    db["BUFFER_POOL"] = EGRESS_POOLS | {"ingress_lossless_pool": {"type": "ingress", "mode": "dynamic", "size": "33004032", "xoff": "196608"}}
+    db["BUFFER_PROFILE"] = EGRESS_PROFILES | {"ingress_lossy_profile": {"pool": "ingress_lossless_pool", "size": "0", "static_th": "32599040"},
                             profile: {"pool": "ingress_lossless_pool", "size": "1248", "xon": "1248", "xon_offset": "2496", "xoff": "59696", "dynamic_th": "-1"}}
     db["PORT_QOS_MAP"]["global"] = {"dscp_to_tc_map": "AZURE"}
-    return db
+    return copy.deepcopy(db)
 
 
 def put(*path_and_value):
@@ -122,6 +131,10 @@ def mutations(port, dscp, lossless):
         ("L3", f"PORT_QOS_MAP|{port}|pfcwd_sw_enable", put(*qos, "pfcwd_sw_enable", tc)),
         ("L3", f"PORT_QOS_MAP|{port}|pfcwd_sw_enable", put(*qos, "pfcwd_sw_enable", "1,3,4,5")),
         ("L3", f"BUFFER_PG|{port}|{tc}", put("BUFFER_PG", f"{port}|{tc}", "profile", "ingress_lossy_profile")),
+        ("L3", f"BUFFER_QUEUE|{port}|{tc}", put("BUFFER_QUEUE", f"{port}|{tc}", "profile", "egress_lossy_profile")),
+        ("L3", f"BUFFER_QUEUE|{port}|0", put("BUFFER_QUEUE", f"{port}|0", "profile", "egress_lossless_profile")),
+        ("L3", f"PORT_QOS_MAP|{port}|pfc_enable", drop("BUFFER_QUEUE", f"{port}|{tc}")),
+        ("L3", f"PORT_QOS_MAP|{port}|pfc_enable", drop("BUFFER_PG", f"{port}|{tc}")),
         ("L5", f"WRED_PROFILE|{wred}", put("WRED_PROFILE", wred, "green_min_threshold", "1500001")),
         ("L5", f"WRED_PROFILE|{wred}", put("WRED_PROFILE", wred, "red_min_threshold", "9500001")),
         ("L5", f"WRED_PROFILE|{wred}", put("WRED_PROFILE", wred, "green_max_threshold", "2147483648")),
@@ -138,6 +151,7 @@ def mutations(port, dscp, lossless):
         ("L8", f"PFC_WD|{port}", put("PFC_WD", port, "restoration_time", "100")),
         ("L8", f"PFC_WD|{port}|action", put("PFC_WD", port, "action", "log")),
         ("L8", f"PORT_QOS_MAP|{port}", drop("PFC_WD", port)),
+        ("L8", f"PORT_QOS_MAP|{port}|pfcwd_sw_enable", drop(*qos, "pfcwd_sw_enable")),
         ("L9", f"SCHEDULER|scheduler.1|priority", put("SCHEDULER", "scheduler.1", "priority", "3")),
         ("L9", f"SCHEDULER|scheduler.1|type", put("SCHEDULER", "scheduler.1", "type", "SP")),
         ("L9", f"SCHEDULER|scheduler.0|weight", put("SCHEDULER", "scheduler.0", "weight", 14)),
@@ -160,9 +174,30 @@ def mutations(port, dscp, lossless):
     return both
 
 
+def schema():
+    """What the YANG models ask of rows beside single fields."""
+    return [
+        ("L9", "BUFFER_PG|Ethernet0|9", put("BUFFER_PG", "Ethernet0|9", {"profile": "ingress_lossy_profile"})),
+        ("L9", "QUEUE|Ethernet0|16", put("QUEUE", "Ethernet0|16", {"scheduler": "scheduler.0"})),
+        ("L9", "QUEUE|Ethernet0", put("QUEUE", "Ethernet0", {"scheduler": "scheduler.0"})),
+        ("L9", "QUEUE|swp1|3", put("QUEUE", "swp1|3", {"scheduler": "scheduler.0"})),
+        ("L9", "PORT_QOS_MAP|eth1", put("PORT_QOS_MAP", "eth1", {"dscp_to_tc_map": "AZURE"})),
+        ("L9", "CABLE_LENGTH|AZURE|Ethernet99", put("CABLE_LENGTH", "AZURE", "Ethernet99", "5m")),
+        ("L9", "BUFFER_PROFILE|ingress_lossy_profile", drop("BUFFER_PROFILE", "ingress_lossy_profile", "size")),
+        ("L9", "BUFFER_PROFILE|ingress_lossy_profile", drop("BUFFER_PROFILE", "ingress_lossy_profile", "pool")),
+        ("L9", "BUFFER_POOL|ingress_lossless_pool", drop("BUFFER_POOL", "ingress_lossless_pool", "type")),
+        ("L9", "BUFFER_POOL|ingress_lossless_pool", drop("BUFFER_POOL", "ingress_lossless_pool", "mode")),
+        ("L9", "BUFFER_POOL|egress_lossless_pool|percentage", put("BUFFER_POOL", "egress_lossless_pool", "percentage", "50")),
+        ("L9", "SCHEDULER|scheduler.1|pir", put("SCHEDULER", "scheduler.1", {"type": "STRICT", "cir": "2000", "pir": "1000"})),
+        ("L9", "SCHEDULER|scheduler.1|pbs", put("SCHEDULER", "scheduler.1", {"type": "STRICT", "cir": "1", "pir": "1", "cbs": "2000", "pbs": "1000"})),
+        ("L9", "SCHEDULER|scheduler.1|pir", put("SCHEDULER", "scheduler.1", {"type": "STRICT", "pir": "1000"})),
+    ]
+
+
 def only_nvidia(port):
     return [
         ("L1", "DSCP_TO_TC_MAP|AZURE", put("DSCP_TO_TC_MAP", "AZURE", "26", "0")),
+        ("L1", f"PORT_QOS_MAP|{port}|dscp_to_tc_map", drop("PORT_QOS_MAP", port, "dscp_to_tc_map")),
         ("L4", f"QUEUE|{port}|6", put("QUEUE", f"{port}|6", "scheduler", "scheduler.0")),
         ("L4", f"QUEUE|{port}|5", put("QUEUE", f"{port}|5", "scheduler", "scheduler.0")),
         ("L6", f"BUFFER_PG|{port}|3", drop("CABLE_LENGTH", "AZURE", port)),
@@ -187,7 +222,7 @@ def lint(folder, db):
     done = run(path, "--json")
     assert done.returncode in (0, 1), done.stderr
     result = json.loads(done.stdout)
-    assert set(result) == {"findings", "unparsed"}
+    assert set(result) == set(CLEAN)
     for finding in result["findings"]:
         assert set(finding) == {"rule", "severity", "device", "place", "message", "fix"} and all(finding.values()), finding
     assert done.returncode == any(f["severity"] != "note" for f in result["findings"])
@@ -196,14 +231,85 @@ def lint(folder, db):
 
 def check_mutations(folder, make, more, lossless, seed):
     clean = lint(folder, make())
-    assert clean == {"findings": [], "unparsed": []}, clean
+    assert clean == CLEAN, clean
     random.seed(seed)
     port = random.choice(sorted(make()["PORT"]))
-    for rule, place, change in mutations(port, random.randrange(9, 26), random.choice(lossless)) + more(port):
+    for rule, place, change in mutations(port, random.randrange(9, 26), random.choice(lossless)) + schema() + more(port):
         db = make()
         change(db)
         findings = lint(folder, db)["findings"]
         assert any(f["rule"] == rule and f["place"].startswith(place) for f in findings), (seed, rule, place, findings)
+
+
+def check_global_map(folder):
+    """Ports may leave their DSCPs to the map of the whole switch, which must be there then."""
+    db = broadcom()
+    for port in db["PORT"]:
+        del db["PORT_QOS_MAP"][port]["dscp_to_tc_map"]
+    assert lint(folder, db) == CLEAN
+    del db["PORT_QOS_MAP"]["global"]
+    findings = [f for f in lint(folder, db)["findings"] if f["rule"] == "L1"]
+    assert {f["place"] for f in findings} == {f"PORT_QOS_MAP|{port}|dscp_to_tc_map" for port in db["PORT"]}, findings
+    db = broadcom()
+    for port in db["PORT"]:
+        del db["PORT_QOS_MAP"][port]["pfcwd_sw_enable"]  # as before the field was there
+    assert {f["severity"] for f in lint(folder, db)["findings"]} == {"note"}
+
+
+def unchecked(result):
+    return {u["rules"] for u in result["unchecked"]}
+
+
+def check_without_ports(folder):
+    """As the samples of sonic-buildimage, which have no PORT: rules look at the ports that other rows name, and what they cannot look at is said."""
+    whole = broadcom()
+    del whole["PORT"]
+    result = lint(folder, whole)
+    assert result["findings"] == result["unparsed"] == [] and unchecked(result) == {"L9", "L6", "L7"}, result
+    whole["PORT_QOS_MAP"]["Ethernet8"]["pfc_enable"] = "3,5"
+    found = {(f["rule"], f["place"]) for f in lint(folder, whole)["findings"]}
+    assert {("L2", "TC_TO_PRIORITY_GROUP_MAP|AZURE|5"), ("L3", "PORT_QOS_MAP|Ethernet8|pfc_enable"), ("L3", "PORT_QOS_MAP|Ethernet8|pfcwd_sw_enable")} <= found, found
+    for tables, rules in (
+        (("PORT_QOS_MAP", "QUEUE", "SCHEDULER", "WRED_PROFILE"), {"L9", "L3 and L6", "L7"}),  # qos-*.json
+        (("BUFFER_POOL", "BUFFER_PROFILE", "BUFFER_PG", "BUFFER_QUEUE", "CABLE_LENGTH"), {"L9", "L3 and L8", "L1 and L13", "L4", "L5", "L6", "L7"}),  # buffers-*.json
+        (("QUEUE", "SCHEDULER", "WRED_PROFILE"), {"L9", "L2, L3 and L5 to L8", "L1 and L13"}),
+        (("BUFFER_QUEUE", "BUFFER_PROFILE", "BUFFER_POOL"), {"L9", "L2, L3 and L5 to L8", "L1 and L13", "L4"}),
+        (("DSCP_TO_TC_MAP",), {"L1 to L8"}),
+    ):
+        db = broadcom()
+        part = {table: db[table] for table in tables} | {table: db[table] for table in db if table.endswith("_MAP") and table != "PORT_QOS_MAP"}
+        result = lint(folder, part)
+        assert not result["unparsed"] and unchecked(result) == rules, (tables, result)
+        if "PORT_QOS_MAP" in part:
+            part["PORT_QOS_MAP"]["Ethernet0"]["pfc_enable"] = "3,5"
+            assert any(f["rule"] == "L2" for f in lint(folder, part)["findings"])
+        text = run(folder / "config_db.json").stdout
+        assert text.count("not checked: ") == len(rules) and text.endswith("some rules not checked\n"), text
+    old = {"PORT_QOS_MAP": {"Ethernet0,Ethernet4": dict(broadcom()["PORT_QOS_MAP"]["Ethernet0"], pfc_enable="5")}} | {
+        table: rows for table, rows in broadcom().items() if table.endswith("_MAP") and table != "PORT_QOS_MAP"}
+    assert any(f["rule"] == "L2" for f in lint(folder, old)["findings"]), "a row of two ports"
+    for db in ({}, {"localhost": broadcom(), "asic0": broadcom()}):  # of a switch with many ASICs
+        assert unchecked(lint(folder, db)) == {"L1 to L8"}
+    run(folder / "config_db.json", "--sarif", folder / "out.sarif")
+    notes = json.loads((folder / "out.sarif").read_text())["runs"][0]["invocations"][0]["toolExecutionNotifications"]
+    assert [n["message"]["text"].split(":")[0] for n in notes] == ["not checked"], notes
+
+
+def check_groups(folder):
+    """What is said of many ports is one line of text, and one finding for each in JSON."""
+    db = nvidia()
+    for port in db["PORT"]:
+        del db["PORT_QOS_MAP"][port]["dscp_to_tc_map"]
+        del db["QUEUE"][f"{port}|3"]["wred_profile"]
+    for dscp in range(30, 40):
+        del db["DSCP_TO_TC_MAP"]["AZURE"][str(dscp)]
+    db["PORT_QOS_MAP"]["Ethernet8"]["dscp_to_tc_map"] = "AZURE"
+    findings = lint(folder, db)["findings"]
+    assert len(findings) == PORTS - 1 + PORTS + 10, findings
+    lines = run(folder / "config_db.json").stdout.splitlines()
+    assert len(lines) == 4 and lines[-1].startswith("0 errors, 21 warnings"), lines
+    for line, more in zip(sorted(lines[:3]), (9, PORTS - 2, PORTS - 1)):
+        assert f" and {more} more places: " in line, (more, lines)
 
 
 def check_pairs(folder):
@@ -267,6 +373,16 @@ def check_hosts(folder):
     assert json.loads(run(folder / "h0.txt", "--json").stdout)["unparsed"][0]["text"] == "of tomorrow: 1"
 
 
+def check_defaults(folder):
+    """What is allowed, and what vendors write."""
+    db = nvidia()
+    db["BUFFER_POOL"]["ingress_lossless_pool"]["percentage"] = "200"  # of a pool that is computed
+    assert lint(folder, db) == CLEAN
+    db["PORT_QOS_MAP"]["CPU"] = {"dscp_to_tc_map": "AZURE"}
+    db["QUEUE"]["CPU|3"] = {"scheduler": "scheduler.1"}
+    assert lint(folder, db) == CLEAN
+
+
 def check_rendered(folder):
     """What `render` writes has no finding, and neither has the fabric file."""
     fabric, out = folder / "fabric.yaml", folder / "configs"
@@ -276,7 +392,7 @@ def check_rendered(folder):
         subprocess.run([SWITCH, "render", "--fabric", fabric, "--target", nos, "--out", out], check=True, capture_output=True, timeout=60)
         assert len(list(out.iterdir())) == 6
         done = run(out, fabric, "--json")
-        assert json.loads(done.stdout) == {"findings": [], "unparsed": []} and done.returncode == 0, done
+        assert json.loads(done.stdout) == CLEAN and done.returncode == 0, done
 
 
 def check_what_is_not_understood(folder):
@@ -320,7 +436,7 @@ def check_ten_thousand_ports(folder):
     """In about a second, and far below what `run` waits for; what grows with the square of the ports takes many minutes."""
     global PORTS
     few, PORTS = PORTS, 10000
-    assert lint(folder, nvidia()) == {"findings": [], "unparsed": []}
+    assert lint(folder, nvidia()) == CLEAN
     PORTS = few
 
 
@@ -337,7 +453,7 @@ def check_sarif(folder):
 
 
 def main():
-    for check in (check_pairs, check_hosts, check_rendered, check_what_is_not_understood, check_input, check_ten_thousand_ports, check_sarif):
+    for check in (check_pairs, check_global_map, check_without_ports, check_groups, check_defaults, check_hosts, check_rendered, check_what_is_not_understood, check_input, check_ten_thousand_ports, check_sarif):
         with tempfile.TemporaryDirectory() as folder:
             check(pathlib.Path(folder))
     with tempfile.TemporaryDirectory() as folder:
