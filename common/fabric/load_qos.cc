@@ -16,8 +16,8 @@ constexpr std::array<std::string_view, 5> kQosKeys{"classes", "headroom", "watch
 constexpr std::array<std::string_view, 4> kServiceKeys{"strict", "shaper", "weight", "ecn"};
 constexpr std::array<std::string_view, 6> kCnpKeys{"strict", "shaper", "weight", "ecn", "dscp", "pcp"};
 constexpr std::array<std::string_view, 3> kEcnKeys{"kmin", "kmax", "pmax"};
-constexpr std::array<std::string_view, 6> kHeadroomKeys{"formula",       "port_mtu",        "lossless_mtu",
-                                                        "small_packets", "shared_headroom", "lookup"};
+constexpr std::array<std::string_view, 7> kHeadroomKeys{
+    "formula", "port_mtu", "lossless_mtu", "small_packets", "shared_headroom", "lookup", "accept_estimate"};
 constexpr std::array<std::string_view, 2> kFormulas{"current", "older"};
 constexpr std::array<std::string_view, 4> kWatchdogKeys{"poll", "detection", "restoration", "action"};
 constexpr std::array<std::string_view, 2> kActions{"drop", "forward"};
@@ -109,6 +109,9 @@ Status read_headroom(const Mapping& qos, HeadroomOptions& headroom) {
   }
   if (map.has("shared_headroom")) {
     TL_ASSIGN_OR_RETURN(headroom.shared_headroom, map.flag("shared_headroom"));
+  }
+  if (map.has("accept_estimate")) {
+    TL_ASSIGN_OR_RETURN(headroom.accept_estimate, map.flag("accept_estimate"));
   }
   if (map.has("lookup")) {
     TL_ASSIGN_OR_RETURN(headroom.lookup, map.text("lookup"));

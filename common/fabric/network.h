@@ -68,7 +68,8 @@ struct HeadroomOptions {
   std::uint32_t lossless_mtu = 4096;        // largest packet of a lossless class
   std::uint8_t small_packets_percent = 50;  // of the packets of a lossless class, by number
   bool shared_headroom = false;
-  std::string lookup;  // a pg_profile_lookup.ini to take rows from instead; relative to fabric.yaml
+  std::string lookup;            // a pg_profile_lookup.ini to take rows from instead; relative to fabric.yaml
+  bool accept_estimate = false;  // where the ASIC is unknown and there is no table
 };
 
 struct Watchdog {

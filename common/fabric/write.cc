@@ -120,6 +120,7 @@ std::string headroom_yaml(const HeadroomOptions& headroom) {
                   headroom.formula == HeadroomOptions::Formula::kOlder ? "older" : "current", headroom.lossless_mtu,
                   headroom.small_packets_percent, headroom.shared_headroom);
   if (headroom.port_mtu) text += fmt::format("    port_mtu: {}\n", *headroom.port_mtu);
+  if (headroom.accept_estimate) text += "    accept_estimate: true\n";
   if (!headroom.lookup.empty()) text += fmt::format("    lookup: {}\n", quoted(headroom.lookup));
   return text;
 }

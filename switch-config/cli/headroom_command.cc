@@ -17,6 +17,8 @@ namespace {
 
 using headroom::Headroom;
 
+constexpr const char* kEstimate = "no vendor's number: ask the vendor for a table";
+
 struct Arguments {
   std::string asic;
   std::string formula = "current";
@@ -57,12 +59,13 @@ int print(const Arguments& args, const Headroom& result) {
 
 int print(const Arguments& args, const headroom::Estimate& estimate) {
   if (args.json) {
-    const nlohmann::ordered_json out = {
-        {"estimate", true}, {"xoff_lower", estimate.lower.value}, {"xoff_upper", estimate.upper.value}};
+    const nlohmann::ordered_json out = {{"estimate", true},
+                                        {"xoff_lower", estimate.lower.value},
+                                        {"xoff_upper", estimate.upper.value},
+                                        {"warning", kEstimate}};
     fmt::print("{}\n", out.dump());
   } else {
-    fmt::print("estimate: xoff between {} and {} bytes; ask the vendor for a table\n", estimate.lower.value,
-               estimate.upper.value);
+    fmt::print("estimate: xoff between {} and {} bytes; {}\n", estimate.lower.value, estimate.upper.value, kEstimate);
   }
   return 0;
 }

@@ -1,6 +1,8 @@
 // `tensorlane-switch render`: configuration files of all devices.
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -10,6 +12,7 @@
 #include "common/fabric/fabric.h"
 #include "switch-config/cli/commands.h"
 #include "switch-config/policy/policy.h"
+#include "switch-config/render/release.h"
 #include "switch-config/render/render.h"
 
 namespace tensorlane::switches {
@@ -47,6 +50,17 @@ Status add_hosts(const Arguments& args, const fabric::Fabric& fabric, std::vecto
   return Status::ok_status();
 }
 
+// Equal ones once: not every format that is written has comments.
+void print_warnings(const std::vector<DeviceQos>& devices) {
+  std::map<std::string, std::vector<std::string>> of;
+  for (const DeviceQos& device : devices)
+    for (const std::string& warning : device.warnings) of[warning].push_back(device.name);
+  for (const auto& [warning, names] : of)
+    fmt::print(stderr, "tensorlane-switch: warning: {}: {}\n",
+               names.size() == 1 ? names.front() : fmt::format("{} and {} more", names.front(), names.size() - 1),
+               warning);
+}
+
 Result<int> run(const Arguments& args) {
   std::array<std::string_view, fabric::kNosNames.size() + 1> targets;
   std::copy(fabric::kNosNames.begin(), fabric::kNosNames.end(), targets.begin());
@@ -65,7 +79,8 @@ Result<int> run(const Arguments& args) {
     TL_ASSIGN_OR_RETURN(devices, devices_of(fabric, selection));
   }
   std::vector<RenderedDevice> rendered;
-  for (const DeviceQos& device : devices) {
+  for (DeviceQos& device : devices) {
+    warn_of_release(device, *target);
     RenderedDevice& files = rendered.emplace_back(RenderedDevice{device.name, {}});
     TL_ASSIGN_OR_RETURN(files.files, render(device, *target, static_cast<BufferModel>(model)));
   }
@@ -74,13 +89,18 @@ Result<int> run(const Arguments& args) {
   nlohmann::ordered_json report = {{"out", args.out}, {"target", args.target}, {"devices", nlohmann::json::array()}};
   std::size_t ports = 0;
   for (const DeviceQos& device : devices) {
-    report["devices"].push_back({{"name", device.name}, {"ports", device.ports.size()}, {"notes", device.notes}});
+    report["devices"].push_back({{"name", device.name},
+                                 {"ports", device.ports.size()},
+                                 {"notes", device.notes},
+                                 {"warnings", device.warnings}});
     ports += device.ports.size();
   }
-  if (args.json)
+  if (args.json) {
     fmt::print("{}\n", report.dump());
-  else
-    fmt::print("{}: {} devices, {} ports\n", args.out, devices.size(), ports);
+    return 0;
+  }
+  print_warnings(devices);
+  fmt::print("{}: {} devices, {} ports\n", args.out, devices.size(), ports);
   return 0;
 }
 

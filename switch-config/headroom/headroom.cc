@@ -20,6 +20,7 @@ constexpr std::uint64_t kAdmissionReserve = 4096;
 constexpr unsigned kMostLanes = 8;
 constexpr double kGiga = 1e9;
 constexpr double kLongestCable = 100'000;
+constexpr double kLargestCell = 256;  // of Spectrum-6; Tomahawk5 has 254
 
 struct Chip {
   std::string_view name;
@@ -119,13 +120,22 @@ Status check(const Parameters& parameters) {
   return {};
 }
 
-// Upper bounds of a sublayer's delay in bit times.
+// At any speed: the response of the next faster port that is known, and above the fastest in proportion to 400G.
+double most_peer_response(BitsPerSecond speed) {
+  constexpr std::uint64_t k400G = 400'000'000'000;
+  if (speed.value > k400G) return kQuanta.front().quanta * 64.0 * static_cast<double>(speed.value) / k400G;
+  const auto next = std::find_if(kQuanta.rbegin(), kQuanta.rend(),
+                                 [&](const Quanta& known) { return known.megabits * 1'000'000 >= speed.value; });
+  return next->quanta * 64.0;
+}
+
+// Upper bounds of a sublayer's delay in bit times; above 100G, the last that is known, in proportion.
 double interface_delay(BitsPerSecond speed) {
   const double gigabits = static_cast<double>(speed.value) / kGiga;
   if (gigabits <= 10) return 8192;
   if (gigabits <= 25) return 6144;
   if (gigabits <= 40) return 24576;
-  return 122880;
+  return 122880 * std::max(1.0, gigabits / 100);
 }
 
 }  // namespace
@@ -171,13 +181,13 @@ Result<Estimate> generic_headroom(const PortParameters& port) {
   const double speed = static_cast<double>(port.speed.value);
   const double mtu = static_cast<double>(port.port_mtu.value);
   const double lossless = static_cast<double>(port.lossless_mtu.value);
-  const double peer = peer_response(port.speed);
-  const double lower = 2 * port.cable_metres * speed / kMetresPerSecond / 8 + mtu + lossless + peer;
+  const double lower =
+      2 * port.cable_metres * speed / kMetresPerSecond / 8 + mtu + lossless + peer_response(port.speed);
   // IEEE 802.1Q in bit times: two frames with preamble and gap, the pause frame, both interfaces, the cable at 5 ns/m.
   const double cable_bits = 2 * 5e-9 * port.cable_metres * speed;
-  const double bits =
-      mtu * 8 + 160 + 672 + 2 * interface_delay(port.speed) + cable_bits + peer * 8 + lossless * 8 + 160;
-  return Estimate{bytes(std::ceil(lower)), bytes(std::ceil(bits / 8 - 1e-6))};
+  const double bits = mtu * 8 + 160 + 672 + 2 * interface_delay(port.speed) + cable_bits +
+                      most_peer_response(port.speed) * 8 + lossless * 8 + 160;
+  return Estimate{bytes(std::ceil(lower)), bytes(std::ceil(bits / 8 * kLargestCell / kSmallestFrame - 1e-6))};
 }
 
 Result<Bytes> nic_headroom(BitsPerSecond speed, double cable_metres, Bytes mtu) {

@@ -13,6 +13,7 @@ namespace tensorlane::headroom {
 namespace {
 
 constexpr std::size_t kMaxFile = 1 << 20;
+constexpr std::uint64_t kLeastStatic = 64;  // bytes, a packet
 constexpr std::string_view kColumns = "expected: speed cable size xon xoff threshold [xon_offset]";
 
 std::vector<std::string_view> words_of(std::string_view line) {
@@ -50,8 +51,10 @@ std::string parse_row(const std::vector<std::string_view>& words, LookupRow& row
   Bytes* const sizes[] = {&row.headroom.size, &row.headroom.xon, &row.headroom.xoff};
   for (std::size_t i = 0; i < std::size(sizes); ++i)
     if (!parse_size(words[2 + i], *sizes[i])) return fmt::format("'{}' is not a number of bytes", words[2 + i]);
-  if (!parse_number(words[5], row.threshold) || row.threshold < -8 || row.threshold > 7)
-    return fmt::format("'{}' is not a threshold, -8 to 7", words[5]);
+  if (Bytes bytes; parse_size(words[5], bytes) && bytes.value >= kLeastStatic)
+    row.static_threshold = bytes;
+  else if (!parse_number(words[5], row.threshold) || row.threshold < -8 || row.threshold > 7)
+    return fmt::format("'{}' is not a threshold, -8 to 7 or bytes from {} on", words[5], kLeastStatic);
   if (words.size() == 7 && !parse_size(words[6], row.xon_offset))
     return fmt::format("'{}' is not a number of bytes", words[6]);
   return {};

@@ -1,6 +1,7 @@
 // pg_profile_lookup.ini: the table of headroom that a vendor ships with a SONiC platform where no formula is public.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,12 +13,13 @@
 namespace tensorlane::headroom {
 
 // One row. Whitespace separates its columns: speed (Mb/s), cable ("40m"), size, xon, xoff, threshold (the exponent of
-// alpha) and, on some platforms, xon_offset.
+// alpha, -8 to 7; for a static pool bytes, 64 or more) and, on some platforms, xon_offset.
 struct LookupRow {
   BitsPerSecond speed{};
   unsigned cable_metres = 0;
   Headroom headroom;
   int threshold = 0;
+  std::optional<Bytes> static_threshold{};  // in the place of `threshold`
   Bytes xon_offset{};
 
   bool operator==(const LookupRow&) const = default;

@@ -37,6 +37,7 @@ struct PortKind {
     enum class Source : std::uint8_t { kFormula, kTable, kEstimate };  // the vendor's, or by bit times
     Bytes xoff, xon, size;
     Source source = Source::kFormula;
+    Bytes least;        // what it is at least: of an estimate its lower bound, else xoff
     int threshold = 0;  // the exponent of alpha: how much of the free shared memory the queue may take
     Bytes xon_offset;   // 0: none
   };
@@ -65,7 +66,8 @@ struct DeviceQos {
   std::uint8_t cnp_queue = 0;
   std::uint8_t bulk_dscp = 0;             // of the least urgent class: what NICs use unless told otherwise
   std::vector<std::string> rdma_devices;  // of a host, by port; empty where not said
-  std::vector<std::string> notes;         // for the reader of the configuration: plain text, one line each
+  // For the reader of the configuration: plain text, one line each. Warnings are what to check before it is used.
+  std::vector<std::string> notes, warnings;
 
   // Marks that are ours alone: from strangers they are not let through. CNP's is also that of routing protocols.
   bool is_class_dscp(std::size_t dscp) const { return queue_of_dscp[dscp] != 0 && dscp != cnp_dscp; }

@@ -149,7 +149,34 @@ class Devices {
       for (const Attached& end : links) TL_RETURN_IF_ERROR(add_linked(device, end, sw.line, {}));
     }
     TL_RETURN_IF_ERROR(check_memory(device, sw));
+    warn(device, sw);
     return device;
+  }
+
+  void warn(DeviceQos& device, const fabric::Switch& sw) const {
+    if (device.lossless_mask() == 0) return;
+    if (std::any_of(lookup_.begin(), lookup_.end(), [](const auto& row) { return row.static_threshold.has_value(); }))
+      device.warnings.push_back(
+          "thresholds of the table are bytes of a static pool: in the dynamic pool here, each class may take half of "
+          "what is free");
+    if (sw.platform.buffer && *sw.platform.buffer != *device.platform.buffer)
+      device.notes.push_back(fmt::format(
+          "the packet memory is taken as {} bytes, which SONiC's templates for {} use, not as the file's {}",
+          device.platform.buffer->value, device.platform.asic, sw.platform.buffer->value));
+    const bool estimated = std::any_of(device.kinds.begin(), device.kinds.end(), [](const PortKind& kind) {
+      return kind.headroom && kind.headroom->source == PortKind::Headroom::Source::kEstimate;
+    });
+    if (!estimated) return;
+    const std::string of = fmt::format("headroom of the ASIC {}", asic_of(device.platform));
+    if (device.headroom.accept_estimate)
+      device.warnings.push_back(of + " is an estimate and no vendor's number: give its table as 'lookup', or test it");
+    else
+      device.notes.push_back(of + " is not known: that it fits into the memory was checked with an estimate");
+  }
+
+  static std::string asic_of(const fabric::Platform& platform) {
+    if (!platform.asic.empty()) return fmt::format("'{}'", platform.asic);
+    return platform.name.empty() ? "without a name" : fmt::format("of '{}'", platform.name);
   }
 
   static void use_software(DeviceQos& device) {
@@ -251,6 +278,7 @@ class Devices {
                        .xon = row->headroom.xon,
                        .size = row->headroom.size,
                        .source = PortKind::Headroom::Source::kTable,
+                       .least = row->headroom.xoff,
                        .threshold = row->threshold,
                        .xon_offset = row->xon_offset};
       return Status::ok_status();
@@ -263,14 +291,15 @@ class Devices {
       kind.headroom = {.xoff = estimate->upper,
                        .xon = xon,
                        .size = estimate->upper + xon,
-                       .source = PortKind::Headroom::Source::kEstimate};
+                       .source = PortKind::Headroom::Source::kEstimate,
+                       .least = estimate->lower};
       return Status::ok_status();
     }
     parameters.asic = *asic;
     if (kind.lanes == 0) kind.lanes = headroom::default_lanes(*asic, kind.speed);
     const Result<headroom::Headroom> exact = headroom::nvidia_headroom(parameters);
     if (!exact.ok()) return at_line(exact.status());
-    kind.headroom = {.xoff = exact->xoff, .xon = exact->xon, .size = exact->size};
+    kind.headroom = {.xoff = exact->xoff, .xon = exact->xon, .size = exact->size, .least = exact->xoff};
     return Status::ok_status();
   }
 
@@ -281,8 +310,11 @@ class Devices {
     Bytes headroom, reserved;
     for (const DevicePort& port : device.ports) {
       const PortKind& kind = device.kinds[port.kind];
-      // With a pool that ports share, the pool is what all of them may need at once.
-      if (kind.headroom) headroom += (kind.headroom->xoff + kind.headroom->xon) * lossless;
+      // With a pool that ports share, the pool is what all of them may need at once. An estimate that nothing is to be
+      // written of is not what the switch will reserve by itself: that is its lower bound or more.
+      const bool written = device.headroom.accept_estimate;
+      if (kind.headroom)
+        headroom += ((written ? kind.headroom->xoff : kind.headroom->least) + kind.headroom->xon) * lossless;
       reserved += kQueueReserve * kQueues;
     }
     for (const PortKind& kind : device.kinds) {

@@ -50,7 +50,8 @@ Result<std::vector<DeviceQos>> devices_of(const fabric::Fabric& fabric, const Se
 inline constexpr Duration kBurst = milliseconds(1);
 Duration longest_wait(const Service& service);
 
-// The platform with the numbers filled in that are known of its name, if any.
+// The platform with the numbers filled in that are known of its name, if any, and with no more memory than SONiC's
+// templates use of its ASIC.
 fabric::Platform known_platform(const fabric::Platform& platform);
 
 }  // namespace tensorlane::switches

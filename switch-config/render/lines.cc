@@ -112,6 +112,14 @@ std::array<unsigned, kQueues> used_weights(const DeviceQos& device) {
   return weights;
 }
 
+Status refuse_estimate(const DeviceQos& device, const PortKind& kind) {
+  if (!kind.headroom || kind.headroom->source != PortKind::Headroom::Source::kEstimate ||
+      device.headroom.accept_estimate)
+    return Status::ok_status();
+  return error(device, "headroom of an unknown ASIC could only be estimated",
+               "name the vendor's table as 'lookup' in 'headroom' of 'qos', or say 'accept_estimate: true' there");
+}
+
 std::string describe(const PortKind& kind) {
   return fmt::format("{}, {}, MTU {}", fabric::format_rate(kind.speed),
                      kind.trusted ? fmt::format("cable {:g} m", kind.cable_metres) : "no link", kind.mtu);
@@ -119,6 +127,7 @@ std::string describe(const PortKind& kind) {
 
 std::string heading(const DeviceQos& device, std::string_view mark, std::string_view what) {
   std::string text = fmt::format("{} {}: {}\n", mark, device.name, what);
+  for (const std::string& warning : device.warnings) text += fmt::format("{} Warning: {}\n", mark, warning);
   for (const std::string& note : device.notes) text += fmt::format("{} {}\n", mark, note);
   return text;
 }

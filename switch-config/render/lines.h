@@ -33,13 +33,17 @@ unsigned lossless_at(const DeviceQos& device, const PortKind& kind);
 // The queues that are lossless, in ascending order.
 std::vector<std::size_t> lossless_queues(const DeviceQos& device);
 
+// For a renderer that is to write the kind's headroom: InvalidArgument, where = the device's name, where it is an
+// estimate that the fabric file does not accept.
+Status refuse_estimate(const DeviceQos& device, const PortKind& kind);
+
 // Weights of queues with traffic alone, together 100: for a NOS whose unused queues need none.
 std::array<unsigned, kQueues> used_weights(const DeviceQos& device);
 
 // "100 Gbit/s, cable 3 m, MTU 9216", for a comment.
 std::string describe(const PortKind& kind);
 
-// "DEVICE: WHAT" and the device's notes, each line behind the mark of a comment.
+// "DEVICE: WHAT", the device's warnings and notes, each line behind the mark of a comment.
 std::string heading(const DeviceQos& device, std::string_view mark, std::string_view what);
 
 std::uint64_t milliseconds_of(Duration duration);

@@ -1,5 +1,6 @@
 #include "switch-config/render/release.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <optional>
@@ -49,12 +50,21 @@ Result<Release> release_of(const DeviceQos& device, fabric::Nos nos) {
     if (known.nos != nos) continue;
     if (device.release.empty()) return known.last;
     const std::optional<Release> release = parse(device.release);
-    if (release && *release >= known.first && *release <= known.last) return *release;
+    if (release && *release >= known.first) return std::min(*release, known.last);
     return Status(Code::kInvalidArgument, fmt::format("release '{}' of {} is not known", device.release, known.name),
                   fmt::format("device '{}'", device.name),
-                  fmt::format("expected one from {} to {}", shown(known.first), shown(known.last)));
+                  fmt::format("expected one from {} to {}, or a newer one", shown(known.first), shown(known.last)));
   }
   return Release{};
+}
+
+void warn_of_release(DeviceQos& device, fabric::Nos nos) {
+  for (const Known& known : kKnown) {
+    const std::optional<Release> release = known.nos == nos ? parse(device.release) : std::nullopt;
+    if (release && *release > known.last)
+      device.warnings.push_back(fmt::format("release {} of {} is newer than {}, the last whose words are known",
+                                            device.release, known.name, shown(known.last)));
+  }
 }
 
 }  // namespace tensorlane::switches

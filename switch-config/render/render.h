@@ -22,7 +22,7 @@ struct RenderedFile {
 enum class BufferModel { kByPlatform, kDynamic, kTraditional };
 
 // Writes one device; equal devices give equal bytes. InvalidArgument, where = the device's name, for what the target
-// cannot express and for a release of it that is not known. `model` matters to SONiC alone.
+// cannot express and for a release of it that is older than those that are known. `model` matters to SONiC alone.
 Result<std::vector<RenderedFile>> render(const DeviceQos& device, fabric::Nos target, BufferModel model);
 
 // What it is made of, one for each target.

@@ -25,6 +25,8 @@ def fabric_text(seed, nos="sonic"):
     for role, count, ports in (("leaf", leaves, each + spines + spare), ("spine", spines, leaves)):
         lines.append(f'  - {{name: "{role}[0-{count - 1}]", nos: {nos}, role: {role}, platform: {platform}, '
                      f'ports: [{{name: "{named(0, ports - 1)}", speed: {speed}, lanes: {lanes}}}]}}')
+    if "other" in platform:  # whose ASIC is not known
+        lines[0] += ("" if "\nqos:" in lines[0] else "\nqos:") + "\n  headroom: {accept_estimate: true}"
     mtu = pick.choice([4200, 9000, 9216])
     lines += ["links:",
               f'  - {{from: "h[0-{each * leaves - 1}]", from_port: eth0, to: "leaf[0-{leaves - 1}*{each}]", '

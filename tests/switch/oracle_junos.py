@@ -1,6 +1,7 @@
 """Junos: junos.set and junos.xml, read into the same tree. A node is {word: node}; both must come to the same."""
 
 import functools
+import re
 import xml.etree.ElementTree
 
 # Tags of XML that `set` leaves out.
@@ -39,9 +40,15 @@ def tree_of_xml(text):
         for child in children:
             put(child, at)
 
+    # Each part in the namespace of its YANG model, which begins with the family's.
     configuration = xml.etree.ElementTree.fromstring(text)
-    assert configuration.tag == "configuration"
+    family, tag = re.fullmatch(r"{http://yang.juniper.net/(junos|junos-qfx)/conf/root}(.*)", configuration.tag).groups()
+    assert tag == "configuration"
     for child in configuration:
+        part = child.tag.split("}")[1]
+        for element in child.iter():
+            space, element.tag = element.tag[1:].split("}")
+            assert space == f"http://yang.juniper.net/{family}/conf/{part}", space
         put(child, root)
     return root
 

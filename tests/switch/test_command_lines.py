@@ -74,6 +74,14 @@ TARGETS = {
 }
 
 
+def with_qos(text, more):
+    """A golden fabric file with `more`, which is a line of its own that begins with "qos: {"."""
+    own = "qos: {headroom: {accept_estimate: true}}\n"
+    if own not in text:
+        return text + more
+    return text.replace(own, more.replace("qos: {", "qos: {headroom: {accept_estimate: true}, ", 1))
+
+
 def rendered(folder, text, nos):
     fabric, out = folder / "fabric.yaml", folder / nos
     fabric.write_text(text)
@@ -108,7 +116,7 @@ def swapped(text, template, a, b):
 def check_the_oracle_notices(folder):
     """Two classes change places, and a port is missing, or one too many. Greenfield: queues 0 default, 3 bulk, 4 CNP, 5 urgent, 6 control."""
     for nos, target in TARGETS.items():
-        wanted, out = rendered(folder, (GOLDEN / f"fabric-{nos}.yaml").read_text() + ECN, nos)
+        wanted, out = rendered(folder, with_qos((GOLDEN / f"fabric-{nos}.yaml").read_text(), ECN), nos)
         texts = {name: (out / "s0" / name).read_text() for name in target.readers}
         assert all(any(old in text for text in texts.values()) for old, _ in target.edits), nos
         for name, reader in target.readers.items():
@@ -171,14 +179,22 @@ def check_words(folder):
     """What depends on the release, the platform or the watchdog's action."""
     forward = "qos: {watchdog: {action: forward}}\n"
     for nos, name, change, present, absent in (
-            ("cumulus", "nvue.sh", ("5.11.1", "5.16.0"), "qos pfc-watchdog state enabled\n", "state enable\n"),
-            ("cumulus", "nvue.sh", ("release: 5.11.1, ", ""), "the file names no release", "state enable\n"),
+            ("cumulus", "nvue.sh", ("5.11.1", "5.16.0"), "qos pfc-watchdog state enable\n", "state enabled"),
+            ("cumulus", "nvue.sh", ("release: 5.11.1, ", ""), "the file names no release", "state enabled"),
+            ("cumulus", "nvue.sh", ("5.11.1", "5.30.1"), "# Warning: release 5.30.1 of Cumulus is newer than 5.17, the last", "state enabled"),
+            ("cumulus", "qos_features.conf", ("5.11.1", "6.1"), "# Warning: release 6.1 of Cumulus is newer", "# Words of"),
             ("eos", "config.txt", ("asic: tomahawk4, ", ""), "In doubt: chips with separate queues", "   uc-tx-queue"),
             ("eos", "config.txt", ("tomahawk4", "jericho2"), "   tx-queue 5", "In doubt"),
+            ("eos", "config.txt", ("nos: eos", "nos: eos, release: 4.99.1F"), "! Warning: release 4.99.1F of EOS is newer than 4.36", "estimate and no"),
             ("eos", "config.txt", ("hosts:", forward + "hosts:"), "watchdog action no-drop", "action drop"),
-            ("nxos", "config.txt", ("hosts:", forward + "hosts:"), "watch-dog-interval on disable-action", "interval on\n  service"),
+            ("nxos", "config.txt", ("accept_estimate: true}", "accept_estimate: true}, watchdog: {action: forward}"), "watch-dog-interval on disable-action", "interval on\n  service"),
             ("nxos", "config.txt", ("cable: 150 m", "cable: 100 m"), "mode on", "pause buffer-size"),
-            ("junos", "junos.set", ("QFX5200-32C", "QFX5130-32CD"), "In doubt: whether this model has several", "buffer-partition"),
+            ("junos", "junos.set", ("QFX5200-32C", "QFX5130-32CD"), "shared-buffer ingress buffer-partition lossless-headroom percent 10", "Junos Evolved"),
+            ("junos", "junos.set", ("QFX5200-32C", "QFX5240-64OD"), "shared-buffer egress buffer-partition lossless percent 80", "Junos Evolved"),
+            ("junos", "junos.set", ("QFX5200-32C", "QFX5220-32CD"), "In doubt: whether this model of Junos Evolved has partitions", "junos-qfx"),
+            ("junos", "junos.xml", ("QFX5200-32C", "QFX5240-64OD"), '<class-of-service xmlns="http://yang.juniper.net/junos/conf/class-of-service">', "junos-qfx"),
+            ("junos", "junos.xml", ("24.4R1", "24.4R1-S2-EVO"), '<configuration xmlns="http://yang.juniper.net/junos/conf/root">', "junos-qfx"),
+            ("junos", "junos.xml", ("QFX5200-32C", "QFX5200-48Y"), '<interfaces xmlns="http://yang.juniper.net/junos-qfx/conf/interfaces">', "net/junos/"),
             ("junos", "junos.set", ("hosts:", forward + "hosts:"), "watchdog-action forward", "watchdog-action drop"),
             ("junos", "junos.xml", ("s0", "a--b"), "a- -b", "a--b")):
         fine = (GOLDEN / f"fabric-{nos}.yaml").read_text()
@@ -187,6 +203,10 @@ def check_words(folder):
         text = next(out.glob(f"*/{name}")).read_text()
         assert present in text and absent not in text, (nos, change, present in text, absent in text)
     refused(folder, (GOLDEN / "fabric-junos.yaml").read_text().replace("QFX5200-32C", "QFX5100-48S"), "junos", "3 strict classes on a QFX5100")
+    unknown = (GOLDEN / "fabric-nxos.yaml").read_text().replace("qos: {headroom: {accept_estimate: true}}\n", "")
+    refused(folder, unknown, "nxos", "headroom of an unknown ASIC", "'lookup'", "'accept_estimate: true'")
+    wanted, out = rendered(folder, unknown.replace("150 m", "40 m"), "nxos")  # which the switch sizes itself
+    assert "was checked with an estimate" in (out / "s0/config.txt").read_text()
     mtu = (GOLDEN / "fabric-nxos.yaml").read_text().replace("mtu: 9216", "mtu: 9300")
     refused(folder, mtu, "nxos", "an MTU of 9300", "NX-OS takes at most 9216")
 

@@ -184,6 +184,83 @@ def check_lookup(folder):
         assert done.returncode == 2 and word in done.stderr and not (folder / "refused").exists(), (word, done)
 
 
+def check_static_thresholds(folder):
+    """A table whose thresholds are bytes, for pools that are static: the headroom is the vendor's, and what is not is said."""
+    (folder / "pg.ini").write_text("100000 5m 4608 4608 160000 33004032 4608\n")
+    fabric = folder / "fabric.yaml"
+    fabric.write_text(FABRIC.replace("PLATFORM", "platform: {name: x, asic: trident, buffer: 32 MiB, lossless: 2}") + "qos: {headroom: {lookup: pg.ini}}")
+    done = run("render", "--fabric", fabric, "--target", "sonic", "--out", folder / "out")
+    assert done.returncode == 0 and "thresholds of the table are bytes" in done.stderr, done
+    db = json.loads((folder / "out/s0/config_db.json").read_text())
+    (profile,) = (row for name, row in db["BUFFER_PROFILE"].items() if name.startswith("pg_lossless_"))
+    assert profile["xoff"] == "160000" and profile["dynamic_th"] == "0", profile
+    assert run("headroom", "--lookup", folder / "pg.ini", "--speed", "100G", "--cable", "3m").stdout.startswith("xoff 160000 bytes")
+
+
+def check_estimates(folder):
+    """Headroom of an unknown ASIC is written where the file accepts an estimate, and whoever reads it is warned."""
+    fabric, out = folder / "fabric.yaml", folder / "out"
+    text = FABRIC.replace("PLATFORM", "platform: {name: 7060X6, asic: tomahawk5, buffer: 165000000, lossless: 2}").replace("100G, cable: 3 m", "400G, cable: 30 m")
+
+    def render(more, target="sonic", *options):
+        fabric.write_text(text + more)
+        return run("render", "--fabric", fabric, "--target", target, "--out", out, *options)
+
+    done = render("")
+    assert done.returncode == 2 and "headroom of an unknown ASIC could only be estimated" in done.stderr and "'accept_estimate: true'" in done.stderr, done
+    assert not out.exists()
+    done = render("qos: {headroom: {accept_estimate: true}}")
+    warning = "headroom of the ASIC 'tomahawk5' is an estimate and no vendor's number"
+    assert done.returncode == 0 and done.stderr.startswith(f"tensorlane-switch: warning: s0: {warning}") and done.stderr.count("\n") == 1, done
+    db = json.loads((out / "s0/config_db.json").read_text())
+    (profile,) = (row for name, row in db["BUFFER_PROFILE"].items() if name.startswith("pg_lossless_"))
+    estimate = json.loads(run("headroom", "--asic", "generic", "--speed", "400G", "--cable", "30m", "--json").stdout)
+    assert int(profile["xoff"]) == estimate["xoff_upper"] >= 445770, (profile, estimate)  # what vendors' tables have
+    assert run("lint", out).returncode == 0
+    done = render("qos: {headroom: {accept_estimate: true}}", "sonic", "--json")
+    (device,) = json.loads(done.stdout)["devices"]
+    assert not done.stderr and len(device["warnings"]) == 1 and device["warnings"][0].startswith(warning), done
+    done = run("diff", "--fabric", fabric, "--running", out)
+    assert done.returncode == 0, done
+    fabric.write_text(text)
+    done = run("diff", "--fabric", fabric, "--running", out)
+    assert done.returncode == 2 and "'accept_estimate: true'" in done.stderr, done
+    done = render("", "sonic", "--buffer-model", "dynamic")  # which computes it itself
+    assert done.returncode == 0 and "warning" not in done.stderr, done
+    done = render("", "openconfig")  # which has no words for it
+    assert done.returncode == 0, done
+    done = render("qos: {headroom: {accept_estimate: true}}".replace("}}", "}}\n"), "linux")
+    assert done.returncode == 0, done
+    text = text.replace("165000000", "6000000")
+    done = render("qos: {headroom: {accept_estimate: true}}")
+    assert done.returncode == 2 and "more than half" in done.stderr, done
+
+
+def check_memory(folder):
+    """The pool of lossless classes at the egress is what SONiC's own templates give it, whatever a data sheet says."""
+    fabric = folder / "fabric.yaml"
+    known = {"SN2700": 13945824, "SN3700": 34287552, "SN4600C": 60817392, "SN4700": 60817392, "SN5600": 158229504}
+    cases = [(name, size) for name, size in known.items()] + [("{name: SN2700, buffer: 16000000}", known["SN2700"]), ("{name: SN2700, buffer: 12000000}", 12000000),
+                                                              ("{name: x, asic: spectrum4, buffer: 160000000, lossless: 2}", known["SN5600"])]
+    for i, (platform, size) in enumerate(cases):
+        fabric.write_text(FABRIC.replace("PLATFORM", f"platform: {platform}"))
+        done = run("render", "--fabric", fabric, "--target", "sonic", "--out", folder / f"out{i}", "--json")
+        assert done.returncode == 0, done
+        pools = json.loads((folder / f"out{i}/s0/config_db.json").read_text())["BUFFER_POOL"]
+        assert pools["egress_lossless_pool"]["size"] == str(size), (platform, pools)
+        (device,) = json.loads(done.stdout)["devices"]
+        assert any("the packet memory is taken as" in note for note in device["notes"]) == ("16000000" in platform), device
+
+
+def check_newer_releases(folder):
+    """Are warned of, not refused."""
+    fabric = folder / "fabric.yaml"
+    for release, warns in (("202405", False), ("202612", False), ("202911", True)):
+        fabric.write_text(FABRIC.replace("PLATFORM", "platform: SN4700").replace("nos: sonic", f"nos: sonic, release: {release}"))
+        done = run("render", "--fabric", fabric, "--target", "sonic", "--out", folder / release)
+        assert done.returncode == 0 and (f"release {release} of SONiC is newer than 202612" in done.stderr) == warns, done
+
+
 def check_folder(folder):
     """Twice the same bytes, strangers' files are left alone, and nothing half-written stays."""
     (folder / "fabric.yaml").write_text(FABRIC.replace("PLATFORM", "platform: SN4700"))
@@ -224,4 +301,4 @@ def check_time(folder):
     assert ports == 64 * (64 + 32) + 32 * 64, ports
 
 
-all_of(check_random_fabrics, check_the_oracle_notices, check_refusals, check_lookup, check_folder, check_golden, check_time)
+all_of(check_random_fabrics, check_the_oracle_notices, check_refusals, check_lookup, check_static_thresholds, check_estimates, check_memory, check_newer_releases, check_folder, check_golden, check_time)

@@ -87,7 +87,7 @@ qos:
   classes:
     urgent: {strict: true, shaper: 40 %, ecn: {kmin: 150 KiB, kmax: 1500 KiB, pmax: 5 %}}
     cnp: {dscp: 48, pcp: 4}
-  headroom: {formula: current, port_mtu: 9216, lossless_mtu: 4096, small_packets: 100 %, shared_headroom: false}
+  headroom: {formula: current, port_mtu: 9216, lossless_mtu: 4096, small_packets: 100 %, shared_headroom: false, accept_estimate: true}
   watchdog: {poll: 100 ms, detection: 200 ms, restoration: 200 ms, action: drop}
   head_of_line_lifetime: 400 ms
   retry_budget: 4 s

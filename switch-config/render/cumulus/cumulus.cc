@@ -53,8 +53,7 @@ class CumulusDevice {
 
 class Nvue : public CumulusDevice {
  public:
-  Nvue(const DeviceQos& device, Release release)
-      : CumulusDevice(device), on_(release < Release{5, 15} ? "enable" : "enabled"), release_(release) {}
+  Nvue(const DeviceQos& device, Release release) : CumulusDevice(device), release_(release) {}
 
   std::string make() {
     text_ = "#!/bin/sh\n" + heading(device_, "#",
@@ -118,7 +117,8 @@ class Nvue : public CumulusDevice {
     line(fmt::format("{}switch-priority {}", pfc, lossless()));
     line(fmt::format("{0}tx enable\n{0}rx enable\n{0}cable-length {1}", pfc, metres(kind)));
     line(fmt::format("{}qos pfc profile FABRIC-{}", port, index));
-    line(fmt::format("# In doubt: some releases say 'pfc-watchdog' alone.\n{}qos pfc-watchdog state {}", port, on_));
+    // "enable" in all releases, also in those from 5.15 on, in which `nv set qos roce state` says "enabled".
+    line(fmt::format("# In doubt: some releases say 'pfc-watchdog' alone.\n{}qos pfc-watchdog state enable", port));
   }
 
   void add_shapers(std::size_t index) {
@@ -161,7 +161,6 @@ class Nvue : public CumulusDevice {
     line(fmt::format("{0}acl FABRIC-EDGE4 inbound\n{0}acl FABRIC-EDGE6 inbound", port));
   }
 
-  const char* on_;
   Release release_;
   bool edge_written_ = false;
 };

@@ -58,7 +58,8 @@ void write_set(const Statement& at, const std::string& path, std::string& text) 
   for (const Statement& next : at.inner) write_set(next, here, text);
 }
 
-void write_xml(const Statement& at, std::size_t depth, std::string& text) {
+// `name_space`: of what is another one than that around it.
+void write_xml(const Statement& at, std::size_t depth, std::string& text, const std::string& name_space = {}) {
   const std::string indent(2 * depth, ' ');
   if (!at.doubt.empty()) text += fmt::format("{}<!-- {} -->\n", indent, at.doubt);
   if (at.kind == Statement::Kind::kValue) {
@@ -69,7 +70,7 @@ void write_xml(const Statement& at, std::size_t depth, std::string& text) {
     text += fmt::format("{}<{}/>\n", indent, at.tag);
     return;
   }
-  text += fmt::format("{}<{}>\n", indent, at.tag);
+  text += fmt::format("{}<{}{}>\n", indent, at.tag, name_space.empty() ? "" : fmt::format(" xmlns=\"{}\"", name_space));
   if (at.kind == Statement::Kind::kEntry) text += fmt::format("{}  <name>{}</name>\n", indent, at.text);
   for (const Statement& next : at.inner) write_xml(next, depth + 1, text);
   text += fmt::format("{}</{}>\n", indent, at.tag);
@@ -99,10 +100,12 @@ class Junos {
     for (const DevicePort& port : device_.ports) add_interface(port);
     const std::string about = "QoS of the fabric's classes for Juniper Junos (QFX), from fabric.yaml";
     std::string set = heading(device_, "#", about);
-    std::string xml = "<!--\n" + without_hyphens(heading(device_, " ", about)) + "-->\n<configuration>\n";
+    std::string xml = "<!--\n" + without_hyphens(heading(device_, " ", about)) +
+                      "  Namespaces are those of Juniper's YANG models, Junos 17.4 and later.\n-->\n";
+    xml += fmt::format("<configuration xmlns=\"{}\">\n", name_space("root"));
     for (const Statement& next : root_.inner) {
       write_set(next, "set", set);
-      write_xml(next, 1, xml);
+      write_xml(next, 1, xml, name_space(next.tag));
     }
     return std::vector<RenderedFile>{{.name = "junos.set", .text = std::move(set)},
                                      {.name = "junos.xml", .text = xml + "</configuration>\n"}};
@@ -252,22 +255,34 @@ class Junos {
     own.in("explicit-congestion-notification");
   }
 
-  // Junos Evolved has one percentage and no partitions.
+  bool is(std::initializer_list<const char*> models) const {
+    const std::string name = upper(device_.platform.name);
+    return std::any_of(models.begin(), models.end(), [&](const char* model) { return name.starts_with(model); });
+  }
+
+  bool is_evolved() const {
+    return upper(device_.release).ends_with("EVO") || is({"QFX5130", "QFX5220", "QFX5230", "QFX5240", "QFX5700"});
+  }
+
+  // Of a part of the configuration in Juniper's YANG models, which differ by family.
+  std::string name_space(const std::string& part) const {
+    return fmt::format("http://yang.juniper.net/{}/conf/{}", is_evolved() ? "junos" : "junos-qfx", part);
+  }
+
   void add_buffers(Statement& cos) {
     struct Share {
       const char *side, *partition, *percent;
     };
-    const std::string name = upper(device_.platform.name);
-    const bool evolved = device_.release.ends_with("EVO") || name.starts_with("QFX5130") ||
-                         name.starts_with("QFX5220") || name.starts_with("QFX5230") || name.starts_with("QFX5240");
     Statement& buffer = cos.in("shared-buffer");
+    if (is_evolved() && !is({"QFX5130", "QFX5240"}))
+      buffer.doubt = "In doubt: whether this model of Junos Evolved has partitions, as QFX5130 and QFX5240 do.";
     for (const char* side : {"ingress", "egress"}) {
       Statement& own = buffer.in(side);
       own.value("percent", "100");
       for (const Share& share : {Share{"ingress", "lossless", "80"}, Share{"ingress", "lossless-headroom", "10"},
                                  Share{"ingress", "lossy", "10"}, Share{"egress", "lossless", "80"},
                                  Share{"egress", "lossy", "10"}, Share{"egress", "multicast", "10"}}) {
-        if (!evolved && share.side == std::string_view(side))
+        if (share.side == std::string_view(side))
           own.entry("buffer-partition", share.partition).value("percent", share.percent);
       }
     }

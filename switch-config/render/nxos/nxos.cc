@@ -18,7 +18,7 @@ const char* source_text(PortKind::Headroom::Source source) {
     case PortKind::Headroom::Source::kTable:
       return "from the fabric file's table";
     case PortKind::Headroom::Source::kEstimate:
-      return "an estimate by bit times";
+      return "an estimate, no vendor's number";
   }
   return "";
 }
@@ -56,6 +56,7 @@ class Nxos {
     TL_RETURN_IF_ERROR(check_ports(device_, "NX-OS", {"Ethernet#/#", "Ethernet#/#/#"}));
     TL_RETURN_IF_ERROR(check_mtu(device_, "NX-OS", kMostMtu));
     for (const PortKind& kind : device_.kinds) {
+      if (needs_pause_buffer(kind)) TL_RETURN_IF_ERROR(refuse_estimate(device_, kind));
       for (const auto& ecn : kind.ecn) {
         if (ecn && ecn->kmax.value > kMostThreshold)
           return Status(Code::kInvalidArgument, fmt::format("an ECN threshold of {} bytes", ecn->kmax.value),

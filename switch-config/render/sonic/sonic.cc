@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "switch-config/render/lines.h"
 #include "switch-config/render/render.h"
 
 namespace tensorlane::switches {
@@ -72,6 +73,7 @@ class Sonic {
         return error(fmt::format("port '{}' is slower than 1 Mbit/s", port.name), "expected a speed that SONiC has");
     }
     for (const PortKind& kind : device_.kinds) {
+      if (!dynamic_) TL_RETURN_IF_ERROR(refuse_estimate(device_, kind));
       if (kind.mtu < 1312 || kind.mtu > 9216)
         return error(fmt::format("SONiC takes no MTU of {}", kind.mtu), "expected 1312 to 9216");
     }

@@ -52,7 +52,7 @@ qos:
     urgent: {strict: true, shaper: 30 %, ecn: {kmin: 100 KiB, kmax: 1 MiB, pmax: 5 %}}
     bulk: {weight: 60 %}
     cnp: {dscp: 40, pcp: 4, shaper: 5 %}
-  headroom: {formula: older, port_mtu: 9216, lossless_mtu: 1024, small_packets: 100 %, shared_headroom: true, lookup: a/b.ini}
+  headroom: {formula: older, port_mtu: 9216, lossless_mtu: 1024, small_packets: 100 %, shared_headroom: true, lookup: a/b.ini, accept_estimate: true}
   watchdog: {poll: 50 ms, detection: 300 ms, restoration: 400 ms, action: forward}
   head_of_line_lifetime: 1.5 s
   retry_budget: 2500 us
@@ -110,6 +110,7 @@ TEST(Network, ReadsServiceAndRoutes) {
   EXPECT_EQ(qos.cnp_pcp, 4);
   EXPECT_EQ(qos.headroom.formula, HeadroomOptions::Formula::kOlder);
   EXPECT_EQ(qos.headroom.small_packets_percent, 100);
+  EXPECT_TRUE(qos.headroom.accept_estimate);
   EXPECT_EQ(qos.watchdog.detection, milliseconds(300));
   EXPECT_EQ(qos.head_of_line_lifetime, milliseconds(1500));
   EXPECT_EQ(fabric.hosts[0].retry_budget, seconds(3));
@@ -137,9 +138,10 @@ TEST(Network, WritesWhatItReads) {
   const Qos &p = fabric.qos, &q = again->qos;
   EXPECT_EQ(std::tie(p.cnp_dscp, p.cnp_pcp, p.headroom.formula, p.headroom.port_mtu, p.headroom.lossless_mtu),
             std::tie(q.cnp_dscp, q.cnp_pcp, q.headroom.formula, q.headroom.port_mtu, q.headroom.lossless_mtu));
-  EXPECT_EQ(
-      std::tie(p.headroom.shared_headroom, p.headroom.lookup, p.watchdog.poll, p.watchdog.action, p.retry_budget),
-      std::tie(q.headroom.shared_headroom, q.headroom.lookup, q.watchdog.poll, q.watchdog.action, q.retry_budget));
+  EXPECT_EQ(std::tie(p.headroom.shared_headroom, p.headroom.lookup, p.headroom.accept_estimate, p.watchdog.poll,
+                     p.watchdog.action, p.retry_budget),
+            std::tie(q.headroom.shared_headroom, q.headroom.lookup, q.headroom.accept_estimate, q.watchdog.poll,
+                     q.watchdog.action, q.retry_budget));
   EXPECT_EQ(p.services.at("urgent").ecn, q.services.at("urgent").ecn);
   EXPECT_EQ(p.services.at("cnp").shaper_percent, q.services.at("cnp").shaper_percent);
   EXPECT_EQ(fabric.routing.routes[0].hops, again->routing.routes[0].hops);

@@ -34,7 +34,8 @@ def check_formulas():
     expect("--asic spectrum1 --formula older --speed 100G --cable 40m --mtu 9216 --lossless-mtu 1024 --small-packets 100",
            {"xoff": 38912, "xon": 19456, "size": 58368})
     expect("--asic spectrum4 --speed 800G --cable 300m", {"xoff": 413696, "xon": 38912, "size": 413696 + 38912 + 9216})
-    expect("--asic generic --speed 100G --cable 40m --lossless-mtu 9216", {"estimate": True, "xoff_lower": 48699, "xoff_upper": 79492})
+    expect("--asic generic --speed 100G --cable 40m --lossless-mtu 9216", {"estimate": True, "xoff_lower": 48699, "xoff_upper": 317968, "warning": "no vendor's number: ask the vendor for a table"})
+    assert "no vendor's number" in run(*"--asic generic --speed 800G --cable 40m".split()).stdout
     shown = run(*VENDOR.split())
     assert shown.stdout == "xoff 104448 bytes  xon 19456 bytes  size 19456 bytes\n", shown.stdout
 

@@ -56,7 +56,7 @@ TEST(Lookup, NamesTheLineThatIsWrong) {
   EXPECT_EQ(refused("100000 40 1248 1248 59696 0"), "'40' is not a length such as 40m");
   EXPECT_EQ(refused("100000 m 1248 1248 59696 0"), "'m' is not a length such as 40m");
   EXPECT_EQ(refused("100000 40m -1 1248 59696 0"), "'-1' is not a number of bytes");
-  EXPECT_EQ(refused("100000 40m 1248 1248 59696 9"), "'9' is not a threshold, -8 to 7");
+  EXPECT_EQ(refused("100000 40m 1248 1248 59696 9"), "'9' is not a threshold, -8 to 7 or bytes from 64 on");
   EXPECT_EQ(refused("100000 40m 1248 1248 59696 0 x"), "'x' is not a number of bytes");
   const auto doubled = parse_lookup("100000 40m 1 1 1 0\n100000 40m 1 1 1 0\n", "pg.ini");
   EXPECT_EQ(doubled.status().where(), "pg.ini:2");
