@@ -6,7 +6,7 @@ from helpers import wrap
 from loopback import Loopback
 from models import build, same_bits
 from tensorlane.errors import InvalidArgumentError
-from tensorlane.torch import DistributedOptimizer, Min
+from tensorlane.torch import DistributedOptimizer, Min, broadcast_parameters
 from torch import nn
 
 
@@ -360,3 +360,13 @@ def test_reductions_that_are_no_sums():
         "gradients cannot be reduced by op 2: DistributedOptimizer: use Sum or Average",
         lambda: wrap(build("plain"), op=Min),
     )
+
+
+def test_broadcasting_what_has_no_names():
+    model = build("plain")
+    refused(
+        "Plain is a module: broadcast_parameters: pass model.state_dict(), which has the buffers, too", lambda: broadcast_parameters(model),
+    )
+    for parameters in (list(model.parameters()), nn.Sequential(model).children()):
+        with pytest.raises(InvalidArgumentError, match="is no pair of a name and a tensor: broadcast_parameters: pass model.state_dict"):
+            broadcast_parameters(parameters)

@@ -4,6 +4,7 @@ import io
 
 import torch
 
+from ..errors import misuse
 from . import _calls
 
 _CHUNK_ELEMENTS = 1024  # pickled objects travel as float64 arrays of a multiple of this many elements, to register few different lengths
@@ -13,7 +14,7 @@ def broadcast_parameters(params, root_rank=0, *, process_set=None):
     """Copies the root's tensors into everybody's. `params`: model.state_dict(), model.named_parameters(), or a list of (name, tensor).
 
     Tensors of dtypes that cannot be broadcast (bool, complex) travel as one object. Collective."""
-    named = sorted(params.items()) if isinstance(params, dict) else list(params)
+    named = _named(params)
     handles, others = [], {}
     for name, tensor in named:
         if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0:
@@ -34,6 +35,18 @@ def broadcast_parameters(params, root_rank=0, *, process_set=None):
         received = broadcast_object({name: tensor.detach().cpu() for name, tensor in others.items()}, root_rank, "parameters.others", process_set=process_set)
         for name, tensor in others.items():
             tensor.detach().copy_(received[name])
+
+
+def _named(params):
+    if isinstance(params, torch.nn.Module):
+        raise misuse(f"{type(params).__name__} is a module", "broadcast_parameters", "pass model.state_dict(), which has the buffers, too")
+    named = sorted(params.items()) if isinstance(params, dict) else list(params)
+    for element in named:
+        if not (isinstance(element, tuple) and len(element) == 2 and isinstance(element[0], str)):
+            raise misuse(
+                f"{type(element).__name__} is no pair of a name and a tensor", "broadcast_parameters", "pass model.state_dict() or model.named_parameters()",
+            )
+    return named
 
 
 def broadcast_optimizer_state(optimizer, root_rank=0, *, process_set=None):
