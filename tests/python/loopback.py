@@ -15,23 +15,22 @@ class Loopback:
     def __init__(self, arrived=False):
         self.log = []
         self.names = []
-        self.buffers = []  # of the gradients
+        self.buffers = []  # of the gradients, and last of the roll call
         self.under_way = set()
         self.arrived = arrived  # whether a sum is there before anybody waits for it
         self.failure = None
 
     def register(self, group, descs, op):
         self.group = group
-        self.names = [d.name.split(".", 2)[2] for d in descs[1:]]
-        self.positions = [d.position for d in descs[1:]]
-        roll_call, *self.buffers = buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
-        assert descs[0].name.endswith(".roll_call")
-        return buffers
+        self.names = [d.name.split(".", 2)[2] for d in descs]
+        self.buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
+        assert self.names[-1] == "roll_call"
+        return self.buffers
 
     def post(self, index):
         if self.failure:
             raise self.failure
-        assert index not in self.under_way, f"{self.names[index - 1]} posted twice"
+        assert index not in self.under_way, f"{self.names[index]} posted twice"
         self.under_way.add(index)
         self._note("post", index)
 
@@ -57,8 +56,8 @@ class Loopback:
         return [name for what, name in self.log if what == "post"]
 
     def _note(self, what, index):
-        if index > 0:
-            self.log.append((what, self.names[index - 1]))
+        if self.names[index] != "roll_call":
+            self.log.append((what, self.names[index]))
 
 
 class Hub:

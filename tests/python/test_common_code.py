@@ -383,9 +383,8 @@ def test_a_gradient_of_another_type_is_an_error():
 
 def test_contradictions_are_refused():
     model = network()
-    for options in ({"overlap": True, "synchronous": True}, {"synchronous": False}):
-        with pytest.raises(errors.InvalidArgumentError, match="contradict each other"):
-            DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), transport=Loopback(), **options)
+    with pytest.raises(errors.InvalidArgumentError, match="contradict each other"):
+        wrap(model, overlap=True, synchronous=True)
 
 
 def test_the_default_is_always_right():

@@ -20,7 +20,6 @@ from . import _rounds
 from ._transport import TensorDesc
 
 _SUPPORTED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_ROLL_CALL = 0  # its place among the registered tensors
 BATCH_BYTES = 64 << 10  # neighbours travel together up to this size
 
 
@@ -160,6 +159,7 @@ class GradientSender:
         for slot in self.slots:
             _check_supported(slot)
         self._batches = _batches(self.slots)
+        self._roll_call_index = len(self._batches)
         self._register(group, op)
         self._hooks = [s.parameter.register_post_accumulate_grad_hook(_AccumulateHook(self, s.index)) for s in self.slots]
 
@@ -245,7 +245,7 @@ class GradientSender:
         self._note_late()
         _rounds.write(self._roll_call, self.steps, drop, [slot.state for slot in self.slots])
         self._agreed, self._agreed_steps = None, self.steps
-        indices = [*(batch.index for batch in rest), _ROLL_CALL]
+        indices = [*(batch.index for batch in rest), self._roll_call_index]
         self._transport.post_many(indices)
         self._open.update(indices)
         for batch in rest:
@@ -256,9 +256,9 @@ class GradientSender:
 
     def wait(self, slots):
         """Returns when `average` of all these holds the result of the latest round that was sent as a whole. The roll call comes first."""
-        if _ROLL_CALL in self._open:
-            self._transport.wait(_ROLL_CALL)
-            self._open.discard(_ROLL_CALL)
+        if self._roll_call_index in self._open:
+            self._transport.wait(self._roll_call_index)
+            self._open.discard(self._roll_call_index)
             self._agreed = _rounds.read(self._roll_call, self.slots, self._agreed_steps)
         indices = list({slot.batch.index: None for slot in slots if slot.batch.index in self._open})
         if indices:
@@ -326,13 +326,14 @@ class GradientSender:
             batch.posted = True
 
     def _register(self, group, op):
-        descs = [TensorDesc(f"{group}.roll_call", _rounds.length(len(self.slots)), torch.uint8, 0, _native.MAX)]
+        descs = []
         for batch in self._batches:
             first = batch.slots[0]
             name = first.name if len(batch.slots) == 1 else f"{first.name}+{len(batch.slots) - 1}"
             count = sum(slot.parameter.numel() for slot in batch.slots)
             descs.append(TensorDesc(f"{group}.{name}", count, first.parameter.dtype, first.index))
-        self._roll_call, *buffers = self._transport.register(group, descs, op)
+        descs.append(TensorDesc(f"{group}.roll_call", _rounds.length(len(self.slots)), torch.uint8, 0, _native.MAX))
+        *buffers, self._roll_call = self._transport.register(group, descs, op)
         for batch, buffer in zip(self._batches, buffers):
             batch.bind(buffer)
 
@@ -347,7 +348,7 @@ def _batches(slots):
             batches.append(last)
         last.append(slot)
         size += bytes_of_slot
-    return [_Batch(1 + i, members) for i, members in enumerate(batches)]
+    return [_Batch(i, members) for i, members in enumerate(batches)]
 
 
 class _AccumulateHook:

@@ -36,7 +36,7 @@ def DistributedOptimizer(
     - Gradients are sent as they appear in the backward pass. `named_parameters` (as of model.named_parameters()) gives their names and, by its
       order, which is needed first in the forward pass; without it, the order of the parameter groups.
     - When the last of `backward_passes_per_step` backward passes returns, p.grad holds the averages, as with DistributedDataParallel. What comes after it
-      (clipping, GradScaler, norms, step()) is plain PyTorch. `synchronous=True` says the same aloud.
+      (clipping, GradScaler, norms, step()) is plain PyTorch. `synchronous=True` says the same aloud, synchronous=False is overlap=True.
     - overlap=True is for speed: backward() and step() return at once, and each parameter is updated on this thread in the forward pre-hook of the first
       module that needs it, so that sums arrive while the next forward pass computes. The results are the same, bit for bit. Whatever torch function touches
       a parameter, its state or its gradient earlier has it brought up to date first. Not seen are reads and writes past torch's functions (NumPy arrays
@@ -53,8 +53,9 @@ def DistributedOptimizer(
         raise misuse("PyTorch 2.1 or newer is needed", f"DistributedOptimizer with PyTorch {torch.__version__}", "upgrade PyTorch, or average gradients with allreduce()")
     if op not in (_constants.Sum, _constants.Average):
         raise misuse(f"gradients cannot be reduced by op {op!r}", "DistributedOptimizer", "use Sum or Average")
-    if synchronous is not None and bool(synchronous) == bool(overlap):
-        raise misuse(f"synchronous={synchronous} and overlap={overlap} contradict each other", "DistributedOptimizer", "pass overlap=True, or neither")
+    if synchronous and overlap:
+        raise misuse("synchronous=True and overlap=True contradict each other", "DistributedOptimizer", "pass overlap=True, or neither")
+    overlap = overlap or synchronous is False
     _check_optimizer(optimizer)
     if backward_passes_per_step < 1:
         raise misuse("backward_passes_per_step must be at least 1", f"backward_passes_per_step={backward_passes_per_step}", "count the backward passes of one step")
