@@ -261,8 +261,8 @@ class Commands {
       const std::string_view word = line.words.back();
       // The words of `nv set qos roce state` since 5.15 are others.
       if (line[6] == "state" && word != "enable" && word != "disable")
-        context_.add("L9", findings::Severity::kNote, place_, fmt::format("NVUE lists enable and disable here, not '{}'", word),
-                         "write one of them");
+        context_.add("L9", findings::Severity::kNote, place_,
+                     fmt::format("NVUE lists enable and disable here, not '{}'", word), "write one of them");
       if (word == "disable" || word == "disabled" || word == "off")
         port.watchdog.reset();
       else

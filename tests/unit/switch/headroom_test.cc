@@ -138,11 +138,10 @@ TEST(Headroom, EstimatesMoreThanVendorsTablesHave) {
     double metres;
     std::uint64_t xoff;
   };
-  for (const Row& row :
-       {Row{400, 30, 425958}, Row{400, 40, 445770}, Row{400, 150, 612140}, Row{400, 5, 612140}, Row{400, 300, 839216},
-        Row{400, 500, 1136396}, Row{800, 5, 724662}, Row{800, 40, 1621536}, Row{800, 300, 1621536},
-        Row{40, 300, 69632}, Row{100, 2000, 393216}, Row{400, 2000, 1445888}, Row{100, 300, 160000},
-        Row{100, 300, 101088}, Row{10, 5, 20480}, Row{25, 5, 29696}}) {
+  for (const Row& row : {Row{400, 30, 425958}, Row{400, 40, 445770}, Row{400, 150, 612140}, Row{400, 5, 612140},
+                         Row{400, 300, 839216}, Row{400, 500, 1136396}, Row{800, 5, 724662}, Row{800, 40, 1621536},
+                         Row{800, 300, 1621536}, Row{40, 300, 69632}, Row{100, 2000, 393216}, Row{400, 2000, 1445888},
+                         Row{100, 300, 160000}, Row{100, 300, 101088}, Row{10, 5, 20480}, Row{25, 5, 29696}}) {
     const auto estimate = generic_headroom({gbits(row.gigabits), row.metres, Bytes(9216), Bytes(4096)});
     ASSERT_TRUE(estimate.ok());
     EXPECT_GE(estimate->upper.value, row.xoff) << row.gigabits << "G " << row.metres << " m";

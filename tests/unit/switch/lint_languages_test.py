@@ -98,6 +98,44 @@ def check_input(folder):
     assert run(FOLDER / "eos_spine.txt", "--kind", "sonic").returncode == 2
 
 
+JUNOS = """set class-of-service classifiers dscp mine forwarding-class nc loss-priority low code-points 110000
+set class-of-service classifiers dscp mine forwarding-class ef loss-priority low code-points 101110
+set class-of-service classifiers dscp mine forwarding-class mcast-be loss-priority low code-points be1
+set class-of-service classifiers ieee-802.1 tagged forwarding-class be loss-priority low code-points be
+set class-of-service schedulers quick priority low-latency
+set class-of-service schedulers others transmit-rate percent 20
+set class-of-service scheduler-maps both forwarding-class network-control scheduler quick
+set class-of-service scheduler-maps both forwarding-class best-effort scheduler others
+set class-of-service shared-buffer ingress percent 100
+set class-of-service shared-buffer ingress buffer-partition lossless percent 0
+set class-of-service shared-buffer ingress buffer-partition lossless-headroom percent 0
+set class-of-service shared-buffer ingress buffer-partition lossy percent 100
+set class-of-service interfaces et-0/0/0 scheduler-map both
+set class-of-service interfaces et-0/0/0 unit 0 classifiers dscp mine
+set class-of-service interfaces et-0/0/1 scheduler-map both
+set class-of-service interfaces et-0/0/1 unit 0 classifiers dscp default
+"""
+
+
+def check_what_is_allowed(folder):
+    """What platforms have by themselves and what nobody asks for is no mistake."""
+    result = lint(folder, "junos.set", JUNOS)
+    assert not result["unparsed"] and all(f["severity"] == "note" for f in result["findings"]), result
+    text = (FOLDER / "nxos_leaf.txt").read_text()
+    uplink = "interface Ethernet1/48\n  description uplink\n  no switchport\n  mtu 9216\n  ip address 192.0.2.1/31\n  no shutdown\n"
+    assert lint(folder, "nxos.txt", text.replace("interface mgmt0", uplink + "interface mgmt0")) == CLEAN
+
+
+def check_what_is_not_checked(folder):
+    """A file that holds nothing for a rule to look at is not a good one."""
+    for name, text, rules in (
+            ("eos.txt", "qos map dscp 46 to traffic-class 5\n", {"L1 to L8"}),
+            ("dcb.txt", "dscp-prio AF31:3 EF:5\n", {"L2, L3 and L5 to L8", "L4"}),
+            ("junos.set", "set class-of-service forwarding-classes class bulk queue-num 3 no-loss\n", {"L1 to L8"}),
+            ("cumulus.txt", "nv set qos mapping default-global trust both\n", {"L1 to L8"})):
+        assert {u["rules"] for u in lint(folder, name, text)["unchecked"]} == rules, lint(folder, name, text)
+
+
 def check_together(folder):
     """Priorities in pause frames are compared across languages, whatever each calls its queues."""
     done = run(FOLDER / "junos_leaf.set", FOLDER / "eos_leaf.txt", "--json")
@@ -123,7 +161,7 @@ def check_ten_thousand_ports(folder):
 
 
 def main():
-    for check in (check_clean_and_mutated, check_what_is_not_understood, check_input, check_together, check_ten_thousand_ports):
+    for check in (check_clean_and_mutated, check_what_is_not_understood, check_input, check_what_is_allowed, check_what_is_not_checked, check_together, check_ten_thousand_ports):
         with tempfile.TemporaryDirectory() as folder:
             check(pathlib.Path(folder))
 

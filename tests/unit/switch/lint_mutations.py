@@ -3,6 +3,8 @@
 # Of each configuration: (rule, what its place holds, the first text that is replaced, by what). "\n" ends a line that is dropped.
 MUTATIONS = {
     "eos_leaf.txt": [
+        ("L4", "tx-queue 6 | no priority", "tx-queue 6\n      priority strict", "tx-queue 6\n      no priority"),
+        ("L4", "tx-queue 6 | no priority", "tx-queue 6\n      priority strict\n   !\n   tx-queue 3\n      no priority", "tx-queue 6\n      no priority\n   !\n   tx-queue 3\n      priority strict"),
         ("L1", "dscp", "16 17 18", "16 18"),
         ("L1", "qos map dscp 26 48", "qos map dscp 48 to", "qos map dscp 26 48 to"),
         ("L1", "qos trust cos", "qos trust dscp", "qos trust cos"),
@@ -86,6 +88,9 @@ MUTATIONS = {
         ("L13", "match dscp", "match dscp af31", "match dscp af31 cs6"),
     ],
     "junos_leaf.set": [
+        ("L3", "congestion-notification-profile other", "set interfaces et-0/0/0 mtu", "set class-of-service congestion-notification-profile other input cable-length 5\nset interfaces et-0/0/0 mtu"),
+        ("L4", "schedulers s2-cnp priority low", "s2-cnp priority strict-high", "s2-cnp priority low"),
+        ("L9", "transmit-rate percent 500", "s1 transmit-rate percent 70", "s1 transmit-rate percent 500"),
         ("L1", "code-points", "code-points 110000", "code-points [ 110000 011010 ]"),
         ("L1", "mydscp", "forwarding-class NO-LOSS loss-priority low code-points 011010", "forwarding-class best-effort loss-priority low code-points 011010"),
         ("L2", "class", "class CNP queue-num 6", "class CNP queue-num 4"),
@@ -128,6 +133,7 @@ MUTATIONS = {
         ("L7", "et-0/0/0", "mtu 9216", "mtu 1600"),
     ],
     "cumulus_nvue.txt": [
+        ("L9", "pfc-watchdog state enabled", "swp1-32 qos pfc-watchdog state enable", "swp1-32 qos pfc-watchdog state enabled"),
         ("L1", "dscp", "dscp 0-25 switch", "dscp 0-19,21-25 switch"),
         ("L1", "dscp 47", "dscp 47 switch-priority 0", "dscp 47,26 switch-priority 0"),
         ("L1", "trust port", "trust both", "trust port"),
