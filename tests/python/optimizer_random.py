@@ -214,9 +214,7 @@ class Program:
 
     def then_initialize(self):
         parameter = self.draw.choice(list(self.model.parameters()))
-        with _random_numbers:
-            torch.manual_seed(self.seed)
-            nn.init.normal_(parameter, std=0.1)
+        nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(self.seed))  # a lock must not be held while it waits for other ranks
 
     def then_lower_precision(self):
         if not self.half:
