@@ -8,15 +8,13 @@
 namespace tensorlane::config {
 
 Ledger::Rules shared(const DaemonConfig& config, Ledger::Rules rules) {
-  std::set<std::uint32_t> users(config.users.begin(), config.users.end());
-  users.insert({0, geteuid()});
-  const std::uint64_t little = std::min<std::uint64_t>(rules.total / 32, 8);
-  const std::uint64_t divided = (rules.total - 2 * little) / 100 * config.users_guaranteed +
-                                (rules.total - 2 * little) % 100 * config.users_guaranteed / 100;
-  const std::uint64_t each = divided / users.size();
+  const std::set<std::uint32_t> users(config.users.begin(), config.users.end());
+  const std::uint64_t little = std::min<std::uint64_t>(rules.total / 8, 8), rest = rules.total - 2 * little;
+  const std::uint64_t divided = rest / 100 * config.users_guaranteed + rest % 100 * config.users_guaranteed / 100;
+  const std::uint64_t each = users.empty() ? 0 : divided / users.size();
   for (const std::uint32_t user : users) rules.kept[user] = each;
   for (const std::uint32_t user : {std::uint32_t{0}, std::uint32_t{geteuid()}})
-    rules.kept[user] = std::max(each, little);
+    rules.kept[user] = std::max(rules.kept[user], little);
   rules.kept_key = "users_guaranteed";
   rules.user_key = rules.key + " for one user";
   // With too many users to keep something for each, still nobody gets everything.

@@ -30,7 +30,7 @@ BLOCK_SECONDS, BLOCKS, ROUNDS = 1.0, 3, 3
 BESIDE_A_BURNER, FAIR_SHARE = 1.3, 2.6
 NOISE_SECONDS = 0.0005  # that a median may differ by in any case
 
-# Small, so that they are reached soon; the share of each of the two users and root is a sixth for sure.
+# Small, so that they are reached soon; the share of each of the two users is almost a quarter for sure.
 SETTINGS = {"users": f"[{ATTACKER}, {BYSTANDER}]", "max_sessions": 24, "max_pending": 18, "memory_limit": "512 MiB", "join_timeout": "60 s", "detection": "10 s"}
 
 
