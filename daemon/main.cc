@@ -27,7 +27,6 @@
 #include "daemon/session/server.h"
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/timeline.h"
-#include "daemon/wiring/accounts.h"
 #include "daemon/wiring/lane_config.h"
 #include "daemon/wiring/lane_status.h"
 #include "daemon/wiring/recording.h"
@@ -60,7 +59,7 @@ class Daemon {
         memory_(wiring::memory_budget(config_)),
         arenas_(memory_),
         scratch_(memory_),
-        descriptors_(std::make_shared<Ledger>(wiring::descriptor_rules(config_))),
+        descriptors_(wiring::descriptor_ledger(config_)),
         sessions_(session_config(config_, descriptors_), arenas_),
         patterns_(config_),
         status_({config_, metrics_, timeline_, patterns_, rails_, [this] { return batch_limit(); },

@@ -1,8 +1,17 @@
 #include "daemon/wiring/shares.h"
 
+#include <sys/resource.h>
+
 #include "daemon/config/shares.h"
 
 namespace tensorlane::wiring {
+namespace {
+
+// Logs, listeners, epoll instances, eventfds, devices, scrapes; and two sockets of the control plane for each host.
+constexpr std::uint64_t kOwnDescriptors = 64;
+constexpr std::uint64_t kDescriptorsOfHost = 2;
+
+}  // namespace
 
 std::shared_ptr<memory::MemoryBudget> memory_budget(const config::DaemonConfig& config) {
   return std::make_shared<memory::MemoryBudget>(config::shared(config, memory::memory_rules(config.memory_limit)),
@@ -15,6 +24,17 @@ Ledger region_ledger(const config::DaemonConfig& config, std::uint32_t regions) 
                                         .user_key = {},
                                         .fix = "register fewer, larger tensors",
                                         .total = regions}));
+}
+
+std::shared_ptr<Ledger> descriptor_ledger(const config::DaemonConfig& config) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const std::uint64_t own = kOwnDescriptors + config.max_pending + kDescriptorsOfHost * config.fabric.hosts.size();
+  return std::make_shared<Ledger>(config::shared(config, {.what = "descriptors",
+                                                          .key = "LimitNOFILE of the daemon",
+                                                          .user_key = {},
+                                                          .fix = "end other jobs",
+                                                          .total = limit.rlim_cur > own ? limit.rlim_cur - own : 1}));
 }
 
 }  // namespace tensorlane::wiring

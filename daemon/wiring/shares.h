@@ -1,4 +1,4 @@
-// How the users of a daemon share its memory and its table of tensors.
+// How the users of a daemon share its memory, its table of tensors and its descriptors (law 19).
 #pragma once
 
 #include <cstdint>
@@ -14,5 +14,9 @@ std::shared_ptr<memory::MemoryBudget> memory_budget(const config::DaemonConfig& 
 
 // Of a lane's table of `regions`: an entry for each tensor, another one where it is summed in float32 scratch.
 Ledger region_ledger(const config::DaemonConfig& config, std::uint32_t regions);
+
+// The descriptors that sessions, their memory and the flows of jobs may take: this process's limit of open files, less
+// what the daemon itself needs. To be asked once the limit is what it will be.
+std::shared_ptr<Ledger> descriptor_ledger(const config::DaemonConfig& config);
 
 }  // namespace tensorlane::wiring

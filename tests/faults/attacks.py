@@ -122,7 +122,7 @@ class Scratch(Attack):
     """Float16 tensors with two ranks on a host: their sums are made in float32, in memory of the daemon's own."""
 
     pause = 0.05
-    mebibytes = 16
+    mebibytes = 64
 
     def step(self):
         if not self.sessions:

@@ -273,7 +273,7 @@ TEST(Limits, ArenasOverTheBudgets) {
 
 TEST(Limits, TheSocket) {
   FakeDaemon daemon;
-  memory::ArenaPool pool({});
+  memory::ArenaPool pool(memory::MemoryLimits{});
   session::SessionConfig config;
   config.socket_path = daemon.socket();
   Status status = session::SessionServer(config, pool).start(daemon);
