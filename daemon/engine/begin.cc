@@ -12,6 +12,7 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   t.open = true;
   t.raised = false;
   t.sequence = ready.sequence;
+  t.iteration = iterations_.begin(t.iteration);
   t.since = now_;
   t.cls = t.next_cls;
   t.urgency = t.next_urgency;

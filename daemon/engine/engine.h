@@ -110,9 +110,10 @@ class Engine {
   std::size_t granted(HostIndex peer, const protocol::FrameHeader& header, std::span<Descriptor> out) const;
 
   // The most urgent operations for this flow, at most out.size() and at most `credit` payload bytes (an operation
-  // larger than the credit left is not started). Returns how many. Order inside a class: older iteration, results
-  // before contributions, urgency, tensor id (law 9). Where the limit of a class is used up, what waits in it is
-  // demoted: it goes in the flow of the next class instead, operation by operation and only while that lasts.
+  // larger than the credit left is not started). Returns how many. Order inside a class: older iteration (as
+  // iterations.h counts them), results before contributions, urgency, tensor id (law 9). Where the limit of a class is
+  // used up, what waits in it is demoted: it goes in the flow of the next class instead, operation by operation and
+  // only while that lasts.
   std::size_t pick(Time now, Flow flow, Bytes credit, std::span<Send> out);
   // The next host, after `after` in round-robin order, for which pick() on this class would return something now; false
   // when there is none.

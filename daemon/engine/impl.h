@@ -167,6 +167,7 @@ struct Engine::Impl {
   std::vector<std::size_t> most_sends_;
   Time now_;                                             // of the step that runs, or ran last
   std::uint32_t oldest_ = kNoIndex, newest_ = kNoIndex;  // open operations
+  Iterations iterations_;                                // of the operations that begin
   std::uint64_t arrivals_ = 0;                           // orders the single queue
   bool staging_changed_ = false;
   bool aborted_ = false, drained_ = false;

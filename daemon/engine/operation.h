@@ -10,6 +10,7 @@
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
 #include "daemon/engine/grants.h"
+#include "daemon/engine/iterations.h"
 #include "daemon/engine/pattern/rails.h"
 #include "daemon/engine/staging.h"
 
@@ -136,8 +137,9 @@ struct Tensor {
   // operations
   bool open = false;
   bool raised = false;
-  Sequence sequence;  // of the last operation begun
-  Time since;         // it was begun
+  Sequence sequence;    // of the last operation begun
+  Iteration iteration;  // that it belongs to
+  Time since;           // it was begun
   Descriptor buffer, wide;
   std::uint32_t result_grant = 0;
   std::uint32_t results_left = 0, sends_left = 0;

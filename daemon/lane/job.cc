@@ -238,6 +238,7 @@ void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor&
 void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   t.ready = now;
   t.reported = Duration();
+  t.iteration = iterations_.begin(t.iteration);
   note_iteration(tensor.id, now);
   if (around_.timeline->enabled() && local_ranks_.size() > 1) {
     around_.timeline->record({.begin = t.first_arrival,
@@ -285,7 +286,7 @@ void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalS
   const bool wide = step == LocalStep::kReduce && tensor.wide_contributions;
   t.task = {step, Sequence(t.completed + 1), leader_of(tensor), wide ? t.wide_storage : Buffer(), 0, 0};
   if (step == LocalStep::kNone) return finish_step(t, tensor, now);
-  local_queue_.push({tensor.cls, t.task.sequence, tensor.id, t.raised});
+  local_queue_.push({tensor.cls, t.iteration, tensor.id, t.raised});
 }
 
 // A step of local work is finished: on to the network, to the spreading of the result, or to the end.

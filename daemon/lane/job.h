@@ -111,10 +111,13 @@ class Job final : private JobRail::Owner {
     std::vector<bool> bound;              // by local index
     std::vector<Buffer> buffers;          // by local index; empty for a barrier
     std::vector<std::uint64_t> sequence;  // by local index: last submitted
+    engine::Iteration iteration;          // of the operation that all have submitted last
     std::uint64_t completed = 0;          // last sequence that all local ranks were told of
     std::uint32_t arrived = 0;            // local ranks that have submitted completed + 1
     Descriptor buffer;                    // the leader's, for the engines
-    Buffer storage;                       // of a batch: its buffer
+    float urgency = 0;                    // these two: as the plan came
+    ClassId cls;
+    Buffer storage;  // of a batch: its buffer
     Buffer wide_storage;
     Descriptor wide;
     LocalTask task;
@@ -196,6 +199,7 @@ class Job final : private JobRail::Owner {
   bool admitting_ = false;
   std::uint64_t offered_ = 0;                      // operations, and not agreed on
   std::optional<std::pair<TensorId, Time>> turn_;  // operations are held for this tensor, since
+  engine::Iterations iterations_;
   LocalQueue local_queue_;
   bool failed_ = false;  // told the listener
   std::optional<Status> abort_cause_;

@@ -79,6 +79,8 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   local_queue_.reserve(tensors_.size());
   for (std::size_t i = known; i < tensors_.size(); ++i) {
     LocalTensor& t = tensors_[i];
+    t.urgency = plan_.tensors[i].urgency;
+    t.cls = plan_.tensors[i].cls;
     t.bound.resize(local_ranks_.size());
     t.buffers.resize(local_ranks_.size());
     t.sequence.resize(local_ranks_.size());

@@ -50,7 +50,11 @@ void Job::note_iteration(TensorId tensor, Time now) {
 
 // Anew with every plan: what it has added may be waited for before everything else. Until then the plan counts.
 void Job::begin_observing() {
-  for (const protocol::PlanTensor& tensor : plan_.tensors) set_priority(tensor);
+  for (protocol::PlanTensor& tensor : plan_.tensors) {
+    tensor.urgency = tensors_[tensor.id.value].urgency;
+    tensor.cls = tensors_[tensor.id.value].cls;
+    set_priority(tensor);
+  }
   observed_.emplace(static_cast<std::uint32_t>(plan_.tensors.size()), static_cast<std::uint32_t>(local_ranks_.size()));
   for (const auto& session : sessions_) {
     if (session) session->observe_waits(true);

@@ -86,6 +86,8 @@ void JobRail::map(std::span<std::byte> bytes) {
 // ---- the engine ----
 
 void JobRail::feed(const engine::Event& event, Time now) {
+  TL_ASSERT(fed_ <= now);  // its time does not run backwards
+  fed_ = now;
   std::size_t taken = 0;
   do {
     taken = engine_.step(now, std::span(&event, 1), actions_);

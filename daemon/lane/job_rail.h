@@ -115,6 +115,7 @@ class JobRail {
   Staging staging_;
   engine_log::RecordedEngine engine_;
   engine::ActionRing actions_;
+  Time fed_;  // when the engine was told of something last
   std::size_t flows_wanted_ = 0, flows_up_ = 0;
   std::size_t flows_open_ = 0;                            // dialed or accepted, and not reported down
   std::array<HostIndex, kMaxDataClasses + 1> last_peer_;  // that had a turn

@@ -11,6 +11,7 @@
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
 #include "daemon/engine/batching/batch_gate.h"
+#include "daemon/engine/iterations.h"
 #include "daemon/ports/reducer.h"
 
 namespace tensorlane::lane {
@@ -57,20 +58,20 @@ bool advance_batch(LocalTask& task, const protocol::PlanTensor& batch, Buffer ow
                    std::span<const engine::BatchGate::Member> members, const BuffersOf& buffers_of,
                    ports::Reducer& reducer, std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
 
-// Tasks that wait for their next block, most urgent first: class, then what a client waits for, then older sequence,
+// Tasks that wait for their next block, most urgent first: class, then what a client waits for, then older iteration,
 // then tensor.
 class LocalQueue {
  public:
   struct Key {
     ClassId cls;
-    Sequence sequence;
+    engine::Iteration iteration;
     TensorId tensor;
     bool raised = false;
     // For the heap, which serves the largest: "less" means less urgent.
     bool operator<(const Key& o) const {
       if (cls != o.cls) return cls > o.cls;
       if (raised != o.raised) return o.raised;
-      if (sequence != o.sequence) return sequence > o.sequence;
+      if (iteration != o.iteration) return iteration > o.iteration;
       return tensor > o.tensor;
     }
   };

@@ -9,7 +9,8 @@ using protocol::FrameHeader;
 using protocol::FrameType;
 
 OrderChecker::Key OrderChecker::key(const FrameHeader& h, bool contribution) const {
-  return {h.sequence.value, contribution, -static_cast<double>(priorities_[h.tensor.value].urgency), h.tensor.value};
+  return {running_[h.tensor.value].iteration.value, contribution,
+          -static_cast<double>(priorities_[h.tensor.value].urgency), h.tensor.value};
 }
 
 void OrderChecker::stepped(Time now, const Event& event) {
@@ -17,6 +18,7 @@ void OrderChecker::stepped(Time now, const Event& event) {
   if (event.kind == Event::Kind::kTensorReady) {
     const std::size_t tensor = event.tensor_ready.tensor.value;
     priorities_[tensor] = next_[tensor];
+    running_[tensor] = {event.tensor_ready.sequence.value, iterations_.begin(running_[tensor].iteration)};
     return;
   }
   if (event.kind == Event::Kind::kRaise) {
@@ -75,7 +77,7 @@ void OrderChecker::check_order(Time now, engine::Flow flow, ClassId of, const Fr
   if (last != last_.end() && mine < last->second) {
     findings_.fail("order",
                    "host {} to host {}, class {}: tensor {}, sequence {} waited behind a less urgent one: tensor {}, "
-                   "sequence {}",
+                   "iteration {}",
                    host_.value, flow.peer.value, flow.cls.value, h.tensor.value, h.sequence.value,
                    std::get<3>(last->second), std::get<0>(last->second));
   }
@@ -87,10 +89,10 @@ void OrderChecker::check_against_waiting(engine::Flow flow, const FrameHeader& s
   if (it == waiting_.end() || it->second.empty()) return;
   const Key& best = it->second.begin()->first;
   if (!(best < mine)) return;
-  if (raised_.contains({std::get<3>(best), std::get<0>(best)})) return;
+  if (raised_.contains({std::get<3>(best), running_[std::get<3>(best)].sequence})) return;
   findings_.fail(
       "order",
-      "host {} to host {}, class {}: sent tensor {}, sequence {} while a grant for tensor {}, sequence {} waited",
+      "host {} to host {}, class {}: sent tensor {}, sequence {} while a grant for tensor {}, iteration {} waited",
       host_.value, flow.peer.value, flow.cls.value, sent.tensor.value, sent.sequence.value, std::get<3>(best),
       std::get<0>(best));
 }

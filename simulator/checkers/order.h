@@ -9,6 +9,7 @@
 #include <span>
 #include <tuple>
 
+#include "daemon/engine/iterations.h"
 #include "daemon/engine/types.h"
 #include "simulator/checkers/findings.h"
 #include "simulator/checkers/limits.h"
@@ -24,6 +25,7 @@ class OrderChecker {
       : host_(host), scenario_(scenario), limits_(limits), findings_(findings) {
     for (const protocol::PlanTensor& tensor : scenario.plan.tensors) next_.push_back({tensor.urgency, tensor.cls});
     priorities_ = next_;
+    running_.resize(next_.size());
   }
 
   // The engine was told that the tensor has this urgency and travels in this class from its next operation on.
@@ -61,6 +63,13 @@ class OrderChecker {
     ClassId cls;
   };
   HostIndex host_;
+  // The operation of a tensor that runs.
+  struct Running {
+    std::uint64_t sequence = 0;
+    engine::Iteration iteration;
+  };
+  std::vector<Running> running_;  // by tensor
+  engine::Iterations iterations_;
   std::vector<Priority> priorities_, next_;  // by tensor: of the operation that runs, and of the next
   const Scenario& scenario_;
   LimitChecker& limits_;

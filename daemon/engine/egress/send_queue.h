@@ -7,18 +7,18 @@
 #include "common/base/units.h"
 #include "daemon/engine/egress/peer_set.h"
 #include "daemon/engine/egress/urgency_heap.h"
+#include "daemon/engine/iterations.h"
 #include "daemon/engine/types.h"
 
 namespace tensorlane::engine {
 
-// Law 9 as one number, smaller is earlier: raised operations, then older iterations (the operation's sequence number:
-// tensors that take part in every iteration count alike), then results before contributions, then urgency. Ties fall to
-// the smaller item: items are numbered by tensor, then slice.
+// Law 9 as one number, smaller is earlier: raised operations, then older iterations (iterations.h), then results before
+// contributions, then urgency. Ties fall to the smaller item: items are numbered by tensor, then slice.
 inline constexpr std::uint64_t kMaxSequence = (std::uint64_t{1} << 40) - 1;
-constexpr std::uint64_t send_key(bool raised, Sequence sequence, bool result, float urgency) {
+constexpr std::uint64_t send_key(bool raised, Iteration iteration, bool result, float urgency) {
   constexpr std::uint32_t kUrgencyMax = (1u << 22) - 1;
   const auto delay = static_cast<std::uint64_t>((1.0 - static_cast<double>(urgency)) * kUrgencyMax);
-  return static_cast<std::uint64_t>(!raised) << 63 | (sequence.value & kMaxSequence) << 23 |
+  return static_cast<std::uint64_t>(!raised) << 63 | (iteration.value & kMaxSequence) << 23 |
          static_cast<std::uint64_t>(!result) << 22 | delay;
 }
 

@@ -265,11 +265,11 @@ TEST(Thresholds, ClassesTakeWhatReachesThem) {
 
 TEST(SendKey, OrdersByRaiseIterationKindUrgency) {
   const auto key = send_key;
-  EXPECT_LT(key(true, Sequence(9), false, 0.0F), key(false, Sequence(1), true, 1.0F));
-  EXPECT_LT(key(false, Sequence(1), false, 0.0F), key(false, Sequence(2), true, 1.0F));
-  EXPECT_LT(key(false, Sequence(2), true, 0.0F), key(false, Sequence(2), false, 1.0F));
-  EXPECT_LT(key(false, Sequence(2), true, 0.9F), key(false, Sequence(2), true, 0.8F));
-  EXPECT_LT(key(false, Sequence(kMaxSequence - 1), false, 0.0F), key(false, Sequence(kMaxSequence), true, 1.0F));
+  EXPECT_LT(key(true, Iteration(9), false, 0.0F), key(false, Iteration(1), true, 1.0F));
+  EXPECT_LT(key(false, Iteration(1), false, 0.0F), key(false, Iteration(2), true, 1.0F));
+  EXPECT_LT(key(false, Iteration(2), true, 0.0F), key(false, Iteration(2), false, 1.0F));
+  EXPECT_LT(key(false, Iteration(2), true, 0.9F), key(false, Iteration(2), true, 0.8F));
+  EXPECT_LT(key(false, Iteration(kMaxSequence - 1), false, 0.0F), key(false, Iteration(kMaxSequence), true, 1.0F));
 }
 
 TEST(SendQueue, GivesBackInOrderWhateverGoesInAndWhoeverIsRaised) {

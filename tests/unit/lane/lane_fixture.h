@@ -242,7 +242,8 @@ struct TestHost {
       if (one_at_a_time) real = std::make_unique<OneAtATime>(std::move(real));
       return real;
     };
-    auto made = Lane::create(config, {&regions, reducer.get(), &metrics, &timeline, make_transport, {}, &scratch});
+    auto made = Lane::create(
+        config, {&regions, reducer.get(), &metrics, &timeline, make_transport, {}, &scratch, &region_ledger});
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     lane = std::move(*made);
     lane->start(listener);
@@ -250,7 +251,15 @@ struct TestHost {
   static std::uint16_t port() { return static_cast<std::uint16_t>(10000 + getpid() % 1000 * 16); }
 
   memory::RegionTable regions;
-  memory::ScratchPool scratch{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)})};
+  Ledger region_ledger{{.what = "tensors",
+                        .key = "the table of tensors",
+                        .user_key = "the table of tensors for one user",
+                        .fix = "register fewer",
+                        .total = 1024,
+                        .per_user = 512}};
+  const std::shared_ptr<memory::MemoryBudget> budget =
+      std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)});
+  memory::ScratchPool scratch{budget};
   std::unique_ptr<ports::Reducer> reducer;
   ports::LaneMetrics metrics;
   FakeTimeline timeline;
@@ -347,8 +356,7 @@ class LaneTest : public ::testing::Test {
     more.name = "a tensor that somebody registered later, " + std::to_string(plan_.tensors.size());
     plan_.tensors.push_back(more);
     ++plan_.version;
-    for (auto& host : hosts_)
-      ASSERT_TRUE(host->lane->apply_plan(kJob, plan_.since(plan_.tensors.size() - 1), nullptr).ok());
+    for (auto& host : hosts_) put_in_force(*host->lane, kJob, plan_.since(plan_.tensors.size() - 1));
   }
 
   Bytes window_ = mib(1);

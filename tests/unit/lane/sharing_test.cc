@@ -29,10 +29,16 @@ using protocol::FrameType;
 constexpr ClassId kUrgent{0}, kBulk{1};
 constexpr Epoch kEpoch{1};
 
-struct NoTimeline final : ports::Timeline {
-  bool enabled() const override { return false; }
-  void record(const ports::TraceSpan&) override {}
+// Keeps the spans of sums.
+struct SumTimeline final : ports::Timeline {
+  bool enabled() const override { return true; }
+  void record(const ports::TraceSpan& span) override {
+    std::lock_guard lock(mutex);
+    if (span.phase == ports::TraceSpan::Phase::kReduce) sums.push_back(span);
+  }
   void name(JobId, TensorId, const char*) override {}
+  std::mutex mutex;
+  std::vector<ports::TraceSpan> sums;
 };
 
 struct NoListener final : ports::LaneListener {
@@ -129,6 +135,9 @@ class FakeTransport final : public ports::Transport {
     std::size_t events = rising_.size();
     for (const ports::FlowKey& flow : std::exchange(rising_, {})) sink_.on_flow_up(flow);
     for (const auto& [flow, header] : announced()) {
+      if (header.payload_bytes > 0) {
+        EXPECT_TRUE(sink_.on_header(flow, header).ok());
+      }
       sink_.on_frame(flow, header);
       ++events;
     }
@@ -150,6 +159,11 @@ class FakeTransport final : public ports::Transport {
     std::lock_guard lock(mutex_);
     announced_.push_back({flow, header});
   }
+  // As announce(), of all that one poll finds; a poll finds one such list.
+  void announce_at_once(std::vector<Left> frames) {
+    std::lock_guard lock(mutex_);
+    lists_.push_back(std::move(frames));
+  }
   std::vector<Left> left() {
     std::lock_guard lock(mutex_);
     return left_;
@@ -158,7 +172,10 @@ class FakeTransport final : public ports::Transport {
  private:
   std::vector<Left> announced() {
     std::lock_guard lock(mutex_);
-    return std::exchange(announced_, {});
+    if (lists_.empty()) return std::exchange(announced_, {});
+    std::vector<Left> first = std::move(lists_.front());
+    lists_.pop_front();
+    return first;
   }
   ports::FrameSink& sink_;
   std::function<std::uint64_t()> step_;
@@ -168,6 +185,7 @@ class FakeTransport final : public ports::Transport {
   std::map<ClassId, std::uint64_t> in_flight_;
   std::mutex mutex_;
   std::vector<Left> left_, announced_;
+  std::deque<std::vector<Left>> lists_;
 };
 
 protocol::PlanTensor tensor(Operation operation, std::uint64_t elements, std::uint32_t slice_elements,
@@ -186,7 +204,7 @@ class Sharing : public ::testing::Test {
  protected:
   void start(
       LaneConfig config, std::function<std::uint64_t()> step = [] { return mib(1).value; }) {
-    config.classes = 2;
+    config.classes = static_cast<std::uint8_t>(config.rails[0].windows.size());
     auto made =
         Lane::create(config, {&regions_,
                               reducer_.get(),
@@ -205,9 +223,10 @@ class Sharing : public ::testing::Test {
   }
   // A job with `local` ranks here and one on each of `hosts` - 1 others. All tensors lie over each other.
   std::vector<std::shared_ptr<Client>> add_job(JobId id, std::uint16_t hosts, std::size_t local,
-                                               std::vector<protocol::PlanTensor> tensors) {
+                                               std::vector<protocol::PlanTensor> tensors, std::uint32_t user = 0) {
     ports::JobSpec spec;
     spec.name = fmt::format("job{}", id.value);
+    spec.owner = {user, spec.name};
     spec.credentials = {id, kEpoch, HostIndex(0), {}};
     spec.world_size = static_cast<std::uint32_t>(local + hosts - 1u);
     protocol::Plan plan;
@@ -246,14 +265,19 @@ class Sharing : public ::testing::Test {
   // Every peer of the job is ready for the results of this tensor's first operation.
   void peers_ready(JobId id, std::uint16_t hosts, std::uint32_t tensor) {
     for (std::uint16_t peer = 1; peer < hosts; ++peer) {
-      transport_->announce({id, HostIndex(peer), kControlClass}, {.type = FrameType::kReady,
-                                                                  .cls = kControlClass,
-                                                                  .job = id,
-                                                                  .epoch = kEpoch,
-                                                                  .grant = 1,
-                                                                  .tensor = TensorId(tensor),
-                                                                  .sequence = Sequence(1)});
+      const Left frame = ready(id, HostIndex(peer), tensor);
+      transport_->announce(frame.flow, frame.header);
     }
+  }
+  static Left ready(JobId id, HostIndex peer, std::uint32_t tensor) {
+    return {{id, peer, kControlClass},
+            {.type = FrameType::kReady,
+             .cls = kControlClass,
+             .job = id,
+             .epoch = kEpoch,
+             .grant = 1,
+             .tensor = TensorId(tensor),
+             .sequence = Sequence(1)}};
   }
   // Until the lane has carried out what it was told of every job.
   void settle() {
@@ -275,7 +299,7 @@ class Sharing : public ::testing::Test {
   std::map<JobId, protocol::Plan> plans_;  // of each job, without tensors
   std::unique_ptr<ports::Reducer> reducer_ = reduce::make_cpu_reducer();
   ports::LaneMetrics metrics_;
-  NoTimeline timeline_;
+  SumTimeline timeline_;
   NoListener listener_;
   FakeTransport* transport_ = nullptr;
   std::size_t jobs_ = 0;
@@ -430,6 +454,125 @@ TEST_F(Sharing, AWaitThatBlocksBeforeTheNetworkRaisesOnIt) {
   }
   EXPECT_THAT(order, ::testing::ElementsAre(0, 2, 0, 1));
   lane_->stop();  // it asks `open`
+}
+
+// Users share, not jobs: three jobs of one user get together what the one of the other gets.
+TEST_F(Sharing, UsersGetTheSameNumberOfBytesHoweverManyJobsTheyHave) {
+  std::atomic<bool> open{false};
+  start(windows(kib(512)), [&] { return open ? kib(128).value : 0; });
+  constexpr std::uint64_t kEach = 8 << 20;
+  std::vector<std::shared_ptr<Client>> clients;
+  for (std::uint64_t j = 1; j <= 4; ++j) {
+    clients.push_back(
+        add_job(JobId(j), 2, 1, {tensor(Operation::kBroadcast, kEach / sizeof(float), 65536)}, j == 1 ? 3001 : 3002)
+            .front());
+    peers_ready(JobId(j), 2, 0);
+  }
+  settle();
+  for (auto& client : clients) {
+    client->submit({{0, 0, 1}});
+    wait([&] { return client->arm_wake(); });
+  }
+  settle();
+  settle();
+  open = true;
+  wait([&] { return std::ranges::all_of(clients, [](const auto& c) { return c->completed().size() == 1; }); });
+  std::map<JobId, std::uint64_t> sent;
+  for (const Left& l : transport_->left()) {
+    sent[l.flow.job] += l.header.payload_bytes;
+    if (sent[JobId(1)] == kEach) break;
+  }
+  const std::uint64_t others = sent[JobId(2)] + sent[JobId(3)] + sent[JobId(4)];
+  EXPECT_GE(others, kEach - mib(2).value);
+  EXPECT_LE(others, kEach + mib(2).value);
+  for (std::uint64_t j = 2; j <= 4; ++j) EXPECT_GE(sent[JobId(j)], kEach / 3 - mib(1).value) << "job " << j;
+  lane_->stop();
+}
+
+// What takes the lane's time counts, not bytes alone: thousands of small operations that become ready at once do not go
+// before another user's first one.
+TEST_F(Sharing, ThousandsOfSmallOperationsLeaveOthersTheirTurn) {
+  start(windows(mib(16)));
+  constexpr std::uint32_t kSmall = 2000;
+  const auto flood = add_job(JobId(1), 2, 1, {kSmall, tensor(Operation::kBroadcast, 16, 65536)}, 3002).front();
+  const auto other = add_job(JobId(2), 2, 1, {tensor(Operation::kBroadcast, 1 << 20, 65536)}, 3001).front();
+  std::vector<protocol::SubmissionEntry> entries;
+  std::vector<Left> at_once;
+  for (std::uint32_t t = 0; t < kSmall; ++t) {
+    entries.push_back({t, 0, 1});
+    at_once.push_back(ready(JobId(1), HostIndex(1), t));
+  }
+  at_once.push_back(ready(JobId(2), HostIndex(1), 0));
+  flood->submit(entries);
+  other->submit({{0, 0, 1}});
+  wait([&] { return flood->arm_wake() && other->arm_wake(); });
+  settle();
+  settle();
+  transport_->announce_at_once(std::move(at_once));
+  settle();  // wakes it
+  wait([&] { return flood->completed().size() == kSmall && other->completed().size() == 1; });
+  std::size_t before = 0;  // operations of the flood before the other's next one
+  std::size_t most = 0;
+  for (const Left& l : transport_->left()) {
+    if (l.header.payload_bytes == 0) continue;
+    before = l.flow.job == JobId(2) ? 0 : before + 1;
+    if (l.flow.job == JobId(2) && l.header.offset + l.header.payload_bytes == mib(4).value) break;
+    most = std::max(most, before);
+  }
+  EXPECT_LE(most, 2 * kMaxOperation.value / 4096);
+  EXPECT_GT(most, 0u);
+  lane_->stop();
+}
+
+protocol::FrameHeader eager(JobId job, std::uint32_t tensor, std::uint32_t slot) {
+  return {.type = FrameType::kData,
+          .flags = protocol::kFlagEager,
+          .cls = kUrgent,
+          .job = job,
+          .epoch = kEpoch,
+          .payload_bytes = 4096,
+          .grant = slot + 1,
+          .tensor = TensorId(tensor),
+          .sequence = Sequence(1),
+          .aux = 1};
+}
+
+// Law 9: a sum of another job's bulk that could have been next hides nothing more urgent. Both jobs' tensors are those
+// of two that host 0 owns.
+TEST_F(Sharing, ABulkSumThatIsNextHidesNoUrgentOneOfItsJob) {
+  LaneConfig config;
+  config.rails = {{{mib(1), mib(1), mib(1)}, {}}};
+  config.staging = mib(8);
+  start(config);
+  const auto sum = [](std::uint8_t cls) { return tensor(Operation::kAllreduce, 1024, 1024, ClassId(cls)); };
+  const auto first = add_job(JobId(1), 2, 1, std::vector(30, sum(1))).front();
+  const auto second = add_job(JobId(2), 2, 1, {sum(2), sum(2), sum(2), sum(0)}).front();
+  std::vector<protocol::SubmissionEntry> entries;
+  std::vector<Left> bulk;
+  for (std::uint32_t i = 0; i < 30; ++i) {
+    if ((i + i / 2) % 2 != 0) continue;  // owned by host 1
+    bulk.push_back({{JobId(1), HostIndex(1), kUrgent}, eager(JobId(1), i, static_cast<std::uint32_t>(bulk.size()))});
+    entries.push_back({i, 0, 1});
+  }
+  first->submit(entries);
+  second->submit({{0, 0, 1}, {3, 0, 1}});
+  wait([&] { return first->arm_wake() && second->arm_wake(); });
+  settle();
+  settle();
+  const std::size_t sums = entries.size() + 2;
+  bulk.push_back({{JobId(2), HostIndex(1), kUrgent}, eager(JobId(2), 0, 0)});
+  transport_->announce_at_once(std::move(bulk));
+  transport_->announce_at_once({{{JobId(2), HostIndex(1), kUrgent}, eager(JobId(2), 3, 1)}});
+  settle();
+  const auto done = [&] {
+    std::lock_guard lock(timeline_.mutex);
+    return timeline_.sums.size();
+  };
+  wait([&] { return done() == sums; });
+  lane_->stop();
+  const auto urgent = std::ranges::find(timeline_.sums, ClassId(0), &ports::TraceSpan::cls);
+  EXPECT_LE(urgent - timeline_.sums.begin(), 4) << "what was done before the urgent sum was there";
+  EXPECT_EQ(timeline_.sums.back().cls, ClassId(2));
 }
 
 }  // namespace

@@ -1,0 +1,127 @@
+// What a job takes of its host is counted, and running out ends nobody else's work (laws 19, 20).
+#include "lane_fixture.h"
+
+namespace tensorlane::lane {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Resources : public LaneTest {
+ protected:
+  // A job of one host and one rank, beside that of the fixture. Tensors of one element, all at the same place.
+  ports::JobSpec other_job(std::uint64_t id) {
+    ports::JobSpec spec;
+    spec.name = "other";
+    spec.owner = {3002, "other"};
+    spec.hosts.push_back({"h0", hosts_[0]->addresses, TestHost::port(), {Rank(0)}});
+    spec.credentials = {JobId(id), Epoch(1), HostIndex(0), std::vector<std::byte>(16, std::byte{8})};
+    return spec;
+  }
+  static protocol::Plan small_tensors(std::uint32_t count) {
+    protocol::Plan plan;
+    plan.version = 1;
+    plan.rank_hosts = {HostIndex(0)};
+    for (std::uint32_t i = 0; i < count; ++i) {
+      protocol::PlanTensor& tensor = plan.tensors.emplace_back(allreduce(1));
+      tensor.id = TensorId(i);
+      tensor.slice_elements = 16384;
+      tensor.name = "t" + std::to_string(i);
+    }
+    return plan;
+  }
+  void sums_go_on(std::uint64_t* sequence) {
+    ++*sequence;
+    each_client([&](FakeClient& client, std::uint32_t) { client.submit(0, *sequence); });
+    each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, *sequence), Code::kOk); });
+  }
+};
+
+TEST_F(Resources, AUserWhoseShareOfTheTableIsUsedUpIsToldAndNobodyElseNotices) {
+  start(2, 1, {allreduce(1000)});
+  std::uint64_t sequence = 0;
+  sums_go_on(&sequence);
+  const ports::JobSpec other = other_job(78);
+  Lane& lane = *hosts_[0]->lane;
+  ASSERT_TRUE(lane.start_job(other).ok());
+  put_in_force(lane, JobId(78), small_tensors(500));
+  EXPECT_EQ(hosts_[0]->region_ledger.in_use_by(3002), 500u);
+
+  const std::vector<protocol::TensorBody> more(20);
+  EXPECT_EQ(
+      lane.admit(other, more).to_string(),
+      "tensors over the limit of one user: 20 needed, 500 of the table of tensors for one user = 512 in use by user "
+      "3002: job 'other' on host h0: raise the table of tensors for one user or register fewer");
+  protocol::Plan added = small_tensors(520);
+  added.version = 2;
+  ASSERT_TRUE(lane.apply_plan(JobId(78), added.since(500), nullptr).ok());
+  const Status failed = hosts_[0]->listener.wait_failed();
+  EXPECT_EQ(failed.code(), Code::kResourceExhausted);
+  EXPECT_THAT(failed.to_string(), HasSubstr("tensors over the limit of one user: 20 needed"));
+  sums_go_on(&sequence);
+  ASSERT_TRUE(lane.abort_job(JobId(78), failed).ok());
+  ASSERT_TRUE(hosts_[0]->listener.wait_closed());
+  for (int i = 0; i < 1000 && hosts_[0]->region_ledger.in_use_by(3002) > 0; ++i) std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(hosts_[0]->region_ledger.in_use_by(3002), 0u) << "all of it comes back";
+  sums_go_on(&sequence);
+}
+
+// The sums of 16-bit tensors lie in memory of the daemon's own, four bytes for each element.
+TEST_F(Resources, SumsForWhichThereIsNoMemoryFailTheirJobByName) {
+  start(2, 2, {allreduce(1000, Dtype::kFloat16)});
+  EXPECT_GE(hosts_[0]->budget->ledger().in_use(), mib(8).value + 4000) << "staging and sums";
+  std::uint64_t sequence = 0;
+  sums_go_on(&sequence);
+  protocol::PlanTensor large = plan_.tensors.front();
+  large.id = TensorId(1);
+  large.name = "large";
+  large.elements = std::uint64_t{2} << 30;  // 8 GiB of sums, of 4 GiB
+  large.slice_elements = 1 << 20;
+  plan_.tensors.push_back(large);
+  ++plan_.version;
+  for (auto& host : hosts_) ASSERT_TRUE(host->lane->apply_plan(kJob, plan_.since(1), nullptr).ok());
+  for (std::size_t h = 0; h < 2; ++h) {
+    const Status failed = hosts_[h]->listener.wait_failed();
+    EXPECT_EQ(failed.code(), Code::kResourceExhausted);
+    EXPECT_EQ(failed.what(), "memory over the daemon's limit");
+    EXPECT_THAT(failed.where(),
+                HasSubstr("8192 MiB needed, memory_limit is 4096 MiB: job 'test' on host h" + std::to_string(h)));
+  }
+}
+
+// A registration of thousands of tensors comes to the lane in pieces, between which others work.
+TEST_F(Resources, APlanThatGrowsByManyTensorsIsInForceOnceAllAreThere) {
+  start(2, 1, {allreduce(1000)});
+  std::uint64_t sequence = 0;
+  const std::uint32_t first = 1, count = 400;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    protocol::PlanTensor more = plan_.tensors.front();
+    more.id = TensorId(first + i);
+    more.name = "late " + std::to_string(i);
+    plan_.tensors.push_back(more);
+  }
+  ++plan_.version;
+  for (auto& host : hosts_) put_in_force(*host->lane, kJob, plan_.since(first));
+  for (std::size_t h = 0; h < 2; ++h) {
+    ASSERT_TRUE(
+        hosts_[h]->lane->bind(kJob, Rank(static_cast<std::uint32_t>(h)), TensorId(count), {0, 8000, 4000}).ok());
+  }
+  barrier();
+  each_client([&](FakeClient& client, std::uint32_t) { client.submit(count, 1); });
+  each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(count, 1), Code::kOk); });
+  sums_go_on(&sequence);
+}
+
+// A plan that does not go on where the last one ended is control's mistake, and still ends only its job.
+TEST_F(Resources, APlanWithAGapFailsItsJobAlone) {
+  start(1, 1, {allreduce(1000)});
+  const ports::JobSpec other = other_job(78);
+  Lane& lane = *hosts_[0]->lane;
+  ASSERT_TRUE(lane.start_job(other).ok());
+  ASSERT_TRUE(lane.apply_plan(JobId(78), small_tensors(3).since(1), nullptr).ok());
+  EXPECT_EQ(hosts_[0]->listener.wait_failed().code(), Code::kInternal);
+  std::uint64_t sequence = 0;
+  sums_go_on(&sequence);
+}
+
+}  // namespace
+}  // namespace tensorlane::lane
