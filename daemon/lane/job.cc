@@ -396,30 +396,30 @@ void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor
 
 // ---- work ----
 
-// The rail whose next block of arithmetic is the most urgent one; the first of equals.
-JobRail* Job::most_urgent_rail() const {
-  JobRail* best = nullptr;
-  ClassId best_class;
-  for (auto& rail : rails_) {
+// The rail whose next block of arithmetic is the most urgent one, and its class; the first of equals.
+JobRail* Job::most_urgent_rail(std::optional<ClassId>* best) const {
+  JobRail* found = nullptr;
+  for (const auto& rail : rails_) {
     const std::optional<ClassId> cls = rail->next_work();
-    if (!cls || (best != nullptr && best_class <= *cls)) continue;
-    best = rail.get();
-    best_class = *cls;
+    if (!cls || (*best && **best <= *cls)) continue;
+    found = rail.get();
+    *best = cls;
   }
-  return best;
+  return found;
 }
 
 std::optional<ClassId> Job::next_work() const {
-  if (state_ != State::kRunning) return std::nullopt;
-  const JobRail* rail = most_urgent_rail();
-  std::optional<ClassId> cls = rail != nullptr ? rail->next_work() : std::nullopt;
+  std::optional<ClassId> cls;
+  if (state_ != State::kRunning) return cls;
+  most_urgent_rail(&cls);
   if (!local_queue_.empty() && (!cls || local_queue_.top().cls < *cls)) cls = local_queue_.top().cls;
   return cls;
 }
 
 ports::TraceSpan Job::do_work(Time now) {
-  JobRail* rail = most_urgent_rail();
-  const bool local = rail == nullptr || (!local_queue_.empty() && local_queue_.top().cls < *rail->next_work());
+  std::optional<ClassId> cls;
+  JobRail* rail = most_urgent_rail(&cls);
+  const bool local = rail == nullptr || (!local_queue_.empty() && local_queue_.top().cls < *cls);
   return local ? do_local_block(now) : rail->do_work(now);
 }
 

@@ -160,7 +160,7 @@ class Job final : private JobRail::Owner {
   void complete(LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
   void note_complete(const LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
   ports::TraceSpan do_local_block(Time now);
-  JobRail* most_urgent_rail() const;
+  JobRail* most_urgent_rail(std::optional<ClassId>* cls) const;
   void report_lost(Time now);
   void look_whose_turn_it_is(Time now);
   bool awaited(const protocol::PlanTensor& tensor, Time* since) const;

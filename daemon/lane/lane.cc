@@ -104,7 +104,7 @@ struct Lane::Impl {
   void reap();
   void retire_some();
   std::shared_ptr<const ports::JobSpec> spec_of(JobId job);
-  void forget(JobId job, Epoch epoch);
+  void forget(JobId job);
 
   Job* find(JobId id) {
     for (auto& job : jobs) {
@@ -244,10 +244,9 @@ std::shared_ptr<const ports::JobSpec> Lane::Impl::spec_of(JobId job) {
   return found == specs.end() ? nullptr : found->second;
 }
 
-void Lane::Impl::forget(JobId job, Epoch epoch) {
+void Lane::Impl::forget(JobId job) {
   std::lock_guard lock(specs_mutex);
-  const auto found = specs.find(job);
-  if (found != specs.end() && found->second->credentials.epoch == epoch) specs.erase(found);
+  specs.erase(job);
 }
 
 // The most urgent class first; inside a class every job in turn, one window shared by all of them and all peers.
@@ -340,7 +339,7 @@ void Lane::Impl::reap() {
   for (auto& job : jobs) {
     if (!job->closed()) continue;
     users.remove(*job);
-    forget(job->id(), job->epoch());
+    forget(job->id());
     ended.push_back(std::move(job));
   }
   std::erase_if(jobs, [](const auto& job) { return job == nullptr; });
@@ -551,6 +550,7 @@ Status Lane::abort_job(JobId job, Status cause) {
                          j->abort(cause, impl->now);
                        } else {
                          // A job that is not there (any more) is closed as well as it can be.
+                         impl->forget(job);
                          impl->listener->on_job_closed(job);
                        }
                        return true;
