@@ -74,6 +74,14 @@ std::optional<Value> usual(const Device& device, Get get) {
   return std::nullopt;
 }
 
+// Whether a port without PFC has a map of its own that leads nothing to the lossless classes of others, as one that
+// nobody of the fabric is connected to.
+bool lets_none_in(const Port& port, PrioritySet lossless) {
+  if (*port.pfc != 0 || port.dscp_to_class == nullptr) return false;
+  return std::none_of(port.dscp_to_class->to.begin(), port.dscp_to_class->to.end(),
+                      [&](const auto& cls) { return cls && *cls < kPriorities && has(lossless, *cls); });
+}
+
 void check_outliers(const Device& device, Report& report) {
   const auto pfc = usual<PrioritySet>(device, [](const Port& port) { return port.pfc; });
   const auto lossless_mtu = [](const Port& port) {
@@ -81,7 +89,7 @@ void check_outliers(const Device& device, Report& report) {
   };
   const auto mtu = usual<std::uint64_t>(device, lossless_mtu);
   for (const Port& port : device.ports) {
-    if (pfc && port.pfc && *port.pfc != *pfc)
+    if (pfc && port.pfc && *port.pfc != *pfc && !lets_none_in(port, *pfc))
       report.findings.push_back({"L3", Severity::kWarning, device.name, port.pfc_place,
                                  fmt::format("{} has other lossless priorities than nearly all ports", port.name),
                                  "let all ports that carry lossless traffic agree"});

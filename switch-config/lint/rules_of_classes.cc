@@ -247,7 +247,9 @@ void check_urgency(const Device& device, const Port& port, Report& report) {
     const Queue& queue = port.queues[q];
     if (!queue.scheduling || queue.scheduling->strict || has(*port.pfc, q)) continue;
     if (!queue.of_notifications && !(routing == q && any_strict)) continue;
-    report.findings.push_back({"L4", Severity::kWarning, device.name, queue.place,
+    // DSCP 48 may be another class than that of notifications.
+    const Severity severity = queue.of_notifications ? Severity::kWarning : Severity::kNote;
+    report.findings.push_back({"L4", severity, device.name, queue.place,
                                fmt::format("queue {} of congestion notifications is weighted: they wait in the "
                                            "congestion that they are to end",
                                            q),

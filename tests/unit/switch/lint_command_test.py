@@ -395,6 +395,19 @@ def check_rendered(folder):
         assert json.loads(done.stdout) == CLEAN and done.returncode == 0, done
 
 
+def check_rendered_edge(folder):
+    """Neither has a switch with a port that leads to nobody of the fabric, where PFC is off."""
+    for nos, first, step in (("sonic", "Ethernet", 4), ("nxos", "Ethernet1/", 1)):
+        port = lambda i: f"{first}{i * step + (nos == 'nxos')}"
+        text = "hosts:\n" + "".join(f"  - {{name: h{i}, addresses: {{tcp: 10.0.0.{i + 1}}}}}\n" for i in range(4))
+        ports = ", ".join(f"{{name: {port(i)}, speed: 100G, lanes: 4}}" for i in range(5))
+        text += f"switches: [{{name: s0, nos: {nos}, platform: SN4700, ports: [{ports}]}}]\nlinks:\n"
+        text += "".join(f"  - {{from: h{i}, from_port: eth0, to: s0, to_port: {port(i)}, speed: 100G, cable: 3 m, mtu: 9216}}\n" for i in range(4))
+        (folder / "fabric.yaml").write_text(text)
+        subprocess.run([SWITCH, "render", "--fabric", folder / "fabric.yaml", "--target", nos, "--out", folder / nos], check=True, capture_output=True, timeout=60)
+        assert json.loads(run(folder / nos, "--json").stdout) == CLEAN, nos
+
+
 def check_what_is_not_understood(folder):
     db = nvidia()
     db["QOS_OF_TOMORROW"] = {"row": {"field": "value"}}
@@ -453,7 +466,7 @@ def check_sarif(folder):
 
 
 def main():
-    for check in (check_pairs, check_global_map, check_without_ports, check_groups, check_defaults, check_hosts, check_rendered, check_what_is_not_understood, check_input, check_ten_thousand_ports, check_sarif):
+    for check in (check_pairs, check_global_map, check_without_ports, check_groups, check_defaults, check_hosts, check_rendered, check_rendered_edge, check_what_is_not_understood, check_input, check_ten_thousand_ports, check_sarif):
         with tempfile.TemporaryDirectory() as folder:
             check(pathlib.Path(folder))
     with tempfile.TemporaryDirectory() as folder:
