@@ -8,6 +8,10 @@
 namespace tensorlane::engine {
 namespace {
 
+std::string numbered(std::string name, int number) {
+  return name.append(std::to_string(number));
+}
+
 // Tensors by name; what each operation's iteration was.
 struct Training {
   std::uint64_t begin(const std::string& tensor) {
@@ -19,7 +23,7 @@ struct Training {
   }
   // All gradients, in this order.
   void iterate(int tensors) {
-    for (int i = 0; i < tensors; ++i) begin("g" + std::to_string(i));
+    for (int i = 0; i < tensors; ++i) begin(numbered("g", i));
   }
   Iterations iterations;
   std::map<std::string, Iteration> of;
@@ -28,16 +32,16 @@ struct Training {
 TEST(Iterations, CountAsTensorsThatAllTakePartDo) {
   Training training;
   for (std::uint64_t iteration = 1; iteration <= 20; ++iteration) {
-    for (int i = 0; i < 30; ++i) EXPECT_EQ(training.begin("g" + std::to_string(i)), iteration);
+    for (int i = 0; i < 30; ++i) EXPECT_EQ(training.begin(numbered("g", i)), iteration);
   }
 }
 
 TEST(Iterations, ATensorThatComesLateDoesNotGoBeforeTheOthers) {
   Training training;
   for (int i = 0; i < 10; ++i) training.iterate(8);
-  for (int t = 0; t < 3; ++t) EXPECT_EQ(training.begin("g" + std::to_string(t)), 11u);
+  for (int t = 0; t < 3; ++t) EXPECT_EQ(training.begin(numbered("g", t)), 11u);
   EXPECT_EQ(training.begin("late"), 11u);
-  for (int call = 0; call < 5; ++call) EXPECT_EQ(training.begin("unnamed " + std::to_string(call)), 11u);
+  for (int call = 0; call < 5; ++call) EXPECT_EQ(training.begin(numbered("unnamed ", call)), 11u);
 }
 
 TEST(Iterations, ATensorThatIsUsedNowAndThenTakesPartInTheNewestOne) {
@@ -55,7 +59,7 @@ TEST(Iterations, ATensorThatIsUsedOftenDoesNotRunAhead) {
   Training training;
   for (std::uint64_t i = 1; i <= 30; ++i) {
     for (int t = 0; t < 6; ++t) {
-      const std::uint64_t of = training.begin("g" + std::to_string(t));
+      const std::uint64_t of = training.begin(numbered("g", t));
       EXPECT_EQ(of, i);
       const std::uint64_t metric = training.begin("metric");
       EXPECT_GE(metric, i);
@@ -67,11 +71,11 @@ TEST(Iterations, ATensorThatIsUsedOftenDoesNotRunAhead) {
 // What the first iteration moved besides the gradients is not missed for ever.
 TEST(Iterations, GoOnWhenTensorsCameOnlyOnce) {
   Training training;
-  for (int i = 0; i < 6; ++i) training.begin("broadcast " + std::to_string(i));
+  for (int i = 0; i < 6; ++i) training.begin(numbered("broadcast ", i));
   training.iterate(6);
   for (int i = 0; i < 4; ++i) training.iterate(6);
   const std::uint64_t before = training.begin("g0");
-  for (int t = 1; t < 6; ++t) training.begin("g" + std::to_string(t));
+  for (int t = 1; t < 6; ++t) training.begin(numbered("g", t));
   EXPECT_EQ(training.begin("g0"), before + 1);
 }
 
