@@ -139,10 +139,22 @@ TEST(Pick, OlderIterationFirst) {
   OneEngine e(tensors_of_host_1({1.0F, 0.1F}));
   queue_all(e, {0});
   for (const Send& s : e.pick(ClassId(0))) e.feed({.kind = Event::Kind::kSendDone, .token = s.token});
-  e.ready(0, 2);  // the second iteration of tensor 0 against the first of tensor 1
+  e.ready(1);
+  e.ready(0, 2);  // the second iteration of tensor 0 against the first of tensor 1, which began before it
+  ASSERT_EQ(e.frame(header(FrameType::kReady, 0, 2, 0, 9)), "");
+  ASSERT_EQ(e.frame(header(FrameType::kReady, 1, 1, 0, 9)), "");
+  EXPECT_EQ(e.order(ClassId(0)), (Order{{1, 0}, {1, 1}, {0, 0}, {0, 1}}));
+}
+
+// A tensor that joins late takes part in the iteration that runs.
+TEST(Pick, ATensorThatJoinsLateGoesByItsUrgency) {
+  OneEngine e(tensors_of_host_1({1.0F, 0.1F}));
+  queue_all(e, {0});
+  for (const Send& s : e.pick(ClassId(0))) e.feed({.kind = Event::Kind::kSendDone, .token = s.token});
+  e.ready(0, 2);
   ASSERT_EQ(e.frame(header(FrameType::kReady, 0, 2, 0, 9)), "");
   queue_all(e, {1});
-  EXPECT_EQ(e.order(ClassId(0)), (Order{{1, 0}, {1, 1}, {0, 0}, {0, 1}}));
+  EXPECT_EQ(e.order(ClassId(0)), (Order{{0, 0}, {0, 1}, {1, 0}, {1, 1}}));
 }
 
 TEST(Pick, ResultsBeforeContributions) {
