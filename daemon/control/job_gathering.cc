@@ -48,7 +48,7 @@ std::string key_text(const JobKey& key) {
 
 void Job::tick_gathering() {
   if (!i_lead() && now_ >= next_join_) send_join();
-  if (waits_for_names_) {
+  if (waits_for_names_ && gathering_.complete()) {  // a host may have begun anew since
     lead();
     if (state_ != State::kGathering) return;
   }

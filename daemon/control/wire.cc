@@ -117,7 +117,8 @@ Status Wire::bind() {
   const fabric::Host& self = *fabric_.find_host(self_);
   // ZeroMQ binds numeric addresses only.
   const Result<std::string> numeric = fabric::resolve_address(*tcp_address(self));
-  const std::string where = endpoint(numeric.ok() ? *numeric : *tcp_address(self), self.control_port);
+  source_ = numeric.ok() ? *numeric : *tcp_address(self);
+  const std::string where = endpoint(source_, self.control_port);
   try {
     authenticator_ = zmq::socket_t(context_, zmq::socket_type::rep);
     authenticator_.set(zmq::sockopt::linger, 0);
@@ -154,7 +155,12 @@ void Wire::connect(const std::string& host, Peer& peer) {
   const fabric::Host* found = fabric_.find_host(host);
   const std::optional<std::string> numeric = resolver_.find(*tcp_address(*found));
   if (!numeric) return;
-  peer.socket.connect(endpoint(*numeric, found->control_port));
+  // From the address that the fabric file has for this host: a peer that is flooded lets only those in. ZeroMQ writes
+  // "tcp://SOURCE:0;PEER:PORT".
+  constexpr std::size_t kScheme = std::string_view("tcp://").size();
+  const bool same_family = (numeric->find(':') == std::string::npos) == (source_.find(':') == std::string::npos);
+  const std::string target = endpoint(*numeric, found->control_port);
+  peer.socket.connect(same_family ? endpoint(source_, 0) + ";" + target.substr(kScheme) : target);
   peer.connecting = true;
 }
 

@@ -87,7 +87,7 @@ class Wire {
 
   const fabric::Fabric& fabric_;
   const std::string self_, secret_key_;
-  std::string public_key_;
+  std::string public_key_, source_;  // this host's address, as a number
   const Duration detection_;
   ControlCounters& counters_;
   Resolver& resolver_;
