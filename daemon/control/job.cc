@@ -2,7 +2,6 @@
 #include "daemon/control/job.h"
 
 #include <fmt/format.h>
-#include <sodium.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -50,7 +49,6 @@ Job::Job(const JobRules& rules, JobEnvironment& environment, ControlCounters& co
       nonce_(random_nonce()) {}
 
 Job::~Job() {
-  if (!secret_.empty()) sodium_memzero(secret_.data(), secret_.size());
   for (const std::string& host : needed_) environment_.release(host);
 }
 
@@ -93,7 +91,14 @@ void Job::join(const ports::JoinRequest& request, Time now) {
     environment_.tell(
         [session = request.session, status](ports::SessionEvents& events) { events.joined(session, status); });
   };
-  if (const Status status = check_secret(request); !status.ok()) return refuse_rank(status);
+  if (const Status status = check_secret(request); !status.ok()) {
+    ++counters_.refused_secrets;
+    if (const auto held_back = log_gate_.pass(now, std::to_string(request.uid))) {
+      spdlog::warn("process {} of user {} was refused: {}{}", request.pid, request.uid, status.to_string(),
+                   held_back_text(*held_back));
+    }
+    return refuse_rank(status);
+  }
   if (state_ != State::kGathering) {
     return refuse_rank(Status(Code::kAlreadyExists, "a job of this name is running", where(),
                               "wait until it ends, or set another TENSORLANE_JOB or MASTER_PORT"));
@@ -173,11 +178,12 @@ void Job::end_in_peace() {
   spdlog::info("job '{}': every rank has left", name_);
 }
 
-ports::JobSpec Job::make_spec() const {
+ports::JobSpec Job::make_spec(ports::PairKeys keys) const {
   ports::JobSpec spec;
   spec.name = name_;
   spec.owner = {key_.uid, name_};
-  spec.credentials = {id_, epoch_, HostIndex(static_cast<std::uint16_t>(*roster_.index_of(rules_.host))), secret_};
+  spec.credentials = {id_, epoch_, HostIndex(static_cast<std::uint16_t>(*roster_.index_of(rules_.host))),
+                      std::move(keys)};
   spec.world_size = roster_.world_size;
   spec.detection = liveness_->detection();
   for (const RosterHost& member : roster_.hosts) {
@@ -191,7 +197,7 @@ ports::JobSpec Job::make_spec() const {
 }
 
 // The roster is known: bring the lane up and expect heartbeats.
-void Job::begin(Roster roster, Duration detection) {
+void Job::begin(Roster roster, Duration detection, ports::PairKeys keys) {
   if (rules_.descriptors != nullptr) {
     const std::size_t to_peer = roster.hosts.front().addresses.size() * rules_.flows_to_peer;
     auto charge = rules_.descriptors->take({key_.uid, name_}, (roster.hosts.size() - 1) * to_peer);
@@ -214,7 +220,7 @@ void Job::begin(Roster roster, Duration detection) {
     need(member.name);
     liveness_->add(member.name, now_);
   }
-  spec_ = make_spec();
+  spec_ = make_spec(std::move(keys));
   progress_.emplace(make_progress());
   RegistrarConfig config{.job = name_,
                          .self = rules_.host,

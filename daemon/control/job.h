@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/log_gate.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
@@ -24,6 +25,7 @@
 #include "daemon/control/job_progress.h"
 #include "daemon/control/liveness.h"
 #include "daemon/control/message.h"
+#include "daemon/control/proof.h"
 #include "daemon/control/registrar.h"
 #include "daemon/control/rendezvous.h"
 #include "daemon/control/resolver.h"
@@ -142,6 +144,9 @@ class Job final : private RegistrarOutput {
   struct Follower {
     std::string nonce, leader_nonce;
     bool proven = false;
+    // Guessing is slow: after a wrong proof the host is not answered for a while, longer each time.
+    std::uint32_t wrong_proofs = 0;
+    Time answer_from;
     Settings settings;  // once proven
   };
   struct LateReport {
@@ -181,8 +186,9 @@ class Job final : private RegistrarOutput {
   bool resolve_addresses(Roster* roster);
   std::string unresolved(const std::string& host) const;
   void send_roster(const std::string& host);
-  void begin(Roster roster, Duration detection);
-  ports::JobSpec make_spec() const;
+  void refuse_wrong_proof(const std::string& from, const std::string& nonce, Follower& follower);
+  void begin(Roster roster, Duration detection, ports::PairKeys keys);
+  ports::JobSpec make_spec(ports::PairKeys keys) const;
 
   // connecting, running
   void tick_running();
@@ -233,8 +239,9 @@ class Job final : private RegistrarOutput {
   const JobKey key_;
   const std::string &name_ = key_.name, &leader_ = key_.leader;
   const JobId id_;
-  std::vector<std::byte> secret_;
-  Time now_;  // of the call that is being carried out
+  const Secret secret_;
+  const Secret root_ = random_root();  // of the pair keys, where this host leads
+  Time now_;                           // of the call that is being carried out
   State state_ = State::kGathering;
   Epoch epoch_;
   Status cause_;
@@ -267,6 +274,7 @@ class Job final : private RegistrarOutput {
   bool settling_ = false;
   std::map<std::pair<std::uint32_t, std::string>, LateReport> late_;
   std::map<std::uint32_t, Time> late_logged_;
+  LogGate log_gate_;
 };
 
 const char* state_name(Job::State state);

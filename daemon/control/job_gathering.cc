@@ -10,6 +10,9 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "daemon/control/job.h"
 #include "daemon/control/proof.h"
 
@@ -20,7 +23,20 @@ using nlohmann::json;
 
 constexpr Duration kJoinEvery = milliseconds(200);
 constexpr std::size_t kMaxNameBytes = protocol::kMaxName;
-constexpr std::uint64_t kMaxDetection = 3'600'000'000'000;  // an hour, in nanoseconds
+constexpr Duration kFirstPause = seconds(1), kLastPause = seconds(8);  // after wrong proofs of one host
+constexpr std::uint64_t kMaxDetection = 3'600'000'000'000;             // an hour, in nanoseconds
+
+json keys_to_json(const ports::PairKeys& keys) {
+  json::binary_t::container_type bytes(keys.size() * ports::kPairKeyBytes);
+  if (!bytes.empty()) std::memcpy(bytes.data(), keys.data(), bytes.size());
+  return json::binary(std::move(bytes));
+}
+
+ports::PairKeys keys_from_bytes(std::span<const std::uint8_t> bytes) {
+  ports::PairKeys keys(bytes.size() / ports::kPairKeyBytes);
+  if (!keys.empty()) std::memcpy(keys.data(), bytes.data(), bytes.size());
+  return keys;
+}
 
 // "job 'none' of user 1000, led by host h0, port 29500"
 std::string key_text(const JobKey& key) {
@@ -32,7 +48,7 @@ std::string key_text(const JobKey& key) {
 
 void Job::tick_gathering() {
   if (!i_lead() && now_ >= next_join_) send_join();
-  if (waits_for_names_) {
+  if (waits_for_names_ && gathering_.complete()) {  // a host may have begun anew since
     lead();
     if (state_ != State::kGathering) return;
   }
@@ -147,8 +163,11 @@ bool Job::handle_join(const std::string& from, const Message& m) {
   need(from);
   if (state_ == State::kGathering) {
     Follower& follower = followers_[from];
+    if (now_ < follower.answer_from) return true;  // it repeats itself
     if (follower.nonce != nonce) {
-      follower = {nonce, random_nonce(), false};
+      follower.nonce = nonce;
+      follower.leader_nonce = random_nonce();
+      follower.proven = false;
       gathering_.forget(from);
     }
     environment_.offer(from, message(MessageType::kChallenge, json::array({nonce, follower.leader_nonce})));
@@ -186,17 +205,13 @@ bool Job::handle_proof(const std::string& from, const Message& m) {
   auto settings = settings_from_json(in.array());
   if (!in.done() || !claims || !settings || !i_lead()) return false;
   const auto it = followers_.find(from);
-  if (it == followers_.end() || it->second.nonce != nonce || state_ != State::kGathering)
+  if (it == followers_.end() || nonce.empty() || it->second.nonce != nonce || state_ != State::kGathering)
     return true;  // of an earlier exchange
   Follower& follower = it->second;
+  if (now_ < follower.answer_from) return true;
   if (secret_.empty() || !equal_in_constant_time(proof, prove(secret_, Role::kFollower, nonce, follower.leader_nonce,
                                                               key_.text(), epoch_, from))) {
-    refused_[from] = "its secret is not the job's";
-    spdlog::warn("job '{}': host {} was refused: {}", name_, from, refused_[from]);
-    refuse(from, nonce,
-           Status(Code::kPermissionDenied,
-                  fmt::format("the secret of the ranks on host {} is not that of the leader {}", from, leader_),
-                  fmt::format("job '{}'", name_), "set the same TENSORLANE_JOB_SECRET on every rank"));
+    refuse_wrong_proof(from, nonce, follower);
     return true;
   }
   follower.proven = true;
@@ -208,6 +223,23 @@ bool Job::handle_proof(const std::string& from, const Message& m) {
     lead();
   }
   return true;
+}
+
+// One nonce is good for one proof, and the next one comes after a pause.
+void Job::refuse_wrong_proof(const std::string& from, const std::string& nonce, Follower& follower) {
+  const std::uint32_t wrong = follower.wrong_proofs + 1;
+  const Duration pause(std::min(kFirstPause.value << std::min(wrong - 1, 8u), kLastPause.value));
+  follower = {};
+  follower.wrong_proofs = wrong;
+  follower.answer_from = now_ + pause;
+  gathering_.forget(from);
+  ++counters_.refused_secrets;
+  refused_[from] = "its secret is not the job's";
+  spdlog::warn("job '{}': host {} was refused: {} ({} wrong proofs by now)", name_, from, refused_[from], wrong);
+  refuse(from, nonce,
+         Status(Code::kPermissionDenied,
+                fmt::format("the secret of the ranks on host {} is not that of the leader {}", from, leader_),
+                fmt::format("job '{}'", name_), "set the same TENSORLANE_JOB_SECRET on every rank"));
 }
 
 // What this host has that another host of the job must have alike, with what the fabric file says of the two.
@@ -262,7 +294,10 @@ void Job::lead() {
   if (const Status status = check_settings(); !status.ok()) return fail(status, now_);
   Roster roster = gathering_.roster();
   if (const Status status = add_endpoints(*rules_.fabric, name_, &roster); !status.ok()) return fail(status, now_);
-  if (resolve_addresses(&roster)) begin(std::move(roster), rules_.detection);
+  if (!resolve_addresses(&roster)) return;
+  ports::PairKeys keys =
+      pair_keys(root_, HostIndex(static_cast<std::uint16_t>(*roster.index_of(rules_.host))), roster.hosts.size());
+  begin(std::move(roster), rules_.detection, std::move(keys));
 }
 
 bool Job::handle_refuse(const Message& m) {
@@ -281,8 +316,10 @@ void Job::send_roster(const std::string& host) {
   const Follower& follower = followers_.at(host);
   const std::string proof =
       prove(secret_, Role::kLeader, follower.nonce, follower.leader_nonce, key_.text(), epoch_, host);
+  const ports::PairKeys keys =
+      pair_keys(root_, HostIndex(static_cast<std::uint16_t>(*roster_.index_of(host))), roster_.hosts.size());
   const json body = json::array({follower.nonce, proof, static_cast<std::uint64_t>(liveness_->detection().value),
-                                 roster_.world_size, roster_to_json(roster_)});
+                                 roster_.world_size, roster_to_json(roster_), keys_to_json(keys)});
   if (!environment_.send(host, message(MessageType::kRoster, body))) {
     fail_job(Status(Code::kUnavailable, fmt::format("host {} takes no control messages", host), where(),
                     "look at the daemon there"));
@@ -308,6 +345,7 @@ bool Job::handle_roster(const Message& m) {
   const Duration detection(static_cast<std::int64_t>(in.number(kMaxDetection)));
   const std::uint32_t world_size = static_cast<std::uint32_t>(in.number(kMaxWorldSize));
   auto roster = roster_from_json(world_size, in.array());
+  const ports::PairKeys keys = keys_from_bytes(in.bytes(roster ? roster->hosts.size() * ports::kPairKeyBytes : 0));
   if (!in.done() || !roster || detection < milliseconds(10)) return false;
   if (nonce != nonce_ || m.epoch != epoch_ || state_ != State::kGathering)
     return true;  // it has come already, or is of an earlier exchange
@@ -324,7 +362,7 @@ bool Job::handle_roster(const Message& m) {
                 where(), "give every host the same fabric file"),
          now_);
   } else {
-    begin(std::move(*roster), detection);
+    begin(std::move(*roster), detection, keys);
   }
   return true;
 }

@@ -152,6 +152,15 @@ std::string ItemReader::text(std::size_t most) {
   return {};
 }
 
+std::span<const std::uint8_t> ItemReader::bytes(std::size_t size) {
+  const json* item = take();
+  if (item == nullptr || !item->is_binary() || item->get_binary().size() != size) {
+    ok_ = false;
+    return {};
+  }
+  return item->get_binary();
+}
+
 const json& ItemReader::array() {
   static const json empty = json::array();
   const json* item = take();

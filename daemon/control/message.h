@@ -24,7 +24,7 @@ enum class MessageType : std::uint8_t {
   kChallenge = 2,    // L: the follower's nonce, the leader's nonce
   kProof = 3,        // F: its nonce, HMAC, claims of its ranks
   kRefuse = 4,       // L: the follower's nonce, status. The follower does not take part
-  kRoster = 5,       // L: the follower's nonce, HMAC, detection time, world size, hosts with their ranks
+  kRoster = 5,       // L: the follower's nonce, HMAC, detection time, world size, hosts with their ranks, pair keys
   kConnected = 6,    // F: all data flows of this host are up
   kGo = 7,           // L: all hosts are connected: let the ranks in
   kHeartbeat = 8,    // A: how far the flows from the receiver have come, and what the ports here carry (job_progress.h)
@@ -75,7 +75,9 @@ class ItemReader {
   bool boolean();
   std::string text(std::size_t most);        // of at most `most` bytes, all printable (common/base/text.h)
   std::string shown_text(std::size_t most);  // of at most `most` bytes; what is not printable reads as '?'
-  const nlohmann::json& array();             // an empty one on error
+  // A byte string of exactly `size` bytes, which stays the array's; empty on error.
+  std::span<const std::uint8_t> bytes(std::size_t size);
+  const nlohmann::json& array();  // an empty one on error
   bool ok() const { return ok_; }
   bool done() const { return ok_ && next_ == array_->size(); }  // and nothing is left over
 

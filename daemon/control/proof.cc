@@ -2,7 +2,9 @@
 
 #include <sodium.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 
 namespace tensorlane::control {
 namespace {
@@ -47,6 +49,27 @@ std::string prove(std::span<const std::byte> secret, Role role, std::string_view
   crypto_auth_hmacsha256_final(&state, proof.data());
   sodium_memzero(&state, sizeof state);
   return to_hex(proof);
+}
+
+Secret random_root() {
+  Secret root(crypto_auth_hmacsha256_KEYBYTES);
+  randombytes_buf(root.data(), root.size());
+  return root;
+}
+
+ports::PairKeys pair_keys(const Secret& root, HostIndex self, std::size_t hosts) {
+  static_assert(ports::kPairKeyBytes == crypto_auth_hmacsha256_BYTES);
+  ports::PairKeys keys(hosts);
+  for (std::size_t peer = 0; peer < hosts; ++peer) {
+    const auto other = static_cast<std::uint16_t>(peer);
+    const std::array<std::uint16_t, 2> pair{std::min(self.value, other), std::max(self.value, other)};
+    std::array<unsigned char, sizeof pair> text;
+    std::memcpy(text.data(), pair.data(), text.size());
+    if (other == self.value) continue;
+    crypto_auth_hmacsha256(reinterpret_cast<unsigned char*>(keys[peer].data()), text.data(), text.size(),
+                           reinterpret_cast<const unsigned char*>(root.data()));
+  }
+  return keys;
 }
 
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b) {

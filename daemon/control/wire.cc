@@ -4,9 +4,12 @@
 #include <spdlog/spdlog.h>
 #include <zmq_addon.hpp>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 
+#include "common/base/text.h"
 #include "daemon/control/message.h"
 
 namespace tensorlane::control {
@@ -14,7 +17,8 @@ namespace {
 
 constexpr std::size_t kKeyText = 40, kKeyBytes = 32;  // Z85
 constexpr int kHighWater = 1024;                      // messages inside ZeroMQ, per connection
-constexpr int kBacklog = 1024;
+// What waits in the backlog is accepted, whatever the filter says by then.
+constexpr int kBacklog = 256;
 constexpr int kHandshakeMs = 5000;  // a connection that says nothing for so long is closed
 constexpr int kReconnectMs = 50, kReconnectMaxMs = 500;
 constexpr std::size_t kMaxReceivesPerPoll = 1024;  // so that a talkative peer cannot hold up the loop
@@ -41,7 +45,11 @@ Wire::Wire(const fabric::Fabric& fabric, std::string self, std::string secret_ke
       secret_key_(std::move(secret_key)),
       detection_(detection),
       counters_(counters),
-      resolver_(resolver) {}
+      resolver_(resolver),
+      strangers_(fabric.hosts.size()) {
+  // One socket for each host, and the few of Wire itself. ZeroMQ's default is 1,023 in all.
+  context_.set(zmq::ctxopt::max_sockets, static_cast<int>(std::max<std::size_t>(1023, fabric.hosts.size() + 16)));
+}
 
 Result<std::unique_ptr<Wire>> Wire::open(const fabric::Fabric& fabric, const std::string& self,
                                          const std::string& secret_key, Duration detection, ControlCounters& counters,
@@ -109,7 +117,8 @@ Status Wire::bind() {
   const fabric::Host& self = *fabric_.find_host(self_);
   // ZeroMQ binds numeric addresses only.
   const Result<std::string> numeric = fabric::resolve_address(*tcp_address(self));
-  const std::string where = endpoint(numeric.ok() ? *numeric : *tcp_address(self), self.control_port);
+  source_ = numeric.ok() ? *numeric : *tcp_address(self);
+  const std::string where = endpoint(source_, self.control_port);
   try {
     authenticator_ = zmq::socket_t(context_, zmq::socket_type::rep);
     authenticator_.set(zmq::sockopt::linger, 0);
@@ -120,6 +129,7 @@ Status Wire::bind() {
     router_.set(zmq::sockopt::backlog, kBacklog);
     router_.set(zmq::sockopt::zap_domain, "tensorlane");
     router_.set(zmq::sockopt::curve_server, true);
+    TL_RETURN_IF_ERROR(watch_connections());
     router_.bind(where);
   } catch (const zmq::error_t& error) {
     return Status(Code::kUnavailable, fmt::format("the control port cannot be bound ({})", error.what()),
@@ -145,9 +155,77 @@ void Wire::connect(const std::string& host, Peer& peer) {
   const fabric::Host* found = fabric_.find_host(host);
   const std::optional<std::string> numeric = resolver_.find(*tcp_address(*found));
   if (!numeric) return;
-  peer.socket.connect(endpoint(*numeric, found->control_port));
+  // From the address that the fabric file has for this host: a peer that is flooded lets only those in. ZeroMQ writes
+  // "tcp://SOURCE:0;PEER:PORT".
+  constexpr std::size_t kScheme = std::string_view("tcp://").size();
+  const bool same_family = (numeric->find(':') == std::string::npos) == (source_.find(':') == std::string::npos);
+  const std::string target = endpoint(*numeric, found->control_port);
+  peer.socket.connect(same_family ? endpoint(source_, 0) + ";" + target.substr(kScheme) : target);
   peer.connecting = true;
 }
+
+// ---- strangers ----
+
+// Before router_ is bound: the first event tells which descriptor listens.
+Status Wire::watch_connections() {
+  constexpr const char* kEvents = "inproc://control-port";
+  const int events = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED;
+  if (zmq_socket_monitor(router_.handle(), kEvents, events) != 0) {
+    return {Code::kResourceExhausted, fmt::format("cannot watch the control port: {}", zmq_strerror(zmq_errno())),
+            self_, "raise the limit of open files"};
+  }
+  connections_ = zmq::socket_t(context_, zmq::socket_type::pair);
+  connections_.set(zmq::sockopt::linger, 0);
+  connections_.connect(kEvents);
+  for (const fabric::Host& host : fabric_.hosts) {
+    AddressBytes address{};
+    if (const std::string* text = tcp_address(host); text != nullptr && parse_address(*text, &address))
+      addresses_.push_back(address);
+  }
+  return {};
+}
+
+void Wire::read_connections(Time now) {
+  for (std::size_t i = 0; i < kMaxReceivesPerPoll; ++i) {
+    std::vector<zmq::message_t> frames;
+    if (!zmq::recv_multipart(connections_, std::back_inserter(frames), zmq::recv_flags::dontwait)) return;
+    // A 16-bit event and a 32-bit value; then the endpoint, which is our own.
+    std::uint16_t event = 0;
+    std::int32_t value = 0;
+    if (frames.empty() || frames[0].size() != sizeof event + sizeof value) continue;
+    std::memcpy(&event, frames[0].data(), sizeof event);
+    std::memcpy(&value, static_cast<const char*>(frames[0].data()) + sizeof event, sizeof value);
+    on_connection(now, event, value);
+  }
+}
+
+void Wire::on_connection(Time now, int event, int descriptor) {
+  if (event == ZMQ_EVENT_LISTENING) listener_ = descriptor;
+  AddressBytes address{};
+  if (event == ZMQ_EVENT_ACCEPTED && peer_address(descriptor, &address)) strangers_.connected(descriptor, address);
+  if (event == ZMQ_EVENT_DISCONNECTED && strangers_.gone(descriptor)) ++counters_.unproven_connections;
+  let_in(now, address);
+}
+
+void Wire::let_in(Time now, const AddressBytes& newcomer) {
+  const Strangers::Shut& shut = strangers_.shut();
+  if (listener_ < 0 || shut == shut_) return;
+  const bool more = shut.addresses.size() > shut_.addresses.size() || shut.all_but_known;
+  shut_ = shut;
+  const Status filtered = filter_connections(listener_, shut, addresses_);
+  if (!log_gate_.open(now, "connections")) return;
+  if (!filtered.ok()) {
+    spdlog::warn("host {}: {}", self_, filtered.to_string());
+  } else if (more) {
+    spdlog::warn(
+        "host {}: {} connections to the control port have not shown the key of a host, the last one from {}: for now "
+        "none are taken from {} addresses{}: find out what connects from there",
+        self_, strangers_.count(), address_text(newcomer), shut.addresses.size(),
+        shut.all_but_known ? ", and from others only of hosts in " + fabric_.path : "");
+  }
+}
+
+// ---- messages ----
 
 void Wire::need(const std::string& host) {
   auto it = peers_.find(host);
@@ -213,6 +291,7 @@ void Wire::wait(Duration timeout, int wake_fd) {
   if (router_) {
     items.push_back({authenticator_.handle(), 0, ZMQ_POLLIN, 0});
     items.push_back({router_.handle(), 0, ZMQ_POLLIN, 0});
+    items.push_back({connections_.handle(), 0, ZMQ_POLLIN, 0});
     for (auto& [name, peer] : peers_) {
       if (!peer.queue.empty() && peer.connecting) items.push_back({peer.socket.handle(), 0, ZMQ_POLLOUT, 0});
     }
@@ -230,6 +309,7 @@ void Wire::process(Time now, const Receiver& receive) {
     if (!peer.connecting) connect(name, peer);
     flush(peer);
   }
+  read_connections(now);
   answer_authentication(now);
   receive_messages(now, receive);
   close_idle(now);
@@ -246,9 +326,10 @@ void Wire::answer_authentication(Time now) {
     const bool accepted = host != host_of_key_.end();
     if (!accepted) {
       ++counters_.refused_connections;
-      if (log_gate_.open(now)) {
-        spdlog::warn("host {}: a daemon at {} was refused: its key is not in {}", self_,
-                     request.size() > 3 ? request[3].to_string() : "?", fabric_.path);
+      const std::string address = request.size() > 3 ? printable(request[3].to_string_view()) : "?";
+      if (const auto held_back = log_gate_.pass(now, address)) {
+        spdlog::warn("host {}: a daemon at {} was refused: its key is not in {}{}", self_, address, fabric_.path,
+                     held_back_text(*held_back));
       }
     }
     const std::string id = request.size() > 1 ? request[1].to_string() : std::string();
@@ -265,6 +346,8 @@ void Wire::receive_messages(Time now, const Receiver& receive) {
     std::vector<zmq::message_t> frames;
     if (!zmq::recv_multipart(router_, std::back_inserter(frames), zmq::recv_flags::dontwait)) return;
     ++counters_.messages_received;
+    if (const int descriptor = zmq_msg_get(frames.back().handle(), ZMQ_SRCFD); descriptor >= 0)
+      strangers_.proved(descriptor);
     const char* host = frames.size() == 2 ? zmq_msg_gets(frames[1].handle(), "User-Id") : nullptr;
     if (host == nullptr || frames[1].size() > kMaxWireMessage) {
       ++counters_.dropped_malformed;

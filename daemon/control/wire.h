@@ -20,8 +20,10 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
+#include "daemon/control/accept_filter.h"
 #include "daemon/control/counters.h"
 #include "daemon/control/resolver.h"
+#include "daemon/control/strangers.h"
 
 namespace tensorlane::control {
 
@@ -75,19 +77,27 @@ class Wire {
   void connect(const std::string& host, Peer& peer);
   bool try_send(Peer& peer, const std::vector<std::uint8_t>& bytes);
   void flush(Peer& peer);
+  Status watch_connections();
+  void read_connections(Time now);
+  void on_connection(Time now, int event, int descriptor);
+  void let_in(Time now, const AddressBytes& newcomer);
   void answer_authentication(Time now);
   void receive_messages(Time now, const Receiver& receive);
   void close_idle(Time now);
 
   const fabric::Fabric& fabric_;
   const std::string self_, secret_key_;
-  std::string public_key_;
+  std::string public_key_, source_;  // this host's address, as a number
   const Duration detection_;
   ControlCounters& counters_;
   Resolver& resolver_;
   std::map<std::string, std::string> host_of_key_;  // raw 32 bytes -> host
   zmq::context_t context_{1};
-  zmq::socket_t authenticator_, router_;
+  zmq::socket_t authenticator_, router_, connections_;  // the last one: what ZeroMQ tells of router_'s connections
+  int listener_ = -1;                                   // router_'s; ZeroMQ's own
+  Strangers strangers_;
+  Strangers::Shut shut_;                 // as the kernel knows it
+  std::vector<AddressBytes> addresses_;  // of the fabric's hosts, where they are written as numbers
   std::map<std::string, Peer> peers_;
   LogGate log_gate_;
 };

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/secret.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/protocol/session.h"
@@ -70,7 +71,7 @@ struct JoinRequest {
   std::uint32_t uid = 0, pid = 0;
   Duration timeout{};  // how long the client waits for joined(): an error that names the missing ranks should come by
                        // then; 0: no limit
-  std::vector<std::byte> secret;
+  Secret secret;
   std::shared_ptr<ClientSession> client;
 };
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/secret.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/protocol/frame.h"
@@ -25,13 +26,19 @@ struct FlowKey {
   auto operator<=>(const FlowKey&) const = default;
 };
 
-// What proves to a peer that a flow belongs to the job (law 14): HMAC-SHA256 over the secret. And what the job asks
-// for.
+// The key that two hosts share for their flows of one epoch of one job: 32 random bytes that control has made and sent
+// encrypted (law 23). Whoever does not hold it learns nothing from a host and can join no flow.
+inline constexpr std::size_t kPairKeyBytes = 32;
+using PairKey = std::array<std::byte, kPairKeyBytes>;
+using PairKeys = std::vector<PairKey, WipingAllocator<PairKey>>;
+
+// What proves to a peer that a flow belongs to the job (laws 14, 23): HMAC-SHA256 under the pair's key. And what the
+// job asks for.
 struct JobCredentials {
   JobId job;
   Epoch epoch;
   HostIndex self;
-  std::vector<std::byte> secret;
+  PairKeys keys;        // by the peer's index; that of this host itself is not used. Empty in a job of one host
   RailIndex rail = {};  // of the transport: rail i speaks to rail i (law 12)
   // How long a flow whose connection is lost may take to be resumed on a new one, from the receivers' ledgers (law 7);
   // 0: it goes down at once. Either 0 or not on all hosts of the job.

@@ -85,7 +85,8 @@ Result<Packet> parse_packet(std::span<const std::byte> bytes) {
 Result<Hello> parse_hello(std::span<const std::byte> body) {
   if (body.size() != sizeof(protocol::HelloBody))
     return corrupt("a hello of the wrong length", std::to_string(body.size()) + " bytes");
-  const auto raw = read<protocol::HelloBody>(body);
+  auto raw = read<protocol::HelloBody>(body);
+  const Wipe wipe(raw);
   Hello hello;
   TL_ASSIGN_OR_RETURN(hello.job, name_of(raw.job, "the job's name"));
   TL_ASSIGN_OR_RETURN(hello.leader, name_of(raw.leader, "the leader's address"));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/secret.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/protocol/session.h"
@@ -28,7 +29,7 @@ struct Hello {
   std::uint16_t leader_port = 0;
   std::uint32_t rank = 0, world_size = 0, local_rank = 0, local_world_size = 0;
   Duration timeout{};
-  std::vector<std::byte> secret;
+  Secret secret;
 };
 // Errors: Corrupt (sizes), InvalidArgument (a value, named).
 Result<Hello> parse_hello(std::span<const std::byte> body);

@@ -301,6 +301,7 @@ void SessionServer::on_socket(std::uint64_t id, std::uint32_t events) {
                    "use a client library of the daemon's version"));
   } else {
     settle(*c, handle(*c, std::span(packet_).first(static_cast<std::size_t>(n))));
+    explicit_bzero(packet_.data(), static_cast<std::size_t>(n));  // a hello holds the job's secret
   }
 }
 

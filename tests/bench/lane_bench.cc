@@ -175,7 +175,7 @@ class Bench {
     tensor.elements = bytes / sizeof(float);
     tensor.slice_elements = static_cast<std::uint32_t>(options.slice_bytes / sizeof(float));
     for (std::uint16_t h = 0; h < kHosts; ++h) {
-      spec.credentials = {kJob, Epoch(1), HostIndex(h), std::vector<std::byte>(16)};
+      spec.credentials = {kJob, Epoch(1), HostIndex(h), ports::PairKeys(kHosts)};
       must(hosts_[h]->lane->start_job(spec));
       must(hosts_[h]->lane->attach(kJob, Rank(h), hosts_[h]->client));
     }

@@ -75,7 +75,7 @@ class End : public ports::FrameSink {
     auto made = rdma::make_rdma_transport(config, *this);
     if (!made.ok()) fail(made.status().to_string(), "give the address of an RDMA device");
     transport_ = std::move(*made);
-    transport_->add_job({kJob, Epoch(1), self, std::vector<std::byte>(16)});
+    transport_->add_job({kJob, Epoch(1), self, ports::PairKeys(2)});
     map(landing_);
   }
 

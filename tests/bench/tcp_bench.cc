@@ -81,7 +81,7 @@ class Host final : public ports::FrameSink {
       data_port = port;
     }
     if (!transport) fail("no free ports");
-    transport->add_job({kJob, Epoch(1), self, std::vector<std::byte>(16)});
+    transport->add_job({kJob, Epoch(1), self, ports::PairKeys(2)});
   }
 
   Result<std::span<std::byte>> on_header(const ports::FlowKey&, const protocol::FrameHeader& header) override {

@@ -102,9 +102,19 @@ Status RecordingSink::cause(const ports::FlowKey& flow) const {
 
 // ---- hosts ----
 
+ports::PairKeys pair_keys(HostIndex self, const std::string& secret) {
+  ports::PairKeys keys(kMaxHosts);
+  for (std::size_t peer = 0; peer < keys.size(); ++peer) {
+    ports::PairKey& key = keys[peer];
+    for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<std::byte>(secret[i % secret.size()]);
+    key[0] = static_cast<std::byte>(std::min<std::size_t>(self.value, peer));
+    key[1] = static_cast<std::byte>(std::max<std::size_t>(self.value, peer));
+  }
+  return keys;
+}
+
 ports::JobCredentials credentials(HostIndex self, const std::string& secret, Epoch epoch, JobId job) {
-  const auto bytes = std::as_bytes(std::span(secret));
-  return {job, epoch, self, {bytes.begin(), bytes.end()}};
+  return {job, epoch, self, pair_keys(self, secret)};
 }
 
 Host::Host(const TransportKind& k, HostIndex s, HostOptions o) : kind(k), self(s), options(std::move(o)) {

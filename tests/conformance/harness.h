@@ -106,6 +106,9 @@ class RecordingSink final : public ports::FrameSink {
 
 inline constexpr JobId kJob{0x1122334455667788};
 inline constexpr ClassId kUrgent{0}, kBulk{1};
+inline constexpr std::size_t kMaxHosts = 256;
+// Another key for each pair of hosts, and all of them others for another secret.
+ports::PairKeys pair_keys(HostIndex self, const std::string& secret = "correct horse");
 ports::JobCredentials credentials(HostIndex self, const std::string& secret = "correct horse", Epoch epoch = Epoch(7),
                                   JobId job = kJob);
 

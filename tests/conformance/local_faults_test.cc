@@ -1,4 +1,4 @@
-// Shared memory from a peer that holds the job's secret and means harm: descriptors that are no segments, indices that
+// Shared memory from a peer that holds the pair's key and means harm: descriptors that are no segments, indices that
 // cannot be, payloads that are not there. And payloads that are taken back while they are read.
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -17,6 +17,7 @@
 #include "daemon/transport/local/record.h"
 #include "daemon/transport/local/segment.h"
 #include "local_kinds.h"
+#include "raw_peer.h"
 
 namespace tensorlane::conformance {
 namespace {
@@ -46,17 +47,16 @@ class LocalPeer {
 
   // The rest of the handshake with this descriptor. What the host says to it.
   handshake::Verdict offer(int descriptor, local::Parameters mine = {}) {
-    handshake::Proof proof;
     const auto parameters = handshake::bytes_of(mine);
-    proof.mac = handshake::client_mac(job(), hello_, challenge_.nonce, parameters);
+    const handshake::Proof proof = good_proof(hello_, challenge_.nonce, parameters);
     std::vector<std::byte> bytes(sizeof proof + parameters.size());
     std::memcpy(bytes.data(), &proof, sizeof proof);
     std::memcpy(bytes.data() + sizeof proof, parameters.data(), parameters.size());
     send(bytes, descriptor);
     const auto verdict = receive<handshake::Verdict>();
     if (verdict.head.refusal != handshake::Refusal::kNone) return verdict;
-    receive<std::array<std::byte, sizeof(local::Parameters) + handshake::kMacBytes>>();
-    send(handshake::bytes_of(handshake::Ready{}));
+    const auto theirs = receive<std::array<std::byte, sizeof(local::Parameters)>>();
+    send(handshake::bytes_of(good_ready(hello_, challenge_.nonce, parameters, theirs)));
     EXPECT_TRUE(run_until(clock_, {&host_}, [&] { return host_.sink->up(flow()); }));
     return verdict;
   }

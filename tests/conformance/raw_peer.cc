@@ -15,6 +15,11 @@ std::uint16_t port_of(const Host& host, ClassId cls) {
   return static_cast<std::uint16_t>(cls == kControlClass ? host.data_port : host.data_port + 1 + cls.value);
 }
 
+const handshake::Job& job_of_host_0() {
+  static const handshake::Job job(credentials(HostIndex(0)));
+  return job;
+}
+
 auto soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(2);
 }
@@ -70,19 +75,42 @@ void RawPeer::reset() {
 }
 
 void RawPeer::authenticate(ClassId cls) {
-  const handshake::Job job(credentials(HostIndex(0)));
   const handshake::Hello hello = good_hello(cls);
   send_message(hello);
-  const auto challenge = receive_message<handshake::Challenge>();
-  handshake::Proof proof;
-  proof.mac = handshake::client_mac(job, hello, challenge.nonce);
-  send_message(proof);
+  send_message(good_proof(hello, receive_message<handshake::Challenge>().nonce));
   EXPECT_EQ(receive_message<handshake::Verdict>().head.refusal, handshake::Refusal::kNone);
 }
 
 handshake::Hello good_hello(ClassId cls) {
-  const handshake::Job job(credentials(HostIndex(0)));
-  return handshake::make_hello(job, HostIndex(1), cls);
+  return handshake::make_hello(job_of_host_0(), HostIndex(1), cls);
+}
+
+handshake::Challenge good_challenge(const handshake::Hello& hello) {
+  handshake::Challenge challenge;
+  challenge.nonce = handshake::random_nonce();
+  challenge.mac = handshake::challenge_mac(job_of_host_0(), hello, challenge);
+  return challenge;
+}
+
+handshake::Proof good_proof(const handshake::Hello& hello, const handshake::Nonce& nonce,
+                            handshake::Parameters client) {
+  handshake::Proof proof;
+  proof.mac = handshake::proof_mac(job_of_host_0(), hello, nonce, proof, client);
+  return proof;
+}
+
+handshake::Verdict good_verdict(const handshake::Hello& hello, const handshake::Nonce& nonce,
+                                handshake::Parameters client, handshake::Parameters server) {
+  handshake::Verdict verdict;
+  verdict.mac = handshake::verdict_mac(job_of_host_0(), hello, nonce, verdict, client, server);
+  return verdict;
+}
+
+handshake::Ready good_ready(const handshake::Hello& hello, const handshake::Nonce& nonce, handshake::Parameters client,
+                            handshake::Parameters server) {
+  handshake::Ready ready;
+  ready.mac = handshake::ready_mac(job_of_host_0(), hello, nonce, ready, client, server);
+  return ready;
 }
 
 RawListener::RawListener(std::uint16_t port, const std::string& address) {

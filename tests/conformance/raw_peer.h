@@ -56,6 +56,22 @@ class RawPeer {
 
 // A good hello of host 0 to host 1.
 handshake::Hello good_hello(ClassId cls);
+// The other messages of a handshake that has begun with `hello`, as a good host says them. `nonce` is the challenge's.
+handshake::Challenge good_challenge(const handshake::Hello& hello);
+handshake::Proof good_proof(const handshake::Hello& hello, const handshake::Nonce& nonce,
+                            handshake::Parameters client = {});
+handshake::Verdict good_verdict(const handshake::Hello& hello, const handshake::Nonce& nonce,
+                                handshake::Parameters client, handshake::Parameters server);
+handshake::Ready good_ready(const handshake::Hello& hello, const handshake::Nonce& nonce, handshake::Parameters client,
+                            handshake::Parameters server);
+// What a refusal's message says once its MAC has been put right.
+template <typename Message>
+Message refusing(handshake::Refusal refusal, const std::string& text = {}) {
+  Message message;
+  message.head.refusal = refusal;
+  if constexpr (requires { message.text; }) message.text = handshake::pack_text(text);
+  return message;
+}
 // A listener by hand, for what a connecting host meets; accept() polls the host until it comes.
 class RawListener {
  public:

@@ -49,14 +49,13 @@ class RdmaCmAccepting : public RdmaCm {
     peer = std::make_unique<RawPeer>(clock, *host, kUrgent);
     peer->send_message(hello);
     const auto challenge = peer->receive_message<handshake::Challenge>();
-    handshake::Proof proof;
-    proof.mac = handshake::client_mac(job, hello, challenge.nonce, bytes(mine));
-    peer->send(joined(proof, mine));
+    peer->send(joined(good_proof(hello, challenge.nonce, bytes(mine)), mine));
     ASSERT_EQ(peer->receive_message<handshake::Verdict>().head.refusal, Refusal::kNone);
-    const auto said = peer->receive(sizeof theirs + handshake::kMacBytes);
-    ASSERT_EQ(said.size(), sizeof theirs + handshake::kMacBytes);
+    const auto said = peer->receive(sizeof theirs);
+    ASSERT_EQ(said.size(), sizeof theirs);
     std::memcpy(&theirs, said.data(), sizeof theirs);
     const auto secret = handshake::exchange_secret(job, hello, challenge.nonce, bytes(mine), bytes(theirs));
+    ready = good_ready(hello, challenge.nonce, bytes(mine), bytes(theirs));
     request = {.pair = theirs.pairs[0].number, .proof = rdma::cm_proof(secret, theirs.pairs[0].number)};
   }
   RawCm::Answer ask(std::uint32_t pair, std::span<const std::byte> said) {
@@ -83,13 +82,14 @@ class RdmaCmAccepting : public RdmaCm {
   std::unique_ptr<RawCm> cm;
   std::unique_ptr<RawPeer> peer;
   rdma::Parameters theirs;
+  handshake::Ready ready;
   rdma::CmRequest request;
 };
 
 TEST_F(RdmaCmAccepting, TakesTheRequestOfWhoHasShakenHands) {
   expect_taken();
   EXPECT_TRUE(host->sink->ups.empty()) << "before the peer is ready";
-  peer->send_message(handshake::Ready{});
+  peer->send_message(ready);
   ASSERT_TRUE(run_until(clock, {host.get()}, [&] { return host->sink->up(back); }));
   EXPECT_EQ((*host)->stats(back).effective_dscp, three_classes()[1].tag.dscp);
 }
@@ -124,7 +124,7 @@ TEST_F(RdmaCmAccepting, RefusesARequestWhosePacketsWouldBeOfAnotherClass) {
   const RawCm::Answer answer = cm->request(theirs.cm_port, mine.pairs[0].number, bytes(request), 0);
   EXPECT_EQ(answer.event, RDMA_CM_EVENT_REJECTED) << rdma_event_str(answer.event);
   LogCapture log;
-  peer->send_message(handshake::Ready{});
+  peer->send_message(ready);
   EXPECT_TRUE(peer->closed());
   EXPECT_THAT(log.text(),
               HasSubstr(fmt::format("rdma_cm marks packets with traffic class 0, the class of the flow has {}", tos)));
@@ -133,7 +133,7 @@ TEST_F(RdmaCmAccepting, RefusesARequestWhosePacketsWouldBeOfAnotherClass) {
 
 TEST_F(RdmaCmAccepting, RefusesAPeerThatIsReadyAndHasConnectedNothing) {
   LogCapture log;
-  peer->send_message(handshake::Ready{});
+  peer->send_message(ready);
   EXPECT_TRUE(peer->closed());
   EXPECT_THAT(log.text(), AllOf(HasSubstr("connection to host 0 ("), HasSubstr("has connected nothing")));
   EXPECT_TRUE(host->sink->ups.empty());
@@ -151,14 +151,11 @@ class RdmaCmConnecting : public RdmaCm {
     EXPECT_TRUE((*host)->connect(key, rdma_address(), port, clock.now() + deadline).ok());
     RawPeer peer = listener->accept(clock, *host);
     hello = peer.receive_message<handshake::Hello>();
-    handshake::Challenge challenge;
-    challenge.nonce = handshake::random_nonce();
-    challenge.mac = handshake::server_mac(job, hello, challenge.nonce);
+    const auto challenge = good_challenge(hello);
     peer.send_message(challenge);
     EXPECT_EQ(peer.receive_message<handshake::Proof>().head.refusal, Refusal::kNone);
     const auto theirs = peer.receive(sizeof(rdma::Parameters));
-    peer.send(
-        joined(handshake::Verdict{}, mine, handshake::parameter_mac(job, hello, challenge.nonce, theirs, bytes(mine))));
+    peer.send(joined(good_verdict(hello, challenge.nonce, theirs, bytes(mine)), mine));
     return peer;
   }
   std::string cause() {

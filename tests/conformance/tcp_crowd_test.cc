@@ -63,9 +63,9 @@ TEST(Crowd, TenThousandSilentConnectionsDoNoHarm) {
   ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return a.sink->up(key); }));
   ASSERT_TRUE(run_until(
       clock, {&a, &b}, [&] { return b->counters().accepted >= kProcesses * kEach; }, std::chrono::seconds(60)));
-  EXPECT_LE(open_descriptors(), before + handshake::kMaxUnauthenticated + 10);
+  EXPECT_LE(open_descriptors(), before + handshake::kMaxUnauthenticatedPerAddress + 10);
   EXPECT_LT(resident_kib(), memory + 32 * 1024);
-  EXPECT_GE(b->counters().unauthenticated_dropped, kProcesses * kEach - handshake::kMaxUnauthenticated - 1);
+  EXPECT_GE(b->counters().unauthenticated_dropped, kProcesses * kEach - handshake::kMaxUnauthenticatedPerAddress - 1);
   const auto bytes = pattern(1000, 1);
   a->send(key, {data_header(), bytes, 0});
   ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return b.sink->frames.size() == 1; }));
@@ -93,9 +93,7 @@ TEST(Crowd, APeerThatHasSpokenIsNotDroppedForSilentOnes) {
   const auto challenge = early.receive_message<handshake::Challenge>();
   std::vector<RawPeer> silent;
   for (std::size_t i = 0; i < handshake::kMaxUnauthenticated + 50; ++i) silent.emplace_back(clock, b, kUrgent);
-  handshake::Proof proof;
-  proof.mac = handshake::client_mac(handshake::Job(credentials(HostIndex(0))), hello, challenge.nonce);
-  early.send_message(proof);
+  early.send_message(good_proof(hello, challenge.nonce));
   EXPECT_EQ(early.receive_message<handshake::Verdict>().head.refusal, handshake::Refusal::kNone);
 }
 

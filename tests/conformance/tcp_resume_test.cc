@@ -21,7 +21,7 @@ using ::testing::Not;
 constexpr std::uint64_t kClientBytes =
     sizeof(handshake::Hello) + sizeof(handshake::Proof) + sizeof(FlowParameters) + sizeof(handshake::Ready);
 constexpr std::uint64_t kServerBytes =
-    sizeof(handshake::Challenge) + sizeof(handshake::Verdict) + sizeof(FlowParameters) + handshake::kMacBytes;
+    sizeof(handshake::Challenge) + sizeof(handshake::Verdict) + sizeof(FlowParameters);
 
 class Resuming : public ::testing::Test, protected ResumingHosts {
  protected:
@@ -236,7 +236,7 @@ TEST_F(Resuming, AJobThatHasEndedAtThePeerIsNotWaitedFor) {
   proxy = make_proxy();
   ASSERT_TRUE(run([&] { return !a.sink->downs.empty() && !b.sink->downs.empty(); }));
   EXPECT_TRUE(b.sink->downs[0].second.ok());
-  EXPECT_THAT(a.sink->downs[0].second.to_string(), HasSubstr("is not known to this host"));
+  EXPECT_THAT(a.sink->downs[0].second.to_string(), HasSubstr("the job has ended on this host"));
 }
 
 TEST_F(Resuming, HostsThatDoNotAgreeOnItSaySo) {
@@ -251,20 +251,29 @@ TEST_F(Resuming, HostsThatDoNotAgreeOnItSaySo) {
 
 class Intruding : public Resuming {
  protected:
-  // The handshake of somebody who has `secret`, up to the verdict.
-  Refusal resume_as(const std::string& secret, const FlowParameters& parameters, bool change = false) {
-    const handshake::Job job(credentials(HostIndex(0), secret));
+  // The handshake of somebody who has the key of `hello` and that of `proof`: what host 1 says to it, kKey where it
+  // closes without a word.
+  Refusal resume_as(const std::string& hello_secret, const std::string& proof_secret, const FlowParameters& parameters,
+                    bool change = false) {
+    const handshake::Job job(credentials(HostIndex(0), hello_secret)), other(credentials(HostIndex(0), proof_secret));
     const handshake::Hello hello = handshake::make_hello(job, HostIndex(1), kUrgent, sizeof parameters);
     RawPeer peer(clock, b, kUrgent);
     peer.send_message(hello);
-    const auto challenge = peer.receive_message<handshake::Challenge>();
+    handshake::Challenge challenge;
+    const auto said = peer.receive(sizeof challenge);
+    if (said.empty()) return Refusal::kKey;
+    std::memcpy(&challenge, said.data(), said.size());
     handshake::Proof proof;
-    proof.mac = handshake::client_mac(job, hello, challenge.nonce, handshake::bytes_of(parameters));
+    proof.mac = handshake::proof_mac(other, hello, challenge.nonce, proof, handshake::bytes_of(parameters));
     peer.send_message(proof);
     FlowParameters sent = parameters;
     if (change) ++sent.delivered;
     peer.send_message(sent);
-    return peer.receive_message<handshake::Verdict>().head.refusal;
+    handshake::Verdict verdict;
+    const auto answer = peer.receive(sizeof verdict);
+    if (answer.empty()) return Refusal::kKey;
+    std::memcpy(&verdict, answer.data(), answer.size());
+    return verdict.head.refusal;
   }
   // What host 0 has said of its flow on the proxy's last connection.
   FlowParameters said() const {
@@ -288,29 +297,31 @@ TEST_F(Intruding, AForgedOrReplayedResumeIsRefused) {
   resumed_ = 1;
   const FlowParameters good = said();
   ASSERT_NE(good.to, 0u);
-  EXPECT_EQ(resume_as("wrong horse", good), Refusal::kSecret);
-  EXPECT_EQ(resume_as("correct horse", good, true), Refusal::kSecret);
+  const std::string key = "correct horse", wrong = "wrong horse";
+  EXPECT_EQ(resume_as(wrong, wrong, good), Refusal::kKey);
+  EXPECT_EQ(resume_as(key, wrong, good), Refusal::kKey);
+  EXPECT_EQ(resume_as(key, key, good, true), Refusal::kKey);
   {  // the very bytes that have worked once
     RawPeer replay(clock, b, kUrgent);
     const auto bytes = proxy->seen_to_target;
     replay.send(std::span(bytes).first(kClientBytes));
     (void)replay.receive_message<handshake::Challenge>();
-    EXPECT_EQ(replay.receive_message<handshake::Verdict>().head.refusal, Refusal::kSecret);
+    EXPECT_TRUE(replay.closed());
   }
   // A host of the job that means another flow.
-  EXPECT_EQ(resume_as("correct horse", {good.from, good.to + 1, 0}), Refusal::kParameters);
-  EXPECT_EQ(resume_as("correct horse", {good.from + 1, good.to, 0}), Refusal::kParameters);
+  EXPECT_EQ(resume_as(key, key, {good.from, good.to + 1, 0}), Refusal::kParameters);
+  EXPECT_EQ(resume_as(key, key, {good.from + 1, good.to, 0}), Refusal::kParameters);
   expect_undisturbed();
 }
 
-// It holds the secret and knows the flow, so its word costs the flow its connection, but never a frame.
+// It holds the key and knows the flow, so its word costs the flow its connection, but never a frame.
 TEST_F(Intruding, ALedgerThatCannotBeIsRefusedAndTheFlowGoesOn) {
   bring_up();
   cut();
   ASSERT_TRUE(run([&] { return a->counters().flows_resumed == 1 && b->counters().flows_resumed == 1; }));
   FlowParameters good = said();
   good.delivered = 1000;
-  EXPECT_EQ(resume_as("correct horse", good), Refusal::kParameters);
+  EXPECT_EQ(resume_as("correct horse", "correct horse", good), Refusal::kParameters);
   ASSERT_TRUE(run([&] { return a->counters().flows_resumed == 2 && b->counters().flows_resumed == 2; }));
   resumed_ = 2;
   expect_undisturbed();

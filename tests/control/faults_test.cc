@@ -8,11 +8,11 @@
 #include <chrono>
 #include <random>
 #include <thread>
-#include <zmq.hpp>
 
 #include "cluster.h"
 #include "daemon/control/message.h"
 #include "relay.h"
+#include "stranger.h"
 
 namespace tensorlane::control::testing {
 namespace {
@@ -25,25 +25,6 @@ constexpr double kSoon = 2.5;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-// Somebody who speaks CURVE to a daemon with a key of the test's choice.
-class Stranger {
- public:
-  Stranger(const Cluster& cluster, std::size_t to, const KeyPair& keys) {
-    const fabric::Host& host = cluster.fabrics[to].hosts[to];
-    socket_.set(zmq::sockopt::linger, 0);
-    socket_.set(zmq::sockopt::curve_publickey, keys.public_key);
-    socket_.set(zmq::sockopt::curve_secretkey, keys.secret_key);
-    socket_.set(zmq::sockopt::curve_serverkey, host.public_key);
-    socket_.connect("tcp://" + host.tcp_address() + ":" + std::to_string(host.control_port));
-  }
-  void send(const std::vector<std::uint8_t>& bytes) { socket_.send(zmq::buffer(bytes), zmq::send_flags::none); }
-  void send(const Message& message) { send(encode(message)); }
-
- private:
-  zmq::context_t context_;
-  zmq::socket_t socket_{context_, zmq::socket_type::dealer};
-};
 
 // ---- who may join ----
 

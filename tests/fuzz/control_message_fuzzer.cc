@@ -1,5 +1,6 @@
 // Control messages of other daemons: the envelope, and every kind of list that a body may hold. What is accepted is
 // encoded to bytes that are accepted with the same meaning.
+#include "common/base/text.h"
 #include "daemon/control/agreement.h"
 #include "daemon/control/job_progress.h"
 #include "daemon/control/message.h"
@@ -67,6 +68,9 @@ void check(std::span<const std::byte> bytes) {
   const Result<Message> back = control::decode(std::as_bytes(std::span(sent)));
   TL_ASSERT(sent.size() > control::kMaxWireMessage || (back.ok() && control::encode(*back) == sent));
   check_lists(message->body);
+  control::ItemReader binary(message->body), text(message->body);
+  TL_ASSERT(binary.bytes(64).size() == (binary.ok() ? 64u : 0u));
+  TL_ASSERT(is_printable(text.text(64)));
   for (const json& item : message->body) {
     if (item.is_array()) check_lists(item);
   }

@@ -1,6 +1,6 @@
-// Both ends of a handshake against a peer that knows the secret and says what the input makes of it. An end that is
-// done has seen proof of the secret for exactly what was said; a peer that keeps to the protocol is never refused; what
-// fails is explained.
+// Both ends of a handshake against a peer that holds the pair's key and says what the input makes of it. An end that is
+// done has seen proof of the key for exactly what was said; a peer that keeps to the protocol is never refused; what
+// fails is explained; and the accepting end answers nothing to a hello without a right MAC, but its version.
 //
 // Input: which end is tested and whether parameters are exchanged, then the damage to each message of the peer, in
 // order (see Peer::damaged()).
@@ -28,8 +28,9 @@ constexpr std::size_t kParameterBytes = 48;
 const std::array<std::byte, kParameterBytes> kOffer{std::byte{1}, std::byte{2}, std::byte{3}};
 
 JobPtr make_job(HostIndex self) {
-  std::vector<std::byte> secret(16, std::byte{0x5a});
-  return std::make_shared<const Job>(ports::JobCredentials{kJob, kEpoch, self, secret});
+  ports::PairKeys keys(2);
+  for (ports::PairKey& key : keys) key.fill(std::byte{0x5a});
+  return std::make_shared<const Job>(ports::JobCredentials{kJob, kEpoch, self, keys});
 }
 
 class RecordingExchange final : public Exchange {
@@ -80,11 +81,15 @@ class Peer {
     hear_bytes(std::as_writable_bytes(std::span(&message, 1)));
     return message;
   }
+  bool heard_nothing() {
+    std::byte byte;
+    return ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) <= 0;
+  }
   bool hear_bytes(std::span<std::byte> bytes) {
     return ::recv(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size());
   }
 
-  // A change to a message before its MAC is computed: the peer holds the secret and lies.
+  // A change to a message before its MAC is computed: the peer holds the key and lies.
   template <typename Message>
   void lie(Message& message) {
     const auto changes = input_.take<std::uint8_t>();
@@ -176,80 +181,91 @@ bool goes_on(const Head& head) {
 }
 
 void test_accepting_end(Scene& scene) {
-  const JobTable jobs{{kJob, make_job(HostIndex(1))}};
+  JobTable jobs;
+  jobs.add(make_job(HostIndex(1)));
   Peer& peer = *scene.peer;
   Connection connection(std::move(scene.tested), kClass, Time(0), scene.exchanges);
   const JobPtr own = make_job(HostIndex(0));
   Hello hello = make_hello(*own, HostIndex(1), kClass, scene.exchanges.bytes);
   peer.lie(hello);
+  hello.mac = hello_mac(*own, hello);
   peer.say(bytes_of(hello));
   hello = peer.said<Hello>(0);
   connection.advance(jobs);
+  JobPtr asked;
+  const bool stranger = !check_peer(hello, jobs, &asked).ok();
+  TL_ASSERT(!stranger || check_head(hello.head).refusal == Refusal::kVersion || peer.heard_nothing());
   const auto challenge = peer.hear<Challenge>();
-  TL_ASSERT(connection.state() != State::kProof || same_mac(challenge.mac, server_mac(*own, hello, challenge.nonce)));
+  TL_ASSERT(connection.state() != State::kProof || same_mac(challenge.mac, challenge_mac(*own, hello, challenge)));
   Proof proof;
   peer.lie(proof.head);
-  proof.mac = client_mac(*own, hello, challenge.nonce, scene.offer());
+  const bool goes_on_there = proof.head.refusal == Refusal::kNone;
+  proof.mac = proof_mac(*own, hello, challenge.nonce, proof, goes_on_there ? scene.offer() : Parameters());
   peer.say(bytes_of(proof));
   if (scene.bytes() > 0) peer.say(scene.offer());
   connection.advance(jobs);
-  if (scene.bytes() > 0) {
-    Ready ready;
-    peer.lie(ready.head);
-    peer.say(bytes_of(ready));
-    connection.advance(jobs);
-  }
   constexpr std::size_t kProofAt = sizeof hello, kOfferAt = kProofAt + sizeof proof;
   proof = peer.said<Proof>(kProofAt);
   const auto offered = peer.said_bytes(kOfferAt, scene.bytes());
-  const bool proven = check_hello(hello, kClass, scene.exchanges.bytes, jobs).ok() && goes_on(proof.head) &&
-                      same_mac(proof.mac, client_mac(*own, hello, challenge.nonce, offered));
-  const bool exchanged =
-      scene.bytes() == 0 || (scene.accepted == offered && goes_on(peer.said<Ready>(kOfferAt + scene.bytes()).head));
+  const auto ready_mac_of = [&](const Ready& ready) {
+    return ready_mac(*own, hello, challenge.nonce, ready, offered, scene.offer());
+  };
+  if (scene.bytes() > 0) {
+    Ready ready;
+    peer.lie(ready.head);
+    ready.mac = ready_mac_of(ready);
+    peer.say(bytes_of(ready));
+    connection.advance(jobs);
+  }
+  const bool proven = !stranger && check_head(hello.head).ok() &&
+                      check_flow(hello, kClass, scene.exchanges.bytes, asked, jobs).ok() && goes_on(proof.head) &&
+                      same_mac(proof.mac, proof_mac(*own, hello, challenge.nonce, proof, offered));
+  const auto ready = peer.said<Ready>(kOfferAt + scene.bytes());
+  const bool exchanged = scene.bytes() == 0 ||
+                         (scene.accepted == offered && goes_on(ready.head) && same_mac(ready.mac, ready_mac_of(ready)));
   check_end(connection, scene, proven && exchanged);
 }
 
 void test_connecting_end(Scene& scene) {
   const JobTable none;
   Peer& peer = *scene.peer;
-  const JobPtr own = make_job(HostIndex(0));
+  const JobPtr own = make_job(HostIndex(0)), theirs = make_job(HostIndex(1));
   Connection connection(std::move(scene.tested), Endpoint(), {kJob, HostIndex(1), kClass}, own, Time(0),
                         scene.exchanges);
   connection.advance(none);
   const auto hello = peer.hear<Hello>();
-  const JobTable at_peer{{kJob, make_job(HostIndex(1))}};
+  JobTable at_peer;
+  at_peer.add(theirs);
+  JobPtr asked;
   TL_ASSERT(connection.state() == State::kChallenge);
-  TL_ASSERT(check_hello(hello, kClass, scene.exchanges.bytes, at_peer).ok());
+  TL_ASSERT(check_peer(hello, at_peer, &asked).ok() && asked == theirs);
+  TL_ASSERT(check_flow(hello, kClass, scene.exchanges.bytes, asked, at_peer).ok());
   Challenge challenge;
   challenge.nonce = random_nonce();
   peer.lie(challenge);
-  challenge.mac = server_mac(*own, hello, challenge.nonce);
+  challenge.mac = challenge_mac(*theirs, hello, challenge);
   peer.say(bytes_of(challenge));
   challenge = peer.said<Challenge>(0);
   connection.advance(none);
-  bool proven = goes_on(challenge.head) && same_mac(challenge.mac, server_mac(*own, hello, challenge.nonce));
+  bool proven = goes_on(challenge.head) && same_mac(challenge.mac, challenge_mac(*theirs, hello, challenge));
   const auto proof = peer.hear<Proof>();
   std::vector<std::byte> offer(scene.bytes());
   peer.hear_bytes(offer);
   TL_ASSERT(connection.state() != State::kVerdict ||
-            (proven && same_mac(proof.mac, client_mac(*own, hello, challenge.nonce, offer))));
+            (proven && same_mac(proof.mac, proof_mac(*theirs, hello, challenge.nonce, proof, offer))));
   Verdict verdict;
   peer.lie(verdict);
+  const auto mac_of_verdict = [&](const Verdict& said, Parameters answer) {
+    return verdict_mac(*theirs, hello, challenge.nonce, said, offer, answer);
+  };
+  verdict.mac = mac_of_verdict(verdict, scene.offer());
   peer.say(bytes_of(verdict));
-  if (scene.bytes() > 0) {
-    peer.say(scene.offer());
-    const Mac mac = parameter_mac(*own, hello, challenge.nonce, offer, scene.offer());
-    peer.say(std::as_bytes(std::span(mac)));
-  }
+  if (scene.bytes() > 0) peer.say(scene.offer());
   connection.advance(none);
-  constexpr std::size_t kAnswerAt = sizeof challenge + sizeof verdict;
-  proven = proven && goes_on(peer.said<Verdict>(sizeof challenge).head);
-  if (scene.bytes() > 0) {
-    const auto answer = peer.said_bytes(kAnswerAt, scene.bytes());
-    const auto mac = peer.said<Mac>(kAnswerAt + scene.bytes());
-    proven =
-        proven && scene.accepted == answer && same_mac(mac, parameter_mac(*own, hello, challenge.nonce, offer, answer));
-  }
+  verdict = peer.said<Verdict>(sizeof challenge);
+  const auto answer = peer.said_bytes(sizeof challenge + sizeof verdict, scene.bytes());
+  proven = proven && goes_on(verdict.head) && same_mac(verdict.mac, mac_of_verdict(verdict, answer)) &&
+           (scene.bytes() == 0 || scene.accepted == answer);
   check_end(connection, scene, proven);
 }
 

@@ -189,7 +189,7 @@ class Peer {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tensorlane;
   static const auto job = std::make_shared<const handshake::Job>(
-      ports::JobCredentials{fuzz::kFlow.job, fuzz::kEpoch, HostIndex(1), std::vector<std::byte>(16)});
+      ports::JobCredentials{fuzz::kFlow.job, fuzz::kEpoch, HostIndex(1), ports::PairKeys(2)});
   // The two ends' mappings of one memory; the flow keeps its own. Pages that are taken away come back as zeros.
   static const local::Segment own = local::Segment::create().value();
   TL_ASSERT(::fallocate(own.descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, local::kSegmentBytes) == 0);

@@ -170,12 +170,18 @@ void write_handshakes(const Corpus& corpus) {
   write("accept_hello_epoch", {0, 1, 16, 8});
   write("accept_hello_version", {0, 0, kChange, 4, 2});
   write("accept_hello_cut", {0, 0, kCut, 30});
+  write("accept_hello_mac", {0, 0, kChange, 70, 1});
+  write("accept_hello_job", {0, 1, 8, 1});
+  write("accept_hello_rail", {0, 1, 25, 2});
   write("accept_proof_mac", {0, 0, 0, 0, kChange, 20, 1});
-  write("accept_proof_refusal", {2, 0, 0, 1, 6, 8, 0});
+  write("accept_proof_refusal", {2, 0, 0, 1, 6, 10, 0});
+  write("accept_ready_mac", {2, 0, 0, 0, 0, 0, 0, kChange, 20, 1});
   write("accept_offer", {2, 0, 0, 0, 0, kChange, 0, 0xee});
   write("accept_ready_end", {2, 0, 0, 0, 0, 0, 0, kEnd});
-  write("connect_challenge_mac", {1, 0, kChange, 45, 1});
-  write("connect_challenge_refusal", {1, 2, 6, 4, 72, 'x'});
+  write("connect_challenge_mac", {1, 0, kChange, 200, 1});
+  write("connect_challenge_unproven", {1, 0, kChange, 6, 4});
+  write("connect_verdict_mac", {1, 0, 0, 0, kChange, 170, 1});
+  write("connect_challenge_refusal", {1, 2, 6, 4, 40, 'x'});
   write("connect_verdict_text", {1, 0, 0, 2, 6, 5, 8, 0x80});
   write("connect_answer_mac", {3, 0, 0, 0, 0, 0, kChange, 3, 9});
   write("connect_noise", {1, 0, kNoise, 12, 'H', 'T', 'T', 'P', '/', '1', '.', '1', ' ', '4', '0', '0'});
@@ -323,7 +329,8 @@ void write_control(const Corpus& corpus) {
   write("refuse", MessageType::kRefuse, json::array({"n", failure}));
   write("roster", MessageType::kRoster,
         json::array({"n", "mac", 10.0, 4,
-                     control::roster_to_json({4, {{"h0", {0, 1}, {"10.0.0.1"}}, {"h1", {2, 3}, {"10.0.0.2"}}}})}));
+                     control::roster_to_json({4, {{"h0", {0, 1}, {"10.0.0.1"}}, {"h1", {2, 3}, {"10.0.0.2"}}}}),
+                     json::binary(std::vector<std::uint8_t>(64, 0x5a))}));
   write("heartbeat", MessageType::kHeartbeat,
         json::array({1'000'000'000, json::array({json::array({1, 2, 3, 4, 5, 6, 7, 8, 9})}),
                      json::array({json::array({0, 1, 77}), json::array({0, 8, 5})})}));

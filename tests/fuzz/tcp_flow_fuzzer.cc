@@ -166,8 +166,7 @@ Outcome read_stream(const Stream& stream, std::span<const std::size_t> splits, c
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace tensorlane;
   // A flow that ends with its connection, and one that may be resumed.
-  static const ports::JobCredentials credentials{fuzz::kFlow.job, fuzz::kEpoch, HostIndex(1),
-                                                 std::vector<std::byte>(16)};
+  static const ports::JobCredentials credentials{fuzz::kFlow.job, fuzz::kEpoch, HostIndex(1), ports::PairKeys(2)};
   static const auto job = std::make_shared<const handshake::Job>(credentials);
   static const auto resuming = [&] {
     ports::JobCredentials resumed = credentials;

@@ -32,6 +32,12 @@ const char* waiting_for(Connection::State state) {
   return "nothing";
 }
 
+Head head_of(Refusal refusal) {
+  Head head;
+  head.refusal = refusal;
+  return head;
+}
+
 }  // namespace
 
 Connection::Connection(Fd socket, ClassId cls, Time deadline, const ExchangeFactory& exchanges)
@@ -106,38 +112,36 @@ Connection::State Connection::on_challenge() {
   Challenge challenge;
   if (!receive(challenge)) return state_;
   if (const Verdicted head = check_head(challenge.head); !head.ok()) return refuse(head);
+  if (!same_mac(challenge.mac, challenge_mac(*job_, hello_, challenge))) return refuse(wrong_key());
+  proven_ = true;
   if (challenge.head.refusal != Refusal::kNone) return refused(challenge.head, unpack_text(challenge.text));
-  Proof proof;
-  if (!same_mac(challenge.mac, server_mac(*job_, hello_, challenge.nonce))) {
-    return refuse({Refusal::kSecret, "it does not hold the secret that this host has for the job"});
-  }
   server_nonce_ = challenge.nonce;
   if (!make_offer({})) return state_;
-  proof.mac = client_mac(*job_, hello_, challenge.nonce, mine_);
+  Proof proof;
+  proof.mac = proof_mac(*job_, hello_, server_nonce_, proof, mine_);
   return send(proof, mine_, exchange_ ? exchange_->descriptor() : -1) ? State::kVerdict : state_;
 }
 
 Connection::State Connection::on_verdict() {
   Verdict verdict;
-  if (!receive(verdict, mine_.empty() ? 0 : mine_.size() + kMacBytes)) return state_;
+  if (!receive(verdict, mine_.size())) return state_;
   if (const Verdicted head = check_head(verdict.head); !head.ok()) return refuse(head);
-  if (verdict.head.refusal != Refusal::kNone) return refused(verdict.head, unpack_text(verdict.text));
+  const bool goes_on = verdict.head.refusal == Refusal::kNone;
+  theirs_ = goes_on ? received_behind<Verdict>(mine_.size()) : std::vector<std::byte>();
+  const Parameters mine = goes_on ? Parameters(mine_) : Parameters();
+  if (!same_mac(verdict.mac, verdict_mac(*job_, hello_, server_nonce_, verdict, mine, theirs_)))
+    return refuse(wrong_key());
+  if (!goes_on) return refused(verdict.head, unpack_text(verdict.text));
   if (!exchange_) return State::kDone;
-  const Parameters theirs = received_behind<Verdict>(mine_.size() + kMacBytes).first(mine_.size());
-  Mac mac;
-  std::memcpy(mac.data(), theirs.data() + theirs.size(), mac.size());
-  if (!same_mac(mac, parameter_mac(*job_, hello_, server_nonce_, mine_, theirs))) {
-    return refuse({Refusal::kSecret, "its parameters were changed on the way"});
-  }
-  exchange_->bind(exchange_secret(*job_, hello_, server_nonce_, mine_, theirs));
-  if (const Status accepted = exchange_->accept(theirs); !accepted.ok())
+  exchange_->bind(exchange_secret(*job_, hello_, server_nonce_, mine_, theirs_));
+  if (const Status accepted = exchange_->accept(theirs_); !accepted.ok())
     return refuse({Refusal::kParameters, accepted.to_string()});
   return State::kSettling;
 }
 
 Connection::State Connection::on_settling() {
   const Result<bool> settled = exchange_->settled();
-  if (settled.ok() && *settled) return send(Ready{}) ? State::kDone : state_;
+  if (settled.ok() && *settled) return send_ready(Refusal::kNone) ? State::kDone : state_;
   if (settled.ok()) return peer_waits() ? state_ : lost(0);
   const Status& cause = settled.status();
   if (cause.code() != Code::kUnavailable) return refuse({Refusal::kParameters, cause.to_string()});
@@ -148,59 +152,74 @@ Connection::State Connection::on_settling() {
 
 Connection::State Connection::on_hello(const JobTable& jobs) {
   if (!receive(hello_)) return state_;
-  // A job that is not here is refused for that.
-  const auto asked = jobs.find(JobId(hello_.job));
-  parameter_bytes_ = asked == jobs.end() ? hello_.parameter_bytes : exchanges_.bytes_for(*asked->second);
-  const Verdicted verdict = check_hello(hello_, cls_, parameter_bytes_, jobs);
-  if (verdict.refusal != Refusal::kNotTensorlane && verdict.refusal != Refusal::kVersion) {
-    key_ = {JobId(hello_.job), HostIndex(hello_.from), cls_};
-    peer_known_ = true;
-  }
-  if (!verdict.ok()) return refuse(verdict);
-  job_ = jobs.at(key_.job);
-  server_nonce_ = random_nonce();
-  Challenge challenge;
-  challenge.nonce = server_nonce_;
-  challenge.mac = server_mac(*job_, hello_, server_nonce_);
-  return send(challenge) ? State::kProof : state_;
+  if (const Verdicted head = check_head(hello_.head); !head.ok()) return refuse(head);
+  claim_ = fmt::format(", which says that it is host {} of job {:#018x},", hello_.from, hello_.job);
+  if (const Verdicted peer = check_peer(hello_, jobs, &job_); !peer.ok()) return refuse(peer);
+  proven_ = true;
+  key_ = {JobId(hello_.job), HostIndex(hello_.from), cls_};
+  parameter_bytes_ = exchanges_.bytes_for(*job_);
+  const Verdicted flow = check_flow(hello_, cls_, parameter_bytes_, job_, jobs);
+  if (!flow.ok()) return refuse(flow);
+  return send(challenge(Refusal::kNone, {})) ? State::kProof : state_;
 }
 
 Connection::State Connection::on_proof(const JobTable& jobs) {
   Proof proof;
   if (!receive(proof, parameter_bytes_)) return state_;
   if (const Verdicted head = check_head(proof.head); !head.ok()) return refuse(head);
-  if (proof.head.refusal != Refusal::kNone)
-    return refused(proof.head, proof.head.refusal == Refusal::kParameters
-                                   ? "it could not make its end of the flow"
-                                   : "it could not verify this host's secret for the job");
+  const bool goes_on = proof.head.refusal == Refusal::kNone;
+  theirs_ = goes_on ? received_behind<Proof>(parameter_bytes_) : std::vector<std::byte>();
+  // A hello can be a copy of an old one; only this proves that the host itself is there.
+  if (!same_mac(proof.mac, proof_mac(*job_, hello_, server_nonce_, proof, theirs_))) return refuse(wrong_key());
+  peer_known_ = true;
+  if (!goes_on) return refused(proof.head, "it could not make its end of the flow");
   // The job may have gone, or come back with another epoch, since the hello.
-  const auto found = jobs.find(key_.job);
-  if (found == jobs.end() || found->second != job_) return refuse({Refusal::kJob, "the job has ended on this host"});
-  const Parameters theirs = received_behind<Proof>(parameter_bytes_);
-  if (!same_mac(proof.mac, client_mac(*job_, hello_, server_nonce_, theirs))) {
-    return refuse({Refusal::kSecret, "the connecting host does not hold the secret that this host has for the job"});
-  }
-  if (parameter_bytes_ == 0) return send(Verdict{}) ? State::kDone : state_;
-  if (!make_offer(theirs)) return state_;
-  exchange_->bind(exchange_secret(*job_, hello_, server_nonce_, theirs, mine_));
-  if (const Status accepted = exchange_->accept(theirs); !accepted.ok())
+  if (jobs.find(key_.job) != job_) return refuse({Refusal::kJob, "the job has ended on this host"});
+  if (parameter_bytes_ == 0) return send(verdict(Refusal::kNone, {})) ? State::kDone : state_;
+  if (!make_offer(theirs_)) return state_;
+  exchange_->bind(exchange_secret(*job_, hello_, server_nonce_, theirs_, mine_));
+  if (const Status accepted = exchange_->accept(theirs_); !accepted.ok())
     return refuse({Refusal::kParameters, accepted.to_string()});
-  const Mac mac = parameter_mac(*job_, hello_, server_nonce_, theirs, mine_);
-  std::vector<std::byte> answer = mine_;
-  const auto mac_bytes = std::as_bytes(std::span(mac));
-  answer.insert(answer.end(), mac_bytes.begin(), mac_bytes.end());
-  return send(Verdict{}, answer) ? State::kReady : state_;
+  return send(verdict(Refusal::kNone, {}), mine_) ? State::kReady : state_;
 }
 
 Connection::State Connection::on_ready() {
   Ready ready;
   if (!receive(ready)) return state_;
   if (const Verdicted head = check_head(ready.head); !head.ok()) return refuse(head);
+  if (!same_mac(ready.mac, ready_mac(*job_, hello_, server_nonce_, ready, theirs_, mine_))) return refuse(wrong_key());
   if (ready.head.refusal != Refusal::kNone) return refused(ready.head, "it could not use this host's parameters");
   const Result<bool> settled = exchange_->settled();
   if (!settled.ok()) return refuse({Refusal::kParameters, settled.status().to_string()});
   if (!*settled) return refuse({Refusal::kParameters, "the peer is ready and has connected nothing"});
   return State::kDone;
+}
+
+Challenge Connection::challenge(Refusal refusal, const std::string& text) {
+  server_nonce_ = random_nonce();
+  Challenge challenge{.head = head_of(refusal), .nonce = server_nonce_, .text = pack_text(text)};
+  challenge.mac = challenge_mac(*job_, hello_, challenge);
+  return challenge;
+}
+
+Verdict Connection::verdict(Refusal refusal, const std::string& text) const {
+  Verdict verdict{.head = head_of(refusal), .text = pack_text(text)};
+  verdict.mac = refusal == Refusal::kNone ? verdict_mac(*job_, hello_, server_nonce_, verdict, theirs_, mine_)
+                                          : verdict_mac(*job_, hello_, server_nonce_, verdict);
+  return verdict;
+}
+
+bool Connection::send_ready(Refusal refusal) {
+  Ready ready{.head = head_of(refusal)};
+  ready.mac = ready_mac(*job_, hello_, server_nonce_, ready, mine_, theirs_);
+  return send(ready);
+}
+
+Verdicted Connection::wrong_key() const {
+  return {Refusal::kKey,
+          fmt::format("it does not hold the key of hosts {} and {} for the job, or its words were changed "
+                      "on the way",
+                      hello_.from, hello_.to)};
 }
 
 bool Connection::make_offer(Parameters theirs) {
@@ -303,15 +322,25 @@ bool Connection::peer_waits() const {
   return ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
+// Who has not proved itself is told its version's fault at most: anything else would help it to guess.
 void Connection::tell(const Verdicted& verdict) {
-  Head head;
-  head.refusal = verdict.refusal;
-  const State at = state_;
-  if (at == State::kHello) send(Challenge{.head = head, .text = pack_text(verdict.text)});
-  if (at == State::kProof) send(Verdict{.head = head, .text = pack_text(verdict.text)});
-  if (at == State::kChallenge) send(Proof{.head = head});
-  if ((at == State::kVerdict || at == State::kSettling) && exchange_) send(Ready{head});
   refusal_ = verdict.refusal;
+  const State at = state_;
+  if (verdict.refusal == Refusal::kVersion && at == State::kHello) {
+    told_ = send(Challenge{.head = head_of(verdict.refusal), .text = pack_text(verdict.text)});
+    return;
+  }
+  const bool unproven = verdict.refusal == Refusal::kKey || verdict.refusal == Refusal::kNotTensorlane ||
+                        verdict.refusal == Refusal::kVersion;
+  if (!proven_ || unproven) return;
+  if (at == State::kHello) told_ = send(challenge(verdict.refusal, verdict.text));
+  if (at == State::kProof) told_ = send(this->verdict(verdict.refusal, verdict.text));
+  if (at == State::kChallenge) {
+    Proof proof{.head = head_of(verdict.refusal)};
+    proof.mac = proof_mac(*job_, hello_, server_nonce_, proof);
+    told_ = send(proof);
+  }
+  if ((at == State::kVerdict || at == State::kSettling) && !theirs_.empty()) told_ = send_ready(verdict.refusal);
 }
 
 Connection::State Connection::refuse(const Verdicted& verdict) {
@@ -331,6 +360,12 @@ void Connection::time_out() {
 }
 
 Connection::State Connection::lost(int error) {
+  // What a host does with whoever does not prove the key of the pair, and while it does not know the job yet.
+  if (state_ == State::kChallenge && !proven_ && (error == 0 || error == ECONNRESET)) {
+    return fail(Code::kUnavailable, "was closed by that host without an answer",
+                "look at the log of tensorlaned there for why it does not take this host for one of the job, and check "
+                "the addresses in fabric.yaml");
+  }
   const std::string reason = error == 0 ? "closed by the peer" : errno_text(error);
   return fail(Code::kUnavailable, fmt::format("failed while waiting for {}: {}", waiting_for(state_), reason),
               "check that tensorlaned runs on that host and that its data ports can be reached");
@@ -338,8 +373,9 @@ Connection::State Connection::lost(int error) {
 
 Connection::State Connection::fail(Code code, const std::string& how, const std::string& fix) {
   if (state_ == State::kFailed) return state_;  // the first cause counts
-  const std::string name = peer_known_ ? connection_name(key_.peer, remote_, cls_)
-                                       : fmt::format("connection from {} (class {})", remote_, class_name(cls_));
+  const std::string name = peer_known_
+                               ? connection_name(key_.peer, remote_, cls_)
+                               : fmt::format("connection from {} (class {}){}", remote_, class_name(cls_), claim_);
   failure_ = {code, fmt::format("{} {}", name, how), {}, fix};
   state_ = State::kFailed;
   return state_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -44,7 +45,7 @@ class Connection final : public Watched {
 
   // Goes on as far as it can without blocking. `jobs` is asked by the accepting end only. Ends in kDone or kFailed.
   State advance(const JobTable& jobs);
-  // The handshake takes too long: fails it, and tells the peer.
+  // The handshake takes too long: fails it, and tells a peer that has proved itself.
   void time_out();
 
   State state() const { return state_; }
@@ -58,9 +59,17 @@ class Connection final : public Watched {
   // What was exchanged (kDone), where the transport exchanges anything.
   std::unique_ptr<Exchange> take_exchange() { return std::move(exchange_); }
   const std::string& remote() const { return remote_; }
+  // What has become of the flow that this one takes the place of: how the error goes on after its name.
+  std::string replaces() const { return "was replaced by a new one from the same host, at " + remote_; }
   Time deadline() const { return deadline_; }
   // The peer has not sent a byte yet.
   bool silent() const { return silent_; }
+  // The peer has said something with a right MAC, though perhaps an old one.
+  bool proven() const { return proven_; }
+  // The address of remote(), without its port.
+  std::string_view remote_address() const { return std::string_view(remote_).substr(0, remote_.rfind(':')); }
+  // This end has told the peer why it refuses: it should live until the peer has heard it.
+  bool told() const { return told_; }
   // When kDone; of the connecting end, always.
   const ports::FlowKey& key() const { return key_; }
   const JobPtr& job() const { return job_; }
@@ -80,6 +89,12 @@ class Connection final : public Watched {
   // This end's parameters into mine_. False: refused.
   bool make_offer(Parameters theirs);
 
+  // The messages of this end, with their MACs.
+  Challenge challenge(Refusal refusal, const std::string& text);
+  Verdict verdict(Refusal refusal, const std::string& text) const;
+  bool send_ready(Refusal refusal);
+  Verdicted wrong_key() const;
+
   // Reads the rest of one message. False: not all there yet, or failed. A head that is wrong is enough: other versions'
   // messages may be shorter. `more` bytes follow a message that refuses nothing: they are in inbox_ behind it.
   template <typename Message>
@@ -92,11 +107,12 @@ class Connection final : public Watched {
   template <typename Message>
   bool send(const Message& message, Parameters more = {}, int descriptor = -1);
   template <typename Message>
-  Parameters received_behind(std::size_t bytes) const {
-    return std::span(inbox_).subspan(sizeof(Message), bytes);
+  std::vector<std::byte> received_behind(std::size_t bytes) const {
+    const Parameters behind = std::span(inbox_).subspan(sizeof(Message), bytes);
+    return {behind.begin(), behind.end()};
   }
 
-  // Sends the reason to the peer, where the protocol has a message for it now.
+  // Sends the reason to the peer, where it has proved itself and the protocol has a message for it now.
   void tell(const Verdicted& verdict);
   // Tells, and fails with what this end found wrong.
   State refuse(const Verdicted& verdict);
@@ -113,7 +129,10 @@ class Connection final : public Watched {
   State state_;
   bool silent_ = true;
   std::uint16_t parameter_bytes_ = 0;  // of either end
-  bool peer_known_ = false;            // key_.peer is set
+  bool proven_ = false;                // see proven()
+  bool peer_known_ = false;            // key_.peer is the peer: whom we dial, or who has proved itself
+  bool told_ = false;
+  std::string claim_;  // of one that has not proved itself, for the log
 
   ports::FlowKey key_;
   JobPtr job_;
@@ -124,8 +143,8 @@ class Connection final : public Watched {
 
   const ExchangeFactory& exchanges_;
   std::unique_ptr<Exchange> exchange_;
-  std::vector<std::byte> mine_;  // this end's parameters
-  Fd descriptor_;                // that came with the peer's
+  std::vector<std::byte> mine_, theirs_;  // either end's parameters
+  Fd descriptor_;                         // that came with the peer's
 
   Status failure_;
   Refusal refusal_ = Refusal::kNone;

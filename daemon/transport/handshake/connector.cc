@@ -12,7 +12,6 @@ namespace {
 
 // How long a listener rests when the process is out of descriptors.
 constexpr Duration kPause = milliseconds(100);
-constexpr Duration kRefusalLogInterval = seconds(1);
 
 std::uint64_t port_of(std::uint16_t data_port, ClassId cls) {
   return data_port + service_order(cls);
@@ -137,7 +136,7 @@ void Connector::settle(const ports::FlowKey& key) {
 // ---- jobs ----
 
 void Connector::add_job(const ports::JobCredentials& credentials) {
-  jobs_[credentials.job] = std::make_shared<const Job>(credentials);
+  jobs_.add(std::make_shared<const Job>(credentials));
 }
 
 std::vector<ports::FlowKey> Connector::remove_job(JobId job) {
@@ -146,7 +145,7 @@ std::vector<ports::FlowKey> Connector::remove_job(JobId job) {
     if (key.job == job) keys.push_back(key);
   }
   for (const ports::FlowKey& key : keys) cancel(key);
-  jobs_.erase(job);
+  jobs_.remove(job);
   return keys;
 }
 
@@ -158,18 +157,29 @@ void Connector::accept_all(Listener& listener) {
     if (!socket.ok()) return out_of_descriptors(listener);
     if (!socket->valid()) return;
     ++counters_.accepted;
-    if (listener.pending.size() >= kMaxUnauthenticated) {
-      const auto victim = listener.victim();
-      retire(std::move(*victim));
-      listener.pending.erase(victim);
-      ++counters_.unauthenticated_dropped;
-    }
     const Time deadline = now_ + kHandshakeTimeout;
     auto connection = std::make_unique<Connection>(std::move(socket).value(), listener.tag().cls, deadline, exchanges_);
+    if (listener.full_for(connection->remote_address())) {
+      drop(listener, listener.victim(connection->remote_address()));
+    } else if (listener.pending.size() >= kMaxUnauthenticated) {
+      drop(listener, listener.victim());
+    }
     if (!watch(*connection, connection->fd(), EPOLLIN, false)) continue;
     listener.pending.push_back(std::move(connection));
     due(deadline);
   }
+}
+
+void Connector::drop(Listener& listener, std::list<std::unique_ptr<Connection>>::iterator victim) {
+  log_refusal({Code::kResourceExhausted,
+               fmt::format("connection from {} (class {}) was dropped: too many have not proved themselves",
+                           (*victim)->remote(), class_name(listener.tag().cls)),
+               {},
+               "find out what connects from there"},
+              (*victim)->remote_address());
+  retire(std::move(*victim));
+  listener.pending.erase(victim);
+  ++counters_.unauthenticated_dropped;
 }
 
 void Connector::out_of_descriptors(Listener& listener) {
@@ -177,11 +187,7 @@ void Connector::out_of_descriptors(Listener& listener) {
   // the kernel's queue.
   for (const auto& door : doors_) {
     if (!door || door->listener->pending.empty()) continue;
-    const auto victim = door->listener->victim();
-    retire(std::move(*victim));
-    door->listener->pending.erase(victim);
-    ++counters_.unauthenticated_dropped;
-    return;
+    return drop(*door->listener, door->listener->victim());
   }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener.fd(), nullptr);
   listener.paused = true;
@@ -227,23 +233,14 @@ void Connector::accepted_failed(Connection& connection) {
   } else if (!connection.silent() && !comes_again) {
     ++counters_.refused;  // one that never said a word was a port scan or a health check
   }
-  if (!connection.silent() && !comes_again) log_refusal(connection.failure());
-  // What we told the peer must reach it, if it is one that listens.
-  if (connection.refusal() != Refusal::kNone && !connection.silent()) linger(connection.take_socket(), true);
+  if (!connection.silent() && !comes_again) log_refusal(connection.failure(), connection.remote_address());
+  // What we told the peer must reach it.
+  if (connection.told()) linger(connection.take_socket(), true);
 }
 
-void Connector::log_refusal(const Status& cause) {
-  if (last_refusal_log_ && now_ - *last_refusal_log_ < kRefusalLogInterval) {
-    ++unlogged_refusals_;
-    return;
-  }
-  last_refusal_log_ = now_;
-  if (unlogged_refusals_ > 0) {
-    spdlog::warn(fmt::format("{} ({} more such since the last message)", cause.to_string(), unlogged_refusals_));
-  } else {
-    spdlog::warn(cause.to_string());
-  }
-  unlogged_refusals_ = 0;
+void Connector::log_refusal(const Status& cause, std::string_view whom) {
+  if (const auto held_back = log_gate_.pass(now_, whom))
+    spdlog::warn("{}{}", cause.to_string(), held_back_text(*held_back));
 }
 
 // ---- dialling ----
@@ -264,21 +261,22 @@ Status Connector::redial(const ports::FlowKey& flow, const std::string& address,
 
 Status Connector::begin_dialling(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
                                  Time first, Time deadline, bool again) {
-  const auto job = jobs_.find(flow.job);
+  const JobPtr job = jobs_.find(flow.job);
   const std::string where =
       connection_name(flow.peer, fmt::format("{}:{}", address, port_of(data_port, flow.cls)), flow.cls);
-  if (job == jobs_.end())
-    return {Code::kNotFound, fmt::format("job {:#018x} has not been added", flow.job.value), where};
+  if (!job) return {Code::kNotFound, fmt::format("job {:#018x} has not been added", flow.job.value), where};
   if (find(flow.cls) == nullptr) return {Code::kNotFound, "this transport has no such class", where};
-  if (flow.peer <= job->second->self()) {
-    return {Code::kInvalidArgument,
-            fmt::format("host {} must not connect: the lower index does", job->second->self().value), where};
+  if (flow.peer <= job->self()) {
+    return {Code::kInvalidArgument, fmt::format("host {} must not connect: the lower index does", job->self().value),
+            where};
   }
+  if (job->key(flow.peer) == nullptr)
+    return {Code::kInvalidArgument, fmt::format("the job has no key of this host and host {}", flow.peer.value), where};
   if (port_of(data_port, flow.cls) > 65535)
     return {Code::kInvalidArgument, "the peer has no port for the class", where, "use a data_port below 65526"};
   TL_ASSIGN_OR_RETURN(const Endpoint peer, endpoint(address, static_cast<std::uint16_t>(port_of(data_port, flow.cls))));
   if (dialers_.contains(flow)) return {Code::kAlreadyExists, "the flow is there", where};
-  dialers_[flow] = std::make_unique<Dialer>(flow, job->second, peer, first, deadline, again);
+  dialers_[flow] = std::make_unique<Dialer>(flow, job, peer, first, deadline, again);
   due(first);
   waker_.kick();
   return {};
@@ -303,7 +301,7 @@ void Connector::start(Dialer& dialer) {
 }
 
 void Connector::dial_failed(Dialer& dialer, const Status& cause, Refusal refusal) {
-  if (dialer.attempt && refusal != Refusal::kNone) linger(dialer.attempt->take_socket(), true);
+  if (dialer.attempt && dialer.attempt->told()) linger(dialer.attempt->take_socket(), true);
   retire(std::move(dialer.attempt));
   const ports::FlowKey key = dialer.key();
   Status given_up = dialer.failed(now_, cause, refusal);

@@ -8,13 +8,15 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <list>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "common/base/log_gate.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/connection.h"
 #include "daemon/transport/handshake/dialer.h"
@@ -102,8 +104,8 @@ class Connector {
   // When run_deadlines() has something to do.
   Time next_deadline() const { return next_deadline_; }
   static constexpr Time never() { return Time(std::numeric_limits<std::int64_t>::max()); }
-  // Warns of a connection that was refused, once a second at most.
-  void log_refusal(const Status& cause);
+  // Warns of a connection that was refused, once a second at most for each address (`whom`).
+  void log_refusal(const Status& cause, std::string_view whom = {});
   // Of connections only.
   const ports::TransportCounters& counters() const { return counters_; }
 
@@ -118,6 +120,7 @@ class Connector {
                         Time deadline, bool again);
   void due(Time time);
   void accept_all(Listener& listener);
+  void drop(Listener& listener, std::list<std::unique_ptr<Connection>>::iterator victim);
   void out_of_descriptors(Listener& listener);
   void advance(Connection& connection);
   void accepted_failed(Connection& connection);
@@ -147,8 +150,7 @@ class Connector {
   std::array<epoll_event, kReadyAtOnce> ready_;
   Time next_deadline_ = never();
   ports::TransportCounters counters_;
-  std::optional<Time> last_refusal_log_;
-  std::uint64_t unlogged_refusals_ = 0;
+  LogGate log_gate_;
 };
 
 }  // namespace tensorlane::handshake

@@ -55,8 +55,7 @@ Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& ta
 }
 
 Status Dialer::failed(Time now, const Status& cause, Refusal refusal) {
-  const bool ended = again_ && refusal == Refusal::kJob;
-  if (refusal != Refusal::kNone && (ended || !worth_retrying(refusal))) return cause;
+  if (refusal != Refusal::kNone && !worth_retrying(refusal)) return cause;
   // An attempt that the deadline cut short says less than the one before it.
   const bool cut = refusal == Refusal::kNotAnswered && now >= deadline_;
   if (!cut || last_cause_.ok()) last_cause_ = cause;

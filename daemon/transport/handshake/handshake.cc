@@ -5,25 +5,54 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <string_view>
+#include <utility>
 
 #include "daemon/transport/handshake/socket.h"
 
 namespace tensorlane::handshake {
 namespace {
 
-Mac mac_of(const Job& job, std::string_view role, const Hello& hello, const Nonce& server_nonce, Parameters first = {},
-           Parameters second = {}) {
+using Piece = std::span<const std::byte>;
+
+// Of everything in a message but its MAC.
+template <typename Message>
+Piece said(const Message& message) {
+  return bytes_of(message).first(sizeof message - kMacBytes);
+}
+
+// Stands in where there is no key, so that the answer takes as long and is never right.
+const ports::PairKey& decoy() {
+  static const ports::PairKey key = [] {
+    ports::PairKey random;
+    randombytes_buf(random.data(), random.size());
+    return random;
+  }();
+  return key;
+}
+
+const ports::PairKey& key_of(const Job* job, const Hello& hello) {
+  if (job == nullptr) return decoy();
+  const bool comes_to_us = hello.to == job->self().value;
+  const ports::PairKey* key = job->key(HostIndex(comes_to_us ? hello.from : hello.to));
+  return key != nullptr ? *key : decoy();
+}
+
+// The role, which is as long for every message, keeps their MACs apart; the hello fixes how long all parts are.
+Mac mac_of(const Job* job, const Hello& hello, std::string_view role, std::initializer_list<Piece> parts) {
   crypto_auth_hmacsha256_state state;
-  const auto* key = reinterpret_cast<const unsigned char*>(job.secret().data());
-  crypto_auth_hmacsha256_init(&state, key, job.secret().size());
-  crypto_auth_hmacsha256_update(&state, reinterpret_cast<const unsigned char*>(role.data()), role.size());
-  const auto bytes = bytes_of(hello);
-  crypto_auth_hmacsha256_update(&state, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
-  crypto_auth_hmacsha256_update(&state, server_nonce.data(), server_nonce.size());
-  for (const Parameters parameters : {first, second}) {
-    crypto_auth_hmacsha256_update(&state, reinterpret_cast<const unsigned char*>(parameters.data()), parameters.size());
-  }
+  const ports::PairKey& key = key_of(job, hello);
+  const auto update = [&state](const void* bytes, std::size_t size) {
+    crypto_auth_hmacsha256_update(&state, static_cast<const unsigned char*>(bytes), size);
+  };
+  crypto_auth_hmacsha256_init(&state, reinterpret_cast<const unsigned char*>(key.data()), key.size());
+  constexpr std::string_view kProtocol = "tensorlane data 2 ";
+  update(kProtocol.data(), kProtocol.size());
+  update(role.data(), role.size());
+  const Piece hello_bytes = said(hello);
+  update(hello_bytes.data(), hello_bytes.size());
+  for (const Piece part : parts) update(part.data(), part.size());
   Mac mac;
   static_assert(kMacBytes == crypto_auth_hmacsha256_BYTES);
   crypto_auth_hmacsha256_final(&state, mac.data());
@@ -31,10 +60,33 @@ Mac mac_of(const Job& job, std::string_view role, const Hello& hello, const Nonc
   return mac;
 }
 
+Piece bytes_of_nonce(const Nonce& nonce) {
+  return std::as_bytes(std::span(nonce));
+}
+
 }  // namespace
 
-Job::~Job() {
-  sodium_memzero(credentials_.secret.data(), credentials_.secret.size());
+void JobTable::add(JobPtr job) {
+  const JobId id = job->id();
+  live_[id] = std::move(job);
+}
+
+void JobTable::remove(JobId job) {
+  auto node = live_.extract(job);
+  if (node.empty()) return;
+  ended_.push_back(std::move(node.mapped()));
+  if (ended_.size() > kMaxEnded) ended_.pop_front();
+}
+
+JobPtr JobTable::find(JobId job) const {
+  const auto found = live_.find(job);
+  return found == live_.end() ? nullptr : found->second;
+}
+
+JobPtr JobTable::find_ended(JobId job, Epoch epoch) const {
+  const auto found =
+      std::ranges::find_if(ended_, [&](const JobPtr& j) { return j->id() == job && j->epoch() == epoch; });
+  return found == ended_.end() ? nullptr : *found;
 }
 
 Nonce random_nonce() {
@@ -53,6 +105,7 @@ Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parame
   hello.rail = job.rail().value;
   hello.parameter_bytes = parameter_bytes;
   hello.nonce = random_nonce();
+  hello.mac = hello_mac(job, hello);
   return hello;
 }
 
@@ -68,52 +121,75 @@ Verdicted check_head(const Head& head) {
   return {};
 }
 
-Verdicted check_hello(const Hello& hello, ClassId cls, std::uint16_t parameter_bytes, const JobTable& jobs) {
-  if (Verdicted head = check_head(hello.head); !head.ok()) return head;
-  if (hello.parameter_bytes != parameter_bytes) {
-    return {Refusal::kParameters,
-            fmt::format("{} bytes of parameters, expected {}", hello.parameter_bytes, parameter_bytes)};
+Verdicted check_peer(const Hello& hello, const JobTable& jobs, JobPtr* job) {
+  const JobPtr live = jobs.find(JobId(hello.job));
+  const JobPtr ended = jobs.find_ended(JobId(hello.job), Epoch(hello.epoch));
+  const bool of_live = live && live->epoch().value == hello.epoch;
+  const JobPtr& meant = of_live ? live : ended;
+  const bool right = same_mac(hello.mac, mac_of(meant.get(), hello, "hello    ", {}));
+  if (!meant && !live) return {Refusal::kJob, fmt::format("job {:#018x} is not known to this host", hello.job)};
+  if (!meant) {
+    return {hello.epoch > live->epoch().value ? Refusal::kEpochNewer : Refusal::kEpochOlder,
+            fmt::format("epoch {} of the job, this host has epoch {}", hello.epoch, live->epoch().value)};
   }
-  if (hello.cls != cls.value) {
-    return {Refusal::kClass,
-            fmt::format("a flow of class {} on the port of class {}", class_name(ClassId(hello.cls)), class_name(cls))};
-  }
-  const auto found = jobs.find(JobId(hello.job));
-  if (found == jobs.end()) return {Refusal::kJob, fmt::format("job {:#018x} is not known to this host", hello.job)};
-  const Job& job = *found->second;
-  if (hello.epoch != job.epoch().value) {
-    return {hello.epoch > job.epoch().value ? Refusal::kEpochNewer : Refusal::kEpochOlder,
-            fmt::format("epoch {} of the job, this host has epoch {}", hello.epoch, job.epoch().value)};
-  }
-  if (hello.to != job.self().value) {
-    return {Refusal::kHost, fmt::format("a flow to host {}, this is host {}", hello.to, job.self().value)};
+  if (hello.to != meant->self().value) {
+    return {Refusal::kHost, fmt::format("a flow to host {}, this is host {}", hello.to, meant->self().value)};
   }
   if (hello.from >= hello.to) {
     return {Refusal::kHost,
             fmt::format("a flow from host {} to host {}: the lower index connects", hello.from, hello.to)};
   }
-  if (hello.rail != job.rail().value) {
-    return {Refusal::kHost, fmt::format("a flow of rail {}, this is rail {} of host {}", hello.rail, job.rail().value,
-                                        job.self().value)};
+  if (!right) {
+    return {Refusal::kKey,
+            fmt::format("it does not hold the key of hosts {} and {} for the job", hello.from, hello.to)};
+  }
+  *job = meant;
+  return {};
+}
+
+Verdicted check_flow(const Hello& hello, ClassId cls, std::uint16_t parameter_bytes, const JobPtr& job,
+                     const JobTable& jobs) {
+  if (jobs.find(job->id()) != job) return {Refusal::kJob, "the job has ended on this host"};
+  if (hello.rail != job->rail().value) {
+    return {Refusal::kHost, fmt::format("a flow of rail {}, this is rail {} of host {}", hello.rail, job->rail().value,
+                                        job->self().value)};
+  }
+  if (hello.cls != cls.value) {
+    return {Refusal::kClass,
+            fmt::format("a flow of class {} on the port of class {}", class_name(ClassId(hello.cls)), class_name(cls))};
+  }
+  if (hello.parameter_bytes != parameter_bytes) {
+    return {Refusal::kParameters,
+            fmt::format("{} bytes of parameters, expected {}", hello.parameter_bytes, parameter_bytes)};
   }
   return {};
 }
 
-Mac server_mac(const Job& job, const Hello& hello, const Nonce& server_nonce) {
-  return mac_of(job, "tensorlane data server 1", hello, server_nonce);
+Mac hello_mac(const Job& job, const Hello& hello) {
+  return mac_of(&job, hello, "hello    ", {});
 }
 
-Mac client_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client) {
-  return mac_of(job, "tensorlane data client 1", hello, server_nonce, client);
+Mac challenge_mac(const Job& job, const Hello& hello, const Challenge& challenge) {
+  return mac_of(&job, hello, "challenge", {said(challenge)});
 }
 
-Mac parameter_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client, Parameters server) {
-  return mac_of(job, "tensorlane data parameters 1", hello, server_nonce, client, server);
+Mac proof_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, const Proof& proof, Parameters client) {
+  return mac_of(&job, hello, "proof    ", {bytes_of_nonce(server_nonce), said(proof), client});
+}
+
+Mac verdict_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, const Verdict& verdict,
+                Parameters client, Parameters server) {
+  return mac_of(&job, hello, "verdict  ", {bytes_of_nonce(server_nonce), said(verdict), client, server});
+}
+
+Mac ready_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, const Ready& ready, Parameters client,
+              Parameters server) {
+  return mac_of(&job, hello, "ready    ", {bytes_of_nonce(server_nonce), said(ready), client, server});
 }
 
 Mac exchange_secret(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client,
                     Parameters server) {
-  return mac_of(job, "tensorlane data exchange 1", hello, server_nonce, client, server);
+  return mac_of(&job, hello, "exchange ", {bytes_of_nonce(server_nonce), client, server});
 }
 
 bool same_mac(const Mac& a, const Mac& b) {
@@ -152,7 +228,7 @@ Code refusal_code(Refusal refusal) {
       return Code::kMismatch;
     case Refusal::kHost:
       return Code::kMismatch;
-    case Refusal::kSecret:
+    case Refusal::kKey:
       return Code::kPermissionDenied;
     case Refusal::kNotAnswered:
     case Refusal::kNotYet:
@@ -174,14 +250,14 @@ std::string refusal_fix(Refusal refusal) {
     case Refusal::kClass:
       return "use the same fabric.yaml on every host";
     case Refusal::kJob:
-      return "start the job on that host, or wait until it has ended there";
+      return "look at the log of that host for how the job ended";
     case Refusal::kEpochNewer:
     case Refusal::kEpochOlder:
       return "stop what is left of the job's previous start";
     case Refusal::kHost:
       return "use the same fabric.yaml on every host and check the addresses in it";
-    case Refusal::kSecret:
-      return "give every rank of the job the same secret";
+    case Refusal::kKey:
+      return "find out who that is: hosts of the job get its keys from their leader";
     case Refusal::kNotAnswered:
     case Refusal::kNotYet:
       return "look at the load of that host and at its log";

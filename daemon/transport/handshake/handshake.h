@@ -1,30 +1,35 @@
-// The handshake in front of every data connection (law 14): both ends prove that they hold the job's secret, for this
-// job, epoch, pair of hosts and class, over a nonce of each end. Pure: no socket, no clock.
+// The handshake in front of every data connection (laws 14, 23): both ends prove that they hold the key of their pair
+// of hosts for this epoch of the job, for this class and rail, over a nonce of each end. Pure: no socket, no clock.
 //
-//   connecting end                                   accepting end
-//   Hello {who I am, which flow, nonce_a}       ->
-//                                               <-   Challenge {nonce_b, MAC(secret, "server", Hello, nonce_b)}, or a
-//                                               refusal with its reason
-//   Proof {MAC(secret, "client", Hello, nonce_b)} -> (or a refusal: the server's MAC was wrong)
-//                                               <-   Verdict {accepted}, or a refusal
+//   connecting end                               accepting end
+//   Hello {who I am, which flow, nonce_a}    ->
+//                                            <-  Challenge {nonce_b}
+//   Proof {}                                 ->
+//                                            <-  Verdict {}
+//
+// Every message ends with a MAC under the pair's key, over its own bytes, its role and what came before: the Hello, and
+// nonce_b once it is known. So every word after the Hello is fresh, and no end's own answer can be reflected to it.
+//
+// **A stranger learns nothing.** The accepting end closes without a word when a Hello does not prove the pair's key,
+// whatever is wrong with it: an unknown job, another epoch, another host, a wrong MAC. It computes a MAC in every case.
+// Its log says what was wrong, and who came. Reasons travel only in messages with a right MAC. The one exception is the
+// version: the first eight bytes of every message (Head) never change, and an end of another version is told the
+// version that this one speaks, so that a daemon that was not updated can be named.
 //
 // A transport that needs to know more of the other end (queue pairs, addresses) sends parameters along, as many bytes
-// as the Hello says, and both ends' parameters are inside MACs:
+// as the Hello says; MACs from there on cover them:
 //
-//   Proof {MAC(secret, "client", Hello, nonce_b, parameters)}, parameters   ->
-//       <-   Verdict {accepted}, parameters, MAC(secret, "parameters", Hello, nonce_b, both parameters)
-//   Ready {ok}, or a refusal                    ->
+//   Proof {}, parameters                     ->
+//                                            <-  Verdict {}, parameters
+//   Ready {}                                 ->
 //
 // After Ready the connecting end can receive, so the accepting end begins to send only then.
-//
-// The roles inside the MACs keep an end's own answer from being reflected to it; the nonces keep old ones from being
-// replayed. The first eight bytes of every message (Head) never change, so that ends of different versions can still
-// tell each other so.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -41,22 +46,23 @@
 namespace tensorlane::handshake {
 
 inline constexpr std::uint32_t kHandshakeMagic = 0x48534c54;  // "TLSH"
-inline constexpr std::uint16_t kHandshakeVersion = 1;
+inline constexpr std::uint16_t kHandshakeVersion = 2;
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMacBytes = 32;
 inline constexpr std::size_t kMaxParameterBytes = 512;
 
-// Why an end refuses. Numbers are stable: they are on the wire.
+// Why an end refuses. Numbers are stable: they are on the wire, except for those that are marked: strangers are not
+// told.
 enum class Refusal : std::uint8_t {
   kNone = 0,
-  kNotTensorlane = 1,  // wrong magic
+  kNotTensorlane = 1,  // wrong magic; not told
   kVersion = 2,
-  kClass = 3,       // the flow's class is not this listener's
-  kJob = 4,         // not known here, or not yet: worth another try
-  kEpochNewer = 5,  // the connecting end's epoch is newer than ours: worth another try
-  kEpochOlder = 6,  // the connecting end's epoch is older than ours
-  kHost = 7,        // we are not the host it meant, or it must not be the one to connect
-  kSecret = 8,
+  kClass = 3,        // the flow's class is not this listener's
+  kJob = 4,          // told: it has ended here. Not told: it is not known here (yet)
+  kEpochNewer = 5,   // the connecting end's epoch is newer than ours; not told
+  kEpochOlder = 6,   // the connecting end's epoch is older than ours; not told
+  kHost = 7,         // told: another rail. Not told: we are not the host it meant, or it must not be the one to connect
+  kKey = 8,          // a wrong MAC; not told
   kNotAnswered = 9,  // the next message did not come in time
   kParameters = 10,  // the ends' transports do not fit each other
   kNotYet = 11,      // the flow is there but cannot go on yet: worth another try
@@ -64,8 +70,7 @@ enum class Refusal : std::uint8_t {
 
 // Whether the connecting end should try again until its deadline.
 constexpr bool worth_retrying(Refusal refusal) {
-  return refusal == Refusal::kJob || refusal == Refusal::kEpochNewer || refusal == Refusal::kNotAnswered ||
-         refusal == Refusal::kNotYet;
+  return refusal == Refusal::kNotAnswered || refusal == Refusal::kNotYet;
 }
 
 using Nonce = std::array<std::uint8_t, kNonceBytes>;
@@ -80,6 +85,7 @@ struct Head {
 };
 static_assert(sizeof(Head) == 8);
 
+// Of each message, the MAC is the last member, and covers all the others.
 struct Hello {
   Head head;
   std::uint64_t job = 0;
@@ -90,15 +96,16 @@ struct Hello {
   std::uint16_t parameter_bytes = 0;  // of either end
   std::uint32_t reserved_too = 0;
   Nonce nonce{};
+  Mac mac{};
 };
-static_assert(sizeof(Hello) == 64);
+static_assert(sizeof(Hello) == 96);
 
-// The server's first answer. A refusal uses `text` in place of nonce and MAC.
+// The server's first answer. `text` is the reason of a refusal.
 struct Challenge {
   Head head;
   Nonce nonce{};
-  Mac mac{};
   Text text{};
+  Mac mac{};
 };
 static_assert(sizeof(Challenge) == 224);
 
@@ -111,19 +118,20 @@ static_assert(sizeof(Proof) == 40);
 struct Verdict {
   Head head;
   Text text{};
+  Mac mac{};
 };
-static_assert(sizeof(Verdict) == 160);
+static_assert(sizeof(Verdict) == 192);
 
 struct Ready {
   Head head;
+  Mac mac{};
 };
-static_assert(sizeof(Ready) == 8);
+static_assert(sizeof(Ready) == 40);
 
-// A job's credentials; the secret is wiped from memory with the last holder.
+// A job's credentials. Keys are wiped from memory with the last holder.
 class Job {
  public:
   explicit Job(ports::JobCredentials credentials) : credentials_(std::move(credentials)) {}
-  ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
@@ -131,14 +139,35 @@ class Job {
   Epoch epoch() const { return credentials_.epoch; }
   HostIndex self() const { return credentials_.self; }
   RailIndex rail() const { return credentials_.rail; }
-  std::span<const std::byte> secret() const { return credentials_.secret; }
+  // The key of this host and `peer`; null for this host itself and for one that is not in the job.
+  const ports::PairKey* key(HostIndex peer) const {
+    return peer.value < credentials_.keys.size() && peer != self() ? &credentials_.keys[peer.value] : nullptr;
+  }
   Duration resume_within() const { return credentials_.resume_within; }
 
  private:
-  ports::JobCredentials credentials_;
+  const ports::JobCredentials credentials_;
 };
 using JobPtr = std::shared_ptr<const Job>;
-using JobTable = std::map<JobId, JobPtr>;
+
+// The jobs of one transport. One thread.
+class JobTable {
+ public:
+  // Keys of jobs that have ended are kept for so many, so that a peer of such a job can be told that it has ended.
+  static constexpr std::size_t kMaxEnded = 16;
+
+  // Replaces an earlier epoch of the job.
+  void add(JobPtr job);
+  void remove(JobId job);
+  bool contains(JobId job) const { return live_.contains(job); }
+  // Null: not there.
+  JobPtr find(JobId job) const;
+  JobPtr find_ended(JobId job, Epoch epoch) const;
+
+ private:
+  std::map<JobId, JobPtr> live_;
+  std::deque<JobPtr> ended_;  // oldest first
+};
 
 // What a transport adds to the handshake of one flow. Made by either end once the other one has proved itself.
 class Exchange {
@@ -182,19 +211,32 @@ struct Verdicted {
 
 // Fills a nonce from the system's generator. Who makes a transport has called sodium_init().
 Nonce random_nonce();
+// With its MAC. `to` is a host of the job, and not this one.
 Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parameter_bytes = 0);
 
 // Magic and version of any message that arrived.
 Verdicted check_head(const Head& head);
-// Whether a flow like this may be accepted on the listener of `cls`: head, parameters, class, job, epoch, hosts and
-// rail, in that order.
-Verdicted check_hello(const Hello& hello, ClassId cls, std::uint16_t parameter_bytes, const JobTable& jobs);
+// Whether the hello proves that it comes from a host of a job that is known here: job, epoch, hosts, MAC. The reason is
+// for the log of this host, never for whoever came. Takes the same computation whatever is wrong. `job` becomes the one
+// that is meant when all is right, also one that has ended.
+Verdicted check_peer(const Hello& hello, const JobTable& jobs, JobPtr* job);
+// Whether a flow like this, of such a peer, may be accepted on the listener of `cls`: the job has not ended, rail,
+// class, parameters, in that order. The reason may be told.
+Verdicted check_flow(const Hello& hello, ClassId cls, std::uint16_t parameter_bytes, const JobPtr& job,
+                     const JobTable& jobs);
 
-// HMAC-SHA256 over role, the whole hello, the server's nonce and parameters (whose length the hello fixes).
+// The MACs, each of the message that it is named after: HMAC-SHA256 under the key of the pair of hosts that the hello
+// names. Parameters are those of the ends that have sent theirs with the message or before it; a Proof or a Verdict
+// that refuses covers none.
 using Parameters = std::span<const std::byte>;
-Mac server_mac(const Job& job, const Hello& hello, const Nonce& server_nonce);
-Mac client_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client = {});
-Mac parameter_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client, Parameters server);
+Mac hello_mac(const Job& job, const Hello& hello);
+Mac challenge_mac(const Job& job, const Hello& hello, const Challenge& challenge);
+Mac proof_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, const Proof& proof,
+              Parameters client = {});
+Mac verdict_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, const Verdict& verdict,
+                Parameters client = {}, Parameters server = {});
+Mac ready_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, const Ready& ready, Parameters client,
+              Parameters server);
 // What Exchange::bind() is given. It never crosses the wire.
 Mac exchange_secret(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client,
                     Parameters server);

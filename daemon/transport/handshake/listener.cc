@@ -71,10 +71,22 @@ Result<Fd> Listener::accept() {
   }
 }
 
-std::list<std::unique_ptr<Connection>>::iterator Listener::victim() {
-  const auto silent =
-      std::find_if(pending.begin(), pending.end(), [](const auto& connection) { return connection->silent(); });
-  return silent != pending.end() ? silent : pending.begin();
+std::list<std::unique_ptr<Connection>>::iterator Listener::victim(std::string_view address) {
+  const auto counts = [address](const Connection& c) { return address.empty() || c.remote_address() == address; };
+  const auto first = [&](auto&& drop) {
+    return std::find_if(pending.begin(), pending.end(), [&](const auto& c) { return counts(*c) && drop(*c); });
+  };
+  if (const auto silent = first([](const Connection& c) { return c.silent(); }); silent != pending.end()) return silent;
+  if (const auto stranger = first([](const Connection& c) { return !c.proven(); }); stranger != pending.end())
+    return stranger;
+  return first([](const Connection&) { return true; });
+}
+
+bool Listener::full_for(std::string_view address) const {
+  if (!path_.empty()) return false;
+  const auto of_address =
+      std::ranges::count_if(pending, [address](const auto& c) { return c->remote_address() == address; });
+  return static_cast<std::size_t>(of_address) >= kMaxUnauthenticatedPerAddress;
 }
 
 }  // namespace tensorlane::handshake

@@ -4,6 +4,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "common/base/status.h"
 #include "daemon/transport/handshake/connection.h"
@@ -12,8 +13,10 @@
 
 namespace tensorlane::handshake {
 
-// Connections of one listener that may be without authentication at a time. One more drops the oldest that has said
-// nothing, else the oldest.
+// Connections of one listener that may be without authentication at a time: of one address, and of all together. One
+// more drops one of that address, or of all: the oldest that has said nothing, else the oldest whose hello has not been
+// right, else the oldest. So who floods the port drops connections of its own.
+inline constexpr std::size_t kMaxUnauthenticatedPerAddress = 64;
 inline constexpr std::size_t kMaxUnauthenticated = 256;
 // Connections accepted by one listener in one poll.
 inline constexpr std::size_t kAcceptsPerPoll = 64;
@@ -37,8 +40,10 @@ class Listener final : public Watched {
   std::list<std::unique_ptr<Connection>> pending;
   bool paused = false;  // not in the epoll set until there are descriptors again
 
-  // The one to drop to make room: the oldest silent one, else the oldest. end() when there is none.
-  std::list<std::unique_ptr<Connection>>::iterator victim();
+  // The one to drop to make room, of this address or, when that is empty, of all. end() when there is none.
+  std::list<std::unique_ptr<Connection>>::iterator victim(std::string_view address = {});
+  // Whether the address has its share of `pending`. Unix sockets have no address.
+  bool full_for(std::string_view address) const;
 
  private:
   Listener(Fd socket, const ports::ClassTag& tag, Bytes window, std::string path)

@@ -214,7 +214,7 @@ void LocalTransport::on_connected(handshake::Connection& connection) {
   if (const auto old = flows_.find(key); old != flows_.end()) {
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
-    end_flow(*old->second, old->second->broken(Code::kUnavailable, "was replaced by a new one from the same host"));
+    end_flow(*old->second, old->second->broken(Code::kUnavailable, connection.replaces()));
     report_ended(connected_);
   }
   const std::unique_ptr<handshake::Exchange> exchanged = connection.take_exchange();

@@ -25,7 +25,8 @@ Result<PeerProcess> peer_process(int socket) {
   ucred who{};
   socklen_t length = sizeof who;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) return PeerProcess{};
-  // The handshake proves the job's secret, but not that nobody passes its messages on and keeps the descriptor.
+  // The handshake proves the key of the pair of hosts, but not that nobody passes its messages on and keeps the
+  // descriptor.
   if (who.uid != 0 && who.uid != ::geteuid()) {
     return Status(Code::kPermissionDenied,
                   fmt::format("the peer is a process of user {}, this one is of user {}", who.uid, ::geteuid()),

@@ -10,7 +10,7 @@ namespace {
 
 using protocol::FrameType;
 
-// Flows of the prober have a job of their own, of the same secret: no transport takes them for the job's.
+// Flows of the prober have a job of their own, of the same keys: no transport takes them for the job's.
 constexpr std::uint64_t kOwnJobs = 0x70726f62'65666c77;
 
 // Once one transport reaches the peer, the peer knows the job, and the others have this long.

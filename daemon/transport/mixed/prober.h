@@ -1,4 +1,4 @@
-// Measures what transports do to a peer, over flows of their own between the same hosts: of the same secret, in the
+// Measures what transports do to a peer, over flows of their own between the same hosts: of the same keys, in the
 // least urgent class. The host that connects measures and chooses; the one that accepts answers, one measurement at a
 // time, and is told the outcome before the first flow of the job comes.
 //

@@ -22,8 +22,7 @@ void RdmaTransport::on_connected(handshake::Connection& connection) {
     if (next == resume::Resumer::Next::kResume) return resume_flow(*old->second, connection, exchange);
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
-    end_flow(*old->second, old->second->broken(Code::kUnavailable, "was replaced by a new one from the same host"),
-             false);
+    end_flow(*old->second, old->second->broken(Code::kUnavailable, connection.replaces()), false);
   }
   // Flows of this name that drain have to be gone before the new one is up.
   if (std::ranges::any_of(closing_, [&](const Closing& c) { return c.flow->key() == key; })) finish_closing(true);

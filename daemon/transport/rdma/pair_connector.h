@@ -13,7 +13,7 @@
 
 namespace tensorlane::rdma {
 
-// What the handshake of a flow has settled; as trustworthy as the job's secret.
+// What the handshake of a flow has settled; as trustworthy as the key of the two hosts.
 struct Meeting {
   ports::FlowKey flow;
   bool connecting_end = false;

@@ -22,7 +22,7 @@ std::uint64_t random_identity() {
 }  // namespace
 
 void Resumer::note_place(const ports::FlowKey& key, const std::string& address, std::uint16_t data_port) {
-  if (connector_.jobs().at(key.job)->resume_within().value > 0) places_[key] = {address, data_port};
+  if (connector_.jobs().find(key.job)->resume_within().value > 0) places_[key] = {address, data_port};
 }
 
 void Resumer::forget(const ports::FlowKey& key) {

@@ -85,7 +85,7 @@ void TcpTransport::on_connected(handshake::Connection& connection) {
     if (next == resume::Resumer::Next::kResume) return resume_flow(*old->second, connection, *exchange);
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
-    end_flow(*old->second, old->second->broken(Code::kUnavailable, "was replaced by a new one from the same host"));
+    end_flow(*old->second, old->second->broken(Code::kUnavailable, connection.replaces()));
     report_ended(connected_);
   }
   begin_flow(connection, exchange == nullptr ? FlowIdentity() : exchange->mine().identity);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 
 #include "daemon/control/proof.h"
 
@@ -147,6 +148,25 @@ TEST(Proof, depends_on_everything_it_speaks_for) {
   EXPECT_FALSE(equal_in_constant_time(proof, std::string_view(proof).substr(1)));
   EXPECT_EQ(random_nonce().size(), kNonceText);
   EXPECT_NE(random_nonce(), random_nonce());
+}
+
+TEST(Keys, both_hosts_of_a_pair_have_the_same_and_no_other_pair_has_it) {
+  ASSERT_TRUE(start_cryptography());
+  constexpr std::size_t kHosts = 5;
+  const Secret root = random_root();
+  std::set<ports::PairKey> all;
+  for (std::uint16_t self = 0; self < kHosts; ++self) {
+    const ports::PairKeys keys = pair_keys(root, HostIndex(self), kHosts);
+    ASSERT_EQ(keys.size(), kHosts);
+    EXPECT_EQ(keys[self], ports::PairKey{}) << "none with itself";
+    for (std::uint16_t peer = 0; peer < kHosts; ++peer) {
+      EXPECT_EQ(keys[peer], pair_keys(root, HostIndex(peer), kHosts)[self]);
+      all.insert(keys[peer]);
+    }
+  }
+  EXPECT_EQ(all.size(), kHosts * (kHosts - 1) / 2 + 1);
+  EXPECT_NE(pair_keys(root, HostIndex(0), 2), pair_keys(random_root(), HostIndex(0), 2))
+      << "another job, another start";
 }
 
 }  // namespace

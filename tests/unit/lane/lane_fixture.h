@@ -308,8 +308,7 @@ class LaneTest : public ::testing::Test {
       plan.rank_hosts.push_back(HostIndex(static_cast<std::uint16_t>(r / per_host)));
     for (std::size_t h = 0; h < hosts; ++h) {
       TestHost& host = *hosts_[h];
-      spec.credentials = {kJob, Epoch(1), HostIndex(static_cast<std::uint16_t>(h)),
-                          std::vector<std::byte>(16, std::byte{7})};
+      spec.credentials = {kJob, Epoch(1), HostIndex(static_cast<std::uint16_t>(h)), ports::PairKeys(hosts)};
       if (crossed_ && h == 0) std::ranges::reverse(spec.hosts[1].addresses);
       ASSERT_TRUE(host.lane->start_job(spec).ok());
       for (std::size_t r = 0; r < per_host; ++r)
