@@ -182,6 +182,7 @@ class Job final : private RegistrarOutput {
   std::string unresolved(const std::string& host) const;
   void send_roster(const std::string& host);
   void begin(Roster roster, Duration detection);
+  void log_begin() const;
   ports::JobSpec make_spec() const;
 
   // connecting, running
