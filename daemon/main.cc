@@ -1,7 +1,7 @@
 // tensorlaned: makes the rooms, joins them, and serves until a signal. Nothing else knows all of them.
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <map>
 
 #include "common/fabric/fabric.h"
 #include "daemon/config/alike.h"
@@ -29,9 +30,12 @@
 #include "daemon/telemetry/timeline.h"
 #include "daemon/wiring/lane_config.h"
 #include "daemon/wiring/lane_status.h"
+#include "daemon/wiring/log.h"
 #include "daemon/wiring/recording.h"
+#include "daemon/wiring/reload.h"
 #include "daemon/wiring/shares.h"
 #include "daemon/wiring/transports.h"
+#include "daemon/wiring/try_out.h"
 #include "daemon/wiring/watchdog.h"
 
 namespace tensorlane {
@@ -59,7 +63,7 @@ class Daemon {
         memory_(wiring::memory_budget(config_)),
         arenas_(memory_),
         scratch_(memory_),
-        descriptors_(wiring::descriptor_ledger(config_)),
+        descriptors_(std::make_shared<Ledger>(wiring::descriptor_rules(config_))),
         sessions_(session_config(config_, descriptors_), arenas_),
         patterns_(config_),
         status_({config_, metrics_, timeline_, patterns_, rails_, [this] { return batch_limit(); },
@@ -85,7 +89,8 @@ class Daemon {
     if (!config_.metrics.empty()) {
       telemetry::ExporterConfig exporter = wiring::exporter_config(config_);
       exporter.version = TENSORLANE_VERSION;
-      TL_ASSIGN_OR_RETURN(exporter_, telemetry::Exporter::create(exporter, metrics_, extra_counters()));
+      TL_ASSIGN_OR_RETURN(exporter_,
+                          telemetry::Exporter::create(exporter, metrics_, extra_counters(), user_accounts()));
     }
     lane_->start(control_);
     TL_RETURN_IF_ERROR(control_.start(*lane_, sessions_));
@@ -95,6 +100,22 @@ class Daemon {
   // How often each thread that jobs wait for has turned.
   std::vector<std::pair<std::string, std::uint64_t>> turns() const {
     return {{"lane", metrics_.loops.value()}, {"control", control_.turns()}, {"sessions", sessions_.turns()}};
+  }
+
+  // Takes over what can be taken over from the file, which may have changed. One thread. Where it is wrong, everything
+  // stays as it is, and the log says why.
+  void reload() {
+    Result<config::DaemonConfig> next = config::load(config_.path);
+    if (!next.ok()) {
+      spdlog::error("nothing was reloaded: {}", next.status().to_string());
+      return;
+    }
+    const wiring::Changes changes = wiring::compare(reloaded_, *next);
+    wiring::take_over(*next, &reloaded_);
+    wiring::set_log_level(reloaded_.log_level);
+    descriptors_->change(wiring::descriptor_rules(reloaded_));
+    sessions_.reload(session_config(reloaded_, descriptors_));
+    spdlog::info("reloaded {}: {}", config_.path, wiring::text_of(changes));
   }
 
   // Jobs end with a cause that their clients can read.
@@ -182,7 +203,24 @@ class Daemon {
          [this] { return static_cast<double>(sessions_.sessions()); }}};
   }
 
+  // What each user has of what all share.
+  std::vector<telemetry::ExtraFamily> user_accounts() {
+    const auto account = [this](session::Account which) {
+      return [this, which] {
+        std::map<std::string, double> users;
+        for (const Ledger::Row& row : sessions_.in_use(which))
+          users[std::to_string(row.owner.user)] += static_cast<double>(row.amount);
+        return std::vector<std::pair<std::string, double>>(users.begin(), users.end());
+      };
+    };
+    return {{"user_sessions", "Sessions of a user", "user", account(session::kSessions)},
+            {"user_tensors", "Tensors that sessions of a user have registered", "user", account(session::kTensors)},
+            {"user_segments", "Segments of shared memory of a user", "user", account(session::kSegments)},
+            {"user_descriptors", "Descriptors that are charged to a user", "user", account(session::kDescriptors)}};
+  }
+
   const config::DaemonConfig config_;
+  config::DaemonConfig reloaded_ = config_;  // and what reload() took over
   memory::RegionTable regions_;
   Ledger region_ledger_;  // of regions_
   std::unique_ptr<ports::Reducer> reducer_;
@@ -214,12 +252,26 @@ void raise_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Waits for SIGTERM or SIGINT, telling the service manager that we live.
-void serve(const sigset_t& signals, const Daemon& daemon) {
+// Tells the service manager that we read the configuration again, and that we have.
+void reload(Daemon& daemon) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%lld",
+             static_cast<long long>(now.tv_sec) * 1'000'000 + now.tv_nsec / 1000);
+  daemon.reload();
+  sd_notify(0, "READY=1");
+}
+
+// Waits for SIGTERM or SIGINT, telling the service manager that we live; SIGHUP reloads.
+void serve(const sigset_t& signals, Daemon& daemon) {
   wiring::Watchdog watchdog([&daemon] { return daemon.turns(); });
   const timespec period = watchdog.period();
   sd_notify(0, "READY=1");
-  while (sigtimedwait(&signals, nullptr, &period) < 0) watchdog.look();
+  for (int signal = 0; signal != SIGTERM && signal != SIGINT;) {
+    signal = sigtimedwait(&signals, nullptr, &period);
+    if (signal == SIGHUP) reload(daemon);
+    if (signal < 0) watchdog.look();
+  }
   sd_notify(0, "STOPPING=1");
 }
 
@@ -236,16 +288,18 @@ Status check_addresses(const config::DaemonConfig& config, bool check_only) {
 }
 
 int run(const std::string& path, bool check_only) {
+  // Neither cores nor debuggers of the same user: this process has the host's key and the secrets of jobs.
+  prctl(PR_SET_DUMPABLE, 0);
   Result<config::DaemonConfig> config = config::load(path);
   if (!config.ok()) return fail(config.status());
   if (const Status addresses = check_addresses(*config, check_only); !addresses.ok()) return fail(addresses);
   if (check_only) {
+    if (const Status tried = wiring::try_out(*config); !tried.ok()) return fail(tried);
     fmt::print("{}: good: host {} of {}, {} hosts, {} data classes\n", path, config->host, config->fabric_path,
                config->fabric.hosts.size(), config->data_classes());
     return 0;
   }
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("tensorlaned"));
-  spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e %l " + config->host + ": %v");
+  wiring::start_log(*config);
   sigset_t signals;
   sigemptyset(&signals);
   for (int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, number);

@@ -48,7 +48,7 @@ struct Ledger::Charge::Books {
     return kept;
   }
 
-  const Rules rules;
+  Rules rules;  // under the lock, as what follows
   mutable std::mutex mutex;
   std::uint64_t used = 0;
   std::map<std::uint32_t, std::uint64_t> by_user;
@@ -104,6 +104,11 @@ Result<Ledger::Charge> Ledger::take(const Owner& owner, std::uint64_t amount) {
     books_->by_job[{owner.user, owner.job}] += amount;
   }
   return Charge(books_, owner, amount);
+}
+
+void Ledger::change(Rules rules) {
+  std::lock_guard lock(books_->mutex);
+  books_->rules = std::move(rules);
 }
 
 Status Ledger::check(const Owner& owner, std::uint64_t amount) const {

@@ -62,6 +62,8 @@ class Ledger {
   // Charges `amount` to the owner. Error: kResourceExhausted, which says what is needed, what is in use, which key of
   // daemon.yaml limits it, and for whom. Any thread; it locks, so it is not for the data path.
   [[nodiscard]] Result<Charge> take(const Owner& owner, std::uint64_t amount);
+  // From now on these rules count; what is charged stays, even where it is more than they allow. Any thread.
+  void change(Rules rules);
   // Whether take() would succeed now: the same errors, and nothing is charged.
   Status check(const Owner& owner, std::uint64_t amount) const;
 

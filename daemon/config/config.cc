@@ -372,6 +372,7 @@ Result<DaemonConfig> load(const std::string& path) {
   TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(path, document, "the daemon's configuration", kKeys));
   DaemonConfig config;
   config.path = path;
+  for (const auto& entry : document) config.written[entry.first.Scalar()] = YAML::Dump(entry.second);
   const auto as_text = [&](std::string_view key) { return map.text(key); };
   TL_RETURN_IF_ERROR(read_identity(map, &config));
   TL_RETURN_IF_ERROR(optional_value(map, "socket", &config.socket, as_text));

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,7 +18,8 @@ namespace tensorlane::config {
 
 struct DaemonConfig {
   std::string path;
-  std::string fabric_path;  // resolved against the file's folder
+  std::map<std::string, std::string> written;  // keys of the file and what stands there, as YAML
+  std::string fabric_path;                     // resolved against the file's folder
   fabric::Fabric fabric;
   std::string host;        // this host in the fabric
   std::string secret_key;  // CURVE, Z85; read from secret_key_file, which others must not be able to read

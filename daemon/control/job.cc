@@ -106,6 +106,7 @@ void Job::join(const ports::JoinRequest& request, Time now) {
   const Claim claim{request.rank, request.world_size, request.local_rank, request.local_world_size, request.pid};
   locals_.push_back({request.session, request.client, claim});
   expect_patience(request);
+  spdlog::debug("job '{}': rank {} has come (user {}, pid {})", name_, request.rank, request.uid, request.pid);
   if (const Status status = gathering_.arrive(rules_.host, local_claims()); !status.ok()) return fail(status, now);
   if (!i_lead()) return send_join();
   if (gathering_.complete()) lead();
@@ -196,6 +197,19 @@ ports::JobSpec Job::make_spec(ports::PairKeys keys) const {
   return spec;
 }
 
+// Who it is: on a job of many hosts, the first of them.
+void Job::log_begin() const {
+  constexpr std::size_t kNamed = 8;
+  std::string hosts, ranks;
+  for (std::size_t i = 0; i < std::min(roster_.hosts.size(), kNamed); ++i)
+    hosts += (i == 0 ? "" : ", ") + roster_.hosts[i].name;
+  if (roster_.hosts.size() > kNamed) hosts += fmt::format(" and {} more", roster_.hosts.size() - kNamed);
+  for (const LocalRank& local : locals_)
+    ranks += fmt::format("{}rank {} (pid {})", ranks.empty() ? "" : ", ", local.claim.rank, local.claim.pid);
+  spdlog::info("job '{}' of user {}: epoch {}, {} ranks on {} hosts ({}), led by {}; here {}", name_, key_.uid,
+               epoch_.value, roster_.world_size, roster_.hosts.size(), hosts, leader_, ranks);
+}
+
 // The roster is known: bring the lane up and expect heartbeats.
 void Job::begin(Roster roster, Duration detection, ports::PairKeys keys) {
   if (rules_.descriptors != nullptr) {
@@ -242,8 +256,7 @@ void Job::begin(Roster roster, Duration detection, ports::PairKeys keys) {
   }
   registrar_.emplace(std::move(config), static_cast<RegistrarOutput&>(*this));
   ++counters_.jobs_started;
-  spdlog::info("job '{}': epoch {}, {} ranks on {} hosts, led by {}", name_, epoch_.value, roster_.world_size,
-               roster_.hosts.size(), leader_);
+  log_begin();
   environment_.lane(id_, [spec = spec_](ports::LanePort& lane) { return lane.start_job(spec); });
 }
 

@@ -189,6 +189,7 @@ class Job final : private RegistrarOutput {
   void refuse_wrong_proof(const std::string& from, const std::string& nonce, Follower& follower);
   void begin(Roster roster, Duration detection, ports::PairKeys keys);
   ports::JobSpec make_spec(ports::PairKeys keys) const;
+  void log_begin() const;
 
   // connecting, running
   void tick_running();

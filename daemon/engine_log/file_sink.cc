@@ -67,6 +67,10 @@ Status check_folder(const std::string& folder) {
   struct stat about {};
   if (stat(folder.c_str(), &about) != 0) return unwritable(folder, errno);
   if (!S_ISDIR(about.st_mode)) return unwritable(folder, ENOTDIR);
+  if ((about.st_mode & S_IWOTH) != 0 && (about.st_mode & S_ISVTX) == 0) {
+    return {Code::kUnavailable, "cannot write an engine's log: everybody can replace what is in the folder", folder,
+            "chmod o-w " + folder};
+  }
   return access(folder.c_str(), W_OK | X_OK) == 0 ? Status() : unwritable(folder, errno);
 }
 

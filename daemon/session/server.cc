@@ -1,6 +1,7 @@
 #include "daemon/session/server.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "common/base/assert.h"
+#include "common/base/text.h"
 #include "daemon/session/process.h"
 
 namespace tensorlane::session {
@@ -57,6 +59,16 @@ Ledger::Rules limit(const SessionConfig& config, const char* what, const char* k
   return config.share ? config.share(std::move(rules)) : rules;
 }
 
+struct Limits {
+  Ledger::Rules pending, sessions, segments, tensors;
+};
+Limits rules_of(const SessionConfig& c) {
+  return {limit(c, "connections that have not said hello", "max_pending", "try again in a few seconds", c.max_pending),
+          limit(c, "sessions", "max_sessions", "end other jobs", c.max_sessions),
+          limit(c, "segments of shared memory", "the daemon's limit", "use fewer and larger ones", kAllSegments),
+          limit(c, "tensors", "max_tensors", "register fewer, larger tensors", c.max_tensors)};
+}
+
 std::string seconds_text(Duration d) {
   const std::int64_t tenths = d.value / 100'000'000;
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
@@ -68,16 +80,14 @@ SessionServer::SessionServer(SessionConfig config, ports::SharedMemoryPool& pool
     : config_(std::move(config)),
       pool_(pool),
       calls_(std::make_shared<CallQueue>()),
-      pending_(limit(config_, "connections that have not said hello", "max_pending", "try again in a few seconds",
-                     config_.max_pending)),
+      pending_(rules_of(config_).pending),
       requests_(limit(config_, "questions under way", "the daemon's limit", "wait for answers", ports::kMaxRequests)),
       packet_(protocol::kMaxMessage) {
-  const auto make = [&](auto&&... rules) { return std::make_shared<Ledger>(limit(config_, rules...)); };
-  ledgers_[kSessions] = make("sessions", "max_sessions", "end other jobs", config_.max_sessions);
+  const Limits limits = rules_of(config_);
+  ledgers_[kSessions] = std::make_shared<Ledger>(limits.sessions);
   ledgers_[kDescriptors] = config_.descriptors ? config_.descriptors : std::make_shared<Ledger>(Ledger::Rules());
-  ledgers_[kSegments] =
-      make("segments of shared memory", "the daemon's limit", "use fewer and larger ones", kAllSegments);
-  ledgers_[kTensors] = make("tensors", "max_tensors", "register fewer, larger tensors", config_.max_tensors);
+  ledgers_[kSegments] = std::make_shared<Ledger>(limits.segments);
+  ledgers_[kTensors] = std::make_shared<Ledger>(limits.tensors);
 }
 
 SessionServer::~SessionServer() {
@@ -271,14 +281,16 @@ void SessionServer::admit(UniqueFd socket, Time time) {
   c->pid = static_cast<std::uint32_t>(std::max(peer.pid, 0));  // 0: not in our pid namespace
   const auto& allowed = config_.allowed_uids;
   if (c->uid != 0 && c->uid != geteuid() && std::find(allowed.begin(), allowed.end(), c->uid) == allowed.end()) {
-    (void)c->send_error(
-        0, Status(Code::kPermissionDenied, "this user may not use the daemon", "uid " + std::to_string(c->uid),
-                  "add the uid to users of the daemon's configuration"));
+    const Status why(Code::kPermissionDenied, "this user may not use the daemon", "uid " + std::to_string(c->uid),
+                     "add the uid to users of the daemon's configuration");
+    (void)c->send_error(0, why);
+    note_refused(*c, why, time);
     return;
   }
   Result<Ledger::Charge> pending = pending_.take({c->uid, ""}, 1);
   if (!pending.ok()) {
     (void)c->send_error(0, pending.status());
+    note_refused(*c, pending.status(), time);
     return;
   }
   c->pending = std::move(*pending);
@@ -300,7 +312,9 @@ void SessionServer::on_socket(std::uint64_t id, std::uint32_t events) {
                    std::to_string(n) + " bytes, the limit is " + std::to_string(packet_.size()),
                    "use a client library of the daemon's version"));
   } else {
-    settle(*c, handle(*c, std::span(packet_).first(static_cast<std::size_t>(n))));
+    const Status done = handle(*c, std::span(packet_).first(static_cast<std::size_t>(n)));
+    if (!done.ok() && c->phase == Phase::kNew) note_refused(*c, done, now());
+    settle(*c, done);
     explicit_bzero(packet_.data(), static_cast<std::size_t>(n));  // a hello holds the job's secret
   }
 }
@@ -309,6 +323,13 @@ void SessionServer::on_process_end(std::uint64_t id) {
   Connection* c = find(id);
   if (c != nullptr)
     end(*c, Status(Code::kUnavailable, c->who() + " " + describe_end(c->pid), "", "look at that process's output"));
+}
+
+void SessionServer::note_refused(const Connection& c, const Status& why, Time now) {
+  if (const auto held_back = log_gate_.pass(now, std::to_string(c.uid))) {
+    spdlog::warn("a process of user {} (pid {}) was refused: {}{}", c.uid, c.pid, printable(why.to_string()),
+                 held_back_text(*held_back));
+  }
 }
 
 void SessionServer::bury(std::shared_ptr<Session> session) {
@@ -321,6 +342,18 @@ Connection* SessionServer::find(std::uint64_t id) {
 }
 
 // ---- calls of other threads ----
+
+void SessionServer::reload(const SessionConfig& next) {
+  const Limits limits = rules_of(next);
+  pending_.change(limits.pending);
+  ledgers_[kSessions]->change(limits.sessions);
+  ledgers_[kSegments]->change(limits.segments);
+  ledgers_[kTensors]->change(limits.tensors);
+  calls_->push([this, users = next.allowed_uids, arena = next.arena_per_session] {
+    config_.allowed_uids = users;
+    config_.arena_per_session = arena;
+  });
+}
 
 void SessionServer::joined(ports::SessionId session, Result<ports::JoinInfo> info) {
   calls_->push([this, id = session.value, info = std::move(info)] { on_joined(id, info); });

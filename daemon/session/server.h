@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/base/ledger.h"
+#include "common/base/log_gate.h"
 #include "daemon/ports/session.h"
 #include "daemon/ports/shared_memory.h"
 #include "daemon/session/connection.h"
@@ -56,6 +57,9 @@ class SessionServer final : public ports::SessionEvents {
   // Ends all sessions with "the daemon is shutting down", removes the socket, joins the threads. Idempotent.
   void stop();
 
+  // From now on, for whoever comes: users and limits of `next`. Those who are here stay. Any thread.
+  void reload(const SessionConfig& next);
+
   // ports::SessionEvents
   void joined(ports::SessionId session, Result<ports::JoinInfo> info) override;
   void registered(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override;
@@ -64,6 +68,8 @@ class SessionServer final : public ports::SessionEvents {
   void status(ports::SessionId session, std::uint32_t request, std::string json) override;
 
   // Sessions whose memory is not given back yet. Any thread.
+  // What of an account each user's jobs have. Any thread.
+  std::vector<Ledger::Row> in_use(Account account) const { return ledgers_[account]->rows(); }
   std::uint64_t sessions() const { return ledgers_[kSessions]->in_use(); }
   // Of the session thread's loop, at least two in a second. Any thread.
   std::uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
@@ -82,6 +88,8 @@ class SessionServer final : public ports::SessionEvents {
   void bury(std::shared_ptr<Session> session);
   Result<std::shared_ptr<Session>> make_session(const Connection& c);
   Result<Ledger::Charge> take(const Connection& c, Account account, std::uint64_t amount);
+  // Into the log, as often as its gate lets pass: who did not come in, and why.
+  void note_refused(const Connection& c, const Status& why, Time now);
 
   // server_messages.cc: packets in and out. Each handler returns an error when the session is over.
   Status handle(Connection& c, std::span<const std::byte> bytes);
@@ -106,7 +114,7 @@ class SessionServer final : public ports::SessionEvents {
   }
   Connection* find(std::uint64_t id);
 
-  const SessionConfig config_;
+  SessionConfig config_;  // what reload() changes of it is the session thread's
   ports::SharedMemoryPool& pool_;
   ports::JobControl* control_ = nullptr;
   const std::shared_ptr<CallQueue> calls_;
@@ -122,6 +130,7 @@ class SessionServer final : public ports::SessionEvents {
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::vector<std::shared_ptr<Session>> buried_;  // ended, but the lane may still hold them
   std::vector<std::byte> packet_;
+  LogGate log_gate_;
 
   std::atomic<std::uint64_t> turns_{0};
   std::unique_ptr<Worker> worker_;

@@ -137,6 +137,10 @@ void SessionServer::on_joined(std::uint64_t id, const Result<ports::JoinInfo>& i
   Connection* c = find(id);
   if (c == nullptr || c->phase != Phase::kJoining) return;
   if (!info.ok()) {
+    const Code code = info.status().code();
+    // Of the others the log tells once, when their job fails.
+    if (code != Code::kTimedOut && code != Code::kUnavailable && code != Code::kAborted)
+      note_refused(*c, info.status(), now());
     c->phase = Phase::kNew;  // control does not know it any more
     end(*c, info.status());
     return;

@@ -26,15 +26,15 @@ Ledger region_ledger(const config::DaemonConfig& config, std::uint32_t regions) 
                                         .total = regions}));
 }
 
-std::shared_ptr<Ledger> descriptor_ledger(const config::DaemonConfig& config) {
+Ledger::Rules descriptor_rules(const config::DaemonConfig& config) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const std::uint64_t own = kOwnDescriptors + config.max_pending + kDescriptorsOfHost * config.fabric.hosts.size();
-  return std::make_shared<Ledger>(config::shared(config, {.what = "descriptors",
-                                                          .key = "LimitNOFILE of the daemon",
-                                                          .user_key = {},
-                                                          .fix = "end other jobs",
-                                                          .total = limit.rlim_cur > own ? limit.rlim_cur - own : 1}));
+  return config::shared(config, {.what = "descriptors",
+                                 .key = "LimitNOFILE of the daemon",
+                                 .user_key = {},
+                                 .fix = "end other jobs",
+                                 .total = limit.rlim_cur > own ? limit.rlim_cur - own : 1});
 }
 
 }  // namespace tensorlane::wiring

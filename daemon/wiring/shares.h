@@ -17,6 +17,6 @@ Ledger region_ledger(const config::DaemonConfig& config, std::uint32_t regions);
 
 // The descriptors that sessions, their memory and the flows of jobs may take: this process's limit of open files, less
 // what the daemon itself needs. To be asked once the limit is what it will be.
-std::shared_ptr<Ledger> descriptor_ledger(const config::DaemonConfig& config);
+Ledger::Rules descriptor_rules(const config::DaemonConfig& config);
 
 }  // namespace tensorlane::wiring

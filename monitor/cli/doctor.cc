@@ -366,10 +366,32 @@ class Doctor {
     }
   }
 
+  // Of the process that was named, else of the daemons here: what they may lock is their unit's affair, not the
+  // caller's. TCP locks nothing.
   Status check_memlock() {
-    std::ifstream file(process() / "limits");
-    if (!file && options_.pid != 0)
-      return Status(Code::kInvalidArgument, "there is no such process", process().string(), "name one that runs");
+    if (options_.pid != 0) {
+      if (!fs::exists(process() / "limits"))
+        return Status(Code::kInvalidArgument, "there is no such process", process().string(), "name one that runs");
+      check_limits(process() / "limits");
+      return {};
+    }
+    if (devices_.empty()) return {};
+    bool found = false;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(root_ / "proc", error)) {
+      if (read_line(entry.path() / "comm") != "tensorlaned") continue;
+      check_limits(entry.path() / "limits");
+      found = true;
+    }
+    if (!found) {
+      add("L10", Severity::kNote, "tensorlaned", "no daemon runs here: how much memory it may lock was not looked at",
+          "start it, and look again");
+    }
+    return {};
+  }
+
+  void check_limits(const fs::path& limits) {
+    std::ifstream file(limits);
     constexpr std::string_view kName = "Max locked memory";
     for (std::string line; std::getline(file, line);) {
       if (!line.starts_with(kName)) continue;
@@ -382,7 +404,6 @@ class Doctor {
             fmt::format("{} bytes may be locked: RDMA cannot register its buffers", *bytes),
             "LimitMEMLOCK=infinity in the unit, or `ulimit -l unlimited`");
     }
-    return {};
   }
 
   const DoctorOptions& options_;

@@ -13,7 +13,8 @@ namespace tensorlane::cli {
 
 struct DoctorOptions {
   std::string root;  // a folder that stands for /, with sys and proc; empty: this host
-  int pid = 0;       // whose limits and environment; 0: our own
+  // Whose limits and environment; 0: the environment is our own, and the limits are those of the daemons that run here.
+  int pid = 0;
   // What the fabric file asks for; null: only what is wrong on any fabric.
   const switches::DeviceQos* host = nullptr;
   // With `host`: the service level of each of its queues.

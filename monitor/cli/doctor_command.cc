@@ -1,8 +1,10 @@
 // `tensorlane doctor`: what is wrong with this host.
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -27,34 +29,49 @@ std::string own_name() {
   return name.data();
 }
 
-// What the fabric asks of one host: the file is read with this host alone, so that others' faults are not ours.
-Result<switches::DeviceQos> wanted(const Arguments& args, fabric::Fabric& fabric) {
+// Whether the file says which of the host's ports its links are at.
+bool names_ports(const fabric::Fabric& fabric, const fabric::Host& host) {
+  return std::ranges::all_of(fabric.links, [&](const fabric::Link& link) {
+    return (link.from != host.name || !link.from_port.empty()) && (link.to != host.name || !link.to_port.empty());
+  });
+}
+
+// What the fabric asks of one host: the file is read with this host alone, so that others' faults are not ours. Nothing
+// where the file does not name the host's ports.
+Result<std::optional<switches::DeviceQos>> wanted(const Arguments& args, fabric::Fabric& fabric) {
   TL_ASSIGN_OR_RETURN(fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
   const std::string name = args.host.empty() ? own_name() : args.host;
   const fabric::Host* found = fabric.find_host_by_name_or_address(name);
   if (found == nullptr)
     return Status(Code::kInvalidArgument, fmt::format("the fabric has no host '{}'", name), args.fabric,
                   "name one with --host");
+  if (!names_ports(fabric, *found)) return std::optional<switches::DeviceQos>();
   fabric.hosts = {fabric::Host(*found)};
   TL_ASSIGN_OR_RETURN(std::vector<switches::DeviceQos> devices,
                       switches::devices_of(fabric, {.hosts = true, .nos = {}}));
-  return std::move(devices.front());
+  return std::optional(std::move(devices.front()));
 }
 
 Result<int> run(const Arguments& args) {
   DoctorOptions options{.root = args.root, .pid = args.pid};
   fabric::Fabric fabric;
-  switches::DeviceQos host;
+  std::optional<switches::DeviceQos> host;
   if (!args.fabric.empty()) {
     TL_ASSIGN_OR_RETURN(host, wanted(args, fabric));
-    options.host = &host;
+    options.host = host ? &*host : nullptr;
     for (const fabric::TrafficClass& cls : fabric.classes.data) options.service_levels[cls.pcp] = cls.service_level;
     options.service_levels[fabric.classes.control.pcp] = fabric.classes.control.service_level;
   }
-  const Result<findings::Report> report = examine(options);
+  Result<findings::Report> report = examine(options);
   if (!report.ok()) {
     const Status& bad = report.status();
     return Status(Code::kInvalidArgument, bad.what(), bad.where(), bad.fix());  // exit status 2, whatever it was
+  }
+  if (!args.fabric.empty() && !host) {
+    report->findings.push_back({"L10", findings::Severity::kNote, args.host, args.fabric,
+                                "the fabric file does not name the ports of this host's links: they were looked at for "
+                                "what is wrong on any fabric",
+                                "add 'from_port' to the links, and look again"});
   }
   fmt::print("{}", args.json ? findings::to_json(*report) : findings::to_text(*report));
   return findings::exit_status(*report);
@@ -76,7 +93,10 @@ void add_doctor_command(CLI::App& app, Invocation& chosen) {
   doctor->add_option("--fabric", args->fabric, "What the host is to be like; else only what is wrong on any fabric");
   doctor->add_option("--host", args->host, "Its name or address in the fabric file; default: this host's name");
   doctor->add_option("--root", args->root, "A folder to take for /");
-  doctor->add_option("--pid", args->pid, "Whose environment and limits to look at; default: the command's own")
+  doctor
+      ->add_option("--pid", args->pid,
+                   "Whose environment and limits to look at; default: the command's own environment, and the limits of "
+                   "tensorlaned")
       ->check(CLI::PositiveNumber);
   doctor->add_flag("--json", args->json, "Print one JSON object");
   doctor->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });

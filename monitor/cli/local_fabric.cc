@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -115,13 +116,24 @@ Result<fabric::Fabric> make_local_fabric(const LocalFabric& what) {
   return made;
 }
 
+namespace {
+
+// Z85 has characters that templates of configuration management (Jinja) read as their own.
+bool breaks_templates(std::string_view key) {
+  return key.find("{{") != key.npos || key.find("{%") != key.npos || key.find("{#") != key.npos;
+}
+
+}  // namespace
+
 Result<KeyPair> make_key_pair() {
   std::array<char, kZ85Key + 1> public_key{};
   std::array<char, kZ85Key + 1> secret_key{};
-  if (zmq_curve_keypair(public_key.data(), secret_key.data()) != 0) {
-    return Status(Code::kInternal, "cannot make a CURVE key pair", zmq_strerror(zmq_errno()),
-                  "install a libzmq built with CURVE");
-  }
+  do {
+    if (zmq_curve_keypair(public_key.data(), secret_key.data()) != 0) {
+      return Status(Code::kInternal, "cannot make a CURVE key pair", zmq_strerror(zmq_errno()),
+                    "install a libzmq built with CURVE");
+    }
+  } while (breaks_templates(public_key.data()) || breaks_templates(secret_key.data()));  // of 50 pairs one
   return KeyPair{public_key.data(), secret_key.data()};
 }
 

@@ -37,6 +37,7 @@ struct KeyPair {
   std::string public_key;
   std::string secret_key;
 };
+// Without "{{", "{%" and "{#", so that a template of Jinja (Ansible) can hold them.
 Result<KeyPair> make_key_pair();
 // Writes the secret key as daemons read it: 40 characters and a line feed, for its owner only. Errors: kAlreadyExists
 // (a key is never overwritten: its public half may be in use), kPermissionDenied, kInvalidArgument.

@@ -40,6 +40,7 @@ def check_restrictions(pid):
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     for key, value in {"CapEff": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2", "Groups": " "}.items():
         expect(status[key].strip() == value.strip(), f"{key} of the daemon is {status[key]!r}")
+    expect(os.stat(f"/proc/{pid}/environ").st_uid == 0, "the daemon can be dumped: its user's other processes can read the secrets in it")
     expect(status["Uid"].split() == [str(UID)] * 4, f"the daemon's users are {status['Uid']}")
 
 

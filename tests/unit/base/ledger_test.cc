@@ -82,6 +82,17 @@ TEST(Ledger, ChargesGoBackWhenTheyGo) {
   ledger.reset();  // its charges may outlive it
 }
 
+TEST(Ledger, RulesThatChangeCountForWhatComes) {
+  Ledger ledger(rules(10, 10));
+  const auto held = ledger.take({1, "a"}, 8);
+  ASSERT_TRUE(held.ok());
+  ledger.change(rules(4, 4));
+  EXPECT_EQ(ledger.in_use(), 8u) << "what is charged stays";
+  EXPECT_EQ(ledger.take({2, "b"}, 1).status().code(), Code::kResourceExhausted);
+  ledger.change(rules(10, 10));
+  EXPECT_TRUE(ledger.take({2, "b"}, 2).ok());
+}
+
 TEST(Ledger, AmountsAreToldInTheirUnit) {
   Ledger::Rules bytes = rules(8, 8);
   bytes.amount_text = [](std::uint64_t n) { return std::to_string(n) + " MiB"; };

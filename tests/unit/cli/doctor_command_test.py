@@ -48,7 +48,7 @@ def dcb(pfc=(3, 5), classes=CLASSES, willing="off"):
 
 def healthy():
     files = {"sys/class/net/eth0/mtu": "9000", QOS: mlnx_qos(), f"{ECN}/roce_np/cnp_dscp": "48", f"{ECN}/roce_np/cnp_802p_prio": "4", OVERRIDE: "0",
-             DEFAULT_TOS: "110", "sys/class/net/eth0/device/infiniband/mlx5_0/x": "", "proc/self/limits": "Max locked memory  unlimited  unlimited  bytes",
+             DEFAULT_TOS: "110", "sys/class/net/eth0/device/infiniband/mlx5_0/x": "", "proc/self/limits": "Max locked memory  65536  65536  bytes", "proc/5/comm": "tensorlaned", "proc/5/limits": "Max locked memory  unlimited  unlimited  bytes",
              "proc/77/limits": "Max locked memory  unlimited  unlimited  bytes", "proc/77/environ": "A=b\0"}
     for kind in ("np", "rp"):
         files |= {f"{ECN}/roce_{kind}/enable/{p}": str(int(p in (3, 5))) for p in range(8)}
@@ -74,7 +74,7 @@ FAULTS = [
     ({OVERRIDE: "Global tclass=106"}, {}, "L10", "error", "traffic_class", "DSCP 26"),
     ({DEFAULT_TOS: "108"}, {}, "L10", "warning", "default_roce_tos", "without ECN"),
     ({DEFAULT_TOS: "0"}, {}, "L10", "warning", "default_roce_tos", "bulk's 27"),
-    ({"proc/self/limits": "Max locked memory  65536  65536  bytes"}, {}, "L10", "error", "Max locked memory", "65536 bytes"),
+    ({"proc/5/limits": "Max locked memory  65536  65536  bytes"}, {}, "L10", "error", "Max locked memory", "65536 bytes"),
     ({}, {"NCCL_IB_TC": "106"}, "L10", "warning", "NCCL_IB_TC", "DSCP 26, which is no class"),
     ({}, {"NCCL_IB_TC": "27"}, "L10", "warning", "NCCL_IB_TC", "27 would be the DSCP of class 'bulk'"),
     ({}, {"NCCL_IB_TC": "172"}, "L10", "warning", "NCCL_IB_TC", "without ECN"),
@@ -147,6 +147,19 @@ def check_clean(folder, fabric):
     rules = lambda *options: [(f["rule"], f["place"].split("/")[-1]) for f in json.loads(run(root, {}, "--json", *options).stdout)["findings"]]
     assert rules() == [("L10", "traffic_class")], rules()
     assert sorted(rules("--pid", 77)) == [("L10", "NCCL_IB_GID_INDEX"), ("L10", "NCCL_IB_TC"), ("L10", "traffic_class")]
+    # As in the installed example, the file may say nothing of ports.
+    example = root / "example.yaml"
+    example.write_text("hosts:\n  - {name: h0, addresses: {tcp: 10.0.0.1}}\nswitches:\n  - {name: leaf1}\nlinks:\n  - {from: h0, to: leaf1, speed: 100 Gbit/s}\nclasses: greenfield\n")
+    notes = json.loads(run(root, {}, "--fabric", example, "--host", "h0", "--json").stdout)["findings"]
+    assert [f["severity"] for f in notes if f["place"] == str(example)] == ["note"] and len(notes) == 2, notes
+    # The daemon's limit counts, and only where something is locked.
+    write(root, {"proc/5/limits": "Max locked memory  8388608  8388608  bytes"})
+    assert ("L10", "Max locked memory") in rules(), rules()
+    write(root, {"proc/5/limits": "Max locked memory  unlimited  unlimited  bytes"})
+    tcp = folder / "tcp"
+    write(tcp, {"sys/class/net/eth0/mtu": "9000", "proc/self/limits": "Max locked memory  65536  65536  bytes", "proc/5/comm": "tensorlaned",
+                "proc/5/limits": "Max locked memory  65536  65536  bytes"})
+    assert run(tcp, {}).returncode == 0, run(tcp, {})
     # What cannot be read is a note, and no fault.
     for path in (root / QOS, root / OVERRIDE, root / DEFAULT_TOS):
         path.unlink()

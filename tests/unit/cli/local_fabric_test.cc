@@ -75,6 +75,15 @@ TEST(KeyPair, IsZ85AndNeverTheSame) {
   EXPECT_NE(one.secret_key, one.public_key);
 }
 
+// Of 50 random pairs one has such characters.
+TEST(KeyPair, CanStandInATemplate) {
+  for (int i = 0; i < 1000; ++i) {
+    const KeyPair pair = make_key_pair().value();
+    for (const char* opening : {"{{", "{%", "{#"})
+      ASSERT_EQ((pair.public_key + " " + pair.secret_key).find(opening), std::string::npos) << pair.public_key;
+  }
+}
+
 TEST_F(Runtime, HoldsAFabricFileThatDaemonsAcceptAndSecretKeys) {
   const auto made = make_runtime(name_, make_local_fabric({.hosts = 2}).value());
   ASSERT_TRUE(made.ok()) << made.status().to_string();

@@ -41,6 +41,8 @@ TEST_F(FileSinkTest, AFolderThatIsNoneIsSaid) {
   EXPECT_TRUE(check_folder(folder_).ok());
   EXPECT_EQ(check_folder(folder_ / "missing").code(), Code::kUnavailable);
   EXPECT_EQ(check_folder("/dev/null").code(), Code::kUnavailable);
+  chmod(folder_.c_str(), 0777);
+  EXPECT_THAT(check_folder(folder_).to_string(), ::testing::HasSubstr("everybody can replace what is in the folder"));
   EXPECT_FALSE(open_file_sink(folder_ / "missing", "job", Epoch(1), "h0", RailIndex(0)).ok());
 }
 

@@ -1,0 +1,118 @@
+// What a changed daemon.yaml means for a daemon that runs, how its log's lines look, and what --check-config tries.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <spdlog/details/log_msg.h>
+#include <spdlog/formatter.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "daemon/wiring/log.h"
+#include "daemon/wiring/reload.h"
+#include "daemon/wiring/try_out.h"
+
+namespace tensorlane::wiring {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class WiringTest : public ::testing::Test {
+ protected:
+  WiringTest() : folder_(std::filesystem::temp_directory_path() / fmt::format("tl-wiring-{}", getpid())) {
+    std::filesystem::create_directories(folder_);
+    write_fabric("127.0.0.1");
+  }
+  ~WiringTest() override { std::filesystem::remove_all(folder_); }
+
+  void write_fabric(const std::string& address) {
+    std::ofstream(folder_ / "fabric.yaml") << "classes: greenfield\nhosts:\n  - {name: h0, addresses: {tcp: " << address
+                                           << "}, public_key: \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"}\n";
+  }
+  config::DaemonConfig config(const std::string& more) {
+    std::ofstream(folder_ / "daemon.yaml") << "fabric: fabric.yaml\nhost: h0\n" + more;
+    Result<config::DaemonConfig> loaded = config::load((folder_ / "daemon.yaml").string());
+    EXPECT_TRUE(loaded.ok()) << loaded.status().to_string();
+    return loaded.ok() ? *loaded : config::DaemonConfig();
+  }
+  std::string tried(const std::string& more) { return try_out(config(more)).to_string(); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(WiringTest, AReloadTakesOverWhatCanChangeAndNamesTheRest) {
+  config::DaemonConfig running = config("users: [7]\nlog_level: info\ncpu: 1\n");
+  const config::DaemonConfig next =
+      config("users: [7, 8]\nlog_level: debug\nmax_sessions: 9\nmetrics: 127.0.0.1:9400\npattern: tree\n");
+  const Changes changes = compare(running, next);
+  EXPECT_THAT(changes.taken, ElementsAre("log_level", "max_sessions", "users"));
+  EXPECT_THAT(changes.restart, ElementsAre("cpu", "metrics", "pattern"));
+  EXPECT_EQ(
+      text_of(changes),
+      "log_level, max_sessions and users changed; cpu, metrics and pattern take effect when the daemon is started "
+      "again");
+  take_over(next, &running);
+  EXPECT_THAT(running.users, ElementsAre(7u, 8u));
+  EXPECT_EQ(running.max_sessions, 9u);
+  EXPECT_EQ(running.log_level, config::DaemonConfig::LogLevel::kDebug);
+  EXPECT_EQ(running.cpu, 1) << "that needs a restart";
+  // The second time only what still waits for a restart is named.
+  EXPECT_THAT(compare(running, next).taken, IsEmpty());
+  EXPECT_THAT(compare(running, next).restart, ElementsAre("cpu", "metrics", "pattern"));
+}
+
+TEST_F(WiringTest, AFabricFileThatSaysSomethingElseNeedsARestart) {
+  const config::DaemonConfig running = config("");
+  EXPECT_EQ(text_of(compare(running, config("# a comment\n"))), "nothing changed");
+  write_fabric("127.0.0.2");
+  EXPECT_EQ(text_of(compare(running, config(""))),
+            "nothing changed; fabric takes effect when the daemon is started again");
+}
+
+TEST_F(WiringTest, LinesForTheJournalHaveAPriorityAndNoTime) {
+  const auto line = [](spdlog::level::level_enum level, bool journal) {
+    const auto format = line_format("h0", journal);
+    spdlog::memory_buf_t text;
+    format->format(spdlog::details::log_msg("tensorlaned", level, "what it says"), text);
+    return fmt::to_string(text);
+  };
+  EXPECT_EQ(line(spdlog::level::debug, true), "<7>h0: what it says\n");
+  EXPECT_EQ(line(spdlog::level::info, true), "<6>h0: what it says\n");
+  EXPECT_EQ(line(spdlog::level::warn, true), "<4>h0: what it says\n");
+  EXPECT_EQ(line(spdlog::level::err, true), "<3>h0: what it says\n");
+  EXPECT_THAT(line(spdlog::level::warn, false), ::testing::MatchesRegex("20[0-9: .-]+ warning h0: what it says\n"));
+}
+
+TEST_F(WiringTest, TheJournalIsWhatSystemdNames) {
+  std::FILE* file = std::fopen((folder_ / "log").c_str(), "w");
+  struct stat info {};
+  ASSERT_EQ(fstat(fileno(file), &info), 0);
+  const std::string named = fmt::format("{}:{}", info.st_dev, info.st_ino);
+  EXPECT_TRUE(is_journal(fileno(file), named.c_str()));
+  EXPECT_FALSE(is_journal(fileno(file), (named + "1").c_str())) << "standard error went elsewhere since";
+  EXPECT_FALSE(is_journal(fileno(file), nullptr));
+  std::fclose(file);
+}
+
+TEST_F(WiringTest, WhatTheHostCannotDoIsFoundByTrying) {
+  EXPECT_EQ(tried("metrics: 127.0.0.1:9400\ntimeline: t.json\nrecord: .\n"), "ok");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "t.json"));
+  EXPECT_THAT(tried("metrics: '9400'\n"), HasSubstr("'9400' is no address to serve metrics on"));
+  EXPECT_THAT(tried("metrics: 192.0.2.1:9400\n"), HasSubstr("Cannot assign requested address"));
+  EXPECT_THAT(tried("timeline: /nowhere/t.json\n"), HasSubstr("cannot write the timeline: No such file or directory"));
+  EXPECT_THAT(tried("record: /nowhere\n"), HasSubstr("cannot write an engine's log: No such file or directory"));
+  write_fabric("192.0.2.1");
+  EXPECT_EQ(tried(""),
+            "this is not the host that 'h0' names: it has no address 192.0.2.1 (Cannot assign requested "
+            "address): " +
+                (folder_ / "fabric.yaml").string() +
+                ":3: write an address of this host into the fabric file, or another 'host' into daemon.yaml");
+}
+
+}  // namespace
+}  // namespace tensorlane::wiring
