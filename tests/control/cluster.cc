@@ -187,10 +187,12 @@ Status Lane::attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> 
   return {};
 }
 
-Status Lane::apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) {
+Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> then) {
   {
     std::lock_guard lock(mutex_);
-    jobs_.at(job).plan = std::move(plan);
+    protocol::Plan& plan = jobs_.at(job).plan;
+    added.tensors.insert(added.tensors.begin(), plan.tensors.begin(), plan.tensors.end());
+    plan = std::move(added);
   }
   then();
   return {};

@@ -82,7 +82,7 @@ class Lane final : public ports::LanePort {
 
   Status start_job(ports::JobSpec spec) override;
   Status attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) override;
-  Status apply_plan(JobId job, protocol::Plan plan, std::function<void()> then) override;
+  Status apply_plan(JobId job, protocol::Plan added, std::function<void()> then) override;
   Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
   Status use_thresholds(JobId job, std::vector<double> thresholds) override;
   Status abort_job(JobId job, Status cause) override;
