@@ -21,23 +21,27 @@ except Exception as error:
 """
 
 
-def check_config(daemons, change, pattern):
-    """`tensorlaned --check-config` on a changed copy of h0's files exits with 2 and one line that matches."""
+def check_config(daemons, change, pattern, status=2, begins="tensorlane: error: "):
+    """`tensorlaned --check-config` on a changed copy of h0's files ends with `status` and one line that matches."""
     for name in ("h0.yaml", "fabric.yaml"):
         with open(os.path.join(daemons.folder, name)) as file:
             text = file.read()
         with open(os.path.join(daemons.folder, "bad-" + name), "w") as file:
             file.write(change(name, text.replace("fabric: fabric.yaml", "fabric: bad-fabric.yaml")))
     done = subprocess.run([f"{BIN}/tensorlaned", "--check-config", "--config", os.path.join(daemons.folder, "bad-h0.yaml")], capture_output=True, text=True)
-    expect(done.returncode == 2, f"exit status {done.returncode}: {done.stderr}")
+    expect(done.returncode == status, f"exit status {done.returncode}: {done.stderr}")
     lines = done.stderr.splitlines()
-    expect(len(lines) == 1 and lines[0].startswith("tensorlane: error: ") and re.search(pattern, lines[0]), f"{done.stderr!r} does not match {pattern!r}")
+    expect(len(lines) == 1 and lines[0].startswith(begins) and re.search(pattern, lines[0]), f"{done.stderr!r} does not match {pattern!r}")
 
 
 def configuration(daemons):
     check_config(daemons, lambda name, text: text + ("detectoin: 1 s\n" if name == "h0.yaml" else ""),
                  r"unknown key 'detectoin' in the daemon's configuration: .*bad-h0\.yaml:\d+: .*did you mean 'detection'\?")
-    check_config(daemons, lambda name, text: text.replace("127.0.1.11", "no-such-host.invalid"), r"no-such-host\.invalid.*bad-fabric\.yaml:\d+: ")
+    check_config(daemons, lambda name, text: text.replace("127.0.1.10", "no-such-host.invalid"), r"no-such-host\.invalid.*bad-fabric\.yaml:\d+: ")
+    # Another host's name is needed when a job needs the host; this one need not wait for it.
+    check_config(daemons, lambda name, text: text.replace("127.0.1.11", "no-such-host.invalid").replace("timeline: /dev/full\n", ""),
+                 r"no-such-host\.invalid.*bad-fabric\.yaml:\d+: ", status=0, begins="warning: ")
+    check_config(daemons, lambda name, text: text, r"it is no regular file: /dev/full", status=1)
     check_config(daemons, lambda name, text: text.replace("name: h1", "name: h0"), r"'h0'.*bad-fabric\.yaml:\d+: .*line \d+")
     check_config(daemons, lambda name, text: text.replace("host: h0", "host: h7"), r"h7.*bad-h0\.yaml:\d+: expected a host of .*h0, h1")
 
