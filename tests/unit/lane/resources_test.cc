@@ -14,7 +14,7 @@ class Resources : public LaneTest {
     spec.name = "other";
     spec.owner = {3002, "other"};
     spec.hosts.push_back({"h0", hosts_[0]->addresses, TestHost::port(), {Rank(0)}});
-    spec.credentials = {JobId(id), Epoch(1), HostIndex(0), std::vector<std::byte>(16, std::byte{8})};
+    spec.credentials = {JobId(id), Epoch(1), HostIndex(0), {}};
     return spec;
   }
   static protocol::Plan small_tensors(std::uint32_t count) {
