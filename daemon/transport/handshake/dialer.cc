@@ -44,8 +44,10 @@ Status Dialer::start(Time now, const Endpoint& source, const ports::ClassTag& ta
     }
   }
   if (::connect(socket.get(), peer_.get(), peer_.length) != 0 && errno != EINPROGRESS) {
+    // Nobody listens where a local peer's socket would be: what the network calls by the other name.
+    const int error = errno == ENOENT ? ECONNREFUSED : errno;
     return {Code::kUnavailable,
-            fmt::format("{} failed: {}", connection_name(key_.peer, peer_.text(), key_.cls), errno_text(errno)),
+            fmt::format("{} failed: {}", connection_name(key_.peer, peer_.text(), key_.cls), errno_text(error)),
             {},
             "check that tensorlaned runs on that host and that its data ports can be reached"};
   }

@@ -66,17 +66,30 @@ TEST(ArenaPool, SegmentsAreSealedZeroedAndAccounted) {
     EXPECT_GE(bytes.size(), 100'000u);
     EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
     const int fd = (*segment)->fd();
-    EXPECT_EQ(fcntl(fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    EXPECT_EQ(fcntl(fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW);
     EXPECT_EQ(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     EXPECT_NE(ftruncate(fd, 0), 0);
     EXPECT_NE(ftruncate(fd, 1 << 24), 0);
     EXPECT_FALSE((*segment)->damaged());
     EXPECT_EQ(pool.in_use().value, bytes.size());
     ASSERT_EQ(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0)
-        << "law 16: sealing does not stop it";
+        << "law 16: these seals do not stop it";
     EXPECT_TRUE((*segment)->damaged());
+    EXPECT_FALSE((*segment)->close_holes().ok());
   }
   EXPECT_EQ(pool.in_use().value, 0u);
+}
+
+TEST(ArenaPool, NoHoleIsPunchedIntoASegmentThatIsInUse) {
+  ArenaPool pool({mib(8), mib(1)});
+  auto segment = pool.create(kOwner, 100'000);
+  ASSERT_TRUE(segment.ok()) << segment.status().to_string();
+  const int fd = (*segment)->fd();
+  ASSERT_TRUE((*segment)->close_holes().ok());
+  EXPECT_TRUE((*segment)->close_holes().ok()) << "it may be said again";
+  EXPECT_NE(fcntl(fd, F_GET_SEALS) & F_SEAL_SEAL, 0);
+  EXPECT_NE(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0);
+  EXPECT_FALSE((*segment)->damaged());
 }
 
 TEST(ArenaPool, RefusesWithTheLimitTheValueAndTheNeed) {
