@@ -96,7 +96,7 @@ class Ports {
       context_.error("L6", settings_.no_headroom, "no headroom for lossless classes", "give the partition a share");
     for (const auto& [name, pause] : settings_.pauses) {
       const bool bound = std::any_of(settings_.bound.begin(), settings_.bound.end(),
-                                     [&](const auto& port) { return port.second.pause == name; });
+                                     [&wanted = name](const auto& port) { return port.second.pause == wanted; });
       if (!bound && !settings_.bound.empty())
         context_.warning("L3", pause.place,
                          fmt::format("no interface has the congestion-notification-profile '{}'", name),
