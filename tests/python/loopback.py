@@ -23,6 +23,7 @@ class Loopback:
     def register(self, group, descs, op):
         self.group = group
         self.names = [d.name.split(".", 2)[2] for d in descs]
+        self.urgencies = [1 - d.position / d.positions for d in descs]
         self.buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
         assert self.names[-1] == "roll_call"
         return self.buffers

@@ -7,9 +7,25 @@ from helpers import backward, bits, iterate, unchanged, wrap
 from loopback import Loopback
 from models import build, data, same_bits
 from tensorlane import errors
-from tensorlane.torch import DistributedOptimizer
+from tensorlane.torch import DistributedOptimizer, _gradients
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+
+# Urgency
+
+
+def test_small_neighbours_that_travel_together_make_nobody_less_urgent(monkeypatch):
+    monkeypatch.setattr(_gradients, "BATCH_BYTES", 64 << 10)
+    sizes = [8, 8, 200, 200, 8, 8]  # of the linear layers' inputs and outputs: small, large, small ones
+    model = nn.Sequential(*(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])))
+    transport = Loopback()
+    wrap(model, transport=transport)
+    assert len(transport.names) < len(list(model.parameters())), "nothing travels together"
+    places = {name: place for place, (name, _) in enumerate(model.named_parameters())}
+    urgencies = {name.split("+")[0]: urgency for name, urgency in zip(transport.names, transport.urgencies)}
+    assert urgencies.pop("roll_call") == 1
+    assert urgencies == {name: 1 - places[name] / len(places) for name in urgencies}
 
 
 # Tied weights and checkpointing

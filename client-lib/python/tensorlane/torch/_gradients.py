@@ -331,8 +331,8 @@ class GradientSender:
             first = batch.slots[0]
             name = first.name if len(batch.slots) == 1 else f"{first.name}+{len(batch.slots) - 1}"
             count = sum(slot.parameter.numel() for slot in batch.slots)
-            descs.append(TensorDesc(f"{group}.{name}", count, first.parameter.dtype, first.index))
-        descs.append(TensorDesc(f"{group}.roll_call", _rounds.length(len(self.slots)), torch.uint8, 0, _native.MAX))
+            descs.append(TensorDesc(f"{group}.{name}", count, first.parameter.dtype, first.index, len(self.slots)))
+        descs.append(TensorDesc(f"{group}.roll_call", _rounds.length(len(self.slots)), torch.uint8, 0, len(self.slots), _native.MAX))
         *buffers, self._roll_call = self._transport.register(group, descs, op)
         for batch, buffer in zip(self._batches, buffers):
             batch.bind(buffer)

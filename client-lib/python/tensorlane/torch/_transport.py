@@ -24,7 +24,8 @@ class TensorDesc(NamedTuple):
     name: str
     count: int
     dtype: torch.dtype
-    position: int  # in the forward pass: 0 is needed first
+    position: int  # in the forward pass: 0 is needed first; of several parameters together, the first one's
+    positions: int  # how many there are: the parameters, however many buffers they share. Urgency is 1 - position / positions
     op: Optional[int] = None  # None: the group's
 
 
@@ -59,9 +60,8 @@ class NativeTransport:
         self._requests = {}
 
     def register(self, group, descs, op):
-        positions = 1 + max(d.position for d in descs)
         native = [
-            _native.tensor_desc(d.name, d.count, _DTYPES[d.dtype], op=op if d.op is None else d.op, position=d.position, positions=positions) for d in descs
+            _native.tensor_desc(d.name, d.count, _DTYPES[d.dtype], op=op if d.op is None else d.op, position=d.position, positions=d.positions) for d in descs
         ]
         self._tensors = self._context.register(group, native)
         self._requests = self._tensors.requests
