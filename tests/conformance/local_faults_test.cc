@@ -312,7 +312,6 @@ TEST(LocalPayloads, OfAProcessThatWasKilledAreNotDelivered) {
 }
 
 TEST(LocalSockets, ThatADeadDaemonLeftBehindKeepNobodyFromListening) {
-  TestClock clock;
   const auto endpoint = handshake::unix_endpoint(socket_folder(), *handshake::parse_endpoint("127.0.0.1", 39000));
   ASSERT_TRUE(endpoint.ok());
   {
