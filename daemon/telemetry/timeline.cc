@@ -144,7 +144,7 @@ std::uint64_t TimelineRecorder::dropped() const {
   return impl_->dropped.load(std::memory_order_relaxed);
 }
 bool TimelineRecorder::broken() const {
-  return impl_->failed.load(std::memory_order_relaxed);
+  return impl_->failed.load(std::memory_order_acquire);
 }
 std::size_t TimelineRecorder::names() const {
   const std::lock_guard lock(impl_->mutex);
@@ -268,15 +268,14 @@ void TimelineRecorder::Impl::append(const std::string& text) {
     write("{}]\n");
     close_file();
     if (const Status opened = open(); !opened.ok()) {
-      failed = true;
       on.store(false, std::memory_order_release);
+      failed = true;
       spdlog::error("timeline stopped: {}; training goes on", opened.to_string());
       return;
     }
   }
   if (write(text)) return;
   spdlog::error("timeline stopped: {}: {}: {}; training goes on", path, std::strerror(errno), kNoSpace);
-  on.store(false, std::memory_order_release);
   close_file();
 }
 
@@ -286,6 +285,7 @@ bool TimelineRecorder::Impl::write(const std::string& text) {
     const ssize_t count = ::write(file, text.data() + at, text.size() - at);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
+      on.store(false, std::memory_order_release);  // before it is said to have failed
       failed = true;
       return false;
     }

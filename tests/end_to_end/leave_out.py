@@ -8,7 +8,7 @@ tensors = _native.context().register("pair", [_native.tensor_desc(name, 100, _na
 for tensor in tensors:
     tensor.memory(400)
 try:
-    tensors[0].post().wait()
+    _native.wait_many(_native.post_many([tensors[0]]))
     raise SystemExit("the wait returned")
 except tensorlane.Error as error:
     print(error)

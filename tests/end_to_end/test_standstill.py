@@ -45,10 +45,11 @@ def expect_reported(daemons, since, flow, state="late"):
     return time.monotonic() - since
 
 
-def expect_logged(daemons, flow):
+def expect_logged(daemons, flow, at_least=1):
+    """Every host's log names the flow, with so many bytes that are not acknowledged."""
     for name in daemons.names:
         found = [match.groups() for match in re.finditer(r"warning .*" + FLOW, daemons.log(name))]
-        expect(any(match[:2] == flow and int(match[3]) > 0 for match in found), f"the log of {name} does not name {flow}: {daemons.log(name)}")
+        expect(any(match[:2] == flow and int(match[3]) >= at_least for match in found), f"the log of {name} does not name {flow}: {daemons.log(name)}")
 
 
 def expect_heals(daemons, since):
@@ -139,7 +140,7 @@ def not_reading():
         since = time.monotonic()
         with StoppedThread(daemons.pid("h1"), "lane"):
             reported = expect_reported(daemons, since, ("h0", "h1"))
-            expect_logged(daemons, ("h0", "h1"))
+            expect_logged(daemons, ("h0", "h1"), at_least=0)  # the kernel of h1 may have taken all of them
             for name in daemons.names:
                 expect("the lane of host h1 has not turned for" in daemons.log(name), daemons.log(name))
         healed = expect_heals(daemons, time.monotonic())

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -271,6 +272,8 @@ struct TestHost {
 
 class LaneTest : public ::testing::Test {
  protected:
+  // The logger is there before lanes are, as in the daemon: the thread sanitizer does not see how the library makes it.
+  LaneTest() { spdlog::default_logger(); }
   // `per_host` ranks on each of `hosts` hosts; tensors as given, laid out one after another in every client's memory,
   // or where `offsets` says.
   void start(std::size_t hosts, std::size_t per_host, std::vector<protocol::PlanTensor> tensors,
