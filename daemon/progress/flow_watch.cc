@@ -22,7 +22,8 @@ FlowWatch::Verdict FlowWatch::reset(const FlowCounts& counts) {
 FlowWatch::Verdict FlowWatch::look(const FlowCounts& counts, bool filled, Time now, const Limits& limits) {
   const Duration step = std::clamp(now - looked_, Duration(0), Duration(limits.late_after.value / kLongestStep));
   looked_ = now;
-  const bool waits = counts.held || counts.given > counts.delivered;
+  const bool under_way = counts.given > counts.delivered;
+  const bool waits = counts.held || under_way;
   const bool begins = waits && !std::exchange(waits_, waits);
   if (!waits || begins || counts.delivered != delivered_) return reset(counts);
   if (filled) {
@@ -31,7 +32,7 @@ FlowWatch::Verdict FlowWatch::look(const FlowCounts& counts, bool filled, Time n
   } else {
     age_ += step;
   }
-  if (age_ >= limits.late_error) return Verdict::kError;
+  if (age_ >= (under_way ? limits.late_error : limits.late_error + limits.late_after)) return Verdict::kError;
   if (age_ >= next_late_ + limits.late_after) {
     next_late_ = age_;
     reported_ = true;

@@ -9,7 +9,7 @@ namespace tensorlane::progress {
 
 struct Limits {
   Duration late_after;  // what stands still for so long is reported, and again each time that it has grown by as much
-  Duration late_error;  // ... and then ends the job
+  Duration late_error;  // ... and then ends the job; where nothing is under way, late_after later (FlowWatch)
 };
 
 // What both ends of a flow have announced. Counts only grow.
@@ -19,7 +19,8 @@ struct FlowCounts {
   bool held = false;            // more could be given, and is not
 };
 
-// One flow, at its sender. One thread.
+// One flow, at its sender. One thread. A flow of which nothing is under way is mostly held by another one, which fills
+// the window of its class: the other one is the fault, and its error comes first.
 class FlowWatch {
  public:
   enum class Verdict : std::uint8_t {

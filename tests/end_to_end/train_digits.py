@@ -13,7 +13,7 @@ import random
 import sys
 
 from tensorlane.examples.digits import Trainer
-from tensorlane.torch import _optimizer
+from tensorlane.torch import _gradients, _optimizer
 from tensorlane.torch._transport import NativeTransport
 
 
@@ -25,25 +25,30 @@ class ShuffledTransport(NativeTransport):
         self._random = random.Random(os.environ["RANK"])
         self._unposted = []
 
-    def post(self, index):
-        self._unposted.append(index)
+    def post_many(self, indices):
+        self._unposted.extend(indices)
         if len(self._unposted) == len(self._tensors):
             self._post_all()
 
-    def wait(self, index):
+    def wait_many(self, indices):
         self._post_all()
-        super().wait(index)
+        super().wait_many(indices)
+
+    def done(self, index):
+        self._post_all()
+        return super().done(index)
 
     def _post_all(self):
         self._random.shuffle(self._unposted)
         for index in self._unposted:
-            super().post(index)
+            super().post_many([index])
         self._unposted.clear()
 
 
 def train(name, place, iterations, shuffle):
     socket, _, leader = place.partition("@")
     os.environ.update(TENSORLANE_SOCKET=socket, TENSORLANE_JOB=name, **({"MASTER_ADDR": leader} if leader else {}))
+    _gradients.BATCH_BYTES = 0  # the daemons are to order and to batch what is small
     if shuffle:
         _optimizer.NativeTransport = ShuffledTransport
     trainer = Trainer(argparse.Namespace(mode="tensorlane", batch=16, width=256, lr=0.02, seed=1, emulate=0.0))

@@ -55,6 +55,16 @@ TEST(FlowWatch, what_stands_still_is_reported_again_and_again_and_then_an_error)
   EXPECT_GT(w.verdicts[Verdict::kError], 0);
 }
 
+TEST(FlowWatch, what_holds_others_back_is_the_first_error) {
+  Watched stands, held;
+  stands.run(kStands, false, 65);
+  held.run({.given = 3, .delivered = 3, .held = true}, false, 65);
+  EXPECT_GT(stands.verdicts[Verdict::kError], 0);
+  EXPECT_EQ(held.verdicts[Verdict::kError], 0);
+  held.run({.given = 3, .delivered = 3, .held = true}, false, 10);
+  EXPECT_GT(held.verdicts[Verdict::kError], 0);
+}
+
 TEST(FlowWatch, what_is_held_back_stands_still_too) {
   Watched w;
   w.run({.given = 3, .delivered = 3, .held = true}, false, 12);
