@@ -28,7 +28,7 @@ class WatchedTraffic {
     NetworkConfig network;
     Duration heartbeat = milliseconds(1250);
     progress::Limits limits{seconds(10), seconds(60)};
-    Bytes frame = kib(256);
+    Bytes frame = kib(64);
     std::size_t window = 4;   // frames of a flow on their way
     bool links_known = true;  // the fabric file says how fast ports are
   };

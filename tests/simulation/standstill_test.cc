@@ -13,21 +13,22 @@ constexpr ClassId kUrgent{0}, kBulk{1};
 constexpr HostIndex kA{0}, kB{1}, kC{2};
 constexpr Duration kHour = seconds(3600);
 
-// Three hosts on slow links, so that an hour is not much work; connections back off as far as TCP's do.
+// Three hosts on slow links with short frames, so that an hour is not much work, under sanitizers too; connections back
+// off as far as TCP's do.
 struct Bed {
   EventQueue events;
   WatchedTraffic traffic;
   Random random{5};
 
-  explicit Bed(bool links_known = true, std::uint64_t megabits = 20) : traffic(events, config(links_known, megabits)) {}
+  explicit Bed(bool links_known = true, std::uint64_t megabits = 5) : traffic(events, config(links_known, megabits)) {}
   static WatchedTraffic::Config config(bool links_known, std::uint64_t megabits) {
     WatchedTraffic::Config config;
     config.network.hosts.resize(3);
     for (HostPorts& host : config.network.hosts) {
       host.uplink.rate = host.downlink.rate = BitsPerSecond(megabits * 1'000'000);
-      host.downlink.buffer = mib(4);
+      host.downlink.buffer = mib(1);
     }
-    config.network.packet = kib(64);
+    config.network.packet = kib(16);
     config.network.first_timeout = milliseconds(200);
     config.network.last_timeout = seconds(120);
     config.links_known = links_known;
