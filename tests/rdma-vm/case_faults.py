@@ -41,11 +41,13 @@ def resumed(daemons):
     return {host: (lane["resumed_flows"], lane["resent_frames"]) for host, lane in lanes.items()}
 
 
-def wait_for_resumed(daemons, counts):
-    """Until flows of each of these hosts were resumed so often; how often they were, on every host."""
+def wait_for_resumed(daemons, running, counts):
+    """Until flows of each of these hosts were resumed so often, under a job's ranks; how often they were, on every host."""
     now = {}
 
     def seen():
+        ended = [rank for rank in running if rank.poll() is not None]
+        assert not ended, [rank.communicate() for rank in ended]
         now.update(resumed(daemons))
         return all(now[host][0] >= count for host, count in counts.items())
     wait_until(seen, 60, lambda: f"not resumed {counts} times: {now}")
@@ -67,7 +69,7 @@ def test_lost_flows(bed, daemons, hosts):
         link(bed, hosts[1], "down")
         time.sleep(OUTAGE)
         link(bed, hosts[1], "up")
-        after = wait_for_resumed(daemons, {hosts[1]: before[hosts[1]][0] + 2})
+        after = wait_for_resumed(daemons, running, {hosts[1]: before[hosts[1]][0] + 2})
         print(f"resumed flows, frames sent again: {json.dumps(after)}", flush=True)
         if any(after[host][1] > before[host][1] for host in hosts):
             break
@@ -82,7 +84,7 @@ def test_failed_queue_pairs(daemons, hosts):
     for host in hosts:
         counts = {each: count + (2 if each == host else 1) for each, (count, _) in resumed(daemons).items()}
         daemons.signal(host, "USR1")
-        print(f"resumed flows, frames sent again: {json.dumps(wait_for_resumed(daemons, counts))}", flush=True)
+        print(f"resumed flows, frames sent again: {json.dumps(wait_for_resumed(daemons, running, counts))}", flush=True)
     end_well(running)
 
 
