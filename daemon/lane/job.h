@@ -207,6 +207,7 @@ class Job final : private JobRail::Owner {
   std::optional<Status> departed_;               // a peer went while nothing was pending
   std::shared_ptr<ports::JobMetrics> metrics_;
   Time next_progress_;                            // when tell_progress() is due
+  ports::LaneProgress progress_;                  // what it said last: its memory serves again
   std::array<Duration, kMaxDataClasses> ages_{};  // see raise_ages()
 };
 

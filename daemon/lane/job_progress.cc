@@ -26,18 +26,20 @@ void JobRail::add_progress(Time now, std::vector<ports::FlowState>* flows) const
 void Job::tell_progress(Time now) {
   if (state_ != State::kRunning || now < next_progress_) return;
   next_progress_ = now + Duration(spec_.detection.value / kReportsInDetection);
-  ports::LaneProgress progress{now, {}, {}};
-  for (const auto& rail : rails_) rail->add_progress(now, &progress.flows);
+  progress_.at = now;
+  progress_.flows.clear();
+  progress_.ports.resize(rails_.size());
+  for (const auto& rail : rails_) rail->add_progress(now, &progress_.flows);
   for (std::size_t r = 0; r < rails_.size(); ++r) {
     const ports::RailMetrics& carried = around_.metrics->rails[r];
-    ports::PortBytes& port = progress.ports.emplace_back();
+    ports::PortBytes& port = progress_.ports[r];
     for (std::size_t c = 0; c < port.sent.size(); ++c) {
       port.sent[c] = carried.bytes_sent[c].value();
       port.received[c] = carried.bytes_received[c].value();
     }
   }
   look_at_ages(now);
-  around_.listener->on_progress(id(), progress);
+  around_.listener->on_progress(id(), progress_);
 }
 
 void Job::look_at_ages(Time now) {
