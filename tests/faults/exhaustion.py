@@ -156,22 +156,24 @@ def alternate(daemons, watched, attacker, burners):
     """The bystander's median beside the attack and beside burning, what the attack was refused with, and how often it got what it wanted."""
     attacks, rests, answer = [], [], {}
     pids = [daemons.pid(name) for name in daemons.names]
-    idle = 0.0  # what the daemons use in a block without an attack
-    for _ in range(BLOCKS):
+
+    def block(order, burned):
+        """A block of the attacker's doing: when, his answer, and the processor time of the daemons."""
         before, began = sum(map(cpu_seconds, pids)), time.monotonic()
-        attacker.tell(f"go {BLOCK_SECONDS}")
-        answer = attacker.answer()
-        attacks.append((began, began + BLOCK_SECONDS))
-        used = answer["cpu"] + max(0.0, sum(map(cpu_seconds, pids)) - before - idle)
-        attacker.tell(f"rest {BLOCK_SECONDS}")
-        before, began = sum(map(cpu_seconds, pids)), time.monotonic()
-        for burner in burners:
-            burner.tell(f"{used / len(burners)} {BLOCK_SECONDS}")
-        attacker.answer()
-        for burner in burners:
+        attacker.tell(f"{order} {BLOCK_SECONDS}")
+        for burner in burners if burned else []:
+            burner.tell(f"{burned / len(burners)} {BLOCK_SECONDS}")
+        said = attacker.answer()
+        for burner in burners if burned else []:
             burner.answer()
-        rests.append((began, began + BLOCK_SECONDS))
-        idle = sum(map(cpu_seconds, pids)) - before
+        return (began, began + BLOCK_SECONDS), said, sum(map(cpu_seconds, pids)) - before
+
+    _, _, idle = block("rest", 0.0)  # what the daemons use in a block without an attack
+    for _ in range(BLOCKS):
+        when, answer, used = block("go", 0.0)
+        attacks.append(when)
+        when, _, idle = block("rest", answer["cpu"] + max(0.0, used - idle))
+        rests.append(when)
     return watched.median(attacks), watched.median(rests), answer
 
 
