@@ -255,16 +255,19 @@ tl_status_t tl_wait_many(tl_request_t** requests, size_t count, double timeout_s
     if (requests == nullptr) return null_argument("tl_wait_many", "requests");
     const bool forever = !(timeout_seconds >= 0);
     const Time start = now();
-    Status first;
+    Status first, timed_out;
     for (tl_request_t*& request : std::span(requests, count)) {
       if (request == nullptr) continue;
       const double left = forever ? -1 : std::max(0.0, timeout_seconds - to_seconds(now() - start));
       const Status status = request->context->wait(*request, left);
-      if (status.code() == Code::kTimedOut) return status;  // of a request that failed, wait() says "aborted"
+      if (status.code() == Code::kTimedOut) {  // of a request that failed, wait() says "aborted"
+        timed_out = status;
+        continue;  // those behind it may be done
+      }
       request = nullptr;
       if (first.ok()) first = status;
     }
-    return first;
+    return first.ok() ? timed_out : first;
   });
 }
 

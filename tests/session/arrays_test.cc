@@ -329,6 +329,27 @@ TEST(Arrays, QueuedCallsFailWithTheirJob) {
   EXPECT_EQ(queued(context, x, out[0], 4, &requests[0]), TL_ERROR_ABORTED);
 }
 
+// Whether it stands before or behind one that takes longer, or the caller would take his buffer for the result.
+TEST(Arrays, WaitingForManyTellsAnErrorAlthoughAnotherIsUnderWay) {
+  for (const std::size_t failing : {0, 1}) {
+    SCOPED_TRACE(failing);
+    FakeDaemon daemon;
+    daemon.set_mode(Mode::kHold);
+    ClientContext context(daemon.socket());
+    float x[16] = {}, y[16] = {};
+    tl_request_t* requests[2] = {};
+    ASSERT_EQ(tl_allreduce(context, "held", x, x, 16, TL_FLOAT32, TL_SUM, nullptr, &requests[1 - failing]), TL_OK);
+    tl_request_t*& refused = requests[failing];
+    ASSERT_EQ(tl_allreduce(context, FakeDaemon::kRefused, y, y, 16, TL_FLOAT32, TL_SUM, nullptr, &refused), TL_OK);
+    EXPECT_EQ(tl_wait_many(requests, 2, 0.5), TL_ERROR_MISMATCH) << tl_last_error();
+    EXPECT_EQ(requests[failing], nullptr);
+    EXPECT_EQ(tl_wait_many(requests, 2, 0.01), TL_ERROR_TIMED_OUT);
+    daemon.flush();
+    EXPECT_EQ(tl_wait_many(requests, 2, 5), TL_OK) << tl_last_error();
+    EXPECT_EQ(requests[1 - failing], nullptr);
+  }
+}
+
 // The entry of a name goes when its registration is refused, while other threads make its next calls.
 TEST(Arrays, ANameIsRefusedUnderAnothersHands) {
   FakeDaemon daemon;

@@ -194,8 +194,8 @@ TL_API tl_status_t tl_test(tl_request_t* request);
  * tl_last_error() why. */
 TL_API tl_status_t tl_wait(tl_request_t* request, double timeout_seconds);
 /* Waits for `count` requests as tl_wait() does for one, `timeout_seconds` for all of them together; null requests are
- * left out. Each that is done becomes null in `requests`: after TL_ERROR_TIMED_OUT the others stay valid, after any
- * other status none is left. Returns the first error of them, in this order. */
+ * left out. Each that is done or has failed becomes null in `requests`; the others are still under way, and valid.
+ * Returns the first error of those that have failed, in this order, else TL_ERROR_TIMED_OUT while any is under way. */
 TL_API tl_status_t tl_wait_many(tl_request_t** requests, size_t count, double timeout_seconds);
 /* `function` runs once when the request is done, on a thread of the library (at once, if it is done already); the
  * request is freed after it: do neither test nor wait. It must not block. */
