@@ -86,6 +86,10 @@ class Job final : private JobRail::Owner {
   // What is left of this job's turn in a class: the lane's account. Only of a rail that the job has.
   std::uint64_t& deficit(RailIndex rail, ClassId cls) { return rails_[rail.value]->deficit(cls); }
   bool uses(RailIndex rail) const { return rail.value < rails_.size(); }
+  // As JobRail says of it; nothing where the job has no part in the rail.
+  Bytes look_for_standing(RailIndex rail, ClassId cls, Time now) {
+    return uses(rail) ? rails_[rail.value]->look_for_standing(cls, now) : Bytes();
+  }
   // Reports ranks that keep others waiting, and connections that are lost. Call about every 100 ms.
   void report_late(Time now);
   // Adds what the engines have counted since the last call to the lane's metrics. Call about every 100 ms.

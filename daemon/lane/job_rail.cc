@@ -173,7 +173,7 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Tim
   std::uint64_t payload_bytes = 0;
   while (engine_.next_flow(now, cls, last, &peer)) {
     const ports::FlowKey flow{job(), peer, cls};
-    if (!transport().writable(flow)) {
+    if (!transport().writable(flow) || stands(flow)) {
       if (blocked && peer == first_blocked) break;  // once around: nobody can take more
       if (!blocked) first_blocked = peer;
       blocked = true;

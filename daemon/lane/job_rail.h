@@ -91,6 +91,10 @@ class JobRail {
   // What is left of this job's turn in a class: the lane's account.
   std::uint64_t& deficit(ClassId cls) { return deficit_[ports::metrics_slot(cls)]; }
   void publish_counts();
+  // Looks at how far the flows of a class have come: one that has not moved for half a second stands still, and gets
+  // nothing until it moves again. The bytes of those that stand still; they are in Transport::in_flight(). Call it a
+  // few times in half a second while somebody waits for the class's window, or something stands. job_standing.cc
+  Bytes look_for_standing(ClassId cls, Time now);
   // Appends how far each flow has come.
   void add_progress(Time now, std::vector<ports::FlowState>* flows) const;
   // Writes the engine's log as far as it is, if there is one.
@@ -104,6 +108,7 @@ class JobRail {
   void carry_out(const engine::Action& action, Time now);
   void count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_bytes);
   void note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now);
+  bool stands(const ports::FlowKey& flow) const;
   std::span<const std::span<std::byte>> granted(HostIndex peer, const protocol::FrameHeader& header);
 
   const RailIndex rail_;
@@ -124,6 +129,15 @@ class JobRail {
   engine::EngineCounters published_;                      // as of the last publish_counts()
   std::array<std::uint64_t, kMaxDataClasses> demoted_{};  // of the job's metrics, what this rail has added
   std::array<std::uint64_t, kMaxDataClasses + 1> deficit_{};
+
+  // What look_for_standing() saw of a flow, and since when it has seen no change.
+  struct Look {
+    std::uint64_t given = 0, outstanding = 0;
+    Time since;
+    bool stands = false;
+  };
+  std::array<std::vector<Look>, kMaxDataClasses> looks_;  // by class, then peer; empty before the first look
+  std::array<bool, kMaxDataClasses> any_stands_{};
 };
 
 }  // namespace tensorlane::lane

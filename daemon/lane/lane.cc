@@ -30,8 +30,9 @@ namespace {
 constexpr std::size_t kMailbox = 65536;
 constexpr int kBlockMs = 100;  // the longest sleep: lateness and the CPU count are looked at this often
 constexpr Duration kHousekeeping = milliseconds(100);
-constexpr std::uint64_t kControlQuantum = 4096;  // of headers: what a job sends before it is the next one's turn
-constexpr std::size_t kBlocksPerTurn = 4;        // blocks of work between two looks at the network
+constexpr Duration kStandingLook = milliseconds(200);  // how often flows are looked at that may stand still
+constexpr std::uint64_t kControlQuantum = 4096;        // of headers: what a job sends before it is the next one's turn
+constexpr std::size_t kBlocksPerTurn = 4;              // blocks of work between two looks at the network
 // Of jobs that share the lane, between two looks at the network: what is sent of a class, as JobRail::Sent counts it;
 // of control frames; submissions of one user; time for commands.
 constexpr std::uint64_t kSentPerTurn = mib(1).value, kControlPerTurn = kib(16).value;
@@ -68,6 +69,11 @@ struct Lane::Rail final : ports::FrameSink {
   const RailConfig& config;
   TokenBucket control;                          // of all control frames (law 10)
   std::array<Turn, kMaxDataClasses + 1> turns;  // which user's it is to send in a class
+  // Bytes in flight of flows that stand still: they take nothing of the window from flows that move. And whether the
+  // window has kept somebody waiting since it was last looked which flows those are.
+  std::array<Bytes, kMaxDataClasses> standing{};
+  std::array<bool, kMaxDataClasses> full{};
+  Time next_look;
   std::unique_ptr<ports::Transport> transport;  // the last member: it may speak to this sink while it closes
 };
 
@@ -95,6 +101,7 @@ struct Lane::Impl {
   std::size_t share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit);
   std::size_t work();
   void housekeeping();
+  void look_for_standing(Rail& rail);
   void maybe_sleep();
   int longest_sleep_ms() const;
   bool arm_sessions();
@@ -158,6 +165,7 @@ void Lane::Rail::on_flow_up(const ports::FlowKey& flow) {
   if (Job* job = lane.find(flow.job)) job->flow_up(index, flow);
 }
 void Lane::Rail::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
+  next_look = Time();  // its bytes have left the window
   if (Job* job = lane.find(flow.job)) job->flow_down(index, flow, cause, lane.now);
 }
 
@@ -264,11 +272,14 @@ std::size_t Lane::Impl::egress(Rail& rail) {
   for (std::uint8_t c = 0; c < config.classes; ++c) {
     const ClassId cls{c};
     if (!has_sends(rail, cls)) continue;
-    const Bytes used = rail.transport->in_flight(cls);
+    const Bytes in_flight = rail.transport->in_flight(cls);
+    const Bytes used = in_flight - std::min(in_flight, rail.standing[c]);
     // Nothing in flight makes room for one operation, however small the window.
     const Bytes window = used.value == 0 ? std::max(rail.config.windows[c], kMaxOperation) : rail.config.windows[c];
     Bytes credit = window - std::min(used, window);
+    const Bytes before = credit;
     sent += share(rail, cls, kMaxOperation.value, kSentPerTurn, &credit);
+    rail.full[c] = rail.full[c] || before < kMaxOperation;
   }
   return sent;
 }
@@ -319,6 +330,7 @@ void Lane::Impl::housekeeping() {
     pending += job->operations_pending();
     staging += job->staging_bytes();
   }
+  for (const auto& rail : rails) look_for_standing(*rail);
   ports::TransportCounters carried;
   for (const auto& rail : rails) carried += rail->transport->counters();
   m.transport.set(carried);
@@ -328,6 +340,17 @@ void Lane::Impl::housekeeping() {
   m.operations_pending.set(pending);
   m.staging_bytes.set(staging);
   for (std::size_t c = 0; c < ages.size(); ++c) m.oldest_operation_ns[c].set(static_cast<std::uint64_t>(ages[c].value));
+}
+
+// A flow that stands still must not keep those waiting that move: neither other jobs', nor other flows of its own.
+void Lane::Impl::look_for_standing(Rail& rail) {
+  if (now < rail.next_look) return;
+  rail.next_look = now + kStandingLook;
+  for (std::uint8_t c = 0; c < config.classes; ++c) {
+    if (!std::exchange(rail.full[c], false) && rail.standing[c] == Bytes()) continue;
+    rail.standing[c] = Bytes();
+    for (auto& job : jobs) rail.standing[c] += job->look_for_standing(rail.index, ClassId(c), now);
+  }
 }
 
 // Forgets jobs that have closed. Their sessions' descriptors may be used again by others at once, so they leave the

@@ -152,7 +152,27 @@ def not_reading():
     print(f"a receiver that stops reading: named after {reported:.1f} s, went on {healed:.1f} s later; ended after {ended:.1f} s", flush=True)
 
 
+def bystander():
+    """Of two jobs whose flows share a window on h0, one cannot reach h1: the other one goes on."""
+    with Lab(policy="strict", hosts=HOSTS) as lab, Daemons(HOSTS, lab=lab, settings=SETTINGS) as daemons:
+        culprit = daemons.job("culprit", [MESSAGE, "loop", str(16 << 20), "300", "0.5"], hosts=["h0", "h1"])
+        other = daemons.job("bystander", [MESSAGE, "watch", str(4 << 20), str(LATE_ERROR), "0.5"], hosts=["h0", "h2"])
+        expect(culprit[0].stdout.readline() == "running\n", "the culprit did not start")
+        since = time.monotonic()
+        drop(lab, daemons, "h1", "tcp dport {ports}", "tcp sport {ports}")
+        iterations = []
+        for index, (text, code) in enumerate(outputs(other, LATE_ERROR + 4 * SLACK)):
+            expect(code == 0, f"rank {index} of the bystander ended with status {code}: {text}")
+            iterations += [line.split() for line in text.splitlines() if line != "running"]
+        during = [float(took) for began, took in iterations if float(began) > since]
+        expect_ends(culprit, since, FLOW)
+    # What has stood for half a second leaves the window: one pause, and a busy machine.
+    expect(len(during) > 10 and max(during) < SLACK, f"of {len(during)} iterations the longest took {max(during, default=0):.1f} s")
+    print(f"beside a job that stands, {len(during)} iterations, the longest of {max(during):.2f} s", flush=True)
+
+
 CASES = {"mtu": mtu,
+         "bystander": bystander,
          "dropped_port": lambda: dropped("a dropped port", ["tcp dport {ports}", "tcp sport {ports}"]),
          "one_way": lambda: dropped("loss in one direction", ["ip saddr {h0} tcp dport {ports}"]),
          "not_reading": not_reading}

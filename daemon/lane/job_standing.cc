@@ -1,0 +1,34 @@
+// Flows that stand still (law 21) must not hold others back: what they have in flight leaves the window of their class,
+// which all jobs of a NIC share (law 8), until they move again. Nothing here is on the way of a slice.
+#include "daemon/lane/job_rail.h"
+
+namespace tensorlane::lane {
+namespace {
+
+// Without a change for so long a flow stands still. A lost packet takes the kernel 0.2 s to notice.
+constexpr Duration kStandsAfter = milliseconds(500);
+
+}  // namespace
+
+Bytes JobRail::look_for_standing(ClassId cls, Time now) {
+  std::vector<Look>& looks = looks_[cls.value];
+  looks.resize(spec_.hosts.size());
+  Bytes standing;
+  for (std::uint16_t peer = 0; peer < looks.size(); ++peer) {
+    if (peer == spec_.credentials.self.value) continue;
+    Look& look = looks[peer];
+    const ports::FlowProgress progress = transport().progress({job(), HostIndex(peer), cls});
+    if (progress.given != look.given || progress.outstanding_bytes != look.outstanding)
+      look = {progress.given, progress.outstanding_bytes, now, false};
+    look.stands = look.outstanding > 0 && now - look.since >= kStandsAfter;
+    if (look.stands) standing += Bytes(look.outstanding);
+  }
+  any_stands_[cls.value] = standing > Bytes();
+  return standing;
+}
+
+bool JobRail::stands(const ports::FlowKey& flow) const {
+  return flow.cls != kControlClass && any_stands_[flow.cls.value] && looks_[flow.cls.value][flow.peer.value].stands;
+}
+
+}  // namespace tensorlane::lane

@@ -1,0 +1,351 @@
+// A lane whose clients, control and network are played by the test: the transport takes everything, and acknowledges it
+// in steps.
+#pragma once
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "daemon/lane/lane.h"
+#include "daemon/memory/region_table.h"
+#include "daemon/memory/scratch.h"
+#include "daemon/reduce/cpu_reducer.h"
+
+namespace tensorlane::lane {
+
+using namespace std::chrono_literals;
+using protocol::FrameType;
+
+inline constexpr ClassId kUrgent{0}, kBulk{1};
+inline constexpr Epoch kEpoch{1};
+
+// Keeps the spans of sums.
+struct SumTimeline final : ports::Timeline {
+  bool enabled() const override { return true; }
+  void record(const ports::TraceSpan& span) override {
+    std::lock_guard lock(mutex);
+    if (span.phase == ports::TraceSpan::Phase::kReduce) sums.push_back(span);
+  }
+  void name(JobId, TensorId, const char*) override {}
+  std::mutex mutex;
+  std::vector<ports::TraceSpan> sums;
+};
+
+struct NoListener final : ports::LaneListener {
+  void on_job_connected(JobId) override { ++connected; }
+  void on_job_failed(JobId, const Status& cause) override { ADD_FAILURE() << cause.to_string(); }
+  void on_late(JobId, Rank, TensorId, Duration) override {}
+  void on_iteration(JobId, Duration) override {}
+  void on_progress(JobId, const ports::LaneProgress&) override {}
+  void on_job_closed(JobId) override {}
+  std::atomic<std::size_t> connected{0};
+};
+
+class Client final : public ports::ClientSession {
+ public:
+  explicit Client(std::size_t bytes) : memory_(bytes), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  ~Client() override { close(wake_); }
+  std::size_t take(std::span<protocol::SubmissionEntry> out) override {
+    std::lock_guard lock(mutex_);
+    std::size_t n = 0;
+    for (; n < out.size() && !submitted_.empty(); ++n) {
+      out[n] = submitted_.front();
+      submitted_.pop_front();
+    }
+    return n;
+  }
+  void complete(const protocol::CompletionEntry& entry) override {
+    std::lock_guard lock(mutex_);
+    completed_.push_back(entry.tensor);
+  }
+  void fail(const Status&) override {}
+  bool arm_wake() override {
+    std::lock_guard lock(mutex_);
+    return submitted_.empty();
+  }
+  void disarm_wake() override {}
+  void observe_waits(bool) override {}
+  int wake_fd() const override { return wake_; }
+  std::span<std::byte> map(const ports::BufferPlace& place) override {
+    return std::span(memory_).subspan(place.offset, place.bytes);
+  }
+  std::span<std::byte> segment(const ports::BufferPlace&) override { return memory_; }
+  bool dead() const override { return false; }
+
+  // All of them come to the lane at once.
+  void submit(const std::vector<protocol::SubmissionEntry>& entries) {
+    {
+      std::lock_guard lock(mutex_);
+      submitted_.insert(submitted_.end(), entries.begin(), entries.end());
+    }
+    const std::uint64_t one = 1;
+    ASSERT_EQ(write(wake_, &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  }
+  std::vector<std::uint32_t> completed() {
+    std::lock_guard lock(mutex_);
+    return completed_;
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+  int wake_;
+  std::mutex mutex_;
+  std::deque<protocol::SubmissionEntry> submitted_;
+  std::vector<std::uint32_t> completed_;
+};
+
+// What left, in order.
+struct Left {
+  ports::FlowKey flow;
+  protocol::FrameHeader header;
+};
+
+class FakeTransport final : public ports::Transport {
+ public:
+  FakeTransport(ports::FrameSink& sink, std::function<std::uint64_t()> step)
+      : sink_(sink), step_(std::move(step)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  ~FakeTransport() override { ::close(wake_); }
+
+  void add_job(const ports::JobCredentials&) override {}
+  void remove_job(JobId) override {}
+  Status connect(const ports::FlowKey& flow, const std::string&, std::uint16_t, Time) override {
+    rising_.push_back(flow);
+    return {};
+  }
+  void close(const ports::FlowKey&) override {}
+  bool writable(const ports::FlowKey&) const override { return true; }
+  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
+    std::lock_guard lock(mutex_);
+    left_.push_back({flow, operation.header});
+    auto& waiting = flow.cls != kControlClass && standing_.contains(flow.job) ? kept_ : unacknowledged_;
+    waiting[flow.cls].push_back({flow, operation});
+    in_flight_[flow.cls] += operation.payload.size();
+    ports::FlowProgress& progress = progress_[flow];
+    ++progress.given;
+    progress.outstanding_bytes += operation.payload.size();
+  }
+  Bytes in_flight(ClassId cls) override { return Bytes(in_flight_[cls]); }
+  std::size_t poll(Time) override {
+    std::size_t events = rising_.size();
+    for (const ports::FlowKey& flow : std::exchange(rising_, {})) sink_.on_flow_up(flow);
+    for (const auto& [flow, header] : announced()) {
+      if (header.payload_bytes > 0) {
+        EXPECT_TRUE(sink_.on_header(flow, header).ok());
+      }
+      sink_.on_frame(flow, header);
+      ++events;
+    }
+    take_back();
+    for (auto& [cls, waiting] : unacknowledged_) {
+      for (std::uint64_t step = step_(); step > 0 && !waiting.empty(); waiting.pop_front(), ++events) {
+        const auto [flow, operation] = waiting.front();
+        step -= std::min<std::uint64_t>(step, std::max<std::size_t>(operation.payload.size(), 1));
+        in_flight_[cls] -= operation.payload.size();
+        progress_[flow].outstanding_bytes -= operation.payload.size();
+        if (operation.token != 0) sink_.on_sent(flow, operation.token);
+      }
+    }
+    return events;
+  }
+  int wake_fd() const override { return wake_; }
+  ports::FlowStats stats(const ports::FlowKey&) const override { return {}; }
+  ports::FlowProgress progress(const ports::FlowKey& flow) const override {
+    const auto found = progress_.find(flow);
+    return found == progress_.end() ? ports::FlowProgress() : found->second;
+  }
+
+  // Peers speak: the test's thread.
+  void announce(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
+    std::lock_guard lock(mutex_);
+    announced_.push_back({flow, header});
+  }
+  // As announce(), of all that one poll finds; a poll finds one such list.
+  void announce_at_once(std::vector<Left> frames) {
+    std::lock_guard lock(mutex_);
+    lists_.push_back(std::move(frames));
+  }
+  // From now on the network takes the data of this job and acknowledges nothing, until it moves.
+  void stand(JobId job) {
+    std::lock_guard lock(mutex_);
+    standing_.insert(job);
+  }
+  void move(JobId job) {
+    std::lock_guard lock(mutex_);
+    standing_.erase(job);
+  }
+  std::vector<Left> left() {
+    std::lock_guard lock(mutex_);
+    return left_;
+  }
+
+ private:
+  using Waiting = std::map<ClassId, std::deque<std::pair<ports::FlowKey, ports::Outgoing>>>;
+
+  // Of jobs that move again.
+  void take_back() {
+    std::lock_guard lock(mutex_);
+    for (auto& [cls, waiting] : kept_) {
+      for (const auto& kept : waiting) {
+        if (!standing_.contains(kept.first.job)) unacknowledged_[cls].push_back(kept);
+      }
+      std::erase_if(waiting, [&](const auto& kept) { return !standing_.contains(kept.first.job); });
+    }
+  }
+  std::vector<Left> announced() {
+    std::lock_guard lock(mutex_);
+    if (lists_.empty()) return std::exchange(announced_, {});
+    std::vector<Left> first = std::move(lists_.front());
+    lists_.pop_front();
+    return first;
+  }
+  ports::FrameSink& sink_;
+  std::function<std::uint64_t()> step_;
+  int wake_;
+  std::vector<ports::FlowKey> rising_;
+  Waiting unacknowledged_, kept_;
+  std::map<ports::FlowKey, ports::FlowProgress> progress_;
+  std::map<ClassId, std::uint64_t> in_flight_;
+  std::mutex mutex_;
+  std::set<JobId> standing_;
+  std::vector<Left> left_, announced_;
+  std::deque<std::vector<Left>> lists_;
+};
+
+inline protocol::PlanTensor tensor(Operation operation, std::uint64_t elements, std::uint32_t slice_elements,
+                                   ClassId cls = kUrgent) {
+  protocol::PlanTensor t;
+  t.operation = operation;
+  t.pattern = protocol::Pattern::kParameterServer;
+  t.elements = elements;
+  t.slice_elements = slice_elements;
+  t.cls = cls;
+  return t;
+}
+
+// Host 0 of its jobs; the other hosts are the test's.
+class PlayedNetwork : public ::testing::Test {
+ protected:
+  void start(
+      LaneConfig config, std::function<std::uint64_t()> step = [] { return mib(1).value; }) {
+    config.classes = static_cast<std::uint8_t>(config.rails[0].windows.size());
+    auto made =
+        Lane::create(config, {&regions_,
+                              reducer_.get(),
+                              &metrics_,
+                              &timeline_,
+                              [&](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
+                                auto transport = std::make_unique<FakeTransport>(sink, step);
+                                transport_ = transport.get();
+                                return std::unique_ptr<ports::Transport>(std::move(transport));
+                              },
+                              {},
+                              &scratch_});
+    ASSERT_TRUE(made.ok());
+    lane_ = std::move(*made);
+    lane_->start(listener_);
+  }
+  // A job with `local` ranks here and one on each of `hosts` - 1 others. All tensors lie over each other.
+  std::vector<std::shared_ptr<Client>> add_job(JobId id, std::uint16_t hosts, std::size_t local,
+                                               std::vector<protocol::PlanTensor> tensors, std::uint32_t user = 0) {
+    ports::JobSpec spec;
+    spec.name = fmt::format("job{}", id.value);
+    spec.owner = {user, spec.name};
+    spec.credentials = {id, kEpoch, HostIndex(0), {}};
+    spec.world_size = static_cast<std::uint32_t>(local + hosts - 1u);
+    protocol::Plan plan;
+    plan.version = 1;
+    for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
+      const auto host = static_cast<std::uint16_t>(rank < local ? 0 : rank - local + 1);
+      if (host == spec.hosts.size()) spec.hosts.push_back({fmt::format("h{}", host), {"127.0.0.1"}, 1, {}});
+      spec.hosts[host].ranks.push_back(Rank(rank));
+      plan.rank_hosts.push_back(HostIndex(host));
+    }
+    std::uint64_t most = 0;
+    for (protocol::PlanTensor& t : tensors) {
+      t.id = TensorId(static_cast<std::uint32_t>(plan.tensors.size()));
+      t.name = fmt::format("t{}", t.id.value);
+      most = std::max(most, t.elements * sizeof(float));
+      plan.tensors.push_back(t);
+    }
+    EXPECT_TRUE(lane_->start_job(spec).ok());
+    std::vector<std::shared_ptr<Client>> clients;
+    for (std::size_t r = 0; r < local; ++r) {
+      clients.push_back(std::make_shared<Client>(most));
+      EXPECT_TRUE(lane_->attach(id, Rank(static_cast<std::uint32_t>(r)), clients.back()).ok());
+    }
+    plans_[id] = plan.since(plan.tensors.size());
+    put_in_force(id, plan);
+    for (const protocol::PlanTensor& t : plan.tensors) {
+      for (std::size_t r = 0; r < local; ++r)
+        EXPECT_TRUE(
+            lane_->bind(id, Rank(static_cast<std::uint32_t>(r)), t.id, {0, 0, t.elements * sizeof(float)}).ok());
+    }
+    ++jobs_;
+    wait([&] { return listener_.connected == jobs_; });
+    settle();
+    return clients;
+  }
+  // Every peer of the job is ready for the results of this tensor's first operation.
+  void peers_ready(JobId id, std::uint16_t hosts, std::uint32_t tensor) {
+    for (std::uint16_t peer = 1; peer < hosts; ++peer) {
+      const Left frame = ready(id, HostIndex(peer), tensor);
+      transport_->announce(frame.flow, frame.header);
+    }
+  }
+  static Left ready(JobId id, HostIndex peer, std::uint32_t tensor) {
+    return {{id, peer, kControlClass},
+            {.type = FrameType::kReady,
+             .cls = kControlClass,
+             .job = id,
+             .epoch = kEpoch,
+             .grant = 1,
+             .tensor = TensorId(tensor),
+             .sequence = Sequence(1)}};
+  }
+  // Until the lane has carried out what it was told of every job.
+  void settle() {
+    for (const auto& [id, plan] : plans_) put_in_force(id, plan);
+  }
+  void put_in_force(JobId id, const protocol::Plan& added) {
+    const auto done = std::make_shared<std::promise<void>>();
+    ASSERT_TRUE(lane_->apply_plan(id, added, [done] { done->set_value(); }).ok());
+    done->get_future().wait();
+  }
+  template <typename F>
+  void wait(F condition) {
+    for (int i = 0; i < 10'000 && !condition(); ++i) std::this_thread::sleep_for(1ms);
+    ASSERT_TRUE(condition());
+  }
+
+  memory::RegionTable regions_{4096};
+  memory::ScratchPool scratch_{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)})};
+  std::map<JobId, protocol::Plan> plans_;  // of each job, without tensors
+  std::unique_ptr<ports::Reducer> reducer_ = reduce::make_cpu_reducer();
+  ports::LaneMetrics metrics_;
+  SumTimeline timeline_;
+  NoListener listener_;
+  FakeTransport* transport_ = nullptr;
+  std::size_t jobs_ = 0;
+  std::unique_ptr<Lane> lane_;
+};
+
+inline LaneConfig windows(Bytes each) {
+  LaneConfig config;
+  config.rails = {{{each, each}, {}}};
+  config.staging = mib(8);
+  return config;
+}
+
+}  // namespace tensorlane::lane
