@@ -78,8 +78,8 @@ Status Context::say_hello(Time deadline) {
   // Where the daemon has closed already, what it said is more telling than that the send failed.
   const Status sent = channel_.send(protocol::MessageType::kHello, 1, std::as_bytes(std::span(&hello, 1)));
   explicit_bzero(hello.secret, sizeof hello.secret);
-  // The daemon knows the time-out and names the ranks that have not come; it gets a moment to say so.
-  Result<std::optional<Message>> answer = channel_.receive(deadline + milliseconds(1500));
+  // The daemon knows the time-out, and names the ranks that have not come.
+  Result<std::optional<Message>> answer = channel_.receive(deadline + kLastWord);
   if (!answer.ok()) return sent.ok() ? answer.status() : sent;
   if (!answer->has_value()) {
     return Status(Code::kTimedOut, "job '" + settings_.job + "' has not come together",

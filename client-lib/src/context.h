@@ -26,7 +26,9 @@
 
 namespace tensorlane::client {
 class Context;
-}
+// What the daemon gets on top of the program's time-out: it knows which ranks are missing, and says so.
+inline constexpr Duration kLastWord = milliseconds(1500);
+}  // namespace tensorlane::client
 
 // A registered tensor. Everything but `sequence` and `active`, which the context's mutex guards, is fixed once it is
 // registered.

@@ -1,6 +1,7 @@
 // Questions to the daemon and its answers.
 #include <sys/mman.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 
@@ -38,6 +39,13 @@ Result<Message> Context::call(MessageType type, std::span<const std::vector<std:
   if (failure.ok()) {
     const auto left = std::chrono::nanoseconds((deadline - now()).value);
     calls_changed_.wait_for(lock, left, [&] { return pending.done; });
+    if (!pending.done && type == MessageType::kRegister) {
+      // The daemon knows which ranks have not come.
+      lock.unlock();
+      failure = send_packets(MessageType::kOverdue, request, std::array{std::vector<std::byte>()});
+      lock.lock();
+      calls_changed_.wait_for(lock, std::chrono::nanoseconds(kLastWord.value), [&] { return pending.done; });
+    }
   }
   PendingCall result = std::move(pending);
   calls_.erase(request);

@@ -37,6 +37,7 @@ enum class MessageType : std::uint16_t {
   kRegistered = 6,  // daemon: RegisteredBody + u32 tensor id[count], in the order of registration
   kStatus = 7,      // client: StatusBody. daemon: StatusPage and a piece of the JSON text
   kGoodbye = 8,     // client: leaves in peace; the daemon answers kGoodbye when nothing of it is in flight
+  kOverdue = 9,     // client: its kRegister of this number has taken longer than the program waits. Without a body
 };
 
 struct MessageHeader {

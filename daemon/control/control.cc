@@ -114,6 +114,14 @@ void Control::register_group(ports::SessionId session, std::uint32_t request, st
   }
 }
 
+// At most once for each registration, of which there are not many.
+void Control::overdue(ports::SessionId session, std::uint32_t request) {
+  inbox_.event([this, session, request] {
+    const auto it = sessions_.find(session);
+    if (Job* job = it == sessions_.end() ? nullptr : find(it->second.job)) job->overdue(session, request, now_);
+  });
+}
+
 void Control::leave(ports::SessionId session, Status why) {
   inbox_.event([this, session, why = std::move(why)] { do_leave(session, why); });
 }

@@ -78,6 +78,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void join(ports::JoinRequest request) override;
   void register_group(ports::SessionId session, std::uint32_t request, std::string group,
                       std::vector<protocol::TensorBody> tensors) override;
+  void overdue(ports::SessionId session, std::uint32_t request) override;
   void leave(ports::SessionId session, Status why) override;
   void status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) override;
 

@@ -136,6 +136,13 @@ void Job::register_group(ports::SessionId session, std::uint32_t request, const 
   settle();
 }
 
+void Job::overdue(ports::SessionId session, std::uint32_t request, Time now) {
+  now_ = now;
+  if (state_ != State::kRunning || !registrar_) return;  // it is told why in any case
+  registrar_->overdue(session, request);
+  settle();
+}
+
 bool Job::leave(ports::SessionId session, const Status& why, Time now) {
   now_ = now;
   const auto it =

@@ -104,6 +104,8 @@ class Job final : private RegistrarOutput {
   void join(const ports::JoinRequest& request, Time now);
   void register_group(ports::SessionId session, std::uint32_t request, const std::string& group,
                       std::vector<protocol::TensorBody> tensors, Time now);
+  // A rank waits no longer for its registration: the ranks that are missing are at fault, not this one.
+  void overdue(ports::SessionId session, std::uint32_t request, Time now);
   // False when the session has no part in the job (any more).
   bool leave(ports::SessionId session, const Status& why, Time now);
 

@@ -39,8 +39,9 @@ enum class MessageType : std::uint8_t {
   kAbort = 17,       // A: the cause
   kThresholds = 18,  // L: the thresholds between classes that hosts use from now on
   kStandstill = 19,  // A: a flow of this host stands still, is starved, or moves again (job_progress.h)
+  kOverdue = 20,     // F: group, a rank of this host whose program waits no longer for its registration
 };
-inline constexpr MessageType kLastMessageType = MessageType::kStandstill;
+inline constexpr MessageType kLastMessageType = MessageType::kOverdue;
 
 // Messages that carry their number in the sequence from this sender: all that cannot be repeated. Heartbeats carry the
 // number of the last one, so that a lost message is noticed within a heartbeat and never leaves a job waiting.

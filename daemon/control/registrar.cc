@@ -63,6 +63,15 @@ void Registrar::register_group(std::uint32_t rank, ports::SessionId session, std
   output_.to_leader(MessageType::kArrived, json::array({group, arrived}));
 }
 
+void Registrar::overdue(ports::SessionId session, std::uint32_t request) {
+  for (const auto& [group, local] : local_) {
+    for (const auto& [rank, waiting] : local.ranks) {
+      if (waiting.session == session && waiting.request == request)
+        return output_.to_leader(MessageType::kOverdue, json::array({group, rank}));
+    }
+  }
+}
+
 void Registrar::send_local_group(const std::string& group, LocalGroup& local) {
   const RankGroup& reference = local.ranks.begin()->second.group;
   Status disagreement;
@@ -84,6 +93,8 @@ bool Registrar::handle(const std::string& from, MessageType type, const json& bo
       return i_lead && handle_arrived(from, body, now);
     case MessageType::kGroup:
       return i_lead && handle_group(from, body, now);
+    case MessageType::kOverdue:
+      return i_lead && handle_overdue(from, body, now);
     case MessageType::kPlanned:
       return i_lead && handle_planned(from, body);
     case MessageType::kPlan:
@@ -363,15 +374,31 @@ void Registrar::tick(Time now) {
     r.reported = waited;
     const std::vector<std::uint32_t> ranks = missing(r);
     if (ranks.empty()) continue;
-    if (too_long) {
-      return output_.fail_job(Status(Code::kTimedOut,
-                                     fmt::format("{} on host {} has not registered after {:.1f} s", ranks_text(ranks),
-                                                 config_.roster.host_of(ranks.front()), to_seconds(waited)),
-                                     group_where(config_.job, group),
-                                     "find out what the rank does instead, or raise the stall time"));
-    }
+    if (too_long) return fail_missing(group, r, waited, "the stall time");
     for (const std::uint32_t rank : ranks) output_.report_late(rank, fmt::format("group '{}'", group), waited);
   }
+}
+
+// Nobody is missing from what is not among the rounds any more: the answer is on its way.
+bool Registrar::handle_overdue(const std::string& from, const json& body, Time now) {
+  ItemReader in(body);
+  const std::string group = in.text(protocol::kMaxName);
+  const std::uint32_t rank = in.u32();
+  if (!in.done() || rank >= config_.roster.world_size || config_.roster.host_of(rank) != from) return false;
+  const auto r = rounds_.find(group);
+  if (r == rounds_.end() || missing(r->second).empty()) return true;
+  fail_missing(group, r->second, now - r->second.since,
+               fmt::format("TENSORLANE_TIMEOUT of rank {}, which waits no longer", rank));
+  return true;
+}
+
+void Registrar::fail_missing(const std::string& group, const Round& r, Duration waited, const std::string& or_raise) {
+  const std::vector<std::uint32_t> ranks = missing(r);
+  output_.fail_job(Status(Code::kTimedOut,
+                          fmt::format("{} on host {} has not registered after {:.1f} s", ranks_text(ranks),
+                                      config_.roster.host_of(ranks.front()), to_seconds(waited)),
+                          group_where(config_.job, group),
+                          "find out what the rank does instead, or raise " + or_raise));
 }
 
 void Registrar::fail(const Status& cause) {

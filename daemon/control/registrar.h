@@ -60,6 +60,8 @@ class Registrar {
   // A rank of this host registers a group.
   void register_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request, const std::string& group,
                       std::vector<protocol::TensorBody> tensors);
+  // What this session registers takes longer than its program waits: the job fails, and the error names who is missing.
+  void overdue(ports::SessionId session, std::uint32_t request);
   // The lane has this version in force.
   void plan_in_force(std::uint32_t version);
   // A message from a host of the job; false when its body is malformed or it is not this host's to say.
@@ -105,6 +107,8 @@ class Registrar {
   void send_local_group(const std::string& group, LocalGroup& local);
   bool handle_arrived(const std::string& from, const nlohmann::json& body, Time now);
   bool handle_group(const std::string& from, const nlohmann::json& body, Time now);
+  bool handle_overdue(const std::string& from, const nlohmann::json& body, Time now);
+  void fail_missing(const std::string& group, const Round& round, Duration waited, const std::string& or_raise);
   bool handle_plan(const nlohmann::json& body);
   bool handle_planned(const std::string& from, const nlohmann::json& body);
   bool handle_activate(const nlohmann::json& body);

@@ -91,6 +91,8 @@ class JobControl {
   // All tensors of a group. Answer: SessionEvents::registered, once every rank has registered the group.
   virtual void register_group(SessionId session, std::uint32_t request, std::string group,
                               std::vector<protocol::TensorBody> tensors) = 0;
+  // The client waits no longer for this registration: its job fails, and the error names the ranks that are missing.
+  virtual void overdue(SessionId session, std::uint32_t request) = 0;
   // The client is gone. ok: it said goodbye; else why (died, hung, wrote rubbish): its job fails with that cause.
   virtual void leave(SessionId session, Status why) = 0;
   // The status of this daemon as JSON, as far as user `uid` may see it. Answer: SessionEvents::status.

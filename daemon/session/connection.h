@@ -67,6 +67,7 @@ struct Connection {
   struct Question {
     Question(Ledger::Charge r, Ledger::Charge t) : request(std::move(r)), tensors(std::move(t)) {}
     Ledger::Charge request, tensors;
+    bool overdue = false;  // the client has said so
   };
   std::map<std::uint32_t, Question> questions;
   bool status_asked = false;

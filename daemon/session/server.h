@@ -96,6 +96,7 @@ class SessionServer final : public ports::SessionEvents {
   Status handle_hello(Connection& c, const Packet& packet);
   Status handle_arena(Connection& c, const Packet& packet);
   Status handle_register(Connection& c, const Packet& packet);
+  Status handle_overdue(Connection& c, const Packet& packet);
   Status handle_status(Connection& c, const Packet& packet);
   Status handle_goodbye(Connection& c, const Packet& packet);
   Status add_to_group(Connection& c, Registration registration);

@@ -59,8 +59,9 @@ Status SessionServer::handle(Connection& c, std::span<const std::byte> bytes) {
       if (type == MessageType::kArena) return handle_arena(c, packet);
       if (type == MessageType::kRegister) return handle_register(c, packet);
       if (type == MessageType::kGoodbye) return handle_goodbye(c, packet);
-      return unexpected(packet);
+      return type == MessageType::kOverdue ? handle_overdue(c, packet) : unexpected(packet);
     case Phase::kFailed:
+      if (type == MessageType::kOverdue) return {};  // it is told why as it is
       if (type == MessageType::kArena || type == MessageType::kRegister)
         return c.send_error(packet.header.request, c.failure);
       if (type == MessageType::kGoodbye) return handle_goodbye(c, packet);
@@ -284,6 +285,13 @@ void SessionServer::on_registered(std::uint64_t id, std::uint32_t request, const
     std::memcpy(body.data() + sizeof head + i * sizeof(std::uint32_t), &(*ids)[i].value, sizeof(std::uint32_t));
   }
   settle(*c, c->send(MessageType::kRegistered, request, body));
+}
+
+Status SessionServer::handle_overdue(Connection& c, const Packet& packet) {
+  const auto question = c.questions.find(packet.header.request);
+  if (question == c.questions.end()) return {};  // the answer is on its way
+  if (!std::exchange(question->second.overdue, true)) control_->overdue(ports::SessionId(c.id), packet.header.request);
+  return {};
 }
 
 Status SessionServer::handle_status(Connection& c, const Packet& packet) {

@@ -219,6 +219,17 @@ TEST(Registration, the_leader_decides_the_ordering_and_groups_are_numbered) {
   }
 }
 
+// Who is late, by the status of a host, once anybody is.
+nlohmann::json wait_late(Cluster& cluster, std::size_t host) {
+  nlohmann::json late;
+  for (std::uint32_t request = 1; late.empty() && request < 100; ++request) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    cluster.control(host).status(ports::SessionId(0), 0, request);
+    late = (*cluster.sessions(host).wait_status(0, request))["jobs"][0]["late"];
+  }
+  return late;
+}
+
 TEST(Registration, a_rank_that_does_not_come_is_reported_everywhere_and_then_fails_the_job) {
   Cluster cluster({.hosts = 2, .stall_warning = milliseconds(200), .stall_error = seconds(3)});
   cluster.start();
@@ -227,12 +238,7 @@ TEST(Registration, a_rank_that_does_not_come_is_reported_everywhere_and_then_fai
     cluster.control(rank / 2).register_group(ports::SessionId(rank), 1, "g", {tensor("a", 8)});
   }
   for (std::size_t host = 0; host < 2; ++host) {
-    nlohmann::json late;
-    for (std::uint32_t request = 1; late.empty() && request < 100; ++request) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      cluster.control(host).status(ports::SessionId(0), 0, request);
-      late = (*cluster.sessions(host).wait_status(0, request))["jobs"][0]["late"];
-    }
+    const nlohmann::json late = wait_late(cluster, host);
     ASSERT_EQ(late.size(), 1u) << late;
     EXPECT_EQ(late[0]["rank"], 3);
     EXPECT_EQ(late[0]["host"], "h1");
@@ -249,6 +255,28 @@ TEST(Registration, a_rank_that_does_not_come_is_reported_everywhere_and_then_fai
       const auto answer = cluster.sessions(rank / 2).wait_registered(rank, 1);
       ASSERT_TRUE(answer && !answer->ok());
       EXPECT_EQ(answer->status(), *cause);
+    }
+  }
+}
+
+// By the leader's rank or a follower's; of what nobody registers it says nothing.
+TEST(Registration, a_program_that_waits_no_longer_names_the_ranks_that_are_missing) {
+  for (const std::uint32_t impatient : {0u, 2u}) {
+    Cluster cluster({.hosts = 2, .stall_warning = milliseconds(200)});
+    cluster.start();
+    cluster.join_all(2);
+    cluster.control(impatient / 2).overdue(ports::SessionId(impatient), 1);
+    for (std::uint32_t rank = 0; rank < 3; ++rank)
+      cluster.control(rank / 2).register_group(ports::SessionId(rank), 1, "g", {tensor("a", 8)});
+    ASSERT_EQ(wait_late(cluster, 0).size(), 1u);  // the leader has heard of all others
+    cluster.control(impatient / 2).overdue(ports::SessionId(impatient), 1);
+    for (std::uint32_t rank = 0; rank < 4; ++rank) {
+      const auto cause = cluster.sessions(rank / 2).wait_failed(rank);
+      ASSERT_TRUE(cause.has_value());
+      EXPECT_EQ(cause->code(), Code::kTimedOut);
+      EXPECT_EQ(cause->what().substr(0, 43), "rank 3 on host h1 has not registered after ");
+      EXPECT_EQ(cause->fix(), "find out what the rank does instead, or raise TENSORLANE_TIMEOUT of rank " +
+                                  std::to_string(impatient) + ", which waits no longer");
     }
   }
 }

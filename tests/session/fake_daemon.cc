@@ -149,6 +149,11 @@ void FakeDaemon::register_group(ports::SessionId session, std::uint32_t request,
   if (group.by_rank.size() == job->world_size) finish_group(*job, group);
 }
 
+// Control would fail the job.
+void FakeDaemon::overdue(ports::SessionId session, std::uint32_t request) {
+  server_.registered(session, request, Status(Code::kTimedOut, "rank 1 has not registered", "", ""));
+}
+
 void FakeDaemon::finish_group(Job& job, Group& group) {
   const std::vector<protocol::TensorBody>& first = group.by_rank.begin()->second.tensors;
   for (const auto& [rank, asked] : group.by_rank) {

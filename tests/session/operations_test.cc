@@ -308,6 +308,22 @@ TEST(Operations, AFailedRegistrationNamesTheCause) {
   EXPECT_EQ(errors[0], errors[1]);
 }
 
+TEST(Operations, ARegistrationThatTakesTooLongNamesWhomItWaitedFor) {
+  FakeDaemon daemon;
+  std::thread other([&] {
+    ClientContext context(daemon.socket(), "job", 1, 2);
+    EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
+  });
+  ClientContext context(daemon.socket(), "job", 0, 2, 0.5);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  const tl_tensor_desc_t desc = tensor_desc("x", nullptr, 16);
+  tl_tensor_t* tensor = nullptr;
+  EXPECT_EQ(tl_register(context, "group", &desc, 1, &tensor), TL_ERROR_TIMED_OUT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("rank 1 has not registered"));
+  other.join();
+  EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
+}
+
 TEST(Operations, RefusesWhatCannotBeRegistered) {
   FakeDaemon daemon;
   ClientContext context(daemon.socket());
