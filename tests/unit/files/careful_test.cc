@@ -54,6 +54,10 @@ TEST_F(CarefulTest, PermissionsThatEachKindOfFileMayHave) {
   EXPECT_EQ(outcome(path("c"), Care::kConfiguration), "text\n");
   EXPECT_EQ(outcome(file("d", 0666), Care::kConfiguration),
             "the file can be changed by everybody: " + path("d") + ": chmod o-w " + path("d"));
+  EXPECT_THAT(outcome(file("e", 0602), Care::kSharedSecret), StartsWith("the file can be changed by everybody"))
+      << "a secret of somebody else's choice";
+  for (const mode_t more : {0610, 0620, 0601, 0602})
+    EXPECT_THAT(outcome(file("f", more), Care::kKey), HasSubstr("chmod 600")) << std::oct << more;
 }
 
 TEST_F(CarefulTest, NobodyElseMayReplaceTheFile) {
@@ -93,6 +97,8 @@ TEST_F(CarefulTest, AFileThatIsTooLongIsNotReadToItsEnd) {
   const Result<std::string> text = read(file("a", 0600), "the file", Care::kKey, Bytes(4));
   ASSERT_FALSE(text.ok());
   EXPECT_EQ(text.status().code(), Code::kResourceExhausted);
+  const Result<std::string> whole = read(path("a"), "the file", Care::kKey, Bytes(5));
+  EXPECT_TRUE(whole.ok()) << "the limit is what a file may have: " << whole.status().to_string();
 }
 
 TEST_F(CarefulTest, WhatIsCreatedIsReadByItsOwnerAlone) {
@@ -120,6 +126,17 @@ TEST_F(CarefulTest, WhatBelongsToSomebodyElseIsNotOverwritten) {
   EXPECT_THAT(outcome(create(path("hard"), "the file")), HasSubstr("another name"));
   std::ifstream victim(path("victim"));
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(victim), {}), "text\n");
+}
+
+// Who made the file keeps it open, and reads what is written to it.
+TEST_F(CarefulTest, AFileOfAnotherUserIsNotWritten) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  ASSERT_EQ(chown(file("theirs", 0666).c_str(), 12345, 12345), 0);
+  const std::string refused = "cannot write the file: it belongs to user 12345, not to 0: " + path("theirs") +
+                              ": choose a path that this process may write";
+  EXPECT_EQ(outcome(create(path("theirs"), "the file")), refused);
+  EXPECT_EQ(check_creatable(path("theirs"), "the file").to_string(), refused);
+  EXPECT_EQ(fs::file_size(path("theirs")), 5u);
 }
 
 // check_creatable() says what create() would, and leaves everything as it is.
