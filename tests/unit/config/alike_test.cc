@@ -51,6 +51,10 @@ TEST(MustBeAlike, a_host_with_a_key_of_its_own_differs_in_that_key_alone) {
   EXPECT_EQ(change([](DaemonConfig& c) { c.search_thresholds = true; }), Keys{"daemon.yaml search_thresholds"});
   EXPECT_EQ(change([](DaemonConfig& c) { c.on_lost_flow = DaemonConfig::OnLostFlow::kResume; }),
             Keys{"daemon.yaml on_lost_flow"});
+  EXPECT_EQ(change([](DaemonConfig& c) { c.fabric.classes.data[1].pcp ^= 1; }), Keys{"fabric.yaml class 1"});
+  EXPECT_EQ(change([](DaemonConfig& c) { c.fabric.classes.data[1].service_level ^= 1; }), Keys{"fabric.yaml class 1"});
+  EXPECT_EQ(change([](DaemonConfig& c) { c.fabric.classes.data[0].lossless ^= true; }), Keys{"fabric.yaml class 0"});
+  EXPECT_EQ(change([](DaemonConfig& c) { c.fabric.classes.control.dscp ^= 1; }), Keys{"fabric.yaml class control"});
   // What each host may have for itself.
   EXPECT_EQ(change([](DaemonConfig& c) {
               c.late_after = seconds(3);
@@ -61,11 +65,22 @@ TEST(MustBeAlike, a_host_with_a_key_of_its_own_differs_in_that_key_alone) {
             Keys{});
 }
 
+TEST(MustBeAlike, hosts_that_insist_on_different_transports_differ_and_auto_does_with_either) {
+  DaemonConfig tcp = config_of(fabric::Preset::kGreenfield), rdma = tcp;
+  tcp.transport = DaemonConfig::Transport::kTcp;
+  rdma.transport = DaemonConfig::Transport::kRdma;
+  EXPECT_EQ(differing(tcp, rdma), std::vector<std::string>{"daemon.yaml transport"});
+  EXPECT_THAT(must_be_alike(config_of(fabric::Preset::kGreenfield)), Not(Contains(Key("daemon.yaml transport"))));
+}
+
 TEST(MustBeAlike, keys_of_rdma_count_where_there_is_rdma) {
   DaemonConfig config = config_of(fabric::Preset::kGreenfield);
   EXPECT_THAT(must_be_alike(config), Not(Contains(Key("daemon.yaml rdma.queue_pairs"))));
   config.fabric.hosts.front().addresses["rdma"] = {"10.0.0.1"};
   EXPECT_THAT(must_be_alike(config), Contains(Pair("daemon.yaml rdma.queue_pairs", "1")));
+  DaemonConfig other = config;
+  other.rdma.connect_by_cm = !config.rdma.connect_by_cm;
+  EXPECT_EQ(differing(other, config), std::vector<std::string>{"daemon.yaml rdma.connect"});
   config.transport = DaemonConfig::Transport::kTcp;
   EXPECT_THAT(must_be_alike(config), Not(Contains(Key("daemon.yaml rdma.queue_pairs"))));
 }

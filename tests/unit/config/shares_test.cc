@@ -33,6 +33,11 @@ TEST(Shares, AreEvenAndOneUserCannotTakeThoseOfOthers) {
   EXPECT_FALSE(ledger.check({3001, ""}, 189).ok());
 }
 
+TEST(Shares, OfRootAmongTheUsersAreThoseOfAnyUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "the numbers are those of a daemon of root";
+  EXPECT_EQ(sessions({0, 3001}, 50, 256).kept, (std::map<std::uint32_t, std::uint64_t>{{0, 60}, {3001, 60}}));
+}
+
 TEST(Shares, NeverExceedWhatThereIs) {
   for (const std::size_t count : {0, 1, 7, 100, 5000}) {
     std::vector<std::uint32_t> users(count);
