@@ -100,11 +100,22 @@ TEST(FlowWatch, a_starved_flow_is_reported_and_never_an_error) {
   EXPECT_EQ(w.verdicts[Verdict::kMoves], 1);
 }
 
+TEST(FlowWatch, a_flow_that_starves_again_is_reported_as_soon_as_the_first_time) {
+  Watched w;
+  w.run(kStands, true, 35);
+  EXPECT_EQ(w.verdicts[Verdict::kStarved], 3);
+  w.run({.given = 5, .delivered = 4}, true, 0.5);
+  w.run({.given = 5, .delivered = 4}, true, 9);
+  EXPECT_EQ(w.verdicts[Verdict::kStarved], 3);
+  w.run({.given = 5, .delivered = 4}, true, 2);
+  EXPECT_EQ(w.verdicts[Verdict::kStarved], 4);
+}
+
 TEST(FlowWatch, gaps_of_the_urgent_traffic_are_forgiven) {
   Watched w;
   for (int i = 0; i < 600; ++i) {
-    w.run(kStands, true, 4);
-    w.run(kStands, false, 2);
+    w.run(kStands, true, 2);
+    w.run(kStands, false, 6);
   }
   EXPECT_EQ(w.verdicts[Verdict::kLate], 0);
   EXPECT_EQ(w.verdicts[Verdict::kError], 0);
@@ -113,8 +124,8 @@ TEST(FlowWatch, gaps_of_the_urgent_traffic_are_forgiven) {
 TEST(FlowWatch, a_little_urgent_traffic_excuses_nothing) {
   Watched w;
   for (int i = 0; i < 20; ++i) {
-    w.run(kStands, true, 0.5);
-    w.run(kStands, false, 9.5);
+    w.run(kStands, true, 1);
+    w.run(kStands, false, 9);
   }
   EXPECT_GT(w.verdicts[Verdict::kLate], 0);
   EXPECT_GT(w.verdicts[Verdict::kError], 0);
