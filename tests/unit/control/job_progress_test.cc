@@ -107,6 +107,68 @@ TEST(JobProgress, a_peer_that_has_not_spoken_of_a_flow_is_not_late_with_it) {
   }
 }
 
+// What host 0 has received of host 2 is more than of host 1, which hears of its own flow alone.
+TEST(JobProgress, a_peer_hears_of_its_own_flows) {
+  const std::vector<std::vector<BitsPerSecond>> three(3, {BitsPerSecond()});
+  JobProgress receiver(HostIndex(0), three, kLimits), sender(HostIndex(1), three, kLimits);
+  std::vector<Standstill> told;
+  for (std::int64_t second = 1; second <= 15; ++second) {
+    const Time now(seconds(second).value);
+    receiver.lane_says(
+        {now,
+         {{HostIndex(1), kBulk, kRail, {.received = 3}, false}, {HostIndex(2), kBulk, kRail, {.received = 9}, false}},
+         {{}}},
+        now);
+    sender.lane_says({now, {{HostIndex(0), kBulk, kRail, {.given = 9}, false}}, {{}}}, now);
+    ASSERT_TRUE(sender.heard(HostIndex(0), receiver.heartbeat(HostIndex(1)), now));
+    for (const Standstill& s : sender.check(now).told) told.push_back(s);
+  }
+  EXPECT_EQ(told.size(), 1u);
+}
+
+TEST(JobProgress, rails_count_each_for_itself) {
+  const std::vector<std::vector<BitsPerSecond>> two_rails(2, {2, BitsPerSecond(1'000'000'000)});
+  for (const std::uint8_t stands : {0, 1}) {
+    for (const bool starved : {false, true}) {
+      JobProgress job(kSelf, two_rails, kLimits), peer(kPeer, two_rails, kLimits);
+      std::vector<ports::PortBytes> arrives(2);
+      std::vector<Standstill> told;
+      for (std::uint64_t second = 1; second <= 15; ++second) {
+        const Time now(seconds(static_cast<std::int64_t>(second)).value);
+        if (starved) arrives[stands].received[0] += kSecondOfLink;
+        ports::LaneProgress here{now, {}, {2, ports::PortBytes()}}, there{now, {}, arrives};
+        for (const std::uint8_t rail : {0, 1}) {
+          here.flows.push_back({kPeer, kBulk, RailIndex(rail), {.given = 100}, false});
+          there.flows.push_back({kSelf, kBulk, RailIndex(rail), {.received = rail == stands ? 5 : second}, false});
+        }
+        job.lane_says(here, now);
+        peer.lane_says(there, now);
+        ASSERT_TRUE(job.heard(kPeer, peer.heartbeat(kSelf), now));
+        for (const Standstill& s : job.check(now).told) told.push_back(s);
+      }
+      ASSERT_EQ(told.size(), 1u) << "rail " << int{stands};
+      EXPECT_EQ(told.front().rail, RailIndex(stands));
+      EXPECT_EQ(told.front().state, starved ? Standstill::State::kStarved : Standstill::State::kLate);
+    }
+  }
+}
+
+TEST(JobProgress, a_flow_that_is_held_back_is_late_though_nothing_of_it_is_under_way) {
+  Pair pair;
+  std::vector<Standstill> told;
+  for (int i = 0; i < 12; ++i) {
+    pair.now = pair.now + seconds(1);
+    JobProgress peer(kPeer, {{BitsPerSecond()}, {BitsPerSecond()}}, kLimits);
+    peer.lane_says({pair.now, {{kSelf, kBulk, kRail, {.received = 5}, false}}, {{}}}, pair.now);
+    pair.job.lane_says({pair.now, {{kPeer, kBulk, kRail, {.given = 5}, true}}, {{}}}, pair.now);
+    ASSERT_TRUE(pair.job.heard(kPeer, peer.heartbeat(kSelf), pair.now));
+    for (const Standstill& s : pair.job.check(pair.now).told) told.push_back(s);
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told.front().state, Standstill::State::kLate);
+  EXPECT_TRUE(told.front().held);
+}
+
 TEST(JobProgress, a_lane_that_does_not_turn_is_late_itself) {
   Pair pair;
   pair.delivered = pair.given;
