@@ -55,7 +55,8 @@ struct NoListener final : ports::LaneListener {
 
 class Client final : public ports::ClientSession {
  public:
-  explicit Client(std::size_t bytes) : memory_(bytes), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  Client(std::size_t bytes, const ports::LaneMetrics& metrics)
+      : metrics_(metrics), memory_(bytes), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
   ~Client() override { close(wake_); }
   std::size_t take(std::span<protocol::SubmissionEntry> out) override {
     std::lock_guard lock(mutex_);
@@ -64,6 +65,7 @@ class Client final : public ports::ClientSession {
       out[n] = submitted_.front();
       submitted_.pop_front();
     }
+    if (n > 0) taken_[metrics_.loops.value()] += n;
     return n;
   }
   void complete(const protocol::CompletionEntry& entry) override {
@@ -97,13 +99,20 @@ class Client final : public ports::ClientSession {
     std::lock_guard lock(mutex_);
     return completed_;
   }
+  // How many submissions the lane has taken, by its turn.
+  std::map<std::uint64_t, std::size_t> taken() {
+    std::lock_guard lock(mutex_);
+    return taken_;
+  }
 
  private:
+  const ports::LaneMetrics& metrics_;
   std::vector<std::byte> memory_;
   int wake_;
   std::mutex mutex_;
   std::deque<protocol::SubmissionEntry> submitted_;
   std::vector<std::uint32_t> completed_;
+  std::map<std::uint64_t, std::size_t> taken_;
 };
 
 // What left, in order.
@@ -282,7 +291,7 @@ class PlayedNetwork : public ::testing::Test {
     EXPECT_TRUE(lane_->start_job(spec).ok());
     std::vector<std::shared_ptr<Client>> clients;
     for (std::size_t r = 0; r < local; ++r) {
-      clients.push_back(std::make_shared<Client>(most));
+      clients.push_back(std::make_shared<Client>(most, metrics_));
       EXPECT_TRUE(lane_->attach(id, Rank(static_cast<std::uint32_t>(r)), clients.back()).ok());
     }
     plans_[id] = plan.since(plan.tensors.size());
@@ -322,6 +331,23 @@ class PlayedNetwork : public ::testing::Test {
     const auto done = std::make_shared<std::promise<void>>();
     ASSERT_TRUE(lane_->apply_plan(id, added, [done] { done->set_value(); }).ok());
     done->get_future().wait();
+  }
+  // What happens meanwhile comes to the lane at once.
+  template <typename F>
+  void while_it_stands(F happens) {
+    std::promise<void> stands, go_on;
+    const auto [id, plan] = *plans_.begin();
+    ASSERT_TRUE(lane_
+                    ->apply_plan(id, plan,
+                                 [&] {
+                                   stands.set_value();
+                                   go_on.get_future().wait();
+                                 })
+                    .ok());
+    stands.get_future().wait();
+    happens();
+    go_on.set_value();
+    settle();
   }
   template <typename F>
   void wait(F condition) {

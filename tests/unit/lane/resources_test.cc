@@ -1,4 +1,5 @@
 // What a job takes of its host is counted, and running out ends nobody else's work (laws 19, 20).
+#include "daemon/lane/prepared.h"
 #include "lane_fixture.h"
 
 namespace tensorlane::lane {
@@ -86,6 +87,78 @@ TEST_F(Resources, SumsForWhichThereIsNoMemoryFailTheirJobByName) {
     EXPECT_THAT(failed.where(),
                 HasSubstr("8192 MiB needed, memory_limit is 4096 MiB: job 'test' on host h" + std::to_string(h)));
   }
+}
+
+// Each has wide sums of its own, of its own size, also of those that join the plan in a later step.
+TEST_F(Resources, SumsOf16BitTensorsThatJoinInSeveralStepsAreTheirOwn) {
+  constexpr std::uint32_t kCount = 40;
+  constexpr std::uint16_t kOne = 0x3c00, kFour = 0x4400;  // of float16
+  const auto elements = [](std::uint32_t t) { return std::uint64_t{1000} + (t >= 32 ? 5000 : 0); };
+  std::vector<protocol::PlanTensor> tensors;
+  std::vector<std::uint64_t> offsets;
+  for (std::uint32_t t = 0; t < kCount; ++t) {
+    tensors.push_back(allreduce(elements(t), Dtype::kFloat16));
+    offsets.push_back(t * 16384);
+  }
+  start(2, 2, tensors, seconds(10), offsets);
+  each_client([&](FakeClient& client, std::uint32_t) {
+    for (std::uint32_t t = 0; t < kCount; ++t) {
+      std::fill_n(client.data<std::uint16_t>(offsets[t]), elements(t), kOne);
+      client.submit(t, 1);
+    }
+  });
+  each_client([&](FakeClient& client, std::uint32_t) {
+    for (std::uint32_t t = 0; t < kCount; ++t) {
+      ASSERT_EQ(client.wait(t, 1), Code::kOk) << t;
+      EXPECT_EQ(std::count(client.data<std::uint16_t>(offsets[t]), client.data<std::uint16_t>(offsets[t]) + elements(t),
+                           kFour),
+                static_cast<std::ptrdiff_t>(elements(t)))
+          << t;
+    }
+  });
+  for (auto& host : hosts_) {
+    EXPECT_EQ(host->regions.size(), 1 + 2 * kCount) << "staging, buffers and sums";
+    host->lane->stop();
+    EXPECT_EQ(host->regions.size(), 0u) << "all of it comes back";
+  }
+}
+
+TEST(Need, IsWhatAHostKeepsForTheTensorsAtMost) {
+  ports::JobSpec one, two;
+  one.hosts.resize(1);
+  two.hosts.resize(2);
+  std::vector<protocol::TensorBody> narrow(1), wide(1);
+  narrow[0].elements = wide[0].elements = 1'000'000;
+  wide[0].dtype = Dtype::kBfloat16;
+  EXPECT_EQ(need_of(narrow, two).regions, 1u);
+  EXPECT_EQ(need_of(wide, two).regions, 2u) << "its float32 sums";
+  EXPECT_EQ(need_of(wide, two).bytes - need_of(narrow, two).bytes, 4'000'000u);
+  EXPECT_EQ(need_of(wide, one).regions, 1u) << "nothing is summed between hosts";
+  EXPECT_EQ(need_of(wide, one).bytes, need_of(narrow, one).bytes);
+}
+
+// A tensor that is cut small takes more of the tables than one of the same size that is not.
+TEST(PlanGrowth, TablesAreChargedByTensorsAndSlices) {
+  const auto budget = std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)});
+  memory::ScratchPool scratch(budget);
+  LaneRooms rooms;
+  rooms.scratch = &scratch;
+  const auto spec = std::make_shared<ports::JobSpec>();
+  spec->hosts.resize(2);
+  const auto charged = [&](std::uint32_t tensors, std::uint32_t slice_elements) {
+    protocol::Plan plan;
+    plan.tensors.assign(tensors, allreduce(1 << 20));
+    for (protocol::PlanTensor& tensor : plan.tensors) tensor.slice_elements = slice_elements;
+    PlanGrowth growth(plan, spec, rooms);
+    EXPECT_TRUE(growth.step());
+    EXPECT_TRUE(growth.status.ok()) << growth.status.to_string();
+    return growth.tables.amount();
+  };
+  const std::uint64_t coarse = charged(1, 1 << 20), fine = charged(1, 1 << 10);
+  EXPECT_GT(coarse, 1000u);
+  EXPECT_GT(fine, 100 * coarse) << "1,024 slices";
+  EXPECT_EQ(charged(7, 1 << 10), 7 * fine);
+  EXPECT_EQ(budget->ledger().in_use(), 0u) << "what does not begin gives it back";
 }
 
 // A registration of thousands of tensors comes to the lane in pieces, between which others work.

@@ -133,6 +133,23 @@ TEST(Preparer, ComesAgainToAFullLaneAndForgetsWhatIsCancelled) {
   EXPECT_THAT(delivered.wait(2), ::testing::UnorderedElementsAre(1, 2));
 }
 
+// What is cancelled makes room again: else a daemon would take no jobs any more after so many that failed early.
+TEST(Preparer, CountsWhatIsCancelledNoLonger) {
+  Delivered delivered;
+  Preparer preparer([&](const Command& command) { return delivered.take(command); });
+  for (std::size_t i = 0; i < Preparer::kMaxWaiting; ++i) ASSERT_TRUE(preparer.add([] { return false; }, of(1)));
+  ASSERT_FALSE(preparer.add([] { return true; }, of(2))) << "as many as may wait";
+  preparer.cancel(JobId(1));
+  preparer.start();
+  bool room = false;
+  for (int i = 0; i < 1000 && !room; ++i) {
+    room = preparer.add([] { return true; }, of(2));
+    if (!room) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(room);
+  EXPECT_THAT(delivered.wait(1), ElementsAre(2));
+}
+
 TEST(Preparer, LetsGoOfWhatItIsGiven) {
   std::atomic<int> gone{0};
   {
