@@ -121,8 +121,8 @@ std::string Mapping::place(std::string_view key) const {
 }
 
 Status Mapping::wrong(std::string_view key, const std::string& expected) const {
-  return Status(Code::kInvalidArgument, fmt::format("'{}' of {} is {}", key, subject_, shown(get(key))), place(key),
-                expected);
+  const std::string value = has(key) ? shown(get(key)) : "left out";
+  return Status(Code::kInvalidArgument, fmt::format("'{}' of {} is {}", key, subject_, value), place(key), expected);
 }
 
 Status Mapping::missing(std::string_view key) const {

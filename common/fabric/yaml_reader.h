@@ -65,7 +65,7 @@ class Mapping {
   // A list, possibly empty.
   Result<YAML::Node> list(std::string_view key) const;
 
-  // An error about one value: "'dscp' of class 'urgent' is '64'": FILE:LINE: expected
+  // An error about one value, which may be left out: "'dscp' of class 'urgent' is '64'": FILE:LINE: expected
   Status wrong(std::string_view key, const std::string& expected) const;
 
  private:

@@ -331,8 +331,11 @@ Status read_durations(const Mapping& map, DaemonConfig* config) {
   TL_RETURN_IF_ERROR(optional_duration(map, "late_error", &config->late_error));
   TL_RETURN_IF_ERROR(optional_duration(map, "spin", &config->spin));
   if (config->detection < milliseconds(200)) return map.wrong("detection", "expected at least 200 ms");
-  if (config->late_error < config->late_after) return map.wrong("late_error", "expected at least late_after");
-  return {};
+  if (config->late_error >= config->late_after) return {};
+  if (map.has("late_error"))
+    return map.wrong("late_error", fmt::format("expected at least late_after, {} s", to_seconds(config->late_after)));
+  return map.wrong("late_after", fmt::format("expected at most late_error, {} s, or a longer late_error beside it",
+                                             to_seconds(config->late_error)));
 }
 
 Status read_identity(const Mapping& map, DaemonConfig* config) {

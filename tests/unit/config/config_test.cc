@@ -134,6 +134,91 @@ TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
   EXPECT_THAT(error("late_after: 9 s\nlate_error: 1 s\n"), ::testing::HasSubstr("expected at least late_after"));
 }
 
+// A daemon reads its file while it runs: whatever stands there is a value or an error with a line, never an end.
+TEST_F(ConfigTest, EachKeyAloneAtItsExtremes) {
+  EXPECT_EQ(error("late_after: 400 s\n"),
+            "'late_after' of the daemon's configuration is '400 s': " + file("daemon.yaml") +
+                ":4: expected at most late_error, 300 s, or a longer late_error beside it");
+  EXPECT_THAT(error("late_error: 5 s\n"), ::testing::AllOf(::testing::HasSubstr("'late_error' of"),
+                                                           ::testing::HasSubstr("at least late_after, 10 s")));
+  const std::vector<std::string> values = {"",
+                                           "~",
+                                           "0",
+                                           "1",
+                                           "-1",
+                                           "0 s",
+                                           "1000000 s",
+                                           "1e9 s",
+                                           "0 B",
+                                           "1 B",
+                                           "8192 TiB",
+                                           "1 bit/s",
+                                           "10 Tbit/s",
+                                           "true",
+                                           "false",
+                                           "auto",
+                                           "off",
+                                           "x",
+                                           "[]",
+                                           "[1]",
+                                           "{}",
+                                           "{class: urgent}",
+                                           "'x: y'",
+                                           "18446744073709551616",
+                                           "rdma",
+                                           "observed",
+                                           "resume",
+                                           "concurrent",
+                                           std::string(4096, 'a')};
+  for (const char* key : {"socket",
+                          "metrics",
+                          "timeline",
+                          "timeline_limit",
+                          "record",
+                          "record_limit",
+                          "detection",
+                          "join_timeout",
+                          "late_after",
+                          "late_error",
+                          "pattern",
+                          "batch",
+                          "priorities",
+                          "tags",
+                          "payload_crc",
+                          "users",
+                          "max_sessions",
+                          "arena_limit",
+                          "memory_limit",
+                          "memory_keep_free",
+                          "staging",
+                          "slice_elements",
+                          "spin",
+                          "cpu",
+                          "job_limits",
+                          "control_rate",
+                          "transport",
+                          "rdma",
+                          "on_lost_flow",
+                          "search_thresholds",
+                          "urgency",
+                          "ordering",
+                          "ordering_concurrent",
+                          "network_model",
+                          "max_pending",
+                          "users_guaranteed",
+                          "max_tensors",
+                          "log_level"}) {
+    for (const std::string& value : values) {
+      const std::string line = key + (": " + value) + "\n";
+      std::string said;
+      ASSERT_NO_THROW(said = error(line)) << line;
+      if (said != "no error") {
+        EXPECT_THAT(said, ::testing::HasSubstr("daemon.yaml:4")) << line;
+      }
+    }
+  }
+}
+
 TEST_F(ConfigTest, ThePatternMayBeLeftToTheCostModel) {
   const std::string start = "fabric: fabric.yaml\nhost: h0\nsecret_key_file: h0.key\n";
   auto config = load_text(start + "pattern: auto\n");
