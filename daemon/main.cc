@@ -71,11 +71,6 @@ class Daemon {
         control_(control_config()) {}
 
   Status start() {
-    if (!config_.timeline.empty()) {
-      // Training matters more than its record: a timeline that cannot be written is an error in the log.
-      const Status recording = timeline_.start(config_.timeline);
-      if (!recording.ok()) spdlog::error("no timeline: {}", recording.to_string());
-    }
     const lane::LaneRooms rooms{
         &regions_,
         reducer_.get(),
@@ -94,6 +89,7 @@ class Daemon {
     }
     lane_->start(control_);
     TL_RETURN_IF_ERROR(control_.start(*lane_, sessions_));
+    start_timeline();
     return sessions_.start(control_);
   }
 
@@ -127,6 +123,15 @@ class Daemon {
   }
 
  private:
+  // Once the ports are ours: a daemon that cannot start must not touch the file of the one that runs. Before there are
+  // sessions, and so jobs. Training matters more than its record: a timeline that cannot be written is an error in the
+  // log.
+  void start_timeline() {
+    if (config_.timeline.empty()) return;
+    const Status recording = timeline_.start(config_.timeline);
+    if (!recording.ok()) spdlog::error("no timeline: {}", recording.to_string());
+  }
+
   static session::SessionConfig session_config(const config::DaemonConfig& config,
                                                std::shared_ptr<Ledger> descriptors) {
     session::SessionConfig session;

@@ -1,8 +1,10 @@
 #include "daemon/telemetry/timeline.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
 #include <spdlog/spdlog.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,6 +47,14 @@ std::int64_t nanoseconds_of(clockid_t clock) {
 // As a JSON string. Names come from clients, in any encoding: what is no UTF-8 reads as U+FFFD.
 std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Whoever writes a timeline holds a lock on its file, so that a second daemon, started by mistake, leaves it alone.
+bool is_written(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+  const bool locked = file >= 0 && flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (file >= 0) close(file);
+  return locked;
 }
 
 }  // namespace
@@ -190,6 +200,9 @@ void TimelineRecorder::name(JobId job, TensorId tensor, const char* name) {
 // A new file. What was there keeps the name with ".1", so that neither a restart nor the limit loses it at once.
 Status TimelineRecorder::Impl::open() {
   TL_RETURN_IF_ERROR(files::check_creatable(path, kWhat));
+  const Status taken(Code::kUnavailable, fmt::format("cannot write {}: another process writes it", kWhat), path,
+                     "end it, e.g. another tensorlaned, or choose another path");
+  if (is_written(path)) return taken;
   struct stat before {};
   if (stat(path.c_str(), &before) == 0 && before.st_size > 0 && std::rename(path.c_str(), (path + ".1").c_str()) != 0) {
     return {Code::kUnavailable,
@@ -197,6 +210,10 @@ Status TimelineRecorder::Impl::open() {
             "choose a path in a folder that the daemon may write"};
   }
   TL_ASSIGN_OR_RETURN(file, files::create(path, kWhat));
+  if (flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    close_file();
+    return taken;
+  }
   written = 0;
   wall_clock_ahead = nanoseconds_of(CLOCK_REALTIME) - nanoseconds_of(CLOCK_MONOTONIC);
   if (write(header())) return {};

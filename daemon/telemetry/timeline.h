@@ -35,7 +35,7 @@ class TimelineRecorder final : public ports::Timeline {
   ~TimelineRecorder() override;  // stops
 
   // Opens the file (files::create) and records until stop(). What was there before becomes FILE.1, in the place of
-  // what that was. Errors: kUnavailable with the path and reason.
+  // what that was. One process at a time writes a file (flock). Errors: kUnavailable with the path and reason.
   Status start(const std::string& path);
   // Writes what waits and closes the file. Idempotent. Any thread but the lane's.
   void stop();

@@ -86,7 +86,7 @@ def checking(daemons):
         done = subprocess.run([os.path.join(BIN, "tensorlaned"), "--check-config", "--config", configuration(daemons, "h1")], capture_output=True, text=True, timeout=20)
         expect(wanted in done.stdout + done.stderr and (done.returncode == 0) == (wanted == "good: host h1"), f"--check-config: {done}, not {wanted!r}")
 
-    check(lambda text: text, "good: host h1")  # though the daemon has the ports
+    check(lambda text: re.sub(r"(?m)^timeline:.*\n", "", text), "good: host h1")  # though the daemon has the ports
     for line, wanted in (("metrics: '9400'", "is no address to serve metrics on"), ("metrics: 192.0.2.1:9400", "Cannot assign requested address"),
                          ("timeline: /no/such/folder/t.json", "cannot write the timeline"), ("timeline: /dev/full", "it is no regular file"), ("record: /no/such", "cannot write an engine's log")):
         check(lambda text, line=line: text + line + "\n", wanted)
@@ -95,11 +95,20 @@ def checking(daemons):
     check(lambda text: text, "the daemon's configuration can be changed by everybody")
 
 
+def starting_twice(daemons):
+    """A second start with the same file fails, and leaves the timeline of the daemon that runs where it is."""
+    timeline = os.path.join(daemons.folder, "h0.json")
+    before = os.stat(timeline).st_ino
+    done = subprocess.run([os.path.join(BIN, "tensorlaned"), "--config", configuration(daemons, "h0")], capture_output=True, text=True, timeout=20)
+    expect(done.returncode != 0 and "Address already in use" in done.stderr, f"a second start: {done}")
+    expect(os.stat(timeline).st_ino == before and not os.path.exists(timeline + ".1"), "a second start has moved the timeline of the daemon that runs")
+
+
 def main():
     if os.geteuid() != 0:
         skip("needs root, to be another user for a moment")
-    with Daemons(2, settings={"join_timeout": "5 s"}) as daemons:
-        for part in (reloading, joining, wrong_secret, checking):
+    with Daemons(2, settings={"join_timeout": "5 s", "timeline": "{folder}/{host}.json"}) as daemons:
+        for part in (reloading, joining, wrong_secret, starting_twice, checking):
             part(daemons)
             print(f"{part.__name__}: as it must be", flush=True)
         child = daemons.children["h0"]

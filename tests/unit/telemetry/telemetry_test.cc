@@ -409,6 +409,21 @@ TEST_F(TimelineTest, ARestartKeepsTheFileThatWasThere) {
   EXPECT_THAT(text_of(path_), HasSubstr("host second"));
 }
 
+// A second daemon with the same file, started by mistake, must not take it from the first.
+TEST_F(TimelineTest, IsWrittenByOneAtATime) {
+  TimelineRecorder first(config()), second(config());
+  ASSERT_TRUE(first.start(path_).ok());
+  EXPECT_EQ(second.start(path_).to_string(), "cannot write the timeline: another process writes it: " + path_ +
+                                                 ": end it, e.g. another tensorlaned, or choose another path");
+  EXPECT_FALSE(second.enabled());
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".1"));
+  first.begin_job(JobId(9), "train", {"h0", "h1", "h2"});
+  first.record(span());
+  first.stop();
+  EXPECT_THAT(text_of(path_), HasSubstr("train"));
+  EXPECT_TRUE(second.start(path_).ok()) << "now nobody writes it";
+}
+
 TEST_F(TimelineTest, NamesGoWithTheirJobAndAreNotKeptWhileItIsOff) {
   TimelineRecorder recorder(config());
   const auto name_all = [&](JobId job) {
