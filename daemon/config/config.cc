@@ -98,6 +98,12 @@ Status optional_duration(const Mapping& map, std::string_view key, Duration* tar
   return {};
 }
 
+// The mapping that stands at a key.
+Result<Mapping> inner(const Mapping& map, std::string_view key, std::span<const std::string_view> keys) {
+  if (!map.get(key).IsMap()) return map.wrong(key, "expected a mapping with " + fabric::join(keys));
+  return Mapping::open(map.path(), map.get(key), fmt::format("'{}'", key), keys);
+}
+
 Status read_pattern(const Mapping& map, std::optional<protocol::Pattern>* pattern) {
   if (!map.has("pattern")) return {};
   TL_ASSIGN_OR_RETURN(const std::string text, map.text("pattern"));
@@ -123,8 +129,7 @@ Status read_network_model(const Mapping& map, DaemonConfig::NetworkModel* target
   if (!map.has("network_model")) return {};
   constexpr std::array<std::string_view, 5> keys = {"latency", "bandwidth", "message_cost", "incast_percent",
                                                     "sum_rate"};
-  TL_ASSIGN_OR_RETURN(const Mapping model,
-                      Mapping::open(map.path(), map.get("network_model"), "'network_model'", keys));
+  TL_ASSIGN_OR_RETURN(const Mapping model, inner(map, "network_model", keys));
   const auto rate = [&](std::string_view key) { return model.rate(key); };
   TL_RETURN_IF_ERROR(optional_duration(model, "latency", &target->latency));
   TL_RETURN_IF_ERROR(optional_value(model, "bandwidth", &target->bandwidth, rate));
@@ -178,7 +183,7 @@ Status read_transport(const Mapping& map, DaemonConfig* config) {
   }
   if (!map.has("rdma")) return {};
   constexpr std::array<std::string_view, 6> keys = {"device", "port", "gid_index", "queue_pairs", "connect", "retry"};
-  TL_ASSIGN_OR_RETURN(const Mapping rdma, Mapping::open(map.path(), map.get("rdma"), "'rdma'", keys));
+  TL_ASSIGN_OR_RETURN(const Mapping rdma, inner(map, "rdma", keys));
   const auto number = [&](std::uint64_t low, std::uint64_t high) {
     return [&rdma, low, high](std::string_view key) { return rdma.number(key, low, high); };
   };
