@@ -263,6 +263,22 @@ TEST(Arrays, ARefusedFirstCallFailsItsRequestAndFreesTheName) {
   for (std::thread& t : threads) t.join();
 }
 
+TEST(Arrays, WaitingForManyTellsTheFirstErrorWhateverComesBehindIt) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  std::vector<float> x(16, 1), y(16, 1);
+  tl_request_t* requests[2] = {};
+  const auto start = [&](const char* name, std::vector<float>& array, tl_request_t** request) {
+    return tl_allreduce(context, name, array.data(), array.data(), 16, TL_FLOAT32, TL_SUM, nullptr, request);
+  };
+  ASSERT_EQ(start(FakeDaemon::kRefused, x, &requests[0]), TL_OK) << tl_last_error();
+  ASSERT_EQ(start("good", y, &requests[1]), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait_many(requests, 2, 10), TL_ERROR_MISMATCH);
+  EXPECT_THAT(tl_last_error(), HasSubstr("ranks disagree"));
+  EXPECT_THAT(requests, testing::Each(nullptr)) << "both are done";
+  EXPECT_EQ(y[0], 2);
+}
+
 tl_status_t queued(tl_context_t* context, const float* in, float* out, std::uint64_t count, tl_request_t** request) {
   tl_options_t options = TL_OPTIONS_INIT;
   options.queued = 1;

@@ -77,6 +77,34 @@ TEST(GiveUp, ADaemonThatGoesOnDoesNotWriteIntoThem) {
   EXPECT_GT(b.idle[0], 12) << "no operation was under way there: it costs no memory";
 }
 
+// A short one that begins on the page of a long one, and one of another segment.
+TEST(GiveUp, AllPagesWhereverBuffersBegin) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  constexpr std::size_t kManyFloats = 100 << 18;  // 100 MiB: a segment of its own
+  constexpr std::size_t kCounts[] = {16, 5 * kPageFloats, kManyFloats};
+  float* buffers[] = {context.floats(kCounts[0]), context.floats(kCounts[1]), context.floats(kCounts[2])};
+  ASSERT_LT((buffers[1] - buffers[0]), static_cast<std::ptrdiff_t>(kPageFloats)) << "they begin on one page";
+  tl_tensor_t* tensors[3] = {};
+  tl_request_t* requests[3] = {};
+  for (const std::size_t i : {1, 0, 2}) {  // the long one first
+    tensors[i] = registered(context, numbered("t", static_cast<int>(i)).c_str(), buffers[i], kCounts[i]);
+    std::fill_n(buffers[i], kCounts[i], static_cast<float>(i + 3));
+  }
+  daemon.set_mode(Mode::kHold);
+  ASSERT_EQ(tl_post_many(tensors, 3, requests), TL_OK) << tl_last_error();
+  ASSERT_TRUE(daemon.wait_submitted(3));
+  daemon.fail_rings("job", kCause);
+  EXPECT_EQ(tl_wait_many(requests, 3, 10), TL_ERROR_ABORTED);
+  EXPECT_THAT(tl_last_error(), testing::Not(HasSubstr("do not use")));
+  daemon.write_to_buffers("job", 0x41);
+  for (const std::size_t i : {0, 1, 2}) {
+    EXPECT_EQ(std::count(buffers[i], buffers[i] + kCounts[i], static_cast<float>(i + 3)),
+              static_cast<std::ptrdiff_t>(kCounts[i]))
+        << "what was there before is there, in buffer " << i;
+  }
+}
+
 // A daemon that completes them as failed has given them back.
 TEST(GiveUp, BuffersThatAreGivenBackStayShared) {
   FakeDaemon daemon;

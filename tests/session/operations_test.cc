@@ -129,7 +129,10 @@ TEST(Operations, ManyWithOneCall) {
   daemon.set_mode(Mode::kRun);
   EXPECT_EQ(tl_wait_many(requests.data(), kTensors, 5), TL_OK) << tl_last_error();
   tensors[1] = tensors[0];
-  EXPECT_EQ(tl_post_many(tensors.data(), 2, requests.data()), TL_ERROR_INVALID_ARGUMENT) << "it comes twice";
+  for (std::uint32_t i = 0; i <= protocol::kMaxOutstanding; ++i)
+    ASSERT_EQ(tl_post_many(tensors.data(), 2, requests.data()), TL_ERROR_INVALID_ARGUMENT) << "it comes twice";
+  ASSERT_EQ(tl_post_many(tensors.data() + 1, 1, requests.data()), TL_OK) << "none is under way: " << tl_last_error();
+  ASSERT_EQ(tl_wait_many(requests.data(), 1, 5), TL_OK) << tl_last_error();
   tensors[1] = nullptr;
   EXPECT_EQ(tl_post_many(tensors.data(), 2, requests.data()), TL_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(tl_post_many(tensors.data(), 0, requests.data()), TL_OK);
@@ -324,6 +327,24 @@ TEST(Operations, ARegistrationThatTakesTooLongNamesWhomItWaitedFor) {
   EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
 }
 
+// What was refused counts towards no limit of the session.
+TEST(Operations, RegistrationsThatAreRefusedTakeNothing) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  constexpr std::size_t kTogether = 2000;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kTogether; ++i) names.push_back(numbered("t", static_cast<int>(i)));
+  std::vector<tl_tensor_desc_t> descs;
+  float* memory = context.floats(16);
+  for (const std::string& name : names) descs.push_back(tensor_desc(name.c_str(), memory, 16));
+  std::vector<tl_tensor_t*> tensors(kTogether);
+  for (std::size_t tried = 0; tried <= 65536; tried += kTogether) {
+    ASSERT_EQ(tl_register(context, FakeDaemon::kRefused, descs.data(), kTogether, tensors.data()), TL_ERROR_MISMATCH)
+        << tl_last_error();
+  }
+  EXPECT_EQ(tl_register(context, "group", descs.data(), kTogether, tensors.data()), TL_OK) << tl_last_error();
+}
+
 TEST(Operations, RefusesWhatCannotBeRegistered) {
   FakeDaemon daemon;
   ClientContext context(daemon.socket());
@@ -398,6 +419,21 @@ TEST(Operations, MemoryComesAndGoes) {
   EXPECT_EQ(tl_free(context, nullptr), TL_OK);
   context.floats(100 << 18);  // 100 MiB: a second segment
   EXPECT_EQ(context.leave(), TL_OK);
+}
+
+TEST(Operations, SegmentsAreChargedUntilTheSessionGoes) {
+  session::SessionConfig config;
+  config.descriptors = std::make_shared<Ledger>(Ledger::Rules());
+  FakeDaemon daemon(config);
+  ClientContext context(daemon.socket());
+  const std::uint64_t before = config.descriptors->in_use();
+  EXPECT_GT(before, 0u);
+  context.floats(100 << 18);
+  context.floats(100 << 18);
+  EXPECT_EQ(config.descriptors->in_use(), before + 2) << "each of 100 MiB has a segment of its own";
+  EXPECT_EQ(context.leave(), TL_OK);
+  for (int i = 0; i < 1000 && config.descriptors->in_use() > 0; ++i) usleep(5000);
+  EXPECT_EQ(config.descriptors->in_use(), 0u);
 }
 
 TEST(Operations, StatusOfTheDaemon) {
