@@ -16,12 +16,15 @@ namespace tensorlane::telemetry {
 // in use is no error, because it may be the running daemon's. Errors: kInvalidArgument.
 Status check_listen_address(const std::string& listen);
 
-// Serves GET /metrics from start to end of its life. Whoever connects and says nothing, or says it slowly, holds one of
-// kThreads threads for kPatienceMs; connections that wait for a thread are bounded, too, so that a scrape is answered
-// within ten seconds (Prometheus's own patience) however many idle ones there are before it.
+// Serves GET /metrics from start to end of its life, on a thread of its own. The library's server keeps a thread, or a
+// place in a queue, for each connection, so that those who say nothing delay those who ask. Here a connection that asks
+// is answered at once, whoever else is there: nobody waits for a thread, and where kConnections are open already, the
+// one that has said nothing for longest makes room.
 class ScrapeServer {
  public:
-  static constexpr int kThreads = 8, kPatienceMs = 1000, kWaiting = 32;
+  // Of a request: its bytes, and the time until it is complete. Of an answer: the time until it is read.
+  static constexpr std::size_t kConnections = 32, kRequestBytes = 8192;
+  static constexpr int kRequestMs = 2000, kAnswerMs = 10000;
 
   // Errors: kInvalidArgument (address), kUnavailable (port in use).
   static Result<std::unique_ptr<ScrapeServer>> start(const std::string& listen,
