@@ -245,6 +245,34 @@ TEST(Limits, ConnectionsThatSayNothing) {
   EXPECT_EQ(context.status(), TL_OK) << context.error();
 }
 
+// A socket at this path on which nobody accepts yet.
+int listening_socket(const std::string& path) {
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(listen(fd, 16), 0);
+  return fd;
+}
+
+// Its hello lies unread in the socket that the daemon closes.
+TEST(Limits, AClientThatIsRefusedBeforeItIsHeardReadsWhy) {
+  session::SessionConfig config;
+  config.socket_path = fresh_socket();
+  config.listen_fd = listening_socket(config.socket_path);
+  config.max_pending = 1;
+  RawClient silent(config.socket_path), refused(config.socket_path);
+  const protocol::HelloBody body = hello("job");
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(refused.send(MessageType::kHello, 1, bytes_of(body)));
+  FakeDaemon daemon(config);
+  const auto answer = refused.receive();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_THAT(answer->error, HasSubstr("connections that have not said hello over the daemon's limit"));
+  EXPECT_TRUE(refused.closed());
+  unlink(config.socket_path.c_str());
+}
+
 TEST(Limits, ArenasOverTheBudgets) {
   session::SessionConfig config;
   config.arena_per_session = mib(128);
@@ -305,13 +333,7 @@ TEST(Limits, TheSocket) {
 TEST(Limits, ASocketFromTheServiceManager) {
   session::SessionConfig first;
   first.socket_path = fresh_socket();
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, first.socket_path.data(), first.socket_path.size());
-  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(listen(fd, 16), 0);
-  first.listen_fd = fd;
+  first.listen_fd = listening_socket(first.socket_path);
   {
     FakeDaemon daemon(first);
     ClientContext context(daemon.socket());

@@ -49,22 +49,19 @@ std::optional<Answer> RawClient::receive(int timeout_ms) {
   Answer answer;
   answer.body.resize(protocol::kMaxMessage);
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 2)];
-  ssize_t n = -1;
-  for (int i = 0; i < 2 && n < 0; ++i) {  // the first try may say that the connection was reset
-    pollfd ready{fd_, POLLIN, 0};
-    if (poll(&ready, 1, timeout_ms) <= 0) return std::nullopt;
-    iovec parts[2] = {{&answer.header, sizeof answer.header}, {answer.body.data(), answer.body.size()}};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    n = recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
-    if (n <= 0) continue;
-    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-      answer.fds.resize((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-      std::memcpy(answer.fds.data(), CMSG_DATA(c), answer.fds.size() * sizeof(int));
-    }
+  pollfd ready{fd_, POLLIN, 0};
+  if (poll(&ready, 1, timeout_ms) <= 0) return std::nullopt;
+  iovec parts[2] = {{&answer.header, sizeof answer.header}, {answer.body.data(), answer.body.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t n = recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
+  if (n <= 0) return std::nullopt;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    answer.fds.resize((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    std::memcpy(answer.fds.data(), CMSG_DATA(c), answer.fds.size() * sizeof(int));
   }
   if (n < static_cast<ssize_t>(sizeof answer.header)) return std::nullopt;
   answer.body.resize(static_cast<std::size_t>(n) - sizeof answer.header);
@@ -83,8 +80,7 @@ bool RawClient::closed(int timeout_ms) {
     if (poll(&ready, 1, timeout_ms) <= 0) return false;
     std::byte packet[4096];
     const ssize_t n = recv(fd_, packet, sizeof packet, 0);
-    if (n == 0) return true;
-    if (n < 0 && errno != ECONNRESET) return true;
+    if (n <= 0) return n == 0;
   }
 }
 
