@@ -95,7 +95,10 @@ class Daemon {
 
   // How often each thread that jobs wait for has turned.
   std::vector<std::pair<std::string, std::uint64_t>> turns() const {
-    return {{"lane", metrics_.loops.value()}, {"control", control_.turns()}, {"sessions", sessions_.turns()}};
+    return {{"lane", metrics_.loops.value()},
+            {"prepare", lane_->preparer_turns()},
+            {"control", control_.turns()},
+            {"sessions", sessions_.turns()}};
   }
 
   // Takes over what can be taken over from the file, which may have changed. One thread. Where it is wrong, everything

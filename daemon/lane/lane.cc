@@ -5,7 +5,6 @@
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 
 #include "common/base/bounded_queue.h"
 #include "daemon/lane/backlogs.h"
+#include "daemon/lane/clocks.h"
 #include "daemon/lane/job.h"
 #include "daemon/lane/prepared.h"
 #include "daemon/lane/preparer.h"
@@ -39,18 +39,6 @@ constexpr std::uint64_t kSentPerTurn = mib(1).value, kControlPerTurn = kib(16).v
 constexpr std::size_t kTakenPerTurn = 64;
 constexpr Duration kCommandTime = microseconds(50);
 constexpr std::size_t kRetiredPerTurn = 1024;  // regions of jobs that have ended
-
-Time clock_now() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return Time(t.tv_sec * 1000000000ll + t.tv_nsec);
-}
-
-std::uint64_t thread_cpu_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<std::uint64_t>(t.tv_sec * 1000000000ll + t.tv_nsec);
-}
 
 }  // namespace
 
@@ -501,6 +489,10 @@ void Lane::start(ports::LaneListener& listener) {
   for (const auto& rail : impl.rails) impl.around.transports.push_back(rail->transport.get());
   impl.preparer.start();
   impl.thread = std::thread([&impl] { impl.run(); });
+}
+
+std::uint64_t Lane::preparer_turns() const {
+  return impl_->preparer.turns();
 }
 
 void Lane::stop() {

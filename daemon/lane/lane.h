@@ -70,6 +70,8 @@ class Lane final : public ports::LanePort {
 
   // Starts the thread. `listener` outlives stop().
   void start(ports::LaneListener& listener);
+  // How often the thread that prepares commands has turned: at least twice in a second. Any thread.
+  std::uint64_t preparer_turns() const;
   // Ends the thread; jobs that run are dropped without ceremony. Idempotent.
   void stop();
 

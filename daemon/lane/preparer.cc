@@ -10,6 +10,7 @@ namespace tensorlane::lane {
 namespace {
 
 constexpr std::chrono::milliseconds kLaneRetry{1};
+constexpr std::chrono::milliseconds kIdle{500};  // the watchdog looks whether the thread turns
 
 }  // namespace
 
@@ -74,15 +75,19 @@ void Preparer::dispose(std::shared_ptr<void> object) {
 void Preparer::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
+    turns_.fetch_add(1, std::memory_order_relaxed);
     std::vector<std::shared_ptr<void>> disposed = std::exchange(disposed_, {});
     if (!disposed.empty()) {
       lock.unlock();
-      disposed.clear();
+      for (std::shared_ptr<void>& object : disposed) {
+        object.reset();
+        turns_.fetch_add(1, std::memory_order_relaxed);
+      }
       lock.lock();
     } else if (!queues_.empty()) {
       take_turn(lock);
     } else {
-      changed_.wait(lock);
+      changed_.wait_for(lock, kIdle);
     }
   }
 }

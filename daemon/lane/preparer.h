@@ -5,6 +5,7 @@
 // wait for them, stay in order.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -46,6 +47,9 @@ class Preparer {
   void cancel(JobId job);
   // Lets go of it on the preparer's thread. Any thread.
   void dispose(std::shared_ptr<void> object);
+  // How often the thread has done a piece of work, or looked for one: at least twice in a second, unless it is stuck or
+  // a piece takes longer. Any thread.
+  std::uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
 
  private:
   struct Task {
@@ -65,6 +69,7 @@ class Preparer {
 
   const std::function<bool(const Command&)> deliver_;
   std::thread thread_;
+  std::atomic<std::uint64_t> turns_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   // Under mutex_:

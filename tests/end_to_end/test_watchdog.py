@@ -9,7 +9,7 @@ import time
 from daemons import Daemons, StoppedThread, expect
 
 WATCHDOG = 2.0
-THREADS = ("lane", "tl-control", "tl-sessions")
+THREADS = ("lane", "tl-prepare", "tl-control", "tl-sessions")
 
 
 def heard(notify, seconds):

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "daemon/lane/backlogs.h"
@@ -148,6 +150,30 @@ TEST(Preparer, CountsWhatIsCancelledNoLonger) {
   }
   ASSERT_TRUE(room);
   EXPECT_THAT(delivered.wait(1), ElementsAre(2));
+}
+
+// What the watchdog goes by: work in many pieces turns, one that is stuck does not.
+TEST(Preparer, TurnsUnlessItIsStuck) {
+  std::atomic<bool> stuck{false}, go_on{false};
+  Preparer preparer([](const Command&) { return true; });
+  preparer.start();
+  const auto turns_within = [&](std::chrono::milliseconds time) {
+    const std::uint64_t before = preparer.turns();
+    std::this_thread::sleep_for(time);
+    return preparer.turns() - before;
+  };
+  EXPECT_GT(turns_within(std::chrono::milliseconds(2000)), 0u) << "it has nothing to do";
+  ASSERT_TRUE(preparer.add(
+      [&] {
+        while (stuck && !go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return go_on.load();
+      },
+      of(1)));
+  EXPECT_GT(turns_within(std::chrono::milliseconds(200)), 2u);
+  stuck = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(turns_within(std::chrono::milliseconds(1500)), 0u);
+  go_on = true;
 }
 
 TEST(Preparer, LetsGoOfWhatItIsGiven) {
