@@ -9,7 +9,23 @@ import torch
 from tensorlane import _native, errors
 
 
-class Loopback:
+class _Transport:
+    """What both have in common: buffers by index, and calls for many of them."""
+
+    def register(self, group, descs, op):
+        self.buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
+        return self.buffers
+
+    def post_many(self, indices):
+        for index in indices:
+            self.post(index)
+
+    def wait_many(self, indices):
+        for index in indices:
+            self.wait(index)
+
+
+class Loopback(_Transport):
     """A world of one: the sum is what was posted. Keeps a log of what the optimizer did with gradients; its roll call is left out."""
 
     def __init__(self, arrived=False):
@@ -24,9 +40,8 @@ class Loopback:
         self.group = group
         self.names = [d.name.split(".", 2)[2] for d in descs]
         self.urgencies = [1 - d.position / d.positions for d in descs]
-        self.buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
         assert self.names[-1] == "roll_call"
-        return self.buffers
+        return super().register(group, descs, op)
 
     def post(self, index):
         if self.failure:
@@ -41,14 +56,6 @@ class Loopback:
         if index in self.under_way:
             self.under_way.discard(index)
             self._note("wait", index)
-
-    def post_many(self, indices):
-        for index in indices:
-            self.post(index)
-
-    def wait_many(self, indices):
-        for index in indices:
-            self.wait(index)
 
     def done(self, index):
         return index not in self.under_way or self.arrived
@@ -84,7 +91,7 @@ class Hub:
             self.changed.notify_all()
 
 
-class _HubTransport:
+class _HubTransport(_Transport):
     def __init__(self, hub, rank, number, draw):
         self.hub = hub
         self.number = number
@@ -96,8 +103,7 @@ class _HubTransport:
     def register(self, group, descs, op):
         self.names = [d.name for d in descs]
         self.ops = [op if d.op is None else d.op for d in descs]
-        self.buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
-        return self.buffers
+        return super().register(group, descs, op)
 
     def post(self, index):
         assert index not in self.waiting, f"{self.names[index]} posted twice"
@@ -122,14 +128,6 @@ class _HubTransport:
         del self.waiting[index]
         assert torch.equal(self.buffers[index], parts[self.rank]), f"the buffer of {self.names[index]} was written while its operation ran"
         self.buffers[index].copy_(_reduced(parts, self.ops[index]))
-
-    def post_many(self, indices):
-        for index in indices:
-            self.post(index)
-
-    def wait_many(self, indices):
-        for index in indices:
-            self.wait(index)
 
     def done(self, index):
         if index in self.waiting and (self.draw is None or not self.draw(self.rank)):

@@ -18,12 +18,24 @@ def make(transport, overlap, model=None, **inner):
     return model, DistributedOptimizer(optimizer, model.named_parameters(), overlap=overlap, transport=transport())
 
 
+def backward(model, rank, number):
+    x, y = data(number, rank)
+    F.cross_entropy(model(x), y).backward()
+
+
 def iterate(model, optimizer, rank, number, present=True):
     optimizer.zero_grad()
     if present:
-        x, y = data(number, rank)
-        F.cross_entropy(model(x), y).backward()
+        backward(model, rank, number)
     optimizer.step()
+
+
+def trained(transport, overlap, rank, model, iterations):
+    """After so many iterations that all ranks made alike."""
+    model, optimizer = make(transport, overlap, model)
+    for number in range(iterations):
+        iterate(model, optimizer, rank, number)
+    return model, optimizer
 
 
 def flat(model):
@@ -53,16 +65,12 @@ def test_a_rank_without_a_batch_after_a_skipped_iteration(zero_grad, overlap):
     nets = models()
 
     def body(rank, transport):
-        model, optimizer = make(transport, overlap, nets[rank])
-        for number in range(3):
-            iterate(model, optimizer, rank, number)
-        x, y = data(3, rank)
-        F.cross_entropy(model(x), y).backward()
+        model, optimizer = trained(transport, overlap, rank, nets[rank], 3)
+        backward(model, rank, 3)
         optimizer.synchronize()
         drop(zero_grad, model, optimizer)
         if rank == 0:
-            x, y = data(4, rank)
-            F.cross_entropy(model(x), y).backward()
+            backward(model, rank, 4)
         optimizer.step()
         iterate(model, optimizer, rank, 5)
         return flat(model)
@@ -114,9 +122,7 @@ def test_only_some_ranks_are_an_iteration_ahead(overlap):
     nets = models()
 
     def body(rank, transport):
-        model, optimizer = make(transport, overlap, nets[rank])
-        for number in range(3):
-            iterate(model, optimizer, rank, number)
+        model, optimizer = trained(transport, overlap, rank, nets[rank], 3)
         x, y = data(3, rank)
         for _ in range(2 if rank == 0 else 1):
             F.cross_entropy(model(x), y).backward()
@@ -134,11 +140,8 @@ def test_only_some_ranks_drop_their_gradients():
     nets = models()
 
     def body(rank, transport):
-        model, optimizer = make(transport, True, nets[rank])
-        for number in range(3):
-            iterate(model, optimizer, rank, number)
-        x, y = data(3, rank)
-        F.cross_entropy(model(x), y).backward()
+        model, optimizer = trained(transport, True, rank, nets[rank], 3)
+        backward(model, rank, 3)
         optimizer.zero_grad() if rank == 0 else optimizer.step()
         optimizer.flush()
 
@@ -150,9 +153,7 @@ def test_only_some_ranks_freeze_a_parameter(overlap):
     nets = models()
 
     def body(rank, transport):
-        model, optimizer = make(transport, overlap, nets[rank])
-        for number in range(2):
-            iterate(model, optimizer, rank, number)
+        model, optimizer = trained(transport, overlap, rank, nets[rank], 2)
         optimizer.zero_grad()
         model.second.weight.requires_grad_(rank == 0)
         for number in range(2, 4):

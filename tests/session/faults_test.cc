@@ -135,19 +135,26 @@ TEST_P(RingRubbish, EndsTheSessionAlone) {
   EXPECT_TRUE(sessions_become(daemon, 1));
 }
 
-// A barrier, so that there is something to complete.
-void register_barrier(RawClient& client) {
+// Registers one tensor. What the daemon answers.
+std::optional<Answer> register_tensor(RawClient& client, const char* name, std::uint64_t elements,
+                                      Operation operation = Operation::kAllreduce) {
   struct {
     protocol::RegisterBody head;
     protocol::TensorBody tensor;
   } packet;
   std::strcpy(packet.head.group, "g");
   packet.head.count = 1;
-  std::strcpy(packet.tensor.name, "b");
-  packet.tensor.operation = Operation::kBarrier;
+  std::strcpy(packet.tensor.name, name);
+  packet.tensor.elements = elements;
+  packet.tensor.operation = operation;
   packet.tensor.positions = 1;
-  client.send(protocol::MessageType::kRegister, 5, bytes_of(packet));
-  const auto answer = client.receive();
+  EXPECT_TRUE(client.send(protocol::MessageType::kRegister, 5, bytes_of(packet)));
+  return client.receive();
+}
+
+// A barrier, so that there is something to complete.
+void register_barrier(RawClient& client) {
+  const auto answer = register_tensor(client, "b", 0, Operation::kBarrier);
   ASSERT_TRUE(answer && answer->header.type == protocol::MessageType::kRegistered);
 }
 
@@ -229,17 +236,7 @@ TEST(Faults, NoHolesUnderTheDaemonsHands) {
   auto* x = static_cast<float*>(memory);
   std::fill_n(x, kPage / sizeof(float), 3.0F);
   daemon.set_mode(Mode::kHold);
-  struct {
-    protocol::RegisterBody head;
-    protocol::TensorBody tensor;
-  } packet;
-  std::strcpy(packet.head.group, "g");
-  packet.head.count = 1;
-  std::strcpy(packet.tensor.name, "x");
-  packet.tensor.elements = kPage / sizeof(float);
-  packet.tensor.positions = 1;
-  ASSERT_TRUE(client.send(protocol::MessageType::kRegister, 5, bytes_of(packet)));
-  ASSERT_TRUE(client.receive().has_value());
+  ASSERT_TRUE(register_tensor(client, "x", kPage / sizeof(float)).has_value());
   client.submissions()[0] = {0, 0, 1};
   client.page().submitted = 1;
   (void)!write(client.wake_fd(), "\1\0\0\0\0\0\0\0", 8);
@@ -265,17 +262,7 @@ TEST(Faults, AHoleIsSeenBeforeATensorIsRegistered) {
   const int fd = client.arena(1 << 20);
   ASSERT_GE(fd, 0);
   ASSERT_EQ(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
-  struct {
-    protocol::RegisterBody head;
-    protocol::TensorBody tensor;
-  } packet;
-  std::strcpy(packet.head.group, "g");
-  packet.head.count = 1;
-  std::strcpy(packet.tensor.name, "x");
-  packet.tensor.elements = 16;
-  packet.tensor.positions = 1;
-  ASSERT_TRUE(client.send(protocol::MessageType::kRegister, 5, bytes_of(packet)));
-  const auto answer = client.receive();
+  const auto answer = register_tensor(client, "x", 16);
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->code, Code::kCorrupt);
   EXPECT_THAT(answer->error, HasSubstr("took memory out of its arenas"));
