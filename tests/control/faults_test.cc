@@ -103,6 +103,20 @@ TEST(Joining, another_secret_on_another_host_is_refused_and_named_at_the_leader)
       "MASTER_ADDR and MASTER_PORT");
 }
 
+TEST(Joining, a_host_that_was_refused_and_has_come_since_is_not_blamed_for_another) {
+  Cluster cluster({.hosts = 3, .join_timeout = seconds(4)});
+  cluster.start();
+  cluster.control(0).join(cluster.request(0));
+  auto wrong = cluster.request(1, 1, "j", 10);
+  wrong.secret.back() = std::byte{1};
+  cluster.control(1).join(wrong);
+  ASSERT_EQ(joined_error(cluster, 1, 11).code(), Code::kPermissionDenied);
+  cluster.control(1).join(cluster.request(1));
+  const Status missing = joined_error(cluster, 0, 0);
+  EXPECT_EQ(missing.what().substr(0, 6), "rank 2") << missing.to_string();
+  EXPECT_EQ(missing.where().find("was refused"), std::string::npos) << missing.to_string();
+}
+
 std::vector<std::uint8_t> of_version_1() {
   return nlohmann::json::to_cbor(nlohmann::json::array({1, 1, 7, 0, 0, {"of", "another", "form"}}));
 }
