@@ -66,6 +66,35 @@ TEST_F(WiringTest, AReloadTakesOverWhatCanChangeAndNamesTheRest) {
   EXPECT_THAT(compare(running, next).restart, ElementsAre("cpu", "metrics", "pattern"));
 }
 
+TEST_F(WiringTest, AReloadTakesOverAllOrNothingOfWhatItSaysHasChanged) {
+  config::DaemonConfig running = config("");
+  const config::DaemonConfig next = config(
+      "users: [7]\nusers_guaranteed: 30\nlog_level: debug\nmax_sessions: 91\nmax_pending: 92\nmax_tensors: 93\n"
+      "arena_limit: 94 MiB\n");
+  EXPECT_EQ(compare(running, next).taken.size(), 7u);
+  EXPECT_THAT(compare(running, next).restart, IsEmpty());
+  take_over(next, &running);
+  EXPECT_THAT(running.users, ElementsAre(7u));
+  EXPECT_EQ(running.users_guaranteed, 30u);
+  EXPECT_EQ(running.log_level, config::DaemonConfig::LogLevel::kDebug);
+  EXPECT_EQ(running.max_sessions, 91u);
+  EXPECT_EQ(running.max_pending, 92u);
+  EXPECT_EQ(running.max_tensors, 93u);
+  EXPECT_EQ(running.arena_limit, mib(94));
+  EXPECT_EQ(text_of(compare(running, next)), "nothing changed");
+}
+
+TEST_F(WiringTest, AnotherKeyInTheSameFileNeedsARestart) {
+  const config::DaemonConfig running = config("");
+  config::DaemonConfig next = running;
+  next.secret_key += "x";
+  EXPECT_THAT(compare(running, running).restart, IsEmpty());
+  EXPECT_THAT(compare(running, next).restart, IsEmpty()) << "no file is named";
+  config::DaemonConfig before = running;
+  before.written["secret_key_file"] = next.written["secret_key_file"] = "key";
+  EXPECT_THAT(compare(before, next).restart, ElementsAre("secret_key_file"));
+}
+
 TEST_F(WiringTest, AFabricFileThatSaysSomethingElseNeedsARestart) {
   const config::DaemonConfig running = config("");
   EXPECT_EQ(text_of(compare(running, config("# a comment\n"))), "nothing changed");
