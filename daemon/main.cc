@@ -335,7 +335,7 @@ int main(int argc, char** argv) {
   std::string path;
   bool check_only = false;
   app.add_option("--config", path,
-                 "daemon.yaml: fabric file, this host's name, keys (daemon/config/config.h lists the keys)")
+                 "daemon.yaml: fabric file, this host's name, keys (daemon.yaml.md of the installed documents lists the keys)")
       ->required();
   app.add_flag("--check-config", check_only,
                "Read and check the configuration and the fabric file, say what is wrong, and end");
