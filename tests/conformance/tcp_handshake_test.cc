@@ -25,6 +25,21 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
+// Only of these a peer can be told that its job has ended: it is the key of that very start that proves it.
+TEST(JobTable, RemembersTheLastThatEndedEachOfItsEpoch) {
+  handshake::JobTable jobs;
+  constexpr std::uint64_t kJobs = handshake::JobTable::kMaxEnded + 2;
+  for (std::uint64_t id = 1; id <= kJobs; ++id) {
+    jobs.add(std::make_shared<const handshake::Job>(credentials(HostIndex(0), "horse", Epoch(7), JobId(id))));
+    jobs.remove(JobId(id));
+  }
+  EXPECT_EQ(jobs.find_ended(JobId(2), Epoch(7)), nullptr) << "the oldest are forgotten";
+  EXPECT_NE(jobs.find_ended(JobId(3), Epoch(7)), nullptr);
+  EXPECT_NE(jobs.find_ended(JobId(kJobs), Epoch(7)), nullptr);
+  EXPECT_EQ(jobs.find_ended(JobId(kJobs), Epoch(6)), nullptr);
+  EXPECT_EQ(jobs.find_ended(JobId(kJobs), Epoch(8)), nullptr);
+}
+
 // ---- the accepting end: host 1 is under test ----
 
 class Accepting : public ::testing::Test {
