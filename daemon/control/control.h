@@ -101,6 +101,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   };
 
   // JobEnvironment. Control's thread.
+  LogShare& log_share() override { return log_share_; }
   void need(const std::string& host) override;
   void release(const std::string& host) override;
   bool send(const std::string& host, const Message& message) override;
@@ -151,6 +152,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
       deferred_joins_;  // for a job of that name that is still being closed; bounded by the inbox and the sessions
   std::deque<std::function<bool()>> lane_calls_;  // in order; false: the lane's queue is full, come again
   LogGate log_gate_;
+  LogShare log_share_;
 };
 
 }  // namespace tensorlane::control

@@ -183,7 +183,7 @@ void Job::end_in_peace() {
     environment_.lane(
         id_, [id = id_, rank = Rank(local.claim.rank)](ports::LanePort& lane) { return lane.detach(id, rank); });
   }
-  spdlog::info("job '{}': every rank has left", name_);
+  log(spdlog::level::info, "job '{}': every rank has left", name_);
 }
 
 ports::JobSpec Job::make_spec(ports::PairKeys keys) const {
@@ -213,8 +213,8 @@ void Job::log_begin() const {
   if (roster_.hosts.size() > kNamed) hosts += fmt::format(" and {} more", roster_.hosts.size() - kNamed);
   for (const LocalRank& local : locals_)
     ranks += fmt::format("{}rank {} (pid {})", ranks.empty() ? "" : ", ", local.claim.rank, local.claim.pid);
-  spdlog::info("job '{}' of user {}: epoch {}, {} ranks on {} hosts ({}), led by {}; here {}", name_, key_.uid,
-               epoch_.value, roster_.world_size, roster_.hosts.size(), hosts, leader_, ranks);
+  log(spdlog::level::info, "job '{}' of user {}: epoch {}, {} ranks on {} hosts ({}), led by {}; here {}", name_,
+      key_.uid, epoch_.value, roster_.world_size, roster_.hosts.size(), hosts, leader_, ranks);
 }
 
 // The roster is known: bring the lane up and expect heartbeats.
@@ -292,7 +292,8 @@ void Job::lane_connected(Time now) {
 void Job::lane_failed(const Status& cause, Time now) {
   now_ = now;
   if (locals_gone()) {  // nobody here needs the flows any more; who still does notices on its own
-    spdlog::info("job '{}': after the last rank of host {} had left: {}", name_, rules_.host, cause.to_string());
+    log(spdlog::level::info, "job '{}': after the last rank of host {} had left: {}", name_, rules_.host,
+        cause.to_string());
     return;
   }
   fail(cause, now);
@@ -354,7 +355,7 @@ void Job::do_fail(const Status& cause) {
   ++counters_.jobs_failed;
   if (state_ == State::kGathering) ++counters_.jobs_failed_gathering;
   if (state_ == State::kConnecting) ++counters_.jobs_failed_connecting;
-  spdlog::error("job '{}' has failed on host {}: {}", name_, rules_.host, cause.to_string());
+  log(spdlog::level::err, "job '{}' has failed on host {}: {}", name_, rules_.host, cause.to_string());
   flood_abort();
   state_ = State::kClosing;
   if (lane_knows)
@@ -389,8 +390,8 @@ void Job::note_late(std::uint32_t rank, const std::string& what, Duration waited
   if (logged != late_logged_.end() && now_ - logged->second < seconds(1))
     return;  // a late rank is late with every tensor
   late_logged_[rank] = now_;
-  spdlog::warn("job '{}': rank {} on host {} is late with {}: {:.1f} s", name_, rank, roster_.host_of(rank), what,
-               to_seconds(waited));
+  log(spdlog::level::warn, "job '{}': rank {} on host {} is late with {}: {:.1f} s", name_, rank, roster_.host_of(rank),
+      what, to_seconds(waited));
 }
 
 void Job::lane_iteration(Duration time, Time now) {
@@ -398,7 +399,8 @@ void Job::lane_iteration(Duration time, Time now) {
   if (!i_lead() || rules_.tuned_classes == 0 || state_ != State::kRunning || !registrar_) return;
   if (!tuner_) tuner_.emplace(rules_.tuned_classes);
   if (const auto thresholds = tuner_->iteration(registrar_->plan(), time)) {
-    spdlog::info("job '{}': thresholds between classes are {} now", name_, nlohmann::json(*thresholds).dump());
+    log(spdlog::level::info, "job '{}': thresholds between classes are {} now", name_,
+        nlohmann::json(*thresholds).dump());
     to_all_hosts(MessageType::kThresholds, nlohmann::json(*thresholds));
   }
   settle();

@@ -3,6 +3,9 @@
 // MASTER_ADDR names leads: it knows the roster and the plan.
 #pragma once
 
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "common/base/log_gate.h"
+#include "common/base/log_share.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
@@ -49,6 +53,8 @@ class JobEnvironment {
   virtual bool reachable(const std::string& host) = 0;
   // Of the addresses of hosts.
   virtual Resolver& resolver() = 0;
+  // What the log may say of each user's jobs.
+  virtual LogShare& log_share() = 0;
   // Keys of jobs that gather here and differ from this one in their leader or its port alone.
   virtual std::vector<JobKey> alike(const JobKey& key) const = 0;
   // Calls to lane and sessions are carried out in the order of these two together. An error comes back as Job::fail().
@@ -160,6 +166,13 @@ class Job final : private RegistrarOutput {
     Time at;
   };
 
+  // A line of the log, unless the job's user has brought about too many.
+  template <typename... Args>
+  void log(spdlog::level::level_enum level, fmt::format_string<Args...> format, Args&&... args) const {
+    const std::string line = fmt::format(format, std::forward<Args>(args)...);
+    if (const auto held_back = environment_.log_share().pass(key_.uid, now_))
+      spdlog::log(level, "{}{}", line, held_back_text(*held_back));
+  }
   bool i_lead() const { return rules_.host == leader_; }
   std::string where() const;
   std::vector<Claim> local_claims() const;
@@ -235,6 +248,7 @@ class Job final : private RegistrarOutput {
   void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override;
   void report_late(std::uint32_t rank, const std::string& what, Duration waited) override;
   void fail_job(Status cause) override;
+  void note(const std::string& line) override { log(spdlog::level::info, "{}", line); }
 
   const JobRules& rules_;
   JobEnvironment& environment_;

@@ -8,7 +8,6 @@
 // The follower repeats the exchange until the roster comes, so a message that is lost, or a leader that starts later,
 // costs only time.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
@@ -235,7 +234,8 @@ void Job::refuse_wrong_proof(const std::string& from, const std::string& nonce, 
   gathering_.forget(from);
   ++counters_.refused_secrets;
   refused_[from] = "its secret is not the job's";
-  spdlog::warn("job '{}': host {} was refused: {} ({} wrong proofs by now)", name_, from, refused_[from], wrong);
+  log(spdlog::level::warn, "job '{}': host {} was refused: {} ({} wrong proofs by now)", name_, from, refused_[from],
+      wrong);
   refuse(from, nonce,
          Status(Code::kPermissionDenied,
                 fmt::format("the secret of the ranks on host {} is not that of the leader {}", from, leader_),

@@ -1,7 +1,6 @@
 // One job: traffic that stands still while hosts live (law 21). Who sends says so to all; every host logs it and shows
 // it.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include "daemon/control/job.h"
 
@@ -102,18 +101,18 @@ void Job::note_standstill(HostIndex from, const Standstill& s) {
   if (s.state == Standstill::State::kMoves) {
     standstills_.erase(key);
     const std::string& sender = roster_.hosts[from.value].name;
-    spdlog::info("job '{}': {}", name_,
-                 s.to == from ? fmt::format("the lane of host {} turns again", sender)
-                              : fmt::format("the flow from host {} to host {} moves again (rail {}, class {})", sender,
-                                            roster_.hosts[s.to.value].name, s.rail.value, class_name(s.cls)));
+    log(spdlog::level::info, "job '{}': {}", name_,
+        s.to == from ? fmt::format("the lane of host {} turns again", sender)
+                     : fmt::format("the flow from host {} to host {} moves again (rail {}, class {})", sender,
+                                   roster_.hosts[s.to.value].name, s.rail.value, class_name(s.cls)));
     return;
   }
   ++counters_.standstill_reports;
   if (standstills_.size() < kMaxStandstills || standstills_.contains(key)) standstills_[key] = {s, now_};
   const std::string& to = roster_.hosts[s.to.value].name;
-  spdlog::warn("job '{}': {} for {:.1f} s: {}", name_, what, to_seconds(s.waited),
-               s.state == Standstill::State::kStarved ? "more urgent classes fill a port on its way"
-                                                      : standstill_fix(from, s, to));
+  log(spdlog::level::warn, "job '{}': {} for {:.1f} s: {}", name_, what, to_seconds(s.waited),
+      s.state == Standstill::State::kStarved ? "more urgent classes fill a port on its way"
+                                             : standstill_fix(from, s, to));
 }
 
 json Job::describe_standstills() const {

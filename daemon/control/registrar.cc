@@ -1,7 +1,6 @@
 #include "daemon/control/registrar.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
@@ -215,8 +214,9 @@ void Registrar::add_batches(const std::string& group, const std::vector<TensorBo
   const std::size_t room = kMaxWireMessage - protocol::kMaxName - kPlanHead;
   if (json::to_cbor(plan_tensors_to_json(batched)).size() > room ||
       plan_.tensors.size() + changing_names_.size() + batched.size() > kMaxPlanTensors) {
-    spdlog::warn("{}: {} tensors travel one by one, because there are too many of them to be told with their batches",
-                 group_where(config_.job, group), tensors->size());
+    output_.note(fmt::format(
+        "{}: {} tensors travel one by one, because there are too many of them to be told with their batches",
+        group_where(config_.job, group), tensors->size()));
     return;
   }
   *tensors = std::move(batched);
@@ -265,8 +265,8 @@ bool Registrar::handle_plan(const json& body) {
   plan_.ordering = ordering;
   plan_.concurrent = concurrent;
   if (!protocol::check_batches(plan_, known).ok()) return false;
-  spdlog::info("job '{}': plan version {} with {} tensors, hash {:016x}", config_.job, version, plan_.tensors.size(),
-               plan_.hash());
+  output_.note(fmt::format("job '{}': plan version {} with {} tensors, hash {:016x}", config_.job, version,
+                           plan_.tensors.size(), plan_.hash()));
   if (plan_.hash() != hash) {
     output_.fail_job(Status(Code::kInternal,
                             fmt::format("plan version {} has hash {:016x} here and {:016x} on the leader {}", version,

@@ -39,6 +39,7 @@ class RegistrarOutput {
   virtual void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) = 0;
   virtual void report_late(std::uint32_t rank, const std::string& what, Duration waited) = 0;
   virtual void fail_job(Status cause) = 0;
+  virtual void note(const std::string& line) = 0;  // for the log
 };
 
 struct RegistrarConfig {

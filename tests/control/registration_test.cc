@@ -1,10 +1,16 @@
 // What happens when ranks do not register the same, across hosts and within one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
+#include <sstream>
 
 #include "cluster.h"
+#include "common/base/log_share.h"
 
 namespace tensorlane::control::testing {
 namespace {
@@ -217,6 +223,30 @@ TEST(Registration, the_leader_decides_the_ordering_and_groups_are_numbered) {
     EXPECT_EQ(plan.tensors[2].group, plan.tensors[3].group);
     EXPECT_NE(plan.tensors[0].group, plan.tensors[2].group);
   }
+}
+
+// Each group is a line of the log on every host.
+TEST(Registration, a_user_who_registers_without_end_does_not_flood_the_log) {
+  const auto began = std::chrono::steady_clock::now();
+  std::ostringstream text;
+  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text);
+  spdlog::default_logger()->sinks().push_back(sink);
+  {
+    Cluster cluster({.hosts = 1});
+    cluster.start();
+    cluster.join_all();
+    for (std::uint32_t g = 1; g <= 3 * LogShare::kBurst; ++g) {
+      cluster.control(0).register_group(ports::SessionId(0), g, fmt::format("g{}", g),
+                                        {tensor(fmt::format("t{}", g), 8)});
+      ASSERT_TRUE(cluster.sessions(0).wait_registered(0, g)->ok());
+    }
+  }
+  spdlog::default_logger()->sinks().pop_back();
+  const std::string log = text.str();
+  const auto lines = std::ranges::count(log, '\n');
+  const auto passed = std::chrono::steady_clock::now() - began;
+  EXPECT_GE(lines, LogShare::kBurst);
+  EXPECT_LE(lines, LogShare::kBurst + passed / std::chrono::nanoseconds(LogShare::kEach.value) + 1);
 }
 
 // Who is late, by the status of a host, once anybody is.

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "common/base/log_share.h"
+
 namespace tensorlane {
 namespace {
 
@@ -25,6 +27,20 @@ TEST(LogGate, many_causes_are_bounded_together) {
   for (int i = 0; i < 1000; ++i) passed += gate.open(Time(0), std::to_string(i)) ? 1 : 0;
   EXPECT_EQ(passed, LogGate::kPerSecond);
   EXPECT_EQ(gate.pass(Time(0) + seconds(1), "late"), 1000 - LogGate::kPerSecond);
+}
+
+TEST(LogShare, each_user_has_lines_that_come_back) {
+  LogShare share;
+  const Time start = Time() + seconds(5);
+  for (std::int64_t i = 0; i < LogShare::kBurst; ++i) EXPECT_EQ(share.pass(1000, start), 0u);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(share.pass(1000, start));
+  EXPECT_EQ(share.pass(1001, start), 0u) << "another user is not held back";
+  EXPECT_FALSE(share.pass(1000, start + (LogShare::kEach - Duration(1))));
+  EXPECT_EQ(share.pass(1000, start + LogShare::kEach), 4u);
+  EXPECT_FALSE(share.pass(1000, start + LogShare::kEach));
+  std::int64_t later = 0;
+  while (share.pass(1000, start + seconds(3600))) ++later;
+  EXPECT_EQ(later, LogShare::kBurst);
 }
 
 }  // namespace
