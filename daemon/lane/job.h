@@ -169,6 +169,7 @@ class Job final : private JobRail::Owner {
   void look_whose_turn_it_is(Time now);
   bool awaited(const protocol::PlanTensor& tensor, Time* since) const;
   void fail(const Status& cause);
+  void log(const std::string& line) const;
   void report_begin();
   void report_connected();
   void report_end();

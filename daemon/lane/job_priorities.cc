@@ -1,6 +1,6 @@
 // Urgencies and classes that change while a job runs: thresholds that its leader searches for, and the order in which
 // its ranks here wait for tensors.
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
@@ -80,8 +80,8 @@ void Job::take_observed_order() {
     order.push_back(&tensor);
   }
   std::ranges::sort(order, std::greater(), &protocol::PlanTensor::urgency);
-  spdlog::info("job '{}': urgency is the order in which its ranks here wait: {} first, {} last, {} tensors", spec_.name,
-               order.front()->name, order.back()->name, order.size());
+  log(fmt::format("job '{}': urgency is the order in which its ranks here wait: {} first, {} last, {} tensors",
+                  spec_.name, order.front()->name, order.back()->name, order.size()));
   observed_.reset();
   for (const auto& session : sessions_) {
     if (session) session->observe_waits(false);

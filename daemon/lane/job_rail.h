@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/base/log_share.h"
 #include "common/base/units.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine_log/recorded_engine.h"
@@ -25,6 +26,7 @@ struct Surroundings {
   ports::Timeline* timeline = nullptr;
   std::vector<ports::Transport*> transports;  // by rail
   ports::LaneListener* listener = nullptr;
+  LogShare* log_share = nullptr;  // what the log may say of each user's jobs
 };
 
 // What contributions land in: memory, and its place in the lane's region table.

@@ -1,11 +1,20 @@
 // What a job tells those who look at the host: in the log and to the timeline.
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <chrono>
 
+#include "common/base/log_gate.h"
+#include "daemon/lane/clocks.h"
 #include "daemon/lane/job.h"
 
 namespace tensorlane::lane {
+
+// Unless the job's user has brought about too many lines.
+void Job::log(const std::string& line) const {
+  if (const auto held_back = around_.log_share->pass(user(), clock_now()))
+    spdlog::info("{}{}", line, held_back_text(*held_back));
+}
 
 void Job::report_begin() {
   std::vector<std::string> hosts;
@@ -17,8 +26,8 @@ void Job::report_begin() {
 void Job::report_connected() {
   std::string transports;
   for (const std::string& name : metrics_->transports) transports += (transports.empty() ? "" : " and ") + name;
-  spdlog::info("job '{}': its flows to {} {} go over {}", spec_.name, spec_.hosts.size() - 1,
-               spec_.hosts.size() == 2 ? "host" : "hosts", transports);
+  log(fmt::format("job '{}': its flows to {} {} go over {}", spec_.name, spec_.hosts.size() - 1,
+                  spec_.hosts.size() == 2 ? "host" : "hosts", transports));
 }
 
 void Job::report_end() {
@@ -30,11 +39,11 @@ void Job::report_end() {
     received += cls.bytes_received.value();
     demoted += cls.bytes_demoted.value();
   }
-  spdlog::info(
+  log(fmt::format(
       "job '{}' of user {} is over on this host: {:.1f} s, {} iterations, {} bytes sent ({} of them demoted) and {} "
       "received",
       spec_.name, spec_.owner.user, std::chrono::duration<double>(alive).count(), metrics_->iterations.value(), sent,
-      demoted, received);
+      demoted, received));
 }
 
 }  // namespace tensorlane::lane

@@ -120,6 +120,7 @@ struct Lane::Impl {
   const LaneRooms rooms;
   ports::LaneListener* listener = nullptr;
   std::vector<std::unique_ptr<Rail>> rails;
+  LogShare log_share;
   Surroundings around;
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<std::unique_ptr<Job>> ended;  // that still have regions
@@ -485,7 +486,7 @@ void Lane::start(ports::LaneListener& listener) {
   Impl& impl = *impl_;
   impl.listener = &listener;
   impl.around = {&impl.config, impl.rooms.memory, impl.rooms.reducer, impl.rooms.metrics, impl.rooms.timeline,
-                 {},           &listener};
+                 {},           &listener,         &impl.log_share};
   for (const auto& rail : impl.rails) impl.around.transports.push_back(rail->transport.get());
   impl.preparer.start();
   impl.thread = std::thread([&impl] { impl.run(); });
