@@ -14,6 +14,7 @@ namespace {
 
 constexpr Duration kIdleTurn = milliseconds(500), kLaneRetry = milliseconds(1), kStopTurn = milliseconds(5),
                    kStopPatience = seconds(1);
+constexpr std::size_t kMaxJoinMessage = 4096;  // bytes: three numbers and two short texts
 
 Time clock_now() {
   return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -206,17 +207,32 @@ Duration Control::time_to_wait() const {
   return shortest;
 }
 
+// A host of the fabric may send what it likes, and what has a million items takes long to read: what nobody waits for
+// gets no further than this. Errors: kNotFound, of a job that is not here; others for what makes no sense.
+Status Control::check_envelope(const std::string& from, std::span<const std::byte> bytes) {
+  const std::optional<Envelope> envelope = read_envelope(bytes);
+  const bool ours = envelope && envelope->version == kWireVersion;
+  if (ours && envelope->type != static_cast<std::uint64_t>(MessageType::kJoin)) {
+    const Job* job = find(envelope->job);
+    if (job == nullptr) return {Code::kNotFound, "its job is not here"};
+    if (!job->listens_to(from)) return {Code::kPermissionDenied, "its host has no part in the job"};
+  } else if (bytes.size() > kMaxJoinMessage) {
+    return {Code::kCorrupt, fmt::format("{} bytes are too many for one who is not in a job yet", bytes.size())};
+  }
+  return {};
+}
+
 void Control::receive(const std::string& from, std::span<const std::byte> bytes) {
-  const auto message = decode(bytes);
+  const Status worth_reading = check_envelope(from, bytes);
+  if (worth_reading.code() == Code::kNotFound) {
+    ++counters_.dropped_stale;
+    return;
+  }
+  const auto message = worth_reading.ok() ? decode(bytes) : Result<Message>(worth_reading);
   if (message.ok()) {
     Job* job = find(message->job);
     if (job == nullptr) {
-      // A follower that is early repeats itself; everything else is of a job that is gone.
-      if (message->type == MessageType::kJoin) {
-        note_other_key(from, *message);
-      } else {
-        ++counters_.dropped_stale;
-      }
+      note_other_key(from, *message);  // a follower that is early repeats itself
       return;
     }
     if (job->handle(from, *message, now_)) return;

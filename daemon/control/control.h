@@ -117,6 +117,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void turn();
   Duration time_to_wait() const;
   void receive(const std::string& from, std::span<const std::byte> bytes);
+  Status check_envelope(const std::string& from, std::span<const std::byte> bytes);
   void do_join(ports::JoinRequest request, Time deadline);
   void do_register(ports::SessionId session, std::uint32_t request, const std::string& group,
                    std::vector<protocol::TensorBody> tensors);

@@ -125,6 +125,8 @@ class Job final : private RegistrarOutput {
   void plan_in_force(std::uint32_t version, Time now);
 
   // ---- peers ----
+  // Whether anything but a join of this host can be meant for this job: what it says is not read otherwise.
+  bool listens_to(const std::string& host) const;
   // False when the message is malformed or not this host's to send: the caller drops and counts it. What is of another
   // epoch is counted here.
   bool handle(const std::string& from, const Message& message, Time now);

@@ -78,6 +78,10 @@ void Job::settle() {
 
 // ---- receiving ----
 
+bool Job::listens_to(const std::string& host) const {
+  return host == leader_ || is_member(host) || (state_ == State::kGathering && followers_.contains(host));
+}
+
 bool Job::handle(const std::string& from, const Message& m, Time now) {
   now_ = now;
   const bool from_leader = from == leader_ && !i_lead();

@@ -89,6 +89,20 @@ Result<Message> decode(std::span<const std::byte> bytes) {
   return message;
 }
 
+std::optional<Envelope> read_envelope(std::span<const std::byte> bytes) {
+  constexpr unsigned kNumber = 0, kArray = 4;
+  const auto take = [&bytes](unsigned kind) -> std::optional<std::uint64_t> {
+    if (bytes.empty() || std::to_integer<unsigned>(bytes.front()) >> 5 != kind) return std::nullopt;
+    const unsigned low_bits = std::to_integer<unsigned>(bytes.front()) & 31;
+    bytes = bytes.subspan(1);
+    return take_argument(low_bits, bytes);
+  };
+  if (!take(kArray)) return std::nullopt;
+  const auto version = take(kNumber), type = take(kNumber), job = take(kNumber);
+  if (!version || !type || !job) return std::nullopt;
+  return Envelope{*version, *type, JobId(*job)};
+}
+
 ItemReader::ItemReader(const json& array) : array_(&array), ok_(array.is_array()) {}
 
 const json* ItemReader::take() {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,6 +60,16 @@ struct Message {
 
 // The bytes of a message. No errors; the caller keeps within kMaxWireMessage.
 std::vector<std::uint8_t> encode(const Message& message);
+
+// What the first bytes of a message say, read without its body: enough to drop one that nobody waits for, which a
+// million items in its body would make expensive.
+struct Envelope {
+  std::uint64_t version = 0, type = 0;
+  JobId job;
+};
+// Nothing where these are not three numbers at the begin of an array. Safe for any bytes; what follows is not looked
+// at.
+std::optional<Envelope> read_envelope(std::span<const std::byte> bytes);
 
 // Reads and checks the envelope; the body's items are for the reader of that type. Safe for any bytes: nesting is
 // bounded, nothing is allocated beyond the input's size. Errors: kCorrupt, kVersionMismatch.

@@ -21,7 +21,8 @@ constexpr int kHighWater = 1024;                      // messages inside ZeroMQ,
 constexpr int kBacklog = 256;
 constexpr int kHandshakeMs = 5000;  // a connection that says nothing for so long is closed
 constexpr int kReconnectMs = 50, kReconnectMaxMs = 500;
-constexpr std::size_t kMaxReceivesPerPoll = 1024;  // so that a talkative peer cannot hold up the loop
+constexpr std::size_t kMaxReceivesPerPoll = 1024;       // so that a talkative peer cannot hold up the loop
+constexpr std::chrono::milliseconds kReceiveSlice{20};  // nor one whose messages take long to read
 constexpr std::int64_t kZmqMaxMessage =
     4 * kMaxWireMessage;  // beyond it the connection is closed, below it the message dropped
 constexpr Duration kIdle = seconds(5);
@@ -342,7 +343,9 @@ void Wire::answer_authentication(Time now) {
 }
 
 void Wire::receive_messages(Time now, const Receiver& receive) {
-  for (std::size_t i = 0; i < kMaxReceivesPerPoll; ++i) {
+  // The router takes turns between its peers: what one of them sends does not hold up what another one has sent.
+  const auto end = std::chrono::steady_clock::now() + kReceiveSlice;
+  for (std::size_t i = 0; i < kMaxReceivesPerPoll && std::chrono::steady_clock::now() < end; ++i) {
     std::vector<zmq::message_t> frames;
     if (!zmq::recv_multipart(router_, std::back_inserter(frames), zmq::recv_flags::dontwait)) return;
     ++counters_.messages_received;

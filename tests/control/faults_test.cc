@@ -380,6 +380,30 @@ TEST(Rubbish, messages_of_another_epoch_or_job_or_of_a_host_without_a_part_in_it
   EXPECT_FALSE(cluster.sessions(0).wait_failed(0, 0.1));
 }
 
+// Each takes a tenth of a second to read as a whole, and they come faster than that.
+TEST(Rubbish, a_host_without_a_part_in_a_job_does_not_keep_its_hosts_from_hearing_each_other) {
+  Cluster cluster({.hosts = 3});
+  cluster.start();
+  auto rank0 = cluster.request(0), rank1 = cluster.request(1);
+  rank0.world_size = rank1.world_size = 2;
+  cluster.control(0).join(rank0);
+  cluster.control(1).join(rank1);
+  const Epoch epoch = cluster.sessions(0).wait_joined(0)->value().epoch;
+  auto empty = nlohmann::json::array();
+  for (int i = 0; i < 1'000'000; ++i) empty.push_back(nlohmann::json::array());
+  const auto of_job = encode({MessageType::kHeartbeat, job_id("j"), epoch, 1, empty});
+  const auto join = encode({MessageType::kJoin, JobId(7), Epoch(0), 0, empty});
+  Stranger outsider(cluster, 0, cluster.keys[2]);
+  const auto end = Clock::now() + std::chrono::seconds(4);
+  for (int i = 0; Clock::now() < end; ++i) {
+    outsider.send(i % 2 == 0 ? of_job : join);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_FALSE(cluster.sessions(0).wait_failed(0, 0.1));
+  EXPECT_FALSE(cluster.sessions(1).wait_failed(1, 0.1));
+  EXPECT_GT(cluster.control(0).counts().dropped_malformed, 20u);
+}
+
 TEST(Rubbish, a_lost_control_message_fails_the_job_instead_of_leaving_it_waiting) {
   Cluster cluster({.hosts = 2});
   cluster.start();

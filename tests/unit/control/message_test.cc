@@ -40,9 +40,10 @@ TEST(Message, that_is_none_is_refused) {
   EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 0, 0, 0, 0, json::array()}))).status().code(),
             Code::kCorrupt)
       << "type 0";
-  EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 20, 0, 0, 0, json::array()}))).status().code(),
+  const int unknown = static_cast<int>(kLastMessageType) + 1;
+  EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, unknown, 0, 0, 0, json::array()}))).status().code(),
             Code::kCorrupt)
-      << "type 20";
+      << "type " << unknown;
   EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 1, 0, 1ull << 32, 0, json::array()}))).status().code(),
             Code::kCorrupt)
       << "epoch";
@@ -52,6 +53,25 @@ TEST(Message, that_is_none_is_refused) {
   EXPECT_EQ(decode(json::to_cbor(json::array({kWireVersion, 1, -1, 0, 0, json::array()}))).status().code(),
             Code::kCorrupt)
       << "negative";
+}
+
+// The first numbers are read alone, whatever comes behind them, or does not.
+TEST(Message, its_envelope_is_read_without_its_body) {
+  Message message;
+  message.type = MessageType::kHeartbeat;
+  message.job = JobId(0x7766554433221100u);
+  const auto whole = encode(message);
+  for (const std::size_t missing : {0, 1, 2}) {
+    const auto got = read_envelope(std::as_bytes(std::span(whole)).first(whole.size() - missing));
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->version, kWireVersion);
+    EXPECT_EQ(got->type, static_cast<std::uint64_t>(MessageType::kHeartbeat));
+    EXPECT_EQ(got->job, message.job);
+  }
+  for (std::size_t bytes = 0; bytes < 12; ++bytes)
+    EXPECT_FALSE(read_envelope(std::as_bytes(std::span(whole)).first(bytes))) << bytes;
+  const auto text = json::to_cbor(json::array({"5", 8, 1}));
+  EXPECT_FALSE(read_envelope(std::as_bytes(std::span(text))));
 }
 
 // What a peer says reaches logs, status pages and labels: names are refused, error texts are shown without it.
