@@ -95,7 +95,7 @@ struct Lane::Impl {
   bool arm_sessions();
   bool arm_transports();
   void disarm_sessions();
-  void watch(int fd, bool on);
+  void watch(int fd, bool on, std::uint32_t how = 0);
   void reap();
   void retire_some();
   std::shared_ptr<const ports::JobSpec> spec_of(JobId job);
@@ -175,9 +175,9 @@ Status Lane::Impl::open() {
   return {};
 }
 
-void Lane::Impl::watch(int fd, bool on) {
+void Lane::Impl::watch(int fd, bool on, std::uint32_t how) {
   epoll_event event{};
-  event.events = EPOLLIN;
+  event.events = EPOLLIN | how;
   event.data.fd = fd;
   epoll_ctl(epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, &event);
 }
@@ -364,7 +364,8 @@ void Lane::Impl::retire_some() {
   ended.pop_back();
 }
 
-// Asks every client for a wake-up. False when one has submitted meanwhile.
+// Asks every client for a wake-up. False when one has submitted meanwhile. Each write to a client's descriptor wakes
+// the lane once, which never reads it: the client shares the description behind it, and could make a read block.
 bool Lane::Impl::arm_sessions() {
   bool quiet = true;
   wanted.clear();
@@ -380,7 +381,7 @@ bool Lane::Impl::arm_sessions() {
       if (std::ranges::find(wanted, fd) == wanted.end()) watch(fd, false);
     }
     for (int fd : wanted) {
-      if (std::ranges::find(watched, fd) == watched.end()) watch(fd, true);
+      if (std::ranges::find(watched, fd) == watched.end()) watch(fd, true, EPOLLET);
     }
     std::swap(watched, wanted);
   }
@@ -427,12 +428,8 @@ void Lane::Impl::maybe_sleep() {
   if (arm_sessions() && arm_transports() && !mail.load(std::memory_order_acquire)) {
     rooms.metrics->sleeps.add();
     std::array<epoll_event, 32> events;
-    const int ready = epoll_wait(epoll_fd, events.data(), static_cast<int>(events.size()), longest_sleep_ms());
-    for (int i = 0; i < ready; ++i) {
-      if (std::ranges::find(watched, events[i].data.fd) == watched.end()) continue;
-      std::uint64_t ignored = 0;
-      [[maybe_unused]] const ssize_t got = ::read(events[i].data.fd, &ignored, sizeof ignored);
-    }
+    // What woke it is seen by looking at everything.
+    epoll_wait(epoll_fd, events.data(), static_cast<int>(events.size()), longest_sleep_ms());
   }
   disarm_sessions();
 }

@@ -89,6 +89,11 @@ class FakeClient final : public ports::ClientSession {
   // It waits, blocked or not.
   void tell_of_wait(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, protocol::kFlagWaited, sequence}); }
   bool observed() const { return observed_; }
+  // That nobody has read; it waits for the next one.
+  std::uint64_t unread_wake_ups() {
+    std::uint64_t count = 0;
+    return read(wake_, &count, sizeof count) == sizeof count ? count : 0;
+  }
   void put(const protocol::SubmissionEntry& entry) {
     {
       std::lock_guard lock(mutex_);

@@ -270,6 +270,23 @@ TEST_F(LaneTest, ShowsTheTagsThatTheSocketsCarry) {
   EXPECT_TRUE(hosts_[0]->metrics.flows.all().empty());
 }
 
+// The client shares the description of its descriptor, and can make a read of it block: take the count away first, and
+// clear O_NONBLOCK.
+TEST_F(LaneTest, ReadsNoDescriptorThatItSharesWithAClient) {
+  start(2, 1, {allreduce(1000)});
+  constexpr std::uint64_t kRounds = 20;
+  std::size_t slow = 0;
+  for (std::uint64_t sequence = 1; sequence <= kRounds; ++sequence) {
+    std::this_thread::sleep_for(5ms);  // the lane sleeps
+    const auto begun = std::chrono::steady_clock::now();
+    each_client([&](FakeClient& client, std::uint32_t) { client.submit(0, sequence); });
+    each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, sequence), Code::kOk); });
+    slow += std::chrono::steady_clock::now() - begun > 60ms ? 1 : 0;
+  }
+  EXPECT_LT(slow, kRounds / 2) << "each of them wakes it; by itself it looks every 100 ms";
+  each_client([&](FakeClient& client, std::uint32_t) { EXPECT_EQ(client.unread_wake_ups(), kRounds); });
+}
+
 TEST_F(LaneTest, LeavesInPeace) {
   start(2, 1, {allreduce(100)});
   each_client([](FakeClient& client, std::uint32_t) { client.submit(0, 1); });
