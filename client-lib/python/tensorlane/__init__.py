@@ -106,6 +106,13 @@ def _ended_by_exception():
 
 @atexit.register
 def _leave_at_exit():
-    """A program that ends well leaves its job well. One that ends by an exception does not: the others must hear of it. A forked child is in no job."""
-    if _native.joined_here() and not _ended_by_exception():
+    """A program that ends well leaves its job well. One that ends by an exception does not: the others must hear of it. A forked child is in no job.
+    The end of a job that the program was told of before is no news."""
+    if not _native.joined_here() or _ended_by_exception():
+        return
+    told = _native.end_was_told()
+    try:
         shutdown()
+    except AbortedError:
+        if not told:
+            raise

@@ -114,6 +114,7 @@ _library = None
 _context = None
 _joined = None  # what init() was told of the job
 _joined_by = None  # the process that called it
+_end_told = False  # whether the program has seen that the job is over
 
 
 def library_path():
@@ -144,7 +145,9 @@ def library():
 
 def check(status):
     """Raises for any status but TL_OK, with the library's text."""
+    global _end_told
     if status != errors.OK:
+        _end_told = _end_told or status == errors.AbortedError.status
         raise errors.from_status(status, library().tl_last_error().decode(errors="replace"))
 
 
@@ -413,8 +416,9 @@ def _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, 
 
 def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):
     """Joins the job, once per process; later calls change nothing."""
-    global _context, _joined, _joined_by
+    global _context, _joined, _joined_by, _end_told
     if _context is None:
+        _end_told = False
         _context = _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
         # As tl_init() finds the name (tensorlane.h).
         name = job or os.environ.get("TENSORLANE_JOB") or os.environ.get("TORCHELASTIC_RUN_ID") or "default"
@@ -433,6 +437,11 @@ def shutdown():
     if _context is not None:
         leaving, _context = _context, None
         leaving.finalize()
+
+
+def end_was_told():
+    """Whether a call has raised an AbortedError since init(): the job is over, and the program has been told."""
+    return _end_told
 
 
 def joined_here():
