@@ -68,7 +68,7 @@ Status cannot_run(const std::string& program, int reason) {
 sigset_t stop_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, number);
+  for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&set, number);
   return set;
 }
 
@@ -257,7 +257,7 @@ Result<std::string> find_program(const std::string& name) {
 
 // --- Processes
 
-Processes::Processes() {
+Processes::Processes() : broken_pipe_before_(::signal(SIGPIPE, SIG_IGN)) {
   const sigset_t set = stop_signals();
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -269,6 +269,7 @@ Processes::~Processes() {
   close_fd(signal_fd_);
   const sigset_t set = stop_signals();
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  ::signal(SIGPIPE, broken_pipe_before_);
 }
 
 Result<std::size_t> Processes::spawn(const Spawn& how) {
@@ -316,7 +317,8 @@ void Processes::flush(Child& child, Stream& stream, bool last) {
   for (std::size_t put = 0; put < text.size();) {
     const ssize_t wrote = ::write(stream.to, text.data() + put, text.size() - put);
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return;  // nobody reads us any more: the children need not know
+    if (wrote < 0 && errno == EPIPE && stop_signal_ == 0) stop_signal_ = SIGPIPE;  // nobody reads us any more
+    if (wrote <= 0) return;
     put += static_cast<std::size_t>(wrote);
   }
 }

@@ -49,8 +49,9 @@ struct Spawn {
   std::string output_file;  // when set: both streams go there (appended, mode 0644) and nothing is relayed
 };
 
-// Several children. While one lives, SIGINT, SIGTERM and SIGHUP of this process do not kill it but make wait() say
-// kSignal: the caller then leaves, and the destructor ends every child.
+// Several children. While this object lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT do not kill this process but make
+// wait() say kSignal, and so does SIGPIPE's cause, that nobody reads what is relayed: the caller then leaves, and the
+// destructor ends every child.
 class Processes {
  public:
   enum class Event { kExited, kSignal, kTimedOut };
@@ -109,6 +110,7 @@ class Processes {
   std::vector<Child> children_;
   int signal_fd_ = -1;
   int stop_signal_ = 0;
+  void (*broken_pipe_before_)(int);  // what SIGPIPE did
 };
 
 }  // namespace tensorlane::process

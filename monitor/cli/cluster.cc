@@ -28,6 +28,9 @@ constexpr int kMaxRuns = 100;
 constexpr const char* kFirstLocalHost = "127.0.0.10";
 constexpr int kReadySeconds = 20;
 constexpr std::size_t kTailLines = 12;
+constexpr int kDaemonUsage = 2;  // exit status of a daemon that refuses its configuration
+constexpr const char* kKeptLogs = ".logs";
+constexpr std::size_t kKeptRuns = 10;
 
 std::string random_hex(std::size_t bytes) {
   std::string raw(bytes, '\0'), text;
@@ -153,12 +156,26 @@ Status add_settings(const std::vector<std::string>& settings, ClusterOptions* op
       return {Code::kInvalidArgument, fmt::format("'{}' is no setting", setting), "--set",
               "write KEY=VALUE with a key of daemon.yaml, e.g. --set late_after=2s"};
     }
-    options->settings[setting.substr(0, equals)] = setting.substr(equals + 1);
+    const std::string key = setting.substr(0, equals), value = setting.substr(equals + 1);
+    const bool is_written = key == "timeline" || key == "record";
+    options->settings[key] = is_written && !value.empty() ? std::filesystem::absolute(value).string() : value;
   }
   return {};
 }
 
 namespace {
+
+// Makes a folder that the user named, and its path absolute: daemons have a working folder of their own.
+Status make_folder(const char* option, std::string* path) {
+  if (path->empty()) return {};
+  std::error_code failure;
+  *path = std::filesystem::absolute(*path).string();
+  std::filesystem::create_directories(*path, failure);
+  if (!failure && access(path->c_str(), W_OK | X_OK) != 0) failure.assign(errno, std::generic_category());
+  if (!failure) return {};
+  return {Code::kInvalidArgument, fmt::format("cannot write to the folder {}: {}", *path, failure.message()), option,
+          "name a folder that you may write to"};
+}
 
 // The first `rails` of every host, and their links.
 Status keep_rails(int rails, const std::string& lab, fabric::Fabric& fabric) {
@@ -180,6 +197,8 @@ Status keep_rails(int rails, const std::string& lab, fabric::Fabric& fabric) {
 
 Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, process::Processes& processes) {
   ClusterOptions options = wanted;
+  TL_RETURN_IF_ERROR(make_folder("--timeline", &options.timeline_folder));
+  TL_RETURN_IF_ERROR(make_folder("--logs", &options.log_folder));
   if (options.first_port == 0) options.first_port = options.lab.empty() ? free_first_port() : kFirstPort;
   std::unique_ptr<Lab> lab;
   fabric::Fabric fabric;
@@ -265,8 +284,9 @@ Status Cluster::wait_ready(const fabric::Host& host, std::size_t child, process:
       return {Code::kAborted, "interrupted while the daemons started", host.name, ""};
     if (!processes.running(child)) break;
   }
-  return {Code::kUnavailable, fmt::format("the daemon of host {} did not start", host.name), log_tail(host.name),
-          "mend what its log says"};
+  const bool refused = !processes.running(child) && processes.exit_status(child) == kDaemonUsage;
+  return {refused ? Code::kInvalidArgument : Code::kUnavailable,
+          fmt::format("the daemon of host {} did not start", host.name), log_tail(host.name), "mend what its log says"};
 }
 
 Result<std::vector<std::string>> Cluster::command_on_host(const std::string& host,
@@ -317,6 +337,42 @@ std::string Cluster::log_tail(const std::string& host) const {
   std::string text;
   for (const std::string& line : lines) text += (text.empty() ? "" : " | ") + line;
   return text.empty() ? log_file(host) + " is empty" : text;
+}
+
+std::vector<std::string> Cluster::complaints(std::size_t most) const {
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < daemons_.size(); ++i) {
+    const std::string& host = runtime_.fabric.hosts[i].name;
+    std::ifstream in(log_file(host));
+    std::size_t left = most;
+    for (std::string line; left > 0 && std::getline(in, line);) {
+      const std::string_view head = std::string_view(line).substr(0, line.find(host + ": "));
+      if (!head.ends_with(" warning ") && !head.ends_with(" error ") && !head.ends_with(" critical ")) continue;
+      found.push_back(line);
+      --left;
+    }
+  }
+  return found;
+}
+
+std::string Cluster::keep_logs() const {
+  namespace fs = std::filesystem;
+  if (!options_.log_folder.empty()) return options_.log_folder;
+  const fs::path kept = runtime_.path + kKeptLogs;
+  std::error_code failure;
+  std::vector<std::pair<fs::file_time_type, fs::path>> before;
+  for (const fs::directory_entry& entry : fs::directory_iterator(kept.parent_path(), failure)) {
+    if (entry.path().extension() == kKeptLogs) before.emplace_back(entry.last_write_time(failure), entry.path());
+  }
+  std::ranges::sort(before);
+  for (std::size_t i = 0; i + kKeptRuns <= before.size(); ++i) fs::remove_all(before[i].second, failure);
+  fs::remove_all(kept, failure);
+  fs::create_directory(kept, failure);
+  for (std::size_t i = 0; i < daemons_.size(); ++i) {
+    const fs::path log = log_file(runtime_.fabric.hosts[i].name);
+    fs::copy_file(log, kept / log.filename(), failure);
+  }
+  return kept.string();
 }
 
 std::string daemon_socket() {

@@ -25,16 +25,19 @@ struct ClusterOptions {
   std::uint16_t first_port =
       0;  // clusters share hosts when theirs are 100 apart; 0: the first that is free, 7100 in a lab
   std::map<std::string, std::string> settings;  // lines of daemon.yaml: "pattern" -> "ring"
-  std::string timeline_folder;                  // HOST.json each; empty: none
+  std::string timeline_folder;                  // HOST.json each; made when it is not there; empty: none
+  std::string log_folder;  // HOST.log each, which stay; made when it is not there; empty: with the runtime folder
 };
 
-// Adds what `--set KEY=VALUE` said. Errors: kInvalidArgument for one without '='.
+// Adds what `--set KEY=VALUE` said. Relative paths of files that a daemon writes count from this process's folder,
+// since the daemons' own folder goes with the run. Errors: kInvalidArgument for one without '='.
 Status add_settings(const std::vector<std::string>& settings, ClusterOptions* options);
 
 class Cluster {
  public:
   // Starts the daemons as children of `processes` and waits until each takes connections. Errors: as make_runtime and
-  // open_lab; a daemon that does not start is kUnavailable, with the end of its log as where.
+  // open_lab; a daemon that does not start is kUnavailable, or kInvalidArgument where it refused its configuration,
+  // with the end of its log as where; kInvalidArgument for a folder that cannot be made.
   static Result<std::unique_ptr<Cluster>> start(const ClusterOptions& options, process::Processes& processes);
   // Removes the runtime folder; the children belong to `processes`.
   ~Cluster();
@@ -48,7 +51,7 @@ class Cluster {
     return runtime_.fabric.hosts[static_cast<std::size_t>(rank / options_.ranks_per_host)].name;
   }
   std::string socket(const std::string& host) const { return runtime_.socket(host); }
-  std::string log_file(const std::string& host) const { return runtime_.path + "/" + host + ".log"; }
+  std::string log_file(const std::string& host) const { return log_folder() + "/" + host + ".log"; }
   // Where the host's daemon serves its metrics: "10.77.0.1:9400".
   std::string metrics_address(const std::string& host) const;
 
@@ -63,9 +66,15 @@ class Cluster {
   std::string daemon_host(std::size_t child) const;
   // The last lines of a daemon's log.
   std::string log_tail(const std::string& host) const;
+  // The warnings and errors of all daemons' logs, at most so many of each.
+  std::vector<std::string> complaints(std::size_t most) const;
+  // Where the logs are when this object is gone: in the log folder, else in a copy beside the runtime folder. Of such
+  // copies the last ten are kept.
+  std::string keep_logs() const;
 
  private:
   Cluster(ClusterOptions options, RuntimeDir runtime) : options_(std::move(options)), runtime_(std::move(runtime)) {}
+  const std::string& log_folder() const { return options_.log_folder.empty() ? runtime_.path : options_.log_folder; }
   Status start_daemon(const fabric::Host& host, process::Processes& processes);
   Status wait_ready(const fabric::Host& host, std::size_t child, process::Processes& processes) const;
   Result<std::vector<std::string>> command_on_host(const std::string& host, const std::vector<std::string>& argv) const;

@@ -12,15 +12,18 @@ namespace tensorlane::cli {
 namespace {
 
 constexpr Duration kGrace = seconds(2);
+constexpr Duration kLastEvents = milliseconds(300);
+constexpr std::size_t kComplaints = 10;  // of each daemon
 
 struct Arguments {
   int ranks = 1;
   int rails = 0;
   int ranks_per_host = 1;
   std::string hosts = "local";
-  std::string lab, speed = "500 Mbit/s", policy = "strict", pattern = "ring", detection = "10 s", timeline, name;
+  std::string lab, speed = "500 Mbit/s", policy = "strict", pattern = "ring", detection = "10 s", timeline, logs, name;
   std::uint16_t first_port = 0;
   bool no_priorities = false, no_tags = false, quiet = false;
+  bool hosts_given = false, ports_given = false;  // --hosts; --speed or --policy
   std::vector<std::string> settings, command, on;
 };
 
@@ -33,8 +36,28 @@ struct OwnedLab {
   }
 };
 
+// What would be left aside without a word is refused.
+Status check_arguments(const Arguments& args) {
+  constexpr const char* kWhere = "tensorlane run";
+  if (args.ranks < 1)
+    return {Code::kInvalidArgument, fmt::format("-n is {}", args.ranks), kWhere, "expected at least 1 rank"};
+  if (!args.lab.empty() && args.hosts_given && args.hosts == "local") {
+    return {Code::kInvalidArgument, "--hosts local, and --lab " + args.lab, kWhere,
+            "leave out one of them: --lab means the hosts of that lab"};
+  }
+  if (args.ports_given && (!args.lab.empty() || args.hosts == "local")) {
+    return {Code::kInvalidArgument, "--speed and --policy are of a lab that is made for the run", kWhere,
+            args.lab.empty() ? "add --hosts lab, or leave them out: loopback has no ports"
+                             : "leave them out, or use `tensorlane lab policy`: this lab has its own"};
+  }
+  const Result<std::string> program = process::find_program(args.command.front());
+  if (program.ok()) return {};
+  return {Code::kInvalidArgument, program.status().what(), program.status().where(), program.status().fix()};
+}
+
 Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
-  if (args.ranks < 1 || args.ranks_per_host < 1 || args.ranks % args.ranks_per_host != 0) {
+  TL_RETURN_IF_ERROR(check_arguments(args));
+  if (args.ranks_per_host < 1 || args.ranks % args.ranks_per_host != 0) {
     return Status(Code::kInvalidArgument,
                   fmt::format("{} ranks do not fill hosts of {}", args.ranks, args.ranks_per_host), "tensorlane run",
                   "let -n be a multiple of --ranks-per-host");
@@ -46,14 +69,14 @@ Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
   options.rails = args.rails;
   options.first_port = args.first_port;
   options.timeline_folder = args.timeline;
+  options.log_folder = args.logs;
   options.settings = {{"pattern", args.pattern}, {"detection", args.detection}};
   if (args.no_priorities) options.settings["priorities"] = "false";
   if (args.no_tags) options.settings["tags"] = "false";
   TL_RETURN_IF_ERROR(add_settings(args.settings, &options));
-  if (args.hosts == "local") return options;
   options.lab = args.lab;
   options.on = args.on;
-  if (!options.lab.empty()) return options;
+  if (args.hosts == "local" || !options.lab.empty()) return options;
   LocalFabric what;
   what.hosts = options.hosts;
   what.rails = std::max(args.rails, 1);
@@ -67,6 +90,32 @@ Result<ClusterOptions> cluster_options(const Arguments& args, OwnedLab& owned) {
   TL_ASSIGN_OR_RETURN(const Lab up, lab_up(std::move(fabric), lab));
   owned.name = options.lab = up.name;
   return options;
+}
+
+// Whether the child that exited is a daemon: then it says so.
+bool tell_dead_daemon(const Cluster& cluster, const process::Processes& processes, std::size_t exited) {
+  const std::string daemon = cluster.daemon_host(exited);
+  if (daemon.empty()) return false;
+  const Status died(Code::kUnavailable,
+                    fmt::format("the daemon of host {} ended with status {}", daemon, processes.exit_status(exited)),
+                    cluster.log_tail(daemon), "its ranks fail with it");
+  std::fprintf(stderr, "%s\n", died.error_line().c_str());
+  return true;
+}
+
+// Ranks notice a daemon's death, and end of it, before the daemon is quite gone.
+void tell_other_dead_daemons(const Cluster& cluster, process::Processes& processes) {
+  std::size_t exited = 0;
+  while (processes.wait(kLastEvents, &exited) == process::Processes::Event::kExited)
+    tell_dead_daemon(cluster, processes, exited);
+}
+
+// What the daemons had to complain about, and, where the run failed, where their logs are.
+void tell_of_logs(const Cluster& cluster, bool failed) {
+  const std::vector<std::string> complaints = cluster.complaints(kComplaints);
+  if (!complaints.empty()) std::fprintf(stderr, "tensorlane: warnings and errors of the daemons:\n");
+  for (const std::string& line : complaints) std::fprintf(stderr, "  %s\n", line.c_str());
+  if (failed) std::fprintf(stderr, "tensorlane: the daemons' logs are in %s\n", cluster.keep_logs().c_str());
 }
 
 // Waits for the ranks. The answer is the first failure's exit status, else 0.
@@ -84,15 +133,7 @@ int watch(const Cluster& cluster, process::Processes& processes, const std::vect
                    to_seconds(grace));
       return status;
     }
-    const std::string daemon = cluster.daemon_host(exited);
-    if (!daemon.empty()) {
-      std::fprintf(
-          stderr, "%s\n",
-          Status(Code::kUnavailable,
-                 fmt::format("the daemon of host {} ended with status {}", daemon, processes.exit_status(exited)),
-                 cluster.log_tail(daemon), "its ranks fail with it")
-              .error_line()
-              .c_str());
+    if (tell_dead_daemon(cluster, processes, exited)) {
       if (status == 0) status = 1;
       continue;
     }
@@ -130,7 +171,9 @@ Result<int> run(const Arguments& args) {
     ranks.push_back(child);
   }
   const int status = watch(*cluster, processes, ranks, detection + seconds(10));
+  if (status != 0 && processes.stop_signal() == 0) tell_other_dead_daemons(*cluster, processes);
   processes.stop(kGrace);
+  if (!args.quiet || status != 0) tell_of_logs(*cluster, status != 0 && processes.stop_signal() == 0);
   return status;
 }
 
@@ -143,23 +186,29 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
   run_app->add_option("-n,--ranks", args->ranks, "Ranks")->required();
   run_app->add_option("--ranks-per-host", args->ranks_per_host, "Ranks that share a host and its daemon")
       ->capture_default_str();
-  run_app
-      ->add_option("--hosts", args->hosts,
-                   "local: hosts on loopback; lab: in network namespaces with rate-limited ports (root)")
-      ->check(CLI::IsMember({"local", "lab"}))
-      ->capture_default_str();
-  run_app->add_option("--lab", args->lab, "Use this lab, which is up (tensorlane lab up), instead of one for the run");
+  const CLI::Option* hosts =
+      run_app
+          ->add_option("--hosts", args->hosts,
+                       "local: hosts on loopback; lab: in network namespaces with rate-limited ports (root)")
+          ->check(CLI::IsMember({"local", "lab"}))
+          ->capture_default_str();
+  run_app->add_option("--lab", args->lab,
+                      "Run on the hosts of this lab, which is up (tensorlane lab up), instead of on one for the run");
   run_app->add_option("--on", args->on, "Hosts of the lab to use, in this order, e.g. h4,h0")
       ->delimiter(',')
       ->needs("--lab");
   run_app->add_option("--rails", args->rails,
                       "NICs of each host [1; with --lab all that the hosts have, else the first N of them]");
-  run_app->add_option("--speed", args->speed, "Of the links of a lab made for the run")->capture_default_str();
-  run_app->add_option("--policy", args->policy, "Of its ports: strict or fifo")->capture_default_str();
+  const CLI::Option* speed =
+      run_app->add_option("--speed", args->speed, "Of the links of a lab made for the run")->capture_default_str();
+  const CLI::Option* policy =
+      run_app->add_option("--policy", args->policy, "Of its ports: strict or fifo")->capture_default_str();
   run_app->add_option("--pattern", args->pattern, "ring, halving_doubling, tree, parameter_server or auto")
       ->capture_default_str();
   run_app->add_option("--detection", args->detection, "How soon a dead host or rank is found")->capture_default_str();
-  run_app->add_option("--timeline", args->timeline, "Folder for a Chrome trace of every host");
+  run_app->add_option("--timeline", args->timeline, "Folder for a Chrome trace of every host; made if need be");
+  run_app->add_option("--logs", args->logs,
+                      "Folder for the daemons' logs; default: they are kept, and named, when the run fails");
   run_app->add_option("--name", args->name, "Of the job; default: one is made up");
   run_app
       ->add_option("--first-port", args->first_port, "Control port of the daemons; the others follow. 0: what is free")
@@ -170,7 +219,11 @@ void add_run_command(CLI::App& app, Invocation& chosen) {
   run_app->add_option("--set", args->settings, "KEY=VALUE: a line of daemon.yaml, e.g. --set payload_crc=true")
       ->allow_extra_args(false);
   run_app->add_option("command", args->command, "What every rank runs, after --")->required();
-  run_app->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
+  run_app->callback([args, hosts, speed, policy, &chosen] {
+    args->hosts_given = hosts->count() > 0;
+    args->ports_given = speed->count() + policy->count() > 0;
+    chosen.run = [args] { return run(*args); };
+  });
 }
 
 }  // namespace tensorlane::cli
