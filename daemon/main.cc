@@ -334,8 +334,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("tensorlaned ") + TENSORLANE_VERSION);
   std::string path;
   bool check_only = false;
-  app.add_option("--config", path,
-                 "daemon.yaml: fabric file, this host's name, keys (daemon.yaml.md of the installed documents lists the keys)")
+  app.add_option(
+         "--config", path,
+         "daemon.yaml: fabric file, this host's name, keys (daemon.yaml.md of the installed documents lists the keys)")
       ->required();
   app.add_flag("--check-config", check_only,
                "Read and check the configuration and the fabric file, say what is wrong, and end");
