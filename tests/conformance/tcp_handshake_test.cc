@@ -40,6 +40,19 @@ TEST(JobTable, RemembersTheLastThatEndedEachOfItsEpoch) {
   EXPECT_EQ(jobs.find_ended(JobId(kJobs), Epoch(8)), nullptr);
 }
 
+// ---- texts ----
+
+TEST(HandshakeText, AnErrorIsToldInWholeParts) {
+  const std::string what(60, 'w'), fix(60, 'f');
+  const auto told = [](const Status& error) {
+    return handshake::unpack_text(handshake::pack_text(handshake::text_that_fits(error)));
+  };
+  EXPECT_EQ(told({Code::kUnavailable, what, "here", fix}), what + ": here: " + fix);
+  EXPECT_EQ(told({Code::kUnavailable, what, std::string(60, 'h'), fix}), what + ": " + fix);
+  EXPECT_EQ(told({Code::kUnavailable, what, "here", std::string(120, 'f')}), what);
+  EXPECT_EQ(told({Code::kUnavailable, std::string(151, 'w'), "here", fix}), std::string(151, 'w'));
+}
+
 // ---- the accepting end: host 1 is under test ----
 
 class Accepting : public ::testing::Test {

@@ -134,8 +134,7 @@ Connection::State Connection::on_verdict() {
   if (!goes_on) return refused(verdict.head, unpack_text(verdict.text));
   if (!exchange_) return State::kDone;
   exchange_->bind(exchange_secret(*job_, hello_, server_nonce_, mine_, theirs_));
-  if (const Status accepted = exchange_->accept(theirs_); !accepted.ok())
-    return refuse({Refusal::kParameters, accepted.to_string()});
+  if (const Status accepted = exchange_->accept(theirs_); !accepted.ok()) return refuse(accepted);
   return State::kSettling;
 }
 
@@ -144,7 +143,7 @@ Connection::State Connection::on_settling() {
   if (settled.ok() && *settled) return send_ready(Refusal::kNone) ? State::kDone : state_;
   if (settled.ok()) return peer_waits() ? state_ : lost(0);
   const Status& cause = settled.status();
-  if (cause.code() != Code::kUnavailable) return refuse({Refusal::kParameters, cause.to_string()});
+  if (cause.code() != Code::kUnavailable) return refuse(cause);
   return fail(cause.code(), "failed: " + cause.what(), cause.fix());
 }
 
@@ -178,8 +177,7 @@ Connection::State Connection::on_proof(const JobTable& jobs) {
   if (parameter_bytes_ == 0) return send(verdict(Refusal::kNone, {})) ? State::kDone : state_;
   if (!make_offer(theirs_)) return state_;
   exchange_->bind(exchange_secret(*job_, hello_, server_nonce_, theirs_, mine_));
-  if (const Status accepted = exchange_->accept(theirs_); !accepted.ok())
-    return refuse({Refusal::kParameters, accepted.to_string()});
+  if (const Status accepted = exchange_->accept(theirs_); !accepted.ok()) return refuse(accepted);
   return send(verdict(Refusal::kNone, {}), mine_) ? State::kReady : state_;
 }
 
@@ -190,7 +188,7 @@ Connection::State Connection::on_ready() {
   if (!same_mac(ready.mac, ready_mac(*job_, hello_, server_nonce_, ready, theirs_, mine_))) return refuse(wrong_key());
   if (ready.head.refusal != Refusal::kNone) return refused(ready.head, "it could not use this host's parameters");
   const Result<bool> settled = exchange_->settled();
-  if (!settled.ok()) return refuse({Refusal::kParameters, settled.status().to_string()});
+  if (!settled.ok()) return refuse(settled.status());
   if (!*settled) return refuse({Refusal::kParameters, "the peer is ready and has connected nothing"});
   return State::kDone;
 }
@@ -228,8 +226,7 @@ bool Connection::make_offer(Parameters theirs) {
   if (!connecting_end_) exchange_->take_descriptor(std::move(descriptor_));
   Result<std::vector<std::byte>> offer = exchange_->offer(theirs);
   if (!offer.ok()) {
-    const bool later = offer.status().code() == Code::kInProgress;
-    state_ = refuse({later ? Refusal::kNotYet : Refusal::kParameters, offer.status().to_string()});
+    state_ = refuse(offer.status());
     return false;
   }
   mine_ = std::move(offer).value();
@@ -346,6 +343,13 @@ void Connection::tell(const Verdicted& verdict) {
 Connection::State Connection::refuse(const Verdicted& verdict) {
   tell(verdict);
   return fail(refusal_code(refusal_), "was refused by this host: " + verdict.text, refusal_fix(refusal_));
+}
+
+Connection::State Connection::refuse(const Status& cause) {
+  tell({cause.code() == Code::kInProgress ? Refusal::kNotYet : Refusal::kParameters, text_that_fits(cause)});
+  return fail(refusal_code(refusal_),
+              "was refused by this host: " + Status(cause.code(), cause.what(), cause.where()).to_string(),
+              cause.fix().empty() ? refusal_fix(refusal_) : cause.fix());
 }
 
 Connection::State Connection::refused(const Head& head, const std::string& text) {

@@ -116,6 +116,8 @@ class Connection final : public Watched {
   void tell(const Verdicted& verdict);
   // Tells, and fails with what this end found wrong.
   State refuse(const Verdicted& verdict);
+  // The same for an error of the exchange; the peer comes again after kInProgress.
+  State refuse(const Status& cause);
   // Fails with what the peer said.
   State refused(const Head& head, const std::string& text);
   State fail(Code code, const std::string& how, const std::string& fix);

@@ -210,6 +210,13 @@ std::string unpack_text(const Text& text) {
   return unpacked;
 }
 
+std::string text_that_fits(const Status& error) {
+  for (const Status& part : {error, Status(error.code(), error.what(), {}, error.fix())}) {
+    if (std::string text = part.to_string(); text.size() < std::tuple_size_v<Text>) return text;
+  }
+  return error.what();
+}
+
 Code refusal_code(Refusal refusal) {
   switch (refusal) {
     case Refusal::kNone:

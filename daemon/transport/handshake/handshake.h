@@ -175,7 +175,7 @@ class Exchange {
   virtual ~Exchange() = default;
   // This end's parameters, ExchangeFactory::bytes_for() of them; makes what they describe. The accepting end is shown
   // those of the peer, for the connecting end `peer` is empty. An error is told to the peer; after kInProgress it asks
-  // again.
+  // again, as after one of accept().
   virtual Result<std::vector<std::byte>> offer(std::span<const std::byte> peer) = 0;
   // A secret that the two ends of this handshake alone have, and no other handshake; comes before accept().
   virtual void bind(const Mac& /*secret*/) {}
@@ -246,6 +246,8 @@ bool same_mac(const Mac& a, const Mac& b);
 // Texts cross the wire as at most 151 bytes; what is not printable reads as '?'.
 Text pack_text(const std::string& text);
 std::string unpack_text(const Text& text);
+// As much of an error as a Text holds, in whole parts: all of it, or what and what to do about it, or what alone.
+std::string text_that_fits(const Status& error);
 
 // The Code that a refusal becomes in a Status, and what to do about it.
 Code refusal_code(Refusal refusal);
