@@ -29,7 +29,10 @@ std::string standstill_fix(HostIndex from, const Standstill& s, const std::strin
   if (s.to == from) return "look at what stops or starves the daemon there";
   if (s.held) return "look at the other flows of its class: they fill the window that they share";
   if (s.progress.retransmissions == 0)
-    return fmt::format("look at the daemon of {}, which takes nothing, and at the path to it", to);
+    return fmt::format(
+        "look at the daemon of {}, which takes nothing, and at the path to it (over RDMA, `rdma statistic show` counts "
+        "what was sent again)",
+        to);
   if (s.progress.path_mtu > kUsualMtu)
     return fmt::format("look for a port on the path whose MTU is below {}, or that drops these packets",
                        s.progress.path_mtu);

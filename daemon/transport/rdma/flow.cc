@@ -49,6 +49,7 @@ void Flow::adopt(Connected connected) {
   local_ = handshake::local_endpoint(socket_.get()).text();
   remote_ = handshake::peer_endpoint(socket_.get()).text();
   for (const auto& pair : pairs_) pair->flow = this;
+  path_mtu_ = pairs_.front()->path_mtu();
   finished_.assign(pairs_.size(), 0);
   send_turn_ = sent_turn_ = receive_turn_ = 0;
   lost_ = false;
@@ -372,6 +373,13 @@ ports::FlowStats Flow::stats() const {
   stats.describe =
       fmt::format("{} -> {}, {} queue pair{}", local_, remote_, pairs_.size(), pairs_.size() == 1 ? "" : "s");
   return stats;
+}
+
+ports::FlowProgress Flow::progress() const {
+  ports::FlowProgress progress{.given = out_.pushed(), .received = in_.delivered(), .path_mtu = path_mtu_};
+  for (ledger::Number n = out_.delivered(); n < out_.pushed(); ++n)
+    progress.outstanding_bytes += queue_[out_.slot(n)].bytes();
+  return progress;
 }
 
 }  // namespace tensorlane::rdma

@@ -107,9 +107,8 @@ class Flow final : public resume::Resumable {
   handshake::Fd take_socket() { return std::move(socket_); }
 
   ports::FlowStats stats() const;
-  ports::FlowProgress progress() const {
-    return {.given = out_.pushed(), .received = in_.delivered(), .outstanding_bytes = in_flight_};
-  }
+  // Devices count what they send again for all queue pairs together, if at all, so it says nothing of that.
+  ports::FlowProgress progress() const;
 
   // The transport's notes.
   bool dirty = false;  // is in the list of flows to write
@@ -142,6 +141,7 @@ class Flow final : public resume::Resumable {
   std::vector<std::unique_ptr<QueuePair>> pairs_;
   FlowSurroundings around_;
   std::string local_, remote_;
+  std::uint32_t path_mtu_ = 0;  // of the last connection
   bool stopped_ = false, ending_ = false, lost_ = false, goodbye_ = false;
 
   // Sending: operations by slot of the ledger. Those before out_.next() are posted and not acknowledged; that one may

@@ -131,6 +131,7 @@ Status QueuePair::connect(const Link& link) {
       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
   if (error != 0)
     return {Code::kInternal, "cannot start a queue pair: " + handshake::errno_text(error), device_.name()};
+  path_mtu_ = mtu_bytes(link.mtu);
   return {};
 }
 

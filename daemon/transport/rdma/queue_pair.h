@@ -96,6 +96,8 @@ class QueuePair {
   Status connect(const Link& link);
   // Keeps what must live as long as the connection: what rdma_cm knows of it.
   void keep(std::shared_ptr<void> connection) { connection_ = std::move(connection); }
+  // Payload bytes of its largest packet, once it is connected; 0 before.
+  std::uint32_t path_mtu() const { return path_mtu_; }
   // The traffic class that the device says it uses; -1 when it says nothing.
   int traffic_class() const;
 
@@ -170,6 +172,7 @@ class QueuePair {
   ibv_qp* qp_ = nullptr;
   std::uint32_t first_packet_ = 0;
   std::uint32_t max_inline_ = 0;
+  std::uint32_t path_mtu_ = 0;
 
   std::vector<std::byte> sends_, receives_;
   MemoryRegion send_region_, receive_region_;
