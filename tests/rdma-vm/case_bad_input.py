@@ -55,8 +55,8 @@ def test_locked_memory(bed, daemons, host, peer):
     bed.run(host, "sh", "-c", f"mkdir {home} && cp {daemons.fabric} {home}/fabric.yaml && cp {bed.shared}/keys/{host}.secret {home}/key "
             f"&& cp {daemons.configured(host)} {home}/daemon.yaml && chown -R {NOBODY} {home} && chmod 666 /dev/infiniband/uverbs0 "
             f"&& ln -sf {home}/socket {daemons.socket()}")
-    daemons.children[host] = bed.start(host, "prlimit", f"--memlock={TINY}", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
-                                       f"{BIN}/tensorlaned", "--config", f"{home}/daemon.yaml")
+    nobody = ["prlimit", f"--memlock={TINY}", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    daemons.start(host, nobody, f"{home}/daemon.yaml")
     daemons.start(peer)
     for each in (host, peer):
         daemons.wait_ready(each)

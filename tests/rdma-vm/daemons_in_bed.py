@@ -33,10 +33,11 @@ def wait_until(condition, timeout, complaint):
 
 class Daemons:
     """One daemon on every host, or on those named, started when entered and stopped when left: Daemons(bed, "auto", port=7200). Several of them can be up,
-    with ports 100 apart; `name` tells them apart. They use the first `rails` of the bed. `preload`: a library that they get in front of all others."""
+    with ports 100 apart; `name` tells them apart. They use `rails` of the bed's, from `first_rail` on. `preload`: a library that they get in front of all
+    others."""
 
-    def __init__(self, bed, transport, port, settings=None, hosts=None, rails=1, preload=None):
-        self.bed, self.name, self.port, self.rails = bed, transport, port, rails
+    def __init__(self, bed, transport, port, settings=None, hosts=None, rails=1, first_rail=0, preload=None):
+        self.bed, self.name, self.port, self.rails = bed, transport, port, slice(first_rail, first_rail + rails)
         self.environment = ["env", f"LD_PRELOAD={preload}"] if preload else []
         self.settings = {"transport": transport, **(settings or {})}
         self.hosts = [h["name"] for h in bed.about["hosts"]] if hosts is None else hosts
@@ -45,7 +46,7 @@ class Daemons:
     def __enter__(self):
         with open(f"{self.bed.shared}/fabric.yaml") as file:
             fabric = file.read().replace("control_port: 7100", f"control_port: {self.port}").replace("data_port: 7110", f"data_port: {self.port + 10}")
-        fabric = "".join(self.first_rails(line) if "addresses:" in line else line for line in fabric.splitlines(keepends=True))
+        fabric = "".join(self.own_rails(line) if "addresses:" in line else line for line in fabric.splitlines(keepends=True))
         self.fabric = f"{self.bed.shared}/fabric-{self.port}.yaml"
         with open(self.fabric, "w") as file:
             file.write(fabric)
@@ -60,13 +61,13 @@ class Daemons:
             if child.poll() is None:
                 child.terminate()
         for host, child in self.children.items():
-            _, log = child.communicate(timeout=30)
+            child.wait(timeout=30)
             if failure[0] is not None:
-                print(f"--- log of {self.name} on {host}\n{log[-3000:]}", flush=True)
+                print(f"--- log of {self.name} on {host}\n{self.log(host)[-3000:]}", flush=True)
 
-    def first_rails(self, line):
+    def own_rails(self, line):
         """Of the lists of addresses in a line of the fabric file."""
-        return re.sub(r"\[(.*?)\]", lambda found: f"[{', '.join(found[1].split(', ')[:self.rails])}]", line)
+        return re.sub(r"\[(.*?)\]", lambda found: f"[{', '.join(found[1].split(', ')[self.rails])}]", line)
 
     def socket(self):
         return f"/run/{self.port}.sock"
@@ -82,12 +83,26 @@ class Daemons:
             file.writelines(f"{key}: {value}\n" for key, value in everything.items())
         return path
 
-    def start(self, host):
+    def start(self, host, before=(), configured=None):
+        """`before`: words in front of the command; `configured`: another file than configuration() writes."""
         # Beside the fabric file the keys belong to root alone, in the guest too.
-        self.children[host] = self.bed.start(host, *self.environment, f"{BIN}/tensorlaned", "--config", self.configuration(host))
+        command = [*(before or self.environment), f"{BIN}/tensorlaned", "--config", configured or self.configuration(host)]
+        with open(self.log_path(host), "a") as log:
+            self.children[host] = self.bed.start(host, *command, stderr=log)
+
+    def log_path(self, host):
+        return f"{self.bed.shared}/{host}-{self.port}.log"
+
+    def log(self, host):
+        """What its daemons have said until now."""
+        return read(self.log_path(host)) or ""
+
+    def pid(self, host):
+        """A command of its shell that says it."""
+        return f"pgrep -f '[t]ensorlaned --config .*/{host}-{self.port}.yaml'"
 
     def signal(self, host, name):
-        self.bed.run(host, "sh", "-c", f"kill -{name} $(pgrep -f '[t]ensorlaned --config .*/{host}-{self.port}.yaml')")
+        self.bed.run(host, "sh", "-c", f"kill -{name} $({self.pid(host)})")
 
     def start_job(self, job, command, hosts):
         """One rank of a command's job on each of these hosts: the children, in the order of the ranks."""
@@ -103,7 +118,7 @@ class Daemons:
         return running
 
     def environments(self, job, hosts):
-        common = {"WORLD_SIZE": len(hosts), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": self.bed.address(hosts[0]), "MASTER_PORT": 29511,
+        common = {"WORLD_SIZE": len(hosts), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": self.bed.rails(hosts[0])[self.rails.start], "MASTER_PORT": 29511,
                   "TENSORLANE_JOB": job, "TENSORLANE_JOB_SECRET": secrets.token_hex(16), "TENSORLANE_SOCKET": self.socket(), "TMPDIR": "/run"}
         return [{key: str(value) for key, value in {**common, "RANK": rank}.items()} for rank in range(len(hosts))]
 
@@ -113,7 +128,7 @@ class Daemons:
         asking = self.bed.start(host, "sh", "-c", f"until test -S {self.socket()}; do sleep 0.1; done; until {ask}; do sleep 0.2; done")
         wait_until(lambda: asking.poll() is not None or self.children[host].poll() is not None, 60, lambda: f"the daemon on {host} does not answer")
         asking.terminate()
-        assert self.children[host].poll() is None, self.children[host].communicate()[1]
+        assert self.children[host].poll() is None, self.log(host)
 
     def status(self, host):
         return json.loads(self.bed.run(host, f"{BIN}/tensorlane", "status", "--json", "--socket", self.socket()))

@@ -18,6 +18,7 @@ import case_conformance
 import case_faults
 import case_priority
 import case_rails
+import case_standstill
 import case_training
 from bed import Bed, require_bed, skip
 from daemons_in_bed import PYTHON, Daemons, Ranks
@@ -66,16 +67,32 @@ def run_alone(bed, cases):
         cases.run(case_bad_input.test_addresses, bed, daemons, ALONE, VLAN)
 
 
-def run_faults(bed, cases, rdma, rails, resuming):
-    """They wait for most of their time: what does not need the first rail's links beside each other."""
-    dead_rail = threading.Thread(target=cases.run, args=(case_rails.test_dead_rail, bed, rails, HOSTS))
-    dead_rail.start()
+def run_standstill_of_lost_flows(bed, cases, pair):
+    with Daemons(bed, "rdma", 8100, case_standstill.RESUMING_LATE, pair, first_rail=case_standstill.RAIL) as resuming:
+        cases.run(case_standstill.test_standstill_of_lost_flows, bed, resuming, pair, VLAN)
+
+
+def run_faults_of_second_rail(bed, cases, rails, first_rail_may_go):
+    """They wait for most of their time. Their daemons use this rail alone, but for one case, which needs both."""
     try:
-        cases.run(case_faults.test_failed_queue_pairs, resuming, HOSTS)
-        cases.run(case_faults.test_stopped_daemon, rdma, HOSTS)
-        cases.run(case_faults.test_killed_daemon, rdma, HOSTS)
+        cases.run(case_rails.test_dead_rail, bed, rails, HOSTS)
     finally:
-        dead_rail.join()
+        first_rail_may_go.set()
+    lost_flows = threading.Thread(target=run_standstill_of_lost_flows, args=(bed, cases, [HOSTS[0], HOSTS[2]]))
+    with Daemons(bed, "rdma", 8000, case_standstill.LATE, HOSTS, first_rail=case_standstill.RAIL) as daemons:
+        cases.run(case_standstill.test_slow_neighbour, bed, daemons, HOSTS, VLAN)
+        lost_flows.start()
+        try:
+            cases.run(case_standstill.test_standstill, bed, daemons, HOSTS, VLAN)
+        finally:
+            lost_flows.join()
+
+
+def run_faults_of_first_rail(bed, cases, rdma, resuming, first_rail_may_go):
+    cases.run(case_faults.test_failed_queue_pairs, resuming, HOSTS)
+    cases.run(case_faults.test_stopped_daemon, rdma, HOSTS)
+    cases.run(case_faults.test_killed_daemon, rdma, HOSTS)
+    first_rail_may_go.wait()
     cases.run(case_faults.test_lost_flows, bed, resuming, HOSTS)
     cases.run(case_faults.test_long_outage, bed, rdma, HOSTS, resuming)
 
@@ -90,19 +107,23 @@ def run_jobs(bed, cases):
         with Daemons(bed, "auto", 7600, detection, HOSTS[:2]) as auto:
             cases.run(case_choice.test_choice, bed, auto, HOSTS[:2], VLAN)
         cases.run(case_rails.test_both_rails, bed, rdma, rails, HOSTS, VLAN)
-        alone = threading.Thread(target=run_alone, args=(bed, cases))
-        alone.start()
+        first_rail_may_go = threading.Event()
+        beside = [threading.Thread(target=run_alone, args=(bed, cases)),
+                  threading.Thread(target=run_faults_of_second_rail, args=(bed, cases, rails, first_rail_may_go))]
+        for thread in beside:
+            thread.start()
         try:
             ranks = Ranks(bed, HOSTS) if cases.wants("training") else None
             begin = time.monotonic()
-            run_faults(bed, cases, rdma, rails, resuming)  # importing does not wait
+            run_faults_of_first_rail(bed, cases, rdma, resuming, first_rail_may_go)  # importing does not wait
             if ranks:
                 ranks.wait_ready()
                 print(f"imported {time.monotonic() - begin:.1f} s", flush=True)
             digest = cases.run(case_training.test_training, bed, ranks, tcp, rdma, VLAN)
             cases.run(case_training.test_training_through_an_outage, bed, ranks, rdma, digest)
         finally:
-            alone.join()
+            for thread in beside:
+                thread.join()
 
 
 def main():
