@@ -52,6 +52,18 @@ class Cases:
         print(f"ok {name} {time.monotonic() - begin:.1f} s", flush=True)
         return result
 
+    def beside(self, run, *arguments):
+        """A thread that runs cases, started. What keeps it from running them is a failure, too."""
+        def guarded():
+            try:
+                run(*arguments)
+            except Exception:
+                print(f"FAILED {run.__name__}\n{traceback.format_exc()}", flush=True)
+                self.failed.append(run.__name__)
+        thread = threading.Thread(target=guarded)
+        thread.start()
+        return thread
+
 
 def run_alone(bed, cases):
     suite = case_conformance.start_suite(bed, ALONE) if cases.wants("suite") else None
@@ -78,10 +90,9 @@ def run_faults_of_second_rail(bed, cases, rails, first_rail_may_go):
         cases.run(case_rails.test_dead_rail, bed, rails, HOSTS)
     finally:
         first_rail_may_go.set()
-    lost_flows = threading.Thread(target=run_standstill_of_lost_flows, args=(bed, cases, [HOSTS[0], HOSTS[2]]))
     with Daemons(bed, "rdma", 8000, case_standstill.LATE, HOSTS, first_rail=case_standstill.RAIL) as daemons:
         cases.run(case_standstill.test_slow_neighbour, bed, daemons, HOSTS, VLAN)
-        lost_flows.start()
+        lost_flows = cases.beside(run_standstill_of_lost_flows, bed, cases, [HOSTS[0], HOSTS[2]])
         try:
             cases.run(case_standstill.test_standstill, bed, daemons, HOSTS, VLAN)
         finally:
@@ -108,10 +119,7 @@ def run_jobs(bed, cases):
             cases.run(case_choice.test_choice, bed, auto, HOSTS[:2], VLAN)
         cases.run(case_rails.test_both_rails, bed, rdma, rails, HOSTS, VLAN)
         first_rail_may_go = threading.Event()
-        beside = [threading.Thread(target=run_alone, args=(bed, cases)),
-                  threading.Thread(target=run_faults_of_second_rail, args=(bed, cases, rails, first_rail_may_go))]
-        for thread in beside:
-            thread.start()
+        beside = [cases.beside(run_alone, bed, cases), cases.beside(run_faults_of_second_rail, bed, cases, rails, first_rail_may_go)]
         try:
             ranks = Ranks(bed, HOSTS) if cases.wants("training") else None
             begin = time.monotonic()
@@ -137,7 +145,7 @@ def main():
         print(f"up after {time.monotonic() - begin:.1f} s", flush=True)
         run_jobs(bed, cases)
     assert set(cases.wanted) <= set(cases.known), f"no such case: {set(cases.wanted) - set(cases.known)}"
-    print(f"{len(cases.known) - len(cases.failed)} of {len(cases.known)} cases, {time.monotonic() - begin:.1f} s", flush=True)
+    print(f"{len(cases.known)} cases, {len(cases.failed)} failed, {time.monotonic() - begin:.1f} s", flush=True)
     return 1 if cases.failed else 0
 
 
