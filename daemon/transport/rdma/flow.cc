@@ -376,10 +376,7 @@ ports::FlowStats Flow::stats() const {
 }
 
 ports::FlowProgress Flow::progress() const {
-  ports::FlowProgress progress{.given = out_.pushed(), .received = in_.delivered(), .path_mtu = path_mtu_};
-  for (ledger::Number n = out_.delivered(); n < out_.pushed(); ++n)
-    progress.outstanding_bytes += queue_[out_.slot(n)].bytes();
-  return progress;
+  return {.given = out_.pushed(), .received = in_.delivered(), .outstanding_bytes = in_flight_, .path_mtu = path_mtu_};
 }
 
 }  // namespace tensorlane::rdma
