@@ -1,9 +1,14 @@
 #include "common/base/available_memory.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
 
 namespace tensorlane {
@@ -17,11 +22,19 @@ std::optional<std::uint64_t> group_leaves(const std::string& folder) {
   return limit > used ? limit - used : 0;
 }
 
+// Opened once, and kept: by the time it is asked for there may be no descriptor left.
+std::string meminfo_text() {
+  static const int file = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+  std::array<char, 16384> text;
+  const ssize_t bytes = file < 0 ? 0 : pread(file, text.data(), text.size(), 0);
+  return std::string(text.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+}
+
 }  // namespace
 
 Bytes available_memory() {
   std::uint64_t available = 0;
-  std::ifstream meminfo("/proc/meminfo");
+  std::istringstream meminfo(meminfo_text());
   for (std::string key, unit; meminfo >> key;) {
     std::uint64_t kilobytes = 0;
     meminfo >> kilobytes;

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include "common/base/available_memory.h"
 #include "daemon/config/shares.h"
 
 namespace tensorlane::wiring {
@@ -14,6 +15,7 @@ constexpr std::uint64_t kDescriptorsOfHost = 2;
 }  // namespace
 
 std::shared_ptr<memory::MemoryBudget> memory_budget(const config::DaemonConfig& config) {
+  (void)available_memory();  // which takes the descriptor that it needs, while there are some
   return std::make_shared<memory::MemoryBudget>(config::shared(config, memory::memory_rules(config.memory_limit)),
                                                 config.memory_keep_free);
 }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,6 +112,17 @@ TEST(ArenaPool, RefusesWithTheLimitTheValueAndTheNeed) {
             "memory_keep_free");
   EXPECT_TRUE(poor.create(kOwner, 10 << 20).ok());
   EXPECT_GT(available_memory(), mib(16));
+}
+
+TEST(AvailableMemory, IsKnownWhereDescriptorsHaveRunOut) {
+  EXPECT_GT(available_memory(), mib(16));
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Bytes available = available_memory();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_GT(available, mib(16));
 }
 
 // A mapping whose pages can go: a file that is truncated under it.
