@@ -104,6 +104,14 @@ Result<Mapping> inner(const Mapping& map, std::string_view key, std::span<const 
   return Mapping::open(map.path(), map.get(key), fmt::format("'{}'", key), keys);
 }
 
+// A size of memory or of a file: `4` was meant to be GiB.
+Result<Bytes> size_with_unit(const Mapping& map, std::string_view key) {
+  TL_ASSIGN_OR_RETURN(const std::string text, map.text(key));
+  if (text.find_first_not_of("0123456789. ") == text.npos)
+    return map.wrong(key, "expected a size with its unit, such as '256 KiB' or '4 GiB'");
+  return map.bytes(key);
+}
+
 Status read_pattern(const Mapping& map, std::optional<protocol::Pattern>* pattern) {
   if (!map.has("pattern")) return {};
   TL_ASSIGN_OR_RETURN(const std::string text, map.text("pattern"));
@@ -118,10 +126,10 @@ Status read_batch(const Mapping& map, DaemonConfig* config) {
   config->batch_automatic = text == "auto";
   config->batch = Bytes();
   if (text == "off" || config->batch_automatic) return {};
-  const Result<Bytes> size = map.bytes("batch");
-  if (!size.ok() || *size < kSmallestBatch || *size > kLargestBatch)
+  const Result<Bytes> longest = size_with_unit(map, "batch");
+  if (!longest.ok() || *longest < kSmallestBatch || *longest > kLargestBatch)
     return map.wrong("batch", "expected off, auto, or a size from 1 KiB to 64 MiB, e.g. 256 KiB");
-  config->batch = *size;
+  config->batch = *longest;
   return {};
 }
 
@@ -254,8 +262,8 @@ Status read_job_limits(const Mapping& map, DaemonConfig* config) {
     TL_ASSIGN_OR_RETURN(target.rate, limit.rate("rate"));
     if (target.rate > kMaxLimitedRate) return limit.wrong("rate", "expected at most 10 Tbit/s");
     target.burst = default_burst(target.rate);
-    TL_RETURN_IF_ERROR(
-        optional_value(limit, "burst", &target.burst, [&limit](std::string_view key) { return limit.bytes(key); }));
+    TL_RETURN_IF_ERROR(optional_value(limit, "burst", &target.burst,
+                                      [&limit](std::string_view key) { return size_with_unit(limit, key); }));
     if (target.burst > kMaxBurst) return limit.wrong("burst", "expected at most 1 GiB");
   }
   return {};
@@ -274,7 +282,7 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
     return [&map, low, high](std::string_view key) { return map.number(key, low, high); };
   };
   const auto flag = [&](std::string_view key) { return map.flag(key); };
-  const auto bytes = [&](std::string_view key) { return map.bytes(key); };
+  const auto bytes = [&](std::string_view key) { return size_with_unit(map, key); };
   std::uint64_t slice = 0, cpu = 0, sessions = config->max_sessions, pending = config->max_pending,
                 guaranteed = config->users_guaranteed, tensors = config->max_tensors;
   TL_RETURN_IF_ERROR(optional_value(map, "slice_elements", &slice, number(1024, 1u << 20)));
@@ -302,7 +310,7 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
 
 Status read_timeline(const Mapping& map, DaemonConfig* config) {
   const auto text = [&](std::string_view key) { return map.text(key); };
-  const auto bytes = [&](std::string_view key) { return map.bytes(key); };
+  const auto bytes = [&](std::string_view key) { return size_with_unit(map, key); };
   TL_RETURN_IF_ERROR(optional_value(map, "timeline", &config->timeline, text));
   TL_RETURN_IF_ERROR(optional_value(map, "timeline_limit", &config->timeline_limit, bytes));
   if (!config->timeline.empty()) config->timeline = beside(config->path, config->timeline);
@@ -322,8 +330,8 @@ Status read_log_level(const Mapping& map, DaemonConfig::LogLevel* level) {
 Status read_record(const Mapping& map, DaemonConfig* config) {
   TL_RETURN_IF_ERROR(
       optional_value(map, "record", &config->record, [&](std::string_view key) { return map.text(key); }));
-  TL_RETURN_IF_ERROR(
-      optional_value(map, "record_limit", &config->record_limit, [&](std::string_view key) { return map.bytes(key); }));
+  TL_RETURN_IF_ERROR(optional_value(map, "record_limit", &config->record_limit,
+                                    [&](std::string_view key) { return size_with_unit(map, key); }));
   if (!config->record.empty()) config->record = beside(config->path, config->record);
   if (config->record_limit < mib(1)) return map.wrong("record_limit", "expected at least 1 MiB");
   return {};

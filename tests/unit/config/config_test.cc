@@ -122,6 +122,9 @@ TEST_F(ConfigTest, WrongValuesSayWhatWasExpected) {
               ::testing::HasSubstr("expected tagged, funnel, concurrent, chained, counters or negotiated"));
   EXPECT_THAT(error("ordering: funnel\nordering_concurrent: 2\n"),
               ::testing::HasSubstr("it counts with 'ordering: concurrent' only"));
+  for (const char* key :
+       {"arena_limit", "memory_limit", "memory_keep_free", "staging", "timeline_limit", "record_limit"})
+    EXPECT_THAT(error(key + std::string(": 4\n")), ::testing::HasSubstr("expected a size with its unit")) << key;
   for (const char* batch : {"batch: on\n", "batch: 100\n", "batch: 1 byte\n", "batch: 65 MiB\n", "batch: 0 KiB\n"})
     EXPECT_THAT(error(batch), ::testing::HasSubstr("expected off, auto, or a size from 1 KiB to 64 MiB")) << batch;
   EXPECT_THAT(error("urgency: guessed\n"), ::testing::HasSubstr("expected registered or observed"));
