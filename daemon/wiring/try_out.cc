@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <netdb.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include "common/files/careful.h"
@@ -15,6 +18,8 @@
 
 namespace tensorlane::wiring {
 namespace {
+
+constexpr std::size_t kKeyText = 40;  // Z85
 
 // Whether the address, or the name's first one, is one of this host's.
 Status try_address(const config::DaemonConfig& config, const std::string& text) {
@@ -40,9 +45,47 @@ Status try_address(const config::DaemonConfig& config, const std::string& text) 
           place, "write an address of this host into the fabric file, or another 'host' into daemon.yaml"};
 }
 
+Status wrong(const config::DaemonConfig& config, std::string what, std::string fix) {
+  return {Code::kInvalidArgument, std::move(what), config.path, std::move(fix)};
+}
+
+// Whether the key is the other half of the one that the fabric file shows to everybody.
+Status try_secret_key(const config::DaemonConfig& config) {
+  if (config.secret_key.empty()) return {};
+  char mine[kKeyText + 1] = {};
+  if (zmq_curve_public(mine, config.secret_key.c_str()) == 0 && config.self().public_key == mine) return {};
+  return wrong(config, fmt::format("the secret key is not that of host '{}'", config.host),
+               fmt::format("name the file with the other half of its public_key in {}:{}", config.fabric_path,
+                           config.self().line));
+}
+
+Status try_socket(const config::DaemonConfig& config) {
+  constexpr std::size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
+  if (config.socket.empty() || config.socket.size() > kLongest) {
+    return wrong(config, fmt::format("the path of 'socket' has {} bytes: {}", config.socket.size(), config.socket),
+                 fmt::format("expected 1 to {} bytes", kLongest));
+  }
+  std::error_code failure;
+  const std::string folder = std::filesystem::absolute(config.socket).parent_path().string();
+  const bool is_default = config.socket == config::DaemonConfig().socket;  // the service manager makes its folder
+  if (is_default || std::filesystem::is_directory(folder, failure)) return {};
+  return wrong(config, fmt::format("the folder of 'socket' is not there: {}", folder),
+               "make it for the daemon's user, or set 'socket'");
+}
+
+Status try_cpu(const config::DaemonConfig& config) {
+  const long cores = sysconf(_SC_NPROCESSORS_CONF);
+  if (config.cpu < cores) return {};
+  return wrong(config, fmt::format("'cpu' is {}, and this host has {} cores", config.cpu, cores),
+               fmt::format("expected 0 to {}", cores - 1));
+}
+
 }  // namespace
 
 Status try_out(const config::DaemonConfig& config) {
+  TL_RETURN_IF_ERROR(try_secret_key(config));
+  TL_RETURN_IF_ERROR(try_socket(config));
+  TL_RETURN_IF_ERROR(try_cpu(config));
   for (std::uint8_t r = 0; r < config.self().rails(); ++r)
     TL_RETURN_IF_ERROR(try_address(config, config.self().tcp_address(RailIndex(r))));
   if (!config.metrics.empty()) TL_RETURN_IF_ERROR(telemetry::check_listen_address(config.metrics));

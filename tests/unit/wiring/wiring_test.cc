@@ -134,6 +134,16 @@ TEST_F(WiringTest, WhatTheHostCannotDoIsFoundByTrying) {
   EXPECT_THAT(tried("metrics: '9400'\n"), HasSubstr("'9400' is no address to serve metrics on"));
   EXPECT_THAT(tried("metrics: 192.0.2.1:9400\n"), HasSubstr("Cannot assign requested address"));
   EXPECT_THAT(tried("timeline: /nowhere/t.json\n"), HasSubstr("cannot write the timeline: No such file or directory"));
+  EXPECT_THAT(tried("cpu: 4095\n"), HasSubstr("'cpu' is 4095, and this host has "));
+  EXPECT_THAT(tried("socket: /nowhere/s.sock\n"), HasSubstr("the folder of 'socket' is not there: /nowhere"));
+  EXPECT_THAT(tried("socket: /tmp/" + std::string(121, 's') + "\n"), HasSubstr("'socket' has 126 bytes"));
+  std::ofstream(folder_ / "h0.key") << "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6\n";
+  std::filesystem::permissions(folder_ / "h0.key", std::filesystem::perms::owner_read);
+  EXPECT_EQ(tried("secret_key_file: h0.key\n"), "ok") << "the pair of the fabric file's public key";
+  std::filesystem::permissions(folder_ / "h0.key", std::filesystem::perms::owner_write,
+                               std::filesystem::perm_options::add);
+  std::ofstream(folder_ / "h0.key") << "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs\n";
+  EXPECT_THAT(tried("secret_key_file: h0.key\n"), HasSubstr("the secret key is not that of host 'h0'"));
   EXPECT_THAT(tried("record: /nowhere\n"), HasSubstr("cannot write an engine's log: No such file or directory"));
   write_fabric("192.0.2.1");
   EXPECT_EQ(tried(""),
