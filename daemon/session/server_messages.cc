@@ -255,8 +255,17 @@ Status SessionServer::add_to_group(Connection& c, Registration registration) {
   if (c.tensors + tensors.size() + registration.tensors.size() > Connection::kMaxTensors) {
     return exhausted("too many tensors in one session", Connection::kMaxTensors);
   }
-  TL_ASSIGN_OR_RETURN(Ledger::Charge charge, take(c, kTensors, registration.tensors.size()));
-  c.group->charge.add(std::move(charge));
+  Result<Ledger::Charge> charge = take(c, kTensors, registration.tensors.size());
+  if (!charge.ok()) {
+    const Status& full = charge.status();
+    const bool says_whose = full.where().find("user ") != std::string::npos;
+    const std::string has =
+        "; user " + std::to_string(c.uid) + " has " + std::to_string(ledgers_[kTensors]->in_use_by(c.uid)) + " of them";
+    const Status refused(full.code(), full.what(), full.where() + (says_whose ? "" : has), full.fix());
+    note_refused(c, refused, now());
+    return refused;
+  }
+  c.group->charge.add(std::move(*charge));
   for (const protocol::TensorBody& tensor : registration.tensors) {
     TL_RETURN_IF_ERROR(check_tensor(tensor, c.hello.world_size));
     TL_RETURN_IF_ERROR(inside_arena(*c.session, tensor));

@@ -95,6 +95,18 @@ def checking(daemons):
     check(lambda text: text, "the daemon's configuration can be changed by everybody")
 
 
+def too_many_tensors(daemons):
+    """Who is refused learns what he has, and the operator from the log who was refused."""
+    rewrite(daemons, "h0", lambda text: text + "max_tensors: 1\nusers_guaranteed: 0\n")
+    reload(daemons, "h0")
+    results = outputs(daemons.job("full", [os.path.join(BIN, "tensorlane-example-allreduce")], hosts=["h0"], per_host=2), 60)
+    wanted = "1 needed, 1 of max_tensors = 1 in use; user 0 has 1 of them"
+    expect(any(wanted in text for text, _ in results), f"what was refused: {results}")
+    wait_for("who was refused", lambda: re.search(r"user 0 \(pid \d+\) was refused: .*" + re.escape(wanted), daemons.log("h0")))
+    rewrite(daemons, "h0", lambda text: text.replace("max_tensors: 1\nusers_guaranteed: 0\n", ""))
+    reload(daemons, "h0")
+
+
 def starting_twice(daemons):
     """A second start with the same file fails, and leaves the timeline of the daemon that runs where it is."""
     timeline = os.path.join(daemons.folder, "h0.json")
@@ -108,7 +120,7 @@ def main():
     if os.geteuid() != 0:
         skip("needs root, to be another user for a moment")
     with Daemons(2, settings={"join_timeout": "5 s", "timeline": "{folder}/{host}.json"}) as daemons:
-        for part in (reloading, joining, wrong_secret, starting_twice, checking):
+        for part in (reloading, joining, wrong_secret, too_many_tensors, starting_twice, checking):
             part(daemons)
             print(f"{part.__name__}: as it must be", flush=True)
         child = daemons.children["h0"]
