@@ -290,6 +290,7 @@ void set_owner(Lab& lab, int owner) {
 // A lab whose namespaces, cables and queues are there, and which belongs to this process.
 Result<Lab> build_lab(fabric::Fabric fabric, const LabOptions& options) {
   TL_ASSIGN_OR_RETURN(LabPlan plan, plan_of(fabric, options.name, options.buffer, options.guests.has_value()));
+  name_ports(plan, fabric);
   const LabsLock lock;
   take_down_stale_labs();
   Result<RuntimeDir> runtime = make_runtime(runtime_name(options.name), std::move(fabric));

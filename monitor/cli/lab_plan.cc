@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -48,13 +49,22 @@ Bytes smallest_buffer(std::size_t data_classes) {
   return Bytes(std::max(queue * kEdgeShare, (queue * data_classes * kEdgeShare + kEdgeShare - 3) / (kEdgeShare - 2)));
 }
 
-// The neighbour's name where it can be a device's.
-std::string device_towards(const Node& from, const std::string& peer) {
-  if (!from.is_switch) return fmt::format("eth{}", from.ports.size());
-  const auto taken = [&](const Port& port) { return port.device == peer; };
-  const bool usable = peer.size() <= kMaxDevice && peer != "br0" && peer != "lo" && peer != "." && peer != ".." &&
-                      std::none_of(from.ports.begin(), from.ports.end(), taken);
-  return usable ? peer : fmt::format("port{}", from.ports.size());
+// The port's name of the fabric file where it can be a device's, else of a switch's port the neighbour's name.
+std::string device_towards(const Node& from, const std::string& port, const std::string& peer) {
+  const auto taken = [&](const std::string& name) {
+    return std::ranges::find(from.ports, name, &Port::device) != from.ports.end();
+  };
+  const auto usable = [&](const std::string& name) {
+    const bool ours = name == "br0" || name == "lo" || name.starts_with("vm");  // of every lab, and of guests
+    return !name.empty() && name.size() <= kMaxDevice && name.find('/') == name.npos && name != "." && name != ".." &&
+           !ours && !taken(name);
+  };
+  if (usable(port)) return port;
+  if (from.is_switch && usable(peer)) return peer;
+  std::size_t n = from.ports.size();
+  const char* const kind = from.is_switch ? "port" : "eth";
+  while (taken(fmt::format("{}{}", kind, n))) ++n;
+  return fmt::format("{}{}", kind, n);
 }
 
 // Which switches are connected so far: union-find.
@@ -246,16 +256,28 @@ Result<LabPlan> plan_lab(const fabric::Fabric& fabric, const std::string& lab, B
       return at_line(fabric, link.line, fmt::format("the link from '{}' to '{}' closes a loop", link.from, link.to),
                      "the bridges of a lab need a tree; leave this link out");
     }
-    for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    for (const auto& [from, to, port] : {std::tuple(a, b, link.from_port), std::tuple(b, a, link.to_port)}) {
       Node& node = plan.nodes[from];
       const std::string& peer = plan.nodes[to].name;
-      node.ports.push_back({device_towards(node, peer), peer, link.speed, stated, link.mtu});
+      node.ports.push_back({device_towards(node, port, peer), peer, link.speed, stated, link.mtu});
     }
     plan.cables.push_back({a, plan.nodes[a].ports.size() - 1, b, plan.nodes[b].ports.size() - 1});
   }
   TL_RETURN_IF_ERROR(check_rails(fabric, plan, islands));
   add_addresses(fabric, plan);
   return plan;
+}
+
+void name_ports(const LabPlan& plan, fabric::Fabric& fabric) {
+  const auto name = [&](std::size_t node, std::size_t port, std::string& named) {
+    const fabric::Switch* listed = fabric.find_switch(plan.nodes[node].name);
+    if (named.empty() && (listed == nullptr || listed->ports.empty())) named = plan.nodes[node].ports[port].device;
+  };
+  for (std::size_t i = 0; i < fabric.links.size(); ++i) {
+    const Cable& cable = plan.cables[i];
+    name(cable.node_a, cable.port_a, fabric.links[i].from_port);
+    name(cable.node_b, cable.port_b, fabric.links[i].to_port);
+  }
 }
 
 std::string namespace_lines(const LabPlan& plan) {

@@ -36,7 +36,7 @@ Result<Policy> parse_policy(std::string_view text);
 inline constexpr Bytes kMaxPacket = kib(16);
 
 struct Port {
-  std::string device;  // "eth0" in a host; the neighbour's name in a switch
+  std::string device;  // as in the fabric file, else "eth0" in a host, the neighbour's name in a switch
   std::string peer;    // node at the other end
   BitsPerSecond speed{};
   Bytes buffer{};
@@ -67,6 +67,10 @@ struct LabPlan {
 
   const Node* find(std::string_view name) const;
 };
+
+// Writes the lab's devices into the links of the fabric that it is the plan of, where they name none, so that what the
+// fabric file says is what is there. Switches that list their ports stay as they are.
+void name_ports(const LabPlan& plan, fabric::Fabric& fabric);
 
 // A guest's cable of a rail, beside the port in one of its namespace's bridges.
 std::string guest_tap(std::size_t rail);

@@ -1,10 +1,12 @@
 """The policy changes in place: quickly, without losing connections, with the same bytes of buffer."""
 
 import re
+import subprocess
 import sys
+import tempfile
 import time
 
-from lab_harness import BULK, MIB, Lab, require_namespaces, tensorlane
+from lab_harness import BULK, MIB, TENSORLANE, Lab, require_namespaces, tensorlane
 
 STATED = 512 << 10
 FIFO_LEAF = 0xF0
@@ -22,9 +24,18 @@ def buffers(lab, node, device):
     return fifo, sum(limits.values())
 
 
+def known_to_the_switch_tool(lab):
+    """As `tensorlane-switch apply --help` has it: the lab's fabric file names the ports that are there. (The lab's own queues it does not replace.)"""
+    at = [word for node in ("s0", "h0") for word in ("--at", f"{node}=tl-{lab.name}-{node}")]
+    with tempfile.TemporaryDirectory() as state:
+        done = subprocess.run([TENSORLANE + "-switch", "apply", "--state", state, "--fabric", lab.about["fabric_file"], "--no-ecn", *at], capture_output=True, text=True, timeout=60)
+    assert "port 'h0' of 's0' has queues" in done.stderr, done
+
+
 def main():
     require_namespaces()
     with Lab(hosts=2, policy="strict") as lab:
+        known_to_the_switch_tool(lab)
         for node, device in (("s0", "h1"), ("h0", "eth0")):
             assert buffers(lab, node, device) == (STATED, STATED), (node, device)
         lab.start_sink("h1", [BULK])

@@ -40,6 +40,25 @@ TEST(LabPlan, OneNamespacePerNodeAndOnePortPerEndOfALink) {
             "link add name eth0 netns tl-demo-h1 type veth peer name h1 netns tl-demo-s0\n");
 }
 
+// So that `tensorlane-switch apply` finds in the lab what the lab's fabric file says.
+TEST(LabPlan, PortsHaveTheNamesOfTheFileAndTheFileThoseOfThePorts) {
+  const std::string hosts =
+      "hosts:\n - {name: h0, addresses: {tcp: 10.0.0.1}}\n - {name: h1, addresses: {tcp: 10.0.0.2}}\n";
+  fabric::Fabric fabric = parsed(hosts +
+                                 "switches: [{name: s0}]\nlinks:\n - {from: h0, from_port: eno1, to: s0, "
+                                 "to_port: p0, speed: 1G}\n - {from: h1, to: s0, to_port: 1/1, speed: 1G}\n");
+  const LabPlan plan = plan_lab(fabric, "demo", kib(512)).value();
+  EXPECT_EQ(plan.find("h0")->ports[0].device, "eno1");
+  EXPECT_EQ(plan.find("s0")->ports[0].device, "p0");
+  EXPECT_EQ(plan.find("s0")->ports[1].device, "h1") << "1/1 is no name of a device";
+  name_ports(plan, fabric);
+  EXPECT_EQ(fabric.links[0].from_port + " " + fabric.links[0].to_port, "eno1 p0");
+  EXPECT_EQ(fabric.links[1].from_port + " " + fabric.links[1].to_port, "eth0 1/1");
+  fabric::Fabric made = lab_fabric(2);
+  name_ports(plan_lab(made, "demo", kib(512)).value(), made);
+  EXPECT_EQ(made.links[1].from_port + " " + made.links[1].to_port, "eth0 h1");
+}
+
 TEST(LabPlan, StrictQueuesHaveTheBufferOfTheFifo) {
   const LabPlan plan = plan_lab(lab_fabric(1), "demo", kib(512)).value();
   const std::string lines = queue_lines(plan.nodes[0], plan.classes);
