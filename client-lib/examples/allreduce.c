@@ -4,6 +4,7 @@
  *
  * Exit status 0 only if the sums are right. */
 #include <stdio.h>
+#include <string.h>
 
 #include "tensorlane/tensorlane.h"
 
@@ -14,7 +15,14 @@ static int fail(const char* what) {
   return 1;
 }
 
-int main(void) {
+int main(int argc, char** argv) {
+  if (argc > 1) { /* it takes no arguments */
+    const int asked = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
+    fprintf(asked ? stdout : stderr,
+            "Sums an array over all ranks of a job. Without arguments, e.g.:\n"
+            "  tensorlane run -n 4 -- tensorlane-example-allreduce\n");
+    return asked ? 0 : 2;
+  }
   tl_config_t config = TL_CONFIG_INIT; /* everything from torchrun's environment variables */
   tl_context_t* context = NULL;
   if (tl_init(&config, &context) != TL_OK) return fail("tl_init");

@@ -1,6 +1,7 @@
 // `tensorlane lab up|exec|policy|show|down`.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -156,7 +157,7 @@ Result<int> exec(const Arguments& arguments) {
 }
 
 Result<int> policy(const Arguments& arguments) {
-  TL_ASSIGN_OR_RETURN(const Policy wanted, parse_policy(arguments.policy));
+  TL_ASSIGN_OR_RETURN(const Policy wanted, option("tensorlane lab policy", parse_policy(arguments.policy)));
   TL_ASSIGN_OR_RETURN(Lab lab, open_lab(arguments.name));
   TL_RETURN_IF_ERROR(set_lab_policy(lab, wanted));
   return 0;
@@ -182,6 +183,9 @@ Result<int> show(const Arguments& arguments) {
 
 Result<int> down(const Arguments& arguments) {
   if (!arguments.all) {
+    const std::vector<std::string> there = lab_names();
+    if (std::ranges::find(there, arguments.name) == there.end())
+      std::fprintf(stderr, "tensorlane: there was no lab '%s'\n", arguments.name.c_str());
     TL_RETURN_IF_ERROR(lab_down(arguments.name));
     return 0;
   }

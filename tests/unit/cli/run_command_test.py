@@ -35,6 +35,15 @@ def refusals():
         assert words in said, f"{arguments}: {said}"
 
 
+def words_of_the_commands():
+    """Each says what there is to say in its own words."""
+    for command, status, words in (([TENSORLANE, "lab", "policy", "loud"], 2, "policy 'loud': tensorlane lab policy: expected fifo, strict or service"),
+                                   ([TENSORLANE, "lab", "down", "--name", "nosuchlab"], 0, "there was no lab 'nosuchlab'"),
+                                   ([EXAMPLE, "--help"], 0, "tensorlane run -n 4"), ([EXAMPLE, "4"], 2, "Without arguments")):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == status and words in done.stdout + done.stderr, f"{command}: {done}"
+
+
 def files(folder):
     """They count from the caller's folder, are made, and stay."""
     said = run("-n", "2", "--timeline", "traces", "--logs", "logs", "--set", "record=.", "--", EXAMPLE, cwd=folder)
@@ -95,7 +104,7 @@ def closed_pipe():
 def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = os.path.realpath(folder)
-        for part, arguments in ((refusals, ()), (files, (folder,)), (complaints, (folder,)), (dead_daemon, ()), (closed_pipe, ())):
+        for part, arguments in ((refusals, ()), (words_of_the_commands, ()), (files, (folder,)), (complaints, (folder,)), (dead_daemon, ()), (closed_pipe, ())):
             part(*arguments)
             print(f"{part.__name__}: as it must be", flush=True)
 
