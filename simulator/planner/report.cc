@@ -138,7 +138,7 @@ std::string gain_text(double before_s, double after_s) {
 // What urgent gains beside what bulk loses, and what is left of it.
 std::string trade_text(const Report& report) {
   std::string text = fmt::format(
-      "network priority: net {:+.1f} % throughput over none, {:+.1f} % over end-host order; a layer's wait: urgent {}, "
+      "network priority: net {:+.1f} % throughput over sliced, {:+.1f} % over endhost; a layer's wait: urgent {}, "
       "bulk {}\n",
       100 * report.net_gain, 100 * report.gain_over_endhost,
       gain_text(report.urgent_wait_before_s, report.urgent_wait_after_s),
@@ -171,6 +171,9 @@ std::string outcome_text(const Planned& plan) {
     text += fmt::format("{:<20} {:>12.4f} {:>10.1f} {:>10.2f} {}\n", label(p), p.iteration_s,
                         100 * p.scaling_efficiency, p.schedule_efficiency, numbers_text(p.thresholds));
   }
+  text +=
+      "vanilla: tensors whole, in the order of arrival; sliced: slices, in that order; endhost: the most urgent slice "
+      "leaves a host first; network: so do switches serve them\n";
   text += congestion_text(plan.request, report);
   if (!plan.request.only.empty()) return text + fmt::format("{} events\n", report.events);
   return text + "\n" + tried_text(report) + "\n" + recommended_text(report.recommended) + trade_text(report) +
