@@ -8,6 +8,7 @@
 
 #include "common/base/hash.h"
 #include "common/protocol/plan_fields.h"
+#include "common/protocol/plan_hash.h"
 
 namespace tensorlane::protocol {
 namespace {
@@ -80,15 +81,27 @@ Plan Plan::since(std::size_t known) const {
 }
 
 std::uint64_t Plan::hash() const {
-  Fnv1a h;
-  h.add(version);
-  h.add(rails);
-  h.add(static_cast<std::uint8_t>(ordering));
-  h.add(concurrent);
-  HashedFields fields(h);
-  for (const PlanTensor& tensor : tensors) describe_tensor(fields, tensor);
-  for (HostIndex host : rank_hosts) h.add(host.value);
-  return h.value();
+  PlanHash hash(*this);
+  for (const PlanTensor& tensor : tensors) hash.add(tensor);
+  return hash.value(*this);
+}
+
+PlanHash::PlanHash(const Plan& plan) {
+  hash_.add(plan.rails);
+  for (HostIndex host : plan.rank_hosts) hash_.add(host.value);
+}
+
+void PlanHash::add(const PlanTensor& tensor) {
+  HashedFields fields(hash_);
+  describe_tensor(fields, tensor);
+}
+
+std::uint64_t PlanHash::value(const Plan& plan) const {
+  Fnv1a whole = hash_;
+  whole.add(plan.version);
+  whole.add(static_cast<std::uint8_t>(plan.ordering));
+  whole.add(plan.concurrent);
+  return whole.value();
 }
 
 Status check_batches(const Plan& plan, std::size_t first) {

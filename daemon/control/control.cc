@@ -15,6 +15,9 @@ namespace {
 constexpr Duration kIdleTurn = milliseconds(500), kLaneRetry = milliseconds(1), kStopTurn = milliseconds(5),
                    kStopPatience = seconds(1);
 constexpr std::size_t kMaxJoinMessage = 4096;  // bytes: three numbers and two short texts
+// What others ask for is done in slices of so much: between two of them jobs say that they live. One thing asked for is
+// never cut.
+constexpr Duration kSlice = milliseconds(20);
 
 Time clock_now() {
   return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -128,11 +131,7 @@ void Control::leave(ports::SessionId session, Status why) {
 }
 
 void Control::status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) {
-  const auto answer = [this, session, uid, request] {
-    session_events_->status(session, request,
-                            describe(uid).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  };
-  if (!inbox_.request(answer))
+  if (!inbox_.request([this, session, uid, request] { questions_[uid].push_back({session, request}); }))
     session_events_->status(session, request, nlohmann::json{{"error", too_many().to_string()}}.dump());
 }
 
@@ -192,15 +191,17 @@ void Control::run() {
 
 void Control::turn() {
   wire_->process(now_, [this](const std::string& from, std::span<const std::byte> bytes) { receive(from, bytes); });
-  inbox_.run_all();
+  inbox_.run(kSlice);
   for (auto& [id, job] : jobs_) job->tick(now_);
   flush_lane();
   forget_finished_jobs();
   retry_deferred_joins();
+  answer_questions();
 }
 
 Duration Control::time_to_wait() const {
   if (stopping_) return kStopTurn;
+  if (!questions_.empty()) return Duration(0);
   if (!lane_calls_.empty()) return kLaneRetry;
   Duration shortest = kIdleTurn;
   for (const auto& [id, job] : jobs_) shortest = std::min(shortest, job->tick_interval());

@@ -100,6 +100,11 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
     Time deadline;
   };
 
+  struct Question {
+    ports::SessionId session;
+    std::uint32_t request;
+  };
+
   // JobEnvironment. Control's thread.
   LogShare& log_share() override { return log_share_; }
   void need(const std::string& host) override;
@@ -130,6 +135,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void note_other_key(const std::string& from, const Message& join);
   Epoch next_epoch();
   nlohmann::json describe(std::uint32_t uid) const;
+  void answer_questions();
 
   const ControlConfig config_;
   ControlCounters counters_;
@@ -151,7 +157,9 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   std::map<ports::SessionId, Session> sessions_;
   std::deque<DeferredJoin>
       deferred_joins_;  // for a job of that name that is still being closed; bounded by the inbox and the sessions
-  std::deque<std::function<bool()>> lane_calls_;  // in order; false: the lane's queue is full, come again
+  std::deque<std::function<bool()>> lane_calls_;              // in order; false: the lane's queue is full, come again
+  std::map<std::uint32_t, std::vector<Question>> questions_;  // who wants to know the status, by user
+  std::uint32_t last_asked_ = 0;                              // the user who was answered last
   LogGate log_gate_;
   LogShare log_share_;
 };

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 
 #include "common/base/assert.h"
@@ -40,16 +41,26 @@ void Inbox::event(std::function<void()> what) {
   wake();
 }
 
-void Inbox::run_all() {
+bool Inbox::take(std::function<void()>* item) {
+  std::lock_guard lock(mutex_);
+  if (items_.empty()) return false;
+  *item = std::move(items_.front());
+  items_.pop_front();
+  return true;
+}
+
+void Inbox::run(Duration slice) {
   std::uint64_t count = 0;
   [[maybe_unused]] const ssize_t got =
       read(wake_fd_, &count, sizeof count);  // before taking: what comes later wakes again
-  std::deque<std::function<void()>> items;
-  {
-    std::lock_guard lock(mutex_);
-    items.swap(items_);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(slice.value);
+  for (std::function<void()> item; take(&item);) {
+    item();
+    item = nullptr;  // what it holds goes before the next one runs
+    if (std::chrono::steady_clock::now() < end) continue;
+    wake();
+    return;
   }
-  for (auto& item : items) item();
 }
 
 }  // namespace tensorlane::control

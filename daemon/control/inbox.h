@@ -6,6 +6,7 @@
 #include <functional>
 #include <mutex>
 
+#include "common/base/units.h"
 #include "daemon/ports/session.h"
 
 namespace tensorlane::control {
@@ -27,11 +28,13 @@ class Inbox {
 
   // Readable while something waits.
   int wake_fd() const { return wake_fd_; }
-  // Control's thread: runs everything that waited when it was called, outside of the lock.
-  void run_all();
+  // Control's thread: runs what waits, outside of the lock, until nothing does or `slice` is over. What is left keeps
+  // wake_fd() readable.
+  void run(Duration slice);
 
  private:
   void wake();
+  bool take(std::function<void()>* item);
 
   std::mutex mutex_;
   std::deque<std::function<void()>> items_;  // guarded by mutex_

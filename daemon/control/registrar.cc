@@ -16,14 +16,21 @@ constexpr std::size_t kPlanHead = 256;  // bytes of a plan's message beside its 
 
 }  // namespace
 
-Registrar::Registrar(RegistrarConfig config, RegistrarOutput& output) : config_(std::move(config)), output_(output) {
+Registrar::Registrar(RegistrarConfig config, RegistrarOutput& output)
+    : config_(std::move(config)), output_(output), plan_(empty_plan()), hash_(plan_) {
+  local_ranks_ = config_.roster.hosts[*config_.roster.index_of(config_.self)].ranks;
+  totals_.hash = hash_.value(plan_);
+}
+
+protocol::Plan Registrar::empty_plan() const {
   const auto self = config_.roster.index_of(config_.self);
   TL_ASSERT(self.has_value());
-  local_ranks_ = config_.roster.hosts[*self].ranks;
-  plan_.rails = static_cast<std::uint8_t>(std::max<std::size_t>(config_.roster.hosts[*self].addresses.size(), 1));
+  protocol::Plan plan;
+  plan.rails = static_cast<std::uint8_t>(std::max<std::size_t>(config_.roster.hosts[*self].addresses.size(), 1));
   for (std::uint32_t rank = 0; rank < config_.roster.world_size; ++rank) {
-    plan_.rank_hosts.push_back(HostIndex(static_cast<std::uint16_t>(config_.roster.index_of_rank(rank))));
+    plan.rank_hosts.push_back(HostIndex(static_cast<std::uint16_t>(config_.roster.index_of_rank(rank))));
   }
+  return plan;
 }
 
 void Registrar::refuse(const LocalRank& local, Status status) {
@@ -227,20 +234,29 @@ void Registrar::add_batches(const std::string& group, const std::vector<TensorBo
 void Registrar::start_next_change() {
   if (changes_.empty()) return;
   Change& change = changes_.front();
-  protocol::Plan next = plan_;
+  protocol::Plan next;  // without the tensors: it has plan_'s and these
   next.version = plan_.version + 1;
   next.ordering = config_.ordering;
   next.concurrent = config_.concurrent;
-  const auto first = static_cast<std::uint32_t>(next.tensors.size());
+  protocol::PlanHash hash = hash_;
+  const auto first = static_cast<std::uint32_t>(plan_.tensors.size());
+  std::uint32_t id = first;
   for (PlanTensor& tensor : change.tensors) {
     if (tensor.in_batch()) tensor.batch += first;
-    tensor.id = TensorId(static_cast<std::uint32_t>(next.tensors.size()));
+    tensor.id = TensorId(id++);
     tensor.group = next.version;
-    next.tensors.push_back(tensor);
+    hash.add(tensor);
   }
-  output_.to_all_hosts(MessageType::kPlan,
-                       json::array({change.group, next.version, next.hash(), static_cast<std::uint32_t>(next.ordering),
-                                    next.concurrent, plan_tensors_to_json(change.tensors)}));
+  output_.to_all_hosts(MessageType::kPlan, json::array({change.group, next.version, hash.value(next),
+                                                        static_cast<std::uint32_t>(next.ordering), next.concurrent,
+                                                        plan_tensors_to_json(change.tensors)}));
+}
+
+void Registrar::take_into_plan(PlanTensor tensor) {
+  hash_.add(tensor);
+  if (tensor.is_batch()) ++totals_.batches;
+  if (tensor.in_batch()) ++totals_.batched;
+  plan_.tensors.push_back(std::move(tensor));
 }
 
 bool Registrar::handle_plan(const json& body) {
@@ -258,19 +274,20 @@ bool Registrar::handle_plan(const json& body) {
     if (tensor.id.value != plan_.tensors.size()) return false;
     // Nobody asks for a batch by its name, which is not taken from anybody.
     if (!tensor.is_batch() && !names_.emplace(tensor.name, tensor.id).second) return false;
-    plan_.tensors.push_back(std::move(tensor));
-    plan_.tensors.back().group = version;
+    tensor.group = version;
+    take_into_plan(std::move(tensor));
   }
   plan_.version = version;
   plan_.ordering = ordering;
   plan_.concurrent = concurrent;
+  totals_.hash = hash_.value(plan_);
   if (!protocol::check_batches(plan_, known).ok()) return false;
   output_.note(fmt::format("job '{}': plan version {} with {} tensors, hash {:016x}", config_.job, version,
-                           plan_.tensors.size(), plan_.hash()));
-  if (plan_.hash() != hash) {
+                           plan_.tensors.size(), totals_.hash));
+  if (totals_.hash != hash) {
     output_.fail_job(Status(Code::kInternal,
                             fmt::format("plan version {} has hash {:016x} here and {:016x} on the leader {}", version,
-                                        plan_.hash(), hash, config_.leader),
+                                        totals_.hash, hash, config_.leader),
                             fmt::format("job '{}' on host {}", config_.job, config_.self),
                             "run the same version of tensorlaned on all hosts"));
     return true;
@@ -280,14 +297,14 @@ bool Registrar::handle_plan(const json& body) {
 }
 
 void Registrar::plan_in_force(std::uint32_t version) {
-  if (version == plan_.version) output_.to_leader(MessageType::kPlanned, json::array({version, plan_.hash()}));
+  if (version == plan_.version) output_.to_leader(MessageType::kPlanned, json::array({version, totals_.hash}));
 }
 
 bool Registrar::handle_planned(const std::string& from, const json& body) {
   ItemReader in(body);
   const std::uint32_t version = in.u32();
   const std::uint64_t hash = in.number(~std::uint64_t{0});
-  if (!in.done() || changes_.empty() || version != plan_.version || hash != plan_.hash()) return false;
+  if (!in.done() || changes_.empty() || version != plan_.version || hash != totals_.hash) return false;
   Change& change = changes_.front();
   change.waiting.erase(from);
   if (!change.waiting.empty()) return true;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/protocol/plan.h"
+#include "common/protocol/plan_hash.h"
 #include "daemon/control/message.h"
 #include "daemon/control/registration.h"
 #include "daemon/control/rendezvous.h"
@@ -75,6 +76,12 @@ class Registrar {
   void fail(const Status& cause);
 
   const protocol::Plan& plan() const { return plan_; }
+  // Of it, kept as it grows: a status asks for them, and clients ask for statuses as often as they like.
+  struct Totals {
+    std::uint64_t hash = 0;
+    std::size_t batches = 0, batched = 0;  // tensors that are batches, and that travel in one
+  };
+  const Totals& totals() const { return totals_; }
 
  private:
   // What waits on this host.
@@ -121,7 +128,9 @@ class Registrar {
   void add_batches(const std::string& group, const std::vector<protocol::TensorBody>& registered,
                    std::vector<protocol::PlanTensor>* tensors) const;
   std::vector<protocol::PlanTensor> plan_tensors(const std::vector<protocol::TensorBody>& tensors) const;
+  protocol::Plan empty_plan() const;
   void start_next_change();
+  void take_into_plan(protocol::PlanTensor tensor);
   std::vector<std::uint32_t> missing(const Round& round) const;
   void fail_if_left(const std::string& group, const Round& round);
 
@@ -129,6 +138,8 @@ class Registrar {
   RegistrarOutput& output_;
   std::vector<std::uint32_t> local_ranks_;
   protocol::Plan plan_;                    // in force on this host, or on its way to the lane
+  protocol::PlanHash hash_;                // of plan_'s tensors
+  Totals totals_;                          // of plan_
   std::map<std::string, TensorId> names_;  // of plan_
   std::set<std::string> active_groups_;
   std::map<std::string, LocalGroup> local_;

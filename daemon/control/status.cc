@@ -1,7 +1,6 @@
 // What `tensorlane status` shows of the control plane.
 #include <unistd.h>
 
-#include <algorithm>
 #include <set>
 #include <string>
 
@@ -53,13 +52,12 @@ json Job::describe(Time now) const {
   if (!cause_.ok()) job["error"] = cause_.to_string();
   if (registrar_) {
     const protocol::Plan& plan = registrar_->plan();
-    const auto batches = std::ranges::count_if(plan.tensors, &protocol::PlanTensor::is_batch);
-    const auto batched = std::ranges::count_if(plan.tensors, &protocol::PlanTensor::in_batch);
+    const Registrar::Totals& totals = registrar_->totals();
     job["plan"] = {{"version", plan.version},
-                   {"hash", plan.hash()},
-                   {"tensors", plan.tensors.size() - static_cast<std::size_t>(batches)},
-                   {"batches", batches},
-                   {"batched_tensors", batched},
+                   {"hash", totals.hash},
+                   {"tensors", plan.tensors.size() - totals.batches},
+                   {"batches", totals.batches},
+                   {"batched_tensors", totals.batched},
                    {"ordering", protocol::ordering_name(plan.ordering)}};
     if (plan.ordering == protocol::Ordering::kConcurrent) job["plan"]["concurrent"] = plan.concurrent;
   }
@@ -115,6 +113,19 @@ json Control::describe(std::uint32_t uid) const {
                       {"classes", std::move(classes)},
                       {"thresholds", config_.fabric->classes.thresholds}};
   return status;
+}
+
+// One answer for all who ask as one user, and one user a turn: between two answers the jobs of the others say that they
+// live.
+void Control::answer_questions() {
+  if (questions_.empty()) return;
+  auto next = questions_.upper_bound(last_asked_);
+  if (next == questions_.end()) next = questions_.begin();
+  last_asked_ = next->first;
+  const std::vector<Question> askers = std::move(next->second);
+  questions_.erase(next);
+  const std::string text = describe(last_asked_).dump(-1, ' ', false, json::error_handler_t::replace);
+  for (const Question& asker : askers) session_events_->status(asker.session, asker.request, text);
 }
 
 }  // namespace tensorlane::control

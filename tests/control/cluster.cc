@@ -283,6 +283,7 @@ Status Cluster::start_host(std::size_t host) {
   config.stall_error = options.stall_error;
   config.tuned_classes = options.tuned_classes;
   config.settings = settings[host];
+  config.more_status = more_status;
   if (host == 0) {
     config.ordering = options.ordering;
     config.concurrent = options.concurrent;

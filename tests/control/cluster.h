@@ -141,6 +141,8 @@ class Cluster {
   std::vector<fabric::Fabric> fabrics;  // one per host, as each daemon reads its own copy
   std::vector<KeyPair> keys;
   std::vector<Settings> settings;  // of each host
+  // What every host's status says beside control's own; none: nothing.
+  std::function<nlohmann::json()> more_status;
   ClusterOptions options;
 
  private:

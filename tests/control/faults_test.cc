@@ -476,6 +476,22 @@ TEST(Dead, a_daemon_that_stood_still_is_named_and_does_not_accuse_the_others) {
   }
 }
 
+// Detection is 1 s; 120 statuses of 50 ms are 6 s.
+TEST(Dead, a_host_whose_users_ask_for_its_status_again_and_again_lives) {
+  Cluster cluster({.hosts = 2});
+  cluster.more_status = [] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return nlohmann::json::object();
+  };
+  cluster.start();
+  cluster.join_all();
+  for (std::uint32_t request = 0; request < 120; ++request)
+    cluster.control(1).status(ports::SessionId(100 + request % 30), 3000 + request % 30, request);
+  for (std::uint32_t request = 0; request < 120; ++request)
+    EXPECT_TRUE(cluster.sessions(1).wait_status(100 + request % 30, request)) << request;
+  EXPECT_FALSE(cluster.sessions(0).wait_failed(0, 0.5));
+}
+
 TEST(Dead, a_daemon_that_stops_says_so) {
   Cluster cluster({.hosts = 2});
   cluster.start();
