@@ -26,6 +26,7 @@ constexpr std::chrono::milliseconds kReceiveSlice{20};  // nor one whose message
 constexpr std::int64_t kZmqMaxMessage =
     4 * kMaxWireMessage;  // beyond it the connection is closed, below it the message dropped
 constexpr Duration kIdle = seconds(5);
+constexpr Duration kAddressesAgain = milliseconds(100);
 
 // Control speaks over the first rail.
 const std::string* tcp_address(const fabric::Host& host) {
@@ -178,12 +179,25 @@ Status Wire::watch_connections() {
   connections_ = zmq::socket_t(context_, zmq::socket_type::pair);
   connections_.set(zmq::sockopt::linger, 0);
   connections_.connect(kEvents);
+  return {};
+}
+
+// False: the resolver has not answered yet for some host. Names that do not resolve are of hosts that cannot take part
+// in a job either.
+bool Wire::learn_addresses() {
+  std::set<AddressBytes> addresses;
+  bool all = true;
   for (const fabric::Host& host : fabric_.hosts) {
     AddressBytes address{};
-    if (const std::string* text = tcp_address(host); text != nullptr && parse_address(*text, &address))
-      addresses_.push_back(address);
+    const std::optional<std::string> numeric = resolver_.find(*tcp_address(host));
+    if (numeric && parse_address(*numeric, &address)) {
+      addresses.insert(address);
+    } else {
+      all = all && !resolver_.why_not(*tcp_address(host)).empty();
+    }
   }
-  return {};
+  known_ = known_addresses(addresses);
+  return all;
 }
 
 void Wire::read_connections(Time now) {
@@ -202,18 +216,23 @@ void Wire::read_connections(Time now) {
 
 void Wire::on_connection(Time now, int event, int descriptor) {
   if (event == ZMQ_EVENT_LISTENING) listener_ = descriptor;
-  AddressBytes address{};
-  if (event == ZMQ_EVENT_ACCEPTED && peer_address(descriptor, &address)) strangers_.connected(descriptor, address);
+  if (event == ZMQ_EVENT_ACCEPTED && peer_address(descriptor, &newcomer_)) strangers_.connected(descriptor, newcomer_);
   if (event == ZMQ_EVENT_DISCONNECTED && strangers_.gone(descriptor)) ++counters_.unproven_connections;
-  let_in(now, address);
+  let_in(now);
 }
 
-void Wire::let_in(Time now, const AddressBytes& newcomer) {
-  const Strangers::Shut& shut = strangers_.shut();
+// While the resolver has not answered for every host, nobody is shut out for not being one of them.
+void Wire::let_in(Time now) {
+  Strangers::Shut shut = strangers_.shut();
+  if (shut.all_but_known && !shut_.all_but_known) {
+    const bool again = now >= addresses_again_;
+    if (again) addresses_again_ = now + kAddressesAgain;
+    shut.all_but_known = again && learn_addresses();
+  }
   if (listener_ < 0 || shut == shut_) return;
   const bool more = shut.addresses.size() > shut_.addresses.size() || shut.all_but_known;
   shut_ = shut;
-  const Status filtered = filter_connections(listener_, shut, addresses_);
+  const Status filtered = filter_connections(listener_, shut, known_);
   if (!log_gate_.open(now, "connections")) return;
   if (!filtered.ok()) {
     spdlog::warn("host {}: {}", self_, filtered.to_string());
@@ -221,7 +240,7 @@ void Wire::let_in(Time now, const AddressBytes& newcomer) {
     spdlog::warn(
         "host {}: {} connections to the control port have not shown the key of a host, the last one from {}: for now "
         "none are taken from {} addresses{}: find out what connects from there",
-        self_, strangers_.count(), address_text(newcomer), shut.addresses.size(),
+        self_, strangers_.count(), address_text(newcomer_), shut.addresses.size(),
         shut.all_but_known ? ", and from others only of hosts in " + fabric_.path : "");
   }
 }
@@ -311,6 +330,7 @@ void Wire::process(Time now, const Receiver& receive) {
     flush(peer);
   }
   read_connections(now);
+  let_in(now);
   answer_authentication(now);
   receive_messages(now, receive);
   close_idle(now);
@@ -325,10 +345,15 @@ void Wire::answer_authentication(Time now) {
     const bool curve = request.size() == 7 && request[5].to_string_view() == "CURVE" && request[6].size() == kKeyBytes;
     const auto host = curve ? host_of_key_.find(request[6].to_string()) : host_of_key_.end();
     const bool accepted = host != host_of_key_.end();
-    if (!accepted) {
+    AddressBytes address_bytes{};
+    if (accepted && parse_address(request[3].to_string(), &address_bytes)) {
+      read_connections(now);  // it was accepted before it was asked about
+      strangers_.vouched(address_bytes);
+    } else if (!accepted) {
       ++counters_.refused_connections;
       const std::string address = request.size() > 3 ? printable(request[3].to_string_view()) : "?";
-      if (const auto held_back = log_gate_.pass(now, address)) {
+      const std::string blamed = parse_address(address, &address_bytes) ? network_text(address_bytes) : address;
+      if (const auto held_back = log_gate_.pass(now, blamed)) {
         spdlog::warn("host {}: a daemon at {} was refused: its key is not in {}{}", self_, address, fabric_.path,
                      held_back_text(*held_back));
       }

@@ -80,7 +80,8 @@ class Wire {
   Status watch_connections();
   void read_connections(Time now);
   void on_connection(Time now, int event, int descriptor);
-  void let_in(Time now, const AddressBytes& newcomer);
+  void let_in(Time now);
+  bool learn_addresses();
   void answer_authentication(Time now);
   void receive_messages(Time now, const Receiver& receive);
   void close_idle(Time now);
@@ -96,8 +97,10 @@ class Wire {
   zmq::socket_t authenticator_, router_, connections_;  // the last one: what ZeroMQ tells of router_'s connections
   int listener_ = -1;                                   // router_'s; ZeroMQ's own
   Strangers strangers_;
-  Strangers::Shut shut_;                 // as the kernel knows it
-  std::vector<AddressBytes> addresses_;  // of the fabric's hosts, where they are written as numbers
+  Strangers::Shut shut_;     // as the kernel knows it
+  AddressBytes newcomer_{};  // the last one of the strangers
+  Time addresses_again_;     // when to ask once more for those that are not known
+  KnownAddresses known_;     // those of the fabric's hosts, as far as they are known
   std::map<std::string, Peer> peers_;
   LogGate log_gate_;
 };

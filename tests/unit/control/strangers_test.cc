@@ -2,12 +2,14 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <set>
 #include <string>
 
 #include "daemon/control/accept_filter.h"
@@ -52,16 +54,43 @@ TEST(Strangers, hosts_of_the_fabric_do_not_count) {
 
 TEST(Strangers, many_addresses_leave_only_those_of_the_fabric_in) {
   Strangers strangers(2);
-  for (std::size_t i = 0; i < Strangers::kTotal; ++i) {
+  for (std::size_t i = 0; i < strangers.total(); ++i) {
     EXPECT_FALSE(strangers.shut().all_but_known);
     strangers.connected(static_cast<int>(i), address("10.1.0." + std::to_string(i % 250)));
   }
   EXPECT_TRUE(strangers.shut().all_but_known);
-  for (std::size_t i = 0; i < Strangers::kTotal / 2; ++i) {
+  for (std::size_t i = 0; i < strangers.total() / 2; ++i) {
     EXPECT_TRUE(strangers.shut().all_but_known) << "each change costs the kernel a new filter: half of them go first";
     strangers.gone(static_cast<int>(i));
   }
   EXPECT_FALSE(strangers.shut().all_but_known);
+}
+
+// The start of a job: all hosts come at once, and their first messages later.
+TEST(Strangers, hosts_that_begin_a_job_together_shut_nobody_out) {
+  constexpr int kHosts = 1000;
+  Strangers strangers(kHosts);
+  for (int i = 0; i < kHosts; ++i) strangers.connected(i, address(fmt::format("10.1.{}.{}", i / 250, i % 250 + 1)));
+  EXPECT_EQ(strangers.shut(), Strangers::Shut{});
+}
+
+TEST(Strangers, who_has_shown_a_key_does_not_count_while_nobody_has_read_what_it_says) {
+  Strangers strangers(2);
+  const AddressBytes host = address("10.0.0.1");
+  for (int i = 0; i < 1000; ++i) {
+    strangers.connected(i, host);
+    strangers.vouched(host);
+  }
+  EXPECT_EQ(strangers.shut(), Strangers::Shut{});
+  EXPECT_EQ(strangers.count(), 0u);
+  strangers.connected(1000, host);
+  EXPECT_EQ(strangers.count(), 1u);
+  for (int i = 0; i < 500; ++i) strangers.proved(i);
+  for (int i = 500; i < 1000; ++i) strangers.gone(i);
+  strangers.vouched(address("10.0.0.2"));
+  EXPECT_LE(strangers.count(), 1u);
+  strangers.gone(1000);
+  EXPECT_EQ(strangers.count(), 0u);
 }
 
 TEST(Strangers, a_descriptor_that_comes_again_stands_for_the_new_connection) {
@@ -114,7 +143,7 @@ constexpr int kSoon = 2000, kNever = 200;  // milliseconds
 TEST(Filter, lets_an_address_in_or_not) {
   const Listener listener("::ffff:127.0.0.1");
   ASSERT_TRUE(listener.available());
-  const std::vector<AddressBytes> known{address("10.0.0.1"), address("127.0.0.3"), address("fd00::1")};
+  const KnownAddresses known = known_addresses({address("10.0.0.1"), address("127.0.0.3"), address("fd00::1")});
   const auto filter = [&](const Strangers::Shut& shut) {
     const Status status = filter_connections(listener.get_socket(), shut, known);
     ASSERT_TRUE(status.ok()) << status.to_string();
@@ -133,6 +162,31 @@ TEST(Filter, lets_an_address_in_or_not) {
   EXPECT_TRUE(listener.takes("::ffff:127.0.0.9", kSoon));
 }
 
+TEST(Filter, knows_more_addresses_than_it_has_room_for_by_their_prefixes) {
+  std::set<AddressBytes> addresses{address("fd00::1")};
+  for (int i = 0; i < 1000; ++i) addresses.insert(address(fmt::format("127.9.{}.{}", i / 250, i % 250 + 1)));
+  const KnownAddresses known = known_addresses(addresses);
+  EXPECT_LE(known.prefixes.size(), kMaxKnown);
+  EXPECT_EQ(known.bits, 126u);
+  const Listener listener("::ffff:127.0.0.1");
+  ASSERT_TRUE(listener.available());
+  const Status status = filter_connections(listener.get_socket(), {{}, true}, known);
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  EXPECT_TRUE(listener.takes("::ffff:127.9.0.1", kSoon));
+  EXPECT_TRUE(listener.takes("::ffff:127.9.3.250", kSoon));
+  EXPECT_FALSE(listener.takes("::ffff:127.9.4.1", kNever));
+  EXPECT_FALSE(listener.takes("::ffff:127.8.0.1", kNever));
+}
+
+TEST(Filter, prefixes_of_ipv6_leave_addresses_of_ipv4_what_they_are) {
+  std::set<AddressBytes> addresses{address("10.0.0.1")};
+  for (int i = 0; i < 1000; ++i) addresses.insert(address(fmt::format("fd00:0:0:{:x}::1", i + 1)));
+  const KnownAddresses known = known_addresses(addresses);
+  EXPECT_LE(known.prefixes.size(), kMaxKnown);
+  EXPECT_LT(known.bits, 96u);
+  EXPECT_TRUE(known.prefixes.contains(address("0.0.0.0")));
+}
+
 TEST(Filter, compares_whole_addresses_of_ipv6) {
   const Listener listener("::1");
   if (!listener.available()) GTEST_SKIP() << "no IPv6 on loopback";
@@ -142,7 +196,7 @@ TEST(Filter, compares_whole_addresses_of_ipv6) {
   EXPECT_TRUE(listener.takes("::1", kSoon));
   ASSERT_TRUE(filter_connections(listener.get_socket(), {{address("::1")}, false}, {}).ok());
   EXPECT_FALSE(listener.takes("::1", kNever));
-  ASSERT_TRUE(filter_connections(listener.get_socket(), {{}, true}, {address("::1")}).ok());
+  ASSERT_TRUE(filter_connections(listener.get_socket(), {{}, true}, known_addresses({address("::1")})).ok());
   EXPECT_TRUE(listener.takes("::1", kSoon));
 }
 
@@ -153,6 +207,8 @@ TEST(Filter, knows_who_is_at_the_other_end) {
   EXPECT_FALSE(peer_address(pair[0], &bytes));
   EXPECT_FALSE(peer_address(-1, &bytes));
   EXPECT_FALSE(parse_address("h1.example", &bytes));
+  EXPECT_EQ(network_text(address("10.0.0.1")), "10.0.0.1");
+  EXPECT_EQ(network_text(address("fd00:1:2:3:4:5:6:7")), "fd00:1:2:3::/64");
   ::close(pair[0]);
   ::close(pair[1]);
 }
