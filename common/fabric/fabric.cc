@@ -70,7 +70,7 @@ std::optional<BitsPerSecond> Fabric::link_speed(const Host& host, RailIndex rail
   for (const Link& link : links) {
     if (link.from == host.name || link.to == host.name) own.push_back(link.speed);
   }
-  return own.size() == host.rails() ? std::optional(own[rail.value]) : link_speed(host);
+  return own.size() == host.rails() && rail.value < own.size() ? std::optional(own[rail.value]) : link_speed(host);
 }
 
 std::optional<BitsPerSecond> Fabric::link_speed(const Host& host) const {

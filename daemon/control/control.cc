@@ -42,6 +42,7 @@ Status too_many() {
 Control::Control(ControlConfig config) : config_(std::move(config)) {
   TL_ASSERT(config_.fabric != nullptr && config_.planner);
   rules_.fabric = config_.fabric;
+  rules_.link_speeds = fabric::LinkSpeeds(*config_.fabric);
   rules_.host = config_.host;
   rules_.detection = config_.detection;
   rules_.join_timeout = config_.join_timeout;

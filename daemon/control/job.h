@@ -23,6 +23,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/fabric/fabric.h"
+#include "common/fabric/link_speeds.h"
 #include "daemon/control/agreement.h"
 #include "daemon/control/counters.h"
 #include "daemon/control/job_key.h"
@@ -67,6 +68,7 @@ class JobEnvironment {
 // The same for every job of a daemon.
 struct JobRules {
   const fabric::Fabric* fabric = nullptr;
+  fabric::LinkSpeeds link_speeds;  // of it
   std::string host;
   Duration detection, join_timeout, stall_warning, stall_error;
   Ledger* descriptors = nullptr;  // none: nobody counts
@@ -195,7 +197,7 @@ class Job final : private RegistrarOutput {
   bool handle_proof(const std::string& from, const Message& message);
   bool handle_refuse(const Message& message);
   bool handle_roster(const Message& message);
-  bool check_roster(const Roster& roster) const;
+  Status check_roster(const Roster& roster) const;
   void refuse(const std::string& host, const std::string& nonce, const Status& status);
   void lead();
   Settings settings_with(const std::string& other) const;

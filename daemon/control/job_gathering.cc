@@ -257,10 +257,18 @@ Settings Job::settings_with(const std::string& other) const {
 // Law 22. Before flows are made: what they carry, and whether they can be made, depends on it.
 Status Job::check_settings() const {
   std::string all;
+  const auto add = [&](const std::string& differ) { all += (all.empty() || differ.empty() ? "" : "; ") + differ; };
+  // Keys that the leader does not have: who has one first.
+  std::map<std::string, std::pair<std::string, std::string>> first;
   for (const auto& [host, follower] : followers_) {
-    const std::string differ = differences(leader_, settings_with(host), host, follower.settings);
-    if (!follower.proven || differ.empty()) continue;
-    all += (all.empty() ? "" : "; ") + differ;
+    if (!follower.proven) continue;
+    const Settings ours = settings_with(host);
+    add(differences(leader_, ours, host, follower.settings));
+    for (const auto& [key, value] : follower.settings) {
+      if (ours.contains(key)) continue;
+      const auto& [other, theirs] = first.try_emplace(key, host, value).first->second;
+      add(differences(other, {{key, theirs}}, host, {{key, value}}));
+    }
   }
   if (all.empty()) return {};
   return Status(Code::kMismatch, "hosts differ in what must be alike: " + all, fmt::format("job '{}'", name_),
@@ -326,17 +334,29 @@ void Job::send_roster(const std::string& host) {
   }
 }
 
-// Whether this host can take part in it: it is in it with its own ranks, and knows every other host.
-bool Job::check_roster(const Roster& roster) const {
+// Whether this host can take part in it: it is in it with its own ranks, and knows every other host as the leader does.
+Status Job::check_roster(const Roster& roster) const {
+  const auto bad = [&](std::string what) {
+    return Status(Code::kInvalidArgument, std::move(what), where(), "give every host the same fabric file");
+  };
   const auto self = roster.index_of(rules_.host);
-  if (!self || roster.hosts[*self].ranks.size() != locals_.size()) return false;
-  for (const LocalRank& local : locals_) {
-    if (roster.host_of(local.claim.rank) != rules_.host) return false;
-  }
+  const bool mine = self && roster.hosts[*self].ranks.size() == locals_.size() &&
+                    std::ranges::all_of(locals_, [&](const LocalRank& local) {
+                      return roster.host_of(local.claim.rank) == rules_.host;
+                    });
+  if (!mine) return bad(fmt::format("the roster of the leader {} has not the ranks of host {}", leader_, rules_.host));
   for (const RosterHost& member : roster.hosts) {
-    if (rules_.fabric->find_host(member.name) == nullptr) return false;
+    const fabric::Host* host = rules_.fabric->find_host(member.name);
+    if (host == nullptr) {
+      return bad(fmt::format("the roster of the leader {} has the host '{}', which host {} does not know", leader_,
+                             member.name, rules_.host));
+    }
+    if (host->rails() != member.addresses.size()) {
+      return bad(fmt::format("host {} has {} rails in the roster of the leader {} and {} in the fabric file of host {}",
+                             member.name, member.addresses.size(), leader_, host->rails(), rules_.host));
+    }
   }
-  return true;
+  return {};
 }
 
 bool Job::handle_roster(const Message& m) {
@@ -355,12 +375,8 @@ bool Job::handle_roster(const Message& m) {
                 fmt::format("the leader {} does not know the secret of the ranks on host {}", leader_, rules_.host),
                 where(), "set the same TENSORLANE_JOB_SECRET on every rank"),
          now_);
-  } else if (!check_roster(*roster)) {
-    fail(Status(Code::kInvalidArgument,
-                fmt::format("the roster of the leader {} has hosts or ranks that host {} does not know", leader_,
-                            rules_.host),
-                where(), "give every host the same fabric file"),
-         now_);
+  } else if (Status status = check_roster(*roster); !status.ok()) {
+    fail(std::move(status), now_);
   } else {
     begin(std::move(*roster), detection, keys);
   }

@@ -44,10 +44,9 @@ std::string standstill_fix(HostIndex from, const Standstill& s, const std::strin
 JobProgress Job::make_progress() const {
   std::vector<std::vector<BitsPerSecond>> speeds;
   for (const RosterHost& member : roster_.hosts) {
-    const fabric::Host* host = rules_.fabric->find_host(member.name);
     std::vector<BitsPerSecond>& ports = speeds.emplace_back();
     for (std::uint8_t rail = 0; rail < member.addresses.size(); ++rail)
-      ports.push_back(rules_.fabric->link_speed(*host, RailIndex(rail)).value_or(BitsPerSecond()));
+      ports.push_back(rules_.link_speeds.find(member.name, RailIndex(rail)));
   }
   return {spec_.credentials.self, std::move(speeds), {rules_.stall_warning, rules_.stall_error}};
 }

@@ -132,5 +132,36 @@ TEST(Status, says_what_there_is) {
   EXPECT_EQ((*status)["fabric"]["classes"][2]["dscp"], 51);
 }
 
+TEST(Alike, keys_that_the_leader_does_not_have_are_compared_among_the_others) {
+  Cluster cluster({.hosts = 3});
+  cluster.settings[1]["daemon.yaml transport"] = "tcp";
+  cluster.settings[2]["daemon.yaml transport"] = "rdma";
+  cluster.start();
+  for (std::uint32_t rank = 0; rank < 3; ++rank) cluster.control(rank).join(cluster.request(rank));
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    const Status status = joined_error(cluster, rank, rank);
+    EXPECT_EQ(status.code(), Code::kMismatch);
+    EXPECT_EQ(status.what(),
+              "hosts differ in what must be alike: daemon.yaml transport is 'tcp' on h1 and 'rdma' on h2");
+  }
+}
+
+// Only the two of them compare their files when one joins: a third host is looked at when the roster comes.
+TEST(Alike, a_third_host_with_other_rails_than_the_leader_says_is_refused) {
+  Cluster cluster({.hosts = 3});
+  for (fabric::Fabric& fabric : cluster.fabrics) {
+    for (fabric::Host& host : fabric.hosts) host.addresses["tcp"].push_back("127.0.0.2");
+  }
+  cluster.fabrics[1].hosts[2].addresses["tcp"].pop_back();
+  cluster.start();
+  for (std::uint32_t rank = 0; rank < 3; ++rank) cluster.control(rank).join(cluster.request(rank));
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    const auto joined = cluster.sessions(rank).wait_joined(rank);
+    ASSERT_TRUE(joined.has_value()) << "rank " << rank;
+    const Status status = joined->ok() ? cluster.sessions(rank).wait_failed(rank).value_or(Status()) : joined->status();
+    EXPECT_EQ(status.what(), "host h2 has 2 rails in the roster of the leader h0 and 1 in the fabric file of host h1");
+  }
+}
+
 }  // namespace
 }  // namespace tensorlane::control::testing

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <fstream>
 
+#include "common/fabric/link_speeds.h"
+
 namespace tensorlane::fabric {
 namespace {
 
@@ -83,6 +85,11 @@ links:
   EXPECT_EQ(fabric.find_host_by_name_or_address("fd00::1"), &host);
   EXPECT_EQ(fabric.link_speed(host, RailIndex(0)), BitsPerSecond(1'000'000'000));
   EXPECT_EQ(fabric.link_speed(host, RailIndex(1)), BitsPerSecond(2'000'000'000));
+  EXPECT_EQ(fabric.link_speed(host, RailIndex(2)), BitsPerSecond(1'000'000'000)) << "it has no such rail: the slowest";
+  const LinkSpeeds speeds(fabric);
+  EXPECT_EQ(speeds.find("h", RailIndex(1)), BitsPerSecond(2'000'000'000));
+  EXPECT_EQ(speeds.find("h", RailIndex(2)), BitsPerSecond());
+  EXPECT_EQ(speeds.find("s", RailIndex(0)), BitsPerSecond()) << "no host";
   const std::string written = to_yaml(fabric);
   EXPECT_EQ(parsed(written).hosts.at(0).addresses, host.addresses);
   EXPECT_EQ(to_yaml(parsed(written)), written);
@@ -176,6 +183,7 @@ TEST(Fabric, FindsHostsByNameAndAddress) {
 TEST(Fabric, LinkSpeedIsTheSlowestOfTheHost) {
   const Fabric fabric = parsed(two_hosts("greenfield"));
   EXPECT_EQ(fabric.link_speed(fabric.hosts[0]), BitsPerSecond(400'000'000));
+  EXPECT_EQ(LinkSpeeds(fabric).find(fabric.hosts[0].name, RailIndex(0)), BitsPerSecond(400'000'000));
   EXPECT_EQ(fabric.link_speed(fabric.hosts[1]), BitsPerSecond(10'000'000'000));
   const Fabric loopback = parsed("hosts: [{name: h, addresses: {tcp: 127.0.0.1}}]");
   EXPECT_EQ(loopback.link_speed(loopback.hosts[0]), std::nullopt);
