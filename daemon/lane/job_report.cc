@@ -20,7 +20,7 @@ void Job::report_begin() {
   std::vector<std::string> hosts;
   hosts.reserve(spec_.hosts.size());
   for (const ports::JobHost& host : spec_.hosts) hosts.push_back(host.name);
-  around_.timeline->begin_job(id(), spec_.name, hosts);
+  around_.timeline->begin_job(id(), epoch(), spec_.name, hosts);
 }
 
 void Job::report_connected() {
@@ -31,7 +31,7 @@ void Job::report_connected() {
 }
 
 void Job::report_end() {
-  around_.timeline->end_job(id());
+  around_.timeline->end_job(id(), epoch());
   const auto alive = std::chrono::steady_clock::now() - metrics_->began;
   std::uint64_t sent = 0, received = 0, demoted = 0;
   for (const ports::JobMetrics::PerClass& cls : metrics_->classes) {

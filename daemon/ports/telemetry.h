@@ -247,8 +247,9 @@ class Timeline {
   virtual void record(const TraceSpan& span) = 0;
   // A job of these hosts, by HostIndex, begins; it ends, and nothing of it is recorded any more: its names go. Not on
   // the data path.
-  virtual void begin_job(JobId, const std::string& /*name*/, const std::vector<std::string>& /*hosts*/) {}
-  virtual void end_job(JobId) {}
+  // Another of the same id may begin, in a later epoch, before the end of this one is told.
+  virtual void begin_job(JobId, Epoch, const std::string& /*name*/, const std::vector<std::string>& /*hosts*/) {}
+  virtual void end_job(JobId, Epoch) {}
   // The name of a tensor, for the people who look at the timeline. Not on the data path.
   virtual void name(JobId job, TensorId tensor, const char* name) = 0;
 };

@@ -80,6 +80,7 @@ struct TimelineRecorder::Impl {
 
   // What spans of a job are called.
   struct Job {
+    Epoch epoch;
     std::string name;
     std::vector<std::string> hosts;                            // by HostIndex
     std::unordered_map<std::uint32_t, std::string> tensors{};  // by TensorId
@@ -176,18 +177,19 @@ void TimelineRecorder::record(const ports::TraceSpan& span) {
   t.recorded.fetch_add(1, std::memory_order_relaxed);
 }
 
-void TimelineRecorder::begin_job(JobId job, const std::string& name, const std::vector<std::string>& hosts) {
+void TimelineRecorder::begin_job(JobId job, Epoch epoch, const std::string& name,
+                                 const std::vector<std::string>& hosts) {
   if (!enabled()) return;
   const std::lock_guard lock(impl_->mutex);
-  impl_->jobs.insert_or_assign(job.value, Impl::Job{name, hosts});
+  impl_->jobs.insert_or_assign(job.value, Impl::Job{epoch, name, hosts});
 }
 
 // Spans of it may wait for the writer, so it is the writer that forgets it.
-void TimelineRecorder::end_job(JobId job) {
+void TimelineRecorder::end_job(JobId job, Epoch epoch) {
   if (!enabled()) return;
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->jobs.find(job.value);
-  if (found != impl_->jobs.end()) found->second.ended = true;
+  if (found != impl_->jobs.end() && found->second.epoch == epoch) found->second.ended = true;
 }
 
 void TimelineRecorder::name(JobId job, TensorId tensor, const char* name) {
@@ -264,7 +266,10 @@ void TimelineRecorder::Impl::drain() {
   }
   while (tail.load(std::memory_order_relaxed) != end) append(take(end));
   const std::lock_guard lock(mutex);
-  for (const std::uint64_t id : ended) jobs.erase(id);
+  for (const std::uint64_t id : ended) {
+    const auto found = jobs.find(id);  // another of that id may have begun
+    if (found != jobs.end() && found->second.ended) jobs.erase(found);
+  }
 }
 
 // The text of some spans before `end`.

@@ -42,8 +42,8 @@ class TimelineRecorder final : public ports::Timeline {
 
   bool enabled() const override;
   void record(const ports::TraceSpan& span) override;
-  void begin_job(JobId job, const std::string& name, const std::vector<std::string>& hosts) override;
-  void end_job(JobId job) override;
+  void begin_job(JobId job, Epoch epoch, const std::string& name, const std::vector<std::string>& hosts) override;
+  void end_job(JobId job, Epoch epoch) override;
   void name(JobId job, TensorId tensor, const char* name) override;
 
   std::uint64_t recorded() const;

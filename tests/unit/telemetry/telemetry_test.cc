@@ -348,7 +348,7 @@ TEST_F(TimelineTest, WritesChromeTraceEvents) {
     return std::chrono::duration<double, std::micro>(std::chrono::system_clock::now().time_since_epoch()).count();
   };
   const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
-  recorder.begin_job(JobId(9), "train", {"h0", "h1", "h2"});
+  recorder.begin_job(JobId(9), Epoch(1), "train", {"h0", "h1", "h2"});
   recorder.name(JobId(9), TensorId(1), "fc1.\"weight\"");
   ports::TraceSpan recorded = span();
   recorded.begin = Time(std::chrono::duration_cast<std::chrono::nanoseconds>(monotonic).count());
@@ -374,7 +374,7 @@ TEST_F(TimelineTest, WritesChromeTraceEvents) {
 TEST_F(TimelineTest, WritesNamesThatAreNoUtf8) {
   TimelineRecorder recorder(config());
   ASSERT_TRUE(recorder.start(path_).ok());
-  recorder.begin_job(JobId(9), "train", {"h0"});
+  recorder.begin_job(JobId(9), Epoch(1), "train", {"h0"});
   recorder.name(JobId(9), TensorId(1),
                 "gr\xf6\xdf"
                 "e");
@@ -457,7 +457,7 @@ TEST_F(TimelineTest, IsWrittenByOneAtATime) {
 TEST_F(TimelineTest, NamesGoWithTheirJobAndAreNotKeptWhileItIsOff) {
   TimelineRecorder recorder(config());
   const auto name_all = [&](JobId job) {
-    recorder.begin_job(job, "train", {"h0"});
+    recorder.begin_job(job, Epoch(1), "train", {"h0"});
     for (std::uint32_t i = 0; i < 1000; ++i) recorder.name(job, TensorId(i), std::string(200, 'x').c_str());
   };
   name_all(JobId(9));
@@ -467,11 +467,30 @@ TEST_F(TimelineTest, NamesGoWithTheirJobAndAreNotKeptWhileItIsOff) {
   name_all(JobId(10));
   EXPECT_EQ(recorder.names(), 2000u);
   recorder.record(span());
-  recorder.end_job(JobId(9));
+  recorder.end_job(JobId(9), Epoch(1));
   for (int i = 0; i < 300 && recorder.names() > 1000; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(recorder.names(), 1000u);
   recorder.stop();
   EXPECT_THAT(text_of(path_), HasSubstr("xxxxx")) << "what was recorded before the job's end has its name";
+}
+
+// A job with the key of another begins before the lane has retired that one.
+TEST_F(TimelineTest, TheEndOfAJobTakesNoNamesOfTheNextOneOfItsKey) {
+  TimelineRecorder recorder(config());
+  ASSERT_TRUE(recorder.start(path_).ok());
+  recorder.begin_job(JobId(9), Epoch(1), "first", {"h0"});
+  recorder.name(JobId(9), TensorId(1), "of the first");
+  recorder.begin_job(JobId(9), Epoch(2), "second", {"h0"});
+  recorder.name(JobId(9), TensorId(1), "of the second");
+  recorder.end_job(JobId(9), Epoch(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the writer looks every 50 ms
+  EXPECT_EQ(recorder.names(), 1u);
+  recorder.record(span());
+  recorder.end_job(JobId(9), Epoch(2));
+  for (int i = 0; i < 300 && recorder.names() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(recorder.names(), 0u);
+  recorder.stop();
+  EXPECT_THAT(text_of(path_), HasSubstr("of the second"));
 }
 
 TEST_F(TimelineTest, IsNotWrittenToWhatOthersPutInItsPlace) {
