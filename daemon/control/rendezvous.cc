@@ -8,6 +8,7 @@
 #include "common/base/assert.h"
 #include "common/protocol/session.h"
 #include "daemon/control/message.h"
+#include "daemon/ports/reducer.h"
 
 namespace tensorlane::control {
 namespace {
@@ -57,6 +58,12 @@ Status Gathering::check_claims(const std::string& host, const std::vector<Claim>
       return bad(fmt::format("rank {} has local rank {} of local world size {} and world size {}", c.rank, c.local_rank,
                              c.local_world_size, c.world_size),
                  host, "set LOCAL_RANK to 0 up to LOCAL_WORLD_SIZE - 1, and that to at most WORLD_SIZE");
+    }
+    if (c.local_world_size > ports::kMaxLocalRanks) {
+      return {Code::kResourceExhausted,
+              fmt::format("local world size {} of rank {}: a host has at most {} ranks of a job", c.local_world_size,
+                          c.rank, ports::kMaxLocalRanks),
+              fmt::format("job '{}' on host {}", job_, host), "start fewer processes on each host"};
     }
     if (c.world_size != first.world_size) {
       return bad(fmt::format("world sizes differ: rank {} says {}, rank {} says {}", first.rank, first.world_size,

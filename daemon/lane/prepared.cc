@@ -6,6 +6,7 @@
 #include <new>
 
 #include "daemon/engine/engine.h"
+#include "daemon/ports/reducer.h"
 
 namespace tensorlane::lane {
 namespace {
@@ -74,6 +75,13 @@ Status JobStart::begin_rail() {
 
 bool JobStart::step() {
   if (!status.ok()) return true;
+  if (const std::size_t ranks = spec.hosts[spec.credentials.self.value].ranks.size(); ranks > ports::kMaxLocalRanks) {
+    status = on_host({Code::kResourceExhausted,
+                      fmt::format("{} ranks on one host, a job has at most {}", ranks, ports::kMaxLocalRanks),
+                      "local ranks", "start fewer processes on each host"},
+                     spec);
+    return true;
+  }
   if (!rails.empty()) {
     const Result<bool> there = rails.back().staging->populate(kPopulateAtOnce);
     if (!there.ok()) status = on_host(there.status(), spec);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "common/base/dtype.h"
@@ -9,6 +10,8 @@
 namespace tensorlane::ports {
 
 inline constexpr std::size_t kMaxReduceSources = 64;
+// Ranks of a job on one host: what they have is summed in one go.
+inline constexpr std::uint32_t kMaxLocalRanks = kMaxReduceSources;
 
 // One source of a sum, with the type its elements have in memory.
 struct ReduceSource {

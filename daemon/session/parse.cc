@@ -5,6 +5,7 @@
 
 #include "common/base/text.h"
 #include "common/protocol/plan.h"
+#include "daemon/ports/reducer.h"
 
 namespace tensorlane::session {
 namespace {
@@ -106,6 +107,12 @@ Result<Hello> parse_hello(std::span<const std::byte> body) {
   if (raw.local_world_size == 0 || raw.local_world_size > raw.world_size) {
     return invalid("local world size", raw.local_world_size,
                    "set LOCAL_WORLD_SIZE to 1.." + std::to_string(raw.world_size));
+  }
+  if (raw.local_world_size > ports::kMaxLocalRanks) {
+    return Status(Code::kResourceExhausted, "cannot join",
+                  "local world size is " + std::to_string(raw.local_world_size) + ", a host has at most " +
+                      std::to_string(ports::kMaxLocalRanks) + " ranks of a job",
+                  "start fewer processes on each host");
   }
   if (raw.local_rank >= raw.local_world_size) {
     return invalid("local rank", raw.local_rank,

@@ -79,6 +79,11 @@ TEST(Limits, AHelloThatCannotBe) {
   body.local_world_size = 9;
   EXPECT_THAT(hello_error(daemon, body), HasSubstr("local world size is 9"));
   body = hello("job");
+  body.world_size = body.local_world_size = 65;
+  EXPECT_EQ(hello_error(daemon, body),
+            "cannot join: local world size is 65, a host has at most 64 ranks of a job: start fewer processes on each "
+            "host");
+  body = hello("job");
   body.local_rank = 1;
   EXPECT_THAT(hello_error(daemon, body), HasSubstr("local rank is 1"));
   EXPECT_THAT(hello_error(daemon, hello("")), HasSubstr("the job has no name"));

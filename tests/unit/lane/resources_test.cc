@@ -1,5 +1,8 @@
 // What a job takes of its host is counted, and running out ends nobody else's work (laws 19, 20).
+#include <thread>
+
 #include "daemon/lane/prepared.h"
+#include "daemon/ports/reducer.h"
 #include "lane_fixture.h"
 
 namespace tensorlane::lane {
@@ -192,6 +195,22 @@ TEST_F(Resources, APlanWithAGapFailsItsJobAlone) {
   ASSERT_TRUE(lane.start_job(other).ok());
   ASSERT_TRUE(lane.apply_plan(JobId(78), small_tensors(3).since(1), nullptr).ok());
   EXPECT_EQ(hosts_[0]->listener.wait_failed().code(), Code::kInternal);
+  std::uint64_t sequence = 0;
+  sums_go_on(&sequence);
+}
+
+// A sum has so many sources at most. Control refuses such a job before; if something else lets it through, it is
+// refused here, by name.
+TEST_F(Resources, MoreRanksOnAHostThanASumHasSourcesAreRefused) {
+  start(1, 1, {allreduce(1000)});
+  ports::JobSpec other = other_job(78);
+  other.world_size = ports::kMaxLocalRanks + 1;
+  for (std::uint32_t rank = 1; rank < other.world_size; ++rank) other.hosts[0].ranks.push_back(Rank(rank));
+  Lane& lane = *hosts_[0]->lane;
+  ASSERT_TRUE(lane.start_job(other).ok());
+  EXPECT_EQ(hosts_[0]->listener.wait_failed().to_string(),
+            "65 ranks on one host, a job has at most 64: local ranks: job 'other' on host h0: start fewer processes on "
+            "each host");
   std::uint64_t sequence = 0;
   sums_go_on(&sequence);
 }
