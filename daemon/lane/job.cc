@@ -185,6 +185,13 @@ std::size_t Job::collect(std::size_t most) {
   return collected_.size();
 }
 
+bool Job::has_bound_collected() const {
+  return std::ranges::all_of(collected_, [this](const auto& of_rank) {
+    const auto& [local, entry] = of_rank;
+    return entry.tensor < tensors_.size() && tensors_[entry.tensor].bound[local];
+  });
+}
+
 void Job::submit_collected(Time now) {
   for (const auto& [local, entry] : collected_) {
     if (state_ == State::kRunning && !failed_) submit(local, entry, now);

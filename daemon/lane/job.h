@@ -71,6 +71,9 @@ class Job final : private JobRail::Owner {
   // Begins what was collected. Between the two the lane takes over its commands, and carries out all of this job's: the
   // client of a submission has been told that its tensor is registered, so the command that binds it is there by then.
   void submit_collected(Time now);
+  // Whether what was collected is of tensors that are bound. Else the command that binds one may still be with other
+  // threads.
+  bool has_bound_collected() const;
   // The class of the most urgent block of arithmetic or copying that waits, if any.
   std::optional<ClassId> next_work() const;
   // Does that block, which begins at `now`. Returns its span for the timeline, without the length.

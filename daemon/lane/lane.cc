@@ -15,6 +15,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "common/base/bounded_queue.h"
 #include "daemon/lane/backlogs.h"
@@ -37,6 +38,7 @@ constexpr std::size_t kBlocksPerTurn = 4;              // blocks of work between
 // of control frames; submissions of one user; time for commands.
 constexpr std::uint64_t kSentPerTurn = mib(1).value, kControlPerTurn = kib(16).value;
 constexpr std::size_t kTakenPerTurn = 64;
+constexpr std::size_t kMailPerTurn = 128;  // commands that are taken from other threads
 constexpr Duration kCommandTime = microseconds(50);
 constexpr std::size_t kRetiredPerTurn = 1024;  // regions of jobs that have ended
 
@@ -130,6 +132,7 @@ struct Lane::Impl {
   std::vector<int> watched, wanted;  // wake descriptors of sessions: in epoll; of arm_sessions(), kept for its storage
   Mailbox<Command> mailbox{kMailbox};
   std::atomic<bool> mail{false};
+  bool mail_left = false;  // the last turn left some there
   std::atomic<bool> stopping{false};
   std::thread thread;
   std::mutex specs_mutex;
@@ -203,7 +206,10 @@ void Lane::Impl::take_mail() {
   if (!mail.exchange(false, std::memory_order_acquire)) return;
   std::uint64_t ignored = 0;
   [[maybe_unused]] const ssize_t got = ::read(mailbox_fd, &ignored, sizeof ignored);
-  while (auto command = mailbox.pop()) backlogs.add(std::move(*command));
+  std::optional<Command> command;
+  for (std::size_t i = 0; i < kMailPerTurn && (command = mailbox.pop()); ++i) backlogs.add(std::move(*command));
+  mail_left = command.has_value();
+  if (mail_left) mail.store(true, std::memory_order_relaxed);  // the next turn goes on
 }
 
 std::size_t Lane::Impl::commands() {
@@ -451,7 +457,8 @@ void Lane::Impl::run() {
     progress += users.collect(kTakenPerTurn);
     progress += commands();
     for (auto& job : jobs) {
-      if (!backlogs.has(job->id())) job->submit_collected(now);
+      const bool complete = !mail_left || job->has_bound_collected();
+      if (complete && !backlogs.has(job->id())) job->submit_collected(now);
     }
     for (auto& rail : rails) progress += egress(*rail);
     progress += work();

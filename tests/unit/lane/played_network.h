@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -29,6 +31,7 @@ using namespace std::chrono_literals;
 using protocol::FrameType;
 
 inline constexpr ClassId kUrgent{0}, kBulk{1};
+inline constexpr JobId kNoJob{999};  // commands for a job that is not there wait for nothing
 inline constexpr Epoch kEpoch{1};
 
 // Keeps the spans of sums.
@@ -147,6 +150,7 @@ class FakeTransport final : public ports::Transport {
   }
   Bytes in_flight(ClassId cls) override { return Bytes(in_flight_[cls]); }
   std::size_t poll(Time) override {
+    count_turn();
     std::size_t events = rising_.size();
     for (const ports::FlowKey& flow : std::exchange(rising_, {})) sink_.on_flow_up(flow);
     for (const auto& [flow, header] : announced()) {
@@ -174,6 +178,11 @@ class FakeTransport final : public ports::Transport {
     const auto found = progress_.find(flow);
     return found == progress_.end() ? ports::FlowProgress() : found->second;
   }
+
+  // The processor time of the lane's turns from now on: the longest one, and all.
+  void watch_turns() { longest_turn_ = turns_ = 0; }
+  std::int64_t longest_turn() const { return longest_turn_; }
+  std::int64_t turns() const { return turns_; }
 
   // Peers speak: the test's thread.
   void announce(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
@@ -212,6 +221,14 @@ class FakeTransport final : public ports::Transport {
       std::erase_if(waiting, [&](const auto& kept) { return !standing_.contains(kept.first.job); });
     }
   }
+  void count_turn() {
+    timespec t{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    const std::int64_t now = t.tv_sec * 1'000'000'000 + t.tv_nsec, turn = now - last_turn_;
+    last_turn_ = now;
+    turns_ += turn;
+    longest_turn_ = std::max(longest_turn_.load(), turn);
+  }
   std::vector<Left> announced() {
     std::lock_guard lock(mutex_);
     if (lists_.empty()) return std::exchange(announced_, {});
@@ -222,6 +239,8 @@ class FakeTransport final : public ports::Transport {
   ports::FrameSink& sink_;
   std::function<std::uint64_t()> step_;
   int wake_;
+  std::int64_t last_turn_ = 0;
+  std::atomic<std::int64_t> longest_turn_{0}, turns_{0};
   std::vector<ports::FlowKey> rising_;
   Waiting unacknowledged_, kept_;
   std::map<ports::FlowKey, ports::FlowProgress> progress_;

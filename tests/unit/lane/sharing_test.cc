@@ -271,5 +271,28 @@ TEST_F(Sharing, ABulkSumThatIsNextHidesNoUrgentOneOfItsJob) {
   EXPECT_EQ(timeline_.sums.back().cls, ClassId(2));
 }
 
+// Others give the lane commands faster than it carries them out.
+TEST_F(Sharing, ThousandsOfCommandsAreTakenABoundedNumberInATurn) {
+  start(windows(mib(1)));
+  const auto client = add_job(JobId(1), 1, 1, {tensor(Operation::kAllreduce, 1000, 1024)}).front();
+  protocol::Plan more = plans_[JobId(1)];
+  more.version = 2;
+  more.tensors.push_back(tensor(Operation::kAllreduce, 1000, 1024));
+  more.tensors.back().id = TensorId(1);
+  put_in_force(JobId(1), more);
+  constexpr std::uint32_t kCommands = 60'000;
+  std::atomic<std::uint32_t> ran{0};
+  while_it_stands([&] {
+    for (std::uint32_t i = 0; i < kCommands; ++i) ASSERT_TRUE(lane_->apply_plan(kNoJob, {}, [&] { ++ran; }).ok());
+    // Its client knows that this tensor is registered, and submits it while the command is the last of them.
+    ASSERT_TRUE(lane_->bind(JobId(1), Rank(0), TensorId(1), {0, 0, 4000}).ok());
+    client->submit({{1, 0, 1}, {0, 0, 1}});
+    transport_->watch_turns();
+  });
+  wait([&] { return ran == kCommands; });
+  EXPECT_LT(transport_->longest_turn(), transport_->turns() / 8);
+  wait([&] { return client->completed().size() == 2; });
+}
+
 }  // namespace
 }  // namespace tensorlane::lane
