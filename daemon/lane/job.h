@@ -88,6 +88,8 @@ class Job final : private JobRail::Owner {
   std::optional<Time> promotion(Time now) const;
   // What is left of this job's turn in a class: the lane's account. Only of a rail that the job has.
   std::uint64_t& deficit(RailIndex rail, ClassId cls) { return rails_[rail.value]->deficit(cls); }
+  // As deficit(), of arithmetic and copying: bytes.
+  std::int64_t& work_account() { return work_account_; }
   bool uses(RailIndex rail) const { return rail.value < rails_.size(); }
   // As JobRail says of it; nothing where the job has no part in the rail.
   Bytes look_for_standing(RailIndex rail, ClassId cls, Time now) {
@@ -209,6 +211,7 @@ class Job final : private JobRail::Owner {
   std::optional<std::pair<TensorId, Time>> turn_;  // operations are held for this tensor, since
   engine::Iterations iterations_;
   LocalQueue local_queue_;
+  std::int64_t work_account_ = 0;
   bool failed_ = false;  // told the listener
   std::optional<Status> abort_cause_;
   std::optional<std::pair<Status, Time>> lost_;  // a connection that went, and when

@@ -294,17 +294,15 @@ std::size_t Lane::Impl::share(Rail& rail, ClassId cls, std::uint64_t quantum, st
   return sent.operations;
 }
 
-// A few blocks of arithmetic and copying: the most urgent class of any job; inside a class users in turn, and their
-// jobs.
+// A few blocks of arithmetic and copying.
 std::size_t Lane::Impl::work() {
   std::size_t done = 0;
   for (; done < kBlocksPerTurn; ++done) {
-    Job* job = users.next_to_work();
-    if (job == nullptr) break;
-    ports::TraceSpan span = job->do_work(now);
+    std::optional<ports::TraceSpan> span = users.work(now);
+    if (!span) break;
     now = clock_now();
-    span.length = now - span.begin;
-    if (rooms.timeline->enabled()) rooms.timeline->record(span);
+    span->length = now - span->begin;
+    if (rooms.timeline->enabled()) rooms.timeline->record(*span);
   }
   return done;
 }

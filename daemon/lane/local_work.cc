@@ -10,6 +10,12 @@
 namespace tensorlane::lane {
 namespace {
 
+// Elements of `size` bytes that one block has of each rank's buffer: all ranks' together are at most kMaxOperation, so
+// that a block takes as long however many ranks a job has.
+std::uint64_t block_elements(std::size_t size, std::size_t ranks) {
+  return kMaxOperation.value / (size * std::max<std::size_t>(ranks, 1));
+}
+
 // Combines elements [from, from + count) of all ranks in `out`.
 void reduce_block(const LocalRanks& local, const protocol::PlanTensor& tensor, Buffer out, Dtype out_dtype,
                   double divisor, std::uint64_t from, std::uint64_t count, ports::Reducer& reducer) {
@@ -84,7 +90,7 @@ bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRan
   const Buffer leader = local.buffers[task.leader];
   // A block is bounded by its widest form, so that float32 sums of 16-bit tensors stay within one operation, too.
   const std::size_t size = dtype_size(tensor.dtype);
-  const std::uint64_t per_block = kMaxOperation.value / (task.wide.empty() ? size : sizeof(float));
+  const std::uint64_t per_block = block_elements(task.wide.empty() ? size : sizeof(float), local.buffers.size());
   const std::uint64_t count = std::min(per_block, tensor.elements - task.next);
   const std::uint64_t bytes = count * size;
   const double divisor = tensor.reduce == ReduceOp::kAverage ? static_cast<double>(local.world_size) : 1.0;
@@ -119,8 +125,9 @@ bool advance_batch(LocalTask& task, const protocol::PlanTensor& batch, Buffer ow
                    std::span<const engine::BatchGate::Member> members, const BuffersOf& buffers_of,
                    ports::Reducer& reducer, std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes) {
   const std::size_t size = dtype_size(batch.dtype);
+  const std::size_t ranks = buffers_of(members[task.member].tensor).size();
   const std::uint64_t end =
-      std::min(batch.elements, task.next + kMaxOperation.value / (task.wide.empty() ? size : sizeof(float)));
+      std::min(batch.elements, task.next + block_elements(task.wide.empty() ? size : sizeof(float), ranks));
   while (task.next < end) {
     const engine::BatchGate::Member& member = members[task.member];
     const std::uint64_t from = task.next - member.offset, count = std::min(end - task.next, member.elements - from);

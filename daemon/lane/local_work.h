@@ -46,8 +46,8 @@ struct LocalRanks {
   std::uint32_t world_size = 1;
 };
 
-// Does the next block of `task` on `tensor`, at most kMaxOperation bytes per buffer. Returns true when the step is
-// finished. Adds what it moved to the counts.
+// Does the next block of `task` on `tensor`, at most kMaxOperation bytes of all ranks' buffers together. Returns true
+// when the step is finished. Adds what it moved to the counts.
 bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Reducer& reducer,
              std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace tensorlane::lane {
 
@@ -52,6 +53,32 @@ Served take_turns(Turn& turn, std::size_t members, std::uint64_t quantum, std::u
     turn = {turn.member + 1, false};
   }
   return all;
+}
+
+// Whose piece is next, of the members that have one, where it is known only afterwards what a piece costs: a member is
+// served while its account is above zero, and may overdraw it by a piece; once none of those that have something is
+// above zero, each of them gets `quantum`, as often as it takes. What a piece cost is taken from `account(i)`, a
+// reference to a signed number, by the caller. `turn` is who was served last. At least one of the `members` has(i)
+// something. ("Surplus round robin": Adiseshu, Parulkar and Varghese, "A Reliable and Scalable Striping Protocol",
+// 1996.)
+template <typename Account, typename Has>
+std::size_t next_in_turn(std::size_t* turn, std::size_t members, std::int64_t quantum, Account account, Has has) {
+  std::int64_t nearest = std::numeric_limits<std::int64_t>::min();
+  for (std::size_t i = 0; i < members; ++i) {
+    const std::size_t at = (*turn + i) % members;
+    if (!has(at)) continue;
+    if (account(at) > 0) return *turn = at;
+    nearest = std::max(nearest, account(at));
+  }
+  const std::int64_t gift = (-nearest / quantum + 1) * quantum;
+  std::size_t first = members;
+  for (std::size_t i = 1; i <= members; ++i) {  // who was served last comes last
+    const std::size_t at = (*turn + i) % members;
+    if (!has(at)) continue;
+    account(at) += gift;
+    if (first == members && account(at) > 0) first = at;
+  }
+  return *turn = first;
 }
 
 }  // namespace tensorlane::lane

@@ -5,6 +5,11 @@
 #include <optional>
 
 namespace tensorlane::lane {
+namespace {
+
+constexpr auto kWorkQuantum = static_cast<std::int64_t>(kMaxOperation.value);  // bytes of work in a turn
+
+}  // namespace
 
 void Users::add(Job& job) {
   auto user = std::ranges::find(users_, job.user(), &User::id);
@@ -58,25 +63,28 @@ Users::Sent Users::send(Turn& turn, RailIndex rail, ClassId cls, std::uint64_t q
   return all;
 }
 
-Job* Users::next_to_work() {
-  std::optional<ClassId> best_class;
-  std::size_t best_user = 0, best_job = 0;
-  for (std::size_t i = 0; i < users_.size(); ++i) {
-    const std::size_t u = (work_turn_ + i) % users_.size();
-    const User& user = users_[u];
-    for (std::size_t k = 0; k < user.jobs.size(); ++k) {
-      const std::size_t j = (user.work_turn + k) % user.jobs.size();
-      const std::optional<ClassId> cls = user.jobs[j]->next_work();
-      if (!cls || (best_class && *best_class <= *cls)) continue;
-      best_class = cls;
-      best_user = u;
-      best_job = j;
+std::optional<ports::TraceSpan> Users::work(Time now) {
+  std::optional<ClassId> best;
+  for (const User& user : users_) {
+    for (const Job* job : user.jobs) {
+      const std::optional<ClassId> cls = job->next_work();
+      if (cls && (!best || *cls < *best)) best = cls;
     }
   }
-  if (!best_class) return nullptr;
-  work_turn_ = best_user + 1;
-  users_[best_user].work_turn = best_job + 1;
-  return users_[best_user].jobs[best_job];
+  if (!best) return std::nullopt;
+  const auto has_it = [&](const Job* job) { return job->next_work() == best; };
+  User& user = users_[next_in_turn(
+      &work_turn_, users_.size(), kWorkQuantum, [&](std::size_t u) -> std::int64_t& { return users_[u].work_account; },
+      [&](std::size_t u) { return std::ranges::any_of(users_[u].jobs, has_it); })];
+  Job& job = *user.jobs[next_in_turn(
+      &user.work_turn, user.jobs.size(), kWorkQuantum,
+      [&](std::size_t j) -> std::int64_t& { return user.jobs[j]->work_account(); },
+      [&](std::size_t j) { return has_it(user.jobs[j]); })];
+  const ports::TraceSpan span = job.do_work(now);
+  const std::int64_t cost = std::max<std::int64_t>(span.bytes, JobRail::kLeastCost);
+  user.work_account -= cost;
+  job.work_account() -= cost;
+  return span;
 }
 
 }  // namespace tensorlane::lane

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "common/base/units.h"
@@ -32,9 +33,9 @@ class Users {
   Sent send(Turn& turn, RailIndex rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit,
             Time now);
 
-  // Whose block of arithmetic or copying is next: of the most urgent class of any job; inside a class users take turns,
-  // and their jobs. Null when there is none.
-  Job* next_to_work();
+  // Does the next block of arithmetic or copying: of the most urgent class of any job; inside a class users share the
+  // bytes of the blocks evenly, and so do their jobs. Returns its span, without the length; none when nothing is to do.
+  std::optional<ports::TraceSpan> work(Time now);
 
  private:
   struct Share {
@@ -45,12 +46,14 @@ class Users {
     std::uint32_t id = 0;
     std::vector<Job*> jobs;
     std::vector<std::array<Share, kMaxDataClasses + 1>> shares;  // by rail and class
-    std::size_t work_turn = 0, submission_turn = 0;              // which job's it is
+    std::size_t submission_turn = 0;                             // which job's it is
+    std::size_t work_turn = 0;                                   // which job's blocks were done last
+    std::int64_t work_account = 0;                               // bytes of work that are left of its turn
   };
 
   std::size_t rails_;
   std::vector<User> users_;    // each has a job
-  std::size_t work_turn_ = 0;  // which user's it is
+  std::size_t work_turn_ = 0;  // whose blocks were done last
 };
 
 }  // namespace tensorlane::lane

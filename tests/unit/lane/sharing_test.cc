@@ -294,5 +294,29 @@ TEST_F(Sharing, ThousandsOfCommandsAreTakenABoundedNumberInATurn) {
   wait([&] { return client->completed().size() == 2; });
 }
 
+// Two users' sums inside the host: of sixteen ranks, and of two.
+TEST_F(Sharing, LocalSumsShareTheLaneByBytesHoweverManyRanksAJobHas) {
+  start(windows(mib(1)));
+  const auto many = add_job(JobId(1), 1, 16, {tensor(Operation::kAllreduce, 1 << 18, 1 << 18)}, 3001);
+  const auto few = add_job(JobId(2), 1, 2, {tensor(Operation::kAllreduce, 1 << 21, 1 << 18)}, 3002);
+  while_it_stands([&] {
+    for (const auto& clients : {many, few}) {
+      for (const auto& client : clients) client->submit({{0, 0, 1}});
+    }
+  });
+  wait([&] { return many.back()->completed().size() == 1 && few.back()->completed().size() == 1; });
+  lane_->stop();
+  std::uint64_t of_many = 0, of_few = 0, apart = 0;
+  for (const ports::TraceSpan& span : timeline_.sums) {
+    EXPECT_LE(span.bytes, 2 * kMaxOperation.value) << "read and written by one block";
+    (span.job == JobId(1) ? of_many : of_few) += span.bytes;
+    if (of_many >= mib(16).value || of_few >= mib(16).value) break;
+    apart = std::max(apart, of_many > of_few ? of_many - of_few : of_few - of_many);
+  }
+  EXPECT_GE(of_many, mib(12).value);
+  EXPECT_GE(of_few, mib(12).value);
+  EXPECT_LE(apart, 4 * kMaxOperation.value);
+}
+
 }  // namespace
 }  // namespace tensorlane::lane

@@ -38,6 +38,26 @@ TEST(Turns, MembersGetTheSameWhateverTheirPiecesCost) {
   EXPECT_LE(most - least, 128u) << "a turn and a piece";
 }
 
+TEST(Turns, PiecesWhoseCostIsKnownAfterwardsComeOutEven) {
+  const std::vector<std::int64_t> piece{1, 7, 640};
+  std::vector<std::int64_t> account(3), got(3);
+  std::size_t turn = 0;
+  const auto serve = [&](std::size_t idle) {
+    const std::size_t i = next_in_turn(
+        &turn, 3, 64, [&](std::size_t m) -> std::int64_t& { return account[m]; },
+        [&](std::size_t m) { return m != idle; });
+    account[i] -= piece[i];
+    got[i] += piece[i];
+    return i;
+  };
+  for (int call = 0; call < 100'000; ++call) serve(3);
+  const auto [least, most] = std::ranges::minmax(got);
+  EXPECT_GT(least, 30'000);
+  EXPECT_LE(most - least, 2 * 640) << "two pieces";
+  for (int call = 0; call < 1000; ++call) EXPECT_NE(serve(2), 2u) << "it has nothing";
+  for (std::int64_t left : account) EXPECT_LE(left, 64) << "nothing is saved up";
+}
+
 TEST(Turns, EndsWhenNobodyHasAnything) {
   std::vector<std::uint64_t> account(2), left{500, 0};
   Turn turn;
