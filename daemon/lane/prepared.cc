@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "daemon/engine/batching/slicing.h"
 #include "daemon/engine/engine.h"
 #include "daemon/ports/reducer.h"
 
@@ -25,8 +26,11 @@ std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-std::uint64_t table_bytes(std::uint64_t elements, std::uint64_t slice_elements) {
-  return kTensorBytes + elements / std::max<std::uint64_t>(slice_elements, 1) * kSliceBytes;
+// Every rail has tables of all tensors, and of its own slices of each (law 12).
+std::uint64_t table_bytes(std::uint64_t elements, std::uint64_t slice_elements, const ports::JobSpec& spec) {
+  const std::uint64_t slices = elements / std::max<std::uint64_t>(slice_elements, 1);
+  if (spec.hosts.size() == 1) return kTensorBytes;
+  return kTensorBytes * std::max<std::size_t>(spec.rails(), 1) + slices * kSliceBytes;
 }
 
 }  // namespace
@@ -109,7 +113,7 @@ Status PlanGrowth::begin() {
     const protocol::PlanTensor& tensor = added.tensors[i];
     Place& place = places_[i];
     ++entries;
-    in_tables += table_bytes(tensor.elements, tensor.slice_elements);
+    in_tables += table_bytes(tensor.in_batch() ? 0 : tensor.elements, tensor.slice_elements, *spec_);
     if (hosts == 1 || tensor.in_batch() || tensor.operation == Operation::kBarrier) continue;
     if (tensor.is_batch()) place.storage_bytes = tensor.elements * dtype_size(tensor.dtype);
     place.storage = bytes;
@@ -149,13 +153,15 @@ bool PlanGrowth::step() {
   return !there.ok() || *there;
 }
 
-// Batches are left out: they are of small tensors, and what they take is charged once they are planned.
+// Slices are counted as if they were as small as they can become. Batches are left out: they are of small tensors, and
+// what they take is charged once they are planned.
 Need need_of(std::span<const protocol::TensorBody> tensors, const ports::JobSpec& spec) {
   Need need;
   for (const protocol::TensorBody& tensor : tensors) {
     const bool wide = spec.hosts.size() > 1 && reduces(tensor.operation) && dtype_size(tensor.dtype) == 2;
     need.regions += wide ? 2 : 1;
-    need.bytes += kTensorBytes + (wide ? tensor.elements * sizeof(float) : 0);
+    need.bytes += table_bytes(tensor.elements, engine::smallest_slice_elements(tensor.dtype), spec) +
+                  (wide ? tensor.elements * sizeof(float) : 0);
   }
   return need;
 }

@@ -11,6 +11,9 @@
 
 namespace tensorlane::engine {
 
+// No slice is smaller, but the last one of a shard: 16 KiB.
+std::uint64_t smallest_slice_elements(Dtype dtype);
+
 // The default slice of a plan: 1,048,576 elements (Geryon, section IV: 1,024K), at most 4 MiB, at most what the slowest
 // link carries in 2 ms (unset: unknown), and at least 16 KiB. A multiple of 16 elements.
 std::uint32_t default_slice_elements(Dtype dtype, std::optional<BitsPerSecond> link);

@@ -132,7 +132,8 @@ TEST(Need, IsWhatAHostKeepsForTheTensorsAtMost) {
   two.hosts.resize(2);
   std::vector<protocol::TensorBody> narrow(1), wide(1);
   narrow[0].elements = wide[0].elements = 1'000'000;
-  wide[0].dtype = Dtype::kBfloat16;
+  narrow[0].dtype = wide[0].dtype = Dtype::kBfloat16;
+  narrow[0].operation = Operation::kBroadcast;
   EXPECT_EQ(need_of(narrow, two).regions, 1u);
   EXPECT_EQ(need_of(wide, two).regions, 2u) << "its float32 sums";
   EXPECT_EQ(need_of(wide, two).bytes - need_of(narrow, two).bytes, 4'000'000u);
@@ -213,6 +214,30 @@ TEST_F(Resources, MoreRanksOnAHostThanASumHasSourcesAreRefused) {
             "each host");
   std::uint64_t sequence = 0;
   sums_go_on(&sequence);
+}
+
+// Every rail's engine has tables of every tensor, and of its slices.
+TEST_F(Resources, TheTablesOfAllRailsAreCharged) {
+  rails_ = 4;
+  start(2, 1, {allreduce(1000)});
+  const std::uint64_t before = hosts_[0]->budget->ledger().in_use();
+  for (std::uint32_t i = 1; i <= 100; ++i) {
+    protocol::PlanTensor& more = plan_.tensors.emplace_back(allreduce(std::uint64_t{64} * 16384));
+    more.id = TensorId(i);
+    more.name = "late " + std::to_string(i);
+    more.slice_elements = 16384;
+  }
+  ++plan_.version;
+  for (auto& host : hosts_) put_in_force(*host->lane, kJob, plan_.since(1));
+  EXPECT_GE(hosts_[0]->budget->ledger().in_use() - before, 100u * (4 * 1536 + 64 * 256));
+
+  // Sixty-four gigabytes in slices of 16 KiB, before it is known how long they will be.
+  ports::JobSpec large = other_job(78);
+  large.hosts.push_back(large.hosts[0]);
+  std::vector<protocol::TensorBody> tensors(20);
+  EXPECT_TRUE(hosts_[0]->lane->admit(large, tensors).ok());
+  for (protocol::TensorBody& tensor : tensors) tensor.elements = std::uint64_t{1} << 32;
+  EXPECT_EQ(hosts_[0]->lane->admit(large, tensors).code(), Code::kResourceExhausted);
 }
 
 }  // namespace
