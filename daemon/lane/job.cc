@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <new>
 
 namespace tensorlane::lane {
 namespace {
@@ -17,8 +18,30 @@ constexpr std::size_t kLateScan = 4096;  // tensors that report_late() looks at 
 
 }  // namespace
 
-Job::Job(JobStart& start, std::vector<Staging> staging, const Surroundings& around)
-    : spec_(std::move(start.spec)),
+Result<std::unique_ptr<Job>> Job::begin(JobStart& start, const Surroundings& around) {
+  TL_RETURN_IF_ERROR(start.status);
+  std::vector<Staging> staging;
+  Status refused;
+  try {
+    staging.reserve(start.rails.size());
+    for (const RailStart& rail : start.rails) {
+      staging.push_back({rail.staging, around.memory->add(rail.staging->bytes())});
+      if (staging.back().region.length > 0) continue;
+      staging.pop_back();
+      refused = {Code::kResourceExhausted, "the daemon's table of tensors is full", "memory",
+                 "end other jobs or register fewer tensors"};
+      break;
+    }
+    if (refused.ok()) return std::unique_ptr<Job>(new Job(start, staging, around));
+  } catch (const std::bad_alloc&) {
+    refused = no_memory();
+  }
+  for (const Staging& added : staging) around.memory->remove(added.region.region);
+  return on_host(refused, start.spec);
+}
+
+Job::Job(JobStart& start, const std::vector<Staging>& staging, const Surroundings& around)
+    : spec_(start.spec),
       around_(around),
       local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks),
       gate_(static_cast<std::uint32_t>(local_ranks_.size())),
@@ -32,13 +55,13 @@ Job::Job(JobStart& start, std::vector<Staging> staging, const Surroundings& arou
   metrics_->name = spec_.name;
   metrics_->id = id();
   metrics_->user = spec_.owner.user;
-  around_.metrics->job_list.add(metrics_);
-  around_.metrics->jobs_started.add();
-  report_begin();
   JobRail::Owner& owner = *this;
   for (std::uint8_t r = 0; r < staging.size(); ++r)  // connect() tells when they are too few
-    rails_.push_back(std::make_unique<JobRail>(RailIndex(r), spec_, around_, *metrics_, owner, std::move(staging[r]),
+    rails_.push_back(std::make_unique<JobRail>(RailIndex(r), spec_, around_, *metrics_, owner, staging[r],
                                                std::move(start.rails[r].recorder)));
+  report_begin();
+  around_.metrics->job_list.add(metrics_);
+  around_.metrics->jobs_started.add();
 }
 
 Job::~Job() {

@@ -26,8 +26,9 @@ namespace tensorlane::lane {
 
 class Job final : private JobRail::Owner {
  public:
-  // `staging`: of each of its rails on this host.
-  Job(JobStart& start, std::vector<Staging> staging, const Surroundings& around);
+  // Of what was prepared. Errors: that of the preparation; kResourceExhausted, when the table of tensors is full or
+  // there is no memory for tables. On an error its memory stays with `start`, which gives it back elsewhere.
+  static Result<std::unique_ptr<Job>> begin(JobStart& start, const Surroundings& around);
   ~Job() override;
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -113,6 +114,9 @@ class Job final : private JobRail::Owner {
   std::uint64_t staging_bytes() const;
 
  private:
+  // `staging`: of each of its rails on this host.
+  Job(JobStart& start, const std::vector<Staging>& staging, const Surroundings& around);
+
   enum class State { kConnecting, kRunning, kClosing, kClosed };
 
   // The local side of a planned tensor. Of a batch: `buffers` and what is told of single ranks is its members'.

@@ -41,9 +41,7 @@ bool Job::grow(PlanGrowth& growth, Time now) {
     return take_over(growth, next_step(growth));
   } catch (const std::bad_alloc&) {
     // What has half grown is not used again.
-    const Status cause(Code::kResourceExhausted, "the daemon has no memory left for the tables of the job",
-                       fmt::format("job '{}' on host {}", spec_.name, spec_.hosts[spec_.credentials.self.value].name),
-                       "free memory on this host or register less");
+    const Status cause = on_host(no_memory(), spec_);
     fail(cause);
     abort(cause, now);
     return true;

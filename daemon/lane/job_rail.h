@@ -31,7 +31,7 @@ struct Surroundings {
 
 // What contributions land in: memory, and its place in the lane's region table.
 struct Staging {
-  std::unique_ptr<ports::Scratch> memory;
+  std::shared_ptr<ports::Scratch> memory;
   Descriptor region;
 };
 

@@ -217,27 +217,18 @@ std::size_t Lane::Impl::commands() {
   return backlogs.empty() ? 0 : backlogs.run(kCommandTime, clock_now);
 }
 
-// What control says of a job that is not there is answered by what it does next: it aborts the job.
+// What control says of a job that is not there is answered by what it does next: it aborts the job. What was prepared
+// for a job that is refused stays with `start`.
 bool Lane::Impl::begin(JobStart& start) {
   const JobId id = start.spec.credentials.job;
-  const auto refuse = [&](const Status& status) {
-    listener->on_job_failed(id, status);
+  Result<std::unique_ptr<Job>> job = Job::begin(start, around);
+  if (!job.ok()) {
+    listener->on_job_failed(id, job.status());
     return true;
-  };
-  if (!start.status.ok()) return refuse(start.status);
-  std::vector<Staging> staging;
-  for (RailStart& rail : start.rails) {
-    const Descriptor region = rooms.memory->add(rail.staging->bytes());
-    if (region.length == 0) {
-      for (const Staging& added : staging) rooms.memory->remove(added.region.region);
-      return refuse({Code::kResourceExhausted, "the daemon's table of tensors is full",
-                     fmt::format("job '{}'", start.spec.name), "end other jobs or register fewer tensors"});
-    }
-    staging.push_back({std::move(rail.staging), region});
   }
-  Job& job = *jobs.emplace_back(std::make_unique<Job>(start, std::move(staging), around));
-  users.add(job);
-  job.connect(now);
+  users.add(**job);
+  jobs.push_back(std::move(*job));
+  jobs.back()->connect(now);
   return true;
 }
 
@@ -516,8 +507,12 @@ Status Lane::start_job(ports::JobSpec spec) {
     std::lock_guard lock(impl->specs_mutex);
     impl->specs[job] = std::make_shared<const ports::JobSpec>(spec);
   }
-  const auto start = std::make_shared<JobStart>(std::move(spec), impl->config, impl->rails.size(), impl->rooms);
-  return impl->prepare([start] { return start->step(); }, {job, [impl, start] { return impl->begin(*start); }});
+  auto start = std::make_shared<JobStart>(std::move(spec), impl->config, impl->rails.size(), impl->rooms);
+  return impl->prepare([start] { return start->step(); }, {job, [impl, start]() mutable {
+                                                             const bool done = impl->begin(*start);
+                                                             impl->preparer.dispose(std::move(start));
+                                                             return done;
+                                                           }});
 }
 
 Status Lane::attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) {
@@ -538,14 +533,14 @@ Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> t
                          return true;
                        }});
   }
-  const auto growth = std::make_shared<PlanGrowth>(std::move(added), spec, impl->rooms);
+  auto growth = std::make_shared<PlanGrowth>(std::move(added), spec, impl->rooms);
   const Epoch epoch = spec->credentials.epoch;
   return impl->prepare([growth] { return growth->step(); },
-                       {job, [impl, job, epoch, growth, then = std::move(then)] {
+                       {job, [impl, job, epoch, growth, then = std::move(then)]() mutable {
                           Job* j = impl->find(job);
                           if (j != nullptr && j->epoch() == epoch && !j->grow(*growth, impl->now)) return false;
                           if (then && growth->taken == growth->added.tensors.size()) then();
-                          impl->preparer.dispose(growth);
+                          impl->preparer.dispose(std::move(growth));
                           return true;
                         }});
 }

@@ -17,11 +17,6 @@ constexpr std::uint64_t kAlignment = 64;
 // What the tables of a job hold for a tensor and for each of its slices, on one rail; measured, rounded up.
 constexpr std::uint64_t kTensorBytes = 1536, kSliceBytes = 256;
 
-Status no_memory() {
-  return {Code::kResourceExhausted, "the daemon has no memory left for the tables of a job", "",
-          "free memory on this host or register less"};
-}
-
 std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -34,6 +29,11 @@ std::uint64_t table_bytes(std::uint64_t elements, std::uint64_t slice_elements, 
 }
 
 }  // namespace
+
+Status no_memory() {
+  return {Code::kResourceExhausted, "the daemon has no memory left for the tables of a job", "memory",
+          "free memory on this host or register less"};
+}
 
 Status on_host(const Status& status, const ports::JobSpec& spec) {
   if (status.ok()) return {};

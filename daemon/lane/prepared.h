@@ -23,7 +23,7 @@ engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, c
 
 // What a job has on one rail before it runs.
 struct RailStart {
-  std::unique_ptr<ports::Scratch> staging;
+  std::shared_ptr<ports::Scratch> staging;         // the job's, too, once it has begun
   std::unique_ptr<engine_log::Recorder> recorder;  // none: nothing is recorded
 };
 
@@ -82,6 +82,9 @@ class PlanGrowth {
   std::span<std::byte> memory_;  // of scratch, whoever has it
   bool begun_ = false;
 };
+
+// There was none for tables.
+Status no_memory();
 
 // The same error, for whoever reads it on another host.
 Status on_host(const Status& status, const ports::JobSpec& spec);

@@ -4,11 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -16,6 +18,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <new>
 #include <set>
 #include <type_traits>
 
@@ -41,7 +44,45 @@ struct FakeTimeline final : ports::Timeline {
   bool enabled() const override { return true; }
   void record(const ports::TraceSpan& span) override { spans.push_back(span); }
   void name(JobId, TensorId, const char*) override {}
+  void begin_job(JobId, Epoch, const std::string&, const std::vector<std::string>&) override {
+    if (no_memory) throw std::bad_alloc();
+  }
   std::vector<ports::TraceSpan> spans;
+  std::atomic<bool> no_memory{false};  // the next jobs find none
+};
+
+// Counts what is given back, and by whom.
+class WatchedScratch final : public ports::ScratchPool {
+ public:
+  explicit WatchedScratch(const std::shared_ptr<memory::MemoryBudget>& budget) : pool_(budget) {}
+  Result<std::unique_ptr<ports::Scratch>> make(const Owner& owner, std::uint64_t bytes) override {
+    TL_ASSIGN_OR_RETURN(std::unique_ptr<ports::Scratch> made, pool_.make(owner, bytes));
+    return std::unique_ptr<ports::Scratch>(std::make_unique<Watched>(*this, std::move(made)));
+  }
+  Result<Ledger::Charge> charge(const Owner& owner, std::uint64_t bytes) override { return pool_.charge(owner, bytes); }
+  Status check(const Owner& owner, std::uint64_t bytes) const override { return pool_.check(owner, bytes); }
+
+  std::atomic<std::size_t> given_back{0}, given_back_by_lane{0};
+
+ private:
+  class Watched final : public ports::Scratch {
+   public:
+    Watched(WatchedScratch& pool, std::unique_ptr<ports::Scratch> real) : pool_(pool), real_(std::move(real)) {}
+    ~Watched() override {
+      real_.reset();
+      std::array<char, 16> thread{};
+      pthread_getname_np(pthread_self(), thread.data(), thread.size());
+      if (std::string_view(thread.data()) == "lane") ++pool_.given_back_by_lane;
+      ++pool_.given_back;
+    }
+    std::span<std::byte> bytes() const override { return real_->bytes(); }
+    Result<bool> populate(std::uint64_t most) override { return real_->populate(most); }
+
+   private:
+    WatchedScratch& pool_;
+    std::unique_ptr<ports::Scratch> real_;
+  };
+  memory::ScratchPool pool_;
 };
 
 // A client with its memory, in this process.
@@ -265,7 +306,7 @@ struct TestHost {
                         .per_user = 512}};
   const std::shared_ptr<memory::MemoryBudget> budget =
       std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)});
-  memory::ScratchPool scratch{budget};
+  WatchedScratch scratch{budget};
   std::unique_ptr<ports::Reducer> reducer;
   ports::LaneMetrics metrics;
   FakeTimeline timeline;

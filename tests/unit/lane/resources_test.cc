@@ -240,5 +240,29 @@ TEST_F(Resources, TheTablesOfAllRailsAreCharged) {
   EXPECT_EQ(hosts_[0]->lane->admit(large, tensors).code(), Code::kResourceExhausted);
 }
 
+// Memory runs out while the lane takes over what was prepared for a job.
+TEST_F(Resources, AJobWithoutMemoryForItsTablesIsRefusedAndTheLaneUnmapsNothing) {
+  start(1, 1, {allreduce(1000)});
+  TestHost& host = *hosts_[0];
+  host.timeline.no_memory = true;
+  ports::JobSpec other = other_job(78);
+  other.hosts.push_back(other.hosts[0]);
+  other.hosts[1].name = "h1";
+  ASSERT_TRUE(host.lane->start_job(other).ok());
+  const Status failed = host.listener.wait_failed();
+  EXPECT_EQ(
+      failed.to_string(),
+      "the daemon has no memory left for the tables of a job: memory: job 'other' on host h0: free memory on this "
+      "host or register less");
+  for (int i = 0; i < 1000 && host.scratch.given_back == 0; ++i) std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(host.scratch.given_back, 1u);
+  EXPECT_EQ(host.scratch.given_back_by_lane, 0u);
+  EXPECT_EQ(host.budget->ledger().in_use_by(3002), 0u);
+  ASSERT_TRUE(host.lane->abort_job(JobId(78), failed).ok());
+  ASSERT_TRUE(host.listener.wait_closed());
+  std::uint64_t sequence = 0;
+  sums_go_on(&sequence);
+}
+
 }  // namespace
 }  // namespace tensorlane::lane
