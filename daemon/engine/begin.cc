@@ -10,6 +10,7 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   TL_ASSERT(!t.plan.in_batch());
   TL_ASSERT(!t.open && ready.sequence.value == t.sequence.value + 1 && ready.sequence.value <= kMaxSequence);
   t.open = true;
+  end_awaited(t);
   t.raised = false;
   t.sequence = ready.sequence;
   t.iteration = iterations_.begin(t.iteration);

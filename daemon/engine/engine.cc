@@ -273,6 +273,10 @@ std::optional<Engine::Pending> Engine::oldest() const {
   return Pending{t.plan.id, t.sequence, t.since};
 }
 
+std::span<const TensorId> Engine::awaited() const {
+  return impl_->awaited_;
+}
+
 bool Engine::awaited(TensorId tensor, Time* since) const {
   if (tensor.value >= impl_->tables_.tensors.size()) return false;
   const Tensor& t = impl_->tables_.tensors[tensor.value];

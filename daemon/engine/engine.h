@@ -143,6 +143,9 @@ class Engine {
   // True when peers have announced an operation on `tensor` that this host has not submitted; `since` = when the first
   // announcement came.
   bool awaited(TensorId tensor, Time* since) const;
+  // The tensors whose next operation peers have announced, in no order; the last one may still run here. Until the next
+  // call that changes anything.
+  std::span<const TensorId> awaited() const;
 
   const EngineCounters& counters() const;
   // FNV-1a over every event taken and every action and choice returned: two runs are the same when this is (law 6).

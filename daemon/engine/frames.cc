@@ -56,6 +56,19 @@ void Engine::Impl::note_announced(Tensor& t, const FrameHeader& h) {
   Tensor::Announced& announced = t.announced[parity_of(h.sequence)];
   if (announced.last == Time()) announced.first = now_;
   announced.last = now_;
+  if (h.sequence == t.sequence || t.awaited != kNoIndex) return;
+  t.awaited = static_cast<std::uint32_t>(awaited_.size());
+  awaited_.push_back(t.plan.id);
+}
+
+// The operation that peers had announced begins here.
+void Engine::Impl::end_awaited(Tensor& t) {
+  if (t.awaited == kNoIndex) return;
+  const TensorId last = awaited_.back();
+  awaited_[t.awaited] = last;
+  tables_.tensors[last.value].awaited = t.awaited;
+  awaited_.pop_back();
+  t.awaited = kNoIndex;
 }
 
 Fault Engine::Impl::take_frame(HostIndex peer, const FrameHeader& h, ActionRing& out) {

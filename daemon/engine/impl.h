@@ -122,6 +122,7 @@ struct Engine::Impl {
   std::uint32_t find_source(const Slice& slice, HostIndex peer) const;
   Fault take_word(HostIndex peer, const protocol::FrameHeader& header, ActionRing& out);
   void note_announced(Tensor& t, const protocol::FrameHeader& header);
+  void end_awaited(Tensor& t);
 
   // ---- pick.cc ----
   std::size_t pick(Time now, Flow flow, Bytes credit, std::span<Send> out);
@@ -167,6 +168,7 @@ struct Engine::Impl {
   std::vector<std::size_t> most_sends_;
   Time now_;                                             // of the step that runs, or ran last
   std::uint32_t oldest_ = kNoIndex, newest_ = kNoIndex;  // open operations
+  std::vector<TensorId> awaited_;                        // peers have announced their next operation
   Iterations iterations_;                                // of the operations that begin
   std::uint64_t arrivals_ = 0;                           // orders the single queue
   bool staging_changed_ = false;

@@ -149,6 +149,7 @@ struct Tensor {
     Time first, last;
   };
   std::array<Announced, 2> announced{};
+  std::uint32_t awaited = kNoIndex;  // where it stands among those whose next operation is announced
 
   Parity parity() const { return parity_of(sequence); }
   Dtype dtype() const { return plan.dtype; }

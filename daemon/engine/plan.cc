@@ -95,6 +95,7 @@ void Engine::Impl::make_room(std::size_t known) {
   control_.grow(tables_.messages);
   queue_.grow(tables_.sends.size());
   slice_positions_.resize(tables_.slices.size(), kNotQueued);
+  if (awaited_.capacity() < tables_.tensors.size()) awaited_.reserve(2 * tables_.tensors.size());
 
   most_sends_.resize(std::size_t{kMaxDataClasses} * config_.hosts);
   for (std::size_t i = known; i < tables_.tensors.size(); ++i) {

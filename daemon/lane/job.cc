@@ -14,7 +14,6 @@ constexpr std::int64_t kSymptomShare = 5;  // of the detection time, that a lost
 using Gate = engine::Admission::Gate;
 
 constexpr std::size_t kTakeAtOnce = 64;
-constexpr std::size_t kLateScan = 4096;  // tensors that report_late() looks at in one call
 
 }  // namespace
 
@@ -243,7 +242,10 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   t.sequence[local] = entry.sequence;
   if (planned.in_batch()) return submit_member(local, planned, now);
   if (admission_.gate() != Gate::kNone) admission_.submitted(local, planned.id);
-  if (t.arrived++ == 0) t.first_arrival = now;
+  if (t.arrived++ == 0) {
+    t.first_arrival = now;
+    begin_pending(t, planned.id);
+  }
   if (t.arrived == local_ranks_.size()) all_arrived(t, planned, now);
 }
 
@@ -384,6 +386,7 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
   note_complete(t, tensor, ok, now);
   ++t.completed;
   t.arrived = 0;
+  end_pending(t);
   t.raised = false;
   t.waited.reset();
   t.task.step = LocalStep::kNone;
@@ -490,56 +493,7 @@ std::optional<Time> Job::promotion(Time now) const {
   return first;
 }
 
-// ---- lateness and failure ----
-
-void Job::report_late(Time now) {
-  report_lost(now);
-  if (state_ != State::kRunning) return;
-  look_whose_turn_it_is(now);
-  for (std::size_t left = std::min(tensors_.size(), kLateScan); left > 0; --left) {
-    late_scan_ = late_scan_ + 1 < tensors_.size() ? late_scan_ + 1 : 0;
-    LocalTensor& t = tensors_[late_scan_];
-    const protocol::PlanTensor& tensor = plan_.tensors[late_scan_];
-    Time since = t.first_arrival;
-    if (t.arrived == local_ranks_.size() || tensor.is_batch()) continue;
-    const bool holds_others = turn_ && turn_->first == tensor.operation_id();
-    if (t.arrived == 0 && !awaited(tensor, &since)) {
-      if (!holds_others) continue;
-      since = turn_->second;
-    }
-    const Duration waited = now - since;
-    if (waited < t.reported + around_.config->late_after) continue;
-    t.reported = waited;
-    for (std::uint32_t local = 0; local < local_ranks_.size(); ++local) {
-      if (t.sequence[local] > t.completed) continue;
-      around_.metrics->late_reports.add();
-      around_.listener->on_late(id(), local_ranks_[local], tensor.id, waited);
-    }
-  }
-}
-
-// Operations that are ready may be held for a tensor that no host has submitted, of which no peer speaks.
-void Job::look_whose_turn_it_is(Time now) {
-  if (admission_.gate() == Gate::kNone) return;
-  const std::optional<TensorId> missing = admission_.missing();
-  if (!missing) turn_.reset();
-  if (missing && (!turn_ || turn_->first != *missing)) turn_ = {*missing, now};
-}
-
-// Peers have announced an operation that this host has not submitted, since the first announcement on any rail; or a
-// rank here waits for another tensor of the same batch.
-bool Job::awaited(const protocol::PlanTensor& tensor, Time* since) const {
-  const std::optional<Time>& waited = tensors_[tensor.operation_id().value].waited;
-  bool found = tensor.in_batch() && waited;
-  if (found) *since = *waited;
-  for (const auto& rail : rails_) {
-    Time on_rail;
-    if (!rail->engine().awaited(tensor.operation_id(), &on_rail)) continue;
-    if (!found || on_rail < *since) *since = on_rail;
-    found = true;
-  }
-  return found;
-}
+// ---- reports and failure ----
 
 void Job::publish_counts() {
   for (auto& rail : rails_) rail->publish_counts();

@@ -140,10 +140,16 @@ class Job final : private JobRail::Owner {
     std::optional<Time> waited;  // since when a client waits for it, from its side of the next operation on
     Time first_peer, last_peer;  // as engine::Complete
     Time first_arrival, ready;
-    Duration reported{};  // lateness already reported
+    Duration reported{};                  // lateness already reported
+    std::uint32_t pending = kNotPending;  // where it stands in pending_
   };
+  static constexpr std::uint32_t kNotPending = 0xffffffff;
 
   void look_at_ages(Time now);
+  void begin_pending(LocalTensor& t, TensorId tensor);
+  void end_pending(LocalTensor& t);
+  std::size_t look_at_lateness(TensorId operation, Time now);
+  void report_if_late(TensorId tensor, Time now);
   void set_priority(const protocol::PlanTensor& tensor);
   void classify(std::size_t from);
   void begin_observing();
@@ -205,7 +211,8 @@ class Job final : private JobRail::Owner {
   std::vector<std::unique_ptr<ports::Scratch>> scratch_;  // what the tensors' storage lies in
   std::vector<Ledger::Charge> charges_;                   // of regions and tables
   std::size_t retired_ = 0;                               // tensors whose regions are given back
-  std::size_t late_scan_ = 0;                             // where report_late() goes on
+  std::vector<TensorId> pending_;                         // some rank here has submitted (a member of) it
+  std::size_t late_scan_ = 0;                             // where in them report_late() goes on
   std::uint32_t first_rank_ = 0;                          // whose submissions are taken first
   engine::BatchGate gate_;
   // Between hosts, where the plan has an order. Of a job of one host every operation starts when it is ready.

@@ -7,7 +7,11 @@ namespace tensorlane::lane {
 // A rank has come to a batch when it has submitted the last of its members.
 void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now) {
   LocalTensor& t = tensors_[member.id.value];
-  if (t.arrived++ == 0) t.first_arrival = now;
+  if (t.arrived++ == 0) {
+    t.first_arrival = now;
+    begin_pending(t, member.id);
+    begin_pending(tensors_[member.batch], TensorId(member.batch));
+  }
   if (t.arrived == local_ranks_.size()) {
     t.ready = now;
     t.reported = Duration();

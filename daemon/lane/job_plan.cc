@@ -75,6 +75,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   }
   tensors_.resize(plan_.tensors.size());
   local_queue_.reserve(tensors_.size());
+  if (pending_.capacity() < tensors_.size()) pending_.reserve(2 * tensors_.size());
   for (std::size_t i = known; i < tensors_.size(); ++i) {
     LocalTensor& t = tensors_[i];
     t.urgency = plan_.tensors[i].urgency;

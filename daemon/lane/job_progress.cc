@@ -42,16 +42,6 @@ void Job::tell_progress(Time now) {
   around_.listener->on_progress(id(), progress_);
 }
 
-void Job::look_at_ages(Time now) {
-  ages_ = {};
-  for (std::size_t i = 0; i < std::min(tensors_.size(), plan_.tensors.size()); ++i) {
-    const LocalTensor& t = tensors_[i];
-    if (t.arrived < local_ranks_.size()) continue;
-    Duration& age = ages_[plan_.tensors[i].cls.value];
-    age = std::max(age, now - t.ready);
-  }
-}
-
 void Job::raise_ages(std::array<Duration, kMaxDataClasses>* ages) const {
   for (std::size_t c = 0; c < ages->size(); ++c) (*ages)[c] = std::max((*ages)[c], ages_[c]);
 }

@@ -39,8 +39,10 @@ TEST(Engine, AnnouncementsOfTheNextOperationWaitForIt) {
   EXPECT_EQ(e.frame(header(FrameType::kReady, 0, 1, 0, 9)), "");
   EXPECT_TRUE(e->awaited(TensorId(0), &since));
   EXPECT_EQ(since, Time(1));
+  EXPECT_THAT(e->awaited(), ElementsAre(TensorId(0)));
   e.ready(0);
   EXPECT_FALSE(e->awaited(TensorId(0), &since));
+  EXPECT_THAT(e->awaited(), IsEmpty());
   EXPECT_EQ(e.pick(kControlClass).size(), 2u);                     // one grant per slice
   EXPECT_EQ(e.frame(header(FrameType::kReady, 0, 2, 0, 10)), "");  // one ahead: kept
   EXPECT_THAT(e.frame(header(FrameType::kReady, 0, 3, 0, 11)), HasSubstr("sequence"));

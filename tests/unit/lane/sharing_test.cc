@@ -318,5 +318,34 @@ TEST_F(Sharing, LocalSumsShareTheLaneByBytesHoweverManyRanksAJobHas) {
   EXPECT_LE(apart, 4 * kMaxOperation.value);
 }
 
+// Law 17: what is registered and rests takes no time of the lane.
+TEST_F(Sharing, TensorsThatRestCostNoTime) {
+  start(windows(mib(1)));
+  ports::JobSpec spec;
+  spec.name = "resting";
+  spec.detection = milliseconds(100);
+  spec.hosts.push_back({"h0", {"127.0.0.1"}, 1, {Rank(0)}});
+  spec.credentials = {JobId(1), kEpoch, HostIndex(0), {}};
+  ASSERT_TRUE(lane_->start_job(spec).ok());
+  protocol::Plan plan;
+  plan.version = 1;
+  plan.rank_hosts = {HostIndex(0)};
+  put_in_force(JobId(1), plan);
+  const auto spent = [&] {
+    std::this_thread::sleep_for(300ms);
+    const std::uint64_t before = metrics_.cpu_ns.value();
+    std::this_thread::sleep_for(1000ms);
+    return metrics_.cpu_ns.value() - before;
+  };
+  const std::uint64_t alone = spent();
+  for (std::uint32_t i = 0; i < 200'000; ++i) {
+    plan.tensors.push_back(tensor(Operation::kAllreduce, 1000, 1024));
+    plan.tensors.back().id = TensorId(i);
+  }
+  ++plan.version;
+  put_in_force(JobId(1), plan);
+  EXPECT_LT(spent(), 2 * alone + 4'000'000);
+}
+
 }  // namespace
 }  // namespace tensorlane::lane

@@ -1,0 +1,112 @@
+// Operations that are late: how old they are, and which ranks keep others waiting (law 21). What is looked at is
+// bounded by what goes on, not by what is registered.
+#include <algorithm>
+
+#include "daemon/lane/job.h"
+
+namespace tensorlane::lane {
+namespace {
+
+constexpr std::size_t kLateScan = 4096;  // tensors of each kind that report_late() looks at in one call, about
+
+}  // namespace
+
+// From the first submission of a rank here until the operation is complete.
+void Job::begin_pending(LocalTensor& t, TensorId tensor) {
+  if (t.pending != kNotPending) return;
+  t.pending = static_cast<std::uint32_t>(pending_.size());
+  pending_.push_back(tensor);
+}
+
+void Job::end_pending(LocalTensor& t) {
+  if (t.pending == kNotPending) return;
+  const TensorId last = pending_.back();
+  pending_[t.pending] = last;
+  tensors_[last.value].pending = t.pending;
+  pending_.pop_back();
+  t.pending = kNotPending;
+}
+
+void Job::report_late(Time now) {
+  report_lost(now);
+  if (state_ != State::kRunning) return;
+  look_whose_turn_it_is(now);
+  // What is here in part, what peers have announced, and what others are held for.
+  for (std::size_t left = std::min(pending_.size(), kLateScan); left > 0;) {
+    late_scan_ = late_scan_ + 1 < pending_.size() ? late_scan_ + 1 : 0;
+    left -= std::min(left, look_at_lateness(pending_[late_scan_], now));
+  }
+  for (const auto& rail : rails_) {
+    const std::span<const TensorId> awaited = rail->engine().awaited();
+    std::size_t left = kLateScan;
+    for (auto id = awaited.begin(); id != awaited.end() && left > 0; ++id)
+      left -= std::min(left, look_at_lateness(*id, now));
+  }
+  if (turn_) look_at_lateness(turn_->first, now);
+}
+
+// Returns how many tensors it looked at.
+std::size_t Job::look_at_lateness(TensorId operation, Time now) {
+  if (!plan_.tensors[operation.value].is_batch()) {
+    report_if_late(operation, now);
+    return 1;
+  }
+  const auto members = gate_.members(operation);
+  for (const engine::BatchGate::Member& member : members) report_if_late(member.tensor, now);
+  return members.size();
+}
+
+void Job::report_if_late(TensorId id, Time now) {
+  LocalTensor& t = tensors_[id.value];
+  const protocol::PlanTensor& tensor = plan_.tensors[id.value];
+  Time since = t.first_arrival;
+  if (t.arrived == local_ranks_.size()) return;
+  const bool holds_others = turn_ && turn_->first == tensor.operation_id();
+  if (t.arrived == 0 && !awaited(tensor, &since)) {
+    if (!holds_others) return;
+    since = turn_->second;
+  }
+  const Duration waited = now - since;
+  if (waited < t.reported + around_.config->late_after) return;
+  t.reported = waited;
+  for (std::uint32_t local = 0; local < local_ranks_.size(); ++local) {
+    if (t.sequence[local] > t.completed) continue;
+    around_.metrics->late_reports.add();
+    around_.listener->on_late(this->id(), local_ranks_[local], tensor.id, waited);
+  }
+}
+
+// Operations that are ready may be held for a tensor that no host has submitted, of which no peer speaks.
+void Job::look_whose_turn_it_is(Time now) {
+  if (admission_.gate() == Gate::kNone) return;
+  const std::optional<TensorId> missing = admission_.missing();
+  if (!missing) turn_.reset();
+  if (missing && (!turn_ || turn_->first != *missing)) turn_ = {*missing, now};
+}
+
+// Peers have announced an operation that this host has not submitted, since the first announcement on any rail; or a
+// rank here waits for another tensor of the same batch.
+bool Job::awaited(const protocol::PlanTensor& tensor, Time* since) const {
+  const std::optional<Time>& waited = tensors_[tensor.operation_id().value].waited;
+  bool found = tensor.in_batch() && waited;
+  if (found) *since = *waited;
+  for (const auto& rail : rails_) {
+    Time on_rail;
+    if (!rail->engine().awaited(tensor.operation_id(), &on_rail)) continue;
+    if (!found || on_rail < *since) *since = on_rail;
+    found = true;
+  }
+  return found;
+}
+
+void Job::look_at_ages(Time now) {
+  ages_ = {};
+  for (TensorId id : pending_) {
+    const LocalTensor& t = tensors_[id.value];
+    if (t.arrived < local_ranks_.size()) continue;
+    Duration& age = ages_[plan_.tensors[id.value].cls.value];
+    age = std::max(age, now - t.ready);
+  }
+}
+
+}  // namespace tensorlane::lane
