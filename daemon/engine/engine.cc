@@ -177,6 +177,7 @@ Bytes Engine::staging_bytes(const EngineConfig& config) {
 
 Status Engine::apply_plan(const Plan& plan) {
   TL_RETURN_IF_ERROR(check_known(impl_->tables_, plan));
+  TL_RETURN_IF_ERROR(protocol::check_batches(plan, impl_->tables_.tensors.size()));
   return impl_->extend_plan(plan);
 }
 

@@ -167,7 +167,7 @@ class Replayer {
 
   std::string apply_plan() {
     ++replay_.plans;
-    const Status status = engine_.apply_plan(reader_.plan());
+    const Status status = engine_.extend_plan(reader_.plan());
     if (!status.ok()) return fmt::format("this engine refuses the plan: {}", status.to_string());
     promises_.grow(reader_.plan());
     return {};

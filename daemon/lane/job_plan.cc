@@ -10,16 +10,8 @@
 namespace tensorlane::lane {
 namespace {
 
+// Members may come in a step before their batches: nobody submits them until all are there.
 constexpr std::size_t kTensorsAtOnce = 32;
-
-// How many of the new tensors join next. Members and their batches join together; members have no slices of their own,
-// so that many of them are still little.
-std::size_t next_step(const PlanGrowth& growth) {
-  const std::span<const protocol::PlanTensor> left = std::span(growth.added.tensors).subspan(growth.taken);
-  const std::size_t few = std::min(left.size(), kTensorsAtOnce);
-  const auto batched = [](const protocol::PlanTensor& tensor) { return tensor.in_batch() || tensor.is_batch(); };
-  return std::ranges::any_of(left.first(few), batched) ? left.size() : few;
-}
 
 }  // namespace
 
@@ -38,7 +30,7 @@ bool Job::grow(PlanGrowth& growth, Time now) {
                     fmt::format("job '{}'", spec_.name), "report this"});
   }
   try {
-    return take_over(growth, next_step(growth));
+    return take_over(growth, std::min(added.size() - growth.taken, kTensorsAtOnce));
   } catch (const std::bad_alloc&) {
     // What has half grown is not used again.
     const Status cause = on_host(no_memory(), spec_);

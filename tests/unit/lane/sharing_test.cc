@@ -294,6 +294,29 @@ TEST_F(Sharing, ThousandsOfCommandsAreTakenABoundedNumberInATurn) {
   wait([&] { return client->completed().size() == 2; });
 }
 
+// Thousands of small tensors that travel in batches are registered together.
+TEST_F(Sharing, APlanOfBatchesGrowsInStepsToo) {
+  start(windows(mib(1)));
+  add_job(JobId(1), 2, 1, {tensor(Operation::kAllreduce, 1000, 1024)});
+  constexpr std::uint32_t kMembers = 8000, kInBatch = 100, kFirst = 1;
+  protocol::Plan more = plans_[JobId(1)];
+  more.version = 2;
+  for (std::uint32_t i = 0; i < kMembers + kMembers / kInBatch; ++i) {
+    protocol::PlanTensor& t = more.tensors.emplace_back(tensor(Operation::kAllreduce, 16, 1024));
+    t.id = TensorId(kFirst + i);
+    if (i < kMembers) {
+      t.batch = kFirst + kMembers + i / kInBatch;
+      t.batch_offset = i % kInBatch * 16;
+    } else {
+      t.members = kInBatch;
+      t.elements = kInBatch * 16;
+    }
+  }
+  transport_->watch_turns();
+  put_in_force(JobId(1), more);
+  EXPECT_LT(transport_->longest_turn(), transport_->turns() / 2);
+}
+
 // Two users' sums inside the host: of sixteen ranks, and of two.
 TEST_F(Sharing, LocalSumsShareTheLaneByBytesHoweverManyRanksAJobHas) {
   start(windows(mib(1)));
