@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -17,6 +18,16 @@ namespace {
 
 constexpr std::uint64_t kHugePage = 2 << 20;
 
+constexpr std::uint64_t kUnmapAtOnce = std::uint64_t{64} << 20;
+
+Status system_error(const char* what, std::uint64_t bytes) {
+  const Code code = errno == ENOMEM || errno == ENOSPC || errno == EMFILE || errno == ENFILE || errno == EAGAIN
+                        ? Code::kResourceExhausted
+                        : Code::kInternal;
+  return Status(code, "cannot make " + mebibytes(bytes) + " of shared memory",
+                std::string(what) + ": " + std::strerror(errno), "free memory or descriptors on this host");
+}
+
 class Segment final : public ports::SharedMemory {
  public:
   // Takes over the descriptor and the mapping.
@@ -24,12 +35,26 @@ class Segment final : public ports::SharedMemory {
       : fd_(fd), bytes_(bytes), charge_(std::move(charge)), guard_(std::move(guard)) {}
   ~Segment() override {
     guard_.reset();
-    munmap(bytes_.data(), bytes_.size());
+    // In pieces: the lane may wait for the address space.
+    for (std::uint64_t at = 0; at < bytes_.size(); at += kUnmapAtOnce) {
+      munmap(bytes_.data() + at, std::min<std::uint64_t>(kUnmapAtOnce, bytes_.size() - at));
+    }
     close(fd_);
   }
 
   std::span<std::byte> bytes() const override { return bytes_; }
   int fd() const override { return fd_; }
+  // Through the mapping first, since only that can give huge pages. It fails with an error where a plain access would
+  // get a SIGBUS; what it could not do, fallocate does or refuses.
+  Result<bool> populate(std::uint64_t most) override {
+    const std::uint64_t piece = std::min<std::uint64_t>(most, bytes_.size() - populated_);
+    if (piece == 0) return true;
+    madvise(bytes_.data() + populated_, piece, MADV_POPULATE_WRITE);
+    if (fallocate(fd_, 0, static_cast<off_t>(populated_), static_cast<off_t>(piece)) != 0)
+      return system_error("fallocate", bytes_.size());
+    populated_ += piece;
+    return populated_ == bytes_.size();
+  }
   bool damaged() const override {
     if (guard_->faulted()) return true;
     struct stat info {};
@@ -55,36 +80,22 @@ class Segment final : public ports::SharedMemory {
   const Ledger::Charge charge_;
   std::unique_ptr<FaultGuard> guard_;
   bool closed_ = false;
+  std::uint64_t populated_ = 0;
 };
 
-Status system_error(const char* what, std::uint64_t bytes) {
-  const Code code = errno == ENOMEM || errno == ENOSPC || errno == EMFILE || errno == ENFILE || errno == EAGAIN
-                        ? Code::kResourceExhausted
-                        : Code::kInternal;
-  return Status(code, "cannot make " + mebibytes(bytes) + " of shared memory",
-                std::string(what) + ": " + std::strerror(errno), "free memory or descriptors on this host");
-}
-
-// The mapping, or an error with the descriptor still open.
-Result<std::span<std::byte>> populate(int fd, std::uint64_t bytes) {
+// The mapping of an empty segment, or an error with the descriptor still open.
+Result<std::span<std::byte>> map_sealed(int fd, std::uint64_t bytes) {
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) return system_error("ftruncate", bytes);
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return system_error("fcntl", bytes);
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return system_error("mmap", bytes);
   if (bytes >= kHugePage) madvise(base, bytes, MADV_HUGEPAGE);  // where the kernel does not offer it, small pages do
-  // Through the mapping first, since only that can give huge pages. It fails with an error where a plain access would
-  // get a SIGBUS; what it could not do, fallocate does or refuses.
-  madvise(base, bytes, MADV_POPULATE_WRITE);
-  if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    const Status status = system_error("fallocate", bytes);
-    munmap(base, bytes);
-    return status;
-  }
   return std::span(static_cast<std::byte*>(base), bytes);
 }
 
 }  // namespace
 
-Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(const Owner& owner, std::uint64_t bytes) {
+Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::make(const Owner& owner, std::uint64_t bytes) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "a segment of zero bytes", "", "ask for at least one byte");
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes > Ledger::kUnlimited - page) return budget_->check(owner, bytes);
@@ -92,7 +103,7 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::create(const Owner& owne
   TL_ASSIGN_OR_RETURN(Ledger::Charge charge, budget_->take(owner, bytes));
   const int fd = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return system_error("memfd_create", bytes);
-  Result<std::span<std::byte>> mapped = populate(fd, bytes);
+  Result<std::span<std::byte>> mapped = map_sealed(fd, bytes);
   if (!mapped.ok()) {
     close(fd);
     return mapped.status();

@@ -22,7 +22,7 @@ class ArenaPool final : public ports::SharedMemoryPool {
       : ArenaPool(std::make_shared<MemoryBudget>(limits, std::move(available))) {}
 
   // Errors: see the port. A failed call leaves nothing behind.
-  Result<std::shared_ptr<ports::SharedMemory>> create(const Owner& owner, std::uint64_t bytes) override;
+  Result<std::shared_ptr<ports::SharedMemory>> make(const Owner& owner, std::uint64_t bytes) override;
 
   // Bytes of all that the budget is charged with.
   Bytes in_use() const { return Bytes(budget_->ledger().in_use()); }

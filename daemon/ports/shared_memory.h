@@ -18,6 +18,9 @@ class SharedMemory {
   virtual ~SharedMemory() = default;
   // Valid as long as the object. Any thread; what a client does to it cannot make an access crash.
   virtual std::span<std::byte> bytes() const = 0;
+  // Takes up to `most` more bytes of it from the host. True once all of it is there: then others may have it. Error:
+  // ResourceExhausted. One thread at a time.
+  virtual Result<bool> populate(std::uint64_t most) = 0;
   // The descriptor to hand to the client. Belongs to the object.
   virtual int fd() const = 0;
   // True once pages were taken away from it: holes were punched and nobody has written there since, or an access found
@@ -30,13 +33,24 @@ class SharedMemory {
   virtual Status close_holes() = 0;
 };
 
-// Makes segments. Any thread; create() may take about half a second for each gigabyte.
+// Makes segments. Any thread.
 class SharedMemoryPool {
  public:
   virtual ~SharedMemoryPool() = default;
-  // At least `bytes` (more than zero), rounded up to pages, charged to `owner`. Errors: ResourceExhausted (names the
-  // limit, its value and the need), InvalidArgument (zero).
-  virtual Result<std::shared_ptr<SharedMemory>> create(const Owner& owner, std::uint64_t bytes) = 0;
+  // What populate() takes at once, so that nobody waits long for the address space of the daemon, or for a turn.
+  static constexpr std::uint64_t kAtOnce = std::uint64_t{4} << 20;
+
+  // At least `bytes` (more than zero), rounded up to pages, charged to `owner`; populate() takes the memory. Errors:
+  // ResourceExhausted (names the limit, its value and the need), InvalidArgument (zero).
+  virtual Result<std::shared_ptr<SharedMemory>> make(const Owner& owner, std::uint64_t bytes) = 0;
+  // The same, populated, which may take some seconds for each gigabyte. Errors: of make() and populate().
+  Result<std::shared_ptr<SharedMemory>> create(const Owner& owner, std::uint64_t bytes) {
+    TL_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> segment, make(owner, bytes));
+    for (bool there = false; !there;) {
+      TL_ASSIGN_OR_RETURN(there, segment->populate(kAtOnce));
+    }
+    return segment;
+  }
 };
 
 }  // namespace tensorlane::ports

@@ -17,13 +17,6 @@ Time now() {
                   .count());
 }
 
-Connection::~Connection() {
-  if (!socket) return;
-  shutdown(socket.get(), SHUT_RD);  // from here on nothing comes
-  std::byte ignored;
-  while (recv(socket.get(), &ignored, sizeof ignored, MSG_DONTWAIT) > 0) continue;
-}
-
 std::string Connection::who() const {
   if (session == nullptr) return "a process (pid " + std::to_string(pid) + ") that has not joined a job";
   return "rank " + std::to_string(hello.rank) + " (pid " + std::to_string(pid) + ") of job '" + hello.job + "'";

@@ -49,13 +49,6 @@ struct Connection {
   static constexpr std::uint32_t kMaxTensors = 65536;       // of one session
   static constexpr std::uint32_t kMaxArenaRequests = 4;
 
-  Connection() = default;
-  // Takes in first what the client has sent: a socket that is closed before it was read says "Connection reset" to the
-  // client, rather than why it was closed.
-  ~Connection();
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-
   std::uint64_t id = 0;
   Ledger::Charge pending;  // until hello
   UniqueFd socket;

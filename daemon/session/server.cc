@@ -106,9 +106,12 @@ Status SessionServer::start(ports::JobControl& control) {
   } else {
     TL_RETURN_IF_ERROR(open_socket());
   }
+  refuse_descriptors(listener_.get());
   watch(epoll_.get(), listener_.get(), kListenerToken);
   watch(epoll_.get(), calls_->fd(), kCallsToken);
   worker_ = std::make_unique<Worker>();
+  disposer_ = std::make_unique<Worker>();
+  closer_ = std::make_unique<Closer>();
   thread_ = std::thread([this] { loop(); });
   pthread_setname_np(thread_.native_handle(), "tl-sessions");
   return {};
@@ -157,6 +160,8 @@ void SessionServer::stop() {
     thread_.join();
   }
   worker_.reset();
+  disposer_.reset();
+  closer_.reset();
   calls_->close();
   if (std::exchange(owns_path_, false)) unlink(config_.socket_path.c_str());
   listener_.reset();
@@ -189,7 +194,7 @@ void SessionServer::loop() {
 }
 
 int SessionServer::wait_ms() const {
-  if (!buried_.empty()) return kBuriedTickMs;
+  if (!buried_.empty() || !listening_ || !closer_->idle()) return kBuriedTickMs;
   if (connections_.empty()) return kIdleMs;
   Duration wait = kTick;
   for (const auto& [id, c] : connections_) {
@@ -199,10 +204,16 @@ int SessionServer::wait_ms() const {
 }
 
 void SessionServer::tick(Time time) {
+  closer_->hurry();
+  if (!spare_) spare_ = any_descriptor();
+  if (!listening_ && spare_ && !closer_->full()) listen_on(true);
   for (std::size_t i = buried_.size(); i-- > 0;) {
     if (buried_[i].use_count() > 1) continue;
     // Unmapping gigabytes takes a while.
-    worker_->push([session = std::move(buried_[i])]() mutable { session.reset(); });
+    disposer_->push(0, [session = std::move(buried_[i])]() mutable {
+      session.reset();
+      return true;
+    });
     buried_.erase(buried_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   if (time - last_tick_ < milliseconds(1)) return;
@@ -248,26 +259,34 @@ void SessionServer::check_alive(Connection& c, Time time) {
 void SessionServer::accept_all() {
   constexpr int kAtOnce = 16;  // then others have their turn
   for (int i = 0; i < kAtOnce; ++i) {
+    if (closer_->full()) return listen_on(false);
     UniqueFd client(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (client) {
-      admit(std::move(client), now());
-    } else if (errno == EMFILE || errno == ENFILE) {
-      // Descriptors have run out. Refuse with the one we kept, or the connection would stay at the door and wake us for
-      // ever.
-      spare_.reset();
-      Connection refused;
-      refused.socket = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (refused.socket) {
-        (void)refused.send_error(0, Status(Code::kResourceExhausted, "the daemon has no file descriptors left",
-                                           "its limit of open files is reached", "raise LimitNOFILE of the daemon"));
-      }
-      refused.socket.reset();
-      spare_ = any_descriptor();
-      return;
-    } else {
+    if (!client) {
+      if (errno == EMFILE || errno == ENFILE) refuse_without_descriptors();
       return;
     }
+    admit(std::move(client), now());
   }
+}
+
+// With the descriptor that was kept, or the connection would stay at the door and wake us for ever. It comes back once
+// the connection is closed.
+void SessionServer::refuse_without_descriptors() {
+  spare_.reset();
+  Connection refused;
+  refused.socket = UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!refused.socket) return listen_on(false);
+  (void)refused.send_error(0, Status(Code::kResourceExhausted, "the daemon has no file descriptors left",
+                                     "its limit of open files is reached", "raise LimitNOFILE of the daemon"));
+  closer_->close(std::move(refused.socket));
+}
+
+void SessionServer::listen_on(bool on) {
+  epoll_event event{};
+  event.events = on ? std::uint32_t{EPOLLIN} : 0;
+  event.data.u64 = kListenerToken;
+  TL_ASSERT(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event) == 0);
+  listening_ = on;
 }
 
 void SessionServer::admit(UniqueFd socket, Time time) {
@@ -276,7 +295,8 @@ void SessionServer::admit(UniqueFd socket, Time time) {
   c->since = time;
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (getsockopt(c->socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+  if (getsockopt(c->socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+    return closer_->close(std::move(c->socket));
   c->uid = peer.uid;
   c->pid = static_cast<std::uint32_t>(std::max(peer.pid, 0));  // 0: not in our pid namespace
   const auto& allowed = config_.allowed_uids;
@@ -285,13 +305,13 @@ void SessionServer::admit(UniqueFd socket, Time time) {
                      "add the uid to users of the daemon's configuration");
     (void)c->send_error(0, why);
     note_refused(*c, why, time);
-    return;
+    return closer_->close(std::move(c->socket));
   }
   Result<Ledger::Charge> pending = pending_.take({c->uid, ""}, 1);
   if (!pending.ok()) {
     (void)c->send_error(0, pending.status());
     note_refused(*c, pending.status(), time);
-    return;
+    return closer_->close(std::move(c->socket));
   }
   c->pending = std::move(*pending);
   c->id = next_id_++;
@@ -302,6 +322,10 @@ void SessionServer::admit(UniqueFd socket, Time time) {
 void SessionServer::on_socket(std::uint64_t id, std::uint32_t events) {
   Connection* c = find(id);
   if (c == nullptr) return;
+  if (brings_descriptors(c->socket.get())) {
+    return end(*c, Status(Code::kCorrupt, c->who() + " sent descriptors", "clients have none to give",
+                          "use a client library of the daemon's version"));
+  }
   const ssize_t n =
       (events & EPOLLIN) != 0 ? recv(c->socket.get(), packet_.data(), packet_.size(), MSG_DONTWAIT | MSG_TRUNC) : 0;
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;

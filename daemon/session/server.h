@@ -17,6 +17,7 @@
 #include "common/base/log_gate.h"
 #include "daemon/ports/session.h"
 #include "daemon/ports/shared_memory.h"
+#include "daemon/session/closer.h"
 #include "daemon/session/connection.h"
 #include "daemon/session/unique_fd.h"
 #include "daemon/session/worker.h"
@@ -41,7 +42,8 @@ struct SessionConfig {
 
 // Accepts clients, checks who they are and what they send, gives them rings and arenas, and tells control of them.
 // Nothing that a client does or leaves undone blocks, slows or ends it: sends never wait (a client whose buffer is full
-// is dropped), one packet of a client is read at a time, large segments are made on a worker thread.
+// is dropped), one packet of a client is read at a time, large segments are made and dropped on a worker thread, and
+// sockets, which may hold anything, are closed on another (closer.h).
 //
 // For control: every session that join() was called for and that was not refused by joined(error) gets exactly one
 // leave(), its last call. leave(ok) means goodbye, or that the client went after its job had failed.
@@ -81,6 +83,9 @@ class SessionServer final : public ports::SessionEvents {
   void tick(Time now);
   int wait_ms() const;
   void accept_all();
+  void refuse_without_descriptors();
+  // Whether who knocks is let in now, or waits at the door until the next tick.
+  void listen_on(bool on);
   void admit(UniqueFd socket, Time now);
   void on_socket(std::uint64_t id, std::uint32_t events);
   void on_process_end(std::uint64_t id);
@@ -105,6 +110,7 @@ class SessionServer final : public ports::SessionEvents {
   };
   void on_segment(std::uint64_t id, std::uint32_t request, Result<std::shared_ptr<ports::SharedMemory>> segment,
                   SegmentCharges& charges);
+  void drop(Result<std::shared_ptr<ports::SharedMemory>> segment);
   void on_joined(std::uint64_t id, const Result<ports::JoinInfo>& info);
   void on_registered(std::uint64_t id, std::uint32_t request, const Result<std::vector<TensorId>>& ids);
   // Tells the client why, tells control, closes. `c` is gone afterwards.
@@ -125,6 +131,7 @@ class SessionServer final : public ports::SessionEvents {
   // The session thread owns what follows.
   UniqueFd epoll_, listener_, spare_;  // spare_: given up for a moment to refuse a client when descriptors have run out
   bool stopping_ = false;
+  bool listening_ = true;
   bool owns_path_ = false;
   Time last_tick_{};
   std::uint64_t next_id_ = 1;
@@ -134,7 +141,8 @@ class SessionServer final : public ports::SessionEvents {
   LogGate log_gate_;
 
   std::atomic<std::uint64_t> turns_{0};
-  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Worker> worker_, disposer_;  // of memory: makes it, gives it back
+  std::unique_ptr<Closer> closer_;
   std::thread thread_;
 };
 

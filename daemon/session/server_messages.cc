@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "daemon/session/server.h"
@@ -183,21 +184,37 @@ Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
   // Carried along, so that they go back if the session goes meanwhile.
   const auto charges = std::make_shared<SegmentCharges>(SegmentCharges{std::move(*descriptor), std::move(*number)});
   ++c.arena_requests;
-  worker_->push([this, id = c.id, request, owner = c.owner(), need = *bytes, charges] {
-    auto segment = std::make_shared<Result<std::shared_ptr<ports::SharedMemory>>>(pool_.create(owner, need));
-    calls_->push([this, id, request, segment, charges] { on_segment(id, request, std::move(*segment), *charges); });
-  });
+  using Made = std::optional<Result<std::shared_ptr<ports::SharedMemory>>>;
+  worker_->push(
+      c.uid, [this, id = c.id, request, owner = c.owner(), need = *bytes, charges, made = std::make_shared<Made>()] {
+        if (!*made) *made = pool_.make(owner, need);
+        if ((*made)->ok()) {
+          const Result<bool> there = (***made)->populate(ports::SharedMemoryPool::kAtOnce);
+          if (there.ok() && !*there) return false;
+          if (!there.ok()) *made = there.status();
+        }
+        calls_->push([this, id, request, made, charges] { on_segment(id, request, std::move(**made), *charges); });
+        return true;
+      });
   return {};
+}
+
+// Gigabytes take long to be given back.
+void SessionServer::drop(Result<std::shared_ptr<ports::SharedMemory>> segment) {
+  disposer_->push(0, [segment = std::move(segment)] { return true; });
 }
 
 void SessionServer::on_segment(std::uint64_t id, std::uint32_t request,
                                Result<std::shared_ptr<ports::SharedMemory>> segment, SegmentCharges& charges) {
   Connection* c = find(id);
-  if (c == nullptr) return;  // the segment goes as it came
+  if (c == nullptr) return drop(std::move(segment));
   --c->arena_requests;
   if (!segment.ok()) return settle(*c, c->send_error(request, segment.status()));
   const Result<std::uint32_t> number = c->session->add_segment(*segment);
-  if (!number.ok()) return settle(*c, c->send_error(request, number.status()));
+  if (!number.ok()) {
+    drop(std::move(segment));
+    return settle(*c, c->send_error(request, number.status()));
+  }
   c->session->hold(kDescriptors, std::move(charges.descriptor));
   c->session->hold(kSegments, std::move(charges.number));
   protocol::ArenaBody body;
@@ -342,6 +359,8 @@ void SessionServer::end(Connection& c, const Status& why) {
     c.session->mark_dead();
     bury(std::move(c.session));
   }
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, c.socket.get(), nullptr);
+  closer_->close(std::move(c.socket));
   connections_.erase(c.id);
 }
 

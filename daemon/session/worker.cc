@@ -2,6 +2,8 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
+
 #include "common/base/assert.h"
 
 namespace tensorlane::session {
@@ -48,10 +50,15 @@ Worker::~Worker() {
   thread_.join();
 }
 
-void Worker::push(std::function<void()> job) {
+void Worker::push(std::uint32_t user, Step step) {
   {
     std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
+    auto line = std::ranges::find(lines_, user, &Line::user);
+    if (line == lines_.end()) {
+      line = lines_.insert(lines_.end(), Line());
+      line->user = user;
+    }
+    line->steps.push_back(std::move(step));
   }
   changed_.notify_one();
 }
@@ -59,14 +66,21 @@ void Worker::push(std::function<void()> job) {
 void Worker::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
-    std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
+    changed_.wait(lock, [this] { return stopping_ || !lines_.empty(); });
+    if (lines_.empty()) return;
+    Step step = std::move(lines_.front().steps.front());
     lock.unlock();
-    job();
-    job = nullptr;
+    const bool done = step();
+    if (done) step = nullptr;
     lock.lock();
+    Line line = std::move(lines_.front());
+    lines_.pop_front();
+    if (done) {
+      line.steps.pop_front();
+    } else {
+      line.steps.front() = std::move(step);
+    }
+    if (!line.steps.empty()) lines_.push_back(std::move(line));
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -32,20 +33,28 @@ class CallQueue {
   std::deque<std::function<void()>> calls_;
 };
 
-// A thread for what takes long: making and unmapping large segments. In order.
+// A thread for what takes long: making segments, and giving them back. Users take turns, a step each; what one user
+// wants is done in order.
 class Worker {
  public:
+  // A bounded piece of work, true when there is no more of it.
+  using Step = std::function<bool()>;
+
   Worker();
   // Runs what is queued, then stops.
   ~Worker();
-  void push(std::function<void()> job);
+  void push(std::uint32_t user, Step step);
 
  private:
+  struct Line {
+    std::uint32_t user = 0;
+    std::deque<Step> steps;
+  };
   void loop();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> jobs_;
+  std::deque<Line> lines_;  // of users who want something; the first one is next
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -81,6 +81,21 @@ TEST(ArenaPool, SegmentsAreSealedZeroedAndAccounted) {
   EXPECT_EQ(pool.in_use().value, 0u);
 }
 
+// Many of them, of many users, are populated at once: nobody waits for all of another one's.
+TEST(ArenaPool, ASegmentIsPopulatedInPieces) {
+  ArenaPool pool({mib(64), mib(1)});
+  auto segment = pool.make(kOwner, 3 << 20);
+  ASSERT_TRUE(segment.ok()) << segment.status().to_string();
+  EXPECT_TRUE((*segment)->damaged()) << "nothing is there yet";
+  for (const bool last : {false, false, true}) {
+    const Result<bool> there = (*segment)->populate(1 << 20);
+    ASSERT_TRUE(there.ok()) << there.status().to_string();
+    EXPECT_EQ(*there, last);
+  }
+  EXPECT_FALSE((*segment)->damaged());
+  EXPECT_EQ(fcntl((*segment)->fd(), F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW);
+}
+
 TEST(ArenaPool, NoHoleIsPunchedIntoASegmentThatIsInUse) {
   ArenaPool pool({mib(8), mib(1)});
   auto segment = pool.create(kOwner, 100'000);
