@@ -81,7 +81,7 @@ struct Lane::Impl {
 
   Status open();
   Status post(Command command);
-  Status prepare(Preparer::Step step, Command command);
+  Status prepare(const ports::JobSpec& spec, Preparer::Step step, Command command);
   void run();
   bool begin(JobStart& start);
   void take_mail();
@@ -196,8 +196,8 @@ Status Lane::Impl::post(Command command) {
   return {};
 }
 
-Status Lane::Impl::prepare(Preparer::Step step, Command command) {
-  if (preparer.add(std::move(step), std::move(command))) return {};
+Status Lane::Impl::prepare(const ports::JobSpec& spec, Preparer::Step step, Command command) {
+  if (preparer.add(spec.owner.user, std::move(step), std::move(command))) return {};
   return {Code::kResourceExhausted, fmt::format("more than {} commands wait for memory", Preparer::kMaxWaiting),
           "tensorlaned", "register fewer groups at once"};
 }
@@ -508,11 +508,11 @@ Status Lane::start_job(ports::JobSpec spec) {
     impl->specs[job] = std::make_shared<const ports::JobSpec>(spec);
   }
   auto start = std::make_shared<JobStart>(std::move(spec), impl->config, impl->rails.size(), impl->rooms);
-  return impl->prepare([start] { return start->step(); }, {job, [impl, start]() mutable {
-                                                             const bool done = impl->begin(*start);
-                                                             impl->preparer.dispose(std::move(start));
-                                                             return done;
-                                                           }});
+  return impl->prepare(start->spec, [start] { return start->step(); }, {job, [impl, start]() mutable {
+                                                                          const bool done = impl->begin(*start);
+                                                                          impl->preparer.dispose(std::move(start));
+                                                                          return done;
+                                                                        }});
 }
 
 Status Lane::attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) {
@@ -535,7 +535,7 @@ Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> t
   }
   auto growth = std::make_shared<PlanGrowth>(std::move(added), spec, impl->rooms);
   const Epoch epoch = spec->credentials.epoch;
-  return impl->prepare([growth] { return growth->step(); },
+  return impl->prepare(*spec, [growth] { return growth->step(); },
                        {job, [impl, job, epoch, growth, then = std::move(then)]() mutable {
                           Job* j = impl->find(job);
                           if (j != nullptr && j->epoch() == epoch && !j->grow(*growth, impl->now)) return false;

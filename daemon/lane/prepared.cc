@@ -12,7 +12,7 @@
 namespace tensorlane::lane {
 namespace {
 
-constexpr std::uint64_t kPopulateAtOnce = std::uint64_t{16} << 20;  // some milliseconds
+constexpr std::uint64_t kPopulateAtOnce = std::uint64_t{4} << 20;  // some milliseconds
 constexpr std::uint64_t kAlignment = 64;
 // What the tables of a job hold for a tensor and for each of its slices, on one rail; measured, rounded up.
 constexpr std::uint64_t kTensorBytes = 1536, kSliceBytes = 256;

@@ -28,7 +28,7 @@ void Preparer::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool Preparer::add(Step step, Command command) {
+bool Preparer::add(std::uint32_t user, Step step, Command command) {
   std::lock_guard lock(mutex_);
   if (waiting_ >= kMaxWaiting) return false;
   ++waiting_;
@@ -36,6 +36,7 @@ bool Preparer::add(Step step, Command command) {
   if (queue == nullptr) {
     queue = queues_.emplace_back(std::make_shared<Queue>());
     queue->job = command.job;
+    queue->user = user;
   }
   queue->tasks.push_back({std::move(step), std::move(command)});
   changed_.notify_all();
@@ -87,14 +88,17 @@ void Preparer::run() {
     } else if (!queues_.empty()) {
       take_turn(lock);
     } else {
+      last_turns_.clear();
       changed_.wait_for(lock, kIdle);
     }
   }
 }
 
-// One piece for the first job, which then is the last one.
+// One piece for the first job of the user whose last turn was longest ago; the job then is the last one.
 void Preparer::take_turn(std::unique_lock<std::mutex>& lock) {
-  const std::shared_ptr<Queue> queue = queues_.front();
+  const std::shared_ptr<Queue> queue =
+      *std::ranges::min_element(queues_, {}, [this](const std::shared_ptr<Queue>& q) { return last_turns_[q->user]; });
+  last_turns_[queue->user] = ++given_;
   bool ready = false;
   if (!queue->cancelled) {
     const Step step = queue->tasks.front().step;
@@ -103,7 +107,7 @@ void Preparer::take_turn(std::unique_lock<std::mutex>& lock) {
     lock.lock();
   }
   if (ready && !queue->cancelled) return deliver_first(lock, queue);
-  queues_.pop_front();
+  std::erase(queues_, queue);
   if (!queue->cancelled) return queues_.push_back(queue);
   waiting_ -= queue->tasks.size();
   disposed_.push_back(queue);

@@ -1,14 +1,16 @@
 // What takes long happens here, not on a lane (law 20): memory for a lane's commands is taken, and what a lane has no
 // use for any more is given back.
 //
-// One thread. Preparations of different jobs take turns, a bounded piece each; those of one job, and the commands that
-// wait for them, stay in order.
+// One thread. Users take turns, a bounded piece each, and so do the jobs of each user; preparations of one job, and the
+// commands that wait for them, stay in order.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -38,8 +40,9 @@ class Preparer {
   // What has not been delivered never is. Idempotent.
   void stop();
 
-  // Delivers `command` when `step` has said that it is ready. False when kMaxWaiting tasks wait. Any thread.
-  [[nodiscard]] bool add(Step step, Command command);
+  // Delivers `command` of a job of `user` when `step` has said that it is ready. False when kMaxWaiting tasks wait. Any
+  // thread.
+  [[nodiscard]] bool add(std::uint32_t user, Step step, Command command);
   // Delivers `command` behind what the job waits for. False, and nothing is done, when it waits for nothing. Any
   // thread.
   [[nodiscard]] bool add_behind(const Command& command);
@@ -58,6 +61,7 @@ class Preparer {
   };
   struct Queue {
     JobId job;
+    std::uint32_t user = 0;
     std::deque<Task> tasks;
     bool cancelled = false;  // while its first task is worked on
   };
@@ -75,7 +79,9 @@ class Preparer {
   // Under mutex_:
   bool stopping_ = false;
   std::size_t waiting_ = 0;
-  std::deque<std::shared_ptr<Queue>> queues_;  // of jobs that wait for something; the first one is next
+  std::deque<std::shared_ptr<Queue>> queues_;          // of jobs that wait for something; a user's first one is next
+  std::uint64_t given_ = 0;                            // turns
+  std::map<std::uint32_t, std::uint64_t> last_turns_;  // by user: which one that was; while anybody waits for anything
   std::vector<std::shared_ptr<void>> disposed_;
 };
 

@@ -125,6 +125,8 @@ struct Delivered {
   std::vector<std::uint64_t> jobs;
 };
 
+constexpr std::uint32_t kUser = 3001;
+
 Command of(std::uint64_t job) {
   return {JobId(job), [] { return true; }};
 }
@@ -133,24 +135,46 @@ TEST(Preparer, AShortPreparationDoesNotWaitForALongOne) {
   Delivered delivered;
   std::atomic<bool> go_on{false};
   Preparer preparer([&](const Command& command) { return delivered.take(command); });
-  ASSERT_TRUE(preparer.add([&] { return go_on.load(); }, of(1)));
+  ASSERT_TRUE(preparer.add(
+      kUser, [&] { return go_on.load(); }, of(1)));
   ASSERT_TRUE(preparer.add_behind(of(1)));
   ASSERT_FALSE(preparer.add_behind(of(2))) << "it waits for nothing";
-  ASSERT_TRUE(preparer.add([] { return true; }, of(2)));
+  ASSERT_TRUE(preparer.add(
+      kUser, [] { return true; }, of(2)));
   preparer.start();
   EXPECT_THAT(delivered.wait(1), ElementsAre(2));
   go_on = true;
   EXPECT_THAT(delivered.wait(3), ElementsAre(2, 1, 1));
 }
 
+TEST(Preparer, ManyJobsOfOneUserDoNotKeepAnotherWaiting) {
+  constexpr std::uint64_t kMany = 40;
+  Delivered delivered;
+  Preparer preparer([&](const Command& command) { return delivered.take(command); });
+  const auto add = [&](std::uint32_t user, std::uint64_t job) {
+    const auto left = std::make_shared<int>(10);
+    ASSERT_TRUE(preparer.add(
+        user, [left] { return --*left == 0; }, of(job)));
+  };
+  for (std::uint64_t job = 1; job <= kMany; ++job) add(kUser, job);
+  add(kUser + 1, kMany + 1);
+  preparer.start();
+  const std::vector<std::uint64_t> order = delivered.wait(kMany + 1);
+  ASSERT_EQ(order.size(), kMany + 1);
+  EXPECT_EQ(order.front(), kMany + 1) << "it takes as many turns as one of the others, which all take turns";
+}
+
 TEST(Preparer, ComesAgainToAFullLaneAndForgetsWhatIsCancelled) {
   Delivered delivered;
   delivered.refuse = 3;
   Preparer preparer([&](const Command& command) { return delivered.take(command); });
-  ASSERT_TRUE(preparer.add([] { return false; }, of(1)));
-  ASSERT_TRUE(preparer.add([] { return true; }, of(2)));
+  ASSERT_TRUE(preparer.add(
+      kUser, [] { return false; }, of(1)));
+  ASSERT_TRUE(preparer.add(
+      kUser, [] { return true; }, of(2)));
   preparer.cancel(JobId(1));
-  ASSERT_TRUE(preparer.add([] { return true; }, of(1)));  // of a new job of that name
+  ASSERT_TRUE(preparer.add(
+      kUser, [] { return true; }, of(1)));  // of a new job of that name
   preparer.start();
   EXPECT_THAT(delivered.wait(2), ::testing::UnorderedElementsAre(1, 2));
 }
@@ -159,13 +183,18 @@ TEST(Preparer, ComesAgainToAFullLaneAndForgetsWhatIsCancelled) {
 TEST(Preparer, CountsWhatIsCancelledNoLonger) {
   Delivered delivered;
   Preparer preparer([&](const Command& command) { return delivered.take(command); });
-  for (std::size_t i = 0; i < Preparer::kMaxWaiting; ++i) ASSERT_TRUE(preparer.add([] { return false; }, of(1)));
-  ASSERT_FALSE(preparer.add([] { return true; }, of(2))) << "as many as may wait";
+  for (std::size_t i = 0; i < Preparer::kMaxWaiting; ++i)
+    ASSERT_TRUE(preparer.add(
+        kUser, [] { return false; }, of(1)));
+  ASSERT_FALSE(preparer.add(
+      kUser, [] { return true; }, of(2)))
+      << "as many as may wait";
   preparer.cancel(JobId(1));
   preparer.start();
   bool room = false;
   for (int i = 0; i < 1000 && !room; ++i) {
-    room = preparer.add([] { return true; }, of(2));
+    room = preparer.add(
+        kUser, [] { return true; }, of(2));
     if (!room) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   ASSERT_TRUE(room);
@@ -184,6 +213,7 @@ TEST(Preparer, TurnsUnlessItIsStuck) {
   };
   EXPECT_GT(turns_within(std::chrono::milliseconds(2000)), 0u) << "it has nothing to do";
   ASSERT_TRUE(preparer.add(
+      kUser,
       [&] {
         while (stuck && !go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         return go_on.load();
