@@ -202,8 +202,21 @@ class Daemon {
         {"control_stale_messages_total", "Of them, dropped because their job is gone", control(&Counts::dropped_stale)},
         {"control_unsent_messages_total", "Messages dropped because a peer took none",
          control(&Counts::dropped_unsent)},
+        {"jobs_failed_gathering_total", "Of the jobs that failed, those that never had all their ranks",
+         control(&Counts::jobs_failed_gathering)},
+        {"jobs_failed_connecting_total", "Of the jobs that failed, those that never had all their flows",
+         control(&Counts::jobs_failed_connecting)},
         {"control_refused_connections_total", "Daemons that were refused because their key is not in the fabric",
          control(&Counts::refused_connections)},
+        {"control_unproven_connections_total", "Connections to the control port that ended without a host's key",
+         control(&Counts::unproven_connections)},
+        {"refused_secrets_total", "Hosts and ranks that were refused because their secret is not the job's",
+         control(&Counts::refused_secrets)},
+        {"refused_sessions_total", "Processes of this host that were refused before they joined a job",
+         [this] { return static_cast<double>(sessions_.refused()); }},
+        {"reported_late_total", "Reports of ranks that others wait for, from any host", control(&Counts::late_reports)},
+        {"standstill_reports_total", "Reports of flows and lanes that stand still, from any host",
+         control(&Counts::standstill_reports)},
         {"cpu_seconds_total", "CPU time of the daemon, all threads", [] { return process_cpu_seconds(); }},
         {"timeline_dropped_spans_total", "Spans that the timeline had no room for",
          [this] { return static_cast<double>(timeline_.dropped()); }},
@@ -297,9 +310,14 @@ Status check_addresses(const config::DaemonConfig& config, bool check_only) {
 
 int run(const std::string& path, bool check_only) {
   // Neither cores nor debuggers of the same user: this process has the host's key and the secrets of jobs.
+  const rlimit no_core{0, 0};
+  setrlimit(RLIMIT_CORE, &no_core);
   prctl(PR_SET_DUMPABLE, 0);
   Result<config::DaemonConfig> config = config::load(path);
   if (!config.ok()) return fail(config.status());
+  // Daemons that share a machine read payloads from each other's memory, which the kernel allows one process of a user
+  // with another where that one may be dumped (daemon/transport/local).
+  if (config->self().addresses.contains("local")) prctl(PR_SET_DUMPABLE, 1);
   if (const Status addresses = check_addresses(*config, check_only); !addresses.ok()) return fail(addresses);
   if (check_only) {
     if (const Status tried = wiring::try_out(*config); !tried.ok()) return fail(tried);

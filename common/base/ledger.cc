@@ -21,7 +21,7 @@ struct Ledger::Charge::Books {
                                            : fmt::format("{} needed, {} of {} = {} in use{}", text(amount), text(used),
                                                          key, text(limit), by);
     return {Code::kResourceExhausted, fmt::format("{} over {}", rules.what, whose), how,
-            fmt::format("raise {} or {}", key, rules.fix)};
+            rules.fixed ? rules.fix : fmt::format("raise {} or {}", key, rules.fix)};
   }
   // Under the lock.
   Status check(std::uint32_t user, std::uint64_t amount) const {
@@ -35,7 +35,8 @@ struct Ledger::Charge::Books {
     return {Code::kResourceExhausted, fmt::format("{} over what one user may have now", rules.what),
             fmt::format("{} needed, user {} has {} of {} = {}, {} are kept for other users", text(amount), user,
                         text(of_user), rules.key, text(rules.total), text(kept)),
-            fmt::format("{}, raise {} or lower {}", rules.fix, rules.key, rules.kept_key)};
+            rules.fixed ? fmt::format("{} or lower {}", rules.fix, rules.kept_key)
+                        : fmt::format("{}, raise {} or lower {}", rules.fix, rules.key, rules.kept_key)};
   }
   // What they have not taken yet.
   std::uint64_t kept_for_others(std::uint32_t user) const {

@@ -23,8 +23,9 @@ class Ledger {
   static constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
   struct Rules {
     std::string what;      // as an error begins: "shared memory"
-    std::string key;       // of daemon.yaml, that says `total`
+    std::string key;       // what says `total`: a key of daemon.yaml, or in words
     std::string user_key;  // ... and `per_user`
+    bool fixed = false;    // nobody can raise it: no error advises that
     std::string fix;       // what a user can do beside raising them: "register less"
     std::uint64_t total = kUnlimited;
     std::uint64_t per_user = kUnlimited;

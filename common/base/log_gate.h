@@ -21,8 +21,8 @@ class LogGate {
   // Nothing: hold this line back. Otherwise write it; the number says how many lines were held back since the last one
   // that passed, whoever caused them. `cause` is whom or what the line blames: an address, a user.
   std::optional<std::uint64_t> pass(Time now, std::string_view cause = {});
-  // The same as a question, for lines that do not say how many were held back.
-  bool open(Time now, std::string_view cause = {}) { return pass(now, cause).has_value(); }
+  // The same for lines that do not say how many were held back: the next one that does says it.
+  bool open(Time now, std::string_view cause = {});
 
  private:
   std::map<std::string, Time, std::less<>> passed_;  // causes of the last second: kPerSecond at most

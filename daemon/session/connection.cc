@@ -11,6 +11,12 @@
 #include "common/base/assert.h"
 
 namespace tensorlane::session {
+namespace {
+
+constexpr std::size_t kStatusPage =
+    protocol::kMaxMessage - sizeof(protocol::MessageHeader) - sizeof(protocol::StatusPage);
+
+}  // namespace
 
 Time now() {
   return Time(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -52,14 +58,23 @@ Status Connection::send(protocol::MessageType type, std::uint32_t request, std::
   return Status(Code::kUnavailable, who() + " cannot be reached", std::strerror(errno));
 }
 
+std::uint64_t Connection::count_status_pages(std::uint64_t bytes) {
+  return (bytes + kStatusPage - 1) / kStatusPage;
+}
+
+void Connection::drop_status() {
+  std::string().swap(status);
+  status_pages.release();
+}
+
 Status Connection::send_status_page(std::uint32_t request, std::uint64_t offset) {
-  constexpr std::size_t kPage = protocol::kMaxMessage - sizeof(protocol::MessageHeader) - sizeof(protocol::StatusPage);
   const protocol::StatusPage head{status.size(), offset};
-  const std::size_t bytes = std::min<std::size_t>(kPage, status.size() - offset);
+  const std::size_t bytes = std::min<std::size_t>(kStatusPage, status.size() - offset);
   std::vector<std::byte> body(sizeof head + bytes);
   std::memcpy(body.data(), &head, sizeof head);
   std::memcpy(body.data() + sizeof head, status.data() + offset, bytes);
-  if (offset + bytes == status.size()) std::string().swap(status);
+  status_read = now();
+  if (offset + bytes == status.size()) drop_status();
   return send(protocol::MessageType::kStatus, request, body);
 }
 

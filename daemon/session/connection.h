@@ -70,8 +70,11 @@ struct Connection {
     bool overdue = false;  // the client has said so
   };
   std::map<std::uint32_t, Question> questions;
-  bool status_asked = false;
-  std::string status;  // until its last page was given
+  std::optional<Ledger::Charge> status_asked;  // while control has not answered
+  std::string status;                          // until its last page was given, or nobody has read on for a while
+  Ledger::Charge status_pages;                 // of `status`
+  Time status_read{};                          // when its latest page was given
+  std::uint64_t arenas_coming = 0;             // bytes of the arena requests under way
 
   Duration detection{};
   std::uint64_t beats = 0;
@@ -87,6 +90,8 @@ struct Connection {
   Status send_error(std::uint32_t request, const Status& why) const;
   // The page of `status` at `offset`, which lies in it; after the last one `status` is empty.
   Status send_status_page(std::uint32_t request, std::uint64_t offset);
+  static std::uint64_t count_status_pages(std::uint64_t bytes);
+  void drop_status();
 };
 
 }  // namespace tensorlane::session

@@ -46,6 +46,10 @@ bool served(const sockaddr_un& address) {
   return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN;
 }
 
+// Status reports wait for their readers: so many pages of all of them, and none for longer than this.
+constexpr std::uint64_t kAllStatusPages = 4096;
+constexpr Duration kStatusPatience = seconds(5);
+
 // Of all sessions: as many as memory::FaultGuard can guard.
 constexpr std::uint64_t kAllSegments = 8192;
 
@@ -59,13 +63,20 @@ Ledger::Rules limit(const SessionConfig& config, const char* what, const char* k
   return config.share ? config.share(std::move(rules)) : rules;
 }
 
+// One that no key of daemon.yaml says.
+Ledger::Rules fixed_limit(const SessionConfig& config, const char* what, const char* fix, std::uint64_t total) {
+  Ledger::Rules rules = limit(config, what, "the daemon's limit", fix, total);
+  rules.fixed = true;
+  return rules;
+}
+
 struct Limits {
   Ledger::Rules pending, sessions, segments, tensors;
 };
 Limits rules_of(const SessionConfig& c) {
   return {limit(c, "connections that have not said hello", "max_pending", "try again in a few seconds", c.max_pending),
           limit(c, "sessions", "max_sessions", "end other jobs", c.max_sessions),
-          limit(c, "segments of shared memory", "the daemon's limit", "use fewer and larger ones", kAllSegments),
+          fixed_limit(c, "segments of shared memory", "use fewer and larger ones", kAllSegments),
           limit(c, "tensors", "max_tensors", "register fewer, larger tensors", c.max_tensors)};
 }
 
@@ -81,7 +92,8 @@ SessionServer::SessionServer(SessionConfig config, ports::SharedMemoryPool& pool
       pool_(pool),
       calls_(std::make_shared<CallQueue>()),
       pending_(rules_of(config_).pending),
-      requests_(limit(config_, "questions under way", "the daemon's limit", "wait for answers", ports::kMaxRequests)),
+      requests_(fixed_limit(config_, "questions under way", "wait for answers", ports::kMaxRequests)),
+      status_pages_(fixed_limit(config_, "pages of status reports", "read those that were asked for", kAllStatusPages)),
       packet_(protocol::kMaxMessage) {
   const Limits limits = rules_of(config_);
   ledgers_[kSessions] = std::make_shared<Ledger>(limits.sessions);
@@ -225,6 +237,7 @@ void SessionServer::tick(Time time) {
 }
 
 void SessionServer::check_alive(Connection& c, Time time) {
+  if (!c.status.empty() && time - c.status_read > kStatusPatience) c.drop_status();
   if (c.phase == Phase::kNew) {
     if (time - c.since > config_.hello_timeout) {
       end(c, Status(Code::kTimedOut, "no hello", seconds_text(time - c.since) + " after connecting",
@@ -350,6 +363,7 @@ void SessionServer::on_process_end(std::uint64_t id) {
 }
 
 void SessionServer::note_refused(const Connection& c, const Status& why, Time now) {
+  refused_.fetch_add(1, std::memory_order_relaxed);
   if (const auto held_back = log_gate_.pass(now, std::to_string(c.uid))) {
     spdlog::warn("a process of user {} (pid {}) was refused: {}{}", c.uid, c.pid, printable(why.to_string()),
                  held_back_text(*held_back));
@@ -410,7 +424,7 @@ void SessionServer::status(ports::SessionId session, std::uint32_t request, std:
   calls_->push([this, id = session.value, request, json = std::move(json)] {
     Connection* c = find(id);
     if (c == nullptr) return;
-    c->status_asked = false;
+    c->status_asked.reset();
     if (json.empty() || json.size() > protocol::kMaxStatus) {
       settle(*c, c->send_error(request, Status(Code::kResourceExhausted, "the daemon's status is too long",
                                                std::to_string(json.size()) + " bytes of at most " +
@@ -418,7 +432,10 @@ void SessionServer::status(ports::SessionId session, std::uint32_t request, std:
                                                "read the metrics endpoint instead")));
       return;
     }
+    Result<Ledger::Charge> pages = status_pages_.take(c->owner(), Connection::count_status_pages(json.size()));
+    if (!pages.ok()) return settle(*c, c->send_error(request, pages.status()));
     c->status = json;
+    c->status_pages = std::move(*pages);
     settle(*c, c->send_status_page(request, 0));
   });
 }

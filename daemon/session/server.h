@@ -69,10 +69,12 @@ class SessionServer final : public ports::SessionEvents {
   void left(ports::SessionId session) override;
   void status(ports::SessionId session, std::uint32_t request, std::string json) override;
 
-  // Sessions whose memory is not given back yet. Any thread.
   // What of an account each user's jobs have. Any thread.
   std::vector<Ledger::Row> in_use(Account account) const { return ledgers_[account]->rows(); }
+  // Sessions whose memory is not given back yet. Any thread.
   std::uint64_t sessions() const { return ledgers_[kSessions]->in_use(); }
+  // Processes that were refused: not allowed here, over a limit, or without a hello that makes sense. Any thread.
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
   // Of the session thread's loop, at least two in a second. Any thread.
   std::uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
 
@@ -93,7 +95,7 @@ class SessionServer final : public ports::SessionEvents {
   void bury(std::shared_ptr<Session> session);
   Result<std::shared_ptr<Session>> make_session(const Connection& c);
   Result<Ledger::Charge> take(const Connection& c, Account account, std::uint64_t amount);
-  // Into the log, as often as its gate lets pass: who did not come in, and why.
+  // Counted, and into the log as often as its gate lets pass: who did not come in, and why.
   void note_refused(const Connection& c, const Status& why, Time now);
 
   // server_messages.cc: packets in and out. Each handler returns an error when the session is over.
@@ -108,8 +110,8 @@ class SessionServer final : public ports::SessionEvents {
   struct SegmentCharges {
     Ledger::Charge descriptor, number;
   };
-  void on_segment(std::uint64_t id, std::uint32_t request, Result<std::shared_ptr<ports::SharedMemory>> segment,
-                  SegmentCharges& charges);
+  void on_segment(std::uint64_t id, std::uint32_t request, std::uint64_t asked,
+                  Result<std::shared_ptr<ports::SharedMemory>> segment, SegmentCharges& charges);
   void drop(Result<std::shared_ptr<ports::SharedMemory>> segment);
   void on_joined(std::uint64_t id, const Result<ports::JoinInfo>& info);
   void on_registered(std::uint64_t id, std::uint32_t request, const Result<std::vector<TensorId>>& ids);
@@ -125,7 +127,7 @@ class SessionServer final : public ports::SessionEvents {
   ports::SharedMemoryPool& pool_;
   ports::JobControl* control_ = nullptr;
   const std::shared_ptr<CallQueue> calls_;
-  Ledger pending_, requests_;
+  Ledger pending_, requests_, status_pages_;
   std::array<std::shared_ptr<Ledger>, kAccounts> ledgers_;
 
   // The session thread owns what follows.
@@ -140,7 +142,7 @@ class SessionServer final : public ports::SessionEvents {
   std::vector<std::byte> packet_;
   LogGate log_gate_;
 
-  std::atomic<std::uint64_t> turns_{0};
+  std::atomic<std::uint64_t> turns_{0}, refused_{0};
   std::unique_ptr<Worker> worker_, disposer_;  // of memory: makes it, gives it back
   std::unique_ptr<Closer> closer_;
   std::thread thread_;

@@ -170,7 +170,7 @@ Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
         request, Status(Code::kResourceExhausted, "too many arena requests at once",
                         "the limit is " + std::to_string(Connection::kMaxArenaRequests), "wait for an answer first"));
   }
-  const std::uint64_t used = c.session->arena_bytes(), limit = config_.arena_per_session.value;
+  const std::uint64_t used = c.session->arena_bytes() + c.arenas_coming, limit = config_.arena_per_session.value;
   if (*bytes > limit || used > limit - *bytes) {
     const auto mib_text = [](std::uint64_t n) { return std::to_string((n + (1 << 20) - 1) >> 20) + " MiB"; };
     return c.send_error(request, Status(Code::kResourceExhausted, "arenas over the limit of one session",
@@ -184,6 +184,7 @@ Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
   // Carried along, so that they go back if the session goes meanwhile.
   const auto charges = std::make_shared<SegmentCharges>(SegmentCharges{std::move(*descriptor), std::move(*number)});
   ++c.arena_requests;
+  c.arenas_coming += *bytes;
   using Made = std::optional<Result<std::shared_ptr<ports::SharedMemory>>>;
   worker_->push(
       c.uid, [this, id = c.id, request, owner = c.owner(), need = *bytes, charges, made = std::make_shared<Made>()] {
@@ -193,7 +194,8 @@ Status SessionServer::handle_arena(Connection& c, const Packet& packet) {
           if (there.ok() && !*there) return false;
           if (!there.ok()) *made = there.status();
         }
-        calls_->push([this, id, request, made, charges] { on_segment(id, request, std::move(**made), *charges); });
+        calls_->push(
+            [this, id, request, need, made, charges] { on_segment(id, request, need, std::move(**made), *charges); });
         return true;
       });
   return {};
@@ -204,11 +206,12 @@ void SessionServer::drop(Result<std::shared_ptr<ports::SharedMemory>> segment) {
   disposer_->push(0, [segment = std::move(segment)] { return true; });
 }
 
-void SessionServer::on_segment(std::uint64_t id, std::uint32_t request,
+void SessionServer::on_segment(std::uint64_t id, std::uint32_t request, std::uint64_t asked,
                                Result<std::shared_ptr<ports::SharedMemory>> segment, SegmentCharges& charges) {
   Connection* c = find(id);
   if (c == nullptr) return drop(std::move(segment));
   --c->arena_requests;
+  c->arenas_coming -= asked;
   if (!segment.ok()) return settle(*c, c->send_error(request, segment.status()));
   const Result<std::uint32_t> number = c->session->add_segment(*segment);
   if (!number.ok()) {
@@ -328,11 +331,14 @@ Status SessionServer::handle_status(Connection& c, const Packet& packet) {
                         Status(Code::kInvalidArgument, "the status has no such page",
                                "offset " + std::to_string(offset), "ask for the first page, then for the next ones"));
   }
-  if (c.status_asked) {
+  if (c.status_asked.has_value()) {
     return c.send_error(packet.header.request, Status(Code::kResourceExhausted, "a status request is under way", "",
                                                       "wait for its answer first"));
   }
-  c.status_asked = true;
+  Result<Ledger::Charge> question = requests_.take(c.owner(), 1);
+  if (!question.ok()) return c.send_error(packet.header.request, question.status());
+  c.drop_status();
+  c.status_asked = std::move(*question);
   control_->status(ports::SessionId(c.id), c.uid, packet.header.request);
   return {};
 }

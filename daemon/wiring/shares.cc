@@ -24,6 +24,7 @@ Ledger region_ledger(const config::DaemonConfig& config, std::uint32_t regions) 
   return Ledger(config::shared(config, {.what = "tensors",
                                         .key = "the table of tensors",
                                         .user_key = {},
+                                        .fixed = true,
                                         .fix = "register fewer, larger tensors",
                                         .total = regions}));
 }

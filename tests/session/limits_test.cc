@@ -276,6 +276,7 @@ TEST(Limits, AClientThatIsRefusedBeforeItIsHeardReadsWhy) {
   EXPECT_THAT(answer->error, HasSubstr("connections that have not said hello over the daemon's limit"));
   EXPECT_TRUE(refused.closed());
   unlink(config.socket_path.c_str());
+  EXPECT_EQ(daemon.server().refused(), 1u);
 }
 
 TEST(Limits, ArenasOverTheBudgets) {
@@ -302,6 +303,58 @@ TEST(Limits, ArenasOverTheBudgets) {
   while (daemon.pool().in_use() > mib(100) && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(2ms);
   EXPECT_EQ(tl_alloc(b, 60 << 20, &memory), TL_OK) << "given back: " << tl_last_error();
+}
+
+// What waits for its turn counts, too.
+TEST(Limits, ArenasThatAreAskedForAtOnce) {
+  session::SessionConfig config;
+  config.arena_per_session = mib(128);
+  FakeDaemon daemon(config, {mib(1024), mib(16)}, seconds(60));
+  RawClient client(daemon.socket());
+  ASSERT_TRUE(client.join("job"));
+  protocol::ArenaBody body;
+  body.bytes = 100 << 20;
+  for (std::uint32_t request = 1; request <= 4; ++request)
+    ASSERT_TRUE(client.send(MessageType::kArena, request, bytes_of(body)));
+  int granted = 0;
+  for (int i = 0; i < 4; ++i) {
+    const auto answer = client.receive();
+    ASSERT_TRUE(answer.has_value());
+    for (const int fd : answer->fds) close(fd);
+    if (answer->error.empty()) ++granted;
+    if (!answer->error.empty()) {
+      EXPECT_THAT(answer->error, HasSubstr("arenas over the limit of one session: 100 MiB needed, 100 MiB of "));
+    }
+  }
+  EXPECT_EQ(granted, 1);
+}
+
+TEST(Limits, StatusesThatNobodyReadsOn) {
+  FakeDaemon daemon({}, {mib(512), mib(64)}, seconds(60));
+  daemon.set_status(std::string(protocol::kMaxStatus, ' '));
+  const auto ask = [](RawClient& client) {
+    const protocol::StatusBody first{};
+    EXPECT_TRUE(client.send(MessageType::kStatus, 1, bytes_of(first)));
+    const auto answer = client.receive(20000);
+    return answer ? answer->error : "no answer";
+  };
+  std::vector<std::unique_ptr<RawClient>> clients;
+  std::string error;
+  for (int i = 0; i < 6 && error.empty(); ++i) {
+    clients.push_back(std::make_unique<RawClient>(daemon.socket()));
+    ASSERT_TRUE(clients.back()->join("job" + std::to_string(i)));
+    error = ask(*clients.back());
+  }
+  EXPECT_THAT(error, HasSubstr("pages of status reports over the daemon's limit"));
+  EXPECT_THAT(error, ::testing::EndsWith("read those that were asked for"))
+      << "no advice to raise what cannot be raised";
+  EXPECT_GT(clients.size(), 2u);
+  const auto end = std::chrono::steady_clock::now() + 30s;
+  while (!error.empty() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(100ms);
+    error = ask(*clients.back());
+  }
+  EXPECT_EQ(error, "") << "those that nobody has read on for a while are gone";
 }
 
 TEST(Limits, TheSocket) {

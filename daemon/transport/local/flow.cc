@@ -276,8 +276,9 @@ Status Flow::broken(Code code, const std::string& how, const std::string& fix) c
 ports::FlowStats Flow::stats() const {
   ports::FlowStats stats = counts_;
   stats.transport = "local";
-  stats.describe = fmt::format("{} -> {}, shared memory{}", local_, remote_,
-                               ends_.peer.readable() ? ", payloads read from the peer's memory" : "");
+  stats.describe = fmt::format(
+      "{} -> {}, shared memory{}", local_, remote_,
+      ends_.peer.readable() ? ", payloads read from the peer's memory" : ", payloads copied through a ring");
   return stats;
 }
 

@@ -43,5 +43,13 @@ TEST(LogShare, each_user_has_lines_that_come_back) {
   EXPECT_EQ(later, LogShare::kBurst);
 }
 
+TEST(LogGate, lines_that_do_not_say_how_many_were_held_back_leave_that_to_the_next) {
+  LogGate gate;
+  EXPECT_TRUE(gate.open(Time(0), "a"));
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(gate.open(Time(0), "a"));
+  EXPECT_TRUE(gate.open(Time(0), "b"));
+  EXPECT_EQ(gate.pass(Time(0), "c"), 3u);
+}
+
 }  // namespace
 }  // namespace tensorlane
