@@ -23,6 +23,7 @@ struct Said final : RegistrarOutput {
   void answer(ports::SessionId, std::uint32_t, Result<std::vector<TensorId>>) override {}
   void report_late(std::uint32_t, const std::string&, Duration) override {}
   void fail_job(Status cause) override { failure = std::move(cause); }
+  void note(const std::string&) override {}
   std::vector<std::pair<MessageType, json>> said;
   std::optional<protocol::Plan> applied;
   Status failure;
