@@ -447,7 +447,7 @@ TEST_F(TimelineTest, IsWrittenByOneAtATime) {
                                                  ": end it, e.g. another tensorlaned, or choose another path");
   EXPECT_FALSE(second.enabled());
   EXPECT_FALSE(std::filesystem::exists(path_ + ".1"));
-  first.begin_job(JobId(9), "train", {"h0", "h1", "h2"});
+  first.begin_job(JobId(9), Epoch(1), "train", {"h0", "h1", "h2"});
   first.record(span());
   first.stop();
   EXPECT_THAT(text_of(path_), HasSubstr("train"));
