@@ -9,9 +9,9 @@ namespace tensorlane::control {
 // Values at one moment; each only ever grows.
 struct ControlCounts {
   std::uint64_t messages_sent = 0, messages_received = 0;
-  std::uint64_t dropped_malformed = 0;  // not a message, oversized, or from a host that has no say in it
-  std::uint64_t dropped_stale = 0;   // of a job or epoch that is not there (any more)
-  std::uint64_t dropped_unsent = 0;  // the peer took nothing and its queue was full
+  std::uint64_t dropped_malformed = 0;     // not a message, oversized, or from a host that has no say in it
+  std::uint64_t dropped_stale = 0;         // of a job or epoch that is not there (any more)
+  std::uint64_t dropped_unsent = 0;        // the peer took nothing and its queue was full
   std::uint64_t refused_connections = 0;   // keys that are not in the fabric file
   std::uint64_t unproven_connections = 0;  // ended before a message with the key of a host had come
   std::uint64_t refused_secrets = 0;       // wrong proofs of other hosts, and ranks of this one with another secret

@@ -84,8 +84,8 @@ class Engine {
   // the largest slice of every class at once, see fit_slice_elements() in batching/slicing.h). Nothing changes on an
   // error. Call between steps; the caller makes sure that all hosts have a plan before any host submits under it.
   Status apply_plan(const Plan& plan);
-  // As apply_plan(), of a plan that the caller has only appended to: only new tensors are looked at. check_batches() has
-  // approved of the whole plan: a member may come in a part before its batch.
+  // As apply_plan(), of a plan that the caller has only appended to: only new tensors are looked at. check_batches()
+  // has approved of the whole plan: a member may come in a part before its batch.
   Status extend_plan(const Plan& plan);
 
   // From the tensor's next operation on, it has this urgency, in [0, 1], and its slices travel in this class. This
