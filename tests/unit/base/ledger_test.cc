@@ -9,7 +9,12 @@ namespace tensorlane {
 namespace {
 
 Ledger::Rules rules(std::uint64_t total, std::uint64_t per_user) {
-  return {"tensors", "max_tensors", "max_user_tensors", "register fewer", total, per_user};
+  return {.what = "tensors",
+          .key = "max_tensors",
+          .user_key = "max_user_tensors",
+          .fix = "register fewer",
+          .total = total,
+          .per_user = per_user};
 }
 
 TEST(Ledger, OneUserLeavesTheRestToOthers) {
@@ -27,6 +32,13 @@ TEST(Ledger, OneUserLeavesTheRestToOthers) {
   EXPECT_EQ(ledger.take({3003, "d"}, 1).status().to_string(),
             "tensors over the daemon's limit: 1 needed, 10 of max_tensors = 10 in use: "
             "raise max_tensors or register fewer");
+}
+
+TEST(Ledger, AdvisesOnlyWhatCanBeDone) {
+  Ledger::Rules fixed = rules(10, 10);
+  fixed.fixed = true;
+  EXPECT_EQ(Ledger(fixed).take({3001, "a"}, 11).status().fix(), "register fewer");
+  EXPECT_EQ(Ledger(rules(10, 10)).take({3001, "a"}, 11).status().fix(), "raise max_tensors or register fewer");
 }
 
 TEST(Ledger, KeepsForEveryUserWhatIsGuaranteed) {
