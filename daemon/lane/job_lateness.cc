@@ -45,7 +45,7 @@ void Job::report_late(Time now) {
   if (turn_) look_at_lateness(turn_->first, now);
 }
 
-// Returns how many tensors it looked at.
+// Returns how many tensors it looked at, at least one. A peer may have announced a batch that is not all here yet.
 std::size_t Job::look_at_lateness(TensorId operation, Time now) {
   if (!plan_.tensors[operation.value].is_batch()) {
     report_if_late(operation, now);
@@ -53,7 +53,7 @@ std::size_t Job::look_at_lateness(TensorId operation, Time now) {
   }
   const auto members = gate_.members(operation);
   for (const engine::BatchGate::Member& member : members) report_if_late(member.tensor, now);
-  return members.size();
+  return std::max<std::size_t>(members.size(), 1);
 }
 
 void Job::report_if_late(TensorId id, Time now) {

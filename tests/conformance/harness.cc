@@ -219,6 +219,7 @@ LogCapture::LogCapture() : impl_(std::make_unique<Impl>()) {
   impl_->before = spdlog::default_logger();
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("capture", std::make_shared<spdlog::sinks::ostream_sink_mt>(impl_->stream)));
+  spdlog::default_logger()->set_level(spdlog::level::debug);
 }
 LogCapture::~LogCapture() {
   spdlog::set_default_logger(impl_->before);

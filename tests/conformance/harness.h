@@ -161,7 +161,7 @@ class Pair {
 std::vector<std::byte> pattern(std::size_t bytes, std::uint64_t seed);
 protocol::FrameHeader data_header(std::uint64_t sequence = 0);
 
-// What the transports log while this lives.
+// What the transports log while this lives, debug lines included.
 class LogCapture {
  public:
   LogCapture();

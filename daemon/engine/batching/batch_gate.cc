@@ -33,6 +33,7 @@ void BatchGate::grow(const protocol::Plan& plan) {
 }
 
 std::span<const BatchGate::Member> BatchGate::members(TensorId batch) const {
+  if (batch.value >= index_.size() || index_[batch.value] == kNone) return {};
   const Batch& b = batch_of(batch);
   return std::span(members_).subspan(b.first, b.count);
 }

@@ -36,7 +36,7 @@ class BatchGate {
   // The plan in force from now on, of which check_batches() approves: what it has beyond the last one is new.
   void grow(const protocol::Plan& plan);
 
-  // In the order in which they lie in the batch.
+  // In the order in which they lie in the batch; none of what is no batch, or not known yet.
   std::span<const Member> members(TensorId batch) const;
 
   // A rank, by its local index, has submitted its part of the next operation of a member. Each rank does that once for

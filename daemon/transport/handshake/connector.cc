@@ -233,7 +233,14 @@ void Connector::accepted_failed(Connection& connection) {
   } else if (!connection.silent() && !comes_again) {
     ++counters_.refused;  // one that never said a word was a port scan or a health check
   }
-  if (!connection.silent() && !comes_again) log_refusal(connection.failure(), connection.remote_address());
+  // A host whose job begins a moment earlier than here tries again by itself; that is no news but for who looks
+  // closely.
+  const bool early = connection.refusal() == Refusal::kJob && !connection.told();
+  if (early) {
+    spdlog::debug("{}", connection.failure().to_string());
+  } else if (!connection.silent() && !comes_again) {
+    log_refusal(connection.failure(), connection.remote_address());
+  }
   // What we told the peer must reach it.
   if (connection.told()) linger(connection.take_socket(), true);
 }

@@ -135,6 +135,16 @@ TEST(BatchGate, BeginsWhenAllRanksHaveSubmittedAllMembers) {
   }
 }
 
+// A peer may speak of it before the plan is whole here.
+TEST(BatchGate, HasNoMembersOfWhatItDoesNotKnow) {
+  BatchGate gate(1);
+  EXPECT_TRUE(gate.members(TensorId(0)).empty());
+  gate.grow(batched({small(10), small(20), small(5000)}, kib(1)));
+  EXPECT_EQ(gate.members(TensorId(3)).size(), 2U);
+  EXPECT_TRUE(gate.members(TensorId(2)).empty()) << "a tensor that travels alone";
+  EXPECT_TRUE(gate.members(TensorId(4)).empty());
+}
+
 TEST(BatchGate, KnowsMembersByPlaceAlsoWhenThePlanGrows) {
   Plan plan = batched({small(10, 0.1F), small(20, 0.9F)}, kib(1));
   BatchGate gate(1);
