@@ -8,6 +8,8 @@ namespace tensorlane::lane {
 namespace {
 
 constexpr auto kWorkQuantum = static_cast<std::int64_t>(kMaxOperation.value);  // bytes of work in a turn
+// Of a block, however short: what begins and ends an operation takes about as long as moving so many bytes.
+constexpr auto kLeastWork = static_cast<std::int64_t>(kib(64).value);
 
 }  // namespace
 
@@ -81,7 +83,7 @@ std::optional<ports::TraceSpan> Users::work(Time now) {
       [&](std::size_t j) -> std::int64_t& { return user.jobs[j]->work_account(); },
       [&](std::size_t j) { return has_it(user.jobs[j]); })];
   const ports::TraceSpan span = job.do_work(now);
-  const std::int64_t cost = std::max<std::int64_t>(span.bytes, JobRail::kLeastCost);
+  const std::int64_t cost = std::max<std::int64_t>(span.bytes, kLeastWork);
   user.work_account -= cost;
   job.work_account() -= cost;
   return span;

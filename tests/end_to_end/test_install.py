@@ -45,7 +45,7 @@ def check_daemon(prefix, folder):
     for target in ("sonic", "linux", "host"):
         run(prefix / "bin/tensorlane-switch", "render", "--fabric", etc / "fabric.yaml", "--target", target, "--out", folder / target)
         assert any((folder / target).rglob("*.*")), target
-    for document in re.findall(r"(\S+\.md) of the installed documents", run(prefix / "bin/tensorlaned", "--help").stdout) or ["none named"]:
+    for document in re.findall(r"([\w.]+\.md) of the installed documents", run(prefix / "bin/tensorlaned", "--help").stdout) or ["none named"]:
         assert (examples.parent / document).is_file(), document
     checked = run(prefix / "bin/tensorlaned", "--check-config", "--config", etc / "daemon.yaml")
     assert "good: host gpu01" in checked.stdout and "2 hosts, 2 data classes" in checked.stdout, checked.stdout

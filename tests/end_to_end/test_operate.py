@@ -99,6 +99,7 @@ def too_many_tensors(daemons):
     """Who is refused learns what he has, and the operator from the log who was refused."""
     rewrite(daemons, "h0", lambda text: text + "max_tensors: 1\nusers_guaranteed: 0\n")
     reload(daemons, "h0")
+    time.sleep(1.1)  # a user's refusals have a line a second
     results = outputs(daemons.job("full", [os.path.join(BIN, "tensorlane-example-allreduce")], hosts=["h0"], per_host=2), 60)
     wanted = "1 needed, 1 of max_tensors = 1 in use; user 0 has 1 of them"
     expect(any(wanted in text for text, _ in results), f"what was refused: {results}")
