@@ -108,12 +108,6 @@ Status unreachable(const GidBytes& peer, const std::string& why, const Device& d
           "put the rdma addresses of both hosts into one subnet, or route between them"};
 }
 
-Status unresolved(const GidBytes& peer, const Device& device) {
-  return {Code::kInProgress,
-          fmt::format("cannot reach {} by RDMA: nobody answers for that address", address_of_gid(peer)),
-          device.describe(), "look whether its interface and VLAN are up, or that host or this one is overloaded"};
-}
-
 Status registration_failed(int error, std::uint64_t bytes, const std::string& where) {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);

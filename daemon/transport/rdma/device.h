@@ -86,9 +86,6 @@ Retries retries_for(Duration time);
 
 // The error that says that no way leads to a peer. Returns kUnavailable.
 Status unreachable(const GidBytes& peer, const std::string& why, const Device& device);
-// The error that says that nobody has answered yet for a peer's address: that host or this one may only be busy.
-// Returns kInProgress.
-Status unresolved(const GidBytes& peer, const Device& device);
 
 // The error that explains why memory could not be registered (`error` is an errno): names the limit of locked memory,
 // its value and what is needed.

@@ -26,8 +26,8 @@ struct Meeting {
 class Connecting {
  public:
   virtual ~Connecting() = default;
-  // Whether all of them can send and receive. Errors: kInProgress (no way to the peer yet), kUnavailable (no way to the
-  // peer, or not now), kMismatch (what came of it is not what the handshake has settled), kInternal.
+  // Whether all of them can send and receive. Errors: kUnavailable (no way to the peer, or not now), kMismatch (what
+  // came of it is not what the handshake has settled), kInternal.
   virtual Result<bool> done() = 0;
 };
 

@@ -118,7 +118,7 @@ Status QueuePair::connect(const Link& link) {
   if (error != 0) {
     GidBytes peer;
     std::copy(std::begin(a.ah_attr.grh.dgid.raw), std::end(a.ah_attr.grh.dgid.raw), peer.begin());
-    return error == ETIMEDOUT ? unresolved(peer, device_) : unreachable(peer, handshake::errno_text(error), device_);
+    return unreachable(peer, handshake::errno_text(error), device_);
   }
   a.qp_state = IBV_QPS_RTS;
   a.timeout = link.retries.timeout;

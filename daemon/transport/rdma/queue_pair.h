@@ -90,9 +90,7 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   Parameters::Pair parameters() const { return {qp_->qp_num, first_packet_}; }
-  // Ready to receive and to send. Blocks for up to a second while the kernel asks where the peer's GID is. Errors:
-  // kInProgress (the answer did not come in that time: worth another try), kUnavailable (no route to the GID...),
-  // kInternal.
+  // Ready to receive and to send. Errors: kUnavailable (no route to the peer's GID...), kInternal.
   Status connect(const Link& link);
   // Keeps what must live as long as the connection: what rdma_cm knows of it.
   void keep(std::shared_ptr<void> connection) { connection_ = std::move(connection); }

@@ -1,17 +1,12 @@
 #include "daemon/transport/rdma/verbs_connector.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
-#include <bit>
 #include <iterator>
 
 namespace tensorlane::rdma {
 namespace {
 
 constexpr std::uint8_t kHops = 64;
-// Addresses that are remembered; what is forgotten is only tried more often.
-constexpr std::size_t kMaxUnresolved = 1024;
 
 // As the kernel does it for rdma_cm: the same for both ends, different for every pair, so that queue pairs of one flow
 // take different paths.
@@ -53,29 +48,11 @@ void VerbsConnector::offer(Parameters& mine) const {
 
 Result<std::unique_ptr<Connecting>> VerbsConnector::connect(const Meeting& meeting,
                                                             std::span<const std::unique_ptr<QueuePair>> pairs) {
-  const std::pair whom(meeting.flow.job, meeting.path.peer);
-  const auto known = unresolved_.find(whom);
-  // A try in vain keeps the lane for a second. So of a job only the first, second, fourth, eighth... who asks gets one.
-  if (known != unresolved_.end() && !std::has_single_bit(++known->second.asked)) return known->second.why;
-  const Status status = connect_all(meeting, pairs);
-  if (status.code() == Code::kInProgress) {
-    spdlog::warn("{}: it is tried again", status.to_string());
-    if (unresolved_.size() >= kMaxUnresolved) unresolved_.clear();
-    Unresolved& unresolved = unresolved_[whom];
-    unresolved = {std::max(unresolved.asked, 1u), status};
-  } else if (known != unresolved_.end()) {
-    unresolved_.erase(known);
-  }
-  TL_RETURN_IF_ERROR(status);
-  return std::unique_ptr<Connecting>(std::make_unique<ConnectedAtOnce>());
-}
-
-Status VerbsConnector::connect_all(const Meeting& meeting, std::span<const std::unique_ptr<QueuePair>> pairs) const {
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     TL_RETURN_IF_ERROR(
         pairs[i]->connect(link_of(device_, meeting.path, pairs[i]->parameters(), meeting.theirs.pairs[i])));
   }
-  return {};
+  return std::unique_ptr<Connecting>(std::make_unique<ConnectedAtOnce>());
 }
 
 }  // namespace tensorlane::rdma

@@ -1,10 +1,6 @@
 // Queue pairs connected by plain verbs: the handshake has brought all that it takes.
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <utility>
-
 #include "daemon/transport/rdma/pair_connector.h"
 
 namespace tensorlane::rdma {
@@ -19,14 +15,6 @@ class VerbsConnector final : public PairConnector {
                                               std::span<const std::unique_ptr<QueuePair>> pairs) override;
 
  private:
-  // A peer's address that nobody has answered for, and how often flows to it have asked since.
-  struct Unresolved {
-    std::uint32_t asked = 0;
-    Status why;
-  };
-  Status connect_all(const Meeting& meeting, std::span<const std::unique_ptr<QueuePair>> pairs) const;
-
-  std::map<std::pair<JobId, GidBytes>, Unresolved> unresolved_;
   const Device& device_;
 };
 
