@@ -24,10 +24,15 @@ def read(path):
         return None
 
 
+class NotInTime(AssertionError):
+    pass
+
+
 def wait_until(condition, timeout, complaint):
     end = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < end, complaint()
+        if time.monotonic() >= end:
+            raise NotInTime(complaint())
         time.sleep(0.05)
 
 
@@ -62,8 +67,8 @@ class Daemons:
                 child.terminate()
         for host, child in self.children.items():
             child.wait(timeout=30)
-            if failure[0] is not None:
-                print(f"--- log of {self.name} on {host}\n{self.log(host)[-3000:]}", flush=True)
+        if failure[0] is not None:
+            self.print_logs()
 
     def own_rails(self, line):
         """Of the lists of addresses in a line of the fabric file."""
@@ -96,6 +101,11 @@ class Daemons:
     def log(self, host):
         """What its daemons have said until now."""
         return read(self.log_path(host)) or ""
+
+    def print_logs(self):
+        """Their ends."""
+        for host in self.hosts:
+            print(f"--- log of {self.name} {self.port} on {host}\n{self.log(host)[-5000:]}", flush=True)
 
     def pid(self, host):
         """A command of its shell that says it."""
