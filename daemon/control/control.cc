@@ -155,6 +155,13 @@ void Control::on_late(JobId job, Rank rank, TensorId tensor, Duration waited) {
   });
 }
 
+void Control::on_missing(JobId job, HostIndex peer, TensorId tensor, Sequence sequence, Duration waited) {
+  // Repeated, too.
+  (void)inbox_.request([this, job, peer, tensor, sequence, waited] {
+    if (Job* found = find(job)) found->lane_misses(peer, tensor, sequence, waited, now_);
+  });
+}
+
 void Control::on_iteration(JobId job, Duration time) {
   // One that finds the inbox full is not missed.
   (void)inbox_.request([this, job, time] {

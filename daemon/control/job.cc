@@ -299,29 +299,50 @@ void Job::lane_failed(const Status& cause, Time now) {
   fail(cause, now);
 }
 
+std::string Job::what_tensor(TensorId tensor) const {
+  const protocol::PlanTensor& planned = registrar_->plan().tensors[tensor.value];
+  return fmt::format("tensor '{}'{}", planned.name, planned.in_batch() ? ", which travels in a batch" : "");
+}
+
+bool Job::fail_if_left(std::uint32_t rank, TensorId tensor) {
+  if (!left_.contains(rank)) return false;
+  fail(Status(Code::kAborted, fmt::format("rank {} on host {} has left the job", rank, roster_.host_of(rank)),
+              fmt::format("{} of job '{}'", what_tensor(tensor), name_),
+              "let every rank finish its operations before any leaves"),
+       now_);
+  return true;
+}
+
 void Job::lane_late(Rank rank, TensorId tensor, Duration waited, Time now) {
   now_ = now;
   if (state_ != State::kRunning || tensor.value >= registrar_->plan().tensors.size() ||
-      rank.value >= roster_.world_size)
+      rank.value >= roster_.world_size || fail_if_left(rank.value, tensor))
     return;
-  const protocol::PlanTensor& planned = registrar_->plan().tensors[tensor.value];
-  const std::string what =
-      fmt::format("tensor '{}'{}", planned.name, planned.in_batch() ? ", which travels in a batch" : "");
-  const std::string place = fmt::format("{} of job '{}'", what, name_);
-  if (left_.contains(rank.value)) {
-    fail(Status(Code::kAborted,
-                fmt::format("rank {} on host {} has left the job", rank.value, roster_.host_of(rank.value)), place,
-                "let every rank finish its operations before any leaves"),
-         now);
-  } else if (waited >= rules_.stall_error) {
+  const std::string what = what_tensor(tensor);
+  if (waited >= rules_.stall_error) {
     fail(Status(Code::kTimedOut,
                 fmt::format("rank {} on host {} has not submitted for {:.1f} s", rank.value,
                             roster_.host_of(rank.value), to_seconds(waited)),
-                place, "find out what the rank does instead, or raise the stall time"),
+                fmt::format("{} of job '{}'", what, name_),
+                "find out what the rank does instead, or raise the stall time"),
          now);
   } else if (waited >= rules_.stall_warning) {
     report_late(rank.value, what, waited);
   }
+}
+
+// Which of the peer's ranks is late, its lane knows.
+void Job::lane_misses(HostIndex peer, TensorId tensor, Sequence sequence, Duration waited, Time now) {
+  now_ = now;
+  if (state_ != State::kRunning || tensor.value >= registrar_->plan().tensors.size() ||
+      peer.value >= roster_.hosts.size() || peer == spec_.credentials.self)
+    return;
+  const RosterHost& host = roster_.hosts[peer.value];
+  for (const std::uint32_t rank : host.ranks) {
+    if (fail_if_left(rank, tensor)) return;
+  }
+  send_member(host.name, MessageType::kAwaited,
+              nlohmann::json::array({tensor.value, sequence.value, static_cast<std::uint64_t>(waited.value)}));
 }
 
 void Job::lane_closed(Time now) {

@@ -121,6 +121,7 @@ class Job final : private RegistrarOutput {
   void lane_connected(Time now);
   void lane_failed(const Status& cause, Time now);
   void lane_late(Rank rank, TensorId tensor, Duration waited, Time now);
+  void lane_misses(HostIndex peer, TensorId tensor, Sequence sequence, Duration waited, Time now);
   void lane_iteration(Duration time, Time now);
   void lane_progress(const ports::LaneProgress& progress, Time now);
   void lane_closed(Time now);
@@ -218,6 +219,7 @@ class Job final : private RegistrarOutput {
   bool dispatch(const std::string& from, MessageType type, const nlohmann::json& body);
   bool handle_connected(const std::string& from);
   bool handle_late(const nlohmann::json& body);
+  bool handle_awaited(const nlohmann::json& body);
   bool handle_left(const std::string& from, const nlohmann::json& body);
   bool handle_thresholds(const nlohmann::json& body);
 
@@ -231,6 +233,8 @@ class Job final : private RegistrarOutput {
   std::string class_name(ClassId cls) const;
   void go();
   void note_late(std::uint32_t rank, const std::string& what, Duration waited);
+  std::string what_tensor(TensorId tensor) const;
+  bool fail_if_left(std::uint32_t rank, TensorId tensor);
   void rank_left(std::uint32_t rank);
   void end_in_peace();
   void finish();

@@ -164,6 +164,8 @@ bool Job::dispatch(const std::string& from, MessageType type, const json& body) 
       return true;
     case MessageType::kLate:
       return handle_late(body);
+    case MessageType::kAwaited:
+      return handle_awaited(body);
     case MessageType::kLeft:
       return handle_left(from, body);
     case MessageType::kStandstill:
@@ -190,6 +192,16 @@ bool Job::handle_late(const json& body) {
   const Duration waited(static_cast<std::int64_t>(in.number(std::uint64_t{1} << 62)));
   if (!in.done() || rank >= roster_.world_size) return false;
   note_late(rank, what, waited);
+  return true;
+}
+
+bool Job::handle_awaited(const json& body) {
+  ItemReader in(body);
+  const TensorId tensor(in.u32());
+  const Sequence sequence(in.number(std::uint64_t{1} << 62));
+  const Duration waited(static_cast<std::int64_t>(in.number(std::uint64_t{1} << 62)));
+  if (!in.done() || tensor.value >= registrar_->plan().tensors.size()) return false;
+  environment_.lane(id_, [=, id = id_](ports::LanePort& lane) { return lane.awaited(id, tensor, sequence, waited); });
   return true;
 }
 

@@ -16,7 +16,7 @@
 
 namespace tensorlane::control {
 
-inline constexpr std::uint8_t kWireVersion = 5;
+inline constexpr std::uint8_t kWireVersion = 6;
 inline constexpr std::size_t kMaxWireMessage = std::size_t{1} << 20;  // bytes; what is longer is dropped and counted
 
 // F: follower to leader, L: leader to follower, A: any host to all others of the job.
@@ -41,8 +41,9 @@ enum class MessageType : std::uint8_t {
   kThresholds = 18,  // L: the thresholds between classes that hosts use from now on
   kStandstill = 19,  // A: a flow of this host stands still, is starved, or moves again (job_progress.h)
   kOverdue = 20,     // F: group, a rank of this host whose program waits no longer for its registration
+  kAwaited = 21,     // A: tensor, sequence, nanoseconds that the sender has waited for the receiver's part in it
 };
-inline constexpr MessageType kLastMessageType = MessageType::kOverdue;
+inline constexpr MessageType kLastMessageType = MessageType::kAwaited;
 
 // Messages that carry their number in the sequence from this sender: all that cannot be repeated. Heartbeats carry the
 // number of the last one, so that a lost message is noticed within a heartbeat and never leaves a job waiting.

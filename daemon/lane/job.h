@@ -9,6 +9,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,8 @@ class Job final : private JobRail::Owner {
   bool grow(PlanGrowth& growth, Time now);
   void use_thresholds(std::vector<double> thresholds);
   void bind(Rank rank, TensorId tensor, const ports::BufferPlace& place);
+  // job_lateness.cc
+  void peer_awaits(TensorId tensor, Sequence sequence, Time since);
   void abort(const Status& cause, Time now);
   void detach(Rank rank, Time now);
 
@@ -145,10 +148,17 @@ class Job final : private JobRail::Owner {
   };
   static constexpr std::uint32_t kNotPending = 0xffffffff;
 
+  // A peer has said that it waits for an operation.
+  struct Asked {
+    std::uint64_t sequence = 0;
+    Time since;
+  };
+
   void look_at_ages(Time now);
   void begin_pending(LocalTensor& t, TensorId tensor);
   void end_pending(LocalTensor& t);
   std::size_t look_at_lateness(TensorId operation, Time now);
+  std::size_t look_for_missing(TensorId tensor, Time now);
   void report_if_late(TensorId tensor, Time now);
   void set_priority(const protocol::PlanTensor& tensor);
   void classify(std::size_t from);
@@ -213,6 +223,8 @@ class Job final : private JobRail::Owner {
   std::size_t retired_ = 0;                               // tensors whose regions are given back
   std::vector<TensorId> pending_;                         // some rank here has submitted (a member of) it
   std::size_t late_scan_ = 0;                             // where in them report_late() goes on
+  std::vector<Time> told_missing_;                        // by host: when on_missing() spoke of it last
+  std::map<TensorId, Asked> asked_;                       // by operation
   std::uint32_t first_rank_ = 0;                          // whose submissions are taken first
   engine::BatchGate gate_;
   // Between hosts, where the plan has an order. Of a job of one host every operation starts when it is ready.

@@ -8,6 +8,7 @@ namespace tensorlane::lane {
 namespace {
 
 constexpr std::size_t kLateScan = 4096;  // tensors of each kind that report_late() looks at in one call, about
+constexpr std::size_t kMostAsked = 64;   // a peer asks for one operation at a time
 
 }  // namespace
 
@@ -34,7 +35,8 @@ void Job::report_late(Time now) {
   // What is here in part, what peers have announced, and what others are held for.
   for (std::size_t left = std::min(pending_.size(), kLateScan); left > 0;) {
     late_scan_ = late_scan_ + 1 < pending_.size() ? late_scan_ + 1 : 0;
-    left -= std::min(left, look_at_lateness(pending_[late_scan_], now));
+    const TensorId tensor = pending_[late_scan_];
+    left -= std::min(left, look_at_lateness(tensor, now) + look_for_missing(tensor, now));
   }
   for (const auto& rail : rails_) {
     const std::span<const TensorId> awaited = rail->engine().awaited();
@@ -42,7 +44,37 @@ void Job::report_late(Time now) {
     for (auto id = awaited.begin(); id != awaited.end() && left > 0; ++id)
       left -= std::min(left, look_at_lateness(*id, now));
   }
+  std::erase_if(asked_,
+                [this](const auto& asked) { return tensors_[asked.first.value].completed >= asked.second.sequence; });
+  for (const auto& [operation, asked] : asked_) look_at_lateness(operation, now);
   if (turn_) look_at_lateness(turn_->first, now);
+}
+
+// Of an operation that all ranks here have submitted: the hosts that have not. Each is spoken of once in late_after, as
+// a host that is late with one operation is late with what follows. Returns how many hosts it looked at.
+std::size_t Job::look_for_missing(TensorId tensor, Time now) {
+  const LocalTensor& t = tensors_[tensor.value];
+  const Duration waited = now - t.ready;
+  if (plan_.tensors[tensor.value].in_batch() || t.arrived < local_ranks_.size() || waited < around_.config->late_after)
+    return 0;
+  for (const auto& rail : rails_) {
+    for (const HostIndex host : rail->engine().missing(tensor)) {
+      Time& told = told_missing_[host.value];
+      if (told != Time() && now - told < around_.config->late_after) continue;
+      told = now;
+      around_.listener->on_missing(id(), host, tensor, Sequence(t.completed + 1), waited);
+    }
+  }
+  return rails_.size() * spec_.hosts.size();
+}
+
+void Job::peer_awaits(TensorId tensor, Sequence sequence, Time since) {
+  if (tensor.value >= tensors_.size() || plan_.tensors[tensor.value].in_batch()) return;
+  const std::uint64_t completed = tensors_[tensor.value].completed;
+  if (sequence.value <= completed || sequence.value > completed + 2) return;
+  if (asked_.size() == kMostAsked && !asked_.contains(tensor)) return;
+  Asked& asked = asked_[tensor];
+  if (asked.sequence != sequence.value) asked = {sequence.value, since};
 }
 
 // Returns how many tensors it looked at, at least one. A peer may have announced a batch that is not all here yet.
@@ -84,12 +116,17 @@ void Job::look_whose_turn_it_is(Time now) {
   if (missing && (!turn_ || turn_->first != *missing)) turn_ = {*missing, now};
 }
 
-// Peers have announced an operation that this host has not submitted, since the first announcement on any rail; or a
-// rank here waits for another tensor of the same batch.
+// Peers have announced an operation that this host has not submitted, since the first announcement on any rail, or ask
+// for it; or a rank here waits for another tensor of the same batch.
 bool Job::awaited(const protocol::PlanTensor& tensor, Time* since) const {
   const std::optional<Time>& waited = tensors_[tensor.operation_id().value].waited;
   bool found = tensor.in_batch() && waited;
   if (found) *since = *waited;
+  const auto asked = asked_.find(tensor.operation_id());
+  if (asked != asked_.end() && asked->second.sequence == tensors_[asked->first.value].completed + 1) {
+    if (!found || asked->second.since < *since) *since = asked->second.since;
+    found = true;
+  }
   for (const auto& rail : rails_) {
     Time on_rail;
     if (!rail->engine().awaited(tensor.operation_id(), &on_rail)) continue;

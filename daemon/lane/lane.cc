@@ -554,6 +554,11 @@ Status Lane::use_thresholds(JobId job, std::vector<double> thresholds) {
       job, [thresholds = std::move(thresholds)](Job& j) mutable { j.use_thresholds(std::move(thresholds)); });
 }
 
+Status Lane::awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) {
+  Impl* const impl = impl_.get();
+  return impl->on_job(job, [=](Job& j) { j.peer_awaits(tensor, sequence, Time(impl->now.value - waited.value)); });
+}
+
 // A job that still waits for its memory never begins.
 Status Lane::abort_job(JobId job, Status cause) {
   Impl* const impl = impl_.get();

@@ -61,6 +61,9 @@ class LanePort {
   // Fails everything pending and later with `cause`, closes the flows, tells sessions. Idempotent. Answer:
   // on_job_closed.
   virtual Status abort_job(JobId job, Status cause) = 0;
+  // A peer has waited for this host's part in this operation since that long ago. Ranks that have not submitted it are
+  // reported as late. An operation that is neither the current nor the next one changes nothing.
+  virtual Status awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) = 0;
   // The rank has gone in peace (nothing of it in flight). After the last one the job closes without an error:
   // on_job_closed.
   virtual Status detach(JobId job, Rank rank) = 0;
@@ -79,6 +82,9 @@ class LaneListener {
   virtual void on_job_failed(JobId job, const Status& cause) = 0;
   // `rank` of this host has not submitted `tensor` for `waited`, while others have. Repeated with growing `waited`.
   virtual void on_late(JobId job, Rank rank, TensorId tensor, Duration waited) = 0;
+  // This host has submitted the operation and lacks what `peer` announces before its part in it: for `waited`.
+  // Repeated, of one operation at a time: who only sends in an operation is told nothing by those who wait for it.
+  virtual void on_missing(JobId job, HostIndex peer, TensorId tensor, Sequence sequence, Duration waited) = 0;
   // The job has begun another iteration here, so long after the one before. Only where the lane tunes.
   virtual void on_iteration(JobId job, Duration time) = 0;
   // The lane turns, and this is how far the job's flows have come. About eight times in the job's detection time, while

@@ -65,6 +65,7 @@ struct Listener final : ports::LaneListener {
   }
   void on_job_failed(JobId, const Status& cause) override { fail(cause.to_string()); }
   void on_late(JobId, Rank, TensorId, Duration) override {}
+  void on_missing(JobId, HostIndex, TensorId, Sequence, Duration) override {}
   void on_iteration(JobId, Duration) override {}
   void on_progress(JobId, const ports::LaneProgress&) override {}
   void on_job_closed(JobId) override {}

@@ -215,6 +215,12 @@ Status Lane::use_thresholds(JobId job, std::vector<double> thresholds) {
   return {};
 }
 
+Status Lane::awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) {
+  std::lock_guard lock(mutex_);
+  jobs_.at(job).awaited.push_back({tensor, sequence, waited});
+  return {};
+}
+
 Status Lane::abort_job(JobId job, Status cause) {
   {
     std::lock_guard lock(mutex_);

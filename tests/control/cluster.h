@@ -70,12 +70,19 @@ class Lane final : public ports::LanePort {
     TensorId tensor;
     ports::BufferPlace place;
   };
+  struct Awaited {
+    TensorId tensor;
+    Sequence sequence;
+    Duration waited;
+    bool operator==(const Awaited&) const = default;
+  };
   struct JobRecord {
     ports::JobSpec spec;
     std::set<std::uint32_t> attached, detached;
     protocol::Plan plan;
     std::vector<Binding> bindings;
     std::optional<std::vector<double>> thresholds;
+    std::vector<Awaited> awaited;
     std::optional<Status> aborted;
     bool closed = false;
   };
@@ -85,6 +92,7 @@ class Lane final : public ports::LanePort {
   Status apply_plan(JobId job, protocol::Plan added, std::function<void()> then) override;
   Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
   Status use_thresholds(JobId job, std::vector<double> thresholds) override;
+  Status awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) override;
   Status abort_job(JobId job, Status cause) override;
   Status detach(JobId job, Rank rank) override;
 

@@ -135,7 +135,7 @@ TEST(Joining, another_version_of_the_daemon_is_refused_named_at_the_leader_and_t
   EXPECT_EQ(
       joined_error(cluster, 0, 0).to_string(),
       "rank 1 of 2 has not come within 2.5 s: job 'j' of user 1000, led by host h0; here: h0 (rank 0); host h1 was "
-      "refused: control protocol version 1 is not 5; run the same version of tensorlaned on all hosts: start the "
+      "refused: control protocol version 1 is not 6; run the same version of tensorlaned on all hosts: start the "
       "missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT");
 }
 
@@ -146,7 +146,7 @@ TEST(Joining, a_leader_of_another_version_is_named_at_once) {
   Stranger old_leader(cluster, 1, cluster.keys[0]);
   old_leader.send(of_version_1());
   EXPECT_EQ(joined_error(cluster, 1, 1).to_string(),
-            "the leader h0 is of another version: control protocol version 1 is not 5: job 'j' on host h1: run the "
+            "the leader h0 is of another version: control protocol version 1 is not 6: job 'j' on host h1: run the "
             "same version of tensorlaned on all hosts");
 }
 
@@ -592,6 +592,31 @@ TEST(Late, a_rank_that_has_left_and_is_needed_is_the_cause) {
   EXPECT_EQ(cluster.sessions(0).wait_failed(0)->to_string(),
             "rank 1 on host h1 has left the job: tensor 'w' of job 'j': let every rank finish its operations before "
             "any leaves");
+}
+
+TEST(Late, a_host_that_is_missed_is_asked_and_one_whose_rank_has_left_is_the_cause) {
+  Cluster cluster({.hosts = 3});
+  cluster.start();
+  cluster.join_all();
+  for (std::uint32_t rank = 0; rank < 3; ++rank)
+    cluster.control(rank).register_group(ports::SessionId(rank), 1, "g", {tensor("w", 8)});
+  for (std::uint32_t rank = 0; rank < 3; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, 1)->ok());
+  const JobId job = job_id("j");
+  cluster.control(0).on_missing(job, HostIndex(7), TensorId(0), Sequence(5), seconds(3));
+  cluster.control(0).on_missing(job, HostIndex(1), TensorId(7), Sequence(5), seconds(3));
+  cluster.control(0).on_missing(job, HostIndex(1), TensorId(0), Sequence(5), seconds(3));
+  EXPECT_TRUE(eventually([&] { return !cluster.lane(1).record("j").awaited.empty(); }));
+  EXPECT_EQ(cluster.lane(1).record("j").awaited, (std::vector<Lane::Awaited>{{TensorId(0), Sequence(5), seconds(3)}}));
+  EXPECT_TRUE(cluster.lane(0).record("j").awaited.empty() && cluster.lane(2).record("j").awaited.empty());
+  cluster.control(1).leave(ports::SessionId(1), {});
+  EXPECT_TRUE(cluster.sessions(1).wait_left(1));
+  EXPECT_FALSE(cluster.sessions(0).wait_failed(0, 0.3));
+  cluster.control(2).on_missing(job, HostIndex(1), TensorId(0), Sequence(6), seconds(3));
+  for (std::uint32_t rank : {0U, 2U}) {
+    EXPECT_EQ(cluster.sessions(rank).wait_failed(rank)->to_string(),
+              "rank 1 on host h1 has left the job: tensor 'w' of job 'j': let every rank finish its operations before "
+              "any leaves");
+  }
 }
 
 }  // namespace

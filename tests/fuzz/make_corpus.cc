@@ -340,6 +340,8 @@ void write_control(const Corpus& corpus) {
         json::array({"model", 0, control::tensors_to_json(tensors()), control::status_to_json({})}));
   write("plan", MessageType::kPlan, json::array({"model", 1, 0x1234567890abcdefull, plan_tensors()}));
   write("late", MessageType::kLate, json::array({3, "tensor 'x'", 1'500'000'000}));
+  write("overdue", MessageType::kOverdue, json::array({"model", 1}));
+  write("awaited", MessageType::kAwaited, json::array({1, 7, 1'500'000'000}));
   write("abort", MessageType::kAbort, json::array({failure}));
   write("thresholds", MessageType::kThresholds, json::array({0.75, 0.5}));
   json odd = json::array({json::binary({1, 2}), -1, 1e300, nullptr, true, json::object({{"k", json::array()}})});

@@ -186,6 +186,9 @@ class FakeListener final : public ports::LaneListener {
   void on_late(JobId, Rank rank, TensorId tensor, Duration) override {
     set([&] { late_.emplace_back(rank, tensor); });
   }
+  void on_missing(JobId, HostIndex peer, TensorId tensor, Sequence sequence, Duration waited) override {
+    set([&] { missing_.push_back({peer, tensor, sequence, waited}); });
+  }
   void on_iteration(JobId, Duration time) override {
     set([&] { iterations_.push_back(time); });
   }
@@ -214,6 +217,25 @@ class FakeListener final : public ports::LaneListener {
     return wait([this] { return !late_.empty(); },
                 [this] { return late_.empty() ? std::pair(Rank(99), TensorId(99)) : late_.front(); });
   }
+  struct Missing {
+    HostIndex peer;
+    TensorId tensor;
+    Sequence sequence;
+    Duration waited;
+  };
+  // The first; none in time.
+  std::optional<Missing> wait_missing() {
+    return wait([this] { return !missing_.empty(); },
+                [this] { return missing_.empty() ? std::nullopt : std::optional(missing_.front()); });
+  }
+  std::size_t late() {
+    std::lock_guard lock(mutex_);
+    return late_.size();
+  }
+  std::size_t missing() {
+    std::lock_guard lock(mutex_);
+    return missing_.size();
+  }
 
  private:
   template <typename F>
@@ -236,6 +258,7 @@ class FakeListener final : public ports::LaneListener {
   bool connected_ = false, closed_ = false;
   Status cause_;
   std::vector<std::pair<Rank, TensorId>> late_;
+  std::vector<Missing> missing_;
   std::vector<Duration> iterations_;
   std::vector<ports::LaneProgress> progress_;
 };

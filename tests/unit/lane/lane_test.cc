@@ -136,6 +136,43 @@ TEST_F(LaneTest, ARankThatKeepsOthersWaitingIsReportedByItsOwnHost) {
   EXPECT_EQ(hosts_[1]->listener.wait_late(), std::pair(Rank(2), TensorId(0)));
 }
 
+// Host 0 has the only slice of the first tensor: nothing tells host 1 that it is waited for, unless it is asked.
+TEST_F(LaneTest, AHostThatOnlySendsIsNamedAndReportsItsRankWhenAsked) {
+  start(2, 1, {allreduce(100)}, milliseconds(200));
+  hosts_[0]->clients[0]->submit(0, 1);
+  const auto missing = hosts_[0]->listener.wait_missing();
+  ASSERT_TRUE(missing);
+  EXPECT_EQ(missing->peer, HostIndex(1));
+  EXPECT_EQ(missing->tensor, TensorId(0));
+  EXPECT_EQ(missing->sequence, Sequence(1));
+  EXPECT_GE(missing->waited, milliseconds(200));
+  EXPECT_LT(missing->waited, seconds(10));
+  ports::LanePort& asked = *hosts_[1]->lane;
+  // None of these is what is waited for.
+  ASSERT_TRUE(asked.awaited(kJob, TensorId(0), Sequence(3), seconds(60)).ok());
+  ASSERT_TRUE(asked.awaited(kJob, TensorId(1), Sequence(1), seconds(60)).ok());
+  ASSERT_TRUE(asked.awaited(kJob, TensorId(0), Sequence(2), seconds(60)).ok());
+  std::this_thread::sleep_for(500ms);
+  EXPECT_EQ(hosts_[1]->listener.late(), 0U);
+  ASSERT_TRUE(asked.awaited(kJob, TensorId(0), Sequence(1), missing->waited).ok());
+  EXPECT_EQ(hosts_[1]->listener.wait_late(), std::pair(Rank(1), TensorId(0)));
+  hosts_[1]->clients[0]->submit(0, 1);
+  each_client([](FakeClient& client, std::uint32_t) { EXPECT_EQ(client.wait(0, 1), Code::kOk); });
+}
+
+// One operation at a time, and not before its time.
+TEST_F(LaneTest, AMissingHostIsSpokenOfOnceInLateAfter) {
+  start(2, 1, std::vector(20, allreduce(100)), milliseconds(400));
+  for (std::uint32_t tensor = 0; tensor < 20; ++tensor) hosts_[0]->clients[0]->submit(tensor, 1);
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(hosts_[0]->listener.wait_missing());
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 300ms);
+  std::this_thread::sleep_for(1000ms);
+  const auto periods = (std::chrono::steady_clock::now() - begin) / 400ms;
+  EXPECT_GE(hosts_[0]->listener.missing(), 2U);
+  EXPECT_LE(hosts_[0]->listener.missing(), static_cast<std::size_t>(periods));
+}
+
 TEST_F(LaneTest, RubbishSubmissionsFailTheJobAndNameTheRank) {
   start(1, 2, {allreduce(100)});
   hosts_[0]->clients[1]->submit(5, 1);
