@@ -9,26 +9,18 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <deque>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <optional>
 
-#include "common/base/bounded_queue.h"
-#include "daemon/lane/backlogs.h"
 #include "daemon/lane/clocks.h"
-#include "daemon/lane/job.h"
-#include "daemon/lane/prepared.h"
-#include "daemon/lane/preparer.h"
-#include "daemon/lane/users.h"
+#include "daemon/lane/lane_impl.h"
 
 namespace tensorlane::lane {
 namespace {
 
-constexpr std::size_t kMailbox = 65536;
 constexpr int kBlockMs = 100;  // the longest sleep: lateness and the CPU count are looked at this often
 constexpr Duration kHousekeeping = milliseconds(100);
 constexpr Duration kStandingLook = milliseconds(200);  // how often flows are looked at that may stand still
@@ -43,104 +35,6 @@ constexpr Duration kCommandTime = microseconds(50);
 constexpr std::size_t kRetiredPerTurn = 1024;  // regions of jobs that have ended
 
 }  // namespace
-
-// A NIC: its transport, which reports here, and what its jobs share of it.
-struct Lane::Rail final : ports::FrameSink {
-  Rail(Lane::Impl& of, RailIndex i, const RailConfig& c) : lane(of), index(i), config(c), control(c.control_limit) {}
-
-  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override;
-  void on_flow_up(const ports::FlowKey& flow) override;
-  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override;
-
-  Lane::Impl& lane;
-  const RailIndex index;
-  const RailConfig& config;
-  TokenBucket control;                          // of all control frames (law 10)
-  std::array<Turn, kMaxDataClasses + 1> turns;  // which user's it is to send in a class
-  // Bytes in flight of flows that stand still: they take nothing of the window from flows that move. And whether the
-  // window has kept somebody waiting since it was last looked which flows those are.
-  std::array<Bytes, kMaxDataClasses> standing{};
-  std::array<bool, kMaxDataClasses> full{};
-  Time next_look;
-  std::unique_ptr<ports::Transport> transport;  // the last member: it may speak to this sink while it closes
-};
-
-struct Lane::Impl {
-  Impl(const LaneConfig& c, const LaneRooms& r)
-      : config(c),
-        rooms(r),
-        users(c.rails.size()),
-        preparer([this](const Command& command) { return post(command).ok(); }) {}
-  ~Impl() {
-    for (int fd : {epoll_fd, mailbox_fd}) {
-      if (fd >= 0) ::close(fd);
-    }
-  }
-
-  Status open();
-  Status post(Command command);
-  Status prepare(const ports::JobSpec& spec, Preparer::Step step, Command command);
-  void run();
-  bool begin(JobStart& start);
-  void take_mail();
-  std::size_t commands();
-  std::size_t egress(Rail& rail);
-  bool has_sends(const Rail& rail, ClassId cls) const;
-  std::size_t share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit);
-  std::size_t work();
-  void housekeeping();
-  void look_for_standing(Rail& rail);
-  void maybe_sleep();
-  int longest_sleep_ms() const;
-  bool arm_sessions();
-  bool arm_transports();
-  void disarm_sessions();
-  void watch(int fd, bool on, std::uint32_t how = 0);
-  void reap();
-  void retire_some();
-  std::shared_ptr<const ports::JobSpec> spec_of(JobId job);
-  void forget(JobId job);
-
-  Job* find(JobId id) {
-    for (auto& job : jobs) {
-      if (job->id() == id) return job.get();
-    }
-    return nullptr;
-  }
-  // Runs `command` on the job if it is still there.
-  template <typename F>
-  Status on_job(JobId id, F command) {
-    return post({id, [this, id, command = std::move(command)]() mutable {
-                   if (Job* job = find(id)) command(*job);
-                   return true;
-                 }});
-  }
-
-  const LaneConfig config;
-  const LaneRooms rooms;
-  ports::LaneListener* listener = nullptr;
-  std::vector<std::unique_ptr<Rail>> rails;
-  LogShare log_share;
-  Surroundings around;
-  std::vector<std::unique_ptr<Job>> jobs;
-  std::vector<std::unique_ptr<Job>> ended;  // that still have regions
-  Users users;                              // of `jobs`
-  Backlogs backlogs;
-  int epoll_fd = -1, mailbox_fd = -1;
-  std::vector<int> watched, wanted;  // wake descriptors of sessions: in epoll; of arm_sessions(), kept for its storage
-  Mailbox<Command> mailbox{kMailbox};
-  std::atomic<bool> mail{false};
-  bool mail_left = false;  // the last turn left some there
-  std::atomic<bool> stopping{false};
-  std::thread thread;
-  std::mutex specs_mutex;
-  std::map<JobId, std::shared_ptr<const ports::JobSpec>> specs;  // of jobs that begin or run; under specs_mutex
-  Time now, idle_since, next_housekeeping, window_start;
-  Duration spun{};    // spent polling in vain since window_start
-  Preparer preparer;  // the last member: its thread uses the others
-};
 
 Result<std::span<std::byte>> Lane::Rail::on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
   Job* job = lane.find(flow.job);
@@ -498,95 +392,6 @@ void Lane::stop() {
   impl_->users = Users(0);
   impl_->jobs.clear();
   impl_->ended.clear();
-}
-
-Status Lane::start_job(ports::JobSpec spec) {
-  Impl* const impl = impl_.get();
-  const JobId job = spec.credentials.job;
-  {
-    std::lock_guard lock(impl->specs_mutex);
-    impl->specs[job] = std::make_shared<const ports::JobSpec>(spec);
-  }
-  auto start = std::make_shared<JobStart>(std::move(spec), impl->config, impl->rails.size(), impl->rooms);
-  return impl->prepare(start->spec, [start] { return start->step(); }, {job, [impl, start]() mutable {
-                                                                          const bool done = impl->begin(*start);
-                                                                          impl->preparer.dispose(std::move(start));
-                                                                          return done;
-                                                                        }});
-}
-
-Status Lane::attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) {
-  Impl* const impl = impl_.get();
-  Command command{job, [impl, job, rank, session = std::move(session)] {
-                    if (Job* j = impl->find(job)) j->attach(rank, session);
-                    return true;
-                  }};
-  return impl->preparer.add_behind(command) ? Status() : impl->post(std::move(command));
-}
-
-Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> then) {
-  Impl* const impl = impl_.get();
-  const std::shared_ptr<const ports::JobSpec> spec = impl->spec_of(job);
-  if (spec == nullptr) {
-    return impl->post({job, [then = std::move(then)] {
-                         if (then) then();
-                         return true;
-                       }});
-  }
-  auto growth = std::make_shared<PlanGrowth>(std::move(added), spec, impl->rooms);
-  const Epoch epoch = spec->credentials.epoch;
-  return impl->prepare(*spec, [growth] { return growth->step(); },
-                       {job, [impl, job, epoch, growth, then = std::move(then)]() mutable {
-                          Job* j = impl->find(job);
-                          if (j != nullptr && j->epoch() == epoch && !j->grow(*growth, impl->now)) return false;
-                          if (then && growth->taken == growth->added.tensors.size()) then();
-                          impl->preparer.dispose(std::move(growth));
-                          return true;
-                        }});
-}
-
-Status Lane::bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) {
-  return impl_->on_job(job, [rank, tensor, place](Job& j) { j.bind(rank, tensor, place); });
-}
-
-Status Lane::use_thresholds(JobId job, std::vector<double> thresholds) {
-  return impl_->on_job(
-      job, [thresholds = std::move(thresholds)](Job& j) mutable { j.use_thresholds(std::move(thresholds)); });
-}
-
-Status Lane::awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) {
-  Impl* const impl = impl_.get();
-  return impl->on_job(job, [=](Job& j) { j.peer_awaits(tensor, sequence, Time(impl->now.value - waited.value)); });
-}
-
-// A job that still waits for its memory never begins.
-Status Lane::abort_job(JobId job, Status cause) {
-  Impl* const impl = impl_.get();
-  impl->preparer.cancel(job);
-  return impl->post({job, [impl, job, cause = std::move(cause)] {
-                       if (Job* j = impl->find(job)) {
-                         j->abort(cause, impl->now);
-                       } else {
-                         // A job that is not there (any more) is closed as well as it can be.
-                         impl->forget(job);
-                         impl->listener->on_job_closed(job);
-                       }
-                       return true;
-                     }});
-}
-
-Status Lane::detach(JobId job, Rank rank) {
-  Impl* const impl = impl_.get();
-  return impl->on_job(job, [rank, impl](Job& j) { j.detach(rank, impl->now); });
-}
-
-Status Lane::admit(const ports::JobSpec& spec, std::span<const protocol::TensorBody> tensors) const {
-  const Need need = need_of(tensors, spec);
-  const auto check = [&]() -> Status {
-    if (impl_->rooms.regions != nullptr) TL_RETURN_IF_ERROR(impl_->rooms.regions->check(spec.owner, need.regions));
-    return impl_->rooms.scratch->check(spec.owner, need.bytes);
-  };
-  return on_host(check(), spec);
 }
 
 }  // namespace tensorlane::lane
