@@ -188,6 +188,13 @@ int tl_is_shared(const tl_context_t* context, const void* memory, size_t bytes) 
   return context != nullptr && context->is_shared(memory, bytes) ? 1 : 0;
 }
 
+tl_status_t tl_unregister(tl_context_t* context, const char* group) {
+  return guarded([&]() -> Status {
+    if (context == nullptr || group == nullptr) return null_argument("tl_unregister", "a context or a group's name");
+    return context->unregister_group(group);
+  });
+}
+
 tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tensor_desc_t* descs, size_t count,
                         tl_tensor_t** tensors) {
   return guarded([&]() -> Status {

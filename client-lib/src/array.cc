@@ -125,6 +125,7 @@ Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const Ar
       tensor->buffer = call.buffer();
     } else {
       TL_ASSIGN_OR_RETURN(tensor->buffer, arenas_->allocate(tensor->bytes));
+      tensor->owns_buffer = true;
       place = arenas_->locate(tensor->buffer, tensor->bytes);
     }
     body.segment = place->segment;
@@ -183,6 +184,7 @@ void Context::on_array_registered(const std::shared_ptr<ArrayTensor>& array, con
       if (by_id_.size() <= tensor.id) by_id_.resize(tensor.id + 1);
       by_id_[tensor.id] = &tensor;
       array->registered = true;
+      groups_[tensor.name].tensors = {&tensor};
     }
     tl_request* request = tensor.active;
     if (request != nullptr && request->state == State::kPreparing) {

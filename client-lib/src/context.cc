@@ -201,10 +201,12 @@ Status Context::release(void* memory) {
       if (array != arrays_.end() && array->second->borrowed && tensor->active == nullptr && tensor->buffer == start) {
         array->second->borrowed =
             false;  // the daemon knows the array's name with this memory: it becomes the staging buffer
+        tensor->owns_buffer = true;
         return {};
       }
       return Status(Code::kInvalidArgument, "cannot free this memory",
-                    "tensor '" + tensor->name + "' is registered in it", "it goes with tl_finalize");
+                    "tensor '" + tensor->name + "' is registered in it",
+                    "unregister it first, or leave it to tl_finalize");
     }
   }
   return arenas_->release(start);

@@ -30,14 +30,18 @@ class Context;
 inline constexpr Duration kLastWord = milliseconds(1500);
 }  // namespace tensorlane::client
 
-// A registered tensor. Everything but `sequence` and `active`, which the context's mutex guards, is fixed once it is
-// registered.
+// A registered tensor. Everything that the context's mutex does not guard is fixed once it is registered.
 struct tl_tensor {
+  // kLeaving: its group is being unregistered. kGone: it has been.
+  enum class Use : std::uint8_t { kOpen, kLeaving, kGone };
   tensorlane::client::Context* context = nullptr;
   std::string name;
   std::uint32_t id = 0;  // the job's
   std::byte* buffer = nullptr;
   std::uint64_t bytes = 0;
+  // What follows is the mutex's.
+  bool owns_buffer = false;  // it was allocated for the tensor
+  Use use = Use::kOpen;
   std::uint64_t sequence = 0;
   tl_request* active = nullptr;   // the operation under way, until the buffer may be used for the next
   std::deque<tl_request*> queue;  // array calls that wait for it, oldest first
@@ -112,6 +116,7 @@ class Context {
   Result<const char*> daemon_status();
 
   Status register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** tensors);
+  Status unregister_group(const std::string& group);
   Result<tl_request_t*> post(tl_tensor& tensor);
   // All or none.
   Status post_many(std::span<tl_tensor_t* const> tensors, tl_request_t** requests);
@@ -132,6 +137,12 @@ class Context {
     bool refused = false;   // its registration was; the name is free again
     bool borrowed = false;  // the buffer is the program's: calls must be in place in it
   };
+  // Tensors that were registered together; of an array call, one.
+  struct Group {
+    std::vector<tl_tensor*> tensors;
+    bool closed = false;   // a thread unregisters it
+    bool gave_up = false;  // ... or did, and has not heard how it ended
+  };
   struct PendingCall {
     bool done = false;
     Status error;
@@ -140,8 +151,9 @@ class Context {
   };
 
   // daemon_calls.cc
+  // `answered`, unless null: the daemon has said something, be it an error.
   Result<Message> call(protocol::MessageType type, std::span<const std::vector<std::byte>> packets,
-                       protocol::MessageType answer);
+                       protocol::MessageType answer, bool* answered = nullptr);
   Status send_packets(protocol::MessageType type, std::uint32_t request,
                       std::span<const std::vector<std::byte>> packets);
   std::uint32_t open_call(std::shared_ptr<ArrayTensor> array);
@@ -165,6 +177,11 @@ class Context {
 
   // registration.cc
   Result<protocol::TensorBody> describe(const tl_tensor_desc_t& desc, std::size_t group_size, tl_tensor& tensor);
+
+  // unregistration.cc
+  const tl_tensor* used_locked(const Group& group) const;
+  Result<std::uint64_t> close_group_locked(const std::string& name);
+  std::vector<std::byte*> forget_group_locked(const std::string& name);
 
   // operations.cc; "locked": the caller holds mutex_
   void drain_locked();
@@ -211,6 +228,8 @@ class Context {
   Time give_up_{};                 // when what is posted fails although the daemon still has it; 0: not set
   std::uint32_t outstanding_ = 0;  // requests that are neither free nor done
   std::vector<std::unique_ptr<tl_tensor>> tensors_;
+  std::deque<std::unique_ptr<tl_tensor>> gone_;  // the last ones that were unregistered
+  std::map<std::string, Group> groups_;
   std::vector<tl_tensor*> by_id_;
   std::deque<tl_request> requests_;  // never shrinks, so that handles stay valid
   std::vector<tl_request*> free_requests_;

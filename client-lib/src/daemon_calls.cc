@@ -25,7 +25,8 @@ Status Context::send_packets(MessageType type, std::uint32_t request, std::span<
   return {};
 }
 
-Result<Message> Context::call(MessageType type, std::span<const std::vector<std::byte>> packets, MessageType answer) {
+Result<Message> Context::call(MessageType type, std::span<const std::vector<std::byte>> packets, MessageType answer,
+                              bool* answered) {
   const Time deadline = now() + settings_.timeout;
   const std::uint32_t request = open_call(nullptr);
   Status failure = send_packets(type, request, packets);
@@ -56,6 +57,7 @@ Result<Message> Context::call(MessageType type, std::span<const std::vector<std:
                   std::to_string(settings_.timeout.value / 1'000'000) + " ms",
                   "see whether all ranks make the same calls, or raise TENSORLANE_TIMEOUT");
   }
+  if (answered != nullptr) *answered = true;
   if (!result.error.ok()) return result.error;
   if (result.answer.header.type != answer) {
     return Status(Code::kCorrupt, "an unexpected answer of the daemon", settings_.socket,

@@ -72,6 +72,11 @@ Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
 
 // A request that nothing has been done for.
 Result<tl_request*> Context::prepare_locked(tl_tensor& tensor) {
+  if (tensor.use != tl_tensor::Use::kOpen) {
+    return Status(Code::kInvalidArgument, "tensor '" + tensor.name + "' cannot be used",
+                  tensor.use == tl_tensor::Use::kGone ? "it was unregistered" : "it is being unregistered",
+                  "register it again");
+  }
   if (outstanding_ >= protocol::kMaxOutstanding) {
     return Status(Code::kResourceExhausted, "too many operations under way",
                   "the limit is " + std::to_string(protocol::kMaxOutstanding), "wait for some of them first");

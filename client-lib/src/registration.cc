@@ -162,6 +162,7 @@ Status Context::register_group(const std::string& group, std::span<const tl_tens
       if (!memory.ok()) return give_back(memory.status());
       allocated.push_back(*memory);
       tensors[i]->buffer = *memory;
+      tensors[i]->owns_buffer = true;
     }
     const Place place = *arenas_->locate(tensors[i]->buffer, tensors[i]->bytes);
     bodies[i].segment = place.segment;
@@ -174,11 +175,13 @@ Status Context::register_group(const std::string& group, std::span<const tl_tens
   }
   TL_ASSIGN_OR_RETURN(const auto ids, registered_ids(*answer, tensors.size()));
   std::lock_guard lock(mutex_);
+  Group& made = groups_[group];
   for (std::size_t i = 0; i < ids.size(); ++i) {
     tensors[i]->id = ids[i];
     if (by_id_.size() <= ids[i]) by_id_.resize(ids[i] + 1);
     by_id_[ids[i]] = tensors[i].get();
     out[i] = tensors[i].get();
+    made.tensors.push_back(out[i]);
     tensors_.push_back(std::move(tensors[i]));
   }
   return {};

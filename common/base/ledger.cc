@@ -84,6 +84,12 @@ void Ledger::Charge::release() {
   take_off(books->by_job, std::pair(owner_.user, owner_.job));
 }
 
+void Ledger::Charge::release(std::uint64_t amount) {
+  if (books_ == nullptr) return;
+  const Charge part(books_, owner_, std::min(amount, amount_));
+  amount_ -= part.amount_;
+}
+
 void Ledger::Charge::add(Charge&& other) {
   if (books_ == nullptr) {
     *this = std::move(other);

@@ -44,6 +44,8 @@ class Ledger {
     Charge& operator=(Charge&& other) noexcept;
     ~Charge() { release(); }
     void release();
+    // Gives back `amount`, at most all of it.
+    void release(std::uint64_t amount);
     // Takes over what another charge of the same ledger and owner has.
     void add(Charge&& other);
     std::uint64_t amount() const { return amount_; }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <type_traits>
 
 #include "common/base/hash.h"
@@ -35,6 +36,13 @@ class HashedFields {
  private:
   Fnv1a& hash_;
 };
+
+std::uint64_t hash_of(const PlanTensor& tensor) {
+  Fnv1a hash;
+  HashedFields fields(hash);
+  describe_tensor(fields, tensor);
+  return hash.value();
+}
 
 Status misplaced(const PlanTensor& t, std::string what) {
   return {Code::kInvalidArgument, std::move(what), fmt::format("tensor {} '{}' of the plan", t.id.value, t.name),
@@ -80,34 +88,71 @@ Plan Plan::since(std::size_t known) const {
   return added;
 }
 
+Plan Plan::part(TensorRange range) const {
+  const auto begin = tensors.begin() + range.first;
+  return {version, rails, ordering, concurrent, {begin, begin + range.count}, rank_hosts};
+}
+
+bool Plan::has_room(TensorRange range) const {
+  if (range.first > tensors.size()) return false;
+  const auto covered = std::min<std::size_t>(range.count, tensors.size() - range.first);
+  return std::ranges::all_of(std::span(tensors).subspan(range.first, covered), &PlanTensor::vacant);
+}
+
+TensorRange Plan::room_for(std::uint32_t count) const {
+  std::uint32_t first = 0;  // of the vacant places in a row that end here
+  for (std::uint32_t i = 0; i < tensors.size() && i - first < count; ++i) {
+    if (!tensors[i].vacant) first = i + 1;
+  }
+  return {first, count};
+}
+
+void Plan::place(TensorRange range, std::vector<PlanTensor> placed) {
+  tensors.resize(std::max<std::size_t>(tensors.size(), range.end()));
+  std::ranges::move(placed, tensors.begin() + range.first);
+}
+
+void Plan::vacate(TensorRange range) {
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
+    tensors[i] = {.id = TensorId(i)};
+    tensors[i].vacant = true;
+  }
+}
+
 std::uint64_t Plan::hash() const {
   PlanHash hash(*this);
-  for (const PlanTensor& tensor : tensors) hash.add(tensor);
+  for (const PlanTensor& tensor : tensors) {
+    if (!tensor.vacant) hash.add(tensor);
+  }
   return hash.value(*this);
 }
 
 PlanHash::PlanHash(const Plan& plan) {
-  hash_.add(plan.rails);
-  for (HostIndex host : plan.rank_hosts) hash_.add(host.value);
+  job_.add(plan.rails);
+  for (HostIndex host : plan.rank_hosts) job_.add(host.value);
 }
 
 void PlanHash::add(const PlanTensor& tensor) {
-  HashedFields fields(hash_);
-  describe_tensor(fields, tensor);
+  tensors_ += hash_of(tensor);
+}
+
+void PlanHash::remove(const PlanTensor& tensor) {
+  tensors_ -= hash_of(tensor);
 }
 
 std::uint64_t PlanHash::value(const Plan& plan) const {
-  Fnv1a whole = hash_;
+  Fnv1a whole = job_;
+  whole.add(tensors_);
   whole.add(plan.version);
   whole.add(static_cast<std::uint8_t>(plan.ordering));
   whole.add(plan.concurrent);
   return whole.value();
 }
 
-Status check_batches(const Plan& plan, std::size_t first) {
+Status check_batches(const Plan& plan, TensorRange added) {
   std::vector<const PlanTensor*> members;
   std::size_t batches = 0;
-  for (std::size_t i = first; i < plan.tensors.size(); ++i) {
+  for (std::uint32_t i = added.first; i < added.end(); ++i) {
     if (plan.tensors[i].is_batch()) ++batches;
     if (plan.tensors[i].in_batch()) members.push_back(&plan.tensors[i]);
   }
@@ -116,7 +161,7 @@ Status check_batches(const Plan& plan, std::size_t first) {
   });
   for (auto member = members.begin(); member != members.end(); --batches) {
     const std::uint32_t id = (*member)->batch;
-    if (id < first || id >= plan.tensors.size() || !plan.tensors[id].is_batch() || plan.tensors[id].in_batch())
+    if (!added.contains(TensorId(id)) || !plan.tensors[id].is_batch() || plan.tensors[id].in_batch())
       return misplaced(**member, fmt::format("tensor {}, in which it should travel, is no batch of this plan", id));
     const PlanTensor& batch = plan.tensors[id];
     std::uint64_t filled = 0;

@@ -77,7 +77,9 @@ struct PlanTensor {
   std::uint32_t batch = kNoBatch;  // of a member: the id of its batch
   std::uint64_t batch_offset = 0;  // of a member: where it lies in the batch, in elements
   std::uint32_t members = 0;       // of a batch: how many
-  std::string name;                // for messages; not used to decide anything
+  // Nothing is here any more: what was registered has been unregistered, and another tensor may come to be here.
+  bool vacant = false;
+  std::string name;  // for messages; not used to decide anything
 
   bool is_batch() const { return members > 0; }
   bool in_batch() const { return batch != kNoBatch; }
@@ -85,24 +87,43 @@ struct PlanTensor {
   TensorId operation_id() const { return in_batch() ? TensorId(batch) : id; }
 };
 
+// A contiguous part of Plan::tensors.
+struct TensorRange {
+  std::uint32_t first = 0, count = 0;
+  std::uint32_t end() const { return first + count; }
+  bool contains(TensorId tensor) const { return tensor.value >= first && tensor.value < end(); }
+};
+
 struct Plan {
   std::uint32_t version = 0;
   std::uint8_t rails = 1;                 // 1 to kMaxRails: which slice travels where (law 12)
   Ordering ordering = Ordering::kTagged;  // these two never change within a job
   std::uint32_t concurrent = 1;           // operations at once, for kConcurrent
-  std::vector<PlanTensor> tensors;        // only ever grows within a job
+  std::vector<PlanTensor> tensors;        // never shrinks within a job: see vacate()
   std::vector<HostIndex> rank_hosts;      // the host of every rank: whose block of an allgather or reduce-scatter lies
                                           // where. Needed only where there is one
 
   // What a plan of the first `known` tensors lacks: the tensors that follow; everything else as it is here.
   Plan since(std::size_t known) const;
-  // FNV-1a over everything that shapes a tag or a sum; logged by every host (law 1).
+  // With these tensors only.
+  Plan part(TensorRange range) const;
+  // Whether tensors may come to be in this range: it begins inside the plan or right behind it, and what it covers of
+  // the plan is vacant.
+  bool has_room(TensorRange range) const;
+  // Where the next `count` tensors go: the first vacant places in a row that are enough, else the end of the plan, with
+  // what is vacant there.
+  TensorRange room_for(std::uint32_t count) const;
+  // The tensors of a range that has_room(); the plan grows where the range goes beyond it.
+  void place(TensorRange range, std::vector<PlanTensor> placed);
+  // What is in the range is gone. The range lies in the plan.
+  void vacate(TensorRange range);
+  // Of everything that shapes a tag or a sum (plan_hash.h), vacant places left out; logged by every host (law 1).
   std::uint64_t hash() const;
 };
 
-// Whether the tensors from position `first` on, which are what a plan adds to the one before, are in their batches as
-// they must be: members and batch were registered together, are allreduces of one kind, and the members fill the batch
-// without a gap. Errors: kInvalidArgument, with the tensor and what is wrong.
-Status check_batches(const Plan& plan, std::size_t first);
+// Whether the tensors of a range, which are what a plan adds to the one before, are in their batches as they must be:
+// members and batch were registered together, are allreduces of one kind, and the members fill the batch without a gap.
+// Errors: kInvalidArgument, with the tensor and what is wrong.
+Status check_batches(const Plan& plan, TensorRange added);
 
 }  // namespace tensorlane::protocol

@@ -29,6 +29,7 @@ void describe_tensor(Fields& fields, T& t) {
   fields.number(t.batch);
   fields.number(t.batch_offset);
   fields.number(t.members);
+  fields.number(t.vacant);
   fields.text(t.name);
 }
 

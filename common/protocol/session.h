@@ -16,7 +16,7 @@
 namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
-inline constexpr std::uint16_t kSessionVersion = 4;
+inline constexpr std::uint16_t kSessionVersion = 5;
 inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
 inline constexpr std::size_t kMaxMessage = 64 * 1024;             // a packet on the socket
@@ -34,10 +34,13 @@ enum class MessageType : std::uint16_t {
                  // client maps it before it registers a tensor in it: from then on it cannot be mapped for writing
   kRegister = 5,  // client: RegisterBody + TensorBody[count]; a group larger than one packet is sent in several, `more`
                   // set on all but the last
-  kRegistered = 6,  // daemon: RegisteredBody + u32 tensor id[count], in the order of registration
-  kStatus = 7,      // client: StatusBody. daemon: StatusPage and a piece of the JSON text
-  kGoodbye = 8,     // client: leaves in peace; the daemon answers kGoodbye when nothing of it is in flight
-  kOverdue = 9,     // client: its kRegister of this number has taken longer than the program waits. Without a body
+  kRegistered = 6,     // daemon: RegisteredBody + u32 tensor id[count], in the order of registration
+  kStatus = 7,         // client: StatusBody. daemon: StatusPage and a piece of the JSON text
+  kGoodbye = 8,        // client: leaves in peace; the daemon answers kGoodbye when nothing of it is in flight
+  kOverdue = 9,        // client: its kRegister of this number has taken longer than the program waits. Without a body
+  kUnregister = 10,    // client: UnregisterBody
+  kUnregistered = 11,  // daemon, with an empty body: the group is out of the plan of every host, and its ids may be
+                       // given to other tensors
 };
 
 struct MessageHeader {
@@ -121,6 +124,14 @@ struct TensorBody {
 
 struct RegisteredBody {
   std::uint32_t count = 0;
+  std::uint32_t reserved = 0;
+};
+
+// A group, as in RegisterBody, of which nothing is under way here.
+struct UnregisterBody {
+  char group[kMaxName + 1] = {};
+  std::uint64_t operations = 0;  // that the client has completed on its tensors, all together
+  std::uint32_t timeout_ms = 0;  // how long it waits for the answer; 0: as long as the daemon likes
   std::uint32_t reserved = 0;
 };
 

@@ -127,6 +127,16 @@ void Control::overdue(ports::SessionId session, std::uint32_t request) {
   });
 }
 
+void Control::unregister_group(ports::SessionId session, std::uint32_t request, std::string group,
+                               std::uint64_t operations, Duration patience) {
+  const auto ask = [this, session, request, group = std::move(group), operations, patience] {
+    const Result<Job*> job = job_of(session);
+    if (!job.ok()) return session_events_->unregistered(session, request, job.status());
+    (*job)->unregister_group(session, request, group, operations, patience, now_);
+  };
+  if (!inbox_.request(ask)) session_events_->unregistered(session, request, too_many());
+}
+
 void Control::leave(ports::SessionId session, Status why) {
   inbox_.event([this, session, why = std::move(why)] { do_leave(session, why); });
 }
@@ -320,17 +330,21 @@ void Control::do_join(ports::JoinRequest request, Time deadline) {
   job->join(request, now_);
 }
 
+// The job that the client takes part in, or why it does not.
+Result<Job*> Control::job_of(ports::SessionId session) {
+  const auto it = sessions_.find(session);
+  if (it != sessions_.end() && !it->second.ended.ok()) return it->second.ended;
+  Job* job = it == sessions_.end() ? nullptr : find(it->second.job);
+  if (job != nullptr) return job;
+  return Status(Code::kInvalidArgument, "this client takes part in no job", config_.host,
+                "join before registering tensors");
+}
+
 void Control::do_register(ports::SessionId session, std::uint32_t request, const std::string& group,
                           std::vector<protocol::TensorBody> tensors) {
-  const auto it = sessions_.find(session);
-  Job* job = it == sessions_.end() ? nullptr : find(it->second.job);
-  if (job != nullptr && it->second.ended.ok())
-    return job->register_group(session, request, group, std::move(tensors), now_);
-  session_events_->registered(session, request,
-                              it != sessions_.end() && !it->second.ended.ok()
-                                  ? it->second.ended
-                                  : Status(Code::kInvalidArgument, "this client takes part in no job", config_.host,
-                                           "join before registering tensors"));
+  const Result<Job*> job = job_of(session);
+  if (!job.ok()) return session_events_->registered(session, request, job.status());
+  (*job)->register_group(session, request, group, std::move(tensors), now_);
 }
 
 void Control::do_leave(ports::SessionId session, const Status& why) {

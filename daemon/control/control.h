@@ -79,6 +79,8 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void register_group(ports::SessionId session, std::uint32_t request, std::string group,
                       std::vector<protocol::TensorBody> tensors) override;
   void overdue(ports::SessionId session, std::uint32_t request) override;
+  void unregister_group(ports::SessionId session, std::uint32_t request, std::string group, std::uint64_t operations,
+                        Duration patience) override;
   void leave(ports::SessionId session, Status why) override;
   void status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) override;
 
@@ -127,6 +129,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void do_join(ports::JoinRequest request, Time deadline);
   void do_register(ports::SessionId session, std::uint32_t request, const std::string& group,
                    std::vector<protocol::TensorBody> tensors);
+  Result<Job*> job_of(ports::SessionId session);
   void do_leave(ports::SessionId session, const Status& why);
   void do_stop();
   void retry_deferred_joins();

@@ -121,18 +121,32 @@ void Job::expect_patience(const ports::JoinRequest& request) {
   deadline_ = std::min(deadline_, now_ + patience_);
 }
 
+// The rank whose session it is, in a job that runs.
+Result<std::uint32_t> Job::running_rank(ports::SessionId session) const {
+  const auto it = std::ranges::find(locals_, session, &LocalRank::session);
+  if (it == locals_.end() || it->gone || state_ == State::kGathering || state_ == State::kConnecting) {
+    return Status(Code::kInvalidArgument, "this client does not take part in the job (yet)", where(),
+                  "join before registering tensors");
+  }
+  if (state_ != State::kRunning || !registrar_) return cause_;
+  return it->claim.rank;
+}
+
 void Job::register_group(ports::SessionId session, std::uint32_t request, const std::string& group,
                          std::vector<protocol::TensorBody> tensors, Time now) {
   now_ = now;
-  const auto it =
-      std::find_if(locals_.begin(), locals_.end(), [&](const LocalRank& local) { return local.session == session; });
-  if (it == locals_.end() || it->gone || state_ == State::kGathering || state_ == State::kConnecting) {
-    return answer(session, request,
-                  Status(Code::kInvalidArgument, "this client does not take part in the job (yet)", where(),
-                         "join before registering tensors"));
-  }
-  if (state_ != State::kRunning || !registrar_) return answer(session, request, cause_);
-  registrar_->register_group(it->claim.rank, session, request, group, std::move(tensors));
+  const Result<std::uint32_t> rank = running_rank(session);
+  if (!rank.ok()) return answer(session, request, rank.status());
+  registrar_->register_group(*rank, session, request, group, std::move(tensors));
+  settle();
+}
+
+void Job::unregister_group(ports::SessionId session, std::uint32_t request, const std::string& group,
+                           std::uint64_t operations, Duration patience, Time now) {
+  now_ = now;
+  const Result<std::uint32_t> rank = running_rank(session);
+  if (!rank.ok()) return answer_unregistered(session, request, rank.status());
+  registrar_->unregister_group(*rank, session, request, group, operations, patience);
   settle();
 }
 
@@ -299,6 +313,12 @@ void Job::lane_failed(const Status& cause, Time now) {
   fail(cause, now);
 }
 
+// What the lane says may be older than the plan.
+bool Job::plans(TensorId tensor) const {
+  const auto& tensors = registrar_->plan().tensors;
+  return tensor.value < tensors.size() && !tensors[tensor.value].vacant;
+}
+
 std::string Job::what_tensor(TensorId tensor) const {
   const protocol::PlanTensor& planned = registrar_->plan().tensors[tensor.value];
   return fmt::format("tensor '{}'{}", planned.name, planned.in_batch() ? ", which travels in a batch" : "");
@@ -315,8 +335,8 @@ bool Job::fail_if_left(std::uint32_t rank, TensorId tensor) {
 
 void Job::lane_late(Rank rank, TensorId tensor, Duration waited, Time now) {
   now_ = now;
-  if (state_ != State::kRunning || tensor.value >= registrar_->plan().tensors.size() ||
-      rank.value >= roster_.world_size || fail_if_left(rank.value, tensor))
+  if (state_ != State::kRunning || !plans(tensor) || rank.value >= roster_.world_size ||
+      fail_if_left(rank.value, tensor))
     return;
   const std::string what = what_tensor(tensor);
   if (waited >= rules_.stall_error) {
@@ -334,8 +354,8 @@ void Job::lane_late(Rank rank, TensorId tensor, Duration waited, Time now) {
 // Which of the peer's ranks is late, its lane knows.
 void Job::lane_misses(HostIndex peer, TensorId tensor, Sequence sequence, Duration waited, Time now) {
   now_ = now;
-  if (state_ != State::kRunning || tensor.value >= registrar_->plan().tensors.size() ||
-      peer.value >= roster_.hosts.size() || peer == spec_.credentials.self)
+  if (state_ != State::kRunning || !plans(tensor) || peer.value >= roster_.hosts.size() ||
+      peer == spec_.credentials.self)
     return;
   const RosterHost& host = roster_.hosts[peer.value];
   for (const std::uint32_t rank : host.ranks) {
@@ -449,6 +469,12 @@ void Job::apply_plan(protocol::Plan added) {
   });
 }
 
+void Job::vacate(std::uint32_t version, protocol::TensorRange range) {
+  const auto then = environment_.when_plan_in_force(id_, epoch_, version);
+  environment_.lane(
+      id_, [id = id_, version, range, then](ports::LanePort& lane) { return lane.vacate(id, version, range, then); });
+}
+
 void Job::bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) {
   environment_.lane(id_, [id = id_, rank = Rank(rank), tensor, place](ports::LanePort& lane) {
     return lane.bind(id, rank, tensor, place);
@@ -458,6 +484,12 @@ void Job::bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) {
 void Job::answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) {
   environment_.tell([session, request, ids = std::move(ids)](ports::SessionEvents& events) {
     events.registered(session, request, ids);
+  });
+}
+
+void Job::answer_unregistered(ports::SessionId session, std::uint32_t request, Result<std::uint32_t> tensors) {
+  environment_.tell([session, request, tensors = std::move(tensors)](ports::SessionEvents& events) {
+    events.unregistered(session, request, tensors);
   });
 }
 

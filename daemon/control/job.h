@@ -114,6 +114,8 @@ class Job final : private RegistrarOutput {
                       std::vector<protocol::TensorBody> tensors, Time now);
   // A rank waits no longer for its registration: the ranks that are missing are at fault, not this one.
   void overdue(ports::SessionId session, std::uint32_t request, Time now);
+  void unregister_group(ports::SessionId session, std::uint32_t request, const std::string& group,
+                        std::uint64_t operations, Duration patience, Time now);
   // False when the session has no part in the job (any more).
   bool leave(ports::SessionId session, const Status& why, Time now);
 
@@ -182,6 +184,7 @@ class Job final : private RegistrarOutput {
   std::string where() const;
   std::vector<Claim> local_claims() const;
   LocalRank* find_rank(std::uint32_t rank);
+  Result<std::uint32_t> running_rank(ports::SessionId session) const;
   bool is_member(const std::string& host) const { return roster_.index_of(host).has_value(); }
   bool locals_gone() const;
   Status check_secret(const ports::JoinRequest& request) const;
@@ -233,6 +236,7 @@ class Job final : private RegistrarOutput {
   std::string class_name(ClassId cls) const;
   void go();
   void note_late(std::uint32_t rank, const std::string& what, Duration waited);
+  bool plans(TensorId tensor) const;
   std::string what_tensor(TensorId tensor) const;
   bool fail_if_left(std::uint32_t rank, TensorId tensor);
   void rank_left(std::uint32_t rank);
@@ -252,8 +256,10 @@ class Job final : private RegistrarOutput {
   void to_leader(MessageType type, nlohmann::json body) override;
   void to_all_hosts(MessageType type, nlohmann::json body) override;
   void apply_plan(protocol::Plan added) override;
+  void vacate(std::uint32_t version, protocol::TensorRange range) override;
   void bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) override;
   void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override;
+  void answer_unregistered(ports::SessionId session, std::uint32_t request, Result<std::uint32_t> tensors) override;
   void report_late(std::uint32_t rank, const std::string& what, Duration waited) override;
   void fail_job(Status cause) override;
   void note(const std::string& line) override { log(spdlog::level::info, "{}", line); }

@@ -16,7 +16,7 @@
 
 namespace tensorlane::control {
 
-inline constexpr std::uint8_t kWireVersion = 6;
+inline constexpr std::uint8_t kWireVersion = 7;
 inline constexpr std::size_t kMaxWireMessage = std::size_t{1} << 20;  // bytes; what is longer is dropped and counted
 
 // F: follower to leader, L: leader to follower, A: any host to all others of the job.
@@ -31,7 +31,7 @@ enum class MessageType : std::uint8_t {
   kHeartbeat = 8,    // A: how far the flows from the receiver have come, and what the ports here carry (job_progress.h)
   kArrived = 9,      // F: group, the ranks of this host that have registered it so far
   kGroup = 10,       // F: group, lowest rank, tensors, status (ok, or how the ranks of this host disagree)
-  kPlan = 11,        // L: group, version, hash, the tensors to append
+  kPlan = 11,        // L: group, version, hash, ordering, concurrent, the tensors to add
   kPlanned = 12,     // F: version, hash: the plan is in force here
   kActivate = 13,    // L: version, group: in force everywhere; ranks may submit
   kRejected = 14,    // L: group, status: this registration fails at every rank
@@ -42,8 +42,11 @@ enum class MessageType : std::uint8_t {
   kStandstill = 19,  // A: a flow of this host stands still, is starved, or moves again (job_progress.h)
   kOverdue = 20,     // F: group, a rank of this host whose program waits no longer for its registration
   kAwaited = 21,     // A: tensor, sequence, nanoseconds that the sender has waited for the receiver's part in it
+  kUnregister = 22,  // F: group, a rank that unregisters it, operations that it has completed, how long it waits (ns)
+  kVacate = 23,      // L: group, version, hash: the plan without the group
+  kStays = 24,       // L: group, ranks, status: these ranks have unregistered it in vain
 };
-inline constexpr MessageType kLastMessageType = MessageType::kAwaited;
+inline constexpr MessageType kLastMessageType = MessageType::kStays;
 
 // Messages that carry their number in the sequence from this sender: all that cannot be repeated. Heartbeats carry the
 // number of the last one, so that a lost message is noticed within a heartbeat and never leaves a job waiting.

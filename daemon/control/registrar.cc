@@ -43,7 +43,7 @@ void Registrar::register_group(std::uint32_t rank, ports::SessionId session, std
   const Status status = check_group(config_.job, group, local.group, config_.roster.world_size);
   if (!status.ok()) return refuse(local, status);
   const std::string where = group_where(config_.job, group);
-  if (active_groups_.contains(group)) {
+  if (groups_.contains(group)) {
     return refuse(local, Status(Code::kAlreadyExists, fmt::format("the group is registered already (rank {})", rank),
                                 where, "use another group name"));
   }
@@ -109,6 +109,12 @@ bool Registrar::handle(const std::string& from, MessageType type, const json& bo
       return leader_says && handle_activate(body);
     case MessageType::kRejected:
       return leader_says && handle_rejected(body);
+    case MessageType::kUnregister:
+      return i_lead && handle_unregister(from, body, now);
+    case MessageType::kVacate:
+      return leader_says && handle_vacate(body);
+    case MessageType::kStays:
+      return leader_says && handle_stays(body);
     default:
       return false;
   }
@@ -172,7 +178,7 @@ Status Registrar::compare_hosts(const std::string& group, const Round& r) const 
                     group_where(config_.job, group), "give every tensor of a job a name of its own");
     }
   }
-  if (plan_.tensors.size() + changing_names_.size() + reference.group.tensors.size() > kMaxPlanTensors) {
+  if (totals_.tensors + changing_names_.size() + reference.group.tensors.size() > kMaxPlanTensors) {
     return Status(Code::kResourceExhausted, fmt::format("a job has at most {} tensors", kMaxPlanTensors),
                   group_where(config_.job, group), "register fewer, larger tensors");
   }
@@ -220,7 +226,7 @@ void Registrar::add_batches(const std::string& group, const std::vector<TensorBo
   config_.batch_planner(registered, &batched);
   const std::size_t room = kMaxWireMessage - protocol::kMaxName - kPlanHead;
   if (json::to_cbor(plan_tensors_to_json(batched)).size() > room ||
-      plan_.tensors.size() + changing_names_.size() + batched.size() > kMaxPlanTensors) {
+      totals_.tensors + changing_names_.size() + batched.size() > kMaxPlanTensors) {
     output_.note(fmt::format(
         "{}: {} tensors travel one by one, because there are too many of them to be told with their batches",
         group_where(config_.job, group), tensors->size()));
@@ -229,34 +235,62 @@ void Registrar::add_batches(const std::string& group, const std::vector<TensorBo
   *tensors = std::move(batched);
 }
 
-// The leader's own plan_ is extended by its own kPlan message, like that of every host; one change is under way at a
-// time, so ids are known here.
+// The leader's own plan_ is changed by its own kPlan or kVacate message, like that of every host; one change is under
+// way at a time, so ids are known here.
 void Registrar::start_next_change() {
-  if (changes_.empty()) return;
-  Change& change = changes_.front();
-  protocol::Plan next;  // without the tensors: it has plan_'s and these
+  while (!changes_.empty() && !start(changes_.front())) changes_.pop_front();
+}
+
+// False when there is no room for it: then no host registers it.
+bool Registrar::start(Change& change) {
+  protocol::Plan next;  // without the tensors: it has plan_'s, and these or without those that leave
   next.version = plan_.version + 1;
   next.ordering = config_.ordering;
   next.concurrent = config_.concurrent;
   protocol::PlanHash hash = hash_;
-  const auto first = static_cast<std::uint32_t>(plan_.tensors.size());
-  std::uint32_t id = first;
-  for (PlanTensor& tensor : change.tensors) {
-    if (tensor.in_batch()) tensor.batch += first;
-    tensor.id = TensorId(id++);
+  if (change.leaves) {
+    for (const PlanTensor& tensor : tensors_in(groups_.at(change.group).range)) hash.remove(tensor);
+    output_.to_all_hosts(MessageType::kVacate, json::array({change.group, next.version, hash.value(next)}));
+    return true;
+  }
+  const protocol::TensorRange range = room_for(static_cast<std::uint32_t>(change.tensors.size()));
+  if (range.end() > kMaxPlanTensors) {
+    const Status status(Code::kResourceExhausted,
+                        fmt::format("a job has at most {} places for tensors, and no {} in a row are vacant",
+                                    kMaxPlanTensors, range.count),
+                        group_where(config_.job, change.group), "register in smaller groups");
+    for (const PlanTensor& tensor : change.tensors) changing_names_.erase(tensor.name);
+    output_.to_all_hosts(MessageType::kRejected, json::array({change.group, status_to_json(status)}));
+    return false;
+  }
+  for (std::uint32_t i = 0; i < range.count; ++i) {
+    PlanTensor& tensor = change.tensors[i];
+    if (tensor.in_batch()) tensor.batch += range.first;
+    tensor.id = TensorId(range.first + i);
     tensor.group = next.version;
     hash.add(tensor);
   }
   output_.to_all_hosts(MessageType::kPlan, json::array({change.group, next.version, hash.value(next),
                                                         static_cast<std::uint32_t>(next.ordering), next.concurrent,
                                                         plan_tensors_to_json(change.tensors)}));
+  return true;
 }
 
-void Registrar::take_into_plan(PlanTensor tensor) {
-  hash_.add(tensor);
-  if (tensor.is_batch()) ++totals_.batches;
-  if (tensor.in_batch()) ++totals_.batched;
-  plan_.tensors.push_back(std::move(tensor));
+// Where the next `count` tensors go. A plan that nothing has left is not looked through.
+protocol::TensorRange Registrar::room_for(std::uint32_t count) const {
+  const std::size_t places = plan_.tensors.size();
+  return totals_.tensors == places ? protocol::TensorRange{static_cast<std::uint32_t>(places), count}
+                                   : plan_.room_for(count);
+}
+
+void Registrar::take_into_plan(protocol::TensorRange range, std::vector<PlanTensor> tensors) {
+  for (const PlanTensor& tensor : tensors) {
+    hash_.add(tensor);
+    if (tensor.is_batch()) ++totals_.batches;
+    if (tensor.in_batch()) ++totals_.batched;
+  }
+  totals_.tensors += range.count;
+  plan_.place(range, std::move(tensors));
 }
 
 bool Registrar::handle_plan(const json& body) {
@@ -267,33 +301,38 @@ bool Registrar::handle_plan(const json& body) {
   const auto ordering = static_cast<protocol::Ordering>(in.number(protocol::kOrderingCount - 1));
   const std::uint32_t concurrent = in.u32();
   auto tensors = plan_tensors_from_json(in.array());
-  if (!in.done() || !tensors || version != plan_.version + 1) return false;
-  const std::size_t known = plan_.tensors.size();
+  if (!in.done() || !tensors || tensors->empty() || version != plan_.version + 1) return false;
   if (plan_.version > 0 && (ordering != plan_.ordering || concurrent != plan_.concurrent)) return false;
-  for (PlanTensor& tensor : *tensors) {
-    if (tensor.id.value != plan_.tensors.size()) return false;
+  const protocol::TensorRange range{tensors->front().id.value, static_cast<std::uint32_t>(tensors->size())};
+  if (!plan_.has_room(range) || !groups_.emplace(group, Group{range}).second) return false;
+  for (std::uint32_t i = 0; i < range.count; ++i) {
+    PlanTensor& tensor = (*tensors)[i];
+    if (tensor.id.value != range.first + i) return false;
     // Nobody asks for a batch by its name, which is not taken from anybody.
     if (!tensor.is_batch() && !names_.emplace(tensor.name, tensor.id).second) return false;
     tensor.group = version;
-    take_into_plan(std::move(tensor));
   }
+  take_into_plan(range, *std::move(tensors));
   plan_.version = version;
   plan_.ordering = ordering;
   plan_.concurrent = concurrent;
   totals_.hash = hash_.value(plan_);
-  if (!protocol::check_batches(plan_, known).ok()) return false;
+  if (!protocol::check_batches(plan_, range).ok()) return false;
   output_.note(fmt::format("job '{}': plan version {} with {} tensors, hash {:016x}", config_.job, version,
-                           plan_.tensors.size(), totals_.hash));
-  if (totals_.hash != hash) {
-    output_.fail_job(Status(Code::kInternal,
-                            fmt::format("plan version {} has hash {:016x} here and {:016x} on the leader {}", version,
-                                        totals_.hash, hash, config_.leader),
-                            fmt::format("job '{}' on host {}", config_.job, config_.self),
-                            "run the same version of tensorlaned on all hosts"));
-    return true;
-  }
-  output_.apply_plan(plan_.since(known));
+                           totals_.tensors, totals_.hash));
+  if (check_hash(hash)) output_.apply_plan(plan_.part(range));
   return true;
+}
+
+// Whether the plan is what the leader has said.
+bool Registrar::check_hash(std::uint64_t hash) {
+  if (totals_.hash == hash) return true;
+  output_.fail_job(Status(Code::kInternal,
+                          fmt::format("plan version {} has hash {:016x} here and {:016x} on the leader {}",
+                                      plan_.version, totals_.hash, hash, config_.leader),
+                          fmt::format("job '{}' on host {}", config_.job, config_.self),
+                          "run the same version of tensorlaned on all hosts"));
+  return false;
 }
 
 void Registrar::plan_in_force(std::uint32_t version) {
@@ -319,9 +358,15 @@ bool Registrar::handle_activate(const json& body) {
   ItemReader in(body);
   const std::uint32_t version = in.u32();
   const std::string group = in.text(protocol::kMaxName);
+  const auto known = groups_.find(group);
+  if (!in.done() || version > plan_.version || known == groups_.end()) return false;
+  if (known->second.left > 0) {
+    let_go(group);
+    return true;
+  }
   const auto local = local_.find(group);
-  if (!in.done() || version > plan_.version || local == local_.end() || !local->second.sent) return false;
-  active_groups_.insert(group);
+  if (local == local_.end() || !local->second.sent) return false;
+  known->second.active = true;
   activate(group, local->second);
   local_.erase(local);
   return true;
@@ -377,6 +422,7 @@ void Registrar::fail_if_left(const std::string& group, const Round& r) {
 void Registrar::rank_left(std::uint32_t rank) {
   left_.insert(rank);
   if (config_.self != config_.leader) return;
+  reject_departures_without(rank);
   for (const auto& [group, r] : rounds_) {
     if (r.arrived.contains(rank)) continue;
     return fail_if_left(group, r);
@@ -384,6 +430,7 @@ void Registrar::rank_left(std::uint32_t rank) {
 }
 
 void Registrar::tick(Time now) {
+  tick_departures(now);
   for (auto& [group, r] : rounds_) {
     const Duration waited = now - r.since;
     const bool too_long = waited >= config_.stall_error;
@@ -424,6 +471,7 @@ void Registrar::fail(const Status& cause) {
   for (const auto& [group, local] : waiting) {
     for (const auto& [rank, of_rank] : local.ranks) refuse(of_rank, cause);
   }
+  fail_leaving(cause);
   rounds_.clear();
   changes_.clear();
 }

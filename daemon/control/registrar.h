@@ -4,12 +4,18 @@
 //
 //   rank registers -> [all local ranks agree] -> kGroup -> leader: [all hosts agree] -> kPlan -> lane -> kPlanned ->
 //   [all hosts] -> kActivate
+//
+// A group leaves the plan in the same way, and its places are free for others (registrar_leaving.cc):
+//
+//   rank unregisters -> kUnregister -> leader: [all ranks have] -> kVacate -> lane -> kPlanned -> [all hosts] ->
+//   kActivate
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,8 +42,12 @@ class RegistrarOutput {
   virtual void to_leader(MessageType type, nlohmann::json body) = 0;
   virtual void to_all_hosts(MessageType type, nlohmann::json body) = 0;  // this one included
   virtual void apply_plan(protocol::Plan added) = 0;                     // new tensors; answer: plan_in_force()
+  // Answer: plan_in_force().
+  virtual void vacate(std::uint32_t version, protocol::TensorRange range) = 0;
   virtual void bind(std::uint32_t rank, TensorId tensor, ports::BufferPlace place) = 0;
   virtual void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) = 0;
+  // How many tensors the rank had registered with the group.
+  virtual void answer_unregistered(ports::SessionId session, std::uint32_t request, Result<std::uint32_t> tensors) = 0;
   virtual void report_late(std::uint32_t rank, const std::string& what, Duration waited) = 0;
   virtual void fail_job(Status cause) = 0;
   virtual void note(const std::string& line) = 0;  // for the log
@@ -64,21 +74,27 @@ class Registrar {
                       std::vector<protocol::TensorBody> tensors);
   // What this session registers takes longer than its program waits: the job fails, and the error names who is missing.
   void overdue(ports::SessionId session, std::uint32_t request);
+  // A rank of this host unregisters a group, and has completed so many operations on all of its tensors together. It
+  // waits for the answer for `patience`; 0: as long as it takes.
+  void unregister_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request, const std::string& group,
+                        std::uint64_t operations, Duration patience);
   // The lane has this version in force.
   void plan_in_force(std::uint32_t version);
   // A message from a host of the job; false when its body is malformed or it is not this host's to say.
   bool handle(const std::string& from, MessageType type, const nlohmann::json& body, Time now);
   // A rank has left: nobody waits for it any more, who needs it learns that.
   void rank_left(std::uint32_t rank);
-  // Reports and, past the error time, fails registrations that ranks are missing from. Leader only.
+  // Reports and, past the error time, fails registrations that ranks are missing from, and refuses what only some ranks
+  // unregister. Leader only.
   void tick(Time now);
   // Answers every waiting rank with `cause`.
   void fail(const Status& cause);
 
   const protocol::Plan& plan() const { return plan_; }
-  // Of it, kept as it grows: a status asks for them, and clients ask for statuses as often as they like.
+  // Of it, kept as it changes: a status asks for them, and clients ask for statuses as often as they like.
   struct Totals {
     std::uint64_t hash = 0;
+    std::size_t tensors = 0;               // places that are not vacant
     std::size_t batches = 0, batched = 0;  // tensors that are batches, and that travel in one
   };
   const Totals& totals() const { return totals_; }
@@ -109,7 +125,27 @@ class Registrar {
     std::string group;
     std::vector<protocol::PlanTensor> tensors;
     std::set<std::string> waiting;  // hosts that have not got it in force
+    bool leaves = false;            // the group leaves the plan
   };
+  // A group that is in the plan.
+  struct Group {
+    protocol::TensorRange range;
+    bool active = false;     // in force everywhere, and not about to leave
+    std::uint32_t left = 0;  // once it leaves: how many tensors a rank had registered with it
+  };
+  // What unregisters on this host.
+  struct LeavingRank {
+    ports::SessionId session;
+    std::uint32_t request = 0;
+  };
+  // A group that ranks unregister, at the leader.
+  struct Departure {
+    Time since;
+    Duration reported;
+    Time deadline;                                   // when somebody gives up; 0: nobody does
+    std::map<std::uint32_t, std::uint64_t> arrived;  // ranks, and the operations that they have completed
+  };
+  static constexpr std::uint64_t kMostPatience = std::uint64_t{1} << 62;
 
   void refuse(const LocalRank& local, Status status);
   void send_local_group(const std::string& group, LocalGroup& local);
@@ -121,6 +157,19 @@ class Registrar {
   bool handle_planned(const std::string& from, const nlohmann::json& body);
   bool handle_activate(const nlohmann::json& body);
   bool handle_rejected(const nlohmann::json& body);
+  bool check_hash(std::uint64_t hash);
+  // registrar_leaving.cc
+  bool handle_unregister(const std::string& from, const nlohmann::json& body, Time now);
+  bool handle_vacate(const nlohmann::json& body);
+  bool handle_stays(const nlohmann::json& body);
+  std::vector<std::uint32_t> missing(const Departure& departure) const;
+  void finish_departure(const std::string& group);
+  void reject(const std::string& group, const Status& status);
+  void reject_if_left(const std::string& group);
+  void reject_departures_without(std::uint32_t rank);
+  void tick_departures(Time now);
+  void let_go(const std::string& group);
+  void fail_leaving(const Status& cause);
   void activate(const std::string& group, LocalGroup& local);
   Round& round(const std::string& group, Time now);
   void finish_round(const std::string& group);
@@ -130,7 +179,14 @@ class Registrar {
   std::vector<protocol::PlanTensor> plan_tensors(const std::vector<protocol::TensorBody>& tensors) const;
   protocol::Plan empty_plan() const;
   void start_next_change();
-  void take_into_plan(protocol::PlanTensor tensor);
+  bool start(Change& change);
+  protocol::TensorRange room_for(std::uint32_t count) const;
+  void take_into_plan(protocol::TensorRange range, std::vector<protocol::PlanTensor> tensors);
+  // registrar_leaving.cc
+  void take_out_of_plan(protocol::TensorRange range);
+  std::span<const protocol::PlanTensor> tensors_in(protocol::TensorRange range) const {
+    return std::span(plan_.tensors).subspan(range.first, range.count);
+  }
   std::vector<std::uint32_t> missing(const Round& round) const;
   void fail_if_left(const std::string& group, const Round& round);
 
@@ -141,11 +197,13 @@ class Registrar {
   protocol::PlanHash hash_;                // of plan_'s tensors
   Totals totals_;                          // of plan_
   std::map<std::string, TensorId> names_;  // of plan_
-  std::set<std::string> active_groups_;
+  std::map<std::string, Group> groups_;    // of plan_
   std::map<std::string, LocalGroup> local_;
-  std::map<std::string, Round> rounds_;   // leader
-  std::deque<Change> changes_;            // leader; the first one is under way
-  std::set<std::string> changing_names_;  // leader: tensors of `changes_`
+  std::map<std::string, std::map<std::uint32_t, LeavingRank>> leaving_;
+  std::map<std::string, Round> rounds_;          // leader
+  std::map<std::string, Departure> departures_;  // leader
+  std::deque<Change> changes_;                   // leader; the first one is under way
+  std::set<std::string> changing_names_;         // leader: tensors of `changes_`
   std::set<std::uint32_t> left_;
 };
 

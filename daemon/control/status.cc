@@ -55,7 +55,7 @@ json Job::describe(Time now) const {
     const Registrar::Totals& totals = registrar_->totals();
     job["plan"] = {{"version", plan.version},
                    {"hash", totals.hash},
-                   {"tensors", plan.tensors.size() - totals.batches},
+                   {"tensors", totals.tensors - totals.batches},
                    {"batches", totals.batches},
                    {"batched_tensors", totals.batched},
                    {"ordering", protocol::ordering_name(plan.ordering)}};

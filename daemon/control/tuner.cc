@@ -10,17 +10,17 @@ Tuner::Tuner(std::uint8_t classes) : classes_(classes) {
 
 std::optional<std::vector<double>> Tuner::iteration(const protocol::Plan& plan, Duration time) {
   if (time.value <= 0) return std::nullopt;
-  if (!search_ || plan.tensors.size() != tensors_) {
+  if (!search_ || plan.version != version_) {
     std::vector<engine::Weighted> tensors;
     for (const protocol::PlanTensor& t : plan.tensors) {
-      if (reduces(t.operation) && !t.in_batch())
+      if (!t.vacant && reduces(t.operation) && !t.in_batch())
         tensors.push_back({t.urgency, Bytes(t.elements * dtype_size(t.dtype))});
     }
     engine::ThresholdSettings settings;
     settings.most_classes = classes_;
     const bool had_any = search_ && !search_->thresholds().empty();
     search_.emplace(tensors, settings);
-    tensors_ = plan.tensors.size();
+    version_ = plan.version;
     if (had_any) return search_->thresholds();
     return std::nullopt;  // the iteration was one of the plan before
   }

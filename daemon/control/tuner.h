@@ -26,7 +26,7 @@ class Tuner {
 
  private:
   const std::uint8_t classes_;
-  std::size_t tensors_ = 0;  // of the plan that is searched for
+  std::uint32_t version_ = 0;  // of the plan that is searched for
   std::optional<engine::ThresholdSearch> search_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/assert.h"
@@ -177,12 +178,18 @@ Bytes Engine::staging_bytes(const EngineConfig& config) {
 
 Status Engine::apply_plan(const Plan& plan) {
   TL_RETURN_IF_ERROR(check_known(impl_->tables_, plan));
-  TL_RETURN_IF_ERROR(protocol::check_batches(plan, impl_->tables_.tensors.size()));
-  return impl_->extend_plan(plan);
+  const auto known = static_cast<std::uint32_t>(std::min(impl_->tables_.tensors.size(), plan.tensors.size()));
+  const protocol::TensorRange added{known, static_cast<std::uint32_t>(plan.tensors.size()) - known};
+  TL_RETURN_IF_ERROR(protocol::check_batches(plan, added));
+  return impl_->extend_plan(plan, added);
 }
 
-Status Engine::extend_plan(const Plan& plan) {
-  return impl_->extend_plan(plan);
+Status Engine::extend_plan(const Plan& plan, protocol::TensorRange added) {
+  return impl_->extend_plan(plan, added);
+}
+
+Status Engine::vacate(protocol::TensorRange range) {
+  return impl_->vacate(range);
 }
 
 std::size_t Engine::step(Time now, std::span<const Event> events, ActionRing& out) {

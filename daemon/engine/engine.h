@@ -84,9 +84,15 @@ class Engine {
   // the largest slice of every class at once, see fit_slice_elements() in batching/slicing.h). Nothing changes on an
   // error. Call between steps; the caller makes sure that all hosts have a plan before any host submits under it.
   Status apply_plan(const Plan& plan);
-  // As apply_plan(), of a plan that the caller has only appended to: only new tensors are looked at. check_batches()
-  // has approved of the whole plan: a member may come in a part before its batch.
-  Status extend_plan(const Plan& plan);
+  // As apply_plan(), of a plan that the caller has only added to, in one place: its work is bounded by what is new, and
+  // old tensors are not looked at. `added` lies behind the last tensor or where tensors were vacated. check_batches()
+  // has approved of all that is to be added: a member may come in a part before its batch.
+  Status extend_plan(const Plan& plan, protocol::TensorRange added);
+  // Nothing is registered there any more: its tables are given back, and another tensor may come there. The sequence of
+  // operations of what comes goes on from the last one, which all hosts agree on, since they vacate tensors only when
+  // every host has completed it; so no frame of before is taken for one of it. Call between steps. Errors, which change
+  // nothing: kInvalidArgument; kCorrupt, when this host or a peer has begun an operation.
+  Status vacate(protocol::TensorRange range);
 
   // From the tensor's next operation on, it has this urgency, in [0, 1], and its slices travel in this class. This
   // host's own affair: classes and queue order shape no sums (law 1), and a frame is taken from whatever class it comes

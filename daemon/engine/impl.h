@@ -1,6 +1,6 @@
 // The engine's insides. One object, one owner thread, no locks; its methods are spread over files by idea:
 //   engine.cc        events in, actions out, reports
-//   plan.cc          extend_plan
+//   plan.cc          extend_plan, vacate
 //   begin.cc         an operation begins: what is announced, what goes at once
 //   contribution.cc  announcements, staging, arithmetic, partial sums
 //   result.cc        results, completion
@@ -55,12 +55,13 @@ struct Engine::Impl {
   void complete(std::uint32_t tensor, bool ok, ActionRing& out);
 
   // ---- plan.cc ----
-  Status extend_plan(const Plan& plan);
-  Status append(const Plan& plan);
+  Status extend_plan(const Plan& plan, protocol::TensorRange added);
+  Status vacate(protocol::TensorRange range);
   using Pages = std::array<std::uint64_t, kMaxDataClasses>;
   Status check_capacity(const Pages& reserves) const;
-  Pages reserves(std::size_t known) const;
-  void make_room(std::size_t known);
+  Pages reserves(protocol::TensorRange added) const;
+  void count_room(const Tensor& t, bool comes);
+  void make_room(protocol::TensorRange added);
   template <typename F>
   void for_each_class_of(const Tensor& t, F&& f) const;
 
@@ -161,8 +162,8 @@ struct Engine::Impl {
   // Slices in urgency order, one heap per class; a slice waits in at most one of them.
   HeapPositions slice_positions_;
   std::array<UrgencyHeap, kMaxDataClasses> staging_wait_, work_;
-  // What the plan so far can ask for at most: pages of the largest slice and slices that are summed, by class; sends,
-  // by class and peer.
+  // What the plan can ask for at most: pages of the largest slice that it ever had; slices that are summed, by class;
+  // sends, by class and peer.
   Pages reserves_{};
   std::array<std::size_t, kMaxDataClasses> most_slices_{};
   std::vector<std::size_t> most_sends_;

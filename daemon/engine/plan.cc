@@ -6,53 +6,58 @@
 
 namespace tensorlane::engine {
 
-// Nothing changes unless everything is right: the tables grow at their ends and are cut back on an error.
-Status Engine::Impl::extend_plan(const Plan& plan) {
-  TL_RETURN_IF_ERROR(check_plan(config_, tables_, plan));
+// Nothing changes unless everything is right: what was placed before an error goes again.
+Status Engine::Impl::extend_plan(const Plan& plan, protocol::TensorRange added) {
+  TL_RETURN_IF_ERROR(check_plan(config_, tables_, plan, added));
   const bool negotiates = plan.ordering == protocol::Ordering::kNegotiated;
   if (!tables_.tensors.empty() && negotiates != negotiates_) {
     return {Code::kInvalidArgument, "the ordering differs from that of the plan before", "plan of the job",
             "only add tensors"};
   }
-  PlanTables& t = tables_;
-  const std::array<std::size_t, 7> sizes{t.tensors.size(),     t.slices.size(), t.links.size(),
-                                         t.sources.size(),     t.sends.size(),  t.leaf_sources.size(),
-                                         t.result_sends.size()};
-  const std::uint32_t barriers = t.barriers, messages = t.messages;
-  Status status = append(plan);
-  const Pages pages = reserves(sizes[0]);
+  const std::size_t known = tables_.tensors.size();
+  const std::uint32_t barriers = tables_.barriers;
+  std::uint32_t placed = added.first;
+  Status status;
+  for (; placed < added.end() && status.ok(); ++placed)
+    status = place_tensor(config_, plan, plan.tensors[placed], &tables_);
+  if (!status.ok()) --placed;  // of the last one there is nothing
+  const Pages pages = reserves({added.first, placed - added.first});
   if (status.ok()) status = check_capacity(pages);
   if (status.ok()) {
     reserves_ = pages;
-    make_room(sizes[0]);
+    make_room(added);
     negotiates_ = negotiates;
-    if (negotiates_) negotiation_.grow(t.tensors.size());
+    if (negotiates_) negotiation_.grow(tables_.tensors.size());
     return status;
   }
-  t.tensors.resize(sizes[0]);
-  t.slices.resize(sizes[1]);
-  t.links.resize(sizes[2]);
-  t.sources.resize(sizes[3]);
-  t.sends.resize(sizes[4]);
-  t.leaf_sources.resize(sizes[5]);
-  t.result_sends.resize(sizes[6]);
-  t.barriers = barriers;
-  t.messages = messages;
+  while (placed > added.first) vacate_tensor(--placed, &tables_);
+  tables_.tensors.resize(known);
+  tables_.barriers = barriers;
   return status;
 }
 
-Status Engine::Impl::append(const Plan& plan) {
-  for (std::size_t i = tables_.tensors.size(); i < plan.tensors.size(); ++i) {
-    TL_RETURN_IF_ERROR(append_tensor(config_, plan, plan.tensors[i], &tables_));
+Status Engine::Impl::vacate(protocol::TensorRange range) {
+  if (range.end() > tables_.tensors.size())
+    return {Code::kInvalidArgument, "tensors that the plan does not have are to leave it", "plan of the job",
+            "report this"};
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
+    if (is_idle(tables_, tables_.tensors[i])) continue;
+    return {Code::kCorrupt, "an operation is under way on a tensor that every rank has unregistered",
+            fmt::format("tensor {} '{}' of the plan", i, tables_.tensors[i].plan.name),
+            "install the same tensorlane version on every host"};
+  }
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
+    count_room(tables_.tensors[i], false);
+    vacate_tensor(i, &tables_);
   }
   return {};
 }
 
-// Pages that each class must always be able to have: those of its largest slice. Of the plan so far and what follows
-// the `known` first tensors.
-Engine::Impl::Pages Engine::Impl::reserves(std::size_t known) const {
+// Pages that each class must always be able to have: those of its largest slice. Of the plan so far, tensors that are
+// gone included, and what is added.
+Engine::Impl::Pages Engine::Impl::reserves(protocol::TensorRange added) const {
   Pages pages = reserves_;
-  for (std::size_t i = known; i < tables_.tensors.size(); ++i) {
+  for (std::uint32_t i = added.first; i < added.end(); ++i) {
     std::uint64_t& most = pages[tables_.tensors[i].cls.value];
     most = std::max(most, pages_of_largest_slice(tables_, tables_.tensors[i]));
   }
@@ -85,8 +90,17 @@ void Engine::Impl::for_each_class_of(const Tensor& t, F&& f) const {
   for (std::size_t c = 0; c < config_.classes; ++c) f(c);
 }
 
-// For what follows the `known` first tensors.
-void Engine::Impl::make_room(std::size_t known) {
+// What the tensor can have in the queues at a time.
+void Engine::Impl::count_room(const Tensor& t, bool comes) {
+  const auto change = [comes](std::size_t& count, std::size_t by) { comes ? count += by : count -= by; };
+  for_each_class_of(t, [&](std::size_t c) { change(most_slices_[c], t.sums ? t.slices.count : 0); });
+  for (std::uint32_t s = t.sends.first; s < t.sends.end(); ++s) {
+    const HostIndex peer = tables_.sends[s].peer;
+    for_each_class_of(t, [&](std::size_t c) { change(most_sends_[c * config_.hosts + peer.value], 1); });
+  }
+}
+
+void Engine::Impl::make_room(protocol::TensorRange added) {
   for (std::uint8_t c = 0; c < kMaxDataClasses; ++c) {
     if (reserves_[c] > 0) pool_.reserve(ClassId(c), static_cast<std::uint32_t>(reserves_[c]));
   }
@@ -98,14 +112,7 @@ void Engine::Impl::make_room(std::size_t known) {
   if (awaited_.capacity() < tables_.tensors.size()) awaited_.reserve(2 * tables_.tensors.size());
 
   most_sends_.resize(std::size_t{kMaxDataClasses} * config_.hosts);
-  for (std::size_t i = known; i < tables_.tensors.size(); ++i) {
-    const Tensor& t = tables_.tensors[i];
-    for_each_class_of(t, [&](std::size_t c) { most_slices_[c] += t.sums ? t.slices.count : 0; });
-    for (std::uint32_t s = t.sends.first; s < t.sends.end(); ++s) {
-      const HostIndex peer = tables_.sends[s].peer;
-      for_each_class_of(t, [&](std::size_t c) { ++most_sends_[c * config_.hosts + peer.value]; });
-    }
-  }
+  for (std::uint32_t i = added.first; i < added.end(); ++i) count_room(tables_.tensors[i], true);
   for (std::uint8_t c = 0; c < kMaxDataClasses; ++c) {
     for (std::uint16_t h = 0; h < config_.hosts; ++h) {
       const std::size_t items = most_sends_[std::size_t{c} * config_.hosts + h];

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <span>
 
 #include "common/base/assert.h"
 #include "daemon/engine/pattern/rails.h"
@@ -20,6 +22,7 @@ Status invalid(const PlanTensor& t, const std::string& what, const std::string& 
 }
 
 bool unchanged(const PlanTensor& a, const PlanTensor& b) {
+  if (a.vacant || b.vacant) return a.vacant == b.vacant;
   if (a.operation != b.operation || a.pattern != b.pattern || a.cls != b.cls || a.urgency != b.urgency) return false;
   if (a.operation == Operation::kBarrier) return true;  // the rest of it is our own
   return a.reduce == b.reduce && a.dtype == b.dtype && a.elements == b.elements && a.row == b.row &&
@@ -52,6 +55,7 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
   const PlanTensor& t = plan.tensors[position];
   if (t.id.value != position)
     return invalid(t, fmt::format("it stands at position {}", position), "number the tensors from 0");
+  if (t.vacant) return invalid(t, "nothing is there", "only add tensors");
   if (t.operation > kLastOperation || static_cast<std::size_t>(t.reduce) >= kReduceOpCount ||
       static_cast<std::size_t>(t.dtype) >= kDtypeCount ||
       static_cast<std::size_t>(t.pattern) >= protocol::kPatternCount) {
@@ -92,8 +96,9 @@ Range close_range(std::size_t first, std::size_t end) {
 // Builds the tables of one tensor; shards have one route each, and all of their slices share it.
 class Builder {
  public:
-  Builder(const EngineConfig& config, Tensor& tensor, PlanTables* tables)
-      : config_(config), tensor_(tensor), t_(*tables) {}
+  // `slices`, `sends`: how many all other tensors have. `tables` are this tensor's alone.
+  Builder(const EngineConfig& config, std::size_t slices, std::size_t sends, Tensor& tensor, PlanTables* tables)
+      : config_(config), other_slices_(slices), other_sends_(sends), tensor_(tensor), t_(*tables) {}
 
   Status add_shard(const Shard& shard) {
     const Route way = route(tensor_.plan.pattern, config_.hosts, shard.owner, config_.self);
@@ -101,7 +106,8 @@ class Builder {
       const std::uint64_t elements = std::min<std::uint64_t>(tensor_.plan.slice_elements, shard.elements - done);
       if (tensor_.rail.has(next_slice_++)) add_slice(shard, way, shard.offset + done, elements);
       done += elements;
-      if (t_.sends.size() > config_.max_queued_slices || t_.slices.size() > config_.max_queued_slices) {
+      if (other_sends_ + t_.sends.size() > config_.max_queued_slices ||
+          other_slices_ + t_.slices.size() > config_.max_queued_slices) {
         return {Code::kResourceExhausted,
                 fmt::format("the plan has more than {} slices to send", config_.max_queued_slices),
                 fmt::format("tensor {} '{}' of the plan", tensor_.plan.id.value, tensor_.plan.name),
@@ -209,12 +215,101 @@ class Builder {
   }
 
   const EngineConfig& config_;
+  const std::size_t other_slices_, other_sends_;
   std::uint32_t next_slice_ = 0;  // of the plan, on whatever rail
   Tensor& tensor_;
   PlanTables& t_;
 };
 
+// Copies the entries of `piece` to where there is room in `into`. Returns where they begin there.
+template <typename T>
+std::uint32_t move_in(const std::vector<T>& piece, Holes& holes, std::vector<T>* into) {
+  const std::uint32_t first = holes.take(static_cast<std::uint32_t>(piece.size()), into->size());
+  into->resize(std::max(into->size(), first + piece.size()));
+  std::ranges::copy(piece, into->begin() + first);
+  return first;
+}
+
+// The tables of one tensor, which refer to themselves from 0 on, find their places in those of the job.
+void place_tables(PlanTables& piece, PlanTables* tables) {
+  PlanTables& t = *tables;
+  Tensor& tensor = piece.tensors.front();
+  const std::uint32_t slices = move_in(piece.slices, t.holes.slices, &t.slices);
+  const std::uint32_t links = move_in(piece.links, t.holes.links, &t.links);
+  const std::uint32_t sources = move_in(piece.sources, t.holes.sources, &t.sources);
+  const std::uint32_t sends = move_in(piece.sends, t.holes.sends, &t.sends);
+  const std::uint32_t leaf_sources = move_in(piece.leaf_sources, t.holes.leaf_sources, &t.leaf_sources);
+  const std::uint32_t result_sends = move_in(piece.result_sends, t.holes.result_sends, &t.result_sends);
+  for (std::uint32_t i = 0; i < piece.slices.size(); ++i) {
+    Slice& slice = t.slices[slices + i];
+    if (slice.contribution != kNoIndex) slice.contribution += sends;
+    slice.sources.first += sources;
+    slice.results.first += sends;
+  }
+  for (std::uint32_t i = 0; i < piece.links.size(); ++i) {
+    t.links[links + i].leaf_sources.first += leaf_sources;
+    t.links[links + i].result_sends.first += result_sends;
+  }
+  for (std::uint32_t i = 0; i < piece.sources.size(); ++i) {
+    t.sources[sources + i].slice += slices;
+    t.sources[sources + i].link += links;
+  }
+  for (std::uint32_t i = 0; i < piece.sends.size(); ++i) t.sends[sends + i].slice += slices;
+  for (std::uint32_t i = 0; i < piece.leaf_sources.size(); ++i) t.leaf_sources[leaf_sources + i] += sources;
+  for (std::uint32_t i = 0; i < piece.result_sends.size(); ++i) t.result_sends[result_sends + i] += sends;
+  tensor.slices.first += slices;
+  tensor.links.first += links;
+  tensor.sends.first += sends;
+}
+
+std::uint32_t messages_of(const PlanTables& tables, const Tensor& tensor) {
+  std::uint32_t messages = tensor.links.count;
+  for (std::uint32_t s = tensor.slices.first; s < tensor.slices.end(); ++s)
+    messages += tables.slices[s].sources.count + 1;
+  return messages;
+}
+
+template <typename T>
+void empty_out(const Range& range, Holes& holes, std::vector<T>* table) {
+  std::fill_n(table->begin() + range.first, range.count, T{});
+  holes.give(range);
+}
+
 }  // namespace
+
+std::uint32_t Holes::take(std::uint32_t count, std::size_t size) {
+  const auto end = static_cast<std::uint32_t>(size);
+  if (count == 0) return end;
+  for (auto hole = free_.begin(); hole != free_.end(); ++hole) {
+    const auto [first, room] = *hole;
+    if (room < count && first + room != end) continue;  // the last one has as much room as the table can grow
+    free_.erase(hole);
+    entries_ -= room;
+    if (room > count) give({first + count, room - count});
+    return first;
+  }
+  return end;
+}
+
+void Holes::give(const Range& range) {
+  if (range.count == 0) return;
+  entries_ += range.count;
+  auto after = free_.lower_bound(range.first);
+  std::uint32_t first = range.first, count = range.count;
+  if (after != free_.end() && after->first == range.end()) {
+    count += after->second;
+    after = free_.erase(after);
+  }
+  if (after != free_.begin()) {
+    const auto before = std::prev(after);
+    if (before->first + before->second == first) {
+      first = before->first;
+      count += before->second;
+      free_.erase(before);
+    }
+  }
+  free_.emplace(first, count);
+}
 
 bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
   if (!reduces(tensor.operation) || dtype_size(tensor.dtype) != 2) return false;
@@ -229,7 +324,7 @@ Status check_known(const PlanTables& tables, const Plan& plan) {
   return {};
 }
 
-Status check_plan(const EngineConfig& config, const PlanTables& tables, const Plan& plan) {
+Status check_plan(const EngineConfig& config, const PlanTables& tables, const Plan& plan, protocol::TensorRange added) {
   if (plan.rails != config.rails) {
     return {Code::kInvalidArgument,
             fmt::format("plan {} is for {} rails, the job has {}", plan.version, plan.rails, config.rails),
@@ -241,12 +336,22 @@ Status check_plan(const EngineConfig& config, const PlanTables& tables, const Pl
                         tables.tensors.size()),
             "plan of the job", "only add tensors"};
   }
-  for (std::size_t i = tables.tensors.size(); i < plan.tensors.size(); ++i)
+  if (added.end() > plan.tensors.size() || added.first > tables.tensors.size()) {
+    return {Code::kInvalidArgument,
+            fmt::format("tensors {} to {} are added to {}, which become {}", added.first, added.end(),
+                        tables.tensors.size(), plan.tensors.size()),
+            "plan of the job", "only add tensors"};
+  }
+  for (std::uint32_t i = added.first; i < added.end(); ++i) {
     TL_RETURN_IF_ERROR(check_tensor(config, plan, i));
+    if (i < tables.tensors.size() && !tables.tensors[i].plan.vacant)
+      return invalid(plan.tensors[i], "another tensor is there", "only add tensors");
+  }
   return {};
 }
 
-Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTensor& planned, PlanTables* tables) {
+Status place_tensor(const EngineConfig& config, const Plan& plan, const PlanTensor& planned, PlanTables* tables) {
+  PlanTables piece;
   Tensor tensor{.plan = planned};
   if (planned.operation == Operation::kBarrier) {
     // An allreduce of one element that lies in the engine's own scratch; the sum means nothing, having it means
@@ -255,7 +360,7 @@ Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTen
     tensor.plan.dtype = Dtype::kFloat32;
     tensor.plan.wide_contributions = false;
     tensor.plan.reduce = ReduceOp::kSum;
-    tensor.barrier = tables->barriers++;
+    tensor.barrier = tables->barriers;
   }
   tensor.rail = rail_slices(planned.id, config.hosts, config.rail, config.rails);
   tensor.cls = tensor.next_cls = config.single_queue ? ClassId(0) : planned.cls;
@@ -266,19 +371,59 @@ Status append_tensor(const EngineConfig& config, const Plan& plan, const PlanTen
   tensor.partial_dtype = dtype_size(tensor.plan.dtype) == 2 ? Dtype::kFloat32 : tensor.plan.dtype;
   if (tensor.sums && tensor.plan.reduce == ReduceOp::kAverage) tensor.divisor = config.world_size;
 
-  const std::size_t first_slice = tables->slices.size(), first_send = tables->sends.size();
-  Builder builder(config, tensor, tables);
+  const std::uint32_t index = planned.id.value;
+  Builder builder(config, tables->slices.size() - tables->holes.slices.entries(),
+                  tables->sends.size() - tables->holes.sends.entries(), tensor, &piece);
   if (!planned.in_batch()) {
     for (const Shard& shard : shards(tensor.plan, config.hosts, plan.rank_hosts))
       TL_RETURN_IF_ERROR(builder.add_shard(shard));
   }
-  tensor.slices = close_range(first_slice, tables->slices.size());
-  for (std::uint32_t s = tensor.slices.first; s < tensor.slices.end(); ++s)
-    tensor.results_due += tensor.results || tables->slices[s].owner ? 1 : 0;
-  tensor.sends = close_range(first_send, tables->sends.size());
-  builder.add_links(static_cast<std::uint32_t>(tables->tensors.size()));
-  tables->tensors.push_back(std::move(tensor));
+  tensor.slices = close_range(0, piece.slices.size());
+  for (const Slice& slice : piece.slices) tensor.results_due += tensor.results || slice.owner ? 1 : 0;
+  tensor.sends = close_range(0, piece.sends.size());
+  builder.add_links(index);
+  if (index < tables->tensors.size()) tensor.sequence = tables->tensors[index].sequence;
+  if (planned.operation == Operation::kBarrier) ++tables->barriers;
+  tables->messages += piece.messages;
+  piece.tensors.push_back(std::move(tensor));
+  place_tables(piece, tables);
+  if (index == tables->tensors.size()) tables->tensors.emplace_back();
+  tables->tensors[index] = std::move(piece.tensors.front());
   return {};
+}
+
+bool is_idle(const PlanTables& tables, const Tensor& tensor) {
+  if (tensor.open || tensor.awaited != kNoIndex) return false;
+  const auto announced = [](const Link& link) { return link.announced(0) || link.announced(1); };
+  if (std::ranges::any_of(std::span(tables.links).subspan(tensor.links.first, tensor.links.count), announced))
+    return false;
+  const auto begun = [](const Source& s) {
+    return s.rts[0] || s.rts[1] || s.eager_slot[0] != 0 || s.eager_slot[1] != 0;
+  };
+  for (std::uint32_t s = tensor.slices.first; s < tensor.slices.end(); ++s) {
+    const Range& range = tables.slices[s].sources;
+    if (std::ranges::any_of(std::span(tables.sources).subspan(range.first, range.count), begun)) return false;
+  }
+  return true;
+}
+
+void vacate_tensor(std::uint32_t index, PlanTables* tables) {
+  PlanTables& t = *tables;
+  Tensor& tensor = t.tensors[index];
+  t.messages -= messages_of(t, tensor);
+  for (std::uint32_t s = tensor.slices.first; s < tensor.slices.end(); ++s)
+    empty_out(t.slices[s].sources, t.holes.sources, &t.sources);
+  for (std::uint32_t l = tensor.links.first; l < tensor.links.end(); ++l) {
+    empty_out(t.links[l].leaf_sources, t.holes.leaf_sources, &t.leaf_sources);
+    empty_out(t.links[l].result_sends, t.holes.result_sends, &t.result_sends);
+  }
+  empty_out(tensor.slices, t.holes.slices, &t.slices);
+  empty_out(tensor.links, t.holes.links, &t.links);
+  empty_out(tensor.sends, t.holes.sends, &t.sends);
+  Tensor gone{.plan = {.id = TensorId(index)}};
+  gone.plan.vacant = true;
+  gone.sequence = tensor.sequence;
+  tensor = std::move(gone);
 }
 
 std::uint64_t pages_of_largest_slice(const PlanTables& tables, const Tensor& tensor) {

@@ -50,14 +50,13 @@ void describe_header(Codec& c, H& h) {
   c.text(h.host);
 }
 
-// A plan only ever grows within a job, and is told with every tensor: what it adds to the plan before. `rank_hosts` is
-// empty where it did not change.
+// What a plan adds to the one before, in one place; `rank_hosts` is empty where it did not change.
 struct PlanGrowth {
   std::uint32_t version = 0;
   std::uint8_t rails = 1;
   protocol::Ordering ordering{};
   std::uint32_t concurrent = 1;
-  std::uint32_t known = 0;  // tensors of the plan before
+  std::uint32_t first = 0;  // where it is added: behind the tensors of the plan before, or in place of vacant ones
   std::vector<protocol::PlanTensor> tensors;
   std::vector<HostIndex> rank_hosts;
 };
@@ -68,9 +67,16 @@ void describe_plan(Codec& c, P& p) {
   c.number(p.rails);
   c.number(p.ordering);
   c.number(p.concurrent);
-  c.number(p.known);
+  c.number(p.first);
   c.list(p.tensors, [&](auto& tensor) { protocol::describe_tensor(c, tensor); });
   c.list(p.rank_hosts, [&](auto& host) { c.number(host.value); });
+}
+
+// Of Engine::vacate().
+template <typename Codec, typename R>
+void describe_range(Codec& c, R& range) {
+  c.number(range.first);
+  c.number(range.count);
 }
 
 template <typename Codec, typename H>

@@ -22,7 +22,7 @@
 namespace tensorlane::engine_log {
 
 inline constexpr std::array<char, 8> kFileMark = {'T', 'L', 'E', 'N', 'G', 'L', 'O', 'G'};
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr std::size_t kFileHeaderBytes = 16;  // the mark, the version, 0
 
 // A block is closed once its payload has this length. A record makes it longer by its own length: most have some 20
@@ -53,11 +53,12 @@ struct LogHeader {
 // What a record is. Numbers are stable within a version; an event's is kFirstEvent + its Event::Kind.
 enum class RecordKind : std::uint8_t {
   kHeader = 0,
-  kPlan = 1,      // apply_plan() has taken a plan: what it adds to the one before
+  kPlan = 1,      // apply_plan() or extend_plan() has taken a plan: what it adds to the one before
   kPriority = 2,  // set_priority()
   kPick = 3,      // pick() has returned something
   kWork = 4,      // pick_work() has returned something
   kEnd = 5,       // nothing comes behind it
+  kVacate = 6,    // vacate()
 };
 inline constexpr std::uint8_t kFirstEvent = 16;
 inline constexpr std::uint8_t kEventKinds = 8;

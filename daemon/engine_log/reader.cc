@@ -148,13 +148,19 @@ Status Reader::decode(Record* record) {
     return decoder_.ok() ? Status() : corrupt(fmt::format("event {} cannot be read", records_));
   }
   record->kind = static_cast<RecordKind>(kind);
-  bool good = kind == 0 ? records_ == 0 : kind <= static_cast<std::uint8_t>(RecordKind::kEnd);
+  bool good = kind == 0 ? records_ == 0 : kind <= static_cast<std::uint8_t>(RecordKind::kVacate);
   switch (record->kind) {
     case RecordKind::kHeader:
       describe_header(decoder_, header_);
       break;
     case RecordKind::kPlan:
-      TL_RETURN_IF_ERROR(grow_plan());
+      TL_RETURN_IF_ERROR(grow_plan(&record->tensors));
+      break;
+    case RecordKind::kVacate:
+      describe_range(decoder_, record->tensors);
+      good = decoder_.ok() && record->tensors.first <= plan_.tensors.size() &&
+             record->tensors.count <= plan_.tensors.size() - record->tensors.first;
+      if (good) plan_.vacate(record->tensors);
       break;
     case RecordKind::kPriority:
       describe_priority(decoder_, record->priority);
@@ -175,16 +181,17 @@ Status Reader::decode(Record* record) {
   return good && decoder_.ok() ? Status() : corrupt(fmt::format("record {} cannot be read", records_));
 }
 
-Status Reader::grow_plan() {
+Status Reader::grow_plan(protocol::TensorRange* added) {
   PlanGrowth growth;
   describe_plan(decoder_, growth);
-  if (!decoder_.ok() || growth.known != plan_.tensors.size())
+  *added = {growth.first, static_cast<std::uint32_t>(growth.tensors.size())};
+  if (!decoder_.ok() || !plan_.has_room(*added))
     return corrupt(fmt::format("record {}, a plan, does not continue the plan before", records_));
   plan_.version = growth.version;
   plan_.rails = growth.rails;
   plan_.ordering = growth.ordering;
   plan_.concurrent = growth.concurrent;
-  plan_.tensors.insert(plan_.tensors.end(), growth.tensors.begin(), growth.tensors.end());
+  plan_.place(*added, std::move(growth.tensors));
   if (!growth.rank_hosts.empty()) plan_.rank_hosts = std::move(growth.rank_hosts);
   return {};
 }

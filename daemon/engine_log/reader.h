@@ -23,6 +23,7 @@ struct Record {
   engine::Event event;       // these: the one that `kind` names
   Pick pick;
   Priority priority;
+  protocol::TensorRange tensors;  // kPlan: those that it adds; kVacate
   EndReason end{};
 };
 
@@ -56,7 +57,7 @@ class Reader {
   Status read_file_header();
   Status read_header();
   Result<bool> read_block();
-  Status grow_plan();
+  Status grow_plan(protocol::TensorRange* added);
   Status decode(Record* record);
   std::size_t fill(std::byte* to, std::size_t bytes);
   Status corrupt(const std::string& what) const;

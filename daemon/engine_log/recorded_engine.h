@@ -29,9 +29,14 @@ class RecordedEngine : private engine::Engine {
     if (recorder_ && status.ok()) recorder_->plan(plan, digest());
     return status;
   }
-  Status extend_plan(const protocol::Plan& plan) {
-    Status status = Engine::extend_plan(plan);
-    if (recorder_ && status.ok()) recorder_->plan(plan, digest());
+  Status extend_plan(const protocol::Plan& plan, protocol::TensorRange added) {
+    Status status = Engine::extend_plan(plan, added);
+    if (recorder_ && status.ok()) recorder_->plan(plan, added, digest());
+    return status;
+  }
+  Status vacate(protocol::TensorRange range) {
+    Status status = Engine::vacate(range);
+    if (recorder_ && status.ok()) recorder_->vacate(range, digest());
     return status;
   }
   void set_priority(TensorId tensor, float urgency, ClassId cls) {

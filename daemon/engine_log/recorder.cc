@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/protocol/frame.h"
@@ -53,14 +54,21 @@ void Recorder::begin(const engine::EngineConfig& config, const Descriptor& stagi
   seal(digest);
 }
 
-void Recorder::plan(const protocol::Plan& plan, std::uint64_t digest) {
+void Recorder::plan(const protocol::Plan& plan, protocol::TensorRange added, std::uint64_t digest) {
   if (!open_) return;
-  PlanGrowth growth{plan.version, plan.rails, plan.ordering, plan.concurrent, known_tensors_, {}, {}};
-  growth.tensors.assign(plan.tensors.begin() + known_tensors_, plan.tensors.end());
+  PlanGrowth growth{plan.version, plan.rails, plan.ordering, plan.concurrent, added.first, {}, {}};
+  growth.tensors = plan.part(added).tensors;
   if (plan.rank_hosts != known_rank_hosts_) growth.rank_hosts = known_rank_hosts_ = plan.rank_hosts;
-  known_tensors_ = static_cast<std::uint32_t>(plan.tensors.size());
+  known_tensors_ = std::max(known_tensors_, added.end());
   start_record(RecordKind::kPlan);
   describe_plan(encoder_, growth);
+  seal_if_full(digest);
+}
+
+void Recorder::vacate(protocol::TensorRange range, std::uint64_t digest) {
+  if (!open_) return;
+  start_record(RecordKind::kVacate);
+  describe_range(encoder_, range);
   seal_if_full(digest);
 }
 

@@ -34,8 +34,12 @@ class Recorder {
   Recorder(std::unique_ptr<Sink> sink, Bytes limit, std::string job, std::string host);
 
   void begin(const engine::EngineConfig& config, const Descriptor& staging, std::uint64_t digest);
-  // A plan that the engine has taken.
-  void plan(const protocol::Plan& plan, std::uint64_t digest);
+  // A plan that the engine has taken, with what it has `added` to the one before; without it, what follows that.
+  void plan(const protocol::Plan& plan, protocol::TensorRange added, std::uint64_t digest);
+  void plan(const protocol::Plan& whole, std::uint64_t digest) {
+    plan(whole, {known_tensors_, static_cast<std::uint32_t>(whole.tensors.size()) - known_tensors_}, digest);
+  }
+  void vacate(protocol::TensorRange range, std::uint64_t digest);
   void priority(TensorId tensor, float urgency, ClassId cls, std::uint64_t digest);
   // Those that the engine has taken.
   void events(Time now, std::span<const engine::Event> events, std::uint64_t digest);

@@ -84,6 +84,7 @@ class Promises {
     if (ready.tensor.value >= tensors_.size()) return "an operation on a tensor that is not in the plan";
     Tensor& t = tensors_[ready.tensor.value];
     const protocol::PlanTensor& planned = plan_->tensors[ready.tensor.value];
+    if (planned.vacant) return "an operation on a tensor that is not in the plan";
     if (planned.in_batch()) return "an operation on a tensor that travels in a batch";
     if (t.open || ready.sequence.value != t.sequence + 1) return "an operation begins before the one before is over";
     const bool barrier = planned.operation == Operation::kBarrier;
@@ -149,7 +150,9 @@ class Replayer {
     if (record.is_event) return feed(record);
     switch (record.kind) {
       case RecordKind::kPlan:
-        return apply_plan();
+        return extend_plan(record.tensors);
+      case RecordKind::kVacate:
+        return vacate(record.tensors);
       case RecordKind::kPriority:
         return set_priority(record.priority);
       case RecordKind::kPick:
@@ -165,9 +168,14 @@ class Replayer {
     return {};
   }
 
-  std::string apply_plan() {
+  std::string vacate(protocol::TensorRange range) {
+    const Status status = engine_.vacate(range);
+    return status.ok() ? "" : fmt::format("this engine does not let tensors go: {}", status.to_string());
+  }
+
+  std::string extend_plan(protocol::TensorRange added) {
     ++replay_.plans;
-    const Status status = engine_.extend_plan(reader_.plan());
+    const Status status = engine_.extend_plan(reader_.plan(), added);
     if (!status.ok()) return fmt::format("this engine refuses the plan: {}", status.to_string());
     promises_.grow(reader_.plan());
     return {};

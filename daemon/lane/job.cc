@@ -45,7 +45,7 @@ Job::Job(JobStart& start, const std::vector<Staging>& staging, const Surrounding
       local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks),
       gate_(static_cast<std::uint32_t>(local_ranks_.size())),
       admission_(static_cast<std::uint32_t>(local_ranks_.size())) {
-  charges_.push_back(std::move(start.regions));
+  regions_ = std::move(start.regions);
   for (Rank rank : local_ranks_) rank_numbers_.push_back(rank.value);
   sessions_.resize(local_ranks_.size());
   detached_.resize(local_ranks_.size());
@@ -71,12 +71,7 @@ Job::~Job() {
 
 bool Job::retire(std::size_t most) {
   if (metrics_ == nullptr) return true;
-  for (; retired_ < tensors_.size() && most > 0; ++retired_, --most) {
-    LocalTensor& local = tensors_[retired_];
-    if (local.buffer.length != 0) around_.memory->remove(local.buffer.region);
-    if (local.wide.length != 0) around_.memory->remove(local.wide.region);
-    local.buffer = local.wide = {};
-  }
+  for (; retired_ < tensors_.size() && most > 0; ++retired_, --most) forget_regions(tensors_[retired_]);
   if (retired_ < tensors_.size()) return false;
   for (auto& rail : rails_) rail->retire();
   report_end();
@@ -233,6 +228,8 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   if (entry.tensor >= tensors_.size()) return broken("an unknown tensor");
   LocalTensor& t = tensors_[entry.tensor];
   const protocol::PlanTensor& planned = plan_.tensors[entry.tensor];
+  // A thread may have waited for the last operation when another one unregistered the tensor.
+  if (!t.bound[local] && entry.flags != 0) return;
   if (!t.bound[local]) return broken("a tensor that it has not registered");
   if (entry.flags & protocol::kFlagRaise) return raise(local, t, planned, entry.sequence, now);
   if (entry.flags == protocol::kFlagWaited) return waited(local, planned.id, entry.sequence);
@@ -265,7 +262,7 @@ void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor&
   if (sequence != t.completed + 1 || operation.raised || around_.config->single_queue) return;
   operation.raised = true;
   if (operation.task.step != LocalStep::kNone) local_queue_.raise(moving);
-  feed_all({.kind = engine::Event::Kind::kRaise, .raise = {moving, Sequence(sequence)}}, now);
+  feed_all({.kind = engine::Event::Kind::kRaise, .raise = {moving, operation.next_sequence()}}, now);
 }
 
 void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
@@ -278,7 +275,7 @@ void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
                               .length = now - t.first_arrival,
                               .job = id(),
                               .tensor = tensor.id,
-                              .sequence = Sequence(t.completed + 1),
+                              .sequence = t.next_sequence(),
                               .cls = tensor.cls,
                               .phase = ports::TraceSpan::Phase::kWaitForData});
   }
@@ -317,7 +314,7 @@ void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
 
 void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step, Time now) {
   const bool wide = step == LocalStep::kReduce && tensor.wide_contributions;
-  t.task = {step, Sequence(t.completed + 1), leader_of(tensor), wide ? t.wide_storage : Buffer(), 0, 0};
+  t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.wide_storage : Buffer(), 0, 0};
   if (step == LocalStep::kNone) return finish_step(t, tensor, now);
   local_queue_.push({tensor.cls, t.iteration, tensor.id, t.raised});
 }
@@ -351,7 +348,7 @@ void Job::rail_agreed(const engine::Agreed& agreed, Time now) {
 
 // Every rail carries its slices of the same buffer; what it has no slice of it completes at once.
 void Job::to_rails(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
-  const Sequence sequence(t.completed + 1);
+  const Sequence sequence = t.next_sequence();
   t.rails_left = rails_.size();
   t.rails_ok = true;
   engine::Event event{.kind = engine::Event::Kind::kTensorReady};
@@ -421,7 +418,7 @@ void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor
                             .length = now - t.ready,
                             .job = id(),
                             .tensor = tensor.id,
-                            .sequence = Sequence(t.completed + 1),
+                            .sequence = t.next_sequence(),
                             .cls = tensor.cls,
                             .phase = ports::TraceSpan::Phase::kOperation,
                             .bytes = static_cast<std::uint32_t>(

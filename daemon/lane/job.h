@@ -47,6 +47,8 @@ class Job final : private JobRail::Owner {
   void attach(Rank rank, std::shared_ptr<ports::ClientSession> session);
   // Takes over the next tensors of the growth. True when all are there, or the job cannot have them (it has failed).
   bool grow(PlanGrowth& growth, Time now);
+  // Lets go of the next tensors. True when all are gone, or the job has failed. job_plan.cc
+  bool vacate(PlanShrinking& shrinking, Time now);
   void use_thresholds(std::vector<double> thresholds);
   void bind(Rank rank, TensorId tensor, const ports::BufferPlace& place);
   // job_lateness.cc
@@ -126,9 +128,10 @@ class Job final : private JobRail::Owner {
   struct LocalTensor {
     std::vector<bool> bound;              // by local index
     std::vector<Buffer> buffers;          // by local index; empty for a barrier
-    std::vector<std::uint64_t> sequence;  // by local index: last submitted
+    std::vector<std::uint64_t> sequence;  // by local index: last submitted; counts from the registration on
     engine::Iteration iteration;          // of the operation that all have submitted last
     std::uint64_t completed = 0;          // last sequence that all local ranks were told of
+    std::uint64_t base = 0;               // operations of tensors that were here before: between hosts counts go on
     std::uint32_t arrived = 0;            // local ranks that have submitted completed + 1
     Descriptor buffer;                    // the leader's, for the engines
     float urgency = 0;                    // these two: as the plan came
@@ -145,12 +148,15 @@ class Job final : private JobRail::Owner {
     Time first_arrival, ready;
     Duration reported{};                  // lateness already reported
     std::uint32_t pending = kNotPending;  // where it stands in pending_
+
+    // Between hosts, of the operation that is not complete yet.
+    Sequence next_sequence() const { return Sequence(base + completed + 1); }
   };
   static constexpr std::uint32_t kNotPending = 0xffffffff;
 
   // A peer has said that it waits for an operation.
   struct Asked {
-    std::uint64_t sequence = 0;
+    Sequence sequence;  // between hosts
     Time since;
   };
 
@@ -161,7 +167,8 @@ class Job final : private JobRail::Owner {
   std::size_t look_for_missing(TensorId tensor, Time now);
   void report_if_late(TensorId tensor, Time now);
   void set_priority(const protocol::PlanTensor& tensor);
-  void classify(std::size_t from);
+  void classify(protocol::TensorRange range);
+  void forget_largest();
   void begin_observing();
   void waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence);
   void take_observed_order();
@@ -170,6 +177,10 @@ class Job final : private JobRail::Owner {
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
   void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
   bool take_over(PlanGrowth& growth, std::size_t count);
+  bool let_go(PlanShrinking& shrinking, std::uint32_t count);
+  bool give_up(Time now);
+  Status check_unused(protocol::TensorRange range) const;
+  void forget_regions(LocalTensor& local);
   Descriptor add_region(std::span<std::byte> bytes);
   void submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now);
   bool advance_task(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t* reduced, std::uint64_t* copied);
@@ -218,14 +229,15 @@ class Job final : private JobRail::Owner {
   std::optional<TensorId> largest_;  // of what is summed: an iteration begins whenever it is submitted
   std::optional<Time> largest_since_;
   std::vector<LocalTensor> tensors_;
-  std::vector<std::unique_ptr<ports::Scratch>> scratch_;  // what the tensors' storage lies in
-  std::vector<Ledger::Charge> charges_;                   // of regions and tables
-  std::size_t retired_ = 0;                               // tensors whose regions are given back
-  std::vector<TensorId> pending_;                         // some rank here has submitted (a member of) it
-  std::size_t late_scan_ = 0;                             // where in them report_late() goes on
-  std::vector<Time> told_missing_;                        // by host: when on_missing() spoke of it last
-  std::map<TensorId, Asked> asked_;                       // by operation
-  std::uint32_t first_rank_ = 0;                          // whose submissions are taken first
+  std::map<std::uint32_t, Taken> taken_;  // by registrations, which are known by their first tensor
+  Ledger::Charge regions_;                // of the rails
+  Ledger::Charge vacant_tables_;          // they do not shrink: what registrations left is there for others
+  std::size_t retired_ = 0;               // tensors whose regions are given back
+  std::vector<TensorId> pending_;         // some rank here has submitted (a member of) it
+  std::size_t late_scan_ = 0;             // where in them report_late() goes on
+  std::vector<Time> told_missing_;        // by host: when on_missing() spoke of it last
+  std::map<TensorId, Asked> asked_;       // by operation
+  std::uint32_t first_rank_ = 0;          // whose submissions are taken first
   engine::BatchGate gate_;
   // Between hosts, where the plan has an order. Of a job of one host every operation starts when it is ready.
   engine::Admission admission_;

@@ -44,8 +44,9 @@ void Job::report_late(Time now) {
     for (auto id = awaited.begin(); id != awaited.end() && left > 0; ++id)
       left -= std::min(left, look_at_lateness(*id, now));
   }
-  std::erase_if(asked_,
-                [this](const auto& asked) { return tensors_[asked.first.value].completed >= asked.second.sequence; });
+  std::erase_if(asked_, [this](const auto& asked) {
+    return asked.second.sequence < tensors_[asked.first.value].next_sequence();
+  });
   for (const auto& [operation, asked] : asked_) look_at_lateness(operation, now);
   if (turn_) look_at_lateness(turn_->first, now);
 }
@@ -62,19 +63,20 @@ std::size_t Job::look_for_missing(TensorId tensor, Time now) {
       Time& told = told_missing_[host.value];
       if (told != Time() && now - told < around_.config->late_after) continue;
       told = now;
-      around_.listener->on_missing(id(), host, tensor, Sequence(t.completed + 1), waited);
+      around_.listener->on_missing(id(), host, tensor, t.next_sequence(), waited);
     }
   }
   return rails_.size() * spec_.hosts.size();
 }
 
 void Job::peer_awaits(TensorId tensor, Sequence sequence, Time since) {
-  if (tensor.value >= tensors_.size() || plan_.tensors[tensor.value].in_batch()) return;
-  const std::uint64_t completed = tensors_[tensor.value].completed;
-  if (sequence.value <= completed || sequence.value > completed + 2) return;
+  if (tensor.value >= tensors_.size()) return;
+  if (const protocol::PlanTensor& planned = plan_.tensors[tensor.value]; planned.vacant || planned.in_batch()) return;
+  const Sequence next = tensors_[tensor.value].next_sequence();
+  if (sequence < next || sequence.value > next.value + 1) return;
   if (asked_.size() == kMostAsked && !asked_.contains(tensor)) return;
   Asked& asked = asked_[tensor];
-  if (asked.sequence != sequence.value) asked = {sequence.value, since};
+  if (asked.sequence != sequence) asked = {sequence, since};
 }
 
 // Returns how many tensors it looked at, at least one. A peer may have announced a batch that is not all here yet.
@@ -123,7 +125,7 @@ bool Job::awaited(const protocol::PlanTensor& tensor, Time* since) const {
   bool found = tensor.in_batch() && waited;
   if (found) *since = *waited;
   const auto asked = asked_.find(tensor.operation_id());
-  if (asked != asked_.end() && asked->second.sequence == tensors_[asked->first.value].completed + 1) {
+  if (asked != asked_.end() && asked->second.sequence == tensors_[asked->first.value].next_sequence()) {
     if (!found || asked->second.since < *since) *since = asked->second.since;
     found = true;
   }

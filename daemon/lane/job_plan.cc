@@ -1,5 +1,5 @@
-// The plan grows: tensors join it, and their buffers. In bounded steps, since the lane carries other jobs meanwhile
-// (law 20); what takes long has been prepared (prepared.h).
+// The plan grows: tensors join it, and their buffers; and they leave it. In bounded steps, since the lane carries other
+// jobs meanwhile (law 20); what takes long has been prepared (prepared.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +13,11 @@ namespace {
 // Members may come in a step before their batches: nobody submits them until all are there.
 constexpr std::size_t kTensorsAtOnce = 32;
 
+// The places of tensors of one registration, at least one.
+protocol::TensorRange range_of(std::span<const protocol::PlanTensor> tensors) {
+  return {tensors.front().id.value, static_cast<std::uint32_t>(tensors.size())};
+}
+
 }  // namespace
 
 bool Job::grow(PlanGrowth& growth, Time now) {
@@ -23,7 +28,7 @@ bool Job::grow(PlanGrowth& growth, Time now) {
   };
   if (!growth.status.ok()) return refused(growth.status);
   const std::span<const protocol::PlanTensor> added = growth.added.tensors;
-  if (growth.taken == 0 && !added.empty() && added.front().id.value != plan_.tensors.size()) {
+  if (growth.taken == 0 && !added.empty() && !plan_.has_room(range_of(added))) {
     return refused({Code::kInternal,
                     fmt::format("plan version {} goes on with tensor {}, the plan has {}", growth.added.version,
                                 added.front().id.value, plan_.tensors.size()),
@@ -32,12 +37,16 @@ bool Job::grow(PlanGrowth& growth, Time now) {
   try {
     return take_over(growth, std::min(added.size() - growth.taken, kTensorsAtOnce));
   } catch (const std::bad_alloc&) {
-    // What has half grown is not used again.
-    const Status cause = on_host(no_memory(), spec_);
-    fail(cause);
-    abort(cause, now);
-    return true;
+    return give_up(now);
   }
+}
+
+// There is no memory for a plan that has half changed: it is not used again.
+bool Job::give_up(Time now) {
+  const Status cause = on_host(no_memory(), spec_);
+  fail(cause);
+  abort(cause, now);
+  return true;
 }
 
 // The next `count` of them. True when all are there, or they cannot be.
@@ -48,46 +57,126 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   plan_.ordering = growth.added.ordering;
   plan_.concurrent = growth.added.concurrent;
   plan_.rank_hosts = growth.added.rank_hosts;
-  const auto first = growth.added.tensors.begin() + static_cast<std::ptrdiff_t>(growth.taken);
-  plan_.tensors.insert(plan_.tensors.end(), first, first + static_cast<std::ptrdiff_t>(count));
+  if (count == 0) return true;
+  const auto all = std::span(growth.added.tensors);
+  const auto next = all.subspan(growth.taken, count);
+  const protocol::TensorRange range = range_of(next);
+  plan_.place(range, {next.begin(), next.end()});
   for (auto& rail : rails_) {
-    if (const Status status = rail->extend_plan(plan_); !status.ok()) {
+    if (const Status status = rail->extend_plan(plan_, range); !status.ok()) {
+      plan_.vacate(range);
       plan_.tensors.resize(known);
       fail(status);
       return true;
     }
   }
   if (growth.taken == 0) {
-    charges_.push_back(std::move(growth.regions));
-    charges_.push_back(std::move(growth.tables));
-    if (growth.scratch != nullptr) {
-      scratch_.push_back(std::move(growth.scratch));
-      map(scratch_.back()->bytes());
-    }
+    Taken& taken = taken_[range.first] = std::move(growth.memory);
+    vacant_tables_.release(taken.tables.amount());  // it takes these first
+    if (taken.scratch != nullptr) map(taken.scratch->bytes());
   }
   tensors_.resize(plan_.tensors.size());
   local_queue_.reserve(tensors_.size());
   if (pending_.capacity() < tensors_.size()) pending_.reserve(2 * tensors_.size());
-  for (std::size_t i = known; i < tensors_.size(); ++i) {
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
     LocalTensor& t = tensors_[i];
     t.urgency = plan_.tensors[i].urgency;
     t.cls = plan_.tensors[i].cls;
     t.bound.resize(local_ranks_.size());
     t.buffers.resize(local_ranks_.size());
     t.sequence.resize(local_ranks_.size());
-    t.storage = growth.storage(growth.taken + i - known);
-    t.wide_storage = growth.wide(growth.taken + i - known);
+    t.storage = growth.storage(growth.taken + i - range.first);
+    t.wide_storage = growth.wide(growth.taken + i - range.first);
     if (!t.storage.empty()) t.buffer = add_region(t.storage);
     if (!t.wide_storage.empty()) t.wide = add_region(t.wide_storage);
     around_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
   }
   growth.taken += count;
-  if (around_.config->tunes) classify(known);
-  if (growth.taken < growth.added.tensors.size()) return false;
-  if (!rails_.empty()) admission_.grow(plan_);
-  gate_.grow(plan_);
+  if (around_.config->tunes) classify(range);
+  if (growth.taken < all.size()) return false;
+  if (!rails_.empty()) admission_.grow(plan_, range_of(all));
+  gate_.grow(plan_, range_of(all));
   if (around_.config->observes && !rails_.empty()) begin_observing();
   return true;
+}
+
+// ---- tensors leave ----
+
+// Ok, or whose operation is not complete. Nothing is submitted before all are gone, and then nothing is bound.
+Status Job::check_unused(protocol::TensorRange range) const {
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
+    const LocalTensor& t = tensors_[i];
+    if (plan_.tensors[i].is_batch()) continue;  // nobody submits it
+    for (std::uint32_t local = 0; local < local_ranks_.size(); ++local) {
+      if (t.sequence[local] == t.completed) continue;
+      return {Code::kCorrupt,
+              fmt::format("rank {} has unregistered tensor '{}' while its operation is under way", rank_numbers_[local],
+                          plan_.tensors[i].name),
+              fmt::format("job '{}'", spec_.name),
+              "the client broke the session protocol; use the client library of this version"};
+    }
+  }
+  return {};
+}
+
+bool Job::vacate(PlanShrinking& shrinking, Time now) {
+  if (state_ == State::kClosing || state_ == State::kClosed) return true;
+  if (shrinking.range.end() > tensors_.size()) return true;  // the job could not have them, and has failed
+  try {
+    return let_go(shrinking, std::min<std::uint32_t>(shrinking.range.count - shrinking.done, kTensorsAtOnce));
+  } catch (const std::bad_alloc&) {
+    return give_up(now);
+  }
+}
+
+// Of the next `count` of them. True when all are gone, or they cannot be.
+bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
+  const protocol::TensorRange range = shrinking.range;
+  const auto refused = [&](const Status& why) {
+    fail(why);
+    return true;
+  };
+  if (shrinking.done == 0) {
+    if (const Status unused = check_unused(range); !unused.ok()) return refused(unused);
+    if (admission_.gate() != engine::Admission::Gate::kNone) admission_.vacate(range);
+    gate_.vacate(range);
+  }
+  const protocol::TensorRange next{range.first + shrinking.done, count};
+  for (auto& rail : rails_) {
+    if (const Status status = rail->vacate(next); !status.ok()) return refused(status);
+  }
+  for (std::uint32_t i = next.first; i < next.end(); ++i) {
+    LocalTensor& t = tensors_[i];
+    forget_regions(t);
+    end_pending(t);
+    asked_.erase(TensorId(i));
+    // Members of a batch have no operations of their own between hosts.
+    const std::uint64_t base = plan_.tensors[i].in_batch() ? t.base : t.base + t.completed;
+    t = {};
+    t.base = base;
+    t.bound.resize(local_ranks_.size());
+    t.buffers.resize(local_ranks_.size());
+    t.sequence.resize(local_ranks_.size());
+  }
+  plan_.vacate(next);
+  shrinking.done += count;
+  if (shrinking.done < range.count) return false;
+  plan_.version = shrinking.version;
+  if (auto taken = taken_.extract(range.first); !taken.empty()) shrinking.taken = std::move(taken.mapped());
+  vacant_tables_.add(std::move(shrinking.taken.tables));
+  if (shrinking.taken.scratch != nullptr) {
+    for (auto& rail : rails_) rail->unmap(shrinking.taken.scratch->bytes());
+  }
+  if (turn_ && range.contains(turn_->first)) turn_.reset();
+  if (largest_ && range.contains(*largest_)) forget_largest();
+  if (observed_) begin_observing();
+  return true;
+}
+
+void Job::forget_regions(LocalTensor& local) {
+  if (local.buffer.length != 0) around_.memory->remove(local.buffer.region);
+  if (local.wide.length != 0) around_.memory->remove(local.wide.region);
+  local.buffer = local.wide = {};
 }
 
 // Regions are charged before they are added, so that there is always room but for what another lane's jobs forgot.

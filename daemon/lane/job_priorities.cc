@@ -13,19 +13,24 @@ namespace tensorlane::lane {
 void Job::use_thresholds(std::vector<double> thresholds) {
   if (!around_.config->tunes || thresholds.size() >= around_.config->classes) return;
   thresholds_ = std::move(thresholds);
-  classify(0);
+  classify({0, static_cast<std::uint32_t>(plan_.tensors.size())});
 }
 
 void Job::set_priority(const protocol::PlanTensor& tensor) {
   for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
 }
 
-// Of the tensors from position `from` on.
-void Job::classify(std::size_t from) {
+// Another tensor says from now on when an iteration begins.
+void Job::forget_largest() {
+  largest_.reset();
+  classify({0, static_cast<std::uint32_t>(plan_.tensors.size())});
+}
+
+void Job::classify(protocol::TensorRange range) {
   const auto bytes_of = [](const protocol::PlanTensor& tensor) { return tensor.elements * dtype_size(tensor.dtype); };
   const std::optional<TensorId> before = largest_;
   std::uint64_t most = largest_ ? bytes_of(plan_.tensors[largest_->value]) : 0;
-  for (std::size_t i = from; i < plan_.tensors.size(); ++i) {
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
     protocol::PlanTensor& tensor = plan_.tensors[i];
     const std::uint64_t bytes = bytes_of(tensor);
     if (reduces(tensor.operation) && !tensor.in_batch() && bytes > most) {

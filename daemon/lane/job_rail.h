@@ -69,9 +69,13 @@ class JobRail {
   // Memory that goes between hosts.
   void map(std::span<std::byte> bytes);
   void unmap() { transport().unmap(job()); }
+  void unmap(std::span<std::byte> bytes) { transport().unmap(job(), bytes); }
 
   // ---- the engine ----
-  Status extend_plan(const protocol::Plan& plan) { return engine_.extend_plan(plan); }
+  Status extend_plan(const protocol::Plan& plan, protocol::TensorRange added) {
+    return engine_.extend_plan(plan, added);
+  }
+  Status vacate(protocol::TensorRange range) { return engine_.vacate(range); }
   void set_priority(TensorId tensor, float urgency, ClassId cls) { engine_.set_priority(tensor, urgency, cls); }
   void feed(const engine::Event& event, Time now);
   Result<std::span<std::byte>> landing(const ports::FlowKey& flow, const protocol::FrameHeader& header);

@@ -78,6 +78,7 @@ class Lane final : public ports::LanePort {
   Status start_job(ports::JobSpec spec) override;
   Status attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) override;
   Status apply_plan(JobId job, protocol::Plan added, std::function<void()> then) override;
+  Status vacate(JobId job, std::uint32_t version, protocol::TensorRange range, std::function<void()> then) override;
   Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
   Status use_thresholds(JobId job, std::vector<double> thresholds) override;
   Status awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) override;

@@ -52,6 +52,31 @@ Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> t
                         }});
 }
 
+Status Lane::vacate(JobId job, std::uint32_t version, protocol::TensorRange range, std::function<void()> then) {
+  Impl* const impl = impl_.get();
+  const auto shrinking = std::make_shared<PlanShrinking>(PlanShrinking{version, range, 0, {}});
+  const std::shared_ptr<const ports::JobSpec> spec = impl->spec_of(job);
+  const Epoch epoch = spec == nullptr ? Epoch() : spec->credentials.epoch;
+  Command gone{job, [then = std::move(then)] {
+                 if (then) then();
+                 return true;
+               }};
+  Command command{job, [impl, job, epoch, shrinking, gone = std::move(gone)] {
+                    Job* j = impl->find(job);
+                    if (j == nullptr || j->epoch() != epoch) return gone.run();
+                    if (!j->vacate(*shrinking, impl->now)) return false;
+                    if (shrinking->done < shrinking->range.count) return true;  // the job has failed
+                    const auto give_back = [shrinking] {
+                      shrinking->taken = {};
+                      return true;
+                    };
+                    if (impl->preparer.add(j->user(), give_back, gone)) return true;
+                    impl->preparer.dispose(std::make_shared<Taken>(std::move(shrinking->taken)));
+                    return gone.run();
+                  }};
+  return impl->preparer.add_behind(command) ? Status() : impl->post(std::move(command));
+}
+
 Status Lane::bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) {
   return impl_->on_job(job, [rank, tensor, place](Job& j) { j.bind(rank, tensor, place); });
 }

@@ -125,12 +125,12 @@ Status PlanGrowth::begin() {
     bytes += aligned(place.wide_bytes);
   }
   if (rooms_.regions != nullptr) {
-    TL_ASSIGN_OR_RETURN(regions, rooms_.regions->take(spec_->owner, entries));
+    TL_ASSIGN_OR_RETURN(memory.regions, rooms_.regions->take(spec_->owner, entries));
   }
-  TL_ASSIGN_OR_RETURN(tables, rooms_.scratch->charge(spec_->owner, in_tables));
+  TL_ASSIGN_OR_RETURN(memory.tables, rooms_.scratch->charge(spec_->owner, in_tables));
   if (bytes == 0) return {};
-  TL_ASSIGN_OR_RETURN(scratch, rooms_.scratch->make(spec_->owner, bytes));
-  memory_ = scratch->bytes();
+  TL_ASSIGN_OR_RETURN(memory.scratch, rooms_.scratch->make(spec_->owner, bytes));
+  bytes_ = memory.scratch->bytes();
   return {};
 }
 
@@ -145,10 +145,10 @@ bool PlanGrowth::step() {
       begun = no_memory();
     }
     if (!begun.ok()) status = on_host(begun, *spec_);
-    if (!begun.ok() || scratch == nullptr) return true;
+    if (!begun.ok() || memory.scratch == nullptr) return true;
   }
-  if (scratch == nullptr) return true;
-  const Result<bool> there = scratch->populate(kPopulateAtOnce);
+  if (memory.scratch == nullptr) return true;
+  const Result<bool> there = memory.scratch->populate(kPopulateAtOnce);
   if (!there.ok()) status = on_host(there.status(), *spec_);
   return !there.ok() || *there;
 }

@@ -48,6 +48,12 @@ class JobStart {
   const LaneRooms& rooms_;
 };
 
+// What a registration has taken of a lane.
+struct Taken {
+  std::unique_ptr<ports::Scratch> scratch;  // none: its tensors need none
+  Ledger::Charge regions, tables;
+};
+
 // Tensors that are to join the plan of a job, and the memory for their sums.
 class PlanGrowth {
  public:
@@ -62,8 +68,7 @@ class PlanGrowth {
 
   protocol::Plan added;
   Status status;  // when it is ready
-  std::unique_ptr<ports::Scratch> scratch;
-  Ledger::Charge regions, tables;
+  Taken memory;
   std::size_t taken = 0;  // so many of the new tensors are in the plan: the lane's
 
  private:
@@ -72,19 +77,27 @@ class PlanGrowth {
     std::uint64_t wide = 0, wide_bytes = 0;        // float32 scratch
   };
   std::span<std::byte> piece(std::uint64_t offset, std::uint64_t bytes) const {
-    return bytes == 0 ? std::span<std::byte>() : memory_.subspan(offset, bytes);
+    return bytes == 0 ? std::span<std::byte>() : bytes_.subspan(offset, bytes);
   }
   Status begin();
 
   const std::shared_ptr<const ports::JobSpec> spec_;
   const LaneRooms& rooms_;
   std::vector<Place> places_;
-  std::span<std::byte> memory_;  // of scratch, whoever has it
+  std::span<std::byte> bytes_;  // of scratch, whoever has it
   bool begun_ = false;
 };
 
 // There was none for tables.
 Status no_memory();
+
+// Tensors that are to leave the plan of a job, a few at a time.
+struct PlanShrinking {
+  std::uint32_t version = 0;
+  protocol::TensorRange range;
+  std::uint32_t done = 0;  // so many of them are gone
+  Taken taken;             // once all are, for the preparer: giving it back takes a moment
+};
 
 // The same error, for whoever reads it on another host.
 Status on_host(const Status& status, const ports::JobSpec& spec);

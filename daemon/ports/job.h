@@ -49,10 +49,14 @@ class LanePort {
   virtual Status start_job(JobSpec spec) = 0;
   // A rank of this host takes part. Before its first submission and after start_job.
   virtual Status attach(JobId job, Rank rank, std::shared_ptr<ClientSession> session) = 0;
-  // The plan of the job from now on: what it was, and the tensors of `added`, whose ids go on from there; version,
-  // ordering and ranks are those of `added`. `then` runs on the lane's thread once it is in force. Memory that cannot
-  // be had is an on_job_failed.
+  // The plan of the job from now on: what it was, and the tensors of `added`, whose ids go on from there or take the
+  // place of vacant ones; version, ordering and ranks are those of `added`. `then` runs on the lane's thread once it is
+  // in force. Memory that cannot be had is an on_job_failed.
   virtual Status apply_plan(JobId job, protocol::Plan added, std::function<void()> then) = 0;
+  // Nothing is registered in `range` any more, which is that of one registration: what it took is given back, and other
+  // tensors may come there. Every rank has completed what it has submitted of them; a rank of this host that has
+  // submitted more, or a peer, is an on_job_failed. `then` runs on the lane's thread once it is so, and all is back.
+  virtual Status vacate(JobId job, std::uint32_t version, protocol::TensorRange range, std::function<void()> then) = 0;
   // Where this rank's buffer of a tensor lies whose plan is in force. Before the rank's first submission of it.
   virtual Status bind(JobId job, Rank rank, TensorId tensor, BufferPlace place) = 0;
   // From each tensor's next operation on, classes are those of these K - 1 descending thresholds, the lowest K of the

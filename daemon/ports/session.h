@@ -93,6 +93,10 @@ class JobControl {
                               std::vector<protocol::TensorBody> tensors) = 0;
   // The client waits no longer for this registration: its job fails, and the error names the ranks that are missing.
   virtual void overdue(SessionId session, std::uint32_t request) = 0;
+  // The tensors of a group, on which the client has completed `operations` together. It waits for `patience`; 0: as
+  // long as it takes. Answer: SessionEvents::unregistered, once every rank has unregistered the group, or not.
+  virtual void unregister_group(SessionId session, std::uint32_t request, std::string group, std::uint64_t operations,
+                                Duration patience) = 0;
   // The client is gone. ok: it said goodbye; else why (died, hung, wrote rubbish): its job fails with that cause.
   virtual void leave(SessionId session, Status why) = 0;
   // The status of this daemon as JSON, as far as user `uid` may see it. Answer: SessionEvents::status.
@@ -105,6 +109,8 @@ class SessionEvents {
   virtual ~SessionEvents() = default;
   virtual void joined(SessionId session, Result<JoinInfo> info) = 0;
   virtual void registered(SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) = 0;
+  // How many tensors of the client went.
+  virtual void unregistered(SessionId session, std::uint32_t request, Result<std::uint32_t> tensors) = 0;
   // The job has failed; the session stays open only so that the client can read the error.
   virtual void job_failed(SessionId session, Status cause) = 0;
   // After leave(ok): nothing of the client is in flight, its memory may go.

@@ -193,6 +193,8 @@ class Transport {
   }
   // Ends what map() did for the job. Call it after the last on_flow_down of its flows, before the memory goes.
   virtual void unmap([[maybe_unused]] JobId job) {}
+  // Ends what map() did for one piece of memory that nothing uses any more, while flows are up.
+  virtual void unmap([[maybe_unused]] JobId job, [[maybe_unused]] std::span<std::byte> bytes) {}
   // Whether send() has a use for Outgoing::places.
   virtual bool wants_places() const { return false; }
 

@@ -171,6 +171,17 @@ Result<Registration> parse_register(std::span<const std::byte> body) {
   return registration;
 }
 
+Result<Unregistration> parse_unregister(std::span<const std::byte> body) {
+  if (body.size() != sizeof(protocol::UnregisterBody))
+    return corrupt("an unregistration of the wrong length", std::to_string(body.size()) + " bytes");
+  const auto raw = read<protocol::UnregisterBody>(body);
+  Unregistration unregistration;
+  TL_ASSIGN_OR_RETURN(unregistration.group, name_of(raw.group, "a group's name"));
+  unregistration.operations = raw.operations;
+  unregistration.timeout = milliseconds(raw.timeout_ms);
+  return unregistration;
+}
+
 Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   const auto number = [](auto value) { return std::to_string(static_cast<unsigned>(value)); };
   if (t.operation > kLastOperation)

@@ -48,6 +48,14 @@ struct Registration {
 // Counts and names. Errors: Corrupt.
 Result<Registration> parse_register(std::span<const std::byte> body);
 
+struct Unregistration {
+  std::string group;
+  std::uint64_t operations = 0;
+  Duration timeout{};
+};
+// Errors: Corrupt (size), InvalidArgument (the name).
+Result<Unregistration> parse_unregister(std::span<const std::byte> body);
+
 // Whether the values of one tensor make sense in a job of `world_size` ranks. Where its buffer lies is not checked.
 // Errors: InvalidArgument: names the tensor, the field, the value and what it may be.
 Status check_tensor(const protocol::TensorBody& tensor, std::uint32_t world_size);

@@ -401,6 +401,11 @@ void SessionServer::registered(ports::SessionId session, std::uint32_t request, 
   calls_->push([this, id = session.value, request, ids = std::move(ids)] { on_registered(id, request, ids); });
 }
 
+void SessionServer::unregistered(ports::SessionId session, std::uint32_t request, Result<std::uint32_t> tensors) {
+  calls_->push(
+      [this, id = session.value, request, tensors = std::move(tensors)] { on_unregistered(id, request, tensors); });
+}
+
 void SessionServer::job_failed(ports::SessionId session, Status cause) {
   calls_->push([this, id = session.value, cause = std::move(cause)] {
     Connection* c = find(id);

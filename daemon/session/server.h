@@ -65,6 +65,7 @@ class SessionServer final : public ports::SessionEvents {
   // ports::SessionEvents
   void joined(ports::SessionId session, Result<ports::JoinInfo> info) override;
   void registered(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override;
+  void unregistered(ports::SessionId session, std::uint32_t request, Result<std::uint32_t> tensors) override;
   void job_failed(ports::SessionId session, Status cause) override;
   void left(ports::SessionId session) override;
   void status(ports::SessionId session, std::uint32_t request, std::string json) override;
@@ -104,6 +105,7 @@ class SessionServer final : public ports::SessionEvents {
   Status handle_arena(Connection& c, const Packet& packet);
   Status handle_register(Connection& c, const Packet& packet);
   Status handle_overdue(Connection& c, const Packet& packet);
+  Status handle_unregister(Connection& c, const Packet& packet);
   Status handle_status(Connection& c, const Packet& packet);
   Status handle_goodbye(Connection& c, const Packet& packet);
   Status add_to_group(Connection& c, Registration registration);
@@ -115,6 +117,7 @@ class SessionServer final : public ports::SessionEvents {
   void drop(Result<std::shared_ptr<ports::SharedMemory>> segment);
   void on_joined(std::uint64_t id, const Result<ports::JoinInfo>& info);
   void on_registered(std::uint64_t id, std::uint32_t request, const Result<std::vector<TensorId>>& ids);
+  void on_unregistered(std::uint64_t id, std::uint32_t request, const Result<std::uint32_t>& tensors);
   // Tells the client why, tells control, closes. `c` is gone afterwards.
   void end(Connection& c, const Status& why);
   // Ends the connection when `status` is an error.

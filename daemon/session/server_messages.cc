@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
@@ -59,11 +60,12 @@ Status SessionServer::handle(Connection& c, std::span<const std::byte> bytes) {
     case Phase::kOpen:
       if (type == MessageType::kArena) return handle_arena(c, packet);
       if (type == MessageType::kRegister) return handle_register(c, packet);
+      if (type == MessageType::kUnregister) return handle_unregister(c, packet);
       if (type == MessageType::kGoodbye) return handle_goodbye(c, packet);
       return type == MessageType::kOverdue ? handle_overdue(c, packet) : unexpected(packet);
     case Phase::kFailed:
       if (type == MessageType::kOverdue) return {};  // it is told why as it is
-      if (type == MessageType::kArena || type == MessageType::kRegister)
+      if (type == MessageType::kArena || type == MessageType::kRegister || type == MessageType::kUnregister)
         return c.send_error(packet.header.request, c.failure);
       if (type == MessageType::kGoodbye) return handle_goodbye(c, packet);
       return unexpected(packet);
@@ -321,6 +323,39 @@ Status SessionServer::handle_overdue(Connection& c, const Packet& packet) {
   if (question == c.questions.end()) return {};  // the answer is on its way
   if (!std::exchange(question->second.overdue, true)) control_->overdue(ports::SessionId(c.id), packet.header.request);
   return {};
+}
+
+Status SessionServer::handle_unregister(Connection& c, const Packet& packet) {
+  const std::uint32_t request = packet.header.request;
+  Result<Unregistration> parsed = parse_unregister(packet.body);
+  if (!parsed.ok())
+    return parsed.status().code() == Code::kCorrupt ? parsed.status() : c.send_error(request, parsed.status());
+  if (c.registrations >= Connection::kMaxRegistrations) {
+    return c.send_error(
+        request, Status(Code::kResourceExhausted, "too many registrations under way",
+                        "the limit is " + std::to_string(Connection::kMaxRegistrations), "wait for an answer first"));
+  }
+  Result<Ledger::Charge> question = requests_.take(c.owner(), 1);
+  if (!question.ok()) return c.send_error(request, question.status());
+  if (!c.questions.try_emplace(request, std::move(*question), Ledger::Charge()).second) {
+    return Status(Code::kCorrupt, "two questions under way with one number", std::to_string(request),
+                  "use a client library of the daemon's version");
+  }
+  ++c.registrations;
+  control_->unregister_group(ports::SessionId(c.id), request, std::move(parsed->group), parsed->operations,
+                             parsed->timeout);
+  return {};
+}
+
+void SessionServer::on_unregistered(std::uint64_t id, std::uint32_t request, const Result<std::uint32_t>& tensors) {
+  Connection* c = find(id);
+  if (c == nullptr) return;
+  if (c->registrations > 0) --c->registrations;
+  c->questions.erase(request);
+  if (!tensors.ok()) return settle(*c, c->send_error(request, tensors.status()));
+  c->tensors -= std::min(c->tensors, *tensors);
+  c->session->give_back(kTensors, *tensors);
+  settle(*c, c->send(MessageType::kUnregistered, request, {}));
 }
 
 Status SessionServer::handle_status(Connection& c, const Packet& packet) {

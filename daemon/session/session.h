@@ -63,6 +63,8 @@ class Session final : public ports::ClientSession {
   bool damaged() const;
   // What the session has taken of the daemon, which goes back with its memory.
   void hold(Account account, Ledger::Charge charge) { charges_[account].add(std::move(charge)); }
+  // Some of it goes back before.
+  void give_back(Account account, std::uint64_t amount) { charges_[account].release(amount); }
   // The client is gone: the lane takes nothing more from it. Idempotent.
   void mark_dead() { dead_.store(true, std::memory_order_release); }
 

@@ -82,6 +82,10 @@ void FaultyTransport::close(const ports::FlowKey& flow) {
 Status FaultyTransport::map(JobId job, std::span<std::byte> bytes) {
   return inner_ ? inner_->map(job, bytes) : Status();
 }
+void FaultyTransport::unmap(JobId job, std::span<std::byte> bytes) {
+  if (inner_) inner_->unmap(job, bytes);
+}
+
 void FaultyTransport::unmap(JobId job) {
   if (inner_) inner_->unmap(job);
 }

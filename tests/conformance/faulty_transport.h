@@ -49,6 +49,7 @@ class FaultyTransport final : public ports::Transport, private ports::FrameSink 
   void close(const ports::FlowKey& flow) override;
   Status map(JobId job, std::span<std::byte> bytes) override;
   void unmap(JobId job) override;
+  void unmap(JobId job, std::span<std::byte> bytes) override;
   bool wants_places() const override { return inner_ && inner_->wants_places(); }
   bool writable(const ports::FlowKey& flow) const override;
   void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;

@@ -115,6 +115,13 @@ void Sessions::registered(ports::SessionId session, std::uint32_t request, Resul
   changed_.notify_all();
 }
 
+void Sessions::unregistered(ports::SessionId session, std::uint32_t request, Result<std::uint32_t> tensors) {
+  std::lock_guard lock(mutex_);
+  EXPECT_TRUE(unregistered_.emplace(std::pair(session.value, request), std::move(tensors)).second)
+      << "request " << request << " was answered twice";
+  changed_.notify_all();
+}
+
 void Sessions::job_failed(ports::SessionId session, Status cause) {
   std::lock_guard lock(mutex_);
   EXPECT_TRUE(failed_.emplace(session.value, std::move(cause)).second)
@@ -150,6 +157,11 @@ std::optional<Result<ports::JoinInfo>> Sessions::wait_joined(std::uint64_t sessi
 std::optional<Result<std::vector<TensorId>>> Sessions::wait_registered(std::uint64_t session, std::uint32_t request,
                                                                        double patience) {
   return wait(registered_, std::pair(session, request), patience);
+}
+
+std::optional<Result<std::uint32_t>> Sessions::wait_unregistered(std::uint64_t session, std::uint32_t request,
+                                                                 double patience) {
+  return wait(unregistered_, std::pair(session, request), patience);
 }
 
 std::optional<Status> Sessions::wait_failed(std::uint64_t session, double patience) {
@@ -191,8 +203,24 @@ Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> t
   {
     std::lock_guard lock(mutex_);
     protocol::Plan& plan = jobs_.at(job).plan;
-    added.tensors.insert(added.tensors.begin(), plan.tensors.begin(), plan.tensors.end());
+    const auto count = static_cast<std::uint32_t>(added.tensors.size());
+    const protocol::TensorRange range{count == 0 ? 0 : added.tensors.front().id.value, count};
+    EXPECT_TRUE(plan.has_room(range));
+    std::vector<protocol::PlanTensor> tensors = std::exchange(added.tensors, std::move(plan.tensors));
     plan = std::move(added);
+    plan.place(range, std::move(tensors));
+  }
+  then();
+  return {};
+}
+
+Status Lane::vacate(JobId job, std::uint32_t version, protocol::TensorRange range, std::function<void()> then) {
+  {
+    std::lock_guard lock(mutex_);
+    JobRecord& record = jobs_.at(job);
+    record.plan.vacate(range);
+    record.plan.version = version;
+    std::erase_if(record.bindings, [&](const Binding& binding) { return range.contains(binding.tensor); });
   }
   then();
   return {};

@@ -33,6 +33,7 @@ class Sessions final : public ports::SessionEvents {
  public:
   void joined(ports::SessionId session, Result<ports::JoinInfo> info) override;
   void registered(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override;
+  void unregistered(ports::SessionId session, std::uint32_t request, Result<std::uint32_t> tensors) override;
   void job_failed(ports::SessionId session, Status cause) override;
   void left(ports::SessionId session) override;
   void status(ports::SessionId session, std::uint32_t request, std::string json) override;
@@ -41,6 +42,8 @@ class Sessions final : public ports::SessionEvents {
   std::optional<Result<ports::JoinInfo>> wait_joined(std::uint64_t session, double patience = 10);
   std::optional<Result<std::vector<TensorId>>> wait_registered(std::uint64_t session, std::uint32_t request,
                                                                double patience = 10);
+  std::optional<Result<std::uint32_t>> wait_unregistered(std::uint64_t session, std::uint32_t request,
+                                                         double patience = 10);
   std::optional<Status> wait_failed(std::uint64_t session, double patience = 10);
   bool wait_left(std::uint64_t session, double patience = 10);
   std::optional<nlohmann::json> wait_status(std::uint64_t session, std::uint32_t request, double patience = 10);
@@ -57,6 +60,7 @@ class Sessions final : public ports::SessionEvents {
   std::atomic<std::chrono::milliseconds> block_{std::chrono::milliseconds(0)};
   std::map<std::uint64_t, Result<ports::JoinInfo>> joined_;
   std::map<std::pair<std::uint64_t, std::uint32_t>, Result<std::vector<TensorId>>> registered_;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, Result<std::uint32_t>> unregistered_;
   std::map<std::uint64_t, Status> failed_;
   std::map<std::uint64_t, bool> left_;
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::string> status_;
@@ -90,6 +94,7 @@ class Lane final : public ports::LanePort {
   Status start_job(ports::JobSpec spec) override;
   Status attach(JobId job, Rank rank, std::shared_ptr<ports::ClientSession> session) override;
   Status apply_plan(JobId job, protocol::Plan added, std::function<void()> then) override;
+  Status vacate(JobId job, std::uint32_t version, protocol::TensorRange range, std::function<void()> then) override;
   Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
   Status use_thresholds(JobId job, std::vector<double> thresholds) override;
   Status awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) override;

@@ -1,5 +1,6 @@
 // What happens when ranks do not register the same, across hosts and within one.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
@@ -325,6 +326,168 @@ TEST(Registration, a_rank_that_has_left_is_the_cause_when_others_need_it) {
               "rank 1 on host h1 has left the job: group 'g' of job 'j': let every rank register before any leaves");
     EXPECT_FALSE(cluster.sessions(1).wait_failed(1, 0)) << "who has left is told nothing any more";
   }
+}
+
+// ---- unregistering ----
+
+// Every rank but those of `without` asks; request 5.
+void unregister(Cluster& cluster, std::uint32_t per_host, std::uint32_t world, std::uint32_t without = ~0u,
+                Duration patience = {}) {
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    if (rank == without) continue;
+    cluster.control(rank / per_host).unregister_group(ports::SessionId(rank), 5, "g", 7, patience);
+  }
+}
+
+void register_all(Cluster& cluster, std::uint32_t per_host, std::uint32_t world, const std::string& group,
+                  const std::vector<TensorBody>& tensors, std::uint32_t request, std::uint32_t first_id) {
+  for (std::uint32_t rank = 0; rank < world; ++rank)
+    cluster.control(rank / per_host).register_group(ports::SessionId(rank), request, group, tensors);
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    const auto answer = cluster.sessions(rank / per_host).wait_registered(rank, request);
+    ASSERT_TRUE(answer && answer->ok()) << "rank " << rank;
+    EXPECT_EQ((*answer)->front().value, first_id);
+  }
+}
+
+TEST(Unregistering, frees_names_and_places_on_all_hosts) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all(2);
+  register_all(cluster, 2, 4, "g", {tensor("a", 10), tensor("b", 20), tensor("c", 30)}, 1, 0);
+  register_all(cluster, 2, 4, "stays", {tensor("d", 10)}, 2, 3);
+  unregister(cluster, 2, 4);
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    const auto answer = cluster.sessions(rank / 2).wait_unregistered(rank, 5);
+    ASSERT_TRUE(answer && answer->ok()) << "rank " << rank;
+    EXPECT_EQ(**answer, 3u);
+  }
+  // The places are given out again, and where there is no room for all of a group, behind what is there.
+  register_all(cluster, 2, 4, "g", {tensor("c", 7), tensor("e", 8)}, 3, 0);
+  register_all(cluster, 2, 4, "large", {tensor("a", 7), tensor("b", 8)}, 4, 4);
+  for (std::size_t host = 0; host < 2; ++host) {
+    const auto record = cluster.lane(host).record("j");
+    std::vector<std::string> names;
+    for (const auto& planned : record.plan.tensors) names.push_back(planned.vacant ? "-" : planned.name);
+    EXPECT_THAT(names, ::testing::ElementsAre("c", "e", "-", "d", "a", "b"));
+    EXPECT_EQ(record.bindings.size(), 10u);
+  }
+  const nlohmann::json plan = [&] {
+    cluster.control(0).status(ports::SessionId(0), 0, 9);
+    return cluster.sessions(0).wait_status(0, 9)->at("jobs").at(0).at("plan");
+  }();
+  EXPECT_EQ(plan.at("tensors"), 5);
+}
+
+TEST(Unregistering, a_rank_that_does_not_is_named_and_nothing_is_lost) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all(1);
+  register_all(cluster, 1, 2, "g", {tensor("a", 10)}, 1, 0);
+  unregister(cluster, 1, 2, 1, seconds(1));
+  const auto answer = cluster.sessions(0).wait_unregistered(0, 5);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->status().code(), Code::kTimedOut);
+  EXPECT_THAT(answer->status().to_string(),
+              ::testing::MatchesRegex("rank 1 on host h1 has not unregistered after .* s: group 'g' of job 'j': .*"));
+  EXPECT_EQ(cluster.lane(0).record("j").bindings.size(), 1u);
+  // Later both do.
+  cluster.control(0).unregister_group(ports::SessionId(0), 6, "g", 7, {});
+  cluster.control(1).unregister_group(ports::SessionId(1), 6, "g", 7, {});
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    const auto later = cluster.sessions(rank).wait_unregistered(rank, 6);
+    ASSERT_TRUE(later && later->ok()) << "rank " << rank;
+  }
+}
+
+// The lane speaks of what it had a moment ago, in which nobody is late any more.
+TEST(Unregistering, what_is_said_late_of_tensors_that_are_gone_ends_nothing) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all(1);
+  register_all(cluster, 1, 2, "g", {tensor("a", 10)}, 1, 0);
+  register_all(cluster, 1, 2, "stays", {tensor("b", 10)}, 2, 1);
+  unregister(cluster, 1, 2);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_unregistered(rank, 5)->ok());
+  const JobId job = job_id("j");
+  cluster.control(0).on_late(job, Rank(0), TensorId(0), seconds(100000));
+  cluster.control(0).on_missing(job, HostIndex(1), TensorId(0), Sequence(5), seconds(3));
+  cluster.control(0).on_missing(job, HostIndex(1), TensorId(1), Sequence(5), seconds(3));
+  EXPECT_TRUE(eventually([&] { return !cluster.lane(1).record("j").awaited.empty(); }));
+  EXPECT_EQ(cluster.lane(1).record("j").awaited, (std::vector<Lane::Awaited>{{TensorId(1), Sequence(5), seconds(3)}}));
+  EXPECT_FALSE(cluster.sessions(0).wait_failed(0, 0.1));
+}
+
+TEST(Unregistering, what_comes_and_goes_a_thousand_times_takes_no_more_places) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all(1);
+  register_all(cluster, 1, 2, "stays", {tensor("s", 10)}, 1, 0);
+  const auto status_bytes = [&](std::uint32_t request) {
+    cluster.control(0).status(ports::SessionId(0), 0, request);
+    return cluster.sessions(0).wait_status(0, request)->dump().size();
+  };
+  std::size_t before = 0;
+  for (std::uint32_t turn = 0; turn < 1000; ++turn) {
+    const std::uint32_t request = 10 + turn * 3;
+    std::vector<TensorBody> tensors;
+    for (std::uint32_t i = 0; i <= turn % 3; ++i) tensors.push_back(tensor(fmt::format("x{}", i), 1 + turn));
+    register_all(cluster, 1, 2, "g", tensors, request, 1);
+    for (std::uint32_t rank = 0; rank < 2; ++rank)
+      cluster.control(rank).unregister_group(ports::SessionId(rank), request + 1, "g", 0, {});
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      const auto answer = cluster.sessions(rank).wait_unregistered(rank, request + 1);
+      ASSERT_TRUE(answer && answer->ok()) << turn;
+    }
+    if (turn == 100) before = status_bytes(request + 2);
+  }
+  EXPECT_LE(status_bytes(9), before + 200) << "of longer numbers";
+  for (std::size_t host = 0; host < 2; ++host) {
+    EXPECT_LE(cluster.lane(host).record("j").plan.tensors.size(), 4u);
+    EXPECT_EQ(cluster.lane(host).record("j").bindings.size(), 1u);
+  }
+}
+
+TEST(Unregistering, unlike_ranks_and_unknown_groups_are_errors) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all(1);
+  register_all(cluster, 1, 2, "g", {tensor("a", 10)}, 1, 0);
+  cluster.control(0).unregister_group(ports::SessionId(0), 5, "g", 7, {});
+  cluster.control(1).unregister_group(ports::SessionId(1), 5, "g", 8, {});
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    const auto answer = cluster.sessions(rank).wait_unregistered(rank, 5);
+    ASSERT_TRUE(answer && !answer->ok()) << "rank " << rank;
+    EXPECT_EQ(answer->status().code(), Code::kMismatch);
+    EXPECT_EQ(answer->status().what(), "rank 0 has completed 7 operations on its tensors, rank 1 8");
+  }
+  cluster.control(1).unregister_group(ports::SessionId(1), 6, "other", 0, {});
+  const auto unknown = cluster.sessions(1).wait_unregistered(1, 6);
+  ASSERT_TRUE(unknown.has_value());
+  EXPECT_EQ(unknown->status().code(), Code::kNotFound);
+}
+
+TEST(Unregistering, a_rank_that_has_left_or_died_is_named) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all(1);
+  register_all(cluster, 1, 2, "g", {tensor("a", 10)}, 1, 0);
+  unregister(cluster, 1, 2, 1);
+  cluster.control(1).leave(ports::SessionId(1), {});
+  const auto left = cluster.sessions(0).wait_unregistered(0, 5);
+  ASSERT_TRUE(left.has_value());
+  EXPECT_EQ(left->status().what(), "rank 1 on host h1 has left the job and did not unregister it");
+
+  cluster.join_all(1, "k", 10);
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    cluster.control(rank).register_group(ports::SessionId(10 + rank), 1, "g", {tensor("a", 10)});
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    ASSERT_TRUE(cluster.sessions(rank).wait_registered(10 + rank, 1)->ok());
+  cluster.control(0).unregister_group(ports::SessionId(10), 2, "g", 0, {});
+  cluster.control(1).leave(ports::SessionId(11), Status(Code::kUnavailable, "rank 1 was killed"));
+  const auto died = cluster.sessions(0).wait_unregistered(10, 2);
+  ASSERT_TRUE(died.has_value());
+  EXPECT_EQ(died->status().what(), "rank 1 was killed");
 }
 
 }  // namespace

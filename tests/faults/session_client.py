@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 
-MAGIC, VERSION = 0x53534C54, 4
+MAGIC, VERSION = 0x53534C54, 5
 HELLO, WELCOME, ERROR, ARENA, REGISTER, REGISTERED, STATUS, GOODBYE = range(1, 9)
 FLOAT32, FLOAT64, FLOAT16 = range(3)
 _HEADER = struct.Struct("<IHHII")

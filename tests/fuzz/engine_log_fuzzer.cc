@@ -93,7 +93,10 @@ Read read(const std::string& log) {
       copy.events(record.now, {&record.event, 1}, 0);
     } else if (record.kind == RecordKind::kPlan) {
       digest.mix(reader->plan().hash());
-      copy.plan(reader->plan(), 0);
+      copy.plan(reader->plan(), record.tensors, 0);
+    } else if (record.kind == RecordKind::kVacate) {
+      digest.mix(std::uint64_t{record.tensors.first} << 32 | record.tensors.count);
+      copy.vacate(record.tensors, 0);
     } else if (record.kind == RecordKind::kPriority) {
       digest.mix(record.priority.tensor.value);
       copy.priority(record.priority.tensor, record.priority.urgency, record.priority.cls, 0);

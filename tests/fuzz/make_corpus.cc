@@ -265,6 +265,13 @@ void write_session_packets(const Corpus& corpus) {
   list[0].reduce = ReduceOp::kAverage;
   corpus.write("register_integer_average", registration("model", list));
   corpus.write("status", packet(MessageType::kStatus, protocol::StatusBody()));
+  protocol::UnregisterBody unregister;
+  corpus.write("unregister_nameless", packet(MessageType::kUnregister, unregister));
+  std::strcpy(unregister.group, "model");
+  unregister.operations = ~std::uint64_t{0};
+  unregister.timeout_ms = ~std::uint32_t{0};
+  corpus.write("unregister", packet(MessageType::kUnregister, unregister));
+  corpus.write("unregister_short", packet(MessageType::kUnregister, protocol::StatusBody()));
 }
 
 void write_rings(const Corpus& corpus) {
@@ -342,6 +349,9 @@ void write_control(const Corpus& corpus) {
   write("late", MessageType::kLate, json::array({3, "tensor 'x'", 1'500'000'000}));
   write("overdue", MessageType::kOverdue, json::array({"model", 1}));
   write("awaited", MessageType::kAwaited, json::array({1, 7, 1'500'000'000}));
+  write("unregister", MessageType::kUnregister, json::array({"model", 1, 700, 30'000'000'000}));
+  write("vacate", MessageType::kVacate, json::array({"model", 2, 0x1234567890abcdefull}));
+  write("stays", MessageType::kStays, json::array({"model", {0, 1}, failure}));
   write("abort", MessageType::kAbort, json::array({failure}));
   write("thresholds", MessageType::kThresholds, json::array({0.75, 0.5}));
   json odd = json::array({json::binary({1, 2}), -1, 1e300, nullptr, true, json::object({{"k", json::array()}})});
@@ -416,6 +426,20 @@ void write_engine_logs(const Corpus& corpus) {
     to.pick(Time(6), {HostIndex(1), ClassId(0)}, kMaxOperation, 4, 1, 0);
   });
   write_records("plan", 1, [&](auto& to) { to.plan(plan, 0); });
+  protocol::Plan another;
+  another.tensors.resize(3);
+  another.tensors[1] = {.id = TensorId(1), .elements = 100, .slice_elements = 1024, .name = "another"};
+  write_records("vacate", 3, [&](auto& to) {
+    to.vacate({1, 1}, 0);
+    to.plan(another, {1, 1}, 0);
+    to.events(Time(5), std::span(events).first(1), 0);
+  });
+  write_records("vacate_a_member", 1, [&](auto& to) { to.vacate({2, 1}, 0); });
+  write_records("vacate_beyond", 1, [&](auto& to) { to.vacate({3, ~std::uint32_t{0}}, 0); });
+  write_records("vacate_under_way", 2, [&](auto& to) {
+    to.events(Time(5), std::span(events).first(1), 0);
+    to.vacate({0, 1}, 0);
+  });
 }
 
 }  // namespace

@@ -66,6 +66,13 @@ void check_register(std::span<const std::byte> body) {
   for (const std::uint32_t world_size : {1u, 3u, 65536u}) check_group(*registration, world_size);
 }
 
+void check_unregister(std::span<const std::byte> body) {
+  const Result<session::Unregistration> unregistration = session::parse_unregister(body);
+  if (!unregistration.ok()) return expect_explained(unregistration.status());
+  TL_ASSERT(unregistration->group.size() <= protocol::kMaxName);
+  TL_ASSERT(body.size() == sizeof(protocol::UnregisterBody) && unregistration->timeout.value >= 0);
+}
+
 void check_packet(std::span<const std::byte> bytes) {
   const Result<session::Packet> packet = session::parse_packet(bytes);
   if (!packet.ok()) return expect_explained(packet.status());
@@ -74,6 +81,7 @@ void check_packet(std::span<const std::byte> bytes) {
   if (packet->header.type == protocol::MessageType::kHello) check_hello(packet->body);
   if (packet->header.type == protocol::MessageType::kArena) check_arena(packet->body);
   if (packet->header.type == protocol::MessageType::kRegister) check_register(packet->body);
+  if (packet->header.type == protocol::MessageType::kUnregister) check_unregister(packet->body);
 }
 
 }  // namespace

@@ -180,7 +180,25 @@ void FakeDaemon::finish_group(Job& job, Group& group) {
       t.buffers[rank] = member->client->map({body.segment, body.offset, body.elements * dtype_size(body.dtype)});
     }
   }
+  group.tensors = static_cast<std::uint32_t>(ids.size());
   for (const auto& [rank, asked] : group.by_rank) server_.registered(asked.session, asked.request, ids);
+}
+
+void FakeDaemon::unregister_group(ports::SessionId session, std::uint32_t request, std::string name, std::uint64_t,
+                                  Duration) {
+  std::lock_guard lock(mutex_);
+  Member* member = nullptr;
+  Job* job = job_of(session, &member);
+  TL_ASSERT(job != nullptr);
+  const auto found = job->groups.find(name);
+  if (found == job->groups.end())
+    return server_.unregistered(session, request, Status(Code::kNotFound, "no such group", name, "register it"));
+  Group& group = found->second;
+  if (name == kKept && !std::exchange(group.ignored, true)) return;
+  group.leaving[member->rank] = {session, request};
+  if (group.leaving.size() < job->world_size) return;
+  for (const auto& [rank, asked] : group.leaving) server_.unregistered(asked.first, asked.second, group.tensors);
+  job->groups.erase(found);
 }
 
 void FakeDaemon::leave(ports::SessionId session, Status why) {

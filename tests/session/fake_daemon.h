@@ -35,6 +35,8 @@ class FakeDaemon final : public ports::JobControl {
 
   // An array call of this name is never registered.
   static constexpr const char* kRefused = "refused";
+  // The first question to unregister this group stays without an answer.
+  static constexpr const char* kKept = "kept";
 
   const std::string& socket() const { return config_.socket_path; }
   session::SessionServer& server() { return server_; }
@@ -65,6 +67,9 @@ class FakeDaemon final : public ports::JobControl {
   void register_group(ports::SessionId session, std::uint32_t request, std::string group,
                       std::vector<protocol::TensorBody> tensors) override;
   void overdue(ports::SessionId session, std::uint32_t request) override;
+  // Answers when all ranks have.
+  void unregister_group(ports::SessionId session, std::uint32_t request, std::string group, std::uint64_t operations,
+                        Duration patience) override;
   void leave(ports::SessionId session, Status why) override;
   void status(ports::SessionId session, std::uint32_t uid, std::uint32_t request) override;
   // What status() answers.
@@ -89,6 +94,9 @@ class FakeDaemon final : public ports::JobControl {
       std::vector<protocol::TensorBody> tensors;
     };
     std::map<std::uint32_t, Asked> by_rank;
+    std::map<std::uint32_t, std::pair<ports::SessionId, std::uint32_t>> leaving;  // by rank: session and request
+    std::uint32_t tensors = 0;
+    bool ignored = false;  // the first question about a group of kKept
   };
   struct Job {
     std::string name;

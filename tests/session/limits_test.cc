@@ -46,7 +46,7 @@ TEST(Limits, AClientOfAnotherVersion) {
   EXPECT_EQ(answer->code, Code::kVersionMismatch);
   EXPECT_EQ(answer->error,
             "the client library and the daemon have different versions: the client speaks session version 7, the "
-            "daemon 4: install the same release of "
+            "daemon 5: install the same release of "
             "both");
   EXPECT_TRUE(client.closed());
 }

@@ -48,6 +48,7 @@ class OpenControl final : public ports::JobControl {
   void join(ports::JoinRequest request) override { server->joined(request.session, ports::JoinInfo{}); }
   void register_group(ports::SessionId, std::uint32_t, std::string, std::vector<protocol::TensorBody>) override {}
   void overdue(ports::SessionId, std::uint32_t) override {}
+  void unregister_group(ports::SessionId, std::uint32_t, std::string, std::uint64_t, Duration) override {}
   void leave(ports::SessionId, Status) override {}
   void status(ports::SessionId, std::uint32_t, std::uint32_t) override {}
 

@@ -170,11 +170,27 @@ typedef struct {
   { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1, 1, TL_PATTERN_DEFAULT, 0 }
 
 /* Registers tensors together; collective: returns when every rank has registered a group of this name. `tensors`
- * receives `count` handles, which stay until tl_finalize(): register what is used again and again. Errors: mismatch
- * (names both ranks, the tensor and the two values, or the tensor that one rank leaves out), invalid argument, timed
- * out, aborted. */
+ * receives `count` handles, which stay until tl_unregister() or tl_finalize(): register what is used again and again.
+ * The name of a group is unique in the job, too. Errors: mismatch (names both ranks, the tensor and the two values, or
+ * the tensor that one rank leaves out), invalid argument, timed out, aborted. */
 TL_API tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tensor_desc_t* descs, size_t count,
                                tl_tensor_t** tensors);
+/* Takes a group of tl_register() back, all of its tensors; collective: returns when every rank has unregistered it.
+ * Ranks may unregister different groups in different orders, from different threads. Afterwards the group's name and
+ * its tensors' names may be registered anew, with other tensors of other shapes, and everything that they took of the
+ * daemons and of their quotas is given back, but for tables, which the job's next tensors use; buffers that the library
+ * has allocated are gone, others may be freed. The handles must not be used any more: the library refuses the last
+ * 4,096 of them by name, others may be anything.
+ *
+ * Of an array call the group is "operation.name" ("allreduce.x", "pull.k"): its next call is a first one again. A key's
+ * pull is unregistered before its push.
+ *
+ * All or none, on every rank alike. Errors, after which the tensors are as they were: not found (no such group here);
+ * invalid argument (the text names a tensor whose request is not done and waited for here, or another thread is at it);
+ * mismatch (ranks have done different numbers of operations: both are named); timed out (the text names the ranks that
+ * have not unregistered the group); aborted (a rank has left the job without it, or the job's error). Where the daemon
+ * does not say anything, timed out says so, and the tensors cannot be used: the next call goes on waiting. */
+TL_API tl_status_t tl_unregister(tl_context_t* context, const char* group);
 TL_API void* tl_tensor_buffer(const tl_tensor_t* tensor);
 
 /* Starts the tensor's operation on its buffer. The buffer belongs to tensorlane until the request is done. Never

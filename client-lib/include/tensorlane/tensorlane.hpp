@@ -150,6 +150,9 @@ class Session {
     return std::vector<Tensor>(handles.begin(), handles.end());
   }
 
+  // See tl_unregister(): tensors of the group are not to be used any more.
+  void unregister_group(const std::string& group) { check(tl_unregister(context_, group.c_str())); }
+
   template <typename T>
   Request allreduce(const std::string& name, const T* in, T* out, std::uint64_t count, tl_op_t op = TL_SUM,
                     const tl_options_t* options = nullptr) {

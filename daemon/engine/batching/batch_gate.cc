@@ -1,41 +1,58 @@
 #include "daemon/engine/batching/batch_gate.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/assert.h"
 
 namespace tensorlane::engine {
 
-void BatchGate::grow(const protocol::Plan& plan) {
-  const std::size_t known = index_.size(), known_batches = batches_.size();
+void BatchGate::grow(const protocol::Plan& plan, protocol::TensorRange added) {
   index_.resize(plan.tensors.size(), kNone);
-  for (std::size_t i = known; i < plan.tensors.size(); ++i) {
-    if (!plan.tensors[i].is_batch()) continue;
-    index_[i] = static_cast<std::uint32_t>(batches_.size());
-    batches_.push_back({.first = static_cast<std::uint32_t>(members_.size()), .count = plan.tensors[i].members});
-    batches_.back().left = batches_.back().count * ranks_;
-    members_.resize(members_.size() + batches_.back().count);
-    left_.insert(left_.end(), ranks_, batches_.back().count);
+  for (std::uint32_t i = added.first; i < added.end(); ++i) {
+    const protocol::PlanTensor& t = plan.tensors[i];
+    if (!t.is_batch()) continue;
+    index_[i] = new_batch();
+    batches_[index_[i]] = {t.members, t.members * ranks_, {}};
+    std::fill_n(left_.begin() + std::ptrdiff_t{index_[i]} * ranks_, ranks_, t.members);
   }
-  std::vector<std::uint32_t> filled(batches_.size());
-  for (std::size_t i = known; i < plan.tensors.size(); ++i) {
+  for (std::uint32_t i = added.first; i < added.end(); ++i) {
     const protocol::PlanTensor& t = plan.tensors[i];
     if (!t.in_batch()) continue;
     index_[i] = index_[t.batch];
-    const Batch& batch = batches_[index_[i]];
-    TL_ASSERT(filled[index_[i]] < batch.count);
-    members_[batch.first + filled[index_[i]]++] = {t.id, t.batch_offset, t.elements};
+    batches_[index_[i]].members.push_back({t.id, t.batch_offset, t.elements});
   }
-  for (std::size_t b = known_batches; b < batches_.size(); ++b) {
-    const std::span<Member> of_batch = std::span(members_).subspan(batches_[b].first, batches_[b].count);
-    std::ranges::sort(of_batch, {}, &Member::offset);
+  for (std::uint32_t i = added.first; i < added.end(); ++i) {
+    if (!plan.tensors[i].is_batch()) continue;
+    Batch& batch = batches_[index_[i]];
+    TL_ASSERT(batch.members.size() == batch.count);
+    std::ranges::sort(batch.members, {}, &Member::offset);
   }
+}
+
+void BatchGate::vacate(protocol::TensorRange range) {
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
+    const std::uint32_t batch = std::exchange(index_[i], kNone);
+    if (batch == kNone || batches_[batch].count == 0) continue;  // another tensor of it came before
+    batches_[batch] = {};
+    free_.push_back(batch);
+  }
+}
+
+std::uint32_t BatchGate::new_batch() {
+  if (!free_.empty()) {
+    const std::uint32_t batch = free_.back();
+    free_.pop_back();
+    return batch;
+  }
+  batches_.emplace_back();
+  left_.resize(left_.size() + ranks_);
+  return static_cast<std::uint32_t>(batches_.size() - 1);
 }
 
 std::span<const BatchGate::Member> BatchGate::members(TensorId batch) const {
   if (batch.value >= index_.size() || index_[batch.value] == kNone) return {};
-  const Batch& b = batch_of(batch);
-  return std::span(members_).subspan(b.first, b.count);
+  return batch_of(batch).members;
 }
 
 BatchGate::Step BatchGate::submitted(std::uint32_t rank, TensorId member) {

@@ -33,10 +33,20 @@ class BatchGate {
   // `ranks`: of this host.
   explicit BatchGate(std::uint32_t ranks) : ranks_(ranks) {}
 
-  // The plan in force from now on, of which check_batches() approves: what it has beyond the last one is new.
-  void grow(const protocol::Plan& plan);
+  // The plan in force from now on, of which check_batches() approves: `added` is new. It lies behind the last tensor,
+  // or where tensors were vacated.
+  void grow(const protocol::Plan& plan, protocol::TensorRange added);
+  // As grow(), of a plan that was appended to; an older one, which others have overtaken, adds nothing.
+  void grow(const protocol::Plan& plan) {
+    const auto known = static_cast<std::uint32_t>(index_.size());
+    if (plan.tensors.size() < known) return;
+    grow(plan, {known, static_cast<std::uint32_t>(plan.tensors.size()) - known});
+  }
+  // Batches are gone, with all of their members. Nothing of them is under way.
+  void vacate(protocol::TensorRange range);
 
-  // In the order in which they lie in the batch; none of what is no batch, or not known yet.
+  // In the order in which they lie in the batch. None of what is no batch, has not come to be here yet, or has gone
+  // already: a peer may speak of it.
   std::span<const Member> members(TensorId batch) const;
 
   // A rank, by its local index, has submitted its part of the next operation of a member. Each rank does that once for
@@ -48,16 +58,18 @@ class BatchGate {
  private:
   static constexpr std::uint32_t kNone = 0xffffffff;
   struct Batch {
-    std::uint32_t first = 0, count = 0;  // of members_
-    std::uint32_t left = 0;              // submissions, of all ranks
+    std::uint32_t count = 0;  // of members; 0: the entry is free
+    std::uint32_t left = 0;   // submissions, of all ranks
+    std::vector<Member> members;
   };
+  std::uint32_t new_batch();
   Batch& batch_of(TensorId batch) { return batches_[index_[batch.value]]; }
   const Batch& batch_of(TensorId batch) const { return batches_[index_[batch.value]]; }
 
   std::uint32_t ranks_;
   std::vector<std::uint32_t> index_;  // by tensor: of its batch, or its own, in batches_; kNone for other tensors
   std::vector<Batch> batches_;
-  std::vector<Member> members_;      // batch after batch
+  std::vector<std::uint32_t> free_;  // of batches_
   std::vector<std::uint32_t> left_;  // by batch and rank: members that it has not submitted
 };
 

@@ -40,21 +40,22 @@ std::uint32_t Admission::most_running() const {
   return std::numeric_limits<std::uint32_t>::max();
 }
 
-void Admission::grow(const protocol::Plan& plan) {
+// A tensor's place in order_ is among those of its group, which are as many as its ids.
+void Admission::grow(const protocol::Plan& plan, protocol::TensorRange added) {
   ordering_ = plan.ordering;
   concurrent_ = std::max(plan.concurrent, 1u);
   if (gate() == Gate::kNone) return;
   const auto& planned = plan.tensors;
-  const std::size_t known = tensors_.size();
-  for (std::size_t i = known; i < planned.size(); ++i) {
-    if (i == known || planned[i].group != planned[i - 1].group)
-      groups_.push_back({.first = static_cast<std::uint32_t>(i)});
-    ++groups_.back().count;
-    tensors_.push_back({.group = static_cast<std::uint32_t>(groups_.size() - 1),
-                        .loose = planned[i].operation == Operation::kPull || planned[i].in_batch()});
-    order_.emplace_back(static_cast<std::uint32_t>(i));
-    if (i + 1 < planned.size() && planned[i + 1].group == planned[i].group) continue;
-    std::stable_sort(order_.begin() + groups_.back().first, order_.end(),
+  tensors_.resize(planned.size());
+  order_.resize(planned.size());
+  std::uint32_t group = 0;
+  for (std::uint32_t i = added.first; i < added.end(); ++i) {
+    if (i == added.first || planned[i].group != planned[i - 1].group) group = new_group(i);
+    ++groups_[group].count;
+    tensors_[i] = {.group = group, .loose = planned[i].operation == Operation::kPull || planned[i].in_batch()};
+    order_[i] = TensorId(i);
+    if (i + 1 < added.end() && planned[i + 1].group == planned[i].group) continue;
+    std::stable_sort(order_.begin() + groups_[group].first, order_.begin() + i + 1,
                      [&](TensorId a, TensorId b) { return planned[a.value].urgency > planned[b.value].urgency; });
   }
   submitted_.resize(tensors_.size() * ranks_);
@@ -62,6 +63,32 @@ void Admission::grow(const protocol::Plan& plan) {
   waits_.resize(groups_.size() * ranks_);
   at_once_.reserve(tensors_.size());
   due_.reserve(groups_.size());
+}
+
+std::uint32_t Admission::new_group(std::uint32_t first) {
+  auto group = static_cast<std::uint32_t>(groups_.size());
+  if (free_groups_.empty()) {
+    groups_.emplace_back();
+  } else {
+    group = free_groups_.back();
+    free_groups_.pop_back();
+  }
+  groups_[group].first = first;
+  return group;
+}
+
+void Admission::vacate(protocol::TensorRange range) {
+  for (std::uint32_t i = range.first; i < std::min<std::size_t>(range.end(), tensors_.size()); ++i) {
+    Tensor& t = tensors_[i];
+    TL_ASSERT(!t.ready && !t.runs);
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank) submitted_[of_rank(rank, i)] = false;
+    Group& group = groups_[t.group];
+    if (--group.count == 0) {
+      group = {.queued = group.queued};
+      free_groups_.push_back(t.group);
+    }
+    t = {};
+  }
 }
 
 void Admission::submitted(std::uint32_t rank, TensorId tensor) {

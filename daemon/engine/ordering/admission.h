@@ -52,8 +52,17 @@ class Admission {
   // `ranks`: of this host.
   explicit Admission(std::uint32_t ranks) : ranks_(ranks) {}
 
-  // The plan in force from now on: what it has beyond the last one is new (engine.h).
-  void grow(const protocol::Plan& plan);
+  // The plan in force from now on: `added`, whole groups, is new. It lies behind the last tensor, or where tensors were
+  // vacated.
+  void grow(const protocol::Plan& plan, protocol::TensorRange added);
+  // As grow(), of a plan that was appended to; an older one, which others have overtaken, adds nothing.
+  void grow(const protocol::Plan& plan) {
+    const auto known = static_cast<std::uint32_t>(tensors_.size());
+    if (plan.tensors.size() < known) return;
+    grow(plan, {known, static_cast<std::uint32_t>(plan.tensors.size()) - known});
+  }
+  // Whole groups are gone. Nothing of them is under way.
+  void vacate(protocol::TensorRange range);
   Gate gate() const { return gate_of(ordering_); }
 
   // The calls below are for a gate other than kNone, and for tensors of the plan; after each of them comes next().
@@ -87,13 +96,14 @@ class Admission {
     bool counted = false;  // runs in its turn, and takes the room of another
   };
   struct Group {
-    std::uint32_t first = 0, count = 0;  // of order_
+    std::uint32_t first = 0, count = 0;  // of order_; without a tensor it is free for another group
     std::uint32_t turn = 0;              // position of the next one
     std::uint32_t held = 0;              // in their places and ready
     std::uint32_t running = 0;           // counted
     bool queued = false;                 // in due_
   };
 
+  std::uint32_t new_group(std::uint32_t first);
   std::uint32_t most_running() const;
   void look_at(std::uint32_t group);
   bool next_of(Group& group, TensorId* tensor);
@@ -107,12 +117,13 @@ class Admission {
   std::uint32_t concurrent_ = 1;
   std::vector<Tensor> tensors_;
   std::vector<Group> groups_;
-  std::vector<TensorId> order_;       // by place, group after group
-  std::vector<bool> submitted_;       // by tensor and rank: its operation, which has not begun
-  std::vector<bool> waiting_;         // by tensor and rank
-  std::vector<std::uint32_t> waits_;  // by group and rank: how many operations it waits for
-  std::vector<TensorId> at_once_;     // ready, without a place
-  std::vector<std::uint32_t> due_;    // groups in which something may begin
+  std::vector<std::uint32_t> free_groups_;  // without a tensor
+  std::vector<TensorId> order_;             // by place, group after group
+  std::vector<bool> submitted_;             // by tensor and rank: its operation, which has not begun
+  std::vector<bool> waiting_;               // by tensor and rank
+  std::vector<std::uint32_t> waits_;        // by group and rank: how many operations it waits for
+  std::vector<TensorId> at_once_;           // ready, without a place
+  std::vector<std::uint32_t> due_;          // groups in which something may begin
   std::uint64_t held_ = 0, loose_ = 0;
 };
 

@@ -69,6 +69,9 @@ class MixedTransport final : public ports::Transport {
   void close(const ports::FlowKey& flow) override;
   Status map(JobId job, std::span<std::byte> bytes) override;
   Status map(JobId job, const ports::DeviceMemory& memory) override;
+  void unmap(JobId job, std::span<std::byte> bytes) override {
+    for (const Member& m : members_) m.transport->unmap(job, bytes);
+  }
   void unmap(JobId job) override {
     for (const Member& m : members_) m.transport->unmap(job);
   }

@@ -143,6 +143,11 @@ void RdmaTransport::unmap(JobId job) {
   registrations_.erase(found);
 }
 
+void RdmaTransport::unmap(JobId job, std::span<std::byte> bytes) {
+  const auto found = registrations_.find(job);
+  if (found != registrations_.end()) found->second->unmap(bytes);
+}
+
 std::shared_ptr<PlaceTable> RdmaTransport::places(JobId job, HostIndex peer) {
   std::weak_ptr<PlaceTable>& known = places_[{job, peer}];
   std::shared_ptr<PlaceTable> table = known.lock();

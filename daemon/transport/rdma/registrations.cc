@@ -46,6 +46,12 @@ Status Registrations::map(std::span<std::byte> bytes) {
   return {};
 }
 
+void Registrations::unmap(std::span<std::byte> bytes) {
+  std::erase_if(pieces_,
+                [&](const Piece& piece) { return piece.begin == bytes.data() && piece.length == bytes.size(); });
+  last_ = 0;
+}
+
 Status Registrations::map(const ports::DeviceMemory& memory) {
   MemoryRegion region(
       ibv_reg_dmabuf_mr(domain_, memory.offset, memory.length, memory.address, memory.dmabuf, kRemotelyWritable));

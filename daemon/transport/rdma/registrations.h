@@ -42,6 +42,8 @@ class Registrations {
   // The registration that holds all of `bytes`, or null. The data path: a look at a few entries, the last one found
   // first.
   const ibv_mr* find(std::span<const std::byte> bytes) const;
+  // Deregisters this piece, which map() was given as it is.
+  void unmap(std::span<std::byte> bytes);
   // Deregisters everything that map() registered.
   void clear();
 

@@ -43,6 +43,7 @@ class RdmaTransport final : public ports::Transport,
   Status map(JobId job, std::span<std::byte> bytes) override;
   Status map(JobId job, const ports::DeviceMemory& memory) override;
   void unmap(JobId job) override;
+  void unmap(JobId job, std::span<std::byte> bytes) override;
   bool wants_places() const override { return true; }
   bool writable(const ports::FlowKey& flow) const override;
   void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;

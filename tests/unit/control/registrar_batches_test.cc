@@ -19,6 +19,8 @@ struct Said final : RegistrarOutput {
   void to_leader(MessageType, json) override {}
   void to_all_hosts(MessageType type, json body) override { said.emplace_back(type, std::move(body)); }
   void apply_plan(protocol::Plan plan) override { applied = std::move(plan); }
+  void vacate(std::uint32_t, protocol::TensorRange) override {}
+  void answer_unregistered(ports::SessionId, std::uint32_t, Result<std::uint32_t>) override {}
   void bind(std::uint32_t, TensorId, ports::BufferPlace) override {}
   void answer(ports::SessionId, std::uint32_t, Result<std::vector<TensorId>>) override {}
   void report_late(std::uint32_t, const std::string&, Duration) override {}

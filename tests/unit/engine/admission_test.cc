@@ -139,6 +139,7 @@ TEST(Admission, TensorsThatCameLaterDoNotWaitForTheFirst) {
   Plan more = plan_of(Ordering::kFunnel, 4);
   more.tensors[2].group = more.tensors[3].group = 2;
   host->grow(more);
+  host->grow(plan);  // overtaken
   EXPECT_THAT(host.submit(1), IsEmpty());
   EXPECT_THAT(host.submit(3), IsEmpty());
   EXPECT_THAT(host.submit(2), ElementsAre(2));
@@ -153,6 +154,33 @@ TEST(Admission, GroupsAreThePlansNotTheMessages) {
   Host host(plan);
   EXPECT_THAT(host.submit(2), ElementsAre(2));
   EXPECT_THAT(host.submit(0), ElementsAre(0));
+}
+
+TEST(Admission, AGroupInThePlacesOfOthersHasAnOrderOfItsOwn) {
+  Plan plan = plan_of(Ordering::kFunnel, 5);
+  for (std::uint32_t i = 1; i < 4; ++i) plan.tensors[i].group = 1;
+  plan.tensors[4].group = 2;
+  Host host(plan);
+  EXPECT_THAT(host.submit(1), ElementsAre(1));
+  EXPECT_THAT(host.submit(2), IsEmpty());
+  EXPECT_THAT(host.complete(1), ElementsAre(2));
+  EXPECT_THAT(host.complete(2), IsEmpty());  // the next one is 3
+  host->vacate({1, 3});
+  plan.vacate({1, 3});
+  for (std::uint32_t i = 1; i < 3; ++i) {
+    plan.tensors[i] = plan.tensors[0];
+    plan.tensors[i].id = TensorId(i);
+    plan.tensors[i].group = 3;
+  }
+  plan.tensors[2].urgency = 0.9f;
+  host->grow(plan, {1, 2});
+  EXPECT_THAT(host.submit(1), IsEmpty());
+  EXPECT_THAT(host.submit(2), ElementsAre(2));
+  EXPECT_THAT(host.complete(2), ElementsAre(1));
+  EXPECT_THAT(host.complete(1), IsEmpty());
+  // Groups that stay are not touched.
+  EXPECT_THAT(host.submit(0), ElementsAre(0));
+  EXPECT_THAT(host.submit(4), ElementsAre(4));
 }
 
 // ---- iterations that leave a tensor out ----

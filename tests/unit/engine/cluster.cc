@@ -26,15 +26,35 @@ Cluster::Cluster(const ClusterOptions& options, const Plan& plan)
     Host& host = hosts_[h];
     const std::uint64_t staging = Engine::staging_bytes(config).value;
     host.regions.emplace_back(staging);
-    for (const PlanTensor& t : plan.tensors) {
-      const bool barrier = t.operation == Operation::kBarrier;
-      host.regions.emplace_back(barrier ? 0 : t.elements * dtype_size(t.dtype));
-      host.regions.emplace_back(needs_wide(t, options.hosts) ? t.elements * sizeof(float) : 0);
-    }
+    for (const PlanTensor& t : plan.tensors) add_buffers(host, t, host.regions.size());
     host.engine = std::make_unique<Engine>(config, Descriptor{0, 0, 0, staging});
     const Status status = host.engine->apply_plan(plan);
     EXPECT_TRUE(status.ok()) << status.to_string();
   }
+}
+
+void Cluster::add_buffers(Host& host, const PlanTensor& tensor, std::size_t region) {
+  const bool barrier = tensor.operation == Operation::kBarrier;
+  Region buffer(barrier ? 0 : tensor.elements * dtype_size(tensor.dtype));
+  Region wide(needs_wide(tensor, hosts()) ? tensor.elements * sizeof(float) : 0);
+  while (host.regions.size() < region + 2) host.regions.emplace_back(0);
+  host.regions[region] = std::move(buffer);
+  host.regions[region + 1] = std::move(wide);
+}
+
+Status Cluster::vacate(protocol::TensorRange range) {
+  for (Host& host : hosts_) TL_RETURN_IF_ERROR(host.engine->vacate(range));
+  plan_.vacate(range);
+  return {};
+}
+
+Status Cluster::place(protocol::TensorRange range, const std::vector<PlanTensor>& tensors) {
+  plan_.place(range, tensors);
+  for (Host& host : hosts_) {
+    for (std::uint32_t i = range.first; i < range.end(); ++i) add_buffers(host, plan_.tensors[i], 1 + i * 2);
+    TL_RETURN_IF_ERROR(host.engine->extend_plan(plan_, range));
+  }
+  return {};
 }
 
 std::span<std::byte> Cluster::buffer(std::size_t host, TensorId tensor) {
@@ -48,7 +68,9 @@ void Cluster::submit_all(int times) {
   for (Host& host : hosts_) {
     for (int i = 0; i < times; ++i) {
       std::vector<TensorId> ids;
-      for (const PlanTensor& t : plan_.tensors) ids.push_back(t.id);
+      for (const PlanTensor& t : plan_.tensors) {
+        if (!t.vacant) ids.push_back(t.id);
+      }
       std::ranges::shuffle(ids, random_);
       host.to_submit.insert(host.to_submit.end(), ids.begin(), ids.end());
     }

@@ -58,6 +58,12 @@ class Cluster {
   std::span<std::byte> buffer(std::size_t host, TensorId tensor);
   std::span<std::byte> wide(std::size_t host, TensorId tensor);
 
+  // What is in the range is unregistered, on every host.
+  Status vacate(protocol::TensorRange range);
+  // Other tensors come to be there, or behind the last one, with buffers of their own.
+  Status place(protocol::TensorRange range, const std::vector<PlanTensor>& tensors);
+  const Plan& plan() const { return plan_; }
+
   // Every host submits these tensors once, each in an order of its own, as soon as the operation before on the same
   // tensor is complete.
   void submit_all(int times = 1);
@@ -85,6 +91,7 @@ class Cluster {
     HostIndex from;
   };
 
+  void add_buffers(Host& host, const PlanTensor& tensor, std::size_t region);
   bool submit_next(std::size_t h);
   bool pick_something(std::size_t h);
   bool deliver_something(std::size_t h);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -368,6 +369,79 @@ TEST(Bandwidth, EveryHostSendsTwiceItsShareOfTheTensor) {
         EXPECT_EQ(c.bytes_sent(h), 2 * (hosts - 1) * elements / hosts * sizeof(float));
     }
   }
+}
+
+// One to four tensors of one registration.
+std::vector<PlanTensor> registration(std::mt19937_64& random, Pattern pattern, std::uint16_t hosts,
+                                     protocol::TensorRange range) {
+  constexpr std::array kOperations = {Operation::kAllreduce, Operation::kAllreduce, Operation::kBroadcast,
+                                      Operation::kAllgather, Operation::kBarrier};
+  std::vector<PlanTensor> tensors;
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
+    const std::uint64_t elements = std::uint64_t{hosts} * (1 + random() % 1500);
+    PlanTensor t = allreduce(pattern, static_cast<Dtype>(random() % kDtypeCount), elements, 64 + random() % 200);
+    t.id = TensorId(i);
+    t.operation = kOperations[random() % kOperations.size()];
+    t.root = HostIndex(static_cast<std::uint16_t>(random() % hosts));
+    t.root_rank = Rank(t.root.value);
+    t.cls = ClassId(static_cast<std::uint8_t>(random() % 2));
+    t.urgency = static_cast<float>(random() % 7) / 7;
+    tensors.push_back(t);
+  }
+  return tensors;
+}
+
+// Registrations of all shapes come and go between operations: places, and what the tables had there, are used again.
+TEST_P(Operations, AreRightOnTensorsInThePlaceOfOthers) {
+  const auto [pattern, hosts] = GetParam();
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    std::mt19937_64 random(seed);
+    ClusterOptions o{.hosts = hosts, .seed = seed};
+    o.config.eager_limit = Bytes(seed % 2 == 0 ? 64 : 4096);
+    o.config.reclassifies = seed == 3;
+    o.config.max_queued_slices = 4000;  // without what has left, there is room for all
+    Plan nothing;
+    for (std::uint16_t h = 0; h < hosts; ++h) nothing.rank_hosts.push_back(HostIndex(h));
+    Cluster c(o, nothing);
+    c.fill = [&](std::size_t h, TensorId id, Sequence s) {
+      if (c.plan().tensors[id.value].operation != Operation::kBarrier) fill_small(c, c.plan(), h, id, s);
+    };
+    c.check = [&](std::size_t h, TensorId id, Sequence s) {
+      if (c.plan().tensors[id.value].operation != Operation::kBarrier) check_numbers(c, c.plan(), o, h, id, s);
+    };
+    std::vector<protocol::TensorRange> live;
+    for (int turn = 0; turn < 20; ++turn) {
+      if (live.size() == 4 || (!live.empty() && random() % 3 == 0)) {
+        const auto leaves = live.begin() + static_cast<std::ptrdiff_t>(random() % live.size());
+        const Status status = c.vacate(*leaves);
+        ASSERT_TRUE(status.ok()) << status.to_string();
+        live.erase(leaves);
+      } else {
+        const protocol::TensorRange range = c.plan().room_for(static_cast<std::uint32_t>(1 + random() % 4));
+        const Status status = c.place(range, registration(random, pattern, hosts, range));
+        ASSERT_TRUE(status.ok()) << status.to_string();
+        live.push_back(range);
+      }
+      c.submit_all(1 + static_cast<int>(random() % 2));
+      ASSERT_TRUE(c.run());
+      for (std::size_t h = 0; h < hosts; ++h) ASSERT_TRUE(c.host(h).errors.empty()) << c.host(h).errors.front();
+      ASSERT_TRUE(c.all_done()) << "turn " << turn;
+    }
+    ASSERT_LE(c.plan().tensors.size(), 32u);  // of four registrations of four, with gaps
+  }
+}
+
+TEST(Vacating, IsRefusedWhileAnOperationIsUnderWay) {
+  ClusterOptions o{.hosts = 2};
+  Cluster c(o, plan_of(allreduce(Pattern::kRing, Dtype::kFloat32, 1000, 64)));
+  c.submit(0, TensorId(0));
+  ASSERT_TRUE(c.run());  // as far as it goes without the other host
+  EXPECT_EQ(c.host(0).engine->vacate({0, 1}).what(),
+            "an operation is under way on a tensor that every rank has unregistered");
+  c.submit(1, TensorId(0));
+  ASSERT_TRUE(c.run());
+  EXPECT_TRUE(c.vacate({0, 1}).ok());
+  EXPECT_FALSE(c.vacate({0, 2}).ok());
 }
 
 }  // namespace

@@ -26,13 +26,17 @@ PlanTensor small(std::uint64_t elements, float urgency = 0.5F, Dtype dtype = Dty
   return t;
 }
 
+Status check_added(const Plan& plan, std::uint32_t first) {
+  return check_batches(plan, {first, static_cast<std::uint32_t>(plan.tensors.size()) - first});
+}
+
 // A registration by which a plan grows from nothing, with its batches.
 Plan batched(std::vector<PlanTensor> tensors, Bytes most, std::vector<std::uint8_t> asked = {}) {
   asked.resize(tensors.size());
   append_batches(&tensors, asked, most, [](PlanTensor& batch, std::size_t) { batch.slice_elements = 1024; });
   Plan plan{.version = 1, .tensors = std::move(tensors)};
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) plan.tensors[i].id = TensorId(i);
-  const Status status = check_batches(plan, 0);
+  const Status status = check_added(plan, 0);
   EXPECT_TRUE(status.ok()) << status.to_string();
   return plan;
 }
@@ -90,7 +94,7 @@ TEST(CheckBatches, RefusesWhatDoesNotFit) {
   const auto refused = [&](auto change, std::size_t first = 0) {
     Plan plan = good;
     change(plan.tensors);
-    return check_batches(plan, first).to_string();
+    return check_added(plan, first).to_string();
   };
   using Tensors = std::vector<PlanTensor>&;
   EXPECT_THAT(refused([](Tensors t) { t[1].batch = 2; }), HasSubstr("is no batch of this plan"));
@@ -155,7 +159,7 @@ TEST(BatchGate, KnowsMembersByPlaceAlsoWhenThePlanGrows) {
     if (t.in_batch()) t.batch += 3;
     plan.tensors.push_back(t);
   }
-  ASSERT_TRUE(check_batches(plan, 3).ok());
+  ASSERT_TRUE(check_added(plan, 3).ok());
   gate.grow(plan);
   std::vector<std::uint32_t> ids;
   for (const auto& member : gate.members(TensorId(2))) ids.push_back(member.tensor.value);
@@ -163,6 +167,26 @@ TEST(BatchGate, KnowsMembersByPlaceAlsoWhenThePlanGrows) {
   EXPECT_THAT(ids, ElementsAre(1, 0, 3, 4));
   EXPECT_EQ(gate.members(TensorId(2))[1].offset, 20U);
   EXPECT_TRUE(gate.submitted(0, TensorId(1)).of_host);  // what was submitted before the plan grew counts
+}
+
+TEST(BatchGate, ABatchInThePlaceOfAnotherHasItsOwnMembers) {
+  Plan plan = batched({small(10), small(20), small(5000)}, kib(1));
+  BatchGate gate(2);
+  gate.grow(plan);
+  ASSERT_EQ(gate.members(TensorId(3)).size(), 2U);
+  gate.vacate({0, 4});
+  plan.vacate({0, 4});
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(gate.members(TensorId(i)).empty()) << i;
+  const Plan other = batched({small(5), small(6), small(7)}, kib(1));
+  ASSERT_EQ(other.tensors.size(), 4U);
+  plan.place({0, 4}, other.tensors);
+  gate.grow(plan, {0, 4});
+  ASSERT_EQ(gate.members(TensorId(3)).size(), 3U);
+  EXPECT_EQ(gate.members(TensorId(3))[2].offset, 11U);
+  for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
+    EXPECT_FALSE(gate.submitted(0, TensorId(tensor)).of_host);
+    EXPECT_EQ(gate.submitted(1, TensorId(tensor)).of_host, tensor == 2);
+  }
 }
 
 }  // namespace

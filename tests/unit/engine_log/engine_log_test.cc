@@ -188,6 +188,41 @@ TEST(EngineLog, NegotiationReplays) {
   }
 }
 
+// Tensors go and others come in their places, and behind the last one.
+struct Vacated {
+  Vacated() {
+    pair.apply_plan(plan_of(4));
+    pair.run();
+    pair.vacate({1, 2});
+    pair.run();
+    std::vector<protocol::PlanTensor> tensors = plan_of(4).tensors;
+    for (protocol::PlanTensor& t : tensors) t.elements = 5000;
+    pair.place({1, 1}, {tensors[1]});
+    pair.run();
+    pair.vacate({3, 1});
+    tensors[2].id = TensorId(3);
+    pair.place({3, 1}, {tensors[2]});
+    pair.run();
+    EXPECT_EQ(pair.completed, 2u * (4 + 2 + 3 + 3));
+    digest = pair.engines[0]->digest();
+    pair.end();
+  }
+  const std::string& log() const { return pair.logs[0]->bytes; }
+  Pair pair;
+  std::uint64_t digest = 0;
+};
+
+TEST(EngineLog, ReplaysAcrossTensorsThatGoAndOthersInTheirPlaces) {
+  const Vacated run;
+  for (const auto& log : run.pair.logs) {
+    const auto replay = replay_text(log->bytes);
+    ASSERT_TRUE(replay.ok()) << replay.status().to_string();
+    EXPECT_TRUE(replay->equal()) << replay->parting->why;
+    EXPECT_EQ(replay->plans, 3u);
+  }
+  EXPECT_EQ(replay_text(run.log())->digest, run.digest);
+}
+
 // The same log with one record changed (or left out, where `change` says false), checksums right.
 std::string changed(const std::string& log, const std::function<bool(Record&)>& change) {
   std::istringstream in(log);
@@ -201,7 +236,9 @@ std::string changed(const std::string& log, const std::function<bool(Record&)>& 
       if (record.is_event) {
         recorder->events(record.now, {&record.event, 1}, 0);
       } else if (record.kind == RecordKind::kPlan) {
-        recorder->plan(reader->plan(), 0);
+        recorder->plan(reader->plan(), record.tensors, 0);
+      } else if (record.kind == RecordKind::kVacate) {
+        recorder->vacate(record.tensors, 0);
       } else if (record.kind == RecordKind::kPriority) {
         recorder->priority(record.priority.tensor, record.priority.urgency, record.priority.cls, 0);
       } else if (record.kind == RecordKind::kPick) {
@@ -296,6 +333,38 @@ TEST(EngineLog, WhatTheEngineCannotFollowIsSaid) {
               HasSubstr("nobody asked"));
 }
 
+TEST(EngineLog, ATensorThatGoesTooSoonOrIsNotThereAnyMoreIsSaid) {
+  const Vacated run;
+  ASSERT_EQ(changed(run.log(), [](Record&) { return true; }), run.log());
+  const auto why = [&](const std::function<void(Record&)>& change) {
+    const auto replay = replay_text(changed(run.log(), [&](Record& record) {
+      change(record);
+      return true;
+    }));
+    if (!replay.ok()) return replay.status().to_string();
+    return replay->parting ? replay->parting->why : "equal";
+  };
+  bool gone = false;
+  EXPECT_THAT(why([&](Record& r) {
+                gone = gone || (!r.is_event && r.kind == RecordKind::kVacate);
+                if (gone && r.is_event && r.event.kind == Event::Kind::kTensorReady)
+                  r.event.tensor_ready.tensor = TensorId(1);
+              }),
+              HasSubstr("not in the plan"));
+  int begun = 0;  // the fifth is tensor 0's, the next one that of another tensor
+  EXPECT_THAT(why([&](Record& r) {
+                if (!r.is_event || r.event.kind != Event::Kind::kTensorReady || ++begun != 6) return;
+                r.is_event = false;
+                r.kind = RecordKind::kVacate;
+                r.tensors = {0, 1};
+              }),
+              HasSubstr("this engine does not let tensors go: an operation is under way"));
+  EXPECT_THAT(why([&](Record& r) {
+                if (!r.is_event && r.kind == RecordKind::kVacate) r.tensors.count = ~0u;
+              }),
+              HasSubstr("cannot be read"));
+}
+
 TEST(EngineLog, EveryChangedByteIsFound) {
   const Recorded run(1);
   for (std::size_t i = 0; i < run.log().size(); ++i) {
@@ -385,7 +454,7 @@ TEST(EngineLog, ForeignFilesAreRefused) {
   std::string later = Recorded(1).log();
   later[kFileMark.size()] = static_cast<char>(kVersion + 1);
   EXPECT_EQ(replay_text(later).status().code(), Code::kVersionMismatch);
-  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 3, this program reads version 2"));
+  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 4, this program reads version 3"));
 }
 
 TEST(EngineLog, AHeaderOfNoEngineIsRefused) {

@@ -95,6 +95,15 @@ class Pair {
     sequences_.resize(plan.tensors.size());
     for (auto& engine : engines) EXPECT_TRUE(engine->apply_plan(plan).ok());
   }
+  void vacate(protocol::TensorRange range) {
+    plan_.vacate(range);
+    for (auto& engine : engines) EXPECT_TRUE(engine->vacate(range).ok());
+  }
+  void place(protocol::TensorRange range, const std::vector<protocol::PlanTensor>& tensors) {
+    plan_.place(range, tensors);
+    sequences_.resize(plan_.tensors.size());
+    for (auto& engine : engines) EXPECT_TRUE(engine->extend_plan(plan_, range).ok());
+  }
   void feed(std::size_t host, const Event& event) {
     now_ = Time(now_.value + 1000);
     EXPECT_EQ(engines[host]->step(now_, {&event, 1}, actions_), 1u);
@@ -112,6 +121,7 @@ class Pair {
   // Every tensor once on both hosts, to the end.
   void run() {
     for (std::uint32_t t = 0; t < plan_.tensors.size(); ++t) {
+      if (plan_.tensors[t].vacant) continue;
       ++sequences_[t];
       for (std::size_t h = 0; h < 2; ++h) begin(h, t, sequences_[t]);
     }

@@ -88,6 +88,33 @@ TEST_P(Batches, BringEveryRankTheSumsOfItsTensors) {
   }
 }
 
+// Batches of other sizes are made of what is registered next, in the same places.
+TEST_P(Batches, ComeAnewInThePlacesOfOthers) {
+  start_world();
+  std::vector<std::uint64_t> offsets(kTensors);
+  for (std::uint32_t i = 0; i < kTensors; ++i) offsets[i] = at(i);
+  std::vector<protocol::PlanTensor> tensors;
+  for (std::uint32_t i = 0; i < kTensors; ++i) {
+    tensors.push_back(plan_.tensors[i]);
+    tensors.back().batch = protocol::kNoBatch;
+    tensors.back().batch_offset = 0;
+  }
+  auto count = static_cast<std::uint32_t>(plan_.tensors.size());
+  for (const Bytes most : {kib(1), kib(100), kib(2)}) {
+    for (std::uint64_t sequence = 1; sequence <= 2; ++sequence) {
+      each_client([&](FakeClient& client, std::uint32_t rank) { submit(client, rank, sequence); });
+      each_client([&](FakeClient& client, std::uint32_t) { expect_sums(client, sequence); });
+    }
+    vacate({0, count});
+    const std::vector<protocol::PlanTensor> others = batched(tensors, most);
+    count = static_cast<std::uint32_t>(others.size());
+    offsets.resize(count);
+    place(0, others, offsets);
+  }
+  each_client([&](FakeClient& client, std::uint32_t rank) { submit(client, rank, 1); });
+  each_client([&](FakeClient& client, std::uint32_t) { expect_sums(client, 1); });
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Batches,
                          ::testing::Values(BatchWorld{2, 1, protocol::Pattern::kRing},
                                            BatchWorld{3, 2, protocol::Pattern::kRing},

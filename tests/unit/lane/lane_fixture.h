@@ -149,6 +149,16 @@ class FakeClient final : public ports::ClientSession {
     const bool done = changed_.wait_until(lock, patience(), [&] { return completed_.contains({tensor, sequence}); });
     return done ? completed_[{tensor, sequence}] : Code::kTimedOut;
   }
+  // It is unregistered: another one in its place begins with sequence 1.
+  void forget(std::uint32_t tensor) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(completed_, [&](const auto& operation) { return operation.first.first == tensor; });
+  }
+  // The lane has what was submitted.
+  bool all_taken() {
+    std::lock_guard lock(mutex_);
+    return submitted_.empty();
+  }
   bool pending(std::uint32_t tensor, std::uint64_t sequence) {
     std::lock_guard lock(mutex_);
     return !completed_.contains({tensor, sequence});
@@ -418,6 +428,46 @@ class LaneTest : public ::testing::Test {
     for (auto& host : hosts_) {
       for (auto& client : host->clients) visit(*client, rank++);
     }
+  }
+
+  // What is in the range is unregistered everywhere.
+  void vacate(protocol::TensorRange range) {
+    plan_.vacate(range);
+    ++plan_.version;
+    for (auto& host : hosts_) {
+      const auto gone = std::make_shared<std::promise<void>>();
+      ASSERT_TRUE(host->lane->vacate(kJob, plan_.version, range, [gone] { gone->set_value(); }).ok());
+      gone->get_future().wait();
+    }
+    each_client([range](FakeClient& client, std::uint32_t) {
+      for (std::uint32_t tensor = range.first; tensor < range.end(); ++tensor) client.forget(tensor);
+    });
+  }
+  // Others come to be there, registered together.
+  void place(std::uint32_t first, std::vector<protocol::PlanTensor> tensors,
+             const std::vector<std::uint64_t>& offsets) {
+    const protocol::TensorRange range{first, static_cast<std::uint32_t>(tensors.size())};
+    ++plan_.version;
+    for (std::uint32_t i = 0; i < range.count; ++i) {
+      tensors[i].id = TensorId(first + i);
+      if (tensors[i].in_batch()) tensors[i].batch += first;
+      tensors[i].group = plan_.version;
+      tensors[i].name = "another " + std::to_string(first + i);
+      tensors[i].slice_elements = 16384;
+    }
+    plan_.place(range, tensors);
+    for (auto& host : hosts_) put_in_force(*host->lane, kJob, plan_.part(range));
+    std::uint32_t rank = 0;
+    for (auto& host : hosts_) {
+      for (std::size_t r = 0; r < host->clients.size(); ++r, ++rank) {
+        for (std::uint32_t i = 0; i < range.count; ++i) {
+          if (tensors[i].is_batch()) continue;
+          const std::uint64_t bytes = tensors[i].elements * dtype_size(tensors[i].dtype);
+          ASSERT_TRUE(host->lane->bind(kJob, Rank(rank), tensors[i].id, {0, offsets[i], bytes}).ok());
+        }
+      }
+    }
+    barrier();
   }
 
   // Every host gets the same plan with one tensor more.

@@ -160,6 +160,58 @@ TEST_F(LaneTest, AHostThatOnlySendsIsNamedAndReportsItsRankWhenAsked) {
   each_client([](FakeClient& client, std::uint32_t) { EXPECT_EQ(client.wait(0, 1), Code::kOk); });
 }
 
+// What was asked of a tensor that has gone is not asked of the one in its place, whose operations go on from its count.
+TEST_F(LaneTest, WhatIsAskedOfATensorGoesWithIt) {
+  start(2, 1, {allreduce(100)}, milliseconds(200));
+  for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    each_client([&](FakeClient& client, std::uint32_t) { client.submit(0, sequence); });
+    each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, sequence), Code::kOk); });
+  }
+  ports::LanePort& asked = *hosts_[1]->lane;
+  ASSERT_TRUE(asked.awaited(kJob, TensorId(0), Sequence(4), seconds(60)).ok());
+  EXPECT_EQ(hosts_[1]->listener.wait_late(), std::pair(Rank(1), TensorId(0)));
+  vacate({0, 1});
+  const std::size_t before = hosts_[1]->listener.late();
+  ASSERT_TRUE(asked.awaited(kJob, TensorId(0), Sequence(4), seconds(60)).ok());  // on its way since before
+  std::this_thread::sleep_for(300ms);
+  place(0, {allreduce(50)}, {0});
+  std::this_thread::sleep_for(700ms);
+  EXPECT_EQ(hosts_[1]->listener.late(), before);
+  hosts_[0]->clients[0]->submit(0, 1);
+  const auto missing = hosts_[0]->listener.wait_missing();
+  ASSERT_TRUE(missing);
+  EXPECT_EQ(missing->sequence, Sequence(4));
+  ASSERT_TRUE(asked.awaited(kJob, TensorId(0), Sequence(1), seconds(60)).ok());
+  std::this_thread::sleep_for(500ms);
+  EXPECT_EQ(hosts_[1]->listener.late(), before);
+  ASSERT_TRUE(asked.awaited(kJob, TensorId(0), missing->sequence, missing->waited).ok());
+  for (int i = 0; i < 1000 && hosts_[1]->listener.late() == before; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_GT(hosts_[1]->listener.late(), before);
+  hosts_[1]->clients[0]->submit(0, 1);
+  each_client([](FakeClient& client, std::uint32_t) { EXPECT_EQ(client.wait(0, 1), Code::kOk); });
+}
+
+// A rank that breaks the protocol ends its job, whatever place it names; ranks and hosts that do not are not harmed.
+TEST_F(LaneTest, ATensorThatHasGoneCannotBeSubmitted) {
+  start(1, 2, {allreduce(100), allreduce(100)});
+  vacate({0, 1});
+  hosts_[0]->clients[1]->raise(0, 1);  // was under way
+  each_client([](FakeClient& client, std::uint32_t) { client.submit(1, 1); });
+  each_client([](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(1, 1), Code::kOk); });
+  hosts_[0]->clients[1]->submit(0, 1);
+  EXPECT_EQ(hosts_[0]->listener.wait_failed().what(),
+            "rank 1 submitted a tensor that it has not registered: tensor 0, sequence 1");
+}
+
+TEST_F(LaneTest, ATensorThatARankStillUsesFailsTheJobByName) {
+  start(2, 2, {allreduce(100), allreduce(100)});
+  hosts_[0]->clients[1]->submit(0, 1);
+  for (int i = 0; i < 1000 && !hosts_[0]->clients[1]->all_taken(); ++i) std::this_thread::sleep_for(1ms);
+  ASSERT_TRUE(hosts_[0]->lane->vacate(kJob, 2, {0, 1}, [] { ADD_FAILURE() << "it has not gone"; }).ok());
+  EXPECT_EQ(hosts_[0]->listener.wait_failed().what(),
+            "rank 1 has unregistered tensor 't0' while its operation is under way");
+}
+
 // One operation at a time, and not before its time.
 TEST_F(LaneTest, AMissingHostIsSpokenOfOnceInLateAfter) {
   start(2, 1, std::vector(20, allreduce(100)), milliseconds(400));

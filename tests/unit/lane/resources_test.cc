@@ -126,6 +126,46 @@ TEST_F(Resources, SumsOf16BitTensorsThatJoinInSeveralStepsAreTheirOwn) {
   }
 }
 
+// Sums, tables and entries of the table of tensors; and what comes in its place begins anew.
+TEST_F(Resources, WhatLeavesThePlanIsGivenBackBeforeItIsSaidToBeGone) {
+  constexpr std::uint64_t kOffset = 65536;
+  constexpr std::uint16_t kOne = 0x3c00, kFour = 0x4400;  // of float16
+  start(2, 2, {allreduce(1000)});
+  std::uint64_t sequence = 0;
+  sums_go_on(&sequence);
+  const std::uint64_t bytes = hosts_[0]->budget->ledger().in_use();
+  const std::size_t entries = hosts_[0]->regions.size();
+  std::vector<std::uint64_t> tables;  // which stay for those who come
+  for (const std::uint64_t elements : {5000u, 70000u, 300u, 5000u, 70000u}) {
+    protocol::PlanTensor other = allreduce(elements, Dtype::kFloat16);
+    other.wide_contributions = true;
+    place(1, {other}, {kOffset});
+    EXPECT_GT(hosts_[0]->budget->ledger().in_use(), bytes + elements * sizeof(float));
+    for (std::uint64_t operation = 1; operation <= 2; ++operation) {
+      each_client([&](FakeClient& client, std::uint32_t) {
+        std::fill_n(client.data<std::uint16_t>(kOffset), elements, kOne);
+        client.submit(1, operation);
+      });
+      each_client([&](FakeClient& client, std::uint32_t) {
+        ASSERT_EQ(client.wait(1, operation), Code::kOk);
+        const std::uint16_t* sums = client.data<std::uint16_t>(kOffset);
+        EXPECT_EQ(std::count(sums, sums + elements, kFour), static_cast<std::ptrdiff_t>(elements));
+      });
+    }
+    vacate({1, 1});
+    for (auto& host : hosts_) {
+      tables.push_back(host->budget->ledger().in_use() - bytes);
+      EXPECT_LT(tables.back(), 40000u);
+      if (tables.size() > 4) {
+        EXPECT_EQ(tables.back(), tables[2]) << "they were this large before";
+      }
+      EXPECT_EQ(host->regions.size(), entries);
+      EXPECT_EQ(host->scratch.given_back_by_lane.load(), 0u);
+    }
+    sums_go_on(&sequence);
+  }
+}
+
 TEST(Need, IsWhatAHostKeepsForTheTensorsAtMost) {
   ports::JobSpec one, two;
   one.hosts.resize(1);
@@ -156,7 +196,7 @@ TEST(PlanGrowth, TablesAreChargedByTensorsAndSlices) {
     PlanGrowth growth(plan, spec, rooms);
     EXPECT_TRUE(growth.step());
     EXPECT_TRUE(growth.status.ok()) << growth.status.to_string();
-    return growth.tables.amount();
+    return growth.memory.tables.amount();
   };
   const std::uint64_t coarse = charged(1, 1 << 20), fine = charged(1, 1 << 10);
   EXPECT_GT(coarse, 1000u);

@@ -156,6 +156,7 @@ TEST(Parse, RefusesEveryCutOfAGoodPacket) {
     (void)session::parse_hello(bytes).ok();
     (void)session::parse_arena(bytes).ok();
     (void)session::parse_register(bytes).ok();
+    (void)session::parse_unregister(bytes).ok();
   }
 }
 

@@ -1,0 +1,123 @@
+// tl_unregister: groups of tensors go.
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "client-lib/src/context.h"
+#include "client-lib/src/registration.h"
+
+namespace tensorlane::client {
+namespace {
+
+using State = tl_request::State;
+
+Status cannot(const std::string& group, std::string why, std::string fix) {
+  return Status(Code::kInvalidArgument, "group '" + group + "' cannot be unregistered", std::move(why), std::move(fix));
+}
+
+}  // namespace
+
+// Null, or a tensor of the group that the program still uses.
+const tl_tensor* Context::used_locked(const Group& group) const {
+  for (const tl_tensor* tensor : group.tensors) {
+    if (tensor->active != nullptr || !tensor->queue.empty()) return tensor;
+  }
+  // A request that is done, but not waited for, refers to its tensor.
+  const auto refers = [&](const tl_request& request) {
+    return request.state != State::kFree &&
+           std::find(group.tensors.begin(), group.tensors.end(), request.tensor) != group.tensors.end();
+  };
+  const auto request = std::find_if(requests_.begin(), requests_.end(), refers);
+  return request != requests_.end() ? request->tensor : nullptr;
+}
+
+// Nobody can begin an operation of the group any more. How many have been done, all tensors together.
+Result<std::uint64_t> Context::close_group_locked(const std::string& name) {
+  const auto found = groups_.find(name);
+  if (found == groups_.end()) {
+    return Status(Code::kNotFound, "there is no group '" + name + "'", "nothing of this name is registered",
+                  "unregister a group of tl_register once, or an array call's name as operation.name");
+  }
+  Group& group = found->second;
+  if (group.closed && !group.gave_up) return cannot(name, "another thread is at it", "unregister it once");
+  if (const tl_tensor* used = used_locked(group); used != nullptr) {
+    return cannot(name, "an operation on tensor '" + used->name + "' is under way",
+                  "wait for its request first, on every rank");
+  }
+  if (const auto array = arrays_.find(name); array != arrays_.end()) {
+    const bool pulled = array->second->first.operation == Operation::kPush && array->second->tensor->twin != nullptr;
+    if (pulled)
+      return cannot(name, "a pull reads its buffer", "unregister pull" + name.substr(name.find('.')) + " first");
+  }
+  group.closed = true;
+  std::uint64_t operations = 0;
+  for (tl_tensor* tensor : group.tensors) {
+    tensor->use = tl_tensor::Use::kLeaving;
+    operations += tensor->sequence;
+  }
+  return operations;
+}
+
+// The daemon has let the group go: its names, its numbers and its memory are free.
+std::vector<std::byte*> Context::forget_group_locked(const std::string& name) {
+  constexpr std::size_t kRemembered = 4096;  // handles that are refused by name, in place of whatever would happen
+  const auto node = groups_.extract(name);
+  arrays_.erase(name);
+  std::vector<std::byte*> memory;
+  for (tl_tensor* tensor : node.mapped().tensors) {
+    tensor->use = tl_tensor::Use::kGone;
+    if (tensor->id < by_id_.size() && by_id_[tensor->id] == tensor) by_id_[tensor->id] = nullptr;
+    if (tensor->twin != nullptr) tensor->twin->twin = nullptr;
+    if (tensor->owns_buffer) memory.push_back(tensor->buffer);
+    std::erase(queues_, tensor);
+  }
+  const auto gone = std::stable_partition(tensors_.begin(), tensors_.end(),
+                                          [](const auto& tensor) { return tensor->use != tl_tensor::Use::kGone; });
+  std::move(gone, tensors_.end(), std::back_inserter(gone_));
+  tensors_.erase(gone, tensors_.end());
+  while (gone_.size() > kRemembered) gone_.pop_front();
+  return memory;
+}
+
+Status Context::unregister_group(const std::string& name) {
+  TL_RETURN_IF_ERROR(usable());
+  TL_RETURN_IF_ERROR(check_name("a group", name));
+  protocol::UnregisterBody body;
+  std::memcpy(body.group, name.data(), name.size());
+  body.timeout_ms = static_cast<std::uint32_t>(std::max<std::int64_t>(settings_.timeout.value / 1'000'000, 1));
+  bool again = false;
+  {
+    std::lock_guard lock(mutex_);
+    drain_locked();
+    if (!failure_.ok()) return failure_;
+    TL_ASSIGN_OR_RETURN(body.operations, close_group_locked(name));
+    again = std::exchange(groups_.at(name).gave_up, false);
+  }
+  std::vector<std::byte> packet(sizeof body);
+  std::memcpy(packet.data(), &body, sizeof body);
+  bool answered = false;
+  const Result<Message> answer =
+      call(protocol::MessageType::kUnregister, std::span(&packet, 1), protocol::MessageType::kUnregistered, &answered);
+  std::vector<std::byte*> memory;
+  {
+    std::lock_guard lock(mutex_);
+    Group& group = groups_.at(name);
+    // Nobody waited for the answer to the call before, and it was good.
+    const bool gone = answer.ok() || (again && answer.status().code() == Code::kNotFound);
+    if (!gone && !answered) {
+      group.gave_up = true;
+      return answer.status();
+    }
+    if (!gone) {
+      group.closed = false;
+      for (tl_tensor* tensor : group.tensors) tensor->use = tl_tensor::Use::kOpen;
+      return answer.status();
+    }
+    memory = forget_group_locked(name);
+  }
+  for (std::byte* buffer : memory) (void)arenas_->release(buffer);
+  return {};
+}
+
+}  // namespace tensorlane::client

@@ -1,0 +1,205 @@
+// Groups that ranks unregister. Every rank asks; the leader counts them, and takes the group out of the plan in two
+// phases, as it came in (registrar.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "daemon/control/registrar.h"
+
+namespace tensorlane::control {
+
+using nlohmann::json;
+using protocol::PlanTensor;
+
+void Registrar::unregister_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request,
+                                 const std::string& group, std::uint64_t operations, Duration patience) {
+  const std::string where = group_where(config_.job, group);
+  if (const auto known = groups_.find(group); known == groups_.end() || !known->second.active) {
+    return output_.answer_unregistered(session, request,
+                                       Status(Code::kNotFound, fmt::format("rank {} has no such group", rank), where,
+                                              "unregister what is registered, once"));
+  }
+  if (!leaving_.contains(group) && leaving_.size() >= kMaxPendingGroups) {
+    return output_.answer_unregistered(
+        session, request,
+        Status(Code::kResourceExhausted, fmt::format("{} groups wait to be unregistered", leaving_.size()), where,
+               "wait for one before the next"));
+  }
+  const auto [asked, first] = leaving_[group].try_emplace(rank, LeavingRank{session, request});
+  if (first) {
+    return output_.to_leader(MessageType::kUnregister, json::array({group, rank, operations, patience.value}));
+  }
+  // A client that did not wait for the answer to its first question: the last one gets it.
+  output_.answer_unregistered(asked->second.session, std::exchange(asked->second.request, request),
+                              Status(Code::kAlreadyExists, "the rank has asked again", where, "wait for the answer"));
+}
+
+// ---- the leader ----
+
+bool Registrar::handle_unregister(const std::string& from, const json& body, Time now) {
+  ItemReader in(body);
+  const std::string group = in.text(protocol::kMaxName);
+  const std::uint32_t rank = in.u32();
+  const std::uint64_t operations = in.number(~std::uint64_t{0});
+  const Duration patience(static_cast<std::int64_t>(in.number(kMostPatience)));
+  const auto known = groups_.find(group);
+  if (!in.done() || rank >= config_.roster.world_size || config_.roster.host_of(rank) != from) return false;
+  const auto is_it = [&](const Change& change) { return change.leaves && change.group == group; };
+  if (known == groups_.end() || !known->second.active || std::ranges::any_of(changes_, is_it)) return false;
+  const auto [it, fresh] = departures_.try_emplace(group);
+  Departure& departure = it->second;
+  if (fresh) departure.since = now;
+  departure.arrived[rank] = operations;
+  // So that the error which names the others reaches who is the first to give up.
+  if (patience.value > 0) {
+    const Time deadline = now + Duration(patience.value / 10 * 9);
+    departure.deadline = departure.deadline == Time() ? deadline : std::min(departure.deadline, deadline);
+  }
+  if (departure.arrived.size() == config_.roster.world_size) {
+    finish_departure(group);
+  } else {
+    reject_if_left(group);
+  }
+  return true;
+}
+
+std::vector<std::uint32_t> Registrar::missing(const Departure& departure) const {
+  std::vector<std::uint32_t> ranks;
+  for (std::uint32_t rank = 0; rank < config_.roster.world_size; ++rank) {
+    if (!departure.arrived.contains(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// A rank that has completed another number of operations would go on from another sequence.
+void Registrar::finish_departure(const std::string& group) {
+  const Departure& departure = departures_.at(group);
+  const auto& [reference, operations] = *departure.arrived.begin();
+  for (const auto& [rank, others] : departure.arrived) {
+    if (others == operations) continue;
+    return reject(
+        group, Status(Code::kMismatch,
+                      fmt::format("rank {} has completed {} operations on its tensors, rank {} {}", reference,
+                                  operations, rank, others),
+                      group_where(config_.job, group), "run the same operations on every rank before they unregister"));
+  }
+  departures_.erase(group);
+  Change change{.group = group, .leaves = true};
+  for (const RosterHost& host : config_.roster.hosts) change.waiting.insert(host.name);
+  changes_.push_back(std::move(change));
+  if (changes_.size() == 1) start_next_change();
+}
+
+// Those who ask later begin anew.
+void Registrar::reject(const std::string& group, const Status& status) {
+  const auto node = departures_.extract(group);
+  std::vector<std::uint32_t> ranks;
+  for (const auto& [rank, operations] : node.mapped().arrived) ranks.push_back(rank);
+  output_.to_all_hosts(MessageType::kStays, json::array({group, ranks, status_to_json(status)}));
+}
+
+void Registrar::reject_if_left(const std::string& group) {
+  for (const std::uint32_t rank : missing(departures_.at(group))) {
+    if (!left_.contains(rank)) continue;
+    return reject(group, Status(Code::kAborted,
+                                fmt::format("rank {} on host {} has left the job and did not unregister it", rank,
+                                            config_.roster.host_of(rank)),
+                                group_where(config_.job, group), "let every rank unregister before any leaves"));
+  }
+}
+
+void Registrar::reject_departures_without(std::uint32_t rank) {
+  for (auto it = departures_.begin(); it != departures_.end();) {
+    const std::string group = (it++)->first;
+    if (!departures_.at(group).arrived.contains(rank)) reject_if_left(group);
+  }
+}
+
+void Registrar::tick_departures(Time now) {
+  for (auto it = departures_.begin(); it != departures_.end();) {
+    const std::string group = it->first;
+    Departure& departure = (it++)->second;
+    const Duration waited = now - departure.since;
+    const std::vector<std::uint32_t> ranks = missing(departure);
+    if (waited >= config_.stall_error || (departure.deadline != Time() && now >= departure.deadline)) {
+      reject(group, Status(Code::kTimedOut,
+                           fmt::format("{} on host {} has not unregistered after {:.1f} s", ranks_text(ranks),
+                                       config_.roster.host_of(ranks.front()), to_seconds(waited)),
+                           group_where(config_.job, group), "let every rank unregister the same groups"));
+    } else if (waited >= departure.reported + config_.stall_warning) {
+      departure.reported = waited;
+      for (const std::uint32_t rank : ranks)
+        output_.report_late(rank, fmt::format("group '{}', which others unregister", group), waited);
+    }
+  }
+}
+
+// ---- every host ----
+
+bool Registrar::handle_vacate(const json& body) {
+  ItemReader in(body);
+  const std::string group = in.text(protocol::kMaxName);
+  const std::uint32_t version = in.u32();
+  const std::uint64_t hash = in.number(~std::uint64_t{0});
+  const auto known = groups_.find(group);
+  if (!in.done() || version != plan_.version + 1 || known == groups_.end() || !known->second.active) return false;
+  Group& leaves = known->second;
+  for (const PlanTensor& tensor : tensors_in(leaves.range)) {
+    if (tensor.is_batch()) continue;
+    names_.erase(tensor.name);
+    ++leaves.left;
+  }
+  leaves.active = false;
+  take_out_of_plan(leaves.range);
+  plan_.version = version;
+  totals_.hash = hash_.value(plan_);
+  output_.note(fmt::format("job '{}': plan version {} without the {} tensors of group '{}', hash {:016x}", config_.job,
+                           version, leaves.left, group, totals_.hash));
+  if (check_hash(hash)) output_.vacate(version, leaves.range);
+  return true;
+}
+
+void Registrar::take_out_of_plan(protocol::TensorRange range) {
+  for (const PlanTensor& tensor : tensors_in(range)) {
+    hash_.remove(tensor);
+    if (tensor.is_batch()) --totals_.batches;
+    if (tensor.in_batch()) --totals_.batched;
+  }
+  totals_.tensors -= range.count;
+  plan_.vacate(range);
+}
+
+// The group is out of the plan of every host.
+void Registrar::let_go(const std::string& group) {
+  const auto gone = groups_.extract(group);
+  const auto asked = leaving_.extract(group);
+  if (asked.empty()) return;
+  for (const auto& [rank, who] : asked.mapped())
+    output_.answer_unregistered(who.session, who.request, gone.mapped().left);
+}
+
+bool Registrar::handle_stays(const json& body) {
+  ItemReader in(body);
+  const std::string group = in.text(protocol::kMaxName);
+  ItemReader ranks(in.array());
+  const Status status = status_from_json(in.array());
+  if (!in.done() || status.ok()) return false;
+  const auto asked = leaving_.find(group);
+  while (asked != leaving_.end() && ranks.ok() && !ranks.done()) {
+    const auto who = asked->second.find(ranks.u32());
+    if (who == asked->second.end()) continue;  // of another host
+    output_.answer_unregistered(who->second.session, who->second.request, status);
+    asked->second.erase(who);
+  }
+  if (asked != leaving_.end() && asked->second.empty()) leaving_.erase(asked);
+  return ranks.ok();
+}
+
+void Registrar::fail_leaving(const Status& cause) {
+  for (const auto& [group, ranks] : std::exchange(leaving_, {})) {
+    for (const auto& [rank, who] : ranks) output_.answer_unregistered(who.session, who.request, cause);
+  }
+  departures_.clear();
+}
+
+}  // namespace tensorlane::control

@@ -1,0 +1,162 @@
+// Groups that are unregistered, as the client library and the session room see it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "context_guard.h"
+#include "fake_daemon.h"
+#include "raw_client.h"
+
+namespace tensorlane::test {
+namespace {
+
+using testing::HasSubstr;
+
+// 16 MiB 200 times over, in arenas of 64 MiB, with a quota of three tensors.
+TEST(Unregister, GivesMemoryNamesAndQuotaBack) {
+  session::SessionConfig config;
+  config.max_tensors = 3;
+  config.arena_per_session = mib(64);
+  FakeDaemon daemon(config);
+  ClientContext context(daemon.socket());
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  for (std::uint64_t turn = 0; turn < 200; ++turn) {
+    const std::uint64_t count = (4 << 20) - turn;
+    tl_tensor_desc_t descs[2] = {tensor_desc("x", nullptr, count), tensor_desc("y", nullptr, turn + 1)};
+    tl_tensor_t* tensors[2] = {};
+    ASSERT_EQ(tl_register(context, "g", descs, 2, tensors), TL_OK) << turn << ": " << tl_last_error();
+    auto* x = static_cast<float*>(tl_tensor_buffer(tensors[0]));
+    ASSERT_EQ(x[count - 1], 0);
+    x[count - 1] = 3;
+    if (turn % 40 == 0) {
+      tl_request_t* requests[2] = {};
+      ASSERT_EQ(tl_post_many(tensors, 2, requests), TL_OK) << tl_last_error();
+      ASSERT_EQ(tl_wait_many(requests, 2, 30), TL_OK) << tl_last_error();
+      ASSERT_EQ(x[count - 1], 6);
+    }
+    ASSERT_EQ(tl_unregister(context, "g"), TL_OK) << tl_last_error();
+  }
+  EXPECT_EQ(daemon.server().in_use(session::kTensors).size(), 0u);
+  EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
+}
+
+TEST(Unregister, WhatIsUnderWayIsAnErrorThatChangesNothing) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  daemon.set_mode(Mode::kHold);
+  tl_tensor_t* tensor = registered(context, "x", context.floats(64), 64);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_post(tensor, &request), TL_OK);
+  EXPECT_EQ(tl_unregister(context, "x"), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(tl_last_error(),
+               "group 'x' cannot be unregistered: an operation on tensor 'x' is under way: wait for its request first, "
+               "on every rank");
+  daemon.set_mode(Mode::kRun);
+  ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_post(tensor, &request), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_unregister(context, "x"), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_post(tensor, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(tl_last_error(), "tensor 'x' cannot be used: it was unregistered: register it again");
+  EXPECT_EQ(tl_unregister(context, "x"), TL_ERROR_NOT_FOUND);
+}
+
+TEST(Unregister, MemoryOfTheProgramMayBeFreedAfterwards) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  float* x = context.floats(64);
+  registered(context, "x", x, 64);
+  EXPECT_EQ(tl_free(context, x), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("unregister it first"));
+  ASSERT_EQ(tl_unregister(context, "x"), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_free(context, x), TL_OK) << tl_last_error();
+}
+
+TEST(Unregister, AnArrayCallsNameCanHaveAnotherShape) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  for (const std::uint64_t count : {100u, 7u, 1000u}) {
+    std::vector<float> in(count, 1), out(count);
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_allreduce(context, "a", in.data(), out.data(), count, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK)
+        << tl_last_error();
+    ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+    EXPECT_EQ(out, std::vector<float>(count, 2));
+    ASSERT_EQ(tl_unregister(context, "allreduce.a"), TL_OK) << tl_last_error();
+  }
+}
+
+TEST(Unregister, AKeysPullGoesBeforeItsPush) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  std::vector<float> value(10, 1);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_push(context, "k", value.data(), 10, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_wait(request, 10), TL_OK);
+  ASSERT_EQ(tl_pull(context, "k", value.data(), 10, TL_FLOAT32, nullptr, &request), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_wait(request, 10), TL_OK);
+  EXPECT_EQ(tl_unregister(context, "push.k"), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("unregister pull.k first"));
+  EXPECT_EQ(tl_unregister(context, "pull.k"), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_unregister(context, "push.k"), TL_OK) << tl_last_error();
+}
+
+TEST(Unregister, GoesOnWaitingAfterADaemonThatSaysNothing) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket(), "job", 0, 1, 0.5);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  tl_tensor_t* tensor = registered(context, FakeDaemon::kKept, context.floats(64), 64);
+  EXPECT_EQ(tl_unregister(context, FakeDaemon::kKept), TL_ERROR_TIMED_OUT);
+  tl_request_t* request = nullptr;
+  EXPECT_EQ(tl_post(tensor, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("it is being unregistered"));
+  EXPECT_EQ(tl_unregister(context, FakeDaemon::kKept), TL_OK) << tl_last_error();
+}
+
+// A client that lies is told so, and only its own session ends.
+TEST(Unregister, WhatAClientInventsIsRefused) {
+  constexpr auto kUnregister = protocol::MessageType::kUnregister;
+  FakeDaemon daemon({}, {mib(512), mib(64)}, seconds(60));  // raw clients do not say that they live
+  ClientContext neighbour(daemon.socket(), "neighbour");
+  tl_tensor_t* tensor = registered(neighbour, "g", neighbour.floats(64), 64);
+  RawClient client(daemon.socket());
+  ASSERT_TRUE(client.join("victim"));
+  protocol::UnregisterBody body;
+  std::strcpy(body.group, "g");  // another job's
+  ASSERT_TRUE(client.send(kUnregister, 1, bytes_of(body)));
+  auto answer = client.receive();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->code, Code::kNotFound);
+  std::strcpy(body.group, "\x1b[2J");
+  ASSERT_TRUE(client.send(kUnregister, 2, bytes_of(body)));
+  answer = client.receive();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->code, Code::kInvalidArgument);
+  EXPECT_EQ(daemon.leaves(0).size(), 0u);
+  std::memset(body.group, 'x', sizeof body.group);  // without an end
+  ASSERT_TRUE(client.send(kUnregister, 3, bytes_of(body)));
+  answer = client.receive();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->code, Code::kCorrupt);
+  EXPECT_TRUE(client.closed());
+  RawClient other(daemon.socket());
+  ASSERT_TRUE(other.join("other"));
+  ASSERT_TRUE(other.send(kUnregister, 1, bytes_of(body.group)));
+  answer = other.receive();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_THAT(answer->error, HasSubstr("an unregistration of the wrong length"));
+  EXPECT_TRUE(other.closed());
+  RawClient early(daemon.socket());
+  ASSERT_TRUE(early.send(kUnregister, 1, bytes_of(protocol::UnregisterBody())));
+  answer = early.receive();
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->code, Code::kCorrupt);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_post(tensor, &request), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+}
+
+}  // namespace
+}  // namespace tensorlane::test
