@@ -60,6 +60,10 @@ class Loopback(_Transport):
     def done(self, index):
         return index not in self.under_way or self.arrived
 
+    def unregister(self):
+        assert self.buffers, "unregistered twice"
+        self.buffers = []
+
     def posted(self):
         return [name for what, name in self.log if what == "post"]
 
@@ -134,6 +138,9 @@ class _HubTransport(_Transport):
             return False
         self.wait(index)  # whoever asks knows from the roll call that all have posted it
         return True
+
+    def unregister(self):
+        self.wait_many(list(self.waiting))
 
 
 def _reduced(parts, op):

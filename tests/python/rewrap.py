@@ -34,6 +34,13 @@ def main():
         kept = (model, optimizer) if turn % 10 == 3 and rank == 0 else None
         model, optimizer = wrap(1024)
         del kept
+    # None is alike another: what is closed is given back.
+    for turn in range(24):
+        optimizer.close()
+        model, optimizer = wrap(1025 + turn)
+        step(model, optimizer, rank + 1.0)
+        assert torch.allclose(model.weight, torch.full_like(model.weight, 0.5 - 0.1 * mean)), turn
+    optimizer.close()
     first, second = wrap(64), wrap(64)  # alike, and both in use
     step(*first, 1.0)
     step(*second, 2.0)

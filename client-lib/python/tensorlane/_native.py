@@ -81,6 +81,7 @@ _SIGNATURES = {
     "tl_host": ([_POINTER], ctypes.c_char_p),
     "tl_daemon_status": ([_POINTER, ctypes.POINTER(ctypes.c_char_p)], ctypes.c_int),
     "tl_register": ([_POINTER, ctypes.c_char_p, ctypes.POINTER(TensorDesc), ctypes.c_size_t, _OUT], ctypes.c_int),
+    "tl_unregister": ([_POINTER, ctypes.c_char_p], ctypes.c_int),
     "tl_tensor_buffer": ([_POINTER], ctypes.c_void_p),
     "tl_post": ([_POINTER, _OUT], ctypes.c_int),
     "tl_post_many": ([_POINTER, ctypes.c_size_t, _POINTER], ctypes.c_int),
@@ -225,8 +226,8 @@ class Context:
         return json.loads(text.value)
 
     def register(self, group, descs):
-        """The Group of these tensors, in buffers of the library's. Collective, and in the same order on all ranks. Registered tensors stay until the context
-        ends, so a group that is alike and that no rank uses any more is given out again, with zeros in it and the names of before."""
+        """The Group of these tensors, in buffers of the library's. Collective, and in the same order on all ranks. Registered tensors stay until unregister()
+        or the context's end, so a group that is alike and that no rank uses any more is given out again, with zeros in it and the names of before."""
         kind = tuple(tuple(getattr(desc, field) for field, _ in TensorDesc._fields_ if field not in ("name", "buffer")) for desc in descs)
         idle = self._idle_group(kind)
         if self._all_say(hashlib.sha256(idle.name.encode()).digest() if idle else bytes(32)) and idle:
@@ -239,6 +240,19 @@ class Context:
         made = Group(group, kind, [Tensor(handle) for handle in handles])
         self._groups.append(made)
         return made
+
+    def unregister(self, group):
+        """Gives the group's tensors, their memory and its names back. Collective, in the same order on all ranks as register(). False where some rank still
+        refers to a buffer or has something under way: then all keep the group, for a register() to come."""
+        if not group.idle():
+            gc.collect()  # models and their hooks refer to each other
+        gone = group.idle()
+        word = hashlib.sha256(b"unregister " + group.name.encode()).digest() if gone else bytes(32)
+        if not self._all_say(word) or not gone:
+            return False
+        _interruptible(lambda: check(library().tl_unregister(self._handle, group.name.encode())))
+        self._groups.remove(group)
+        return True
 
     def _idle_group(self, kind):
         alike = [group for group in self._groups if group.kind == kind]
@@ -254,7 +268,7 @@ class Context:
             request.wait(self._timeout)
         except errors.TimedOutError:
             raise errors.TimedOutError(
-                f"not all ranks register tensors: within {self._timeout:g} s: see whether all ranks make the same calls, or raise TENSORLANE_TIMEOUT"
+                f"not all ranks register or unregister tensors: within {self._timeout:g} s: see whether all ranks make the same calls, or raise TENSORLANE_TIMEOUT"
             ) from None
         return everybodys.raw == word * self.size
 
@@ -293,13 +307,18 @@ class Context:
 
 
 class Group(list):
-    """Tensors that were registered together, for as long as their context lives. `requests` is for whoever uses them: a dict of what is under way."""
+    """Tensors that were registered together, until they are unregistered or their context ends. `requests` is for whoever uses them: a dict of what is under way."""
 
     def __init__(self, name, kind, tensors):
         super().__init__(tensors)
         self.name = name
         self.kind = kind
         self.requests = {}
+
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = object.__hash__
 
     def idle(self):
         """Whether nothing is under way and nothing refers to the buffers."""

@@ -50,6 +50,21 @@ def test_wrapping_many_models():
         assert f"rank {rank}: all models were wrapped" in output
 
 
+@pytest.mark.parametrize(
+    "ranks_per_host, pattern, settings", [(1, "ring", []), (2, "parameter_server", []), (1, "parameter_server", ["batch=64 KiB"]), (1, "ring", ["ordering=funnel"])],
+)
+def test_unregistering(ranks_per_host, pattern, settings):
+    """200 times 16 MiB where there is room for four, shapes of all kinds, mistakes, and another job beside it."""
+    output = run(2 * ranks_per_host, ranks_per_host, pattern, "unregister.py", first_port=7600, settings=["arena_limit=70 MiB", *settings])
+    for rank in range(2 * ranks_per_host):
+        assert f"rank {rank}: everything was given back" in output
+
+
+def test_a_rank_that_dies_while_others_unregister():
+    with pytest.raises(AssertionError, match="rank 0: was told who died"):
+        run(2, 1, "ring", "unregister.py", "dies", first_port=7600)
+
+
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 def test_process_sets(ranks_per_host):
     output = run(4, ranks_per_host, "ring", "process_sets.py", first_port=7600)

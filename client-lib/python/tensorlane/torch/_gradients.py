@@ -104,6 +104,11 @@ class _Batch:
         """Whether it can be posted. A frozen slot may still have an update pending, which needs the buffer."""
         return not self.posted and self.given >= self.wanted and all(slot.update is None for slot in self.slots)
 
+    def release(self):
+        self.buffer = None
+        for slot in self.slots:
+            slot.average = None
+
     def bind(self, buffer):
         self.buffer, begin = buffer, 0
         for slot in self.slots:
@@ -166,6 +171,13 @@ class GradientSender:
     def close(self):
         for hook in self._hooks:
             hook.remove()
+
+    def unregister(self):
+        """Collective, after close(): the buffers are no longer ours."""
+        for batch in self._batches:
+            batch.release()
+        self._roll_call = None
+        self._transport.unregister()
 
     @property
     def round_open(self):

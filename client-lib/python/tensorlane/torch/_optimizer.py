@@ -97,6 +97,7 @@ class _Core:
         self._next = 0  # no slot before it has an update pending
         self._thread = threading.get_ident()
         self._failure = None
+        self.replaced = False  # another optimizer has its parameters now
         self.reason = reason  # why step() is synchronous; None when it is not
         self.pending = set()  # slots with an update that has not been applied
         self.averaged = False  # p.grad holds the averages of the latest round, which no step() has applied
@@ -224,6 +225,13 @@ class _Core:
             self._sender.close()
             _with_pending.discard(self)
             _reports.remove(self)
+
+    def close_and_unregister(self, reason):
+        """Collective. Not of an optimizer that has failed, with the job or by a mistake: then ranks may differ."""
+        sound = self._failure is None or self.replaced
+        self.close(reason)
+        if sound:
+            self._sender.unregister()
 
     def leave(self):
         """The process leaves its job: the buffers go away with it."""
@@ -530,14 +538,16 @@ class _Distributed:
         return self._core.report()
 
     def close(self):
-        """Applies what is pending and takes all hooks off the model."""
-        self._core.close(misuse("it is closed", f"optimizer {type(self).__name__}", "wrap the plain optimizer again"))
+        """Applies what is pending, takes all hooks off the model, and gives the registered tensors back. Collective: every rank calls it, in the same order
+        among what registers (other optimizers)."""
+        self._core.close_and_unregister(misuse("it is closed", f"optimizer {type(self).__name__}", "wrap the plain optimizer again"))
 
 
 def _replace_earlier(parameters):
     """Wrapping parameters again takes them from the optimizer that had them."""
     for core in _reports.members():
         if core.shares(parameters):
+            core.replaced = core._failure is None
             core.close(misuse("another DistributedOptimizer has its parameters now", f"optimizer {core.wrapped.__name__}", "use the new one"))
 
 

@@ -50,6 +50,9 @@ class Transport(Protocol):
     def done(self, index: int) -> bool:
         """Whether wait(index) would return at once."""
 
+    def unregister(self) -> None:
+        """Collective, the last call. Waits for what is under way, and gives the buffers back, to which nobody refers any more."""
+
 
 class NativeTransport:
     """Registered tensors of a process set's context, or the job's, in memory shared with the daemon: posting copies nothing."""
@@ -58,12 +61,14 @@ class NativeTransport:
         self._context = _process_sets.context(process_set)
         self._tensors = []
         self._requests = {}
+        self._registered = False
 
     def register(self, group, descs, op):
         native = [
             _native.tensor_desc(d.name, d.count, _DTYPES[d.dtype], op=op if d.op is None else d.op, position=d.position, positions=d.positions) for d in descs
         ]
         self._tensors = self._context.register(group, native)
+        self._registered = True
         self._requests = self._tensors.requests
         return [
             torch.frombuffer(tensor.memory(d.count * d.dtype.itemsize), dtype=d.dtype) for tensor, d in zip(self._tensors, descs)
@@ -92,3 +97,9 @@ class NativeTransport:
             return True
         self._requests[index] = request
         return False
+
+    def unregister(self):
+        if self._registered:
+            self._registered = False
+            self.wait_many(list(self._requests))
+            self._context.unregister(self._tensors)
