@@ -1,0 +1,74 @@
+// Ranks that others wait for: late ones, and those that have left.
+#include <gtest/gtest.h>
+
+#include "cluster.h"
+
+namespace tensorlane::control::testing {
+namespace {
+
+TEST(Late, a_late_rank_is_reported_everywhere_and_past_the_error_time_fails_the_job) {
+  Cluster cluster({.hosts = 2, .stall_warning = seconds(10), .stall_error = seconds(300)});
+  cluster.start();
+  cluster.join_all();
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    cluster.control(rank).register_group(ports::SessionId(rank), 1, "g", {tensor("fc1.weight", 8)});
+  for (std::uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, 1)->ok());
+  const JobId job = job_id("j");
+  cluster.control(1).on_late(job, Rank(1), TensorId(0), seconds(1));  // not long enough to speak of
+  cluster.control(1).on_late(job, Rank(1), TensorId(0), seconds(12));
+  EXPECT_TRUE(eventually([&] { return cluster.control(0).counts().late_reports == 1; }));
+  cluster.control(0).status(ports::SessionId(0), 0, 1);
+  const auto late = (*cluster.sessions(0).wait_status(0, 1))["jobs"][0]["late"];
+  ASSERT_EQ(late.size(), 1u);
+  EXPECT_EQ(late[0]["rank"], 1);
+  EXPECT_EQ(late[0]["host"], "h1");
+  EXPECT_EQ(late[0]["what"], "tensor 'fc1.weight'");
+  EXPECT_EQ(late[0]["seconds"], 12.0);
+  cluster.control(1).on_late(job, Rank(1), TensorId(0), seconds(300));
+  EXPECT_EQ(cluster.sessions(0).wait_failed(0)->to_string(),
+            "rank 1 on host h1 has not submitted for 300.0 s: tensor 'fc1.weight' of job 'j': find out what the rank "
+            "does instead, or raise "
+            "the stall time");
+}
+
+TEST(Late, a_rank_that_has_left_and_is_needed_is_the_cause) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all();
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    cluster.control(rank).register_group(ports::SessionId(rank), 1, "g", {tensor("w", 8)});
+  for (std::uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, 1)->ok());
+  cluster.control(1).leave(ports::SessionId(1), {});
+  cluster.control(1).on_late(job_id("j"), Rank(1), TensorId(0), seconds(1));
+  EXPECT_EQ(cluster.sessions(0).wait_failed(0)->to_string(),
+            "rank 1 on host h1 has left the job: tensor 'w' of job 'j': let every rank finish its operations before "
+            "any leaves");
+}
+
+TEST(Late, a_host_that_is_missed_is_asked_and_one_whose_rank_has_left_is_the_cause) {
+  Cluster cluster({.hosts = 3});
+  cluster.start();
+  cluster.join_all();
+  for (std::uint32_t rank = 0; rank < 3; ++rank)
+    cluster.control(rank).register_group(ports::SessionId(rank), 1, "g", {tensor("w", 8)});
+  for (std::uint32_t rank = 0; rank < 3; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, 1)->ok());
+  const JobId job = job_id("j");
+  cluster.control(0).on_missing(job, HostIndex(7), TensorId(0), Sequence(5), seconds(3));
+  cluster.control(0).on_missing(job, HostIndex(1), TensorId(7), Sequence(5), seconds(3));
+  cluster.control(0).on_missing(job, HostIndex(1), TensorId(0), Sequence(5), seconds(3));
+  EXPECT_TRUE(eventually([&] { return !cluster.lane(1).record("j").awaited.empty(); }));
+  EXPECT_EQ(cluster.lane(1).record("j").awaited, (std::vector<Lane::Awaited>{{TensorId(0), Sequence(5), seconds(3)}}));
+  EXPECT_TRUE(cluster.lane(0).record("j").awaited.empty() && cluster.lane(2).record("j").awaited.empty());
+  cluster.control(1).leave(ports::SessionId(1), {});
+  EXPECT_TRUE(cluster.sessions(1).wait_left(1));
+  EXPECT_FALSE(cluster.sessions(0).wait_failed(0, 0.3));
+  cluster.control(2).on_missing(job, HostIndex(1), TensorId(0), Sequence(6), seconds(3));
+  for (std::uint32_t rank : {0U, 2U}) {
+    EXPECT_EQ(cluster.sessions(rank).wait_failed(rank)->to_string(),
+              "rank 1 on host h1 has left the job: tensor 'w' of job 'j': let every rank finish its operations before "
+              "any leaves");
+  }
+}
+
+}  // namespace
+}  // namespace tensorlane::control::testing
