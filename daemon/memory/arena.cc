@@ -28,22 +28,35 @@ Status system_error(const char* what, std::uint64_t bytes) {
                 std::string(what) + ": " + std::strerror(errno), "free memory or descriptors on this host");
 }
 
+// The same file with an open file description of its own, which the kernel counts as a use (leftovers.cc). That of
+// memfd_create() it does not count.
+int open_again(int fd) {
+  return open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDWR | O_CLOEXEC);
+}
+
 class Segment final : public ports::SharedMemory {
  public:
   // Takes over the descriptor and the mapping.
-  Segment(int fd, std::span<std::byte> bytes, std::unique_ptr<FaultGuard> guard, Ledger::Charge charge)
-      : fd_(fd), bytes_(bytes), charge_(std::move(charge)), guard_(std::move(guard)) {}
+  Segment(int fd, std::span<std::byte> bytes, std::unique_ptr<FaultGuard> guard, Ledger::Charge charge,
+          std::shared_ptr<Leftovers> leftovers)
+      : fd_(fd), bytes_(bytes), guard_(std::move(guard)), leftovers_(std::move(leftovers)) {
+    charges_.push_back(std::move(charge));
+  }
   ~Segment() override {
     guard_.reset();
     // In pieces: the lane may wait for the address space.
     for (std::uint64_t at = 0; at < bytes_.size(); at += kUnmapAtOnce) {
       munmap(bytes_.data() + at, std::min<std::uint64_t>(kUnmapAtOnce, bytes_.size() - at));
     }
-    close(fd_);
+    leftovers_->add({fd_, std::move(charges_)});
   }
 
   std::span<std::byte> bytes() const override { return bytes_; }
-  int fd() const override { return fd_; }
+  Result<int> share() const override {
+    const int fd = open_again(fd_);
+    return fd < 0 ? Result<int>(system_error("open", bytes_.size())) : fd;
+  }
+  void hold(Ledger::Charge charge) override { charges_.push_back(std::move(charge)); }
   // Through the mapping first, since only that can give huge pages. It fails with an error where a plain access would
   // get a SIGBUS; what it could not do, fallocate does or refuses.
   Result<bool> populate(std::uint64_t most) override {
@@ -77,8 +90,9 @@ class Segment final : public ports::SharedMemory {
  private:
   const int fd_;
   const std::span<std::byte> bytes_;
-  const Ledger::Charge charge_;
+  std::vector<Ledger::Charge> charges_;
   std::unique_ptr<FaultGuard> guard_;
+  const std::shared_ptr<Leftovers> leftovers_;
   bool closed_ = false;
   std::uint64_t populated_ = 0;
 };
@@ -100,9 +114,12 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::make(const Owner& owner,
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   if (bytes > Ledger::kUnlimited - page) return budget_->check(owner, bytes);
   bytes = (bytes + page - 1) / page * page;
-  TL_ASSIGN_OR_RETURN(Ledger::Charge charge, budget_->take(owner, bytes));
-  const int fd = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return system_error("memfd_create", bytes);
+  TL_ASSIGN_OR_RETURN(Ledger::Charge charge, take(owner, bytes));
+  const int made = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (made < 0) return system_error("memfd_create", bytes);
+  const int fd = open_again(made);
+  close(made);
+  if (fd < 0) return system_error("open", bytes);
   Result<std::span<std::byte>> mapped = map_sealed(fd, bytes);
   if (!mapped.ok()) {
     close(fd);
@@ -116,7 +133,15 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::make(const Owner& owner,
                   "the limit is " + std::to_string(FaultGuard::kMaxGuards), "use fewer and larger segments");
   }
   return std::shared_ptr<ports::SharedMemory>(
-      std::make_shared<Segment>(fd, *mapped, std::move(guard), std::move(charge)));
+      std::make_shared<Segment>(fd, *mapped, std::move(guard), std::move(charge), leftovers_));
+}
+
+// A client may have let go of its last segments just now.
+Result<Ledger::Charge> ArenaPool::take(const Owner& owner, std::uint64_t bytes) {
+  Result<Ledger::Charge> charge = budget_->take(owner, bytes);
+  if (charge.ok() || leftovers_->empty()) return charge;
+  leftovers_->sweep();
+  return budget_->take(owner, bytes);
 }
 
 }  // namespace tensorlane::memory

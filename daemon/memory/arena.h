@@ -7,6 +7,7 @@
 
 #include "common/base/units.h"
 #include "daemon/memory/budget.h"
+#include "daemon/memory/leftovers.h"
 #include "daemon/ports/shared_memory.h"
 
 namespace tensorlane::memory {
@@ -24,11 +25,17 @@ class ArenaPool final : public ports::SharedMemoryPool {
   // Errors: see the port. A failed call leaves nothing behind.
   Result<std::shared_ptr<ports::SharedMemory>> make(const Owner& owner, std::uint64_t bytes) override;
 
+  bool has_leftovers() const override { return !leftovers_->empty(); }
+  void reclaim() override { leftovers_->sweep(); }
+
   // Bytes of all that the budget is charged with.
   Bytes in_use() const { return Bytes(budget_->ledger().in_use()); }
 
  private:
+  Result<Ledger::Charge> take(const Owner& owner, std::uint64_t bytes);
+
   const std::shared_ptr<MemoryBudget> budget_;
+  const std::shared_ptr<Leftovers> leftovers_ = std::make_shared<Leftovers>();
 };
 
 }  // namespace tensorlane::memory

@@ -21,8 +21,11 @@ class SharedMemory {
   // Takes up to `most` more bytes of it from the host. True once all of it is there: then others may have it. Error:
   // ResourceExhausted. One thread at a time.
   virtual Result<bool> populate(std::uint64_t most) = 0;
-  // The descriptor to hand to the client. Belongs to the object.
-  virtual int fd() const = 0;
+  // A descriptor for the client, which the caller closes once the client has it: as long as the client has it open or
+  // mapped, what the segment takes stays charged, also when the object is gone. Error: ResourceExhausted.
+  virtual Result<int> share() const = 0;
+  // What else is charged as long as the segment is there. Before it is shared.
+  virtual void hold(Ledger::Charge charge) = 0;
   // True once pages were taken away from it: holes were punched and nobody has written there since, or an access found
   // nothing there. Any thread.
   virtual bool damaged() const = 0;
@@ -43,7 +46,11 @@ class SharedMemoryPool {
   // At least `bytes` (more than zero), rounded up to pages, charged to `owner`; populate() takes the memory. Errors:
   // ResourceExhausted (names the limit, its value and the need), InvalidArgument (zero).
   virtual Result<std::shared_ptr<SharedMemory>> make(const Owner& owner, std::uint64_t bytes) = 0;
-  // The same, populated, which may take some seconds for each gigabyte. Errors: of make() and populate().
+  // Whether clients have segments whose objects are gone; reclaim() gives back those that they have let go of since,
+  // which may take some seconds for each gigabyte.
+  virtual bool has_leftovers() const { return false; }
+  virtual void reclaim() {}
+  // As make(), populated, which may take some seconds for each gigabyte. Errors: of make() and populate().
   Result<std::shared_ptr<SharedMemory>> create(const Owner& owner, std::uint64_t bytes) {
     TL_ASSIGN_OR_RETURN(std::shared_ptr<SharedMemory> segment, make(owner, bytes));
     for (bool there = false; !there;) {

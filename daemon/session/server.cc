@@ -27,6 +27,7 @@ constexpr std::uint64_t kCallsToken = kListenerToken - 1;
 // A tick of the checks for death, damage and time-outs; there are none while nobody is connected.
 constexpr Duration kTick = milliseconds(100);
 constexpr int kBuriedTickMs = 20;
+constexpr Duration kReclaim = milliseconds(500);
 constexpr int kIdleMs = 500;  // the watchdog looks whether the thread turns
 
 void watch(int epoll, int fd, std::uint64_t token) {
@@ -227,6 +228,13 @@ void SessionServer::tick(Time time) {
       return true;
     });
     buried_.erase(buried_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  if (pool_.has_leftovers() && time - last_reclaim_ >= kReclaim) {
+    last_reclaim_ = time;
+    disposer_->push(0, [this] {
+      pool_.reclaim();
+      return true;
+    });
   }
   if (time - last_tick_ < milliseconds(1)) return;
   std::vector<std::uint64_t> ids;

@@ -138,7 +138,7 @@ class SessionServer final : public ports::SessionEvents {
   bool stopping_ = false;
   bool listening_ = true;
   bool owns_path_ = false;
-  Time last_tick_{};
+  Time last_tick_{}, last_reclaim_{};
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
   std::vector<std::shared_ptr<Session>> buried_;  // ended, but the lane may still hold them

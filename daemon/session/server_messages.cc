@@ -16,8 +16,8 @@ namespace {
 
 using protocol::MessageType;
 
-// Socket, process, rings and eventfd.
-constexpr std::uint64_t kSessionDescriptors = 4;
+// Socket, process and eventfd; one more of its rings goes with them.
+constexpr std::uint64_t kSessionDescriptors = 3;
 
 // Ids of a group are answered in one packet.
 constexpr std::size_t kMaxGroupTensors =
@@ -81,6 +81,7 @@ Result<Ledger::Charge> SessionServer::take(const Connection& c, Account account,
 Result<std::shared_ptr<Session>> SessionServer::make_session(const Connection& c) {
   TL_ASSIGN_OR_RETURN(Ledger::Charge one, take(c, kSessions, 1));
   TL_ASSIGN_OR_RETURN(Ledger::Charge descriptors, take(c, kDescriptors, kSessionDescriptors));
+  TL_ASSIGN_OR_RETURN(Ledger::Charge descriptor_of_rings, take(c, kDescriptors, 1));
   TL_ASSIGN_OR_RETURN(Ledger::Charge rings, take(c, kSegments, 1));
   auto broken = [queue = std::weak_ptr(calls_), this, id = c.id](Status why) {
     // The session may outlive the server, whose thread alone runs what is queued.
@@ -97,7 +98,8 @@ Result<std::shared_ptr<Session>> SessionServer::make_session(const Connection& c
                       Session::create(pool_, c.owner(), config_.ring_entries, std::move(broken)));
   session->hold(kSessions, std::move(one));
   session->hold(kDescriptors, std::move(descriptors));
-  session->hold(kSegments, std::move(rings));
+  session->ring_memory().hold(std::move(descriptor_of_rings));
+  session->ring_memory().hold(std::move(rings));
   return session;
 }
 
@@ -158,7 +160,10 @@ void SessionServer::on_joined(std::uint64_t id, const Result<ports::JoinInfo>& i
   body.host_index = info->host_index.value;
   body.detection_seconds = to_seconds(info->detection);
   info->host.copy(body.host, protocol::kMaxName);
-  const std::array<int, 2> fds = {c->session->ring_memory().fd(), c->session->wake_fd()};
+  const Result<int> rings = c->session->ring_memory().share();
+  if (!rings.ok()) return end(*c, rings.status());
+  const UniqueFd shared(*rings);
+  const std::array<int, 2> fds = {shared.get(), c->session->wake_fd()};
   settle(*c, c->send(MessageType::kWelcome, c->hello_request, bytes_of(body), fds));
 }
 
@@ -215,17 +220,23 @@ void SessionServer::on_segment(std::uint64_t id, std::uint32_t request, std::uin
   --c->arena_requests;
   c->arenas_coming -= asked;
   if (!segment.ok()) return settle(*c, c->send_error(request, segment.status()));
+  const Result<int> descriptor = (*segment)->share();
+  if (!descriptor.ok()) {
+    drop(std::move(segment));
+    return settle(*c, c->send_error(request, descriptor.status()));
+  }
+  const UniqueFd shared(*descriptor);
+  (*segment)->hold(std::move(charges.descriptor));
+  (*segment)->hold(std::move(charges.number));
   const Result<std::uint32_t> number = c->session->add_segment(*segment);
   if (!number.ok()) {
     drop(std::move(segment));
     return settle(*c, c->send_error(request, number.status()));
   }
-  c->session->hold(kDescriptors, std::move(charges.descriptor));
-  c->session->hold(kSegments, std::move(charges.number));
   protocol::ArenaBody body;
   body.segment = *number;
   body.bytes = (*segment)->bytes().size();
-  const int fd = (*segment)->fd();
+  const int fd = shared.get();
   settle(*c, c->send(MessageType::kArena, request, bytes_of(body), std::span(&fd, 1)));
 }
 

@@ -51,7 +51,7 @@ class Session final : public ports::ClientSession {
   // Number of the new segment, or ResourceExhausted when there are kMaxSegments.
   Result<std::uint32_t> add_segment(std::shared_ptr<ports::SharedMemory> segment);
   std::uint64_t arena_bytes() const;
-  const ports::SharedMemory& ring_memory() const { return *ring_memory_; }
+  ports::SharedMemory& ring_memory() { return *ring_memory_; }
   std::uint32_t ring_entries() const { return ring_entries_; }
   // How often the client's helper thread has said that it lives.
   std::uint64_t beats() const;

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -357,6 +358,38 @@ TEST(Limits, StatusesThatNobodyReadsOn) {
   EXPECT_EQ(error, "") << "those that nobody has read on for a while are gone";
 }
 
+// The sessions end, the client keeps what it has mapped: it is the client's until it lets go, and the next one is
+// refused.
+TEST(Limits, MemoryThatAClientKeepsStaysItsOwn) {
+  constexpr std::uint64_t kBytes = 8 << 20;
+  FakeDaemon daemon({}, {mib(20), mib(64)});
+  std::vector<void*> kept;
+  const auto take_one = [&] {
+    RawClient client(daemon.socket());
+    if (!client.join("job")) return false;
+    const int fd = client.arena(kBytes);
+    if (fd < 0) return false;
+    kept.push_back(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    close(fd);
+    return true;
+  };
+  const auto eventually_in_use = [&](Bytes least, Bytes most) {
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    const auto good = [&] { return daemon.pool().in_use() >= least && daemon.pool().in_use() <= most; };
+    while (!good() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(20ms);
+    return good();
+  };
+  EXPECT_TRUE(take_one() && take_one());
+  EXPECT_FALSE(take_one());
+  EXPECT_TRUE(eventually_in_use(mib(16), mib(17))) << daemon.pool().in_use().value;
+  std::this_thread::sleep_for(1500ms);
+  EXPECT_FALSE(take_one());
+  for (void* mapping : kept) munmap(mapping, kBytes);
+  EXPECT_TRUE(eventually_in_use(Bytes(), Bytes())) << daemon.pool().in_use().value << ": though nobody is connected";
+  EXPECT_TRUE(take_one());
+  munmap(kept.back(), kBytes);
+}
+
 TEST(Limits, TheSocket) {
   FakeDaemon daemon;
   memory::ArenaPool pool(memory::MemoryLimits{});
@@ -496,7 +529,8 @@ TEST(Limits, FiveHundredSessionsLeaveNothing) {
     ASSERT_GE(daemon.leaves(static_cast<std::size_t>(i) + 1).size(), static_cast<std::size_t>(i) + 1);
     if (i != 50 && i != 499) continue;
     const auto until = std::chrono::steady_clock::now() + 5s;
-    while (daemon.server().sessions() > 0 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(2ms);
+    const auto some = [&] { return daemon.server().sessions() > 0 || daemon.pool().has_leftovers(); };
+    while (some() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(2ms);
     ASSERT_EQ(daemon.server().sessions(), 0u);
     EXPECT_EQ(daemon.pool().in_use().value, 0u);
     if (i == 50) descriptors = settled_descriptors();

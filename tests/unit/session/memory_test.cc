@@ -66,7 +66,7 @@ TEST(ArenaPool, SegmentsAreSealedZeroedAndAccounted) {
     EXPECT_EQ(bytes.size() % 4096, 0u);
     EXPECT_GE(bytes.size(), 100'000u);
     EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
-    const int fd = (*segment)->fd();
+    const int fd = *(*segment)->share();
     EXPECT_EQ(fcntl(fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW);
     EXPECT_EQ(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     EXPECT_NE(ftruncate(fd, 0), 0);
@@ -77,6 +77,7 @@ TEST(ArenaPool, SegmentsAreSealedZeroedAndAccounted) {
         << "law 16: these seals do not stop it";
     EXPECT_TRUE((*segment)->damaged());
     EXPECT_FALSE((*segment)->close_holes().ok());
+    close(fd);
   }
   EXPECT_EQ(pool.in_use().value, 0u);
 }
@@ -93,19 +94,62 @@ TEST(ArenaPool, ASegmentIsPopulatedInPieces) {
     EXPECT_EQ(*there, last);
   }
   EXPECT_FALSE((*segment)->damaged());
-  EXPECT_EQ(fcntl((*segment)->fd(), F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW);
+  const int fd = *(*segment)->share();
+  EXPECT_EQ(fcntl(fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW);
+  close(fd);
+}
+
+// A client that keeps what it has, and comes again and again.
+TEST(ArenaPool, ASegmentIsChargedUntilItsClientHasLetGoOfIt) {
+  constexpr std::uint64_t kBytes = 5 << 20;
+  ArenaPool pool({mib(8), mib(1)});
+  Ledger numbers({.what = "segments", .key = "the test", .total = 1});
+  const auto share_and_end = [&] {
+    auto segment = pool.create(kOwner, kBytes);
+    EXPECT_TRUE(segment.ok()) << segment.status().to_string();
+    Result<Ledger::Charge> number = numbers.take(kOwner, 1);
+    (*segment)->hold(std::move(*number));
+    return *(*segment)->share();
+  };
+  const auto expect_kept = [&](const char* by) {
+    pool.reclaim();
+    EXPECT_TRUE(pool.has_leftovers()) << by;
+    EXPECT_EQ(pool.in_use(), mib(5)) << by;
+    EXPECT_EQ(numbers.in_use(), 1U) << by;
+    EXPECT_EQ(pool.make(kOwner, kBytes).status().code(), Code::kResourceExhausted) << by;
+  };
+  const int open_one = share_and_end();
+  expect_kept("a descriptor");
+  void* mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, open_one, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  close(open_one);
+  expect_kept("a mapping");
+  munmap(mapped, kBytes);
+  EXPECT_TRUE(pool.has_leftovers()) << "nobody has looked";
+  pool.reclaim();
+  EXPECT_FALSE(pool.has_leftovers());
+  EXPECT_EQ(pool.in_use(), Bytes());
+  EXPECT_EQ(numbers.in_use(), 0U);
+  const int again = share_and_end();
+  mapped = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, again, 4096);
+  close(again);
+  expect_kept("one page, for reading");
+  munmap(mapped, 4096);
+  EXPECT_TRUE(pool.make(kOwner, kBytes).ok()) << "it was let go of just now";
+  EXPECT_EQ(pool.in_use(), Bytes());
 }
 
 TEST(ArenaPool, NoHoleIsPunchedIntoASegmentThatIsInUse) {
   ArenaPool pool({mib(8), mib(1)});
   auto segment = pool.create(kOwner, 100'000);
   ASSERT_TRUE(segment.ok()) << segment.status().to_string();
-  const int fd = (*segment)->fd();
+  const int fd = *(*segment)->share();
   ASSERT_TRUE((*segment)->close_holes().ok());
   EXPECT_TRUE((*segment)->close_holes().ok()) << "it may be said again";
   EXPECT_NE(fcntl(fd, F_GET_SEALS) & F_SEAL_SEAL, 0);
   EXPECT_NE(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0);
   EXPECT_FALSE((*segment)->damaged());
+  close(fd);
 }
 
 TEST(ArenaPool, RefusesWithTheLimitTheValueAndTheNeed) {

@@ -1,0 +1,54 @@
+#include "daemon/memory/leftovers.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+namespace tensorlane::memory {
+namespace {
+
+// The kernel leases a file for writing only to its sole user, and a mapping is a use. Where it gives no leases
+// (fs.leases-enable is 0), nobody can tell.
+bool others_have(int fd) {
+  if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return errno == EAGAIN;
+  fcntl(fd, F_SETLEASE, F_UNLCK);
+  return false;
+}
+
+// The memory goes before its charge does.
+void give_back(Leftovers::Segment& segment) {
+  close(segment.fd);
+  segment.charges.clear();
+}
+
+}  // namespace
+
+Leftovers::~Leftovers() {
+  for (Segment& segment : segments_) give_back(segment);
+}
+
+void Leftovers::add(Segment segment) {
+  if (!others_have(segment.fd)) return give_back(segment);
+  std::lock_guard lock(mutex_);
+  segments_.push_back(std::move(segment));
+  count_.store(segments_.size(), std::memory_order_relaxed);
+}
+
+void Leftovers::sweep() {
+  std::vector<Segment> free;
+  {
+    std::lock_guard lock(mutex_);
+    const auto begin = std::partition(segments_.begin(), segments_.end(),
+                                      [](const Segment& segment) { return others_have(segment.fd); });
+    free.assign(std::make_move_iterator(begin), std::make_move_iterator(segments_.end()));
+    segments_.erase(begin, segments_.end());
+    count_.store(segments_.size(), std::memory_order_relaxed);
+  }
+  for (Segment& segment : free) give_back(segment);
+}
+
+}  // namespace tensorlane::memory
