@@ -32,7 +32,7 @@ TEST_F(UsersTest, SubmissionsAreTakenOfOneUserSoManyInATurnHoweverManyJobsItHas)
   for (const auto& [turn, count] : second->taken()) together[turn] += count;
   for (const auto& [turn, count] : together) ASSERT_LE(count, 64u) << "in turn " << turn;
   // Neither waits until the other has nothing left.
-  const auto [earlier, later] = std::minmax(first->taken().rbegin()->first, second->taken().rbegin()->first);
+  const auto [earlier, later] = std::minmax({first->taken().rbegin()->first, second->taken().rbegin()->first});
   const auto turns_of_one = kEach / 64;
   EXPECT_LE(later - earlier, turns_of_one / 2);
 }
