@@ -35,7 +35,7 @@ void Leftovers::add(Segment segment) {
   if (!others_have(segment.fd)) return give_back(segment);
   std::lock_guard lock(mutex_);
   segments_.push_back(std::move(segment));
-  count_.store(segments_.size(), std::memory_order_relaxed);
+  count_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Leftovers::sweep() {
@@ -46,9 +46,9 @@ void Leftovers::sweep() {
                                       [](const Segment& segment) { return others_have(segment.fd); });
     free.assign(std::make_move_iterator(begin), std::make_move_iterator(segments_.end()));
     segments_.erase(begin, segments_.end());
-    count_.store(segments_.size(), std::memory_order_relaxed);
   }
   for (Segment& segment : free) give_back(segment);
+  count_.fetch_sub(free.size(), std::memory_order_relaxed);
 }
 
 }  // namespace tensorlane::memory

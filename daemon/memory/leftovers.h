@@ -26,6 +26,7 @@ class Leftovers {
   void add(Segment segment);
   // Gives back what nobody else has any more: for gigabytes that takes seconds, and nobody waits for it in add().
   void sweep();
+  // None is charged any more.
   bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
 
  private:
