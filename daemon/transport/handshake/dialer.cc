@@ -64,6 +64,7 @@ Status Dialer::failed(Time now, const Status& cause, Refusal refusal) {
   if (now + backoff_ >= deadline_) return and_so_until_the_deadline(last_cause_);
   next_ = now + backoff_;
   backoff_ = std::min({Duration(backoff_.value * 2), kLastBackoff, patience_});
+  if (refusal == Refusal::kNotAnswered) patience_ = std::min(Duration(patience_.value * 2), kHandshakeTimeout);
   return {};
 }
 

@@ -20,7 +20,9 @@ inline constexpr Duration kLastBackoff = milliseconds(500);
 class Dialer {
  public:
   // The first attempt is due at `first`. `again`: the peer has had the flow, so that it not knowing the job is no
-  // reason to try once more, and no attempt may take the time of many: a lost SYN alone costs a second.
+  // reason to try once more, and the first attempt may not take the time of many: a lost SYN alone costs a second.
+  // Every attempt that has run out of time is followed by one of twice the time, for what takes long is perhaps a busy
+  // host.
   Dialer(ports::FlowKey key, JobPtr job, const Endpoint& peer, Time first, Time deadline, bool again)
       : key_(key),
         job_(std::move(job)),
@@ -53,7 +55,7 @@ class Dialer {
   const Endpoint peer_;
   const Time deadline_;
   const bool again_;
-  const Duration patience_;  // of one attempt
+  Duration patience_;  // of the next attempt
   Time next_;
   Duration backoff_ = kFirstBackoff;
   Status last_cause_;
