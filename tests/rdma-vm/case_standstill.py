@@ -18,7 +18,8 @@ RAIL, SWITCH = 1, "s1"
 LATE_AFTER = 3.0
 LATE_ERROR = 20.0  # time to see it named, to mend it, and for queue pairs to try again
 LATE = {"detection": f"{DETECTION} s", "late_after": f"{LATE_AFTER} s", "late_error": f"{LATE_ERROR} s"}
-RESUMING_LATE = {**RESUMING, **LATE}
+# A lost connection may be made anew for `detection`, which has to outlast late_error: else either may end the job first.
+RESUMING_LATE = {**RESUMING, **LATE, "detection": "60 s"}
 # Beside the time itself: a heartbeat of 1.9 s, the sender's look, the next time that a queue pair retries, and emulated hosts.
 SLACK = 8.0
 PATH_MTU, SMALLER_MTU = 4096, 2000
