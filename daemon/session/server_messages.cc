@@ -220,14 +220,14 @@ void SessionServer::on_segment(std::uint64_t id, std::uint32_t request, std::uin
   --c->arena_requests;
   c->arenas_coming -= asked;
   if (!segment.ok()) return settle(*c, c->send_error(request, segment.status()));
+  (*segment)->hold(std::move(charges.descriptor));
+  (*segment)->hold(std::move(charges.number));
   const Result<int> descriptor = (*segment)->share();
   if (!descriptor.ok()) {
     drop(std::move(segment));
     return settle(*c, c->send_error(request, descriptor.status()));
   }
   const UniqueFd shared(*descriptor);
-  (*segment)->hold(std::move(charges.descriptor));
-  (*segment)->hold(std::move(charges.number));
   const Result<std::uint32_t> number = c->session->add_segment(*segment);
   if (!number.ok()) {
     drop(std::move(segment));
