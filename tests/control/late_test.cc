@@ -1,18 +1,24 @@
 // Ranks that others wait for: late ones, and those that have left.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "cluster.h"
 
 namespace tensorlane::control::testing {
 namespace {
 
+void register_everywhere(Cluster& cluster, std::uint32_t ranks, const std::string& name) {
+  for (std::uint32_t rank = 0; rank < ranks; ++rank)
+    cluster.control(rank).register_group(ports::SessionId(rank), 1, "g", {tensor(name, 8)});
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, 1)->ok());
+}
+
 TEST(Late, a_late_rank_is_reported_everywhere_and_past_the_error_time_fails_the_job) {
   Cluster cluster({.hosts = 2, .stall_warning = seconds(10), .stall_error = seconds(300)});
   cluster.start();
   cluster.join_all();
-  for (std::uint32_t rank = 0; rank < 2; ++rank)
-    cluster.control(rank).register_group(ports::SessionId(rank), 1, "g", {tensor("fc1.weight", 8)});
-  for (std::uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, 1)->ok());
+  ASSERT_NO_FATAL_FAILURE(register_everywhere(cluster, 2, "fc1.weight"));
   const JobId job = job_id("j");
   cluster.control(1).on_late(job, Rank(1), TensorId(0), seconds(1));  // not long enough to speak of
   cluster.control(1).on_late(job, Rank(1), TensorId(0), seconds(12));
@@ -35,9 +41,7 @@ TEST(Late, a_rank_that_has_left_and_is_needed_is_the_cause) {
   Cluster cluster({.hosts = 2});
   cluster.start();
   cluster.join_all();
-  for (std::uint32_t rank = 0; rank < 2; ++rank)
-    cluster.control(rank).register_group(ports::SessionId(rank), 1, "g", {tensor("w", 8)});
-  for (std::uint32_t rank = 0; rank < 2; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, 1)->ok());
+  ASSERT_NO_FATAL_FAILURE(register_everywhere(cluster, 2, "w"));
   cluster.control(1).leave(ports::SessionId(1), {});
   cluster.control(1).on_late(job_id("j"), Rank(1), TensorId(0), seconds(1));
   EXPECT_EQ(cluster.sessions(0).wait_failed(0)->to_string(),
@@ -49,9 +53,7 @@ TEST(Late, a_host_that_is_missed_is_asked_and_one_whose_rank_has_left_is_the_cau
   Cluster cluster({.hosts = 3});
   cluster.start();
   cluster.join_all();
-  for (std::uint32_t rank = 0; rank < 3; ++rank)
-    cluster.control(rank).register_group(ports::SessionId(rank), 1, "g", {tensor("w", 8)});
-  for (std::uint32_t rank = 0; rank < 3; ++rank) ASSERT_TRUE(cluster.sessions(rank).wait_registered(rank, 1)->ok());
+  ASSERT_NO_FATAL_FAILURE(register_everywhere(cluster, 3, "w"));
   const JobId job = job_id("j");
   cluster.control(0).on_missing(job, HostIndex(7), TensorId(0), Sequence(5), seconds(3));
   cluster.control(0).on_missing(job, HostIndex(1), TensorId(7), Sequence(5), seconds(3));
