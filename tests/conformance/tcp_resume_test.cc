@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <random>
+#include <vector>
 
 #include "daemon/transport/resume/exchange.h"
 #include "raw_peer.h"
@@ -193,6 +194,21 @@ TEST_F(Resuming, UselessConnectionsDoNotPutOffTheEnd) {
   }));
   EXPECT_GT(proxy->connections, 3u);
   EXPECT_TRUE(b.sink->frames.empty());
+}
+
+// A busy host answers late, perhaps later than a first attempt waits.
+TEST_F(Resuming, EveryAttemptThatRunsOutOfTimeIsFollowedByALongerOne) {
+  bring_up();
+  cut();
+  proxy->from_target = {Kind::kStall, 0};
+  std::vector<Time> attempts;
+  ASSERT_TRUE(run([&] {
+    if (proxy->connections > attempts.size()) attempts.push_back(clock.now());
+    clock.skip(milliseconds(2));
+    return !a.sink->downs.empty();
+  }));
+  ASSERT_GE(attempts.size(), 3u);
+  EXPECT_GT((attempts[2] - attempts[1]).value * 2, (attempts[1] - attempts[0]).value * 3);
 }
 
 TEST_F(Resuming, ADaemonThatHasStartedAgainIsNotResumed) {
