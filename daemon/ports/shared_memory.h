@@ -31,8 +31,9 @@ class SharedMemory {
   virtual bool damaged() const = 0;
   // From now on nobody can map it for writing any more, or take pages away: a hole that is punched and filled again
   // between two looks at damaged() would go unnoticed. For when the client has mapped it. Where the kernel cannot
-  // (Linux before 5.1), holes stay possible. Idempotent. Error: Corrupt, when pages are gone already or the client has
-  // kept it from being sealed.
+  // (Linux before 5.1), holes stay possible. Idempotent. Waits for what the client has the kernel do with the file, as
+  // long as that takes. One thread at a time. Error: Corrupt, when pages are gone already or the client has kept it
+  // from being sealed.
   virtual Status close_holes() = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,7 +41,8 @@ struct PendingGroup {
   std::uint32_t request = 0;
   std::string group;
   std::vector<protocol::TensorBody> tensors;
-  Status error;  // of a tensor so far: the answer when the last packet is here
+  std::set<std::uint32_t> with_holes;  // segments of them whose holes are to be closed
+  Status error;                        // of a tensor so far: the answer when the last packet is here
 };
 
 // The session thread's. Plain data and the sending of packets.

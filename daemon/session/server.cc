@@ -173,6 +173,7 @@ void SessionServer::stop() {
     thread_.join();
   }
   worker_.reset();
+  hole_closers_.clear();
   disposer_.reset();
   closer_.reset();
   calls_->close();

@@ -138,17 +138,8 @@ TEST_P(RingRubbish, EndsTheSessionAlone) {
 // Registers one tensor. What the daemon answers.
 std::optional<Answer> register_tensor(RawClient& client, const char* name, std::uint64_t elements,
                                       Operation operation = Operation::kAllreduce) {
-  struct {
-    protocol::RegisterBody head;
-    protocol::TensorBody tensor;
-  } packet;
-  std::strcpy(packet.head.group, "g");
-  packet.head.count = 1;
-  std::strcpy(packet.tensor.name, name);
-  packet.tensor.elements = elements;
-  packet.tensor.operation = operation;
-  packet.tensor.positions = 1;
-  EXPECT_TRUE(client.send(protocol::MessageType::kRegister, 5, bytes_of(packet)));
+  EXPECT_TRUE(
+      client.send(protocol::MessageType::kRegister, 5, bytes_of(registration_of_one(name, elements, operation))));
   return client.receive();
 }
 

@@ -10,6 +10,17 @@
 
 namespace tensorlane::test {
 
+RegistrationOfOne registration_of_one(const char* name, std::uint64_t elements, Operation operation) {
+  RegistrationOfOne packet;
+  std::strcpy(packet.head.group, "g");
+  packet.head.count = 1;
+  std::strcpy(packet.tensor.name, name);
+  packet.tensor.elements = elements;
+  packet.tensor.operation = operation;
+  packet.tensor.positions = 1;
+  return packet;
+}
+
 protocol::HelloBody hello(const std::string& job, std::uint32_t rank, std::uint32_t world_size) {
   protocol::HelloBody body;
   body.rank = body.local_rank = rank;

@@ -57,6 +57,14 @@ class RawClient {
 
 protocol::HelloBody hello(const std::string& job, std::uint32_t rank = 0, std::uint32_t world_size = 1);
 
+// A group "g" of one tensor at the beginning of the first segment.
+struct RegistrationOfOne {
+  protocol::RegisterBody head;
+  protocol::TensorBody tensor;
+};
+RegistrationOfOne registration_of_one(const char* name, std::uint64_t elements,
+                                      Operation operation = Operation::kAllreduce);
+
 template <typename T>
 std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
