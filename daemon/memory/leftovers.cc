@@ -1,6 +1,7 @@
 #include "daemon/memory/leftovers.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,8 +13,11 @@ namespace tensorlane::memory {
 namespace {
 
 // The kernel leases a file for writing only to its sole user, and a mapping is a use. Where it gives no leases
-// (fs.leases-enable is 0), nobody can tell.
+// (fs.leases-enable is 0), nobody can tell. A descriptor of the path alone (O_PATH) is no use, so who keeps one keeps
+// memory that is not charged any more, as with memory of its own. Whoever opens the file while it is leased has the kernel send a signal: of
+// the default one, SIGIO, a process dies.
 bool others_have(int fd) {
+  fcntl(fd, F_SETSIG, SIGURG);
   if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return errno == EAGAIN;
   fcntl(fd, F_SETLEASE, F_UNLCK);
   return false;

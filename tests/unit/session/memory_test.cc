@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -137,6 +139,40 @@ TEST(ArenaPool, ASegmentIsChargedUntilItsClientHasLetGoOfIt) {
   munmap(mapped, 4096);
   EXPECT_TRUE(pool.make(kOwner, kBytes).ok()) << "it was let go of just now";
   EXPECT_EQ(pool.in_use(), Bytes());
+}
+
+// A path descriptor is no use of the file, but it can be opened again: then the kernel signals whoever just looks whether
+// anybody uses it.
+TEST(ArenaPool, NoSignalKillsWhoLooksWhileAClientOpensItsSegmentAgain) {
+  ArenaPool pool({mib(64), mib(1)});
+  std::atomic<int> path{-1};
+  std::atomic<bool> done{false};
+  std::atomic<int> opened{0};
+  std::thread client([&] {
+    while (!done) {
+      const std::string name = "/proc/self/fd/" + std::to_string(path.load());
+      const int again = open(name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+      if (again < 0) continue;
+      ++opened;
+      close(again);
+    }
+  });
+  for (int i = 0; i < 3000; ++i) {
+    auto segment = pool.create(kOwner, 4096);
+    ASSERT_TRUE(segment.ok()) << segment.status().to_string();
+    const int shared = *(*segment)->share();
+    const int before = path.exchange(open(("/proc/self/fd/" + std::to_string(shared)).c_str(), O_PATH | O_CLOEXEC));
+    close(before);
+    close(shared);
+    segment->reset();
+    pool.reclaim();
+  }
+  done = true;
+  client.join();
+  close(path);
+  pool.reclaim();
+  EXPECT_FALSE(pool.has_leftovers());
+  EXPECT_GT(opened, 100);
 }
 
 TEST(ArenaPool, NoHoleIsPunchedIntoASegmentThatIsInUse) {
