@@ -28,18 +28,12 @@ Status system_error(const char* what, std::uint64_t bytes) {
                 std::string(what) + ": " + std::strerror(errno), "free memory or descriptors on this host");
 }
 
-// The same file with an open file description of its own, which the kernel counts as a use (leftovers.cc). That of
-// memfd_create() it does not count.
-int open_again(int fd) {
-  return open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDWR | O_CLOEXEC);
-}
-
 class Segment final : public ports::SharedMemory {
  public:
   // Takes over the descriptor and the mapping.
-  Segment(int fd, std::span<std::byte> bytes, std::unique_ptr<FaultGuard> guard, Ledger::Charge charge,
+  Segment(int fd, int watch, std::span<std::byte> bytes, std::unique_ptr<FaultGuard> guard, Ledger::Charge charge,
           std::shared_ptr<Leftovers> leftovers)
-      : fd_(fd), bytes_(bytes), guard_(std::move(guard)), leftovers_(std::move(leftovers)) {
+      : fd_(fd), watch_(watch), bytes_(bytes), guard_(std::move(guard)), leftovers_(std::move(leftovers)) {
     charges_.push_back(std::move(charge));
   }
   ~Segment() override {
@@ -48,13 +42,13 @@ class Segment final : public ports::SharedMemory {
     for (std::uint64_t at = 0; at < bytes_.size(); at += kUnmapAtOnce) {
       munmap(bytes_.data() + at, std::min<std::uint64_t>(kUnmapAtOnce, bytes_.size() - at));
     }
-    leftovers_->add({fd_, std::move(charges_)});
+    leftovers_->add(watch_, fd_, std::move(charges_));
   }
 
   std::span<std::byte> bytes() const override { return bytes_; }
   Result<int> share() const override {
-    const int fd = open_again(fd_);
-    return fd < 0 ? Result<int>(system_error("open", bytes_.size())) : fd;
+    const int fd = fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+    return fd < 0 ? Result<int>(system_error("fcntl", bytes_.size())) : fd;
   }
   void hold(Ledger::Charge charge) override { charges_.push_back(std::move(charge)); }
   // Through the mapping first, since only that can give huge pages. It fails with an error where a plain access would
@@ -89,6 +83,7 @@ class Segment final : public ports::SharedMemory {
 
  private:
   const int fd_;
+  const int watch_;  // of leftovers_
   const std::span<std::byte> bytes_;
   std::vector<Ledger::Charge> charges_;
   std::unique_ptr<FaultGuard> guard_;
@@ -115,11 +110,13 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::make(const Owner& owner,
   if (bytes > Ledger::kUnlimited - page) return budget_->check(owner, bytes);
   bytes = (bytes + page - 1) / page * page;
   TL_ASSIGN_OR_RETURN(Ledger::Charge charge, take(owner, bytes));
-  const int made = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (made < 0) return system_error("memfd_create", bytes);
-  const int fd = open_again(made);
-  close(made);
-  if (fd < 0) return system_error("open", bytes);
+  const int fd = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return system_error("memfd_create", bytes);
+  const Result<int> watch = leftovers_->watch(fd);
+  if (!watch.ok()) {
+    close(fd);
+    return watch.status();
+  }
   Result<std::span<std::byte>> mapped = map_sealed(fd, bytes);
   if (!mapped.ok()) {
     close(fd);
@@ -133,7 +130,7 @@ Result<std::shared_ptr<ports::SharedMemory>> ArenaPool::make(const Owner& owner,
                   "the limit is " + std::to_string(FaultGuard::kMaxGuards), "use fewer and larger segments");
   }
   return std::shared_ptr<ports::SharedMemory>(
-      std::make_shared<Segment>(fd, *mapped, std::move(guard), std::move(charge), leftovers_));
+      std::make_shared<Segment>(fd, *watch, *mapped, std::move(guard), std::move(charge), leftovers_));
 }
 
 // A client may have let go of its last segments just now.

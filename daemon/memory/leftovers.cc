@@ -1,58 +1,82 @@
 #include "daemon/memory/leftovers.h"
 
-#include <fcntl.h>
-#include <signal.h>
+#include <sys/inotify.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
-#include <iterator>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace tensorlane::memory {
-namespace {
 
-// The kernel leases a file for writing only to its sole user, and a mapping is a use. Where it gives no leases
-// (fs.leases-enable is 0), nobody can tell. A descriptor of the path alone (O_PATH) is no use, so who keeps one keeps
-// memory that is not charged any more, as with memory of its own. Whoever opens the file while it is leased has the kernel send a signal: of
-// the default one, SIGIO, a process dies.
-bool others_have(int fd) {
-  fcntl(fd, F_SETSIG, SIGURG);
-  if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0) return errno == EAGAIN;
-  fcntl(fd, F_SETLEASE, F_UNLCK);
-  return false;
-}
-
-// The memory goes before its charge does.
-void give_back(Leftovers::Segment& segment) {
-  close(segment.fd);
-  segment.charges.clear();
-}
-
-}  // namespace
+Leftovers::Leftovers() : inotify_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {}
 
 Leftovers::~Leftovers() {
-  for (Segment& segment : segments_) give_back(segment);
+  if (inotify_ >= 0) close(inotify_);
 }
 
-void Leftovers::add(Segment segment) {
-  if (!others_have(segment.fd)) return give_back(segment);
-  std::lock_guard lock(mutex_);
-  segments_.push_back(std::move(segment));
-  count_.fetch_add(1, std::memory_order_relaxed);
+// A memory file has no name, so it is "deleted" when the last that refers to it is gone: descriptors (also of the path
+// alone, and those under way in a socket) and mappings. The watch keeps nothing.
+Result<int> Leftovers::watch(int fd) {
+  const int watch = inotify_add_watch(inotify_, ("/proc/self/fd/" + std::to_string(fd)).c_str(), IN_DELETE_SELF);
+  if (watch >= 0) return watch;
+  return Status(Code::kResourceExhausted, "cannot watch a segment of shared memory",
+                std::string("inotify_add_watch: ") + std::strerror(errno),
+                "raise fs.inotify.max_user_watches and fs.inotify.max_user_instances on this host");
+}
+
+void Leftovers::add(int watch, int fd, std::vector<Ledger::Charge> charges) {
+  {
+    std::lock_guard lock(mutex_);
+    segments_.emplace(watch, std::move(charges));
+    count_.store(segments_.size(), std::memory_order_relaxed);
+  }
+  close(fd);
+  sweep();
 }
 
 void Leftovers::sweep() {
-  std::vector<Segment> free;
-  {
-    std::lock_guard lock(mutex_);
-    const auto begin = std::partition(segments_.begin(), segments_.end(),
-                                      [](const Segment& segment) { return others_have(segment.fd); });
-    free.assign(std::make_move_iterator(begin), std::make_move_iterator(segments_.end()));
-    segments_.erase(begin, segments_.end());
+  std::lock_guard lock(mutex_);
+  for (const int watch : gone()) segments_.erase(watch);
+  count_.store(segments_.size(), std::memory_order_relaxed);
+}
+
+// Also watches of segments that never were shared.
+std::vector<int> Leftovers::gone() {
+  std::vector<int> watches;
+  std::array<char, 16 * 1024> events;
+  for (ssize_t bytes; (bytes = read(inotify_, events.data(), events.size())) > 0;) {
+    for (ssize_t at = 0; at < bytes;) {
+      inotify_event event;
+      std::memcpy(&event, events.data() + at, sizeof event);
+      at += static_cast<ssize_t>(sizeof event) + event.len;
+      missed_ = missed_ || (event.mask & IN_Q_OVERFLOW) != 0;
+      if ((event.mask & IN_DELETE_SELF) != 0) watches.push_back(event.wd);
+    }
   }
-  for (Segment& segment : free) give_back(segment);
-  count_.fetch_sub(free.size(), std::memory_order_relaxed);
+  return missed_ ? gone_by_list() : watches;
+}
+
+// The kernel had more to say than fs.inotify.max_queued_events. It lists the watches that there are still.
+std::vector<int> Leftovers::gone_by_list() {
+  std::set<int> there;
+  std::ifstream list("/proc/self/fdinfo/" + std::to_string(inotify_));
+  if (!list) return {};  // no descriptor is free: the next sweep looks again
+  missed_ = false;
+  for (std::string line; std::getline(list, line);) {
+    int watch = 0;
+    if (std::sscanf(line.c_str(), "inotify wd:%x", &watch) == 1) there.insert(watch);
+  }
+  std::vector<int> watches;
+  for (const auto& [watch, charges] : segments_) {
+    if (!there.contains(watch)) watches.push_back(watch);
+  }
+  return watches;
 }
 
 }  // namespace tensorlane::memory

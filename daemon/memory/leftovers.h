@@ -3,35 +3,45 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <map>
 #include <mutex>
 #include <vector>
 
 #include "common/base/ledger.h"
+#include "common/base/status.h"
 
 namespace tensorlane::memory {
 
 // Any thread.
 class Leftovers {
  public:
-  struct Segment {
-    int fd = -1;  // with an open file description that no client has
-    std::vector<Ledger::Charge> charges;
-  };
-  Leftovers() = default;
+  Leftovers();
   Leftovers(const Leftovers&) = delete;
   Leftovers& operator=(const Leftovers&) = delete;
   ~Leftovers();
 
-  // Takes over a segment that is unmapped here. Gives it back at once where nobody else has it.
-  void add(Segment segment);
-  // Gives back what nobody else has any more: for gigabytes that takes seconds, and nobody waits for it in add().
+  // Has the kernel say when nobody has the file any more. The answer is the file's name in add(). Error:
+  // ResourceExhausted.
+  Result<int> watch(int fd);
+  // Closes the descriptor of a segment that is unmapped here. If nobody else has the file, that gives its memory and
+  // its charges back at once.
+  void add(int watch, int fd, std::vector<Ledger::Charge> charges);
+  // Gives back what is charged for files that nobody has any more.
   void sweep();
   // None is charged any more.
   bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
 
  private:
+  using Segments = std::map<int, std::vector<Ledger::Charge>>;  // by watch
+  // Watches of files that nobody has any more; under mutex_.
+  std::vector<int> gone();
+  std::vector<int> gone_by_list();
+
+  const int inotify_;
   std::mutex mutex_;
-  std::vector<Segment> segments_;
+  Segments segments_;
+  bool missed_ = false;  // not every watch that is gone was told
   std::atomic<std::size_t> count_{0};
 };
 
