@@ -326,6 +326,10 @@ TEST(LocalSockets, ThatADeadDaemonLeftBehindKeepNobodyFromListening) {
     const auto alive = local::make_local_transport(config, sink);
     ASSERT_TRUE(alive.ok()) << alive.status().to_string();
     EXPECT_EQ(local::make_local_transport(config, sink).status().code(), Code::kUnavailable) << "one that lives does";
+    using std::filesystem::perms;
+    EXPECT_EQ(std::filesystem::status(handshake::unix_path(*endpoint)).permissions(),
+              perms::owner_read | perms::owner_write)
+        << "no other user's process connects, whatever the umask is";
   }
   EXPECT_FALSE(std::filesystem::exists(handshake::unix_path(*endpoint))) << "a daemon takes its own along";
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,6 +44,8 @@ Result<std::unique_ptr<Listener>> Listener::open(const Endpoint& endpoint, const
         class_name(tag.cls), tag.pcp, *tagged));
   }
   remove_what_nobody_serves(endpoint);
+  // A socket with a path: no other user's process may connect, whose descriptors this end would have to close.
+  if (endpoint.family() == AF_UNIX) ::fchmod(socket.get(), S_IRUSR | S_IWUSR);
   if (::bind(socket.get(), endpoint.get(), endpoint.length) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
     return cannot_listen(endpoint, tag.cls, errno);
   }
