@@ -280,35 +280,44 @@ void empty_out(const Range& range, Holes& holes, std::vector<T>* table) {
 std::uint32_t Holes::take(std::uint32_t count, std::size_t size) {
   const auto end = static_cast<std::uint32_t>(size);
   if (count == 0) return end;
-  for (auto hole = free_.begin(); hole != free_.end(); ++hole) {
-    const auto [first, room] = *hole;
-    if (room < count && first + room != end) continue;  // the last one has as much room as the table can grow
-    free_.erase(hole);
-    entries_ -= room;
-    if (room > count) give({first + count, room - count});
-    return first;
+  auto hole = free_.end();
+  if (const auto fits = by_count_.lower_bound({count, 0}); fits != by_count_.end()) {
+    hole = free_.find(fits->second);
+  } else if (!free_.empty() && std::prev(free_.end())->first + std::prev(free_.end())->second == end) {
+    hole = std::prev(free_.end());  // has as much room as the table can grow
   }
-  return end;
+  if (hole == free_.end()) return end;
+  const auto [first, room] = *hole;
+  remove(hole);
+  if (room > count) give({first + count, room - count});
+  return first;
 }
 
 void Holes::give(const Range& range) {
   if (range.count == 0) return;
-  entries_ += range.count;
-  auto after = free_.lower_bound(range.first);
   std::uint32_t first = range.first, count = range.count;
+  auto after = free_.lower_bound(first);
   if (after != free_.end() && after->first == range.end()) {
     count += after->second;
-    after = free_.erase(after);
+    after = remove(after);
   }
   if (after != free_.begin()) {
     const auto before = std::prev(after);
     if (before->first + before->second == first) {
       first = before->first;
       count += before->second;
-      free_.erase(before);
+      remove(before);
     }
   }
   free_.emplace(first, count);
+  by_count_.emplace(count, first);
+  entries_ += count;
+}
+
+Holes::ByFirst::iterator Holes::remove(ByFirst::iterator hole) {
+  by_count_.erase({hole->second, hole->first});
+  entries_ -= hole->second;
+  return free_.erase(hole);
 }
 
 bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -12,16 +14,20 @@
 
 namespace tensorlane::engine {
 
-// Parts of a table that nothing uses, lowest first; neighbours never touch.
+// Parts of a table that nothing uses; neighbours never touch.
 class Holes {
  public:
-  // Where `count` entries in a row go in a table of `size`: into the first hole that has room, else to its end.
+  // Where `count` entries in a row go in a table of `size`: into the smallest hole that has room, else to its end.
   std::uint32_t take(std::uint32_t count, std::size_t size);
   void give(const Range& range);
   std::uint32_t entries() const { return entries_; }
 
  private:
-  std::map<std::uint32_t, std::uint32_t> free_;  // first -> count
+  using ByFirst = std::map<std::uint32_t, std::uint32_t>;  // first -> count
+  ByFirst::iterator remove(ByFirst::iterator hole);
+
+  ByFirst free_;
+  std::set<std::pair<std::uint32_t, std::uint32_t>> by_count_;  // the same: count, first
   std::uint32_t entries_ = 0;
 };
 

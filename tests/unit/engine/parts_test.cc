@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <ctime>
 #include <map>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "daemon/engine/batching/fusion.h"
 #include "daemon/engine/batching/slicing.h"
@@ -17,6 +19,7 @@
 #include "daemon/engine/pattern/route.h"
 #include "daemon/engine/pattern/shards.h"
 #include "daemon/engine/staging.h"
+#include "daemon/engine/tables.h"
 #include "daemon/engine/urgency/layer_order.h"
 
 namespace tensorlane::engine {
@@ -491,6 +494,54 @@ TEST(Credits, NoneAndTheMost) {
   EXPECT_FALSE(none.may_fill(host(1), 0));
   EXPECT_EQ(most.left(host(1)), 64u);
   EXPECT_TRUE(most.may_fill(host(1), 63));
+}
+
+// ---- holes in tables ----
+
+TEST(Holes, AreGivenOutAgainAndNothingIsGivenTwice) {
+  std::mt19937_64 random(11);
+  Holes holes;
+  std::vector<bool> used;
+  std::vector<Range> taken;
+  const auto room_for = [&](std::uint32_t count) {  // in a row, between what is used
+    std::uint32_t free = 0;
+    for (const bool entry : used) {
+      free = entry ? 0 : free + 1;
+      if (free == count) return true;
+    }
+    return false;
+  };
+  for (int turn = 0; turn < 3000; ++turn) {
+    if (!taken.empty() && random() % 2 == 0) {
+      std::swap(taken[random() % taken.size()], taken.back());
+      std::fill_n(used.begin() + taken.back().first, taken.back().count, false);
+      holes.give(taken.back());
+      taken.pop_back();
+    } else {
+      const auto count = static_cast<std::uint32_t>(1 + random() % 9);
+      const bool room = room_for(count);
+      const std::uint32_t first = holes.take(count, used.size());
+      ASSERT_LE(first, used.size());
+      ASSERT_TRUE(!room || first + count <= used.size()) << "the table grows though there is room";
+      used.resize(std::max<std::size_t>(used.size(), first + count));
+      for (std::uint32_t i = first; i < first + count; ++i) {
+        ASSERT_FALSE(used[i]) << "given twice";
+        used[i] = true;
+      }
+      taken.push_back({first, count});
+    }
+    ASSERT_EQ(holes.entries(), std::ranges::count(used, false));
+  }
+}
+
+// What a plan has lost in many places is no reason to search them all for what joins it.
+TEST(Holes, ManyThatAreTooSmallTakeNoTime) {
+  Holes holes;
+  constexpr std::uint32_t kHoles = 200'000;
+  for (std::uint32_t i = 0; i < kHoles; ++i) holes.give({2 * i, 1});
+  const std::clock_t begin = std::clock();
+  for (std::uint32_t i = 0; i < 20'000; ++i) ASSERT_EQ(holes.take(2, 2 * kHoles + 2 * i), 2 * kHoles + 2 * i);
+  EXPECT_LT(std::clock() - begin, 2 * CLOCKS_PER_SEC);
 }
 
 }  // namespace
