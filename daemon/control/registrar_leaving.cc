@@ -14,12 +14,16 @@ using protocol::PlanTensor;
 void Registrar::unregister_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request,
                                  const std::string& group, std::uint64_t operations, Duration patience) {
   const std::string where = group_where(config_.job, group);
-  if (const auto known = groups_.find(group); known == groups_.end() || !known->second.active) {
+  const auto known = groups_.find(group);
+  const auto leaving = leaving_.find(group);
+  // A group that is on its way out is this rank's until it has been let go.
+  const bool asked_before = leaving != leaving_.end() && leaving->second.contains(rank);
+  if (known == groups_.end() || (!known->second.active && !asked_before)) {
     return output_.answer_unregistered(session, request,
                                        Status(Code::kNotFound, fmt::format("rank {} has no such group", rank), where,
                                               "unregister what is registered, once"));
   }
-  if (!leaving_.contains(group) && leaving_.size() >= kMaxPendingGroups) {
+  if (leaving == leaving_.end() && leaving_.size() >= kMaxPendingGroups) {
     return output_.answer_unregistered(
         session, request,
         Status(Code::kResourceExhausted, fmt::format("{} groups wait to be unregistered", leaving_.size()), where,

@@ -221,9 +221,23 @@ Status Lane::vacate(JobId job, std::uint32_t version, protocol::TensorRange rang
     record.plan.vacate(range);
     record.plan.version = version;
     std::erase_if(record.bindings, [&](const Binding& binding) { return range.contains(binding.tensor); });
+    if (holds_vacate_.exchange(false)) {
+      vacated_ = std::move(then);
+      return {};
+    }
   }
   then();
   return {};
+}
+
+void Lane::vacate_now() {
+  std::function<void()> then;
+  EXPECT_TRUE(eventually([&] {
+    std::lock_guard lock(mutex_);
+    then = std::exchange(vacated_, nullptr);
+    return then != nullptr;
+  }));
+  if (then) then();
 }
 
 Status Lane::bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) {

@@ -106,6 +106,9 @@ class Lane final : public ports::LanePort {
   void never_connect() { connects_ = false; }
   // The next so many calls of bind() find the queue full.
   void refuse_binds(int count) { refused_binds_ = count; }
+  // The next vacate() is done when vacate_now() is called.
+  void hold_vacate() { holds_vacate_ = true; }
+  void vacate_now();
   // The latest job of this name.
   JobRecord record(const std::string& job) { return record(job_id(job)); }
   JobRecord record(JobId job);
@@ -115,6 +118,8 @@ class Lane final : public ports::LanePort {
   std::map<JobId, JobRecord> jobs_;
   ports::LaneListener* listener_ = nullptr;
   std::atomic<bool> connects_{true};
+  std::atomic<bool> holds_vacate_{false};
+  std::function<void()> vacated_;  // under mutex_
   std::atomic<int> refused_binds_{0};
 };
 

@@ -418,6 +418,28 @@ TEST(Unregistering, what_is_said_late_of_tensors_that_are_gone_ends_nothing) {
   EXPECT_FALSE(cluster.sessions(0).wait_failed(0, 0.1));
 }
 
+// A program that does not wait as long as the lanes take goes on waiting with its next call.
+TEST(Unregistering, a_rank_may_ask_again_while_the_group_is_on_its_way_out) {
+  Cluster cluster({.hosts = 2});
+  cluster.start();
+  cluster.join_all(1);
+  register_all(cluster, 1, 2, "g", {tensor("a", 10)}, 1, 0);
+  cluster.lane(1).hold_vacate();
+  unregister(cluster, 1, 2);
+  EXPECT_TRUE(eventually([&] { return cluster.lane(0).record("j").bindings.empty(); }));
+  cluster.control(0).unregister_group(ports::SessionId(0), 6, "g", 7, {});
+  const auto first = cluster.sessions(0).wait_unregistered(0, 5);
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->status().code(), Code::kAlreadyExists);
+  EXPECT_FALSE(cluster.sessions(0).wait_unregistered(0, 6, 0.1).has_value()) << "a lane has it still";
+  cluster.lane(1).vacate_now();
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    const auto answer = cluster.sessions(rank).wait_unregistered(rank, rank == 0 ? 6 : 5);
+    ASSERT_TRUE(answer && answer->ok()) << "rank " << rank;
+  }
+  register_all(cluster, 1, 2, "g", {tensor("a", 10)}, 7, 0);
+}
+
 TEST(Unregistering, what_comes_and_goes_a_thousand_times_takes_no_more_places) {
   Cluster cluster({.hosts = 2});
   cluster.start();
