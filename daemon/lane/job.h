@@ -168,8 +168,8 @@ class Job final : private JobRail::Owner {
   void report_if_late(TensorId tensor, Time now);
   void set_priority(const protocol::PlanTensor& tensor);
   void classify(protocol::TensorRange range);
-  void forget_largest();
-  void begin_observing();
+  void begin(const Review& review);
+  bool go_on(Review& review);
   void waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence);
   void take_observed_order();
   void note_iteration(TensorId tensor, Time now);

@@ -34,6 +34,7 @@ bool Job::grow(PlanGrowth& growth, Time now) {
                                 added.front().id.value, plan_.tensors.size()),
                     fmt::format("job '{}'", spec_.name), "report this"});
   }
+  if (!added.empty() && growth.taken == added.size()) return go_on(growth.review);
   try {
     return take_over(growth, std::min(added.size() - growth.taken, kTensorsAtOnce));
   } catch (const std::bad_alloc&) {
@@ -96,8 +97,9 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   if (growth.taken < all.size()) return false;
   if (!rails_.empty()) admission_.grow(plan_, range_of(all));
   gate_.grow(plan_, range_of(all));
-  if (around_.config->observes && !rails_.empty()) begin_observing();
-  return true;
+  growth.review.relearns = around_.config->observes && !rails_.empty();
+  begin(growth.review);
+  return go_on(growth.review);
 }
 
 // ---- tensors leave ----
@@ -122,6 +124,7 @@ Status Job::check_unused(protocol::TensorRange range) const {
 bool Job::vacate(PlanShrinking& shrinking, Time now) {
   if (state_ == State::kClosing || state_ == State::kClosed) return true;
   if (shrinking.range.end() > tensors_.size()) return true;  // the job could not have them, and has failed
+  if (shrinking.done > 0 && shrinking.done == shrinking.range.count) return go_on(shrinking.review);
   try {
     return let_go(shrinking, std::min<std::uint32_t>(shrinking.range.count - shrinking.done, kTensorsAtOnce));
   } catch (const std::bad_alloc&) {
@@ -136,12 +139,10 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
     fail(why);
     return true;
   };
-  if (shrinking.done == 0) {
-    if (const Status unused = check_unused(range); !unused.ok()) return refused(unused);
-    if (admission_.gate() != engine::Admission::Gate::kNone) admission_.vacate(range);
-    gate_.vacate(range);
-  }
   const protocol::TensorRange next{range.first + shrinking.done, count};
+  if (const Status unused = check_unused(next); !unused.ok()) return refused(unused);
+  if (admission_.gate() != engine::Admission::Gate::kNone) admission_.vacate(next);
+  gate_.vacate(next);
   for (auto& rail : rails_) {
     if (const Status status = rail->vacate(next); !status.ok()) return refused(status);
   }
@@ -168,9 +169,10 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
     for (auto& rail : rails_) rail->unmap(shrinking.taken.scratch->bytes());
   }
   if (turn_ && range.contains(turn_->first)) turn_.reset();
-  if (largest_ && range.contains(*largest_)) forget_largest();
-  if (observed_) begin_observing();
-  return true;
+  shrinking.review.largest = largest_ && range.contains(*largest_);
+  shrinking.review.relearns = observed_.has_value();
+  begin(shrinking.review);
+  return go_on(shrinking.review);
 }
 
 void Job::forget_regions(LocalTensor& local) {

@@ -9,6 +9,11 @@
 #include "daemon/lane/job.h"
 
 namespace tensorlane::lane {
+namespace {
+
+constexpr std::uint32_t kReviewedAtOnce = 1024;
+
+}  // namespace
 
 void Job::use_thresholds(std::vector<double> thresholds) {
   if (!around_.config->tunes || thresholds.size() >= around_.config->classes) return;
@@ -18,12 +23,6 @@ void Job::use_thresholds(std::vector<double> thresholds) {
 
 void Job::set_priority(const protocol::PlanTensor& tensor) {
   for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
-}
-
-// Another tensor says from now on when an iteration begins.
-void Job::forget_largest() {
-  largest_.reset();
-  classify({0, static_cast<std::uint32_t>(plan_.tensors.size())});
 }
 
 void Job::classify(protocol::TensorRange range) {
@@ -53,18 +52,38 @@ void Job::note_iteration(TensorId tensor, Time now) {
   largest_since_ = now;
 }
 
-// Anew with every plan: what it has added may be waited for before everything else. Until then the plan counts.
-void Job::begin_observing() {
-  for (protocol::PlanTensor& tensor : plan_.tensors) {
-    tensor.urgency = tensors_[tensor.id.value].urgency;
-    tensor.cls = tensors_[tensor.id.value].cls;
+// ---- the plan has changed ----
+
+// Another tensor than the largest says from now on when an iteration begins. The order is learned anew with every plan:
+// what it has added may be waited for before everything else; until then the plan counts.
+void Job::begin(const Review& review) {
+  if (review.largest) largest_.reset();
+  if (review.relearns) observed_.reset();
+}
+
+// True when it is done.
+bool Job::go_on(Review& review) {
+  if (!review.largest && !review.relearns) return true;
+  const auto all = static_cast<std::uint32_t>(plan_.tensors.size());
+  const protocol::TensorRange next{review.done, std::min(kReviewedAtOnce, all - review.done)};
+  for (std::uint32_t i = next.first; review.relearns && i < next.end(); ++i) {
+    protocol::PlanTensor& tensor = plan_.tensors[i];
+    tensor.urgency = tensors_[i].urgency;
+    tensor.cls = tensors_[i].cls;
     set_priority(tensor);
   }
-  observed_.emplace(static_cast<std::uint32_t>(plan_.tensors.size()), static_cast<std::uint32_t>(local_ranks_.size()));
+  if (review.largest) classify(next);
+  review.done = next.end();
+  if (review.done < all) return false;
+  if (!review.relearns) return true;
+  observed_.emplace(all, static_cast<std::uint32_t>(local_ranks_.size()));
   for (const auto& session : sessions_) {
     if (session) session->observe_waits(true);
   }
+  return true;
 }
+
+// ---- the order in which ranks here wait ----
 
 void Job::waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence) {
   if (!observed_) return;  // it had not heard yet that nobody asks any more

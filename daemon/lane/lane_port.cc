@@ -54,7 +54,7 @@ Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> t
 
 Status Lane::vacate(JobId job, std::uint32_t version, protocol::TensorRange range, std::function<void()> then) {
   Impl* const impl = impl_.get();
-  const auto shrinking = std::make_shared<PlanShrinking>(PlanShrinking{version, range, 0, {}});
+  const auto shrinking = std::make_shared<PlanShrinking>(PlanShrinking{version, range, 0, {}, {}});
   const std::shared_ptr<const ports::JobSpec> spec = impl->spec_of(job);
   const Epoch epoch = spec == nullptr ? Epoch() : spec->credentials.epoch;
   Command gone{job, [then = std::move(then)] {

@@ -54,6 +54,13 @@ struct Taken {
   Ledger::Charge regions, tables;
 };
 
+// Urgencies and classes of all tensors of a plan that has changed, decided anew a few at a time.
+struct Review {
+  bool relearns = false;  // the order in which they are waited for
+  bool largest = false;   // which of them is
+  std::uint32_t done = 0;
+};
+
 // Tensors that are to join the plan of a job, and the memory for their sums.
 class PlanGrowth {
  public:
@@ -69,7 +76,9 @@ class PlanGrowth {
   protocol::Plan added;
   Status status;  // when it is ready
   Taken memory;
-  std::size_t taken = 0;  // so many of the new tensors are in the plan: the lane's
+  // The lane's.
+  std::size_t taken = 0;  // so many of the new tensors are in the plan
+  Review review;          // once all of them are
 
  private:
   struct Place {
@@ -96,7 +105,8 @@ struct PlanShrinking {
   std::uint32_t version = 0;
   protocol::TensorRange range;
   std::uint32_t done = 0;  // so many of them are gone
-  Taken taken;             // once all are, for the preparer: giving it back takes a moment
+  Review review;           // once all of them are
+  Taken taken;             // then for the preparer: giving it back takes a moment
 };
 
 // The same error, for whoever reads it on another host.

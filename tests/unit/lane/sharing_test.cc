@@ -318,6 +318,35 @@ TEST_F(Sharing, APlanOfBatchesGrowsInStepsToo) {
   EXPECT_LT(transport_->longest_turn(), transport_->turns() / 2);
 }
 
+// A plan that changes a little may change the urgency and class of all its tensors.
+TEST_F(Sharing, AChangeOfALargePlanGoesOverItInSteps) {
+  LaneConfig config = windows(mib(1));
+  config.observes = config.tunes = true;
+  start(config);
+  add_job(JobId(1), 2, 1, {tensor(Operation::kAllreduce, 1000, 1024)});
+  const auto add = [&](std::uint32_t first, std::uint32_t count, std::uint64_t elements) {
+    protocol::Plan more = plans_[JobId(1)];
+    more.version = first + 1;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      more.tensors.push_back(tensor(Operation::kAllreduce, elements, 1024));
+      more.tensors.back().id = TensorId(first + i);
+    }
+    put_in_force(JobId(1), more);
+  };
+  constexpr std::uint32_t kRest = 60'000;
+  add(1, kRest, 1000);
+  transport_->watch_turns();
+  add(1 + kRest, 1, 2000);
+  settle();
+  EXPECT_LT(transport_->longest_turn(), transport_->turns() / 8) << "one joins";
+  transport_->watch_turns();
+  std::promise<void> gone;
+  ASSERT_TRUE(lane_->vacate(JobId(1), kRest + 3, {1 + kRest, 1}, [&] { gone.set_value(); }).ok());
+  gone.get_future().wait();
+  settle();
+  EXPECT_LT(transport_->longest_turn(), transport_->turns() / 8) << "the largest leaves";
+}
+
 // Two users' sums inside the host: of sixteen ranks, and of two.
 TEST_F(Sharing, LocalSumsShareTheLaneByBytesHoweverManyRanksAJobHas) {
   start(windows(mib(1)));
