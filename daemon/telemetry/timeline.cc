@@ -78,12 +78,18 @@ const char* phase_name(ports::TraceSpan::Phase phase) {
 struct TimelineRecorder::Impl {
   explicit Impl(const TimelineConfig& c) : config(c), ring(c.capacity) {}
 
+  struct Former {
+    std::string name;
+    std::size_t until = 0;  // spans before this position of the ring have it
+  };
   // What spans of a job are called.
   struct Job {
     Epoch epoch;
     std::string name;
     std::vector<std::string> hosts;                            // by HostIndex
     std::unordered_map<std::uint32_t, std::string> tensors{};  // by TensorId
+    // By TensorId, oldest first: another tensor had the number, and spans of it may wait for the writer.
+    std::unordered_map<std::uint32_t, std::vector<Former>> former{};
     bool ended = false;
   };
 
@@ -114,7 +120,7 @@ struct TimelineRecorder::Impl {
   void append(const std::string& text);
   bool write(const std::string& text);
   void close_file();
-  std::string span_text(const ports::TraceSpan& span) const;
+  std::string span_text(std::size_t position) const;
 };
 
 TimelineRecorder::TimelineRecorder(const TimelineConfig& config) : impl_(std::make_unique<Impl>(config)) {}
@@ -160,7 +166,10 @@ bool TimelineRecorder::broken() const {
 std::size_t TimelineRecorder::names() const {
   const std::lock_guard lock(impl_->mutex);
   std::size_t all = 0;
-  for (const auto& [id, job] : impl_->jobs) all += job.tensors.size();
+  for (const auto& [id, job] : impl_->jobs) {
+    all += job.tensors.size();
+    for (const auto& [tensor, former] : job.former) all += former.size();
+  }
   return all;
 }
 
@@ -196,7 +205,11 @@ void TimelineRecorder::name(JobId job, TensorId tensor, const char* name) {
   if (!enabled()) return;
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->jobs.find(job.value);
-  if (found != impl_->jobs.end()) found->second.tensors[tensor.value] = name;
+  if (found == impl_->jobs.end()) return;
+  Impl::Job& of = found->second;
+  const auto [named, fresh] = of.tensors.try_emplace(tensor.value, name);
+  if (fresh) return;
+  of.former[tensor.value].push_back({std::exchange(named->second, name), impl_->head.load(std::memory_order_relaxed)});
 }
 
 // A new file. What was there keeps the name with ".1", so that neither a restart nor the limit loses it at once.
@@ -266,6 +279,10 @@ void TimelineRecorder::Impl::drain() {
   }
   while (tail.load(std::memory_order_relaxed) != end) append(take(end));
   const std::lock_guard lock(mutex);
+  for (auto& [id, job] : jobs) {
+    for (auto& [tensor, names] : job.former) std::erase_if(names, [end](const Former& f) { return f.until <= end; });
+    std::erase_if(job.former, [](const auto& former) { return former.second.empty(); });
+  }
   for (const std::uint64_t id : ended) {
     const auto found = jobs.find(id);  // another of that id may have begun
     if (found != jobs.end() && found->second.ended) jobs.erase(found);
@@ -278,7 +295,7 @@ std::string TimelineRecorder::Impl::take(std::size_t end) {
   const std::size_t begin = tail.load(std::memory_order_relaxed);
   end = std::min(end, begin + kSpansAtOnce);
   std::string text;
-  for (std::size_t at = begin; at != end; ++at) text += span_text(ring[at % ring.size()]);
+  for (std::size_t at = begin; at != end; ++at) text += span_text(at);
   tail.store(end, std::memory_order_release);
   return text;
 }
@@ -321,7 +338,8 @@ void TimelineRecorder::Impl::close_file() {
   if (file >= 0) close(std::exchange(file, -1));
 }
 
-std::string TimelineRecorder::Impl::span_text(const ports::TraceSpan& span) const {
+std::string TimelineRecorder::Impl::span_text(std::size_t position) const {
+  const ports::TraceSpan& span = ring[position % ring.size()];
   const auto job = jobs.find(span.job.value);
   std::string tensor = fmt::format("tensor {}", span.tensor.value), job_name = fmt::format("{:016x}", span.job.value);
   std::string peer = fmt::format("host {}", span.peer.value);
@@ -329,6 +347,10 @@ std::string TimelineRecorder::Impl::span_text(const ports::TraceSpan& span) cons
     job_name = job->second.name;
     const auto named = job->second.tensors.find(span.tensor.value);
     if (named != job->second.tensors.end()) tensor = named->second;
+    if (const auto had = job->second.former.find(span.tensor.value); had != job->second.former.end()) {
+      const auto then = std::ranges::find_if(had->second, [&](const Former& f) { return position < f.until; });
+      if (then != had->second.end()) tensor = then->name;
+    }
     if (span.peer.value < job->second.hosts.size()) peer = job->second.hosts[span.peer.value];
   }
   const std::size_t c = span.cls.value;

@@ -474,6 +474,30 @@ TEST_F(TimelineTest, NamesGoWithTheirJobAndAreNotKeptWhileItIsOff) {
   EXPECT_THAT(text_of(path_), HasSubstr("xxxxx")) << "what was recorded before the job's end has its name";
 }
 
+// Tensors that were unregistered leave their numbers to others.
+TEST_F(TimelineTest, ASpanHasTheNameThatItsTensorHadThen) {
+  constexpr int kNames = 50;
+  TimelineConfig roomy = config();
+  roomy.capacity = kNames;
+  TimelineRecorder recorder(roomy);
+  ASSERT_TRUE(recorder.start(path_).ok());
+  recorder.begin_job(JobId(9), Epoch(1), "train", {"h0"});
+  for (int i = 0; i < kNames; ++i) {
+    recorder.name(JobId(9), TensorId(1), fmt::format("tensor-{}", i).c_str());
+    recorder.record(span());
+  }
+  for (int i = 0; i < 300 && recorder.names() > 1; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(recorder.names(), 1u) << "what is written needs no former name";
+  recorder.stop();
+  std::ifstream in(path_);
+  int next = 0;
+  for (const auto& event : nlohmann::json::parse(in)) {
+    if (event.value("ph", "") != "X") continue;
+    EXPECT_EQ(event["args"]["tensor"], fmt::format("tensor-{}", next++));
+  }
+  EXPECT_EQ(next, kNames);
+}
+
 // A job with the key of another begins before the lane has retired that one.
 TEST_F(TimelineTest, TheEndOfAJobTakesNoNamesOfTheNextOneOfItsKey) {
   TimelineRecorder recorder(config());
