@@ -49,7 +49,7 @@ Job::Job(JobStart& start, const std::vector<Staging>& staging, const Surrounding
   for (Rank rank : local_ranks_) rank_numbers_.push_back(rank.value);
   sessions_.resize(local_ranks_.size());
   detached_.resize(local_ranks_.size());
-  told_missing_.resize(spec_.hosts.size());
+  missed_.resize(spec_.hosts.size());
   collected_.reserve(local_ranks_.size() * kTakeAtOnce);
   metrics_ = std::make_shared<ports::JobMetrics>();
   metrics_->name = spec_.name;

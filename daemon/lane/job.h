@@ -154,6 +154,16 @@ class Job final : private JobRail::Owner {
   };
   static constexpr std::uint32_t kNotPending = 0xffffffff;
 
+  // A host has not said that its ranks have submitted an operation.
+  struct Missing {
+    HostIndex host;
+    TensorId tensor;
+    bool operator==(const Missing&) const = default;
+  };
+  struct Missed {
+    Time told;
+    TensorId last;
+  };
   // A peer has said that it waits for an operation.
   struct Asked {
     Sequence sequence;  // between hosts
@@ -164,6 +174,7 @@ class Job final : private JobRail::Owner {
   void begin_pending(LocalTensor& t, TensorId tensor);
   void end_pending(LocalTensor& t);
   std::size_t look_at_lateness(TensorId operation, Time now);
+  void report_missing(Time now);
   std::size_t look_for_missing(TensorId tensor, Time now);
   void report_if_late(TensorId tensor, Time now);
   void set_priority(const protocol::PlanTensor& tensor);
@@ -235,7 +246,10 @@ class Job final : private JobRail::Owner {
   std::size_t retired_ = 0;               // tensors whose regions are given back
   std::vector<TensorId> pending_;         // some rank here has submitted (a member of) it
   std::size_t late_scan_ = 0;             // where in them report_late() goes on
-  std::vector<Time> told_missing_;        // by host: when on_missing() spoke of it last
+  std::size_t missing_scan_ = 0;          // the same of report_missing()
+  std::vector<Missing> missing_;          // what it has found: its memory serves again
+  std::vector<Missed> missed_;            // by host: what on_missing() said of it last
+  TensorId late_asked_;                   // the last of asked_ that report_late() looked at
   std::map<TensorId, Asked> asked_;       // by operation
   std::uint32_t first_rank_ = 0;          // whose submissions are taken first
   engine::BatchGate gate_;

@@ -7,8 +7,9 @@
 namespace tensorlane::lane {
 namespace {
 
-constexpr std::size_t kLateScan = 4096;  // tensors of each kind that report_late() looks at in one call, about
-constexpr std::size_t kMostAsked = 64;   // a peer asks for one operation at a time
+constexpr std::size_t kLateScan = 4096;   // tensors of each kind that report_late() looks at in one call, about
+constexpr std::size_t kMissedAtOnce = 8;  // operations of which a host is told
+constexpr std::size_t kMostAsked = 64;    // by all peers
 
 }  // namespace
 
@@ -36,8 +37,9 @@ void Job::report_late(Time now) {
   for (std::size_t left = std::min(pending_.size(), kLateScan); left > 0;) {
     late_scan_ = late_scan_ + 1 < pending_.size() ? late_scan_ + 1 : 0;
     const TensorId tensor = pending_[late_scan_];
-    left -= std::min(left, look_at_lateness(tensor, now) + look_for_missing(tensor, now));
+    left -= std::min(left, look_at_lateness(tensor, now));
   }
+  report_missing(now);
   for (const auto& rail : rails_) {
     const std::span<const TensorId> awaited = rail->engine().awaited();
     std::size_t left = kLateScan;
@@ -47,26 +49,50 @@ void Job::report_late(Time now) {
   std::erase_if(asked_, [this](const auto& asked) {
     return asked.second.sequence < tensors_[asked.first.value].next_sequence();
   });
-  for (const auto& [operation, asked] : asked_) look_at_lateness(operation, now);
+  auto asked = asked_.upper_bound(late_asked_);
+  for (std::size_t n = 0, looked = 0; n < asked_.size() && looked < kLateScan; ++n, ++asked) {
+    if (asked == asked_.end()) asked = asked_.begin();
+    late_asked_ = asked->first;
+    looked += look_at_lateness(late_asked_, now);
+  }
   if (turn_) look_at_lateness(turn_->first, now);
 }
 
-// Of an operation that all ranks here have submitted: the hosts that have not. Each is spoken of once in late_after, as
-// a host that is late with one operation is late with what follows. Returns how many hosts it looked at.
+// The hosts that operations wait for which all ranks here have submitted. Each is told of some of them once in
+// late_after, and of others the next time: it may itself wait for a third host with the first ones.
+void Job::report_missing(Time now) {
+  missing_.clear();
+  for (std::size_t left = std::min(pending_.size(), kLateScan); left > 0;) {
+    missing_scan_ = missing_scan_ + 1 < pending_.size() ? missing_scan_ + 1 : 0;
+    left -= std::min(left, look_for_missing(pending_[missing_scan_], now));
+  }
+  std::ranges::sort(missing_, {}, [this](const Missing& m) {
+    return std::pair(m.host, m.tensor.value - missed_[m.host.value].last.value - 1);
+  });
+  std::size_t told = 0;
+  for (std::size_t i = 0; i < missing_.size(); ++i) {
+    const auto& [host, tensor] = missing_[i];
+    if (i > 0 && missing_[i - 1] == missing_[i]) continue;  // on another rail
+    if (i == 0 || missing_[i - 1].host != host) told = 0;
+    if (++told > kMissedAtOnce) continue;
+    missed_[host.value] = {now, tensor};
+    const LocalTensor& t = tensors_[tensor.value];
+    around_.listener->on_missing(id(), host, tensor, t.next_sequence(), now - t.ready);
+  }
+}
+
+// Returns how many hosts it looked at, at least one.
 std::size_t Job::look_for_missing(TensorId tensor, Time now) {
   const LocalTensor& t = tensors_[tensor.value];
-  const Duration waited = now - t.ready;
-  if (plan_.tensors[tensor.value].in_batch() || t.arrived < local_ranks_.size() || waited < around_.config->late_after)
-    return 0;
+  const Duration late = around_.config->late_after;
+  if (plan_.tensors[tensor.value].in_batch() || t.arrived < local_ranks_.size() || now - t.ready < late) return 1;
   for (const auto& rail : rails_) {
     for (const HostIndex host : rail->engine().missing(tensor)) {
-      Time& told = told_missing_[host.value];
-      if (told != Time() && now - told < around_.config->late_after) continue;
-      told = now;
-      around_.listener->on_missing(id(), host, tensor, t.next_sequence(), waited);
+      const Time told = missed_[host.value].told;
+      if (told == Time() || now - told >= late) missing_.push_back({host, tensor});
     }
   }
-  return rails_.size() * spec_.hosts.size();
+  return rails_.size() * spec_.hosts.size() + 1;
 }
 
 void Job::peer_awaits(TensorId tensor, Sequence sequence, Time since) {

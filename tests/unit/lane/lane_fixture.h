@@ -242,6 +242,10 @@ class FakeListener final : public ports::LaneListener {
     std::lock_guard lock(mutex_);
     return late_.size();
   }
+  std::vector<Missing> all_missing() {
+    std::lock_guard lock(mutex_);
+    return missing_;
+  }
   std::size_t missing() {
     std::lock_guard lock(mutex_);
     return missing_.size();
