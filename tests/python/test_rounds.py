@@ -28,6 +28,20 @@ def test_small_neighbours_that_travel_together_make_nobody_less_urgent(monkeypat
     assert urgencies == {name: 1 - places[name] / len(places) for name in urgencies}
 
 
+def test_a_batch_does_not_wait_for_those_of_its_parameters_that_are_frozen(monkeypatch):
+    monkeypatch.setattr(_gradients, "BATCH_BYTES", 64 << 10)
+    model = build("plain")
+    transport = Loopback()
+    optimizer = wrap(model, transport=transport)
+    iterate(model, optimizer)
+    optimizer.flush()
+    optimizer.zero_grad()
+    model.second.requires_grad_(False)
+    transport.log.clear()
+    backward(model)
+    assert transport.posted() == transport.names[:1], "in the backward pass"
+
+
 # Tied weights and checkpointing
 
 
@@ -266,6 +280,28 @@ def test_a_parameter_that_no_rank_used_is_left_alone():
     assert len(transport.posted()) == 6
     assert torch.equal(transport.buffers[4], torch.zeros(48))
     assert unchanged(model, before) == list(before)[2:], "in spite of momentum and weight decay, as with DistributedDataParallel"
+
+
+def test_a_group_that_was_dropped_after_its_gradients_were_sent_may_come_back():
+    model = build("plain")
+    transport = Loopback()
+    groups = [{"params": [*model.first.parameters(), *model.second.parameters()]}, {"params": model.last.parameters()}]
+    optimizer = wrap(model, torch.optim.SGD(groups, lr=0.1), transport=transport)
+    iterate(model, optimizer)
+    optimizer.zero_grad()
+    backward(model)
+    dropped = optimizer.param_groups.pop()
+    optimizer.step()
+    optimizer.flush()
+    optimizer.param_groups.append(dropped)
+    optimizer.zero_grad()
+    transport.log.clear()
+    backward(model)
+    assert transport.log.index(("wait", "last.weight")) < transport.log.index(("post", "last.weight")), "nobody needed what was sent before"
+    before = bits(model)
+    optimizer.step()
+    optimizer.flush()
+    assert unchanged(model, before) == []
 
 
 def test_a_parameter_frozen_later_is_left_alone():

@@ -140,6 +140,24 @@ def test_close_leaves_nothing_on_the_model():
     assert torch.nn.modules.module._global_forward_pre_hooks == global_hooks
 
 
+def test_close_gives_the_buffers_back_unless_ranks_may_differ():
+    """Not after an error, which other ranks may not have; one that was replaced has none of its own."""
+    model = build("plain")
+    sound, replaced, failed = Loopback(), Loopback(), Loopback()
+    wrap(build("plain"), transport=sound).close()
+    assert sound.buffers == []
+    old = wrap(model, transport=replaced)
+    optimizer = wrap(model, transport=failed)
+    assert replaced.buffers
+    old.close()
+    assert replaced.buffers == []
+    failed.failure = errors.AbortedError("rank 1 died")
+    with pytest.raises(errors.AbortedError):
+        iterate(model, optimizer)
+    optimizer.close()
+    assert failed.buffers
+
+
 # Being an optimizer
 
 
