@@ -430,6 +430,32 @@ TEST(ApplyPlan, RefusesSlicesThatStagingCannotHold) {
   EXPECT_THAT(engine.apply_plan(plan).what(), HasSubstr("of staging together"));
 }
 
+// Each class keeps what its largest slice takes, in whatever order tensors come, and what may come to be there.
+TEST(ApplyPlan, CountsTheLargestSliceOfEveryClassThatATensorMayBeIn) {
+  const auto applied = [](std::vector<std::pair<std::uint64_t, ClassId>> tensors, bool reclassifies) {
+    EngineConfig config;
+    config.hosts = config.world_size = 2;
+    config.classes = 3;
+    config.reclassifies = reclassifies;
+    config.staging = Bytes(5 * kPageBytes);
+    Engine engine(config, Descriptor{0, 0, 0, Engine::staging_bytes(config).value});
+    Plan plan;
+    for (const auto& [pages, cls] : tensors) {
+      PlanTensor t{.pattern = kServer, .cls = cls};
+      t.slice_elements = static_cast<std::uint32_t>(pages * kPageBytes / sizeof(float));
+      t.elements = 2 * t.slice_elements;  // one slice for each host
+      add(&plan, t);
+      if (const Status status = engine.apply_plan(plan); !status.ok()) return status.what();
+    }
+    return std::string();
+  };
+  const char* const kTooMuch = "of staging together";
+  EXPECT_EQ(applied({{4, ClassId(0)}, {1, ClassId(0)}, {1, ClassId(1)}}, false), "");
+  EXPECT_THAT(applied({{4, ClassId(0)}, {1, ClassId(0)}, {2, ClassId(1)}}, false), HasSubstr(kTooMuch));
+  EXPECT_THAT(applied({{2, ClassId(0)}}, true), HasSubstr(kTooMuch));
+  EXPECT_EQ(applied({{1, ClassId(0)}}, true), "");
+}
+
 TEST(ApplyPlan, OnlyGrowsAndAFailureChangesNothing) {
   EngineConfig config;
   config.hosts = 2;
