@@ -1,11 +1,13 @@
-// Groups that come and go in the plan of a job of one host and one rank.
+// Groups that come and go in the plan of a job of one host.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <deque>
+#include <map>
 #include <optional>
+#include <vector>
 
 #include "daemon/control/registrar.h"
 
@@ -16,68 +18,98 @@ using nlohmann::json;
 using protocol::TensorBody;
 using ::testing::HasSubstr;
 
-// Carries out what the registrar asks for, at once.
-class Alone final : public RegistrarOutput {
+constexpr Duration kWarning = seconds(10), kError = seconds(100);
+
+TensorBody barrier(const std::string& name) {
+  TensorBody tensor;
+  std::memcpy(tensor.name, name.data(), name.size());
+  tensor.operation = Operation::kBarrier;
+  return tensor;
+}
+
+// Carries out what the registrar asks for. What it says waits until it is delivered.
+class OneHost final : public RegistrarOutput {
  public:
-  Alone() {
-    RegistrarConfig config{.job = "j", .self = "h0", .leader = "h0"};
-    config.roster.hosts.push_back({"h0", {0}, {"127.0.0.1"}});
-    config.roster.world_size = 1;
+  explicit OneHost(std::uint32_t ranks) : ranks_(ranks) {
+    RegistrarConfig config{.job = "j", .self = "h0", .leader = "h0", .stall_warning = kWarning, .stall_error = kError};
+    config.roster.hosts.push_back({"h0", {}, {"127.0.0.1"}});
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) config.roster.hosts[0].ranks.push_back(rank);
+    config.roster.world_size = ranks;
     config.planner = [](const TensorBody&) { return protocol::PlanTensor(); };
     registrar_.emplace(std::move(config), *this);
   }
 
+  // Each by all ranks, as request 1: what rank 0 is told.
   Status add(const std::string& group, std::size_t count) {
-    std::vector<TensorBody> tensors(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::string name = fmt::format("{}.{}", group, i);
-      std::memcpy(tensors[i].name, name.data(), name.size());
-      tensors[i].operation = Operation::kBarrier;
-    }
-    answer_.reset();
-    registrar_->register_group(0, ports::SessionId(1), 1, group, std::move(tensors));
+    std::vector<TensorBody> tensors;
+    for (std::size_t i = 0; i < count; ++i) tensors.push_back(barrier(fmt::format("{}.{}", group, i)));
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank)
+      registrar_->register_group(rank, ports::SessionId(rank), 1, group, tensors);
     return settle();
   }
-  Status remove(const std::string& group, std::uint64_t operations = 0) {
-    answer_.reset();
-    registrar_->unregister_group(0, ports::SessionId(1), 1, group, operations, {});
+  Status remove(const std::string& group) {
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank) ask(rank, group);
     return settle();
+  }
+
+  // A rank unregisters a group.
+  void ask(std::uint32_t rank, const std::string& group, std::uint32_t request = 1, Duration patience = {}) {
+    registrar_->unregister_group(rank, ports::SessionId(rank), request, group, 0, patience);
+  }
+  void deliver(Time now = Time(1)) {
+    for (; !said_.empty(); said_.pop_front()) {
+      const auto [type, body] = said_.front();
+      EXPECT_TRUE(registrar_->handle("h0", type, body, now)) << static_cast<int>(type);
+      if (in_force_) registrar_->plan_in_force(*std::exchange(in_force_, std::nullopt));
+    }
+  }
+  // What the rank has been told since somebody asked last, if anything.
+  std::optional<Status> told(std::uint32_t rank, std::uint32_t request = 1) {
+    const auto answer = answers_.extract({rank, request});
+    return answer.empty() ? std::nullopt : std::optional(answer.mapped());
   }
   const protocol::Plan& plan() const { return registrar_->plan(); }
   const Registrar::Totals& totals() const { return registrar_->totals(); }
+  Registrar& operator*() { return *registrar_; }
   Status failure;
+  std::vector<std::string> late;  // "rank: what"
 
  private:
   Status settle() {
-    for (; !said_.empty(); said_.pop_front()) {
-      const auto [type, body] = said_.front();
-      EXPECT_TRUE(registrar_->handle("h0", type, body, Time(1))) << static_cast<int>(type);
-      if (in_force_) registrar_->plan_in_force(*std::exchange(in_force_, std::nullopt));
+    deliver();
+    std::optional<Status> answer;
+    for (std::uint32_t rank = ranks_; rank-- > 0;) {
+      answer = told(rank);
+      EXPECT_TRUE(answer.has_value()) << "no answer to rank " << rank;
     }
-    EXPECT_TRUE(answer_.has_value()) << "no answer";
-    return answer_.value_or(Status());
+    return answer.value_or(Status());
   }
   void to_leader(MessageType type, json body) override { said_.emplace_back(type, std::move(body)); }
   void to_all_hosts(MessageType type, json body) override { said_.emplace_back(type, std::move(body)); }
   void apply_plan(protocol::Plan added) override { in_force_ = added.version; }
   void vacate(std::uint32_t version, protocol::TensorRange) override { in_force_ = version; }
   void bind(std::uint32_t, TensorId, ports::BufferPlace) override {}
-  void answer(ports::SessionId, std::uint32_t, Result<std::vector<TensorId>> ids) override { answer_ = ids.status(); }
-  void answer_unregistered(ports::SessionId, std::uint32_t, Result<std::uint32_t> tensors) override {
-    answer_ = tensors.status();
+  void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override {
+    answers_[{session.value, request}] = ids.status();
   }
-  void report_late(std::uint32_t, const std::string&, Duration) override {}
+  void answer_unregistered(ports::SessionId session, std::uint32_t request, Result<std::uint32_t> tensors) override {
+    answers_[{session.value, request}] = tensors.status();
+  }
+  void report_late(std::uint32_t rank, const std::string& what, Duration) override {
+    late.push_back(fmt::format("{}: {}", rank, what));
+  }
   void fail_job(Status cause) override { failure = std::move(cause); }
   void note(const std::string&) override {}
 
+  const std::uint32_t ranks_;
   std::optional<Registrar> registrar_;
   std::deque<std::pair<MessageType, json>> said_;
   std::optional<std::uint32_t> in_force_;
-  std::optional<Status> answer_;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, Status> answers_;  // by session and request
 };
 
 TEST(RegistrarLeaving, TheHashIsThatOfTheTensorsThatAreThere) {
-  Alone job;
+  OneHost job(1);
   for (int turn = 0; turn < 3; ++turn) {
     ASSERT_TRUE(job.add("a", 3).ok());
     ASSERT_TRUE(job.add("b", 2).ok());
@@ -99,7 +131,7 @@ TEST(RegistrarLeaving, TheHashIsThatOfTheTensorsThatAreThere) {
 // Tables have an entry for each place, vacant or not.
 TEST(RegistrarLeaving, PlacesThatAreLeftInPiecesDoNotMakeThePlanLarger) {
   constexpr std::size_t kGroup = 2048, kGroups = kMaxPlanTensors / kGroup;
-  Alone job;
+  OneHost job(1);
   for (std::size_t g = 0; g < kGroups; ++g) ASSERT_TRUE(job.add(fmt::format("g{}", g), kGroup).ok());
   EXPECT_EQ(job.add("more", 1).code(), Code::kResourceExhausted);
   for (std::size_t g = 0; g < kGroups; g += 2) ASSERT_TRUE(job.remove(fmt::format("g{}", g)).ok());
@@ -113,6 +145,101 @@ TEST(RegistrarLeaving, PlacesThatAreLeftInPiecesDoNotMakeThePlanLarger) {
   EXPECT_LE(job.plan().tensors.size(), kMaxPlanTensors);
   EXPECT_EQ(job.totals().hash, job.plan().hash());
   EXPECT_TRUE(job.failure.ok()) << job.failure.to_string();
+}
+
+// ---- what only some ranks unregister ----
+
+TEST(RegistrarLeaving, WhoIsRefusedIsTheRankThatAskedBefore) {
+  OneHost job(2);
+  ASSERT_TRUE(job.add("g", 1).ok());
+  job.ask(0, "g", 2, seconds(1));
+  job.deliver();
+  (*job).tick(Time(1) + seconds(1));  // it is on its way to the hosts that the group stays
+  job.ask(1, "g", 2);
+  job.deliver();
+  ASSERT_EQ(job.told(0, 2).value().code(), Code::kTimedOut);
+  EXPECT_FALSE(job.told(1, 2)) << "it is the first of those who ask anew";
+  job.ask(0, "g", 3);
+  job.deliver();
+  EXPECT_TRUE(job.told(0, 3).value().ok());
+  EXPECT_TRUE(job.told(1, 2).value().ok());
+}
+
+TEST(RegistrarLeaving, TheLeastPatienceOfAllCounts) {
+  for (const std::uint32_t hurried : {0U, 1U}) {
+    OneHost job(3);
+    ASSERT_TRUE(job.add("g", 1).ok());
+    for (const std::uint32_t rank : {0U, 1U}) job.ask(rank, "g", 2, rank == hurried ? seconds(1) : seconds(50));
+    job.deliver();
+    (*job).tick(Time(1) + milliseconds(800));
+    job.deliver();
+    EXPECT_FALSE(job.told(hurried, 2));
+    (*job).tick(Time(1) + milliseconds(999));
+    job.deliver();
+    for (const std::uint32_t rank : {0U, 1U})
+      EXPECT_THAT(job.told(rank, 2).value().to_string(),
+                  HasSubstr("rank 2 on host h0 has not unregistered after 1.0 s"));
+  }
+}
+
+TEST(RegistrarLeaving, WhoIsMissingIsReportedAndNotWaitedForWithoutEnd) {
+  OneHost job(2);
+  ASSERT_TRUE(job.add("g", 1).ok());
+  job.ask(1, "g", 2);
+  job.deliver();
+  (*job).tick(Time(0) + kWarning);
+  EXPECT_TRUE(job.late.empty());
+  (*job).tick(Time(1) + kWarning);
+  (*job).tick(Time(2) + kWarning);
+  EXPECT_THAT(job.late, testing::ElementsAre("0: group 'g', which others unregister"));
+  (*job).tick(Time(0) + kError);
+  job.deliver();
+  EXPECT_FALSE(job.told(1, 2));
+  (*job).tick(Time(1) + kError);
+  job.deliver();
+  EXPECT_EQ(job.told(1, 2).value().code(), Code::kTimedOut);
+  EXPECT_TRUE(job.failure.ok()) << job.failure.to_string();
+}
+
+TEST(RegistrarLeaving, ARankThatHadLeftBeforeIsNotWaitedFor) {
+  OneHost job(2);
+  ASSERT_TRUE(job.add("g", 1).ok());
+  (*job).rank_left(1);
+  job.ask(0, "g", 2);
+  job.deliver();
+  EXPECT_EQ(job.told(0, 2).value().code(), Code::kAborted);
+}
+
+// As a client does that has waited no longer.
+TEST(RegistrarLeaving, TheLastOfARanksQuestionsGetsTheAnswer) {
+  OneHost job(2);
+  ASSERT_TRUE(job.add("g", 1).ok());
+  job.ask(0, "g", 2);
+  job.ask(0, "g", 3);
+  job.ask(1, "g", 2);
+  job.deliver();
+  EXPECT_EQ(job.told(0, 2).value().code(), Code::kAlreadyExists);
+  EXPECT_TRUE(job.told(0, 3).value().ok());
+  EXPECT_TRUE(job.told(1, 2).value().ok());
+}
+
+TEST(RegistrarLeaving, SoManyGroupsMayWaitForTheOthers) {
+  OneHost job(2);
+  for (std::size_t g = 0; g <= kMaxPendingGroups; ++g) ASSERT_TRUE(job.add(fmt::format("g{}", g), 1).ok());
+  for (std::size_t g = 0; g <= kMaxPendingGroups; ++g) {
+    EXPECT_FALSE(job.told(0, 2)) << g;
+    job.ask(0, fmt::format("g{}", g), 2);
+    job.deliver();
+  }
+  EXPECT_EQ(job.told(0, 2).value().code(), Code::kResourceExhausted);
+}
+
+TEST(RegistrarLeaving, AHostSpeaksForItsOwnRanks) {
+  OneHost job(1);
+  ASSERT_TRUE(job.add("g", 1).ok());
+  EXPECT_FALSE((*job).handle("h1", MessageType::kUnregister, json::array({"g", 0U, 0U, 0U}), Time(1)));
+  job.deliver();
+  EXPECT_EQ(job.totals().tensors, 1U);
 }
 
 }  // namespace
