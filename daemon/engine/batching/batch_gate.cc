@@ -28,6 +28,7 @@ void BatchGate::grow(const protocol::Plan& plan, protocol::TensorRange added) {
     TL_ASSERT(batch.members.size() == batch.count);
     std::ranges::sort(batch.members, {}, &Member::offset);
   }
+  TL_ASSERT(batches_.size() <= index_.size());  // those that are gone have been forgotten
 }
 
 void BatchGate::vacate(protocol::TensorRange range) {

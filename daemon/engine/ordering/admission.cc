@@ -58,6 +58,7 @@ void Admission::grow(const protocol::Plan& plan, protocol::TensorRange added) {
     std::stable_sort(order_.begin() + groups_[group].first, order_.begin() + i + 1,
                      [&](TensorId a, TensorId b) { return planned[a.value].urgency > planned[b.value].urgency; });
   }
+  TL_ASSERT(groups_.size() <= tensors_.size());  // those that are gone have been forgotten: each other has a tensor
   submitted_.resize(tensors_.size() * ranks_);
   waiting_.resize(tensors_.size() * ranks_);
   waits_.resize(groups_.size() * ranks_);

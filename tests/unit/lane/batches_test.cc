@@ -115,6 +115,27 @@ TEST_P(Batches, ComeAnewInThePlacesOfOthers) {
   each_client([&](FakeClient& client, std::uint32_t) { expect_sums(client, 1); });
 }
 
+// Groups and batches are never more than places, or the daemon ends.
+TEST_F(LaneTest, GroupsAndBatchesThatLeaveAreForgotten) {
+  plan_.ordering = Ordering::kFunnel;
+  const std::vector<protocol::PlanTensor> tensors = batched({allreduce(100), allreduce(100)}, kib(2));
+  const std::vector<std::uint64_t> offsets = {0, 448, 896};
+  ASSERT_EQ(tensors.size(), offsets.size());
+  start(2, 1, tensors, seconds(10), offsets);
+  for (int turn = 0; turn < 5; ++turn) {
+    vacate({0, 3});
+    place(0, tensors, offsets);
+  }
+  each_client([](FakeClient& client, std::uint32_t) {
+    client.submit(0, 1);
+    client.submit(1, 1);
+  });
+  each_client([](FakeClient& client, std::uint32_t) {
+    EXPECT_EQ(client.wait(0, 1), Code::kOk);
+    EXPECT_EQ(client.wait(1, 1), Code::kOk);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Batches,
                          ::testing::Values(BatchWorld{2, 1, protocol::Pattern::kRing},
                                            BatchWorld{3, 2, protocol::Pattern::kRing},

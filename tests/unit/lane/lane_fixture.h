@@ -193,8 +193,11 @@ class FakeListener final : public ports::LaneListener {
   void on_job_failed(JobId, const Status& cause) override {
     set([&] { cause_ = cause; });
   }
-  void on_late(JobId, Rank rank, TensorId tensor, Duration) override {
-    set([&] { late_.emplace_back(rank, tensor); });
+  void on_late(JobId, Rank rank, TensorId tensor, Duration waited) override {
+    set([&] {
+      late_.emplace_back(rank, tensor);
+      longest_late_ = std::max(longest_late_, waited);
+    });
   }
   void on_missing(JobId, HostIndex peer, TensorId tensor, Sequence sequence, Duration waited) override {
     set([&] { missing_.push_back({peer, tensor, sequence, waited}); });
@@ -246,6 +249,10 @@ class FakeListener final : public ports::LaneListener {
     std::lock_guard lock(mutex_);
     return missing_;
   }
+  Duration longest_late() {
+    std::lock_guard lock(mutex_);
+    return longest_late_;
+  }
   std::size_t missing() {
     std::lock_guard lock(mutex_);
     return missing_.size();
@@ -272,6 +279,7 @@ class FakeListener final : public ports::LaneListener {
   bool connected_ = false, closed_ = false;
   Status cause_;
   std::vector<std::pair<Rank, TensorId>> late_;
+  Duration longest_late_;
   std::vector<Missing> missing_;
   std::vector<Duration> iterations_;
   std::vector<ports::LaneProgress> progress_;
