@@ -154,15 +154,12 @@ class Job final : private JobRail::Owner {
   };
   static constexpr std::uint32_t kNotPending = 0xffffffff;
 
-  // A host has not said that its ranks have submitted an operation.
-  struct Missing {
-    HostIndex host;
-    TensorId tensor;
-    bool operator==(const Missing&) const = default;
-  };
+  // A host that has not said that its ranks have submitted an operation: when it was told so, of which, and of which
+  // it is to be told next.
   struct Missed {
     Time told;
     TensorId last;
+    std::optional<TensorId> next;
   };
   // A peer has said that it waits for an operation.
   struct Asked {
@@ -191,6 +188,7 @@ class Job final : private JobRail::Owner {
   bool let_go(PlanShrinking& shrinking, std::uint32_t count);
   bool give_up(Time now);
   Status check_unused(protocol::TensorRange range) const;
+  void give_back_vacant_tables();
   void forget_regions(LocalTensor& local);
   Descriptor add_region(std::span<std::byte> bytes);
   void submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now);
@@ -243,12 +241,13 @@ class Job final : private JobRail::Owner {
   std::map<std::uint32_t, Taken> taken_;  // by registrations, which are known by their first tensor
   Ledger::Charge regions_;                // of the rails
   Ledger::Charge vacant_tables_;          // they do not shrink: what registrations left is there for others
+  std::size_t vacant_places_ = 0;         // of plan_
   std::size_t retired_ = 0;               // tensors whose regions are given back
   std::vector<TensorId> pending_;         // some rank here has submitted (a member of) it
   std::size_t late_scan_ = 0;             // where in them report_late() goes on
   std::size_t missing_scan_ = 0;          // the same of report_missing()
-  std::vector<Missing> missing_;          // what it has found: its memory serves again
-  std::vector<Missed> missed_;            // by host: what on_missing() said of it last
+  std::vector<HostIndex> missing_;        // whom it has found: its memory serves again
+  std::vector<Missed> missed_;            // by host
   TensorId late_asked_;                   // the last of asked_ that report_late() looked at
   std::map<TensorId, Asked> asked_;       // by operation
   std::uint32_t first_rank_ = 0;          // whose submissions are taken first

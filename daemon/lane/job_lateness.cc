@@ -7,9 +7,8 @@
 namespace tensorlane::lane {
 namespace {
 
-constexpr std::size_t kLateScan = 4096;   // tensors of each kind that report_late() looks at in one call, about
-constexpr std::size_t kMissedAtOnce = 8;  // operations of which a host is told
-constexpr std::size_t kMostAsked = 64;    // by all peers
+constexpr std::size_t kLateScan = 4096;  // tensors of each kind that report_late() looks at in one call, about
+constexpr std::size_t kMostAsked = 64;   // by all peers
 
 }  // namespace
 
@@ -34,10 +33,9 @@ void Job::report_late(Time now) {
   if (state_ != State::kRunning) return;
   look_whose_turn_it_is(now);
   // What is here in part, what peers have announced, and what others are held for.
-  for (std::size_t left = std::min(pending_.size(), kLateScan); left > 0;) {
+  for (std::size_t n = 0, looked = 0; n < pending_.size() && looked < kLateScan; ++n) {
     late_scan_ = late_scan_ + 1 < pending_.size() ? late_scan_ + 1 : 0;
-    const TensorId tensor = pending_[late_scan_];
-    left -= std::min(left, look_at_lateness(tensor, now));
+    looked += look_at_lateness(pending_[late_scan_], now);
   }
   report_missing(now);
   for (const auto& rail : rails_) {
@@ -58,26 +56,20 @@ void Job::report_late(Time now) {
   if (turn_) look_at_lateness(turn_->first, now);
 }
 
-// The hosts that operations wait for which all ranks here have submitted. Each is told of some of them once in
-// late_after, and of others the next time: it may itself wait for a third host with the first ones.
+// The hosts that operations wait for which all ranks here have submitted. Each is told of one of them in late_after, as
+// a host that is late with one is late with what follows; and of another one the next time, for the first may be held
+// there behind that.
 void Job::report_missing(Time now) {
   missing_.clear();
-  for (std::size_t left = std::min(pending_.size(), kLateScan); left > 0;) {
+  for (std::size_t n = 0, looked = 0; n < pending_.size() && looked < kLateScan; ++n) {
     missing_scan_ = missing_scan_ + 1 < pending_.size() ? missing_scan_ + 1 : 0;
-    left -= std::min(left, look_for_missing(pending_[missing_scan_], now));
+    looked += look_for_missing(pending_[missing_scan_], now);
   }
-  std::ranges::sort(missing_, {}, [this](const Missing& m) {
-    return std::pair(m.host, m.tensor.value - missed_[m.host.value].last.value - 1);
-  });
-  std::size_t told = 0;
-  for (std::size_t i = 0; i < missing_.size(); ++i) {
-    const auto& [host, tensor] = missing_[i];
-    if (i > 0 && missing_[i - 1] == missing_[i]) continue;  // on another rail
-    if (i == 0 || missing_[i - 1].host != host) told = 0;
-    if (++told > kMissedAtOnce) continue;
-    missed_[host.value] = {now, tensor};
-    const LocalTensor& t = tensors_[tensor.value];
-    around_.listener->on_missing(id(), host, tensor, t.next_sequence(), now - t.ready);
+  for (const HostIndex host : missing_) {
+    Missed& missed = missed_[host.value];
+    missed = {now, *missed.next, {}};
+    const LocalTensor& t = tensors_[missed.last.value];
+    around_.listener->on_missing(id(), host, missed.last, t.next_sequence(), now - t.ready);
   }
 }
 
@@ -88,8 +80,11 @@ std::size_t Job::look_for_missing(TensorId tensor, Time now) {
   if (plan_.tensors[tensor.value].in_batch() || t.arrived < local_ranks_.size() || now - t.ready < late) return 1;
   for (const auto& rail : rails_) {
     for (const HostIndex host : rail->engine().missing(tensor)) {
-      const Time told = missed_[host.value].told;
-      if (told == Time() || now - told >= late) missing_.push_back({host, tensor});
+      Missed& missed = missed_[host.value];
+      if (missed.told != Time() && now - missed.told < late) continue;
+      const auto turn = [&missed](TensorId id) { return id.value - missed.last.value - 1; };  // after the last one
+      if (!missed.next) missing_.push_back(host);
+      if (!missed.next || turn(tensor) < turn(*missed.next)) missed.next = tensor;
     }
   }
   return rails_.size() * spec_.hosts.size() + 1;
