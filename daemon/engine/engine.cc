@@ -281,6 +281,10 @@ std::optional<Engine::Pending> Engine::oldest() const {
   return Pending{t.plan.id, t.sequence, t.since};
 }
 
+std::uint64_t Engine::vacant_slices() const {
+  return impl_->tables_.holes.slices.entries();
+}
+
 std::span<const TensorId> Engine::awaited() const {
   return impl_->awaited_;
 }

@@ -152,6 +152,8 @@ class Engine {
   // The tensors whose next operation peers have announced, in no order; the last one may still run here. Until the next
   // call that changes anything.
   std::span<const TensorId> awaited() const;
+  // Of tensors that are gone: what the tables have room for without growing.
+  std::uint64_t vacant_slices() const;
 
   const EngineCounters& counters() const;
   // FNV-1a over every event taken and every action and choice returned: two runs are the same when this is (law 6).

@@ -63,6 +63,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   const auto next = all.subspan(growth.taken, count);
   const protocol::TensorRange range = range_of(next);
   plan_.place(range, {next.begin(), next.end()});
+  vacant_places_ -= std::min<std::size_t>(range.end(), known) - std::min<std::size_t>(range.first, known);
   for (auto& rail : rails_) {
     if (const Status status = rail->extend_plan(plan_, range); !status.ok()) {
       plan_.vacate(range);
@@ -73,7 +74,6 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   }
   if (growth.taken == 0) {
     Taken& taken = taken_[range.first] = std::move(growth.memory);
-    vacant_tables_.release(taken.tables.amount());  // it takes these first
     if (taken.scratch != nullptr) map(taken.scratch->bytes());
   }
   tensors_.resize(plan_.tensors.size());
@@ -97,6 +97,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   if (growth.taken < all.size()) return false;
   if (!rails_.empty()) admission_.grow(plan_, range_of(all));
   gate_.grow(plan_, range_of(all));
+  give_back_vacant_tables();
   growth.review.relearns = around_.config->observes && !rails_.empty();
   begin(growth.review);
   return go_on(growth.review);
@@ -160,11 +161,13 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
     t.sequence.resize(local_ranks_.size());
   }
   plan_.vacate(next);
+  vacant_places_ += count;
   shrinking.done += count;
   if (shrinking.done < range.count) return false;
   plan_.version = shrinking.version;
   if (auto taken = taken_.extract(range.first); !taken.empty()) shrinking.taken = std::move(taken.mapped());
   vacant_tables_.add(std::move(shrinking.taken.tables));
+  give_back_vacant_tables();
   if (shrinking.taken.scratch != nullptr) {
     for (auto& rail : rails_) rail->unmap(shrinking.taken.scratch->bytes());
   }
@@ -173,6 +176,14 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
   shrinking.review.relearns = observed_.has_value();
   begin(shrinking.review);
   return go_on(shrinking.review);
+}
+
+// What has joined is charged for itself, and has taken what fits it of what others left.
+void Job::give_back_vacant_tables() {
+  std::uint64_t slices = 0;
+  for (const auto& rail : rails_) slices += rail->engine().vacant_slices();
+  const std::uint64_t there = vacant_table_bytes(vacant_places_, slices, spec_);
+  if (vacant_tables_.amount() > there) vacant_tables_.release(vacant_tables_.amount() - there);
 }
 
 void Job::forget_regions(LocalTensor& local) {

@@ -23,12 +23,16 @@ std::uint64_t aligned(std::uint64_t bytes) {
 
 // Every rail has tables of all tensors, and of its own slices of each (law 12).
 std::uint64_t table_bytes(std::uint64_t elements, std::uint64_t slice_elements, const ports::JobSpec& spec) {
-  const std::uint64_t slices = elements / std::max<std::uint64_t>(slice_elements, 1);
+  const std::uint64_t each = std::max<std::uint64_t>(slice_elements, 1), slices = (elements + each - 1) / each;
   if (spec.hosts.size() == 1) return kTensorBytes;
   return kTensorBytes * std::max<std::size_t>(spec.rails(), 1) + slices * kSliceBytes;
 }
 
 }  // namespace
+
+std::uint64_t vacant_table_bytes(std::uint64_t tensors, std::uint64_t slices, const ports::JobSpec& spec) {
+  return tensors * table_bytes(0, 1, spec) + slices * kSliceBytes;
+}
 
 Status no_memory() {
   return {Code::kResourceExhausted, "the daemon has no memory left for the tables of a job", "memory",

@@ -109,6 +109,9 @@ struct PlanShrinking {
   Taken taken;             // then for the preparer: giving it back takes a moment
 };
 
+// What the tables of a job hold for so many tensors that are gone, and for their slices on all rails together.
+std::uint64_t vacant_table_bytes(std::uint64_t tensors, std::uint64_t slices, const ports::JobSpec& spec);
+
 // The same error, for whoever reads it on another host.
 Status on_host(const Status& status, const ports::JobSpec& spec);
 
