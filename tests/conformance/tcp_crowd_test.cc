@@ -97,6 +97,49 @@ TEST(Crowd, APeerThatHasSpokenIsNotDroppedForSilentOnes) {
   EXPECT_EQ(early.receive_message<handshake::Verdict>().head.refusal, handshake::Refusal::kNone);
 }
 
+// Before somebody who has shown a key of the job, strangers give way who have said just anything; and those of another
+// address do not pay for a crowd.
+TEST(Crowd, WhoGivesWayIsTheLeastProvenOfTheAddressThatCrowds) {
+  TestClock clock;
+  Host b(tcp_ipv4(), HostIndex(1));
+  b.add_job();
+  const auto from = [&](const char* address) {
+    const auto local = *handshake::parse_endpoint(address, 0);
+    const auto remote = *handshake::parse_endpoint("127.0.0.1", static_cast<std::uint16_t>(b.data_port + 1));
+    handshake::Fd socket(::socket(AF_INET, SOCK_STREAM, 0));
+    EXPECT_EQ(::bind(socket.get(), local.get(), local.length), 0);
+    EXPECT_EQ(::connect(socket.get(), remote.get(), remote.length), 0);
+    return RawPeer(clock, b, std::move(socket));
+  };
+  RawPeer elsewhere = from("127.0.0.2");
+  RawPeer babbling(clock, b, kUrgent);
+  const std::byte byte = handshake::bytes_of(good_hello(kUrgent))[0];
+  babbling.send({&byte, 1});
+  RawPeer early(clock, b, kUrgent);
+  const auto hello = good_hello(kUrgent);
+  early.send_message(hello);
+  const auto challenge = early.receive_message<handshake::Challenge>();
+  std::vector<RawPeer> crowd;
+  const auto crowds = [&](std::size_t count, bool speaks) {
+    for (std::size_t i = 0; i < count; ++i) {
+      crowd.emplace_back(clock, b, kUrgent);
+      if (speaks) crowd.back().send({&byte, 1});
+    }
+    run_for(clock, {&b}, std::chrono::milliseconds(20));
+  };
+  crowds(handshake::kMaxUnauthenticatedPerAddress + 20, false);
+  EXPECT_TRUE(crowd.front().closed()) << "the first of those that say nothing";
+  crowds(handshake::kMaxUnauthenticatedPerAddress - 2, true);
+  babbling.send({&byte, 1});
+  EXPECT_EQ(b->counters().refused, 0U) << "nobody has been heard to the end";
+  crowds(20, true);
+  EXPECT_TRUE(babbling.closed()) << "nobody is silent any more, and it is the first of the others";
+  early.send_message(good_proof(hello, challenge.nonce));
+  EXPECT_EQ(early.receive_message<handshake::Verdict>().head.refusal, handshake::Refusal::kNone);
+  elsewhere.send_message(hello);
+  EXPECT_EQ(elsewhere.receive_message<handshake::Challenge>().head.refusal, handshake::Refusal::kNone);
+}
+
 // Runs `body` in a process of its own, which may give up what it needs; its exit status says how many expectations
 // failed.
 constexpr int kSkipped = 77;

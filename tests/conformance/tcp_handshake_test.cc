@@ -53,6 +53,33 @@ TEST(HandshakeText, AnErrorIsToldInWholeParts) {
   EXPECT_EQ(told({Code::kUnavailable, std::string(151, 'w'), "here", fix}), std::string(151, 'w'));
 }
 
+// ---- what is proved ----
+
+// Whatever is changed on the way, or was said in another handshake, gives another MAC.
+TEST(Macs, DependOnAllThatBothEndsHaveSaid) {
+  const handshake::Job job(credentials(HostIndex(0)));
+  const std::vector<std::byte> mine(8, std::byte{1}), theirs(8, std::byte{2}), others(8, std::byte{3});
+  using Made = std::vector<handshake::Mac>;
+  const auto all = [&job](const handshake::Hello& hello, const handshake::Nonce& nonce, handshake::Parameters client,
+                          handshake::Parameters server) {
+    return Made{proof_mac(job, hello, nonce, {}, client), verdict_mac(job, hello, nonce, {}, client, server),
+                ready_mac(job, hello, nonce, {}, client, server), exchange_secret(job, hello, nonce, client, server)};
+  };
+  const handshake::Hello hello = good_hello(kUrgent), again = good_hello(kUrgent);
+  const handshake::Nonce nonce = handshake::random_nonce();
+  const Made made = all(hello, nonce, mine, theirs);
+  EXPECT_EQ(made, all(hello, nonce, mine, theirs));
+  const Made changed[] = {all(again, nonce, mine, theirs), all(hello, handshake::random_nonce(), mine, theirs),
+                          all(hello, nonce, others, theirs), all(hello, nonce, mine, others)};
+  for (std::size_t change = 0; change < 4; ++change) {
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      const bool unsaid = change == 3 && i == 0;  // the server says its parameters after the proof
+      EXPECT_EQ(made[i] == changed[change][i], unsaid) << "MAC " << i << ", change " << change;
+      EXPECT_EQ(std::ranges::count(made, made[i]), 1) << "MAC " << i << " is another's";
+    }
+  }
+}
+
 // ---- the accepting end: host 1 is under test ----
 
 class Accepting : public ::testing::Test {
