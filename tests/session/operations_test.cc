@@ -155,6 +155,39 @@ TEST(Operations, OneAtATimePerTensor) {
   EXPECT_EQ(tl_wait(second, 5), TL_OK) << tl_last_error();
 }
 
+TEST(Operations, TheTimeOutOfManyIsThatOfTheCall) {
+  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
+  ClientContext context(daemon.socket());
+  std::vector<tl_tensor_t*> tensors;
+  for (int i = 0; i < 20; ++i) tensors.push_back(registered(context, numbered("t", i).c_str(), nullptr, 16));
+  std::vector<tl_request_t*> requests(tensors.size());
+  ASSERT_EQ(tl_post_many(tensors.data(), tensors.size(), requests.data()), TL_OK) << tl_last_error();
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(tl_wait_many(requests.data(), requests.size(), 0.3), TL_ERROR_TIMED_OUT);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s) << "20 times as much would be 6 s";
+  daemon.set_mode(Mode::kRun);
+  EXPECT_EQ(tl_wait_many(requests.data(), requests.size(), 10), TL_OK) << tl_last_error();
+}
+
+// The program does not need to have waited for the first, only the first must be done.
+TEST(Operations, OneThatIsDoneMakesRoomForTheNext) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  tl_tensor_t* tensor = registered(context, "x", nullptr, 16);
+  tl_request_t *first = nullptr, *second = nullptr;
+  ASSERT_EQ(tl_post(tensor, &first), TL_OK);
+  const auto end = std::chrono::steady_clock::now() + 3s;
+  tl_status_t status = TL_ERROR_INVALID_ARGUMENT;
+  while (status != TL_OK && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+    status = tl_post(tensor, &second);
+  }
+  ASSERT_EQ(status, TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(second, 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(first, 5), TL_OK) << tl_last_error();
+}
+
 TEST(Operations, AWaitThatBlocksRaises) {
   FakeDaemon daemon;
   daemon.set_mode(Mode::kHold);
