@@ -402,14 +402,6 @@ bool Registrar::handle_rejected(const json& body) {
   return true;
 }
 
-std::vector<std::uint32_t> Registrar::missing(const Round& r) const {
-  std::vector<std::uint32_t> ranks;
-  for (std::uint32_t rank = 0; rank < config_.roster.world_size; ++rank) {
-    if (!r.arrived.contains(rank)) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 void Registrar::fail_if_left(const std::string& group, const Round& r) {
   for (const std::uint32_t rank : left_) {
     if (r.arrived.contains(rank)) continue;
@@ -457,12 +449,10 @@ bool Registrar::handle_overdue(const std::string& from, const json& body, Time n
 }
 
 void Registrar::fail_missing(const std::string& group, const Round& r, Duration waited, const std::string& or_raise) {
-  const std::vector<std::uint32_t> ranks = missing(r);
-  output_.fail_job(Status(Code::kTimedOut,
-                          fmt::format("{} on host {} has not registered after {:.1f} s", ranks_text(ranks),
-                                      config_.roster.host_of(ranks.front()), to_seconds(waited)),
-                          group_where(config_.job, group),
-                          "find out what the rank does instead, or raise " + or_raise));
+  output_.fail_job(Status(
+      Code::kTimedOut,
+      fmt::format("{} not registered after {:.1f} s", ranks_have_text(config_.roster, missing(r)), to_seconds(waited)),
+      group_where(config_.job, group), "find out what is done there instead, or raise " + or_raise));
 }
 
 void Registrar::fail(const Status& cause) {

@@ -162,7 +162,6 @@ class Registrar {
   bool handle_unregister(const std::string& from, const nlohmann::json& body, Time now);
   bool handle_vacate(const nlohmann::json& body);
   bool handle_stays(const nlohmann::json& body);
-  std::vector<std::uint32_t> missing(const Departure& departure) const;
   void finish_departure(const std::string& group);
   void reject(const std::string& group, const Status& status);
   void reject_if_left(const std::string& group);
@@ -187,7 +186,15 @@ class Registrar {
   std::span<const protocol::PlanTensor> tensors_in(protocol::TensorRange range) const {
     return std::span(plan_.tensors).subspan(range.first, range.count);
   }
-  std::vector<std::uint32_t> missing(const Round& round) const;
+  // Ranks that have not come, of a round or a departure.
+  template <class Gathered>
+  std::vector<std::uint32_t> missing(const Gathered& gathered) const {
+    std::vector<std::uint32_t> ranks;
+    for (std::uint32_t rank = 0; rank < config_.roster.world_size; ++rank) {
+      if (!gathered.arrived.contains(rank)) ranks.push_back(rank);
+    }
+    return ranks;
+  }
   void fail_if_left(const std::string& group, const Round& round);
 
   const RegistrarConfig config_;

@@ -67,14 +67,6 @@ bool Registrar::handle_unregister(const std::string& from, const json& body, Tim
   return true;
 }
 
-std::vector<std::uint32_t> Registrar::missing(const Departure& departure) const {
-  std::vector<std::uint32_t> ranks;
-  for (std::uint32_t rank = 0; rank < config_.roster.world_size; ++rank) {
-    if (!departure.arrived.contains(rank)) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 // A rank that has completed another number of operations would go on from another sequence.
 void Registrar::finish_departure(const std::string& group) {
   const Departure& departure = departures_.at(group);
@@ -121,20 +113,21 @@ void Registrar::reject_departures_without(std::uint32_t rank) {
 
 void Registrar::tick_departures(Time now) {
   for (auto it = departures_.begin(); it != departures_.end();) {
-    const std::string group = it->first;
-    Departure& departure = (it++)->second;
+    auto& [group, departure] = *it++;  // reject() takes it out
     const Duration waited = now - departure.since;
+    const bool too_long = waited >= config_.stall_error || (departure.deadline != Time() && now >= departure.deadline);
+    if (!too_long && waited < departure.reported + config_.stall_warning) continue;
+    departure.reported = waited;
     const std::vector<std::uint32_t> ranks = missing(departure);
-    if (waited >= config_.stall_error || (departure.deadline != Time() && now >= departure.deadline)) {
+    if (too_long) {
       reject(group, Status(Code::kTimedOut,
-                           fmt::format("{} on host {} has not unregistered after {:.1f} s", ranks_text(ranks),
-                                       config_.roster.host_of(ranks.front()), to_seconds(waited)),
+                           fmt::format("{} not unregistered after {:.1f} s", ranks_have_text(config_.roster, ranks),
+                                       to_seconds(waited)),
                            group_where(config_.job, group), "let every rank unregister the same groups"));
-    } else if (waited >= departure.reported + config_.stall_warning) {
-      departure.reported = waited;
-      for (const std::uint32_t rank : ranks)
-        output_.report_late(rank, fmt::format("group '{}', which others unregister", group), waited);
+      continue;
     }
+    for (const std::uint32_t rank : ranks)
+      output_.report_late(rank, fmt::format("group '{}', which others unregister", group), waited);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "common/base/assert.h"
@@ -243,6 +244,22 @@ std::string ranks_text(const std::vector<std::uint32_t>& ranks) {
     i = end;
   }
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+std::string ranks_have_text(const Roster& roster, const std::vector<std::uint32_t>& ranks) {
+  constexpr std::size_t kMaxHosts = 8;  // enough to act on; the text must fit an error message
+  std::map<std::size_t, std::vector<std::uint32_t>> by_host;
+  for (const std::uint32_t rank : ranks) by_host[roster.index_of_rank(rank)].push_back(rank);
+  std::string text;
+  std::size_t named = 0;
+  for (const auto& [host, of_host] : by_host) {
+    if (named++ == kMaxHosts && by_host.size() > kMaxHosts + 1) {
+      text += fmt::format(" and those of {} more hosts", by_host.size() - kMaxHosts);
+      break;
+    }
+    text += fmt::format("{}{} on host {}", text.empty() ? "" : ", ", ranks_text(of_host), roster.hosts[host].name);
+  }
+  return text + (ranks.size() == 1 ? " has" : " have");
 }
 
 json claims_to_json(const std::vector<Claim>& claims) {

@@ -81,6 +81,9 @@ Status add_endpoints(const fabric::Fabric& fabric, const std::string& job, Roste
 
 // "rank 3", "ranks 0-1, 4": ascending numbers as people write them.
 std::string ranks_text(const std::vector<std::uint32_t>& ranks);
+// "rank 3 on host h1 has", "rank 1 on host h1, ranks 2-3 on host h2 have": the beginning of a sentence about ranks of
+// this world; at least one, ascending.
+std::string ranks_have_text(const Roster& roster, const std::vector<std::uint32_t>& ranks);
 
 nlohmann::json claims_to_json(const std::vector<Claim>& claims);
 std::optional<std::vector<Claim>> claims_from_json(const nlohmann::json& array);

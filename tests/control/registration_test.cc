@@ -290,6 +290,17 @@ TEST(Registration, a_rank_that_does_not_come_is_reported_everywhere_and_then_fai
   }
 }
 
+// Both sentences are made for ranks of one host and of several.
+TEST(Registration, every_missing_rank_is_named_with_its_own_host) {
+  Cluster cluster({.hosts = 3, .stall_warning = milliseconds(200), .stall_error = seconds(1)});
+  cluster.start();
+  cluster.join_all(1);
+  cluster.control(0).register_group(ports::SessionId(0), 1, "g", {tensor("a", 8)});
+  const auto cause = cluster.sessions(0).wait_failed(0);
+  ASSERT_TRUE(cause.has_value());
+  EXPECT_THAT(cause->what(), ::testing::StartsWith("rank 1 on host h1, rank 2 on host h2 have not registered after "));
+}
+
 // By the leader's rank or a follower's; of what nobody registers it says nothing.
 TEST(Registration, a_program_that_waits_no_longer_names_the_ranks_that_are_missing) {
   for (const std::uint32_t impatient : {0u, 2u}) {
@@ -306,7 +317,7 @@ TEST(Registration, a_program_that_waits_no_longer_names_the_ranks_that_are_missi
       ASSERT_TRUE(cause.has_value());
       EXPECT_EQ(cause->code(), Code::kTimedOut);
       EXPECT_EQ(cause->what().substr(0, 43), "rank 3 on host h1 has not registered after ");
-      EXPECT_EQ(cause->fix(), "find out what the rank does instead, or raise TENSORLANE_TIMEOUT of rank " +
+      EXPECT_EQ(cause->fix(), "find out what is done there instead, or raise TENSORLANE_TIMEOUT of rank " +
                                   std::to_string(impatient) + ", which waits no longer");
     }
   }
@@ -398,6 +409,18 @@ TEST(Unregistering, a_rank_that_does_not_is_named_and_nothing_is_lost) {
     const auto later = cluster.sessions(rank).wait_unregistered(rank, 6);
     ASSERT_TRUE(later && later->ok()) << "rank " << rank;
   }
+}
+
+TEST(Unregistering, every_missing_rank_is_named_with_its_own_host) {
+  Cluster cluster({.hosts = 3});
+  cluster.start();
+  cluster.join_all(1);
+  register_all(cluster, 1, 3, "g", {tensor("a", 10)}, 1, 0);
+  cluster.control(0).unregister_group(ports::SessionId(0), 5, "g", 7, seconds(1));
+  const auto answer = cluster.sessions(0).wait_unregistered(0, 5);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_THAT(answer->status().what(),
+              ::testing::StartsWith("rank 1 on host h1, rank 2 on host h2 have not unregistered after "));
 }
 
 // The lane speaks of what it had a moment ago, in which nobody is late any more.

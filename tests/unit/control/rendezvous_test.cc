@@ -109,6 +109,22 @@ TEST(RanksText, reads_as_people_write) {
   EXPECT_EQ(ranks_text(odd), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 84 more");
 }
 
+TEST(RanksText, names_each_rank_with_its_own_host) {
+  const Roster roster{4, {{"h0", {0, 3}, {}}, {"h1", {1}, {}}, {"h2", {2}, {}}}};
+  EXPECT_EQ(ranks_have_text(roster, {2}), "rank 2 on host h2 has");
+  EXPECT_EQ(ranks_have_text(roster, {0, 3}), "ranks 0, 3 on host h0 have");
+  EXPECT_EQ(ranks_have_text(roster, {1, 2, 3}), "rank 3 on host h0, rank 1 on host h1, rank 2 on host h2 have");
+  Roster large{100, {}};
+  std::vector<std::uint32_t> all;
+  for (std::uint32_t rank = 0; rank < 100; ++rank) {
+    large.hosts.push_back({fmt::format("h{}", rank), {rank}, {}});
+    all.push_back(rank);
+  }
+  const std::string text = ranks_have_text(large, all);
+  EXPECT_EQ(text.substr(0, 36), "rank 0 on host h0, rank 1 on host h1");
+  EXPECT_TRUE(text.ends_with("rank 7 on host h7 and those of 92 more hosts have")) << text;
+}
+
 TEST(RosterOnTheWire, comes_back_as_it_went_and_nothing_else_passes) {
   const Roster roster{3, {{"a", {0, 2}, {"10.0.0.1", "10.1.0.1"}}, {"b", {1}, {"10.0.0.2", "10.1.0.2"}}}};
   const auto got = roster_from_json(3, roster_to_json(roster));
