@@ -73,9 +73,10 @@ Result<tl_request*> Context::start_locked(tl_tensor& tensor) {
 // A request that nothing has been done for.
 Result<tl_request*> Context::prepare_locked(tl_tensor& tensor) {
   if (tensor.use != tl_tensor::Use::kOpen) {
+    const bool gone = tensor.use == tl_tensor::Use::kGone;
     return Status(Code::kInvalidArgument, "tensor '" + tensor.name + "' cannot be used",
-                  tensor.use == tl_tensor::Use::kGone ? "it was unregistered" : "it is being unregistered",
-                  "register it again");
+                  gone ? "it was unregistered" : "it is being unregistered",
+                  gone ? "register it again" : "wait for tl_unregister, or call that again when it has timed out");
   }
   if (outstanding_ >= protocol::kMaxOutstanding) {
     return Status(Code::kResourceExhausted, "too many operations under way",
