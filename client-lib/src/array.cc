@@ -4,6 +4,7 @@
 // different orders, both would wait for ever. So it sends the registration, and the helper posts the operation when the
 // answer comes.
 #include <cstring>
+#include <utility>
 
 #include "client-lib/src/context.h"
 #include "client-lib/src/registration.h"
@@ -64,7 +65,7 @@ Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& c
   TL_RETURN_IF_ERROR(check_name("an array call", key));
   if (call.operation != Operation::kBarrier) TL_RETURN_IF_ERROR(check_count(name, call.elements));
   while (true) {
-    // Not a reference into the map: the entry of a name that is refused goes while we are at it.
+    // Not a reference into the map: the entry of a name that becomes free goes while we are at it.
     std::shared_ptr<ArrayTensor> array;
     bool first = false;
     {
@@ -90,12 +91,15 @@ Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& c
 }
 
 // The tensor whose buffer a pull of the array key `key`, "pull.K", reads.
-Result<tl_tensor*> Context::pushed(const std::string& key, const ArrayCall& call) {
-  std::lock_guard lock(mutex_);
+Result<tl_tensor*> Context::pushed_locked(const std::string& key, const ArrayCall& call) {
   const auto push = arrays_.find("push" + key.substr(key.find('.')));
   if (push == arrays_.end() || push->second->tensor == nullptr) {
     return Status(Code::kInvalidArgument, "array call '" + key + "' finds no value", "the key was never pushed",
                   "push it first");
+  }
+  if (push->second->tensor->use != tl_tensor::Use::kOpen) {
+    return Status(Code::kInvalidArgument, "array call '" + key + "' finds no value", "the key is being unregistered",
+                  "wait for tl_unregister, or call that again when it has timed out");
   }
   const ArrayCall& first = push->second->first;
   if (call.elements != first.elements)
@@ -104,62 +108,60 @@ Result<tl_tensor*> Context::pushed(const std::string& key, const ArrayCall& call
   return push->second->tensor;
 }
 
-// Finds the memory that the daemon will work on: the program's, where that can be, else memory of our own.
-Status Context::bind_buffer(const std::string& key, ArrayTensor& array, const ArrayCall& call,
-                            protocol::TensorBody& body) {
+// Finds the memory that the daemon will work on (the program's, where that can be, else memory of our own), and begins
+// the first operation on it. A value that is pulled cannot be unregistered from then on.
+Result<tl_request*> Context::bind_and_start(const std::string& key, ArrayTensor& array, const ArrayCall& call,
+                                            protocol::TensorBody& body) {
   auto tensor = std::make_unique<tl_tensor>();
   tensor->context = this;
   tensor->name = key;
   tensor->bytes = call.elements * dtype_size(call.dtype);
   array.borrowed = false;
-  if (call.operation == Operation::kPull) {
-    TL_ASSIGN_OR_RETURN(tensor->twin, pushed(key, call));
-    tensor->buffer = tensor->twin->buffer;
-    const auto place = arenas_->locate(tensor->buffer, tensor->bytes);
-    body.segment = place->segment;
-    body.offset = place->offset;
-  } else if (call.operation != Operation::kBarrier) {
-    auto place = in_place(call) && !call.queued ? arenas_->locate(call.buffer(), tensor->bytes) : std::nullopt;
+  const bool pulls = call.operation == Operation::kPull, has_buffer = call.operation != Operation::kBarrier;
+  if (has_buffer && !pulls) {
+    const auto place = in_place(call) && !call.queued ? arenas_->locate(call.buffer(), tensor->bytes) : std::nullopt;
     array.borrowed = place && place->offset % ArenaAllocator::kAlignment == 0;
     if (array.borrowed) {
       tensor->buffer = call.buffer();
     } else {
       TL_ASSIGN_OR_RETURN(tensor->buffer, arenas_->allocate(tensor->bytes));
       tensor->owns_buffer = true;
-      place = arenas_->locate(tensor->buffer, tensor->bytes);
     }
-    body.segment = place->segment;
-    body.offset = place->offset;
   }
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (pulls) {
+    TL_ASSIGN_OR_RETURN(tensor->twin, pushed_locked(key, call));
+    tensor->buffer = tensor->twin->buffer;
+  }
+  Result<tl_request*> started = start_locked(*tensor);
+  if (!started.ok()) {
+    lock.unlock();
+    if (tensor->owns_buffer) (void)arenas_->release(tensor->buffer);
+    return started;
+  }
+  if (has_buffer) {
+    const Place place = *arenas_->locate(tensor->buffer, tensor->bytes);
+    body.segment = place.segment;
+    body.offset = place.offset;
+  }
+  set_output(**started, call, array.borrowed);
   array.tensor = tensor.get();
-  if (tensor->twin != nullptr) tensor->twin->twin = tensor.get();
+  if (pulls) tensor->twin->twin = tensor.get();
   tensors_.push_back(std::move(tensor));
-  return {};
+  return started;
 }
 
 Result<tl_request_t*> Context::first_call(const std::string& key, const std::shared_ptr<ArrayTensor>& array,
                                           const ArrayCall& call) {
   protocol::TensorBody body = body_of(key, call);
-  const auto forget = [&](const Status& status) {
+  const Result<tl_request*> started = bind_and_start(key, *array, call, body);
+  if (!started.ok()) {
     std::lock_guard lock(mutex_);
     arrays_.erase(key);
-    return status;
-  };
-  const Status bound = bind_buffer(key, *array, call, body);
-  if (!bound.ok()) return forget(bound);
-  tl_tensor& tensor = *array->tensor;
-  tl_request* request = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    Result<tl_request*> started = start_locked(tensor);
-    if (!started.ok()) {
-      arrays_.erase(key);
-      return started.status();
-    }
-    request = *started;
-    set_output(*request, call, array->borrowed);
+    return started.status();
   }
+  tl_request* request = *started;
+  const tl_tensor& tensor = *array->tensor;
   if (request->copies_out && call.in != nullptr) std::memcpy(tensor.buffer + call.in_offset, call.in, call.in_bytes);
   const std::uint32_t id = open_call(array);
   const Status sent =
@@ -184,7 +186,7 @@ void Context::on_array_registered(const std::shared_ptr<ArrayTensor>& array, con
       if (by_id_.size() <= tensor.id) by_id_.resize(tensor.id + 1);
       by_id_[tensor.id] = &tensor;
       array->registered = true;
-      groups_[tensor.name].tensors = {&tensor};
+      (groups_[tensor.name] = std::make_shared<Group>())->tensors = {&tensor};
     }
     tl_request* request = tensor.active;
     if (request != nullptr && request->state == State::kPreparing) {
@@ -197,7 +199,8 @@ void Context::on_array_registered(const std::shared_ptr<ArrayTensor>& array, con
     // A name that was refused can be used again, with values that all ranks agree on. Its memory stays until the end:
     // the request may yet look at it.
     if (!status.ok()) {
-      array->refused = true;
+      if (tensor.twin != nullptr) std::exchange(tensor.twin, nullptr)->twin = nullptr;
+      array->gone = true;
       fail_queue_locked(tensor, status);
       arrays_.erase(tensor.name);
     }
@@ -206,14 +209,14 @@ void Context::on_array_registered(const std::shared_ptr<ArrayTensor>& array, con
   rings_.wake_all();
 }
 
-// Nothing where the name was refused since it was looked up: it is free again.
+// Nothing where the name has become free since it was looked up.
 std::optional<Result<tl_request_t*>> Context::later_call(const std::string& key, ArrayTensor& array,
                                                          const ArrayCall& call) {
   tl_tensor& tensor = *array.tensor;
   tl_request* request = nullptr;
   {
     std::lock_guard lock(mutex_);
-    if (array.refused) return std::nullopt;
+    if (array.gone) return std::nullopt;
     if (array.borrowed && (!in_place(call) || call.buffer() != tensor.buffer)) {
       return Status(Code::kInvalidArgument,
                     "array call '" + key + "' works in place on the shared buffer of its first call",

@@ -134,7 +134,7 @@ class Context {
     ArrayCall first;
     tl_tensor* tensor = nullptr;  // null while the first call prepares it
     bool registered = false;
-    bool refused = false;   // its registration was; the name is free again
+    bool gone = false;      // its registration was refused, or it was unregistered: the name is free again
     bool borrowed = false;  // the buffer is the program's: calls must be in place in it
   };
   // Tensors that were registered together; of an array call, one.
@@ -180,8 +180,8 @@ class Context {
 
   // unregistration.cc
   const tl_tensor* used_locked(const Group& group) const;
-  Result<std::uint64_t> close_group_locked(const std::string& name);
-  std::vector<std::byte*> forget_group_locked(const std::string& name);
+  Result<std::shared_ptr<Group>> close_group_locked(const std::string& name);
+  std::vector<std::byte*> forget_group_locked(const std::string& name, const std::shared_ptr<Group>& group);
 
   // operations.cc; "locked": the caller holds mutex_
   void drain_locked();
@@ -206,8 +206,9 @@ class Context {
   Result<tl_request*> first_call(const std::string& key, const std::shared_ptr<ArrayTensor>& array,
                                  const ArrayCall& call);
   std::optional<Result<tl_request*>> later_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
-  Status bind_buffer(const std::string& key, ArrayTensor& array, const ArrayCall& call, protocol::TensorBody& body);
-  Result<tl_tensor*> pushed(const std::string& key, const ArrayCall& call);
+  Result<tl_request*> bind_and_start(const std::string& key, ArrayTensor& array, const ArrayCall& call,
+                                     protocol::TensorBody& body);
+  Result<tl_tensor*> pushed_locked(const std::string& key, const ArrayCall& call);
   void on_array_registered(const std::shared_ptr<ArrayTensor>& array, const Status& error, const Message& answer);
 
   const Settings settings_;
@@ -229,7 +230,7 @@ class Context {
   std::uint32_t outstanding_ = 0;  // requests that are neither free nor done
   std::vector<std::unique_ptr<tl_tensor>> tensors_;
   std::deque<std::unique_ptr<tl_tensor>> gone_;  // the last ones that were unregistered
-  std::map<std::string, Group> groups_;
+  std::map<std::string, std::shared_ptr<Group>> groups_;
   std::vector<tl_tensor*> by_id_;
   std::deque<tl_request> requests_;  // never shrinks, so that handles stay valid
   std::vector<tl_request*> free_requests_;

@@ -10,7 +10,7 @@ namespace tensorlane::client {
 
 using State = tl_request::State;
 
-// Nothing where the name was refused since it was looked up.
+// Nothing where the name has become free since it was looked up.
 std::optional<Result<tl_request*>> Context::enqueue(ArrayTensor& array, const ArrayCall& call) {
   tl_tensor& tensor = *array.tensor;
   tl_request* request = nullptr;
@@ -18,7 +18,7 @@ std::optional<Result<tl_request*>> Context::enqueue(ArrayTensor& array, const Ar
     std::vector<std::byte> held(call.in != nullptr ? call.in_bytes : 0);
     if (!held.empty()) std::memcpy(held.data(), call.in, held.size());
     std::lock_guard lock(mutex_);
-    if (array.refused) return std::nullopt;
+    if (array.gone) return std::nullopt;
     if (!failure_.ok()) return failure_;
     if (stopping_) return Status(Code::kInvalidArgument, "the context is being finalized");
     const Result<tl_request*> prepared = prepare_locked(tensor);

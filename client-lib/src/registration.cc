@@ -175,13 +175,14 @@ Status Context::register_group(const std::string& group, std::span<const tl_tens
   }
   TL_ASSIGN_OR_RETURN(const auto ids, registered_ids(*answer, tensors.size()));
   std::lock_guard lock(mutex_);
-  Group& made = groups_[group];
+  // Not into the entry of a group whose name is free already, and which another thread has yet to forget.
+  const auto made = groups_[group] = std::make_shared<Group>();
   for (std::size_t i = 0; i < ids.size(); ++i) {
     tensors[i]->id = ids[i];
     if (by_id_.size() <= ids[i]) by_id_.resize(ids[i] + 1);
     by_id_[ids[i]] = tensors[i].get();
     out[i] = tensors[i].get();
-    made.tensors.push_back(out[i]);
+    made->tensors.push_back(out[i]);
     tensors_.push_back(std::move(tensors[i]));
   }
   return {};

@@ -32,43 +32,44 @@ const tl_tensor* Context::used_locked(const Group& group) const {
   return request != requests_.end() ? request->tensor : nullptr;
 }
 
-// Nobody can begin an operation of the group any more. How many have been done, all tensors together.
-Result<std::uint64_t> Context::close_group_locked(const std::string& name) {
+// Nobody can begin an operation of the group any more.
+Result<std::shared_ptr<Context::Group>> Context::close_group_locked(const std::string& name) {
   const auto found = groups_.find(name);
   if (found == groups_.end()) {
     return Status(Code::kNotFound, "there is no group '" + name + "'", "nothing of this name is registered",
                   "unregister a group of tl_register once, or an array call's name as operation.name");
   }
-  Group& group = found->second;
+  Group& group = *found->second;
   if (group.closed && !group.gave_up) return cannot(name, "another thread is at it", "unregister it once");
   if (const tl_tensor* used = used_locked(group); used != nullptr) {
     return cannot(name, "an operation on tensor '" + used->name + "' is under way",
                   "wait for its request first, on every rank");
   }
-  if (const auto array = arrays_.find(name); array != arrays_.end()) {
+  if (const auto array = arrays_.find(name); array != arrays_.end() && array->second->tensor != nullptr) {
     const bool pulled = array->second->first.operation == Operation::kPush && array->second->tensor->twin != nullptr;
     if (pulled)
       return cannot(name, "a pull reads its buffer", "unregister pull" + name.substr(name.find('.')) + " first");
   }
   group.closed = true;
-  std::uint64_t operations = 0;
-  for (tl_tensor* tensor : group.tensors) {
-    tensor->use = tl_tensor::Use::kLeaving;
-    operations += tensor->sequence;
-  }
-  return operations;
+  for (tl_tensor* tensor : group.tensors) tensor->use = tl_tensor::Use::kLeaving;
+  return found->second;
 }
 
-// The daemon has let the group go: its names, its numbers and its memory are free.
-std::vector<std::byte*> Context::forget_group_locked(const std::string& name) {
+// The daemon has let the group go: its numbers and its memory are free. So are its names, which another thread may have
+// registered anew since.
+std::vector<std::byte*> Context::forget_group_locked(const std::string& name, const std::shared_ptr<Group>& group) {
   constexpr std::size_t kRemembered = 4096;  // handles that are refused by name, in place of whatever would happen
-  const auto node = groups_.extract(name);
-  arrays_.erase(name);
+  if (const auto found = groups_.find(name); found != groups_.end() && found->second == group) groups_.erase(found);
+  const auto array = arrays_.find(name);
+  if (array != arrays_.end() && std::ranges::find(group->tensors, array->second->tensor) != group->tensors.end()) {
+    array->second->gone = true;
+    arrays_.erase(array);
+  }
   std::vector<std::byte*> memory;
-  for (tl_tensor* tensor : node.mapped().tensors) {
+  for (tl_tensor* tensor : group->tensors) {
     tensor->use = tl_tensor::Use::kGone;
     if (tensor->id < by_id_.size() && by_id_[tensor->id] == tensor) by_id_[tensor->id] = nullptr;
-    if (tensor->twin != nullptr) tensor->twin->twin = nullptr;
+    if (tensor->twin != nullptr) std::exchange(tensor->twin, nullptr)->twin = nullptr;
     if (tensor->owns_buffer) memory.push_back(tensor->buffer);
     std::erase(queues_, tensor);
   }
@@ -86,13 +87,15 @@ Status Context::unregister_group(const std::string& name) {
   protocol::UnregisterBody body;
   std::memcpy(body.group, name.data(), name.size());
   body.timeout_ms = static_cast<std::uint32_t>(std::max<std::int64_t>(settings_.timeout.value / 1'000'000, 1));
+  std::shared_ptr<Group> group;
   bool again = false;
   {
     std::lock_guard lock(mutex_);
     drain_locked();
     if (!failure_.ok()) return failure_;
-    TL_ASSIGN_OR_RETURN(body.operations, close_group_locked(name));
-    again = std::exchange(groups_.at(name).gave_up, false);
+    TL_ASSIGN_OR_RETURN(group, close_group_locked(name));
+    again = std::exchange(group->gave_up, false);
+    for (const tl_tensor* tensor : group->tensors) body.operations += tensor->sequence;
   }
   std::vector<std::byte> packet(sizeof body);
   std::memcpy(packet.data(), &body, sizeof body);
@@ -102,19 +105,18 @@ Status Context::unregister_group(const std::string& name) {
   std::vector<std::byte*> memory;
   {
     std::lock_guard lock(mutex_);
-    Group& group = groups_.at(name);
     // Nobody waited for the answer to the call before, and it was good.
     const bool gone = answer.ok() || (again && answer.status().code() == Code::kNotFound);
     if (!gone && !answered) {
-      group.gave_up = true;
+      group->gave_up = true;
       return answer.status();
     }
     if (!gone) {
-      group.closed = false;
-      for (tl_tensor* tensor : group.tensors) tensor->use = tl_tensor::Use::kOpen;
+      group->closed = false;
+      for (tl_tensor* tensor : group->tensors) tensor->use = tl_tensor::Use::kOpen;
       return answer.status();
     }
-    memory = forget_group_locked(name);
+    memory = forget_group_locked(name, group);
   }
   for (std::byte* buffer : memory) (void)arenas_->release(buffer);
   return {};

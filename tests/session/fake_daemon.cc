@@ -139,7 +139,7 @@ void FakeDaemon::register_group(ports::SessionId session, std::uint32_t request,
   Member* member = nullptr;
   Job* job = job_of(session, &member);
   TL_ASSERT(job != nullptr);
-  if (name.ends_with(kRefused)) {
+  if (name.ends_with(kRefused) || name == kUnlike) {
     server_.registered(session, request, Status(Code::kMismatch, "ranks disagree", "tensor", "register alike"));
     return;
   }
@@ -194,11 +194,31 @@ void FakeDaemon::unregister_group(ports::SessionId session, std::uint32_t reques
   if (found == job->groups.end())
     return server_.unregistered(session, request, Status(Code::kNotFound, "no such group", name, "register it"));
   Group& group = found->second;
-  if (name == kKept && !std::exchange(group.ignored, true)) return;
+  if (name.ends_with(kKept) && !std::exchange(group.ignored, true)) return;
   group.leaving[member->rank] = {session, request};
   if (group.leaving.size() < job->world_size) return;
-  for (const auto& [rank, asked] : group.leaving) server_.unregistered(asked.first, asked.second, group.tensors);
+  for (const auto& [rank, asked] : group.leaving) {
+    const auto say = [this, asked, tensors = group.tensors] {
+      server_.unregistered(asked.first, asked.second, tensors);
+    };
+    if (name.ends_with(kUnsaid)) {
+      unsaid_.emplace_back(say);
+    } else if (!name.ends_with(kUnheard)) {
+      say();
+    }
+  }
   job->groups.erase(found);
+  changed_.notify_all();
+}
+
+bool FakeDaemon::wait_gone() {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return !unsaid_.empty(); });
+}
+
+void FakeDaemon::say_what_has_gone() {
+  std::lock_guard lock(mutex_);
+  for (const auto& say : std::exchange(unsaid_, {})) say();
 }
 
 void FakeDaemon::leave(ports::SessionId session, Status why) {

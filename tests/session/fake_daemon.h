@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,10 +34,16 @@ class FakeDaemon final : public ports::JobControl {
                       Duration detection = milliseconds(800));
   ~FakeDaemon() override;
 
-  // An array call of this name is never registered.
+  // An array call of this name is never registered; a pull of kUnlike neither.
   static constexpr const char* kRefused = "refused";
-  // The first question to unregister this group stays without an answer.
+  static constexpr const char* kUnlike = "pull.unlike";
+  // The first question to unregister such a group stays without an answer; of kUnheard, which goes all the same.
   static constexpr const char* kKept = "kept";
+  static constexpr const char* kUnheard = "unheard";
+  // Such a group goes at once, which is said when say_what_has_gone() is called.
+  static constexpr const char* kUnsaid = "unsaid";
+  bool wait_gone();  // false after 10 s
+  void say_what_has_gone();
 
   const std::string& socket() const { return config_.socket_path; }
   session::SessionServer& server() { return server_; }
@@ -125,6 +132,7 @@ class FakeDaemon final : public ports::JobControl {
   std::map<std::string, Job> jobs_;
   std::vector<std::pair<std::string, std::uint32_t>> held_;  // job, tensor
   std::vector<Status> leaves_;
+  std::vector<std::function<void()>> unsaid_;
   bool stop_ = false;
   const session::UniqueFd wake_{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
   std::thread lane_;

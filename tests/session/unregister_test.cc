@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -111,8 +112,101 @@ TEST(Unregister, GoesOnWaitingAfterADaemonThatSaysNothing) {
   EXPECT_EQ(tl_unregister(context, FakeDaemon::kKept), TL_ERROR_TIMED_OUT);
   tl_request_t* request = nullptr;
   EXPECT_EQ(tl_post(tensor, &request), TL_ERROR_INVALID_ARGUMENT);
-  EXPECT_THAT(tl_last_error(), HasSubstr("it is being unregistered"));
+  EXPECT_STREQ(
+      tl_last_error(),
+      "tensor 'kept' cannot be used: it is being unregistered: wait for tl_unregister, or call that again when "
+      "it has timed out");
   EXPECT_EQ(tl_unregister(context, FakeDaemon::kKept), TL_OK) << tl_last_error();
+}
+
+TEST(Unregister, AGroupThatHasGoneWhileNobodyWaitedHasGone) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket(), "job", 0, 1, 0.5);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  registered(context, FakeDaemon::kUnheard, context.floats(64), 64);
+  EXPECT_EQ(tl_unregister(context, FakeDaemon::kUnheard), TL_ERROR_TIMED_OUT);
+  EXPECT_EQ(tl_unregister(context, FakeDaemon::kUnheard), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_unregister(context, FakeDaemon::kUnheard), TL_ERROR_NOT_FOUND);
+}
+
+// The pull would read memory that is about to be given back.
+TEST(Unregister, AKeyThatIsOnItsWayOutCannotBePulled) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket(), "job", 0, 1, 0.5);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  std::vector<float> value(10, 1);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_push(context, "kept", value.data(), 10, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK);
+  ASSERT_EQ(tl_wait(request, 10), TL_OK);
+  EXPECT_EQ(tl_unregister(context, "push.kept"), TL_ERROR_TIMED_OUT);
+  EXPECT_EQ(tl_pull(context, "kept", value.data(), 10, TL_FLOAT32, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(tl_last_error(),
+               "array call 'pull.kept' finds no value: the key is being unregistered: wait for tl_unregister, or call "
+               "that again when it has timed out");
+  EXPECT_EQ(tl_unregister(context, "push.kept"), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_pull(context, "kept", value.data(), 10, TL_FLOAT32, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("the key was never pushed"));
+}
+
+TEST(Unregister, AKeyWhosePullWasRefusedCanBeUnregistered) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  std::vector<float> value(10, 1);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_push(context, "unlike", value.data(), 10, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK);
+  ASSERT_EQ(tl_wait(request, 10), TL_OK);
+  ASSERT_EQ(tl_pull(context, "unlike", value.data(), 10, TL_FLOAT32, nullptr, &request), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(request, 10), TL_ERROR_MISMATCH);
+  EXPECT_EQ(tl_unregister(context, "push.unlike"), TL_OK) << tl_last_error();
+}
+
+// The daemon gives the name to another thread before the one that unregisters has heard that the old group has gone.
+TEST(Unregister, AGroupThatHasItsNameSinceStays) {
+  const std::string name = FakeDaemon::kUnsaid;
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  registered(context, name.c_str(), context.floats(64), 64);
+  tl_status_t unregistered = TL_OK;
+  std::thread other([&] { unregistered = tl_unregister(context, name.c_str()); });
+  EXPECT_TRUE(daemon.wait_gone());
+  tl_tensor_t* tensor = registered(context, name.c_str(), context.floats(100), 100);
+  daemon.say_what_has_gone();
+  other.join();
+  EXPECT_EQ(unregistered, TL_OK);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_post(tensor, &request), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+}
+
+// Whoever uses the name meanwhile begins anew, or hears that it is on its way out.
+TEST(Unregister, AnArrayCallBesideItIsTheFirstOneOrRefused) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  std::atomic<bool> stop{false};
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 2; ++i) {
+    callers.emplace_back([&] {
+      std::vector<float> value(1, 1);
+      while (!stop) {
+        tl_request_t* request = nullptr;
+        if (tl_allreduce(context, "a", value.data(), value.data(), 1, TL_FLOAT32, TL_SUM, nullptr, &request) == TL_OK) {
+          tl_wait(request, 10);
+          std::this_thread::sleep_for(std::chrono::microseconds(100));  // nothing is under way
+        } else if (std::strstr(tl_last_error(), "it was unregistered") != nullptr) {
+          ++wrong;
+        }
+      }
+    });
+  }
+  int gone = 0;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (gone < 1000 && std::chrono::steady_clock::now() < deadline)
+    gone += tl_unregister(context, "allreduce.a") == TL_OK;
+  stop = true;
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_GT(gone, 0);
+  EXPECT_EQ(wrong, 0);
 }
 
 // A client that lies is told so, and only its own session ends.
