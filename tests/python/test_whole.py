@@ -158,6 +158,23 @@ def test_close_gives_the_buffers_back_unless_ranks_may_differ():
     assert failed.buffers
 
 
+def test_close_that_other_ranks_have_not_come_to_goes_on_when_it_is_called_again(monkeypatch):
+    transport = Loopback()
+    optimizer = wrap(build("plain"), transport=transport)
+
+    def late():
+        raise errors.TimedOutError("rank 1 on host h1 has not unregistered after 5.4 s: group 'optimizer.0' of job 'j': let every rank unregister the same groups")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "unregister", late)
+        for _ in range(2):
+            with pytest.raises(errors.TimedOutError, match="optimizer SGD is not closed on all ranks: rank 1 on host h1 .*, and call close\\(\\) again"):
+                optimizer.close()
+    optimizer.close()
+    assert transport.buffers == []
+    optimizer.close()  # Loopback refuses to be unregistered twice
+
+
 # Being an optimizer
 
 

@@ -80,6 +80,8 @@ _SIGNATURES = {
     "tl_local_size": ([_POINTER], ctypes.c_int),
     "tl_host": ([_POINTER], ctypes.c_char_p),
     "tl_daemon_status": ([_POINTER, ctypes.POINTER(ctypes.c_char_p)], ctypes.c_int),
+    "tl_alloc": ([_POINTER, ctypes.c_size_t, _OUT], ctypes.c_int),
+    "tl_free": ([_POINTER, _POINTER], ctypes.c_int),
     "tl_register": ([_POINTER, ctypes.c_char_p, ctypes.POINTER(TensorDesc), ctypes.c_size_t, _OUT], ctypes.c_int),
     "tl_unregister": ([_POINTER, ctypes.c_char_p], ctypes.c_int),
     "tl_tensor_buffer": ([_POINTER], ctypes.c_void_p),
@@ -152,28 +154,37 @@ def check(status):
         raise errors.from_status(status, library().tl_last_error().decode(errors="replace"))
 
 
+class _Call:
+    """A call that blocks for long, on a helper thread, so that Ctrl-C reaches the main thread meanwhile. It goes on then, and can be waited for again."""
+
+    def __init__(self, call):
+        self._call = call
+        self._failed = None
+        self._thread = threading.Thread(target=self._run, name="tensorlane", daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self._call()
+        except BaseException as error:
+            self._failed = error
+
+    def wait(self):
+        """Returns when it has returned; raises what it has raised."""
+        while self._thread.is_alive():
+            self._thread.join(_WAIT_PIECE_SECONDS)
+        if self._failed is not None:
+            raise self._failed
+
+
 def _interruptible(call):
-    """Runs a call that blocks for long on a helper thread, so that Ctrl-C reaches the main thread meanwhile."""
     if threading.current_thread() is not threading.main_thread():
         return call()
-    failed = []
-
-    def run():
-        try:
-            call()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="tensorlane", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_WAIT_PIECE_SECONDS)
-    if failed:
-        raise failed[0]
+    _Call(call).wait()
 
 
 def tensor_desc(name, count, dtype, op=SUM, position=0, positions=0):
-    """An allreduce of a group, in a buffer that the library allocates."""
+    """An allreduce of a group, without a buffer of its own."""
     return TensorDesc(ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0, 1)
 
 
@@ -209,6 +220,8 @@ class Context:
         self._handle = ctypes.c_void_p()
         self._unnamed = _Unnamed()
         self._groups = []
+        self._asked = None  # _Asked, while the other ranks have not all answered
+        self._unregistered = []  # (tensor, address of its buffer), of which something may still refer to the buffer
         _interruptible(lambda: check(library().tl_init(ctypes.byref(config), ctypes.byref(self._handle))))
         self.rank = library().tl_rank(self._handle)
         self.size = library().tl_size(self._handle)
@@ -226,51 +239,93 @@ class Context:
         return json.loads(text.value)
 
     def register(self, group, descs):
-        """The Group of these tensors, in buffers of the library's. Collective, and in the same order on all ranks. Registered tensors stay until unregister()
-        or the context's end, so a group that is alike and that no rank uses any more is given out again, with zeros in it and the names of before."""
+        """The Group of these tensors, in buffers of the context's. Collective, and in the same order on all ranks. Registered tensors stay until unregister()
+        or the context's end, so a group that is alike and that no rank uses any more is given out again, with zeros in it and the names of before. After
+        TimedOutError another call like this one goes on, as long as the job lives."""
         kind = tuple(tuple(getattr(desc, field) for field, _ in TensorDesc._fields_ if field not in ("name", "buffer")) for desc in descs)
-        idle = self._idle_group(kind)
-        if self._all_say(hashlib.sha256(idle.name.encode()).digest() if idle else bytes(32)) and idle:
+        idle = self._agree_on_idle_group(kind)
+        if idle is not None:
             for tensor, desc in zip(idle, descs):
                 ctypes.memset(tensor.address(), 0, desc.count * ELEMENT_BYTES[desc.dtype])
             return idle
+        self._free_unused()
         array = (TensorDesc * len(descs))(*descs)
         handles = (ctypes.c_void_p * len(descs))()
-        _interruptible(lambda: check(library().tl_register(self._handle, group.encode(), array, len(descs), handles)))
-        made = Group(group, kind, [Tensor(handle) for handle in handles])
+        memory = []
+        try:
+            for desc in array:
+                memory.append(self._allocate(desc.count * ELEMENT_BYTES[desc.dtype]))
+                desc.buffer = memory[-1]
+            _interruptible(lambda: check(library().tl_register(self._handle, group.encode(), array, len(descs), handles)))
+        except errors.TimedOutError:
+            raise  # the daemon may yet come to use the buffers
+        except errors.Error:
+            for address in memory:
+                self._free(address)
+            raise
+        made = Group(group, kind, [Tensor(handle) for handle in handles], memory)
         self._groups.append(made)
         return made
 
     def unregister(self, group):
-        """Gives the group's tensors, their memory and its names back. Collective, in the same order on all ranks as register(). False where some rank still
-        refers to a buffer or has something under way: then all keep the group, for a register() to come."""
-        if not group.idle():
-            gc.collect()  # models and their hooks refer to each other
-        gone = group.idle()
-        word = hashlib.sha256(b"unregister " + group.name.encode()).digest() if gone else bytes(32)
-        if not self._all_say(word) or not gone:
-            return False
-        _interruptible(lambda: check(library().tl_unregister(self._handle, group.name.encode())))
+        """Gives the group's tensors and its names back, and each of its buffers when nothing refers to it any more. Collective. After any error and after
+        Ctrl-C the group is not given out by register() any more; another call goes on."""
+        if group.leaving is None:
+            group.leaves = True
+            group.leaving = _Call(lambda: check(library().tl_unregister(self._handle, group.name.encode())))
+        try:
+            group.leaving.wait()
+        except errors.Error:
+            group.leaving = None
+            raise
         self._groups.remove(group)
-        return True
+        if any(tensor.in_use() for tensor in group):
+            gc.collect()  # models and their hooks refer to each other
+        self._unregistered += zip(group, group.memory)
+        self._free_unused()
+
+    def _allocate(self, size):
+        memory = ctypes.c_void_p()
+        check(library().tl_alloc(self._handle, size, ctypes.byref(memory)))
+        return memory.value
+
+    def _free(self, address):
+        check(library().tl_free(self._handle, address))
+
+    def _free_unused(self):
+        unregistered, self._unregistered = self._unregistered, []
+        for tensor, address in unregistered:
+            if tensor.in_use():
+                self._unregistered.append((tensor, address))
+            else:
+                self._free(address)
 
     def _idle_group(self, kind):
-        alike = [group for group in self._groups if group.kind == kind]
+        alike = [group for group in self._groups if group.kind == kind and not group.leaves]
         if alike and not any(group.idle() for group in alike):
             gc.collect()  # models and their hooks refer to each other
         return next((group for group in alike if group.idle()), None)
 
-    def _all_say(self, word):
-        """Whether all ranks say the same 32 bytes."""
-        mine, everybodys = ctypes.create_string_buffer(word, 32), ctypes.create_string_buffer(32 * self.size)
-        request = self.allgather("tensorlane.groups", ctypes.addressof(mine), ctypes.addressof(everybodys), 32, UINT8, 1.0, (mine, everybodys))
-        try:
-            request.wait(self._timeout)
-        except errors.TimedOutError:
-            raise errors.TimedOutError(
-                f"not all ranks register or unregister tensors: within {self._timeout:g} s: see whether all ranks make the same calls, or raise TENSORLANE_TIMEOUT"
-            ) from None
-        return everybodys.raw == word * self.size
+    def _agree_on_idle_group(self, kind):
+        """A group of this kind that no rank uses, the same one on all ranks, or None. After a time-out the next call goes on with the same question, to which
+        the other ranks have yet to come."""
+        while True:
+            if self._asked is None:
+                self._asked = _Asked(self, kind, self._idle_group(kind))
+            asked = self._asked
+            try:
+                asked.request.wait(self._timeout)
+            except errors.TimedOutError:
+                raise errors.TimedOutError(
+                    f"not all ranks register these tensors: within {self._timeout:g} s: let all ranks make the same calls (DistributedOptimizer) in the same order, "
+                    "and call again, or raise TENSORLANE_TIMEOUT; 'tensorlane status' names who is late"
+                ) from None
+            except errors.Error:
+                self._asked = None
+                raise
+            self._asked = None
+            if asked.kind == kind:
+                return asked.idle if asked.all_agree() else None
 
     # Array calls. Without a name they are told apart by their order, which is the same on all ranks.
 
@@ -306,14 +361,34 @@ class Context:
         _interruptible(lambda: check(library().tl_barrier(self._handle, timeout)))
 
 
-class Group(list):
-    """Tensors that were registered together, until they are unregistered or their context ends. `requests` is for whoever uses them: a dict of what is under way."""
+class _Asked:
+    """The question to all ranks whether they can give out the same group."""
 
-    def __init__(self, name, kind, tensors):
+    def __init__(self, context, kind, idle):
+        self.kind = kind
+        self.idle = idle
+        word = hashlib.sha256(idle.name.encode()).digest() if idle is not None else bytes(32)
+        self._mine, self._everybodys = ctypes.create_string_buffer(word, 32), ctypes.create_string_buffer(32 * context.size)
+        self._expected = word * context.size
+        buffers = ctypes.addressof(self._mine), ctypes.addressof(self._everybodys)
+        self.request = context.allgather("tensorlane.DistributedOptimizer", *buffers, 32, UINT8, 1.0, (self._mine, self._everybodys))
+
+    def all_agree(self):
+        return self.idle is not None and self._everybodys.raw == self._expected
+
+
+class Group(list):
+    """Tensors that were registered together, until they are unregistered or their context ends. `requests` is for whoever uses them: a dict of what is under
+    way. `memory`: the address of each buffer."""
+
+    def __init__(self, name, kind, tensors, memory):
         super().__init__(tensors)
         self.name = name
         self.kind = kind
+        self.memory = memory
         self.requests = {}
+        self.leaves = False  # somebody has begun to unregister it
+        self.leaving = None  # the _Call that does
 
     def __eq__(self, other):
         return self is other

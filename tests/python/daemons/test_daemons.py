@@ -65,6 +65,12 @@ def test_a_rank_that_dies_while_others_unregister():
         run(2, 1, "ring", "unregister.py", "dies", first_port=7600)
 
 
+def test_closing_optimizers():
+    output = run(2, 1, "ring", "closing.py", first_port=7600)
+    for rank in range(2):
+        assert f"rank {rank}: all optimizers were closed" in output
+
+
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 def test_process_sets(ranks_per_host):
     output = run(4, ranks_per_host, "ring", "process_sets.py", first_port=7600)

@@ -173,7 +173,7 @@ class GradientSender:
             hook.remove()
 
     def unregister(self):
-        """Collective, after close(): the buffers are no longer ours."""
+        """Collective, after close(): the buffers are no longer ours. After an error another call goes on."""
         for batch in self._batches:
             batch.release()
         self._roll_call = None

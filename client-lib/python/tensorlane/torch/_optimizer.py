@@ -3,14 +3,13 @@ overlap=True step() returns at once, and each parameter is updated just before i
 
 import contextlib
 import inspect
-import itertools
 import threading
 import weakref
 
 import torch
 
 from .. import _constants, _process_sets, _reports
-from ..errors import Error, InvalidArgumentError, misuse
+from ..errors import Error, InvalidArgumentError, TimedOutError, misuse
 from . import _touch
 from ._gradients import GradientSender
 from ._modules import ModuleWatch, check_module, check_thread, is_compiled
@@ -20,7 +19,7 @@ from ._transport import NativeTransport
 
 _COMPILED = "the model is compiled (torch.compile)"
 _NO_GRADIENT = object()
-_groups = weakref.WeakKeyDictionary()  # by process set: numbers its optimizers, alike on its ranks
+_groups = weakref.WeakKeyDictionary()  # by process set: how many optimizers it has had, the same on all of its ranks
 _with_pending = set()  # keeps cores alive whose optimizer the user has dropped before its last updates were applied
 
 
@@ -76,9 +75,10 @@ def DistributedOptimizer(
     result.__setstate__({key: value for key, value in vars(optimizer).items() if key != "step"})
     _replace_earlier({parameter for _, parameter in named})
     process_set = _process_sets.of(process_set)
-    group = f"optimizer.{next(_groups.setdefault(process_set, itertools.count()))}"
+    number = _groups.get(process_set, 0)
     result._core = _Core(result, wrapped, modules, reason, process_set)
-    result._core.register(transport or NativeTransport(process_set), group, named, op, backward_passes_per_step)
+    result._core.register(transport or NativeTransport(process_set), f"optimizer.{number}", named, op, backward_passes_per_step)
+    _groups[process_set] = number + 1
     _reports.add(result._core)
     return result
 
@@ -98,6 +98,7 @@ class _Core:
         self._thread = threading.get_ident()
         self._failure = None
         self.replaced = False  # another optimizer has its parameters now
+        self._unregisters = False  # it is closed, and its tensors have yet to be given back
         self.reason = reason  # why step() is synchronous; None when it is not
         self.pending = set()  # slots with an update that has not been applied
         self.averaged = False  # p.grad holds the averages of the latest round, which no step() has applied
@@ -227,11 +228,18 @@ class _Core:
             _reports.remove(self)
 
     def close_and_unregister(self, reason):
-        """Collective. Not of an optimizer that has failed, with the job or by a mistake: then ranks may differ."""
-        sound = self._failure is None or self.replaced
-        self.close(reason)
-        if sound:
+        """Collective. Not of an optimizer that has failed, with the job or by a mistake: then ranks may differ. After TimedOutError the next call goes on."""
+        if not self._unregisters:
+            sound = self._failure is None or self.replaced
+            self.close(reason)
+            self._unregisters = sound
+        if not self._unregisters:
+            return
+        try:
             self._sender.unregister()
+        except TimedOutError as error:
+            raise TimedOutError(f"optimizer {self.wrapped.__name__} is not closed on all ranks: {error}, and call close() again") from error
+        self._unregisters = False
 
     def leave(self):
         """The process leaves its job: the buffers go away with it."""
@@ -538,8 +546,8 @@ class _Distributed:
         return self._core.report()
 
     def close(self):
-        """Applies what is pending, takes all hooks off the model, and gives the registered tensors back. Collective: every rank calls it, in the same order
-        among what registers (other optimizers)."""
+        """Applies what is pending, takes all hooks off the model, and gives the registered tensors back. Collective: every rank calls it. TimedOutError names the
+        ranks that have not; calling it again goes on then."""
         self._core.close_and_unregister(misuse("it is closed", f"optimizer {type(self).__name__}", "wrap the plain optimizer again"))
 
 

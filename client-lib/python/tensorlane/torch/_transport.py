@@ -51,7 +51,8 @@ class Transport(Protocol):
         """Whether wait(index) would return at once."""
 
     def unregister(self) -> None:
-        """Collective, the last call. Waits for what is under way, and gives the buffers back, to which nobody refers any more."""
+        """Collective, the last call. Waits for what is under way, and gives the tensors back, and each buffer when nothing refers to it any more. After an error
+        another call goes on; once it has returned, another one does nothing."""
 
 
 class NativeTransport:
@@ -100,6 +101,6 @@ class NativeTransport:
 
     def unregister(self):
         if self._registered:
-            self._registered = False
             self.wait_many(list(self._requests))
             self._context.unregister(self._tensors)
+            self._registered = False

@@ -1,0 +1,83 @@
+"""Ranks that close or wrap optimizers at different times, and buffers that somebody still has. A script of two ranks, run by daemons/test_daemons.py."""
+
+import tensorlane.torch as tl
+import torch
+from tensorlane import _native, errors
+from unregister import plan, refused
+
+
+def wrap():
+    model = torch.nn.Linear(64, 64)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.5)
+    return model, tl.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+
+
+def step(model, optimizer):
+    """Of gradients rank + 1."""
+    optimizer.zero_grad()
+    model(torch.full((1, 64), tl.rank() + 1.0)).sum().backward()
+    optimizer.step()
+    assert torch.allclose(model.weight, torch.full_like(model.weight, 0.5 - 0.1 * 1.5))
+
+
+def close_late():
+    """The last rank comes when the first one has given up, which then tries again."""
+    model, optimizer = wrap()
+    step(model, optimizer)
+    if tl.rank() == 0:
+        refused(optimizer.close, errors.TimedOutError, "optimizer SGD is not closed on all ranks: rank 1 on host", "has not unregistered after", "call close() again")
+        refused(optimizer.step, errors.InvalidArgumentError, "it is closed")
+        context = _native.context()
+        kind = context._groups[-1].kind
+        assert context._groups[-1].idle() and context._idle_group(kind) is None, "what cannot be used is given out again"
+    tl.barrier()
+    optimizer.close()
+    optimizer.close()
+
+
+def close_while_held():
+    """Each rank's buffers are its own affair."""
+    model, optimizer = wrap()
+    step(model, optimizer)
+    held = optimizer._core._sender.slots[0].average if tl.rank() == 0 else None
+    value = held.clone() if held is not None else None
+    optimizer.close()
+    model, optimizer = wrap()
+    step(model, optimizer)
+    optimizer.close()
+    if held is not None:
+        assert torch.equal(held, value), "somebody else has its memory"
+        assert len(_native.context()._unregistered) == 1
+        del held
+    model, optimizer = wrap()
+    optimizer.close()
+    assert not _native.context()._unregistered
+
+
+def wrap_late():
+    if tl.rank() == 0:
+        refused(wrap, errors.TimedOutError, "not all ranks register these tensors", "DistributedOptimizer")
+    tl.barrier()
+    model, optimizer = wrap()
+    step(model, optimizer)
+    optimizer.close()
+
+
+def main():
+    tl.init(timeout=5)
+    tl.barrier()
+    wrap()[1].close()
+    before = plan()["tensors"]
+    for case in (close_late, close_while_held, wrap_late):
+        case()
+        tl.barrier()
+        assert plan()["tensors"] == before, (case, plan(), before)
+    rank = tl.rank()
+    tl.shutdown()
+    print(f"rank {rank}: all optimizers were closed")
+
+
+if __name__ == "__main__":
+    main()
