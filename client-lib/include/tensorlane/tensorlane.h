@@ -109,7 +109,8 @@ typedef struct {
       secret; /* TENSORLANE_JOB_SECRET or the contents of TENSORLANE_JOB_SECRET_FILE; needed when the job spans hosts */
   const char* leader;     /* MASTER_ADDR: host of rank 0 */
   const char* socket;     /* TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock */
-  double timeout_seconds; /* TENSORLANE_TIMEOUT, else 60: for joining and registering */
+  double timeout_seconds; /* TENSORLANE_TIMEOUT, else 60: how long joining, registering, unregistering and leaving wait
+                             for the other ranks */
   int leader_port;        /* MASTER_PORT, else 0: tells jobs of one user, leader and name apart */
 } tl_config_t;
 #define TL_CONFIG_INIT \
@@ -177,19 +178,26 @@ TL_API tl_status_t tl_register(tl_context_t* context, const char* group, const t
                                tl_tensor_t** tensors);
 /* Takes a group of tl_register() back, all of its tensors; collective: returns when every rank has unregistered it.
  * Ranks may unregister different groups in different orders, from different threads. Afterwards the group's name and
- * its tensors' names may be registered anew, with other tensors of other shapes, and everything that they took of the
- * daemons and of their quotas is given back, but for tables, which the job's next tensors use; buffers that the library
- * has allocated are gone, others may be freed. The handles must not be used any more: the library refuses the last
- * 4,096 of them by name, others may be anything.
+ * its tensors' names may be registered anew, with other tensors of other shapes, and its share of the quotas of tensors
+ * is free. The handles must not be used any more: the library refuses the last 4,096 of them by name, others may be
+ * anything.
+ *
+ * Memory: buffers that the library has allocated are gone, others may be freed with tl_free(). Both stay this process's
+ * shared memory, which counts against the user's memory_limit: its next tl_alloc() and registrations use it, and the
+ * daemon gets it back from tl_finalize() or the end of the process. The daemons keep the tables of the tensors' places,
+ * which the job's next tensors use.
  *
  * Of an array call the group is "operation.name" ("allreduce.x", "pull.k"): its next call is a first one again. A key's
  * pull is unregistered before its push.
  *
- * All or none, on every rank alike. Errors, after which the tensors are as they were: not found (no such group here);
- * invalid argument (the text names a tensor whose request is not done and waited for here, or another thread is at it);
- * mismatch (ranks have done different numbers of operations: both are named); timed out (the text names the ranks that
- * have not unregistered the group); aborted (a rank has left the job without it, or the job's error). Where the daemon
- * does not say anything, timed out says so, and the tensors cannot be used: the next call goes on waiting. */
+ * Errors, after which this rank's tensors are as they were and may be used: not found (no such group here); invalid
+ * argument (the text names a tensor whose request is not done and waited for here, or another thread is at it: the
+ * other ranks do not hear of it, and time out); mismatch (ranks have done different numbers of operations: both are
+ * named); timed out (the text names the ranks that have not unregistered the group; a later call begins anew); aborted
+ * (a rank has left the job without it, or the job's error: a rank that ends without tl_finalize() ends the job).
+ * Mismatch, timed out and aborted are said to every rank that waits: none has unregistered the group then. Only where
+ * the daemon does not say anything, timed out says so, and the tensors cannot be used: whether they are gone is open,
+ * and the next call goes on waiting. */
 TL_API tl_status_t tl_unregister(tl_context_t* context, const char* group);
 TL_API void* tl_tensor_buffer(const tl_tensor_t* tensor);
 
