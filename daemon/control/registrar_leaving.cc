@@ -95,8 +95,9 @@ void Registrar::reject(const std::string& group, const Status& status) {
 }
 
 void Registrar::reject_if_left(const std::string& group) {
-  for (const std::uint32_t rank : missing(departures_.at(group))) {
-    if (!left_.contains(rank)) continue;
+  const Departure& departure = departures_.at(group);
+  for (const std::uint32_t rank : left_) {
+    if (departure.arrived.contains(rank)) continue;
     return reject(group, Status(Code::kAborted,
                                 fmt::format("rank {} on host {} has left the job and did not unregister it", rank,
                                             config_.roster.host_of(rank)),
@@ -111,12 +112,20 @@ void Registrar::reject_departures_without(std::uint32_t rank) {
   }
 }
 
+// A job may have many of them. The first few that are due speak for all, since a rank is late with every one.
 void Registrar::tick_departures(Time now) {
+  constexpr std::size_t kMostTold = 16;
+  if (now < next_look_) return;
+  next_look_ = now + milliseconds(20);
+  if (now >= told_until_) {
+    told_ = 0;
+    told_until_ = now + config_.stall_warning;
+  }
   for (auto it = departures_.begin(); it != departures_.end();) {
     auto& [group, departure] = *it++;  // reject() takes it out
     const Duration waited = now - departure.since;
     const bool too_long = waited >= config_.stall_error || (departure.deadline != Time() && now >= departure.deadline);
-    if (!too_long && waited < departure.reported + config_.stall_warning) continue;
+    if (!too_long && (told_ == kMostTold || waited < departure.reported + config_.stall_warning)) continue;
     departure.reported = waited;
     const std::vector<std::uint32_t> ranks = missing(departure);
     if (too_long) {
@@ -126,6 +135,7 @@ void Registrar::tick_departures(Time now) {
                            group_where(config_.job, group), "let every rank unregister the same groups"));
       continue;
     }
+    ++told_;
     for (const std::uint32_t rank : ranks)
       output_.report_late(rank, fmt::format("group '{}', which others unregister", group), waited);
   }

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <sstream>
+#include <thread>
 
 #include "cluster.h"
 #include "common/base/log_share.h"
@@ -424,6 +425,27 @@ TEST(Unregistering, every_missing_rank_is_named_with_its_own_host) {
 }
 
 // The lane speaks of what it had a moment ago, in which nobody is late any more.
+// Each report goes to every host, and a user may have thousands of groups that wait for one rank.
+TEST(Unregistering, many_groups_that_wait_for_a_rank_are_not_all_reported) {
+  Cluster cluster({.hosts = 2, .stall_warning = seconds(1), .stall_error = seconds(300)});
+  cluster.start();
+  cluster.join_all(1);
+  constexpr std::uint32_t kGroups = 60;
+  for (std::uint32_t i = 0; i < kGroups; ++i)
+    register_all(cluster, 1, 2, fmt::format("g{}", i), {tensor(fmt::format("t{}", i), 10)}, i, i);
+  for (std::uint32_t i = 0; i < kGroups; ++i)
+    cluster.control(0).unregister_group(ports::SessionId(0), 100 + i, fmt::format("g{}", i), 7, {});
+  ASSERT_TRUE(eventually([&] { return cluster.control(0).counts().late_reports > 0; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_LE(cluster.control(0).counts().late_reports, 2 * 16u);
+  for (std::uint32_t i = 0; i < kGroups; ++i)
+    cluster.control(1).unregister_group(ports::SessionId(1), 100 + i, fmt::format("g{}", i), 7, {});
+  for (std::uint32_t i = 0; i < kGroups; ++i) {
+    const auto answer = cluster.sessions(0).wait_unregistered(0, 100 + i);
+    ASSERT_TRUE(answer && answer->ok()) << i;
+  }
+}
+
 TEST(Unregistering, what_is_said_late_of_tensors_that_are_gone_ends_nothing) {
   Cluster cluster({.hosts = 2});
   cluster.start();
