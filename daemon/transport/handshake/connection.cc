@@ -23,6 +23,8 @@ const char* waiting_for(Connection::State state) {
       return "the hello";
     case Connection::State::kProof:
       return "the proof";
+    case Connection::State::kAnswering:
+      return "this host's end of the transport's connection";
     case Connection::State::kReady:
       return "the peer's readiness";
     case Connection::State::kDone:
@@ -86,6 +88,8 @@ Connection::State Connection::step(const JobTable& jobs) {
       return on_hello(jobs);
     case State::kProof:
       return on_proof(jobs);
+    case State::kAnswering:
+      return on_answering(jobs);
     case State::kReady:
       return on_ready();
     case State::kDone:
@@ -172,12 +176,19 @@ Connection::State Connection::on_proof(const JobTable& jobs) {
   if (!same_mac(proof.mac, proof_mac(*job_, hello_, server_nonce_, proof, theirs_))) return refuse(wrong_key());
   peer_known_ = true;
   if (!goes_on) return refused(proof.head, "it could not make its end of the flow");
-  // The job may have gone, or come back with another epoch, since the hello.
-  if (jobs.find(key_.job) != job_) return refuse({Refusal::kJob, "the job has ended on this host"});
+  if (has_ended(jobs)) return refuse({Refusal::kJob, "the job has ended on this host"});
   if (parameter_bytes_ == 0) return send(verdict(Refusal::kNone, {})) ? State::kDone : state_;
   if (!make_offer(theirs_)) return state_;
   exchange_->bind(exchange_secret(*job_, hello_, server_nonce_, theirs_, mine_));
   if (const Status accepted = exchange_->accept(theirs_); !accepted.ok()) return refuse(accepted);
+  return State::kAnswering;
+}
+
+Connection::State Connection::on_answering(const JobTable& jobs) {
+  if (has_ended(jobs)) return refuse({Refusal::kJob, "the job has ended on this host"});
+  const Result<bool> may_answer = exchange_->may_answer();
+  if (!may_answer.ok()) return refuse(may_answer.status());
+  if (!*may_answer) return peer_waits() ? state_ : lost(0);
   return send(verdict(Refusal::kNone, {}), mine_) ? State::kReady : state_;
 }
 
@@ -186,11 +197,17 @@ Connection::State Connection::on_ready() {
   if (!receive(ready)) return state_;
   if (const Verdicted head = check_head(ready.head); !head.ok()) return refuse(head);
   if (!same_mac(ready.mac, ready_mac(*job_, hello_, server_nonce_, ready, theirs_, mine_))) return refuse(wrong_key());
+  if (ready.head.refusal == Refusal::kNotAnswered) return refused(ready.head, "it was not ready in time");
   if (ready.head.refusal != Refusal::kNone) return refused(ready.head, "it could not use this host's parameters");
   const Result<bool> settled = exchange_->settled();
   if (!settled.ok()) return refuse(settled.status());
   if (!*settled) return refuse({Refusal::kParameters, "the peer is ready and has connected nothing"});
   return State::kDone;
+}
+
+// It may have gone, or come back with another epoch, since the hello.
+bool Connection::has_ended(const JobTable& jobs) const {
+  return jobs.find(key_.job) != job_;
 }
 
 Challenge Connection::challenge(Refusal refusal, const std::string& text) {
@@ -331,7 +348,7 @@ void Connection::tell(const Verdicted& verdict) {
                         verdict.refusal == Refusal::kVersion;
   if (!proven_ || unproven) return;
   if (at == State::kHello) told_ = send(challenge(verdict.refusal, verdict.text));
-  if (at == State::kProof) told_ = send(this->verdict(verdict.refusal, verdict.text));
+  if (at == State::kProof || at == State::kAnswering) told_ = send(this->verdict(verdict.refusal, verdict.text));
   if (at == State::kChallenge) {
     Proof proof{.head = head_of(verdict.refusal)};
     proof.mac = proof_mac(*job_, hello_, server_nonce_, proof);
@@ -357,10 +374,23 @@ Connection::State Connection::refused(const Head& head, const std::string& text)
   return fail(refusal_code(refusal_), "was refused by the peer: " + text, refusal_fix(refusal_));
 }
 
+bool Connection::late(Time now) {
+  if (now >= deadline_) return true;
+  if (state_ != State::kAnswering || now < answer_by_) return false;
+  answer_by_ = now + kAnswerInterval;
+  return !exchange_->delay().ok();
+}
+
 void Connection::time_out() {
-  const Verdicted late{Refusal::kNotAnswered, fmt::format("{} did not come in time", waiting_for(state_))};
+  const Status delay = waits_for_exchange() ? exchange_->delay() : Status();
+  if (!delay.ok() && !connecting_end_) {
+    state_ = refuse(delay);
+    return;
+  }
+  Verdicted late{Refusal::kNotAnswered, fmt::format("{} did not come in time", waiting_for(state_))};
+  if (!delay.ok()) late.text += ": " + Status(delay.code(), delay.what(), delay.where()).to_string();
   tell(late);
-  state_ = fail(Code::kTimedOut, "failed: " + late.text, refusal_fix(late.refusal));
+  state_ = fail(Code::kTimedOut, "failed: " + late.text, delay.fix().empty() ? refusal_fix(late.refusal) : delay.fix());
 }
 
 Connection::State Connection::lost(int error) {

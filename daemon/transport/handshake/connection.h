@@ -1,6 +1,7 @@
 // A socket on its way to becoming a flow: the handshake's state machine, for both ends.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,9 +21,14 @@ namespace tensorlane::handshake {
 
 // How long a handshake may take, and how long an attempt to connect.
 inline constexpr Duration kHandshakeTimeout = seconds(5);
+// How long the accepting end may take for its answer when something is in the way: so much less that the peer, which
+// would else know nothing but that no answer came, still hears what. And how often it is asked for after that time.
+inline constexpr Duration kAnswerTimeout = seconds(2);
+inline constexpr Duration kAnswerInterval = milliseconds(200);
 
 // States of the connecting end: connecting -> challenge -> verdict -> (settling, where parameters are exchanged ->)
-// done. Of the accepting end: hello -> proof -> (ready, where parameters are exchanged ->) done. One thread.
+// done. Of the accepting end: hello -> proof -> (answering -> ready, where parameters are exchanged ->) done. One
+// thread.
 class Connection final : public Watched {
  public:
   enum class State : std::uint8_t {
@@ -32,6 +38,7 @@ class Connection final : public Watched {
     kSettling,
     kHello,
     kProof,
+    kAnswering,
     kReady,
     kDone,
     kFailed
@@ -45,6 +52,10 @@ class Connection final : public Watched {
 
   // Goes on as far as it can without blocking. `jobs` is asked by the accepting end only. Ends in kDone or kFailed.
   State advance(const JobTable& jobs);
+  // It waits for its exchange, which will say so.
+  bool waits_for_exchange() const { return state_ == State::kSettling || state_ == State::kAnswering; }
+  // It has begun to wait for an answer (kAnswering).
+  void expect_answer(Time now) { answer_by_ = now + kAnswerTimeout; }
   // The handshake takes too long: fails it, and tells a peer that has proved itself.
   void time_out();
 
@@ -61,7 +72,10 @@ class Connection final : public Watched {
   const std::string& remote() const { return remote_; }
   // What has become of the flow that this one takes the place of: how the error goes on after its name.
   std::string replaces() const { return "was replaced by a new one from the same host, at " + remote_; }
-  Time deadline() const { return deadline_; }
+  // When it has to be asked whether it is late.
+  Time deadline() const { return state_ == State::kAnswering ? std::min(deadline_, answer_by_) : deadline_; }
+  // Whether its time is over. Moves deadline() on, where it is not.
+  bool late(Time now);
   // The peer has not sent a byte yet.
   bool silent() const { return silent_; }
   // The peer has said something with a right MAC, though perhaps an old one.
@@ -85,7 +99,9 @@ class Connection final : public Watched {
   State on_proof(const JobTable& jobs);
   State on_verdict();
   State on_settling();
+  State on_answering(const JobTable& jobs);
   State on_ready();
+  bool has_ended(const JobTable& jobs) const;
   // This end's parameters into mine_. False: refused.
   bool make_offer(Parameters theirs);
 
@@ -126,6 +142,7 @@ class Connection final : public Watched {
   Fd socket_;
   const bool connecting_end_;
   const Time deadline_;
+  Time answer_by_;  // in kAnswering
   const std::string remote_;
   const ClassId cls_;
   State state_;

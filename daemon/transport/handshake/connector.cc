@@ -129,8 +129,16 @@ void Connector::serve(const epoll_event& event) {
 }
 
 void Connector::settle(const ports::FlowKey& key) {
-  const auto found = dialers_.find(key);
-  if (found != dialers_.end() && found->second->attempt) advance(*found->second->attempt);
+  std::vector<Connection*> waiting;
+  if (const auto found = dialers_.find(key); found != dialers_.end()) waiting.push_back(found->second->attempt.get());
+  if (const ClassDoor* door = find(key.cls); door != nullptr) {
+    for (const auto& connection : door->listener->pending) waiting.push_back(connection.get());
+  }
+  // One that goes lives until the poll ends.
+  for (Connection* connection : waiting) {
+    if (connection != nullptr && !connection->gone && connection->key() == key && connection->waits_for_exchange())
+      advance(*connection);
+  }
 }
 
 // ---- jobs ----
@@ -196,9 +204,14 @@ void Connector::out_of_descriptors(Listener& listener) {
 
 void Connector::advance(Connection& connection) {
   const bool wanted_output = connection.wants_output();
+  const Connection::State before = connection.state();
   const Connection::State state = connection.advance(jobs_);
   if (wanted_output && !connection.wants_output() && connection.fd() >= 0)
     watch(connection, connection.fd(), EPOLLIN, true);
+  if (state == Connection::State::kAnswering && before != state) {
+    connection.expect_answer(now_);
+    due(connection.deadline());
+  }
   if (state != Connection::State::kDone && state != Connection::State::kFailed) return;
   if (!connection.connecting_end()) {
     std::unique_ptr<Connection> mine = take_pending(connection);
@@ -324,13 +337,18 @@ void Connector::run_listener_deadlines(Listener& listener) {
     listener.paused = !watch(listener, listener.fd(), EPOLLIN, false);
     if (listener.paused) due(now_ + kPause);
   }
-  while (!listener.pending.empty() && listener.pending.front()->deadline() <= now_) {
-    std::unique_ptr<Connection> late = take_pending(*listener.pending.front());
+  for (auto next = listener.pending.begin(); next != listener.pending.end();) {
+    Connection& connection = **next++;
+    if (!connection.late(now_)) {
+      due(connection.deadline());
+      continue;
+    }
+    std::unique_ptr<Connection> late = take_pending(connection);
     late->time_out();
+    if (late->refusal() == Refusal::kNotYet) log_refusal(late->failure(), late->remote_address());
     accepted_failed(*late);
     retire(std::move(late));
   }
-  if (!listener.pending.empty()) due(listener.pending.front()->deadline());
 }
 
 void Connector::run_deadlines() {

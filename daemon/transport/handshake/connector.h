@@ -87,7 +87,7 @@ class Connector {
   std::span<const epoll_event> ready();
   // Serves one event of ready(), unless it belongs to a flow or to an object that has gone.
   void serve(const epoll_event& event);
-  // What the exchange of the connecting end of this flow waited for may have come: see Exchange::settled().
+  // What an exchange of this flow, of either end, waited for may have come: see Exchange::settled() and may_answer().
   void settle(const ports::FlowKey& key);
   // Time-outs, retries.
   void run_deadlines();

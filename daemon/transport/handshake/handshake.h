@@ -23,7 +23,8 @@
 //                                            <-  Verdict {}, parameters
 //   Ready {}                                 ->
 //
-// After Ready the connecting end can receive, so the accepting end begins to send only then.
+// The accepting end answers when it can receive, which may take the transport a while (Exchange::may_answer). After
+// Ready the connecting end can receive, so the accepting end begins to send only then.
 #pragma once
 
 #include <array>
@@ -181,10 +182,16 @@ class Exchange {
   virtual void bind(const Mac& /*secret*/) {}
   // The peer's parameters; comes after offer(). An error is told to the peer.
   virtual Status accept(std::span<const std::byte> peer) = 0;
+  // Of the accepting end, after accept(): whether it may send its verdict, upon which the peer goes on. It asks again
+  // when whoever made the exchange calls Connector::settle(). An error is told to the peer, which asks again after
+  // kInProgress.
+  virtual Result<bool> may_answer() { return true; }
   // Whether what accept() has begun is done. The connecting end is ready only then; it asks again when whoever made the
   // exchange calls Connector::settle(). The accepting end asks when the peer is ready: then it has to be done. After an
   // error of kUnavailable the connecting end tries again; any other is told to the peer.
   virtual Result<bool> settled() { return true; }
+  // Why may_answer() and settled() have not come true yet, for whoever waits in vain: kInProgress. Ok: not known.
+  virtual Status delay() const { return {}; }
   // Of the connecting end, after offer(): a descriptor that travels with the parameters; negative: none. Stays the
   // exchange's. Unix sockets only.
   virtual int descriptor() const { return -1; }
