@@ -2,9 +2,11 @@
 // to who has not proved itself, and nothing that such a peer says is believed.
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "daemon/transport/rdma/message.h"
+#include "queue_pair_faults.h"
 #include "raw_peer.h"
 #include "rdma_kinds.h"
 #include "rdma_peer.h"
@@ -16,12 +18,20 @@ using handshake::Refusal;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// In the subnet of the device, and nobody's.
+std::string nobodys_address() {
+  const std::string address = rdma_address();
+  return address.substr(0, address.rfind('.')) + ".250";
+}
+
 class RdmaHandshake : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!rdma_absent().empty()) GTEST_SKIP() << rdma_absent();
     hello = handshake::make_hello(job, HostIndex(1), kUrgent, sizeof(rdma::Parameters));
   }
+
+  void TearDown() override { set_address({}); }
 
   TestClock clock;
   const handshake::Job job{credentials(HostIndex(0))};
@@ -113,7 +123,24 @@ TEST_F(RdmaAccepting, RefusesAPeerOfAnotherFrameVersion) {
 
 TEST_F(RdmaAccepting, RefusesAGidThatNoRouteLeadsTo) {
   parameters = good_parameters("10.99.0.9");
+  set_address({.error = ENETUNREACH, .times = 1});  // whatever routes this machine has
   expect_refused([](auto&) {}, Refusal::kParameters, "cannot reach 10.99.0.9 by RDMA: ");
+}
+
+// It may come to the network later than its daemon, or this machine may be too busy to take the answer.
+TEST_F(RdmaAccepting, TellsAPeerWhoseGidNobodyAnswersForToComeAgain) {
+  parameters = good_parameters(nobodys_address());
+  LogCapture log;
+  RawPeer peer(clock, *host, kUrgent);
+  peer.send_message(hello);
+  peer.send(proof_for(peer.receive_message<handshake::Challenge>()));
+  const std::string text = "cannot reach " + nobodys_address() + " by RDMA: nobody answers for that address";
+  ASSERT_TRUE(run_until(clock, {host.get()}, [&] { return log.text().find(text) != std::string::npos; }));
+  const auto verdict = peer.receive_message<handshake::Verdict>();
+  EXPECT_EQ(verdict.head.refusal, Refusal::kNotYet);
+  EXPECT_THAT(handshake::unpack_text(verdict.text), HasSubstr(text));
+  EXPECT_TRUE(peer.closed());
+  EXPECT_EQ(host->sink->downs.size() + host->sink->ups.size(), 0u);
 }
 
 // Without parameters it would be a flow of the TCP transport.
@@ -143,7 +170,8 @@ class RdmaConnecting : public RdmaHandshake {
     parameters = good_parameters(rdma_address());
   }
   // Host 1 as it should be, but for its parameters and what `forge` does to its last message; how the flow ends.
-  Status cause_of(const std::function<void(std::vector<std::byte>&)>& forge) {
+  Status cause_of(
+      const std::function<void(std::vector<std::byte>&)>& forge, const std::function<void()>& then = [] {}) {
     RawPeer peer = listener->accept(clock, *host);
     hello = peer.receive_message<handshake::Hello>();
     const auto challenge = good_challenge(hello);
@@ -154,6 +182,7 @@ class RdmaConnecting : public RdmaHandshake {
     std::vector<std::byte> verdict = joined(good_verdict(hello, challenge.nonce, theirs, mine), parameters);
     forge(verdict);
     peer.send(verdict);
+    then();
     EXPECT_TRUE(run_until(clock, {host.get()}, [&] { return !host->sink->downs.empty(); }));
     EXPECT_TRUE(host->sink->ups.empty());
     return host->sink->cause(key);
@@ -179,8 +208,26 @@ TEST_F(RdmaConnecting, NamesAPeerOfAnotherFrameVersion) {
                                        HasSubstr("install the same tensorlane version on every host")));
 }
 
+TEST_F(RdmaConnecting, NamesAGidThatNobodyAnswersFor) {
+  parameters = good_parameters(nobodys_address());
+  set_address({});
+  const Status cause = cause_of([](auto&) {},
+                                [&] {
+                                  const auto asked = [] { return address_calls() > 1; };
+                                  EXPECT_TRUE(run_until(clock, {host.get()}, asked)) << "it is not asked again";
+                                  clock.skip(seconds(20));
+                                });
+  EXPECT_EQ(cause.code(), Code::kTimedOut);
+  EXPECT_THAT(cause.to_string(),
+              AllOf(HasSubstr("connection to host 1 ("),
+                    HasSubstr("failed: the transport's connection did not come in time: cannot reach " +
+                              nobodys_address() + " by RDMA: nobody answers for that address"),
+                    HasSubstr("look whether its interface and VLAN are up")));
+}
+
 TEST_F(RdmaConnecting, NamesAGidThatNoRouteLeadsTo) {
   parameters = good_parameters("10.99.0.9");
+  set_address({.error = ENETUNREACH, .times = 1});
   const Status cause = cause_of([](auto&) {});
   EXPECT_THAT(cause.to_string(),
               AllOf(HasSubstr("connection to host 1 ("), HasSubstr("cannot reach 10.99.0.9 by RDMA: "),

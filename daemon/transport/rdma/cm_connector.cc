@@ -234,7 +234,10 @@ void CmPair::accept(CmId id) {
 Status CmPair::connect() {
   TL_ASSIGN_OR_RETURN(const Link found, link());
   TL_RETURN_IF_ERROR(check(found));
-  return pair_.connect(found);
+  // rdma_cm has just found the address, so the kernel knows the neighbour and this does not wait for an answer.
+  TL_RETURN_IF_ERROR(pair_.connect(found));
+  pair_.connected(found);
+  return {};
 }
 
 Result<Link> CmPair::link() const {
@@ -290,9 +293,14 @@ namespace {
 
 class CmConnecting final : public Connecting {
  public:
-  Status add(std::unique_ptr<CmPair> pair) {
-    pairs_.push_back(std::move(pair));
-    return pairs_.back()->begin();
+  explicit CmConnecting(QueuePairs pairs) : queue_pairs_(std::move(pairs)) {}
+  Status begin(CmConnector& connector, const Meeting& meeting) {
+    for (std::size_t i = 0; i < queue_pairs_.size(); ++i) {
+      const std::uint32_t theirs = meeting.theirs.pairs[i].number;
+      pairs_.push_back(std::make_unique<CmPair>(connector, meeting, *queue_pairs_[i], theirs));
+      TL_RETURN_IF_ERROR(pairs_.back()->begin());
+    }
+    return {};
   }
   Result<bool> done() override {
     bool all = true;
@@ -302,16 +310,21 @@ class CmConnecting final : public Connecting {
     }
     return all;
   }
+  QueuePairs take_pairs() override {
+    pairs_.clear();
+    return std::move(queue_pairs_);
+  }
 
  private:
-  std::vector<std::unique_ptr<CmPair>> pairs_;
+  QueuePairs queue_pairs_;
+  std::vector<std::unique_ptr<CmPair>> pairs_;  // of those
 };
 
 }  // namespace
 
 // ---- all flows ----
 
-Result<std::unique_ptr<CmConnector>> CmConnector::open(const Device& device, CmEvents& events) {
+Result<std::unique_ptr<CmConnector>> CmConnector::open(const Device& device, PairEvents& events) {
   std::unique_ptr<CmConnector> connector(new CmConnector(device, events));
   TL_RETURN_IF_ERROR(connector->listen());
   return connector;
@@ -350,13 +363,9 @@ void CmConnector::offer(Parameters& mine) const {
   mine.cm_port = ntohs(rdma_get_src_port(listener_.get()));
 }
 
-Result<std::unique_ptr<Connecting>> CmConnector::connect(const Meeting& meeting,
-                                                         std::span<const std::unique_ptr<QueuePair>> pairs) {
-  auto connecting = std::make_unique<CmConnecting>();
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    TL_RETURN_IF_ERROR(
-        connecting->add(std::make_unique<CmPair>(*this, meeting, *pairs[i], meeting.theirs.pairs[i].number)));
-  }
+Result<std::unique_ptr<Connecting>> CmConnector::connect(const Meeting& meeting, QueuePairs pairs) {
+  auto connecting = std::make_unique<CmConnecting>(std::move(pairs));
+  TL_RETURN_IF_ERROR(connecting->begin(*this, meeting));
   return std::unique_ptr<Connecting>(std::move(connecting));
 }
 

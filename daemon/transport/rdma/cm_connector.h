@@ -26,16 +26,6 @@ struct DestroyId {
 };
 using CmId = std::unique_ptr<rdma_cm_id, DestroyId>;
 
-// Who hears of what has happened. Calls come from inside serve().
-class CmEvents {
- public:
-  virtual ~CmEvents() = default;
-  // The connecting of this flow's pairs, of which this is the connecting end, may be done or may have failed.
-  virtual void on_moved(const ports::FlowKey& flow) = 0;
-  // A request was refused: nobody waits for it, or it does not prove what it should.
-  virtual void on_request_refused(const Status& cause) = 0;
-};
-
 class CmPair;
 
 class CmConnector final : public PairConnector {
@@ -43,19 +33,16 @@ class CmConnector final : public PairConnector {
   // Takes requests at the address of the device's GID, at a port that the kernel picks. `device` and `events` outlive
   // it. Errors: kUnavailable (no rdma_cm, or it takes another device for the address), kPermissionDenied
   // (/dev/infiniband/rdma_cm).
-  static Result<std::unique_ptr<CmConnector>> open(const Device& device, CmEvents& events);
-
-  // Readable when serve() has something to do.
-  int fd() const { return channel_->fd; }
-  void serve();
+  static Result<std::unique_ptr<CmConnector>> open(const Device& device, PairEvents& events);
 
   void offer(Parameters& mine) const override;
-  Result<std::unique_ptr<Connecting>> connect(const Meeting& meeting,
-                                              std::span<const std::unique_ptr<QueuePair>> pairs) override;
+  Result<std::unique_ptr<Connecting>> connect(const Meeting& meeting, QueuePairs pairs) override;
+  int fd() const override { return channel_->fd; }
+  void serve() override;
 
  private:
   friend class CmPair;  // is made and found here
-  CmConnector(const Device& device, CmEvents& events) : device_(device), events_(events) {}
+  CmConnector(const Device& device, PairEvents& events) : device_(device), events_(events) {}
   Status listen();
   Result<CmId> make_id(void* context);
   void take_request(CmId id, std::span<const std::byte> request, std::uint32_t from);
@@ -63,7 +50,7 @@ class CmConnector final : public PairConnector {
   Result<CmPair*> find(std::span<const std::byte> request, std::uint32_t from) const;
 
   const Device& device_;
-  CmEvents& events_;
+  PairEvents& events_;
   std::unique_ptr<rdma_event_channel, DestroyChannelOfEvents> channel_;
   CmId listener_;
   std::map<std::uint32_t, CmPair*> awaited_;  // of accepting ends, by their queue pair's number

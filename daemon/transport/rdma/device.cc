@@ -108,6 +108,12 @@ Status unreachable(const GidBytes& peer, const std::string& why, const Device& d
           "put the rdma addresses of both hosts into one subnet, or route between them"};
 }
 
+Status unresolved(const GidBytes& peer, const Device& device) {
+  return {Code::kInProgress,
+          fmt::format("cannot reach {} by RDMA: nobody answers for that address", address_of_gid(peer)),
+          device.describe(), "look whether its interface and VLAN are up there and here"};
+}
+
 Status registration_failed(int error, std::uint64_t bytes, const std::string& where) {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);

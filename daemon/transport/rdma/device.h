@@ -86,6 +86,8 @@ Retries retries_for(Duration time);
 
 // The error that says that no way leads to a peer. Returns kUnavailable.
 Status unreachable(const GidBytes& peer, const std::string& why, const Device& device);
+// The error that says that nobody has answered so far for a peer's address. Returns kInProgress.
+Status unresolved(const GidBytes& peer, const Device& device);
 
 // The error that explains why memory could not be registered (`error` is an errno): names the limit of locked memory,
 // its value and what is needed.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tensorlane::rdma {
 
@@ -33,13 +34,9 @@ Status PairExchange::accept(std::span<const std::byte> peer) {
   TL_ASSIGN_OR_RETURN(const Parameters theirs, parse_parameters(peer.first(sizeof(Parameters)), mine_));
   if (flow_) TL_RETURN_IF_ERROR(flow_->accept(peer.subspan(sizeof(Parameters))));
   const Path path{theirs.gid, std::min(around_.device.mtu(), static_cast<ibv_mtu>(theirs.path_mtu)), tag_, retries_};
-  TL_ASSIGN_OR_RETURN(connecting_, around_.connector.connect({key_, connecting_end_, path, theirs, secret_}, pairs_));
+  TL_ASSIGN_OR_RETURN(connecting_, around_.connector.connect({key_, connecting_end_, path, theirs, secret_},
+                                                             std::exchange(pairs_, {})));
   return {};
-}
-
-std::vector<std::unique_ptr<QueuePair>> PairExchange::take_pairs() {
-  connecting_.reset();
-  return std::move(pairs_);
 }
 
 }  // namespace tensorlane::rdma

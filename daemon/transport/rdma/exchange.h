@@ -40,11 +40,13 @@ class PairExchange final : public handshake::Exchange {
   void bind(const handshake::Mac& secret) override { secret_ = secret; }
   // Errors: those of parse_parameters(), FlowExchange::accept() and PairConnector::connect().
   Status accept(std::span<const std::byte> peer) override;
-  // Errors: those of Connecting::done().
+  // Errors of both: those of Connecting::done().
+  Result<bool> may_answer() override { return connecting_->may_answer(); }
   Result<bool> settled() override { return connecting_->done(); }
+  Status delay() const override { return connecting_ ? connecting_->delay() : Status(); }
 
   // Once settled: the pairs.
-  std::vector<std::unique_ptr<QueuePair>> take_pairs();
+  QueuePairs take_pairs() { return connecting_->take_pairs(); }
   // Null for jobs that do not resume.
   const resume::FlowExchange* flow() const { return flow_ ? &*flow_ : nullptr; }
 
@@ -59,8 +61,8 @@ class PairExchange final : public handshake::Exchange {
   bool connecting_end_ = false;
   Parameters mine_;
   handshake::Mac secret_{};
-  std::vector<std::unique_ptr<QueuePair>> pairs_;
-  std::unique_ptr<Connecting> connecting_;  // goes before the pairs
+  QueuePairs pairs_;  // until accept()
+  std::unique_ptr<Connecting> connecting_;
 };
 
 }  // namespace tensorlane::rdma

@@ -183,8 +183,8 @@ void RdmaTransport::look_at_descriptors() {
       serve_channel();
     } else if (object == &device_mark_) {
       serve_device_events();
-    } else if (object == &cm_mark_) {
-      cm_->serve();
+    } else if (object == &connector_mark_) {
+      pair_connector_->serve();
     } else {
       connector_.serve(event);
     }

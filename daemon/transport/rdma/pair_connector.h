@@ -3,7 +3,7 @@
 #pragma once
 
 #include <memory>
-#include <span>
+#include <vector>
 
 #include "common/base/status.h"
 #include "daemon/ports/transport.h"
@@ -22,13 +22,33 @@ struct Meeting {
   handshake::Mac secret{};  // handshake::Exchange::bind
 };
 
-// The connecting of one flow's queue pairs. Destroying it gives up what is not connected.
+using QueuePairs = std::vector<std::unique_ptr<QueuePair>>;
+
+// The connecting of one flow's queue pairs, which it owns. Destroying it gives up what is not connected, and waits for
+// nothing.
 class Connecting {
  public:
   virtual ~Connecting() = default;
-  // Whether all of them can send and receive. Errors: kUnavailable (no way to the peer, or not now), kMismatch (what
-  // came of it is not what the handshake has settled), kInternal.
+  // Of the accepting end: whether the peer may be told to go on.
+  virtual Result<bool> may_answer() { return true; }
+  // Whether all of them can send and receive. Errors of both: kUnavailable (no way to the peer, or not now),
+  // kInProgress (nobody answers for its address), kMismatch (what came of it is not what the handshake has settled),
+  // kInternal.
   virtual Result<bool> done() = 0;
+  // Why they wait, as far as it is known: kInProgress; else ok.
+  virtual Status delay() const { return {}; }
+  // Once done.
+  virtual QueuePairs take_pairs() = 0;
+};
+
+// Who hears of what has happened. Calls come from inside serve().
+class PairEvents {
+ public:
+  virtual ~PairEvents() = default;
+  // The connecting of this flow's pairs may be done, or may have failed.
+  virtual void on_moved(const ports::FlowKey& flow) = 0;
+  // A request was refused: nobody waits for it, or it does not prove what it should.
+  virtual void on_request_refused(const Status& cause) = 0;
 };
 
 // One thread. It outlives what it has made.
@@ -37,9 +57,11 @@ class PairConnector {
   virtual ~PairConnector() = default;
   // Fills in what the peer has to know of this way.
   virtual void offer(Parameters& mine) const = 0;
-  // `pairs` live until the answer is destroyed. Errors: as Connecting::done(), where they show at once.
-  virtual Result<std::unique_ptr<Connecting>> connect(const Meeting& meeting,
-                                                      std::span<const std::unique_ptr<QueuePair>> pairs) = 0;
+  // Errors: as Connecting::done(), where they show at once, and kResourceExhausted.
+  virtual Result<std::unique_ptr<Connecting>> connect(const Meeting& meeting, QueuePairs pairs) = 0;
+  // Readable when serve() has something to do.
+  virtual int fd() const = 0;
+  virtual void serve() = 0;
 };
 
 }  // namespace tensorlane::rdma

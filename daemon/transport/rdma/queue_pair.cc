@@ -19,6 +19,12 @@ constexpr std::uint32_t kWantedInline = 128;         // a header and what is aro
 constexpr std::uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr std::uint8_t kForever = 7;
 
+// What the kernel says when it knows a way to an address, but not (yet) who is there: ib_resolve_eth_dmac() of ib_core
+// waits a second for the neighbour's answer, then it is ETIMEDOUT. Without a way it says ENETUNREACH at once.
+bool nobody_answered(int error) {
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == EAGAIN;
+}
+
 }  // namespace
 
 // ---- the table ----
@@ -103,7 +109,7 @@ QueuePair::~QueuePair() {
   table_.remove(id_);
 }
 
-Status QueuePair::connect(const Link& link) {
+Status QueuePair::connect(const Link& link) const {
   ibv_qp_attr a{};
   a.qp_state = IBV_QPS_RTR;
   a.ah_attr = link.address;
@@ -115,10 +121,15 @@ Status QueuePair::connect(const Link& link) {
   int error = ibv_modify_qp(qp_, &a,
                             IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  const Status failed(Code::kUnavailable, "a queue pair has failed before it was connected", device_.name(),
+                      "look at the kernel's log");
   if (error != 0) {
     GidBytes peer;
     std::copy(std::begin(a.ah_attr.grh.dgid.raw), std::end(a.ah_attr.grh.dgid.raw), peer.begin());
-    return unreachable(peer, handshake::errno_text(error), device_);
+    if (nobody_answered(error)) return unresolved(peer, device_);
+    if (in_error()) return failed;
+    const Status no_way = unreachable(peer, handshake::errno_text(error), device_);
+    return {Code::kMismatch, no_way.what(), no_way.where(), no_way.fix()};
   }
   a.qp_state = IBV_QPS_RTS;
   a.timeout = link.retries.timeout;
@@ -129,10 +140,16 @@ Status QueuePair::connect(const Link& link) {
   error = ibv_modify_qp(
       qp_, &a,
       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  if (error != 0 && in_error()) return failed;
   if (error != 0)
     return {Code::kInternal, "cannot start a queue pair: " + handshake::errno_text(error), device_.name()};
-  path_mtu_ = mtu_bytes(link.mtu);
   return {};
+}
+
+bool QueuePair::in_error() const {
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr ignored{};
+  return ibv_query_qp(qp_, &attributes, IBV_QP_STATE, &ignored) == 0 && attributes.qp_state == IBV_QPS_ERR;
 }
 
 int QueuePair::traffic_class() const {

@@ -78,7 +78,7 @@ struct Link {
   Retries retries;
 };
 
-// One thread. Destroying it ends every access to its buffers and to memory that was posted.
+// One thread, but for connect(). Destroying it ends every access to its buffers and to memory that was posted.
 class QueuePair {
  public:
   // Makes it with all receives posted, in a state that takes nothing yet. `table`, `queue` and `device` outlive it.
@@ -90,8 +90,13 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   Parameters::Pair parameters() const { return {qp_->qp_num, first_packet_}; }
-  // Ready to receive and to send. Errors: kUnavailable (no route to the peer's GID...), kInternal.
-  Status connect(const Link& link);
+  // Ready to receive and to send. Blocks for up to a second while the kernel asks the network where the peer's GID is.
+  // Any thread, while the owner does not destroy it; connected() follows on the owner's. Errors: kInProgress (nobody
+  // has answered for the GID: worth another try), kUnavailable (this queue pair has failed: others may do), kMismatch
+  // (no route to the GID...), kInternal.
+  Status connect(const Link& link) const;
+  // After connect().
+  void connected(const Link& link) { path_mtu_ = mtu_bytes(link.mtu); }
   // Keeps what must live as long as the connection: what rdma_cm knows of it.
   void keep(std::shared_ptr<void> connection) { connection_ = std::move(connection); }
   // Payload bytes of its largest packet, once it is connected; 0 before.
@@ -155,6 +160,7 @@ class QueuePair {
  private:
   QueuePair(Device& device, std::shared_ptr<Registrations> registrations, CompletionQueue& queue, PairTable& table);
   Status open();
+  bool in_error() const;
   Status post_receive(std::uint32_t position);
   ibv_send_wr& next_request();
   void request_send(std::size_t slot_bytes, const Gather& gather, const Write* write, std::uint32_t immediate,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "daemon/transport/rdma/cm_connector.h"
 #include "daemon/transport/rdma/transport_impl.h"
 #include "daemon/transport/rdma/verbs_connector.h"
 
@@ -21,7 +22,7 @@ DeviceChoice choice_of(const RdmaConfig& config) {
   return {config.device, config.port, config.gid_index, config.address};
 }
 
-struct Nobody final : CmEvents {
+struct Nobody final : PairEvents {
   void on_moved(const ports::FlowKey& /*flow*/) override {}
   void on_request_refused(const Status& /*cause*/) override {}
 };
@@ -85,14 +86,13 @@ Status RdmaTransport::open(const RdmaConfig& config) {
 
 Status RdmaTransport::open_connector(ConnectBy by) {
   if (by == ConnectBy::kVerbs) {
-    pair_connector_ = std::make_unique<VerbsConnector>(*device_);
-    return {};
+    TL_ASSIGN_OR_RETURN(pair_connector_, VerbsConnector::open(*device_, *this));
+  } else {
+    TL_ASSIGN_OR_RETURN(pair_connector_, CmConnector::open(*device_, *this));
   }
-  TL_ASSIGN_OR_RETURN(std::unique_ptr<CmConnector> cm, CmConnector::open(*device_, *this));
-  cm_ = cm.get();
-  pair_connector_ = std::move(cm);
-  if (connector_.watch(cm_mark_, cm_->fd(), EPOLLIN, false)) return {};
-  return {Code::kResourceExhausted, "cannot watch rdma_cm: " + handshake::errno_text(errno), device_->name()};
+  if (connector_.watch(connector_mark_, pair_connector_->fd(), EPOLLIN, false)) return {};
+  return {Code::kResourceExhausted, "cannot watch what connects queue pairs: " + handshake::errno_text(errno),
+          device_->name()};
 }
 
 RdmaTransport::ClassState* RdmaTransport::find_class(ClassId cls) const {

@@ -11,7 +11,6 @@
 
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/connector.h"
-#include "daemon/transport/rdma/cm_connector.h"
 #include "daemon/transport/rdma/exchange.h"
 #include "daemon/transport/rdma/flow.h"
 #include "daemon/transport/rdma/rdma_transport.h"
@@ -30,7 +29,7 @@ struct DestroyChannel {
 class RdmaTransport final : public ports::Transport,
                             private handshake::ConnectorEvents,
                             private resume::Flows,
-                            private CmEvents {
+                            private PairEvents {
  public:
   explicit RdmaTransport(ports::FrameSink& sink);
   Status open(const RdmaConfig& config);
@@ -113,15 +112,15 @@ class RdmaTransport final : public ports::Transport,
   // Each outlives what is declared behind it.
   std::unique_ptr<Device> device_;
   std::unique_ptr<ibv_comp_channel, DestroyChannel> channel_;
-  std::unique_ptr<PairConnector> pair_connector_;
-  CmConnector* cm_ = nullptr;  // the same, where rdma_cm connects
   handshake::Watched channel_mark_{handshake::Watched::Kind::kDevice}, device_mark_{handshake::Watched::Kind::kDevice},
-      cm_mark_{handshake::Watched::Kind::kDevice};
+      connector_mark_{handshake::Watched::Kind::kDevice};
   PairTable pairs_;
   ports::TransportCounters counters_;
   std::map<JobId, std::shared_ptr<Registrations>> registrations_;
   std::map<std::pair<JobId, HostIndex>, std::weak_ptr<PlaceTable>> places_;
   std::array<std::unique_ptr<ClassState>, handshake::kMaxClasses> classes_;  // in the order of service
+  // Holds queue pairs until no call is about them, however their handshake has ended.
+  std::unique_ptr<PairConnector> pair_connector_;
   handshake::Connector connector_;
   resume::Resumer resumer_;
   std::map<ports::FlowKey, std::unique_ptr<Flow>> flows_;
