@@ -135,6 +135,26 @@ TEST_F(SlowExchange, TheConnectingEndIsReadyOnlyWhenItHasSettled) {
   ASSERT_TRUE(run([&] { return both_connected(); }));
 }
 
+// For the connecting end the flow is up as soon as it has said that it is ready, however late; so the accepting one has
+// to take that.
+TEST_F(SlowExchange, TheAcceptingEndWaitsLongerThanTheConnectingOne) {
+  b->script.may_answer = false;
+  a->script.settled = false;
+  dial();
+  ASSERT_TRUE(run([&] { return b->script.accepted == 1; }));
+  clock.skip(handshake::kAnswerTimeout);
+  b->script.may_answer = true;
+  b->connector.begin(clock.now());
+  b->connector.settle(to_a);
+  ASSERT_TRUE(run([&] { return a->script.accepted == 1; }));
+  const Time late = clock.now() + (handshake::kHandshakeTimeout - handshake::kAnswerTimeout) + milliseconds(100);
+  b->poll(late);
+  EXPECT_EQ(b->script.alive, 1);
+  a->script.settled = true;
+  a->connector.settle(to_b);
+  ASSERT_TRUE(run([&] { return both_connected(); }));
+}
+
 TEST_F(SlowExchange, APeerThatGoesWhileItIsToBeAnsweredIsNoticed) {
   b->script.may_answer = false;
   dial();

@@ -54,8 +54,12 @@ class Connection final : public Watched {
   State advance(const JobTable& jobs);
   // It waits for its exchange, which will say so.
   bool waits_for_exchange() const { return state_ == State::kSettling || state_ == State::kAnswering; }
-  // It has begun to wait for an answer (kAnswering).
-  void expect_answer(Time now) { answer_by_ = now + kAnswerTimeout; }
+  // The state is new. The end that waits for the other one's last message has more time than that one, for which the
+  // flow is up as soon as it is sent.
+  void note_state(Time now) {
+    if (state_ == State::kAnswering) answer_by_ = now + kAnswerTimeout;
+    if (state_ == State::kReady) deadline_ = now + kHandshakeTimeout;
+  }
   // The handshake takes too long: fails it, and tells a peer that has proved itself.
   void time_out();
 
@@ -141,7 +145,7 @@ class Connection final : public Watched {
 
   Fd socket_;
   const bool connecting_end_;
-  const Time deadline_;
+  Time deadline_;
   Time answer_by_;  // in kAnswering
   const std::string remote_;
   const ClassId cls_;

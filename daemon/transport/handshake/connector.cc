@@ -208,8 +208,8 @@ void Connector::advance(Connection& connection) {
   const Connection::State state = connection.advance(jobs_);
   if (wanted_output && !connection.wants_output() && connection.fd() >= 0)
     watch(connection, connection.fd(), EPOLLIN, true);
-  if (state == Connection::State::kAnswering && before != state) {
-    connection.expect_answer(now_);
+  if (state != before) {
+    connection.note_state(now_);
     due(connection.deadline());
   }
   if (state != Connection::State::kDone && state != Connection::State::kFailed) return;
