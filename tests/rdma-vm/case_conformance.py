@@ -14,7 +14,7 @@ def start_suite(bed, host):
 
 
 def test_suite(bed, suite):
-    out, err = bed.outcome(suite, timeout=300)
+    out, err = bed.outcome(suite, timeout=600)
     # Connections that are lost on purpose are logged there, too: what a failed case says comes without them.
     said = [line for line in out.splitlines() if not re.match(r"\[\d{4}-", line)]
     assert suite.returncode == 0 and "[  PASSED  ]" in out and "SKIPPED" not in out, "\n".join([f"exit status {suite.returncode}", *said, err])

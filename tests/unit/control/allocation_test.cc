@@ -25,7 +25,8 @@ TEST(Registrar, LooksForMissingRanksOnlyWhenItSpeaksOfThem) {
   EXPECT_EQ(job.late.size(), 0u);
 
   (*job).tick(Time(1) + kWarning);
-  EXPECT_EQ(job.late.size(), (kRanks - 1) * kGroups);
+  EXPECT_GE(job.late.size(), kRanks - 1);
+  EXPECT_LT(job.late.size(), (kRanks - 1) * kGroups) << "a few speak for all";
 }
 
 }  // namespace
