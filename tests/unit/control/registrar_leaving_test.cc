@@ -89,12 +89,12 @@ TEST(RegistrarLeaving, WhoIsMissingIsReportedAndNotWaitedForWithoutEnd) {
   ASSERT_TRUE(job.add("g", 1).ok());
   job.ask(1, "g", 2);
   job.deliver();
-  (*job).tick(Time(1) + kWarning - milliseconds(30));
+  (*job).tick(Time(1) + (kWarning - milliseconds(30)));
   EXPECT_TRUE(job.late.empty());
   (*job).tick(Time(1) + kWarning);
   (*job).tick(Time(1) + kWarning + milliseconds(30));
   EXPECT_THAT(job.late, testing::ElementsAre("0: group 'g', which others unregister"));
-  (*job).tick(Time(1) + kError - milliseconds(30));
+  (*job).tick(Time(1) + (kError - milliseconds(30)));
   job.deliver();
   EXPECT_FALSE(job.told(1, 2));
   (*job).tick(Time(1) + kError);
