@@ -239,7 +239,8 @@ def check_estimates(folder):
 def check_memory(folder):
     """The pool of lossless classes at the egress is what SONiC's own templates give it, whatever a data sheet says."""
     fabric = folder / "fabric.yaml"
-    known = {"SN2700": 13945824, "SN3700": 34287552, "SN4600C": 60817392, "SN4700": 60817392, "SN5600": 158229504}
+    known = {"SN2700": 13945824, "SN3700": 34287552, "SN4600C": 60817392, "SN4700": 60817392, "SN5600": 158229504, "SN5640": 136210432}
+    known.update(dict.fromkeys(("SN2010", "SN2100", "SN2410"), known["SN2700"]) | dict.fromkeys(("SN3420", "SN3700C"), known["SN3700"]) | {"SN5400": known["SN5600"]})
     cases = [(name, size) for name, size in known.items()] + [("{name: SN2700, buffer: 16000000}", known["SN2700"]), ("{name: SN2700, buffer: 12000000}", 12000000),
                                                               ("{name: x, asic: spectrum4, buffer: 160000000, lossless: 2}", known["SN5600"])]
     for i, (platform, size) in enumerate(cases):
@@ -250,6 +251,36 @@ def check_memory(folder):
         assert pools["egress_lossless_pool"]["size"] == str(size), (platform, pools)
         (device,) = json.loads(done.stdout)["devices"]
         assert any("the packet memory is taken as" in note for note in device["notes"]) == ("16000000" in platform), device
+
+
+def check_marking(folder):
+    """Without 'ecn' in the file: HPCC's thresholds by speed in steps, slower ports in proportion, the most urgent class at half, and no less than two packets."""
+    fabric = folder / "fabric.yaml"
+    for speed, kmin, kmax in (("10G", 40000, 160000), ("25G", 100000, 400000), ("40G", 200000, 800000), ("50G", 200000, 800000), ("100G", 400000, 1600000),
+                              ("200G", 600000, 2400000), ("400G", 800000, 3200000), ("800G", 800000, 3200000)):
+        fabric.write_text(FABRIC.replace("PLATFORM", "platform: SN5600").replace("100G", speed))
+        done = run("render", "--fabric", fabric, "--target", "sonic", "--out", folder / speed)
+        assert done.returncode == 0, done
+        db = json.loads((folder / speed / "s0/config_db.json").read_text())
+        for queue, share in (("5", 2), ("3", 1)):  # urgent, bulk
+            least = max(kmin // share, 2 * 9216)
+            profile = db["WRED_PROFILE"][db["QUEUE"][f"Ethernet0|{queue}"]["wred_profile"]]
+            for colour in ("green", "yellow", "red"):
+                found = (profile[f"{colour}_min_threshold"], profile[f"{colour}_max_threshold"], profile[f"{colour}_drop_probability"])
+                assert found == (str(least), str(max(kmax // share, 4 * least)), "20"), (speed, queue, found)
+
+
+def check_watchdog(folder):
+    """Every time of the file is where SONiC looks for it."""
+    fabric = folder / "fabric.yaml"
+    for action in ("drop", "forward"):
+        watchdog = f"qos: {{retry_budget: 5 s, watchdog: {{poll: 100 ms, detection: 300 ms, restoration: 700 ms, action: {action}}}}}"
+        fabric.write_text(FABRIC.replace("PLATFORM", "platform: SN4700") + watchdog)
+        done = run("render", "--fabric", fabric, "--target", "sonic", "--out", folder / action)
+        assert done.returncode == 0, done
+        rows = json.loads((folder / action / "s0/config_db.json").read_text())["PFC_WD"]
+        assert rows["GLOBAL"] == {"POLL_INTERVAL": "100"}, rows
+        assert rows["Ethernet0"] == {"action": action, "detection_time": "300", "restoration_time": "700"}, rows
 
 
 def check_newer_releases(folder):
@@ -301,4 +332,4 @@ def check_time(folder):
     assert ports == 64 * (64 + 32) + 32 * 64, ports
 
 
-all_of(check_random_fabrics, check_the_oracle_notices, check_refusals, check_lookup, check_static_thresholds, check_estimates, check_memory, check_newer_releases, check_folder, check_golden, check_time)
+all_of(check_random_fabrics, check_the_oracle_notices, check_refusals, check_lookup, check_static_thresholds, check_estimates, check_memory, check_marking, check_watchdog, check_newer_releases, check_folder, check_golden, check_time)

@@ -130,6 +130,20 @@ TEST(Headroom, EstimatesWhatAnySwitchNeeds) {
   EXPECT_EQ(at_100g->lower, Bytes(5051 + 2 * 9216 + 394 * 64));
 }
 
+// Pause quanta of 512 bits: of IEEE 802.3 31B.3.7, and of SONiC above 100G. At other speeds SONiC takes 3.8 KiB.
+TEST(Headroom, APeerTakesAsLongAsTheStandardSays) {
+  struct Row {
+    std::uint64_t gigabits, quanta;
+  };
+  for (const Row& row : {Row{1, 2}, Row{10, 67}, Row{25, 80}, Row{40, 118}, Row{50, 147}, Row{100, 394}, Row{200, 453},
+                         Row{400, 905}, Row{800, 905}}) {
+    const auto estimate = generic_headroom({gbits(row.gigabits), 0, Bytes(9216), Bytes(9216)});
+    ASSERT_TRUE(estimate.ok());
+    EXPECT_EQ(estimate->lower, Bytes(2 * 9216 + row.quanta * 64)) << row.gigabits << "G";
+  }
+  EXPECT_EQ(generic_headroom({gbits(300), 0, Bytes(9216), Bytes(9216)})->lower, Bytes(2 * 9216 + 3892));
+}
+
 // Rows of the tables that SONiC has for Tomahawk5 (7060X6), Jericho2 (7280DR3A) and older chips, with the longest cable
 // and the fastest port that each value is given for.
 TEST(Headroom, EstimatesMoreThanVendorsTablesHave) {
