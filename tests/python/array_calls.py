@@ -33,7 +33,7 @@ def numpy_calls(rank, size):
         expect(mine, numpy.full((3, 5), rank + 1, kind))
         expect(tensorlane.allreduce(mine, name=f"mean.{kind}"), numpy.full((3, 5), total / size, kind))
         expect(tensorlane.allreduce(mine, average=False, name=f"scaled.{kind}", prescale_factor=2.0, postscale_factor=4.0), numpy.full((3, 5), 8 * total, kind))
-        assert tensorlane.allreduce_(mine, name=f"inplace.{kind}", op=tensorlane.Sum, postscale_factor=0.5) is mine
+        assert tensorlane.allreduce_(mine, name=f"inplace.{kind}", op=tensorlane.Sum, prescale_factor=4.0, postscale_factor=0.125) is mine
         expect(mine, numpy.full((3, 5), total / 2, kind))
     root = size - 1
     mine = numpy.arange(4, dtype="float32") + 10 * rank

@@ -43,9 +43,11 @@ def collectives(rank):
 
 
 def training(rank, sets):
-    """One model for each set, trained by its ranks; every one ends like a training on the mean of the members' data."""
+    """One model for each set, trained by its ranks; every one ends like a training on the mean of the members' data. Returns their optimizers, or None."""
+    optimizers = []
     for process_set in sets:
         if not process_set.included():
+            optimizers.append(None)
             continue
         model = torch.nn.Linear(3, 2)
         tl.broadcast_parameters(model.state_dict(), process_set.ranks[0], process_set=process_set)
@@ -64,6 +66,8 @@ def training(rank, sets):
         optimizer.flush()
         for ours, theirs in zip(model.parameters(), reference.parameters()):
             torch.testing.assert_close(ours, theirs)
+        optimizers.append(optimizer)
+    return optimizers
 
 
 def stores(rank, sets):
@@ -84,14 +88,18 @@ def stores(rank, sets):
     expect(of_job.pull("key", numpy.empty(50)), numpy.full(50, 1111.0))
 
 
-def removal(rank, sets):
+def removal(rank, sets, optimizers):
     gone = sets.pop(0)
     tensorlane.remove_process_set(gone)
+    if optimizers[0] is not None:
+        refused(tensorlane.InvalidArgumentError, "this process has left its job", optimizers[0].step)
     refused(tensorlane.InvalidArgumentError, "was removed", lambda: tensorlane.allreduce(numpy.ones(2), process_set=gone))
     refused(tensorlane.InvalidArgumentError, "was removed", lambda: tensorlane.remove_process_set(gone))
-    again = tensorlane.add_process_set([0, 2])
+    again, twin = tensorlane.add_process_set([0, 2]), tensorlane.add_process_set([0, 2])
     if again.included():
-        expect(tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum, process_set=again), [2, 2])
+        handles = [tensorlane.allreduce_async(numpy.full(2, value), name="x", op=tensorlane.Sum, process_set=s) for s, value in ((again, 1.0), (twin, 5.0))]
+        expect(handles[1].synchronize(), [10, 10])
+        expect(handles[0].synchronize(), [2, 2])
     alone = tensorlane.add_process_set([3])
     if alone.included():
         expect(tensorlane.allreduce(numpy.full(2, 7.0), process_set=alone), [7, 7])
@@ -112,9 +120,9 @@ def main():
     assert tensorlane.size() == SIZE
     bad_sets(rank)
     sets = collectives(rank)
-    training(rank, sets)
+    optimizers = training(rank, sets)
     stores(rank, sets)
-    removal(rank, sets)
+    removal(rank, sets, optimizers)
     tensorlane.shutdown()
     print(f"rank {rank}: all process sets are right")
 
