@@ -198,7 +198,7 @@ void FakeDaemon::unregister_group(ports::SessionId session, std::uint32_t reques
   group.leaving[member->rank] = {session, request};
   if (group.leaving.size() < job->world_size) return;
   for (const auto& [rank, asked] : group.leaving) {
-    const auto say = [this, asked, tensors = group.tensors] {
+    const auto say = [this, asked = asked, tensors = group.tensors] {
       server_.unregistered(asked.first, asked.second, tensors);
     };
     if (name.ends_with(kUnsaid)) {
