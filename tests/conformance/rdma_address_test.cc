@@ -203,6 +203,7 @@ class RdmaAnswering : public RdmaAddress {
     RdmaAddress::SetUp();
     if (IsSkipped()) return;
     hello = handshake::make_hello(job, HostIndex(1), kUrgent, sizeof(rdma::Parameters));
+    parameters = good_parameters(rdma_address());
     parameters.queue_pairs = 2;
     parameters.pairs[1] = {0xabcdee, 1};
     set_address({.held = true});
@@ -220,7 +221,7 @@ class RdmaAnswering : public RdmaAddress {
 
   const handshake::Job job{credentials(HostIndex(0))};
   handshake::Hello hello;
-  rdma::Parameters parameters = good_parameters(rdma_address());
+  rdma::Parameters parameters;
   std::unique_ptr<RawPeer> peer;
 };
 
