@@ -25,10 +25,10 @@ constexpr int kBlockMs = 100;  // the longest sleep: lateness and the CPU count 
 constexpr Duration kHousekeeping = milliseconds(100);
 constexpr Duration kStandingLook = milliseconds(200);  // how often flows are looked at that may stand still
 constexpr std::uint64_t kControlQuantum = 4096;        // of headers: what a job sends before it is the next one's turn
-constexpr std::size_t kBlocksPerTurn = 4;              // blocks of work between two looks at the network
 // Of jobs that share the lane, between two looks at the network: what is sent of a class, as JobRail::Sent counts it;
-// of control frames; submissions of one user; time for commands.
-constexpr std::uint64_t kSentPerTurn = mib(1).value, kControlPerTurn = kib(16).value;
+// of control frames; submissions of one user; time for commands. An operation takes several turns of every host's lane,
+// so the length of a turn is what others' load costs it.
+constexpr std::uint64_t kSentPerTurn = kib(256).value, kControlPerTurn = kib(16).value;
 constexpr std::size_t kTakenPerTurn = 64;
 constexpr std::size_t kMailPerTurn = 128;  // commands that are taken from other threads
 constexpr Duration kCommandTime = microseconds(50);
@@ -179,17 +179,14 @@ std::size_t Lane::Impl::share(Rail& rail, ClassId cls, std::uint64_t quantum, st
   return sent.operations;
 }
 
-// A few blocks of arithmetic and copying.
+// A block of arithmetic or copying.
 std::size_t Lane::Impl::work() {
-  std::size_t done = 0;
-  for (; done < kBlocksPerTurn; ++done) {
-    std::optional<ports::TraceSpan> span = users.work(now);
-    if (!span) break;
-    now = clock_now();
-    span->length = now - span->begin;
-    if (rooms.timeline->enabled()) rooms.timeline->record(*span);
-  }
-  return done;
+  std::optional<ports::TraceSpan> span = users.work(now);
+  if (!span) return 0;
+  now = clock_now();
+  span->length = now - span->begin;
+  if (rooms.timeline->enabled()) rooms.timeline->record(*span);
+  return 1;
 }
 
 void Lane::Impl::housekeeping() {

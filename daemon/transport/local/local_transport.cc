@@ -14,8 +14,8 @@ namespace {
 
 // How often a busy lane looks for connections and ends.
 constexpr Duration kLookInterval = microseconds(50);
-// Flows that are read in one poll, before the lane gets to act on what has come.
-constexpr std::uint64_t kReadPerPoll = 4 * kBlockBytes;
+// Flows are read in one poll until so much has come: then the lane gets to act on it.
+constexpr std::uint64_t kReadPerPoll = kBlockBytes;
 
 }  // namespace
 

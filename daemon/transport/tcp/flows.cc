@@ -10,8 +10,8 @@
 namespace tensorlane::tcp {
 namespace {
 
-// Flows that are read in one poll, in blocks of at most 256 KiB, before the lane gets to act on what has come.
-constexpr std::uint64_t kReadPerPoll = 4 * kBlockBytes;
+// Flows are read in one poll until so much has come: then the lane gets to act on it.
+constexpr std::uint64_t kReadPerPoll = kBlockBytes;
 
 }  // namespace
 
