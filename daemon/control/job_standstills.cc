@@ -27,6 +27,10 @@ const char* state_text(Standstill::State state) {
 // What to look at, from what the device of the sender says.
 std::string standstill_fix(HostIndex from, const Standstill& s, const std::string& to) {
   if (s.to == from) return "look at what stops or starves the daemon there";
+  if (s.held && s.progress.outstanding_bytes > 0) {
+    return fmt::format("look at the way back from {} and at the network devices of both: acknowledgements are lost",
+                       to);
+  }
   if (s.held) return "look at the other flows of its class: they fill the window that they share";
   if (s.progress.retransmissions == 0)
     return fmt::format(
@@ -90,7 +94,10 @@ std::string Job::standstill_what(HostIndex from, const Standstill& s) const {
   const std::string& sender = roster_.hosts[from.value].name;
   if (s.to == from) return fmt::format("the lane of host {} has not turned", sender);
   std::string detail = fmt::format("{} bytes are not acknowledged", s.progress.outstanding_bytes);
-  if (s.held) detail = "it waits for the window of its class";
+  if (s.held && s.progress.outstanding_bytes > 0)
+    detail = fmt::format("{} bytes have arrived and are not acknowledged", s.progress.outstanding_bytes);
+  else if (s.held)
+    detail = "it waits for the window of its class";
   if (s.progress.retransmissions > 0) detail += fmt::format(", {} retransmissions", s.progress.retransmissions);
   if (s.progress.path_mtu > 0) detail += fmt::format(", path MTU {}", s.progress.path_mtu);
   return fmt::format("the flow from host {} to host {} has delivered nothing (rail {}, class {}; {})", sender,

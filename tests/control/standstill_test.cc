@@ -26,6 +26,8 @@ class Flows {
   }
   std::atomic<std::uint64_t> given{3}, received{2};
   std::atomic<bool> urgent{false};  // fills h0's port
+  std::atomic<bool> held{false};    // there is more to send
+  std::atomic<std::uint64_t> outstanding{77};
 
  private:
   void tell(std::size_t host) {
@@ -35,10 +37,10 @@ class Flows {
     progress.ports[0].sent[0] = urgent_bytes_;
     const ports::FlowProgress flow{.given = host == 0 ? given.load() : 0,
                                    .received = host == 1 ? received.load() : 0,
-                                   .outstanding_bytes = 77,
+                                   .outstanding_bytes = outstanding,
                                    .retransmissions = 5,
                                    .path_mtu = 9000};
-    if (host < 2) progress.flows.push_back({HostIndex(host == 0 ? 1 : 0), ClassId(1), RailIndex(0), flow, false});
+    if (host < 2) progress.flows.push_back({HostIndex(host == 0 ? 1 : 0), ClassId(1), RailIndex(0), flow, held});
     cluster_.control(host).on_progress(job_, progress);
   }
   Cluster& cluster_;
@@ -83,6 +85,25 @@ TEST(Standing, a_flow_that_delivers_nothing_is_shown_by_every_host_and_ends_the_
         << failed->what();
     EXPECT_TRUE(failed->fix().starts_with("look for a port on the path whose MTU is below 9000")) << failed->fix();
   }
+}
+
+TEST(Standing, a_flow_whose_frames_have_all_arrived_says_what_it_waits_for) {
+  Cluster cluster({.hosts = 2, .stall_warning = milliseconds(500), .stall_error = seconds(60)});
+  cluster.start();
+  cluster.join_all();
+  Flows flows(cluster);
+  flows.given = 2;
+  flows.held = true;
+  std::uint32_t request = 1;
+  const auto says = [&](std::string_view what) {
+    return eventually([&] {
+      const nlohmann::json shown = standing(cluster, 1, request++);
+      return !shown.empty() && shown[0]["what"].get<std::string>().find(what) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(says("77 bytes have arrived and are not acknowledged"));
+  flows.outstanding = 0;
+  EXPECT_TRUE(says("it waits for the window of its class"));
 }
 
 TEST(Standing, a_flow_that_heals_is_forgotten) {

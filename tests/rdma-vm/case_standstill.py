@@ -168,8 +168,7 @@ def test_standstill(bed, daemons, hosts, vlan):
 
 
 def test_standstill_of_lost_flows(bed, resuming, hosts, vlan):
-    """Queue pairs give up before late_error: their flows are connected again and again, and their age goes on. Of two hosts, so that other jobs of the rail
-    lose nothing."""
+    """Queue pairs give up before late_error: their flows are connected again and again, and their age goes on."""
     loss = Loss(bed, vlan, "lost_flows", f"iifname {hosts[0]} oifname {hosts[1]} VLAN {ROCE}")
     stands_still(resuming, hosts, "resuming", loss, tuple(hosts), 1, cls=r"\w+")  # it may begin while bulk waits for a grant
     for host in hosts:

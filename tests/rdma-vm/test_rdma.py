@@ -82,23 +82,18 @@ def run_alone(bed, cases):
         cases.run(case_bad_input.test_addresses, bed, daemons, ALONE, VLAN)
 
 
-def run_standstill_of_lost_flows(bed, cases, pair):
-    with Daemons(bed, "rdma", 8100, case_standstill.RESUMING_LATE, pair, first_rail=case_standstill.RAIL) as resuming:
-        cases.run(case_standstill.test_standstill_of_lost_flows, bed, resuming, pair, VLAN)
-
-
 def run_faults_of_second_rail(bed, cases, rails, first_rail_may_go):
     """They wait for most of their time. Their daemons use this rail alone, but for one case, which needs both."""
     try:
         cases.run(case_rails.test_dead_rail, bed, rails, HOSTS)
     finally:
         first_rail_may_go.set()
+    # One after the other: packets are lost between hosts, whoever sends them.
     with Daemons(bed, "rdma", 8000, case_standstill.LATE, HOSTS, first_rail=case_standstill.RAIL) as daemons:
-        lost_flows = cases.beside(run_standstill_of_lost_flows, bed, cases, [HOSTS[0], HOSTS[2]])
-        try:
-            cases.run(case_standstill.test_standstill, bed, daemons, HOSTS, VLAN)
-        finally:
-            lost_flows.join()
+        cases.run(case_standstill.test_standstill, bed, daemons, HOSTS, VLAN)
+    pair = [HOSTS[0], HOSTS[2]]
+    with Daemons(bed, "rdma", 8100, case_standstill.RESUMING_LATE, pair, first_rail=case_standstill.RAIL) as resuming:
+        cases.run(case_standstill.test_standstill_of_lost_flows, bed, resuming, pair, VLAN)
 
 
 def run_faults_of_first_rail(bed, cases, rdma, resuming, first_rail_may_go):
