@@ -117,10 +117,14 @@ def named(job, flow, at_least):
 
 
 def expect_standing(daemons, name, flow):
-    """What status says on the last host, while it stands."""
-    job = next(job for job in daemons.status(daemons.hosts[-1])["jobs"] if job["name"] == name)
-    shown = [s for s in job["standing"] if (s["from"], s["to"]) == flow]
-    assert shown and all((s["rail"], s["state"], s["path_mtu"]) == (0, "late", PATH_MTU) for s in shown), job
+    """What status says on the last host, while it stands. Its age may begin anew: what was lost before the fault may still get through after it began."""
+    seen = []
+
+    def shown():
+        job = next(job for job in daemons.status(daemons.hosts[-1])["jobs"] if job["name"] == name)
+        seen[:] = job["standing"]
+        return any((s["from"], s["to"], s["rail"], s["state"], s["path_mtu"]) == (*flow, 0, "late", PATH_MTU) for s in seen)
+    wait_until(shown, LATE_AFTER + SLACK, lambda: f"status does not show that {flow} stands: {seen}")
 
 
 def expect_ends(hosts, running, since, error, stopped=None):
