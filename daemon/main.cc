@@ -220,6 +220,8 @@ class Daemon {
         {"cpu_seconds_total", "CPU time of the daemon, all threads", [] { return process_cpu_seconds(); }},
         {"timeline_dropped_spans_total", "Spans that the timeline had no room for",
          [this] { return static_cast<double>(timeline_.dropped()); }},
+        {"leftover_segments", "Segments of sessions that have ended, which some process still has open or mapped",
+         [this] { return static_cast<double>(arenas_.leftovers()); }},
         {"open_sessions", "Sessions whose memory is held",
          [this] { return static_cast<double>(sessions_.sessions()); }}};
   }

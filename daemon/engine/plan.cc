@@ -44,7 +44,7 @@ Status Engine::Impl::vacate(protocol::TensorRange range) {
     if (is_idle(tables_, tables_.tensors[i])) continue;
     return {Code::kCorrupt, "an operation is under way on a tensor that every rank has unregistered",
             fmt::format("tensor {} '{}' of the plan", i, tables_.tensors[i].plan.name),
-            "install the same tensorlane version on every host"};
+            "a client broke the session protocol: use the client library of the daemons' version on every host"};
   }
   for (std::uint32_t i = range.first; i < range.end(); ++i) {
     count_room(tables_.tensors[i], false);

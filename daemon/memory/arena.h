@@ -25,6 +25,8 @@ class ArenaPool final : public ports::SharedMemoryPool {
   // Errors: see the port. A failed call leaves nothing behind.
   Result<std::shared_ptr<ports::SharedMemory>> make(const Owner& owner, std::uint64_t bytes) override;
 
+  // Segments that are charged though no session has them: some process still has them open or mapped.
+  std::size_t leftovers() const { return leftovers_->count(); }
   bool has_leftovers() const override { return !leftovers_->empty(); }
   void reclaim() override { leftovers_->sweep(); }
 

@@ -29,8 +29,9 @@ class Leftovers {
   void add(int watch, int fd, std::vector<Ledger::Charge> charges);
   // Gives back what is charged for files that nobody has any more.
   void sweep();
-  // None is charged any more.
-  bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
+  // Segments that are still charged.
+  std::size_t count() const { return count_.load(std::memory_order_relaxed); }
+  bool empty() const { return count() == 0; }
 
  private:
   using Segments = std::map<int, std::vector<Ledger::Charge>>;  // by watch

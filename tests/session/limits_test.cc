@@ -382,6 +382,7 @@ TEST(Limits, MemoryThatAClientKeepsStaysItsOwn) {
   EXPECT_TRUE(take_one() && take_one());
   EXPECT_FALSE(take_one());
   EXPECT_TRUE(eventually_in_use(mib(16), mib(17))) << daemon.pool().in_use().value;
+  EXPECT_EQ(daemon.pool().leftovers(), 2u);
   std::this_thread::sleep_for(1500ms);
   EXPECT_FALSE(take_one());
   for (void* mapping : kept) munmap(mapping, kBytes);

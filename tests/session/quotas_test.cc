@@ -73,7 +73,7 @@ TEST(Quotas, TensorsAreChargedInHoweverManyPacketsTheyCome) {
   for (const std::string& name : names) descs.push_back(tensor_desc(name.c_str(), nullptr, 1));
   std::vector<tl_tensor_t*> tensors(descs.size());
   EXPECT_EQ(tl_register(context, "one too many", descs.data(), kMany + 1, tensors.data()), TL_ERROR_RESOURCE_EXHAUSTED);
-  EXPECT_EQ(in_use(daemon, session::kTensors), 0U) << tl_last_error();
+  EXPECT_TRUE(eventually([&] { return in_use(daemon, session::kTensors) == 0; })) << tl_last_error();
   ASSERT_EQ(tl_register(context, "g", descs.data(), kMany, tensors.data()), TL_OK) << tl_last_error();
   EXPECT_EQ(in_use(daemon, session::kTensors), kMany);
 }
