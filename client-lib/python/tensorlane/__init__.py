@@ -50,6 +50,8 @@ from .errors import (
 
 __version__ = "0.1.0"
 
+_ENDS_OF_A_JOB = (AbortedError, UnavailableError)
+
 
 def init(*, rank=None, size=None, local_rank=None, local_size=None, job=None, secret=None, leader=None, leader_port=None, socket=None, timeout=None):
     """Joins the job; returns when every rank has. What is None comes from torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -107,12 +109,13 @@ def _ended_by_exception():
 @atexit.register
 def _leave_at_exit():
     """A program that ends well leaves its job well. One that ends by an exception does not: the others must hear of it. A forked child is in no job.
-    The end of a job that the program was told of before is no news."""
+    The end of a job that the program was told of before, and an error that it has had before, are no news."""
     if not _native.joined_here() or _ended_by_exception():
         return
-    told = _native.end_was_told()
+    told = _native.raised()
     try:
         shutdown()
-    except AbortedError:
-        if not told:
+    except Error as error:
+        ended = isinstance(error, _ENDS_OF_A_JOB) and any(status == end.status for status, _ in told for end in _ENDS_OF_A_JOB)
+        if not ended and (error.status, str(error)) not in told:
             raise

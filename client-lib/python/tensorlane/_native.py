@@ -4,6 +4,7 @@ ctypes releases the interpreter's lock during every call. Waiting is done in sho
 the header by tests/python/test_native_layout.py.
 """
 
+import collections
 import ctypes
 import gc
 import hashlib
@@ -117,7 +118,7 @@ _library = None
 _context = None
 _joined = None  # what init() was told of the job
 _joined_by = None  # the process that called it
-_end_told = False  # whether the program has seen that the job is over
+_raised = collections.deque(maxlen=64)  # (status, text) of the latest errors since init()
 
 
 def library_path():
@@ -148,10 +149,10 @@ def library():
 
 def check(status):
     """Raises for any status but TL_OK, with the library's text."""
-    global _end_told
     if status != errors.OK:
-        _end_told = _end_told or status == errors.AbortedError.status
-        raise errors.from_status(status, library().tl_last_error().decode(errors="replace"))
+        text = library().tl_last_error().decode(errors="replace")
+        _raised.append((status, text))
+        raise errors.from_status(status, text)
 
 
 class _Call:
@@ -510,9 +511,9 @@ def _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, 
 
 def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):
     """Joins the job, once per process; later calls change nothing."""
-    global _context, _joined, _joined_by, _end_told
+    global _context, _joined, _joined_by
     if _context is None:
-        _end_told = False
+        _raised.clear()
         _context = _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
         # As tl_init() finds the name (tensorlane.h).
         name = job or os.environ.get("TENSORLANE_JOB") or os.environ.get("TORCHELASTIC_RUN_ID") or "default"
@@ -533,9 +534,9 @@ def shutdown():
         leaving.finalize()
 
 
-def end_was_told():
-    """Whether a call has raised an AbortedError since init(): the job is over, and the program has been told."""
-    return _end_told
+def raised():
+    """The latest errors since init(), as (status, text)."""
+    return list(_raised)
 
 
 def joined_here():
