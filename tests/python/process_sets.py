@@ -5,6 +5,7 @@ import tensorlane
 import tensorlane.torch as tl
 import torch
 from array_calls import expect, refused
+from tensorlane import _native
 
 SIZE = 4
 
@@ -92,7 +93,7 @@ def removal(rank, sets, optimizers):
     gone = sets.pop(0)
     tensorlane.remove_process_set(gone)
     if optimizers[0] is not None:
-        refused(tensorlane.InvalidArgumentError, "this process has left its job", optimizers[0].step)
+        refused(tensorlane.InvalidArgumentError, "ProcessSet([0, 2]) was removed: optimizer SGD: add a set of these ranks again", optimizers[0].step)
     refused(tensorlane.InvalidArgumentError, "was removed", lambda: tensorlane.allreduce(numpy.ones(2), process_set=gone))
     refused(tensorlane.InvalidArgumentError, "was removed", lambda: tensorlane.remove_process_set(gone))
     again, twin = tensorlane.add_process_set([0, 2]), tensorlane.add_process_set([0, 2])
@@ -103,6 +104,33 @@ def removal(rank, sets, optimizers):
     alone = tensorlane.add_process_set([3])
     if alone.included():
         expect(tensorlane.allreduce(numpy.full(2, 7.0), process_set=alone), [7, 7])
+
+
+def late(rank):
+    """A rank that does not come is named, and the others go on waiting when they call again; the job goes on."""
+    if rank != 3:
+        _native.context().timeout, usual = 4, _native.context().timeout
+        for _ in range(2):
+            refused(tensorlane.TimedOutError, "rank 3 has not called add_process_set() within 4 s: ProcessSet([0, 1]): let all ranks", lambda: tensorlane.add_process_set([0, 1]))
+        _native.context().timeout = usual
+    tensorlane.barrier()
+    late = tensorlane.add_process_set([0, 1])
+    if late.included():
+        expect(tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum, process_set=late), [2, 2])
+
+
+def removed_by_one(rank):
+    """The others of the set are told who has removed it, and the job goes on."""
+    one_goes = tensorlane.add_process_set([1, 3])
+    if rank == 3:
+        tensorlane.remove_process_set(one_goes)
+    elif rank == 1:
+        call = lambda: tensorlane.allreduce(numpy.ones(2), process_set=one_goes)  # noqa: E731
+        refused(tensorlane.AbortedError, "rank 1 on host", call)
+        refused(tensorlane.AbortedError, "has removed ProcessSet([1, 3]) or left the whole job", call)
+        refused(tensorlane.AbortedError, "ranks are counted in ProcessSet([1, 3])", call)
+        refused(tensorlane.AbortedError, "has removed", lambda: tensorlane.remove_process_set(one_goes))
+    expect(tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum), [4, 4])
 
 
 def bad_sets(rank):
@@ -123,6 +151,8 @@ def main():
     optimizers = training(rank, sets)
     stores(rank, sets)
     removal(rank, sets, optimizers)
+    removed_by_one(rank)
+    late(rank)
     tensorlane.shutdown()
     print(f"rank {rank}: all process sets are right")
 

@@ -52,7 +52,7 @@ def library(monkeypatch):
 def context_with(*groups):
     context = object.__new__(_native.Context)
     context._handle, context._groups, context._unregistered = None, list(groups), []
-    context._asked, context._timeout, context.size = None, 5, 2
+    context._asked, context.timeout, context.size = None, 5, 2
     return context
 
 

@@ -55,7 +55,11 @@ _ENDS_OF_A_JOB = (AbortedError, UnavailableError)
 
 def init(*, rank=None, size=None, local_rank=None, local_size=None, job=None, secret=None, leader=None, leader_port=None, socket=None, timeout=None):
     """Joins the job; returns when every rank has. What is None comes from torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-    MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID) and TENSORLANE_JOB, TENSORLANE_JOB_SECRET, TENSORLANE_SOCKET, TENSORLANE_TIMEOUT. A second call changes nothing."""
+    MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID) and TENSORLANE_JOB, TENSORLANE_JOB_SECRET or the contents of the file TENSORLANE_JOB_SECRET_FILE,
+    TENSORLANE_SOCKET, TENSORLANE_TIMEOUT. A job that spans hosts needs a secret. A second call changes nothing.
+
+    timeout: seconds that joining, registering, add_process_set(), close() and leaving wait for the other ranks; 60 where nothing says otherwise.
+    Errors, as of all calls, are subclasses of tensorlane.Error (tensorlane.TimedOutError, ...; module tensorlane.errors)."""
     _native.init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
 
 
@@ -66,7 +70,7 @@ def shutdown():
     failed = []
     for member in _reports.members():
         try:
-            member.leave()
+            member.leave("this process has left its job", "call tensorlane.init() and wrap the optimizer again")
         except Error as error:
             failed.append(error)
     failed += _process_sets.leave()

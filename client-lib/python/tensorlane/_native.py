@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import threading
 import time
 import weakref
@@ -119,6 +120,7 @@ _context = None
 _joined = None  # what init() was told of the job
 _joined_by = None  # the process that called it
 _raised = collections.deque(maxlen=64)  # (status, text) of the latest errors since init()
+_sets = {}  # job of a process set: the set
 
 
 def library_path():
@@ -150,9 +152,19 @@ def library():
 def check(status):
     """Raises for any status but TL_OK, with the library's text."""
     if status != errors.OK:
-        text = library().tl_last_error().decode(errors="replace")
+        text = _of_set(library().tl_last_error().decode(errors="replace"))
         _raised.append((status, text))
         raise errors.from_status(status, text)
+
+
+def _of_set(text):
+    """To the library a process set is a job like any other, so that its text counts ranks in the set, and a rank that removed the set "has left the job"."""
+    job = re.search(r"job '([^']*)'", text)
+    process_set = _sets.get(job[1]) if job else None
+    if process_set is None:
+        return text
+    text = re.sub("has left the job", f"has removed {process_set} or left the whole job", text)
+    return f"{text} (ranks are counted in {process_set}: 0 is the first of them)"
 
 
 class _Call:
@@ -228,7 +240,7 @@ class Context:
         self.size = library().tl_size(self._handle)
         self.local_rank = library().tl_local_rank(self._handle)
         self.local_size = library().tl_local_size(self._handle)
-        self._timeout = config.timeout_seconds if config.timeout_seconds >= 0 else float(os.environ.get("TENSORLANE_TIMEOUT") or 60)
+        self.timeout = config.timeout_seconds if config.timeout_seconds >= 0 else float(os.environ.get("TENSORLANE_TIMEOUT") or 60)
         self.host = library().tl_host(self._handle).decode()
 
     def finalize(self):
@@ -315,10 +327,10 @@ class Context:
                 self._asked = _Asked(self, kind, self._idle_group(kind))
             asked = self._asked
             try:
-                asked.request.wait(self._timeout)
+                asked.request.wait(self.timeout)
             except errors.TimedOutError:
                 raise errors.TimedOutError(
-                    f"not all ranks register these tensors: within {self._timeout:g} s: let all ranks make the same calls (DistributedOptimizer) in the same order, "
+                    f"not all ranks register these tensors: within {self.timeout:g} s: let all ranks make the same calls (DistributedOptimizer) in the same order, "
                     "and call again, or raise TENSORLANE_TIMEOUT; 'tensorlane status' names who is late"
                 ) from None
             except errors.Error:
@@ -521,9 +533,11 @@ def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, s
         _joined_by = os.getpid()
 
 
-def join_beside(rank, size, local_rank, local_size, suffix, leader):
-    """Another job with the secret, daemon and time of the one that this process has joined, and its name with `suffix`."""
-    return _join(rank, size, local_rank, local_size, **{**_joined, "job": _joined["job"] + suffix}, leader=leader)
+def join_beside(rank, size, local_rank, local_size, suffix, leader, process_set):
+    """Another job with the secret, daemon and time of the one that this process has joined, and its name with `suffix`. Errors name `process_set` (a text)."""
+    job = _joined["job"] + suffix
+    _sets[job] = process_set
+    return _join(rank, size, local_rank, local_size, **{**_joined, "job": job}, leader=leader)
 
 
 def shutdown():
@@ -532,6 +546,15 @@ def shutdown():
     if _context is not None:
         leaving, _context = _context, None
         leaving.finalize()
+
+
+def late_ranks(group):
+    """The ranks of the job that have not come to `group`, by the daemon's latest report of it; none before its first one (`late_after`)."""
+    port = _joined["leader_port"] or int(os.environ.get("MASTER_PORT") or 0)
+    jobs = [job for job in context().daemon_status()["jobs"] if (job["name"], job["leader_port"]) == (_joined["job"], port)]
+    reports = [report for job in jobs for report in job["late"] if report["what"] == f"group '{group}'"]
+    latest = max((report["seconds"] for report in reports), default=0)
+    return sorted(report["rank"] for report in reports if report["seconds"] == latest)
 
 
 def raised():

@@ -8,12 +8,13 @@ import numbers
 import numpy
 
 from . import _native, _reports
-from .errors import Error, MismatchError, misuse
+from .errors import Error, MismatchError, TimedOutError, misuse
 
 _HOST_BYTES = 255  # of a name in the fabric file
 _LONGEST_LIST = 64  # characters of ranks in a job's name
 _added = []  # this process's sets, in the order of add_process_set
 _number = itertools.count(1)
+_asked = None  # _Asked, while the other ranks have not all called add_process_set()
 
 
 class ProcessSet:
@@ -100,7 +101,10 @@ def context(process_set):
 
 def add_process_set(process_set):
     """Makes a set usable, and returns it: a ProcessSet or a list of ranks. Collective: every rank of the job calls it, in the same order for the same sets,
-    members or not. Raises MismatchError where they do not, on all ranks."""
+    members or not.
+
+    Errors: MismatchError on all ranks where they add different sets; TimedOutError where a rank does not call it within TENSORLANE_TIMEOUT (init(timeout=)):
+    it names the set, and the ranks if the daemon knows by then (after `late_after`). The job goes on, and another call with the same ranks goes on waiting."""
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     job = _native.context()
@@ -108,8 +112,7 @@ def add_process_set(process_set):
         raise misuse(f"the job has ranks 0 to {job.size - 1}", str(process_set), "list ranks of the job")
     if process_set in _added:
         raise misuse("the process set was added before", str(process_set), "use it, or make another one of the same ranks")
-    number = next(_number)
-    hosts = _hosts(job, process_set, number)
+    number, hosts = _agree(job, process_set)
     _added.append(process_set)
     if not process_set.included():
         return process_set
@@ -120,7 +123,8 @@ def add_process_set(process_set):
     try:
         process_set._context = _native.join_beside(
             rank=process_set.ranks.index(job.rank), size=process_set.size(), local_rank=local.index(job.rank), local_size=len(local),
-            suffix=f".set{number}.{listed}", leader=hosts[process_set.ranks[0]])
+            suffix=f".set{number}.{listed}", leader=hosts[process_set.ranks[0]],
+            process_set=str(process_set))
     except BaseException:
         _added.remove(process_set)
         raise
@@ -128,12 +132,13 @@ def add_process_set(process_set):
 
 
 def remove_process_set(process_set):
-    """Gives up a set; its optimizers apply their updates and end. Every rank calls it, with nothing of the set under way."""
+    """Gives up a set; its optimizers apply their updates and end. Every rank calls it, with nothing of the set under way. It does not wait for the others: a member
+    that still uses the set gets an AbortedError, which says that this rank has removed it or left the job. It may remove the set then; the job goes on."""
     if process_set not in _added:
         raise misuse("the process set was not added, or was removed", str(process_set), "remove it once")
     for member in _reports.members():
         if member.process_set is process_set:
-            member.leave()
+            member.leave(f"{process_set} was removed", "add a set of these ranks again, and wrap the plain optimizer for it")
     _added.remove(process_set)
     leaving, process_set._context = process_set._context, None
     if leaving is not None:
@@ -142,26 +147,68 @@ def remove_process_set(process_set):
 
 def leave():
     """The process leaves its job. Returns what went wrong."""
-    global _number
+    global _number, _asked
     failed = []
     for process_set in reversed(list(_added)):
         try:
             remove_process_set(process_set)
         except Error as error:
             failed.append(error)
-    _number = itertools.count(1)
+    _number, _asked = itertools.count(1), None
     return failed
 
 
-def _hosts(job, process_set, number):
-    """The names of all ranks' hosts; they have agreed on the set by then."""
-    digest = hashlib.sha256(str(process_set).encode()).digest()
-    mine = numpy.zeros(len(digest) + _HOST_BYTES, "uint8")
-    told = digest + job.host.encode()
-    mine[: len(told)] = numpy.frombuffer(told, "uint8")
-    everybodys = numpy.zeros((job.size, mine.size), "uint8")
-    job.allgather(f"process_set.{number}", mine.ctypes.data, everybodys.ctypes.data, mine.size, _native.UINT8, 1.0, (mine, everybodys)).wait()
-    differing = [rank for rank in range(job.size) if everybodys[rank, : len(digest)].tobytes() != digest]
-    if differing:
-        raise MismatchError(f"ranks {differing} add another process set than rank {job.rank}: {process_set}: add the same sets in the same order on all ranks")
-    return [row[len(digest):].tobytes().rstrip(b"\0").decode() for row in everybodys]
+def _agree(job, process_set):
+    """(number of the set, the names of all ranks' hosts), when all ranks have agreed on the set. After a time-out the next call goes on with the same question,
+    to which the others have yet to come."""
+    global _asked
+    while True:
+        if _asked is None:
+            _asked = _Asked(job, process_set)
+        asked = _asked
+        try:
+            asked.request.wait(job.timeout)
+        except TimedOutError:
+            raise TimedOutError(
+                f"{asked.late()} not called add_process_set() within {job.timeout:g} s: {asked.process_set}: let all ranks add the same sets in the same order, "
+                "members or not, and call again, or raise TENSORLANE_TIMEOUT"
+            ) from None
+        except Error:
+            _asked = None
+            raise
+        _asked = None
+        asked.check(job)
+        if asked.process_set.ranks == process_set.ranks:
+            return asked.number, asked.hosts()
+
+
+class _Asked:
+    """The question to all ranks whether they add the same set."""
+
+    def __init__(self, job, process_set):
+        self.process_set = process_set
+        self.number = next(_number)
+        self._name = f"process_set.{self.number}"
+        self._digest = hashlib.sha256(str(process_set).encode()).digest()
+        mine = numpy.zeros(len(self._digest) + _HOST_BYTES, "uint8")
+        told = self._digest + job.host.encode()
+        mine[: len(told)] = numpy.frombuffer(told, "uint8")
+        self._everybodys = numpy.zeros((job.size, mine.size), "uint8")
+        self.request = job.allgather(self._name, mine.ctypes.data, self._everybodys.ctypes.data, mine.size, _native.UINT8, 1.0, (mine, self._everybodys))
+
+    def late(self):
+        """Who has not answered, as far as the daemon knows."""
+        late = _native.late_ranks(f"allgather.{self._name}")
+        if not late:
+            return "some ranks ('tensorlane status' names who is late) have"
+        return f"rank {late[0]} has" if len(late) == 1 else f"ranks {late} have"
+
+    def check(self, job):
+        differing = [rank for rank in range(job.size) if self._everybodys[rank, : len(self._digest)].tobytes() != self._digest]
+        if differing:
+            raise MismatchError(
+                f"ranks {differing} add another process set than rank {job.rank}: {self.process_set}: add the same sets in the same order on all ranks"
+            )
+
+    def hosts(self):
+        return [row[len(self._digest) :].tobytes().rstrip(b"\0").decode() for row in self._everybodys]

@@ -73,7 +73,7 @@ def test_closing_optimizers():
 
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 def test_process_sets(ranks_per_host):
-    output = run(4, ranks_per_host, "ring", "process_sets.py", first_port=7600)
+    output = run(4, ranks_per_host, "ring", "process_sets.py", first_port=7600, settings=["late_after=1 s"])
     for rank in range(4):
         assert f"rank {rank}: all process sets are right" in output
 

@@ -241,9 +241,9 @@ class _Core:
             raise TimedOutError(f"optimizer {self.wrapped.__name__} is not closed on all ranks: {error}, and call close() again") from error
         self._unregisters = False
 
-    def leave(self):
-        """The process leaves its job: the buffers go away with it."""
-        self.close(misuse("this process has left its job", f"optimizer {self.wrapped.__name__}", "call tensorlane.init() and wrap the optimizer again"))
+    def leave(self, what, fix):
+        """The process leaves its job, or the optimizer's process set: the buffers go away with it."""
+        self.close(misuse(what, f"optimizer {self.wrapped.__name__}", fix))
 
     def shares(self, parameters):
         return any(slot.parameter in parameters for slot in self._sender.slots)
