@@ -1,4 +1,5 @@
 // Questions to the daemon and its answers.
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <array>
@@ -125,6 +126,9 @@ Result<Segment> Context::grow_arena(std::uint64_t bytes) {
     return Status(Code::kResourceExhausted, "cannot map " + std::to_string(got.bytes) + " bytes of shared memory",
                   std::strerror(errno), "raise the limit of address space");
   }
+  // Nobody can take pages out of it from now on, or add seals. The daemon, which asks for that, waits for no client's
+  // file; and a kernel that knows no such seal is not asked for it.
+  (void)fcntl(answer.fds[0].get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
   return Segment{got.segment, static_cast<std::byte*>(base), got.bytes, std::move(answer.fds[0])};
 }
 

@@ -16,7 +16,7 @@
 namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
-inline constexpr std::uint16_t kSessionVersion = 5;
+inline constexpr std::uint16_t kSessionVersion = 6;
 inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
 inline constexpr std::size_t kMaxMessage = 64 * 1024;             // a packet on the socket
@@ -31,7 +31,7 @@ enum class MessageType : std::uint16_t {
   kWelcome = 2,  // daemon: WelcomeBody + 2 descriptors: ring memory, wake eventfd. Sent when the whole job is connected
   kError = 3,    // daemon: ErrorBody; for kHello and job failures the session is over
   kArena = 4,    // client: ArenaBody (segment, bytes). daemon: the same + 1 descriptor of sealed, populated memory. The
-                 // client maps it before it registers a tensor in it: from then on it cannot be mapped for writing
+                 // client maps it and seals it (F_SEAL_FUTURE_WRITE) before it registers a tensor in it
   kRegister = 5,  // client: RegisterBody + TensorBody[count]; a group larger than one packet is sent in several, `more`
                   // set on all but the last
   kRegistered = 6,     // daemon: RegisteredBody + u32 tensor id[count], in the order of registration

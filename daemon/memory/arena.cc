@@ -28,6 +28,17 @@ Status system_error(const char* what, std::uint64_t bytes) {
                 std::string(what) + ": " + std::strerror(errno), "free memory or descriptors on this host");
 }
 
+// Whether it can keep a file from being mapped for writing once more.
+bool kernel_seals() {
+  static const bool known = [] {
+    const int fd = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const bool sealed = fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0;
+    if (fd >= 0) close(fd);
+    return sealed;
+  }();
+  return known;
+}
+
 class Segment final : public ports::SharedMemory {
  public:
   // Takes over the descriptor and the mapping.
@@ -68,16 +79,15 @@ class Segment final : public ports::SharedMemory {
     // st_blocks counts what is allocated, in 512 bytes: less than the size means that a hole was punched.
     return fstat(fd_, &info) != 0 || static_cast<std::uint64_t>(info.st_blocks) * 512 < bytes_.size();
   }
-  Status close_holes() override {
-    if (closed_) return {};
-    bool sealed = fcntl(fd_, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
-    if (!sealed && errno == EINVAL)
-      sealed = fcntl(fd_, F_ADD_SEALS, F_SEAL_SEAL) == 0;  // the kernel knows no such seal
-    if (!sealed || damaged()) {
-      return Status(Code::kCorrupt, "a client took memory out of its arenas, or sealed it", "",
-                    "do not punch holes into, seal or truncate memory of tl_alloc");
+  Status check_sealed() const override {
+    if (const int seals = fcntl(fd_, F_GET_SEALS); (seals & F_SEAL_FUTURE_WRITE) == 0 && kernel_seals()) {
+      return Status(Code::kCorrupt, "an arena that its client has not sealed", "",
+                    "use a client library of the daemon's version");
     }
-    closed_ = true;
+    if (damaged()) {
+      return Status(Code::kCorrupt, "a client took memory out of its arenas", "",
+                    "do not punch holes into or truncate memory of tl_alloc");
+    }
     return {};
   }
 
@@ -88,7 +98,6 @@ class Segment final : public ports::SharedMemory {
   std::vector<Ledger::Charge> charges_;
   std::unique_ptr<FaultGuard> guard_;
   const std::shared_ptr<Leftovers> leftovers_;
-  bool closed_ = false;
   std::uint64_t populated_ = 0;
 };
 

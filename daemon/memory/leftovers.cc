@@ -14,8 +14,6 @@
 
 namespace tensorlane::memory {
 
-Leftovers::Leftovers() : inotify_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {}
-
 Leftovers::~Leftovers() {
   if (inotify_ >= 0) close(inotify_);
 }
@@ -23,11 +21,17 @@ Leftovers::~Leftovers() {
 // A memory file has no name, so it is "deleted" when the last that refers to it is gone: descriptors (also of the path
 // alone, and those under way in a socket) and mappings. The watch keeps nothing.
 Result<int> Leftovers::watch(int fd) {
+  const auto cannot = [](const char* call, const char* limit) {
+    return Status(Code::kResourceExhausted, "cannot watch a segment of shared memory",
+                  std::string(call) + ": " + std::strerror(errno), std::string("raise ") + limit + " on this host");
+  };
+  std::lock_guard lock(mutex_);
+  // Other programs of this user may have all that there are; later perhaps not.
+  if (inotify_ < 0) inotify_ = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  if (inotify_ < 0) return cannot("inotify_init1", "fs.inotify.max_user_instances");
   const int watch = inotify_add_watch(inotify_, ("/proc/self/fd/" + std::to_string(fd)).c_str(), IN_DELETE_SELF);
-  if (watch >= 0) return watch;
-  return Status(Code::kResourceExhausted, "cannot watch a segment of shared memory",
-                std::string("inotify_add_watch: ") + std::strerror(errno),
-                "raise fs.inotify.max_user_watches and fs.inotify.max_user_instances on this host");
+  if (watch < 0) return cannot("inotify_add_watch", "fs.inotify.max_user_watches");
+  return watch;
 }
 
 void Leftovers::add(int watch, int fd, std::vector<Ledger::Charge> charges) {

@@ -16,7 +16,7 @@ namespace tensorlane::memory {
 // Any thread.
 class Leftovers {
  public:
-  Leftovers();
+  Leftovers() = default;
   Leftovers(const Leftovers&) = delete;
   Leftovers& operator=(const Leftovers&) = delete;
   ~Leftovers();
@@ -39,8 +39,8 @@ class Leftovers {
   std::vector<int> gone();
   std::vector<int> gone_by_list();
 
-  const int inotify_;
   std::mutex mutex_;
+  int inotify_ = -1;  // once something is watched
   Segments segments_;
   bool missed_ = false;  // not every watch that is gone was told
   std::atomic<std::size_t> count_{0};

@@ -12,7 +12,7 @@
 namespace tensorlane::ports {
 
 // One segment in the daemon's own mapping: fixed in size, populated, zeroed and sealed (law 16). Unmapped when the
-// object goes. Until close_holes() a client may punch holes into it.
+// object goes. Until check_sealed() is Ok a client may punch holes into it.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
@@ -29,12 +29,12 @@ class SharedMemory {
   // True once pages were taken away from it: holes were punched and nobody has written there since, or an access found
   // nothing there. Any thread.
   virtual bool damaged() const = 0;
-  // From now on nobody can map it for writing any more, or take pages away: a hole that is punched and filled again
-  // between two looks at damaged() would go unnoticed. For when the client has mapped it. Where the kernel cannot
-  // (Linux before 5.1), holes stay possible. Idempotent. Waits for what the client has the kernel do with the file, as
-  // long as that takes. One thread at a time. Error: Corrupt, when pages are gone already or the client has kept it
-  // from being sealed.
-  virtual Status close_holes() = 0;
+  // Whether the client, having mapped it, has sealed it against being mapped for writing once more and against losing
+  // pages (F_SEAL_FUTURE_WRITE): a hole that is punched and filled again between two looks at damaged() would go
+  // unnoticed. A seal cannot be taken back. It is the client's to set, because that waits for whatever else the client
+  // has the kernel do with the file. Where the kernel knows no such seal (Linux before 5.1), holes stay possible. Never
+  // waits. Any thread. Error: Corrupt, when it is not sealed, or pages are gone already.
+  virtual Status check_sealed() const = 0;
 };
 
 // Makes segments. Any thread.

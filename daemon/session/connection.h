@@ -41,8 +41,7 @@ struct PendingGroup {
   std::uint32_t request = 0;
   std::string group;
   std::vector<protocol::TensorBody> tensors;
-  std::set<std::uint32_t> with_holes;  // segments of them whose holes are to be closed
-  Status error;                        // of a tensor so far: the answer when the last packet is here
+  Status error;  // of a tensor so far: the answer when the last packet is here
 };
 
 // The session thread's. Plain data and the sending of packets.

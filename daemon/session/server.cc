@@ -173,7 +173,6 @@ void SessionServer::stop() {
     thread_.join();
   }
   worker_.reset();
-  hole_closers_.clear();
   disposer_.reset();
   closer_.reset();
   calls_->close();

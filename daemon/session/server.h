@@ -116,8 +116,6 @@ class SessionServer final : public ports::SessionEvents {
                   Result<std::shared_ptr<ports::SharedMemory>> segment, SegmentCharges& charges);
   void drop(Result<std::shared_ptr<ports::SharedMemory>> segment);
   void on_joined(std::uint64_t id, const Result<ports::JoinInfo>& info);
-  void close_holes(Connection& c, PendingGroup group);
-  void ask_to_register(std::uint64_t id, PendingGroup& group, const Status& closed);
   void on_registered(std::uint64_t id, std::uint32_t request, const Result<std::vector<TensorId>>& ids);
   void on_unregistered(std::uint64_t id, std::uint32_t request, const Result<std::uint32_t>& tensors);
   // Tells the client why, tells control, closes. `c` is gone afterwards.
@@ -148,8 +146,7 @@ class SessionServer final : public ports::SessionEvents {
   LogGate log_gate_;
 
   std::atomic<std::uint64_t> turns_{0}, refused_{0};
-  std::unique_ptr<Worker> worker_, disposer_;     // of memory: makes it, gives it back
-  std::map<std::uint32_t, Worker> hole_closers_;  // by user: whom a client keeps waiting is its own user's alone
+  std::unique_ptr<Worker> worker_, disposer_;  // of memory: makes it, gives it back
   std::unique_ptr<Closer> closer_;
   std::thread thread_;
 };

@@ -271,30 +271,8 @@ Status SessionServer::handle_register(Connection& c, const Packet& packet) {
   }
   ++c.registrations;
   c.tensors += static_cast<std::uint32_t>(group.tensors.size());
-  close_holes(c, std::move(group));
+  control_->register_group(ports::SessionId(c.id), group.request, std::move(group.group), std::move(group.tensors));
   return {};
-}
-
-// Sealing a file waits for whoever is busy with it, and a client can be for as long as it likes.
-void SessionServer::close_holes(Connection& c, PendingGroup group) {
-  if (group.with_holes.empty()) return ask_to_register(c.id, group, {});
-  std::vector<std::shared_ptr<ports::SharedMemory>> segments;
-  for (const std::uint32_t segment : group.with_holes) segments.push_back(c.session->with_holes(segment));
-  const auto asked = std::make_shared<PendingGroup>(std::move(group));
-  hole_closers_[c.uid].push(c.uid, [this, id = c.id, asked, segments = std::move(segments)] {
-    Status closed;
-    for (std::size_t i = 0; i < segments.size() && closed.ok(); ++i) closed = segments[i]->close_holes();
-    calls_->push([this, id, asked, closed] { ask_to_register(id, *asked, closed); });
-    return true;
-  });
-}
-
-void SessionServer::ask_to_register(std::uint64_t id, PendingGroup& group, const Status& closed) {
-  if (!closed.ok()) return on_registered(id, group.request, closed);
-  Connection* c = find(id);
-  if (c == nullptr || (c->phase != Phase::kOpen && c->phase != Phase::kFailed)) return;
-  for (const std::uint32_t segment : group.with_holes) c->session->note_closed(segment);
-  control_->register_group(ports::SessionId(id), group.request, std::move(group.group), std::move(group.tensors));
 }
 
 Status SessionServer::add_to_group(Connection& c, Registration registration) {
@@ -324,8 +302,7 @@ Status SessionServer::add_to_group(Connection& c, Registration registration) {
   for (const protocol::TensorBody& tensor : registration.tensors) {
     TL_RETURN_IF_ERROR(check_tensor(tensor, c.hello.world_size));
     TL_RETURN_IF_ERROR(inside_arena(*c.session, tensor));
-    if (tensor.operation != Operation::kBarrier && c.session->with_holes(tensor.segment))
-      c.group->with_holes.insert(tensor.segment);
+    if (tensor.operation != Operation::kBarrier) TL_RETURN_IF_ERROR(c.session->check_sealed(tensor.segment));
     tensors.push_back(tensor);
   }
   return {};

@@ -76,6 +76,13 @@ std::span<std::byte> Session::map(const ports::BufferPlace& place) {
   return whole.subspan(place.offset, place.bytes);
 }
 
+Status Session::check_sealed(std::uint32_t segment) {
+  if (sealed_.test(segment)) return {};
+  TL_RETURN_IF_ERROR(segments_[segment]->check_sealed());
+  sealed_.set(segment);
+  return {};
+}
+
 Result<std::uint32_t> Session::add_segment(std::shared_ptr<ports::SharedMemory> segment) {
   const std::uint32_t number = segment_count_.load(std::memory_order_relaxed);
   if (number == kMaxSegments) {

@@ -58,11 +58,8 @@ class Session final : public ports::ClientSession {
   std::uint64_t beats() const;
   // Tells the client that the daemon lives.
   void beat();
-  // Null where note_closed() has said that the segment's holes are closed.
-  std::shared_ptr<ports::SharedMemory> with_holes(std::uint32_t segment) const {
-    return closed_.test(segment) ? nullptr : segments_[segment];
-  }
-  void note_closed(std::uint32_t segment) { closed_.set(segment); }
+  // Of a segment of this session: see ports::SharedMemory.
+  Status check_sealed(std::uint32_t segment);
   // Whether pages of the rings or of an arena are gone.
   bool damaged() const;
   // What the session has taken of the daemon, which goes back with its memory.
@@ -91,7 +88,7 @@ class Session final : public ports::ClientSession {
   // Written by the session thread: an entry first, then the count. Never removed.
   std::array<std::shared_ptr<ports::SharedMemory>, kMaxSegments> segments_;
   std::atomic<std::uint32_t> segment_count_{0};
-  std::bitset<kMaxSegments> closed_;  // the session thread
+  std::bitset<kMaxSegments> sealed_;  // the session thread
 };
 
 }  // namespace tensorlane::session

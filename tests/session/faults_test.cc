@@ -224,6 +224,7 @@ TEST(Faults, NoHolesUnderTheDaemonsHands) {
   ASSERT_GE(fd, 0);
   void* memory = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_TRUE(seal(fd));
   auto* x = static_cast<float*>(memory);
   std::fill_n(x, kPage / sizeof(float), 3.0F);
   daemon.set_mode(Mode::kHold);
@@ -245,7 +246,24 @@ TEST(Faults, NoHolesUnderTheDaemonsHands) {
   close(fd);
 }
 
-// It is looked at once more when it is sealed, not only ten times a second.
+TEST(Faults, AnArenaThatIsNotSealedTakesNoTensor) {
+  FakeDaemon daemon({}, kLimits, seconds(60));  // raw clients do not say that they live
+  RawClient client(daemon.socket());
+  ASSERT_TRUE(client.join("careless"));
+  const int fd = client.arena(1 << 20);
+  ASSERT_GE(fd, 0);
+  const auto refused = register_tensor(client, "x", 16);
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->code, Code::kCorrupt);
+  EXPECT_THAT(refused->error, HasSubstr("an arena that its client has not sealed"));
+  ASSERT_TRUE(seal(fd));
+  const auto taken = register_tensor(client, "x", 16);
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_EQ(taken->error, "");
+  close(fd);
+}
+
+// It is looked at once more when a tensor is registered, not only ten times a second.
 TEST(Faults, AHoleIsSeenBeforeATensorIsRegistered) {
   FakeDaemon daemon({}, kLimits, seconds(60));  // raw clients do not say that they live
   RawClient client(daemon.socket());
@@ -253,6 +271,7 @@ TEST(Faults, AHoleIsSeenBeforeATensorIsRegistered) {
   const int fd = client.arena(1 << 20);
   ASSERT_GE(fd, 0);
   ASSERT_EQ(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  ASSERT_TRUE(seal(fd));
   const auto answer = register_tensor(client, "x", 16);
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->code, Code::kCorrupt);

@@ -47,7 +47,7 @@ TEST(Limits, AClientOfAnotherVersion) {
   EXPECT_EQ(answer->code, Code::kVersionMismatch);
   EXPECT_EQ(answer->error,
             "the client library and the daemon have different versions: the client speaks session version 7, the "
-            "daemon 5: install the same release of "
+            "daemon 6: install the same release of "
             "both");
   EXPECT_TRUE(client.closed());
 }
@@ -149,7 +149,8 @@ TEST(Limits, TensorsThatCannotBe) {
   FakeDaemon daemon({}, {mib(512), mib(64)}, seconds(60));
   RawClient client(daemon.socket());
   ASSERT_TRUE(client.join("job"));
-  ASSERT_GE(client.arena(1 << 20), 0);
+  const int arena = client.arena(1 << 20);
+  ASSERT_TRUE(arena >= 0 && seal(arena));
   struct Packet {
     protocol::RegisterBody head;
     protocol::TensorBody tensor;

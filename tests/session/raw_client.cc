@@ -1,5 +1,6 @@
 #include "raw_client.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -119,6 +120,10 @@ int RawClient::arena(std::uint64_t bytes) {
   const auto answer = receive();
   return answer && answer->header.type == protocol::MessageType::kArena && answer->fds.size() == 1 ? answer->fds[0]
                                                                                                    : -1;
+}
+
+bool seal(int arena) {
+  return fcntl(arena, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
 }
 
 }  // namespace tensorlane::test

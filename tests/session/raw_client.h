@@ -45,7 +45,7 @@ class RawClient {
   int wake_fd() const { return wake_fd_; }
   std::uint32_t entries() const { return entries_; }
   int ring_fd() const { return ring_fd_; }
-  // A segment; its descriptor, or -1.
+  // A segment; its descriptor, or -1. Before a tensor is registered in it, it is to be sealed.
   int arena(std::uint64_t bytes);
 
  private:
@@ -69,5 +69,8 @@ template <typename T>
 std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
+
+// As a client does with an arena that it has mapped.
+bool seal(int arena);
 
 }  // namespace tensorlane::test

@@ -42,56 +42,17 @@ class SlowPool final : public ports::SharedMemoryPool {
   memory::ArenaPool pool_{memory::MemoryLimits{mib(2048), mib(64)}};
 };
 
-// What a client does with the file of a segment keeps whoever seals it waiting.
-class BusySegment final : public ports::SharedMemory {
- public:
-  BusySegment(std::shared_ptr<ports::SharedMemory> real, std::atomic<int>& waiting, std::atomic<bool>& go_on)
-      : real_(std::move(real)), waiting_(waiting), go_on_(go_on) {}
-  std::span<std::byte> bytes() const override { return real_->bytes(); }
-  Result<bool> populate(std::uint64_t most) override { return real_->populate(most); }
-  Result<int> share() const override { return real_->share(); }
-  void hold(Ledger::Charge charge) override { real_->hold(std::move(charge)); }
-  bool damaged() const override { return real_->damaged(); }
-  Status close_holes() override {
-    ++waiting_;
-    while (!go_on_) std::this_thread::sleep_for(1ms);
-    return real_->close_holes();
-  }
-
- private:
-  const std::shared_ptr<ports::SharedMemory> real_;
-  std::atomic<int>& waiting_;
-  std::atomic<bool>& go_on_;
-};
-
-class BusyPool final : public ports::SharedMemoryPool {
- public:
-  Result<std::shared_ptr<ports::SharedMemory>> make(const Owner& owner, std::uint64_t bytes) override {
-    TL_ASSIGN_OR_RETURN(std::shared_ptr<ports::SharedMemory> made, pool_.make(owner, bytes));
-    return std::shared_ptr<ports::SharedMemory>(std::make_shared<BusySegment>(std::move(made), waiting, go_on));
-  }
-
-  std::atomic<int> waiting{0};
-  std::atomic<bool> go_on{false};
-
- private:
-  memory::ArenaPool pool_{memory::MemoryLimits{mib(64), mib(64)}};
-};
-
 // Lets everybody in.
 class OpenControl final : public ports::JobControl {
  public:
   void join(ports::JoinRequest request) override { server->joined(request.session, ports::JoinInfo{}); }
-  void register_group(ports::SessionId, std::uint32_t, std::string, std::vector<protocol::TensorBody>) override {
-    ++registered;
-  }
+  void register_group(ports::SessionId, std::uint32_t, std::string, std::vector<protocol::TensorBody>) override {}
   void overdue(ports::SessionId, std::uint32_t) override {}
   void unregister_group(ports::SessionId, std::uint32_t, std::string, std::uint64_t, Duration) override {}
   void leave(ports::SessionId, Status) override {}
   void status(ports::SessionId, std::uint32_t, std::uint32_t) override {}
 
   session::SessionServer* server = nullptr;
-  std::atomic<int> registered{0};
 };
 
 struct OpenDaemon {
@@ -149,46 +110,6 @@ TEST(SlowMemory, AnArenaWhoseAskerIsGoneDelaysNobody) {
     std::this_thread::sleep_for(50ms);
   }
   daemon.server.stop();
-}
-
-// A client can keep the file busy as long as it likes, with one write() from memory that nobody brings.
-TEST(SlowMemory, ASegmentThatCannotBeSealedYetDelaysNobodyElse) {
-  BusyPool pool;
-  OpenDaemon daemon(pool);
-  RawClient busy(daemon.socket);
-  ASSERT_TRUE(busy.join("busy"));
-  const int segment = busy.arena(1 << 16);
-  ASSERT_GE(segment, 0);
-  ASSERT_TRUE(busy.send(MessageType::kRegister, 3, bytes_of(registration_of_one("w", 64))));
-  while (pool.waiting == 0) std::this_thread::sleep_for(1ms);
-  EXPECT_TRUE(RawClient(daemon.socket).join("other"));
-  EXPECT_EQ(daemon.control.registered, 0);
-  pool.go_on = true;
-  while (daemon.control.registered == 0) std::this_thread::sleep_for(1ms);
-  // What is sealed is sealed: the next group of the segment waits for nobody.
-  ASSERT_TRUE(busy.send(MessageType::kRegister, 4, bytes_of(registration_of_one("w", 64))));
-  while (daemon.control.registered == 1) std::this_thread::sleep_for(1ms);
-  EXPECT_EQ(pool.waiting, 1);
-  daemon.server.stop();
-  close(segment);
-}
-
-// The session may be over by then.
-TEST(SlowMemory, ASessionThatEndsWhileItsSegmentIsSealedRegistersNothing) {
-  BusyPool pool;
-  OpenDaemon daemon(pool);
-  {
-    RawClient busy(daemon.socket);
-    ASSERT_TRUE(busy.join("busy"));
-    close(busy.arena(1 << 16));
-    ASSERT_TRUE(busy.send(MessageType::kRegister, 3, bytes_of(registration_of_one("w", 64))));
-    while (pool.waiting == 0) std::this_thread::sleep_for(1ms);
-  }
-  while (daemon.server.sessions() > 0) std::this_thread::sleep_for(1ms);
-  pool.go_on = true;
-  EXPECT_TRUE(RawClient(daemon.socket).join("other"));
-  daemon.server.stop();
-  EXPECT_EQ(daemon.control.registered, 0);
 }
 
 }  // namespace

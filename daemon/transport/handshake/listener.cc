@@ -45,8 +45,8 @@ Result<std::unique_ptr<Listener>> Listener::open(const Endpoint& endpoint, const
   }
   remove_what_nobody_serves(endpoint);
   // A socket with a path: no other user's process may connect, whose descriptors this end would have to close.
-  if (endpoint.family() == AF_UNIX) ::fchmod(socket.get(), S_IRUSR | S_IWUSR);
-  if (::bind(socket.get(), endpoint.get(), endpoint.length) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
+  const bool closed = endpoint.family() != AF_UNIX || ::fchmod(socket.get(), S_IRUSR | S_IWUSR) == 0;
+  if (!closed || ::bind(socket.get(), endpoint.get(), endpoint.length) != 0 || ::listen(socket.get(), SOMAXCONN) != 0) {
     return cannot_listen(endpoint, tag.cls, errno);
   }
   return std::unique_ptr<Listener>(new Listener(std::move(socket), tag, window, unix_path(endpoint)));

@@ -78,7 +78,8 @@ TEST(ArenaPool, SegmentsAreSealedZeroedAndAccounted) {
     ASSERT_EQ(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0)
         << "law 16: these seals do not stop it";
     EXPECT_TRUE((*segment)->damaged());
-    EXPECT_FALSE((*segment)->close_holes().ok());
+    ASSERT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+    EXPECT_FALSE((*segment)->check_sealed().ok());
     close(fd);
   }
   EXPECT_EQ(pool.in_use().value, 0u);
@@ -172,14 +173,31 @@ TEST(ArenaPool, SegmentsThatGoAllAtOnceAreAllGivenBack) {
   EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &descriptors), 0);
 }
 
+// Where there is none for a while, as when other programs of the user have all inotify instances that there are.
+TEST(ArenaPool, SegmentsAreMadeOnceTheKernelHasAWatcherForThem) {
+  ArenaPool pool({mib(8), mib(1)}, [] { return mib(8); });
+  rlimit descriptors{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &descriptors), 0);
+  const int next = fcntl(0, F_DUPFD_CLOEXEC, 0);
+  close(next);
+  const rlimit one_more{static_cast<rlim_t>(next) + 1, descriptors.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &one_more), 0);
+  const auto refused = pool.create(kOwner, 4096);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &descriptors), 0);
+  EXPECT_EQ(refused.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(refused.status().to_string().find("inotify_init1: "), std::string::npos) << refused.status().to_string();
+  EXPECT_EQ(pool.in_use(), Bytes());
+  EXPECT_TRUE(pool.create(kOwner, 4096).ok());
+}
+
 TEST(ArenaPool, NoHoleIsPunchedIntoASegmentThatIsInUse) {
   ArenaPool pool({mib(8), mib(1)});
   auto segment = pool.create(kOwner, 100'000);
   ASSERT_TRUE(segment.ok()) << segment.status().to_string();
   const int fd = *(*segment)->share();
-  ASSERT_TRUE((*segment)->close_holes().ok());
-  EXPECT_TRUE((*segment)->close_holes().ok()) << "it may be said again";
-  EXPECT_NE(fcntl(fd, F_GET_SEALS) & F_SEAL_SEAL, 0);
+  EXPECT_FALSE((*segment)->check_sealed().ok());
+  ASSERT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+  EXPECT_TRUE((*segment)->check_sealed().ok());
   EXPECT_NE(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0);
   EXPECT_FALSE((*segment)->damaged());
   close(fd);
