@@ -133,7 +133,9 @@ tl_status_t tl_finalize(tl_context_t* context) {
     if (context == nullptr) return null_argument("tl_finalize", "a context");
     Status status = context->leave();
     // What the caller must do elsewhere leaves the context as it is.
-    if (status.code() != Code::kInvalidArgument) delete context;
+    if (status.code() == Code::kInvalidArgument) return status;
+    context->end_calls();
+    delete context;
     return status;
   });
 }
@@ -191,6 +193,8 @@ int tl_is_shared(const tl_context_t* context, const void* memory, size_t bytes) 
 tl_status_t tl_unregister(tl_context_t* context, const char* group) {
   return guarded([&]() -> Status {
     if (context == nullptr || group == nullptr) return null_argument("tl_unregister", "a context or a group's name");
+    TL_RETURN_IF_ERROR(context->usable());  // the child of a fork waits for no lock of its parent's
+    const Context::Running running(*context);
     return context->unregister_group(group);
   });
 }
@@ -201,6 +205,8 @@ tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tenso
     if (context == nullptr || group == nullptr || descs == nullptr || tensors == nullptr) {
       return null_argument("tl_register", "a context, a group's name, descriptions or a place for the tensors");
     }
+    TL_RETURN_IF_ERROR(context->usable());
+    const Context::Running running(*context);
     if (count == 0)
       return Status(Code::kInvalidArgument, "a group without tensors", std::string("'") + group + "'",
                     "register at least one");
@@ -369,7 +375,10 @@ tl_status_t tl_pull(tl_context_t* context, const char* key, void* out, uint64_t 
 
 tl_status_t tl_barrier(tl_context_t* context, double timeout_seconds) {
   return guarded([&]() -> Status {
-    return context == nullptr ? null_argument("tl_barrier", "a context") : context->barrier(timeout_seconds);
+    if (context == nullptr) return null_argument("tl_barrier", "a context");
+    TL_RETURN_IF_ERROR(context->usable());
+    const Context::Running running(*context);
+    return context->barrier(timeout_seconds);
   });
 }
 

@@ -106,6 +106,19 @@ class Context {
   Status usable() const;
   // See tl_finalize. The context is good for nothing but destruction afterwards.
   Status leave();
+  // While it is there, a call runs that may last, and end_calls() waits for it.
+  class Running {
+   public:
+    explicit Running(Context& context);
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+    ~Running();
+
+   private:
+    Context& context_;
+  };
+  // After leave(): ends the calls of other threads that still run, with an error, and waits until they have returned.
+  void end_calls();
   const Settings& settings() const { return settings_; }
 
   Result<std::byte*> allocate(std::uint64_t bytes);
@@ -245,6 +258,7 @@ class Context {
   std::mutex calls_mutex_;
   std::condition_variable calls_changed_;
   std::map<std::uint32_t, PendingCall> calls_;
+  std::uint32_t running_ = 0;  // under calls_mutex_
   std::uint32_t next_call_ = 1;
   std::mutex send_mutex_;  // a group's packets are not interrupted
   std::mutex status_mutex_;

@@ -67,6 +67,29 @@ Result<Message> Context::call(MessageType type, std::span<const std::vector<std:
   return std::move(result.answer);
 }
 
+Context::Running::Running(Context& context) : context_(context) {
+  std::lock_guard lock(context_.calls_mutex_);
+  ++context_.running_;
+}
+Context::Running::~Running() {
+  std::lock_guard lock(context_.calls_mutex_);
+  --context_.running_;
+  context_.calls_changed_.notify_all();  // whoever waits for this deletes what it is called on, after the lock
+}
+
+void Context::end_calls() {
+  const auto none_runs = [this] { return running_ == 0; };
+  {
+    std::lock_guard lock(calls_mutex_);
+    if (none_runs()) return;
+  }
+  fail({Code::kAborted, "another thread has called tl_finalize", "job '" + settings_.job + "'",
+        "let every call return before"},
+       true);
+  std::unique_lock lock(calls_mutex_);
+  calls_changed_.wait(lock, none_runs);
+}
+
 void Context::on_message(Message message) {
   const Status error = message.header.type == MessageType::kError ? message.error() : Status();
   if (message.header.request == 0) {

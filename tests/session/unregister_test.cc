@@ -119,6 +119,26 @@ TEST(Unregister, GoesOnWaitingAfterADaemonThatSaysNothing) {
   EXPECT_EQ(tl_unregister(context, FakeDaemon::kKept), TL_OK) << tl_last_error();
 }
 
+// As a program does that has given up waiting and comes to its end.
+TEST(Unregister, FinalizeEndsACallThatStillWaits) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket(), "job", 0, 1, 60);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  registered(context, FakeDaemon::kKept, context.floats(64), 64);
+  std::string why;
+  std::thread other([&] {
+    EXPECT_NE(tl_unregister(context, FakeDaemon::kKept), TL_OK);
+    why = tl_last_error();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
+  other.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
+  EXPECT_THAT(why,
+              AnyOf(HasSubstr("another thread has called tl_finalize"), HasSubstr("the daemon closed the session")));
+}
+
 TEST(Unregister, AGroupThatHasGoneWhileNobodyWaitedHasGone) {
   FakeDaemon daemon;
   ClientContext context(daemon.socket(), "job", 0, 1, 0.5);

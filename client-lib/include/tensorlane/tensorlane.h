@@ -126,8 +126,10 @@ typedef struct {
 TL_API tl_status_t tl_init(const tl_config_t* config, tl_context_t** context);
 /* Waits (at most timeout_seconds) until nothing of this rank is under way, leaves the job, frees everything of the
  * context, tensors, requests and arena memory included. Returns why, when it did not leave in peace: the job's error,
- * or timed out (operations still under way); everything is freed all the same. Invalid argument, and nothing is freed:
- * inside a callback, or in the child of a fork, which may not use its parent's context in any way. */
+ * or timed out (operations still under way); everything is freed all the same. In other threads tl_register,
+ * tl_unregister and tl_barrier that still wait end with an error; any other call must have returned. Invalid argument,
+ * and nothing is freed: inside a callback, or in the child of a fork, which may not use its parent's context in any
+ * way. */
 TL_API tl_status_t tl_finalize(tl_context_t* context);
 
 TL_API int tl_rank(const tl_context_t* context);

@@ -173,6 +173,7 @@ class _Call:
     def __init__(self, call):
         self._call = call
         self._failed = None
+        self._over = threading.Event()  # is_alive() of a thread is false for good once Ctrl-C has interrupted join()
         self._thread = threading.Thread(target=self._run, name="tensorlane", daemon=True)
         self._thread.start()
 
@@ -181,11 +182,13 @@ class _Call:
             self._call()
         except BaseException as error:
             self._failed = error
+        finally:
+            self._over.set()
 
     def wait(self):
         """Returns when it has returned; raises what it has raised."""
-        while self._thread.is_alive():
-            self._thread.join(_WAIT_PIECE_SECONDS)
+        while not self._over.wait(_WAIT_PIECE_SECONDS):
+            pass
         if self._failed is not None:
             raise self._failed
 
@@ -230,7 +233,8 @@ class Context:
     """One rank of one job. Any thread."""
 
     def __init__(self, config):
-        self._handle = ctypes.c_void_p()
+        self._handle = ctypes.c_void_p()  # None once it has ended: the library says that a call needs a context
+        self._lock = threading.Lock()  # of what follows, where threads unregister
         self._unnamed = _Unnamed()
         self._groups = []
         self._asked = None  # _Asked, while the other ranks have not all answered
@@ -244,7 +248,8 @@ class Context:
         self.host = library().tl_host(self._handle).decode()
 
     def finalize(self):
-        check(library().tl_finalize(self._handle))
+        handle, self._handle = self._handle, None
+        check(library().tl_finalize(handle))
 
     def daemon_status(self):
         text = ctypes.c_char_p()
@@ -261,7 +266,8 @@ class Context:
             for tensor, desc in zip(idle, descs):
                 ctypes.memset(tensor.address(), 0, desc.count * ELEMENT_BYTES[desc.dtype])
             return idle
-        self._free_unused()
+        with self._lock:
+            self._free_unused()
         array = (TensorDesc * len(descs))(*descs)
         handles = (ctypes.c_void_p * len(descs))()
         memory = []
@@ -283,19 +289,28 @@ class Context:
     def unregister(self, group):
         """Gives the group's tensors and its names back, and each of its buffers when nothing refers to it any more. Collective. After any error and after
         Ctrl-C the group is not given out by register() any more; another call goes on."""
-        if group.leaving is None:
-            group.leaves = True
-            group.leaving = _Call(lambda: check(library().tl_unregister(self._handle, group.name.encode())))
+        if self._handle is None:
+            return  # the context has given everything back
+        with self._lock:
+            if group.leaving is None:
+                group.leaves = True
+                group.leaving = _Call(lambda: check(library().tl_unregister(self._handle, group.name.encode())))
+            leaving = group.leaving
         try:
-            group.leaving.wait()
+            leaving.wait()
         except errors.Error:
-            group.leaving = None
+            with self._lock:
+                if group.leaving is leaving:
+                    group.leaving = None
             raise
-        self._groups.remove(group)
         if any(tensor.in_use() for tensor in group):
             gc.collect()  # models and their hooks refer to each other
-        self._unregistered += zip(group, group.memory)
-        self._free_unused()
+        with self._lock:
+            if group not in self._groups:
+                return  # another thread has been here
+            self._groups.remove(group)
+            self._unregistered += zip(group, group.memory)
+            self._free_unused()
 
     def _allocate(self, size):
         memory = ctypes.c_void_p()
