@@ -65,12 +65,34 @@ def wrap_late():
     optimizer.close()
 
 
+def layers(*widths):
+    return torch.nn.Sequential(*(torch.nn.Linear(*each) for each in zip(widths, widths[1:])))
+
+
+def wrap_other_models():
+    """Several parameters travel together; the one that differs is named all the same, and alike models can be wrapped after that."""
+    whole = layers(20, 3)
+    whole[0].bias.requires_grad_(tl.rank() == 0)
+    for model, text in (
+        (layers(20, 50 + 10 * tl.rank(), 3), "parameter '0.weight' is torch.float32[50, 20] on rank 0 and torch.float32[60, 20] on rank 1"),
+        (layers(20, 3, *[3] * tl.rank()), "rank 1 trains parameter '1.weight', torch.float32[3, 3], which rank 0 does not"),
+        (whole, "rank 0 trains parameter '0.bias', torch.float32[3], which rank 1 does not"),
+    ):
+        make = lambda: tl.DistributedOptimizer(torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1), model.named_parameters())  # noqa: B023, E731
+        refused(make, errors.MismatchError, f"the ranks train different models: {text}: DistributedOptimizer: build the same model")
+    sums = tl.Sum if tl.rank() else tl.Average
+    refused(lambda: tl.DistributedOptimizer(torch.optim.SGD(layers(3, 3).parameters(), lr=0.1), op=sums), errors.MismatchError, "tensor 'optimizer.", "differs")
+    model, optimizer = wrap()
+    step(model, optimizer)
+    optimizer.close()
+
+
 def main():
     tl.init(timeout=5)
     tl.barrier()
     wrap()[1].close()
     before = plan()["tensors"]
-    for case in (close_late, close_while_held, wrap_late):
+    for case in (close_late, close_while_held, wrap_late, wrap_other_models):
         case()
         tl.barrier()
         assert plan()["tensors"] == before, (case, plan(), before)

@@ -312,6 +312,10 @@ class Context:
             self._unregistered += zip(group, group.memory)
             self._free_unused()
 
+    def forget(self, call):
+        """Gives back the tensor of an array call, "operation.name", of which nothing is under way. Collective."""
+        _interruptible(lambda: check(library().tl_unregister(self._handle, call.encode())))
+
     def _allocate(self, size):
         memory = ctypes.c_void_p()
         check(library().tl_alloc(self._handle, size, ctypes.byref(memory)))

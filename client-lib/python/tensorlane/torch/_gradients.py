@@ -343,7 +343,8 @@ class GradientSender:
             first = batch.slots[0]
             name = first.name if len(batch.slots) == 1 else f"{first.name}+{len(batch.slots) - 1}"
             count = sum(slot.parameter.numel() for slot in batch.slots)
-            descs.append(TensorDesc(f"{group}.{name}", count, first.parameter.dtype, first.index, len(self.slots)))
+            parameters = tuple((slot.name, _kind(slot.parameter)) for slot in batch.slots)
+            descs.append(TensorDesc(f"{group}.{name}", count, first.parameter.dtype, first.index, len(self.slots), parameters=parameters))
         descs.append(TensorDesc(f"{group}.roll_call", _rounds.length(len(self.slots)), torch.uint8, 0, len(self.slots), _native.MAX))
         *buffers, self._roll_call = self._transport.register(group, descs, op)
         for batch, buffer in zip(self._batches, buffers):
@@ -376,10 +377,15 @@ class _AccumulateHook:
             sender.on_accumulated(sender.slots[self._index])
 
 
+def _kind(tensor):
+    """Its type and shape, for texts."""
+    return f"{tensor.dtype}{list(tensor.shape)}"
+
+
 def _check_fits(slot, gradient):
     if gradient.dtype != slot.average.dtype or gradient.shape != slot.average.shape:
         raise misuse(
-            f"its gradient is of {gradient.dtype}{list(gradient.shape)}, and it was registered as {slot.average.dtype}{list(slot.average.shape)}", slot.where(),
+            f"its gradient is of {_kind(gradient)}, and it was registered as {_kind(slot.average)}", slot.where(),
             "convert the model before DistributedOptimizer(), or wrap the optimizer again",
         )
 

@@ -3,11 +3,13 @@
 `NativeTransport` is the real one, over tensorlane.h. Tests put an in-process one in its place.
 """
 
-from typing import List, NamedTuple, Optional, Protocol
+from typing import List, NamedTuple, Optional, Protocol, Tuple
 
 import torch
 
 from .. import _native, _process_sets
+from ..errors import MismatchError
+from ._differences import explain
 
 _DTYPES = {
     torch.float32: _native.FLOAT32,
@@ -27,6 +29,7 @@ class TensorDesc(NamedTuple):
     position: int  # in the forward pass: 0 is needed first; of several parameters together, the first one's
     positions: int  # how many there are: the parameters, however many buffers they share. Urgency is 1 - position / positions
     op: Optional[int] = None  # None: the group's
+    parameters: Tuple[Tuple[str, str], ...] = ()  # (name, type and shape) of each that it holds, for texts
 
 
 class Transport(Protocol):
@@ -59,6 +62,7 @@ class NativeTransport:
     """Registered tensors of a process set's context, or the job's, in memory shared with the daemon: posting copies nothing."""
 
     def __init__(self, process_set=None):
+        self._process_set = _process_sets.of(process_set)
         self._context = _process_sets.context(process_set)
         self._tensors = []
         self._requests = {}
@@ -68,7 +72,10 @@ class NativeTransport:
         native = [
             _native.tensor_desc(d.name, d.count, _DTYPES[d.dtype], op=op if d.op is None else d.op, position=d.position, positions=d.positions) for d in descs
         ]
-        self._tensors = self._context.register(group, native)
+        try:
+            self._tensors = self._context.register(group, native)
+        except MismatchError as error:
+            raise explain(error, self._context, self._process_set.ranks, [parameter for d in descs for parameter in d.parameters]) from None
         self._registered = True
         self._requests = self._tensors.requests
         return [
