@@ -382,6 +382,10 @@ std::string daemon_socket() {
 
 Result<std::string> daemon_status(const std::string& socket_path) {
   const int fd = connect_session(socket_path);
+  if (fd < 0 && errno == EACCES)
+    return Status(Code::kUnavailable, fmt::format("the daemon's socket cannot be opened: {}", std::strerror(errno)),
+                  socket_path,
+                  "ask as root, or as a user whom the socket and its folder let in (`users` of daemon.yaml)");
   if (fd < 0)
     return Status(Code::kUnavailable, fmt::format("no daemon answers: {}", std::strerror(errno)), socket_path,
                   "start it with: tensorlaned --config daemon.yaml");

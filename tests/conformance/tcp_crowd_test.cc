@@ -227,7 +227,8 @@ TEST(Configuration, ErrorsSayWhatAndWhere) {
   };
   EXPECT_EQ(make([](auto&) {}),
             "cannot listen for class control: Address already in use: 127.0.0.1:" + std::to_string(host.data_port) +
-                ": stop the other program, or give this host another data_port in fabric.yaml");
+                ": stop the other program (perhaps a daemon of this host that runs already), or give this host another "
+                "data_port in fabric.yaml");
   EXPECT_THAT(make([](auto& c) { c.listen_address = "gpu-7"; }),
               HasSubstr("'gpu-7' is not a numeric IPv4 or IPv6 address"));
   EXPECT_THAT(make([](auto& c) { c.listen_address = "203.0.113.9"; }),

@@ -55,10 +55,20 @@ def check_pages(daemons):
         expect(int(text.split()[-1]) > PACKET, f"the status has only {text} bytes: the test wants more than a packet")
 
 
+def check_user_outside(daemons):
+    """A user whom the socket's folder keeps out hears that, and not that no daemon is there."""
+    if os.geteuid() != 0:
+        return
+    done = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--socket", daemons.socket("h0")], capture_output=True, text=True, timeout=20,
+                          user=3001, group=3001, extra_groups=[])
+    expect(done.returncode == 1 and "the daemon's socket cannot be opened: Permission denied" in done.stderr, f"{done.returncode}: {done.stderr}")
+
+
 def main():
     with Daemons(2) as daemons:
         check_gathering(daemons)
         check_pages(daemons)
+        check_user_outside(daemons)
         whole = status_text(daemons, "h0")
         expect(json.dumps(whole), "no status")
     print(f"waiting ranks are named, and a status of {SETS} process sets comes whole")

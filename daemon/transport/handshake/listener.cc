@@ -24,7 +24,8 @@ Status cannot_listen(const Endpoint& endpoint, ClassId cls, int error) {
   const bool taken = error == EADDRINUSE;
   return {taken ? Code::kUnavailable : Code::kInvalidArgument,
           fmt::format("cannot listen for class {}: {}", class_name(cls), errno_text(error)), endpoint.text(),
-          taken ? "stop the other program, or give this host another data_port in fabric.yaml"
+          taken ? "stop the other program (perhaps a daemon of this host that runs already), or give this host another "
+                  "data_port in fabric.yaml"
                 : "write an address of this host into fabric.yaml"};
 }
 
