@@ -1,5 +1,7 @@
 """Groups of registered tensors, and what becomes of them when they are given back."""
 
+import threading
+
 import pytest
 from tensorlane import _native, errors
 
@@ -51,7 +53,8 @@ def library(monkeypatch):
 
 def context_with(*groups):
     context = object.__new__(_native.Context)
-    context._handle, context._groups, context._unregistered = None, list(groups), []
+    context._handle, context._lock = object(), threading.Lock()
+    context._groups, context._unregistered = list(groups), []
     context._asked, context.timeout, context.size = None, 5, 2
     return context
 
