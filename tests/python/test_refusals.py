@@ -132,6 +132,10 @@ def test_wrapped_twice():
     model = build("plain")
     optimizer = wrap(model)
     refused("it is distributed already: optimizer SGD: wrap the plain optimizer once", lambda: wrap(model, optimizer))
+    optimizer.close()
+    way_on = "use or wrap the plain optimizer that it was made of, or a new one that has loaded its state_dict()"
+    refused(f"it was distributed before, and is closed: optimizer SGD: {way_on}", lambda: wrap(model, optimizer))
+    refused(f"it is closed: optimizer SGD: {way_on}", optimizer.step)
 
 
 def test_not_an_optimizer():

@@ -158,6 +158,29 @@ def test_close_gives_the_buffers_back_unless_ranks_may_differ():
     assert failed.buffers
 
 
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_after_close_the_plain_optimizer_goes_on_with_its_state_or_a_new_one_loads_it(synchronous):
+    results = []
+    for way in ("never wrapped", "plain", "loads", "wraps again"):
+        model = build("plain")
+        plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = plain if way == "never wrapped" else wrap(model, plain, synchronous=synchronous)
+        iterate(model, optimizer, 3)
+        if way != "never wrapped":
+            optimizer.close()
+        if way == "loads":
+            plain = torch.optim.SGD(model.parameters(), lr=0.7)
+            plain.load_state_dict(optimizer.state_dict())
+        elif way == "wraps again":
+            plain = wrap(model, plain, synchronous=synchronous)
+        iterate(model, plain, 3)
+        if way == "wraps again":
+            plain.flush()
+        results.append(bits(model))
+    for other in results[1:]:
+        assert all(torch.equal(results[0][name], other[name]) for name in other)
+
+
 def test_close_that_other_ranks_have_not_come_to_goes_on_when_it_is_called_again(monkeypatch):
     transport = Loopback()
     optimizer = wrap(build("plain"), transport=transport)

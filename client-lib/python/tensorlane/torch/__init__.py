@@ -3,7 +3,9 @@
     import tensorlane.torch as tl
     tl.init()
     tl.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = tl.DistributedOptimizer(optimizer, model.named_parameters())
+    optimizer = tl.DistributedOptimizer(plain_optimizer, model.named_parameters())
+
+The classes of errors are in `tensorlane` (tensorlane.TimedOutError, ...); tensorlane.torch.Error is the base of all.
 """
 
 from .. import (

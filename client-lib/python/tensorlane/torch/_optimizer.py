@@ -2,7 +2,6 @@
 overlap=True step() returns at once, and each parameter is updated just before it is used next."""
 
 import contextlib
-import inspect
 import threading
 import weakref
 
@@ -11,6 +10,7 @@ import torch
 from .. import _constants, _process_sets, _reports
 from ..errors import Error, InvalidArgumentError, TimedOutError, misuse
 from . import _touch
+from ._accepted import check_plain, name_parameters
 from ._gradients import GradientSender
 from ._modules import ModuleWatch, check_module, check_thread, is_compiled
 from ._seals import Seals
@@ -18,6 +18,7 @@ from ._stepper import PROVEN, Stepper, check_separable, snapshot
 from ._transport import NativeTransport
 
 _COMPILED = "the model is compiled (torch.compile)"
+_WAY_ON = "use or wrap the plain optimizer that it was made of, or a new one that has loaded its state_dict()"
 _NO_GRADIENT = object()
 _groups = weakref.WeakKeyDictionary()  # by process set: how many optimizers it has had, the same on all of its ranks
 _with_pending = set()  # keeps cores alive whose optimizer the user has dropped before its last updates were applied
@@ -44,9 +45,12 @@ def DistributedOptimizer(
     - A parameter without a gradient on this rank counts as zeros where another rank has one. What no rank used is left alone.
     - A rank without a batch calls step() alone.
 
+    `transport` is for tests: what sums buffers over the ranks in place of the daemons. close() ends the wrapping, on all ranks.
+
     With overlap=True: SGD, Adam, AdamW, RMSprop and Adagrad, and any other class that proves on clones of some parameters to step each by itself.
     Errors: InvalidArgumentError for what is refused, with the reason: closures and LBFGS, SparseAdam, modules under DDP, FSDP or DataParallel,
-    ScriptModules, unnamed or unsupported parameters; MismatchError on all ranks where they do different things in an iteration. PyTorch 2.1 or newer.
+    ScriptModules, unnamed or unsupported parameters; MismatchError on all ranks where they wrap different models, or do different things in an iteration.
+    The classes of errors are in `tensorlane`, not in `tensorlane.torch`, which has the base class Error alone. PyTorch 2.1 or newer.
     """
     if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
         raise misuse("PyTorch 2.1 or newer is needed", f"DistributedOptimizer with PyTorch {torch.__version__}", "upgrade PyTorch, or average gradients with allreduce()")
@@ -58,7 +62,7 @@ def DistributedOptimizer(
     _check_optimizer(optimizer)
     if backward_passes_per_step < 1:
         raise misuse("backward_passes_per_step must be at least 1", f"backward_passes_per_step={backward_passes_per_step}", "count the backward passes of one step")
-    named = _named(optimizer, named_parameters)
+    named = name_parameters(optimizer, named_parameters)
     reason = None if overlap else "overlap=True was not asked for"
     modules = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
     for module in modules:
@@ -546,9 +550,10 @@ class _Distributed:
         return self._core.report()
 
     def close(self):
-        """Applies what is pending, takes all hooks off the model, and gives the registered tensors back. Collective: every rank calls it. TimedOutError names the
-        ranks that have not; calling it again goes on then."""
-        self._core.close_and_unregister(misuse("it is closed", f"optimizer {type(self).__name__}", "wrap the plain optimizer again"))
+        """Applies what is pending, takes all hooks off the model, and gives the registered tensors back. Collective: every rank calls it, after as many iterations,
+        and closes several optimizers in one order. TimedOutError names the ranks that have not; calling it again goes on then. Afterwards state_dict() still
+        works, and the plain optimizer that was wrapped has the state (momentum) and goes on without the other ranks."""
+        self._core.close_and_unregister(misuse("it is closed", f"optimizer {type(self).__name__}", _WAY_ON))
 
 
 def _replace_earlier(parameters):
@@ -570,31 +575,7 @@ def _check_optimizer(optimizer):
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise misuse("a torch.optim.Optimizer is expected", f"DistributedOptimizer({name})", "pass the optimizer, not the model")
     if isinstance(optimizer, _Distributed):
+        if optimizer._core not in _reports.members():
+            raise misuse("it was distributed before, and is closed", f"optimizer {name}", _WAY_ON)
         raise misuse("it is distributed already", f"optimizer {name}", "wrap the plain optimizer once")
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if isinstance(optimizer, torch.optim.LBFGS) or (closure is not None and closure.default is inspect.Parameter.empty):
-        raise misuse("a closure is refused: it computes gradients inside step(), after they should have been sent", f"optimizer {name}", "use an optimizer whose step() needs no closure")
-    if isinstance(optimizer, torch.optim.SparseAdam):
-        raise misuse("sparse gradients cannot be summed", f"optimizer {name}", "use Adam with dense gradients (sparse=False)")
-    if any(group.get("differentiable") for group in optimizer.param_groups):
-        raise misuse("differentiable=True is refused: autograd cannot follow an update that happens later", f"optimizer {name}", "turn it off")
-
-
-def _named(optimizer, named_parameters):
-    """[(name, parameter)] of what the optimizer trains, in the order of named_parameters, else of the groups."""
-    trained = {p: f"{number}.{place}" for number, group in enumerate(optimizer.param_groups) for place, p in enumerate(group["params"]) if p.requires_grad}
-    if not trained:
-        raise misuse("no parameter requires a gradient", f"optimizer {type(optimizer).__name__}", "unfreeze what shall be trained")
-    if named_parameters is None:
-        return [(f"noname.{name}", parameter) for parameter, name in trained.items()]
-    names, chosen = set(), {}
-    for name, parameter in named_parameters:
-        if name in names:
-            raise misuse("two parameters have this name", f"named_parameters, '{name}'", "give each its own, as model.named_parameters() does")
-        names.add(name)
-        if parameter in trained:
-            chosen.setdefault(parameter, name)
-    unnamed = [name for parameter, name in trained.items() if parameter not in chosen]
-    if unnamed:
-        raise misuse("the optimizer has parameters without a name", f"group.place {', '.join(unnamed[:5])}", "pass named_parameters of the whole model")
-    return [(name, parameter) for parameter, name in chosen.items()]
+    check_plain(optimizer)
