@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -157,6 +159,10 @@ void AddressWorkers::queue(PeerTurn peer) {
 }
 
 void AddressWorkers::run() {
+  // The lane starts them and may have a core of its own; theirs are those of the process.
+  cpu_set_t cores;
+  if (sched_getaffinity(getpid(), sizeof cores, &cores) == 0)
+    pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
   std::unique_lock lock(mutex_);
   for (PeerTurn turn; next_turn(lock, turn);) take_turn(lock, turn);
 }
