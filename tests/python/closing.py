@@ -1,5 +1,7 @@
 """Ranks that close or wrap optimizers at different times, and buffers that somebody still has. A script of two ranks, run by daemons/test_daemons.py."""
 
+import threading
+
 import tensorlane.torch as tl
 import torch
 from tensorlane import _native, errors
@@ -87,17 +89,48 @@ def wrap_other_models():
     optimizer.close()
 
 
+def close_on_threads():
+    """Both close what one closes."""
+    model, optimizer = wrap()
+    step(model, optimizer)
+    failed = []
+
+    def close():
+        try:
+            optimizer.close()
+        except Exception as error:  # told by the main thread
+            failed.append(error)
+    threads = [threading.Thread(target=close) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+
+
+def give_up_closing():
+    """An optimizer that the last rank has not closed when the first one leaves the job, and that the program closes once more after that."""
+    model, optimizer = wrap()
+    step(model, optimizer)
+    if tl.rank() == 0:
+        refused(optimizer.close, errors.TimedOutError, "optimizer SGD is not closed on all ranks")
+    tl.barrier()
+    tl.shutdown()
+    optimizer.close()
+    optimizer.close()
+
+
 def main():
     tl.init(timeout=5)
     tl.barrier()
     wrap()[1].close()
     before = plan()["tensors"]
-    for case in (close_late, close_while_held, wrap_late, wrap_other_models):
+    for case in (close_late, close_while_held, wrap_late, wrap_other_models, close_on_threads):
         case()
         tl.barrier()
         assert plan()["tensors"] == before, (case, plan(), before)
     rank = tl.rank()
-    tl.shutdown()
+    give_up_closing()
     print(f"rank {rank}: all optimizers were closed")
 
 
