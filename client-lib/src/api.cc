@@ -162,6 +162,7 @@ tl_status_t tl_daemon_status(tl_context_t* context, const char** json) {
     if (context == nullptr || json == nullptr)
       return null_argument("tl_daemon_status", "a context or a place for the text");
     TL_RETURN_IF_ERROR(context->usable());
+    const Context::Running running(*context);
     TL_ASSIGN_OR_RETURN(*json, context->daemon_status());
     return {};
   });
@@ -172,6 +173,7 @@ tl_status_t tl_alloc(tl_context_t* context, size_t bytes, void** memory) {
     if (context == nullptr || memory == nullptr)
       return null_argument("tl_alloc", "a context or a place for the memory");
     TL_RETURN_IF_ERROR(context->usable());
+    const Context::Running running(*context);
     TL_ASSIGN_OR_RETURN(*memory, context->allocate(bytes));
     return {};
   });

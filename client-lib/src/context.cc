@@ -141,6 +141,7 @@ void Context::fail_locked(const Status& cause, bool posted_too) {
     failure_ = cause;
     failed_.store(true, std::memory_order_release);
   }
+  if (leaving_ && failed_in_leaving_.ok()) failed_in_leaving_ = cause;
   if (give_up_.value == 0) give_up_ = now() + std::max(detection_, kLeastGrace);
   if (posted_too) cut_off_locked();
   for (const auto& tensor : tensors_) {
@@ -151,10 +152,26 @@ void Context::fail_locked(const Status& cause, bool posted_too) {
     if (request->state == State::kPreparing || (posted_too && request->state == State::kPosted))
       finish_locked(*request, failure_);
   }
-  fail_calls(failure_);
+  fail_calls(leaving_ ? failed_in_leaving_ : failure_);
   rings_.wake_all();
 }
 
+Status Context::still_under_way() {
+  std::lock_guard lock(mutex_);
+  std::string which = std::to_string(outstanding_) + " of them";
+  const auto busy = std::ranges::find_if(tensors_, [](const auto& tensor) { return tensor->active != nullptr; });
+  if (busy != tensors_.end()) which += ", on tensor '" + (*busy)->name + "' the first";
+  return {Code::kTimedOut, "operations of this rank are still under way", which,
+          "wait for every request before tl_finalize; other ranks may not have started theirs"};
+}
+
+// What calls of other threads hear while the context leaves.
+Status Context::left() const {
+  return {Code::kAborted, "another thread has called tl_finalize", "job '" + settings_.job + "'",
+          "let every call return before"};
+}
+
+// Once nothing is under way, nothing begins any more, and calls that wait for the daemon end.
 Status Context::wait_for_quiet() {
   const Time deadline = now() + settings_.timeout;
   while (true) {
@@ -163,12 +180,13 @@ Status Context::wait_for_quiet() {
       std::lock_guard lock(mutex_);
       drain_locked();
       if (!failure_.ok() && outstanding_ == 0) return failure_;
-      if (outstanding_ == 0 && callbacks_waited_ == 0) return {};
+      if (outstanding_ == 0 && callbacks_waited_ == 0) {
+        fail_locked(left(), false);
+        leaving_ = true;
+        return {};
+      }
     }
-    if (now() > deadline) {
-      return Status(Code::kTimedOut, "operations of this rank are still under way",
-                    std::to_string(outstanding_) + " of them", "wait for every request before tl_finalize");
-    }
+    if (now() > deadline) return still_under_way();
     rings_.wait(seen, milliseconds(20));
   }
 }

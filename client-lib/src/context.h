@@ -182,6 +182,8 @@ class Context {
   void fail_locked(const Status& cause, bool posted_too);
   void cut_off_locked();
   Status wait_for_quiet();
+  Status still_under_way();
+  Status left() const;
 
   // helper.cc
   void helper();
@@ -238,6 +240,8 @@ class Context {
   ClientRings rings_;
   Status failure_;                   // why nothing more can be posted
   std::atomic<bool> failed_{false};  // !failure_.ok()
+  bool leaving_ = false;             // failure_ says so
+  Status failed_in_leaving_;         // what has failed since
   bool ring_failed_ = false;
   Time give_up_{};                 // when what is posted fails although the daemon still has it; 0: not set
   std::uint32_t outstanding_ = 0;  // requests that are neither free nor done
@@ -260,7 +264,8 @@ class Context {
   std::map<std::uint32_t, PendingCall> calls_;
   std::uint32_t running_ = 0;  // under calls_mutex_
   std::uint32_t next_call_ = 1;
-  std::mutex send_mutex_;  // a group's packets are not interrupted
+  std::mutex send_mutex_;      // a group's packets are not interrupted
+  bool goodbye_sent_ = false;  // under send_mutex_
   std::mutex status_mutex_;
   std::string status_json_;
 

@@ -22,6 +22,8 @@ std::uint32_t Context::open_call(std::shared_ptr<ArrayTensor> array) {
 
 Status Context::send_packets(MessageType type, std::uint32_t request, std::span<const std::vector<std::byte>> packets) {
   std::lock_guard lock(send_mutex_);
+  if (goodbye_sent_) return left();  // to the daemon the session is over
+  goodbye_sent_ = type == MessageType::kGoodbye;
   for (const std::vector<std::byte>& packet : packets) TL_RETURN_IF_ERROR(channel_.send(type, request, packet));
   return {};
 }
@@ -34,7 +36,7 @@ Result<Message> Context::call(MessageType type, std::span<const std::vector<std:
   {
     // A failure from here on finds the call in the list; one that came before is seen now.
     std::lock_guard lock(mutex_);
-    if (failure.ok()) failure = failure_;
+    if (failure.ok()) failure = type == MessageType::kGoodbye ? failed_in_leaving_ : failure_;
   }
   std::unique_lock lock(calls_mutex_);
   PendingCall& pending = calls_[request];
@@ -83,9 +85,7 @@ void Context::end_calls() {
     std::lock_guard lock(calls_mutex_);
     if (none_runs()) return;
   }
-  fail({Code::kAborted, "another thread has called tl_finalize", "job '" + settings_.job + "'",
-        "let every call return before"},
-       true);
+  fail(left(), true);
   std::unique_lock lock(calls_mutex_);
   calls_changed_.wait(lock, none_runs);
 }
@@ -100,7 +100,7 @@ void Context::on_message(Message message) {
   {
     std::lock_guard lock(calls_mutex_);
     const auto it = calls_.find(message.header.request);
-    if (it == calls_.end()) return;  // the answer to a call that timed out
+    if (it == calls_.end() || it->second.done) return;  // the answer to a call that timed out or was ended
     array = std::move(it->second.array);
     if (array == nullptr) {
       it->second.error = error;

@@ -71,6 +71,7 @@ std::vector<std::byte*> Context::forget_group_locked(const std::string& name, co
     if (tensor->id < by_id_.size() && by_id_[tensor->id] == tensor) by_id_[tensor->id] = nullptr;
     if (tensor->twin != nullptr) std::exchange(tensor->twin, nullptr)->twin = nullptr;
     if (tensor->owns_buffer) memory.push_back(tensor->buffer);
+    tensor->buffer = nullptr;
     std::erase(queues_, tensor);
   }
   const auto gone = std::stable_partition(tensors_.begin(), tensors_.end(),

@@ -5,7 +5,7 @@ import types
 
 import pytest
 import tensorlane
-from tensorlane import _native, errors
+from tensorlane import _native, _process_sets, _reports, errors
 
 
 @pytest.fixture
@@ -48,3 +48,37 @@ def test_the_end_of_a_job_is_told_once_whatever_its_text(ended):
     with pytest.raises(errors.UnavailableError):
         _native.check(errors.UnavailableError.status)
     tensorlane._leave_at_exit()
+
+
+def joined(monkeypatch, finalize=lambda: None):
+    monkeypatch.setattr(_native, "_context", types.SimpleNamespace(rank=0, finalize=finalize))
+    monkeypatch.setattr(_process_sets, "_added", [])
+
+
+def test_a_set_is_removed_though_its_optimizer_cannot_apply_its_updates(monkeypatch):
+    def fails(*_):
+        raise ValueError("a loss that is no number")
+
+    finalized = []
+    joined(monkeypatch)
+    process_set = tensorlane.ProcessSet([0])
+    process_set._context = types.SimpleNamespace(finalize=lambda: finalized.append(True))
+    _process_sets._added.append(process_set)
+    monkeypatch.setattr(_reports, "members", lambda: [types.SimpleNamespace(process_set=process_set, leave=fails)])
+    with pytest.warns(RuntimeWarning, match=r"ProcessSet\(\[0\]\) is removed without the last updates of its optimizer: a loss that is no number"):
+        tensorlane.remove_process_set(process_set)
+    assert finalized == [True] and process_set not in _process_sets._added
+
+
+def test_who_leaves_while_ranks_have_not_added_a_set_is_told_of_the_set(monkeypatch):
+    def times_out():
+        raise errors.TimedOutError("operations of this rank are still under way")
+
+    joined(monkeypatch, times_out)
+    monkeypatch.setattr(_process_sets, "_asked", types.SimpleNamespace(process_set="ProcessSet([0, 1])", late=lambda: "rank 3 has"))
+    with pytest.raises(errors.TimedOutError, match=r"has left its job, though rank 3 has not called add_process_set\(\): ProcessSet\(\[0, 1\]\)"):
+        tensorlane.shutdown()
+    assert _process_sets._asked is None and not tensorlane.is_initialized()
+    joined(monkeypatch, times_out)
+    with pytest.raises(errors.TimedOutError, match="still under way"):
+        tensorlane.shutdown()

@@ -97,7 +97,8 @@ def under_way():
     refused(group.unregister, errors.InvalidArgumentError, "group 'busy' cannot be unregistered", "an operation on tensor 'busy.x' is under way")
     _native.wait_many(requests)
     group.unregister()
-    refused(group.post, errors.InvalidArgumentError, "tensor 'busy.x' cannot be used", "it was unregistered")
+    assert group.tensors[0].address() is None
+    refused(lambda: _native.post_many(group.tensors), errors.InvalidArgumentError, "tensor 'busy.x' cannot be used", "it was unregistered")
     refused(group.unregister, errors.Error, "there is no group 'busy'")
 
 
@@ -132,7 +133,7 @@ class OtherJob:
         self.set = tl.add_process_set(list(range(tl.size())))
         self.stop = numpy.zeros(1, numpy.float32)
         self.sums, self.wrong = 0, None
-        self.thread = threading.Thread(target=self.run)
+        self.thread = threading.Thread(target=self.run, daemon=True)  # keeps no process that has failed
         self.thread.start()
 
     def run(self):

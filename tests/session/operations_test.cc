@@ -504,5 +504,20 @@ TEST(Operations, AForkedChildIsRefused) {
   EXPECT_EQ(tl_wait(request, 5), TL_OK) << tl_last_error();
 }
 
+TEST(Operations, WhoLeavesWithOneUnderWayIsToldOfItsTensor) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket(), "job", 0, 1, 0.3);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  daemon.set_mode(Mode::kHold);
+  tl_tensor_t* tensor = registered(context, "x", nullptr, 64);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_post(tensor, &request), TL_OK) << tl_last_error();
+  EXPECT_EQ(context.leave(), TL_ERROR_TIMED_OUT);
+  EXPECT_STREQ(
+      tl_last_error(),
+      "operations of this rank are still under way: 1 of them, on tensor 'x' the first: wait for every request "
+      "before tl_finalize; other ranks may not have started theirs");
+}
+
 }  // namespace
 }  // namespace tensorlane::test

@@ -9,7 +9,7 @@
 
 #include "daemon/memory/arena.h"
 #include "daemon/session/server.h"
-#include "fake_daemon.h"
+#include "open_daemon.h"
 #include "raw_client.h"
 
 namespace tensorlane::test {
@@ -40,29 +40,6 @@ class SlowPool final : public ports::SharedMemoryPool {
 
  private:
   memory::ArenaPool pool_{memory::MemoryLimits{mib(2048), mib(64)}};
-};
-
-// Lets everybody in.
-class OpenControl final : public ports::JobControl {
- public:
-  void join(ports::JoinRequest request) override { server->joined(request.session, ports::JoinInfo{}); }
-  void register_group(ports::SessionId, std::uint32_t, std::string, std::vector<protocol::TensorBody>) override {}
-  void overdue(ports::SessionId, std::uint32_t) override {}
-  void unregister_group(ports::SessionId, std::uint32_t, std::string, std::uint64_t, Duration) override {}
-  void leave(ports::SessionId, Status) override {}
-  void status(ports::SessionId, std::uint32_t, std::uint32_t) override {}
-
-  session::SessionServer* server = nullptr;
-};
-
-struct OpenDaemon {
-  explicit OpenDaemon(ports::SharedMemoryPool& pool) : server(session::SessionConfig{.socket_path = socket}, pool) {
-    control.server = &server;
-    EXPECT_TRUE(server.start(control).ok());
-  }
-  const std::string socket = fresh_socket();
-  OpenControl control;
-  session::SessionServer server;
 };
 
 TEST(SlowMemory, ALongJobOfOneUserDoesNotKeepAnotherWaiting) {

@@ -110,7 +110,8 @@ typedef struct {
   const char* leader;     /* MASTER_ADDR: host of rank 0 */
   const char* socket;     /* TENSORLANE_SOCKET, else /run/tensorlane/tensorlaned.sock */
   double timeout_seconds; /* TENSORLANE_TIMEOUT, else 60: how long joining, registering, unregistering and leaving wait
-                             for the other ranks */
+                             for the other ranks. The rank whose time is over first ends that for all, so that
+                             one that came later waits less */
   int leader_port;        /* MASTER_PORT, else 0: tells jobs of one user, leader and name apart */
 } tl_config_t;
 #define TL_CONFIG_INIT \
@@ -127,9 +128,9 @@ TL_API tl_status_t tl_init(const tl_config_t* config, tl_context_t** context);
 /* Waits (at most timeout_seconds) until nothing of this rank is under way, leaves the job, frees everything of the
  * context, tensors, requests and arena memory included. Returns why, when it did not leave in peace: the job's error,
  * or timed out (operations still under way); everything is freed all the same. In other threads tl_register,
- * tl_unregister and tl_barrier that still wait end with an error; any other call must have returned. Invalid argument,
- * and nothing is freed: inside a callback, or in the child of a fork, which may not use its parent's context in any
- * way. */
+ * tl_unregister, tl_barrier, tl_alloc and tl_daemon_status that still wait end with an error (aborted; the text says
+ * that another thread has called tl_finalize); any other call must have returned. Invalid argument, and nothing is
+ * freed: inside a callback, or in the child of a fork, which may not use its parent's context in any way. */
 TL_API tl_status_t tl_finalize(tl_context_t* context);
 
 TL_API int tl_rank(const tl_context_t* context);
@@ -175,7 +176,9 @@ typedef struct {
 /* Registers tensors together; collective: returns when every rank has registered a group of this name. `tensors`
  * receives `count` handles, which stay until tl_unregister() or tl_finalize(): register what is used again and again.
  * The name of a group is unique in the job, too. Errors: mismatch (names both ranks, the tensor and the two values, or
- * the tensor that one rank leaves out), invalid argument, timed out, aborted. */
+ * the tensor that one rank leaves out), invalid argument, already exists (a group or a tensor of this name is
+ * registered), resource exhausted (memory, or a limit of the daemon: the text names its key), timed out (names the
+ * ranks that have not come), aborted. */
 TL_API tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tensor_desc_t* descs, size_t count,
                                tl_tensor_t** tensors);
 /* Takes a group of tl_register() back, all of its tensors; collective: returns when every rank has unregistered it.
@@ -201,6 +204,8 @@ TL_API tl_status_t tl_register(tl_context_t* context, const char* group, const t
  * the daemon does not say anything, timed out says so, and the tensors cannot be used: whether they are gone is open,
  * and the next call goes on waiting. */
 TL_API tl_status_t tl_unregister(tl_context_t* context, const char* group);
+/* The tensor's buffer: the description's, or the one that tl_register has allocated. Valid until tl_unregister() or
+ * tl_finalize(). Null for null, and for a tensor that was unregistered, if it is among the last 4,096 of them. */
 TL_API void* tl_tensor_buffer(const tl_tensor_t* tensor);
 
 /* Starts the tensor's operation on its buffer. The buffer belongs to tensorlane until the request is done. Never

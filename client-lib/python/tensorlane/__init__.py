@@ -73,8 +73,14 @@ def shutdown():
             member.leave("this process has left its job", "call tensorlane.init() and wrap the optimizer again")
         except Error as error:
             failed.append(error)
+    unanswered = _process_sets.unanswered()
     failed += _process_sets.leave()
-    _native.shutdown()
+    try:
+        _native.shutdown()
+    except TimedOutError as error:
+        failed.append(error if unanswered is None else TimedOutError(unanswered))
+    except Error as error:
+        failed.append(error)
     if failed:
         raise failed[0]
 

@@ -4,6 +4,7 @@ parent job's, so that nothing about it is special to the daemons. Whoever uses t
 import hashlib
 import itertools
 import numbers
+import warnings
 
 import numpy
 
@@ -133,16 +134,35 @@ def add_process_set(process_set):
 
 def remove_process_set(process_set):
     """Gives up a set; its optimizers apply their updates and end. Every rank calls it, with nothing of the set under way. It does not wait for the others: a member
-    that still uses the set gets an AbortedError, which says that this rank has removed it or left the job. It may remove the set then; the job goes on."""
+    that still uses the set gets an AbortedError, which says that this rank has removed it or left the job. It may remove the set then; the job goes on.
+
+    Whatever it raises, the set is removed. Updates that cannot be applied any more are a warning: the parameters are as they were before them."""
     if process_set not in _added:
         raise misuse("the process set was not added, or was removed", str(process_set), "remove it once")
     for member in _reports.members():
         if member.process_set is process_set:
-            member.leave(f"{process_set} was removed", "add a set of these ranks again, and wrap the plain optimizer for it")
+            try:
+                member.leave(f"{process_set} was removed", "add a set of these ranks again, and wrap the plain optimizer for it")
+            except Exception as error:
+                warnings.warn(f"{process_set} is removed without the last updates of its optimizer: {error}", RuntimeWarning, stacklevel=2)
     _added.remove(process_set)
     leaving, process_set._context = process_set._context, None
     if leaving is not None:
         leaving.finalize()
+
+
+def unanswered():
+    """What is said where the job is left in vain waiting for the ranks that have not called add_process_set(); None while nobody waits."""
+    if _asked is None:
+        return None
+    try:
+        late = _asked.late()
+    except Error:  # the job is over, which leaving it will say
+        late = "some ranks have"
+    return (
+        f"this rank has left its job, though {late} not called add_process_set(): {_asked.process_set}: let all ranks add the same sets in the same order, "
+        "members or not"
+    )
 
 
 def leave():

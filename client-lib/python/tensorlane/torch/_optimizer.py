@@ -242,7 +242,7 @@ class _Core:
         try:
             self._sender.unregister()
         except TimedOutError as error:
-            raise TimedOutError(f"optimizer {self.wrapped.__name__} is not closed on all ranks: {error}, and call close() again") from error
+            raise TimedOutError(f"optimizer {self.wrapped.__name__} is not closed on all ranks: {error}, and call close() again") from None
         self._unregisters = False
 
     def leave(self, what, fix):
