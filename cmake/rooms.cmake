@@ -18,8 +18,8 @@ function(tl_room target folder)
     target_include_directories(${target} PUBLIC ${view})
     target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS} PRIVATE tl_options)
     # The presets compile several files of a room at once, which halves the time. Not where single files count: mutants
-    # replace one of the engine's, and clang-tidy looks at these rooms file by file.
-    if(folder MATCHES "^(common/|daemon/engine)" AND NOT TENSORLANE_SANITIZE)
+    # replace one of the engine's or the host's, and clang-tidy looks at these rooms file by file.
+    if(folder MATCHES "^(common/|daemon/engine|daemon/host)" AND NOT TENSORLANE_SANITIZE)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
   else()

@@ -43,6 +43,7 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
+constexpr const char* kServiceUser = "tensorlane";  // of deploy/systemd
 constexpr std::uint32_t kMaxRegions = 1 << 19;
 
 double process_cpu_seconds() {
@@ -71,7 +72,7 @@ class Daemon {
         control_(control_config()) {}
 
   Status start() {
-    const lane::LaneRooms rooms{
+    const host::HostPorts rooms{
         &regions_,
         reducer_.get(),
         &metrics_,
@@ -79,9 +80,11 @@ class Daemon {
         [this](RailIndex rail, ports::FrameSink& sink) { return wiring::make_transport(config_, rail, sink, rails_); },
         wiring::recorder_maker(config_),
         &scratch_,
-        &region_ledger_};
+        &region_ledger_,
+        [](const std::string& line) { spdlog::info(line); }};
     TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(wiring::lane_config(config_), rooms));
     if (!config_.metrics.empty()) {
+      TL_RETURN_IF_ERROR(wiring::try_metrics(config_));
       telemetry::ExporterConfig exporter = wiring::exporter_config(config_);
       exporter.version = TENSORLANE_VERSION;
       TL_ASSIGN_OR_RETURN(exporter_,
@@ -123,9 +126,21 @@ class Daemon {
     sessions_.stop();
     lane_->stop();
     timeline_.stop();
+    tell_refused();
   }
 
  private:
+  // The log holds back what others can provoke: here it says at last how often they did.
+  void tell_refused() const {
+    const control::ControlCounts counts = control_.counts();
+    const std::uint64_t keys = counts.refused_connections + counts.unproven_connections;
+    if (sessions_.refused() + keys + counts.refused_secrets == 0) return;
+    spdlog::info(
+        "since the start {} processes of this host were refused, {} connections of daemons, and {} hosts or ranks with "
+        "another secret",
+        sessions_.refused(), keys, counts.refused_secrets);
+  }
+
   // Once the ports are ours: a daemon that cannot start must not touch the file of the one that runs. Before there are
   // sessions, and so jobs. Training matters more than its record: a timeline that cannot be written is an error in the
   // log.
@@ -323,6 +338,8 @@ int run(const std::string& path, bool check_only) {
   if (const Status addresses = check_addresses(*config, check_only); !addresses.ok()) return fail(addresses);
   if (check_only) {
     if (const Status tried = wiring::try_out(*config); !tried.ok()) return fail(tried);
+    if (const std::string warning = wiring::key_warning(*config, kServiceUser); !warning.empty())
+      std::fprintf(stderr, "warning: %s\n", warning.c_str());
     fmt::print("{}: good: host {} of {}, {} hosts, {} data classes\n", path, config->host, config->fabric_path,
                config->fabric.hosts.size(), config->data_classes());
     return 0;
@@ -354,9 +371,9 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("tensorlaned ") + TENSORLANE_VERSION);
   std::string path;
   bool check_only = false;
-  app.add_option(
-         "--config", path,
-         "daemon.yaml: fabric file, this host's name, keys (daemon.yaml.md of the installed documents lists the keys)")
+  app.add_option("--config", path,
+                 "daemon.yaml: fabric file, this host's name, keys (daemon/config/README.md of the installed documents "
+                 "lists the keys)")
       ->required();
   app.add_flag("--check-config", check_only,
                "Read and check the configuration and the fabric file, say what is wrong, and end");

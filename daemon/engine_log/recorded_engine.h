@@ -1,23 +1,25 @@
-// An engine, and what keeps its log if there is one. Whoever hosts an engine hosts this, so that no call that changes
-// the engine can miss the log; without a recorder each costs a branch.
+// An engine, and who observes it, if anybody does: what keeps its log. Whoever hosts an engine hosts this, so that no
+// call that changes the engine can miss the log; without an observer each costs a branch.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "daemon/engine/engine.h"
-#include "daemon/engine_log/recorder.h"
+#include "daemon/engine_log/observer.h"
 
 namespace tensorlane::engine_log {
 
 // Threads, arguments and results are the engine's (engine.h).
 class RecordedEngine : private engine::Engine {
  public:
-  // `recorder` may be null.
-  RecordedEngine(const engine::EngineConfig& config, const Descriptor& staging, std::unique_ptr<Recorder> recorder)
-      : Engine(config, staging), recorder_(std::move(recorder)) {
-    if (recorder_) recorder_->begin(config, staging, digest());
+  // `observer` may be null.
+  RecordedEngine(const engine::EngineConfig& config, const Descriptor& staging, std::unique_ptr<Observer> observer)
+      : Engine(config, staging), observer_(std::move(observer)) {
+    if (observer_) observer_->begin(config, staging, *this);
   }
   ~RecordedEngine() { end_log(); }
   RecordedEngine(const RecordedEngine&) = delete;
@@ -25,50 +27,55 @@ class RecordedEngine : private engine::Engine {
 
   // ---- what changes it ----
   Status apply_plan(const protocol::Plan& plan) {
+    const std::uint32_t before = known_tensors_;
     Status status = Engine::apply_plan(plan);
-    if (recorder_ && status.ok()) recorder_->plan(plan, digest());
+    if (status.ok()) known_tensors_ = std::max(before, static_cast<std::uint32_t>(plan.tensors.size()));
+    if (observer_ && status.ok()) observer_->plan(plan, {before, known_tensors_ - before}, *this);
     return status;
   }
   Status extend_plan(const protocol::Plan& plan, protocol::TensorRange added) {
     Status status = Engine::extend_plan(plan, added);
-    if (recorder_ && status.ok()) recorder_->plan(plan, added, digest());
+    if (status.ok()) known_tensors_ = std::max(known_tensors_, added.end());
+    if (observer_ && status.ok()) observer_->plan(plan, added, *this);
     return status;
   }
   Status vacate(protocol::TensorRange range) {
     Status status = Engine::vacate(range);
-    if (recorder_ && status.ok()) recorder_->vacate(range, digest());
+    if (observer_ && status.ok()) observer_->vacate(range, *this);
     return status;
   }
   void set_priority(TensorId tensor, float urgency, ClassId cls) {
     Engine::set_priority(tensor, urgency, cls);
-    if (recorder_) recorder_->priority(tensor, urgency, cls, digest());
+    if (observer_) observer_->priority(tensor, urgency, cls, *this);
   }
   std::size_t step(Time now, std::span<const engine::Event> events, engine::ActionRing& out) {
-    const std::size_t taken = Engine::step(now, events, out);
-    if (recorder_) [[unlikely]]
-      recorder_->events(now, events.first(taken), digest());
+    const std::size_t before = out.size(), taken = Engine::step(now, events, out);
+    if (observer_) [[unlikely]] {
+      observer_->events(now, events.first(taken), *this);
+      for (std::size_t i = before; i < out.size(); ++i) observer_->action(out[i], *this);
+    }
     return taken;
   }
   std::size_t pick(Time now, engine::Flow flow, Bytes credit, std::span<engine::Send> out) {
     const std::size_t picked = Engine::pick(now, flow, credit, out);
-    if (recorder_) [[unlikely]]
-      recorder_->pick(now, flow, credit, out.size(), picked, digest());
+    if (observer_) [[unlikely]]
+      observer_->pick(now, flow, credit, out.size(), out.first(picked), *this);
     return picked;
   }
   bool pick_work(Time now, engine::Work* out) {
     const bool picked = Engine::pick_work(now, out);
-    if (recorder_ && picked) [[unlikely]]
-      recorder_->work(now, digest());
+    if (observer_ && picked) [[unlikely]]
+      observer_->work(now, *out, *this);
     return picked;
   }
   // Writes the log as far as it is. Call a few times a second.
   void flush() {
-    if (recorder_) recorder_->flush(digest());
+    if (observer_) observer_->flush(*this);
   }
-  // Nothing is recorded after it; the destructor does it, too.
+  // Nobody is told anything after it; the destructor does it, too.
   void end_log() {
-    if (recorder_) recorder_->end(digest());
-    recorder_.reset();
+    if (observer_) observer_->end(*this);
+    observer_.reset();
   }
 
   // ---- what does not ----
@@ -85,7 +92,8 @@ class RecordedEngine : private engine::Engine {
   using Engine::promotion;
 
  private:
-  std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<Observer> observer_;
+  std::uint32_t known_tensors_ = 0;
 };
 
 }  // namespace tensorlane::engine_log

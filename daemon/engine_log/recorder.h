@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -13,6 +14,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/engine_log/codec.h"
 #include "daemon/engine_log/format.h"
+#include "daemon/engine_log/observer.h"
 
 namespace tensorlane::engine_log {
 
@@ -72,6 +74,40 @@ class Recorder {
   std::uint64_t sealed_digest_ = 0;  // of the checkpoint before
   std::uint32_t known_tensors_ = 0;
   std::vector<HostIndex> known_rank_hosts_;
+};
+
+// Records an engine.
+class RecordingObserver final : public Observer {
+ public:
+  explicit RecordingObserver(std::unique_ptr<Recorder> recorder) : recorder_(std::move(recorder)) {}
+
+  void begin(const engine::EngineConfig& config, const Descriptor& staging, const engine::Engine& engine) override {
+    recorder_->begin(config, staging, engine.digest());
+  }
+  void plan(const protocol::Plan& plan, protocol::TensorRange added, const engine::Engine& engine) override {
+    recorder_->plan(plan, added, engine.digest());
+  }
+  void vacate(protocol::TensorRange range, const engine::Engine& engine) override {
+    recorder_->vacate(range, engine.digest());
+  }
+  void priority(TensorId tensor, float urgency, ClassId cls, const engine::Engine& engine) override {
+    recorder_->priority(tensor, urgency, cls, engine.digest());
+  }
+  void events(Time now, std::span<const engine::Event> events, const engine::Engine& engine) override {
+    recorder_->events(now, events, engine.digest());
+  }
+  void pick(Time now, engine::Flow flow, Bytes credit, std::size_t room, std::span<const engine::Send> picked,
+            const engine::Engine& engine) override {
+    recorder_->pick(now, flow, credit, room, picked.size(), engine.digest());
+  }
+  void work(Time now, const engine::Work&, const engine::Engine& engine) override {
+    recorder_->work(now, engine.digest());
+  }
+  void flush(const engine::Engine& engine) override { recorder_->flush(engine.digest()); }
+  void end(const engine::Engine& engine) override { recorder_->end(engine.digest()); }
+
+ private:
+  const std::unique_ptr<Recorder> recorder_;
 };
 
 }  // namespace tensorlane::engine_log

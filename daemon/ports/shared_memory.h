@@ -26,6 +26,9 @@ class SharedMemory {
   virtual Result<int> share() const = 0;
   // What else is charged as long as the segment is there. Before it is shared.
   virtual void hold(Ledger::Charge charge) = 0;
+  // The same for the descriptor that this process has of it: charged until that is closed, whoever else has the
+  // segment.
+  virtual void hold_descriptor(Ledger::Charge charge) = 0;
   // True once pages were taken away from it: holes were punched and nobody has written there since, or an access found
   // nothing there. Any thread.
   virtual bool damaged() const = 0;
@@ -47,8 +50,8 @@ class SharedMemoryPool {
   // At least `bytes` (more than zero), rounded up to pages, charged to `owner`; populate() takes the memory. Errors:
   // ResourceExhausted (names the limit, its value and the need), InvalidArgument (zero).
   virtual Result<std::shared_ptr<SharedMemory>> make(const Owner& owner, std::uint64_t bytes) = 0;
-  // Whether clients have segments whose objects are gone; reclaim() gives back those that they have let go of since,
-  // which may take some seconds for each gigabyte.
+  // Whether clients have segments whose objects are gone; reclaim() gives back what is charged for those that
+  // they have let go of since.
   virtual bool has_leftovers() const { return false; }
   virtual void reclaim() {}
   // As make(), populated, which may take some seconds for each gigabyte. Errors: of make() and populate().

@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -152,8 +151,8 @@ class FlowBoard {
 struct JobMetrics {
   std::string name;
   JobId id;
-  std::uint32_t user = 0;  // uid
-  const std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+  std::uint32_t user = 0;            // uid
+  Time began;                        // by the host's clock
   std::set<std::string> transports;  // over which its flows came up; of the lane's thread alone
   Counter iterations;                // operations on the tensor that had most of them, on this host
   struct PerClass {

@@ -26,7 +26,7 @@ lane::LaneConfig lane_config(const config::DaemonConfig& config) {
   lane::LaneConfig lane;
   lane.classes = config.data_classes();
   for (std::uint8_t r = 0; r < config.self().rails(); ++r) {
-    lane::RailConfig& rail = lane.rails.emplace_back();
+    host::RailConfig& rail = lane.rails.emplace_back();
     rail.control_limit = control_limit(config, RailIndex(r));
     for (std::size_t c = 0; c < config.data_classes(); ++c)
       rail.windows.push_back(window(config, config.fabric.classes.data[c], RailIndex(r)));

@@ -33,14 +33,15 @@ telemetry::TimelineConfig timeline_config(const config::DaemonConfig& config) {
 }
 
 // Training matters more than its record: a log that cannot be written is an error in the daemon's own.
-lane::RecorderMaker recorder_maker(const config::DaemonConfig& config) {
+host::ObserverMaker recorder_maker(const config::DaemonConfig& config) {
   if (config.record.empty()) return {};
   if (const Status folder = engine_log::check_folder(config.record); !folder.ok())
     spdlog::error("no engine logs: {}", folder.to_string());
-  return [&config](const ports::JobSpec& job, RailIndex rail) -> std::unique_ptr<engine_log::Recorder> {
+  return [&config](const ports::JobSpec& job, RailIndex rail) -> std::unique_ptr<engine_log::Observer> {
     auto sink = engine_log::open_file_sink(config.record, job.name, job.credentials.epoch, config.host, rail);
     if (sink.ok())
-      return std::make_unique<engine_log::Recorder>(std::move(*sink), config.record_limit, job.name, config.host);
+      return std::make_unique<engine_log::RecordingObserver>(
+          std::make_unique<engine_log::Recorder>(std::move(*sink), config.record_limit, job.name, config.host));
     spdlog::error("no engine log: {}", sink.status().to_string());
     return nullptr;
   };

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "daemon/config/config.h"
-#include "daemon/lane/lane.h"
+#include "daemon/host/config.h"
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/timeline.h"
 
@@ -14,6 +14,6 @@ telemetry::TimelineConfig timeline_config(const config::DaemonConfig& config);
 
 // Opens the engine logs of jobs in the folder `record` of daemon.yaml; none where it names no folder. `config` outlives
 // what is returned.
-lane::RecorderMaker recorder_maker(const config::DaemonConfig& config);
+host::ObserverMaker recorder_maker(const config::DaemonConfig& config);
 
 }  // namespace tensorlane::wiring

@@ -67,11 +67,17 @@ void AdmissionChecker::begins(HostIndex host, TensorId tensor) {
   check_running(host, tensor.value, states);
 }
 
+// Several that were let in at once may overtake one another while ranks' buffers are brought together.
 void AdmissionChecker::check_order(HostIndex host, std::size_t tensor, const std::vector<State>& states) {
   const std::uint64_t round = states[tensor].begun;
+  std::uint64_t let_in = scenario_.plan.ordering == Ordering::kConcurrent ? scenario_.plan.concurrent - 1 : 0;
   for (std::size_t i = 0; i < states.size(); ++i) {
     if (i == tensor || states[i].excused || !same_group(i, tensor)) continue;
     if (states[i].begun >= (before(i, tensor) ? round : round - 1)) continue;
+    if (let_in > 0) {
+      --let_in;
+      continue;
+    }
     findings_.fail("admission", "host {} begins tensor {}, sequence {}, though tensor {} comes first", host.value,
                    tensor, round, i);
   }

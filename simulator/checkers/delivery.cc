@@ -43,9 +43,9 @@ void DeliveryChecker::check_counts(const protocol::PlanTensor& planned, Sequence
   }
 }
 
-void StagingChecker::landing(const Descriptor& place) {
-  if (!inside(place) || place.length == 0) return;
-  const std::uint64_t begin = place.offset, end = place.offset + place.length;
+void StagingChecker::landing(std::span<const std::byte> place) {
+  if (!inside(place)) return;
+  const auto begin = static_cast<std::uint64_t>(place.data() - staging_.data()), end = begin + place.size();
   auto next = live_.lower_bound(begin);
   const bool hits_next = next != live_.end() && next->first < end;
   const bool hits_previous = next != live_.begin() && std::prev(next)->second > begin;
@@ -54,12 +54,12 @@ void StagingChecker::landing(const Descriptor& place) {
                    host_.value, begin, end);
   }
   live_[begin] = end;
-  held_ += place.length;
+  held_ += place.size();
 }
 
-void StagingChecker::consumed(const Descriptor& source) {
+void StagingChecker::consumed(std::span<const std::byte> source) {
   if (!inside(source)) return;
-  const std::uint64_t begin = source.offset, end = source.offset + source.length;
+  const auto begin = static_cast<std::uint64_t>(source.data() - staging_.data()), end = begin + source.size();
   auto it = live_.lower_bound(begin);
   if (it != live_.begin() && std::prev(it)->second > begin) --it;
   while (it != live_.end() && it->first < end) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -46,16 +47,18 @@ class DeliveryChecker {
 // Checker "staging". One per host: a place that holds a contribution which is not summed yet takes no other.
 class StagingChecker {
  public:
-  StagingChecker(HostIndex host, const Descriptor& staging, Findings& findings)
+  StagingChecker(HostIndex host, std::span<const std::byte> staging, Findings& findings)
       : host_(host), staging_(staging), findings_(findings) {}
-  bool inside(const Descriptor& place) const { return place.region == staging_.region; }
-  void landing(const Descriptor& place);
-  void consumed(const Descriptor& source);
+  bool inside(std::span<const std::byte> place) const {
+    return !place.empty() && place.data() >= staging_.data() && place.data() < staging_.data() + staging_.size();
+  }
+  void landing(std::span<const std::byte> place);
+  void consumed(std::span<const std::byte> source);
   std::uint64_t held() const { return held_; }
 
  private:
   HostIndex host_;
-  Descriptor staging_;
+  std::span<const std::byte> staging_;
   Findings& findings_;
   std::map<std::uint64_t, std::uint64_t> live_;  // offset -> end
   std::uint64_t held_ = 0;

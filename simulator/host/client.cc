@@ -8,49 +8,51 @@ namespace tensorlane::simulator {
 Results::Results(const Scenario& scenario, const Values& values, Findings& findings)
     : scenario_(scenario), values_(values), findings_(findings), expected_(scenario.plan.tensors.size()) {}
 
-void Results::check(HostIndex host, TensorId tensor, Sequence sequence, std::span<const std::byte> got) {
+void Results::check(Rank rank, TensorId tensor, Sequence sequence, std::span<const std::byte> got) {
   const protocol::PlanTensor& planned = scenario_.plan.tensors[tensor.value];
   Expected& expected = expected_[tensor.value][sequence.value % 2];
   if (expected.sequence != sequence.value) expected = {sequence.value, values_.expected(planned, sequence)};
-  if (stays_with_owners(planned.operation)) return check_owned(host, planned, sequence, got, expected.bytes);
+  if (stays_with_owners(planned.operation)) return check_owned(rank, planned, sequence, got, expected.bytes);
   if (std::ranges::equal(got, expected.bytes)) return;
   const auto differ = std::ranges::mismatch(got, expected.bytes);
   const auto index = static_cast<std::uint64_t>(differ.in1 - got.begin()) / dtype_size(planned.dtype);
-  findings_.fail("sum", "host {}: {} '{}' of {} elements, sequence {}: element {} is wrong", host.value,
+  findings_.fail("sum", "rank {}: {} '{}' of {} elements, sequence {}: element {} is wrong", rank.value,
                  operation_name(planned.operation), planned.name, planned.elements, sequence.value, index);
 }
 
 // What is left where others own it means nothing.
-void Results::check_owned(HostIndex host, const protocol::PlanTensor& planned, Sequence sequence,
+void Results::check_owned(Rank rank, const protocol::PlanTensor& planned, Sequence sequence,
                           std::span<const std::byte> got, std::span<const std::byte> expected) {
   const std::size_t size = dtype_size(planned.dtype);
   for (std::uint64_t i = 0; i < planned.elements; ++i) {
-    if (owner(planned, scenario_.plan.rank_hosts, scenario_.hosts(), i) != host) continue;
+    if (values_.owner(planned, i) != rank) continue;
     if (std::ranges::equal(got.subspan(i * size, size), expected.subspan(i * size, size))) continue;
-    return findings_.fail("sum", "host {}: {} '{}' of {} elements, sequence {}: element {} is wrong", host.value,
+    return findings_.fail("sum", "rank {}: {} '{}' of {} elements, sequence {}: element {} is wrong", rank.value,
                           operation_name(planned.operation), planned.name, planned.elements, sequence.value, i);
   }
 }
 
-Client::Client(HostIndex host, Around around, Random random)
-    : host_(host), around_(std::move(around)), random_(random), program_(0) {
+Client::Client(HostIndex host, Rank rank, Around around, Random random)
+    : host_(host), rank_(rank), around_(std::move(around)), random_(random), program_(0) {
   for (const protocol::PlanTensor& planned : around_.scenario.plan.tensors) {
     Tensor t;
     t.is_ours = !planned.is_batch();
-    if (!t.is_ours) {
-      tensors_.push_back(t);
-      continue;
+    if (t.is_ours) {
+      ++ours_;
+      t.buffer = around_.memory.allocate(planned.elements * dtype_size(planned.dtype));
     }
-    ++ours_;
-    t.buffer = around_.memory.allocate(planned.elements * dtype_size(planned.dtype));
-    if (planned.in_batch() ? planned.wide_contributions : needs_wide(planned, around_.scenario.hosts()))
-      t.wide = around_.memory.allocate(planned.elements * sizeof(float));
     tensors_.push_back(t);
   }
 }
 
-void Client::start() {
-  allowed_ = std::min(around_.scenario.tensors_at_start, tensors_.size());
+std::vector<Descriptor> Client::buffers() const {
+  std::vector<Descriptor> all;
+  for (const Tensor& t : tensors_) all.push_back(t.buffer);
+  return all;
+}
+
+void Client::start(std::size_t tensors) {
+  allowed_ = tensors;
   start_iteration();
   schedule();
 }
@@ -101,8 +103,7 @@ void Client::act() {
 
 void Client::wait_for(std::size_t index) {
   if (!tensors_[index].pending) return;
-  around_.submit({.kind = engine::Event::Kind::kRaise,
-                  .raise = {TensorId(static_cast<std::uint32_t>(index)), Sequence(tensors_[index].sequence)}});
+  around_.submit({static_cast<std::uint32_t>(index), protocol::kFlagRaise, tensors_[index].sequence});
 }
 
 void Client::submit(std::size_t index) {
@@ -113,21 +114,21 @@ void Client::submit(std::size_t index) {
   t.pending = true;
   ++pending_;
   const Sequence sequence(t.sequence);
-  around_.values.contribute(host_, planned, sequence, around_.memory.resolve(t.buffer), around_.memory.resolve(t.wide));
-  around_.trace.line(host_, "submit tensor {} sequence {}", index, t.sequence);
-  around_.submit({.kind = engine::Event::Kind::kTensorReady, .tensor_ready = {planned.id, sequence, t.buffer, t.wide}});
+  around_.values.contribute(rank_, planned, sequence, around_.memory.resolve(t.buffer));
+  around_.trace.line(host_, "rank {} submits tensor {} sequence {}", rank_.value, index, t.sequence);
+  around_.submit({planned.id.value, 0, t.sequence});
 }
 
 void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
   if (tensor.value >= tensors_.size() || !tensors_[tensor.value].pending ||
       tensors_[tensor.value].sequence != sequence.value) {
-    around_.findings.fail("delivery", "host {}: completion of tensor {}, sequence {}, which was not pending",
-                          host_.value, tensor.value, sequence.value);
+    around_.findings.fail("delivery", "rank {}: completion of tensor {}, sequence {}, which was not pending",
+                          rank_.value, tensor.value, sequence.value);
     return;
   }
   Tensor& t = tensors_[tensor.value];
   around_.trace.line(host_, "complete tensor {} sequence {} {}", tensor.value, sequence.value, ok ? "ok" : "failed");
-  if (ok) around_.results.check(host_, tensor, sequence, around_.memory.resolve(t.buffer));
+  if (ok) around_.results.check(rank_, tensor, sequence, around_.memory.resolve(t.buffer));
   t.pending = false;
   if (waits_before_ == tensor.value) waits_before_.reset();
   t.completed = around_.events.now();
@@ -143,6 +144,13 @@ void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
                       tensor.value);
   }
   schedule();
+}
+
+void Client::fail() {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].pending) completed(TensorId(static_cast<std::uint32_t>(i)), Sequence(tensors_[i].sequence), false);
+  }
+  failed_ = true;
 }
 
 void Client::set_frozen(bool frozen) {
@@ -166,23 +174,18 @@ std::byte Client::poison_byte(std::size_t index, std::uint64_t offset) const {
 
 // What is ours again gets other contents at once: whoever still reads or writes it is found out.
 void Client::poison(std::size_t index) {
-  for (const Descriptor& place : {tensors_[index].buffer, tensors_[index].wide}) {
-    std::uint64_t offset = 0;
-    for (std::byte& b : around_.memory.resolve(place)) b = poison_byte(index, offset++);
-  }
+  std::uint64_t offset = 0;
+  for (std::byte& b : around_.memory.resolve(tensors_[index].buffer)) b = poison_byte(index, offset++);
   tensors_[index].poisoned = true;
 }
 
 void Client::check_poison(std::size_t index) const {
   if (!tensors_[index].poisoned) return;
-  for (const Descriptor& place : {tensors_[index].buffer, tensors_[index].wide}) {
-    std::uint64_t offset = 0;
-    for (std::byte b : around_.memory.resolve(place)) {
-      if (b == poison_byte(index, offset++)) continue;
-      around_.findings.fail("memory", "host {}: tensor {} was written after sequence {} had completed (byte {})",
-                            host_.value, index, tensors_[index].sequence, offset - 1);
-      return;
-    }
+  std::uint64_t offset = 0;
+  for (std::byte b : around_.memory.resolve(tensors_[index].buffer)) {
+    if (b == poison_byte(index, offset++)) continue;
+    return around_.findings.fail("memory", "rank {}: tensor {} was written after sequence {} had completed (byte {})",
+                                 rank_.value, index, tensors_[index].sequence, offset - 1);
   }
 }
 

@@ -1,4 +1,4 @@
-// The training process of one host: submits every tensor once per iteration, in an order of its own, and checks what
+// The training process of one rank: submits every tensor once per iteration, in an order of its own, and checks what
 // comes back. It never waits on a tensor before it has submitted the others of that iteration (law 2).
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/engine/types.h"
+#include "common/protocol/session.h"
 #include "simulator/checkers/findings.h"
 #include "simulator/clock/event_queue.h"
 #include "simulator/clock/random.h"
@@ -21,12 +21,12 @@ namespace tensorlane::simulator {
 class Results {
  public:
   Results(const Scenario& scenario, const Values& values, Findings& findings);
-  // `got` is the buffer on `host` when (tensor, sequence) completed there.
-  void check(HostIndex host, TensorId tensor, Sequence sequence, std::span<const std::byte> got);
+  // `got` is the buffer of `rank` when (tensor, sequence) completed there.
+  void check(Rank rank, TensorId tensor, Sequence sequence, std::span<const std::byte> got);
 
  private:
-  void check_owned(HostIndex host, const protocol::PlanTensor& planned, Sequence sequence,
-                   std::span<const std::byte> got, std::span<const std::byte> expected);
+  void check_owned(Rank rank, const protocol::PlanTensor& planned, Sequence sequence, std::span<const std::byte> got,
+                   std::span<const std::byte> expected);
   struct Expected {
     std::uint64_t sequence = 0;
     std::vector<std::byte> bytes;
@@ -47,15 +47,21 @@ class Client {
     Results& results;
     Findings& findings;
     const Trace& trace;
-    std::function<void(const engine::Event&)> submit;  // to the daemon
+    std::function<void(const protocol::SubmissionEntry&)> submit;  // to the daemon
   };
-  Client(HostIndex host, Around around, Random random);
+  Client(HostIndex host, Rank rank, Around around, Random random);
 
-  void start();
-  // The first `tensors` of the plan may be used from now on.
+  // The first `tensors` of the plan may be used.
+  void start(std::size_t tensors);
+  // So many may be used from now on. After start().
   void allow(std::size_t tensors);
   // From the daemon: the operation is over and the buffer is ours again.
   void completed(TensorId tensor, Sequence sequence, bool ok);
+  // From the daemon: the job has failed, and so has everything that is pending.
+  void fail();
+  // Of the tensors; empty where the daemon makes them.
+  std::vector<Descriptor> buffers() const;
+  Rank rank() const { return rank_; }
   void set_frozen(bool frozen);
   void kill() { dead_ = true; }
 
@@ -74,7 +80,7 @@ class Client {
 
  private:
   struct Tensor {
-    Descriptor buffer, wide;
+    Descriptor buffer;
     std::uint64_t sequence = 0;  // of the last submission
     bool is_ours = true;         // else it is a batch, which the daemon makes of them
     bool pending = false;
@@ -91,6 +97,7 @@ class Client {
   std::byte poison_byte(std::size_t index, std::uint64_t offset) const;
 
   HostIndex host_;
+  Rank rank_;
   Around around_;
   Random random_;
   std::vector<Tensor> tensors_;

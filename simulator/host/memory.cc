@@ -5,6 +5,24 @@
 #include "common/base/assert.h"
 
 namespace tensorlane::simulator {
+namespace {
+
+// Stays until the end, so that whoever still uses it when it is given back is found out by its canaries.
+class SimScratch final : public ports::Scratch {
+ public:
+  explicit SimScratch(std::span<std::byte> bytes) : bytes_(bytes) {}
+  std::span<std::byte> bytes() const override { return bytes_; }
+  Result<bool> populate(std::uint64_t) override { return true; }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ports::Scratch>> SimMemory::make(const Owner&, std::uint64_t bytes) {
+  return std::unique_ptr<ports::Scratch>(std::make_unique<SimScratch>(resolve(allocate(bytes))));
+}
 
 Descriptor SimMemory::allocate(std::uint64_t bytes) {
   // calloc() leaves large regions untouched until they are used: most of the staging never is.

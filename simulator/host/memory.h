@@ -1,4 +1,4 @@
-// Real bytes behind descriptors, with canaries around every region. One thread.
+// Real bytes behind descriptors, with canaries around every region that is allocated here. One thread.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,11 @@
 
 #include "common/base/descriptor.h"
 #include "daemon/ports/memory.h"
+#include "daemon/ports/scratch.h"
 
 namespace tensorlane::simulator {
 
-class SimMemory final : public ports::Memory {
+class SimMemory final : public ports::Memory, public ports::ScratchPool {
  public:
   // A region of zeros of its own.
   Descriptor allocate(std::uint64_t bytes);
@@ -21,6 +22,11 @@ class SimMemory final : public ports::Memory {
   std::span<std::byte> resolve(const Descriptor& descriptor) override;
   Descriptor add(std::span<std::byte> bytes) override;
   void remove(std::uint32_t region) override;
+
+  // As ports::ScratchPool says; nobody is charged, and there is always enough.
+  Result<std::unique_ptr<ports::Scratch>> make(const Owner& owner, std::uint64_t bytes) override;
+  Result<Ledger::Charge> charge(const Owner&, std::uint64_t) override { return Ledger::Charge(); }
+  Status check(const Owner&, std::uint64_t) const override { return {}; }
 
   // The first region whose canary was overwritten, or -1.
   int broken_canary() const;

@@ -4,9 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
-#include "common/base/descriptor.h"
 #include "common/base/units.h"
 #include "common/protocol/frame.h"
 
@@ -24,8 +24,8 @@ struct Frame {
   ClassId cls;
   protocol::FrameHeader header;
   std::vector<std::byte> payload;
-  Descriptor source;        // where the payload lies with the sender
-  std::uint64_t token = 0;  // of the sender's engine; 0: no SendDone wanted
+  std::span<const std::byte> source;  // where the payload lies with the sender
+  std::uint64_t token = 0;            // of the sender's engine; 0: no SendDone wanted
 
   Bytes bytes() const { return Bytes(protocol::kFrameHeaderBytes + payload.size()); }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/hash.h"
+#include "simulator/checkers/plans.h"
 
 namespace tensorlane::simulator {
 namespace {
@@ -25,27 +26,27 @@ Simulation::Simulation(const Scenario& scenario, bool verbose)
   }
   Random random(mix(scenario_.seed));
   for (std::uint16_t h = 0; h < scenario_.hosts(); ++h) {
-    lanes_.push_back(std::make_unique<Lane>(HostIndex(h),
-                                            Lane::Around{scenario_, events_, networks_, values_, results_, delivery_,
-                                                         admission_, findings_, trace_, &progress_},
-                                            random.fork(h)));
+    daemons_.push_back(
+        std::make_unique<SimDaemon>(HostIndex(h),
+                                    SimDaemon::Around{scenario_, events_, networks_, values_, results_, delivery_,
+                                                      admission_, findings_, trace_, &progress_},
+                                    random.fork(h)));
   }
 }
 
 Outcome Simulation::run() {
-  for (auto& lane : lanes_) lane->start();
+  check_plans(scenario_, findings_);
+  for (auto& daemon : daemons_) daemon->start();
   for (const Fault& fault : scenario_.faults) schedule(fault);
   for (const Growth& growth : scenario_.growths) schedule(growth);
   events_.after(kWatch, [this] { watch(); });
   while (!quiet_ && !findings_.any() && events_.run_next()) {
   }
   if (quiet_ && !findings_.any()) {
-    for (auto& lane : lanes_) lane->check_quiet();
+    for (auto& daemon : daemons_) daemon->check_quiet();
   }
   if (!findings_.any()) {
-    for (auto& lane : lanes_) {
-      for (const auto& rail : lane->rails()) rail->check_log();
-    }
+    for (auto& daemon : daemons_) daemon->check_logs();
   }
   return outcome();
 }
@@ -57,22 +58,22 @@ void Simulation::schedule(const Fault& fault) {
 
 void Simulation::schedule(const Growth& growth) {
   Random random(mix(scenario_.seed ^ growth.tensors));
-  const auto missing = std::make_shared<std::size_t>(lanes_.size());
+  const auto missing = std::make_shared<std::size_t>(daemons_.size());
   std::vector<Duration> heard;
-  for (std::size_t h = 0; h < lanes_.size(); ++h) heard.push_back(random.between(Duration(0), growth.spread));
+  for (std::size_t h = 0; h < daemons_.size(); ++h) heard.push_back(random.between(Duration(0), growth.spread));
   const auto known = [this, growth, missing, heard] {
     if (--*missing > 0) return;
-    for (std::size_t h = 0; h < lanes_.size(); ++h)
-      events_.after(heard[h], [this, h, growth] { lanes_[h]->allow(growth.tensors); });
+    for (std::size_t h = 0; h < daemons_.size(); ++h)
+      events_.after(heard[h], [this, h, growth] { daemons_[h]->allow(growth.tensors); });
   };
-  for (std::size_t h = 0; h < lanes_.size(); ++h) {
+  for (std::size_t h = 0; h < daemons_.size(); ++h) {
     events_.at(growth.at + random.between(Duration(0), growth.spread),
-               [this, h, growth, known] { lanes_[h]->grow_plan(growth.tensors, known); });
+               [this, h, growth, known] { daemons_[h]->grow_plan(growth.tensors, known); });
   }
 }
 
 void Simulation::apply(const Fault& fault, bool begins) {
-  Lane& lane = *lanes_[fault.host.value];
+  SimDaemon& daemon = *daemons_[fault.host.value];
   trace_.line(fault.host, "fault {} {} (peer {})", kFaultNames[static_cast<std::size_t>(fault.kind)],
               begins ? "begins" : "heals", fault.peer.value);
   if (begins) ++outcome_.faults[static_cast<std::size_t>(fault.kind)];
@@ -86,13 +87,13 @@ void Simulation::apply(const Fault& fault, bool begins) {
       }
       return;
     case FaultKind::kFreezeDaemon:
-      return lane.set_frozen(begins);
+      return daemon.set_frozen(begins);
     case FaultKind::kKillDaemon:
-      return lane.kill();
+      return daemon.kill();
     case FaultKind::kFreezeClient:
-      return lane.freeze_client(begins);
+      return daemon.freeze_client(begins);
     case FaultKind::kKillClient:
-      return lane.kill_client();
+      return daemon.kill_client();
   }
 }
 
@@ -106,8 +107,8 @@ void Simulation::apply(const Fault& fault, Network& network, bool begins) {
 bool Simulation::all_resolved() const {
   // A frozen daemon that will thaw is still to be heard.
   const bool settled = events_.now() > scenario_.last_fault();
-  return std::ranges::all_of(lanes_,
-                             [&](const auto& lane) { return lane->resolved() && (!lane->frozen() || settled); });
+  return std::ranges::all_of(daemons_,
+                             [&](const auto& daemon) { return daemon->resolved() && (!daemon->frozen() || settled); });
 }
 
 void Simulation::watch() {
@@ -125,7 +126,8 @@ void Simulation::watch() {
 }
 
 void Simulation::check_abort() {
-  const bool aborted = std::ranges::any_of(lanes_, [](const auto& lane) { return lane->alive() && lane->aborted(); });
+  const bool aborted =
+      std::ranges::any_of(daemons_, [](const auto& daemon) { return daemon->alive() && daemon->aborted(); });
   if (!aborted) return;
   if (!abort_at_) abort_at_ = events_.now();
   if (scenario_.must_complete()) {
@@ -151,7 +153,7 @@ void Simulation::check_progress() {
 
 std::string Simulation::describe() const {
   std::string text;
-  for (const auto& lane : lanes_) text += "\n  " + lane->describe();
+  for (const auto& daemon : daemons_) text += "\n  " + daemon->describe();
   return text;
 }
 
@@ -167,19 +169,19 @@ Outcome Simulation::outcome() const {
     o.congestion += network->congestion();
   }
   Fnv1a digest;
-  for (const auto& lane : lanes_) {
-    for (const auto& rail : lane->rails()) {
-      const engine::EngineCounters& c = rail->engine().counters();
+  for (const auto& daemon : daemons_) {
+    for (const auto& watch : daemon->engines()) {
+      const engine::EngineCounters c = watch->counters();
       o.slices += c.slices_sent;
-      o.stale += c.stale_grants;
-      o.resent += rail->resent();
       for (std::uint64_t bytes : c.demoted_bytes) o.demoted += bytes;
-      digest.add(rail->engine().digest());
+      digest.add(watch->digest());
     }
-    o.operations += lane->client().completed_operations();
-    o.aborted = o.aborted || lane->aborted();
-    o.completed.push_back(lane->client().completion_times());
-    digest.add_text(lane->cause());
+    o.resent += daemon->resent();
+    o.stale += daemon->replayed();
+    for (const auto& client : daemon->clients()) o.operations += client->completed_operations();
+    o.aborted = o.aborted || daemon->aborted();
+    o.completed.push_back(daemon->clients().front()->completion_times());
+    digest.add_text(daemon->cause());
   }
   for (std::uint64_t number :
        {o.operations, o.bytes, o.packets, o.lost, events_.executed(), static_cast<std::uint64_t>(o.end.value)}) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "simulator/checkers/findings.h"
-#include "simulator/host/lane.h"
+#include "simulator/host/daemon.h"
 #include "simulator/workload/scenario.h"
 
 namespace tensorlane::simulator {
@@ -24,9 +24,10 @@ struct Outcome {
   Congestion::Counters congestion;  // of all rails
   std::array<std::uint64_t, kFaultKinds> faults{};
   bool aborted = false;
-  Time end;                                  // virtual
-  std::uint64_t digest = 0;                  // of the whole run
-  std::vector<std::vector<Time>> completed;  // when each tensor last completed: [host][tensor]
+  Time end;                  // virtual
+  std::uint64_t digest = 0;  // of the whole run
+  std::vector<std::vector<Time>>
+      completed;  // when each tensor last completed with the first rank of a host: [host][tensor]
 };
 
 class Simulation {
@@ -61,7 +62,7 @@ class Simulation {
   std::optional<Time> abort_at_;
   bool quiet_ = false;
   Outcome outcome_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<SimDaemon>> daemons_;
 };
 
 }  // namespace tensorlane::simulator

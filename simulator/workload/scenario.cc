@@ -188,13 +188,12 @@ void random_network(Scenario& s, Random& random) {
 void random_lane(Scenario& s, Random& random) {
   s.lane.poll_delay = random.between(microseconds(1), microseconds(50));
   s.lane.action_ring = one_of(random, {1ul, 2ul, 64ul});
-  s.lane.blocks_at_once = one_of(random, {1ul, 1ul, 4ul});
   s.lane.block_time = random.between(microseconds(1), microseconds(20));
-  s.lane.compute_late = random.chance(0.5);
+  s.lane.observes = random.chance(0.6);
+  // An order is learned in one iteration, and used in the next.
+  if (s.engine.reclassifies && s.lane.observes) s.iterations = std::max<std::uint64_t>(s.iterations, 3);
   s.lane.done_when_acknowledged = random.chance(0.5);
   s.lane.flow_room = one_of(random, {1ul, 4ul, 32ul});
-  s.lane.sends_at_once = one_of(random, {1ul, 1ul, 4ul});
-  s.lane.step_early = one_of(random, {0.0, 0.2, 1.0});
   s.client.think = random.between(microseconds(1), microseconds(500));
   s.client.ahead = random.chance(0.7);
   s.client.raise = one_of(random, {0.0, 0.1, 0.5});
@@ -413,7 +412,7 @@ Scenario random_scenario(std::uint64_t seed) {
   random_engine(s, random);
   random_plan(s, random);
   Random batches = Random(seed).fork(2);
-  const bool batched = batches.chance(0.25);
+  const bool batched = batches.chance(0.25) && s.hosts() > 1;  // as a leader plans
   if (batched) make_batchable(s, batches);
   select_patterns(s, Random(seed).fork(1));
   random_staging(s, random);

@@ -15,17 +15,14 @@ namespace tensorlane::simulator {
 
 // How a host's lane behaves, within what the real lane may do.
 struct LaneConfig {
-  Duration poll_delay = microseconds(10);  // at most; events that arrive meanwhile are fed together
+  Duration poll_delay = microseconds(10);  // from something to do until it is looked at, at most
   std::size_t action_ring = 64;
-  std::size_t blocks_at_once = 1;         // blocks of arithmetic picked before the first is reported
-  Duration block_time = microseconds(5);  // of each of them, at most
-  bool compute_late = false;              // the arithmetic happens at the end of that time, not at the beginning
+  Duration block_time = microseconds(5);  // of each block of arithmetic, at most
+  bool observes = false;                  // where classes change: by the order in which ranks wait, not by thresholds
   bool done_when_acknowledged =
       false;  // SendDone when the receiver says that it has the payload, not when it was copied
   std::size_t flow_room =
       16;  // operations of one flow that the transport keeps before the receiver says that it has them
-  std::size_t sends_at_once = 1;  // operations asked of one pick()
-  double step_early = 0.2;        // probability that what has arrived is fed before the rest of a batch
 };
 
 struct ClientConfig {

@@ -155,19 +155,19 @@ HostIndex owner(const PlanTensor& tensor, std::span<const HostIndex> rank_hosts,
   return HostIndex(static_cast<std::uint16_t>((rotation + shard * stride) % hosts));
 }
 
-std::uint64_t Values::bits(HostIndex host, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
-  return mix(mix(mix(scenario_.seed ^ (std::uint64_t{tensor.id.value} << 20) ^ host.value) + sequence.value) ^ index);
+std::uint64_t Values::bits(Rank rank, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
+  return mix(mix(mix(scenario_.seed ^ (std::uint64_t{tensor.id.value} << 20) ^ rank.value) + sequence.value) ^ index);
 }
 
 // Any: sums and products wrap around.
-std::int64_t Values::integer(HostIndex host, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
+std::int64_t Values::integer(Rank rank, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
   std::byte own[sizeof(std::int64_t)];
-  store_integer(own, tensor.dtype, 0, static_cast<std::int64_t>(bits(host, tensor, sequence, index)));
+  store_integer(own, tensor.dtype, 0, static_cast<std::int64_t>(bits(rank, tensor, sequence, index)));
   return load_integer(own, tensor.dtype, 0);
 }
 
-double Values::element(HostIndex host, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
-  const std::uint64_t bits = this->bits(host, tensor, sequence, index);
+double Values::element(Rank rank, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
+  const std::uint64_t bits = this->bits(rank, tensor, sequence, index);
   const bool compares = tensor.reduce == ReduceOp::kMin || tensor.reduce == ReduceOp::kMax;
   if (sums(tensor) && compares && (bits >> 40) % 64 == 0) return std::numeric_limits<double>::quiet_NaN();
   if (scenario_.whole_numbers) return static_cast<double>(bits % 17) - 8;
@@ -176,55 +176,81 @@ double Values::element(HostIndex host, const PlanTensor& tensor, Sequence sequen
   return std::ldexp(mantissa, static_cast<int>((bits >> 32) % 8) - 4);
 }
 
-void Values::contribute(HostIndex host, const PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer,
-                        std::span<std::byte> wide) const {
-  const bool only_wide = sums(tensor) && is_16_bit(tensor) && tensor.wide_contributions;
+Rank Values::first_rank(HostIndex host) const {
+  const auto found = std::ranges::find(scenario_.plan.rank_hosts, host);
+  return Rank(static_cast<std::uint32_t>(found - scenario_.plan.rank_hosts.begin()));
+}
+
+Rank Values::owner(const PlanTensor& tensor, std::uint64_t index) const {
+  const HostIndex host = simulator::owner(tensor, scenario_.plan.rank_hosts, scenario_.hosts(), index);
+  if (tensor.operation != Operation::kReduceScatter) return first_rank(host);
+  const std::uint64_t rows = tensor.elements / tensor.row, ranks = scenario_.plan.rank_hosts.size();
+  std::uint64_t end = 0;
+  for (std::uint32_t rank = 0;; ++rank) {
+    end += (rows / ranks + (rank < rows % ranks ? 1 : 0)) * tensor.row;
+    if (index < end) return Rank(rank);
+  }
+}
+
+void Values::contribute(Rank rank, const PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer) const {
   for (std::uint64_t i = 0; i < tensor.elements; ++i) {
-    // What others must bring is garbage here: a host that completes without them is found out.
-    const bool mine = sums(tensor) || gathered_from(tensor, i) == host;
+    // What others must bring is garbage here: a rank that completes without them is found out.
+    const bool mine = sums(tensor) || gathered_from(tensor, i) == rank;
     if (is_integer(tensor.dtype)) {
-      store_integer(buffer.data(), tensor.dtype, i, mine ? integer(host, tensor, sequence, i) : 77);
+      store_integer(buffer.data(), tensor.dtype, i, mine ? integer(rank, tensor, sequence, i) : 77);
       continue;
     }
-    const double number = mine ? element(host, tensor, sequence, i) : 77;
-    store_element(buffer.data(), tensor.dtype, i, only_wide ? 55 : static_cast<double>(static_cast<float>(number)));
-    if (!wide.empty()) store_element(wide.data(), Dtype::kFloat32, i, only_wide ? number : 33);
+    const double number = mine ? element(rank, tensor, sequence, i) : 77;
+    store_element(buffer.data(), tensor.dtype, i, static_cast<double>(static_cast<float>(number)));
   }
 }
 
 // Of a broadcast, pull or allgather: whose element this is.
-HostIndex Values::gathered_from(const PlanTensor& tensor, std::uint64_t index) const {
-  if (tensor.operation == Operation::kBroadcast) return tensor.root;
-  if (tensor.operation == Operation::kPull) return owner(tensor, scenario_.plan.rank_hosts, scenario_.hosts(), index);
-  return scenario_.plan.rank_hosts[index / (tensor.elements / scenario_.plan.rank_hosts.size())];
+Rank Values::gathered_from(const PlanTensor& tensor, std::uint64_t index) const {
+  if (tensor.operation == Operation::kBroadcast) return tensor.root_rank;
+  if (tensor.operation == Operation::kPull)
+    return first_rank(simulator::owner(tensor, scenario_.plan.rank_hosts, scenario_.hosts(), index));
+  return Rank(static_cast<std::uint32_t>(index / (tensor.elements / scenario_.plan.rank_hosts.size())));
 }
 
+// The ranks of a host first, in their order; then between hosts.
 double Values::sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
                    std::span<const Passing> way) const {
-  const bool wide = is_16_bit(tensor) && tensor.wide_contributions;
-  const Dtype dtype = wide ? Dtype::kFloat32 : tensor.dtype;
+  const bool is_64_bit = tensor.dtype == Dtype::kFloat64;
   std::vector<double> of_hosts;
-  for (std::uint16_t host = 0; host < scenario_.hosts(); ++host) {
+  for (std::uint32_t rank = 0; rank < scenario_.plan.rank_hosts.size(); ++rank) {
     std::byte own[sizeof(double)];
-    const double number = element(HostIndex(host), tensor, sequence, index);
-    store_element(own, dtype, 0, static_cast<double>(static_cast<float>(number)));
-    of_hosts.push_back(load_element(own, dtype, 0));
+    const double number = element(Rank(rank), tensor, sequence, index);
+    store_element(own, tensor.dtype, 0, static_cast<double>(static_cast<float>(number)));
+    const double one = load_element(own, tensor.dtype, 0);
+    const bool next_host = rank == 0 || scenario_.plan.rank_hosts[rank] != scenario_.plan.rank_hosts[rank - 1];
+    if (next_host) {
+      of_hosts.push_back(one);
+    } else {
+      of_hosts.back() = combine(of_hosts.back(), one, combining(tensor.reduce), is_64_bit);
+    }
   }
-  const double sum = gather(tensor.pattern, owner, way, std::move(of_hosts), [&](double a, double b) {
-    return combine(a, b, combining(tensor.reduce), dtype == Dtype::kFloat64);
-  });
+  const double sum = gather(tensor.pattern, owner, way, std::move(of_hosts),
+                            [&](double a, double b) { return combine(a, b, combining(tensor.reduce), is_64_bit); });
   if (tensor.reduce != ReduceOp::kAverage || scenario_.engine.world_size == 1) return sum;
-  if (tensor.dtype == Dtype::kFloat64) return sum / scenario_.engine.world_size;
+  if (is_64_bit) return sum / scenario_.engine.world_size;
   return static_cast<double>(static_cast<float>(sum) / static_cast<float>(scenario_.engine.world_size));
 }
 
 std::int64_t Values::integer_sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
                                  std::span<const Passing> way) const {
+  const auto add = [&](std::int64_t a, std::int64_t b) { return combine_integers(a, b, tensor.reduce, tensor.dtype); };
   std::vector<std::int64_t> of_hosts;
-  for (std::uint16_t host = 0; host < scenario_.hosts(); ++host)
-    of_hosts.push_back(integer(HostIndex(host), tensor, sequence, index));
-  return gather(tensor.pattern, owner, way, std::move(of_hosts),
-                [&](std::int64_t a, std::int64_t b) { return combine_integers(a, b, tensor.reduce, tensor.dtype); });
+  for (std::uint32_t rank = 0; rank < scenario_.plan.rank_hosts.size(); ++rank) {
+    const std::int64_t one = integer(Rank(rank), tensor, sequence, index);
+    const bool next_host = rank == 0 || scenario_.plan.rank_hosts[rank] != scenario_.plan.rank_hosts[rank - 1];
+    if (next_host) {
+      of_hosts.push_back(one);
+    } else {
+      of_hosts.back() = add(of_hosts.back(), one);
+    }
+  }
+  return gather(tensor.pattern, owner, way, std::move(of_hosts), add);
 }
 
 std::vector<std::byte> Values::expected(const PlanTensor& tensor, Sequence sequence) const {
@@ -238,7 +264,8 @@ std::vector<std::byte> Values::expected(const PlanTensor& tensor, Sequence seque
   std::vector<Passing> way;
   for (std::uint64_t i = 0, shard_end = 0; i < tensor.elements; ++i) {
     if (summed && (i == 0 || tensor.batch_offset + i == shard_end)) {
-      summing = owner(cut, scenario_.plan.rank_hosts, scenario_.hosts(), tensor.batch_offset + i, &shard_end);
+      summing =
+          simulator::owner(cut, scenario_.plan.rank_hosts, scenario_.hosts(), tensor.batch_offset + i, &shard_end);
       way = passings(cut.pattern, scenario_.hosts(), summing);
     }
     if (is_integer(tensor.dtype)) {

@@ -1,4 +1,4 @@
-// What every host contributes and what must come out, computed element by element from the plan alone: nothing of the
+// What every rank contributes and what must come out, computed element by element from the plan alone: nothing of the
 // engine's arithmetic, schedules or tables is used here.
 #pragma once
 
@@ -21,25 +21,25 @@ class Values {
  public:
   explicit Values(const Scenario& scenario) : scenario_(scenario) {}
 
-  // Fills the host's buffer (tensor's dtype) and, where the plan has wide contributions, its float32 sums. `wide` is
-  // empty unless needs_wide().
-  void contribute(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer,
-                  std::span<std::byte> wide) const;
-  // The result on every host; of what stays with owners, the sums, which only they have.
+  // Fills the rank's buffer (tensor's dtype).
+  void contribute(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer) const;
+  // The result with every rank; of what stays with owners, the sums, which only they have.
   std::vector<std::byte> expected(const protocol::PlanTensor& tensor, Sequence sequence) const;
+  // The rank that has element `index` of a sum that stays with owners.
+  Rank owner(const protocol::PlanTensor& tensor, std::uint64_t index) const;
 
  private:
-  std::uint64_t bits(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
-  // What a host contributes: of tensors of numbers with a point, and of integers.
-  double element(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
-  std::int64_t integer(HostIndex host, const protocol::PlanTensor& tensor, Sequence sequence,
-                       std::uint64_t index) const;
+  std::uint64_t bits(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
+  // What a rank contributes: of tensors of numbers with a point, and of integers.
+  double element(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
+  std::int64_t integer(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
   // What the owner has of an element that was passed on this way.
   double sum(const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
              std::span<const Passing> way) const;
   std::int64_t integer_sum(const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
                            std::span<const Passing> way) const;
-  HostIndex gathered_from(const protocol::PlanTensor& tensor, std::uint64_t index) const;
+  Rank gathered_from(const protocol::PlanTensor& tensor, std::uint64_t index) const;
+  Rank first_rank(HostIndex host) const;
   const Scenario& scenario_;
 };
 

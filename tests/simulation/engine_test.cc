@@ -96,11 +96,13 @@ Duration urgent_time(Policy policy, bool with_bulk) {
   auto& urgent = add_tensor(s, Operation::kBroadcast, 1 << 18, kUrgent);
   urgent.pattern = protocol::Pattern::kParameterServer;
   urgent.root = HostIndex(1);
+  urgent.root_rank = Rank(1);
   for (std::uint16_t root : {std::uint16_t{0}, std::uint16_t{3}}) {
     if (!with_bulk) continue;
     auto& bulk = add_tensor(s, Operation::kBroadcast, 2 << 20, kBulk);
     bulk.pattern = protocol::Pattern::kParameterServer;
     bulk.root = HostIndex(root);
+    bulk.root_rank = Rank(root);
   }
   for (HostPorts& ports : s.networks[0].hosts) {
     ports.downlink.policy = policy;

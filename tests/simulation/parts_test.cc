@@ -304,15 +304,16 @@ TEST(DeliveryChecker, RefusesWhatComesTwiceOrIsMissing) {
 }
 
 TEST(StagingChecker, RefusesToLandOnWhatIsNotSummed) {
-  const Descriptor staging{3, 1, 0, 1000};
+  const std::vector<std::byte> memory(1000);
+  const std::span<const std::byte> staging = memory;
   Findings findings;
   StagingChecker checker(HostIndex(0), staging, findings);
-  checker.landing(staging.slice(0, 100));
-  checker.consumed(staging.slice(0, 50));
-  checker.landing(staging.slice(0, 50));
+  checker.landing(staging.subspan(0, 100));
+  checker.consumed(staging.subspan(0, 50));
+  checker.landing(staging.subspan(0, 50));
   EXPECT_FALSE(findings.any());
   EXPECT_EQ(checker.held(), 100u);
-  checker.landing(staging.slice(90, 20));
+  checker.landing(staging.subspan(90, 20));
   EXPECT_TRUE(findings.any());
 }
 

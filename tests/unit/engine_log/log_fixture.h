@@ -13,6 +13,7 @@
 
 #include "daemon/engine_log/reader.h"
 #include "daemon/engine_log/recorded_engine.h"
+#include "daemon/engine_log/recorder.h"
 #include "daemon/engine_log/replay.h"
 
 namespace tensorlane::engine_log {
@@ -86,7 +87,8 @@ class Pair {
       const engine::EngineConfig config = config_of(h);
       const Descriptor staging{0, 0, 0, engine::Engine::staging_bytes(config).value};
       logs[h] = std::make_shared<TestLog>();
-      engines[h] = std::make_unique<RecordedEngine>(config, staging, recorder_to(logs[h], limit));
+      engines[h] = std::make_unique<RecordedEngine>(config, staging,
+                                                    std::make_unique<RecordingObserver>(recorder_to(logs[h], limit)));
     }
   }
 

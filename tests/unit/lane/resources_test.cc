@@ -1,12 +1,15 @@
 // What a job takes of its host is counted, and running out ends nobody else's work (laws 19, 20).
 #include <thread>
 
-#include "daemon/lane/prepared.h"
+#include "daemon/host/prepared.h"
 #include "daemon/ports/reducer.h"
 #include "lane_fixture.h"
 
 namespace tensorlane::lane {
 namespace {
+
+using host::need_of;
+using host::PlanGrowth;
 
 using ::testing::HasSubstr;
 
@@ -208,7 +211,7 @@ TEST(Need, IsWhatAHostKeepsForTheTensorsAtMost) {
 TEST(PlanGrowth, TablesAreChargedByTensorsAndSlices) {
   const auto budget = std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)});
   memory::ScratchPool scratch(budget);
-  LaneRooms rooms;
+  host::HostPorts rooms;
   rooms.scratch = &scratch;
   const auto spec = std::make_shared<ports::JobSpec>();
   spec->hosts.resize(2);

@@ -1,5 +1,5 @@
 // Commands and their preparation, and whose turn it is, without a lane.
-#include "daemon/lane/turns.h"
+#include "daemon/host/turns.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,6 +17,11 @@
 
 namespace tensorlane::lane {
 namespace {
+
+using host::next_in_turn;
+using host::Served;
+using host::take_turns;
+using host::Turn;
 
 using ::testing::ElementsAre;
 

@@ -131,7 +131,8 @@ TEST_F(WiringTest, TheJournalIsWhatSystemdNames) {
 TEST_F(WiringTest, WhatTheHostCannotDoIsFoundByTrying) {
   EXPECT_EQ(tried("metrics: 127.0.0.1:9400\ntimeline: t.json\nrecord: .\n"), "ok");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "t.json"));
-  EXPECT_THAT(tried("metrics: '9400'\n"), HasSubstr("'9400' is no address to serve metrics on"));
+  EXPECT_THAT(tried("metrics: '9400'\n"), HasSubstr("'9400' is no address to serve metrics on: " +
+                                                    (folder_ / "daemon.yaml").string() + ":3: write ADDRESS:PORT"));
   EXPECT_THAT(tried("metrics: 192.0.2.1:9400\n"), HasSubstr("Cannot assign requested address"));
   EXPECT_THAT(tried("timeline: /nowhere/t.json\n"), HasSubstr("cannot write the timeline: No such file or directory"));
   EXPECT_THAT(tried("cpu: 4095\n"), HasSubstr("'cpu' is 4095, and this host has "));
@@ -143,7 +144,9 @@ TEST_F(WiringTest, WhatTheHostCannotDoIsFoundByTrying) {
   std::filesystem::permissions(folder_ / "h0.key", std::filesystem::perms::owner_write,
                                std::filesystem::perm_options::add);
   std::ofstream(folder_ / "h0.key") << "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs\n";
-  EXPECT_THAT(tried("secret_key_file: h0.key\n"), HasSubstr("the secret key is not that of host 'h0'"));
+  EXPECT_THAT(tried("secret_key_file: h0.key\n"),
+              HasSubstr("the secret key in " + (folder_ / "h0.key").string() +
+                        " is not that of host 'h0': " + (folder_ / "daemon.yaml").string() + ":3: "));
   EXPECT_THAT(tried("record: /nowhere\n"), HasSubstr("cannot write an engine's log: No such file or directory"));
   write_fabric("192.0.2.1");
   EXPECT_EQ(tried(""),
@@ -151,6 +154,18 @@ TEST_F(WiringTest, WhatTheHostCannotDoIsFoundByTrying) {
             "address): " +
                 (folder_ / "fabric.yaml").string() +
                 ":3: write an address of this host into the fabric file, or another 'host' into daemon.yaml");
+}
+
+TEST_F(WiringTest, RootIsToldOfAKeyThatTheServiceCannotRead) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root reads what the service cannot";
+  std::ofstream(folder_ / "h0.key") << "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6\n";
+  std::filesystem::permissions(folder_ / "h0.key", std::filesystem::perms::owner_read);
+  const config::DaemonConfig root_has_it = config("secret_key_file: h0.key\n");
+  EXPECT_THAT(key_warning(root_has_it, "nobody"),
+              HasSubstr("service runs as user 'nobody': " + root_has_it.secret_key_path + ": chown nobody "));
+  EXPECT_EQ(key_warning(root_has_it, "no-such-user"), "") << "the service is not installed here";
+  EXPECT_EQ(key_warning(root_has_it, "root"), "");
+  EXPECT_EQ(key_warning(config(""), "nobody"), "");
 }
 
 }  // namespace

@@ -1,32 +1,26 @@
-#include "daemon/lane/job_rail.h"
+#include "daemon/host/job_rail.h"
 
 #include <fmt/format.h>
 
-namespace tensorlane::lane {
-namespace {
-
-constexpr std::size_t kActions = 1024;
-
-}  // namespace
-
-JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Surroundings& around, ports::JobMetrics& metrics,
-                 Owner& owner, Staging staging, std::unique_ptr<engine_log::Recorder> recorder)
+namespace tensorlane::host {
+JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& context, ports::JobMetrics& metrics,
+                 Owner& owner, Staging staging, std::unique_ptr<engine_log::Observer> observer)
     : rail_(rail),
       spec_(spec),
-      around_(around),
+      context_(context),
       metrics_(metrics),
       owner_(owner),
-      config_(engine_config(rail, spec, *around.config)),
+      config_(engine_config(rail, spec, *context.config)),
       staging_(std::move(staging)),
-      engine_(config_, staging_.region, std::move(recorder)),
-      actions_(kActions) {
+      engine_(config_, staging_.region, std::move(observer)),
+      actions_(context.config->actions) {
   // Every host begins with its own next peer: if all began with the same one, their operations would queue in its port,
   // while the others' are idle.
   last_peer_.fill(spec_.credentials.self);
 }
 
 void JobRail::retire() {
-  around_.memory->remove(staging_.region.region);
+  context_.memory->remove(staging_.region.region);
 }
 
 // ---- flows ----
@@ -34,10 +28,10 @@ void JobRail::retire() {
 Status JobRail::connect(Time now) {
   ports::JobCredentials credentials = spec_.credentials;
   credentials.rail = rail_;
-  if (around_.config->resume_flows) credentials.resume_within = spec_.detection;
+  if (context_.config->resume_flows) credentials.resume_within = spec_.detection;
   transport().add_job(credentials);
   map(staging_.memory->bytes());
-  const std::size_t data_flows = around_.config->single_queue ? 1 : around_.config->classes;
+  const std::size_t data_flows = context_.config->single_queue ? 1 : context_.config->classes;
   const Time deadline = now + spec_.detection * 3;
   for (std::uint16_t peer = 0; peer < spec_.hosts.size(); ++peer) {
     if (peer == spec_.credentials.self.value) continue;
@@ -63,16 +57,16 @@ void JobRail::flow_up(const ports::FlowKey& flow) {
   ++flows_up_;
   const ports::FlowStats stats = transport().stats(flow);
   metrics_.transports.insert(stats.transport);
-  around_.metrics->flows.up(rail_, flow,
-                            {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp,
-                             stats.effective_pcp, stats.transport, stats.describe, spec_.owner.user});
-  around_.metrics->paths.set(spec_.hosts[flow.peer.value].name, rail_, transport().path(job(), flow.peer));
+  context_.metrics->flows.up(rail_, flow,
+                             {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp,
+                              stats.effective_pcp, stats.transport, stats.describe, spec_.owner.user});
+  context_.metrics->paths.set(spec_.hosts[flow.peer.value].name, rail_, transport().path(job(), flow.peer));
 }
 
 void JobRail::flow_down(const ports::FlowKey& flow) {
   TL_ASSERT(flows_open_ > 0);
   --flows_open_;
-  around_.metrics->flows.down(rail_, flow);
+  context_.metrics->flows.down(rail_, flow);
 }
 
 void JobRail::map(std::span<std::byte> bytes) {
@@ -102,7 +96,7 @@ void JobRail::feed(const engine::Event& event, Time now) {
 void JobRail::carry_out(const engine::Action& action, Time now) {
   if (action.kind == engine::Action::Kind::kComplete) return owner_.rail_completed(action.complete, now);
   if (action.kind == engine::Action::Kind::kAgreed) return owner_.rail_agreed(action.agreed, now);
-  around_.metrics->protocol_errors.add();
+  context_.metrics->protocol_errors.add();
   const engine::ProtocolError& error = action.error;
   owner_.rail_failed(
       {Code::kCorrupt, fmt::format("host {} broke the protocol: {}", spec_.hosts[error.peer.value].name, error.reason),
@@ -115,17 +109,17 @@ Result<std::span<std::byte>> JobRail::landing(const ports::FlowKey& flow, const 
   if (header.payload_bytes == 0) return std::span<std::byte>();
   Result<Descriptor> place = engine_.landing(flow.peer, header);
   if (!place.ok()) {
-    around_.metrics->protocol_errors.add();
+    context_.metrics->protocol_errors.add();
     return place.status();
   }
-  return around_.memory->resolve(*place);
+  return context_.memory->resolve(*place);
 }
 
 void JobRail::frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now) {
-  ports::ClassMetrics& metrics = around_.metrics->classes[ports::metrics_slot(flow.cls)];
+  ports::ClassMetrics& metrics = context_.metrics->classes[ports::metrics_slot(flow.cls)];
   metrics.operations_received.add();
   metrics.bytes_received.add(header.payload_bytes);
-  around_.metrics->rails[rail_.value].bytes_received[ports::metrics_slot(flow.cls)].add(header.payload_bytes);
+  context_.metrics->rails[rail_.value].bytes_received[ports::metrics_slot(flow.cls)].add(header.payload_bytes);
   if (flow.cls != kControlClass) metrics_.classes[flow.cls.value].bytes_received.add(header.payload_bytes);
   feed({.kind = engine::Event::Kind::kFrameArrived, .frame = {flow.peer, header}}, now);
 }
@@ -139,17 +133,17 @@ ports::TraceSpan JobRail::do_work(Time now) {
   std::array<ports::ReduceSource, engine::Work::kMaxSources> sources;
   bool resolved = true;
   for (std::uint32_t i = 0; i < work.source_count; ++i) {
-    const std::span<std::byte> bytes = around_.memory->resolve(work.sources[i].data);
+    const std::span<std::byte> bytes = context_.memory->resolve(work.sources[i].data);
     resolved = resolved && !bytes.empty();
     sources[i] = {bytes.data(), work.sources[i].dtype};
   }
-  const std::span<std::byte> out = around_.memory->resolve(work.out);
+  const std::span<std::byte> out = context_.memory->resolve(work.out);
   TL_ASSERT(resolved && !out.empty());
-  around_.reducer->reduce(out.data(), work.out_dtype, std::span(sources).first(work.source_count), work.elements,
-                          work.op, work.divisor);
+  context_.reducer->reduce(out.data(), work.out_dtype, std::span(sources).first(work.source_count), work.elements,
+                           work.op, work.divisor);
   const std::uint64_t bytes = work.elements * dtype_size(work.out_dtype) * work.source_count;
-  around_.metrics->slices_reduced.add();
-  around_.metrics->bytes_reduced.add(bytes);
+  context_.metrics->slices_reduced.add();
+  context_.metrics->bytes_reduced.add(bytes);
   feed({.kind = engine::Event::Kind::kWorkDone, .token = work.token}, now);
   return {.begin = now,
           .job = job(),
@@ -189,7 +183,7 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Tim
     }
     last = peer;
     blocked = false;
-    const std::span<std::byte> payload = around_.memory->resolve(send.payload);
+    const std::span<std::byte> payload = context_.memory->resolve(send.payload);
     TL_ASSERT(payload.size() == send.header.payload_bytes);
     transport().send(flow, {send.header, payload, send.token, granted(peer, send.header)});
     payload_bytes += payload.size();
@@ -203,10 +197,10 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Tim
 }
 
 void JobRail::count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_bytes) {
-  ports::ClassMetrics& metrics = around_.metrics->classes[ports::metrics_slot(cls)];
+  ports::ClassMetrics& metrics = context_.metrics->classes[ports::metrics_slot(cls)];
   metrics.operations_sent.add(sent.operations);
   metrics.bytes_sent.add(payload_bytes);
-  around_.metrics->rails[rail_.value].bytes_sent[ports::metrics_slot(cls)].add(payload_bytes);
+  context_.metrics->rails[rail_.value].bytes_sent[ports::metrics_slot(cls)].add(payload_bytes);
   if (cls == kControlClass) return;
   metrics_.classes[cls.value].bytes_sent.add(payload_bytes);
   for (std::uint8_t c = 0; c < cls.value; ++c) {
@@ -221,30 +215,30 @@ std::span<const std::span<std::byte>> JobRail::granted(HostIndex peer, const pro
   if (!transport().wants_places() || protocol::given_grant(header) == 0) return {};
   std::array<Descriptor, kMaxPlaces> places;
   const std::size_t count = engine_.granted(peer, header, places);
-  for (std::size_t i = 0; i < count; ++i) places_[i] = around_.memory->resolve(places[i]);
+  for (std::size_t i = 0; i < count; ++i) places_[i] = context_.memory->resolve(places[i]);
   return std::span(places_).first(count);
 }
 
 void JobRail::note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now) {
   const Duration waited = now - send.eligible;
-  around_.metrics->classes[ports::metrics_slot(flow.cls)].queue_wait.record(waited);
-  if (send.header.payload_bytes == 0 || !around_.timeline->enabled()) return;  // control would bury the tensors
-  around_.timeline->record({.begin = send.eligible,
-                            .length = waited,
-                            .job = job(),
-                            .tensor = send.header.tensor,
-                            .sequence = send.header.sequence,
-                            .cls = flow.cls,
-                            .phase = ports::TraceSpan::Phase::kQueue,
-                            .peer = flow.peer,
-                            .bytes = send.header.payload_bytes});
+  context_.metrics->classes[ports::metrics_slot(flow.cls)].queue_wait.record(waited);
+  if (send.header.payload_bytes == 0 || !context_.timeline->enabled()) return;  // control would bury the tensors
+  context_.timeline->record({.begin = send.eligible,
+                             .length = waited,
+                             .job = job(),
+                             .tensor = send.header.tensor,
+                             .sequence = send.header.sequence,
+                             .cls = flow.cls,
+                             .phase = ports::TraceSpan::Phase::kQueue,
+                             .peer = flow.peer,
+                             .bytes = send.header.payload_bytes});
 }
 
 void JobRail::publish_counts() {
   const engine::EngineCounters& now = engine_.counters();
-  around_.metrics->slices_sent.add(now.slices_sent - published_.slices_sent);
-  around_.metrics->stale_grants.add(now.stale_grants - published_.stale_grants);
+  context_.metrics->slices_sent.add(now.slices_sent - published_.slices_sent);
+  context_.metrics->stale_grants.add(now.stale_grants - published_.stale_grants);
   published_ = now;
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -1,4 +1,4 @@
-#include "daemon/lane/prepared.h"
+#include "daemon/host/prepared.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/ports/reducer.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 namespace {
 
 constexpr std::uint64_t kPopulateAtOnce = std::uint64_t{4} << 20;  // some milliseconds
@@ -48,7 +48,7 @@ Status on_host(const Status& status, const ports::JobSpec& spec) {
 }
 
 // Staging and limits are those of a NIC, like windows (laws 8, 11).
-engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, const LaneConfig& config) {
+engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, const HostConfig& config) {
   engine::EngineConfig e;
   e.job = spec.credentials.job;
   e.epoch = spec.credentials.epoch;
@@ -59,24 +59,26 @@ engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, c
   e.rail = rail;
   e.classes = config.classes;
   e.staging = config.staging;
+  e.eager_limit = config.eager_limit;
+  e.eager_credits = config.eager_credits;
   e.single_queue = config.single_queue;
   e.reclassifies = config.tunes || config.observes;
   e.limits = config.job_limits;
   return e;
 }
 
-JobStart::JobStart(ports::JobSpec s, const LaneConfig& config, std::size_t host_rails, const LaneRooms& rooms)
+JobStart::JobStart(ports::JobSpec s, const HostConfig& config, const HostPorts& ports)
     : spec(std::move(s)),
       config_(config),
-      host_rails_(spec.hosts.size() == 1 ? 0 : std::min(spec.rails(), host_rails)),
-      rooms_(rooms) {}
+      host_rails_(spec.hosts.size() == 1 ? 0 : std::min(spec.rails(), config.rails.size())),
+      ports_(ports) {}
 
 Status JobStart::begin_rail() {
   const RailIndex rail(static_cast<std::uint8_t>(rails.size()));
   const Bytes bytes = engine::Engine::staging_bytes(engine_config(rail, spec, config_));
   RailStart start;
-  TL_ASSIGN_OR_RETURN(start.staging, rooms_.scratch->make(spec.owner, bytes.value));
-  if (rooms_.make_recorder) start.recorder = rooms_.make_recorder(spec, rail);
+  TL_ASSIGN_OR_RETURN(start.staging, ports_.scratch->make(spec.owner, bytes.value));
+  if (ports_.make_observer) start.observer = ports_.make_observer(spec, rail);
   rails.push_back(std::move(start));
   return {};
 }
@@ -94,8 +96,8 @@ bool JobStart::step() {
     const Result<bool> there = rails.back().staging->populate(kPopulateAtOnce);
     if (!there.ok()) status = on_host(there.status(), spec);
     if (!there.ok() || !*there) return !there.ok();
-  } else if (rooms_.regions != nullptr) {
-    Result<Ledger::Charge> taken = rooms_.regions->take(spec.owner, host_rails_);
+  } else if (ports_.regions != nullptr) {
+    Result<Ledger::Charge> taken = ports_.regions->take(spec.owner, host_rails_);
     if (!taken.ok()) status = on_host(taken.status(), spec);
     if (!taken.ok()) return true;
     regions = std::move(*taken);
@@ -105,8 +107,8 @@ bool JobStart::step() {
   return !status.ok();
 }
 
-PlanGrowth::PlanGrowth(protocol::Plan a, std::shared_ptr<const ports::JobSpec> spec, const LaneRooms& rooms)
-    : added(std::move(a)), spec_(std::move(spec)), rooms_(rooms) {}
+PlanGrowth::PlanGrowth(protocol::Plan a, std::shared_ptr<const ports::JobSpec> spec, const HostPorts& ports)
+    : added(std::move(a)), spec_(std::move(spec)), ports_(ports) {}
 
 // One piece of memory for all of it: transports register and look up pieces.
 Status PlanGrowth::begin() {
@@ -128,12 +130,12 @@ Status PlanGrowth::begin() {
     place.wide = bytes;
     bytes += aligned(place.wide_bytes);
   }
-  if (rooms_.regions != nullptr) {
-    TL_ASSIGN_OR_RETURN(memory.regions, rooms_.regions->take(spec_->owner, entries));
+  if (ports_.regions != nullptr) {
+    TL_ASSIGN_OR_RETURN(memory.regions, ports_.regions->take(spec_->owner, entries));
   }
-  TL_ASSIGN_OR_RETURN(memory.tables, rooms_.scratch->charge(spec_->owner, in_tables));
+  TL_ASSIGN_OR_RETURN(memory.tables, ports_.scratch->charge(spec_->owner, in_tables));
   if (bytes == 0) return {};
-  TL_ASSIGN_OR_RETURN(memory.scratch, rooms_.scratch->make(spec_->owner, bytes));
+  TL_ASSIGN_OR_RETURN(memory.scratch, ports_.scratch->make(spec_->owner, bytes));
   bytes_ = memory.scratch->bytes();
   return {};
 }
@@ -170,4 +172,4 @@ Need need_of(std::span<const protocol::TensorBody> tensors, const ports::JobSpec
   return need;
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -8,10 +8,14 @@
 #include <vector>
 
 #include "common/base/units.h"
-#include "daemon/lane/job.h"
-#include "daemon/lane/turns.h"
+#include "daemon/host/job.h"
+#include "daemon/host/turns.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
+
+// What a block of work takes from the turn of who has it done, in bytes: those that it moved, and no less than 64 KiB,
+// since what begins and ends an operation takes about as long as moving so many.
+std::uint64_t work_cost(const ports::TraceSpan& block);
 
 // The lane's thread. Jobs outlive their time here.
 class Users {
@@ -56,4 +60,4 @@ class Users {
   std::size_t work_turn_ = 0;  // whose blocks were done last
 };
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -14,7 +14,7 @@
 #include "daemon/engine/iterations.h"
 #include "daemon/ports/reducer.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 
 // One rank's buffer of one tensor, in this process.
 using Buffer = std::span<std::byte>;
@@ -102,4 +102,4 @@ class LocalQueue {
   std::vector<Key> keys_;
 };
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

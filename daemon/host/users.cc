@@ -1,17 +1,20 @@
-#include "daemon/lane/users.h"
+#include "daemon/host/users.h"
 
 #include <algorithm>
 #include <limits>
 #include <optional>
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 namespace {
 
 constexpr auto kWorkQuantum = static_cast<std::int64_t>(kMaxOperation.value);  // bytes of work in a turn
-// Of a block, however short: what begins and ends an operation takes about as long as moving so many bytes.
-constexpr auto kLeastWork = static_cast<std::int64_t>(kib(64).value);
+constexpr std::uint64_t kLeastWork = kib(64).value;
 
 }  // namespace
+
+std::uint64_t work_cost(const ports::TraceSpan& block) {
+  return std::max<std::uint64_t>(block.bytes, kLeastWork);
+}
 
 void Users::add(Job& job) {
   auto user = std::ranges::find(users_, job.user(), &User::id);
@@ -83,10 +86,10 @@ std::optional<ports::TraceSpan> Users::work(Time now) {
       [&](std::size_t j) -> std::int64_t& { return user.jobs[j]->work_account(); },
       [&](std::size_t j) { return has_it(user.jobs[j]); })];
   const ports::TraceSpan span = job.do_work(now);
-  const std::int64_t cost = std::max<std::int64_t>(span.bytes, kLeastWork);
+  const auto cost = static_cast<std::int64_t>(work_cost(span));
   user.work_account -= cost;
   job.work_account() -= cost;
   return span;
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

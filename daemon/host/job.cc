@@ -1,13 +1,12 @@
-#include "daemon/lane/job.h"
+#include "daemon/host/job.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <bit>
 #include <new>
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 namespace {
 
 constexpr std::int64_t kSymptomShare = 5;  // of the detection time, that a lost connection waits for its cause
@@ -17,31 +16,31 @@ constexpr std::size_t kTakeAtOnce = 64;
 
 }  // namespace
 
-Result<std::unique_ptr<Job>> Job::begin(JobStart& start, const Surroundings& around) {
+Result<std::unique_ptr<Job>> Job::begin(JobStart& start, const Context& context) {
   TL_RETURN_IF_ERROR(start.status);
   std::vector<Staging> staging;
   Status refused;
   try {
     staging.reserve(start.rails.size());
     for (const RailStart& rail : start.rails) {
-      staging.push_back({rail.staging, around.memory->add(rail.staging->bytes())});
+      staging.push_back({rail.staging, context.memory->add(rail.staging->bytes())});
       if (staging.back().region.length > 0) continue;
       staging.pop_back();
       refused = {Code::kResourceExhausted, "the daemon's table of tensors is full", "memory",
                  "end other jobs or register fewer tensors"};
       break;
     }
-    if (refused.ok()) return std::unique_ptr<Job>(new Job(start, staging, around));
+    if (refused.ok()) return std::unique_ptr<Job>(new Job(start, staging, context));
   } catch (const std::bad_alloc&) {
     refused = no_memory();
   }
-  for (const Staging& added : staging) around.memory->remove(added.region.region);
+  for (const Staging& added : staging) context.memory->remove(added.region.region);
   return on_host(refused, start.spec);
 }
 
-Job::Job(JobStart& start, const std::vector<Staging>& staging, const Surroundings& around)
+Job::Job(JobStart& start, const std::vector<Staging>& staging, const Context& context)
     : spec_(start.spec),
-      around_(around),
+      context_(context),
       local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks),
       gate_(static_cast<std::uint32_t>(local_ranks_.size())),
       admission_(static_cast<std::uint32_t>(local_ranks_.size())) {
@@ -55,13 +54,14 @@ Job::Job(JobStart& start, const std::vector<Staging>& staging, const Surrounding
   metrics_->name = spec_.name;
   metrics_->id = id();
   metrics_->user = spec_.owner.user;
+  metrics_->began = context_.clock();
   JobRail::Owner& owner = *this;
   for (std::uint8_t r = 0; r < staging.size(); ++r)  // connect() tells when they are too few
-    rails_.push_back(std::make_unique<JobRail>(RailIndex(r), spec_, around_, *metrics_, owner, staging[r],
-                                               std::move(start.rails[r].recorder)));
+    rails_.push_back(std::make_unique<JobRail>(RailIndex(r), spec_, context_, *metrics_, owner, staging[r],
+                                               std::move(start.rails[r].observer)));
   report_begin();
-  around_.metrics->job_list.add(metrics_);
-  around_.metrics->jobs_started.add();
+  context_.metrics->job_list.add(metrics_);
+  context_.metrics->jobs_started.add();
 }
 
 Job::~Job() {
@@ -75,7 +75,7 @@ bool Job::retire(std::size_t most) {
   if (retired_ < tensors_.size()) return false;
   for (auto& rail : rails_) rail->retire();
   report_end();
-  around_.metrics->job_list.remove(metrics_);
+  context_.metrics->job_list.remove(metrics_);
   metrics_.reset();
   return true;
 }
@@ -85,7 +85,7 @@ bool Job::retire(std::size_t most) {
 void Job::connect(Time now) {
   if (spec_.hosts.size() == 1) {
     state_ = State::kRunning;
-    around_.listener->on_job_connected(id());
+    context_.listener->on_job_connected(id());
     return;
   }
   if (rails_.size() < spec_.rails()) {
@@ -115,7 +115,7 @@ void Job::abort(const Status& cause, Time now) {
   if (state_ == State::kClosed) return;
   abort_cause_ = cause;
   failed_ = true;
-  around_.metrics->jobs_failed.add();
+  context_.metrics->jobs_failed.add();
   state_ = State::kClosing;
   feed_all({.kind = engine::Event::Kind::kAbort}, now);
   close_flows();
@@ -148,7 +148,7 @@ void Job::drain_if_closed(Time now) {
       if (session) session->fail(*abort_cause_);
     }
   }
-  around_.listener->on_job_closed(id());
+  context_.listener->on_job_closed(id());
 }
 
 // ---- transport ----
@@ -159,7 +159,7 @@ void Job::flow_up(RailIndex rail, const ports::FlowKey& flow) {
   if (!all || state_ != State::kConnecting) return;
   state_ = State::kRunning;
   report_connected();
-  around_.listener->on_job_connected(id());
+  context_.listener->on_job_connected(id());
 }
 
 void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& cause, Time now) {
@@ -259,7 +259,7 @@ void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor&
     admission_.waits(local, moving);
     begin_admitted(now);
   }
-  if (sequence != t.completed + 1 || operation.raised || around_.config->single_queue) return;
+  if (sequence != t.completed + 1 || operation.raised || context_.config->single_queue) return;
   operation.raised = true;
   if (operation.task.step != LocalStep::kNone) local_queue_.raise(moving);
   feed_all({.kind = engine::Event::Kind::kRaise, .raise = {moving, operation.next_sequence()}}, now);
@@ -270,14 +270,14 @@ void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
   t.reported = Duration();
   t.iteration = iterations_.begin(t.iteration);
   note_iteration(tensor.id, now);
-  if (around_.timeline->enabled() && local_ranks_.size() > 1) {
-    around_.timeline->record({.begin = t.first_arrival,
-                              .length = now - t.first_arrival,
-                              .job = id(),
-                              .tensor = tensor.id,
-                              .sequence = t.next_sequence(),
-                              .cls = tensor.cls,
-                              .phase = ports::TraceSpan::Phase::kWaitForData});
+  if (context_.timeline->enabled() && local_ranks_.size() > 1) {
+    context_.timeline->record({.begin = t.first_arrival,
+                               .length = now - t.first_arrival,
+                               .job = id(),
+                               .tensor = tensor.id,
+                               .sequence = t.next_sequence(),
+                               .cls = tensor.cls,
+                               .phase = ports::TraceSpan::Phase::kWaitForData});
   }
   if (admission_.gate() != Gate::kBeforeLocal) return start(t, tensor, now);
   admission_.ready(tensor.id);
@@ -402,7 +402,7 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
 }
 
 void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, Time now) {
-  ports::ClassMetrics& metrics = around_.metrics->classes[tensor.cls.value];
+  ports::ClassMetrics& metrics = context_.metrics->classes[tensor.cls.value];
   if (!tensor.is_batch()) {
     (ok ? metrics.tensors_completed : metrics.tensors_failed).add();
     metrics.completion.record(now - t.ready);
@@ -413,16 +413,16 @@ void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor
     metrics.straggler.record(std::max(t.ready, t.last_peer) -
                              (heard ? std::min(t.first_arrival, t.first_peer) : t.first_arrival));
   }
-  if (!around_.timeline->enabled()) return;
-  around_.timeline->record({.begin = t.ready,
-                            .length = now - t.ready,
-                            .job = id(),
-                            .tensor = tensor.id,
-                            .sequence = t.next_sequence(),
-                            .cls = tensor.cls,
-                            .phase = ports::TraceSpan::Phase::kOperation,
-                            .bytes = static_cast<std::uint32_t>(
-                                std::min<std::uint64_t>(tensor.elements * dtype_size(tensor.dtype), UINT32_MAX))});
+  if (!context_.timeline->enabled()) return;
+  context_.timeline->record({.begin = t.ready,
+                             .length = now - t.ready,
+                             .job = id(),
+                             .tensor = tensor.id,
+                             .sequence = t.next_sequence(),
+                             .cls = tensor.cls,
+                             .phase = ports::TraceSpan::Phase::kOperation,
+                             .bytes = static_cast<std::uint32_t>(
+                                 std::min<std::uint64_t>(tensor.elements * dtype_size(tensor.dtype), UINT32_MAX))});
 }
 
 // ---- work ----
@@ -460,8 +460,8 @@ ports::TraceSpan Job::do_local_block(Time now) {
   const protocol::PlanTensor& tensor = plan_.tensors[key.tensor.value];
   std::uint64_t reduced = 0, copied = 0;
   const bool done = advance_task(t, tensor, &reduced, &copied);
-  around_.metrics->bytes_reduced.add(reduced);
-  around_.metrics->bytes_copied.add(copied);
+  context_.metrics->bytes_reduced.add(reduced);
+  context_.metrics->bytes_copied.add(copied);
   const ports::TraceSpan span{.begin = now,
                               .job = id(),
                               .tensor = key.tensor,
@@ -516,7 +516,7 @@ std::uint64_t Job::staging_bytes() const {
 void Job::fail(const Status& cause) {
   if (failed_) return;
   failed_ = true;
-  around_.listener->on_job_failed(id(), cause);
+  context_.listener->on_job_failed(id(), cause);
 }
 
 // ---- small answers ----
@@ -533,4 +533,4 @@ std::uint32_t Job::leader_of(const protocol::PlanTensor& tensor) const {
   return std::ranges::count(local_ranks_, tensor.root_rank) > 0 ? local_index(tensor.root_rank) : 0;
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 
 // Whose turn it is, and whether it has begun.
 struct Turn {
@@ -81,4 +81,4 @@ std::size_t next_in_turn(std::size_t* turn, std::size_t members, std::int64_t qu
   return *turn = first;
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

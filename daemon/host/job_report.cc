@@ -1,26 +1,23 @@
 // What a job tells those who look at the host: in the log and to the timeline.
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
-
-#include <chrono>
 
 #include "common/base/log_gate.h"
-#include "daemon/lane/clocks.h"
-#include "daemon/lane/job.h"
+#include "daemon/host/job.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 
 // Unless the job's user has brought about too many lines.
 void Job::log(const std::string& line) const {
-  if (const auto held_back = around_.log_share->pass(user(), clock_now()))
-    spdlog::info("{}{}", line, held_back_text(*held_back));
+  if (!*context_.log) return;
+  if (const auto held_back = context_.log_share->pass(user(), context_.clock()))
+    (*context_.log)(line + held_back_text(*held_back));
 }
 
 void Job::report_begin() {
   std::vector<std::string> hosts;
   hosts.reserve(spec_.hosts.size());
   for (const ports::JobHost& host : spec_.hosts) hosts.push_back(host.name);
-  around_.timeline->begin_job(id(), epoch(), spec_.name, hosts);
+  context_.timeline->begin_job(id(), epoch(), spec_.name, hosts);
 }
 
 void Job::report_connected() {
@@ -31,8 +28,7 @@ void Job::report_connected() {
 }
 
 void Job::report_end() {
-  around_.timeline->end_job(id(), epoch());
-  const auto alive = std::chrono::steady_clock::now() - metrics_->began;
+  context_.timeline->end_job(id(), epoch());
   std::uint64_t sent = 0, received = 0, demoted = 0;
   for (const ports::JobMetrics::PerClass& cls : metrics_->classes) {
     sent += cls.bytes_sent.value();
@@ -42,8 +38,8 @@ void Job::report_end() {
   log(fmt::format(
       "job '{}' of user {} is over on this host: {:.1f} s, {} iterations, {} bytes sent ({} of them demoted) and {} "
       "received",
-      spec_.name, spec_.owner.user, std::chrono::duration<double>(alive).count(), metrics_->iterations.value(), sent,
+      spec_.name, spec_.owner.user, to_seconds(context_.clock() - metrics_->began), metrics_->iterations.value(), sent,
       demoted, received));
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -1,8 +1,8 @@
-// One rail of a job on one lane: its engine, its flows, and what goes through them (law 12). Everything here runs on
-// the lane's thread.
+// One rail of a job on one host: its engine, its flows, and what goes through them (law 12).
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -11,15 +11,15 @@
 #include "common/base/units.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine_log/recorded_engine.h"
-#include "daemon/lane/lane.h"
-#include "daemon/lane/prepared.h"
+#include "daemon/host/config.h"
+#include "daemon/host/prepared.h"
 #include "daemon/ports/job.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 
-// What a job uses of its lane. Outlives the job.
-struct Surroundings {
-  const LaneConfig* config = nullptr;
+// What a job uses of its host. Outlives the job.
+struct Context {
+  const HostConfig* config = nullptr;
   ports::Memory* memory = nullptr;
   ports::Reducer* reducer = nullptr;
   ports::LaneMetrics* metrics = nullptr;
@@ -27,9 +27,11 @@ struct Surroundings {
   std::vector<ports::Transport*> transports;  // by rail
   ports::LaneListener* listener = nullptr;
   LogShare* log_share = nullptr;  // what the log may say of each user's jobs
+  const std::function<void(const std::string&)>* log = nullptr;
+  std::function<Time()> clock;
 };
 
-// What contributions land in: memory, and its place in the lane's region table.
+// What contributions land in: memory, and its place in the host's region table.
 struct Staging {
   std::shared_ptr<ports::Scratch> memory;
   Descriptor region;
@@ -49,9 +51,9 @@ class JobRail {
     virtual void rail_failed(const Status& cause) = 0;
   };
 
-  // `spec`, `metrics` and `owner` outlive it. The job has more than one host, and the lane has this rail.
-  JobRail(RailIndex rail, const ports::JobSpec& spec, const Surroundings& around, ports::JobMetrics& metrics,
-          Owner& owner, Staging staging, std::unique_ptr<engine_log::Recorder> recorder);
+  // `spec`, `metrics` and `owner` outlive it. The job has more than one host, and the host has this rail.
+  JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& context, ports::JobMetrics& metrics, Owner& owner,
+          Staging staging, std::unique_ptr<engine_log::Observer> observer);
   JobRail(const JobRail&) = delete;
   JobRail& operator=(const JobRail&) = delete;
 
@@ -91,10 +93,10 @@ class JobRail {
     std::uint64_t cost = 0;  // bytes, where an operation counts for kLeastCost at least
     bool more = false;  // what is next is larger than the credit that is left; else nothing is left, or flows are full
   };
-  // The lane's time that a small operation takes, as bytes: jobs share time as they share bytes.
+  // The host's time that a small operation takes, as bytes: jobs share time as they share bytes.
   static constexpr std::uint64_t kLeastCost = 4096;
   Sent send(ClassId cls, Bytes credit, std::uint64_t budget, Time now);
-  // What is left of this job's turn in a class: the lane's account.
+  // What is left of this job's turn in a class: the host's account.
   std::uint64_t& deficit(ClassId cls) { return deficit_[ports::metrics_slot(cls)]; }
   void publish_counts();
   // Looks at how far the flows of a class have come: one that has not moved for half a second stands still, and gets
@@ -108,7 +110,7 @@ class JobRail {
 
  private:
   JobId job() const { return spec_.credentials.job; }
-  ports::Transport& transport() const { return *around_.transports[rail_.value]; }
+  ports::Transport& transport() const { return *context_.transports[rail_.value]; }
   // Of two hosts the one with the lower index connects (ports/transport.h).
   bool dials(HostIndex peer) const { return spec_.credentials.self < peer; }
   void carry_out(const engine::Action& action, Time now);
@@ -119,7 +121,7 @@ class JobRail {
 
   const RailIndex rail_;
   const ports::JobSpec& spec_;
-  const Surroundings& around_;
+  const Context& context_;
   ports::JobMetrics& metrics_;
   Owner& owner_;
   const engine::EngineConfig config_;
@@ -146,4 +148,4 @@ class JobRail {
   std::array<bool, kMaxDataClasses> any_stands_{};
 };
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

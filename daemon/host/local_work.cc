@@ -1,4 +1,4 @@
-#include "daemon/lane/local_work.h"
+#include "daemon/host/local_work.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include "common/base/assert.h"
 #include "common/protocol/rank_block.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 namespace {
 
 // Elements of `size` bytes that one block has of each rank's buffer: all ranks' together are at most kMaxOperation, so
@@ -157,4 +157,4 @@ bool advance_batch(LocalTask& task, const protocol::PlanTensor& batch, Buffer ow
   return task.next >= batch.elements;
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -1,8 +1,8 @@
 // Flows that stand still (law 21) must not hold others back: what they have in flight leaves the window of their class,
 // which all jobs of a NIC share (law 8), until they move again. Nothing here is on the way of a slice.
-#include "daemon/lane/job_rail.h"
+#include "daemon/host/job_rail.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 namespace {
 
 // Without a change for so long a flow stands still. A lost packet takes the kernel 0.2 s to notice.
@@ -31,4 +31,4 @@ bool JobRail::stands(const ports::FlowKey& flow) const {
   return flow.cls != kControlClass && any_stands_[flow.cls.value] && looks_[flow.cls.value][flow.peer.value].stands;
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -1,9 +1,9 @@
 // How far a job has come, for those who look whether it stands still (law 21). Nothing here is on the way of a slice.
 #include <algorithm>
 
-#include "daemon/lane/job.h"
+#include "daemon/host/job.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 namespace {
 
 constexpr std::int64_t kReportsInDetection = 8;  // as often as control sends heartbeats
@@ -11,7 +11,7 @@ constexpr std::int64_t kReportsInDetection = 8;  // as often as control sends he
 }  // namespace
 
 void JobRail::add_progress(Time now, std::vector<ports::FlowState>* flows) const {
-  const std::size_t data_flows = around_.config->single_queue ? 1 : around_.config->classes;
+  const std::size_t data_flows = context_.config->single_queue ? 1 : context_.config->classes;
   for (std::uint16_t peer = 0; peer < spec_.hosts.size(); ++peer) {
     if (peer == spec_.credentials.self.value) continue;
     for (std::size_t c = 0; c <= data_flows; ++c) {
@@ -31,7 +31,7 @@ void Job::tell_progress(Time now) {
   progress_.ports.resize(rails_.size());
   for (const auto& rail : rails_) rail->add_progress(now, &progress_.flows);
   for (std::size_t r = 0; r < rails_.size(); ++r) {
-    const ports::RailMetrics& carried = around_.metrics->rails[r];
+    const ports::RailMetrics& carried = context_.metrics->rails[r];
     ports::PortBytes& port = progress_.ports[r];
     for (std::size_t c = 0; c < port.sent.size(); ++c) {
       port.sent[c] = carried.bytes_sent[c].value();
@@ -39,11 +39,11 @@ void Job::tell_progress(Time now) {
     }
   }
   look_at_ages(now);
-  around_.listener->on_progress(id(), progress_);
+  context_.listener->on_progress(id(), progress_);
 }
 
 void Job::raise_ages(std::array<Duration, kMaxDataClasses>* ages) const {
   for (std::size_t c = 0; c < ages->size(); ++c) (*ages)[c] = std::max((*ages)[c], ages_[c]);
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -11,27 +11,27 @@
 #include "common/base/ledger.h"
 #include "common/protocol/plan.h"
 #include "daemon/engine/types.h"
-#include "daemon/engine_log/recorder.h"
-#include "daemon/lane/lane.h"
+#include "daemon/engine_log/observer.h"
+#include "daemon/host/config.h"
 #include "daemon/ports/job.h"
 #include "daemon/ports/scratch.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 
 // How the engine of a job's rail is set up on this host.
-engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, const LaneConfig& config);
+engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, const HostConfig& config);
 
 // What a job has on one rail before it runs.
 struct RailStart {
   std::shared_ptr<ports::Scratch> staging;         // the job's, too, once it has begun
-  std::unique_ptr<engine_log::Recorder> recorder;  // none: nothing is recorded
+  std::unique_ptr<engine_log::Observer> observer;  // of its engine; may be none
 };
 
 // A job that is to begin.
 class JobStart {
  public:
-  // `rails`: of this host. What `rooms` points to outlives it.
-  JobStart(ports::JobSpec spec, const LaneConfig& config, std::size_t rails, const LaneRooms& rooms);
+  // Both outlive it.
+  JobStart(ports::JobSpec spec, const HostConfig& config, const HostPorts& ports);
   // A Preparer::Step.
   bool step();
 
@@ -43,9 +43,9 @@ class JobStart {
  private:
   Status begin_rail();
 
-  const LaneConfig& config_;
+  const HostConfig& config_;
   const std::size_t host_rails_;
-  const LaneRooms& rooms_;
+  const HostPorts& ports_;
 };
 
 // What a registration has taken of a lane.
@@ -65,7 +65,7 @@ struct Review {
 class PlanGrowth {
  public:
   // `added`: a plan with the new tensors alone.
-  PlanGrowth(protocol::Plan added, std::shared_ptr<const ports::JobSpec> spec, const LaneRooms& rooms);
+  PlanGrowth(protocol::Plan added, std::shared_ptr<const ports::JobSpec> spec, const HostPorts& ports);
   // A Preparer::Step.
   bool step();
 
@@ -91,7 +91,7 @@ class PlanGrowth {
   Status begin();
 
   const std::shared_ptr<const ports::JobSpec> spec_;
-  const LaneRooms& rooms_;
+  const HostPorts& ports_;
   std::vector<Place> places_;
   std::span<std::byte> bytes_;  // of scratch, whoever has it
   bool begun_ = false;
@@ -123,4 +123,4 @@ struct Need {
 };
 Need need_of(std::span<const protocol::TensorBody> tensors, const ports::JobSpec& spec);
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

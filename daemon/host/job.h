@@ -1,10 +1,10 @@
-// One job on one lane: its local ranks, its rails, and how an operation passes between them.
+// One job on one host: its local ranks, its rails, and how an operation passes between them.
 //
 // An operation goes through three phases on a host: every local rank submits; local work brings their buffers together;
 // the engines move the leader's buffer between hosts, each rail its slices of it; once all of them are done, local work
 // spreads the result; every local rank gets its completion. Where all ranks live on one host the engines have no part
 // in it. A batch of the plan is such an operation, too: local work brings its members together in a buffer of the
-// daemon's own, and spreads them again (job_batches.cc). Everything here runs on the lane's thread.
+// daemon's own, and spreads them again (job_batches.cc).
 #pragma once
 
 #include <array>
@@ -19,17 +19,17 @@
 #include "daemon/engine/batching/batch_gate.h"
 #include "daemon/engine/ordering/admission.h"
 #include "daemon/engine/urgency/observed_order.h"
-#include "daemon/lane/job_rail.h"
-#include "daemon/lane/local_work.h"
+#include "daemon/host/job_rail.h"
+#include "daemon/host/local_work.h"
 #include "daemon/ports/job.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 
 class Job final : private JobRail::Owner {
  public:
   // Of what was prepared. Errors: that of the preparation; kResourceExhausted, when the table of tensors is full or
   // there is no memory for tables. On an error its memory stays with `start`, which gives it back elsewhere.
-  static Result<std::unique_ptr<Job>> begin(JobStart& start, const Surroundings& around);
+  static Result<std::unique_ptr<Job>> begin(JobStart& start, const Context& context);
   ~Job() override;
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -120,7 +120,7 @@ class Job final : private JobRail::Owner {
 
  private:
   // `staging`: of each of its rails on this host.
-  Job(JobStart& start, const std::vector<Staging>& staging, const Surroundings& around);
+  Job(JobStart& start, const std::vector<Staging>& staging, const Context& context);
 
   enum class State { kConnecting, kRunning, kClosing, kClosed };
 
@@ -223,7 +223,7 @@ class Job final : private JobRail::Owner {
   void map(std::span<std::byte> bytes);
 
   ports::JobSpec spec_;
-  Surroundings around_;
+  const Context& context_;
   State state_ = State::kConnecting;
   std::vector<Rank> local_ranks_;
   std::vector<std::uint32_t> rank_numbers_;
@@ -270,4 +270,4 @@ class Job final : private JobRail::Owner {
   std::array<Duration, kMaxDataClasses> ages_{};  // see raise_ages()
 };
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -1,8 +1,8 @@
 // Batches of the plan (engine/batching): an operation for the engines, whose buffer is the daemon's own. What its
 // members' clients have is summed and copied into it once all of them are here, and out of it at the end.
-#include "daemon/lane/job.h"
+#include "daemon/host/job.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 
 // A rank has come to a batch when it has submitted the last of its members.
 void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now) {
@@ -28,9 +28,9 @@ void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member,
 bool Job::advance_task(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t* reduced,
                        std::uint64_t* copied) {
   if (!tensor.is_batch())
-    return advance(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, *around_.reducer, reduced, copied);
+    return advance(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, *context_.reducer, reduced, copied);
   const auto buffers_of = [this](TensorId member) { return std::span<const Buffer>(tensors_[member.value].buffers); };
-  return advance_batch(t.task, tensor, t.storage, gate_.members(tensor.id), buffers_of, *around_.reducer, reduced,
+  return advance_batch(t.task, tensor, t.storage, gate_.members(tensor.id), buffers_of, *context_.reducer, reduced,
                        copied);
 }
 
@@ -41,4 +41,4 @@ void Job::complete_members(const LocalTensor& t, TensorId batch, bool ok, Time n
     complete(tensors_[member.tensor.value], plan_.tensors[member.tensor.value], ok, now);
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

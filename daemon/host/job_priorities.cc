@@ -6,9 +6,9 @@
 #include <functional>
 
 #include "daemon/engine/classify/thresholds.h"
-#include "daemon/lane/job.h"
+#include "daemon/host/job.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 namespace {
 
 constexpr std::uint32_t kReviewedAtOnce = 1024;
@@ -16,7 +16,7 @@ constexpr std::uint32_t kReviewedAtOnce = 1024;
 }  // namespace
 
 void Job::use_thresholds(std::vector<double> thresholds) {
-  if (!around_.config->tunes || thresholds.size() >= around_.config->classes) return;
+  if (!context_.config->tunes || thresholds.size() >= context_.config->classes) return;
   thresholds_ = std::move(thresholds);
   classify({0, static_cast<std::uint32_t>(plan_.tensors.size())});
 }
@@ -38,7 +38,7 @@ void Job::classify(protocol::TensorRange range) {
     }
     if (!thresholds_) continue;
     // Fewer classes than there are leave out the most urgent ones, which others may need more.
-    const auto unused = static_cast<std::uint8_t>(around_.config->classes - thresholds_->size() - 1);
+    const auto unused = static_cast<std::uint8_t>(context_.config->classes - thresholds_->size() - 1);
     tensor.cls = ClassId(unused + engine::class_by_thresholds(*thresholds_, tensor.urgency).value);
     set_priority(tensor);
   }
@@ -47,8 +47,8 @@ void Job::classify(protocol::TensorRange range) {
 
 // The largest tensor is a gradient, and those are submitted once an iteration.
 void Job::note_iteration(TensorId tensor, Time now) {
-  if (!around_.config->tunes || rails_.empty() || tensor != largest_) return;
-  if (largest_since_) around_.listener->on_iteration(id(), now - *largest_since_);
+  if (!context_.config->tunes || rails_.empty() || tensor != largest_) return;
+  if (largest_since_) context_.listener->on_iteration(id(), now - *largest_since_);
   largest_since_ = now;
 }
 
@@ -76,7 +76,7 @@ bool Job::go_on(Review& review) {
   review.done = next.end();
   if (review.done < all) return false;
   if (!review.relearns) return true;
-  observed_.emplace(all, static_cast<std::uint32_t>(local_ranks_.size()));
+  observed_.emplace(all, static_cast<std::uint32_t>(local_ranks_.size()), context_.config->observation);
   for (const auto& session : sessions_) {
     if (session) session->observe_waits(true);
   }
@@ -99,7 +99,7 @@ void Job::take_observed_order() {
   for (protocol::PlanTensor& tensor : plan_.tensors) {
     if (!observed_->waited_for(tensor.id)) continue;
     tensor.urgency = urgencies[tensor.id.value];
-    tensor.cls = engine::class_by_thresholds(around_.config->thresholds, tensor.urgency);
+    tensor.cls = engine::class_by_thresholds(context_.config->thresholds, tensor.urgency);
     set_priority(tensor);
     order.push_back(&tensor);
   }
@@ -112,4 +112,4 @@ void Job::take_observed_order() {
   }
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

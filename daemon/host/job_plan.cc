@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <new>
 
-#include "daemon/lane/job.h"
+#include "daemon/host/job.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 namespace {
 
 // Members may come in a step before their batches: nobody submits them until all are there.
@@ -90,15 +90,15 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
     t.wide_storage = growth.wide(growth.taken + i - range.first);
     if (!t.storage.empty()) t.buffer = add_region(t.storage);
     if (!t.wide_storage.empty()) t.wide = add_region(t.wide_storage);
-    around_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
+    context_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
   }
   growth.taken += count;
-  if (around_.config->tunes) classify(range);
+  if (context_.config->tunes) classify(range);
   if (growth.taken < all.size()) return false;
   if (!rails_.empty()) admission_.grow(plan_, range_of(all));
   gate_.grow(plan_, range_of(all));
   give_back_vacant_tables();
-  growth.review.relearns = around_.config->observes && !rails_.empty();
+  growth.review.relearns = context_.config->observes && !rails_.empty();
   begin(growth.review);
   return go_on(growth.review);
 }
@@ -187,14 +187,14 @@ void Job::give_back_vacant_tables() {
 }
 
 void Job::forget_regions(LocalTensor& local) {
-  if (local.buffer.length != 0) around_.memory->remove(local.buffer.region);
-  if (local.wide.length != 0) around_.memory->remove(local.wide.region);
+  if (local.buffer.length != 0) context_.memory->remove(local.buffer.region);
+  if (local.wide.length != 0) context_.memory->remove(local.wide.region);
   local.buffer = local.wide = {};
 }
 
 // Regions are charged before they are added, so that there is always room but for what another lane's jobs forgot.
 Descriptor Job::add_region(std::span<std::byte> bytes) {
-  const Descriptor region = around_.memory->add(bytes);
+  const Descriptor region = context_.memory->add(bytes);
   if (region.length != bytes.size()) {
     fail({Code::kResourceExhausted, "the daemon's table of tensors is full", fmt::format("job '{}'", spec_.name),
           "end other jobs or register fewer tensors"});
@@ -223,4 +223,4 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
   }
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

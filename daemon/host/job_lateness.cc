@@ -2,9 +2,9 @@
 // bounded by what goes on, not by what is registered.
 #include <algorithm>
 
-#include "daemon/lane/job.h"
+#include "daemon/host/job.h"
 
-namespace tensorlane::lane {
+namespace tensorlane::host {
 namespace {
 
 constexpr std::size_t kLateScan = 4096;  // tensors of each kind that report_late() looks at in one call, about
@@ -69,14 +69,14 @@ void Job::report_missing(Time now) {
     Missed& missed = missed_[host.value];
     missed = {now, *missed.next, {}};
     const LocalTensor& t = tensors_[missed.last.value];
-    around_.listener->on_missing(id(), host, missed.last, t.next_sequence(), now - t.ready);
+    context_.listener->on_missing(id(), host, missed.last, t.next_sequence(), now - t.ready);
   }
 }
 
 // Returns how many hosts it looked at, at least one.
 std::size_t Job::look_for_missing(TensorId tensor, Time now) {
   const LocalTensor& t = tensors_[tensor.value];
-  const Duration late = around_.config->late_after;
+  const Duration late = context_.config->late_after;
   if (plan_.tensors[tensor.value].in_batch() || t.arrived < local_ranks_.size() || now - t.ready < late) return 1;
   for (const auto& rail : rails_) {
     for (const HostIndex host : rail->engine().missing(tensor)) {
@@ -122,18 +122,18 @@ void Job::report_if_late(TensorId id, Time now) {
     since = turn_->second;
   }
   const Duration waited = now - since;
-  if (waited < t.reported + around_.config->late_after) return;
+  if (waited < t.reported + context_.config->late_after) return;
   t.reported = waited;
   for (std::uint32_t local = 0; local < local_ranks_.size(); ++local) {
     if (t.sequence[local] > t.completed) continue;
-    around_.metrics->late_reports.add();
-    around_.listener->on_late(this->id(), local_ranks_[local], tensor.id, waited);
+    context_.metrics->late_reports.add();
+    context_.listener->on_late(this->id(), local_ranks_[local], tensor.id, waited);
   }
 }
 
 // Operations that are ready may be held for a tensor that no host has submitted, of which no peer speaks.
 void Job::look_whose_turn_it_is(Time now) {
-  if (admission_.gate() == Gate::kNone) return;
+  if (admission_.gate() == engine::Admission::Gate::kNone) return;
   const std::optional<TensorId> missing = admission_.missing();
   if (!missing) turn_.reset();
   if (missing && (!turn_ || turn_->first != *missing)) turn_ = {*missing, now};
@@ -169,4 +169,4 @@ void Job::look_at_ages(Time now) {
   }
 }
 
-}  // namespace tensorlane::lane
+}  // namespace tensorlane::host

@@ -1,0 +1,282 @@
+#include "daemon/host/host.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace tensorlane::host {
+namespace {
+
+constexpr Duration kHousekeeping = milliseconds(100);
+constexpr Duration kStandingLook = milliseconds(200);  // how often flows are looked at that may stand still
+constexpr std::uint64_t kControlQuantum = 4096;        // of headers: what a job sends before it is the next one's turn
+// Of jobs that share the host, in a turn: what is sent of a class, as JobRail::Sent counts it; of control frames;
+// submissions of one user. An operation takes several turns of every host, so the length of a turn is what others' load
+// costs it.
+constexpr std::uint64_t kSentPerTurn = kib(256).value, kControlPerTurn = kib(16).value;
+constexpr std::uint64_t kWorkPerTurn = kib(256).value;  // as work_cost() counts it
+constexpr std::size_t kTakenPerTurn = 64;
+constexpr std::size_t kRetiredPerTurn = 1024;  // regions of jobs that have ended
+
+}  // namespace
+
+// A NIC: its transport, which reports here, and what its jobs share of it.
+struct Host::Rail final : ports::FrameSink {
+  Rail(Host& of, RailIndex i, const RailConfig& c) : host(of), index(i), config(c), control(c.control_limit) {}
+
+  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
+  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
+  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override;
+  void on_flow_up(const ports::FlowKey& flow) override;
+  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override;
+
+  Host& host;
+  const RailIndex index;
+  const RailConfig& config;
+  TokenBucket control;                          // of all control frames (law 10)
+  std::array<Turn, kMaxDataClasses + 1> turns;  // which user's it is to send in a class
+  // Bytes in flight of flows that stand still: they take nothing of the window from flows that move. And whether the
+  // window has kept somebody waiting since it was last looked which flows those are.
+  std::array<Bytes, kMaxDataClasses> standing{};
+  std::array<bool, kMaxDataClasses> full{};
+  Time next_look;
+  std::unique_ptr<ports::Transport> transport;  // the last member: it may speak to this sink while it closes
+};
+
+Result<std::span<std::byte>> Host::Rail::on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
+  Job* job = host.find(flow.job);
+  if (job == nullptr) return Status(Code::kNotFound, "a frame for a job that has ended", "", "");
+  return job->landing(index, flow, header);
+}
+void Host::Rail::on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
+  if (Job* job = host.find(flow.job)) job->frame_arrived(index, flow, header, host.now_);
+}
+void Host::Rail::on_sent(const ports::FlowKey& flow, std::uint64_t token) {
+  if (Job* job = host.find(flow.job)) job->sent(index, token, host.now_);
+}
+void Host::Rail::on_flow_up(const ports::FlowKey& flow) {
+  if (Job* job = host.find(flow.job)) job->flow_up(index, flow);
+}
+void Host::Rail::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
+  next_look = Time();  // its bytes have left the window
+  if (Job* job = host.find(flow.job)) job->flow_down(index, flow, cause, host.now_);
+}
+
+Host::Host(const HostConfig& config, const HostPorts& ports, std::function<Time()> clock)
+    : config_(config),
+      ports_(ports),
+      context_{&config, ports.memory, ports.reducer, ports.metrics, ports.timeline,
+               {},      nullptr,      &log_share_,   &ports.log,    std::move(clock)},
+      users_(config.rails.size()) {}
+
+Host::~Host() {
+  clear();
+}
+
+Result<std::unique_ptr<Host>> Host::create(const HostConfig& config, const HostPorts& ports,
+                                           std::function<Time()> clock) {
+  TL_ASSERT(config.classes <= kMaxDataClasses && !config.rails.empty() && config.rails.size() <= kMaxRails);
+  for (const RailConfig& rail : config.rails) TL_ASSERT(rail.windows.size() >= config.classes);
+  std::unique_ptr<Host> host(new Host(config, ports, std::move(clock)));
+  TL_RETURN_IF_ERROR(host->open());
+  return host;
+}
+
+Status Host::open() {
+  for (std::uint8_t r = 0; r < config_.rails.size(); ++r) {
+    auto rail = std::make_unique<Rail>(*this, RailIndex(r), config_.rails[r]);
+    TL_ASSIGN_OR_RETURN(rail->transport, ports_.make_transport(rail->index, *rail));
+    context_.transports.push_back(rail->transport.get());
+    rails_.push_back(std::move(rail));
+  }
+  return {};
+}
+
+void Host::report_to(ports::LaneListener& listener) {
+  context_.listener = &listener;
+}
+
+ports::Transport& Host::transport(RailIndex rail) {
+  return *rails_[rail.value]->transport;
+}
+
+void Host::clear() {
+  users_ = Users(0);
+  jobs_.clear();
+  ended_.clear();
+}
+
+// ---- jobs ----
+
+// What control says of a job that is not there is answered by what it does next: it aborts the job.
+void Host::begin(JobStart& start) {
+  Result<std::unique_ptr<Job>> job = Job::begin(start, context_);
+  if (!job.ok()) return context_.listener->on_job_failed(start.spec.credentials.job, job.status());
+  users_.add(**job);
+  jobs_.push_back(std::move(*job));
+  jobs_.back()->connect(now_);
+}
+
+Job* Host::find(JobId id) {
+  for (auto& job : jobs_) {
+    if (job->id() == id) return job.get();
+  }
+  return nullptr;
+}
+
+bool Host::has_closed() const {
+  return std::ranges::any_of(jobs_, [](const auto& job) { return job->closed(); });
+}
+
+std::vector<JobId> Host::reap() {
+  std::vector<JobId> gone;
+  for (auto& job : jobs_) {
+    if (!job->closed()) continue;
+    users_.remove(*job);
+    gone.push_back(job->id());
+    ended_.push_back(std::move(job));
+  }
+  std::erase_if(jobs_, [](const auto& job) { return job == nullptr; });
+  return gone;
+}
+
+std::shared_ptr<Job> Host::retire() {
+  if (ended_.empty() || !ended_.back()->retire(kRetiredPerTurn)) return nullptr;
+  std::shared_ptr<Job> job(std::move(ended_.back()));
+  ended_.pop_back();
+  return job;
+}
+
+// ---- a turn ----
+
+std::size_t Host::receive(Time now) {
+  now_ = now;
+  std::size_t handled = 0;
+  for (auto& rail : rails_) handled += rail->transport->poll(now);
+  return handled;
+}
+
+std::size_t Host::collect() {
+  return users_.collect(kTakenPerTurn);
+}
+
+void Host::submit(const std::function<bool(const Job&)>& may) {
+  for (auto& job : jobs_) {
+    if (may(*job)) job->submit_collected(now_);
+  }
+}
+
+std::size_t Host::send() {
+  std::size_t sent = 0;
+  for (auto& rail : rails_) sent += send(*rail);
+  return sent;
+}
+
+// The most urgent class first; inside a class every job in turn, one window shared by all of them and all peers.
+std::size_t Host::send(Rail& rail) {
+  if (jobs_.empty()) return 0;
+  std::size_t sent = 0;
+  if (has_sends(rail, kControlClass)) {
+    TokenBucket& control = rail.control;
+    // A bucket that is not empty lets a frame pass, so that what waits always has a time to wait for.
+    Bytes credit =
+        control.empty(now_) ? Bytes(0) : std::max(control.available(now_), Bytes(protocol::kFrameHeaderBytes));
+    const Bytes before = credit;
+    sent += share(rail, kControlClass, kControlQuantum, kControlPerTurn, &credit);
+    control.take(now_, before - credit);
+  }
+  for (std::uint8_t c = 0; c < config_.classes; ++c) {
+    const ClassId cls{c};
+    if (!has_sends(rail, cls)) continue;
+    const Bytes in_flight = rail.transport->in_flight(cls);
+    const Bytes used = in_flight - std::min(in_flight, rail.standing[c]);
+    // Nothing in flight makes room for one operation, however small the window.
+    const Bytes window = used.value == 0 ? std::max(rail.config.windows[c], kMaxOperation) : rail.config.windows[c];
+    Bytes credit = window - std::min(used, window);
+    const Bytes before = credit;
+    sent += share(rail, cls, kMaxOperation.value, kSentPerTurn, &credit);
+    rail.full[c] = rail.full[c] || before < kMaxOperation;
+  }
+  return sent;
+}
+
+bool Host::has_sends(const Rail& rail, ClassId cls) const {
+  return std::ranges::any_of(jobs_, [&](const auto& job) { return job->has_sends(rail.index, cls, now_); });
+}
+
+// Users share evenly, and so do a user's jobs: at least `quantum` bytes in a turn, however many peers they have and
+// however long their operations are. Bounded by the operations that *credit, which shrinks, has room for, and where
+// there are several jobs by `most`.
+std::size_t Host::share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit) {
+  const std::size_t slot = ports::metrics_slot(cls);
+  const std::uint64_t limit = jobs_.size() > 1 ? most : std::numeric_limits<std::uint64_t>::max();
+  const Users::Sent sent = users_.send(rail.turns[slot], rail.index, cls, quantum, limit, credit, now_);
+  if (sent.blocked) ports_.metrics->classes[slot].window_full.add();
+  return sent.operations;
+}
+
+std::size_t Host::work() {
+  std::size_t blocks = 0;
+  for (std::uint64_t cost = 0; cost < kWorkPerTurn; ++blocks) {
+    std::optional<ports::TraceSpan> span = users_.work(now_);
+    if (!span) break;
+    now_ = context_.clock();
+    span->length = now_ - span->begin;
+    if (ports_.timeline->enabled()) ports_.timeline->record(*span);
+    cost += work_cost(*span);
+  }
+  return blocks;
+}
+
+Time Host::next_deadline(Time latest) const {
+  Time until = latest;
+  for (const auto& rail : rails_) {
+    if (rail->control.empty(now_) && has_sends(*rail, kControlClass)) until = std::min(until, rail->control.ready_at());
+  }
+  for (const auto& job : jobs_) {
+    if (const std::optional<Time> promotion = job->promotion(now_)) until = std::min(until, *promotion);
+  }
+  return until;
+}
+
+bool Host::housekeep() {
+  if (now_ < next_housekeeping_) return false;
+  next_housekeeping_ = now_ + kHousekeeping;
+  ports::LaneMetrics& m = *ports_.metrics;
+  std::uint64_t pending = 0, staging = 0, sessions = 0;
+  std::array<Duration, kMaxDataClasses> ages{};
+  for (auto& job : jobs_) {
+    job->report_late(now_);
+    job->tell_progress(now_);
+    job->raise_ages(&ages);
+    job->publish_counts();
+    job->flush_logs();
+    sessions += job->sessions().size();
+    pending += job->operations_pending();
+    staging += job->staging_bytes();
+  }
+  for (const auto& rail : rails_) look_for_standing(*rail);
+  ports::TransportCounters carried;
+  for (const auto& rail : rails_) carried += rail->transport->counters();
+  m.transport.set(carried);
+  m.jobs.set(jobs_.size());
+  m.sessions.set(sessions);
+  m.operations_pending.set(pending);
+  m.staging_bytes.set(staging);
+  for (std::size_t c = 0; c < ages.size(); ++c) m.oldest_operation_ns[c].set(static_cast<std::uint64_t>(ages[c].value));
+  return true;
+}
+
+// A flow that stands still must not keep those waiting that move: neither other jobs', nor other flows of its own.
+void Host::look_for_standing(Rail& rail) {
+  if (now_ < rail.next_look) return;
+  rail.next_look = now_ + kStandingLook;
+  for (std::uint8_t c = 0; c < config_.classes; ++c) {
+    if (!std::exchange(rail.full[c], false) && rail.standing[c] == Bytes()) continue;
+    rail.standing[c] = Bytes();
+    for (auto& job : jobs_) rail.standing[c] += job->look_for_standing(rail.index, ClassId(c), now_);
+  }
+}
+
+}  // namespace tensorlane::host

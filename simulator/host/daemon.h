@@ -1,0 +1,150 @@
+// One simulated machine: a daemon's host of engines (daemon/host), the same code as in a daemon, driven by the virtual
+// clock over simulated ports; the clients of its ranks; and what control does beside it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/host/host.h"
+#include "simulator/checkers/admission.h"
+#include "simulator/host/client.h"
+#include "simulator/host/engine_watch.h"
+#include "simulator/host/reducer.h"
+#include "simulator/host/session.h"
+#include "simulator/host/transport.h"
+
+namespace tensorlane::simulator {
+
+class SimDaemon final : private ports::LaneListener {
+ public:
+  struct Around {
+    const Scenario& scenario;
+    EventQueue& events;
+    std::vector<std::unique_ptr<Network>>& networks;  // by rail
+    const Values& values;
+    Results& results;
+    DeliveryChecker& delivery;
+    AdmissionChecker& admission;
+    Findings& findings;
+    const Trace& trace;
+    std::uint64_t* progress;  // counts what moved the job on
+  };
+  SimDaemon(HostIndex self, Around around, Random random);
+  ~SimDaemon() override;
+
+  void start();
+  // Control: the plan has `tensors` tensors now; `then` when this host has it (a frozen one: when it thaws).
+  void grow_plan(std::size_t tensors, std::function<void()> then);
+  // Control: every host has them.
+  void allow(std::size_t tensors);
+
+  // Faults.
+  void set_frozen(bool frozen);
+  void kill();
+  void kill_client();
+  void freeze_client(bool frozen);
+
+  // It can still speak for itself: not dead, and not frozen for ever.
+  bool alive() const { return !dead_ && !frozen_; }
+  bool frozen() const { return frozen_ && !dead_; }
+  bool aborted() const { return phase_ != Phase::kRunning; }
+  const std::string& cause() const { return cause_; }
+  // Nothing of this host's clients is left waiting, and nothing will be.
+  bool resolved() const;
+  // What must hold when everything is over and quiet. Checkers "bounds", "memory", "stale".
+  void check_quiet() const;
+  // Ends the engines, and checks their logs. Nothing comes after it.
+  void check_logs();
+  std::string describe() const;
+
+  const std::vector<std::unique_ptr<EngineWatch>>& engines() const { return watches_; }
+  const std::vector<std::unique_ptr<Client>>& clients() const { return clients_; }
+  std::uint64_t resent() const;
+  std::uint64_t replayed() const;  // stale frames that were sent to it
+
+ private:
+  enum class Phase : std::uint8_t { kRunning, kDraining, kClosed };
+  // A command for the host: true when it is done, false when it goes on in another turn.
+  using Command = std::function<bool()>;
+
+  host::HostConfig host_config() const;
+  host::HostPorts host_ports();
+  ports::JobSpec spec() const;
+  std::unique_ptr<SimTransport> make_transport(RailIndex rail, ports::FrameSink& sink);
+  void make_clients(Random& random);
+  host::Job* job() const;
+  void command(Command command);
+  void bind(std::size_t from, std::size_t to);
+  void wake();
+  void turn();
+  bool can_go(RailIndex rail, engine::Flow flow) const;
+  bool holds(TensorId tensor, Sequence sequence) const;
+  bool is_batch(TensorId tensor) const { return around_.scenario.plan.tensors[tensor.value].is_batch(); }
+
+  // ---- clients ----
+  void submit(std::size_t local, const protocol::SubmissionEntry& entry);
+  void completed(std::size_t local, const protocol::CompletionEntry& entry);
+  void rail_completed(const engine::Complete& complete);
+  void reclassify();
+  std::size_t parts(TensorId operation) const;
+
+  // ---- ports::LaneListener ----
+  void on_job_connected(JobId job) override;
+  void on_job_failed(JobId job, const Status& cause) override;
+  void on_late(JobId, Rank, TensorId, Duration) override {}
+  void on_missing(JobId, HostIndex, TensorId, Sequence, Duration) override {}
+  void on_iteration(JobId, Duration) override {}
+  void on_progress(JobId, const ports::LaneProgress&) override {}
+  void on_job_closed(JobId job) override;
+
+  // ---- control (daemon_control.cc) ----
+  void heard(HostIndex from, RailIndex rail, const Heartbeat& beat);
+  void beat();
+  void beat(RailIndex rail);
+  void abort(std::string cause);
+
+  // An operation on this host, as one sees it from outside.
+  struct Seen {
+    std::size_t submitted = 0;  // of its parts()
+    std::size_t rails = 0;      // that have done their part of the one that runs
+    bool ok = true;
+  };
+
+  const HostIndex self_;
+  Around around_;
+  Random random_;
+  SimMemory memory_;
+  ReferenceReducer reducer_;
+  ports::LaneMetrics metrics_;
+  struct NoTimeline final : ports::Timeline {
+    bool enabled() const override { return false; }
+    void record(const ports::TraceSpan&) override {}
+    void name(JobId, TensorId, const char*) override {}
+  } timeline_;
+  host::HostConfig config_;
+  host::HostPorts ports_;
+  Time local_;                                         // how far the host is with its work
+  std::vector<std::unique_ptr<EngineWatch>> watches_;  // by rail
+  std::vector<SimTransport*> transports_;              // by rail
+  std::vector<std::unique_ptr<Client>> clients_;       // by local rank
+  std::vector<std::shared_ptr<SimSession>> sessions_;
+  std::unique_ptr<host::Host> host_;
+  std::vector<Seen> seen_;  // by operation
+  std::deque<Command> commands_;
+  std::size_t planned_ = 0, allowed_ = 0;  // tensors
+  bool scheduled_ = false;
+  std::optional<Time> alarm_;
+  Phase phase_ = Phase::kRunning;
+  bool frozen_ = false, dead_ = false, connected_ = false;
+  std::vector<std::vector<Time>> heard_;  // by rail and host
+  std::string cause_;
+  bool client_frozen_ = false;
+  Time client_heard_;
+};
+
+}  // namespace tensorlane::simulator

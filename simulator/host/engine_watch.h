@@ -1,0 +1,70 @@
+// Watches an engine of a simulated host: every event it takes, every frame it lets go, every block of work, judged by
+// the checkers, and recorded where the scenario says so.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "daemon/engine_log/observer.h"
+#include "simulator/checkers/admission.h"
+#include "simulator/checkers/delivery.h"
+#include "simulator/checkers/limits.h"
+#include "simulator/checkers/order.h"
+#include "simulator/host/memory.h"
+
+namespace tensorlane::simulator {
+
+class EngineWatch {
+ public:
+  struct Around {
+    const Scenario& scenario;
+    SimMemory& memory;
+    AdmissionChecker& admission;
+    Findings& findings;
+    std::uint64_t* progress;                                 // counts what moved the job on
+    std::function<void(const engine::Complete&)> completed;  // this rail's part of an operation
+    // Whether the flow has room for an operation, as far as anybody can see, and its window for a whole one.
+    std::function<bool(engine::Flow)> can_go;
+  };
+  EngineWatch(HostIndex self, RailIndex rail, Around around);
+
+  // For the engine, once. The watch outlives it.
+  std::unique_ptr<engine_log::Observer> observer();
+  // What its staging holds; null before the engine begins.
+  StagingChecker* staging() { return staging_.get(); }
+
+  // Of the engine, as long as it lives, and what it left behind.
+  const engine::Engine* engine() const { return engine_; }
+  engine::EngineCounters counters() const { return engine_ != nullptr ? engine_->counters() : last_counters_; }
+  std::uint64_t digest() const { return engine_ != nullptr ? engine_->digest() : last_digest_; }
+  // What must hold when everything is over and quiet. Checkers "bounds",
+  // "stale".
+  void check_quiet() const;
+  // Once the engine is gone: replays its log, if the scenario records. Checker "digest".
+  void check_log() const;
+  std::string describe() const;
+
+ private:
+  class Watcher;
+  void begin(const engine::EngineConfig& config, const Descriptor& staging, const engine::Engine& engine);
+  void events(Time now, std::span<const engine::Event> events);
+  void check_bounds();
+  void pick(Time now, engine::Flow flow, Bytes credit, std::span<const engine::Send> picked);
+  void work(const engine::Work& work);
+
+  const HostIndex self_;
+  const RailIndex rail_;
+  Around around_;
+  LimitChecker limits_;
+  OrderChecker order_;
+  std::unique_ptr<StagingChecker> staging_;
+  std::uint64_t staging_bytes_ = 0;
+  engine::EngineConfig config_;
+  std::string log_;
+  const engine::Engine* engine_ = nullptr;
+  engine::EngineCounters last_counters_;
+  std::uint64_t last_digest_ = 0;
+};
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,74 @@
+// A client's session as its host sees it: queues instead of rings, and buffers of the simulation instead of arenas.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "daemon/ports/session.h"
+#include "simulator/clock/event_queue.h"
+#include "simulator/host/memory.h"
+
+namespace tensorlane::simulator {
+
+class SimSession final : public ports::ClientSession {
+ public:
+  struct Around {
+    EventQueue& events;
+    SimMemory& memory;
+    std::function<Time()> host_now;  // how far the host is with its work: what it does is seen from then on
+    std::function<void()> wake;      // there is a submission
+    std::function<void(const protocol::CompletionEntry&)> completed;
+    std::function<void(const Status&)> failed;
+  };
+  // `buffers`: of the client's tensors, by tensor; empty ones are not its own.
+  SimSession(Around around, std::vector<Descriptor> buffers)
+      : around_(std::move(around)), buffers_(std::move(buffers)) {}
+
+  // ---- of the client ----
+  void submit(const protocol::SubmissionEntry& entry) {
+    submitted_.push_back(entry);
+    around_.wake();
+  }
+  void die() { dead_ = true; }
+  bool waits_are_observed() const { return observed_; }
+  // The place to give to LanePort::bind.
+  ports::BufferPlace place(TensorId tensor) const { return {tensor.value, 0, buffers_[tensor.value].length}; }
+
+  // ---- ports::ClientSession ----
+  std::size_t take(std::span<protocol::SubmissionEntry> out) override {
+    std::size_t count = 0;
+    for (; count < out.size() && !submitted_.empty(); ++count) {
+      out[count] = submitted_.front();
+      submitted_.pop_front();
+    }
+    return count;
+  }
+  void complete(const protocol::CompletionEntry& entry) override {
+    around_.events.at(around_.host_now(), [this, entry] { around_.completed(entry); });
+  }
+  void observe_waits(bool on) override { observed_ = on; }
+  void fail(const Status& cause) override {
+    around_.events.at(around_.host_now(), [this, cause] { around_.failed(cause); });
+  }
+  bool arm_wake() override { return submitted_.empty(); }
+  void disarm_wake() override {}
+  int wake_fd() const override { return -1; }
+  std::span<std::byte> map(const ports::BufferPlace& place) override {
+    const std::span<std::byte> whole = segment(place);
+    if (place.offset > whole.size() || place.bytes > whole.size() - place.offset) return {};
+    return whole.subspan(place.offset, place.bytes);
+  }
+  std::span<std::byte> segment(const ports::BufferPlace& place) override {
+    return place.segment < buffers_.size() ? around_.memory.resolve(buffers_[place.segment]) : std::span<std::byte>();
+  }
+  bool dead() const override { return dead_; }
+
+ private:
+  Around around_;
+  std::vector<Descriptor> buffers_;
+  std::deque<protocol::SubmissionEntry> submitted_;
+  bool dead_ = false, observed_ = false;
+};
+
+}  // namespace tensorlane::simulator

@@ -1,0 +1,136 @@
+// A simulated NIC as its host sees it: the transport port over a Network, under the virtual clock. Frames are numbered,
+// kept until the receiver has said that it has them, and sent again from its count when a connection was lost (law 7).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "daemon/ports/transport.h"
+#include "daemon/transport/ledger/ledger.h"
+#include "simulator/checkers/delivery.h"
+#include "simulator/clock/random.h"
+#include "simulator/clock/trace.h"
+#include "simulator/network/network.h"
+
+namespace tensorlane::simulator {
+
+class SimTransport final : public ports::Transport, public NetworkSink {
+ public:
+  struct Around {
+    const Scenario& scenario;
+    EventQueue& events;
+    Network& network;  // of this rail
+    DeliveryChecker& delivery;
+    Findings& findings;
+    const Trace& trace;
+    std::uint64_t* progress;       // counts what moved the job on
+    std::function<bool()> dead;    // the machine
+    std::function<bool()> frozen;  // the daemon, while its kernel goes on
+    std::function<void()> wake;    // poll() has work
+    std::function<void(HostIndex, const Heartbeat&)> heartbeat;
+    std::function<bool(TensorId, Sequence)> holds;  // an operation that is not over here
+  };
+  // What the staging of this rail's engine holds: landings are told to it. Outlives the flows.
+  SimTransport(HostIndex self, ports::FrameSink& sink, Around around, Random random);
+  void watch(StagingChecker* staging) { staging_ = staging; }
+
+  // ---- ports::Transport ----
+  void add_job(const ports::JobCredentials& credentials) override;
+  void remove_job(JobId job) override;
+  Status connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
+                 Time deadline) override;
+  void close(const ports::FlowKey& flow) override;
+  bool writable(const ports::FlowKey& flow) const override;
+  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;
+  Bytes in_flight(ClassId cls) override { return Bytes(in_flight_[level_of(cls)]); }
+  std::size_t poll(Time now) override;
+  int wake_fd() const override { return -1; }
+  ports::FlowStats stats(const ports::FlowKey& flow) const override;
+  ports::FlowProgress progress(const ports::FlowKey& flow) const override;
+
+  // ---- NetworkSink ----
+  void on_packet(const Packet& packet) override;
+  void on_arrived(const FramePtr& frame) override;
+  void on_acknowledged(const FramePtr& frame) override;
+  void on_heartbeat(HostIndex from, const Heartbeat& beat) override { around_.heartbeat(from, beat); }
+  void on_reset(HostIndex peer, std::size_t level) override;
+  std::optional<ledger::Number> on_reconnect(HostIndex peer, std::size_t level) override;
+  void on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) override;
+  void on_told(HostIndex peer, std::size_t level, ledger::Number delivered) override;
+
+  // Payloads of the operation that may still be read.
+  std::uint32_t unfinished(TensorId tensor) const { return unfinished_[tensor.value]; }
+  // When the flow last came on, or has had nothing to do.
+  Time moved(HostIndex peer, ClassId cls) const { return flows_[index(peer, level_of(cls))].moved; }
+  std::uint64_t resent() const { return resent_; }
+  std::uint64_t replayed() const { return replayed_; }
+
+ private:
+  // A frame of which the header has been read.
+  struct Receiving {
+    std::span<std::byte> place;
+    bool stale = false;
+    bool open = false;  // more of the frame is to come
+  };
+  // Both directions of a flow, across its connections.
+  struct Flow {
+    explicit Flow(std::size_t room);
+    bool wanted = false;  // dialed, or known to the job that a peer dials
+    bool up = false;
+    ledger::SendLedger out;
+    ledger::ReceiveLedger in;
+    std::vector<FramePtr> kept;   // by slot of `out`
+    std::uint64_t in_flight = 0;  // bytes of payload that the peer's kernel has not acknowledged
+    std::optional<Time> lost;     // since when there is no connection
+    Time moved;
+    Receiving receiving;
+  };
+  struct Notice {
+    enum class Kind : std::uint8_t { kUp, kDown, kSent } kind;
+    ports::FlowKey flow;
+    std::uint64_t token = 0;
+    Status cause = {};
+  };
+
+  bool active() const { return job_.has_value() && !around_.dead(); }
+  std::size_t index(HostIndex peer, std::size_t level) const { return peer.value * kLevels + level; }
+  Flow& flow(const ports::FlowKey& key) { return flows_[index(key.peer, level_of(key.cls))]; }
+  const Flow& flow(const ports::FlowKey& key) const { return flows_[index(key.peer, level_of(key.cls))]; }
+  // Barriers move numbers that mean nothing through a scratch place of the engine.
+  bool is_barrier(TensorId tensor) const {
+    return around_.scenario.plan.tensors[tensor.value].operation == Operation::kBarrier;
+  }
+  ports::FlowKey key_of(std::size_t index) const;
+  void note(Notice notice);
+  std::size_t tell_notices();
+  void receive_packet(const Packet& packet);
+  void land(const Packet& packet, const Receiving& receiving);
+  void frame_complete(const Packet& packet, const Receiving& receiving);
+  void give(Flow& flow, const FramePtr& frame);
+  void forget_arrivals(HostIndex peer, std::size_t level);
+  void tell_delivered();
+  void take_told(HostIndex peer, std::size_t level, ledger::Number delivered, bool resumes);
+  void look_for_lost(Time now);
+  void sent(const Frame& frame);
+  void replay(Time now);
+
+  HostIndex self_;
+  ports::FrameSink& sink_;
+  Around around_;
+  Random random_;
+  StagingChecker* staging_ = nullptr;
+  std::optional<ports::JobCredentials> job_;
+  std::vector<Flow> flows_;
+  std::deque<Packet> inbox_;
+  std::deque<Notice> notices_;
+  std::array<std::uint64_t, kLevels> in_flight_{};                    // bytes
+  std::vector<std::uint32_t> unfinished_;                             // by tensor
+  std::vector<std::pair<HostIndex, protocol::FrameHeader>> replays_;  // granted frames that have landed
+  std::uint64_t replayed_ = 0, resent_ = 0;
+};
+
+}  // namespace tensorlane::simulator
