@@ -2,8 +2,11 @@
 // for whom, for how long, and what is said in the end.
 #include <list>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "daemon/transport/handshake/connector.h"
+#include "daemon/transport/handshake/listener.h"
 #include "harness.h"
 
 namespace tensorlane::conformance {
@@ -56,8 +59,14 @@ class End final : private handshake::ConnectorEvents {
     handshake::ConnectorConfig config{"test", "127.0.0.1", port, {}};
     for (const ClassSetup& c : three_classes()) config.doors.push_back({c.tag, c.window});
     TL_RETURN_IF_ERROR(connector.open(config));
-    connector.add_job(credentials(self_));
+    add_job(kJob);
     return {};
+  }
+  void add_job(JobId job, Duration resume_within = {}) {
+    ports::JobCredentials of = credentials(self_);
+    of.job = job;
+    of.resume_within = resume_within;
+    connector.add_job(of);
   }
   void poll(Time now) {
     connector.begin(now);
@@ -178,6 +187,55 @@ TEST_F(SlowExchange, AJobThatEndsBeforeTheAnswerIsNotAnswered) {
   EXPECT_EQ(b->connected, 0);
 }
 
+TEST_F(SlowExchange, AJobThatEndsBeforeThePeerIsReadyHasNoFlow) {
+  a->script.settled = false;
+  dial();
+  ASSERT_TRUE(run([&] { return a->script.accepted == 1; }));
+  b->connector.remove_job(kJob);
+  LogCapture log;
+  a->script.settled = true;
+  a->connector.settle(to_b);
+  ASSERT_TRUE(run([&] { return b->script.alive == 0; }));
+  EXPECT_EQ(b->connected, 0);
+  EXPECT_THAT(log.text(), HasSubstr("was refused by this host: the job has ended on this host"));
+}
+
+// They have proved themselves, so they are not among those that a stranger's crowd could be.
+TEST_F(SlowExchange, AnyNumberOfJobsOfOneHostIsWaitedFor) {
+  constexpr int kJobs = static_cast<int>(handshake::kMaxUnauthenticatedPerAddress) + 10;
+  b->script.may_answer = false;
+  LogCapture log;
+  std::vector<ports::FlowKey> flows;
+  for (int i = 0; i < kJobs; ++i) {
+    flows.push_back({JobId(kJob.value + 1 + static_cast<std::uint64_t>(i)), HostIndex(1), kUrgent});
+    for (End* end : {a.get(), b.get()}) end->add_job(flows.back().job);
+    a->connector.begin(clock.now());
+    ASSERT_TRUE(a->connector.dial(flows.back(), "127.0.0.1", port, clock.now() + seconds(20), false).ok());
+    ASSERT_TRUE(run([&] { return b->script.accepted > i; }));
+  }
+  EXPECT_EQ(b->script.alive, kJobs);
+  b->script.may_answer = true;
+  for (const ports::FlowKey& flow : flows) b->connector.settle({flow.job, HostIndex(0), kUrgent});
+  ASSERT_TRUE(run([&] { return a->connected == kJobs && b->connected == kJobs; }));
+  EXPECT_THAT(log.text(), Not(HasSubstr("was dropped")));
+}
+
+TEST_F(SlowExchange, OfOneFlowTheNewestIsWaitedFor) {
+  b->script.may_answer = false;
+  dial();
+  ASSERT_TRUE(run([&] { return b->script.accepted == 1; }));
+  // Its other self, which has not told anybody that it began anew.
+  const std::unique_ptr<End> before = std::exchange(a, std::make_unique<End>(HostIndex(0)));
+  const std::uint16_t from = Host(tcp_ipv4(), HostIndex(0)).data_port;
+  ASSERT_TRUE(a->open(from).ok());
+  dial();
+  ASSERT_TRUE(run([&] { return b->script.accepted == 2; }));
+  ASSERT_TRUE(run([&] { return b->script.alive == 1; }, 2s)) << "the older one waits until it is late";
+  b->script.may_answer = true;
+  b->connector.settle(to_a);
+  ASSERT_TRUE(run([&] { return both_connected(); }));
+}
+
 TEST_F(SlowExchange, AnErrorOfTheAnswerIsTold) {
   b->script.may_answer = Status(Code::kUnavailable, "no way to 10.0.0.1", "rxe0", "look at the routes");
   dial();
@@ -204,6 +262,21 @@ TEST_F(SlowExchange, WhatTheAnswerWaitsForIsTheCauseInTheEnd) {
                     HasSubstr(", and so until the deadline")));
   EXPECT_THAT(log.text(), AllOf(HasSubstr("was refused by this host: cannot reach 10.0.0.1: rxe0")));
   EXPECT_EQ(b->script.alive, 0);
+}
+
+// However short the time is in which a flow must be resumed, and the attempts are with it.
+TEST_F(SlowExchange, WhatTheAnswerWaitsForIsTheCauseWhenAFlowMustBeResumedSoon) {
+  for (const Duration within : {seconds(1), seconds(4)}) {
+    for (End* end : {a.get(), b.get()}) end->add_job(kJob, within);
+    b->script.may_answer = false;
+    b->script.delay = Status(Code::kInProgress, "cannot reach 10.0.0.1", "rxe0", "look there");
+    a->connector.begin(clock.now());
+    const Time now = clock.now();
+    ASSERT_TRUE(a->connector.redial(to_b, "127.0.0.1", port, now, now + within).ok());
+    ASSERT_TRUE(run([&] { return a->given_up.has_value(); }));
+    EXPECT_THAT(std::exchange(a->given_up, std::nullopt)->to_string(),
+                HasSubstr("was refused by the peer: cannot reach 10.0.0.1: rxe0: look there, and so until"));
+  }
 }
 
 // While nothing is known to be in the way it may take all of the handshake's time.

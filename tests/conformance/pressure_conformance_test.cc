@@ -134,6 +134,29 @@ TEST_P(Pressure, UrgentFramesAreDeliveredBeforeBulkThatCameEarlier) {
   EXPECT_EQ(pair.b.sink->frames[2].flow.cls, kBulk);
 }
 
+// An urgent class whose next operation is always there already.
+TEST_P(Pressure, ABusyClassKeepsNoOtherUnread) {
+  Pair pair(GetParam());
+  const auto bytes = pattern(kMaxOperation.value, 1);
+  const auto fill = [&] {
+    while (pair.a->writable(pair.to_b(kUrgent))) pair.a->send(pair.to_b(kUrgent), {data_header(), bytes, 0});
+    for (int i = 0; i < 4; ++i) pair.a->poll(pair.clock.now());
+  };
+  fill();
+  pair.a->send(pair.to_b(kBulk), {data_header(), std::span(bytes).first(1000), 0});
+  const auto of_bulk = [&] {
+    return std::ranges::count_if(pair.b.sink->frames, [](const auto& frame) { return frame.flow.cls == kBulk; });
+  };
+  std::size_t urgent = 0;
+  for (int i = 0; i < 64 && of_bulk() == 0; ++i) {
+    fill();
+    const std::size_t before = pair.b.sink->frames.size();
+    pair.b->poll(pair.clock.now());
+    urgent += pair.b.sink->frames.size() - before;
+  }
+  EXPECT_EQ(of_bulk(), 1) << urgent << " urgent frames came in 64 polls";
+}
+
 TEST_P(Pressure, OnePollDoesBoundedWork) {
   Pair pair(GetParam());
   const auto bytes = pattern(kMaxOperation.value, 1);

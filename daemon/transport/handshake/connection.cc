@@ -91,7 +91,7 @@ Connection::State Connection::step(const JobTable& jobs) {
     case State::kAnswering:
       return on_answering(jobs);
     case State::kReady:
-      return on_ready();
+      return on_ready(jobs);
     case State::kDone:
     case State::kFailed:
       break;
@@ -192,9 +192,10 @@ Connection::State Connection::on_answering(const JobTable& jobs) {
   return send(verdict(Refusal::kNone, {}), mine_) ? State::kReady : state_;
 }
 
-Connection::State Connection::on_ready() {
+Connection::State Connection::on_ready(const JobTable& jobs) {
   Ready ready;
   if (!receive(ready)) return state_;
+  if (has_ended(jobs)) return refuse({Refusal::kJob, "the job has ended on this host"});
   if (const Verdicted head = check_head(ready.head); !head.ok()) return refuse(head);
   if (!same_mac(ready.mac, ready_mac(*job_, hello_, server_nonce_, ready, theirs_, mine_))) return refuse(wrong_key());
   if (ready.head.refusal == Refusal::kNotAnswered) return refused(ready.head, "it was not ready in time");
@@ -208,6 +209,12 @@ Connection::State Connection::on_ready() {
 // It may have gone, or come back with another epoch, since the hello.
 bool Connection::has_ended(const JobTable& jobs) const {
   return jobs.find(key_.job) != job_;
+}
+
+Duration Connection::answer_timeout() const {
+  const Duration resume = job_->resume_within();
+  if (resume == Duration()) return kAnswerTimeout;
+  return std::clamp(Duration(resume.value / 8), milliseconds(100), kAnswerTimeout);
 }
 
 Challenge Connection::challenge(Refusal refusal, const std::string& text) {

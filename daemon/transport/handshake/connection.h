@@ -22,7 +22,8 @@ namespace tensorlane::handshake {
 // How long a handshake may take, and how long an attempt to connect.
 inline constexpr Duration kHandshakeTimeout = seconds(5);
 // How long the accepting end may take for its answer when something is in the way: so much less that the peer, which
-// would else know nothing but that no answer came, still hears what. And how often it is asked for after that time.
+// would else know nothing but that no answer came, still hears what. It is shorter where the job's flows must be
+// resumed soon: the attempts of Dialer::patience() are. And how often it is asked for after that time.
 inline constexpr Duration kAnswerTimeout = seconds(2);
 inline constexpr Duration kAnswerInterval = milliseconds(200);
 
@@ -57,7 +58,7 @@ class Connection final : public Watched {
   // The state is new. The end that waits for the other one's last message has more time than that one, for which the
   // flow is up as soon as it is sent.
   void note_state(Time now) {
-    if (state_ == State::kAnswering) answer_by_ = now + kAnswerTimeout;
+    if (state_ == State::kAnswering) answer_by_ = now + answer_timeout();
     if (state_ == State::kReady) deadline_ = now + kHandshakeTimeout;
   }
   // The handshake takes too long: fails it, and tells a peer that has proved itself.
@@ -84,11 +85,13 @@ class Connection final : public Watched {
   bool silent() const { return silent_; }
   // The peer has said something with a right MAC, though perhaps an old one.
   bool proven() const { return proven_; }
+  // The peer is the host that it says: a hello may be a copy of an old one, the proof cannot. Then key() is known.
+  bool peer_known() const { return peer_known_; }
   // The address of remote(), without its port.
   std::string_view remote_address() const { return std::string_view(remote_).substr(0, remote_.rfind(':')); }
   // This end has told the peer why it refuses: it should live until the peer has heard it.
   bool told() const { return told_; }
-  // When kDone; of the connecting end, always.
+  // When peer_known(); of the connecting end, always.
   const ports::FlowKey& key() const { return key_; }
   const JobPtr& job() const { return job_; }
   // When kFailed. The status names the peer.
@@ -104,8 +107,9 @@ class Connection final : public Watched {
   State on_verdict();
   State on_settling();
   State on_answering(const JobTable& jobs);
-  State on_ready();
+  State on_ready(const JobTable& jobs);
   bool has_ended(const JobTable& jobs) const;
+  Duration answer_timeout() const;
   // This end's parameters into mine_. False: refused.
   bool make_offer(Parameters theirs);
 

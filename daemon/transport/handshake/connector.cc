@@ -169,7 +169,7 @@ void Connector::accept_all(Listener& listener) {
     auto connection = std::make_unique<Connection>(std::move(socket).value(), listener.tag().cls, deadline, exchanges_);
     if (listener.full_for(connection->remote_address())) {
       drop(listener, listener.victim(connection->remote_address()));
-    } else if (listener.pending.size() >= kMaxUnauthenticated) {
+    } else if (listener.full()) {
       drop(listener, listener.victim());
     }
     if (!watch(*connection, connection->fd(), EPOLLIN, false)) continue;
@@ -190,12 +190,24 @@ void Connector::drop(Listener& listener, std::list<std::unique_ptr<Connection>>:
   ++counters_.unauthenticated_dropped;
 }
 
+// Its host has given up the older one, whether or not we have heard of it. So they are as few as flows.
+void Connector::drop_older(const Connection& newer) {
+  auto& pending = find(newer.cls())->listener->pending;
+  const auto older = std::ranges::find_if(
+      pending, [&](const auto& c) { return c.get() != &newer && c->peer_known() && c->key() == newer.key(); });
+  if (older == pending.end()) return;
+  spdlog::debug("{} {}", connection_name(newer.key().peer, (*older)->remote(), newer.cls()), newer.replaces());
+  retire(std::move(*older));
+  pending.erase(older);
+}
+
 void Connector::out_of_descriptors(Listener& listener) {
   // Strangers give way to whoever comes; when there is none, the descriptors belong to flows and the newcomer waits in
   // the kernel's queue.
   for (const auto& door : doors_) {
-    if (!door || door->listener->pending.empty()) continue;
-    return drop(*door->listener, door->listener->victim());
+    if (!door) continue;
+    if (const auto victim = door->listener->victim(); victim != door->listener->pending.end())
+      return drop(*door->listener, victim);
   }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener.fd(), nullptr);
   listener.paused = true;
@@ -211,6 +223,7 @@ void Connector::advance(Connection& connection) {
   if (state != before) {
     connection.note_state(now_);
     due(connection.deadline());
+    if (before == Connection::State::kProof && connection.waits_for_exchange()) drop_older(connection);
   }
   if (state != Connection::State::kDone && state != Connection::State::kFailed) return;
   if (!connection.connecting_end()) {

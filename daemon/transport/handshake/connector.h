@@ -121,6 +121,7 @@ class Connector {
   void due(Time time);
   void accept_all(Listener& listener);
   void drop(Listener& listener, std::list<std::unique_ptr<Connection>>::iterator victim);
+  void drop_older(const Connection& newer);
   void out_of_descriptors(Listener& listener);
   void advance(Connection& connection);
   void accepted_failed(Connection& connection);

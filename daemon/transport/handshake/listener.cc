@@ -76,7 +76,9 @@ Result<Fd> Listener::accept() {
 }
 
 std::list<std::unique_ptr<Connection>>::iterator Listener::victim(std::string_view address) {
-  const auto counts = [address](const Connection& c) { return address.empty() || c.remote_address() == address; };
+  const auto counts = [address](const Connection& c) {
+    return !c.peer_known() && (address.empty() || c.remote_address() == address);
+  };
   const auto first = [&](auto&& drop) {
     return std::find_if(pending.begin(), pending.end(), [&](const auto& c) { return counts(*c) && drop(*c); });
   };
@@ -86,10 +88,15 @@ std::list<std::unique_ptr<Connection>>::iterator Listener::victim(std::string_vi
   return first([](const Connection&) { return true; });
 }
 
+bool Listener::full() const {
+  const auto strangers = std::ranges::count_if(pending, [](const auto& c) { return !c->peer_known(); });
+  return static_cast<std::size_t>(strangers) >= kMaxUnauthenticated;
+}
+
 bool Listener::full_for(std::string_view address) const {
   if (!path_.empty()) return false;
-  const auto of_address =
-      std::ranges::count_if(pending, [address](const auto& c) { return c->remote_address() == address; });
+  const auto of_address = std::ranges::count_if(
+      pending, [address](const auto& c) { return !c->peer_known() && c->remote_address() == address; });
   return static_cast<std::size_t>(of_address) >= kMaxUnauthenticatedPerAddress;
 }
 

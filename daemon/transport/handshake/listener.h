@@ -13,9 +13,9 @@
 
 namespace tensorlane::handshake {
 
-// Connections of one listener that may be without authentication at a time: of one address, and of all together. One
-// more drops one of that address, or of all: the oldest that has said nothing, else the oldest whose hello has not been
-// right, else the oldest. So who floods the port drops connections of its own.
+// Connections of one listener that may be without a proof of their key at a time: of one address, and of all together.
+// One more drops one of that address, or of all: the oldest that has said nothing, else the oldest whose hello has not
+// been right, else the oldest. So who floods the port drops connections of its own.
 inline constexpr std::size_t kMaxUnauthenticatedPerAddress = 64;
 inline constexpr std::size_t kMaxUnauthenticated = 256;
 // Connections accepted by one listener in one poll.
@@ -36,13 +36,16 @@ class Listener final : public Watched {
   // process has no descriptor for it.
   Result<Fd> accept();
 
-  // Oldest first.
+  // Oldest first. Of those whose peer is known there is one for each flow at most.
   std::list<std::unique_ptr<Connection>> pending;
   bool paused = false;  // not in the epoll set until there are descriptors again
 
-  // The one to drop to make room, of this address or, when that is empty, of all. end() when there is none.
+  // The one to drop to make room, of this address or, when that is empty, of all. end() when all have proved
+  // themselves.
   std::list<std::unique_ptr<Connection>>::iterator victim(std::string_view address = {});
-  // Whether the address has its share of `pending`. Unix sockets have no address.
+  // Whether all that have not proved themselves, or those of the address, are as many as may be. Unix sockets have no
+  // address.
+  bool full() const;
   bool full_for(std::string_view address) const;
 
  private:

@@ -14,8 +14,9 @@ namespace {
 
 // How often a busy lane looks for connections and ends.
 constexpr Duration kLookInterval = microseconds(50);
-// Flows are read in one poll until so much has come: then the lane gets to act on it.
-constexpr std::uint64_t kReadPerPoll = kBlockBytes;
+// Flows of a class are read in one poll until so much has come: then the next class has its turn, and the lane gets to
+// act on it. So a class that always has something keeps no other one unread.
+constexpr std::uint64_t kReadPerClass = kBlockBytes;
 
 }  // namespace
 
@@ -175,12 +176,12 @@ void LocalTransport::write_flows(std::size_t& handled) {
 }
 
 void LocalTransport::read_flows(std::size_t& handled) {
-  std::uint64_t moved = 0;
   for (const auto& state : classes_) {
     if (!state) continue;
+    std::uint64_t moved = 0;
     for (Flow* flow : turns(*state)) {
       if (flow->gone) continue;
-      if (moved >= kReadPerPoll) return;
+      if (moved >= kReadPerClass) break;
       Status status = flow->read(sink_, moved, handled);
       if (!status.ok() && !flow->gone) end_flow(*flow, std::move(status));
     }

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <system_error>
+#include <exception>
+#include <iterator>
+#include <new>
 #include <utility>
 
 namespace tensorlane::rdma {
@@ -43,10 +45,10 @@ AddressWorkers::~AddressWorkers() {
 Status AddressWorkers::start_thread() {
   try {
     threads_.emplace_back([this] { run(); });
-  } catch (const std::system_error& error) {
-    if (!threads_.empty()) return {};  // those that there are take more turns
-    return {Code::kResourceExhausted, fmt::format("cannot start a thread: {}", error.code().message()),
-            "rdma transport", "raise the limits of tasks of tensorlaned and of its user"};
+  } catch (const std::exception& error) {  // no thread, or no memory
+    if (!threads_.empty()) return {};      // those that there are take more turns
+    return {Code::kResourceExhausted, fmt::format("cannot start a thread: {}", error.what()), "rdma transport",
+            "raise the limits of tasks of tensorlaned and of its user"};
   }
   pthread_setname_np(threads_.back().native_handle(), "tl-addresses");
   return {};
@@ -62,16 +64,17 @@ Result<AddressWorkers::Task*> AddressWorkers::add(const GidBytes& peer, std::uni
     auto entry = std::make_unique<Entry>();
     entry->task = std::move(task);
     entry->peer = peer;
-    const auto [of, alone] = peers_.try_emplace(peer);
-    of->second.waiting.push_back(entry.get());
-    if (alone) {
-      of->second.silent = silent_.contains(peer);
+    if (!peers_.contains(peer) && peers_.size() >= kMaxRemembered) forget_one();
+    Peer& of = peers_[peer];
+    of.waiting.push_back(entry.get());
+    if (of.waiting.size() == 1) {
+      of.place.assign(1, &of);
       queue(of);
-    } else {
-      entry->status = of->second.waiting.front()->status;
     }
     entries_[added] = std::move(entry);
-    all_busy = ready_.size() > idle_ && threads_.size() < kThreads;
+    std::size_t in_line = 0;
+    for (const std::list<Peer*>& waiting : queues_) in_line += waiting.size();
+    all_busy = in_line > idle_ && threads_.size() < kThreads;
   }
   changed_.notify_one();
   if (all_busy) {
@@ -86,14 +89,14 @@ Result<AddressWorkers::Task*> AddressWorkers::add(const GidBytes& peer, std::uni
 Result<bool> AddressWorkers::done(const Task* task) const {
   const std::lock_guard lock(mutex_);
   const Entry& entry = *entries_.at(task);
-  if (entry.finished && !entry.status.ok()) return entry.status;
+  if (entry.finished && !entry.failure.ok()) return entry.failure;
   return entry.finished;
 }
 
 Status AddressWorkers::delay(const Task* task) const {
   const std::lock_guard lock(mutex_);
   const Entry& entry = *entries_.at(task);
-  return entry.finished ? Status() : entry.status;
+  return entry.finished ? Status() : peers_.at(entry.peer).delay;
 }
 
 std::unique_ptr<AddressWorkers::Task> AddressWorkers::take(Task* task) {
@@ -143,19 +146,33 @@ const AddressWorkers::Task* AddressWorkers::serve() {
 }
 
 // An entry that is in no call waits no more.
-void AddressWorkers::leave(const Entry& entry) {
-  const PeerTurn of = peers_.find(entry.peer);
-  std::erase(of->second.waiting, &entry);
-  if (!of->second.waiting.empty()) return;
-  std::erase(ready_, of);
-  std::erase(resting_, of);
-  peers_.erase(of);
+void AddressWorkers::leave(Entry& entry) {
+  Peer& peer = peers_.at(entry.peer);
+  std::erase(peer.waiting, &entry);
+  if (!peer.waiting.empty()) return;
+  line(peer.standing).remove(&peer);
+  if (peer.standing == Standing::kNew) peers_.erase(entry.peer);  // there is nothing to remember
+}
+
+// The one that nobody waits for and that has not been called for the longest time.
+void AddressWorkers::forget_one() {
+  auto oldest = peers_.end();
+  for (auto one = peers_.begin(); one != peers_.end(); ++one) {
+    if (one->second.waiting.empty() && (oldest == peers_.end() || one->second.next < oldest->second.next)) oldest = one;
+  }
+  if (oldest != peers_.end()) peers_.erase(oldest);
 }
 
 // ---- the workers ----
+// Nothing here needs memory but step(): an exception would end the process.
 
-void AddressWorkers::queue(PeerTurn peer) {
-  (peer->second.silent ? resting_ : ready_).push_back(peer);
+void AddressWorkers::queue(Peer& peer) {
+  std::list<Peer*>& others = line(peer.standing);
+  auto before = others.end();
+  if (peer.standing == Standing::kSilent) {
+    while (before != others.begin() && peer.next < (*std::prev(before))->next) --before;
+  }
+  others.splice(before, peer.place);
 }
 
 void AddressWorkers::run() {
@@ -164,27 +181,31 @@ void AddressWorkers::run() {
   if (sched_getaffinity(getpid(), sizeof cores, &cores) == 0)
     pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
   std::unique_lock lock(mutex_);
-  for (PeerTurn turn; next_turn(lock, turn);) take_turn(lock, turn);
+  while (Peer* peer = next_turn(lock)) take_turn(lock, *peer);
 }
 
-bool AddressWorkers::next_turn(std::unique_lock<std::mutex>& lock, PeerTurn& turn) {
+bool AddressWorkers::may_call(Standing standing) const {
+  const auto [answering, fresh, silent] = calls_;
+  if (standing == Standing::kSilent && silent >= kThreads / 2) return false;
+  return standing == Standing::kAnswers || fresh + silent + 1 < kThreads;
+}
+
+AddressWorkers::Peer* AddressWorkers::next_turn(std::unique_lock<std::mutex>& lock) {
   for (;;) {
-    if (stopping_) return false;
-    const bool may_try_again = !resting_.empty() && silent_calls_ + 1 < kThreads;
-    std::deque<PeerTurn>* from = nullptr;
-    if (!ready_.empty()) {
-      from = &ready_;
-    } else if (may_try_again && resting_.front()->second.next <= steady_now()) {
-      from = &resting_;
-    }
-    if (from != nullptr) {
-      turn = from->front();
-      from->pop_front();
-      return true;
+    if (stopping_) return nullptr;
+    Duration pause;  // until a silent one may be called
+    for (const Standing standing : {Standing::kAnswers, Standing::kNew, Standing::kSilent}) {
+      std::list<Peer*>& waiting = line(standing);
+      if (waiting.empty() || !may_call(standing)) continue;
+      Peer& peer = *waiting.front();
+      if (standing == Standing::kSilent) pause = peer.next - steady_now();
+      if (pause > Duration()) break;
+      peer.place.splice(peer.place.end(), waiting, waiting.begin());
+      changed_.notify_one();  // another one may wait for this one's line
+      return &peer;
     }
     ++idle_;
-    if (may_try_again) {
-      const Duration pause = resting_.front()->second.next - steady_now();
+    if (pause > Duration()) {
       changed_.wait_for(lock, std::chrono::nanoseconds(pause.value));
     } else {
       changed_.wait(lock);
@@ -193,54 +214,46 @@ bool AddressWorkers::next_turn(std::unique_lock<std::mutex>& lock, PeerTurn& tur
   }
 }
 
-void AddressWorkers::take_turn(std::unique_lock<std::mutex>& lock, PeerTurn turn) {
-  Peer& peer = turn->second;
+void AddressWorkers::take_turn(std::unique_lock<std::mutex>& lock, Peer& peer) {
   Entry& entry = *peer.waiting.front();
-  const bool silent = peer.silent;
+  const Standing standing = peer.standing;
   peer.in_call = true;
-  silent_calls_ += silent ? 1 : 0;
+  ++calls(standing);
   lock.unlock();
-  const Result<bool> outcome = entry.task->step();
+  // Texts so short need no memory.
+  Status failure;
+  bool more = false;
+  try {
+    const Result<bool> outcome = entry.task->step();
+    if (outcome.ok()) more = !*outcome;
+    failure = outcome.status();
+  } catch (const std::bad_alloc&) {
+    failure = Status(Code::kUnavailable, "out of memory");
+  } catch (...) {
+    failure = Status(Code::kUnavailable, "unknown failure");
+  }
   lock.lock();
-  silent_calls_ -= silent ? 1 : 0;
+  --calls(standing);
   peer.in_call = false;
-  end_turn(turn, outcome);
+  end_turn(peer, std::move(failure), more);
   changed_.notify_one();
 }
 
-void AddressWorkers::end_turn(PeerTurn turn, const Result<bool>& outcome) {
-  Peer& peer = turn->second;
+void AddressWorkers::end_turn(Peer& peer, Status failure, bool more) {
   Entry& entry = *peer.waiting.front();
-  peer.silent = !outcome.ok() && outcome.status().code() == Code::kInProgress;
-  if (!peer.silent) {
-    silent_.erase(turn->first);
-  } else if (silent_.size() < kMaxSilent) {
-    silent_.insert(turn->first);
+  const bool silent = failure.code() == Code::kInProgress;
+  peer.standing = silent ? Standing::kSilent : Standing::kAnswers;
+  peer.next = steady_now() + kPause;
+  if (silent) peer.waiting.splice(peer.waiting.end(), peer.waiting, peer.waiting.begin());  // behind the others
+  if ((!silent && !more) || entry.given_up) {
+    const auto ended = std::ranges::find(peer.waiting, &entry);
+    finished_.splice(finished_.end(), peer.waiting, ended);
+    entry.finished = true;
+    if (!silent) entry.failure = std::move(failure);
+    ::eventfd_write(wake_.get(), 1);
   }
-  for (Entry* waiting : peer.waiting) waiting->status = peer.silent ? outcome.status() : Status();
-  if (peer.silent) {
-    peer.next = steady_now() + kPause;
-    // Behind the others.
-    peer.waiting.pop_front();
-    peer.waiting.push_back(&entry);
-  }
-  const bool more = peer.silent || (outcome.ok() && !*outcome);
-  if (!more || entry.given_up) {
-    std::erase(peer.waiting, &entry);
-    finish(entry, outcome.ok() ? Status() : outcome.status());
-  }
-  if (peer.waiting.empty()) {
-    peers_.erase(turn);
-  } else {
-    queue(turn);
-  }
-}
-
-void AddressWorkers::finish(Entry& entry, Status status) {
-  entry.status = std::move(status);
-  entry.finished = true;
-  finished_.push_back(&entry);
-  ::eventfd_write(wake_.get(), 1);
+  peer.delay = silent ? std::move(failure) : Status();
+  if (!peer.waiting.empty()) queue(peer);
 }
 
 }  // namespace tensorlane::rdma

@@ -10,8 +10,9 @@
 namespace tensorlane::tcp {
 namespace {
 
-// Flows are read in one poll until so much has come: then the lane gets to act on it.
-constexpr std::uint64_t kReadPerPoll = kBlockBytes;
+// Flows of a class are read in one poll until so much has come: then the next class has its turn, and the lane gets to
+// act on it. So a class that always has something keeps no other one unread.
+constexpr std::uint64_t kReadPerClass = kBlockBytes;
 
 }  // namespace
 
@@ -57,9 +58,12 @@ void TcpTransport::serve_flows(std::size_t& handled) {
     return class_a != class_b ? class_a < class_b : a.flow->last_turn < b.flow->last_turn;
   });
   std::uint64_t read = 0;
+  ClassId reading = kControlClass;
   for (const auto [flow, events] : ready_) {
     if (flow->gone || !flow->connected()) continue;
-    if (read >= kReadPerPoll) return;  // the rest is still ready in the next poll, and first in its class
+    if (flow->key().cls != reading) read = 0;
+    reading = flow->key().cls;
+    if (read >= kReadPerClass) continue;  // it is still ready in the next poll, and first in its class
     flow->last_turn = ++turn_;
     if (events & EPOLLOUT) write_flow(*flow, handled);
     if (flow->gone || !flow->connected() || !(events & ~EPOLLOUT)) continue;

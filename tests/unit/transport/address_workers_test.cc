@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <new>
 #include <set>
 #include <thread>
 
@@ -128,6 +129,80 @@ TEST_F(Workers, KeepATurnForPeersThatAnswer) {
     for (AddressWorkers::Task* given_up : dead) workers->give_up(given_up);
   }
   ASSERT_TRUE(serve_until([&] { return alive == 0; }));
+}
+
+// A rack is switched off that no one has dialled before: who has answered does not wait for that to be found out.
+TEST_F(Workers, KeepAThreadForWhoHasAnswered) {
+  const auto answers = [this] {
+    AddressWorkers::Task* task = add(200, [] { return true; });
+    const auto begin = Clock::now();
+    EXPECT_TRUE(serve_until([&] { return told.contains(task); }));
+    told.clear();
+    workers->take(task);
+    return Clock::now() - begin;
+  };
+  answers();
+  std::atomic<std::size_t> begun{0};
+  const auto silent = [&begun] {
+    ++begun;
+    std::this_thread::sleep_for(1s);
+    return nobody();
+  };
+  for (std::size_t n = 1; n <= 3 * AddressWorkers::kThreads; ++n) add(static_cast<std::uint8_t>(n), silent);
+  ASSERT_TRUE(serve_until([&] { return begun >= AddressWorkers::kThreads - 1; }));
+  EXPECT_LT(answers(), 500ms);
+  workers.reset();
+}
+
+// One that was silent once comes again and again, each time for less than the others need for a round.
+TEST_F(Workers, KeepThePlaceOfAPeerThatComesAgain) {
+  const auto silent = [] {
+    std::this_thread::sleep_for(100ms);
+    return nobody();
+  };
+  std::atomic<bool> once{false}, again{false};
+  AddressWorkers::Task* first = add(200, [&] { return once = true, nobody(); });
+  ASSERT_TRUE(serve_until([&] { return !workers->delay(first).ok(); }));
+  workers->give_up(first);
+  for (std::size_t n = 1; n <= 8 * AddressWorkers::kThreads; ++n) add(static_cast<std::uint8_t>(n), silent);
+  for (int attempt = 0; attempt < 20 && !again; ++attempt) {
+    AddressWorkers::Task* task = add(200, [&] { return again = true; });
+    const auto end = Clock::now() + 400ms;
+    ASSERT_TRUE(serve_until([&] { return again || Clock::now() > end; }));
+    workers->give_up(task);
+  }
+  EXPECT_TRUE(again) << "it never had a turn";
+}
+
+TEST_F(Workers, StartAThreadForASilentPeerToo) {
+  for (const std::uint8_t n : {1, 2}) {
+    AddressWorkers::Task* task = add(n, [] { return nobody(); });
+    ASSERT_TRUE(serve_until([&] { return !workers->delay(task).ok(); }));
+    workers->give_up(task);
+  }
+  std::this_thread::sleep_for(2 * std::chrono::nanoseconds(AddressWorkers::kPause.value));
+  std::atomic<int> in_call{0};
+  std::atomic<bool> go_on{false};
+  for (const std::uint8_t n : {1, 2}) {
+    add(n, [&]() -> Result<bool> {
+      ++in_call;
+      while (!go_on) std::this_thread::sleep_for(1ms);
+      return true;
+    });
+  }
+  EXPECT_TRUE(serve_until([&] { return in_call == 2; })) << "one waits for the other's call";
+  go_on = true;
+  workers.reset();
+}
+
+TEST_F(Workers, OutliveWhatATaskThrows) {
+  AddressWorkers::Task* no_memory = add(1, []() -> Result<bool> { throw std::bad_alloc(); });
+  AddressWorkers::Task* other = add(2, []() -> Result<bool> { throw 1; });
+  ASSERT_TRUE(serve_until([&] { return told.size() == 2; }));
+  EXPECT_EQ(workers->done(no_memory).status(), Status(Code::kUnavailable, "out of memory"));
+  EXPECT_EQ(workers->done(other).status().code(), Code::kUnavailable);
+  AddressWorkers::Task* next = add(1, [] { return true; });
+  EXPECT_TRUE(serve_until([&] { return told.contains(next); }));
 }
 
 // The answer to one is the answer to all: an address is asked for once at a time.
