@@ -12,7 +12,7 @@ from rule import Rule
 EXPLAINED = (
     "daemon/engine", "daemon/lane", "daemon/ports", "daemon/session", "simulator", "tests/conformance", "tests/bench/peers", "deploy", "monitor/cli",
 )
-_BUILTIN = {"cd", "export", "source", ".", "echo", "exit", "set", "test", "[", "if", "for", "while", "do", "done", "then", "fi", "true", "wait"}
+_BUILTIN = {"cd", "export", "source", ".", "echo", "exit", "set", "test", "[", "if", "for", "while", "until", "do", "done", "then", "fi", "true", "wait"}
 _FENCE = re.compile(r"^```(?:sh|bash|shell)[ \t]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Programs that the build makes: by target or by OUTPUT_NAME.
 _MADE = re.compile(r"add_executable\s*\(\s*([\w-]+)|OUTPUT_NAME\s+\"?([\w-]+)")

@@ -15,13 +15,14 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import documents  # noqa: E402
+import laws  # noqa: E402
 import layout  # noqa: E402
 import length  # noqa: E402
 import purity  # noqa: E402
 import tools  # noqa: E402
 from tree import Tree  # noqa: E402
 
-RULES = {rule.name: rule for module in (purity, layout, length, documents, tools) for rule in module.RULES}
+RULES = {rule.name: rule for module in (purity, layout, length, documents, laws, tools) for rule in module.RULES}
 
 
 def self_test(rule):
