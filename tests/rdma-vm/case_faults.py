@@ -10,10 +10,11 @@ import time
 from daemons_in_bed import BUILD, NotInTime, results, wait_until
 
 DETECTION = 15
-OUTAGE = 4  # heartbeats come back some seconds after the link: TCP retransmits ever more rarely
+OUTAGE = 4
 MOST_OUTAGES = 5
 RETRY = 1.5  # what queue pairs of RESUMING's daemons retry for: 1.9 s, the next power of two
-RESUMING = {"detection": f"{DETECTION} s", "on_lost_flow": "resume", "rdma": f"{{retry: {RETRY} s}}"}
+# After an outage, heartbeats are silent for up to as long again: TCP doubles its pauses. Six tenths of this have to outlast both, on emulated hosts.
+RESUMING = {"detection": f"{2 * DETECTION} s", "on_lost_flow": "resume", "rdma": f"{{retry: {RETRY} s}}"}
 FAIL_QUEUE_PAIRS = os.path.join(BUILD, "tests", "libfail_queue_pairs.so")
 FOR_EVER = 300  # the fault ends it
 

@@ -19,7 +19,7 @@ LATE_AFTER = 3.0
 LATE_ERROR = 20.0  # time to see it named, to mend it, and for queue pairs to try again
 LATE = {"detection": f"{DETECTION} s", "late_after": f"{LATE_AFTER} s", "late_error": f"{LATE_ERROR} s"}
 # A lost connection may be made anew for `detection`, which has to outlast late_error: else either may end the job first.
-RESUMING_LATE = {**RESUMING, **LATE, "detection": f"{2 * DETECTION} s"}
+RESUMING_LATE = {**RESUMING, **LATE, "detection": RESUMING["detection"]}
 # Beside the time itself: a heartbeat of up to 3.8 s, the sender's look, the next time that a queue pair retries, and emulated hosts that are busy.
 SLACK = 12.0
 PATH_MTU, SMALLER_MTU = 4096, 2000
