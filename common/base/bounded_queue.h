@@ -39,6 +39,11 @@ class Ring {
     TL_ASSERT(!empty());
     return slots_[head_];
   }
+  // Item `i` from the front.
+  const T& operator[](std::size_t i) const {
+    TL_ASSERT(i < size_);
+    return slots_[wrap(head_ + i)];
+  }
   void pop() {
     TL_ASSERT(!empty());
     head_ = wrap(head_ + 1);

@@ -3,6 +3,8 @@
 #include <cstdio>
 
 #include "common/base/error_line.h"
+#include "common/base/suggestion.h"
+#include "common/base/text.h"
 
 namespace tensorlane::command_line {
 namespace {
@@ -12,6 +14,29 @@ std::string parsed_path(const CLI::App& app) {
   std::string path = app.get_name();
   for (const CLI::App* sub : app.get_subcommands()) path += " " + parsed_path(*sub);
   return path;
+}
+
+const CLI::App& deepest(const CLI::App& app) {
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  return parsed.empty() ? app : deepest(*parsed.front());
+}
+
+// To CLI11 a word in the place of a subcommand is one word too many, which it would say last: that the subcommand is
+// missing comes first.
+Status wrong_usage(const CLI::App& app, const CLI::ParseError& bad) {
+  const std::string path = parsed_path(app);
+  const std::string help = "see `" + path + " --help`";
+  const CLI::App& last = deepest(app);
+  const std::vector<std::string> unknown = app.remaining(true);
+  if (last.get_require_subcommand_min() == 0 || unknown.empty())
+    return {Code::kInvalidArgument, bad.what(), path, help};
+  const std::string& word = unknown.front();
+  const bool option = word.starts_with('-');
+  std::vector<std::string_view> known;
+  for (const CLI::App* sub : last.get_subcommands([](const CLI::App*) { return true; }))
+    known.push_back(sub->get_name());
+  return {Code::kInvalidArgument, std::string("unknown ") + (option ? "option '" : "command '") + printable(word) + "'",
+          path, option ? help : suggestion(word, known) + help};
 }
 
 int fail(const Command& command, const Status& status) {
@@ -32,8 +57,7 @@ int run(const Command& command, int argc, char** argv) {
   } catch (const CLI::Success& help_or_version) {
     return app.exit(help_or_version);
   } catch (const CLI::ParseError& bad) {
-    const std::string path = parsed_path(app);
-    return fail(command, Status(Code::kInvalidArgument, bad.what(), path, "see `" + path + " --help`"));
+    return fail(command, wrong_usage(app, bad));
   }
   const auto exit_status = chosen.run();
   return exit_status.ok() ? *exit_status : fail(command, exit_status.status());

@@ -315,7 +315,7 @@ Result<Fabric> parse(const std::string& text, const std::string& path, Keys keys
     return read_fabric(text, path, keys);
   } catch (const YAML::Exception& bad) {
     return error("not valid YAML: " + bad.msg, fmt::format("{}:{}", path, bad.mark.line + 1),
-                 "correct the syntax there");
+                 "correct the syntax there, or what was left open before it");
   }
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/base/status.h"
+#include "common/base/suggestion.h"
 #include "common/fabric/fabric.h"
 #include "common/fabric/yaml_reader.h"
 

@@ -21,8 +21,6 @@ int line_of(const YAML::Node& node);
 
 // "h0, h1, s0"
 std::string join(std::span<const std::string_view> words);
-// "did you mean 'dscp'? " when one of `known` is close to `word`, else "".
-std::string suggestion(std::string_view word, std::span<const std::string_view> known);
 
 // At most 63 letters, digits, '.', '_' and '-', and at least one.
 bool is_name(std::string_view text);

@@ -49,7 +49,7 @@ Status check_owner(const struct stat& file, const std::string& path, const std::
   return {Code::kInvalidArgument,
           what + " belongs to user " + std::to_string(file.st_uid) +
               ", who can change it, and this process runs as user " + std::to_string(geteuid()),
-          path, "chown " + std::to_string(geteuid()) + " " + path};
+          path, "run this process as that user, or chown " + std::to_string(geteuid()) + " " + path};
 }
 
 Status check(const struct stat& file, const std::string& path, const std::string& what, Care care) {

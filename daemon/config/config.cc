@@ -365,7 +365,8 @@ Status read_identity(const Mapping& map, DaemonConfig* config) {
   }
   if (map.has("secret_key_file")) {
     TL_ASSIGN_OR_RETURN(const std::string key_path, map.text("secret_key_file"));
-    TL_ASSIGN_OR_RETURN(config->secret_key, read_secret_key(beside(config->path, key_path)));
+    config->secret_key_path = beside(config->path, key_path);
+    TL_ASSIGN_OR_RETURN(config->secret_key, read_secret_key(config->secret_key_path));
   } else if (config->fabric.hosts.size() > 1) {
     return {Code::kInvalidArgument, "no 'secret_key_file', but the fabric has more than one host", map.place(),
             "name the file with this host's CURVE secret key"};
@@ -383,15 +384,21 @@ Result<DaemonConfig> load(const std::string& path) {
     document = YAML::Load(text);
   } catch (const YAML::Exception& e) {
     return Status(Code::kInvalidArgument, fmt::format("this is not YAML: {}", e.msg),
-                  fmt::format("{}:{}", path, e.mark.line + 1), "mend the syntax");
+                  fmt::format("{}:{}", path, e.mark.line + 1),
+                  "correct the syntax there, or what was left open before it");
   }
   TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(path, document, "the daemon's configuration", kKeys));
   DaemonConfig config;
   config.path = path;
-  for (const auto& entry : document) config.written[entry.first.Scalar()] = YAML::Dump(entry.second);
+  for (const auto& entry : document) {
+    const std::string& key = entry.first.Scalar();
+    config.written[key] = YAML::Dump(entry.second);
+    config.places[key] = map.place(key);
+  }
   const auto as_text = [&](std::string_view key) { return map.text(key); };
   TL_RETURN_IF_ERROR(read_identity(map, &config));
   TL_RETURN_IF_ERROR(optional_value(map, "socket", &config.socket, as_text));
+  config.socket = beside(path, config.socket);
   TL_RETURN_IF_ERROR(optional_value(map, "metrics", &config.metrics, as_text));
   TL_RETURN_IF_ERROR(read_timeline(map, &config));
   TL_RETURN_IF_ERROR(read_log_level(map, &config.log_level));

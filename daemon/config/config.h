@@ -19,10 +19,12 @@ namespace tensorlane::config {
 struct DaemonConfig {
   std::string path;
   std::map<std::string, std::string> written;  // keys of the file and what stands there, as YAML
+  std::map<std::string, std::string> places;   // keys of the file and where each stands: "daemon.yaml:4"
   std::string fabric_path;                     // resolved against the file's folder
   fabric::Fabric fabric;
-  std::string host;        // this host in the fabric
-  std::string secret_key;  // CURVE, Z85; read from secret_key_file, which others must not be able to read
+  std::string host;             // this host in the fabric
+  std::string secret_key;       // CURVE, Z85; read from secret_key_file, which others must not be able to read
+  std::string secret_key_path;  // resolved against the file's folder; empty where the file names none
   std::string socket = "/run/tensorlane/tensorlaned.sock";
   enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError } log_level = LogLevel::kInfo;
   std::string metrics;               // ADDRESS:PORT; empty: off
@@ -84,6 +86,11 @@ struct DaemonConfig {
   int cpu = -1;
 
   const fabric::Host& self() const { return *fabric.find_host(host); }
+  // For messages: FILE:LINE of a key, or the file where the key was left out.
+  const std::string& place(const std::string& key) const {
+    const auto found = places.find(key);
+    return found == places.end() ? path : found->second;
+  }
   // The data classes in use: all of the fabric file's, or one without priorities.
   std::uint8_t data_classes() const {
     return priorities ? static_cast<std::uint8_t>(fabric.classes.data.size()) : std::uint8_t{1};

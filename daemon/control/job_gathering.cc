@@ -20,6 +20,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kStartMissing =
+    "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT, on hosts whose "
+    "daemon answers `tensorlane status`";
 constexpr Duration kJoinEvery = milliseconds(200);
 constexpr std::size_t kMaxNameBytes = protocol::kMaxName;
 constexpr Duration kFirstPause = seconds(1), kLastPause = seconds(8);  // after wrong proofs of one host
@@ -73,12 +76,11 @@ Status Job::gathering_timed_out() const {
     }
     for (const auto& [host, why] : refused_) refused += fmt::format("; host {} was refused: {}", host, why);
     const auto missing = gathering_.missing();
-    return Status(
-        Code::kTimedOut,
-        fmt::format("{} of {} {} not come within {:.1f} s", ranks_text(missing), gathering_.world_size(),
-                    missing.size() == 1 ? "has" : "have", waited),
-        fmt::format("{}; here: {}{}{}", key_text(key_), gathering_.arrived_text(), refused, others_text()),
-        "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT" + impatient);
+    return Status(Code::kTimedOut,
+                  fmt::format("{} of {} {} not come within {:.1f} s", ranks_text(missing), gathering_.world_size(),
+                              missing.size() == 1 ? "has" : "have", waited),
+                  fmt::format("{}; here: {}{}{}", key_text(key_), gathering_.arrived_text(), refused, others_text()),
+                  std::string(kStartMissing) + impatient);
   }
   const std::string place = fmt::format("{}; here: {}{}", key_text(key_), gathering_.arrived_text(), others_text());
   if (!environment_.reachable(leader_)) {
@@ -100,9 +102,9 @@ Status Job::gathering_timed_out() const {
                   fmt::format("no rank of the job has come on the leader {} within {:.1f} s", leader_, waited), place,
                   "start rank 0 there as the same user, with the same job name and MASTER_PORT" + impatient);
   }
-  return Status(
-      Code::kTimedOut, fmt::format("the leader {} has not completed the job within {:.1f} s", leader_, waited), place,
-      "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT" + impatient);
+  return Status(Code::kTimedOut,
+                fmt::format("the leader {} has not completed the job within {:.1f} s", leader_, waited), place,
+                std::string(kStartMissing) + impatient);
 }
 
 std::string Job::others_text() const {

@@ -54,7 +54,7 @@ json Job::describe(Time now) const {
     const protocol::Plan& plan = registrar_->plan();
     const Registrar::Totals& totals = registrar_->totals();
     job["plan"] = {{"version", plan.version},
-                   {"hash", totals.hash},
+                   {"hash", fmt::format("{:016x}", totals.hash)},
                    {"tensors", totals.tensors - totals.batches},
                    {"batches", totals.batches},
                    {"batched_tensors", totals.batched},

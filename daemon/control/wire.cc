@@ -93,10 +93,11 @@ Status Wire::read_keys() {
   const fabric::Host* self = fabric_.find_host(self_);
   if (self == nullptr || self->public_key != public_key_) {
     return Status(
-        Code::kInvalidArgument, fmt::format("the secret key is not that of host '{}'", self_), fabric_.path,
-        fmt::format(
-            "its public key is '{}': put that into the file, or give the daemon the key that belongs to the file's",
-            public_key_));
+        Code::kInvalidArgument, fmt::format("the secret key is not that of host '{}'", self_),
+        self == nullptr ? fabric_.path : fmt::format("{}:{}", fabric_.path, self->line),
+        fmt::format("the file that 'secret_key_file' of the daemon's configuration names has the other half of '{}': "
+                    "name the file with this host's key there, or give the host this public key in the fabric file",
+                    public_key_));
   }
   return {};
 }

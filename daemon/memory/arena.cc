@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -28,15 +29,18 @@ Status system_error(const char* what, std::uint64_t bytes) {
                 std::string(what) + ": " + std::strerror(errno), "free memory or descriptors on this host");
 }
 
-// Whether it can keep a file from being mapped for writing once more.
-bool kernel_seals() {
-  static const bool known = [] {
+// Whether the kernel can keep a file from being mapped for writing once more. Its answer is kept; that there was no
+// descriptor to ask it with is none.
+Result<bool> kernel_seals() {
+  enum class Answer : std::uint8_t { kNone, kYes, kNo };
+  static std::atomic<Answer> kept{Answer::kNone};
+  if (kept == Answer::kNone) {
     const int fd = memfd_create("tensorlane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    const bool sealed = fd < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0;
-    if (fd >= 0) close(fd);
-    return sealed;
-  }();
-  return known;
+    if (fd < 0) return system_error("memfd_create", static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
+    kept = fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0 ? Answer::kYes : Answer::kNo;
+    close(fd);
+  }
+  return kept == Answer::kYes;
 }
 
 class Segment final : public ports::SharedMemory {
@@ -53,7 +57,7 @@ class Segment final : public ports::SharedMemory {
     for (std::uint64_t at = 0; at < bytes_.size(); at += kUnmapAtOnce) {
       munmap(bytes_.data() + at, std::min<std::uint64_t>(kUnmapAtOnce, bytes_.size() - at));
     }
-    leftovers_->add(watch_, fd_, std::move(charges_));
+    leftovers_->add(watch_, fd_, std::move(charges_));  // closes it; then goes what that is charged with
   }
 
   std::span<std::byte> bytes() const override { return bytes_; }
@@ -62,6 +66,7 @@ class Segment final : public ports::SharedMemory {
     return fd < 0 ? Result<int>(system_error("fcntl", bytes_.size())) : fd;
   }
   void hold(Ledger::Charge charge) override { charges_.push_back(std::move(charge)); }
+  void hold_descriptor(Ledger::Charge charge) override { descriptor_ = std::move(charge); }
   // Through the mapping first, since only that can give huge pages. It fails with an error where a plain access would
   // get a SIGBUS; what it could not do, fallocate does or refuses.
   Result<bool> populate(std::uint64_t most) override {
@@ -80,9 +85,12 @@ class Segment final : public ports::SharedMemory {
     return fstat(fd_, &info) != 0 || static_cast<std::uint64_t>(info.st_blocks) * 512 < bytes_.size();
   }
   Status check_sealed() const override {
-    if (const int seals = fcntl(fd_, F_GET_SEALS); (seals & F_SEAL_FUTURE_WRITE) == 0 && kernel_seals()) {
-      return Status(Code::kCorrupt, "an arena that its client has not sealed", "",
-                    "use a client library of the daemon's version");
+    if (const int seals = fcntl(fd_, F_GET_SEALS); (seals & F_SEAL_FUTURE_WRITE) == 0) {
+      TL_ASSIGN_OR_RETURN(const bool could, kernel_seals());
+      if (could) {
+        return Status(Code::kCorrupt, "an arena that its client has not sealed", "",
+                      "use a client library of the daemon's version");
+      }
     }
     if (damaged()) {
       return Status(Code::kCorrupt, "a client took memory out of its arenas", "",
@@ -96,6 +104,7 @@ class Segment final : public ports::SharedMemory {
   const int watch_;  // of leftovers_
   const std::span<std::byte> bytes_;
   std::vector<Ledger::Charge> charges_;
+  Ledger::Charge descriptor_;
   std::unique_ptr<FaultGuard> guard_;
   const std::shared_ptr<Leftovers> leftovers_;
   std::uint64_t populated_ = 0;

@@ -74,6 +74,9 @@ Status SessionServer::handle(Connection& c, std::span<const std::byte> bytes) {
 }
 
 Result<Ledger::Charge> SessionServer::take(const Connection& c, Account account, std::uint64_t amount) {
+  Result<Ledger::Charge> charge = ledgers_[account]->take(c.owner(), amount);
+  if (charge.ok() || account != kSegments || !pool_.has_leftovers()) return charge;
+  pool_.reclaim();  // a client may have let go of its last segments just now
   return ledgers_[account]->take(c.owner(), amount);
 }
 
@@ -98,7 +101,7 @@ Result<std::shared_ptr<Session>> SessionServer::make_session(const Connection& c
                       Session::create(pool_, c.owner(), config_.ring_entries, std::move(broken)));
   session->hold(kSessions, std::move(one));
   session->hold(kDescriptors, std::move(descriptors));
-  session->ring_memory().hold(std::move(descriptor_of_rings));
+  session->ring_memory().hold_descriptor(std::move(descriptor_of_rings));
   session->ring_memory().hold(std::move(rings));
   return session;
 }
@@ -220,7 +223,7 @@ void SessionServer::on_segment(std::uint64_t id, std::uint32_t request, std::uin
   --c->arena_requests;
   c->arenas_coming -= asked;
   if (!segment.ok()) return settle(*c, c->send_error(request, segment.status()));
-  (*segment)->hold(std::move(charges.descriptor));
+  (*segment)->hold_descriptor(std::move(charges.descriptor));
   (*segment)->hold(std::move(charges.number));
   const Result<int> descriptor = (*segment)->share();
   if (!descriptor.ok()) {

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -92,6 +93,12 @@ struct TimelineRecorder::Impl {
     std::unordered_map<std::uint32_t, std::vector<Former>> former{};
     bool ended = false;
   };
+  // Where one of Job::former is.
+  struct Kept {
+    std::uint64_t job;
+    std::uint32_t tensor;
+    std::size_t until;
+  };
 
   // ---- lane -> writer: a ring with one producer and one consumer ----
   const TimelineConfig config;
@@ -103,6 +110,7 @@ struct TimelineRecorder::Impl {
   mutable std::mutex mutex;  // guards jobs, quit; held for no disk, because the lane waits for it
   std::condition_variable changed;
   std::map<std::uint64_t, Job> jobs;  // by JobId
+  std::deque<Kept> kept;  // of all jobs, by `until`, at most as many as spans; what is no longer there is passed over
   bool quit = false;
 
   // ---- the writer's thread, and start() before there is one ----
@@ -121,6 +129,7 @@ struct TimelineRecorder::Impl {
   bool write(const std::string& text);
   void close_file();
   std::string span_text(std::size_t position) const;
+  void keep_former(std::uint64_t job, std::uint32_t tensor, std::string name);
 };
 
 TimelineRecorder::TimelineRecorder(const TimelineConfig& config) : impl_(std::make_unique<Impl>(config)) {}
@@ -168,7 +177,9 @@ std::size_t TimelineRecorder::names() const {
   std::size_t all = 0;
   for (const auto& [id, job] : impl_->jobs) {
     all += job.tensors.size();
-    for (const auto& [tensor, former] : job.former) all += former.size();
+    for (const auto& [tensor, former] : job.former) {
+      all += static_cast<std::size_t>(std::ranges::count_if(former, [](const auto& f) { return !f.name.empty(); }));
+    }
   }
   return all;
 }
@@ -209,7 +220,27 @@ void TimelineRecorder::name(JobId job, TensorId tensor, const char* name) {
   Impl::Job& of = found->second;
   const auto [named, fresh] = of.tensors.try_emplace(tensor.value, name);
   if (fresh) return;
-  of.former[tensor.value].push_back({std::exchange(named->second, name), impl_->head.load(std::memory_order_relaxed)});
+  impl_->keep_former(job.value, tensor.value, std::exchange(named->second, name));
+}
+
+// While the writer waits for its disk, no name goes. Beyond the bound the oldest is forgotten, but not that its spans
+// have none.
+void TimelineRecorder::Impl::keep_former(std::uint64_t job, std::uint32_t tensor, std::string name) {
+  const std::size_t until = head.load(std::memory_order_relaxed);
+  std::vector<Former>& before = jobs.at(job).former[tensor];
+  if (!before.empty() && before.back().until == until) return;  // no span has it
+  before.push_back({std::move(name), until});
+  kept.push_back({job, tensor, until});
+  if (kept.size() <= ring.size()) return;
+  const Kept oldest = kept.front();
+  kept.pop_front();
+  const auto of = jobs.find(oldest.job);
+  if (of == jobs.end()) return;
+  const auto names = of->second.former.find(oldest.tensor);
+  if (names == of->second.former.end()) return;
+  // Those before it have been forgotten already, so its spans are the first ones.
+  std::erase_if(names->second, [&](const Former& f) { return f.until < oldest.until; });
+  if (!names->second.empty() && names->second.front().until == oldest.until) names->second.front().name.clear();
 }
 
 // A new file. What was there keeps the name with ".1", so that neither a restart nor the limit loses it at once.
@@ -279,6 +310,7 @@ void TimelineRecorder::Impl::drain() {
   }
   while (tail.load(std::memory_order_relaxed) != end) append(take(end));
   const std::lock_guard lock(mutex);
+  std::erase_if(kept, [end](const Kept& k) { return k.until <= end; });
   for (auto& [id, job] : jobs) {
     for (auto& [tensor, names] : job.former) std::erase_if(names, [end](const Former& f) { return f.until <= end; });
     std::erase_if(job.former, [](const auto& former) { return former.second.empty(); });
@@ -341,7 +373,8 @@ void TimelineRecorder::Impl::close_file() {
 std::string TimelineRecorder::Impl::span_text(std::size_t position) const {
   const ports::TraceSpan& span = ring[position % ring.size()];
   const auto job = jobs.find(span.job.value);
-  std::string tensor = fmt::format("tensor {}", span.tensor.value), job_name = fmt::format("{:016x}", span.job.value);
+  const std::string number = fmt::format("tensor {}", span.tensor.value);
+  std::string tensor = number, job_name = fmt::format("{:016x}", span.job.value);
   std::string peer = fmt::format("host {}", span.peer.value);
   if (job != jobs.end()) {
     job_name = job->second.name;
@@ -349,7 +382,7 @@ std::string TimelineRecorder::Impl::span_text(std::size_t position) const {
     if (named != job->second.tensors.end()) tensor = named->second;
     if (const auto had = job->second.former.find(span.tensor.value); had != job->second.former.end()) {
       const auto then = std::ranges::find_if(had->second, [&](const Former& f) { return position < f.until; });
-      if (then != had->second.end()) tensor = then->name;
+      if (then != had->second.end()) tensor = then->name.empty() ? number : then->name;
     }
     if (span.peer.value < job->second.hosts.size()) peer = job->second.hosts[span.peer.value];
   }

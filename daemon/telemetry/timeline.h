@@ -28,7 +28,9 @@ struct TimelineConfig {
 // as their clocks agree. A file takes the distance between the clocks once, when it begins: what it says is not torn
 // when the wall clock is set, and what was measured inside a host stays exact.
 //
-// Names are kept while the timeline is on and their job lives.
+// Names are kept while the timeline is on and their job lives. A tensor that leaves its number to another keeps its
+// name for the spans that wait, but there are at most `capacity` of such names: spans of older ones are called "tensor
+// N".
 class TimelineRecorder final : public ports::Timeline {
  public:
   explicit TimelineRecorder(const TimelineConfig& config);

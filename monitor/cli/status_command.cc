@@ -126,7 +126,7 @@ void print_job(const nlohmann::json& job, const nlohmann::json& flows) {
     fmt::print("  plan {}, {} tensors, ordering {}{}, hash {}\n", plan.value("version", 0u), plan.value("tensors", 0u),
                plan.value("ordering", "?"),
                plan.contains("concurrent") ? fmt::format(" ({} at once)", plan["concurrent"].dump()) : "",
-               plan.contains("hash") ? plan["hash"].dump() : "-");
+               plan.value("hash", "-"));
   }
   for (const auto& late : job.value("late", nlohmann::json::array())) fmt::print("  late: {}\n", late.dump());
   for (const auto& standing : job.value("standing", nlohmann::json::array())) {

@@ -21,7 +21,7 @@ Result<Configuration> load_configuration(const std::string& path, const std::str
   const auto language = lint::recognise(text);
   if (language) return Configuration{path, std::move(text), *language};
   return Status(Code::kInvalidArgument, "it is in no language that lint understands: no JSON and no QoS", path,
-                "say which it is with --kind");
+                "say which it is with --kind, " + lint::parse_language("").status().fix());
 }
 
 Result<FilesByDevice> files_by_device(const std::string& folder) {

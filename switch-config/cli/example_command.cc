@@ -62,6 +62,10 @@ std::string host_links(const Arguments& args, const Naming& naming) {
   return text;
 }
 
+std::string counted(unsigned count, const char* one, const char* many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
 std::string clos(const Arguments& args, std::size_t nos) {
   const Naming& naming = kNaming[nos];
   const unsigned most = (args.hosts + args.leaves - 1) / args.leaves;  // hosts at a leaf
@@ -71,9 +75,12 @@ std::string clos(const Arguments& args, std::size_t nos) {
         "    ports: [{{name: \"{4}\", speed: 400 Gbit/s, lanes: 4}}]\n",
         name, count - 1, fabric::kNosNames[nos], naming.platform, ports(naming, 0, used));
   };
-  std::string text =
-      fmt::format("# {} hosts on {} leaves and {} spines. Keys are described in common/fabric/README.md.\n", args.hosts,
-                  args.leaves, args.spines);
+  std::string text = fmt::format("# {} on {} and {}. Keys are described in common/fabric/README.md.\n",
+                                 counted(args.hosts, "host", "hosts"), counted(args.leaves, "leaf", "leaves"),
+                                 counted(args.spines, "spine", "spines"));
+  text +=
+      "# For daemons, list the hosts one by one, each with its public_key (`tensorlane make-key`); the switch tool "
+      "needs none.\n";
   text += "classes: greenfield\n";
   text += fmt::format("hosts:\n  - {{name: \"h[0-{0}]\", addresses: {{tcp: \"h[0-{0}]\"}}}}\n", args.hosts - 1);
   text +=

@@ -113,6 +113,8 @@ void add_render_command(CLI::App& app, Invocation& chosen) {
       "Example:\n  tensorlane-switch example clos --spines 2 --leaves 4 --hosts 32 --nos sonic > fabric.yaml\n"
       "  tensorlane-switch render --fabric fabric.yaml --target sonic --out configs\n"
       "writes configs/DEVICE/config_db.json for every switch with that 'nos' or with none, or nothing at all.\n"
+      "Other targets have other files (eos: config.txt): switch-config/README.md of the installed documents lists\n"
+      "them, and deploy/ansible there brings them to the devices.\n"
       "--target host writes apply.sh, verify.sh and rollback.sh for every host.");
   command->add_option("--fabric", args->fabric, "The fabric file")->required();
   command

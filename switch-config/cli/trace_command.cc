@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/suggestion.h"
 #include "common/fabric/fabric.h"
 #include "switch-config/cli/commands.h"
 #include "switch-config/cli/configurations.h"
@@ -184,9 +185,11 @@ class Trace {
 
 Result<int> run(const Arguments& args) {
   TL_ASSIGN_OR_RETURN(const fabric::Fabric fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
+  std::vector<std::string_view> names;
+  for (const fabric::Host& host : fabric.hosts) names.push_back(host.name);
   for (const std::string& host : {args.from, args.to})
     if (fabric.find_host(host) == nullptr)
-      return wrong(fmt::format("no host '{}'", host), args.fabric, "name hosts of the file");
+      return wrong(fmt::format("no host '{}'", host), args.fabric, suggestion(host, names) + "name hosts of the file");
   if (args.from == args.to) return wrong("both ends are one host", args.from, "name two");
   TL_ASSIGN_OR_RETURN(const std::vector<DeviceQos> devices, devices_of(fabric, Selection{}));
   return Trace(args, fabric, devices).run();

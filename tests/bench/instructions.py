@@ -20,7 +20,7 @@ ROUNDS, SLICES = (4, 12), 128
 ROOMS = [
     ("the benchmark itself", r"^main$|^tensorlane::(bench::|\(anonymous namespace\))|^operator (new|delete)"),
     ("engine", r"^tensorlane::engine::"),
-    ("lane", r"^tensorlane::lane::"),
+    ("host, lane", r"^tensorlane::(host|lane)::"),
     ("transport", r"^tensorlane::(tcp|handshake)::|^std::.*tensorlane::(ports::FlowKey|tcp|handshake)"),
     ("protocol", r"^tensorlane::protocol::|^crc32"),
     ("memory, reduce", r"^tensorlane::(memory|reduce)::"),

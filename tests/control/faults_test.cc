@@ -40,7 +40,8 @@ TEST(Joining, ranks_that_do_not_come_are_named_at_every_host_that_has) {
     EXPECT_EQ(
         status.to_string(),
         "rank 3 of 4 has not come within 0.5 s: job 'j' of user 1000, led by host h0; here: h0 (ranks 0-1), h1 (rank "
-        "2): start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT");
+        "2): start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT, on hosts "
+        "whose daemon answers `tensorlane status`");
   }
 }
 
@@ -59,7 +60,8 @@ TEST(Joining, a_rank_that_waits_less_long_hears_who_is_missing_before_it_gives_u
     EXPECT_EQ(
         status.to_string(),
         "rank 3 of 4 has not come within 1.5 s: job 'j' of user 1000, led by host h0; here: h0 (ranks 0-1), h1 (rank "
-        "2): start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT, or raise "
+        "2): start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT, on hosts "
+        "whose daemon answers `tensorlane status`, or raise "
         "TENSORLANE_TIMEOUT of rank 0, which waits no longer");
   }
 }
@@ -100,7 +102,7 @@ TEST(Joining, another_secret_on_another_host_is_refused_and_named_at_the_leader)
       at_leader.to_string(),
       "rank 1 of 2 has not come within 2.5 s: job 'j' of user 1000, led by host h0; here: h0 (rank 0); host h1 was "
       "refused: its secret is not the job's: start the missing ranks as the same user, with the same job name, "
-      "MASTER_ADDR and MASTER_PORT");
+      "MASTER_ADDR and MASTER_PORT, on hosts whose daemon answers `tensorlane status`");
 }
 
 TEST(Joining, a_host_that_was_refused_and_has_come_since_is_not_blamed_for_another) {
@@ -136,7 +138,8 @@ TEST(Joining, another_version_of_the_daemon_is_refused_named_at_the_leader_and_t
       joined_error(cluster, 0, 0).to_string(),
       "rank 1 of 2 has not come within 2.5 s: job 'j' of user 1000, led by host h0; here: h0 (rank 0); host h1 was "
       "refused: control protocol version 1 is not 7; run the same version of tensorlaned on all hosts: start the "
-      "missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT");
+      "missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT, on hosts whose daemon "
+      "answers `tensorlane status`");
 }
 
 TEST(Joining, a_leader_of_another_version_is_named_at_once) {
@@ -298,9 +301,11 @@ TEST(Keys, a_daemon_with_anothers_secret_key_does_not_start) {
   Cluster cluster({.hosts = 2});
   cluster.keys[1] = make_keys();
   const Status status = cluster.start_host(1);
-  EXPECT_EQ(status.to_string(), "the secret key is not that of host 'h1': fabric.yaml: its public key is '" +
-                                    cluster.keys[1].public_key +
-                                    "': put that into the file, or give the daemon the key that belongs to the file's");
+  EXPECT_EQ(status.to_string(),
+            "the secret key is not that of host 'h1': fabric.yaml:0: the file that 'secret_key_file' of the daemon's "
+            "configuration names has the other half of '" +
+                cluster.keys[1].public_key +
+                "': name the file with this host's key there, or give the host this public key in the fabric file");
 }
 
 TEST(Keys, a_fabric_of_two_hosts_without_keys_and_a_port_in_use_are_errors) {

@@ -74,7 +74,8 @@ TEST(Jobs, ranks_whose_user_or_port_differs_between_hosts_are_named_when_they_ar
       "ranks 1-2 of 3 have not come within 1.5 s: job 'j' of user 1000, led by host h0, port 29500; here: h0 "
       "(rank 0); host h1 was refused: its ranks are of job 'j' of user 1001, led by host h0, port 29500; host h2 "
       "was refused: its ranks are of job 'j' of user 1000, led by host h0, port 29501: start the missing ranks as "
-      "the same user, with the same job name, MASTER_ADDR and MASTER_PORT");
+      "the same user, with the same job name, MASTER_ADDR and MASTER_PORT, on hosts whose daemon answers `tensorlane "
+      "status`");
 }
 
 TEST(Jobs, ranks_of_a_host_that_name_different_leaders_are_told_of_each_other) {

@@ -111,11 +111,17 @@ def main():
     with Daemons(2, settings={"detection": "2 s", "timeline": "/dev/full", "join_timeout": "5 s"}) as daemons:
         expect("it is no regular file: /dev/full" in daemons.log("h0"), "the daemon does not say that the timeline cannot be written")
         bystander = daemons.job("bystander", [MESSAGE, "loop", "4096", "45", "1"], stdin=subprocess.DEVNULL)
+        works(daemons, "before")
+        hashes = [job["plan"]["hash"] for job in daemons.status("h0")["jobs"] if job.get("plan")]
+        expect(hashes and all(f"hash {value}" in daemons.log("h0") for value in hashes), f"the log has another form of {hashes}")
         for part in (configuration, port_in_use, clients, ranks_that_differ, wrong_user, silent_crowd):
             part(daemons)
             works(daemons, f"after-{part.__name__}")
             print(f"{part.__name__}: every error is as it must be", flush=True)
         expect(all(rank.poll() is None for rank in bystander), "another job has noticed")
+        daemons.children["h0"].terminate()
+        daemons.children["h0"].wait(20)
+        expect(os.geteuid() != 0 or re.search(r"since the start [1-9]\d* processes of this host were refused", daemons.log("h0")), "no count of who was refused")
 
 
 if __name__ == "__main__":

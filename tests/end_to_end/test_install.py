@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = """
 #include <stdio.h>
 #include <tensorlane/tensorlane.h>
@@ -26,7 +27,7 @@ def run(*command, status=0, **options):
 
 def check_daemon(prefix, folder):
     """The examples with real keys in the places of the examples' ones, and with an address that this host has."""
-    examples = next(prefix.glob("share/doc/*/examples"))
+    examples = next(prefix.glob("share/doc/*/deploy/examples"))
     etc = folder / "etc"
     shutil.copytree(examples, etc)
     fabric = (etc / "fabric.yaml").read_text()
@@ -45,8 +46,9 @@ def check_daemon(prefix, folder):
     for target in ("sonic", "linux", "host"):
         run(prefix / "bin/tensorlane-switch", "render", "--fabric", etc / "fabric.yaml", "--target", target, "--out", folder / target)
         assert any((folder / target).rglob("*.*")), target
-    for document in re.findall(r"([\w.]+\.md) of the installed documents", run(prefix / "bin/tensorlaned", "--help").stdout) or ["none named"]:
-        assert (examples.parent / document).is_file(), document
+    said = " ".join(run(prefix / "bin/tensorlaned", "--help").stdout.split())
+    for document in re.findall(r"([\w./]+\.md) of the installed documents", said) or ["none named"]:
+        assert (examples.parent.parent / document).is_file(), document
     checked = run(prefix / "bin/tensorlaned", "--check-config", "--config", etc / "daemon.yaml")
     assert "good: host gpu01" in checked.stdout and "2 hosts, 2 data classes" in checked.stdout, checked.stdout
 
@@ -55,6 +57,31 @@ def paths_of(unit):
     service = unit.read_text()
     assert "@" not in service.replace("@system-service", "").replace("@privileged", "").replace("@resources", ""), service
     return re.search(r"^ExecStart=(\S+) --config (\S+)$", service, re.M).groups()
+
+
+def check_documents(documents):
+    """What the installed documents and examples name of the source's documents is installed in the same place."""
+    named = re.compile(r"(?:common|daemon|client-lib|simulator|switch-config|monitor|docs|deploy)(?:/[\w.-]+)+")
+    found = set()
+    for document in [*documents.rglob("*.md"), *documents.rglob("*.yaml")]:
+        text = document.read_text()
+        for path in {match.rstrip("./") for match in named.findall(text)}:
+            here = SOURCE / path
+            if here.suffix == ".md" or (here / "README.md").is_file() or path.startswith(("deploy/examples", "deploy/ansible")):
+                assert (documents / path).exists(), f"{document} names {path}"
+                found.add(path)
+        for link in re.findall(r"\]\(([\w./-]+)\)", text):
+            assert (document.parent / link).exists(), f"{document} links to {link}"
+    assert len(found) > 10, found
+
+
+def check_steps(package):
+    """The paths in the steps of the service are those of what was installed, or what the steps make."""
+    made = {"/etc/tensorlane/gpu01.key", "/etc/tensorlane/fabric.yaml", "/etc/tensorlane/daemon.yaml", "/etc/systemd/system", "/var/lib/tensorlane"}
+    paths = set(re.findall(r"(/(?:usr|etc|var|run)/[\w./-]*\w)", (package / "usr/share/doc/tensorlane/deploy/README.md").read_text()))
+    assert len(paths) > 6, paths
+    for path in paths - made:
+        assert os.path.exists(f"{package}{path}"), path
 
 
 def check_service(prefix, folder):
@@ -69,9 +96,10 @@ def check_service(prefix, folder):
     assert (command, config) == ("/usr/bin/tensorlaned", "/etc/tensorlane/daemon.yaml"), (command, config)
     assert os.access(f"{package}{command}", os.X_OK) and (package / "etc/tensorlane").is_dir()
     assert "/etc/tensorlane 0750 root tensorlane" in (package / "usr/lib/tmpfiles.d/tensorlane.conf").read_text()
+    check_steps(package)
     if shutil.which("systemd-analyze"):
         run("systemd-analyze", "verify", "--man=no", unit)
-        for drop_in in (None, package / "usr/share/doc/tensorlane/examples/tensorlaned.service.d"):
+        for drop_in in (None, package / "usr/share/doc/tensorlane/deploy/examples/tensorlaned.service.d"):
             if drop_in is not None:
                 shutil.copytree(drop_in, f"{unit}.d")
                 run("systemd-analyze", "verify", "--man=no", unit)
@@ -101,6 +129,7 @@ def main():
         prefix = folder / "usr"
         run("cmake", "--install", BUILD, "--prefix", prefix)
         check_daemon(prefix, folder)
+        check_documents(next(prefix.glob("share/doc/*/deploy")).parent)
         check_service(prefix, folder)
         check_library(prefix, folder)
     print("good: the installed daemon, service, examples and library")

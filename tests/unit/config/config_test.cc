@@ -277,6 +277,19 @@ TEST_F(ConfigTest, FilesThatEverybodyMayChangeAreRefused) {
                 file("daemon.yaml"));
 }
 
+TEST_F(ConfigTest, ThePlaceOfEachKeyIsKnownAndPathsCountFromTheFile) {
+  auto config = load_text("fabric: fabric.yaml\nhost: h0\nsecret_key_file: h0.key\nsocket: h0.sock\n");
+  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  EXPECT_EQ(config->socket, file("h0.sock"));
+  EXPECT_EQ(config->secret_key_path, file("h0.key"));
+  EXPECT_EQ(config->place("socket"), file("daemon.yaml") + ":4");
+  EXPECT_EQ(config->place("metrics"), file("daemon.yaml")) << "left out";
+}
+
+TEST_F(ConfigTest, AnEmptyFileIsWrongOnItsFirstLine) {
+  EXPECT_THAT(load_text("").status().to_string(), ::testing::HasSubstr(file("daemon.yaml") + ":1: expected a mapping"));
+}
+
 TEST_F(ConfigTest, MissingFiles) {
   EXPECT_EQ(load(file("none.yaml")).status().to_string(),
             "cannot read the daemon's configuration: No such file or directory: " + file("none.yaml") +

@@ -37,7 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "the fabric file is a list: fabric.yaml:1: expected a mapping with classes, hosts, switches, links, "
                 "qos, routing"},
         Mistake{"NoYaml", "hosts: [\n",
-                "not valid YAML: end of sequence flow not found: fabric.yaml:2: correct the syntax there"},
+                "not valid YAML: end of sequence flow not found: fabric.yaml:2: correct the syntax there, or what "
+                "was left open before it"},
         Mistake{"UnknownKey", HOST "host: []\n",
                 "unknown key 'host' in the fabric file: fabric.yaml:2: did you mean 'hosts'? expected one of classes, "
                 "hosts, switches, links, qos, routing"},

@@ -80,7 +80,7 @@ TEST_F(CarefulTest, AKeyIsNeitherALinkNorAnotherUsers) {
   ASSERT_EQ(chown(path("a").c_str(), 12345, 12345), 0);
   EXPECT_EQ(outcome(path("a"), Care::kKey),
             "the file belongs to user 12345, who can change it, and this process runs as user 0: " + path("a") +
-                ": chown 0 " + path("a"));
+                ": run this process as that user, or chown 0 " + path("a"));
   EXPECT_THAT(outcome(path("a"), Care::kSharedSecret), StartsWith("the file belongs to user 12345"));
 }
 

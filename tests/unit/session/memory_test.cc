@@ -203,6 +203,25 @@ TEST(ArenaPool, NoHoleIsPunchedIntoASegmentThatIsInUse) {
   close(fd);
 }
 
+// In a process that has not asked the kernel yet what it can seal.
+TEST(ArenaPool, WhatTheKernelCanSealIsAskedAgainAfterAWantOfDescriptors) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto ask_twice = [] {
+    ArenaPool pool({mib(8), mib(1)});
+    const auto segment = pool.create(kOwner, 4096);
+    rlimit descriptors{};
+    getrlimit(RLIMIT_NOFILE, &descriptors);
+    const rlimit none{0, descriptors.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+    const std::string without = (*segment)->check_sealed().to_string();
+    setrlimit(RLIMIT_NOFILE, &descriptors);
+    fprintf(stderr, "without: %s\nwith: %s\n", without.c_str(), (*segment)->check_sealed().to_string().c_str());
+    _exit(0);
+  };
+  EXPECT_EXIT(ask_twice(), testing::ExitedWithCode(0),
+              "without: .*memfd_create: Too many open files.*\nwith: an arena that its client has not sealed");
+}
+
 TEST(ArenaPool, RefusesWithTheLimitTheValueAndTheNeed) {
   ArenaPool pool({mib(8), mib(1)});
   EXPECT_EQ(pool.create(kOwner, 0).status().code(), Code::kInvalidArgument);

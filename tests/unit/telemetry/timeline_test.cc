@@ -235,6 +235,32 @@ TEST_F(TimelineTest, ASpanHasTheNameThatItsTensorHadThen) {
   EXPECT_EQ(next, kNames);
 }
 
+// Tensors that come and go while the writer waits for its disk.
+TEST_F(TimelineTest, KeepsOnlySoManyNamesOfTensorsThatAreGone) {
+  TimelineConfig small = config();
+  small.capacity = 6;
+  constexpr std::uint32_t kOthers = 50;
+  std::string written;
+  for (int attempt = 0; attempt < 20 && written.find("\"tensor 1\"") == std::string::npos; ++attempt) {
+    TimelineRecorder recorder(small);
+    ASSERT_TRUE(recorder.start(path_).ok());
+    recorder.begin_job(JobId(9), Epoch(1), "train", {"h0"});
+    recorder.name(JobId(9), TensorId(1), "first");
+    recorder.record(span());
+    recorder.name(JobId(9), TensorId(1), "second");
+    recorder.record(span());
+    for (std::uint32_t i = 2; i <= kOthers; ++i) {
+      recorder.name(JobId(9), TensorId(i), "former");
+      recorder.name(JobId(9), TensorId(i), "latter");
+    }
+    EXPECT_LE(recorder.names(), kOthers + small.capacity);
+    recorder.stop();
+    written = text_of(path_);
+  }
+  EXPECT_THAT(written, HasSubstr("\"tensor 1\"")) << "an older name goes first";
+  EXPECT_THAT(written, HasSubstr("\"second\"")) << "the other one has it still";
+}
+
 // A job with the key of another begins before the lane has retired that one.
 TEST_F(TimelineTest, TheEndOfAJobTakesNoNamesOfTheNextOneOfItsKey) {
   TimelineRecorder recorder(config());
