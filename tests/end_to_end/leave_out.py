@@ -4,11 +4,12 @@ import tensorlane
 from tensorlane import _native
 
 tensorlane.init()
-tensors = _native.context().register("pair", [_native.tensor_desc(name, 100, _native.FLOAT32) for name in ("submitted", "left_out")])
+context = _native.context()
+tensors = context.register("pair", [_native.tensor_desc(name, 100, _native.FLOAT32) for name in ("submitted", "left_out")])
 for tensor in tensors:
     tensor.memory(400)
 try:
-    _native.wait_many(_native.post_many([tensors[0]]))
+    context.wait_many(context.post_many([tensors[0]]))
     raise SystemExit("the wait returned")
 except tensorlane.Error as error:
     print(error)

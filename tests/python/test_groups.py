@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from tensorlane import _native, errors
+from tensorlane._gate import Gate
 
 
 class Library:
@@ -53,7 +54,7 @@ def library(monkeypatch):
 
 def context_with(*groups):
     context = object.__new__(_native.Context)
-    context._handle, context._lock = object(), threading.Lock()
+    context._handle, context._lock, context.gate = object(), threading.Lock(), Gate()
     context._groups, context._unregistered = list(groups), []
     context._asked, context.timeout, context.size = None, 5, 2
     return context

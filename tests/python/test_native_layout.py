@@ -1,4 +1,4 @@
-"""What _native.py says about tensorlane.h is what a C compiler reads there."""
+"""What _declarations.py says about tensorlane.h is what a C compiler reads there."""
 
 import ctypes
 import os
@@ -26,7 +26,7 @@ NUMBERS = {
     "TL_ERROR_RESOURCE_EXHAUSTED": errors.ResourceExhaustedError.status, "TL_ERROR_UNAVAILABLE": errors.UnavailableError.status,
     "TL_ERROR_ABORTED": errors.AbortedError.status, "TL_ERROR_MISMATCH": errors.MismatchError.status,
     "TL_ERROR_VERSION_MISMATCH": errors.VersionMismatchError.status, "TL_ERROR_CORRUPT": errors.CorruptError.status,
-    "TL_ERROR_INTERNAL": errors.InternalError.status, "((tl_config_t)TL_CONFIG_INIT).version": _native._CONFIG_VERSION,
+    "TL_ERROR_INTERNAL": errors.InternalError.status, "((tl_config_t)TL_CONFIG_INIT).version": _native.CONFIG_VERSION,
 }
 
 
@@ -65,7 +65,7 @@ def test_numbers(seen):
 
 def test_every_declared_call_is_in_the_header():
     header = (ROOT / "client-lib" / "include" / "tensorlane" / "tensorlane.h").read_text()
-    for name, (arguments, _) in _native._SIGNATURES.items():
+    for name, (arguments, _) in _native.SIGNATURES.items():
         declaration = re.search(rf"^TL_API [^;]*\b{name}\([^;]*;", header, re.M).group()
         count = 0 if "(void)" in declaration else declaration.count(",") + 1
         assert len(arguments) == count, name

@@ -28,7 +28,7 @@ class Registered:
         descs = (_native.TensorDesc * len(tensors))(*[_native.tensor_desc(*tensor) for tensor in tensors])
         handles = (_native.ctypes.c_void_p * len(tensors))()
         _native.check(_native.library().tl_register(self.context._handle, name.encode(), descs, len(tensors), handles))
-        self.tensors = [_native.Tensor(handle) for handle in handles]
+        self.tensors = [_native.Tensor(self.context, handle) for handle in handles]
         self.kinds = [(count, DTYPES[dtype]) for _, count, dtype in tensors]
 
     def views(self):
@@ -40,10 +40,10 @@ class Registered:
     def post(self):
         for view in self.views():
             view[:] = tl.rank() + 1
-        return _native.post_many(self.tensors)
+        return self.context.post_many(self.tensors)
 
     def sum(self):
-        _native.wait_many(self.post())
+        self.context.wait_many(self.post())
         total = tl.size() * (tl.size() + 1) // 2
         for view in self.views():
             assert (view == total).all(), (self.name, view[view != total][:4], total)
@@ -95,10 +95,10 @@ def under_way():
     group = Registered("busy", [("busy.x", 1000, _native.FLOAT32)])
     requests = group.post()
     refused(group.unregister, errors.InvalidArgumentError, "group 'busy' cannot be unregistered", "an operation on tensor 'busy.x' is under way")
-    _native.wait_many(requests)
+    group.context.wait_many(requests)
     group.unregister()
     assert group.tensors[0].address() is None
-    refused(lambda: _native.post_many(group.tensors), errors.InvalidArgumentError, "tensor 'busy.x' cannot be used", "it was unregistered")
+    refused(lambda: group.context.post_many(group.tensors), errors.InvalidArgumentError, "tensor 'busy.x' cannot be used", "it was unregistered")
     refused(group.unregister, errors.Error, "there is no group 'busy'")
 
 

@@ -1,7 +1,6 @@
-"""tensorlane.h by ctypes: the structs, the calls, and errors as exceptions.
+"""tensorlane.h by ctypes: the calls, and errors as exceptions.
 
-ctypes releases the interpreter's lock during every call. Waiting is done in short pieces, so that Ctrl-C works. The numbers here are checked against
-the header by tests/python/test_native_layout.py.
+ctypes releases the interpreter's lock during every call. Waiting is done in short pieces, so that Ctrl-C works.
 """
 
 import collections
@@ -17,102 +16,13 @@ import time
 import weakref
 
 from . import errors
-
-FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT8, INT32, INT64, UINT8 = range(8)
-ELEMENT_BYTES = (4, 8, 2, 2, 1, 4, 8, 1)
-INTEGERS = (INT8, INT32, INT64, UINT8)
-DTYPE_NAMES = "float32, float64, float16, bfloat16, int8, int32, int64 or uint8"
-SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
-ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, PUSH, PULL, REDUCESCATTER = range(7)
+from ._declarations import (  # noqa: F401  the package takes them from here
+    ALLGATHER, ALLREDUCE, AVERAGE, BARRIER, BFLOAT16, BROADCAST, CONFIG_VERSION, DTYPE_NAMES, ELEMENT_BYTES, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, INT64,
+    INTEGERS, MAX, MIN, PRODUCT, PULL, PUSH, REDUCESCATTER, SIGNATURES, SUM, UINT8, Config, Options, TensorDesc,
+)
+from ._gate import Gate, left
 
 _WAIT_PIECE_SECONDS = 0.1
-_CONFIG_VERSION = 1
-
-
-class Config(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("version", ctypes.c_uint32),
-        ("rank", ctypes.c_int),
-        ("world_size", ctypes.c_int),
-        ("local_rank", ctypes.c_int),
-        ("local_world_size", ctypes.c_int),
-        ("job", ctypes.c_char_p),
-        ("secret", ctypes.c_char_p),
-        ("leader", ctypes.c_char_p),
-        ("socket", ctypes.c_char_p),
-        ("timeout_seconds", ctypes.c_double),
-        ("leader_port", ctypes.c_int),
-    ]
-
-
-class TensorDesc(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("buffer", ctypes.c_void_p),
-        ("count", ctypes.c_uint64),
-        ("dtype", ctypes.c_int),
-        ("operation", ctypes.c_int),
-        ("op", ctypes.c_int),
-        ("root", ctypes.c_int),
-        ("position", ctypes.c_uint32),
-        ("positions", ctypes.c_uint32),
-        ("urgency", ctypes.c_float),
-        ("row", ctypes.c_uint64),
-        ("pattern", ctypes.c_int),
-        ("reserved", ctypes.c_uint32),
-    ]
-
-
-class Options(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("urgency", ctypes.c_float), ("reserved", ctypes.c_uint32), ("queued", ctypes.c_uint32)]
-
-
-_POINTER = ctypes.c_void_p
-_OUT = ctypes.POINTER(ctypes.c_void_p)
-_SIGNATURES = {
-    "tl_status_string": ([ctypes.c_int], ctypes.c_char_p),
-    "tl_last_error": ([], ctypes.c_char_p),
-    "tl_init": ([ctypes.POINTER(Config), _OUT], ctypes.c_int),
-    "tl_finalize": ([_POINTER], ctypes.c_int),
-    "tl_rank": ([_POINTER], ctypes.c_int),
-    "tl_size": ([_POINTER], ctypes.c_int),
-    "tl_local_rank": ([_POINTER], ctypes.c_int),
-    "tl_local_size": ([_POINTER], ctypes.c_int),
-    "tl_host": ([_POINTER], ctypes.c_char_p),
-    "tl_daemon_status": ([_POINTER, ctypes.POINTER(ctypes.c_char_p)], ctypes.c_int),
-    "tl_alloc": ([_POINTER, ctypes.c_size_t, _OUT], ctypes.c_int),
-    "tl_free": ([_POINTER, _POINTER], ctypes.c_int),
-    "tl_register": ([_POINTER, ctypes.c_char_p, ctypes.POINTER(TensorDesc), ctypes.c_size_t, _OUT], ctypes.c_int),
-    "tl_unregister": ([_POINTER, ctypes.c_char_p], ctypes.c_int),
-    "tl_tensor_buffer": ([_POINTER], ctypes.c_void_p),
-    "tl_post": ([_POINTER, _OUT], ctypes.c_int),
-    "tl_post_many": ([_POINTER, ctypes.c_size_t, _POINTER], ctypes.c_int),
-    "tl_test": ([_POINTER], ctypes.c_int),
-    "tl_wait": ([_POINTER, ctypes.c_double], ctypes.c_int),
-    "tl_wait_many": ([_POINTER, ctypes.c_size_t, ctypes.c_double], ctypes.c_int),
-    "tl_allreduce": (
-        [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
-    ),
-    "tl_broadcast": (
-        [_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
-    ),
-    "tl_allgather": (
-        [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
-    ),
-    "tl_reducescatter": (
-        [
-            _POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT,
-        ],
-        ctypes.c_int,
-    ),
-    "tl_push": (
-        [_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
-    ),
-    "tl_pull": ([_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int),
-    "tl_barrier": ([_POINTER, ctypes.c_double], ctypes.c_int),
-}
 
 _lock = threading.Lock()
 _library = None
@@ -138,7 +48,7 @@ def library():
             path = library_path()
             try:
                 loaded = ctypes.CDLL(path)
-                for name, (arguments, result) in _SIGNATURES.items():
+                for name, (arguments, result) in SIGNATURES.items():
                     function = getattr(loaded, name)
                     function.argtypes, function.restype = arguments, result
             except (OSError, AttributeError) as error:
@@ -234,6 +144,7 @@ class Context:
 
     def __init__(self, config):
         self._handle = ctypes.c_void_p()  # None once it has ended: the library says that a call needs a context
+        self.gate = Gate()  # of calls that tl_finalize() does not end itself
         self._lock = threading.Lock()  # of what follows, where threads unregister
         self._unnamed = _Unnamed()
         self._groups = []
@@ -248,8 +159,17 @@ class Context:
         self.host = library().tl_host(self._handle).decode()
 
     def finalize(self):
+        """Leaves the job. Calls of other threads end with an error before or now, and so does every request, which is of no use any more."""
         handle, self._handle = self._handle, None
-        check(library().tl_finalize(handle))
+        if not self.gate.close(self.timeout):
+            raise errors.TimedOutError(
+                f"a call of another thread has not returned within {self.timeout:g} s: tensorlane: this process stays in its job until it ends: let every call return before shutdown()"
+            )
+        try:
+            check(library().tl_finalize(handle))
+        finally:
+            for request in [each for each in _under_way.copy() if each.context is self]:
+                request.abandon()
 
     def daemon_status(self):
         text = ctypes.c_char_p()
@@ -282,7 +202,7 @@ class Context:
             for address in memory:
                 self._free(address)
             raise
-        made = Group(group, kind, [Tensor(handle) for handle in handles], memory)
+        made = Group(group, kind, [Tensor(self, handle) for handle in handles], memory)
         self._groups.append(made)
         return made
 
@@ -322,7 +242,8 @@ class Context:
         return memory.value
 
     def _free(self, address):
-        check(library().tl_free(self._handle, address))
+        with self.gate:
+            check(library().tl_free(self._handle, address))
 
     def _free_unused(self):
         unregistered, self._unregistered = self._unregistered, []
@@ -359,6 +280,39 @@ class Context:
             if asked.kind == kind:
                 return asked.idle if asked.all_agree() else None
 
+    # Operations of registered tensors, many with one call.
+
+    def post_many(self, tensors):
+        """Starts the operations of several tensors of this context, all or none. Returns a request of each, as a number, for wait_many()."""
+        count = len(tensors)
+        requests = (ctypes.c_void_p * count)()
+        with self.gate:
+            check(library().tl_post_many((ctypes.c_void_p * count)(*[tensor._handle for tensor in tensors]), count, requests))
+        return requests[:]
+
+    def wait_many(self, requests):
+        """Returns when all of these requests of post_many() are done. Raises the first error. What Ctrl-C leaves under way is in the list afterwards."""
+        count = len(requests)
+        left = (ctypes.c_void_p * count)(*requests)
+        wait = library().tl_wait_many
+        try:
+            status = errors.TIMED_OUT
+            while status == errors.TIMED_OUT:
+                with self.gate:
+                    status = wait(left, count, _WAIT_PIECE_SECONDS)
+        finally:
+            requests[:] = [request for request in left if request is not None]
+        check(status)
+
+    def is_done(self, request):
+        """Whether this request of post_many() is done; it must not be used again then. Raises if it failed."""
+        with self.gate:
+            status = library().tl_test(request)
+        if status == errors.IN_PROGRESS:
+            return False
+        check(status)
+        return True
+
     # Array calls. Without a name they are told apart by their order, which is the same on all ranks.
 
     def allreduce(self, name, source, target, count, dtype, op, urgency, keep):
@@ -386,8 +340,9 @@ class Context:
             name = self._unnamed.name(call.__name__, kind)
         request = ctypes.c_void_p()
         options = Options(ctypes.sizeof(Options), urgency, 0, queued)
-        check(call(self._handle, name.encode(), *arguments, ctypes.byref(options), ctypes.byref(request)))
-        return Request(request, keep)
+        with self.gate:
+            check(call(self._handle, name.encode(), *arguments, ctypes.byref(options), ctypes.byref(request)))
+            return Request(self, request, keep)
 
     def barrier(self, timeout):
         _interruptible(lambda: check(library().tl_barrier(self._handle, timeout)))
@@ -435,12 +390,14 @@ class Group(list):
 class Tensor:
     """A registered tensor; lives as long as its context."""
 
-    def __init__(self, handle):
+    def __init__(self, context, handle):
+        self._context = context
         self._handle = ctypes.c_void_p(handle)
         self._memory = None
 
     def address(self):
-        return library().tl_tensor_buffer(self._handle)
+        with self._context.gate:
+            return library().tl_tensor_buffer(self._handle)
 
     def memory(self, size):
         """Its buffer of `size` bytes, shared with the daemon. Not to be touched after the context is finalized."""
@@ -455,44 +412,14 @@ class Tensor:
         return self._memory is not None and self._memory() is not None
 
 
-def post_many(tensors):
-    """Starts the operations of several tensors of one context with one call, all or none. Returns a request of each, as a number, for wait_many()."""
-    count = len(tensors)
-    requests = (ctypes.c_void_p * count)()
-    check(library().tl_post_many((ctypes.c_void_p * count)(*[tensor._handle for tensor in tensors]), count, requests))
-    return requests[:]
-
-
-def wait_many(requests):
-    """Returns when all of these requests of post_many() are done. Raises the first error. What Ctrl-C leaves under way is in the list afterwards."""
-    count = len(requests)
-    left = (ctypes.c_void_p * count)(*requests)
-    wait = library().tl_wait_many
-    try:
-        status = errors.TIMED_OUT
-        while status == errors.TIMED_OUT:
-            status = wait(left, count, _WAIT_PIECE_SECONDS)
-    finally:
-        requests[:] = [request for request in left if request is not None]
-    check(status)
-
-
-def is_done(request):
-    """Whether this request of post_many() is done; it must not be used again then. Raises if it failed."""
-    status = library().tl_test(request)
-    if status == errors.IN_PROGRESS:
-        return False
-    check(status)
-    return True
-
-
 _under_way = set()  # requests whose memory must not be freed, even if the caller has dropped them
 
 
 class Request:
     """One operation under way. `keep` is whatever owns its memory. One thread at a time."""
 
-    def __init__(self, handle, keep):
+    def __init__(self, context, handle, keep):
+        self.context = context
         self._handle = handle
         self._keep = keep
         self._error = None
@@ -501,7 +428,8 @@ class Request:
     def test(self):
         """Whether it is done. Raises if it failed."""
         if self._handle is not None:
-            self._finish(library().tl_test(self._handle))
+            with self.context.gate:
+                self._finish(library().tl_test(self._handle))
         return self._done()
 
     def wait(self, timeout=None):
@@ -509,24 +437,32 @@ class Request:
         end = None if timeout is None else time.monotonic() + timeout
         while self._handle is not None:
             piece = _WAIT_PIECE_SECONDS if end is None else max(0.0, min(_WAIT_PIECE_SECONDS, end - time.monotonic()))
-            status = library().tl_wait(self._handle, piece)
-            if status == errors.TIMED_OUT and (end is None or time.monotonic() < end):
-                continue
-            if status == errors.TIMED_OUT:
-                check(status)
-            self._finish(status)
+            with self.context.gate:
+                status = library().tl_wait(self._handle, piece)
+                if status != errors.TIMED_OUT:
+                    self._finish(status)
+                elif end is not None and time.monotonic() >= end:
+                    check(status)
         self._done()
+
+    def abandon(self):
+        """Its context is gone."""
+        if self._handle is not None:
+            self._error = left()
+            self._forget()
 
     def _finish(self, status):
         if status == errors.IN_PROGRESS:
             return
-        self._handle = None
-        _under_way.discard(self)
-        self._keep = None
         try:
             check(status)
         except errors.Error as error:
             self._error = error
+        self._forget()
+
+    def _forget(self):
+        self._handle = self._keep = None
+        _under_way.discard(self)
 
     def _done(self):
         if self._error is not None:
@@ -537,7 +473,7 @@ class Request:
 def _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):
     text = [None if value is None else str(value).encode() for value in (job, secret, leader, socket)]
     numbers = [-1 if value is None else value for value in (rank, size, local_rank, local_size)]
-    return Context(Config(ctypes.sizeof(Config), _CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout, -1 if leader_port is None else leader_port))
+    return Context(Config(ctypes.sizeof(Config), CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout, -1 if leader_port is None else leader_port))
 
 
 def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):

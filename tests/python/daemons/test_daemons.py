@@ -71,6 +71,12 @@ def test_closing_optimizers():
         assert f"rank {rank}: all optimizers were closed" in output
 
 
+def test_leaving_while_threads_call():
+    output = run(2, 1, "ring", "leaving.py", first_port=7600)
+    for rank in range(2):
+        assert f"rank {rank}: no call has outlived its job" in output
+
+
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 def test_process_sets(ranks_per_host):
     output = run(4, ranks_per_host, "ring", "process_sets.py", first_port=7600, settings=["late_after=1 s"])

@@ -89,19 +89,19 @@ class NativeTransport:
         self.wait_many([index])
 
     def post_many(self, indices):
-        self._requests.update(zip(indices, _native.post_many([self._tensors[index] for index in indices])))
+        self._requests.update(zip(indices, self._context.post_many([self._tensors[index] for index in indices])))
 
     def wait_many(self, indices):
         pending = {self._requests.pop(index): index for index in indices if index in self._requests}
         left = list(pending)
         try:
-            _native.wait_many(left)
+            self._context.wait_many(left)
         finally:  # after Ctrl-C some are under way
             self._requests.update((pending[request], request) for request in left)
 
     def done(self, index):
         request = self._requests.pop(index, None)
-        if request is None or _native.is_done(request):
+        if request is None or self._context.is_done(request):
             return True
         self._requests[index] = request
         return False
