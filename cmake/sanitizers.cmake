@@ -1,7 +1,12 @@
 # Options that every target of ours gets. TENSORLANE_SANITIZE is "", "address,undefined" or "thread" (see the presets).
 set(TENSORLANE_SANITIZE "" CACHE STRING "Sanitizers to build with: empty, address,undefined or thread")
 add_library(tl_options INTERFACE)
-target_compile_options(tl_options INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers -fno-omit-frame-pointer)
+target_compile_options(tl_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -fno-omit-frame-pointer)
+# The presets ask for it. Another compiler's warnings keep no user from building.
+option(TENSORLANE_WERROR "Take warnings as errors" OFF)
+if(TENSORLANE_WERROR)
+  target_compile_options(tl_options INTERFACE -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(tl_options INTERFACE -Wthread-safety)
 endif()

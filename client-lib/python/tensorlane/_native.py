@@ -292,6 +292,8 @@ class Context:
 
     def wait_many(self, requests):
         """Returns when all of these requests of post_many() are done. Raises the first error. What Ctrl-C leaves under way is in the list afterwards."""
+        if not requests:
+            return
         count = len(requests)
         left = (ctypes.c_void_p * count)(*requests)
         wait = library().tl_wait_many
