@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/base/assert.h"
-
 namespace tensorlane::engine {
 
 MakespanBounds makespan_bounds(const graph::Graph& graph) {
@@ -26,17 +24,6 @@ double schedule_efficiency(const MakespanBounds& bounds, Duration makespan) {
 double speedup(const MakespanBounds& bounds) {
   if (bounds.lower == Duration(0)) return 0;
   return to_seconds(bounds.upper - bounds.lower) / to_seconds(bounds.lower);
-}
-
-double straggler_share(std::span<const Duration> finished) {
-  if (finished.empty()) return 0;
-  const auto [first, last] = std::minmax_element(finished.begin(), finished.end());
-  return *last == Duration(0) ? 0 : to_seconds(*last - *first) / to_seconds(*last);
-}
-
-double compute_utilization(double rho, double alpha) {
-  TL_ASSERT(rho >= 0 && alpha >= 0 && alpha <= 1);
-  return 1 / (1 + rho - alpha * std::min(rho, 1.0));
 }
 
 }  // namespace tensorlane::engine

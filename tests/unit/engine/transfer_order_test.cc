@@ -179,20 +179,6 @@ TEST(Efficiency, WithoutAnythingToGain) {
   EXPECT_DOUBLE_EQ(speedup(makespan_bounds(build({compute("a", 0, {})}))), 0.0);
 }
 
-TEST(Efficiency, Stragglers) {
-  const std::vector<Duration> finished{Duration(80), Duration(100), Duration(60)};
-  EXPECT_DOUBLE_EQ(straggler_share(finished), 0.4);
-  EXPECT_DOUBLE_EQ(straggler_share({}), 0);
-  const std::vector<Duration> nothing{Duration(0), Duration(0)};
-  EXPECT_DOUBLE_EQ(straggler_share(nothing), 0);
-}
-
-TEST(Efficiency, ComputeUtilization) {
-  EXPECT_DOUBLE_EQ(compute_utilization(0.5, 1), 1.0);  // all communication hides behind computation
-  EXPECT_DOUBLE_EQ(compute_utilization(1, 0), 0.5);    // nothing overlaps
-  EXPECT_DOUBLE_EQ(compute_utilization(3, 1), 1.0 / 3);
-}
-
 TEST(Timetable, AResourceDoesOneThingAtATimeAndIsNeverIdleWithoutNeed) {
   const Graph graph = build({recv("a", 2), recv("b", 2), compute("x", 5, {"a"}), compute("y", 1, {"b"}),
                              compute("z", 1, {}), send("g", 3, {"x"})});

@@ -1,10 +1,10 @@
 // Geryon's equations 1 to 5 against the simulator with the real engine: a chain of layers, one server, one worker.
-#include "daemon/engine/urgency/chain_model.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <vector>
 
 #include "simulator/clock/random.h"
 #include "simulator/planner/run.h"
@@ -13,6 +13,33 @@ namespace tensorlane::simulator {
 namespace {
 
 constexpr BitsPerSecond kRate{10'000'000'000};
+
+// When the parameters of each layer are pulled, and its gradients pushed, from the beginning of the iteration.
+struct ChainTimes {
+  std::vector<Duration> pulled;  // t_p, equation 1
+  std::vector<Duration> pushed;  // t_bf, equation 4
+  Duration iteration;            // tau_iter, equation 5: the first layer's gradients are pushed
+};
+
+// Geryon, section II-C. The paper prints t_bf = t_ff + tau_g for the last layer; that pushes its gradients before they
+// are computed, against the paper's own prerequisite and equation 3. Here it is t_b + tau_g.
+ChainTimes chain_times(const std::vector<Layer>& layers, const std::vector<std::uint32_t>& pull_order) {
+  const auto transfer = [&](std::size_t l) {  // equation 6
+    const std::uint64_t bytes = layers[l].variables[0].elements * sizeof(float);
+    return Duration(std::llround(static_cast<double>(bytes) * 8e9 / static_cast<double>(kRate.value)));
+  };
+  ChainTimes t{std::vector<Duration>(layers.size()), std::vector<Duration>(layers.size()), {}};
+  std::vector<Duration> computed(layers.size());  // t_b
+  Duration now;
+  for (const std::uint32_t l : pull_order) t.pulled[l] = now += transfer(l);
+  now = Duration(0);
+  for (std::size_t l = 0; l < layers.size(); ++l) now = std::max(now, t.pulled[l]) + layers[l].forward;  // equation 2
+  for (std::size_t l = layers.size(); l-- > 0;) computed[l] = now += layers[l].backward;                 // equation 3
+  now = Duration(0);
+  for (std::size_t l = layers.size(); l-- > 0;) t.pushed[l] = now = std::max(now, computed[l]) + transfer(l);
+  t.iteration = t.pushed[0];
+  return t;
+}
 
 // The server is host 0, the worker host 1. Nothing but rate and times counts: no delay, no headers, no waking.
 JobOutcome simulated(const Workload& workload, PullOrder pulls) {
@@ -53,12 +80,7 @@ TEST(GeryonEquations, HoldInTheSimulatorOnChainsOfLayers) {
     std::iota(order.begin(), order.end(), 0);
     const PullOrder pulls = chain % 2 == 0 ? PullOrder::kForward : PullOrder::kReverse;
     if (pulls == PullOrder::kReverse) std::ranges::reverse(order);
-    std::vector<engine::ChainLayer> layers;
-    for (const Layer& layer : workload.layers) {
-      const Duration transfer = engine::chain_transfer_time(Bytes(layer.variables[0].elements * sizeof(float)), kRate);
-      layers.push_back({layer.forward, layer.backward, transfer, transfer});
-    }
-    const engine::ChainTimes expected = engine::chain_times(layers, order);
+    const ChainTimes expected = chain_times(workload.layers, order);
     const JobOutcome got = simulated(workload, pulls);
     // Rounding: each train is rounded to a nanosecond at both of its ports.
     const auto near =
