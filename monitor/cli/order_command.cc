@@ -7,18 +7,18 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/graph_file/graph_file.h"
-#include "daemon/engine/urgency/activation_order.h"
-#include "daemon/engine/urgency/efficiency.h"
-#include "daemon/engine/urgency/timetable.h"
-#include "daemon/engine/urgency/transfer_order.h"
 #include "monitor/cli/commands.h"
+#include "simulator/orders/activation_order.h"
+#include "simulator/orders/efficiency.h"
+#include "simulator/orders/graph_file.h"
+#include "simulator/orders/timetable.h"
+#include "simulator/orders/transfer_order.h"
 
 namespace tensorlane::cli {
 namespace {
 
-using engine::Priorities;
-using graph::Graph;
+using orders::Graph;
+using orders::Priorities;
 
 struct Arguments {
   std::string algorithm;
@@ -33,8 +33,8 @@ struct Order {
 };
 
 Result<Order> caramel(const Graph& graph) {
-  TL_ASSIGN_OR_RETURN(Priorities priorities, engine::activation_order(graph));
-  TL_ASSIGN_OR_RETURN(Graph enforced, graph.with(engine::enforce_activation(graph, engine::sequence_of(priorities))));
+  TL_ASSIGN_OR_RETURN(Priorities priorities, orders::activation_order(graph));
+  TL_ASSIGN_OR_RETURN(Graph enforced, graph.with(orders::enforce_activation(graph, orders::sequence_of(priorities))));
   return Order{std::move(priorities), std::move(enforced)};
 }
 
@@ -44,9 +44,9 @@ struct Algorithm {
 };
 
 constexpr Algorithm kAlgorithms[] = {
-    {"tic", engine::tic_order},
-    {"tac", engine::tac_order},
-    {"layer", engine::layer_transfer_order},
+    {"tic", orders::tic_order},
+    {"tac", orders::tac_order},
+    {"layer", orders::layer_transfer_order},
     {"caramel", nullptr},
 };
 
@@ -57,22 +57,22 @@ Result<Order> order_by(const Algorithm& algorithm, Graph graph) {
 }
 
 nlohmann::json report(const Arguments& args, const Order& order) {
-  const engine::MakespanBounds bounds = engine::makespan_bounds(order.graph);
-  const Duration makespan = engine::timetable(order.graph, order.priorities).makespan;
+  const orders::MakespanBounds bounds = orders::makespan_bounds(order.graph);
+  const Duration makespan = orders::timetable(order.graph, order.priorities).makespan;
   nlohmann::json priorities = nlohmann::json::object();
-  for (const graph::Operation op : engine::sequence_of(order.priorities))
+  for (const orders::Operation op : orders::sequence_of(order.priorities))
     priorities[order.graph.name(op)] = order.priorities[op.value];
   return {{"algorithm", args.algorithm},
           {"priorities", std::move(priorities)},
-          {"E", engine::schedule_efficiency(bounds, makespan)},
-          {"S", engine::speedup(bounds)},
+          {"E", orders::schedule_efficiency(bounds, makespan)},
+          {"S", orders::speedup(bounds)},
           {"makespan_s", to_seconds(makespan)},
           {"makespan_upper_s", to_seconds(bounds.upper)},
           {"makespan_lower_s", to_seconds(bounds.lower)}};
 }
 
 void print(const Order& order, const nlohmann::json& report) {
-  for (const graph::Operation op : engine::sequence_of(order.priorities))
+  for (const orders::Operation op : orders::sequence_of(order.priorities))
     fmt::print("{:>6}  {}\n", order.priorities[op.value], order.graph.name(op));
   fmt::print(
       "E {:.4f}  S {:.4f}  makespan {:.6f} s, between {:.6f} s (no resource ever idle) and {:.6f} s (no overlap)\n",
@@ -95,7 +95,7 @@ Status write_json(const std::string& path, const nlohmann::json& value) {
 }
 
 Result<int> run(const Arguments& args) {
-  TL_ASSIGN_OR_RETURN(Graph graph, graph::load_graph(args.graph));
+  TL_ASSIGN_OR_RETURN(Graph graph, orders::load_graph(args.graph));
   for (const Algorithm& algorithm : kAlgorithms) {
     if (args.algorithm != algorithm.name) continue;
     const Result<Order> order = order_by(algorithm, std::move(graph));

@@ -14,9 +14,9 @@
 #include <sstream>
 
 #include "common/fabric/fabric.h"
-#include "common/graph_file/graph_file.h"
 #include "monitor/cli/calibrate.h"
 #include "monitor/cli/commands.h"
+#include "simulator/orders/graph_file.h"
 #include "simulator/planner/model.h"
 #include "simulator/planner/planner.h"
 #include "simulator/planner/report.h"
@@ -126,7 +126,7 @@ Result<Layers> known_model(const Arguments& a) {
 
 // A graph has: they are replaced, or scaled to a speed, where one is given.
 Result<Layers> traced_model(const Arguments& a) {
-  TL_ASSIGN_OR_RETURN(const graph::Graph graph, graph::load_graph(a.model));
+  TL_ASSIGN_OR_RETURN(const orders::Graph graph, orders::load_graph(a.model));
   TL_ASSIGN_OR_RETURN(simulator::TracedWorkload traced, simulator::workload_of(graph, a.model));
   Layers layers{std::move(traced.workload), {{"times", "the graph's operations"}}};
   if (!a.layer_times.empty() && a.rate != 0)

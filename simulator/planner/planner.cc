@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "daemon/engine/urgency/efficiency.h"
+#include "simulator/orders/efficiency.h"
 
 namespace tensorlane::simulator {
 namespace {
@@ -133,10 +133,10 @@ Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& 
   }
   outcome.scaling_efficiency = compute / outcome.iteration_s;
   const auto nanoseconds = [](double seconds) { return Duration(std::llround(seconds * 1e9)); };
-  const engine::MakespanBounds bounds{nanoseconds(compute + run.busiest_out_s + run.busiest_in_s),
+  const orders::MakespanBounds bounds{nanoseconds(compute + run.busiest_out_s + run.busiest_in_s),
                                       nanoseconds(std::max({compute, run.busiest_out_s, run.busiest_in_s}))};
   outcome.schedule_efficiency =
-      engine::schedule_efficiency(bounds, nanoseconds(outcome.iteration_s) + job.workload.overhead * -1);
+      orders::schedule_efficiency(bounds, nanoseconds(outcome.iteration_s) + job.workload.overhead * -1);
   return outcome;
 }
 

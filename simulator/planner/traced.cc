@@ -8,14 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/engine/urgency/timetable.h"
+#include "simulator/orders/timetable.h"
 
 namespace tensorlane::simulator {
 namespace {
 
-using graph::Graph;
-using graph::Kind;
-using graph::Operation;
+using orders::Graph;
+using orders::Kind;
+using orders::Operation;
 
 constexpr std::string_view kRecv = "recv/", kSend = "send/";
 
@@ -34,14 +34,14 @@ Status invalid(const std::string& what, const std::string& where, const std::str
 
 // The graph with transfers that take no time.
 Result<Graph> without_network(const Graph& graph) {
-  std::vector<graph::Description> operations;
+  std::vector<orders::Description> operations;
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     const Operation op(i);
-    graph::Description one{.name = graph.name(op),
-                           .kind = graph.kind(op),
-                           .resource = graph.resources()[graph.resource(op).value],
-                           .time = graph.kind(op) == Kind::kCompute ? graph.time(op) : Duration(),
-                           .bytes = graph.bytes(op)};
+    orders::Description one{.name = graph.name(op),
+                            .kind = graph.kind(op),
+                            .resource = graph.resources()[graph.resource(op).value],
+                            .time = graph.kind(op) == Kind::kCompute ? graph.time(op) : Duration(),
+                            .bytes = graph.bytes(op)};
     for (const Operation input : graph.inputs(op)) one.inputs.push_back(graph.name(input));
     operations.push_back(std::move(one));
   }
@@ -62,7 +62,7 @@ Result<ByName> transfers(const Graph& graph, Kind kind, std::string_view prefix,
   return found;
 }
 
-Result<Parameter> parameter_of(const Graph& graph, const engine::Timetable& times, Operation recv, Operation send,
+Result<Parameter> parameter_of(const Graph& graph, const orders::Timetable& times, Operation recv, Operation send,
                                const std::string& where) {
   const std::string& name = graph.name(recv);
   if (graph.bytes(recv).value == 0 || graph.bytes(recv) != graph.bytes(send))
@@ -78,7 +78,7 @@ Result<Parameter> parameter_of(const Graph& graph, const engine::Timetable& time
 }
 
 // In the order in which they are needed. `without_gradient` counts the others.
-Result<std::vector<Parameter>> parameters_of(const Graph& graph, const engine::Timetable& times,
+Result<std::vector<Parameter>> parameters_of(const Graph& graph, const orders::Timetable& times,
                                              const std::string& where, std::size_t* without_gradient) {
   TL_ASSIGN_OR_RETURN(const ByName recvs, transfers(graph, Kind::kRecv, kRecv, where));
   TL_ASSIGN_OR_RETURN(const ByName sends, transfers(graph, Kind::kSend, kSend, where));
@@ -114,7 +114,7 @@ Duration set_backward(std::vector<Layer>* layers, const std::vector<Duration>& r
 
 Result<TracedWorkload> workload_of(const Graph& graph, const std::string& where) {
   TL_ASSIGN_OR_RETURN(const Graph computed, without_network(graph));
-  const engine::Timetable times = engine::timetable(computed, engine::Priorities(computed.size(), engine::kNoPriority));
+  const orders::Timetable times = orders::timetable(computed, orders::Priorities(computed.size(), orders::kNoPriority));
   if (times.makespan.value == 0) return invalid("no operation takes time", where, "trace the model with its times");
   TracedWorkload traced;
   TL_ASSIGN_OR_RETURN(const std::vector<Parameter> parameters,

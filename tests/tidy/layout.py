@@ -13,8 +13,6 @@ MAY_INCLUDE = {
     "common/command_line": ["common/base"],
     "common/fabric": ["common/base"],
     "common/files": ["common/base"],
-    "common/graph": ["common/base"],
-    "common/graph_file": ["common/base", "common/graph"],
     "common/process": ["common/base"],
     "common/protocol": ["common/base"],
     "daemon/engine": [],
@@ -41,11 +39,12 @@ MAY_INCLUDE = {
     "daemon/lane": ["daemon/host", "daemon/ports"],
     "daemon/wiring": ["daemon/config", "daemon/engine_log", "daemon/host", "daemon/lane", "daemon/memory", "daemon/planning", "daemon/ports", "daemon/progress", "daemon/telemetry", "daemon/transport"],
     "daemon/main.cc": ["daemon"],
-    "simulator": ["daemon/engine", "daemon/engine_log", "daemon/host", "daemon/ports", "daemon/progress", "daemon/transport/ledger"],
+    "simulator": ["daemon/engine", "daemon/engine_log", "daemon/host", "daemon/ports", "daemon/progress", "daemon/transport/ledger", "simulator/orders"],
+    "simulator/orders": [],
     "client-lib": ["tensorlane"],
     "switch-config": [],
     "monitor": ["tensorlane"],
-    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine/urgency", "daemon/engine_log", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
+    "monitor/cli": ["tensorlane", "daemon/engine/batching", "daemon/engine_log", "simulator/orders", "simulator/planner", "switch-config/findings", "switch-config/lint", "switch-config/model", "switch-config/policy", "switch-config/render"],
     "tests": ["common", "daemon", "simulator", "client-lib", "switch-config", "monitor", "tensorlane"],
 }
 ROOTS = ("common/", "daemon/", "simulator/", "client-lib/", "switch-config/", "monitor/", "tests/", "tensorlane/")

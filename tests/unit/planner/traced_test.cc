@@ -10,8 +10,8 @@
 namespace tensorlane::simulator {
 namespace {
 
-using graph::Description;
-using graph::Kind;
+using orders::Description;
+using orders::Kind;
 using testing::HasSubstr;
 
 Description recv(const std::string& name, std::uint64_t bytes) {
@@ -45,7 +45,7 @@ std::vector<Description> two_layers() {
 }
 
 TracedWorkload traced(std::vector<Description> operations) {
-  const Result<graph::Graph> graph = graph::Graph::build(std::move(operations));
+  const Result<orders::Graph> graph = orders::Graph::build(std::move(operations));
   EXPECT_TRUE(graph.ok()) << graph.status().to_string();
   const Result<TracedWorkload> result = workload_of(*graph, "g.json");
   EXPECT_TRUE(result.ok()) << result.status().to_string();
@@ -118,7 +118,7 @@ TEST(TracedGraph, SaysWhatCannotBePlanned) {
        "which parameter 'pull a' transfers: g.json: call it 'recv/' and the parameter's name"},
   };
   for (const Case& one : cases) {
-    const Result<graph::Graph> graph = graph::Graph::build(one.operations);
+    const Result<orders::Graph> graph = orders::Graph::build(one.operations);
     ASSERT_TRUE(graph.ok()) << graph.status().to_string();
     const Result<TracedWorkload> result = workload_of(*graph, "g.json");
     ASSERT_FALSE(result.ok()) << one.message;

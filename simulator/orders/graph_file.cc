@@ -1,4 +1,4 @@
-#include "common/graph_file/graph_file.h"
+#include "simulator/orders/graph_file.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-namespace tensorlane::graph {
+namespace tensorlane::orders {
 namespace {
 
 using nlohmann::json;
@@ -142,4 +142,4 @@ Result<Graph> load_graph(const std::string& path) {
   return parse_graph(text, path == "-" ? "standard input" : path);
 }
 
-}  // namespace tensorlane::graph
+}  // namespace tensorlane::orders

@@ -1,5 +1,5 @@
 // The computation graph of one iteration on one worker: operations, the resource that each one occupies, how long it
-// takes, and what it waits for. What orders transfers, the simulator and the commands share this type.
+// takes, and what it waits for.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 
-namespace tensorlane::graph {
+namespace tensorlane::orders {
 
 enum class Kind : std::uint8_t { kCompute, kRecv, kSend };
 
@@ -108,4 +108,4 @@ class Graph {
   std::vector<Operation> topological_;
 };
 
-}  // namespace tensorlane::graph
+}  // namespace tensorlane::orders

@@ -1,4 +1,4 @@
-#include "daemon/engine/urgency/timetable.h"
+#include "simulator/orders/timetable.h"
 
 #include <algorithm>
 #include <functional>
@@ -7,11 +7,8 @@
 
 #include "common/base/assert.h"
 
-namespace tensorlane::engine {
+namespace tensorlane::orders {
 namespace {
-
-using graph::Graph;
-using graph::Operation;
 
 template <typename T>
 using SmallestFirst = std::priority_queue<T, std::vector<T>, std::greater<>>;
@@ -122,4 +119,4 @@ Timetable timetable(const Graph& graph, const Priorities& priorities) {
   return Player(graph, priorities).play();
 }
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

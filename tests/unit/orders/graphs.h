@@ -5,72 +5,72 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "common/graph/graph.h"
+#include "simulator/orders/graph.h"
 
-namespace tensorlane::engine {
+namespace tensorlane::orders {
 
-inline graph::Description recv(std::string name, std::int64_t time) {
-  return {std::move(name), graph::Kind::kRecv, "network", Duration(time), Bytes(0), {}};
+inline Description recv(std::string name, std::int64_t time) {
+  return {std::move(name), Kind::kRecv, "network", Duration(time), Bytes(8), {}};
 }
 
-inline graph::Description compute(std::string name, std::int64_t time, std::vector<std::string> inputs) {
-  return {std::move(name), graph::Kind::kCompute, "gpu", Duration(time), Bytes(0), std::move(inputs)};
+inline Description compute(std::string name, std::int64_t time, std::vector<std::string> inputs) {
+  return {std::move(name), Kind::kCompute, "gpu", Duration(time), Bytes(0), std::move(inputs)};
 }
 
-inline graph::Description send(std::string name, std::int64_t time, std::vector<std::string> inputs) {
-  return {std::move(name), graph::Kind::kSend, "uplink", Duration(time), Bytes(0), std::move(inputs)};
+inline Description send(std::string name, std::int64_t time, std::vector<std::string> inputs) {
+  return {std::move(name), Kind::kSend, "uplink", Duration(time), Bytes(0), std::move(inputs)};
 }
 
-inline graph::Graph build(std::vector<graph::Description> operations) {
-  auto graph = graph::Graph::build(std::move(operations));
+inline Graph build(std::vector<Description> operations) {
+  auto graph = Graph::build(std::move(operations));
   EXPECT_TRUE(graph.ok()) << graph.status().to_string();
-  return graph.ok() ? *std::move(graph) : graph::Graph();
+  return graph.ok() ? *std::move(graph) : Graph();
 }
 
-inline graph::Operation find(const graph::Graph& graph, const std::string& name) {
-  for (const graph::Operation op : graph.topological())
+inline Operation find(const Graph& graph, const std::string& name) {
+  for (const Operation op : graph.topological())
     if (graph.name(op) == name) return op;
   ADD_FAILURE() << "no operation " << name;
-  return graph::Operation(0);
+  return Operation(0);
 }
 
-inline std::vector<std::string> names(const graph::Graph& graph, const std::vector<graph::Operation>& operations) {
+inline std::vector<std::string> names(const Graph& graph, std::span<const Operation> operations) {
   std::vector<std::string> all;
-  for (const graph::Operation op : operations) all.push_back(graph.name(op));
+  for (const Operation op : operations) all.push_back(graph.name(op));
   return all;
 }
 
 // TicTac, figure 1a.
-inline graph::Graph figure_1a(std::int64_t recv1 = 2, std::int64_t recv2 = 3, std::int64_t op1 = 4,
-                              std::int64_t op2 = 1) {
+inline Graph figure_1a(std::int64_t recv1 = 2, std::int64_t recv2 = 3, std::int64_t op1 = 4, std::int64_t op2 = 1) {
   // recv2 stands first, so that no order of the list helps.
   return build({recv("recv2", recv2), recv("recv1", recv1), compute("op1", op1, {"recv1"}),
                 compute("op2", op2, {"op1", "recv2"})});
 }
 
 // TicTac, figure 4a: two branches, which an operation joins.
-inline graph::Graph figure_4a(std::int64_t a, std::int64_t b, std::int64_t op1, std::int64_t op2) {
+inline Graph figure_4a(std::int64_t a, std::int64_t b, std::int64_t op1, std::int64_t op2) {
   return build({recv("recvA", a), recv("recvB", b), compute("op1", op1, {"recvA"}), compute("op2", op2, {"recvB"}),
                 compute("op3", 1, {"op1", "op2"})});
 }
 
 // TicTac, figure 4b: op1 waits for A and B, op2 for op1 and C, op3 for op2 and D. D stands first.
-inline graph::Graph figure_4b() {
+inline Graph figure_4b() {
   return build({recv("recvD", 1), recv("recvC", 2), recv("recvB", 4), recv("recvA", 3),
                 compute("op1", 5, {"recvA", "recvB"}), compute("op2", 5, {"op1", "recvC"}),
                 compute("op3", 5, {"op2", "recvD"})});
 }
 
 // Recv operations, and compute operations of which each waits for some of those and some before it.
-inline graph::Graph random_graph(std::uint64_t seed, int recvs, int computes, std::int64_t longest = 20) {
+inline Graph random_graph(std::uint64_t seed, int recvs, int computes, std::int64_t longest = 20) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::int64_t n) {
     return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
   };
-  std::vector<graph::Description> operations;
+  std::vector<Description> operations;
   for (int r = 0; r < recvs; ++r) operations.push_back(recv(fmt::format("r{}", r), 1 + below(longest)));
   for (int c = 0; c < computes; ++c) {
     std::vector<std::string> inputs;
@@ -82,4 +82,4 @@ inline graph::Graph random_graph(std::uint64_t seed, int recvs, int computes, st
   return build(std::move(operations));
 }
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

@@ -1,4 +1,4 @@
-#include "common/graph/graph.h"
+#include "simulator/orders/graph.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace tensorlane::graph {
+namespace tensorlane::orders {
 namespace {
 
 constexpr const char* kKindNames[] = {"compute", "recv", "send"};
@@ -176,4 +176,4 @@ Status Graph::cycle_error(std::span<const std::uint32_t> missing) const {
                 "take out one of these inputs");
 }
 
-}  // namespace tensorlane::graph
+}  // namespace tensorlane::orders

@@ -1,14 +1,11 @@
-#include "daemon/engine/urgency/reach.h"
+#include "simulator/orders/reach.h"
 
 #include <algorithm>
 
 #include "common/base/hash.h"
 
-namespace tensorlane::engine {
+namespace tensorlane::orders {
 namespace {
-
-using graph::Graph;
-using graph::Operation;
 
 constexpr std::uint32_t kFree = ~0u;
 constexpr std::uint32_t kNotMember = ~0u;
@@ -68,4 +65,4 @@ void Reach::grow() {
   }
 }
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

@@ -1,14 +1,14 @@
-#include "daemon/engine/urgency/efficiency.h"
+#include "simulator/orders/efficiency.h"
 
 #include <algorithm>
 #include <vector>
 
-namespace tensorlane::engine {
+namespace tensorlane::orders {
 
-MakespanBounds makespan_bounds(const graph::Graph& graph) {
+MakespanBounds makespan_bounds(const Graph& graph) {
   MakespanBounds bounds;
   std::vector<Duration> busy(graph.resources().size());
-  for (const graph::Operation op : graph.topological()) {
+  for (const Operation op : graph.topological()) {
     bounds.upper += graph.time(op);
     busy[graph.resource(op).value] += graph.time(op);
   }
@@ -26,4 +26,4 @@ double speedup(const MakespanBounds& bounds) {
   return to_seconds(bounds.upper - bounds.lower) / to_seconds(bounds.lower);
 }
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

@@ -1,11 +1,11 @@
-#include "common/graph_file/graph_file.h"
+#include "simulator/orders/graph_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace tensorlane::graph {
+namespace tensorlane::orders {
 namespace {
 
 using testing::ElementsAre;
@@ -116,4 +116,4 @@ TEST(GraphFile, ManyOperations) {
 }
 
 }  // namespace
-}  // namespace tensorlane::graph
+}  // namespace tensorlane::orders

@@ -1,24 +1,23 @@
 // TicTac: the properties of section 4.1, TIC, TAC and the metrics of section 3.2, on the paper's own figures.
-#include "daemon/engine/urgency/transfer_order.h"
+#include "simulator/orders/transfer_order.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "daemon/engine/urgency/efficiency.h"
-#include "daemon/engine/urgency/timetable.h"
 #include "graphs.h"
+#include "simulator/orders/efficiency.h"
+#include "simulator/orders/timetable.h"
 
-namespace tensorlane::engine {
+namespace tensorlane::orders {
 namespace {
 
-using graph::Graph;
 using testing::ElementsAre;
 
 std::vector<Duration> own_times(const Graph& graph) {
   std::vector<Duration> times(graph.size());
-  for (const graph::Operation op : graph.topological()) times[op.value] = graph.time(op);
+  for (const Operation op : graph.topological()) times[op.value] = graph.time(op);
   return times;
 }
 
@@ -153,8 +152,8 @@ TEST(Orders, RefuseGraphsWithNothingToOrder) {
     ASSERT_FALSE(order.ok());
     EXPECT_EQ(order.status().code(), Code::kInvalidArgument);
   }
-  const Graph chained = build(
-      {recv("a", 1), compute("op", 1, {"a"}), {"again", graph::Kind::kRecv, "network", Duration(1), Bytes(0), {"op"}}});
+  const Graph chained =
+      build({recv("a", 1), compute("op", 1, {"a"}), {"again", Kind::kRecv, "network", Duration(1), Bytes(0), {"op"}}});
   EXPECT_THAT(tac_order(chained).status().to_string(), testing::HasSubstr("'again'"));
 }
 
@@ -203,4 +202,4 @@ TEST(Timetable, WhatHasNoNumberCompetesWithTheLowest) {
 }
 
 }  // namespace
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "common/base/units.h"
-#include "common/graph/graph.h"
+#include "simulator/orders/graph.h"
 
-namespace tensorlane::engine {
+namespace tensorlane::orders {
 
 // Between which any schedule's makespan lies that leaves no resource idle without need. They ignore dependencies, so
 // that neither may be reachable.
@@ -14,7 +14,7 @@ struct MakespanBounds {
   Duration lower;  // LMakespan: the busiest resource, always busy (equation 2)
 };
 
-MakespanBounds makespan_bounds(const graph::Graph& graph);
+MakespanBounds makespan_bounds(const Graph& graph);
 
 // E (TicTac, equation 3): 1 is a perfect order, 0 the worst one. Negative where resources idled together. 1 where the
 // bounds are equal: no order is better than another then.
@@ -24,4 +24,4 @@ double schedule_efficiency(const MakespanBounds& bounds, Duration makespan);
 // anything, 1: twice as much. 0 for a graph that takes no time.
 double speedup(const MakespanBounds& bounds);
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

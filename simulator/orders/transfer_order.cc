@@ -1,12 +1,8 @@
-#include "daemon/engine/urgency/transfer_order.h"
+#include "simulator/orders/transfer_order.h"
 
 #include <algorithm>
 
-namespace tensorlane::engine {
-
-using graph::Graph;
-using graph::Kind;
-using graph::Operation;
+namespace tensorlane::orders {
 
 namespace {
 
@@ -77,4 +73,4 @@ Result<Priorities> layer_transfer_order(const Graph& graph) {
   return priorities;
 }
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

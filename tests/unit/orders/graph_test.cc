@@ -1,29 +1,17 @@
-#include "common/graph/graph.h"
+#include "simulator/orders/graph.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 
-namespace tensorlane::graph {
+#include "graphs.h"
+
+namespace tensorlane::orders {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-Description compute(std::string name, std::int64_t time, std::vector<std::string> inputs) {
-  return {std::move(name), Kind::kCompute, "gpu", Duration(time), Bytes(0), std::move(inputs)};
-}
-
-Description recv(std::string name, std::int64_t time) {
-  return {std::move(name), Kind::kRecv, "network", Duration(time), Bytes(8), {}};
-}
-
-std::vector<std::string> names(const Graph& graph, std::span<const Operation> operations) {
-  std::vector<std::string> all;
-  for (const Operation op : operations) all.push_back(graph.name(op));
-  return all;
-}
 
 TEST(Graph, KeepsWhatItWasBuiltFrom) {
   const auto graph = Graph::build({compute("c", 3, {"b", "a"}), recv("a", 1), compute("b", 2, {"a"})});
@@ -111,4 +99,4 @@ TEST(Graph, AMillionOperationsAreFast) {
 }
 
 }  // namespace
-}  // namespace tensorlane::graph
+}  // namespace tensorlane::orders

@@ -7,18 +7,15 @@
 #include <numeric>
 #include <set>
 
-#include "daemon/engine/urgency/activation_order.h"
-#include "daemon/engine/urgency/efficiency.h"
-#include "daemon/engine/urgency/timetable.h"
-#include "daemon/engine/urgency/transfer_order.h"
 #include "graphs.h"
+#include "simulator/orders/activation_order.h"
+#include "simulator/orders/efficiency.h"
+#include "simulator/orders/timetable.h"
+#include "simulator/orders/transfer_order.h"
 
-namespace tensorlane::engine {
+namespace tensorlane::orders {
 namespace {
 
-using graph::Graph;
-using graph::Kind;
-using graph::Operation;
 using testing::ElementsAre;
 
 constexpr std::int64_t kInfinite = kNoImpending.value;
@@ -179,11 +176,11 @@ TEST(Orders, AreTheSameEveryTime) {
 
 TEST(Orders, ManyOperationsTakeLittleTime) {
   // A chain of 20,000 layers of 5 operations, of which every fiftieth layer has a parameter.
-  std::vector<graph::Description> operations;
+  std::vector<Description> operations;
   std::string before;
   for (int i = 0; i < 100'000; ++i) {
     const std::string name = fmt::format("c{}", i);
-    graph::Description op = compute(name, 10, {});
+    Description op = compute(name, 10, {});
     if (i > 0) op.inputs.push_back(before);
     if (i % 250 == 0) {
       operations.push_back(recv(fmt::format("r{}", i), 1000));
@@ -211,9 +208,9 @@ TEST(Activation, TakesTheCheapestGradientFirst) {
   EXPECT_THAT(names(graph, sequence_of(*order)), ElementsAre("T", "R", "L", "D"));
   const auto added = enforce_activation(graph, sequence_of(*order));
   // end(T) = trunk before free(R) = right; end(R) = right before free(L) = left; end(L) = left before free(D) = deep.
-  EXPECT_THAT(added, ElementsAre(graph::Dependency{find(graph, "trunk"), find(graph, "right")},
-                                 graph::Dependency{find(graph, "right"), find(graph, "left")},
-                                 graph::Dependency{find(graph, "left"), find(graph, "deep")}));
+  EXPECT_THAT(added, ElementsAre(Dependency{find(graph, "trunk"), find(graph, "right")},
+                                 Dependency{find(graph, "right"), find(graph, "left")},
+                                 Dependency{find(graph, "left"), find(graph, "deep")}));
 }
 
 Graph with_a_part() {
@@ -232,7 +229,7 @@ TEST(Activation, OfEqualTimesFewerOperationsComeFirst) {
 TEST(Activation, AGradientThatNeedsNothingOfItsOwnKeepsTheEndSetBeforeIt) {
   const Graph graph = with_a_part();
   const std::vector<Operation> order{find(graph, "late"), find(graph, "again"), find(graph, "other")};
-  EXPECT_THAT(enforce_activation(graph, order), ElementsAre(graph::Dependency{find(graph, "b"), find(graph, "c")}));
+  EXPECT_THAT(enforce_activation(graph, order), ElementsAre(Dependency{find(graph, "b"), find(graph, "c")}));
 }
 
 TEST(Activation, RefusesAGraphWithoutGradients) {
@@ -243,7 +240,7 @@ TEST(Activation, RefusesAGraphWithoutGradients) {
 
 Graph with_gradients(std::uint64_t seed, int computes) {
   std::mt19937_64 random(seed);
-  std::vector<graph::Description> operations;
+  std::vector<Description> operations;
   for (int c = 0; c < computes; ++c) {
     std::vector<std::string> inputs;
     for (int k = 0; k < 2 && c > 0; ++k)
@@ -323,4 +320,4 @@ TEST(Activation, EnforcedLeavesOneOrder) {
 }
 
 }  // namespace
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

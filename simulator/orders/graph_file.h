@@ -1,14 +1,13 @@
-// Computation graphs in JSON, the format of client-lib/python/tensorlane/graph.schema.json. What works on a graph
-// (common/graph) needs none of this.
+// Computation graphs in JSON, the format of client-lib/python/tensorlane/graph.schema.json.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 #include "common/base/status.h"
-#include "common/graph/graph.h"
+#include "simulator/orders/graph.h"
 
-namespace tensorlane::graph {
+namespace tensorlane::orders {
 
 // The graph in `text`. `where` names the text in errors. kCorrupt if it is no JSON; kInvalidArgument if it is not of
 // the format, or no graph (Graph::build()); kVersionMismatch for another version of the format.
@@ -17,4 +16,4 @@ Result<Graph> parse_graph(std::string_view text, const std::string& where);
 // The graph in a file; "-" is standard input. As parse_graph(); kNotFound if the file cannot be read.
 Result<Graph> load_graph(const std::string& path);
 
-}  // namespace tensorlane::graph
+}  // namespace tensorlane::orders

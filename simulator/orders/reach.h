@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "common/graph/graph.h"
+#include "simulator/orders/graph.h"
 
-namespace tensorlane::engine {
+namespace tensorlane::orders {
 
 enum class Towards : std::uint8_t { kInputs, kOutputs };
 
@@ -17,12 +17,12 @@ class Reach {
  public:
   // "op.dep" of TicTac, section 4.1, for members = recv operations and Towards::kInputs. In O((operations + inputs) *
   // members / 64). kResourceExhausted when the sets would take more than kMostBytes.
-  static Result<Reach> build(const graph::Graph& graph, std::span<const graph::Operation> members, Towards towards);
+  static Result<Reach> build(const Graph& graph, std::span<const Operation> members, Towards towards);
 
   static constexpr Bytes kMostBytes = mib(1024);
 
   std::size_t sets() const { return sets_.size() / words_; }
-  std::uint32_t set_of(graph::Operation op) const { return set_of_[op.value]; }
+  std::uint32_t set_of(Operation op) const { return set_of_[op.value]; }
 
   // Bit m of word m / 64: whether members[m] is in the set.
   std::span<const std::uint64_t> bits(std::uint32_t set) const {
@@ -42,4 +42,4 @@ class Reach {
   std::vector<std::uint32_t> slots_;   // an open hash table of sets
 };
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

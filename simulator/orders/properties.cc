@@ -1,4 +1,4 @@
-#include "daemon/engine/urgency/properties.h"
+#include "simulator/orders/properties.h"
 
 #include <fmt/format.h>
 
@@ -8,11 +8,7 @@
 
 #include "common/base/assert.h"
 
-namespace tensorlane::engine {
-
-using graph::Graph;
-using graph::Kind;
-using graph::Operation;
+namespace tensorlane::orders {
 
 namespace {
 
@@ -109,4 +105,4 @@ void Properties::complete(std::uint32_t recv) {
   update_impending_load();
 }
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

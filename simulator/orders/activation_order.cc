@@ -1,16 +1,11 @@
-#include "daemon/engine/urgency/activation_order.h"
+#include "simulator/orders/activation_order.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "daemon/engine/urgency/reach.h"
+#include "simulator/orders/reach.h"
 
-namespace tensorlane::engine {
-
-using graph::Dependency;
-using graph::Graph;
-using graph::Kind;
-using graph::Operation;
+namespace tensorlane::orders {
 
 namespace {
 
@@ -131,4 +126,4 @@ std::vector<Dependency> enforce_activation(const Graph& graph, std::span<const O
   return added;
 }
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders

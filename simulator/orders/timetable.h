@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "common/graph/graph.h"
-#include "daemon/engine/urgency/priorities.h"
+#include "simulator/orders/graph.h"
+#include "simulator/orders/priorities.h"
 
-namespace tensorlane::engine {
+namespace tensorlane::orders {
 
 struct Timetable {
   std::vector<Duration> start, end;  // by operation, from the beginning of the iteration
@@ -18,6 +18,6 @@ struct Timetable {
 // it began. The paper draws among these; here the one that stands first in the graph is taken, so that the answer is
 // repeatable. A resource waits only when nothing is ready for it. `priorities` has graph.size() entries.
 // In O((operations + inputs) log operations).
-Timetable timetable(const graph::Graph& graph, const Priorities& priorities);
+Timetable timetable(const Graph& graph, const Priorities& priorities);
 
-}  // namespace tensorlane::engine
+}  // namespace tensorlane::orders
