@@ -121,15 +121,6 @@ Status check_addresses(const Fabric& fabric, const Host& host) {
   return Status::ok_status();
 }
 
-ClassId classify(const ClassTable& table, double urgency) {
-  std::uint8_t id = 0;
-  for (double threshold : table.thresholds) {
-    if (urgency >= threshold) break;
-    ++id;
-  }
-  return ClassId(id);
-}
-
 Bytes window(const TrafficClass& cls, std::optional<BitsPerSecond> link) {
   if (cls.window) return *cls.window;
   if (!link) return kMaxWindow;

@@ -144,9 +144,6 @@ std::string format_bytes(Bytes bytes);
 // K - 1 thresholds that divide [0, 1] evenly among K classes: 0.5 for two.
 std::vector<double> even_thresholds(std::size_t classes);
 
-// The class that an urgency falls into under the table's thresholds.
-ClassId classify(const ClassTable& table, double urgency);
-
 // How much of a class may be in flight on a link: the class's own window, else what the link carries in 2 ms, at least
 // 256 KiB and at most 4 MiB; 4 MiB where no link is described (loopback).
 Bytes window(const TrafficClass& cls, std::optional<BitsPerSecond> link);

@@ -66,12 +66,6 @@ std::vector<Claim> Job::local_claims() const {
   return claims;
 }
 
-Job::LocalRank* Job::find_rank(std::uint32_t rank) {
-  const auto it =
-      std::find_if(locals_.begin(), locals_.end(), [&](const LocalRank& local) { return local.claim.rank == rank; });
-  return it == locals_.end() ? nullptr : &*it;
-}
-
 bool Job::locals_gone() const {
   return std::all_of(locals_.begin(), locals_.end(), [](const LocalRank& local) { return local.gone; });
 }

@@ -183,7 +183,6 @@ class Job final : private RegistrarOutput {
   bool i_lead() const { return rules_.host == leader_; }
   std::string where() const;
   std::vector<Claim> local_claims() const;
-  LocalRank* find_rank(std::uint32_t rank);
   Result<std::uint32_t> running_rank(ports::SessionId session) const;
   bool is_member(const std::string& host) const { return roster_.index_of(host).has_value(); }
   bool locals_gone() const;

@@ -76,7 +76,6 @@ class Network {
   // The connection of the flow between two hosts, in both directions. New ones are attempted until one succeeds, or one
   // of the hosts has closed.
   void reset(HostIndex a, HostIndex b, std::size_t level);
-  void set_loss(double probability) { config_.loss = probability; }
   void scale_downlink(HostIndex host, double factor);  // of the configured rate
   void scale_uplink(HostIndex host, double factor);
 
