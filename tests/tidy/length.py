@@ -8,6 +8,7 @@ from tree import CPP, blank, line_of
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 70
+MAX_PYTHON_COLUMNS = 120  # of the package that users read
 
 _TEMPLATE = re.compile(r"^template\s*<")
 _CONTAINER = re.compile(r'^(?:inline\s+|typedef\s+|static\s+|constexpr\s+|const\s+)*(?:namespace|class|struct|union|enum)\b|^extern\s*(?:"[^"]*"|\s)\s*$')
@@ -20,6 +21,16 @@ def check_files(tree):
         lines = len(text.splitlines())
         if lines > MAX_FILE_LINES:
             findings.append(f"{path}:{MAX_FILE_LINES + 1}: {lines} lines; at most {MAX_FILE_LINES}: there are two things in it")
+    return findings
+
+
+def check_columns(tree):
+    findings = []
+    for path, text in tree.code():
+        if path.startswith("client-lib/python/") and path.endswith(".py"):
+            for number, line in enumerate(text.splitlines(), 1):
+                if len(line) > MAX_PYTHON_COLUMNS:
+                    findings.append(f"{path}:{number}: {len(line)} columns; at most {MAX_PYTHON_COLUMNS}")
     return findings
 
 
@@ -107,6 +118,13 @@ RULES = [
         check_files,
         bad=[{path: "x\n" * (MAX_FILE_LINES + 1)} for path in ("a.cc", "a.h", "a.py", "x/CMakeLists.txt")] + [{"tool": "#!/bin/sh\n" + "x\n" * MAX_FILE_LINES}],
         good=[{"a.cc": "x\n" * MAX_FILE_LINES, "data.json": "x\n" * 1000, "README.md": "x\n" * 1000}],
+    ),
+    Rule(
+        "python_columns",
+        f"a line of the Python package has at most {MAX_PYTHON_COLUMNS} columns",
+        check_columns,
+        bad=[{"client-lib/python/a/b.py": "x\n" + "#" * (MAX_PYTHON_COLUMNS + 1)}],
+        good=[{"client-lib/python/a/b.py": "#" * MAX_PYTHON_COLUMNS, "tests/a.py": "#" * 200}],
     ),
     Rule(
         "function_length",

@@ -4,11 +4,15 @@
     tensorlane.init()
     total = tensorlane.allreduce(array, op=tensorlane.Sum)
 
-Horovod's call names, on NumPy arrays and whatever has the buffer protocol or DLPack (CPU). For PyTorch see `tensorlane.torch`.
+Horovod's call names, on NumPy arrays and whatever has the buffer protocol or DLPack (CPU). For PyTorch see
+`tensorlane.torch`.
 """
+
+from __future__ import annotations
 
 import atexit
 import sys
+from typing import Any
 
 from . import _native, _process_sets, _reports
 from ._calls import (
@@ -53,17 +57,31 @@ __version__ = "0.1.0"
 _ENDS_OF_A_JOB = (AbortedError, UnavailableError)
 
 
-def init(*, rank=None, size=None, local_rank=None, local_size=None, job=None, secret=None, leader=None, leader_port=None, socket=None, timeout=None):
-    """Joins the job; returns when every rank has. What is None comes from torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-    MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID) and TENSORLANE_JOB, TENSORLANE_JOB_SECRET or the contents of the file TENSORLANE_JOB_SECRET_FILE,
-    TENSORLANE_SOCKET, TENSORLANE_TIMEOUT. A job that spans hosts needs a secret. A second call changes nothing.
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    local_rank: int | None = None,
+    local_size: int | None = None,
+    job: str | None = None,
+    secret: str | None = None,
+    leader: str | None = None,
+    leader_port: int | None = None,
+    socket: str | None = None,
+    timeout: float | None = None,
+) -> None:
+    """Joins the job; returns when every rank has. What is None comes from torchrun's variables (RANK, WORLD_SIZE,
+    LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID) and TENSORLANE_JOB,
+    TENSORLANE_JOB_SECRET or the contents of the file TENSORLANE_JOB_SECRET_FILE, TENSORLANE_SOCKET, TENSORLANE_TIMEOUT.
+    A job that spans hosts needs a secret. A second call changes nothing.
 
-    timeout: seconds that joining, registering, add_process_set(), close() and leaving wait for the other ranks; 60 where nothing says otherwise.
-    Errors, as of all calls, are subclasses of tensorlane.Error (tensorlane.TimedOutError, ...; module tensorlane.errors)."""
+    timeout: seconds that joining, registering, add_process_set(), close() and leaving wait for the other ranks; 60
+    where nothing says otherwise. Errors, as of all calls, are subclasses of tensorlane.Error (tensorlane.TimedOutError,
+    ...; module tensorlane.errors)."""
     _native.init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
 
 
-def shutdown():
+def shutdown() -> None:
     """Applies pending updates, waits until nothing of this rank is under way, and leaves the job."""
     if not _native.is_initialized():
         return
@@ -85,29 +103,37 @@ def shutdown():
         raise failed[0]
 
 
-def is_initialized():
+def is_initialized() -> bool:
+    """Whether this process is in a job."""
     return _native.is_initialized()
 
 
-def rank():
+def rank() -> int:
+    """The rank of this process in the job, from 0 to size() - 1."""
     return _native.context().rank
 
 
-def size():
+def size() -> int:
+    """How many ranks the job has."""
     return _native.context().size
 
 
-def local_rank():
+def local_rank() -> int:
+    """The rank of this process among those on its host."""
     return _native.context().local_rank
 
 
-def local_size():
+def local_size() -> int:
+    """How many ranks of the job are on this host."""
     return _native.context().local_size
 
 
-def status():
-    """What is in force and why: {"daemon": the daemon's own status, "optimizers": one entry per DistributedOptimizer}."""
-    return {"daemon": _native.context().daemon_status(), "optimizers": [member.report() for member in _reports.members()]}
+def status() -> dict[str, Any]:
+    """What is in force and why: {"daemon": the daemon's own status, "optimizers": one entry per DistributedOptimizer}.
+    """
+    return {
+        "daemon": _native.context().daemon_status(), "optimizers": [member.report() for member in _reports.members()],
+    }
 
 
 def _ended_by_exception():
@@ -118,14 +144,17 @@ def _ended_by_exception():
 
 @atexit.register
 def _leave_at_exit():
-    """A program that ends well leaves its job well. One that ends by an exception does not: the others must hear of it. A forked child is in no job.
-    The end of a job that the program was told of before, and an error that it has had before, are no news."""
+    """A program that ends well leaves its job well. One that ends by an exception does not: the others must hear of it.
+    A forked child is in no job. The end of a job that the program has heard of before, and an error that it has had
+    before, are no news."""
     if not _native.joined_here() or _ended_by_exception():
         return
-    told = _native.raised()
+    known = _native.raised()
     try:
         shutdown()
     except Error as error:
-        ended = isinstance(error, _ENDS_OF_A_JOB) and any(status == end.status for status, _ in told for end in _ENDS_OF_A_JOB)
-        if not ended and (error.status, str(error)) not in told:
+        ended = isinstance(error, _ENDS_OF_A_JOB) and any(
+            status == end.status for status, _ in known for end in _ENDS_OF_A_JOB
+        )
+        if not ended and (error.status, str(error)) not in known:
             raise

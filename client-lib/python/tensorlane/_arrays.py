@@ -1,4 +1,5 @@
-"""Makes a pointer, a count and a dtype of whatever the caller calls an array: NumPy, the buffer protocol, or DLPack on the CPU."""
+"""Makes a pointer, a count and a dtype of whatever the caller calls an array: NumPy, the buffer protocol, or DLPack on
+the CPU."""
 
 import ctypes
 import math
@@ -16,7 +17,8 @@ _MAX_ELEMENTS = 2**32
 
 
 class Array:
-    """`owner` keeps the memory. `shape` is a tuple, `numpy` an array over the same memory, or None where NumPy has no such dtype."""
+    """`owner` keeps the memory. `shape` is a tuple, `numpy` an array over the same memory, or None where NumPy has no
+    such dtype."""
 
     def __init__(self, pointer, shape, dtype, writable, owner, array=None):
         self.pointer = pointer
@@ -29,7 +31,8 @@ class Array:
 
 
 def view(value, name):
-    """The Array of `value`. Errors: not an array, on another device, of another dtype, not contiguous, empty, of more than 2^32 elements."""
+    """The Array of `value`. Errors: not an array, on another device, of another dtype, not contiguous, empty, of more
+    than 2^32 elements."""
     where = f"array '{name}'"
     if isinstance(value, numpy.ndarray):
         array = _from_numpy(value, where)
@@ -39,7 +42,10 @@ def view(value, name):
         try:
             array = _from_numpy(numpy.asarray(memoryview(value)), where)
         except TypeError as error:
-            raise misuse(f"{type(value).__name__} is not an array ({error})", where, "pass a NumPy array, or an object with DLPack or the buffer protocol") from None
+            raise misuse(
+                f"{type(value).__name__} is not an array ({error})", where,
+                "pass a NumPy array, or an object with DLPack or the buffer protocol",
+            ) from None
     return checked(array, where)
 
 
@@ -63,7 +69,9 @@ def pointer(array):
 
 def require_writable(array, name):
     if not array.writable:
-        raise misuse("it is read-only", f"array '{name}'", "pass a writable array, or call the function that returns a new one")
+        raise misuse(
+            "it is read-only", f"array '{name}'", "pass a writable array, or call the function that returns a new one"
+        )
 
 
 def _numpy_dtype(array):
@@ -72,14 +80,18 @@ def _numpy_dtype(array):
     try:
         import ml_dtypes
     except ImportError:
-        raise misuse("NumPy has no bfloat16", "the result", "install ml_dtypes, or use the call that works in place") from None
+        raise misuse(
+            "NumPy has no bfloat16", "the result", "install ml_dtypes, or use the call that works in place"
+        ) from None
     return numpy.dtype(ml_dtypes.bfloat16)
 
 
 def _from_numpy(value, where):
     kind = value.dtype.name
     if kind not in _BY_NAME or not value.dtype.isnative:
-        raise misuse(f"dtype {value.dtype} is not supported", where, f"use {_native.DTYPE_NAMES} of this machine's byte order")
+        raise misuse(
+            f"dtype {value.dtype} is not supported", where, f"use {_native.DTYPE_NAMES} of this machine's byte order"
+        )
     if not value.flags.c_contiguous:
         raise misuse("it is not contiguous", where, "pass numpy.ascontiguousarray(x)")
     return Array(value.ctypes.data, value.shape, _BY_NAME[kind], value.flags.writeable, value, value)
@@ -104,7 +116,14 @@ class _DLTensor(ctypes.Structure):
 
 _DL_CPU = 1
 _DL_DTYPES = {  # DLDataTypeCode and bits
-    (2, 32): "float32", (2, 64): "float64", (2, 16): "float16", (4, 16): "bfloat16", (0, 8): "int8", (0, 32): "int32", (0, 64): "int64", (1, 8): "uint8",
+    (2, 32): "float32",
+    (2, 64): "float64",
+    (2, 16): "float16",
+    (4, 16): "bfloat16",
+    (0, 8): "int8",
+    (0, 32): "int32",
+    (0, 64): "int64",
+    (1, 8): "uint8",
 }
 # DLManagedTensorVersioned (dlpack.h, version 1): version, context and deleter, then the flags, then the DLTensor.
 _VERSIONED_FLAGS, _VERSIONED_TENSOR, _READ_ONLY = 24, 32, 1
@@ -118,11 +137,16 @@ _capsule_is_valid.argtypes, _capsule_is_valid.restype = [ctypes.py_object, ctype
 def _from_dlpack(value, where):
     device = int(value.__dlpack_device__()[0])
     if device != _DL_CPU:
-        raise misuse(f"arrays on other devices are not supported yet (DLPack device {device})", where, "copy it to the CPU")
+        raise misuse(
+            f"arrays on other devices are not supported yet (DLPack device {device})", where, "copy it to the CPU"
+        )
     tensor, writable, capsule = _export(value)
     kind = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if kind is None:
-        raise misuse(f"DLPack dtype (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes) is not supported", where, f"use {_native.DTYPE_NAMES}")
+        raise misuse(
+            f"DLPack dtype (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes) is not supported", where,
+            f"use {_native.DTYPE_NAMES}",
+        )
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     if tensor.strides and not _contiguous(shape, [tensor.strides[i] for i in range(tensor.ndim)]):
         raise misuse("it is not contiguous", where, "pass a contiguous copy")
@@ -135,7 +159,8 @@ def _from_dlpack(value, where):
 
 
 def _export(value):
-    """(DLTensor, writable, capsule). The capsule is never renamed, so its own destructor gives the array back when it goes."""
+    """(DLTensor, writable, capsule). The capsule is never renamed, so its own destructor gives the array back when it
+    goes."""
     try:
         capsule = value.__dlpack__(max_version=(1, 0))
     except TypeError:  # a producer of before version 1, which exports only what may be written

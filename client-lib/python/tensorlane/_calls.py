@@ -1,19 +1,33 @@
 """Horovod's calls on arrays: by name, asynchronous with a handle, or waiting.
 
-With `process_set` they are among its ranks: "all ranks" below are all of the set. A root_rank counts in the whole job, as in Horovod.
+With `process_set` they are among its ranks: "all ranks" below are all of the set. A root_rank counts in the whole job,
+as in Horovod.
 """
+
+from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy
 
 from . import _arrays, _native, _process_sets
 from ._constants import Average, Max, Min, Product, Sum
+from ._process_sets import AnyProcessSet
 from .errors import misuse
 
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    _P = ParamSpec("_P")
+
+Array = Any  # a NumPy array, or whatever has the buffer protocol or DLPack (CPU)
+
+
 class Handle:
-    """What poll() and synchronize() take. One thread at a time."""
+    """An operation under way: what poll() and synchronize() take. One thread at a time."""
 
     def __init__(self, request, result, postscale=1.0, scale=None):
         self._request = request
@@ -21,10 +35,13 @@ class Handle:
         self._postscale = postscale
         self._scale = scale
 
-    def poll(self):
+    def poll(self) -> bool:
+        """Whether the operation is done. Raises if it failed."""
         return self._request.test()
 
-    def synchronize(self, timeout=None):
+    def synchronize(self, timeout: float | None = None) -> Any:
+        """Waits for the operation and returns its result. Raises if it failed, or TimedOutError after `timeout`
+        seconds; the operation goes on then."""
         self._request.wait(timeout)
         if self._postscale != 1.0:
             self._scale(self._result, self._postscale)
@@ -58,7 +75,9 @@ def reduction(array, name, average=None, op=None, prescale_factor=1.0, postscale
         if op == Average:
             raise misuse("the average of integers is no integer", f"array '{name}'", "use op=Sum, and divide")
         if (prescale_factor, postscale_factor) != (1.0, 1.0):
-            raise misuse("integers cannot be scaled", f"array '{name}'", "leave out prescale_factor and postscale_factor")
+            raise misuse(
+                "integers cannot be scaled", f"array '{name}'", "leave out prescale_factor and postscale_factor"
+            )
     return op
 
 
@@ -71,15 +90,17 @@ def urgency(priority):
     return float(priority)
 
 
-def waited(start):
+def waited(start: Callable[_P, Handle]) -> Callable[_P, Any]:
     """The call that starts an operation and waits for it, with the arguments of `start`."""
 
     @functools.wraps(start)
-    def call(*args, **kwargs):
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> Any:
         return start(*args, **kwargs).synchronize()
 
     call.__name__ = call.__qualname__ = start.__name__.replace("_async", "")
-    call.__doc__ = f"{start.__name__}, waited for."
+    call.__doc__ = f"Calls {start.__name__}() with these arguments, waits for the operation, and returns its result."
+    call.__annotations__ = {**start.__annotations__, "return": Any}
+    call.__signature__ = inspect.signature(start).replace(return_annotation=Any)
     return call
 
 
@@ -87,8 +108,19 @@ def _scale(result, factor):
     result *= factor
 
 
-def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
-    """Starts the reduction of `tensor` over all ranks into a new array, which synchronize(handle) returns. `tensor` may be changed at once."""
+def allreduce_async(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts the reduction of `tensor` over all ranks into a new array, which synchronize(handle) returns. `tensor` may
+    be changed at once."""
     shown = label("allreduce", name)
     source = _arrays.view(tensor, shown)
     op = reduction(source, shown, average, op, prescale_factor, postscale_factor)
@@ -98,36 +130,73 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
         _copy(source, target)
         target *= prescale_factor
         source = out
-    request = _process_sets.context(process_set).allreduce(name, source.pointer, out.pointer, source.count, source.dtype, op, urgency(priority), (source, out))
+    request = _process_sets.context(process_set).allreduce(
+        name, source.pointer, out.pointer, source.count, source.dtype, op, urgency(priority), (source, out)
+    )
     return Handle(request, target, postscale_factor, _scale)
 
 
-def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
-    """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it."""
+def allreduce_async_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it.
+    """
     shown = label("allreduce", name)
     array = _arrays.view(tensor, shown)
     _arrays.require_writable(array, shown)
     op = reduction(array, shown, average, op, prescale_factor, postscale_factor)
     scalable = array.numpy
     if scalable is None and (prescale_factor, postscale_factor) != (1.0, 1.0):
-        raise misuse("a bfloat16 array of this kind cannot be scaled in place", f"array '{shown}'", "scale it yourself, or pass a torch tensor or an ml_dtypes array")
+        raise misuse(
+            "a bfloat16 array of this kind cannot be scaled in place", f"array '{shown}'",
+            "scale it yourself, or pass a torch tensor or an ml_dtypes array",
+        )
     context = _process_sets.context(process_set)
     if prescale_factor != 1.0:
         scalable *= prescale_factor
-    request = context.allreduce(name, array.pointer, array.pointer, array.count, array.dtype, op, urgency(priority), array)
+    request = context.allreduce(
+        name, array.pointer, array.pointer, array.count, array.dtype, op, urgency(priority), array
+    )
     return Handle(request, tensor, postscale_factor, lambda _, factor: _scale(scalable, factor))
 
 
-def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
+def broadcast_async_(
+    tensor: Array,
+    root_rank: int = 0,
+    name: str | None = None,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
     """Starts the copy of the root's `tensor` into that of every other rank."""
     shown = label("broadcast", name)
     array = _arrays.view(tensor, shown)
     _arrays.require_writable(array, shown)
     root = _process_sets.of(process_set).root(root_rank)
-    return Handle(_process_sets.context(process_set).broadcast(name, array.pointer, array.count, array.dtype, root, urgency(priority), array), tensor)
+    return Handle(
+        _process_sets.context(process_set).broadcast(
+            name, array.pointer, array.count, array.dtype, root, urgency(priority), array
+        ),
+        tensor,
+    )
 
 
-def broadcast_async(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
+def broadcast_async(
+    tensor: Array,
+    root_rank: int = 0,
+    name: str | None = None,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
     """As broadcast_async_, into a new array."""
     shown = label("broadcast", name)
     source = _arrays.view(tensor, shown)
@@ -135,23 +204,46 @@ def broadcast_async(tensor, root_rank=0, name=None, *, priority=None, process_se
     _copy(source, target)
     out = _arrays.view(target, shown)
     root = _process_sets.of(process_set).root(root_rank)
-    return Handle(_process_sets.context(process_set).broadcast(name, out.pointer, out.count, out.dtype, root, urgency(priority), out), target)
+    return Handle(
+        _process_sets.context(process_set).broadcast(
+            name, out.pointer, out.count, out.dtype, root, urgency(priority), out
+        ),
+        target,
+    )
 
 
-def allgather_async(tensor, name=None, *, priority=None, process_set=None):
-    """Starts gathering: the result has the ranks' arrays one after the other along the first axis. All have the same shape."""
+def allgather_async(
+    tensor: Array, name: str | None = None, *, priority: float | None = None, process_set: AnyProcessSet | None = None
+) -> Handle:
+    """Starts gathering: the result has the ranks' arrays one after the other along the first axis. All have the same
+    shape."""
     shown = label("allgather", name)
     source = _arrays.view(tensor, shown)
     if not source.shape:
         raise misuse("it has no first axis", f"array '{shown}'", "pass an array of one dimension or more")
     target = _arrays.like(source, (source.shape[0] * _process_sets.context(process_set).size, *source.shape[1:]))
     out = _arrays.view(target, shown)
-    return Handle(_process_sets.context(process_set).allgather(name, source.pointer, out.pointer, source.count, source.dtype, urgency(priority), (source, out)), target)
+    return Handle(
+        _process_sets.context(process_set).allgather(
+            name, source.pointer, out.pointer, source.count, source.dtype, urgency(priority), (source, out)
+        ),
+        target,
+    )
 
 
-def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
-    """Starts the reduction of `tensor` over all ranks into a new array with this rank's rows of it: those along the first axis are shared out
-    evenly, in the order of ranks; where they do not divide, the first ranks get one more. `tensor` may be changed at once."""
+def reducescatter_async(
+    tensor: Array,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts the reduction of `tensor` over all ranks into a new array with this rank's rows of it: those along the
+    first axis are shared out evenly, in the order of ranks; where they do not divide, the first ranks get one more.
+    `tensor` may be changed at once."""
     shown = label("reducescatter", name)
     source = _arrays.view(tensor, shown)
     op = reduction(source, shown, None, op, prescale_factor, postscale_factor)
@@ -163,22 +255,39 @@ def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postsca
         _copy(source, scaled)
         scaled *= prescale_factor
         given = _arrays.view(scaled, shown)
-    request = _process_sets.context(process_set).reducescatter(name, given.pointer, out, rows, source.count // rows, source.dtype, op, urgency(priority), (given, target))
+    request = _process_sets.context(process_set).reducescatter(
+        name, given.pointer, out, rows, source.count // rows, source.dtype, op, urgency(priority), (given, target)
+    )
     return Handle(request, target, postscale_factor, _scale)
 
 
-def push_async(tensor, key, op=Sum, *, priority=None, process_set=None):
-    """Starts the reduction of `tensor` over all ranks into the job's store, as the value of `key`. `tensor` may be changed at once."""
+def push_async(
+    tensor: Array, key: str, op: int = Sum, *, priority: float | None = None, process_set: AnyProcessSet | None = None
+) -> Handle:
+    """Starts the reduction of `tensor` over all ranks into the job's store, as the value of `key`. `tensor` may be
+    changed at once."""
     source = _arrays.view(tensor, key)
     op = reduction(source, key, None, op)
-    return Handle(_process_sets.context(process_set).push(key, source.pointer, source.count, source.dtype, op, urgency(priority), source), None)
+    return Handle(
+        _process_sets.context(process_set).push(
+            key, source.pointer, source.count, source.dtype, op, urgency(priority), source
+        ),
+        None,
+    )
 
 
-def pull_async_(tensor, key, *, priority=None, process_set=None):
+def pull_async_(
+    tensor: Array, key: str, *, priority: float | None = None, process_set: AnyProcessSet | None = None
+) -> Handle:
     """Starts bringing the value of `key` into `tensor`. This rank's push of it is done."""
     target = _arrays.view(tensor, key)
     _arrays.require_writable(target, key)
-    return Handle(_process_sets.context(process_set).pull(key, target.pointer, target.count, target.dtype, urgency(priority), target), tensor)
+    return Handle(
+        _process_sets.context(process_set).pull(
+            key, target.pointer, target.count, target.dtype, urgency(priority), target
+        ),
+        tensor,
+    )
 
 
 allreduce = waited(allreduce_async)
@@ -189,17 +298,17 @@ allgather = waited(allgather_async)
 reducescatter = waited(reducescatter_async)
 
 
-def barrier(timeout=None, *, process_set=None):
+def barrier(timeout: float | None = None, *, process_set: AnyProcessSet | None = None) -> None:
     """Returns when every rank has called it. Raises TimedOutError after `timeout` seconds."""
     _process_sets.context(process_set).barrier(-1.0 if timeout is None else timeout)
 
 
-def poll(handle):
+def poll(handle: Handle) -> bool:
     """Whether the operation is done. Raises if it failed."""
     return handle.poll()
 
 
-def synchronize(handle, timeout=None):
+def synchronize(handle: Handle, timeout: float | None = None) -> Any:
     """Waits for the operation and returns its result. Raises if it failed, or TimedOutError after `timeout` seconds."""
     return handle.synchronize(timeout)
 

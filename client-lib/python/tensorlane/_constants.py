@@ -1,7 +1,7 @@
 """Reductions, by Horovod's names. The values are tl_op_t."""
 
-Sum = 0
-Average = 1
-Min = 2
-Max = 3
-Product = 4
+Sum: int = 0
+Average: int = 1
+Min: int = 2
+Max: int = 3
+Product: int = 4

@@ -1,4 +1,5 @@
-"""What tensorlane.h declares, for ctypes. The numbers and structs are checked against the header by tests/python/test_native_layout.py."""
+"""What tensorlane.h declares, for ctypes. The numbers and structs are checked against the header by
+tests/python/test_native_layout.py."""
 
 import ctypes
 
@@ -49,7 +50,10 @@ class TensorDesc(ctypes.Structure):
 
 
 class Options(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("urgency", ctypes.c_float), ("reserved", ctypes.c_uint32), ("queued", ctypes.c_uint32)]
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("urgency", ctypes.c_float), ("reserved", ctypes.c_uint32),
+        ("queued", ctypes.c_uint32),
+    ]
 
 
 _POINTER = ctypes.c_void_p
@@ -76,23 +80,40 @@ SIGNATURES = {
     "tl_wait": ([_POINTER, ctypes.c_double], ctypes.c_int),
     "tl_wait_many": ([_POINTER, ctypes.c_size_t, ctypes.c_double], ctypes.c_int),
     "tl_allreduce": (
-        [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
+        [
+            _POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int,
+            ctypes.POINTER(Options), _OUT,
+        ],
+        ctypes.c_int,
     ),
     "tl_broadcast": (
-        [_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
+        [
+            _POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options),
+            _OUT,
+        ],
+        ctypes.c_int,
     ),
     "tl_allgather": (
-        [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
+        [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT],
+        ctypes.c_int,
     ),
     "tl_reducescatter": (
         [
-            _POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT,
+            _POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int,
+            ctypes.POINTER(Options), _OUT,
         ],
         ctypes.c_int,
     ),
     "tl_push": (
-        [_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int
+        [
+            _POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options),
+            _OUT,
+        ],
+        ctypes.c_int,
     ),
-    "tl_pull": ([_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT], ctypes.c_int),
+    "tl_pull": (
+        [_POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT],
+        ctypes.c_int,
+    ),
     "tl_barrier": ([_POINTER, ctypes.c_double], ctypes.c_int),
 }

@@ -17,8 +17,9 @@ import weakref
 
 from . import errors
 from ._declarations import (  # noqa: F401  the package takes them from here
-    ALLGATHER, ALLREDUCE, AVERAGE, BARRIER, BFLOAT16, BROADCAST, CONFIG_VERSION, DTYPE_NAMES, ELEMENT_BYTES, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, INT64,
-    INTEGERS, MAX, MIN, PRODUCT, PULL, PUSH, REDUCESCATTER, SIGNATURES, SUM, UINT8, Config, Options, TensorDesc,
+    ALLGATHER, ALLREDUCE, AVERAGE, BARRIER, BFLOAT16, BROADCAST, CONFIG_VERSION, DTYPE_NAMES, ELEMENT_BYTES, FLOAT16,
+    FLOAT32, FLOAT64, INT8, INT32, INT64, INTEGERS, MAX, MIN, PRODUCT, PULL, PUSH, REDUCESCATTER, SIGNATURES, SUM,
+    UINT8, Config, Options, TensorDesc,
 )
 from ._gate import Gate, left
 
@@ -53,7 +54,8 @@ def library():
                     function.argtypes, function.restype = arguments, result
             except (OSError, AttributeError) as error:
                 raise errors.UnavailableError(
-                    f"the client library cannot be loaded: {path} ({error}): reinstall tensorlane, or set TENSORLANE_LIBRARY to libtensorlane.so"
+                    f"the client library cannot be loaded: {path} ({error}): reinstall tensorlane, or set "
+                    "TENSORLANE_LIBRARY to libtensorlane.so"
                 ) from error
             _library = loaded
         return _library
@@ -68,7 +70,8 @@ def check(status):
 
 
 def _of_set(text):
-    """To the library a process set is a job like any other, so that its text counts ranks in the set, and a rank that removed the set "has left the job"."""
+    """To the library a process set is a job like any other, so that its text counts ranks in the set, and a rank that
+    removed the set "has left the job"."""
     job = re.search(r"job '([^']*)'", text)
     process_set = _sets.get(job[1]) if job else None
     if process_set is None:
@@ -78,7 +81,8 @@ def _of_set(text):
 
 
 class _Call:
-    """A call that blocks for long, on a helper thread, so that Ctrl-C reaches the main thread meanwhile. It goes on then, and can be waited for again."""
+    """A call that blocks for long, on a helper thread, so that Ctrl-C reaches the main thread meanwhile. It goes on
+    then, and can be waited for again."""
 
     def __init__(self, call):
         self._call = call
@@ -111,13 +115,16 @@ def _interruptible(call):
 
 def tensor_desc(name, count, dtype, op=SUM, position=0, positions=0):
     """An allreduce of a group, without a buffer of its own."""
-    return TensorDesc(ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0, 1)
+    return TensorDesc(
+        ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0, 1
+    )
 
 
 class _Unnamed:
-    """Names of calls that have none: "noname.N" of the N-th one of an operation. A name is a tensor that all ranks register, so calls that are alike share
-    a few of them, in turns: which one depends on their order alone, and not on what is done already. A call whose turn has come waits for the call that
-    had the name before (tl_options_t.queued). Any thread."""
+    """Names of calls that have none: "noname.N" of the N-th one of an operation. A name is a tensor that all ranks
+    register, so calls that are alike share a few of them, in turns: which one depends on their order alone, and not on
+    what is done already. A call whose turn has come waits for the call that had the name before (tl_options_t.queued).
+    Any thread."""
 
     _MOST_NAMES, _MOST_BYTES = 8, 64 << 20  # of one kind of calls
 
@@ -155,15 +162,19 @@ class Context:
         self.size = library().tl_size(self._handle)
         self.local_rank = library().tl_local_rank(self._handle)
         self.local_size = library().tl_local_size(self._handle)
-        self.timeout = config.timeout_seconds if config.timeout_seconds >= 0 else float(os.environ.get("TENSORLANE_TIMEOUT") or 60)
+        self.timeout = (
+            config.timeout_seconds if config.timeout_seconds >= 0 else float(os.environ.get("TENSORLANE_TIMEOUT") or 60)
+        )
         self.host = library().tl_host(self._handle).decode()
 
     def finalize(self):
-        """Leaves the job. Calls of other threads end with an error before or now, and so does every request, which is of no use any more."""
+        """Leaves the job. Calls of other threads end with an error before or now, and so does every request, which is
+        of no use any more."""
         handle, self._handle = self._handle, None
         if not self.gate.close(self.timeout):
             raise errors.TimedOutError(
-                f"a call of another thread has not returned within {self.timeout:g} s: tensorlane: this process stays in its job until it ends: let every call return before shutdown()"
+                f"a call of another thread has not returned within {self.timeout:g} s: tensorlane: this process stays "
+                "in its job until it ends: let every call return before shutdown()"
             )
         try:
             check(library().tl_finalize(handle))
@@ -177,10 +188,14 @@ class Context:
         return json.loads(text.value)
 
     def register(self, group, descs):
-        """The Group of these tensors, in buffers of the context's. Collective, and in the same order on all ranks. Registered tensors stay until unregister()
-        or the context's end, so a group that is alike and that no rank uses any more is given out again, with zeros in it and the names of before. After
-        TimedOutError another call like this one goes on, as long as the job lives."""
-        kind = tuple(tuple(getattr(desc, field) for field, _ in TensorDesc._fields_ if field not in ("name", "buffer")) for desc in descs)
+        """The Group of these tensors, in buffers of the context's. Collective, and in the same order on all ranks.
+        Registered tensors stay until unregister() or the context's end, so a group that is alike and that no rank uses
+        any more is given out again, with zeros in it and the names of before. After TimedOutError another call like
+        this one goes on, as long as the job lives."""
+        kind = tuple(
+            tuple(getattr(desc, field) for field, _ in TensorDesc._fields_ if field not in ("name", "buffer"))
+            for desc in descs
+        )
         idle = self._agree_on_idle_group(kind)
         if idle is not None:
             for tensor, desc in zip(idle, descs):
@@ -195,7 +210,9 @@ class Context:
             for desc in array:
                 memory.append(self._allocate(desc.count * ELEMENT_BYTES[desc.dtype]))
                 desc.buffer = memory[-1]
-            _interruptible(lambda: check(library().tl_register(self._handle, group.encode(), array, len(descs), handles)))
+            _interruptible(
+                lambda: check(library().tl_register(self._handle, group.encode(), array, len(descs), handles))
+            )
         except errors.TimedOutError:
             raise  # the daemon may yet come to use the buffers
         except errors.Error:
@@ -207,8 +224,9 @@ class Context:
         return made
 
     def unregister(self, group):
-        """Gives the group's tensors and its names back, and each of its buffers when nothing refers to it any more. Collective. After any error and after
-        Ctrl-C the group is not given out by register() any more; another call goes on."""
+        """Gives the group's tensors and its names back, and each of its buffers when nothing refers to it any more.
+        Collective. After any error and after Ctrl-C the group is not given out by register() any more; another call
+        goes on."""
         if self._handle is None:
             return  # the context has given everything back
         with self._lock:
@@ -260,8 +278,8 @@ class Context:
         return next((group for group in alike if group.idle()), None)
 
     def _agree_on_idle_group(self, kind):
-        """A group of this kind that no rank uses, the same one on all ranks, or None. After a time-out the next call goes on with the same question, to which
-        the other ranks have yet to come."""
+        """A group of this kind that no rank uses, the same one on all ranks, or None. After a time-out the next call
+        goes on with the same question, to which the other ranks have yet to come."""
         while True:
             if self._asked is None:
                 self._asked = _Asked(self, kind, self._idle_group(kind))
@@ -270,8 +288,9 @@ class Context:
                 asked.request.wait(self.timeout)
             except errors.TimedOutError:
                 raise errors.TimedOutError(
-                    f"not all ranks register these tensors: within {self.timeout:g} s: let all ranks make the same calls (DistributedOptimizer) in the same order, "
-                    "and call again, or raise TENSORLANE_TIMEOUT; 'tensorlane status' names who is late"
+                    f"not all ranks register these tensors: within {self.timeout:g} s: let all ranks make the same "
+                    "calls (DistributedOptimizer) in the same order, and call again, or raise TENSORLANE_TIMEOUT; "
+                    "'tensorlane status' names who is late"
                 ) from None
             except errors.Error:
                 self._asked = None
@@ -283,15 +302,21 @@ class Context:
     # Operations of registered tensors, many with one call.
 
     def post_many(self, tensors):
-        """Starts the operations of several tensors of this context, all or none. Returns a request of each, as a number, for wait_many()."""
+        """Starts the operations of several tensors of this context, all or none. Returns a request of each, as a
+        number, for wait_many()."""
         count = len(tensors)
         requests = (ctypes.c_void_p * count)()
         with self.gate:
-            check(library().tl_post_many((ctypes.c_void_p * count)(*[tensor._handle for tensor in tensors]), count, requests))
+            check(
+                library().tl_post_many(
+                    (ctypes.c_void_p * count)(*[tensor._handle for tensor in tensors]), count, requests
+                )
+            )
         return requests[:]
 
     def wait_many(self, requests):
-        """Returns when all of these requests of post_many() are done. Raises the first error. What Ctrl-C leaves under way is in the list afterwards."""
+        """Returns when all of these requests of post_many() are done. Raises the first error. What Ctrl-C leaves under
+        way is in the list afterwards."""
         if not requests:
             return
         count = len(requests)
@@ -318,16 +343,25 @@ class Context:
     # Array calls. Without a name they are told apart by their order, which is the same on all ranks.
 
     def allreduce(self, name, source, target, count, dtype, op, urgency, keep):
-        return self._start(library().tl_allreduce, name, (source, target, count, dtype, op), (count, dtype, op), urgency, keep)
+        return self._start(
+            library().tl_allreduce, name, (source, target, count, dtype, op), (count, dtype, op), urgency, keep
+        )
 
     def broadcast(self, name, target, count, dtype, root, urgency, keep):
-        return self._start(library().tl_broadcast, name, (target, count, dtype, root), (count, dtype, root), urgency, keep)
+        return self._start(
+            library().tl_broadcast, name, (target, count, dtype, root), (count, dtype, root), urgency, keep
+        )
 
     def allgather(self, name, source, target, count, dtype, urgency, keep):
-        return self._start(library().tl_allgather, name, (source, target, count, dtype), (count * self.size, dtype), urgency, keep)
+        return self._start(
+            library().tl_allgather, name, (source, target, count, dtype), (count * self.size, dtype), urgency, keep
+        )
 
     def reducescatter(self, name, source, target, rows, row, dtype, op, urgency, keep):
-        return self._start(library().tl_reducescatter, name, (source, target, rows, row, dtype, op), (rows * row, dtype, op, row), urgency, keep)
+        return self._start(
+            library().tl_reducescatter, name, (source, target, rows, row, dtype, op), (rows * row, dtype, op, row),
+            urgency, keep,
+        )
 
     def push(self, key, source, count, dtype, op, urgency, keep):
         return self._start(library().tl_push, key, (source, count, dtype, op), (count, dtype, op), urgency, keep)
@@ -357,18 +391,21 @@ class _Asked:
         self.kind = kind
         self.idle = idle
         word = hashlib.sha256(idle.name.encode()).digest() if idle is not None else bytes(32)
-        self._mine, self._everybodys = ctypes.create_string_buffer(word, 32), ctypes.create_string_buffer(32 * context.size)
+        self._mine = ctypes.create_string_buffer(word, 32)
+        self._everybodys = ctypes.create_string_buffer(32 * context.size)
         self._expected = word * context.size
         buffers = ctypes.addressof(self._mine), ctypes.addressof(self._everybodys)
-        self.request = context.allgather("tensorlane.DistributedOptimizer", *buffers, 32, UINT8, 1.0, (self._mine, self._everybodys))
+        self.request = context.allgather(
+            "tensorlane.DistributedOptimizer", *buffers, 32, UINT8, 1.0, (self._mine, self._everybodys)
+        )
 
     def all_agree(self):
         return self.idle is not None and self._everybodys.raw == self._expected
 
 
 class Group(list):
-    """Tensors that were registered together, until they are unregistered or their context ends. `requests` is for whoever uses them: a dict of what is under
-    way. `memory`: the address of each buffer."""
+    """Tensors that were registered together, until they are unregistered or their context ends. `requests` is for
+    whoever uses them: a dict of what is under way. `memory`: the address of each buffer."""
 
     def __init__(self, name, kind, tensors, memory):
         super().__init__(tensors)
@@ -435,7 +472,8 @@ class Request:
         return self._done()
 
     def wait(self, timeout=None):
-        """Returns when it is done. Raises if it failed, and TimedOutError after `timeout` seconds; the operation goes on then."""
+        """Returns when it is done. Raises if it failed, and TimedOutError after `timeout` seconds; the operation goes
+        on then."""
         end = None if timeout is None else time.monotonic() + timeout
         while self._handle is not None:
             piece = _WAIT_PIECE_SECONDS if end is None else max(0.0, min(_WAIT_PIECE_SECONDS, end - time.monotonic()))
@@ -475,7 +513,12 @@ class Request:
 def _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):
     text = [None if value is None else str(value).encode() for value in (job, secret, leader, socket)]
     numbers = [-1 if value is None else value for value in (rank, size, local_rank, local_size)]
-    return Context(Config(ctypes.sizeof(Config), CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout, -1 if leader_port is None else leader_port))
+    return Context(
+        Config(
+            ctypes.sizeof(Config), CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout,
+            -1 if leader_port is None else leader_port,
+        )
+    )
 
 
 def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):
@@ -491,7 +534,8 @@ def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, s
 
 
 def join_beside(rank, size, local_rank, local_size, suffix, leader, process_set):
-    """Another job with the secret, daemon and time of the one that this process has joined, and its name with `suffix`. Errors name `process_set` (a text)."""
+    """Another job with the secret, daemon and time of the one that this process has joined, and its name with `suffix`.
+    Errors name `process_set` (a text)."""
     job = _joined["job"] + suffix
     _sets[job] = process_set
     return _join(rank, size, local_rank, local_size, **{**_joined, "job": job}, leader=leader)
@@ -506,9 +550,12 @@ def shutdown():
 
 
 def late_ranks(group):
-    """The ranks of the job that have not come to `group`, by the daemon's latest report of it; none before its first one (`late_after`)."""
+    """The ranks of the job that have not come to `group`, by the daemon's latest report of it; none before its first
+    one (`late_after`)."""
     port = _joined["leader_port"] or int(os.environ.get("MASTER_PORT") or 0)
-    jobs = [job for job in context().daemon_status()["jobs"] if (job["name"], job["leader_port"]) == (_joined["job"], port)]
+    jobs = [
+        job for job in context().daemon_status()["jobs"] if (job["name"], job["leader_port"]) == (_joined["job"], port)
+    ]
     reports = [report for job in jobs for report in job["late"] if report["what"] == f"group '{group}'"]
     latest = max((report["seconds"] for report in reports), default=0)
     return sorted(report["rank"] for report in reports if report["seconds"] == latest)

@@ -1,7 +1,7 @@
 """What can go wrong, one class per status of tensorlane.h.
 
-Every text reads "WHAT: WHERE: WHAT TO DO". Catch `tensorlane.Error` for all of them; after an `AbortedError` the job is over on every rank and
-the way back is a checkpoint.
+Every text reads "WHAT: WHERE: WHAT TO DO". Catch `tensorlane.Error` for all of them; after an `AbortedError` the job is
+over on every rank and the way back is a checkpoint.
 """
 
 OK = 0
@@ -22,10 +22,14 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class NotFoundError(Error):
+    """What was named does not exist."""
+
     status = 2
 
 
 class AlreadyExistsError(Error):
+    """What was to be made exists already."""
+
     status = 3
 
 
@@ -48,6 +52,8 @@ class UnavailableError(Error):
 
 
 class TimedOutError(Error, TimeoutError):
+    """Other ranks, or the daemon, did not answer in time; the text says what was waited for."""
+
     status = TIMED_OUT
 
 
@@ -64,25 +70,31 @@ class MismatchError(Error):
 
 
 class VersionMismatchError(Error):
+    """Two versions of tensorlane, or of a format, do not go together."""
+
     status = 10
 
 
 class CorruptError(Error):
+    """Data is not in its format."""
+
     status = 11
 
 
 class InternalError(Error):
+    """A mistake in tensorlane itself."""
+
     status = 13
 
 
 _BY_STATUS = {kind.status: kind for kind in Error.__subclasses__()}
 
 
-def from_status(status, text):
+def from_status(status: int, text: str) -> Error:
     """The exception for a tl_status_t and the text of tl_last_error()."""
     return _BY_STATUS.get(status, InternalError)(text)
 
 
-def misuse(what, where, fix):
+def misuse(what: str, where: str, fix: str) -> InvalidArgumentError:
     """An InvalidArgumentError in the project's convention of texts."""
     return InvalidArgumentError(f"{what}: {where}: {fix}")

@@ -8,8 +8,8 @@ POLL_SECONDS = 0.005
 
 
 def follow_blocks(rank, folder, arm, run):
-    """Whenever FOLDER/ARM.go.K appears (it holds a number of iterations), calls run(iterations) and answers with FOLDER/ARM.done.K from rank 0: what run() returned, as
-    JSON. Returns when FOLDER/stop appears."""
+    """Whenever FOLDER/ARM.go.K appears (it holds a number of iterations), calls run(iterations) and answers with
+    FOLDER/ARM.done.K from rank 0: what run() returned, as JSON. Returns when FOLDER/stop appears."""
     if rank == 0:
         write(os.path.join(folder, f"{arm}.ready"), "{}")
     block = 0

@@ -2,7 +2,8 @@
 
     tensorlane run -n 4 -- python -m tensorlane.examples.digits --iterations 100
 
-The same script is every arm of deploy/quickstart: --mode says who averages the gradients, and --blocks FOLDER lets somebody outside decide which arm runs when.
+The same script is every arm of deploy/quickstart: --mode says who averages the gradients, and --blocks FOLDER lets
+somebody outside decide which arm runs when.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from tensorlane.examples.blocks import follow_blocks, write
 
 
 def build_model(width, seed):
-    """Few bytes in the convolutions, which the next forward pass needs first, many in the fully connected layer, which it needs last."""
+    """Few bytes in the convolutions, which the next forward pass needs first, many in the fully connected layer, which
+    it needs last."""
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(),
@@ -34,12 +36,16 @@ def build_model(width, seed):
 
 
 def load_digits():
-    """(images, labels) to train on and to test on; every fifth image is for the test. Read from scikit-learn's file: its load_digits() gives
-    the same, but imports SciPy, which costs every rank a second of CPU."""
+    """(images, labels) to train on and to test on; every fifth image is for the test. Read from scikit-learn's file:
+    its load_digits() gives the same, but imports SciPy, which costs every rank a second of CPU."""
     package = importlib.util.find_spec("sklearn")
     if package is None:
-        raise SystemExit("tensorlane: error: no handwritten digits: scikit-learn is not installed: pip install scikit-learn")
-    data = numpy.loadtxt(pathlib.Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=numpy.float32)
+        raise SystemExit(
+            "tensorlane: error: no handwritten digits: scikit-learn is not installed: pip install scikit-learn"
+        )
+    data = numpy.loadtxt(
+        pathlib.Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=numpy.float32
+    )
     images = torch.from_numpy(data[:, :-1] / 16.0).reshape(-1, 1, 8, 8)
     labels = torch.from_numpy(data[:, -1].astype(numpy.int64))
     test = torch.arange(len(labels)) % 5 == 0
@@ -47,7 +53,8 @@ def load_digits():
 
 
 def emulate_computation(model, seconds):
-    """Each layer with parameters takes `seconds` in the forward pass and twice that in the backward pass, as on an accelerator: the host's cores stay free."""
+    """Each layer with parameters takes `seconds` in the forward pass and twice that in the backward pass, as on an
+    accelerator: the host's cores stay free."""
     for layer in model:
         if not any(True for _ in layer.parameters()):
             continue
@@ -72,12 +79,16 @@ class Trainer:
         elif args.mode == "tensorlane":
             tl.init()
             tl.broadcast_parameters(self.model.state_dict(), root_rank=0)
-            self.optimizer = tl.DistributedOptimizer(self.optimizer, self.model.named_parameters(), self.model, overlap=True)
+            self.optimizer = tl.DistributedOptimizer(
+                self.optimizer, self.model.named_parameters(), self.model, overlap=True
+            )
         self.loss = float("nan")
 
     def step(self):
         """One iteration on this rank's part of a batch that all ranks draw alike."""
-        chosen = torch.randint(len(self.labels), (self.batch * self.world,), generator=self.order)[self.rank :: self.world]
+        chosen = torch.randint(len(self.labels), (self.batch * self.world,), generator=self.order)[
+            self.rank :: self.world
+        ]
         self.optimizer.zero_grad()
         loss = nn.functional.cross_entropy(self.forward(self.images[chosen]), self.labels[chosen])
         loss.backward()
@@ -114,13 +125,19 @@ class Trainer:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", choices=["tensorlane", "ddp", "nocomm"], default="tensorlane", help="who averages the gradients: tensorlane, PyTorch's DDP over Gloo, nobody")
+    parser.add_argument(
+        "--mode", choices=["tensorlane", "ddp", "nocomm"], default="tensorlane",
+        help="who averages the gradients: tensorlane, PyTorch's DDP over Gloo, nobody",
+    )
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--batch", type=int, default=16, help="images per rank and iteration")
     parser.add_argument("--width", type=int, default=1024, help="of the fully connected layer")
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--emulate", type=float, default=0.0, metavar="SECONDS", help="computation of a layer in the forward pass, emulated; twice that in the backward pass")
+    parser.add_argument(
+        "--emulate", type=float, default=0.0, metavar="SECONDS",
+        help="computation of a layer in the forward pass, emulated; twice that in the backward pass",
+    )
     parser.add_argument("--blocks", metavar="FOLDER", help="run blocks of iterations as files in FOLDER say")
     parser.add_argument("--arm", default="arm", help="this job's name in FOLDER")
     parser.add_argument("--json", metavar="FILE", help="rank 0 writes times, loss and accuracy there")
@@ -132,7 +149,10 @@ def main():
         report = trainer.report(trainer.run(args.iterations))
         if trainer.rank == 0:
             times = sorted(report["times"])
-            print(f"{args.iterations} iterations of {times[len(times) // 2] * 1e3:.1f} ms (median), loss {report['loss']:.4f}, accuracy {report['accuracy']:.3f}")
+            print(
+                f"{args.iterations} iterations of {times[len(times) // 2] * 1e3:.1f} ms (median), "
+                f"loss {report['loss']:.4f}, accuracy {report['accuracy']:.3f}"
+            )
             if args.json:
                 write(args.json, json.dumps(report))
     trainer.close()

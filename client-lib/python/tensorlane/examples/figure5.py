@@ -1,9 +1,11 @@
-"""The placement of Geryon's figure 5: one worker (rank 0) and two servers. A parameter that the worker needs late is on one server (rank 1), one that it needs first on the
-other (rank 2). Each server has a single parameter to send, so what either could reorder by itself changes nothing: the two meet at the worker's port only.
+"""The placement of Geryon's figure 5: one worker (rank 0) and two servers. A parameter that the worker needs late is on
+one server (rank 1), one that it needs first on the other (rank 2). Each server has a single parameter to send, so what
+either could reorder by itself changes nothing: the two meet at the worker's port only.
 
     tensorlane run -n 3 --hosts lab --pattern parameter_server -- python -m tensorlane.examples.figure5
 
-An iteration: both servers send; the worker computes (emulated) with the urgent parameter as soon as that is there, then with the other one.
+An iteration: both servers send; the worker computes (emulated) with the urgent parameter as soon as that is there, then
+with the other one.
 """
 
 import argparse
@@ -58,7 +60,10 @@ class Placement:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=float, default=1.0, help="size of each parameter")
-    parser.add_argument("--compute", type=float, default=0.045, metavar="SECONDS", help="what the worker computes with each parameter, emulated")
+    parser.add_argument(
+        "--compute", type=float, default=0.045, metavar="SECONDS",
+        help="what the worker computes with each parameter, emulated",
+    )
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--blocks", metavar="FOLDER", help="run blocks of iterations as files in FOLDER say")
     parser.add_argument("--arm", default="arm", help="this job's name in FOLDER")

@@ -15,7 +15,9 @@ import tensorlane as tl
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=8, help="size of each of the two messages that are under way")
-    parser.add_argument("--stop", required=True, metavar="FILE", help="ends when this file appears (looked at by the first rank)")
+    parser.add_argument(
+        "--stop", required=True, metavar="FILE", help="ends when this file appears (looked at by the first rank)"
+    )
     args = parser.parse_args()
     tl.init()
     buffers = [numpy.zeros(args.mib << 18, dtype=numpy.float32) for _ in range(2)]

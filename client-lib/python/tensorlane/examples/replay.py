@@ -1,10 +1,12 @@
-"""A job that exchanges what a model's training would and sleeps instead of computing: what an iteration takes on this fabric, without a GPU.
+"""A job that exchanges what a model's training would and sleeps instead of computing: what an iteration takes on this
+fabric, without a GPU.
 
-    tensorlane run -n 3 --hosts lab -- python -m tensorlane.examples.replay --model inception-v1.json --layer-times times.json --json iterations.json
+    tensorlane run -n 3 --hosts lab -- python -m tensorlane.examples.replay \\
+        --model inception-v1.json --layer-times times.json --json iterations.json
 
-MODEL is one of the planner's (simulator/planner/models); the times of its layers are as for `tensorlane plan --layer-times`. The gradients of a layer
-are reduced as soon as its backward pass is over; the next iteration's forward pass waits for them layer by layer. The first rank writes the seconds
-of every iteration."""
+MODEL is one of the planner's (simulator/planner/models); the times of its layers are as for `tensorlane plan
+--layer-times`. The gradients of a layer are reduced as soon as its backward pass is over; the next iteration's forward
+pass waits for them layer by layer. The first rank writes the seconds of every iteration."""
 
 import argparse
 import json
@@ -19,13 +21,18 @@ import tensorlane as tl
 class Layer:
     def __init__(self, about, times, urgency):
         self.forward, self.backward, self.urgency = times["forward_s"], times["backward_s"], urgency
-        self.variables = [(name, numpy.full(elements, float(tl.rank() + 1), dtype=numpy.float32)) for name, elements in about["variables"]]
+        self.variables = [
+            (name, numpy.full(elements, float(tl.rank() + 1), dtype=numpy.float32))
+            for name, elements in about["variables"]
+        ]
         self.handles = []
 
     def reduce(self):
         for name, array in self.variables:
             array[0] = array[-1] = tl.rank() + 1
-        self.handles = [tl.allreduce_async_(array, op=tl.Sum, name=name, priority=self.urgency) for name, array in self.variables]
+        self.handles = [
+            tl.allreduce_async_(array, op=tl.Sum, name=name, priority=self.urgency) for name, array in self.variables
+        ]
 
     def wait(self):
         expected = tl.size() * (tl.size() + 1) / 2

@@ -1,11 +1,14 @@
 """Horovod's calls on torch tensors. PyTorch 1.13 or newer."""
 
+from __future__ import annotations
+
 import sys
 
 import torch
 
 from .. import _arrays, _calls, _native, _process_sets, _store
 from .._calls import Handle
+from .._process_sets import AnyProcessSet
 from ..errors import misuse
 
 _DTYPES = {
@@ -23,7 +26,9 @@ _DTYPES = {
 def _view(tensor, name):
     where = f"tensor '{name}'"
     if not isinstance(tensor, torch.Tensor):
-        raise misuse(f"{type(tensor).__name__} is not a torch.Tensor", where, "use tensorlane's own calls for other arrays")
+        raise misuse(
+            f"{type(tensor).__name__} is not a torch.Tensor", where, "use tensorlane's own calls for other arrays"
+        )
     if tensor.is_sparse or tensor.layout != torch.strided:
         raise misuse("it is sparse", where, "pass a dense tensor")
     if tensor.device.type != "cpu":
@@ -55,7 +60,8 @@ class _Result(torch.autograd.Function):
 
 
 class _TiedHandle(Handle):
-    """Of an operation whose result autograd follows. `gradient`: from the gradient of the result to that of `source`, by a collective of its own."""
+    """Of an operation whose result autograd follows. `gradient`: from the gradient of the result to that of `source`,
+    by a collective of its own."""
 
     def __init__(self, handle, source, gradient):
         self._handle = handle
@@ -88,7 +94,10 @@ def _gradient_name(name):
 def _prepare_in_place(tensor, shown):
     """Autograd does not see what is written through a pointer."""
     if torch.is_grad_enabled() and tensor.requires_grad and tensor.grad_fn is not None:
-        raise misuse("autograd follows it, and would not see that it changes in place", f"tensor '{shown}'", "use the call that returns a new tensor, or torch.no_grad()")
+        raise misuse(
+            "autograd follows it, and would not see that it changes in place", f"tensor '{shown}'",
+            "use the call that returns a new tensor, or torch.no_grad()",
+        )
     increment = getattr(torch.autograd.graph, "increment_version", None)  # of PyTorch 2.1
     if increment is not None and not tensor.is_inference():
         increment(tensor)
@@ -97,31 +106,61 @@ def _prepare_in_place(tensor, shown):
 def _start_allreduce(source, target, name, shown, op, postscale_factor, priority, process_set):
     from_array, to_array = _view(source, shown), _view(target, shown)
     request = _process_sets.context(process_set).allreduce(
-        name, from_array.pointer, to_array.pointer, from_array.count, from_array.dtype, op, _calls.urgency(priority), (from_array, to_array)
+        name, from_array.pointer, to_array.pointer, from_array.count, from_array.dtype, op, _calls.urgency(priority),
+        (from_array, to_array),
     )
     return Handle(request, target, postscale_factor, _scale)
 
 
-def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
-    """Starts the reduction of `tensor` over all ranks into a new tensor, which synchronize(handle) returns. `tensor` may be changed at once.
-    Differentiable for Sum and Average."""
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts the reduction of `tensor` over all ranks into a new tensor, which synchronize(handle) returns. `tensor`
+    may be changed at once. Differentiable for Sum and Average."""
     shown = _calls.label("allreduce", name)
     op = _calls.reduction(_view(tensor, shown), shown, average, op, prescale_factor, postscale_factor)
     source = tensor.detach()
     if prescale_factor != 1.0:
         source = source * prescale_factor
-    handle = _start_allreduce(source, torch.empty_like(source), name, shown, op, postscale_factor, priority, process_set)
+    handle = _start_allreduce(
+        source, torch.empty_like(source), name, shown, op, postscale_factor, priority, process_set
+    )
 
     def gradient(of_result):
         if op not in (_calls.Sum, _calls.Average):
-            raise misuse("only sums and averages over the ranks have a gradient", f"tensor '{shown}'", "call detach() on what goes in")
-        return allreduce(of_result, None, _gradient_name(name), op, prescale_factor, postscale_factor, priority=priority, process_set=process_set)
+            raise misuse(
+                "only sums and averages over the ranks have a gradient", f"tensor '{shown}'",
+                "call detach() on what goes in",
+            )
+        return allreduce(
+            of_result, None, _gradient_name(name), op, prescale_factor, postscale_factor, priority=priority,
+            process_set=process_set,
+        )
 
     return _followed(tensor, handle, gradient)
 
 
-def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
-    """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it."""
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts the reduction of `tensor` in place. It belongs to tensorlane until synchronize(handle), which returns it.
+    """
     shown = _calls.label("allreduce", name)
     op = _calls.reduction(_view(tensor, shown), shown, average, op, prescale_factor, postscale_factor)
     _process_sets.context(process_set)  # or refuse before anything is changed
@@ -131,17 +170,33 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
     return _start_allreduce(tensor, tensor, name, shown, op, postscale_factor, priority, process_set)
 
 
-def broadcast_async_(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int = 0,
+    name: str | None = None,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
     """Starts the copy of the root's `tensor` into that of every other rank."""
     shown = _calls.label("broadcast", name)
     array = _view(tensor, shown)
     root = _process_sets.of(process_set).root(root_rank)
     context = _process_sets.context(process_set)
     _prepare_in_place(tensor, shown)
-    return Handle(context.broadcast(name, array.pointer, array.count, array.dtype, root, _calls.urgency(priority), array), tensor)
+    return Handle(
+        context.broadcast(name, array.pointer, array.count, array.dtype, root, _calls.urgency(priority), array), tensor
+    )
 
 
-def broadcast_async(tensor, root_rank=0, name=None, *, priority=None, process_set=None):
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int = 0,
+    name: str | None = None,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
     """As broadcast_async_, into a new tensor. Differentiable."""
     _view(tensor, _calls.label("broadcast", name))
     handle = broadcast_async_(tensor.detach().clone(), root_rank, name, priority=priority, process_set=process_set)
@@ -154,15 +209,24 @@ def broadcast_async(tensor, root_rank=0, name=None, *, priority=None, process_se
     return _followed(tensor, handle, gradient)
 
 
-def allgather_async(tensor, name=None, *, priority=None, process_set=None):
-    """Starts gathering: the result has the ranks' tensors one after the other along the first axis. All have the same shape. Differentiable."""
+def allgather_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts gathering: the result has the ranks' tensors one after the other along the first axis. All have the same
+    shape. Differentiable."""
     shown = _calls.label("allgather", name)
     source = _view(tensor, shown)
     if not source.shape:
         raise misuse("it has no first axis", f"tensor '{shown}'", "pass a tensor of one dimension or more")
     target = tensor.detach().new_empty((tensor.shape[0] * _process_sets.context(process_set).size, *tensor.shape[1:]))
     out = _view(target, shown)
-    request = _process_sets.context(process_set).allgather(name, source.pointer, out.pointer, source.count, source.dtype, _calls.urgency(priority), (source, out))
+    request = _process_sets.context(process_set).allgather(
+        name, source.pointer, out.pointer, source.count, source.dtype, _calls.urgency(priority), (source, out)
+    )
 
     def gradient(of_result):
         return reducescatter(of_result, _gradient_name(name), _calls.Sum, priority=priority, process_set=process_set)
@@ -170,10 +234,19 @@ def allgather_async(tensor, name=None, *, priority=None, process_set=None):
     return _followed(tensor, Handle(request, target), gradient)
 
 
-def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, *, priority=None, process_set=None):
-    """Starts the reduction of `tensor` over all ranks into a new tensor with this rank's rows of it: those along the first axis are shared out
-    evenly, in the order of ranks; where they do not divide, the first ranks get one more. `tensor` may be changed at once. Differentiable for Sum and
-    Average."""
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts the reduction of `tensor` over all ranks into a new tensor with this rank's rows of it: those along the
+    first axis are shared out evenly, in the order of ranks; where they do not divide, the first ranks get one more.
+    `tensor` may be changed at once. Differentiable for Sum and Average."""
     shown = _calls.label("reducescatter", name)
     op = _calls.reduction(_view(tensor, shown), shown, None, op, prescale_factor, postscale_factor)
     source = tensor.detach() if prescale_factor == 1.0 else tensor.detach() * prescale_factor
@@ -182,31 +255,56 @@ def reducescatter_async(tensor, name=None, op=None, prescale_factor=1.0, postsca
     rows = array.shape[0]
     out = target.data_ptr() if target.numel() else None
     context = _process_sets.context(process_set)
-    request = context.reducescatter(name, array.pointer, out, rows, array.count // rows, array.dtype, op, _calls.urgency(priority), (array, target))
+    request = context.reducescatter(
+        name, array.pointer, out, rows, array.count // rows, array.dtype, op, _calls.urgency(priority), (array, target)
+    )
 
     def gradient(of_result):
         if op not in (_calls.Sum, _calls.Average):
-            raise misuse("only sums and averages over the ranks have a gradient", f"tensor '{shown}'", "call detach() on what goes in")
+            raise misuse(
+                "only sums and averages over the ranks have a gradient", f"tensor '{shown}'",
+                "call detach() on what goes in",
+            )
         share, left = divmod(rows, context.size)
         if left == 0:
             whole = allgather(of_result, _gradient_name(name), priority=priority, process_set=process_set)
         else:  # ranks have different numbers of rows, which cannot be gathered: each adds its own to zeros
             first = context.rank * share + min(context.rank, left)
-            mine = [of_result.new_zeros((first, *of_result.shape[1:])), of_result, of_result.new_zeros((rows - first - len(of_result), *of_result.shape[1:]))]
-            whole = allreduce(torch.cat(mine), None, _gradient_name(name), _calls.Sum, priority=priority, process_set=process_set)
+            mine = [
+                of_result.new_zeros((first, *of_result.shape[1:])), of_result,
+                of_result.new_zeros((rows - first - len(of_result), *of_result.shape[1:])),
+            ]
+            whole = allreduce(
+                torch.cat(mine), None, _gradient_name(name), _calls.Sum, priority=priority, process_set=process_set
+            )
         return whole * (prescale_factor * postscale_factor / (context.size if op == _calls.Average else 1))
 
     return _followed(tensor, Handle(request, target, postscale_factor, _scale), gradient)
 
 
-def push_async(tensor, key, op=_calls.Sum, *, priority=None, process_set=None):
-    """Starts the reduction of `tensor` over all ranks into the job's store, as the value of `key`. `tensor` may be changed at once."""
+def push_async(
+    tensor: torch.Tensor,
+    key: str,
+    op: int = _calls.Sum,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts the reduction of `tensor` over all ranks into the job's store, as the value of `key`. `tensor` may be
+    changed at once."""
     source = _view(tensor, key)
     op = _calls.reduction(source, key, None, op)
-    return Handle(_process_sets.context(process_set).push(key, source.pointer, source.count, source.dtype, op, _calls.urgency(priority), source), None)
+    return Handle(
+        _process_sets.context(process_set).push(
+            key, source.pointer, source.count, source.dtype, op, _calls.urgency(priority), source
+        ),
+        None,
+    )
 
 
-def pull_async_(tensor, key, *, priority=None, process_set=None):
+def pull_async_(
+    tensor: torch.Tensor, key: str, *, priority: float | None = None, process_set: AnyProcessSet | None = None
+) -> Handle:
     """Starts bringing the value of `key` into `tensor`. This rank's push of it is done."""
     target = _view(tensor, key)
     context = _process_sets.context(process_set)

@@ -1,5 +1,5 @@
-"""Which parameter ranks do not have alike, after the daemons have found that they register different tensors: several parameters may share one, so the
-daemons cannot name it."""
+"""Which parameter ranks do not have alike, after the daemons have found that they register different tensors: several
+parameters may share one, so the daemons cannot name it."""
 
 import itertools
 import json
@@ -14,8 +14,9 @@ _SENTENCE_BYTES = 1000  # two names of 255 bytes fit
 
 
 def explain(error, context, ranks, parameters):
-    """Collective: the MismatchError to raise in place of `error`, which all ranks got. `ranks`: how those of `context` are called. `parameters`: [(name, type and
-    shape)] of this rank, in their order. `error` itself, if the parameters are alike, or the ranks cannot be asked."""
+    """Collective: the MismatchError to raise in place of `error`, which all ranks got. `ranks`: how those of `context`
+    are called. `parameters`: [(name, type and shape)] of this rank, in their order. `error` itself, if the parameters
+    are alike, or the ranks cannot be asked."""
     try:
         reference = _of_first(context, parameters)
         place, sentence = _first_difference(reference, parameters, ranks[0], ranks[context.rank])
@@ -31,7 +32,10 @@ def explain(error, context, ranks, parameters):
     if not differences:
         return error
     sentence = min(differences, key=lambda difference: difference[0])[1]
-    return MismatchError(f"the ranks train different models: {sentence}: DistributedOptimizer: build the same model and freeze the same parameters on every rank")
+    return MismatchError(
+        f"the ranks train different models: {sentence}: DistributedOptimizer: build the same model and freeze the same "
+        "parameters on every rank"
+    )
 
 
 def _of_first(context, parameters):
@@ -42,7 +46,9 @@ def _of_first(context, parameters):
     buffer = numpy.zeros(int(length[0]), "uint8")
     if context.rank == 0:
         _put(buffer, text)
-    _finish(context, "broadcast", context.broadcast(_NAME, buffer.ctypes.data, buffer.size, _native.UINT8, 0, 1.0, buffer))
+    _finish(
+        context, "broadcast", context.broadcast(_NAME, buffer.ctypes.data, buffer.size, _native.UINT8, 0, 1.0, buffer)
+    )
     return [tuple(parameter) for parameter in json.loads(buffer.tobytes())]
 
 
@@ -67,5 +73,8 @@ def _first_difference(reference, mine, first, rank):
             return place, f"rank {rank} trains parameter '{ours[0]}', {ours[1]}, which rank {first} does not"
         if theirs[0] == ours[0]:
             return place, f"parameter '{ours[0]}' is {theirs[1]} on rank {first} and {ours[1]} on rank {rank}"
-        return place, f"parameter {place} is '{theirs[0]}' on rank {first} and '{ours[0]}' on rank {rank}, in another order"
+        return (
+            place,
+            f"parameter {place} is '{theirs[0]}' on rank {first} and '{ours[0]}' on rank {rank}, in another order",
+        )
     return 0, ""

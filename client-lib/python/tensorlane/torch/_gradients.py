@@ -1,13 +1,15 @@
 """Sends gradients as they appear in the backward pass and keeps the sums in buffers of our own.
 
-A *round* is what one step() consumes: the gradients of `passes` backward passes. Each registered parameter has a slot; its place in the list is
-its position in the forward pass. Small neighbours share a registered tensor: a *batch* of slots. In a round a slot's gradient is copied into its buffer
-once, and the buffer is posted when it has all of its gradients: by the hook that runs when autograd has accumulated the last of them, or, where that
-moment is not known, by send_rest() at the end of the backward pass, at step() or at synchronize():
+A *round* is what one step() consumes: the gradients of `passes` backward passes. Each registered parameter has a slot;
+its place in the list is its position in the forward pass. Small neighbours share a registered tensor: a *batch* of
+slots. In a round a slot's gradient is copied into its buffer once, and the buffer is posted when it has all of its
+gradients: by the hook that runs when autograd has accumulated the last of them, or, where that moment is not known, by
+send_rest() at the end of the backward pass, at step() or at synchronize():
   - in the first round, which only counts how often each slot's gradient is accumulated;
-  - for *late* slots: tied parameters, and those accumulated several times in one backward pass (reentrant checkpointing of a shared weight);
-  - for parameters that got no gradient: they count as p.grad, or as zeros, for other ranks may have used them. The roll call (_rounds.py), which
-    send_rest() posts last, says whether any rank has.
+  - for *late* slots: tied parameters, and those accumulated several times in one backward pass (reentrant checkpointing
+    of a shared weight);
+  - for parameters that got no gradient: they count as p.grad, or as zeros, for other ranks may have used them. The roll
+    call (_rounds.py), which send_rest() posts last, says whether any rank has.
 """
 
 import weakref
@@ -24,11 +26,12 @@ BATCH_BYTES = 64 << 10  # neighbours travel together up to this size
 
 
 class Slot:
-    """One registered parameter. `average` is its buffer, shaped like the parameter; it holds the result from wait() until the next post."""
+    """One registered parameter. `average` is its buffer, shaped like the parameter; it holds the result from wait()
+    until the next post."""
 
     __slots__ = (
-        "name", "index", "parameter", "average", "batch", "trained", "late", "accumulations", "last_pass", "passes", "given", "state", "seen", "left", "shown", "update", "seal",
-        "watched",
+        "name", "index", "parameter", "average", "batch", "trained", "late", "accumulations", "last_pass", "passes",
+        "given", "state", "seen", "left", "shown", "update", "seal", "watched",
     )
 
     def __init__(self, name, index, parameter):
@@ -141,9 +144,10 @@ class _Batch:
 
 
 class GradientSender:
-    """Used by the training thread. Holds hooks on the parameters until close(). Calls owner.before_round() when the first gradient of a round appears, and
-    owner.after_pass(last) at the end of each backward pass, when all senders that took part in it have sent; `last`: of its round. With `whole` the end of
-    the last pass of a round sends all that is left. `owner` is held weakly."""
+    """Used by the training thread. Holds hooks on the parameters until close(). Calls owner.before_round() when the
+    first gradient of a round appears, and owner.after_pass(last) at the end of each backward pass, when all senders
+    that took part in it have sent; `last`: of its round. With `whole` the end of the last pass of a round sends all
+    that is left. `owner` is held weakly."""
 
     def __init__(self, transport, group, named_parameters, op, passes, owner, whole):
         self._transport = transport
@@ -166,7 +170,9 @@ class GradientSender:
         self._batches = _batches(self.slots)
         self._roll_call_index = len(self._batches)
         self._register(group, op)
-        self._hooks = [s.parameter.register_post_accumulate_grad_hook(_AccumulateHook(self, s.index)) for s in self.slots]
+        self._hooks = [
+            s.parameter.register_post_accumulate_grad_hook(_AccumulateHook(self, s.index)) for s in self.slots
+        ]
 
     def close(self):
         for hook in self._hooks:
@@ -192,10 +198,14 @@ class GradientSender:
     def on_accumulated(self, slot):
         gradient = slot.parameter.grad
         if gradient.is_sparse:
-            raise misuse("its gradient is sparse, and only dense ones can be summed", slot.where(), "build the layer with sparse=False")
+            raise misuse(
+                "its gradient is sparse, and only dense ones can be summed", slot.where(),
+                "build the layer with sparse=False",
+            )
         if slot.update is not None:
             raise misuse(
-                "its gradient was computed while its update was pending, from values that step() had already replaced", slot.where(),
+                "its gradient was computed while its update was pending, from values that step() had already replaced",
+                slot.where(),
                 "use the parameter on the thread that calls step(), or call flush() before the forward pass",
             )
         if not self._pass_open and slot.seen and slot.seen[0] is not gradient and not self.posted:
@@ -211,8 +221,8 @@ class GradientSender:
             )
         if self._sums and slot.was_left(gradient, gradient._version - 1):
             raise misuse(
-                "its gradient was added to the sum over the ranks that an earlier backward pass had left in p.grad", slot.where(),
-                "call zero_grad() before each backward pass, or set backward_passes_per_step",
+                "its gradient was added to the sum over the ranks that an earlier backward pass had left in p.grad",
+                slot.where(), "call zero_grad() before each backward pass, or set backward_passes_per_step",
             )
         _rounds.at_end_of_backward(self)
         self._pass_open = True
@@ -245,7 +255,8 @@ class GradientSender:
             owner.after_pass(self._passes_done >= self._passes)
 
     def send_rest(self, drop=False):
-        """Sends what has not been sent in this round, and the roll call. Errors: a gradient was changed after autograd wrote it."""
+        """Sends what has not been sent in this round, and the roll call. Errors: a gradient was changed after autograd
+        wrote it."""
         if self._sent_whole:
             return
         self._close_pass()
@@ -267,7 +278,8 @@ class GradientSender:
         self._sent_whole = True
 
     def wait(self, slots):
-        """Returns when `average` of all these holds the result of the latest round that was sent as a whole. The roll call comes first."""
+        """Returns when `average` of all these holds the result of the latest round that was sent as a whole. The roll
+        call comes first."""
         if self._roll_call_index in self._open:
             self._transport.wait(self._roll_call_index)
             self._open.discard(self._roll_call_index)
@@ -283,10 +295,13 @@ class GradientSender:
 
     def done(self, slot):
         """Whether wait([slot]) would return at once."""
-        return self._agreed is not None and (slot.batch.index not in self._open or self._transport.done(slot.batch.index))
+        return self._agreed is not None and (
+            slot.batch.index not in self._open or self._transport.done(slot.batch.index)
+        )
 
     def new_round(self):
-        """After step() or synchronize(). The first round in which any rank had gradients ends the recording, on all ranks."""
+        """After step() or synchronize(). The first round in which any rank had gradients ends the recording, on all
+        ranks."""
         if self.recording and self._agreed is not None and any(state >= _rounds.USED for state in self._agreed):
             self.recording = False
             for slot in self.slots:
@@ -322,12 +337,13 @@ class GradientSender:
         for slot in self.slots:
             if slot.changed() and (slot.sent() or slot.parameter.grad is not None):
                 raise misuse(
-                    "its gradient was changed after it was sent, so the sum over the ranks has the old one", slot.where(),
-                    "call synchronize() after backward() and before what changes gradients",
+                    "its gradient was changed after it was sent, so the sum over the ranks has the old one",
+                    slot.where(), "call synchronize() after backward() and before what changes gradients",
                 )
 
     def _settle(self, batches):
-        """Before their buffers are used again: what an earlier round has left under way, because nobody needed its result, is over."""
+        """Before their buffers are used again: what an earlier round has left under way, because nobody needed its
+        result, is over."""
         self.wait([slot for batch in batches for slot in batch.slots])
 
     def _post(self, batch):
@@ -344,8 +360,16 @@ class GradientSender:
             name = first.name if len(batch.slots) == 1 else f"{first.name}+{len(batch.slots) - 1}"
             count = sum(slot.parameter.numel() for slot in batch.slots)
             parameters = tuple((slot.name, _kind(slot.parameter)) for slot in batch.slots)
-            descs.append(TensorDesc(f"{group}.{name}", count, first.parameter.dtype, first.index, len(self.slots), parameters=parameters))
-        descs.append(TensorDesc(f"{group}.roll_call", _rounds.length(len(self.slots)), torch.uint8, 0, len(self.slots), _native.MAX))
+            descs.append(
+                TensorDesc(
+                    f"{group}.{name}", count, first.parameter.dtype, first.index, len(self.slots), parameters=parameters
+                )
+            )
+        descs.append(
+            TensorDesc(
+                f"{group}.roll_call", _rounds.length(len(self.slots)), torch.uint8, 0, len(self.slots), _native.MAX
+            )
+        )
         *buffers, self._roll_call = self._transport.register(group, descs, op)
         for batch, buffer in zip(self._batches, buffers):
             batch.bind(buffer)
@@ -395,6 +419,8 @@ def _check_supported(slot):
     if parameter.device.type != "cpu":
         raise misuse(f"tensors on {parameter.device} are not supported yet", slot.where(), "keep the model on the CPU")
     if parameter.dtype not in _SUPPORTED:
-        raise misuse(f"dtype {parameter.dtype} is not supported", slot.where(), "use float32, float64, float16 or bfloat16")
+        raise misuse(
+            f"dtype {parameter.dtype} is not supported", slot.where(), "use float32, float64, float16 or bfloat16"
+        )
     if parameter.numel() == 0:
         raise misuse("it has no elements", slot.where(), "remove it from the optimizer's parameters")

@@ -1,10 +1,12 @@
 """Which module's forward pass must wait for which parameter, and what must not see a pending update (overlap=True).
 
-In the first iteration a global forward pre-hook records which modules' hooks fire in training. Afterwards every parameter has *guards*: each module
-that owns it and whose hook fired, or else that owner's nearest ancestors whose hook did (attention never calls its output projection, it hands the
-weight to a fused function). A parameter with an owner that has no such ancestor, or with no owner at all, is updated inside step().
+In the first iteration a global forward pre-hook records which modules' hooks fire in training. Afterwards every
+parameter has *guards*: each module that owns it and whose hook fired, or else that owner's nearest ancestors whose hook
+did (attention never calls its output projection, it hands the weight to a fused function). A parameter with an owner
+that has no such ancestor, or with no owner at all, is updated inside step().
 
-Guards bring the parameters of a module up to date together, and those that a C++ extension is given inside it. Any other use is seen by _touch.py.
+Guards bring the parameters of a module up to date together, and those that a C++ extension is given inside it. Any
+other use is seen by _touch.py.
 """
 
 import threading
@@ -31,24 +33,29 @@ def check_module(module):
     """Raises for a module tree that the optimizer cannot serve."""
     for child in module.modules():
         if isinstance(child, torch.jit.ScriptModule):
-            raise misuse("a ScriptModule runs no Python hooks", f"module {type(child).__name__}", "give the optimizer the module before scripting it")
+            raise misuse(
+                "a ScriptModule runs no Python hooks", f"module {type(child).__name__}",
+                "give the optimizer the module before scripting it",
+            )
         for kind in type(child).__mro__:
             if kind.__module__.startswith("torch.") and kind.__name__ in _WRAPPERS:
                 raise misuse(
-                    f"parameters under {kind.__name__} are refused: {_WRAPPERS[kind.__name__]}", f"module {type(child).__name__}",
-                    "give the plain module to the optimizer and train that",
+                    f"parameters under {kind.__name__} are refused: {_WRAPPERS[kind.__name__]}",
+                    f"module {type(child).__name__}", "give the plain module to the optimizer and train that",
                 )
 
 
 def is_compiled(module):
     """Whether torch.compile has been applied to the module or a part of it."""
     return any(
-        type(child).__name__ == "OptimizedModule" or getattr(child, "_compiled_call_impl", None) is not None for child in module.modules()
+        type(child).__name__ == "OptimizedModule" or getattr(child, "_compiled_call_impl", None) is not None
+        for child in module.modules()
     )
 
 
 class ModuleWatch:
-    """`owner` applies pending updates: it has pending, apply(slots), flush(), before_zero_grad() and compiled_later(); the modules hold it weakly. Used by the training thread."""
+    """`owner` applies pending updates: it has pending, apply(slots), flush(), before_zero_grad() and compiled_later();
+    the modules hold it weakly. Used by the training thread."""
 
     def __init__(self, owner, slots, modules):
         self.recording = True
@@ -153,7 +160,10 @@ class ModuleWatch:
             if name not in vars(module):
                 guard = _flush_before(self._owner, weakref.ref(module), name)
                 vars(module)[name] = guard
-                self._handles.append(lambda module=module, name=name, guard=guard: vars(module).get(name) is guard and vars(module).pop(name))
+                self._handles.append(
+                    lambda module=module, name=name, guard=guard: vars(module).get(name) is guard
+                    and vars(module).pop(name)
+                )
 
 
 class _Uses:
@@ -208,8 +218,8 @@ def _leaving_hook(uses):
 
 
 class _ForwardHook:
-    """The forward pre-hook of one module. Where autograd does not record, or outside training, torch may take fast paths on which the hooks of
-    children do not fire: then the module waits for everything below it."""
+    """The forward pre-hook of one module. Where autograd does not record, or outside training, torch may take fast
+    paths on which the hooks of children do not fire: then the module waits for everything below it."""
 
     def __init__(self, owner, guarded, everything):
         self._owner = owner
@@ -229,8 +239,9 @@ class _ForwardHook:
                 set_eval_frame(compiler)
 
 
-# What torch.compiler.disable() sets, without the cost of importing the compiler: where a model is compiled later, the compiled code calls the hook
-# instead of being traced through it, and the hook turns the compiler off for what it calls.
+# What torch.compiler.disable() sets, without the cost of importing the compiler: where a model is compiled later, the
+# compiled code calls the hook instead of being traced through it, and the hook turns the compiler off for what it
+# calls.
 _ForwardHook.__call__._torchdynamo_disable = True
 
 
@@ -238,8 +249,8 @@ _GUARDED_METHODS = ("state_dict", "_load_from_state_dict", "train", "zero_grad",
 
 
 def _flush_before(owner, module, name):
-    """Stands in for the method `name` of one module and flushes first. train() flushes only on the way to evaluation; zero_grad() does what that of the
-    optimizer does."""
+    """Stands in for the method `name` of one module and flushes first. train() flushes only on the way to evaluation;
+    zero_grad() does what that of the optimizer does."""
 
     def call(*args, **kwargs):
         optimizer, target = owner(), module()

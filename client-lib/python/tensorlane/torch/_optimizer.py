@@ -1,16 +1,22 @@
-"""DistributedOptimizer: gradients leave during the backward pass, most urgent first. By default they are averaged when backward() returns; with
-overlap=True step() returns at once, and each parameter is updated just before it is used next."""
+"""DistributedOptimizer: gradients leave during the backward pass, most urgent first. By default they are averaged when
+backward() returns; with overlap=True step() returns at once, and each parameter is updated just before it is used next.
+"""
 
-import contextlib
+from __future__ import annotations
+
 import threading
 import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from .. import _constants, _process_sets, _reports
+from .._process_sets import AnyProcessSet
 from ..errors import Error, InvalidArgumentError, TimedOutError, misuse
 from . import _touch
 from ._accepted import check_plain, name_parameters
+from ._distributed import WAY_ON, Distributed
 from ._gradients import GradientSender
 from ._modules import ModuleWatch, check_module, check_thread, is_compiled
 from ._seals import Seals
@@ -18,50 +24,58 @@ from ._stepper import PROVEN, Stepper, check_separable, snapshot
 from ._transport import NativeTransport
 
 _COMPILED = "the model is compiled (torch.compile)"
-_WAY_ON = "use or wrap the plain optimizer that it was made of, or a new one that has loaded its state_dict()"
 _NO_GRADIENT = object()
 _groups = weakref.WeakKeyDictionary()  # by process set: how many optimizers it has had, the same on all of its ranks
 _with_pending = set()  # keeps cores alive whose optimizer the user has dropped before its last updates were applied
 
 
 def DistributedOptimizer(
-    optimizer, named_parameters=None, model=None, *, op=_constants.Average, backward_passes_per_step=1, overlap=False, synchronous=None, process_set=None,
-    transport=None
-):
-    """Wraps `optimizer` so that its gradients are averaged (or summed: op=Sum) over all ranks, or those of `process_set`.
-    Collective: every one of them calls it alike.
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
+    model: torch.nn.Module | Sequence[torch.nn.Module] | None = None,
+    *,
+    op: int = _constants.Average,
+    backward_passes_per_step: int = 1,
+    overlap: bool = False,
+    synchronous: bool | None = None,
+    process_set: AnyProcessSet | None = None,
+    transport: Any = None,
+) -> Distributed:
+    """Wraps `optimizer` so that its gradients are averaged (or summed: op=Sum) over all ranks, or those of
+    `process_set`. Collective: every one of them calls it alike.
 
-    The result is an optimizer of a subclass of the wrapped one's class and shares its parameters, groups and state; use it in its place.
+    The result is an optimizer of a subclass of the wrapped one's class and shares its parameters, groups and state; use
+    it in its place.
 
-    - Gradients are sent as they appear in the backward pass. `named_parameters` (as of model.named_parameters()) gives their names and, by its
-      order, which is needed first in the forward pass; without it, the order of the parameter groups.
-    - When the last of `backward_passes_per_step` backward passes returns, p.grad holds the averages, as with DistributedDataParallel. What comes after it
-      (clipping, GradScaler, norms, step()) is plain PyTorch. `synchronous=True` says the same aloud, synchronous=False is overlap=True.
-    - overlap=True is for speed: backward() and step() return at once, and each parameter is updated on this thread in the forward pre-hook of the first
-      module that needs it, so that sums arrive while the next forward pass computes. The results are the same, bit for bit. Whatever torch function touches
-      a parameter, its state or its gradient earlier has it brought up to date first. Not seen are reads and writes past torch's functions (NumPy arrays
-      that share the memory, C++ extensions outside of modules) and on other threads: call flush() before. The first iteration does not overlap; `model` is
-      needed only when the modules that run first are not all that use the parameters.
-    - A parameter without a gradient on this rank counts as zeros where another rank has one. What no rank used is left alone.
+    - Gradients are sent as they appear in the backward pass. `named_parameters` (as of model.named_parameters()) gives
+      their names and, by its order, which is needed first in the forward pass; without it, the order of the parameter
+      groups.
+    - When the last of `backward_passes_per_step` backward passes returns, p.grad holds the averages, as with
+      DistributedDataParallel. What comes after it (clipping, GradScaler, norms, step()) is plain PyTorch.
+      `synchronous=True` says the same aloud, synchronous=False is overlap=True.
+    - overlap=True is for speed: backward() and step() return at once, and each parameter is updated on this thread in
+      the forward pre-hook of the first module that needs it, so that sums arrive while the next forward pass computes.
+      The results are the same, bit for bit. Whatever torch function touches a parameter, its state or its gradient
+      earlier has it brought up to date first. Not seen are reads and writes past torch's functions (NumPy arrays that
+      share the memory, C++ extensions outside of modules) and on other threads: call flush() before. The first
+      iteration does not overlap; `model` is needed only when the modules that run first are not all that use the
+      parameters.
+    - A parameter without a gradient on this rank counts as zeros where another rank has one. What no rank used is left
+      alone.
     - A rank without a batch calls step() alone.
 
-    `transport` is for tests: what sums buffers over the ranks in place of the daemons. close() ends the wrapping, on all ranks.
+    `transport` is for tests: what sums buffers over the ranks in place of the daemons. close() ends the wrapping, on
+    all ranks.
 
-    With overlap=True: SGD, Adam, AdamW, RMSprop and Adagrad, and any other class that proves on clones of some parameters to step each by itself.
-    Errors: InvalidArgumentError for what is refused, with the reason: closures and LBFGS, SparseAdam, modules under DDP, FSDP or DataParallel,
-    ScriptModules, unnamed or unsupported parameters; MismatchError on all ranks where they wrap different models, or do different things in an iteration.
-    The classes of errors are in `tensorlane`, not in `tensorlane.torch`, which has the base class Error alone. PyTorch 2.1 or newer.
+    With overlap=True: SGD, Adam, AdamW, RMSprop and Adagrad, and any other class that proves on clones of some
+    parameters to step each by itself. Errors: InvalidArgumentError for what is refused, with the reason: closures and
+    LBFGS, SparseAdam, modules under DDP, FSDP or DataParallel, ScriptModules, unnamed or unsupported parameters;
+    MismatchError on all ranks where they wrap different models, or do different things in an iteration. The classes of
+    errors are in `tensorlane`, not in `tensorlane.torch`, which has the base class Error alone. PyTorch 2.1 or newer.
     """
-    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
-        raise misuse("PyTorch 2.1 or newer is needed", f"DistributedOptimizer with PyTorch {torch.__version__}", "upgrade PyTorch, or average gradients with allreduce()")
-    if op not in (_constants.Sum, _constants.Average):
-        raise misuse(f"gradients cannot be reduced by op {op!r}", "DistributedOptimizer", "use Sum or Average")
-    if synchronous and overlap:
-        raise misuse("synchronous=True and overlap=True contradict each other", "DistributedOptimizer", "pass overlap=True, or neither")
-    overlap = overlap or synchronous is False
+    _check_arguments(op, backward_passes_per_step, overlap, synchronous)
     _check_optimizer(optimizer)
-    if backward_passes_per_step < 1:
-        raise misuse("backward_passes_per_step must be at least 1", f"backward_passes_per_step={backward_passes_per_step}", "count the backward passes of one step")
+    overlap = overlap or synchronous is False
     named = name_parameters(optimizer, named_parameters)
     reason = None if overlap else "overlap=True was not asked for"
     modules = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
@@ -72,16 +86,14 @@ def DistributedOptimizer(
     if reason is None and type(optimizer) not in PROVEN:
         check_separable(optimizer)
 
-    wrapped = type(optimizer)
-    distributed = type(wrapped.__name__, (_Distributed, wrapped), {"__module__": wrapped.__module__, "__doc__": wrapped.__doc__})
-    result = distributed.__new__(distributed)
-    # A scheduler made for the wrapped optimizer has put its own step() into the instance; ours must stay visible.
-    result.__setstate__({key: value for key, value in vars(optimizer).items() if key != "step"})
+    result = _instance(optimizer)
     _replace_earlier({parameter for _, parameter in named})
     process_set = _process_sets.of(process_set)
     number = _groups.get(process_set, 0)
-    result._core = _Core(result, wrapped, modules, reason, process_set)
-    result._core.register(transport or NativeTransport(process_set), f"optimizer.{number}", named, op, backward_passes_per_step)
+    result._core = _Core(result, type(optimizer), modules, reason, process_set)
+    result._core.register(
+        transport or NativeTransport(process_set), f"optimizer.{number}", named, op, backward_passes_per_step
+    )
     _groups[process_set] = number + 1
     _reports.add(result._core)
     return result
@@ -146,8 +158,8 @@ class _Core:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if any((p[1] if isinstance(p, tuple) else p) not in self._by_parameter for p in parameters):
             raise misuse(
-                "the set of parameters is fixed when it is registered with the other ranks", f"{self.wrapped.__name__}.add_param_group",
-                "add groups to the optimizer before DistributedOptimizer()",
+                "the set of parameters is fixed when it is registered with the other ranks",
+                f"{self.wrapped.__name__}.add_param_group", "add groups to the optimizer before DistributedOptimizer()",
             )
         param_group["params"] = parameters
 
@@ -232,7 +244,8 @@ class _Core:
             _reports.remove(self)
 
     def close_and_unregister(self, reason):
-        """Collective. Not of an optimizer that has failed, with the job or by a mistake: then ranks may differ. After TimedOutError the next call goes on."""
+        """Collective. Not of an optimizer that has failed, with the job or by a mistake: then ranks may differ. After
+        TimedOutError the next call goes on."""
         if not self._unregisters:
             sound = self._failure is None or self.replaced
             self.close(reason)
@@ -242,7 +255,9 @@ class _Core:
         try:
             self._sender.unregister()
         except TimedOutError as error:
-            raise TimedOutError(f"optimizer {self.wrapped.__name__} is not closed on all ranks: {error}, and call close() again") from None
+            raise TimedOutError(
+                f"optimizer {self.wrapped.__name__} is not closed on all ranks: {error}, and call close() again"
+            ) from None
         self._unregisters = False
 
     def leave(self, what, fix):
@@ -260,7 +275,8 @@ class _Core:
     def after_pass(self, last):
         """A backward pass is over; `last`: of its round."""
         if self.reason is None:
-            self.flush()  # of modules that this forward pass left out, while their gradients are shown as step() left them
+            # Of modules that this forward pass left out, while their gradients are shown as step() left them.
+            self.flush()
             self._show_gradients()
         elif last:
             self._check_alive()
@@ -268,8 +284,9 @@ class _Core:
                 self._synchronize()
 
     def _has_averages(self):
-        """Whether p.grad holds averages that the next step() has to apply. Gradients that were dropped since, by whomever, are no such averages: then this rank
-        takes part in the round of the others, without a batch. The averages are alike on all ranks, so all of them decide alike."""
+        """Whether p.grad holds averages that the next step() has to apply. Gradients that were dropped since, by
+        whomever, are no such averages: then this rank takes part in the round of the others, without a batch. The
+        averages are alike on all ranks, so all of them decide alike."""
         if not self.averaged or self._sender.round_open:
             return False
         for slot in self._sender.slots:
@@ -293,7 +310,8 @@ class _Core:
             self._finish_recording()
 
     def _collect(self, drop=False):
-        """Leaves every gradient of the round sent and no older update pending: their buffers are about to be used again."""
+        """Leaves every gradient of the round sent and no older update pending: their buffers are about to be used
+        again."""
         self.apply(self._sender.slots)
         if not self._sender.round_open:
             self.before_round()
@@ -378,7 +396,9 @@ class _Core:
     def _show_averages(self):
         """Of the round that step() has consumed."""
         self.flush()
-        self._put_into_gradients([slot for slot in self._sender.slots if self._is_shown(slot) and self._sender.used(slot)])
+        self._put_into_gradients(
+            [slot for slot in self._sender.slots if self._is_shown(slot) and self._sender.used(slot)]
+        )
         self._hide_gradients()
 
     def _change_thread(self):
@@ -416,7 +436,8 @@ class _Core:
         self._guarded_by_failure(lambda: self._sender.wait(slots))
 
     def _guarded_by_failure(self, call):
-        """After the transport has failed there is no way to complete what is pending: every later call says so again."""
+        """After the transport has failed there is no way to complete what is pending: every later call says so again.
+        """
         try:
             call()
         except Error as error:
@@ -446,13 +467,16 @@ class _Core:
             for place, parameter in enumerate(group["params"]):
                 if parameter.requires_grad and parameter not in self._by_parameter:
                     raise misuse(
-                        "it was frozen when the optimizer was wrapped, so it is not registered", f"parameter {place} of group {number}",
-                        "make all parameters that will be trained require gradients before DistributedOptimizer(), or wrap again",
+                        "it was frozen when the optimizer was wrapped, so it is not registered",
+                        f"parameter {place} of group {number}",
+                        "make all parameters that will be trained require gradients before DistributedOptimizer(), or "
+                        "wrap again",
                     )
 
 
 def _watch_slot(watch, core, slot, state):
-    """Whatever touches the parameter or its state has the update applied first. `core` is weak; what is pending keeps it alive."""
+    """Whatever touches the parameter or its state has the update applied first. `core` is weak; what is pending keeps
+    it alive."""
 
     def touched(_):
         if slot.update is not None:
@@ -477,83 +501,16 @@ class _Looked:
             core.looked_at_gradients()
 
 
-class _Distributed:
-    """Stands before the wrapped class in the method resolution order."""
-
-    def step(self, closure=None):
-        """Applies the averaged gradients; with overlap=True before each parameter is used next."""
-        if closure is not None:
-            raise misuse(
-                "a closure is refused: it computes gradients inside step(), after they should have been sent", f"{type(self).__name__}.step(closure)",
-                "compute the loss and call backward() before step()",
-            )
-        self._core.step(self)
-
-    def synchronize(self):
-        """Leaves the averages in p.grad; the next step() applies p.grad as it then is. Needed only where backward() was not called on this rank, or fewer times
-        than backward_passes_per_step. Collective."""
-        self._core.synchronize()
-
-    def flush(self):
-        """Applies every pending update now (overlap=True)."""
-        self._core.flush()
-
-    @contextlib.contextmanager
-    def skip_synchronize(self):
-        """For code written for Horovod: step() after synchronize() never synchronizes again anyway."""
-        yield
-
-    def zero_grad(self, set_to_none=True):
-        self._core.before_zero_grad(set_to_none)
-        with _touch.of_this_thread().aside():
-            super().zero_grad(set_to_none)
-
-    @property
-    def state(self):
-        """As the wrapped optimizer's, with nothing pending."""
-        core = vars(self).get("_core")
-        if core is not None and core.pending:
-            core.flush_for_reading()
-        return vars(self)["state"]
-
-    @state.setter
-    def state(self, value):
-        vars(self)["state"] = value
-
-    @property
-    def _step_supports_amp_scaling(self):
-        """Read by GradScaler.step() before it unscales gradients: they must be the averages."""
-        self._core.before_scaled_step()
-        return False
-
-    def state_dict(self):
-        self._core.flush()
-        return super().state_dict()
-
-    def load_state_dict(self, state_dict):
-        self._core.flush()
-        super().load_state_dict(state_dict)
-
-    def add_param_group(self, param_group):
-        core = vars(self).get("_core")
-        if core is not None:
-            core.check_known(param_group)
-        super().add_param_group(param_group)
-
-    def __reduce_ex__(self, protocol):
-        """A copy or a pickle is a plain optimizer of the wrapped class: wrap it again where it is used."""
-        self._core.flush()
-        return _plain, (self._core.wrapped, self.__getstate__())
-
-    def tensorlane_status(self):
-        """What is in force, and why."""
-        return self._core.report()
-
-    def close(self):
-        """Applies what is pending, takes all hooks off the model, and gives the registered tensors back. Collective: every rank calls it, after as many iterations,
-        and closes several optimizers in one order. TimedOutError names the ranks that have not; calling it again goes on then. Afterwards state_dict() still
-        works, and the plain optimizer that was wrapped has the state (momentum) and goes on without the other ranks."""
-        self._core.close_and_unregister(misuse("it is closed", f"optimizer {type(self).__name__}", _WAY_ON))
+def _instance(optimizer):
+    """An optimizer of a subclass of the class of `optimizer`, with its parameters, groups and state."""
+    wrapped = type(optimizer)
+    distributed = type(
+        wrapped.__name__, (Distributed, wrapped), {"__module__": wrapped.__module__, "__doc__": wrapped.__doc__}
+    )
+    result = distributed.__new__(distributed)
+    # A scheduler made for the wrapped optimizer has put its own step() into the instance; ours must stay visible.
+    result.__setstate__({key: value for key, value in vars(optimizer).items() if key != "step"})
+    return result
 
 
 def _replace_earlier(parameters):
@@ -561,21 +518,42 @@ def _replace_earlier(parameters):
     for core in _reports.members():
         if core.shares(parameters):
             core.replaced = core._failure is None
-            core.close(misuse("another DistributedOptimizer has its parameters now", f"optimizer {core.wrapped.__name__}", "use the new one"))
+            core.close(
+                misuse(
+                    "another DistributedOptimizer has its parameters now", f"optimizer {core.wrapped.__name__}",
+                    "use the new one",
+                )
+            )
 
 
-def _plain(wrapped, state):
-    optimizer = wrapped.__new__(wrapped)
-    optimizer.__setstate__(state)
-    return optimizer
+def _check_arguments(op, backward_passes_per_step, overlap, synchronous):
+    if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+        raise misuse(
+            "PyTorch 2.1 or newer is needed", f"DistributedOptimizer with PyTorch {torch.__version__}",
+            "upgrade PyTorch, or average gradients with allreduce()",
+        )
+    if op not in (_constants.Sum, _constants.Average):
+        raise misuse(f"gradients cannot be reduced by op {op!r}", "DistributedOptimizer", "use Sum or Average")
+    if synchronous and overlap:
+        raise misuse(
+            "synchronous=True and overlap=True contradict each other", "DistributedOptimizer",
+            "pass overlap=True, or neither",
+        )
+    if backward_passes_per_step < 1:
+        raise misuse(
+            "backward_passes_per_step must be at least 1", f"backward_passes_per_step={backward_passes_per_step}",
+            "count the backward passes of one step",
+        )
 
 
 def _check_optimizer(optimizer):
     name = type(optimizer).__name__
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise misuse("a torch.optim.Optimizer is expected", f"DistributedOptimizer({name})", "pass the optimizer, not the model")
-    if isinstance(optimizer, _Distributed):
+        raise misuse(
+            "a torch.optim.Optimizer is expected", f"DistributedOptimizer({name})", "pass the optimizer, not the model"
+        )
+    if isinstance(optimizer, Distributed):
         if optimizer._core not in _reports.members():
-            raise misuse("it was distributed before, and is closed", f"optimizer {name}", _WAY_ON)
+            raise misuse("it was distributed before, and is closed", f"optimizer {name}", WAY_ON)
         raise misuse("it is distributed already", f"optimizer {name}", "wrap the plain optimizer once")
     check_plain(optimizer)

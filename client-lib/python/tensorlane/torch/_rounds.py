@@ -1,8 +1,9 @@
 """What the ranks agree on in every round, and when a backward pass is over.
 
-With the gradients of a round travels one more small tensor, the *roll call*: each rank writes what it does, and the maximum over the ranks tells every
-rank the same about all of them. A rank that drops the round's gradients while another applies them, that is in another iteration, or that leaves out a
-parameter which another one sends, would otherwise wait for ever or differ in silence: it is an error by name on all ranks.
+With the gradients of a round travels one more small tensor, the *roll call*: each rank writes what it does, and the
+maximum over the ranks tells every rank the same about all of them. A rank that drops the round's gradients while
+another applies them, that is in another iteration, or that leaves out a parameter which another one sends, would
+otherwise wait for ever or differ in silence: it is an error by name on all ranks.
 """
 
 import sys
@@ -15,7 +16,8 @@ from ..errors import MismatchError
 
 HEAD = 4
 _STEPS_MODULUS = 251  # of the count of steps, which travels in a byte
-LEFT_OUT, UNUSED, USED, USED_SEVERAL_TIMES = range(4)  # the last: its gradient is accumulated several times in a backward pass
+# The last one says that its gradient is accumulated several times in a backward pass.
+LEFT_OUT, UNUSED, USED, USED_SEVERAL_TIMES = range(4)
 
 
 def length(slots):
@@ -32,12 +34,14 @@ def write(buffer, steps, drop, states):
 
 
 def read(buffer, slots, steps):
-    """What is true of all ranks: for each slot the highest state. Raises MismatchError where they do not fit together."""
+    """What is true of all ranks: for each slot the highest state. Raises MismatchError where they do not fit together.
+    """
     values = buffer.tolist()
     if values[0] + values[1] != 255:
         raise MismatchError(
-            f"the ranks are not in the same iteration: this rank has called step() {steps} times, another one more or fewer times: DistributedOptimizer: "
-            "call backward() and step() equally often on all ranks; a rank without a batch calls step() alone"
+            f"the ranks are not in the same iteration: this rank has called step() {steps} times, another one more or "
+            "fewer times: DistributedOptimizer: call backward() and step() equally often on all ranks; a rank without "
+            "a batch calls step() alone"
         )
     if values[2] and values[3]:
         raise MismatchError(
@@ -48,8 +52,8 @@ def read(buffer, slots, steps):
     for slot, state, left_out in zip(slots, states, values[HEAD + 1 :: 2]):
         if state != LEFT_OUT and left_out:
             raise MismatchError(
-                f"some ranks leave it out, since it is frozen or in no parameter group there, and others do not: {slot.where()}: "
-                "freeze parameters and change parameter groups alike on all ranks"
+                "some ranks leave it out, since it is frozen or in no parameter group there, and others do not: "
+                f"{slot.where()}: freeze parameters and change parameter groups alike on all ranks"
             )
     return states
 
@@ -58,9 +62,10 @@ _thread = threading.local()
 
 
 def at_end_of_backward(sender):
-    """Called by a gradient's hook: when the backward pass is over, sender.end_pass() runs and then sender.after_pass(). If several senders wait for this
-    pass, every one has sent before any waits. A backward pass inside another one (reentrant checkpointing) is a part of it, not its end. Where the outer
-    one has no hook of ours, and where it fails, nothing is called."""
+    """Called by a gradient's hook: when the backward pass is over, sender.end_pass() runs and then sender.after_pass().
+    If several senders wait for this pass, every one has sent before any waits. A backward pass inside another one
+    (reentrant checkpointing) is a part of it, not its end. Where the outer one has no hook of ours, and where it fails,
+    nothing is called."""
     task = torch._C._current_graph_task_id()
     if getattr(sender, "task", None) == task:
         return

@@ -1,6 +1,7 @@
-"""Notices that a parameter was written while its update was pending, past every torch function that is watched: by a NumPy array that shares its memory, a C++
-extension, another thread. Tracked writes show in the tensor's version. Others show in its bits: these are compared for all parameters in the first
-iterations, when a program's habits show, and for one parameter of each later iteration, in turn."""
+"""Notices that a parameter was written while its update was pending, past every torch function that is watched: by a
+NumPy array that shares its memory, a C++ extension, another thread. Tracked writes show in the tensor's version. Others
+show in its bits: these are compared for all parameters in the first iterations, when a program's habits show, and for
+one parameter of each later iteration, in turn."""
 
 import torch
 
@@ -33,8 +34,11 @@ class Seals:
             version, bits = slot.seal
             if slot.parameter._version != version or (bits is not None and _bits(slot.parameter) != bits):
                 raise misuse(
-                    "it was written while its update was pending, so the update would be applied to other values than without overlap", slot.where(),
-                    "call flush() before what writes it without torch's functions or on another thread, or leave out overlap=True",
+                    "it was written while its update was pending, so the update would be applied to other values than "
+                    "without overlap",
+                    slot.where(),
+                    "call flush() before what writes it without torch's functions or on another thread, or leave out "
+                    "overlap=True",
                 )
 
 

@@ -1,7 +1,8 @@
 """Runs the wrapped optimizer's own step(), on everything or on some parameters, with gradients that are not in p.grad.
 
-Stepping one parameter at a time gives the same bits as stepping all of them when the optimizer treats every parameter by itself. That is known for
-PROVEN, in torch's code for single tensors as in its foreach and fused code; for any other class `check_separable` finds out on clones.
+Stepping one parameter at a time gives the same bits as stepping all of them when the optimizer treats every parameter
+by itself. That is known for PROVEN, in torch's code for single tensors as in its foreach and fused code; for any other
+class `check_separable` finds out on clones.
 """
 
 import contextlib
@@ -28,8 +29,8 @@ class Stepper:
     def __init__(self, optimizer, wrapped_class):
         self._optimizer = optimizer
         step = wrapped_class.step
-        # Optimizer.__init__ wraps the class's step() to profile it and to run the user's step hooks. Those belong to the user's call of step(),
-        # not to our calls of the inside.
+        # Optimizer.__init__ wraps the class's step() to profile it and to run the user's step hooks. Those belong to
+        # the user's call of step(), not to our calls of the inside.
         self._step = step.__wrapped__ if getattr(step, "hooked", False) else step
         self.stepping = False
 
@@ -38,19 +39,22 @@ class Stepper:
         return self._optimizer.param_groups
 
     def whole(self, gradients):
-        """Steps all groups. `gradients` maps parameters to what replaces p.grad for the call; all others step with p.grad as it is."""
+        """Steps all groups. `gradients` maps parameters to what replaces p.grad for the call; all others step with
+        p.grad as it is."""
         with self._inside(), _own_gradients(gradients), _plain_mode():
             self._step(self._optimizer)
 
     def some(self, updates):
-        """Steps some parameters together: [(parameter, gradient, hyperparameters of its group, an element of snapshot())]."""
+        """Steps some parameters together: [(parameter, gradient, hyperparameters of its group, an element of
+        snapshot())]."""
         optimizer, chosen = self._optimizer, {}
         for parameter, _, hyperparameters in updates:
             chosen.setdefault(id(hyperparameters), {**hyperparameters, "params": []})["params"].append(parameter)
         groups = optimizer.param_groups
         optimizer.param_groups = list(chosen.values())
         try:
-            with self._inside(), _own_gradients({parameter: gradient for parameter, gradient, _ in updates}), _plain_mode():
+            gradients = {parameter: gradient for parameter, gradient, _ in updates}
+            with self._inside(), _own_gradients(gradients), _plain_mode():
                 self._step(optimizer)
         finally:
             optimizer.param_groups = groups
@@ -92,7 +96,8 @@ def clone_with(optimizer, groups, state):
 
 
 def check_separable(optimizer):
-    """Raises unless stepping parameter by parameter, in another order, gives bit for bit what whole steps give, on clones of some parameters.
+    """Raises unless stepping parameter by parameter, in another order, gives bit for bit what whole steps give, on
+    clones of some parameters.
 
     Finds what couples parameters: a norm over all of them, a counter in the group, random numbers.
     """
@@ -111,7 +116,9 @@ def check_separable(optimizer):
                 for parameter in reversed(group["params"]):
                     separate_stepper.some([(parameter, gradients[parameter], values)])
         if not torch.equal(before, torch.get_rng_state()):
-            raise misuse("its step() draws random numbers, so the order of the updates would change the result", where, fix)
+            raise misuse(
+                "its step() draws random numbers, so the order of the updates would change the result", where, fix
+            )
     for group, other in zip(whole.param_groups, separate.param_groups):
         for parameter, twin in zip(group["params"], other["params"]):
             if not _same_bits(parameter, twin):
@@ -121,7 +128,8 @@ def check_separable(optimizer):
 def _trial_clone(optimizer):
     groups, state = [], {}
     for group in optimizer.param_groups:
-        chosen = sorted((p for p in group["params"] if p.requires_grad), key=lambda p: p.numel())[:_TRIAL_PARAMETERS_PER_GROUP]
+        trained = sorted((p for p in group["params"] if p.requires_grad), key=lambda p: p.numel())
+        chosen = trained[:_TRIAL_PARAMETERS_PER_GROUP]
         twins = []
         for parameter in chosen:
             twin = torch.nn.Parameter(parameter.detach().clone())
@@ -131,7 +139,9 @@ def _trial_clone(optimizer):
         if twins:
             # Never alone: what couples parameters must show.
             twins.append(torch.nn.Parameter(twins[0].detach() * 2 + 0.5))
-        groups.append({**{k: copy.deepcopy(v) for k, v in group.items() if k not in ("params", "param_names")}, "params": twins})
+        groups.append(
+            {**{k: copy.deepcopy(v) for k, v in group.items() if k not in ("params", "param_names")}, "params": twins}
+        )
     return clone_with(optimizer, groups, _default_state(optimizer, state))
 
 
@@ -153,4 +163,5 @@ def _trial_gradients(optimizer, trial):
 
 
 def _same_bits(left, right):
-    return left.detach().contiguous().view(-1).view(torch.uint8).equal(right.detach().contiguous().view(-1).view(torch.uint8))
+    left, right = (tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (left, right))
+    return left.equal(right)

@@ -1,8 +1,10 @@
-"""Calls somebody before any torch function gets a watched tensor: a parameter whose update is pending, its optimizer state, or a gradient that has been sent.
+"""Calls somebody before any torch function gets a watched tensor: a parameter whose update is pending, its optimizer
+state, or a gradient that has been sent.
 
-A TorchFunctionMode sees every torch call of its thread: operators, methods, and properties such as `.data`. It is on the stack while there is somebody to
-watch for; the stack is not touched in a backward pass, which puts it back as it was. It lies at the bottom (above torch's own mode of default devices), so
-that other modes are entered and left as if it were not there. It costs 2 us for each torch call.
+A TorchFunctionMode sees every torch call of its thread: operators, methods, and properties such as `.data`. It is on
+the stack while there is somebody to watch for; the stack is not touched in a backward pass, which puts it back as it
+was. It lies at the bottom (above torch's own mode of default devices), so that other modes are entered and left as if
+it were not there. It costs 2 us for each torch call.
 """
 
 import contextlib
@@ -10,7 +12,9 @@ import threading
 import weakref
 
 import torch
-from torch._C import _get_function_stack_at, _len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack
+from torch._C import (
+    _get_function_stack_at, _len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack,
+)
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
@@ -24,14 +28,16 @@ def of_this_thread():
 
 
 class Watch(TorchFunctionMode):
-    """What one thread watches. `watched` maps id(tensor), and `places` the address of its first element, to a function that is called with
-    the tensor before that is used. A tensor may end while it is watched, and another one get its id: the function must look which it is."""
+    """What one thread watches. `watched` maps id(tensor), and `places` the address of its first element, to a function
+    that is called with the tensor before that is used. A tensor may end while it is watched, and another one get its
+    id: the function must look which it is."""
 
     def __init__(self):
         super().__init__()
         self.watched = {}
         self.places = {}
-        self.without_gradient = {}  # by id(parameter): called when somebody gets its p.grad, and forgotten when somebody sets it
+        # By id(parameter): called when somebody gets its p.grad, and forgotten when somebody sets it.
+        self.without_gradient = {}
         self._askers = weakref.WeakSet()
         self._away = 0  # how many calls of ours are under way
 
@@ -45,7 +51,8 @@ class Watch(TorchFunctionMode):
         self._refresh()
 
     def add(self, tensor, touched, aliases=False):
-        """With `aliases`, tensors that begin at the same element (p.data, p.detach(), p.view(-1)) are watched, too. Returns the keys for forget()."""
+        """With `aliases`, tensors that begin at the same element (p.data, p.detach(), p.view(-1)) are watched, too.
+        Returns the keys for forget()."""
         self.watched[id(tensor)] = touched
         if not aliases:
             return id(tensor), None
@@ -141,7 +148,8 @@ def _push_all(modes):
 
 
 def _insists_on_the_bottom(mode):
-    """Whether it is what torch.set_default_device() has put there; in newer versions of torch it looks for itself at the bottom when it is left."""
+    """Whether it is what torch.set_default_device() has put there; in newer versions of torch it looks for itself at
+    the bottom when it is left."""
     default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
     return mode is default and "_len_torch_function_stack" in DeviceContext.__exit__.__code__.co_names
 
@@ -154,22 +162,28 @@ def _place(tensor):
 
 
 # Looking at a tensor's properties reads none of its values.
-_LOOKS = frozenset(
-    accessor
-    for name in (
-        "shape", "dtype", "device", "requires_grad", "is_leaf", "grad_fn", "ndim", "layout", "itemsize", "nbytes", "names", "is_nested", "is_sparse",
-        "is_sparse_csr", "is_mkldnn", "is_quantized", "is_meta", "is_cpu", "is_cuda", "is_mps", "is_xpu", "_version", "output_nr", "retains_grad",
-        "_backward_hooks", "_post_accumulate_grad_hooks", "grad",
+_LOOKS = (
+    frozenset(
+        accessor
+        for name in (
+            "shape", "dtype", "device", "requires_grad", "is_leaf", "grad_fn", "ndim", "layout", "itemsize", "nbytes",
+            "names", "is_nested", "is_sparse", "is_sparse_csr", "is_mkldnn", "is_quantized", "is_meta", "is_cpu",
+            "is_cuda", "is_mps", "is_xpu", "_version", "output_nr", "retains_grad", "_backward_hooks",
+            "_post_accumulate_grad_hooks", "grad",
+        )
+        if hasattr(torch.Tensor, name)
+        for accessor in (getattr(torch.Tensor, name).__get__,)
     )
-    if hasattr(torch.Tensor, name)
-    for accessor in (getattr(torch.Tensor, name).__get__,)
-) | frozenset(
-    getattr(torch.Tensor, name)
-    for name in (
-        "size", "dim", "numel", "stride", "storage_offset", "is_floating_point", "is_complex", "is_contiguous", "element_size", "get_device", "register_hook",
-        "register_post_accumulate_grad_hook", "requires_grad_", "__hash__", "__len__", "is_same_size", "is_set_to", "ndimension", "nelement",
+    | frozenset(
+        getattr(torch.Tensor, name)
+        for name in (
+            "size", "dim", "numel", "stride", "storage_offset", "is_floating_point", "is_complex", "is_contiguous",
+            "element_size", "get_device", "register_hook", "register_post_accumulate_grad_hook", "requires_grad_",
+            "__hash__", "__len__", "is_same_size", "is_set_to", "ndimension", "nelement",
+        )
+        if hasattr(torch.Tensor, name)
     )
-    if hasattr(torch.Tensor, name)
-) | {torch.Tensor.grad.__set__, torch.Tensor.requires_grad.__set__, torch.is_floating_point, torch.numel}
+    | {torch.Tensor.grad.__set__, torch.Tensor.requires_grad.__set__, torch.is_floating_point, torch.numel}
+)
 _SET_GRADIENT = torch.Tensor.grad.__set__
 _OF_GRADIENT = (torch.Tensor.grad.__get__, torch.Tensor.grad.__set__)

@@ -1,13 +1,18 @@
-"""The computation graph of one training iteration of a model, in the format of graph.schema.json, for `tensorlane order`.
+"""The computation graph of one training iteration of a model, in the format of graph.schema.json, for `tensorlane
+order`.
 
-A dispatch mode sees every operation of the forward and the backward pass below autograd, with the tensors that it reads and writes; who wrote a
-storage last is what a reader of it waits for. That follows control flow, attention and hand-written autograd functions alike, and needs no model that
-can be traced symbolically.
+A dispatch mode sees every operation of the forward and the backward pass below autograd, with the tensors that it reads
+and writes; who wrote a storage last is what a reader of it waits for. That follows control flow, attention and
+hand-written autograd functions alike, and needs no model that can be traced symbolically.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
+from typing import Any, Callable
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -21,19 +26,30 @@ from ._modules import check_module, is_compiled
 FORMAT_VERSION = 1
 
 
-def trace(model, example, path=None, *, loss=None, repeats=5, gbps=10.0):
-    """The graph of one iteration of `model` on `example`, as a dictionary in the format of graph.schema.json; also written to the file `path`, if given.
+def trace(
+    model: torch.nn.Module,
+    example: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    repeats: int = 5,
+    gbps: float = 10.0,
+) -> dict[str, Any]:
+    """The graph of one iteration of `model` on `example`, as a dictionary in the format of graph.schema.json; also
+    written to the file `path`, if given.
 
     example: what the model is called with: a tensor, a tuple of arguments or a dictionary of keyword arguments.
-    loss: called with the model's output, gives the scalar to differentiate; default: the sum of all floating-point outputs.
+    loss: called with the model's output, gives the scalar to differentiate; default: the sum of all floating-point
+    outputs.
     repeats: an operation's time is the least of so many runs (TicTac, section 5: 5), after one that is not counted.
     gbps: the network that transfers are timed for: a parameter of B bytes takes 8 B / (gbps * 1e9) seconds each way.
 
-    Every parameter that is trained is a recv operation, on the resource "downlink", which the operations that read it wait for, and a send operation,
-    on "uplink", which waits for its gradient; one without a gradient sends nothing. Everything else that computes is a compute operation on the device
-    that it ran on; views compute nothing and are left out. Times are of operations alone: on CUDA each is waited for.
-    Gradients, buffers and the random state are afterwards what they were. The model must do the same in every run (InvalidArgumentError), and hooks run.
-    PyTorch 2.1 or newer.
+    Every parameter that is trained is a recv operation, on the resource "downlink", which the operations that read it
+    wait for, and a send operation, on "uplink", which waits for its gradient; one without a gradient sends nothing.
+    Everything else that computes is a compute operation on the device that it ran on; views compute nothing and are
+    left out. Times are of operations alone: on CUDA each is waited for. Gradients, buffers and the random state are
+    afterwards what they were. The model must do the same in every run (InvalidArgumentError), and hooks run. PyTorch
+    2.1 or newer.
     """
     check_module(model)
     if is_compiled(model):
@@ -48,7 +64,8 @@ def trace(model, example, path=None, *, loss=None, repeats=5, gbps=10.0):
     graph = {
         "version": FORMAT_VERSION,
         "about": {
-            "source": "tensorlane.torch.trace", "model": type(model).__name__, "torch": str(torch.__version__), "repeats": repeats, "gbps": gbps,
+            "source": "tensorlane.torch.trace", "model": type(model).__name__, "torch": str(torch.__version__),
+            "repeats": repeats, "gbps": gbps,
         },
         "operations": _operations(recorders, parameters, gbps),
     }
@@ -64,13 +81,24 @@ def _run(model, example, loss, parameters):
         parameter.grad = None
     recorder = _Recorder(parameters)
     with _module_names(model, recorder), torch.enable_grad(), recorder:
-        output = model(**example) if isinstance(example, dict) else model(*example) if isinstance(example, tuple) else model(example)
+        output = (
+            model(**example)
+            if isinstance(example, dict)
+            else model(*example) if isinstance(example, tuple) else model(example)
+        )
         value = loss(output)
         if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
-            raise misuse("the loss is nothing to differentiate", "trace()", "let the loss return a scalar that depends on the parameters")
+            raise misuse(
+                "the loss is nothing to differentiate", "trace()",
+                "let the loss return a scalar that depends on the parameters",
+            )
         recorder.phase, recorder.module = "backward", ""
         value.backward()
-    recorder.gradients = {name: _gradient_writer(recorder, name, parameter) for name, parameter in parameters.items() if parameter.grad is not None}
+    recorder.gradients = {
+        name: _gradient_writer(recorder, name, parameter)
+        for name, parameter in parameters.items()
+        if parameter.grad is not None
+    }
     return recorder
 
 
@@ -84,18 +112,26 @@ def _operations(recorders, parameters, gbps):
     """The list of the format: recv operations, computation as it ran, send operations."""
     first = recorders[0]
     if any(other.shape() != first.shape() for other in recorders):
-        raise misuse("two runs of the model did different operations", "trace()", "give a model and a loss that do the same every time")
+        raise misuse(
+            "two runs of the model did different operations", "trace()",
+            "give a model and a loss that do the same every time",
+        )
     sizes = {name: parameter.numel() * parameter.element_size() for name, parameter in parameters.items()}
 
     def transfer(kind, name, resource, inputs):
         seconds = sizes[name] * 8 / (gbps * 1e9)
-        return {"name": f"{kind}/{name}", "kind": kind, "resource": resource, "seconds": seconds, "bytes": sizes[name], "inputs": inputs}
+        return {
+            "name": f"{kind}/{name}", "kind": kind, "resource": resource, "seconds": seconds, "bytes": sizes[name],
+            "inputs": inputs,
+        }
 
     operations = [transfer("recv", name, "downlink", []) for name in parameters]
     for position, op in enumerate(first.operations):
         seconds = min(recorder.operations[position]["seconds"] for recorder in recorders)
         operations.append({**op, "kind": "compute", "seconds": seconds})
-    operations += [transfer("send", name, "uplink", [writer] if writer else []) for name, writer in first.gradients.items()]
+    operations += [
+        transfer("send", name, "uplink", [writer] if writer else []) for name, writer in first.gradients.items()
+    ]
     return operations
 
 
@@ -144,7 +180,10 @@ class _Recorder(TorchDispatchMode):
 
 def _changed(func, args, kwargs):
     """The storages that an operation writes in place, as its schema says."""
-    values = [*zip(func._schema.arguments, args), *((argument, kwargs.get(argument.name)) for argument in func._schema.arguments[len(args) :])]
+    values = [
+        *zip(func._schema.arguments, args),
+        *((argument, kwargs.get(argument.name)) for argument in func._schema.arguments[len(args) :]),
+    ]
     written = [value for argument, value in values if argument.alias_info is not None and argument.alias_info.is_write]
     return {_storage(tensor) for tensor in _tensors(written)}
 
@@ -163,7 +202,11 @@ def _wait_for(device):
 
 
 def _sum(output):
-    tensors = [leaf for leaf in tree_flatten(output)[0] if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.requires_grad]
+    tensors = [
+        leaf
+        for leaf in tree_flatten(output)[0]
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.requires_grad
+    ]
     if not tensors:
         raise misuse("the model's output is nothing to differentiate", "trace()", "give a loss")
     return sum(tensor.float().sum() for tensor in tensors)
@@ -195,7 +238,9 @@ def _kept(model):
     """Puts gradients, buffers and the random state back."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    devices = {tensor.device.index for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type == "cuda"}
+    devices = {
+        tensor.device.index for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type == "cuda"
+    }
     try:
         with torch.random.fork_rng(devices=sorted(devices)):
             yield

@@ -27,7 +27,9 @@ class TensorDesc(NamedTuple):
     count: int
     dtype: torch.dtype
     position: int  # in the forward pass: 0 is needed first; of several parameters together, the first one's
-    positions: int  # how many there are: the parameters, however many buffers they share. Urgency is 1 - position / positions
+    positions: (
+        int  # how many there are: the parameters, however many buffers they share. Urgency is 1 - position / positions
+    )
     op: Optional[int] = None  # None: the group's
     parameters: Tuple[Tuple[str, str], ...] = ()  # (name, type and shape) of each that it holds, for texts
 
@@ -39,7 +41,8 @@ class Transport(Protocol):
         """Collective, once. Returns one flat buffer for each tensor, owned by the transport."""
 
     def post(self, index: int) -> None:
-        """Starts reducing buffer `index` over the ranks, in place. Never blocks. The buffer is the transport's until wait(index) returns."""
+        """Starts reducing buffer `index` over the ranks, in place. Never blocks. The buffer is the transport's until
+        wait(index) returns."""
 
     def wait(self, index: int) -> None:
         """Returns when the result is in the buffer. At once if nothing was posted since the last wait."""
@@ -54,12 +57,14 @@ class Transport(Protocol):
         """Whether wait(index) would return at once."""
 
     def unregister(self) -> None:
-        """Collective, the last call. Waits for what is under way, and gives the tensors back, and each buffer when nothing refers to it any more. After an error
-        another call goes on; once it has returned, another one does nothing."""
+        """Collective, the last call. Waits for what is under way, and gives the tensors back, and each buffer when
+        nothing refers to it any more. After an error another call goes on; once it has returned, another one does
+        nothing."""
 
 
 class NativeTransport:
-    """Registered tensors of a process set's context, or the job's, in memory shared with the daemon: posting copies nothing."""
+    """Registered tensors of a process set's context, or the job's, in memory shared with the daemon: posting copies
+    nothing."""
 
     def __init__(self, process_set=None):
         self._process_set = _process_sets.of(process_set)
@@ -70,16 +75,23 @@ class NativeTransport:
 
     def register(self, group, descs, op):
         native = [
-            _native.tensor_desc(d.name, d.count, _DTYPES[d.dtype], op=op if d.op is None else d.op, position=d.position, positions=d.positions) for d in descs
+            _native.tensor_desc(
+                d.name, d.count, _DTYPES[d.dtype], op=op if d.op is None else d.op, position=d.position,
+                positions=d.positions,
+            )
+            for d in descs
         ]
         try:
             self._tensors = self._context.register(group, native)
         except MismatchError as error:
-            raise explain(error, self._context, self._process_set.ranks, [parameter for d in descs for parameter in d.parameters]) from None
+            raise explain(
+                error, self._context, self._process_set.ranks, [parameter for d in descs for parameter in d.parameters]
+            ) from None
         self._registered = True
         self._requests = self._tensors.requests
         return [
-            torch.frombuffer(tensor.memory(d.count * d.dtype.itemsize), dtype=d.dtype) for tensor, d in zip(self._tensors, descs)
+            torch.frombuffer(tensor.memory(d.count * d.dtype.itemsize), dtype=d.dtype)
+            for tensor, d in zip(self._tensors, descs)
         ]
 
     def post(self, index):
