@@ -169,7 +169,10 @@ void Host::submit(const std::function<bool(const Job&)>& may) {
 
 std::size_t Host::send() {
   std::size_t sent = 0;
-  for (auto& rail : rails_) sent += send(*rail);
+  for (auto& rail : rails_) {
+    sent += send(*rail);
+    rail->transport->flush();  // before any arithmetic begins
+  }
   return sent;
 }
 

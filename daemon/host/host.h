@@ -52,7 +52,7 @@ class Host {
   // that `may` is true of.
   std::size_t collect();
   void submit(const std::function<bool(const Job&)>& may);
-  // Gives the transports what is most urgent, as much as the windows have room for.
+  // Gives the transports what is most urgent, as much as the windows have room for, and lets them move it.
   std::size_t send();
   // A block of arithmetic or copying, or a few small ones.
   std::size_t work();

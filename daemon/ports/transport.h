@@ -200,9 +200,12 @@ class Transport {
 
   // Whether send() would take an operation now: the flow is up and its queue has room for one.
   virtual bool writable(const FlowKey& flow) const = 0;
-  // Takes the operation; call only when writable(). It is only queued: the next poll() moves it. Errors end in
-  // on_flow_down, never here.
+  // Takes the operation; call only when writable(). It is only queued: flush() moves it, or the next poll(). Errors end
+  // in on_flow_down, never here.
   virtual void send(const FlowKey& flow, const Outgoing& operation) = 0;
+  // Moves what is queued, as much as can be moved without blocking; calls the sink. Where send() itself moves it, there
+  // is nothing to do.
+  virtual void flush() {}
   // Bytes given to send() in this class, over all peers, that their receivers have not acknowledged (law 8).
   virtual Bytes in_flight(ClassId cls) = 0;
 

@@ -48,7 +48,7 @@ def table(line, calls):
 
 
 # For each slice; one call more for each breaks every one of these. What is not named costs nothing.
-TCP = {"sendmsg": 0.9, "recvmsg": 1.5, "epoll_wait": 1, "read": 0.9, "write": 0.9, "ioctl": 0.9, "timerfd_settime": 0.9, "setsockopt": 0.9}
+TCP = {"sendmsg": 0.9, "recvmsg": 1.5, "epoll_wait": 1, "ioctl": 0.9, "timerfd_settime": 0.9, "setsockopt": 0.9}
 # A post rings Soft-RoCE's doorbell by a write; everything else is the transport's look at its descriptors, by the clock.
 RDMA = {"write": 1}
 # For each second and lane: descriptors are looked at every millisecond, the thread's processor time every 100 ms.

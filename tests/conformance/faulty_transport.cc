@@ -53,6 +53,14 @@ std::size_t FaultyTransport::poll(Time now) {
   return handled;
 }
 
+void FaultyTransport::flush() {
+  if (!inner_ || frozen_) return;
+  polling_ = true;
+  inner_->flush();
+  polling_ = false;
+  if (dying_) inner_.reset();
+}
+
 void FaultyTransport::release_held() {
   for (auto& [flow, held] : held_) {
     while (!held.empty() && held.front().due <= polls_ && inner_->writable(flow)) {

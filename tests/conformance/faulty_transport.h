@@ -54,6 +54,7 @@ class FaultyTransport final : public ports::Transport, private ports::FrameSink 
   bool writable(const ports::FlowKey& flow) const override;
   void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;
   Bytes in_flight(ClassId cls) override;
+  void flush() override;
   std::size_t poll(Time now) override;
   int wake_fd() const override { return inner_ ? inner_->wake_fd() : -1; }
   bool arm() override;

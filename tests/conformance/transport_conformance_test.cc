@@ -72,6 +72,22 @@ TEST_P(Conformance, KeepsOrderWithinAFlow) {
   EXPECT_EQ(pair.a->progress(pair.to_b(kUrgent)).given, 0u);
 }
 
+TEST_P(Conformance, FlushMovesWhatIsQueuedAndNobodySleepsOnIt) {
+  Pair pair(GetParam());
+  const auto payload = pattern(5000, 3);
+  std::size_t sent = 0;
+  for (const ClassId cls : {kControlClass, kUrgent, kBulk}) {
+    const auto arrived = [&] { return pair.b.sink->frames.size() == sent; };
+    pair.send(pair.a, pair.to_b(cls), payload, ++sent);
+    EXPECT_FALSE(pair.a->arm()) << "what waits for flush() or poll() would wait for ever";
+    pair.a->flush();
+    pair.a->flush();
+    ASSERT_TRUE(run_until(pair.clock, {&pair.b}, arrived));  // host a is not polled
+    EXPECT_EQ(pair.b.sink->frames.back().payload, payload);
+  }
+  ASSERT_TRUE(pair.run_until([&] { return pair.a.sink->sent.size() == sent; }));
+}
+
 TEST_P(Conformance, CarriesEverySize) {
   for (const bool crc : {false, true}) {
     Pair pair(GetParam(), {.payload_crc = crc});

@@ -143,6 +143,11 @@ std::size_t LocalTransport::poll(Time now) {
   return handled;
 }
 
+void LocalTransport::flush() {
+  std::size_t handled = 0;
+  if (queued_) write_flows(handled);
+}
+
 bool LocalTransport::arm() {
   if (!ended_.empty() || queued_) return false;
   armed_ = true;

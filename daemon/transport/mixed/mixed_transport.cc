@@ -90,6 +90,7 @@ class MixedTransport final : public ports::Transport {
     for (const Member& m : members_) all += m.transport->in_flight(cls);
     return all;
   }
+  void flush() override;
   std::size_t poll(Time now) override;
   int wake_fd() const override { return epoll_; }
   bool arm() override;
@@ -412,6 +413,10 @@ std::size_t MixedTransport::poll(Time now) {
     sink_.on_flow_down(flow, cause);
   }
   return handled;
+}
+
+void MixedTransport::flush() {
+  for (const Member& m : members_) m.transport->flush();
 }
 
 bool MixedTransport::arm() {

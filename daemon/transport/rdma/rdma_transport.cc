@@ -234,6 +234,10 @@ std::size_t RdmaTransport::poll(Time now) {
   return handled;
 }
 
+void RdmaTransport::flush() {
+  write_dirty();
+}
+
 bool RdmaTransport::arm() {
   if (!ended_.empty()) return false;
   for (const auto& state : classes_) {

@@ -47,6 +47,7 @@ class RdmaTransport final : public ports::Transport,
   bool writable(const ports::FlowKey& flow) const override;
   void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;
   Bytes in_flight(ClassId cls) override;
+  void flush() override;
   std::size_t poll(Time now) override;
   int wake_fd() const override { return connector_.epoll(); }
   bool arm() override;

@@ -20,7 +20,6 @@ void TcpTransport::mark_dirty(Flow& flow) {
   if (flow.dirty || flow.watches_output || !flow.connected()) return;  // epoll says when a blocked one can go on
   flow.dirty = true;
   find_class(flow.key().cls)->dirty.push_back(&flow);
-  connector_.waker().kick();
 }
 
 void TcpTransport::write_dirty(std::size_t& handled) {

@@ -142,6 +142,16 @@ std::size_t TcpTransport::poll(Time now) {
   return handled;
 }
 
+void TcpTransport::flush() {
+  std::size_t handled = 0;
+  write_dirty(handled);
+}
+
+bool TcpTransport::arm() {
+  return ended_.empty() &&
+         std::ranges::none_of(classes_, [](const auto& state) { return state && !state->dirty.empty(); });
+}
+
 void TcpTransport::serve_events(std::size_t& handled) {
   const std::span<const epoll_event> events = connector_.ready();
   ready_.clear();

@@ -29,7 +29,9 @@ class TcpTransport final : public ports::Transport, private handshake::Connector
   bool writable(const ports::FlowKey& flow) const override;
   void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;
   Bytes in_flight(ClassId cls) override;
+  void flush() override;
   std::size_t poll(Time now) override;
+  bool arm() override;
   int wake_fd() const override { return connector_.epoll(); }
   ports::FlowStats stats(const ports::FlowKey& flow) const override;
   ports::FlowProgress progress(const ports::FlowKey& flow) const override;
