@@ -10,7 +10,7 @@ SUITE = os.path.join(BUILD, "tests", "rdma_conformance")
 
 
 def start_suite(bed, host):
-    return bed.start(host, "env", f"TENSORLANE_RDMA_ADDRESS={bed.rdma_address(host)}", "TMPDIR=/run", SUITE, "--gtest_brief=1")
+    return bed.start(host, "env", f"TENSORLANE_RDMA_ADDRESS={bed.rdma_address(host)}", "TMPDIR=/run", SUITE)
 
 
 def test_suite(bed, suite):
@@ -18,4 +18,5 @@ def test_suite(bed, suite):
     # Connections that are lost on purpose are logged there, too: what a failed case says comes without them.
     said = [line for line in out.splitlines() if not re.match(r"\[\d{4}-", line)]
     assert suite.returncode == 0 and "[  PASSED  ]" in out and "SKIPPED" not in out, "\n".join([f"exit status {suite.returncode}", *said, err])
-    print(said[-1], flush=True)
+    # Every case by name: tests/summarize.py counts no case as skipped that ran here.
+    print("\n".join(line for line in said if line.startswith(("[       OK ]", "[  PASSED  ]"))), flush=True)
