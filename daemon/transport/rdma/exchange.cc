@@ -15,12 +15,12 @@ Result<std::vector<std::byte>> PairExchange::offer(std::span<const std::byte> pe
   }
   connecting_end_ = peer.empty();
   mine_.queue_pairs = queue_pairs_;
-  mine_.path_mtu = static_cast<std::uint8_t>(around_.device.mtu());
-  mine_.gid = around_.device.gid().gid;
-  around_.connector.offer(mine_);
+  mine_.path_mtu = static_cast<std::uint8_t>(context_.device.mtu());
+  mine_.gid = context_.device.gid().gid;
+  context_.connector.offer(mine_);
   for (std::size_t i = 0; i < queue_pairs_; ++i) {
     TL_ASSIGN_OR_RETURN(std::unique_ptr<QueuePair> pair,
-                        QueuePair::create(around_.device, *registrations_, around_.queue, around_.table));
+                        QueuePair::create(context_.device, *registrations_, context_.queue, context_.table));
     mine_.pairs[i] = pair->parameters();
     pairs_.push_back(std::move(pair));
   }
@@ -33,9 +33,9 @@ Result<std::vector<std::byte>> PairExchange::offer(std::span<const std::byte> pe
 Status PairExchange::accept(std::span<const std::byte> peer) {
   TL_ASSIGN_OR_RETURN(const Parameters theirs, parse_parameters(peer.first(sizeof(Parameters)), mine_));
   if (flow_) TL_RETURN_IF_ERROR(flow_->accept(peer.subspan(sizeof(Parameters))));
-  const Path path{theirs.gid, std::min(around_.device.mtu(), static_cast<ibv_mtu>(theirs.path_mtu)), tag_, retries_};
-  TL_ASSIGN_OR_RETURN(connecting_, around_.connector.connect({key_, connecting_end_, path, theirs, secret_},
-                                                             std::exchange(pairs_, {})));
+  const Path path{theirs.gid, std::min(context_.device.mtu(), static_cast<ibv_mtu>(theirs.path_mtu)), tag_, retries_};
+  TL_ASSIGN_OR_RETURN(connecting_, context_.connector.connect({key_, connecting_end_, path, theirs, secret_},
+                                                              std::exchange(pairs_, {})));
   return {};
 }
 

@@ -18,16 +18,16 @@ namespace tensorlane::rdma {
 
 class PairExchange final : public handshake::Exchange {
  public:
-  struct Surroundings {  // outlive the exchange
+  struct Context {  // outlive the exchange
     Device& device;
     CompletionQueue& queue;
     PairTable& table;
     PairConnector& connector;
   };
-  PairExchange(const Surroundings& around, const ports::FlowKey& key,
-               Result<std::shared_ptr<Registrations>> registrations, const ports::ClassTag& tag, Retries retries,
-               std::uint8_t queue_pairs, std::optional<resume::FlowExchange> flow)
-      : around_(around),
+  PairExchange(const Context& context, const ports::FlowKey& key, Result<std::shared_ptr<Registrations>> registrations,
+               const ports::ClassTag& tag, Retries retries, std::uint8_t queue_pairs,
+               std::optional<resume::FlowExchange> flow)
+      : context_(context),
         key_(key),
         registrations_(std::move(registrations)),
         tag_(tag),
@@ -51,7 +51,7 @@ class PairExchange final : public handshake::Exchange {
   const resume::FlowExchange* flow() const { return flow_ ? &*flow_ : nullptr; }
 
  private:
-  Surroundings around_;
+  Context context_;
   const ports::FlowKey key_;
   Result<std::shared_ptr<Registrations>> registrations_;
   const ports::ClassTag tag_;

@@ -35,9 +35,9 @@ constexpr std::uint32_t kept_operations(std::size_t pairs) {
 }  // namespace
 
 Flow::Flow(const ports::FlowKey& key, handshake::JobPtr job, const resume::FlowIdentity& identity, Connected connected,
-           const FlowSurroundings& around)
+           const FlowContext& context)
     : Resumable(key, std::move(job), identity, kept_operations(connected.pairs.size())),
-      around_(around),
+      context_(context),
       queue_(kept_operations(connected.pairs.size())) {
   for (Queued& slot : queue_) slot.places.reserve(kUsualPlaces);
   adopt(std::move(connected));
@@ -73,21 +73,21 @@ void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
   added.grant = header.grant;
   added.token = operation.token;
   added.target.reset();
-  const ibv_mr* region = operation.payload.empty() ? nullptr : around_.registrations->find(operation.payload);
+  const ibv_mr* region = operation.payload.empty() ? nullptr : context_.registrations->find(operation.payload);
   added.payload_key = region == nullptr ? 0 : region->lkey;
   const bool granted = header.type == protocol::FrameType::kData && (header.flags & protocol::kFlagEager) == 0;
   if (region != nullptr && granted)
-    added.target = around_.places->take(header.grant, header.offset, operation.payload.size());
+    added.target = context_.places->take(header.grant, header.offset, operation.payload.size());
   fill_places(added, operation);
   in_flight_ += added.bytes();
-  around_.in_flight += added.bytes();
+  context_.in_flight += added.bytes();
 }
 
 void Flow::fill_places(Queued& slot, const ports::Outgoing& operation) const {
   slot.places.clear();
   if (operation.places.size() > kMaxPlaces) return;  // the peer sends in messages
   for (const std::span<std::byte> bytes : operation.places) {
-    const ibv_mr* region = around_.registrations->find(bytes);
+    const ibv_mr* region = context_.registrations->find(bytes);
     if (region == nullptr || bytes.empty()) return slot.places.clear();
     slot.places.push_back({reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size(), region->rkey, 0});
   }
@@ -162,7 +162,7 @@ void Flow::sent(QueuePair& pair, std::uint32_t position, ports::FrameSink& sink,
   while (const auto note = pair.completed(position)) {
     if (stopped_) continue;
     in_flight_ -= note->bytes;
-    around_.in_flight -= note->bytes;
+    context_.in_flight -= note->bytes;
     if (!note->last) continue;
     ++handled;
     const auto at = std::ranges::find(pairs_, &pair, [](const auto& p) { return p.get(); }) - pairs_.begin();
@@ -217,7 +217,7 @@ Status Flow::take_frame(const Message& message, ports::FrameSink& sink, std::siz
     return broken(Code::kMismatch, "carried " + foreign, kSameVersion);
   if (message.head.landed_at != 0 && header_.payload_bytes == 0)
     return broken(Code::kCorrupt, "carried a place without a payload", kSameVersion);
-  if (const std::uint32_t grant = protocol::given_grant(header_); grant != 0) around_.places->put(grant, message);
+  if (const std::uint32_t grant = protocol::given_grant(header_); grant != 0) context_.places->put(grant, message);
   TL_ASSIGN_OR_RETURN(landing_, sink.on_header(key_, header_));
   if (stopped_) return {};
   TL_ASSERT(landing_.empty() || landing_.size() == header_.payload_bytes);
@@ -231,7 +231,7 @@ Status Flow::take_frame(const Message& message, ports::FrameSink& sink, std::siz
     return frame_complete(sink, handled);
   }
   if (payload_left_ == 0) return frame_complete(sink, handled);
-  ++around_.counters.payloads_copied;
+  ++context_.counters.payloads_copied;
   return take_payload(message.payload, sink, handled);
 }
 
@@ -239,7 +239,7 @@ Status Flow::take_frame(const Message& message, ports::FrameSink& sink, std::siz
 Status Flow::check_landed(std::uint64_t landed_at) {
   payload_left_ = 0;
   if (dropping_) return {};
-  ++around_.counters.payloads_placed;
+  ++context_.counters.payloads_placed;
   const auto here = reinterpret_cast<std::uintptr_t>(landing_.data());
   if (here != landed_at) {
     return broken(Code::kCorrupt,
@@ -273,7 +273,7 @@ Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
   counts_.bytes_received += protocol::kFrameHeaderBytes;
   ++handled;
   if (dropping_) {
-    ++around_.counters.payloads_dropped;
+    ++context_.counters.payloads_dropped;
     in_.deliver();
     return {};
   }
@@ -305,7 +305,7 @@ void Flow::disconnect() {
 
 void Flow::drop_pairs() {
   pairs_.clear();
-  around_.in_flight -= in_flight_;
+  context_.in_flight -= in_flight_;
   in_flight_ = 0;
   head_posted_ = 0;
   head_begun_ = false;
@@ -324,7 +324,7 @@ std::uint64_t Flow::resume(Connected connected, ledger::Number delivered, ports:
   const std::optional<std::uint64_t> again = out_.resume(delivered);
   TL_ASSERT(again);
   for (ledger::Number n = out_.next(); n < out_.pushed(); ++n) in_flight_ += slot(n).bytes();
-  around_.in_flight += in_flight_;
+  context_.in_flight += in_flight_;
   return *again;
 }
 
@@ -341,7 +341,7 @@ void Flow::begin_end() {
 void Flow::stop() {
   if (stopped_) return;
   stopped_ = true;
-  around_.in_flight -= in_flight_;
+  context_.in_flight -= in_flight_;
   in_flight_ = 0;
 }
 

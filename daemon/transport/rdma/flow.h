@@ -24,7 +24,7 @@ namespace tensorlane::rdma {
 inline constexpr std::size_t kQueueOperations = 64;
 
 // What a flow shares with others. Outlives the flow, except the job's parts, which it holds.
-struct FlowSurroundings {
+struct FlowContext {
   std::shared_ptr<Registrations> registrations;
   std::shared_ptr<PlaceTable> places;  // of the peer
   std::uint64_t& in_flight;            // of the class
@@ -58,7 +58,7 @@ struct Connected {
 class Flow final : public resume::Resumable {
  public:
   Flow(const ports::FlowKey& key, handshake::JobPtr job, const resume::FlowIdentity& identity, Connected connected,
-       const FlowSurroundings& around);
+       const FlowContext& context);
   ~Flow() override;
 
   int fd() const { return socket_.get(); }
@@ -139,7 +139,7 @@ class Flow final : public resume::Resumable {
 
   handshake::Fd socket_;
   std::vector<std::unique_ptr<QueuePair>> pairs_;
-  FlowSurroundings around_;
+  FlowContext context_;
   std::string local_, remote_;
   std::uint32_t path_mtu_ = 0;  // of the last connection
   bool stopped_ = false, ending_ = false, lost_ = false, goodbye_ = false;

@@ -33,7 +33,7 @@ void RdmaTransport::on_connected(handshake::Connection& connection) {
   auto flow = std::make_unique<Flow>(
       key, connection.job(), exchange.flow() == nullptr ? resume::FlowIdentity() : exchange.flow()->mine().identity,
       Connected{connection.take_socket(), exchange.take_pairs(), connection.connecting_end()},
-      FlowSurroundings{*registered, places(key.job, key.peer), state.in_flight, counters_});
+      FlowContext{*registered, places(key.job, key.peer), state.in_flight, counters_});
   serve(*flow);
   Flow& up = *flow;
   flows_[key] = std::move(flow);

@@ -160,9 +160,8 @@ std::unique_ptr<handshake::Exchange> RdmaTransport::make_exchange(const ports::F
   ClassState& state = *find_class(key.cls);
   std::optional<resume::FlowExchange> flow;
   if (job.resume_within().value > 0) flow.emplace(key, resumer_);
-  return std::make_unique<PairExchange>(
-      PairExchange::Surroundings{*device_, *state.completions, pairs_, *pair_connector_}, key, registrations(key.job),
-      state.tag, retries_, queue_pairs_, flow);
+  return std::make_unique<PairExchange>(PairExchange::Context{*device_, *state.completions, pairs_, *pair_connector_},
+                                        key, registrations(key.job), state.tag, retries_, queue_pairs_, flow);
 }
 
 // ---- flows ----
