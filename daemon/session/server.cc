@@ -290,8 +290,8 @@ void SessionServer::accept_all() {
   }
 }
 
-// With the descriptor that was kept, or the connection would stay at the door and wake us for ever. It comes back once
-// the connection is closed.
+// With the descriptor that was kept, or the connection would stay in the listen queue and wake us for ever. It comes
+// back once the connection is closed.
 void SessionServer::refuse_without_descriptors() {
   spare_.reset();
   Connection refused;

@@ -1,4 +1,4 @@
-// The daemon's door for the training processes of its host.
+// The daemon's listener for the training processes of its host.
 #pragma once
 
 #include <array>
@@ -87,7 +87,7 @@ class SessionServer final : public ports::SessionEvents {
   int wait_ms() const;
   void accept_all();
   void refuse_without_descriptors();
-  // Whether who knocks is let in now, or waits at the door until the next tick.
+  // Whether a new connection is accepted now, or waits in the listen queue until the next tick.
   void listen_on(bool on);
   void admit(UniqueFd socket, Time now);
   void on_socket(std::uint64_t id, std::uint32_t events);

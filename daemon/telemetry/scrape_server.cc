@@ -111,7 +111,7 @@ class Server final : public ScrapeServer {
   void run() {
     std::vector<pollfd> polled;
     while (true) {
-      // Without a descriptor for them, callers stay at the door for a moment instead of waking us for ever.
+      // Without a descriptor for them, callers stay in the listen queue for a moment instead of waking us for ever.
       const bool open = Clock::now() >= closed_until_;
       polled.assign({{stop_, POLLIN, 0}, {open ? listener_ : -1, POLLIN, 0}});
       Moment next = open ? Moment::max() : closed_until_;

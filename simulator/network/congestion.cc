@@ -14,12 +14,12 @@ Topology with_others(std::size_t hosts) {
 }  // namespace
 
 Congestion::Congestion(EventQueue& events, const CongestionConfig& config, std::vector<Duration> delays,
-                       const std::vector<BitsPerSecond>& rates, Random random, Doors doors)
+                       const std::vector<BitsPerSecond>& rates, Random random, Callbacks callbacks)
     : events_(events),
       config_(config),
       delays_(std::move(delays)),
       random_(random),
-      doors_(std::move(doors)),
+      callbacks_(std::move(callbacks)),
       foreign_paused_(kLevels) {
   if (config_.pauses || config_.buffer) memory_.emplace(with_others(hosts()), config_.buffer, config_.pauses);
   if (config_.marking) {
@@ -34,7 +34,7 @@ std::uint32_t Congestion::ingress(const Packet& p) const {
 }
 
 void Congestion::leave(Packet packet) {
-  if (limiters_.empty() || packet.frame == nullptr || packet.level == 0) return doors_.leave(std::move(packet));
+  if (limiters_.empty() || packet.frame == nullptr || packet.level == 0) return callbacks_.leave(std::move(packet));
   Limiter& of_flow = limiter(packet);
   of_flow.waiting.push_back(std::move(packet));
   pump(of_flow);
@@ -57,7 +57,7 @@ void Congestion::pump(Limiter& l) {
       l.next =
           events_.now() + Duration(static_cast<std::int64_t>(static_cast<double>(packet.bytes.value) * 8e9 / rate));
     l.rate.sent(events_.now(), packet.bytes, reaction);
-    doors_.leave(std::move(packet));
+    callbacks_.leave(std::move(packet));
   }
 }
 
@@ -89,7 +89,7 @@ void Congestion::set_paused(std::uint32_t port, std::size_t level, bool paused) 
     return;
   }
   events_.after(delays_[host], [this, host, level, paused] {
-    doors_.set_paused(HostIndex(static_cast<std::uint16_t>(host)), level, paused);
+    callbacks_.set_paused(HostIndex(static_cast<std::uint16_t>(host)), level, paused);
   });
 }
 
@@ -116,7 +116,7 @@ void Congestion::burst() {
       packet.bytes = Bytes(std::min(left, kForeignPacket.value));
       left -= packet.bytes.value;
       ++counters_.foreign;
-      doors_.burst(std::move(packet));
+      callbacks_.burst(std::move(packet));
     }
     burst();
   });

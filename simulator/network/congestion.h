@@ -36,14 +36,14 @@ struct CongestionConfig {
 class Congestion {
  public:
   // What a network lets it do.
-  struct Doors {
+  struct Callbacks {
     std::function<void(Packet)> leave;                                   // into the sender's uplink
     std::function<void(Packet)> burst;                                   // others' packet at the switch
     std::function<void(HostIndex, std::size_t level, bool)> set_paused;  // of the host's uplink
   };
   // `delays` are those of the hosts' cables, `rates` their links'.
   Congestion(EventQueue& events, const CongestionConfig& config, std::vector<Duration> delays,
-             const std::vector<BitsPerSecond>& rates, Random random, Doors doors);
+             const std::vector<BitsPerSecond>& rates, Random random, Callbacks callbacks);
 
   // The packet of a flow is to leave its host: at once, or when the flow's rate lets it.
   void leave(Packet packet);
@@ -87,7 +87,7 @@ class Congestion {
   const CongestionConfig config_;
   const std::vector<Duration> delays_;
   Random random_;
-  const Doors doors_;
+  const Callbacks callbacks_;
   std::optional<SwitchMemory> memory_;
   std::vector<Limiter> limiters_;  // by (from, to, level); none without marks
   std::size_t foreign_to_ = 0;

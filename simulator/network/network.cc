@@ -48,12 +48,12 @@ void Network::make_congestion(Random random) {
     delays.push_back(ports.uplink.delay);
     rates.push_back(ports.uplink.rate);
   }
-  Congestion::Doors doors{
+  Congestion::Callbacks callbacks{
       .leave = [this](Packet p) { TL_ASSERT(uplinks_[p.from.value]->offer(std::move(p))); },
       .burst = [this](Packet p) { enqueue(std::move(p)); },
       .set_paused = [this](HostIndex h, std::size_t level, bool on) { uplinks_[h.value]->set_paused(level, on); }};
   congestion_ =
-      std::make_unique<Congestion>(events_, config_.congestion, std::move(delays), rates, random, std::move(doors));
+      std::make_unique<Congestion>(events_, config_.congestion, std::move(delays), rates, random, std::move(callbacks));
 }
 
 void Network::attach(HostIndex host, NetworkSink* sink) {

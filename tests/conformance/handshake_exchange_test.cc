@@ -57,7 +57,7 @@ class End final : private handshake::ConnectorEvents {
         self_(self) {}
   Status open(std::uint16_t port) {
     handshake::ConnectorConfig config{"test", "127.0.0.1", port, {}};
-    for (const ClassSetup& c : three_classes()) config.doors.push_back({c.tag, c.window});
+    for (const ClassSetup& c : three_classes()) config.listeners.push_back({c.tag, c.window});
     TL_RETURN_IF_ERROR(connector.open(config));
     add_job(kJob);
     return {};

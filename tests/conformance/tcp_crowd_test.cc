@@ -1,4 +1,4 @@
-// Ten thousand strangers at the door, a process without descriptors, and one without privileges.
+// Ten thousand strangers that connect, a process without descriptors, and one without privileges.
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>

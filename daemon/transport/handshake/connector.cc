@@ -20,8 +20,8 @@ std::uint64_t port_of(std::uint16_t data_port, ClassId cls) {
 Status check(const ConnectorConfig& config) {
   const std::string& where = config.name;
   bool control = false;
-  for (std::size_t i = 0; i < config.doors.size(); ++i) {
-    const Door& c = config.doors[i];
+  for (std::size_t i = 0; i < config.listeners.size(); ++i) {
+    const ListenerConfig& c = config.listeners[i];
     if (c.tag.cls != kControlClass && c.tag.cls.value >= kMaxDataClasses) {
       return {Code::kInvalidArgument,
               fmt::format("class {}, at most {} data classes are possible", c.tag.cls.value, kMaxDataClasses), where};
@@ -38,12 +38,12 @@ Status check(const ConnectorConfig& config) {
     }
     control = control || c.tag.cls == kControlClass;
     for (std::size_t j = 0; j < i; ++j) {
-      if (config.doors[j].tag.cls == c.tag.cls) {
+      if (config.listeners[j].tag.cls == c.tag.cls) {
         return {Code::kInvalidArgument, fmt::format("class {} is there twice", class_name(c.tag.cls)), where};
       }
     }
   }
-  if (!control || config.doors.size() < 2)
+  if (!control || config.listeners.size() < 2)
     return {Code::kInvalidArgument, "needs the control class and a data class", where};
   return {};
 }
@@ -67,16 +67,16 @@ Status Connector::open(const ConnectorConfig& config) {
             "raise the limit of open files"};
   }
   TL_RETURN_IF_ERROR(waker_.open(epoll_.get(), &waker_mark_));
-  for (const Door& door : config.doors) {
+  for (const ListenerConfig& wanted : config.listeners) {
     TL_ASSIGN_OR_RETURN(
         const Endpoint here,
-        endpoint(config.listen_address, static_cast<std::uint16_t>(port_of(config.data_port, door.tag.cls))));
-    auto made = std::make_unique<ClassDoor>(ClassDoor{door.tag, door.window, nullptr});
-    TL_ASSIGN_OR_RETURN(made->listener, Listener::open(here, door.tag, door.window));
+        endpoint(config.listen_address, static_cast<std::uint16_t>(port_of(config.data_port, wanted.tag.cls))));
+    auto made = std::make_unique<ClassListener>(ClassListener{wanted.tag, wanted.window, nullptr});
+    TL_ASSIGN_OR_RETURN(made->listener, Listener::open(here, wanted.tag, wanted.window));
     if (!watch(*made->listener, made->listener->fd(), EPOLLIN, false)) {
       return {Code::kResourceExhausted, "cannot watch a listener: " + errno_text(errno), here.text()};
     }
-    doors_[service_order(door.tag.cls)] = std::move(made);
+    class_listeners_[service_order(wanted.tag.cls)] = std::move(made);
   }
   return {};
 }
@@ -87,9 +87,9 @@ Result<Endpoint> Connector::endpoint(const std::string& address, std::uint16_t p
   return unix_endpoint(unix_folder_, endpoint);
 }
 
-Connector::ClassDoor* Connector::find(ClassId cls) {
+Connector::ClassListener* Connector::find(ClassId cls) {
   const std::size_t position = service_order(cls);
-  return position < doors_.size() ? doors_[position].get() : nullptr;
+  return position < class_listeners_.size() ? class_listeners_[position].get() : nullptr;
 }
 
 bool Connector::watch(Watched& object, int fd, std::uint32_t events, bool known) {
@@ -131,8 +131,8 @@ void Connector::serve(const epoll_event& event) {
 void Connector::settle(const ports::FlowKey& key) {
   std::vector<Connection*> waiting;
   if (const auto found = dialers_.find(key); found != dialers_.end()) waiting.push_back(found->second->attempt.get());
-  if (const ClassDoor* door = find(key.cls); door != nullptr) {
-    for (const auto& connection : door->listener->pending) waiting.push_back(connection.get());
+  if (const ClassListener* of_class = find(key.cls); of_class != nullptr) {
+    for (const auto& connection : of_class->listener->pending) waiting.push_back(connection.get());
   }
   // One that goes lives until the poll ends.
   for (Connection* connection : waiting) {
@@ -204,10 +204,10 @@ void Connector::drop_older(const Connection& newer) {
 void Connector::out_of_descriptors(Listener& listener) {
   // Strangers give way to whoever comes; when there is none, the descriptors belong to flows and the newcomer waits in
   // the kernel's queue.
-  for (const auto& door : doors_) {
-    if (!door) continue;
-    if (const auto victim = door->listener->victim(); victim != door->listener->pending.end())
-      return drop(*door->listener, victim);
+  for (const auto& of_class : class_listeners_) {
+    if (!of_class) continue;
+    if (const auto victim = of_class->listener->victim(); victim != of_class->listener->pending.end())
+      return drop(*of_class->listener, victim);
   }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener.fd(), nullptr);
   listener.paused = true;
@@ -324,8 +324,8 @@ bool Connector::cancel(const ports::FlowKey& key) {
 }
 
 void Connector::start(Dialer& dialer) {
-  ClassDoor& door = *find(dialer.key().cls);
-  const Status started = dialer.start(now_, source_, door.tag, door.window, exchanges_);
+  ClassListener& of_class = *find(dialer.key().cls);
+  const Status started = dialer.start(now_, source_, of_class.tag, of_class.window, exchanges_);
   if (!started.ok()) return dial_failed(dialer, started, Refusal::kNone);
   Connection& attempt = *dialer.attempt;
   if (!watch(attempt, attempt.fd(), EPOLLOUT, false)) {
@@ -367,8 +367,8 @@ void Connector::run_listener_deadlines(Listener& listener) {
 void Connector::run_deadlines() {
   if (now_ < next_deadline_) return;
   next_deadline_ = never();
-  for (const auto& door : doors_) {
-    if (door) run_listener_deadlines(*door->listener);
+  for (const auto& of_class : class_listeners_) {
+    if (of_class) run_listener_deadlines(*of_class->listener);
   }
   for (auto next = dialers_.begin(); next != dialers_.end();) {
     Dialer& dialer = *(next++)->second;  // either branch may erase it

@@ -26,8 +26,8 @@
 
 namespace tensorlane::handshake {
 
-// One class as its listener must know it.
-struct Door {
+// The configuration of the listener of one class.
+struct ListenerConfig {
   ports::ClassTag tag;
   Bytes window = mib(1);  // sizes the send buffers of its sockets
 };
@@ -36,7 +36,7 @@ struct ConnectorConfig {
   std::string name;                        // "tcp transport", for errors
   std::string listen_address = "0.0.0.0";  // numeric; attempts to connect leave from it too, unless it is a wildcard
   std::uint16_t data_port = 7110;          // the control class listens here, class c at data_port + 1 + c
-  std::vector<Door> doors;                 // kControlClass and data classes from 0, each once
+  std::vector<ListenerConfig> listeners;   // kControlClass and data classes from 0, each once
   std::string unix_folder = {};            // listen and dial by unix_endpoint() in it; empty: over TCP
 };
 
@@ -110,12 +110,12 @@ class Connector {
   const ports::TransportCounters& counters() const { return counters_; }
 
  private:
-  struct ClassDoor {
+  struct ClassListener {
     ports::ClassTag tag;
     Bytes window;
     std::unique_ptr<Listener> listener;
   };
-  ClassDoor* find(ClassId cls);
+  ClassListener* find(ClassId cls);
   Status begin_dialling(const ports::FlowKey& key, const std::string& address, std::uint16_t data_port, Time first,
                         Time deadline, bool again);
   void due(Time time);
@@ -144,7 +144,7 @@ class Connector {
   Watched waker_mark_{Watched::Kind::kWaker};
   Time now_;
   JobTable jobs_;
-  std::array<std::unique_ptr<ClassDoor>, kMaxClasses> doors_;  // in the order of service
+  std::array<std::unique_ptr<ClassListener>, kMaxClasses> class_listeners_;  // in the order of service
   std::map<ports::FlowKey, std::unique_ptr<Dialer>> dialers_;
   std::vector<std::unique_ptr<Linger>> lingering_;
   std::vector<std::unique_ptr<Watched>> graveyard_;

@@ -41,9 +41,9 @@ Status LocalTransport::open(const LocalConfig& config) {
   TL_RETURN_IF_ERROR(check_folder(config.folder));
   payload_crc_ = config.payload_crc;
   read_peer_memory_ = config.read_peer_memory;
-  handshake::ConnectorConfig doors{"local transport", config.listen_address, config.data_port, {}, config.folder};
-  for (const LocalClass& c : config.classes) doors.doors.push_back({c.tag, c.window});
-  TL_RETURN_IF_ERROR(connector_.open(doors));
+  handshake::ConnectorConfig connector{"local transport", config.listen_address, config.data_port, {}, config.folder};
+  for (const LocalClass& c : config.classes) connector.listeners.push_back({c.tag, c.window});
+  TL_RETURN_IF_ERROR(connector_.open(connector));
   for (const LocalClass& c : config.classes) {
     auto state = std::make_unique<ClassState>();
     state->share.window = c.window;

@@ -68,9 +68,9 @@ Status RdmaTransport::open(const RdmaConfig& config) {
             device_->name(), "raise the limit of open files"};
   }
   ::fcntl(channel_->fd, F_SETFL, ::fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
-  handshake::ConnectorConfig doors{"rdma transport", config.listen_address, config.data_port, {}};
-  for (const RdmaClass& c : config.classes) doors.doors.push_back({c.tag, kib(64)});
-  TL_RETURN_IF_ERROR(connector_.open(doors));
+  handshake::ConnectorConfig connector{"rdma transport", config.listen_address, config.data_port, {}};
+  for (const RdmaClass& c : config.classes) connector.listeners.push_back({c.tag, kib(64)});
+  TL_RETURN_IF_ERROR(connector_.open(connector));
   for (const RdmaClass& c : config.classes) {
     auto state = std::make_unique<ClassState>();
     state->tag = c.tag;

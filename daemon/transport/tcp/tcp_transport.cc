@@ -42,9 +42,9 @@ TcpTransport::TcpTransport(ports::FrameSink& sink)
 Status TcpTransport::open(const TcpConfig& config) {
   payload_crc_ = config.payload_crc;
   detection_ = config.detection;
-  handshake::ConnectorConfig doors{"tcp transport", config.listen_address, config.data_port, {}};
-  for (const TcpClass& c : config.classes) doors.doors.push_back({c.tag, c.window});
-  TL_RETURN_IF_ERROR(connector_.open(doors));
+  handshake::ConnectorConfig connector{"tcp transport", config.listen_address, config.data_port, {}};
+  for (const TcpClass& c : config.classes) connector.listeners.push_back({c.tag, c.window});
+  TL_RETURN_IF_ERROR(connector_.open(connector));
   ready_.reserve(handshake::Connector::kReadyAtOnce);
   for (const TcpClass& c : config.classes)
     classes_[handshake::service_order(c.tag.cls)] = std::make_unique<ClassState>(c);
