@@ -26,7 +26,7 @@ constexpr std::uint64_t kCallsToken = kListenerToken - 1;
 
 // A tick of the checks for death, damage and time-outs; there are none while nobody is connected.
 constexpr Duration kTick = milliseconds(100);
-constexpr int kBuriedTickMs = 20;
+constexpr int kDeferredTickMs = 20;
 constexpr Duration kReclaim = milliseconds(500);
 constexpr int kIdleMs = 500;  // the watchdog looks whether the thread turns
 
@@ -203,11 +203,11 @@ void SessionServer::loop() {
   const Status why(Code::kUnavailable, "the daemon is shutting down", config_.socket_path,
                    "start it again and resume from a checkpoint");
   while (!connections_.empty()) end(*connections_.begin()->second, why);
-  buried_.clear();
+  deferred_.clear();
 }
 
 int SessionServer::wait_ms() const {
-  if (!buried_.empty() || !listening_ || !closer_->idle()) return kBuriedTickMs;
+  if (!deferred_.empty() || !listening_ || !closer_->idle()) return kDeferredTickMs;
   if (connections_.empty()) return kIdleMs;
   Duration wait = kTick;
   for (const auto& [id, c] : connections_) {
@@ -220,14 +220,14 @@ void SessionServer::tick(Time time) {
   closer_->hurry();
   if (!spare_) spare_ = any_descriptor();
   if (!listening_ && spare_ && !closer_->full()) listen_on(true);
-  for (std::size_t i = buried_.size(); i-- > 0;) {
-    if (buried_[i].use_count() > 1) continue;
+  for (std::size_t i = deferred_.size(); i-- > 0;) {
+    if (deferred_[i].use_count() > 1) continue;
     // Unmapping gigabytes takes a while.
-    disposer_->push(0, [session = std::move(buried_[i])]() mutable {
+    disposer_->push(0, [session = std::move(deferred_[i])]() mutable {
       session.reset();
       return true;
     });
-    buried_.erase(buried_.begin() + static_cast<std::ptrdiff_t>(i));
+    deferred_.erase(deferred_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   if (pool_.has_leftovers() && time - last_reclaim_ >= kReclaim) {
     last_reclaim_ = time;
@@ -378,8 +378,8 @@ void SessionServer::note_refused(const Connection& c, const Status& why, Time no
   }
 }
 
-void SessionServer::bury(std::shared_ptr<Session> session) {
-  buried_.push_back(std::move(session));
+void SessionServer::delete_later(std::shared_ptr<Session> session) {
+  deferred_.push_back(std::move(session));
 }
 
 Connection* SessionServer::find(std::uint64_t id) {

@@ -93,7 +93,7 @@ class SessionServer final : public ports::SessionEvents {
   void on_socket(std::uint64_t id, std::uint32_t events);
   void on_process_end(std::uint64_t id);
   void check_alive(Connection& c, Time now);
-  void bury(std::shared_ptr<Session> session);
+  void delete_later(std::shared_ptr<Session> session);
   Result<std::shared_ptr<Session>> make_session(const Connection& c);
   Result<Ledger::Charge> take(const Connection& c, Account account, std::uint64_t amount);
   // Counted, and into the log as often as its gate lets pass: who did not come in, and why.
@@ -141,7 +141,7 @@ class SessionServer final : public ports::SessionEvents {
   Time last_tick_{}, last_reclaim_{};
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
-  std::vector<std::shared_ptr<Session>> buried_;  // ended, but the lane may still hold them
+  std::vector<std::shared_ptr<Session>> deferred_;  // ended, but the lane may still hold them
   std::vector<std::byte> packet_;
   LogGate log_gate_;
 

@@ -412,7 +412,7 @@ void SessionServer::end(Connection& c, const Status& why) {
   if (c.session != nullptr) {
     if (!why.ok()) c.session->fail(why);
     c.session->mark_dead();
-    bury(std::move(c.session));
+    delete_later(std::move(c.session));
   }
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, c.socket.get(), nullptr);
   closer_->close(std::move(c.socket));

@@ -383,7 +383,7 @@ void Connector::run_deadlines() {
   for (std::size_t i = lingering_.size(); i-- > 0;) {
     if (lingering_[i]->deadline() <= now_) {
       lingering_[i]->gone = true;
-      graveyard_.push_back(std::move(lingering_[i]));
+      deferred_.push_back(std::move(lingering_[i]));
       lingering_.erase(lingering_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       due(lingering_[i]->deadline());
@@ -395,7 +395,7 @@ void Connector::retire(std::unique_ptr<Connection> connection) {
   if (!connection) return;
   connection->gone = true;
   connection->take_socket();  // closes it
-  graveyard_.push_back(std::move(connection));
+  deferred_.push_back(std::move(connection));
 }
 
 void Connector::linger(Fd socket, bool in_epoll) {
@@ -412,7 +412,7 @@ void Connector::drain(Linger& linger) {
   const auto found =
       std::find_if(lingering_.begin(), lingering_.end(), [&](const auto& l) { return l.get() == &linger; });
   linger.gone = true;
-  graveyard_.push_back(std::move(*found));
+  deferred_.push_back(std::move(*found));
   lingering_.erase(found);
 }
 

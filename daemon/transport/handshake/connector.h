@@ -92,13 +92,13 @@ class Connector {
   // Time-outs, retries.
   void run_deadlines();
   // A poll ends: frees what went in it.
-  void end() { graveyard_.clear(); }
+  void end() { deferred_.clear(); }
 
   int epoll() const { return epoll_.get(); }
   Waker& waker() { return waker_; }
   bool watch(Watched& object, int fd, std::uint32_t events, bool known);
-  // Keeps an object that has gone until the poll ends, because events in hand may still name it.
-  void bury(std::unique_ptr<Watched> object) { graveyard_.push_back(std::move(object)); }
+  // Deferred delete: keeps an object that has gone until the poll ends, because events in hand may still name it.
+  void delete_later(std::unique_ptr<Watched> object) { deferred_.push_back(std::move(object)); }
   // Closes a socket that has said its last word once the peer has heard it.
   void linger(Fd socket, bool in_epoll);
   // When run_deadlines() has something to do.
@@ -147,7 +147,7 @@ class Connector {
   std::array<std::unique_ptr<ClassListener>, kMaxClasses> class_listeners_;  // in the order of service
   std::map<ports::FlowKey, std::unique_ptr<Dialer>> dialers_;
   std::vector<std::unique_ptr<Linger>> lingering_;
-  std::vector<std::unique_ptr<Watched>> graveyard_;
+  std::vector<std::unique_ptr<Watched>> deferred_;
   std::array<epoll_event, kReadyAtOnce> ready_;
   Time next_deadline_ = never();
   ports::TransportCounters counters_;

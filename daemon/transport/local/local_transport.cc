@@ -243,7 +243,7 @@ void LocalTransport::end_flow(Flow& flow, Status cause) {
   flow.stop();
   std::erase(find_class(flow.key().cls)->flows, &flow);
   ended_.push_back({flow.key(), std::move(cause)});
-  connector_.bury(std::move(found->second));
+  connector_.delete_later(std::move(found->second));
   flows_.erase(found);
   connector_.waker().kick();
 }

@@ -322,7 +322,7 @@ void RdmaTransport::finish_closing(bool all) {
     closing.flow->stop();
     closing.flow->drop_pairs();
     ended_.push_back({closing.flow->key(), std::move(closing.cause)});
-    connector_.bury(std::move(closing.flow));
+    connector_.delete_later(std::move(closing.flow));
     return true;
   });
 }

@@ -189,7 +189,7 @@ void TcpTransport::report_ended(std::size_t& handled) {
     for (Ended& ended : batch) {
       ++handled;
       sink_.on_flow_down(ended.key, ended.cause);
-      if (ended.flow) connector_.bury(std::move(ended.flow));
+      if (ended.flow) connector_.delete_later(std::move(ended.flow));
     }
   }
 }
