@@ -109,8 +109,8 @@ struct Image {
   }
   ::execvpe(image.argv[0], image.argv.data(), image.environment.data());
   const int reason = errno;
-  const ssize_t told = ::write(failure, &reason, sizeof reason);
-  ::_exit(told > 0 ? 127 : 126);
+  const ssize_t written = ::write(failure, &reason, sizeof reason);
+  ::_exit(written > 0 ? 127 : 126);
 }
 
 // fork and exec; streams of -1 are inherited. The answer is the pid.

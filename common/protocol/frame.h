@@ -42,7 +42,8 @@ inline constexpr std::uint32_t kGrantIndexBits = 20;
 
 inline constexpr std::uint8_t kFlagPayloadCrc = 1;  // payload_crc is the CRC32C of the payload
 inline constexpr std::uint8_t kFlagEager = 2;
-inline constexpr std::uint8_t kFlagTell = 4;  // of transports that resume flows: say kDelivered soon, it is waited for
+inline constexpr std::uint8_t kFlagAck =
+    4;  // of transports that resume flows: acknowledge (kDelivered) soon, somebody waits for it
 
 // A header in host order. Fields a type does not use are zero.
 struct FrameHeader {

@@ -134,7 +134,7 @@ void JobProgress::look(const Key& key, const progress::FlowCounts& counts, bool 
   if (verdict == Verdict::kError) {
     if (!news->error) news->error = standstill;
   } else {
-    news->told.push_back(standstill);
+    news->reported.push_back(standstill);
   }
 }
 

@@ -22,7 +22,7 @@ struct Standstill {
   enum class State : std::uint8_t {
     kLate,     // stands still
     kStarved,  // is kept standing by more urgent traffic
-    kMoves,    // was told to be one of these, and goes on
+    kMoves,    // was reported as one of these, and goes on
   };
   HostIndex to;  // the sender itself: its lane does not turn
   RailIndex rail;
@@ -51,7 +51,7 @@ class JobProgress {
   bool heard(HostIndex peer, const nlohmann::json& body, Time now);
 
   struct News {
-    std::vector<Standstill> told;
+    std::vector<Standstill> reported;
     std::optional<Standstill> error;  // has stood still for late_error
   };
   // Call it every quarter of a heartbeat's interval.

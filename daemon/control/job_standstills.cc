@@ -63,7 +63,7 @@ void Job::lane_progress(const ports::LaneProgress& progress, Time now) {
 void Job::check_progress() {
   const HostIndex self = spec_.credentials.self;
   const JobProgress::News news = progress_->check(now_);
-  for (const Standstill& standstill : news.told) {
+  for (const Standstill& standstill : news.reported) {
     send_others(MessageType::kStandstill, standstill_to_json(standstill));
     note_standstill(self, standstill);
   }

@@ -209,8 +209,8 @@ class Registrar {
   std::map<std::string, std::map<std::uint32_t, LeavingRank>> leaving_;
   std::map<std::string, Round> rounds_;          // leader
   std::map<std::string, Departure> departures_;  // leader
-  Time next_look_, told_until_;                  // at them; and when others may be reported
-  std::size_t told_ = 0;                         // departures that were reported until then
+  Time next_look_, reported_until_;              // at them; and when others may be reported
+  std::size_t reported_ = 0;                     // departures that were reported until then
   std::deque<Change> changes_;                   // leader; the first one is under way
   std::set<std::string> changing_names_;         // leader: tensors of `changes_`
   std::set<std::uint32_t> left_;

@@ -114,18 +114,18 @@ void Registrar::reject_departures_without(std::uint32_t rank) {
 
 // A job may have many of them. The first few that are due speak for all, since a rank is late with every one.
 void Registrar::tick_departures(Time now) {
-  constexpr std::size_t kMostTold = 16;
+  constexpr std::size_t kMostReported = 16;
   if (now < next_look_) return;
   next_look_ = now + milliseconds(20);
-  if (now >= told_until_) {
-    told_ = 0;
-    told_until_ = now + config_.stall_warning;
+  if (now >= reported_until_) {
+    reported_ = 0;
+    reported_until_ = now + config_.stall_warning;
   }
   for (auto it = departures_.begin(); it != departures_.end();) {
     auto& [group, departure] = *it++;  // reject() takes it out
     const Duration waited = now - departure.since;
     const bool too_long = waited >= config_.stall_error || (departure.deadline != Time() && now >= departure.deadline);
-    if (!too_long && (told_ == kMostTold || waited < departure.reported + config_.stall_warning)) continue;
+    if (!too_long && (reported_ == kMostReported || waited < departure.reported + config_.stall_warning)) continue;
     departure.reported = waited;
     const std::vector<std::uint32_t> ranks = missing(departure);
     if (too_long) {
@@ -135,7 +135,7 @@ void Registrar::tick_departures(Time now) {
                            group_where(config_.job, group), "let every rank unregister the same groups"));
       continue;
     }
-    ++told_;
+    ++reported_;
     for (const std::uint32_t rank : ranks)
       output_.report_late(rank, fmt::format("group '{}', which others unregister", group), waited);
   }

@@ -169,9 +169,9 @@ class Doctor {
     TL_ASSIGN_OR_RETURN(const lint::Device device,
                         lint::parse_configuration(nic->language, nic->text, place, name, found));
     const lint::Port& port = device.ports.front();
-    bool told_of_trust = false;
+    bool trust_reported = false;
     for (findings::Finding& finding : found.findings) {
-      told_of_trust = told_of_trust || finding.message.find("trust") != std::string::npos;
+      trust_reported = trust_reported || finding.message.find("trust") != std::string::npos;
       finding.device = name_;
       finding.place = within(finding.place);
       report_.findings.push_back(std::move(finding));
@@ -187,7 +187,7 @@ class Doctor {
                       priorities(wanted)),
           nic->pfc_command(wanted));
     if (port.dscp_to_class == nullptr && !nic->trusts_dscp().value_or(false)) {
-      if (wanted != 0 && !told_of_trust)
+      if (wanted != 0 && !trust_reported)
         add("L10", Severity::kWarning, within(nic->by_dcb() ? nic->map_name() : "Priority trust state"),
             "the NIC does not trust DSCP", nic->trust_command());
       return {};

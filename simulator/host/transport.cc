@@ -249,8 +249,8 @@ void SimTransport::tell_delivered() {
       around_.scenario.lane.done_when_acknowledged ? 1 : std::max<std::size_t>(1, around_.scenario.lane.flow_room / 2);
   for (std::size_t i = 0; i < flows_.size(); ++i) {
     Flow& f = flows_[i];
-    if (!f.up || f.lost || f.in.untold() < often) continue;
-    around_.network.tell(self_, key_of(i).peer, i % kLevels, f.in.tell());
+    if (!f.up || f.lost || f.in.unacked() < often) continue;
+    around_.network.tell(self_, key_of(i).peer, i % kLevels, f.in.ack());
   }
 }
 
@@ -296,7 +296,7 @@ void SimTransport::forget_arrivals(HostIndex peer, std::size_t level) {
 std::optional<ledger::Number> SimTransport::on_reconnect(HostIndex peer, std::size_t level) {
   if (!active() || around_.frozen()) return std::nullopt;
   forget_arrivals(peer, level);
-  return flows_[index(peer, level)].in.tell();
+  return flows_[index(peer, level)].in.ack();
 }
 
 void SimTransport::on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) {

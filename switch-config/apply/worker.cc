@@ -49,8 +49,8 @@ class Teller {
  private:
   void put(const Json& json) const {
     const std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-    const ssize_t told = ::write(fd_, line.data(), line.size());  // less than PIPE_BUF, or nobody listens
-    static_cast<void>(told);
+    const ssize_t written = ::write(fd_, line.data(), line.size());  // less than PIPE_BUF, or nobody listens
+    static_cast<void>(written);
   }
   int fd_;
 };

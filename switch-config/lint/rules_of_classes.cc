@@ -124,12 +124,12 @@ void check_wire(const Device& device, const Port& port, Report& report) {
   for (std::size_t p = 0; p < kPriorities; ++p) {
     const std::size_t wire = port.on_wire[p];
     if (!has(*port.pfc, p) || wire == p || dscps == nullptr) continue;
-    bool told = port.pcp_to_class != nullptr && port.pcp_to_class->said[wire], any = false;
+    bool mapped = port.pcp_to_class != nullptr && port.pcp_to_class->said[wire], any = false;
     for (std::size_t dscp = 0; dscp < dscps->size; ++dscp) {
       any |= dscps->to[dscp] == p;
-      told |= dscps->to[dscp] == p && dscp / 8 == wire;
+      mapped |= dscps->to[dscp] == p && dscp / 8 == wire;
     }
-    if (told || !any) continue;
+    if (mapped || !any) continue;
     report.findings.push_back(
         {"L2", Severity::kWarning, device.name, port.buffers[p].place.empty() ? port.pfc_place : port.buffers[p].place,
          fmt::format("class {} is paused by priority {}, which is neither its number nor that of its DSCPs", p, wire),

@@ -281,8 +281,8 @@ TEST(LocalPayloads, OfAProcessThatWasKilledAreNotDelivered) {
   TestClock clock;
   Host b(kind, HostIndex(1));
   b.add_job();
-  int told[2];
-  ASSERT_EQ(::pipe(told), 0);
+  int written[2];
+  ASSERT_EQ(::pipe(written), 0);
   const pid_t child = ::fork();
   if (child == 0) {
     Host a(kind, HostIndex(0));
@@ -294,21 +294,21 @@ TEST(LocalPayloads, OfAProcessThatWasKilledAreNotDelivered) {
     a->send(to_b, {data_header(1), small, 0});
     a->send(to_b, {data_header(2), large, 1});
     a->poll(clock.now());
-    (void)!::write(told[1], "x", 1);
+    (void)!::write(written[1], "x", 1);
     for (;;) ::pause();
   }
   const ports::FlowKey to_a{kJob, HostIndex(0), kBulk};
   ASSERT_TRUE(run_until(clock, {&b}, [&] { return b.sink->up(to_a); }));
   char byte;
-  ASSERT_EQ(::read(told[0], &byte, 1), 1);
+  ASSERT_EQ(::read(written[0], &byte, 1), 1);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   ASSERT_TRUE(run_until(clock, {&b}, [&] { return !b.sink->downs.empty(); }));
   ASSERT_EQ(b.sink->frames.size(), 1u) << "what had been copied into the ring before is whole";
   EXPECT_EQ(b.sink->frames[0].payload, pattern(100, 1));
   EXPECT_THAT(b.sink->downs[0].second.to_string(), HasSubstr("was closed by the peer"));
-  ::close(told[0]);
-  ::close(told[1]);
+  ::close(written[0]);
+  ::close(written[1]);
 }
 
 TEST(LocalSockets, ThatADeadDaemonLeftBehindKeepNobodyFromListening) {

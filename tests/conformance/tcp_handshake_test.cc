@@ -44,13 +44,13 @@ TEST(JobTable, RemembersTheLastThatEndedEachOfItsEpoch) {
 
 TEST(HandshakeText, AnErrorIsToldInWholeParts) {
   const std::string what(60, 'w'), fix(60, 'f');
-  const auto told = [](const Status& error) {
+  const auto text_of = [](const Status& error) {
     return handshake::unpack_text(handshake::pack_text(handshake::text_that_fits(error)));
   };
-  EXPECT_EQ(told({Code::kUnavailable, what, "here", fix}), what + ": here: " + fix);
-  EXPECT_EQ(told({Code::kUnavailable, what, std::string(60, 'h'), fix}), what + ": " + fix);
-  EXPECT_EQ(told({Code::kUnavailable, what, "here", std::string(120, 'f')}), what);
-  EXPECT_EQ(told({Code::kUnavailable, std::string(151, 'w'), "here", fix}), std::string(151, 'w'));
+  EXPECT_EQ(text_of({Code::kUnavailable, what, "here", fix}), what + ": here: " + fix);
+  EXPECT_EQ(text_of({Code::kUnavailable, what, std::string(60, 'h'), fix}), what + ": " + fix);
+  EXPECT_EQ(text_of({Code::kUnavailable, what, "here", std::string(120, 'f')}), what);
+  EXPECT_EQ(text_of({Code::kUnavailable, std::string(151, 'w'), "here", fix}), std::string(151, 'w'));
 }
 
 // ---- what is proved ----

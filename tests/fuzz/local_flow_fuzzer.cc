@@ -45,13 +45,13 @@ class Sink final : public ports::FrameSink {
     in_frame = false;
     if (header.slice % 16 == 15) stop();
   }
-  void on_sent(const ports::FlowKey&, std::uint64_t token) override { TL_ASSERT(!stopped && token == ++told); }
+  void on_sent(const ports::FlowKey&, std::uint64_t token) override { TL_ASSERT(!stopped && token == ++reported); }
   void on_flow_up(const ports::FlowKey&) override { TL_ASSERT(false); }
   void on_flow_down(const ports::FlowKey&, const Status&) override { TL_ASSERT(false); }
 
   local::Flow* flow = nullptr;
   std::vector<std::byte> landing;
-  std::uint64_t told = 0;
+  std::uint64_t reported = 0;
   bool stopped = false, in_frame = false;
 
  private:

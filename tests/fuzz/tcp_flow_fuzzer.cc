@@ -83,7 +83,7 @@ class Sink final : public ports::FrameSink {
     TL_ASSERT(flow == kFlow && header.job == kFlow.job && header.epoch == kEpoch && header.cls == kFlow.cls);
     TL_ASSERT(header.payload_bytes <= kMaxOperation.value && header.type <= protocol::FrameType::kAgreed);
     TL_ASSERT(header.type != protocol::FrameType::kDelivered && header.type != protocol::FrameType::kGoodbye);
-    TL_ASSERT(!(header.flags & protocol::kFlagTell));
+    TL_ASSERT(!(header.flags & protocol::kFlagAck));
     TL_ASSERT(!stopped);
     if (header.slice % 16 == 14) stop();
     if (header.slice % 16 == 13) return Status(Code::kCorrupt, "the sink likes no such slice");

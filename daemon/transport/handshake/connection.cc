@@ -348,20 +348,22 @@ void Connection::tell(const Verdicted& verdict) {
   refusal_ = verdict.refusal;
   const State at = state_;
   if (verdict.refusal == Refusal::kVersion && at == State::kHello) {
-    told_ = send(Challenge{.head = head_of(verdict.refusal), .text = pack_text(verdict.text)});
+    refusal_sent_ = send(Challenge{.head = head_of(verdict.refusal), .text = pack_text(verdict.text)});
     return;
   }
   const bool unproven = verdict.refusal == Refusal::kKey || verdict.refusal == Refusal::kNotTensorlane ||
                         verdict.refusal == Refusal::kVersion;
   if (!proven_ || unproven) return;
-  if (at == State::kHello) told_ = send(challenge(verdict.refusal, verdict.text));
-  if (at == State::kProof || at == State::kAnswering) told_ = send(this->verdict(verdict.refusal, verdict.text));
+  if (at == State::kHello) refusal_sent_ = send(challenge(verdict.refusal, verdict.text));
+  if (at == State::kProof || at == State::kAnswering)
+    refusal_sent_ = send(this->verdict(verdict.refusal, verdict.text));
   if (at == State::kChallenge) {
     Proof proof{.head = head_of(verdict.refusal)};
     proof.mac = proof_mac(*job_, hello_, server_nonce_, proof);
-    told_ = send(proof);
+    refusal_sent_ = send(proof);
   }
-  if ((at == State::kVerdict || at == State::kSettling) && !theirs_.empty()) told_ = send_ready(verdict.refusal);
+  if ((at == State::kVerdict || at == State::kSettling) && !theirs_.empty())
+    refusal_sent_ = send_ready(verdict.refusal);
 }
 
 Connection::State Connection::refuse(const Verdicted& verdict) {

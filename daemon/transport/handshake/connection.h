@@ -89,8 +89,8 @@ class Connection final : public Watched {
   bool peer_known() const { return peer_known_; }
   // The address of remote(), without its port.
   std::string_view remote_address() const { return std::string_view(remote_).substr(0, remote_.rfind(':')); }
-  // This end has told the peer why it refuses: it should live until the peer has heard it.
-  bool told() const { return told_; }
+  // This end has sent the peer why it refuses: the connection should live until the peer has read it.
+  bool refusal_sent() const { return refusal_sent_; }
   // When peer_known(); of the connecting end, always.
   const ports::FlowKey& key() const { return key_; }
   const JobPtr& job() const { return job_; }
@@ -158,7 +158,7 @@ class Connection final : public Watched {
   std::uint16_t parameter_bytes_ = 0;  // of either end
   bool proven_ = false;                // see proven()
   bool peer_known_ = false;            // key_.peer is the peer: whom we dial, or who has proved itself
-  bool told_ = false;
+  bool refusal_sent_ = false;
   std::string claim_;  // of one that has not proved itself, for the log
 
   ports::FlowKey key_;

@@ -261,14 +261,14 @@ void Connector::accepted_failed(Connection& connection) {
   }
   // A host whose job begins a moment earlier than here tries again by itself; that is no news but for who looks
   // closely.
-  const bool early = connection.refusal() == Refusal::kJob && !connection.told();
+  const bool early = connection.refusal() == Refusal::kJob && !connection.refusal_sent();
   if (early) {
     spdlog::debug("{}", connection.failure().to_string());
   } else if (!connection.silent() && !comes_again) {
     log_refusal(connection.failure(), connection.remote_address());
   }
-  // What we told the peer must reach it.
-  if (connection.told()) linger(connection.take_socket(), true);
+  // The refusal must reach the peer.
+  if (connection.refusal_sent()) linger(connection.take_socket(), true);
 }
 
 void Connector::log_refusal(const Status& cause, std::string_view whom) {
@@ -334,7 +334,7 @@ void Connector::start(Dialer& dialer) {
 }
 
 void Connector::dial_failed(Dialer& dialer, const Status& cause, Refusal refusal) {
-  if (dialer.attempt && dialer.attempt->told()) linger(dialer.attempt->take_socket(), true);
+  if (dialer.attempt && dialer.attempt->refusal_sent()) linger(dialer.attempt->take_socket(), true);
   retire(std::move(dialer.attempt));
   const ports::FlowKey key = dialer.key();
   Status given_up = dialer.failed(now_, cause, refusal);

@@ -53,13 +53,13 @@ class ReceiveLedger {
   // The next frame has been delivered.
   void deliver() { ++delivered_; }
   Number delivered() const { return delivered_; }
-  // Delivered, and the sender has not been told.
-  std::uint64_t untold() const { return delivered_ - told_; }
-  // What to tell the sender now.
-  Number tell() { return told_ = delivered_; }
+  // Delivered, and not acknowledged.
+  std::uint64_t unacked() const { return delivered_ - acked_; }
+  // The count that acknowledges all that is delivered; it is on its way to the sender now.
+  Number ack() { return acked_ = delivered_; }
 
  private:
-  Number delivered_ = 0, told_ = 0;
+  Number delivered_ = 0, acked_ = 0;
 };
 
 }  // namespace tensorlane::ledger

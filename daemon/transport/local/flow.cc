@@ -71,7 +71,7 @@ Status Flow::note_taken(ports::FrameSink& sink, std::size_t& handled) {
     share_.in_flight -= frame.bytes;
     ++handled;
     if (frame.token == 0) continue;
-    --untold_;
+    --unreported_;
     sink.on_sent(key_, frame.token);
   }
   return {};
@@ -116,11 +116,11 @@ void Flow::finish_first(ports::FrameSink& sink, std::size_t& handled) {
   ++counts_.frames_sent;
   ++handled;
   // In order: behind one that stays, every one waits.
-  const bool told_now = operation.token != 0 && !stays_ && untold_ == 0;
-  const bool told_later = operation.token != 0 && !told_now;
-  TL_ASSERT(untaken_.push({out_.produced(), bytes, told_later ? operation.token : 0, stays_}));
-  untold_ += told_later;
-  if (told_now) sink.on_sent(key_, operation.token);
+  const bool report_now = operation.token != 0 && !stays_ && unreported_ == 0;
+  const bool report_later = operation.token != 0 && !report_now;
+  TL_ASSERT(untaken_.push({out_.produced(), bytes, report_later ? operation.token : 0, stays_}));
+  unreported_ += report_later;
+  if (report_now) sink.on_sent(key_, operation.token);
 }
 
 // ---- receiving ----
@@ -225,7 +225,7 @@ Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
 
 bool Flow::wants_room() const {
   // The lane waits for what is in flight where a queue or the window is full, or where it has been promised a word.
-  return queued_ > 0 || untold_ > 0 || share_.in_flight + kMaxOperation.value > share_.window.value;
+  return queued_ > 0 || unreported_ > 0 || share_.in_flight + kMaxOperation.value > share_.window.value;
 }
 
 bool Flow::arm() {

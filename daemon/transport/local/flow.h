@@ -87,7 +87,7 @@ class Flow final : public handshake::Watched {
   struct Untaken {
     std::uint64_t end = 0;  // taken when the peer has taken so many bytes
     std::uint64_t bytes = 0;
-    std::uint64_t token = 0;  // 0: nobody waits, or has been told
+    std::uint64_t token = 0;  // 0: nobody waits for it, or on_sent() has been called
     bool stays = false;
   };
   Status note_taken(ports::FrameSink& sink, std::size_t& handled);
@@ -122,7 +122,7 @@ class Flow final : public handshake::Watched {
   std::size_t put_ = 0;  // bytes of the first one's payload
   bool begun_ = false, stays_ = false;
   Ring<Untaken> untaken_;
-  std::size_t untold_ = 0;       // of them, those whose tokens wait
+  std::size_t unreported_ = 0;   // of them, those whose tokens wait
   std::uint64_t in_flight_ = 0;  // of this flow
 
   // Receiving.

@@ -339,11 +339,11 @@ bool MixedTransport::replace(const ports::FlowKey& flow, std::size_t old) {
 
 void MixedTransport::flow_down(std::size_t member, const ports::FlowKey& flow, const Status& cause) {
   if (unwanted_.erase({flow, member}) > 0) return;
-  Status told = cause;
+  Status reason = cause;
   if (replaced_ == flow) {
-    told = Status(Code::kUnavailable,
-                  fmt::format("connection to host {} was replaced by a new one from the same host", flow.peer.value),
-                  config_.members[member].name + " transport", "look at the log of tensorlaned on that host");
+    reason = Status(Code::kUnavailable,
+                    fmt::format("connection to host {} was replaced by a new one from the same host", flow.peer.value),
+                    config_.members[member].name + " transport", "look at the log of tensorlaned on that host");
   }
   if (const auto found = attempts_.find(flow);
       found != attempts_.end() && found->second.order[found->second.at] == member) {
@@ -352,12 +352,12 @@ void MixedTransport::flow_down(std::size_t member, const ports::FlowKey& flow, c
     if (!cause.ok() && next.at + 1 < next.order.size()) {
       note_failed(flow, next, cause);
       ++next.at;
-      told = try_next(flow, std::move(next));
-      if (told.ok()) return;
+      reason = try_next(flow, std::move(next));
+      if (reason.ok()) return;
     }
   }
   routes_.erase(flow);
-  sink_.on_flow_down(flow, told);
+  sink_.on_flow_down(flow, reason);
 }
 
 // ---- reports ----
@@ -377,8 +377,8 @@ void MixedTransport::note_chosen(const ports::FlowKey& flow, std::size_t member)
   const Pair pair{flow.job, flow.peer};
   const bool mine = attempts_.contains(flow);
   if (!mine && paths_[pair].measured == Time()) {
-    const std::vector<ports::PathCandidate> told = prober_.told(flow.job, flow.peer);
-    if (!told.empty()) paths_[pair] = {now_, told};
+    const std::vector<ports::PathCandidate> reported = prober_.reported(flow.job, flow.peer);
+    if (!reported.empty()) paths_[pair] = {now_, reported};
   }
   ports::PathCandidate& chosen = candidate(pair, config_.members[member].name);
   if (chosen.chosen) return;

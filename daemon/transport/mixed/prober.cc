@@ -51,7 +51,7 @@ void Prober::remove_job(JobId job) {
   std::erase_if(outbox_, [&](const Message& message) { return mine(message.to); });
   std::erase_if(measuring_, [own](const auto& measurement) { return measurement->flow.job == own; });
   std::erase_if(outcomes_, [job](const Outcome& outcome) { return outcome.job == job; });
-  std::erase_if(told_, [job](const auto& entry) { return entry.first.first == job; });
+  std::erase_if(reported_, [job](const auto& entry) { return entry.first.first == job; });
   for (const Member& member : members_) member.transport->remove_job(own);
   if (const auto found = jobs_.find(own); found != jobs_.end()) found->second.removed = true;
   if (!open_.contains(own)) forget(own);
@@ -138,7 +138,7 @@ void Prober::serve_frame(const Channel& from, const protocol::FrameHeader& heade
   if (header.type != FrameType::kData) return;
   if (header.grant != kLanding) {
     Result<std::vector<ports::PathCandidate>> outcome = decode(incoming_[from]);
-    if (outcome.ok()) told_[{jobs_.at(from.flow.job).real, from.flow.peer}] = std::move(outcome).value();
+    if (outcome.ok()) reported_[{jobs_.at(from.flow.job).real, from.flow.peer}] = std::move(outcome).value();
   }
   if (header.aux == kAnswer) send(from, FrameType::kCredit, header.sequence.value);
 }
@@ -155,9 +155,9 @@ void Prober::serve_next() {
   send(asking_.front(), FrameType::kGrant);
 }
 
-std::vector<ports::PathCandidate> Prober::told(JobId job, HostIndex peer) const {
-  const auto found = told_.find({job, peer});
-  return found == told_.end() ? std::vector<ports::PathCandidate>() : found->second;
+std::vector<ports::PathCandidate> Prober::reported(JobId job, HostIndex peer) const {
+  const auto found = reported_.find({job, peer});
+  return found == reported_.end() ? std::vector<ports::PathCandidate>() : found->second;
 }
 
 // ---- the connecting end ----

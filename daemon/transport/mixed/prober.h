@@ -58,8 +58,8 @@ class Prober {
   bool measure(JobId job, HostIndex peer, const std::string& address, std::uint16_t data_port,
                const std::vector<std::size_t>& members, Time deadline);
   std::optional<Outcome> take();
-  // What a peer that connects to us has told; empty when nothing.
-  std::vector<ports::PathCandidate> told(JobId job, HostIndex peer) const;
+  // The outcome that a peer which connects to us has reported; empty before it has.
+  std::vector<ports::PathCandidate> reported(JobId job, HostIndex peer) const;
 
   // Whether flows of this job are the prober's; the calls below are for those.
   bool owns(JobId job) const { return jobs_.contains(job); }
@@ -150,8 +150,8 @@ class Prober {
   std::deque<Outcome> outcomes_;
   std::deque<Channel> asking_;  // of peers that want to measure; the first one does while served_until_ is set
   std::optional<Time> served_until_;
-  std::map<std::pair<JobId, HostIndex>, std::vector<ports::PathCandidate>> told_;  // by the real job
-  std::map<Channel, std::vector<std::byte>> incoming_, outgoing_;                  // outcomes on their way
+  std::map<std::pair<JobId, HostIndex>, std::vector<ports::PathCandidate>> reported_;  // by the real job
+  std::map<Channel, std::vector<std::byte>> incoming_, outgoing_;                      // outcomes on their way
   std::deque<Message> outbox_;
   std::set<JobId> mapped_;
   std::unique_ptr<std::byte[]> memory_;  // payloads: what is sent, then where they land

@@ -316,7 +316,7 @@ void Flow::drop_pairs() {
 
 std::uint64_t Flow::resume(Connected connected, ledger::Number delivered, ports::FrameSink& sink) {
   TL_ASSERT(settled() && !stopped_);
-  in_.tell();  // the handshake has
+  in_.ack();  // the handshake has
   // Acknowledgements of these were lost with the queue pairs.
   while (!stopped_ && out_.delivered() < delivered) report_oldest(sink);
   if (stopped_) return 0;

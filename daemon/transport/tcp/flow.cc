@@ -31,13 +31,13 @@ constexpr std::uint64_t kAcknowledgeBytes = 4096;
 
 // Payload that a flow keeps copies of; none in the control class, which has no payloads.
 constexpr std::size_t kCopyBytes = 4 * Copies::kLongest;
-// What a receiver has delivered when it tells the sender unasked. Well below what a sender keeps, so that one that is
-// full has been told of something.
-constexpr std::uint64_t kTellFrames = kKeptOperations / 4;
-constexpr std::uint64_t kTellBytes = kCopyBytes / 2;
+// What a receiver has delivered when it acknowledges that unasked. Well below what a sender keeps, so that some of it
+// is acknowledged when a sender is full.
+constexpr std::uint64_t kAckFrames = kKeptOperations / 4;
+constexpr std::uint64_t kAckBytes = kCopyBytes / 2;
 // ... and when something goes the same way anyway, which costs no system call.
-constexpr std::uint64_t kRideFrames = kTellFrames / 6;
-constexpr std::uint64_t kRideBytes = kTellBytes / 8;
+constexpr std::uint64_t kRideFrames = kAckFrames / 6;
+constexpr std::uint64_t kRideBytes = kAckBytes / 8;
 
 }  // namespace
 
@@ -77,7 +77,7 @@ void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
       added.payload = *copy;
       added.copied = true;
     } else if (added.token != 0) {
-      header.flags |= protocol::kFlagTell;
+      header.flags |= protocol::kFlagAck;
     }
   }
   protocol::encode_frame(header, added.header);
@@ -85,28 +85,28 @@ void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
   window_.queued(added.bytes());
 }
 
-// What the peer is told goes between two frames.
-void Flow::begin_tell() {
+// An acknowledgement goes between two frames.
+void Flow::begin_ack() {
   const bool company = out_.next() < out_.pushed() && resumes();
-  const bool rides = company && (in_.untold() >= kRideFrames || untold_bytes_ >= kRideBytes);
-  if (!(tell_now_ || rides) || tell_left_ > 0 || head_written_ > 0) return;
-  tell_now_ = false;
-  untold_bytes_ = 0;
-  const ports::Outgoing tell{{.type = protocol::FrameType::kDelivered, .offset = in_.tell()}, {}, 0};
-  protocol::encode_frame(handshake::outgoing_header(tell, key_, *job_, false), tell_);
-  tell_left_ = tell_.size();
-  queued_bytes_ += tell_left_;
-  window_.queued(tell_left_);
+  const bool rides = company && (in_.unacked() >= kRideFrames || unacked_bytes_ >= kRideBytes);
+  if (!(ack_now_ || rides) || ack_left_ > 0 || head_written_ > 0) return;
+  ack_now_ = false;
+  unacked_bytes_ = 0;
+  const ports::Outgoing ack{{.type = protocol::FrameType::kDelivered, .offset = in_.ack()}, {}, 0};
+  protocol::encode_frame(handshake::outgoing_header(ack, key_, *job_, false), ack_);
+  ack_left_ = ack_.size();
+  queued_bytes_ += ack_left_;
+  window_.queued(ack_left_);
 }
 
 Status Flow::write(ports::FrameSink& sink, std::size_t& handled) {
   std::size_t written = 0;
   blocked_ = false;
   while (!queue_empty() && !stopped_ && written < kBlockBytes) {
-    begin_tell();
+    begin_ack();
     std::array<iovec, 1 + 2 * kOperationsPerCall> parts;
-    std::size_t count = 0, wanted = tell_left_, skip = head_written_;
-    if (tell_left_ > 0) parts[count++] = {tell_.data() + tell_.size() - tell_left_, tell_left_};
+    std::size_t count = 0, wanted = ack_left_, skip = head_written_;
+    if (ack_left_ > 0) parts[count++] = {ack_.data() + ack_.size() - ack_left_, ack_left_};
     const std::size_t queued = out_.pushed() - out_.next();
     for (std::size_t i = 0; i < std::min(queued, kOperationsPerCall); ++i) {
       Queued& operation = slot(out_.next() + i);
@@ -144,9 +144,9 @@ void Flow::account_written(std::size_t bytes, ports::FrameSink& sink, std::size_
   queued_bytes_ -= bytes;
   window_.taken(*this, bytes);
   counts_.bytes_sent += bytes;
-  const std::size_t told = std::min(bytes, tell_left_);
-  tell_left_ -= told;
-  head_written_ += bytes - told;
+  const std::size_t of_ack = std::min(bytes, ack_left_);
+  ack_left_ -= of_ack;
+  head_written_ += bytes - of_ack;
   while (out_.next() < out_.pushed() && head_written_ >= slot(out_.next()).bytes()) {
     head_written_ -= slot(out_.next()).bytes();
     out_.written();
@@ -166,7 +166,7 @@ void Flow::report_sent(ports::FrameSink& sink) {
   }
 }
 
-Status Flow::told(ledger::Number delivered, ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::take_ack(ledger::Number delivered, ports::FrameSink& sink, std::size_t& handled) {
   const ledger::Number before = out_.delivered();
   if (!out_.acknowledge(delivered)) {
     return broken(
@@ -217,7 +217,7 @@ Status Flow::read(ports::FrameSink& sink, ReadBuffers& buffers, std::size_t& han
     if (bytes > landed && !stopped_)
       TL_RETURN_IF_ERROR(bounced(std::span(buffers.bounce).first(bytes - landed), sink, handled));
     if (bytes < asked) {
-      if (!stopped_ && !tell_now_) acknowledge();  // what is told carries the kernel's acknowledgement
+      if (!stopped_ && !ack_now_) acknowledge();  // our acknowledgement carries the kernel's
       return {};
     }
   }
@@ -273,8 +273,8 @@ Status Flow::header_arrived(std::span<const std::byte, protocol::kFrameHeaderByt
   }
   if (header_.type == protocol::FrameType::kDelivered || header_.type == protocol::FrameType::kGoodbye)
     return transport_frame(sink, handled);
-  waited_for_ = (header_.flags & protocol::kFlagTell) != 0;
-  header_.flags &= static_cast<std::uint8_t>(~protocol::kFlagTell);
+  waited_for_ = (header_.flags & protocol::kFlagAck) != 0;
+  header_.flags &= static_cast<std::uint8_t>(~protocol::kFlagAck);
   TL_ASSIGN_OR_RETURN(landing_, sink.on_header(key_, header_));
   TL_ASSERT(landing_.empty() || landing_.size() == header_.payload_bytes);
   payload_left_ = header_.payload_bytes;
@@ -303,8 +303,8 @@ Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
 void Flow::note_delivered() {
   in_.deliver();
   if (!resumes()) return;
-  untold_bytes_ += header_.payload_bytes;
-  tell_now_ = tell_now_ || waited_for_ || in_.untold() >= kTellFrames || untold_bytes_ >= kTellBytes;
+  unacked_bytes_ += header_.payload_bytes;
+  ack_now_ = ack_now_ || waited_for_ || in_.unacked() >= kAckFrames || unacked_bytes_ >= kAckBytes;
 }
 
 // Between the transports: the sink sees nothing of it.
@@ -313,7 +313,7 @@ Status Flow::transport_frame(ports::FrameSink& sink, std::size_t& handled) {
     return broken(Code::kMismatch, "carried a frame of a flow that is resumed",
                   "use the same `on_lost_flow` on every host");
   }
-  if (header_.type == protocol::FrameType::kDelivered) return told(header_.offset, sink, handled);
+  if (header_.type == protocol::FrameType::kDelivered) return take_ack(header_.offset, sink, handled);
   goodbye_ = true;
   return {};
 }
@@ -326,7 +326,7 @@ void Flow::disconnect() {
   socket_.reset();
   blocked_ = false;
   head_written_ = 0;
-  tell_left_ = 0;
+  ack_left_ = 0;
   partial_bytes_ = 0;
   landing_ = {};
   payload_left_ = 0;
@@ -340,9 +340,9 @@ std::uint64_t Flow::resume(Fd socket, ledger::Number delivered, ports::FrameSink
   remote_ = peer_endpoint(socket_.get()).text();
   connection_lost_ = false;
   acknowledged_ = counts_.bytes_received;
-  in_.tell();  // the handshake has
-  tell_now_ = false;
-  untold_bytes_ = 0;
+  in_.ack();  // the handshake has
+  ack_now_ = false;
+  unacked_bytes_ = 0;
   const ledger::Number before = out_.delivered();
   const std::optional<std::uint64_t> again = out_.resume(delivered);
   TL_ASSERT(again);
@@ -354,7 +354,7 @@ std::uint64_t Flow::resume(Fd socket, ledger::Number delivered, ports::FrameSink
 }
 
 void Flow::say_goodbye() {
-  if (!resumes() || !connected() || head_written_ > 0 || tell_left_ > 0) return;
+  if (!resumes() || !connected() || head_written_ > 0 || ack_left_ > 0) return;
   const ports::Outgoing goodbye{{.type = protocol::FrameType::kGoodbye}, {}, 0};
   std::array<std::byte, protocol::kFrameHeaderBytes> bytes;
   protocol::encode_frame(handshake::outgoing_header(goodbye, key_, *job_, false), bytes);

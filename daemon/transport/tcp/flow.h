@@ -43,8 +43,8 @@ struct ReadBuffers {
 // A flow of a job that resumes (JobCredentials::resume_within) outlives its connection: it keeps what the peer has not
 // said to have (kDelivered), and sends it again on the next one. Until the peer has said so, on_sent() waits, because
 // only the caller has the bytes; short payloads are copied instead, so that nobody waits for those. A sender sets
-// kFlagTell where on_sent() waits; the receiver then tells as soon as it has read what there is, else now and then.
-// Other flows keep nothing and tell nothing.
+// kFlagAck where on_sent() waits; the receiver then acknowledges as soon as it has read what there is, else now and
+// then. Other flows keep nothing and acknowledge nothing.
 //
 // One thread, the lane's. Callbacks may close the flow that they come from (stop() is then called): nothing of it is
 // delivered after that.
@@ -61,7 +61,7 @@ class Flow final : public resume::Resumable {
     return !stopped_ && connected() && room && out_.pushed() - out_.next() < kQueueOperations;
   }
   // Nothing to write.
-  bool queue_empty() const { return out_.next() == out_.pushed() && !telling(); }
+  bool queue_empty() const { return out_.next() == out_.pushed() && !acking(); }
   // Takes an operation; only when writable(). `payload_crc`: compute it.
   void enqueue(const ports::Outgoing& operation, bool payload_crc);
 
@@ -113,11 +113,11 @@ class Flow final : public resume::Resumable {
     std::size_t bytes() const { return header.size() + payload.size(); }
   };
   Queued& slot(ledger::Number number) { return queue_[out_.slot(number)]; }
-  bool telling() const { return tell_left_ > 0 || tell_now_; }
-  void begin_tell();
+  bool acking() const { return ack_left_ > 0 || ack_now_; }
+  void begin_ack();
   void account_written(std::size_t bytes, ports::FrameSink& sink, std::size_t& handled);
   void report_sent(ports::FrameSink& sink);
-  Status told(ledger::Number delivered, ports::FrameSink& sink, std::size_t& handled);
+  Status take_ack(ledger::Number delivered, ports::FrameSink& sink, std::size_t& handled);
   void release(ledger::Number from);
   void note_delivered();
   Status transport_frame(ports::FrameSink& sink, std::size_t& handled);
@@ -147,11 +147,11 @@ class Flow final : public resume::Resumable {
   std::uint64_t queued_bytes_ = 0;
   bool blocked_ = false;
   // A kDelivered on its way into the kernel, and whether another one is due.
-  std::array<std::byte, protocol::kFrameHeaderBytes> tell_;
-  std::size_t tell_left_ = 0;
-  bool tell_now_ = false;
+  std::array<std::byte, protocol::kFrameHeaderBytes> ack_;
+  std::size_t ack_left_ = 0;
+  bool ack_now_ = false;
 
-  std::uint64_t untold_bytes_ = 0;
+  std::uint64_t unacked_bytes_ = 0;
   // Receiving: part of a header, or a header and part of its payload.
   std::array<std::byte, protocol::kFrameHeaderBytes> partial_;
   std::size_t partial_bytes_ = 0;

@@ -73,7 +73,7 @@ void TcpTransport::serve_flows(std::size_t& handled) {
     if (!status.ok()) {
       fail_flow(*flow, std::move(status));
     } else if (!flow->queue_empty()) {
-      mark_dirty(*flow);  // there is something to tell
+      mark_dirty(*flow);  // there is something to acknowledge
     }
   }
 }

@@ -18,7 +18,7 @@ struct Pair {
   Time now{seconds(1000).value};
   std::uint64_t given = 7, delivered = 5;
   ports::PortBytes own, peers;
-  std::vector<Standstill> told;
+  std::vector<Standstill> reported;
   std::optional<Standstill> error;
 
   void second(bool lane_turns = true) {
@@ -40,7 +40,7 @@ struct Pair {
     peer.lane_says(theirs, now);
     ASSERT_TRUE(job.heard(kPeer, peer.heartbeat(kSelf), now));
     const JobProgress::News news = job.check(now);
-    told.insert(told.end(), news.told.begin(), news.told.end());
+    reported.insert(reported.end(), news.reported.begin(), news.reported.end());
     if (news.error && !error) error = news.error;
   }
   void run(int seconds_long, bool lane_turns = true) {
@@ -51,10 +51,10 @@ struct Pair {
 TEST(JobProgress, bytes_that_were_sent_and_not_delivered_are_late_with_what_the_device_says) {
   Pair pair;
   pair.run(10);
-  EXPECT_TRUE(pair.told.empty());
+  EXPECT_TRUE(pair.reported.empty());
   pair.run(2);
-  ASSERT_EQ(pair.told.size(), 1u);
-  const Standstill& late = pair.told.front();
+  ASSERT_EQ(pair.reported.size(), 1u);
+  const Standstill& late = pair.reported.front();
   EXPECT_EQ(late.state, Standstill::State::kLate);
   EXPECT_EQ(late.to, kPeer);
   EXPECT_EQ(late.cls, kBulk);
@@ -70,8 +70,8 @@ TEST(JobProgress, what_is_delivered_at_last_is_told_once) {
   pair.run(15);
   pair.delivered = 7;
   pair.run(30);
-  ASSERT_EQ(pair.told.size(), 2u);
-  EXPECT_EQ(pair.told.back().state, Standstill::State::kMoves);
+  ASSERT_EQ(pair.reported.size(), 2u);
+  EXPECT_EQ(pair.reported.back().state, Standstill::State::kMoves);
 }
 
 TEST(JobProgress, urgent_traffic_at_either_port_starves_and_ends_nothing) {
@@ -82,8 +82,8 @@ TEST(JobProgress, urgent_traffic_at_either_port_starves_and_ends_nothing) {
       pair.second();
     }
     EXPECT_FALSE(pair.error);
-    for (const Standstill& told : pair.told) ASSERT_EQ(told.state, Standstill::State::kStarved);
-    EXPECT_NEAR(static_cast<double>(pair.told.size()), 360, 2);
+    for (const Standstill& reported : pair.reported) ASSERT_EQ(reported.state, Standstill::State::kStarved);
+    EXPECT_NEAR(static_cast<double>(pair.reported.size()), 360, 2);
   }
 }
 
@@ -103,7 +103,7 @@ TEST(JobProgress, a_peer_that_has_not_spoken_of_a_flow_is_not_late_with_it) {
     pair.now = pair.now + seconds(1);
     job.lane_says({pair.now, {{kPeer, kBulk, kRail, {.given = 5}, false}}, {{}}}, pair.now);
     const JobProgress::News news = job.check(pair.now);
-    EXPECT_TRUE(news.told.empty() && !news.error);
+    EXPECT_TRUE(news.reported.empty() && !news.error);
   }
 }
 
@@ -111,7 +111,7 @@ TEST(JobProgress, a_peer_that_has_not_spoken_of_a_flow_is_not_late_with_it) {
 TEST(JobProgress, a_peer_hears_of_its_own_flows) {
   const std::vector<std::vector<BitsPerSecond>> three(3, {BitsPerSecond()});
   JobProgress receiver(HostIndex(0), three, kLimits), sender(HostIndex(1), three, kLimits);
-  std::vector<Standstill> told;
+  std::vector<Standstill> reported;
   for (std::int64_t second = 1; second <= 15; ++second) {
     const Time now(seconds(second).value);
     receiver.lane_says(
@@ -121,9 +121,9 @@ TEST(JobProgress, a_peer_hears_of_its_own_flows) {
         now);
     sender.lane_says({now, {{HostIndex(0), kBulk, kRail, {.given = 9}, false}}, {{}}}, now);
     ASSERT_TRUE(sender.heard(HostIndex(0), receiver.heartbeat(HostIndex(1)), now));
-    for (const Standstill& s : sender.check(now).told) told.push_back(s);
+    for (const Standstill& s : sender.check(now).reported) reported.push_back(s);
   }
-  EXPECT_EQ(told.size(), 1u);
+  EXPECT_EQ(reported.size(), 1u);
 }
 
 TEST(JobProgress, rails_count_each_for_itself) {
@@ -132,7 +132,7 @@ TEST(JobProgress, rails_count_each_for_itself) {
     for (const bool starved : {false, true}) {
       JobProgress job(kSelf, two_rails, kLimits), peer(kPeer, two_rails, kLimits);
       std::vector<ports::PortBytes> arrives(2);
-      std::vector<Standstill> told;
+      std::vector<Standstill> reported;
       for (std::uint64_t second = 1; second <= 15; ++second) {
         const Time now(seconds(static_cast<std::int64_t>(second)).value);
         if (starved) arrives[stands].received[0] += kSecondOfLink;
@@ -144,29 +144,29 @@ TEST(JobProgress, rails_count_each_for_itself) {
         job.lane_says(here, now);
         peer.lane_says(there, now);
         ASSERT_TRUE(job.heard(kPeer, peer.heartbeat(kSelf), now));
-        for (const Standstill& s : job.check(now).told) told.push_back(s);
+        for (const Standstill& s : job.check(now).reported) reported.push_back(s);
       }
-      ASSERT_EQ(told.size(), 1u) << "rail " << int{stands};
-      EXPECT_EQ(told.front().rail, RailIndex(stands));
-      EXPECT_EQ(told.front().state, starved ? Standstill::State::kStarved : Standstill::State::kLate);
+      ASSERT_EQ(reported.size(), 1u) << "rail " << int{stands};
+      EXPECT_EQ(reported.front().rail, RailIndex(stands));
+      EXPECT_EQ(reported.front().state, starved ? Standstill::State::kStarved : Standstill::State::kLate);
     }
   }
 }
 
 TEST(JobProgress, a_flow_that_is_held_back_is_late_though_nothing_of_it_is_under_way) {
   Pair pair;
-  std::vector<Standstill> told;
+  std::vector<Standstill> reported;
   for (int i = 0; i < 12; ++i) {
     pair.now = pair.now + seconds(1);
     JobProgress peer(kPeer, {{BitsPerSecond()}, {BitsPerSecond()}}, kLimits);
     peer.lane_says({pair.now, {{kSelf, kBulk, kRail, {.received = 5}, false}}, {{}}}, pair.now);
     pair.job.lane_says({pair.now, {{kPeer, kBulk, kRail, {.given = 5}, true}}, {{}}}, pair.now);
     ASSERT_TRUE(pair.job.heard(kPeer, peer.heartbeat(kSelf), pair.now));
-    for (const Standstill& s : pair.job.check(pair.now).told) told.push_back(s);
+    for (const Standstill& s : pair.job.check(pair.now).reported) reported.push_back(s);
   }
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told.front().state, Standstill::State::kLate);
-  EXPECT_TRUE(told.front().held);
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_EQ(reported.front().state, Standstill::State::kLate);
+  EXPECT_TRUE(reported.front().held);
 }
 
 TEST(JobProgress, a_lane_that_does_not_turn_is_late_itself) {
@@ -174,11 +174,11 @@ TEST(JobProgress, a_lane_that_does_not_turn_is_late_itself) {
   pair.delivered = pair.given;
   pair.run(5);
   pair.run(12, false);
-  ASSERT_EQ(pair.told.size(), 1u);
-  EXPECT_EQ(pair.told.front().to, kSelf);
+  ASSERT_EQ(pair.reported.size(), 1u);
+  EXPECT_EQ(pair.reported.front().to, kSelf);
   pair.run(1);
-  ASSERT_EQ(pair.told.size(), 2u);
-  EXPECT_EQ(pair.told.back().state, Standstill::State::kMoves);
+  ASSERT_EQ(pair.reported.size(), 2u);
+  EXPECT_EQ(pair.reported.back().state, Standstill::State::kMoves);
   pair.run(61, false);
   ASSERT_TRUE(pair.error);
   EXPECT_EQ(pair.error->to, kSelf);

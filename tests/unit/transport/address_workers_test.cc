@@ -59,20 +59,20 @@ class Workers : public ::testing::Test {
       if (Clock::now() > end) return false;
       pollfd readable{workers->fd(), POLLIN, 0};
       ::poll(&readable, 1, 5);
-      while (const AddressWorkers::Task* task = workers->serve()) told.insert(task);
+      while (const AddressWorkers::Task* task = workers->serve()) served.insert(task);
     }
     return true;
   }
 
   std::atomic<int> alive{0};
   std::unique_ptr<AddressWorkers> workers = AddressWorkers::open("a test").value();
-  std::set<const AddressWorkers::Task*> told;
+  std::set<const AddressWorkers::Task*> served;
 };
 
 TEST_F(Workers, TellTheOwnerWhenAllIsDone) {
   std::atomic<int> steps{0};
   AddressWorkers::Task* task = add(1, [&] { return ++steps == 3; });
-  ASSERT_TRUE(serve_until([&] { return told.contains(task); }));
+  ASSERT_TRUE(serve_until([&] { return served.contains(task); }));
   EXPECT_TRUE(*workers->done(task));
   EXPECT_EQ(workers->take(task).get(), task);
   EXPECT_EQ(steps, 3);
@@ -88,7 +88,7 @@ TEST_F(Workers, TryAgainForAsLongAsNobodyAnswersAndSayWhyItTakesSoLong) {
   const auto begin = Clock::now();
   ASSERT_TRUE(serve_until([&] { return !workers->delay(task).ok() || *workers->done(task); }));
   EXPECT_EQ(workers->delay(task), nobody());
-  ASSERT_TRUE(serve_until([&] { return told.contains(task); }));
+  ASSERT_TRUE(serve_until([&] { return served.contains(task); }));
   EXPECT_GE(Clock::now() - begin, 5 * std::chrono::nanoseconds(AddressWorkers::kPause.value));
   EXPECT_TRUE(*workers->done(task));
   EXPECT_TRUE(workers->delay(task).ok());
@@ -100,7 +100,7 @@ TEST_F(Workers, ReportALastingErrorAtOnce) {
   std::atomic<int> steps{0};
   AddressWorkers::Task* task =
       add(1, [&]() -> Result<bool> { return ++steps, Status(Code::kUnavailable, "no route"); });
-  ASSERT_TRUE(serve_until([&] { return told.contains(task); }));
+  ASSERT_TRUE(serve_until([&] { return served.contains(task); }));
   EXPECT_EQ(workers->done(task).status().what(), "no route");
   EXPECT_TRUE(workers->delay(task).ok());
   EXPECT_EQ(steps, 1);
@@ -122,9 +122,9 @@ TEST_F(Workers, KeepATurnForPeersThatAnswer) {
     ASSERT_TRUE(serve_until([&] { return calls >= 2 * kSilent; }));
     const auto begin = Clock::now();
     AddressWorkers::Task* task = add(200, [] { return true; });
-    ASSERT_TRUE(serve_until([&] { return told.contains(task); }));
+    ASSERT_TRUE(serve_until([&] { return served.contains(task); }));
     EXPECT_LT(Clock::now() - begin, 350ms) << round;
-    told.clear();
+    served.clear();
     workers->take(task);
     for (AddressWorkers::Task* given_up : dead) workers->give_up(given_up);
   }
@@ -136,8 +136,8 @@ TEST_F(Workers, KeepAThreadForWhoHasAnswered) {
   const auto answers = [this] {
     AddressWorkers::Task* task = add(200, [] { return true; });
     const auto begin = Clock::now();
-    EXPECT_TRUE(serve_until([&] { return told.contains(task); }));
-    told.clear();
+    EXPECT_TRUE(serve_until([&] { return served.contains(task); }));
+    served.clear();
     workers->take(task);
     return Clock::now() - begin;
   };
@@ -198,11 +198,11 @@ TEST_F(Workers, StartAThreadForASilentPeerToo) {
 TEST_F(Workers, OutliveWhatATaskThrows) {
   AddressWorkers::Task* no_memory = add(1, []() -> Result<bool> { throw std::bad_alloc(); });
   AddressWorkers::Task* other = add(2, []() -> Result<bool> { throw 1; });
-  ASSERT_TRUE(serve_until([&] { return told.size() == 2; }));
+  ASSERT_TRUE(serve_until([&] { return served.size() == 2; }));
   EXPECT_EQ(workers->done(no_memory).status(), Status(Code::kUnavailable, "out of memory"));
   EXPECT_EQ(workers->done(other).status().code(), Code::kUnavailable);
   AddressWorkers::Task* next = add(1, [] { return true; });
-  EXPECT_TRUE(serve_until([&] { return told.contains(next); }));
+  EXPECT_TRUE(serve_until([&] { return served.contains(next); }));
 }
 
 // The answer to one is the answer to all: an address is asked for once at a time.
@@ -221,7 +221,7 @@ TEST_F(Workers, AskForOneAddressOnceAtATime) {
   }
   ASSERT_TRUE(serve_until([&] { return !workers->delay(tasks.back()).ok(); }));
   answers = true;
-  ASSERT_TRUE(serve_until([&] { return told.size() == tasks.size(); }));
+  ASSERT_TRUE(serve_until([&] { return served.size() == tasks.size(); }));
   EXPECT_EQ(most, 1);
 }
 
@@ -240,7 +240,7 @@ TEST_F(Workers, GiveUpWithoutWaitingAndKeepWhatIsInACall) {
   EXPECT_EQ(alive, 1) << "a call is about it";
   go_on = true;
   ASSERT_TRUE(serve_until([&] { return alive == 0; }));
-  EXPECT_TRUE(told.empty());
+  EXPECT_TRUE(served.empty());
   EXPECT_EQ(workers->tasks(), 0u);
 }
 
@@ -260,7 +260,7 @@ TEST_F(Workers, EndWithTheirCalls) {
   EXPECT_EQ(alive, 0);
 }
 
-// Whatever comes together: nothing is lost, told twice or used after it is gone.
+// Whatever comes together: nothing is lost, served twice or used after it is gone.
 TEST_F(Workers, SurviveGivingUpAtAnyMoment) {
   std::vector<AddressWorkers::Task*> tasks;
   std::atomic<unsigned> calls{0};

@@ -58,7 +58,7 @@ TEST(Ledgers, DeliverEveryFrameOnce) {
     ReceiveLedger in;
     std::vector<int> slots(16), delivered;
     std::deque<int> wire;
-    std::deque<Number> told;
+    std::deque<Number> acks;
     int made = 0;
     while (delivered.size() < 100) {
       switch (random() % 6) {
@@ -77,18 +77,18 @@ TEST(Ledgers, DeliverEveryFrameOnce) {
           in.deliver();
           break;
         case 3:
-          if (in.untold() > 0) told.push_back(in.tell());
+          if (in.unacked() > 0) acks.push_back(in.ack());
           break;
         case 4:
-          if (told.empty()) break;
-          ASSERT_TRUE(out.acknowledge(told.front()));
-          told.pop_front();
+          if (acks.empty()) break;
+          ASSERT_TRUE(out.acknowledge(acks.front()));
+          acks.pop_front();
           break;
         case 5:
           if (random() % 10 != 0) break;
           wire.clear();
-          told.clear();
-          ASSERT_TRUE(out.resume(in.tell()).has_value());
+          acks.clear();
+          ASSERT_TRUE(out.resume(in.ack()).has_value());
           break;
       }
     }

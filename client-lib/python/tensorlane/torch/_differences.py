@@ -27,8 +27,8 @@ def explain(error, context, ranks, parameters):
             _NAME, mine.ctypes.data, everybodys.ctypes.data, mine.size, _native.UINT8, 1.0, (mine, everybodys)))
     except Error:
         return error
-    told = [(row[:8].tobytes(), row[8:].tobytes().rstrip(b"\0").decode(errors="replace")) for row in everybodys]
-    differences = [(place, sentence) for place, sentence in told if sentence]
+    answers = [(row[:8].tobytes(), row[8:].tobytes().rstrip(b"\0").decode(errors="replace")) for row in everybodys]
+    differences = [(place, sentence) for place, sentence in answers if sentence]
     if not differences:
         return error
     sentence = min(differences, key=lambda difference: difference[0])[1]
