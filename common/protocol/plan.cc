@@ -52,7 +52,7 @@ Status misplaced(const PlanTensor& t, std::string what) {
 // What both a batch and its members are.
 bool is_alike(const PlanTensor& a, const PlanTensor& b) {
   return a.operation == Operation::kAllreduce && b.operation == Operation::kAllreduce && a.dtype == b.dtype &&
-         a.reduce == b.reduce && a.wide_contributions == b.wide_contributions && a.group == b.group;
+         a.reduce == b.reduce && a.fp32_contributions == b.fp32_contributions && a.group == b.group;
 }
 
 }  // namespace

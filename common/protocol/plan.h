@@ -70,7 +70,7 @@ struct PlanTensor {
   Rank root_rank;  // broadcast: where the data is
   // The local ranks of some host are more than one, so contributions of 16-bit tensors are already float32 sums ("dtype
   // on the wire").
-  bool wide_contributions = false;
+  bool fp32_contributions = false;
   std::uint32_t group = 0;  // tensors that were registered together have a number of their own, and an order (Ordering)
   // Small allreduces may travel together, as a tensor of the plan that nobody registers: their batch. Its members are
   // behind no slice of their own; what is said of the batch (pattern, class, urgency, slices) is said of all of them.

@@ -24,7 +24,7 @@ void describe_tensor(Fields& fields, T& t) {
   fields.number(t.slice_elements);
   fields.number(t.root.value);
   fields.number(t.root_rank.value);
-  fields.number(t.wide_contributions);
+  fields.number(t.fp32_contributions);
   fields.number(t.group);
   fields.number(t.batch);
   fields.number(t.batch_offset);

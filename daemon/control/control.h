@@ -39,7 +39,7 @@ struct ControlConfig {
   // Of the plans of jobs that this host leads.
   protocol::Ordering ordering = protocol::Ordering::kTagged;
   std::uint32_t concurrent = 1;
-  // Decides pattern, class, urgency, slice_elements and wide_contributions of one tensor; control fills in the rest.
+  // Decides pattern, class, urgency, slice_elements and fp32_contributions of one tensor; control fills in the rest.
   // Runs on the leader's control thread only.
   std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
   // Appends the batches of tensors that were registered together (registrar.h). As `planner`; none: no batches.

@@ -182,7 +182,7 @@ json plan_tensors_to_json(const std::vector<PlanTensor>& tensors) {
     array.push_back(
         json::array({t.name, t.id.value, static_cast<std::uint32_t>(t.operation), static_cast<std::uint32_t>(t.reduce),
                      static_cast<std::uint32_t>(t.dtype), static_cast<std::uint32_t>(t.pattern), t.cls.value, t.urgency,
-                     t.elements, t.row, t.slice_elements, t.root.value, t.root_rank.value, t.wide_contributions,
+                     t.elements, t.row, t.slice_elements, t.root.value, t.root_rank.value, t.fp32_contributions,
                      t.in_batch() ? std::uint64_t{t.batch} + 1 : 0, t.batch_offset, t.members}));
   }
   return array;
@@ -208,7 +208,7 @@ std::optional<std::vector<PlanTensor>> plan_tensors_from_json(const json& array)
     t.slice_elements = in.u32();
     t.root = HostIndex(static_cast<std::uint16_t>(in.number(0xffff)));
     t.root_rank = Rank(in.u32());
-    t.wide_contributions = in.boolean();
+    t.fp32_contributions = in.boolean();
     const std::uint64_t batch = in.number(protocol::kNoBatch);  // 0: none
     if (batch > 0) t.batch = static_cast<std::uint32_t>(batch - 1);
     t.batch_offset = in.number(protocol::kMaxElements);

@@ -18,12 +18,13 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   t.cls = t.next_cls;
   t.urgency = t.next_urgency;
   t.buffer = ready.buffer;
-  t.wide = ready.wide;
+  t.fp32_scratch = ready.fp32_scratch;
   if (t.plan.operation == Operation::kBarrier) {
     t.buffer = staging_.slice(t.barrier % kBarrierPlaces * kBarrierPlaceBytes, dtype_size(t.dtype()));
   }
   TL_ASSERT(t.buffer.length == t.plan.elements * dtype_size(t.dtype()));
-  TL_ASSERT(!t.sums || !needs_wide(t.plan, config_.hosts) || t.wide.length == t.plan.elements * sizeof(float));
+  TL_ASSERT(!t.sums || !needs_fp32_scratch(t.plan, config_.hosts) ||
+            t.fp32_scratch.length == t.plan.elements * sizeof(float));
   t.results_left = t.results_due;
   t.sends_left = t.sends.count;
   t.older = newest_;

@@ -129,14 +129,15 @@ bool Engine::Impl::pick_work(Work* out) {
 
 Work::Source Engine::Impl::own_contribution(const Tensor& t, std::uint64_t offset, std::uint64_t elements) const {
   const std::uint64_t size = dtype_size(t.leaf_dtype);
-  return {(t.leaf_dtype == t.dtype() ? t.buffer : t.wide).slice(offset * size, elements * size), t.leaf_dtype};
+  return {(t.leaf_dtype == t.dtype() ? t.buffer : t.fp32_scratch).slice(offset * size, elements * size), t.leaf_dtype};
 }
 
 // Sums on their way lie in the tensor itself, or, where its elements have 16 bits, in its float32 scratch: never in
 // staging, so that nothing in staging waits for a grant of the next host.
 Work::Source Engine::Impl::partial_place(const Tensor& t, std::uint64_t offset, std::uint64_t elements) const {
   const std::uint64_t size = dtype_size(t.partial_dtype);
-  return {(t.partial_dtype == t.dtype() ? t.buffer : t.wide).slice(offset * size, elements * size), t.partial_dtype};
+  return {(t.partial_dtype == t.dtype() ? t.buffer : t.fp32_scratch).slice(offset * size, elements * size),
+          t.partial_dtype};
 }
 
 Descriptor Engine::Impl::source_place(const Source& source, Parity parity, std::uint64_t offset,

@@ -12,7 +12,7 @@ void Digest::mix(Time now, const Event& event) {
       mix(event.tensor_ready.tensor.value);
       mix(event.tensor_ready.sequence.value);
       mix(event.tensor_ready.buffer);
-      mix(event.tensor_ready.wide);
+      mix(event.tensor_ready.fp32_scratch);
       break;
     case Event::Kind::kFrameArrived:
       mix(event.frame.peer.value);

@@ -17,7 +17,7 @@
 //
 // What waits holds nothing that others wait for: staging is taken only for bytes that exist and given back as soon as
 // they are summed; a partial sum lies in the tensor itself, or, where its elements have 16 bits, in the tensor's
-// float32 scratch (`wide`), never in staging. 16-bit dtypes: one rank's data travels in 16 bits, sums travel as
+// float32 scratch (`fp32_scratch`), never in staging. 16-bit dtypes: one rank's data travels in 16 bits, sums travel as
 // float32, and the owner rounds once, into the tensor.
 #pragma once
 
@@ -64,10 +64,10 @@ struct EngineCounters {
   std::array<std::uint64_t, kMaxDataClasses> demoted_bytes{};  // of this class, sent in a lower one
 };
 
-// Whether TensorReady must bring float32 scratch for this tensor (see types.h). True for 16-bit allreduces with wide
+// Whether TensorReady must bring float32 scratch for this tensor (see types.h). True for 16-bit allreduces with float32
 // contributions, and for those whose sums travel or are made in several passes: in a ring of more than two hosts, and
 // with more sources than one Work holds.
-bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts);
+bool needs_fp32_scratch(const PlanTensor& tensor, std::uint16_t hosts);
 
 class Engine {
  public:

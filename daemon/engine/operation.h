@@ -140,7 +140,7 @@ struct Tensor {
   Sequence sequence;    // of the last operation begun
   Iteration iteration;  // that it belongs to
   Time since;           // it was begun
-  Descriptor buffer, wide;
+  Descriptor buffer, fp32_scratch;
   std::uint32_t result_grant = 0;
   std::uint32_t results_left = 0, sends_left = 0;
   std::uint32_t older = kNoIndex, newer = kNoIndex;  // open operations in order of submission

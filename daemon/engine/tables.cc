@@ -26,7 +26,7 @@ bool unchanged(const PlanTensor& a, const PlanTensor& b) {
   if (a.operation != b.operation || a.pattern != b.pattern || a.cls != b.cls || a.urgency != b.urgency) return false;
   if (a.operation == Operation::kBarrier) return true;  // the rest of it is our own
   return a.reduce == b.reduce && a.dtype == b.dtype && a.elements == b.elements && a.row == b.row &&
-         a.slice_elements == b.slice_elements && a.root == b.root && a.wide_contributions == b.wide_contributions &&
+         a.slice_elements == b.slice_elements && a.root == b.root && a.fp32_contributions == b.fp32_contributions &&
          a.batch == b.batch && a.batch_offset == b.batch_offset && a.members == b.members;
 }
 
@@ -320,9 +320,9 @@ Holes::ByFirst::iterator Holes::remove(ByFirst::iterator hole) {
   return free_.erase(hole);
 }
 
-bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
+bool needs_fp32_scratch(const PlanTensor& tensor, std::uint16_t hosts) {
   if (!reduces(tensor.operation) || dtype_size(tensor.dtype) != 2) return false;
-  return tensor.wide_contributions || passes_partial_sums(tensor.pattern, hosts) || hosts > Work::kMaxSources;
+  return tensor.fp32_contributions || passes_partial_sums(tensor.pattern, hosts) || hosts > Work::kMaxSources;
 }
 
 Status check_known(const PlanTables& tables, const Plan& plan) {
@@ -367,7 +367,7 @@ Status place_tensor(const EngineConfig& config, const Plan& plan, const PlanTens
     // everything.
     tensor.plan.elements = tensor.plan.slice_elements = 1;
     tensor.plan.dtype = Dtype::kFloat32;
-    tensor.plan.wide_contributions = false;
+    tensor.plan.fp32_contributions = false;
     tensor.plan.reduce = ReduceOp::kSum;
     tensor.barrier = tables->barriers;
   }

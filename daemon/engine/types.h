@@ -23,14 +23,15 @@ using protocol::PlanTensor;
 // the tensor, in its dtype (none for a barrier). `sequence` is one more than that of the operation before, which must
 // be complete.
 //
-// `wide` is float32 scratch, as many elements as the tensor, where needs_wide() asks for it (engine.h), else it is
-// empty. With wide_contributions it holds the sums of the local ranks, and `buffer` is not read; else its content does
-// not matter, and the engine keeps sums in it that are on their way. Both belong to the engine until Complete.
+// `fp32_scratch` is float32 scratch, as many elements as the tensor, where needs_fp32_scratch() asks for it (engine.h),
+// else it is empty. With fp32_contributions it holds the sums of the local ranks, and `buffer` is not read; else its
+// content does not matter, and the engine keeps sums in it that are on their way. Both belong to the engine until
+// Complete.
 struct TensorReady {
   TensorId tensor;
   Sequence sequence;
   Descriptor buffer;
-  Descriptor wide;
+  Descriptor fp32_scratch;
 };
 // A frame has arrived; where it carries payload, that has landed where landing() said.
 struct FrameArrived {

@@ -105,7 +105,7 @@ void describe_event(Codec& c, E& event) {
       c.number(event.tensor_ready.tensor.value);
       c.number(event.tensor_ready.sequence.value);
       describe_descriptor(c, event.tensor_ready.buffer);
-      return describe_descriptor(c, event.tensor_ready.wide);
+      return describe_descriptor(c, event.tensor_ready.fp32_scratch);
     case Kind::kFrameArrived:
       c.number(event.frame.peer.value);
       return describe_frame(c, event.frame.header);

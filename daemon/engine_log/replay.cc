@@ -88,9 +88,9 @@ class Promises {
     if (planned.in_batch()) return "an operation on a tensor that travels in a batch";
     if (t.open || ready.sequence.value != t.sequence + 1) return "an operation begins before the one before is over";
     const bool barrier = planned.operation == Operation::kBarrier;
-    const bool wide = reduces(planned.operation) && engine::needs_wide(planned, config_.hosts);
+    const bool scratch = reduces(planned.operation) && engine::needs_fp32_scratch(planned, config_.hosts);
     if (!barrier && (ready.buffer.length != planned.elements * dtype_size(planned.dtype) ||
-                     (wide && ready.wide.length != planned.elements * sizeof(float))))
+                     (scratch && ready.fp32_scratch.length != planned.elements * sizeof(float))))
       return "an operation on a buffer that is not the tensor's";
     t = {ready.sequence.value, true, t.offered};
     return nullptr;

@@ -306,14 +306,14 @@ void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   if (tensor.is_batch()) return start_local(t, tensor, LocalStep::kReduce, now);
   if (reduces(tensor.operation)) {
     if (rails_.empty()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish, now);
-    return start_local(t, tensor, alone && !tensor.wide_contributions ? LocalStep::kNone : LocalStep::kReduce, now);
+    return start_local(t, tensor, alone && !tensor.fp32_contributions ? LocalStep::kNone : LocalStep::kReduce, now);
   }
   const bool collects = tensor.operation == Operation::kAllgather && !alone;
   start_local(t, tensor, collects ? LocalStep::kCollect : LocalStep::kNone, now);
 }
 
 void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step, Time now) {
-  const bool wide = step == LocalStep::kReduce && tensor.wide_contributions;
+  const bool wide = step == LocalStep::kReduce && tensor.fp32_contributions;
   t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.wide_storage : Buffer(), 0, 0};
   if (step == LocalStep::kNone) return finish_step(t, tensor, now);
   local_queue_.push({tensor.cls, t.iteration, tensor.id, t.raised});

@@ -124,7 +124,7 @@ Status PlanGrowth::begin() {
     if (tensor.is_batch()) place.storage_bytes = tensor.elements * dtype_size(tensor.dtype);
     place.storage = bytes;
     bytes += aligned(place.storage_bytes);
-    if (!engine::needs_wide(tensor, hosts)) continue;
+    if (!engine::needs_fp32_scratch(tensor, hosts)) continue;
     ++entries;
     place.wide_bytes = tensor.elements * sizeof(float);
     place.wide = bytes;

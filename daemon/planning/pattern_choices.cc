@@ -41,7 +41,7 @@ protocol::Pattern PatternChoices::choose(const std::string& job, const protocol:
     return static_cast<protocol::Pattern>(asked - 1);
   // A push and its pull must be cut alike, whatever their classes.
   if (is_keyed(tensor.operation)) return protocol::Pattern::kParameterServer;
-  const Kind kind(job, tensor.operation, tensor.dtype, tensor.elements, hosts, tensor.cls, tensor.wide_contributions,
+  const Kind kind(job, tensor.operation, tensor.dtype, tensor.elements, hosts, tensor.cls, tensor.fp32_contributions,
                   tensor.slice_elements);
   const auto known = chosen_.find(kind);
   if (known != chosen_.end()) {
@@ -57,7 +57,7 @@ protocol::Pattern PatternChoices::choose(const std::string& job, const protocol:
 }
 
 std::string PatternChoices::text(const Kind& kind, const Predictions& predictions) const {
-  const auto& [job, operation, dtype, elements, hosts, cls, wide, slice] = kind;
+  const auto& [job, operation, dtype, elements, hosts, cls, fp32, slice] = kind;
   std::string others;
   for (const engine::Prediction& p : predictions) {
     others += fmt::format("{}{} {:.1f} us", others.empty() ? "" : ", ", protocol::pattern_name(p.pattern),
@@ -81,7 +81,7 @@ nlohmann::json PatternChoices::model() const {
 nlohmann::json PatternChoices::choices() const {
   nlohmann::json all = nlohmann::json::array();
   for (const auto& [kind, chosen] : chosen_) {
-    const auto& [job, operation, dtype, elements, hosts, cls, wide, slice] = kind;
+    const auto& [job, operation, dtype, elements, hosts, cls, fp32, slice] = kind;
     nlohmann::json predicted = nlohmann::json::object();
     for (const engine::Prediction& p : chosen.predictions)
       predicted[protocol::pattern_name(p.pattern)] = to_seconds(p.time);

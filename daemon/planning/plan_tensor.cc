@@ -19,7 +19,7 @@ protocol::PlanTensor plan_tensor(const config::DaemonConfig& config, PatternChoi
   tensor.urgency = body.explicit_urgency != 0 ? body.urgency : engine::layer_order(body.position, body.positions);
   tensor.cls =
       config.priorities ? engine::class_by_thresholds(config.fabric.classes.thresholds, tensor.urgency) : ClassId(0);
-  tensor.wide_contributions =
+  tensor.fp32_contributions =
       dtype_size(body.dtype) == 2 &&
       std::ranges::any_of(job.hosts, [](const ports::JobHost& host) { return host.ranks.size() > 1; });
   tensor.slice_elements = config.slice_elements != 0

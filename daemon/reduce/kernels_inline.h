@@ -130,19 +130,19 @@ void reduce_same(std::byte* out, const ReduceSource* sources, std::size_t count,
 constexpr std::size_t kBlock = 512;
 
 // all[i] = the i-th element of one source, of type In, or that combined with what is there.
-template <typename Op, typename In, typename Wide>
-void take_values(const std::byte* bytes, std::size_t n, Wide* all, bool first) {
+template <typename Op, typename In, typename Accumulator>
+void take_values(const std::byte* bytes, std::size_t n, Accumulator* all, bool first) {
   using Element __attribute__((aligned(1), may_alias)) = In;
   const auto* in = reinterpret_cast<const Element*>(bytes);
   if (first) {
-    for (std::size_t i = 0; i < n; ++i) all[i] = static_cast<Wide>(in[i]);
+    for (std::size_t i = 0; i < n; ++i) all[i] = static_cast<Accumulator>(in[i]);
   } else {
-    for (std::size_t i = 0; i < n; ++i) all[i] = Op::template of<Wide>(all[i], static_cast<Wide>(in[i]));
+    for (std::size_t i = 0; i < n; ++i) all[i] = Op::template of<Accumulator>(all[i], static_cast<Accumulator>(in[i]));
   }
 }
 
-template <typename Isa, typename Op, typename Wide>
-void take(const ReduceSource& source, std::size_t from, std::size_t n, Wide* all, bool first) {
+template <typename Isa, typename Op, typename Accumulator>
+void take(const ReduceSource& source, std::size_t from, std::size_t n, Accumulator* all, bool first) {
   if (source.dtype == Dtype::kFloat64)
     return take_values<Op, double>(source.data + from * sizeof(double), n, all, first);
   if (source.dtype == Dtype::kFloat32) return take_values<Op, float>(source.data + from * sizeof(float), n, all, first);
@@ -157,8 +157,8 @@ void take(const ReduceSource& source, std::size_t from, std::size_t n, Wide* all
 }
 
 // Writes a block as `dtype`. A float64 that becomes a 16-bit number goes by way of float32.
-template <typename Isa, typename Wide>
-void give(std::byte* out, Dtype dtype, std::size_t from, std::size_t n, const Wide* all) {
+template <typename Isa, typename Accumulator>
+void give(std::byte* out, Dtype dtype, std::size_t from, std::size_t n, const Accumulator* all) {
   if (dtype == Dtype::kFloat64) {
     Double* to = reinterpret_cast<Double*>(out) + from;
     for (std::size_t i = 0; i < n; ++i) to[i] = all[i];
@@ -179,34 +179,34 @@ void give(std::byte* out, Dtype dtype, std::size_t from, std::size_t n, const Wi
 }
 
 // Any mixture of floating-point types. A block is read from all sources before it is written.
-template <typename Isa, typename Op, typename Wide>
+template <typename Isa, typename Op, typename Accumulator>
 void combine_mixed(std::byte* out, Dtype out_dtype, const ReduceSource* sources, std::size_t count,
                    std::size_t elements, double divisor) {
-  Wide all[kBlock];
-  const Wide d = static_cast<Wide>(divisor);
+  Accumulator all[kBlock];
+  const Accumulator d = static_cast<Accumulator>(divisor);
   for (std::size_t from = 0; from < elements; from += kBlock) {
     const std::size_t n = elements - from < kBlock ? elements - from : kBlock;
     for (std::size_t k = 0; k < count; ++k) take<Isa, Op>(sources[k], from, n, all, k == 0);
-    if (d != Wide(1)) {
+    if (d != Accumulator(1)) {
       for (std::size_t i = 0; i < n; ++i) all[i] /= d;
     }
     give<Isa>(out, out_dtype, from, n, all);
   }
 }
 
-template <typename Isa, typename Wide>
+template <typename Isa, typename Accumulator>
 void reduce_mixed(std::byte* out, Dtype out_dtype, const ReduceSource* sources, std::size_t count, std::size_t elements,
                   ReduceOp op, double divisor) {
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
-      return combine_mixed<Isa, Sum, Wide>(out, out_dtype, sources, count, elements, divisor);
+      return combine_mixed<Isa, Sum, Accumulator>(out, out_dtype, sources, count, elements, divisor);
     case ReduceOp::kMin:
-      return combine_mixed<Isa, Min, Wide>(out, out_dtype, sources, count, elements, divisor);
+      return combine_mixed<Isa, Min, Accumulator>(out, out_dtype, sources, count, elements, divisor);
     case ReduceOp::kMax:
-      return combine_mixed<Isa, Max, Wide>(out, out_dtype, sources, count, elements, divisor);
+      return combine_mixed<Isa, Max, Accumulator>(out, out_dtype, sources, count, elements, divisor);
     case ReduceOp::kProduct:
-      return combine_mixed<Isa, Product, Wide>(out, out_dtype, sources, count, elements, divisor);
+      return combine_mixed<Isa, Product, Accumulator>(out, out_dtype, sources, count, elements, divisor);
   }
 }
 
@@ -220,10 +220,10 @@ inline std::size_t element_bytes(Dtype dtype) {
 template <typename Isa>
 void reduce_elements(std::byte* out, Dtype out_dtype, const ReduceSource* sources, std::size_t count,
                      std::size_t elements, ReduceOp op, double divisor) {
-  bool same = true, wide = out_dtype == Dtype::kFloat64;
+  bool same = true, doubles = out_dtype == Dtype::kFloat64;
   for (std::size_t k = 0; k < count; ++k) {
     same = same && sources[k].dtype == out_dtype;
-    wide = wide || sources[k].dtype == Dtype::kFloat64;
+    doubles = doubles || sources[k].dtype == Dtype::kFloat64;
   }
   if (same && count == 1 && divisor == 1) {
     if (out != sources[0].data && elements > 0) std::memcpy(out, sources[0].data, elements * element_bytes(out_dtype));
@@ -246,7 +246,7 @@ void reduce_elements(std::byte* out, Dtype out_dtype, const ReduceSource* source
     case Dtype::kBfloat16:
       break;
   }
-  if (wide) return reduce_mixed<Isa, double>(out, out_dtype, sources, count, elements, op, divisor);
+  if (doubles) return reduce_mixed<Isa, double>(out, out_dtype, sources, count, elements, op, divisor);
   return reduce_mixed<Isa, float>(out, out_dtype, sources, count, elements, op, divisor);
 }
 

@@ -79,7 +79,7 @@ PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
     t.row = random.chance(0.5) ? 1 : random.between(1, t.elements);
     t.elements = std::max<std::uint64_t>(t.elements / t.row, 1) * t.row;
   }
-  t.wide_contributions = reduces(t.operation) && dtype_size(t.dtype) == 2 && engine.world_size > engine.hosts;
+  t.fp32_contributions = reduces(t.operation) && dtype_size(t.dtype) == 2 && engine.world_size > engine.hosts;
   return t;
 }
 
@@ -348,7 +348,7 @@ void make_batchable(Scenario& s, Random& random) {
     t.reduce = can_reduce(reduce, t.dtype) ? reduce : ReduceOp::kSum;
     t.row = 1;
     t.elements = random.between(1, std::clamp<std::uint64_t>(t.elements, 2, 2048));
-    t.wide_contributions = dtype_size(t.dtype) == 2 && s.engine.world_size > s.hosts();
+    t.fp32_contributions = dtype_size(t.dtype) == 2 && s.engine.world_size > s.hosts();
   }
 }
 

@@ -24,7 +24,7 @@ bool is_16_bit(const PlanTensor& tensor) {
   return dtype_size(tensor.dtype) == 2;
 }
 std::uint64_t contribution_bytes(const PlanTensor& tensor) {
-  return is_16_bit(tensor) && tensor.wide_contributions ? sizeof(float) : dtype_size(tensor.dtype);
+  return is_16_bit(tensor) && tensor.fp32_contributions ? sizeof(float) : dtype_size(tensor.dtype);
 }
 bool is_server(Pattern pattern) {
   return pattern == Pattern::kParameterServer || pattern == Pattern::kWholeServer;
@@ -46,9 +46,9 @@ bool sums(const PlanTensor& tensor) {
   return reduces(tensor.operation);
 }
 
-bool needs_wide(const PlanTensor& tensor, std::uint16_t hosts) {
+bool needs_fp32_scratch(const PlanTensor& tensor, std::uint16_t hosts) {
   if (!sums(tensor) || !is_16_bit(tensor)) return false;
-  return tensor.wide_contributions || (!is_server(tensor.pattern) && hosts > 2);
+  return tensor.fp32_contributions || (!is_server(tensor.pattern) && hosts > 2);
 }
 
 std::vector<Passing> passings(Pattern pattern, std::uint16_t hosts, HostIndex owner) {

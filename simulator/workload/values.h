@@ -57,8 +57,8 @@ std::uint16_t most_sources(protocol::Pattern pattern, std::uint16_t hosts);
 // Bytes of contributions that cross between hosts during one operation, all hosts together.
 std::uint64_t contributed_bytes(const protocol::PlanTensor& tensor, std::span<const HostIndex> rank_hosts,
                                 std::uint16_t hosts);
-// Whether the engine wants float32 memory beside the buffer: for wide contributions, and for a ring's partial sums of
-// 16-bit elements.
-bool needs_wide(const protocol::PlanTensor& tensor, std::uint16_t hosts);
+// Whether the engine wants float32 memory beside the buffer: for float32 contributions, and for a ring's partial sums
+// of 16-bit elements.
+bool needs_fp32_scratch(const protocol::PlanTensor& tensor, std::uint16_t hosts);
 
 }  // namespace tensorlane::simulator

@@ -49,7 +49,7 @@ protocol::PlanTensor plan_tensor(const protocol::TensorBody& body, const ports::
   planned.cls = ClassId(planned.urgency >= 0.5f ? 0 : 1);
   planned.slice_elements = 1024;
   for (const auto& host : spec.hosts)
-    planned.wide_contributions |= host.ranks.size() > 1 && dtype_size(body.dtype) == 2;
+    planned.fp32_contributions |= host.ranks.size() > 1 && dtype_size(body.dtype) == 2;
   return planned;
 }
 

@@ -48,7 +48,7 @@ TEST_P(ClusterOf, joins_registers_and_ends_in_peace_and_the_name_can_be_used_aga
       EXPECT_EQ(record.plan.hash(), hash);
       EXPECT_EQ(record.plan.version, 1u);
       ASSERT_EQ(record.plan.tensors.size(), 2u);
-      EXPECT_TRUE(record.plan.tensors[1].wide_contributions);
+      EXPECT_TRUE(record.plan.tensors[1].fp32_contributions);
       ASSERT_EQ(record.bindings.size(), 4u);
       EXPECT_EQ(record.bindings[0].place.offset, 128 * host);
       EXPECT_EQ(record.bindings[0].place.bytes, 4000u);

@@ -34,7 +34,7 @@ std::vector<Members> neighbours(std::span<const PlanTensor> tensors, std::span<c
   for (std::size_t i : order) {
     const PlanTensor& t = tensors[i];
     if (t.operation != Operation::kAllreduce || size_of(t) > most) continue;
-    const auto [it, fresh] = open.try_emplace({t.dtype, t.reduce, t.wide_contributions, t.cls, asked[i]});
+    const auto [it, fresh] = open.try_emplace({t.dtype, t.reduce, t.fp32_contributions, t.cls, asked[i]});
     Open& last = it->second;
     if (fresh || last.size + size_of(t) > most) {
       last = {batches.size(), Bytes()};

@@ -29,7 +29,7 @@ inline constexpr Bytes kSmallestShard = kib(4);
 
 // The type in which a host that adds nobody else's data sends its contribution.
 constexpr Dtype contribution_dtype(const protocol::PlanTensor& tensor) {
-  return tensor.wide_contributions && dtype_size(tensor.dtype) == 2 ? Dtype::kFloat32 : tensor.dtype;
+  return tensor.fp32_contributions && dtype_size(tensor.dtype) == 2 ? Dtype::kFloat32 : tensor.dtype;
 }
 
 // The shards of a tensor, in order of offset and without gaps.

@@ -167,7 +167,7 @@ TEST(PlanOnTheWire, has_the_same_hash_at_the_other_end) {
     t.slice_elements = 77;
     t.root = HostIndex(2);
     t.root_rank = Rank(5);
-    t.wide_contributions = true;
+    t.fp32_contributions = true;
     t.batch = i < 2 ? 2 : protocol::kNoBatch;
     t.batch_offset = 1000 * i;
     t.members = i < 2 ? 0 : 2;

@@ -36,10 +36,10 @@ Cluster::Cluster(const ClusterOptions& options, const Plan& plan)
 void Cluster::add_buffers(Host& host, const PlanTensor& tensor, std::size_t region) {
   const bool barrier = tensor.operation == Operation::kBarrier;
   Region buffer(barrier ? 0 : tensor.elements * dtype_size(tensor.dtype));
-  Region wide(needs_wide(tensor, hosts()) ? tensor.elements * sizeof(float) : 0);
+  Region fp32_scratch(needs_fp32_scratch(tensor, hosts()) ? tensor.elements * sizeof(float) : 0);
   while (host.regions.size() < region + 2) host.regions.emplace_back(0);
   host.regions[region] = std::move(buffer);
-  host.regions[region + 1] = std::move(wide);
+  host.regions[region + 1] = std::move(fp32_scratch);
 }
 
 Status Cluster::vacate(protocol::TensorRange range) {
@@ -60,7 +60,7 @@ Status Cluster::place(protocol::TensorRange range, const std::vector<PlanTensor>
 std::span<std::byte> Cluster::buffer(std::size_t host, TensorId tensor) {
   return hosts_[host].regions[1 + tensor.value * 2].all();
 }
-std::span<std::byte> Cluster::wide(std::size_t host, TensorId tensor) {
+std::span<std::byte> Cluster::fp32_scratch(std::size_t host, TensorId tensor) {
   return hosts_[host].regions[2 + tensor.value * 2].all();
 }
 

@@ -56,7 +56,7 @@ class Cluster {
   Host& host(std::size_t i) { return hosts_[i]; }
   // The tensor's buffer at a host, and its float32 scratch (empty where there is none).
   std::span<std::byte> buffer(std::size_t host, TensorId tensor);
-  std::span<std::byte> wide(std::size_t host, TensorId tensor);
+  std::span<std::byte> fp32_scratch(std::size_t host, TensorId tensor);
 
   // What is in the range is unregistered, on every host.
   Status vacate(protocol::TensorRange range);

@@ -33,9 +33,9 @@ double contribution(const PlanTensor& t, std::size_t host, Sequence sequence, st
 
 void fill_small(Cluster& c, const Plan& plan, std::size_t h, TensorId id, Sequence sequence) {
   const PlanTensor& t = plan.tensors[id.value];
-  const bool wide = t.wide_contributions && dtype_size(t.dtype) == 2;
+  const bool wide = t.fp32_contributions && dtype_size(t.dtype) == 2;
   const Dtype dtype = wide ? Dtype::kFloat32 : t.dtype;
-  const std::span<std::byte> to = wide ? c.wide(h, id) : c.buffer(h, id);
+  const std::span<std::byte> to = wide ? c.fp32_scratch(h, id) : c.buffer(h, id);
   for (std::uint64_t e = 0; e < to.size() / dtype_size(dtype); ++e) {
     store(to.data() + e * dtype_size(dtype), dtype, contribution(t, h, sequence, e));
   }
@@ -111,7 +111,7 @@ struct Case {
 
 class Operations : public ::testing::TestWithParam<Case> {};
 
-// Every dtype and reduction, plain and wide contributions, around the edges of alignment units, slices and shards.
+// Every dtype and reduction, plain and float32 contributions, around the edges of alignment units, slices and shards.
 Plan plan_of_everything(const Case& which) {
   Plan plan;
   const std::uint64_t sizes[] = {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 1000};
@@ -128,7 +128,7 @@ Plan plan_of_everything(const Case& which) {
   for (PlanTensor& t : plan.tensors) {
     t.reduce = static_cast<ReduceOp>(n % kReduceOpCount);
     if (!can_reduce(t.reduce, t.dtype)) t.reduce = ReduceOp::kSum;
-    t.wide_contributions = n % 4 == 1;
+    t.fp32_contributions = n % 4 == 1;
     t.cls = ClassId(n % 2);
     t.urgency = static_cast<float>(n % 7) / 7;
     ++n;
@@ -250,12 +250,12 @@ double sum_in_plan_order(const PlanTensor& t, std::uint16_t hosts, std::uint64_t
 
 // The tensors come after `padding` others that nobody submits, which moves their owners.
 void check_order(Pattern pattern, std::uint16_t hosts, std::uint64_t elements, std::uint32_t slice,
-                 bool wide_contributions, std::uint32_t padding = 0) {
+                 bool fp32_contributions, std::uint32_t padding = 0) {
   Plan plan;
   for (std::uint32_t i = 0; i < padding; ++i) add(&plan, allreduce(pattern, Dtype::kFloat32, 1, 1));
   for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBfloat16})  // integers have no order
     add(&plan, allreduce(pattern, dtype, elements, slice));
-  for (PlanTensor& t : plan.tensors) t.wide_contributions = wide_contributions;
+  for (PlanTensor& t : plan.tensors) t.fp32_contributions = fp32_contributions;
   ClusterOptions o;
   o.hosts = hosts;
   o.seed = hosts;
@@ -263,7 +263,7 @@ void check_order(Pattern pattern, std::uint16_t hosts, std::uint64_t elements, s
   c.fill = [&](std::size_t h, TensorId id, Sequence) {
     const PlanTensor& t = plan.tensors[id.value];
     const Dtype dtype = contribution_dtype(t);
-    std::byte* to = (dtype == t.dtype ? c.buffer(h, id) : c.wide(h, id)).data();
+    std::byte* to = (dtype == t.dtype ? c.buffer(h, id) : c.fp32_scratch(h, id)).data();
     for (std::uint64_t e = 0; e < elements; ++e)
       store(to + e * dtype_size(dtype), dtype, awkward_number(h, e, t.dtype));
   };

@@ -205,10 +205,10 @@ TEST(Shards, SmallTensorsStayWholeAndSpreadOverTheHosts) {
   }
 }
 
-TEST(Shards, WideContributionsCountAsTheyTravel) {
+TEST(Shards, Fp32ContributionsCountAsTheyTravel) {
   PlanTensor t = tensor(0, kWholeTensor.value / 2, Dtype::kBfloat16);
   EXPECT_EQ(shards(t, 4, {}).size(), 1u);
-  t.wide_contributions = true;
+  t.fp32_contributions = true;
   EXPECT_EQ(shards(t, 4, {}).size(), 4u);
 }
 

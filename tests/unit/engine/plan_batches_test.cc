@@ -73,7 +73,7 @@ TEST(AppendBatches, JoinsOneKindOnly) {
   tensors[2].dtype = tensors[3].dtype = Dtype::kFloat64;
   tensors[4].reduce = tensors[5].reduce = ReduceOp::kMax;
   tensors[6].cls = tensors[7].cls = ClassId(1);
-  tensors[8].wide_contributions = tensors[9].wide_contributions = true;
+  tensors[8].fp32_contributions = tensors[9].fp32_contributions = true;
   std::vector<std::uint8_t> asked(tensors.size());
   asked[10] = asked[11] = 2;
   PlanTensor other = small(8);

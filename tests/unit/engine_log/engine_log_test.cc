@@ -39,7 +39,7 @@ void expect_same(const Event& a, const Event& b) {
       EXPECT_EQ(a.tensor_ready.tensor, b.tensor_ready.tensor);
       EXPECT_EQ(a.tensor_ready.sequence, b.tensor_ready.sequence);
       EXPECT_EQ(a.tensor_ready.buffer, b.tensor_ready.buffer);
-      EXPECT_EQ(a.tensor_ready.wide, b.tensor_ready.wide);
+      EXPECT_EQ(a.tensor_ready.fp32_scratch, b.tensor_ready.fp32_scratch);
       return;
     case Event::Kind::kFrameArrived:
       EXPECT_EQ(a.frame.peer, b.frame.peer);
@@ -74,7 +74,7 @@ TEST(EngineLog, EveryRecordIsReadAsItWasWritten) {
   protocol::Plan plan = plan_of(3, protocol::Ordering::kNegotiated);
   plan.tensors[2].operation = Operation::kReduceScatter;
   plan.tensors[2].row = 5;
-  plan.tensors[2].wide_contributions = true;
+  plan.tensors[2].fp32_contributions = true;
   recorder->plan(plan, 12);
   recorder->priority(TensorId(2), 0.125F, ClassId(1), 13);
   // Times may lie anywhere, and go back.

@@ -40,7 +40,7 @@ class Batches : public LaneTest, public ::testing::WithParamInterface<BatchWorld
     for (std::uint32_t i = 0; i < kTensors; ++i) {
       tensors.push_back(allreduce(kElements, i % 3 == 0 ? Dtype::kBfloat16 : Dtype::kFloat32, world.pattern));
       tensors.back().reduce = i % 3 == 1 ? ReduceOp::kAverage : ReduceOp::kSum;
-      tensors.back().wide_contributions = i % 3 == 0 && world.per_host > 1;
+      tensors.back().fp32_contributions = i % 3 == 0 && world.per_host > 1;
       tensors.back().urgency = static_cast<float>(i % 5) / 5;
     }
     tensors = batched(tensors, kib(2));

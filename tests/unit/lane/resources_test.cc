@@ -141,7 +141,7 @@ TEST_F(Resources, WhatLeavesThePlanIsGivenBackBeforeItIsSaidToBeGone) {
   std::vector<std::uint64_t> tables;  // which stay for those who come
   for (const std::uint64_t elements : {5000u, 70000u, 300u, 5000u, 70000u}) {
     protocol::PlanTensor other = allreduce(elements, Dtype::kFloat16);
-    other.wide_contributions = true;
+    other.fp32_contributions = true;
     place(1, {other}, {kOffset});
     EXPECT_GT(hosts_[0]->budget->ledger().in_use(), bytes + elements * sizeof(float));
     for (std::uint64_t operation = 1; operation <= 2; ++operation) {
