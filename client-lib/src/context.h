@@ -55,7 +55,7 @@ struct tl_request {
   tensorlane::client::Context* context = nullptr;
   tl_tensor* tensor = nullptr;
   State state = State::kFree;
-  bool raised = false;
+  bool boosted = false;
   bool copies_out = false;
   bool given_back = false;  // the daemon has said that it is done with the buffer
   void* out = nullptr;      // copies_out: where the result goes, out of this part of the tensor's buffer
@@ -207,7 +207,7 @@ class Context {
   void cancel_locked(tl_request& request);
   [[nodiscard]] bool submit_locked(tl_request& request);
   Status consume(tl_request& request);
-  void raise(tl_request& request);
+  void boost(tl_request& request);
   void tell_of_wait(const tl_request& request);
   bool spin(std::uint32_t seen) const;
 

@@ -93,7 +93,7 @@ Result<tl_request*> Context::prepare_locked(tl_tensor& tensor) {
   }
   request->tensor = &tensor;
   request->state = State::kPreparing;
-  request->raised = false;
+  request->boosted = false;
   request->copies_out = false;
   request->given_back = false;
   request->out = nullptr;
@@ -195,14 +195,14 @@ bool Context::spin(std::uint32_t seen) const {
 }
 
 // Tells the daemon, once, that somebody waits for this one (law 9).
-void Context::raise(tl_request& request) {
+void Context::boost(tl_request& request) {
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
     // Half of the ring is kept for operations, which may not fail for want of room.
-    if (request.raised || request.state != State::kPosted || rings_.space() <= ring_entries_ / 2) return;
-    request.raised = true;
-    wake = rings_.submit({request.tensor->id, protocol::kFlagRaise, request.tensor->sequence});
+    if (request.boosted || request.state != State::kPosted || rings_.space() <= ring_entries_ / 2) return;
+    request.boosted = true;
+    wake = rings_.submit({request.tensor->id, protocol::kFlagBoost, request.tensor->sequence});
   }
   if (wake) rings_.wake_daemon();
 }
@@ -252,7 +252,7 @@ Status Context::wait(tl_request& request, double timeout_seconds) {
       }
     }
     if (!std::exchange(spun, true) && spin(seen)) continue;
-    raise(request);
+    boost(request);
     rings_.wait(seen, left);
   }
   return consume(request);

@@ -140,11 +140,11 @@ struct UnregisterBody {
 // Client -> daemon: run the registered operation once on the tensor's buffer.
 struct SubmissionEntry {
   std::uint32_t tensor = 0;    // id from kRegistered
-  std::uint32_t flags = 0;     // 0, kFlagRaise or kFlagWaited
+  std::uint32_t flags = 0;     // 0, kFlagBoost or kFlagWaited
   std::uint64_t sequence = 0;  // 1, 2, 3... per tensor
 };
-inline constexpr std::uint32_t kFlagRaise =
-    1;  // not a new operation: a wait blocks on this one, raise what it waits for (law 9)
+inline constexpr std::uint32_t kFlagBoost =
+    1;  // not a new operation: a wait blocks on this one, boost what it waits for (law 9)
 inline constexpr std::uint32_t kFlagWaited =
     2;  // nor this: the program waits for this one now, blocked or not; only while RingPage::observe is 1
 

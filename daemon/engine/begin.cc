@@ -11,7 +11,7 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   TL_ASSERT(!t.open && ready.sequence.value == t.sequence.value + 1 && ready.sequence.value <= kMaxSequence);
   t.open = true;
   end_awaited(t);
-  t.raised = false;
+  t.boosted = false;
   t.sequence = ready.sequence;
   t.iteration = iterations_.begin(t.iteration);
   t.since = now_;

@@ -22,9 +22,9 @@ void Digest::mix(Time now, const Event& event) {
     case Event::Kind::kWorkDone:
       mix(event.token);
       break;
-    case Event::Kind::kRaise:
-      mix(event.raise.tensor.value);
-      mix(event.raise.sequence.value);
+    case Event::Kind::kBoost:
+      mix(event.boost.tensor.value);
+      mix(event.boost.sequence.value);
       break;
     case Event::Kind::kOffer:
       mix(event.offer.tensor.value);

@@ -111,8 +111,8 @@ void Engine::Impl::take(const Event& event, ActionRing& out) {
     case Event::Kind::kWorkDone:
       take_work_done(event.token, out);
       break;
-    case Event::Kind::kRaise:
-      take_raise(event.raise);
+    case Event::Kind::kBoost:
+      take_boost(event.boost);
       break;
     case Event::Kind::kOffer:
       take_offer(event.offer.tensor, out);
@@ -148,20 +148,20 @@ void Engine::Impl::take_send_done(std::uint64_t token, ActionRing& out) {
   complete_if_done(tensor, out);
 }
 
-void Engine::Impl::take_raise(const Raise& raise) {
-  if (raise.tensor.value >= tables_.tensors.size() || config_.single_queue) return;
-  Tensor& t = tables_.tensors[raise.tensor.value];
-  if (!t.open || t.sequence != raise.sequence || t.raised) return;
-  t.raised = true;
+void Engine::Impl::take_boost(const Boost& boost) {
+  if (boost.tensor.value >= tables_.tensors.size() || config_.single_queue) return;
+  Tensor& t = tables_.tensors[boost.tensor.value];
+  if (!t.open || t.sequence != boost.sequence || t.boosted) return;
+  t.boosted = true;
   for (std::uint32_t s = t.sends.first; s < t.sends.end(); ++s) {
     const SendItem& item = tables_.sends[s];
-    if (item.state == SendItem::State::kQueued) queue_.raise({item.peer, t.cls}, key_of(t, item.result), s);
+    if (item.state == SendItem::State::kQueued) queue_.move_up({item.peer, t.cls}, key_of(t, item.result), s);
   }
   for (std::uint32_t s = t.slices.first; s < t.slices.end(); ++s) {
     if (slice_positions_[s] == kNotQueued) continue;
     UrgencyHeap& heap =
         tables_.slices[s].phase == Slice::Phase::kStaging ? staging_wait_[t.cls.value] : work_[t.cls.value];
-    heap.raise(slice_positions_, key_of(t, false), s);
+    heap.move_up(slice_positions_, key_of(t, false), s);
   }
 }
 

@@ -48,7 +48,7 @@ struct Engine::Impl {
   void take(const Event& event, ActionRing& out);
   bool take_drained(ActionRing& out);
   void take_send_done(std::uint64_t token, ActionRing& out);
-  void take_raise(const Raise& raise);
+  void take_boost(const Boost& boost);
   void take_offer(TensorId tensor, ActionRing& out);
   void act(const Action& action, ActionRing& out);
   void announce_agreed(const TensorWord& word, ActionRing& out);

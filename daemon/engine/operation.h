@@ -136,7 +136,7 @@ struct Tensor {
   RailSlices rail;                // which of the plan's slices these are
   // operations
   bool open = false;
-  bool raised = false;
+  bool boosted = false;
   Sequence sequence;    // of the last operation begun
   Iteration iteration;  // that it belongs to
   Time since;           // it was begun

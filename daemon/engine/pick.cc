@@ -7,7 +7,7 @@
 namespace tensorlane::engine {
 
 std::uint64_t Engine::Impl::key_of(const Tensor& t, bool result) {
-  return config_.single_queue ? ++arrivals_ : send_key(t.raised, t.iteration, result, t.urgency);
+  return config_.single_queue ? ++arrivals_ : send_key(t.boosted, t.iteration, result, t.urgency);
 }
 
 protocol::FrameHeader Engine::Impl::header_for(protocol::FrameType type, ClassId cls) const {

@@ -48,7 +48,7 @@ struct WorkDone {
 };
 // A client's wait blocks on this operation (law 9): it goes to the front inside its class. Nothing happens when it does
 // not run (any more).
-struct Raise {
+struct Boost {
   TensorId tensor;
   Sequence sequence;
 };
@@ -70,7 +70,7 @@ struct Event {
     kFrameArrived,
     kSendDone,
     kWorkDone,
-    kRaise,
+    kBoost,
     kOffer,
     kAbort,
     kDrained
@@ -78,7 +78,7 @@ struct Event {
   TensorReady tensor_ready{};  // the member that `kind` names is the one that counts
   FrameArrived frame{};
   std::uint64_t token = 0;
-  Raise raise{};
+  Boost boost{};
   Offer offer{};
 };
 

@@ -112,9 +112,9 @@ void describe_event(Codec& c, E& event) {
     case Kind::kSendDone:
     case Kind::kWorkDone:
       return c.number(event.token);
-    case Kind::kRaise:
-      c.number(event.raise.tensor.value);
-      return c.number(event.raise.sequence.value);
+    case Kind::kBoost:
+      c.number(event.boost.tensor.value);
+      return c.number(event.boost.sequence.value);
     case Kind::kOffer:
       return c.number(event.offer.tensor.value);
     case Kind::kAbort:

@@ -43,7 +43,7 @@ class Promises {
         over_ = true;
         return nullptr;
       case Event::Kind::kFrameArrived:
-      case Event::Kind::kRaise:
+      case Event::Kind::kBoost:
         return nullptr;
     }
     return nullptr;

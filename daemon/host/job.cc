@@ -231,7 +231,7 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   // A thread may have waited for the last operation when another one unregistered the tensor.
   if (!t.bound[local] && entry.flags != 0) return;
   if (!t.bound[local]) return broken("a tensor that it has not registered");
-  if (entry.flags & protocol::kFlagRaise) return raise(local, t, planned, entry.sequence, now);
+  if (entry.flags & protocol::kFlagBoost) return raise(local, t, planned, entry.sequence, now);
   if (entry.flags == protocol::kFlagWaited) return waited(local, planned.id, entry.sequence);
   if (entry.flags != 0) return broken("unknown flags");
   if (entry.sequence != t.sequence[local] + 1 || entry.sequence != t.completed + 1)
@@ -262,7 +262,7 @@ void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor&
   if (sequence != t.completed + 1 || operation.raised || context_.config->single_queue) return;
   operation.raised = true;
   if (operation.task.step != LocalStep::kNone) local_queue_.raise(moving);
-  feed_all({.kind = engine::Event::Kind::kRaise, .raise = {moving, operation.next_sequence()}}, now);
+  feed_all({.kind = engine::Event::Kind::kBoost, .boost = {moving, operation.next_sequence()}}, now);
 }
 
 void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
@@ -354,7 +354,7 @@ void Job::to_rails(LocalTensor& t, const protocol::PlanTensor& tensor, Time now)
   engine::Event event{.kind = engine::Event::Kind::kTensorReady};
   event.tensor_ready = {tensor.id, sequence, t.buffer, t.wide};
   feed_all(event, now);
-  if (t.raised) feed_all({.kind = engine::Event::Kind::kRaise, .raise = {tensor.id, sequence}}, now);
+  if (t.raised) feed_all({.kind = engine::Event::Kind::kBoost, .boost = {tensor.id, sequence}}, now);
 }
 
 void Job::feed_all(const engine::Event& event, Time now) {

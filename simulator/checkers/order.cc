@@ -21,8 +21,8 @@ void OrderChecker::stepped(Time now, const Event& event) {
     running_[tensor] = {event.tensor_ready.sequence.value, iterations_.begin(running_[tensor].iteration)};
     return;
   }
-  if (event.kind == Event::Kind::kRaise) {
-    raised_.insert({event.raise.tensor.value, event.raise.sequence.value});
+  if (event.kind == Event::Kind::kBoost) {
+    raised_.insert({event.boost.tensor.value, event.boost.sequence.value});
     return;
   }
   if (event.kind != Event::Kind::kFrameArrived || event.frame.header.type != FrameType::kGrant) return;

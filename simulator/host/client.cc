@@ -103,7 +103,7 @@ void Client::act() {
 
 void Client::wait_for(std::size_t index) {
   if (!tensors_[index].pending) return;
-  around_.submit({static_cast<std::uint32_t>(index), protocol::kFlagRaise, tensors_[index].sequence});
+  around_.submit({static_cast<std::uint32_t>(index), protocol::kFlagBoost, tensors_[index].sequence});
 }
 
 void Client::submit(std::size_t index) {

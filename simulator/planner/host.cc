@@ -51,7 +51,7 @@ void PlannedHost::ready(std::size_t index, TensorId tensor) {
 
 void PlannedHost::raise(std::size_t index, TensorId tensor) {
   Job& job = jobs_[index];
-  job.pending.push_back({.kind = Event::Kind::kRaise, .raise = {tensor, job.sequences[tensor.value]}});
+  job.pending.push_back({.kind = Event::Kind::kBoost, .boost = {tensor, job.sequences[tensor.value]}});
   wake();
 }
 

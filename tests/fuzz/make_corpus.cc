@@ -389,7 +389,7 @@ void write_engine_logs(const Corpus& corpus) {
   events[1].frame.header.job = JobId(0);
   events[1].frame.header.epoch = Epoch(0);
   events[2].token = events[3].token = 1ull << 32 | 1;
-  events[4].raise = {TensorId(0), Sequence(1)};
+  events[4].boost = {TensorId(0), Sequence(1)};
   events[5].offer = {TensorId(1)};
 
   Seed file;

@@ -284,8 +284,8 @@ bool FakeDaemon::serve(Job& job) {
     any = any || count > 0;
     for (std::size_t i = 0; i < count; ++i) {
       const protocol::SubmissionEntry& e = entries[i];
-      if (e.flags == protocol::kFlagRaise) {
-        raises_.fetch_add(1);
+      if (e.flags == protocol::kFlagBoost) {
+        boosts_.fetch_add(1);
         continue;
       }
       if (e.tensor >= job.tensors.size()) continue;  // a rubbish entry: the real lane ends the session

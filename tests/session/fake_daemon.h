@@ -64,7 +64,7 @@ class FakeDaemon final : public ports::JobControl {
 
   // What control has been told about sessions that went; waits up to 10 s for the n-th.
   std::vector<Status> leaves(std::size_t at_least);
-  std::uint64_t raises() const { return raises_.load(); }
+  std::uint64_t boosts() const { return boosts_.load(); }
   std::uint64_t operations() const { return operations_.load(); }
   // Waits until `n` operations have come in (of all ranks); false after 10 s.
   bool wait_submitted(std::uint64_t n);
@@ -124,7 +124,7 @@ class FakeDaemon final : public ports::JobControl {
   const Duration detection_;
   memory::ArenaPool pool_;
   session::SessionServer server_;
-  std::atomic<std::uint64_t> raises_{0}, operations_{0}, submitted_{0}, hold_after_{~std::uint64_t{0}};
+  std::atomic<std::uint64_t> boosts_{0}, operations_{0}, submitted_{0}, hold_after_{~std::uint64_t{0}};
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -188,7 +188,7 @@ TEST(Operations, OneThatIsDoneMakesRoomForTheNext) {
   EXPECT_EQ(tl_wait(first, 5), TL_OK) << tl_last_error();
 }
 
-TEST(Operations, AWaitThatBlocksRaises) {
+TEST(Operations, AWaitThatBlocksBoosts) {
   FakeDaemon daemon;
   daemon.set_mode(Mode::kHold);
   ClientContext context(daemon.socket());
@@ -196,12 +196,12 @@ TEST(Operations, AWaitThatBlocksRaises) {
   tl_request_t* request = nullptr;
   ASSERT_EQ(tl_post(tensor, &request), TL_OK);
   ASSERT_TRUE(daemon.wait_submitted(1));
-  EXPECT_EQ(daemon.raises(), 0u);
+  EXPECT_EQ(daemon.boosts(), 0u);
   EXPECT_EQ(tl_wait(request, 0.25), TL_ERROR_TIMED_OUT);
   EXPECT_EQ(tl_wait(request, 0.05), TL_ERROR_TIMED_OUT);
   daemon.set_mode(Mode::kRun);
   EXPECT_EQ(tl_wait(request, 5), TL_OK) << tl_last_error();
-  EXPECT_EQ(daemon.raises(), 1u);  // once
+  EXPECT_EQ(daemon.boosts(), 1u);  // once
 }
 
 struct CallbackCount {

@@ -12,13 +12,13 @@
 
 namespace tensorlane::engine {
 
-// Law 9 as one number, smaller is earlier: raised operations, then older iterations (iterations.h), then results before
-// contributions, then urgency. Ties fall to the smaller item: items are numbered by tensor, then slice.
+// Law 9 as one number, smaller is earlier: boosted operations, then older iterations (iterations.h), then results
+// before contributions, then urgency. Ties fall to the smaller item: items are numbered by tensor, then slice.
 inline constexpr std::uint64_t kMaxSequence = (std::uint64_t{1} << 40) - 1;
-constexpr std::uint64_t send_key(bool raised, Iteration iteration, bool result, float urgency) {
+constexpr std::uint64_t send_key(bool boosted, Iteration iteration, bool result, float urgency) {
   constexpr std::uint32_t kUrgencyMax = (1u << 22) - 1;
   const auto delay = static_cast<std::uint64_t>((1.0 - static_cast<double>(urgency)) * kUrgencyMax);
-  return static_cast<std::uint64_t>(!raised) << 63 | (iteration.value & kMaxSequence) << 23 |
+  return static_cast<std::uint64_t>(!boosted) << 63 | (iteration.value & kMaxSequence) << 23 |
          static_cast<std::uint64_t>(!result) << 22 | delay;
 }
 
@@ -40,8 +40,8 @@ class SendQueue {
     ++size_;
   }
   // Does nothing when the item is not queued.
-  void raise(Flow flow, std::uint64_t key, std::uint32_t item) {
-    if (positions_[item] != kNotQueued) heap(flow).raise(positions_, key, item);
+  void move_up(Flow flow, std::uint64_t key, std::uint32_t item) {
+    if (positions_[item] != kNotQueued) heap(flow).move_up(positions_, key, item);
   }
   std::uint32_t top(Flow flow) const { return heap(flow).top(); }
   // Whether what is first in flow `a` goes before what is first in `b`. Neither may be empty.

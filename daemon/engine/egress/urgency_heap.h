@@ -1,5 +1,5 @@
 // A priority queue of small numbers (indices of sends or slices), smallest key first, ties by smaller index. Four
-// children per node, so that one step down reads one cache line. It knows where each item is, so that a raise can move
+// children per node, so that one step down reads one cache line. It knows where each item is, so that a boost can move
 // it.
 #pragma once
 
@@ -53,7 +53,7 @@ class UrgencyHeap {
     if (!nodes_.empty()) sink(positions, last);
   }
   // Gives a queued item a smaller key.
-  void raise(HeapPositions& positions, std::uint64_t key, std::uint32_t item) {
+  void move_up(HeapPositions& positions, std::uint64_t key, std::uint32_t item) {
     const std::uint32_t at = positions[item];
     TL_ASSERT(at < nodes_.size() && nodes_[at].item == item && key <= nodes_[at].key);
     nodes_[at].key = key;

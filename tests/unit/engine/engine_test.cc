@@ -120,18 +120,18 @@ TEST(Priority, ChangesFromTheNextOperationOn) {
   EXPECT_EQ(e.order(ClassId(1)), (Order{{1, 0}, {1, 1}}));
 }
 
-TEST(Pick, RaisedFirstWhateverItsUrgency) {
+TEST(Pick, BoostedFirstWhateverItsUrgency) {
   OneEngine e(tensors_of_host_1({0.2F, 0.9F, 0.5F}));
   queue_all(e, {1, 2, 0});
-  e.feed({.kind = Event::Kind::kRaise, .raise = {TensorId(0), Sequence(1)}});
-  e.feed({.kind = Event::Kind::kRaise, .raise = {TensorId(2), Sequence(2)}});  // not running: nothing
+  e.feed({.kind = Event::Kind::kBoost, .boost = {TensorId(0), Sequence(1)}});
+  e.feed({.kind = Event::Kind::kBoost, .boost = {TensorId(2), Sequence(2)}});  // not running: nothing
   EXPECT_EQ(e.order(ClassId(0)), (Order{{0, 0}, {0, 1}, {1, 0}, {1, 1}, {2, 0}, {2, 1}}));
 }
 
-TEST(Pick, SendsOfARaisedOperationThatComeLaterAreRaisedToo) {
+TEST(Pick, SendsOfABoostedOperationThatComeLaterAreBoostedToo) {
   OneEngine e(tensors_of_host_1({0.2F, 0.9F}));
   e.ready(0);
-  e.feed({.kind = Event::Kind::kRaise, .raise = {TensorId(0), Sequence(1)}});
+  e.feed({.kind = Event::Kind::kBoost, .boost = {TensorId(0), Sequence(1)}});
   queue_all(e, {1});
   ASSERT_EQ(e.frame(header(FrameType::kReady, 0, 1, 0, 9)), "");
   EXPECT_EQ(e.order(ClassId(0)).front(), (std::pair<std::uint32_t, std::uint32_t>{0, 0}));
@@ -178,7 +178,7 @@ TEST(Pick, SingleQueueIsTheOrderOfArrivalInOneClass) {
   plan.tensors[1].cls = ClassId(1);
   OneEngine e(plan, config);
   queue_all(e, {0, 2, 1});
-  e.feed({.kind = Event::Kind::kRaise, .raise = {TensorId(1), Sequence(1)}});
+  e.feed({.kind = Event::Kind::kBoost, .boost = {TensorId(1), Sequence(1)}});
   EXPECT_EQ(e.order(ClassId(0)), (Order{{0, 0}, {0, 1}, {2, 0}, {2, 1}, {1, 0}, {1, 1}}));
 }
 
@@ -351,7 +351,7 @@ TEST(Reports, EverySendSaysSinceWhenItMightGo) {
   EXPECT_EQ(control[0].eligible, announced);
   ASSERT_EQ(e.frame(header(FrameType::kGrant, 1, 1, 0, 5)), "");
   const Time granted = e.now();
-  e.feed({.kind = Event::Kind::kRaise, .raise = {TensorId(1), Sequence(1)}});
+  e.feed({.kind = Event::Kind::kBoost, .boost = {TensorId(1), Sequence(1)}});
   const std::vector<Send> first = e.pick(ClassId(0), 1, kib(256));
   ASSERT_EQ(first.size(), 1u);
   EXPECT_EQ(first[0].eligible, granted);

@@ -264,7 +264,7 @@ TEST(Thresholds, ClassesTakeWhatReachesThem) {
 
 // ---- queues ----
 
-TEST(SendKey, OrdersByRaiseIterationKindUrgency) {
+TEST(SendKey, OrdersByBoostIterationKindUrgency) {
   const auto key = send_key;
   EXPECT_LT(key(true, Iteration(9), false, 0.0F), key(false, Iteration(1), true, 1.0F));
   EXPECT_LT(key(false, Iteration(1), false, 0.0F), key(false, Iteration(2), true, 1.0F));
@@ -273,7 +273,7 @@ TEST(SendKey, OrdersByRaiseIterationKindUrgency) {
   EXPECT_LT(key(false, Iteration(kMaxSequence - 1), false, 0.0F), key(false, Iteration(kMaxSequence), true, 1.0F));
 }
 
-TEST(SendQueue, GivesBackInOrderWhateverGoesInAndWhoeverIsRaised) {
+TEST(SendQueue, GivesBackInOrderWhateverGoesInAndWhoeverIsBoosted) {
   std::mt19937 random(3);
   constexpr std::uint32_t kItems = 5000;
   const Flow flow{host(1), ClassId(1)};
@@ -288,7 +288,7 @@ TEST(SendQueue, GivesBackInOrderWhateverGoesInAndWhoeverIsRaised) {
   }
   std::ranges::shuffle(items, random);
   for (std::uint32_t i : items) queue.push(flow, keys[i], i);
-  for (std::uint32_t i = 0; i < kItems; i += 7) queue.raise(flow, keys[i] -= random() % 100, i);
+  for (std::uint32_t i = 0; i < kItems; i += 7) queue.move_up(flow, keys[i] -= random() % 100, i);
   EXPECT_EQ(queue.size(), kItems);
   std::ranges::sort(items, [&](auto a, auto b) { return std::pair(keys[a], a) < std::pair(keys[b], b); });
   for (std::uint32_t i : items) {

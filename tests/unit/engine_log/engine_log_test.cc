@@ -27,7 +27,7 @@ std::vector<Event> one_of_each() {
        0x12345678};
   events[2].token = ~0ull;
   events[3].token = 1;
-  events[4].raise = {TensorId(0x7fffffff), Sequence(9)};
+  events[4].boost = {TensorId(0x7fffffff), Sequence(9)};
   events[5].offer = {TensorId(63)};
   return events;
 }
@@ -49,9 +49,9 @@ void expect_same(const Event& a, const Event& b) {
     case Event::Kind::kWorkDone:
       EXPECT_EQ(a.token, b.token);
       return;
-    case Event::Kind::kRaise:
-      EXPECT_EQ(a.raise.tensor, b.raise.tensor);
-      EXPECT_EQ(a.raise.sequence, b.raise.sequence);
+    case Event::Kind::kBoost:
+      EXPECT_EQ(a.boost.tensor, b.boost.tensor);
+      EXPECT_EQ(a.boost.sequence, b.boost.sequence);
       return;
     case Event::Kind::kOffer:
       EXPECT_EQ(a.offer.tensor, b.offer.tensor);
@@ -147,7 +147,7 @@ struct Recorded {
     EXPECT_EQ(pair.completed, 2 * (2 + 4 * iterations));
     pair.engines[0]->flush();
     for (std::size_t h = 0; h < 2; ++h) pair.begin(h, 3, 1 + iterations);
-    pair.feed(0, {.kind = Event::Kind::kRaise, .raise = {TensorId(3), Sequence(1 + iterations)}});
+    pair.feed(0, {.kind = Event::Kind::kBoost, .boost = {TensorId(3), Sequence(1 + iterations)}});
     pair.feed(0, {.kind = Event::Kind::kAbort});
     pair.feed(0, {.kind = Event::Kind::kDrained});
     digest = pair.engines[0]->digest();
@@ -328,7 +328,7 @@ TEST(EngineLog, WhatTheEngineCannotFollowIsSaid) {
               }),
               HasSubstr("cannot take"));
   EXPECT_THAT(why([&](Record& r) {
-                if (is(r, Event::Kind::kRaise)) r.event = {.kind = Event::Kind::kOffer, .offer = {TensorId(0)}};
+                if (is(r, Event::Kind::kBoost)) r.event = {.kind = Event::Kind::kOffer, .offer = {TensorId(0)}};
               }),
               HasSubstr("nobody asked"));
 }

@@ -193,7 +193,7 @@ TEST_F(Batch, WhoWaitsForAMemberAndLeavesOutAnotherIsReported) {
   start(2, 1, batched({allreduce(100), allreduce(100)}, kib(4)), milliseconds(200));
   each_client([](FakeClient& client, std::uint32_t) {
     client.submit(1, 1);
-    client.raise(1, 1);
+    client.boost(1, 1);
   });
   EXPECT_EQ(hosts_[0]->listener.wait_late(), std::pair(Rank(0), TensorId(0)));
   EXPECT_EQ(hosts_[1]->listener.wait_late(), std::pair(Rank(1), TensorId(0)));
@@ -217,7 +217,7 @@ TEST_F(Batch, OfAJobThatEndsLeavesNothingBehind) {
     hosts_[0]->clients[0]->submit(tensor, 1);
     hosts_[0]->clients[1]->submit(tensor, 1);
   }
-  hosts_[0]->clients[0]->raise(2, 1);
+  hosts_[0]->clients[0]->boost(2, 1);
   std::this_thread::sleep_for(50ms);
   const Status cause(Code::kAborted, "the test says so", "here", "nothing");
   for (auto& host : hosts_) ASSERT_TRUE(host->lane->abort_job(kJob, cause).ok());

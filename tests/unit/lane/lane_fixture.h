@@ -126,7 +126,7 @@ class FakeClient final : public ports::ClientSession {
 
   void submit(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, 0, sequence}); }
   // A wait for it blocks.
-  void raise(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, protocol::kFlagRaise, sequence}); }
+  void boost(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, protocol::kFlagBoost, sequence}); }
   // It waits, blocked or not.
   void tell_of_wait(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, protocol::kFlagWaited, sequence}); }
   bool observed() const { return observed_; }

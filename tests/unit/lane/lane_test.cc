@@ -215,7 +215,7 @@ TEST_F(LaneTest, WhatIsAskedOfATensorGoesWithIt) {
 TEST_F(LaneTest, ATensorThatHasGoneCannotBeSubmitted) {
   start(1, 2, {allreduce(100), allreduce(100)});
   vacate({0, 1});
-  hosts_[0]->clients[1]->raise(0, 1);  // was under way
+  hosts_[0]->clients[1]->boost(0, 1);  // was under way
   each_client([](FakeClient& client, std::uint32_t) { client.submit(1, 1); });
   each_client([](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(1, 1), Code::kOk); });
   hosts_[0]->clients[1]->submit(0, 1);

@@ -54,7 +54,7 @@ TEST_P(Orders, RanksThatWaitHaveLeftItOut) {
   start_with(GetParam(), 2);
   submit_everywhere(1, 1);
   std::this_thread::sleep_for(20ms);
-  each_client([](FakeClient& client, std::uint32_t) { client.raise(1, 1); });
+  each_client([](FakeClient& client, std::uint32_t) { client.boost(1, 1); });
   expect_complete(1, 1);
   submit_everywhere(1, 2);
   expect_complete(1, 2);

@@ -109,12 +109,12 @@ TEST_F(Sharing, ControlFramesAreCappedInRateAndAllGo) {
   EXPECT_LE(passed, 2s);
 }
 
-// Law 9, before the network: a wait that blocks raises the local work, too, even before the last rank has submitted.
-TEST_F(Sharing, AWaitThatBlocksRaisesLocalWork) {
+// Law 9, before the network: a wait that blocks boosts the local work, too, even before the last rank has submitted.
+TEST_F(Sharing, AWaitThatBlocksBoostsLocalWork) {
   start(windows(mib(1)));
   const auto clients = add_job(JobId(1), 1, 2, {3, tensor(Operation::kAllreduce, 1 << 20, 65536)});
   clients[0]->submit({{0, 0, 1}, {1, 0, 1}, {2, 0, 1}});
-  clients[0]->submit({{2, protocol::kFlagRaise, 1}});
+  clients[0]->submit({{2, protocol::kFlagBoost, 1}});
   wait([&] { return clients[0]->arm_wake(); });
   settle();
   clients[1]->submit({{0, 0, 1}, {1, 0, 1}, {2, 0, 1}});
@@ -129,13 +129,13 @@ TEST_F(Sharing, AWaitThatBlocksRaisesLocalWork) {
   EXPECT_THAT(clients[1]->completed(), ::testing::ElementsAre(2, 0, 1, 0, 1, 2));
 }
 
-// ... and what came too early for the engine is raised when the engine has it.
-TEST_F(Sharing, AWaitThatBlocksBeforeTheNetworkRaisesOnIt) {
+// ... and what came too early for the engine is boosted when the engine has it.
+TEST_F(Sharing, AWaitThatBlocksBeforeTheNetworkBoostsOnIt) {
   std::atomic<bool> open{false};
   start(windows(kib(256)), [&open] { return open ? kib(256).value : 0; });
   const auto clients = add_job(JobId(1), 2, 2, {3, tensor(Operation::kBroadcast, 3 << 18, 65536)});
   for (std::uint32_t t : {0u, 1u, 2u}) peers_ready(JobId(1), 2, t);
-  clients[0]->submit({{0, 0, 1}, {1, 0, 1}, {2, 0, 1}, {2, protocol::kFlagRaise, 1}});
+  clients[0]->submit({{0, 0, 1}, {1, 0, 1}, {2, 0, 1}, {2, protocol::kFlagBoost, 1}});
   clients[1]->submit({{0, 0, 1}, {1, 0, 1}});
   wait([&] { return !transport_->left().empty(); });  // the window is full
   clients[1]->submit({{2, 0, 1}});
