@@ -22,6 +22,8 @@ class EagerCredits {
 
   // ---- as a sender: the slots that I may fill at `peer` ----
   std::uint32_t left(HostIndex peer) const { return static_cast<std::uint32_t>(std::popcount(mine_[peer.value])); }
+  // Those that I have filled and that have not come back.
+  std::uint64_t out(HostIndex peer) const { return all_ & ~mine_[peer.value]; }
   // Takes one; the caller has asked left().
   std::uint32_t spend(HostIndex peer) {
     const auto slot = static_cast<std::uint32_t>(std::countr_zero(mine_[peer.value]));
@@ -50,6 +52,8 @@ class EagerCredits {
     t.freed |= std::uint64_t{1} << slot;
     return static_cast<std::uint32_t>(std::popcount(t.freed)) * 2 >= credits_ || (t.filled | t.freed) == all_;
   }
+  // Those that are read, but that the peer does not know of yet.
+  std::uint64_t owed(HostIndex peer) const { return theirs_[peer.value].freed; }
   // What goes into the credit frame; may be 0 when an earlier frame took it along.
   std::uint64_t give_back(HostIndex peer) {
     const std::uint64_t slots = theirs_[peer.value].freed;

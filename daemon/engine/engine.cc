@@ -306,6 +306,10 @@ const EngineCounters& Engine::counters() const {
   return c;
 }
 
+Engine::Lent Engine::lent(HostIndex peer) const {
+  return {impl_->credits_.out(peer), impl_->credits_.owed(peer), impl_->grants_.in_use()};
+}
+
 std::uint64_t Engine::digest() const {
   return impl_->digest_.value();
 }

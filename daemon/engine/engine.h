@@ -127,7 +127,7 @@ class Engine {
   // Whether pick() would, for this flow or for any of this class.
   bool has_sends(Time now, Flow flow) const;
   bool has_sends(Time now, ClassId cls) const;
-  // When something that is demoted now may go in its own class again, if anything is.
+  // When something that is demoted now may go in its own class again, or in one less far below it, if anything is.
   std::optional<Time> promotion(Time now) const;
 
   // The class of the block that pick_work() would give now, if there is one.
@@ -156,6 +156,13 @@ class Engine {
   std::uint64_t vacant_slices() const;
 
   const EngineCounters& counters() const;
+  // What is lent out of what comes back (law 2): slots at `peer` that this host has filled and not got back, and slots
+  // of `peer` that are read here and not given back yet, by the bits of a word. And grants that are not retired.
+  struct Lent {
+    std::uint64_t slots_out = 0, slots_owed = 0;
+    std::uint32_t grants = 0;
+  };
+  Lent lent(HostIndex peer) const;
   // FNV-1a over every event taken and every action and choice returned: two runs are the same when this is (law 6).
   std::uint64_t digest() const;
 

@@ -85,8 +85,11 @@ bool Engine::Impl::next_flow(Time now, ClassId cls, HostIndex after, HostIndex* 
 
 std::optional<Time> Engine::Impl::promotion(Time now) const {
   std::optional<Time> first;
+  bool waits = false;  // something of this class, or something that is demoted through it
   for (std::uint8_t c = 0; limited_ && c < config_.classes; ++c) {
-    if (!buckets_[c].empty(now) || queue_.empty(ClassId(c))) continue;
+    const bool empty = buckets_[c].empty(now);
+    waits = empty && (waits || !queue_.empty(ClassId(c)));
+    if (!waits) continue;
     if (!first || buckets_[c].ready_at() < *first) first = buckets_[c].ready_at();
   }
   return first;

@@ -17,6 +17,12 @@ bool LimitChecker::used_up(Time now, ClassId cls) const {
   return limit.limited() && level(now, cls) >= limit.burst.value * kByte;
 }
 
+Time LimitChecker::ready_at(Time now, ClassId cls) const {
+  const RateLimit& limit = scenario_.engine.limits[cls.value];
+  const std::uint64_t over = level(now, cls) - limit.burst.value * kByte;
+  return now + Duration(static_cast<std::int64_t>(over / limit.rate.value + 1));
+}
+
 ClassId LimitChecker::travels(Time now, ClassId cls) const {
   while (used_up(now, cls)) ++cls.value;  // the last class has no limit
   return cls;

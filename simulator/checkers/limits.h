@@ -21,6 +21,8 @@ class LimitChecker {
   bool used_up(Time now, ClassId cls) const;
   // The class whose flows carry what belongs to `cls`.
   ClassId travels(Time now, ClassId cls) const;
+  // From when on a class that is used up is not, if nothing is sent.
+  Time ready_at(Time now, ClassId cls) const;
   // An operation of `bytes` that belongs to class `of` goes in class `in`.
   void sent(Time now, ClassId of, ClassId in, std::uint64_t bytes);
 

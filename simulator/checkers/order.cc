@@ -8,28 +8,26 @@ using engine::Event;
 using protocol::FrameHeader;
 using protocol::FrameType;
 
-OrderChecker::Key OrderChecker::key(const FrameHeader& h, bool contribution) const {
-  return {running_[h.tensor.value].iteration.value, contribution,
-          -static_cast<double>(priorities_[h.tensor.value].urgency), h.tensor.value};
-}
-
-void OrderChecker::stepped(Time now, const Event& event) {
+void OrderChecker::stepped(Time now, const Event& event, std::optional<TensorId> boosted) {
   last_.clear();
-  if (event.kind == Event::Kind::kTensorReady) {
-    const std::size_t tensor = event.tensor_ready.tensor.value;
-    priorities_[tensor] = next_[tensor];
-    running_[tensor] = {event.tensor_ready.sequence.value, iterations_.begin(running_[tensor].iteration)};
-    return;
-  }
-  if (event.kind == Event::Kind::kBoost) {
-    raised_.insert({event.boost.tensor.value, event.boost.sequence.value});
-    return;
-  }
+  if (boosted) boost(*boosted);
   if (event.kind != Event::Kind::kFrameArrived || event.frame.header.type != FrameType::kGrant) return;
   const FrameHeader& h = event.frame.header;
   granted_[{event.frame.peer.value, h.grant}] = {h, now, false};
-  const ClassId cls = priorities_[h.tensor.value].cls;
-  if (!raised(h)) ++waiting_[{event.frame.peer, cls}][key(h, true)];
+  ++waiting_[{event.frame.peer, urgencies_.cls(h.tensor)}][urgencies_.of(h.tensor, true)];
+}
+
+// What waits for the tensor goes to the front of its class.
+void OrderChecker::boost(TensorId tensor) {
+  const Urgency now = urgencies_.of(tensor, true);
+  Urgency before = now;
+  before.unboosted = true;
+  for (auto& [flow, waiting] : waiting_) {
+    const auto found = waiting.find(before);
+    if (found == waiting.end()) continue;
+    waiting[now] += found->second;
+    waiting.erase(found);
+  }
 }
 
 void OrderChecker::picked(Time now, engine::Flow flow, std::span<const engine::Send> sends) {
@@ -47,7 +45,7 @@ void OrderChecker::picked(Time now, engine::Flow flow, std::span<const engine::S
     if (h.tensor.value >= scenario_.plan.tensors.size()) {
       return findings_.fail("order", "host {} sends tensor {}, which is not in the plan", host_.value, h.tensor.value);
     }
-    const ClassId of = priorities_[h.tensor.value].cls;
+    const ClassId of = urgencies_.cls(h.tensor);
     const auto grant = granted_.find({flow.peer.value, h.grant});
     const bool eager = (h.flags & protocol::kFlagEager) != 0;
     const bool granted = !eager && grant != granted_.end() && grant->second.header.tensor == h.tensor &&
@@ -57,18 +55,18 @@ void OrderChecker::picked(Time now, engine::Flow flow, std::span<const engine::S
                      "host {}: tensor {}, slice {} was granted at {} ns, but says that it waited from {} ns on",
                      host_.value, h.tensor.value, h.slice, grant->second.at.value, send.eligible.value);
     }
-    const Key mine = key(h, eager || granted);
+    const Urgency mine = urgencies_.of(h.tensor, eager || granted);
     if (granted && !std::exchange(grant->second.picked, true)) {
       auto& waiting = waiting_[{flow.peer, of}];
       const auto it = waiting.find(mine);
       if (it != waiting.end() && --it->second == 0) waiting.erase(it);
     }
-    if (!raised(h)) check_order(now, flow, of, h, mine);
+    check_order(now, flow, of, h, mine);
     limits_.sent(now, of, flow.cls, h.payload_bytes);
   }
 }
 
-void OrderChecker::check_order(Time now, engine::Flow flow, ClassId of, const FrameHeader& h, const Key& mine) {
+void OrderChecker::check_order(Time now, engine::Flow flow, ClassId of, const FrameHeader& h, const Urgency& mine) {
   // Against everything that might have gone in its place: of its own class, and of those that travel with it.
   for (ClassId cls{0}; cls <= flow.cls; ++cls.value) {
     if (cls == of || limits_.travels(now, cls) == flow.cls) check_against_waiting({flow.peer, cls}, h, mine);
@@ -78,23 +76,22 @@ void OrderChecker::check_order(Time now, engine::Flow flow, ClassId of, const Fr
     findings_.fail("order",
                    "host {} to host {}, class {}: tensor {}, sequence {} waited behind a less urgent one: tensor {}, "
                    "iteration {}",
-                   host_.value, flow.peer.value, flow.cls.value, h.tensor.value, h.sequence.value,
-                   std::get<3>(last->second), std::get<0>(last->second));
+                   host_.value, flow.peer.value, flow.cls.value, h.tensor.value, h.sequence.value, last->second.tensor,
+                   last->second.iteration);
   }
   last_.insert_or_assign({flow, of}, mine);
 }
 
-void OrderChecker::check_against_waiting(engine::Flow flow, const FrameHeader& sent, const Key& mine) {
+void OrderChecker::check_against_waiting(engine::Flow flow, const FrameHeader& sent, const Urgency& mine) {
   const auto it = waiting_.find(flow);
   if (it == waiting_.end() || it->second.empty()) return;
-  const Key& best = it->second.begin()->first;
+  const Urgency& best = it->second.begin()->first;
   if (!(best < mine)) return;
-  if (raised_.contains({std::get<3>(best), running_[std::get<3>(best)].sequence})) return;
   findings_.fail(
       "order",
       "host {} to host {}, class {}: sent tensor {}, sequence {} while a grant for tensor {}, iteration {} waited",
-      host_.value, flow.peer.value, flow.cls.value, sent.tensor.value, sent.sequence.value, std::get<3>(best),
-      std::get<0>(best));
+      host_.value, flow.peer.value, flow.cls.value, sent.tensor.value, sent.sequence.value, best.tensor,
+      best.iteration);
 }
 
 }  // namespace tensorlane::simulator

@@ -5,35 +5,28 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
-#include <tuple>
+#include <utility>
 
-#include "daemon/engine/iterations.h"
 #include "daemon/engine/types.h"
 #include "simulator/checkers/findings.h"
 #include "simulator/checkers/limits.h"
+#include "simulator/checkers/urgencies.h"
 #include "simulator/workload/scenario.h"
 
 namespace tensorlane::simulator {
 
-// One per host.
+// One per engine.
 class OrderChecker {
  public:
-  // `limits` outlives it, and is told of everything that is sent.
-  OrderChecker(HostIndex host, const Scenario& scenario, LimitChecker& limits, Findings& findings)
-      : host_(host), scenario_(scenario), limits_(limits), findings_(findings) {
-    for (const protocol::PlanTensor& tensor : scenario.plan.tensors) next_.push_back({tensor.urgency, tensor.cls});
-    priorities_ = next_;
-    running_.resize(next_.size());
-  }
-
-  // The engine was told that the tensor has this urgency and travels in this class from its next operation on.
-  void prioritised(TensorId tensor, float urgency, ClassId cls) { next_[tensor.value] = {urgency, cls}; }
+  // `urgencies` and `limits` outlive it; `limits` is told of everything that is sent.
+  OrderChecker(HostIndex host, const Scenario& scenario, const Urgencies& urgencies, LimitChecker& limits,
+               Findings& findings)
+      : host_(host), urgencies_(urgencies), scenario_(scenario), limits_(limits), findings_(findings) {}
 
   // The engine has taken this event in a step at `now`: what was picked before it may be less urgent than what comes
-  // after.
-  void stepped(Time now, const engine::Event& event);
+  // after. `boosted`: the tensor whose operation the event has boosted. After the urgencies were told of it.
+  void stepped(Time now, const engine::Event& event, std::optional<TensorId> boosted);
   // pick() at `now` has returned these for `flow`.
   void picked(Time now, engine::Flow flow, std::span<const engine::Send> sends);
   // A flow of a class more urgent than `cls` for which something granted waits although `can_go` says that it has room.
@@ -48,29 +41,32 @@ class OrderChecker {
     return std::nullopt;
   }
 
- private:
-  // Smaller goes first: older iteration, results before contributions, urgency, tensor (law 9).
-  using Key = std::tuple<std::uint64_t, bool, double, std::uint32_t>;
-  using Grant = std::pair<std::uint16_t, std::uint32_t>;  // peer, id
-  Key key(const protocol::FrameHeader& header, bool contribution) const;
-  bool raised(const protocol::FrameHeader& h) const { return raised_.contains({h.tensor.value, h.sequence.value}); }
-  // A granted send of class `of` that leaves in `flow`.
-  void check_order(Time now, engine::Flow flow, ClassId of, const protocol::FrameHeader& sent, const Key& key);
-  void check_against_waiting(engine::Flow flow, const protocol::FrameHeader& sent, const Key& key);
+  // A flow for which something granted waits, and the class in which it could go now, or before `until` because of a
+  // limit, by what `can_go` says now.
+  template <typename CanGo>
+  std::optional<std::pair<engine::Flow, ClassId>> waiting_before(Time now, Time until, CanGo&& can_go) const {
+    if (scenario_.engine.single_queue) return std::nullopt;
+    for (const auto& [flow, grants] : waiting_) {
+      if (grants.empty()) continue;
+      for (ClassId cls = flow.cls;; ++cls.value) {
+        const bool used_up = limits_.used_up(now, cls);
+        const bool in_time = !used_up || limits_.ready_at(now, cls) < until;
+        if (in_time && can_go(engine::Flow{flow.peer, cls})) return std::pair(flow, cls);
+        if (!used_up) break;
+      }
+    }
+    return std::nullopt;
+  }
 
-  struct Priority {
-    float urgency = 0;
-    ClassId cls;
-  };
+ private:
+  using Grant = std::pair<std::uint16_t, std::uint32_t>;  // peer, id
+  void boost(TensorId tensor);
+  // A granted send of class `of` that leaves in `flow`.
+  void check_order(Time now, engine::Flow flow, ClassId of, const protocol::FrameHeader& sent, const Urgency& mine);
+  void check_against_waiting(engine::Flow flow, const protocol::FrameHeader& sent, const Urgency& mine);
+
   HostIndex host_;
-  // The operation of a tensor that runs.
-  struct Running {
-    std::uint64_t sequence = 0;
-    engine::Iteration iteration;
-  };
-  std::vector<Running> running_;  // by tensor
-  engine::Iterations iterations_;
-  std::vector<Priority> priorities_, next_;  // by tensor: of the operation that runs, and of the next
+  const Urgencies& urgencies_;
   const Scenario& scenario_;
   LimitChecker& limits_;
   Findings& findings_;
@@ -79,10 +75,9 @@ class OrderChecker {
     Time at;              // it came
     bool picked = false;  // at least in part
   };
-  std::map<Grant, Granted> granted_;                              // every grant for a contribution that came
-  std::map<engine::Flow, std::map<Key, std::uint64_t>> waiting_;  // granted, not picked; how many
-  std::map<std::pair<engine::Flow, ClassId>, Key> last_;  // picked since the last event, by the class it belongs to
-  std::set<std::pair<std::uint32_t, std::uint64_t>> raised_;
+  std::map<Grant, Granted> granted_;                                  // every grant for a contribution that came
+  std::map<engine::Flow, std::map<Urgency, std::uint64_t>> waiting_;  // granted, not picked; how many
+  std::map<std::pair<engine::Flow, ClassId>, Urgency> last_;  // picked since the last event, by the class it belongs to
 };
 
 }  // namespace tensorlane::simulator

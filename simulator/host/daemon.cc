@@ -7,6 +7,7 @@ namespace {
 
 constexpr Duration kHousekeeping = milliseconds(100);
 constexpr Duration kStandsStill = milliseconds(300);  // daemon/host gives a flow nothing more that stands for longer
+constexpr Duration kSlack = microseconds(1);          // of a host that wakes when a limit lets something pass
 constexpr double kReclassifies = 0.1;                 // of submissions, where classes change
 
 }  // namespace
@@ -93,7 +94,8 @@ std::unique_ptr<SimTransport> SimDaemon::make_transport(RailIndex rail, ports::F
                           .findings = around_.findings,
                           .progress = around_.progress,
                           .completed = [this](const engine::Complete& complete) { rail_completed(complete); },
-                          .can_go = [this, rail](engine::Flow flow) { return can_go(rail, flow); }}));
+                          .can_go = [this, rail](engine::Flow flow) { return can_go(rail, flow); },
+                          .works = [this](ClassId cls) { works(cls); }}));
   return transport;
 }
 
@@ -150,7 +152,7 @@ void SimDaemon::command(Command command) {
   wake();
 }
 
-void SimDaemon::start() {
+void SimDaemon::start(std::function<void()> planned) {
   command([this] {
     host::JobStart start(spec(), config_, ports_);
     while (!start.step()) {
@@ -162,7 +164,7 @@ void SimDaemon::start() {
     return true;
   });
   allowed_ = std::min(around_.scenario.tensors_at_start, around_.scenario.plan.tensors.size());
-  grow_plan(allowed_, [] {});
+  grow_plan(allowed_, std::move(planned));
   around_.events.after(random_.between(Duration(0), around_.scenario.heartbeat), [this] { beat(); });
 }
 
@@ -198,8 +200,17 @@ void SimDaemon::bind(std::size_t from, std::size_t to) {
 
 void SimDaemon::allow(std::size_t tensors) {
   allowed_ = std::max(allowed_, tensors);
-  if (dead_ || !connected_) return;
+  if (dead_ || !connected_ || !may_begin_) return;
   for (auto& client : clients_) client->allow(tensors);
+}
+
+void SimDaemon::begin() {
+  if (!std::exchange(may_begin_, true) && connected_) start_clients();
+}
+
+void SimDaemon::start_clients() {
+  if (dead_) return;
+  for (auto& client : clients_) client->start(allowed_);
 }
 
 void SimDaemon::wake() {
@@ -234,9 +245,11 @@ void SimDaemon::turn() {
   host_->housekeep();
   if (progress > 0 || !commands_.empty()) return wake();
   const Time next = host_->next_deadline(local_ + kHousekeeping);
-  if (alarm_ && *alarm_ > around_.events.now() && *alarm_ <= next) return;
-  alarm_ = std::max(next, around_.events.now());
-  if (!resolved()) around_.events.at(*alarm_, [this] { wake(); });
+  const bool set = alarm_ && *alarm_ > around_.events.now() && *alarm_ <= next;
+  if (!set) alarm_ = std::max(next, around_.events.now());
+  if (!set && !resolved()) around_.events.at(*alarm_, [this] { wake(); });
+  if (scheduled_ || aborted() || !connected_) return;
+  for (const auto& watch : watches_) watch->sleeps(local_, Time(alarm_->value - kSlack.value));
 }
 
 bool SimDaemon::can_go(RailIndex rail, engine::Flow flow) const {
@@ -246,6 +259,16 @@ bool SimDaemon::can_go(RailIndex rail, engine::Flow flow) const {
   return transport.writable({around_.scenario.engine.job, flow.peer, flow.cls}) &&
          window >= used + kMaxOperation.value &&
          around_.events.now() - transport.moved(flow.peer, flow.cls) < kStandsStill;
+}
+
+// Whatever the rail, the most urgent class is summed first.
+void SimDaemon::works(ClassId cls) const {
+  for (std::size_t r = 0; r < watches_.size(); ++r) {
+    const std::optional<ClassId> waits = watches_[r]->next_work();
+    if (!waits || *waits >= cls) continue;
+    around_.findings.fail("choice", "host {} sums something of class {} while class {} waits to be summed on rail {}",
+                          self_.value, cls.value, waits->value, r);
+  }
 }
 
 // ---- clients ----
@@ -330,8 +353,7 @@ bool SimDaemon::holds(TensorId tensor, Sequence sequence) const {
 // ---- ports::LaneListener ----
 
 void SimDaemon::on_job_connected(JobId) {
-  if (std::exchange(connected_, true)) return;
-  for (auto& client : clients_) client->start(allowed_);
+  if (!std::exchange(connected_, true) && may_begin_) start_clients();
 }
 
 void SimDaemon::on_job_failed(JobId, const Status& cause) {
@@ -354,7 +376,7 @@ bool SimDaemon::resolved() const {
   return phase_ == Phase::kClosed && all([](const auto& client) { return client->pending() == 0; });
 }
 
-void SimDaemon::check_quiet() const {
+void SimDaemon::check_quiet() {
   for (const auto& client : clients_) client->check_buffers();
   if (const int region = memory_.broken_canary(); region >= 0)
     around_.findings.fail("memory", "host {}: the canary around region {} is overwritten", self_.value, region);

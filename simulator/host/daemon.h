@@ -37,7 +37,10 @@ class SimDaemon final : private ports::LaneListener {
   SimDaemon(HostIndex self, Around around, Random random);
   ~SimDaemon() override;
 
-  void start();
+  // `planned`: when this host has what the plan has at the start.
+  void start(std::function<void()> planned);
+  // Control: every host has that, so that clients may begin once the job is connected.
+  void begin();
   // Control: the plan has `tensors` tensors now; `then` when this host has it (a frozen one: when it thaws).
   void grow_plan(std::size_t tensors, std::function<void()> then);
   // Control: every host has them.
@@ -56,8 +59,8 @@ class SimDaemon final : private ports::LaneListener {
   const std::string& cause() const { return cause_; }
   // Nothing of this host's clients is left waiting, and nothing will be.
   bool resolved() const;
-  // What must hold when everything is over and quiet. Checkers "bounds", "memory", "stale".
-  void check_quiet() const;
+  // What must hold when everything is over and quiet. Checkers "bounds", "choice", "memory", "stale".
+  void check_quiet();
   // Ends the engines, and checks their logs. Nothing comes after it.
   void check_logs();
   std::string describe() const;
@@ -83,7 +86,9 @@ class SimDaemon final : private ports::LaneListener {
   void wake();
   void turn();
   bool can_go(RailIndex rail, engine::Flow flow) const;
+  void works(ClassId cls) const;
   bool holds(TensorId tensor, Sequence sequence) const;
+  void start_clients();
   bool is_batch(TensorId tensor) const { return around_.scenario.plan.tensors[tensor.value].is_batch(); }
 
   // ---- clients ----
@@ -140,7 +145,7 @@ class SimDaemon final : private ports::LaneListener {
   bool scheduled_ = false;
   std::optional<Time> alarm_;
   Phase phase_ = Phase::kRunning;
-  bool frozen_ = false, dead_ = false, connected_ = false;
+  bool frozen_ = false, dead_ = false, connected_ = false, may_begin_ = false;
   std::vector<std::vector<Time>> heard_;  // by rail and host
   std::string cause_;
   bool client_frozen_ = false;

@@ -48,14 +48,16 @@ class EngineWatch::Watcher final : public engine_log::Observer {
   }
   void priority(TensorId tensor, float urgency, ClassId cls, const engine::Engine& engine) override {
     if (recorder_) recorder_->priority(tensor, urgency, cls, engine);
-    watch_.order_.prioritised(tensor, urgency, cls);
+    watch_.urgencies_.prioritised(tensor, urgency, cls);
   }
   void events(Time now, std::span<const Event> events, const engine::Engine& engine) override {
     if (recorder_) recorder_->events(now, events, engine);
     watch_.events(now, events);
   }
   void action(const engine::Action& action, const engine::Engine&) override {
-    if (action.kind == engine::Action::Kind::kComplete) watch_.around_.completed(action.complete);
+    if (action.kind != engine::Action::Kind::kComplete) return;
+    watch_.urgencies_.completed(action.complete.tensor);
+    watch_.around_.completed(action.complete);
   }
   void pick(Time now, engine::Flow flow, Bytes credit, std::size_t room, std::span<const engine::Send> picked,
             const engine::Engine& engine) override {
@@ -64,7 +66,7 @@ class EngineWatch::Watcher final : public engine_log::Observer {
   }
   void work(Time now, const engine::Work& work, const engine::Engine& engine) override {
     if (recorder_) recorder_->work(now, work, engine);
-    watch_.work(work);
+    watch_.work(now, work);
   }
   void flush(const engine::Engine& engine) override {
     if (recorder_) recorder_->flush(engine);
@@ -85,8 +87,10 @@ EngineWatch::EngineWatch(HostIndex self, RailIndex rail, Around around)
     : self_(self),
       rail_(rail),
       around_(std::move(around)),
+      urgencies_(around_.scenario),
       limits_(self, around_.scenario, around_.findings),
-      order_(self, around_.scenario, limits_, around_.findings) {}
+      order_(self, around_.scenario, urgencies_, limits_, around_.findings),
+      choice_(self, rail, around_.scenario, urgencies_, around_.findings) {}
 
 std::unique_ptr<engine_log::Observer> EngineWatch::observer() {
   std::unique_ptr<engine_log::Observer> recorder;
@@ -106,7 +110,9 @@ void EngineWatch::begin(const engine::EngineConfig& config, const Descriptor& st
 
 void EngineWatch::events(Time now, std::span<const Event> events) {
   for (const Event& event : events) {
-    order_.stepped(now, event);
+    const std::optional<TensorId> boosted = urgencies_.stepped(now, event);
+    order_.stepped(now, event, boosted);
+    choice_.stepped(now, event, boosted);
     if (event.kind == Event::Kind::kTensorReady && rail_ == RailIndex(0))
       around_.admission.begins(self_, event.tensor_ready.tensor);
     if (event.kind == Event::Kind::kDrained && engine_->counters().operations_pending > 0)
@@ -133,6 +139,7 @@ void EngineWatch::check_bounds() {
 
 void EngineWatch::pick(Time now, engine::Flow flow, Bytes credit, std::span<const engine::Send> picked) {
   order_.picked(now, flow, picked);
+  choice_.picked(flow, picked);
   std::uint64_t bytes = 0;
   for (const engine::Send& send : picked) {
     bytes += send.header.payload_bytes;
@@ -157,7 +164,9 @@ void EngineWatch::pick(Time now, engine::Flow flow, Bytes credit, std::span<cons
   }
 }
 
-void EngineWatch::work(const engine::Work& work) {
+void EngineWatch::work(Time now, const engine::Work& work) {
+  around_.works(work.cls);
+  choice_.working(now, work);
   const std::span<std::byte> out = around_.memory.resolve(work.out);
   bool fits = work.source_count > 0 && out.size() == work.elements * dtype_size(work.out_dtype) &&
               out.size() <= kMaxOperation.value;
@@ -173,8 +182,19 @@ void EngineWatch::work(const engine::Work& work) {
   ++*around_.progress;
 }
 
-void EngineWatch::check_quiet() const {
+void EngineWatch::sleeps(Time now, Time until) const {
   if (engine_ == nullptr) return;
+  const auto way = order_.waiting_before(now, until, around_.can_go);
+  if (!way) return;
+  const auto& [flow, cls] = *way;
+  around_.findings.fail(
+      "order", "host {} sleeps at {} ns until {} ns though class {} has a grant of host {}, and could go in class {}",
+      self_.value, now.value, until.value, flow.cls.value, flow.peer.value, cls.value);
+}
+
+void EngineWatch::check_quiet() {
+  if (engine_ == nullptr) return;
+  choice_.check_grants();
   const engine::EngineCounters& c = engine_->counters();
   if (c.stale_grants != 0)
     around_.findings.fail("stale", "host {}: {} frames lost their place while they landed", self_.value,

@@ -8,6 +8,7 @@
 
 #include "daemon/engine_log/observer.h"
 #include "simulator/checkers/admission.h"
+#include "simulator/checkers/choice.h"
 #include "simulator/checkers/delivery.h"
 #include "simulator/checkers/limits.h"
 #include "simulator/checkers/order.h"
@@ -26,6 +27,7 @@ class EngineWatch {
     std::function<void(const engine::Complete&)> completed;  // this rail's part of an operation
     // Whether the flow has room for an operation, as far as anybody can see, and its window for a whole one.
     std::function<bool(engine::Flow)> can_go;
+    std::function<void(ClassId)> works;  // the host has chosen a block of this class
   };
   EngineWatch(HostIndex self, RailIndex rail, Around around);
 
@@ -38,9 +40,12 @@ class EngineWatch {
   const engine::Engine* engine() const { return engine_; }
   engine::EngineCounters counters() const { return engine_ != nullptr ? engine_->counters() : last_counters_; }
   std::uint64_t digest() const { return engine_ != nullptr ? engine_->digest() : last_digest_; }
-  // What must hold when everything is over and quiet. Checkers "bounds",
-  // "stale".
-  void check_quiet() const;
+  // The class of the most urgent block of arithmetic that can be done.
+  std::optional<ClassId> next_work() const { return choice_.next_work(); }
+  // The host sleeps until then unless something happens. Checker "order".
+  void sleeps(Time now, Time until) const;
+  // What must hold when everything is over and quiet. Checkers "bounds", "choice", "stale".
+  void check_quiet();
   // Once the engine is gone: replays its log, if the scenario records. Checker "digest".
   void check_log() const;
   std::string describe() const;
@@ -51,13 +56,15 @@ class EngineWatch {
   void events(Time now, std::span<const engine::Event> events);
   void check_bounds();
   void pick(Time now, engine::Flow flow, Bytes credit, std::span<const engine::Send> picked);
-  void work(const engine::Work& work);
+  void work(Time now, const engine::Work& work);
 
   const HostIndex self_;
   const RailIndex rail_;
   Around around_;
+  Urgencies urgencies_;
   LimitChecker limits_;
   OrderChecker order_;
+  ChoiceChecker choice_;
   std::unique_ptr<StagingChecker> staging_;
   std::uint64_t staging_bytes_ = 0;
   engine::EngineConfig config_;

@@ -6,10 +6,12 @@ namespace tensorlane::simulator {
 namespace {
 
 constexpr double kLeavesRest = 0.2;  // of what has arrived, for the next poll
+// From when a job's flows are closed until the NIC touches its memory no more, at most.
+constexpr Duration kDrains = microseconds(200);
 
 }  // namespace
 
-SimTransport::Flow::Flow(std::size_t room) : out(static_cast<std::uint32_t>(room)), kept(room) {}
+SimTransport::Flow::Flow(std::size_t room) : out(static_cast<std::uint32_t>(room)) {}
 
 SimTransport::SimTransport(HostIndex self, ports::FrameSink& sink, Around around, Random random)
     : self_(self),
@@ -44,12 +46,12 @@ void SimTransport::remove_job(JobId job) {
   around_.network.close(self_);
   for (std::size_t i = 0; i < flows_.size(); ++i) {
     Flow& f = flows_[i];
-    if (f.receiving.open) forget_arrivals(key_of(i).peer, i % kLevels);
     const bool ours = f.wanted && self_ < key_of(i).peer;
     const bool told_up = f.up || std::ranges::any_of(notices_, [&](const Notice& n) {
                            return n.kind == Notice::Kind::kUp && n.flow == key_of(i);
                          });
-    if (ours || told_up) notices_.push_back({.kind = Notice::Kind::kDown, .flow = key_of(i)});
+    if (ours || told_up) take_down(key_of(i), f.receiving);
+    if (f.receiving.open) forget_arrivals(key_of(i).peer, i % kLevels);
     f = Flow(around_.scenario.lane.flow_room);
   }
   // What was sent is not read any more, and nobody is told.
@@ -62,8 +64,28 @@ void SimTransport::remove_job(JobId job) {
   around_.wake();
 }
 
+// What is landing may go on to land until the flow is said to be down.
+void SimTransport::take_down(const ports::FlowKey& flow, const Receiving& receiving) {
+  const Duration after = random_.between(Duration(0), kDrains);
+  around_.events.after(after, [this, flow] { note({.kind = Notice::Kind::kDown, .flow = flow}); });
+  if (receiving.open && !receiving.stale) write_late(receiving.frame, receiving.place, receiving.landed, after);
+  for (const Arrived& arrived : inbox_) {
+    const bool of_flow = arrived.packet.from == flow.peer && arrived.packet.level == level_of(flow.cls);
+    if (of_flow && !arrived.place.empty()) write_late(arrived.packet.frame, arrived.place, 0, after);
+  }
+}
+
+void SimTransport::write_late(FramePtr frame, std::span<std::byte> place, std::uint64_t from, Duration within) {
+  around_.events.after(random_.between(Duration(0), within), [frame = std::move(frame), place, from] {
+    std::ranges::copy(std::span(frame->payload).subspan(from), place.begin() + static_cast<std::ptrdiff_t>(from));
+  });
+}
+
 Status SimTransport::connect(const ports::FlowKey& key, const std::string&, std::uint16_t, Time) {
-  flow(key).wanted = true;
+  if (std::exchange(flow(key).wanted, true)) {
+    around_.findings.fail("protocol", "host {} opens its flow to host {} in class {} twice", self_.value,
+                          key.peer.value, key.cls.value);
+  }
   around_.network.reset(self_, key.peer, level_of(key.cls));
   return {};
 }
@@ -111,6 +133,7 @@ void SimTransport::send(const ports::FlowKey& key, const ports::Outgoing& operat
   if (operation.token != 0) ++unfinished_[h.tensor.value];
   Flow& f = flow(key);
   if (f.out.pushed() == f.out.delivered()) f.moved = around_.events.now();
+  if (f.kept.empty()) f.kept.resize(around_.scenario.lane.flow_room);
   f.kept[f.out.slot(f.out.push())] = frame;
   give(f, frame);
   if (!around_.scenario.lane.done_when_acknowledged) sent(*frame);
@@ -153,14 +176,20 @@ void SimTransport::on_arrived(const FramePtr& frame) {
 
 void SimTransport::on_packet(const Packet& packet) {
   if (!active()) return;
-  inbox_.push_back(packet);
+  std::span<std::byte> place;
+  if (packet.begin == 0 && packet.end > 0 && around_.scenario.lane.done_when_acknowledged) {
+    const protocol::FrameHeader& header = packet.frame->header;
+    const Result<std::span<std::byte>> told = sink_.on_header(key_of(index(packet.from, packet.level)), header);
+    if (told.ok() && told->size() == header.payload_bytes) place = *told;
+  }
+  inbox_.push_back({packet, place});
   around_.wake();
 }
 
 std::size_t SimTransport::poll(Time now) {
   std::size_t handled = tell_notices();
   while (!inbox_.empty() && !around_.findings.any()) {
-    const Packet packet = std::move(inbox_.front());
+    const Packet packet = std::move(inbox_.front().packet);
     inbox_.pop_front();
     receive_packet(packet);
     ++handled;
@@ -195,7 +224,7 @@ void SimTransport::receive_packet(const Packet& packet) {
   if (!job_) return;
   Flow& f = flows_[index(packet.from, packet.level)];
   if (packet.begin == 0) {
-    f.receiving = {.open = true};
+    f.receiving = {.frame = packet.frame, .open = true};
     const Result<std::span<std::byte>> place =
         sink_.on_header(key_of(index(packet.from, packet.level)), packet.frame->header);
     if (!place.ok()) {
@@ -207,6 +236,7 @@ void SimTransport::receive_packet(const Packet& packet) {
     if (staging_ != nullptr && !is_barrier(packet.frame->header.tensor)) staging_->landing(*place);
   }
   if (packet.end > packet.begin && !f.receiving.stale) land(packet, f.receiving);
+  f.receiving.landed = packet.end;
   if (!packet.last) return;
   const Receiving receiving = std::exchange(f.receiving, {});
   f.in.deliver();
@@ -287,7 +317,7 @@ void SimTransport::on_reset(HostIndex peer, std::size_t level) {
 }
 
 void SimTransport::forget_arrivals(HostIndex peer, std::size_t level) {
-  std::erase_if(inbox_, [&](const Packet& packet) { return packet.from == peer && packet.level == level; });
+  std::erase_if(inbox_, [&](const Arrived& a) { return a.packet.from == peer && a.packet.level == level; });
   Receiving& receiving = flows_[index(peer, level)].receiving;
   if (receiving.open && !receiving.stale && staging_ != nullptr) staging_->consumed(receiving.place);
   receiving = {};

@@ -73,6 +73,8 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   // A frame of which the header has been read.
   struct Receiving {
     std::span<std::byte> place;
+    FramePtr frame;
+    std::uint64_t landed = 0;  // bytes
     bool stale = false;
     bool open = false;  // more of the frame is to come
   };
@@ -83,7 +85,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     bool up = false;
     ledger::SendLedger out;
     ledger::ReceiveLedger in;
-    std::vector<FramePtr> kept;   // by slot of `out`
+    std::vector<FramePtr> kept;   // by slot of `out`; empty before the first
     std::uint64_t in_flight = 0;  // bytes of payload that the peer's kernel has not acknowledged
     std::optional<Time> lost;     // since when there is no connection
     Time moved;
@@ -106,8 +108,14 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   }
   ports::FlowKey key_of(std::size_t index) const;
   void note(Notice notice);
+  void take_down(const ports::FlowKey& flow, const Receiving& receiving);
+  void write_late(FramePtr frame, std::span<std::byte> place, std::uint64_t from, Duration within);
   std::size_t tell_notices();
   void receive_packet(const Packet& packet);
+  struct Arrived {
+    Packet packet;
+    std::span<std::byte> place;  // of a frame that begins with it, where the NIC may write it by itself
+  };
   void land(const Packet& packet, const Receiving& receiving);
   void frame_complete(const Packet& packet, const Receiving& receiving);
   void give(Flow& flow, const FramePtr& frame);
@@ -125,7 +133,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   StagingChecker* staging_ = nullptr;
   std::optional<ports::JobCredentials> job_;
   std::vector<Flow> flows_;
-  std::deque<Packet> inbox_;
+  std::deque<Arrived> inbox_;
   std::deque<Notice> notices_;
   std::array<std::uint64_t, kLevels> in_flight_{};                    // bytes
   std::vector<std::uint32_t> unfinished_;                             // by tensor

@@ -3,13 +3,15 @@
 #include <algorithm>
 
 #include "common/base/hash.h"
+#include "simulator/checkers/credits.h"
 #include "simulator/checkers/plans.h"
 
 namespace tensorlane::simulator {
 namespace {
-constexpr Duration kWatch = milliseconds(1);     // between two looks at the whole
-constexpr Duration kStuck = seconds(2);          // without anything moving, long after the last retransmission
+constexpr Duration kWatch = milliseconds(1);  // between two looks at the whole
+constexpr std::int64_t kStuck = 5;  // detection times without anything moving, long after the last retransmission
 constexpr Duration kSettle = milliseconds(150);  // after the end, for what is still on its way
+constexpr Duration kHome = seconds(2);           // ... and for what comes home after several attempts
 }  // namespace
 
 Simulation::Simulation(const Scenario& scenario, bool verbose)
@@ -36,7 +38,12 @@ Simulation::Simulation(const Scenario& scenario, bool verbose)
 
 Outcome Simulation::run() {
   check_plans(scenario_, findings_);
-  for (auto& daemon : daemons_) daemon->start();
+  std::size_t missing = daemons_.size();
+  const auto planned = [this, &missing] {
+    if (--missing > 0) return;
+    for (auto& daemon : daemons_) events_.after(Duration(0), [&daemon] { daemon->begin(); });
+  };
+  for (auto& daemon : daemons_) daemon->start(planned);
   for (const Fault& fault : scenario_.faults) schedule(fault);
   for (const Growth& growth : scenario_.growths) schedule(growth);
   events_.after(kWatch, [this] { watch(); });
@@ -44,6 +51,7 @@ Outcome Simulation::run() {
   }
   if (quiet_ && !findings_.any()) {
     for (auto& daemon : daemons_) daemon->check_quiet();
+    if (const std::optional<std::string> what = away()) findings_.fail("credits", "all is over, but {}", *what);
   }
   if (!findings_.any()) {
     for (auto& daemon : daemons_) daemon->check_logs();
@@ -111,12 +119,32 @@ bool Simulation::all_resolved() const {
                              [&](const auto& daemon) { return daemon->resolved() && (!daemon->frozen() || settled); });
 }
 
+// Credit that is not home with one of two hosts that live.
+std::optional<std::string> Simulation::away() const {
+  const auto lives = [](const auto& daemon) { return daemon->alive() && !daemon->aborted(); };
+  for (std::size_t a = 0; a < daemons_.size(); ++a) {
+    for (std::size_t b = 0; b < daemons_.size(); ++b) {
+      if (a == b || !lives(daemons_[a]) || !lives(daemons_[b])) continue;
+      for (std::uint8_t r = 0; r < scenario_.rails(); ++r) {
+        const engine::Engine* from = daemons_[a]->engines()[r]->engine();
+        const engine::Engine* to = daemons_[b]->engines()[r]->engine();
+        if (from == nullptr || to == nullptr) continue;
+        const HostIndex sender(static_cast<std::uint16_t>(a)), receiver(static_cast<std::uint16_t>(b));
+        if (auto what = credits_away(sender, *from, receiver, *to, scenario_.engine.eager_credits)) return what;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 void Simulation::watch() {
   check_abort();
   if (findings_.any()) return;
   if (all_resolved()) {
     events_.after(kSettle, [this] {
-      quiet_ = all_resolved();
+      if (!resolved_at_) resolved_at_ = events_.now();
+      const Time late = std::max(*resolved_at_, scenario_.last_fault()) + kHome;
+      quiet_ = all_resolved() && (!away() || events_.now() > late);
       if (!quiet_) watch();
     });
     return;
@@ -145,7 +173,7 @@ void Simulation::check_progress() {
     progress_seen_ = progress_;
     progress_at_ = events_.now();
   }
-  const bool stuck = events_.now() - std::max(progress_at_, scenario_.last_fault()) > kStuck;
+  const bool stuck = events_.now() - std::max(progress_at_, scenario_.last_fault()) > scenario_.detection * kStuck;
   if ((stuck && !all_resolved()) || events_.now() > scenario_.deadline) {
     findings_.fail("progress", "nothing moves since {} us. {}", progress_at_.value / 1000, describe());
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "simulator/checkers/findings.h"
@@ -43,6 +44,7 @@ class Simulation {
   void apply(const Fault& fault, Network& network, bool begins);
   void watch();
   bool all_resolved() const;
+  std::optional<std::string> away() const;
   void check_abort();
   void check_progress();
   std::string describe() const;
@@ -60,6 +62,7 @@ class Simulation {
   std::uint64_t progress_ = 0, progress_seen_ = 0;
   Time progress_at_;
   std::optional<Time> abort_at_;
+  std::optional<Time> resolved_at_;
   bool quiet_ = false;
   Outcome outcome_;
   std::vector<std::unique_ptr<SimDaemon>> daemons_;

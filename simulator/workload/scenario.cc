@@ -25,6 +25,19 @@ constexpr std::uint64_t kMaxRunSlices = 6000;
 constexpr std::size_t kSilencingFaults = 6;  // kinds before kResetFlow
 constexpr std::uint64_t kRecordEvery = 4;    // seeds
 
+// What sets some seeds apart.
+enum class Kind : std::uint8_t {
+  kUsual,
+  kCrowded,  // many small tensors of few classes between few hosts with slow cores: everything queues up
+  kVast,     // up to 200 hosts, and small tensors
+};
+
+Kind kind_of(std::uint64_t seed) {
+  Random random = Random(seed).fork(4);
+  if (random.chance(0.02)) return Kind::kVast;
+  return random.chance(0.1) ? Kind::kCrowded : Kind::kUsual;
+}
+
 template <typename T, std::size_t N>
 T one_of(Random& random, const T (&choices)[N]) {
   return choices[random.below(N)];
@@ -55,6 +68,12 @@ ReduceOp random_reduction(Dtype dtype, Random& random) {
   return can_reduce(op, dtype) ? op : ReduceOp::kSum;
 }
 
+void make_small(PlanTensor* t, Random& random) {
+  t->operation = Operation::kAllreduce;
+  t->row = 1;
+  t->elements = random.between(1, 256);
+}
+
 PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
   const engine::EngineConfig& engine = s.engine;
   PlanTensor t;
@@ -79,6 +98,7 @@ PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
     t.row = random.chance(0.5) ? 1 : random.between(1, t.elements);
     t.elements = std::max<std::uint64_t>(t.elements / t.row, 1) * t.row;
   }
+  if (kind_of(s.seed) != Kind::kUsual) make_small(&t, random);
   t.fp32_contributions = reduces(t.operation) && dtype_size(t.dtype) == 2 && engine.world_size > engine.hosts;
   return t;
 }
@@ -88,7 +108,10 @@ std::uint64_t slices(const PlanTensor& t) {
 }
 
 void random_plan(Scenario& s, Random& random) {
-  const std::uint64_t count = random.between(1, random.chance(0.3) ? 40 : 12);
+  const Kind kind = kind_of(s.seed);
+  std::uint64_t count = random.between(1, random.chance(0.3) ? 40 : 12);
+  if (kind == Kind::kCrowded) count += 40;
+  if (kind == Kind::kVast) count = 1 + count % 3;
   const std::uint32_t slice_bytes = one_of(random, {256u, 2048u, 8192u, 32768u, 131072u, 1u << 20});
   std::uint64_t bytes = 0, pieces = 0;
   s.plan.version = 1;
@@ -112,8 +135,12 @@ void random_engine(Scenario& s, Random& random) {
   e.job = JobId(mix(s.seed));
   e.epoch = Epoch(static_cast<std::uint32_t>(random.between(1, 100)));
   e.hosts = static_cast<std::uint16_t>(random.chance(0.2) ? random.between(1, 8) : random.between(2, 5));
+  const Kind kind = kind_of(s.seed);
+  Random size = Random(s.seed).fork(5);
+  if (kind == Kind::kCrowded) e.hosts = static_cast<std::uint16_t>(size.between(2, 3));
+  if (kind == Kind::kVast) e.hosts = static_cast<std::uint16_t>(size.between(65, 200));
   for (std::uint16_t h = 0; h < e.hosts; ++h) {
-    const std::uint64_t local = random.chance(0.7) ? 1 : random.between(1, 3);
+    const std::uint64_t local = kind == Kind::kVast || random.chance(0.7) ? 1 : random.between(1, 3);
     for (std::uint64_t i = 0; i < local; ++i) s.plan.rank_hosts.push_back(HostIndex(h));
   }
   e.world_size = static_cast<std::uint32_t>(s.plan.rank_hosts.size());
@@ -123,6 +150,15 @@ void random_engine(Scenario& s, Random& random) {
   e.single_queue = random.chance(0.05);
   e.reclassifies = !e.single_queue && random.chance(0.3);
   e.rails = s.plan.rails = static_cast<std::uint8_t>(random.chance(0.5) ? 1 : random.between(2, 4));
+  if (kind == Kind::kUsual) return;
+  e.rails = s.plan.rails = 1;
+  e.classes = static_cast<std::uint8_t>(kind == Kind::kVast ? 1 : size.between(1, 2));
+  e.single_queue = false;
+  e.eager_limit = Bytes(one_of(size, {256u, 4096u}));
+  e.eager_credits = kind == Kind::kVast ? 3 : 16;
+  if (kind == Kind::kCrowded) return;
+  s.heartbeat = s.heartbeat * 10;
+  s.detection = s.detection * 10;
 }
 
 // `pattern: auto`: a plan has what the selector chooses for each of its tensors, whatever its leader's model of the
@@ -197,6 +233,11 @@ void random_lane(Scenario& s, Random& random) {
   s.client.think = random.between(microseconds(1), microseconds(500));
   s.client.ahead = random.chance(0.7);
   s.client.raise = one_of(random, {0.0, 0.1, 0.5});
+  // Slow cores: work queues up, and waits overtake in it.
+  Random slow = Random(s.seed).fork(3);
+  if (kind_of(s.seed) != Kind::kCrowded && !slow.chance(0.2)) return;
+  s.lane.block_time = slow.between(microseconds(50), milliseconds(2));
+  if (slow.chance(0.7)) s.client.raise = 0.6;
 }
 
 // What a host's policy lets a job send in its urgent classes: often far less than it has.

@@ -338,14 +338,64 @@ TEST(OrderChecker, RefusesALessUrgentSendBeforeAGrantedUrgentOne) {
   for (const bool right : {true, false}) {
     Findings findings;
     LimitChecker limits(HostIndex(0), s, findings);
-    OrderChecker checker(HostIndex(0), s, limits, findings);
-    checker.stepped(Time(1), grant(0, 5));
-    checker.stepped(Time(2), grant(1, 6));
+    Urgencies urgencies(s);
+    OrderChecker checker(HostIndex(0), s, urgencies, limits, findings);
+    checker.stepped(Time(1), grant(0, 5), std::nullopt);
+    checker.stepped(Time(2), grant(1, 6), std::nullopt);
     const std::array<engine::Send, 2> sends =
         right ? std::array{data(0, 5), data(1, 6)} : std::array{data(1, 6), data(0, 5)};
     checker.picked(Time(3), flow, sends);
     EXPECT_EQ(findings.any(), !right);
   }
+}
+
+TEST(ChoiceChecker, WantsTheTensorThatIsWaitedForToBeSummedFirst) {
+  Scenario s = quiet_scenario(2);
+  s.engine.classes = 1;
+  for (int i = 0; i < 2; ++i)
+    add_tensor(s, Operation::kAllreduce, 100, ClassId(0)).pattern = protocol::Pattern::kWholeServer;  // on host 0
+  using Kind = engine::Event::Kind;
+  for (const std::uint32_t first : {0u, 1u}) {
+    Findings findings;
+    Urgencies urgencies(s);
+    ChoiceChecker checker(HostIndex(0), RailIndex(0), s, urgencies, findings);
+    const auto step = [&](const engine::Event& event) {
+      checker.stepped(Time(1), event, urgencies.stepped(Time(1), event));
+    };
+    for (const std::uint32_t id : {0u, 1u}) {
+      step({.kind = Kind::kTensorReady, .tensor_ready = {TensorId(id), Sequence(1), {id + 1, 1, 0, 400}, {}}});
+      engine::Event eager{.kind = Kind::kFrameArrived};
+      eager.frame = {HostIndex(1),
+                     {.flags = protocol::kFlagEager, .grant = id + 1, .tensor = TensorId(id), .sequence = Sequence(1)}};
+      step(eager);
+    }
+    step({.kind = Kind::kBoost, .boost = {TensorId(1), Sequence(1)}});
+    EXPECT_EQ(checker.next_work(), ClassId(0));
+    engine::Work work;
+    work.out = {first + 1, 1, 0, 400};
+    work.elements = 100;
+    work.tensor = TensorId(first);
+    work.sequence = Sequence(1);
+    checker.working(Time(2), work);
+    EXPECT_EQ(findings.any(), first != 1);
+  }
+}
+
+TEST(ChoiceChecker, RefusesASumBeforeAllHasCome) {
+  Scenario s = quiet_scenario(2);
+  add_tensor(s, Operation::kAllreduce, 100, ClassId(0)).pattern = protocol::Pattern::kWholeServer;
+  Findings findings;
+  Urgencies urgencies(s);
+  ChoiceChecker checker(HostIndex(0), RailIndex(0), s, urgencies, findings);
+  engine::Event ready{.kind = engine::Event::Kind::kTensorReady};
+  ready.tensor_ready = {TensorId(0), Sequence(1), {1, 1, 0, 400}, {}};
+  checker.stepped(Time(1), ready, urgencies.stepped(Time(1), ready));
+  EXPECT_FALSE(checker.next_work());
+  engine::Work work;
+  work.out = {1, 1, 0, 400};
+  work.elements = 100;
+  checker.working(Time(2), work);
+  EXPECT_TRUE(findings.any());
 }
 
 TEST(OrderChecker, RefusesAWaitThatBeginsAtAnotherTimeThanTheGrant) {
@@ -359,8 +409,9 @@ TEST(OrderChecker, RefusesAWaitThatBeginsAtAnotherTimeThanTheGrant) {
   for (const std::int64_t since : {9, 10, 11, 21}) {
     Findings findings;
     LimitChecker limits(HostIndex(0), s, findings);
-    OrderChecker checker(HostIndex(0), s, limits, findings);
-    checker.stepped(Time(10), grant);
+    Urgencies urgencies(s);
+    OrderChecker checker(HostIndex(0), s, urgencies, limits, findings);
+    checker.stepped(Time(10), grant, std::nullopt);
     send.eligible = Time(since);
     checker.picked(Time(20), {HostIndex(1), ClassId(0)}, {&send, 1});
     EXPECT_EQ(findings.any(), since != 10) << since;

@@ -149,6 +149,30 @@ TEST_F(TwoLimits, TurnsGoRoundAllPeersWhateverTheirClass) {
   EXPECT_EQ(next, HostIndex(1));
 }
 
+class SlowAboveFast : public Limits {
+ protected:
+  SlowAboveFast() {
+    EngineConfig config = no_credit();
+    config.classes = 3;
+    config.hosts = config.world_size = 3;
+    config.limits[0] = {BitsPerSecond(800), Bytes(1)};
+    config.limits[1] = {BitsPerSecond(8000), Bytes(1)};
+    engine_.reset();
+    start(plan_, config);
+  }
+};
+
+TEST_F(SlowAboveFast, WhatIsDemotedTwiceGoesBackToTheFirstClassThatFills) {
+  EXPECT_THAT(pick(at(0), kUrgent), ElementsAre(0));
+  EXPECT_THAT(pick(at(0), kMiddle), ElementsAre(0));  // nothing of class 1 waits, but of class 0
+  const std::optional<Time> promotion = engine_->promotion(at(0));
+  ASSERT_TRUE(promotion);
+  EXPECT_EQ(*promotion, Time(127'000'001));
+  EXPECT_FALSE(has(Time(127'000'000), kMiddle, 2));
+  EXPECT_TRUE(has(*promotion, kMiddle, 2));
+  EXPECT_FALSE(has(*promotion, kUrgent, 2));
+}
+
 TEST_F(Limits, AnAbortedJobDemotesNothing) {
   EXPECT_THAT(pick(at(0), kUrgent), ElementsAre(0, 0));
   step({.kind = Event::Kind::kAbort});
