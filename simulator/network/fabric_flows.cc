@@ -182,10 +182,4 @@ void FabricNetwork::notify(std::uint32_t number, const Message& message) {
                 [this, number] { flows_[number].rate.notified(events_.now(), options_.marking->reaction); });
 }
 
-double FabricNetwork::rate_share(HostIndex from, HostIndex to, std::uint8_t level) {
-  if (!options_.marking) return 1;
-  Flow& flow = flows_[flow_of({.from = from, .to = to, .level = level, .header = {}})];
-  return flow.rate.rate(events_.now(), options_.marking->reaction) / static_cast<double>(ports_[flow.port].rate.value);
-}
-
 }  // namespace tensorlane::simulator

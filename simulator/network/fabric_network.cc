@@ -110,32 +110,12 @@ void FabricNetwork::enqueue(std::uint32_t index, std::uint32_t train) {
 }
 
 // The queue that is served next, or kLevels. A level that is paused waits; in a single queue it holds up the others.
-std::uint32_t FabricNetwork::next_level(Port& port) {
-  if (options_.discipline == Discipline::kWeighted) return next_weighted(port);
+std::uint32_t FabricNetwork::next_level(const Port& port) const {
   for (std::uint32_t level = 0; level < kLevels; ++level) {
     const Queue& queue = port.queues[level];
     if (queue.first == kNone) continue;
     const std::uint8_t of = messages_[trains_[queue.first].message].level;
     if ((port.paused >> of & 1) == 0) return level;
-  }
-  return kLevels;
-}
-
-std::uint32_t FabricNetwork::next_weighted(Port& port) {
-  const auto ready = [&](std::uint32_t level) {
-    return port.queues[level].first != kNone && (port.paused >> level & 1) == 0;
-  };
-  if (ready(0)) return 0;
-  bool any = false;
-  for (std::uint32_t level = 1; level < kLevels; ++level) any = any || ready(level);
-  while (any) {
-    Queue& queue = port.queues[port.turn];
-    if (ready(port.turn) && queue.deficit >= static_cast<std::int64_t>(trains_[queue.first].bytes)) return port.turn;
-    if (!ready(port.turn)) queue.deficit = 0;
-    port.turn = port.turn + 1 == kLevels ? 1 : port.turn + 1;
-    if (ready(port.turn)) {
-      port.queues[port.turn].deficit += std::max<std::int64_t>(1, options_.weights[port.turn]);
-    }
   }
   return kLevels;
 }
@@ -149,7 +129,6 @@ void FabricNetwork::start(std::uint32_t index) {
   Train& t = trains_[train];
   queue.first = t.next;
   if (queue.first == kNone) queue.last = kNone;
-  if (options_.discipline == Discipline::kWeighted) queue.deficit -= t.bytes;
   port.sending = true;
   port.sending_bytes = t.bytes;
   port.sending_ingress = t.ingress;

@@ -26,15 +26,13 @@ enum class Discipline : std::uint8_t {
   kFifo,  // one queue
   // A queue per level, the first that is not empty is served. Control never waits: it is one packet at a time.
   kStrict,
-  kWeighted,  // a queue per level, served in turn by deficits (Shreedhar and Varghese, 1995), but control first
 };
 
 struct FabricNetworkOptions {
   Discipline discipline = Discipline::kStrict;
-  std::array<std::uint32_t, kLevels> weights{};  // kWeighted: bytes per turn
-  Bytes train = kMaxOperation;                   // operations are cut into trains of at most this
-  std::uint64_t header_bytes = 64;               // of an operation
-  double goodput = 1;                            // the share of a link's rate that operations get of packets' headers
+  Bytes train = kMaxOperation;      // operations are cut into trains of at most this
+  std::uint64_t header_bytes = 64;  // of an operation
+  double goodput = 1;               // the share of a link's rate that operations get of packets' headers
   // None of these: switches hold whatever windows allow, and nothing more is computed than without them.
   std::optional<PauseThresholds> flow_control;
   std::optional<SharedBuffer> buffer;
@@ -98,8 +96,6 @@ class FabricNetwork {
     std::uint64_t peak_bytes = 0, peak_headroom = 0;  // see SwitchMemory
   };
   Totals totals() const;
-  // How fast the sender's flow may be now, as a share of its link; 1 without marking.
-  double rate_share(HostIndex from, HostIndex to, std::uint8_t level);
 
  private:
   static constexpr std::uint32_t kNone = ~0u;
@@ -115,7 +111,6 @@ class FabricNetwork {
   struct Queue {
     std::uint32_t first = kNone, last = kNone;
     std::uint64_t bytes = 0;
-    std::int64_t deficit = 0;
   };
   struct Port {
     NodeIndex to = 0;
@@ -123,7 +118,6 @@ class FabricNetwork {
     Duration delay;
     std::array<Queue, kLevels> queues;
     std::uint32_t paused = 0;  // levels, as bits
-    std::uint32_t turn = 1;    // kWeighted
     bool sending = false;
     std::uint32_t sending_bytes = 0, sending_ingress = kNone;
     std::uint8_t sending_level = 0;
@@ -138,8 +132,7 @@ class FabricNetwork {
   void sent(std::uint32_t port, std::uint32_t level);
   static Duration length(const Port& port, std::uint64_t bytes);
   void deliver(std::uint32_t train);
-  std::uint32_t next_level(Port& port);
-  std::uint32_t next_weighted(Port& port);
+  std::uint32_t next_level(const Port& port) const;
   void hand_over(std::uint32_t index);
   bool is_kept(std::uint32_t port, std::uint32_t train);
   void set_paused(std::uint32_t port, std::uint32_t level, bool paused);

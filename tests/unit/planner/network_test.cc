@@ -114,21 +114,6 @@ TEST_F(FabricNetworkTest, FifoPortsDoNot) {
   EXPECT_EQ(sinks[2]->delivered.back(), (Arrival{1, 1, 400'000}));
 }
 
-// Levels 1 and 2 with weights of 3 and 1 trains a turn.
-TEST_F(FabricNetworkTest, WeightedPortsServeByWeights) {
-  FabricNetworkOptions options{.discipline = Discipline::kWeighted};
-  options.weights = {0, 375'000, 125'000};
-  build(star(2, kTenGbps, Duration()), options);
-  for (int i = 0; i < 12; ++i) {
-    send(0, 1, 1, 125'000);
-    send(0, 1, 2, 125'000);
-  }
-  run();
-  int first = 0;
-  for (int i = 0; i < 12; ++i) first += sinks[1]->delivered[static_cast<std::size_t>(i)].level == 1 ? 1 : 0;
-  EXPECT_EQ(first, 9);
-}
-
 TEST_F(FabricNetworkTest, OperationsAreCutIntoTrainsAndDeliveredWhole) {
   build(star(2, kTenGbps, Duration()), {.train = Bytes(12'500)});
   send(0, 1, 2, 125'000);
