@@ -84,18 +84,20 @@ class LaneListener {
   // A flow broke, or a peer or client broke the protocol. The lane has not aborted: control spreads the cause and calls
   // abort_job.
   virtual void on_job_failed(JobId job, const Status& cause) = 0;
-  // `rank` of this host has not submitted `tensor` for `waited`, while others have. Repeated with growing `waited`.
-  virtual void on_late(JobId job, Rank rank, TensorId tensor, Duration waited) = 0;
-  // This host has submitted the operation and lacks what `peer` announces before its part in it: for `waited`.
-  // Repeated, of one operation at a time: who only sends in an operation is told nothing by those who wait for it.
-  virtual void on_missing(JobId job, HostIndex peer, TensorId tensor, Sequence sequence, Duration waited) = 0;
-  // The job has begun another iteration here, so long after the one before. Only where the lane tunes.
-  virtual void on_iteration(JobId job, Duration time) = 0;
-  // The lane turns, and this is how far the job's flows have come. About eight times in the job's detection time, while
-  // it runs.
-  virtual void on_progress(JobId job, const LaneProgress& progress) = 0;
   // The flows of the job are closed and no buffer of its sessions is used any more.
   virtual void on_job_closed(JobId job) = 0;
+
+  // ---- reports, which a listener may ignore ----
+  // `rank` of this host has not submitted `tensor` for `waited`, while others have. Repeated with growing `waited`.
+  virtual void on_late(JobId, Rank /*rank*/, TensorId /*tensor*/, Duration /*waited*/) {}
+  // This host has submitted the operation and lacks what `peer` announces before its part in it: for `waited`.
+  // Repeated, of one operation at a time: who only sends in an operation is told nothing by those who wait for it.
+  virtual void on_missing(JobId, HostIndex /*peer*/, TensorId, Sequence, Duration /*waited*/) {}
+  // The job has begun another iteration here, so long after the one before. Only where the lane tunes.
+  virtual void on_iteration(JobId, Duration /*time*/) {}
+  // The lane turns, and this is how far the job's flows have come. About eight times in the job's detection time, while
+  // it runs.
+  virtual void on_progress(JobId, const LaneProgress&) {}
 };
 
 }  // namespace tensorlane::ports

@@ -101,10 +101,6 @@ class SimDaemon final : private ports::LaneListener {
   // ---- ports::LaneListener ----
   void on_job_connected(JobId job) override;
   void on_job_failed(JobId job, const Status& cause) override;
-  void on_late(JobId, Rank, TensorId, Duration) override {}
-  void on_missing(JobId, HostIndex, TensorId, Sequence, Duration) override {}
-  void on_iteration(JobId, Duration) override {}
-  void on_progress(JobId, const ports::LaneProgress&) override {}
   void on_job_closed(JobId job) override;
 
   // ---- control (daemon_control.cc) ----
@@ -126,11 +122,7 @@ class SimDaemon final : private ports::LaneListener {
   SimMemory memory_;
   ReferenceReducer reducer_;
   ports::LaneMetrics metrics_;
-  struct NoTimeline final : ports::Timeline {
-    bool enabled() const override { return false; }
-    void record(const ports::TraceSpan&) override {}
-    void name(JobId, TensorId, const char*) override {}
-  } timeline_;
+  ports::NoTimeline timeline_;
   host::HostConfig config_;
   host::HostPorts ports_;
   Time local_;                                         // how far the host is with its work

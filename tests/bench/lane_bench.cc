@@ -52,22 +52,12 @@ struct Options {
   std::exit(1);
 }
 
-struct NoTimeline final : ports::Timeline {
-  bool enabled() const override { return false; }
-  void record(const ports::TraceSpan&) override {}
-  void name(JobId, TensorId, const char*) override {}
-};
-
 struct Listener final : ports::LaneListener {
   void on_job_connected(JobId) override {
     connected.store(true);
     connected.notify_one();
   }
   void on_job_failed(JobId, const Status& cause) override { fail(cause.to_string()); }
-  void on_late(JobId, Rank, TensorId, Duration) override {}
-  void on_missing(JobId, HostIndex, TensorId, Sequence, Duration) override {}
-  void on_iteration(JobId, Duration) override {}
-  void on_progress(JobId, const ports::LaneProgress&) override {}
   void on_job_closed(JobId) override {}
   std::atomic<bool> connected{false};
 };
@@ -147,7 +137,7 @@ struct Host {
   memory::ScratchPool scratch{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{})};
   std::unique_ptr<ports::Reducer> reducer;
   ports::LaneMetrics metrics;
-  NoTimeline timeline;
+  ports::NoTimeline timeline;
   Listener listener;
   std::shared_ptr<Client> client;
   std::unique_ptr<lane::Lane> lane;

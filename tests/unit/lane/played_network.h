@@ -49,10 +49,6 @@ struct SumTimeline final : ports::Timeline {
 struct NoListener final : ports::LaneListener {
   void on_job_connected(JobId) override { ++connected; }
   void on_job_failed(JobId, const Status& cause) override { ADD_FAILURE() << cause.to_string(); }
-  void on_late(JobId, Rank, TensorId, Duration) override {}
-  void on_missing(JobId, HostIndex, TensorId, Sequence, Duration) override {}
-  void on_iteration(JobId, Duration) override {}
-  void on_progress(JobId, const ports::LaneProgress&) override {}
   void on_job_closed(JobId) override {}
   std::atomic<std::size_t> connected{0};
 };
