@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "common/base/assert.h"
 #include "common/protocol/rank_block.h"
@@ -28,12 +27,13 @@ void reduce_block(const LocalRanks& local, const protocol::PlanTensor& tensor, B
 }
 
 // Copies `bytes` at `offset` of the leader to everybody else. Returns the bytes written.
-std::uint64_t spread_block(const LocalRanks& local, std::uint32_t leader, std::uint64_t offset, std::uint64_t bytes) {
+std::uint64_t spread_block(const LocalRanks& local, std::uint32_t leader, std::uint64_t offset, std::uint64_t bytes,
+                           ports::Reducer& reducer) {
   const std::byte* source = local.buffers[leader].data() + offset;
   std::uint64_t copied = 0;
   for (std::size_t i = 0; i < local.buffers.size(); ++i) {
     if (i == leader) continue;
-    std::memcpy(local.buffers[i].data() + offset, source, bytes);
+    reducer.copy(local.buffers[i].data() + offset, source, bytes);
     copied += bytes;
   }
   return copied;
@@ -41,7 +41,7 @@ std::uint64_t spread_block(const LocalRanks& local, std::uint32_t leader, std::u
 
 // Copies what ranks other than the leader own of elements [from, from + count) of a gathered buffer into the leader's.
 std::uint64_t collect_block(const LocalRanks& local, std::uint32_t leader, const protocol::PlanTensor& tensor,
-                            std::uint64_t from, std::uint64_t count) {
+                            std::uint64_t from, std::uint64_t count, ports::Reducer& reducer) {
   const std::size_t size = dtype_size(tensor.dtype);
   const std::uint64_t per_rank = tensor.elements / local.world_size;
   std::uint64_t copied = 0;
@@ -50,8 +50,8 @@ std::uint64_t collect_block(const LocalRanks& local, std::uint32_t leader, const
     const std::uint64_t begin = std::max(from, local.ranks[i] * per_rank);
     const std::uint64_t end = std::min(from + count, (local.ranks[i] + 1) * per_rank);
     if (begin >= end) continue;
-    std::memcpy(local.buffers[leader].data() + begin * size, local.buffers[i].data() + begin * size,
-                (end - begin) * size);
+    reducer.copy(local.buffers[leader].data() + begin * size, local.buffers[i].data() + begin * size,
+                 (end - begin) * size);
     copied += (end - begin) * size;
   }
   return copied;
@@ -59,7 +59,7 @@ std::uint64_t collect_block(const LocalRanks& local, std::uint32_t leader, const
 
 // Copies of elements [from, from + count) of the leader what each rank gets of a reduce-scatter.
 std::uint64_t scatter_block(const LocalRanks& local, std::uint32_t leader, const protocol::PlanTensor& tensor,
-                            std::uint64_t from, std::uint64_t count) {
+                            std::uint64_t from, std::uint64_t count, ports::Reducer& reducer) {
   const std::size_t size = dtype_size(tensor.dtype);
   std::uint64_t copied = 0;
   for (std::size_t i = 0; i < local.buffers.size(); ++i) {
@@ -68,8 +68,8 @@ std::uint64_t scatter_block(const LocalRanks& local, std::uint32_t leader, const
     const std::uint64_t begin = std::max(from, block.offset);
     const std::uint64_t end = std::min(from + count, block.offset + block.elements);
     if (begin >= end) continue;
-    std::memcpy(local.buffers[i].data() + begin * size, local.buffers[leader].data() + begin * size,
-                (end - begin) * size);
+    reducer.copy(local.buffers[i].data() + begin * size, local.buffers[leader].data() + begin * size,
+                 (end - begin) * size);
     copied += (end - begin) * size;
   }
   return copied;
@@ -77,10 +77,10 @@ std::uint64_t scatter_block(const LocalRanks& local, std::uint32_t leader, const
 
 // The leader's result to all who get it.
 std::uint64_t give_block(const LocalRanks& local, std::uint32_t leader, const protocol::PlanTensor& tensor,
-                         std::uint64_t from, std::uint64_t count) {
-  if (tensor.operation == Operation::kReduceScatter) return scatter_block(local, leader, tensor, from, count);
+                         std::uint64_t from, std::uint64_t count, ports::Reducer& reducer) {
+  if (tensor.operation == Operation::kReduceScatter) return scatter_block(local, leader, tensor, from, count, reducer);
   const std::size_t size = dtype_size(tensor.dtype);
-  return spread_block(local, leader, from * size, count * size);
+  return spread_block(local, leader, from * size, count * size, reducer);
 }
 
 }  // namespace
@@ -108,13 +108,13 @@ bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRan
     case LocalStep::kFinish:
       reduce_block(local, tensor, leader, tensor.dtype, divisor, task.next, count, reducer);
       *reduced_bytes += bytes * local.buffers.size();
-      *copied_bytes += give_block(local, task.leader, tensor, task.next, count);
+      *copied_bytes += give_block(local, task.leader, tensor, task.next, count, reducer);
       break;
     case LocalStep::kCollect:
-      *copied_bytes += collect_block(local, task.leader, tensor, task.next, count);
+      *copied_bytes += collect_block(local, task.leader, tensor, task.next, count, reducer);
       break;
     case LocalStep::kSpread:
-      *copied_bytes += give_block(local, task.leader, tensor, task.next, count);
+      *copied_bytes += give_block(local, task.leader, tensor, task.next, count, reducer);
       break;
   }
   task.next += count;
@@ -135,10 +135,10 @@ bool advance_batch(LocalTask& task, const protocol::PlanTensor& batch, Buffer ow
     const Buffer inside = own.subspan(task.next * size, count * size);
     const std::uint64_t bytes = count * size * buffers.size();
     if (task.step == LocalStep::kSpread) {
-      for (const Buffer& buffer : buffers) std::memcpy(buffer.data() + from * size, inside.data(), inside.size());
+      for (const Buffer& buffer : buffers) reducer.copy(buffer.data() + from * size, inside.data(), inside.size());
       *copied_bytes += bytes;
     } else if (buffers.size() == 1 && task.wide.empty()) {
-      std::memcpy(inside.data(), buffers[0].data() + from * size, inside.size());
+      reducer.copy(inside.data(), buffers[0].data() + from * size, inside.size());
       *copied_bytes += bytes;
     } else {
       // As reduce_block(), from one place into another.

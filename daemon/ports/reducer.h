@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "common/base/dtype.h"
@@ -30,6 +31,8 @@ class Reducer {
   virtual ~Reducer() = default;
   virtual void reduce(std::byte* out, Dtype out_dtype, std::span<const ReduceSource> sources, std::size_t elements,
                       ReduceOp op, double divisor) = 0;
+  // Copies bytes between buffers that do not overlap. Any thread.
+  virtual void copy(std::byte* out, const std::byte* source, std::size_t bytes) { std::memcpy(out, source, bytes); }
 };
 
 }  // namespace tensorlane::ports

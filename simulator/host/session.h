@@ -5,9 +5,10 @@
 #include <functional>
 #include <vector>
 
+#include "common/base/descriptor.h"
+#include "daemon/ports/memory.h"
 #include "daemon/ports/session.h"
 #include "simulator/clock/event_queue.h"
-#include "simulator/host/memory.h"
 
 namespace tensorlane::simulator {
 
@@ -15,7 +16,7 @@ class SimSession final : public ports::ClientSession {
  public:
   struct Around {
     EventQueue& events;
-    SimMemory& memory;
+    ports::Memory& memory;
     std::function<Time()> host_now;  // how far the host is with its work: what it does is seen from then on
     std::function<void()> wake;      // there is a submission
     std::function<void(const protocol::CompletionEntry&)> completed;

@@ -24,9 +24,7 @@ SimTransport::SimTransport(HostIndex self, ports::FrameSink& sink, Around around
 }
 
 ports::FlowKey SimTransport::key_of(std::size_t index) const {
-  const std::size_t level = index % kLevels;
-  return {job_->job, HostIndex(static_cast<std::uint16_t>(index / kLevels)),
-          level == 0 ? kControlClass : ClassId(static_cast<std::uint8_t>(level - 1))};
+  return {job_->job, HostIndex(static_cast<std::uint16_t>(index / kLevels)), class_of(index % kLevels)};
 }
 
 void SimTransport::note(Notice notice) {

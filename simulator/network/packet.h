@@ -17,6 +17,9 @@ inline constexpr std::size_t kLevels = kMaxDataClasses + 1;
 constexpr std::size_t level_of(ClassId cls) {
   return cls == kControlClass ? 0 : std::size_t{cls.value} + 1;
 }
+constexpr ClassId class_of(std::size_t level) {
+  return level == 0 ? kControlClass : ClassId(static_cast<std::uint8_t>(level - 1));
+}
 
 // One transport operation. The payload is what the sender's memory held when it was sent.
 struct Frame {

@@ -55,7 +55,7 @@ RunOptions run_options(const PlanRequest& request, bool strict, std::size_t clas
   options.topology = request.topology;
   options.network.discipline = strict ? Discipline::kStrict : Discipline::kFifo;
   options.network.goodput = request.assume.goodput;
-  options.host.windows.fill(fabric::window({}, host_rate(request.topology)));
+  options.host.window = fabric::window({}, host_rate(request.topology));
   options.host.ranks = request.ranks_per_host;
   options.host.wake = request.assume.wake;
   options.host.sum_bytes_per_second = request.assume.sum_bytes_per_second;

@@ -11,10 +11,8 @@
 namespace tensorlane::simulator {
 namespace {
 
-constexpr Bytes kDaemonStaging = mib(64);
 constexpr std::uint64_t kLook = 1u << 16;        // events between two looks whether anything moves
 constexpr Duration kStandstill = seconds(1000);  // longer than any transfer may take
-constexpr std::size_t kSlices = 1u << 24;
 
 // What Engine::apply_plan() demands at least: the largest slice of every class at once, from all that send it.
 std::uint64_t least_staging(const protocol::Plan& plan, std::uint16_t hosts) {
@@ -31,18 +29,12 @@ std::uint64_t least_staging(const protocol::Plan& plan, std::uint16_t hosts) {
   return sum;
 }
 
-engine::EngineConfig engine_config(const JobRun& job, const protocol::Plan& plan, std::uint16_t hosts,
-                                   std::size_t index) {
-  engine::EngineConfig config;
-  config.job = JobId(index + 1);
-  config.epoch = Epoch(1);
-  config.hosts = hosts;
-  config.world_size = hosts;
+host::HostConfig host_config(const JobRun& job, const protocol::Plan& plan, std::uint16_t hosts) {
+  host::HostConfig config;
   config.classes = static_cast<std::uint8_t>(job.placement.thresholds.size() + 1);
   config.single_queue = job.single_queue;
-  config.max_queued_slices = kSlices;
   const std::uint64_t least = least_staging(plan, hosts);
-  config.staging = job.depth > 0 ? Bytes(job.depth * least) : std::max(kDaemonStaging, Bytes(2 * least));
+  config.staging = job.depth > 0 ? Bytes(job.depth * least) : std::max(config.staging, Bytes(2 * least));
   return config;
 }
 
@@ -54,15 +46,17 @@ class Run {
   Status prepare() {
     const std::uint16_t hosts = options_.topology.hosts;
     Random random(options_.seed);
-    for (std::uint16_t h = 0; h < hosts; ++h)
-      hosts_.push_back(std::make_unique<PlannedHost>(HostIndex(h), events_, network_, options_.host));
     for (const JobRun& job : jobs_) plans_.push_back(plan_of(job.workload, job.placement, hosts));
+    const host::HostConfig config = host_config(jobs_.front(), plans_.front().plan, hosts);
+    for (std::uint16_t h = 0; h < hosts; ++h) {
+      hosts_.push_back(
+          PlannedDaemon::create(HostIndex(h), {events_, network_, metrics_, hosts}, options_.host, config));
+    }
     for (std::size_t j = 0; j < jobs_.size(); ++j) {
       const JobRun& job = jobs_[j];
-      const engine::EngineConfig config = engine_config(job, plans_[j].plan, hosts, j);
       for (std::uint16_t h = 0; h < hosts; ++h) {
-        TL_RETURN_IF_ERROR(hosts_[h]->add_job(config, plans_[j].plan,
-                                              [this, j, h](TensorId tensor) { trainers_[j][h]->completed(tensor); }));
+        TL_RETURN_IF_ERROR(
+            hosts_[h]->add_job(plans_[j].plan, [this, j, h](TensorId tensor) { trainers_[j][h]->completed(tensor); }));
         const TrainerOptions trainer{job.placement.exchange, job.pulls, job.warm_up + job.iterations,
                                      job.computing.empty() || std::ranges::count(job.computing, HostIndex(h)) > 0};
         trainers_[j].push_back(std::make_unique<Trainer>(events_, *hosts_[h], j, job.workload, plans_[j], trainer,
@@ -138,9 +132,7 @@ class Run {
       result.peak_queue_bytes = std::max(result.peak_queue_bytes, port.peak_bytes);
     }
     result.events = events_.executed();
-    result.operations = network_.operations();
     result.totals = network_.totals();
-    if (foreign_) result.foreign_bytes = foreign_->bytes();
     return result;
   }
 
@@ -152,7 +144,8 @@ class Run {
   std::uint64_t sent_ = 0;  // by the jobs, when it was looked at last
   Time moved_at_;
   std::vector<JobPlan> plans_;
-  std::vector<std::unique_ptr<PlannedHost>> hosts_;
+  ports::LaneMetrics metrics_;
+  std::vector<std::unique_ptr<PlannedDaemon>> hosts_;
   std::vector<std::vector<std::unique_ptr<Trainer>>> trainers_;
 };
 

@@ -9,7 +9,7 @@
 #include "simulator/network/fabric_network.h"
 #include "simulator/network/foreign_traffic.h"
 #include "simulator/network/topology.h"
-#include "simulator/planner/host.h"
+#include "simulator/planner/daemon.h"
 #include "simulator/planner/trainer.h"
 #include "simulator/planner/workload.h"
 
@@ -46,15 +46,14 @@ struct RunOutcome {
   std::vector<JobOutcome> jobs;
   double busiest_out_s = 0,
          busiest_in_s = 0;  // per iteration of the first job: how long the busiest host sent, received
-  std::uint64_t events = 0, operations = 0;
+  std::uint64_t events = 0;
   std::uint64_t pauses = 0;      // by flow control
   FabricNetwork::Totals totals;  // of marks and full buffers
-  std::uint64_t foreign_bytes = 0;
   std::uint64_t peak_queue_bytes = 0;
 };
 
-// kInvalidArgument and kResourceExhausted as of Engine::apply_plan(); kInternal when the run ends before all iterations
-// have.
+// Jobs are of as many classes, with or without urgency alike. kInvalidArgument and kResourceExhausted as of
+// Engine::extend_plan(); kInternal when the run ends before all iterations have.
 Result<RunOutcome> simulate(const RunOptions& options, const std::vector<JobRun>& jobs);
 
 }  // namespace tensorlane::simulator

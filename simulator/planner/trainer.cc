@@ -7,8 +7,8 @@
 
 namespace tensorlane::simulator {
 
-Trainer::Trainer(EventQueue& events, PlannedHost& host, std::size_t job, const Workload& workload, const JobPlan& plan,
-                 const TrainerOptions& options, Random random)
+Trainer::Trainer(EventQueue& events, PlannedDaemon& host, std::size_t job, const Workload& workload,
+                 const JobPlan& plan, const TrainerOptions& options, Random random)
     : events_(events),
       host_(host),
       job_(job),
@@ -98,7 +98,7 @@ std::vector<double> Trainer::waits_s() const {
 void Trainer::forward() {
   waiting_ = missing_[layer_] > 0;
   if (waiting_) {
-    for (std::size_t e : needed_by_[layer_]) host_.raise(job_, plan_.exchanged[e].pull);
+    for (std::size_t e : needed_by_[layer_]) host_.boost(job_, plan_.exchanged[e].pull);
     return;
   }
   events_.after(workload_.layers[layer_].forward, [this] { forward_done(); });

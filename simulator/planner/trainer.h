@@ -6,7 +6,7 @@
 
 #include "simulator/clock/event_queue.h"
 #include "simulator/clock/random.h"
-#include "simulator/planner/host.h"
+#include "simulator/planner/daemon.h"
 #include "simulator/planner/workload.h"
 
 namespace tensorlane::simulator {
@@ -27,7 +27,7 @@ struct TrainerOptions {
 class Trainer {
  public:
   // What is referred to outlives the trainer. `job` is the host's number of it.
-  Trainer(EventQueue& events, PlannedHost& host, std::size_t job, const Workload& workload, const JobPlan& plan,
+  Trainer(EventQueue& events, PlannedDaemon& host, std::size_t job, const Workload& workload, const JobPlan& plan,
           const TrainerOptions& options, Random random);
 
   void start() { begin_iteration(); }
@@ -56,7 +56,7 @@ class Trainer {
   bool push_pull() const { return options_.exchange == Exchange::kPushPull; }
 
   EventQueue& events_;
-  PlannedHost& host_;
+  PlannedDaemon& host_;
   const std::size_t job_;
   const Workload& workload_;
   const JobPlan& plan_;

@@ -86,7 +86,6 @@ std::vector<Fused> fuse(const Workload& workload, Bytes batch) {
 JobPlan plan_of(const Workload& workload, const Placement& placement, std::uint16_t hosts) {
   JobPlan job;
   job.plan.version = 1;
-  for (std::uint16_t h = 0; h < hosts; ++h) job.plan.rank_hosts.push_back(HostIndex(h));
   for (const Fused& fused : fuse(workload, placement.batch)) {
     const double urgency = urgency_of(workload, fused.first_layer);
     PlanTensor t;

@@ -70,7 +70,7 @@ struct JobPlan {
   TensorId barrier;                  // kPushPull: the last tensor
 };
 
-// Urgency is layer order, classes are by threshold. Every host is one rank of the plan.
+// Urgency is layer order, classes are by threshold.
 JobPlan plan_of(const Workload& workload, const Placement& placement, std::uint16_t hosts);
 
 // The layer's urgency: 1 - l / L (Geryon, section III-C).

@@ -189,7 +189,7 @@ def check_congestion(folder):
 
     def simulate(only, *more):
         done = run("--model", "alexnet", "--batch", 64, "--gpu-images-per-second", 800, "--hosts", 4, "--gbps", 10, "--pattern", "ps",
-                   "--only", only, "--iterations", 1, "--json", report, *more)
+                   "--only", only, "--iterations", 2, "--json", report, *more)
         check(done.returncode == 0, done.stderr)
         plan = json.loads(report.read_text())
         return plan["assumptions"], plan["policies"][0], done.stdout

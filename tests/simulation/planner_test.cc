@@ -59,7 +59,7 @@ TEST(GeryonFigure5, UrgentFinishesInHalfTheTime) {
     options.topology = star(3, BitsPerSecond(100'000'000'000), microseconds(1));
     options.topology.cables[2].rate = BitsPerSecond(10'000'000'000);
     options.network.discipline = network ? Discipline::kStrict : Discipline::kFifo;
-    options.host.windows.fill(mib(2));
+    options.host.window = mib(2);
     JobRun job{.warm_up = 0};
     job.workload.layers = {{"urgent", milliseconds(1), milliseconds(1), {{"w", 25'000'000}}},
                            {"bulk", milliseconds(1), milliseconds(1), {{"w", 25'000'000}}}};

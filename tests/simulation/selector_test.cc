@@ -9,7 +9,7 @@
 #include "daemon/engine/batching/slicing.h"
 #include "daemon/engine/pattern/selector.h"
 #include "simulator/network/topology.h"
-#include "simulator/planner/host.h"
+#include "simulator/planner/daemon.h"
 
 namespace tensorlane::simulator {
 namespace {
@@ -20,7 +20,6 @@ using protocol::PlanTensor;
 constexpr Duration kHop = microseconds(1), kWake = microseconds(5);
 constexpr double kGoodput = 0.913, kSumRate = 5e9;
 constexpr Bytes kStaging = mib(64);
-constexpr std::size_t kSlices = 1 << 22;
 
 struct Bed {
   std::uint16_t hosts = 0;
@@ -49,23 +48,22 @@ double simulated(const Bed& bed, PlanTensor tensor) {
   network_options.goodput = kGoodput;
   FabricNetwork network(events, star(bed.hosts, bed.rate, kHop), network_options);
   HostOptions options;
-  options.windows.fill(fabric::window({}, bed.rate));
+  options.window = fabric::window({}, bed.rate);
   options.wake = kWake;
   options.sum_bytes_per_second = kSumRate;
-  protocol::Plan plan{.version = 1, .tensors = {tensor}};
-  engine::EngineConfig config{.job = JobId(1), .epoch = Epoch(1), .hosts = bed.hosts, .world_size = bed.hosts};
+  const protocol::Plan plan{.version = 1, .tensors = {tensor}};
+  host::HostConfig config;
   config.classes = 1;
   config.staging = kStaging;
-  config.max_queued_slices = kSlices;
-  std::vector<std::unique_ptr<PlannedHost>> hosts;
+  ports::LaneMetrics metrics;
+  std::vector<std::unique_ptr<PlannedDaemon>> hosts;
   Time last;
   std::uint32_t completed = 0;
   for (std::uint16_t h = 0; h < bed.hosts; ++h) {
-    plan.rank_hosts.push_back(HostIndex(h));
-    hosts.push_back(std::make_unique<PlannedHost>(HostIndex(h), events, network, options));
+    hosts.push_back(PlannedDaemon::create(HostIndex(h), {events, network, metrics, bed.hosts}, options, config));
   }
   for (const auto& host : hosts) {
-    const Status added = host->add_job(config, plan, [&](TensorId) {
+    const Status added = host->add_job(plan, [&](TensorId) {
       last = events.now();
       ++completed;
     });

@@ -47,7 +47,7 @@ JobOutcome simulated(const Workload& workload, PullOrder pulls) {
   options.topology = star(2, kRate, Duration());
   options.network.discipline = Discipline::kFifo;
   options.network.header_bytes = 0;
-  options.host.windows.fill(mib(64));
+  options.host.window = mib(64);
   options.host.sum_bytes_per_second = 1e18;
   JobRun job{.workload = workload, .pulls = pulls, .warm_up = 0, .single_queue = true};
   job.placement = {.exchange = Exchange::kPushPull,
