@@ -13,10 +13,6 @@ using protocol::FrameType;
 
 namespace {
 
-bool has_16_bits(const protocol::PlanTensor& t) {
-  return dtype_size(t.dtype) == 2;
-}
-
 // A block of arithmetic has at most this many sources, and each further pass one less, since it begins with the sum so
 // far.
 std::uint64_t passes(std::size_t contributions) {
@@ -33,49 +29,35 @@ ChoiceChecker::ChoiceChecker(HostIndex host, RailIndex rail, const Scenario& sce
   for (const protocol::PlanTensor& planned : scenario.plan.tensors) {
     tensors_.emplace_back();
     const bool summed = sums(planned) || planned.operation == Operation::kBarrier;
-    if (summed && !planned.in_batch()) add_slices(planned);
+    if (summed) add_slices(planned);
   }
 }
 
 void ChoiceChecker::add_slices(const protocol::PlanTensor& planned) {
   Tensor& tensor = tensors_.back();
-  const bool barrier = planned.operation == Operation::kBarrier;
-  const std::uint64_t elements = barrier ? 1 : planned.elements;
-  protocol::PlanTensor owned = planned;
-  if (barrier) owned.pattern = protocol::Pattern::kRing;  // its owner goes round, whatever the pattern
   const engine::RailSlices mine = engine::rail_slices(planned.id, scenario_.hosts(), rail_, scenario_.rails());
   tensor.first = mine.first;
   tensor.element_bytes = dtype_size(planned.dtype);
-  std::uint32_t number = 0;
-  for (std::uint64_t begin = 0, end = elements; begin < elements; begin = end) {
-    const HostIndex summing = owner(owned, scenario_.plan.rank_hosts, scenario_.hosts(), begin, &end);
-    if (barrier) end = elements;
-    // Blocks of neighbouring ranks of one host are one shard.
-    for (std::uint64_t further = end; planned.operation == Operation::kReduceScatter && end < elements; end = further) {
-      if (owner(planned, scenario_.plan.rank_hosts, scenario_.hosts(), end, &further) != summing) break;
-    }
-    for (std::uint64_t at = begin; at < end; at += planned.slice_elements) {
-      if (!mine.has(number++)) continue;
-      Slice& slice = tensor.slices.emplace_back();
-      slice.offset = at;
-      slice.elements = std::min<std::uint64_t>(planned.slice_elements, end - at);
-      add_sources(planned, summing, &slice);
-      const auto index = static_cast<std::uint32_t>(tensor.slices.size() - 1);
-      for (std::uint32_t s = 0; s < slice.sources.size(); ++s) {
-        if (slice.sources[s].leaf) tensor.leaves[slice.sources[s].peer].emplace_back(index, s);
-      }
+  const std::vector<PlannedSlice> all = planned_slices(planned, scenario_.plan.rank_hosts, scenario_.hosts());
+  for (std::uint32_t number = 0; number < all.size(); ++number) {
+    if (!mine.has(number)) continue;
+    Slice& slice = tensor.slices.emplace_back();
+    slice.offset = all[number].offset;
+    slice.elements = all[number].elements;
+    add_sources(planned, all[number].owner, &slice);
+    const auto index = static_cast<std::uint32_t>(tensor.slices.size() - 1);
+    for (std::uint32_t s = 0; s < slice.sources.size(); ++s) {
+      if (slice.sources[s].leaf) tensor.leaves[slice.sources[s].peer].emplace_back(index, s);
     }
   }
 }
 
 void ChoiceChecker::add_sources(const protocol::PlanTensor& planned, HostIndex owner, Slice* slice) const {
   const std::vector<Passing> list = passings(planned.pattern, scenario_.hosts(), owner);
-  const std::size_t own =
-      has_16_bits(planned) && planned.fp32_contributions ? sizeof(float) : dtype_size(planned.dtype);
   for (const Passing& p : list) {
     if (p.to != host_) continue;
     const bool leaf = std::ranges::count(list, p.from, &Passing::to) == 0;
-    const std::uint64_t bytes = slice->elements * (leaf || !has_16_bits(planned) ? own : sizeof(float));
+    const std::uint64_t bytes = slice->elements * contribution_element_bytes(planned, leaf);
     const std::uint64_t operations = (bytes + kMaxOperation.value - 1) / kMaxOperation.value;
     slice->sources.push_back({.peer = p.from, .leaf = leaf, .operations = static_cast<std::uint32_t>(operations)});
   }

@@ -70,6 +70,10 @@ host::HostPorts SimDaemon::host_ports() {
 }
 
 std::unique_ptr<SimTransport> SimDaemon::make_transport(RailIndex rail, ports::FrameSink& sink) {
+  if (around_.scenario.liar == self_) {
+    liars_.push_back(
+        std::make_unique<Liar>(self_, around_.scenario, (*around_.grants)[rail.value], random_.fork(50u + rail.value)));
+  }
   auto transport = std::make_unique<SimTransport>(
       self_, sink,
       SimTransport::Around{.scenario = around_.scenario,
@@ -83,6 +87,9 @@ std::unique_ptr<SimTransport> SimDaemon::make_transport(RailIndex rail, ports::F
                            .frozen = [this] { return frozen_; },
                            .wake = [this] { wake(); },
                            .heartbeat = [this, rail](HostIndex from, const Heartbeat& b) { heard(from, rail, b); },
+                           .accused = [this] { return accuses_ || phase_ != Phase::kRunning; },
+                           .liar = around_.scenario.liar == self_ ? liars_.back().get() : nullptr,
+                           .grants = around_.scenario.liar ? &(*around_.grants)[rail.value] : nullptr,
                            .holds = [this](TensorId tensor, Sequence sequence) { return holds(tensor, sequence); }},
       random_.fork(2u + rail.value));
   transports_.push_back(transport.get());
@@ -357,8 +364,12 @@ void SimDaemon::on_job_connected(JobId) {
 }
 
 void SimDaemon::on_job_failed(JobId, const Status& cause) {
-  if (cause.code() == Code::kCorrupt)
-    return around_.findings.fail("protocol", "host {}: {}", self_.value, cause.to_string());
+  // Where somebody lies, who is accused must be the liar.
+  const bool corrupt = cause.code() == Code::kCorrupt;
+  accuses_ = accuses_ || corrupt;
+  const bool right = around_.scenario.liar && self_ != *around_.scenario.liar &&
+                     cause.to_string().find(fmt::format("host h{}", around_.scenario.liar->value)) != std::string::npos;
+  if (corrupt && !right) return around_.findings.fail("protocol", "host {}: {}", self_.value, cause.to_string());
   around_.events.at(std::max(local_, around_.events.now()), [this, why = cause.to_string()] { abort(why); });
 }
 
@@ -398,6 +409,12 @@ std::uint64_t SimDaemon::resent() const {
 std::uint64_t SimDaemon::replayed() const {
   std::uint64_t sum = 0;
   for (const SimTransport* transport : transports_) sum += transport->replayed();
+  return sum;
+}
+
+std::uint64_t SimDaemon::lies() const {
+  std::uint64_t sum = 0;
+  for (const SimTransport* transport : transports_) sum += transport->lies();
   return sum;
 }
 

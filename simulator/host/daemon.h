@@ -32,7 +32,8 @@ class SimDaemon final : private ports::LaneListener {
     AdmissionChecker& admission;
     Findings& findings;
     const Trace& trace;
-    std::uint64_t* progress;  // counts what moved the job on
+    std::uint64_t* progress;                       // counts what moved the job on
+    std::vector<std::vector<GivenGrant>>* grants;  // by rail, where somebody lies
   };
   SimDaemon(HostIndex self, Around around, Random random);
   ~SimDaemon() override;
@@ -69,6 +70,7 @@ class SimDaemon final : private ports::LaneListener {
   const std::vector<std::unique_ptr<Client>>& clients() const { return clients_; }
   std::uint64_t resent() const;
   std::uint64_t replayed() const;  // stale frames that were sent to it
+  std::uint64_t lies() const;      // that it has told
 
  private:
   enum class Phase : std::uint8_t { kRunning, kDraining, kClosed };
@@ -128,6 +130,7 @@ class SimDaemon final : private ports::LaneListener {
   Time local_;                                         // how far the host is with its work
   std::vector<std::unique_ptr<EngineWatch>> watches_;  // by rail
   std::vector<SimTransport*> transports_;              // by rail
+  std::vector<std::unique_ptr<Liar>> liars_;           // by rail, where it lies
   std::vector<std::unique_ptr<Client>> clients_;       // by local rank
   std::vector<std::shared_ptr<SimSession>> sessions_;
   std::unique_ptr<host::Host> host_;
@@ -137,7 +140,7 @@ class SimDaemon final : private ports::LaneListener {
   bool scheduled_ = false;
   std::optional<Time> alarm_;
   Phase phase_ = Phase::kRunning;
-  bool frozen_ = false, dead_ = false, connected_ = false, may_begin_ = false;
+  bool frozen_ = false, dead_ = false, connected_ = false, may_begin_ = false, accuses_ = false;
   std::vector<std::vector<Time>> heard_;  // by rail and host
   std::string cause_;
   bool client_frozen_ = false;

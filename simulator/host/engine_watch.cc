@@ -55,6 +55,7 @@ class EngineWatch::Watcher final : public engine_log::Observer {
     watch_.events(now, events);
   }
   void action(const engine::Action& action, const engine::Engine&) override {
+    watch_.broken_ = watch_.broken_ || action.kind == engine::Action::Kind::kProtocolError;
     if (action.kind != engine::Action::Kind::kComplete) return;
     watch_.urgencies_.completed(action.complete.tensor);
     watch_.around_.completed(action.complete);
@@ -110,6 +111,7 @@ void EngineWatch::begin(const engine::EngineConfig& config, const Descriptor& st
 
 void EngineWatch::events(Time now, std::span<const Event> events) {
   for (const Event& event : events) {
+    if (broken_) break;
     const std::optional<TensorId> boosted = urgencies_.stepped(now, event);
     order_.stepped(now, event, boosted);
     choice_.stepped(now, event, boosted);
@@ -138,6 +140,7 @@ void EngineWatch::check_bounds() {
 }
 
 void EngineWatch::pick(Time now, engine::Flow flow, Bytes credit, std::span<const engine::Send> picked) {
+  if (broken_) return;
   order_.picked(now, flow, picked);
   choice_.picked(flow, picked);
   std::uint64_t bytes = 0;
@@ -165,6 +168,7 @@ void EngineWatch::pick(Time now, engine::Flow flow, Bytes credit, std::span<cons
 }
 
 void EngineWatch::work(Time now, const engine::Work& work) {
+  if (broken_) return;
   around_.works(work.cls);
   choice_.working(now, work);
   const std::span<std::byte> out = around_.memory.resolve(work.out);
@@ -183,7 +187,7 @@ void EngineWatch::work(Time now, const engine::Work& work) {
 }
 
 void EngineWatch::sleeps(Time now, Time until) const {
-  if (engine_ == nullptr) return;
+  if (engine_ == nullptr || broken_) return;
   const auto way = order_.waiting_before(now, until, around_.can_go);
   if (!way) return;
   const auto& [flow, cls] = *way;

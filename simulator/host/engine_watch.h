@@ -41,7 +41,7 @@ class EngineWatch {
   engine::EngineCounters counters() const { return engine_ != nullptr ? engine_->counters() : last_counters_; }
   std::uint64_t digest() const { return engine_ != nullptr ? engine_->digest() : last_digest_; }
   // The class of the most urgent block of arithmetic that can be done.
-  std::optional<ClassId> next_work() const { return choice_.next_work(); }
+  std::optional<ClassId> next_work() const { return broken_ ? std::nullopt : choice_.next_work(); }
   // The host sleeps until then unless something happens. Checker "order".
   void sleeps(Time now, Time until) const;
   // What must hold when everything is over and quiet. Checkers "bounds", "choice", "stale".
@@ -72,6 +72,7 @@ class EngineWatch {
   const engine::Engine* engine_ = nullptr;
   engine::EngineCounters last_counters_;
   std::uint64_t last_digest_ = 0;
+  bool broken_ = false;  // a frame broke the protocol: what was made of it is not judged
 };
 
 }  // namespace tensorlane::simulator

@@ -5,7 +5,8 @@
 namespace tensorlane::simulator {
 namespace {
 
-constexpr double kLeavesRest = 0.2;  // of what has arrived, for the next poll
+constexpr double kTakesOccasion = 0.3;  // of a host that lies
+constexpr double kLeavesRest = 0.2;     // of what has arrived, for the next poll
 // From when a job's flows are closed until the NIC touches its memory no more, at most.
 constexpr Duration kDrains = microseconds(200);
 
@@ -112,6 +113,11 @@ ports::FlowProgress SimTransport::progress(const ports::FlowKey& key) const {
 // ---- sending ----
 
 void SimTransport::send(const ports::FlowKey& key, const ports::Outgoing& operation) {
+  std::optional<Liar::Told> told;
+  if (around_.liar != nullptr && random_.chance(kTakesOccasion)) told = around_.liar->tell(key.peer, operation.header);
+  if (told && !told->after) lie(*told);
+  if (around_.grants != nullptr && operation.header.type == protocol::FrameType::kGrant)
+    around_.grants->push_back({self_, key.peer, operation.header});
   auto frame = std::make_shared<Frame>();
   frame->from = self_;
   frame->to = key.peer;
@@ -135,6 +141,26 @@ void SimTransport::send(const ports::FlowKey& key, const ports::Outgoing& operat
   f.kept[f.out.slot(f.out.push())] = frame;
   give(f, frame);
   if (!around_.scenario.lane.done_when_acknowledged) sent(*frame);
+  if (told && told->after) lie(*told);
+}
+
+// Where the flow has room for it and for the frame that is its occasion.
+void SimTransport::lie(const Liar::Told& told) {
+  Flow& f = flow({job_->job, told.to, told.on});
+  if (!f.up || f.lost || f.out.pushed() - f.out.delivered() + 2 > around_.scenario.lane.flow_room) return;
+  auto frame = std::make_shared<Frame>();
+  frame->from = self_;
+  frame->to = told.to;
+  frame->cls = told.on;
+  frame->header = told.header;
+  frame->header.cls = told.on;
+  frame->payload.assign(told.header.payload_bytes, std::byte{0xee});
+  frame->lie = lie_name(*around_.scenario.lie);
+  around_.trace.line(self_, "lies to {}: {}", told.to.value, frame->lie);
+  if (f.kept.empty()) f.kept.resize(around_.scenario.lane.flow_room);
+  f.kept[f.out.slot(f.out.push())] = frame;
+  give(f, frame);
+  ++lies_;
 }
 
 void SimTransport::give(Flow& f, const FramePtr& frame) {
@@ -153,6 +179,7 @@ void SimTransport::sent(const Frame& frame) {
 void SimTransport::on_acknowledged(const FramePtr& frame) {
   if (!active()) return;
   Flow& f = flows_[index(frame->to, level_of(frame->cls))];
+  if (f.refused) return;
   in_flight_[level_of(frame->cls)] -= frame->payload.size();
   f.in_flight -= frame->payload.size();
   f.moved = around_.events.now();
@@ -163,7 +190,7 @@ void SimTransport::on_acknowledged(const FramePtr& frame) {
 // before it is told that it was sent, the result of the same operation may land on it: a retransmission that carries it
 // is thrown away.
 void SimTransport::on_arrived(const FramePtr& frame) {
-  if (!active() || !around_.scenario.lane.done_when_acknowledged) return;
+  if (!active() || !around_.scenario.lane.done_when_acknowledged || frame->lie != nullptr) return;
   if (is_barrier(frame->header.tensor) || std::ranges::equal(frame->source, frame->payload)) return;
   around_.findings.fail("memory",
                         "host {}: the payload of tensor {}, sequence {}, slice {} changed while it was being sent",
@@ -221,13 +248,19 @@ std::size_t SimTransport::tell_notices() {
 void SimTransport::receive_packet(const Packet& packet) {
   if (!job_) return;
   Flow& f = flows_[index(packet.from, packet.level)];
+  if (f.refused) return;
   if (packet.begin == 0) {
     f.receiving = {.frame = packet.frame, .open = true};
     const Result<std::span<std::byte>> place =
         sink_.on_header(key_of(index(packet.from, packet.level)), packet.frame->header);
+    if (!place.ok() && around_.scenario.liar) return refuse(packet.from, packet.level, place.status());
     if (!place.ok()) {
       return around_.findings.fail("protocol", "host {}: payload of host {} was refused: {}", self_.value,
                                    packet.from.value, place.status().to_string());
+    }
+    if (packet.frame->lie != nullptr && !place->empty()) {
+      return around_.findings.fail("hostile", "host {} lets host {} write: {}", self_.value, packet.from.value,
+                                   packet.frame->lie);
     }
     f.receiving.place = *place;
     f.receiving.stale = packet.frame->header.payload_bytes > 0 && place->empty();
@@ -256,6 +289,8 @@ void SimTransport::frame_complete(const Packet& packet, const Receiving& receivi
   around_.trace.line(self_, "got {} from {}: tensor {} sequence {} slice {} offset {} bytes {} grant {:#x}{}",
                      static_cast<int>(h.type), packet.from.value, h.tensor.value, h.sequence.value, h.slice, h.offset,
                      h.payload_bytes, h.grant, receiving.stale ? " STALE" : "");
+  if (around_.liar != nullptr) around_.liar->heard(packet.from, h);
+  if (receiving.stale && around_.scenario.liar) return;  // a lie, or what follows one
   if (receiving.stale) {
     return around_.findings.fail("stale", "host {}: a frame for tensor {}, sequence {} of host {} found no place",
                                  self_.value, h.tensor.value, h.sequence.value, packet.from.value);
@@ -267,6 +302,17 @@ void SimTransport::frame_complete(const Packet& packet, const Receiving& receivi
     ++*around_.progress;
   }
   sink_.on_frame(key_of(index(packet.from, packet.level)), h);
+  if (packet.frame->lie == nullptr || around_.accused()) return;
+  around_.findings.fail("hostile", "host {} takes from host {}: {}", self_.value, packet.from.value, packet.frame->lie);
+}
+
+// As transports do when the host gives an error to a header: the flow is closed, for that cause.
+void SimTransport::refuse(HostIndex peer, std::size_t level, const Status& cause) {
+  Flow& f = flows_[index(peer, level)];
+  in_flight_[level] -= f.in_flight;
+  f = Flow(around_.scenario.lane.flow_room);
+  f.refused = true;
+  note({.kind = Notice::Kind::kDown, .flow = key_of(index(peer, level)), .cause = cause});
 }
 
 // ---- connections ----
@@ -283,7 +329,7 @@ void SimTransport::tell_delivered() {
 }
 
 void SimTransport::on_told(HostIndex peer, std::size_t level, ledger::Number delivered) {
-  if (active()) take_told(peer, level, delivered, false);
+  if (active() && !flows_[index(peer, level)].refused) take_told(peer, level, delivered, false);
 }
 
 void SimTransport::take_told(HostIndex peer, std::size_t level, ledger::Number delivered, bool resumes) {

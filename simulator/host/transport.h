@@ -14,6 +14,7 @@
 #include "simulator/checkers/delivery.h"
 #include "simulator/clock/random.h"
 #include "simulator/clock/trace.h"
+#include "simulator/host/liar.h"
 #include "simulator/network/network.h"
 
 namespace tensorlane::simulator {
@@ -32,6 +33,9 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     std::function<bool()> frozen;  // the daemon, while its kernel goes on
     std::function<void()> wake;    // poll() has work
     std::function<void(HostIndex, const Heartbeat&)> heartbeat;
+    std::function<bool()> accused;                  // the job has failed here because of a frame, or is over
+    Liar* liar = nullptr;                           // of this host, if it lies
+    std::vector<GivenGrant>* grants = nullptr;      // where somebody lies: of this rail
     std::function<bool(TensorId, Sequence)> holds;  // an operation that is not over here
   };
   // What the staging of this rail's engine holds: landings are told to it. Outlives the flows.
@@ -68,6 +72,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   Time moved(HostIndex peer, ClassId cls) const { return flows_[index(peer, level_of(cls))].moved; }
   std::uint64_t resent() const { return resent_; }
   std::uint64_t replayed() const { return replayed_; }
+  std::uint64_t lies() const { return lies_; }  // that it has sent
 
  private:
   // A frame of which the header has been read.
@@ -83,6 +88,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     explicit Flow(std::size_t room);
     bool wanted = false;  // dialed, or known to the job that a peer dials
     bool up = false;
+    bool refused = false;  // closed by this host, for what the peer has sent
     ledger::SendLedger out;
     ledger::ReceiveLedger in;
     std::vector<FramePtr> kept;   // by slot of `out`; empty before the first
@@ -104,7 +110,8 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   const Flow& flow(const ports::FlowKey& key) const { return flows_[index(key.peer, level_of(key.cls))]; }
   // Barriers move numbers that mean nothing through a scratch place of the engine.
   bool is_barrier(TensorId tensor) const {
-    return around_.scenario.plan.tensors[tensor.value].operation == Operation::kBarrier;
+    const auto& tensors = around_.scenario.plan.tensors;
+    return tensor.value < tensors.size() && tensors[tensor.value].operation == Operation::kBarrier;
   }
   ports::FlowKey key_of(std::size_t index) const;
   void note(Notice notice);
@@ -119,6 +126,8 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   void land(const Packet& packet, const Receiving& receiving);
   void frame_complete(const Packet& packet, const Receiving& receiving);
   void give(Flow& flow, const FramePtr& frame);
+  void lie(const Liar::Told& told);
+  void refuse(HostIndex peer, std::size_t level, const Status& cause);
   void forget_arrivals(HostIndex peer, std::size_t level);
   void tell_delivered();
   void take_told(HostIndex peer, std::size_t level, ledger::Number delivered, bool resumes);
@@ -138,7 +147,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   std::array<std::uint64_t, kLevels> in_flight_{};                    // bytes
   std::vector<std::uint32_t> unfinished_;                             // by tensor
   std::vector<std::pair<HostIndex, protocol::FrameHeader>> replays_;  // granted frames that have landed
-  std::uint64_t replayed_ = 0, resent_ = 0;
+  std::uint64_t replayed_ = 0, resent_ = 0, lies_ = 0;
 };
 
 }  // namespace tensorlane::simulator

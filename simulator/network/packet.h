@@ -28,6 +28,7 @@ struct Frame {
   protocol::FrameHeader header;
   std::vector<std::byte> payload;
   std::span<const std::byte> source;  // where the payload lies with the sender
+  const char* lie = nullptr;          // which rule it breaks; the engine of the sender did not send it
   std::uint64_t token = 0;            // of the sender's engine; 0: no SendDone wanted
 
   Bytes bytes() const { return Bytes(protocol::kFrameHeaderBytes + payload.size()); }

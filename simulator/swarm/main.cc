@@ -15,6 +15,8 @@ namespace tensorlane::simulator {
 namespace {
 
 constexpr std::uint64_t kTwiceEvery = 25;  // seeds of which every one is run twice, to compare digests
+constexpr std::uint64_t kLyingEvery = 10;  // seeds of which one has, beside its run, some with a host that lies
+constexpr std::uint64_t kLyingRuns = 16;
 constexpr std::uint64_t kProgressEvery = 50;
 
 struct Options {
@@ -33,7 +35,7 @@ struct Failure {
 struct Report {
   std::vector<Failure> failed;
   std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0;
-  std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, twice = 0;
+  std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, lies = 0, twice = 0;
   Congestion::Counters congestion;
   std::array<std::uint64_t, kFaultKinds> faults{};
   Fnv1a digest;
@@ -49,6 +51,7 @@ struct Report {
     overflowed += o.overflowed;
     stale += o.stale;
     resent += o.resent;
+    lies += o.lies;
     congestion += o.congestion;
     for (std::size_t i = 0; i < kFaultKinds; ++i) faults[i] += o.faults[i];
     digest.add(o.digest);
@@ -58,12 +61,12 @@ struct Report {
 // The seed that runs, for the handler below.
 volatile std::uint64_t running_seed = 0;
 
-// An assertion of the engine ends the process; say at least which seed it was.
+// An assertion of the engine, or a fault, ends the process; say at least which seed it was.
 void on_abort(int) {
   char text[160];
   const int length =
       std::snprintf(text, sizeof text,
-                    "tensorlane: error: an assertion failed: seed %llu: replay with tensorlane-swarm --seeds 1 --seed "
+                    "tensorlane: error: the program failed: seed %llu: replay with tensorlane-swarm --seeds 1 --seed "
                     "%llu --verbose\n",
                     static_cast<unsigned long long>(running_seed), static_cast<unsigned long long>(running_seed));
   const auto written = ::write(STDERR_FILENO, text, static_cast<std::size_t>(length));
@@ -82,6 +85,11 @@ void run_seed(std::uint64_t seed, const Options& options, Report* report) {
     }
   }
   report->add(outcome);
+  for (std::uint64_t i = 0; i < kLyingRuns && !outcome.finding && seed % kLyingEvery == 0; ++i) {
+    const std::uint64_t number = seed / kLyingEvery * kLyingRuns + i;
+    outcome = Simulation(lying_scenario(number, static_cast<Lie>(number % kLies)), options.verbose).run();
+    report->add(outcome);
+  }
   if (!outcome.finding) return;
   if (report->failed.empty()) {
     std::fprintf(stderr,
@@ -130,6 +138,7 @@ nlohmann::json to_json(const Options& options, const Report& report) {
                         {"refused", report.congestion.refused},
                         {"marked", report.congestion.marked},
                         {"foreign", report.congestion.foreign}};
+  json["lies"] = report.lies;
   json["run_twice"] = report.twice;
   json["digest"] = fmt::format("{:016x}", report.digest.value());
   return json;
@@ -173,6 +182,8 @@ int run(int argc, char** argv) {
     }
   }
   std::signal(SIGABRT, on_abort);
+  std::signal(SIGSEGV, on_abort);
+  std::signal(SIGFPE, on_abort);
   const Report report = run_all(options);
   const nlohmann::json json = to_json(options, report);
   if (file.is_open()) file << json.dump(2) << '\n';

@@ -20,7 +20,8 @@ Simulation::Simulation(const Scenario& scenario, bool verbose)
       values_(scenario_),
       results_(scenario_, values_, findings_),
       delivery_(scenario_, findings_),
-      admission_(scenario_, findings_) {
+      admission_(scenario_, findings_),
+      grants_(scenario_.rails()) {
   TL_ASSERT(scenario_.networks.size() == scenario_.rails());
   for (std::uint8_t r = 0; r < scenario_.rails(); ++r) {
     networks_.push_back(
@@ -31,7 +32,7 @@ Simulation::Simulation(const Scenario& scenario, bool verbose)
     daemons_.push_back(
         std::make_unique<SimDaemon>(HostIndex(h),
                                     SimDaemon::Around{scenario_, events_, networks_, values_, results_, delivery_,
-                                                      admission_, findings_, trace_, &progress_},
+                                                      admission_, findings_, trace_, &progress_, &grants_},
                                     random.fork(h)));
   }
 }
@@ -206,6 +207,7 @@ Outcome Simulation::outcome() const {
     }
     o.resent += daemon->resent();
     o.stale += daemon->replayed();
+    o.lies += daemon->lies();
     for (const auto& client : daemon->clients()) o.operations += client->completed_operations();
     o.aborted = o.aborted || daemon->aborted();
     o.completed.push_back(daemon->clients().front()->completion_times());

@@ -21,7 +21,7 @@ struct Outcome {
   std::uint64_t slices = 0;        // that left a host
   std::uint64_t bytes = 0;         // of payload that landed
   std::uint64_t demoted = 0;       // bytes that limits sent to a lower class
-  std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0;
+  std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, lies = 0;
   Congestion::Counters congestion;  // of all rails
   std::array<std::uint64_t, kFaultKinds> faults{};
   bool aborted = false;
@@ -59,6 +59,7 @@ class Simulation {
   DeliveryChecker delivery_;
   AdmissionChecker admission_;
   std::vector<std::unique_ptr<Network>> networks_;  // by rail
+  std::vector<std::vector<GivenGrant>> grants_;     // by rail
   std::uint64_t progress_ = 0, progress_seen_ = 0;
   Time progress_at_;
   std::optional<Time> abort_at_;

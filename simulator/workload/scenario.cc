@@ -421,9 +421,47 @@ void random_batches(Scenario& s, Random& random) {
   s.client.in_step = false;
 }
 
+// Whether there can be an occasion for the lie.
+bool suits(const Scenario& s, Lie lie) {
+  if (s.hosts() < 2 || kind_of(s.seed) == Kind::kVast || s.engine.single_queue) return false;
+  const bool eager = lie >= Lie::kEagerShort && lie <= Lie::kEagerWrongGrant;
+  const bool partial = lie == Lie::kRtsTwice || lie == Lie::kRtsOfNobody || lie == Lie::kGrantElsewhere;
+  const bool third = lie == Lie::kReadyUnneeded || lie == Lie::kGrantOfOthers || lie == Lie::kResultElsewhere;
+  if (eager && (s.engine.eager_limit.value == 0 || (lie == Lie::kEagerTwice && s.engine.eager_credits == 1)))
+    return false;
+  if ((partial || third) && s.hosts() < 3) return false;
+  if (lie == Lie::kOtherRail && s.rails() == 1) return false;
+  if (lie == Lie::kEagerAboveLimit && s.rails() > 1) return false;
+  const bool negotiates = s.plan.ordering == protocol::Ordering::kNegotiated;
+  return negotiates || (lie != Lie::kWordUnknown && lie != Lie::kWordTwice);
+}
+
 }  // namespace
 
+Scenario lying_scenario(std::uint64_t seed, Lie lie) {
+  Random random = Random(seed).fork(6);
+  Scenario s;
+  do {
+    s = random_scenario(random.next());
+  } while (!suits(s, lie));
+  s.liar = HostIndex(static_cast<std::uint16_t>(random.below(s.hosts())));
+  s.lie = lie;
+  s.faults.clear();
+  s.growths.clear();
+  s.tensors_at_start = s.plan.tensors.size();
+  s.replay = 0;
+  s.record = false;
+  s.lane.flow_room = 32;
+  for (NetworkConfig& network : s.networks) {
+    network.loss = 0;
+    network.jitter = Duration(0);
+    network.congestion = {};
+  }
+  return s;
+}
+
 bool Scenario::must_complete() const {
+  if (liar) return false;
   return std::ranges::all_of(faults, [this](const Fault& f) {
     if (f.kind == FaultKind::kSlowPort || f.kind == FaultKind::kResetFlow) return true;
     if (f.until == kNever) return false;

@@ -67,6 +67,51 @@ struct Growth {
   std::size_t tensors = 0;
 };
 
+// What a host that lies says, beside what its engine does: simulator/host/liar.cc has the words.
+enum class Lie : std::uint8_t {
+  kOtherJob,
+  kOtherEpoch,
+  kUnknownTensor,
+  kFarSequence,
+  kOtherRail,
+  kBigSlice,
+  kPayloadOnControl,
+  kTransportsOwn,
+  kUnknownType,
+  kReadyTwice,
+  kReadyWrongGrant,
+  kReadyUnneeded,
+  kRtsTwice,
+  kRtsOfNobody,
+  kGrantTwice,
+  kGrantWithoutId,
+  kGrantEarly,
+  kGrantElsewhere,
+  kEagerShort,
+  kEagerOffset,
+  kEagerWithoutCredit,
+  kEagerTwice,
+  kEagerWrongGrant,
+  kEagerAboveLimit,
+  kEagerOfNobody,
+  kDataOtherOperation,
+  kDataOtherSlice,
+  kDataOutside,
+  kDataCut,
+  kDataEmpty,
+  kDataTwice,
+  kGrantOfOthers,
+  kResultEarly,
+  kResultElsewhere,
+  kResultInFront,
+  kCreditUnspent,
+  kCreditMiscounted,
+  kWordAstray,
+  kWordUnknown,
+  kWordTwice,
+};
+inline constexpr std::size_t kLies = static_cast<std::size_t>(Lie::kWordTwice) + 1;
+
 struct Scenario {
   std::uint64_t seed = 0;
   engine::EngineConfig engine;  // `self` and `rail` are set per host and rail
@@ -80,6 +125,8 @@ struct Scenario {
   std::size_t tensors_at_start = std::numeric_limits<std::size_t>::max();  // of the plan; the rest comes with growths
   std::vector<Growth> growths;  // in order of time and size; the last one makes the plan complete
   Duration heartbeat = milliseconds(20), detection = milliseconds(400);
+  std::optional<HostIndex> liar;  // a host that says `lie` now and then
+  std::optional<Lie> lie;
   double replay = 0;           // probability that a granted operation comes once more, after it has completed
   bool record = false;         // every engine keeps its log, which is replayed at the end
   bool whole_numbers = false;  // contributions are small integers, so that sums are exact in any order
@@ -97,5 +144,7 @@ struct Scenario {
 
 // The scenario of a seed.
 Scenario random_scenario(std::uint64_t seed);
+// One with a liar, and no other faults.
+Scenario lying_scenario(std::uint64_t seed, Lie lie);
 
 }  // namespace tensorlane::simulator

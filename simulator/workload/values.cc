@@ -113,6 +113,31 @@ std::uint64_t contributed_bytes(const PlanTensor& tensor, std::span<const HostIn
   return bytes;
 }
 
+std::size_t contribution_element_bytes(const PlanTensor& tensor, bool leaf) {
+  return leaf || !is_16_bit(tensor) ? contribution_bytes(tensor) : sizeof(float);
+}
+
+std::vector<PlannedSlice> planned_slices(const PlanTensor& tensor, std::span<const HostIndex> rank_hosts,
+                                         std::uint16_t hosts) {
+  const bool barrier = tensor.operation == Operation::kBarrier;
+  std::vector<PlannedSlice> slices;
+  if ((!sums(tensor) && !barrier && tensor.operation != Operation::kPull) || tensor.in_batch()) return slices;
+  const std::uint64_t elements = barrier ? 1 : tensor.elements;
+  PlanTensor owned = tensor;
+  if (barrier) owned.pattern = Pattern::kRing;  // its owner goes round, whatever the pattern
+  for (std::uint64_t begin = 0, end = elements; begin < elements; begin = end) {
+    const HostIndex owning = owner(owned, rank_hosts, hosts, begin, &end);
+    if (barrier) end = elements;
+    // Blocks of neighbouring ranks of one host are one shard.
+    for (std::uint64_t further = end; tensor.operation == Operation::kReduceScatter && end < elements; end = further) {
+      if (owner(tensor, rank_hosts, hosts, end, &further) != owning) break;
+    }
+    for (std::uint64_t at = begin; at < end; at += tensor.slice_elements)
+      slices.push_back({at, std::min<std::uint64_t>(tensor.slice_elements, end - at), owning});
+  }
+  return slices;
+}
+
 // Counted out row by row, as ranks would deal them.
 HostIndex scattered_to(const PlanTensor& tensor, std::span<const HostIndex> rank_hosts, std::uint64_t index,
                        std::uint64_t* shard_end) {

@@ -49,6 +49,16 @@ bool sums(const protocol::PlanTensor& tensor);
 // `rank_hosts`: of every rank; needed for a reduce-scatter. `shard_end`, unless null: the element behind that shard.
 HostIndex owner(const protocol::PlanTensor& tensor, std::span<const HostIndex> rank_hosts, std::uint16_t hosts,
                 std::uint64_t index, std::uint64_t* shard_end = nullptr);
+// A piece of a tensor that moves by itself, and who owns it.
+struct PlannedSlice {
+  std::uint64_t offset = 0, elements = 0;
+  HostIndex owner;
+};
+// The slices of such a tensor, or of a barrier, in order of their numbers; of other operations none.
+std::vector<PlannedSlice> planned_slices(const protocol::PlanTensor& tensor, std::span<const HostIndex> rank_hosts,
+                                         std::uint16_t hosts);
+// Bytes of an element of a contribution: of one host's own data (`leaf`), or of a sum of several.
+std::size_t contribution_element_bytes(const protocol::PlanTensor& tensor, bool leaf);
 // All that is passed on until the owner has the sum, in an order in which it may happen: the steps of the textbooks,
 // not the engine's routes.
 std::vector<Passing> passings(protocol::Pattern pattern, std::uint16_t hosts, HostIndex owner);
