@@ -23,7 +23,7 @@ RESUMING_LATE = {**RESUMING, **LATE, "detection": RESUMING["detection"]}
 # Beside the time itself: a heartbeat of up to 3.8 s, the sender's look, the next time that a queue pair retries, and emulated hosts that are busy.
 SLACK = 12.0
 PATH_MTU, SMALLER_MTU = 4096, 2000
-FLOW = r"the flow from host (h\d) to host (h\d) has delivered nothing \(rail 0, class (\w+); (\d+) bytes are not acknowledged, path MTU " + str(PATH_MTU) + r"\)"
+FLOW = r"the flow from host (h\d) to host (h\d) has delivered nothing \(rail 0, class (\w+); (\d+) bytes (?:have arrived and )?are not acknowledged, path MTU " + str(PATH_MTU) + r"\)"
 TENSOR = 3 << 20
 ROCE = "udp dport 4791"
 # On a host: its thread stands still until this is terminated.

@@ -287,7 +287,7 @@ void RdmaTransport::resume_flow(Flow& flow, handshake::Connection& connection, P
                   exchange.flow()->peer_has(), sink_);
   if (flow.gone) return;
   serve(flow);
-  resumer_.resumed(flow, again);
+  resumer_.resumed(flow, again, now_);
   ++connected_;
   settle(flow, connected_);
 }

@@ -42,12 +42,15 @@ class Resumable : public handshake::Watched {
   ledger::Number delivered() const { return in_.delivered(); }
   // Grows with every frame that has been delivered in either direction.
   std::uint64_t progress() const { return in_.delivered() + out_.delivered(); }
+  // Everything that this end has sent has been delivered.
+  bool idle() const { return out_.delivered() == out_.pushed(); }
   // Whether the peer can have `delivered` frames of this end.
   bool can_resume(ledger::Number delivered) const { return delivered >= out_.delivered() && delivered <= out_.next(); }
 
   // The Resumer's notes of a flow that has lost its connection: why, when it is given up, and progress() by then.
   Status lost_cause;
   Time lost_deadline;
+  Time resumed_at;
   std::uint64_t lost_progress = 0;
   Time redial_from;
   std::uint64_t offers = 0;  // of this end's part in a new connection; the last one counts

@@ -12,6 +12,8 @@ namespace {
 
 // Before the next attempt where the last connection was of no use.
 constexpr Duration kIdleBackoff = milliseconds(10);
+// A connection that nothing was sent on has been of use when it stood for so long.
+constexpr Duration kStood = seconds(1);
 
 std::uint64_t random_identity() {
   std::uint64_t identity = 0;
@@ -38,9 +40,10 @@ void Resumer::forget_job(JobId job) {
 // ---- losing ----
 
 void Resumer::lost(Resumable& flow, Status cause, Time now) {
-  // A connection that is lost again before anything has come of it gets no time of its own; one that has outlived that
-  // time does, though nothing may have come because nothing was to be sent.
-  const bool first = now >= flow.lost_deadline || flow.progress() != flow.lost_progress;
+  // A connection that is lost again before anything has come of it gets no time of its own. One that has outlived that
+  // time does, and one of which nothing came because nothing was to be sent.
+  const bool stood = flow.idle() && now - flow.resumed_at >= kStood;
+  const bool first = stood || now >= flow.lost_deadline || flow.progress() != flow.lost_progress;
   if (first) {
     flow.lost_deadline = now + flow.job().resume_within();
     flow.lost_progress = flow.progress();
@@ -134,7 +137,8 @@ Resumer::Next Resumer::connected(const ports::FlowKey& key, const FlowExchange* 
   return Next::kBegin;
 }
 
-void Resumer::resumed(Resumable& flow, std::uint64_t again) {
+void Resumer::resumed(Resumable& flow, std::uint64_t again, Time now) {
+  flow.resumed_at = now;
   std::erase(lost_, &flow);
   ++flows_resumed_;
   frames_resent_ += again;

@@ -56,7 +56,7 @@ class Resumer final : public FlowOffers {
   // What an authenticated connection is for; `exchange` is null for jobs that do not resume.
   Next connected(const ports::FlowKey& key, const FlowExchange* exchange);
   // After kResume: the flow is connected, and sends so many frames again.
-  void resumed(Resumable& flow, std::uint64_t again);
+  void resumed(Resumable& flow, std::uint64_t again, Time now);
   void count(ports::TransportCounters& counters) const;
 
   FlowOffer offer_flow(const ports::FlowKey& key) override;

@@ -151,7 +151,7 @@ void TcpTransport::resume_flow(Flow& flow, handshake::Connection& connection, co
   const std::uint64_t again = flow.resume(connection.take_socket(), exchange.peer_has(), sink_);
   if (flow.gone) return;
   serve(flow);
-  resumer_.resumed(flow, again);
+  resumer_.resumed(flow, again, now_);
   ++connected_;
   if (!flow.queue_empty()) mark_dirty(flow);
 }
