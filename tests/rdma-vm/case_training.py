@@ -5,11 +5,13 @@ import json
 import time
 
 from bed import ACKNOWLEDGE, ECT0, WRITES
-from case_faults import OUTAGE, link
+from case_faults import DETECTION, link
 from lab_harness import BULK, CONTROL, URGENT
 
 PCP = {CONTROL: 6, URGENT: 5, BULK: 3}  # greenfield, common/fabric/README.md
 ITERATIONS = 6
+# Heartbeats are TCP, which doubles its pauses: they are silent for twice as long and more, of the six tenths of DETECTION that a host may be silent.
+OUTAGE = DETECTION / 6
 
 
 def check_packets(bed, hosts, vlan, packets):
