@@ -35,33 +35,6 @@ def refusals():
         assert words in said, f"{arguments}: {said}"
 
 
-def words_of_the_commands():
-    """Each says what there is to say in its own words."""
-    switch = os.path.join(os.path.dirname(TENSORLANE), "tensorlane-switch")
-    for command, status, words in (([TENSORLANE, "statos"], 2, "unknown command 'statos': tensorlane: did you mean 'status'? see `tensorlane --help`"),
-                                   ([TENSORLANE, "lab", "upp", "x"], 2, "unknown command 'upp': tensorlane lab: did you mean 'up'? see `tensorlane lab --help`"),
-                                   ([TENSORLANE, "xyzzy"], 2, "unknown command 'xyzzy': tensorlane: see `tensorlane --help`"),
-                                   ([TENSORLANE, "--badflag"], 2, "unknown option '--badflag': tensorlane: see `tensorlane --help`"),
-                                   ([TENSORLANE], 2, "A subcommand is required: tensorlane: see `tensorlane --help`"),
-                                   ([switch, "rendr"], 2, "unknown command 'rendr': tensorlane-switch: did you mean 'render'? see `tensorlane-switch --help`"),
-                                   ([switch, "example", "clos", "--spines", "1", "--leaves", "2"], 0, "# 32 hosts on 2 leaves and 1 spine. "),
-                                   ([switch, "lint", __file__], 2, "say which it is with --kind, expected one of sonic, "),
-                                   ([TENSORLANE, "lab", "policy", "loud"], 2, "policy 'loud': tensorlane lab policy: expected fifo, strict or service"),
-                                   ([TENSORLANE, "lab", "down", "--name", "nosuchlab"], 0, "there was no lab 'nosuchlab'"),
-                                   ([EXAMPLE, "--help"], 0, "tensorlane run -n 4"), ([EXAMPLE, "4"], 2, "Without arguments")):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert done.returncode == status and words in done.stdout + done.stderr, f"{command}: {done}"
-
-
-def traces(folder):
-    """A host that is none is told of the one that is like it."""
-    switch, fabric = os.path.join(os.path.dirname(TENSORLANE), "tensorlane-switch"), os.path.join(folder, "clos.yaml")
-    with open(fabric, "w") as file:
-        subprocess.run([switch, "example", "clos"], stdout=file, timeout=60, check=True)
-    done = subprocess.run([switch, "trace", "--fabric", fabric, "--configs", folder, "--dscp", "43", "--from", "hh1", "--to", "h2"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "no host 'hh1'" in done.stderr and "did you mean 'h1'" in done.stderr, done
-
-
 def files(folder):
     """They count from the caller's folder, are made, and stay."""
     said = run("-n", "2", "--timeline", "traces", "--logs", "logs", "--set", "record=.", "--", EXAMPLE, cwd=folder)
@@ -122,7 +95,7 @@ def closed_pipe():
 def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = os.path.realpath(folder)
-        for part, arguments in ((refusals, ()), (words_of_the_commands, ()), (traces, (folder,)), (files, (folder,)), (complaints, (folder,)), (dead_daemon, ()), (closed_pipe, ())):
+        for part, arguments in ((refusals, ()), (files, (folder,)), (complaints, (folder,)), (dead_daemon, ()), (closed_pipe, ())):
             part(*arguments)
             print(f"{part.__name__}: as it must be", flush=True)
 

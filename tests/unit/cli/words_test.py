@@ -1,0 +1,43 @@
+"""What the commands say of mistakes, each in its own words. usage: words_test.py TENSORLANE TENSORLANE_SWITCH TENSORLANE_EXAMPLE_ALLREDUCE"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+TENSORLANE, SWITCH, EXAMPLE = map(os.path.abspath, sys.argv[1:4])
+
+
+def words_of_the_commands():
+    """Each says what there is to say in its own words."""
+    for command, status, words in (([TENSORLANE, "statos"], 2, "unknown command 'statos': tensorlane: did you mean 'status'? see `tensorlane --help`"),
+                                   ([TENSORLANE, "lab", "upp", "x"], 2, "unknown command 'upp': tensorlane lab: did you mean 'up'? see `tensorlane lab --help`"),
+                                   ([TENSORLANE, "xyzzy"], 2, "unknown command 'xyzzy': tensorlane: see `tensorlane --help`"),
+                                   ([TENSORLANE, "--badflag"], 2, "unknown option '--badflag': tensorlane: see `tensorlane --help`"),
+                                   ([TENSORLANE], 2, "A subcommand is required: tensorlane: see `tensorlane --help`"),
+                                   ([SWITCH, "rendr"], 2, "unknown command 'rendr': tensorlane-switch: did you mean 'render'? see `tensorlane-switch --help`"),
+                                   ([SWITCH, "example", "clos", "--spines", "1", "--leaves", "2"], 0, "# 32 hosts on 2 leaves and 1 spine. "),
+                                   ([SWITCH, "lint", __file__], 2, "say which it is with --kind, expected one of sonic, "),
+                                   ([TENSORLANE, "lab", "policy", "loud"], 2, "policy 'loud': tensorlane lab policy: expected fifo, strict or service"),
+                                   ([TENSORLANE, "lab", "down", "--name", "nosuchlab"], 0, "there was no lab 'nosuchlab'"),
+                                   ([EXAMPLE, "--help"], 0, "tensorlane run -n 4"), ([EXAMPLE, "4"], 2, "Without arguments")):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == status and words in done.stdout + done.stderr, f"{command}: {done}"
+
+
+def traces(folder):
+    """A host that is none is told of the one that is like it."""
+    fabric = os.path.join(folder, "clos.yaml")
+    with open(fabric, "w") as file:
+        subprocess.run([SWITCH, "example", "clos"], stdout=file, timeout=60, check=True)
+    done = subprocess.run([SWITCH, "trace", "--fabric", fabric, "--configs", folder, "--dscp", "43", "--from", "hh1", "--to", "h2"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "no host 'hh1'" in done.stderr and "did you mean 'h1'" in done.stderr, done
+
+
+def main():
+    words_of_the_commands()
+    with tempfile.TemporaryDirectory() as folder:
+        traces(os.path.realpath(folder))
+
+
+main()
