@@ -128,7 +128,7 @@ bool sleeps(int thread) {
 // However long another thread needs to come back from its call, the context is there until then. Here it waits for the
 // turn of a call before it, and then for us.
 TEST_P(LeavingSlowly, FinalizeWaitsForACallThatAsksTheDaemon) {
-  if (!SIGNALS_INTERRUPT) GTEST_SKIP() << "no signal reaches a thread that waits in a call of the kernel";
+  if (!SIGNALS_INTERRUPT) GTEST_SKIP() << "the thread sanitizer keeps signals from threads that wait in the kernel";
   ASSERT_EQ(pipe(wake.data()), 0);
   struct sigaction action {
   }, before{};

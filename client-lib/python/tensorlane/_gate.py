@@ -16,9 +16,9 @@ def left():
 
 
 class Gate:
-    """`with gate: call`, on any thread; never one within another. No lock: posting is on the path of data, and the
-    interpreter's makes each step below whole. A mark that Ctrl-C leaves behind is the main thread's, and goes with its
-    next call."""
+    """Write `with gate:` around a call, on any thread, but not around one that enters the gate itself. It takes no
+    lock, because posting is on the path of data: each step below is one operation of the interpreter, which no other
+    thread interrupts. Where Ctrl-C interrupts the main thread between two steps, its mark stays until its next call."""
 
     def __init__(self):
         self._inside = {}  # the threads
@@ -34,8 +34,8 @@ class Gate:
         self._inside.pop(threading.get_ident(), None)
 
     def close(self, seconds):
-        """From now on calls raise AbortedError. Whether those of other threads have returned, or return within so many
-        seconds."""
+        """From now on calls raise AbortedError. Returns whether all calls of other threads have returned, for which it
+        waits at most so many seconds."""
         self._closed = True
         end = time.monotonic() + seconds
         while self._inside.keys() - {threading.get_ident()}:

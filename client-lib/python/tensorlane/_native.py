@@ -320,15 +320,15 @@ class Context:
         if not requests:
             return
         count = len(requests)
-        left = (ctypes.c_void_p * count)(*requests)
+        pending = (ctypes.c_void_p * count)(*requests)
         wait = library().tl_wait_many
         try:
             status = errors.TIMED_OUT
             while status == errors.TIMED_OUT:
                 with self.gate:
-                    status = wait(left, count, _WAIT_PIECE_SECONDS)
+                    status = wait(pending, count, _WAIT_PIECE_SECONDS)
         finally:
-            requests[:] = [request for request in left if request is not None]
+            requests[:] = [request for request in pending if request is not None]
         check(status)
 
     def is_done(self, request):
