@@ -2,7 +2,8 @@
 
 usage: summarize.py REPORT.xml...      exit status 0 only if something passed and nothing failed
 
-BUILD.again.xml is the second attempt at tests that failed in BUILD.xml; what passes there is counted as passed and named.
+BUILD.again.xml is the second attempt at tests that failed in BUILD.xml; what passes there is counted as passed and named, unless a sanitizer had something to say
+in the first. Of each test that failed at all, the lines of its output that say why are repeated at the end.
 A case that one program skips and another test runs, as the RDMA cases on emulated hosts, is not skipped.
 """
 
@@ -14,6 +15,10 @@ AGAIN = ".again"
 SLOWEST = 25  # tests that the table of times lists
 # A GoogleTest program passes as a whole although cases in it skipped themselves; its output names them at the end.
 SKIPPED_CASE = re.compile(r"^\[  SKIPPED \] (\w[\w./]*)$", re.MULTILINE)
+# What says best why a test failed, in the words of GoogleTest, Python and the sanitizers.
+REASON = re.compile(r"^(?:\[  FAILED  \] .*|.*: Failure|\w*(?:Error|Exception): .*|tensorlane: error: .*|.*(?:ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|: runtime error: ).*)$", re.MULTILINE)
+REASONS = 12  # lines of a test's output that the summary repeats
+SANITIZER = re.compile(r"ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|: runtime error: ")
 RUN_CASE = re.compile(r"^\[       OK \] (\w[\w./]*) \(\d+ ms\)$", re.MULTILINE)
 
 
@@ -30,6 +35,15 @@ def outcome(case):
         return "skipped", reason
     failure = case.find("failure")
     return "failed", reason or (failure.get("message", "") if failure is not None else "")
+
+
+def output(case):
+    return case.findtext("system-out") or ""
+
+
+def why(case):
+    """The lines of its output that say best why a test failed."""
+    return [match.group(0)[:300] for match in REASON.finditer(output(case))][:REASONS]
 
 
 def read(reports):
@@ -53,16 +67,19 @@ def times(cases):
 
 
 def summarize(cases):
-    """{"passed" | "failed" | "skipped" | "passed at the second attempt": [line]} of what read() returns."""
-    ran = {case for attempts in cases.values() for case in RUN_CASE.findall(attempts[-1].findtext("system-out") or "")}
-    lines = {"skipped": [], "passed at the second attempt": [], "failed": [], "passed": []}
+    """{"passed" | "failed" | "skipped" | "passed at the second attempt" | "because": [line]} of what read() returns."""
+    ran = {case for attempts in cases.values() for case in RUN_CASE.findall(output(attempts[-1]))}
+    lines = {"skipped": [], "passed at the second attempt": [], "failed": [], "because": [], "passed": []}
     for name, attempts in cases.items():
-        kind, reason = outcome(attempts[-1])
+        failed = [case for case in attempts if outcome(case)[0] == "failed"]
+        reported = [case for case in failed if SANITIZER.search(output(case))]
+        kind, reason = outcome((reported or attempts[-1:])[0])
         line = f"{name} ({reason})" if reason else name
         lines[kind].append(line)
         if kind == "passed" and len(attempts) > 1:
             lines["passed at the second attempt"].append(line)
-        for skipped in sorted(set(SKIPPED_CASE.findall(attempts[-1].findtext("system-out") or "")) - ran):
+        lines["because"] += [f"  {name}: {reason}" for case in failed[:1] for reason in why(case)]
+        for skipped in sorted(set(SKIPPED_CASE.findall(output(attempts[-1]))) - ran):
             lines["skipped"].append(f"{name}: {skipped}")
     return lines
 
@@ -78,6 +95,7 @@ def main(paths):
     for kind in ("skipped", "passed at the second attempt", "failed"):
         for line in lines[kind]:
             print(f"{kind}: {line}")
+    print("".join(f"{line}\n" for line in lines["because"]), end="")
     if not lines["passed"] and not lines["failed"]:
         print("tensorlane: error: no test ran: the selection matches none: see ctest -N --test-dir build", file=sys.stderr)
     print(f"{len(lines['passed'])} passed, {len(lines['failed'])} failed, {len(lines['skipped'])} skipped")

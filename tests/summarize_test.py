@@ -46,4 +46,13 @@ test("a case that ran elsewhere", said(release=[conformance], measuring=[bed])[1
 status, lines = said(release=[case("bad", "fail", message="Failed"), case("lame", "fail")], release_again=[case("lame", seconds=5)])
 test("second attempt", lines[-3:], ["passed at the second attempt: release: lame", "failed: release: bad (Failed)", "1 passed, 1 failed, 0 skipped"])
 test("status", status, 1)
+
+poisoned = case("race", "fail", output="noise\nWARNING: ThreadSanitizer: data race (pid=7)\nmore")
+status, lines = said(tsan=[poisoned], tsan_again=[case("race")])
+test("what a sanitizer reports once is no bad luck", lines[-3:], ["failed: tsan: race", "  tsan: race: WARNING: ThreadSanitizer: data race (pid=7)", "0 passed, 1 failed, 0 skipped"])
+test("status", status, 1)
+
+reasons = "ok\n/tests/a_test.cc:12: Failure\nValue of: x\n[  FAILED  ] Suite.Case (3 ms)\nAssertionError: rank 0 ended with status 1"
+lines = said(release=[case("bad", "fail", output=reasons)])[1]
+test("why", lines[-4:-1], ["  release: bad: /tests/a_test.cc:12: Failure", "  release: bad: [  FAILED  ] Suite.Case (3 ms)", "  release: bad: AssertionError: rank 0 ended with status 1"])
 test("nothing", said(release=[])[0], 1)

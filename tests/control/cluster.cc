@@ -70,19 +70,23 @@ bool eventually(const std::function<bool()>& condition, double patience) {
   return true;
 }
 
-// Below the range that the kernel gives to connecting sockets; programs that run at the same time start apart.
+// On all addresses of this machine, and reserved until the process ends: a socket that is bound and does not listen keeps
+// others away and, since it lets the address be used again, not the listener that the port is for.
 std::uint16_t free_port() {
   static std::atomic<std::uint32_t> next{static_cast<std::uint32_t>(::getpid()) * 37};
   for (;;) {
     const auto port = static_cast<std::uint16_t>(2000 + next++ % 8000);
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_addr.s_addr = htonl(INADDR_ANY);
     address.sin_port = htons(port);
-    const bool is_free = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+      const int yes = 1;
+      EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
+      return port;
+    }
     close(fd);
-    if (is_free) return port;
   }
 }
 

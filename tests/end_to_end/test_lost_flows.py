@@ -12,6 +12,7 @@ from daemons import BUILD, PYTHON, Daemons, Lab, expect, outputs, require_namesp
 MESSAGE = f"{BUILD}/tests/message"
 TRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_digits.py")
 DETECTION = 2.0
+SURVIVES = 4.0  # detection where connections are to be resumed: two resets that come close together count as one outage
 HIT = 30.0  # seconds for a reset to hit
 
 
@@ -49,7 +50,7 @@ def hit(lab, daemons, host, seconds):
 
 
 def goes_on():
-    with Lab(policy="strict", hosts=3) as lab, Daemons(3, lab=lab, settings={"detection": f"{DETECTION} s", "on_lost_flow": "resume"}) as daemons:
+    with Lab(policy="strict", hosts=3) as lab, Daemons(3, lab=lab, settings={"detection": f"{SURVIVES} s", "on_lost_flow": "resume"}) as daemons:
         ranks = start_job(daemons, 300)
         for host, seconds in (("h0", 0.02), ("h1", 0.3), ("h2", 0.02), ("h1", 0.8)):
             hit(lab, daemons, host, seconds)
@@ -63,7 +64,7 @@ def goes_on():
 
 def trains_on():
     """The same model twice: undisturbed, and with a reset every 200 ms. A digest of the parameters of each."""
-    with Lab(policy="strict", hosts=2) as lab, Daemons(2, lab=lab, settings={"detection": f"{DETECTION} s", "on_lost_flow": "resume"}) as daemons:
+    with Lab(policy="strict", hosts=2) as lab, Daemons(2, lab=lab, settings={"detection": f"{SURVIVES} s", "on_lost_flow": "resume"}) as daemons:
         ranks = [daemons.rank("train", index, 2, name, [PYTHON, TRAIN, "150", f"calm={daemons.socket(name)}", f"torn={daemons.socket(name)}"])
                  for index, name in enumerate(daemons.names)]
         calm = [json.loads(rank.stdout.readline())["digest"] for rank in ranks]

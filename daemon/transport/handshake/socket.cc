@@ -243,7 +243,7 @@ void notice_loss(int fd, Duration within) {
 
 void expect_starvation(int fd) {
   constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which older headers do not know
-  constexpr int kDayMs = 24 * 3'600'000, kTryAgainMs = 2000;
+  constexpr int kDayMs = 24 * 3'600'000, kTryAgainMs = 1000;
   set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kDayMs);
   set_int(fd, IPPROTO_TCP, kTcpRtoMaxMs, kTryAgainMs);
 }

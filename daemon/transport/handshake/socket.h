@@ -92,7 +92,7 @@ void notice_loss(int fd, Duration within);
 
 // For data: strict priority may starve it for as long as urgent traffic moves, and the one who tells that from a fault
 // is control (law 21), not the kernel. So the kernel waits for a day before it breaks a connection that acknowledges
-// nothing; and it tries again every two seconds where it can be told so (Linux 6.15), else what has stood still for a
+// nothing; and it tries again every second where it can be told so (Linux 6.15), else what has stood still for a
 // while stays silent for up to two minutes after it could go on.
 void expect_starvation(int fd);
 
