@@ -25,6 +25,7 @@
 #include "daemon/planning/pattern_choices.h"
 #include "daemon/planning/plan_tensor.h"
 #include "daemon/reduce/cpu_reducer.h"
+#include "daemon/reduce/workers.h"
 #include "daemon/session/server.h"
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/timeline.h"
@@ -72,9 +73,10 @@ class Daemon {
         control_(control_config()) {}
 
   Status start() {
+    TL_ASSIGN_OR_RETURN(executor_, reduce::make_executor(*reducer_, config_.workers, wiring::spin(config_)));
     const host::HostPorts rooms{
         &regions_,
-        reducer_.get(),
+        executor_.get(),
         &metrics_,
         &timeline_,
         [this](RailIndex rail, ports::FrameSink& sink) { return wiring::make_transport(config_, rail, sink, rails_); },
@@ -262,6 +264,7 @@ class Daemon {
   memory::RegionTable regions_;
   Ledger region_ledger_;  // of regions_
   std::unique_ptr<ports::Reducer> reducer_;
+  std::unique_ptr<ports::Executor> executor_;
   ports::LaneMetrics metrics_;
   telemetry::TimelineRecorder timeline_;
   const std::shared_ptr<memory::MemoryBudget> memory_;

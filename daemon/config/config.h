@@ -84,6 +84,7 @@ struct DaemonConfig {
   std::uint32_t slice_elements = 0;           // 0: from the link speed
   Duration spin = microseconds(-1);           // negative: by the number of cores
   int cpu = -1;
+  std::uint32_t workers = 0;  // threads that sum and copy beside the lane; 0: the lane does it
 
   const fabric::Host& self() const { return *fabric.find_host(host); }
   // For messages: FILE:LINE of a key, or the file where the key was left out.

@@ -1,5 +1,6 @@
 // Contributions: they flow up to the owner and are summed on the way, in the plan's order.
 #include <algorithm>
+#include <bit>
 
 #include "common/base/assert.h"
 #include "daemon/engine/impl.h"
@@ -7,10 +8,14 @@
 namespace tensorlane::engine {
 namespace {
 
-// A block is at most kMaxOperation in the widest type that its sum can have, so that no block crosses a page of
-// staging.
-std::uint64_t block_elements(const Tensor& t) {
-  return kMaxOperation.value / std::max(dtype_size(t.dtype()), dtype_size(t.partial_dtype));
+// A block is at most kMaxOperation in the widest type that its sum can have, and a power of two of that, so that no
+// block crosses a page of staging. Where it has many sources it is smaller, so that what is more urgent never waits for
+// more than four pages to be read.
+std::uint64_t block_elements(const Tensor& t, const Slice& slice) {
+  constexpr std::uint64_t kPages = 4;
+  const std::uint64_t page = kMaxOperation.value / std::max(dtype_size(t.dtype()), dtype_size(t.partial_dtype));
+  const auto terms = std::min<std::uint64_t>(slice.sources.count + 1, Work::kMaxSources);
+  return page / std::max<std::uint64_t>(std::bit_ceil(terms) / kPages, 1);
 }
 
 // More sources than one Work holds are summed in several passes, each beginning with the sum so far.
@@ -100,7 +105,7 @@ void Engine::Impl::queue_work(std::uint32_t index) {
   const Tensor& t = tables_.tensors[slice.tensor];
   if (!needs_arithmetic(t, slice)) return reduced(index);
   slice.phase = Slice::Phase::kReducing;
-  const std::uint64_t blocks = (slice.elements + block_elements(t) - 1) / block_elements(t);
+  const std::uint64_t blocks = (slice.elements + block_elements(t, slice) - 1) / block_elements(t, slice);
   slice.units = static_cast<std::uint32_t>(blocks) * passes_of(slice);
   slice.units_picked = slice.units_done = 0;
   work_[t.cls.value].push(slice_positions_, key_of(t, false), index);
@@ -157,8 +162,8 @@ void Engine::Impl::fill_work(std::uint32_t index, std::uint32_t unit, Work* out)
   const Slice& slice = tables_.slices[index];
   const Tensor& t = tables_.tensors[slice.tensor];
   const std::uint32_t passes = passes_of(slice), pass = unit % passes, n = slice.sources.count + 1;
-  const std::uint64_t begin = unit / passes * block_elements(t);  // in the slice
-  const std::uint64_t elements = std::min(slice.elements - begin, block_elements(t));
+  const std::uint64_t begin = unit / passes * block_elements(t, slice);  // in the slice
+  const std::uint64_t elements = std::min(slice.elements - begin, block_elements(t, slice));
   // The i-th term of the sum.
   const auto term = [&](std::uint32_t i) -> Work::Source {
     if (i == slice.self_place) return own_contribution(t, slice.offset + begin, elements);

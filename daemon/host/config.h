@@ -13,9 +13,9 @@
 #include "common/base/units.h"
 #include "daemon/engine/urgency/observed_order.h"
 #include "daemon/engine_log/observer.h"
+#include "daemon/ports/executor.h"
 #include "daemon/ports/job.h"
 #include "daemon/ports/memory.h"
-#include "daemon/ports/reducer.h"
 #include "daemon/ports/scratch.h"
 #include "daemon/ports/telemetry.h"
 #include "daemon/ports/transport.h"
@@ -57,7 +57,7 @@ using ObserverMaker = std::function<std::unique_ptr<engine_log::Observer>(const 
 // What a host works through. Owned by the caller, outlive the host.
 struct HostPorts {
   ports::Memory* memory = nullptr;
-  ports::Reducer* reducer = nullptr;
+  ports::Executor* executor = nullptr;  // of this host alone
   ports::LaneMetrics* metrics = nullptr;
   ports::Timeline* timeline = nullptr;
   // Makes the transport of a rail, which reports to the given sink. Called once for each, when the host is made.

@@ -66,9 +66,12 @@ void Host::Rail::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
 Host::Host(const HostConfig& config, const HostPorts& ports, std::function<Time()> clock)
     : config_(config),
       ports_(ports),
-      context_{&config, ports.memory, ports.reducer, ports.metrics, ports.timeline,
+      context_{&config, ports.memory, ports.metrics, ports.timeline,
                {},      nullptr,      &log_share_,   &ports.log,    std::move(clock)},
-      users_(config.rails.size()) {}
+      blocks_(ports.executor->capacity()),
+      users_(config.rails.size()) {
+  for (JobBlock& block : blocks_) free_blocks_.push_back(&block);
+}
 
 Host::~Host() {
   clear();
@@ -102,6 +105,8 @@ ports::Transport& Host::transport(RailIndex rail) {
 }
 
 void Host::clear() {
+  ports_.executor->finish();
+  while (ports::Block* block = ports_.executor->done()) free_blocks_.push_back(static_cast<JobBlock*>(block));
   users_ = Users(0);
   jobs_.clear();
   ended_.clear();
@@ -154,7 +159,7 @@ std::size_t Host::receive(Time now) {
   now_ = now;
   std::size_t handled = 0;
   for (auto& rail : rails_) handled += rail->transport->poll(now);
-  return handled;
+  return handled + finish_blocks();
 }
 
 std::size_t Host::collect() {
@@ -220,14 +225,28 @@ std::size_t Host::share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uin
 }
 
 std::size_t Host::work() {
+  std::size_t blocks = finish_blocks();
+  for (std::uint64_t cost = 0; cost < kWorkPerTurn && !free_blocks_.empty();) {
+    JobBlock& block = *free_blocks_.back();
+    block.clear();
+    if (!users_.choose_block(now_, block)) break;
+    cost += work_cost(block);
+    free_blocks_.pop_back();
+    ports_.executor->submit(block);
+    blocks += 1 + finish_blocks();
+  }
+  return blocks;
+}
+
+std::size_t Host::finish_blocks() {
   std::size_t blocks = 0;
-  for (std::uint64_t cost = 0; cost < kWorkPerTurn; ++blocks) {
-    std::optional<ports::TraceSpan> span = users_.work(now_);
-    if (!span) break;
+  for (; ports::Block* done = ports_.executor->done(); ++blocks) {
+    auto& block = static_cast<JobBlock&>(*done);
     now_ = context_.clock();
-    span->length = now_ - span->begin;
-    if (ports_.timeline->enabled()) ports_.timeline->record(*span);
-    cost += work_cost(*span);
+    block.span.length = now_ - block.span.begin;
+    if (ports_.timeline->enabled()) ports_.timeline->record(block.span);
+    block.job->block_done(block, now_);
+    free_blocks_.push_back(&block);
   }
   return blocks;
 }

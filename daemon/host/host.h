@@ -42,7 +42,7 @@ class Host {
   const std::vector<std::unique_ptr<Job>>& jobs() const { return jobs_; }
 
   // ---- a turn: its parts, in this order; those that return a number return how much they have done ----
-  // What has arrived. `now` holds for the whole turn, but for the time that work takes.
+  // What has arrived, and what the executor has done. `now` holds for the whole turn, but for the time that work takes.
   std::size_t receive(Time now);
   // Some jobs have closed: call reap().
   bool has_closed() const;
@@ -54,7 +54,7 @@ class Host {
   void submit(const std::function<bool(const Job&)>& may);
   // Gives the transports what is most urgent, as much as the windows have room for, and lets them move it.
   std::size_t send();
-  // A block of arithmetic or copying, or a few small ones.
+  // Gives the executor a block of arithmetic or copying, or a few small ones, if it takes any more.
   std::size_t work();
   // Reports and metrics, every 100 ms. False when it is not time yet.
   bool housekeep();
@@ -80,6 +80,7 @@ class Host {
   bool has_sends(const Rail& rail, ClassId cls) const;
   std::size_t share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit);
   void look_for_standing(Rail& rail);
+  std::size_t finish_blocks();
 
   const HostConfig& config_;
   const HostPorts& ports_;
@@ -87,6 +88,8 @@ class Host {
   Context context_;
   std::vector<std::unique_ptr<Job>> jobs_;
   std::vector<std::unique_ptr<Job>> ended_;  // that still have regions
+  std::vector<JobBlock> blocks_;             // as many as may be under way
+  std::vector<JobBlock*> free_blocks_;       // of them
   Users users_;                              // of jobs_
   Time now_, next_housekeeping_;
   std::vector<std::unique_ptr<Rail>> rails_;  // the last member: transports may speak to their sinks while they close

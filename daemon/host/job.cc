@@ -135,9 +135,10 @@ void Job::close_flows() {
   for (auto& rail : rails_) rail->close();
 }
 
-// When no rail touches a buffer any more, what was pending fails, and the buffers go back (law 7).
+// When no rail and no block of work touches a buffer any more, what was pending fails, and the buffers go back (law 7).
 void Job::drain_if_closed(Time now) {
-  if (state_ == State::kClosed || std::ranges::any_of(rails_, [](const auto& r) { return !r->closed(); })) return;
+  if (state_ == State::kClosed || under_way_ > 0) return;
+  if (std::ranges::any_of(rails_, [](const auto& r) { return !r->closed(); })) return;
   for (auto& rail : rails_) rail->unmap();
   if (abort_cause_) feed_all({.kind = engine::Event::Kind::kDrained}, now);
   state_ = State::kClosed;
@@ -314,7 +315,7 @@ void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
 
 void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step, Time now) {
   const bool wide = step == LocalStep::kReduce && tensor.fp32_contributions;
-  t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.wide_storage : Buffer(), 0, 0};
+  t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.wide_storage : Buffer(), 0, 0, 0};
   if (step == LocalStep::kNone) return finish_step(t, tensor, now);
   local_queue_.push({tensor.cls, t.iteration, tensor.id, t.raised});
 }
@@ -447,32 +448,49 @@ std::optional<ClassId> Job::next_work() const {
   return cls;
 }
 
-ports::TraceSpan Job::do_work(Time now) {
+void Job::choose_block(Time now, JobBlock& block) {
   std::optional<ClassId> cls;
   JobRail* rail = most_urgent_rail(&cls);
   const bool local = rail == nullptr || (!local_queue_.empty() && local_queue_.top().cls < *cls);
-  return local ? do_local_block(now) : rail->do_work(now);
+  block.job = this;
+  block.rail.reset();
+  block.reduced = block.copied = 0;
+  ++under_way_;
+  if (local) {
+    choose_local_block(now, block);
+  } else {
+    rail->choose_block(now, block);
+  }
 }
 
-ports::TraceSpan Job::do_local_block(Time now) {
+void Job::choose_local_block(Time now, JobBlock& block) {
   const LocalQueue::Key key = local_queue_.top();
   LocalTensor& t = tensors_[key.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[key.tensor.value];
-  std::uint64_t reduced = 0, copied = 0;
-  const bool done = advance_task(t, tensor, &reduced, &copied);
-  context_.metrics->bytes_reduced.add(reduced);
-  context_.metrics->bytes_copied.add(copied);
-  const ports::TraceSpan span{.begin = now,
-                              .job = id(),
-                              .tensor = key.tensor,
-                              .sequence = t.task.sequence,
-                              .cls = key.cls,
-                              .phase = reduced > 0 ? ports::TraceSpan::Phase::kReduce : ports::TraceSpan::Phase::kCopy,
-                              .bytes = static_cast<std::uint32_t>(reduced + copied)};
-  if (!done) return span;
-  local_queue_.pop();
-  finish_step(t, tensor, now);
-  return span;
+  const Moved moved = add_block(t, tensor, block);
+  if (t.task.next >= tensor.elements) local_queue_.pop();
+  block.tensor = key.tensor;
+  block.reduced = moved.reduced;
+  block.copied = moved.copied;
+  block.span = {.begin = now,
+                .job = id(),
+                .tensor = key.tensor,
+                .sequence = t.task.sequence,
+                .cls = key.cls,
+                .phase = moved.reduced > 0 ? ports::TraceSpan::Phase::kReduce : ports::TraceSpan::Phase::kCopy,
+                .bytes = static_cast<std::uint32_t>(moved.reduced + moved.copied)};
+}
+
+void Job::block_done(const JobBlock& block, Time now) {
+  TL_ASSERT(under_way_ > 0);
+  --under_way_;
+  context_.metrics->bytes_reduced.add(block.reduced);
+  context_.metrics->bytes_copied.add(block.copied);
+  if (state_ != State::kRunning) return state_ == State::kClosing ? drain_if_closed(now) : void();
+  if (block.rail) return rails_[block.rail->value]->block_done(block, now);
+  LocalTensor& t = tensors_[block.tensor.value];
+  const protocol::PlanTensor& tensor = plan_.tensors[block.tensor.value];
+  if (--t.task.blocks == 0 && t.task.next >= tensor.elements) finish_step(t, tensor, now);
 }
 
 // ---- egress ----

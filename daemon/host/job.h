@@ -82,8 +82,10 @@ class Job final : private JobRail::Owner {
   bool has_bound_collected() const;
   // The class of the most urgent block of arithmetic or copying that waits, if any.
   std::optional<ClassId> next_work() const;
-  // Does that block, which begins at `now`. Returns its span for the timeline, without the length.
-  ports::TraceSpan do_work(Time now);
+  // Fills `block`, which is empty, with that block. It is under way until block_done().
+  void choose_block(Time now, JobBlock& block);
+  // It is done. Where the job is being closed, the last one closes it.
+  void block_done(const JobBlock& block, Time now);
   // Gives a rail's transport operations of one class, of `credit` bytes at most (control frames count with their
   // headers, data with its payload), and of a cost of `budget` at most.
   JobRail::Sent send(RailIndex rail, ClassId cls, Bytes credit, std::uint64_t budget, Time now);
@@ -192,7 +194,7 @@ class Job final : private JobRail::Owner {
   void forget_regions(LocalTensor& local);
   Descriptor add_region(std::span<std::byte> bytes);
   void submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now);
-  bool advance_task(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t* reduced, std::uint64_t* copied);
+  Moved add_block(LocalTensor& t, const protocol::PlanTensor& tensor, ports::Block& block);
   void complete_members(const LocalTensor& t, TensorId batch, bool ok, Time now);
   void raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now);
   void all_arrived(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
@@ -208,7 +210,7 @@ class Job final : private JobRail::Owner {
   void finish_step(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void complete(LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
   void note_complete(const LocalTensor& local, const protocol::PlanTensor& tensor, bool ok, Time now);
-  ports::TraceSpan do_local_block(Time now);
+  void choose_local_block(Time now, JobBlock& block);
   JobRail* most_urgent_rail(std::optional<ClassId>* cls) const;
   void report_lost(Time now);
   void look_whose_turn_it_is(Time now);
@@ -260,6 +262,7 @@ class Job final : private JobRail::Owner {
   engine::Iterations iterations_;
   LocalQueue local_queue_;
   std::int64_t work_account_ = 0;
+  std::size_t under_way_ = 0;  // blocks of work
   bool failed_ = false;  // told the listener
   std::optional<Status> abort_cause_;
   std::optional<std::pair<Status, Time>> lost_;  // a connection that went, and when

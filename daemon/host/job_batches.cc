@@ -25,13 +25,11 @@ void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member,
   if (step.of_host) all_arrived(whole, batch, now);
 }
 
-bool Job::advance_task(LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t* reduced,
-                       std::uint64_t* copied) {
+Moved Job::add_block(LocalTensor& t, const protocol::PlanTensor& tensor, ports::Block& block) {
   if (!tensor.is_batch())
-    return advance(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, *context_.reducer, reduced, copied);
+    return host::add_block(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, block);
   const auto buffers_of = [this](TensorId member) { return std::span<const Buffer>(tensors_[member.value].buffers); };
-  return advance_batch(t.task, tensor, t.storage, gate_.members(tensor.id), buffers_of, *context_.reducer, reduced,
-                       copied);
+  return add_batch_block(t.task, tensor, t.storage, gate_.members(tensor.id), buffers_of, block);
 }
 
 void Job::complete_members(const LocalTensor& t, TensorId batch, bool ok, Time now) {

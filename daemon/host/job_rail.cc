@@ -126,32 +126,36 @@ void JobRail::frame_arrived(const ports::FlowKey& flow, const protocol::FrameHea
 
 // ---- work ----
 
-ports::TraceSpan JobRail::do_work(Time now) {
+void JobRail::choose_block(Time now, JobBlock& block) {
   engine::Work work;
   const bool picked = engine_.pick_work(now, &work);
   TL_ASSERT(picked);
-  std::array<ports::ReduceSource, engine::Work::kMaxSources> sources;
-  bool resolved = true;
+  const std::span<std::byte> out = context_.memory->resolve(work.out);
+  bool resolved = !out.empty();
+  const std::span<ports::ReduceSource> sources =
+      block.add_sum(out.data(), work.out_dtype, work.source_count, work.elements, work.op, work.divisor);
   for (std::uint32_t i = 0; i < work.source_count; ++i) {
     const std::span<std::byte> bytes = context_.memory->resolve(work.sources[i].data);
     resolved = resolved && !bytes.empty();
     sources[i] = {bytes.data(), work.sources[i].dtype};
   }
-  const std::span<std::byte> out = context_.memory->resolve(work.out);
-  TL_ASSERT(resolved && !out.empty());
-  context_.reducer->reduce(out.data(), work.out_dtype, std::span(sources).first(work.source_count), work.elements,
-                           work.op, work.divisor);
-  const std::uint64_t bytes = work.elements * dtype_size(work.out_dtype) * work.source_count;
+  TL_ASSERT(resolved);
+  block.rail = rail_;
+  block.token = work.token;
+  block.tensor = work.tensor;
+  block.reduced = work.elements * dtype_size(work.out_dtype) * work.source_count;
+  block.span = {.begin = now,
+                .job = job(),
+                .tensor = work.tensor,
+                .sequence = work.sequence,
+                .cls = work.cls,
+                .phase = ports::TraceSpan::Phase::kReduce,
+                .bytes = static_cast<std::uint32_t>(block.reduced)};
+}
+
+void JobRail::block_done(const JobBlock& block, Time now) {
   context_.metrics->slices_reduced.add();
-  context_.metrics->bytes_reduced.add(bytes);
-  feed({.kind = engine::Event::Kind::kWorkDone, .token = work.token}, now);
-  return {.begin = now,
-          .job = job(),
-          .tensor = work.tensor,
-          .sequence = work.sequence,
-          .cls = work.cls,
-          .phase = ports::TraceSpan::Phase::kReduce,
-          .bytes = static_cast<std::uint32_t>(bytes)};
+  feed({.kind = engine::Event::Kind::kWorkDone, .token = block.token}, now);
 }
 
 // ---- egress ----

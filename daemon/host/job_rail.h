@@ -12,6 +12,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/engine_log/recorded_engine.h"
 #include "daemon/host/config.h"
+#include "daemon/host/job_block.h"
 #include "daemon/host/prepared.h"
 #include "daemon/ports/job.h"
 
@@ -21,7 +22,6 @@ namespace tensorlane::host {
 struct Context {
   const HostConfig* config = nullptr;
   ports::Memory* memory = nullptr;
-  ports::Reducer* reducer = nullptr;
   ports::LaneMetrics* metrics = nullptr;
   ports::Timeline* timeline = nullptr;
   std::vector<ports::Transport*> transports;  // by rail
@@ -86,7 +86,9 @@ class JobRail {
 
   // ---- the loop: as Job says of the same names ----
   std::optional<ClassId> next_work() const { return engine_.next_work(); }
-  ports::TraceSpan do_work(Time now);
+  // Fills `block` with the engine's next one.
+  void choose_block(Time now, JobBlock& block);
+  void block_done(const JobBlock& block, Time now);
   struct Sent {
     std::size_t operations = 0;
     Bytes bytes;

@@ -1,7 +1,6 @@
 #include "daemon/host/local_work.h"
 
 #include <algorithm>
-#include <array>
 
 #include "common/base/assert.h"
 #include "common/protocol/rank_block.h"
@@ -17,23 +16,22 @@ std::uint64_t block_elements(std::size_t size, std::size_t ranks) {
 
 // Combines elements [from, from + count) of all ranks in `out`.
 void reduce_block(const LocalRanks& local, const protocol::PlanTensor& tensor, Buffer out, Dtype out_dtype,
-                  double divisor, std::uint64_t from, std::uint64_t count, ports::Reducer& reducer) {
-  TL_ASSERT(local.buffers.size() <= ports::kMaxReduceSources);
-  std::array<ports::ReduceSource, ports::kMaxReduceSources> sources;
+                  double divisor, std::uint64_t from, std::uint64_t count, ports::Block& block) {
+  const std::span<ports::ReduceSource> sources =
+      block.add_sum(out.data() + from * dtype_size(out_dtype), out_dtype, local.buffers.size(), count,
+                    combining(tensor.reduce), divisor);
   for (std::size_t i = 0; i < local.buffers.size(); ++i)
     sources[i] = {local.buffers[i].data() + from * dtype_size(tensor.dtype), tensor.dtype};
-  reducer.reduce(out.data() + from * dtype_size(out_dtype), out_dtype, std::span(sources).first(local.buffers.size()),
-                 count, combining(tensor.reduce), divisor);
 }
 
 // Copies `bytes` at `offset` of the leader to everybody else. Returns the bytes written.
 std::uint64_t spread_block(const LocalRanks& local, std::uint32_t leader, std::uint64_t offset, std::uint64_t bytes,
-                           ports::Reducer& reducer) {
+                           ports::Block& block) {
   const std::byte* source = local.buffers[leader].data() + offset;
   std::uint64_t copied = 0;
   for (std::size_t i = 0; i < local.buffers.size(); ++i) {
     if (i == leader) continue;
-    reducer.copy(local.buffers[i].data() + offset, source, bytes);
+    block.add_copy(local.buffers[i].data() + offset, source, bytes);
     copied += bytes;
   }
   return copied;
@@ -41,7 +39,7 @@ std::uint64_t spread_block(const LocalRanks& local, std::uint32_t leader, std::u
 
 // Copies what ranks other than the leader own of elements [from, from + count) of a gathered buffer into the leader's.
 std::uint64_t collect_block(const LocalRanks& local, std::uint32_t leader, const protocol::PlanTensor& tensor,
-                            std::uint64_t from, std::uint64_t count, ports::Reducer& reducer) {
+                            std::uint64_t from, std::uint64_t count, ports::Block& block) {
   const std::size_t size = dtype_size(tensor.dtype);
   const std::uint64_t per_rank = tensor.elements / local.world_size;
   std::uint64_t copied = 0;
@@ -50,7 +48,7 @@ std::uint64_t collect_block(const LocalRanks& local, std::uint32_t leader, const
     const std::uint64_t begin = std::max(from, local.ranks[i] * per_rank);
     const std::uint64_t end = std::min(from + count, (local.ranks[i] + 1) * per_rank);
     if (begin >= end) continue;
-    reducer.copy(local.buffers[leader].data() + begin * size, local.buffers[i].data() + begin * size,
+    block.add_copy(local.buffers[leader].data() + begin * size, local.buffers[i].data() + begin * size,
                  (end - begin) * size);
     copied += (end - begin) * size;
   }
@@ -59,16 +57,16 @@ std::uint64_t collect_block(const LocalRanks& local, std::uint32_t leader, const
 
 // Copies of elements [from, from + count) of the leader what each rank gets of a reduce-scatter.
 std::uint64_t scatter_block(const LocalRanks& local, std::uint32_t leader, const protocol::PlanTensor& tensor,
-                            std::uint64_t from, std::uint64_t count, ports::Reducer& reducer) {
+                            std::uint64_t from, std::uint64_t count, ports::Block& block) {
   const std::size_t size = dtype_size(tensor.dtype);
   std::uint64_t copied = 0;
   for (std::size_t i = 0; i < local.buffers.size(); ++i) {
     if (i == leader) continue;
-    const auto block = protocol::rank_block(tensor.elements, tensor.row, local.world_size, local.ranks[i]);
-    const std::uint64_t begin = std::max(from, block.offset);
-    const std::uint64_t end = std::min(from + count, block.offset + block.elements);
+    const auto part = protocol::rank_block(tensor.elements, tensor.row, local.world_size, local.ranks[i]);
+    const std::uint64_t begin = std::max(from, part.offset);
+    const std::uint64_t end = std::min(from + count, part.offset + part.elements);
     if (begin >= end) continue;
-    reducer.copy(local.buffers[i].data() + begin * size, local.buffers[leader].data() + begin * size,
+    block.add_copy(local.buffers[i].data() + begin * size, local.buffers[leader].data() + begin * size,
                  (end - begin) * size);
     copied += (end - begin) * size;
   }
@@ -77,16 +75,15 @@ std::uint64_t scatter_block(const LocalRanks& local, std::uint32_t leader, const
 
 // The leader's result to all who get it.
 std::uint64_t give_block(const LocalRanks& local, std::uint32_t leader, const protocol::PlanTensor& tensor,
-                         std::uint64_t from, std::uint64_t count, ports::Reducer& reducer) {
-  if (tensor.operation == Operation::kReduceScatter) return scatter_block(local, leader, tensor, from, count, reducer);
+                         std::uint64_t from, std::uint64_t count, ports::Block& block) {
+  if (tensor.operation == Operation::kReduceScatter) return scatter_block(local, leader, tensor, from, count, block);
   const std::size_t size = dtype_size(tensor.dtype);
-  return spread_block(local, leader, from * size, count * size, reducer);
+  return spread_block(local, leader, from * size, count * size, block);
 }
 
 }  // namespace
 
-bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Reducer& reducer,
-             std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes) {
+Moved add_block(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Block& block) {
   const Buffer leader = local.buffers[task.leader];
   // A block is bounded by its widest form, so that float32 sums of 16-bit tensors stay within one operation, too.
   const std::size_t size = dtype_size(tensor.dtype);
@@ -94,67 +91,69 @@ bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRan
   const std::uint64_t count = std::min(per_block, tensor.elements - task.next);
   const std::uint64_t bytes = count * size;
   const double divisor = tensor.reduce == ReduceOp::kAverage ? static_cast<double>(local.world_size) : 1.0;
+  Moved moved;
   switch (task.step) {
     case LocalStep::kNone:
-      return true;
+      return moved;
     case LocalStep::kReduce:
       if (task.wide.empty()) {
-        reduce_block(local, tensor, leader, tensor.dtype, 1.0, task.next, count, reducer);
+        reduce_block(local, tensor, leader, tensor.dtype, 1.0, task.next, count, block);
       } else {
-        reduce_block(local, tensor, task.wide, Dtype::kFloat32, 1.0, task.next, count, reducer);
+        reduce_block(local, tensor, task.wide, Dtype::kFloat32, 1.0, task.next, count, block);
       }
-      *reduced_bytes += bytes * local.buffers.size();
+      moved.reduced += bytes * local.buffers.size();
       break;
     case LocalStep::kFinish:
-      reduce_block(local, tensor, leader, tensor.dtype, divisor, task.next, count, reducer);
-      *reduced_bytes += bytes * local.buffers.size();
-      *copied_bytes += give_block(local, task.leader, tensor, task.next, count, reducer);
+      reduce_block(local, tensor, leader, tensor.dtype, divisor, task.next, count, block);
+      moved.reduced += bytes * local.buffers.size();
+      moved.copied += give_block(local, task.leader, tensor, task.next, count, block);
       break;
     case LocalStep::kCollect:
-      *copied_bytes += collect_block(local, task.leader, tensor, task.next, count, reducer);
+      moved.copied += collect_block(local, task.leader, tensor, task.next, count, block);
       break;
     case LocalStep::kSpread:
-      *copied_bytes += give_block(local, task.leader, tensor, task.next, count, reducer);
+      moved.copied += give_block(local, task.leader, tensor, task.next, count, block);
       break;
   }
   task.next += count;
-  return task.next >= tensor.elements;
+  ++task.blocks;
+  return moved;
 }
 
-bool advance_batch(LocalTask& task, const protocol::PlanTensor& batch, Buffer own,
-                   std::span<const engine::BatchGate::Member> members, const BuffersOf& buffers_of,
-                   ports::Reducer& reducer, std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes) {
+Moved add_batch_block(LocalTask& task, const protocol::PlanTensor& batch, Buffer own,
+                      std::span<const engine::BatchGate::Member> members, const BuffersOf& buffers_of,
+                      ports::Block& block) {
   const std::size_t size = dtype_size(batch.dtype);
   const std::size_t ranks = buffers_of(members[task.member].tensor).size();
   const std::uint64_t end =
       std::min(batch.elements, task.next + block_elements(task.wide.empty() ? size : sizeof(float), ranks));
-  while (task.next < end) {
+  Moved moved;
+  while (task.next < end && block.has_room(ranks, ranks)) {
     const engine::BatchGate::Member& member = members[task.member];
     const std::uint64_t from = task.next - member.offset, count = std::min(end - task.next, member.elements - from);
     const std::span<const Buffer> buffers = buffers_of(member.tensor);
     const Buffer inside = own.subspan(task.next * size, count * size);
     const std::uint64_t bytes = count * size * buffers.size();
     if (task.step == LocalStep::kSpread) {
-      for (const Buffer& buffer : buffers) reducer.copy(buffer.data() + from * size, inside.data(), inside.size());
-      *copied_bytes += bytes;
+      for (const Buffer& buffer : buffers) block.add_copy(buffer.data() + from * size, inside.data(), inside.size());
+      moved.copied += bytes;
     } else if (buffers.size() == 1 && task.wide.empty()) {
-      reducer.copy(inside.data(), buffers[0].data() + from * size, inside.size());
-      *copied_bytes += bytes;
+      block.add_copy(inside.data(), buffers[0].data() + from * size, inside.size());
+      moved.copied += bytes;
     } else {
       // As reduce_block(), from one place into another.
-      TL_ASSERT(buffers.size() <= ports::kMaxReduceSources);
-      std::array<ports::ReduceSource, ports::kMaxReduceSources> sources;
-      for (std::size_t i = 0; i < buffers.size(); ++i) sources[i] = {buffers[i].data() + from * size, batch.dtype};
       const bool wide = !task.wide.empty();
-      reducer.reduce(wide ? task.wide.data() + task.next * sizeof(float) : inside.data(),
-                     wide ? Dtype::kFloat32 : batch.dtype, std::span(sources).first(buffers.size()), count,
-                     combining(batch.reduce), 1.0);
-      *reduced_bytes += bytes;
+      const std::span<ports::ReduceSource> sources = block.add_sum(
+          wide ? task.wide.data() + task.next * sizeof(float) : inside.data(), wide ? Dtype::kFloat32 : batch.dtype,
+          buffers.size(), count, combining(batch.reduce), 1.0);
+      for (std::size_t i = 0; i < buffers.size(); ++i) sources[i] = {buffers[i].data() + from * size, batch.dtype};
+      moved.reduced += bytes;
     }
     task.next += count;
     if (task.next == member.offset + member.elements) ++task.member;
   }
-  return task.next >= batch.elements;
+  ++task.blocks;
+  return moved;
 }
 
 }  // namespace tensorlane::host

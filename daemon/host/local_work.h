@@ -12,7 +12,7 @@
 #include "common/protocol/plan.h"
 #include "daemon/engine/batching/batch_gate.h"
 #include "daemon/engine/iterations.h"
-#include "daemon/ports/reducer.h"
+#include "daemon/ports/executor.h"
 
 namespace tensorlane::host {
 
@@ -28,15 +28,16 @@ enum class LocalStep : std::uint8_t {
   kSpread,   // leader's buffer to all others; of a reduce-scatter, to each rank its block
 };
 
-// One step under way. Plain state: the job fills it, advance() moves it on. It refers to nothing of the plan, which may
-// grow, and so move, while it runs.
+// One step under way. Plain state: the job fills it, add_block() moves it on. It refers to nothing of the plan, which
+// may grow, and so move, while it runs.
 struct LocalTask {
   LocalStep step = LocalStep::kNone;
   Sequence sequence;
   std::uint32_t leader = 0;  // local index whose buffer goes to the network
   Buffer wide;               // float32 scratch for 16-bit sums, or empty
-  std::uint64_t next = 0;    // first element that is not done yet
+  std::uint64_t next = 0;    // first element that is in no block yet
   std::size_t member = 0;    // of a batch: the one that `next` lies in
+  std::uint32_t blocks = 0;  // that are under way
 };
 
 // The ranks that a step brings together: by local index, their buffers of the tensor and their numbers in the job.
@@ -46,17 +47,21 @@ struct LocalRanks {
   std::uint32_t world_size = 1;
 };
 
-// Does the next block of `task` on `tensor`, at most kMaxOperation bytes of all ranks' buffers together. Returns true
-// when the step is finished. Adds what it moved to the counts.
-bool advance(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Reducer& reducer,
-             std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
+// What a block moves.
+struct Moved {
+  std::uint64_t reduced = 0, copied = 0;  // bytes
+};
+
+// Puts the next block of `task` on `tensor` into `block`, which is empty: at most kMaxOperation bytes of all ranks'
+// buffers together. It refers to their memory alone. Blocks of a task may be done at the same time and in any order.
+Moved add_block(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Block& block);
 
 // The same for a batch, whose members' buffers are `buffers_of(member)`, by local index as above: kReduce brings their
 // sums together in `own`, the batch's buffer (or in task.wide), kSpread gives every rank its members' parts of `own`.
 using BuffersOf = std::function<std::span<const Buffer>(TensorId member)>;
-bool advance_batch(LocalTask& task, const protocol::PlanTensor& batch, Buffer own,
-                   std::span<const engine::BatchGate::Member> members, const BuffersOf& buffers_of,
-                   ports::Reducer& reducer, std::uint64_t* reduced_bytes, std::uint64_t* copied_bytes);
+Moved add_batch_block(LocalTask& task, const protocol::PlanTensor& batch, Buffer own,
+                      std::span<const engine::BatchGate::Member> members, const BuffersOf& buffers_of,
+                      ports::Block& block);
 
 // Tasks that wait for their next block, most urgent first: class, then what a client waits for, then older iteration,
 // then tensor.

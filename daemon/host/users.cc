@@ -12,8 +12,8 @@ constexpr std::uint64_t kLeastWork = kib(64).value;
 
 }  // namespace
 
-std::uint64_t work_cost(const ports::TraceSpan& block) {
-  return std::max<std::uint64_t>(block.bytes, kLeastWork);
+std::uint64_t work_cost(const JobBlock& block) {
+  return std::max<std::uint64_t>(block.span.bytes, kLeastWork);
 }
 
 void Users::add(Job& job) {
@@ -68,7 +68,7 @@ Users::Sent Users::send(Turn& turn, RailIndex rail, ClassId cls, std::uint64_t q
   return all;
 }
 
-std::optional<ports::TraceSpan> Users::work(Time now) {
+bool Users::choose_block(Time now, JobBlock& block) {
   std::optional<ClassId> best;
   for (const User& user : users_) {
     for (const Job* job : user.jobs) {
@@ -76,7 +76,7 @@ std::optional<ports::TraceSpan> Users::work(Time now) {
       if (cls && (!best || *cls < *best)) best = cls;
     }
   }
-  if (!best) return std::nullopt;
+  if (!best) return false;
   const auto has_it = [&](const Job* job) { return job->next_work() == best; };
   User& user = users_[next_in_turn(
       &work_turn_, users_.size(), kWorkQuantum, [&](std::size_t u) -> std::int64_t& { return users_[u].work_account; },
@@ -85,11 +85,11 @@ std::optional<ports::TraceSpan> Users::work(Time now) {
       &user.work_turn, user.jobs.size(), kWorkQuantum,
       [&](std::size_t j) -> std::int64_t& { return user.jobs[j]->work_account(); },
       [&](std::size_t j) { return has_it(user.jobs[j]); })];
-  const ports::TraceSpan span = job.do_work(now);
-  const auto cost = static_cast<std::int64_t>(work_cost(span));
+  job.choose_block(now, block);
+  const auto cost = static_cast<std::int64_t>(work_cost(block));
   user.work_account -= cost;
   job.work_account() -= cost;
-  return span;
+  return true;
 }
 
 }  // namespace tensorlane::host

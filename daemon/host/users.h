@@ -13,9 +13,9 @@
 
 namespace tensorlane::host {
 
-// What a block of work takes from the turn of who has it done, in bytes: those that it moved, and no less than 64 KiB,
+// What a block of work takes from the turn of who has it done, in bytes: those that it moves, and no less than 64 KiB,
 // since what begins and ends an operation takes about as long as moving so many.
-std::uint64_t work_cost(const ports::TraceSpan& block);
+std::uint64_t work_cost(const JobBlock& block);
 
 // The lane's thread. Jobs outlive their time here.
 class Users {
@@ -37,9 +37,9 @@ class Users {
   Sent send(Turn& turn, RailIndex rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit,
             Time now);
 
-  // Does the next block of arithmetic or copying: of the most urgent class of any job; inside a class users share the
-  // bytes of the blocks evenly, and so do their jobs. Returns its span, without the length; none when nothing is to do.
-  std::optional<ports::TraceSpan> work(Time now);
+  // Chooses the next block of arithmetic or copying: of the most urgent class of any job; inside a class users share
+  // the bytes of the blocks evenly, and so do their jobs. `block` is empty. False when nothing is to do.
+  bool choose_block(Time now, JobBlock& block);
 
  private:
   struct Share {

@@ -37,6 +37,7 @@ Status Lane::Impl::open() {
   watch(mailbox_fd, true);
   TL_ASSIGN_OR_RETURN(host, host::Host::create(config, ports, clock_now));
   for (std::uint8_t r = 0; r < host->rails(); ++r) watch(host->transport(RailIndex(r)).wake_fd(), true);
+  if (ports.executor->wake_fd() >= 0) watch(ports.executor->wake_fd(), true, EPOLLET);
   return {};
 }
 
@@ -154,13 +155,14 @@ void Lane::Impl::maybe_sleep() {
   if (idle < config.spin && to_seconds(spun) < config.spin_budget * 0.01) return;
   spun += idle;
   idle_since = Time();
-  if (arm_sessions() && arm_transports() && !mail.load(std::memory_order_acquire)) {
+  if (arm_sessions() && arm_transports() && ports.executor->arm() && !mail.load(std::memory_order_acquire)) {
     ports.metrics->sleeps.add();
     std::array<epoll_event, 32> events;
     // What woke it is seen by looking at everything.
     epoll_wait(epoll_fd, events.data(), static_cast<int>(events.size()), longest_sleep_ms());
   }
   disarm_sessions();
+  ports.executor->disarm();
 }
 
 void Lane::Impl::run() {

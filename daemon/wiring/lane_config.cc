@@ -40,10 +40,14 @@ lane::LaneConfig lane_config(const config::DaemonConfig& config) {
   lane.late_after = config.late_after;
   lane.resume_flows = config.on_lost_flow == config::DaemonConfig::OnLostFlow::kResume;
   lane.cpu = config.cpu;
-  // The host's cores belong to the training: poll in vain only where one can be spared (law 17).
-  const bool spare_cores = std::thread::hardware_concurrency() > 4;
-  lane.spin = config.spin.value >= 0 ? config.spin : spare_cores ? microseconds(20) : microseconds(0);
+  lane.spin = spin(config);
   return lane;
+}
+
+// The host's cores belong to the training: poll in vain only where one can be spared (law 17).
+Duration spin(const config::DaemonConfig& config) {
+  const bool spare_cores = std::thread::hardware_concurrency() > 4;
+  return config.spin.value >= 0 ? config.spin : spare_cores ? microseconds(20) : microseconds(0);
 }
 
 }  // namespace tensorlane::wiring

@@ -11,6 +11,9 @@ namespace tensorlane::wiring {
 // How much of a class may be in flight on a rail of this host (law 8).
 Bytes window(const config::DaemonConfig& config, const fabric::TrafficClass& cls, RailIndex rail);
 
+// How long a thread with nothing to do polls before it sleeps.
+Duration spin(const config::DaemonConfig& config);
+
 lane::LaneConfig lane_config(const config::DaemonConfig& config);
 
 }  // namespace tensorlane::wiring

@@ -81,6 +81,7 @@ void ChoiceChecker::stepped(Time now, const Event& event, std::optional<TensorId
   if (tensors_.empty()) return;
   if (event.kind == Event::Kind::kTensorReady) begin(now, event.tensor_ready);
   if (event.kind == Event::Kind::kFrameArrived) arrived(now, event.frame.peer, event.frame.header);
+  if (event.kind == Event::Kind::kWorkDone) worked(now, event.token);
   if (!boosted) return;
   for (const Slice& slice : tensors_[boosted->value].slices) {
     if (slice.wait != kNone) waits_[slice.wait].boosted = now;
@@ -209,7 +210,7 @@ ChoiceChecker::Slice* ChoiceChecker::slice_of(Tensor& tensor, const engine::Work
   return &*std::prev(behind);
 }
 
-void ChoiceChecker::working(Time now, const engine::Work& work) {
+void ChoiceChecker::working(const engine::Work& work) {
   if (tensors_.empty()) return;
   Slice* slice = slice_of(tensors_[work.tensor.value], work);
   if (slice == nullptr || !slice->ready) {
@@ -223,10 +224,29 @@ void ChoiceChecker::working(Time now, const engine::Work& work) {
                    best.second.unboosted ? "" : ", which is waited for,");
   }
   slice->left -= std::min(slice->left, work.elements);
-  if (slice->left > 0) return;
+  UnderWay& under_way = under_way_[work.token];
+  under_way.tensor = work.tensor;
+  under_way.slice = slice;
+  ++under_way.blocks;
+  // Blocks of a pass wait for those of the pass before.
+  if (slice->left > 0 && passes(slice->sources.size() + 1) == 1) return;
   slice->ready = false;
   if (const auto entry = ready_.find(mine); --entry->second == 0) ready_.erase(entry);
-  if (slice->wait != kNone) waits_[slice->wait].done = now;
+}
+
+// What comes after an abort is of no interest.
+void ChoiceChecker::worked(Time now, std::uint64_t token) {
+  const auto found = under_way_.find(token);
+  if (found == under_way_.end()) return;
+  const auto [tensor, slice, blocks] = found->second;
+  if (--found->second.blocks > 0) return;
+  under_way_.erase(found);
+  if (slice->left == 0) {
+    if (slice->wait != kNone) waits_[slice->wait].done = now;
+  } else if (!slice->ready) {
+    slice->ready = true;
+    ++ready_[{urgencies_.cls(tensor), urgencies_.of(tensor, true)}];
+  }
 }
 
 // ---- grants ----

@@ -30,7 +30,7 @@ class ChoiceChecker {
   void stepped(Time now, const engine::Event& event, std::optional<TensorId> boosted);
   void picked(engine::Flow flow, std::span<const engine::Send> sends);
   // The engine has chosen this block.
-  void working(Time now, const engine::Work& work);
+  void working(const engine::Work& work);
   // The class of the most urgent block that can be done.
   std::optional<ClassId> next_work() const;
   // Of the whole run, once it is over and nothing has failed.
@@ -71,6 +71,12 @@ class ChoiceChecker {
     Time announced;
     std::optional<Time> granted, done;
   };
+  // Blocks that are being summed, of one slice.
+  struct UnderWay {
+    TensorId tensor;
+    Slice* slice = nullptr;
+    std::uint32_t blocks = 0;
+  };
   using Ready = std::pair<ClassId, Urgency>;
   static constexpr std::size_t kNone = ~std::size_t{0};
 
@@ -82,6 +88,7 @@ class ChoiceChecker {
   void arrived(Time now, HostIndex peer, const protocol::FrameHeader& header);
   void announced(Time now, TensorId tensor, std::uint64_t sequence, Slice& slice, Source& source);
   void all_announced(Time now, TensorId tensor, Slice& slice);
+  void worked(Time now, std::uint64_t token);
   void landed(HostIndex peer, const protocol::FrameHeader& header);
   void make_ready(TensorId tensor, Slice& slice);
   Slice* slice_of(Tensor& tensor, const engine::Work& work);
@@ -95,7 +102,8 @@ class ChoiceChecker {
   Findings& findings_;
   std::vector<Tensor> tensors_;
   std::vector<Wait> waits_;
-  std::map<Ready, std::uint64_t> ready_;  // slices that can be summed, by tensor
+  std::map<Ready, std::uint64_t> ready_;         // slices that can be summed, by tensor
+  std::map<std::uint64_t, UnderWay> under_way_;  // by token
 };
 
 }  // namespace tensorlane::simulator

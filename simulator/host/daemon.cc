@@ -16,6 +16,11 @@ SimDaemon::SimDaemon(HostIndex self, Around around, Random random)
     : self_(self),
       around_(around),
       random_(random),
+      executor_({.events = around.events,
+                 .workers = around.scenario.lane.workers,
+                 .block_time = around.scenario.lane.block_time,
+                 .done = [this] { wake(); }},
+                Random(around.scenario.seed).fork(1000u + self.value)),
       config_(host_config()),
       ports_(host_ports()),
       seen_(around.scenario.plan.tensors.size()),
@@ -57,7 +62,7 @@ host::HostConfig SimDaemon::host_config() const {
 host::HostPorts SimDaemon::host_ports() {
   host::HostPorts ports;
   ports.memory = &memory_;
-  ports.reducer = &reducer_;
+  ports.executor = &executor_;
   ports.metrics = &metrics_;
   ports.timeline = &timeline_;
   ports.make_transport = [this](RailIndex rail, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
@@ -375,6 +380,10 @@ void SimDaemon::on_job_failed(JobId, const Status& cause) {
 
 void SimDaemon::on_job_closed(JobId) {
   if (phase_ == Phase::kRunning) around_.findings.fail("abort", "host {}: the job has closed by itself", self_.value);
+  if (!dead_ && executor_.under_way() > 0) {
+    around_.findings.fail("memory", "host {}: the job has closed, and {} blocks of work may still write its memory",
+                          self_.value, executor_.under_way());
+  }
   phase_ = Phase::kClosed;
 }
 

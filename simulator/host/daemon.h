@@ -14,7 +14,7 @@
 #include "simulator/checkers/admission.h"
 #include "simulator/host/client.h"
 #include "simulator/host/engine_watch.h"
-#include "simulator/host/reducer.h"
+#include "simulator/host/executor.h"
 #include "simulator/host/session.h"
 #include "simulator/host/transport.h"
 
@@ -122,7 +122,7 @@ class SimDaemon final : private ports::LaneListener {
   Around around_;
   Random random_;
   SimMemory memory_;
-  ReferenceReducer reducer_;
+  SimExecutor executor_;
   ports::LaneMetrics metrics_;
   ports::NoTimeline timeline_;
   host::HostConfig config_;

@@ -67,7 +67,7 @@ class EngineWatch::Watcher final : public engine_log::Observer {
   }
   void work(Time now, const engine::Work& work, const engine::Engine& engine) override {
     if (recorder_) recorder_->work(now, work, engine);
-    watch_.work(now, work);
+    watch_.work(work);
   }
   void flush(const engine::Engine& engine) override {
     if (recorder_) recorder_->flush(engine);
@@ -167,10 +167,10 @@ void EngineWatch::pick(Time now, engine::Flow flow, Bytes credit, std::span<cons
   }
 }
 
-void EngineWatch::work(Time now, const engine::Work& work) {
+void EngineWatch::work(const engine::Work& work) {
   if (broken_) return;
   around_.works(work.cls);
-  choice_.working(now, work);
+  choice_.working(work);
   const std::span<std::byte> out = around_.memory.resolve(work.out);
   bool fits = work.source_count > 0 && out.size() == work.elements * dtype_size(work.out_dtype) &&
               out.size() <= kMaxOperation.value;

@@ -56,7 +56,7 @@ class EngineWatch {
   void events(Time now, std::span<const engine::Event> events);
   void check_bounds();
   void pick(Time now, engine::Flow flow, Bytes credit, std::span<const engine::Send> picked);
-  void work(Time now, const engine::Work& work);
+  void work(const engine::Work& work);
 
   const HostIndex self_;
   const RailIndex rail_;

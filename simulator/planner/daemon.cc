@@ -9,6 +9,7 @@
 
 #include "common/base/assert.h"
 #include "daemon/host/host.h"
+#include "daemon/ports/inline_executor.h"
 #include "simulator/host/session.h"
 
 namespace tensorlane::simulator {
@@ -147,7 +148,7 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
     config_.rails = {{.windows = std::vector<Bytes>(config.classes, options.window), .control_limit = {}}};
     config_.max_queued_slices = kSlices;
     config_.actions = kActionRing;
-    ports_ = {.memory = &memory_, .reducer = &reducer_, .metrics = &around.metrics, .timeline = &timeline_};
+    ports_ = {.memory = &memory_, .executor = &executor_, .metrics = &around.metrics, .timeline = &timeline_};
     ports_.scratch = &memory_;
     ports_.make_transport = [this](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
       return std::unique_ptr<ports::Transport>(
@@ -267,6 +268,7 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
   const HostOptions options_;
   BytelessMemory memory_;
   TimedReducer reducer_;
+  ports::InlineExecutor executor_{reducer_};
   ports::NoTimeline timeline_;
   host::HostConfig config_;
   host::HostPorts ports_;

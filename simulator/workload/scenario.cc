@@ -233,6 +233,9 @@ void random_lane(Scenario& s, Random& random) {
   s.client.think = random.between(microseconds(1), microseconds(500));
   s.client.ahead = random.chance(0.7);
   s.client.raise = one_of(random, {0.0, 0.1, 0.5});
+  // Arithmetic beside the lane: it ends later, and in another order.
+  Random beside = Random(s.seed).fork(4);
+  if (beside.chance(0.4)) s.lane.workers = beside.between(1, 3);
   // Slow cores: work queues up, and waits overtake in it.
   Random slow = Random(s.seed).fork(3);
   if (kind_of(s.seed) != Kind::kCrowded && !slow.chance(0.2)) return;

@@ -18,6 +18,7 @@ struct LaneConfig {
   Duration poll_delay = microseconds(10);  // from something to do until it is looked at, at most
   std::size_t action_ring = 64;
   Duration block_time = microseconds(5);  // of each block of arithmetic, at most
+  std::size_t workers = 0;                // that do it beside the lane; 0: the lane does it
   bool observes = false;                  // where classes change: by the order in which ranks wait, not by thresholds
   bool done_when_acknowledged =
       false;  // SendDone when the receiver says that it has the payload, not when it was copied

@@ -31,6 +31,7 @@
 #include "daemon/memory/region_table.h"
 #include "daemon/memory/scratch.h"
 #include "daemon/reduce/cpu_reducer.h"
+#include "daemon/reduce/workers.h"
 #include "tests/allocations/allocation_count.h"
 
 namespace tensorlane {
@@ -45,6 +46,7 @@ struct Options {
   std::uint64_t slice_bytes = kib(64).value;
   std::uint32_t slices = 64, rounds = 20, warm_up = 3;
   std::int64_t spin_us = 0;
+  std::size_t workers = 0;
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -123,8 +125,11 @@ struct Host {
     const auto make_transport = [&](RailIndex, ports::FrameSink& sink) {
       return bench::make_transport(options.transport, index, config.rails[0].windows[0], sink);
     };
+    auto workers = reduce::make_executor(*reducer, options.workers, config.spin);
+    if (!workers.ok()) fail(workers.status().to_string());
+    executor = std::move(*workers);
     auto made =
-        lane::Lane::create(config, {&regions, reducer.get(), &metrics, &timeline, make_transport, {}, &scratch});
+        lane::Lane::create(config, {&regions, executor.get(), &metrics, &timeline, make_transport, {}, &scratch});
     if (!made.ok()) fail(made.status().to_string());
     lane = std::move(*made);
     lane->start(listener);
@@ -136,6 +141,7 @@ struct Host {
   memory::RegionTable regions;
   memory::ScratchPool scratch{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{})};
   std::unique_ptr<ports::Reducer> reducer;
+  std::unique_ptr<ports::Executor> executor;
   ports::LaneMetrics metrics;
   ports::NoTimeline timeline;
   Listener listener;
@@ -261,6 +267,7 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "measured")->check(CLI::Range(1, 1'000'000));
   app.add_option("--warm-up", options.warm_up, "rounds before that");
   app.add_option("--spin", options.spin_us, "microseconds that an idle lane polls before it blocks");
+  app.add_option("--workers", options.workers, "threads of each host that sum and copy")->check(CLI::Range(0, 64));
   CLI11_PARSE(app, argc, argv);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("lane_bench"));  // standard output is the result's
   fmt::print("{}\n", Bench(options).run().dump());

@@ -454,7 +454,7 @@ TEST(EngineLog, ForeignFilesAreRefused) {
   std::string later = Recorded(1).log();
   later[kFileMark.size()] = static_cast<char>(kVersion + 1);
   EXPECT_EQ(replay_text(later).status().code(), Code::kVersionMismatch);
-  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 4, this program reads version 3"));
+  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 5, this program reads version 4"));
 }
 
 TEST(EngineLog, AHeaderOfNoEngineIsRefused) {

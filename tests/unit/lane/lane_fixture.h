@@ -26,6 +26,7 @@
 #include "daemon/memory/region_table.h"
 #include "daemon/memory/scratch.h"
 #include "daemon/reduce/cpu_reducer.h"
+#include "daemon/reduce/workers.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 
 namespace tensorlane::lane {
@@ -334,11 +335,20 @@ struct TestHost {
       if (one_at_a_time) real = std::make_unique<OneAtATime>(std::move(real));
       return real;
     };
+    make_executor();
     auto made = Lane::create(
-        config, {&regions, reducer.get(), &metrics, &timeline, make_transport, {}, &scratch, &region_ledger});
+        config, {&regions, executor.get(), &metrics, &timeline, make_transport, {}, &scratch, &region_ledger});
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     lane = std::move(*made);
     lane->start(listener);
+  }
+  // Every test runs with both kinds (CMakeLists.txt).
+  void make_executor() {
+    const char* threads = std::getenv("TENSORLANE_TEST_WORKERS");
+    auto made = reduce::make_executor(*reducer, threads == nullptr ? 0 : static_cast<std::size_t>(std::atoi(threads)),
+                                      microseconds(0));
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    executor = std::move(*made);
   }
   static std::uint16_t port() { return static_cast<std::uint16_t>(10000 + getpid() % 1000 * 16); }
 
@@ -353,6 +363,7 @@ struct TestHost {
       std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)});
   WatchedScratch scratch{budget};
   std::unique_ptr<ports::Reducer> reducer;
+  std::unique_ptr<ports::Executor> executor;
   ports::LaneMetrics metrics;
   FakeTimeline timeline;
   FakeListener listener;

@@ -24,6 +24,7 @@
 #include "daemon/memory/region_table.h"
 #include "daemon/memory/scratch.h"
 #include "daemon/reduce/cpu_reducer.h"
+#include "daemon/ports/inline_executor.h"
 
 namespace tensorlane::lane {
 
@@ -267,7 +268,7 @@ class PlayedNetwork : public ::testing::Test {
     config.classes = static_cast<std::uint8_t>(config.rails[0].windows.size());
     auto made =
         Lane::create(config, {&regions_,
-                              reducer_.get(),
+                              &executor_,
                               &metrics_,
                               &timeline_,
                               [&](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
@@ -375,6 +376,7 @@ class PlayedNetwork : public ::testing::Test {
   memory::ScratchPool scratch_{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)})};
   std::map<JobId, protocol::Plan> plans_;  // of each job, without tensors
   std::unique_ptr<ports::Reducer> reducer_ = reduce::make_cpu_reducer();
+  ports::InlineExecutor executor_{*reducer_};
   ports::LaneMetrics metrics_;
   SumTimeline timeline_;
   NoListener listener_;

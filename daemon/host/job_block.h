@@ -1,0 +1,24 @@
+// A block of work of a job, from its choice until it is done.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "common/base/units.h"
+#include "daemon/ports/executor.h"
+#include "daemon/ports/telemetry.h"
+
+namespace tensorlane::host {
+
+class Job;
+
+struct JobBlock final : ports::Block {
+  Job* job = nullptr;
+  std::optional<RailIndex> rail;  // whose engine has chosen it; none: it is between ranks of this host
+  std::uint64_t token = 0;        // of the engine
+  TensorId tensor;
+  std::uint64_t reduced = 0, copied = 0;  // bytes that it moves
+  ports::TraceSpan span;                  // its length is known when it is done
+};
+
+}  // namespace tensorlane::host

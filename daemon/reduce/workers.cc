@@ -1,0 +1,135 @@
+#include "daemon/reduce/workers.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "daemon/ports/inline_executor.h"
+
+namespace tensorlane::reduce {
+namespace {
+
+Status no_worker(int error) {
+  return {Code::kResourceExhausted, fmt::format("cannot start a worker thread: {}", std::strerror(error)), "workers",
+          "lower workers, or raise the limits of threads (TasksMax) and open files"};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Workers>> Workers::create(ports::Reducer& reducer, std::size_t threads, Duration spin) {
+  TL_ASSERT(threads >= 1 && threads <= kMaxThreads);
+  std::unique_ptr<Workers> workers(new Workers(reducer, spin));
+  TL_RETURN_IF_ERROR(workers->open(threads));
+  return workers;
+}
+
+Status Workers::open(std::size_t threads) {
+  event_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (event_ < 0) return no_worker(errno);
+  for (std::size_t i = 0; i < threads; ++i) {
+    workers_.push_back(std::make_unique<Worker>());
+    try {
+      workers_.back()->thread = std::thread([this, worker = workers_.back().get()] { run(*worker); });
+    } catch (const std::system_error& error) {
+      workers_.pop_back();
+      return no_worker(error.code().value());
+    }
+    pthread_setname_np(workers_.back()->thread.native_handle(), "worker");
+  }
+  return {};
+}
+
+Workers::~Workers() {
+  finish();
+  for (const auto& worker : workers_) {
+    while (done() != nullptr) {
+    }
+    give(*worker, nullptr);
+    worker->thread.join();
+  }
+  if (event_ >= 0) ::close(event_);
+}
+
+Result<std::unique_ptr<ports::Executor>> make_executor(ports::Reducer& reducer, std::size_t threads, Duration spin) {
+  if (threads == 0) return std::unique_ptr<ports::Executor>(std::make_unique<ports::InlineExecutor>(reducer));
+  TL_ASSIGN_OR_RETURN(std::unique_ptr<Workers> workers, Workers::create(reducer, threads, spin));
+  return std::unique_ptr<ports::Executor>(std::move(workers));
+}
+
+// ---- the giving thread ----
+
+void Workers::give(Worker& worker, ports::Block* block) {
+  const std::uint32_t given = worker.given.load(std::memory_order_relaxed);
+  TL_ASSERT(given - worker.returned < kDepth);
+  worker.queue[given % kDepth] = block;
+  worker.given.store(given + 1, std::memory_order_release);
+  worker.given.notify_one();  // a system call only when the worker sleeps
+}
+
+void Workers::submit(ports::Block& block) {
+  Worker& idlest = **std::ranges::min_element(workers_, {}, [](const auto& worker) { return worker->under_way(); });
+  give(idlest, &block);
+}
+
+ports::Block* Workers::done() {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = *workers_[(next_ + i) % workers_.size()];
+    if (worker.finished.load(std::memory_order_acquire) == worker.returned) continue;
+    next_ = (next_ + i) % workers_.size();
+    return worker.queue[worker.returned++ % kDepth];
+  }
+  return nullptr;
+}
+
+void Workers::finish() {
+  for (const auto& worker : workers_) {
+    const std::uint32_t given = worker->given.load(std::memory_order_relaxed);
+    for (std::uint32_t at = 0; (at = worker->finished.load(std::memory_order_acquire)) != given;)
+      worker->finished.wait(at, std::memory_order_acquire);
+  }
+}
+
+// It is seen either here that a block is done, or there that somebody wants to be woken.
+bool Workers::arm() {
+  armed_.store(true, std::memory_order_seq_cst);
+  return std::ranges::all_of(workers_, [](const auto& worker) {
+    return worker->finished.load(std::memory_order_seq_cst) == worker->returned;
+  });
+}
+
+void Workers::disarm() {
+  armed_.store(false, std::memory_order_relaxed);
+}
+
+// ---- a worker ----
+
+void Workers::run(Worker& worker) {
+  for (std::uint32_t taken = 0;; ++taken) {
+    wait(worker, taken, spin_);
+    const ports::Block* block = worker.queue[taken % kDepth];
+    if (block == nullptr) return;
+    block->run(reducer_);
+    worker.finished.store(taken + 1, std::memory_order_seq_cst);
+    worker.finished.notify_one();
+    if (!armed_.load(std::memory_order_seq_cst) || !armed_.exchange(false, std::memory_order_acq_rel)) continue;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto n = ::write(event_, &one, sizeof one);
+  }
+}
+
+void Workers::wait(const Worker& worker, std::uint32_t taken, Duration spin) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(spin.value);
+  while (worker.given.load(std::memory_order_acquire) == taken) {
+    if (std::chrono::steady_clock::now() >= until) worker.given.wait(taken, std::memory_order_acquire);
+  }
+}
+
+}  // namespace tensorlane::reduce

@@ -1,0 +1,65 @@
+// Blocks of work on threads of their own, so that the lane goes on receiving and sending while they add.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/units.h"
+#include "daemon/ports/executor.h"
+
+namespace tensorlane::reduce {
+
+// Each thread has its own queue of two blocks: the one that it does, and the next, which it finds when it is done.
+// Neither a lock nor a system call between the giving thread and a worker that is awake.
+class Workers final : public ports::Executor {
+ public:
+  static constexpr std::size_t kMaxThreads = 64;
+
+  // `threads`: 1 to kMaxThreads. A worker with nothing to do polls for `spin` before it sleeps. `reducer` outlives it.
+  // Errors: kResourceExhausted (threads, descriptors).
+  static Result<std::unique_ptr<Workers>> create(ports::Reducer& reducer, std::size_t threads, Duration spin);
+  ~Workers() override;
+
+  std::size_t capacity() const override { return kDepth * workers_.size(); }
+  void submit(ports::Block& block) override;
+  ports::Block* done() override;
+  void finish() override;
+  int wake_fd() const override { return event_; }
+  bool arm() override;
+  void disarm() override;
+
+ private:
+  static constexpr std::uint32_t kDepth = 2;
+  struct alignas(64) Worker {
+    std::array<ports::Block*, kDepth> queue{};  // by count of what was given; null: end
+    std::uint32_t returned = 0;                 // by done(); the giving thread's
+    alignas(64) std::atomic<std::uint32_t> given{0};
+    alignas(64) std::atomic<std::uint32_t> finished{0};
+    std::thread thread;
+
+    std::uint32_t under_way() const { return given.load(std::memory_order_relaxed) - returned; }
+  };
+
+  Workers(ports::Reducer& reducer, Duration spin) : reducer_(reducer), spin_(spin) {}
+  Status open(std::size_t threads);
+  void give(Worker& worker, ports::Block* block);
+  void run(Worker& worker);
+  static void wait(const Worker& worker, std::uint32_t taken, Duration spin);
+
+  ports::Reducer& reducer_;
+  const Duration spin_;
+  int event_ = -1;
+  std::atomic<bool> armed_{false};
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::size_t next_ = 0;  // whose queue done() looks at first
+};
+
+// What a host is given: Workers, or with 0 threads a ports::InlineExecutor. Errors as Workers::create().
+Result<std::unique_ptr<ports::Executor>> make_executor(ports::Reducer& reducer, std::size_t threads, Duration spin);
+
+}  // namespace tensorlane::reduce

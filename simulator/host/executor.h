@@ -1,0 +1,45 @@
+// The swarm's executor: blocks of work take time, on cores that differ, and end in any order.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "daemon/ports/executor.h"
+#include "simulator/clock/event_queue.h"
+#include "simulator/clock/random.h"
+#include "simulator/host/reducer.h"
+
+namespace tensorlane::simulator {
+
+// With no workers a block is done at once, as ports::InlineExecutor does it. Else it is done when its time is over: what
+// lies in its memory *then* is summed, so that a source that is given back too early makes a wrong sum.
+class SimExecutor final : public ports::Executor {
+ public:
+  struct Around {
+    EventQueue& events;
+    std::size_t workers;
+    Duration block_time;         // of a block, at most
+    std::function<void()> done;  // one is done, later than in submit()
+  };
+  SimExecutor(Around around, Random random) : around_(std::move(around)), random_(random) {}
+
+  // Blocks that are under way.
+  std::size_t under_way() const { return under_way_.size(); }
+
+  std::size_t capacity() const override { return std::max<std::size_t>(2 * around_.workers, 1); }
+  void submit(ports::Block& block) override;
+  ports::Block* done() override;
+  void finish() override;
+
+ private:
+  void run(ports::Block& block);
+
+  const Around around_;
+  Random random_;
+  ReferenceReducer reducer_;
+  std::vector<ports::Block*> under_way_;
+  std::deque<ports::Block*> done_;
+};
+
+}  // namespace tensorlane::simulator
