@@ -130,7 +130,8 @@ struct Send {
   Time eligible;            // the time of the step that let it go: pick() time - eligible = how long it waited
 };
 
-// One block of arithmetic, at most kMaxOperation bytes of output and four times that of sources: out = (sources in order, combined by `op`) / divisor.
+// One block of arithmetic, at most kMaxOperation bytes of output and four times that of sources: out = (sources in
+// order, combined by `op`) / divisor.
 struct Work {
   static constexpr std::size_t kMaxSources = 64;
   Descriptor out;

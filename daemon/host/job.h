@@ -263,7 +263,7 @@ class Job final : private JobRail::Owner {
   LocalQueue local_queue_;
   std::int64_t work_account_ = 0;
   std::size_t under_way_ = 0;  // blocks of work
-  bool failed_ = false;  // told the listener
+  bool failed_ = false;        // told the listener
   std::optional<Status> abort_cause_;
   std::optional<std::pair<Status, Time>> lost_;  // a connection that went, and when
   std::optional<Status> departed_;               // a peer went while nothing was pending

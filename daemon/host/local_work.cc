@@ -49,7 +49,7 @@ std::uint64_t collect_block(const LocalRanks& local, std::uint32_t leader, const
     const std::uint64_t end = std::min(from + count, (local.ranks[i] + 1) * per_rank);
     if (begin >= end) continue;
     block.add_copy(local.buffers[leader].data() + begin * size, local.buffers[i].data() + begin * size,
-                 (end - begin) * size);
+                   (end - begin) * size);
     copied += (end - begin) * size;
   }
   return copied;
@@ -67,7 +67,7 @@ std::uint64_t scatter_block(const LocalRanks& local, std::uint32_t leader, const
     const std::uint64_t end = std::min(from + count, part.offset + part.elements);
     if (begin >= end) continue;
     block.add_copy(local.buffers[i].data() + begin * size, local.buffers[leader].data() + begin * size,
-                 (end - begin) * size);
+                   (end - begin) * size);
     copied += (end - begin) * size;
   }
   return copied;
@@ -143,9 +143,9 @@ Moved add_batch_block(LocalTask& task, const protocol::PlanTensor& batch, Buffer
     } else {
       // As reduce_block(), from one place into another.
       const bool wide = !task.wide.empty();
-      const std::span<ports::ReduceSource> sources = block.add_sum(
-          wide ? task.wide.data() + task.next * sizeof(float) : inside.data(), wide ? Dtype::kFloat32 : batch.dtype,
-          buffers.size(), count, combining(batch.reduce), 1.0);
+      const std::span<ports::ReduceSource> sources =
+          block.add_sum(wide ? task.wide.data() + task.next * sizeof(float) : inside.data(),
+                        wide ? Dtype::kFloat32 : batch.dtype, buffers.size(), count, combining(batch.reduce), 1.0);
       for (std::size_t i = 0; i < buffers.size(); ++i) sources[i] = {buffers[i].data() + from * size, batch.dtype};
       moved.reduced += bytes;
     }

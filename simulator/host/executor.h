@@ -12,8 +12,8 @@
 
 namespace tensorlane::simulator {
 
-// With no workers a block is done at once, as ports::InlineExecutor does it. Else it is done when its time is over: what
-// lies in its memory *then* is summed, so that a source that is given back too early makes a wrong sum.
+// With no workers a block is done at once, as ports::InlineExecutor does it. Else it is done when its time is over:
+// what lies in its memory *then* is summed, so that a source that is given back too early makes a wrong sum.
 class SimExecutor final : public ports::Executor {
  public:
   struct Around {

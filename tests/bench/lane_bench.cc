@@ -2,6 +2,7 @@
 // engine, a transport and the reducer, sum a tensor again and again. Every sum is checked before anything is printed.
 //
 //   lane_bench [--transport tcp|rdma --address A] [--slice-bytes N] [--slices N] [--rounds N] [--warm-up N] [--spin US]
+//   [--workers N]
 //
 // Prints one line of JSON: "slices" (data operations that both lanes sent in the measured rounds), "frames" (those and
 // control frames), "allocations" (calls of operator new on the lanes' threads meanwhile), "seconds", "sleeps",
@@ -11,142 +12,32 @@
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstring>
-#include <functional>
-#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "bench_transport.h"
-#include "daemon/lane/lane.h"
-#include "daemon/memory/region_table.h"
-#include "daemon/memory/scratch.h"
-#include "daemon/reduce/cpu_reducer.h"
-#include "daemon/reduce/workers.h"
+#include "bench_host.h"
 #include "tests/allocations/allocation_count.h"
 
 namespace tensorlane {
 namespace {
 
-constexpr JobId kJob{1};
+using bench::Host;
+using bench::kJob;
+using bench::must;
+
 constexpr std::uint16_t kHosts = 2;
 constexpr float kFirst = 3, kSecond = 4;  // what the hosts contribute
 
-struct Options {
-  bench::TransportOptions transport;
+struct Options : bench::HostOptions {
   std::uint64_t slice_bytes = kib(64).value;
   std::uint32_t slices = 64, rounds = 20, warm_up = 3;
-  std::int64_t spin_us = 0;
-  std::size_t workers = 0;
-};
-
-[[noreturn]] void fail(const std::string& what) {
-  fmt::print(stderr, "tensorlane: error: {}: lane_bench: see the text, or run the lane's tests\n", what);
-  std::exit(1);
-}
-
-struct Listener final : ports::LaneListener {
-  void on_job_connected(JobId) override {
-    connected.store(true);
-    connected.notify_one();
-  }
-  void on_job_failed(JobId, const Status& cause) override { fail(cause.to_string()); }
-  void on_job_closed(JobId) override {}
-  std::atomic<bool> connected{false};
-};
-
-// A client with one tensor that submits one operation at a time. Allocates nothing and locks nothing on the lane's
-// thread; wakes it as a session does.
-class Client final : public ports::ClientSession {
- public:
-  explicit Client(std::size_t bytes) : memory_(bytes), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
-  ~Client() override { ::close(wake_); }
-  std::size_t take(std::span<protocol::SubmissionEntry> out) override {
-    const std::uint64_t submitted = submitted_.load(std::memory_order_acquire);
-    if (taken_ == submitted) return 0;
-    out[0] = {0, 0, ++taken_};
-    return 1;
-  }
-  void complete(const protocol::CompletionEntry& entry) override {
-    if (entry.status != Code::kOk) tensorlane::fail("an operation failed");
-    completed_.store(entry.sequence, std::memory_order_release);
-    completed_.notify_one();
-  }
-  void fail(const Status& cause) override { tensorlane::fail(cause.to_string()); }
-  bool arm_wake() override {
-    sleeping_.store(true);
-    return taken_ == submitted_.load();
-  }
-  void disarm_wake() override { sleeping_.store(false, std::memory_order_relaxed); }
-  void observe_waits(bool) override {}
-  int wake_fd() const override { return wake_; }
-  std::span<std::byte> map(const ports::BufferPlace& place) override {
-    return std::span(memory_).subspan(place.offset, place.bytes);
-  }
-  std::span<std::byte> segment(const ports::BufferPlace&) override { return memory_; }
-  bool dead() const override { return false; }
-
-  // ---- the client's thread ----
-  void submit() {
-    submitted_.fetch_add(1);
-    const std::uint64_t one = 1;
-    if (sleeping_.load() && ::write(wake_, &one, sizeof one) != sizeof one) tensorlane::fail("cannot wake the lane");
-  }
-  void wait(std::uint64_t sequence) {
-    for (std::uint64_t seen = completed_.load(); seen < sequence; seen = completed_.load()) completed_.wait(seen);
-  }
-  std::span<float> elements() { return {reinterpret_cast<float*>(memory_.data()), memory_.size() / sizeof(float)}; }
-
- private:
-  std::vector<std::byte> memory_;
-  const int wake_;
-  std::uint64_t taken_ = 0;
-  std::atomic<std::uint64_t> submitted_{0}, completed_{0};
-  std::atomic<bool> sleeping_{false};
-};
-
-struct Host {
-  Host(const Options& options, std::uint16_t index, std::size_t bytes)
-      : regions(64), reducer(reduce::make_cpu_reducer()), client(std::make_shared<Client>(bytes)) {
-    lane::LaneConfig config;
-    config.classes = 1;
-    config.rails = {{{mib(1)}, {}}};
-    config.spin = microseconds(options.spin_us);
-    config.spin_budget = options.spin_us > 0 ? 1e9 : 0;  // --spin is meant
-    const auto make_transport = [&](RailIndex, ports::FrameSink& sink) {
-      return bench::make_transport(options.transport, index, config.rails[0].windows[0], sink);
-    };
-    auto workers = reduce::make_executor(*reducer, options.workers, config.spin);
-    if (!workers.ok()) fail(workers.status().to_string());
-    executor = std::move(*workers);
-    auto made =
-        lane::Lane::create(config, {&regions, executor.get(), &metrics, &timeline, make_transport, {}, &scratch});
-    if (!made.ok()) fail(made.status().to_string());
-    lane = std::move(*made);
-    lane->start(listener);
-  }
-  std::uint64_t operations(ClassId cls) const {
-    return metrics.classes[ports::metrics_slot(cls)].operations_sent.value();
-  }
-
-  memory::RegionTable regions;
-  memory::ScratchPool scratch{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{})};
-  std::unique_ptr<ports::Reducer> reducer;
-  std::unique_ptr<ports::Executor> executor;
-  ports::LaneMetrics metrics;
-  ports::NoTimeline timeline;
-  Listener listener;
-  std::shared_ptr<Client> client;
-  std::unique_ptr<lane::Lane> lane;
 };
 
 class Bench {
@@ -174,18 +65,10 @@ class Bench {
     for (std::uint16_t h = 0; h < kHosts; ++h) {
       spec.credentials = {kJob, Epoch(1), HostIndex(h), ports::PairKeys(kHosts)};
       must(hosts_[h]->lane->start_job(spec));
-      must(hosts_[h]->lane->attach(kJob, Rank(h), hosts_[h]->client));
+      must(hosts_[h]->lane->attach(kJob, Rank(h), hosts_[h]->clients[0]));
     }
     for (auto& host : hosts_) host->listener.connected.wait(false);
-    for (std::uint16_t h = 0; h < kHosts; ++h) {
-      const auto done = std::make_shared<std::promise<void>>();
-      must(hosts_[h]->lane->apply_plan(kJob, plan, [done] { done->set_value(); }));
-      done->get_future().wait();  // no tensor is bound before
-      must(hosts_[h]->lane->bind(kJob, Rank(h), TensorId(0), {0, 0, bytes}));
-      const auto bound = std::make_shared<std::promise<void>>();
-      must(hosts_[h]->lane->apply_plan(kJob, plan.since(1), [bound] { bound->set_value(); }));
-      bound->get_future().wait();
-    }
+    for (std::uint16_t h = 0; h < kHosts; ++h) hosts_[h]->begin(plan, h, bytes);
   }
 
   nlohmann::json run() {
@@ -219,9 +102,6 @@ class Bench {
   }
 
  private:
-  static void must(const Status& status) {
-    if (!status.ok()) fail(status.to_string());
-  }
   std::uint64_t count(std::initializer_list<ClassId> classes) const {
     std::uint64_t sum = 0;
     for (const auto& host : hosts_) {
@@ -235,14 +115,14 @@ class Bench {
   double round() {
     ++sequence_;
     for (std::uint16_t h = 0; h < kHosts; ++h)
-      std::ranges::fill(hosts_[h]->client->elements(), h == 0 ? kFirst : kSecond);
+      std::ranges::fill(hosts_[h]->clients[0]->elements(), h == 0 ? kFirst : kSecond);
     const auto begin = std::chrono::steady_clock::now();
-    for (auto& host : hosts_) host->client->submit();
-    for (auto& host : hosts_) host->client->wait(sequence_);
+    for (auto& host : hosts_) host->clients[0]->submit();
+    for (auto& host : hosts_) host->clients[0]->wait(sequence_);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     for (auto& host : hosts_) {
-      for (const float value : host->client->elements()) {
-        if (value != kFirst + kSecond) fail(fmt::format("a sum is {}", value));
+      for (const float value : host->clients[0]->elements()) {
+        if (value != kFirst + kSecond) bench::fail(fmt::format("a sum is {}", value));
       }
     }
     return seconds;

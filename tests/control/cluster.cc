@@ -70,8 +70,8 @@ bool eventually(const std::function<bool()>& condition, double patience) {
   return true;
 }
 
-// On all addresses of this machine, and reserved until the process ends: a socket that is bound and does not listen keeps
-// others away and, since it lets the address be used again, not the listener that the port is for.
+// On all addresses of this machine, and reserved until the process ends: a socket that is bound and does not listen
+// keeps others away and, since it lets the address be used again, not the listener that the port is for.
 std::uint16_t free_port() {
   static std::atomic<std::uint32_t> next{static_cast<std::uint32_t>(::getpid()) * 37};
   for (;;) {

@@ -48,7 +48,8 @@ TEST_F(ConfigTest, ReadsEverything) {
       "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, "
       "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 "
       "GiB\nstaging: 8 MiB\n"
-      "slice_elements: 65536\nspin: 5 us\ncpu: 1\nordering: concurrent\nordering_concurrent: 4\nurgency: observed\n"
+      "slice_elements: 65536\nspin: 5 us\ncpu: 1\nworkers: 3\nordering: concurrent\nordering_concurrent: 4\nurgency: "
+      "observed\n"
       "batch: 256 KiB\n"
       "record: logs\nrecord_limit: 8 MiB\n");
   ASSERT_TRUE(config.ok()) << config.status().to_string();
@@ -74,6 +75,7 @@ TEST_F(ConfigTest, ReadsEverything) {
   EXPECT_EQ(config->memory_keep_free, mib(1024));
   EXPECT_EQ(config->staging, mib(8));
   EXPECT_EQ(config->slice_elements, 65536u);
+  EXPECT_EQ(config->workers, 3u);
   EXPECT_EQ(config->spin, microseconds(5));
   EXPECT_EQ(config->cpu, 1);
   EXPECT_EQ(config->record, std::filesystem::path(config->path).parent_path() / "logs");
@@ -175,6 +177,7 @@ TEST_F(ConfigTest, EachKeyAloneAtItsExtremes) {
                           "slice_elements",
                           "spin",
                           "cpu",
+                          "workers",
                           "job_limits",
                           "control_rate",
                           "transport",

@@ -23,8 +23,8 @@
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
 #include "daemon/memory/scratch.h"
-#include "daemon/reduce/cpu_reducer.h"
 #include "daemon/ports/inline_executor.h"
+#include "daemon/reduce/cpu_reducer.h"
 
 namespace tensorlane::lane {
 

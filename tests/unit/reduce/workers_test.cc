@@ -17,8 +17,7 @@
 namespace tensorlane::reduce {
 namespace {
 
-std::unique_ptr<Workers> make_workers(ports::Reducer& reducer, std::size_t threads,
-                                      Duration spin = microseconds(0)) {
+std::unique_ptr<Workers> make_workers(ports::Reducer& reducer, std::size_t threads, Duration spin = microseconds(0)) {
   Result<std::unique_ptr<Workers>> made = Workers::create(reducer, threads, spin);
   EXPECT_TRUE(made.ok()) << made.status().to_string();
   return std::move(*made);
@@ -49,7 +48,7 @@ TEST(Workers, DoEveryBlockOnceAndGiveItBack) {
   for (const std::size_t threads : {1u, 2u, 3u}) {
     const auto workers = make_workers(*reducer, threads);
     ASSERT_EQ(workers->capacity(), 2 * threads);
-    constexpr std::size_t kBlocks = 2000, kElements = 64;
+    constexpr std::size_t kBlocks = 500, kElements = 64;
     std::vector<std::vector<float>> outs(kBlocks, std::vector<float>(kElements)), sources(kBlocks);
     std::vector<std::vector<float>> copies(kBlocks, std::vector<float>(kElements));
     std::vector<ports::Block> blocks(kBlocks);
@@ -61,9 +60,8 @@ TEST(Workers, DoEveryBlockOnceAndGiveItBack) {
       sources[b].resize(kElements);
       std::iota(sources[b].begin(), sources[b].end(), static_cast<float>(b));
       const auto* bytes = reinterpret_cast<const std::byte*>(sources[b].data());
-      const auto terms =
-          blocks[b].add_sum(reinterpret_cast<std::byte*>(outs[b].data()), Dtype::kFloat32, 2, kElements,
-                            ReduceOp::kSum, 4);
+      const auto terms = blocks[b].add_sum(reinterpret_cast<std::byte*>(outs[b].data()), Dtype::kFloat32, 2, kElements,
+                                           ReduceOp::kSum, 4);
       terms[0] = terms[1] = {bytes, Dtype::kFloat32};
       // Steps follow one another: what is copied is what was summed.
       blocks[b].add_copy(reinterpret_cast<std::byte*>(copies[b].data()),
