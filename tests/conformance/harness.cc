@@ -16,15 +16,18 @@
 namespace tensorlane::conformance {
 namespace {
 
-TransportKind tcp(const std::string& name, const std::string& address) {
+TransportKind tcp(const std::string& name, const std::string& address,
+                  DataProtection protection = DataProtection::kNone) {
   TransportKind kind;
   kind.name = name;
   kind.address = address;
-  kind.make = [address](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {
+  kind.make = [address, protection](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {
     tcp::TcpConfig config;
     config.listen_address = address;
     config.data_port = data_port;
     config.payload_crc = options.payload_crc;
+    config.protection = protection;
+    config.ciphers = options.ciphers;
     for (const ClassSetup& c : options.classes) config.classes.push_back({c.tag, c.window});
     return tcp::make_tcp_transport(config, sink);
   };
@@ -47,6 +50,11 @@ TransportKind tcp_ipv4() {
 }
 TransportKind tcp_ipv6() {
   TransportKind kind = tcp("tcp_ipv6", "::1");
+  kind.largest = mib(64);
+  return kind;
+}
+TransportKind tcp_protected(DataProtection level) {
+  TransportKind kind = tcp("tcp_" + std::string(data_protection_name(level)), "127.0.0.1", level);
   kind.largest = mib(64);
   return kind;
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/data_protection.h"
 #include "daemon/ports/transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -30,6 +31,7 @@ struct HostOptions {
   std::vector<ClassSetup> classes = three_classes();
   bool payload_crc = false;
   Duration resume_within{};  // of the job
+  std::uint8_t ciphers = 0;  // of TCP: as in TcpConfig
 };
 
 // A transport under test.
@@ -51,6 +53,8 @@ struct TransportKind {
 void PrintTo(const TransportKind& kind, std::ostream* out);
 TransportKind tcp_ipv4();
 TransportKind tcp_ipv6();
+// As tcp_ipv4(), with protected data.
+TransportKind tcp_protected(DataProtection level);
 // What this test program tests: each program has its own.
 std::vector<TransportKind> kinds_under_test();
 

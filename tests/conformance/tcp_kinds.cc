@@ -29,7 +29,10 @@ TransportKind second_best(const std::string& name, const Status& offered) {
 }  // namespace
 
 std::vector<TransportKind> kinds_under_test() {
-  return {tcp_ipv4(), tcp_ipv6(),
+  return {tcp_ipv4(),
+          tcp_ipv6(),
+          tcp_protected(DataProtection::kAuthenticate),
+          tcp_protected(DataProtection::kEncrypt),
           second_best("tcp_second_best", {Code::kNotFound, "the peer has no such device", "fabric.yaml"}),
           second_best("tcp_measured", {})};
 }

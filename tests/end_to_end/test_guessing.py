@@ -17,9 +17,9 @@ WEAK = "weak-77412"
 WORDS = ["secret", "password", "tensorlane", "changeme", WEAK]
 
 
-def hello(job, epoch, source, target, cls, key, version=2):
+def hello(job, epoch, source, target, cls, key, version=3):
     words = struct.pack("<IHBBQIHHBBHI", MAGIC, version, 0, 0, job, epoch, source, target, cls, 0, 0, 0) + bytes(32)
-    return words if version == 1 else words + hmac.new(key, b"tensorlane data 2 hello    " + words, hashlib.sha256).digest()
+    return words if version == 1 else words + hmac.new(key, b"tensorlane data 3 hello    " + words, hashlib.sha256).digest()
 
 
 def ask(address, port, said):
@@ -78,7 +78,7 @@ def main():
         job = daemons.status("h1")["jobs"][0]
         answers, versions, control = all_answers(daemons, job["id"], job["epoch"])
         expect(answers == {b""}, f"a stranger is answered: {answers}")
-        expect(len(versions) == 1 and b"handshake version 1, this host speaks 2" in next(iter(versions)), str(versions))
+        expect(len(versions) == 1 and b"handshake version 1, this host speaks 3" in next(iter(versions)), str(versions))
         expect((answers, versions, control) == idle, f"a stranger can tell whether there is a job: {(answers, versions, control)} and {idle}")
         time.sleep(1.1)  # past the limit of one line a second for each address
         expect(ask(daemons.address("h1"), daemons.port + 11, hello(job["id"], job["epoch"], 0, 1, 0, bytes(32))) == b"", "a stranger is answered")

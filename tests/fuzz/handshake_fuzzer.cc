@@ -218,7 +218,7 @@ void test_accepting_end(Scene& scene) {
     connection.advance(jobs);
   }
   const bool proven = !stranger && check_head(hello.head).ok() &&
-                      check_flow(hello, kClass, scene.exchanges.bytes, asked, jobs).ok() && goes_on(proof.head) &&
+                      check_flow(hello, kClass, scene.exchanges, asked, jobs).ok() && goes_on(proof.head) &&
                       same_mac(proof.mac, proof_mac(*own, hello, challenge.nonce, proof, offered));
   const auto ready = peer.said<Ready>(kOfferAt + scene.bytes());
   const bool exchanged = scene.bytes() == 0 ||
@@ -239,7 +239,7 @@ void test_connecting_end(Scene& scene) {
   JobPtr asked;
   TL_ASSERT(connection.state() == State::kChallenge);
   TL_ASSERT(check_peer(hello, at_peer, &asked).ok() && asked == theirs);
-  TL_ASSERT(check_flow(hello, kClass, scene.exchanges.bytes, asked, at_peer).ok());
+  TL_ASSERT(check_flow(hello, kClass, scene.exchanges, asked, at_peer).ok());
   Challenge challenge;
   challenge.nonce = random_nonce();
   peer.lie(challenge);
@@ -247,7 +247,8 @@ void test_connecting_end(Scene& scene) {
   peer.say(bytes_of(challenge));
   challenge = peer.said<Challenge>(0);
   connection.advance(none);
-  bool proven = goes_on(challenge.head) && same_mac(challenge.mac, challenge_mac(*theirs, hello, challenge));
+  bool proven = goes_on(challenge.head) && same_mac(challenge.mac, challenge_mac(*theirs, hello, challenge)) &&
+                challenge.cipher == protect::Cipher::kNone;
   const auto proof = peer.hear<Proof>();
   std::vector<std::byte> offer(scene.bytes());
   peer.hear_bytes(offer);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -108,7 +109,7 @@ Connection::State Connection::on_connected() {
   if (error != 0) return lost(error);
   if (peer_endpoint(socket_.get()).length == 0) return state_;  // still on its way
   parameter_bytes_ = exchanges_.bytes_for(*job_);
-  hello_ = make_hello(*job_, key_.peer, key_.cls, parameter_bytes_);
+  hello_ = make_hello(*job_, key_.peer, key_.cls, parameter_bytes_, exchanges_.protection);
   return send(hello_) ? State::kChallenge : state_;
 }
 
@@ -120,6 +121,8 @@ Connection::State Connection::on_challenge() {
   proven_ = true;
   if (challenge.head.refusal != Refusal::kNone) return refused(challenge.head, unpack_text(challenge.text));
   server_nonce_ = challenge.nonce;
+  cipher_ = challenge.cipher;
+  if (!usable_cipher()) return refuse({Refusal::kProtection, "the peer has chosen a cipher that this host lacks"});
   if (!make_offer({})) return state_;
   Proof proof;
   proof.mac = proof_mac(*job_, hello_, server_nonce_, proof, mine_);
@@ -161,8 +164,9 @@ Connection::State Connection::on_hello(const JobTable& jobs) {
   proven_ = true;
   key_ = {JobId(hello_.job), HostIndex(hello_.from), cls_};
   parameter_bytes_ = exchanges_.bytes_for(*job_);
-  const Verdicted flow = check_flow(hello_, cls_, parameter_bytes_, job_, jobs);
+  const Verdicted flow = check_flow(hello_, cls_, exchanges_, job_, jobs);
   if (!flow.ok()) return refuse(flow);
+  cipher_ = common_cipher(hello_, exchanges_.protection);
   return send(challenge(Refusal::kNone, {})) ? State::kProof : state_;
 }
 
@@ -206,6 +210,19 @@ Connection::State Connection::on_ready(const JobTable& jobs) {
   return State::kDone;
 }
 
+bool Connection::usable_cipher() const {
+  const bool protects = exchanges_.protection.level != DataProtection::kNone;
+  return protects ? std::popcount(static_cast<unsigned>(cipher_)) == 1 &&
+                        (static_cast<unsigned>(cipher_) & exchanges_.protection.ciphers) != 0
+                  : cipher_ == protect::Cipher::kNone;
+}
+
+std::unique_ptr<protect::Records> Connection::make_records() const {
+  TL_ASSERT(state_ == State::kDone);
+  if (cipher_ == protect::Cipher::kNone) return nullptr;
+  return std::make_unique<protect::Records>(record_secrets(*job_, hello_, server_nonce_, cipher_));
+}
+
 // It may have gone, or come back with another epoch, since the hello.
 bool Connection::has_ended(const JobTable& jobs) const {
   return jobs.find(key_.job) != job_;
@@ -219,7 +236,7 @@ Duration Connection::answer_timeout() const {
 
 Challenge Connection::challenge(Refusal refusal, const std::string& text) {
   server_nonce_ = random_nonce();
-  Challenge challenge{.head = head_of(refusal), .nonce = server_nonce_, .text = pack_text(text)};
+  Challenge challenge{.head = head_of(refusal), .cipher = cipher_, .nonce = server_nonce_, .text = pack_text(text)};
   challenge.mac = challenge_mac(*job_, hello_, challenge);
   return challenge;
 }

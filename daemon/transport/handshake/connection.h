@@ -16,6 +16,7 @@
 #include "daemon/transport/handshake/handshake.h"
 #include "daemon/transport/handshake/socket.h"
 #include "daemon/transport/handshake/watched.h"
+#include "daemon/transport/protect/records.h"
 
 namespace tensorlane::handshake {
 
@@ -94,6 +95,8 @@ class Connection final : public Watched {
   // When peer_known(); of the connecting end, always.
   const ports::FlowKey& key() const { return key_; }
   const JobPtr& job() const { return job_; }
+  // When kDone, where records protect the flow. The keys of a connection are asked for once.
+  std::unique_ptr<protect::Records> make_records() const;
   // When kFailed. The status names the peer.
   const Status& failure() const { return failure_; }
   Refusal refusal() const { return refusal_; }
@@ -109,6 +112,8 @@ class Connection final : public Watched {
   State on_answering(const JobTable& jobs);
   State on_ready(const JobTable& jobs);
   bool has_ended(const JobTable& jobs) const;
+  // That the accepting end has chosen.
+  bool usable_cipher() const;
   Duration answer_timeout() const;
   // This end's parameters into mine_. False: refused.
   bool make_offer(Parameters theirs);
@@ -165,6 +170,7 @@ class Connection final : public Watched {
   JobPtr job_;
   Hello hello_;
   Nonce server_nonce_{};
+  protect::Cipher cipher_ = protect::Cipher::kNone;
   std::array<std::byte, sizeof(Challenge) + kMaxParameterBytes + kMacBytes> inbox_{};  // longer than any message
   std::size_t inbox_bytes_ = 0;
 

@@ -9,7 +9,9 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/secret.h"
 #include "daemon/transport/handshake/socket.h"
+#include "daemon/transport/protect/hkdf.h"
 
 namespace tensorlane::handshake {
 namespace {
@@ -47,7 +49,7 @@ Mac mac_of(const Job* job, const Hello& hello, std::string_view role, std::initi
     crypto_auth_hmacsha256_update(&state, static_cast<const unsigned char*>(bytes), size);
   };
   crypto_auth_hmacsha256_init(&state, reinterpret_cast<const unsigned char*>(key.data()), key.size());
-  constexpr std::string_view kProtocol = "tensorlane data 2 ";
+  constexpr std::string_view kProtocol = "tensorlane data 3 ";
   update(kProtocol.data(), kProtocol.size());
   update(role.data(), role.size());
   const Piece hello_bytes = said(hello);
@@ -95,7 +97,8 @@ Nonce random_nonce() {
   return nonce;
 }
 
-Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parameter_bytes) {
+Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parameter_bytes,
+                 const Protection& protection) {
   Hello hello;
   hello.job = job.id().value;
   hello.epoch = job.epoch().value;
@@ -104,6 +107,8 @@ Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parame
   hello.cls = cls.value;
   hello.rail = job.rail().value;
   hello.parameter_bytes = parameter_bytes;
+  hello.protection = protection.level;
+  if (protection.level != DataProtection::kNone) hello.ciphers = protection.ciphers;
   hello.nonce = random_nonce();
   hello.mac = hello_mac(job, hello);
   return hello;
@@ -147,7 +152,7 @@ Verdicted check_peer(const Hello& hello, const JobTable& jobs, JobPtr* job) {
   return {};
 }
 
-Verdicted check_flow(const Hello& hello, ClassId cls, std::uint16_t parameter_bytes, const JobPtr& job,
+Verdicted check_flow(const Hello& hello, ClassId cls, const ExchangeFactory& exchanges, const JobPtr& job,
                      const JobTable& jobs) {
   if (jobs.find(job->id()) != job) return {Refusal::kJob, "the job has ended on this host"};
   if (hello.rail != job->rail().value) {
@@ -158,6 +163,15 @@ Verdicted check_flow(const Hello& hello, ClassId cls, std::uint16_t parameter_by
     return {Refusal::kClass,
             fmt::format("a flow of class {} on the port of class {}", class_name(ClassId(hello.cls)), class_name(cls))};
   }
+  const Protection& mine = exchanges.protection;
+  if (hello.protection != mine.level) {
+    return {Refusal::kProtection,
+            fmt::format("data_protection is {} on host {} and {} on host {}", data_protection_name(hello.protection),
+                        hello.from, data_protection_name(mine.level), hello.to)};
+  }
+  if (mine.level != DataProtection::kNone && common_cipher(hello, mine) == protect::Cipher::kNone)
+    return {Refusal::kProtection, "the hosts have no cipher for data_protection in common"};
+  const std::uint16_t parameter_bytes = exchanges.bytes_for(*job);
   if (hello.parameter_bytes != parameter_bytes) {
     return {Refusal::kParameters,
             fmt::format("{} bytes of parameters, expected {}", hello.parameter_bytes, parameter_bytes)};
@@ -190,6 +204,35 @@ Mac ready_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, con
 Mac exchange_secret(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client,
                     Parameters server) {
   return mac_of(&job, hello, "exchange ", {bytes_of_nonce(server_nonce), client, server});
+}
+
+protect::Cipher common_cipher(const Hello& hello, const Protection& protection) {
+  if (protection.level == DataProtection::kNone) return protect::Cipher::kNone;
+  return protect::best_of(static_cast<protect::Ciphers>(hello.ciphers & protection.ciphers));
+}
+
+protect::RecordSecrets record_secrets(const Job& job, const Hello& hello, const Nonce& server_nonce,
+                                      protect::Cipher cipher) {
+  std::array<std::byte, 2 * kNonceBytes> salt;
+  std::memcpy(salt.data(), hello.nonce.data(), kNonceBytes);
+  std::memcpy(salt.data() + kNonceBytes, server_nonce.data(), kNonceBytes);
+  protect::Key pseudorandom_key;
+  const Wipe wipe(pseudorandom_key);
+  protect::hkdf_extract(salt, key_of(&job, hello), pseudorandom_key);
+  const auto expand = [&](std::string_view direction, protect::Key& secret) {
+    std::vector<std::byte> info;
+    for (const Piece piece : {std::as_bytes(std::span(direction)), said(hello), bytes_of(cipher)})
+      info.insert(info.end(), piece.begin(), piece.end());
+    protect::hkdf_expand(pseudorandom_key, info, secret);
+  };
+  protect::RecordSecrets secrets;
+  secrets.level = hello.protection;
+  secrets.cipher = cipher;
+  const bool connecting_end = hello.from == job.self().value;
+  // As long as each other, so that no info is another one's.
+  expand("tensorlane data 3 to the server", connecting_end ? secrets.send : secrets.receive);
+  expand("tensorlane data 3 to the client", connecting_end ? secrets.receive : secrets.send);
+  return secrets;
 }
 
 bool same_mac(const Mac& a, const Mac& b) {
@@ -241,6 +284,7 @@ Code refusal_code(Refusal refusal) {
     case Refusal::kNotYet:
       return Code::kTimedOut;
     case Refusal::kParameters:
+    case Refusal::kProtection:
       return Code::kMismatch;
   }
   return Code::kCorrupt;
@@ -270,6 +314,8 @@ std::string refusal_fix(Refusal refusal) {
       return "look at the load of that host and at its log";
     case Refusal::kParameters:
       return "use the same `transport`, `on_lost_flow` and tensorlane version on every host";
+    case Refusal::kProtection:
+      return "use the same fabric.yaml, with one `data_protection`, on every host";
   }
   return "install the same tensorlane version on every host";
 }

@@ -23,6 +23,10 @@
 //                                            <-  Verdict {}, parameters
 //   Ready {}                                 ->
 //
+// Where records protect the flow that follows (daemon/transport/protect), both ends must say the same level, the Hello
+// says which ciphers the connecting end has, and the Challenge which of them is used. The keys of the records come from
+// the key of the pair and both nonces.
+//
 // The accepting end answers when it can receive, which may take the transport a while (Exchange::may_answer). After
 // Ready the connecting end can receive, so the accepting end begins to send only then.
 #pragma once
@@ -39,15 +43,17 @@
 #include <type_traits>
 #include <vector>
 
+#include "common/base/data_protection.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/socket.h"
+#include "daemon/transport/protect/record_cipher.h"
 
 namespace tensorlane::handshake {
 
 inline constexpr std::uint32_t kHandshakeMagic = 0x48534c54;  // "TLSH"
-inline constexpr std::uint16_t kHandshakeVersion = 2;
+inline constexpr std::uint16_t kHandshakeVersion = 3;
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMacBytes = 32;
 inline constexpr std::size_t kMaxParameterBytes = 512;
@@ -67,6 +73,7 @@ enum class Refusal : std::uint8_t {
   kNotAnswered = 9,  // the next message did not come in time
   kParameters = 10,  // the ends' transports do not fit each other
   kNotYet = 11,      // the flow is there but cannot go on yet: worth another try
+  kProtection = 12,  // the ends protect data at different levels, or have no cipher in common
 };
 
 // Whether the connecting end should try again until its deadline.
@@ -95,7 +102,9 @@ struct Hello {
   std::uint8_t cls = 0;
   std::uint8_t rail = 0;
   std::uint16_t parameter_bytes = 0;  // of either end
-  std::uint32_t reserved_too = 0;
+  DataProtection protection = DataProtection::kNone;
+  protect::Ciphers ciphers = 0;  // 0 without protection
+  std::uint16_t reserved_too = 0;
   Nonce nonce{};
   Mac mac{};
 };
@@ -104,11 +113,13 @@ static_assert(sizeof(Hello) == 96);
 // The server's first answer. `text` is the reason of a refusal.
 struct Challenge {
   Head head;
+  protect::Cipher cipher = protect::Cipher::kNone;  // of the records; kNone without protection
+  std::array<std::uint8_t, 7> reserved{};
   Nonce nonce{};
   Text text{};
   Mac mac{};
 };
-static_assert(sizeof(Challenge) == 224);
+static_assert(sizeof(Challenge) == 232);
 
 struct Proof {
   Head head;
@@ -170,6 +181,12 @@ class JobTable {
   std::deque<JobPtr> ended_;  // oldest first
 };
 
+// How this end protects the flows of a transport.
+struct Protection {
+  DataProtection level = DataProtection::kNone;
+  protect::Ciphers ciphers = 0;  // that it has
+};
+
 // What a transport adds to the handshake of one flow. Made by either end once the other one has proved itself.
 class Exchange {
  public:
@@ -202,6 +219,7 @@ struct ExchangeFactory {
   std::uint16_t bytes = 0;  // 0: nothing is exchanged
   std::function<std::unique_ptr<Exchange>(const ports::FlowKey&, const JobPtr&)> make;
   std::uint16_t resuming_bytes = 0;  // more, for flows of jobs that resume them
+  Protection protection = {};
 
   // At most kMaxParameterBytes.
   std::uint16_t bytes_for(const Job& job) const {
@@ -219,7 +237,8 @@ struct Verdicted {
 // Fills a nonce from the system's generator. Who makes a transport has called sodium_init().
 Nonce random_nonce();
 // With its MAC. `to` is a host of the job, and not this one.
-Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parameter_bytes = 0);
+Hello make_hello(const Job& job, HostIndex to, ClassId cls, std::uint16_t parameter_bytes = 0,
+                 const Protection& protection = {});
 
 // Magic and version of any message that arrived.
 Verdicted check_head(const Head& head);
@@ -228,9 +247,11 @@ Verdicted check_head(const Head& head);
 // that is meant when all is right, also one that has ended.
 Verdicted check_peer(const Hello& hello, const JobTable& jobs, JobPtr* job);
 // Whether a flow like this, of such a peer, may be accepted on the listener of `cls`: the job has not ended, rail,
-// class, parameters, in that order. The reason may be told.
-Verdicted check_flow(const Hello& hello, ClassId cls, std::uint16_t parameter_bytes, const JobPtr& job,
+// class, protection, parameters, in that order. The reason may be told.
+Verdicted check_flow(const Hello& hello, ClassId cls, const ExchangeFactory& exchanges, const JobPtr& job,
                      const JobTable& jobs);
+// The cipher of a flow of such a peer: the best that both ends have. kNone without protection, or where there is none.
+protect::Cipher common_cipher(const Hello& hello, const Protection& protection);
 
 // The MACs, each of the message that it is named after: HMAC-SHA256 under the key of the pair of hosts that the hello
 // names. Parameters are those of the ends that have sent theirs with the message or before it; a Proof or a Verdict
@@ -247,6 +268,10 @@ Mac ready_mac(const Job& job, const Hello& hello, const Nonce& server_nonce, con
 // What Exchange::bind() is given. It never crosses the wire.
 Mac exchange_secret(const Job& job, const Hello& hello, const Nonce& server_nonce, Parameters client,
                     Parameters server);
+// What the keys of the flow's records come from: HKDF-SHA256 (RFC 5869) of the key of the pair, salted with the nonces
+// of both ends, for either direction with the whole hello (level, job, epoch, hosts, class, rail) as its context.
+protect::RecordSecrets record_secrets(const Job& job, const Hello& hello, const Nonce& server_nonce,
+                                      protect::Cipher cipher);
 // In constant time.
 bool same_mac(const Mac& a, const Mac& b);
 

@@ -21,9 +21,6 @@ using handshake::local_endpoint;
 using handshake::peer_endpoint;
 using handshake::read_tag;
 
-// Operations in one system call.
-constexpr std::size_t kOperationsPerCall = 16;
-
 // Bytes after which a receiver that has read everything acknowledges at once. The kernel's delayed acknowledgement may
 // take 40 ms where both ends send, and until then up to a segment (64 KiB on loopback) of every flow would count
 // against the sender's window.
@@ -39,11 +36,14 @@ constexpr std::uint64_t kAckBytes = kCopyBytes / 2;
 constexpr std::uint64_t kRideFrames = kAckFrames / 6;
 constexpr std::uint64_t kRideBytes = kAckBytes / 8;
 
+constexpr std::size_t kWholeRecord = protect::kRecordBytes + protect::kTagBytes;
+
 }  // namespace
 
-Flow::Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window, FlowIdentity identity)
+Flow::Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window, FlowIdentity identity, RecordsPtr records)
     : Resumable(key, job, identity, kQueueOperations + (job->resume_within().value > 0 ? kKeptOperations : 0)),
       socket_(std::move(socket)),
+      records_(std::move(records)),
       window_(window),
       local_(local_endpoint(socket_.get()).text()),
       remote_(peer_endpoint(socket_.get()).text()),
@@ -81,8 +81,8 @@ void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
     }
   }
   protocol::encode_frame(header, added.header);
-  queued_bytes_ += added.bytes();
-  window_.queued(added.bytes());
+  queued_bytes_ += wire_bytes(added);
+  window_.queued(wire_bytes(added));
 }
 
 // An acknowledgement goes between two frames.
@@ -94,7 +94,7 @@ void Flow::begin_ack() {
   unacked_bytes_ = 0;
   const ports::Outgoing ack{{.type = protocol::FrameType::kDelivered, .offset = in_.ack()}, {}, 0};
   protocol::encode_frame(handshake::outgoing_header(ack, key_, *job_, false), ack_);
-  ack_left_ = ack_.size();
+  ack_left_ = header_bytes();
   queued_bytes_ += ack_left_;
   window_.queued(ack_left_);
 }
@@ -103,26 +103,12 @@ Status Flow::write(ports::FrameSink& sink, std::size_t& handled) {
   std::size_t written = 0;
   blocked_ = false;
   while (!queue_empty() && !stopped_ && written < kBlockBytes) {
-    begin_ack();
-    std::array<iovec, 1 + 2 * kOperationsPerCall> parts;
-    std::size_t count = 0, wanted = ack_left_, skip = head_written_;
-    if (ack_left_ > 0) parts[count++] = {ack_.data() + ack_.size() - ack_left_, ack_left_};
-    const std::size_t queued = out_.pushed() - out_.next();
-    for (std::size_t i = 0; i < std::min(queued, kOperationsPerCall); ++i) {
-      Queued& operation = slot(out_.next() + i);
-      const std::span<const std::byte> pieces[] = {operation.header, operation.payload};
-      for (const auto piece : pieces) {
-        const auto rest = piece.subspan(std::min(skip, piece.size()));
-        skip -= piece.size() - rest.size();
-        if (rest.empty()) continue;
-        parts[count++] = {const_cast<std::byte*>(rest.data()), rest.size()};
-        wanted += rest.size();
-      }
-      if (wanted >= 2 * kBlockBytes) break;
-    }
+    const std::span<const iovec> parts = next_parts();
+    std::size_t wanted = 0;
+    for (const iovec& part : parts) wanted += part.iov_len;
     msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = count;
+    message.msg_iov = const_cast<iovec*>(parts.data());
+    message.msg_iovlen = parts.size();
     const ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
@@ -131,6 +117,7 @@ Status Flow::write(ports::FrameSink& sink, std::size_t& handled) {
       return {};
     }
     written += static_cast<std::size_t>(sent);
+    if (records_) records_->batch.written(static_cast<std::size_t>(sent));
     account_written(static_cast<std::size_t>(sent), sink, handled);
     if (static_cast<std::size_t>(sent) < wanted) {
       blocked_ = true;
@@ -140,6 +127,47 @@ Status Flow::write(ports::FrameSink& sink, std::size_t& handled) {
   return {};
 }
 
+std::span<const iovec> Flow::next_parts() {
+  if (!records_) return next_in_clear();
+  if (records_->batch.empty()) seal_next();
+  return records_->batch.parts();
+}
+
+std::span<const iovec> Flow::next_in_clear() {
+  begin_ack();
+  std::size_t count = 0, wanted = ack_left_, skip = head_written_;
+  if (ack_left_ > 0) parts_[count++] = {ack_.data() + ack_.size() - ack_left_, ack_left_};
+  const std::size_t queued = out_.pushed() - out_.next();
+  for (std::size_t i = 0; i < std::min(queued, kOperationsPerCall); ++i) {
+    Queued& operation = slot(out_.next() + i);
+    const std::span<const std::byte> pieces[] = {operation.header, operation.payload};
+    for (const auto piece : pieces) {
+      const auto rest = piece.subspan(std::min(skip, piece.size()));
+      skip -= piece.size() - rest.size();
+      if (rest.empty()) continue;
+      parts_[count++] = {const_cast<std::byte*>(rest.data()), rest.size()};
+      wanted += rest.size();
+    }
+    if (wanted >= 2 * kBlockBytes) break;
+  }
+  return std::span(parts_).first(count);
+}
+
+// All that was sealed before is written, so the head of the queue is written up to the end of a record.
+void Flow::seal_next() {
+  protect::SealedBatch& batch = records_->batch;
+  begin_ack();
+  if (ack_left_ > 0 && !batch.add_header(ack_)) return;
+  std::size_t written = head_written_;
+  for (ledger::Number n = out_.next(); n < out_.pushed(); ++n) {
+    const Queued& operation = slot(n);
+    if (written == 0 && !batch.add_header(operation.header)) return;
+    const std::size_t records = written == 0 ? 0 : (written - header_bytes()) / kWholeRecord;
+    if (!batch.add_payload(operation.payload.subspan(records * protect::kRecordBytes))) return;
+    written = 0;
+  }
+}
+
 void Flow::account_written(std::size_t bytes, ports::FrameSink& sink, std::size_t& handled) {
   queued_bytes_ -= bytes;
   window_.taken(*this, bytes);
@@ -147,8 +175,8 @@ void Flow::account_written(std::size_t bytes, ports::FrameSink& sink, std::size_
   const std::size_t of_ack = std::min(bytes, ack_left_);
   ack_left_ -= of_ack;
   head_written_ += bytes - of_ack;
-  while (out_.next() < out_.pushed() && head_written_ >= slot(out_.next()).bytes()) {
-    head_written_ -= slot(out_.next()).bytes();
+  while (out_.next() < out_.pushed() && head_written_ >= wire_bytes(slot(out_.next()))) {
+    head_written_ -= wire_bytes(slot(out_.next()));
     out_.written();
     ++counts_.frames_sent;
     ++handled;
@@ -192,11 +220,13 @@ void Flow::release(ledger::Number from) {
 Status Flow::read(ports::FrameSink& sink, ReadBuffers& buffers, std::size_t& handled) {
   std::size_t taken = 0;
   while (taken < kBlockBytes && !stopped_) {
-    std::array<iovec, 2> parts;
+    std::array<iovec, 3> parts;
     std::size_t count = 0, asked = 0;
     const std::span<std::byte> payload = wanted(buffers);
     if (!payload.empty()) parts[count++] = {payload.data(), payload.size()};
-    // What follows the payload can be read with it only if the payload is read to its end.
+    // What follows can be read with it only if the record, or the payload, is read to its end.
+    const std::span<std::byte> tag = payload.size() == record_left_ ? wanted_tag() : std::span<std::byte>();
+    if (!tag.empty()) parts[count++] = {tag.data(), tag.size()};
     if (payload.size() == payload_left_) parts[count++] = {buffers.bounce.data(), buffers.bounce.size()};
     for (std::size_t i = 0; i < count; ++i) asked += parts[i].iov_len;
     msghdr message{};
@@ -213,9 +243,11 @@ Status Flow::read(ports::FrameSink& sink, ReadBuffers& buffers, std::size_t& han
     taken += bytes;
     counts_.bytes_received += bytes;
     const std::size_t landed = std::min(bytes, payload.size());
+    const std::size_t of_tag = std::min(bytes - landed, tag.size());
     if (landed > 0) TL_RETURN_IF_ERROR(payload_arrived(payload.first(landed), sink, handled));
-    if (bytes > landed && !stopped_)
-      TL_RETURN_IF_ERROR(bounced(std::span(buffers.bounce).first(bytes - landed), sink, handled));
+    if (of_tag > 0) TL_RETURN_IF_ERROR(tag_arrived(of_tag, sink, handled));
+    if (const std::size_t rest = bytes - landed - of_tag; rest > 0 && !stopped_)
+      TL_RETURN_IF_ERROR(bounced(std::span(buffers.bounce).first(rest), sink, handled));
     if (bytes < asked) {
       if (!stopped_ && !ack_now_) acknowledge();  // our acknowledgement carries the kernel's
       return {};
@@ -232,39 +264,76 @@ void Flow::acknowledge() {
 }
 
 std::span<std::byte> Flow::wanted(ReadBuffers& buffers) const {
-  if (dropping_) return std::span(buffers.scratch).first(std::min(payload_left_, buffers.scratch.size()));
-  return landing_.last(payload_left_);
+  if (dropping_) return std::span(buffers.scratch).first(std::min(record_left_, buffers.scratch.size()));
+  return landing_.last(payload_left_).first(record_left_);
+}
+
+void Flow::begin_record() {
+  record_bytes_ = records_ ? std::min(payload_left_, protect::kRecordBytes) : payload_left_;
+  record_left_ = record_bytes_;
+  tag_left_ = records_ ? tag_.size() : 0;
 }
 
 Status Flow::payload_arrived(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled) {
   payload_left_ -= bytes.size();
+  record_left_ -= bytes.size();
   // Here the bytes are still in the cache.
-  if ((header_.flags & protocol::kFlagPayloadCrc) && !dropping_) crc_ = protocol::crc32c(bytes, crc_);
-  return payload_left_ == 0 ? frame_complete(sink, handled) : Status();
+  if ((header_.flags & protocol::kFlagPayloadCrc) && !dropping_ && !records_) crc_ = protocol::crc32c(bytes, crc_);
+  return record_left_ + tag_left_ == 0 ? frame_complete(sink, handled) : Status();
+}
+
+Status Flow::tag_arrived(std::size_t bytes, ports::FrameSink& sink, std::size_t& handled) {
+  tag_left_ -= bytes;
+  return tag_left_ == 0 ? record_complete(sink, handled) : Status();
+}
+
+Status Flow::record_complete(ports::FrameSink& sink, std::size_t& handled) {
+  if (dropping_) {
+    records_->receives.skip();  // nobody reads it, and the next record tells whether it was as long as it should be
+  } else {
+    const auto record = landing_.first(landing_.size() - payload_left_).last(record_bytes_);
+    if (!records_->receives.open(record, tag_)) return unauthentic();
+    if (header_.flags & protocol::kFlagPayloadCrc) crc_ = protocol::crc32c(record, crc_);
+  }
+  if (payload_left_ == 0) return frame_complete(sink, handled);
+  begin_record();
+  return {};
 }
 
 Status Flow::bounced(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled) {
   while (!bytes.empty() && !stopped_) {
-    if (payload_left_ > 0) {
-      const auto piece = bytes.first(std::min(bytes.size(), payload_left_));
+    if (record_left_ > 0) {
+      const auto piece = bytes.first(std::min(bytes.size(), record_left_));
       bytes = bytes.subspan(piece.size());
       if (!dropping_) std::memcpy(landing_.last(payload_left_).data(), piece.data(), piece.size());
       TL_RETURN_IF_ERROR(payload_arrived(piece, sink, handled));
       continue;
     }
-    const auto piece = bytes.first(std::min(bytes.size(), partial_.size() - partial_bytes_));
+    if (tag_left_ > 0) {
+      const auto piece = bytes.first(std::min(bytes.size(), tag_left_));
+      bytes = bytes.subspan(piece.size());
+      std::memcpy(wanted_tag().data(), piece.data(), piece.size());
+      TL_RETURN_IF_ERROR(tag_arrived(piece.size(), sink, handled));
+      continue;
+    }
+    const auto piece = bytes.first(std::min(bytes.size(), header_bytes() - partial_bytes_));
     std::memcpy(partial_.data() + partial_bytes_, piece.data(), piece.size());
     partial_bytes_ += piece.size();
     bytes = bytes.subspan(piece.size());
-    if (partial_bytes_ < partial_.size()) return {};
+    if (partial_bytes_ < header_bytes()) return {};
     partial_bytes_ = 0;
-    TL_RETURN_IF_ERROR(header_arrived(partial_, sink, handled));
+    TL_RETURN_IF_ERROR(header_arrived(sink, handled));
   }
   return {};
 }
 
-Status Flow::header_arrived(std::span<const std::byte, protocol::kFrameHeaderBytes> bytes, ports::FrameSink& sink,
-                            std::size_t& handled) {
+Status Flow::header_arrived(ports::FrameSink& sink, std::size_t& handled) {
+  const auto bytes = std::span(partial_).first<protocol::kFrameHeaderBytes>();
+  if (records_) {
+    protect::Tag tag;
+    std::memcpy(tag.data(), partial_.data() + bytes.size(), tag.size());
+    if (!records_->receives.open(bytes, tag)) return unauthentic();
+  }
   Result<protocol::FrameHeader> header = protocol::decode_frame(bytes);
   if (!header.ok()) return broken(header.status().code(), "carried a " + header.status().what(), header.status().fix());
   header_ = *header;
@@ -280,6 +349,7 @@ Status Flow::header_arrived(std::span<const std::byte, protocol::kFrameHeaderByt
   payload_left_ = header_.payload_bytes;
   dropping_ = landing_.empty() && payload_left_ > 0;
   crc_ = 0;
+  if (payload_left_ > 0) begin_record();
   return payload_left_ == 0 && !stopped_ ? frame_complete(sink, handled) : Status();
 }
 
@@ -324,18 +394,20 @@ void Flow::disconnect() {
   window_.forget(*this, queued_bytes_);
   queued_bytes_ = 0;
   socket_.reset();
+  records_.reset();
   blocked_ = false;
   head_written_ = 0;
   ack_left_ = 0;
   partial_bytes_ = 0;
   landing_ = {};
-  payload_left_ = 0;
+  payload_left_ = record_left_ = tag_left_ = 0;
   dropping_ = false;
 }
 
-std::uint64_t Flow::resume(Fd socket, ledger::Number delivered, ports::FrameSink& sink) {
+std::uint64_t Flow::resume(Fd socket, RecordsPtr records, ledger::Number delivered, ports::FrameSink& sink) {
   TL_ASSERT(!connected() && !stopped_);
   socket_ = std::move(socket);
+  records_ = std::move(records);
   local_ = local_endpoint(socket_.get()).text();
   remote_ = peer_endpoint(socket_.get()).text();
   connection_lost_ = false;
@@ -347,7 +419,7 @@ std::uint64_t Flow::resume(Fd socket, ledger::Number delivered, ports::FrameSink
   const std::optional<std::uint64_t> again = out_.resume(delivered);
   TL_ASSERT(again);
   release(before);
-  for (ledger::Number n = out_.next(); n < out_.pushed(); ++n) queued_bytes_ += slot(n).bytes();
+  for (ledger::Number n = out_.next(); n < out_.pushed(); ++n) queued_bytes_ += wire_bytes(slot(n));
   window_.queued(queued_bytes_);
   report_sent(sink);
   return *again;
@@ -355,11 +427,15 @@ std::uint64_t Flow::resume(Fd socket, ledger::Number delivered, ports::FrameSink
 
 void Flow::say_goodbye() {
   if (!resumes() || !connected() || head_written_ > 0 || ack_left_ > 0) return;
+  if (records_ && !records_->batch.empty()) return;
   const ports::Outgoing goodbye{{.type = protocol::FrameType::kGoodbye}, {}, 0};
-  std::array<std::byte, protocol::kFrameHeaderBytes> bytes;
-  protocol::encode_frame(handshake::outgoing_header(goodbye, key_, *job_, false), bytes);
+  std::array<std::byte, protocol::kFrameHeaderBytes> header;
+  protocol::encode_frame(handshake::outgoing_header(goodbye, key_, *job_, false), header);
+  iovec bytes{header.data(), header.size()};
+  if (records_ && records_->batch.add_header(header)) bytes = records_->batch.parts().front();
   // A full socket takes it in part or not at all: then the peer finds out when it asks for the flow.
-  [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  [[maybe_unused]] const ssize_t sent =
+      ::send(socket_.get(), bytes.iov_base, bytes.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 // ---- ends ----
@@ -368,8 +444,8 @@ Status Flow::ended() {
   connection_lost_ = true;
   std::string where;
   if (partial_bytes_ > 0)
-    where = fmt::format(" in the middle of a frame ({} of {} header bytes)", partial_bytes_, partial_.size());
-  if (payload_left_ > 0) {
+    where = fmt::format(" in the middle of a frame ({} of {} header bytes)", partial_bytes_, header_bytes());
+  if (record_left_ + tag_left_ > 0) {
     where = fmt::format(" in the middle of a frame ({} of {} payload bytes)", header_.payload_bytes - payload_left_,
                         header_.payload_bytes);
   }
@@ -381,6 +457,14 @@ Status Flow::failed(int error) {
   const char* how = error == ECONNRESET || error == EPIPE ? "was reset" : "failed";
   return broken(Code::kUnavailable, fmt::format("{}: {}", how, errno_text(error)),
                 "look at the log of tensorlaned on that host");
+}
+
+// One of the connection: what the peer has sent may be in order, and come over another one.
+Status Flow::unauthentic() {
+  connection_lost_ = true;
+  return broken(Code::kCorrupt,
+                "carried a record that does not authenticate: the path changed the data, or somebody else sends on it",
+                "find out what is on the path between the two hosts: a device that changes packets, or an attacker");
 }
 
 std::string Flow::name() const {

@@ -98,8 +98,8 @@ void TcpTransport::on_connected(handshake::Connection& connection) {
 
 void TcpTransport::begin_flow(handshake::Connection& connection, FlowIdentity identity) {
   const ports::FlowKey key = connection.key();
-  auto flow =
-      std::make_unique<Flow>(key, connection.job(), connection.take_socket(), find_class(key.cls)->window, identity);
+  auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(), find_class(key.cls)->window,
+                                     identity, connection.make_records());
   serve(*flow);
   flows_[key] = std::move(flow);
 }
@@ -148,7 +148,8 @@ void TcpTransport::lose_connection(resume::Resumable& lost, Status cause) {
 }
 
 void TcpTransport::resume_flow(Flow& flow, handshake::Connection& connection, const resume::FlowExchange& exchange) {
-  const std::uint64_t again = flow.resume(connection.take_socket(), exchange.peer_has(), sink_);
+  const std::uint64_t again =
+      flow.resume(connection.take_socket(), connection.make_records(), exchange.peer_has(), sink_);
   if (flow.gone) return;
   serve(flow);
   resumer_.resumed(flow, again, now_);

@@ -24,7 +24,8 @@ auto exchanges(resume::FlowOffers& offers) {
 
 Result<std::unique_ptr<ports::Transport>> make_tcp_transport(const TcpConfig& config, ports::FrameSink& sink) {
   if (::sodium_init() < 0) return Status(Code::kInternal, "libsodium has no source of random numbers", "tcp transport");
-  auto transport = std::make_unique<TcpTransport>(sink);
+  auto transport = std::make_unique<TcpTransport>(
+      handshake::Protection{config.protection, config.ciphers != 0 ? config.ciphers : protect::ciphers_here()}, sink);
   TL_RETURN_IF_ERROR(transport->open(config));
   return std::unique_ptr<ports::Transport>(std::move(transport));
 }
@@ -34,9 +35,9 @@ std::string explain_device(const TcpConfig& config) {
   return interface.empty() ? config.listen_address : fmt::format("{} ({})", config.listen_address, interface);
 }
 
-TcpTransport::TcpTransport(ports::FrameSink& sink)
+TcpTransport::TcpTransport(const handshake::Protection& protection, ports::FrameSink& sink)
     : sink_(sink),
-      connector_(*this, {0, exchanges(resumer_), sizeof(resume::FlowParameters)}),
+      connector_(*this, {0, exchanges(resumer_), sizeof(resume::FlowParameters), protection}),
       resumer_(connector_, *this) {}
 
 Status TcpTransport::open(const TcpConfig& config) {

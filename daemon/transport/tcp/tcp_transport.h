@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/data_protection.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/ports/transport.h"
@@ -27,6 +28,8 @@ struct TcpConfig {
   bool payload_crc = false;          // send a CRC32C with every payload; one that arrives is always checked
   Duration detection = seconds(10);  // of dead hosts; a flow of the control class whose peer is silent for 1.5 times as
                                      // long is broken: the others may starve (law 10)
+  DataProtection protection = DataProtection::kNone;  // of all flows; a peer with another level is refused
+  std::uint8_t ciphers = 0;                           // protect::Ciphers that may be used; 0: all that this host has
 };
 
 // A transport that listens. Every call belongs to the thread that owns it; `sink` outlives it. Destroying it closes

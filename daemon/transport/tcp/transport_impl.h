@@ -18,7 +18,7 @@ namespace tensorlane::tcp {
 
 class TcpTransport final : public ports::Transport, private handshake::ConnectorEvents, private resume::Flows {
  public:
-  explicit TcpTransport(ports::FrameSink& sink);
+  TcpTransport(const handshake::Protection& protection, ports::FrameSink& sink);
   Status open(const TcpConfig& config);
 
   void add_job(const ports::JobCredentials& credentials) override;
