@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/data_protection.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/fabric/network.h"
@@ -88,6 +89,7 @@ struct Fabric {
   std::vector<Switch> switches;
   std::vector<Link> links;
   ClassTable classes;
+  DataProtection data_protection = DataProtection::kNone;  // between hosts
   Qos qos;
   Routing routing;
 

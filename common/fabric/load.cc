@@ -18,7 +18,8 @@ namespace tensorlane::fabric {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> kFileKeys{"classes", "hosts", "switches", "links", "qos", "routing"};
+constexpr std::array<std::string_view, 7> kFileKeys{"classes", "data_protection", "hosts", "switches", "links",
+                                                    "qos",     "routing"};
 constexpr std::array<std::string_view, 3> kClassesKeys{"data", "control", "thresholds"};
 constexpr std::array<std::string_view, 7> kDataClassKeys{"name",     "dscp", "pcp",   "service_level",
                                                          "lossless", "rank", "window"};
@@ -289,6 +290,10 @@ Result<Fabric> read_fabric(const std::string& text, const std::string& path, Key
   Fabric fabric;
   fabric.path = path;
   TL_ASSIGN_OR_RETURN(fabric.classes, read_classes(path, file));
+  if (file.has("data_protection")) {
+    TL_ASSIGN_OR_RETURN(const std::size_t level, file.one_of("data_protection", kDataProtectionNames));
+    fabric.data_protection = static_cast<DataProtection>(level);
+  }
   TL_ASSIGN_OR_RETURN(fabric.hosts, read_hosts(file));
   if (fabric.hosts.empty()) {
     return error("no hosts in the fabric file", file.has("hosts") ? file.place("hosts") : file.place(),

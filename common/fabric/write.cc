@@ -166,6 +166,8 @@ std::string to_yaml(const Fabric& fabric) {
   for (double threshold : fabric.classes.thresholds)
     thresholds += fmt::format("{}{}", thresholds.empty() ? "" : ", ", threshold);
   text += fmt::format("  thresholds: [{}]\n", thresholds);
+  if (fabric.data_protection != DataProtection::kNone)
+    text += fmt::format("data_protection: {}\n", data_protection_name(fabric.data_protection));
   text += "hosts:\n";
   for (const Host& host : fabric.hosts) text += host_yaml(host);
   if (!fabric.switches.empty()) text += "switches:\n";

@@ -23,6 +23,7 @@ std::map<std::string, std::string> must_be_alike(const DaemonConfig& config) {
   keys["fabric.yaml class control"] = describe(classes.control);
   for (std::size_t c = 0; c < classes.data.size(); ++c)
     keys[fmt::format("fabric.yaml class {}", c)] = describe(classes.data[c]);
+  keys["fabric.yaml data_protection"] = data_protection_name(config.fabric.data_protection);
   keys["daemon.yaml priorities"] = yes_or_no(config.priorities);
   keys["daemon.yaml tags"] = yes_or_no(config.tags);
   keys["daemon.yaml search_thresholds"] = yes_or_no(config.search_thresholds);

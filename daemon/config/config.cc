@@ -190,6 +190,12 @@ Status read_transport(const Mapping& map, DaemonConfig* config) {
                                               "ADDRESS, rdma: ADDRESS}}'",
                                               config->host, config->fabric_path));
   }
+  if (config->transport == Transport::kRdma && config->fabric.data_protection != DataProtection::kNone) {
+    return map.wrong("transport",
+                     fmt::format("expected tcp or auto, as RDMA cannot protect data and {} has "
+                                 "'data_protection: {}'; or leave that out on every host",
+                                 config->fabric_path, data_protection_name(config->fabric.data_protection)));
+  }
   if (!map.has("rdma")) return {};
   constexpr std::array<std::string_view, 6> keys = {"device", "port", "gid_index", "queue_pairs", "connect", "retry"};
   TL_ASSIGN_OR_RETURN(const Mapping rdma, inner(map, "rdma", keys));

@@ -58,6 +58,7 @@ nlohmann::json LaneStatus::read() const {
   return {{"transports", {{carrier(), {{"bytes_sent", sent}}}}},
           {"lane",
            {{"transport", transport_name(parts_.config.transport)},
+            {"data_protection", data_protection_name(parts_.config.fabric.data_protection)},
             {"paths", path_status()},
             {"pattern", parts_.config.pattern ? protocol::pattern_name(*parts_.config.pattern) : "auto"},
             {"batch_bytes", parts_.batch_limit().value},

@@ -26,6 +26,7 @@ tcp::TcpConfig tcp_config(const config::DaemonConfig& config, RailIndex rail) {
   tcp.data_port = config.self().data_port;
   tcp.payload_crc = config.payload_crc;
   tcp.detection = config.detection;
+  tcp.protection = config.fabric.data_protection;
   const auto add = [&](ClassId cls, const fabric::TrafficClass& c) {
     const ports::ClassTag tag = config.tags ? ports::ClassTag{cls, c.dscp, c.pcp} : ports::ClassTag{cls, 0, 0};
     tcp.classes.push_back({tag, window(config, c, rail)});
@@ -91,6 +92,10 @@ Result<RailTransport> rail_transport(const config::DaemonConfig& config, RailInd
     return RailTransport{"tcp", tcp::explain_device(tcp_config(config, rail)), std::move(why)};
   };
   if (config.transport == Choice::kTcp) return only_tcp("daemon.yaml says `transport: tcp`");
+  if (config.fabric.data_protection != DataProtection::kNone) {
+    return only_tcp(fmt::format("{} has `data_protection: {}`, which RDMA lacks", config.fabric_path,
+                                data_protection_name(config.fabric.data_protection)));
+  }
   if (config.transport == Choice::kAuto && !config.self().addresses.contains("rdma"))
     return only_tcp(fmt::format("host '{}' has no rdma address in {}", config.host, config.fabric_path));
   const Result<std::string> device = rdma::explain_device(rdma_config(config, rail));

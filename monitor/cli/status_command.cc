@@ -72,7 +72,9 @@ void print_patterns(const nlohmann::json& choices) {
 
 void print_lane(const nlohmann::json& lane) {
   const nlohmann::json per_slice = lane.value("cpu_ns_per_slice", nlohmann::json());
-  fmt::print("lane: {}, {}{}{}, CPU {:.2f} s{}\n", lane.value("transport", "?"), lane.value("pattern", "?"),
+  const std::string protection = lane.value("data_protection", "none");
+  fmt::print("lane: {}, {}{}{}{}, CPU {:.2f} s{}\n", lane.value("transport", "?"), lane.value("pattern", "?"),
+             protection == "none" ? "" : ", data_protection " + protection,
              lane.value("priorities", true) ? "" : ", no priorities", lane.value("tags", true) ? "" : ", no tags",
              lane.value("cpu_seconds", 0.0),
              per_slice.is_number()

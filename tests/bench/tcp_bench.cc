@@ -1,8 +1,8 @@
 // The transports between daemons of one machine (TCP over loopback, shared memory), one thread per host, next to plain
-// blocking sockets in the same run: throughput with 256 KiB operations, and round trips of small and large ones. Checks
-// what has arrived before it prints a number.
+// blocking sockets in the same run, and TCP with each level of data_protection: throughput with 256 KiB operations, and
+// round trips of small and large ones. Checks what has arrived before it prints a number.
 //
-//   tcp_bench [--quick]
+//   tcp_bench [--quick] [--chacha]
 #include <fmt/format.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -23,6 +23,7 @@
 
 #include "daemon/transport/handshake/socket.h"
 #include "daemon/transport/local/local_transport.h"
+#include "daemon/transport/protect/record_cipher.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 
 namespace tensorlane {
@@ -50,13 +51,19 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
 }
 
-enum class Over { kTcp, kTcpCrc, kLocal, kLocalRing };
+// Of protected flows; 0: the fastest that this machine has.
+std::uint8_t ciphers = 0;
+
+enum class Over { kTcp, kTcpCrc, kTcpAuthenticate, kTcpEncrypt, kLocal, kLocalRing };
 constexpr ports::ClassTag kControlTag{kControlClass, 51, 6}, kDataTag{kData, 27, 3};
 
 Result<std::unique_ptr<ports::Transport>> make_transport(Over over, std::uint16_t port, ports::FrameSink& sink) {
-  if (over == Over::kTcp || over == Over::kTcpCrc) {
-    return tcp::make_tcp_transport(
-        {"127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, over == Over::kTcpCrc}, sink);
+  if (over != Over::kLocal && over != Over::kLocalRing) {
+    tcp::TcpConfig config{"127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, over == Over::kTcpCrc};
+    if (over == Over::kTcpAuthenticate) config.protection = DataProtection::kAuthenticate;
+    if (over == Over::kTcpEncrypt) config.protection = DataProtection::kEncrypt;
+    config.ciphers = ciphers;
+    return tcp::make_tcp_transport(config, sink);
   }
   struct Folder {
     std::string path = "/tmp/tl-bench-XXXXXX";
@@ -265,11 +272,13 @@ int run(bool quick) {
   const int rounds = quick ? 200 : 2000, repeats = quick ? 3 : 7;
   const double gigabytes = static_cast<double>(operations * kMaxOperation.value) * 1e-9;
   // Alternately, so that whatever else the machine does hits all of them.
-  std::vector<double> plain, without, with, shared, ring;
+  std::vector<double> plain, without, with, authentic, hidden, shared, ring;
   for (int i = 0; i < repeats; ++i) {
     plain.push_back(gigabytes / stream_sockets(operations));
     without.push_back(gigabytes / stream_tensorlane(operations, Over::kTcp));
     with.push_back(gigabytes / stream_tensorlane(operations, Over::kTcpCrc));
+    authentic.push_back(gigabytes / stream_tensorlane(operations, Over::kTcpAuthenticate));
+    hidden.push_back(gigabytes / stream_tensorlane(operations, Over::kTcpEncrypt));
     shared.push_back(gigabytes / stream_tensorlane(operations, Over::kLocal));
     ring.push_back(gigabytes / stream_tensorlane(operations, Over::kLocalRing));
   }
@@ -282,12 +291,17 @@ int run(bool quick) {
   line("plain sockets", plain);
   line("TCP", without);
   line("TCP, payload CRC", with);
+  line("TCP, authenticate", authentic);
+  line("TCP, encrypt", hidden);
   line("shared memory, read in place", shared);
   line("shared memory, ring", ring);
   fmt::print("  shared memory is {:.2f} (read in place) and {:.2f} (ring) times as fast as TCP\n",
              quantile(shared, 0.5) / quantile(without, 0.5), quantile(ring, 0.5) / quantile(without, 0.5));
   fmt::print("  the payload CRC costs {:.0f} % of the throughput\n",
              100 * (1 - quantile(with, 0.5) / quantile(without, 0.5)));
+  fmt::print("  `data_protection: authenticate` costs {:.0f} % of the throughput, `encrypt` {:.0f} %\n",
+             100 * (1 - quantile(authentic, 0.5) / quantile(without, 0.5)),
+             100 * (1 - quantile(hidden, 0.5) / quantile(without, 0.5)));
   fmt::print("round trip, microseconds, median / p99 of {}:\n", rounds);
   for (const std::size_t bytes : {std::size_t{64}, std::size_t{4096}, std::size_t{262144}}) {
     fmt::print("  {:>6} bytes:", bytes);
@@ -297,6 +311,8 @@ int run(bool quick) {
     times("plain sockets", ping_sockets(bytes, rounds));
     times("TCP", ping_tensorlane(bytes, rounds, Over::kTcp));
     times("TCP with payload CRC", ping_tensorlane(bytes, rounds, Over::kTcpCrc));
+    times("TCP, authenticate", ping_tensorlane(bytes, rounds, Over::kTcpAuthenticate));
+    times("TCP, encrypt", ping_tensorlane(bytes, rounds, Over::kTcpEncrypt));
     times("shared memory", ping_tensorlane(bytes, rounds, Over::kLocal));
     times("its ring alone", ping_tensorlane(bytes, rounds, Over::kLocalRing));
     fmt::print("\n");
@@ -308,10 +324,17 @@ int run(bool quick) {
 }  // namespace tensorlane
 
 int main(int argc, char** argv) {
-  const bool quick = argc == 2 && std::string(argv[1]) == "--quick";
-  if (argc > 2 || (argc == 2 && !quick)) {
-    std::fputs("tensorlane: error: unknown argument: tcp_bench: usage: tcp_bench [--quick]\n", stderr);
-    return 2;
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--quick") {
+      quick = true;
+    } else if (argument == "--chacha") {
+      tensorlane::ciphers = static_cast<std::uint8_t>(tensorlane::protect::Cipher::kChaCha20Poly1305);
+    } else {
+      std::fputs("tensorlane: error: unknown argument: tcp_bench: usage: tcp_bench [--quick] [--chacha]\n", stderr);
+      return 2;
+    }
   }
   return tensorlane::run(quick);
 }

@@ -11,6 +11,7 @@
 #include <random>
 #include <sstream>
 
+#include "daemon/transport/protect/record_cipher.h"
 #include "daemon/transport/tcp/tcp_transport.h"
 
 namespace tensorlane::conformance {
@@ -56,6 +57,9 @@ TransportKind tcp_ipv6() {
 TransportKind tcp_protected(DataProtection level) {
   TransportKind kind = tcp("tcp_" + std::string(data_protection_name(level)), "127.0.0.1", level);
   kind.largest = mib(64);
+  kind.frame_bytes = [](std::size_t payload) {
+    return protocol::kFrameHeaderBytes + protect::kTagBytes + payload + protect::tags_of(payload);
+  };
   return kind;
 }
 

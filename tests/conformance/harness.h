@@ -43,7 +43,11 @@ struct TransportKind {
   bool sockets = true;        // the kernel takes bytes for a peer that does not poll
   int cycles = 2000;          // how often the test for leaks connects and disconnects, unless TENSORLANE_CYCLES says
   Bytes largest = mib(1024);  // of what is moved as one buffer
-  std::string absent;         // why it cannot be tested here; its tests are skipped with this text
+  // What a frame is that has so much payload, as it goes to the peer.
+  std::function<std::uint64_t(std::size_t)> frame_bytes = [](std::size_t payload) {
+    return payload + protocol::kFrameHeaderBytes;
+  };
+  std::string absent;  // why it cannot be tested here; its tests are skipped with this text
   // What of the device's objects is there now, as text; empty: the kind has none beside descriptors and memory.
   std::function<std::string()> objects = [] { return std::string(); };
   std::function<Result<std::unique_ptr<ports::Transport>>(const HostOptions&, std::uint16_t data_port,

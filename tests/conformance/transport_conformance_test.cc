@@ -198,7 +198,7 @@ TEST_P(Conformance, StreamsBothWaysAtOnce) {
   const auto stats = pair.a->stats(pair.to_b(kBulk));
   EXPECT_EQ(stats.frames_sent, operations);
   EXPECT_EQ(stats.frames_received, operations);
-  EXPECT_EQ(stats.bytes_sent, operations * (kMaxOperation.value + protocol::kFrameHeaderBytes));
+  EXPECT_EQ(stats.bytes_sent, operations * GetParam().frame_bytes(kMaxOperation.value));
   EXPECT_EQ(stats.bytes_received, stats.bytes_sent);
 }
 

@@ -92,6 +92,7 @@ qos:
   head_of_line_lifetime: 400 ms
   retry_budget: 4 s
 routing: {mode: routes, routes: [[h0, s0, h1]]}
+data_protection: encrypt
 """)
 
 MAPPINGS = {
@@ -127,11 +128,11 @@ def check_keys(folder):
 def check_words(folder):
     """Words of a list are those of the loader, which says them."""
     for path, definition in ((("switches", 0, "nos"), "switch"), (("switches", 0, "role"), "switch"), (("qos", "headroom", "formula"), "headroom"),
-                             (("qos", "watchdog", "action"), "watchdog"), (("routing", "mode"), "routing")):
+                             (("qos", "watchdog", "action"), "watchdog"), (("routing", "mode"), "routing"), (("data_protection",), "")):
         changed = copy.deepcopy(FULL)
         at(changed, path[:-1])[path[-1]] = "zzzzzzzz"
         known = re.search(r"expected one of (.*)\n", load(folder, changed))
-        assert known and known[1].split(", ") == SCHEMA["definitions"][definition]["properties"][path[-1]]["enum"], (path, known)
+        assert known and known[1].split(", ") == (SCHEMA["definitions"][definition] if definition else SCHEMA)["properties"][path[-1]]["enum"], (path, known)
 
 
 def check_mutations(folder):
@@ -140,7 +141,7 @@ def check_mutations(folder):
         (("classes", "thresholds"), [2]), (("classes", "data"), []), (("hosts", 0, "addresses"), {}), (("hosts", 0, "control_port"), 0), (("hosts", 0, "name"), "a b"),
         (("hosts", 0, "name"), "x\x1b"), (("hosts", 0, "retry_budget"), "4"), (("switches", 0, "ports", 0, "lanes"), 3), (("switches", 0, "ports", 0, "speed"), "fast"),
         (("switches", 0, "platform", "queues"), 9), (("links", 0, "cable"), "3"), (("links", 0, "mtu"), 100), (("links", 0, "speed"), 100), (("qos", "classes", "urgent", "shaper"), 40),
-        (("qos", "classes", "urgent", "ecn"), {"kmin": "1 KiB"}), (("qos", "headroom", "lookup"), "a;b"), (("routing", "routes"), [["h0", "h1"]]), (("hosts",), "h0"),
+        (("qos", "classes", "urgent", "ecn"), {"kmin": "1 KiB"}), (("qos", "headroom", "lookup"), "a;b"), (("routing", "routes"), [["h0", "h1"]]), (("hosts",), "h0"), (("data_protection",), "some"),
     ):
         changed = copy.deepcopy(FULL)
         at(changed, path[:-1])[path[-1]] = value

@@ -55,6 +55,8 @@ TEST(MustBeAlike, a_host_with_a_key_of_its_own_differs_in_that_key_alone) {
   EXPECT_EQ(change([](DaemonConfig& c) { c.fabric.classes.data[1].service_level ^= 1; }), Keys{"fabric.yaml class 1"});
   EXPECT_EQ(change([](DaemonConfig& c) { c.fabric.classes.data[0].lossless ^= true; }), Keys{"fabric.yaml class 0"});
   EXPECT_EQ(change([](DaemonConfig& c) { c.fabric.classes.control.dscp ^= 1; }), Keys{"fabric.yaml class control"});
+  EXPECT_EQ(change([](DaemonConfig& c) { c.fabric.data_protection = DataProtection::kEncrypt; }),
+            Keys{"fabric.yaml data_protection"});
   // What each host may have for itself.
   EXPECT_EQ(change([](DaemonConfig& c) {
               c.late_after = seconds(3);

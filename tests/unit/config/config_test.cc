@@ -108,6 +108,26 @@ TEST_F(ConfigTest, TheTransportIsChosenHere) {
   EXPECT_THAT(error("rdma: {devise: x}\n"), ::testing::HasSubstr("did you mean 'device'?"));
 }
 
+TEST_F(ConfigTest, RdmaIsRefusedWhereDataIsProtectedAndAutoIsNot) {
+  const std::string hosts =
+      std::string("hosts:\n  - {name: h0, addresses: {tcp: 127.0.0.1, rdma: 127.0.0.1}, public_key: \"") + kKey +
+      "\"}\n";
+  const auto with = [&](const std::string& level, const std::string& transport) {
+    write("fabric.yaml", hosts + "data_protection: " + level + "\n");
+    return error("transport: " + transport + "\n");
+  };
+  for (const char* level : {"authenticate", "encrypt"}) {
+    EXPECT_THAT(
+        with(level, "rdma"),
+        ::testing::AllOf(::testing::HasSubstr("'transport' of"), ::testing::HasSubstr("daemon.yaml:4"),
+                         ::testing::HasSubstr("expected tcp or auto, as RDMA cannot protect data and "),
+                         ::testing::HasSubstr("fabric.yaml has 'data_protection: " + std::string(level) + "'")));
+    EXPECT_EQ(with(level, "auto"), "no error");
+    EXPECT_EQ(with(level, "tcp"), "no error");
+  }
+  EXPECT_EQ(with("none", "rdma"), "no error");
+}
+
 TEST_F(ConfigTest, TypoNamesTheKeyThatWasMeant) {
   EXPECT_THAT(error("detectoin: 1 s\n"), ::testing::HasSubstr("unknown key 'detectoin'"));
   EXPECT_THAT(error("detectoin: 1 s\n"), ::testing::HasSubstr("daemon.yaml:4"));

@@ -30,21 +30,25 @@ std::string case_name(const ::testing::TestParamInfo<Mistake>& info) {
 INSTANTIATE_TEST_SUITE_P(
     Syntax, FabricError,
     ::testing::Values(
-        Mistake{
-            "Empty", "",
-            "empty fabric file: fabric.yaml:1: expected a mapping with classes, hosts, switches, links, qos, routing"},
+        Mistake{"Empty", "",
+                "empty fabric file: fabric.yaml:1: expected a mapping with classes, data_protection, hosts, switches, "
+                "links, qos, routing"},
         Mistake{"NoMapping", "- 1",
-                "the fabric file is a list: fabric.yaml:1: expected a mapping with classes, hosts, switches, links, "
-                "qos, routing"},
+                "the fabric file is a list: fabric.yaml:1: expected a mapping with classes, data_protection, hosts, "
+                "switches, links, qos, routing"},
         Mistake{"NoYaml", "hosts: [\n",
                 "not valid YAML: end of sequence flow not found: fabric.yaml:2: correct the syntax there, or what "
                 "was left open before it"},
         Mistake{"UnknownKey", HOST "host: []\n",
                 "unknown key 'host' in the fabric file: fabric.yaml:2: did you mean 'hosts'? expected one of classes, "
-                "hosts, switches, links, qos, routing"},
-        Mistake{"UnknownKeyLikeNothing", HOST "colour: red\n",
-                "unknown key 'colour' in the fabric file: fabric.yaml:2: expected one of classes, hosts, switches, "
-                "links, qos, routing"},
+                "data_protection, hosts, switches, links, qos, routing"},
+        Mistake{
+            "UnknownKeyLikeNothing", HOST "colour: red\n",
+            "unknown key 'colour' in the fabric file: fabric.yaml:2: expected one of classes, data_protection, hosts, "
+            "switches, links, qos, routing"},
+        Mistake{"UnknownProtection", HOST "data_protection: encypt\n",
+                "'data_protection' of the fabric file is 'encypt': fabric.yaml:2: did you mean 'encrypt'? expected one "
+                "of none, authenticate, encrypt"},
         Mistake{"DoubledKey", HOST "switches: []\n\nswitches: []\n",
                 "doubled key 'switches' in the fabric file: fabric.yaml:4: it is also on line 2; keep one of them"},
         Mistake{"WrongType", "hosts: h0\n", "'hosts' of the fabric file is 'h0': fabric.yaml:1: expected a list"},

@@ -95,6 +95,16 @@ links:
   EXPECT_EQ(to_yaml(parsed(written)), written);
 }
 
+TEST(Fabric, DataIsProtectedAsTheFileSays) {
+  EXPECT_EQ(parsed(two_hosts("greenfield")).data_protection, DataProtection::kNone);
+  for (const DataProtection level : {DataProtection::kNone, DataProtection::kAuthenticate, DataProtection::kEncrypt}) {
+    const Fabric fabric =
+        parsed(two_hosts("greenfield") + "data_protection: " + std::string(data_protection_name(level)) + "\n");
+    EXPECT_EQ(fabric.data_protection, level);
+    EXPECT_EQ(parsed(to_yaml(fabric)).data_protection, level);
+  }
+}
+
 TEST(Fabric, PresetsAreTheDocumentedCodePoints) {
   const ClassTable green = parsed(two_hosts("greenfield")).classes;
   ASSERT_EQ(green.data.size(), 2u);
