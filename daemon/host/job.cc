@@ -178,7 +178,9 @@ void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& ca
     if (!departed_) departed_ = named;
     return;
   }
-  if (!lost_) lost_ = {named, now};
+  // What came over a connection and was wrong is the cause itself: the peer, which sees the end alone, waits for it.
+  const bool symptom = named.code() == Code::kUnavailable;
+  if (!lost_ || !symptom) lost_ = {named, symptom ? now : now + Duration(-spec_.detection.value)};
 }
 
 // A closed connection is a symptom: a peer that aborts closes its own. Control gets a moment to hear of the cause,

@@ -37,7 +37,7 @@
 namespace tensorlane::protect {
 
 inline constexpr std::size_t kTagBytes = 16;
-inline constexpr std::size_t kRecordBytes = 16384;
+inline constexpr std::size_t kRecordBytes = 65536;
 inline constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 20;
 
 using Tag = std::array<std::byte, kTagBytes>;

@@ -36,7 +36,7 @@ class SealedBatch {
 
  private:
   // Of payload in a batch.
-  static constexpr std::size_t kBatchBytes = 4 * kRecordBytes;
+  static constexpr std::size_t kBatchBytes = kRecordBytes;
   // For headers and tags.
   static constexpr std::size_t kBesideBytes = 2048;
   static constexpr std::size_t kParts = 64;
