@@ -176,7 +176,7 @@ TEST_F(Accepting, TellsAnotherVersionItsOwn) {
     const auto answer = peer.receive_message<handshake::Challenge>();
     EXPECT_EQ(std::memcmp(&answer, &expected, sizeof answer), 0) << "the same bytes, whatever it asks for";
     EXPECT_TRUE(peer.closed());
-    expect_logged(log, "handshake version 9, this host speaks 2");
+    expect_logged(log, fmt::format("handshake version 9, this host speaks {}", handshake::kHandshakeVersion));
   }
 }
 
@@ -475,7 +475,8 @@ TEST_F(Connecting, NamesAnotherVersion) {
   peer.send_message(head);  // nothing else: version 1 may be shorter
   const Status cause = final_cause();
   EXPECT_EQ(cause.code(), Code::kVersionMismatch);
-  EXPECT_THAT(cause.to_string(), HasSubstr("handshake version 1, this host speaks 2"));
+  EXPECT_THAT(cause.to_string(),
+              HasSubstr(fmt::format("handshake version 1, this host speaks {}", handshake::kHandshakeVersion)));
 }
 
 TEST_F(Connecting, RefusesAServerWithoutTheKeyAndTellsItNothing) {

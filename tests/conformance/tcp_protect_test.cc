@@ -1,5 +1,7 @@
 // Protected flows with somebody on the path: what they change, repeat, leave out, put in, move or cut off is noticed,
 // at whatever place, and never becomes a payload. The flow is resumed where its job says so; else its end is named.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -75,7 +77,7 @@ class Protected : public ::testing::TestWithParam<DataProtection> {
 INSTANTIATE_TEST_SUITE_P(Levels, Protected, kLevels, level_name);
 
 TEST_P(Protected, WhatGoesOverTheWireIsInClearOnlyWithAuthenticate) {
-  const auto payload = pattern(40000, 1);
+  const auto payload = pattern(150000, 1);
   bring_up();
   (*a)->send(to_b, {data_header(), payload, 1});
   ASSERT_TRUE(run([&] { return b->sink->frames.size() == 1; }));
@@ -201,7 +203,7 @@ TEST_P(Protected, HostsThatProtectDifferentlyAreNamedWithBothLevels) {
 
 // What a flow carries in one try. Payloads of no, of one and of more than one record.
 std::size_t length_of(std::uint64_t i) {
-  constexpr std::size_t kLengths[] = {0, 1, 100, 3000, 0, 64, 17000, 500};
+  constexpr std::size_t kLengths[] = {0, 1, 100, 3000, 0, 64, 70000, 500};
   return kLengths[i % std::size(kLengths)];
 }
 
@@ -214,7 +216,7 @@ class Attacked : public Protected {
     for (std::uint64_t i = 0; i < kFrames; ++i) payloads.push_back(pattern(length_of(i), i));
     const std::size_t before = proxy->done();
     bring_up();
-    proxy->tamper_at_random(seed, kClientBytes, kServerBytes, 21500);
+    proxy->tamper_at_random(seed, kClientBytes, kServerBytes, 74500);
     std::uint64_t forth = 0, back = 0;
     ASSERT_TRUE(run([&] {
       while (forth < kFrames && (*a)->writable(to_b)) (*a)->send(to_b, {data_header(forth), payloads[forth], ++forth});
@@ -270,6 +272,24 @@ TEST_P(ProtectedResuming, NothingIsLostOrDoubledWhereverAConnectionBreaks) {
     }
   }
   EXPECT_GT(a->counters().frames_resent + b->counters().frames_resent, 100u);
+}
+
+// A payload of four records, sent by the caller's memory, that breaks in each of them.
+TEST_P(ProtectedResuming, APayloadOfManyRecordsIsSentAgainFromItsStart) {
+  const auto payload = pattern(200000, 1);
+  for (const Kind kind : {Kind::kReset, Kind::kFlip}) {
+    for (const std::uint64_t at : {40000, 65600, 65620, 65700, 140000, 190000, 200140}) {
+      SCOPED_TRACE(fmt::format("byte {}, kind {}", at, static_cast<int>(kind)));
+      proxy->to_target = {kind, kClient + at};
+      bring_up();
+      proxy->to_target = {};
+      a->send(to_b, {data_header(), payload, 1});
+      ASSERT_TRUE(run([&] { return b.sink->frames.size() == 1 && a.sink->sent.size() == 1; }));
+      EXPECT_TRUE(b.sink->frames[0].payload == payload);
+      tear_down();
+    }
+  }
+  EXPECT_EQ(a->counters().flows_resumed, 14u);
 }
 
 TEST_P(ProtectedResuming, AFlowWhoseBytesWereChangedGoesOnOverANewConnection) {

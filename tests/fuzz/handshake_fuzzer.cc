@@ -147,6 +147,10 @@ struct Scene {
         return std::make_unique<RecordingExchange>(accepted);
       };
     }
+    if (flags & 4) {
+      exchanges.protection = {DataProtection::kEncrypt,
+                              static_cast<protect::Ciphers>(protect::Cipher::kChaCha20Poly1305)};
+    }
     int ends[2];
     TL_ASSERT(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     tested = Fd(ends[0]);
@@ -166,6 +170,8 @@ void check_end(Connection& connection, const Scene& scene, bool proven) {
   TL_ASSERT(connection.state() != State::kDone || proven);
   TL_ASSERT(connection.state() == State::kDone || !scene.peer->honest());
   if (connection.state() == State::kDone) {
+    const bool protects = scene.exchanges.protection.level != DataProtection::kNone;
+    TL_ASSERT((connection.make_records() != nullptr) == protects);
     TL_ASSERT(connection.key() == (ports::FlowKey{kJob, connection.key().peer, kClass}) && connection.job());
     TL_ASSERT(scene.accepted.has_value() == (scene.bytes() > 0) && connection.failure().ok());
     return;
@@ -186,7 +192,7 @@ void test_accepting_end(Scene& scene) {
   Peer& peer = *scene.peer;
   Connection connection(std::move(scene.tested), kClass, Time(0), scene.exchanges);
   const JobPtr own = make_job(HostIndex(0));
-  Hello hello = make_hello(*own, HostIndex(1), kClass, scene.exchanges.bytes);
+  Hello hello = make_hello(*own, HostIndex(1), kClass, scene.exchanges.bytes, scene.exchanges.protection);
   peer.lie(hello);
   hello.mac = hello_mac(*own, hello);
   peer.say(bytes_of(hello));
@@ -242,13 +248,14 @@ void test_connecting_end(Scene& scene) {
   TL_ASSERT(check_flow(hello, kClass, scene.exchanges, asked, at_peer).ok());
   Challenge challenge;
   challenge.nonce = random_nonce();
+  challenge.cipher = common_cipher(hello, scene.exchanges.protection);
   peer.lie(challenge);
   challenge.mac = challenge_mac(*theirs, hello, challenge);
   peer.say(bytes_of(challenge));
   challenge = peer.said<Challenge>(0);
   connection.advance(none);
   bool proven = goes_on(challenge.head) && same_mac(challenge.mac, challenge_mac(*theirs, hello, challenge)) &&
-                challenge.cipher == protect::Cipher::kNone;
+                challenge.cipher == common_cipher(hello, scene.exchanges.protection);
   const auto proof = peer.hear<Proof>();
   std::vector<std::byte> offer(scene.bytes());
   peer.hear_bytes(offer);

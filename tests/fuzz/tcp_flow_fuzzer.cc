@@ -1,11 +1,13 @@
-// A stream of frames on an authenticated TCP flow. The same stream is read in one piece and in pieces that the input
-// chooses: both must deliver the same frames with the same payloads, and end with the same error.
+// A stream of frames on an authenticated TCP flow, in clear and sealed in records. The same stream is read in one piece
+// and in pieces that the input chooses: both must deliver the same frames with the same payloads, and end with the same
+// error.
 //
 // Input: records. A record is a kind and
 //   kFrame   flags, 64 bytes of a header that is made to belong to the flow and sealed, payload length (16 bits),
 //   payload kBytes   length (16 bits), bytes kSplit   nothing: a read comes here
 #include <sys/socket.h>
 
+#include <memory>
 #include <vector>
 
 #include "common/protocol/frame.h"
@@ -28,7 +30,24 @@ struct Stream {
   void add(std::span<const std::byte> more) { bytes.insert(bytes.end(), more.begin(), more.end()); }
 };
 
-void add_frame(Input& input, Stream& stream) {
+// What seals frames, and opens them; null: nothing does.
+using Seal = std::unique_ptr<protect::Records>;
+Seal make_records() {
+  protect::RecordSecrets secrets;  // alike for both directions, so that one end can play the other one
+  secrets.level = DataProtection::kEncrypt;
+  secrets.cipher = protect::Cipher::kChaCha20Poly1305;
+  return std::make_unique<protect::Records>(secrets);
+}
+
+void add_sealed(Stream& stream, std::span<const std::byte> clear, const Seal& seal) {
+  std::vector<std::byte> hidden(clear.size());
+  protect::Tag tag;
+  seal->sends.seal(clear, hidden.data(), tag);
+  stream.add(hidden);
+  stream.add(tag);
+}
+
+void add_frame(Input& input, Stream& stream, const Seal& seal) {
   constexpr std::uint8_t kForeign = 1, kTrueCrc = 2, kTrueLength = 4;
   const auto flags = input.take<std::uint8_t>();
   const auto raw = input.take<std::array<std::byte, protocol::kFrameHeaderBytes>>();
@@ -47,16 +66,24 @@ void add_frame(Input& input, Stream& stream) {
   if (flags & kTrueCrc) header.payload_crc = protocol::crc32c(payload);
   std::array<std::byte, protocol::kFrameHeaderBytes> sealed;
   protocol::encode_frame(header, sealed);
-  stream.add(sealed);
-  stream.add(payload);
+  if (!seal) {
+    stream.add(sealed);
+    stream.add(payload);
+    return;
+  }
+  add_sealed(stream, sealed, seal);
+  for (std::size_t at = 0; at < payload.size(); at += protect::kRecordBytes) {
+    const std::size_t bytes = std::min(protect::kRecordBytes, payload.size() - at);
+    add_sealed(stream, std::span(payload).subspan(at, bytes), seal);
+  }
 }
 
-Stream make_stream(Input& input) {
+Stream make_stream(Input input, const Seal& seal) {
   Stream stream;
   while (!input.empty() && stream.bytes.size() < kMaxStream) {
     switch (input.take<std::uint8_t>() % 3) {
       case 0:
-        add_frame(input, stream);
+        add_frame(input, stream, seal);
         break;
       case 1:
         stream.add(input.bytes(input.take<std::uint16_t>()));
@@ -121,12 +148,13 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome read_stream(const Stream& stream, std::span<const std::size_t> splits, const handshake::JobPtr& job) {
+Outcome read_stream(const Stream& stream, std::span<const std::size_t> splits, const handshake::JobPtr& job,
+                    Seal records) {
   static tcp::ReadBuffers buffers;
   int ends[2];
   TL_ASSERT(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
   tcp::ClassWindow window(mib(1));
-  tcp::Flow flow(kFlow, job, tcp::Fd(ends[0]), window);
+  tcp::Flow flow(kFlow, job, tcp::Fd(ends[0]), window, {}, std::move(records));
   tcp::Fd peer(ends[1]);
   Sink sink;
   sink.flow = &flow;
@@ -173,9 +201,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     resumed.resume_within = seconds(1);
     return std::make_shared<const handshake::Job>(resumed);
   }();
-  fuzz::Input input(data, size);
-  const fuzz::Stream stream = fuzz::make_stream(input);
-  for (const auto& j : {job, resuming})
-    TL_ASSERT(fuzz::read_stream(stream, {}, j) == fuzz::read_stream(stream, stream.splits, j));
+  const auto records = [](bool seals) { return seals ? fuzz::make_records() : nullptr; };
+  for (const bool seals : {false, true}) {
+    const fuzz::Stream stream = fuzz::make_stream(fuzz::Input(data, size), records(seals));
+    for (const auto& j : {job, resuming}) {
+      TL_ASSERT(fuzz::read_stream(stream, {}, j, records(seals)) ==
+                fuzz::read_stream(stream, stream.splits, j, records(seals)));
+    }
+  }
   return 0;
 }
