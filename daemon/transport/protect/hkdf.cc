@@ -18,6 +18,8 @@ const unsigned char* raw(std::span<const std::byte> bytes) {
 
 void hkdf_extract(std::span<const std::byte> salt, std::span<const std::byte> secret, Key& pseudorandom_key) {
   static_assert(sizeof(Key) == crypto_auth_hmacsha256_BYTES);
+  static constexpr Key kNoSalt{};
+  if (salt.empty()) salt = kNoSalt;
   crypto_auth_hmacsha256_state state;
   crypto_auth_hmacsha256_init(&state, raw(salt), salt.size());
   crypto_auth_hmacsha256_update(&state, raw(secret), secret.size());

@@ -79,8 +79,8 @@ class RecordCipher {
   RecordCipher& operator=(const RecordCipher&) = delete;
 
   bool hides() const { return level_ == DataProtection::kEncrypt; }
-  // The next record of this direction. With `encrypt`, `sealed` gets as many bytes as `clear` has and does not overlap
-  // it; with `authenticate` it is not touched.
+  // The next record of this direction; no record is empty. With `encrypt`, `sealed` gets as many bytes as `clear` has
+  // and does not overlap it; with `authenticate` it is not touched.
   void seal(std::span<const std::byte> clear, std::byte* sealed, Tag& tag);
   // Whether this is the next record of this direction; with `encrypt`, deciphers it where it lies. After a false, what
   // lies there is of no use, and no record is right any more.

@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, RecordsOf,
 
 TEST_P(RecordsOf, arrive_in_the_order_in_which_they_were_sealed) {
   RecordCipher sends = cipher(), receives = cipher();
-  for (const std::size_t bytes : {0u, 1u, 15u, 16u, 64u, 1000u, 16384u}) {
+  for (const std::size_t bytes : {1u, 15u, 16u, 64u, 1000u, 65536u}) {
     const Bytes clear(bytes, std::byte{0x5a});
     const Record record = seal(sends, clear);
     if (bytes >= 15) {
@@ -141,7 +141,7 @@ TEST_P(RecordsOf, are_refused_shorter_longer_and_under_another_key) {
   const Bytes clear = counting(0, 63);
   RecordCipher sends = cipher();
   const Record whole = seal(sends, clear);
-  for (const std::size_t bytes : {0u, 1u, 63u, 65u, 80u}) {
+  for (const std::size_t bytes : {1u, 63u, 65u, 80u}) {
     RecordCipher receives = cipher();
     Record cut = whole;
     cut.bytes.resize(bytes);
