@@ -16,6 +16,7 @@ namespace tensorlane::cli {
 namespace {
 
 constexpr char kOurs[] = "tensorlane";
+constexpr std::uint16_t kPortsOfDaemons = 100;  // see ClusterOptions
 constexpr Duration kStartTimeout = seconds(60);
 constexpr int kFinishWaits = 50;
 constexpr Duration kFinishWait = milliseconds(100);
@@ -89,17 +90,19 @@ class Bench {
   void say_where_behind() const;
 
  private:
-  Status start_ours(const StartDaemons& start_daemons);
+  Status start_ours(const StartDaemons& start_daemons, const std::string& name, DataProtection protection);
+  bool is_ours(const std::string& name) const { return daemons_.contains(name); }
   Status start_group(Contender contender);
   Status measure_size(std::uint64_t bytes);
   void print_row(const nlohmann::json& result) const;
 
   const BenchOptions& options_;
   const ScratchFolder& scratch_;
-  std::unique_ptr<BenchDaemons> daemons_;  // outlives our workers
+  // By contender: ours, and those that are named after a level of data_protection. They outlive our workers.
+  std::map<std::string, std::unique_ptr<BenchDaemons>> daemons_;
   process::Processes processes_;
   std::vector<std::unique_ptr<BenchGroup>> groups_;
-  std::map<std::string, std::uint64_t> sent_before_;
+  std::map<std::string, std::map<std::string, std::uint64_t>> sent_before_;  // by contender
   std::uint64_t bytes_needed_ = 0;
   std::vector<nlohmann::json> results_;
 };
@@ -110,24 +113,32 @@ Status Bench::start_group(Contender contender) {
   return groups_.back()->start(scratch_.path(), kStartTimeout);
 }
 
-Status Bench::start_ours(const StartDaemons& start_daemons) {
+Status Bench::start_ours(const StartDaemons& start_daemons, const std::string& name, DataProtection protection) {
   TL_ASSIGN_OR_RETURN(const std::string worker, process::find_program(worker_folder() + "/tensorlane_worker"));
-  TL_ASSIGN_OR_RETURN(daemons_, start_daemons(options_, processes_));
-  Contender ours{kOurs, {}, {}};
+  BenchOptions options = options_;
+  options.protection = protection;
+  if (options.first_port != 0)
+    options.first_port = static_cast<std::uint16_t>(options.first_port + daemons_.size() * kPortsOfDaemons);
+  TL_ASSIGN_OR_RETURN(daemons_[name], start_daemons(options, processes_));
+  Contender ours{name, {}, {}};
   for (int rank = 0; rank < options_.layout.ranks; ++rank) {
     process::Spawn how;
     how.argv = {worker};
-    how.environment = daemons_->environment(rank);
+    how.environment = daemons_[name]->environment(rank);
     how.prefix = fmt::format("[rank {}] ", rank);
     ours.processes.push_back(std::move(how));
   }
   TL_RETURN_IF_ERROR(start_group(std::move(ours)));
-  TL_ASSIGN_OR_RETURN(sent_before_, daemons_->bytes_sent());
+  TL_ASSIGN_OR_RETURN(sent_before_[name], daemons_[name]->bytes_sent());
   return {};
 }
 
 Status Bench::start(const StartDaemons& start_daemons) {
-  if (!options_.peers_only) TL_RETURN_IF_ERROR(start_ours(start_daemons));
+  if (!options_.peers_only) TL_RETURN_IF_ERROR(start_ours(start_daemons, kOurs, DataProtection::kNone));
+  for (const DataProtection level : {DataProtection::kAuthenticate, DataProtection::kEncrypt}) {
+    const std::string name(data_protection_name(level));
+    if (std::ranges::count(options_.protections, name) > 0) TL_RETURN_IF_ERROR(start_ours(start_daemons, name, level));
+  }
   for (const std::string& name : options_.compare) {
     TL_ASSIGN_OR_RETURN(const std::string scratch, scratch_.sub(name));
     Result<Contender> peer = make_peer(name, options_.layout, worker_folder(), scratch);
@@ -150,7 +161,7 @@ Status Bench::measure_size(std::uint64_t bytes) {
     for (std::size_t turn = 0; turn < groups_.size(); ++turn) {
       // Each round begins with another contender, so that none always follows the same one.
       BenchGroup& group = *groups_[(turn + static_cast<std::size_t>(round)) % groups_.size()];
-      const BenchDaemons* daemons = group.name() == kOurs ? daemons_.get() : nullptr;
+      const BenchDaemons* daemons = is_ours(group.name()) ? daemons_.at(group.name()).get() : nullptr;
       const double before = cpu_seconds(daemons);
       TL_ASSIGN_OR_RETURN(const Measurement measured, group.run(bytes, count, kRunTimeout));
       BenchSamples& mine = samples[group.name()];
@@ -160,14 +171,14 @@ Status Bench::measure_size(std::uint64_t bytes) {
     }
   }
   const auto ours = samples.extract(kOurs);
-  if (!ours.empty())
+  if (!ours.empty())  // as many sums as with every level of protection
     bytes_needed_ += 2 * static_cast<std::uint64_t>(options_.layout.hosts - 1) * bytes * ours.mapped().allreduces;
   results_.push_back(bench_result(bytes, options_.layout.ranks, ours.empty() ? nullptr : &ours.mapped(), samples));
   return {};
 }
 
 Status Bench::measure() {
-  fmt::print("{:>8}  {:<10} {:>11} {:>11} {:>10} {:>7}\n", "size", "library", "median us", "p99 us", "CPU s/GB",
+  fmt::print("{:>8}  {:<12} {:>11} {:>11} {:>10} {:>7}\n", "size", "library", "median us", "p99 us", "CPU s/GB",
              "ratio");
   for (const std::uint64_t bytes : options_.sizes) {
     TL_RETURN_IF_ERROR(measure_size(bytes));
@@ -178,7 +189,7 @@ Status Bench::measure() {
 
 void Bench::print_row(const nlohmann::json& result) const {
   const auto line = [&](const std::string& name, double middle, double high, double cpu, const std::string& ratio) {
-    fmt::print("{:>8}  {:<10} {:>11.1f} {:>11.1f} {:>10.2f} {:>7}\n", human_bytes(result["bytes"]), name, middle * 1e6,
+    fmt::print("{:>8}  {:<12} {:>11.1f} {:>11.1f} {:>10.2f} {:>7}\n", human_bytes(result["bytes"]), name, middle * 1e6,
                high * 1e6, cpu, ratio);
   };
   if (result.contains("tensorlane_s_median")) {
@@ -192,9 +203,11 @@ void Bench::print_row(const nlohmann::json& result) const {
 }
 
 Status Bench::check_network() {
-  if (daemons_ == nullptr || options_.layout.hosts < 2) return {};
-  TL_ASSIGN_OR_RETURN(const auto sent_after, daemons_->bytes_sent());
-  TL_RETURN_IF_ERROR(check_bytes_sent(sent_before_, sent_after, bytes_needed_));
+  if (daemons_.empty() || options_.layout.hosts < 2) return {};
+  for (const auto& [name, daemons] : daemons_) {
+    TL_ASSIGN_OR_RETURN(const auto sent_after, daemons->bytes_sent());
+    TL_RETURN_IF_ERROR(check_bytes_sent(sent_before_.at(name), sent_after, bytes_needed_));
+  }
   fmt::print("all of the {} bytes that the sums need between hosts went over tcp\n", bytes_needed_);
   return {};
 }
@@ -212,7 +225,7 @@ void Bench::say_where_behind() const {
   bool behind = false;
   for (const nlohmann::json& result : results_) {
     for (const auto& [name, peer] : result["peers"].items()) {
-      if (!peer.contains("ratio") || peer["ratio"] >= 1.0) continue;
+      if (is_ours(name) || !peer.contains("ratio") || peer["ratio"] >= 1.0) continue;
       behind = true;
       fmt::print("behind {} at {}: {:.2f}\n", name, human_bytes(result["bytes"]), peer["ratio"].get<double>());
     }

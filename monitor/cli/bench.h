@@ -14,6 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/data_protection.h"
 #include "common/base/status.h"
 #include "monitor/cli/bench_contenders.h"
 #include "monitor/cli/bench_group.h"
@@ -26,10 +27,12 @@ struct BenchOptions {
   std::vector<std::uint64_t> sizes;  // bytes, multiples of 4
   int rounds = 5;                    // turns that every contender gets at every size
   std::string pattern = "ring";
-  std::vector<std::string> settings;  // lines of daemon.yaml, KEY=VALUE
-  std::uint16_t first_port = 0;       // of our daemons, see ClusterOptions
-  std::string json_file;              // empty: none
-  bool peers_only = false;            // leave tensorlane out: to check the machinery and the peers
+  std::vector<std::string> settings;     // lines of daemon.yaml, KEY=VALUE
+  std::vector<std::string> protections;  // levels of data_protection to measure, too, each with daemons of its own
+  DataProtection protection = DataProtection::kNone;  // of the daemons to start
+  std::uint16_t first_port = 0;                       // of our daemons, see ClusterOptions
+  std::string json_file;                              // empty: none
+  bool peers_only = false;                            // leave tensorlane out: to check the machinery and the peers
 };
 
 // The daemons that tensorlane's ranks work with, one per host; they end with the object.

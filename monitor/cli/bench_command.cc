@@ -49,6 +49,10 @@ Result<int> bench_allreduce(const Arguments& arguments) {
   }
   std::sort(options.compare.begin(), options.compare.end());
   options.compare.erase(std::unique(options.compare.begin(), options.compare.end()), options.compare.end());
+  if (!options.protections.empty() && (options.layout.hosts < 2 || options.peers_only)) {
+    return Status(Code::kInvalidArgument, "data is protected between hosts only", "--data-protection",
+                  "give --hosts N with it");
+  }
   return run_bench(options, start_bench_daemons);
 }
 
@@ -80,6 +84,12 @@ void add_bench_command(CLI::App& app, Invocation& chosen) {
       ->add_option("--set", arguments->options.settings,
                    "KEY=VALUE: a line of daemon.yaml, e.g. --set slice_elements=65536")
       ->allow_extra_args(false);
+  allreduce
+      ->add_option("--data-protection", arguments->options.protections,
+                   "Levels of data_protection beside none: authenticate, encrypt. The ratio is how many times as long "
+                   "a sum takes with it")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"authenticate", "encrypt"}));
   allreduce->add_option("--first-port", arguments->options.first_port, "Of our daemons, for several runs at once")
       ->check(CLI::Range(1024, 65000))
       ->capture_default_str();

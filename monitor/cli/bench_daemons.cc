@@ -59,6 +59,7 @@ Result<std::unique_ptr<BenchDaemons>> start_bench_daemons(const BenchOptions& op
   cluster.ranks_per_host = options.layout.ranks / options.layout.hosts;
   cluster.first_port = options.first_port;
   cluster.settings = {{"pattern", options.pattern}};
+  cluster.data_protection = options.protection;
   TL_RETURN_IF_ERROR(add_settings(options.settings, &cluster));
   TL_ASSIGN_OR_RETURN(auto started, Cluster::start(cluster, processes));
   return std::unique_ptr<BenchDaemons>(std::make_unique<ClusterDaemons>(std::move(started), processes));

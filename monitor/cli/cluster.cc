@@ -224,6 +224,7 @@ Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, pr
       host.data_port = static_cast<std::uint16_t>(host.data_port + shift);
     }
   }
+  if (options.data_protection != DataProtection::kNone) fabric.data_protection = options.data_protection;
   const std::string name = options.name.empty() ? "run-" + random_hex(4) : options.name;
   TL_ASSIGN_OR_RETURN(RuntimeDir runtime, make_runtime(name, std::move(fabric)));
   std::unique_ptr<Cluster> cluster(new Cluster(options, std::move(runtime)));

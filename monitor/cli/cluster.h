@@ -24,8 +24,9 @@ struct ClusterOptions {
   std::string lab;              // run in this lab, which is up; empty: on loopback
   std::uint16_t first_port =
       0;  // clusters share hosts when theirs are 100 apart; 0: the first that is free, 7100 in a lab
-  std::map<std::string, std::string> settings;  // lines of daemon.yaml: "pattern" -> "ring"
-  std::string timeline_folder;                  // HOST.json each; made when it is not there; empty: none
+  std::map<std::string, std::string> settings;             // lines of daemon.yaml: "pattern" -> "ring"
+  DataProtection data_protection = DataProtection::kNone;  // of the fabric file; where a lab has one, at least its own
+  std::string timeline_folder;                             // HOST.json each; made when it is not there; empty: none
   std::string log_folder;  // HOST.log each, which stay; made when it is not there; empty: with the runtime folder
 };
 
