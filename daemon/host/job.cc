@@ -179,7 +179,7 @@ void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& ca
     return;
   }
   // What came over a connection and was wrong is the cause itself: the peer, which sees the end alone, waits for it.
-  const bool symptom = named.code() == Code::kUnavailable;
+  const bool symptom = named.code() != Code::kCorrupt;
   if (!lost_ || !symptom) lost_ = {named, symptom ? now : now + Duration(-spec_.detection.value)};
 }
 
