@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -130,12 +131,50 @@ TEST(Workers, WakeWhoeverSleeps) {
     }
   }
   EXPECT_GT(slept, 0u);
-  // Nothing is under way: nobody is woken.
+  // Nothing is under way: nobody is woken. Only the thread of the last block may have seen the first wish, as it has
+  // told that the block is done before it looks whether somebody sleeps.
   EXPECT_TRUE(workers->arm());
-  while (::epoll_wait(epoll, &event, 1, 0) == 1) {
+  while (::epoll_wait(epoll, &event, 1, 100) == 1) {
   }
+  EXPECT_TRUE(workers->arm());
   EXPECT_EQ(::epoll_wait(epoll, &event, 1, 20), 0);
   ::close(epoll);
+}
+
+// Whoever would sleep beside a block that is done already is told so, and need not be woken for it.
+TEST(Workers, LetNobodySleepBesideABlockThatIsDone) {
+  const auto reducer = make_cpu_reducer();
+  const auto workers = make_workers(*reducer, 2);
+  std::array<std::byte, 64> out{}, source{};
+  for (int i = 0; i < 5; ++i) {
+    ports::Block block;
+    block.add_copy(out.data(), source.data(), out.size());
+    workers->submit(block);
+    workers->finish();
+    EXPECT_FALSE(workers->arm());
+    workers->disarm();
+    EXPECT_EQ(workers->done(), &block);
+    EXPECT_TRUE(workers->arm()) << "nothing is left";
+    workers->disarm();
+  }
+}
+
+// finish() sleeps while a block takes long, and is woken by its end.
+TEST(Workers, WakeWhoeverWaitsForAllOfThem) {
+  HeldReducer reducer;
+  const auto workers = make_workers(reducer, 2);
+  std::array<std::byte, 4> bytes{};
+  ports::Block block;
+  block.add_sum(bytes.data(), Dtype::kFloat32, 1, 10, ReduceOp::kSum, 1)[0] = {bytes.data(), Dtype::kFloat32};
+  workers->submit(block);
+  reducer.wait_begun(1);
+  std::thread later([&reducer] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    reducer.end(100);
+  });
+  workers->finish();
+  EXPECT_EQ(workers->done(), &block);
+  later.join();
 }
 
 TEST(Workers, EndWithWorkUnderWay) {
