@@ -47,6 +47,8 @@ constexpr int kExitUsage = 2;
 constexpr const char* kServiceUser = "tensorlane";  // of deploy/systemd
 constexpr std::uint32_t kMaxRegions = 1 << 19;
 
+static_assert(config::kMaxWorkers <= reduce::Workers::kMaxThreads);
+
 double process_cpu_seconds() {
   timespec t{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -101,6 +103,7 @@ class Daemon {
   // How often each thread that jobs wait for has turned.
   std::vector<std::pair<std::string, std::uint64_t>> turns() const {
     return {{"lane", metrics_.loops.value()},
+            {"work", metrics_.work_turns.value()},
             {"prepare", lane_->preparer_turns()},
             {"control", control_.turns()},
             {"sessions", sessions_.turns()}};

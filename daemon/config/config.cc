@@ -294,7 +294,7 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
                 guaranteed = config->users_guaranteed, tensors = config->max_tensors, workers = 0;
   TL_RETURN_IF_ERROR(optional_value(map, "slice_elements", &slice, number(1024, 1u << 20)));
   TL_RETURN_IF_ERROR(optional_value(map, "cpu", &cpu, number(0, 4095)));
-  TL_RETURN_IF_ERROR(optional_value(map, "workers", &workers, number(0, 64)));
+  TL_RETURN_IF_ERROR(optional_value(map, "workers", &workers, number(0, kMaxWorkers)));
   TL_RETURN_IF_ERROR(optional_value(map, "max_sessions", &sessions, number(1, 65536)));
   TL_RETURN_IF_ERROR(optional_value(map, "max_pending", &pending, number(1, 4096)));
   TL_RETURN_IF_ERROR(optional_value(map, "max_tensors", &tensors, number(1, 1u << 24)));

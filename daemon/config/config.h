@@ -16,6 +16,8 @@
 
 namespace tensorlane::config {
 
+inline constexpr std::uint32_t kMaxWorkers = 64;
+
 struct DaemonConfig {
   std::string path;
   std::map<std::string, std::string> written;  // keys of the file and what stands there, as YAML

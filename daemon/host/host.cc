@@ -16,6 +16,7 @@ constexpr std::uint64_t kControlQuantum = 4096;        // of headers: what a job
 // costs it.
 constexpr std::uint64_t kSentPerTurn = kib(256).value, kControlPerTurn = kib(16).value;
 constexpr std::uint64_t kWorkPerTurn = kib(256).value;  // as work_cost() counts it
+constexpr Duration kLongBlock = seconds(1);             // a block of work takes less than a millisecond
 constexpr std::size_t kTakenPerTurn = 64;
 constexpr std::size_t kRetiredPerTurn = 1024;  // regions of jobs that have ended
 
@@ -106,7 +107,11 @@ ports::Transport& Host::transport(RailIndex rail) {
 
 void Host::clear() {
   ports_.executor->finish();
-  while (ports::Block* block = ports_.executor->done()) free_blocks_.push_back(static_cast<JobBlock*>(block));
+  while (ports::Block* done = ports_.executor->done()) {
+    auto* block = static_cast<JobBlock*>(done);
+    block->job = nullptr;
+    free_blocks_.push_back(block);
+  }
   users_ = Users(0);
   jobs_.clear();
   ended_.clear();
@@ -176,7 +181,7 @@ std::size_t Host::send() {
   std::size_t sent = 0;
   for (auto& rail : rails_) {
     sent += send(*rail);
-    rail->transport->flush();  // before any arithmetic begins
+    rail->transport->flush();  // before the lane does any arithmetic
   }
   return sent;
 }
@@ -231,9 +236,15 @@ std::size_t Host::work() {
     block.clear();
     if (!users_.choose_block(now_, block)) break;
     cost += work_cost(block);
+    if (block.empty()) {  // this range is other ranks': there is nothing to copy
+      end_block(block);
+      ++blocks;
+      continue;
+    }
     free_blocks_.pop_back();
     ports_.executor->submit(block);
-    blocks += 1 + finish_blocks();
+    ++blocks;
+    finish_blocks();
   }
   return blocks;
 }
@@ -242,13 +253,23 @@ std::size_t Host::finish_blocks() {
   std::size_t blocks = 0;
   for (; ports::Block* done = ports_.executor->done(); ++blocks) {
     auto& block = static_cast<JobBlock&>(*done);
-    now_ = context_.clock();
-    block.span.length = now_ - block.span.begin;
-    if (ports_.timeline->enabled()) ports_.timeline->record(block.span);
-    block.job->block_done(block, now_);
+    end_block(block);
     free_blocks_.push_back(&block);
   }
   return blocks;
+}
+
+void Host::end_block(JobBlock& block) {
+  now_ = context_.clock();
+  block.span.length = now_ - block.span.begin;
+  if (ports_.timeline->enabled()) ports_.timeline->record(block.span);
+  std::exchange(block.job, nullptr)->block_done(block, now_);
+}
+
+// Whether a thread that sums hangs: then jobs neither go on nor end.
+bool Host::work_stands_still() const {
+  return std::ranges::any_of(
+      blocks_, [this](const JobBlock& block) { return block.job != nullptr && now_ - block.span.begin > kLongBlock; });
 }
 
 Time Host::next_deadline(Time latest) const {
@@ -282,6 +303,7 @@ bool Host::housekeep() {
   ports::TransportCounters carried;
   for (const auto& rail : rails_) carried += rail->transport->counters();
   m.transport.set(carried);
+  if (!work_stands_still()) m.work_turns.add();
   m.jobs.set(jobs_.size());
   m.sessions.set(sessions);
   m.operations_pending.set(pending);

@@ -81,6 +81,8 @@ class Host {
   std::size_t share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit);
   void look_for_standing(Rail& rail);
   std::size_t finish_blocks();
+  void end_block(JobBlock& block);
+  bool work_stands_still() const;
 
   const HostConfig& config_;
   const HostPorts& ports_;

@@ -94,7 +94,8 @@ Moved add_block(LocalTask& task, const protocol::PlanTensor& tensor, const Local
   Moved moved;
   switch (task.step) {
     case LocalStep::kNone:
-      return moved;
+      TL_ASSERT(false);
+      break;
     case LocalStep::kReduce:
       if (task.wide.empty()) {
         reduce_block(local, tensor, leader, tensor.dtype, 1.0, task.next, count, block);
@@ -128,7 +129,8 @@ Moved add_batch_block(LocalTask& task, const protocol::PlanTensor& batch, Buffer
   const std::uint64_t end =
       std::min(batch.elements, task.next + block_elements(task.wide.empty() ? size : sizeof(float), ranks));
   Moved moved;
-  while (task.next < end && block.has_room(ranks, ranks)) {
+  const std::size_t steps = task.step == LocalStep::kSpread ? ranks : 1;
+  while (task.next < end && block.has_room(steps, ranks)) {
     const engine::BatchGate::Member& member = members[task.member];
     const std::uint64_t from = task.next - member.offset, count = std::min(end - task.next, member.elements - from);
     const std::span<const Buffer> buffers = buffers_of(member.tensor);

@@ -145,16 +145,7 @@ int Lane::Impl::longest_sleep_ms() const {
 
 // Polls in vain for a bounded time and share (law 17), then blocks until something happens.
 void Lane::Impl::maybe_sleep() {
-  const Time now = host->now();
-  if (idle_since.value == 0) idle_since = now;
-  if (now - window_start > milliseconds(10)) {
-    window_start = now;
-    spun = Duration();
-  }
-  const Duration idle = now - idle_since;
-  if (idle < config.spin && to_seconds(spun) < config.spin_budget * 0.01) return;
-  spun += idle;
-  idle_since = Time();
+  if (budget.may_poll(host->now())) return;
   if (arm_sessions() && arm_transports() && ports.executor->arm() && !mail.load(std::memory_order_acquire)) {
     ports.metrics->sleeps.add();
     std::array<epoll_event, 32> events;
@@ -163,6 +154,11 @@ void Lane::Impl::maybe_sleep() {
   }
   disarm_sessions();
   ports.executor->disarm();
+}
+
+void Lane::Impl::set_cpu() {
+  ports.metrics->cpu_ns.set(thread_cpu_ns());
+  ports.metrics->work_cpu_ns.set(static_cast<std::uint64_t>(ports.executor->cpu_time().value));
 }
 
 void Lane::Impl::run() {
@@ -176,13 +172,13 @@ void Lane::Impl::run() {
   while (!stopping.load(std::memory_order_relaxed)) {
     ports.metrics->loops.add();
     const std::size_t progress = turn();
-    if (host->housekeep()) ports.metrics->cpu_ns.set(thread_cpu_ns());
+    if (host->housekeep()) set_cpu();
     // The tables and the memory of jobs that are over go elsewhere: that takes long.
     if (std::shared_ptr<host::Job> job = host->retire()) preparer.dispose(std::move(job));
     if (progress == 0 && !host->retires() && backlogs.empty()) {
       maybe_sleep();
     } else {
-      idle_since = Time();
+      budget.worked();
     }
   }
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/bounded_queue.h"
+#include "common/base/spin_budget.h"
 #include "daemon/host/host.h"
 #include "daemon/lane/backlogs.h"
 #include "daemon/lane/lane.h"
@@ -38,6 +39,7 @@ struct Lane::Impl {
   std::size_t commands();
   void reap();
   void maybe_sleep();
+  void set_cpu();
   int longest_sleep_ms() const;
   bool arm_sessions();
   bool arm_transports();
@@ -69,8 +71,7 @@ struct Lane::Impl {
   std::thread thread;
   std::mutex specs_mutex;
   std::map<JobId, std::shared_ptr<const ports::JobSpec>> specs;  // of jobs that begin or run; under specs_mutex
-  Time idle_since, window_start;
-  Duration spun{};    // spent polling in vain since window_start
+  SpinBudget budget{config.spin, config.spin_budget};
   Preparer preparer;  // the last member: its thread uses the others
 };
 

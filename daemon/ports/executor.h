@@ -8,6 +8,7 @@
 
 #include "common/base/assert.h"
 #include "common/base/dtype.h"
+#include "common/base/units.h"
 #include "daemon/ports/reducer.h"
 
 namespace tensorlane::ports {
@@ -16,8 +17,9 @@ namespace tensorlane::ports {
 // Plain pointers, so that any thread can do it. Whoever gives it derives from it what it wants to know when it is done.
 class Block {
  public:
-  // A sum of as many ranks as a host can have, and a copy to each.
-  static constexpr std::size_t kMaxSources = 2 * kMaxReduceSources, kMaxSteps = kMaxReduceSources;
+  // A sum of as many ranks as a host can have and a copy to each takes 64 steps and 127 sources. Batches of small
+  // tensors take the rest: with less, more of a block's time would go into beginning and ending it.
+  static constexpr std::size_t kMaxSources = 1024, kMaxSteps = 512;
 
   void clear() { steps_ = sources_ = 0; }
   bool empty() const { return steps_ == 0; }
@@ -71,8 +73,8 @@ class Block {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // How many blocks may be under way at once; at least 1. Few more than are done at the same time: what is chosen late
-  // is chosen by the urgency of then.
+  // How many blocks may be under way at once; at least 1. Few more than are done at the same time: the later a block is
+  // chosen, the more is known of what is urgent.
   virtual std::size_t capacity() const = 0;
   // Begins a block; fewer than capacity() are under way.
   virtual void submit(Block& block) = 0;
@@ -80,10 +82,12 @@ class Executor {
   virtual Block* done() = 0;
   // Waits until all that is under way is done; done() returns it.
   virtual void finish() = 0;
+  // Processor time of the executor's own threads.
+  virtual Duration cpu_time() const { return {}; }
 
   // For whoever sleeps until something is done: a descriptor to watch edge-triggered, which is never read, or -1 where
   // nothing is ever under way between two calls. arm() asks for a wake-up and returns false when something is done
-  // already; disarm() takes the wish back.
+  // already; after disarm() nobody is woken any more.
   virtual int wake_fd() const { return -1; }
   virtual bool arm() { return true; }
   virtual void disarm() {}

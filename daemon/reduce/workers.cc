@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,10 +13,17 @@
 #include <system_error>
 #include <utility>
 
+#include "common/base/spin_budget.h"
 #include "daemon/ports/inline_executor.h"
 
 namespace tensorlane::reduce {
 namespace {
+
+constexpr double kSpinShare = 0.25;
+
+Time now() {
+  return Time(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+}
 
 Status no_worker(int error) {
   return {Code::kResourceExhausted, fmt::format("cannot start a worker thread: {}", std::strerror(error)), "workers",
@@ -42,7 +50,7 @@ Status Workers::open(std::size_t threads) {
       workers_.pop_back();
       return no_worker(error.code().value());
     }
-    pthread_setname_np(workers_.back()->thread.native_handle(), "worker");
+    pthread_setname_np(workers_.back()->thread.native_handle(), "tl-work");
   }
   return {};
 }
@@ -70,8 +78,9 @@ void Workers::give(Worker& worker, ports::Block* block) {
   const std::uint32_t given = worker.given.load(std::memory_order_relaxed);
   TL_ASSERT(given - worker.returned < kDepth);
   worker.queue[given % kDepth] = block;
-  worker.given.store(given + 1, std::memory_order_release);
-  worker.given.notify_one();  // a system call only when the worker sleeps
+  // Either the worker sees the block before it sleeps, or it is seen here that it sleeps.
+  worker.given.store(given + 1, std::memory_order_seq_cst);
+  if (worker.sleeping.load(std::memory_order_seq_cst)) worker.given.notify_one();
 }
 
 void Workers::submit(ports::Block& block) {
@@ -89,12 +98,26 @@ ports::Block* Workers::done() {
   return nullptr;
 }
 
+// Rare: no worker tells that it is done unless the lane has armed.
 void Workers::finish() {
+  constexpr auto kLook = std::chrono::microseconds(50);
   for (const auto& worker : workers_) {
-    const std::uint32_t given = worker->given.load(std::memory_order_relaxed);
-    for (std::uint32_t at = 0; (at = worker->finished.load(std::memory_order_acquire)) != given;)
-      worker->finished.wait(at, std::memory_order_acquire);
+    while (worker->finished.load(std::memory_order_acquire) != worker->given.load(std::memory_order_relaxed))
+      std::this_thread::sleep_for(kLook);
   }
+}
+
+Duration Workers::cpu_time() const {
+  Duration sum;
+  for (const auto& worker : workers_) {
+    clockid_t clock{};
+    timespec time{};
+    // The thread lives as long as this.
+    if (::pthread_getcpuclockid(worker->thread.native_handle(), &clock) != 0 || ::clock_gettime(clock, &time) != 0)
+      continue;
+    sum += seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
+  }
+  return sum;
 }
 
 // It is seen either here that a block is done, or there that somebody wants to be woken.
@@ -112,23 +135,22 @@ void Workers::disarm() {
 // ---- a worker ----
 
 void Workers::run(Worker& worker) {
+  SpinBudget budget(spin_, kSpinShare);
   for (std::uint32_t taken = 0;; ++taken) {
-    wait(worker, taken, spin_);
+    while (worker.given.load(std::memory_order_acquire) == taken) {
+      if (budget.may_poll(now())) continue;
+      worker.sleeping.store(true, std::memory_order_seq_cst);
+      worker.given.wait(taken, std::memory_order_seq_cst);
+      worker.sleeping.store(false, std::memory_order_relaxed);
+    }
+    budget.worked();
     const ports::Block* block = worker.queue[taken % kDepth];
     if (block == nullptr) return;
     block->run(reducer_);
     worker.finished.store(taken + 1, std::memory_order_seq_cst);
-    worker.finished.notify_one();
     if (!armed_.load(std::memory_order_seq_cst) || !armed_.exchange(false, std::memory_order_acq_rel)) continue;
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto n = ::write(event_, &one, sizeof one);
-  }
-}
-
-void Workers::wait(const Worker& worker, std::uint32_t taken, Duration spin) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(spin.value);
-  while (worker.given.load(std::memory_order_acquire) == taken) {
-    if (std::chrono::steady_clock::now() >= until) worker.given.wait(taken, std::memory_order_acquire);
   }
 }
 

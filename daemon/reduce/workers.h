@@ -14,14 +14,15 @@
 
 namespace tensorlane::reduce {
 
-// Each thread has its own queue of two blocks: the one that it does, and the next, which it finds when it is done.
-// Neither a lock nor a system call between the giving thread and a worker that is awake.
+// Each thread has its own queue of two blocks: the one that it does, and the next, which it finds when it is done. So
+// what is most urgent waits for at most two blocks, as it waits for one where the lane does them. Neither a lock nor a
+// system call between the giving thread and a worker that is awake.
 class Workers final : public ports::Executor {
  public:
   static constexpr std::size_t kMaxThreads = 64;
 
-  // `threads`: 1 to kMaxThreads. A worker with nothing to do polls for `spin` before it sleeps. `reducer` outlives it.
-  // Errors: kResourceExhausted (threads, descriptors).
+  // `threads`: 1 to kMaxThreads. A worker with nothing to do polls for `spin` before it sleeps, and no longer than a
+  // quarter of the time (law 17). `reducer` outlives it. Errors: kResourceExhausted (threads, descriptors).
   static Result<std::unique_ptr<Workers>> create(ports::Reducer& reducer, std::size_t threads, Duration spin);
   ~Workers() override;
 
@@ -29,6 +30,7 @@ class Workers final : public ports::Executor {
   void submit(ports::Block& block) override;
   ports::Block* done() override;
   void finish() override;
+  Duration cpu_time() const override;
   int wake_fd() const override { return event_; }
   bool arm() override;
   void disarm() override;
@@ -39,6 +41,7 @@ class Workers final : public ports::Executor {
     std::array<ports::Block*, kDepth> queue{};  // by count of what was given; null: end
     std::uint32_t returned = 0;                 // by done(); the giving thread's
     alignas(64) std::atomic<std::uint32_t> given{0};
+    std::atomic<bool> sleeping{false};
     alignas(64) std::atomic<std::uint32_t> finished{0};
     std::thread thread;
 
@@ -49,7 +52,6 @@ class Workers final : public ports::Executor {
   Status open(std::size_t threads);
   void give(Worker& worker, ports::Block* block);
   void run(Worker& worker);
-  static void wait(const Worker& worker, std::uint32_t taken, Duration spin);
 
   ports::Reducer& reducer_;
   const Duration spin_;

@@ -209,8 +209,12 @@ class Collector final : public prometheus::Collectable {
     };
     const Row rows[] = {
         {"lane_cpu_seconds_total", "CPU time of the lane's thread", static_cast<double>(m.cpu_ns.value()) * 1e-9, true},
+        {"work_cpu_seconds_total", "CPU time of the threads that sum and copy beside the lane",
+         static_cast<double>(m.work_cpu_ns.value()) * 1e-9, true},
         {"sent_slices_total",
-         "Slices given to the transport; lane_cpu_seconds_total over this is the CPU time per slice",
+         "Slices given to the transport; lane_cpu_seconds_total and work_cpu_seconds_total over this are the CPU time "
+         "per "
+         "slice",
          static_cast<double>(m.slices_sent.value()), true},
         {"lane_turns_total", "Turns of the lane's loop", static_cast<double>(m.loops.value()), true},
         {"lane_sleeps_total", "Times the lane blocked", static_cast<double>(m.sleeps.value()), true},

@@ -42,7 +42,8 @@ nlohmann::json LaneStatus::read() const {
                      {"transport", flow.transport},
                      {"path", flow.path}});
   }
-  const std::uint64_t cpu_ns = parts_.metrics.cpu_ns.value(), slices = parts_.metrics.slices_sent.value();
+  const std::uint64_t cpu_ns = parts_.metrics.cpu_ns.value() + parts_.metrics.work_cpu_ns.value(),
+                      slices = parts_.metrics.slices_sent.value();
   nlohmann::json jobs = nlohmann::json::array();
   for (const auto& job : parts_.metrics.job_list.all()) {
     nlohmann::json job_classes = nlohmann::json::array();
@@ -66,6 +67,7 @@ nlohmann::json LaneStatus::read() const {
             {"pattern_choices", parts_.patterns.choices()},
             {"priorities", parts_.config.priorities},
             {"tags", parts_.config.tags},
+            {"workers", parts_.config.workers},
             {"cpu_seconds", static_cast<double>(cpu_ns) * 1e-9},
             {"sent_slices", slices},
             {"cpu_ns_per_slice", slices == 0 ? nlohmann::json() : nlohmann::json(cpu_ns / slices)},

@@ -27,7 +27,10 @@ SimDaemon::SimDaemon(HostIndex self, Around around, Random random)
       heard_(around.scenario.rails(), std::vector<Time>(around.scenario.hosts())) {
   make_clients(random_);
   Result<std::unique_ptr<host::Host>> made = host::Host::create(config_, ports_, [this] {
-    local_ = std::max(local_, around_.events.now()) + random_.between(Duration(0), around_.scenario.lane.block_time);
+    // Workers' blocks take none of the lane's time.
+    const LaneConfig& lane = around_.scenario.lane;
+    local_ = std::max(local_, around_.events.now());
+    if (lane.workers == 0) local_ = local_ + random_.between(Duration(0), lane.block_time);
     return local_;
   });
   TL_ASSERT(made.ok());

@@ -174,10 +174,15 @@ void EngineWatch::work(const engine::Work& work) {
   const std::span<std::byte> out = around_.memory.resolve(work.out);
   bool fits = work.source_count > 0 && out.size() == work.elements * dtype_size(work.out_dtype) &&
               out.size() <= kMaxOperation.value;
+  std::uint64_t read = 0;
   for (std::uint32_t i = 0; i < work.source_count; ++i) {
     const std::span<std::byte> bytes = around_.memory.resolve(work.sources[i].data);
     fits = fits && bytes.size() == work.elements * dtype_size(work.sources[i].dtype);
     staging_->consumed(bytes);
+    read += bytes.size();
+  }
+  if (read > 4 * kMaxOperation.value) {
+    around_.findings.fail("bounds", "host {}: a block of work reads {} bytes", self_.value, read);
   }
   if (!fits) {
     around_.findings.fail("memory", "host {}: a block of {} elements and {} sources does not fit its memory",

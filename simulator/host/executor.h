@@ -1,8 +1,10 @@
 // The swarm's executor: blocks of work take time, on cores that differ, and end in any order.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "daemon/ports/executor.h"

@@ -376,7 +376,7 @@ TEST(ChoiceChecker, WantsTheTensorThatIsWaitedForToBeSummedFirst) {
     work.elements = 100;
     work.tensor = TensorId(first);
     work.sequence = Sequence(1);
-    checker.working(Time(2), work);
+    checker.working(work);
     EXPECT_EQ(findings.any(), first != 1);
   }
 }
@@ -394,7 +394,7 @@ TEST(ChoiceChecker, RefusesASumBeforeAllHasCome) {
   engine::Work work;
   work.out = {1, 1, 0, 400};
   work.elements = 100;
-  checker.working(Time(2), work);
+  checker.working(work);
   EXPECT_TRUE(findings.any());
 }
 
