@@ -9,8 +9,8 @@ namespace tensorlane::engine {
 namespace {
 
 // A block is at most kMaxOperation in the widest type that its sum can have, and a power of two of that, so that no
-// block crosses a page of staging. Where it has many sources it is smaller, so that it reads at most four pages, and what is
-// more urgent does not wait for long.
+// block crosses a page of staging. Where it has many sources it is smaller, so that it reads at most four pages, and
+// what is more urgent does not wait for long.
 std::uint64_t block_elements(const Tensor& t, const Slice& slice) {
   constexpr std::uint64_t kPages = 4;
   const std::uint64_t page = kMaxOperation.value / std::max(dtype_size(t.dtype()), dtype_size(t.partial_dtype));

@@ -134,7 +134,8 @@ class Engine {
   std::optional<ClassId> next_work() const;
   // The most urgent block of arithmetic; false when there is none. The caller does it, on whatever thread, and feeds
   // WorkDone(token) when it is done: blocks may be under way at the same time, and end in any order. Until then the
-  // engine neither frees nor reuses the memory of its sources and of its output. After kAbort WorkDone changes nothing. Blocks that need one another's results are not given out together.
+  // engine neither frees nor reuses the memory of its sources and of its output. After kAbort WorkDone changes nothing.
+  // Blocks that need one another's results are not given out together.
   bool pick_work(Time now, Work* out);
 
   // For reports: the neighbours in the pattern that have not yet announced the operation on `tensor` that runs here,

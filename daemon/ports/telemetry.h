@@ -213,10 +213,10 @@ struct LaneMetrics {
   Counter slices_reduced, bytes_reduced, bytes_copied;  // arithmetic and copies inside this host
   Counter stale_grants, protocol_errors, late_reports, jobs_started, jobs_failed;
   TransportMetrics transport;
-  Counter cpu_ns;                                             // of the lane's thread
-  Counter work_cpu_ns;                                        // of threads that sum and copy beside it
-  Counter work_turns;  // ten a second, but for those when a block of work has been under way for a second
-  Counter loops, sleeps;                                      // turns of the lane's loop; times it blocked
+  Counter cpu_ns;         // of the lane's thread
+  Counter work_cpu_ns;    // of threads that sum and copy beside it
+  Counter work_turns;     // ten a second, but for those when a block of work has been under way for a second
+  Counter loops, sleeps;  // turns of the lane's loop; times it blocked
   Counter jobs, sessions, operations_pending, staging_bytes;  // now
   // Now, by class: the age of the oldest operation that all ranks of this host have submitted, and that is not
   // complete.

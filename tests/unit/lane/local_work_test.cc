@@ -82,7 +82,7 @@ TEST(LocalWork, ABlockIsBoundedByItsWidestForm) {
 // Members of a batch share blocks. One that is full ends between two members, and the next one goes on there.
 TEST(LocalWork, ABatchOfMoreMembersThanABlockHoldsIsCutBetweenThem) {
   const auto reducer = reduce::make_cpu_reducer();
-  constexpr std::uint64_t kMembers = 200, kEach = 5, kElements = kMembers * kEach;
+  constexpr std::uint64_t kMembers = 1200, kEach = 5, kElements = kMembers * kEach;
   for (const std::size_t count : {1, 2, 3, 64}) {
     Ranks ranks(count, kElements);
     std::vector<engine::BatchGate::Member> members;
