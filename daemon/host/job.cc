@@ -173,14 +173,15 @@ void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& ca
                           fmt::format("job '{}'", spec_.name), "look at that host's daemon log for why it left the job")
                  : Status(cause.code(), fmt::format("connection to host {}{} was lost: {}", name, where, cause.what()),
                           cause.where(), cause.fix());
+  // What came over a connection and was wrong is the cause itself, also where nothing is pending here: the peer, which
+  // sees only the end, waits for it.
+  if (named.code() == Code::kCorrupt) return fail(named);
   // A peer whose ranks are done goes first; that is a failure only for what still needs it.
   if (state_ == State::kRunning && operations_pending() + admission_.held() + offered_ == 0) {
     if (!departed_) departed_ = named;
     return;
   }
-  // What came over a connection and was wrong is the cause itself: the peer, which sees the end alone, waits for it.
-  const bool symptom = named.code() != Code::kCorrupt;
-  if (!lost_ || !symptom) lost_ = {named, symptom ? now : now + Duration(-spec_.detection.value)};
+  if (!lost_) lost_ = {named, now};
 }
 
 // A closed connection is a symptom: a peer that aborts closes its own. Control gets a moment to hear of the cause,

@@ -368,7 +368,7 @@ void SimTransport::forget_arrivals(HostIndex peer, std::size_t level) {
 }
 
 std::optional<ledger::Number> SimTransport::on_reconnect(HostIndex peer, std::size_t level) {
-  if (!active() || around_.frozen()) return std::nullopt;
+  if (!active() || around_.frozen() || flows_[index(peer, level)].over) return std::nullopt;
   forget_arrivals(peer, level);
   return flows_[index(peer, level)].in.ack();
 }
@@ -401,6 +401,7 @@ void SimTransport::look_for_lost(Time now) {
     Flow& f = flows_[i];
     if (!f.lost || now - *f.lost <= job_->resume_within) continue;
     f = Flow(around_.scenario.lane.flow_room);
+    f.over = true;
     note({.kind = Notice::Kind::kDown,
           .flow = key_of(i),
           .cause = {Code::kUnavailable, "the connection did not come back", "", ""}});

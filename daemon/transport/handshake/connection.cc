@@ -219,6 +219,7 @@ bool Connection::usable_cipher() const {
 
 std::unique_ptr<protect::Records> Connection::make_records() const {
   TL_ASSERT(state_ == State::kDone);
+  TL_ASSERT((cipher_ == protect::Cipher::kNone) == (exchanges_.protection.level == DataProtection::kNone));
   if (cipher_ == protect::Cipher::kNone) return nullptr;
   return std::make_unique<protect::Records>(record_secrets(*job_, hello_, server_nonce_, cipher_));
 }

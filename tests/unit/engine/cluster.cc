@@ -192,6 +192,9 @@ bool Cluster::work_something(std::size_t h) {
   work = host.work[which];
   host.work.erase(host.work.begin() + static_cast<std::ptrdiff_t>(which));
   EXPECT_LE(work.elements * dtype_size(work.out_dtype), kMaxOperation.value);
+  std::uint64_t read = 0;
+  for (std::uint32_t i = 0; i < work.source_count; ++i) read += work.elements * dtype_size(work.sources[i].dtype);
+  EXPECT_LE(read, 4 * kMaxOperation.value);
   const Dtype accumulates =
       is_integer(work.out_dtype) || work.out_dtype == Dtype::kFloat64 ? work.out_dtype : Dtype::kFloat32;
   std::vector<double> terms(work.source_count);
