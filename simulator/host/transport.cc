@@ -368,7 +368,9 @@ void SimTransport::forget_arrivals(HostIndex peer, std::size_t level) {
 }
 
 std::optional<ledger::Number> SimTransport::on_reconnect(HostIndex peer, std::size_t level) {
-  if (!active() || around_.frozen() || flows_[index(peer, level)].over) return std::nullopt;
+  const Flow& f = flows_[index(peer, level)];
+  const bool asked_for = f.wanted || peer < self_;  // who dials makes no flow that the job does not have
+  if (!active() || around_.frozen() || f.over || !asked_for) return std::nullopt;
   forget_arrivals(peer, level);
   return flows_[index(peer, level)].in.ack();
 }
