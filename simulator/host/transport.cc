@@ -202,7 +202,10 @@ void SimTransport::on_arrived(const FramePtr& frame) {
 void SimTransport::on_packet(const Packet& packet) {
   if (!active()) return;
   std::span<std::byte> place;
-  if (packet.begin == 0 && packet.end > 0 && around_.scenario.lane.done_when_acknowledged) {
+  // As a NIC that writes where it was told. What a host that lies was granted it may then write until its connection is
+  // down (docs/threat-model.md): of that nothing is to be shown.
+  const bool lands_now = around_.scenario.lane.done_when_acknowledged && packet.frame->lie == nullptr;
+  if (packet.begin == 0 && packet.end > 0 && lands_now) {
     const protocol::FrameHeader& header = packet.frame->header;
     const Result<std::span<std::byte>> told = sink_.on_header(key_of(index(packet.from, packet.level)), header);
     if (told.ok() && told->size() == header.payload_bytes) place = *told;
