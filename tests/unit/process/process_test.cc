@@ -35,7 +35,10 @@ bool dies(pid_t pid) {
 // A file that a script writes a pid to.
 class PidFile {
  public:
-  PidFile() : path(::testing::TempDir() + "process_test." + std::to_string(::getpid())) { std::remove(path.c_str()); }
+  explicit PidFile(const std::string& name = "")
+      : path(::testing::TempDir() + "process_test." + std::to_string(::getpid()) + name) {
+    std::remove(path.c_str());
+  }
   ~PidFile() { std::remove(path.c_str()); }
   pid_t read() const {
     for (int i = 0; i < 500; ++i) {
@@ -167,9 +170,12 @@ TEST(Processes, AddsToTheEnvironment) {
 }
 
 TEST(Processes, StopEndsWhatIgnoresSigtermAndWhatItsLeaderLeftBehind) {
-  const PidFile file;
+  const PidFile file, ignores(".ignores");
   Processes processes;
-  ASSERT_TRUE(processes.spawn({.argv = shell("trap '' TERM; while true; do sleep 600; done")}).ok());
+  ASSERT_TRUE(
+      processes.spawn({.argv = shell("trap '' TERM; echo $$ > " + ignores.path + "; while true; do sleep 600; done")})
+          .ok());
+  ASSERT_GT(ignores.read(), 0);  // from now on
   ASSERT_TRUE(processes.spawn({.argv = shell("sleep 600 & echo $! > " + file.path)}).ok());
   const pid_t orphan = file.read();
   std::size_t exited = 0;
