@@ -88,7 +88,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     explicit Flow(std::size_t room);
     bool wanted = false;  // dialed, or known to the job that a peer dials
     bool up = false;
-    bool over = false;  // it was given up: no connection takes it up again
+    bool over = false;     // it was given up: no connection takes it up again
     bool refused = false;  // closed by this host, for what the peer has sent
     ledger::SendLedger out;
     ledger::ReceiveLedger in;

@@ -21,7 +21,8 @@
 //
 // Keys: the handshake derives one secret for each direction (handshake::record_secrets). From it comes the key, and
 // after kRecordsPerKey records the next secret, as in TLS 1.3 (RFC 8446, sections 5.5 and 7.2). That bounds what is
-// sealed under one key of AES-GCM to 64 GiB, and old keys cannot be found from newer ones; from the pair's key they can.
+// sealed under one key of AES-GCM to 64 GiB, and old keys cannot be found from newer ones; from the pair's key they
+// can.
 #pragma once
 
 #include <sodium.h>
