@@ -1,4 +1,4 @@
-// tensorlaned: makes the rooms, joins them, and serves until a signal. Nothing else knows all of them.
+// tensorlaned: makes the modules, joins them, and serves until a signal. Nothing else knows all of them.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
@@ -76,7 +76,7 @@ class Daemon {
 
   Status start() {
     TL_ASSIGN_OR_RETURN(executor_, reduce::make_executor(*reducer_, config_.workers, wiring::spin(config_)));
-    const host::HostPorts rooms{
+    const host::HostPorts ports{
         &regions_,
         executor_.get(),
         &metrics_,
@@ -86,7 +86,7 @@ class Daemon {
         &scratch_,
         &region_ledger_,
         [](const std::string& line) { spdlog::info(line); }};
-    TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(wiring::lane_config(config_), rooms));
+    TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(wiring::lane_config(config_), ports));
     if (!config_.metrics.empty()) {
       TL_RETURN_IF_ERROR(wiring::try_metrics(config_));
       telemetry::ExporterConfig exporter = wiring::exporter_config(config_);

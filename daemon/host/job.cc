@@ -263,8 +263,8 @@ void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor&
     admission_.waits(local, moving);
     begin_admitted(now);
   }
-  if (sequence != t.completed + 1 || operation.raised || context_.config->single_queue) return;
-  operation.raised = true;
+  if (sequence != t.completed + 1 || operation.boosted || context_.config->single_queue) return;
+  operation.boosted = true;
   if (operation.task.step != LocalStep::kNone) local_queue_.raise(moving);
   feed_all({.kind = engine::Event::Kind::kBoost, .boost = {moving, operation.next_sequence()}}, now);
 }
@@ -320,7 +320,7 @@ void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalS
   const bool wide = step == LocalStep::kReduce && tensor.fp32_contributions;
   t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.wide_storage : Buffer(), 0, 0, 0};
   if (step == LocalStep::kNone) return finish_step(t, tensor, now);
-  local_queue_.push({tensor.cls, t.iteration, tensor.id, t.raised});
+  local_queue_.push({tensor.cls, t.iteration, tensor.id, t.boosted});
 }
 
 // A step of local work is finished: on to the network, to the spreading of the result, or to the end.
@@ -358,7 +358,7 @@ void Job::to_rails(LocalTensor& t, const protocol::PlanTensor& tensor, Time now)
   engine::Event event{.kind = engine::Event::Kind::kTensorReady};
   event.tensor_ready = {tensor.id, sequence, t.buffer, t.wide};
   feed_all(event, now);
-  if (t.raised) feed_all({.kind = engine::Event::Kind::kBoost, .boost = {tensor.id, sequence}}, now);
+  if (t.boosted) feed_all({.kind = engine::Event::Kind::kBoost, .boost = {tensor.id, sequence}}, now);
 }
 
 void Job::feed_all(const engine::Event& event, Time now) {
@@ -389,7 +389,7 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
   ++t.completed;
   t.arrived = 0;
   end_pending(t);
-  t.raised = false;
+  t.boosted = false;
   t.waited.reset();
   t.task.step = LocalStep::kNone;
   if (tensor.is_batch()) {

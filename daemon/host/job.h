@@ -144,7 +144,7 @@ class Job final : private JobRail::Owner {
     LocalTask task;
     std::size_t rails_left = 0;  // that have not done their part of the operation that runs
     bool rails_ok = true;
-    bool raised = false;         // a client waits for the operation that runs
+    bool boosted = false;        // a client waits for the operation that runs
     std::optional<Time> waited;  // since when a client waits for it, from its side of the next operation on
     Time first_peer, last_peer;  // as engine::Complete
     Time first_arrival, ready;

@@ -226,7 +226,7 @@ std::span<const std::span<std::byte>> JobRail::granted(HostIndex peer, const pro
 void JobRail::note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now) {
   const Duration waited = now - send.eligible;
   context_.metrics->classes[ports::metrics_slot(flow.cls)].queue_wait.record(waited);
-  if (send.header.payload_bytes == 0 || !context_.timeline->enabled()) return;  // control would bury the tensors
+  if (send.header.payload_bytes == 0 || !context_.timeline->enabled()) return;  // control would hide the tensors
   context_.timeline->record({.begin = send.eligible,
                              .length = waited,
                              .job = job(),

@@ -71,11 +71,11 @@ class LocalQueue {
     ClassId cls;
     engine::Iteration iteration;
     TensorId tensor;
-    bool raised = false;
+    bool boosted = false;
     // For the heap, which serves the largest: "less" means less urgent.
     bool operator<(const Key& o) const {
       if (cls != o.cls) return cls > o.cls;
-      if (raised != o.raised) return o.raised;
+      if (boosted != o.boosted) return o.boosted;
       if (iteration != o.iteration) return iteration > o.iteration;
       return tensor > o.tensor;
     }
@@ -98,7 +98,7 @@ class LocalQueue {
   void raise(TensorId tensor) {
     const auto found = std::ranges::find(keys_, tensor, &Key::tensor);
     if (found == keys_.end()) return;
-    found->raised = true;
+    found->boosted = true;
     std::make_heap(keys_.begin(), keys_.end());
   }
   void clear() { keys_.clear(); }

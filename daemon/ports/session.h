@@ -1,4 +1,4 @@
-// A client session as a lane sees it, and the session room's face towards control.
+// A client session as a lane sees it, and the session module's face towards control.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class ClientSession {
   virtual ~ClientSession() = default;
 
   // Copies up to out.size() submissions, oldest first. Returns how many. An impossible index ends the session: take()
-  // returns 0 from then on and the session room reports the client's death to control.
+  // returns 0 from then on and the session module reports the client's death to control.
   virtual std::size_t take(std::span<protocol::SubmissionEntry> out) = 0;
   // Gives one completion and wakes a waiting client. Never full: a client with more than kMaxOutstanding operations
   // pending has broken the protocol.
@@ -54,13 +54,13 @@ class ClientSession {
   virtual bool dead() const = 0;
 };
 
-// Questions of all clients that control has not answered yet. The session room keeps within it, and shares it between
+// Questions of all clients that control has not answered yet. The session module keeps within it, and shares it between
 // users; so control takes them all.
 inline constexpr std::size_t kMaxRequests = std::size_t{1} << 16;
 
 using SessionId = Strong<struct SessionIdTag, std::uint64_t>;
 
-// What a client says of itself. The session room has checked version, sizes and the peer's uid; control checks the
+// What a client says of itself. The session module has checked version, sizes and the peer's uid; control checks the
 // secret.
 struct JoinRequest {
   SessionId session;
@@ -83,7 +83,7 @@ struct JoinInfo {
   std::string host = {};  // the name of this one in the fabric file
 };
 
-// Control as the session room sees it. Thread-safe; calls are queued.
+// Control as the session module sees it. Thread-safe; calls are queued.
 class JobControl {
  public:
   virtual ~JobControl() = default;
@@ -103,7 +103,7 @@ class JobControl {
   virtual void status(SessionId session, std::uint32_t uid, std::uint32_t request) = 0;
 };
 
-// The session room as control sees it. Thread-safe; calls are queued.
+// The session module as control sees it. Thread-safe; calls are queued.
 class SessionEvents {
  public:
   virtual ~SessionEvents() = default;

@@ -29,8 +29,8 @@ struct ExporterConfig {
   std::string version;                                 // of this daemon
 };
 
-// One number that another room counts: name without prefix ("sessions_ended_total"), help text, and how to read it from
-// any thread.
+// One number that another module counts: name without prefix ("sessions_ended_total"), help text, and how to read it
+// from any thread.
 struct ExtraCounter {
   std::string name, help;
   std::function<double()> read;

@@ -32,14 +32,14 @@ void Results::check_owned(Rank rank, const protocol::PlanTensor& planned, Sequen
   }
 }
 
-Client::Client(HostIndex host, Rank rank, Around around, Random random)
-    : host_(host), rank_(rank), around_(std::move(around)), random_(random), program_(0) {
-  for (const protocol::PlanTensor& planned : around_.scenario.plan.tensors) {
+Client::Client(HostIndex host, Rank rank, Context context, Random random)
+    : host_(host), rank_(rank), context_(std::move(context)), random_(random), program_(0) {
+  for (const protocol::PlanTensor& planned : context_.scenario.plan.tensors) {
     Tensor t;
     t.is_ours = !planned.is_batch();
     if (t.is_ours) {
       ++ours_;
-      t.buffer = around_.memory.allocate(planned.elements * dtype_size(planned.dtype));
+      t.buffer = context_.memory.allocate(planned.elements * dtype_size(planned.dtype));
     }
     tensors_.push_back(t);
   }
@@ -66,20 +66,20 @@ void Client::allow(std::size_t tensors) {
 }
 
 void Client::start_iteration() {
-  program_ = Random(mix(around_.scenario.seed) ^ ++iteration_);
-  Random& order = around_.scenario.client.in_step ? program_ : random_;
+  program_ = Random(mix(context_.scenario.seed) ^ ++iteration_);
+  Random& order = context_.scenario.client.in_step ? program_ : random_;
   for (std::size_t i = 0; i < allowed_; ++i) {
-    if (tensors_[i].is_ours && tensors_[i].sequence < around_.scenario.iterations) to_submit_.push_back(i);
+    if (tensors_[i].is_ours && tensors_[i].sequence < context_.scenario.iterations) to_submit_.push_back(i);
   }
   for (std::size_t i = to_submit_.size(); i > 1; --i) std::swap(to_submit_[i - 1], to_submit_[order.below(i)]);
   // What is left out comes in an iteration more.
-  while (around_.scenario.client.in_step && to_submit_.size() > 1 && program_.chance(0.3)) to_submit_.pop_back();
+  while (context_.scenario.client.in_step && to_submit_.size() > 1 && program_.chance(0.3)) to_submit_.pop_back();
 }
 
 void Client::schedule() {
   if (scheduled_ || to_submit_.empty() || waits_before_) return;
   scheduled_ = true;
-  around_.events.after(random_.between(Duration(0), around_.scenario.client.think), [this] {
+  context_.events.after(random_.between(Duration(0), context_.scenario.client.think), [this] {
     scheduled_ = false;
     act();
   });
@@ -90,12 +90,12 @@ void Client::act() {
   const std::size_t index = to_submit_.back();
   to_submit_.pop_back();
   submit(index);
-  if (around_.scenario.client.in_step) {
+  if (context_.scenario.client.in_step) {
     // The last one is followed by waits for all; what they raise first is any.
-    if (program_.chance(around_.scenario.client.raise)) waits_before_ = index;
+    if (program_.chance(context_.scenario.client.raise)) waits_before_ = index;
     for (std::size_t i = 0; to_submit_.empty() && i < tensors_.size(); ++i) wait_for(i);
     if (waits_before_) wait_for(index);
-  } else if (random_.chance(around_.scenario.client.raise)) {
+  } else if (random_.chance(context_.scenario.client.raise)) {
     wait_for(random_.below(tensors_.size()));
   }
   schedule();
@@ -103,43 +103,43 @@ void Client::act() {
 
 void Client::wait_for(std::size_t index) {
   if (!tensors_[index].pending) return;
-  around_.submit({static_cast<std::uint32_t>(index), protocol::kFlagBoost, tensors_[index].sequence});
+  context_.submit({static_cast<std::uint32_t>(index), protocol::kFlagBoost, tensors_[index].sequence});
 }
 
 void Client::submit(std::size_t index) {
   Tensor& t = tensors_[index];
-  const protocol::PlanTensor& planned = around_.scenario.plan.tensors[index];
+  const protocol::PlanTensor& planned = context_.scenario.plan.tensors[index];
   check_poison(index);
   ++t.sequence;
   t.pending = true;
   ++pending_;
   const Sequence sequence(t.sequence);
-  around_.values.contribute(rank_, planned, sequence, around_.memory.resolve(t.buffer));
-  around_.trace.line(host_, "rank {} submits tensor {} sequence {}", rank_.value, index, t.sequence);
-  around_.submit({planned.id.value, 0, t.sequence});
+  context_.values.contribute(rank_, planned, sequence, context_.memory.resolve(t.buffer));
+  context_.trace.line(host_, "rank {} submits tensor {} sequence {}", rank_.value, index, t.sequence);
+  context_.submit({planned.id.value, 0, t.sequence});
 }
 
 void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
   if (tensor.value >= tensors_.size() || !tensors_[tensor.value].pending ||
       tensors_[tensor.value].sequence != sequence.value) {
-    around_.findings.fail("delivery", "rank {}: completion of tensor {}, sequence {}, which was not pending",
-                          rank_.value, tensor.value, sequence.value);
+    context_.findings.fail("delivery", "rank {}: completion of tensor {}, sequence {}, which was not pending",
+                           rank_.value, tensor.value, sequence.value);
     return;
   }
   Tensor& t = tensors_[tensor.value];
-  around_.trace.line(host_, "complete tensor {} sequence {} {}", tensor.value, sequence.value, ok ? "ok" : "failed");
-  if (ok) around_.results.check(rank_, tensor, sequence, around_.memory.resolve(t.buffer));
+  context_.trace.line(host_, "complete tensor {} sequence {} {}", tensor.value, sequence.value, ok ? "ok" : "failed");
+  if (ok) context_.results.check(rank_, tensor, sequence, context_.memory.resolve(t.buffer));
   t.pending = false;
   if (waits_before_ == tensor.value) waits_before_.reset();
-  t.completed = around_.events.now();
+  t.completed = context_.events.now();
   --pending_;
   if (ok) ++completed_;
   poison(tensor.value);
   if (!ok) failed_ = true;
   if (failed_) return;
-  if (!around_.scenario.client.ahead) {
+  if (!context_.scenario.client.ahead) {
     if (pending_ == 0 && to_submit_.empty()) start_iteration();
-  } else if (t.sequence < around_.scenario.iterations) {
+  } else if (t.sequence < context_.scenario.iterations) {
     to_submit_.insert(to_submit_.begin() + static_cast<std::ptrdiff_t>(random_.below(to_submit_.size() + 1)),
                       tensor.value);
   }
@@ -160,7 +160,7 @@ void Client::set_frozen(bool frozen) {
 
 bool Client::finished() const {
   if (pending_ > 0) return false;
-  return failed_ || dead_ || completed_ == ours_ * around_.scenario.iterations;
+  return failed_ || dead_ || completed_ == ours_ * context_.scenario.iterations;
 }
 
 bool Client::holds(TensorId tensor, Sequence sequence) const {
@@ -175,17 +175,17 @@ std::byte Client::poison_byte(std::size_t index, std::uint64_t offset) const {
 // What is ours again gets other contents at once: whoever still reads or writes it is found out.
 void Client::poison(std::size_t index) {
   std::uint64_t offset = 0;
-  for (std::byte& b : around_.memory.resolve(tensors_[index].buffer)) b = poison_byte(index, offset++);
+  for (std::byte& b : context_.memory.resolve(tensors_[index].buffer)) b = poison_byte(index, offset++);
   tensors_[index].poisoned = true;
 }
 
 void Client::check_poison(std::size_t index) const {
   if (!tensors_[index].poisoned) return;
   std::uint64_t offset = 0;
-  for (std::byte b : around_.memory.resolve(tensors_[index].buffer)) {
+  for (std::byte b : context_.memory.resolve(tensors_[index].buffer)) {
     if (b == poison_byte(index, offset++)) continue;
-    return around_.findings.fail("memory", "rank {}: tensor {} was written after sequence {} had completed (byte {})",
-                                 rank_.value, index, tensors_[index].sequence, offset - 1);
+    return context_.findings.fail("memory", "rank {}: tensor {} was written after sequence {} had completed (byte {})",
+                                  rank_.value, index, tensors_[index].sequence, offset - 1);
   }
 }
 

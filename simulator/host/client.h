@@ -39,7 +39,7 @@ class Results {
 
 class Client {
  public:
-  struct Around {
+  struct Context {
     const Scenario& scenario;
     EventQueue& events;
     SimMemory& memory;
@@ -49,7 +49,7 @@ class Client {
     const Trace& trace;
     std::function<void(const protocol::SubmissionEntry&)> submit;  // to the daemon
   };
-  Client(HostIndex host, Rank rank, Around around, Random random);
+  Client(HostIndex host, Rank rank, Context context, Random random);
 
   // The first `tensors` of the plan may be used.
   void start(std::size_t tensors);
@@ -98,7 +98,7 @@ class Client {
 
   HostIndex host_;
   Rank rank_;
-  Around around_;
+  Context context_;
   Random random_;
   std::vector<Tensor> tensors_;
   std::size_t ours_ = 0;                // of them

@@ -12,24 +12,24 @@ constexpr double kReclassifies = 0.1;                 // of submissions, where c
 
 }  // namespace
 
-SimDaemon::SimDaemon(HostIndex self, Around around, Random random)
+SimDaemon::SimDaemon(HostIndex self, Context context, Random random)
     : self_(self),
-      around_(around),
+      context_(context),
       random_(random),
-      executor_({.events = around.events,
-                 .workers = around.scenario.lane.workers,
-                 .block_time = around.scenario.lane.block_time,
+      executor_({.events = context.events,
+                 .workers = context.scenario.lane.workers,
+                 .block_time = context.scenario.lane.block_time,
                  .done = [this] { wake(); }},
-                Random(around.scenario.seed).fork(1000u + self.value)),
+                Random(context.scenario.seed).fork(1000u + self.value)),
       config_(host_config()),
       ports_(host_ports()),
-      seen_(around.scenario.plan.tensors.size()),
-      heard_(around.scenario.rails(), std::vector<Time>(around.scenario.hosts())) {
+      seen_(context.scenario.plan.tensors.size()),
+      heard_(context.scenario.rails(), std::vector<Time>(context.scenario.hosts())) {
   make_clients(random_);
   Result<std::unique_ptr<host::Host>> made = host::Host::create(config_, ports_, [this] {
     // Workers' blocks take none of the lane's time.
-    const LaneConfig& lane = around_.scenario.lane;
-    local_ = std::max(local_, around_.events.now());
+    const LaneConfig& lane = context_.scenario.lane;
+    local_ = std::max(local_, context_.events.now());
     if (lane.workers == 0) local_ = local_ + random_.between(Duration(0), lane.block_time);
     return local_;
   });
@@ -41,7 +41,7 @@ SimDaemon::SimDaemon(HostIndex self, Around around, Random random)
 SimDaemon::~SimDaemon() = default;
 
 host::HostConfig SimDaemon::host_config() const {
-  const Scenario& s = around_.scenario;
+  const Scenario& s = context_.scenario;
   host::HostConfig config;
   config.classes = s.engine.classes;
   host::RailConfig rail;
@@ -73,64 +73,65 @@ host::HostPorts SimDaemon::host_ports() {
   };
   ports.make_observer = [this](const ports::JobSpec&, RailIndex rail) { return watches_[rail.value]->observer(); };
   ports.scratch = &memory_;
-  ports.log = [this](const std::string& line) { around_.trace.line(self_, "{}", line); };
+  ports.log = [this](const std::string& line) { context_.trace.line(self_, "{}", line); };
   return ports;
 }
 
 std::unique_ptr<SimTransport> SimDaemon::make_transport(RailIndex rail, ports::FrameSink& sink) {
-  if (around_.scenario.liar == self_) {
-    liars_.push_back(
-        std::make_unique<Liar>(self_, around_.scenario, (*around_.grants)[rail.value], random_.fork(50u + rail.value)));
+  if (context_.scenario.liar == self_) {
+    liars_.push_back(std::make_unique<Liar>(self_, context_.scenario, (*context_.grants)[rail.value],
+                                            random_.fork(50u + rail.value)));
   }
   auto transport = std::make_unique<SimTransport>(
       self_, sink,
-      SimTransport::Around{.scenario = around_.scenario,
-                           .events = around_.events,
-                           .network = *around_.networks[rail.value],
-                           .delivery = around_.delivery,
-                           .findings = around_.findings,
-                           .trace = around_.trace,
-                           .progress = around_.progress,
-                           .dead = [this] { return dead_; },
-                           .frozen = [this] { return frozen_; },
-                           .wake = [this] { wake(); },
-                           .heartbeat = [this, rail](HostIndex from, const Heartbeat& b) { heard(from, rail, b); },
-                           .accused = [this] { return accuses_ || phase_ != Phase::kRunning; },
-                           .liar = around_.scenario.liar == self_ ? liars_.back().get() : nullptr,
-                           .grants = around_.scenario.liar ? &(*around_.grants)[rail.value] : nullptr,
-                           .holds = [this](TensorId tensor, Sequence sequence) { return holds(tensor, sequence); }},
+      SimTransport::Context{.scenario = context_.scenario,
+                            .events = context_.events,
+                            .network = *context_.networks[rail.value],
+                            .delivery = context_.delivery,
+                            .findings = context_.findings,
+                            .trace = context_.trace,
+                            .progress = context_.progress,
+                            .dead = [this] { return dead_; },
+                            .frozen = [this] { return frozen_; },
+                            .wake = [this] { wake(); },
+                            .heartbeat = [this, rail](HostIndex from, const Heartbeat& b) { heard(from, rail, b); },
+                            .accused = [this] { return accuses_ || phase_ != Phase::kRunning; },
+                            .liar = context_.scenario.liar == self_ ? liars_.back().get() : nullptr,
+                            .grants = context_.scenario.liar ? &(*context_.grants)[rail.value] : nullptr,
+                            .holds = [this](TensorId tensor, Sequence sequence) { return holds(tensor, sequence); }},
       random_.fork(2u + rail.value));
   transports_.push_back(transport.get());
   watches_.push_back(std::make_unique<EngineWatch>(
       self_, rail,
-      EngineWatch::Around{.scenario = around_.scenario,
-                          .memory = memory_,
-                          .admission = around_.admission,
-                          .findings = around_.findings,
-                          .progress = around_.progress,
-                          .completed = [this](const engine::Complete& complete) { rail_completed(complete); },
-                          .can_go = [this, rail](engine::Flow flow) { return can_go(rail, flow); },
-                          .works = [this](ClassId cls) { works(cls); }}));
+      EngineWatch::Context{.scenario = context_.scenario,
+                           .memory = memory_,
+                           .admission = context_.admission,
+                           .findings = context_.findings,
+                           .progress = context_.progress,
+                           .completed = [this](const engine::Complete& complete) { rail_completed(complete); },
+                           .can_go = [this, rail](engine::Flow flow) { return can_go(rail, flow); },
+                           .works = [this](ClassId cls) { works(cls); }}));
   return transport;
 }
 
 void SimDaemon::make_clients(Random& random) {
-  const std::vector<HostIndex>& hosts = around_.scenario.plan.rank_hosts;
+  const std::vector<HostIndex>& hosts = context_.scenario.plan.rank_hosts;
   for (std::uint32_t rank = 0; rank < hosts.size(); ++rank) {
     if (hosts[rank] != self_) continue;
     const std::size_t local = clients_.size();
     clients_.push_back(std::make_unique<Client>(
         self_, Rank(rank),
-        Client::Around{around_.scenario, around_.events, memory_, around_.values, around_.results, around_.findings,
-                       around_.trace, [this, local](const protocol::SubmissionEntry& entry) { submit(local, entry); }},
+        Client::Context{context_.scenario, context_.events, memory_, context_.values, context_.results,
+                        context_.findings, context_.trace,
+                        [this, local](const protocol::SubmissionEntry& entry) { submit(local, entry); }},
         random.fork(100 + rank)));
     sessions_.push_back(std::make_shared<SimSession>(
-        SimSession::Around{around_.events, memory_, [this] { return std::max(local_, around_.events.now()); },
-                           [this] { wake(); },
-                           [this, local](const protocol::CompletionEntry& entry) { completed(local, entry); },
-                           [this, local](const Status&) {
-                             if (!dead_) clients_[local]->fail();
-                           }},
+        SimSession::Context{context_.events, memory_, [this] { return std::max(local_, context_.events.now()); },
+                            [this] { wake(); },
+                            [this, local](const protocol::CompletionEntry& entry) { completed(local, entry); },
+                            [this, local](const Status&) {
+                              if (!dead_) clients_[local]->fail();
+                            }},
         clients_.back()->buffers()));
   }
 }
@@ -138,7 +139,7 @@ void SimDaemon::make_clients(Random& random) {
 // ---- the host ----
 
 ports::JobSpec SimDaemon::spec() const {
-  const Scenario& s = around_.scenario;
+  const Scenario& s = context_.scenario;
   ports::JobSpec spec;
   spec.name = "simulated";
   spec.owner = {.user = 1000, .job = spec.name};
@@ -159,7 +160,7 @@ ports::JobSpec SimDaemon::spec() const {
 }
 
 host::Job* SimDaemon::job() const {
-  return host_->find(around_.scenario.engine.job);
+  return host_->find(context_.scenario.engine.job);
 }
 
 void SimDaemon::command(Command command) {
@@ -178,16 +179,16 @@ void SimDaemon::start(std::function<void()> planned) {
       if (host::Job* j = job()) j->attach(clients_[local]->rank(), sessions_[local]);
     return true;
   });
-  allowed_ = std::min(around_.scenario.tensors_at_start, around_.scenario.plan.tensors.size());
+  allowed_ = std::min(context_.scenario.tensors_at_start, context_.scenario.plan.tensors.size());
   grow_plan(allowed_, std::move(planned));
-  around_.events.after(random_.between(Duration(0), around_.scenario.heartbeat), [this] { beat(); });
+  context_.events.after(random_.between(Duration(0), context_.scenario.heartbeat), [this] { beat(); });
 }
 
 void SimDaemon::grow_plan(std::size_t tensors, std::function<void()> then) {
   // Two growths with overlapping spreads: what the later one brought is known.
   const std::size_t from = std::min(planned_, tensors);
   planned_ = std::max(planned_, tensors);
-  protocol::Plan added = around_.scenario.plan_of(tensors).part(
+  protocol::Plan added = context_.scenario.plan_of(tensors).part(
       {static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(tensors - from)});
   auto growth =
       std::make_shared<host::PlanGrowth>(std::move(added), std::make_shared<const ports::JobSpec>(spec()), ports_);
@@ -198,7 +199,7 @@ void SimDaemon::grow_plan(std::size_t tensors, std::function<void()> then) {
     if (j == nullptr) return true;
     if (!j->grow(*growth, host_->now())) return false;
     bind(from, tensors);
-    around_.trace.line(self_, "plan of {} tensors", tensors);
+    context_.trace.line(self_, "plan of {} tensors", tensors);
     then();
     return true;
   });
@@ -232,8 +233,8 @@ void SimDaemon::wake() {
   if (scheduled_) return;
   scheduled_ = true;
   const Time at =
-      std::max(local_, around_.events.now()) + random_.between(Duration(0), around_.scenario.lane.poll_delay);
-  around_.events.at(at, [this] {
+      std::max(local_, context_.events.now()) + random_.between(Duration(0), context_.scenario.lane.poll_delay);
+  context_.events.at(at, [this] {
     scheduled_ = false;
     turn();
   });
@@ -241,8 +242,8 @@ void SimDaemon::wake() {
 
 // As daemon/lane does it.
 void SimDaemon::turn() {
-  if (dead_ || frozen_ || around_.findings.any()) return;
-  local_ = std::max(local_, around_.events.now());
+  if (dead_ || frozen_ || context_.findings.any()) return;
+  local_ = std::max(local_, context_.events.now());
   std::size_t progress = host_->receive(local_);
   if (host_->has_closed()) host_->reap();
   progress += host_->collect();
@@ -260,9 +261,9 @@ void SimDaemon::turn() {
   host_->housekeep();
   if (progress > 0 || !commands_.empty()) return wake();
   const Time next = host_->next_deadline(local_ + kHousekeeping);
-  const bool set = alarm_ && *alarm_ > around_.events.now() && *alarm_ <= next;
-  if (!set) alarm_ = std::max(next, around_.events.now());
-  if (!set && !resolved()) around_.events.at(*alarm_, [this] { wake(); });
+  const bool set = alarm_ && *alarm_ > context_.events.now() && *alarm_ <= next;
+  if (!set) alarm_ = std::max(next, context_.events.now());
+  if (!set && !resolved()) context_.events.at(*alarm_, [this] { wake(); });
   if (scheduled_ || aborted() || !connected_) return;
   for (const auto& watch : watches_) watch->sleeps(local_, Time(alarm_->value - kSlack.value));
 }
@@ -271,9 +272,9 @@ bool SimDaemon::can_go(RailIndex rail, engine::Flow flow) const {
   const SimTransport& transport = *transports_[rail.value];
   const std::uint64_t window = config_.rails[rail.value].windows[flow.cls.value].value;
   const std::uint64_t used = transports_[rail.value]->in_flight(flow.cls).value;
-  return transport.writable({around_.scenario.engine.job, flow.peer, flow.cls}) &&
+  return transport.writable({context_.scenario.engine.job, flow.peer, flow.cls}) &&
          window >= used + kMaxOperation.value &&
-         around_.events.now() - transport.moved(flow.peer, flow.cls) < kStandsStill;
+         context_.events.now() - transport.moved(flow.peer, flow.cls) < kStandsStill;
 }
 
 // Whatever the rail, the most urgent class is summed first.
@@ -281,8 +282,8 @@ void SimDaemon::works(ClassId cls) const {
   for (std::size_t r = 0; r < watches_.size(); ++r) {
     const std::optional<ClassId> waits = watches_[r]->next_work();
     if (!waits || *waits >= cls) continue;
-    around_.findings.fail("choice", "host {} sums something of class {} while class {} waits to be summed on rail {}",
-                          self_.value, cls.value, waits->value, r);
+    context_.findings.fail("choice", "host {} sums something of class {} while class {} waits to be summed on rail {}",
+                           self_.value, cls.value, waits->value, r);
   }
 }
 
@@ -290,20 +291,20 @@ void SimDaemon::works(ClassId cls) const {
 
 void SimDaemon::submit(std::size_t local, const protocol::SubmissionEntry& entry) {
   if (dead_) return;
-  if (!around_.scenario.faults.empty() && sessions_[local]->dead()) return;
+  if (!context_.scenario.faults.empty() && sessions_[local]->dead()) return;
   // The job has failed: so does every later operation (ports/job.h).
   if (phase_ == Phase::kClosed) {
     if (entry.flags == 0) clients_[local]->completed(TensorId(entry.tensor), Sequence(entry.sequence), false);
     return;
   }
-  const TensorId operation = around_.scenario.plan.tensors[entry.tensor].operation_id();
+  const TensorId operation = context_.scenario.plan.tensors[entry.tensor].operation_id();
   if (entry.flags == 0) {
     if (++seen_[operation.value].submitted == parts(operation)) {
       seen_[operation.value].submitted = 0;
-      around_.admission.submitted(self_, operation);
+      context_.admission.submitted(self_, operation);
     }
   } else {
-    around_.admission.waits(self_, operation);
+    context_.admission.waits(self_, operation);
   }
   sessions_[local]->submit(entry);
   // The program says for what it waits, in the order in which it submits.
@@ -326,7 +327,7 @@ void SimDaemon::reclassify() {
 // How many submissions of single ranks an operation is made of.
 std::size_t SimDaemon::parts(TensorId operation) const {
   if (!is_batch(operation)) return clients_.size();
-  const auto members = std::ranges::count_if(around_.scenario.plan.tensors, [&](const protocol::PlanTensor& t) {
+  const auto members = std::ranges::count_if(context_.scenario.plan.tensors, [&](const protocol::PlanTensor& t) {
     return t.in_batch() && t.operation_id() == operation;
   });
   return clients_.size() * static_cast<std::size_t>(members);
@@ -334,32 +335,32 @@ std::size_t SimDaemon::parts(TensorId operation) const {
 
 void SimDaemon::rail_completed(const engine::Complete& complete) {
   Seen& seen = seen_[complete.tensor.value];
-  if (seen.rails == around_.scenario.rails()) seen = {.submitted = seen.submitted};
+  if (seen.rails == context_.scenario.rails()) seen = {.submitted = seen.submitted};
   seen.ok = seen.ok && complete.ok;
   if (!complete.ok && phase_ == Phase::kRunning) {
-    around_.findings.fail("abort", "host {}: tensor {} failed without an abort", self_.value, complete.tensor.value);
+    context_.findings.fail("abort", "host {}: tensor {} failed without an abort", self_.value, complete.tensor.value);
   }
-  if (++seen.rails < around_.scenario.rails() || !seen.ok) return;
+  if (++seen.rails < context_.scenario.rails() || !seen.ok) return;
   for (const SimTransport* transport : transports_) {
     if (transport->unfinished(complete.tensor) == 0) continue;
-    around_.findings.fail("memory", "host {}: tensor {} completes while {} of its payloads may still be read",
-                          self_.value, complete.tensor.value, transport->unfinished(complete.tensor));
+    context_.findings.fail("memory", "host {}: tensor {} completes while {} of its payloads may still be read",
+                           self_.value, complete.tensor.value, transport->unfinished(complete.tensor));
   }
-  ++*around_.progress;
-  around_.delivery.completed(complete.tensor, complete.sequence);
-  around_.admission.completed(self_, complete.tensor);
+  ++*context_.progress;
+  context_.delivery.completed(complete.tensor, complete.sequence);
+  context_.admission.completed(self_, complete.tensor);
 }
 
 void SimDaemon::completed(std::size_t local, const protocol::CompletionEntry& entry) {
   if (dead_) return;
   if (entry.status != Code::kOk && phase_ == Phase::kRunning)
-    around_.findings.fail("abort", "host {}: tensor {} failed without an abort", self_.value, entry.tensor);
-  ++*around_.progress;
+    context_.findings.fail("abort", "host {}: tensor {} failed without an abort", self_.value, entry.tensor);
+  ++*context_.progress;
   clients_[local]->completed(TensorId(entry.tensor), Sequence(entry.sequence), entry.status == Code::kOk);
 }
 
 bool SimDaemon::holds(TensorId tensor, Sequence sequence) const {
-  const auto& tensors = around_.scenario.plan.tensors;
+  const auto& tensors = context_.scenario.plan.tensors;
   const auto member = std::ranges::find_if(
       tensors, [&](const protocol::PlanTensor& t) { return !t.is_batch() && t.operation_id() == tensor; });
   return std::ranges::any_of(clients_, [&](const auto& client) { return client->holds(member->id, sequence); });
@@ -375,17 +376,18 @@ void SimDaemon::on_job_failed(JobId, const Status& cause) {
   // Where somebody lies, who is accused must be the liar.
   const bool corrupt = cause.code() == Code::kCorrupt;
   accuses_ = accuses_ || corrupt;
-  const bool right = around_.scenario.liar && self_ != *around_.scenario.liar &&
-                     cause.to_string().find(fmt::format("host h{}", around_.scenario.liar->value)) != std::string::npos;
-  if (corrupt && !right) return around_.findings.fail("protocol", "host {}: {}", self_.value, cause.to_string());
-  around_.events.at(std::max(local_, around_.events.now()), [this, why = cause.to_string()] { abort(why); });
+  const bool right =
+      context_.scenario.liar && self_ != *context_.scenario.liar &&
+      cause.to_string().find(fmt::format("host h{}", context_.scenario.liar->value)) != std::string::npos;
+  if (corrupt && !right) return context_.findings.fail("protocol", "host {}: {}", self_.value, cause.to_string());
+  context_.events.at(std::max(local_, context_.events.now()), [this, why = cause.to_string()] { abort(why); });
 }
 
 void SimDaemon::on_job_closed(JobId) {
-  if (phase_ == Phase::kRunning) around_.findings.fail("abort", "host {}: the job has closed by itself", self_.value);
+  if (phase_ == Phase::kRunning) context_.findings.fail("abort", "host {}: the job has closed by itself", self_.value);
   if (!dead_ && executor_.under_way() > 0) {
-    around_.findings.fail("memory", "host {}: the job has closed, and {} blocks of work may still write its memory",
-                          self_.value, executor_.under_way());
+    context_.findings.fail("memory", "host {}: the job has closed, and {} blocks of work may still write its memory",
+                           self_.value, executor_.under_way());
   }
   phase_ = Phase::kClosed;
 }
@@ -402,7 +404,7 @@ bool SimDaemon::resolved() const {
 void SimDaemon::check_quiet() {
   for (const auto& client : clients_) client->check_buffers();
   if (const int region = memory_.broken_canary(); region >= 0)
-    around_.findings.fail("memory", "host {}: the canary around region {} is overwritten", self_.value, region);
+    context_.findings.fail("memory", "host {}: the canary around region {} is overwritten", self_.value, region);
   if (aborted() || !alive()) return;
   for (const auto& watch : watches_) watch->check_quiet();
 }

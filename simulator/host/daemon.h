@@ -22,7 +22,7 @@ namespace tensorlane::simulator {
 
 class SimDaemon final : private ports::LaneListener {
  public:
-  struct Around {
+  struct Context {
     const Scenario& scenario;
     EventQueue& events;
     std::vector<std::unique_ptr<Network>>& networks;  // by rail
@@ -35,7 +35,7 @@ class SimDaemon final : private ports::LaneListener {
     std::uint64_t* progress;                       // counts what moved the job on
     std::vector<std::vector<GivenGrant>>* grants;  // by rail, where somebody lies
   };
-  SimDaemon(HostIndex self, Around around, Random random);
+  SimDaemon(HostIndex self, Context context, Random random);
   ~SimDaemon() override;
 
   // `planned`: when this host has what the plan has at the start.
@@ -91,7 +91,7 @@ class SimDaemon final : private ports::LaneListener {
   void works(ClassId cls) const;
   bool holds(TensorId tensor, Sequence sequence) const;
   void start_clients();
-  bool is_batch(TensorId tensor) const { return around_.scenario.plan.tensors[tensor.value].is_batch(); }
+  bool is_batch(TensorId tensor) const { return context_.scenario.plan.tensors[tensor.value].is_batch(); }
 
   // ---- clients ----
   void submit(std::size_t local, const protocol::SubmissionEntry& entry);
@@ -119,7 +119,7 @@ class SimDaemon final : private ports::LaneListener {
   };
 
   const HostIndex self_;
-  Around around_;
+  Context context_;
   Random random_;
   SimMemory memory_;
   SimExecutor executor_;

@@ -5,36 +5,36 @@ namespace tensorlane::simulator {
 
 void SimDaemon::heard(HostIndex from, RailIndex rail, const Heartbeat& beat) {
   if (dead_) return;
-  heard_[rail.value][from.value] = around_.events.now();
+  heard_[rail.value][from.value] = context_.events.now();
   if (beat.aborted && !frozen_) abort(fmt::format("host {} aborted the job", from.value));
 }
 
 // Says that we live, and looks who else does. An aborted host goes on saying so, so that everybody who can be reached
 // knows.
 void SimDaemon::beat() {
-  if (dead_ || around_.findings.any()) return;
-  const Time now = around_.events.now();
-  around_.events.after(around_.scenario.heartbeat, [this] { beat(); });
+  if (dead_ || context_.findings.any()) return;
+  const Time now = context_.events.now();
+  context_.events.after(context_.scenario.heartbeat, [this] { beat(); });
   if (frozen_) return;
   if (!client_frozen_) client_heard_ = now;
-  for (std::uint8_t r = 0; r < around_.scenario.rails(); ++r) beat(RailIndex(r));
-  if (phase_ == Phase::kRunning && now - client_heard_ > around_.scenario.detection) abort("a client hangs");
+  for (std::uint8_t r = 0; r < context_.scenario.rails(); ++r) beat(RailIndex(r));
+  if (phase_ == Phase::kRunning && now - client_heard_ > context_.scenario.detection) abort("a client hangs");
 }
 
 // On every rail: one that is silent is a flow that is lost, however well the others are.
 void SimDaemon::beat(RailIndex rail) {
   const std::vector<Time>& heard = heard_[rail.value];
-  for (std::uint16_t h = 0; h < around_.scenario.hosts(); ++h) {
+  for (std::uint16_t h = 0; h < context_.scenario.hosts(); ++h) {
     if (h == self_.value) continue;
-    around_.networks[rail.value]->send(self_, HostIndex(h), Heartbeat{aborted()});
-    if (phase_ == Phase::kRunning && around_.events.now() - heard[h] > around_.scenario.detection)
+    context_.networks[rail.value]->send(self_, HostIndex(h), Heartbeat{aborted()});
+    if (phase_ == Phase::kRunning && context_.events.now() - heard[h] > context_.scenario.detection)
       abort(fmt::format("host {} was silent for too long on rail {}", h, rail.value));
   }
 }
 
 void SimDaemon::abort(std::string cause) {
   if (dead_ || phase_ != Phase::kRunning) return;
-  around_.trace.line(self_, "abort: {}", cause);
+  context_.trace.line(self_, "abort: {}", cause);
   cause_ = std::move(cause);
   phase_ = Phase::kDraining;
   command([this] {
@@ -45,8 +45,8 @@ void SimDaemon::abort(std::string cause) {
     }
     return true;
   });
-  for (auto& network : around_.networks) {
-    for (std::uint16_t h = 0; h < around_.scenario.hosts(); ++h) {
+  for (auto& network : context_.networks) {
+    for (std::uint16_t h = 0; h < context_.scenario.hosts(); ++h) {
       if (h != self_.value) network->send(self_, HostIndex(h), Heartbeat{true});
     }
   }
@@ -59,7 +59,7 @@ void SimDaemon::set_frozen(bool frozen) {
 
 void SimDaemon::kill() {
   dead_ = true;
-  for (auto& network : around_.networks) network->remove(self_);
+  for (auto& network : context_.networks) network->remove(self_);
 }
 
 void SimDaemon::freeze_client(bool frozen) {

@@ -58,7 +58,7 @@ class EngineWatch::Watcher final : public engine_log::Observer {
     watch_.broken_ = watch_.broken_ || action.kind == engine::Action::Kind::kProtocolError;
     if (action.kind != engine::Action::Kind::kComplete) return;
     watch_.urgencies_.completed(action.complete.tensor);
-    watch_.around_.completed(action.complete);
+    watch_.context_.completed(action.complete);
   }
   void pick(Time now, engine::Flow flow, Bytes credit, std::size_t room, std::span<const engine::Send> picked,
             const engine::Engine& engine) override {
@@ -84,20 +84,20 @@ class EngineWatch::Watcher final : public engine_log::Observer {
   std::unique_ptr<engine_log::Observer> recorder_;
 };
 
-EngineWatch::EngineWatch(HostIndex self, RailIndex rail, Around around)
+EngineWatch::EngineWatch(HostIndex self, RailIndex rail, Context context)
     : self_(self),
       rail_(rail),
-      around_(std::move(around)),
-      urgencies_(around_.scenario),
-      limits_(self, around_.scenario, around_.findings),
-      order_(self, around_.scenario, urgencies_, limits_, around_.findings),
-      choice_(self, rail, around_.scenario, urgencies_, around_.findings) {}
+      context_(std::move(context)),
+      urgencies_(context_.scenario),
+      limits_(self, context_.scenario, context_.findings),
+      order_(self, context_.scenario, urgencies_, limits_, context_.findings),
+      choice_(self, rail, context_.scenario, urgencies_, context_.findings) {}
 
 std::unique_ptr<engine_log::Observer> EngineWatch::observer() {
   std::unique_ptr<engine_log::Observer> recorder;
-  if (around_.scenario.record) {
+  if (context_.scenario.record) {
     recorder = std::make_unique<engine_log::RecordingObserver>(std::make_unique<engine_log::Recorder>(
-        std::make_unique<TextSink>(log_, around_.findings), kLogLimit, "simulated", std::to_string(self_.value)));
+        std::make_unique<TextSink>(log_, context_.findings), kLogLimit, "simulated", std::to_string(self_.value)));
   }
   return std::make_unique<Watcher>(*this, std::move(recorder));
 }
@@ -106,7 +106,7 @@ void EngineWatch::begin(const engine::EngineConfig& config, const Descriptor& st
   config_ = config;
   engine_ = &engine;
   staging_bytes_ = staging.length;
-  staging_ = std::make_unique<StagingChecker>(self_, around_.memory.resolve(staging), around_.findings);
+  staging_ = std::make_unique<StagingChecker>(self_, context_.memory.resolve(staging), context_.findings);
 }
 
 void EngineWatch::events(Time now, std::span<const Event> events) {
@@ -116,9 +116,9 @@ void EngineWatch::events(Time now, std::span<const Event> events) {
     order_.stepped(now, event, boosted);
     choice_.stepped(now, event, boosted);
     if (event.kind == Event::Kind::kTensorReady && rail_ == RailIndex(0))
-      around_.admission.begins(self_, event.tensor_ready.tensor);
+      context_.admission.begins(self_, event.tensor_ready.tensor);
     if (event.kind == Event::Kind::kDrained && engine_->counters().operations_pending > 0)
-      around_.findings.fail("abort", "host {}: after the abort operations are still pending", self_.value);
+      context_.findings.fail("abort", "host {}: after the abort operations are still pending", self_.value);
   }
   check_bounds();
 }
@@ -126,16 +126,16 @@ void EngineWatch::events(Time now, std::span<const Event> events) {
 void EngineWatch::check_bounds() {
   const engine::EngineCounters& c = engine_->counters();
   if (c.staging_bytes > config_.staging.value || c.staging_peak_bytes > config_.staging.value) {
-    around_.findings.fail("bounds", "host {}: {} bytes of staging in use, {} at most, {} allowed", self_.value,
-                          c.staging_bytes, c.staging_peak_bytes, config_.staging.value);
+    context_.findings.fail("bounds", "host {}: {} bytes of staging in use, {} at most, {} allowed", self_.value,
+                           c.staging_bytes, c.staging_peak_bytes, config_.staging.value);
   }
   if (c.queued_slices > config_.max_queued_slices) {
-    around_.findings.fail("bounds", "host {}: {} slices queued, {} allowed", self_.value, c.queued_slices,
-                          config_.max_queued_slices);
+    context_.findings.fail("bounds", "host {}: {} slices queued, {} allowed", self_.value, c.queued_slices,
+                           config_.max_queued_slices);
   }
   if (staging_->held() > staging_bytes_) {
-    around_.findings.fail("bounds", "host {}: {} bytes of contributions wait in a staging of {}", self_.value,
-                          staging_->held(), staging_bytes_);
+    context_.findings.fail("bounds", "host {}: {} bytes of contributions wait in a staging of {}", self_.value,
+                           staging_->held(), staging_bytes_);
   }
 }
 
@@ -146,57 +146,57 @@ void EngineWatch::pick(Time now, engine::Flow flow, Bytes credit, std::span<cons
   std::uint64_t bytes = 0;
   for (const engine::Send& send : picked) {
     bytes += send.header.payload_bytes;
-    const std::size_t there = around_.memory.resolve(send.payload).size();
+    const std::size_t there = context_.memory.resolve(send.payload).size();
     if (there == send.header.payload_bytes) continue;
-    around_.findings.fail("memory", "host {}: a payload of {} bytes is said to have {}", self_.value, there,
-                          send.header.payload_bytes);
+    context_.findings.fail("memory", "host {}: a payload of {} bytes is said to have {}", self_.value, there,
+                           send.header.payload_bytes);
   }
   if (bytes > credit.value) {
-    around_.findings.fail("bounds", "host {}: pick() returns {} bytes for a window that has {} left", self_.value,
-                          bytes, credit.value);
+    context_.findings.fail("bounds", "host {}: pick() returns {} bytes for a window that has {} left", self_.value,
+                           bytes, credit.value);
   }
   if (picked.empty() && credit.value >= kMaxOperation.value) {
-    around_.findings.fail("order",
-                          "host {}: pick() returns nothing for host {}, class {}, though there is work and credit",
-                          self_.value, flow.peer.value, flow.cls.value);
+    context_.findings.fail("order",
+                           "host {}: pick() returns nothing for host {}, class {}, though there is work and credit",
+                           self_.value, flow.peer.value, flow.cls.value);
   }
   if (flow.cls == kControlClass || picked.empty()) return;
-  if (const auto urgent = order_.waiting_above(now, flow.cls, around_.can_go)) {
-    around_.findings.fail("order", "host {}: class {} starts while class {} has a grant of host {}, room and credit",
-                          self_.value, flow.cls.value, urgent->cls.value, urgent->peer.value);
+  if (const auto urgent = order_.waiting_above(now, flow.cls, context_.can_go)) {
+    context_.findings.fail("order", "host {}: class {} starts while class {} has a grant of host {}, room and credit",
+                           self_.value, flow.cls.value, urgent->cls.value, urgent->peer.value);
   }
 }
 
 void EngineWatch::work(const engine::Work& work) {
   if (broken_) return;
-  around_.works(work.cls);
+  context_.works(work.cls);
   choice_.working(work);
-  const std::span<std::byte> out = around_.memory.resolve(work.out);
+  const std::span<std::byte> out = context_.memory.resolve(work.out);
   bool fits = work.source_count > 0 && out.size() == work.elements * dtype_size(work.out_dtype) &&
               out.size() <= kMaxOperation.value;
   std::uint64_t read = 0;
   for (std::uint32_t i = 0; i < work.source_count; ++i) {
-    const std::span<std::byte> bytes = around_.memory.resolve(work.sources[i].data);
+    const std::span<std::byte> bytes = context_.memory.resolve(work.sources[i].data);
     fits = fits && bytes.size() == work.elements * dtype_size(work.sources[i].dtype);
     staging_->consumed(bytes);
     read += bytes.size();
   }
   if (read > 4 * kMaxOperation.value) {
-    around_.findings.fail("bounds", "host {}: a block of work reads {} bytes", self_.value, read);
+    context_.findings.fail("bounds", "host {}: a block of work reads {} bytes", self_.value, read);
   }
   if (!fits) {
-    around_.findings.fail("memory", "host {}: a block of {} elements and {} sources does not fit its memory",
-                          self_.value, work.elements, work.source_count);
+    context_.findings.fail("memory", "host {}: a block of {} elements and {} sources does not fit its memory",
+                           self_.value, work.elements, work.source_count);
   }
-  ++*around_.progress;
+  ++*context_.progress;
 }
 
 void EngineWatch::sleeps(Time now, Time until) const {
   if (engine_ == nullptr || broken_) return;
-  const auto way = order_.waiting_before(now, until, around_.can_go);
+  const auto way = order_.waiting_before(now, until, context_.can_go);
   if (!way) return;
   const auto& [flow, cls] = *way;
-  around_.findings.fail(
+  context_.findings.fail(
       "order", "host {} sleeps at {} ns until {} ns though class {} has a grant of host {}, and could go in class {}",
       self_.value, now.value, until.value, flow.cls.value, flow.peer.value, cls.value);
 }
@@ -206,12 +206,12 @@ void EngineWatch::check_quiet() {
   choice_.check_grants();
   const engine::EngineCounters& c = engine_->counters();
   if (c.stale_grants != 0)
-    around_.findings.fail("stale", "host {}: {} frames lost their place while they landed", self_.value,
-                          c.stale_grants);
+    context_.findings.fail("stale", "host {}: {} frames lost their place while they landed", self_.value,
+                           c.stale_grants);
   if (c.staging_bytes != 0 || c.queued_slices != 0 || c.operations_pending != 0 || engine_->oldest()) {
-    around_.findings.fail("bounds",
-                          "host {}: all is over, but {} bytes of staging, {} slices and {} operations are left",
-                          self_.value, c.staging_bytes, c.queued_slices, c.operations_pending);
+    context_.findings.fail("bounds",
+                           "host {}: all is over, but {} bytes of staging, {} slices and {} operations are left",
+                           self_.value, c.staging_bytes, c.queued_slices, c.operations_pending);
   }
 }
 
@@ -229,16 +229,16 @@ std::string EngineWatch::describe() const {
 }
 
 void EngineWatch::check_log() const {
-  if (!around_.scenario.record || log_.empty()) return;
+  if (!context_.scenario.record || log_.empty()) return;
   std::istringstream log(log_);
   const Result<engine_log::Replay> replay = engine_log::replay(log, "log");
-  if (!replay.ok()) return around_.findings.fail("digest", "host {}: {}", self_.value, replay.status().to_string());
+  if (!replay.ok()) return context_.findings.fail("digest", "host {}: {}", self_.value, replay.status().to_string());
   if (replay->parting) {
-    return around_.findings.fail("digest", "host {}: the replay of its log parts from it at record {}: {}", self_.value,
-                                 replay->parting->record, replay->parting->why);
+    return context_.findings.fail("digest", "host {}: the replay of its log parts from it at record {}: {}",
+                                  self_.value, replay->parting->record, replay->parting->why);
   }
   if (replay->digest != last_digest_ || replay->end != engine_log::EndReason::kClosed)
-    around_.findings.fail("digest", "host {}: the log of its engine ends before the engine does", self_.value);
+    context_.findings.fail("digest", "host {}: the log of its engine ends before the engine does", self_.value);
 }
 
 }  // namespace tensorlane::simulator

@@ -18,7 +18,7 @@ namespace tensorlane::simulator {
 
 class EngineWatch {
  public:
-  struct Around {
+  struct Context {
     const Scenario& scenario;
     SimMemory& memory;
     AdmissionChecker& admission;
@@ -29,7 +29,7 @@ class EngineWatch {
     std::function<bool(engine::Flow)> can_go;
     std::function<void(ClassId)> works;  // the host has chosen a block of this class
   };
-  EngineWatch(HostIndex self, RailIndex rail, Around around);
+  EngineWatch(HostIndex self, RailIndex rail, Context context);
 
   // For the engine, once. The watch outlives it.
   std::unique_ptr<engine_log::Observer> observer();
@@ -60,7 +60,7 @@ class EngineWatch {
 
   const HostIndex self_;
   const RailIndex rail_;
-  Around around_;
+  Context context_;
   Urgencies urgencies_;
   LimitChecker limits_;
   OrderChecker order_;

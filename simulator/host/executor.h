@@ -18,18 +18,18 @@ namespace tensorlane::simulator {
 // what lies in its memory *then* is summed, so that a source that is given back too early makes a wrong sum.
 class SimExecutor final : public ports::Executor {
  public:
-  struct Around {
+  struct Context {
     EventQueue& events;
     std::size_t workers;
     Duration block_time;         // of a block, at most
     std::function<void()> done;  // one is done, later than in submit()
   };
-  SimExecutor(Around around, Random random) : around_(std::move(around)), random_(random) {}
+  SimExecutor(Context context, Random random) : context_(std::move(context)), random_(random) {}
 
   // Blocks that are under way.
   std::size_t under_way() const { return under_way_.size(); }
 
-  std::size_t capacity() const override { return std::max<std::size_t>(2 * around_.workers, 1); }
+  std::size_t capacity() const override { return std::max<std::size_t>(2 * context_.workers, 1); }
   void submit(ports::Block& block) override;
   ports::Block* done() override;
   void finish() override;
@@ -37,7 +37,7 @@ class SimExecutor final : public ports::Executor {
  private:
   void run(ports::Block& block);
 
-  const Around around_;
+  const Context context_;
   Random random_;
   ReferenceReducer reducer_;
   std::vector<ports::Block*> under_way_;

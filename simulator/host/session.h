@@ -14,7 +14,7 @@ namespace tensorlane::simulator {
 
 class SimSession final : public ports::ClientSession {
  public:
-  struct Around {
+  struct Context {
     EventQueue& events;
     ports::Memory& memory;
     std::function<Time()> host_now;  // how far the host is with its work: what it does is seen from then on
@@ -23,13 +23,13 @@ class SimSession final : public ports::ClientSession {
     std::function<void(const Status&)> failed;
   };
   // `buffers`: of the client's tensors, by tensor; empty ones are not its own.
-  SimSession(Around around, std::vector<Descriptor> buffers)
-      : around_(std::move(around)), buffers_(std::move(buffers)) {}
+  SimSession(Context context, std::vector<Descriptor> buffers)
+      : context_(std::move(context)), buffers_(std::move(buffers)) {}
 
   // ---- of the client ----
   void submit(const protocol::SubmissionEntry& entry) {
     submitted_.push_back(entry);
-    around_.wake();
+    context_.wake();
   }
   void die() { dead_ = true; }
   bool waits_are_observed() const { return observed_; }
@@ -46,11 +46,11 @@ class SimSession final : public ports::ClientSession {
     return count;
   }
   void complete(const protocol::CompletionEntry& entry) override {
-    around_.events.at(around_.host_now(), [this, entry] { around_.completed(entry); });
+    context_.events.at(context_.host_now(), [this, entry] { context_.completed(entry); });
   }
   void observe_waits(bool on) override { observed_ = on; }
   void fail(const Status& cause) override {
-    around_.events.at(around_.host_now(), [this, cause] { around_.failed(cause); });
+    context_.events.at(context_.host_now(), [this, cause] { context_.failed(cause); });
   }
   bool arm_wake() override { return submitted_.empty(); }
   void disarm_wake() override {}
@@ -61,12 +61,12 @@ class SimSession final : public ports::ClientSession {
     return whole.subspan(place.offset, place.bytes);
   }
   std::span<std::byte> segment(const ports::BufferPlace& place) override {
-    return place.segment < buffers_.size() ? around_.memory.resolve(buffers_[place.segment]) : std::span<std::byte>();
+    return place.segment < buffers_.size() ? context_.memory.resolve(buffers_[place.segment]) : std::span<std::byte>();
   }
   bool dead() const override { return dead_; }
 
  private:
-  Around around_;
+  Context context_;
   std::vector<Descriptor> buffers_;
   std::deque<protocol::SubmissionEntry> submitted_;
   bool dead_ = false, observed_ = false;

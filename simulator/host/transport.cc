@@ -14,14 +14,14 @@ constexpr Duration kDrains = microseconds(200);
 
 SimTransport::Flow::Flow(std::size_t room) : out(static_cast<std::uint32_t>(room)) {}
 
-SimTransport::SimTransport(HostIndex self, ports::FrameSink& sink, Around around, Random random)
+SimTransport::SimTransport(HostIndex self, ports::FrameSink& sink, Context context, Random random)
     : self_(self),
       sink_(sink),
-      around_(std::move(around)),
+      context_(std::move(context)),
       random_(random),
-      flows_(around_.scenario.hosts() * kLevels, Flow(around_.scenario.lane.flow_room)),
-      unfinished_(around_.scenario.plan.tensors.size()) {
-  around_.network.attach(self, this);
+      flows_(context_.scenario.hosts() * kLevels, Flow(context_.scenario.lane.flow_room)),
+      unfinished_(context_.scenario.plan.tensors.size()) {
+  context_.network.attach(self, this);
 }
 
 ports::FlowKey SimTransport::key_of(std::size_t index) const {
@@ -30,7 +30,7 @@ ports::FlowKey SimTransport::key_of(std::size_t index) const {
 
 void SimTransport::note(Notice notice) {
   notices_.push_back(std::move(notice));
-  around_.wake();
+  context_.wake();
 }
 
 // ---- jobs and flows ----
@@ -42,7 +42,7 @@ void SimTransport::add_job(const ports::JobCredentials& credentials) {
 // A flow that the peer dials exists once it is up; one that this host dials, from connect() on.
 void SimTransport::remove_job(JobId job) {
   if (!job_ || job_->job != job) return;
-  around_.network.close(self_);
+  context_.network.close(self_);
   for (std::size_t i = 0; i < flows_.size(); ++i) {
     Flow& f = flows_[i];
     const bool ours = f.wanted && self_ < key_of(i).peer;
@@ -51,7 +51,7 @@ void SimTransport::remove_job(JobId job) {
                          });
     if (ours || told_up) take_down(key_of(i), f.receiving);
     if (f.receiving.open) forget_arrivals(key_of(i).peer, i % kLevels);
-    f = Flow(around_.scenario.lane.flow_room);
+    f = Flow(context_.scenario.lane.flow_room);
   }
   // What was sent is not read any more, and nobody is told.
   std::erase_if(notices_, [](const Notice& n) { return n.kind == Notice::Kind::kSent; });
@@ -60,13 +60,13 @@ void SimTransport::remove_job(JobId job) {
   inbox_.clear();
   replays_.clear();
   job_.reset();
-  around_.wake();
+  context_.wake();
 }
 
 // What is landing may go on to land until the flow is said to be down.
 void SimTransport::take_down(const ports::FlowKey& flow, const Receiving& receiving) {
   const Duration after = random_.between(Duration(0), kDrains);
-  around_.events.after(after, [this, flow] { note({.kind = Notice::Kind::kDown, .flow = flow}); });
+  context_.events.after(after, [this, flow] { note({.kind = Notice::Kind::kDown, .flow = flow}); });
   if (receiving.open && !receiving.stale) write_late(receiving.frame, receiving.place, receiving.landed, after);
   for (const Arrived& arrived : inbox_) {
     const bool of_flow = arrived.packet.from == flow.peer && arrived.packet.level == level_of(flow.cls);
@@ -75,17 +75,17 @@ void SimTransport::take_down(const ports::FlowKey& flow, const Receiving& receiv
 }
 
 void SimTransport::write_late(FramePtr frame, std::span<std::byte> place, std::uint64_t from, Duration within) {
-  around_.events.after(random_.between(Duration(0), within), [frame = std::move(frame), place, from] {
+  context_.events.after(random_.between(Duration(0), within), [frame = std::move(frame), place, from] {
     std::ranges::copy(std::span(frame->payload).subspan(from), place.begin() + static_cast<std::ptrdiff_t>(from));
   });
 }
 
 Status SimTransport::connect(const ports::FlowKey& key, const std::string&, std::uint16_t, Time) {
   if (std::exchange(flow(key).wanted, true)) {
-    around_.findings.fail("protocol", "host {} opens its flow to host {} in class {} twice", self_.value,
-                          key.peer.value, key.cls.value);
+    context_.findings.fail("protocol", "host {} opens its flow to host {} in class {} twice", self_.value,
+                           key.peer.value, key.cls.value);
   }
-  around_.network.reset(self_, key.peer, level_of(key.cls));
+  context_.network.reset(self_, key.peer, level_of(key.cls));
   return {};
 }
 
@@ -114,10 +114,11 @@ ports::FlowProgress SimTransport::progress(const ports::FlowKey& key) const {
 
 void SimTransport::send(const ports::FlowKey& key, const ports::Outgoing& operation) {
   std::optional<Liar::Told> told;
-  if (around_.liar != nullptr && random_.chance(kTakesOccasion)) told = around_.liar->tell(key.peer, operation.header);
+  if (context_.liar != nullptr && random_.chance(kTakesOccasion))
+    told = context_.liar->tell(key.peer, operation.header);
   if (told && !told->after) lie(*told);
-  if (around_.grants != nullptr && operation.header.type == protocol::FrameType::kGrant)
-    around_.grants->push_back({self_, key.peer, operation.header});
+  if (context_.grants != nullptr && operation.header.type == protocol::FrameType::kGrant)
+    context_.grants->push_back({self_, key.peer, operation.header});
   auto frame = std::make_shared<Frame>();
   frame->from = self_;
   frame->to = key.peer;
@@ -127,27 +128,27 @@ void SimTransport::send(const ports::FlowKey& key, const ports::Outgoing& operat
   frame->source = operation.payload;
   frame->token = operation.token;
   const protocol::FrameHeader& h = operation.header;
-  around_.trace.line(self_, "send {} to {}: tensor {} sequence {} slice {} offset {} bytes {} grant {:#x}",
-                     static_cast<int>(h.type), key.peer.value, h.tensor.value, h.sequence.value, h.slice, h.offset,
-                     h.payload_bytes, h.grant);
+  context_.trace.line(self_, "send {} to {}: tensor {} sequence {} slice {} offset {} bytes {} grant {:#x}",
+                      static_cast<int>(h.type), key.peer.value, h.tensor.value, h.sequence.value, h.slice, h.offset,
+                      h.payload_bytes, h.grant);
   if (operation.payload.size() != h.payload_bytes || operation.payload.size() > kMaxOperation.value) {
-    return around_.findings.fail("memory", "host {}: a payload of {} bytes is said to have {}", self_.value,
-                                 operation.payload.size(), h.payload_bytes);
+    return context_.findings.fail("memory", "host {}: a payload of {} bytes is said to have {}", self_.value,
+                                  operation.payload.size(), h.payload_bytes);
   }
   if (operation.token != 0) ++unfinished_[h.tensor.value];
   Flow& f = flow(key);
-  if (f.out.pushed() == f.out.delivered()) f.moved = around_.events.now();
-  if (f.kept.empty()) f.kept.resize(around_.scenario.lane.flow_room);
+  if (f.out.pushed() == f.out.delivered()) f.moved = context_.events.now();
+  if (f.kept.empty()) f.kept.resize(context_.scenario.lane.flow_room);
   f.kept[f.out.slot(f.out.push())] = frame;
   give(f, frame);
-  if (!around_.scenario.lane.done_when_acknowledged) sent(*frame);
+  if (!context_.scenario.lane.done_when_acknowledged) sent(*frame);
   if (told && told->after) lie(*told);
 }
 
 // Where the flow has room for it and for the frame that is its occasion.
 void SimTransport::lie(const Liar::Told& told) {
   Flow& f = flow({job_->job, told.to, told.on});
-  if (!f.up || f.lost || f.out.pushed() - f.out.delivered() + 2 > around_.scenario.lane.flow_room) return;
+  if (!f.up || f.lost || f.out.pushed() - f.out.delivered() + 2 > context_.scenario.lane.flow_room) return;
   auto frame = std::make_shared<Frame>();
   frame->from = self_;
   frame->to = told.to;
@@ -155,9 +156,9 @@ void SimTransport::lie(const Liar::Told& told) {
   frame->header = told.header;
   frame->header.cls = told.on;
   frame->payload.assign(told.header.payload_bytes, std::byte{0xee});
-  frame->lie = lie_name(*around_.scenario.lie);
-  around_.trace.line(self_, "lies to {}: {}", told.to.value, frame->lie);
-  if (f.kept.empty()) f.kept.resize(around_.scenario.lane.flow_room);
+  frame->lie = lie_name(*context_.scenario.lie);
+  context_.trace.line(self_, "lies to {}: {}", told.to.value, frame->lie);
+  if (f.kept.empty()) f.kept.resize(context_.scenario.lane.flow_room);
   f.kept[f.out.slot(f.out.push())] = frame;
   give(f, frame);
   ++lies_;
@@ -166,7 +167,7 @@ void SimTransport::lie(const Liar::Told& told) {
 void SimTransport::give(Flow& f, const FramePtr& frame) {
   in_flight_[level_of(frame->cls)] += frame->payload.size();
   f.in_flight += frame->payload.size();
-  around_.network.send(frame);
+  context_.network.send(frame);
   f.out.written();
 }
 
@@ -182,19 +183,19 @@ void SimTransport::on_acknowledged(const FramePtr& frame) {
   if (f.refused) return;
   in_flight_[level_of(frame->cls)] -= frame->payload.size();
   f.in_flight -= frame->payload.size();
-  f.moved = around_.events.now();
-  around_.wake();
+  f.moved = context_.events.now();
+  context_.wake();
 }
 
 // A transport may read the payload again until the receiver has it, so until then nobody may change it. Later, and
 // before it is told that it was sent, the result of the same operation may land on it: a retransmission that carries it
 // is thrown away.
 void SimTransport::on_arrived(const FramePtr& frame) {
-  if (!active() || !around_.scenario.lane.done_when_acknowledged || frame->lie != nullptr) return;
+  if (!active() || !context_.scenario.lane.done_when_acknowledged || frame->lie != nullptr) return;
   if (is_barrier(frame->header.tensor) || std::ranges::equal(frame->source, frame->payload)) return;
-  around_.findings.fail("memory",
-                        "host {}: the payload of tensor {}, sequence {}, slice {} changed while it was being sent",
-                        self_.value, frame->header.tensor.value, frame->header.sequence.value, frame->header.slice);
+  context_.findings.fail("memory",
+                         "host {}: the payload of tensor {}, sequence {}, slice {} changed while it was being sent",
+                         self_.value, frame->header.tensor.value, frame->header.sequence.value, frame->header.slice);
 }
 
 // ---- what arrives ----
@@ -204,26 +205,26 @@ void SimTransport::on_packet(const Packet& packet) {
   std::span<std::byte> place;
   // As a NIC that writes where it was told. What a host that lies was granted it may then write until its connection is
   // down (docs/threat-model.md): of that nothing is to be shown.
-  const bool lands_now = around_.scenario.lane.done_when_acknowledged && packet.frame->lie == nullptr;
+  const bool lands_now = context_.scenario.lane.done_when_acknowledged && packet.frame->lie == nullptr;
   if (packet.begin == 0 && packet.end > 0 && lands_now) {
     const protocol::FrameHeader& header = packet.frame->header;
     const Result<std::span<std::byte>> told = sink_.on_header(key_of(index(packet.from, packet.level)), header);
     if (told.ok() && told->size() == header.payload_bytes) place = *told;
   }
   inbox_.push_back({packet, place});
-  around_.wake();
+  context_.wake();
 }
 
 std::size_t SimTransport::poll(Time now) {
   std::size_t handled = tell_notices();
-  while (!inbox_.empty() && !around_.findings.any()) {
+  while (!inbox_.empty() && !context_.findings.any()) {
     const Packet packet = std::move(inbox_.front().packet);
     inbox_.pop_front();
     receive_packet(packet);
     ++handled;
     if (random_.chance(kLeavesRest)) break;
   }
-  if (!inbox_.empty()) around_.wake();
+  if (!inbox_.empty()) context_.wake();
   if (job_) {
     tell_delivered();
     look_for_lost(now);
@@ -256,14 +257,14 @@ void SimTransport::receive_packet(const Packet& packet) {
     f.receiving = {.frame = packet.frame, .open = true};
     const Result<std::span<std::byte>> place =
         sink_.on_header(key_of(index(packet.from, packet.level)), packet.frame->header);
-    if (!place.ok() && around_.scenario.liar) return refuse(packet.from, packet.level, place.status());
+    if (!place.ok() && context_.scenario.liar) return refuse(packet.from, packet.level, place.status());
     if (!place.ok()) {
-      return around_.findings.fail("protocol", "host {}: payload of host {} was refused: {}", self_.value,
-                                   packet.from.value, place.status().to_string());
+      return context_.findings.fail("protocol", "host {}: payload of host {} was refused: {}", self_.value,
+                                    packet.from.value, place.status().to_string());
     }
     if (packet.frame->lie != nullptr && !place->empty()) {
-      return around_.findings.fail("hostile", "host {} lets host {} write: {}", self_.value, packet.from.value,
-                                   packet.frame->lie);
+      return context_.findings.fail("hostile", "host {} lets host {} write: {}", self_.value, packet.from.value,
+                                    packet.frame->lie);
     }
     f.receiving.place = *place;
     f.receiving.stale = packet.frame->header.payload_bytes > 0 && place->empty();
@@ -279,8 +280,8 @@ void SimTransport::receive_packet(const Packet& packet) {
 
 void SimTransport::land(const Packet& packet, const Receiving& receiving) {
   if (receiving.place.size() != packet.frame->header.payload_bytes) {
-    return around_.findings.fail("memory", "host {}: a frame of {} bytes lands on {} bytes", self_.value,
-                                 packet.frame->header.payload_bytes, receiving.place.size());
+    return context_.findings.fail("memory", "host {}: a frame of {} bytes lands on {} bytes", self_.value,
+                                  packet.frame->header.payload_bytes, receiving.place.size());
   }
   std::copy(packet.frame->payload.begin() + static_cast<std::ptrdiff_t>(packet.begin),
             packet.frame->payload.begin() + static_cast<std::ptrdiff_t>(packet.end),
@@ -289,31 +290,32 @@ void SimTransport::land(const Packet& packet, const Receiving& receiving) {
 
 void SimTransport::frame_complete(const Packet& packet, const Receiving& receiving) {
   const protocol::FrameHeader& h = packet.frame->header;
-  around_.trace.line(self_, "got {} from {}: tensor {} sequence {} slice {} offset {} bytes {} grant {:#x}{}",
-                     static_cast<int>(h.type), packet.from.value, h.tensor.value, h.sequence.value, h.slice, h.offset,
-                     h.payload_bytes, h.grant, receiving.stale ? " STALE" : "");
-  if (around_.liar != nullptr) around_.liar->heard(packet.from, h);
-  if (receiving.stale && around_.scenario.liar) return;  // a lie, or what follows one
+  context_.trace.line(self_, "got {} from {}: tensor {} sequence {} slice {} offset {} bytes {} grant {:#x}{}",
+                      static_cast<int>(h.type), packet.from.value, h.tensor.value, h.sequence.value, h.slice, h.offset,
+                      h.payload_bytes, h.grant, receiving.stale ? " STALE" : "");
+  if (context_.liar != nullptr) context_.liar->heard(packet.from, h);
+  if (receiving.stale && context_.scenario.liar) return;  // a lie, or what follows one
   if (receiving.stale) {
-    return around_.findings.fail("stale", "host {}: a frame for tensor {}, sequence {} of host {} found no place",
-                                 self_.value, h.tensor.value, h.sequence.value, packet.from.value);
+    return context_.findings.fail("stale", "host {}: a frame for tensor {}, sequence {} of host {} found no place",
+                                  self_.value, h.tensor.value, h.sequence.value, packet.from.value);
   }
   if (h.payload_bytes > 0) {
-    around_.delivery.landed(*packet.frame, staging_ != nullptr && staging_->inside(receiving.place));
+    context_.delivery.landed(*packet.frame, staging_ != nullptr && staging_->inside(receiving.place));
     const bool eager = (h.flags & protocol::kFlagEager) != 0;
-    if (!eager && random_.chance(around_.scenario.replay)) replays_.emplace_back(packet.from, h);
-    ++*around_.progress;
+    if (!eager && random_.chance(context_.scenario.replay)) replays_.emplace_back(packet.from, h);
+    ++*context_.progress;
   }
   sink_.on_frame(key_of(index(packet.from, packet.level)), h);
-  if (packet.frame->lie == nullptr || around_.accused()) return;
-  around_.findings.fail("hostile", "host {} takes from host {}: {}", self_.value, packet.from.value, packet.frame->lie);
+  if (packet.frame->lie == nullptr || context_.accused()) return;
+  context_.findings.fail("hostile", "host {} takes from host {}: {}", self_.value, packet.from.value,
+                         packet.frame->lie);
 }
 
 // As transports do when the host gives an error to a header: the flow is closed, for that cause.
 void SimTransport::refuse(HostIndex peer, std::size_t level, const Status& cause) {
   Flow& f = flows_[index(peer, level)];
   in_flight_[level] -= f.in_flight;
-  f = Flow(around_.scenario.lane.flow_room);
+  f = Flow(context_.scenario.lane.flow_room);
   f.refused = true;
   note({.kind = Notice::Kind::kDown, .flow = key_of(index(peer, level)), .cause = cause});
 }
@@ -322,16 +324,17 @@ void SimTransport::refuse(HostIndex peer, std::size_t level, const Status& cause
 
 void SimTransport::tell_delivered() {
   // Where copies are kept, the sender can wait for its word; where its memory is, that is waited for.
-  const std::size_t often =
-      around_.scenario.lane.done_when_acknowledged ? 1 : std::max<std::size_t>(1, around_.scenario.lane.flow_room / 2);
+  const std::size_t often = context_.scenario.lane.done_when_acknowledged
+                                ? 1
+                                : std::max<std::size_t>(1, context_.scenario.lane.flow_room / 2);
   for (std::size_t i = 0; i < flows_.size(); ++i) {
     Flow& f = flows_[i];
     if (!f.up || f.lost || f.in.unacked() < often) continue;
-    around_.network.tell(self_, key_of(i).peer, i % kLevels, f.in.ack());
+    context_.network.tell(self_, key_of(i).peer, i % kLevels, f.in.ack());
   }
 }
 
-void SimTransport::on_told(HostIndex peer, std::size_t level, ledger::Number delivered) {
+void SimTransport::on_acknowledged(HostIndex peer, std::size_t level, ledger::Number delivered) {
   if (active() && !flows_[index(peer, level)].refused) take_told(peer, level, delivered, false);
 }
 
@@ -340,23 +343,23 @@ void SimTransport::take_told(HostIndex peer, std::size_t level, ledger::Number d
   const ledger::Number before = f.out.delivered();
   const std::optional<std::uint64_t> again = resumes ? f.out.resume(delivered) : std::nullopt;
   if (resumes ? !again : !f.out.acknowledge(delivered)) {
-    return around_.findings.fail("protocol", "host {}: a peer has {} frames of a flow, after {}, of {} that were sent",
-                                 self_.value, delivered, before, f.out.next());
+    return context_.findings.fail("protocol", "host {}: a peer has {} frames of a flow, after {}, of {} that were sent",
+                                  self_.value, delivered, before, f.out.next());
   }
   resent_ += again.value_or(0);
-  f.moved = around_.events.now();
+  f.moved = context_.events.now();
   for (ledger::Number n = before; n < delivered; ++n) {
-    if (around_.scenario.lane.done_when_acknowledged) sent(*f.kept[f.out.slot(n)]);
+    if (context_.scenario.lane.done_when_acknowledged) sent(*f.kept[f.out.slot(n)]);
   }
-  around_.wake();
+  context_.wake();
 }
 
 void SimTransport::on_reset(HostIndex peer, std::size_t level) {
   if (!active()) return;
   Flow& f = flows_[index(peer, level)];
   if (!f.up) return;  // it is being made
-  around_.trace.line(self_, "the connection to host {}, level {}, is lost", peer.value, level);
-  if (!f.lost) f.lost = around_.events.now();
+  context_.trace.line(self_, "the connection to host {}, level {}, is lost", peer.value, level);
+  if (!f.lost) f.lost = context_.events.now();
   in_flight_[level] -= f.in_flight;
   f.in_flight = 0;
   // What this host's kernel had received may still be read, or not.
@@ -373,25 +376,25 @@ void SimTransport::forget_arrivals(HostIndex peer, std::size_t level) {
 std::optional<ledger::Number> SimTransport::on_reconnect(HostIndex peer, std::size_t level) {
   const Flow& f = flows_[index(peer, level)];
   const bool asked_for = f.wanted || peer < self_;  // who dials makes no flow that the job does not have
-  if (!active() || around_.frozen() || f.over || !asked_for) return std::nullopt;
+  if (!active() || context_.frozen() || f.over || !asked_for) return std::nullopt;
   forget_arrivals(peer, level);
   return flows_[index(peer, level)].in.ack();
 }
 
 void SimTransport::on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) {
   Flow& f = flows_[index(peer, level)];
-  around_.trace.line(self_, "a connection to host {}, level {}: it has {} of {} frames", peer.value, level, delivered,
-                     f.out.pushed());
+  context_.trace.line(self_, "a connection to host {}, level {}: it has {} of {} frames", peer.value, level, delivered,
+                      f.out.pushed());
   f.lost.reset();
   if (!f.up) {
     f.up = true;
-    f.moved = around_.events.now();
+    f.moved = context_.events.now();
     return note({.kind = Notice::Kind::kUp, .flow = key_of(index(peer, level))});
   }
   take_told(peer, level, delivered, true);
-  while (f.out.next() < f.out.pushed() && !around_.findings.any()) {
+  while (f.out.next() < f.out.pushed() && !context_.findings.any()) {
     FramePtr& kept = f.kept[f.out.slot(f.out.next())];
-    if (around_.scenario.lane.done_when_acknowledged) {
+    if (context_.scenario.lane.done_when_acknowledged) {
       // Nothing was copied: it goes as the memory is now.
       auto again = std::make_shared<Frame>(*kept);
       again->payload.assign(kept->source.begin(), kept->source.end());
@@ -405,7 +408,7 @@ void SimTransport::look_for_lost(Time now) {
   for (std::size_t i = 0; i < flows_.size(); ++i) {
     Flow& f = flows_[i];
     if (!f.lost || now - *f.lost <= job_->resume_within) continue;
-    f = Flow(around_.scenario.lane.flow_room);
+    f = Flow(context_.scenario.lane.flow_room);
     f.over = true;
     note({.kind = Notice::Kind::kDown,
           .flow = key_of(i),
@@ -420,16 +423,16 @@ void SimTransport::look_for_lost(Time now) {
 void SimTransport::replay(Time) {
   for (std::size_t i = replays_.size(); i-- > 0;) {
     const auto [from, header] = replays_[i];
-    if (around_.holds(header.tensor, header.sequence)) continue;
+    if (context_.holds(header.tensor, header.sequence)) continue;
     replays_.erase(replays_.begin() + static_cast<std::ptrdiff_t>(i));
     const Result<std::span<std::byte>> place = sink_.on_header(key_of(index(from, level_of(header.cls))), header);
     if (!place.ok() || !place->empty()) {
-      return around_.findings.fail("stale",
-                                   "host {}: a frame for tensor {}, sequence {} was let in after that had completed",
-                                   self_.value, header.tensor.value, header.sequence.value);
+      return context_.findings.fail("stale",
+                                    "host {}: a frame for tensor {}, sequence {} was let in after that had completed",
+                                    self_.value, header.tensor.value, header.sequence.value);
     }
     ++replayed_;
-    around_.trace.line(self_, "stale frame for tensor {} sequence {}", header.tensor.value, header.sequence.value);
+    context_.trace.line(self_, "stale frame for tensor {} sequence {}", header.tensor.value, header.sequence.value);
   }
 }
 

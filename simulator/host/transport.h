@@ -21,7 +21,7 @@ namespace tensorlane::simulator {
 
 class SimTransport final : public ports::Transport, public NetworkSink {
  public:
-  struct Around {
+  struct Context {
     const Scenario& scenario;
     EventQueue& events;
     Network& network;  // of this rail
@@ -39,7 +39,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     std::function<bool(TensorId, Sequence)> holds;  // an operation that is not over here
   };
   // What the staging of this rail's engine holds: landings are told to it. Outlives the flows.
-  SimTransport(HostIndex self, ports::FrameSink& sink, Around around, Random random);
+  SimTransport(HostIndex self, ports::FrameSink& sink, Context context, Random random);
   void watch(StagingChecker* staging) { staging_ = staging; }
 
   // ---- ports::Transport ----
@@ -60,11 +60,11 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   void on_packet(const Packet& packet) override;
   void on_arrived(const FramePtr& frame) override;
   void on_acknowledged(const FramePtr& frame) override;
-  void on_heartbeat(HostIndex from, const Heartbeat& beat) override { around_.heartbeat(from, beat); }
+  void on_heartbeat(HostIndex from, const Heartbeat& beat) override { context_.heartbeat(from, beat); }
   void on_reset(HostIndex peer, std::size_t level) override;
   std::optional<ledger::Number> on_reconnect(HostIndex peer, std::size_t level) override;
   void on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) override;
-  void on_told(HostIndex peer, std::size_t level, ledger::Number delivered) override;
+  void on_acknowledged(HostIndex peer, std::size_t level, ledger::Number delivered) override;
 
   // Payloads of the operation that may still be read.
   std::uint32_t unfinished(TensorId tensor) const { return unfinished_[tensor.value]; }
@@ -105,13 +105,13 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     Status cause = {};
   };
 
-  bool active() const { return job_.has_value() && !around_.dead(); }
+  bool active() const { return job_.has_value() && !context_.dead(); }
   std::size_t index(HostIndex peer, std::size_t level) const { return peer.value * kLevels + level; }
   Flow& flow(const ports::FlowKey& key) { return flows_[index(key.peer, level_of(key.cls))]; }
   const Flow& flow(const ports::FlowKey& key) const { return flows_[index(key.peer, level_of(key.cls))]; }
   // Barriers move numbers that mean nothing through a scratch place of the engine.
   bool is_barrier(TensorId tensor) const {
-    const auto& tensors = around_.scenario.plan.tensors;
+    const auto& tensors = context_.scenario.plan.tensors;
     return tensor.value < tensors.size() && tensors[tensor.value].operation == Operation::kBarrier;
   }
   ports::FlowKey key_of(std::size_t index) const;
@@ -138,7 +138,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
 
   HostIndex self_;
   ports::FrameSink& sink_;
-  Around around_;
+  Context context_;
   Random random_;
   StagingChecker* staging_ = nullptr;
   std::optional<ports::JobCredentials> job_;

@@ -64,7 +64,7 @@ class WatchedTraffic {
     void on_reset(HostIndex, std::size_t) override {}
     std::optional<ledger::Number> on_reconnect(HostIndex, std::size_t) override { return std::nullopt; }
     void on_resumed(HostIndex, std::size_t, ledger::Number) override {}
-    void on_told(HostIndex, std::size_t, ledger::Number) override {}
+    void on_acknowledged(HostIndex, std::size_t, ledger::Number) override {}
 
     WatchedTraffic& traffic;
     const HostIndex self;

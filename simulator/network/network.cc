@@ -203,7 +203,7 @@ void Network::tell(HostIndex from, HostIndex to, std::size_t level, ledger::Numb
     ledger::Number& told = flows_[flow_index(to, from, level)].told;
     if (delivered < told) return;
     told = delivered;
-    at(to).sink->on_told(from, level, delivered);
+    at(to).sink->on_acknowledged(from, level, delivered);
   });
 }
 

@@ -49,7 +49,7 @@ class NetworkSink {
   // There is a new connection; the peer has `delivered` frames of this host.
   virtual void on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) = 0;
   // The peer says, on the connection, that it has `delivered` frames of this host.
-  virtual void on_told(HostIndex peer, std::size_t level, ledger::Number delivered) = 0;
+  virtual void on_acknowledged(HostIndex peer, std::size_t level, ledger::Number delivered) = 0;
 };
 
 class Network {

@@ -69,10 +69,10 @@ class TimedReducer final : public ports::Reducer {
 // The flows of a job come up with the next poll(). Jobs are numbered from 1, alike on all hosts.
 class FabricTransport final : public ports::Transport, public FabricSink {
  public:
-  FabricTransport(HostIndex self, ports::FrameSink& sink, const PlannedDaemon::Around& around, std::uint8_t classes,
+  FabricTransport(HostIndex self, ports::FrameSink& sink, const PlannedDaemon::Context& context, std::uint8_t classes,
                   std::function<void()> wake)
-      : self_(self), sink_(sink), around_(around), classes_(classes), wake_(std::move(wake)) {
-    around_.network.attach(self, this);
+      : self_(self), sink_(sink), context_(context), classes_(classes), wake_(std::move(wake)) {
+    context_.network.attach(self, this);
   }
 
   void add_job(const ports::JobCredentials& credentials) override { begun_.push_back(credentials.job); }
@@ -83,12 +83,12 @@ class FabricTransport final : public ports::Transport, public FabricSink {
   void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
     const std::size_t level = level_of(flow.cls);
     in_flight_[level] += operation.header.payload_bytes;
-    around_.network.send({.from = self_,
-                          .to = flow.peer,
-                          .level = static_cast<std::uint8_t>(level),
-                          .job = static_cast<std::uint8_t>(flow.job.value - 1),
-                          .header = operation.header,
-                          .token = operation.token});
+    context_.network.send({.from = self_,
+                           .to = flow.peer,
+                           .level = static_cast<std::uint8_t>(level),
+                           .job = static_cast<std::uint8_t>(flow.job.value - 1),
+                           .header = operation.header,
+                           .token = operation.token});
   }
   Bytes in_flight(ClassId cls) override { return Bytes(in_flight_[level_of(cls)]); }
   std::size_t poll(Time) override {
@@ -121,7 +121,7 @@ class FabricTransport final : public ports::Transport, public FabricSink {
 
  private:
   void open_flows(JobId job) {
-    for (std::uint16_t peer = 0; peer < around_.hosts; ++peer) {
+    for (std::uint16_t peer = 0; peer < context_.hosts; ++peer) {
       for (std::size_t level = 0; level <= classes_ && HostIndex(peer) != self_; ++level)
         sink_.on_flow_up({job, HostIndex(peer), class_of(level)});
     }
@@ -129,7 +129,7 @@ class FabricTransport final : public ports::Transport, public FabricSink {
 
   const HostIndex self_;
   ports::FrameSink& sink_;
-  const PlannedDaemon::Around& around_;
+  const PlannedDaemon::Context& context_;
   const std::uint8_t classes_;  // of data
   const std::function<void()> wake_;
   std::vector<JobId> begun_;
@@ -139,20 +139,20 @@ class FabricTransport final : public ports::Transport, public FabricSink {
 
 class Daemon final : public PlannedDaemon, private ports::LaneListener {
  public:
-  Daemon(HostIndex self, const Around& around, const HostOptions& options, const host::HostConfig& config)
+  Daemon(HostIndex self, const Context& context, const HostOptions& options, const host::HostConfig& config)
       : self_(self),
-        around_(around),
+        context_(context),
         options_(options),
-        reducer_(around.events, options.sum_bytes_per_second),
+        reducer_(context.events, options.sum_bytes_per_second),
         config_(config) {
     config_.rails = {{.windows = std::vector<Bytes>(config.classes, options.window), .control_limit = {}}};
     config_.max_queued_slices = kSlices;
     config_.actions = kActionRing;
-    ports_ = {.memory = &memory_, .executor = &executor_, .metrics = &around.metrics, .timeline = &timeline_};
+    ports_ = {.memory = &memory_, .executor = &executor_, .metrics = &context.metrics, .timeline = &timeline_};
     ports_.scratch = &memory_;
     ports_.make_transport = [this](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
       return std::unique_ptr<ports::Transport>(
-          std::make_unique<FabricTransport>(self_, sink, around_, config_.classes, [this] { wake(); }));
+          std::make_unique<FabricTransport>(self_, sink, context_, config_.classes, [this] { wake(); }));
     };
     Result<std::unique_ptr<host::Host>> made = host::Host::create(config_, ports_, [this] { return reducer_.now(); });
     TL_ASSERT(made.ok());
@@ -170,7 +170,7 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
     while (!start.step() || !growth.step()) {
     }
     host_->begin(start);
-    const Time now = around_.events.now();
+    const Time now = context_.events.now();
     host_->receive(now);
     if (!failed_.ok()) return failed_;
     host::Job& job = *host_->find(spec->credentials.job);
@@ -200,8 +200,8 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
     spec.credentials.job = JobId(jobs_.size() + 1);
     spec.credentials.epoch = Epoch(1);
     spec.credentials.self = self_;
-    spec.world_size = around_.hosts * options_.ranks;
-    spec.hosts.resize(around_.hosts);
+    spec.world_size = context_.hosts * options_.ranks;
+    spec.hosts.resize(context_.hosts);
     for (std::uint32_t rank = 0; rank < spec.world_size; ++rank) {
       ports::JobHost& host = spec.hosts[rank / options_.ranks];
       host.name = std::to_string(rank / options_.ranks);
@@ -224,8 +224,8 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
       const auto report = [completed, r](const protocol::CompletionEntry& entry) {
         if (r == 0) completed(TensorId(entry.tensor));
       };
-      SimSession::Around around{around_.events, memory_, [this] { return reducer_.now(); }, submitted, report, {}};
-      added.ranks.push_back(std::make_shared<SimSession>(std::move(around), buffers));
+      SimSession::Context context{context_.events, memory_, [this] { return reducer_.now(); }, submitted, report, {}};
+      added.ranks.push_back(std::make_shared<SimSession>(std::move(context), buffers));
       const Rank rank(self_.value * options_.ranks + r);
       job.attach(rank, added.ranks.back());
       for (std::uint32_t t = 0; t < buffers.size(); ++t)
@@ -234,11 +234,11 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
   }
 
   void wake() {
-    if (!scheduled_) turn_at(around_.events.now() + options_.wake);
+    if (!scheduled_) turn_at(context_.events.now() + options_.wake);
   }
   void turn_at(Time when) {
     scheduled_ = true;
-    around_.events.at(when, [this] {
+    context_.events.at(when, [this] {
       scheduled_ = false;
       turn();
     });
@@ -248,7 +248,7 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
   void turn() {
     std::size_t sent = 0, worked = 0;
     do {
-      host_->receive(around_.events.now());
+      host_->receive(context_.events.now());
       if (submitted_) submitted_ = host_->collect() > 0;
       if (submitted_) host_->submit([](const host::Job&) { return true; });
       sent = host_->send();
@@ -264,7 +264,7 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
   void on_job_closed(JobId) override {}
 
   const HostIndex self_;
-  const Around around_;
+  const Context context_;
   const HostOptions options_;
   BytelessMemory memory_;
   TimedReducer reducer_;
@@ -281,9 +281,9 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
 
 }  // namespace
 
-std::unique_ptr<PlannedDaemon> PlannedDaemon::create(HostIndex self, const Around& around, const HostOptions& options,
+std::unique_ptr<PlannedDaemon> PlannedDaemon::create(HostIndex self, const Context& context, const HostOptions& options,
                                                      const host::HostConfig& config) {
-  return std::make_unique<Daemon>(self, around, options, config);
+  return std::make_unique<Daemon>(self, context, options, config);
 }
 
 }  // namespace tensorlane::simulator

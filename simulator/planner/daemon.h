@@ -23,14 +23,14 @@ struct HostOptions {
 
 class PlannedDaemon {
  public:
-  struct Around {
+  struct Context {
     EventQueue& events;
     FabricNetwork& network;
     ports::LaneMetrics& metrics;  // all daemons count in the same ones, and nobody reads them
     std::uint16_t hosts = 0;
   };
   // Only classes, single_queue and staging of `config` count.
-  static std::unique_ptr<PlannedDaemon> create(HostIndex self, const Around& around, const HostOptions& options,
+  static std::unique_ptr<PlannedDaemon> create(HostIndex self, const Context& context, const HostOptions& options,
                                                const host::HostConfig& config);
   virtual ~PlannedDaemon() = default;
 

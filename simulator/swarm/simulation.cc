@@ -31,8 +31,8 @@ Simulation::Simulation(const Scenario& scenario, bool verbose)
   for (std::uint16_t h = 0; h < scenario_.hosts(); ++h) {
     daemons_.push_back(
         std::make_unique<SimDaemon>(HostIndex(h),
-                                    SimDaemon::Around{scenario_, events_, networks_, values_, results_, delivery_,
-                                                      admission_, findings_, trace_, &progress_, &grants_},
+                                    SimDaemon::Context{scenario_, events_, networks_, values_, results_, delivery_,
+                                                       admission_, findings_, trace_, &progress_, &grants_},
                                     random.fork(h)));
   }
 }

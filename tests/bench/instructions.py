@@ -1,5 +1,5 @@
 """Instructions for each slice, by callgrind, on both hosts together: from the client's submission over the lane, the engine and the transport
-to the completion. lane_bench runs twice with different numbers of rounds; the difference is what the additional rounds cost, by the room
+to the completion. lane_bench runs twice with different numbers of rounds; the difference is what the additional rounds cost, by the module
 whose code it is. Needs valgrind; what the kernel does is not in it. Standard library only.
 
     tests/bench/instructions.py build/bin/lane_bench [--slice-bytes N] [--functions N] [--json FILE] [--limit N]
@@ -16,8 +16,8 @@ import sys
 import tempfile
 
 ROUNDS, SLICES = (4, 12), 128
-# The first that matches a function's name. Templates of the standard library count for the room of the types that they are made for.
-ROOMS = [
+# The first that matches a function's name. Templates of the standard library count for the module of the types that they are made for.
+MODULES = [
     ("the benchmark itself", r"^main$|^tensorlane::(bench::|\(anonymous namespace\))|^operator (new|delete)"),
     ("engine", r"^tensorlane::engine::"),
     ("host, lane", r"^tensorlane::(host|lane)::"),
@@ -58,8 +58,8 @@ def functions(lines):
     return own
 
 
-def room(function):
-    return next(name for name, pattern in ROOMS if re.search(pattern, function))
+def module(function):
+    return next(name for name, pattern in MODULES if re.search(pattern, function))
 
 
 def measure(bench, options):
@@ -67,8 +67,8 @@ def measure(bench, options):
     (few, before), (many, after) = (profile(bench, rounds, options) for rounds in ROUNDS)
     slices = many["slices"] - few["slices"]
     costs = collections.Counter({name: (after[name] - before[name]) / slices for name in after})
-    rooms = {name: round(sum(each for function, each in costs.items() if room(function) == name), 1) for name, _ in ROOMS}
-    return {"transport": many["transport"], "slice_bytes": many["slice_bytes"], "slices": slices, "instructions_per_slice": rooms}, costs
+    modules = {name: round(sum(each for function, each in costs.items() if module(function) == name), 1) for name, _ in MODULES}
+    return {"transport": many["transport"], "slice_bytes": many["slice_bytes"], "slices": slices, "instructions_per_slice": modules}, costs
 
 
 def show(result, expensive):
@@ -76,7 +76,7 @@ def show(result, expensive):
     for name, each in result["instructions_per_slice"].items():
         print(f"  {name:<22}{each:10.1f}")
     for function, each in expensive:
-        print(f"  {each:10.1f}  {room(function):<22}{function[:100]}")
+        print(f"  {each:10.1f}  {module(function):<22}{function[:100]}")
 
 
 def main():

@@ -1,4 +1,4 @@
-// Several real control planes in one process, on 127.0.0.x, with lanes and session rooms that only remember what they
+// Several real control planes in one process, on 127.0.0.x, with lanes and session modules that only remember what they
 // were told.
 #pragma once
 
@@ -28,7 +28,7 @@ KeyPair make_keys();
 // The id of a job that Cluster::request() asks for.
 JobId job_id(const std::string& job);
 
-// A session room: what each session was told, and waiting for it.
+// A session module: what each session was told, and waiting for it.
 class Sessions final : public ports::SessionEvents {
  public:
   void joined(ports::SessionId session, Result<ports::JoinInfo> info) override;

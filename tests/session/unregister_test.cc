@@ -1,4 +1,4 @@
-// Groups that are unregistered, as the client library and the session room see it.
+// Groups that are unregistered, as the client library and the session module see it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -81,7 +81,7 @@ struct Arrivals : NetworkSink {
   void on_reset(HostIndex, std::size_t) override {}
   std::optional<ledger::Number> on_reconnect(HostIndex, std::size_t) override { return std::nullopt; }
   void on_resumed(HostIndex, std::size_t, ledger::Number) override {}
-  void on_told(HostIndex, std::size_t, ledger::Number) override {}
+  void on_acknowledged(HostIndex, std::size_t, ledger::Number) override {}
 };
 
 struct NetworkTest : testing::Test {

@@ -55,50 +55,50 @@ TEST_LIBRARIES = ("gtest/", "gmock/")
 _QUOTED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
-def _room(path):
-    fits = [room for room in MAY_INCLUDE if path == room or path.startswith(room + "/")]
+def _module(path):
+    fits = [module for module in MAY_INCLUDE if path == module or path.startswith(module + "/")]
     return max(fits, key=len) if fits else None
 
 
-def _allowed(included, room):
-    seen = [room] + MAY_INCLUDE[room] + ([] if room.startswith("common/") else ["common"])
+def _allowed(included, module):
+    seen = [module] + MAY_INCLUDE[module] + ([] if module.startswith("common/") else ["common"])
     for folder in seen:
         if folder.endswith("/*.h"):  # the folder's own headers, not those of the folders in it
             if posixpath.dirname(included) == folder[:-4]:
                 return True
         elif included == folder or included.startswith(folder + "/"):
-            # A room's transports are rooms themselves: daemon/transport sees no daemon/transport/tcp.
-            inner = _room(included)
-            if folder != room or inner in (None, room) or not inner.startswith(room + "/"):
+            # A module's transports are modules themselves: daemon/transport sees no daemon/transport/tcp.
+            inner = _module(included)
+            if folder != module or inner in (None, module) or not inner.startswith(module + "/"):
                 return True
     return False
 
 
 def _sibling(path, name):
-    """A test's helpers are beside it and named without a folder: only rooms are published by a path from the root."""
+    """A test's helpers are beside it and named without a folder: only modules are published by a path from the root."""
     return posixpath.join(posixpath.dirname(path), name) if "/" not in name else ""
 
 
 def check_includes(tree):
     findings = []
     for path, text in tree.cpp():
-        room = _room(path)
-        if room is None:
-            findings.append(f"{path}:1: belongs to no room: add it to the table in tests/tidy/layout.py and to the architecture")
+        module = _module(path)
+        if module is None:
+            findings.append(f"{path}:1: belongs to no module: add it to the table in tests/tidy/layout.py and to the architecture")
             continue
         for match in _QUOTED.finditer(blank(text, keep_strings=True)):
             place = f"{path}:{line_of(text, match.start(1))}"
-            if room == "tests" and (_sibling(path, match[1]) in tree.files or match[1].startswith(TEST_LIBRARIES)):
+            if module == "tests" and (_sibling(path, match[1]) in tree.files or match[1].startswith(TEST_LIBRARIES)):
                 continue
             if not match[1].startswith(ROOTS) or ".." in match[1]:
                 findings.append(f'{place}: "{match[1]}" is no path from the root of the tree')
-            elif not _allowed(match[1], room):
-                findings.append(f"{place}: {room} may not include {match[1]}")
+            elif not _allowed(match[1], module):
+                findings.append(f"{place}: {module} may not include {match[1]}")
     return findings
 
 
 _FOREACH = re.compile(r"foreach\s*\(\s*(\w+)((?:\s+[^\s()$]+)+)\s*\)(.*?)endforeach\s*\(", re.DOTALL)
-_ROOM_CALL = re.compile(r"tl_room\s*\(\s*\S+\s+(\S+)([^()]*)\)")
+_MODULE_CALL = re.compile(r"tl_module\s*\(\s*\S+\s+(\S+)([^()]*)\)")
 
 
 def _unroll(text):
@@ -120,8 +120,8 @@ def _listed(tree):
         text = _unroll(text)
         text = re.sub(r"\$\{(PROJECT|CMAKE)_SOURCE_DIR\}/", "//", text)
         text = re.sub(r"\$\{CMAKE_CURRENT_(SOURCE|LIST)_DIR\}/", "", text)
-        for room in _ROOM_CALL.finditer(text):
-            paths.update(posixpath.normpath(posixpath.join(room[1], word)) for word in room[2].split())
+        for module in _MODULE_CALL.finditer(text):
+            paths.update(posixpath.normpath(posixpath.join(module[1], word)) for word in module[2].split())
         for word in re.findall(r"[^\s()\"]+", text):
             paths.add(word[2:] if word.startswith("//") else posixpath.normpath(posixpath.join(folder, word)))
     return paths
@@ -148,7 +148,7 @@ def check_listed(tree):
 RULES = [
     Rule(
         "include_directions",
-        "a room includes only the rooms below it, by paths from the root",
+        "a module includes only the modules below it, by paths from the root",
         check_includes,
         bad=[
             {"daemon/engine/a.cc": '#include "daemon/ports/clock.h"\n'},
@@ -185,7 +185,7 @@ RULES = [
             {"common/CMakeLists.txt": "add_library(x a.cc)", "common/a.cc": "", "daemon/a.cc": ""},
         ],
         good=[
-            {"common/CMakeLists.txt": "tl_room(t common/base SOURCES a.cc DEPENDS y)", "common/base/a.cc": '#include "common/base/a.h"\n', "common/base/a.h": ""},
+            {"common/CMakeLists.txt": "tl_module(t common/base SOURCES a.cc DEPENDS y)", "common/base/a.cc": '#include "common/base/a.h"\n', "common/base/a.h": ""},
             {"tests/CMakeLists.txt": "foreach(t a b)\n tl_test(${t} unit SOURCES ${t}.cc)\nendforeach()", "tests/a.cc": "", "tests/b.cc": ""},
             {"x/CMakeLists.txt": "add_executable(a ${PROJECT_SOURCE_DIR}/y/a.cc sub/b.cc)", "y/a.cc": "", "x/sub/b.cc": ""},
         ],

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy over the rooms in which a defect costs most, and remembers what was clean.
+"""Runs clang-tidy over the modules in which a defect costs most, and remembers what was clean.
 
 usage: run_clang_tidy.py --build FOLDER [--root FOLDER]
 

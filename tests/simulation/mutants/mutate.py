@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Plants the bug of a mutant: mutate.py MUTANT.json ROOM_FOLDER OUTPUT.cc
+"""Plants the bug of a mutant: mutate.py MUTANT.json MODULE_FOLDER OUTPUT.cc
 
-Copies one file of a room with the mutant's textual replacements. Fails when a text is not there exactly once: the
-room has changed, and the mutant must follow.
+Copies one file of a module with the mutant's textual replacements. Fails when a text is not there exactly once: the
+module has changed, and the mutant must follow.
 """
 import json
 import pathlib
@@ -10,9 +10,9 @@ import sys
 
 
 def main() -> int:
-    mutant_path, room, output = map(pathlib.Path, sys.argv[1:4])
+    mutant_path, module, output = map(pathlib.Path, sys.argv[1:4])
     mutant = json.loads(mutant_path.read_text())
-    text = (room / mutant["file"]).read_text()
+    text = (module / mutant["file"]).read_text()
     for replacement in mutant["replace"]:
         count = text.count(replacement["find"])
         if count != 1:

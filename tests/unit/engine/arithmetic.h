@@ -1,4 +1,4 @@
-// A plain reference for what the daemon's reducer does, so that these tests need no other room. Slow and obvious.
+// A plain reference for what the daemon's reducer does, so that these tests need no other module. Slow and obvious.
 #pragma once
 
 #include <bit>

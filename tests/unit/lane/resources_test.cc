@@ -211,15 +211,15 @@ TEST(Need, IsWhatAHostKeepsForTheTensorsAtMost) {
 TEST(PlanGrowth, TablesAreChargedByTensorsAndSlices) {
   const auto budget = std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)});
   memory::ScratchPool scratch(budget);
-  host::HostPorts rooms;
-  rooms.scratch = &scratch;
+  host::HostPorts ports;
+  ports.scratch = &scratch;
   const auto spec = std::make_shared<ports::JobSpec>();
   spec->hosts.resize(2);
   const auto charged = [&](std::uint32_t tensors, std::uint32_t slice_elements) {
     protocol::Plan plan;
     plan.tensors.assign(tensors, allreduce(1 << 20));
     for (protocol::PlanTensor& tensor : plan.tensors) tensor.slice_elements = slice_elements;
-    PlanGrowth growth(plan, spec, rooms);
+    PlanGrowth growth(plan, spec, ports);
     EXPECT_TRUE(growth.step());
     EXPECT_TRUE(growth.status.ok()) << growth.status.to_string();
     return growth.memory.tables.amount();

@@ -332,7 +332,7 @@ TEST_P(CpuReducer, ConvertsEvery16BitNumber) {
   }
 }
 
-// Around every boundary between two neighbouring 16-bit numbers: the middle goes to the even one, one bit beside it to
+// Context every boundary between two neighbouring 16-bit numbers: the middle goes to the even one, one bit beside it to
 // the nearer one.
 TEST_P(CpuReducer, RoundsToNearestEven) {
   for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBfloat16}) {

@@ -1,31 +1,31 @@
-# A room is a folder with one library target. Its headers can be included by others only through the include path that the
-# target publishes, and that path holds nothing but this room: a link named like the folder. So an include that the
+# A module is a folder with one library target. Its headers can be included by others only through the include path that the
+# target publishes, and that path holds nothing but this module: a link named like the folder. So an include that the
 # dependency list does not allow is a compile error, not a review comment.
 #
-#   tl_room(tl_fabric common/fabric SOURCES fabric.cc loader.cc DEPENDS tl_base yaml-cpp)
+#   tl_module(tl_fabric common/fabric SOURCES fabric.cc loader.cc DEPENDS tl_base yaml-cpp)
 #
-# DEPENDS lists what its headers or sources may include. A room without SOURCES is header-only.
-function(tl_room target folder)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
+# DEPENDS lists what its headers or sources may include. A module without SOURCES is header-only.
+function(tl_module target folder)
+  cmake_parse_arguments(MODULE "" "" "SOURCES;DEPENDS" ${ARGN})
   string(REPLACE "/" "-" flat ${folder})
-  set(view ${CMAKE_BINARY_DIR}/rooms/${flat})
+  set(view ${CMAKE_BINARY_DIR}/modules/${flat})
   get_filename_component(parent ${view}/${folder} DIRECTORY)
   file(MAKE_DIRECTORY ${parent})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${view}/${folder} SYMBOLIC)
-  if(ROOM_SOURCES)
-    list(TRANSFORM ROOM_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/${folder}/)
-    add_library(${target} STATIC ${ROOM_SOURCES})
+  if(MODULE_SOURCES)
+    list(TRANSFORM MODULE_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/${folder}/)
+    add_library(${target} STATIC ${MODULE_SOURCES})
     target_include_directories(${target} PUBLIC ${view})
-    target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS} PRIVATE tl_options)
-    # The presets compile several files of a room at once, which halves the time. Not where single files count: mutants
-    # replace one of the engine's or the host's, and clang-tidy looks at these rooms file by file.
+    target_link_libraries(${target} PUBLIC ${MODULE_DEPENDS} PRIVATE tl_options)
+    # The presets compile several files of a module at once, which halves the time. Not where single files count: mutants
+    # replace one of the engine's or the host's, and clang-tidy looks at these modules file by file.
     if(folder MATCHES "^(common/|daemon/engine|daemon/host)" AND NOT TENSORLANE_SANITIZE)
       set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
     endif()
   else()
     add_library(${target} INTERFACE)
     target_include_directories(${target} INTERFACE ${view})
-    target_link_libraries(${target} INTERFACE ${ROOM_DEPENDS})
+    target_link_libraries(${target} INTERFACE ${MODULE_DEPENDS})
   endif()
 endfunction()
 
