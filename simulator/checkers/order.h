@@ -41,6 +41,17 @@ class OrderChecker {
     return std::nullopt;
   }
 
+  // Whether something granted waits that would go in class `cls` now.
+  template <typename CanGo>
+  bool waits_in(Time now, ClassId cls, CanGo&& can_go) const {
+    if (scenario_.engine.single_queue) return false;
+    for (const auto& [flow, grants] : waiting_) {
+      if (flow.cls > cls || grants.empty() || limits_.travels(now, flow.cls) != cls) continue;
+      if (can_go(engine::Flow{flow.peer, cls})) return true;
+    }
+    return false;
+  }
+
   // A flow for which something granted waits, and the class in which it could go now, or before `until` because of a
   // limit, by what `can_go` says now.
   template <typename CanGo>

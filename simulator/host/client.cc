@@ -39,7 +39,7 @@ Client::Client(HostIndex host, Rank rank, Context context, Random random)
     t.is_ours = !planned.is_batch();
     if (t.is_ours) {
       ++ours_;
-      t.buffer = context_.memory.allocate(planned.elements * dtype_size(planned.dtype));
+      t.buffer = context_.memory.allocate(planned.elements * dtype_size(planned.dtype), context_.scenario.user);
     }
     tensors_.push_back(t);
   }

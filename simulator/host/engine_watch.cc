@@ -160,11 +160,16 @@ void EngineWatch::pick(Time now, engine::Flow flow, Bytes credit, std::span<cons
                            "host {}: pick() returns nothing for host {}, class {}, though there is work and credit",
                            self_.value, flow.peer.value, flow.cls.value);
   }
-  if (flow.cls == kControlClass || picked.empty()) return;
-  if (const auto urgent = order_.waiting_above(now, flow.cls, context_.can_go)) {
-    context_.findings.fail("order", "host {}: class {} starts while class {} has a grant of host {}, room and credit",
-                           self_.value, flow.cls.value, urgent->cls.value, urgent->peer.value);
-  }
+  if (flow.cls != kControlClass && !picked.empty()) context_.picks(now, flow.cls, bytes);
+}
+
+std::optional<engine::Flow> EngineWatch::waits_above(Time now, ClassId cls) const {
+  if (engine_ == nullptr || broken_) return std::nullopt;
+  return order_.waiting_above(now, cls, context_.can_go);
+}
+
+bool EngineWatch::waits_in(Time now, ClassId cls) const {
+  return engine_ != nullptr && !broken_ && order_.waits_in(now, cls, context_.can_go);
 }
 
 void EngineWatch::work(const engine::Work& work) {

@@ -27,7 +27,8 @@ class EngineWatch {
     std::function<void(const engine::Complete&)> completed;  // this rail's part of an operation
     // Whether the flow has room for an operation, as far as anybody can see, and its window for a whole one.
     std::function<bool(engine::Flow)> can_go;
-    std::function<void(ClassId)> works;  // the host has chosen a block of this class
+    std::function<void(Time, ClassId, std::uint64_t)> picks;  // the host has chosen so many bytes of this class
+    std::function<void(ClassId)> works;                       // the host has chosen a block of this class
   };
   EngineWatch(HostIndex self, RailIndex rail, Context context);
 
@@ -42,6 +43,10 @@ class EngineWatch {
   std::uint64_t digest() const { return engine_ != nullptr ? engine_->digest() : last_digest_; }
   // The class of the most urgent block of arithmetic that can be done.
   std::optional<ClassId> next_work() const { return broken_ ? std::nullopt : choice_.next_work(); }
+  // A flow of a class more urgent than `cls` for which something granted waits that could go.
+  std::optional<engine::Flow> waits_above(Time now, ClassId cls) const;
+  // Whether something granted waits that could go in class `cls` now.
+  bool waits_in(Time now, ClassId cls) const;
   // The host sleeps until then unless something happens. Checker "order".
   void sleeps(Time now, Time until) const;
   // What must hold when everything is over and quiet. Checkers "bounds", "choice", "stale".

@@ -9,6 +9,7 @@ namespace tensorlane::simulator {
 void SimExecutor::submit(ports::Block& block) {
   TL_ASSERT(under_way_.size() + done_.size() < capacity());
   under_way_.push_back(&block);
+  context_.begins(block);
   if (context_.workers == 0) return run(block);
   context_.events.after(random_.between(Duration(0), context_.block_time), [this, &block] {
     if (std::ranges::find(under_way_, &block) == under_way_.end()) return;  // finish() was faster

@@ -23,11 +23,12 @@ class SimExecutor final : public ports::Executor {
     std::size_t workers;
     Duration block_time;         // of a block, at most
     std::function<void()> done;  // one is done, later than in submit()
+    std::function<void(const ports::Block&)> begins;
   };
   SimExecutor(Context context, Random random) : context_(std::move(context)), random_(random) {}
 
   // Blocks that are under way.
-  std::size_t under_way() const { return under_way_.size(); }
+  const std::vector<ports::Block*>& under_way() const { return under_way_; }
 
   std::size_t capacity() const override { return std::max<std::size_t>(2 * context_.workers, 1); }
   void submit(ports::Block& block) override;

@@ -97,7 +97,7 @@ std::optional<Liar::Told> Liar::of_any(HostIndex to, const Header& sent) const {
   const bool of_operation = sent.type == FrameType::kReady || names_slice(sent);
   switch (*scenario_.lie) {
     case Lie::kOtherJob:
-      h.job = JobId(h.job.value + 1);
+      h.job = scenario_.neighbours.empty() ? JobId(h.job.value + 1) : scenario_.neighbours.front().engine.job;
       return told;
     case Lie::kOtherEpoch:
       h.epoch = Epoch(h.epoch.value + 1);

@@ -20,11 +20,11 @@ class SimScratch final : public ports::Scratch {
 
 }  // namespace
 
-Result<std::unique_ptr<ports::Scratch>> SimMemory::make(const Owner&, std::uint64_t bytes) {
-  return std::unique_ptr<ports::Scratch>(std::make_unique<SimScratch>(resolve(allocate(bytes))));
+Result<std::unique_ptr<ports::Scratch>> SimMemory::make(const Owner& owner, std::uint64_t bytes) {
+  return std::unique_ptr<ports::Scratch>(std::make_unique<SimScratch>(resolve(allocate(bytes, owner.user))));
 }
 
-Descriptor SimMemory::allocate(std::uint64_t bytes) {
+Descriptor SimMemory::allocate(std::uint64_t bytes, std::uint32_t user) {
   // calloc() leaves large regions untouched until they are used: most of the staging never is.
   auto* own = static_cast<std::byte*>(std::calloc(bytes + 2 * kGuard, 1));
   TL_ASSERT(own != nullptr);
@@ -32,6 +32,7 @@ Descriptor SimMemory::allocate(std::uint64_t bytes) {
   std::fill_n(own + kGuard + bytes, kGuard, kCanary);
   const Descriptor descriptor = add({own + kGuard, bytes});
   regions_.back().own.reset(own);
+  owned_[own] = {own + bytes + 2 * kGuard, user};
   return descriptor;
 }
 
@@ -54,6 +55,18 @@ void SimMemory::remove(std::uint32_t region) {
   if (region >= regions_.size()) return;
   regions_[region].live = false;
   ++regions_[region].generation;
+}
+
+std::size_t SimMemory::held(std::uint32_t user) const {
+  std::size_t held = 0;
+  for (const Region& region : regions_) {
+    if (region.own != nullptr || !region.live) continue;
+    const auto after = owned_.upper_bound(region.bytes.data());
+    if (after == owned_.begin()) continue;
+    const Owned& owned = std::prev(after)->second;
+    held += owned.user == user && region.bytes.data() < owned.end ? 1 : 0;
+  }
+  return held;
 }
 
 int SimMemory::broken_canary() const {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -16,8 +17,8 @@ namespace tensorlane::simulator {
 
 class SimMemory final : public ports::Memory, public ports::ScratchPool {
  public:
-  // A region of zeros of its own.
-  Descriptor allocate(std::uint64_t bytes);
+  // A region of zeros of its own, for something of this user.
+  Descriptor allocate(std::uint64_t bytes, std::uint32_t user = 0);
   // As ports::Memory says. A descriptor that leaves its region resolves to nothing.
   std::span<std::byte> resolve(const Descriptor& descriptor) override;
   Descriptor add(std::span<std::byte> bytes) override;
@@ -28,6 +29,8 @@ class SimMemory final : public ports::Memory, public ports::ScratchPool {
   Result<Ledger::Charge> charge(const Owner&, std::uint64_t) override { return Ledger::Charge(); }
   Status check(const Owner&, std::uint64_t) const override { return {}; }
 
+  // Entries of the table that name memory of this user, but for the user's own: what a host has not given back.
+  std::size_t held(std::uint32_t user) const;
   // The first region whose canary was overwritten, or -1.
   int broken_canary() const;
 
@@ -43,7 +46,12 @@ class SimMemory final : public ports::Memory, public ports::ScratchPool {
     std::uint32_t generation = 1;
     bool live = false;
   };
+  struct Owned {
+    const std::byte* end = nullptr;
+    std::uint32_t user = 0;
+  };
   std::vector<Region> regions_;
+  std::map<const std::byte*, Owned> owned_;  // by where it begins
 };
 
 }  // namespace tensorlane::simulator

@@ -15,17 +15,26 @@ constexpr Duration kDrains = microseconds(200);
 SimTransport::Flow::Flow(std::size_t room) : out(static_cast<std::uint32_t>(room)) {}
 
 SimTransport::SimTransport(HostIndex self, ports::FrameSink& sink, Context context, Random random)
-    : self_(self),
-      sink_(sink),
-      context_(std::move(context)),
-      random_(random),
-      flows_(context_.scenario.hosts() * kLevels, Flow(context_.scenario.lane.flow_room)),
-      unfinished_(context_.scenario.plan.tensors.size()) {
+    : self_(self), sink_(sink), context_(std::move(context)), random_(random) {
   context_.network.attach(self, this);
 }
 
-ports::FlowKey SimTransport::key_of(std::size_t index) const {
-  return {job_->job, HostIndex(static_cast<std::uint16_t>(index / kLevels)), class_of(index % kLevels)};
+void SimTransport::carry(JobContext job) {
+  const Scenario& scenario = job.scenario;
+  jobs_.push_back({.context = std::move(job),
+                   .flows = std::vector<Flow>(scenario.hosts() * kLevels, new_flow()),
+                   .unfinished = std::vector<std::uint32_t>(scenario.plan.tensors.size())});
+}
+
+std::size_t SimTransport::number_of(JobId job) const {
+  const auto found =
+      std::ranges::find_if(jobs_, [job](const Job& known) { return known.context.scenario.engine.job == job; });
+  TL_ASSERT(found != jobs_.end());
+  return static_cast<std::size_t>(found - jobs_.begin());
+}
+
+ports::FlowKey SimTransport::key_of(const Channel& channel) const {
+  return {jobs_[channel.job].context.scenario.engine.job, channel.peer, class_of(channel.level)};
 }
 
 void SimTransport::note(Notice notice) {
@@ -36,30 +45,33 @@ void SimTransport::note(Notice notice) {
 // ---- jobs and flows ----
 
 void SimTransport::add_job(const ports::JobCredentials& credentials) {
-  job_ = credentials;
+  jobs_[number_of(credentials.job)].credentials = credentials;
 }
 
 // A flow that the peer dials exists once it is up; one that this host dials, from connect() on.
-void SimTransport::remove_job(JobId job) {
-  if (!job_ || job_->job != job) return;
-  context_.network.close(self_);
-  for (std::size_t i = 0; i < flows_.size(); ++i) {
-    Flow& f = flows_[i];
-    const bool ours = f.wanted && self_ < key_of(i).peer;
+void SimTransport::remove_job(JobId id) {
+  const std::size_t number = number_of(id);
+  Job& job = jobs_[number];
+  if (!job.credentials) return;
+  context_.network.close(number, self_);
+  for (std::size_t i = 0; i < job.flows.size(); ++i) {
+    Flow& f = job.flows[i];
+    const Channel channel = channel_of(number, i);
+    const bool ours = f.wanted && self_ < channel.peer;
     const bool told_up = f.up || std::ranges::any_of(notices_, [&](const Notice& n) {
-                           return n.kind == Notice::Kind::kUp && n.flow == key_of(i);
+                           return n.kind == Notice::Kind::kUp && n.flow == key_of(channel);
                          });
-    if (ours || told_up) take_down(key_of(i), f.receiving);
-    if (f.receiving.open) forget_arrivals(key_of(i).peer, i % kLevels);
-    f = Flow(context_.scenario.lane.flow_room);
+    if (ours || told_up) take_down(key_of(channel), f.receiving);
+    if (f.receiving.open) forget_arrivals(channel);
+    in_flight_[channel.level] -= f.in_flight;
+    f = new_flow();
   }
   // What was sent is not read any more, and nobody is told.
-  std::erase_if(notices_, [](const Notice& n) { return n.kind == Notice::Kind::kSent; });
-  in_flight_.fill(0);
-  std::ranges::fill(unfinished_, 0u);
-  inbox_.clear();
-  replays_.clear();
-  job_.reset();
+  std::erase_if(notices_, [id](const Notice& n) { return n.kind == Notice::Kind::kSent && n.flow.job == id; });
+  std::ranges::fill(job.unfinished, 0u);
+  std::erase_if(inbox_, [number](const Arrived& a) { return a.packet.frame->job == number; });
+  job.replays.clear();
+  job.credentials.reset();
   context_.wake();
 }
 
@@ -69,7 +81,7 @@ void SimTransport::take_down(const ports::FlowKey& flow, const Receiving& receiv
   context_.events.after(after, [this, flow] { note({.kind = Notice::Kind::kDown, .flow = flow}); });
   if (receiving.open && !receiving.stale) write_late(receiving.frame, receiving.place, receiving.landed, after);
   for (const Arrived& arrived : inbox_) {
-    const bool of_flow = arrived.packet.from == flow.peer && arrived.packet.level == level_of(flow.cls);
+    const bool of_flow = key_of(channel_of(arrived.packet)) == flow;
     if (of_flow && !arrived.place.empty()) write_late(arrived.packet.frame, arrived.place, 0, after);
   }
 }
@@ -81,11 +93,12 @@ void SimTransport::write_late(FramePtr frame, std::span<std::byte> place, std::u
 }
 
 Status SimTransport::connect(const ports::FlowKey& key, const std::string&, std::uint16_t, Time) {
-  if (std::exchange(flow(key).wanted, true)) {
+  const Channel channel = channel_of(key);
+  if (std::exchange(flow(channel).wanted, true)) {
     context_.findings.fail("protocol", "host {} opens its flow to host {} in class {} twice", self_.value,
                            key.peer.value, key.cls.value);
   }
-  context_.network.reset(self_, key.peer, level_of(key.cls));
+  context_.network.reset(self_, channel);
   return {};
 }
 
@@ -94,32 +107,35 @@ void SimTransport::close(const ports::FlowKey&) {
 }
 
 bool SimTransport::writable(const ports::FlowKey& key) const {
-  const Flow& f = flow(key);
+  const Flow& f = flow(channel_of(key));
   return f.up && !f.lost && !f.out.full();
 }
 
 ports::FlowStats SimTransport::stats(const ports::FlowKey& key) const {
   ports::FlowStats stats;
-  if (!flow(key).up) return stats;
+  if (!flow(channel_of(key)).up) return stats;
   stats.transport = "simulated";
   return stats;
 }
 
 ports::FlowProgress SimTransport::progress(const ports::FlowKey& key) const {
-  const Flow& f = flow(key);
+  const Flow& f = flow(channel_of(key));
   return {.given = f.out.pushed(), .received = f.in.delivered(), .outstanding_bytes = f.in_flight};
 }
 
 // ---- sending ----
 
 void SimTransport::send(const ports::FlowKey& key, const ports::Outgoing& operation) {
+  const Channel channel = channel_of(key);
+  Job& job = jobs_[channel.job];
   std::optional<Liar::Told> told;
-  if (context_.liar != nullptr && random_.chance(kTakesOccasion))
-    told = context_.liar->tell(key.peer, operation.header);
-  if (told && !told->after) lie(*told);
-  if (context_.grants != nullptr && operation.header.type == protocol::FrameType::kGrant)
-    context_.grants->push_back({self_, key.peer, operation.header});
+  if (job.context.liar != nullptr && random_.chance(kTakesOccasion))
+    told = job.context.liar->tell(key.peer, operation.header);
+  if (told && !told->after) lie(channel.job, *told);
+  if (job.context.grants != nullptr && operation.header.type == protocol::FrameType::kGrant)
+    job.context.grants->push_back({self_, key.peer, operation.header});
   auto frame = std::make_shared<Frame>();
+  frame->job = channel.job;
   frame->from = self_;
   frame->to = key.peer;
   frame->cls = key.cls;
@@ -128,37 +144,39 @@ void SimTransport::send(const ports::FlowKey& key, const ports::Outgoing& operat
   frame->source = operation.payload;
   frame->token = operation.token;
   const protocol::FrameHeader& h = operation.header;
-  context_.trace.line(self_, "send {} to {}: tensor {} sequence {} slice {} offset {} bytes {} grant {:#x}",
-                      static_cast<int>(h.type), key.peer.value, h.tensor.value, h.sequence.value, h.slice, h.offset,
-                      h.payload_bytes, h.grant);
+  context_.trace.line(self_, "send {} to {}: job {} tensor {} sequence {} slice {} offset {} bytes {} grant {:#x}",
+                      static_cast<int>(h.type), key.peer.value, channel.job, h.tensor.value, h.sequence.value, h.slice,
+                      h.offset, h.payload_bytes, h.grant);
   if (operation.payload.size() != h.payload_bytes || operation.payload.size() > kMaxOperation.value) {
     return context_.findings.fail("memory", "host {}: a payload of {} bytes is said to have {}", self_.value,
                                   operation.payload.size(), h.payload_bytes);
   }
-  if (operation.token != 0) ++unfinished_[h.tensor.value];
-  Flow& f = flow(key);
+  if (operation.token != 0) ++job.unfinished[h.tensor.value];
+  given_[channel.level] += operation.payload.size();
+  Flow& f = flow(channel);
   if (f.out.pushed() == f.out.delivered()) f.moved = context_.events.now();
-  if (f.kept.empty()) f.kept.resize(context_.scenario.lane.flow_room);
+  if (f.kept.empty()) f.kept.resize(context_.lane.flow_room);
   f.kept[f.out.slot(f.out.push())] = frame;
   give(f, frame);
-  if (!context_.scenario.lane.done_when_acknowledged) sent(*frame);
-  if (told && told->after) lie(*told);
+  if (!context_.lane.done_when_acknowledged) sent(*frame);
+  if (told && told->after) lie(channel.job, *told);
 }
 
 // Where the flow has room for it and for the frame that is its occasion.
-void SimTransport::lie(const Liar::Told& told) {
-  Flow& f = flow({job_->job, told.to, told.on});
-  if (!f.up || f.lost || f.out.pushed() - f.out.delivered() + 2 > context_.scenario.lane.flow_room) return;
+void SimTransport::lie(std::size_t job, const Liar::Told& told) {
+  Flow& f = flow({job, told.to, level_of(told.on)});
+  if (!f.up || f.lost || f.out.pushed() - f.out.delivered() + 2 > context_.lane.flow_room) return;
   auto frame = std::make_shared<Frame>();
+  frame->job = job;
   frame->from = self_;
   frame->to = told.to;
   frame->cls = told.on;
   frame->header = told.header;
   frame->header.cls = told.on;
   frame->payload.assign(told.header.payload_bytes, std::byte{0xee});
-  frame->lie = lie_name(*context_.scenario.lie);
+  frame->lie = lie_name(*jobs_[job].context.scenario.lie);
   context_.trace.line(self_, "lies to {}: {}", told.to.value, frame->lie);
-  if (f.kept.empty()) f.kept.resize(context_.scenario.lane.flow_room);
+  if (f.kept.empty()) f.kept.resize(context_.lane.flow_room);
   f.kept[f.out.slot(f.out.push())] = frame;
   give(f, frame);
   ++lies_;
@@ -173,13 +191,13 @@ void SimTransport::give(Flow& f, const FramePtr& frame) {
 
 void SimTransport::sent(const Frame& frame) {
   if (frame.token == 0) return;
-  --unfinished_[frame.header.tensor.value];
-  note({.kind = Notice::Kind::kSent, .flow = {job_->job, frame.to, frame.cls}, .token = frame.token});
+  --jobs_[frame.job].unfinished[frame.header.tensor.value];
+  note({.kind = Notice::Kind::kSent, .flow = key_of({frame.job, frame.to, level_of(frame.cls)}), .token = frame.token});
 }
 
 void SimTransport::on_acknowledged(const FramePtr& frame) {
-  if (!active()) return;
-  Flow& f = flows_[index(frame->to, level_of(frame->cls))];
+  if (!active(frame->job)) return;
+  Flow& f = flow(Channel{frame->job, frame->to, level_of(frame->cls)});
   if (f.refused) return;
   in_flight_[level_of(frame->cls)] -= frame->payload.size();
   f.in_flight -= frame->payload.size();
@@ -191,8 +209,8 @@ void SimTransport::on_acknowledged(const FramePtr& frame) {
 // before it is told that it was sent, the result of the same operation may land on it: a retransmission that carries it
 // is thrown away.
 void SimTransport::on_arrived(const FramePtr& frame) {
-  if (!active() || !context_.scenario.lane.done_when_acknowledged || frame->lie != nullptr) return;
-  if (is_barrier(frame->header.tensor) || std::ranges::equal(frame->source, frame->payload)) return;
+  if (!active(frame->job) || !context_.lane.done_when_acknowledged || frame->lie != nullptr) return;
+  if (is_barrier(frame->job, frame->header.tensor) || std::ranges::equal(frame->source, frame->payload)) return;
   context_.findings.fail("memory",
                          "host {}: the payload of tensor {}, sequence {}, slice {} changed while it was being sent",
                          self_.value, frame->header.tensor.value, frame->header.sequence.value, frame->header.slice);
@@ -201,14 +219,14 @@ void SimTransport::on_arrived(const FramePtr& frame) {
 // ---- what arrives ----
 
 void SimTransport::on_packet(const Packet& packet) {
-  if (!active()) return;
+  if (!active(packet.frame->job)) return;
   std::span<std::byte> place;
   // As a NIC that writes where it was told. What a host that lies was granted it may then write until its connection is
   // down (docs/threat-model.md): of that nothing is to be shown.
-  const bool lands_now = context_.scenario.lane.done_when_acknowledged && packet.frame->lie == nullptr;
+  const bool lands_now = context_.lane.done_when_acknowledged && packet.frame->lie == nullptr;
   if (packet.begin == 0 && packet.end > 0 && lands_now) {
     const protocol::FrameHeader& header = packet.frame->header;
-    const Result<std::span<std::byte>> told = sink_.on_header(key_of(index(packet.from, packet.level)), header);
+    const Result<std::span<std::byte>> told = sink_.on_header(key_of(channel_of(packet)), header);
     if (told.ok() && told->size() == header.payload_bytes) place = *told;
   }
   inbox_.push_back({packet, place});
@@ -225,10 +243,11 @@ std::size_t SimTransport::poll(Time now) {
     if (random_.chance(kLeavesRest)) break;
   }
   if (!inbox_.empty()) context_.wake();
-  if (job_) {
-    tell_delivered();
-    look_for_lost(now);
-    replay(now);
+  for (std::size_t job = 0; job < jobs_.size(); ++job) {
+    if (!jobs_[job].credentials) continue;
+    tell_delivered(job);
+    look_for_lost(job, now);
+    replay(job);
   }
   return handled;
 }
@@ -250,14 +269,15 @@ std::size_t SimTransport::tell_notices() {
 }
 
 void SimTransport::receive_packet(const Packet& packet) {
-  if (!job_) return;
-  Flow& f = flows_[index(packet.from, packet.level)];
+  Job& job = jobs_[packet.frame->job];
+  if (!job.credentials) return;
+  const Channel channel = channel_of(packet);
+  Flow& f = flow(channel);
   if (f.refused) return;
   if (packet.begin == 0) {
     f.receiving = {.frame = packet.frame, .open = true};
-    const Result<std::span<std::byte>> place =
-        sink_.on_header(key_of(index(packet.from, packet.level)), packet.frame->header);
-    if (!place.ok() && context_.scenario.liar) return refuse(packet.from, packet.level, place.status());
+    const Result<std::span<std::byte>> place = sink_.on_header(key_of(channel), packet.frame->header);
+    if (!place.ok() && job.context.scenario.liar) return refuse(channel, place.status());
     if (!place.ok()) {
       return context_.findings.fail("protocol", "host {}: payload of host {} was refused: {}", self_.value,
                                     packet.from.value, place.status().to_string());
@@ -268,7 +288,7 @@ void SimTransport::receive_packet(const Packet& packet) {
     }
     f.receiving.place = *place;
     f.receiving.stale = packet.frame->header.payload_bytes > 0 && place->empty();
-    if (staging_ != nullptr && !is_barrier(packet.frame->header.tensor)) staging_->landing(*place);
+    if (job.staging != nullptr && !is_barrier(channel.job, packet.frame->header.tensor)) job.staging->landing(*place);
   }
   if (packet.end > packet.begin && !f.receiving.stale) land(packet, f.receiving);
   f.receiving.landed = packet.end;
@@ -290,56 +310,56 @@ void SimTransport::land(const Packet& packet, const Receiving& receiving) {
 
 void SimTransport::frame_complete(const Packet& packet, const Receiving& receiving) {
   const protocol::FrameHeader& h = packet.frame->header;
-  context_.trace.line(self_, "got {} from {}: tensor {} sequence {} slice {} offset {} bytes {} grant {:#x}{}",
-                      static_cast<int>(h.type), packet.from.value, h.tensor.value, h.sequence.value, h.slice, h.offset,
-                      h.payload_bytes, h.grant, receiving.stale ? " STALE" : "");
-  if (context_.liar != nullptr) context_.liar->heard(packet.from, h);
-  if (receiving.stale && context_.scenario.liar) return;  // a lie, or what follows one
+  Job& job = jobs_[packet.frame->job];
+  context_.trace.line(self_, "got {} from {}: job {} tensor {} sequence {} slice {} offset {} bytes {} grant {:#x}{}",
+                      static_cast<int>(h.type), packet.from.value, packet.frame->job, h.tensor.value, h.sequence.value,
+                      h.slice, h.offset, h.payload_bytes, h.grant, receiving.stale ? " STALE" : "");
+  if (job.context.liar != nullptr) job.context.liar->heard(packet.from, h);
+  if (receiving.stale && job.context.scenario.liar) return;  // a lie, or what follows one
   if (receiving.stale) {
     return context_.findings.fail("stale", "host {}: a frame for tensor {}, sequence {} of host {} found no place",
                                   self_.value, h.tensor.value, h.sequence.value, packet.from.value);
   }
   if (h.payload_bytes > 0) {
-    context_.delivery.landed(*packet.frame, staging_ != nullptr && staging_->inside(receiving.place));
+    job.context.delivery.landed(*packet.frame, job.staging != nullptr && job.staging->inside(receiving.place));
     const bool eager = (h.flags & protocol::kFlagEager) != 0;
-    if (!eager && random_.chance(context_.scenario.replay)) replays_.emplace_back(packet.from, h);
-    ++*context_.progress;
+    if (!eager && random_.chance(job.context.scenario.replay)) job.replays.emplace_back(packet.from, h);
+    ++*job.context.progress;
   }
-  sink_.on_frame(key_of(index(packet.from, packet.level)), h);
-  if (packet.frame->lie == nullptr || context_.accused()) return;
+  sink_.on_frame(key_of(channel_of(packet)), h);
+  if (packet.frame->lie == nullptr || job.context.accused()) return;
   context_.findings.fail("hostile", "host {} takes from host {}: {}", self_.value, packet.from.value,
                          packet.frame->lie);
 }
 
 // As transports do when the host gives an error to a header: the flow is closed, for that cause.
-void SimTransport::refuse(HostIndex peer, std::size_t level, const Status& cause) {
-  Flow& f = flows_[index(peer, level)];
-  in_flight_[level] -= f.in_flight;
-  f = Flow(context_.scenario.lane.flow_room);
+void SimTransport::refuse(const Channel& channel, const Status& cause) {
+  Flow& f = flow(channel);
+  in_flight_[channel.level] -= f.in_flight;
+  f = new_flow();
   f.refused = true;
-  note({.kind = Notice::Kind::kDown, .flow = key_of(index(peer, level)), .cause = cause});
+  note({.kind = Notice::Kind::kDown, .flow = key_of(channel), .cause = cause});
 }
 
 // ---- connections ----
 
-void SimTransport::tell_delivered() {
+void SimTransport::tell_delivered(std::size_t job) {
   // Where copies are kept, the sender can wait for its word; where its memory is, that is waited for.
-  const std::size_t often = context_.scenario.lane.done_when_acknowledged
-                                ? 1
-                                : std::max<std::size_t>(1, context_.scenario.lane.flow_room / 2);
-  for (std::size_t i = 0; i < flows_.size(); ++i) {
-    Flow& f = flows_[i];
+  const std::size_t often =
+      context_.lane.done_when_acknowledged ? 1 : std::max<std::size_t>(1, context_.lane.flow_room / 2);
+  for (std::size_t i = 0; i < jobs_[job].flows.size(); ++i) {
+    Flow& f = jobs_[job].flows[i];
     if (!f.up || f.lost || f.in.unacked() < often) continue;
-    context_.network.tell(self_, key_of(i).peer, i % kLevels, f.in.ack());
+    context_.network.tell(self_, channel_of(job, i), f.in.ack());
   }
 }
 
-void SimTransport::on_acknowledged(HostIndex peer, std::size_t level, ledger::Number delivered) {
-  if (active() && !flows_[index(peer, level)].refused) take_told(peer, level, delivered, false);
+void SimTransport::on_acknowledged(const Channel& channel, ledger::Number delivered) {
+  if (active(channel.job) && !flow(channel).refused) take_told(channel, delivered, false);
 }
 
-void SimTransport::take_told(HostIndex peer, std::size_t level, ledger::Number delivered, bool resumes) {
-  Flow& f = flows_[index(peer, level)];
+void SimTransport::take_told(const Channel& channel, ledger::Number delivered, bool resumes) {
+  Flow& f = flow(channel);
   const ledger::Number before = f.out.delivered();
   const std::optional<std::uint64_t> again = resumes ? f.out.resume(delivered) : std::nullopt;
   if (resumes ? !again : !f.out.acknowledge(delivered)) {
@@ -349,52 +369,54 @@ void SimTransport::take_told(HostIndex peer, std::size_t level, ledger::Number d
   resent_ += again.value_or(0);
   f.moved = context_.events.now();
   for (ledger::Number n = before; n < delivered; ++n) {
-    if (context_.scenario.lane.done_when_acknowledged) sent(*f.kept[f.out.slot(n)]);
+    if (context_.lane.done_when_acknowledged) sent(*f.kept[f.out.slot(n)]);
   }
   context_.wake();
 }
 
-void SimTransport::on_reset(HostIndex peer, std::size_t level) {
-  if (!active()) return;
-  Flow& f = flows_[index(peer, level)];
+void SimTransport::on_reset(const Channel& channel) {
+  if (!active(channel.job)) return;
+  Flow& f = flow(channel);
   if (!f.up) return;  // it is being made
-  context_.trace.line(self_, "the connection to host {}, level {}, is lost", peer.value, level);
+  context_.trace.line(self_, "the connection of job {} to host {}, level {}, is lost", channel.job, channel.peer.value,
+                      channel.level);
   if (!f.lost) f.lost = context_.events.now();
-  in_flight_[level] -= f.in_flight;
+  in_flight_[channel.level] -= f.in_flight;
   f.in_flight = 0;
   // What this host's kernel had received may still be read, or not.
-  if (random_.chance(0.5)) forget_arrivals(peer, level);
+  if (random_.chance(0.5)) forget_arrivals(channel);
 }
 
-void SimTransport::forget_arrivals(HostIndex peer, std::size_t level) {
-  std::erase_if(inbox_, [&](const Arrived& a) { return a.packet.from == peer && a.packet.level == level; });
-  Receiving& receiving = flows_[index(peer, level)].receiving;
-  if (receiving.open && !receiving.stale && staging_ != nullptr) staging_->consumed(receiving.place);
+void SimTransport::forget_arrivals(const Channel& channel) {
+  std::erase_if(inbox_, [&](const Arrived& a) { return channel_of(a.packet) == channel; });
+  Receiving& receiving = flow(channel).receiving;
+  StagingChecker* staging = jobs_[channel.job].staging;
+  if (receiving.open && !receiving.stale && staging != nullptr) staging->consumed(receiving.place);
   receiving = {};
 }
 
-std::optional<ledger::Number> SimTransport::on_reconnect(HostIndex peer, std::size_t level) {
-  const Flow& f = flows_[index(peer, level)];
-  const bool asked_for = f.wanted || peer < self_;  // who dials makes no flow that the job does not have
-  if (!active() || context_.frozen() || f.over || !asked_for) return std::nullopt;
-  forget_arrivals(peer, level);
-  return flows_[index(peer, level)].in.ack();
+std::optional<ledger::Number> SimTransport::on_reconnect(const Channel& channel) {
+  Flow& f = flow(channel);
+  const bool asked_for = f.wanted || channel.peer < self_;  // who dials makes no flow that the job does not have
+  if (!active(channel.job) || context_.frozen() || f.over || !asked_for) return std::nullopt;
+  forget_arrivals(channel);
+  return f.in.ack();
 }
 
-void SimTransport::on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) {
-  Flow& f = flows_[index(peer, level)];
-  context_.trace.line(self_, "a connection to host {}, level {}: it has {} of {} frames", peer.value, level, delivered,
-                      f.out.pushed());
+void SimTransport::on_resumed(const Channel& channel, ledger::Number delivered) {
+  Flow& f = flow(channel);
+  context_.trace.line(self_, "a connection of job {} to host {}, level {}: it has {} of {} frames", channel.job,
+                      channel.peer.value, channel.level, delivered, f.out.pushed());
   f.lost.reset();
   if (!f.up) {
     f.up = true;
     f.moved = context_.events.now();
-    return note({.kind = Notice::Kind::kUp, .flow = key_of(index(peer, level))});
+    return note({.kind = Notice::Kind::kUp, .flow = key_of(channel)});
   }
-  take_told(peer, level, delivered, true);
+  take_told(channel, delivered, true);
   while (f.out.next() < f.out.pushed() && !context_.findings.any()) {
     FramePtr& kept = f.kept[f.out.slot(f.out.next())];
-    if (context_.scenario.lane.done_when_acknowledged) {
+    if (context_.lane.done_when_acknowledged) {
       // Nothing was copied: it goes as the memory is now.
       auto again = std::make_shared<Frame>(*kept);
       again->payload.assign(kept->source.begin(), kept->source.end());
@@ -404,14 +426,14 @@ void SimTransport::on_resumed(HostIndex peer, std::size_t level, ledger::Number 
   }
 }
 
-void SimTransport::look_for_lost(Time now) {
-  for (std::size_t i = 0; i < flows_.size(); ++i) {
-    Flow& f = flows_[i];
-    if (!f.lost || now - *f.lost <= job_->resume_within) continue;
-    f = Flow(context_.scenario.lane.flow_room);
+void SimTransport::look_for_lost(std::size_t job, Time now) {
+  for (std::size_t i = 0; i < jobs_[job].flows.size(); ++i) {
+    Flow& f = jobs_[job].flows[i];
+    if (!f.lost || now - *f.lost <= jobs_[job].credentials->resume_within) continue;
+    f = new_flow();
     f.over = true;
     note({.kind = Notice::Kind::kDown,
-          .flow = key_of(i),
+          .flow = key_of(channel_of(job, i)),
           .cause = {Code::kUnavailable, "the connection did not come back", "", ""}});
   }
 }
@@ -420,12 +442,13 @@ void SimTransport::look_for_lost(Time now) {
 
 // Frames that a grant allowed, kept until their operation is over: later ones with the same grant must not land any
 // more (law 3).
-void SimTransport::replay(Time) {
-  for (std::size_t i = replays_.size(); i-- > 0;) {
-    const auto [from, header] = replays_[i];
-    if (context_.holds(header.tensor, header.sequence)) continue;
-    replays_.erase(replays_.begin() + static_cast<std::ptrdiff_t>(i));
-    const Result<std::span<std::byte>> place = sink_.on_header(key_of(index(from, level_of(header.cls))), header);
+void SimTransport::replay(std::size_t job) {
+  auto& replays = jobs_[job].replays;
+  for (std::size_t i = replays.size(); i-- > 0;) {
+    const auto [from, header] = replays[i];
+    if (jobs_[job].context.holds(header.tensor, header.sequence)) continue;
+    replays.erase(replays.begin() + static_cast<std::ptrdiff_t>(i));
+    const Result<std::span<std::byte>> place = sink_.on_header(key_of({job, from, level_of(header.cls)}), header);
     if (!place.ok() || !place->empty()) {
       return context_.findings.fail("stale",
                                     "host {}: a frame for tensor {}, sequence {} was let in after that had completed",

@@ -1,4 +1,5 @@
-// A simulated NIC as its host sees it: the transport port over a Network, under the virtual clock. Frames are numbered,
+// A simulated NIC as its host sees it: the transport port over a Network, under the virtual clock, for every job of the
+// host. Frames are numbered,
 // kept until the receiver has said that it has them, and sent again from its count when a connection was lost (law 7).
 #pragma once
 
@@ -22,25 +23,31 @@ namespace tensorlane::simulator {
 class SimTransport final : public ports::Transport, public NetworkSink {
  public:
   struct Context {
-    const Scenario& scenario;
+    const LaneConfig& lane;
     EventQueue& events;
     Network& network;  // of this rail
-    DeliveryChecker& delivery;
     Findings& findings;
     const Trace& trace;
-    std::uint64_t* progress;       // counts what moved the job on
     std::function<bool()> dead;    // the machine
     std::function<bool()> frozen;  // the daemon, while its kernel goes on
     std::function<void()> wake;    // poll() has work
     std::function<void(HostIndex, const Heartbeat&)> heartbeat;
+  };
+  // A job whose flows it carries.
+  struct JobContext {
+    const Scenario& scenario;
+    DeliveryChecker& delivery;
+    std::uint64_t* progress;                        // counts what moved the job on
     std::function<bool()> accused;                  // the job has failed here because of a frame, or is over
     Liar* liar = nullptr;                           // of this host, if it lies
     std::vector<GivenGrant>* grants = nullptr;      // where somebody lies: of this rail
     std::function<bool(TensorId, Sequence)> holds;  // an operation that is not over here
   };
-  // What the staging of this rail's engine holds: landings are told to it. Outlives the flows.
   SimTransport(HostIndex self, ports::FrameSink& sink, Context context, Random random);
-  void watch(StagingChecker* staging) { staging_ = staging; }
+  // In the order of the jobs' numbers; before the run.
+  void carry(JobContext job);
+  // What the staging of the job's engine on this rail holds: landings are told to it. Outlives the flows.
+  void watch(std::size_t job, StagingChecker* staging) { jobs_[job].staging = staging; }
 
   // ---- ports::Transport ----
   void add_job(const ports::JobCredentials& credentials) override;
@@ -61,15 +68,20 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   void on_arrived(const FramePtr& frame) override;
   void on_acknowledged(const FramePtr& frame) override;
   void on_heartbeat(HostIndex from, const Heartbeat& beat) override { context_.heartbeat(from, beat); }
-  void on_reset(HostIndex peer, std::size_t level) override;
-  std::optional<ledger::Number> on_reconnect(HostIndex peer, std::size_t level) override;
-  void on_resumed(HostIndex peer, std::size_t level, ledger::Number delivered) override;
-  void on_acknowledged(HostIndex peer, std::size_t level, ledger::Number delivered) override;
+  void on_reset(const Channel& channel) override;
+  std::optional<ledger::Number> on_reconnect(const Channel& channel) override;
+  void on_resumed(const Channel& channel, ledger::Number delivered) override;
+  void on_acknowledged(const Channel& channel, ledger::Number delivered) override;
 
-  // Payloads of the operation that may still be read.
-  std::uint32_t unfinished(TensorId tensor) const { return unfinished_[tensor.value]; }
+  // Payloads of the job's operation that may still be read.
+  std::uint32_t unfinished(std::size_t job, TensorId tensor) const { return jobs_[job].unfinished[tensor.value]; }
   // When the flow last came on, or has had nothing to do.
-  Time moved(HostIndex peer, ClassId cls) const { return flows_[index(peer, level_of(cls))].moved; }
+  Time moved(std::size_t job, HostIndex peer, ClassId cls) const {
+    return jobs_[job].flows[index(peer, level_of(cls))].moved;
+  }
+  // What it was given of a class since begin_turn(), by its payload.
+  std::uint64_t given(ClassId cls) const { return given_[level_of(cls)]; }
+  void begin_turn() { given_.fill(0); }
   std::uint64_t resent() const { return resent_; }
   std::uint64_t replayed() const { return replayed_; }
   std::uint64_t lies() const { return lies_; }  // that it has sent
@@ -105,16 +117,34 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     Status cause = {};
   };
 
-  bool active() const { return job_.has_value() && !context_.dead(); }
-  std::size_t index(HostIndex peer, std::size_t level) const { return peer.value * kLevels + level; }
-  Flow& flow(const ports::FlowKey& key) { return flows_[index(key.peer, level_of(key.cls))]; }
-  const Flow& flow(const ports::FlowKey& key) const { return flows_[index(key.peer, level_of(key.cls))]; }
+  struct Job {
+    JobContext context;
+    std::vector<Flow> flows;                // by peer and level
+    std::vector<std::uint32_t> unfinished;  // by tensor
+    std::optional<ports::JobCredentials> credentials = {};
+    StagingChecker* staging = nullptr;
+    std::vector<std::pair<HostIndex, protocol::FrameHeader>> replays = {};  // granted frames that have landed
+  };
+
+  static std::size_t index(HostIndex peer, std::size_t level) { return peer.value * kLevels + level; }
+  std::size_t number_of(JobId job) const;
+  bool active(std::size_t job) const { return jobs_[job].credentials.has_value() && !context_.dead(); }
+  Flow& flow(const Channel& channel) { return jobs_[channel.job].flows[index(channel.peer, channel.level)]; }
+  const Flow& flow(const Channel& channel) const {
+    return jobs_[channel.job].flows[index(channel.peer, channel.level)];
+  }
+  Channel channel_of(const ports::FlowKey& key) const { return {number_of(key.job), key.peer, level_of(key.cls)}; }
+  static Channel channel_of(const Packet& packet) { return {packet.frame->job, packet.from, packet.level}; }
+  static Channel channel_of(std::size_t job, std::size_t index) {
+    return {job, HostIndex(static_cast<std::uint16_t>(index / kLevels)), index % kLevels};
+  }
+  ports::FlowKey key_of(const Channel& channel) const;
+  Flow new_flow() const { return Flow(context_.lane.flow_room); }
   // Barriers move numbers that mean nothing through a scratch place of the engine.
-  bool is_barrier(TensorId tensor) const {
-    const auto& tensors = context_.scenario.plan.tensors;
+  bool is_barrier(std::size_t job, TensorId tensor) const {
+    const auto& tensors = jobs_[job].context.scenario.plan.tensors;
     return tensor.value < tensors.size() && tensors[tensor.value].operation == Operation::kBarrier;
   }
-  ports::FlowKey key_of(std::size_t index) const;
   void note(Notice notice);
   void take_down(const ports::FlowKey& flow, const Receiving& receiving);
   void write_late(FramePtr frame, std::span<std::byte> place, std::uint64_t from, Duration within);
@@ -127,27 +157,23 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   void land(const Packet& packet, const Receiving& receiving);
   void frame_complete(const Packet& packet, const Receiving& receiving);
   void give(Flow& flow, const FramePtr& frame);
-  void lie(const Liar::Told& told);
-  void refuse(HostIndex peer, std::size_t level, const Status& cause);
-  void forget_arrivals(HostIndex peer, std::size_t level);
-  void tell_delivered();
-  void take_told(HostIndex peer, std::size_t level, ledger::Number delivered, bool resumes);
-  void look_for_lost(Time now);
+  void lie(std::size_t job, const Liar::Told& told);
+  void refuse(const Channel& channel, const Status& cause);
+  void forget_arrivals(const Channel& channel);
+  void tell_delivered(std::size_t job);
+  void take_told(const Channel& channel, ledger::Number delivered, bool resumes);
+  void look_for_lost(std::size_t job, Time now);
   void sent(const Frame& frame);
-  void replay(Time now);
+  void replay(std::size_t job);
 
   HostIndex self_;
   ports::FrameSink& sink_;
   Context context_;
   Random random_;
-  StagingChecker* staging_ = nullptr;
-  std::optional<ports::JobCredentials> job_;
-  std::vector<Flow> flows_;
+  std::vector<Job> jobs_;
   std::deque<Arrived> inbox_;
   std::deque<Notice> notices_;
-  std::array<std::uint64_t, kLevels> in_flight_{};                    // bytes
-  std::vector<std::uint32_t> unfinished_;                             // by tensor
-  std::vector<std::pair<HostIndex, protocol::FrameHeader>> replays_;  // granted frames that have landed
+  std::array<std::uint64_t, kLevels> in_flight_{}, given_{};  // bytes
   std::uint64_t replayed_ = 0, resent_ = 0, lies_ = 0;
 };
 

@@ -72,7 +72,7 @@ void WatchedTraffic::beat() {
       if (to == host->self) delivered->frames[{from, cls}] = flow.delivered;
     }
     for (const auto& peer : hosts_) {
-      if (peer != host) network_.send(host->self, peer->self, Heartbeat{false, delivered});
+      if (peer != host) network_.send(host->self, peer->self, Heartbeat{0, delivered});
     }
   }
   for (auto& [key, flow] : flows_) {

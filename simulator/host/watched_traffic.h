@@ -61,10 +61,10 @@ class WatchedTraffic {
     void on_arrived(const FramePtr&) override {}
     void on_acknowledged(const FramePtr& frame) override;
     void on_heartbeat(HostIndex from, const Heartbeat& beat) override;
-    void on_reset(HostIndex, std::size_t) override {}
-    std::optional<ledger::Number> on_reconnect(HostIndex, std::size_t) override { return std::nullopt; }
-    void on_resumed(HostIndex, std::size_t, ledger::Number) override {}
-    void on_acknowledged(HostIndex, std::size_t, ledger::Number) override {}
+    void on_reset(const Channel&) override {}
+    std::optional<ledger::Number> on_reconnect(const Channel&) override { return std::nullopt; }
+    void on_resumed(const Channel&, ledger::Number) override {}
+    void on_acknowledged(const Channel&, ledger::Number) override {}
 
     WatchedTraffic& traffic;
     const HostIndex self;

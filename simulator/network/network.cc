@@ -14,15 +14,20 @@ BitsPerSecond scaled(BitsPerSecond rate, double factor) {
 }
 }  // namespace
 
-Network::Network(EventQueue& events, const NetworkConfig& config, Random random)
+Network::Network(EventQueue& events, const NetworkConfig& config, Random random, std::vector<std::uint16_t> jobs)
     : events_(events),
       config_(config),
       random_(random),
       attached_(config.hosts.size()),
       cut_(config.hosts.size() * config.hosts.size()),
-      dropped_(config.hosts.size() * config.hosts.size() * kLevels),
-      flows_(config.hosts.size() * config.hosts.size() * kLevels),
-      connections_(flows_.size()) {
+      dropped_(config.hosts.size() * config.hosts.size() * kLevels) {
+  if (jobs.empty()) jobs.push_back(static_cast<std::uint16_t>(config.hosts.size()));
+  for (const std::uint16_t hosts : jobs) {
+    jobs_.push_back({hosts, flows_.size()});
+    flows_.resize(flows_.size() + std::size_t{hosts} * hosts * kLevels);
+  }
+  connections_.resize(flows_.size());
+  for (Attached& host : attached_) host.open.assign(jobs_.size(), true);
   for (const HostPorts& ports : config.hosts) {
     // A NIC never drops what its own host gives it: the host's windows bound this queue.
     PortConfig uplink = ports.uplink;
@@ -68,13 +73,13 @@ void Network::send(FramePtr frame) {
     packet.from = frame->from;
     packet.to = frame->to;
     packet.level = level_of(frame->cls);
-    packet.connection = connection(packet.from, packet.to, packet.level);
+    packet.frame = frame;
+    packet.connection = connection(packet);
     packet.order = flow(packet).sent++;
     packet.begin = begin;
     packet.end = std::min(payload, begin + config_.packet.value);
     packet.last = packet.end == payload;
     packet.bytes = Bytes(packet.end - begin + (begin == 0 ? protocol::kFrameHeaderBytes : 0));
-    packet.frame = frame;
     begin = packet.end;
     transmit(std::move(packet));
   } while (begin < payload);
@@ -89,11 +94,12 @@ void Network::send(HostIndex from, HostIndex to, const Heartbeat& beat) {
   transmit(std::move(packet));
 }
 
-void Network::close(HostIndex host) {
-  at(host).open = false;
+void Network::close(std::size_t job, HostIndex host) {
+  at(host).open[job] = false;
 }
 void Network::remove(HostIndex host) {
-  at(host).open = at(host).present = false;
+  at(host).open.assign(jobs_.size(), false);
+  at(host).present = false;
 }
 void Network::set_cut(HostIndex from, HostIndex to, bool cut) {
   cut_[index(from, to)] = cut;
@@ -119,7 +125,7 @@ void Network::at_switch(Packet packet) {
 }
 
 void Network::forward(Packet packet) {
-  const bool dropped = packet.frame != nullptr && dropped_[flow_index(packet.from, packet.to, packet.level)];
+  const bool dropped = packet.frame != nullptr && dropped_[index(packet.from, packet.to) * kLevels + packet.level];
   if (cut_[index(packet.from, packet.to)] || dropped || random_.chance(config_.loss)) return lose(std::move(packet));
   enqueue(std::move(packet));
 }
@@ -134,13 +140,13 @@ void Network::enqueue(Packet packet) {
 
 void Network::lose(Packet packet) {
   ++lost_;
-  if (packet.frame == nullptr || !at(packet.from).open) return;
+  if (packet.frame == nullptr || !is_open(packet.frame->job, packet.from)) return;
   const Duration timeout{
       std::min(config_.first_timeout.value << std::min(packet.attempts, 20u), config_.last_timeout.value)};
   ++packet.attempts;
   events_.after(timeout, [this, packet = std::move(packet)]() mutable {
-    const bool current = packet.connection == connection(packet.from, packet.to, packet.level);
-    if (at(packet.from).open && current) transmit(std::move(packet));
+    const bool current = packet.connection == connection(packet);
+    if (is_open(packet.frame->job, packet.from) && current) transmit(std::move(packet));
   });
 }
 
@@ -152,8 +158,8 @@ void Network::at_host(Packet packet) {
     if (host.present && at(packet.from).present) host.sink->on_heartbeat(packet.from, packet.beat);
     return;
   }
-  if (!host.open) return;  // nobody listens; the sender finds out by heartbeats
-  if (packet.connection != connection(packet.from, packet.to, packet.level)) return;
+  if (!host.open[packet.frame->job]) return;  // nobody listens; the sender finds out by heartbeats
+  if (packet.connection != connection(packet)) return;
   ReceivingFlow& receiving = flow(packet);
   if (packet.order != receiving.expected) {
     receiving.held.emplace(packet.order, std::move(packet));
@@ -177,7 +183,8 @@ void Network::acknowledge(FramePtr frame, std::uint64_t on) {
   // Acknowledgements are small and go first everywhere: they take the way back's delay and wait for a cut to heal.
   const Duration back = config_.hosts[frame->to.value].uplink.delay + config_.hosts[frame->from.value].downlink.delay;
   events_.after(back, [this, on, frame = std::move(frame)] {
-    if (!at(frame->from).open || on != connection(frame->from, frame->to, level_of(frame->cls))) return;
+    const Channel channel{frame->job, frame->to, level_of(frame->cls)};
+    if (!is_open(frame->job, frame->from) || on != connection(frame->from, channel)) return;
     if (is_cut(frame->to, frame->from)) {
       events_.after(config_.first_timeout, [this, on, frame] { acknowledge(frame, on); });
       return;
@@ -188,46 +195,53 @@ void Network::acknowledge(FramePtr frame, std::uint64_t on) {
 
 // ---- connections ----
 
-void Network::tell(HostIndex from, HostIndex to, std::size_t level, ledger::Number delivered) {
+void Network::tell(HostIndex from, const Channel& channel, ledger::Number delivered) {
   // As small as an acknowledgement, and as quick.
+  const HostIndex to = channel.peer;
   const Duration there = config_.hosts[from.value].uplink.delay + config_.hosts[to.value].downlink.delay;
-  events_.after(there, [this, from, to, level, delivered, on = connection(from, to, level)] {
-    if (!at(to).open || !at(from).open || on != connection(from, to, level)) return;
+  events_.after(there, [this, from, to, channel, delivered, on = connection(from, channel)] {
+    if (!is_open(channel.job, to) || !is_open(channel.job, from) || on != connection(from, channel)) return;
     if (is_cut(from, to)) {
-      events_.after(config_.first_timeout, [this, from, to, level, delivered, on] {
-        if (on == connection(from, to, level)) tell(from, to, level, delivered);
+      events_.after(config_.first_timeout, [this, from, channel, delivered, on] {
+        if (on == connection(from, channel)) tell(from, channel, delivered);
       });
       return;
     }
     // One that waited for a cut to heal may have been overtaken.
-    ledger::Number& told = flows_[flow_index(to, from, level)].told;
+    const Channel back{channel.job, from, channel.level};
+    ledger::Number& told = flows_[flow_index(to, back)].told;
     if (delivered < told) return;
     told = delivered;
-    at(to).sink->on_acknowledged(from, level, delivered);
+    at(to).sink->on_acknowledged(back, delivered);
   });
 }
 
-void Network::reset(HostIndex a, HostIndex b, std::size_t level) {
-  if (!at(a).open || !at(b).open) return;
-  const std::uint64_t on = ++connection(a, b, level);
-  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
-    flows_[flow_index(from, to, level)] = {};
-    at(to).sink->on_reset(from, level);
-  }
-  reconnect(a, b, level, on, kFirstBackoff);
+void Network::reset(HostIndex host, const Channel& channel) {
+  const HostIndex peer = channel.peer;
+  if (!is_open(channel.job, host) || !is_open(channel.job, peer)) return;
+  const Channel back{channel.job, host, channel.level};
+  const std::uint64_t on = ++connection(host, channel);
+  flows_[flow_index(host, channel)] = {};
+  at(peer).sink->on_reset(back);
+  flows_[flow_index(peer, back)] = {};
+  at(host).sink->on_reset(channel);
+  reconnect(host, channel, on, kFirstBackoff);
 }
 
-void Network::reconnect(HostIndex a, HostIndex b, std::size_t level, std::uint64_t on, Duration backoff) {
-  events_.after(backoff, [this, a, b, level, on, backoff] {
-    if (!at(a).open || !at(b).open || on != connection(a, b, level)) return;
-    std::optional<ledger::Number> with_a, with_b;
-    if (!is_cut(a, b) && !is_cut(b, a)) {
-      with_a = at(a).sink->on_reconnect(b, level);
-      with_b = at(b).sink->on_reconnect(a, level);
+void Network::reconnect(HostIndex host, const Channel& channel, std::uint64_t on, Duration backoff) {
+  events_.after(backoff, [this, host, channel, on, backoff] {
+    const HostIndex peer = channel.peer;
+    const bool open = is_open(channel.job, host) && is_open(channel.job, peer);
+    if (!open || on != connection(host, channel)) return;
+    const Channel back{channel.job, host, channel.level};
+    std::optional<ledger::Number> here, there;
+    if (!is_cut(host, peer) && !is_cut(peer, host)) {
+      here = at(host).sink->on_reconnect(channel);
+      there = at(peer).sink->on_reconnect(back);
     }
-    if (!with_a || !with_b) return reconnect(a, b, level, on, std::min(Duration(backoff.value * 2), kLastBackoff));
-    at(a).sink->on_resumed(b, level, *with_b);
-    at(b).sink->on_resumed(a, level, *with_a);
+    if (!here || !there) return reconnect(host, channel, on, std::min(Duration(backoff.value * 2), kLastBackoff));
+    at(host).sink->on_resumed(channel, *there);
+    at(peer).sink->on_resumed(back, *here);
   });
 }
 

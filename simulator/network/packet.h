@@ -21,8 +21,17 @@ constexpr ClassId class_of(std::size_t level) {
   return level == 0 ? kControlClass : ClassId(static_cast<std::uint8_t>(level - 1));
 }
 
+// A flow as the host at one of its ends knows it.
+struct Channel {
+  std::size_t job = 0;  // its number in the run
+  HostIndex peer;
+  std::size_t level = 0;
+  bool operator==(const Channel&) const = default;
+};
+
 // One transport operation. The payload is what the sender's memory held when it was sent.
 struct Frame {
+  std::size_t job = 0;  // its number in the run
   HostIndex from, to;
   ClassId cls;
   protocol::FrameHeader header;
@@ -37,9 +46,9 @@ using FramePtr = std::shared_ptr<const Frame>;
 
 struct Delivered;  // simulator/host/watched_traffic.h
 
-// "I live", and whether the sender has aborted the job.
+// "I live", and which jobs the sender has aborted.
 struct Heartbeat {
-  bool aborted = false;
+  std::uint32_t aborted = 0;                             // bits, by the number of the job
   std::shared_ptr<const Delivered> delivered = nullptr;  // where somebody watches
 };
 

@@ -34,7 +34,7 @@ struct Failure {
 
 struct Report {
   std::vector<Failure> failed;
-  std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0;
+  std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0, neighbour_aborts = 0;
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, lies = 0, twice = 0;
   Congestion::Counters congestion;
   std::array<std::uint64_t, kFaultKinds> faults{};
@@ -46,6 +46,7 @@ struct Report {
     bytes += o.bytes;
     demoted += o.demoted;
     aborts += o.aborted ? 1 : 0;
+    neighbour_aborts += o.neighbour_aborted ? 1 : 0;
     packets += o.packets;
     lost += o.lost;
     overflowed += o.overflowed;
@@ -127,6 +128,7 @@ nlohmann::json to_json(const Options& options, const Report& report) {
   json["bytes"] = report.bytes;
   json["demoted_bytes"] = report.demoted;
   json["aborts"] = report.aborts;
+  json["neighbour_aborts"] = report.neighbour_aborts;
   json["faults"] = {{"packets", report.packets},
                     {"lost", report.lost},
                     {"overflowed", report.overflowed},

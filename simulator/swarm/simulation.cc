@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "common/base/hash.h"
 #include "simulator/checkers/credits.h"
 #include "simulator/checkers/plans.h"
 
@@ -12,41 +11,34 @@ constexpr Duration kWatch = milliseconds(1);  // between two looks at the whole
 constexpr std::int64_t kStuck = 5;  // detection times without anything moving, long after the last retransmission
 constexpr Duration kSettle = milliseconds(150);  // after the end, for what is still on its way
 constexpr Duration kHome = seconds(2);           // ... and for what comes home after several attempts
+// From when the neighbour has begun and the faults have healed until it is done, beside two detection times.
+constexpr Duration kNeighbourTakes = seconds(2);
 }  // namespace
 
-Simulation::Simulation(const Scenario& scenario, bool verbose)
-    : scenario_(scenario),
-      trace_(events_, verbose),
-      values_(scenario_),
-      results_(scenario_, values_, findings_),
-      delivery_(scenario_, findings_),
-      admission_(scenario_, findings_),
-      grants_(scenario_.rails()) {
+Simulation::Simulation(const Scenario& scenario, bool verbose) : scenario_(scenario), trace_(events_, verbose) {
   TL_ASSERT(scenario_.networks.size() == scenario_.rails());
+  runs_.push_back(std::make_unique<JobRun>(scenario_, 0, findings_));
+  for (const Scenario& other : scenario_.neighbours)
+    runs_.push_back(std::make_unique<JobRun>(other, runs_.size(), findings_));
+  standing_.resize(runs_.size());
+  std::vector<std::uint16_t> hosts;
+  for (const auto& run : runs_) hosts.push_back(run->scenario.hosts());
   for (std::uint8_t r = 0; r < scenario_.rails(); ++r) {
     networks_.push_back(
-        std::make_unique<Network>(events_, scenario_.networks[r], Random(scenario_.seed).fork(100u + r)));
+        std::make_unique<Network>(events_, scenario_.networks[r], Random(scenario_.seed).fork(100u + r), hosts));
   }
   Random random(mix(scenario_.seed));
   for (std::uint16_t h = 0; h < scenario_.hosts(); ++h) {
-    daemons_.push_back(
-        std::make_unique<SimDaemon>(HostIndex(h),
-                                    SimDaemon::Context{scenario_, events_, networks_, values_, results_, delivery_,
-                                                       admission_, findings_, trace_, &progress_, &grants_},
-                                    random.fork(h)));
+    daemons_.push_back(std::make_unique<SimDaemon>(
+        HostIndex(h), SimDaemon::Context{scenario_, events_, networks_, runs_, findings_, trace_}, random.fork(h)));
   }
 }
 
 Outcome Simulation::run() {
-  check_plans(scenario_, findings_);
-  std::size_t missing = daemons_.size();
-  const auto planned = [this, &missing] {
-    if (--missing > 0) return;
-    for (auto& daemon : daemons_) events_.after(Duration(0), [&daemon] { daemon->begin(); });
-  };
-  for (auto& daemon : daemons_) daemon->start(planned);
+  for (const auto& run : runs_) check_plans(run->scenario, findings_);
+  for (auto& daemon : daemons_) daemon->start();
+  for (const auto& run : runs_) start(*run);
   for (const Fault& fault : scenario_.faults) schedule(fault);
-  for (const Growth& growth : scenario_.growths) schedule(growth);
   events_.after(kWatch, [this] { watch(); });
   while (!quiet_ && !findings_.any() && events_.run_next()) {
   }
@@ -60,24 +52,49 @@ Outcome Simulation::run() {
   return outcome();
 }
 
+void Simulation::start(const JobRun& run) {
+  const std::size_t number = run.number;
+  const Scenario& about = run.scenario;
+  const auto planned = [this, number, missing = std::make_shared<std::size_t>(about.hosts())] {
+    if (--*missing > 0) return;
+    for (auto& daemon : daemons_) {
+      if (SimJob* job = daemon->job(number)) events_.after(Duration(0), [job] { job->begin(); });
+    }
+  };
+  Random random(mix(about.seed) ^ 2);
+  for (auto& daemon : daemons_) {
+    SimJob* job = daemon->job(number);
+    if (job == nullptr) continue;
+    const Time at = about.begins + random.between(Duration(0), about.spread);
+    if (at == Time()) {
+      job->start(planned);
+    } else {
+      events_.at(at, [job, planned] { job->start(planned); });
+    }
+  }
+  for (const Growth& growth : about.growths) schedule(run, growth);
+}
+
 void Simulation::schedule(const Fault& fault) {
   events_.at(fault.at, [this, fault] { apply(fault, true); });
   if (fault.until != kNever && fault.until != fault.at) events_.at(fault.until, [this, fault] { apply(fault, false); });
 }
 
-void Simulation::schedule(const Growth& growth) {
-  Random random(mix(scenario_.seed ^ growth.tensors));
-  const auto missing = std::make_shared<std::size_t>(daemons_.size());
+void Simulation::schedule(const JobRun& run, const Growth& growth) {
+  Random random(mix(run.scenario.seed ^ growth.tensors));
+  const std::size_t hosts = run.scenario.hosts();
+  const auto missing = std::make_shared<std::size_t>(hosts);
   std::vector<Duration> heard;
-  for (std::size_t h = 0; h < daemons_.size(); ++h) heard.push_back(random.between(Duration(0), growth.spread));
-  const auto known = [this, growth, missing, heard] {
+  for (std::size_t h = 0; h < hosts; ++h) heard.push_back(random.between(Duration(0), growth.spread));
+  const auto known = [this, growth, missing, heard, number = run.number] {
     if (--*missing > 0) return;
-    for (std::size_t h = 0; h < daemons_.size(); ++h)
-      events_.after(heard[h], [this, h, growth] { daemons_[h]->allow(growth.tensors); });
+    for (std::size_t h = 0; h < heard.size(); ++h)
+      events_.after(heard[h], [this, h, growth, number] { daemons_[h]->job(number)->allow(growth.tensors); });
   };
-  for (std::size_t h = 0; h < daemons_.size(); ++h) {
-    events_.at(growth.at + random.between(Duration(0), growth.spread),
-               [this, h, growth, known] { daemons_[h]->grow_plan(growth.tensors, known); });
+  for (std::size_t h = 0; h < hosts; ++h) {
+    events_.at(growth.at + random.between(Duration(0), growth.spread), [this, h, growth, known, number = run.number] {
+      daemons_[h]->job(number)->grow_plan(growth.tensors, known);
+    });
   }
 }
 
@@ -86,7 +103,7 @@ void Simulation::apply(const Fault& fault, bool begins) {
   trace_.line(fault.host, "fault {} {} (peer {})", kFaultNames[static_cast<std::size_t>(fault.kind)],
               begins ? "begins" : "heals", fault.peer.value);
   if (begins) ++outcome_.faults[static_cast<std::size_t>(fault.kind)];
-  progress_at_ = events_.now();
+  for (Standing& standing : standing_) standing.progress_at = events_.now();
   switch (fault.kind) {
     case FaultKind::kPartition:
     case FaultKind::kSlowPort:
@@ -100,35 +117,48 @@ void Simulation::apply(const Fault& fault, bool begins) {
     case FaultKind::kKillDaemon:
       return daemon.kill();
     case FaultKind::kFreezeClient:
-      return daemon.freeze_client(begins);
+      return daemon.job(0)->freeze_clients(begins);
     case FaultKind::kKillClient:
-      return daemon.kill_client();
+      return daemon.job(0)->kill_clients();
   }
 }
 
 void Simulation::apply(const Fault& fault, Network& network, bool begins) {
   if (fault.kind == FaultKind::kPartition) return network.set_cut(fault.host, fault.peer, begins);
-  if (fault.kind == FaultKind::kResetFlow) return network.reset(fault.host, fault.peer, fault.level);
+  if (fault.kind == FaultKind::kResetFlow) return network.reset(fault.host, {fault.job, fault.peer, fault.level});
   network.scale_uplink(fault.host, begins ? fault.factor : 1);
   network.scale_downlink(fault.host, begins ? fault.factor : 1);
 }
 
 bool Simulation::all_resolved() const {
+  return std::ranges::all_of(runs_, [this](const auto& run) { return all_resolved(*run); });
+}
+
+bool Simulation::all_resolved(const JobRun& run) const {
   // A frozen daemon that will thaw is still to be heard.
   const bool settled = events_.now() > scenario_.last_fault();
-  return std::ranges::all_of(daemons_,
-                             [&](const auto& daemon) { return daemon->resolved() && (!daemon->frozen() || settled); });
+  return std::ranges::all_of(daemons_, [&](const auto& daemon) {
+    const SimJob* job = daemon->job(run.number);
+    return job == nullptr || (job->resolved() && (!daemon->frozen() || settled));
+  });
 }
 
 // Credit that is not home with one of two hosts that live.
 std::optional<std::string> Simulation::away() const {
-  const auto lives = [](const auto& daemon) { return daemon->alive() && !daemon->aborted(); };
-  for (std::size_t a = 0; a < daemons_.size(); ++a) {
-    for (std::size_t b = 0; b < daemons_.size(); ++b) {
+  for (const auto& run : runs_) {
+    if (auto what = away(*run)) return what;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Simulation::away(const JobRun& run) const {
+  const auto lives = [&](const auto& daemon) { return daemon->alive() && !daemon->job(run.number)->aborted(); };
+  for (std::size_t a = 0; a < run.scenario.hosts(); ++a) {
+    for (std::size_t b = 0; b < run.scenario.hosts(); ++b) {
       if (a == b || !lives(daemons_[a]) || !lives(daemons_[b])) continue;
       for (std::uint8_t r = 0; r < scenario_.rails(); ++r) {
-        const engine::Engine* from = daemons_[a]->engines()[r]->engine();
-        const engine::Engine* to = daemons_[b]->engines()[r]->engine();
+        const engine::Engine* from = daemons_[a]->job(run.number)->engines()[r]->engine();
+        const engine::Engine* to = daemons_[b]->job(run.number)->engines()[r]->engine();
         if (from == nullptr || to == nullptr) continue;
         const HostIndex sender(static_cast<std::uint16_t>(a)), receiver(static_cast<std::uint16_t>(b));
         if (auto what = credits_away(sender, *from, receiver, *to, scenario_.engine.eager_credits)) return what;
@@ -139,7 +169,7 @@ std::optional<std::string> Simulation::away() const {
 }
 
 void Simulation::watch() {
-  check_abort();
+  for (const auto& run : runs_) check_abort(*run);
   if (findings_.any()) return;
   if (all_resolved()) {
     events_.after(kSettle, [this] {
@@ -150,34 +180,47 @@ void Simulation::watch() {
     });
     return;
   }
-  check_progress();
+  for (const auto& run : runs_) check_progress(*run);
   events_.after(kWatch, [this] { watch(); });
 }
 
-void Simulation::check_abort() {
-  const bool aborted =
-      std::ranges::any_of(daemons_, [](const auto& daemon) { return daemon->alive() && daemon->aborted(); });
+void Simulation::check_abort(const JobRun& run) {
+  const bool aborted = std::ranges::any_of(daemons_, [&](const auto& daemon) {
+    const SimJob* job = daemon->job(run.number);
+    return job != nullptr && daemon->alive() && job->aborted();
+  });
   if (!aborted) return;
-  if (!abort_at_) abort_at_ = events_.now();
-  if (scenario_.must_complete()) {
-    findings_.fail("abort", "the job was aborted though nothing was silent for long. {}", describe());
+  std::optional<Time>& abort_at = standing_[run.number].abort_at;
+  if (!abort_at) abort_at = events_.now();
+  if (run.scenario.must_complete()) {
+    findings_.fail(run.checker("abort"), "job {} was aborted though nothing was silent for long. {}", run.number,
+                   describe());
     return;
   }
   // The cause spreads by itself, or the silence of who has failed is noticed.
-  const Time due = std::max(*abort_at_, scenario_.last_fault()) + scenario_.detection * 2 + scenario_.heartbeat * 4;
-  if (events_.now() > due && !all_resolved())
-    findings_.fail("abort", "a host waits for a job that has failed. {}", describe());
+  const Time due = std::max(*abort_at, scenario_.last_fault()) + scenario_.detection * 2 + scenario_.heartbeat * 4;
+  if (events_.now() > due && !all_resolved(run))
+    findings_.fail("abort", "a host waits for a job that has failed: job {}. {}", run.number, describe());
 }
 
-void Simulation::check_progress() {
-  if (progress_ != progress_seen_) {
-    progress_seen_ = progress_;
-    progress_at_ = events_.now();
+void Simulation::check_progress(const JobRun& run) {
+  Standing& standing = standing_[run.number];
+  if (all_resolved(run)) {
+    if (!standing.resolved_at) standing.resolved_at = events_.now();
+    return;
   }
-  const bool stuck = events_.now() - std::max(progress_at_, scenario_.last_fault()) > scenario_.detection * kStuck;
-  if ((stuck && !all_resolved()) || events_.now() > scenario_.deadline) {
-    findings_.fail("progress", "nothing moves since {} us. {}", progress_at_.value / 1000, describe());
+  if (run.progress != standing.progress_seen) {
+    standing.progress_seen = run.progress;
+    standing.progress_at = events_.now();
   }
+  const Time since = std::max({standing.progress_at, scenario_.last_fault(), run.scenario.begins});
+  if (events_.now() - since > scenario_.detection * kStuck || events_.now() > scenario_.deadline) {
+    findings_.fail("progress", "nothing of job {} moves since {} us. {}", run.number, standing.progress_at.value / 1000,
+                   describe());
+  }
+  const Time due = std::max(scenario_.last_fault(), run.scenario.begins) + scenario_.detection * 2 + kNeighbourTakes;
+  if (run.number > 0 && events_.now() > due)
+    findings_.fail("neighbour", "job {} is not done yet, and others go on. {}", run.number, describe());
 }
 
 std::string Simulation::describe() const {
@@ -186,11 +229,25 @@ std::string Simulation::describe() const {
   return text;
 }
 
+void Simulation::add_counts(const SimJob& job, Outcome* outcome, Fnv1a* digest) const {
+  for (const auto& watch : job.engines()) {
+    const engine::EngineCounters c = watch->counters();
+    outcome->slices += c.slices_sent;
+    for (std::uint64_t bytes : c.demoted_bytes) outcome->demoted += bytes;
+    digest->add(watch->digest());
+  }
+  for (const auto& client : job.clients()) outcome->operations += client->completed_operations();
+  bool& aborted = job.run().number == 0 ? outcome->aborted : outcome->neighbour_aborted;
+  aborted = aborted || job.aborted();
+  digest->add_text(job.cause());
+}
+
 Outcome Simulation::outcome() const {
   Outcome o = outcome_;
   o.finding = findings_.first();
   o.end = events_.now();
-  o.bytes = delivery_.bytes();
+  for (const auto& run : runs_) o.bytes += run->delivery.bytes();
+  if (runs_.size() > 1) o.neighbour_end = standing_[1].resolved_at.value_or(o.end);
   for (const auto& network : networks_) {
     o.packets += network->packets();
     o.lost += network->lost();
@@ -199,19 +256,11 @@ Outcome Simulation::outcome() const {
   }
   Fnv1a digest;
   for (const auto& daemon : daemons_) {
-    for (const auto& watch : daemon->engines()) {
-      const engine::EngineCounters c = watch->counters();
-      o.slices += c.slices_sent;
-      for (std::uint64_t bytes : c.demoted_bytes) o.demoted += bytes;
-      digest.add(watch->digest());
-    }
+    for (std::size_t number = 0; SimJob* job = daemon->job(number); ++number) add_counts(*job, &o, &digest);
     o.resent += daemon->resent();
     o.stale += daemon->replayed();
     o.lies += daemon->lies();
-    for (const auto& client : daemon->clients()) o.operations += client->completed_operations();
-    o.aborted = o.aborted || daemon->aborted();
-    o.completed.push_back(daemon->clients().front()->completion_times());
-    digest.add_text(daemon->cause());
+    o.completed.push_back(daemon->job(0)->clients().front()->completion_times());
   }
   for (std::uint64_t number :
        {o.operations, o.bytes, o.packets, o.lost, events_.executed(), static_cast<std::uint64_t>(o.end.value)}) {

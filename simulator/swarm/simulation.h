@@ -1,5 +1,5 @@
-// One run: the engines of all hosts, their clients, the network and the checkers, from the first submission until
-// everybody is done or has failed, and it is quiet.
+// One run: the engines of all hosts, the jobs that share them, their clients, the network and the checkers, from the
+// first submission until everybody is done or has failed, and it is quiet.
 #pragma once
 
 #include <array>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/hash.h"
 #include "simulator/checkers/findings.h"
 #include "simulator/host/daemon.h"
 #include "simulator/workload/scenario.h"
@@ -24,11 +25,13 @@ struct Outcome {
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, lies = 0;
   Congestion::Counters congestion;  // of all rails
   std::array<std::uint64_t, kFaultKinds> faults{};
-  bool aborted = false;
-  Time end;                  // virtual
-  std::uint64_t digest = 0;  // of the whole run
+  bool aborted = false;            // the first job
+  bool neighbour_aborted = false;  // the other one
+  Time neighbour_end;              // when it had nothing left to do
+  Time end;                        // virtual
+  std::uint64_t digest = 0;        // of the whole run
   std::vector<std::vector<Time>>
-      completed;  // when each tensor last completed with the first rank of a host: [host][tensor]
+      completed;  // when each tensor of the first job last completed with the first rank of a host: [host][tensor]
 };
 
 class Simulation {
@@ -38,15 +41,25 @@ class Simulation {
   Outcome run();
 
  private:
+  // What one run knows of one of its jobs.
+  struct Standing {
+    std::uint64_t progress_seen = 0;
+    Time progress_at;
+    std::optional<Time> abort_at, resolved_at;
+  };
+  void start(const JobRun& run);
   void schedule(const Fault& fault);
-  void schedule(const Growth& growth);
+  void schedule(const JobRun& run, const Growth& growth);
   void apply(const Fault& fault, bool begins);
   void apply(const Fault& fault, Network& network, bool begins);
   void watch();
   bool all_resolved() const;
+  bool all_resolved(const JobRun& run) const;
   std::optional<std::string> away() const;
-  void check_abort();
-  void check_progress();
+  std::optional<std::string> away(const JobRun& run) const;
+  void check_abort(const JobRun& run);
+  void check_progress(const JobRun& run);
+  void add_counts(const SimJob& job, Outcome* outcome, Fnv1a* digest) const;
   std::string describe() const;
   Outcome outcome() const;
 
@@ -54,15 +67,9 @@ class Simulation {
   EventQueue events_;
   Findings findings_;
   Trace trace_;
-  Values values_;
-  Results results_;
-  DeliveryChecker delivery_;
-  AdmissionChecker admission_;
+  std::vector<std::unique_ptr<JobRun>> runs_;       // by number
   std::vector<std::unique_ptr<Network>> networks_;  // by rail
-  std::vector<std::vector<GivenGrant>> grants_;     // by rail
-  std::uint64_t progress_ = 0, progress_seen_ = 0;
-  Time progress_at_;
-  std::optional<Time> abort_at_;
+  std::vector<Standing> standing_;                  // by number of the job
   std::optional<Time> resolved_at_;
   bool quiet_ = false;
   Outcome outcome_;

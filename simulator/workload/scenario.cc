@@ -10,6 +10,7 @@
 #include "daemon/engine/batching/plan_batches.h"
 #include "daemon/engine/pattern/selector.h"
 #include "simulator/clock/random.h"
+#include "simulator/workload/neighbour.h"
 #include "simulator/workload/values.h"
 
 namespace tensorlane::simulator {
@@ -460,6 +461,8 @@ Scenario lying_scenario(std::uint64_t seed, Lie lie) {
     network.jitter = Duration(0);
     network.congestion = {};
   }
+  s.neighbours.clear();
+  add_neighbour(s);
   return s;
 }
 
@@ -519,6 +522,7 @@ Scenario random_scenario(std::uint64_t seed) {
     random_batches(s, batches);
     random_staging(s, batches);
   }
+  add_neighbour(s);
   return s;
 }
 

@@ -41,9 +41,9 @@ enum class FaultKind : std::uint8_t {
   kSlowPort,      // both ports of host run at `factor` of their rate
   kFreezeDaemon,  // SIGSTOP
   kKillDaemon,    // power loss: nobody is told
-  kFreezeClient,
-  kKillClient,  // the daemon notices at once
-  kResetFlow,   // the connection that carries `level` between host and peer is lost; no silence
+  kFreezeClient,  // of the first job, as those that follow
+  kKillClient,    // the daemon notices at once
+  kResetFlow,     // the connection that carries `level` between host and peer is lost; no silence
 };
 inline constexpr std::size_t kFaultKinds = 7;
 inline constexpr std::array<const char*, kFaultKinds> kFaultNames = {
@@ -58,6 +58,7 @@ struct Fault {
   double factor = 1;
   std::optional<RailIndex> rail = {};  // of the ports or connection that it strikes; none: all of them
   std::size_t level = 0;
+  std::size_t job = 0;  // whose connection
 };
 
 // The plan grows while operations run: every host learns of `tensors` (of Scenario::plan, from the front) at some time
@@ -115,6 +116,9 @@ inline constexpr std::size_t kLies = static_cast<std::size_t>(Lie::kWordTwice) +
 
 struct Scenario {
   std::uint64_t seed = 0;
+  std::uint32_t user = 1000;  // whose job it is
+  Time begins;                // every host begins it at some time in [begins, begins + spread]
+  Duration spread{0};
   engine::EngineConfig engine;  // `self` and `rail` are set per host and rail
   protocol::Plan plan;
   std::uint64_t iterations = 1;
@@ -135,6 +139,11 @@ struct Scenario {
 
   std::uint16_t hosts() const { return engine.hosts; }
   std::uint8_t rails() const { return engine.rails; }
+  // A job of somebody else on the same machines, on the first `engine.hosts` of them, which must not notice what
+  // happens to this one. At most one, and it has none. What is the machines' is as here; `faults` are those of them
+  // that strike its hosts.
+  std::vector<Scenario> neighbours = {};
+
   // No fault lasts long enough to be taken for a death: every operation must complete.
   bool must_complete() const;
   // When the last fault begins or heals.

@@ -78,10 +78,10 @@ struct Arrivals : NetworkSink {
   void on_arrived(const FramePtr&) override {}
   void on_acknowledged(const FramePtr&) override { ++acknowledged; }
   void on_heartbeat(HostIndex, const Heartbeat&) override { ++beats; }
-  void on_reset(HostIndex, std::size_t) override {}
-  std::optional<ledger::Number> on_reconnect(HostIndex, std::size_t) override { return std::nullopt; }
-  void on_resumed(HostIndex, std::size_t, ledger::Number) override {}
-  void on_acknowledged(HostIndex, std::size_t, ledger::Number) override {}
+  void on_reset(const Channel&) override {}
+  std::optional<ledger::Number> on_reconnect(const Channel&) override { return std::nullopt; }
+  void on_resumed(const Channel&, ledger::Number) override {}
+  void on_acknowledged(const Channel&, ledger::Number) override {}
 };
 
 struct NetworkTest : testing::Test {

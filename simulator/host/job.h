@@ -1,0 +1,116 @@
+// One job on one simulated machine: the clients of its ranks there, what control does for it, and who watches its
+// engines.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/host/host.h"
+#include "simulator/host/client.h"
+#include "simulator/host/engine_watch.h"
+#include "simulator/host/job_run.h"
+#include "simulator/host/session.h"
+#include "simulator/host/transport.h"
+
+namespace tensorlane::simulator {
+
+class SimDaemon;
+
+class SimJob {
+ public:
+  SimJob(SimDaemon& machine, JobRun& run, Random random);
+  ~SimJob();
+
+  // ---- control ----
+  // Unless it has heard that the job has failed. `planned`: when this host has what the plan has at the start.
+  void start(std::function<void()> planned);
+  // Every host has that, so that clients may begin once the job is connected.
+  void begin();
+  // The plan has `tensors` tensors now; `then` when this host has it (a frozen one: when it thaws).
+  void grow_plan(std::size_t tensors, std::function<void()> then);
+  // Every host has them.
+  void allow(std::size_t tensors);
+  // A heartbeat is due: looks whether a host was silent for too long, or a client.
+  void look(RailIndex rail, const std::vector<Time>& heard);
+  void look_at_clients();
+  void abort(std::string cause);
+
+  // Faults.
+  void kill_clients();
+  void freeze_clients(bool frozen);
+
+  // ---- the machine's ----
+  // Carries out the commands that are there, in order; how many.
+  std::size_t carry_out();
+  bool has_commands() const { return !commands_.empty(); }
+  std::unique_ptr<engine_log::Observer> observer(RailIndex rail) { return watches_[rail.value]->observer(); }
+  void connected();
+  void failed(const Status& cause);
+  void closed();
+  bool runs() const { return phase_ == Phase::kRunning && connected_; }
+
+  bool aborted() const { return phase_ != Phase::kRunning; }
+  const std::string& cause() const { return cause_; }
+  // Nothing of this host's clients is left waiting, and nothing will be.
+  bool resolved() const;
+  // What must hold when everything is over and quiet. Checkers "bounds", "choice", "memory", "stale".
+  void check_quiet();
+  void check_logs() const;
+  std::string describe() const;
+
+  JobRun& run() const { return run_; }
+  host::Job* job() const;
+  const std::vector<std::unique_ptr<EngineWatch>>& engines() const { return watches_; }
+  const std::vector<std::unique_ptr<Client>>& clients() const { return clients_; }
+
+ private:
+  enum class Phase : std::uint8_t { kRunning, kDraining, kClosed };
+  // A command for the host: true when it is done, false when it goes on in another turn.
+  using Command = std::function<bool()>;
+  // An operation on this host, as one sees it from outside.
+  struct Seen {
+    std::size_t submitted = 0;  // of its parts()
+    std::size_t rails = 0;      // that have done their part of the one that runs
+    bool ok = true;
+  };
+
+  ports::JobSpec spec() const;
+  void make_rail(RailIndex rail);
+  void make_clients(Random& random);
+  void command(Command command);
+  void bind(std::size_t from, std::size_t to);
+  bool holds(TensorId tensor, Sequence sequence) const;
+  void start_clients();
+  bool is_batch(TensorId tensor) const { return scenario_.plan.tensors[tensor.value].is_batch(); }
+
+  // ---- clients ----
+  void submit(std::size_t local, const protocol::SubmissionEntry& entry);
+  void completed(std::size_t local, const protocol::CompletionEntry& entry);
+  void rail_completed(const engine::Complete& complete);
+  void reclassify();
+  std::size_t parts(TensorId operation) const;
+
+  SimDaemon& machine_;
+  JobRun& run_;
+  const Scenario& scenario_;
+  Findings& findings_;
+  Random random_;
+  std::vector<std::unique_ptr<EngineWatch>> watches_;  // by rail
+  std::vector<std::unique_ptr<Liar>> liars_;           // by rail, where it lies
+  std::vector<std::unique_ptr<Client>> clients_;       // by local rank
+  std::vector<std::shared_ptr<SimSession>> sessions_;
+  std::vector<Seen> seen_;  // by operation
+  std::deque<Command> commands_;
+  std::size_t planned_ = 0, allowed_ = 0;  // tensors
+  Phase phase_ = Phase::kRunning;
+  bool connected_ = false, may_begin_ = false, accuses_ = false;
+  std::string cause_;
+  bool client_frozen_ = false;
+  Time client_heard_;
+};
+
+}  // namespace tensorlane::simulator
