@@ -264,10 +264,9 @@ Status Job::connecting_timed_out() const {
     if (i_lead() && !connected_.contains(member.name)) missing += (missing.empty() ? "" : ", ") + member.name;
   }
   return Status(Code::kTimedOut,
-                fmt::format("the data flows of {} are not up within {:.1f} s", missing.empty() ? "some host" : missing,
+                fmt::format("{} did not get ready for the job within {:.1f} s", missing.empty() ? "some host" : missing,
                             to_seconds(patience_)),
-                where(),
-                "look at the logs of the daemons there, and whether the data ports can be reached" + impatient_text());
+                where(), "look at the logs of the daemons there" + impatient_text());
 }
 
 }  // namespace tensorlane::control

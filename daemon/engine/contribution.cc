@@ -149,9 +149,8 @@ Descriptor Engine::Impl::source_place(const Source& source, Parity parity, std::
                                       std::uint64_t bytes) const {
   std::uint64_t at = 0;
   if (source.eager_slot[parity] != 0) {
-    const std::uint64_t peer = source.peer < config_.self ? source.peer.value : source.peer.value - 1u;
-    at = layout_.eager_offset +
-         (peer * config_.eager_credits + source.eager_slot[parity] - 1) * layout_.eager_slot_bytes + offset;
+    const std::uint32_t slot = credits_.place(source.peer, source.eager_slot[parity] - 1u);
+    at = layout_.eager_offset + slot * layout_.eager_slot_bytes + offset;
   } else {
     at = layout_.pages_offset + pool_.page(source.pages, offset / kPageBytes) * kPageBytes + offset % kPageBytes;
   }

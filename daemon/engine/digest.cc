@@ -29,6 +29,9 @@ void Digest::mix(Time now, const Event& event) {
     case Event::Kind::kOffer:
       mix(event.offer.tensor.value);
       break;
+    case Event::Kind::kPeerUp:
+      mix(event.up.peer.value);
+      break;
     case Event::Kind::kAbort:
     case Event::Kind::kDrained:
       break;

@@ -27,8 +27,9 @@ Layout::Layout(const EngineConfig& config) {
   pages_offset = bytes = eager_offset;
   if (config.hosts == 1) return;
   eager_slot_bytes = round_up(config.eager_limit.value, 64);
-  pages_offset =
-      round_up(eager_offset + std::uint64_t{config.hosts - 1u} * config.eager_credits * eager_slot_bytes, 4096);
+  eager_slots = static_cast<std::uint32_t>(
+      std::min(std::uint64_t{config.hosts - 1u} * config.eager_credits, std::uint64_t{config.eager_slots}));
+  pages_offset = round_up(eager_offset + eager_slots * eager_slot_bytes, 4096);
   pages = static_cast<std::uint32_t>(config.staging.value / kPageBytes);
   bytes = pages_offset + pages * kPageBytes;
 }
@@ -38,10 +39,11 @@ Engine::Impl::Impl(const EngineConfig& config, const Descriptor& staging)
       layout_(config),
       staging_(staging),
       pool_(layout_.pages),
-      credits_(config.hosts, config.eager_credits),
+      credits_(config.hosts, config.eager_credits, layout_.eager_slots),
       queue_(queue_classes(config), config.hosts),
       control_(queue_classes(config), config.hosts),
-      negotiation_(config.self, config.hosts) {
+      negotiation_(config.self, config.hosts),
+      is_neighbour_(config.hosts) {
   TL_ASSERT(config.hosts >= 1 && config.self.value < config.hosts);
   TL_ASSERT(config.classes >= 1 && config.classes <= kMaxDataClasses);
   TL_ASSERT(config.world_size >= 1);
@@ -65,6 +67,13 @@ void Engine::Impl::take_offer(TensorId tensor, ActionRing& out) {
   TL_ASSERT(negotiates_);
   announce_agreed(negotiation_.offer(tensor), out);
   if (config_.self != Negotiation::kLeader) control_.due(ControlQueue::Due::kTensorWords, Negotiation::kLeader, now_);
+}
+
+// Every neighbour that is still to come is left its share.
+void Engine::Impl::take_peer_up(HostIndex peer) {
+  TL_ASSERT(peer.value < config_.hosts && is_neighbour_[peer.value] && neighbours_up_ < neighbours_.size());
+  const auto waiting = static_cast<std::uint32_t>(neighbours_.size() - neighbours_up_++);
+  if (credits_.lend(peer, waiting)) control_.due(ControlQueue::Due::kCredits, peer, now_);
 }
 
 void Engine::Impl::announce_agreed(const TensorWord& word, ActionRing& out) {
@@ -116,6 +125,9 @@ void Engine::Impl::take(const Event& event, ActionRing& out) {
       break;
     case Event::Kind::kOffer:
       take_offer(event.offer.tensor, out);
+      break;
+    case Event::Kind::kPeerUp:
+      take_peer_up(event.up.peer);
       break;
     case Event::Kind::kAbort:
     case Event::Kind::kDrained:
@@ -298,6 +310,10 @@ bool Engine::awaited(TensorId tensor, Time* since) const {
   return true;
 }
 
+std::span<const HostIndex> Engine::neighbours() const {
+  return impl_->neighbours_;
+}
+
 const EngineCounters& Engine::counters() const {
   EngineCounters& c = impl_->counters_;
   c.staging_bytes = impl_->pool_.used() * kPageBytes;
@@ -307,7 +323,8 @@ const EngineCounters& Engine::counters() const {
 }
 
 Engine::Lent Engine::lent(HostIndex peer) const {
-  return {impl_->credits_.out(peer), impl_->credits_.owed(peer), impl_->grants_.in_use()};
+  const EagerCredits& credits = impl_->credits_;
+  return {credits.out(peer), credits.owed(peer), credits.lent(peer), impl_->grants_.in_use()};
 }
 
 std::uint64_t Engine::digest() const {

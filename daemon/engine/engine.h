@@ -46,7 +46,9 @@ struct EngineConfig {
   std::uint8_t classes = 2;      // data classes
   Bytes eager_limit =
       kib(32);  // contributions of at most this travel on credit; the same on all hosts, at most kMaxOperation
-  std::uint32_t eager_credits = 16;  // slots that each peer may use unasked; the same on all hosts, at most 64
+  std::uint32_t eager_credits = 16;  // slots that a peer gets at most, which it may use unasked; the same on all hosts,
+                                     // at most 64
+  std::uint32_t eager_slots = 256;   // here, for all peers together: who comes when they are lent out waits for grants
   Bytes staging = mib(64);           // for contributions under grants, on top of the eager slots
   std::size_t max_queued_slices = 1 << 17;
   // Host policy, by class, not the same on all hosts: what the job sends beyond it travels in the next class (law 11).
@@ -93,6 +95,11 @@ class Engine {
   // every host has completed it; so no frame of before is taken for one of it. Call between steps. Errors, which change
   // nothing: kInvalidArgument; kCorrupt, when this host or a peer has begun an operation.
   Status vacate(protocol::TensorRange range);
+
+  // The hosts that this one exchanges anything with under the plan, on this rail, in the order in which the plan came
+  // to need them, none ever leaving. Two hosts are each other's neighbours, or neither is. The caller opens the flows
+  // to them and feeds PeerUp; nothing is sent to a host before it is one.
+  std::span<const HostIndex> neighbours() const;
 
   // From the tensor's next operation on, it has this urgency, in [0, 1], and its slices travel in this class. This
   // host's own affair: classes and queue order shape no sums (law 1), and a frame is taken from whatever class it comes
@@ -159,9 +166,11 @@ class Engine {
 
   const EngineCounters& counters() const;
   // What is lent out of what comes back (law 2): slots at `peer` that this host has filled and not got back, and slots
-  // of `peer` that are read here and not given back yet, by the bits of a word. And grants that are not retired.
+  // of `peer` that are read here, or lent, and that it does not know of yet, by the bits of a word; how many slots
+  // `peer` has here. And grants that are not retired.
   struct Lent {
     std::uint64_t slots_out = 0, slots_owed = 0;
+    std::uint32_t slots = 0;
     std::uint32_t grants = 0;
   };
   Lent lent(HostIndex peer) const;

@@ -27,9 +27,10 @@ namespace tensorlane::engine {
 inline constexpr std::uint64_t kBarrierPlaceBytes = 64;
 inline constexpr std::uint32_t kBarrierPlaces = 256;
 
-// How the staging region is divided: scratch for barriers, the eager slots of every peer, pages.
+// How the staging region is divided: scratch for barriers, the eager slots, pages.
 struct Layout {
   std::uint64_t eager_slot_bytes = 0;
+  std::uint32_t eager_slots = 0;
   std::uint64_t eager_offset = 0;
   std::uint64_t pages_offset = 0;
   std::uint32_t pages = 0;
@@ -50,6 +51,7 @@ struct Engine::Impl {
   void take_send_done(std::uint64_t token, ActionRing& out);
   void take_boost(const Boost& boost);
   void take_offer(TensorId tensor, ActionRing& out);
+  void take_peer_up(HostIndex peer);
   void act(const Action& action, ActionRing& out);
   void announce_agreed(const TensorWord& word, ActionRing& out);
   void complete(std::uint32_t tensor, bool ok, ActionRing& out);
@@ -62,6 +64,7 @@ struct Engine::Impl {
   Pages reserves(protocol::TensorRange added) const;
   void count_room(const Tensor& t, bool comes);
   void make_room(protocol::TensorRange added);
+  void meet(protocol::TensorRange added);
   template <typename F>
   void for_each_class_of(const Tensor& t, F&& f) const;
 
@@ -157,6 +160,9 @@ struct Engine::Impl {
   ControlQueue control_;
   Negotiation negotiation_;
   bool negotiates_ = false;                           // the plan says so
+  std::vector<bool> is_neighbour_;                    // by host
+  std::vector<HostIndex> neighbours_;                 // in the order in which the plan came to need them
+  std::size_t neighbours_up_ = 0;                     // of them
   std::array<TokenBucket, kMaxDataClasses> buckets_;  // by class
   bool limited_ = false;                              // some class is
   // Slices in urgency order, one heap per class; a slice waits in at most one of them.

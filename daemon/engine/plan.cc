@@ -28,6 +28,7 @@ Status Engine::Impl::extend_plan(const Plan& plan, protocol::TensorRange added) 
     make_room(added);
     negotiates_ = negotiates;
     if (negotiates_) negotiation_.grow(tables_.tensors.size());
+    meet(added);
     return status;
   }
   while (placed > added.first) vacate_tensor(--placed, &tables_);
@@ -88,6 +89,25 @@ template <typename F>
 void Engine::Impl::for_each_class_of(const Tensor& t, F&& f) const {
   if (!config_.reclassifies || config_.single_queue) return f(std::size_t{t.next_cls.value});
   for (std::size_t c = 0; c < config_.classes; ++c) f(c);
+}
+
+// Hosts that the plan has not needed before.
+void Engine::Impl::meet(protocol::TensorRange added) {
+  const std::size_t known = neighbours_.size();
+  const auto meet_one = [this](HostIndex host) {
+    if (host == config_.self || is_neighbour_[host.value]) return;
+    is_neighbour_[host.value] = true;
+    neighbours_.push_back(host);
+  };
+  for (std::uint32_t i = added.first; i < added.end(); ++i) {
+    const Range& links = tables_.tensors[i].links;
+    for (std::uint32_t l = links.first; l < links.end(); ++l) meet_one(tables_.links[l].peer);
+  }
+  if (negotiates_ && config_.rail == RailIndex(0)) {  // which carries the words (job.cc)
+    meet_one(Negotiation::kLeader);
+    for (std::uint16_t h = 0; h < config_.hosts && config_.self == Negotiation::kLeader; ++h) meet_one(HostIndex(h));
+  }
+  std::sort(neighbours_.begin() + static_cast<std::ptrdiff_t>(known), neighbours_.end());
 }
 
 // What the tensor can have in the queues at a time.

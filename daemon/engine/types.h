@@ -57,6 +57,10 @@ struct Boost {
 struct Offer {
   TensorId tensor;
 };
+// The flows to a neighbour (Engine::neighbours()) are up, all of them, for the first time.
+struct PeerUp {
+  HostIndex peer;
+};
 // The job is over. After it the engine sends nothing and completes what is pending as failed once the transport has
 // drained (the lane feeds Drained). Repeated aborts change nothing.
 struct Abort {};
@@ -72,6 +76,7 @@ struct Event {
     kWorkDone,
     kBoost,
     kOffer,
+    kPeerUp,
     kAbort,
     kDrained
   } kind{};
@@ -80,6 +85,7 @@ struct Event {
   std::uint64_t token = 0;
   Boost boost{};
   Offer offer{};
+  PeerUp up{};
 };
 
 // ---- actions ----

@@ -37,6 +37,7 @@ void describe_header(Codec& c, H& h) {
   c.number(e.classes);
   c.number(e.eager_limit.value);
   c.number(e.eager_credits);
+  c.number(e.eager_slots);
   c.number(e.staging.value);
   c.number(e.max_queued_slices);
   for (auto& limit : e.limits) {
@@ -117,6 +118,8 @@ void describe_event(Codec& c, E& event) {
       return c.number(event.boost.sequence.value);
     case Kind::kOffer:
       return c.number(event.offer.tensor.value);
+    case Kind::kPeerUp:
+      return c.number(event.up.peer.value);
     case Kind::kAbort:
     case Kind::kDrained:
       return;

@@ -11,6 +11,7 @@
 namespace tensorlane::engine_log {
 namespace {
 
+constexpr std::uint32_t kMaxSlots = 1 << 22;   // prepaid, of all peers
 constexpr Bytes kMaxStaging = mib(256 << 10);  // what the engine's grants can name (GrantTable::kMaxCapacity pages)
 constexpr std::size_t kReadAtOnce = 1 << 20;
 
@@ -29,7 +30,8 @@ bool valid(const LogHeader& header) {
   const engine::EngineConfig& e = header.config;
   const bool counts = e.hosts >= 1 && e.self.value < e.hosts && e.classes >= 1 && e.classes <= kMaxDataClasses &&
                       e.world_size >= 1 && e.rails >= 1 && e.rails <= kMaxRails && e.rail.value < e.rails &&
-                      e.eager_credits <= 64 && e.eager_limit <= kMaxOperation && e.staging <= kMaxStaging;
+                      e.eager_credits <= 64 && e.eager_slots <= kMaxSlots && e.eager_limit <= kMaxOperation &&
+                      e.staging <= kMaxStaging;
   if (!counts || !std::ranges::all_of(e.limits, [](const RateLimit& limit) { return valid(limit); })) return false;
   if (e.limits[e.classes - 1u].limited() && !e.single_queue) return false;
   return header.staging.length >= engine::Engine::staging_bytes(e).value;

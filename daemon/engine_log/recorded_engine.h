@@ -86,6 +86,7 @@ class RecordedEngine : private engine::Engine {
   using Engine::has_sends;
   using Engine::landing;
   using Engine::missing;
+  using Engine::neighbours;
   using Engine::next_flow;
   using Engine::next_work;
   using Engine::oldest;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -22,9 +23,11 @@ class Promises {
  public:
   explicit Promises(const engine::EngineConfig& config) : config_(config) {}
 
-  void grow(const protocol::Plan& plan) {
+  void grow(const protocol::Plan& plan, std::span<const HostIndex> neighbours) {
     plan_ = &plan;
     tensors_.resize(plan.tensors.size());
+    waits_for_flows_.insert(neighbours.begin() + static_cast<std::ptrdiff_t>(neighbours_), neighbours.end());
+    neighbours_ = neighbours.size();
   }
   // Null, or what the event breaks.
   const char* broken_by(const Event& event) {
@@ -38,6 +41,8 @@ class Promises {
         return use(sends_, event.token) ? nullptr : "a payload was sent that this engine did not send";
       case Event::Kind::kWorkDone:
         return use(work_, event.token) ? nullptr : "work was done that this engine did not give";
+      case Event::Kind::kPeerUp:
+        return broken_by(event.up);
       case Event::Kind::kAbort:
       case Event::Kind::kDrained:
         over_ = true;
@@ -102,6 +107,9 @@ class Promises {
     tensors_[offer.tensor.value].offered = true;
     return nullptr;
   }
+  const char* broken_by(const engine::PeerUp& up) {
+    return waits_for_flows_.erase(up.peer) > 0 ? nullptr : "flows are up to a host that is no neighbour, or again";
+  }
   static bool use(Tokens& tokens, std::uint64_t token) {
     const auto found = tokens.find(token);
     if (found == tokens.end()) return false;
@@ -113,6 +121,8 @@ class Promises {
   const protocol::Plan* plan_ = nullptr;
   std::vector<Tensor> tensors_;
   Tokens sends_, work_;  // given out, and not back yet
+  std::size_t neighbours_ = 0;
+  std::set<HostIndex> waits_for_flows_;  // of them
   bool over_ = false;
 };
 
@@ -177,7 +187,7 @@ class Replayer {
     ++replay_.plans;
     const Status status = engine_.extend_plan(reader_.plan(), added);
     if (!status.ok()) return fmt::format("this engine refuses the plan: {}", status.to_string());
-    promises_.grow(reader_.plan());
+    promises_.grow(reader_.plan(), engine_.neighbours());
     return {};
   }
 

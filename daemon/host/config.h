@@ -44,6 +44,7 @@ struct HostConfig {
   // Contributions of at most `limit` travel on credit: so many of each peer at once. Alike on all hosts.
   Bytes eager_limit = kib(32);
   std::uint32_t eager_credits = 16;
+  std::uint32_t eager_slots = 256;          // of a job on a rail, see engine.h
   std::size_t max_queued_slices = 1 << 17;  // of a job on a rail: what exceeds it is refused with the plan
   std::size_t actions = 1024;  // room for what a step of an engine brings about; it goes on when there is room again
   Duration late_after = seconds(10);  // when a missing rank is reported

@@ -57,7 +57,7 @@ void Host::Rail::on_sent(const ports::FlowKey& flow, std::uint64_t token) {
   if (Job* job = host.find(flow.job)) job->sent(index, token, host.now_);
 }
 void Host::Rail::on_flow_up(const ports::FlowKey& flow) {
-  if (Job* job = host.find(flow.job)) job->flow_up(index, flow);
+  if (Job* job = host.find(flow.job)) job->flow_up(index, flow, host.now_);
 }
 void Host::Rail::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
   next_look = Time();  // its bytes have left the window
@@ -125,7 +125,7 @@ void Host::begin(JobStart& start) {
   if (!job.ok()) return context_.listener->on_job_failed(start.spec.credentials.job, job.status());
   users_.add(**job);
   jobs_.push_back(std::move(*job));
-  jobs_.back()->connect(now_);
+  jobs_.back()->connect();
 }
 
 Job* Host::find(JobId id) {

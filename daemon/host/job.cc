@@ -82,22 +82,17 @@ bool Job::retire(std::size_t most) {
 
 // ---- commands ----
 
-void Job::connect(Time now) {
-  if (spec_.hosts.size() == 1) {
-    state_ = State::kRunning;
-    context_.listener->on_job_connected(id());
-    return;
-  }
-  if (rails_.size() < spec_.rails()) {
+void Job::connect() {
+  if (spec_.hosts.size() > 1 && rails_.size() < spec_.rails()) {
     return fail({Code::kMismatch,
                  fmt::format("the job has {} rails, host {} has {}", spec_.rails(),
                              spec_.hosts[spec_.credentials.self.value].name, rails_.size()),
                  fmt::format("job '{}'", spec_.name),
                  "give every host the same fabric file, and start its daemon again"});
   }
-  for (auto& rail : rails_) {
-    if (const Status status = rail->connect(now); !status.ok()) return fail(status);
-  }
+  state_ = State::kRunning;
+  for (auto& rail : rails_) rail->open();
+  if (!failed_) context_.listener->on_job_connected(id());
 }
 
 void Job::attach(Rank rank, std::shared_ptr<ports::ClientSession> session) {
@@ -124,7 +119,7 @@ void Job::abort(const Status& cause, Time now) {
 
 void Job::detach(Rank rank, Time now) {
   detached_[local_index(rank)] = true;
-  if (state_ != State::kRunning && state_ != State::kConnecting) return;
+  if (state_ != State::kRunning && state_ != State::kNew) return;
   if (!std::ranges::all_of(detached_, [](bool gone) { return gone; })) return;
   state_ = State::kClosing;
   close_flows();
@@ -154,30 +149,42 @@ void Job::drain_if_closed(Time now) {
 
 // ---- transport ----
 
-void Job::flow_up(RailIndex rail, const ports::FlowKey& flow) {
-  rails_[rail.value]->flow_up(flow);
-  const bool all = std::ranges::all_of(rails_, [](const auto& r) { return r->connected(); });
-  if (!all || state_ != State::kConnecting) return;
-  state_ = State::kRunning;
+void Job::flow_up(RailIndex rail, const ports::FlowKey& flow, Time now) {
+  rails_[rail.value]->flow_up(flow, now);
+  look_if_connected();
+}
+
+bool Job::connected() const {
+  return std::ranges::all_of(rails_, [](const auto& r) { return r->connected(); });
+}
+
+void Job::when_connected(std::function<void()> then) {
+  when_connected_.push_back(std::move(then));
+  look_if_connected();
+}
+
+void Job::look_if_connected() {
+  if (state_ != State::kRunning || failed_ || !connected()) return;
   report_connected();
-  context_.listener->on_job_connected(id());
+  for (const auto& then : std::exchange(when_connected_, {})) then();
 }
 
 void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& cause, Time now) {
-  rails_[rail.value]->flow_down(flow);
+  const bool was_up = rails_[rail.value]->flow_down(flow);
   if (state_ == State::kClosing) return drain_if_closed(now);
   const std::string& name = spec_.hosts[flow.peer.value].name;
   const std::string where = rails_.size() == 1 ? "" : fmt::format(" on rail {}", rail.value);
+  const std::string broken = was_up ? fmt::format("connection to host {}{} was lost", name, where)
+                                    : fmt::format("no connection to host {}{}", name, where);
   const Status named =
       cause.ok() ? Status(Code::kUnavailable, fmt::format("host {} closed its connection{}", name, where),
                           fmt::format("job '{}'", spec_.name), "look at that host's daemon log for why it left the job")
-                 : Status(cause.code(), fmt::format("connection to host {}{} was lost: {}", name, where, cause.what()),
-                          cause.where(), cause.fix());
+                 : Status(cause.code(), fmt::format("{}: {}", broken, cause.what()), cause.where(), cause.fix());
   // What came over a connection and was wrong is the cause itself, also where nothing is pending here: the peer, which
   // sees only the end, waits for it.
   if (named.code() == Code::kCorrupt) return fail(named);
   // A peer whose ranks are done goes first; that is a failure only for what still needs it.
-  if (state_ == State::kRunning && operations_pending() + admission_.held() + offered_ == 0) {
+  if (was_up && operations_pending() + admission_.held() + offered_ == 0) {
     if (!departed_) departed_ = named;
     return;
   }

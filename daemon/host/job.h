@@ -43,10 +43,13 @@ class Job final : private JobRail::Owner {
   bool retire(std::size_t most);
 
   // ---- commands (from LanePort) ----
-  void connect(Time now);
+  // Its flows open as its plan comes to need them.
+  void connect();
   void attach(Rank rank, std::shared_ptr<ports::ClientSession> session);
   // Takes over the next tensors of the growth. True when all are there, or the job cannot have them (it has failed).
   bool grow(PlanGrowth& growth, Time now);
+  // Calls `then` once the flows that the plan needs are up; never, where the job fails or ends before.
+  void when_connected(std::function<void()> then);
   // Lets go of the next tensors. True when all are gone, or the job has failed. job_plan.cc
   bool vacate(PlanShrinking& shrinking, Time now);
   void use_thresholds(std::vector<double> thresholds);
@@ -67,7 +70,7 @@ class Job final : private JobRail::Owner {
   void sent(RailIndex rail, std::uint64_t token, Time now) {
     rails_[rail.value]->feed({.kind = engine::Event::Kind::kSendDone, .token = token}, now);
   }
-  void flow_up(RailIndex rail, const ports::FlowKey& flow);
+  void flow_up(RailIndex rail, const ports::FlowKey& flow, Time now);
   void flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& cause, Time now);
 
   // ---- the loop ----
@@ -124,7 +127,7 @@ class Job final : private JobRail::Owner {
   // `staging`: of each of its rails on this host.
   Job(JobStart& start, const std::vector<Staging>& staging, const Context& context);
 
-  enum class State { kConnecting, kRunning, kClosing, kClosed };
+  enum class State { kNew, kRunning, kClosing, kClosed };
 
   // The local side of a planned tensor. Of a batch: `buffers` and what is told of single ranks is its members'.
   struct LocalTensor {
@@ -218,6 +221,8 @@ class Job final : private JobRail::Owner {
   void fail(const Status& cause);
   void log(const std::string& line) const;
   void report_begin();
+  void look_if_connected();
+  bool connected() const;
   void report_connected();
   void report_end();
   void drain_if_closed(Time now);
@@ -226,7 +231,7 @@ class Job final : private JobRail::Owner {
 
   ports::JobSpec spec_;
   const Context& context_;
-  State state_ = State::kConnecting;
+  State state_ = State::kNew;
   std::vector<Rank> local_ranks_;
   std::vector<std::uint32_t> rank_numbers_;
   std::vector<std::shared_ptr<ports::ClientSession>>
@@ -234,10 +239,12 @@ class Job final : private JobRail::Owner {
   std::vector<bool> detached_;
   std::vector<std::pair<std::uint32_t, protocol::SubmissionEntry>> collected_;  // local index and entry
   std::vector<std::unique_ptr<JobRail>> rails_;                                 // none in a job of one host
-  protocol::Plan plan_;                                                         // its classes are those in use here
-  std::optional<std::vector<double>> thresholds_;                               // none: the plan's
-  std::optional<engine::ObservedOrder> observed_;                               // while it learns
-  std::optional<TensorId> largest_;  // of what is summed: an iteration begins whenever it is submitted
+  std::size_t neighbours_ = 0;                                                  // that the log has been told of
+  std::vector<std::function<void()>> when_connected_;
+  protocol::Plan plan_;                            // its classes are those in use here
+  std::optional<std::vector<double>> thresholds_;  // none: the plan's
+  std::optional<engine::ObservedOrder> observed_;  // while it learns
+  std::optional<TensorId> largest_;                // of what is summed: an iteration begins whenever it is submitted
   std::optional<Time> largest_since_;
   std::vector<LocalTensor> tensors_;
   std::map<std::uint32_t, Taken> taken_;  // by registrations, which are known by their first tensor

@@ -36,7 +36,11 @@ bool Job::grow(PlanGrowth& growth, Time now) {
   }
   if (!added.empty() && growth.taken == added.size()) return go_on(growth.review);
   try {
-    return take_over(growth, std::min(added.size() - growth.taken, kTensorsAtOnce));
+    const bool over = take_over(growth, std::min(added.size() - growth.taken, kTensorsAtOnce));
+    for (auto& rail : rails_) {
+      if (const Status status = rail->open_flows(now); !status.ok()) return refused(status);
+    }
+    return over;
   } catch (const std::bad_alloc&) {
     return give_up(now);
   }

@@ -11,12 +11,10 @@ constexpr std::int64_t kReportsInDetection = 8;  // as often as control sends he
 }  // namespace
 
 void JobRail::add_progress(Time now, std::vector<ports::FlowState>* flows) const {
-  const std::size_t data_flows = context_.config->single_queue ? 1 : context_.config->classes;
-  for (std::uint16_t peer = 0; peer < spec_.hosts.size(); ++peer) {
-    if (peer == spec_.credentials.self.value) continue;
-    for (std::size_t c = 0; c <= data_flows; ++c) {
-      const ClassId cls = c == data_flows ? kControlClass : ClassId(static_cast<std::uint8_t>(c));
-      const ports::FlowKey flow{job(), HostIndex(peer), cls};
+  for (const HostIndex peer : engine_.neighbours().first(opened_)) {
+    for (std::size_t f = 0; f < flows_to_peer(); ++f) {
+      const ClassId cls = flow_class(f);
+      const ports::FlowKey flow{job(), peer, cls};
       flows->push_back({flow.peer, cls, rail_, transport().progress(flow),
                         engine_.engine().has_sends(now, engine::Flow{flow.peer, cls})});
     }

@@ -13,7 +13,8 @@ JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& cont
       config_(engine_config(rail, spec, *context.config)),
       staging_(std::move(staging)),
       engine_(config_, staging_.region, std::move(observer)),
-      actions_(context.config->actions) {
+      actions_(context.config->actions),
+      peers_(spec.hosts.size()) {
   // Every host begins with its own next peer: if all began with the same one, their operations would queue in its port,
   // while the others' are idle.
   last_peer_.fill(spec_.credentials.self);
@@ -25,48 +26,62 @@ void JobRail::retire() {
 
 // ---- flows ----
 
-Status JobRail::connect(Time now) {
+void JobRail::open() {
   ports::JobCredentials credentials = spec_.credentials;
   credentials.rail = rail_;
   if (context_.config->resume_flows) credentials.resume_within = spec_.detection;
   transport().add_job(credentials);
   map(staging_.memory->bytes());
-  const std::size_t data_flows = context_.config->single_queue ? 1 : context_.config->classes;
+}
+
+Status JobRail::open_flows(Time now) {
   const Time deadline = now + spec_.detection * 3;
-  for (std::uint16_t peer = 0; peer < spec_.hosts.size(); ++peer) {
-    if (peer == spec_.credentials.self.value) continue;
-    const ports::JobHost& host = spec_.hosts[peer];
-    for (std::size_t c = 0; c <= data_flows; ++c) {
-      const ClassId cls = c == data_flows ? kControlClass : ClassId(static_cast<std::uint8_t>(c));
-      const ports::FlowKey flow{job(), HostIndex(peer), cls};
-      ++flows_wanted_;
-      if (!dials(flow.peer)) continue;  // the peer comes to us
+  while (opened_ < engine_.neighbours().size()) {
+    const HostIndex peer = engine_.neighbours()[opened_++];
+    peers_[peer.value].wanted = true;
+    const ports::JobHost& host = spec_.hosts[peer.value];
+    for (std::size_t f = 0; f < flows_to_peer() && dials(peer); ++f) {  // else the peer comes to us
+      const ports::FlowKey flow{job(), peer, flow_class(f)};
       TL_RETURN_IF_ERROR(transport().connect(flow, host.addresses[rail_.value], host.data_port, deadline));
       ++flows_open_;
     }
+    look_if_connected(peer, now);
   }
   return {};
+}
+
+// A peer that dials may have had its plan before this host has.
+void JobRail::look_if_connected(HostIndex host, Time now) {
+  Peer& peer = peers_[host.value];
+  if (!peer.wanted || peer.connected || peer.up.count() < flows_to_peer()) return;
+  peer.connected = true;
+  ++connected_;
+  feed({.kind = engine::Event::Kind::kPeerUp, .up = {host}}, now);
 }
 
 void JobRail::close() {
   transport().remove_job(job());
 }
 
-void JobRail::flow_up(const ports::FlowKey& flow) {
+void JobRail::flow_up(const ports::FlowKey& flow, Time now) {
   if (!dials(flow.peer)) ++flows_open_;
-  ++flows_up_;
+  peers_[flow.peer.value].up.set(ports::metrics_slot(flow.cls));
   const ports::FlowStats stats = transport().stats(flow);
   metrics_.transports.insert(stats.transport);
   context_.metrics->flows.up(rail_, flow,
                              {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp,
                               stats.effective_pcp, stats.transport, stats.describe, spec_.owner.user});
   context_.metrics->paths.set(spec_.hosts[flow.peer.value].name, rail_, transport().path(job(), flow.peer));
+  look_if_connected(flow.peer, now);
 }
 
-void JobRail::flow_down(const ports::FlowKey& flow) {
+bool JobRail::flow_down(const ports::FlowKey& flow) {
   TL_ASSERT(flows_open_ > 0);
   --flows_open_;
   context_.metrics->flows.down(rail_, flow);
+  const bool was_up = peers_[flow.peer.value].up.test(ports::metrics_slot(flow.cls));
+  peers_[flow.peer.value].up.reset(ports::metrics_slot(flow.cls));
+  return was_up;
 }
 
 void JobRail::map(std::span<std::byte> bytes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -58,14 +59,21 @@ class JobRail {
   JobRail& operator=(const JobRail&) = delete;
 
   // ---- flows ----
-  // Begins to make them, or says why it cannot.
-  Status connect(Time now);
-  bool connected() const { return flows_up_ == flows_wanted_; }
+  // The job is known here from now on: peers may make flows to it.
+  void open();
+  // Begins to make those to the engine's neighbours that have none yet, or says why it cannot. All of one neighbour
+  // open together, and stay until close().
+  Status open_flows(Time now);
+  // Those to all neighbours are up, or have been.
+  bool connected() const { return connected_ == opened_; }
+  // To how many hosts flows are up, or have been.
+  std::size_t neighbours() const { return connected_; }
   // Nothing of it is open: once close() has been called, no buffer is touched any more.
   bool closed() const { return flows_open_ == 0; }
   void close();
-  void flow_up(const ports::FlowKey& flow);
-  void flow_down(const ports::FlowKey& flow);
+  void flow_up(const ports::FlowKey& flow, Time now);
+  // False when it has never been up.
+  bool flow_down(const ports::FlowKey& flow);
   // Gives its region back: nothing is called after it.
   void retire();
   // Memory that goes between hosts.
@@ -115,6 +123,12 @@ class JobRail {
   ports::Transport& transport() const { return *context_.transports[rail_.value]; }
   // Of two hosts the one with the lower index connects (ports/transport.h).
   bool dials(HostIndex peer) const { return spec_.credentials.self < peer; }
+  // Data classes, and control.
+  std::size_t flows_to_peer() const { return (context_.config->single_queue ? 1u : context_.config->classes) + 1u; }
+  ClassId flow_class(std::size_t flow) const {
+    return flow + 1 == flows_to_peer() ? kControlClass : ClassId(static_cast<std::uint8_t>(flow));
+  }
+  void look_if_connected(HostIndex peer, Time now);
   void carry_out(const engine::Action& action, Time now);
   void count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_bytes);
   void note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now);
@@ -131,7 +145,14 @@ class JobRail {
   engine_log::RecordedEngine engine_;
   engine::ActionRing actions_;
   Time fed_;  // when the engine was told of something last
-  std::size_t flows_wanted_ = 0, flows_up_ = 0;
+  // The flows to a host.
+  struct Peer {
+    bool wanted = false;                       // a neighbour: they have been dialed, or the host dials
+    std::bitset<kMaxDataClasses + 1> up = {};  // that are up, by metrics_slot()
+    bool connected = false;                    // all of them have been up at a time
+  };
+  std::vector<Peer> peers_;                               // by host
+  std::size_t opened_ = 0, connected_ = 0;                // of the engine's neighbours
   std::size_t flows_open_ = 0;                            // dialed or accepted, and not reported down
   std::array<HostIndex, kMaxDataClasses + 1> last_peer_;  // that had a turn
   static constexpr std::size_t kMaxPlaces = 64;           // pages behind one grant: a slice of 16 MiB

@@ -21,10 +21,13 @@ void Job::report_begin() {
 }
 
 void Job::report_connected() {
+  std::size_t neighbours = 0;
+  for (const auto& rail : rails_) neighbours = std::max(neighbours, rail->neighbours());
+  if (std::exchange(neighbours_, neighbours) == neighbours) return;
   std::string transports;
   for (const std::string& name : metrics_->transports) transports += (transports.empty() ? "" : " and ") + name;
-  log(fmt::format("job '{}': its flows to {} {} go over {}", spec_.name, spec_.hosts.size() - 1,
-                  spec_.hosts.size() == 2 ? "host" : "hosts", transports));
+  log(fmt::format("job '{}': its flows to {} {} go over {}", spec_.name, neighbours, neighbours == 1 ? "host" : "hosts",
+                  transports));
 }
 
 void Job::report_end() {

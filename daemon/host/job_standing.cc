@@ -14,10 +14,9 @@ Bytes JobRail::look_for_standing(ClassId cls, Time now) {
   std::vector<Look>& looks = looks_[cls.value];
   looks.resize(spec_.hosts.size());
   Bytes standing;
-  for (std::uint16_t peer = 0; peer < looks.size(); ++peer) {
-    if (peer == spec_.credentials.self.value) continue;
-    Look& look = looks[peer];
-    const ports::FlowProgress progress = transport().progress({job(), HostIndex(peer), cls});
+  for (const HostIndex peer : engine_.neighbours().first(opened_)) {
+    Look& look = looks[peer.value];
+    const ports::FlowProgress progress = transport().progress({job(), peer, cls});
     if (progress.given != look.given || progress.outstanding_bytes != look.outstanding)
       look = {progress.given, progress.outstanding_bytes, now, false};
     look.stands = look.outstanding > 0 && now - look.since >= kStandsAfter;

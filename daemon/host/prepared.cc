@@ -61,6 +61,7 @@ engine::EngineConfig engine_config(RailIndex rail, const ports::JobSpec& spec, c
   e.staging = config.staging;
   e.eager_limit = config.eager_limit;
   e.eager_credits = config.eager_credits;
+  e.eager_slots = config.eager_slots;
   e.max_queued_slices = config.max_queued_slices;
   e.single_queue = config.single_queue;
   e.reclassifies = config.tunes || config.observes;

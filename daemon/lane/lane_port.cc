@@ -45,8 +45,10 @@ Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> t
   return impl->prepare(*spec, [growth] { return growth->step(); },
                        {job, [impl, job, epoch, growth, then = std::move(then)]() mutable {
                           host::Job* j = impl->host->find(job);
-                          if (j != nullptr && j->epoch() == epoch && !j->grow(*growth, impl->host->now())) return false;
-                          if (then && growth->taken == growth->added.tensors.size()) then();
+                          const bool there = j != nullptr && j->epoch() == epoch;
+                          if (there && !j->grow(*growth, impl->host->now())) return false;
+                          if (there && then && growth->taken == growth->added.tensors.size())
+                            j->when_connected(std::move(then));
                           impl->preparer.dispose(std::move(growth));
                           return true;
                         }});

@@ -44,14 +44,14 @@ struct JobSpec {
 class LanePort {
  public:
   virtual ~LanePort() = default;
-  // Makes the engines and starts to connect flows to every other host. Answer: LaneListener::on_job_connected or
-  // on_job_failed.
+  // Makes the engines, and lets peers make flows to them. Answer: LaneListener::on_job_connected or on_job_failed.
   virtual Status start_job(JobSpec spec) = 0;
   // A rank of this host takes part. Before its first submission and after start_job.
   virtual Status attach(JobId job, Rank rank, std::shared_ptr<ClientSession> session) = 0;
   // The plan of the job from now on: what it was, and the tensors of `added`, whose ids go on from there or take the
-  // place of vacant ones; version, ordering and ranks are those of `added`. `then` runs on the lane's thread once it is
-  // in force. Memory that cannot be had is an on_job_failed.
+  // place of vacant ones; version, ordering and ranks are those of `added`. Flows open to the hosts that the plan needs
+  // and that have none yet. `then` runs on the lane's thread once the plan is in force and these flows are up. Memory
+  // or a flow that cannot be had is an on_job_failed.
   virtual Status apply_plan(JobId job, protocol::Plan added, std::function<void()> then) = 0;
   // Nothing is registered in `range` any more, which is that of one registration: what it took is given back, and other
   // tensors may come there. Every rank has completed what it has submitted of them; a rank of this host that has
@@ -80,9 +80,10 @@ class LanePort {
 class LaneListener {
  public:
   virtual ~LaneListener() = default;
+  // The job is there: its flows open as its plan comes to need them (apply_plan).
   virtual void on_job_connected(JobId job) = 0;
-  // A flow broke, or a peer or client broke the protocol. The lane has not aborted: control spreads the cause and calls
-  // abort_job.
+  // A flow broke, or cannot be made, or a peer or client broke the protocol. The lane has not aborted: control spreads
+  // the cause and calls abort_job.
   virtual void on_job_failed(JobId job, const Status& cause) = 0;
   // The flows of the job are closed and no buffer of its sessions is used any more.
   virtual void on_job_closed(JobId job) = 0;

@@ -10,9 +10,7 @@
 
 namespace tensorlane::simulator {
 
-// Of what `a` sends to `b`, both of one rail; `credits`: the slots that each has. None when all is home, else what is
-// not.
-std::optional<std::string> credits_away(HostIndex a, const engine::Engine& from, HostIndex b, const engine::Engine& to,
-                                        std::uint32_t credits);
+// Of what `a` sends to `b`, both of one rail. None when all is home, else what is not.
+std::optional<std::string> credits_away(HostIndex a, const engine::Engine& from, HostIndex b, const engine::Engine& to);
 
 }  // namespace tensorlane::simulator

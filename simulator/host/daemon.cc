@@ -63,6 +63,7 @@ host::HostConfig SimDaemon::host_config() const {
   config.staging = s.engine.staging;
   config.eager_limit = s.engine.eager_limit;
   config.eager_credits = s.engine.eager_credits;
+  config.eager_slots = s.engine.eager_slots;
   config.actions = s.lane.action_ring;
   config.resume_flows = true;
   return config;

@@ -152,7 +152,7 @@ void SimJob::grow_plan(std::size_t tensors, std::function<void()> then) {
     if (!j->grow(*growth, machine_.host().now())) return false;
     bind(from, tensors);
     machine_.trace().line(machine_.self(), "job {}: plan of {} tensors", run_.number, tensors);
-    then();
+    j->when_connected(then);
     return true;
   });
 }

@@ -12,6 +12,7 @@ FabricNetwork::FabricNetwork(EventQueue& events, const Topology& topology, const
       options_(options),
       routes_(topology),
       sinks_(topology.hosts),
+      flows_of_hosts_(topology.hosts),
       ports_(topology.cables.size() * 2),
       by_flow_(options.marking || options.buffer),
       random_(options.seed) {
@@ -49,6 +50,12 @@ std::uint32_t FabricNetwork::route(NodeIndex node, const Message& m) const {
   // A flow keeps its way, so that it stays in order.
   const std::uint64_t flow = std::uint64_t{m.from.value} << 24 | std::uint64_t{m.to.value} << 8 | m.level;
   return ports[mix(flow ^ std::uint64_t{node} << 48) % ports.size()];
+}
+
+void FabricNetwork::open(HostIndex from, HostIndex to, std::uint8_t job, std::size_t level) {
+  ++flows_of_hosts_[from.value];
+  ++flows_of_hosts_[to.value];
+  sinks_[to.value]->on_opened(from, job, level);
 }
 
 void FabricNetwork::send(const Message& message) {

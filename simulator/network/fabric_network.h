@@ -4,6 +4,7 @@
 // is still being sent, as switches of small packets do, so that a way of equal links takes a train's length once.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -67,6 +68,8 @@ class FabricSink {
   virtual void on_delivered(const Message& message) = 0;  // whole; in order per (sender, level)
   // One way's delay later, with the sender. Not of control without a token: it holds nothing that could be given back.
   virtual void on_acknowledged(const Message& message) = 0;
+  // `from` has opened its flow of a job and level to this host.
+  virtual void on_opened(HostIndex, std::uint8_t /*job*/, std::size_t /*level*/) {}
 };
 
 // One thread.
@@ -79,6 +82,8 @@ class FabricNetwork {
   // Gets the messages of kForeignJob, wherever they arrive.
   void attach_foreign(FabricSink* sink) { foreign_ = sink; }
   void send(const Message& message);
+  // A flow between two hosts is there, at once: who opens it tells the other one.
+  void open(HostIndex from, HostIndex to, std::uint8_t job, std::size_t level);
 
   // For reports. Ports are the ends of cables: 2 c sends from Cable::a to b, 2 c + 1 back.
   struct PortCounters {
@@ -89,6 +94,8 @@ class FabricNetwork {
   };
   std::vector<PortCounters> counters() const;
   std::uint64_t operations() const { return operations_; }
+  // The most that any host has, of all jobs.
+  std::size_t most_flows() const { return *std::ranges::max_element(flows_of_hosts_); }
   struct Totals {
     std::uint64_t marked = 0, notified = 0;           // trains, and notifications that came of them
     std::uint64_t refused = 0;                        // trains that a switch had no room for
@@ -178,6 +185,7 @@ class FabricNetwork {
   const FabricNetworkOptions options_;
   const Routes routes_;
   std::vector<FabricSink*> sinks_;
+  std::vector<std::size_t> flows_of_hosts_;
   std::vector<Port> ports_;
   std::vector<Message> messages_;
   std::vector<std::uint32_t> free_messages_, free_trains_;

@@ -66,18 +66,22 @@ class TimedReducer final : public ports::Reducer {
   Time done_;
 };
 
-// The flows of a job come up with the next poll(). Jobs are numbered from 1, alike on all hosts.
+// Flows come up with the next poll(). Jobs are numbered from 1, alike on all hosts.
 class FabricTransport final : public ports::Transport, public FabricSink {
  public:
-  FabricTransport(HostIndex self, ports::FrameSink& sink, const PlannedDaemon::Context& context, std::uint8_t classes,
+  FabricTransport(HostIndex self, ports::FrameSink& sink, const PlannedDaemon::Context& context,
                   std::function<void()> wake)
-      : self_(self), sink_(sink), context_(context), classes_(classes), wake_(std::move(wake)) {
+      : self_(self), sink_(sink), context_(context), wake_(std::move(wake)) {
     context_.network.attach(self, this);
   }
 
-  void add_job(const ports::JobCredentials& credentials) override { begun_.push_back(credentials.job); }
+  void add_job(const ports::JobCredentials& credentials) override { jobs_ = credentials.job.value; }
   void remove_job(JobId) override {}
-  Status connect(const ports::FlowKey&, const std::string&, std::uint16_t, Time) override { return {}; }
+  Status connect(const ports::FlowKey& flow, const std::string&, std::uint16_t, Time) override {
+    opened_.push_back(flow);
+    context_.network.open(self_, flow.peer, job_of(flow), level_of(flow.cls));
+    return {};
+  }
   void close(const ports::FlowKey&) override {}
   bool writable(const ports::FlowKey&) const override { return true; }
   void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
@@ -86,13 +90,20 @@ class FabricTransport final : public ports::Transport, public FabricSink {
     context_.network.send({.from = self_,
                            .to = flow.peer,
                            .level = static_cast<std::uint8_t>(level),
-                           .job = static_cast<std::uint8_t>(flow.job.value - 1),
+                           .job = job_of(flow),
                            .header = operation.header,
                            .token = operation.token});
   }
   Bytes in_flight(ClassId cls) override { return Bytes(in_flight_[level_of(cls)]); }
   std::size_t poll(Time) override {
-    for (const JobId job : std::exchange(begun_, {})) open_flows(job);
+    // A peer may have begun a job that this host has not.
+    for (const ports::FlowKey& flow : std::exchange(opened_, {})) {
+      if (flow.job.value <= jobs_) {
+        sink_.on_flow_up(flow);
+      } else {
+        opened_.push_back(flow);
+      }
+    }
     for (const auto& [message, acknowledged] : arrivals_) {
       const HostIndex peer = acknowledged ? message.to : message.from;
       const ports::FlowKey flow{JobId(message.job + 1u), peer, class_of(message.level)};
@@ -109,6 +120,10 @@ class FabricTransport final : public ports::Transport, public FabricSink {
   int wake_fd() const override { return -1; }
   ports::FlowStats stats(const ports::FlowKey&) const override { return {}; }
 
+  void on_opened(HostIndex from, std::uint8_t job, std::size_t level) override {
+    opened_.push_back({JobId(job + 1u), from, class_of(level)});
+    wake_();
+  }
   void on_delivered(const Message& message) override {
     arrivals_.emplace_back(message, false);
     wake_();
@@ -120,19 +135,14 @@ class FabricTransport final : public ports::Transport, public FabricSink {
   }
 
  private:
-  void open_flows(JobId job) {
-    for (std::uint16_t peer = 0; peer < context_.hosts; ++peer) {
-      for (std::size_t level = 0; level <= classes_ && HostIndex(peer) != self_; ++level)
-        sink_.on_flow_up({job, HostIndex(peer), class_of(level)});
-    }
-  }
+  static std::uint8_t job_of(const ports::FlowKey& flow) { return static_cast<std::uint8_t>(flow.job.value - 1); }
 
   const HostIndex self_;
   ports::FrameSink& sink_;
   const PlannedDaemon::Context& context_;
-  const std::uint8_t classes_;  // of data
   const std::function<void()> wake_;
-  std::vector<JobId> begun_;
+  std::uint64_t jobs_ = 0;  // that have begun here
+  std::vector<ports::FlowKey> opened_;
   std::vector<std::pair<Message, bool>> arrivals_;  // the message was this host's, and is acknowledged
   std::array<std::uint64_t, kLevels> in_flight_{};
 };
@@ -152,7 +162,7 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
     ports_.scratch = &memory_;
     ports_.make_transport = [this](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
       return std::unique_ptr<ports::Transport>(
-          std::make_unique<FabricTransport>(self_, sink, context_, config_.classes, [this] { wake(); }));
+          std::make_unique<FabricTransport>(self_, sink, context_, [this] { wake(); }));
     };
     Result<std::unique_ptr<host::Host>> made = host::Host::create(config_, ports_, [this] { return reducer_.now(); });
     TL_ASSERT(made.ok());
@@ -176,6 +186,7 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
     host::Job& job = *host_->find(spec->credentials.job);
     while (!job.grow(growth, now)) {
     }
+    host_->receive(now);
     add_ranks(job, buffers, completed);
     return failed_;
   }

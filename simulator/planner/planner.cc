@@ -126,7 +126,8 @@ Result<PolicyOutcome> simulate_policy(const PlanRequest& request, const Policy& 
                         .notified = run.totals.notified,
                         .refused = run.totals.refused,
                         .sent_again = run.totals.sent_again,
-                        .peak_queue_bytes = run.peak_queue_bytes};
+                        .peak_queue_bytes = run.peak_queue_bytes,
+                        .most_flows = run.most_flows};
   for (const JobOutcome& one : run.jobs) {
     outcome.job_iteration_s.push_back(one.iteration_s);
     outcome.iteration_s += one.iteration_s / request.jobs;

@@ -70,6 +70,7 @@ struct PolicyOutcome {
   // Of the whole run: how often a link was stopped, and flows were told to send slower; trains that a switch refused,
   // and that were sent again for it; most that ever waited at a port.
   std::uint64_t pauses = 0, notified = 0, refused = 0, sent_again = 0, peak_queue_bytes = 0;
+  std::size_t most_flows = 0;  // that a host has, of all jobs, towards all others
 };
 
 // What was changed about the best policy so far.

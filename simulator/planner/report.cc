@@ -31,7 +31,8 @@ json policy_json(const PolicyOutcome& p) {
          {"notifications", p.notified},
          {"refused", p.refused},
          {"sent_again", p.sent_again},
-         {"peak_queue_bytes", p.peak_queue_bytes}};
+         {"peak_queue_bytes", p.peak_queue_bytes},
+         {"most_flows_of_a_host", p.most_flows}};
   return j;
 }
 

@@ -133,6 +133,7 @@ class Run {
     }
     result.events = events_.executed();
     result.totals = network_.totals();
+    result.most_flows = network_.most_flows();
     return result;
   }
 

@@ -50,6 +50,7 @@ struct RunOutcome {
   std::uint64_t pauses = 0;      // by flow control
   FabricNetwork::Totals totals;  // of marks and full buffers
   std::uint64_t peak_queue_bytes = 0;
+  std::size_t most_flows = 0;  // that a host has
 };
 
 // Jobs are of as many classes, with or without urgency alike. kInvalidArgument and kResourceExhausted as of

@@ -161,7 +161,7 @@ std::optional<std::string> Simulation::away(const JobRun& run) const {
         const engine::Engine* to = daemons_[b]->job(run.number)->engines()[r]->engine();
         if (from == nullptr || to == nullptr) continue;
         const HostIndex sender(static_cast<std::uint16_t>(a)), receiver(static_cast<std::uint16_t>(b));
-        if (auto what = credits_away(sender, *from, receiver, *to, scenario_.engine.eager_credits)) return what;
+        if (auto what = credits_away(sender, *from, receiver, *to)) return what;
       }
     }
   }

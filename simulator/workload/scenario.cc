@@ -148,6 +148,7 @@ void random_engine(Scenario& s, Random& random) {
   e.classes = static_cast<std::uint8_t>(random.between(1, 7));
   e.eager_limit = Bytes(one_of(random, {0u, 256u, 4096u, 32768u}));
   e.eager_credits = one_of(random, {1u, 2u, 3u, 16u});
+  e.eager_slots = one_of(random, {256u, 256u, 8u, 3u});
   e.single_queue = random.chance(0.05);
   e.reclassifies = !e.single_queue && random.chance(0.3);
   e.rails = s.plan.rails = static_cast<std::uint8_t>(random.chance(0.5) ? 1 : random.between(2, 4));
@@ -450,6 +451,7 @@ Scenario lying_scenario(std::uint64_t seed, Lie lie) {
   } while (!suits(s, lie));
   s.liar = HostIndex(static_cast<std::uint16_t>(random.below(s.hosts())));
   s.lie = lie;
+  s.engine.eager_slots = 256;  // more than all peers together may use
   s.faults.clear();
   s.growths.clear();
   s.tensors_at_start = s.plan.tensors.size();

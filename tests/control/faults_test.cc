@@ -266,7 +266,7 @@ TEST(Joining, flows_that_do_not_come_up_are_an_error_that_names_the_host) {
   cluster.lane(1).never_connect();
   cluster.control(0).join(cluster.request(0));
   cluster.control(1).join(cluster.request(1));
-  EXPECT_EQ(joined_error(cluster, 0, 0).what(), "the data flows of h1 are not up within 2.5 s");
+  EXPECT_EQ(joined_error(cluster, 0, 0).what(), "h1 did not get ready for the job within 2.5 s");
   EXPECT_FALSE(joined_error(cluster, 1, 1).ok());
 }
 

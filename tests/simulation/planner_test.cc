@@ -125,5 +125,24 @@ TEST(Planner, TwoJobsShareTheFabric) {
   EXPECT_LT(efficiency(request, policy("network")), alone);
 }
 
+// A host has flows to those that its plan needs: in a ring to two, however many there are.
+TEST(Flows, AreAsManyAsTheRoutesNeed) {
+  const auto most = [](std::uint16_t hosts, Pattern pattern) {
+    PlanRequest r = vgg19(100);
+    r.topology = star(hosts, BitsPerSecond(100'000'000'000), r.assume.hop);
+    r.exchange = Exchange::kAllreduce;
+    Policy p = policy("network");
+    p.pattern = pattern;
+    p.slice_elements = 1u << 22;
+    std::uint64_t events = 0;
+    const Result<PolicyOutcome> outcome = simulate_policy(r, p, &events);
+    EXPECT_TRUE(outcome.ok()) << outcome.status().to_string();
+    return outcome->most_flows;
+  };
+  EXPECT_EQ(most(8, Pattern::kRing), 2 * 3u);  // two classes and control
+  EXPECT_EQ(most(64, Pattern::kRing), 2 * 3u);
+  EXPECT_EQ(most(8, Pattern::kParameterServer), 7 * 3u);
+}
+
 }  // namespace
 }  // namespace tensorlane::simulator

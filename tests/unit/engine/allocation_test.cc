@@ -48,6 +48,9 @@ class Carrier {
       engines_.push_back(std::make_unique<Engine>(config, Descriptor{0, 0, 0, Engine::staging_bytes(config).value}));
       EXPECT_TRUE(engines_.back()->apply_plan(plan_).ok());
     }
+    for (std::size_t h = 0; h < kHosts; ++h) {
+      for (const HostIndex peer : engines_[h]->neighbours()) step(h, {.kind = Event::Kind::kPeerUp, .up = {peer}});
+    }
   }
 
   void step(std::size_t h, const Event& event) {

@@ -31,6 +31,24 @@ Cluster::Cluster(const ClusterOptions& options, const Plan& plan)
     const Status status = host.engine->apply_plan(plan);
     EXPECT_TRUE(status.ok()) << status.to_string();
   }
+  connect();
+}
+
+// The flows that the plan has come to need are up, and everybody knows what slots it is lent.
+void Cluster::connect() {
+  for (std::uint16_t h = 0; h < hosts(); ++h) {
+    Host& host = hosts_[h];
+    const std::vector<HostIndex> neighbours(host.engine->neighbours().begin(), host.engine->neighbours().end());
+    for (; host.neighbours < neighbours.size(); ++host.neighbours) {
+      const HostIndex peer = neighbours[host.neighbours];
+      feed(h, {.kind = Event::Kind::kPeerUp, .up = {peer}});
+      step(h);
+      Send credit;
+      if (host.engine->pick(Time(now_), {peer, kControlClass}, Bytes(0), std::span(&credit, 1)) == 0) continue;
+      feed(peer.value, {.kind = Event::Kind::kFrameArrived, .frame = {HostIndex(h), credit.header}});
+      step(peer.value);
+    }
+  }
 }
 
 void Cluster::add_buffers(Host& host, const PlanTensor& tensor, std::size_t region) {
@@ -54,6 +72,7 @@ Status Cluster::place(protocol::TensorRange range, const std::vector<PlanTensor>
     for (std::uint32_t i = range.first; i < range.end(); ++i) add_buffers(host, plan_.tensors[i], 1 + i * 2);
     TL_RETURN_IF_ERROR(host.engine->extend_plan(plan_, range));
   }
+  connect();
   return {};
 }
 

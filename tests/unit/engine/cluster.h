@@ -37,6 +37,7 @@ struct Host {
   std::map<std::uint32_t, std::uint64_t> done;    // tensor -> operations completed
   std::map<std::uint32_t, std::uint64_t> failed;  // tensor -> operations that completed as failed
   std::vector<std::string> errors;
+  std::size_t neighbours = 0;  // that it has flows to
 
   std::span<std::byte> at(const Descriptor& d);
 };
@@ -91,6 +92,7 @@ class Cluster {
     HostIndex from;
   };
 
+  void connect();
   void add_buffers(Host& host, const PlanTensor& tensor, std::size_t region);
   bool submit_next(std::size_t h);
   bool pick_something(std::size_t h);

@@ -31,6 +31,21 @@ class OneEngine {
     engine_ = std::make_unique<Engine>(config, Descriptor{0, 0, 0, Engine::staging_bytes(config).value});
     const Status status = engine_->apply_plan(plan);
     EXPECT_TRUE(status.ok()) << status.to_string();
+    connect(config.eager_credits);
+  }
+
+  // Flows to every neighbour are up, and each has said that it lends so many slots.
+  void connect(std::uint32_t slots) {
+    const std::vector<HostIndex> neighbours(engine_->neighbours().begin(), engine_->neighbours().end());
+    for (const HostIndex peer : neighbours) {
+      feed({.kind = Event::Kind::kPeerUp, .up = {peer}});
+      pick(kControlClass, peer.value);  // what it is lent itself
+      FrameHeader credit{.type = FrameType::kCredit, .job = kJob, .epoch = kEpoch, .aux = slots};
+      credit.offset = slots == 0 ? 0 : ~std::uint64_t{0} >> (64 - slots);
+      if (slots > 0) {
+        EXPECT_EQ(frame(credit, peer.value), "");
+      }
+    }
   }
 
   Engine& operator*() { return *engine_; }

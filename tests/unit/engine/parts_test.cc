@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <ctime>
 #include <map>
@@ -463,8 +464,15 @@ TEST(Staging, RandomUseKeepsTheInvariant) {
 // ---- credit ----
 
 TEST(Credits, AreSpentOnceAndComeBackInHalves) {
-  EagerCredits sender(2, 4), receiver(2, 4);
+  EagerCredits sender(2, 4, 0), receiver(2, 4, 4);
   const HostIndex to = host(1), from = host(0);
+  EXPECT_EQ(sender.left(to), 0u);
+  EXPECT_TRUE(receiver.lend(from, 1));
+  EXPECT_FALSE(receiver.may_fill(from, 0));  // the sender does not know of it yet
+  EXPECT_EQ(receiver.owed(from), 0b1111u);
+  EXPECT_EQ(sender.out(to), 0u);
+  EXPECT_TRUE(sender.refund(to, receiver.give_back(from)));
+  EXPECT_EQ(sender.left(to), 4u);
   for (std::uint32_t i = 0; i < 4; ++i) {
     const std::uint32_t slot = sender.spend(to);
     ASSERT_TRUE(receiver.may_fill(from, slot));
@@ -487,11 +495,36 @@ TEST(Credits, AreSpentOnceAndComeBackInHalves) {
 }
 
 TEST(Credits, NoneAndTheMost) {
-  EagerCredits none(2, 0), most(2, kMaxEagerCredits);
-  EXPECT_EQ(none.left(host(1)), 0u);
+  EagerCredits none(2, 0, 100), most(2, kMaxEagerCredits, 100);
+  EXPECT_FALSE(none.lend(host(1), 1));
   EXPECT_FALSE(none.may_fill(host(1), 0));
+  EXPECT_TRUE(most.lend(host(1), 1));
+  EXPECT_EQ(most.lent(host(1)), 64u);
+  EXPECT_TRUE(most.refund(host(1), most.give_back(host(1))));
   EXPECT_EQ(most.left(host(1)), 64u);
   EXPECT_TRUE(most.may_fill(host(1), 63));
+  EXPECT_FALSE(most.may_fill(host(1), 64));
+  EXPECT_FALSE(most.may_fill(host(1), ~0u));
+}
+
+// Who comes gets a fair share of what is left, nobody more than the most, and no slot is lent twice.
+TEST(Credits, AreLentFromOneBudget) {
+  EagerCredits credits(8, 4, 14);
+  std::set<std::uint32_t> places;
+  const std::array<std::uint32_t, 6> shares{2, 2, 2, 2, 3, 3};
+  for (std::uint16_t h = 0; h < 6; ++h) {
+    EXPECT_TRUE(credits.lend(host(h), 6u - h));
+    EXPECT_EQ(credits.lent(host(h)), shares[h]) << h;
+    credits.give_back(host(h));
+    EXPECT_FALSE(credits.may_fill(host(h), shares[h])) << "more than were lent";
+    for (std::uint32_t slot = 0; slot < shares[h]; ++slot) {
+      EXPECT_TRUE(credits.may_fill(host(h), slot));
+      EXPECT_TRUE(places.insert(credits.place(host(h), slot)).second) << h << " " << slot;
+    }
+  }
+  EXPECT_EQ(*places.rbegin(), 13u);
+  EXPECT_FALSE(credits.lend(host(6), 1));  // none are left: it waits for grants
+  EXPECT_EQ(credits.owed(host(6)), 0u);
 }
 
 // ---- holes in tables ----

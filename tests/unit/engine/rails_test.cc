@@ -111,5 +111,96 @@ TEST(Rails, AnotherNumberInThePlanIsRefused) {
   EXPECT_NE(three_tensors(3).hash(), three_tensors(2).hash());
 }
 
+// ---- neighbours ----
+
+Plan only(const PlanTensor& tensor) {
+  Plan plan;
+  add(&plan, tensor);
+  return plan;
+}
+
+std::vector<std::size_t> neighbours_of(const Plan& plan, std::uint16_t hosts, std::uint8_t rail = 0) {
+  std::vector<std::vector<HostIndex>> all;
+  for (std::uint16_t h = 0; h < hosts; ++h) {
+    EngineConfig config = on_rail(rail, plan.rails);
+    config.hosts = hosts;
+    config.world_size = hosts;
+    config.self = HostIndex(h);
+    Engine engine(config, Descriptor{0, 0, 0, Engine::staging_bytes(config).value});
+    EXPECT_TRUE(engine.neighbours().empty());
+    EXPECT_TRUE(engine.apply_plan(plan).ok());
+    all.emplace_back(engine.neighbours().begin(), engine.neighbours().end());
+  }
+  std::vector<std::size_t> counts;
+  for (std::uint16_t h = 0; h < hosts; ++h) {
+    counts.push_back(all[h].size());
+    for (const HostIndex peer : all[h]) {
+      EXPECT_NE(peer, HostIndex(h));
+      EXPECT_EQ(std::ranges::count(all[peer.value], HostIndex(h)), 1) << h << " needs " << peer.value;
+    }
+  }
+  return counts;
+}
+
+// Two hosts need each other, or neither does: flows open from one end. And not more than the routes have.
+TEST(Neighbours, AreThoseThatTheRoutesNeed) {
+  const auto of = [](Pattern pattern) { return only(allreduce(pattern, Dtype::kFloat32, 64'000, 100)); };
+  EXPECT_THAT(neighbours_of(of(Pattern::kRing), 64), ::testing::Each(2));
+  EXPECT_THAT(neighbours_of(of(kServer), 64), ::testing::Each(63));
+  EXPECT_THAT(neighbours_of(of(Pattern::kHalvingDoubling), 64), ::testing::Each(::testing::Le(12)));
+  // One server: the others need nobody else.
+  const std::vector<std::size_t> star = neighbours_of(of(Pattern::kWholeServer), 64);
+  EXPECT_EQ(star[0], 63u);
+  EXPECT_THAT(std::vector(star.begin() + 1, star.end()), ::testing::Each(1));
+  // A rail that no slice of a tensor travels on needs nobody; words of negotiation travel on the first one.
+  Plan plan = only(allreduce(kServer, Dtype::kFloat32, 2, 32));
+  plan.rails = 4;
+  plan.ordering = protocol::Ordering::kNegotiated;
+  EXPECT_EQ(neighbours_of(plan, 8, 0)[0], 7u);
+  std::size_t elsewhere = 0;
+  for (std::uint8_t rail = 1; rail < 4; ++rail) elsewhere += neighbours_of(plan, 8, rail)[7];
+  EXPECT_LE(elsewhere, 2u);
+}
+
+TEST(Neighbours, ComeWithThePlanAndStay) {
+  Plan plan = only(allreduce(Pattern::kRing, Dtype::kFloat32, 64'000, 100));
+  OneEngine e(plan, no_credit(), 8);
+  EXPECT_THAT(e->neighbours(), ::testing::ElementsAre(HostIndex(1), HostIndex(7)));
+  add(&plan, allreduce(kServer, Dtype::kFloat32, 64'000, 100));
+  ASSERT_TRUE(e->extend_plan(plan, {1, 1}).ok());
+  const auto host = [](std::uint16_t h) { return HostIndex(h); };
+  EXPECT_THAT(e->neighbours(), ::testing::ElementsAre(host(1), host(7), host(2), host(3), host(4), host(5), host(6)));
+  ASSERT_TRUE(e->vacate({1, 1}).ok());
+  EXPECT_EQ(e->neighbours().size(), 7u);
+}
+
+// Slots are lent as flows come up, and a small contribution waits for a grant where there are none.
+TEST(Neighbours, AreLentSlotsFromOneBudget) {
+  EngineConfig config;
+  config.eager_credits = 4;
+  config.eager_slots = 5;
+  config.hosts = 4;
+  config.world_size = 4;
+  const Bytes few = Engine::staging_bytes(config);
+  config.eager_slots = 12;
+  EXPECT_EQ(Engine::staging_bytes(config).value - few.value, 7 * kib(32).value);
+  config.eager_slots = 1000;  // more than all of them may use
+  EXPECT_EQ(Engine::staging_bytes(config).value - few.value, 7 * kib(32).value);
+  config.eager_slots = 5;
+  Engine engine(config, Descriptor{0, 0, 0, few.value});
+  ASSERT_TRUE(engine.apply_plan(only(allreduce(kServer, Dtype::kFloat32, 64'000, 100))).ok());
+  ActionRing actions{4};
+  std::vector<std::uint32_t> lent;
+  for (const HostIndex peer : engine.neighbours()) {
+    const Event up{.kind = Event::Kind::kPeerUp, .up = {peer}};
+    ASSERT_EQ(engine.step(Time(1), {&up, 1}, actions), 1u);
+    Send credit;
+    ASSERT_EQ(engine.pick(Time(1), {peer, kControlClass}, Bytes(0), std::span(&credit, 1)), 1u);
+    EXPECT_EQ(credit.header.type, FrameType::kCredit);
+    lent.push_back(credit.header.aux);
+  }
+  EXPECT_THAT(lent, ::testing::ElementsAre(1, 2, 2));
+}
+
 }  // namespace
 }  // namespace tensorlane::engine::testing

@@ -29,6 +29,7 @@ std::vector<Event> one_of_each() {
   events[3].token = 1;
   events[4].boost = {TensorId(0x7fffffff), Sequence(9)};
   events[5].offer = {TensorId(63)};
+  events[6].up = {HostIndex(3)};
   return events;
 }
 
@@ -55,6 +56,9 @@ void expect_same(const Event& a, const Event& b) {
       return;
     case Event::Kind::kOffer:
       EXPECT_EQ(a.offer.tensor, b.offer.tensor);
+      return;
+    case Event::Kind::kPeerUp:
+      EXPECT_EQ(a.up.peer, b.up.peer);
       return;
     case Event::Kind::kAbort:
     case Event::Kind::kDrained:
@@ -454,7 +458,7 @@ TEST(EngineLog, ForeignFilesAreRefused) {
   std::string later = Recorded(1).log();
   later[kFileMark.size()] = static_cast<char>(kVersion + 1);
   EXPECT_EQ(replay_text(later).status().code(), Code::kVersionMismatch);
-  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 5, this program reads version 4"));
+  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 6, this program reads version 5"));
 }
 
 TEST(EngineLog, AHeaderOfNoEngineIsRefused) {

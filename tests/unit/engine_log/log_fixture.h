@@ -96,6 +96,11 @@ class Pair {
     plan_ = plan;
     sequences_.resize(plan.tensors.size());
     for (auto& engine : engines) EXPECT_TRUE(engine->apply_plan(plan).ok());
+    if (!std::exchange(connected_, true)) {
+      for (std::uint16_t h = 0; h < 2; ++h)
+        feed(h, {.kind = Event::Kind::kPeerUp, .up = {HostIndex(static_cast<std::uint16_t>(1 - h))}});
+      carry();
+    }
   }
   void vacate(protocol::TensorRange range) {
     plan_.vacate(range);
@@ -167,6 +172,7 @@ class Pair {
 
   protocol::Plan plan_;
   std::vector<std::uint64_t> sequences_;
+  bool connected_ = false;
   engine::ActionRing actions_{64};
   engine::Work work_;
   Time now_{5'000'000'000};

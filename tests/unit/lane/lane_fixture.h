@@ -419,8 +419,11 @@ class LaneTest : public ::testing::Test {
       for (std::size_t r = 0; r < per_host; ++r)
         ASSERT_TRUE(host.lane->attach(kJob, spec.hosts[h].ranks[r], host.clients[r]).ok());
     }
-    if (crossed_) return;
     for (auto& host : hosts_) ASSERT_TRUE(host->listener.wait_connected());
+    if (crossed_) {
+      for (auto& host : hosts_) ASSERT_TRUE(host->lane->apply_plan(kJob, plan, nullptr).ok());
+      return;
+    }
     for (std::size_t h = 0; h < hosts; ++h) {
       put_in_force(*hosts_[h]->lane, kJob, plan);
       std::uint64_t offset = 0;
@@ -505,7 +508,7 @@ class LaneTest : public ::testing::Test {
 
   Bytes window_ = mib(1);
   std::size_t rails_ = 1;
-  bool crossed_ = false;  // host 0 has the addresses of host 1 in the wrong order: the job does not connect
+  bool crossed_ = false;  // host 0 has the addresses of host 1 in the wrong order: no plan comes in force
   std::vector<std::unique_ptr<TestHost>> hosts_;
   protocol::Plan plan_;
   bool tunes_ = false, observes_ = false;
