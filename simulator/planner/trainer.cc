@@ -69,7 +69,7 @@ void Trainer::ask(std::size_t exchanged, TensorId tensor) {
 }
 
 void Trainer::completed(TensorId tensor) {
-  if (tensor == plan_.barrier) {
+  if (push_pull() && tensor == plan_.barrier) {
     ends_.push_back(events_.now());
     return next_iteration();
   }

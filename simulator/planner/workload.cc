@@ -109,6 +109,7 @@ JobPlan plan_of(const Workload& workload, const Placement& placement, std::uint1
     }
     job.exchanged.push_back(exchanged);
   }
+  if (placement.exchange != Exchange::kPushPull) return job;  // nothing waits for all hosts
   PlanTensor barrier;
   barrier.operation = Operation::kBarrier;
   barrier.pattern = protocol::Pattern::kParameterServer;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kTwiceEvery = 25;  // seeds of which every one is run twice, to compare digests
 constexpr std::uint64_t kLyingEvery = 10;  // seeds of which one has, beside its run, some with a host that lies
-constexpr std::uint64_t kLyingRuns = 16;
+constexpr std::uint64_t kLyingRuns = 20;
 constexpr std::uint64_t kProgressEvery = 50;
 
 struct Options {

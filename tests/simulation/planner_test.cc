@@ -132,7 +132,7 @@ TEST(Flows, AreAsManyAsTheRoutesNeed) {
     r.topology = star(hosts, BitsPerSecond(100'000'000'000), r.assume.hop);
     r.exchange = Exchange::kAllreduce;
     Policy p = policy("network");
-    p.pattern = pattern;
+    r.pattern = *(p.pattern = pattern);
     p.slice_elements = 1u << 22;
     std::uint64_t events = 0;
     const Result<PolicyOutcome> outcome = simulate_policy(r, p, &events);
