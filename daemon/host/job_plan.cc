@@ -200,8 +200,9 @@ void Job::forget_regions(LocalTensor& local) {
 Descriptor Job::add_region(std::span<std::byte> bytes) {
   const Descriptor region = context_.memory->add(bytes);
   if (region.length != bytes.size()) {
-    fail({Code::kResourceExhausted, "the daemon's table of tensors is full", fmt::format("job '{}'", spec_.name),
-          "end other jobs or register fewer tensors"});
+    fail(on_host({Code::kResourceExhausted, "the daemon's table of tensors is full", "memory",
+                  "end other jobs or register fewer tensors"},
+                 spec_));
   }
   return region;
 }
