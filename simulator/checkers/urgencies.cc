@@ -11,6 +11,13 @@ Urgencies::Urgencies(const Scenario& scenario) {
   }
 }
 
+void Urgencies::added(const protocol::Plan& plan, protocol::TensorRange range) {
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
+    const Priority priority{plan.tensors[i].urgency, plan.tensors[i].cls};
+    tensors_[i] = {.running = priority, .next = priority};
+  }
+}
+
 std::optional<TensorId> Urgencies::stepped(Time now, const Event& event) {
   if (event.kind == Event::Kind::kTensorReady) {
     Tensor& t = tensors_[event.tensor_ready.tensor.value];

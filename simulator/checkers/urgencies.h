@@ -27,6 +27,8 @@ class Urgencies {
  public:
   explicit Urgencies(const Scenario& scenario);
 
+  // The tensors have joined the plan.
+  void added(const protocol::Plan& plan, protocol::TensorRange range);
   // The engine was told that the tensor has this urgency and travels in this class from its next operation on.
   void prioritised(TensorId tensor, float urgency, ClassId cls) { tensors_[tensor.value].next = {urgency, cls}; }
   // The engine has taken this event in a step at `now`. Returns the tensor whose operation it boosts, if it does.

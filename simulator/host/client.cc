@@ -38,7 +38,8 @@ Client::Client(HostIndex host, Rank rank, Context context, Random random)
     Tensor t;
     t.is_ours = !planned.is_batch();
     if (t.is_ours) {
-      ++ours_;
+      t.most = context_.scenario.uses_at_first(planned.id.value);
+      operations_ += context_.scenario.uses(planned.id.value);
       t.buffer = context_.memory.allocate(planned.elements * dtype_size(planned.dtype), context_.scenario.user);
     }
     tensors_.push_back(t);
@@ -69,7 +70,7 @@ void Client::start_iteration() {
   program_ = Random(mix(context_.scenario.seed) ^ ++iteration_);
   Random& order = context_.scenario.client.in_step ? program_ : random_;
   for (std::size_t i = 0; i < allowed_; ++i) {
-    if (tensors_[i].is_ours && tensors_[i].sequence < context_.scenario.iterations) to_submit_.push_back(i);
+    if (tensors_[i].is_ours && tensors_[i].sequence < tensors_[i].most) to_submit_.push_back(i);
   }
   for (std::size_t i = to_submit_.size(); i > 1; --i) std::swap(to_submit_[i - 1], to_submit_[order.below(i)]);
   // What is left out comes in an iteration more.
@@ -103,7 +104,8 @@ void Client::act() {
 
 void Client::wait_for(std::size_t index) {
   if (!tensors_[index].pending) return;
-  context_.submit({static_cast<std::uint32_t>(index), protocol::kFlagBoost, tensors_[index].sequence});
+  const Tensor& t = tensors_[index];
+  context_.submit({static_cast<std::uint32_t>(index), protocol::kFlagBoost, t.sequence - t.base});
 }
 
 void Client::submit(std::size_t index) {
@@ -116,19 +118,19 @@ void Client::submit(std::size_t index) {
   const Sequence sequence(t.sequence);
   context_.values.contribute(rank_, planned, sequence, context_.memory.resolve(t.buffer));
   context_.trace.line(host_, "rank {} submits tensor {} sequence {}", rank_.value, index, t.sequence);
-  context_.submit({planned.id.value, 0, t.sequence});
+  context_.submit({planned.id.value, 0, t.sequence - t.base});
 }
 
 void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
   if (tensor.value >= tensors_.size() || !tensors_[tensor.value].pending ||
-      tensors_[tensor.value].sequence != sequence.value) {
+      tensors_[tensor.value].sequence != tensors_[tensor.value].base + sequence.value) {
     context_.findings.fail("delivery", "rank {}: completion of tensor {}, sequence {}, which was not pending",
                            rank_.value, tensor.value, sequence.value);
     return;
   }
   Tensor& t = tensors_[tensor.value];
   context_.trace.line(host_, "complete tensor {} sequence {} {}", tensor.value, sequence.value, ok ? "ok" : "failed");
-  if (ok) context_.results.check(rank_, tensor, sequence, context_.memory.resolve(t.buffer));
+  if (ok) context_.results.check(rank_, tensor, Sequence(t.sequence), context_.memory.resolve(t.buffer));
   t.pending = false;
   if (waits_before_ == tensor.value) waits_before_.reset();
   t.completed = context_.events.now();
@@ -139,7 +141,7 @@ void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
   if (failed_) return;
   if (!context_.scenario.client.ahead) {
     if (pending_ == 0 && to_submit_.empty()) start_iteration();
-  } else if (t.sequence < context_.scenario.iterations) {
+  } else if (t.sequence < t.most) {
     to_submit_.insert(to_submit_.begin() + static_cast<std::ptrdiff_t>(random_.below(to_submit_.size() + 1)),
                       tensor.value);
   }
@@ -148,7 +150,8 @@ void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
 
 void Client::fail() {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].pending) completed(TensorId(static_cast<std::uint32_t>(i)), Sequence(tensors_[i].sequence), false);
+    const Tensor& t = tensors_[i];
+    if (t.pending) completed(TensorId(static_cast<std::uint32_t>(i)), Sequence(t.sequence - t.base), false);
   }
   failed_ = true;
 }
@@ -158,9 +161,26 @@ void Client::set_frozen(bool frozen) {
   if (!frozen) schedule();
 }
 
+bool Client::is_done_with(protocol::TensorRange range) const {
+  return std::all_of(tensors_.begin() + range.first, tensors_.begin() + range.end(),
+                     [](const Tensor& t) { return !t.is_ours || (!t.pending && t.sequence == t.most); });
+}
+
+void Client::register_again(protocol::TensorRange range) {
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
+    Tensor& t = tensors_[i];
+    if (!t.is_ours) continue;
+    t.base = t.sequence;
+    t.most = context_.scenario.uses(i);
+    if (context_.scenario.client.ahead) to_submit_.push_back(i);
+  }
+  if (!context_.scenario.client.ahead && pending_ == 0 && to_submit_.empty()) start_iteration();
+  schedule();
+}
+
 bool Client::finished() const {
   if (pending_ > 0) return false;
-  return failed_ || dead_ || completed_ == ours_ * context_.scenario.iterations;
+  return failed_ || dead_ || completed_ == operations_;
 }
 
 bool Client::holds(TensorId tensor, Sequence sequence) const {

@@ -55,6 +55,10 @@ class Client {
   void start(std::size_t tensors);
   // So many may be used from now on. After start().
   void allow(std::size_t tensors);
+  // All that it was to do with these tensors before they leave the plan is over.
+  bool is_done_with(protocol::TensorRange range) const;
+  // They have left it, and are registered again.
+  void register_again(protocol::TensorRange range);
   // From the daemon: the operation is over and the buffer is ours again.
   void completed(TensorId tensor, Sequence sequence, bool ok);
   // From the daemon: the job has failed, and so has everything that is pending.
@@ -68,7 +72,8 @@ class Client {
   // Every iteration of every tensor is over, or one has failed and none is with the daemon.
   bool finished() const;
   bool failed() const { return failed_; }
-  // (tensor, sequence) is submitted and not complete, or not submitted yet.
+  // (tensor, sequence) is submitted and not complete, or not submitted yet; between hosts counts go on when a tensor is
+  // registered again.
   bool holds(TensorId tensor, Sequence sequence) const;
   std::uint64_t pending() const { return pending_; }
   std::uint64_t completed_operations() const { return completed_; }
@@ -82,6 +87,8 @@ class Client {
   struct Tensor {
     Descriptor buffer;
     std::uint64_t sequence = 0;  // of the last submission
+    std::uint64_t base = 0;      // of those, what came before it was registered again
+    std::uint64_t most = 0;      // of them, for now
     bool is_ours = true;         // else it is a batch, which the daemon makes of them
     bool pending = false;
     bool poisoned = false;
@@ -101,7 +108,7 @@ class Client {
   Context context_;
   Random random_;
   std::vector<Tensor> tensors_;
-  std::size_t ours_ = 0;                // of them
+  std::uint64_t operations_ = 0;        // in all
   std::size_t allowed_ = 0;             // of them, from the front
   std::vector<std::size_t> to_submit_;  // from the back
   std::uint64_t iteration_ = 0;

@@ -42,6 +42,7 @@ class EngineWatch::Watcher final : public engine_log::Observer {
   }
   void plan(const protocol::Plan& plan, protocol::TensorRange added, const engine::Engine& engine) override {
     if (recorder_) recorder_->plan(plan, added, engine);
+    watch_.urgencies_.added(plan, added);
   }
   void vacate(protocol::TensorRange range, const engine::Engine& engine) override {
     if (recorder_) recorder_->vacate(range, engine);

@@ -20,6 +20,8 @@ SimJob::SimJob(SimDaemon& machine, JobRun& run, Random random)
       seen_(run.scenario.plan.tensors.size()) {
   for (std::uint8_t r = 0; r < scenario_.rails(); ++r) make_rail(RailIndex(r));
   make_clients(random_);
+  if (scenario_.refusal && scenario_.refusal->host == machine_.self())
+    machine_.memory().refuse(scenario_.user, scenario_.refusal->after);
 }
 
 SimJob::~SimJob() = default;
@@ -140,18 +142,22 @@ void SimJob::grow_plan(std::size_t tensors, std::function<void()> then) {
   // Two growths with overlapping spreads: what the later one brought is known.
   const std::size_t from = std::min(planned_, tensors);
   planned_ = std::max(planned_, tensors);
-  protocol::Plan added =
-      scenario_.plan_of(tensors).part({static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(tensors - from)});
+  const protocol::TensorRange range{static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(tensors - from)};
+  grow(scenario_.plan_of(tensors).part(range), range, std::move(then));
+}
+
+void SimJob::grow(protocol::Plan added, protocol::TensorRange range, std::function<void()> then) {
   auto growth = std::make_shared<host::PlanGrowth>(std::move(added), std::make_shared<const ports::JobSpec>(spec()),
                                                    machine_.ports());
   while (!growth->step()) {
   }
-  command([this, growth, from, tensors, then = std::move(then)] {
+  command([this, growth, range, then = std::move(then)] {
     host::Job* j = job();
     if (j == nullptr) return true;
     if (!j->grow(*growth, machine_.host().now())) return false;
-    bind(from, tensors);
-    machine_.trace().line(machine_.self(), "job {}: plan of {} tensors", run_.number, tensors);
+    bind(range.first, range.end());
+    machine_.trace().line(machine_.self(), "job {}: plan with {} tensors from {} on", run_.number, range.count,
+                          range.first);
     j->when_connected(then);
     return true;
   });
@@ -179,6 +185,44 @@ void SimJob::begin() {
 void SimJob::start_clients() {
   if (machine_.dead()) return;
   for (auto& client : clients_) client->start(allowed_);
+}
+
+void SimJob::vacate(protocol::TensorRange range, std::function<void()> then) {
+  auto shrinking = std::make_shared<host::PlanShrinking>();
+  shrinking->version = scenario_.plan_of(planned_).version + 1;
+  shrinking->range = range;
+  command([this, shrinking, then = std::move(then)] {
+    host::Job* j = job();
+    if (j == nullptr) return true;
+    if (!j->vacate(*shrinking, machine_.host().now())) return false;
+    const protocol::TensorRange gone = shrinking->range;
+    machine_.trace().line(machine_.self(), "job {}: plan without {} tensors from {} on", run_.number, gone.count,
+                          gone.first);
+    for (std::uint8_t r = 0; r < scenario_.rails(); ++r) machine_.transport(RailIndex(r)).forget(run_.number, gone);
+    for (std::uint32_t i = gone.first; i < gone.end(); ++i) check_given_back(TensorId(i));
+    then();
+    return true;
+  });
+}
+
+// The table of tensors names none of the buffers of a tensor that is gone.
+void SimJob::check_given_back(TensorId tensor) const {
+  for (const auto& client : clients_) {
+    if (!machine_.memory().names(client->buffers()[tensor.value])) continue;
+    findings_.fail("bounds", "host {}: tensor {} of job {} has left the plan, but is in the table of tensors",
+                   machine_.self().value, tensor.value, run_.number);
+  }
+}
+
+void SimJob::grow_again(protocol::TensorRange range, std::function<void()> then) {
+  protocol::Plan added = scenario_.plan_of(planned_).part(range);
+  added.version += 2;
+  grow(std::move(added), range, std::move(then));
+}
+
+void SimJob::allow_again(protocol::TensorRange range) {
+  if (machine_.dead()) return;
+  for (auto& client : clients_) client->register_again(range);
 }
 
 // ---- clients ----
@@ -275,6 +319,12 @@ void SimJob::failed(const Status& cause) {
   const bool right = scenario_.liar && machine_.self() != *scenario_.liar &&
                      cause.to_string().find(fmt::format("host h{}", scenario_.liar->value)) != std::string::npos;
   if (corrupt && !right) return findings_.fail("protocol", "host {}: {}", machine_.self().value, cause.to_string());
+  const bool refused = machine_.memory().has_refused(scenario_.user);
+  const bool names_host = cause.to_string().find(fmt::format("host h{}", machine_.self().value)) != std::string::npos;
+  if (cause.code() == Code::kResourceExhausted && (!refused || !names_host)) {
+    findings_.fail("neighbour", "host {}: job {} is refused what is there, or by nobody: {}", machine_.self().value,
+                   run_.number, cause.to_string());
+  }
   machine_.events().at(machine_.now(), [this, why = cause.to_string()] { abort(why); });
 }
 
@@ -286,10 +336,24 @@ void SimJob::closed() {
     findings_.fail("memory", "host {}: the job has closed, and {} blocks of work may still write its memory",
                    machine_.self().value, blocks);
   }
+  if (phase_ == Phase::kLeaving) {
+    for (const auto& watch : watches_) watch->check_quiet();
+  }
   phase_ = Phase::kClosed;
+  ++run_.progress;
 }
 
 // ---- checks ----
+
+bool SimJob::done() const {
+  return phase_ == Phase::kRunning &&
+         std::ranges::all_of(clients_, [](const auto& client) { return client->finished() && !client->failed(); });
+}
+
+bool SimJob::is_done_with(protocol::TensorRange range) const {
+  return phase_ == Phase::kRunning &&
+         std::ranges::all_of(clients_, [range](const auto& client) { return client->is_done_with(range); });
+}
 
 bool SimJob::resolved() const {
   if (!machine_.alive()) return true;
@@ -307,6 +371,10 @@ void SimJob::check_quiet() {
                    machine_.self().value, run_.number, held);
   }
   if (aborted()) return;
+  if (machine_.memory().has_refused(scenario_.user)) {
+    findings_.fail("neighbour", "host {}: job {} goes on without memory that it was refused", machine_.self().value,
+                   run_.number);
+  }
   for (const auto& watch : watches_) watch->check_quiet();
 }
 

@@ -34,10 +34,19 @@ class SimJob {
   void grow_plan(std::size_t tensors, std::function<void()> then);
   // Every host has them.
   void allow(std::size_t tensors);
+  // Every rank has completed what it has submitted of these tensors: they leave the plan. `then` when they have on this
+  // host.
+  void vacate(protocol::TensorRange range, std::function<void()> then);
+  // They have on every host, and come again. `then` when they are there.
+  void grow_again(protocol::TensorRange range, std::function<void()> then);
+  // They are on every host.
+  void allow_again(protocol::TensorRange range);
   // A heartbeat is due: looks whether a host was silent for too long, or a client.
   void look(RailIndex rail, const std::vector<Time>& heard);
   void look_at_clients();
   void abort(std::string cause);
+  // Every rank of the job is done, on all hosts: they detach, and the job closes.
+  void leave();
 
   // Faults.
   void kill_clients();
@@ -53,7 +62,11 @@ class SimJob {
   void closed();
   bool runs() const { return phase_ == Phase::kRunning && connected_; }
 
-  bool aborted() const { return phase_ != Phase::kRunning; }
+  bool aborted() const { return aborted_; }
+  // Its clients have completed all that they have to do.
+  bool done() const;
+  // All that they were to do with these tensors before they leave the plan.
+  bool is_done_with(protocol::TensorRange range) const;
   const std::string& cause() const { return cause_; }
   // Nothing of this host's clients is left waiting, and nothing will be.
   bool resolved() const;
@@ -68,7 +81,7 @@ class SimJob {
   const std::vector<std::unique_ptr<Client>>& clients() const { return clients_; }
 
  private:
-  enum class Phase : std::uint8_t { kRunning, kDraining, kClosed };
+  enum class Phase : std::uint8_t { kRunning, kLeaving, kDraining, kClosed };
   // A command for the host: true when it is done, false when it goes on in another turn.
   using Command = std::function<bool()>;
   // An operation on this host, as one sees it from outside.
@@ -80,11 +93,13 @@ class SimJob {
 
   ports::JobSpec spec() const;
   void make_rail(RailIndex rail);
+  void grow(protocol::Plan added, protocol::TensorRange range, std::function<void()> then);
   void make_clients(Random& random);
   void command(Command command);
   void bind(std::size_t from, std::size_t to);
   bool holds(TensorId tensor, Sequence sequence) const;
   void start_clients();
+  void check_given_back(TensorId tensor) const;
   bool is_batch(TensorId tensor) const { return scenario_.plan.tensors[tensor.value].is_batch(); }
 
   // ---- clients ----
@@ -107,7 +122,7 @@ class SimJob {
   std::deque<Command> commands_;
   std::size_t planned_ = 0, allowed_ = 0;  // tensors
   Phase phase_ = Phase::kRunning;
-  bool connected_ = false, may_begin_ = false, accuses_ = false;
+  bool aborted_ = false, connected_ = false, may_begin_ = false, accuses_ = false;
   std::string cause_;
   bool client_frozen_ = false;
   Time client_heard_;

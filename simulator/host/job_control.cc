@@ -26,6 +26,7 @@ void SimJob::abort(std::string cause) {
   machine_.trace().line(machine_.self(), "job {}: abort: {}", run_.number, cause);
   cause_ = std::move(cause);
   phase_ = Phase::kDraining;
+  aborted_ = true;
   command([this] {
     if (host::Job* j = job()) {
       j->abort({Code::kAborted, cause_, "", ""}, machine_.host().now());
@@ -35,6 +36,17 @@ void SimJob::abort(std::string cause) {
     return true;
   });
   machine_.tell_aborted();
+}
+
+void SimJob::leave() {
+  if (machine_.dead() || phase_ != Phase::kRunning) return;
+  machine_.trace().line(machine_.self(), "job {}: every rank has left", run_.number);
+  phase_ = Phase::kLeaving;
+  command([this] {
+    for (const auto& client : clients_)
+      if (host::Job* j = job()) j->detach(client->rank(), machine_.host().now());
+    return true;
+  });
 }
 
 void SimJob::freeze_clients(bool frozen) {

@@ -21,6 +21,7 @@ class SimScratch final : public ports::Scratch {
 }  // namespace
 
 Result<std::unique_ptr<ports::Scratch>> SimMemory::make(const Owner& owner, std::uint64_t bytes) {
+  if (refuses(owner.user)) return Status(Code::kResourceExhausted, "there is no memory", "simulated", "wait");
   return std::unique_ptr<ports::Scratch>(std::make_unique<SimScratch>(resolve(allocate(bytes, owner.user))));
 }
 
@@ -30,7 +31,7 @@ Descriptor SimMemory::allocate(std::uint64_t bytes, std::uint32_t user) {
   TL_ASSERT(own != nullptr);
   std::fill_n(own, kGuard, kCanary);
   std::fill_n(own + kGuard + bytes, kGuard, kCanary);
-  const Descriptor descriptor = add({own + kGuard, bytes});
+  const Descriptor descriptor = enter({own + kGuard, bytes});
   regions_.back().own.reset(own);
   owned_[own] = {own + bytes + 2 * kGuard, user};
   return descriptor;
@@ -45,6 +46,34 @@ std::span<std::byte> SimMemory::resolve(const Descriptor& d) {
 }
 
 Descriptor SimMemory::add(std::span<std::byte> bytes) {
+  const Owned* owner = owner_of(bytes);
+  return owner != nullptr && refuses(owner->user) ? Descriptor() : enter(bytes);
+}
+
+const SimMemory::Owned* SimMemory::owner_of(std::span<const std::byte> bytes) const {
+  const auto after = owned_.upper_bound(bytes.data());
+  if (after == owned_.begin()) return nullptr;
+  const Owned& owned = std::prev(after)->second;
+  return bytes.data() < owned.end ? &owned : nullptr;
+}
+
+bool SimMemory::refuses(std::uint32_t user) {
+  const auto found = refusals_.find(user);
+  if (found == refusals_.end()) return false;
+  Refusal& refusal = found->second;
+  if (refusal.left > 0) {
+    --refusal.left;
+    return false;
+  }
+  return refusal.asked = true;
+}
+
+bool SimMemory::has_refused(std::uint32_t user) const {
+  const auto found = refusals_.find(user);
+  return found != refusals_.end() && found->second.asked;
+}
+
+Descriptor SimMemory::enter(std::span<std::byte> bytes) {
   regions_.push_back({});
   regions_.back().bytes = bytes;
   regions_.back().live = true;
@@ -61,12 +90,19 @@ std::size_t SimMemory::held(std::uint32_t user) const {
   std::size_t held = 0;
   for (const Region& region : regions_) {
     if (region.own != nullptr || !region.live) continue;
-    const auto after = owned_.upper_bound(region.bytes.data());
-    if (after == owned_.begin()) continue;
-    const Owned& owned = std::prev(after)->second;
-    held += owned.user == user && region.bytes.data() < owned.end ? 1 : 0;
+    const Owned* owner = owner_of(region.bytes);
+    held += owner != nullptr && owner->user == user ? 1 : 0;
   }
   return held;
+}
+
+bool SimMemory::names(const Descriptor& allocated) const {
+  if (allocated.length == 0) return false;
+  const std::byte* begin = regions_[allocated.region].bytes.data();
+  return std::ranges::any_of(regions_, [&](const Region& region) {
+    const std::byte* at = region.bytes.data();
+    return region.own == nullptr && region.live && at >= begin && at < begin + allocated.length;
+  });
 }
 
 int SimMemory::broken_canary() const {

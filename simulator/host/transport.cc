@@ -37,6 +37,10 @@ ports::FlowKey SimTransport::key_of(const Channel& channel) const {
   return {jobs_[channel.job].context.scenario.engine.job, channel.peer, class_of(channel.level)};
 }
 
+void SimTransport::forget(std::size_t job, protocol::TensorRange range) {
+  std::erase_if(jobs_[job].replays, [range](const auto& replay) { return range.contains(replay.second.tensor); });
+}
+
 void SimTransport::note(Notice notice) {
   notices_.push_back(std::move(notice));
   context_.wake();

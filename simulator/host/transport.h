@@ -49,6 +49,9 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   // What the staging of the job's engine on this rail holds: landings are told to it. Outlives the flows.
   void watch(std::size_t job, StagingChecker* staging) { jobs_[job].staging = staging; }
 
+  // These tensors have left the job's plan: nothing of them comes again.
+  void forget(std::size_t job, protocol::TensorRange range);
+
   // ---- ports::Transport ----
   void add_job(const ports::JobCredentials& credentials) override;
   void remove_job(JobId job) override;

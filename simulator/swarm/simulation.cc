@@ -1,12 +1,14 @@
 #include "simulator/swarm/simulation.h"
 
 #include <algorithm>
+#include <span>
 
 #include "simulator/checkers/credits.h"
 #include "simulator/checkers/plans.h"
 
 namespace tensorlane::simulator {
 namespace {
+constexpr Duration kHears = milliseconds(2);  // from when ranks have left until a host knows it, at most
 constexpr Duration kWatch = milliseconds(1);  // between two looks at the whole
 constexpr std::int64_t kStuck = 5;  // detection times without anything moving, long after the last retransmission
 constexpr Duration kSettle = milliseconds(150);  // after the end, for what is still on its way
@@ -168,7 +170,69 @@ std::optional<std::string> Simulation::away(const JobRun& run) const {
   return std::nullopt;
 }
 
+// As control does it (daemon/control/registrar_leaving.cc): once every rank has completed the same operations all hosts
+// let go, and then ranks are told, which may register again.
+void Simulation::let_go(const JobRun& run) {
+  Standing& standing = standing_[run.number];
+  const auto hosts = std::span(daemons_).first(run.scenario.hosts());
+  if (!run.scenario.shrink || standing.shrinking) return;
+  const protocol::TensorRange range = run.scenario.shrink->range;
+  const auto done = [&](const auto& daemon) { return daemon->alive() && daemon->job(run.number)->is_done_with(range); };
+  if (!std::ranges::all_of(hosts, done)) return;
+  standing.shrinking = true;
+  Random random(mix(run.scenario.seed) ^ 4);
+  for (const auto& daemon : hosts) {
+    events_.after(random.between(Duration(0), kHears), [this, &run, range, job = daemon->job(run.number)] {
+      job->vacate(range, [this, &run] {
+        Standing& now = standing_[run.number];
+        if (++now.shrinks < run.scenario.hosts()) return;
+        now.settled = !run.scenario.shrink->returns;
+        if (!now.settled) come_again(run);
+      });
+    });
+  }
+}
+
+void Simulation::come_again(const JobRun& run) {
+  const auto hosts = std::span(daemons_).first(run.scenario.hosts());
+  const protocol::TensorRange range = run.scenario.shrink->range;
+  Random random(mix(run.scenario.seed) ^ 5);
+  std::vector<Duration> heard;
+  for (std::size_t h = 0; h < hosts.size(); ++h) heard.push_back(random.between(Duration(0), kHears));
+  const auto known = [this, &run, range, heard] {
+    Standing& now = standing_[run.number];
+    if (++now.returns < run.scenario.hosts()) return;
+    now.settled = true;
+    for (std::size_t h = 0; h < heard.size(); ++h)
+      events_.after(heard[h], [job = daemons_[h]->job(run.number), range] { job->allow_again(range); });
+  };
+  for (const auto& daemon : hosts) {
+    events_.after(random.between(Duration(0), kHears),
+                  [job = daemon->job(run.number), range, known] { job->grow_again(range, known); });
+  }
+}
+
+// As control does it: once the ranks of all hosts have left, and as every host hears of it.
+void Simulation::let_leave(const JobRun& run) {
+  bool& left = standing_[run.number].left;
+  const auto hosts = std::span(daemons_).first(run.scenario.hosts());
+  const auto done = [&](const auto& daemon) { return daemon->alive() && daemon->job(run.number)->done(); };
+  const bool settled = !run.scenario.shrink || standing_[run.number].settled;
+  if (!run.scenario.leaves || left || !settled || !std::ranges::all_of(hosts, done)) return;
+  left = true;
+  Random random(mix(run.scenario.seed) ^ 3);
+  for (const auto& daemon : hosts) {
+    events_.after(random.between(Duration(0), kHears), [job = daemon->job(run.number)] { job->leave(); });
+  }
+}
+
 void Simulation::watch() {
+  for (const auto& run : runs_) {
+    let_go(*run);
+    let_leave(*run);
+    std::optional<Time>& resolved_at = standing_[run->number].resolved_at;
+    if (!resolved_at && all_resolved(*run)) resolved_at = events_.now();
+  }
   for (const auto& run : runs_) check_abort(*run);
   if (findings_.any()) return;
   if (all_resolved()) {
@@ -205,10 +269,7 @@ void Simulation::check_abort(const JobRun& run) {
 
 void Simulation::check_progress(const JobRun& run) {
   Standing& standing = standing_[run.number];
-  if (all_resolved(run)) {
-    if (!standing.resolved_at) standing.resolved_at = events_.now();
-    return;
-  }
+  if (all_resolved(run)) return;
   if (run.progress != standing.progress_seen) {
     standing.progress_seen = run.progress;
     standing.progress_at = events_.now();

@@ -46,6 +46,9 @@ class Simulation {
     std::uint64_t progress_seen = 0;
     Time progress_at;
     std::optional<Time> abort_at, resolved_at;
+    bool left = false;
+    std::size_t shrinks = 0, returns = 0;  // hosts that have let go of a registration, and have it again
+    bool shrinking = false, settled = false;
   };
   void start(const JobRun& run);
   void schedule(const Fault& fault);
@@ -57,6 +60,9 @@ class Simulation {
   bool all_resolved(const JobRun& run) const;
   std::optional<std::string> away() const;
   std::optional<std::string> away(const JobRun& run) const;
+  void let_go(const JobRun& run);
+  void come_again(const JobRun& run);
+  void let_leave(const JobRun& run);
   void check_abort(const JobRun& run);
   void check_progress(const JobRun& run);
   void add_counts(const SimJob& job, Outcome* outcome, Fnv1a* digest) const;

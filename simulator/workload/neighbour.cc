@@ -60,6 +60,7 @@ void random_plan(Scenario& s, const protocol::Plan& other, Random& random) {
   s.iterations = random.between(3, 8);
   s.growths.clear();
   s.tensors_at_start = s.plan.tensors.size();
+  for (protocol::PlanTensor& t : s.plan.tensors) t.group = t.id.value / 2;
   if (!random.chance(0.2)) return;
   s.tensors_at_start = random.below(s.plan.tensors.size());
   const Time at = s.begins + s.spread + random.between(microseconds(1), milliseconds(3));
@@ -88,6 +89,18 @@ bool strikes(const Fault& fault, std::uint16_t hosts) {
 
 }  // namespace
 
+void random_shrink(Scenario& s, Random& random) {
+  s.shrink.reset();
+  const bool fits = s.growths.empty() && s.tensors_at_start >= s.plan.tensors.size() && !s.client.in_step;
+  if (!fits || s.iterations < 2 || !random.chance(0.3)) return;
+  const std::uint32_t group = s.plan.tensors[random.below(s.plan.tensors.size())].group;
+  Shrink shrink{.iterations = random.between(1, s.iterations - 1), .returns = random.chance(0.6)};
+  for (const protocol::PlanTensor& t : s.plan.tensors) {
+    if (t.group == group && shrink.range.count++ == 0) shrink.range.first = t.id.value;
+  }
+  s.shrink = shrink;
+}
+
 void add_neighbour(Scenario& scenario) {
   Scenario s = scenario;
   s.neighbours.clear();
@@ -108,13 +121,20 @@ void add_neighbour(Scenario& scenario) {
               .raise = random.chance(0.5) ? 0.1 : 0.5};
   s.liar.reset();
   s.lie.reset();
+  random_shrink(s, random);
+  if (random.chance(0.1)) {
+    const HostIndex host(static_cast<std::uint16_t>(random.below(s.hosts())));
+    s.refusal = {host, random.below(2 * s.rails() + s.plan.tensors.size())};
+  }
   s.whole_numbers = random.chance(0.2);
+  s.leaves = random.chance(0.7);
   for (Fault& fault : scenario.faults) {
     const bool both_here = fault.host.value < s.hosts() && fault.peer.value < s.hosts();
     if (fault.kind == FaultKind::kResetFlow && both_here && random.chance(0.3)) fault.job = 1;
   }
   s.faults = scenario.faults;
   std::erase_if(s.faults, [&](const Fault& fault) { return !strikes(fault, s.hosts()); });
+  scenario.leaves = random.chance(0.5);
   scenario.neighbours.push_back(std::move(s));
 }
 

@@ -454,6 +454,7 @@ Scenario lying_scenario(std::uint64_t seed, Lie lie) {
   s.engine.eager_slots = 256;  // more than all peers together may use
   s.faults.clear();
   s.growths.clear();
+  s.shrink.reset();
   s.tensors_at_start = s.plan.tensors.size();
   s.replay = 0;
   s.record = false;
@@ -469,7 +470,7 @@ Scenario lying_scenario(std::uint64_t seed, Lie lie) {
 }
 
 bool Scenario::must_complete() const {
-  if (liar) return false;
+  if (liar || refusal) return false;
   return std::ranges::all_of(faults, [this](const Fault& f) {
     if (f.kind == FaultKind::kSlowPort || f.kind == FaultKind::kResetFlow) return true;
     if (f.until == kNever) return false;
@@ -483,6 +484,15 @@ Time Scenario::last_fault() const {
   Time last{0};
   for (const Fault& f : faults) last = std::max(last, f.until == kNever ? f.at : f.until);
   return last;
+}
+
+std::uint64_t Scenario::uses_at_first(std::size_t tensor) const {
+  return shrink && shrink->range.contains(TensorId(static_cast<std::uint32_t>(tensor))) ? shrink->iterations
+                                                                                        : iterations;
+}
+
+std::uint64_t Scenario::uses(std::size_t tensor) const {
+  return shrink && shrink->returns ? iterations : uses_at_first(tensor);
 }
 
 protocol::Plan Scenario::plan_of(std::size_t tensors) const {
@@ -524,6 +534,8 @@ Scenario random_scenario(std::uint64_t seed) {
     random_batches(s, batches);
     random_staging(s, batches);
   }
+  Random shrinks = Random(seed).fork(7);
+  random_shrink(s, shrinks);
   add_neighbour(s);
   return s;
 }

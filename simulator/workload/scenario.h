@@ -69,6 +69,14 @@ struct Growth {
   std::size_t tensors = 0;
 };
 
+// A registration whose tensors are used for so many iterations. Once every rank has completed them all hosts let go of
+// it (Scenario::growths is empty then), and it may be registered again: the same tensors in the same places.
+struct Shrink {
+  protocol::TensorRange range;
+  std::uint64_t iterations = 0;
+  bool returns = false;
+};
+
 // What a host that lies says, beside what its engine does: simulator/host/liar.cc has the words.
 enum class Lie : std::uint8_t {
   kOtherJob,
@@ -114,6 +122,12 @@ enum class Lie : std::uint8_t {
 };
 inline constexpr std::size_t kLies = static_cast<std::size_t>(Lie::kWordTwice) + 1;
 
+// A host that has no memory, or no room in its table of tensors, for more of a job than so many pieces.
+struct Refusal {
+  HostIndex host;
+  std::uint64_t after = 0;
+};
+
 struct Scenario {
   std::uint64_t seed = 0;
   std::uint32_t user = 1000;  // whose job it is
@@ -128,7 +142,10 @@ struct Scenario {
   ClientConfig client;
   std::vector<Fault> faults;
   std::size_t tensors_at_start = std::numeric_limits<std::size_t>::max();  // of the plan; the rest comes with growths
+  bool leaves = false;          // its ranks detach when all of them are done, and the job closes on every host
   std::vector<Growth> growths;  // in order of time and size; the last one makes the plan complete
+  std::optional<Shrink> shrink;
+  std::optional<Refusal> refusal;
   Duration heartbeat = milliseconds(20), detection = milliseconds(400);
   std::optional<HostIndex> liar;  // a host that says `lie` now and then
   std::optional<Lie> lie;
@@ -148,6 +165,9 @@ struct Scenario {
   bool must_complete() const;
   // When the last fault begins or heals.
   Time last_fault() const;
+  // How often a client uses a tensor: before it leaves the plan, and in all.
+  std::uint64_t uses_at_first(std::size_t tensor) const;
+  std::uint64_t uses(std::size_t tensor) const;
   // The first `tensors` of the plan, as a version of their own.
   protocol::Plan plan_of(std::size_t tensors) const;
 };

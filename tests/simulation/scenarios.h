@@ -39,6 +39,22 @@ inline protocol::PlanTensor& add_tensor(Scenario& s, Operation operation, std::u
   return s.plan.tensors.back();
 }
 
+// A second job of somebody else on all hosts, with one tensor; what is the machines' is as in `s`, which is complete.
+inline Scenario& add_second_job(Scenario& s) {
+  Scenario other = s;
+  other.seed = s.seed + 1;
+  other.user = s.user + 1;
+  other.engine.job = JobId(2);
+  other.engine.epoch = Epoch(9);
+  other.plan.tensors.clear();
+  other.growths.clear();
+  other.faults.clear();
+  other.iterations = 20;
+  add_tensor(other, Operation::kAllreduce, 1000, ClassId(1));
+  s.neighbours.push_back(std::move(other));
+  return s.neighbours.back();
+}
+
 inline std::string finding_text(const Outcome& outcome) {
   return outcome.finding ? outcome.finding->checker + ": " + outcome.finding->message : "";
 }
