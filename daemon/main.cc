@@ -85,6 +85,7 @@ class Daemon {
         wiring::recorder_maker(config_),
         &scratch_,
         &region_ledger_,
+        descriptors_.get(),
         [](const std::string& line) { spdlog::info(line); }};
     TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(wiring::lane_config(config_), ports));
     if (!config_.metrics.empty()) {
@@ -182,8 +183,6 @@ class Daemon {
     control.ordering = config_.ordering;
     control.settings = config::must_be_alike(config_);
     control.concurrent = config_.ordering == protocol::Ordering::kConcurrent ? config_.ordering_concurrent : 1;
-    control.descriptors = descriptors_.get();
-    control.flows_to_peer = config_.data_classes() + std::size_t{1};
     control.planner = [this](const protocol::TensorBody& body, const ports::JobSpec& job) {
       return planning::plan_tensor(config_, patterns_, body, job);
     };

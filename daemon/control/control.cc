@@ -48,8 +48,6 @@ Control::Control(ControlConfig config) : config_(std::move(config)) {
   rules_.join_timeout = config_.join_timeout;
   rules_.stall_warning = config_.stall_warning;
   rules_.stall_error = config_.stall_error;
-  rules_.descriptors = config_.descriptors;
-  rules_.flows_to_peer = config_.flows_to_peer;
   rules_.planner = config_.planner;
   rules_.batch_planner = config_.batch_planner;
   rules_.tuned_classes = config_.tuned_classes;

@@ -48,9 +48,6 @@ struct ControlConfig {
       batch_planner;
   Settings settings;               // of this host, which all hosts of a job must have alike (law 22)
   std::uint8_t tuned_classes = 0;  // jobs that this host leads search for thresholds between so many; 0: they do not
-  // Who has which descriptors, and how many a rail's flows to a peer take; none: nobody counts. Outlives Control.
-  Ledger* descriptors = nullptr;
-  std::size_t flows_to_peer = 0;
   // What the status is to say beside control's own, merged into its top level. Control's thread. May be empty.
   std::function<nlohmann::json()> more_status;
 };

@@ -227,12 +227,6 @@ void Job::log_begin() const {
 
 // The roster is known: bring the lane up and expect heartbeats.
 void Job::begin(Roster roster, Duration detection, ports::PairKeys keys) {
-  if (rules_.descriptors != nullptr) {
-    const std::size_t to_peer = roster.hosts.front().addresses.size() * rules_.flows_to_peer;
-    auto charge = rules_.descriptors->take({key_.uid, name_}, (roster.hosts.size() - 1) * to_peer);
-    if (!charge.ok()) return fail(charge.status(), now_);
-    flows_ = std::move(*charge);
-  }
   state_ = State::kConnecting;
   roster_ = std::move(roster);
   // The leader knows which hosts are missing: its error is to come before a follower's own.

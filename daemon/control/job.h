@@ -71,8 +71,6 @@ struct JobRules {
   fabric::LinkSpeeds link_speeds;  // of it
   std::string host;
   Duration detection, join_timeout, stall_warning, stall_error;
-  Ledger* descriptors = nullptr;  // none: nobody counts
-  std::size_t flows_to_peer = 0;  // on a rail
   std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
   std::function<void(const std::vector<protocol::TensorBody>&, const ports::JobSpec&,
                      std::vector<protocol::PlanTensor>*)>
@@ -288,7 +286,6 @@ class Job final : private RegistrarOutput {
   std::map<std::string, std::string> refused_;  // leader: host -> why, for the error when ranks do not come
 
   Roster roster_;
-  Ledger::Charge flows_;  // descriptors of them
   ports::JobSpec spec_;
   std::optional<Liveness> liveness_;
   std::optional<JobProgress> progress_;

@@ -66,6 +66,7 @@ struct HostPorts {
   ObserverMaker make_observer = {};                  // none: nobody observes
   ports::ScratchPool* scratch = nullptr;             // staging, and sums that are wider than their tensors
   Ledger* regions = nullptr;                         // who has how much of `memory`; null: nobody counts
+  Ledger* descriptors = nullptr;                     // the same of descriptors: one for each flow
   std::function<void(const std::string&)> log = {};  // a line for the log; none: there is no log
 };
 

@@ -67,8 +67,14 @@ void Host::Rail::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
 Host::Host(const HostConfig& config, const HostPorts& ports, std::function<Time()> clock)
     : config_(config),
       ports_(ports),
-      context_{&config, ports.memory, ports.metrics, ports.timeline,  {},
-               nullptr, &log_share_,  &ports.log,    std::move(clock)},
+      context_{.config = &config,
+               .memory = ports.memory,
+               .metrics = ports.metrics,
+               .timeline = ports.timeline,
+               .descriptors = ports.descriptors,
+               .log_share = &log_share_,
+               .log = &ports.log,
+               .clock = std::move(clock)},
       blocks_(ports.executor->capacity()),
       users_(config.rails.size()) {
   for (JobBlock& block : blocks_) free_blocks_.push_back(&block);

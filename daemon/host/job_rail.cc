@@ -39,6 +39,11 @@ Status JobRail::open_flows(Time now) {
   while (opened_ < engine_.neighbours().size()) {
     const HostIndex peer = engine_.neighbours()[opened_++];
     peers_[peer.value].wanted = true;
+    if (context_.descriptors != nullptr) {
+      Result<Ledger::Charge> charge = context_.descriptors->take(spec_.owner, flows_to_peer());
+      if (!charge.ok()) return on_host(charge.status(), spec_);
+      flows_.add(std::move(*charge));
+    }
     const ports::JobHost& host = spec_.hosts[peer.value];
     for (std::size_t f = 0; f < flows_to_peer() && dials(peer); ++f) {  // else the peer comes to us
       const ports::FlowKey flow{job(), peer, flow_class(f)};

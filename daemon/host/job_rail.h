@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/base/ledger.h"
 #include "common/base/log_share.h"
 #include "common/base/units.h"
 #include "daemon/engine/engine.h"
@@ -27,6 +28,7 @@ struct Context {
   ports::Timeline* timeline = nullptr;
   std::vector<ports::Transport*> transports;  // by rail
   ports::LaneListener* listener = nullptr;
+  Ledger* descriptors = nullptr;  // null: nobody counts
   LogShare* log_share = nullptr;  // what the log may say of each user's jobs
   const std::function<void(const std::string&)>* log = nullptr;
   std::function<Time()> clock;
@@ -151,6 +153,7 @@ class JobRail {
     std::bitset<kMaxDataClasses + 1> up = {};  // that are up, by metrics_slot()
     bool connected = false;                    // all of them have been up at a time
   };
+  Ledger::Charge flows_;                                  // descriptors of them
   std::vector<Peer> peers_;                               // by host
   std::size_t opened_ = 0, connected_ = 0;                // of the engine's neighbours
   std::size_t flows_open_ = 0;                            // dialed or accepted, and not reported down

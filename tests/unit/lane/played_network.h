@@ -17,6 +17,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -49,9 +50,14 @@ struct SumTimeline final : ports::Timeline {
 
 struct NoListener final : ports::LaneListener {
   void on_job_connected(JobId) override { ++connected; }
-  void on_job_failed(JobId, const Status& cause) override { ADD_FAILURE() << cause.to_string(); }
+  void on_job_failed(JobId, const Status& cause) override {
+    if (!expected) ADD_FAILURE() << cause.to_string();
+    failed.set_value(cause);
+  }
   void on_job_closed(JobId) override {}
   std::atomic<std::size_t> connected{0};
+  std::atomic<bool> expected{false};  // a failure is
+  std::promise<Status> failed;
 };
 
 class Client final : public ports::ClientSession {
@@ -131,15 +137,17 @@ class FakeTransport final : public ports::Transport {
   void add_job(const ports::JobCredentials&) override {}
   void remove_job(JobId) override {}
   Status connect(const ports::FlowKey& flow, const std::string&, std::uint16_t, Time) override {
-    rising_.push_back(flow);
+    std::lock_guard lock(mutex_);
+    dialed_.push_back(flow);
+    if (!held_back_) rising_.push_back(flow);
     return {};
   }
   void close(const ports::FlowKey&) override {}
   bool writable(const ports::FlowKey&) const override { return true; }
   void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
     std::lock_guard lock(mutex_);
-    // What peers are lent is said to them when their flows are up, which is no matter of these tests.
-    if (operation.header.type != FrameType::kCredit) left_.push_back({flow, operation.header});
+    // What peers are lent is said to them when their flows are up, which matters to few tests.
+    if (notes_credit_ || operation.header.type != FrameType::kCredit) left_.push_back({flow, operation.header});
     auto& waiting = flow.cls != kControlClass && standing_.contains(flow.job) ? kept_ : unacknowledged_;
     waiting[flow.cls].push_back({flow, operation});
     in_flight_[flow.cls] += operation.payload.size();
@@ -150,8 +158,16 @@ class FakeTransport final : public ports::Transport {
   Bytes in_flight(ClassId cls) override { return Bytes(in_flight_[cls]); }
   std::size_t poll(Time) override {
     count_turn();
-    std::size_t events = rising_.size();
-    for (const ports::FlowKey& flow : std::exchange(rising_, {})) sink_.on_flow_up(flow);
+    std::vector<ports::FlowKey> rising;
+    std::optional<std::pair<ports::FlowKey, Status>> falling;
+    {
+      std::lock_guard lock(mutex_);
+      rising = std::exchange(rising_, {});
+      falling = std::exchange(falling_, {});
+    }
+    std::size_t events = rising.size();
+    for (const ports::FlowKey& flow : rising) sink_.on_flow_up(flow);
+    if (falling) sink_.on_flow_down(falling->first, falling->second);
     for (const auto& [flow, header] : announced()) {
       if (header.payload_bytes > 0) {
         EXPECT_TRUE(sink_.on_header(flow, header).ok());
@@ -183,6 +199,28 @@ class FakeTransport final : public ports::Transport {
   std::int64_t longest_turn() const { return longest_turn_; }
   std::int64_t turns() const { return turns_; }
 
+  // What the lane has dialed so far, in order.
+  std::vector<ports::FlowKey> dialed() {
+    std::lock_guard lock(mutex_);
+    return dialed_;
+  }
+  void note_credit() {
+    std::lock_guard lock(mutex_);
+    notes_credit_ = true;
+  }
+  // Flows that are dialed from now on do not come up until let_rise() or fall().
+  void hold_back() {
+    std::lock_guard lock(mutex_);
+    held_back_ = true;
+  }
+  void let_rise(const ports::FlowKey& flow) {
+    std::lock_guard lock(mutex_);
+    rising_.push_back(flow);
+  }
+  void fall(const ports::FlowKey& flow, const Status& cause) {
+    std::lock_guard lock(mutex_);
+    falling_ = {flow, cause};
+  }
   // Peers speak: the test's thread.
   void announce(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
     std::lock_guard lock(mutex_);
@@ -240,7 +278,9 @@ class FakeTransport final : public ports::Transport {
   int wake_;
   std::int64_t last_turn_ = 0;
   std::atomic<std::int64_t> longest_turn_{0}, turns_{0};
-  std::vector<ports::FlowKey> rising_;
+  std::vector<ports::FlowKey> rising_, dialed_;
+  std::optional<std::pair<ports::FlowKey, Status>> falling_;
+  bool held_back_ = false, notes_credit_ = false;
   Waiting unacknowledged_, kept_;
   std::map<ports::FlowKey, ports::FlowProgress> progress_;
   std::map<ClassId, std::uint64_t> in_flight_;
@@ -278,7 +318,9 @@ class PlayedNetwork : public ::testing::Test {
                                 return std::unique_ptr<ports::Transport>(std::move(transport));
                               },
                               {},
-                              &scratch_});
+                              &scratch_,
+                              nullptr,
+                              &descriptors_});
     ASSERT_TRUE(made.ok());
     lane_ = std::move(*made);
     lane_->start(listener_);
@@ -373,6 +415,7 @@ class PlayedNetwork : public ::testing::Test {
     ASSERT_TRUE(condition());
   }
 
+  Ledger descriptors_{{.what = "descriptors", .key = "LimitNOFILE", .total = 10'000}};
   memory::RegionTable regions_{4096};
   memory::ScratchPool scratch_{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)})};
   std::map<JobId, protocol::Plan> plans_;  // of each job, without tensors

@@ -1,0 +1,99 @@
+// Which flows a host opens, when, and what waits for them.
+#include "played_network.h"
+
+namespace tensorlane::lane {
+namespace {
+
+using protocol::Pattern;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::size_t kFlows = 3;  // to a host: two classes and control
+
+class FlowsTest : public PlayedNetwork {
+ protected:
+  static protocol::PlanTensor allreduce(Pattern pattern) {
+    protocol::PlanTensor t = tensor(Operation::kAllreduce, 100'000, 1000);
+    t.pattern = pattern;
+    return t;
+  }
+  // The plan of job 1 goes on with this tensor. Ready once it is in force.
+  std::future<void> grow(const protocol::PlanTensor& tensor) {
+    const auto done = std::make_shared<std::promise<void>>();
+    protocol::Plan plan = plans_.at(kJob);
+    protocol::PlanTensor t = tensor;
+    t.id = TensorId(static_cast<std::uint32_t>(plan.tensors.size() + 1));
+    t.name = "more";
+    plan.version = 2;
+    plan.tensors.push_back(t);
+    EXPECT_TRUE(lane_->apply_plan(kJob, plan, [done] { done->set_value(); }).ok());
+    return done->get_future();
+  }
+  std::vector<std::uint16_t> peers_dialed() {
+    std::vector<std::uint16_t> peers;
+    for (const ports::FlowKey& flow : transport_->dialed()) peers.push_back(flow.peer.value);
+    return peers;
+  }
+  static constexpr JobId kJob{1};
+};
+
+// A ring has two neighbours, and this host dials both, since it has the lowest number.
+TEST_F(FlowsTest, OpenToTheHostsThatThePlanNeeds) {
+  start(windows(mib(1)));
+  add_job(kJob, 8, 1, {allreduce(Pattern::kRing)});
+  EXPECT_THAT(peers_dialed(), ElementsAre(1, 1, 1, 7, 7, 7));
+  EXPECT_EQ(metrics_.flows.all().size(), 2 * kFlows);
+  EXPECT_EQ(descriptors_.in_use(), 2 * kFlows);
+  transport_->hold_back();
+  auto in_force = grow(allreduce(Pattern::kParameterServer));
+  wait([&] { return peers_dialed().size() == 7 * kFlows; });
+  EXPECT_EQ(descriptors_.in_use(), 7 * kFlows);
+  // Until the last of them is up.
+  const std::vector<ports::FlowKey> dialed = transport_->dialed();
+  for (std::size_t i = 2 * kFlows; i + 1 < dialed.size(); ++i) transport_->let_rise(dialed[i]);
+  EXPECT_EQ(in_force.wait_for(100ms), std::future_status::timeout);
+  transport_->let_rise(dialed.back());
+  in_force.wait();
+}
+
+// Slots are lent to a peer, and said to it, once all of its flows are up.
+TEST_F(FlowsTest, ComeWithCredit) {
+  start(windows(mib(1)));
+  transport_->note_credit();
+  add_job(kJob, 4, 1, {allreduce(Pattern::kParameterServer)});
+  wait([&] { return transport_->left().size() == 3; });
+  for (const Left& left : transport_->left()) {
+    EXPECT_EQ(left.header.type, FrameType::kCredit);
+    EXPECT_EQ(left.header.aux, 16u);
+    EXPECT_EQ(left.header.offset, 0xffffu);
+  }
+}
+
+// Nothing is pending on the job, and all the same whoever registers must not wait for ever.
+TEST_F(FlowsTest, ThatCannotBeMadeFailTheJobWithTheirCause) {
+  start(windows(mib(1)));
+  add_job(kJob, 4, 1, {allreduce(Pattern::kRing)});
+  transport_->hold_back();
+  listener_.expected = true;
+  auto in_force = grow(allreduce(Pattern::kParameterServer));
+  wait([&] { return peers_dialed().size() == 3 * kFlows; });
+  transport_->fall(transport_->dialed().back(), {Code::kTimedOut, "nobody answers", "10.0.0.3:1", "open the port"});
+  EXPECT_EQ(listener_.failed.get_future().get().what(), "no connection to host h2: nobody answers");
+  EXPECT_EQ(in_force.wait_for(0s), std::future_status::timeout);
+}
+
+TEST_F(FlowsTest, AreChargedToTheirUserAndRefusedByNameBeyondThat) {
+  descriptors_.change({.what = "descriptors", .key = "LimitNOFILE", .total = 10});
+  start(windows(mib(1)));
+  add_job(kJob, 8, 1, {allreduce(Pattern::kRing)}, 3001);
+  EXPECT_EQ(descriptors_.in_use_by(3001), 2 * kFlows);
+  listener_.expected = true;
+  auto in_force = grow(allreduce(Pattern::kParameterServer));
+  const Status cause = listener_.failed.get_future().get();
+  EXPECT_EQ(cause.code(), Code::kResourceExhausted);
+  EXPECT_THAT(cause.to_string(), ::testing::AllOf(HasSubstr("descriptors"), HasSubstr("LimitNOFILE"), HasSubstr("h0")));
+  ASSERT_TRUE(lane_->abort_job(kJob, cause).ok());
+}
+
+}  // namespace
+}  // namespace tensorlane::lane
