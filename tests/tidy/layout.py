@@ -34,7 +34,6 @@ MAY_INCLUDE = {
     "daemon/transport/rdma": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake", "daemon/transport/ledger", "daemon/transport/resume"],
     "daemon/transport/local": ["daemon/ports", "daemon/transport/*.h", "daemon/transport/handshake"],
     "daemon/transport/mixed": ["daemon/ports", "daemon/transport/*.h"],
-    "daemon/transport/dpdk": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/host": ["daemon/engine", "daemon/engine_log", "daemon/ports"],
     "daemon/lane": ["daemon/host", "daemon/ports"],
     "daemon/wiring": ["daemon/config", "daemon/engine_log", "daemon/host", "daemon/lane", "daemon/memory", "daemon/planning", "daemon/ports", "daemon/progress", "daemon/telemetry", "daemon/transport"],
