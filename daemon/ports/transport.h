@@ -1,5 +1,6 @@
-// What a transport, which belongs to one NIC, offers to a lane. TCP, RDMA, DPDK and local each are a folder that
-// implements this; adding one means adding a folder.
+// What a transport, which belongs to one NIC, offers to a lane. TCP, RDMA and local each are a folder of
+// daemon/transport that implements this, and mixed is one that chooses between them. CONTRIBUTING.md lists the steps
+// for another one.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // A host's place in the two trees of a slice: contributions flow up to the owner and are summed on the way, the result
-// flows down. Pure arithmetic, no I/O: the engine, the simulator and the tests use the same functions. A further
-// pattern is a further header with the same two functions, and a line in route.cc.
+// flows down. Pure arithmetic, no I/O: the engine, the simulator and the tests use the same functions. A pattern is a
+// header with NAME_route() and NAME_is_leaf(), and lines in route.cc; CONTRIBUTING.md lists the other steps.
 #pragma once
 
 #include <algorithm>
