@@ -223,7 +223,7 @@ class Daemon {
          control(&Counts::dropped_unsent)},
         {"jobs_failed_gathering_total", "Of the jobs that failed, those that never had all their ranks",
          control(&Counts::jobs_failed_gathering)},
-        {"jobs_failed_connecting_total", "Of the jobs that failed, those that never had all their flows",
+        {"jobs_failed_connecting_total", "Of the jobs that failed, those that some host did not get ready for",
          control(&Counts::jobs_failed_connecting)},
         {"control_refused_connections_total", "Daemons that were refused because their key is not in the fabric",
          control(&Counts::refused_connections)},

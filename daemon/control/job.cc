@@ -269,7 +269,7 @@ void Job::begin(Roster roster, Duration detection, ports::PairKeys keys) {
   environment_.lane(id_, [spec = spec_](ports::LanePort& lane) { return lane.start_job(spec); });
 }
 
-// Every host is connected: the ranks may come in.
+// Every host has the job: the ranks may come in.
 void Job::go() {
   state_ = State::kRunning;
   const ports::JoinInfo info{epoch_, static_cast<std::uint32_t>(roster_.hosts.size()), spec_.credentials.self,

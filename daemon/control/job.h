@@ -293,7 +293,7 @@ class Job final : private RegistrarOutput {
       standstills_;  // from, to, rail, class
   std::optional<Registrar> registrar_;
   std::optional<Tuner> tuner_;                            // leader, where it tunes
-  std::set<std::string> connected_;                       // leader: hosts whose flows are up
+  std::set<std::string> connected_;                       // leader: hosts whose lanes have the job
   std::set<std::uint32_t> left_;                          // ranks of all hosts that have left in peace
   std::map<std::string, std::uint64_t> sent_, received_;  // sequenced messages per member
   std::deque<std::pair<MessageType, nlohmann::json>> to_self_;

@@ -84,6 +84,7 @@ bool JobProgress::heard(HostIndex peer, const json& body, Time now) {
     if (!items.done()) return false;
     if (r < from.receiving.size()) from.receiving[r].sample(at, now, bytes);
   }
+  from.spoken = true;
   for (const json& flow : flows) {
     ItemReader items(flow);
     const RailIndex rail(static_cast<std::uint8_t>(items.number(kMaxRails - 1)));
@@ -111,10 +112,12 @@ JobProgress::News JobProgress::check(Time now) {
        &news);
   for (const ports::FlowState& flow : lane_.flows) {
     const Peer& peer = peers_[flow.peer.value];
-    const auto delivered = peer.delivered.find({flow.rail, flow.cls});
-    if (delivered == peer.delivered.end()) continue;  // the peer has not spoken of it yet
+    if (!peer.spoken) continue;  // nothing has been heard of its flows yet
+    const auto said = peer.delivered.find({flow.rail, flow.cls});
+    // Where its lane stands still since before the flow came up, the peer does not speak of it.
+    const std::uint64_t delivered = said == peer.delivered.end() ? 0 : said->second;
     const Key key{flow.peer, flow.rail, flow.cls};
-    look(key, {flow.progress.given, delivered->second, flow.held}, filled(key, now), flow.progress, now, &news);
+    look(key, {flow.progress.given, delivered, flow.held}, filled(key, now), flow.progress, now, &news);
   }
   return news;
 }

@@ -60,6 +60,7 @@ class JobProgress {
  private:
   using Key = std::tuple<HostIndex, RailIndex, ClassId>;
   struct Peer {
+    bool spoken = false;  // of its flows, be they none
     std::map<std::pair<RailIndex, ClassId>, std::uint64_t> delivered;
     std::vector<progress::PortLoad> receiving;  // its ports, by rail
   };

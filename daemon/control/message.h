@@ -27,7 +27,7 @@ enum class MessageType : std::uint8_t {
   kRefuse = 4,       // L: the follower's nonce, status. The follower does not take part
   kRoster = 5,       // L: the follower's nonce, HMAC, detection time, world size, hosts with their ranks, pair keys
   kConnected = 6,    // F: the lane of this host has the job
-  kGo = 7,           // L: all hosts are connected: let the ranks in
+  kGo = 7,           // L: all hosts have the job: let the ranks in
   kHeartbeat = 8,    // A: how far the flows from the receiver have come, and what the ports here carry (job_progress.h)
   kArrived = 9,      // F: group, the ranks of this host that have registered it so far
   kGroup = 10,       // F: group, lowest rank, tensors, status (ok, or how the ranks of this host disagree)

@@ -45,12 +45,13 @@ class EagerCredits {
   }
 
   // ---- as a receiver: the slots that `peer` may fill here ----
-  // Lends the peer, which has none, its share of the slots that are left for `waiting` peers, of which it is one.
+  // Lends the peer, which has none, its share of the slots that are left for `waiting` peers, of which it is one: the
+  // last ones of more peers than slots get none.
   // Whether it got any: then it is time to tell the peer of them.
   bool lend(HostIndex peer, std::uint32_t waiting) {
     Theirs& t = theirs_[peer.value];
     TL_ASSERT(t.all == 0 && waiting > 0);
-    const std::uint32_t share = std::min(most_, (slots_ - lent_) / waiting);
+    const std::uint32_t share = std::min(most_, (slots_ - lent_ + waiting - 1) / waiting);
     t.first = lent_;
     t.all = t.freed = mask(share);
     lent_ += share;

@@ -134,7 +134,7 @@ void Job::close_flows() {
 void Job::drain_if_closed(Time now) {
   if (state_ == State::kClosed || under_way_ > 0) return;
   if (std::ranges::any_of(rails_, [](const auto& r) { return !r->closed(); })) return;
-  for (auto& rail : rails_) rail->unmap();
+  for (auto& rail : rails_) rail->drained();
   if (abort_cause_) feed_all({.kind = engine::Event::Kind::kDrained}, now);
   state_ = State::kClosed;
   publish_counts();
@@ -170,12 +170,13 @@ void Job::look_if_connected() {
 }
 
 void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& cause, Time now) {
-  const bool was_up = rails_[rail.value]->flow_down(flow);
+  const JobRail::Lost lost = rails_[rail.value]->flow_down(flow);
   if (state_ == State::kClosing) return drain_if_closed(now);
   const std::string& name = spec_.hosts[flow.peer.value].name;
   const std::string where = rails_.size() == 1 ? "" : fmt::format(" on rail {}", rail.value);
-  const std::string broken = was_up ? fmt::format("connection to host {}{} was lost", name, where)
-                                    : fmt::format("no connection to host {}{}", name, where);
+  const std::string broken = lost == JobRail::Lost::kNeighbour
+                                 ? fmt::format("connection to host {}{} was lost", name, where)
+                                 : fmt::format("no connection to host {}{}", name, where);
   const Status named =
       cause.ok() ? Status(Code::kUnavailable, fmt::format("host {} closed its connection{}", name, where),
                           fmt::format("job '{}'", spec_.name), "look at that host's daemon log for why it left the job")
@@ -183,8 +184,10 @@ void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& ca
   // What came over a connection and was wrong is the cause itself, also where nothing is pending here: the peer, which
   // sees only the end, waits for it.
   if (named.code() == Code::kCorrupt) return fail(named);
+  if (lost == JobRail::Lost::kAwaited) return;  // report_lost() says so where the peer does not come again
   // A peer whose ranks are done goes first; that is a failure only for what still needs it.
-  if (was_up && operations_pending() + admission_.held() + offered_ == 0) {
+  const bool idle = operations_pending() + admission_.held() + offered_ == 0;
+  if (lost == JobRail::Lost::kNeighbour && idle && when_connected_.empty()) {
     if (!departed_) departed_ = named;
     return;
   }
@@ -194,6 +197,9 @@ void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& ca
 // A closed connection is a symptom: a peer that aborts closes its own. Control gets a moment to hear of the cause,
 // which says more.
 void Job::report_lost(Time now) {
+  for (std::size_t r = 0; r < rails_.size() && state_ == State::kRunning && !failed_; ++r) {
+    if (const auto overdue = rails_[r]->overdue(now)) fail(*overdue);
+  }
   if (lost_ && now - lost_->second >= Duration(spec_.detection.value / kSymptomShare)) fail(lost_->first);
 }
 

@@ -1,5 +1,5 @@
-// The plan grows: tensors join it, and their buffers; and they leave it. In bounded steps, since the lane carries other
-// jobs meanwhile (law 20); what takes long has been prepared (prepared.h).
+// The plan grows: tensors join it, their buffers, and flows to hosts that it needs now; and tensors leave it. In
+// bounded steps, since the lane carries other jobs meanwhile (law 20); what takes long has been prepared (prepared.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@ namespace {
 
 // Members may come in a step before their batches: nobody submits them until all are there.
 constexpr std::size_t kTensorsAtOnce = 32;
+constexpr std::size_t kNeighboursAtOnce = 8;  // to which flows are opened, on each rail
 
 // The places of tensors of one registration, at least one.
 protocol::TensorRange range_of(std::span<const protocol::PlanTensor> tensors) {
@@ -34,13 +35,19 @@ bool Job::grow(PlanGrowth& growth, Time now) {
                                 added.front().id.value, plan_.tensors.size()),
                     fmt::format("job '{}'", spec_.name), "report this"});
   }
-  if (!added.empty() && growth.taken == added.size()) return go_on(growth.review);
   try {
-    const bool over = take_over(growth, std::min(added.size() - growth.taken, kTensorsAtOnce));
-    for (auto& rail : rails_) {
-      if (const Status status = rail->open_flows(now); !status.ok()) return refused(status);
+    if (!growth.in_plan) {
+      growth.in_plan = !added.empty() && growth.taken == added.size()
+                           ? go_on(growth.review)
+                           : take_over(growth, std::min(added.size() - growth.taken, kTensorsAtOnce));
     }
-    return over;
+    bool opened = true;
+    for (std::size_t r = 0; r < rails_.size() && !failed_; ++r) {
+      const Result<bool> all = rails_[r]->open_flows(kNeighboursAtOnce, now);
+      if (!all.ok()) return refused(all.status());
+      opened = opened && *all;
+    }
+    return failed_ || (growth.in_plan && opened);
   } catch (const std::bad_alloc&) {
     return give_up(now);
   }

@@ -11,7 +11,7 @@ constexpr std::int64_t kReportsInDetection = 8;  // as often as control sends he
 }  // namespace
 
 void JobRail::add_progress(Time now, std::vector<ports::FlowState>* flows) const {
-  for (const HostIndex peer : engine_.neighbours().first(opened_)) {
+  for (const HostIndex peer : known_) {
     for (std::size_t f = 0; f < flows_to_peer(); ++f) {
       const ClassId cls = flow_class(f);
       const ports::FlowKey flow{job(), peer, cls};

@@ -3,6 +3,12 @@
 #include <fmt/format.h>
 
 namespace tensorlane::host {
+namespace {
+
+constexpr Duration kMostPatience = seconds(30);  // programs wait for a minute
+
+}  // namespace
+
 JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& context, ports::JobMetrics& metrics,
                  Owner& owner, Staging staging, std::unique_ptr<engine_log::Observer> observer)
     : rail_(rail),
@@ -34,11 +40,17 @@ void JobRail::open() {
   map(staging_.memory->bytes());
 }
 
-Status JobRail::open_flows(Time now) {
-  const Time deadline = now + spec_.detection * 3;
-  while (opened_ < engine_.neighbours().size()) {
+// How long the end that dials tries.
+Duration JobRail::patience() const {
+  return std::min(spec_.detection * 3, kMostPatience);
+}
+
+Result<bool> JobRail::open_flows(std::size_t most, Time now) {
+  const Time deadline = now + patience();
+  for (; most > 0 && opened_ < engine_.neighbours().size(); --most) {
     const HostIndex peer = engine_.neighbours()[opened_++];
-    peers_[peer.value].wanted = true;
+    know(peer).wanted = true;
+    peers_[peer.value].since = now;
     if (context_.descriptors != nullptr) {
       Result<Ledger::Charge> charge = context_.descriptors->take(spec_.owner, flows_to_peer());
       if (!charge.ok()) return on_host(charge.status(), spec_);
@@ -52,7 +64,33 @@ Status JobRail::open_flows(Time now) {
     }
     look_if_connected(peer, now);
   }
-  return {};
+  return opened_ == engine_.neighbours().size();
+}
+
+// Later than the other end's own error, which says more, could be here.
+std::optional<Status> JobRail::overdue(Time now) const {
+  if (connected()) return std::nullopt;
+  const Duration most(patience().value / 3 * 4);
+  for (const HostIndex host : engine_.neighbours().first(opened_)) {
+    const Peer& peer = peers_[host.value];
+    if (peer.connected || now - peer.since < most) continue;
+    const std::string& self = spec_.hosts[spec_.credentials.self.value].name;
+    return Status(
+        Code::kTimedOut,
+        fmt::format("host {} has not opened its flows to host {} on rail {} within {:.1f} s",
+                    spec_.hosts[host.value].name, self, rail_.value, to_seconds(most)),
+        fmt::format("job '{}'", spec_.name),
+        fmt::format("look at the log of the daemon there, and whether the data port of {} can be reached from "
+                    "it",
+                    self));
+  }
+  return std::nullopt;
+}
+
+JobRail::Peer& JobRail::know(HostIndex host) {
+  Peer& peer = peers_[host.value];
+  if (!std::exchange(peer.known, true)) known_.push_back(host);
+  return peer;
 }
 
 // A peer that dials may have had its plan before this host has.
@@ -70,23 +108,26 @@ void JobRail::close() {
 
 void JobRail::flow_up(const ports::FlowKey& flow, Time now) {
   if (!dials(flow.peer)) ++flows_open_;
-  peers_[flow.peer.value].up.set(ports::metrics_slot(flow.cls));
+  know(flow.peer).up.set(ports::metrics_slot(flow.cls));
   const ports::FlowStats stats = transport().stats(flow);
-  metrics_.transports.insert(stats.transport);
-  context_.metrics->flows.up(rail_, flow,
-                             {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp,
-                              stats.effective_pcp, stats.transport, stats.describe, spec_.owner.user});
+  metrics_.transports.insert(stats.protection.empty() ? stats.transport
+                                                      : fmt::format("{} ({})", stats.transport, stats.protection));
+  context_.metrics->flows.up(
+      rail_, flow,
+      {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp, stats.effective_pcp,
+       stats.transport, stats.describe, spec_.owner.user, stats.protection});
   context_.metrics->paths.set(spec_.hosts[flow.peer.value].name, rail_, transport().path(job(), flow.peer));
   look_if_connected(flow.peer, now);
 }
 
-bool JobRail::flow_down(const ports::FlowKey& flow) {
+JobRail::Lost JobRail::flow_down(const ports::FlowKey& flow) {
   TL_ASSERT(flows_open_ > 0);
   --flows_open_;
   context_.metrics->flows.down(rail_, flow);
-  const bool was_up = peers_[flow.peer.value].up.test(ports::metrics_slot(flow.cls));
-  peers_[flow.peer.value].up.reset(ports::metrics_slot(flow.cls));
-  return was_up;
+  Peer& peer = peers_[flow.peer.value];
+  peer.up.reset(ports::metrics_slot(flow.cls));
+  if (peer.connected) return Lost::kNeighbour;
+  return dials(flow.peer) ? Lost::kDialed : Lost::kAwaited;
 }
 
 void JobRail::map(std::span<std::byte> bytes) {

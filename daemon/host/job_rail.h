@@ -63,9 +63,11 @@ class JobRail {
   // ---- flows ----
   // The job is known here from now on: peers may make flows to it.
   void open();
-  // Begins to make those to the engine's neighbours that have none yet, or says why it cannot. All of one neighbour
-  // open together, and stay until close().
-  Status open_flows(Time now);
+  // Begins to make those to at most so many of the engine's neighbours that have none yet, or says why it cannot. All
+  // of one neighbour open together, and stay until close(). True when none is left without.
+  Result<bool> open_flows(std::size_t most, Time now);
+  // A neighbour that was to open its flows to this host, and has not in time; none: no such.
+  std::optional<Status> overdue(Time now) const;
   // Those to all neighbours are up, or have been.
   bool connected() const { return connected_ == opened_; }
   // To how many hosts flows are up, or have been.
@@ -74,13 +76,22 @@ class JobRail {
   bool closed() const { return flows_open_ == 0; }
   void close();
   void flow_up(const ports::FlowKey& flow, Time now);
-  // False when it has never been up.
-  bool flow_down(const ports::FlowKey& flow);
+  // What the host of a flow that went was to this one.
+  enum class Lost : std::uint8_t {
+    kNeighbour,  // all of its flows had been up
+    kDialed,     // this host was making them, and does not try again
+    kAwaited,    // it was making them, and may try again
+  };
+  Lost flow_down(const ports::FlowKey& flow);
   // Gives its region back: nothing is called after it.
   void retire();
   // Memory that goes between hosts.
   void map(std::span<std::byte> bytes);
-  void unmap() { transport().unmap(job()); }
+  // Everything is closed: what the flows had goes back.
+  void drained() {
+    transport().unmap(job());
+    flows_.release();
+  }
   void unmap(std::span<std::byte> bytes) { transport().unmap(job(), bytes); }
 
   // ---- the engine ----
@@ -130,6 +141,9 @@ class JobRail {
   ClassId flow_class(std::size_t flow) const {
     return flow + 1 == flows_to_peer() ? kControlClass : ClassId(static_cast<std::uint8_t>(flow));
   }
+  Duration patience() const;
+  struct Peer;
+  Peer& know(HostIndex peer);
   void look_if_connected(HostIndex peer, Time now);
   void carry_out(const engine::Action& action, Time now);
   void count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_bytes);
@@ -149,11 +163,14 @@ class JobRail {
   Time fed_;  // when the engine was told of something last
   // The flows to a host.
   struct Peer {
+    bool known = false;                        // it is in known_
     bool wanted = false;                       // a neighbour: they have been dialed, or the host dials
     std::bitset<kMaxDataClasses + 1> up = {};  // that are up, by metrics_slot()
     bool connected = false;                    // all of them have been up at a time
+    Time since;                                // it is wanted
   };
   Ledger::Charge flows_;                                  // descriptors of them
+  std::vector<HostIndex> known_;                          // peers that are wanted, or that have flows to this host
   std::vector<Peer> peers_;                               // by host
   std::size_t opened_ = 0, connected_ = 0;                // of the engine's neighbours
   std::size_t flows_open_ = 0;                            // dialed or accepted, and not reported down

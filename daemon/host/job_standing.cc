@@ -14,7 +14,7 @@ Bytes JobRail::look_for_standing(ClassId cls, Time now) {
   std::vector<Look>& looks = looks_[cls.value];
   looks.resize(spec_.hosts.size());
   Bytes standing;
-  for (const HostIndex peer : engine_.neighbours().first(opened_)) {
+  for (const HostIndex peer : known_) {
     Look& look = looks[peer.value];
     const ports::FlowProgress progress = transport().progress({job(), peer, cls});
     if (progress.given != look.given || progress.outstanding_bytes != look.outstanding)

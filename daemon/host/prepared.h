@@ -78,6 +78,7 @@ class PlanGrowth {
   Taken memory;
   // The lane's.
   std::size_t taken = 0;  // so many of the new tensors are in the plan
+  bool in_plan = false;   // all are; flows may still be to be opened
   Review review;          // once all of them are
 
  private:

@@ -79,6 +79,7 @@ struct FlowReport {
   std::string transport;    // "tcp"
   std::string path;         // "10.1.0.1:7101 -> 10.1.0.2:7101"
   std::uint32_t user = 0;   // uid, of the job
+  std::string protection;   // "encrypt, AES-256-GCM"; empty: none
   JobId id = {};            // of the job; set by FlowBoard
 };
 

@@ -99,6 +99,7 @@ struct FlowStats {
   int effective_dscp = -1, effective_pcp = -1;  // read back from the device; -1 unknown
   std::string transport;                        // "tcp"
   std::string describe;                         // "10.1.0.1:7101 -> 10.1.0.2:7101"
+  std::string protection;                       // "encrypt, AES-256-GCM"; empty: none
 };
 
 // How far a flow has come (law 21). Frames are numbered alike at both ends: what one has given, the other receives.

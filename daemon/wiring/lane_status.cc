@@ -40,6 +40,7 @@ nlohmann::json LaneStatus::read() const {
                      {"dscp", flow.dscp},
                      {"pcp", flow.pcp},
                      {"transport", flow.transport},
+                     {"protection", flow.protection.empty() ? "none" : flow.protection},
                      {"path", flow.path}});
   }
   const std::uint64_t cpu_ns = parts_.metrics.cpu_ns.value() + parts_.metrics.work_cpu_ns.value(),

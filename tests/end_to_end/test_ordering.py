@@ -43,7 +43,9 @@ def main():
             learned = re.search(r"urgency is the order in which its ranks here wait: (\S+) first, (\S+) last, (\d+) tensors", sets[OBSERVED].log(host))
             expect(learned and int(learned[3]) > 2, f"{host} has learned no order: {sets[OBSERVED].log(host)}")
             # The forward pass needs the roll call and the first layer first. Which of the later layers' results a rank still has to wait for is a matter of time.
-            expect(learned[1].startswith(("optimizer.0.roll_call", "optimizer.0.0.")) and not learned[2].startswith("optimizer.0.0."), f"{host} has learned {learned[0]}")
+            nothing_else = int(learned[3]) == 3
+            expect(learned[1].startswith(("optimizer.0.roll_call", "optimizer.0.0.")), f"{host} has learned {learned[0]}")
+            expect(nothing_else or not learned[2].startswith("optimizer.0.0."), f"{host} has learned {learned[0]}")
         peaks = {ordering: max(peak_kb(daemons, host) for host in daemons.names) for ordering, daemons in sets.items()}
         expect(max(peaks.values()) < peaks["tagged"] + EXTRA_KB, f"peak memory in kB: {peaks}")
     print(f"seven trainings, the same parameters; peak memory of a daemon in kB: {peaks}", flush=True)

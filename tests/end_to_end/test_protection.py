@@ -84,12 +84,15 @@ def reads_the_wire(level):
         for index, (text, code) in enumerate(outputs(daemons.loop(1), 30)):
             expect(code == 0, f"rank {index} ended with status {code}: {text}")
         status = daemons.status("h0")
+        log = daemons.log("h0")
         named = subprocess.run([os.path.join(BIN, "tensorlane"), "status", "--socket", daemons.socket("h0")], capture_output=True, text=True, check=True).stdout
     expect(sniffer.bytes > 1 << 20, f"only {sniffer.bytes} bytes were seen on the data ports")
     expect((sniffer.found > 0) == (level != "encrypt"), f"{level or 'none'}: the contributions were found {sniffer.found} times")
     expect(status["lane"]["data_protection"] == (level or "none"), str(status["lane"]))
     expect(status["settings"]["values"]["fabric.yaml data_protection"] == (level or "none"), str(status["settings"]))
     expect((f"data_protection {level}" in named) == bool(level), named)
+    carried = rf"its flows to 1 host go over tcp \({level}, (AES-256-GCM|ChaCha20-Poly1305)\)\n" if level else r"its flows to 1 host go over tcp\n"
+    expect(re.search(carried, log), log)
     print(f"{level or 'none'}: of {sniffer.bytes} bytes on the data ports, {sniffer.found} packets show contributions", flush=True)
 
 

@@ -10,7 +10,7 @@ from daemons import BIN, BUILD, Daemons, PYTHON, expect, outputs
 
 MESSAGE = f"{BUILD}/tests/message"
 PACKET = 64 * 1024
-SETS = 90
+SETS = 120
 
 MANY_SETS = f"""
 import json, numpy, tensorlane as tl

@@ -37,6 +37,22 @@ Cipher best_of(Ciphers ciphers) {
   return Cipher::kNone;
 }
 
+const char* cipher_name(Cipher cipher) {
+  switch (cipher) {
+    case Cipher::kNone:
+      return "none";
+    case Cipher::kChaCha20Poly1305:
+      return "ChaCha20-Poly1305";
+    case Cipher::kAes256Gcm:
+      return "AES-256-GCM";
+  }
+  return "unknown";
+}
+
+std::string RecordCipher::describe() const {
+  return std::string(data_protection_name(level_)) + ", " + cipher_name(cipher_);
+}
+
 RecordCipher::RecordCipher(DataProtection level, Cipher cipher, const Key& secret, std::uint64_t records_per_key)
     : level_(level), cipher_(cipher), records_per_key_(records_per_key), secret_(secret) {
   TL_ASSERT(level != DataProtection::kNone && cipher != Cipher::kNone);

@@ -31,6 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "common/base/data_protection.h"
 #include "daemon/transport/protect/hkdf.h"
@@ -45,6 +46,8 @@ using Tag = std::array<std::byte, kTagBytes>;
 
 // Numbers are on the wire, and bits of a set. The highest that both hosts have is used.
 enum class Cipher : std::uint8_t { kNone = 0, kChaCha20Poly1305 = 1, kAes256Gcm = 2 };
+// As the RFCs name it: "AES-256-GCM".
+const char* cipher_name(Cipher cipher);
 using Ciphers = std::uint8_t;
 // What this host can use. Who asks has called sodium_init().
 Ciphers ciphers_here();
@@ -80,6 +83,8 @@ class RecordCipher {
   RecordCipher& operator=(const RecordCipher&) = delete;
 
   bool hides() const { return level_ == DataProtection::kEncrypt; }
+  // For people: "encrypt, AES-256-GCM".
+  std::string describe() const;
   // The next record of this direction; no record is empty. With `encrypt`, `sealed` gets as many bytes as `clear` has
   // and does not overlap it; with `authenticate` it is not touched.
   void seal(std::span<const std::byte> clear, std::byte* sealed, Tag& tag);

@@ -479,6 +479,7 @@ ports::FlowStats Flow::stats() const {
   stats.effective_pcp = tag.pcp;
   stats.transport = "tcp";
   stats.describe = local_ + " -> " + remote_;
+  if (records_) stats.protection = records_->sends.describe();
   return stats;
 }
 

@@ -107,6 +107,21 @@ TEST(JobProgress, a_peer_that_has_not_spoken_of_a_flow_is_not_late_with_it) {
   }
 }
 
+// Its lane stands still since before the flow came up.
+TEST(JobProgress, a_peer_that_speaks_but_not_of_a_flow_is_late_with_it) {
+  Pair pair;
+  JobProgress peer(kPeer, {{BitsPerSecond()}, {BitsPerSecond()}}, kLimits);
+  for (int i = 0; i < 12; ++i) {
+    pair.now = pair.now + seconds(1);
+    pair.job.lane_says({pair.now, {{kPeer, kBulk, kRail, {.given = 5}, false}}, {{}}}, pair.now);
+    ASSERT_TRUE(pair.job.heard(kPeer, peer.heartbeat(kSelf), pair.now));
+    const JobProgress::News news = pair.job.check(pair.now);
+    pair.reported.insert(pair.reported.end(), news.reported.begin(), news.reported.end());
+  }
+  ASSERT_EQ(pair.reported.size(), 1u);
+  EXPECT_EQ(pair.reported.front().state, Standstill::State::kLate);
+}
+
 // What host 0 has received of host 2 is more than of host 1, which hears of its own flow alone.
 TEST(JobProgress, a_peer_hears_of_its_own_flows) {
   const std::vector<std::vector<BitsPerSecond>> three(3, {BitsPerSecond()});

@@ -511,7 +511,7 @@ TEST(Credits, NoneAndTheMost) {
 TEST(Credits, AreLentFromOneBudget) {
   EagerCredits credits(8, 4, 14);
   std::set<std::uint32_t> places;
-  const std::array<std::uint32_t, 6> shares{2, 2, 2, 2, 3, 3};
+  const std::array<std::uint32_t, 6> shares{3, 3, 2, 2, 2, 2};
   for (std::uint16_t h = 0; h < 6; ++h) {
     EXPECT_TRUE(credits.lend(host(h), 6u - h));
     EXPECT_EQ(credits.lent(host(h)), shares[h]) << h;

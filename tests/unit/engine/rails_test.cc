@@ -199,7 +199,7 @@ TEST(Neighbours, AreLentSlotsFromOneBudget) {
     EXPECT_EQ(credit.header.type, FrameType::kCredit);
     lent.push_back(credit.header.aux);
   }
-  EXPECT_THAT(lent, ::testing::ElementsAre(1, 2, 2));
+  EXPECT_THAT(lent, ::testing::ElementsAre(2, 2, 1));
 }
 
 }  // namespace

@@ -29,12 +29,39 @@ class FlowsTest : public PlayedNetwork {
     EXPECT_TRUE(lane_->apply_plan(kJob, plan, [done] { done->set_value(); }).ok());
     return done->get_future();
   }
+  static protocol::Plan plan_of(std::uint16_t hosts) {
+    protocol::Plan plan;
+    plan.version = 1;
+    for (std::uint16_t h = 0; h < hosts; ++h) plan.rank_hosts.push_back(HostIndex(h));
+    plan.tensors.push_back(allreduce(Pattern::kParameterServer));
+    plan.tensors.back().id = TensorId(0);
+    plan.tensors.back().name = "first";
+    return plan;
+  }
+  // Job 1, in which this is host `self`, with a rank on each host and one tensor. Ready once the plan is in force.
+  std::future<void> begin(HostIndex self, std::uint16_t hosts, bool with_plan = true) {
+    ports::JobSpec spec;
+    spec.name = "job";
+    spec.owner = {0, spec.name};
+    spec.credentials = {kJob, kEpoch, self, {}};
+    spec.world_size = hosts;
+    spec.detection = detection_;
+    for (std::uint16_t h = 0; h < hosts; ++h)
+      spec.hosts.push_back({fmt::format("h{}", h), {"127.0.0.1"}, 1, {Rank(h)}});
+    EXPECT_TRUE(lane_->start_job(spec).ok());
+    const auto done = std::make_shared<std::promise<void>>();
+    if (with_plan) {
+      EXPECT_TRUE(lane_->apply_plan(kJob, plan_of(hosts), [done] { done->set_value(); }).ok());
+    }
+    return done->get_future();
+  }
   std::vector<std::uint16_t> peers_dialed() {
     std::vector<std::uint16_t> peers;
     for (const ports::FlowKey& flow : transport_->dialed()) peers.push_back(flow.peer.value);
     return peers;
   }
   static constexpr JobId kJob{1};
+  Duration detection_ = seconds(10);
 };
 
 // A ring has two neighbours, and this host dials both, since it has the lowest number.
@@ -93,6 +120,62 @@ TEST_F(FlowsTest, AreChargedToTheirUserAndRefusedByNameBeyondThat) {
   EXPECT_EQ(cause.code(), Code::kResourceExhausted);
   EXPECT_THAT(cause.to_string(), ::testing::AllOf(HasSubstr("descriptors"), HasSubstr("LimitNOFILE"), HasSubstr("h0")));
   ASSERT_TRUE(lane_->abort_job(kJob, cause).ok());
+}
+
+// A flow that was up goes while others of the same host are still being made: nobody makes it again.
+TEST_F(FlowsTest, ThatGoBeforeTheirHostHasAllFailTheJobThoughNothingIsPending) {
+  start(windows(mib(1)));
+  transport_->hold_back();
+  listener_.expected = true;
+  begin(HostIndex(0), 2);
+  wait([&] { return peers_dialed().size() == kFlows; });
+  transport_->let_rise(transport_->dialed().front());
+  wait([&] { return metrics_.flows.all().size() == 1; });
+  transport_->fall(transport_->dialed().front(), {Code::kUnavailable, "connection reset", "10.0.0.2:1", "look there"});
+  EXPECT_EQ(listener_.failed.get_future().get().what(), "no connection to host h1: connection reset");
+}
+
+// The end that is dialed waits for the other one, which may come again; and not for ever.
+TEST_F(FlowsTest, ThatAreAwaitedMayComeAgain) {
+  start(windows(mib(1)));
+  auto in_force = begin(HostIndex(1), 2);
+  EXPECT_TRUE(transport_->dialed().empty());
+  const auto flow = [](ClassId cls) { return ports::FlowKey{kJob, HostIndex(0), cls}; };
+  transport_->let_rise(flow(kUrgent));
+  transport_->let_rise(flow(kBulk));
+  wait([&] { return metrics_.flows.all().size() == 2; });
+  transport_->fall(flow(kUrgent), {Code::kUnavailable, "replaced by a new one", "", ""});
+  wait([&] { return metrics_.flows.all().size() == 1; });
+  transport_->let_rise(flow(kControlClass));
+  EXPECT_EQ(in_force.wait_for(50ms), std::future_status::timeout);
+  transport_->let_rise(flow(kUrgent));
+  in_force.wait();
+}
+
+TEST_F(FlowsTest, ThatDoNotComeAreAnErrorThatNamesTheHost) {
+  start(windows(mib(1)));
+  listener_.expected = true;
+  detection_ = milliseconds(100);
+  begin(HostIndex(1), 2);
+  EXPECT_EQ(listener_.failed.get_future().get().what(),
+            "host h0 has not opened its flows to host h1 on rail 0 within 0.4 s");
+}
+
+// A peer may have its plan first.
+TEST_F(FlowsTest, MayComeBeforeThePlanDoes) {
+  start(windows(mib(1)));
+  begin(HostIndex(1), 2, false);
+  for (const ClassId cls : {kUrgent, kBulk, kControlClass}) transport_->let_rise({kJob, HostIndex(0), cls});
+  wait([&] { return metrics_.flows.all().size() == kFlows; });
+  put_in_force(kJob, plan_of(2));
+}
+
+// The lane's turns stay short however many hosts a plan needs.
+TEST_F(FlowsTest, OpenToAFewHostsAtATime) {
+  start(windows(mib(1)));
+  begin(HostIndex(0), 200).wait();
+  EXPECT_EQ(peers_dialed().size(), 199 * kFlows);
+  EXPECT_LE(transport_->most_dialed_in_a_turn(), 8 * kFlows);
 }
 
 }  // namespace
