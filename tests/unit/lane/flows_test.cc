@@ -49,6 +49,7 @@ class FlowsTest : public PlayedNetwork {
     for (std::uint16_t h = 0; h < hosts; ++h)
       spec.hosts.push_back({fmt::format("h{}", h), {"127.0.0.1"}, 1, {Rank(h)}});
     EXPECT_TRUE(lane_->start_job(spec).ok());
+    wait([&] { return listener_.connected == 1; });
     const auto done = std::make_shared<std::promise<void>>();
     if (with_plan) {
       EXPECT_TRUE(lane_->apply_plan(kJob, plan_of(hosts), [done] { done->set_value(); }).ok());
@@ -172,7 +173,9 @@ TEST_F(FlowsTest, MayComeBeforeThePlanDoes) {
 
 // The lane's turns stay short however many hosts a plan needs.
 TEST_F(FlowsTest, OpenToAFewHostsAtATime) {
-  start(windows(mib(1)));
+  LaneConfig config = windows(mib(1));
+  config.staging = mib(64);  // a slice has 200 contributions
+  start(config);
   begin(HostIndex(0), 200).wait();
   EXPECT_EQ(peers_dialed().size(), 199 * kFlows);
   EXPECT_LE(transport_->most_dialed_in_a_turn(), 8 * kFlows);
