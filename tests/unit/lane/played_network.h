@@ -139,7 +139,6 @@ class FakeTransport final : public ports::Transport {
   Status connect(const ports::FlowKey& flow, const std::string&, std::uint16_t, Time) override {
     std::lock_guard lock(mutex_);
     dialed_.push_back(flow);
-    most_dialed_ = std::max(most_dialed_, ++dialed_in_turn_);
     if (!held_back_) rising_.push_back(flow);
     return {};
   }
@@ -165,7 +164,6 @@ class FakeTransport final : public ports::Transport {
       std::lock_guard lock(mutex_);
       rising = std::exchange(rising_, {});
       falling = std::exchange(falling_, {});
-      dialed_in_turn_ = 0;
     }
     std::size_t events = rising.size();
     for (const ports::FlowKey& flow : rising) sink_.on_flow_up(flow);
@@ -209,10 +207,6 @@ class FakeTransport final : public ports::Transport {
   void note_credit() {
     std::lock_guard lock(mutex_);
     notes_credit_ = true;
-  }
-  std::size_t most_dialed_in_a_turn() {
-    std::lock_guard lock(mutex_);
-    return most_dialed_;
   }
   // Flows that are dialed from now on do not come up until let_rise() or fall().
   void hold_back() {
@@ -286,7 +280,6 @@ class FakeTransport final : public ports::Transport {
   std::atomic<std::int64_t> longest_turn_{0}, turns_{0};
   std::vector<ports::FlowKey> rising_, dialed_;
   std::optional<std::pair<ports::FlowKey, Status>> falling_;
-  std::size_t dialed_in_turn_ = 0, most_dialed_ = 0;
   bool held_back_ = false, notes_credit_ = false;
   Waiting unacknowledged_, kept_;
   std::map<ports::FlowKey, ports::FlowProgress> progress_;
