@@ -14,6 +14,13 @@ using protocol::TensorBody;
 
 constexpr std::size_t kPlanHead = 256;  // bytes of a plan's message beside its tensors and the group's name
 
+// "h1, h2"
+std::string listed(const std::set<std::string>& hosts) {
+  std::string text;
+  for (const std::string& host : hosts) text += (text.empty() ? "" : ", ") + host;
+  return text;
+}
+
 }  // namespace
 
 Registrar::Registrar(RegistrarConfig config, RegistrarOutput& output)
@@ -423,6 +430,7 @@ void Registrar::rank_left(std::uint32_t rank) {
 
 void Registrar::tick(Time now) {
   tick_departures(now);
+  tick_change(now);
   for (auto& [group, r] : rounds_) {
     const Duration waited = now - r.since;
     const bool too_long = waited >= config_.stall_error;
@@ -435,16 +443,43 @@ void Registrar::tick(Time now) {
   }
 }
 
-// Nobody is missing from what is not among the rounds any more: the answer is on its way.
+// A host's lane takes the memory of a plan, and opens the flows that it needs.
+void Registrar::tick_change(Time now) {
+  if (changes_.empty()) return;
+  Change& change = changes_.front();
+  if (!change.since) change.since = now;
+  const Duration waited = now - *change.since;
+  if (waited >= config_.stall_error) return fail_change(waited, "the stall time");
+  if (waited < change.reported + config_.stall_warning) return;
+  change.reported = waited;
+  output_.note(
+      fmt::format("{}: plan version {} is not in force on {} after {:.1f} s; the logs of the daemons there say why",
+                  group_where(config_.job, change.group), plan_.version, listed(change.waiting), to_seconds(waited)));
+}
+
+void Registrar::fail_change(Duration waited, const std::string& or_raise) {
+  const Change& change = changes_.front();
+  output_.fail_job(Status(Code::kTimedOut,
+                          fmt::format("plan version {} is not in force on {} after {:.1f} s", plan_.version,
+                                      listed(change.waiting), to_seconds(waited)),
+                          group_where(config_.job, change.group),
+                          "look at the logs of the daemons there, or raise " + or_raise));
+}
+
+// Nobody is missing from what is neither among the rounds nor under way any more: the answer is on its way.
 bool Registrar::handle_overdue(const std::string& from, const json& body, Time now) {
   ItemReader in(body);
   const std::string group = in.text(protocol::kMaxName);
   const std::uint32_t rank = in.u32();
   if (!in.done() || rank >= config_.roster.world_size || config_.roster.host_of(rank) != from) return false;
+  const std::string its_time = fmt::format("TENSORLANE_TIMEOUT of rank {}, which waits no longer", rank);
+  if (std::ranges::any_of(changes_, [&](const Change& change) { return change.group == group && !change.leaves; })) {
+    fail_change(now - changes_.front().since.value_or(now), its_time);
+    return true;
+  }
   const auto r = rounds_.find(group);
   if (r == rounds_.end() || missing(r->second).empty()) return true;
-  fail_missing(group, r->second, now - r->second.since,
-               fmt::format("TENSORLANE_TIMEOUT of rank {}, which waits no longer", rank));
+  fail_missing(group, r->second, now - r->second.since, its_time);
   return true;
 }
 

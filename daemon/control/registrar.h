@@ -84,8 +84,8 @@ class Registrar {
   bool handle(const std::string& from, MessageType type, const nlohmann::json& body, Time now);
   // A rank has left: nobody waits for it any more, who needs it learns that.
   void rank_left(std::uint32_t rank);
-  // Reports and, past the error time, fails registrations that ranks are missing from, and refuses what only some ranks
-  // unregister. Leader only.
+  // Reports and, past the error time, fails registrations that ranks are missing from, and plans that some host has not
+  // in force; refuses what only some ranks unregister. Leader only.
   void tick(Time now);
   // Answers every waiting rank with `cause`.
   void fail(const Status& cause);
@@ -125,6 +125,8 @@ class Registrar {
     std::string group;
     std::vector<protocol::PlanTensor> tensors;
     std::set<std::string> waiting;  // hosts that have not got it in force
+    std::optional<Time> since;      // of the one that is under way: when tick() saw it first
+    Duration reported;              // the last waiting time that was noted
     bool leaves = false;            // the group leaves the plan
   };
   // A group that is in the plan.
@@ -153,6 +155,8 @@ class Registrar {
   bool handle_group(const std::string& from, const nlohmann::json& body, Time now);
   bool handle_overdue(const std::string& from, const nlohmann::json& body, Time now);
   void fail_missing(const std::string& group, const Round& round, Duration waited, const std::string& or_raise);
+  void tick_change(Time now);
+  void fail_change(Duration waited, const std::string& or_raise);
   bool handle_plan(const nlohmann::json& body);
   bool handle_planned(const std::string& from, const nlohmann::json& body);
   bool handle_activate(const nlohmann::json& body);

@@ -69,6 +69,8 @@ class OneHost final : public RegistrarOutput {
   Registrar& operator*() { return *registrar_; }
   Status failure;
   std::vector<std::string> late;  // "rank: what"
+  std::vector<std::string> notes;
+  bool lane_takes_plans = true;  // else none comes in force
 
  private:
   Status settle() {
@@ -82,7 +84,9 @@ class OneHost final : public RegistrarOutput {
   }
   void to_leader(MessageType type, nlohmann::json body) override { said_.emplace_back(type, std::move(body)); }
   void to_all_hosts(MessageType type, nlohmann::json body) override { said_.emplace_back(type, std::move(body)); }
-  void apply_plan(protocol::Plan added) override { in_force_ = added.version; }
+  void apply_plan(protocol::Plan added) override {
+    if (lane_takes_plans) in_force_ = added.version;
+  }
   void vacate(std::uint32_t version, protocol::TensorRange) override { in_force_ = version; }
   void bind(std::uint32_t, TensorId, ports::BufferPlace) override {}
   void answer(ports::SessionId session, std::uint32_t request, Result<std::vector<TensorId>> ids) override {
@@ -95,7 +99,7 @@ class OneHost final : public RegistrarOutput {
     late.push_back(fmt::format("{}: {}", rank, what));
   }
   void fail_job(Status cause) override { failure = std::move(cause); }
-  void note(const std::string&) override {}
+  void note(const std::string& line) override { notes.push_back(line); }
 
   const std::uint32_t ranks_;
   std::optional<Registrar> registrar_;
