@@ -335,6 +335,12 @@ TEST(EngineLog, WhatTheEngineCannotFollowIsSaid) {
                 if (is(r, Event::Kind::kBoost)) r.event = {.kind = Event::Kind::kOffer, .offer = {TensorId(0)}};
               }),
               HasSubstr("nobody asked"));
+  for (const std::uint16_t peer : {1, 5}) {
+    EXPECT_THAT(why([&](Record& r) {
+                  if (is(r, Event::Kind::kBoost)) r.event = {.kind = Event::Kind::kPeerUp, .up = {HostIndex(peer)}};
+                }),
+                HasSubstr("no neighbour, or again"));
+  }
 }
 
 TEST(EngineLog, ATensorThatGoesTooSoonOrIsNotThereAnyMoreIsSaid) {

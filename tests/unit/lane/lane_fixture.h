@@ -337,7 +337,8 @@ struct TestHost {
     };
     make_executor();
     auto made = Lane::create(
-        config, {&regions, executor.get(), &metrics, &timeline, make_transport, {}, &scratch, &region_ledger});
+        config,
+        {&regions, executor.get(), &metrics, &timeline, make_transport, {}, &scratch, &region_ledger, &descriptors});
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     lane = std::move(*made);
     lane->start(listener);
@@ -359,6 +360,7 @@ struct TestHost {
                         .fix = "register fewer",
                         .total = 1024,
                         .per_user = 512}};
+  Ledger descriptors{{.what = "descriptors", .key = "LimitNOFILE", .total = 1000}};
   const std::shared_ptr<memory::MemoryBudget> budget =
       std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)});
   WatchedScratch scratch{budget};

@@ -60,12 +60,14 @@ TEST_F(LaneTest, AnAbortClosesEveryRail) {
   hosts_[0]->clients[0]->submit(0, 1);
   hosts_[0]->clients[0]->submit(1, 1);
   std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(hosts_[0]->descriptors.in_use(), 3 * 3u);  // two classes and control on each rail
   ASSERT_TRUE(hosts_[0]->lane->abort_job(kJob, {Code::kAborted, "the test has had enough", "here", ""}).ok());
   EXPECT_EQ(hosts_[0]->clients[0]->wait_failure().what(), "the test has had enough");
   EXPECT_EQ(hosts_[0]->clients[0]->wait(0, 1), Code::kAborted);
   EXPECT_EQ(hosts_[0]->clients[0]->wait(1, 1), Code::kAborted);
   EXPECT_TRUE(hosts_[0]->listener.wait_closed());
   EXPECT_TRUE(hosts_[0]->metrics.flows.all().empty());
+  EXPECT_EQ(hosts_[0]->descriptors.in_use(), 0u);
 }
 
 // Rail i speaks to rail i: where the fabric files of two hosts list their addresses in different orders, slices would
