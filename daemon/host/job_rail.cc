@@ -24,6 +24,7 @@ JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& cont
   // Every host begins with its own next peer: if all began with the same one, their operations would queue in its port,
   // while the others' are idle.
   last_peer_.fill(spec_.credentials.self);
+  known_.reserve(spec.hosts.size());
 }
 
 void JobRail::retire() {
