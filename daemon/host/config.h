@@ -26,6 +26,7 @@ namespace tensorlane::host {
 struct RailConfig {
   std::vector<Bytes> windows;  // by ClassId: how much may be in flight per (NIC, class), law 8
   RateLimit control_limit;     // of all control frames that leave by it, law 10
+  std::size_t lane = 0;        // that drives it
 };
 
 struct HostConfig {
@@ -55,6 +56,8 @@ struct HostConfig {
 // the thread that prepares it.
 using ObserverMaker = std::function<std::unique_ptr<engine_log::Observer>(const ports::JobSpec&, RailIndex)>;
 
+class Links;
+
 // What a host works through. Owned by the caller, outlive the host.
 struct HostPorts {
   ports::Memory* memory = nullptr;
@@ -65,9 +68,11 @@ struct HostPorts {
   std::function<Result<std::unique_ptr<ports::Transport>>(RailIndex, ports::FrameSink&)> make_transport;
   ObserverMaker make_observer = {};                  // none: nobody observes
   ports::ScratchPool* scratch = nullptr;             // staging, and sums that are wider than their tensors
-  Ledger* regions = nullptr;                         // who has how much of `memory`; null: nobody counts
+  Ledger* regions = nullptr;                         // who has how much of each lane's `memory`; null: nobody counts
   Ledger* descriptors = nullptr;                     // the same of descriptors: one for each flow
   std::function<void(const std::string&)> log = {};  // a line for the log; none: there is no log
+  std::size_t lane = 0;                              // which one the host is of
+  Links* links = nullptr;                            // to the other lanes; null: there are none
 };
 
 }  // namespace tensorlane::host

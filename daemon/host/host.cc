@@ -18,6 +18,7 @@ constexpr std::uint64_t kSentPerTurn = kib(256).value, kControlPerTurn = kib(16)
 constexpr std::uint64_t kWorkPerTurn = kib(256).value;  // as work_cost() counts it
 constexpr Duration kLongBlock = seconds(1);             // a block of work takes less than a millisecond
 constexpr std::size_t kTakenPerTurn = 64;
+constexpr std::size_t kNotesPerTurn = 256;     // of other lanes
 constexpr std::size_t kRetiredPerTurn = 1024;  // regions of jobs that have ended
 
 }  // namespace
@@ -46,22 +47,22 @@ struct Host::Rail final : ports::FrameSink {
 };
 
 Result<std::span<std::byte>> Host::Rail::on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  Job* job = host.find(flow.job);
-  if (job == nullptr) return Status(Code::kNotFound, "a frame for a job that has ended", "", "");
-  return job->landing(index, flow, header);
+  RailSet* rails = host.rails_of(flow.job);
+  if (rails == nullptr) return Status(Code::kNotFound, "a frame for a job that has ended", "", "");
+  return rails->landing(index, flow, header);
 }
 void Host::Rail::on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  if (Job* job = host.find(flow.job)) job->frame_arrived(index, flow, header, host.now_);
+  if (RailSet* rails = host.rails_of(flow.job)) rails->frame_arrived(index, flow, header, host.now_);
 }
 void Host::Rail::on_sent(const ports::FlowKey& flow, std::uint64_t token) {
-  if (Job* job = host.find(flow.job)) job->sent(index, token, host.now_);
+  if (RailSet* rails = host.rails_of(flow.job)) rails->sent(index, token, host.now_);
 }
 void Host::Rail::on_flow_up(const ports::FlowKey& flow) {
-  if (Job* job = host.find(flow.job)) job->flow_up(index, flow, host.now_);
+  if (RailSet* rails = host.rails_of(flow.job)) rails->flow_up(index, flow, host.now_);
 }
 void Host::Rail::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
   next_look = Time();  // its bytes have left the window
-  if (Job* job = host.find(flow.job)) job->flow_down(index, flow, cause, host.now_);
+  if (RailSet* rails = host.rails_of(flow.job)) rails->flow_down(index, flow, cause, host.now_);
 }
 
 Host::Host(const HostConfig& config, const HostPorts& ports, std::function<Time()> clock)
@@ -71,6 +72,9 @@ Host::Host(const HostConfig& config, const HostPorts& ports, std::function<Time(
                .memory = ports.memory,
                .metrics = ports.metrics,
                .timeline = ports.timeline,
+               .lane = ports.lane,
+               .transports = {},
+               .listener = nullptr,
                .descriptors = ports.descriptors,
                .log_share = &log_share_,
                .log = &ports.log,
@@ -95,9 +99,12 @@ Result<std::unique_ptr<Host>> Host::create(const HostConfig& config, const HostP
 
 Status Host::open() {
   for (std::uint8_t r = 0; r < config_.rails.size(); ++r) {
+    lanes_.push_back(config_.rails[r].lane);
+    context_.transports.push_back(nullptr);
+    if (lanes_[r] != ports_.lane) continue;
     auto rail = std::make_unique<Rail>(*this, RailIndex(r), config_.rails[r]);
     TL_ASSIGN_OR_RETURN(rail->transport, ports_.make_transport(rail->index, *rail));
-    context_.transports.push_back(rail->transport.get());
+    context_.transports.back() = rail->transport.get();
     rails_.push_back(std::move(rail));
   }
   return {};
@@ -107,38 +114,54 @@ void Host::report_to(ports::LaneListener& listener) {
   context_.listener = &listener;
 }
 
-ports::Transport& Host::transport(RailIndex rail) {
-  return *rails_[rail.value]->transport;
+std::vector<ports::Transport*> Host::transports() const {
+  std::vector<ports::Transport*> all;
+  for (const auto& rail : rails_) all.push_back(rail->transport.get());
+  return all;
 }
 
 void Host::clear() {
   ports_.executor->finish();
   while (ports::Block* done = ports_.executor->done()) {
     auto* block = static_cast<JobBlock*>(done);
-    block->job = nullptr;
+    block->part = nullptr;
     free_blocks_.push_back(block);
   }
   users_ = Users(0);
   jobs_.clear();
   ended_.clear();
+  discarded_.clear();
 }
 
 // ---- jobs ----
 
 // What control says of a job that is not there is answered by what it does next: it aborts the job.
-void Host::begin(JobStart& start) {
-  Result<std::unique_ptr<Job>> job = Job::begin(start, context_);
-  if (!job.ok()) return context_.listener->on_job_failed(start.spec.credentials.job, job.status());
-  users_.add(**job);
-  jobs_.push_back(std::move(*job));
-  jobs_.back()->connect();
+void Host::begin(const std::shared_ptr<JobStart>& start) {
+  std::vector<std::size_t> lanes(lanes_.begin(), lanes_.begin() + static_cast<std::ptrdiff_t>(start->rails.size()));
+  std::ranges::sort(lanes);
+  lanes.erase(std::ranges::unique(lanes).begin(), lanes.end());
+  Result<std::unique_ptr<JobPart>> part = JobPart::begin(start, context_, lanes, ports_.links);
+  if (!part.ok()) return context_.listener->on_job_failed(start->spec.credentials.job, part.status());
+  users_.add(**part);
+  jobs_.push_back(std::move(*part));
+  jobs_.back()->home()->connect(start->rails.size(), now_);
 }
 
-Job* Host::find(JobId id) {
-  for (auto& job : jobs_) {
+JobPart* Host::find_part(JobId id) const {
+  for (const auto& job : jobs_) {
     if (job->id() == id) return job.get();
   }
   return nullptr;
+}
+
+Job* Host::find(JobId id) {
+  const JobPart* part = find_part(id);
+  return part == nullptr ? nullptr : part->home();
+}
+
+RailSet* Host::rails_of(JobId id) const {
+  const JobPart* part = find_part(id);
+  return part == nullptr ? nullptr : part->rails();
 }
 
 bool Host::has_closed() const {
@@ -150,18 +173,69 @@ std::vector<JobId> Host::reap() {
   for (auto& job : jobs_) {
     if (!job->closed()) continue;
     users_.remove(*job);
-    gone.push_back(job->id());
+    if (job->home() != nullptr) gone.push_back(job->id());
     ended_.push_back(std::move(job));
   }
   std::erase_if(jobs_, [](const auto& job) { return job == nullptr; });
   return gone;
 }
 
-std::shared_ptr<Job> Host::retire() {
-  if (ended_.empty() || !ended_.back()->retire(kRetiredPerTurn)) return nullptr;
-  std::shared_ptr<Job> job(std::move(ended_.back()));
-  ended_.pop_back();
+std::shared_ptr<void> Host::retire() {
+  if (!discarded_.empty()) {
+    std::shared_ptr<void> object = std::move(discarded_.back());
+    discarded_.pop_back();
+    return object;
+  }
+  const auto done = std::ranges::find_if(ended_, [](const auto& job) { return job->retire(kRetiredPerTurn); });
+  if (done == ended_.end()) return nullptr;
+  std::shared_ptr<JobPart> job(std::move(*done));
+  ended_.erase(done);
   return job;
+}
+
+// ---- what other lanes say ----
+
+std::size_t Host::take_notes() {
+  if (ports_.links == nullptr) return 0;
+  std::size_t taken = 0;
+  for (Note note; taken < kNotesPerTurn && ports_.links->take(&note); ++taken) take(note);
+  return taken;
+}
+
+void Host::take(Note& note) {
+  if (const auto* begin = std::get_if<BeginNote>(&note.what)) return begin_rails(*begin, note);
+  JobPart* part = find_part(note.job);
+  if (part == nullptr || part->epoch() != note.epoch) {
+    // A job may have left the turns while lanes still give back what it had.
+    const auto ended = std::ranges::find_if(
+        ended_, [&](const auto& job) { return job->id() == note.job && job->epoch() == note.epoch; });
+    if (ended == ended_.end()) return;
+    part = ended->get();
+  }
+  if (const auto* start = std::get_if<StartNote>(&note.what)) {
+    part->rails()->start(start->tensor, start->sequence, now_);
+  } else if (const auto* boost = std::get_if<BoostNote>(&note.what)) {
+    part->rails()->boost(boost->tensor, boost->sequence, now_);
+  } else if (const auto* complete = std::get_if<engine::Complete>(&note.what)) {
+    part->home()->rails_completed(*complete, now_);
+  } else if (const auto* offer = std::get_if<OfferNote>(&note.what)) {
+    part->rails()->offer(offer->tensor, now_);
+  } else if (const auto* agreed = std::get_if<engine::Agreed>(&note.what)) {
+    part->home()->rails_agreed(*agreed, now_);
+  } else if (const auto* to_rails = std::get_if<RailsNote>(&note.what)) {
+    to_rails->call(*part, now_);
+  } else {
+    std::get<JobNote>(note.what).call(*part->home(), now_);
+  }
+}
+
+// Rails of a job that lives on another lane.
+void Host::begin_rails(const BeginNote& begin, const Note& note) {
+  const Way home{*ports_.links, note.job, note.epoch, ports_.lane, note.from};
+  std::unique_ptr<JobPart> part = JobPart::begin_rails(*begin.start, context_, home);
+  if (part == nullptr) return discarded_.push_back(begin.start);
+  users_.add(*part);
+  jobs_.push_back(std::move(part));
 }
 
 // ---- a turn ----
@@ -170,6 +244,8 @@ std::size_t Host::receive(Time now) {
   now_ = now;
   std::size_t handled = 0;
   for (auto& rail : rails_) handled += rail->transport->poll(now);
+  handled += take_notes();
+  for (auto& job : jobs_) handled += job->rails() != nullptr ? job->rails()->open_more(now) : 0;
   return handled + finish_blocks();
 }
 
@@ -179,7 +255,7 @@ std::size_t Host::collect() {
 
 void Host::submit(const std::function<bool(const Job&)>& may) {
   for (auto& job : jobs_) {
-    if (may(*job)) job->submit_collected(now_);
+    if (job->home() != nullptr && may(*job->home())) job->home()->submit_collected(now_);
   }
 }
 
@@ -269,13 +345,13 @@ void Host::end_block(JobBlock& block) {
   now_ = context_.clock();
   block.span.length = now_ - block.span.begin;
   if (ports_.timeline->enabled()) ports_.timeline->record(block.span);
-  std::exchange(block.job, nullptr)->block_done(block, now_);
+  std::exchange(block.part, nullptr)->block_done(block, now_);
 }
 
 // Whether a thread that sums hangs: then jobs neither go on nor end.
 bool Host::work_stands_still() const {
   return std::ranges::any_of(
-      blocks_, [this](const JobBlock& block) { return block.job != nullptr && now_ - block.span.begin > kLongBlock; });
+      blocks_, [this](const JobBlock& block) { return block.part != nullptr && now_ - block.span.begin > kLongBlock; });
 }
 
 Time Host::next_deadline(Time latest) const {
@@ -284,7 +360,8 @@ Time Host::next_deadline(Time latest) const {
     if (rail->control.empty(now_) && has_sends(*rail, kControlClass)) until = std::min(until, rail->control.ready_at());
   }
   for (const auto& job : jobs_) {
-    if (const std::optional<Time> promotion = job->promotion(now_)) until = std::min(until, *promotion);
+    if (job->rails() == nullptr) continue;
+    if (const std::optional<Time> promotion = job->rails()->promotion(now_)) until = std::min(until, *promotion);
   }
   return until;
 }
@@ -293,24 +370,28 @@ bool Host::housekeep() {
   if (now_ < next_housekeeping_) return false;
   next_housekeeping_ = now_ + kHousekeeping;
   ports::LaneMetrics& m = *ports_.metrics;
-  std::uint64_t pending = 0, staging = 0, sessions = 0;
+  std::uint64_t jobs = 0, pending = 0, staging = 0, sessions = 0;
   std::array<Duration, kMaxDataClasses> ages{};
   for (auto& job : jobs_) {
-    job->report_late(now_);
-    job->tell_progress(now_);
-    job->raise_ages(&ages);
-    job->publish_counts();
-    job->flush_logs();
-    sessions += job->sessions().size();
-    pending += job->operations_pending();
-    staging += job->staging_bytes();
+    if (job->rails() != nullptr) {
+      job->rails()->report(now_);
+      staging += job->rails()->staging_bytes();
+    }
+    if (Job* home = job->home()) {
+      home->report_late(now_);
+      home->tell_progress(now_);
+      home->raise_ages(&ages);
+      ++jobs;
+      sessions += home->sessions().size();
+      pending += home->operations_pending();
+    }
   }
   for (const auto& rail : rails_) look_for_standing(*rail);
   ports::TransportCounters carried;
   for (const auto& rail : rails_) carried += rail->transport->counters();
   m.transport.set(carried);
   if (!work_stands_still()) m.work_turns.add();
-  m.jobs.set(jobs_.size());
+  m.jobs.set(jobs);
   m.sessions.set(sessions);
   m.operations_pending.set(pending);
   m.staging_bytes.set(staging);
@@ -325,7 +406,9 @@ void Host::look_for_standing(Rail& rail) {
   for (std::uint8_t c = 0; c < config_.classes; ++c) {
     if (!std::exchange(rail.full[c], false) && rail.standing[c] == Bytes()) continue;
     rail.standing[c] = Bytes();
-    for (auto& job : jobs_) rail.standing[c] += job->look_for_standing(rail.index, ClassId(c), now_);
+    for (auto& job : jobs_) {
+      if (job->rails() != nullptr) rail.standing[c] += job->rails()->look_for_standing(rail.index, ClassId(c), now_);
+    }
   }
 }
 

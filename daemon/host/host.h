@@ -13,7 +13,7 @@
 #include "common/base/token_bucket.h"
 #include "common/base/units.h"
 #include "daemon/host/config.h"
-#include "daemon/host/job.h"
+#include "daemon/host/job_part.h"
 #include "daemon/host/prepared.h"
 #include "daemon/host/users.h"
 
@@ -34,19 +34,19 @@ class Host {
   void report_to(ports::LaneListener& listener);
 
   // ---- jobs ----
-  // Begins a job that is prepared. Answer: on_job_connected or on_job_failed. What was prepared for a job that cannot
-  // begin stays with `start`.
-  void begin(JobStart& start);
-  // To give it commands; null where there is none, or no more. Valid until reap().
+  // Begins a job that is prepared: it lives on this lane. Answer: on_job_connected or on_job_failed. What was prepared
+  // for a job that cannot begin stays with `start`.
+  void begin(const std::shared_ptr<JobStart>& start);
+  // To give it commands; null where none of that name lives here, or no more. Valid until reap().
   Job* find(JobId job);
-  const std::vector<std::unique_ptr<Job>>& jobs() const { return jobs_; }
+  const std::vector<std::unique_ptr<JobPart>>& jobs() const { return jobs_; }
 
   // ---- a turn: its parts, in this order; those that return a number return how much they have done ----
   // What has arrived, and what the executor has done. `now` holds for the whole turn, but for the time that work takes.
   std::size_t receive(Time now);
   // Some jobs have closed: call reap().
   bool has_closed() const;
-  // Forgets them: their names serve again, and retire() has them. Returns which.
+  // Forgets them: their names serve again, and retire() has them. Returns those that lived here.
   std::vector<JobId> reap();
   // Takes what clients have submitted, then commands may be given, then submit() begins what was taken, of the jobs
   // that `may` is true of.
@@ -58,17 +58,17 @@ class Host {
   std::size_t work();
   // Reports and metrics, every 100 ms. False when it is not time yet.
   bool housekeep();
-  // Gives back some of what jobs had that are over. A job of which nothing is left in use goes to the caller, who may
-  // destroy it on any thread: that takes long.
-  std::shared_ptr<Job> retire();
-  bool retires() const { return !ended_.empty(); }  // retire() has more to do
+  // Gives back some of what jobs had that are over. What nothing uses any more goes to the caller, who may destroy it
+  // on any thread: that takes long.
+  std::shared_ptr<void> retire();
+  bool retires() const { return !ended_.empty() || !discarded_.empty(); }  // retire() has more to do
 
   Time now() const { return now_; }
   // When something waits for a limit to let it pass, which no transport and no client tells: the first such time that
   // is before `latest`, else `latest`.
   Time next_deadline(Time latest) const;
-  std::size_t rails() const { return rails_.size(); }
-  ports::Transport& transport(RailIndex rail);
+  // Of this lane's rails.
+  std::vector<ports::Transport*> transports() const;
   // Drops jobs that run, without ceremony.
   void clear();
 
@@ -80,6 +80,11 @@ class Host {
   bool has_sends(const Rail& rail, ClassId cls) const;
   std::size_t share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit);
   void look_for_standing(Rail& rail);
+  std::size_t take_notes();
+  void take(Note& note);
+  void begin_rails(const BeginNote& begin, const Note& note);
+  RailSet* rails_of(JobId job) const;
+  JobPart* find_part(JobId job) const;
   std::size_t finish_blocks();
   void end_block(JobBlock& block);
   bool work_stands_still() const;
@@ -88,13 +93,16 @@ class Host {
   const HostPorts& ports_;
   LogShare log_share_;
   Context context_;
-  std::vector<std::unique_ptr<Job>> jobs_;
-  std::vector<std::unique_ptr<Job>> ended_;  // that still have regions
-  std::vector<JobBlock> blocks_;             // as many as may be under way
-  std::vector<JobBlock*> free_blocks_;       // of them
-  Users users_;                              // of jobs_
+  std::vector<std::size_t> lanes_;  // by rail: whose it is
+  std::vector<std::unique_ptr<JobPart>> jobs_;
+  std::vector<std::unique_ptr<JobPart>> ended_;   // that still have regions
+  std::vector<std::shared_ptr<void>> discarded_;  // for retire()
+  std::vector<JobBlock> blocks_;                  // as many as may be under way
+  std::vector<JobBlock*> free_blocks_;            // of them
+  Users users_;                                   // of jobs_
   Time now_, next_housekeeping_;
-  std::vector<std::unique_ptr<Rail>> rails_;  // the last member: transports may speak to their sinks while they close
+  std::vector<std::unique_ptr<Rail>>
+      rails_;  // this lane's. The last member: transports may speak to their sinks while they close
 };
 
 }  // namespace tensorlane::host

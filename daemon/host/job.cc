@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <new>
+
+#include "daemon/host/context.h"
 
 namespace tensorlane::host {
 namespace {
@@ -16,93 +17,63 @@ constexpr std::size_t kTakeAtOnce = 64;
 
 }  // namespace
 
-Result<std::unique_ptr<Job>> Job::begin(JobStart& start, const Context& context) {
-  TL_RETURN_IF_ERROR(start.status);
-  std::vector<Staging> staging;
-  Status refused;
-  try {
-    staging.reserve(start.rails.size());
-    for (const RailStart& rail : start.rails) {
-      staging.push_back({rail.staging, context.memory->add(rail.staging->bytes())});
-      if (staging.back().region.length > 0) continue;
-      staging.pop_back();
-      refused = {Code::kResourceExhausted, "the daemon's table of tensors is full", "memory",
-                 "end other jobs or register fewer tensors"};
-      break;
-    }
-    if (refused.ok()) return std::unique_ptr<Job>(new Job(start, staging, context));
-  } catch (const std::bad_alloc&) {
-    refused = no_memory();
-  }
-  for (const Staging& added : staging) context.memory->remove(added.region.region);
-  return on_host(refused, start.spec);
-}
-
-Job::Job(JobStart& start, const std::vector<Staging>& staging, const Context& context)
+Job::Job(JobStart& start, const Context& context, std::shared_ptr<ports::JobMetrics> metrics)
     : spec_(start.spec),
       context_(context),
       local_ranks_(spec_.hosts[spec_.credentials.self.value].ranks),
       gate_(static_cast<std::uint32_t>(local_ranks_.size())),
-      admission_(static_cast<std::uint32_t>(local_ranks_.size())) {
+      admission_(static_cast<std::uint32_t>(local_ranks_.size())),
+      metrics_(std::move(metrics)) {
   regions_ = std::move(start.regions);
   for (Rank rank : local_ranks_) rank_numbers_.push_back(rank.value);
   sessions_.resize(local_ranks_.size());
   detached_.resize(local_ranks_.size());
   missed_.resize(spec_.hosts.size());
   collected_.reserve(local_ranks_.size() * kTakeAtOnce);
-  metrics_ = std::make_shared<ports::JobMetrics>();
-  metrics_->name = spec_.name;
-  metrics_->id = id();
-  metrics_->user = spec_.owner.user;
-  metrics_->began = context_.clock();
-  JobRail::Owner& owner = *this;
-  for (std::uint8_t r = 0; r < staging.size(); ++r)  // connect() tells when they are too few
-    rails_.push_back(std::make_unique<JobRail>(RailIndex(r), spec_, context_, *metrics_, owner, staging[r],
-                                               std::move(start.rails[r].observer)));
-  report_begin();
-  context_.metrics->job_list.add(metrics_);
-  context_.metrics->jobs_started.add();
 }
 
 Job::~Job() {
-  while (!retire(tensors_.size() + 1)) {
-  }
+  if (metrics_ != nullptr && reported_) report_end();
 }
 
-bool Job::retire(std::size_t most) {
+bool Job::retire() {
   if (metrics_ == nullptr) return true;
-  for (; retired_ < tensors_.size() && most > 0; ++retired_, --most) forget_regions(tensors_[retired_]);
-  if (retired_ < tensors_.size()) return false;
-  for (auto& rail : rails_) rail->retire();
+  if (gone_ < sets_.size()) return false;
   report_end();
-  context_.metrics->job_list.remove(metrics_);
   metrics_.reset();
   return true;
 }
 
 // ---- commands ----
 
-void Job::connect() {
-  if (spec_.hosts.size() > 1 && rails_.size() < spec_.rails()) {
+void Job::connect(std::size_t rails, Time now) {
+  if (spec_.hosts.size() > 1 && rails < spec_.rails()) {
     return fail({Code::kMismatch,
                  fmt::format("the job has {} rails, host {} has {}", spec_.rails(),
-                             spec_.hosts[spec_.credentials.self.value].name, rails_.size()),
+                             spec_.hosts[spec_.credentials.self.value].name, rails),
                  fmt::format("job '{}'", spec_.name),
                  "give every host the same fabric file, and start its daemon again"});
   }
   state_ = State::kRunning;
-  for (auto& rail : rails_) rail->open();
-  if (!failed_) context_.listener->on_job_connected(id());
+  for (const Set& set : sets_) set.rails->open(now);
+  look_if_settled();
+}
+
+void Job::leave(std::size_t lane, const Status& cause, Time now) {
+  std::erase_if(sets_, [lane](const Set& set) { return set.lane == lane; });
+  fail(cause);
+  drain_if_closed(now);
+}
+
+Job::Set& Job::set_of(std::size_t lane) {
+  const auto set = std::ranges::find(sets_, lane, &Set::lane);
+  TL_ASSERT(set != sets_.end());
+  return *set;
 }
 
 void Job::attach(Rank rank, std::shared_ptr<ports::ClientSession> session) {
   sessions_[local_index(rank)] = std::move(session);
   if (observed_) sessions_[local_index(rank)]->observe_waits(true);
-}
-
-// Memory that goes between hosts.
-void Job::map(std::span<std::byte> bytes) {
-  for (auto& rail : rails_) rail->map(bytes);
 }
 
 void Job::abort(const Status& cause, Time now) {
@@ -111,33 +82,32 @@ void Job::abort(const Status& cause, Time now) {
   abort_cause_ = cause;
   failed_ = true;
   context_.metrics->jobs_failed.add();
-  state_ = State::kClosing;
-  feed_all({.kind = engine::Event::Kind::kAbort}, now);
-  close_flows();
-  drain_if_closed(now);
+  close(now);
 }
 
 void Job::detach(Rank rank, Time now) {
   detached_[local_index(rank)] = true;
   if (state_ != State::kRunning && state_ != State::kNew) return;
-  if (!std::ranges::all_of(detached_, [](bool gone) { return gone; })) return;
-  state_ = State::kClosing;
-  close_flows();
-  drain_if_closed(now);
+  if (std::ranges::all_of(detached_, [](bool gone) { return gone; })) close(now);
 }
 
-void Job::close_flows() {
-  for (auto& rail : rails_) rail->close();
+void Job::close(Time now) {
+  state_ = State::kClosing;
+  for (const Set& set : sets_) set.rails->close(abort_cause_.has_value(), now);
+  drain_if_closed(now);
 }
 
 // When no rail and no block of work touches a buffer any more, what was pending fails, and the buffers go back (law 7).
 void Job::drain_if_closed(Time now) {
-  if (state_ == State::kClosed || under_way_ > 0) return;
-  if (std::ranges::any_of(rails_, [](const auto& r) { return !r->closed(); })) return;
-  for (auto& rail : rails_) rail->drained();
-  if (abort_cause_) feed_all({.kind = engine::Event::Kind::kDrained}, now);
+  if (state_ != State::kClosing || draining_ || under_way_ > 0 || closed_ < sets_.size()) return;
+  draining_ = true;
+  for (const Set& set : sets_) set.rails->drain(now);
+  look_if_drained();
+}
+
+void Job::look_if_drained() {
+  if (!draining_ || state_ == State::kClosed || drained_ < sets_.size()) return;
   state_ = State::kClosed;
-  publish_counts();
   local_queue_.clear();
   if (abort_cause_) {
     for (auto& session : sessions_) {
@@ -147,59 +117,78 @@ void Job::drain_if_closed(Time now) {
   context_.listener->on_job_closed(id());
 }
 
-// ---- transport ----
+// ---- the rails ----
 
-void Job::flow_up(RailIndex rail, const ports::FlowKey& flow, Time now) {
-  rails_[rail.value]->flow_up(flow, now);
-  look_if_connected();
+void Job::rails_closed(Time now) {
+  ++closed_;
+  drain_if_closed(now);
 }
 
-bool Job::connected() const {
-  return std::ranges::all_of(rails_, [](const auto& r) { return r->connected(); });
+void Job::rails_drained(Time /*now*/) {
+  ++drained_;
+  look_if_drained();
 }
 
-void Job::when_connected(std::function<void()> then) {
-  when_connected_.push_back(std::move(then));
-  look_if_connected();
+void Job::settle(Time now) {
+  ++settling_;
+  for (const Set& set : sets_) set.rails->settle(settling_, now);
 }
 
-void Job::look_if_connected() {
-  if (state_ != State::kRunning || failed_ || !connected()) return;
-  report_connected();
-  for (const auto& then : std::exchange(when_connected_, {})) then();
+bool Job::settled() const {
+  return std::ranges::all_of(sets_, [this](const Set& s) { return s.has_begun && s.settled.number == settling_; });
 }
 
-void Job::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& cause, Time now) {
-  const JobRail::Lost lost = rails_[rail.value]->flow_down(flow);
-  if (state_ == State::kClosing) return drain_if_closed(now);
-  const std::string& name = spec_.hosts[flow.peer.value].name;
-  const std::string where = rails_.size() == 1 ? "" : fmt::format(" on rail {}", rail.value);
-  const std::string broken = lost == JobRail::Lost::kNeighbour
-                                 ? fmt::format("connection to host {}{} was lost", name, where)
-                                 : fmt::format("no connection to host {}{}", name, where);
-  const Status named =
-      cause.ok() ? Status(Code::kUnavailable, fmt::format("host {} closed its connection{}", name, where),
-                          fmt::format("job '{}'", spec_.name), "look at that host's daemon log for why it left the job")
-                 : Status(cause.code(), fmt::format("{}: {}", broken, cause.what()), cause.where(), cause.fix());
+void Job::rails_settled(std::size_t lane, const Settled& settled, Time /*now*/) {
+  Set& set = set_of(lane);
+  set.has_begun = true;
+  set.settled = settled;
+  look_if_settled();
+}
+
+void Job::when_settled(std::function<void()> then) {
+  waiting_.push_back({settling_, std::move(then)});
+  look_if_settled();
+}
+
+void Job::look_if_settled() {
+  if (state_ != State::kRunning || failed_) return;
+  if (!connected_ && std::ranges::all_of(sets_, &Set::has_begun)) {
+    connected_ = true;
+    context_.listener->on_job_connected(id());
+  }
+  if (settled()) {
+    give_back_vacant_tables();
+    report_connected();
+  }
+  const auto done = [this](const Waiting& waiting) {
+    return std::ranges::all_of(sets_,
+                               [&](const Set& set) { return set.has_begun && set.settled.number >= waiting.number; });
+  };
+  while (!waiting_.empty() && done(waiting_.front())) {
+    const std::function<void()> then = std::move(waiting_.front().then);
+    waiting_.erase(waiting_.begin());
+    then();
+  }
+}
+
+void Job::rails_lost(Lost lost, const Status& cause, Time now) {
+  if (state_ == State::kClosing || state_ == State::kClosed) return;
   // What came over a connection and was wrong is the cause itself, also where nothing is pending here: the peer, which
   // sees only the end, waits for it.
-  if (named.code() == Code::kCorrupt) return fail(named);
-  if (lost == JobRail::Lost::kAwaited) return;  // report_lost() says so where the peer does not come again
+  if (cause.code() == Code::kCorrupt) return fail(cause);
+  if (lost == Lost::kAwaited) return;  // an error says so where the peer does not come again
   // A peer whose ranks are done goes first; that is a failure only for what still needs it.
-  const bool idle = operations_pending() + admission_.held() + offered_ == 0;
-  if (lost == JobRail::Lost::kNeighbour && idle && when_connected_.empty()) {
-    if (!departed_) departed_ = named;
+  const bool idle = on_rails_ + admission_.held() + offered_ == 0;
+  if (lost == Lost::kNeighbour && idle && waiting_.empty()) {
+    if (!departed_) departed_ = cause;
     return;
   }
-  if (!lost_) lost_ = {named, now};
+  if (!lost_) lost_ = {cause, now};
 }
 
 // A closed connection is a symptom: a peer that aborts closes its own. Control gets a moment to hear of the cause,
 // which says more.
 void Job::report_lost(Time now) {
-  for (std::size_t r = 0; r < rails_.size() && state_ == State::kRunning && !failed_; ++r) {
-    if (const auto overdue = rails_[r]->overdue(now)) fail(*overdue);
-  }
   if (lost_ && now - lost_->second >= Duration(spec_.detection.value / kSymptomShare)) fail(lost_->first);
 }
 
@@ -279,7 +268,7 @@ void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor&
   if (sequence != t.completed + 1 || operation.boosted || context_.config->single_queue) return;
   operation.boosted = true;
   if (operation.task.step != LocalStep::kNone) local_queue_.raise(moving);
-  feed_all({.kind = engine::Event::Kind::kBoost, .boost = {moving, operation.next_sequence()}}, now);
+  for (const Set& set : sets_) set.rails->boost(moving, operation.next_sequence(), now);
 }
 
 void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
@@ -322,7 +311,7 @@ void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   const bool alone = local_ranks_.size() == 1;
   if (tensor.is_batch()) return start_local(t, tensor, LocalStep::kReduce, now);
   if (reduces(tensor.operation)) {
-    if (rails_.empty()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish, now);
+    if (!between_hosts()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish, now);
     return start_local(t, tensor, alone && !tensor.fp32_contributions ? LocalStep::kNone : LocalStep::kReduce, now);
   }
   const bool collects = tensor.operation == Operation::kAllgather && !alone;
@@ -331,7 +320,7 @@ void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
 
 void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step, Time now) {
   const bool wide = step == LocalStep::kReduce && tensor.fp32_contributions;
-  t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.wide_storage : Buffer(), 0, 0, 0};
+  t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.own.wide : Buffer(), 0, 0, 0};
   if (step == LocalStep::kNone) return finish_step(t, tensor, now);
   local_queue_.push({tensor.cls, t.iteration, tensor.id, t.boosted});
 }
@@ -340,7 +329,7 @@ void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalS
 void Job::finish_step(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   const bool spread_done = t.task.step == LocalStep::kSpread || t.task.step == LocalStep::kFinish;
   if (spread_done) return complete(t, tensor, true, now);
-  if (!rails_.empty()) return to_network(t, tensor, now);
+  if (between_hosts()) return to_network(t, tensor, now);
   if (local_ranks_.size() == 1 || tensor.operation == Operation::kBarrier) return complete(t, tensor, true, now);
   start_local(t, tensor, LocalStep::kSpread, now);
 }
@@ -348,14 +337,14 @@ void Job::finish_step(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
 void Job::to_network(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   if (plan_.ordering == protocol::Ordering::kNegotiated) {
     ++offered_;
-    return rails_[0]->feed({.kind = engine::Event::Kind::kOffer, .offer = {tensor.id}}, now);
+    return sets_.front().rails->offer(tensor.id, now);
   }
   if (admission_.gate() != Gate::kBeforeNetwork) return to_rails(t, tensor, now);
   admission_.ready(tensor.id);
   begin_admitted(now);
 }
 
-void Job::rail_agreed(const engine::Agreed& agreed, Time now) {
+void Job::rails_agreed(const engine::Agreed& agreed, Time now) {
   for (std::uint64_t bits = agreed.bits; bits != 0; bits &= bits - 1) {
     const std::uint32_t id = agreed.word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
     --offered_;
@@ -363,31 +352,28 @@ void Job::rail_agreed(const engine::Agreed& agreed, Time now) {
   }
 }
 
-// Every rail carries its slices of the same buffer; what it has no slice of it completes at once.
+// Every rail carries its slices of the same buffer.
 void Job::to_rails(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   const Sequence sequence = t.next_sequence();
-  t.rails_left = rails_.size();
+  t.sets_left = sets_.size();
   t.rails_ok = true;
-  engine::Event event{.kind = engine::Event::Kind::kTensorReady};
-  event.tensor_ready = {tensor.id, sequence, t.buffer, t.wide};
-  feed_all(event, now);
-  if (t.boosted) feed_all({.kind = engine::Event::Kind::kBoost, .boost = {tensor.id, sequence}}, now);
+  ++on_rails_;
+  for (const Set& set : sets_) set.rails->start(tensor.id, sequence, now);
+  if (!t.boosted) return;
+  for (const Set& set : sets_) set.rails->boost(tensor.id, sequence, now);
 }
 
-void Job::feed_all(const engine::Event& event, Time now) {
-  for (auto& rail : rails_) rail->feed(event, now);
-}
-
-void Job::rail_completed(const engine::Complete& complete, Time now) {
+void Job::rails_completed(const engine::Complete& complete, Time now) {
   LocalTensor& t = tensors_[complete.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[complete.tensor.value];
-  TL_ASSERT(t.rails_left > 0);
+  TL_ASSERT(t.sets_left > 0);
   t.rails_ok = t.rails_ok && complete.ok;
   if (complete.last_peer != Time()) {
     if (t.last_peer == Time() || complete.first_peer < t.first_peer) t.first_peer = complete.first_peer;
     t.last_peer = std::max(t.last_peer, complete.last_peer);
   }
-  if (--t.rails_left > 0) return;
+  if (--t.sets_left > 0) return;
+  --on_rails_;
   if (admission_.gate() != Gate::kNone) admission_.left_network(tensor.id);
   // What a push has summed is for pulls.
   const bool spreads = tensor.operation != Operation::kBarrier && tensor.operation != Operation::kPush;
@@ -444,42 +430,13 @@ void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor
 
 // ---- work ----
 
-// The rail whose next block of arithmetic is the most urgent one, and its class; the first of equals.
-JobRail* Job::most_urgent_rail(std::optional<ClassId>* best) const {
-  JobRail* found = nullptr;
-  for (const auto& rail : rails_) {
-    const std::optional<ClassId> cls = rail->next_work();
-    if (!cls || (*best && **best <= *cls)) continue;
-    found = rail.get();
-    *best = cls;
-  }
-  return found;
-}
-
 std::optional<ClassId> Job::next_work() const {
-  std::optional<ClassId> cls;
-  if (state_ != State::kRunning) return cls;
-  most_urgent_rail(&cls);
-  if (!local_queue_.empty() && (!cls || local_queue_.top().cls < *cls)) cls = local_queue_.top().cls;
-  return cls;
+  if (state_ != State::kRunning || local_queue_.empty()) return std::nullopt;
+  return local_queue_.top().cls;
 }
 
 void Job::choose_block(Time now, JobBlock& block) {
-  std::optional<ClassId> cls;
-  JobRail* rail = most_urgent_rail(&cls);
-  const bool local = rail == nullptr || (!local_queue_.empty() && local_queue_.top().cls < *cls);
-  block.job = this;
-  block.rail.reset();
-  block.reduced = block.copied = 0;
   ++under_way_;
-  if (local) {
-    choose_local_block(now, block);
-  } else {
-    rail->choose_block(now, block);
-  }
-}
-
-void Job::choose_local_block(Time now, JobBlock& block) {
   const LocalQueue::Key key = local_queue_.top();
   LocalTensor& t = tensors_[key.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[key.tensor.value];
@@ -500,51 +457,10 @@ void Job::choose_local_block(Time now, JobBlock& block) {
 void Job::block_done(const JobBlock& block, Time now) {
   TL_ASSERT(under_way_ > 0);
   --under_way_;
-  context_.metrics->bytes_reduced.add(block.reduced);
-  context_.metrics->bytes_copied.add(block.copied);
-  if (state_ != State::kRunning) return state_ == State::kClosing ? drain_if_closed(now) : void();
-  if (block.rail) return rails_[block.rail->value]->block_done(block, now);
+  if (state_ != State::kRunning) return drain_if_closed(now);
   LocalTensor& t = tensors_[block.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[block.tensor.value];
   if (--t.task.blocks == 0 && t.task.next >= tensor.elements) finish_step(t, tensor, now);
-}
-
-// ---- egress ----
-
-JobRail::Sent Job::send(RailIndex rail, ClassId cls, Bytes credit, std::uint64_t budget, Time now) {
-  if (state_ != State::kRunning || !uses(rail)) return {};
-  return rails_[rail.value]->send(cls, credit, budget, now);
-}
-
-std::optional<Time> Job::promotion(Time now) const {
-  std::optional<Time> first;
-  for (const auto& rail : rails_) {
-    const std::optional<Time> promotion = rail->engine().promotion(now);
-    if (promotion && (!first || *promotion < *first)) first = promotion;
-  }
-  return first;
-}
-
-// ---- reports and failure ----
-
-void Job::publish_counts() {
-  for (auto& rail : rails_) rail->publish_counts();
-}
-
-void Job::flush_logs() {
-  for (auto& rail : rails_) rail->flush_log();
-}
-
-std::uint64_t Job::operations_pending() const {
-  std::uint64_t most = 0;  // an operation is pending on several rails
-  for (const auto& rail : rails_) most = std::max(most, rail->engine().counters().operations_pending);
-  return most;
-}
-
-std::uint64_t Job::staging_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const auto& rail : rails_) bytes += rail->engine().counters().staging_bytes;
-  return bytes;
 }
 
 void Job::fail(const Status& cause) {

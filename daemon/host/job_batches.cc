@@ -28,7 +28,7 @@ void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member,
 Moved Job::add_block(LocalTensor& t, const protocol::PlanTensor& tensor, ports::Block& block) {
   if (!tensor.is_batch()) return host::add_block(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, block);
   const auto buffers_of = [this](TensorId member) { return std::span<const Buffer>(tensors_[member.value].buffers); };
-  return add_batch_block(t.task, tensor, t.storage, gate_.members(tensor.id), buffers_of, block);
+  return add_batch_block(t.task, tensor, t.own.storage, gate_.members(tensor.id), buffers_of, block);
 }
 
 void Job::complete_members(const LocalTensor& t, TensorId batch, bool ok, Time now) {

@@ -10,10 +10,10 @@
 
 namespace tensorlane::host {
 
-class Job;
+class JobPart;
 
 struct JobBlock final : ports::Block {
-  Job* job = nullptr;             // whose it is while it is under way
+  JobPart* part = nullptr;        // whose it is while it is under way
   std::optional<RailIndex> rail;  // whose engine has chosen it; none: it is between ranks of this host
   std::uint64_t token = 0;        // of the engine
   TensorId tensor;

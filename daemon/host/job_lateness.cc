@@ -2,6 +2,7 @@
 // bounded by what goes on, not by what is registered.
 #include <algorithm>
 
+#include "daemon/host/context.h"
 #include "daemon/host/job.h"
 
 namespace tensorlane::host {
@@ -9,6 +10,7 @@ namespace {
 
 constexpr std::size_t kLateScan = 4096;  // tensors of each kind that report_late() looks at in one call, about
 constexpr std::size_t kMostAsked = 64;   // by all peers
+constexpr std::size_t kMostMissed = 64;  // operations that the rails are asked about in one call
 
 }  // namespace
 
@@ -38,11 +40,10 @@ void Job::report_late(Time now) {
     looked += look_at_lateness(pending_[late_scan_], now);
   }
   report_missing(now);
-  for (const auto& rail : rails_) {
-    const std::span<const TensorId> awaited = rail->engine().awaited();
+  for (const Set& set : sets_) {
     std::size_t left = kLateScan;
-    for (auto id = awaited.begin(); id != awaited.end() && left > 0; ++id)
-      left -= std::min(left, look_at_lateness(*id, now));
+    for (auto id = set.awaited.begin(); id != set.awaited.end() && left > 0; ++id)
+      left -= std::min(left, look_at_lateness(id->first, now));
   }
   std::erase_if(asked_, [this](const auto& asked) {
     return asked.second.sequence < tensors_[asked.first.value].next_sequence();
@@ -56,14 +57,33 @@ void Job::report_late(Time now) {
   if (turn_) look_at_lateness(turn_->first, now);
 }
 
-// The hosts that operations wait for which all ranks here have submitted. Each is told of one of them in late_after, as
-// a host that is late with one is late with what follows; and of another one the next time, for the first may be held
-// there behind that.
+// Asks which hosts operations wait for that all ranks here have submitted.
 void Job::report_missing(Time now) {
-  missing_.clear();
-  for (std::size_t n = 0, looked = 0; n < pending_.size() && looked < kLateScan; ++n) {
+  late_.clear();
+  for (std::size_t n = 0; n < pending_.size() && late_.size() < kMostMissed; ++n) {
     missing_scan_ = missing_scan_ + 1 < pending_.size() ? missing_scan_ + 1 : 0;
-    looked += look_for_missing(pending_[missing_scan_], now);
+    const TensorId tensor = pending_[missing_scan_];
+    const LocalTensor& t = tensors_[tensor.value];
+    const bool complete = t.arrived == local_ranks_.size() && !plan_.tensors[tensor.value].in_batch();
+    if (complete && now - t.ready >= context_.config->late_after) late_.push_back(tensor);
+  }
+  if (late_.empty()) return;
+  for (const Set& set : sets_) set.rails->look_for_missing(late_, now);
+}
+
+// Each host is told of one of them in late_after, as a host that is late with one is late with what follows; and of
+// another one the next time, for the first may be held there behind that.
+void Job::rails_missing(const Missing& missing, Time now) {
+  if (state_ != State::kRunning) return;
+  missing_.clear();
+  for (const auto& [tensor, host] : missing) {
+    const LocalTensor& t = tensors_[tensor.value];
+    Missed& missed = missed_[host.value];
+    if (t.arrived < local_ranks_.size()) continue;  // it has become complete meanwhile
+    if (missed.told != Time() && now - missed.told < context_.config->late_after) continue;
+    const auto turn = [&missed](TensorId id) { return id.value - missed.last.value - 1; };  // after the last one
+    if (!missed.next) missing_.push_back(host);
+    if (!missed.next || turn(tensor) < turn(*missed.next)) missed.next = tensor;
   }
   for (const HostIndex host : missing_) {
     Missed& missed = missed_[host.value];
@@ -73,21 +93,8 @@ void Job::report_missing(Time now) {
   }
 }
 
-// Returns how many hosts it looked at, at least one.
-std::size_t Job::look_for_missing(TensorId tensor, Time now) {
-  const LocalTensor& t = tensors_[tensor.value];
-  const Duration late = context_.config->late_after;
-  if (plan_.tensors[tensor.value].in_batch() || t.arrived < local_ranks_.size() || now - t.ready < late) return 1;
-  for (const auto& rail : rails_) {
-    for (const HostIndex host : rail->engine().missing(tensor)) {
-      Missed& missed = missed_[host.value];
-      if (missed.told != Time() && now - missed.told < late) continue;
-      const auto turn = [&missed](TensorId id) { return id.value - missed.last.value - 1; };  // after the last one
-      if (!missed.next) missing_.push_back(host);
-      if (!missed.next || turn(tensor) < turn(*missed.next)) missed.next = tensor;
-    }
-  }
-  return rails_.size() * spec_.hosts.size() + 1;
+void Job::rails_await(std::size_t lane, const Awaited& awaited) {
+  set_of(lane).awaited = awaited;
 }
 
 void Job::peer_awaits(TensorId tensor, Sequence sequence, Time since) {
@@ -150,10 +157,11 @@ bool Job::awaited(const protocol::PlanTensor& tensor, Time* since) const {
     if (!found || asked->second.since < *since) *since = asked->second.since;
     found = true;
   }
-  for (const auto& rail : rails_) {
-    Time on_rail;
-    if (!rail->engine().awaited(tensor.operation_id(), &on_rail)) continue;
-    if (!found || on_rail < *since) *since = on_rail;
+  for (const Set& set : sets_) {
+    const auto said =
+        std::ranges::lower_bound(set.awaited, tensor.operation_id(), {}, &std::pair<TensorId, Time>::first);
+    if (said == set.awaited.end() || said->first != tensor.operation_id()) continue;
+    if (!found || said->second < *since) *since = said->second;
     found = true;
   }
   return found;

@@ -1,10 +1,11 @@
-// The plan grows: tensors join it, their buffers, and flows to hosts that it needs now; and tensors leave it. In
+// The plan grows: tensors join it, and their buffers; and tensors leave it. In
 // bounded steps, since the lane carries other jobs meanwhile (law 20); what takes long has been prepared (prepared.h).
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <new>
 
+#include "daemon/host/context.h"
 #include "daemon/host/job.h"
 
 namespace tensorlane::host {
@@ -12,7 +13,6 @@ namespace {
 
 // Members may come in a step before their batches: nobody submits them until all are there.
 constexpr std::size_t kTensorsAtOnce = 32;
-constexpr std::size_t kNeighboursAtOnce = 8;  // to which flows are opened, on each rail
 
 // The places of tensors of one registration, at least one.
 protocol::TensorRange range_of(std::span<const protocol::PlanTensor> tensors) {
@@ -36,18 +36,11 @@ bool Job::grow(PlanGrowth& growth, Time now) {
                     fmt::format("job '{}'", spec_.name), "report this"});
   }
   try {
-    if (!growth.in_plan) {
-      growth.in_plan = !added.empty() && growth.taken == added.size()
-                           ? go_on(growth.review)
-                           : take_over(growth, std::min(added.size() - growth.taken, kTensorsAtOnce));
-    }
-    bool opened = true;
-    for (std::size_t r = 0; r < rails_.size() && !failed_; ++r) {
-      const Result<bool> all = rails_[r]->open_flows(kNeighboursAtOnce, now);
-      if (!all.ok()) return refused(all.status());
-      opened = opened && *all;
-    }
-    return failed_ || (growth.in_plan && opened);
+    const bool all = !added.empty() && growth.taken == added.size()
+                         ? go_on(growth.review)
+                         : take_over(growth, std::min(added.size() - growth.taken, kTensorsAtOnce));
+    if (all && !failed_) settle(now);
+    return all;
   } catch (const std::bad_alloc&) {
     return give_up(now);
   }
@@ -75,17 +68,19 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   const protocol::TensorRange range = range_of(next);
   plan_.place(range, {next.begin(), next.end()});
   vacant_places_ -= std::min<std::size_t>(range.end(), known) - std::min<std::size_t>(range.first, known);
-  for (auto& rail : rails_) {
-    if (const Status status = rail->extend_plan(plan_, range); !status.ok()) {
-      plan_.vacate(range);
-      plan_.tensors.resize(known);
-      fail(status);
-      return true;
-    }
+  std::array<OwnMemory, kTensorsAtOnce> memory;
+  for (std::size_t i = 0; i < count; ++i) memory[i] = growth.own_memory(growth.taken + i);
+  for (const Set& set : sets_) set.rails->extend(plan_, range, std::span(memory).first(count));
+  if (failed_) {
+    plan_.vacate(range);
+    plan_.tensors.resize(known);
+    return true;
   }
   if (growth.taken == 0) {
     Taken& taken = taken_[range.first] = std::move(growth.memory);
-    if (taken.scratch != nullptr) map(taken.scratch->bytes());
+    if (taken.scratch != nullptr) {
+      for (const Set& set : sets_) set.rails->map(taken.scratch->bytes());
+    }
   }
   tensors_.resize(plan_.tensors.size());
   local_queue_.reserve(tensors_.size());
@@ -97,19 +92,15 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
     t.bound.resize(local_ranks_.size());
     t.buffers.resize(local_ranks_.size());
     t.sequence.resize(local_ranks_.size());
-    t.storage = growth.storage(growth.taken + i - range.first);
-    t.wide_storage = growth.wide(growth.taken + i - range.first);
-    if (!t.storage.empty()) t.buffer = add_region(t.storage);
-    if (!t.wide_storage.empty()) t.wide = add_region(t.wide_storage);
+    t.own = memory[i - range.first];
     context_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
   }
   growth.taken += count;
   if (context_.config->tunes) classify(range);
   if (growth.taken < all.size()) return false;
-  if (!rails_.empty()) admission_.grow(plan_, range_of(all));
+  if (between_hosts()) admission_.grow(plan_, range_of(all));
   gate_.grow(plan_, range_of(all));
-  give_back_vacant_tables();
-  growth.review.relearns = context_.config->observes && !rails_.empty();
+  growth.review.relearns = context_.config->observes && between_hosts();
   begin(growth.review);
   return go_on(growth.review);
 }
@@ -136,9 +127,13 @@ Status Job::check_unused(protocol::TensorRange range) const {
 bool Job::vacate(PlanShrinking& shrinking, Time now) {
   if (state_ == State::kClosing || state_ == State::kClosed) return true;
   if (shrinking.range.end() > tensors_.size()) return true;  // the job could not have them, and has failed
-  if (shrinking.done > 0 && shrinking.done == shrinking.range.count) return go_on(shrinking.review);
   try {
-    return let_go(shrinking, std::min<std::uint32_t>(shrinking.range.count - shrinking.done, kTensorsAtOnce));
+    const bool all =
+        shrinking.done > 0 && shrinking.done == shrinking.range.count
+            ? go_on(shrinking.review)
+            : let_go(shrinking, std::min<std::uint32_t>(shrinking.range.count - shrinking.done, kTensorsAtOnce));
+    if (all && !failed_) settle(now);
+    return all;
   } catch (const std::bad_alloc&) {
     return give_up(now);
   }
@@ -155,12 +150,10 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
   if (const Status unused = check_unused(next); !unused.ok()) return refused(unused);
   if (admission_.gate() != engine::Admission::Gate::kNone) admission_.vacate(next);
   gate_.vacate(next);
-  for (auto& rail : rails_) {
-    if (const Status status = rail->vacate(next); !status.ok()) return refused(status);
-  }
+  for (const Set& set : sets_) set.rails->vacate(next);
+  if (failed_) return true;
   for (std::uint32_t i = next.first; i < next.end(); ++i) {
     LocalTensor& t = tensors_[i];
-    forget_regions(t);
     end_pending(t);
     asked_.erase(TensorId(i));
     // Members of a batch have no operations of their own between hosts.
@@ -178,9 +171,8 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
   plan_.version = shrinking.version;
   if (auto taken = taken_.extract(range.first); !taken.empty()) shrinking.taken = std::move(taken.mapped());
   vacant_tables_.add(std::move(shrinking.taken.tables));
-  give_back_vacant_tables();
   if (shrinking.taken.scratch != nullptr) {
-    for (auto& rail : rails_) rail->unmap(shrinking.taken.scratch->bytes());
+    for (const Set& set : sets_) set.rails->unmap(shrinking.taken.scratch->bytes());
   }
   if (turn_ && range.contains(turn_->first)) turn_.reset();
   shrinking.review.largest = largest_ && range.contains(*largest_);
@@ -192,26 +184,9 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
 // What has joined is charged for itself, and has taken what fits it of what others left.
 void Job::give_back_vacant_tables() {
   std::uint64_t slices = 0;
-  for (const auto& rail : rails_) slices += rail->engine().vacant_slices();
+  for (const Set& set : sets_) slices += set.settled.vacant_slices;
   const std::uint64_t there = vacant_table_bytes(vacant_places_, slices, spec_);
   if (vacant_tables_.amount() > there) vacant_tables_.release(vacant_tables_.amount() - there);
-}
-
-void Job::forget_regions(LocalTensor& local) {
-  if (local.buffer.length != 0) context_.memory->remove(local.buffer.region);
-  if (local.wide.length != 0) context_.memory->remove(local.wide.region);
-  local.buffer = local.wide = {};
-}
-
-// Regions are charged before they are added, so that there is always room but for what another lane's jobs forgot.
-Descriptor Job::add_region(std::span<std::byte> bytes) {
-  const Descriptor region = context_.memory->add(bytes);
-  if (region.length != bytes.size()) {
-    fail(on_host({Code::kResourceExhausted, "the daemon's table of tensors is full", "memory",
-                  "end other jobs or register fewer tensors"},
-                 spec_));
-  }
-  return region;
 }
 
 void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
@@ -229,10 +204,8 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
                  fmt::format("job '{}'", spec_.name), "use memory of tl_alloc for registered tensors"});
   }
   if (planned.in_batch()) return;  // nothing of it goes between hosts from where it lies
-  if (local == leader_of(planned)) {
-    t.buffer = add_region(t.buffers[local]);
-    map(sessions_[local]->segment(place));
-  }
+  if (local != leader_of(planned)) return;
+  for (const Set& set : sets_) set.rails->bind(tensor, t.buffers[local], sessions_[local]->segment(place));
 }
 
 }  // namespace tensorlane::host

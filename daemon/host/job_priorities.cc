@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "daemon/engine/classify/thresholds.h"
+#include "daemon/host/context.h"
 #include "daemon/host/job.h"
 
 namespace tensorlane::host {
@@ -22,7 +23,7 @@ void Job::use_thresholds(std::vector<double> thresholds) {
 }
 
 void Job::set_priority(const protocol::PlanTensor& tensor) {
-  for (auto& rail : rails_) rail->set_priority(tensor.id, tensor.urgency, tensor.cls);
+  for (const Set& set : sets_) set.rails->set_priority(tensor.id, tensor.urgency, tensor.cls);
 }
 
 void Job::classify(protocol::TensorRange range) {
@@ -47,7 +48,7 @@ void Job::classify(protocol::TensorRange range) {
 
 // The largest tensor is a gradient, and those are submitted once an iteration.
 void Job::note_iteration(TensorId tensor, Time now) {
-  if (!context_.config->tunes || rails_.empty() || tensor != largest_) return;
+  if (!context_.config->tunes || !between_hosts() || tensor != largest_) return;
   if (largest_since_) context_.listener->on_iteration(id(), now - *largest_since_);
   largest_since_ = now;
 }

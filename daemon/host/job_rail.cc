@@ -107,28 +107,27 @@ void JobRail::close() {
   transport().remove_job(job());
 }
 
-void JobRail::flow_up(const ports::FlowKey& flow, Time now) {
+std::string JobRail::flow_up(const ports::FlowKey& flow, Time now) {
   if (!dials(flow.peer)) ++flows_open_;
   know(flow.peer).up.set(ports::metrics_slot(flow.cls));
   const ports::FlowStats stats = transport().stats(flow);
-  metrics_.transports.insert(stats.protection.empty() ? stats.transport
-                                                      : fmt::format("{} ({})", stats.transport, stats.protection));
   context_.metrics->flows.up(
       rail_, flow,
       {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp, stats.effective_pcp,
        stats.transport, stats.describe, spec_.owner.user, stats.protection});
   context_.metrics->paths.set(spec_.hosts[flow.peer.value].name, rail_, transport().path(job(), flow.peer));
   look_if_connected(flow.peer, now);
+  return stats.protection.empty() ? stats.transport : fmt::format("{} ({})", stats.transport, stats.protection);
 }
 
-JobRail::Lost JobRail::flow_down(const ports::FlowKey& flow) {
+RailsOwner::Lost JobRail::flow_down(const ports::FlowKey& flow) {
   TL_ASSERT(flows_open_ > 0);
   --flows_open_;
   context_.metrics->flows.down(rail_, flow);
   Peer& peer = peers_[flow.peer.value];
   peer.up.reset(ports::metrics_slot(flow.cls));
-  if (peer.connected) return Lost::kNeighbour;
-  return dials(flow.peer) ? Lost::kDialed : Lost::kAwaited;
+  if (peer.connected) return RailsOwner::Lost::kNeighbour;
+  return dials(flow.peer) ? RailsOwner::Lost::kDialed : RailsOwner::Lost::kAwaited;
 }
 
 void JobRail::map(std::span<std::byte> bytes) {

@@ -3,36 +3,21 @@
 
 #include <array>
 #include <bitset>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "common/base/ledger.h"
-#include "common/base/log_share.h"
 #include "common/base/units.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine_log/recorded_engine.h"
-#include "daemon/host/config.h"
+#include "daemon/host/context.h"
 #include "daemon/host/job_block.h"
 #include "daemon/host/prepared.h"
+#include "daemon/host/rails.h"
 #include "daemon/ports/job.h"
 
 namespace tensorlane::host {
-
-// What a job uses of its host. Outlives the job.
-struct Context {
-  const HostConfig* config = nullptr;
-  ports::Memory* memory = nullptr;
-  ports::LaneMetrics* metrics = nullptr;
-  ports::Timeline* timeline = nullptr;
-  std::vector<ports::Transport*> transports;  // by rail
-  ports::LaneListener* listener = nullptr;
-  Ledger* descriptors = nullptr;  // null: nobody counts
-  LogShare* log_share = nullptr;  // what the log may say of each user's jobs
-  const std::function<void(const std::string&)>* log = nullptr;
-  std::function<Time()> clock;
-};
 
 // What contributions land in: memory, and its place in the host's region table.
 struct Staging {
@@ -42,7 +27,7 @@ struct Staging {
 
 class JobRail {
  public:
-  // The job. Calls come from inside the calls below.
+  // The set of rails that it is of. Calls come from inside the calls below.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -75,14 +60,9 @@ class JobRail {
   // Nothing of it is open: once close() has been called, no buffer is touched any more.
   bool closed() const { return flows_open_ == 0; }
   void close();
-  void flow_up(const ports::FlowKey& flow, Time now);
-  // What the host of a flow that went was to this one.
-  enum class Lost : std::uint8_t {
-    kNeighbour,  // all of its flows had been up
-    kDialed,     // this host was making them, and does not try again
-    kAwaited,    // it was making them, and may try again
-  };
-  Lost flow_down(const ports::FlowKey& flow);
+  // Returns over what it goes, and how it is protected.
+  std::string flow_up(const ports::FlowKey& flow, Time now);
+  RailsOwner::Lost flow_down(const ports::FlowKey& flow);
   // Gives its region back: nothing is called after it.
   void retire();
   // Memory that goes between hosts.
@@ -105,7 +85,7 @@ class JobRail {
   void frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now);
   const engine::Engine& engine() const { return engine_.engine(); }
 
-  // ---- the loop: as Job says of the same names ----
+  // ---- the loop: as RailSet says of the same names ----
   std::optional<ClassId> next_work() const { return engine_.next_work(); }
   // Fills `block` with the engine's next one.
   void choose_block(Time now, JobBlock& block);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "common/base/log_gate.h"
+#include "daemon/host/context.h"
 #include "daemon/host/job.h"
 
 namespace tensorlane::host {
@@ -18,14 +19,20 @@ void Job::report_begin() {
   hosts.reserve(spec_.hosts.size());
   for (const ports::JobHost& host : spec_.hosts) hosts.push_back(host.name);
   context_.timeline->begin_job(id(), epoch(), spec_.name, hosts);
+  context_.metrics->jobs_started.add();
+  reported_ = true;
 }
 
 void Job::report_connected() {
   std::size_t neighbours = 0;
-  for (const auto& rail : rails_) neighbours = std::max(neighbours, rail->neighbours());
+  std::set<std::string> names;
+  for (const Set& set : sets_) {
+    neighbours = std::max(neighbours, set.settled.neighbours);
+    names.insert(set.settled.transports.begin(), set.settled.transports.end());
+  }
   if (std::exchange(neighbours_, neighbours) == neighbours) return;
   std::string transports;
-  for (const std::string& name : metrics_->transports) transports += (transports.empty() ? "" : " and ") + name;
+  for (const std::string& name : names) transports += (transports.empty() ? "" : " and ") + name;
   log(fmt::format("job '{}': its flows to {} {} go over {}", spec_.name, neighbours, neighbours == 1 ? "host" : "hosts",
                   transports));
 }
@@ -33,10 +40,13 @@ void Job::report_connected() {
 void Job::report_end() {
   context_.timeline->end_job(id(), epoch());
   std::uint64_t sent = 0, received = 0, demoted = 0;
-  for (const ports::JobMetrics::PerClass& cls : metrics_->classes) {
-    sent += cls.bytes_sent.value();
-    received += cls.bytes_received.value();
-    demoted += cls.bytes_demoted.value();
+  for (const Set& set : sets_) {
+    if (set.settled.metrics == nullptr) continue;
+    for (const ports::JobMetrics::PerClass& cls : set.settled.metrics->classes) {
+      sent += cls.bytes_sent.value();
+      received += cls.bytes_received.value();
+      demoted += cls.bytes_demoted.value();
+    }
   }
   log(fmt::format(
       "job '{}' of user {} is over on this host: {:.1f} s, {} iterations, {} bytes sent ({} of them demoted) and {} "

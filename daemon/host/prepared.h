@@ -48,7 +48,13 @@ class JobStart {
   const HostPorts& ports_;
 };
 
-// What a registration has taken of a lane.
+// What the daemon itself keeps of a tensor; empty where it needs none.
+struct OwnMemory {
+  std::span<std::byte> storage;  // of a batch: its buffer
+  std::span<std::byte> wide;     // float32 scratch
+};
+
+// What a registration has taken of the daemon.
 struct Taken {
   std::unique_ptr<ports::Scratch> scratch;  // none: its tensors need none
   Ledger::Charge regions, tables;
@@ -69,16 +75,17 @@ class PlanGrowth {
   // A Preparer::Step.
   bool step();
 
-  // Where new tensor `i` keeps what its clients do not: empty where it needs none.
-  std::span<std::byte> storage(std::size_t i) const { return piece(places_[i].storage, places_[i].storage_bytes); }
-  std::span<std::byte> wide(std::size_t i) const { return piece(places_[i].wide, places_[i].wide_bytes); }
+  // Of new tensor `i`.
+  OwnMemory own_memory(std::size_t i) const {
+    const Place& p = places_[i];
+    return {piece(p.storage, p.storage_bytes), piece(p.wide, p.wide_bytes)};
+  }
 
   protocol::Plan added;
   Status status;  // when it is ready
   Taken memory;
   // The lane's.
   std::size_t taken = 0;  // so many of the new tensors are in the plan
-  bool in_plan = false;   // all are; flows may still be to be opened
   Review review;          // once all of them are
 
  private:

@@ -16,7 +16,7 @@ std::uint64_t work_cost(const JobBlock& block) {
   return std::max<std::uint64_t>(block.span.bytes, kLeastWork);
 }
 
-void Users::add(Job& job) {
+void Users::add(JobPart& job) {
   auto user = std::ranges::find(users_, job.user(), &User::id);
   if (user == users_.end()) {
     user = users_.insert(users_.end(), User());
@@ -26,7 +26,7 @@ void Users::add(Job& job) {
   user->jobs.push_back(&job);
 }
 
-void Users::remove(Job& job) {
+void Users::remove(JobPart& job) {
   for (User& user : users_) std::erase(user.jobs, &job);
   std::erase_if(users_, [](const User& user) { return user.jobs.empty(); });
 }
@@ -37,7 +37,8 @@ std::size_t Users::collect(std::size_t most) {
     std::size_t left = users_.size() == 1 ? std::numeric_limits<std::size_t>::max() : most;
     const std::size_t first = user.submission_turn++;
     for (std::size_t i = 0; i < user.jobs.size() && left > 0; ++i) {
-      const std::size_t taken = user.jobs[(first + i) % user.jobs.size()]->collect(left);
+      Job* home = user.jobs[(first + i) % user.jobs.size()]->home();
+      const std::size_t taken = home == nullptr ? 0 : home->collect(left);
       left -= taken;
       count += taken;
     }
@@ -53,10 +54,11 @@ Users::Sent Users::send(Turn& turn, RailIndex rail, ClassId cls, std::uint64_t q
   const auto serve_user = [&](std::size_t u, std::uint64_t of_user) {
     User& user = users_[u];
     const auto account = [&](std::size_t j) -> std::uint64_t& {
-      return user.jobs[j]->uses(rail) ? user.jobs[j]->deficit(rail, cls) : nowhere;
+      return user.jobs[j]->has(rail) ? user.jobs[j]->rails()->deficit(rail, cls) : nowhere;
     };
     const auto serve_job = [&](std::size_t j, std::uint64_t budget) {
-      const JobRail::Sent sent = user.jobs[j]->send(rail, cls, *credit, budget, now);
+      if (!user.jobs[j]->has(rail)) return Served{};
+      const JobRail::Sent sent = user.jobs[j]->rails()->send(rail, cls, *credit, budget, now);
       all.operations += sent.operations;
       *credit -= sent.bytes;
       return Served{sent.cost, sent.more, sent.more && credit->value < budget - sent.cost};
@@ -71,17 +73,17 @@ Users::Sent Users::send(Turn& turn, RailIndex rail, ClassId cls, std::uint64_t q
 bool Users::choose_block(Time now, JobBlock& block) {
   std::optional<ClassId> best;
   for (const User& user : users_) {
-    for (const Job* job : user.jobs) {
+    for (const JobPart* job : user.jobs) {
       const std::optional<ClassId> cls = job->next_work();
       if (cls && (!best || *cls < *best)) best = cls;
     }
   }
   if (!best) return false;
-  const auto has_it = [&](const Job* job) { return job->next_work() == best; };
+  const auto has_it = [&](const JobPart* job) { return job->next_work() == best; };
   User& user = users_[next_in_turn(
       &work_turn_, users_.size(), kWorkQuantum, [&](std::size_t u) -> std::int64_t& { return users_[u].work_account; },
       [&](std::size_t u) { return std::ranges::any_of(users_[u].jobs, has_it); })];
-  Job& job = *user.jobs[next_in_turn(
+  JobPart& job = *user.jobs[next_in_turn(
       &user.work_turn, user.jobs.size(), kWorkQuantum,
       [&](std::size_t j) -> std::int64_t& { return user.jobs[j]->work_account(); },
       [&](std::size_t j) { return has_it(user.jobs[j]); })];

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/units.h"
-#include "daemon/host/job.h"
+#include "daemon/host/job_part.h"
 #include "daemon/host/turns.h"
 
 namespace tensorlane::host {
@@ -22,8 +22,8 @@ class Users {
  public:
   explicit Users(std::size_t rails) : rails_(rails) {}
 
-  void add(Job& job);
-  void remove(Job& job);
+  void add(JobPart& job);
+  void remove(JobPart& job);
 
   // Takes submissions of all jobs, of one user at most `most` where there are several users. Returns how many.
   std::size_t collect(std::size_t most);
@@ -48,7 +48,7 @@ class Users {
   };
   struct User {
     std::uint32_t id = 0;
-    std::vector<Job*> jobs;
+    std::vector<JobPart*> jobs;
     std::vector<std::array<Share, kMaxDataClasses + 1>> shares;  // by rail and class
     std::size_t submission_turn = 0;                             // which job's it is
     std::size_t work_turn = 0;                                   // which job's blocks were done last

@@ -36,7 +36,7 @@ Status Lane::Impl::open() {
   }
   watch(mailbox_fd, true);
   TL_ASSIGN_OR_RETURN(host, host::Host::create(config, ports, clock_now));
-  for (std::uint8_t r = 0; r < host->rails(); ++r) watch(host->transport(RailIndex(r)).wake_fd(), true);
+  for (const ports::Transport* transport : host->transports()) watch(transport->wake_fd(), true);
   if (ports.executor->wake_fd() >= 0) watch(ports.executor->wake_fd(), true, EPOLLET);
   return {};
 }
@@ -106,7 +106,8 @@ bool Lane::Impl::arm_sessions() {
   bool quiet = true;
   wanted.clear();
   for (const auto& job : host->jobs()) {
-    for (const auto& session : job->sessions()) {
+    if (job->home() == nullptr) continue;
+    for (const auto& session : job->home()->sessions()) {
       if (!session || session->dead()) continue;
       wanted.push_back(session->wake_fd());
       if (!session->arm_wake()) quiet = false;
@@ -126,13 +127,14 @@ bool Lane::Impl::arm_sessions() {
 
 bool Lane::Impl::arm_transports() {
   bool quiet = true;
-  for (std::uint8_t r = 0; r < host->rails(); ++r) quiet = host->transport(RailIndex(r)).arm() && quiet;
+  for (ports::Transport* transport : host->transports()) quiet = transport->arm() && quiet;
   return quiet;
 }
 
 void Lane::Impl::disarm_sessions() {
   for (const auto& job : host->jobs()) {
-    for (const auto& session : job->sessions()) {
+    if (job->home() == nullptr) continue;
+    for (const auto& session : job->home()->sessions()) {
       if (session) session->disarm_wake();
     }
   }
@@ -174,7 +176,7 @@ void Lane::Impl::run() {
     const std::size_t progress = turn();
     if (host->housekeep()) set_cpu();
     // The tables and the memory of jobs that are over go elsewhere: that takes long.
-    if (std::shared_ptr<host::Job> job = host->retire()) preparer.dispose(std::move(job));
+    if (std::shared_ptr<void> object = host->retire()) preparer.dispose(std::move(object));
     if (progress == 0 && !host->retires() && backlogs.empty()) {
       maybe_sleep();
     } else {

@@ -16,7 +16,7 @@ Status Lane::start_job(ports::JobSpec spec) {
   }
   auto start = std::make_shared<host::JobStart>(std::move(spec), impl->config, impl->ports);
   return impl->prepare(start->spec, [start] { return start->step(); }, {job, [impl, start]() mutable {
-                                                                          impl->host->begin(*start);
+                                                                          impl->host->begin(start);
                                                                           impl->preparer.dispose(std::move(start));
                                                                           return true;
                                                                         }});
@@ -48,7 +48,7 @@ Status Lane::apply_plan(JobId job, protocol::Plan added, std::function<void()> t
                           const bool there = j != nullptr && j->epoch() == epoch;
                           if (there && !j->grow(*growth, impl->host->now())) return false;
                           if (there && then && growth->taken == growth->added.tensors.size())
-                            j->when_connected(std::move(then));
+                            j->when_settled(std::move(then));
                           impl->preparer.dispose(std::move(growth));
                           return true;
                         }});
@@ -72,9 +72,12 @@ Status Lane::vacate(JobId job, std::uint32_t version, protocol::TensorRange rang
                       shrinking->taken = {};
                       return true;
                     };
-                    if (impl->preparer.add(j->user(), give_back, gone)) return true;
-                    impl->preparer.dispose(std::make_shared<host::Taken>(std::move(shrinking->taken)));
-                    return gone.run();
+                    j->when_settled([impl, user = j->user(), give_back, shrinking, gone] {
+                      if (impl->preparer.add(user, give_back, gone)) return;
+                      impl->preparer.dispose(std::make_shared<host::Taken>(std::move(shrinking->taken)));
+                      gone.run();
+                    });
+                    return true;
                   }};
   return impl->preparer.add_behind(command) ? Status() : impl->post(std::move(command));
 }

@@ -20,6 +20,14 @@ struct FlowState {
 // Payload that all jobs of this host have sent and received by one NIC since the daemon began, by metrics_slot().
 struct PortBytes {
   std::array<std::uint64_t, kMaxDataClasses + 1> sent{}, received{};
+
+  PortBytes& operator+=(const PortBytes& more) {
+    for (std::size_t c = 0; c < sent.size(); ++c) {
+      sent[c] += more.sent[c];
+      received[c] += more.received[c];
+    }
+    return *this;
+  }
 };
 
 struct LaneProgress {

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,10 +151,9 @@ class FlowBoard {
 struct JobMetrics {
   std::string name;
   JobId id;
-  std::uint32_t user = 0;            // uid
-  Time began;                        // by the host's clock
-  std::set<std::string> transports;  // over which its flows came up; of the lane's thread alone
-  Counter iterations;                // operations on the tensor that had most of them, on this host
+  std::uint32_t user = 0;  // uid
+  Time began;              // by the host's clock
+  Counter iterations;      // operations on the tensor that had most of them, on this host
   struct PerClass {
     Counter bytes_sent;  // in the class's flows
     Counter bytes_received;

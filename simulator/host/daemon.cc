@@ -202,7 +202,7 @@ void SimDaemon::block_begins(const ports::Block& block) {
   const auto& of_job = static_cast<const host::JobBlock&>(block);
   for (const auto& job : host_->jobs()) {
     const std::size_t number = find(job->id())->run().number;
-    if (job.get() == of_job.job) {
+    if (job.get() == of_job.part) {
       fairness_.worked(number);
     } else {
       fairness_.work_passed_over(number, host::work_cost(of_job), job->next_work() == of_job.span.cls);
@@ -212,7 +212,7 @@ void SimDaemon::block_begins(const ports::Block& block) {
 
 std::size_t SimDaemon::blocks_of(JobId job) const {
   return static_cast<std::size_t>(std::ranges::count_if(executor_.under_way(), [job](const ports::Block* block) {
-    const host::Job* of = static_cast<const host::JobBlock*>(block)->job;
+    const host::JobPart* of = static_cast<const host::JobBlock*>(block)->part;
     return of != nullptr && of->id() == job;
   }));
 }

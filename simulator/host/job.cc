@@ -124,8 +124,8 @@ std::size_t SimJob::carry_out() {
 void SimJob::start(std::function<void()> planned) {
   if (aborted()) return;  // it has heard that another host did
   command([this] {
-    host::JobStart start(spec(), machine_.config(), machine_.ports());
-    while (!start.step()) {
+    const auto start = std::make_shared<host::JobStart>(spec(), machine_.config(), machine_.ports());
+    while (!start->step()) {
     }
     machine_.host().begin(start);
     for (std::size_t r = 0; r < watches_.size(); ++r)
@@ -158,7 +158,7 @@ void SimJob::grow(protocol::Plan added, protocol::TensorRange range, std::functi
     bind(range.first, range.end());
     machine_.trace().line(machine_.self(), "job {}: plan with {} tensors from {} on", run_.number, range.count,
                           range.first);
-    j->when_connected(then);
+    j->when_settled(then);
     return true;
   });
 }
@@ -195,14 +195,19 @@ void SimJob::vacate(protocol::TensorRange range, std::function<void()> then) {
     host::Job* j = job();
     if (j == nullptr) return true;
     if (!j->vacate(*shrinking, machine_.host().now())) return false;
-    const protocol::TensorRange gone = shrinking->range;
-    machine_.trace().line(machine_.self(), "job {}: plan without {} tensors from {} on", run_.number, gone.count,
-                          gone.first);
-    for (std::uint8_t r = 0; r < scenario_.rails(); ++r) machine_.transport(RailIndex(r)).forget(run_.number, gone);
-    for (std::uint32_t i = gone.first; i < gone.end(); ++i) check_given_back(TensorId(i));
-    then();
+    j->when_settled([this, gone = shrinking->range, then] {
+      vacated(gone);
+      then();
+    });
     return true;
   });
+}
+
+void SimJob::vacated(protocol::TensorRange gone) {
+  machine_.trace().line(machine_.self(), "job {}: plan without {} tensors from {} on", run_.number, gone.count,
+                        gone.first);
+  for (std::uint8_t r = 0; r < scenario_.rails(); ++r) machine_.transport(RailIndex(r)).forget(run_.number, gone);
+  for (std::uint32_t i = gone.first; i < gone.end(); ++i) check_given_back(TensorId(i));
 }
 
 // The table of tensors names none of the buffers of a tensor that is gone.

@@ -99,6 +99,7 @@ class SimJob {
   void bind(std::size_t from, std::size_t to);
   bool holds(TensorId tensor, Sequence sequence) const;
   void start_clients();
+  void vacated(protocol::TensorRange gone);
   void check_given_back(TensorId tensor) const;
   bool is_batch(TensorId tensor) const { return scenario_.plan.tensors[tensor.value].is_batch(); }
 

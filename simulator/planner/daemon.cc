@@ -175,9 +175,9 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
     std::vector<Descriptor> buffers;
     for (const protocol::PlanTensor& t : plan.tensors)
       buffers.push_back(BytelessMemory::region(t.elements * dtype_size(t.dtype)));
-    host::JobStart start(*spec, config_, ports_);
+    const auto start = std::make_shared<host::JobStart>(*spec, config_, ports_);
     host::PlanGrowth growth(std::move(plan), spec, ports_);
-    while (!start.step() || !growth.step()) {
+    while (!start->step() || !growth.step()) {
     }
     host_->begin(start);
     const Time now = context_.events.now();
