@@ -19,7 +19,6 @@
 #include "daemon/control/control.h"
 #include "daemon/lane/lane.h"
 #include "daemon/memory/arena.h"
-#include "daemon/memory/region_table.h"
 #include "daemon/memory/scratch.h"
 #include "daemon/planning/batches.h"
 #include "daemon/planning/pattern_choices.h"
@@ -31,6 +30,7 @@
 #include "daemon/telemetry/timeline.h"
 #include "daemon/wiring/lane_config.h"
 #include "daemon/wiring/lane_status.h"
+#include "daemon/wiring/lanes.h"
 #include "daemon/wiring/log.h"
 #include "daemon/wiring/recording.h"
 #include "daemon/wiring/reload.h"
@@ -45,7 +45,6 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 constexpr const char* kServiceUser = "tensorlane";  // of deploy/systemd
-constexpr std::uint32_t kMaxRegions = 1 << 19;
 
 static_assert(config::kMaxWorkers <= reduce::Workers::kMaxThreads);
 
@@ -60,54 +59,55 @@ class Daemon {
  public:
   explicit Daemon(config::DaemonConfig config)
       : config_(std::move(config)),
-        regions_(kMaxRegions),
-        region_ledger_(wiring::region_ledger(config_, kMaxRegions)),
+        region_ledger_(wiring::region_ledger(config_, wiring::LaneParts::kMaxRegions)),
         reducer_(reduce::make_cpu_reducer()),
         timeline_(wiring::timeline_config(config_)),
+        parts_(config_, *reducer_, timeline_),
         memory_(wiring::memory_budget(config_)),
         arenas_(memory_),
         scratch_(memory_),
         descriptors_(std::make_shared<Ledger>(wiring::descriptor_rules(config_))),
         sessions_(session_config(config_, descriptors_), arenas_),
         patterns_(config_),
-        status_({config_, metrics_, timeline_, patterns_, rails_, [this] { return batch_limit(); },
+        status_({config_, parts_.metrics(), timeline_, patterns_, rails_, [this] { return batch_limit(); },
                  [this] { return exporter_ ? exporter_->address() : std::string(); }}),
         control_(control_config()) {}
 
   Status start() {
-    TL_ASSIGN_OR_RETURN(executor_, reduce::make_executor(*reducer_, config_.workers, wiring::spin(config_)));
-    const host::HostPorts ports{
-        &regions_,
-        executor_.get(),
-        &metrics_,
-        &timeline_,
-        [this](RailIndex rail, ports::FrameSink& sink) { return wiring::make_transport(config_, rail, sink, rails_); },
-        wiring::recorder_maker(config_),
-        &scratch_,
-        &region_ledger_,
-        descriptors_.get(),
-        [](const std::string& line) { spdlog::info(line); }};
-    TL_ASSIGN_OR_RETURN(lane_, lane::Lane::create(wiring::lane_config(config_), ports));
+    TL_RETURN_IF_ERROR(parts_.start(config_));
+    const host::HostPorts shared{.make_transport =
+                                     [this](RailIndex rail, ports::FrameSink& sink) {
+                                       return wiring::make_transport(config_, rail, sink, rails_);
+                                     },
+                                 .make_observer = wiring::recorder_maker(config_),
+                                 .scratch = &scratch_,
+                                 .regions = &region_ledger_,
+                                 .descriptors = descriptors_.get(),
+                                 .log = [](const std::string& line) { spdlog::info(line); }};
+    TL_ASSIGN_OR_RETURN(lanes_, lane::Lanes::create(wiring::lane_config(config_), parts_.ports(shared)));
     if (!config_.metrics.empty()) {
       TL_RETURN_IF_ERROR(wiring::try_metrics(config_));
       telemetry::ExporterConfig exporter = wiring::exporter_config(config_);
       exporter.version = TENSORLANE_VERSION;
       TL_ASSIGN_OR_RETURN(exporter_,
-                          telemetry::Exporter::create(exporter, metrics_, extra_counters(), user_accounts()));
+                          telemetry::Exporter::create(exporter, parts_.metrics(), extra_counters(), user_accounts()));
     }
-    lane_->start(control_);
-    TL_RETURN_IF_ERROR(control_.start(*lane_, sessions_));
+    lanes_->start(control_);
+    TL_RETURN_IF_ERROR(control_.start(*lanes_, sessions_));
     start_timeline();
     return sessions_.start(control_);
   }
 
   // How often each thread that jobs wait for has turned.
   std::vector<std::pair<std::string, std::uint64_t>> turns() const {
-    return {{"lane", metrics_.loops.value()},
-            {"work", metrics_.work_turns.value()},
-            {"prepare", lane_->preparer_turns()},
-            {"control", control_.turns()},
-            {"sessions", sessions_.turns()}};
+    std::vector<std::pair<std::string, std::uint64_t>> all{
+        {"prepare", lanes_->preparer_turns()}, {"control", control_.turns()}, {"sessions", sessions_.turns()}};
+    const ports::AllLanes metrics = parts_.metrics();
+    for (std::size_t lane = 0; lane < metrics.each().size(); ++lane) {
+      all.emplace_back(fmt::format("lane {}", lane), metrics.each()[lane]->loops.value());
+      all.emplace_back(fmt::format("work of lane {}", lane), metrics.each()[lane]->work_turns.value());
+    }
+    return all;
   }
 
   // Takes over what can be taken over from the file, which may have changed. One thread. Where it is wrong, everything
@@ -130,7 +130,7 @@ class Daemon {
   void stop() {
     control_.stop();
     sessions_.stop();
-    lane_->stop();
+    lanes_->stop();
     timeline_.stop();
     tell_refused();
   }
@@ -263,17 +263,15 @@ class Daemon {
 
   const config::DaemonConfig config_;
   config::DaemonConfig reloaded_ = config_;  // and what reload() took over
-  memory::RegionTable regions_;
-  Ledger region_ledger_;  // of regions_
+  Ledger region_ledger_;                     // of each lane's table of regions
   std::unique_ptr<ports::Reducer> reducer_;
-  std::unique_ptr<ports::Executor> executor_;
-  ports::LaneMetrics metrics_;
   telemetry::TimelineRecorder timeline_;
+  wiring::LaneParts parts_;
   const std::shared_ptr<memory::MemoryBudget> memory_;
   memory::ArenaPool arenas_;
   memory::ScratchPool scratch_;
-  std::vector<wiring::RailTransport> rails_;  // complete once the lane is made
-  std::unique_ptr<lane::Lane> lane_;
+  std::vector<wiring::RailTransport> rails_;  // complete once the lanes are made
+  std::unique_ptr<lane::Lanes> lanes_;
   const std::shared_ptr<Ledger> descriptors_;
   session::SessionServer sessions_;
   planning::PatternChoices patterns_;  // control's thread

@@ -47,6 +47,7 @@ constexpr auto kKeys = std::to_array<std::string_view>({"fabric",
                                                         "staging",
                                                         "slice_elements",
                                                         "spin",
+                                                        "lanes",
                                                         "workers",
                                                         "cpu",
                                                         "job_limits",
@@ -291,9 +292,11 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   const auto flag = [&](std::string_view key) { return map.flag(key); };
   const auto bytes = [&](std::string_view key) { return size_with_unit(map, key); };
   std::uint64_t slice = 0, cpu = 0, sessions = config->max_sessions, pending = config->max_pending,
-                guaranteed = config->users_guaranteed, tensors = config->max_tensors, workers = 0;
+                guaranteed = config->users_guaranteed, tensors = config->max_tensors, lanes = config->lanes,
+                workers = 0;
   TL_RETURN_IF_ERROR(optional_value(map, "slice_elements", &slice, number(1024, 1u << 20)));
   TL_RETURN_IF_ERROR(optional_value(map, "cpu", &cpu, number(0, 4095)));
+  TL_RETURN_IF_ERROR(optional_value(map, "lanes", &lanes, number(1, kMaxLanes)));
   TL_RETURN_IF_ERROR(optional_value(map, "workers", &workers, number(0, kMaxWorkers)));
   TL_RETURN_IF_ERROR(optional_value(map, "max_sessions", &sessions, number(1, 65536)));
   TL_RETURN_IF_ERROR(optional_value(map, "max_pending", &pending, number(1, 4096)));
@@ -307,6 +310,7 @@ Status read_numbers(const Mapping& map, DaemonConfig* config) {
   TL_RETURN_IF_ERROR(optional_value(map, "memory_limit", &config->memory_limit, bytes));
   TL_RETURN_IF_ERROR(optional_value(map, "memory_keep_free", &config->memory_keep_free, bytes));
   TL_RETURN_IF_ERROR(optional_value(map, "staging", &config->staging, bytes));
+  config->lanes = static_cast<std::uint32_t>(lanes);
   config->workers = static_cast<std::uint32_t>(workers);
   config->slice_elements = static_cast<std::uint32_t>(slice);
   config->max_sessions = static_cast<std::uint32_t>(sessions);

@@ -16,7 +16,7 @@
 
 namespace tensorlane::config {
 
-inline constexpr std::uint32_t kMaxWorkers = 64;
+inline constexpr std::uint32_t kMaxWorkers = 64, kMaxLanes = 16;
 
 struct DaemonConfig {
   std::string path;
@@ -86,7 +86,8 @@ struct DaemonConfig {
   std::uint32_t slice_elements = 0;           // 0: from the link speed
   Duration spin = microseconds(-1);           // negative: by the number of cores
   int cpu = -1;
-  std::uint32_t workers = 0;  // threads that sum and copy beside the lane; 0: the lane does it
+  std::uint32_t lanes = 1;    // threads that drive transfers; rail i belongs to lane i % lanes
+  std::uint32_t workers = 0;  // threads that sum and copy beside the lanes; 0: the lanes do it
 
   const fabric::Host& self() const { return *fabric.find_host(host); }
   // For messages: FILE:LINE of a key, or the file where the key was left out.

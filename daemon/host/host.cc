@@ -137,9 +137,10 @@ void Host::clear() {
 
 // What control says of a job that is not there is answered by what it does next: it aborts the job.
 void Host::begin(const std::shared_ptr<JobStart>& start) {
-  std::vector<std::size_t> lanes(lanes_.begin(), lanes_.begin() + static_cast<std::ptrdiff_t>(start->rails.size()));
-  std::ranges::sort(lanes);
-  lanes.erase(std::ranges::unique(lanes).begin(), lanes.end());
+  std::vector<std::size_t> lanes;  // the first one has rail 0
+  for (std::size_t r = 0; r < start->rails.size(); ++r) {
+    if (std::ranges::find(lanes, lanes_[r]) == lanes.end()) lanes.push_back(lanes_[r]);
+  }
   Result<std::unique_ptr<JobPart>> part = JobPart::begin(start, context_, lanes, ports_.links);
   if (!part.ok()) return context_.listener->on_job_failed(start->spec.credentials.job, part.status());
   users_.add(**part);
@@ -168,12 +169,12 @@ bool Host::has_closed() const {
   return std::ranges::any_of(jobs_, [](const auto& job) { return job->closed(); });
 }
 
-std::vector<JobId> Host::reap() {
-  std::vector<JobId> gone;
+std::vector<std::pair<JobId, Epoch>> Host::reap() {
+  std::vector<std::pair<JobId, Epoch>> gone;
   for (auto& job : jobs_) {
     if (!job->closed()) continue;
     users_.remove(*job);
-    if (job->home() != nullptr) gone.push_back(job->id());
+    if (job->home() != nullptr) gone.emplace_back(job->id(), job->epoch());
     ended_.push_back(std::move(job));
   }
   std::erase_if(jobs_, [](const auto& job) { return job == nullptr; });

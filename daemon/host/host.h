@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/base/log_share.h"
@@ -47,7 +48,7 @@ class Host {
   // Some jobs have closed: call reap().
   bool has_closed() const;
   // Forgets them: their names serve again, and retire() has them. Returns those that lived here.
-  std::vector<JobId> reap();
+  std::vector<std::pair<JobId, Epoch>> reap();
   // Takes what clients have submitted, then commands may be given, then submit() begins what was taken, of the jobs
   // that `may` is true of.
   std::size_t collect();

@@ -46,7 +46,7 @@ class Job final : public RailsOwner {
   bool retire();
 
   // ---- commands (from LanePort) ----
-  // Its rails on a lane: those of every lane that has some, before connect().
+  // Its rails on a lane: those of every lane that has some, before connect(); first those that rail 0 is of.
   void join(std::size_t lane, Rails& rails) { sets_.push_back({.lane = lane, .rails = &rails}); }
   // It begins: for the timeline.
   void report_begin();

@@ -14,9 +14,9 @@ namespace tensorlane::host {
 // The lane's thread.
 class JobPart {
  public:
-  // A job that lives here. `lanes`: all that have rails of it; `links` is null where that is this one at most. Errors:
-  // that of the preparation; kResourceExhausted, when the table of tensors is full or there is no memory for tables.
-  // What was prepared then stays with `start`, which gives it back elsewhere.
+  // A job that lives here. `lanes`: all that have rails of it, first that of rail 0; `links` is null where that is this
+  // one at most. Errors: that of the preparation; kResourceExhausted, when the table of tensors is full or there is no
+  // memory for tables. What was prepared then stays with `start`, which gives it back elsewhere.
   static Result<std::unique_ptr<JobPart>> begin(const std::shared_ptr<JobStart>& start, const Context& context,
                                                 const std::vector<std::size_t>& lanes, Links* links);
   // Rails of a job that lives on another lane. Null, and that has been told why, when they cannot begin.

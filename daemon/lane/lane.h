@@ -1,11 +1,12 @@
-// The loop that drives a host of engines: it polls transports and sessions, takes commands, and sleeps when nothing is
-// to be done.
+// The lanes of a daemon. Each is a thread that drives a host of engines: it polls its transports and the sessions of
+// the jobs that live there, takes commands, and sleeps when nothing is to be done (loop.h).
 //
-// One thread drives, and one beside it prepares what takes long (preparer.h). Other threads speak to it through
-// LanePort, whose calls are queued. What it tells them goes through LaneListener.
+// One thread beside them prepares what takes long (preparer.h). Other threads speak to them through LanePort, whose
+// calls are queued. What they tell goes through LaneListener.
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "daemon/host/config.h"
 #include "daemon/ports/job.h"
@@ -15,21 +16,24 @@ namespace tensorlane::lane {
 struct LaneConfig : host::HostConfig {
   Duration spin = microseconds(20);  // how long an idle loop polls before it blocks; 0 on machines without a spare core
   double spin_budget = 0.25;         // at most this share of the time is spent polling in vain (law 17)
-  int cpu = -1;                      // pin the thread there; -1: anywhere
+  int cpu = -1;                      // pin lane 0 there, and lane i to cpu + i; -1: anywhere
 };
 
-class Lane final : public ports::LanePort {
+class Lanes final : public ports::LanePort {
  public:
-  // What `ports` points to outlives the lane. Errors of make_transport (a port in use...), or of the kernel's
-  // descriptors.
-  static Result<std::unique_ptr<Lane>> create(const LaneConfig& config, const host::HostPorts& ports);
-  ~Lane() override;
+  // `ports`: by lane; what they point to outlives the lanes. `lane` and `links` in it are filled in here. Errors of
+  // make_transport (a port in use...), or of the kernel's descriptors.
+  static Result<std::unique_ptr<Lanes>> create(const LaneConfig& config, std::span<const host::HostPorts> ports);
+  static Result<std::unique_ptr<Lanes>> create(const LaneConfig& config, const host::HostPorts& ports) {
+    return create(config, std::span(&ports, 1));
+  }
+  ~Lanes() override;
 
-  // Starts the thread. `listener` outlives stop().
+  // Starts the threads. `listener` outlives stop().
   void start(ports::LaneListener& listener);
   // How often the thread that prepares commands has turned: at least twice in a second. Any thread.
   std::uint64_t preparer_turns() const;
-  // Ends the thread; jobs that run are dropped without ceremony. Idempotent.
+  // Ends the threads; jobs that run are dropped without ceremony. Idempotent.
   void stop();
 
   Status start_job(ports::JobSpec spec) override;
@@ -45,7 +49,7 @@ class Lane final : public ports::LanePort {
 
  private:
   struct Impl;
-  explicit Lane(std::unique_ptr<Impl> impl);
+  explicit Lanes(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -24,6 +24,7 @@ namespace tensorlane::lane {
 struct Command {
   JobId job;
   std::function<bool()> run;
+  std::size_t lane = 0;  // whose
 };
 
 class Preparer {

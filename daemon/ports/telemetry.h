@@ -42,6 +42,10 @@ class DurationHistogram {
   }
   std::uint64_t bucket(std::size_t i) const { return buckets_[i].value(); }
   std::uint64_t sum_ns() const { return sum_ns_.value(); }
+  void add(const DurationHistogram& more) {
+    for (std::size_t i = 0; i < kBuckets; ++i) buckets_[i].add(more.bucket(i));
+    sum_ns_.add(more.sum_ns());
+  }
 
  private:
   std::array<Counter, kBuckets> buckets_;
@@ -79,7 +83,8 @@ struct FlowReport {
   std::string path;         // "10.1.0.1:7101 -> 10.1.0.2:7101"
   std::uint32_t user = 0;   // uid, of the job
   std::string protection;   // "encrypt, AES-256-GCM"; empty: none
-  JobId id = {};            // of the job; set by FlowBoard
+  JobId id = {};            // of the job; these two are set by FlowBoard
+  HostIndex host = {};      // the peer
 };
 
 // How flows to each peer came to go over what they go over; it stays when they end. The lane writes when a flow comes,
@@ -97,6 +102,10 @@ class PathBoard {
     PathReport& known = paths_[{peer, rail}];
     const bool less = report.measured == Time() && known.measured != Time() && chosen(report) == chosen(known);
     if (!less && !report.candidates.empty()) known = report;
+  }
+  // What another one has, of other rails.
+  void add(const PathBoard& more) {
+    for (const Entry& entry : more.all()) set(entry.peer, entry.rail, entry.report);
   }
   // By peer, then by rail; those of which there is something to say.
   std::vector<Entry> all() const {
@@ -126,12 +135,20 @@ class FlowBoard {
   void up(RailIndex rail, const FlowKey& flow, FlowReport report) {
     const std::lock_guard lock(mutex_);
     report.id = flow.job;
+    report.host = flow.peer;
     flows_.insert_or_assign({flow, rail}, std::move(report));
   }
   // Does nothing for a flow that never came up.
   void down(RailIndex rail, const FlowKey& flow) {
     const std::lock_guard lock(mutex_);
     flows_.erase({flow, rail});
+  }
+  // What another one has, of other rails.
+  void add(const FlowBoard& more) {
+    for (FlowReport& flow : more.all()) {
+      const FlowKey key{flow.id, flow.host, flow.cls};
+      up(flow.rail, key, std::move(flow));
+    }
   }
   // By job, peer, class, rail; the control class comes last.
   std::vector<FlowReport> all() const {

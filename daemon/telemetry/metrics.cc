@@ -21,14 +21,12 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// Reads the lane's counts when Prometheus asks, and only then.
-class Collector final : public prometheus::Collectable {
+// What is served, of what the lanes have counted until now.
+class Page final {
  public:
-  Collector(const ExporterConfig& config, const ports::LaneMetrics& metrics, std::vector<ExtraCounter> extra,
-            std::vector<ExtraFamily> families)
-      : config_(config), metrics_(metrics), extra_(std::move(extra)), families_(std::move(families)) {}
+  Page(const ExporterConfig& config, const ports::LaneMetrics& metrics) : config_(config), metrics_(metrics) {}
 
-  std::vector<MetricFamily> Collect() const override {
+  std::vector<MetricFamily> families() const {
     std::vector<MetricFamily> families;
     add_class_counters(families);
     add_ages(families);
@@ -49,16 +47,16 @@ class Collector final : public prometheus::Collectable {
     add_flows(families);
     add_paths(families);
     add_device_counters(families);
-    for (const ExtraCounter& extra : extra_) {
-      families.push_back(make(extra.name, extra.help, type_of(extra.name)));
-      add_value(families.back(), {}, extra.read());
-    }
-    for (const ExtraFamily& extra : families_) {
-      families.push_back(make(extra.name, extra.help, type_of(extra.name)));
-      for (const auto& [label, value] : extra.read())
-        add_value(families.back(), {{extra.label, label_text(label)}}, value);
-    }
     return families;
+  }
+  static void add_extra(const ExtraCounter& extra, std::vector<MetricFamily>& families) {
+    families.push_back(make(extra.name, extra.help, type_of(extra.name)));
+    add_value(families.back(), {}, extra.read());
+  }
+  static void add_extra(const ExtraFamily& extra, std::vector<MetricFamily>& families) {
+    families.push_back(make(extra.name, extra.help, type_of(extra.name)));
+    for (const auto& [label, value] : extra.read())
+      add_value(families.back(), {{extra.label, label_text(label)}}, value);
   }
 
  private:
@@ -360,8 +358,28 @@ class Collector final : public prometheus::Collectable {
     families.push_back(std::move(family));
   }
 
-  const ExporterConfig config_;
+  const ExporterConfig& config_;
   const ports::LaneMetrics& metrics_;
+};
+
+// Reads the lanes' counts when Prometheus asks, and only then.
+class Collector final : public prometheus::Collectable {
+ public:
+  Collector(const ExporterConfig& config, ports::AllLanes metrics, std::vector<ExtraCounter> extra,
+            std::vector<ExtraFamily> families)
+      : config_(config), metrics_(std::move(metrics)), extra_(std::move(extra)), families_(std::move(families)) {}
+
+  std::vector<MetricFamily> Collect() const override {
+    const std::unique_ptr<const ports::LaneMetrics> now = metrics_.sum();
+    std::vector<MetricFamily> families = Page(config_, *now).families();
+    for (const ExtraCounter& extra : extra_) Page::add_extra(extra, families);
+    for (const ExtraFamily& extra : families_) Page::add_extra(extra, families);
+    return families;
+  }
+
+ private:
+  const ExporterConfig config_;
+  const ports::AllLanes metrics_;
   const std::vector<ExtraCounter> extra_;
   const std::vector<ExtraFamily> families_;
 };
@@ -385,9 +403,9 @@ std::string label_text(const std::string& name) {
   return text.substr(0, end);
 }
 
-Result<std::unique_ptr<Exporter>> Exporter::create(const ExporterConfig& config, const ports::LaneMetrics& metrics,
+Result<std::unique_ptr<Exporter>> Exporter::create(const ExporterConfig& config, ports::AllLanes metrics,
                                                    std::vector<ExtraCounter> extra, std::vector<ExtraFamily> families) {
-  auto page = std::make_shared<Collector>(config, metrics, std::move(extra), std::move(families));
+  auto page = std::make_shared<Collector>(config, std::move(metrics), std::move(extra), std::move(families));
   TL_ASSIGN_OR_RETURN(auto server, ScrapeServer::start(config.listen, std::move(page)));
   return std::unique_ptr<Exporter>(std::make_unique<HttpExporter>(std::move(server)));
 }

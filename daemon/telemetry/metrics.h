@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/status.h"
-#include "daemon/ports/telemetry.h"
+#include "daemon/ports/all_lanes.h"
 
 namespace tensorlane::telemetry {
 
@@ -53,7 +53,7 @@ class Exporter {
  public:
   // Serves GET /metrics until destroyed (scrape_server.h). `metrics` outlives it. Errors: kInvalidArgument (address),
   // kUnavailable (port in use).
-  static Result<std::unique_ptr<Exporter>> create(const ExporterConfig& config, const ports::LaneMetrics& metrics,
+  static Result<std::unique_ptr<Exporter>> create(const ExporterConfig& config, ports::AllLanes metrics,
                                                   std::vector<ExtraCounter> extra,
                                                   std::vector<ExtraFamily> families = {});
   virtual ~Exporter() = default;

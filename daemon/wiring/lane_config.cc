@@ -28,6 +28,7 @@ lane::LaneConfig lane_config(const config::DaemonConfig& config) {
   for (std::uint8_t r = 0; r < config.self().rails(); ++r) {
     host::RailConfig& rail = lane.rails.emplace_back();
     rail.control_limit = control_limit(config, RailIndex(r));
+    rail.lane = r % config.lanes;
     for (std::size_t c = 0; c < config.data_classes(); ++c)
       rail.windows.push_back(window(config, config.fabric.classes.data[c], RailIndex(r)));
   }

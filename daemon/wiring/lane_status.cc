@@ -1,6 +1,7 @@
 #include "daemon/wiring/lane_status.h"
 
 #include <ctime>
+#include <memory>
 #include <set>
 
 #include "common/protocol/plan.h"
@@ -17,9 +18,11 @@ const char* transport_name(config::DaemonConfig::Transport transport) {
 }  // namespace
 
 nlohmann::json LaneStatus::read() const {
+  const std::unique_ptr<const Metrics> now = parts_.metrics.sum();
+  const Metrics& metrics = *now;
   nlohmann::json classes = nlohmann::json::array();
   for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) {
-    const ports::ClassMetrics& m = parts_.metrics.classes[c];
+    const ports::ClassMetrics& m = metrics.classes[c];
     classes.push_back(
         {{"name", parts_.config.fabric.classes.data[c].name},
          {"dscp_in_force", parts_.config.tags ? parts_.config.fabric.classes.data[c].dscp : 0},
@@ -31,7 +34,7 @@ nlohmann::json LaneStatus::read() const {
          {"failed_tensors", m.tensors_failed.value()}});
   }
   nlohmann::json flows = nlohmann::json::array();
-  for (const ports::FlowReport& flow : parts_.metrics.flows.all()) {
+  for (const ports::FlowReport& flow : metrics.flows.all()) {
     flows.push_back({{"job", flow.job},
                      {"job_id", flow.id.value},
                      {"peer", flow.peer},
@@ -43,10 +46,10 @@ nlohmann::json LaneStatus::read() const {
                      {"protection", flow.protection.empty() ? "none" : flow.protection},
                      {"path", flow.path}});
   }
-  const std::uint64_t cpu_ns = parts_.metrics.cpu_ns.value() + parts_.metrics.work_cpu_ns.value(),
-                      slices = parts_.metrics.slices_sent.value();
+  const std::uint64_t cpu_ns = metrics.cpu_ns.value() + metrics.work_cpu_ns.value(),
+                      slices = metrics.slices_sent.value();
   nlohmann::json jobs = nlohmann::json::array();
-  for (const auto& job : parts_.metrics.job_list.all()) {
+  for (const auto& job : metrics.job_list.all()) {
     nlohmann::json job_classes = nlohmann::json::array();
     for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) {
       job_classes.push_back({{"name", parts_.config.fabric.classes.data[c].name},
@@ -56,43 +59,44 @@ nlohmann::json LaneStatus::read() const {
     jobs.push_back({{"name", job->name}, {"id", job->id.value}, {"classes", std::move(job_classes)}});
   }
   std::uint64_t sent = 0;
-  for (const ports::ClassMetrics& m : parts_.metrics.classes) sent += m.bytes_sent.value();
-  return {{"transports", {{carrier(), {{"bytes_sent", sent}}}}},
+  for (const ports::ClassMetrics& m : metrics.classes) sent += m.bytes_sent.value();
+  return {{"transports", {{carrier(metrics), {{"bytes_sent", sent}}}}},
           {"lane",
            {{"transport", transport_name(parts_.config.transport)},
             {"data_protection", data_protection_name(parts_.config.fabric.data_protection)},
-            {"paths", path_status()},
+            {"paths", path_status(metrics)},
             {"pattern", parts_.config.pattern ? protocol::pattern_name(*parts_.config.pattern) : "auto"},
             {"batch_bytes", parts_.batch_limit().value},
             {"network_model", parts_.patterns.model()},
             {"pattern_choices", parts_.patterns.choices()},
             {"priorities", parts_.config.priorities},
             {"tags", parts_.config.tags},
+            {"lanes", parts_.metrics.each().size()},
             {"workers", parts_.config.workers},
             {"cpu_seconds", static_cast<double>(cpu_ns) * 1e-9},
             {"sent_slices", slices},
             {"cpu_ns_per_slice", slices == 0 ? nlohmann::json() : nlohmann::json(cpu_ns / slices)},
-            {"staging_bytes", parts_.metrics.staging_bytes.value()},
-            {"stale_grants", parts_.metrics.stale_grants.value()},
-            {"resumed_flows", parts_.metrics.transport.flows_resumed.value()},
-            {"resent_frames", parts_.metrics.transport.frames_resent.value()},
-            {"reduced_bytes", parts_.metrics.bytes_reduced.value()},
-            {"copied_bytes", parts_.metrics.bytes_copied.value()},
+            {"staging_bytes", metrics.staging_bytes.value()},
+            {"stale_grants", metrics.stale_grants.value()},
+            {"resumed_flows", metrics.transport.flows_resumed.value()},
+            {"resent_frames", metrics.transport.frames_resent.value()},
+            {"reduced_bytes", metrics.bytes_reduced.value()},
+            {"copied_bytes", metrics.bytes_copied.value()},
             {"metrics", parts_.metrics_address()},
             {"timeline", parts_.timeline.enabled() ? parts_.config.timeline : ""},
             {"flows", flows},
-            {"rails", rail_status()},
+            {"rails", rail_status(metrics)},
             {"classes", classes},
             {"jobs", std::move(jobs)}}}};
 }
 
 // How the flows to each peer go, and why.
-nlohmann::json LaneStatus::path_status() const {
+nlohmann::json LaneStatus::path_status(const Metrics& metrics) const {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);
   const Time now(t.tv_sec * 1'000'000'000ll + t.tv_nsec);
   nlohmann::json paths = nlohmann::json::array();
-  for (const ports::PathBoard::Entry& entry : parts_.metrics.paths.all()) {
+  for (const ports::PathBoard::Entry& entry : metrics.paths.all()) {
     const bool measured = entry.report.measured != Time();
     nlohmann::json candidates = nlohmann::json::array();
     for (const ports::PathCandidate& c : entry.report.candidates) {
@@ -113,9 +117,9 @@ nlohmann::json LaneStatus::path_status() const {
 }
 
 // The transports that carry the payload: "tcp" where there was nothing to choose.
-std::string LaneStatus::carrier() const {
+std::string LaneStatus::carrier(const Metrics& metrics) const {
   std::set<std::string> names;
-  for (const ports::PathBoard::Entry& entry : parts_.metrics.paths.all()) {
+  for (const ports::PathBoard::Entry& entry : metrics.paths.all()) {
     for (const ports::PathCandidate& c : entry.report.candidates) {
       if (c.chosen) names.insert(c.transport);
     }
@@ -126,7 +130,7 @@ std::string LaneStatus::carrier() const {
 }
 
 // What each NIC is used as, and what it carried.
-nlohmann::json LaneStatus::rail_status() const {
+nlohmann::json LaneStatus::rail_status(const Metrics& metrics) const {
   nlohmann::json rails = nlohmann::json::array();
   for (std::uint8_t r = 0; r < parts_.config.self().rails(); ++r) {
     nlohmann::json classes = nlohmann::json::array();
@@ -134,8 +138,8 @@ nlohmann::json LaneStatus::rail_status() const {
       const fabric::TrafficClass& cls = parts_.config.fabric.classes.data[c];
       classes.push_back({{"name", cls.name},
                          {"window_bytes", window(parts_.config, cls, RailIndex(r)).value},
-                         {"sent_bytes", parts_.metrics.rails[r].bytes_sent[c].value()},
-                         {"received_bytes", parts_.metrics.rails[r].bytes_received[c].value()}});
+                         {"sent_bytes", metrics.rails[r].bytes_sent[c].value()},
+                         {"received_bytes", metrics.rails[r].bytes_received[c].value()}});
     }
     const RailTransport& transport = parts_.rails[r];
     rails.push_back({{"address", parts_.config.self().tcp_address(RailIndex(r))},

@@ -9,7 +9,7 @@
 #include "common/base/units.h"
 #include "daemon/config/config.h"
 #include "daemon/planning/pattern_choices.h"
-#include "daemon/ports/telemetry.h"
+#include "daemon/ports/all_lanes.h"
 #include "daemon/wiring/transports.h"
 
 namespace tensorlane::wiring {
@@ -19,7 +19,7 @@ class LaneStatus {
  public:
   struct Parts {
     const config::DaemonConfig& config;
-    const ports::LaneMetrics& metrics;
+    ports::AllLanes metrics;
     const ports::Timeline& timeline;
     const planning::PatternChoices& patterns;
     const std::vector<RailTransport>& rails;
@@ -32,9 +32,11 @@ class LaneStatus {
   nlohmann::json read() const;
 
  private:
-  nlohmann::json path_status() const;  // how the flows to each peer go, and why
-  nlohmann::json rail_status() const;  // what each NIC is used as, and what it carried
-  std::string carrier() const;         // the transports that carry the payload: "tcp" where there was nothing to choose
+  using Metrics = ports::LaneMetrics;
+  nlohmann::json path_status(const Metrics& metrics) const;  // how the flows to each peer go, and why
+  nlohmann::json rail_status(const Metrics& metrics) const;  // what each NIC is used as, and what it carried
+  std::string carrier(
+      const Metrics& metrics) const;  // the transports that carry the payload: "tcp" where there was nothing to choose
   const std::string& class_name(ClassId cls) const;
 
   const Parts parts_;

@@ -79,9 +79,13 @@ Status try_socket(const config::DaemonConfig& config) {
 
 Status try_cpu(const config::DaemonConfig& config) {
   const long cores = sysconf(_SC_NPROCESSORS_CONF);
-  if (config.cpu < cores) return {};
-  return wrong(config, "cpu", fmt::format("'cpu' is {}, and this host has {} cores", config.cpu, cores),
-               fmt::format("expected 0 to {}", cores - 1));
+  if (config.cpu < 0) return {};
+  const long last = config.cpu + static_cast<long>(config.lanes) - 1;
+  if (last < cores) return {};
+  const std::string of_lanes =
+      config.lanes == 1 ? "" : fmt::format(", so that its {} lanes would end on core {}", config.lanes, last);
+  return wrong(config, "cpu", fmt::format("'cpu' is {}{}, and this host has {} cores", config.cpu, of_lanes, cores),
+               fmt::format("expected 0 to {}", cores - static_cast<long>(config.lanes)));
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ struct Host {
       return bench::make_transport(options.transport, index, config.rails[0].windows[0], sink);
     };
     auto made =
-        lane::Lane::create(config, {&regions, executor.get(), &metrics, &timeline, make_transport, {}, &scratch});
+        lane::Lanes::create(config, {&regions, executor.get(), &metrics, &timeline, make_transport, {}, &scratch});
     if (!made.ok()) fail(made.status().to_string());
     lane = std::move(*made);
     lane->start(listener);
@@ -141,7 +141,7 @@ struct Host {
   ports::NoTimeline timeline;
   Listener listener;
   std::vector<std::shared_ptr<Client>> clients;
-  std::unique_ptr<lane::Lane> lane;
+  std::unique_ptr<lane::Lanes> lane;
 
  private:
   void apply(protocol::Plan plan) {

@@ -17,7 +17,7 @@ std::vector<protocol::PlanTensor> batched(std::vector<protocol::PlanTensor> tens
 }
 
 std::uint64_t data_operations(TestHost& host) {
-  return host.metrics.classes[0].operations_sent.value() + host.metrics.classes[1].operations_sent.value();
+  return host.metrics().classes[0].operations_sent.value() + host.metrics().classes[1].operations_sent.value();
 }
 
 struct BatchWorld {
@@ -166,7 +166,7 @@ TEST_F(Batch, MakesFewOperationsOfManyTensors) {
   for (auto& host : hosts_) {
     host->lane.reset();
     EXPECT_LE(data_operations(*host), 20U);
-    EXPECT_EQ(host->metrics.classes[0].tensors_completed.value(), 200U);
+    EXPECT_EQ(host->metrics().classes[0].tensors_completed.value(), 200U);
   }
 }
 

@@ -25,6 +25,7 @@
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
 #include "daemon/memory/scratch.h"
+#include "daemon/ports/all_lanes.h"
 #include "daemon/reduce/cpu_reducer.h"
 #include "daemon/reduce/workers.h"
 #include "daemon/transport/tcp/tcp_transport.h"
@@ -43,13 +44,17 @@ inline constexpr JobId kJob{77};
 // Keeps the spans; to be read once the lane has stopped.
 struct FakeTimeline final : ports::Timeline {
   bool enabled() const override { return true; }
-  void record(const ports::TraceSpan& span) override { spans.push_back(span); }
+  void record(const ports::TraceSpan& span) override {
+    const std::lock_guard lock(mutex);
+    spans.push_back(span);
+  }
   void name(JobId, TensorId, const char*) override {}
   void begin_job(JobId, Epoch, const std::string&, const std::vector<std::string>&) override {
     if (no_memory) throw std::bad_alloc();
   }
   std::vector<ports::TraceSpan> spans;
   std::atomic<bool> no_memory{false};  // the next jobs find none
+  std::mutex mutex;                    // of lanes
 };
 
 // Counts what is given back, and by whom.
@@ -335,25 +340,55 @@ struct TestHost {
       if (one_at_a_time) real = std::make_unique<OneAtATime>(std::move(real));
       return real;
     };
-    make_executor();
-    auto made = Lane::create(
-        config,
-        {&regions, executor.get(), &metrics, &timeline, make_transport, {}, &scratch, &region_ledger, &descriptors});
+    std::vector<host::HostPorts> ports;
+    for (std::size_t l = 0; l < lanes(); ++l) {
+      parts.push_back(std::make_unique<Part>());
+      make_executor(*parts.back());
+      ports.push_back({l + 1 == lanes() ? &regions : &parts[l]->regions,
+                       parts[l]->executor.get(),
+                       &parts[l]->metrics,
+                       &timeline,
+                       make_transport,
+                       {},
+                       &scratch,
+                       &region_ledger,
+                       &descriptors});
+    }
+    executor = parts.back()->executor.get();
+    auto made = Lanes::create(config, ports);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     lane = std::move(*made);
     lane->start(listener);
   }
-  // Every test runs with both kinds (CMakeLists.txt).
-  void make_executor() {
+  // Every test runs with both kinds, and with one lane and with two (CMakeLists.txt). With two, rail 0 is on the
+  // second lane, and a job lives on the first.
+  static std::size_t lanes() {
+    const char* lanes = std::getenv("TENSORLANE_TEST_LANES");
+    return lanes == nullptr ? 1 : static_cast<std::size_t>(std::atoi(lanes));
+  }
+  // What each lane has for itself.
+  struct Part {
+    memory::RegionTable regions{1024};
+    ports::LaneMetrics metrics;
+    std::unique_ptr<ports::Executor> executor;
+  };
+  // Of all lanes, as they are now; valid until the next call.
+  const ports::LaneMetrics& metrics() {
+    std::vector<const ports::LaneMetrics*> all;
+    for (const auto& part : parts) all.push_back(&part->metrics);
+    sum = ports::AllLanes(all).sum();
+    return *sum;
+  }
+  void make_executor(Part& part) {
     const char* threads = std::getenv("TENSORLANE_TEST_WORKERS");
     auto made = reduce::make_executor(*reducer, threads == nullptr ? 0 : static_cast<std::size_t>(std::atoi(threads)),
                                       microseconds(0));
     ASSERT_TRUE(made.ok()) << made.status().to_string();
-    executor = std::move(*made);
+    part.executor = std::move(*made);
   }
   static std::uint16_t port() { return static_cast<std::uint16_t>(10000 + getpid() % 1000 * 16); }
 
-  memory::RegionTable regions;
+  memory::RegionTable regions;  // of the lane that has the rails
   Ledger region_ledger{{.what = "tensors",
                         .key = "the table of tensors",
                         .user_key = "the table of tensors for one user",
@@ -365,13 +400,14 @@ struct TestHost {
       std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{mib(4096), mib(0)});
   WatchedScratch scratch{budget};
   std::unique_ptr<ports::Reducer> reducer;
-  std::unique_ptr<ports::Executor> executor;
-  ports::LaneMetrics metrics;
+  std::vector<std::unique_ptr<Part>> parts;  // by lane
+  std::unique_ptr<const ports::LaneMetrics> sum;
+  ports::Executor* executor = nullptr;  // of the lane that has the rails
   FakeTimeline timeline;
   FakeListener listener;
   std::vector<std::string> addresses;  // by rail
   std::vector<std::shared_ptr<FakeClient>> clients;
-  std::unique_ptr<Lane> lane;
+  std::unique_ptr<Lanes> lane;
 };
 
 class LaneTest : public ::testing::Test {
@@ -384,7 +420,8 @@ class LaneTest : public ::testing::Test {
              Duration late_after = seconds(10), const std::vector<std::uint64_t>& offsets = {}) {
     LaneConfig config;
     config.classes = 2;
-    config.rails.assign(rails_, {{window_, window_}, {}});
+    for (std::size_t r = 0; r < rails_; ++r)
+      config.rails.push_back({{window_, window_}, {}, (r + TestHost::lanes() - 1) % TestHost::lanes()});
     config.staging = mib(8);
     config.late_after = late_after;
     config.tunes = tunes_;
@@ -445,7 +482,7 @@ class LaneTest : public ::testing::Test {
     for (auto& host : hosts_) put_in_force(*host->lane, kJob, plan_.since(plan_.tensors.size()));
   }
   // As control does, which binds no tensor before its plan is in force.
-  static void put_in_force(Lane& lane, JobId job, const protocol::Plan& added) {
+  static void put_in_force(Lanes& lane, JobId job, const protocol::Plan& added) {
     const auto done = std::make_shared<std::promise<void>>();
     ASSERT_TRUE(lane.apply_plan(job, added, [done] { done->set_value(); }).ok());
     done->get_future().wait();

@@ -311,7 +311,7 @@ TEST_F(LaneTest, AJobOfOneHostRunsBesideOneOfTwo) {
   alone.world_size = 2;
   alone.hosts.push_back({"h0", hosts_[0]->addresses, TestHost::port(), {Rank(0), Rank(1)}});
   alone.credentials = {JobId(78), Epoch(1), HostIndex(0), {}};
-  Lane& lane = *hosts_[0]->lane;
+  Lanes& lane = *hosts_[0]->lane;
   ASSERT_TRUE(lane.start_job(alone).ok());
   std::vector<std::shared_ptr<FakeClient>> ranks{std::make_shared<FakeClient>(), std::make_shared<FakeClient>()};
   protocol::Plan plan = plan_;
@@ -343,13 +343,13 @@ TEST_F(LaneTest, TellsHowLongSlicesWaitedAndWhatTheyCost) {
   for (auto& host : hosts_) {
     ASSERT_TRUE(host->listener.wait_closed());
     host->lane->stop();
-    const ports::ClassMetrics& metrics = host->metrics.classes[1];
+    const ports::ClassMetrics& metrics = host->metrics().classes[1];
     std::uint64_t waits = 0;
     for (std::size_t i = 0; i < ports::DurationHistogram::kBuckets; ++i) waits += metrics.queue_wait.bucket(i);
     EXPECT_EQ(waits, metrics.operations_sent.value());
     EXPECT_GT(metrics.queue_wait.sum_ns(), 0u);
     // Contributions to one half of the tensor, results of the other.
-    EXPECT_EQ(host->metrics.slices_sent.value(), 2 * ((kElements / 2 + 16383) / 16384));
+    EXPECT_EQ(host->metrics().slices_sent.value(), 2 * ((kElements / 2 + 16383) / 16384));
     std::uint64_t bytes = 0, waited = 0, reduced = 0;
     for (const ports::TraceSpan& span : host->timeline.spans) {
       if (span.phase == ports::TraceSpan::Phase::kReduce) reduced += span.bytes;
@@ -361,14 +361,14 @@ TEST_F(LaneTest, TellsHowLongSlicesWaitedAndWhatTheyCost) {
     }
     EXPECT_EQ(bytes, metrics.bytes_sent.value());
     EXPECT_EQ(waited, metrics.queue_wait.sum_ns());
-    EXPECT_EQ(reduced, host->metrics.bytes_reduced.value());
+    EXPECT_EQ(reduced, host->metrics().bytes_reduced.value());
     EXPECT_GT(reduced, 0u);
   }
 }
 
 TEST_F(LaneTest, ShowsTheTagsThatTheSocketsCarry) {
   start(2, 1, {allreduce(100)});
-  const std::vector<ports::FlowReport> flows = hosts_[0]->metrics.flows.all();
+  const std::vector<ports::FlowReport> flows = hosts_[0]->metrics().flows.all();
   ASSERT_EQ(flows.size(), 3u);  // two data classes and control
   const int dscps[] = {43, 42, 51}, pcps[] = {5, 5, 6};
   for (std::size_t i = 0; i < 3; ++i) {
@@ -381,7 +381,7 @@ TEST_F(LaneTest, ShowsTheTagsThatTheSocketsCarry) {
   }
   for (std::uint32_t h = 0; h < 2; ++h) ASSERT_TRUE(hosts_[h]->lane->detach(kJob, Rank(h)).ok());
   ASSERT_TRUE(hosts_[0]->listener.wait_closed());
-  EXPECT_TRUE(hosts_[0]->metrics.flows.all().empty());
+  EXPECT_TRUE(hosts_[0]->metrics().flows.all().empty());
 }
 
 // The client shares the description of its descriptor, and can make a read of it block: take the count away first, and

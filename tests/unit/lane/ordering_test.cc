@@ -101,10 +101,10 @@ TEST_F(OrderingTest, NegotiatedSendsNothingBeforeAllHostsHaveTheirPart) {
   start_with(Ordering::kNegotiated, 1);
   for (auto& client : hosts_[0]->clients) client->submit(0, 1);
   std::this_thread::sleep_for(50ms);
-  EXPECT_EQ(hosts_[0]->metrics.classes[0].operations_sent.value(), 0U);
+  EXPECT_EQ(hosts_[0]->metrics().classes[0].operations_sent.value(), 0U);
   for (auto& client : hosts_[1]->clients) client->submit(0, 1);
   expect_complete(0, 1);
-  EXPECT_GT(hosts_[0]->metrics.classes[0].operations_sent.value(), 0U);
+  EXPECT_GT(hosts_[0]->metrics().classes[0].operations_sent.value(), 0U);
 }
 
 TEST_F(OrderingTest, APeerThatGoesIsAFailureForWhatIsHeld) {
@@ -170,7 +170,7 @@ TEST_F(OrderingTest, StragglerTimeIsFromTheFirstArrivalToTheLast) {
   for (auto& client : hosts_[1]->clients) client->submit(0, 1);
   expect_complete(0, 1);
   const auto seconds_of = [&](std::size_t h) {
-    return static_cast<double>(hosts_[h]->metrics.classes[0].straggler.sum_ns()) * 1e-9;
+    return static_cast<double>(hosts_[h]->metrics().classes[0].straggler.sum_ns()) * 1e-9;
   };
   EXPECT_GE(seconds_of(0), 0.2);
   EXPECT_GE(seconds_of(1), 0.05);

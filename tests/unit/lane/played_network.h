@@ -308,19 +308,19 @@ class PlayedNetwork : public ::testing::Test {
       LaneConfig config, std::function<std::uint64_t()> step = [] { return mib(1).value; }) {
     config.classes = static_cast<std::uint8_t>(config.rails[0].windows.size());
     auto made =
-        Lane::create(config, {&regions_,
-                              &executor_,
-                              &metrics_,
-                              &timeline_,
-                              [&](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
-                                auto transport = std::make_unique<FakeTransport>(sink, step);
-                                transport_ = transport.get();
-                                return std::unique_ptr<ports::Transport>(std::move(transport));
-                              },
-                              {},
-                              &scratch_,
-                              nullptr,
-                              &descriptors_});
+        Lanes::create(config, {&regions_,
+                               &executor_,
+                               &metrics_,
+                               &timeline_,
+                               [&](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
+                                 auto transport = std::make_unique<FakeTransport>(sink, step);
+                                 transport_ = transport.get();
+                                 return std::unique_ptr<ports::Transport>(std::move(transport));
+                               },
+                               {},
+                               &scratch_,
+                               nullptr,
+                               &descriptors_});
     ASSERT_TRUE(made.ok());
     lane_ = std::move(*made);
     lane_->start(listener_);
@@ -426,7 +426,7 @@ class PlayedNetwork : public ::testing::Test {
   NoListener listener_;
   FakeTransport* transport_ = nullptr;
   std::size_t jobs_ = 0;
-  std::unique_ptr<Lane> lane_;
+  std::unique_ptr<Lanes> lane_;
 };
 
 inline LaneConfig windows(Bytes each) {

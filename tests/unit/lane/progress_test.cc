@@ -68,7 +68,7 @@ TEST_F(LaneTest, KnowsTheAgeOfTheOldestOperationThatIsReady) {
   protocol::PlanTensor bulk = allreduce(100);
   bulk.cls = ClassId(1);
   start(2, 1, {allreduce(100), bulk});
-  const auto age = [&](std::size_t cls) { return hosts_[0]->metrics.oldest_operation_ns[cls].value(); };
+  const auto age = [&](std::size_t cls) { return hosts_[0]->metrics().oldest_operation_ns[cls].value(); };
   const auto soon = [](auto condition) {
     for (int i = 0; i < 100 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return condition();

@@ -38,17 +38,17 @@ TEST_F(LaneTest, EveryRailCarriesItsShareOverItsOwnAddress) {
   start(2, 1, {allreduce(1'000'000)});
   each_client([](FakeClient& client, std::uint32_t) { client.submit(0, 1); });
   each_client([](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, 1), Code::kOk); });
-  const std::vector<ports::FlowReport> flows = hosts_[0]->metrics.flows.all();
+  const std::vector<ports::FlowReport> flows = hosts_[0]->metrics().flows.all();
   ASSERT_EQ(flows.size(), 6u);
   for (const ports::FlowReport& flow : flows) {
     EXPECT_THAT(flow.path, ::testing::StartsWith(hosts_[0]->addresses[flow.rail.value] + ":"));
     EXPECT_THAT(flow.path, ::testing::HasSubstr(" -> " + hosts_[1]->addresses[flow.rail.value] + ":"));
   }
   for (auto& host : hosts_) {
-    const std::uint64_t all = host->metrics.classes[0].bytes_sent.value();
+    const std::uint64_t all = host->metrics().classes[0].bytes_sent.value();
     EXPECT_EQ(all, 4'000'000u);
-    const std::uint64_t first = host->metrics.rails[0].bytes_sent[0].value();
-    EXPECT_EQ(first + host->metrics.rails[1].bytes_sent[0].value(), all);
+    const std::uint64_t first = host->metrics().rails[0].bytes_sent[0].value();
+    EXPECT_EQ(first + host->metrics().rails[1].bytes_sent[0].value(), all);
     EXPECT_NEAR(static_cast<double>(first), static_cast<double>(all) / 2, 65536);
   }
 }
@@ -66,7 +66,7 @@ TEST_F(LaneTest, AnAbortClosesEveryRail) {
   EXPECT_EQ(hosts_[0]->clients[0]->wait(0, 1), Code::kAborted);
   EXPECT_EQ(hosts_[0]->clients[0]->wait(1, 1), Code::kAborted);
   EXPECT_TRUE(hosts_[0]->listener.wait_closed());
-  EXPECT_TRUE(hosts_[0]->metrics.flows.all().empty());
+  EXPECT_TRUE(hosts_[0]->metrics().flows.all().empty());
   EXPECT_EQ(hosts_[0]->descriptors.in_use(), 0u);
 }
 

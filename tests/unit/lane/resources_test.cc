@@ -48,7 +48,7 @@ TEST_F(Resources, AUserWhoseShareOfTheTableIsUsedUpIsToldAndNobodyElseNotices) {
   std::uint64_t sequence = 0;
   sums_go_on(&sequence);
   const ports::JobSpec other = other_job(78);
-  Lane& lane = *hosts_[0]->lane;
+  Lanes& lane = *hosts_[0]->lane;
   ASSERT_TRUE(lane.start_job(other).ok());
   put_in_force(lane, JobId(78), small_tensors(500));
   EXPECT_EQ(hosts_[0]->region_ledger.in_use_by(3002), 500u);
@@ -258,7 +258,7 @@ TEST_F(Resources, APlanThatGrowsByManyTensorsIsInForceOnceAllAreThere) {
 TEST_F(Resources, APlanWithAGapFailsItsJobAlone) {
   start(1, 1, {allreduce(1000)});
   const ports::JobSpec other = other_job(78);
-  Lane& lane = *hosts_[0]->lane;
+  Lanes& lane = *hosts_[0]->lane;
   ASSERT_TRUE(lane.start_job(other).ok());
   ASSERT_TRUE(lane.apply_plan(JobId(78), small_tensors(3).since(1), nullptr).ok());
   EXPECT_EQ(hosts_[0]->listener.wait_failed().code(), Code::kInternal);
@@ -273,7 +273,7 @@ TEST_F(Resources, MoreRanksOnAHostThanASumHasSourcesAreRefused) {
   ports::JobSpec other = other_job(78);
   other.world_size = ports::kMaxLocalRanks + 1;
   for (std::uint32_t rank = 1; rank < other.world_size; ++rank) other.hosts[0].ranks.push_back(Rank(rank));
-  Lane& lane = *hosts_[0]->lane;
+  Lanes& lane = *hosts_[0]->lane;
   ASSERT_TRUE(lane.start_job(other).ok());
   EXPECT_EQ(hosts_[0]->listener.wait_failed().to_string(),
             "65 ranks on one host, a job has at most 64: local ranks: job 'other' on host h0: start fewer processes on "

@@ -38,8 +38,8 @@ class Tuning : public LaneTest {
   }
   // What host 0 has sent in each class since the last call.
   std::pair<std::uint64_t, std::uint64_t> sent() {
-    const std::uint64_t urgent = hosts_[0]->metrics.classes[0].bytes_sent.value();
-    const std::uint64_t bulk = hosts_[0]->metrics.classes[1].bytes_sent.value();
+    const std::uint64_t urgent = hosts_[0]->metrics().classes[0].bytes_sent.value();
+    const std::uint64_t bulk = hosts_[0]->metrics().classes[1].bytes_sent.value();
     const std::pair since(urgent - urgent_, bulk - bulk_);
     urgent_ = urgent, bulk_ = bulk;
     return since;

@@ -22,8 +22,8 @@ TEST_F(Work, IsCountedOnceAndTimed) {
   TestHost& host = begin();
   each_client([](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, 1), Code::kOk); });
   host.lane->stop();
-  EXPECT_EQ(host.metrics.bytes_reduced.value(), 2 * kBytes);
-  EXPECT_EQ(host.metrics.bytes_copied.value(), kBytes);
+  EXPECT_EQ(host.metrics().bytes_reduced.value(), 2 * kBytes);
+  EXPECT_EQ(host.metrics().bytes_copied.value(), kBytes);
   std::uint64_t bytes = 0;
   Time last_end;
   bool beside = false;
@@ -42,7 +42,8 @@ TEST_F(Work, IsCountedOnceAndTimed) {
 TEST_F(Work, IsOverWhenTheLaneHasStopped) {
   TestHost& host = begin();
   const auto until = patience();
-  while (host.metrics.bytes_reduced.value() == 0 && std::chrono::system_clock::now() < until) std::this_thread::yield();
+  while (host.metrics().bytes_reduced.value() == 0 && std::chrono::system_clock::now() < until)
+    std::this_thread::yield();
   host.lane->stop();
   host.executor->finish();
   EXPECT_EQ(host.executor->done(), nullptr);
