@@ -60,7 +60,7 @@ Workers::~Workers() {
   for (const auto& worker : workers_) {
     while (done() != nullptr) {
     }
-    give(*worker, nullptr);
+    worker->queue.give(nullptr);
     worker->thread.join();
   }
   if (event_ >= 0) ::close(event_);
@@ -74,26 +74,18 @@ Result<std::unique_ptr<ports::Executor>> make_executor(ports::Reducer& reducer, 
 
 // ---- the giving thread ----
 
-void Workers::give(Worker& worker, ports::Block* block) {
-  const std::uint32_t given = worker.given.load(std::memory_order_relaxed);
-  TL_ASSERT(given - worker.returned < kDepth);
-  worker.queue[given % kDepth] = block;
-  // Either the worker sees the block before it sleeps, or it is seen here that it sleeps.
-  worker.given.store(given + 1, std::memory_order_seq_cst);
-  if (worker.sleeping.load(std::memory_order_seq_cst)) worker.given.notify_one();
-}
-
 void Workers::submit(ports::Block& block) {
-  Worker& idlest = **std::ranges::min_element(workers_, {}, [](const auto& worker) { return worker->under_way(); });
-  give(idlest, &block);
+  Worker& idlest =
+      **std::ranges::min_element(workers_, {}, [](const auto& worker) { return worker->queue.under_way(); });
+  idlest.queue.give(&block);
 }
 
 ports::Block* Workers::done() {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = *workers_[(next_ + i) % workers_.size()];
-    if (worker.finished.load(std::memory_order_acquire) == worker.returned) continue;
+    if (!worker.queue.has_done()) continue;
     next_ = (next_ + i) % workers_.size();
-    return worker.queue[worker.returned++ % kDepth];
+    return worker.queue.take_back();
   }
   return nullptr;
 }
@@ -102,8 +94,7 @@ ports::Block* Workers::done() {
 void Workers::finish() {
   constexpr auto kLook = std::chrono::microseconds(50);
   for (const auto& worker : workers_) {
-    while (worker->finished.load(std::memory_order_acquire) != worker->given.load(std::memory_order_relaxed))
-      std::this_thread::sleep_for(kLook);
+    while (!worker->queue.all_done()) std::this_thread::sleep_for(kLook);
   }
 }
 
@@ -120,35 +111,29 @@ Duration Workers::cpu_time() const {
   return sum;
 }
 
-// It is seen either here that a block is done, or there that somebody wants to be woken.
 bool Workers::arm() {
-  armed_.store(true, std::memory_order_seq_cst);
-  return std::ranges::all_of(workers_, [](const auto& worker) {
-    return worker->finished.load(std::memory_order_seq_cst) == worker->returned;
-  });
+  bell_.arm();
+  return std::ranges::none_of(workers_, [](const auto& worker) { return worker->queue.has_done(); });
 }
 
 void Workers::disarm() {
-  armed_.store(false, std::memory_order_relaxed);
+  bell_.disarm();
 }
 
 // ---- a worker ----
 
 void Workers::run(Worker& worker) {
   SpinBudget budget(spin_, kSpinShare);
-  for (std::uint32_t taken = 0;; ++taken) {
-    while (worker.given.load(std::memory_order_acquire) == taken) {
-      if (budget.may_poll(now())) continue;
-      worker.sleeping.store(true, std::memory_order_seq_cst);
-      worker.given.wait(taken, std::memory_order_seq_cst);
-      worker.sleeping.store(false, std::memory_order_relaxed);
+  for (;;) {
+    while (!worker.queue.has_next()) {
+      if (!budget.may_poll(now())) worker.queue.sleep();
     }
     budget.worked();
-    const ports::Block* block = worker.queue[taken % kDepth];
+    const ports::Block* block = worker.queue.next();
     if (block == nullptr) return;
     block->run(reducer_);
-    worker.finished.store(taken + 1, std::memory_order_seq_cst);
-    if (!armed_.load(std::memory_order_seq_cst) || !armed_.exchange(false, std::memory_order_acq_rel)) continue;
+    worker.queue.finish();
+    if (!bell_.ring()) continue;
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto n = ::write(event_, &one, sizeof one);
   }

@@ -1,16 +1,16 @@
 // Blocks of work on threads of their own, so that the lane goes on receiving and sending while they add.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "common/base/crossing.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "daemon/ports/executor.h"
+#include "daemon/reduce/work_queue.h"
 
 namespace tensorlane::reduce {
 
@@ -26,7 +26,7 @@ class Workers final : public ports::Executor {
   static Result<std::unique_ptr<Workers>> create(ports::Reducer& reducer, std::size_t threads, Duration spin);
   ~Workers() override;
 
-  std::size_t capacity() const override { return kDepth * workers_.size(); }
+  std::size_t capacity() const override { return WorkQueue<ports::Block>::kDepth * workers_.size(); }
   void submit(ports::Block& block) override;
   ports::Block* done() override;
   void finish() override;
@@ -36,27 +36,19 @@ class Workers final : public ports::Executor {
   void disarm() override;
 
  private:
-  static constexpr std::uint32_t kDepth = 2;
   struct alignas(64) Worker {
-    std::array<ports::Block*, kDepth> queue{};  // by count of what was given; null: end
-    std::uint32_t returned = 0;                 // by done(); the giving thread's
-    alignas(64) std::atomic<std::uint32_t> given{0};
-    std::atomic<bool> sleeping{false};
-    alignas(64) std::atomic<std::uint32_t> finished{0};
+    WorkQueue<ports::Block> queue;  // null: end
     std::thread thread;
-
-    std::uint32_t under_way() const { return given.load(std::memory_order_relaxed) - returned; }
   };
 
   Workers(ports::Reducer& reducer, Duration spin) : reducer_(reducer), spin_(spin) {}
   Status open(std::size_t threads);
-  void give(Worker& worker, ports::Block* block);
   void run(Worker& worker);
 
   ports::Reducer& reducer_;
   const Duration spin_;
   int event_ = -1;
-  std::atomic<bool> armed_{false};
+  Bell bell_;  // the giving thread's
   std::vector<std::unique_ptr<Worker>> workers_;
   std::size_t next_ = 0;  // whose queue done() looks at first
 };

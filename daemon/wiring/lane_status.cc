@@ -48,16 +48,6 @@ nlohmann::json LaneStatus::read() const {
   }
   const std::uint64_t cpu_ns = metrics.cpu_ns.value() + metrics.work_cpu_ns.value(),
                       slices = metrics.slices_sent.value();
-  nlohmann::json jobs = nlohmann::json::array();
-  for (const auto& job : metrics.job_list.all()) {
-    nlohmann::json job_classes = nlohmann::json::array();
-    for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) {
-      job_classes.push_back({{"name", parts_.config.fabric.classes.data[c].name},
-                             {"sent_bytes", job->classes[c].bytes_sent.value()},
-                             {"demoted_bytes", job->classes[c].bytes_demoted.value()}});
-    }
-    jobs.push_back({{"name", job->name}, {"id", job->id.value}, {"classes", std::move(job_classes)}});
-  }
   std::uint64_t sent = 0;
   for (const ports::ClassMetrics& m : metrics.classes) sent += m.bytes_sent.value();
   return {{"transports", {{carrier(metrics), {{"bytes_sent", sent}}}}},
@@ -87,7 +77,22 @@ nlohmann::json LaneStatus::read() const {
             {"flows", flows},
             {"rails", rail_status(metrics)},
             {"classes", classes},
-            {"jobs", std::move(jobs)}}}};
+            {"jobs", job_status(metrics)}}}};
+}
+
+// What each job sent.
+nlohmann::json LaneStatus::job_status(const Metrics& metrics) const {
+  nlohmann::json jobs = nlohmann::json::array();
+  for (const auto& job : metrics.job_list.all()) {
+    nlohmann::json job_classes = nlohmann::json::array();
+    for (std::size_t c = 0; c < parts_.config.data_classes(); ++c) {
+      job_classes.push_back({{"name", parts_.config.fabric.classes.data[c].name},
+                             {"sent_bytes", job->classes[c].bytes_sent.value()},
+                             {"demoted_bytes", job->classes[c].bytes_demoted.value()}});
+    }
+    jobs.push_back({{"name", job->name}, {"id", job->id.value}, {"classes", std::move(job_classes)}});
+  }
+  return jobs;
 }
 
 // How the flows to each peer go, and why.

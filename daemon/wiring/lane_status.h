@@ -33,6 +33,7 @@ class LaneStatus {
 
  private:
   using Metrics = ports::LaneMetrics;
+  nlohmann::json job_status(const Metrics& metrics) const;
   nlohmann::json path_status(const Metrics& metrics) const;  // how the flows to each peer go, and why
   nlohmann::json rail_status(const Metrics& metrics) const;  // what each NIC is used as, and what it carried
   std::string carrier(
