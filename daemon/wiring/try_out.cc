@@ -82,10 +82,12 @@ Status try_cpu(const config::DaemonConfig& config) {
   if (config.cpu < 0) return {};
   const long last = config.cpu + static_cast<long>(config.lanes) - 1;
   if (last < cores) return {};
+  const long highest = cores - static_cast<long>(config.lanes);
   const std::string of_lanes =
       config.lanes == 1 ? "" : fmt::format(", so that its {} lanes would end on core {}", config.lanes, last);
   return wrong(config, "cpu", fmt::format("'cpu' is {}{}, and this host has {} cores", config.cpu, of_lanes, cores),
-               fmt::format("expected 0 to {}", cores - static_cast<long>(config.lanes)));
+               highest < 0 ? fmt::format("expected no 'cpu', or at most {} 'lanes'", cores)
+                           : fmt::format("expected 0 to {}", highest));
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ TEST_F(ConfigTest, ReadsEverything) {
       "late_after: 500 ms\npattern: parameter_server\npriorities: false\ntags: false\npayload_crc: true\nusers: [7, "
       "8]\nmax_sessions: 9\narena_limit: 2 GiB\nmemory_limit: 3 GiB\nmemory_keep_free: 1 "
       "GiB\nstaging: 8 MiB\n"
-      "slice_elements: 65536\nspin: 5 us\ncpu: 1\nworkers: 3\nordering: concurrent\nordering_concurrent: 4\nurgency: "
+      "slice_elements: 65536\nspin: 5 us\ncpu: 1\nlanes: 2\nworkers: 3\nordering: concurrent\nordering_concurrent: "
+      "4\nurgency: "
       "observed\n"
       "batch: 256 KiB\n"
       "record: logs\nrecord_limit: 8 MiB\n");
@@ -75,11 +76,24 @@ TEST_F(ConfigTest, ReadsEverything) {
   EXPECT_EQ(config->memory_keep_free, mib(1024));
   EXPECT_EQ(config->staging, mib(8));
   EXPECT_EQ(config->slice_elements, 65536u);
+  EXPECT_EQ(config->lanes, 2u);
   EXPECT_EQ(config->workers, 3u);
   EXPECT_EQ(config->spin, microseconds(5));
   EXPECT_EQ(config->cpu, 1);
   EXPECT_EQ(config->record, std::filesystem::path(config->path).parent_path() / "logs");
   EXPECT_EQ(config->record_limit, mib(8));
+}
+
+TEST_F(ConfigTest, LanesAreOneUnlessTheFileSaysMore) {
+  const std::string mine = "fabric: fabric.yaml\nhost: h0\nsecret_key_file: h0.key\n";
+  EXPECT_EQ(load_text(mine)->lanes, 1u);
+  EXPECT_EQ(load_text(mine + "lanes: 16\n")->lanes, 16u);
+  for (const std::string wrong : {"0", "17", "-1", "two", "1.5"}) {
+    EXPECT_THAT(error("lanes: " + wrong + "\n"),
+                ::testing::AllOf(::testing::HasSubstr("is '" + wrong + "'"), ::testing::HasSubstr("daemon.yaml:4"),
+                                 ::testing::HasSubstr("expected a whole number from 1 to 16")))
+        << wrong;
+  }
 }
 
 TEST_F(ConfigTest, TheTransportIsChosenHere) {
@@ -197,6 +211,7 @@ TEST_F(ConfigTest, EachKeyAloneAtItsExtremes) {
                           "slice_elements",
                           "spin",
                           "cpu",
+                          "lanes",
                           "workers",
                           "job_limits",
                           "control_rate",

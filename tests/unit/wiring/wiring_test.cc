@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "daemon/wiring/lane_config.h"
 #include "daemon/wiring/log.h"
 #include "daemon/wiring/reload.h"
 #include "daemon/wiring/try_out.h"
@@ -154,6 +155,37 @@ TEST_F(WiringTest, WhatTheHostCannotDoIsFoundByTrying) {
             "address): " +
                 (folder_ / "fabric.yaml").string() +
                 ":3: write an address of this host into the fabric file, or another 'host' into daemon.yaml");
+}
+
+TEST_F(WiringTest, EveryLaneHasACoreWhereTheFirstIsGivenOne) {
+  const long cores = sysconf(_SC_NPROCESSORS_CONF);
+  const auto keys = [](long cpu, long lanes) { return fmt::format("cpu: {}\nlanes: {}\n", cpu, lanes); };
+  EXPECT_EQ(tried(keys(cores - 1, 1)), "ok");
+  EXPECT_THAT(tried(keys(cores - 1, 2)),
+              HasSubstr(fmt::format("'cpu' is {}, so that its 2 lanes would end on core {}, and this host has {} cores",
+                                    cores - 1, cores, cores)));
+  if (cores >= 2) {
+    EXPECT_EQ(tried(keys(cores - 2, 2)), "ok");
+    EXPECT_THAT(tried(keys(cores - 1, 2)), HasSubstr(fmt::format("expected 0 to {}", cores - 2)));
+  }
+  EXPECT_EQ(tried("lanes: 16\n"), "ok") << "they have any core";
+  if (cores < 16) {
+    EXPECT_THAT(tried(keys(0, 16)), HasSubstr(fmt::format("expected no 'cpu', or at most {} 'lanes'", cores)));
+  }
+}
+
+TEST_F(WiringTest, RailsGoRoundTheLanes) {
+  std::ofstream(folder_ / "fabric.yaml") << "classes: greenfield\nhosts:\n  - {name: h0, addresses: {tcp: [127.0.0.1, "
+                                            "127.0.0.2, 127.0.0.3]}, public_key: "
+                                            "\"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"}\n";
+  const auto lanes_of_rails = [this](const std::string& more) {
+    std::vector<std::size_t> lanes;
+    for (const host::RailConfig& rail : lane_config(config(more)).rails) lanes.push_back(rail.lane);
+    return lanes;
+  };
+  EXPECT_THAT(lanes_of_rails(""), ElementsAre(0, 0, 0));
+  EXPECT_THAT(lanes_of_rails("lanes: 2\n"), ElementsAre(0, 1, 0));
+  EXPECT_THAT(lanes_of_rails("lanes: 16\n"), ElementsAre(0, 1, 2));
 }
 
 TEST_F(WiringTest, RootIsToldOfAKeyThatTheServiceCannotRead) {
