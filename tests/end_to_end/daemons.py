@@ -32,15 +32,16 @@ class Daemons:
     """with Daemons(4, settings={"detection": "1 s"}) as daemons: ... One daemon per host; hosts are h0, h1, ...
     In a setting, "{host}" is the host's name, "{address}" its address and "{folder}" a folder that goes with the daemons."""
 
-    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0, machines=None, descriptors=None):
+    def __init__(self, hosts, lab=None, settings=None, port=None, classes="greenfield", rails=1, network=0, machines=None, descriptors=None, of_host=None):
         self.lab = lab
         self.settings = dict(settings or {})
         self.port = port or first_port()
         self.classes = classes
         self.network = network  # of loopback: others have their own
-        self.rails = rails  # of each host of the lab, the first ones
+        self.rails = rails  # of each host; in a lab the first ones
         self.machines = machines  # by host: its `local` address
         self.descriptors = descriptors  # that a daemon may have open
+        self.of_host = of_host or {}  # by name: settings of that host's own
         self.names = [f"h{i}" for i in range(hosts)]
         self.secret = secrets.token_hex(16)
         self.children = {}
@@ -78,7 +79,8 @@ class Daemons:
     def addresses(self, name):
         if self.rails == 1:
             return self.address(name)
-        return "[" + ", ".join(self.lab.rails(name)[:self.rails]) + "]"
+        mine = self.lab.rails(name) if self.lab else [f"127.{rail}.{1 + self.network}.{10 + int(name[1:])}" for rail in range(self.rails)]
+        return "[" + ", ".join(mine[:self.rails]) + "]"
 
     def machine(self, name):
         return f", local: {self.machines[self.names.index(name)]}" if self.machines else ""
@@ -103,7 +105,7 @@ class Daemons:
         return self.lab.command(name, *command) if self.lab else list(command)
 
     def start(self, name):
-        settings = {"fabric": "fabric.yaml", "host": name, "secret_key_file": name + ".secret", "socket": self.socket(name), **self.settings}
+        settings = {"fabric": "fabric.yaml", "host": name, "secret_key_file": name + ".secret", "socket": self.socket(name), **self.settings, **self.of_host.get(name, {})}
         config = os.path.join(self.folder, name + ".yaml")
         with open(config, "w") as file:
             file.writelines(f"{key}: {value}\n".replace("{host}", name).replace("{folder}", self.folder).replace("{address}", self.address(name)) for key, value in settings.items())
