@@ -46,7 +46,8 @@ Status Loop::open() {
   }
   watch(mailbox_fd_, true);
   TL_ASSIGN_OR_RETURN(host_, host::Host::create(config_, ports_, clock_now));
-  for (const ports::Transport* transport : host_->transports()) watch(transport->wake_fd(), true);
+  transports_ = host_->transports();
+  for (const ports::Transport* transport : transports_) watch(transport->wake_fd(), true);
   if (ports_.executor->wake_fd() >= 0) watch(ports_.executor->wake_fd(), true, EPOLLET);
   watch(links_.wake_fd(), true, EPOLLET);
   return {};
@@ -121,7 +122,7 @@ bool Loop::arm_sessions() {
 
 bool Loop::arm_transports() {
   bool quiet = true;
-  for (ports::Transport* transport : host_->transports()) quiet = transport->arm() && quiet;
+  for (ports::Transport* transport : transports_) quiet = transport->arm() && quiet;
   return quiet;
 }
 

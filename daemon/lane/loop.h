@@ -65,6 +65,7 @@ class Loop {
   const Callbacks callbacks_;
   ports::LaneListener* listener_ = nullptr;
   std::unique_ptr<host::Host> host_;
+  std::vector<ports::Transport*> transports_;  // of host_
   Backlogs backlogs_;
   int epoll_fd_ = -1, mailbox_fd_ = -1;
   std::vector<int> watched_, wanted_;  // wake descriptors of sessions: in epoll; of arm_sessions(), for its storage
