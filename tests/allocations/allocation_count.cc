@@ -18,7 +18,9 @@ std::atomic<std::uint64_t> counted{0};
 bool on_a_lane() {
   thread_local const bool answer = [] {
     char name[16] = {};
-    return pthread_getname_np(pthread_self(), name, sizeof name) == 0 && std::strcmp(name, "lane") == 0;
+    // Not "lane_bench", as the main thread is named.
+    return pthread_getname_np(pthread_self(), name, sizeof name) == 0 && std::strncmp(name, "lane", 4) == 0 &&
+           std::strspn(name + 4, "0123456789") == std::strlen(name + 4);
   }();
   return answer;
 }

@@ -8,7 +8,7 @@ namespace tensorlane::counting {
 enum class CountedThreads : std::uint8_t {
   kNone,
   kAll,
-  kLanes,  // named "lane"
+  kLanes,  // named "lane", "lane1", ...
 };
 
 // From now on. None are counted at first.

@@ -78,7 +78,7 @@ class WatchedScratch final : public ports::ScratchPool {
       real_.reset();
       std::array<char, 16> thread{};
       pthread_getname_np(pthread_self(), thread.data(), thread.size());
-      if (std::string_view(thread.data()) == "lane") ++pool_.given_back_by_lane;
+      if (std::string_view(thread.data()).starts_with("lane")) ++pool_.given_back_by_lane;
       ++pool_.given_back;
     }
     std::span<std::byte> bytes() const override { return real_->bytes(); }
