@@ -1,4 +1,4 @@
-// A host of a benchmark: a lane with its clients' side played, over a real transport.
+// A host of a benchmark: lanes with their clients' side played, over real transports.
 #pragma once
 
 #include <fmt/format.h>
@@ -97,26 +97,33 @@ class Client final : public ports::ClientSession {
 struct HostOptions {
   TransportOptions transport;
   std::int64_t spin_us = 0;
-  std::size_t workers = 0, ranks = 1;
+  std::size_t workers = 0, ranks = 1;  // workers: of all lanes together
+  std::size_t rails = 1, lanes = 1;
+  Bytes staging = mib(64);  // of each rail
 };
 
 // `ranks` clients, each with a tensor of `bytes`.
 struct Host {
-  Host(const HostOptions& options, std::uint16_t index, std::size_t bytes)
-      : regions(64), reducer(reduce::make_cpu_reducer()) {
+  Host(const HostOptions& options, std::uint16_t index, std::size_t bytes) : reducer(reduce::make_cpu_reducer()) {
     for (std::size_t r = 0; r < options.ranks; ++r) clients.push_back(std::make_shared<Client>(bytes));
     config.classes = 1;
-    config.rails = {{{mib(1)}, {}}};
+    config.staging = options.staging;
+    for (std::size_t r = 0; r < options.rails; ++r) config.rails.push_back({{mib(1)}, {}, r % options.lanes});
     config.spin = microseconds(options.spin_us);
     config.spin_budget = options.spin_us > 0 ? 1e9 : 0;  // --spin is meant
-    auto workers = reduce::make_executor(*reducer, options.workers, config.spin);
-    if (!workers.ok()) fail(workers.status().to_string());
-    executor = std::move(*workers);
-    const auto make_transport = [&](RailIndex, ports::FrameSink& sink) {
-      return bench::make_transport(options.transport, index, config.rails[0].windows[0], sink);
+    const auto make_transport = [&](RailIndex rail, ports::FrameSink& sink) {
+      return bench::make_transport(options.transport, index, rail, config.rails[rail.value].windows[0], sink);
     };
-    auto made =
-        lane::Lanes::create(config, {&regions, executor.get(), &metrics, &timeline, make_transport, {}, &scratch});
+    std::vector<host::HostPorts> ports;
+    for (std::size_t l = 0; l < options.lanes; ++l) {
+      Part& part = *parts.emplace_back(std::make_unique<Part>());
+      const std::size_t workers = options.workers / options.lanes + (l < options.workers % options.lanes ? 1 : 0);
+      auto executor = reduce::make_executor(*reducer, workers, config.spin);
+      if (!executor.ok()) fail(executor.status().to_string());
+      part.executor = std::move(*executor);
+      ports.push_back({&part.regions, part.executor.get(), &part.metrics, &timeline, make_transport, {}, &scratch});
+    }
+    auto made = lane::Lanes::create(config, ports);
     if (!made.ok()) fail(made.status().to_string());
     lane = std::move(*made);
     lane->start(listener);
@@ -129,15 +136,27 @@ struct Host {
     apply(plan.since(1));
   }
   std::uint64_t operations(ClassId cls) const {
-    return metrics.classes[ports::metrics_slot(cls)].operations_sent.value();
+    std::uint64_t sum = 0;
+    for (const auto& part : parts) sum += part->metrics.classes[ports::metrics_slot(cls)].operations_sent.value();
+    return sum;
+  }
+  std::uint64_t sleeps() const {
+    std::uint64_t sum = 0;
+    for (const auto& part : parts) sum += part->metrics.sleeps.value();
+    return sum;
   }
 
+  // What each lane has for itself.
+  struct Part {
+    memory::RegionTable regions{64};
+    std::unique_ptr<ports::Executor> executor;
+    ports::LaneMetrics metrics;
+  };
+
   lane::LaneConfig config;
-  memory::RegionTable regions;
   memory::ScratchPool scratch{std::make_shared<memory::MemoryBudget>(memory::MemoryLimits{})};
   std::unique_ptr<ports::Reducer> reducer;
-  std::unique_ptr<ports::Executor> executor;
-  ports::LaneMetrics metrics;
+  std::vector<std::unique_ptr<Part>> parts;  // by lane
   ports::NoTimeline timeline;
   Listener listener;
   std::vector<std::shared_ptr<Client>> clients;

@@ -10,12 +10,12 @@ namespace {
 
 constexpr ports::ClassTag kControlTag{kControlClass, 51, 6, 6}, kDataTag{ClassId(0), 43, 5, 5};
 constexpr Bytes kControlWindow = kib(256);
-constexpr std::uint16_t kFirstPort = 23100, kPortsOfHost = 8;
+constexpr std::uint16_t kFirstPort = 23100, kPortsOfHost = 8, kHostsOfPair = 2;
 
 template <typename Config>
-Config config_of(const TransportOptions& options, std::uint16_t index, Bytes window) {
+Config config_of(const TransportOptions& options, std::uint16_t index, RailIndex rail, Bytes window) {
   Config config;
-  config.listen_address = address_of(options, index);
+  config.listen_address = address_of(options, index, rail);
   config.data_port = port_of(options, index);
   config.classes = {{kControlTag, kControlWindow}, {kDataTag, window}};
   return config;
@@ -27,18 +27,19 @@ std::vector<std::string> transports() {
   return {"tcp", "rdma"};
 }
 
-std::string address_of(const TransportOptions& options, std::uint16_t index) {
-  return options.name == "rdma" ? options.address : fmt::format("127.0.4.{}", index + 1);
+std::string address_of(const TransportOptions& options, std::uint16_t index, RailIndex rail) {
+  return options.name == "rdma" ? options.address : fmt::format("127.0.{}.{}", 4 + rail.value, index + 1);
 }
 
-std::uint16_t port_of(const TransportOptions&, std::uint16_t index) {
-  return static_cast<std::uint16_t>(kFirstPort + index * kPortsOfHost);
+std::uint16_t port_of(const TransportOptions& options, std::uint16_t index) {
+  return static_cast<std::uint16_t>(kFirstPort + (options.pair * kHostsOfPair + index) * kPortsOfHost);
 }
 
 Result<std::unique_ptr<ports::Transport>> make_transport(const TransportOptions& options, std::uint16_t index,
-                                                         Bytes window, ports::FrameSink& sink) {
-  if (options.name == "tcp") return tcp::make_tcp_transport(config_of<tcp::TcpConfig>(options, index, window), sink);
-  auto config = config_of<rdma::RdmaConfig>(options, index, window);
+                                                         RailIndex rail, Bytes window, ports::FrameSink& sink) {
+  if (options.name == "tcp")
+    return tcp::make_tcp_transport(config_of<tcp::TcpConfig>(options, index, rail, window), sink);
+  auto config = config_of<rdma::RdmaConfig>(options, index, rail, window);
   config.address = options.address;
   return rdma::make_rdma_transport(config, sink);
 }

@@ -1,10 +1,11 @@
 // What a slice costs from the client's submission to its completion: two hosts in this process, each with a lane, its
-// engine, a transport and the reducer, sum a tensor again and again. Every sum is checked before anything is printed.
+// engine, a transport and the reducer, or several, sum a tensor again and again. Every sum is checked before anything
+// is printed.
 //
 //   lane_bench [--transport tcp|rdma --address A] [--slice-bytes N] [--slices N] [--rounds N] [--warm-up N] [--spin US]
-//   [--workers N]
+//   [--workers N] [--rails N] [--lanes N]
 //
-// Prints one line of JSON: "slices" (data operations that both lanes sent in the measured rounds), "frames" (those and
+// Prints one line of JSON: "slices" (data operations that both hosts sent in the measured rounds), "frames" (those and
 // control frames), "allocations" (calls of operator new on the lanes' threads meanwhile), "seconds", "sleeps",
 // "microseconds_per_slice" (median and p99 of the rounds). Two things look at the measured rounds from outside, see
 // tests/bench/README.md: strace, for which access("/lane_bench/begin") and ("/lane_bench/end") mark them, and
@@ -22,63 +23,28 @@
 #include <string>
 #include <vector>
 
-#include "bench_host.h"
 #include "tests/allocations/allocation_count.h"
+#include "two_hosts.h"
 
 namespace tensorlane {
 namespace {
 
-using bench::Host;
-using bench::kJob;
-using bench::must;
-
-constexpr std::uint16_t kHosts = 2;
-constexpr float kFirst = 3, kSecond = 4;  // what the hosts contribute
-
-struct Options : bench::HostOptions {
-  std::uint64_t slice_bytes = kib(64).value;
-  std::uint32_t slices = 64, rounds = 20, warm_up = 3;
+struct Options : bench::PairOptions {
+  std::uint32_t rounds = 20, warm_up = 3;
 };
 
 class Bench {
  public:
-  explicit Bench(const Options& options) : options_(options) {
-    const std::uint64_t bytes = options.slice_bytes * options.slices;
-    for (std::uint16_t h = 0; h < kHosts; ++h) hosts_.push_back(std::make_unique<Host>(options, h, bytes));
-    ports::JobSpec spec;
-    spec.name = "bench";
-    spec.world_size = kHosts;
-    spec.detection = seconds(10);
-    protocol::Plan plan;
-    plan.version = 1;
-    for (std::uint16_t h = 0; h < kHosts; ++h) {
-      spec.hosts.push_back({fmt::format("h{}", h),
-                            {bench::address_of(options.transport, h)},
-                            bench::port_of(options.transport, h),
-                            {Rank(h)}});
-      plan.rank_hosts.emplace_back(h);
-    }
-    protocol::PlanTensor& tensor = plan.tensors.emplace_back();
-    tensor.name = "t";
-    tensor.elements = bytes / sizeof(float);
-    tensor.slice_elements = static_cast<std::uint32_t>(options.slice_bytes / sizeof(float));
-    for (std::uint16_t h = 0; h < kHosts; ++h) {
-      spec.credentials = {kJob, Epoch(1), HostIndex(h), ports::PairKeys(kHosts)};
-      must(hosts_[h]->lane->start_job(spec));
-      must(hosts_[h]->lane->attach(kJob, Rank(h), hosts_[h]->clients[0]));
-    }
-    for (auto& host : hosts_) host->listener.connected.wait(false);
-    for (std::uint16_t h = 0; h < kHosts; ++h) hosts_[h]->begin(plan, h, bytes);
-  }
+  explicit Bench(const Options& options) : options_(options), pair_(options) {}
 
   nlohmann::json run() {
-    for (std::uint32_t i = 0; i < options_.warm_up; ++i) round();
+    for (std::uint32_t i = 0; i < options_.warm_up; ++i) pair_.round();
     std::vector<double> times(options_.rounds);
     const std::uint64_t data = count({ClassId(0)}), all = count({ClassId(0), kControlClass});
     const std::uint64_t slept = sleeps();
     [[maybe_unused]] int marked = ::access("/lane_bench/begin", F_OK);
     counting::count_allocations(counting::CountedThreads::kLanes);
-    for (double& seconds : times) seconds = round();
+    for (double& seconds : times) seconds = pair_.round();
     counting::count_allocations(counting::CountedThreads::kNone);
     marked = ::access("/lane_bench/end", F_OK);
     const std::uint64_t slices = count({ClassId(0)}) - data;
@@ -104,33 +70,15 @@ class Bench {
  private:
   std::uint64_t count(std::initializer_list<ClassId> classes) const {
     std::uint64_t sum = 0;
-    for (const auto& host : hosts_) {
+    for (const auto& host : pair_.hosts()) {
       for (const ClassId cls : classes) sum += host->operations(cls);
     }
     return sum;
   }
-  std::uint64_t sleeps() const { return hosts_[0]->metrics.sleeps.value() + hosts_[1]->metrics.sleeps.value(); }
-
-  // One sum. Returns its seconds, from the first submission to the last completion.
-  double round() {
-    ++sequence_;
-    for (std::uint16_t h = 0; h < kHosts; ++h)
-      std::ranges::fill(hosts_[h]->clients[0]->elements(), h == 0 ? kFirst : kSecond);
-    const auto begin = std::chrono::steady_clock::now();
-    for (auto& host : hosts_) host->clients[0]->submit();
-    for (auto& host : hosts_) host->clients[0]->wait(sequence_);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    for (auto& host : hosts_) {
-      for (const float value : host->clients[0]->elements()) {
-        if (value != kFirst + kSecond) bench::fail(fmt::format("a sum is {}", value));
-      }
-    }
-    return seconds;
-  }
+  std::uint64_t sleeps() const { return pair_.hosts()[0]->sleeps() + pair_.hosts()[1]->sleeps(); }
 
   const Options& options_;
-  std::vector<std::unique_ptr<Host>> hosts_;
-  std::uint64_t sequence_ = 0;
+  bench::TwoHosts pair_;
 };
 
 }  // namespace
@@ -148,6 +96,9 @@ int main(int argc, char** argv) {
   app.add_option("--warm-up", options.warm_up, "rounds before that");
   app.add_option("--spin", options.spin_us, "microseconds that an idle lane polls before it blocks");
   app.add_option("--workers", options.workers, "threads of each host that sum and copy")->check(CLI::Range(0, 64));
+  app.add_option("--rails", options.rails, "of each host; more than one needs tcp")
+      ->check(CLI::Range(std::size_t{1}, kMaxRails));
+  app.add_option("--lanes", options.lanes, "threads of each host that drive them")->check(CLI::Range(1, 16));
   CLI11_PARSE(app, argc, argv);
   spdlog::set_default_logger(spdlog::stderr_logger_mt("lane_bench"));  // standard output is the result's
   fmt::print("{}\n", Bench(options).run().dump());

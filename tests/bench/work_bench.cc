@@ -52,7 +52,7 @@ class Bench {
     spec.credentials = {kJob, Epoch(1), HostIndex(0), ports::PairKeys(1)};
     ports::JobHost& host = spec.hosts.emplace_back();
     host.name = "h0";
-    host.addresses = {bench::address_of(options.transport, 0)};
+    host.addresses = {bench::address_of(options.transport, 0, RailIndex(0))};
     host.data_port = bench::port_of(options.transport, 0);
     protocol::Plan plan;
     plan.version = 1;
