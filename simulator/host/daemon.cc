@@ -5,7 +5,6 @@
 namespace tensorlane::simulator {
 namespace {
 
-constexpr Duration kHousekeeping = milliseconds(100);
 constexpr Duration kStandsStill = milliseconds(300);  // daemon/host gives a flow nothing more that stands for longer
 constexpr Duration kSlack = microseconds(1);          // of a host that wakes when a limit lets something pass
 
@@ -15,35 +14,49 @@ SimDaemon::SimDaemon(HostIndex self, Context context, Random random)
     : self_(self),
       context_(context),
       random_(random),
-      executor_({.events = context.events,
-                 .workers = context.scenario.lane.workers,
-                 .block_time = context.scenario.lane.block_time,
-                 .done = [this] { wake(); },
-                 .begins = [this](const ports::Block& block) { block_begins(block); }},
-                Random(context.scenario.seed).fork(1000u + self.value)),
       config_(host_config()),
       ports_(host_ports()),
-      fairness_(self, context.findings),
+      transports_(context.scenario.rails()),
       heard_(context.scenario.rails(), std::vector<Time>(context.scenario.hosts())) {
-  Result<std::unique_ptr<host::Host>> made = host::Host::create(config_, ports_, [this] {
-    // Workers' blocks take none of the lane's time.
-    const LaneConfig& lane = context_.scenario.lane;
-    local_ = std::max(local_, context_.events.now());
-    if (lane.workers == 0) local_ = local_ + random_.between(Duration(0), lane.block_time);
-    return local_;
-  });
-  TL_ASSERT(made.ok());
-  host_ = std::move(*made);
-  host_->report_to(*this);
+  for (std::size_t lane = 0; lane < context_.scenario.lane.lanes; ++lane) make_lane(lane);
+  for (std::size_t r = 0; r < transports_.size(); ++r) lane(RailIndex(static_cast<std::uint8_t>(r))).add(*transports_[r]);
   for (const auto& run : context_.runs) {
     if (self_.value >= run->scenario.hosts()) break;
     jobs_.push_back(std::make_unique<SimJob>(*this, *run, random_.fork(1000 * run->number)));
   }
 }
 
-// Transports and engines speak to the jobs while they close.
+void SimDaemon::make_lane(std::size_t number) {
+  lanes_.push_back(std::make_unique<SimLane>(
+      SimLane::Context{
+          .scenario = context_.scenario,
+          .events = context_.events,
+          .findings = context_.findings,
+          .self = self_,
+          .number = number,
+          .config = config_,
+          .ports = ports_,
+          .listener = *this,
+          .runs = [this] { return alive() && !context_.findings.any(); },
+          .carry_out = [this, number] { return carry_out(number); },
+          .has_commands = [this, number] { return has_commands(number); },
+          .has_commands_of = [this](JobId job) { return find(job)->has_commands(); },
+          .resolved = [this] { return resolved(); },
+          .sleeps = [this, number](Time now, Time until) { sleeps(number, now, until); },
+          .block_begins = [this](SimLane& lane, const host::JobBlock& block) { block_begins(lane, block); },
+          .post =
+              [this, number](std::size_t to, host::Note note) {
+                // In order: what a lane says later, it says later.
+                const auto held = std::make_shared<host::Note>(std::move(note));
+                context_.events.at(lanes_[number]->now(), [this, to, held] { lanes_[to]->receive(std::move(*held)); });
+              }},
+      random_.fork(number)));
+}
+
+// Transports and engines speak to the jobs while they close; and lanes to each other.
 SimDaemon::~SimDaemon() {
-  host_.reset();
+  for (const auto& lane : lanes_) lane->host().clear();
+  lanes_.clear();
 }
 
 host::HostConfig SimDaemon::host_config() const {
@@ -52,7 +65,10 @@ host::HostConfig SimDaemon::host_config() const {
   config.classes = s.engine.classes;
   host::RailConfig rail;
   rail.windows.assign(s.windows.begin() + 1, s.windows.end());
-  config.rails.assign(s.rails(), rail);
+  for (std::size_t r = 0; r < s.rails(); ++r) {
+    config.rails.push_back(rail);
+    config.rails.back().lane = (r + s.lane.first_rail) % s.lane.lanes;
+  }
   config.job_limits = s.engine.limits;
   config.tunes = s.engine.reclassifies && !s.lane.observes;
   config.observes = s.engine.reclassifies && s.lane.observes;
@@ -72,8 +88,6 @@ host::HostConfig SimDaemon::host_config() const {
 host::HostPorts SimDaemon::host_ports() {
   host::HostPorts ports;
   ports.memory = &memory_;
-  ports.executor = &executor_;
-  ports.metrics = &metrics_;
   ports.timeline = &timeline_;
   ports.make_transport = [this](RailIndex rail, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
     return std::unique_ptr<ports::Transport>(make_transport(rail, sink));
@@ -96,10 +110,10 @@ std::unique_ptr<SimTransport> SimDaemon::make_transport(RailIndex rail, ports::F
                             .trace = context_.trace,
                             .dead = [this] { return dead_; },
                             .frozen = [this] { return frozen_; },
-                            .wake = [this] { wake(); },
+                            .wake = [this, rail] { lane(rail).wake(); },
                             .heartbeat = [this, rail](HostIndex from, const Heartbeat& b) { heard(from, rail, b); }},
       random_.fork(2u + rail.value));
-  transports_.push_back(transport.get());
+  transports_[rail.value] = transport.get();
   return transport;
 }
 
@@ -115,44 +129,25 @@ void SimDaemon::start() {
 }
 
 void SimDaemon::wake() {
-  if (scheduled_) return;
-  scheduled_ = true;
-  const Time at = now() + random_.between(Duration(0), context_.scenario.lane.poll_delay);
-  context_.events.at(at, [this] {
-    scheduled_ = false;
-    turn();
-  });
+  for (const auto& lane : lanes_) lane->wake();
 }
 
-// As daemon/lane does it.
-void SimDaemon::turn() {
-  if (dead_ || frozen_ || context_.findings.any()) return;
-  local_ = now();
-  std::size_t progress = host_->receive(local_);
-  if (host_->has_closed()) host_->reap();
-  progress += host_->collect();
-  for (auto& job : jobs_) progress += job->carry_out();
-  host_->submit([this](const host::Job& job) { return !find(job.id())->has_commands(); });
-  for (SimTransport* transport : transports_) transport->begin_turn();
-  progress += host_->send();
-  progress += host_->work();
-  local_ = std::max(local_, host_->now());
-  host_->housekeep();
-  host_->retire();
-  const bool commands = std::ranges::any_of(jobs_, [](const auto& job) { return job->has_commands(); });
-  if (progress > 0 || commands || host_->retires()) return wake();
-  sleep();
+std::size_t SimDaemon::carry_out(std::size_t lane) {
+  std::size_t done = 0;
+  for (auto& job : jobs_) done += home(job->run().number).number() == lane ? job->carry_out() : 0;
+  return done;
 }
 
-void SimDaemon::sleep() {
-  const Time next = host_->next_deadline(local_ + kHousekeeping);
-  const bool set = alarm_ && *alarm_ > context_.events.now() && *alarm_ <= next;
-  if (!set) alarm_ = std::max(next, context_.events.now());
-  if (!set && !resolved()) context_.events.at(*alarm_, [this] { wake(); });
-  if (scheduled_) return;
+bool SimDaemon::has_commands(std::size_t lane) const {
+  return std::ranges::any_of(
+      jobs_, [&](const auto& job) { return home(job->run().number).number() == lane && job->has_commands(); });
+}
+
+void SimDaemon::sleeps(std::size_t lane, Time now, Time until) const {
   for (const auto& job : jobs_) {
-    if (!job->runs()) continue;
-    for (const auto& watch : job->engines()) watch->sleeps(local_, Time(alarm_->value - kSlack.value));
+    for (std::size_t r = 0; job->runs() && r < config_.rails.size(); ++r) {
+      if (config_.rails[r].lane == lane) job->engines()[r]->sleeps(now, Time(until.value - kSlack.value));
+    }
   }
 }
 
@@ -169,12 +164,13 @@ bool SimDaemon::can_go(std::size_t job, RailIndex rail, engine::Flow flow) const
 
 // Whosever it is, the most urgent class goes first; where there are several jobs, a class has a share of each turn.
 void SimDaemon::picks(std::size_t job, RailIndex rail, Time now, ClassId cls, std::uint64_t bytes) {
-  fairness_.sent(job, rail, cls);
-  const bool shares = host_->jobs().size() > 1;
+  FairnessChecker& fairness = lane(rail).fairness();
+  fairness.sent(job, rail, cls);
+  const bool shares = lane(rail).host().jobs().size() > 1;
   for (std::size_t other = 0; other < jobs_.size(); ++other) {
     if (!jobs_[other]->runs()) continue;
     const EngineWatch& watch = *jobs_[other]->engines()[rail.value];
-    if (other != job) fairness_.passed_over(other, rail, cls, bytes, watch.waits_in(now, cls));
+    if (other != job) fairness.passed_over(other, rail, cls, bytes, watch.waits_in(now, cls));
     const std::optional<engine::Flow> urgent = watch.waits_above(now, cls);
     if (!urgent || (shares && transports_[rail.value]->given(urgent->cls) > 0)) continue;
     context_.findings.fail("order",
@@ -184,11 +180,12 @@ void SimDaemon::picks(std::size_t job, RailIndex rail, Time now, ClassId cls, st
   }
 }
 
-// Whosever it is and whatever the rail, the most urgent class is summed first.
-void SimDaemon::works(ClassId cls) const {
+// Whosever it is and whatever the rail, the most urgent class of a lane is summed first.
+void SimDaemon::works(RailIndex rail, ClassId cls) const {
   for (const auto& job : jobs_) {
     if (!job->runs()) continue;
     for (std::size_t r = 0; r < job->engines().size(); ++r) {
+      if (config_.rails[r].lane != config_.rails[rail.value].lane) continue;
       const std::optional<ClassId> waits = job->engines()[r]->next_work();
       if (!waits || *waits >= cls) continue;
       context_.findings.fail(
@@ -198,23 +195,26 @@ void SimDaemon::works(ClassId cls) const {
   }
 }
 
-void SimDaemon::block_begins(const ports::Block& block) {
-  const auto& of_job = static_cast<const host::JobBlock&>(block);
-  for (const auto& job : host_->jobs()) {
+void SimDaemon::block_begins(SimLane& lane, const host::JobBlock& block) {
+  for (const auto& job : lane.host().jobs()) {
     const std::size_t number = find(job->id())->run().number;
-    if (job.get() == of_job.part) {
-      fairness_.worked(number);
+    if (job.get() == block.part) {
+      lane.fairness().worked(number);
     } else {
-      fairness_.work_passed_over(number, host::work_cost(of_job), job->next_work() == of_job.span.cls);
+      lane.fairness().work_passed_over(number, host::work_cost(block), job->next_work() == block.span.cls);
     }
   }
 }
 
 std::size_t SimDaemon::blocks_of(JobId job) const {
-  return static_cast<std::size_t>(std::ranges::count_if(executor_.under_way(), [job](const ports::Block* block) {
-    const host::JobPart* of = static_cast<const host::JobBlock*>(block)->part;
-    return of != nullptr && of->id() == job;
-  }));
+  std::size_t blocks = 0;
+  for (const auto& lane : lanes_) {
+    for (const ports::Block* block : lane->under_way()) {
+      const host::JobPart* of = static_cast<const host::JobBlock*>(block)->part;
+      blocks += of != nullptr && of->id() == job ? 1 : 0;
+    }
+  }
+  return blocks;
 }
 
 // ---- ports::LaneListener ----
@@ -291,7 +291,7 @@ void SimDaemon::check_quiet() {
 }
 
 void SimDaemon::check_logs() {
-  host_->clear();
+  for (const auto& lane : lanes_) lane->host().clear();
   for (const auto& job : jobs_) job->check_logs();
 }
 

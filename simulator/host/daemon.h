@@ -1,5 +1,4 @@
-// One simulated machine: a daemon's host of engines (daemon/host), the same code as in a daemon, driven by the virtual
-// clock over simulated ports; and the jobs that it carries.
+// One simulated machine: the lanes of a daemon, each with a host of engines, and the jobs that they carry.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/host/host.h"
-#include "simulator/checkers/fairness.h"
-#include "simulator/host/executor.h"
 #include "simulator/host/job.h"
+#include "simulator/host/lane.h"
 
 namespace tensorlane::simulator {
 
@@ -58,28 +55,30 @@ class SimDaemon final : private ports::LaneListener {
   SimMemory& memory() { return memory_; }
   const host::HostConfig& config() const { return config_; }
   const host::HostPorts& ports() const { return ports_; }
-  host::Host& host() { return *host_; }
+  // Where a job lives, and what has a rail.
+  SimLane& home(std::size_t job) const { return *lanes_[job % lanes_.size()]; }
+  SimLane& lane(RailIndex rail) const { return *lanes_[config_.rails[rail.value].lane]; }
   SimTransport& transport(RailIndex rail) { return *transports_[rail.value]; }
   bool dead() const { return dead_; }
-  // How far the host is with its work.
-  Time now() const { return std::max(local_, context_.events.now()); }
-  void wake();
   void tell_aborted();
   // Of a job, blocks of work that are under way.
   std::size_t blocks_of(JobId job) const;
   bool can_go(std::size_t job, RailIndex rail, engine::Flow flow) const;
   // A job's engine has chosen so many bytes of this class; and a block of work.
   void picks(std::size_t job, RailIndex rail, Time now, ClassId cls, std::uint64_t bytes);
-  void works(ClassId cls) const;
+  void works(RailIndex rail, ClassId cls) const;
 
  private:
   host::HostConfig host_config() const;
   host::HostPorts host_ports();
   std::unique_ptr<SimTransport> make_transport(RailIndex rail, ports::FrameSink& sink);
   SimJob* find(JobId job) const;
-  void turn();
-  void sleep();
-  void block_begins(const ports::Block& block);
+  void make_lane(std::size_t number);
+  std::size_t carry_out(std::size_t lane);
+  bool has_commands(std::size_t lane) const;
+  void sleeps(std::size_t lane, Time now, Time until) const;
+  void block_begins(SimLane& lane, const host::JobBlock& block);
+  void wake();
   void heard(HostIndex from, RailIndex rail, const Heartbeat& beat);
   void beat();
   Heartbeat heartbeat() const;
@@ -93,18 +92,12 @@ class SimDaemon final : private ports::LaneListener {
   Context context_;
   Random random_;
   SimMemory memory_;
-  SimExecutor executor_;
-  ports::LaneMetrics metrics_;
   ports::NoTimeline timeline_;
   host::HostConfig config_;
   host::HostPorts ports_;
-  FairnessChecker fairness_;
-  Time local_;                                 // how far the host is with its work
   std::vector<SimTransport*> transports_;      // by rail
-  std::vector<std::unique_ptr<SimJob>> jobs_;  // by number; outlive the host's engines
-  std::unique_ptr<host::Host> host_;
-  bool scheduled_ = false;
-  std::optional<Time> alarm_;
+  std::vector<std::unique_ptr<SimJob>> jobs_;  // by number; outlive the engines
+  std::vector<std::unique_ptr<SimLane>> lanes_;
   bool frozen_ = false, dead_ = false;
   std::vector<std::vector<Time>> heard_;  // by rail and host
 };

@@ -23,6 +23,7 @@ class EngineWatch {
     SimMemory& memory;
     AdmissionChecker& admission;
     Findings& findings;
+    std::function<void(StagingChecker*)> stages;             // into what, from now on; null: it is not judged any more
     std::uint64_t* progress;                                 // counts what moved the job on
     std::function<void(const engine::Complete&)> completed;  // this rail's part of an operation
     // Whether the flow has room for an operation, as far as anybody can see, and its window for a whole one.
@@ -34,9 +35,9 @@ class EngineWatch {
 
   // For the engine, once. The watch outlives it.
   std::unique_ptr<engine_log::Observer> observer();
-  // What its staging holds; null before the engine begins.
-  StagingChecker* staging() { return staging_.get(); }
 
+  // A frame broke the protocol: nothing of the engine is judged any more.
+  bool broken() const { return broken_; }
   // Of the engine, as long as it lives, and what it left behind.
   const engine::Engine* engine() const { return engine_; }
   engine::EngineCounters counters() const { return engine_ != nullptr ? engine_->counters() : last_counters_; }

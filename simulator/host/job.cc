@@ -36,7 +36,7 @@ void SimJob::make_rail(RailIndex rail) {
       {.scenario = scenario_,
        .delivery = run_.delivery,
        .progress = &run_.progress,
-       .accused = [this] { return accuses_ || phase_ != Phase::kRunning; },
+       .accused = [this, rail] { return watches_[rail.value]->broken() || accuses_ || phase_ != Phase::kRunning; },
        .liar = lies ? liars_.back().get() : nullptr,
        .grants = scenario_.liar ? &run_.grants[rail.value] : nullptr,
        .holds = [this](TensorId tensor, Sequence sequence) { return holds(tensor, sequence); }});
@@ -47,12 +47,13 @@ void SimJob::make_rail(RailIndex rail) {
           .memory = machine_.memory(),
           .admission = run_.admission,
           .findings = findings_,
+          .stages = [this, rail](StagingChecker* staging) { machine_.transport(rail).watch(run_.number, staging); },
           .progress = &run_.progress,
           .completed = [this](const engine::Complete& complete) { rail_completed(complete); },
           .can_go = [this, rail](engine::Flow flow) { return machine_.can_go(run_.number, rail, flow); },
           .picks = [this, rail](Time now, ClassId cls,
                                 std::uint64_t bytes) { machine_.picks(run_.number, rail, now, cls, bytes); },
-          .works = [this](ClassId cls) { machine_.works(cls); }}));
+          .works = [this, rail](ClassId cls) { machine_.works(rail, cls); }}));
 }
 
 void SimJob::make_clients(Random& random) {
@@ -67,8 +68,8 @@ void SimJob::make_clients(Random& random) {
                         [this, local](const protocol::SubmissionEntry& entry) { submit(local, entry); }},
         random.fork(100 + rank)));
     sessions_.push_back(std::make_shared<SimSession>(
-        SimSession::Context{machine_.events(), machine_.memory(), [this] { return machine_.now(); },
-                            [this] { machine_.wake(); },
+        SimSession::Context{machine_.events(), machine_.memory(), [this] { return machine_.home(run_.number).now(); },
+                            [this] { machine_.home(run_.number).wake(); },
                             [this, local](const protocol::CompletionEntry& entry) { completed(local, entry); },
                             [this, local](const Status&) {
                               if (!machine_.dead()) clients_[local]->fail();
@@ -101,12 +102,12 @@ ports::JobSpec SimJob::spec() const {
 }
 
 host::Job* SimJob::job() const {
-  return machine_.host().find(scenario_.engine.job);
+  return machine_.home(run_.number).host().find(scenario_.engine.job);
 }
 
 void SimJob::command(Command command) {
   commands_.push_back(std::move(command));
-  machine_.wake();
+  machine_.home(run_.number).wake();
 }
 
 std::size_t SimJob::carry_out() {
@@ -127,9 +128,7 @@ void SimJob::start(std::function<void()> planned) {
     const auto start = std::make_shared<host::JobStart>(spec(), machine_.config(), machine_.ports());
     while (!start->step()) {
     }
-    machine_.host().begin(start);
-    for (std::size_t r = 0; r < watches_.size(); ++r)
-      machine_.transport(RailIndex(static_cast<std::uint8_t>(r))).watch(run_.number, watches_[r]->staging());
+    machine_.home(run_.number).host().begin(start);
     for (std::size_t local = 0; local < sessions_.size(); ++local)
       if (host::Job* j = job()) j->attach(clients_[local]->rank(), sessions_[local]);
     return true;
@@ -154,7 +153,7 @@ void SimJob::grow(protocol::Plan added, protocol::TensorRange range, std::functi
   command([this, growth, range, then = std::move(then)] {
     host::Job* j = job();
     if (j == nullptr) return true;
-    if (!j->grow(*growth, machine_.host().now())) return false;
+    if (!j->grow(*growth, machine_.home(run_.number).host().now())) return false;
     bind(range.first, range.end());
     machine_.trace().line(machine_.self(), "job {}: plan with {} tensors from {} on", run_.number, range.count,
                           range.first);
@@ -194,7 +193,7 @@ void SimJob::vacate(protocol::TensorRange range, std::function<void()> then) {
   command([this, shrinking, then = std::move(then)] {
     host::Job* j = job();
     if (j == nullptr) return true;
-    if (!j->vacate(*shrinking, machine_.host().now())) return false;
+    if (!j->vacate(*shrinking, machine_.home(run_.number).host().now())) return false;
     j->when_settled([this, gone = shrinking->range, then] {
       vacated(gone);
       then();
@@ -330,7 +329,7 @@ void SimJob::failed(const Status& cause) {
     findings_.fail("neighbour", "host {}: job {} is refused what is there, or by nobody: {}", machine_.self().value,
                    run_.number, cause.to_string());
   }
-  machine_.events().at(machine_.now(), [this, why = cause.to_string()] { abort(why); });
+  machine_.events().at(machine_.home(run_.number).now(), [this, why = cause.to_string()] { abort(why); });
 }
 
 void SimJob::closed() {
@@ -376,6 +375,10 @@ void SimJob::check_quiet() {
                    machine_.self().value, run_.number, held);
   }
   if (aborted()) return;
+  if (std::ranges::any_of(watches_, [](const auto& watch) { return watch->broken(); })) {
+    findings_.fail("hostile", "host {}: a frame broke the protocol, and job {} goes on", machine_.self().value,
+                   run_.number);
+  }
   if (machine_.memory().has_refused(scenario_.user)) {
     findings_.fail("neighbour", "host {}: job {} goes on without memory that it was refused", machine_.self().value,
                    run_.number);

@@ -29,7 +29,7 @@ void SimJob::abort(std::string cause) {
   aborted_ = true;
   command([this] {
     if (host::Job* j = job()) {
-      j->abort({Code::kAborted, cause_, "", ""}, machine_.host().now());
+      j->abort({Code::kAborted, cause_, "", ""}, machine_.home(run_.number).host().now());
     } else {
       closed();
     }
@@ -44,7 +44,7 @@ void SimJob::leave() {
   phase_ = Phase::kLeaving;
   command([this] {
     for (const auto& client : clients_)
-      if (host::Job* j = job()) j->detach(client->rank(), machine_.host().now());
+      if (host::Job* j = job()) j->detach(client->rank(), machine_.home(run_.number).host().now());
     return true;
   });
 }

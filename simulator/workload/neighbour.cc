@@ -21,7 +21,7 @@ void random_ranks(Scenario& s, Random& random) {
   s.engine.world_size = static_cast<std::uint32_t>(s.plan.rank_hosts.size());
 }
 
-Operation random_operation(Random& random) {
+Operation common_operation(Random& random) {
   constexpr std::array<Operation, 4> kRare = {Operation::kBroadcast, Operation::kAllgather, Operation::kReduceScatter,
                                               Operation::kBarrier};
   return random.chance(0.6) ? Operation::kAllreduce : kRare[random.below(kRare.size())];
@@ -32,7 +32,7 @@ protocol::PlanTensor random_tensor(const Scenario& s, const protocol::PlanTensor
   protocol::PlanTensor t;
   t.id = TensorId(static_cast<std::uint32_t>(s.plan.tensors.size()));
   t.name = fmt::format("n{}", t.id.value);
-  t.operation = random_operation(random);
+  t.operation = common_operation(random);
   t.dtype = static_cast<Dtype>(random.below(kDtypeCount));
   const auto reduce = static_cast<ReduceOp>(random.below(kReduceOpCount));
   t.reduce = can_reduce(reduce, t.dtype) ? reduce : ReduceOp::kSum;

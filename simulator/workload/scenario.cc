@@ -238,6 +238,10 @@ void random_lane(Scenario& s, Random& random) {
   // Arithmetic beside the lane: it ends later, and in another order.
   Random beside = Random(s.seed).fork(4);
   if (beside.chance(0.4)) s.lane.workers = beside.between(1, 3);
+  // Several lanes: a job's rails are on others than the job, or on several.
+  Random parts = Random(s.seed).fork(8);
+  if (parts.chance(0.5)) s.lane.lanes = parts.between(2, 3);
+  s.lane.first_rail = parts.below(s.lane.lanes);
   // Slow cores: work queues up, and waits overtake in it.
   Random slow = Random(s.seed).fork(3);
   if (kind_of(s.seed) != Kind::kCrowded && !slow.chance(0.2)) return;

@@ -19,6 +19,8 @@ struct LaneConfig {
   std::size_t action_ring = 64;
   Duration block_time = microseconds(5);  // of each block of arithmetic, at most
   std::size_t workers = 0;                // that do it beside the lane; 0: the lane does it
+  std::size_t lanes = 1;                  // of each host
+  std::size_t first_rail = 0;             // which one has rail 0; jobs live on lanes in turn, from 0 on
   bool observes = false;                  // where classes change: by the order in which ranks wait, not by thresholds
   bool done_when_acknowledged =
       false;  // SendDone when the receiver says that it has the payload, not when it was copied
