@@ -301,12 +301,13 @@ std::span<const TensorId> Engine::awaited() const {
   return impl_->awaited_;
 }
 
-bool Engine::awaited(TensorId tensor, Time* since) const {
+bool Engine::awaited(TensorId tensor, Time* since, Sequence* sequence) const {
   if (tensor.value >= impl_->tables_.tensors.size()) return false;
   const Tensor& t = impl_->tables_.tensors[tensor.value];
   const Tensor::Announced& next = t.announced[parity_of(Sequence(t.sequence.value + 1))];
   if (t.open || next.last == Time()) return false;
   *since = next.first;
+  if (sequence != nullptr) *sequence = Sequence(t.sequence.value + 1);
   return true;
 }
 

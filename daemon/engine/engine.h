@@ -157,7 +157,7 @@ class Engine {
   std::optional<Pending> oldest() const;
   // True when peers have announced an operation on `tensor` that this host has not submitted; `since` = when the first
   // announcement came.
-  bool awaited(TensorId tensor, Time* since) const;
+  bool awaited(TensorId tensor, Time* since, Sequence* sequence = nullptr) const;
   // The tensors whose next operation peers have announced, in no order; the last one may still run here. Until the next
   // call that changes anything.
   std::span<const TensorId> awaited() const;

@@ -105,6 +105,7 @@ Status Host::open() {
     auto rail = std::make_unique<Rail>(*this, RailIndex(r), config_.rails[r]);
     TL_ASSIGN_OR_RETURN(rail->transport, ports_.make_transport(rail->index, *rail));
     context_.transports.back() = rail->transport.get();
+    transports_.push_back(rail->transport.get());
     rails_.push_back(std::move(rail));
   }
   return {};
@@ -112,12 +113,6 @@ Status Host::open() {
 
 void Host::report_to(ports::LaneListener& listener) {
   context_.listener = &listener;
-}
-
-std::vector<ports::Transport*> Host::transports() const {
-  std::vector<ports::Transport*> all;
-  for (const auto& rail : rails_) all.push_back(rail->transport.get());
-  return all;
 }
 
 void Host::clear() {
@@ -160,9 +155,12 @@ Job* Host::find(JobId id) {
   return part == nullptr ? nullptr : part->home();
 }
 
+// A later epoch of a job may have begun here before an earlier one has left the turns.
 RailSet* Host::rails_of(JobId id) const {
-  const JobPart* part = find_part(id);
-  return part == nullptr ? nullptr : part->rails();
+  for (const auto& job : jobs_) {
+    if (job->id() == id && job->rails() != nullptr && !job->rails()->drained()) return job->rails();
+  }
+  return nullptr;
 }
 
 bool Host::has_closed() const {
@@ -179,6 +177,10 @@ std::vector<std::pair<JobId, Epoch>> Host::reap() {
   }
   std::erase_if(jobs_, [](const auto& job) { return job == nullptr; });
   return gone;
+}
+
+bool Host::retires() const {
+  return !discarded_.empty() || std::ranges::any_of(ended_, [](const auto& job) { return job->can_retire(); });
 }
 
 std::shared_ptr<void> Host::retire() {
@@ -203,16 +205,20 @@ std::size_t Host::take_notes() {
   return taken;
 }
 
+// A job may have left the turns while other lanes still give back what it had.
+JobPart* Host::addressee(const Note& note) const {
+  for (const auto* parts : {&jobs_, &ended_}) {
+    for (const auto& part : *parts) {
+      if (part->id() == note.job && part->epoch() == note.epoch) return part.get();
+    }
+  }
+  return nullptr;
+}
+
 void Host::take(Note& note) {
   if (const auto* begin = std::get_if<BeginNote>(&note.what)) return begin_rails(*begin, note);
-  JobPart* part = find_part(note.job);
-  if (part == nullptr || part->epoch() != note.epoch) {
-    // A job may have left the turns while lanes still give back what it had.
-    const auto ended = std::ranges::find_if(
-        ended_, [&](const auto& job) { return job->id() == note.job && job->epoch() == note.epoch; });
-    if (ended == ended_.end()) return;
-    part = ended->get();
-  }
+  JobPart* part = addressee(note);
+  if (part == nullptr) return;
   if (const auto* start = std::get_if<StartNote>(&note.what)) {
     part->rails()->start(start->tensor, start->sequence, now_);
   } else if (const auto* boost = std::get_if<BoostNote>(&note.what)) {
@@ -234,7 +240,8 @@ void Host::take(Note& note) {
 void Host::begin_rails(const BeginNote& begin, const Note& note) {
   const Way home{*ports_.links, note.job, note.epoch, ports_.lane, note.from};
   std::unique_ptr<JobPart> part = JobPart::begin_rails(*begin.start, context_, home);
-  if (part == nullptr) return discarded_.push_back(begin.start);
+  discarded_.push_back(begin.start);
+  if (part == nullptr) return;
   users_.add(*part);
   jobs_.push_back(std::move(part));
 }

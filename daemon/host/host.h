@@ -62,14 +62,14 @@ class Host {
   // Gives back some of what jobs had that are over. What nothing uses any more goes to the caller, who may destroy it
   // on any thread: that takes long.
   std::shared_ptr<void> retire();
-  bool retires() const { return !ended_.empty() || !discarded_.empty(); }  // retire() has more to do
+  bool retires() const;  // it has more to do, and need not wait for another lane
 
   Time now() const { return now_; }
   // When something waits for a limit to let it pass, which no transport and no client tells: the first such time that
   // is before `latest`, else `latest`.
   Time next_deadline(Time latest) const;
   // Of this lane's rails.
-  std::vector<ports::Transport*> transports() const;
+  const std::vector<ports::Transport*>& transports() const { return transports_; }
   // Drops jobs that run, without ceremony.
   void clear();
 
@@ -86,6 +86,7 @@ class Host {
   void begin_rails(const BeginNote& begin, const Note& note);
   RailSet* rails_of(JobId job) const;
   JobPart* find_part(JobId job) const;
+  JobPart* addressee(const Note& note) const;
   std::size_t finish_blocks();
   void end_block(JobBlock& block);
   bool work_stands_still() const;
@@ -94,7 +95,8 @@ class Host {
   const HostPorts& ports_;
   LogShare log_share_;
   Context context_;
-  std::vector<std::size_t> lanes_;  // by rail: whose it is
+  std::vector<std::size_t> lanes_;             // by rail: whose it is
+  std::vector<ports::Transport*> transports_;  // of rails_
   std::vector<std::unique_ptr<JobPart>> jobs_;
   std::vector<std::unique_ptr<JobPart>> ended_;   // that still have regions
   std::vector<std::shared_ptr<void>> discarded_;  // for retire()

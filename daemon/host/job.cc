@@ -38,7 +38,7 @@ Job::~Job() {
 
 bool Job::retire() {
   if (metrics_ == nullptr) return true;
-  if (gone_ < sets_.size()) return false;
+  if (!can_retire()) return false;
   report_end();
   metrics_.reset();
   return true;
@@ -177,10 +177,10 @@ void Job::rails_lost(Lost lost, const Status& cause, Time now) {
   // sees only the end, waits for it.
   if (cause.code() == Code::kCorrupt) return fail(cause);
   if (lost == Lost::kAwaited) return;  // an error says so where the peer does not come again
-  // A peer whose ranks are done goes first; that is a failure only for what still needs it.
-  const bool idle = on_rails_ + admission_.held() + offered_ == 0;
-  if (lost == Lost::kNeighbour && idle && waiting_.empty()) {
-    if (!departed_) departed_ = cause;
+  // A peer whose ranks are done goes first; that is a failure only for what still needs it. What lanes say arrives in
+  // no order: an operation may be complete, though that was not heard of yet.
+  if (lost == Lost::kNeighbour && waiting_.empty()) {
+    if (!departed_) departed_ = {cause, now};
     return;
   }
   if (!lost_) lost_ = {cause, now};
@@ -189,6 +189,8 @@ void Job::rails_lost(Lost lost, const Status& cause, Time now) {
 // A closed connection is a symptom: a peer that aborts closes its own. Control gets a moment to hear of the cause,
 // which says more.
 void Job::report_lost(Time now) {
+  const bool idle = on_rails_ + admission_.held() + offered_ == 0;
+  if (departed_ && !lost_ && !idle) lost_ = departed_;
   if (lost_ && now - lost_->second >= Duration(spec_.detection.value / kSymptomShare)) fail(lost_->first);
 }
 
@@ -242,7 +244,7 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   if (entry.flags != 0) return broken("unknown flags");
   if (entry.sequence != t.sequence[local] + 1 || entry.sequence != t.completed + 1)
     return broken("an operation out of sequence");
-  if (departed_ && !lost_) lost_ = {*departed_, now};  // the cause may still be on its way
+  if (departed_ && !lost_) lost_ = {departed_->first, now};  // the cause may still be on its way
   t.sequence[local] = entry.sequence;
   if (planned.in_batch()) return submit_member(local, planned, now);
   if (admission_.gate() != Gate::kNone) admission_.submitted(local, planned.id);

@@ -44,6 +44,8 @@ class Job final : public RailsOwner {
   bool closed() const { return state_ == State::kClosed; }
   // Once it is closed: true when nothing of it is in any table of the daemon. Then any thread may destroy it.
   bool retire();
+  // The rails of all lanes are gone.
+  bool can_retire() const { return gone_ == sets_.size(); }
 
   // ---- commands (from LanePort) ----
   // Its rails on a lane: those of every lane that has some, before connect(); first those that rail 0 is of.
@@ -148,6 +150,7 @@ class Job final : public RailsOwner {
     Settled settled{};
     Awaited awaited{};
     ports::LaneProgress progress{};
+    Time told{};  // the progress that the listener has heard of
   };
   // What waits until all rails have settled.
   struct Waiting {
@@ -175,6 +178,7 @@ class Job final : public RailsOwner {
   void report_missing(Time now);
   void report_if_late(TensorId tensor, Time now);
   void set_priority(const protocol::PlanTensor& tensor);
+  void tell_priorities();
   void classify(protocol::TensorRange range);
   void begin(const Review& review);
   bool go_on(Review& review);
@@ -237,6 +241,7 @@ class Job final : public RailsOwner {
   std::size_t closed_ = 0, drained_ = 0, gone_ = 0;                             // sets
   bool draining_ = false;
   protocol::Plan plan_;                            // its classes are those in use here
+  std::vector<Rails::Priority> priorities_;        // that have changed: tell_priorities()
   std::optional<std::vector<double>> thresholds_;  // none: the plan's
   std::optional<engine::ObservedOrder> observed_;  // while it learns
   std::optional<TensorId> largest_;                // of what is summed: an iteration begins whenever it is submitted
@@ -266,8 +271,8 @@ class Job final : public RailsOwner {
   std::size_t under_way_ = 0;  // blocks of local work
   bool failed_ = false;        // told the listener
   std::optional<Status> abort_cause_;
-  std::optional<std::pair<Status, Time>> lost_;  // a connection that went, and when
-  std::optional<Status> departed_;               // a peer went while nothing was pending
+  std::optional<std::pair<Status, Time>> lost_;      // a connection that went, and when
+  std::optional<std::pair<Status, Time>> departed_;  // a peer went, perhaps in peace
   std::shared_ptr<ports::JobMetrics> metrics_;
   Time next_progress_;                            // when tell_progress() is due
   ports::LaneProgress progress_;                  // its memory serves again

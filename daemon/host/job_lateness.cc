@@ -43,7 +43,7 @@ void Job::report_late(Time now) {
   for (const Set& set : sets_) {
     std::size_t left = kLateScan;
     for (auto id = set.awaited.begin(); id != set.awaited.end() && left > 0; ++id)
-      left -= std::min(left, look_at_lateness(id->first, now));
+      left -= std::min(left, look_at_lateness(id->tensor, now));
   }
   std::erase_if(asked_, [this](const auto& asked) {
     return asked.second.sequence < tensors_[asked.first.value].next_sequence();
@@ -60,7 +60,7 @@ void Job::report_late(Time now) {
 // Asks which hosts operations wait for that all ranks here have submitted.
 void Job::report_missing(Time now) {
   late_.clear();
-  for (std::size_t n = 0; n < pending_.size() && late_.size() < kMostMissed; ++n) {
+  for (std::size_t n = 0; n < std::min(pending_.size(), kLateScan) && late_.size() < kMostMissed; ++n) {
     missing_scan_ = missing_scan_ + 1 < pending_.size() ? missing_scan_ + 1 : 0;
     const TensorId tensor = pending_[missing_scan_];
     const LocalTensor& t = tensors_[tensor.value];
@@ -79,7 +79,8 @@ void Job::rails_missing(const Missing& missing, Time now) {
   for (const auto& [tensor, host] : missing) {
     const LocalTensor& t = tensors_[tensor.value];
     Missed& missed = missed_[host.value];
-    if (t.arrived < local_ranks_.size()) continue;  // it has become complete meanwhile
+    // It may have become complete meanwhile, and another one may have begun.
+    if (t.arrived < local_ranks_.size() || now - t.ready < context_.config->late_after) continue;
     if (missed.told != Time() && now - missed.told < context_.config->late_after) continue;
     const auto turn = [&missed](TensorId id) { return id.value - missed.last.value - 1; };  // after the last one
     if (!missed.next) missing_.push_back(host);
@@ -158,10 +159,11 @@ bool Job::awaited(const protocol::PlanTensor& tensor, Time* since) const {
     found = true;
   }
   for (const Set& set : sets_) {
-    const auto said =
-        std::ranges::lower_bound(set.awaited, tensor.operation_id(), {}, &std::pair<TensorId, Time>::first);
-    if (said == set.awaited.end() || said->first != tensor.operation_id()) continue;
-    if (!found || said->second < *since) *since = said->second;
+    const auto said = std::ranges::lower_bound(set.awaited, tensor.operation_id(), {}, &AwaitedOperation::tensor);
+    if (said == set.awaited.end() || said->tensor != tensor.operation_id()) continue;
+    // What a lane has said may be of an operation that is over by now.
+    if (said->sequence != tensors_[tensor.operation_id().value].next_sequence()) continue;
+    if (!found || said->since < *since) *since = said->since;
     found = true;
   }
   return found;

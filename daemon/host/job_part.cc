@@ -70,10 +70,16 @@ std::unique_ptr<JobPart> JobPart::begin_rails(JobStart& start, const Context& co
 }
 
 void JobPart::extend(const protocol::Plan& chunk, protocol::TensorRange added, std::span<const OwnMemory> memory) {
-  std::vector<protocol::PlanTensor> known = std::move(plan_.tensors);
-  plan_ = chunk;
-  std::vector<protocol::PlanTensor> tensors = std::exchange(plan_.tensors, std::move(known));
-  plan_.place(added, std::move(tensors));
+  try {
+    plan_.version = chunk.version;
+    plan_.rails = chunk.rails;
+    plan_.ordering = chunk.ordering;
+    plan_.concurrent = chunk.concurrent;
+    plan_.rank_hosts = chunk.rank_hosts;
+    plan_.place(added, chunk.tensors);
+  } catch (const std::bad_alloc&) {
+    return rails_->break_off(no_memory());
+  }
   rails_->extend(plan_, added, memory);
 }
 

@@ -14,8 +14,8 @@ namespace tensorlane::host {
 // The lane's thread.
 class JobPart {
  public:
-  // A job that lives here. `lanes`: all that have rails of it, first that of rail 0; `links` is null where that is this
-  // one at most. Errors: that of the preparation; kResourceExhausted, when the table of tensors is full or there is no
+  // A job that lives here. `lanes`: all that have rails of it, first that of rail 0. `links` may be null where no other
+  // lane has any. Errors: that of the preparation; kResourceExhausted, when the table of tensors is full or there is no
   // memory for tables. What was prepared then stays with `start`, which gives it back elsewhere.
   static Result<std::unique_ptr<JobPart>> begin(const std::shared_ptr<JobStart>& start, const Context& context,
                                                 const std::vector<std::size_t>& lanes, Links* links);
@@ -54,6 +54,8 @@ class JobPart {
   // Once it is closed: gives back some of its regions. True when nothing of it is in any table of the daemon; then any
   // thread may destroy it, which takes long.
   bool retire(std::size_t most);
+  // It has something to give back, or nothing is left; it does not wait for rails on other lanes.
+  bool can_retire() const { return (rails_ != nullptr && !rails_gone_) || home_ == nullptr || home_->can_retire(); }
 
  private:
   JobPart(const ports::JobSpec& spec, const Context& context);

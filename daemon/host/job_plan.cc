@@ -1,5 +1,5 @@
-// The plan grows: tensors join it, and their buffers; and tensors leave it. In
-// bounded steps, since the lane carries other jobs meanwhile (law 20); what takes long has been prepared (prepared.h).
+// The plan grows: tensors join it, and their buffers; and tensors leave it. In bounded steps, since the lane carries
+// other jobs meanwhile (law 20); what takes long has been prepared (prepared.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -68,6 +68,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   const protocol::TensorRange range = range_of(next);
   plan_.place(range, {next.begin(), next.end()});
   vacant_places_ -= std::min<std::size_t>(range.end(), known) - std::min<std::size_t>(range.first, known);
+  if (growth.taken == 0) taken_[range.first] = std::move(growth.memory);  // before any table names it
   std::array<OwnMemory, kTensorsAtOnce> memory;
   for (std::size_t i = 0; i < count; ++i) memory[i] = growth.own_memory(growth.taken + i);
   for (const Set& set : sets_) set.rails->extend(plan_, range, std::span(memory).first(count));
@@ -77,7 +78,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
     return true;
   }
   if (growth.taken == 0) {
-    Taken& taken = taken_[range.first] = std::move(growth.memory);
+    const Taken& taken = taken_[range.first];
     if (taken.scratch != nullptr) {
       for (const Set& set : sets_) set.rails->map(taken.scratch->bytes());
     }

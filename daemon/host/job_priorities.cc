@@ -23,7 +23,14 @@ void Job::use_thresholds(std::vector<double> thresholds) {
 }
 
 void Job::set_priority(const protocol::PlanTensor& tensor) {
-  for (const Set& set : sets_) set.rails->set_priority(tensor.id, tensor.urgency, tensor.cls);
+  priorities_.push_back({tensor.id, tensor.urgency, tensor.cls});
+}
+
+// All that set_priority() was called for, at once.
+void Job::tell_priorities() {
+  if (priorities_.empty()) return;
+  for (const Set& set : sets_) set.rails->set_priorities(priorities_);
+  priorities_.clear();
 }
 
 void Job::classify(protocol::TensorRange range) {
@@ -43,6 +50,7 @@ void Job::classify(protocol::TensorRange range) {
     tensor.cls = ClassId(unused + engine::class_by_thresholds(*thresholds_, tensor.urgency).value);
     set_priority(tensor);
   }
+  tell_priorities();
   if (largest_ != before) largest_since_.reset();
 }
 
@@ -73,6 +81,7 @@ bool Job::go_on(Review& review) {
     tensor.cls = tensors_[i].cls;
     set_priority(tensor);
   }
+  tell_priorities();
   if (review.largest) classify(next);
   review.done = next.end();
   if (review.done < all) return false;
@@ -104,6 +113,7 @@ void Job::take_observed_order() {
     set_priority(tensor);
     order.push_back(&tensor);
   }
+  tell_priorities();
   std::ranges::sort(order, std::greater(), &protocol::PlanTensor::urgency);
   log(fmt::format("job '{}': urgency is the order in which its ranks here wait: {} first, {} last, {} tensors",
                   spec_.name, order.front()->name, order.back()->name, order.size()));

@@ -10,15 +10,16 @@ void Job::rails_progress(std::size_t lane, const ports::LaneProgress& progress) 
   set_of(lane).progress = progress;
 }
 
-// As old as what the slowest lane has said.
+// A job whose rails have said nothing new on one of their lanes says nothing: whoever looks sees that it stands still.
 void Job::tell_progress(Time now) {
   if (state_ != State::kRunning || now < next_progress_) return;
-  if (std::ranges::any_of(sets_, [](const Set& set) { return set.progress.at == Time(); })) return;
+  if (std::ranges::any_of(sets_, [this](const Set& set) { return set.progress.at <= set.told; })) return;
   next_progress_ = now + report_period(spec_);
   progress_.at = now;
   progress_.flows.clear();
   progress_.ports.clear();
-  for (const Set& set : sets_) {
+  for (Set& set : sets_) {
+    set.told = set.progress.at;
     progress_.at = std::min(progress_.at, set.progress.at);
     progress_.flows.insert(progress_.flows.end(), set.progress.flows.begin(), set.progress.flows.end());
     progress_.ports.resize(std::max(progress_.ports.size(), set.progress.ports.size()));

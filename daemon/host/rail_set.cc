@@ -73,6 +73,7 @@ void RailSet::open(Time now) {
 // What has half changed is not used again: the job has failed, and is aborted.
 void RailSet::break_off(const Status& cause) {
   broken_ = true;
+  opening_ = false;
   owner_.rails_failed(cause);
 }
 
@@ -118,15 +119,17 @@ void RailSet::bind(TensorId tensor, std::span<std::byte> buffer, std::span<std::
   map(segment);
 }
 
-void RailSet::set_priority(TensorId tensor, float urgency, ClassId cls) {
+void RailSet::set_priorities(std::span<const Priority> priorities) {
   if (broken_ || closing_) return;
-  for (auto& rail : rails_) rail->set_priority(tensor, urgency, cls);
+  for (const Priority& p : priorities) {
+    for (auto& rail : rails_) rail->set_priority(p.tensor, p.urgency, p.cls);
+  }
 }
 
 // Regions are charged before they are added, so that there is always room but for what others forgot.
 Descriptor RailSet::add_region(std::span<std::byte> bytes) {
   const Descriptor region = context_.memory->add(bytes);
-  if (region.length != bytes.size()) owner_.rails_failed(on_host(table_full(), spec_));
+  if (region.length != bytes.size()) break_off(on_host(table_full(), spec_));
   return region;
 }
 
@@ -150,7 +153,6 @@ std::size_t RailSet::open_more(Time now) {
   for (auto& rail : rails_) {
     const Result<bool> all = rail->open_flows(kNeighboursAtOnce, now);
     if (!all.ok()) {
-      opening_ = false;
       break_off(all.status());
       return 1;
     }
@@ -289,6 +291,7 @@ void RailSet::close(bool abort, Time now) {
   if (drained_) return;
   if (abort && !std::exchange(aborted_, true)) feed_all({.kind = engine::Event::Kind::kAbort}, now);
   closing_ = true;
+  opening_ = false;
   for (auto& rail : rails_) rail->close();
   look_if_closed(now);
 }

@@ -15,7 +15,7 @@ namespace tensorlane::host {
 // lane's host.
 class RailSet final : public Rails, private JobRail::Owner {
  public:
-  // The rails of `context`'s lane, of what was prepared; the others' are left alone. `owner` and `metrics` outlive it.
+  // The rails of `context`'s lane, of what was prepared; the others' are left alone. `owner` outlives it.
   // Errors: kResourceExhausted, when the table of regions is full or there is no memory for tables; what was prepared
   // then stays with `start`.
   static Result<std::unique_ptr<RailSet>> begin(JobStart& start, const Context& context,
@@ -60,6 +60,8 @@ class RailSet final : public Rails, private JobRail::Owner {
   void report(Time now);
   std::uint64_t staging_bytes() const;
   bool drained() const { return drained_; }
+  // They cannot go on: tells the job, and does nothing more but close.
+  void break_off(const Status& cause);
   // Once it is drained: gives back up to `most` of its regions. True when all are given back, and any thread may
   // destroy it.
   bool retire(std::size_t most);
@@ -72,7 +74,7 @@ class RailSet final : public Rails, private JobRail::Owner {
   void unmap(std::span<std::byte> bytes) override;
   void settle(std::uint64_t number, Time now) override;
   void bind(TensorId tensor, std::span<std::byte> buffer, std::span<std::byte> segment) override;
-  void set_priority(TensorId tensor, float urgency, ClassId cls) override;
+  void set_priorities(std::span<const Priority> priorities) override;
   void start(TensorId tensor, Sequence sequence, Time now) override;
   void boost(TensorId tensor, Sequence sequence, Time now) override;
   void offer(TensorId tensor, Time now) override;
@@ -102,12 +104,11 @@ class RailSet final : public Rails, private JobRail::Owner {
   void look_if_closed(Time now);
   void report_awaited();
   void report_progress(Time now);
-  void break_off(const Status& cause);
 
   // ---- JobRail::Owner ----
   void rail_completed(const engine::Complete& complete, Time now) override;
   void rail_agreed(const engine::Agreed& agreed, Time now) override { owner_.rails_agreed(agreed, now); }
-  void rail_failed(const Status& cause) override { owner_.rails_failed(cause); }
+  void rail_failed(const Status& cause) override { break_off(cause); }
 
   const ports::JobSpec spec_;
   const Context& context_;

@@ -40,12 +40,12 @@ void RailSet::report_awaited() {
   for (const auto& rail : rails_) {
     const std::span<const TensorId> all = rail->engine().awaited();
     for (const TensorId tensor : all.first(std::min(all.size(), kMostAwaited))) {
-      Time since;
-      if (rail->engine().awaited(tensor, &since)) awaited_.emplace_back(tensor, since);
+      RailsOwner::AwaitedOperation operation{tensor, {}, {}};
+      if (rail->engine().awaited(tensor, &operation.since, &operation.sequence)) awaited_.push_back(operation);
     }
   }
   std::ranges::sort(awaited_);  // of equal ones the first is the oldest
-  const auto [first, last] = std::ranges::unique(awaited_, {}, &std::pair<TensorId, Time>::first);
+  const auto [first, last] = std::ranges::unique(awaited_, {}, &RailsOwner::AwaitedOperation::tensor);
   awaited_.erase(first, last);
   if (awaited_.empty() && !told_awaited_) return;
   told_awaited_ = !awaited_.empty();

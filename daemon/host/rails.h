@@ -1,6 +1,6 @@
 // How a job and its rails speak to each other. A job lives on one lane, with its ranks; each rail is one lane's, and
-// so are the engines there. Where the two are one lane, these are plain calls; else they travel (remote.h), so that
-// nothing is answered at once: answers are calls of RailsOwner.
+// so are the engines there. Where the two are one lane, these are plain calls; else they travel (remote.h). Answers are
+// calls of RailsOwner, which come inside the call or later.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,12 @@ class Rails {
   virtual void settle(std::uint64_t number, Time now) = 0;
   // Where the leader's buffer of a tensor lies, and the segment that it lies in.
   virtual void bind(TensorId tensor, std::span<std::byte> buffer, std::span<std::byte> segment) = 0;
-  virtual void set_priority(TensorId tensor, float urgency, ClassId cls) = 0;
+  struct Priority {
+    TensorId tensor;
+    float urgency = 0;
+    ClassId cls;
+  };
+  virtual void set_priorities(std::span<const Priority> priorities) = 0;
 
   // The operation goes between hosts now: every rail carries its slices of the tensor. Answer: rails_completed.
   virtual void start(TensorId tensor, Sequence sequence, Time now) = 0;
@@ -57,7 +62,7 @@ class Rails {
   // May come again, to abort.
   virtual void close(bool abort, Time now) = 0;
   // The rails of all lanes are closed: gives back what the flows had. Answer: rails_drained, behind a rails_completed
-  // that is not ok for each operation that was pending.
+  // that is not ok for each operation that they had.
   virtual void drain(Time now) = 0;
 };
 
@@ -94,7 +99,13 @@ class RailsOwner {
 
   // ---- reports, about every 100 ms ----
   // Peers have announced these operations before this host has submitted them, ascending, and since when.
-  using Awaited = std::vector<std::pair<TensorId, Time>>;
+  struct AwaitedOperation {
+    TensorId tensor;
+    Sequence sequence;
+    Time since;
+    auto operator<=>(const AwaitedOperation&) const = default;
+  };
+  using Awaited = std::vector<AwaitedOperation>;
   virtual void rails_await(std::size_t lane, const Awaited& awaited) = 0;
   using Missing = std::vector<std::pair<TensorId, HostIndex>>;
   virtual void rails_missing(const Missing& missing, Time now) = 0;

@@ -43,8 +43,10 @@ void RemoteRails::bind(TensorId tensor, std::span<std::byte> buffer, std::span<s
   tell([=](JobPart& part, Time) { part.rails()->bind(tensor, buffer, segment); });
 }
 
-void RemoteRails::set_priority(TensorId tensor, float urgency, ClassId cls) {
-  tell([=](JobPart& part, Time) { part.rails()->set_priority(tensor, urgency, cls); });
+void RemoteRails::set_priorities(std::span<const Priority> priorities) {
+  tell([all = std::vector(priorities.begin(), priorities.end())](JobPart& part, Time) {
+    part.rails()->set_priorities(all);
+  });
 }
 
 void RemoteRails::look_for_missing(std::span<const TensorId> operations, Time /*now*/) {

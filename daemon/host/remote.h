@@ -35,7 +35,7 @@ class RemoteRails final : public Rails {
   void unmap(std::span<std::byte> bytes) override;
   void settle(std::uint64_t number, Time now) override;
   void bind(TensorId tensor, std::span<std::byte> buffer, std::span<std::byte> segment) override;
-  void set_priority(TensorId tensor, float urgency, ClassId cls) override;
+  void set_priorities(std::span<const Priority> priorities) override;
   void start(TensorId tensor, Sequence sequence, Time /*now*/) override { way_.post(StartNote{tensor, sequence}); }
   void boost(TensorId tensor, Sequence sequence, Time /*now*/) override { way_.post(BoostNote{tensor, sequence}); }
   void offer(TensorId tensor, Time /*now*/) override { way_.post(OfferNote{tensor}); }

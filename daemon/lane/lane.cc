@@ -76,6 +76,7 @@ std::uint64_t Lanes::preparer_turns() const {
 void Lanes::stop() {
   impl_->preparer.stop();
   for (auto& loop : impl_->loops) loop->stop();
+  for (auto& loop : impl_->loops) loop->finish();
   for (auto& loop : impl_->loops) loop->clear();
 }
 

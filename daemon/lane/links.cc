@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -13,7 +14,8 @@ namespace tensorlane::lane {
 Result<std::unique_ptr<Switchboard>> Switchboard::create(std::size_t lanes) {
   std::unique_ptr<Switchboard> board(new Switchboard);
   for (std::size_t pair = 0; pair < lanes * lanes; ++pair)
-    board->queues_.push_back(lanes == 1 ? nullptr : std::make_unique<Queue>(kNotes));
+    board->queues_.push_back(lanes == 1 ? nullptr
+                                        : std::make_unique<Queue>(std::max(kNotesOfAll / lanes, kFewestNotes)));
   for (std::size_t lane = 0; lane < lanes; ++lane) {
     const int wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (wake < 0) {

@@ -24,7 +24,8 @@ class Switchboard {
 
  private:
   friend class LaneLinks;
-  static constexpr std::size_t kNotes = 256;  // that wait between two lanes; more wait with the sender
+  // Notes that wait between two lanes; more wait with the sender.
+  static constexpr std::size_t kNotesOfAll = 4096, kFewestNotes = 256;
   using Queue = Crossing<host::Note>;
 
   Switchboard() = default;

@@ -31,9 +31,10 @@ class Loop {
   Status open();
 
   void start(ports::LaneListener& listener);
-  // Ends the thread. What waits is not carried out. clear() lets go of what jobs have, once the threads of all lanes
-  // have ended. Both idempotent.
+  // Ends the thread; what waits is not carried out. Then finish() waits for the lane's workers, and once those of all
+  // lanes have nothing to do any more, clear() lets go of what jobs have. All idempotent.
   void stop();
+  void finish() { ports_.executor->finish(); }
   void clear();
   // A command for its thread. Any thread. Errors: kResourceExhausted.
   Status post(Command command);

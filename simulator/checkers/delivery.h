@@ -53,6 +53,8 @@ class StagingChecker {
     return !place.empty() && place.data() >= staging_.data() && place.data() < staging_.data() + staging_.size();
   }
   void landing(std::span<const std::byte> place);
+  // The engine's choices are not watched any more: nobody says what is summed.
+  void judge_no_more() { judges_ = false; }
   void consumed(std::span<const std::byte> source);
   std::uint64_t held() const { return held_; }
 
@@ -62,6 +64,7 @@ class StagingChecker {
   Findings& findings_;
   std::map<std::uint64_t, std::uint64_t> live_;  // offset -> end
   std::uint64_t held_ = 0;
+  bool judges_ = true;
 };
 
 }  // namespace tensorlane::simulator

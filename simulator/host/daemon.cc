@@ -19,7 +19,8 @@ SimDaemon::SimDaemon(HostIndex self, Context context, Random random)
       transports_(context.scenario.rails()),
       heard_(context.scenario.rails(), std::vector<Time>(context.scenario.hosts())) {
   for (std::size_t lane = 0; lane < context_.scenario.lane.lanes; ++lane) make_lane(lane);
-  for (std::size_t r = 0; r < transports_.size(); ++r) lane(RailIndex(static_cast<std::uint8_t>(r))).add(*transports_[r]);
+  for (std::size_t r = 0; r < transports_.size(); ++r)
+    lane(RailIndex(static_cast<std::uint8_t>(r))).add(*transports_[r]);
   for (const auto& run : context_.runs) {
     if (self_.value >= run->scenario.hosts()) break;
     jobs_.push_back(std::make_unique<SimJob>(*this, *run, random_.fork(1000 * run->number)));

@@ -56,8 +56,10 @@ class EngineWatch::Watcher final : public engine_log::Observer {
     watch_.events(now, events);
   }
   void action(const engine::Action& action, const engine::Engine&) override {
-    if (action.kind == engine::Action::Kind::kProtocolError && !std::exchange(watch_.broken_, true))
-      watch_.context_.stages(nullptr);
+    if (action.kind == engine::Action::Kind::kProtocolError) {
+      watch_.broken_ = true;
+      watch_.staging_->judge_no_more();
+    }
     if (action.kind != engine::Action::Kind::kComplete) return;
     watch_.urgencies_.completed(action.complete.tensor);
     watch_.context_.completed(action.complete);
@@ -109,7 +111,7 @@ void EngineWatch::begin(const engine::EngineConfig& config, const Descriptor& st
   engine_ = &engine;
   staging_bytes_ = staging.length;
   staging_ = std::make_unique<StagingChecker>(self_, context_.memory.resolve(staging), context_.findings);
-  context_.stages(staging_.get());
+  context_.begun(*staging_);
 }
 
 void EngineWatch::events(Time now, std::span<const Event> events) {

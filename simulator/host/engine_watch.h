@@ -23,7 +23,7 @@ class EngineWatch {
     SimMemory& memory;
     AdmissionChecker& admission;
     Findings& findings;
-    std::function<void(StagingChecker*)> stages;             // into what, from now on; null: it is not judged any more
+    std::function<void(StagingChecker&)> begun;              // the engine, with this staging
     std::uint64_t* progress;                                 // counts what moved the job on
     std::function<void(const engine::Complete&)> completed;  // this rail's part of an operation
     // Whether the flow has room for an operation, as far as anybody can see, and its window for a whole one.

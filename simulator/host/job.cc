@@ -47,7 +47,7 @@ void SimJob::make_rail(RailIndex rail) {
           .memory = machine_.memory(),
           .admission = run_.admission,
           .findings = findings_,
-          .stages = [this, rail](StagingChecker* staging) { machine_.transport(rail).watch(run_.number, staging); },
+          .begun = [this, rail](StagingChecker& staging) { machine_.transport(rail).watch(run_.number, &staging); },
           .progress = &run_.progress,
           .completed = [this](const engine::Complete& complete) { rail_completed(complete); },
           .can_go = [this, rail](engine::Flow flow) { return machine_.can_go(run_.number, rail, flow); },

@@ -34,10 +34,10 @@ class SimLane final : public host::Links {
     std::function<std::size_t()> carry_out;
     std::function<bool()> has_commands;
     std::function<bool(JobId)> has_commands_of;
-    std::function<bool()> resolved;                                    // nothing will happen any more
-    std::function<void(Time now, Time until)> sleeps;                  // unless something happens
+    std::function<bool()> resolved;                    // nothing will happen any more
+    std::function<void(Time now, Time until)> sleeps;  // unless something happens
     std::function<void(SimLane&, const host::JobBlock&)> block_begins;
-    std::function<void(std::size_t lane, host::Note)> post;            // a note for another lane
+    std::function<void(std::size_t lane, host::Note)> post;  // a note for another lane
   };
   SimLane(Context context, Random random);
   ~SimLane() override;
