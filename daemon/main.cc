@@ -104,8 +104,8 @@ class Daemon {
         {"prepare", lanes_->preparer_turns()}, {"control", control_.turns()}, {"sessions", sessions_.turns()}};
     const ports::AllLanes metrics = parts_.metrics();
     for (std::size_t lane = 0; lane < metrics.each().size(); ++lane) {
-      all.emplace_back(fmt::format("lane {}", lane), metrics.each()[lane]->loops.value());
-      all.emplace_back(fmt::format("work of lane {}", lane), metrics.each()[lane]->work_turns.value());
+      all.emplace_back(lane::lane_name(lane), metrics.each()[lane]->loops.value());
+      all.emplace_back("work of " + lane::lane_name(lane), metrics.each()[lane]->work_turns.value());
     }
     return all;
   }

@@ -8,6 +8,10 @@
 
 namespace tensorlane::lane {
 
+std::string lane_name(std::size_t lane) {
+  return lane == 0 ? "lane" : fmt::format("lane{}", lane);
+}
+
 Status Lanes::Impl::open(std::span<const host::HostPorts> of_lanes) {
   TL_ASSIGN_OR_RETURN(switchboard, Switchboard::create(of_lanes.size()));
   for (std::size_t lane = 0; lane < of_lanes.size(); ++lane) {

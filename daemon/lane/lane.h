@@ -5,8 +5,10 @@
 // calls are queued. What they tell goes through LaneListener.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "daemon/host/config.h"
 #include "daemon/ports/job.h"
@@ -18,6 +20,9 @@ struct LaneConfig : host::HostConfig {
   double spin_budget = 0.25;         // at most this share of the time is spent polling in vain (law 17)
   int cpu = -1;                      // pin lane 0 there, and lane i to cpu + i; -1: anywhere
 };
+
+// Of its thread: "lane", "lane1", ...
+std::string lane_name(std::size_t lane);
 
 class Lanes final : public ports::LanePort {
  public:

@@ -161,8 +161,7 @@ void Loop::set_cpu() {
 }
 
 void Loop::set_thread() const {
-  const std::string name = ports_.lane == 0 ? "lane" : fmt::format("lane{}", ports_.lane);
-  pthread_setname_np(pthread_self(), name.c_str());
+  pthread_setname_np(pthread_self(), lane_name(ports_.lane).c_str());
   if (config_.cpu < 0) return;
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -206,16 +206,17 @@ class Page final {
       bool counter;
     };
     const Row rows[] = {
-        {"lane_cpu_seconds_total", "CPU time of the lane's thread", static_cast<double>(m.cpu_ns.value()) * 1e-9, true},
-        {"work_cpu_seconds_total", "CPU time of the threads that sum and copy beside the lane",
+        {"lane_cpu_seconds_total", "CPU time of the lanes' threads", static_cast<double>(m.cpu_ns.value()) * 1e-9,
+         true},
+        {"work_cpu_seconds_total", "CPU time of the threads that sum and copy beside the lanes",
          static_cast<double>(m.work_cpu_ns.value()) * 1e-9, true},
         {"sent_slices_total",
          "Slices given to the transport; lane_cpu_seconds_total and work_cpu_seconds_total over this are the CPU time "
          "per "
          "slice",
          static_cast<double>(m.slices_sent.value()), true},
-        {"lane_turns_total", "Turns of the lane's loop", static_cast<double>(m.loops.value()), true},
-        {"lane_sleeps_total", "Times the lane blocked", static_cast<double>(m.sleeps.value()), true},
+        {"lane_turns_total", "Turns of the lanes' loops", static_cast<double>(m.loops.value()), true},
+        {"lane_sleeps_total", "Times that a lane blocked", static_cast<double>(m.sleeps.value()), true},
         {"reduced_slice_blocks_total", "Blocks of arithmetic done for the engine",
          static_cast<double>(m.slices_reduced.value()), true},
         {"reduced_bytes_total", "Bytes read by sums", static_cast<double>(m.bytes_reduced.value()), true},
@@ -240,7 +241,7 @@ class Page final {
     }
   }
 
-  // Of all the lane's transports together.
+  // Of all the lanes' transports together.
   void add_transport(std::vector<MetricFamily>& families) const {
     const ports::TransportMetrics& m = metrics_.transport;
     struct Row {

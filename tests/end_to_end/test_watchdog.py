@@ -9,7 +9,7 @@ import time
 from daemons import Daemons, StoppedThread, expect
 
 WATCHDOG = 2.0
-THREADS = ("lane", "tl-prepare", "tl-control", "tl-sessions")
+THREADS = ("lane", "lane1", "tl-prepare", "tl-control", "tl-sessions")
 
 
 def heard(notify, seconds):
@@ -29,7 +29,7 @@ def main():
         path = os.path.join(folder, "notify")
         notify.bind(path)
         os.environ.update(NOTIFY_SOCKET=path, WATCHDOG_USEC=str(int(WATCHDOG * 1e6)))
-        with Daemons(1) as daemons:
+        with Daemons(1, settings={"lanes": "2"}) as daemons:
             expect(heard(notify, 2 * WATCHDOG) >= 4, "an idle daemon does not say that it is alive")
             for thread in THREADS:
                 with StoppedThread(daemons.pid("h0"), thread):
