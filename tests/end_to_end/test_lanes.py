@@ -1,5 +1,6 @@
 """Hosts with two rails, one or two lanes, and one host of another number than its peers. The sums are the same to the bit, each rail carries half, the status says how
-many lanes there are, and all of them turn. A daemon that dies is an error that names its host, on every rank, in time; then the next job runs."""
+many lanes there are, and all of them turn. A daemon that dies is an error that names its host, on every rank, in time; then the next job runs. So is a lane that
+stands still while the other one turns."""
 
 import glob
 import os
@@ -7,7 +8,7 @@ import signal
 import sys
 import time
 
-from daemons import Daemons, expect, outputs
+from daemons import Daemons, StoppedThread, expect, outputs
 from test_faults import ALLOWED, MESSAGE, expect_failure, expect_works, start_job
 
 MIB = 1 << 20
@@ -56,6 +57,15 @@ def killed(daemons):
     return slowest
 
 
+def lane_stands_still():
+    """The second lane of h1 does, and with it rail 1; the job's own lane turns."""
+    with Daemons(2, rails=2, settings={**SLICE, "lanes": "2", "detection": "1 s", "late_after": "1 s", "late_error": "3 s"}) as daemons:
+        ranks = start_job(daemons, "job")
+        since = time.monotonic()
+        with StoppedThread(daemons.pid("h1"), "lane1"):
+            return expect_failure(ranks, set(), since, r"the lane of host h1 has not turned|the flow from host h\d to host h\d has delivered nothing \(rail 1", allowed=8)
+
+
 def main():
     with Daemons(3, rails=2, settings=SLICE) as daemons:
         by_one = sums(daemons, "one lane")
@@ -74,7 +84,9 @@ def main():
         for job in jobs:
             expect(all(status == 0 for _, status in outputs(job, 30)), "one of two jobs on two lanes failed")
         slowest = killed(daemons)
-    print(f"the same sums by one lane and by two; half of the bytes on each rail; every rank failed {slowest:.2f} s after its peer (allowed: {ALLOWED} s)")
+    still = lane_stands_still()
+    print(f"the same sums by one lane and by two; half of the bytes on each rail; every rank failed {slowest:.2f} s after its peer (allowed: {ALLOWED} s), "
+          f"and {still:.2f} s after a lane of it stood still")
 
 
 if __name__ == "__main__":
