@@ -1,5 +1,6 @@
-"""Hosts with two NICs of 200 Mbit/s each. A large allreduce over both is at least 1.7 times as fast as over one, each of them carries half, and the result has the same
-bits; an urgent message beside another host's flood keeps its time on both; and a NIC that dies in the middle of a job is an error that names it, on every rank, in time."""
+"""Hosts with two NICs of 200 Mbit/s each. A large allreduce over both is at least 1.7 times as fast as over one, each of them carries half, and the result has the
+same bits, by one lane and by one for each; an urgent message beside another host's flood keeps its time on both; and a NIC that dies in the middle of a job is an
+error that names it, on every rank, in time."""
 
 import statistics
 import sys
@@ -21,9 +22,9 @@ def carried(lab, host, leaf):
     return [lab.queue_bytes(f"s{rail}", host)[leaf] for rail in range(2)]
 
 
-def allreduce(lab, rails):
+def allreduce(lab, rails, lanes=1):
     """Seconds of one allreduce, the hash of all results, and what each rail carried to h1."""
-    with Daemons(3, lab=lab, rails=rails) as daemons:
+    with Daemons(3, lab=lab, rails=rails, settings={"lanes": str(lanes)}) as daemons:
         before = carried(lab, "h1", BULK_LEAF)
         results = outputs(daemons.job(f"sum{rails}", [MESSAGE, "sum", str(BYTES), str(COUNT), "0.0"]), 90)
         after = carried(lab, "h1", BULK_LEAF)
@@ -38,18 +39,20 @@ def allreduce(lab, rails):
 def speed(lab):
     one, one_hash, one_carried = allreduce(lab, 1)
     two, two_hash, two_carried = allreduce(lab, 2)
+    by_two, by_two_hash, by_two_carried = allreduce(lab, 2, lanes=2)
     share = two_carried[0] / sum(two_carried)
-    print(f"{BYTES / MIB:.0f} MiB over one rail {one * 1e3:.0f} ms, over two {two * 1e3:.0f} ms: {one / two:.2f} times as fast; "
+    print(f"{BYTES / MIB:.0f} MiB over one rail {one * 1e3:.0f} ms, over two {two * 1e3:.0f} ms: {one / two:.2f} times as fast ({one / by_two:.2f} by two lanes); "
           f"rail 0 carried {share:.3f} of {sum(two_carried) / MIB:.0f} MiB to h1")
-    expect(one_hash == two_hash, "the results of one rail and of two differ")
+    expect(one_hash == two_hash == by_two_hash, "the results of one rail, of two, and of two on two lanes differ")
     expect(one_carried[1] < MIB < one_carried[0], f"one rail: {one_carried}")
-    expect(0.45 <= share <= 0.55, f"the rails carried {two_carried}")
-    expect(one >= 1.7 * two, f"two rails are {one / two:.2f} times as fast as one")
+    for seconds, halves in ((two, two_carried), (by_two, by_two_carried)):
+        expect(0.45 <= halves[0] / sum(halves) <= 0.55, f"the rails carried {halves}")
+        expect(one >= 1.7 * seconds, f"two rails are {one / seconds:.2f} times as fast as one")
 
 
 def priority(lab):
     """Every message goes over both rails, so it is as late as the slower one."""
-    with Daemons(3, lab=lab, rails=2) as daemons:
+    with Daemons(3, lab=lab, rails=2, settings={"lanes": "2"}) as daemons:
         def times(job):
             results = outputs(daemons.job(job, [MESSAGE, "time", str(2 * MIB), "20", "1.0"], hosts=["h1", "h2"]), 60)
             expect(all(status == 0 for _, status in results), f"the urgent job failed: {results}")
@@ -72,7 +75,7 @@ def priority(lab):
 
 def dead_rail(lab):
     # The control class's connections of the rail break after 1.5 times the detection time; then control is given a fifth of it to say more.
-    with Daemons(3, lab=lab, rails=2, settings={"detection": f"{DETECTION:.0f} s"}) as daemons:
+    with Daemons(3, lab=lab, rails=2, settings={"detection": f"{DETECTION:.0f} s", "lanes": "2"}) as daemons:
         ranks = start_job(daemons, "job")
         since = time.monotonic()
         lab.run("h1", "ip", "link", "set", "eth1", "down")
