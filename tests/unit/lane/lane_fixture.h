@@ -223,6 +223,10 @@ class FakeListener final : public ports::LaneListener {
     return wait([&] { return iterations_.size() >= most; }, [this] { return iterations_.size(); });
   }
   bool wait_connected() { return wait_flag(connected_); }
+  // Waits anew for the next job's.
+  void forget() {
+    set([this] { connected_ = closed_ = false; });
+  }
   bool wait_closed() { return wait_flag(closed_); }
   Status wait_failed() {
     return wait([this] { return !cause_.ok(); }, [this] { return cause_; });

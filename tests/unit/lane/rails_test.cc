@@ -70,6 +70,27 @@ TEST_F(LaneTest, AnAbortClosesEveryRail) {
   EXPECT_EQ(hosts_[0]->descriptors.in_use(), 0u);
 }
 
+// As soon as control hears that it is closed: its lanes may not have forgotten the one before.
+TEST_F(LaneTest, AJobThatBeginsAgainAtOnceIsConnectedEveryTime) {
+  rails_ = 3;
+  start(1, 1, {allreduce(100)});
+  TestHost& host = *hosts_[0];
+  ports::JobSpec spec;
+  spec.name = "again";
+  spec.hosts.push_back({"h0", host.addresses, TestHost::port(), {Rank(0)}});
+  spec.hosts.push_back({"h1", host.addresses, TestHost::port(), {Rank(1)}});
+  spec.world_size = 2;
+  for (std::uint32_t epoch = 1; epoch <= 200; ++epoch) {
+    host.listener.forget();
+    spec.credentials = {JobId(78), Epoch(epoch), HostIndex(0), ports::PairKeys(2)};
+    ASSERT_TRUE(host.lane->start_job(spec).ok());
+    ASSERT_TRUE(host.listener.wait_connected()) << epoch;
+    ASSERT_TRUE(host.lane->abort_job(JobId(78), {Code::kAborted, "enough", "", ""}).ok());
+    ASSERT_TRUE(host.listener.wait_closed()) << epoch;
+  }
+  EXPECT_EQ(host.metrics().jobs_failed.value(), 200u);
+}
+
 // Rail i speaks to rail i: where the fabric files of two hosts list their addresses in different orders, slices would
 // be added to the wrong ones.
 TEST_F(LaneTest, RailsThatAreCrossedAreRefused) {
