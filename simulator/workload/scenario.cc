@@ -251,7 +251,8 @@ void random_lane(Scenario& s, Random& random) {
 
 // What a host's policy lets a job send in its urgent classes: often far less than it has.
 void random_limits(Scenario& s, Random& random) {
-  if (s.engine.single_queue || !random.chance(0.4)) return;
+  Random more = Random(s.seed).fork(9);
+  if (s.engine.single_queue || (!random.chance(0.4) && !more.chance(0.25))) return;
   for (std::size_t c = 0; c + 1 < s.engine.classes; ++c) {
     if (random.chance(0.3)) continue;
     s.engine.limits[c].rate = BitsPerSecond(one_of(random, {1'000'000ull, 100'000'000ull, 999'999'999ull}));
