@@ -95,13 +95,11 @@ std::optional<ClassId> JobPart::next_work() const {
 }
 
 void JobPart::choose_block(Time now, JobBlock& block) {
-  const std::optional<ClassId> sums = rails_ != nullptr ? rails_->next_work() : std::nullopt;
   const std::optional<ClassId> local = home_ != nullptr ? home_->next_work() : std::nullopt;
   block.part = this;
   block.rail.reset();
   block.reduced = block.copied = 0;
-  if (!sums || (local && *local < *sums)) return home_->choose_block(now, block);
-  rails_->choose_block(now, block);
+  if (rails_ == nullptr || !rails_->choose_block(now, local, block)) home_->choose_block(now, block);
 }
 
 void JobPart::block_done(const JobBlock& block, Time now) {

@@ -256,12 +256,13 @@ std::optional<ClassId> RailSet::next_work() const {
   return cls;
 }
 
-void RailSet::choose_block(Time now, JobBlock& block) {
+bool RailSet::choose_block(Time now, std::optional<ClassId> other, JobBlock& block) {
   std::optional<ClassId> cls;
   JobRail* rail = most_urgent(&cls);
-  TL_ASSERT(rail != nullptr);
+  if (rail == nullptr || (other && *other < *cls)) return false;
   ++under_way_;
   rail->choose_block(now, block);
+  return true;
 }
 
 void RailSet::block_done(const JobBlock& block, Time now) {

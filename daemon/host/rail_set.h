@@ -53,8 +53,9 @@ class RailSet final : public Rails, private JobRail::Owner {
   std::optional<Time> promotion(Time now) const;
   // The class of the most urgent block of arithmetic that waits, if any.
   std::optional<ClassId> next_work() const;
-  // Fills `block`, which is empty, with it: it is under way until block_done().
-  void choose_block(Time now, JobBlock& block);
+  // Fills `block`, which is empty, with it: it is under way until block_done(). False, and nothing is done, where there
+  // is none, or `other` is more urgent.
+  bool choose_block(Time now, std::optional<ClassId> other, JobBlock& block);
   void block_done(const JobBlock& block, Time now);
   // Tells the job how far it has come, and metrics what was counted. About every 100 ms.
   void report(Time now);

@@ -45,8 +45,8 @@ void RailSet::report_awaited() {
     }
   }
   std::ranges::sort(awaited_);  // of equal ones the first is the oldest
-  const auto [first, last] = std::ranges::unique(awaited_, {}, &RailsOwner::AwaitedOperation::tensor);
-  awaited_.erase(first, last);
+  const auto same = [](const auto& a, const auto& b) { return a.tensor == b.tensor; };
+  awaited_.erase(std::unique(awaited_.begin(), awaited_.end(), same), awaited_.end());
   if (awaited_.empty() && !told_awaited_) return;
   told_awaited_ = !awaited_.empty();
   owner_.rails_await(context_.lane, awaited_);

@@ -79,7 +79,8 @@ bool Users::choose_block(Time now, JobBlock& block) {
     }
   }
   if (!best) return false;
-  const auto has_it = [&](const JobPart* job) { return job->next_work() == best; };
+  const bool only = users_.size() == 1 && users_.front().jobs.size() == 1;
+  const auto has_it = [&](const JobPart* job) { return only || job->next_work() == best; };
   User& user = users_[next_in_turn(
       &work_turn_, users_.size(), kWorkQuantum, [&](std::size_t u) -> std::int64_t& { return users_[u].work_account; },
       [&](std::size_t u) { return std::ranges::any_of(users_[u].jobs, has_it); })];
