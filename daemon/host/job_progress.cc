@@ -13,7 +13,7 @@ void Job::rails_progress(std::size_t lane, const ports::LaneProgress& progress) 
 // A job whose rails have said nothing new on one of their lanes says nothing: whoever looks sees that it stands still.
 void Job::tell_progress(Time now) {
   if (state_ != State::kRunning || now < next_progress_) return;
-  if (std::ranges::any_of(sets_, [this](const Set& set) { return set.progress.at <= set.told; })) return;
+  if (std::ranges::any_of(sets_, [](const Set& set) { return set.progress.at <= set.told; })) return;
   next_progress_ = now + report_period(spec_);
   progress_.at = now;
   progress_.flows.clear();
