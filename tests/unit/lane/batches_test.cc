@@ -17,7 +17,8 @@ std::vector<protocol::PlanTensor> batched(std::vector<protocol::PlanTensor> tens
 }
 
 std::uint64_t data_operations(TestHost& host) {
-  return host.metrics().classes[0].operations_sent.value() + host.metrics().classes[1].operations_sent.value();
+  const ports::LaneMetrics& metrics = host.metrics();
+  return metrics.classes[0].operations_sent.value() + metrics.classes[1].operations_sent.value();
 }
 
 struct BatchWorld {

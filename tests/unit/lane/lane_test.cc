@@ -343,13 +343,14 @@ TEST_F(LaneTest, TellsHowLongSlicesWaitedAndWhatTheyCost) {
   for (auto& host : hosts_) {
     ASSERT_TRUE(host->listener.wait_closed());
     host->lane->stop();
-    const ports::ClassMetrics& metrics = host->metrics().classes[1];
+    const ports::LaneMetrics& all = host->metrics();
+    const ports::ClassMetrics& metrics = all.classes[1];
     std::uint64_t waits = 0;
     for (std::size_t i = 0; i < ports::DurationHistogram::kBuckets; ++i) waits += metrics.queue_wait.bucket(i);
     EXPECT_EQ(waits, metrics.operations_sent.value());
     EXPECT_GT(metrics.queue_wait.sum_ns(), 0u);
     // Contributions to one half of the tensor, results of the other.
-    EXPECT_EQ(host->metrics().slices_sent.value(), 2 * ((kElements / 2 + 16383) / 16384));
+    EXPECT_EQ(all.slices_sent.value(), 2 * ((kElements / 2 + 16383) / 16384));
     std::uint64_t bytes = 0, waited = 0, reduced = 0;
     for (const ports::TraceSpan& span : host->timeline.spans) {
       if (span.phase == ports::TraceSpan::Phase::kReduce) reduced += span.bytes;
@@ -361,7 +362,7 @@ TEST_F(LaneTest, TellsHowLongSlicesWaitedAndWhatTheyCost) {
     }
     EXPECT_EQ(bytes, metrics.bytes_sent.value());
     EXPECT_EQ(waited, metrics.queue_wait.sum_ns());
-    EXPECT_EQ(reduced, host->metrics().bytes_reduced.value());
+    EXPECT_EQ(reduced, all.bytes_reduced.value());
     EXPECT_GT(reduced, 0u);
   }
 }
