@@ -138,7 +138,7 @@ void Context::cut_off_locked() {
 
 void Context::fail_locked(const Status& cause, bool posted_too) {
   if (failure_.ok()) {
-    failure_ = cause;
+    failure_ = for_good(cause);
     failed_.store(true, std::memory_order_release);
   }
   if (leaving_ && failed_in_leaving_.ok()) failed_in_leaving_ = cause;

@@ -10,13 +10,19 @@ namespace tensorlane::client {
 
 using State = tl_request::State;
 
+// For a caller, "timed out" means that it may ask again.
+Status Context::for_good(const Status& cause) {
+  if (cause.code() != Code::kTimedOut) return cause;
+  return {Code::kAborted, cause.what(), cause.where(), cause.fix()};
+}
+
 void Context::drain_locked() {
   const bool failed = rings_.failed();  // first, so that every completion before it is seen
   protocol::CompletionEntry entry;
   while (rings_.next(entry)) complete_locked(entry);
   if (failed && !ring_failed_) {
     ring_failed_ = true;
-    failure_ = rings_.error();
+    failure_ = for_good(rings_.error());
     failed_.store(true, std::memory_order_release);
     fail_locked(failure_, true);
   }
@@ -165,9 +171,7 @@ Status Context::consume(tl_request& request) {
     queue = !tensor.queue.empty();
   }
   if (queue) advance(tensor);
-  // For a caller, "timed out" means that the request is still valid.
-  if (status.code() == Code::kTimedOut) return Status(Code::kAborted, status.what(), status.where(), status.fix());
-  return status;
+  return for_good(status);
 }
 
 Status Context::test(tl_request& request) {

@@ -325,6 +325,21 @@ TEST(Operations, TheJobsErrorReachesEveryOperation) {
   EXPECT_THAT(daemon.leaves(1), testing::ElementsAre(Status()));  // the job had failed before
 }
 
+// A caller may ask again after TL_ERROR_TIMED_OUT; a job that a time-out has ended does not come back.
+TEST(Operations, AJobThatATimeOutHasEndedIsNeverTimedOutForACaller) {
+  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
+  ClientContext context(daemon.socket(), "x");
+  tl_tensor_t* a = registered(context, "a", nullptr, 16);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_post(a, &request), TL_OK);
+  ASSERT_TRUE(daemon.wait_submitted(1));
+  daemon.abort_job("x", Status(Code::kTimedOut, "rank 1 has not been heard for 1.5 s"));
+  EXPECT_EQ(tl_wait(request, 5), TL_ERROR_ABORTED);
+  EXPECT_EQ(tl_post(a, &request), TL_ERROR_ABORTED);
+  EXPECT_THAT(tl_last_error(), testing::HasSubstr("rank 1 has not been heard"));
+}
+
 TEST(Operations, AFailedRegistrationNamesTheCause) {
   FakeDaemon daemon;
   std::array<std::string, 2> errors;
