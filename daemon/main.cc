@@ -9,31 +9,28 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
-#include <ctime>
-#include <map>
 
 #include "common/fabric/fabric.h"
-#include "daemon/config/alike.h"
 #include "daemon/config/config.h"
-#include "daemon/config/shares.h"
 #include "daemon/control/control.h"
 #include "daemon/lane/lane.h"
 #include "daemon/memory/arena.h"
 #include "daemon/memory/scratch.h"
-#include "daemon/planning/batches.h"
 #include "daemon/planning/pattern_choices.h"
-#include "daemon/planning/plan_tensor.h"
 #include "daemon/reduce/cpu_reducer.h"
 #include "daemon/reduce/workers.h"
 #include "daemon/session/server.h"
 #include "daemon/telemetry/metrics.h"
 #include "daemon/telemetry/timeline.h"
+#include "daemon/wiring/control_config.h"
+#include "daemon/wiring/counters.h"
 #include "daemon/wiring/lane_config.h"
 #include "daemon/wiring/lane_status.h"
 #include "daemon/wiring/lanes.h"
 #include "daemon/wiring/log.h"
 #include "daemon/wiring/recording.h"
 #include "daemon/wiring/reload.h"
+#include "daemon/wiring/session_config.h"
 #include "daemon/wiring/shares.h"
 #include "daemon/wiring/transports.h"
 #include "daemon/wiring/try_out.h"
@@ -48,12 +45,6 @@ constexpr const char* kServiceUser = "tensorlane";  // of deploy/systemd
 
 static_assert(config::kMaxWorkers <= reduce::Workers::kMaxThreads);
 
-double process_cpu_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
 // The daemon's parts, in the order in which they are made; they go in the opposite order.
 class Daemon {
  public:
@@ -67,17 +58,18 @@ class Daemon {
         arenas_(memory_),
         scratch_(memory_),
         descriptors_(std::make_shared<Ledger>(wiring::descriptor_rules(config_))),
-        sessions_(session_config(config_, descriptors_), arenas_),
+        sessions_(wiring::session_config(config_, descriptors_), arenas_),
         patterns_(config_),
-        status_({config_, parts_.metrics(), timeline_, patterns_, rails_, [this] { return batch_limit(); },
+        status_({config_, parts_.metrics(), timeline_, patterns_, rails_,
+                 [this] { return wiring::batch_limit(config_, patterns_); },
                  [this] { return exporter_ ? exporter_->address() : std::string(); }}),
-        control_(control_config()) {}
+        control_(wiring::control_config(config_, patterns_, [this] { return status_.read(); })) {}
 
   Status start() {
     TL_RETURN_IF_ERROR(parts_.start(config_));
     const host::HostPorts shared{.make_transport =
-                                     [this](RailIndex rail, ports::FrameSink& sink) {
-                                       return wiring::make_transport(config_, rail, sink, rails_);
+                                     [this](RailIndex rail, ports::FlowOwner& owner) {
+                                       return wiring::make_transport(config_, rail, owner, rails_);
                                      },
                                  .make_observer = wiring::recorder_maker(config_),
                                  .scratch = &scratch_,
@@ -90,7 +82,9 @@ class Daemon {
       telemetry::ExporterConfig exporter = wiring::exporter_config(config_);
       exporter.version = TENSORLANE_VERSION;
       TL_ASSIGN_OR_RETURN(exporter_,
-                          telemetry::Exporter::create(exporter, parts_.metrics(), extra_counters(), user_accounts()));
+                          telemetry::Exporter::create(exporter, parts_.metrics(),
+                                                      wiring::daemon_counters(control_, sessions_, timeline_, arenas_),
+                                                      wiring::user_accounts(sessions_)));
     }
     lanes_->start(control_);
     TL_RETURN_IF_ERROR(control_.start(*lanes_, sessions_));
@@ -122,7 +116,7 @@ class Daemon {
     wiring::take_over(*next, &reloaded_);
     wiring::set_log_level(reloaded_.log_level);
     descriptors_->change(wiring::descriptor_rules(reloaded_));
-    sessions_.reload(session_config(reloaded_, descriptors_));
+    sessions_.reload(wiring::session_config(reloaded_, descriptors_));
     spdlog::info("reloaded {}: {}", config_.path, wiring::text_of(changes));
   }
 
@@ -154,111 +148,6 @@ class Daemon {
     if (config_.timeline.empty()) return;
     const Status recording = timeline_.start(config_.timeline);
     if (!recording.ok()) spdlog::error("no timeline: {}", recording.to_string());
-  }
-
-  static session::SessionConfig session_config(const config::DaemonConfig& config,
-                                               std::shared_ptr<Ledger> descriptors) {
-    session::SessionConfig session;
-    session.socket_path = config.socket;
-    session.allowed_uids = config.users;
-    session.max_sessions = config.max_sessions;
-    session.max_pending = config.max_pending;
-    session.max_tensors = config.max_tensors;
-    session.descriptors = std::move(descriptors);
-    session.share = [&config](Ledger::Rules rules) { return config::shared(config, std::move(rules)); };
-    session.arena_per_session = config.arena_limit;
-    if (sd_listen_fds(0) >= 1) session.listen_fd = SD_LISTEN_FDS_START;
-    return session;
-  }
-
-  control::ControlConfig control_config() {
-    control::ControlConfig control;
-    control.fabric = &config_.fabric;
-    control.host = config_.host;
-    control.secret_key = config_.secret_key;
-    control.detection = config_.detection;
-    control.join_timeout = config_.join_timeout;
-    control.stall_warning = config_.late_after;
-    control.stall_error = config_.late_error;
-    control.ordering = config_.ordering;
-    control.settings = config::must_be_alike(config_);
-    control.concurrent = config_.ordering == protocol::Ordering::kConcurrent ? config_.ordering_concurrent : 1;
-    control.planner = [this](const protocol::TensorBody& body, const ports::JobSpec& job) {
-      return planning::plan_tensor(config_, patterns_, body, job);
-    };
-    if (batch_limit().value > 0) {
-      control.batch_planner = [this](const std::vector<protocol::TensorBody>& registered, const ports::JobSpec& job,
-                                     std::vector<protocol::PlanTensor>* tensors) {
-        const auto plan = [&](const protocol::TensorBody& body) {
-          return planning::plan_tensor(config_, patterns_, body, job);
-        };
-        planning::append_batches(registered, batch_limit(), plan, tensors);
-      };
-    }
-    if (config_.search_thresholds && config_.data_classes() > 1) control.tuned_classes = config_.data_classes();
-    control.more_status = [this] { return status_.read(); };
-    return control;
-  }
-
-  // How long a batch is at most; 0: there are none.
-  Bytes batch_limit() const { return config_.batch_automatic ? patterns_.batching_threshold() : config_.batch; }
-
-  std::vector<telemetry::ExtraCounter> extra_counters() {
-    const auto control = [this](std::uint64_t control::ControlCounts::*count) {
-      return [this, count] { return static_cast<double>(control_.counts().*count); };
-    };
-    using Counts = control::ControlCounts;
-    return {
-        {"start_time_seconds", "When the daemon started, in seconds since 1970",
-         [began = static_cast<double>(std::time(nullptr))] { return began; }},
-        {"jobs_started_total", "Jobs that began on this host with all their ranks", control(&Counts::jobs_started)},
-        {"jobs_failed_total", "Jobs that failed on this host, those that never had all their ranks included",
-         control(&Counts::jobs_failed)},
-        {"control_sent_messages_total", "Messages to other daemons", control(&Counts::messages_sent)},
-        {"control_received_messages_total", "Messages of other daemons", control(&Counts::messages_received)},
-        {"control_malformed_messages_total", "Of them, dropped because they made no sense",
-         control(&Counts::dropped_malformed)},
-        {"control_stale_messages_total", "Of them, dropped because their job is gone", control(&Counts::dropped_stale)},
-        {"control_unsent_messages_total", "Messages dropped because a peer took none",
-         control(&Counts::dropped_unsent)},
-        {"jobs_failed_gathering_total", "Of the jobs that failed, those that never had all their ranks",
-         control(&Counts::jobs_failed_gathering)},
-        {"jobs_failed_connecting_total", "Of the jobs that failed, those that some host did not get ready for",
-         control(&Counts::jobs_failed_connecting)},
-        {"control_refused_connections_total", "Daemons that were refused because their key is not in the fabric",
-         control(&Counts::refused_connections)},
-        {"control_unproven_connections_total", "Connections to the control port that ended without a host's key",
-         control(&Counts::unproven_connections)},
-        {"refused_secrets_total", "Hosts and ranks that were refused because their secret is not the job's",
-         control(&Counts::refused_secrets)},
-        {"refused_sessions_total", "Processes of this host that were refused before they joined a job",
-         [this] { return static_cast<double>(sessions_.refused()); }},
-        {"reported_late_total", "Reports of ranks that others wait for, from any host", control(&Counts::late_reports)},
-        {"standstill_reports_total", "Reports of flows and lanes that stand still, from any host",
-         control(&Counts::standstill_reports)},
-        {"cpu_seconds_total", "CPU time of the daemon, all threads", [] { return process_cpu_seconds(); }},
-        {"timeline_dropped_spans_total", "Spans that the timeline had no room for",
-         [this] { return static_cast<double>(timeline_.dropped()); }},
-        {"leftover_segments", "Segments of sessions that have ended, which some process still has open or mapped",
-         [this] { return static_cast<double>(arenas_.leftovers()); }},
-        {"open_sessions", "Sessions whose memory is held",
-         [this] { return static_cast<double>(sessions_.sessions()); }}};
-  }
-
-  // What each user has of what all share.
-  std::vector<telemetry::ExtraFamily> user_accounts() {
-    const auto account = [this](session::Account which) {
-      return [this, which] {
-        std::map<std::string, double> users;
-        for (const Ledger::Row& row : sessions_.in_use(which))
-          users[std::to_string(row.owner.user)] += static_cast<double>(row.amount);
-        return std::vector<std::pair<std::string, double>>(users.begin(), users.end());
-      };
-    };
-    return {{"user_sessions", "Sessions of a user", "user", account(session::kSessions)},
-            {"user_tensors", "Tensors that sessions of a user have registered", "user", account(session::kTensors)},
-            {"user_segments", "Segments of shared memory of a user", "user", account(session::kSegments)},
-            {"user_descriptors", "Descriptors that are charged to a user", "user", account(session::kDescriptors)}};
   }
 
   const config::DaemonConfig config_;

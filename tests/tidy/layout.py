@@ -36,7 +36,7 @@ MAY_INCLUDE = {
     "daemon/transport/mixed": ["daemon/ports", "daemon/transport/*.h"],
     "daemon/host": ["daemon/engine", "daemon/engine_log", "daemon/ports"],
     "daemon/lane": ["daemon/host", "daemon/ports"],
-    "daemon/wiring": ["daemon/config", "daemon/engine_log", "daemon/host", "daemon/lane", "daemon/memory", "daemon/planning", "daemon/ports", "daemon/progress", "daemon/reduce", "daemon/telemetry", "daemon/transport"],
+    "daemon/wiring": ["daemon/config", "daemon/control", "daemon/engine_log", "daemon/host", "daemon/lane", "daemon/memory", "daemon/planning", "daemon/ports", "daemon/progress", "daemon/reduce", "daemon/session", "daemon/telemetry", "daemon/transport"],
     "daemon/main.cc": ["daemon"],
     "simulator": ["daemon/engine", "daemon/engine_log", "daemon/host", "daemon/ports", "daemon/progress", "daemon/transport/ledger", "simulator/orders"],
     "simulator/orders": [],
