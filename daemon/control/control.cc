@@ -256,6 +256,14 @@ void Control::receive(const std::string& from, std::span<const std::byte> bytes)
   } else if (message.status().code() == Code::kVersionMismatch) {
     for (auto& [id, job] : jobs_) job->hear_another_version(from, message.status(), now_);
   }
+  // A member may have the roster before this host has it, and repeats itself.
+  if (worth_reading.code() == Code::kPermissionDenied) {
+    const Job* early = find(read_envelope(bytes)->job);
+    if (early != nullptr && early->state() == Job::State::kGathering) {
+      ++counters_.dropped_stale;
+      return;
+    }
+  }
   ++counters_.dropped_malformed;
   if (log_gate_.open(now_)) {
     spdlog::warn("host {}: dropped a control message from host {}: {}", config_.host, from,

@@ -25,18 +25,20 @@ const char* state_text(Standstill::State state) {
 }
 
 // What to look at, from what the device of the sender says.
-std::string standstill_fix(HostIndex from, const Standstill& s, const std::string& to) {
+std::string standstill_fix(HostIndex from, const Standstill& s, const std::string& sender, const std::string& to) {
   if (s.to == from) return "look at what stops or starves the daemon there";
   if (s.held && s.progress.outstanding_bytes > 0) {
     return fmt::format("look at the way back from {} and at the network devices of both: acknowledgements are lost",
                        to);
   }
   if (s.held) return "look at the other flows of its class: they fill the window that they share";
+  if (s.progress.outstanding_bytes == 0)
+    return fmt::format("look at the daemon of {}: its host has received everything, and the daemon takes nothing", to);
   if (s.progress.retransmissions == 0)
     return fmt::format(
-        "look at the daemon of {}, which takes nothing, and at the path to it (over RDMA, `rdma statistic show` counts "
-        "what was sent again)",
-        to);
+        "look at the network device of {}, at the path from there, and whether the daemon of {} takes anything (over "
+        "RDMA, `rdma statistic show` counts what was sent again)",
+        sender, to);
   if (s.progress.path_mtu > kUsualMtu)
     return fmt::format("look for a port on the path whose MTU is below {}, or that drops these packets",
                        s.progress.path_mtu);
@@ -73,7 +75,8 @@ void Job::check_progress() {
                   fmt::format("{} for {:.1f} s, though its hosts live", standstill_what(self, *news.error),
                               to_seconds(news.error->waited)),
                   fmt::format("job '{}'", name_),
-                  standstill_fix(self, *news.error, to) + ", then restart the job from a checkpoint"));
+                  standstill_fix(self, *news.error, roster_.hosts[self.value].name, to) +
+                      ", then restart the job from a checkpoint"));
 }
 
 bool Job::handle_standstill(const std::string& from, const json& body) {
@@ -92,13 +95,15 @@ std::string Job::class_name(ClassId cls) const {
 // "the flow from host a to host b has delivered nothing (rail 0, class bulk; 65536 bytes are not acknowledged, ...)"
 std::string Job::standstill_what(HostIndex from, const Standstill& s) const {
   const std::string& sender = roster_.hosts[from.value].name;
-  if (s.to == from) return fmt::format("the lane of host {} has not turned", sender);
+  if (s.to == from) return fmt::format("a lane of host {} has not turned", sender);
   std::string detail = fmt::format("{} bytes are not acknowledged", s.progress.outstanding_bytes);
   if (s.held && s.progress.outstanding_bytes > 0)
     detail = fmt::format("{} bytes have arrived and are not acknowledged", s.progress.outstanding_bytes);
   else if (s.held)
     detail = "it waits for the window of its class";
-  if (s.progress.retransmissions > 0) detail += fmt::format(", {} retransmissions", s.progress.retransmissions);
+  if (s.progress.retransmissions > 0)
+    detail +=
+        fmt::format(", {} retransmission{}", s.progress.retransmissions, s.progress.retransmissions == 1 ? "" : "s");
   if (s.progress.path_mtu > 0) detail += fmt::format(", path MTU {}", s.progress.path_mtu);
   return fmt::format("the flow from host {} to host {} has delivered nothing (rail {}, class {}; {})", sender,
                      roster_.hosts[s.to.value].name, s.rail.value, class_name(s.cls), detail);
@@ -111,7 +116,7 @@ void Job::note_standstill(HostIndex from, const Standstill& s) {
     standstills_.erase(key);
     const std::string& sender = roster_.hosts[from.value].name;
     log(spdlog::level::info, "job '{}': {}", name_,
-        s.to == from ? fmt::format("the lane of host {} turns again", sender)
+        s.to == from ? fmt::format("the lanes of host {} turn again", sender)
                      : fmt::format("the flow from host {} to host {} moves again (rail {}, class {})", sender,
                                    roster_.hosts[s.to.value].name, s.rail.value, class_name(s.cls)));
     return;
@@ -121,7 +126,7 @@ void Job::note_standstill(HostIndex from, const Standstill& s) {
   const std::string& to = roster_.hosts[s.to.value].name;
   log(spdlog::level::warn, "job '{}': {} for {:.1f} s: {}", name_, what, to_seconds(s.waited),
       s.state == Standstill::State::kStarved ? "more urgent classes fill a port on its way"
-                                             : standstill_fix(from, s, to));
+                                             : standstill_fix(from, s, roster_.hosts[from.value].name, to));
 }
 
 json Job::describe_standstills() const {

@@ -73,7 +73,9 @@ void print_patterns(const nlohmann::json& choices) {
 void print_lane(const nlohmann::json& lane) {
   const nlohmann::json per_slice = lane.value("cpu_ns_per_slice", nlohmann::json());
   const std::string protection = lane.value("data_protection", "none");
-  fmt::print("lane: {}, {}{}{}{}, CPU {:.2f} s{}\n", lane.value("transport", "?"), lane.value("pattern", "?"),
+  const std::size_t lanes = lane.value("lanes", std::size_t{1});
+  fmt::print("{}: {}, {}{}{}{}, CPU {:.2f} s{}\n", lanes == 1 ? "lane" : fmt::format("{} lanes", lanes),
+             lane.value("transport", "?"), lane.value("pattern", "?"),
              protection == "none" ? "" : ", data_protection " + protection,
              lane.value("priorities", true) ? "" : ", no priorities", lane.value("tags", true) ? "" : ", no tags",
              lane.value("cpu_seconds", 0.0),

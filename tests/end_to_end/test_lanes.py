@@ -63,7 +63,7 @@ def lane_stands_still():
         ranks = start_job(daemons, "job")
         since = time.monotonic()
         with StoppedThread(daemons.pid("h1"), "lane1"):
-            return expect_failure(ranks, set(), since, r"the lane of host h1 has not turned|the flow from host h\d to host h\d has delivered nothing \(rail 1", allowed=8)
+            return expect_failure(ranks, set(), since, r"a lane of host h1 has not turned|the flow from host h\d to host h\d has delivered nothing \(rail 1", allowed=8)
 
 
 def main():

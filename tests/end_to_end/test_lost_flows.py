@@ -101,8 +101,8 @@ def main():
         trains_on()
     else:
         print(f"not trained: no {PYTHON}: run deploy/install-deps python", flush=True)
-    gives_up({"on_lost_flow": "resume"}, DETECTION + 1.5, 2.0, r"connection to host h\d was lost: .*could not be resumed")
-    gives_up({"on_lost_flow": "abort"}, 0.3, DETECTION, r"connection to host h\d was lost: ")
+    gives_up({"on_lost_flow": "resume"}, DETECTION + 1.5, 2.0, r"connection of host h\d to host h\d was lost: .*could not be resumed")
+    gives_up({"on_lost_flow": "abort"}, 0.3, DETECTION, r"connection of host h\d to host h\d was lost: ")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def dead_rail(lab):
         ranks = start_job(daemons, "job")
         since = time.monotonic()
         lab.run("h1", "ip", "link", "set", "eth1", "down")
-        slowest = expect_failure(ranks, set(), since, r"connection to host h[012] on rail 1 was lost", allowed=3.5 * DETECTION)
+        slowest = expect_failure(ranks, set(), since, r"connection of host h[012] to host h[012] on rail 1 was lost", allowed=3.5 * DETECTION)
         print(f"rail 1 of h1 dead: every rank failed within {slowest:.2f} s")
         lab.run("h1", "ip", "link", "set", "eth1", "up")
         for other in ("h0", "h2"):
