@@ -65,7 +65,7 @@ struct HostPorts {
   ports::LaneMetrics* metrics = nullptr;
   ports::Timeline* timeline = nullptr;
   // Makes the transport of a rail, which reports to the given sink. Called once for each, when the host is made.
-  std::function<Result<std::unique_ptr<ports::Transport>>(RailIndex, ports::FrameSink&)> make_transport;
+  std::function<Result<std::unique_ptr<ports::Transport>>(RailIndex, ports::FlowOwner&)> make_transport;
   ObserverMaker make_observer = {};                  // none: nobody observes
   ports::ScratchPool* scratch = nullptr;             // staging, and sums that are wider than their tensors
   Ledger* regions = nullptr;                         // who has how much of each lane's `memory`; null: nobody counts

@@ -30,6 +30,7 @@ struct Context {
   LogShare* log_share = nullptr;  // what the log may say of each user's jobs
   const std::function<void(const std::string&)>* log = nullptr;
   std::function<Time()> clock;
+  Time now;  // of the host's turn
 };
 
 // How often a job says how far it has come: as often as control sends heartbeats.

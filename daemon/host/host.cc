@@ -24,14 +24,20 @@ constexpr std::size_t kRetiredPerTurn = 1024;  // regions of jobs that have ende
 }  // namespace
 
 // A NIC: its transport, which reports here, and what its jobs share of it.
-struct Host::Rail final : ports::FrameSink {
+struct Host::Rail final : ports::FlowOwner {
   Rail(Host& of, RailIndex i, const RailConfig& c) : host(of), index(i), config(c), control(c.control_limit) {}
 
-  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override;
-  void on_flow_up(const ports::FlowKey& flow) override;
-  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override;
+  ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
+  void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
+
+  // Of flows that came up for a job which has ended.
+  struct Nobody final : ports::FrameSink {
+    Result<std::span<std::byte>> on_header(const protocol::FrameHeader&) override {
+      return Status(Code::kNotFound, "a frame for a job that has ended", "", "");
+    }
+    void on_frame(const protocol::FrameHeader&) override {}
+    void on_sent(std::uint64_t) override {}
+  };
 
   Host& host;
   const RailIndex index;
@@ -43,26 +49,18 @@ struct Host::Rail final : ports::FrameSink {
   std::array<Bytes, kMaxDataClasses> standing{};
   std::array<bool, kMaxDataClasses> full{};
   Time next_look;
+  Nobody nobody;
   std::unique_ptr<ports::Transport> transport;  // the last member: it may speak to this sink while it closes
 };
 
-Result<std::span<std::byte>> Host::Rail::on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  RailSet* rails = host.rails_of(flow.job);
-  if (rails == nullptr) return Status(Code::kNotFound, "a frame for a job that has ended", "", "");
-  return rails->landing(index, flow, header);
+ports::FrameSink& Host::Rail::on_flow_up(const ports::FlowKey& key, ports::Flow& flow) {
+  RailSet* rails = host.rails_of(key.job);
+  if (rails == nullptr) return nobody;
+  return rails->flow_up(index, key, flow, host.context_.now);
 }
-void Host::Rail::on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  if (RailSet* rails = host.rails_of(flow.job)) rails->frame_arrived(index, flow, header, host.now_);
-}
-void Host::Rail::on_sent(const ports::FlowKey& flow, std::uint64_t token) {
-  if (RailSet* rails = host.rails_of(flow.job)) rails->sent(index, token, host.now_);
-}
-void Host::Rail::on_flow_up(const ports::FlowKey& flow) {
-  if (RailSet* rails = host.rails_of(flow.job)) rails->flow_up(index, flow, host.now_);
-}
-void Host::Rail::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
+void Host::Rail::on_flow_down(const ports::FlowKey& key, const Status& cause) {
   next_look = Time();  // its bytes have left the window
-  if (RailSet* rails = host.rails_of(flow.job)) rails->flow_down(index, flow, cause, host.now_);
+  if (RailSet* rails = host.rails_of(key.job)) rails->flow_down(index, key, cause, host.context_.now);
 }
 
 Host::Host(const HostConfig& config, const HostPorts& ports, std::function<Time()> clock)
@@ -140,7 +138,7 @@ void Host::begin(const std::shared_ptr<JobStart>& start) {
   if (!part.ok()) return context_.listener->on_job_failed(start->spec.credentials.job, part.status());
   users_.add(**part);
   jobs_.push_back(std::move(*part));
-  jobs_.back()->home()->connect(start->rails.size(), now_);
+  jobs_.back()->home()->connect(start->rails.size(), context_.now);
 }
 
 JobPart* Host::find_part(JobId id) const {
@@ -220,19 +218,19 @@ void Host::take(Note& note) {
   JobPart* part = addressee(note);
   if (part == nullptr) return;
   if (const auto* start = std::get_if<StartNote>(&note.what)) {
-    part->rails()->start(start->tensor, start->sequence, now_);
+    part->rails()->start(start->tensor, start->sequence, context_.now);
   } else if (const auto* boost = std::get_if<BoostNote>(&note.what)) {
-    part->rails()->boost(boost->tensor, boost->sequence, now_);
+    part->rails()->boost(boost->tensor, boost->sequence, context_.now);
   } else if (const auto* complete = std::get_if<engine::Complete>(&note.what)) {
-    part->home()->rails_completed(*complete, now_);
+    part->home()->rails_completed(*complete, context_.now);
   } else if (const auto* offer = std::get_if<OfferNote>(&note.what)) {
-    part->rails()->offer(offer->tensor, now_);
+    part->rails()->offer(offer->tensor, context_.now);
   } else if (const auto* agreed = std::get_if<engine::Agreed>(&note.what)) {
-    part->home()->rails_agreed(*agreed, now_);
+    part->home()->rails_agreed(*agreed, context_.now);
   } else if (const auto* to_rails = std::get_if<RailsNote>(&note.what)) {
-    to_rails->call(*part, now_);
+    to_rails->call(*part, context_.now);
   } else {
-    std::get<JobNote>(note.what).call(*part->home(), now_);
+    std::get<JobNote>(note.what).call(*part->home(), context_.now);
   }
 }
 
@@ -249,7 +247,7 @@ void Host::begin_rails(const BeginNote& begin, const Note& note) {
 // ---- a turn ----
 
 std::size_t Host::receive(Time now) {
-  now_ = now;
+  context_.now = now;
   std::size_t handled = 0;
   for (auto& rail : rails_) handled += rail->transport->poll(now);
   handled += take_notes();
@@ -263,7 +261,7 @@ std::size_t Host::collect() {
 
 void Host::submit(const std::function<bool(const Job&)>& may) {
   for (auto& job : jobs_) {
-    if (job->home() != nullptr && may(*job->home())) job->home()->submit_collected(now_);
+    if (job->home() != nullptr && may(*job->home())) job->home()->submit_collected(context_.now);
   }
 }
 
@@ -283,11 +281,12 @@ std::size_t Host::send(Rail& rail) {
   if (has_sends(rail, kControlClass)) {
     TokenBucket& control = rail.control;
     // A bucket that is not empty lets a frame pass, so that what waits always has a time to wait for.
-    Bytes credit =
-        control.empty(now_) ? Bytes(0) : std::max(control.available(now_), Bytes(protocol::kFrameHeaderBytes));
+    Bytes credit = control.empty(context_.now)
+                       ? Bytes(0)
+                       : std::max(control.available(context_.now), Bytes(protocol::kFrameHeaderBytes));
     const Bytes before = credit;
     sent += share(rail, kControlClass, kControlQuantum, kControlPerTurn, &credit);
-    control.take(now_, before - credit);
+    control.take(context_.now, before - credit);
   }
   for (std::uint8_t c = 0; c < config_.classes; ++c) {
     const ClassId cls{c};
@@ -305,7 +304,7 @@ std::size_t Host::send(Rail& rail) {
 }
 
 bool Host::has_sends(const Rail& rail, ClassId cls) const {
-  return std::ranges::any_of(jobs_, [&](const auto& job) { return job->has_sends(rail.index, cls, now_); });
+  return std::ranges::any_of(jobs_, [&](const auto& job) { return job->has_sends(rail.index, cls, context_.now); });
 }
 
 // Users share evenly, and so do a user's jobs: at least `quantum` bytes in a turn, however many peers they have and
@@ -314,7 +313,7 @@ bool Host::has_sends(const Rail& rail, ClassId cls) const {
 std::size_t Host::share(Rail& rail, ClassId cls, std::uint64_t quantum, std::uint64_t most, Bytes* credit) {
   const std::size_t slot = ports::metrics_slot(cls);
   const std::uint64_t limit = jobs_.size() > 1 ? most : std::numeric_limits<std::uint64_t>::max();
-  const Users::Sent sent = users_.send(rail.turns[slot], rail.index, cls, quantum, limit, credit, now_);
+  const Users::Sent sent = users_.send(rail.turns[slot], rail.index, cls, quantum, limit, credit, context_.now);
   if (sent.blocked) ports_.metrics->classes[slot].window_full.add();
   return sent.operations;
 }
@@ -324,7 +323,7 @@ std::size_t Host::work() {
   for (std::uint64_t cost = 0; cost < kWorkPerTurn && !free_blocks_.empty();) {
     JobBlock& block = *free_blocks_.back();
     block.clear();
-    if (!users_.choose_block(now_, block)) break;
+    if (!users_.choose_block(context_.now, block)) break;
     cost += work_cost(block);
     if (block.empty()) {  // this range is other ranks': there is nothing to copy
       end_block(block);
@@ -350,44 +349,47 @@ std::size_t Host::finish_blocks() {
 }
 
 void Host::end_block(JobBlock& block) {
-  now_ = context_.clock();
-  block.span.length = now_ - block.span.begin;
+  context_.now = context_.clock();
+  block.span.length = context_.now - block.span.begin;
   if (ports_.timeline->enabled()) ports_.timeline->record(block.span);
-  std::exchange(block.part, nullptr)->block_done(block, now_);
+  std::exchange(block.part, nullptr)->block_done(block, context_.now);
 }
 
 // Whether a thread that sums hangs: then jobs neither go on nor end.
 bool Host::work_stands_still() const {
-  return std::ranges::any_of(
-      blocks_, [this](const JobBlock& block) { return block.part != nullptr && now_ - block.span.begin > kLongBlock; });
+  return std::ranges::any_of(blocks_, [this](const JobBlock& block) {
+    return block.part != nullptr && context_.now - block.span.begin > kLongBlock;
+  });
 }
 
 Time Host::next_deadline(Time latest) const {
   Time until = latest;
   for (const auto& rail : rails_) {
-    if (rail->control.empty(now_) && has_sends(*rail, kControlClass)) until = std::min(until, rail->control.ready_at());
+    if (rail->control.empty(context_.now) && has_sends(*rail, kControlClass))
+      until = std::min(until, rail->control.ready_at());
   }
   for (const auto& job : jobs_) {
     if (job->rails() == nullptr) continue;
-    if (const std::optional<Time> promotion = job->rails()->promotion(now_)) until = std::min(until, *promotion);
+    if (const std::optional<Time> promotion = job->rails()->promotion(context_.now))
+      until = std::min(until, *promotion);
   }
   return until;
 }
 
 bool Host::housekeep() {
-  if (now_ < next_housekeeping_) return false;
-  next_housekeeping_ = now_ + kHousekeeping;
+  if (context_.now < next_housekeeping_) return false;
+  next_housekeeping_ = context_.now + kHousekeeping;
   ports::LaneMetrics& m = *ports_.metrics;
   std::uint64_t jobs = 0, pending = 0, staging = 0, sessions = 0;
   std::array<Duration, kMaxDataClasses> ages{};
   for (auto& job : jobs_) {
     if (job->rails() != nullptr) {
-      job->rails()->report(now_);
+      job->rails()->report(context_.now);
       staging += job->rails()->staging_bytes();
     }
     if (Job* home = job->home()) {
-      home->report_late(now_);
-      home->tell_progress(now_);
+      home->report_late(context_.now);
+      home->tell_progress(context_.now);
       home->raise_ages(&ages);
       ++jobs;
       sessions += home->sessions().size();
@@ -409,13 +411,14 @@ bool Host::housekeep() {
 
 // A flow that stands still must not keep those waiting that move: neither other jobs', nor other flows of its own.
 void Host::look_for_standing(Rail& rail) {
-  if (now_ < rail.next_look) return;
-  rail.next_look = now_ + kStandingLook;
+  if (context_.now < rail.next_look) return;
+  rail.next_look = context_.now + kStandingLook;
   for (std::uint8_t c = 0; c < config_.classes; ++c) {
     if (!std::exchange(rail.full[c], false) && rail.standing[c] == Bytes()) continue;
     rail.standing[c] = Bytes();
     for (auto& job : jobs_) {
-      if (job->rails() != nullptr) rail.standing[c] += job->rails()->look_for_standing(rail.index, ClassId(c), now_);
+      if (job->rails() != nullptr)
+        rail.standing[c] += job->rails()->look_for_standing(rail.index, ClassId(c), context_.now);
     }
   }
 }

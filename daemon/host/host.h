@@ -64,7 +64,7 @@ class Host {
   std::shared_ptr<void> retire();
   bool retires() const;  // it has more to do, and need not wait for another lane
 
-  Time now() const { return now_; }
+  Time now() const { return context_.now; }
   // When something waits for a limit to let it pass, which no transport and no client tells: the first such time that
   // is before `latest`, else `latest`.
   Time next_deadline(Time latest) const;
@@ -103,7 +103,7 @@ class Host {
   std::vector<JobBlock> blocks_;                  // as many as may be under way
   std::vector<JobBlock*> free_blocks_;            // of them
   Users users_;                                   // of jobs_
-  Time now_, next_housekeeping_;
+  Time next_housekeeping_;
   std::vector<std::unique_ptr<Rail>>
       rails_;  // this lane's. The last member: transports may speak to their sinks while they close
 };

@@ -9,6 +9,33 @@ constexpr Duration kMostPatience = seconds(30);  // programs wait for a minute
 
 }  // namespace
 
+// A flow that is up, and where its frames go.
+class JobRail::RailFlow final : public ports::FrameSink {
+ public:
+  RailFlow(JobRail& rail, const ports::FlowKey& key, ports::Flow& flow)
+      : rail_(rail), peer_(key.peer), cls_(key.cls), flow_(flow) {}
+  ports::Flow& flow() const { return flow_; }
+
+  Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
+    return rail_.landing(peer_, header);
+  }
+  void on_frame(const protocol::FrameHeader& header) override {
+    rail_.frame_arrived(peer_, cls_, header, rail_.context_.now);
+  }
+  void on_sent(std::uint64_t token) override {
+    rail_.feed({.kind = engine::Event::Kind::kSendDone, .token = token}, rail_.context_.now);
+  }
+  std::span<const std::span<std::byte>> granted(const protocol::FrameHeader& header) override {
+    return rail_.granted(peer_, header);
+  }
+
+ private:
+  JobRail& rail_;
+  const HostIndex peer_;
+  const ClassId cls_;
+  ports::Flow& flow_;
+};
+
 JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& context, ports::JobMetrics& metrics,
                  Owner& owner, Staging staging, std::unique_ptr<engine_log::Observer> observer)
     : rail_(rail),
@@ -26,6 +53,8 @@ JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& cont
   last_peer_.fill(spec_.credentials.self);
   known_.reserve(spec.hosts.size());
 }
+
+JobRail::~JobRail() = default;
 
 void JobRail::retire() {
   context_.memory->remove(staging_.region.region);
@@ -90,14 +119,17 @@ std::optional<Status> JobRail::overdue(Time now) const {
 
 JobRail::Peer& JobRail::know(HostIndex host) {
   Peer& peer = peers_[host.value];
-  if (!std::exchange(peer.known, true)) known_.push_back(host);
+  if (!std::exchange(peer.known, true)) {
+    known_.push_back(host);
+    peer.flows.resize(kMaxDataClasses + 1);
+  }
   return peer;
 }
 
 // A peer that dials may have had its plan before this host has.
 void JobRail::look_if_connected(HostIndex host, Time now) {
   Peer& peer = peers_[host.value];
-  if (!peer.wanted || peer.connected || peer.up.count() < flows_to_peer()) return;
+  if (!peer.wanted || peer.connected || peer.up < flows_to_peer()) return;
   peer.connected = true;
   ++connected_;
   feed({.kind = engine::Event::Kind::kPeerUp, .up = {host}}, now);
@@ -107,27 +139,38 @@ void JobRail::close() {
   transport().remove_job(job());
 }
 
-std::string JobRail::flow_up(const ports::FlowKey& flow, Time now) {
-  if (!dials(flow.peer)) ++flows_open_;
-  know(flow.peer).up.set(ports::metrics_slot(flow.cls));
-  const ports::FlowStats stats = transport().stats(flow);
+ports::FrameSink& JobRail::flow_up(const ports::FlowKey& key, ports::Flow& flow, const ports::FlowStats& stats,
+                                   Time now) {
+  if (!dials(key.peer)) ++flows_open_;
+  Peer& peer = know(key.peer);
+  std::unique_ptr<RailFlow>& slot = peer.flows[ports::metrics_slot(key.cls)];
+  TL_ASSERT(slot == nullptr);
+  slot = std::make_unique<RailFlow>(*this, key, flow);
+  ports::FrameSink& sink = *slot;
+  ++peer.up;
   context_.metrics->flows.up(
-      rail_, flow,
-      {spec_.name, spec_.hosts[flow.peer.value].name, flow.cls, rail_, stats.effective_dscp, stats.effective_pcp,
+      rail_, key,
+      {spec_.name, spec_.hosts[key.peer.value].name, key.cls, rail_, stats.effective_dscp, stats.effective_pcp,
        stats.transport, stats.describe, spec_.owner.user, stats.protection});
-  context_.metrics->paths.set(spec_.hosts[flow.peer.value].name, rail_, transport().path(job(), flow.peer));
-  look_if_connected(flow.peer, now);
-  return stats.protection.empty() ? stats.transport : fmt::format("{} ({})", stats.transport, stats.protection);
+  context_.metrics->paths.set(spec_.hosts[key.peer.value].name, rail_, transport().path(job(), key.peer));
+  look_if_connected(key.peer, now);
+  return sink;
 }
 
-RailsOwner::Lost JobRail::flow_down(const ports::FlowKey& flow) {
+RailsOwner::Lost JobRail::flow_down(const ports::FlowKey& key) {
   TL_ASSERT(flows_open_ > 0);
   --flows_open_;
-  context_.metrics->flows.down(rail_, flow);
-  Peer& peer = peers_[flow.peer.value];
-  peer.up.reset(ports::metrics_slot(flow.cls));
+  context_.metrics->flows.down(rail_, key);
+  Peer& peer = peers_[key.peer.value];
+  if (peer.known && std::exchange(peer.flows[ports::metrics_slot(key.cls)], nullptr) != nullptr) --peer.up;
   if (peer.connected) return RailsOwner::Lost::kNeighbour;
-  return dials(flow.peer) ? RailsOwner::Lost::kDialed : RailsOwner::Lost::kAwaited;
+  return dials(key.peer) ? RailsOwner::Lost::kDialed : RailsOwner::Lost::kAwaited;
+}
+
+ports::Flow* JobRail::find_flow(HostIndex host, ClassId cls) const {
+  const Peer& peer = peers_[host.value];
+  const RailFlow* found = peer.known ? peer.flows[ports::metrics_slot(cls)].get() : nullptr;
+  return found == nullptr ? nullptr : &found->flow();
 }
 
 void JobRail::map(std::span<std::byte> bytes) {
@@ -136,6 +179,11 @@ void JobRail::map(std::span<std::byte> bytes) {
   // Every rank of the job reads this, on whatever host.
   const std::string& host = spec_.hosts[spec_.credentials.self.value].name;
   owner_.rail_failed({mapped.code(), mapped.what(), fmt::format("host {}, {}", host, mapped.where()), mapped.fix()});
+}
+
+ports::FlowProgress JobRail::progress(HostIndex peer, ClassId cls) const {
+  const ports::Flow* flow = find_flow(peer, cls);
+  return flow == nullptr ? ports::FlowProgress() : flow->progress();
 }
 
 // ---- the engine ----
@@ -166,9 +214,9 @@ void JobRail::carry_out(const engine::Action& action, Time now) {
        "install the same tensorlane version on every host"});
 }
 
-Result<std::span<std::byte>> JobRail::landing(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
+Result<std::span<std::byte>> JobRail::landing(HostIndex peer, const protocol::FrameHeader& header) {
   if (header.payload_bytes == 0) return std::span<std::byte>();
-  Result<Descriptor> place = engine_.landing(flow.peer, header);
+  Result<Descriptor> place = engine_.landing(peer, header);
   if (!place.ok()) {
     context_.metrics->protocol_errors.add();
     return place.status();
@@ -176,13 +224,13 @@ Result<std::span<std::byte>> JobRail::landing(const ports::FlowKey& flow, const 
   return context_.memory->resolve(*place);
 }
 
-void JobRail::frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now) {
-  ports::ClassMetrics& metrics = context_.metrics->classes[ports::metrics_slot(flow.cls)];
+void JobRail::frame_arrived(HostIndex peer, ClassId cls, const protocol::FrameHeader& header, Time now) {
+  ports::ClassMetrics& metrics = context_.metrics->classes[ports::metrics_slot(cls)];
   metrics.operations_received.add();
   metrics.bytes_received.add(header.payload_bytes);
-  context_.metrics->rails[rail_.value].bytes_received[ports::metrics_slot(flow.cls)].add(header.payload_bytes);
-  if (flow.cls != kControlClass) metrics_.classes[flow.cls.value].bytes_received.add(header.payload_bytes);
-  feed({.kind = engine::Event::Kind::kFrameArrived, .frame = {flow.peer, header}}, now);
+  context_.metrics->rails[rail_.value].bytes_received[ports::metrics_slot(cls)].add(header.payload_bytes);
+  if (cls != kControlClass) metrics_.classes[cls.value].bytes_received.add(header.payload_bytes);
+  feed({.kind = engine::Event::Kind::kFrameArrived, .frame = {peer, header}}, now);
 }
 
 // ---- work ----
@@ -231,8 +279,8 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Tim
   bool blocked = false;
   std::uint64_t payload_bytes = 0;
   while (engine_.next_flow(now, cls, last, &peer)) {
-    const ports::FlowKey flow{job(), peer, cls};
-    if (!transport().writable(flow) || stands(flow)) {
+    ports::Flow* flow = find_flow(peer, cls);
+    if (flow == nullptr || !flow->writable() || stands(peer, cls)) {
       if (blocked && peer == first_blocked) break;  // once around: nobody can take more
       if (!blocked) first_blocked = peer;
       blocked = true;
@@ -250,11 +298,11 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Tim
     blocked = false;
     const std::span<std::byte> payload = context_.memory->resolve(send.payload);
     TL_ASSERT(payload.size() == send.header.payload_bytes);
-    transport().send(flow, {send.header, payload, send.token, granted(peer, send.header)});
+    flow->send({send.header, payload, send.token});
     payload_bytes += payload.size();
     sent.bytes += Bytes(control ? protocol::kFrameHeaderBytes : payload.size());
     sent.cost += std::max<std::uint64_t>(least, payload.size());
-    note_wait(send, flow, now);
+    note_wait(send, peer, cls, now);
     ++sent.operations;
   }
   if (sent.operations > 0) count_sent(cls, sent, payload_bytes);
@@ -275,27 +323,25 @@ void JobRail::count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_by
   }
 }
 
-// What is behind the grant that a frame gives, for a transport that lets the peer write there.
 std::span<const std::span<std::byte>> JobRail::granted(HostIndex peer, const protocol::FrameHeader& header) {
-  if (!transport().wants_places() || protocol::given_grant(header) == 0) return {};
   std::array<Descriptor, kMaxPlaces> places;
   const std::size_t count = engine_.granted(peer, header, places);
   for (std::size_t i = 0; i < count; ++i) places_[i] = context_.memory->resolve(places[i]);
   return std::span(places_).first(count);
 }
 
-void JobRail::note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now) {
+void JobRail::note_wait(const engine::Send& send, HostIndex peer, ClassId cls, Time now) {
   const Duration waited = now - send.eligible;
-  context_.metrics->classes[ports::metrics_slot(flow.cls)].queue_wait.record(waited);
+  context_.metrics->classes[ports::metrics_slot(cls)].queue_wait.record(waited);
   if (send.header.payload_bytes == 0 || !context_.timeline->enabled()) return;  // control would hide the tensors
   context_.timeline->record({.begin = send.eligible,
                              .length = waited,
                              .job = job(),
                              .tensor = send.header.tensor,
                              .sequence = send.header.sequence,
-                             .cls = flow.cls,
+                             .cls = cls,
                              .phase = ports::TraceSpan::Phase::kQueue,
-                             .peer = flow.peer,
+                             .peer = peer,
                              .bytes = send.header.payload_bytes});
 }
 

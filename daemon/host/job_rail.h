@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <bitset>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -42,6 +41,7 @@ class JobRail {
   // `spec`, `metrics` and `owner` outlive it. The job has more than one host, and the host has this rail.
   JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& context, ports::JobMetrics& metrics, Owner& owner,
           Staging staging, std::unique_ptr<engine_log::Observer> observer);
+  ~JobRail();
   JobRail(const JobRail&) = delete;
   JobRail& operator=(const JobRail&) = delete;
 
@@ -60,9 +60,9 @@ class JobRail {
   // Nothing of it is open: once close() has been called, no buffer is touched any more.
   bool closed() const { return flows_open_ == 0; }
   void close();
-  // Returns over what it goes, and how it is protected.
-  std::string flow_up(const ports::FlowKey& flow, Time now);
-  RailsOwner::Lost flow_down(const ports::FlowKey& flow);
+  // A flow is up, of which `stats` says over what it goes. Returns where its frames go until flow_down().
+  ports::FrameSink& flow_up(const ports::FlowKey& key, ports::Flow& flow, const ports::FlowStats& stats, Time now);
+  RailsOwner::Lost flow_down(const ports::FlowKey& key);
   // Gives its region back: nothing is called after it.
   void retire();
   // Memory that goes between hosts.
@@ -81,8 +81,6 @@ class JobRail {
   Status vacate(protocol::TensorRange range) { return engine_.vacate(range); }
   void set_priority(TensorId tensor, float urgency, ClassId cls) { engine_.set_priority(tensor, urgency, cls); }
   void feed(const engine::Event& event, Time now);
-  Result<std::span<std::byte>> landing(const ports::FlowKey& flow, const protocol::FrameHeader& header);
-  void frame_arrived(const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now);
   const engine::Engine& engine() const { return engine_.engine(); }
 
   // ---- the loop: as RailSet says of the same names ----
@@ -123,12 +121,18 @@ class JobRail {
   }
   Duration patience() const;
   struct Peer;
+  class RailFlow;
   Peer& know(HostIndex peer);
+  // Null: it is not up.
+  ports::Flow* find_flow(HostIndex peer, ClassId cls) const;
+  ports::FlowProgress progress(HostIndex peer, ClassId cls) const;
+  Result<std::span<std::byte>> landing(HostIndex peer, const protocol::FrameHeader& header);
+  void frame_arrived(HostIndex peer, ClassId cls, const protocol::FrameHeader& header, Time now);
   void look_if_connected(HostIndex peer, Time now);
   void carry_out(const engine::Action& action, Time now);
   void count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_bytes);
-  void note_wait(const engine::Send& send, const ports::FlowKey& flow, Time now);
-  bool stands(const ports::FlowKey& flow) const;
+  void note_wait(const engine::Send& send, HostIndex peer, ClassId cls, Time now);
+  bool stands(HostIndex peer, ClassId cls) const;
   std::span<const std::span<std::byte>> granted(HostIndex peer, const protocol::FrameHeader& header);
 
   const RailIndex rail_;
@@ -143,11 +147,12 @@ class JobRail {
   Time fed_;  // when the engine was told of something last
   // The flows to a host.
   struct Peer {
-    bool known = false;                        // it is in known_
-    bool wanted = false;                       // a neighbour: they have been dialed, or the host dials
-    std::bitset<kMaxDataClasses + 1> up = {};  // that are up, by metrics_slot()
-    bool connected = false;                    // all of them have been up at a time
-    Time since;                                // it is wanted
+    bool known = false;                            // it is in known_
+    bool wanted = false;                           // a neighbour: they have been dialed, or the host dials
+    bool connected = false;                        // all of them have been up at a time
+    std::uint8_t up = 0;                           // how many are up
+    Time since;                                    // it is wanted
+    std::vector<std::unique_ptr<RailFlow>> flows;  // those, by metrics_slot(); empty: the host is not known
   };
   Ledger::Charge flows_;                                  // descriptors of them
   std::vector<HostIndex> known_;                          // peers that are wanted, or that have flows to this host

@@ -16,7 +16,7 @@ Bytes JobRail::look_for_standing(ClassId cls, Time now) {
   Bytes standing;
   for (const HostIndex peer : known_) {
     Look& look = looks[peer.value];
-    const ports::FlowProgress progress = transport().progress({job(), peer, cls});
+    const ports::FlowProgress progress = this->progress(peer, cls);
     if (progress.given != look.given || progress.outstanding_bytes != look.outstanding)
       look = {progress.given, progress.outstanding_bytes, now, false};
     look.stands = look.outstanding > 0 && now - look.since >= kStandsAfter;
@@ -26,8 +26,8 @@ Bytes JobRail::look_for_standing(ClassId cls, Time now) {
   return standing;
 }
 
-bool JobRail::stands(const ports::FlowKey& flow) const {
-  return flow.cls != kControlClass && any_stands_[flow.cls.value] && looks_[flow.cls.value][flow.peer.value].stands;
+bool JobRail::stands(HostIndex peer, ClassId cls) const {
+  return cls != kControlClass && any_stands_[cls.value] && looks_[cls.value][peer.value].stands;
 }
 
 }  // namespace tensorlane::host

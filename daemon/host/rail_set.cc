@@ -174,23 +174,28 @@ void RailSet::look_if_settled(Time now) {
   owner_.rails_settled(context_.lane, settled, now);
 }
 
-void RailSet::flow_up(RailIndex rail, const ports::FlowKey& flow, Time now) {
-  transports_.insert(at(rail).flow_up(flow, now));
+ports::FrameSink& RailSet::flow_up(RailIndex rail, const ports::FlowKey& key, ports::Flow& flow, Time now) {
+  const ports::FlowStats stats = flow.stats();
+  transports_.insert(stats.protection.empty() ? stats.transport
+                                              : fmt::format("{} ({})", stats.transport, stats.protection));
+  ports::FrameSink& sink = at(rail).flow_up(key, flow, stats, now);
   look_if_settled(now);
+  return sink;
 }
 
-void RailSet::flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& cause, Time now) {
-  const RailsOwner::Lost lost = at(rail).flow_down(flow);
+void RailSet::flow_down(RailIndex rail, const ports::FlowKey& key, const Status& cause, Time now) {
+  const RailsOwner::Lost lost = at(rail).flow_down(key);
   if (closing_) return look_if_closed(now);
-  const std::string& name = spec_.hosts[flow.peer.value].name;
+  const std::string &name = spec_.hosts[key.peer.value].name, &self = spec_.hosts[spec_.credentials.self.value].name;
   const std::string where = by_index_.size() == 1 ? "" : fmt::format(" on rail {}", rail.value);
   const std::string broken = lost == RailsOwner::Lost::kNeighbour
-                                 ? fmt::format("connection to host {}{} was lost", name, where)
-                                 : fmt::format("no connection to host {}{}", name, where);
+                                 ? fmt::format("connection of host {} to host {}{} was lost", self, name, where)
+                                 : fmt::format("no connection of host {} to host {}{}", self, name, where);
   const Status named =
-      cause.ok() ? Status(Code::kUnavailable, fmt::format("host {} closed its connection{}", name, where),
-                          fmt::format("job '{}'", spec_.name), "look at that host's daemon log for why it left the job")
-                 : Status(cause.code(), fmt::format("{}: {}", broken, cause.what()), cause.where(), cause.fix());
+      cause.ok()
+          ? Status(Code::kUnavailable, fmt::format("host {} closed its connection to host {}{}", name, self, where),
+                   fmt::format("job '{}'", spec_.name), "look at that host's daemon log for why it left the job")
+          : Status(cause.code(), fmt::format("{}: {}", broken, cause.what()), cause.where(), cause.fix());
   owner_.rails_lost(lost, named, now);
 }
 

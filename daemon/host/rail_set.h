@@ -23,18 +23,8 @@ class RailSet final : public Rails, private JobRail::Owner {
   ~RailSet() override;
 
   // ---- from a rail's transport ----
-  Result<std::span<std::byte>> landing(RailIndex rail, const ports::FlowKey& flow,
-                                       const protocol::FrameHeader& header) {
-    return at(rail).landing(flow, header);
-  }
-  void frame_arrived(RailIndex rail, const ports::FlowKey& flow, const protocol::FrameHeader& header, Time now) {
-    at(rail).frame_arrived(flow, header, now);
-  }
-  void sent(RailIndex rail, std::uint64_t token, Time now) {
-    at(rail).feed({.kind = engine::Event::Kind::kSendDone, .token = token}, now);
-  }
-  void flow_up(RailIndex rail, const ports::FlowKey& flow, Time now);
-  void flow_down(RailIndex rail, const ports::FlowKey& flow, const Status& cause, Time now);
+  ports::FrameSink& flow_up(RailIndex rail, const ports::FlowKey& key, ports::Flow& flow, Time now);
+  void flow_down(RailIndex rail, const ports::FlowKey& key, const Status& cause, Time now);
 
   // ---- the loop ----
   // Opens more of the flows that are to be opened. Returns 0 when there is nothing to do.

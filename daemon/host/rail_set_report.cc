@@ -15,9 +15,8 @@ void JobRail::add_progress(Time now, std::vector<ports::FlowState>* flows) const
   for (const HostIndex peer : known_) {
     for (std::size_t f = 0; f < flows_to_peer(); ++f) {
       const ClassId cls = flow_class(f);
-      const ports::FlowKey flow{job(), peer, cls};
-      flows->push_back({flow.peer, cls, rail_, transport().progress(flow),
-                        engine_.engine().has_sends(now, engine::Flow{flow.peer, cls})});
+      flows->push_back(
+          {peer, cls, rail_, progress(peer, cls), engine_.engine().has_sends(now, engine::Flow{peer, cls})});
     }
   }
 }

@@ -54,25 +54,26 @@ struct ClassTag {
   std::uint8_t service_level = 0;  // 0..15; of RDMA
 };
 
-// Where the transport puts what arrives. Calls come on the lane's thread, from inside Transport::poll().
+// Where a transport puts what arrives on one flow. Calls come on the lane's thread, from inside Transport::poll(), and
+// from FlowOwner::on_flow_up() until FlowOwner::on_flow_down().
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
   // A checked header has arrived. Answers where its payload lands: exactly header.payload_bytes, valid until on_frame()
-  // for the same frame or on_flow_down(). It is asked again for the same frame where the flow was resumed in between.
-  // Empty with ok() for a frame with a payload means: read and drop it (stale grant); on_frame() is then not called. An
-  // error closes the flow with that cause.
-  virtual Result<std::span<std::byte>> on_header(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
-  // The payload of the last header of this flow is complete and, where it carries one, its CRC is right.
-  virtual void on_frame(const FlowKey& flow, const protocol::FrameHeader& header) = 0;
-  // The transport no longer reads the payload given to send() with this token. In order per flow.
-  virtual void on_sent(const FlowKey& flow, std::uint64_t token) = 0;
-  // A flow is authenticated in both directions and can carry frames.
-  virtual void on_flow_up(const FlowKey& flow) = 0;
-  // The flow is gone; one of a job that resumes, only after resume_within. `cause` is ok after close(), else it names
-  // peer, class and reason. Comes once; nothing of the flow comes after it, and no buffer given to send() is read any
-  // more.
-  virtual void on_flow_down(const FlowKey& flow, const Status& cause) = 0;
+  // for the same frame or on_flow_down(). It is asked again for the same frame where the flow was resumed in between;
+  // several frames may land at once. Empty with ok() for a frame with a payload means: read and drop it (stale grant);
+  // on_frame() is then not called. An error closes the flow with that cause.
+  virtual Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) = 0;
+  // The payload of a frame is complete and, where it carries one, its CRC is right. In the flow's order.
+  virtual void on_frame(const protocol::FrameHeader& header) = 0;
+  // The transport no longer reads the payload given to send() with this token. In order.
+  virtual void on_sent(std::uint64_t token) = 0;
+  // The memory behind the grant that a frame gives (protocol::given_grant), in order: one piece, or pages of
+  // kMaxOperation of which the last may be shorter. Asked from inside Flow::send() by transports that let the peer
+  // write there; valid until that returns.
+  virtual std::span<const std::span<std::byte>> granted([[maybe_unused]] const protocol::FrameHeader& header) {
+    return {};
+  }
 };
 
 // One operation: a header and its payload, at most kMaxOperation. The transport fills in the header's class, job,
@@ -81,9 +82,6 @@ struct Outgoing {
   protocol::FrameHeader header;
   std::span<const std::byte> payload;  // owned by the caller until on_sent(token)
   std::uint64_t token = 0;             // 0: the sink is not told
-  // The memory behind the grant that the frame gives (protocol::given_grant), in order: one piece, or pages of
-  // kMaxOperation of which the last may be shorter. Read by send() only, and only by a transport that wants_places().
-  std::span<const std::span<std::byte>> places = {};
 };
 
 // Memory of a device that a peer may write into, exported as a dmabuf.
@@ -111,6 +109,33 @@ struct FlowProgress {
   std::uint64_t outstanding_bytes = 0;
   std::uint64_t retransmissions = 0;  // packets, since the connection was made
   std::uint32_t path_mtu = 0;
+};
+
+// A flow that is authenticated in both directions and can carry frames. It is the transport's, and lives until
+// FlowOwner::on_flow_down() has returned; a connection that is resumed is still the same flow.
+class Flow {
+ public:
+  virtual ~Flow() = default;
+  // Whether send() would take an operation now: its queue has room for one, and it has not been closed.
+  virtual bool writable() const = 0;
+  // Takes the operation; call only when writable(). It is only queued: Transport::flush() moves it, or the next poll().
+  // Errors end in on_flow_down(), never here.
+  virtual void send(const Outgoing& operation) = 0;
+  virtual FlowStats stats() const = 0;
+  // May ask the kernel: not for every frame.
+  virtual FlowProgress progress() const { return {}; }
+};
+
+// Whose flows they are.
+class FlowOwner {
+ public:
+  virtual ~FlowOwner() = default;
+  // A flow is up. Returns where its frames go; the sink outlives on_flow_down().
+  virtual FrameSink& on_flow_up(const FlowKey& key, Flow& flow) = 0;
+  // The flow is gone; one of a job that resumes, only after resume_within. `cause` is ok after close(), else it names
+  // peer, class and reason. Comes once for what connect() began or on_flow_up() told of; nothing of the flow comes
+  // after it, and no buffer given to send() is read any more.
+  virtual void on_flow_down(const FlowKey& key, const Status& cause) = 0;
 };
 
 // One way in which the flows to a peer could go, and why they do or do not.
@@ -161,7 +186,7 @@ struct TransportCounters {
   }
 };
 
-// All calls on the lane's thread. Nothing blocks.
+// The flows of one NIC. All calls on the lane's thread. Nothing blocks.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -197,21 +222,15 @@ class Transport {
   virtual void unmap([[maybe_unused]] JobId job) {}
   // Ends what map() did for one piece of memory that nothing uses any more, while flows are up.
   virtual void unmap([[maybe_unused]] JobId job, [[maybe_unused]] std::span<std::byte> bytes) {}
-  // Whether send() has a use for Outgoing::places.
-  virtual bool wants_places() const { return false; }
 
-  // Whether send() would take an operation now: the flow is up and its queue has room for one.
-  virtual bool writable(const FlowKey& flow) const = 0;
-  // Takes the operation; call only when writable(). It is only queued: flush() moves it, or the next poll(). Errors end
-  // in on_flow_down, never here.
-  virtual void send(const FlowKey& flow, const Outgoing& operation) = 0;
-  // Moves what is queued, as much as can be moved without blocking; calls the sink. Where send() itself moves it, there
-  // is nothing to do.
+  // Moves what is queued, as much as can be moved without blocking; calls sinks. Where Flow::send() itself moves it,
+  // there is nothing to do.
   virtual void flush() {}
   // Bytes given to send() in this class, over all peers, that their receivers have not acknowledged (law 8).
   virtual Bytes in_flight(ClassId cls) = 0;
 
-  // Does what can be done without blocking; calls the sink. Returns how many frames and completions it handled.
+  // Does what can be done without blocking; calls sinks and the owner. Returns how many frames and completions it
+  // handled.
   virtual std::size_t poll(Time now) = 0;
   // Becomes readable (level-triggered) when poll() has work, provided that arm() has been called since the last poll().
   // For blocking in epoll; never closed while the transport lives.
@@ -219,10 +238,6 @@ class Transport {
   // The caller is about to block on wake_fd(). False: there is work already, do not block.
   virtual bool arm() { return true; }
 
-  // All zero for a flow that is not up.
-  virtual FlowStats stats(const FlowKey& flow) const = 0;
-  // All zero for a flow that is not up. May ask the kernel: not for every frame.
-  virtual FlowProgress progress([[maybe_unused]] const FlowKey& flow) const { return {}; }
   // What was chosen for the flows of a job to a peer; empty after remove_job().
   virtual PathReport path([[maybe_unused]] JobId job, [[maybe_unused]] HostIndex peer) const { return {}; }
   virtual TransportCounters counters() const { return {}; }

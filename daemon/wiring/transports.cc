@@ -108,7 +108,7 @@ Result<RailTransport> rail_transport(const config::DaemonConfig& config, RailInd
 }  // namespace
 
 Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
-                                                         ports::FrameSink& sink, std::vector<RailTransport>& rails) {
+                                                         ports::FlowOwner& owner, std::vector<RailTransport>& rails) {
   TL_ASSIGN_OR_RETURN(const RailTransport transport, rail_transport(config, rail));
   rails.resize(std::max<std::size_t>(rails.size(), rail.value + std::size_t{1}));
   rails[rail.value] = transport;
@@ -122,19 +122,19 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
   if (local) rails[rail.value].name = "local, " + rails[rail.value].name;
   // Others measure the ways to a host with an rdma or a local address, so that one answers even where it has TCP alone.
   if (!config.self().addresses.contains("rdma") && !shares)
-    return tcp::make_tcp_transport(tcp_config(config, rail), sink);
+    return tcp::make_tcp_transport(tcp_config(config, rail), owner);
   mixed::MixedConfig mixed;
   for (const tcp::TcpClass& c : tcp_config(config, rail).classes) mixed.classes.push_back(c.tag.cls);
   if (local) {
     mixed.members.push_back(
         {"local", 0,
-         [&config, rail](ports::FrameSink& s) { return local::make_local_transport(local_config(config, rail), s); },
+         [&config, rail](ports::FlowOwner& o) { return local::make_local_transport(local_config(config, rail), o); },
          [&config](const std::string& address) { return shares_machine(config, address); }});
   }
   if (rdma) {
     mixed.members.push_back(
         {"rdma", kRdmaPortOffset,
-         [&config, rail](ports::FrameSink& s) { return rdma::make_rdma_transport(rdma_config(config, rail), s); },
+         [&config, rail](ports::FlowOwner& o) { return rdma::make_rdma_transport(rdma_config(config, rail), o); },
          [&config](const std::string& address) -> Status {
            const fabric::Host* host = config.fabric.find_host_by_name_or_address(address);
            if (host != nullptr && host->addresses.contains("rdma")) return {};
@@ -144,10 +144,10 @@ Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonCon
   if (config.transport != config::DaemonConfig::Transport::kRdma) {
     mixed.members.push_back(
         {"tcp", 0,
-         [&config, rail](ports::FrameSink& s) { return tcp::make_tcp_transport(tcp_config(config, rail), s); },
+         [&config, rail](ports::FlowOwner& o) { return tcp::make_tcp_transport(tcp_config(config, rail), o); },
          [](const std::string&) -> Status { return {}; }});
   }
-  return mixed::make_mixed_transport(std::move(mixed), sink);
+  return mixed::make_mixed_transport(std::move(mixed), owner);
 }
 
 }  // namespace tensorlane::wiring

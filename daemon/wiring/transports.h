@@ -23,6 +23,6 @@ struct RailTransport {
 // memory to hosts with the same `local` address. Writes what it chose to rails[rail]. `config` and `sink` outlive the
 // transport. Errors: those of the transports (a port in use), and that of the device where daemon.yaml insists on RDMA.
 Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
-                                                         ports::FrameSink& sink, std::vector<RailTransport>& rails);
+                                                         ports::FlowOwner& owner, std::vector<RailTransport>& rails);
 
 }  // namespace tensorlane::wiring

@@ -90,8 +90,8 @@ host::HostPorts SimDaemon::host_ports() {
   host::HostPorts ports;
   ports.memory = &memory_;
   ports.timeline = &timeline_;
-  ports.make_transport = [this](RailIndex rail, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
-    return std::unique_ptr<ports::Transport>(make_transport(rail, sink));
+  ports.make_transport = [this](RailIndex rail, ports::FlowOwner& owner) -> Result<std::unique_ptr<ports::Transport>> {
+    return std::unique_ptr<ports::Transport>(make_transport(rail, owner));
   };
   ports.make_observer = [this](const ports::JobSpec& spec, RailIndex rail) {
     return find(spec.credentials.job)->observer(rail);
@@ -101,9 +101,9 @@ host::HostPorts SimDaemon::host_ports() {
   return ports;
 }
 
-std::unique_ptr<SimTransport> SimDaemon::make_transport(RailIndex rail, ports::FrameSink& sink) {
+std::unique_ptr<SimTransport> SimDaemon::make_transport(RailIndex rail, ports::FlowOwner& owner) {
   auto transport = std::make_unique<SimTransport>(
-      self_, sink,
+      self_, owner,
       SimTransport::Context{.lane = context_.scenario.lane,
                             .events = context_.events,
                             .network = *context_.networks[rail.value],
@@ -158,8 +158,7 @@ bool SimDaemon::can_go(std::size_t job, RailIndex rail, engine::Flow flow) const
   const SimTransport& transport = *transports_[rail.value];
   const std::uint64_t window = config_.rails[rail.value].windows[flow.cls.value].value;
   const std::uint64_t used = transports_[rail.value]->in_flight(flow.cls).value;
-  return transport.writable({jobs_[job]->run().scenario.engine.job, flow.peer, flow.cls}) &&
-         window >= used + kMaxOperation.value &&
+  return transport.writable({job, flow.peer, level_of(flow.cls)}) && window >= used + kMaxOperation.value &&
          context_.events.now() - transport.moved(job, flow.peer, flow.cls) < kStandsStill;
 }
 

@@ -71,7 +71,7 @@ class SimDaemon final : private ports::LaneListener {
  private:
   host::HostConfig host_config() const;
   host::HostPorts host_ports();
-  std::unique_ptr<SimTransport> make_transport(RailIndex rail, ports::FrameSink& sink);
+  std::unique_ptr<SimTransport> make_transport(RailIndex rail, ports::FlowOwner& owner);
   SimJob* find(JobId job) const;
   void make_lane(std::size_t number);
   std::size_t carry_out(std::size_t lane);

@@ -14,8 +14,8 @@ constexpr Duration kDrains = microseconds(200);
 
 SimTransport::Flow::Flow(std::size_t room) : out(static_cast<std::uint32_t>(room)) {}
 
-SimTransport::SimTransport(HostIndex self, ports::FrameSink& sink, Context context, Random random)
-    : self_(self), sink_(sink), context_(std::move(context)), random_(random) {
+SimTransport::SimTransport(HostIndex self, ports::FlowOwner& owner, Context context, Random random)
+    : self_(self), owner_(owner), context_(std::move(context)), random_(random) {
   context_.network.attach(self, this);
 }
 
@@ -23,6 +23,7 @@ void SimTransport::carry(JobContext job) {
   const Scenario& scenario = job.scenario;
   jobs_.push_back({.context = std::move(job),
                    .flows = std::vector<Flow>(scenario.hosts() * kLevels, new_flow()),
+                   .lines = std::vector<std::unique_ptr<Line>>(scenario.hosts() * kLevels),
                    .unfinished = std::vector<std::uint32_t>(scenario.plan.tensors.size())});
 }
 
@@ -110,27 +111,26 @@ void SimTransport::close(const ports::FlowKey&) {
   TL_ASSERT(false && "flows are closed with their job");
 }
 
-bool SimTransport::writable(const ports::FlowKey& key) const {
-  const Flow& f = flow(channel_of(key));
+bool SimTransport::writable(const Channel& channel) const {
+  const Flow& f = flow(channel);
   return f.up && !f.lost && !f.out.full();
 }
 
-ports::FlowStats SimTransport::stats(const ports::FlowKey& key) const {
+ports::FlowStats SimTransport::Line::stats() const {
   ports::FlowStats stats;
-  if (!flow(channel_of(key)).up) return stats;
   stats.transport = "simulated";
   return stats;
 }
 
-ports::FlowProgress SimTransport::progress(const ports::FlowKey& key) const {
-  const Flow& f = flow(channel_of(key));
+ports::FlowProgress SimTransport::Line::progress() const {
+  const SimTransport::Flow& f = of_.flow(channel_);
   return {.given = f.out.pushed(), .received = f.in.delivered(), .outstanding_bytes = f.in_flight};
 }
 
 // ---- sending ----
 
-void SimTransport::send(const ports::FlowKey& key, const ports::Outgoing& operation) {
-  const Channel channel = channel_of(key);
+void SimTransport::send(const Channel& channel, const ports::Outgoing& operation) {
+  const ports::FlowKey key = key_of(channel);
   Job& job = jobs_[channel.job];
   std::optional<Liar::Told> told;
   if (job.context.liar != nullptr && random_.chance(kTakesOccasion))
@@ -228,9 +228,10 @@ void SimTransport::on_packet(const Packet& packet) {
   // As a NIC that writes where it was told. What a host that lies was granted it may then write until its connection is
   // down (docs/threat-model.md): of that nothing is to be shown.
   const bool lands_now = context_.lane.done_when_acknowledged && packet.frame->lie == nullptr;
-  if (packet.begin == 0 && packet.end > 0 && lands_now) {
+  ports::FrameSink* sink = sink_of(channel_of(packet));
+  if (packet.begin == 0 && packet.end > 0 && lands_now && sink != nullptr) {
     const protocol::FrameHeader& header = packet.frame->header;
-    const Result<std::span<std::byte>> told = sink_.on_header(key_of(channel_of(packet)), header);
+    const Result<std::span<std::byte>> told = sink->on_header(header);
     if (told.ok() && told->size() == header.payload_bytes) place = *told;
   }
   inbox_.push_back({packet, place});
@@ -261,12 +262,16 @@ std::size_t SimTransport::tell_notices() {
   for (; !notices_.empty(); ++told) {
     const Notice notice = std::move(notices_.front());
     notices_.pop_front();
+    const Channel channel = channel_of(notice.flow);
+    std::unique_ptr<Line>& line = jobs_[channel.job].lines[index(channel.peer, channel.level)];
     if (notice.kind == Notice::Kind::kUp) {
-      sink_.on_flow_up(notice.flow);
+      line = std::make_unique<Line>(*this, channel);
+      line->sink = &owner_.on_flow_up(notice.flow, *line);
     } else if (notice.kind == Notice::Kind::kDown) {
-      sink_.on_flow_down(notice.flow, notice.cause);
+      owner_.on_flow_down(notice.flow, notice.cause);
+      line.reset();
     } else {
-      sink_.on_sent(notice.flow, notice.token);
+      line->sink->on_sent(notice.token);
     }
   }
   return told;
@@ -277,10 +282,11 @@ void SimTransport::receive_packet(const Packet& packet) {
   if (!job.credentials) return;
   const Channel channel = channel_of(packet);
   Flow& f = flow(channel);
-  if (f.refused) return;
+  ports::FrameSink* sink = sink_of(channel);
+  if (f.refused || sink == nullptr) return;
   if (packet.begin == 0) {
     f.receiving = {.frame = packet.frame, .open = true};
-    const Result<std::span<std::byte>> place = sink_.on_header(key_of(channel), packet.frame->header);
+    const Result<std::span<std::byte>> place = sink->on_header(packet.frame->header);
     if (!place.ok() && job.context.scenario.liar) return refuse(channel, place.status());
     if (!place.ok()) {
       return context_.findings.fail("protocol", "host {}: payload of host {} was refused: {}", self_.value,
@@ -330,7 +336,7 @@ void SimTransport::frame_complete(const Packet& packet, const Receiving& receivi
     if (!eager && random_.chance(job.context.scenario.replay)) job.replays.emplace_back(packet.from, h);
     ++*job.context.progress;
   }
-  sink_.on_frame(key_of(channel_of(packet)), h);
+  sink_of(channel_of(packet))->on_frame(h);
   if (packet.frame->lie == nullptr || job.context.accused()) return;
   context_.findings.fail("hostile", "host {} takes from host {}: {}", self_.value, packet.from.value,
                          packet.frame->lie);
@@ -452,7 +458,9 @@ void SimTransport::replay(std::size_t job) {
     const auto [from, header] = replays[i];
     if (jobs_[job].context.holds(header.tensor, header.sequence)) continue;
     replays.erase(replays.begin() + static_cast<std::ptrdiff_t>(i));
-    const Result<std::span<std::byte>> place = sink_.on_header(key_of({job, from, level_of(header.cls)}), header);
+    ports::FrameSink* sink = sink_of({job, from, level_of(header.cls)});
+    if (sink == nullptr) continue;
+    const Result<std::span<std::byte>> place = sink->on_header(header);
     if (!place.ok() || !place->empty()) {
       return context_.findings.fail("stale",
                                     "host {}: a frame for tensor {}, sequence {} was let in after that had completed",

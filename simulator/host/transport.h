@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -43,7 +44,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     std::vector<GivenGrant>* grants = nullptr;      // where somebody lies: of this rail
     std::function<bool(TensorId, Sequence)> holds;  // an operation that is not over here
   };
-  SimTransport(HostIndex self, ports::FrameSink& sink, Context context, Random random);
+  SimTransport(HostIndex self, ports::FlowOwner& owner, Context context, Random random);
   // In the order of the jobs' numbers; before the run.
   void carry(JobContext job);
   // What the staging of the job's engine on this rail holds: landings are told to it. Outlives the flows.
@@ -58,13 +59,9 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   Status connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
                  Time deadline) override;
   void close(const ports::FlowKey& flow) override;
-  bool writable(const ports::FlowKey& flow) const override;
-  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;
   Bytes in_flight(ClassId cls) override { return Bytes(in_flight_[level_of(cls)]); }
   std::size_t poll(Time now) override;
   int wake_fd() const override { return -1; }
-  ports::FlowStats stats(const ports::FlowKey& flow) const override;
-  ports::FlowProgress progress(const ports::FlowKey& flow) const override;
 
   // ---- NetworkSink ----
   void on_packet(const Packet& packet) override;
@@ -76,6 +73,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   void on_resumed(const Channel& channel, ledger::Number delivered) override;
   void on_acknowledged(const Channel& channel, ledger::Number delivered) override;
 
+  bool writable(const Channel& channel) const;
   // Payloads of the job's operation that may still be read.
   std::uint32_t unfinished(std::size_t job, TensorId tensor) const { return jobs_[job].unfinished[tensor.value]; }
   // When the flow last came on, or has had nothing to do.
@@ -113,6 +111,20 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     Time moved;
     Receiving receiving;
   };
+  // A flow that the host has heard of: what it sends by, and where its frames go.
+  class Line final : public ports::Flow {
+   public:
+    Line(SimTransport& of, const Channel& channel) : of_(of), channel_(channel) {}
+    bool writable() const override { return of_.writable(channel_); }
+    void send(const ports::Outgoing& operation) override { of_.send(channel_, operation); }
+    ports::FlowStats stats() const override;
+    ports::FlowProgress progress() const override;
+    ports::FrameSink* sink = nullptr;
+
+   private:
+    SimTransport& of_;
+    const Channel channel_;
+  };
   struct Notice {
     enum class Kind : std::uint8_t { kUp, kDown, kSent } kind;
     ports::FlowKey flow;
@@ -122,8 +134,9 @@ class SimTransport final : public ports::Transport, public NetworkSink {
 
   struct Job {
     JobContext context;
-    std::vector<Flow> flows;                // by peer and level
-    std::vector<std::uint32_t> unfinished;  // by tensor
+    std::vector<Flow> flows;                   // by peer and level
+    std::vector<std::unique_ptr<Line>> lines;  // likewise
+    std::vector<std::uint32_t> unfinished;     // by tensor
     std::optional<ports::JobCredentials> credentials = {};
     StagingChecker* staging = nullptr;
     std::vector<std::pair<HostIndex, protocol::FrameHeader>> replays = {};  // granted frames that have landed
@@ -142,6 +155,12 @@ class SimTransport final : public ports::Transport, public NetworkSink {
     return {job, HostIndex(static_cast<std::uint16_t>(index / kLevels)), index % kLevels};
   }
   ports::FlowKey key_of(const Channel& channel) const;
+  // Null: the host has not heard of it, or has heard that it is down.
+  ports::FrameSink* sink_of(const Channel& channel) const {
+    const auto& line = jobs_[channel.job].lines[index(channel.peer, channel.level)];
+    return line == nullptr ? nullptr : line->sink;
+  }
+  void send(const Channel& channel, const ports::Outgoing& operation);
   Flow new_flow() const { return Flow(context_.lane.flow_room); }
   // Barriers move numbers that mean nothing through a scratch place of the engine.
   bool is_barrier(std::size_t job, TensorId tensor) const {
@@ -170,7 +189,7 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   void replay(std::size_t job);
 
   HostIndex self_;
-  ports::FrameSink& sink_;
+  ports::FlowOwner& owner_;
   Context context_;
   Random random_;
   std::vector<Job> jobs_;

@@ -69,9 +69,9 @@ class TimedReducer final : public ports::Reducer {
 // Flows come up with the next poll(). Jobs are numbered from 1, alike on all hosts.
 class FabricTransport final : public ports::Transport, public FabricSink {
  public:
-  FabricTransport(HostIndex self, ports::FrameSink& sink, const PlannedDaemon::Context& context,
+  FabricTransport(HostIndex self, ports::FlowOwner& owner, const PlannedDaemon::Context& context,
                   std::function<void()> wake)
-      : self_(self), sink_(sink), context_(context), wake_(std::move(wake)) {
+      : self_(self), owner_(owner), context_(context), wake_(std::move(wake)) {
     context_.network.attach(self, this);
   }
 
@@ -83,42 +83,32 @@ class FabricTransport final : public ports::Transport, public FabricSink {
     return {};
   }
   void close(const ports::FlowKey&) override {}
-  bool writable(const ports::FlowKey&) const override { return true; }
-  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
-    const std::size_t level = level_of(flow.cls);
-    in_flight_[level] += operation.header.payload_bytes;
-    context_.network.send({.from = self_,
-                           .to = flow.peer,
-                           .level = static_cast<std::uint8_t>(level),
-                           .job = job_of(flow),
-                           .header = operation.header,
-                           .token = operation.token});
-  }
   Bytes in_flight(ClassId cls) override { return Bytes(in_flight_[level_of(cls)]); }
   std::size_t poll(Time) override {
+    std::size_t handled = arrivals_.size();
     // A peer may have begun a job that this host has not.
     for (const ports::FlowKey& flow : std::exchange(opened_, {})) {
       if (flow.job.value <= jobs_) {
-        sink_.on_flow_up(flow);
+        Line& line = lines_.try_emplace(flow, *this, flow).first->second;
+        line.sink = &owner_.on_flow_up(flow, line);
+        ++handled;
       } else {
         opened_.push_back(flow);
       }
     }
     for (const auto& [message, acknowledged] : arrivals_) {
       const HostIndex peer = acknowledged ? message.to : message.from;
-      const ports::FlowKey flow{JobId(message.job + 1u), peer, class_of(message.level)};
+      ports::FrameSink& sink = *lines_.at({JobId(message.job + 1u), peer, class_of(message.level)}).sink;
       if (acknowledged) {
-        sink_.on_sent(flow, message.token);
-      } else if (sink_.on_header(flow, message.header).ok()) {
-        sink_.on_frame(flow, message.header);
+        sink.on_sent(message.token);
+      } else if (sink.on_header(message.header).ok()) {
+        sink.on_frame(message.header);
       }
     }
-    const std::size_t handled = arrivals_.size();
     arrivals_.clear();
     return handled;
   }
   int wake_fd() const override { return -1; }
-  ports::FlowStats stats(const ports::FlowKey&) const override { return {}; }
 
   void on_opened(HostIndex from, std::uint8_t job, std::size_t level) override {
     opened_.push_back({JobId(job + 1u), from, class_of(level)});
@@ -135,14 +125,39 @@ class FabricTransport final : public ports::Transport, public FabricSink {
   }
 
  private:
+  // A flow that is up.
+  class Line final : public ports::Flow {
+   public:
+    Line(FabricTransport& of, const ports::FlowKey& key) : of_(of), key_(key) {}
+    bool writable() const override { return true; }
+    void send(const ports::Outgoing& operation) override { of_.send(key_, operation); }
+    ports::FlowStats stats() const override { return {}; }
+    ports::FrameSink* sink = nullptr;
+
+   private:
+    FabricTransport& of_;
+    const ports::FlowKey key_;
+  };
+
+  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) {
+    const std::size_t level = level_of(flow.cls);
+    in_flight_[level] += operation.header.payload_bytes;
+    context_.network.send({.from = self_,
+                           .to = flow.peer,
+                           .level = static_cast<std::uint8_t>(level),
+                           .job = job_of(flow),
+                           .header = operation.header,
+                           .token = operation.token});
+  }
   static std::uint8_t job_of(const ports::FlowKey& flow) { return static_cast<std::uint8_t>(flow.job.value - 1); }
 
   const HostIndex self_;
-  ports::FrameSink& sink_;
+  ports::FlowOwner& owner_;
   const PlannedDaemon::Context& context_;
   const std::function<void()> wake_;
   std::uint64_t jobs_ = 0;  // that have begun here
   std::vector<ports::FlowKey> opened_;
+  std::map<ports::FlowKey, Line> lines_;
   std::vector<std::pair<Message, bool>> arrivals_;  // the message was this host's, and is acknowledged
   std::array<std::uint64_t, kLevels> in_flight_{};
 };
@@ -160,9 +175,9 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
     config_.actions = kActionRing;
     ports_ = {.memory = &memory_, .executor = &executor_, .metrics = &context.metrics, .timeline = &timeline_};
     ports_.scratch = &memory_;
-    ports_.make_transport = [this](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
+    ports_.make_transport = [this](RailIndex, ports::FlowOwner& owner) -> Result<std::unique_ptr<ports::Transport>> {
       return std::unique_ptr<ports::Transport>(
-          std::make_unique<FabricTransport>(self_, sink, context_, [this] { wake(); }));
+          std::make_unique<FabricTransport>(self_, owner, context_, [this] { wake(); }));
     };
     Result<std::unique_ptr<host::Host>> made = host::Host::create(config_, ports_, [this] { return reducer_.now(); });
     TL_ASSERT(made.ok());
@@ -186,7 +201,8 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
     host::Job& job = *host_->find(spec->credentials.job);
     while (!job.grow(growth, now)) {
     }
-    host_->receive(now);
+    while (host_->receive(now) > 0) {  // until all flows that this host dials are up
+    }
     add_ranks(job, buffers, completed);
     return failed_;
   }

@@ -111,8 +111,8 @@ struct Host {
     for (std::size_t r = 0; r < options.rails; ++r) config.rails.push_back({{mib(1)}, {}, r % options.lanes});
     config.spin = microseconds(options.spin_us);
     config.spin_budget = options.spin_us > 0 ? 1e9 : 0;  // --spin is meant
-    const auto make_transport = [&](RailIndex rail, ports::FrameSink& sink) {
-      return bench::make_transport(options.transport, index, rail, config.rails[rail.value].windows[0], sink);
+    const auto make_transport = [&](RailIndex rail, ports::FlowOwner& owner) {
+      return bench::make_transport(options.transport, index, rail, config.rails[rail.value].windows[0], owner);
     };
     std::vector<host::HostPorts> ports;
     for (std::size_t l = 0; l < options.lanes; ++l) {

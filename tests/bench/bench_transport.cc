@@ -36,12 +36,12 @@ std::uint16_t port_of(const TransportOptions& options, std::uint16_t index) {
 }
 
 Result<std::unique_ptr<ports::Transport>> make_transport(const TransportOptions& options, std::uint16_t index,
-                                                         RailIndex rail, Bytes window, ports::FrameSink& sink) {
+                                                         RailIndex rail, Bytes window, ports::FlowOwner& owner) {
   if (options.name == "tcp")
-    return tcp::make_tcp_transport(config_of<tcp::TcpConfig>(options, index, rail, window), sink);
+    return tcp::make_tcp_transport(config_of<tcp::TcpConfig>(options, index, rail, window), owner);
   auto config = config_of<rdma::RdmaConfig>(options, index, rail, window);
   config.address = options.address;
-  return rdma::make_rdma_transport(config, sink);
+  return rdma::make_rdma_transport(config, owner);
 }
 
 }  // namespace tensorlane::bench

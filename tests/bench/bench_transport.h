@@ -23,6 +23,6 @@ std::string address_of(const TransportOptions& options, std::uint16_t index, Rai
 std::uint16_t port_of(const TransportOptions& options, std::uint16_t index);
 // Of control and one data class. Errors: those of the transport.
 Result<std::unique_ptr<ports::Transport>> make_transport(const TransportOptions& options, std::uint16_t index,
-                                                         RailIndex rail, Bytes window, ports::FrameSink& sink);
+                                                         RailIndex rail, Bytes window, ports::FlowOwner& owner);
 
 }  // namespace tensorlane::bench

@@ -63,7 +63,7 @@ struct Layout {
 };
 
 // What is the same at both ends: a transport, a flow of control and one of data, and memory for the slices granted.
-class End : public ports::FrameSink {
+class End : public ports::FlowOwner, public ports::FrameSink {
  public:
   End(const Options& options, HostIndex self)
       : options_(options), layout_(options.operation), peer_(self.value == 0 ? 1 : 0), landing_(kSlices * kSlice) {
@@ -79,13 +79,13 @@ class End : public ports::FrameSink {
     map(landing_);
   }
 
-  Result<std::span<std::byte>> on_header(const ports::FlowKey&, const protocol::FrameHeader& header) override {
+  Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
     if (header.payload_bytes == 0) return std::span<std::byte>();
     if (header.grant == 0 || header.grant > granted_ || header.offset + header.payload_bytes > kSlice)
       fail("a payload came to no granted place", "the transport is broken, run its tests");
     return slice(header.grant - 1).subspan(header.offset, header.payload_bytes);
   }
-  void on_frame(const ports::FlowKey&, const protocol::FrameHeader& header) override {
+  void on_frame(const protocol::FrameHeader& header) override {
     switch (header.type) {
       case protocol::FrameType::kGrant:
         grants_ = header.grant;
@@ -98,8 +98,13 @@ class End : public ports::FrameSink {
         if (received_ % layout_.per_slice == 0) grant();
     }
   }
-  void on_sent(const ports::FlowKey&, std::uint64_t) override { ++acknowledged_; }
-  void on_flow_up(const ports::FlowKey&) override { ++up_; }
+  void on_sent(std::uint64_t) override { ++acknowledged_; }
+  std::span<const std::span<std::byte>> granted(const protocol::FrameHeader&) override { return {&granting_, 1}; }
+  ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override {
+    (key.cls == kData ? data_ : control_) = &flow;
+    ++up_;
+    return *this;
+  }
   void on_flow_down(const ports::FlowKey&, const Status& cause) override {
     down_ = true;
     cause_ = cause;
@@ -132,16 +137,16 @@ class End : public ports::FrameSink {
     }
   }
   void grant() {
-    std::span<std::byte> place = slice(granted_);
+    granting_ = slice(granted_);
     ++granted_;
-    say(protocol::FrameType::kGrant, static_cast<std::uint32_t>(granted_), std::span(&place, 1));
+    say(protocol::FrameType::kGrant, static_cast<std::uint32_t>(granted_));
   }
-  void say(protocol::FrameType type, std::uint32_t grant, std::span<const std::span<std::byte>> places = {}) {
+  void say(protocol::FrameType type, std::uint32_t grant) {
     protocol::FrameHeader header;
     header.type = type;
     header.grant = grant;
-    if (!transport_->writable(flow(kControlClass))) fail("the control flow is full", "the transport is broken");
-    transport_->send(flow(kControlClass), {header, {}, 0, places});
+    if (!control_->writable()) fail("the control flow is full", "the transport is broken");
+    control_->send({header, {}, 0});
   }
 
   // ---- operations ----
@@ -155,7 +160,7 @@ class End : public ports::FrameSink {
     map(source_);
   }
   bool may_send() const {
-    return sent_ - acknowledged_ < slots_ && layout_.slice(sent_) < grants_ && transport_->writable(flow(kData));
+    return sent_ - acknowledged_ < slots_ && layout_.slice(sent_) < grants_ && data_->writable();
   }
   void send() {
     const auto payload = std::span(source_).subspan(sent_ % slots_ * layout_.bytes, layout_.bytes);
@@ -164,7 +169,7 @@ class End : public ports::FrameSink {
     protocol::FrameHeader header;
     header.grant = static_cast<std::uint32_t>(layout_.slice(sent_) + 1);
     header.offset = layout_.offset(sent_);
-    transport_->send(flow(kData), {header, payload, ++sent_});
+    data_->send({header, payload, ++sent_});
   }
   void check(const protocol::FrameHeader& header) {
     const auto got = slice(layout_.slice(received_)).subspan(layout_.offset(received_), layout_.bytes);
@@ -190,6 +195,8 @@ class End : public ports::FrameSink {
   const std::uint16_t peer_;
   std::vector<std::byte> landing_, source_;
   std::unique_ptr<ports::Transport> transport_;
+  ports::Flow *control_ = nullptr, *data_ = nullptr;
+  std::span<std::byte> granting_;           // what the grant on its way stands for
   std::uint64_t granted_ = 0, grants_ = 0;  // slices: by this end, by the other one
   std::uint64_t slots_ = 0, sent_ = 0, acknowledged_ = 0, received_ = 0;
   int up_ = 0;

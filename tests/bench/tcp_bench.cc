@@ -57,13 +57,13 @@ std::uint8_t ciphers = 0;
 enum class Over { kTcp, kTcpCrc, kTcpAuthenticate, kTcpEncrypt, kLocal, kLocalRing };
 constexpr ports::ClassTag kControlTag{kControlClass, 51, 6}, kDataTag{kData, 27, 3};
 
-Result<std::unique_ptr<ports::Transport>> make_transport(Over over, std::uint16_t port, ports::FrameSink& sink) {
+Result<std::unique_ptr<ports::Transport>> make_transport(Over over, std::uint16_t port, ports::FlowOwner& owner) {
   if (over != Over::kLocal && over != Over::kLocalRing) {
     tcp::TcpConfig config{"127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, over == Over::kTcpCrc};
     if (over == Over::kTcpAuthenticate) config.protection = DataProtection::kAuthenticate;
     if (over == Over::kTcpEncrypt) config.protection = DataProtection::kEncrypt;
     config.ciphers = ciphers;
-    return tcp::make_tcp_transport(config, sink);
+    return tcp::make_tcp_transport(config, owner);
   }
   struct Folder {
     std::string path = "/tmp/tl-bench-XXXXXX";
@@ -75,11 +75,11 @@ Result<std::unique_ptr<ports::Transport>> make_transport(Over over, std::uint16_
   static const Folder folder;
   return local::make_local_transport(
       {folder.path, "127.0.0.1", port, {{kControlTag, kib(256)}, {kDataTag, mib(4)}}, false, over == Over::kLocal},
-      sink);
+      owner);
 }
 
 // One host: its thread owns the transport.
-class Host final : public ports::FrameSink {
+class Host final : public ports::FlowOwner, public ports::FrameSink {
  public:
   Host(HostIndex self, Over over) : landing_(kMaxOperation.value) {
     for (std::uint16_t port = 23000; port < 32000 && !transport; port = static_cast<std::uint16_t>(port + 16)) {
@@ -91,12 +91,15 @@ class Host final : public ports::FrameSink {
     transport->add_job({kJob, Epoch(1), self, ports::PairKeys(2)});
   }
 
-  Result<std::span<std::byte>> on_header(const ports::FlowKey&, const protocol::FrameHeader& header) override {
+  Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
     return std::span(landing_).first(header.payload_bytes);
   }
-  void on_frame(const ports::FlowKey&, const protocol::FrameHeader&) override { ++frames; }
-  void on_sent(const ports::FlowKey&, std::uint64_t) override {}
-  void on_flow_up(const ports::FlowKey&) override { up = true; }
+  void on_frame(const protocol::FrameHeader&) override { ++frames; }
+  void on_sent(std::uint64_t) override {}
+  ports::FrameSink& on_flow_up(const ports::FlowKey&, ports::Flow& up) override {
+    flow = &up;
+    return *this;
+  }
   void on_flow_down(const ports::FlowKey&, const Status& cause) override {
     if (!cause.ok() && !finished) fail(cause.to_string());
   }
@@ -115,7 +118,7 @@ class Host final : public ports::FrameSink {
   std::unique_ptr<ports::Transport> transport;
   std::uint16_t data_port = 0;
   std::uint64_t frames = 0;
-  bool up = false;
+  ports::Flow* flow = nullptr;  // once it is up
   std::atomic<bool> finished{false};
 
  private:
@@ -128,7 +131,7 @@ struct Hosts {
   explicit Hosts(Over over) : a(HostIndex(0), over), b(HostIndex(1), over) {
     const Status status = a.transport->connect(a.to(HostIndex(1)), "127.0.0.1", b.data_port, now() + seconds(10));
     if (!status.ok()) fail(status.to_string());
-    while (!a.up || !b.up) {
+    while (a.flow == nullptr || b.flow == nullptr) {
       a.step();
       b.step();
     }
@@ -155,13 +158,12 @@ double stream_tensorlane(std::uint64_t operations, Over over) {
     while (hosts.b.frames < operations) hosts.b.step();
     hosts.a.finished = true;
   });
-  const auto key = hosts.a.to(HostIndex(1));
   protocol::FrameHeader header;
   for (std::uint64_t sent = 0; !hosts.a.finished;) {
     // As a lane does: never more in flight than the class's window.
-    while (sent < operations && hosts.a.transport->writable(key) &&
+    while (sent < operations && hosts.a.flow->writable() &&
            hosts.a.transport->in_flight(kData) + kMaxOperation < mib(4)) {
-      hosts.a.transport->send(key, {header, payload, 0});
+      hosts.a.flow->send({header, payload, 0});
       ++sent;
     }
     hosts.a.step();
@@ -179,14 +181,14 @@ std::vector<double> ping_tensorlane(std::size_t bytes, int rounds, Over over) {
   std::thread echo([&] {
     for (int i = 0; i < rounds; ++i) {
       while (hosts.b.frames == static_cast<std::uint64_t>(i)) hosts.b.step();
-      hosts.b.transport->send(hosts.b.to(HostIndex(0)), {protocol::FrameHeader{}, payload, 0});
+      hosts.b.flow->send({protocol::FrameHeader{}, payload, 0});
       hosts.b.step();
     }
     while (!hosts.b.finished) hosts.b.step();
   });
   for (int i = 0; i < rounds; ++i) {
     const auto begin = Clock::now();
-    hosts.a.transport->send(hosts.a.to(HostIndex(1)), {protocol::FrameHeader{}, payload, 0});
+    hosts.a.flow->send({protocol::FrameHeader{}, payload, 0});
     while (hosts.a.frames == static_cast<std::uint64_t>(i)) hosts.a.step();
     times.push_back(since(begin));
   }

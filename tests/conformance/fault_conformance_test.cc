@@ -51,8 +51,8 @@ struct Couple {
       }
       if (!up()) return false;
       // An old end may not know yet that it is one: only a frame that gets through tells.
-      if (a->writable(to_b)) a->send(to_b, {data_header(77), {}, 0});
-      if (b->writable(to_a)) b->send(to_a, {data_header(77), {}, 0});
+      if (a.writable(to_b)) a.send(to_b, {data_header(77), {}, 0});
+      if (b.writable(to_a)) b.send(to_a, {data_header(77), {}, 0});
       const auto got = [](const Host& host) {
         return std::ranges::any_of(host.sink->frames, [](const auto& f) { return f.header.sequence.value == 77; });
       };
@@ -142,7 +142,7 @@ TEST_P(Faults, AFlowToAFrozenPeerFillsUpAndCanBeClosed) {
   run_until(
       pair.clock, {&pair.a},
       [&] {
-        while (pair.a->writable(pair.to_b(kBulk))) pair.a->send(pair.to_b(kBulk), {data_header(given), bytes, ++given});
+        while (pair.a.writable(pair.to_b(kBulk))) pair.a.send(pair.to_b(kBulk), {data_header(given), bytes, ++given});
         return std::chrono::steady_clock::now() > end;
       },
       milliseconds(50));
@@ -180,7 +180,7 @@ TEST_P(Faults, AHostThatComesBackReplacesItsHalfOpenConnection) {
   ASSERT_EQ(couple.b.sink->downs.size(), 1u);
   EXPECT_THAT(couple.b.sink->downs[0].second.to_string(), HasSubstr("was replaced by a new one from the same host"));
   const auto bytes = pattern(1000, 1);
-  again->send(couple.to_b, {data_header(), bytes, 0});
+  again.send(couple.to_b, {data_header(), bytes, 0});
   ASSERT_TRUE(run_until(couple.clock, {&again, &couple.b}, [&] { return couple.b.sink->frames.size() == 1; }));
   // The old one is no zombie: when it runs on, it learns that it is over.
   faults(couple.a).thaw();
@@ -199,8 +199,8 @@ class Streams {
   }
   // One turn of both senders, and whatever has come.
   void pump(Host& host, const ports::FlowKey& to, std::uint64_t& given) {
-    while (given < kOperations && host.transport && host->writable(to)) {
-      host->send(to, {data_header(given), payloads[given], given + 1});
+    while (given < kOperations && host.transport && host.writable(to)) {
+      host.send(to, {data_header(given), payloads[given], given + 1});
       ++given;
     }
   }
@@ -312,7 +312,8 @@ TEST_P(Faults, NothingLandsInABufferThatWasGivenBack) {
     protocol::FrameHeader grant;
     grant.type = protocol::FrameType::kGrant;
     grant.grant = 5;
-    pair.b->send(pair.to_a(kControlClass), {grant, {}, 0, places});
+    pair.b.sink->granted = places;
+    pair.b.send(pair.to_a(kControlClass), {grant, {}, 0});
     ASSERT_TRUE(pair.run_until([&] { return pair.a.sink->frames.size() == 1; }));
     pair.b.sink->landing = [&](const auto&, const auto& header) {
       return std::span(landing).subspan(header.offset, header.payload_bytes);
@@ -321,7 +322,7 @@ TEST_P(Faults, NothingLandsInABufferThatWasGivenBack) {
       protocol::FrameHeader header = data_header();
       header.grant = 5;
       header.offset = page * kMaxOperation.value;
-      pair.a->send(pair.to_b(kBulk), {header, std::span(memory).subspan(header.offset, kMaxOperation.value), page + 1});
+      pair.a.send(pair.to_b(kBulk), {header, std::span(memory).subspan(header.offset, kMaxOperation.value), page + 1});
     }
     faults(pair.a).freeze({Of::kPoll, polls});
     ASSERT_TRUE(run_until(pair.clock, {&pair.a}, [&] { return faults(pair.a).frozen(); }));

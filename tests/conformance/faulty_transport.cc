@@ -62,10 +62,10 @@ void FaultyTransport::flush() {
 }
 
 void FaultyTransport::release_held() {
-  for (auto& [flow, held] : held_) {
-    while (!held.empty() && held.front().due <= polls_ && inner_->writable(flow)) {
-      inner_->send(flow, held.front().operation);
-      held.pop_front();
+  for (auto& [key, line] : lines_) {
+    while (!line->held.empty() && line->held.front().due <= polls_ && line->inner.writable()) {
+      line->inner.send(line->held.front().operation);
+      line->held.pop_front();
     }
   }
 }
@@ -76,7 +76,9 @@ void FaultyTransport::add_job(const ports::JobCredentials& credentials) {
   if (inner_) inner_->add_job(credentials);
 }
 void FaultyTransport::remove_job(JobId job) {
-  std::erase_if(held_, [job](const auto& held) { return held.first.job == job; });
+  for (auto& [key, line] : lines_) {
+    if (key.job == job) line->held.clear();
+  }
   if (inner_) inner_->remove_job(job);
 }
 Status FaultyTransport::connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
@@ -84,7 +86,7 @@ Status FaultyTransport::connect(const ports::FlowKey& flow, const std::string& a
   return inner_ ? inner_->connect(flow, address, data_port, deadline) : Status();
 }
 void FaultyTransport::close(const ports::FlowKey& flow) {
-  held_.erase(flow);
+  if (const auto line = lines_.find(flow); line != lines_.end()) line->second->held.clear();
   if (inner_) inner_->close(flow);
 }
 Status FaultyTransport::map(JobId job, std::span<std::byte> bytes) {
@@ -98,38 +100,32 @@ void FaultyTransport::unmap(JobId job) {
   if (inner_) inner_->unmap(job);
 }
 
-bool FaultyTransport::writable(const ports::FlowKey& flow) const {
-  if (!inner_ || dying_ || frozen_ || !inner_->writable(flow)) return false;
-  const auto held = held_.find(flow);
-  return held == held_.end() || held->second.size() < kHeldOperations;
+bool FaultyTransport::Line::writable() const {
+  return of.inner_ && !of.dying_ && !of.frozen_ && inner.writable() && held.size() < kHeldOperations;
 }
 
-void FaultyTransport::send(const ports::FlowKey& flow, const ports::Outgoing& operation) {
-  if (!inner_) return;
-  if (slow_ == 0) return inner_->send(flow, operation);
-  TL_ASSERT(operation.places.empty());  // they are not there any more when it is its turn
-  held_[flow].push_back({operation, polls_ + 1 + random_() % slow_});
+void FaultyTransport::Line::send(const ports::Outgoing& operation) {
+  if (!of.inner_) return;
+  if (of.slow_ == 0) return inner.send(operation);
+  held.push_back({operation, of.polls_ + 1 + of.random_() % of.slow_});
 }
 
 Bytes FaultyTransport::in_flight(ClassId cls) {
   if (!inner_) return {};
   Bytes all = inner_->in_flight(cls);
-  for (const auto& [flow, held] : held_) {
-    for (const Held& h : held) {
-      if (flow.cls == cls) all += Bytes(protocol::kFrameHeaderBytes + h.operation.payload.size());
+  for (const auto& [key, line] : lines_) {
+    for (const Held& h : line->held) {
+      if (key.cls == cls) all += Bytes(protocol::kFrameHeaderBytes + h.operation.payload.size());
     }
   }
   return all;
 }
 
 bool FaultyTransport::arm() {
-  for (const auto& [flow, held] : held_) {
-    if (!held.empty()) return false;
+  for (const auto& [key, line] : lines_) {
+    if (!line->held.empty()) return false;
   }
   return !inner_ || inner_->arm();
-}
-ports::FlowStats FaultyTransport::stats(const ports::FlowKey& flow) const {
-  return inner_ ? inner_->stats(flow) : ports::FlowStats{};
 }
 ports::TransportCounters FaultyTransport::counters() const {
   return inner_ ? inner_->counters() : ports::TransportCounters{};
@@ -137,34 +133,35 @@ ports::TransportCounters FaultyTransport::counters() const {
 
 // ---- what the transport says; a process that dies hears nothing more ----
 
-Result<std::span<std::byte>> FaultyTransport::on_header(const ports::FlowKey& flow,
-                                                        const protocol::FrameHeader& header) {
-  if (dying_) return std::span<std::byte>();
-  return sink_.on_header(flow, header);
+Result<std::span<std::byte>> FaultyTransport::Line::on_header(const protocol::FrameHeader& header) {
+  if (of.dying_) return std::span<std::byte>();
+  return sink->on_header(header);
 }
-void FaultyTransport::on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  if (dying_) return;
-  sink_.on_frame(flow, header);
-  count(Moment::Of::kReceived, &flow);
+void FaultyTransport::Line::on_frame(const protocol::FrameHeader& header) {
+  if (of.dying_) return;
+  sink->on_frame(header);
+  of.count(Moment::Of::kReceived, &key);
 }
-void FaultyTransport::on_sent(const ports::FlowKey& flow, std::uint64_t token) {
-  if (dying_) return;
-  sink_.on_sent(flow, token);
-  count(Moment::Of::kSent, &flow);
+void FaultyTransport::Line::on_sent(std::uint64_t token) {
+  if (of.dying_) return;
+  sink->on_sent(token);
+  of.count(Moment::Of::kSent, &key);
 }
-void FaultyTransport::on_flow_up(const ports::FlowKey& flow) {
-  if (!dying_) sink_.on_flow_up(flow);
+ports::FrameSink& FaultyTransport::on_flow_up(const ports::FlowKey& key, ports::Flow& flow) {
+  Line& line = *(lines_[key] = std::make_unique<Line>(*this, key, flow));
+  if (!dying_) line.sink = &owner_.on_flow_up(key, line);
+  return line;
 }
-void FaultyTransport::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
-  held_.erase(flow);
-  if (!dying_) sink_.on_flow_down(flow, cause);
+void FaultyTransport::on_flow_down(const ports::FlowKey& key, const Status& cause) {
+  if (!dying_) owner_.on_flow_down(key, cause);
+  lines_.erase(key);
 }
 
 TransportKind faulty(const TransportKind& kind) {
   TransportKind wrapped = kind;
   wrapped.make = [kind](const HostOptions& options, std::uint16_t data_port,
-                        ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
-    auto made = std::make_unique<FaultyTransport>(sink);
+                        ports::FlowOwner& owner) -> Result<std::unique_ptr<ports::Transport>> {
+    auto made = std::make_unique<FaultyTransport>(owner);
     TL_RETURN_IF_ERROR(made->open(kind, options, data_port));
     return std::unique_ptr<ports::Transport>(std::move(made));
   };

@@ -15,7 +15,7 @@
 
 namespace tensorlane::conformance {
 
-class FaultyTransport final : public ports::Transport, private ports::FrameSink {
+class FaultyTransport final : public ports::Transport, private ports::FlowOwner {
  public:
   // When something happens, counted from when it is asked for.
   struct Moment {
@@ -23,7 +23,7 @@ class FaultyTransport final : public ports::Transport, private ports::FrameSink 
     std::uint64_t count = 0;  // 0: at once
   };
 
-  explicit FaultyTransport(ports::FrameSink& sink) : sink_(sink) {}
+  explicit FaultyTransport(ports::FlowOwner& owner) : owner_(owner) {}
   Status open(const TransportKind& kind, const HostOptions& options, std::uint16_t data_port);
 
   // The process is killed: nothing is said any more, and the kernel closes what it had. At the end of the poll in which
@@ -50,15 +50,11 @@ class FaultyTransport final : public ports::Transport, private ports::FrameSink 
   Status map(JobId job, std::span<std::byte> bytes) override;
   void unmap(JobId job) override;
   void unmap(JobId job, std::span<std::byte> bytes) override;
-  bool wants_places() const override { return inner_ && inner_->wants_places(); }
-  bool writable(const ports::FlowKey& flow) const override;
-  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;
   Bytes in_flight(ClassId cls) override;
   void flush() override;
   std::size_t poll(Time now) override;
   int wake_fd() const override { return inner_ ? inner_->wake_fd() : -1; }
   bool arm() override;
-  ports::FlowStats stats(const ports::FlowKey& flow) const override;
   ports::TransportCounters counters() const override;
 
  private:
@@ -72,24 +68,40 @@ class FaultyTransport final : public ports::Transport, private ports::FrameSink 
     std::uint64_t due = 0;  // poll
   };
 
-  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override;
-  void on_flow_up(const ports::FlowKey& flow) override;
-  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override;
+  // A flow of the wrapped transport, between that and the owner.
+  struct Line final : ports::Flow, ports::FrameSink {
+    Line(FaultyTransport& o, const ports::FlowKey& k, ports::Flow& i) : of(o), key(k), inner(i) {}
+    bool writable() const override;
+    void send(const ports::Outgoing& operation) override;
+    ports::FlowStats stats() const override { return inner.stats(); }
+    Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override;
+    void on_frame(const protocol::FrameHeader& header) override;
+    void on_sent(std::uint64_t token) override;
+    std::span<const std::span<std::byte>> granted(const protocol::FrameHeader& header) override {
+      return sink->granted(header);
+    }
+
+    FaultyTransport& of;
+    const ports::FlowKey key;
+    ports::Flow& inner;
+    ports::FrameSink* sink = nullptr;
+    std::deque<Held> held;
+  };
+  ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
+  void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
 
   void ask(Fault fault, Moment at);
   void count(Moment::Of of, const ports::FlowKey* flow);
   void strike(Fault fault, const ports::FlowKey* flow);
   void release_held();
 
-  ports::FrameSink& sink_;
+  ports::FlowOwner& owner_;
+  std::map<ports::FlowKey, std::unique_ptr<Line>> lines_;
   std::unique_ptr<ports::Transport> inner_;
   std::optional<Asked> asked_;
   bool dying_ = false, frozen_ = false, polling_ = false;
   std::uint64_t polls_ = 0, slow_ = 0;
   std::mt19937_64 random_;
-  std::map<ports::FlowKey, std::deque<Held>> held_;
 };
 
 // The kind with the wrapper around it.

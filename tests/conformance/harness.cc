@@ -22,7 +22,7 @@ TransportKind tcp(const std::string& name, const std::string& address,
   TransportKind kind;
   kind.name = name;
   kind.address = address;
-  kind.make = [address, protection](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {
+  kind.make = [address, protection](const HostOptions& options, std::uint16_t data_port, ports::FlowOwner& owner) {
     tcp::TcpConfig config;
     config.listen_address = address;
     config.data_port = data_port;
@@ -30,7 +30,7 @@ TransportKind tcp(const std::string& name, const std::string& address,
     config.protection = protection;
     config.ciphers = options.ciphers;
     for (const ClassSetup& c : options.classes) config.classes.push_back({c.tag, c.window});
-    return tcp::make_tcp_transport(config, sink);
+    return tcp::make_tcp_transport(config, owner);
   };
   return kind;
 }
@@ -70,39 +70,60 @@ Time TestClock::now() const {
 
 // ---- the sink ----
 
-Result<std::span<std::byte>> RecordingSink::on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  EXPECT_TRUE(up(flow)) << "a header on a flow that is not up";
-  if (landing) return landing(flow, header);
-  if (drop_payloads) return std::span<std::byte>();
-  auto& payload = open_[flow];
+ports::FrameSink& RecordingSink::on_flow_up(const ports::FlowKey& key, ports::Flow& flow) {
+  EXPECT_FALSE(up(key)) << "a flow came up twice";
+  lines_[key] = all_.emplace_back(std::make_unique<Line>(*this, key, flow)).get();
+  ups.push_back(key);
+  return *lines_[key];
+}
+
+void RecordingSink::on_flow_down(const ports::FlowKey& key, const Status& cause) {
+  if (const auto found = lines_.find(key); found != lines_.end()) {
+    EXPECT_FALSE(found->second->flow.writable()) << "a flow that is gone takes operations";
+    found->second->down = true;
+    lines_.erase(found);
+  }
+  downs.emplace_back(key, cause);
+}
+
+ports::Flow* RecordingSink::find(const ports::FlowKey& key) const {
+  const auto found = lines_.find(key);
+  return found == lines_.end() ? nullptr : &found->second->flow;
+}
+
+Result<std::span<std::byte>> RecordingSink::Line::on_header(const protocol::FrameHeader& header) {
+  EXPECT_FALSE(down) << "a header on a flow that is not up";
+  if (of.landing) return of.landing(key, header);
+  if (of.drop_payloads) return std::span<std::byte>();
   payload.assign(header.payload_bytes, std::byte{0});
   return std::span<std::byte>(payload);
 }
 
-void RecordingSink::on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  EXPECT_TRUE(up(flow)) << "a frame on a flow that is not up";
-  EXPECT_FALSE(drop_payloads && header.payload_bytes > 0) << "a dropped payload was delivered";
-  frames.push_back({flow, header, std::move(open_[flow])});
-  open_[flow].clear();
-  if (frame_hook) frame_hook(flow, header);
+void RecordingSink::Line::on_frame(const protocol::FrameHeader& header) {
+  EXPECT_FALSE(down) << "a frame on a flow that is not up";
+  EXPECT_FALSE(of.drop_payloads && header.payload_bytes > 0) << "a dropped payload was delivered";
+  of.frames.push_back({key, header, std::move(payload)});
+  payload.clear();
+  if (of.frame_hook) of.frame_hook(key, header);
 }
 
-void RecordingSink::on_sent(const ports::FlowKey& flow, std::uint64_t token) {
-  EXPECT_TRUE(up(flow)) << "a completion on a flow that is not up";
+void RecordingSink::Line::on_sent(std::uint64_t token) {
+  EXPECT_FALSE(down) << "a completion on a flow that is not up";
   EXPECT_NE(token, 0u);
-  sent.emplace_back(flow, token);
-  if (sent_hook) sent_hook(flow, token);
+  of.sent.emplace_back(key, token);
+  if (of.sent_hook) of.sent_hook(key, token);
 }
 
-void RecordingSink::on_flow_up(const ports::FlowKey& flow) {
-  EXPECT_FALSE(up(flow)) << "a flow came up twice";
-  open_[flow];
-  ups.push_back(flow);
-}
-
-void RecordingSink::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
-  open_.erase(flow);
-  downs.emplace_back(flow, cause);
+void RecordingSink::forget() {
+  frames.clear();
+  sent.clear();
+  ups.clear();
+  downs.clear();
+  granted.clear();
+  drop_payloads = false;
+  landing = nullptr;
+  frame_hook = nullptr;
+  sent_hook = nullptr;
 }
 
 Status RecordingSink::cause(const ports::FlowKey& flow) const {
@@ -150,10 +171,31 @@ Host::Host(const TransportKind& k, HostIndex s, HostOptions o) : kind(k), self(s
 
 void Host::restart() {
   transport.reset();
-  *sink = RecordingSink();
+  sink = std::make_unique<RecordingSink>();
   auto made = kind.make(options, data_port, *sink);
   if (!made.ok()) throw std::runtime_error(made.status().to_string());
   transport = std::move(made).value();
+}
+
+bool Host::writable(const ports::FlowKey& flow) const {
+  const ports::Flow* found = sink->find(flow);
+  return found != nullptr && found->writable();
+}
+
+void Host::send(const ports::FlowKey& flow, const ports::Outgoing& operation) {
+  ports::Flow* found = sink->find(flow);
+  ASSERT_NE(found, nullptr) << "a send on a flow that is not up";
+  found->send(operation);
+}
+
+ports::FlowProgress Host::progress(const ports::FlowKey& flow) const {
+  const ports::Flow* found = sink->find(flow);
+  return found == nullptr ? ports::FlowProgress{} : found->progress();
+}
+
+ports::FlowStats Host::stats(const ports::FlowKey& flow) const {
+  const ports::Flow* found = sink->find(flow);
+  return found == nullptr ? ports::FlowStats{} : found->stats();
 }
 
 bool run_until(TestClock& clock, std::vector<Host*> hosts, const std::function<bool()>& done,
@@ -198,8 +240,8 @@ void Pair::connect() {
 
 void Pair::send(Host& from, const ports::FlowKey& flow, std::span<const std::byte> payload, std::uint64_t token,
                 std::uint64_t sequence) {
-  ASSERT_TRUE(run_until([&] { return from->writable(flow); }));
-  from->send(flow, {data_header(sequence), payload, token});
+  ASSERT_TRUE(run_until([&] { return from.writable(flow); }));
+  from.send(flow, {data_header(sequence), payload, token});
 }
 
 // ---- odds and ends ----

@@ -51,7 +51,7 @@ struct TransportKind {
   // What of the device's objects is there now, as text; empty: the kind has none beside descriptors and memory.
   std::function<std::string()> objects = [] { return std::string(); };
   std::function<Result<std::unique_ptr<ports::Transport>>(const HostOptions&, std::uint16_t data_port,
-                                                          ports::FrameSink&)>
+                                                          ports::FlowOwner&)>
       make;
 };
 void PrintTo(const TransportKind& kind, std::ostream* out);
@@ -81,35 +81,53 @@ class TestClock {
 };
 
 // Records what a transport says, and fails the test when it says something after on_flow_down or before on_flow_up.
-class RecordingSink final : public ports::FrameSink {
+class RecordingSink final : public ports::FlowOwner {
  public:
   struct Frame {
     ports::FlowKey flow;
     protocol::FrameHeader header;
     std::vector<std::byte> payload;
   };
-  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override;
-  void on_flow_up(const ports::FlowKey& flow) override;
-  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override;
+  ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
+  void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
 
-  bool up(const ports::FlowKey& flow) const { return open_.contains(flow); }
+  bool up(const ports::FlowKey& flow) const { return lines_.contains(flow); }
+  // Null: it is not up.
+  ports::Flow* find(const ports::FlowKey& flow) const;
   // The cause of the flow's last end; ok when it has not ended or ended with ok.
   Status cause(const ports::FlowKey& flow) const;
+
+  // What it has recorded, and what it was set to; not which flows are up.
+  void forget();
 
   std::vector<Frame> frames;
   std::vector<std::pair<ports::FlowKey, std::uint64_t>> sent;
   std::vector<ports::FlowKey> ups;
   std::vector<std::pair<ports::FlowKey, Status>> downs;
-  bool drop_payloads = false;  // answers every payload as stale
+  bool drop_payloads = false;                 // answers every payload as stale
+  std::vector<std::span<std::byte>> granted;  // what lies behind every grant that is given
   // Set: asked instead of allocating; on_frame then records frames without payloads.
   std::function<Result<std::span<std::byte>>(const ports::FlowKey&, const protocol::FrameHeader&)> landing;
   std::function<void(const ports::FlowKey&, const protocol::FrameHeader&)> frame_hook;
   std::function<void(const ports::FlowKey&, std::uint64_t token)> sent_hook;
 
  private:
-  std::map<ports::FlowKey, std::vector<std::byte>> open_;  // flow -> payload under way
+  // A flow that is up.
+  struct Line final : ports::FrameSink {
+    Line(RecordingSink& o, const ports::FlowKey& k, ports::Flow& f) : of(o), key(k), flow(f) {}
+    Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override;
+    void on_frame(const protocol::FrameHeader& header) override;
+    void on_sent(std::uint64_t token) override;
+    std::span<const std::span<std::byte>> granted(const protocol::FrameHeader&) override { return of.granted; }
+
+    RecordingSink& of;
+    const ports::FlowKey key;
+    ports::Flow& flow;
+    bool down = false;
+    std::vector<std::byte> payload;  // under way
+  };
+  std::map<ports::FlowKey, Line*> lines_;
+  std::vector<std::unique_ptr<Line>> all_;  // those that are down, too: what comes over them is a fault
 };
 
 inline constexpr JobId kJob{0x1122334455667788};
@@ -126,7 +144,12 @@ class Host {
   Host(const TransportKind& kind, HostIndex self, HostOptions options = {});
   ports::Transport& operator*() { return *transport; }
   ports::Transport* operator->() { return transport.get(); }
-  // Destroys the transport and makes a new one on the same ports; the sink forgets.
+  // Of the flow of this name; it cannot be written while it is not up, and its figures are all zero.
+  bool writable(const ports::FlowKey& flow) const;
+  void send(const ports::FlowKey& flow, const ports::Outgoing& operation);
+  ports::FlowStats stats(const ports::FlowKey& flow) const;
+  ports::FlowProgress progress(const ports::FlowKey& flow) const;
+  // Destroys the transport and makes a new one on the same ports, with a new sink.
   void restart();
   void add_job(const std::string& secret = "correct horse", Epoch epoch = Epoch(7)) {
     ports::JobCredentials job = credentials(self, secret, epoch);

@@ -122,7 +122,7 @@ class LocalFaults : public ::testing::Test {
     EXPECT_THAT(host.sink->downs[0].second.to_string(),
                 AllOf(HasSubstr("connection to host 0 (this machine, class 0) "), HasSubstr(why)));
     EXPECT_TRUE(host.sink->frames.empty());
-    *host.sink = RecordingSink();
+    host.sink->forget();
   }
   local::RecordBytes record(const std::function<void(local::Record&)>& change = {}) {
     local::Record record;
@@ -264,7 +264,7 @@ TEST(LocalPayloads, AreNotDeliveredAfterTheSenderHasTakenThemBack) {
   for (const bool crc : {false, true}) {
     Pair pair(local_kind("local", true), {.payload_crc = crc});
     auto bytes = pattern(kMaxOperation.value, 1);
-    pair.a->send(pair.to_b(kBulk), {data_header(), bytes, 1});
+    pair.a.send(pair.to_b(kBulk), {data_header(), bytes, 1});
     pair.a->poll(pair.clock.now());
     EXPECT_TRUE(pair.a.sink->sent.empty());
     pair.a->close(pair.to_b(kBulk));
@@ -291,8 +291,8 @@ TEST(LocalPayloads, OfAProcessThatWasKilledAreNotDelivered) {
     (void)a->connect(to_b, kind.address, b.data_port, clock.now() + seconds(20));
     run_until(clock, {&a}, [&] { return a.sink->up(to_b); });
     const auto small = pattern(100, 1), large = pattern(kMaxOperation.value, 2);
-    a->send(to_b, {data_header(1), small, 0});
-    a->send(to_b, {data_header(2), large, 1});
+    a.send(to_b, {data_header(1), small, 0});
+    a.send(to_b, {data_header(2), large, 1});
     a->poll(clock.now());
     (void)!::write(written[1], "x", 1);
     for (;;) ::pause();
@@ -361,7 +361,7 @@ TEST(LocalPayloads, LargeOnesAreReadInPlaceAndSmallOnesCopied) {
   EXPECT_EQ(pair.b->counters().payloads_copied, 2u);
   EXPECT_EQ(pair.b.sink->frames[1].payload, bytes);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(pair.a.sink->sent[i].second, i + 1);
-  EXPECT_THAT(pair.a->stats(pair.to_b(kBulk)).describe,
+  EXPECT_THAT(pair.a.stats(pair.to_b(kBulk)).describe,
               HasSubstr("shared memory, payloads read from the peer's memory"));
 }
 

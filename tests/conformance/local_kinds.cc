@@ -26,14 +26,14 @@ TransportKind local_kind(const std::string& name, bool read_peer_memory) {
   kind.sockets = false;
   kind.cycles = read_peer_memory ? 10000 : 2000;
   kind.largest = mib(read_peer_memory ? 1024 : 64);
-  kind.make = [read_peer_memory](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {
+  kind.make = [read_peer_memory](const HostOptions& options, std::uint16_t data_port, ports::FlowOwner& owner) {
     local::LocalConfig config;
     config.folder = socket_folder();
     config.data_port = data_port;
     config.payload_crc = options.payload_crc;
     config.read_peer_memory = read_peer_memory;
     for (const ClassSetup& c : options.classes) config.classes.push_back({c.tag, c.window});
-    return local::make_local_transport(config, sink);
+    return local::make_local_transport(config, owner);
   };
   return kind;
 }

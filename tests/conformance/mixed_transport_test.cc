@@ -22,8 +22,6 @@ class LazyTransport final : public ports::Transport {
     return inner_->connect(flow, address, data_port, deadline);
   }
   void close(const ports::FlowKey& flow) override { inner_->close(flow); }
-  bool writable(const ports::FlowKey& flow) const override { return inner_->writable(flow); }
-  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override { inner_->send(flow, operation); }
   Bytes in_flight(ClassId cls) override { return inner_->in_flight(cls); }
   std::size_t poll(Time now) override {
     if (now < next_) return 0;
@@ -32,7 +30,6 @@ class LazyTransport final : public ports::Transport {
   }
   int wake_fd() const override { return inner_->wake_fd(); }
   bool arm() override { return inner_->arm(); }
-  ports::FlowStats stats(const ports::FlowKey& flow) const override { return inner_->stats(flow); }
   ports::TransportCounters counters() const override { return inner_->counters(); }
 
  private:
@@ -51,19 +48,19 @@ TransportKind mixed_kind(const Members& members) {
   TransportKind kind;
   kind.name = "mixed";
   kind.address = "127.0.0.1";
-  kind.make = [members](const HostOptions& options, std::uint16_t port, ports::FrameSink& sink) {
+  kind.make = [members](const HostOptions& options, std::uint16_t port, ports::FlowOwner& owner) {
     const auto offered = [](const std::string&) { return Status(); };
     mixed::MixedConfig config;
     for (const ClassSetup& c : options.classes) config.classes.push_back(c.tag.cls);
     const auto better_port = static_cast<std::uint16_t>(port + kBetterOffset);
-    const auto make_better = [=](ports::FrameSink& own) -> Result<std::unique_ptr<ports::Transport>> {
+    const auto make_better = [=](ports::FlowOwner& own) -> Result<std::unique_ptr<ports::Transport>> {
       TL_ASSIGN_OR_RETURN(auto inner, tcp_ipv4().make(options, better_port, own));
       return std::unique_ptr<ports::Transport>(std::make_unique<LazyTransport>(std::move(inner), members.better_pause));
     };
     if (members.better) config.members.push_back({"better", kBetterOffset, make_better, offered});
-    const auto make_tcp = [=](ports::FrameSink& own) { return tcp_ipv4().make(options, port, own); };
+    const auto make_tcp = [=](ports::FlowOwner& own) { return tcp_ipv4().make(options, port, own); };
     if (members.tcp) config.members.push_back({"tcp", 0, make_tcp, offered});
-    return mixed::make_mixed_transport(std::move(config), sink);
+    return mixed::make_mixed_transport(std::move(config), owner);
   };
   return kind;
 }
@@ -111,7 +108,7 @@ class Mixed : public ::testing::Test {
     std::set<std::string> names;
     for (const ClassId cls : {kUrgent, kBulk, kControlClass}) {
       // The lazy one is TCP, too: its ports tell.
-      const std::string text = a->transport->stats({job, HostIndex(1), cls}).describe;
+      const std::string text = a->stats({job, HostIndex(1), cls}).describe;
       const int port = std::stoi(text.substr(text.rfind(':') + 1)) - b->data_port;
       names.insert(port >= kBetterOffset ? "better" : "tcp");
     }

@@ -58,7 +58,7 @@ TEST_F(RdmaAddress, OtherFlowsGoOnWhileOneIsLookedFor) {
   const auto exchange = [&] {
     const std::size_t end = frames + 20;
     return run([&] {
-      if (frames < end && b->sink->frames.size() == frames) (*a)->send(to_b(kUrgent), {data_header(frames++), {}, 0});
+      if (frames < end && b->sink->frames.size() == frames) a->send(to_b(kUrgent), {data_header(frames++), {}, 0});
       return b->sink->frames.size() == end;
     });
   };
@@ -89,8 +89,8 @@ TEST_F(RdmaAddress, QueuePairsThatFailBeforeTheyAreConnectedAreMadeAnew) {
     EXPECT_TRUE(a->sink->downs.empty()) << a->sink->cause(to_b(kUrgent)).to_string();
     (*a)->close(to_b(kUrgent));
     ASSERT_TRUE(run([&] { return !a->sink->downs.empty() && !b->sink->downs.empty(); }));
-    *a->sink = RecordingSink();
-    *b->sink = RecordingSink();
+    a->sink->forget();
+    b->sink->forget();
   }
 }
 
@@ -103,8 +103,8 @@ TEST_F(RdmaAddress, NobodyWhoAnswersAtFirstIsAskedAgain) {
     EXPECT_TRUE(a->sink->downs.empty());
     (*a)->close(to_b(kUrgent));
     ASSERT_TRUE(run([&] { return !a->sink->downs.empty() && !b->sink->downs.empty(); }));
-    *a->sink = RecordingSink();
-    *b->sink = RecordingSink();
+    a->sink->forget();
+    b->sink->forget();
   }
 }
 
@@ -144,7 +144,7 @@ TEST_F(RdmaAddress, AnErrorThatLastsIsReportedAtOnce) {
       const Status cause = a->sink->cause(to_b(kUrgent));
       EXPECT_EQ(cause.code(), Code::kMismatch);
       EXPECT_THAT(cause.to_string(), HasSubstr("cannot reach " + rdma_address() + " by RDMA: "));
-      *a->sink = RecordingSink();
+      a->sink->forget();
     }
   }
 }

@@ -91,7 +91,7 @@ TEST_F(RdmaCmAccepting, TakesTheRequestOfWhoHasShakenHands) {
   EXPECT_TRUE(host->sink->ups.empty()) << "before the peer is ready";
   peer->send_message(ready);
   ASSERT_TRUE(run_until(clock, {host.get()}, [&] { return host->sink->up(back); }));
-  EXPECT_EQ((*host)->stats(back).effective_dscp, three_classes()[1].tag.dscp);
+  EXPECT_EQ(host->stats(back).effective_dscp, three_classes()[1].tag.dscp);
 }
 
 // A forger cannot use the right to connect up either. (Each names another queue pair: the kernel itself refuses one

@@ -54,12 +54,12 @@ TransportKind rdma_kind(const std::string& name, std::uint8_t queue_pairs, rdma:
   kind.absent = rdma_absent();
   kind.objects = rdma_objects;
   kind.make = [queue_pairs, connect_by, listen_address](const HostOptions& options, std::uint16_t data_port,
-                                                        ports::FrameSink& sink) {
+                                                        ports::FlowOwner& owner) {
     rdma::RdmaConfig config = rdma_config(options, data_port);
     config.queue_pairs = queue_pairs;
     config.connect_by = connect_by;
     if (!listen_address.empty()) config.listen_address = listen_address;
-    return rdma::make_rdma_transport(config, sink);
+    return rdma::make_rdma_transport(config, owner);
   };
   return kind;
 }

@@ -44,7 +44,7 @@ class RdmaResuming : public ::testing::TestWithParam<Pairs> {
     return sum;
   }
   bool both_connected() const {
-    return !hosts->a->stats(hosts->to_b).describe.empty() && !hosts->b->stats(hosts->to_a).describe.empty();
+    return !hosts->a.stats(hosts->to_b).describe.empty() && !hosts->b.stats(hosts->to_a).describe.empty();
   }
   // Either end may be ahead of the other one; then a queue pair of either end fails, or the connection.
   void break_somewhere() {
@@ -100,8 +100,8 @@ TEST_P(RdmaResuming, AWriteIsRepeatedUntilItsFrameHasComeAndNeverAfterwards) {
   protocol::FrameHeader grant;
   grant.type = protocol::FrameType::kGrant;
   grant.grant = 5;
-  const std::span<std::byte> place[] = {all};
-  h.b->send(h.to_a, {grant, {}, 0, place});
+  h.b.sink->granted = {all};
+  h.b.send(h.to_a, {grant, {}, 0});
   ASSERT_TRUE(h.run([&] { return h.a.sink->frames.size() == 1; }));
   h.b.sink->landing = [&](const auto&, const auto& header) { return all.subspan(header.offset, header.payload_bytes); };
   std::size_t came = 0, wrong = 0;
@@ -118,11 +118,11 @@ TEST_P(RdmaResuming, AWriteIsRepeatedUntilItsFrameHasComeAndNeverAfterwards) {
   };
   std::size_t given = 0, breaks = 0, next = 3;
   ASSERT_TRUE(h.run([&] {
-    for (; given < std::min(kOperations, came + 8) && h.a->writable(h.to_b); ++given) {
+    for (; given < std::min(kOperations, came + 8) && h.a.writable(h.to_b); ++given) {
       protocol::FrameHeader header = data_header(given);
       header.grant = 5;
       header.offset = given * kBytes;
-      h.a->send(h.to_b, {header, std::span<const std::byte>(payloads).subspan(given * kBytes, kBytes), given + 1});
+      h.a.send(h.to_b, {header, std::span<const std::byte>(payloads).subspan(given * kBytes, kBytes), given + 1});
     }
     if (came >= next && came + 5 < kOperations && both_connected()) {
       next = came + random() % 8;
@@ -197,7 +197,7 @@ TEST_P(RdmaResuming, AFlowThatDoesNotComeBackGoesDownOnceWithItsCause) {
   ResumingHosts& h = *hosts;
   h.bring_up();
   h.proxy.reset();
-  ASSERT_TRUE(h.run([&] { return !h.a->writable(h.to_b) && !h.b->writable(h.to_a); }));
+  ASSERT_TRUE(h.run([&] { return !h.a.writable(h.to_b) && !h.b.writable(h.to_a); }));
   h.clock.skip(kResumeWithin - seconds(2));
   run_for(h.clock, {&h.a, &h.b}, std::chrono::milliseconds(100));
   EXPECT_TRUE(h.a.sink->downs.empty() && h.b.sink->downs.empty());
@@ -245,15 +245,15 @@ TEST_P(RdmaResuming, APayloadThatBelongsElsewhereEndsTheFlowForGood) {
   protocol::FrameHeader grant;
   grant.type = protocol::FrameType::kGrant;
   grant.grant = 5;
-  const std::span<std::byte> place[] = {landing};
-  h.b->send(h.to_a, {grant, {}, 0, place});
+  h.b.sink->granted = {landing};
+  h.b.send(h.to_a, {grant, {}, 0});
   ASSERT_TRUE(h.run([&] { return h.a.sink->frames.size() == 1; }));
   h.b.sink->landing = [&](const auto&, const auto& header) {
     return std::span(landing).subspan(4000, header.payload_bytes);
   };
   protocol::FrameHeader header = data_header();
   header.grant = 5;
-  h.a->send(h.to_b, {header, source, 1});
+  h.a.send(h.to_b, {header, source, 1});
   ASSERT_TRUE(h.run([&] { return !h.b.sink->downs.empty() && !h.a.sink->downs.empty(); }));
   EXPECT_EQ(h.b.sink->downs[0].second.code(), Code::kCorrupt);
   EXPECT_THAT(h.b.sink->downs[0].second.to_string(), Not(HasSubstr("resumed")));

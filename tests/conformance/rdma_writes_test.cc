@@ -37,7 +37,8 @@ class Writes : public OnTransport {
     header.type = protocol::FrameType::kGrant;
     header.grant = kGrant;
     const std::size_t before = pair->a.sink->frames.size();
-    pair->b->send(pair->to_a(kControlClass), {header, {}, 0, places});
+    pair->b.sink->granted = places;
+    pair->b.send(pair->to_a(kControlClass), {header, {}, 0});
     ASSERT_TRUE(pair->run_until([&] { return pair->a.sink->frames.size() > before; }));
   }
   // Host 0 sends a piece of `source` under the grant.
@@ -45,8 +46,8 @@ class Writes : public OnTransport {
     protocol::FrameHeader header = data_header();
     header.grant = kGrant;
     header.offset = offset;
-    ASSERT_TRUE(pair->run_until([&] { return pair->a->writable(pair->to_b(kBulk)); }));
-    pair->a->send(pair->to_b(kBulk), {header, std::span<const std::byte>(source).subspan(from, bytes), 1});
+    ASSERT_TRUE(pair->run_until([&] { return pair->a.writable(pair->to_b(kBulk)); }));
+    pair->a.send(pair->to_b(kBulk), {header, std::span<const std::byte>(source).subspan(from, bytes), 1});
   }
 
   static constexpr std::size_t kBytes = 3 * kPage;

@@ -18,10 +18,10 @@ std::size_t Traffic::length(std::uint64_t i) {
 }
 
 void Traffic::feed(std::uint64_t frames) {
-  while (buffers_.size() < frames && from_->writable(flow_)) {
+  while (buffers_.size() < frames && from_.writable(flow_)) {
     const std::uint64_t i = buffers_.size();
     buffers_.push_back(pattern(length(i), seed_ + i));
-    from_->send(flow_, {data_header(i), buffers_.back(), i + 1});
+    from_.send(flow_, {data_header(i), buffers_.back(), i + 1});
   }
 }
 
@@ -95,8 +95,8 @@ void ResumingHosts::tear_down() {
   a->close(to_b);
   ASSERT_TRUE(run([&] { return !a.sink->up(to_b) && !b.sink->up(to_a); }));
   proxy->to_target = proxy->from_target = {};
-  *a.sink = RecordingSink();
-  *b.sink = RecordingSink();
+  a.sink->forget();
+  b.sink->forget();
 }
 
 void ResumingHosts::cut() {

@@ -67,7 +67,7 @@ TEST(Crowd, TenThousandSilentConnectionsDoNoHarm) {
   EXPECT_LT(resident_kib(), memory + 32 * 1024);
   EXPECT_GE(b->counters().unauthenticated_dropped, kProcesses * kEach - handshake::kMaxUnauthenticatedPerAddress - 1);
   const auto bytes = pattern(1000, 1);
-  a->send(key, {data_header(), bytes, 0});
+  a.send(key, {data_header(), bytes, 0});
   ASSERT_TRUE(run_until(clock, {&a, &b}, [&] { return b.sink->frames.size() == 1; }));
   // The last of them are dropped for their silence.
   clock.skip(seconds(6));
@@ -204,9 +204,9 @@ TEST(Privilege, PrioritySevenBecomesSixWithAWarning) {
     Pair pair(tcp_ipv4(), options);
     EXPECT_THAT(log.text(), HasSubstr("class 0: priority 7 needs the privilege CAP_NET_ADMIN, which this process "
                                       "lacks: frames leave with priority 6"));
-    EXPECT_EQ(pair.a->stats(pair.to_b(kUrgent)).effective_pcp, 6);
-    EXPECT_EQ(pair.b->stats(pair.to_a(kUrgent)).effective_pcp, 6);
-    EXPECT_EQ(pair.b->stats(pair.to_a(kUrgent)).effective_dscp, 43);
+    EXPECT_EQ(pair.a.stats(pair.to_b(kUrgent)).effective_pcp, 6);
+    EXPECT_EQ(pair.b.stats(pair.to_a(kUrgent)).effective_pcp, 6);
+    EXPECT_EQ(pair.b.stats(pair.to_a(kUrgent)).effective_dscp, 43);
   });
   if (status == kSkipped) GTEST_SKIP() << "this user cannot give up its privileges";
   EXPECT_EQ(status, 0);

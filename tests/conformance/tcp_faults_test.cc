@@ -51,8 +51,8 @@ class Proxied : public ::testing::Test {
     b->close(to_a);
     ASSERT_TRUE(run([&] { return !a.sink->up(to_b) && !b.sink->up(to_a); }));
     proxy->to_target = proxy->from_target = {};
-    *a.sink = RecordingSink();
-    *b.sink = RecordingSink();
+    a.sink->forget();
+    b.sink->forget();
   }
 
   TestClock clock;
@@ -110,7 +110,7 @@ TEST_F(Proxied, ADeathAnywhereInAFrameIsNamed) {
       SCOPED_TRACE("byte " + std::to_string(at) + ", kind " + std::to_string(static_cast<int>(kind)));
       proxy->to_target = {kind, kClientBytes + at};
       bring_up();
-      a->send(to_b, {data_header(), bytes, 1});
+      a.send(to_b, {data_header(), bytes, 1});
       ASSERT_TRUE(run([&] { return !b.sink->downs.empty() && !a.sink->downs.empty(); }));
       EXPECT_TRUE(b.sink->frames.empty());
       const std::string cause = b.sink->downs[0].second.to_string();
@@ -135,7 +135,7 @@ TEST_F(Proxied, EveryChangedByteOfAHeaderClosesTheFlow) {
     SCOPED_TRACE("byte " + std::to_string(at));
     proxy->to_target = {Kind::kFlip, kClientBytes + at};
     bring_up();
-    a->send(to_b, {data_header(), {}, 1});
+    a.send(to_b, {data_header(), {}, 1});
     ASSERT_TRUE(run([&] { return !b.sink->downs.empty(); }));
     EXPECT_TRUE(b.sink->frames.empty());
     EXPECT_THAT(b.sink->downs[0].second.to_string(),
@@ -152,7 +152,7 @@ TEST_F(Crc, AChangedPayloadIsFound) {
   for (const std::uint64_t at : {0, 1, 2500, 4999}) {
     proxy->to_target = {Kind::kFlip, kClientBytes + protocol::kFrameHeaderBytes + at};
     bring_up();
-    a->send(to_b, {data_header(), bytes, 1});
+    a.send(to_b, {data_header(), bytes, 1});
     ASSERT_TRUE(run([&] { return !b.sink->downs.empty(); }));
     EXPECT_TRUE(b.sink->frames.empty());
     EXPECT_EQ(b.sink->downs[0].second.code(), Code::kCorrupt);
@@ -166,7 +166,7 @@ TEST_F(Proxied, WithoutPayloadCrcOnlyTheHeaderIsChecked) {
   const auto bytes = pattern(5000, 1);
   proxy->to_target = {Kind::kFlip, kClientBytes + protocol::kFrameHeaderBytes + 7};
   bring_up();
-  a->send(to_b, {data_header(), bytes, 1});
+  a.send(to_b, {data_header(), bytes, 1});
   ASSERT_TRUE(run([&] { return !b.sink->frames.empty(); }));
   EXPECT_NE(b.sink->frames[0].payload, bytes);
 }
@@ -176,7 +176,7 @@ TEST_F(Proxied, SilenceIsNoReasonToClose) {
   const auto bytes = pattern(5000, 1);
   proxy->to_target = {Kind::kStall, kClientBytes + 1000};
   bring_up();
-  a->send(to_b, {data_header(), bytes, 1});
+  a.send(to_b, {data_header(), bytes, 1});
   clock.skip(seconds(3600));
   run([] { return false; }, std::chrono::milliseconds(50));
   EXPECT_TRUE(a.sink->downs.empty());
@@ -205,7 +205,7 @@ class WrongFrames : public ::testing::Test {
                 AllOf(HasSubstr("connection to host 0 (127.0.0.1:"), HasSubstr(", class 0) carried a " + text)));
     EXPECT_TRUE(host.sink->frames.empty());
     EXPECT_TRUE(peer.closed());
-    *host.sink = RecordingSink();
+    host.sink->forget();
   }
   void expect_closed(const protocol::FrameHeader& header, const std::string& text) {
     std::array<std::byte, protocol::kFrameHeaderBytes> bytes;
@@ -279,7 +279,7 @@ TEST_F(WrongFrames, ReceivesHeadersAndPayloadsInAnyPieces) {
     EXPECT_EQ(host.sink->frames[0].payload, payload);
     peer.half_close();
     ASSERT_TRUE(run_until(clock, {&host}, [&] { return host.sink->downs.size() == 1; }));
-    *host.sink = RecordingSink();
+    host.sink->forget();
   }
 }
 

@@ -363,7 +363,7 @@ TEST_F(Accepting, ANewConnectionOfTheSameHostReplacesTheOld) {
               HasSubstr("was replaced by a new one from the same host, at 127.0.0.1:"));
   EXPECT_EQ(host.sink->ups.size(), 2u);
   EXPECT_TRUE(first.closed());
-  EXPECT_TRUE(host->writable({kJob, HostIndex(0), kUrgent}));
+  EXPECT_TRUE(host.writable({kJob, HostIndex(0), kUrgent}));
 }
 
 // ---- guessing ----

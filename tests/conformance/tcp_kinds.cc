@@ -11,17 +11,18 @@ TransportKind second_best(const std::string& name, const Status& offered) {
   kind.name = name;
   kind.cycles = 2000;
   kind.largest = mib(64);
-  kind.make = [offered, tcp = tcp_ipv4()](const HostOptions& options, std::uint16_t data_port, ports::FrameSink& sink) {
+  kind.make = [offered, tcp = tcp_ipv4()](const HostOptions& options, std::uint16_t data_port,
+                                          ports::FlowOwner& owner) {
     mixed::MixedConfig config;
     for (const ClassSetup& c : options.classes) config.classes.push_back(c.tag.cls);
     const auto member = [&](const std::string& name, std::uint16_t offset, const Status& offers) {
       const auto port = static_cast<std::uint16_t>(data_port + offset);
-      config.members.push_back({name, offset, [=](ports::FrameSink& own) { return tcp.make(options, port, own); },
+      config.members.push_back({name, offset, [=](ports::FlowOwner& own) { return tcp.make(options, port, own); },
                                 [offers](const std::string&) { return offers; }});
     };
     member("better", 8, offered);
     member("tcp", 0, {});
-    return mixed::make_mixed_transport(std::move(config), sink);
+    return mixed::make_mixed_transport(std::move(config), owner);
   };
   return kind;
 }

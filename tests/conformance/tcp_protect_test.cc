@@ -64,8 +64,8 @@ class Protected : public ::testing::TestWithParam<DataProtection> {
     (*a)->close(to_b);
     (*b)->close(to_a);
     ASSERT_TRUE(run([&] { return !a->sink->up(to_b) && !b->sink->up(to_a); }));
-    *a->sink = RecordingSink();
-    *b->sink = RecordingSink();
+    a->sink->forget();
+    b->sink->forget();
   }
 
   TestClock clock;
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Levels, Protected, kLevels, level_name);
 TEST_P(Protected, WhatGoesOverTheWireIsInClearOnlyWithAuthenticate) {
   const auto payload = pattern(150000, 1);
   bring_up();
-  (*a)->send(to_b, {data_header(), payload, 1});
+  a->send(to_b, {data_header(), payload, 1});
   ASSERT_TRUE(run([&] { return b->sink->frames.size() == 1; }));
   const std::vector<std::byte>& wire = proxy->seen(true);
   ASSERT_EQ(wire.size(), kClientBytes + kHeaderRecord + payload.size() + protect::tags_of(payload.size()));
@@ -96,7 +96,7 @@ TEST_P(Protected, EveryChangedByteOfAFrameIsNamedAndNothingIsDelivered) {
     SCOPED_TRACE("byte " + std::to_string(at));
     bring_up();
     proxy->tamper({Tampering::Kind::kFlip, true, kClientBytes + at, 1, 0});
-    (*a)->send(to_b, {data_header(), payload, 1});
+    a->send(to_b, {data_header(), payload, 1});
     ASSERT_TRUE(run([&] { return !b->sink->downs.empty() && !a->sink->downs.empty(); }));
     EXPECT_TRUE(b->sink->frames.empty());
     EXPECT_EQ(b->sink->downs[0].second.code(), Code::kCorrupt);
@@ -115,7 +115,7 @@ TEST_P(Protected, AnEarlyEndIsNoOrderlyOne) {
     SCOPED_TRACE("byte " + std::to_string(at));
     bring_up();
     proxy->tamper({Tampering::Kind::kEnd, true, kClientBytes + at, 0, 0});
-    for (std::uint64_t i = 0; i < 2; ++i) (*a)->send(to_b, {data_header(i), payload, i + 1});
+    for (std::uint64_t i = 0; i < 2; ++i) a->send(to_b, {data_header(i), payload, i + 1});
     ASSERT_TRUE(run([&] { return !b->sink->downs.empty(); }));
     EXPECT_EQ(b->sink->frames.size(), at < 196 ? 0u : 1u);
     EXPECT_EQ(b->sink->downs[0].second.code(), Code::kUnavailable);
@@ -129,10 +129,10 @@ TEST_P(Protected, ADroppedPayloadCountsAndWhatFollowsItIsStillRight) {
   const auto payload = pattern(200000, 1);
   bring_up();
   b->sink->drop_payloads = true;
-  (*a)->send(to_b, {data_header(0), payload, 1});
+  a->send(to_b, {data_header(0), payload, 1});
   ASSERT_TRUE(run([&] { return (*b)->counters().payloads_dropped == 1; }));
   b->sink->drop_payloads = false;
-  (*a)->send(to_b, {data_header(1), payload, 2});
+  a->send(to_b, {data_header(1), payload, 2});
   ASSERT_TRUE(run([&] { return b->sink->frames.size() == 1; }));
   EXPECT_EQ(b->sink->frames[0].payload, payload);
 }
@@ -143,7 +143,7 @@ TEST_P(Protected, ARecordOfTheOtherDirectionOrOfAnotherConnectionIsRefused) {
     bring_up();
     // The other direction of this connection, or this direction of the one before, has just the same frame.
     Host& from = other_connection ? *a : *b;
-    from->send(other_connection ? to_b : to_a, {data_header(), payload, 1});
+    from.send(other_connection ? to_b : to_a, {data_header(), payload, 1});
     ASSERT_TRUE(run([&] { return (other_connection ? b : a)->sink->frames.size() == 1; }));
     const std::uint64_t handshake = other_connection ? kClientBytes : kServerBytes;
     const auto& seen = proxy->seen(other_connection);
@@ -165,8 +165,8 @@ TEST_P(Protected, HostsUseACipherThatBothHave) {
   begin(static_cast<std::uint8_t>(protect::Cipher::kChaCha20Poly1305));
   const auto payload = pattern(100000, 1);
   bring_up();
-  (*a)->send(to_b, {data_header(), payload, 1});
-  (*b)->send(to_a, {data_header(), payload, 1});
+  a->send(to_b, {data_header(), payload, 1});
+  b->send(to_a, {data_header(), payload, 1});
   ASSERT_TRUE(run([&] { return a->sink->frames.size() == 1 && b->sink->frames.size() == 1; }));
   EXPECT_EQ(a->sink->frames[0].payload, payload);
   EXPECT_EQ(b->sink->frames[0].payload, payload);
@@ -219,8 +219,8 @@ class Attacked : public Protected {
     proxy->tamper_at_random(seed, kClientBytes, kServerBytes, 74500);
     std::uint64_t forth = 0, back = 0;
     ASSERT_TRUE(run([&] {
-      while (forth < kFrames && (*a)->writable(to_b)) (*a)->send(to_b, {data_header(forth), payloads[forth], ++forth});
-      while (back < kFrames && (*b)->writable(to_a)) (*b)->send(to_a, {data_header(back), payloads[back], ++back});
+      while (forth < kFrames && a->writable(to_b)) a->send(to_b, {data_header(forth), payloads[forth], ++forth});
+      while (back < kFrames && b->writable(to_a)) b->send(to_a, {data_header(back), payloads[back], ++back});
       const bool arrived = a->sink->frames.size() == kFrames && b->sink->frames.size() == kFrames;
       return arrived || (!a->sink->downs.empty() && !b->sink->downs.empty()) || proxy->stalled();
     }));
@@ -283,7 +283,7 @@ TEST_P(ProtectedResuming, APayloadOfManyRecordsIsSentAgainFromItsStart) {
       proxy->to_target = {kind, kClient + at};
       bring_up();
       proxy->to_target = {};
-      a->send(to_b, {data_header(), payload, 1});
+      a.send(to_b, {data_header(), payload, 1});
       ASSERT_TRUE(run([&] { return b.sink->frames.size() == 1 && a.sink->sent.size() == 1; }));
       EXPECT_TRUE(b.sink->frames[0].payload == payload);
       tear_down();

@@ -120,9 +120,9 @@ TEST_F(Resuming, AnIdleFlowHasAllTheTimeAgainWhenItIsLostLater) {
 TEST_F(Resuming, APayloadBelongsToTheTransportUntilThePeerHasIt) {
   bring_up();
   const auto large = pattern(100000, 1), small = pattern(1000, 2);
-  a->send(to_b, {data_header(0), small, 1});
-  a->send(to_b, {data_header(1), large, 2});
-  a->send(to_b, {data_header(2), small, 3});
+  a.send(to_b, {data_header(0), small, 1});
+  a.send(to_b, {data_header(1), large, 2});
+  a.send(to_b, {data_header(2), small, 3});
   // The peer's kernel takes everything, the peer nothing.
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
   while (std::chrono::steady_clock::now() < end) {
@@ -145,7 +145,7 @@ TEST_F(Resuming, ManyPayloadsOfOneLengthKeepMoving) {
     const std::size_t before = a.sink->sent.size();
     std::uint64_t given = 0;
     ASSERT_TRUE(run([&] {
-      for (; given < 600 && a->writable(to_b); ++given) a->send(to_b, {data_header(given), payload, given + 1});
+      for (; given < 600 && a.writable(to_b); ++given) a.send(to_b, {data_header(given), payload, given + 1});
       return a.sink->sent.size() == before + 600;
     }));
     ASSERT_TRUE(run([&] { return b.sink->frames.size() == 600; }));
@@ -159,7 +159,7 @@ TEST_F(Resuming, AnIdleEndLearnsThatTheOtherOneHasLostTheFlow) {
   bring_up();
   proxy->from_target = {};
   const auto payload = pattern(100000, 1);
-  b->send(to_a, {data_header(), payload, 1});
+  b.send(to_a, {data_header(), payload, 1});
   ASSERT_TRUE(run([&] { return b.sink->sent.size() == 1; }));
   ASSERT_EQ(a.sink->frames.size(), 1u);
   EXPECT_EQ(a.sink->frames[0].payload, payload);
@@ -172,9 +172,9 @@ TEST_F(Resuming, AnIdleEndLearnsThatTheOtherOneHasLostTheFlow) {
 TEST_F(Resuming, AFlowThatDoesNotComeBackGoesDownOnceWithItsCause) {
   bring_up();
   const auto payload = pattern(100000, 1);
-  a->send(to_b, {data_header(), payload, 1});
+  a.send(to_b, {data_header(), payload, 1});
   proxy.reset();
-  ASSERT_TRUE(run([&] { return !a->writable(to_b) && !b->writable(to_a); }));
+  ASSERT_TRUE(run([&] { return !a.writable(to_b) && !b.writable(to_a); }));
   clock.skip(kResumeWithin - seconds(2));
   run_for(clock, {&a, &b}, std::chrono::milliseconds(20));
   EXPECT_TRUE(a.sink->downs.empty() && b.sink->downs.empty());
@@ -200,7 +200,7 @@ TEST_F(Resuming, UselessConnectionsDoNotPutOffTheEnd) {
   proxy->to_target = {Kind::kReset, kClientBytes + 10};
   std::size_t turns = 0;
   ASSERT_TRUE(run([&] {
-    if (a->writable(to_b) && a.sink->up(to_b)) a->send(to_b, {data_header(), payload, 1});
+    if (a.writable(to_b) && a.sink->up(to_b)) a.send(to_b, {data_header(), payload, 1});
     if (++turns % 10 == 0) clock.skip(milliseconds(5));
     return !a.sink->downs.empty() && !b.sink->downs.empty();
   }));
@@ -259,7 +259,7 @@ TEST_F(Resuming, AFlowThatIsClosedOnPurposeIsNotMissed) {
 TEST_F(Resuming, AJobThatHasEndedAtThePeerIsNotWaitedFor) {
   bring_up();
   proxy.reset();
-  ASSERT_TRUE(run([&] { return !a->writable(to_b) && !b->writable(to_a); }));
+  ASSERT_TRUE(run([&] { return !a.writable(to_b) && !b.writable(to_a); }));
   b->remove_job(kJob);
   proxy = make_proxy();
   ASSERT_TRUE(run([&] { return !a.sink->downs.empty() && !b.sink->downs.empty(); }));
@@ -311,7 +311,7 @@ class Intruding : public Resuming {
     return parameters;
   }
   void expect_undisturbed() {
-    EXPECT_TRUE(a->writable(to_b) && b->writable(to_a));
+    EXPECT_TRUE(a.writable(to_b) && b.writable(to_a));
     exchange(10);
     EXPECT_EQ(b->counters().flows_resumed, resumed_);
   }

@@ -28,8 +28,8 @@ constexpr Epoch kEpoch{7};
 // Decides by the header alone.
 class Sink final : public ports::FrameSink {
  public:
-  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const FrameHeader& header) override {
-    TL_ASSERT(flow == kFlow && header.job == kFlow.job && header.epoch == kEpoch && header.cls == kFlow.cls);
+  Result<std::span<std::byte>> on_header(const FrameHeader& header) override {
+    TL_ASSERT(header.job == kFlow.job && header.epoch == kEpoch && header.cls == kFlow.cls);
     TL_ASSERT(header.payload_bytes <= kMaxOperation.value && !stopped && !in_frame);
     if (header.slice % 16 == 14) stop();
     if (header.slice % 16 == 13) return Status(Code::kCorrupt, "the sink likes no such slice");
@@ -39,15 +39,13 @@ class Sink final : public ports::FrameSink {
     in_frame = !stopped;
     return std::span(landing);
   }
-  void on_frame(const ports::FlowKey&, const FrameHeader& header) override {
+  void on_frame(const FrameHeader& header) override {
     TL_ASSERT(!stopped && in_frame && landing.size() == header.payload_bytes);
     TL_ASSERT(!(header.flags & protocol::kFlagPayloadCrc) || protocol::crc32c(landing) == header.payload_crc);
     in_frame = false;
     if (header.slice % 16 == 15) stop();
   }
-  void on_sent(const ports::FlowKey&, std::uint64_t token) override { TL_ASSERT(!stopped && token == ++reported); }
-  void on_flow_up(const ports::FlowKey&) override { TL_ASSERT(false); }
-  void on_flow_down(const ports::FlowKey&, const Status&) override { TL_ASSERT(false); }
+  void on_sent(std::uint64_t token) override { TL_ASSERT(!stopped && token == ++reported); }
 
   local::Flow* flow = nullptr;
   std::vector<std::byte> landing;
@@ -73,6 +71,7 @@ class Peer {
     flow_.emplace(kFlow, job, local::Flow::Ends{handshake::Fd(ends[0]), std::move(memory), false, peer}, share_,
                   counters_);
     sink_.flow = &*flow_;
+    flow_->deliver_to(sink_);
   }
 
   // False once the flow has ended.
@@ -113,8 +112,8 @@ class Peer {
     std::size_t handled = 0;
     flow_->arm();
     flow_->disarm();
-    Status status = flow_->write(sink_, handled);
-    if (status.ok() && !sink_.stopped) status = flow_->read(sink_, moved, handled);
+    Status status = flow_->write(handled);
+    if (status.ok() && !sink_.stopped) status = flow_->read(moved, handled);
     TL_ASSERT(moved <= 2 * local::kBlockBytes + local::kRecordBytes);
     if (!status.ok()) expect_explained(status);
     if (!status.ok()) flow_->stop();
@@ -169,7 +168,7 @@ class Peer {
     static const std::vector<std::byte> payload(kMaxOperation.value);
     if (!flow_->writable()) return;
     FrameHeader header;
-    flow_->enqueue({header, std::span(payload).first(bytes), ++token_}, false);
+    flow_->send({header, std::span(payload).first(bytes), ++token_});
   }
 
   const local::Segment& own_;

@@ -106,8 +106,8 @@ class Sink final : public ports::FrameSink {
     bool operator==(const Frame&) const = default;
   };
 
-  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const FrameHeader& header) override {
-    TL_ASSERT(flow == kFlow && header.job == kFlow.job && header.epoch == kEpoch && header.cls == kFlow.cls);
+  Result<std::span<std::byte>> on_header(const FrameHeader& header) override {
+    TL_ASSERT(header.job == kFlow.job && header.epoch == kEpoch && header.cls == kFlow.cls);
     TL_ASSERT(header.payload_bytes <= kMaxOperation.value && header.type <= protocol::FrameType::kAgreed);
     TL_ASSERT(header.type != protocol::FrameType::kDelivered && header.type != protocol::FrameType::kGoodbye);
     TL_ASSERT(!(header.flags & protocol::kFlagAck));
@@ -119,15 +119,13 @@ class Sink final : public ports::FrameSink {
     landing.resize(header.payload_bytes);
     return std::span(landing);
   }
-  void on_frame(const ports::FlowKey&, const FrameHeader& header) override {
+  void on_frame(const FrameHeader& header) override {
     TL_ASSERT(!stopped && landing.size() == header.payload_bytes);
     TL_ASSERT(!(header.flags & protocol::kFlagPayloadCrc) || protocol::crc32c(landing) == header.payload_crc);
     frames.push_back({header, landing});
     if (header.slice % 16 == 15) stop();
   }
-  void on_sent(const ports::FlowKey&, std::uint64_t) override { TL_ASSERT(false); }
-  void on_flow_up(const ports::FlowKey&) override { TL_ASSERT(false); }
-  void on_flow_down(const ports::FlowKey&, const Status&) override { TL_ASSERT(false); }
+  void on_sent(std::uint64_t) override { TL_ASSERT(false); }
 
   tcp::Flow* flow = nullptr;
   std::vector<Frame> frames;
@@ -153,11 +151,12 @@ Outcome read_stream(const Stream& stream, std::span<const std::size_t> splits, c
   static tcp::ReadBuffers buffers;
   int ends[2];
   TL_ASSERT(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-  tcp::ClassWindow window(mib(1));
-  tcp::Flow flow(kFlow, job, tcp::Fd(ends[0]), window, {}, std::move(records));
+  tcp::ClassShare share({}, mib(1), false);
+  tcp::Flow flow(kFlow, job, tcp::Fd(ends[0]), share, {}, std::move(records));
   tcp::Fd peer(ends[1]);
   Sink sink;
   sink.flow = &flow;
+  flow.deliver_to(sink);
   Status end;
   std::size_t sent = 0, handled = 0;
   const auto send_until = [&](std::size_t position) {
@@ -169,7 +168,7 @@ Outcome read_stream(const Stream& stream, std::span<const std::size_t> splits, c
   const auto read_all = [&] {
     for (std::uint64_t before = ~std::uint64_t{0}; end.ok() && !sink.stopped && before != flow.bytes_received();) {
       before = flow.bytes_received();
-      end = flow.read(sink, buffers, handled);
+      end = flow.read(buffers, handled);
     }
   };
   for (const std::size_t split : splits) {

@@ -21,20 +21,18 @@ constexpr const char* kSameVersion = "install the same tensorlane version on eve
 
 }  // namespace
 
-Flow::Flow(ports::FlowKey key, handshake::JobPtr job, Ends ends, ClassShare& share, ports::TransportCounters& counters)
-    : Watched(Kind::kFlow),
-      key_(key),
-      job_(std::move(job)),
+Flow::Flow(const ports::FlowKey& key, handshake::JobPtr job, Ends ends, ClassShare& share,
+           ports::TransportCounters& counters)
+    : UpFlow(key, std::move(job)),
       ends_(std::move(ends)),
       share_(share),
       counters_(counters),
       mine_(ends_.connecting ? ends_.segment.page().connecting : ends_.segment.page().accepting),
       theirs_(ends_.connecting ? ends_.segment.page().accepting : ends_.segment.page().connecting),
-      local_(handshake::local_endpoint(fd()).text()),
-      remote_(handshake::peer_endpoint(fd()).text()),
       out_(ends_.segment.ring(ends_.connecting), mine_, theirs_),
       untaken_(kUntaken),
       in_(ends_.segment.ring(!ends_.connecting), mine_, theirs_) {
+  note_ends(fd());
   mine_.reads_memory.store(ends_.peer.readable() ? 1 : 0, std::memory_order_relaxed);
 }
 
@@ -44,24 +42,25 @@ Flow::~Flow() {
 
 // ---- sending ----
 
-void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
+void Flow::send(const ports::Outgoing& operation) {
   TL_ASSERT(writable());
   TL_ASSERT(operation.payload.size() <= kMaxOperation.value);
-  queue_[(queue_head_ + queued_) % kQueueOperations] = {handshake::outgoing_header(operation, key_, *job_, payload_crc),
-                                                        operation.payload, operation.token};
+  queue_[(queue_head_ + queued_) % kQueueOperations] = {
+      handshake::outgoing_header(operation, key_, *job_, share_.payload_crc), operation.payload, operation.token};
   ++queued_;
   const std::uint64_t bytes = protocol::kFrameHeaderBytes + operation.payload.size();
   in_flight_ += bytes;
   share_.in_flight += bytes;
+  share_.queued = true;
 }
 
-Status Flow::write(ports::FrameSink& sink, std::size_t& handled) {
-  TL_RETURN_IF_ERROR(note_taken(sink, handled));
-  while (!stopped_ && queued_ > 0 && put_first()) finish_first(sink, handled);
+Status Flow::write(std::size_t& handled) {
+  TL_RETURN_IF_ERROR(note_taken(handled));
+  while (!stopped_ && queued_ > 0 && put_first()) finish_first(handled);
   return {};
 }
 
-Status Flow::note_taken(ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::note_taken(std::size_t& handled) {
   if (!out_.news()) return {};
   if (!out_.look()) return broken(Code::kCorrupt, "has taken more than it was sent", kSameVersion);
   while (!stopped_ && !untaken_.empty() && untaken_.front().end <= out_.taken()) {
@@ -72,7 +71,7 @@ Status Flow::note_taken(ports::FrameSink& sink, std::size_t& handled) {
     ++handled;
     if (frame.token == 0) continue;
     --unreported_;
-    sink.on_sent(key_, frame.token);
+    sink_->on_sent(frame.token);
   }
   return {};
 }
@@ -106,7 +105,7 @@ bool Flow::put_first() {
   return true;
 }
 
-void Flow::finish_first(ports::FrameSink& sink, std::size_t& handled) {
+void Flow::finish_first(std::size_t& handled) {
   const Queued operation = queue_[queue_head_];
   queue_head_ = (queue_head_ + 1) % kQueueOperations;
   --queued_;
@@ -120,12 +119,12 @@ void Flow::finish_first(ports::FrameSink& sink, std::size_t& handled) {
   const bool report_later = operation.token != 0 && !report_now;
   TL_ASSERT(untaken_.push({out_.produced(), bytes, report_later ? operation.token : 0, stays_}));
   unreported_ += report_later;
-  if (report_now) sink.on_sent(key_, operation.token);
+  if (report_now) sink_->on_sent(operation.token);
 }
 
 // ---- receiving ----
 
-Status Flow::read(ports::FrameSink& sink, std::uint64_t& moved, std::size_t& handled) {
+Status Flow::read(std::uint64_t& moved, std::size_t& handled) {
   // Whatever the peer put in before it went is there to be seen once its end has been seen.
   const bool last = hung_up_;
   if (!in_.look()) return broken(Code::kCorrupt, "has an impossible index in its ring", kSameVersion);
@@ -133,7 +132,7 @@ Status Flow::read(ports::FrameSink& sink, std::uint64_t& moved, std::size_t& han
   Status status;
   while (status.ok() && !stopped_ && moved - begin < kBlockBytes) {
     if (in_.available() < (in_frame_ ? 1 : kRecordBytes)) break;
-    status = in_frame_ ? take_payload(sink, moved, handled) : take_record(sink, moved, handled);
+    status = in_frame_ ? take_payload(moved, handled) : take_record(moved, handled);
   }
   if (stopped_ || !status.ok()) return status;
   if (in_.consumed() != before) {
@@ -148,7 +147,7 @@ Status Flow::read(ports::FrameSink& sink, std::uint64_t& moved, std::size_t& han
                 kLookThere);
 }
 
-Status Flow::take_record(ports::FrameSink& sink, std::uint64_t& moved, std::size_t& handled) {
+Status Flow::take_record(std::uint64_t& moved, std::size_t& handled) {
   RecordBytes bytes;
   in_.take(bytes);
   moved += bytes.size();
@@ -157,23 +156,23 @@ Status Flow::take_record(ports::FrameSink& sink, std::uint64_t& moved, std::size
   header_ = record->header;
   if (const std::string foreign = handshake::foreign_frame(header_, key_, *job_); !foreign.empty())
     return broken(Code::kMismatch, "carried " + foreign, kSameVersion);
-  TL_ASSIGN_OR_RETURN(landing_, sink.on_header(key_, header_));
+  TL_ASSIGN_OR_RETURN(landing_, sink_->on_header(header_));
   if (stopped_) return {};
   TL_ASSERT(landing_.empty() || landing_.size() == header_.payload_bytes);
   dropping_ = landing_.empty() && header_.payload_bytes > 0;
   if (record->payload == Record::Payload::kStays) {
     if (!dropping_) TL_RETURN_IF_ERROR(fetch(record->address));
     moved += header_.payload_bytes;
-    return frame_complete(sink, handled);
+    return frame_complete(handled);
   }
-  if (header_.payload_bytes == 0) return frame_complete(sink, handled);
+  if (header_.payload_bytes == 0) return frame_complete(handled);
   if (!dropping_) ++counters_.payloads_copied;
   in_frame_ = true;
   payload_left_ = header_.payload_bytes;
   return {};
 }
 
-Status Flow::take_payload(ports::FrameSink& sink, std::uint64_t& moved, std::size_t& handled) {
+Status Flow::take_payload(std::uint64_t& moved, std::size_t& handled) {
   const std::size_t piece = std::min({in_.available(), payload_left_, kPieceBytes});
   if (dropping_) {
     in_.skip(piece);
@@ -183,7 +182,7 @@ Status Flow::take_payload(ports::FrameSink& sink, std::uint64_t& moved, std::siz
   in_.publish();
   moved += piece;
   payload_left_ -= piece;
-  return payload_left_ == 0 ? frame_complete(sink, handled) : Status();
+  return payload_left_ == 0 ? frame_complete(handled) : Status();
 }
 
 Status Flow::fetch(std::uint64_t address) {
@@ -204,7 +203,7 @@ Status Flow::fetch(std::uint64_t address) {
   return {};
 }
 
-Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::frame_complete(std::size_t& handled) {
   in_frame_ = false;
   ++counts_.frames_received;
   counts_.bytes_received += protocol::kFrameHeaderBytes + header_.payload_bytes;
@@ -217,7 +216,7 @@ Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
   const std::string wrong = handshake::wrong_crc(header_, checked ? protocol::crc32c(landing_) : 0);
   landing_ = {};
   if (!wrong.empty()) return broken(Code::kCorrupt, "carried " + wrong, "check the memory of this machine");
-  sink.on_frame(key_, header_);
+  sink_->on_frame(header_);
   return {};
 }
 
@@ -267,10 +266,6 @@ void Flow::stop() {
   mine_.withdrawn.store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   ends_.socket.reset();
-}
-
-Status Flow::broken(Code code, const std::string& how, const std::string& fix) const {
-  return {code, fmt::format("{} {}", handshake::connection_name(key_.peer, remote_, key_.cls), how), {}, fix};
 }
 
 ports::FlowStats Flow::stats() const {

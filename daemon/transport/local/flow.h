@@ -6,13 +6,14 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/bounded_queue.h"
 #include "common/base/status.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/handshake.h"
 #include "daemon/transport/handshake/socket.h"
-#include "daemon/transport/handshake/watched.h"
+#include "daemon/transport/handshake/up_flow.h"
 #include "daemon/transport/local/peer_memory.h"
 #include "daemon/transport/local/record.h"
 #include "daemon/transport/local/rings.h"
@@ -27,15 +28,21 @@ inline constexpr std::size_t kUntaken = 256;
 // A flow moves at most about so much in one turn, in each direction.
 inline constexpr std::uint64_t kBlockBytes = kMaxOperation.value;
 
-// What the flows of a class share. Outlives the flow.
+class Flow;
+
+// What the flows of a class share. Outlives them.
 struct ClassShare {
   std::uint64_t in_flight = 0;
   Bytes window;
+  bool payload_crc = false;  // payloads carry one
+  bool queued = false;       // a flow has something to write
+  std::vector<Flow*> flows;
+  std::size_t first = 0;  // whose turn it is
 };
 
 // One thread, the lane's. Callbacks may close the flow that they come from (stop() is then called): nothing of it is
 // delivered after that.
-class Flow final : public handshake::Watched {
+class Flow final : public handshake::UpFlow {
  public:
   struct Ends {
     handshake::Fd socket;  // its end is how either end learns that the other is gone; a byte wakes
@@ -43,21 +50,20 @@ class Flow final : public handshake::Watched {
     bool connecting = false;  // this end
     PeerMemory peer;
   };
-  Flow(ports::FlowKey key, handshake::JobPtr job, Ends ends, ClassShare& share, ports::TransportCounters& counters);
+  Flow(const ports::FlowKey& key, handshake::JobPtr job, Ends ends, ClassShare& share,
+       ports::TransportCounters& counters);
   ~Flow() override;
 
-  const ports::FlowKey& key() const { return key_; }
   int fd() const { return ends_.socket.get(); }
 
-  bool writable() const { return !stopped_ && queued_ < kQueueOperations; }
-  // Takes an operation; only when writable(). `payload_crc`: compute it.
-  void enqueue(const ports::Outgoing& operation, bool payload_crc);
+  bool writable() const override { return !stopped_ && queued_ < kQueueOperations; }
+  void send(const ports::Outgoing& operation) override;
   // Notes what the peer has taken and puts queued operations into the ring while there is room. Adds what was sent or
   // taken to `handled`. An error ends the flow.
-  Status write(ports::FrameSink& sink, std::size_t& handled);
+  Status write(std::size_t& handled);
   // Delivers what has arrived, a block at most; adds the bytes to `moved` and finished frames to `handled`. An error
   // ends the flow; the end of the peer is one, once everything that it sent before is delivered.
-  Status read(ports::FrameSink& sink, std::uint64_t& moved, std::size_t& handled);
+  Status read(std::uint64_t& moved, std::size_t& handled);
   // epoll says that the socket is readable.
   void look_at_socket();
 
@@ -69,13 +75,11 @@ class Flow final : public handshake::Watched {
   // Neither sends nor delivers from now on, and forgets what is queued. What the peer has not read of this end's memory
   // it will not use.
   void stop();
-  ports::FlowStats stats() const;
-  ports::FlowProgress progress() const {
+  ports::FlowStats stats() const override;
+  ports::FlowProgress progress() const override {
     return {
         .given = counts_.frames_sent + queued_, .received = counts_.frames_received, .outstanding_bytes = in_flight_};
   }
-  // An error that names this flow: "connection to host 3 (10.0.0.4:7111, class 1) was closed".
-  Status broken(Code code, const std::string& how, const std::string& fix = {}) const;
 
  private:
   struct Queued {
@@ -90,29 +94,26 @@ class Flow final : public handshake::Watched {
     std::uint64_t token = 0;  // 0: nobody waits for it, or on_sent() has been called
     bool stays = false;
   };
-  Status note_taken(ports::FrameSink& sink, std::size_t& handled);
+  Status note_taken(std::size_t& handled);
   // True once the first operation of the queue is in the ring.
   bool put_first();
-  void finish_first(ports::FrameSink& sink, std::size_t& handled);
+  void finish_first(std::size_t& handled);
   bool wants_room() const;
   void wake(std::uint32_t reason);
 
-  Status take_record(ports::FrameSink& sink, std::uint64_t& moved, std::size_t& handled);
-  Status take_payload(ports::FrameSink& sink, std::uint64_t& moved, std::size_t& handled);
+  Status take_record(std::uint64_t& moved, std::size_t& handled);
+  Status take_payload(std::uint64_t& moved, std::size_t& handled);
   Status fetch(std::uint64_t address);
-  Status frame_complete(ports::FrameSink& sink, std::size_t& handled);
+  Status frame_complete(std::size_t& handled);
   bool peer_gone() const;
   // A whole record, or a piece of a payload, or an index that cannot be, waits in the ring.
   bool readable() const { return in_.waiting() >= (in_frame_ ? 1 : kRecordBytes); }
 
-  const ports::FlowKey key_;
-  const handshake::JobPtr job_;
   Ends ends_;
   ClassShare& share_;
   ports::TransportCounters& counters_;
   Side& mine_;
   Side& theirs_;
-  const std::string local_, remote_;
   bool stopped_ = false, hung_up_ = false;
 
   // Sending: a ring of operations, the first of which may be in the ring of bytes in part.

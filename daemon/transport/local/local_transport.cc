@@ -20,10 +20,10 @@ constexpr std::uint64_t kReadPerClass = kBlockBytes;
 
 }  // namespace
 
-Result<std::unique_ptr<ports::Transport>> make_local_transport(const LocalConfig& config, ports::FrameSink& sink) {
+Result<std::unique_ptr<ports::Transport>> make_local_transport(const LocalConfig& config, ports::FlowOwner& owner) {
   if (::sodium_init() < 0)
     return Status(Code::kInternal, "libsodium has no source of random numbers", "local transport");
-  auto transport = std::make_unique<LocalTransport>(sink);
+  auto transport = std::make_unique<LocalTransport>(owner);
   TL_RETURN_IF_ERROR(transport->open(config));
   return std::unique_ptr<ports::Transport>(std::move(transport));
 }
@@ -32,80 +32,48 @@ Status check_folder(const std::string& folder) {
   return handshake::check_own_folder(folder);
 }
 
-LocalTransport::LocalTransport(ports::FrameSink& sink)
-    : sink_(sink), connector_(*this, {sizeof(Parameters), [](const ports::FlowKey&, const handshake::JobPtr&) {
-                                        return std::make_unique<SegmentExchange>();
-                                      }}) {}
+LocalTransport::LocalTransport(ports::FlowOwner& owner)
+    : connector_(*this,
+                 {sizeof(Parameters),
+                  [](const ports::FlowKey&, const handshake::JobPtr&) { return std::make_unique<SegmentExchange>(); }}),
+      flows_(owner, connector_) {}
 
 Status LocalTransport::open(const LocalConfig& config) {
   TL_RETURN_IF_ERROR(check_folder(config.folder));
-  payload_crc_ = config.payload_crc;
   read_peer_memory_ = config.read_peer_memory;
   handshake::ConnectorConfig connector{"local transport", config.listen_address, config.data_port, {}, config.folder};
   for (const LocalClass& c : config.classes) connector.listeners.push_back({c.tag, c.window});
   TL_RETURN_IF_ERROR(connector_.open(connector));
   for (const LocalClass& c : config.classes) {
-    auto state = std::make_unique<ClassState>();
-    state->share.window = c.window;
-    classes_[handshake::service_order(c.tag.cls)] = std::move(state);
+    ClassShare& share = classes_.add(c.tag.cls, std::make_unique<ClassShare>());
+    share.window = c.window;
+    share.payload_crc = config.payload_crc;
   }
   return {};
-}
-
-LocalTransport::ClassState* LocalTransport::find_class(ClassId cls) const {
-  const std::size_t position = handshake::service_order(cls);
-  return position < classes_.size() ? classes_[position].get() : nullptr;
 }
 
 // ---- what the lane asks for ----
 
 void LocalTransport::remove_job(JobId job) {
-  std::vector<ports::FlowKey> keys;
-  for (const auto& [key, flow] : flows_) {
-    if (key.job == job) keys.push_back(key);
-  }
-  for (const ports::FlowKey& key : keys) close(key);
-  for (const ports::FlowKey& key : connector_.remove_job(job)) ended_.push_back({key, {}});
+  flows_.remove_job(job, [this](Flow& flow) { end_flow(flow, {}); });
 }
 
 Status LocalTransport::connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
                                Time deadline) {
-  return connector_.dial(flow, address, data_port, deadline, flows_.contains(flow));
+  return connector_.dial(flow, address, data_port, deadline, flows_.find(flow) != nullptr);
 }
 
 void LocalTransport::close(const ports::FlowKey& key) {
-  if (const auto flow = flows_.find(key); flow != flows_.end()) {
-    end_flow(*flow->second, {});
+  if (Flow* flow = flows_.find(key)) {
+    end_flow(*flow, {});
   } else if (connector_.cancel(key)) {
-    ended_.push_back({key, {}});
+    flows_.end(key, {});
   }
 }
 
-bool LocalTransport::writable(const ports::FlowKey& key) const {
-  const auto flow = flows_.find(key);
-  return flow != flows_.end() && flow->second->writable();
-}
-
-void LocalTransport::send(const ports::FlowKey& key, const ports::Outgoing& operation) {
-  const auto flow = flows_.find(key);
-  TL_ASSERT(flow != flows_.end());
-  flow->second->enqueue(operation, payload_crc_);
-  queued_ = true;
-}
-
 Bytes LocalTransport::in_flight(ClassId cls) {
-  const ClassState* state = find_class(cls);
-  return Bytes(state == nullptr ? 0 : state->share.in_flight);
-}
-
-ports::FlowStats LocalTransport::stats(const ports::FlowKey& key) const {
-  const auto flow = flows_.find(key);
-  return flow == flows_.end() ? ports::FlowStats{} : flow->second->stats();
-}
-
-ports::FlowProgress LocalTransport::progress(const ports::FlowKey& key) const {
-  const auto flow = flows_.find(key);
-  return flow == flows_.end() ? ports::FlowProgress{} : flow->second->progress();
+  const ClassShare* share = classes_.find(cls);
+  return Bytes(share == nullptr ? 0 : share->in_flight);
 }
 
 ports::TransportCounters LocalTransport::counters() const {
@@ -122,75 +90,81 @@ std::size_t LocalTransport::poll(Time now) {
   now_ = now;
   connector_.begin(now);
   connector_.waker().clear_kick();
-  std::size_t handled = 0;
-  report_ended(handled);
+  std::size_t handled = flows_.report();
   write_flows(handled);
   read_flows(handled);
   if (armed_ || now_ >= next_look_) {
     if (armed_) {
-      for (const auto& [key, flow] : flows_) flow->disarm();
+      classes_.each([](const ClassShare& share) {
+        for (Flow* flow : share.flows) flow->disarm();
+      });
     }
     armed_ = false;
     // Where there was something, a handshake may be going on, and its next step is near.
     next_look_ = look_at_descriptors() ? now_ : now_ + kLookInterval;
   }
   connector_.run_deadlines();
-  if (queued_) write_flows(handled);
-  report_ended(handled);
-  handled += connected_;
-  connected_ = 0;
+  if (queued()) write_flows(handled);
+  handled += flows_.report();
   connector_.end();
   return handled;
 }
 
 void LocalTransport::flush() {
   std::size_t handled = 0;
-  if (queued_) write_flows(handled);
+  if (queued()) write_flows(handled);
 }
 
 bool LocalTransport::arm() {
-  if (!ended_.empty() || queued_) return false;
+  if (!flows_.quiet() || queued()) return false;
   armed_ = true;
-  for (const auto& [key, flow] : flows_) {
-    if (!flow->arm()) return false;
-  }
+  bool quiet = true;
+  classes_.each([&](const ClassShare& share) {
+    quiet = quiet && std::ranges::all_of(share.flows, [](Flow* flow) { return flow->arm(); });
+  });
+  if (!quiet) return false;
   if (connector_.next_deadline() != handshake::Connector::never())
     connector_.waker().wake_at(now_, connector_.next_deadline());
   return true;
 }
 
-const std::vector<Flow*>& LocalTransport::turns(ClassState& state) {
-  turns_ = state.flows;
+const std::vector<Flow*>& LocalTransport::turns(ClassShare& share) {
+  turns_ = share.flows;
   if (!turns_.empty()) {
-    state.first = (state.first + 1) % turns_.size();
-    std::rotate(turns_.begin(), turns_.begin() + static_cast<std::ptrdiff_t>(state.first), turns_.end());
+    share.first = (share.first + 1) % turns_.size();
+    std::rotate(turns_.begin(), turns_.begin() + static_cast<std::ptrdiff_t>(share.first), turns_.end());
   }
   return turns_;
 }
 
+bool LocalTransport::queued() const {
+  bool any = false;
+  classes_.each([&](const ClassShare& share) { any = any || share.queued; });
+  return any;
+}
+
 void LocalTransport::write_flows(std::size_t& handled) {
-  queued_ = false;  // callbacks may queue more: that is for the next time
-  for (const auto& state : classes_) {
-    if (!state) continue;
-    for (Flow* flow : turns(*state)) {
+  // Callbacks may queue more: that is for the next time.
+  classes_.each([](ClassShare& share) { share.queued = false; });
+  classes_.each([&](ClassShare& share) {
+    for (Flow* flow : turns(share)) {
       if (flow->gone) continue;
-      Status status = flow->write(sink_, handled);
+      Status status = flow->write(handled);
       if (!status.ok() && !flow->gone) end_flow(*flow, std::move(status));
     }
-  }
+  });
 }
 
 void LocalTransport::read_flows(std::size_t& handled) {
-  for (const auto& state : classes_) {
-    if (!state) continue;
+  classes_.each([&](ClassShare& share) {
     std::uint64_t moved = 0;
-    for (Flow* flow : turns(*state)) {
+    for (Flow* flow : turns(share)) {
       if (flow->gone) continue;
       if (moved >= kReadPerClass) break;
-      Status status = flow->read(sink_, moved, handled);
+      Status status = flow->read(moved, handled);
       if (!status.ok() && !flow->gone) end_flow(*flow, std::move(status));
     }
-  }
+  });
 }
 
 bool LocalTransport::look_at_descriptors() {
@@ -214,49 +188,31 @@ void LocalTransport::on_connected(handshake::Connection& connection) {
   const Result<PeerProcess> process = peer_process(connection.fd());
   if (!process.ok()) {
     spdlog::warn(process.status().to_string());
-    if (connection.connecting_end()) ended_.push_back({key, process.status()});
+    if (connection.connecting_end()) flows_.end(key, process.status());
     return;
   }
-  if (const auto old = flows_.find(key); old != flows_.end()) {
+  if (Flow* old = flows_.find(key)) {
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
-    end_flow(*old->second, old->second->broken(Code::kUnavailable, connection.replaces()));
-    report_ended(connected_);
+    end_flow(*old, old->broken(Code::kUnavailable, connection.replaces()));
+    flows_.report();
   }
   const std::unique_ptr<handshake::Exchange> exchanged = connection.take_exchange();
   auto& exchange = static_cast<SegmentExchange&>(*exchanged);
-  ClassState& state = *find_class(key.cls);
+  ClassShare& share = *classes_.find(key.cls);
   Flow::Ends ends{connection.take_socket(), exchange.take_segment(), connection.connecting_end(), {}};
   if (read_peer_memory_) ends.peer = PeerMemory(*process, exchange.peer_probe());
-  auto flow = std::make_unique<Flow>(key, connection.job(), std::move(ends), state.share, counters_);
+  auto flow = std::make_unique<Flow>(key, connection.job(), std::move(ends), share, counters_);
   connector_.watch(*flow, flow->fd(), EPOLLIN, true);
-  state.flows.push_back(flow.get());
-  flows_[key] = std::move(flow);
-  ++connected_;
-  sink_.on_flow_up(key);
+  share.flows.push_back(flow.get());
+  flows_.add(std::move(flow));
 }
 
 void LocalTransport::end_flow(Flow& flow, Status cause) {
-  const auto found = flows_.find(flow.key());
-  TL_ASSERT(found != flows_.end() && found->second.get() == &flow);
-  flow.gone = true;
+  std::unique_ptr<Flow> owned = flows_.take(flow);
   flow.stop();
-  std::erase(find_class(flow.key().cls)->flows, &flow);
-  ended_.push_back({flow.key(), std::move(cause)});
-  connector_.delete_later(std::move(found->second));
-  flows_.erase(found);
-  connector_.waker().kick();
-}
-
-void LocalTransport::report_ended(std::size_t& handled) {
-  while (!ended_.empty()) {
-    std::vector<Ended> batch;
-    batch.swap(ended_);
-    for (const Ended& ended : batch) {
-      ++handled;
-      sink_.on_flow_down(ended.key, ended.cause);
-    }
-  }
+  std::erase(classes_.find(flow.key().cls)->flows, &flow);
+  flows_.end(std::move(owned), std::move(cause));
 }
 
 }  // namespace tensorlane::local

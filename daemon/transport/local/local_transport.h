@@ -33,7 +33,7 @@ struct LocalConfig {
 Status check_folder(const std::string& folder);
 
 // A transport that listens, to processes of this kernel that share its folder. Every call belongs to the thread that
-// owns it; `sink` outlives it. Destroying it closes everything without calling the sink.
+// owns it; `owner` outlives it. Destroying it closes everything without a call.
 //
 // poll() looks into the shared memory of every flow, the most urgent class first, and makes no system call of its own
 // for frames while it is called often; descriptors are looked at after arm(), and every 50 microseconds. A payload of
@@ -45,6 +45,6 @@ Status check_folder(const std::string& folder);
 //
 // Errors: those of check_folder, kInvalidArgument (an address, or classes that are none), kUnavailable (the name is
 // taken), kResourceExhausted (descriptors).
-Result<std::unique_ptr<ports::Transport>> make_local_transport(const LocalConfig& config, ports::FrameSink& sink);
+Result<std::unique_ptr<ports::Transport>> make_local_transport(const LocalConfig& config, ports::FlowOwner& owner);
 
 }  // namespace tensorlane::local

@@ -32,26 +32,31 @@ ClassId least_urgent(const std::vector<ClassId>& classes) {
 class MixedTransport;
 
 // Tells the members' reports apart.
-class MemberSink final : public ports::FrameSink {
+class MemberOwner final : public ports::FlowOwner {
  public:
-  MemberSink(MixedTransport& mixed, std::size_t member, ports::FrameSink& sink)
-      : mixed_(mixed), member_(member), sink_(sink) {}
-  Result<std::span<std::byte>> on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) override;
-  void on_sent(const ports::FlowKey& flow, std::uint64_t token) override { sink_.on_sent(flow, token); }
-  void on_flow_up(const ports::FlowKey& flow) override;
-  void on_flow_down(const ports::FlowKey& flow, const Status& cause) override;
+  MemberOwner(MixedTransport& mixed, std::size_t member) : mixed_(mixed), member_(member) {}
+  ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
+  void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
 
  private:
   MixedTransport& mixed_;
   const std::size_t member_;
-  ports::FrameSink& sink_;
+};
+
+// Of flows that are closed as they come.
+class Unwanted final : public ports::FrameSink {
+ public:
+  Result<std::span<std::byte>> on_header(const protocol::FrameHeader&) override {
+    return Status(Code::kUnavailable, "another flow of this name is being closed", "mixed transport", "");
+  }
+  void on_frame(const protocol::FrameHeader&) override {}
+  void on_sent(std::uint64_t) override {}
 };
 
 class MixedTransport final : public ports::Transport {
  public:
-  MixedTransport(MixedConfig config, ports::FrameSink& sink)
-      : config_(std::move(config)), sink_(sink), prober_(least_urgent(config_.classes)) {}
+  MixedTransport(MixedConfig config, ports::FlowOwner& owner)
+      : config_(std::move(config)), owner_(owner), prober_(least_urgent(config_.classes)) {}
   ~MixedTransport() override {
     for (const int fd : {epoll_, timer_}) {
       if (fd >= 0) ::close(fd);
@@ -75,16 +80,6 @@ class MixedTransport final : public ports::Transport {
   void unmap(JobId job) override {
     for (const Member& m : members_) m.transport->unmap(job);
   }
-  bool wants_places() const override { return wants_places_; }
-  bool writable(const ports::FlowKey& flow) const override {
-    const ports::Transport* transport = find(flow);
-    return transport != nullptr && transport->writable(flow);
-  }
-  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
-    ports::Transport* transport = find(flow);
-    TL_ASSERT(transport != nullptr);
-    transport->send(flow, operation);
-  }
   Bytes in_flight(ClassId cls) override {
     Bytes all;
     for (const Member& m : members_) all += m.transport->in_flight(cls);
@@ -94,18 +89,16 @@ class MixedTransport final : public ports::Transport {
   std::size_t poll(Time now) override;
   int wake_fd() const override { return epoll_; }
   bool arm() override;
-  ports::FlowStats stats(const ports::FlowKey& flow) const override;
-  ports::FlowProgress progress(const ports::FlowKey& flow) const override;
   ports::PathReport path(JobId job, HostIndex peer) const override;
   ports::TransportCounters counters() const override;
 
-  void flow_up(std::size_t member, const ports::FlowKey& flow);
+  ports::FrameSink& flow_up(std::size_t member, const ports::FlowKey& key, ports::Flow& flow);
   void flow_down(std::size_t member, const ports::FlowKey& flow, const Status& cause);
   Prober& prober() { return prober_; }
 
  private:
   struct Member {
-    std::unique_ptr<MemberSink> sink;
+    std::unique_ptr<MemberOwner> owner;
     std::unique_ptr<ports::Transport> transport;
   };
   using Pair = std::pair<JobId, HostIndex>;
@@ -140,9 +133,8 @@ class MixedTransport final : public ports::Transport {
   ports::PathCandidate& candidate(const Pair& pair, const std::string& name);
 
   const MixedConfig config_;
-  ports::FrameSink& sink_;
+  ports::FlowOwner& owner_;
   int epoll_ = -1, timer_ = -1;
-  bool wants_places_ = false;
   bool timer_set_ = false;
   Time now_;
   std::map<ports::FlowKey, std::size_t> routes_;  // of flows that are up
@@ -150,6 +142,7 @@ class MixedTransport final : public ports::Transport {
   std::map<Pair, std::vector<Waiting>> waiting_;
   std::vector<std::pair<ports::FlowKey, Status>> ended_;       // reported by the next poll
   std::set<std::pair<ports::FlowKey, std::size_t>> unwanted_;  // second flows of a name, closed as they came
+  Unwanted nobody_;                                            // for those
   std::optional<ports::FlowKey> replaced_;                     // while its old one is closed
   std::map<Pair, ports::PathReport> paths_;
   std::map<std::string, Known> known_;  // by address
@@ -157,21 +150,13 @@ class MixedTransport final : public ports::Transport {
   std::vector<Member> members_;
 };
 
-Result<std::span<std::byte>> MemberSink::on_header(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  if (mixed_.prober().owns(flow.job)) return mixed_.prober().landing(member_, flow, header);
-  return sink_.on_header(flow, header);
+ports::FrameSink& MemberOwner::on_flow_up(const ports::FlowKey& key, ports::Flow& flow) {
+  if (mixed_.prober().owns(key.job)) return mixed_.prober().up(member_, key, flow);
+  return mixed_.flow_up(member_, key, flow);
 }
-void MemberSink::on_frame(const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  if (mixed_.prober().owns(flow.job)) return mixed_.prober().frame(member_, flow, header);
-  sink_.on_frame(flow, header);
-}
-void MemberSink::on_flow_up(const ports::FlowKey& flow) {
-  if (mixed_.prober().owns(flow.job)) return mixed_.prober().up(member_, flow);
-  mixed_.flow_up(member_, flow);
-}
-void MemberSink::on_flow_down(const ports::FlowKey& flow, const Status& cause) {
-  if (mixed_.prober().owns(flow.job)) return mixed_.prober().down(member_, flow, cause);
-  mixed_.flow_down(member_, flow, cause);
+void MemberOwner::on_flow_down(const ports::FlowKey& key, const Status& cause) {
+  if (mixed_.prober().owns(key.job)) return mixed_.prober().down(member_, key, cause);
+  mixed_.flow_down(member_, key, cause);
 }
 
 Status MixedTransport::open() {
@@ -187,12 +172,11 @@ Status MixedTransport::open() {
   TL_RETURN_IF_ERROR(watch(timer_, "mixed"));
   for (std::size_t i = 0; i < config_.members.size(); ++i) {
     const MemberConfig& member = config_.members[i];
-    auto sink = std::make_unique<MemberSink>(*this, i, sink_);
-    TL_ASSIGN_OR_RETURN(auto transport, member.make(*sink));
+    auto owner = std::make_unique<MemberOwner>(*this, i);
+    TL_ASSIGN_OR_RETURN(auto transport, member.make(*owner));
     TL_RETURN_IF_ERROR(watch(transport->wake_fd(), member.name));
-    wants_places_ = wants_places_ || transport->wants_places();
     prober_.add_member({member.name, member.port_offset, transport.get()});
-    members_.push_back({std::move(sink), std::move(transport)});
+    members_.push_back({std::move(owner), std::move(transport)});
   }
   return {};
 }
@@ -313,17 +297,18 @@ Status MixedTransport::map(JobId job, const ports::DeviceMemory& memory) {
 
 // ---- what members say ----
 
-void MixedTransport::flow_up(std::size_t member, const ports::FlowKey& flow) {
-  const auto known = routes_.find(flow);
-  if (known != routes_.end() && known->second != member && !replace(flow, known->second)) {
+ports::FrameSink& MixedTransport::flow_up(std::size_t member, const ports::FlowKey& key, ports::Flow& flow) {
+  const auto known = routes_.find(key);
+  if (known != routes_.end() && known->second != member && !replace(key, known->second)) {
     // The old one is still being closed: the peer will come again.
-    unwanted_.insert({flow, member});
-    return members_[member].transport->close(flow);
+    unwanted_.insert({key, member});
+    members_[member].transport->close(key);
+    return nobody_;
   }
-  routes_[flow] = member;
-  note_chosen(flow, member);
-  attempts_.erase(flow);
-  sink_.on_flow_up(flow);
+  routes_[key] = member;
+  note_chosen(key, member);
+  attempts_.erase(key);
+  return owner_.on_flow_up(key, flow);
 }
 
 // The peer has lost the flow and comes another way, before we have noticed or while our end is half-open. False: the
@@ -357,7 +342,7 @@ void MixedTransport::flow_down(std::size_t member, const ports::FlowKey& flow, c
     }
   }
   routes_.erase(flow);
-  sink_.on_flow_down(flow, reason);
+  owner_.on_flow_down(flow, reason);
 }
 
 // ---- reports ----
@@ -410,7 +395,7 @@ std::size_t MixedTransport::poll(Time now) {
   while (std::optional<Prober::Outcome> outcome = prober_.take()) measured(*outcome);
   for (const auto& [flow, cause] : std::exchange(ended_, {})) {
     ++handled;
-    sink_.on_flow_down(flow, cause);
+    owner_.on_flow_down(flow, cause);
   }
   return handled;
 }
@@ -431,16 +416,6 @@ bool MixedTransport::arm() {
   return quiet;
 }
 
-ports::FlowStats MixedTransport::stats(const ports::FlowKey& flow) const {
-  const ports::Transport* transport = find(flow);
-  return transport == nullptr ? ports::FlowStats{} : transport->stats(flow);
-}
-
-ports::FlowProgress MixedTransport::progress(const ports::FlowKey& flow) const {
-  const ports::Transport* transport = find(flow);
-  return transport == nullptr ? ports::FlowProgress{} : transport->progress(flow);
-}
-
 ports::TransportCounters MixedTransport::counters() const {
   ports::TransportCounters all;
   for (const Member& m : members_) all += m.transport->counters();
@@ -449,9 +424,9 @@ ports::TransportCounters MixedTransport::counters() const {
 
 }  // namespace
 
-Result<std::unique_ptr<ports::Transport>> make_mixed_transport(MixedConfig config, ports::FrameSink& sink) {
+Result<std::unique_ptr<ports::Transport>> make_mixed_transport(MixedConfig config, ports::FlowOwner& owner) {
   TL_ASSERT(!config.members.empty() && config.members.size() <= kMaxCandidates);
-  auto transport = std::make_unique<MixedTransport>(std::move(config), sink);
+  auto transport = std::make_unique<MixedTransport>(std::move(config), owner);
   TL_RETURN_IF_ERROR(transport->open());
   return std::unique_ptr<ports::Transport>(std::move(transport));
 }

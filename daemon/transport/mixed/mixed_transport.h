@@ -15,7 +15,7 @@ namespace tensorlane::mixed {
 struct MemberConfig {
   std::string name;               // "rdma"
   std::uint16_t port_offset = 0;  // of its ports, from a host's data_port
-  std::function<Result<std::unique_ptr<ports::Transport>>(ports::FrameSink&)> make;
+  std::function<Result<std::unique_ptr<ports::Transport>>(ports::FlowOwner&)> make;
   // Whether the fabric file offers a peer at this address over it; else why not.
   std::function<Status(const std::string& address)> offers;
 };
@@ -31,6 +31,6 @@ struct MixedConfig {
 // the chosen one comes to nothing for a flow in a third of the time it has, that flow tries the next one. The host that
 // accepts takes what comes, so the ends never disagree. Every call belongs to the thread that owns it. Errors: those of
 // the members' make().
-Result<std::unique_ptr<ports::Transport>> make_mixed_transport(MixedConfig config, ports::FrameSink& sink);
+Result<std::unique_ptr<ports::Transport>> make_mixed_transport(MixedConfig config, ports::FlowOwner& owner);
 
 }  // namespace tensorlane::mixed

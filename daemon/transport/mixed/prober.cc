@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace tensorlane::mixed {
 namespace {
@@ -30,7 +31,34 @@ constexpr std::size_t kLandingBytes = kMaxOperation.value + 64;
 
 }  // namespace
 
-Prober::Prober(ClassId cls) : cls_(cls), memory_(std::make_unique<std::byte[]>(kMaxOperation.value + kLandingBytes)) {}
+// A flow of the prober that is up, and where its frames go.
+class Prober::Line final : public ports::FrameSink {
+ public:
+  Line(Prober& prober, Channel channel, ports::Flow& flow)
+      : prober_(prober), channel_(std::move(channel)), flow_(flow) {}
+  ports::Flow& flow() const { return flow_; }
+
+  Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
+    return prober_.landing(channel_, header);
+  }
+  void on_frame(const protocol::FrameHeader& header) override { prober_.frame(channel_, header); }
+  void on_sent(std::uint64_t) override {}
+  std::span<const std::span<std::byte>> granted(const protocol::FrameHeader&) override {
+    return {&prober_.landing_, 1};
+  }
+
+ private:
+  Prober& prober_;
+  const Channel channel_;
+  ports::Flow& flow_;
+};
+
+Prober::Prober(ClassId cls)
+    : cls_(cls),
+      memory_(std::make_unique<std::byte[]>(kMaxOperation.value + kLandingBytes)),
+      landing_(memory_.get() + kMaxOperation.value, kLandingBytes) {}
+
+Prober::~Prober() = default;
 
 // ---- jobs ----
 
@@ -77,38 +105,42 @@ void Prober::forget(JobId job) {
 
 // ---- what transports say ----
 
-Result<std::span<std::byte>> Prober::landing(std::size_t member, const ports::FlowKey& flow,
-                                             const protocol::FrameHeader& header) {
+Result<std::span<std::byte>> Prober::landing(const Channel& from, const protocol::FrameHeader& header) {
   if (header.payload_bytes == 0) return std::span<std::byte>();
   const bool measures = header.grant == kLanding;
-  if (!live(flow.job) || !accepts(flow) || (!measures && header.payload_bytes > kMaxCandidates * kRecordBytes)) {
+  if (!live(from.flow.job) || !accepts(from.flow) ||
+      (!measures && header.payload_bytes > kMaxCandidates * kRecordBytes)) {
     return Status(Code::kCorrupt, fmt::format("a payload of {} bytes that nobody asked for", header.payload_bytes),
                   "measurement of transports", "install the same tensorlane version on every host");
   }
-  if (measures) return std::span(memory_.get() + kMaxOperation.value, header.payload_bytes);
-  std::vector<std::byte>& words = incoming_[{member, flow}];
+  if (measures) return landing_.first(header.payload_bytes);
+  std::vector<std::byte>& words = incoming_[from];
   words.resize(header.payload_bytes);
   return std::span(words);
 }
 
-void Prober::frame(std::size_t member, const ports::FlowKey& flow, const protocol::FrameHeader& header) {
-  if (!live(flow.job)) return;
-  if (accepts(flow)) return serve_frame({member, flow}, header);
-  measure_frame({member, flow}, header);
+void Prober::frame(const Channel& from, const protocol::FrameHeader& header) {
+  if (!live(from.flow.job)) return;
+  if (accepts(from.flow)) return serve_frame(from, header);
+  measure_frame(from, header);
 }
 
-void Prober::up(std::size_t member, const ports::FlowKey& flow) {
-  if (!live(flow.job)) return;
-  opened({member, flow});
-  Trial* const mine = accepts(flow) ? nullptr : trial({member, flow});
-  if (mine == nullptr || mine->state != Trial::State::kDialing) return;
+ports::FrameSink& Prober::up(std::size_t member, const ports::FlowKey& key, ports::Flow& flow) {
+  const Channel channel{member, key};
+  Line& line = *(lines_[channel] = std::make_unique<Line>(*this, channel, flow));
+  if (!live(key.job)) return line;
+  opened(channel);
+  Trial* const mine = accepts(key) ? nullptr : trial(channel);
+  if (mine == nullptr || mine->state != Trial::State::kDialing) return line;
   mine->state = Trial::State::kUp;
-  Measurement& measurement = *find(flow);
+  Measurement& measurement = *find(key);
   measurement.dialing_until = std::min(measurement.dialing_until, now_ + kGrace);
+  return line;
 }
 
 void Prober::down(std::size_t member, const ports::FlowKey& flow, const Status& cause) {
   const Channel channel{member, flow};
+  lines_.erase(channel);
   std::erase_if(outbox_, [&](const Message& message) { return message.to == channel; });
   incoming_.erase(channel);
   outgoing_.erase(channel);
@@ -297,7 +329,7 @@ void Prober::conclude(Measurement& measurement) {
   measurement.outcome = std::move(outcome);
   measurement.finished = !up;
   if (!up) return;
-  Message message{{chosen.member, measurement.flow}, {}, false};
+  Message message{{chosen.member, measurement.flow}, {}};
   message.operation.header.sequence = Sequence(kOutcome);
   message.operation.header.aux = kAnswer;
   std::vector<std::byte>& words = outgoing_[message.to];  // until the flow is down
@@ -318,7 +350,7 @@ void Prober::finish(Measurement& measurement) {
 
 void Prober::send(const Channel& to, FrameType type, std::uint64_t number, Bytes payload, std::uint32_t aux) {
   if (outbox_.size() >= kMaxOutbox) return;
-  Message message{to, {}, type == FrameType::kGrant};
+  Message message{to, {}};
   message.operation.header.type = type;
   message.operation.header.sequence = Sequence(number);
   message.operation.header.aux = aux;
@@ -334,18 +366,16 @@ void Prober::send_probes(const std::vector<Probe::Message>& messages) {
 }
 
 std::size_t Prober::flush() {
-  const std::span<std::byte> place(memory_.get() + kMaxOperation.value, kLandingBytes);
   std::set<Channel> full;
   std::size_t sent = 0;
   for (auto next = outbox_.begin(); next != outbox_.end();) {
-    ports::Transport& transport = *members_[next->to.member].transport;
-    if (full.contains(next->to) || !transport.writable(next->to.flow)) {
+    const auto line = lines_.find(next->to);
+    if (line == lines_.end() || full.contains(next->to) || !line->second->flow().writable()) {
       full.insert(next->to);
       ++next;
       continue;
     }
-    if (next->places) next->operation.places = {&place, 1};
-    transport.send(next->to.flow, next->operation);
+    line->second->flow().send(next->operation);
     next = outbox_.erase(next);
     ++sent;
   }

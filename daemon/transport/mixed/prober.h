@@ -48,6 +48,7 @@ class Prober {
 
   // Members are added before anything else is called, the most capable first.
   explicit Prober(ClassId cls);
+  ~Prober();
   void add_member(Member member) { members_.push_back(std::move(member)); }
 
   void add_job(const ports::JobCredentials& credentials);
@@ -63,10 +64,7 @@ class Prober {
 
   // Whether flows of this job are the prober's; the calls below are for those.
   bool owns(JobId job) const { return jobs_.contains(job); }
-  Result<std::span<std::byte>> landing(std::size_t member, const ports::FlowKey& flow,
-                                       const protocol::FrameHeader& header);
-  void frame(std::size_t member, const ports::FlowKey& flow, const protocol::FrameHeader& header);
-  void up(std::size_t member, const ports::FlowKey& flow);
+  ports::FrameSink& up(std::size_t member, const ports::FlowKey& key, ports::Flow& flow);
   void down(std::size_t member, const ports::FlowKey& flow, const Status& cause);
 
   // Before and after every poll of the members. poll() returns how much it did.
@@ -87,6 +85,7 @@ class Prober {
     ports::FlowKey flow;
     auto operator<=>(const Channel&) const = default;
   };
+  class Line;
   struct Trial {
     enum class State { kDialing, kUp, kOver };
     std::size_t member = 0;
@@ -112,7 +111,6 @@ class Prober {
   struct Message {
     Channel to;
     ports::Outgoing operation;
-    bool places = false;  // it is the grant, which names where payloads land
   };
 
   bool live(JobId job) const {
@@ -120,6 +118,8 @@ class Prober {
     return found != jobs_.end() && !found->second.removed;
   }
   bool accepts(const ports::FlowKey& flow) const { return flow.peer < jobs_.at(flow.job).self; }
+  Result<std::span<std::byte>> landing(const Channel& from, const protocol::FrameHeader& header);
+  void frame(const Channel& from, const protocol::FrameHeader& header);
   Measurement* find(const ports::FlowKey& flow);
   Trial* trial(const Channel& channel);
   void serve_frame(const Channel& from, const protocol::FrameHeader& header);
@@ -144,6 +144,7 @@ class Prober {
   Time now_;
   std::vector<Member> members_;
   std::map<JobId, Job> jobs_;                            // by the id that the prober's flows have
+  std::map<Channel, std::unique_ptr<Line>> lines_;       // flows that are up
   std::map<JobId, std::set<Channel>> open_;              // flows that are dialed or up, and not reported down
   std::vector<std::unique_ptr<Measurement>> measuring_;  // in their order
   std::optional<Run> run_;
@@ -155,6 +156,7 @@ class Prober {
   std::deque<Message> outbox_;
   std::set<JobId> mapped_;
   std::unique_ptr<std::byte[]> memory_;  // payloads: what is sent, then where they land
+  std::span<std::byte> landing_;         // that part of it
 };
 
 }  // namespace tensorlane::mixed

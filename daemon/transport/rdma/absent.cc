@@ -11,7 +11,7 @@ Status absent() {
 
 }  // namespace
 
-Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig&, ports::FrameSink&) {
+Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig&, ports::FlowOwner&) {
   return absent();
 }
 

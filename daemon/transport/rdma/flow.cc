@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "daemon/transport/handshake/frames.h"
 #include "daemon/transport/resume/exchange.h"
@@ -46,8 +47,7 @@ Flow::Flow(const ports::FlowKey& key, handshake::JobPtr job, const resume::FlowI
 void Flow::adopt(Connected connected) {
   socket_ = std::move(connected.socket);
   pairs_ = std::move(connected.pairs);
-  local_ = handshake::local_endpoint(socket_.get()).text();
-  remote_ = handshake::peer_endpoint(socket_.get()).text();
+  note_ends(socket_.get());
   for (const auto& pair : pairs_) pair->flow = this;
   path_mtu_ = pairs_.front()->path_mtu();
   finished_.assign(pairs_.size(), 0);
@@ -63,10 +63,10 @@ Flow::~Flow() {
 
 // ---- sending ----
 
-void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
+void Flow::send(const ports::Outgoing& operation) {
   TL_ASSERT(writable());
   TL_ASSERT(operation.payload.size() <= kMaxOperation.value);
-  const protocol::FrameHeader header = handshake::outgoing_header(operation, key_, *job_, payload_crc);
+  const protocol::FrameHeader header = handshake::outgoing_header(operation, key_, *job_, context_.share.payload_crc);
   Queued& added = slot(out_.push());
   protocol::encode_frame(header, added.header);
   added.payload = operation.payload;
@@ -78,15 +78,28 @@ void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
   const bool granted = header.type == protocol::FrameType::kData && (header.flags & protocol::kFlagEager) == 0;
   if (region != nullptr && granted)
     added.target = context_.places->take(header.grant, header.offset, operation.payload.size());
-  fill_places(added, operation);
+  fill_places(added, header);
   in_flight_ += added.bytes();
-  context_.in_flight += added.bytes();
+  context_.share.in_flight += added.bytes();
+  mark_dirty();
 }
 
-void Flow::fill_places(Queued& slot, const ports::Outgoing& operation) const {
+void Flow::mark_dirty() {
+  if (gone || std::exchange(dirty, true)) return;
+  context_.share.dirty.push_back(this);
+}
+
+void Flow::unmark_dirty() {
+  if (std::exchange(dirty, false)) std::erase(context_.share.dirty, this);
+}
+
+// Where the peer may write under the grant that the frame gives. Nothing: it sends in messages.
+void Flow::fill_places(Queued& slot, const protocol::FrameHeader& header) const {
   slot.places.clear();
-  if (operation.places.size() > kMaxPlaces) return;  // the peer sends in messages
-  for (const std::span<std::byte> bytes : operation.places) {
+  if (protocol::given_grant(header) == 0) return;
+  const std::span<const std::span<std::byte>> granted = sink_->granted(header);
+  if (granted.size() > kMaxPlaces) return;
+  for (const std::span<std::byte> bytes : granted) {
     const ibv_mr* region = context_.registrations->find(bytes);
     if (region == nullptr || bytes.empty()) return slot.places.clear();
     slot.places.push_back({reinterpret_cast<std::uintptr_t>(bytes.data()), bytes.size(), region->rkey, 0});
@@ -158,39 +171,39 @@ std::size_t Flow::push_frame(QueuePair& pair, Queued& operation) {
   return kFrameOverhead + operation.places.size() * sizeof(Place);
 }
 
-void Flow::sent(QueuePair& pair, std::uint32_t position, ports::FrameSink& sink, std::size_t& handled) {
+void Flow::sent(QueuePair& pair, std::uint32_t position, std::size_t& handled) {
   while (const auto note = pair.completed(position)) {
     if (stopped_) continue;
     in_flight_ -= note->bytes;
-    context_.in_flight -= note->bytes;
+    context_.share.in_flight -= note->bytes;
     if (!note->last) continue;
     ++handled;
     const auto at = std::ranges::find(pairs_, &pair, [](const auto& p) { return p.get(); }) - pairs_.begin();
     ++finished_[static_cast<std::size_t>(at)];
   }
-  report_sent(sink);
+  report_sent();
 }
 
-void Flow::report_sent(ports::FrameSink& sink) {
+void Flow::report_sent() {
   while (!stopped_ && !unheard_ && finished_[sent_turn_] > 0) {
     --finished_[sent_turn_];
     sent_turn_ = (sent_turn_ + 1) % pairs_.size();
-    report_oldest(sink);
+    report_oldest();
   }
 }
 
-void Flow::report_oldest(ports::FrameSink& sink) {
+void Flow::report_oldest() {
   const std::uint64_t token = slot(out_.delivered()).token;
   TL_ASSERT(out_.acknowledge(out_.delivered() + 1));
-  if (token != 0) sink.on_sent(key_, token);
+  if (token != 0) sink_->on_sent(token);
 }
 
 // ---- receiving ----
 
-Status Flow::deliver(ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::deliver(std::size_t& handled) {
   if (unheard_ && std::ranges::any_of(pairs_, [](const auto& pair) { return pair->heard(); })) {
     unheard_ = false;
-    report_sent(sink);
+    report_sent();
   }
   while (!stopped_ && !settled()) {
     QueuePair& pair = *pairs_[receive_turn_];
@@ -200,7 +213,7 @@ Status Flow::deliver(ports::FrameSink& sink, std::size_t& handled) {
     if (frame == in_frame_)
       return broken(Code::kCorrupt, frame ? "carried a frame inside another one" : "carried a payload without a frame",
                     kSameVersion);
-    const Status status = frame ? take_frame(*message, sink, handled) : take_payload(message->payload, sink, handled);
+    const Status status = frame ? take_frame(*message, handled) : take_payload(message->payload, handled);
     pair.pop();
     if (!in_frame_) receive_turn_ = (receive_turn_ + 1) % pairs_.size();
     if (!status.ok()) return status;
@@ -208,7 +221,7 @@ Status Flow::deliver(ports::FrameSink& sink, std::size_t& handled) {
   return {};
 }
 
-Status Flow::take_frame(const Message& message, ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::take_frame(const Message& message, std::size_t& handled) {
   Result<protocol::FrameHeader> header =
       protocol::decode_frame(message.frame_header.first<protocol::kFrameHeaderBytes>());
   if (!header.ok()) return broken(header.status().code(), "carried a " + header.status().what(), header.status().fix());
@@ -218,7 +231,7 @@ Status Flow::take_frame(const Message& message, ports::FrameSink& sink, std::siz
   if (message.head.landed_at != 0 && header_.payload_bytes == 0)
     return broken(Code::kCorrupt, "carried a place without a payload", kSameVersion);
   if (const std::uint32_t grant = protocol::given_grant(header_); grant != 0) context_.places->put(grant, message);
-  TL_ASSIGN_OR_RETURN(landing_, sink.on_header(key_, header_));
+  TL_ASSIGN_OR_RETURN(landing_, sink_->on_header(header_));
   if (stopped_) return {};
   TL_ASSERT(landing_.empty() || landing_.size() == header_.payload_bytes);
   in_frame_ = true;
@@ -228,11 +241,11 @@ Status Flow::take_frame(const Message& message, ports::FrameSink& sink, std::siz
   if (message.head.landed_at != 0) {
     TL_RETURN_IF_ERROR(check_landed(message.head.landed_at));
     counts_.bytes_received += header_.payload_bytes;
-    return frame_complete(sink, handled);
+    return frame_complete(handled);
   }
-  if (payload_left_ == 0) return frame_complete(sink, handled);
+  if (payload_left_ == 0) return frame_complete(handled);
   ++context_.counters.payloads_copied;
-  return take_payload(message.payload, sink, handled);
+  return take_payload(message.payload, handled);
 }
 
 // The payload is where the peer was allowed to write; whether that is where it belongs is for the sink to say.
@@ -251,7 +264,7 @@ Status Flow::check_landed(std::uint64_t landed_at) {
   return {};
 }
 
-Status Flow::take_payload(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::take_payload(std::span<const std::byte> bytes, std::size_t& handled) {
   if (bytes.size() > payload_left_ || (bytes.empty() && payload_left_ > 0)) {
     return broken(Code::kCorrupt,
                   fmt::format("carried {} bytes where {} were left of a payload", bytes.size(), payload_left_),
@@ -263,10 +276,10 @@ Status Flow::take_payload(std::span<const std::byte> bytes, ports::FrameSink& si
   }
   counts_.bytes_received += bytes.size();
   payload_left_ -= bytes.size();
-  return payload_left_ == 0 ? frame_complete(sink, handled) : Status();
+  return payload_left_ == 0 ? frame_complete(handled) : Status();
 }
 
-Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::frame_complete(std::size_t& handled) {
   landing_ = {};
   in_frame_ = false;
   ++counts_.frames_received;
@@ -280,7 +293,7 @@ Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
   if (const std::string wrong = handshake::wrong_crc(header_, crc_); !wrong.empty())
     return broken(Code::kCorrupt, "carried " + wrong, "check memory and network cards of both hosts");
   in_.deliver();
-  sink.on_frame(key_, header_);
+  sink_->on_frame(header_);
   return {};
 }
 
@@ -305,7 +318,7 @@ void Flow::disconnect() {
 
 void Flow::drop_pairs() {
   pairs_.clear();
-  context_.in_flight -= in_flight_;
+  context_.share.in_flight -= in_flight_;
   in_flight_ = 0;
   head_posted_ = 0;
   head_begun_ = false;
@@ -314,17 +327,17 @@ void Flow::drop_pairs() {
   in_frame_ = dropping_ = false;
 }
 
-std::uint64_t Flow::resume(Connected connected, ledger::Number delivered, ports::FrameSink& sink) {
+std::uint64_t Flow::resume(Connected connected, ledger::Number delivered) {
   TL_ASSERT(settled() && !stopped_);
   in_.ack();  // the handshake has
   // Acknowledgements of these were lost with the queue pairs.
-  while (!stopped_ && out_.delivered() < delivered) report_oldest(sink);
+  while (!stopped_ && out_.delivered() < delivered) report_oldest();
   if (stopped_) return 0;
   adopt(std::move(connected));
   const std::optional<std::uint64_t> again = out_.resume(delivered);
   TL_ASSERT(again);
   for (ledger::Number n = out_.next(); n < out_.pushed(); ++n) in_flight_ += slot(n).bytes();
-  context_.in_flight += in_flight_;
+  context_.share.in_flight += in_flight_;
   return *again;
 }
 
@@ -341,7 +354,7 @@ void Flow::begin_end() {
 void Flow::stop() {
   if (stopped_) return;
   stopped_ = true;
-  context_.in_flight -= in_flight_;
+  context_.share.in_flight -= in_flight_;
   in_flight_ = 0;
 }
 
@@ -358,10 +371,6 @@ Status Flow::failure() const {
     if (!pair->failure.ok()) return broken(pair->failure.code(), pair->failure.what(), pair->failure.fix());
   }
   return {};
-}
-
-std::string Flow::name() const {
-  return handshake::connection_name(key_.peer, remote_, key_.cls);
 }
 
 ports::FlowStats Flow::stats() const {

@@ -14,6 +14,7 @@
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/handshake.h"
 #include "daemon/transport/handshake/socket.h"
+#include "daemon/transport/rdma/completion_queue.h"
 #include "daemon/transport/rdma/place_table.h"
 #include "daemon/transport/rdma/queue_pair.h"
 #include "daemon/transport/resume/resumable.h"
@@ -23,11 +24,22 @@ namespace tensorlane::rdma {
 // Operations that a flow queues before it stops being writable.
 inline constexpr std::size_t kQueueOperations = 64;
 
+class Flow;
+
+// What the flows of one class share.
+struct ClassShare {
+  ports::ClassTag tag;
+  bool payload_crc = false;  // payloads carry one
+  std::unique_ptr<CompletionQueue> completions;
+  std::uint64_t in_flight = 0;
+  std::vector<Flow*> dirty;  // have something to post
+};
+
 // What a flow shares with others. Outlives the flow, except the job's parts, which it holds.
 struct FlowContext {
   std::shared_ptr<Registrations> registrations;
   std::shared_ptr<PlaceTable> places;  // of the peer
-  std::uint64_t& in_flight;            // of the class
+  ClassShare& share;
   ports::TransportCounters& counters;
 };
 
@@ -63,24 +75,25 @@ class Flow final : public resume::Resumable {
 
   int fd() const { return socket_.get(); }
 
-  bool writable() const {
+  bool writable() const override {
     return !stopped_ && !ending_ && connected() && !out_.full() && out_.pushed() - out_.next() < kQueueOperations;
   }
-  // Takes an operation; only when writable(). `payload_crc`: compute it.
-  void enqueue(const ports::Outgoing& operation, bool payload_crc);
+  void send(const ports::Outgoing& operation) override;
+  // Puts it on the list of flows to write, and takes it off.
+  void mark_dirty();
+  void unmark_dirty();
   // Posts queued operations while credits and slots last. An error ends the flow.
   Status write();
   // Messages of `pair` up to this position are acknowledged. Adds finished operations to `handled`.
-  void sent(QueuePair& pair, std::uint32_t position, ports::FrameSink& sink, std::size_t& handled);
+  void sent(QueuePair& pair, std::uint32_t position, std::size_t& handled);
   // Delivers what has arrived and whose turn it is. Adds finished frames to `handled`. An error ends the flow.
-  Status deliver(ports::FrameSink& sink, std::size_t& handled);
+  Status deliver(std::size_t& handled);
 
   // What the handshake's connection says: ok while it lives.
   Status look_at_connection();
 
   bool connected() const override { return !pairs_.empty() && !lost_; }
   bool settled() const override { return pairs_.empty(); }
-  std::string name() const override;
   // Whether the flow may go on over other queue pairs after this error of deliver(), failure() or look_at_connection():
   // kUnavailable is the connection's, everything else is about what came over it.
   bool resumable(const Status& error) const { return resumes() && !goodbye_ && error.code() == Code::kUnavailable; }
@@ -90,7 +103,7 @@ class Flow final : public resume::Resumable {
   void drop_pairs();
   // Goes on; the peer has `delivered` frames, which can_resume(). Returns how many that were sent before will be sent
   // again.
-  std::uint64_t resume(Connected connected, ledger::Number delivered, ports::FrameSink& sink);
+  std::uint64_t resume(Connected connected, ledger::Number delivered);
   // Tells the peer that the flow is about to be closed on purpose.
   void say_goodbye();
 
@@ -106,12 +119,12 @@ class Flow final : public resume::Resumable {
   Status failure() const;
   handshake::Fd take_socket() { return std::move(socket_); }
 
-  ports::FlowStats stats() const;
+  ports::FlowStats stats() const override;
   // Devices count what they send again for all queue pairs together, if at all, so it says nothing of that.
-  ports::FlowProgress progress() const;
+  ports::FlowProgress progress() const override;
 
   // The transport's notes.
-  bool dirty = false;  // is in the list of flows to write
+  bool dirty = false;  // is in ClassShare::dirty
 
  private:
   struct Queued {
@@ -126,21 +139,20 @@ class Flow final : public resume::Resumable {
   };
   Queued& slot(ledger::Number number) { return queue_[out_.slot(number)]; }
   void adopt(Connected connected);
-  void fill_places(Queued& slot, const ports::Outgoing& operation) const;
+  void fill_places(Queued& slot, const protocol::FrameHeader& header) const;
   void push_message(QueuePair& pair, Queued& operation);
   std::size_t push_frame(QueuePair& pair, Queued& operation);
-  void report_sent(ports::FrameSink& sink);
-  void report_oldest(ports::FrameSink& sink);
+  void report_sent();
+  void report_oldest();
 
-  Status take_frame(const Message& message, ports::FrameSink& sink, std::size_t& handled);
-  Status take_payload(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled);
+  Status take_frame(const Message& message, std::size_t& handled);
+  Status take_payload(std::span<const std::byte> bytes, std::size_t& handled);
   Status check_landed(std::uint64_t landed_at);
-  Status frame_complete(ports::FrameSink& sink, std::size_t& handled);
+  Status frame_complete(std::size_t& handled);
 
   handshake::Fd socket_;
   std::vector<std::unique_ptr<QueuePair>> pairs_;
   FlowContext context_;
-  std::string local_, remote_;
   std::uint32_t path_mtu_ = 0;  // of the last connection
   bool stopped_ = false, ending_ = false, lost_ = false, goodbye_ = false;
 

@@ -18,29 +18,26 @@ void RdmaTransport::on_connected(handshake::Connection& connection) {
   auto& exchange = static_cast<PairExchange&>(*exchanged);
   const resume::Resumer::Next next = resumer_.connected(key, exchange.flow());
   if (next == resume::Resumer::Next::kIgnore) return;
-  if (const auto old = flows_.find(key); old != flows_.end()) {
-    if (next == resume::Resumer::Next::kResume) return resume_flow(*old->second, connection, exchange);
+  if (Flow* old = flows_.find(key)) {
+    if (next == resume::Resumer::Next::kResume) return resume_flow(*old, connection, exchange);
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
-    end_flow(*old->second, old->second->broken(Code::kUnavailable, connection.replaces()), false);
+    end_flow(*old, old->broken(Code::kUnavailable, connection.replaces()), false);
   }
   // Flows of this name that drain have to be gone before the new one is up.
   if (std::ranges::any_of(closing_, [&](const Closing& c) { return c.flow->key() == key; })) finish_closing(true);
-  report_ended(connected_);
+  flows_.report();
   Result<std::shared_ptr<Registrations>> registered = registrations(key.job);
   TL_ASSERT(registered.ok());  // the exchange has made them
-  ClassState& state = *find_class(key.cls);
   auto flow = std::make_unique<Flow>(
       key, connection.job(), exchange.flow() == nullptr ? resume::FlowIdentity() : exchange.flow()->mine().identity,
       Connected{connection.take_socket(), exchange.take_pairs(), connection.connecting_end()},
-      FlowContext{*registered, places(key.job, key.peer), state.in_flight, counters_});
+      FlowContext{*registered, places(key.job, key.peer), *classes_.find(key.cls), counters_});
   serve(*flow);
-  Flow& up = *flow;
-  flows_[key] = std::move(flow);
-  ++connected_;
-  sink_.on_flow_up(key);
+  Flow& up = flows_.add(std::move(flow));
   // Frames may have come before the connection's last message did.
-  if (!up.gone) settle(up, connected_);
+  std::size_t delivered = 0;
+  if (!up.gone) settle(up, delivered);
 }
 
 void RdmaTransport::serve(Flow& flow) {
@@ -53,9 +50,9 @@ void RdmaTransport::serve(Flow& flow) {
 }
 
 void RdmaTransport::on_given_up(const ports::FlowKey& key, Status cause) {
-  if (const auto lost = flows_.find(key); lost != flows_.end()) return resumer_.give_up(*lost->second, cause);
+  if (Flow* lost = flows_.find(key)) return resumer_.give_up(*lost, cause);
   resumer_.forget(key);
-  ended_.push_back({key, std::move(cause)});
+  flows_.end(key, std::move(cause));
 }
 
 void RdmaTransport::on_moved(const ports::FlowKey& flow) {
@@ -69,29 +66,22 @@ void RdmaTransport::on_request_refused(const Status& cause) {
 
 // ---- sending ----
 
-void RdmaTransport::mark_dirty(Flow& flow) {
-  if (flow.dirty || flow.gone) return;
-  flow.dirty = true;
-  find_class(flow.key().cls)->dirty.push_back(&flow);
-}
-
 void RdmaTransport::write_dirty() {
-  for (const auto& state : classes_) {
-    if (!state || state->dirty.empty()) continue;
-    writing_.swap(state->dirty);
+  classes_.each([&](ClassShare& share) {
+    writing_.swap(share.dirty);
     for (Flow* flow : writing_) {
       flow->dirty = false;
       Status status = flow->write();
       if (!status.ok()) fail_flow(*flow, std::move(status), false);
     }
     writing_.clear();
-  }
+  });
 }
 
 // ---- completions ----
 
-void RdmaTransport::serve_completions(ClassState& state, std::size_t& handled) {
-  for (const ibv_wc& completion : state.completions->poll()) serve_completion(completion, handled);
+void RdmaTransport::serve_completions(ClassShare& share, std::size_t& handled) {
+  for (const ibv_wc& completion : share.completions->poll()) serve_completion(completion, handled);
 }
 
 void RdmaTransport::serve_completion(const ibv_wc& completion, std::size_t& handled) {
@@ -106,7 +96,7 @@ void RdmaTransport::serve_completion(const ibv_wc& completion, std::size_t& hand
   } else if (id.receive) {
     pair->receive_flushed();
   } else if (good && flow != nullptr) {
-    flow->sent(*pair, id.position, sink_, handled);
+    flow->sent(*pair, id.position, handled);
   } else {
     while (pair->completed(id.position)) {
     }
@@ -116,14 +106,14 @@ void RdmaTransport::serve_completion(const ibv_wc& completion, std::size_t& hand
 }
 
 void RdmaTransport::settle(Flow& flow, std::size_t& handled) {
-  Status status = flow.deliver(sink_, handled);
+  Status status = flow.deliver(handled);
   if (status.ok()) status = flow.failure();
   if (flow.gone) {
     if (!status.ok()) flow.stop();  // its end has a cause already
     return;
   }
   if (!status.ok()) return fail_flow(flow, std::move(status), false);
-  mark_dirty(flow);
+  flow.mark_dirty();
 }
 
 Status RdmaTransport::explain(const ibv_wc& completion) {
@@ -235,8 +225,8 @@ void RdmaTransport::serve_device_events() {
 
 void RdmaTransport::fail_flows(const Status& cause, const ibv_qp* of) {
   std::vector<Flow*> lost;
-  for (const auto& [key, flow] : flows_) {
-    if (of == nullptr || flow->has(of)) lost.push_back(flow.get());
+  for (Flow* flow : flows_.all()) {
+    if (of == nullptr || flow->has(of)) lost.push_back(flow);
   }
   for (Flow* flow : lost) fail_flow(*flow, flow->broken(cause.code(), cause.what(), cause.fix()), false);
 }
@@ -244,8 +234,7 @@ void RdmaTransport::fail_flows(const Status& cause, const ibv_qp* of) {
 // ---- lost connections ----
 
 resume::Resumable* RdmaTransport::find_flow(const ports::FlowKey& key) {
-  const auto found = flows_.find(key);
-  return found == flows_.end() ? nullptr : found->second.get();
+  return flows_.find(key);
 }
 
 void RdmaTransport::fail_flow(Flow& flow, Status cause, bool deliver) {
@@ -263,7 +252,7 @@ void RdmaTransport::fail_flow(Flow& flow, Status cause, bool deliver) {
 void RdmaTransport::lose_connection(resume::Resumable& lost, Status cause) {
   auto& flow = static_cast<Flow&>(lost);
   flow.disconnect();
-  if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
+  flow.unmark_dirty();
   draining_.push_back(&flow);
   resumer_.lost(flow, std::move(cause), now_);
 }
@@ -282,14 +271,14 @@ void RdmaTransport::finish_draining() {
 }
 
 void RdmaTransport::resume_flow(Flow& flow, handshake::Connection& connection, PairExchange& exchange) {
-  const std::uint64_t again =
-      flow.resume({connection.take_socket(), exchange.take_pairs(), connection.connecting_end()},
-                  exchange.flow()->peer_has(), sink_);
+  const std::uint64_t again = flow.resume(
+      {connection.take_socket(), exchange.take_pairs(), connection.connecting_end()}, exchange.flow()->peer_has());
   if (flow.gone) return;
   serve(flow);
   resumer_.resumed(flow, again, now_);
-  ++connected_;
-  settle(flow, connected_);
+  flows_.note_resumed();
+  std::size_t delivered = 0;
+  settle(flow, delivered);
 }
 
 // ---- ends ----
@@ -299,20 +288,16 @@ void RdmaTransport::end_flow(resume::Resumable& flow, Status cause) {
 }
 
 void RdmaTransport::end_flow(Flow& flow, Status cause, bool deliver) {
-  const auto found = flows_.find(flow.key());
-  TL_ASSERT(found != flows_.end() && found->second.get() == &flow);
-  flow.gone = true;
+  std::unique_ptr<Flow> owned = flows_.take(flow);
   if (cause.ok()) flow.say_goodbye();
   resumer_.forget(flow.key());
-  connector_.cancel(flow.key());
   std::erase(draining_, &flow);
   flow.begin_end();
   if (!deliver) flow.stop();
-  if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
+  flow.unmark_dirty();
   handshake::Fd socket = flow.take_socket();
   if (cause.ok()) connector_.linger(std::move(socket), true);
-  closing_.push_back({std::move(found->second), std::move(cause), now_ + kDrainTimeout});
-  flows_.erase(found);
+  closing_.push_back({std::move(owned), std::move(cause), now_ + kDrainTimeout});
 }
 
 void RdmaTransport::finish_closing(bool all) {
@@ -321,21 +306,9 @@ void RdmaTransport::finish_closing(bool all) {
     // Law 7: the queue pairs are gone before anybody hears of the end.
     closing.flow->stop();
     closing.flow->drop_pairs();
-    ended_.push_back({closing.flow->key(), std::move(closing.cause)});
-    connector_.delete_later(std::move(closing.flow));
+    flows_.end(std::move(closing.flow), std::move(closing.cause));
     return true;
   });
-}
-
-void RdmaTransport::report_ended(std::size_t& handled) {
-  while (!ended_.empty()) {
-    std::vector<Ended> batch;
-    batch.swap(ended_);
-    for (const Ended& ended : batch) {
-      ++handled;
-      sink_.on_flow_down(ended.key, ended.cause);
-    }
-  }
 }
 
 }  // namespace tensorlane::rdma

@@ -29,10 +29,10 @@ struct Nobody final : PairEvents {
 
 }  // namespace
 
-Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig& config, ports::FrameSink& sink) {
+Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig& config, ports::FlowOwner& owner) {
   if (::sodium_init() < 0)
     return Status(Code::kInternal, "libsodium has no source of random numbers", "rdma transport");
-  auto transport = std::make_unique<RdmaTransport>(sink);
+  auto transport = std::make_unique<RdmaTransport>(owner);
   TL_RETURN_IF_ERROR(transport->open(config));
   return std::unique_ptr<ports::Transport>(std::move(transport));
 }
@@ -44,20 +44,19 @@ Result<std::string> explain_device(const RdmaConfig& config) {
   return fmt::format("{}, {}", device->describe(), device->marks(config.connect_by));
 }
 
-RdmaTransport::RdmaTransport(ports::FrameSink& sink)
-    : sink_(sink),
-      connector_(*this,
+RdmaTransport::RdmaTransport(ports::FlowOwner& owner)
+    : connector_(*this,
                  {sizeof(Parameters),
                   [this](const ports::FlowKey& key, const handshake::JobPtr& job) { return make_exchange(key, *job); },
                   sizeof(resume::FlowParameters)}),
-      resumer_(connector_, *this) {}
+      resumer_(connector_, *this),
+      flows_(owner, connector_) {}
 
 Status RdmaTransport::open(const RdmaConfig& config) {
   if (config.queue_pairs < 1 || config.queue_pairs > kMaxQueuePairs) {
     return {Code::kInvalidArgument, fmt::format("a flow of {} queue pairs", config.queue_pairs), "rdma transport",
             fmt::format("set `rdma: queue_pairs` to 1 to {}", kMaxQueuePairs)};
   }
-  payload_crc_ = config.payload_crc;
   queue_pairs_ = config.queue_pairs;
   detection_ = config.detection;
   retries_ = config.retry.value > 0 ? retries_for(config.retry) : retries_beyond(config.detection);
@@ -72,10 +71,10 @@ Status RdmaTransport::open(const RdmaConfig& config) {
   for (const RdmaClass& c : config.classes) connector.listeners.push_back({c.tag, kib(64)});
   TL_RETURN_IF_ERROR(connector_.open(connector));
   for (const RdmaClass& c : config.classes) {
-    auto state = std::make_unique<ClassState>();
-    state->tag = c.tag;
-    TL_ASSIGN_OR_RETURN(state->completions, CompletionQueue::create(*device_, channel_.get()));
-    classes_[handshake::service_order(c.tag.cls)] = std::move(state);
+    ClassShare& share = classes_.add(c.tag.cls, std::make_unique<ClassShare>());
+    share.tag = c.tag;
+    share.payload_crc = config.payload_crc;
+    TL_ASSIGN_OR_RETURN(share.completions, CompletionQueue::create(*device_, channel_.get()));
   }
   if (!connector_.watch(channel_mark_, channel_->fd, EPOLLIN, false) ||
       !connector_.watch(device_mark_, device_->context()->async_fd, EPOLLIN, false)) {
@@ -95,11 +94,6 @@ Status RdmaTransport::open_connector(ConnectBy by) {
           device_->name()};
 }
 
-RdmaTransport::ClassState* RdmaTransport::find_class(ClassId cls) const {
-  const std::size_t position = handshake::service_order(cls);
-  return position < classes_.size() ? classes_[position].get() : nullptr;
-}
-
 // ---- jobs and their memory ----
 
 void RdmaTransport::add_job(const ports::JobCredentials& credentials) {
@@ -107,12 +101,7 @@ void RdmaTransport::add_job(const ports::JobCredentials& credentials) {
 }
 
 void RdmaTransport::remove_job(JobId job) {
-  std::vector<ports::FlowKey> keys;
-  for (const auto& [key, flow] : flows_) {
-    if (key.job == job) keys.push_back(key);
-  }
-  for (const ports::FlowKey& key : keys) close(key);
-  for (const ports::FlowKey& key : connector_.remove_job(job)) ended_.push_back({key, {}});
+  flows_.remove_job(job, [this](Flow& flow) { end_flow(flow, {}); });
   std::erase_if(places_, [job](const auto& entry) { return entry.first.first == job; });
   resumer_.forget_job(job);
 }
@@ -157,28 +146,28 @@ std::shared_ptr<PlaceTable> RdmaTransport::places(JobId job, HostIndex peer) {
 
 std::unique_ptr<handshake::Exchange> RdmaTransport::make_exchange(const ports::FlowKey& key,
                                                                   const handshake::Job& job) {
-  ClassState& state = *find_class(key.cls);
+  ClassShare& share = *classes_.find(key.cls);
   std::optional<resume::FlowExchange> flow;
   if (job.resume_within().value > 0) flow.emplace(key, resumer_);
-  return std::make_unique<PairExchange>(PairExchange::Context{*device_, *state.completions, pairs_, *pair_connector_},
-                                        key, registrations(key.job), state.tag, retries_, queue_pairs_, flow);
+  return std::make_unique<PairExchange>(PairExchange::Context{*device_, *share.completions, pairs_, *pair_connector_},
+                                        key, registrations(key.job), share.tag, retries_, queue_pairs_, flow);
 }
 
 // ---- flows ----
 
 Status RdmaTransport::connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t data_port,
                               Time deadline) {
-  TL_RETURN_IF_ERROR(connector_.dial(flow, address, data_port, deadline, flows_.contains(flow)));
+  TL_RETURN_IF_ERROR(connector_.dial(flow, address, data_port, deadline, flows_.find(flow) != nullptr));
   resumer_.note_place(flow, address, data_port);
   return {};
 }
 
 void RdmaTransport::close(const ports::FlowKey& key) {
-  if (const auto flow = flows_.find(key); flow != flows_.end()) {
-    end_flow(*flow->second, {}, false);
+  if (Flow* flow = flows_.find(key)) {
+    end_flow(*flow, {}, false);
   } else if (connector_.cancel(key)) {
     resumer_.forget(key);
-    ended_.push_back({key, {}});
+    flows_.end(key, {});
   } else {
     // It ends already; then at least nothing more of it is delivered.
     for (Closing& closing : closing_) {
@@ -187,21 +176,9 @@ void RdmaTransport::close(const ports::FlowKey& key) {
   }
 }
 
-bool RdmaTransport::writable(const ports::FlowKey& key) const {
-  const auto flow = flows_.find(key);
-  return flow != flows_.end() && flow->second->writable();
-}
-
-void RdmaTransport::send(const ports::FlowKey& key, const ports::Outgoing& operation) {
-  const auto flow = flows_.find(key);
-  TL_ASSERT(flow != flows_.end());
-  flow->second->enqueue(operation, payload_crc_);
-  mark_dirty(*flow->second);
-}
-
 Bytes RdmaTransport::in_flight(ClassId cls) {
-  const ClassState* state = find_class(cls);
-  return Bytes(state == nullptr ? 0 : state->in_flight);
+  const ClassShare* share = classes_.find(cls);
+  return Bytes(share == nullptr ? 0 : share->in_flight);
 }
 
 // ---- the loop ----
@@ -210,12 +187,9 @@ std::size_t RdmaTransport::poll(Time now) {
   now_ = now;
   connector_.begin(now);
   connector_.waker().clear_kick();
-  std::size_t handled = 0;
-  report_ended(handled);
+  std::size_t handled = flows_.report();
   write_dirty();
-  for (const auto& state : classes_) {
-    if (state) serve_completions(*state, handled);
-  }
+  classes_.each([&](ClassShare& share) { serve_completions(share, handled); });
   if (armed_ || now_ >= next_look_) {
     armed_ = false;
     next_look_ = now_ + kLookInterval;
@@ -226,9 +200,7 @@ std::size_t RdmaTransport::poll(Time now) {
   resumer_.give_up_late(now);
   finish_closing(false);
   write_dirty();
-  report_ended(handled);
-  handled += connected_;
-  connected_ = 0;
+  handled += flows_.report();
   connector_.end();
   return handled;
 }
@@ -238,25 +210,14 @@ void RdmaTransport::flush() {
 }
 
 bool RdmaTransport::arm() {
-  if (!ended_.empty()) return false;
-  for (const auto& state : classes_) {
-    if (state && (!state->dirty.empty() || !state->completions->arm())) return false;
-  }
+  bool quiet = flows_.quiet();
+  classes_.each([&](ClassShare& share) { quiet = quiet && share.dirty.empty() && share.completions->arm(); });
+  if (!quiet) return false;
   Time due = std::min(connector_.next_deadline(), resumer_.next_deadline());
   for (const Closing& closing : closing_) due = std::min(due, closing.deadline);
   if (due != handshake::Connector::never()) connector_.waker().wake_at(now_, due);
   armed_ = true;
   return true;
-}
-
-ports::FlowStats RdmaTransport::stats(const ports::FlowKey& key) const {
-  const auto flow = flows_.find(key);
-  return flow == flows_.end() ? ports::FlowStats{} : flow->second->stats();
-}
-
-ports::FlowProgress RdmaTransport::progress(const ports::FlowKey& key) const {
-  const auto flow = flows_.find(key);
-  return flow == flows_.end() ? ports::FlowProgress{} : flow->second->progress();
 }
 
 ports::TransportCounters RdmaTransport::counters() const {

@@ -34,8 +34,8 @@ struct RdmaConfig {
   Duration retry{};  // so long queue pairs send again before they are lost; for jobs that resume
 };
 
-// A transport on one port of one device. Every call belongs to the thread that owns it; `sink` outlives it. Destroying
-// it closes everything without calling the sink.
+// A transport on one port of one device. Every call belongs to the thread that owns it; `owner` outlives it. Destroying
+// it closes everything without a call.
 //
 // A payload under a grant whose place the peer has told (Outgoing::places) is written straight there, in front of the
 // frame that announces it, if both ends have mapped the memory; every other payload travels in messages and is copied.
@@ -46,7 +46,7 @@ struct RdmaConfig {
 //
 // Errors: those of Device::open() and CmConnector::open(), kInvalidArgument (an address, classes or queue pairs that
 // are none), kUnavailable (a port in use), kResourceExhausted.
-Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig& config, ports::FrameSink& sink);
+Result<std::unique_ptr<ports::Transport>> make_rdma_transport(const RdmaConfig& config, ports::FlowOwner& owner);
 
 // What make_rdma_transport() would use, for status: "rxe0 port 1, GID 1 = 10.77.0.1 (eth0), path MTU 4096, connected by
 // verbs: DSCP by traffic class, PCP by service level"; or why it cannot: the errors of Device::open() and, where

@@ -1,7 +1,6 @@
 // The insides of the RDMA transport; others use rdma_transport.h.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,6 +10,7 @@
 
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/connector.h"
+#include "daemon/transport/handshake/flow_table.h"
 #include "daemon/transport/rdma/exchange.h"
 #include "daemon/transport/rdma/flow.h"
 #include "daemon/transport/rdma/rdma_transport.h"
@@ -31,7 +31,7 @@ class RdmaTransport final : public ports::Transport,
                             private resume::Flows,
                             private PairEvents {
  public:
-  explicit RdmaTransport(ports::FrameSink& sink);
+  explicit RdmaTransport(ports::FlowOwner& owner);
   Status open(const RdmaConfig& config);
 
   void add_job(const ports::JobCredentials& credentials) override;
@@ -43,37 +43,21 @@ class RdmaTransport final : public ports::Transport,
   Status map(JobId job, const ports::DeviceMemory& memory) override;
   void unmap(JobId job) override;
   void unmap(JobId job, std::span<std::byte> bytes) override;
-  bool wants_places() const override { return true; }
-  bool writable(const ports::FlowKey& flow) const override;
-  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override;
   Bytes in_flight(ClassId cls) override;
   void flush() override;
   std::size_t poll(Time now) override;
   int wake_fd() const override { return connector_.epoll(); }
   bool arm() override;
-  ports::FlowStats stats(const ports::FlowKey& flow) const override;
-  ports::FlowProgress progress(const ports::FlowKey& flow) const override;
   ports::TransportCounters counters() const override;
 
  private:
-  struct ClassState {
-    ports::ClassTag tag;
-    std::unique_ptr<CompletionQueue> completions;
-    std::uint64_t in_flight = 0;
-    std::vector<Flow*> dirty;  // have something to post
-  };
   // A flow that drains: on_flow_down follows.
   struct Closing {
     std::unique_ptr<Flow> flow;
     Status cause;
     Time deadline;
   };
-  struct Ended {
-    ports::FlowKey key;
-    Status cause;
-  };
 
-  ClassState* find_class(ClassId cls) const;
   Result<std::shared_ptr<Registrations>> registrations(JobId job);
   std::shared_ptr<PlaceTable> places(JobId job, HostIndex peer);
   std::unique_ptr<handshake::Exchange> make_exchange(const ports::FlowKey& key, const handshake::Job& job);
@@ -86,14 +70,12 @@ class RdmaTransport final : public ports::Transport,
   void on_given_up(const ports::FlowKey& key, Status cause) override;
   void on_moved(const ports::FlowKey& flow) override;
   void on_request_refused(const Status& cause) override;
-  void mark_dirty(Flow& flow);
   void write_dirty();
   // After an error of its pairs, of its connection or of what came: the flow loses its connection, or ends.
   void fail_flow(Flow& flow, Status cause, bool deliver);
   void end_flow(Flow& flow, Status cause, bool deliver);
   void finish_closing(bool all);
-  void report_ended(std::size_t& handled);
-  void serve_completions(ClassState& state, std::size_t& handled);
+  void serve_completions(ClassShare& share, std::size_t& handled);
   void serve_completion(const ibv_wc& completion, std::size_t& handled);
   void settle(Flow& flow, std::size_t& handled);
   Status explain(const ibv_wc& completion);
@@ -109,7 +91,6 @@ class RdmaTransport final : public ports::Transport,
   void finish_draining();
   void resume_flow(Flow& flow, handshake::Connection& connection, PairExchange& exchange);
 
-  ports::FrameSink& sink_;
   // Each outlives what is declared behind it.
   std::unique_ptr<Device> device_;
   std::unique_ptr<ibv_comp_channel, DestroyChannel> channel_;
@@ -119,24 +100,21 @@ class RdmaTransport final : public ports::Transport,
   ports::TransportCounters counters_;
   std::map<JobId, std::shared_ptr<Registrations>> registrations_;
   std::map<std::pair<JobId, HostIndex>, std::weak_ptr<PlaceTable>> places_;
-  std::array<std::unique_ptr<ClassState>, handshake::kMaxClasses> classes_;  // in the order of service
+  handshake::ByClass<ClassShare> classes_;
   // Holds queue pairs until no call is about them, however their handshake has ended.
   std::unique_ptr<PairConnector> pair_connector_;
   handshake::Connector connector_;
   resume::Resumer resumer_;
-  std::map<ports::FlowKey, std::unique_ptr<Flow>> flows_;
+  handshake::FlowTable<Flow> flows_;
   std::vector<Flow*> draining_;  // have lost their connection and are to settle, however long that takes
   std::vector<Closing> closing_;
-  std::vector<Ended> ended_;
   std::vector<Flow*> writing_;
 
-  bool payload_crc_ = false;
   std::uint8_t queue_pairs_ = 1;
   Retries retries_;
   Duration detection_{};
   Time now_, next_look_;
   bool armed_ = false;
-  std::size_t connected_ = 0;  // flows that came up in this poll
   std::optional<Time> down_since_;
 };
 

@@ -9,7 +9,7 @@
 #include "common/base/units.h"
 #include "daemon/ports/transport.h"
 #include "daemon/transport/handshake/handshake.h"
-#include "daemon/transport/handshake/watched.h"
+#include "daemon/transport/handshake/up_flow.h"
 #include "daemon/transport/ledger/ledger.h"
 
 namespace tensorlane::resume {
@@ -21,47 +21,37 @@ struct FlowIdentity {
 };
 
 // One thread, the lane's.
-class Resumable : public handshake::Watched {
+class Resumable : public handshake::UpFlow {
  public:
-  const ports::FlowKey& key() const { return key_; }
-  const handshake::Job& job() const { return *job_; }
   const FlowIdentity& identity() const { return identity_; }
   bool resumes() const { return job_->resume_within().value > 0; }
 
   virtual bool connected() const = 0;
   // Has no connection, and delivers nothing more of what the last one has brought: delivered() stays as it is.
   virtual bool settled() const = 0;
-  // "connection to host 3 (10.0.0.4:7111, class 1)"
-  virtual std::string name() const = 0;
-  // An error that names this flow: name() and `how`.
-  Status broken(Code code, const std::string& how, const std::string& fix = {}) const {
-    return {code, name() + " " + how, {}, fix};
-  }
 
   // How many frames of the peer have been delivered.
   ledger::Number delivered() const { return in_.delivered(); }
   // Grows with every frame that has been delivered in either direction.
-  std::uint64_t progress() const { return in_.delivered() + out_.delivered(); }
+  std::uint64_t moved() const { return in_.delivered() + out_.delivered(); }
   // Everything that this end has sent has been delivered.
   bool idle() const { return out_.delivered() == out_.pushed(); }
   // Whether the peer can have `delivered` frames of this end.
   bool can_resume(ledger::Number delivered) const { return delivered >= out_.delivered() && delivered <= out_.next(); }
 
-  // The Resumer's notes of a flow that has lost its connection: why, when it is given up, and progress() by then.
+  // The Resumer's notes of a flow that has lost its connection: why, when it is given up, and moved() by then.
   Status lost_cause;
   Time lost_deadline;
   Time resumed_at;
-  std::uint64_t lost_progress = 0;
+  std::uint64_t lost_moved = 0;
   Time redial_from;
   std::uint64_t offers = 0;  // of this end's part in a new connection; the last one counts
 
  protected:
   // Keeps up to `kept` frames that the peer does not have.
   Resumable(const ports::FlowKey& key, handshake::JobPtr job, const FlowIdentity& identity, std::uint32_t kept)
-      : Watched(Kind::kFlow), key_(key), job_(std::move(job)), identity_(identity), out_(kept) {}
+      : UpFlow(key, std::move(job)), identity_(identity), out_(kept) {}
 
-  const ports::FlowKey key_;
-  const handshake::JobPtr job_;
   const FlowIdentity identity_;
   ledger::SendLedger out_;
   ledger::ReceiveLedger in_;

@@ -43,10 +43,10 @@ void Resumer::lost(Resumable& flow, Status cause, Time now) {
   // A connection that is lost again before anything has come of it gets no time of its own. One that has outlived that
   // time does, and one of which nothing came because nothing was to be sent.
   const bool stood = flow.idle() && now - flow.resumed_at >= kStood;
-  const bool first = stood || now >= flow.lost_deadline || flow.progress() != flow.lost_progress;
+  const bool first = stood || now >= flow.lost_deadline || flow.moved() != flow.lost_moved;
   if (first) {
     flow.lost_deadline = now + flow.job().resume_within();
-    flow.lost_progress = flow.progress();
+    flow.lost_moved = flow.moved();
   }
   flow.redial_from = first ? now : now + kIdleBackoff;
   spdlog::warn("{}: it is made anew", cause.to_string());

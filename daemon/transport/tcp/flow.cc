@@ -9,16 +9,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "daemon/transport/handshake/frames.h"
 
 namespace tensorlane::tcp {
 namespace {
 
-using handshake::connection_name;
 using handshake::errno_text;
-using handshake::local_endpoint;
-using handshake::peer_endpoint;
 using handshake::read_tag;
 
 // Bytes after which a receiver that has read everything acknowledges at once. The kernel's delayed acknowledgement may
@@ -40,15 +38,16 @@ constexpr std::size_t kWholeRecord = protect::kRecordBytes + protect::kTagBytes;
 
 }  // namespace
 
-Flow::Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window, FlowIdentity identity, RecordsPtr records)
+Flow::Flow(const ports::FlowKey& key, JobPtr job, Fd socket, ClassShare& share, FlowIdentity identity,
+           RecordsPtr records)
     : Resumable(key, job, identity, kQueueOperations + (job->resume_within().value > 0 ? kKeptOperations : 0)),
       socket_(std::move(socket)),
       records_(std::move(records)),
-      window_(window),
-      local_(local_endpoint(socket_.get()).text()),
-      remote_(peer_endpoint(socket_.get()).text()),
+      share_(share),
       queue_(kQueueOperations + (resumes() ? kKeptOperations : 0)),
-      copies_(resumes() && key.cls != kControlClass ? kCopyBytes : 0) {}
+      copies_(resumes() && key.cls != kControlClass ? kCopyBytes : 0) {
+  note_ends(socket_.get());
+}
 
 Flow::~Flow() {
   stop();
@@ -57,17 +56,17 @@ Flow::~Flow() {
 void Flow::stop() {
   if (stopped_) return;
   stopped_ = true;
-  window_.forget(*this, queued_bytes_);
+  share_.window.forget(*this, queued_bytes_);
   queued_bytes_ = 0;
 }
 
 // ---- sending ----
 
-void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
+void Flow::send(const ports::Outgoing& operation) {
   TL_ASSERT(writable());
   TL_ASSERT(operation.payload.size() <= kMaxOperation.value);
   Queued& added = slot(out_.push());
-  protocol::FrameHeader header = handshake::outgoing_header(operation, key_, *job_, payload_crc);
+  protocol::FrameHeader header = handshake::outgoing_header(operation, key_, *job_, share_.payload_crc);
   added.payload = operation.payload;
   added.token = operation.token;
   added.copied = added.payload.empty();
@@ -82,7 +81,17 @@ void Flow::enqueue(const ports::Outgoing& operation, bool payload_crc) {
   }
   protocol::encode_frame(header, added.header);
   queued_bytes_ += wire_bytes(added);
-  window_.queued(wire_bytes(added));
+  share_.window.queued(wire_bytes(added));
+  mark_dirty();
+}
+
+void Flow::mark_dirty() {
+  if (watches_output || !connected() || std::exchange(dirty, true)) return;
+  share_.dirty.push_back(this);
+}
+
+void Flow::unmark_dirty() {
+  if (std::exchange(dirty, false)) std::erase(share_.dirty, this);
 }
 
 // An acknowledgement goes between two frames.
@@ -96,10 +105,10 @@ void Flow::begin_ack() {
   protocol::encode_frame(handshake::outgoing_header(ack, key_, *job_, false), ack_);
   ack_left_ = header_bytes();
   queued_bytes_ += ack_left_;
-  window_.queued(ack_left_);
+  share_.window.queued(ack_left_);
 }
 
-Status Flow::write(ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::write(std::size_t& handled) {
   std::size_t written = 0;
   blocked_ = false;
   while (!queue_empty() && !stopped_ && written < kBlockBytes) {
@@ -118,7 +127,7 @@ Status Flow::write(ports::FrameSink& sink, std::size_t& handled) {
     }
     written += static_cast<std::size_t>(sent);
     if (records_) records_->batch.written(static_cast<std::size_t>(sent));
-    account_written(static_cast<std::size_t>(sent), sink, handled);
+    account_written(static_cast<std::size_t>(sent), handled);
     if (static_cast<std::size_t>(sent) < wanted) {
       blocked_ = true;
       return {};
@@ -168,9 +177,9 @@ void Flow::seal_next() {
   }
 }
 
-void Flow::account_written(std::size_t bytes, ports::FrameSink& sink, std::size_t& handled) {
+void Flow::account_written(std::size_t bytes, std::size_t& handled) {
   queued_bytes_ -= bytes;
-  window_.taken(*this, bytes);
+  share_.window.taken(*this, bytes);
   counts_.bytes_sent += bytes;
   const std::size_t of_ack = std::min(bytes, ack_left_);
   ack_left_ -= of_ack;
@@ -183,18 +192,18 @@ void Flow::account_written(std::size_t bytes, ports::FrameSink& sink, std::size_
   }
   // Without a ledger at the other end, what the kernel has is gone.
   if (!resumes()) out_.acknowledge(out_.next());
-  report_sent(sink);
+  report_sent();
 }
 
 // In order: the payloads of those before it, too, are not read any more.
-void Flow::report_sent(ports::FrameSink& sink) {
+void Flow::report_sent() {
   while (!stopped_ && reported_ < out_.next() && (reported_ < out_.delivered() || slot(reported_).copied)) {
     const std::uint64_t token = slot(reported_++).token;
-    if (token != 0) sink.on_sent(key_, token);
+    if (token != 0) sink_->on_sent(token);
   }
 }
 
-Status Flow::take_ack(ledger::Number delivered, ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::take_ack(ledger::Number delivered, std::size_t& handled) {
   const ledger::Number before = out_.delivered();
   if (!out_.acknowledge(delivered)) {
     return broken(
@@ -204,7 +213,7 @@ Status Flow::take_ack(ledger::Number delivered, ports::FrameSink& sink, std::siz
   }
   release(before);
   ++handled;
-  report_sent(sink);
+  report_sent();
   return {};
 }
 
@@ -217,7 +226,7 @@ void Flow::release(ledger::Number from) {
 
 // ---- receiving ----
 
-Status Flow::read(ports::FrameSink& sink, ReadBuffers& buffers, std::size_t& handled) {
+Status Flow::read(ReadBuffers& buffers, std::size_t& handled) {
   std::size_t taken = 0;
   while (taken < kBlockBytes && !stopped_) {
     std::array<iovec, 3> parts;
@@ -244,10 +253,10 @@ Status Flow::read(ports::FrameSink& sink, ReadBuffers& buffers, std::size_t& han
     counts_.bytes_received += bytes;
     const std::size_t landed = std::min(bytes, payload.size());
     const std::size_t of_tag = std::min(bytes - landed, tag.size());
-    if (landed > 0) TL_RETURN_IF_ERROR(payload_arrived(payload.first(landed), sink, handled));
-    if (of_tag > 0) TL_RETURN_IF_ERROR(tag_arrived(of_tag, sink, handled));
+    if (landed > 0) TL_RETURN_IF_ERROR(payload_arrived(payload.first(landed), handled));
+    if (of_tag > 0) TL_RETURN_IF_ERROR(tag_arrived(of_tag, handled));
     if (const std::size_t rest = bytes - landed - of_tag; rest > 0 && !stopped_)
-      TL_RETURN_IF_ERROR(bounced(std::span(buffers.bounce).first(rest), sink, handled));
+      TL_RETURN_IF_ERROR(bounced(std::span(buffers.bounce).first(rest), handled));
     if (bytes < asked) {
       if (!stopped_ && !ack_now_) acknowledge();  // our acknowledgement carries the kernel's
       return {};
@@ -274,20 +283,20 @@ void Flow::begin_record() {
   tag_left_ = records_ ? tag_.size() : 0;
 }
 
-Status Flow::payload_arrived(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::payload_arrived(std::span<const std::byte> bytes, std::size_t& handled) {
   payload_left_ -= bytes.size();
   record_left_ -= bytes.size();
   // Here the bytes are still in the cache.
   if ((header_.flags & protocol::kFlagPayloadCrc) && !dropping_ && !records_) crc_ = protocol::crc32c(bytes, crc_);
-  return record_left_ + tag_left_ == 0 ? frame_complete(sink, handled) : Status();
+  return record_left_ + tag_left_ == 0 ? frame_complete(handled) : Status();
 }
 
-Status Flow::tag_arrived(std::size_t bytes, ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::tag_arrived(std::size_t bytes, std::size_t& handled) {
   tag_left_ -= bytes;
-  return tag_left_ == 0 ? record_complete(sink, handled) : Status();
+  return tag_left_ == 0 ? record_complete(handled) : Status();
 }
 
-Status Flow::record_complete(ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::record_complete(std::size_t& handled) {
   if (dropping_) {
     records_->receives.skip();  // nobody reads it, and the next record tells whether it was as long as it should be
   } else {
@@ -295,25 +304,25 @@ Status Flow::record_complete(ports::FrameSink& sink, std::size_t& handled) {
     if (!records_->receives.open(record, tag_)) return unauthentic();
     if (header_.flags & protocol::kFlagPayloadCrc) crc_ = protocol::crc32c(record, crc_);
   }
-  if (payload_left_ == 0) return frame_complete(sink, handled);
+  if (payload_left_ == 0) return frame_complete(handled);
   begin_record();
   return {};
 }
 
-Status Flow::bounced(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::bounced(std::span<const std::byte> bytes, std::size_t& handled) {
   while (!bytes.empty() && !stopped_) {
     if (record_left_ > 0) {
       const auto piece = bytes.first(std::min(bytes.size(), record_left_));
       bytes = bytes.subspan(piece.size());
       if (!dropping_) std::memcpy(landing_.last(payload_left_).data(), piece.data(), piece.size());
-      TL_RETURN_IF_ERROR(payload_arrived(piece, sink, handled));
+      TL_RETURN_IF_ERROR(payload_arrived(piece, handled));
       continue;
     }
     if (tag_left_ > 0) {
       const auto piece = bytes.first(std::min(bytes.size(), tag_left_));
       bytes = bytes.subspan(piece.size());
       std::memcpy(wanted_tag().data(), piece.data(), piece.size());
-      TL_RETURN_IF_ERROR(tag_arrived(piece.size(), sink, handled));
+      TL_RETURN_IF_ERROR(tag_arrived(piece.size(), handled));
       continue;
     }
     const auto piece = bytes.first(std::min(bytes.size(), header_bytes() - partial_bytes_));
@@ -322,12 +331,12 @@ Status Flow::bounced(std::span<const std::byte> bytes, ports::FrameSink& sink, s
     bytes = bytes.subspan(piece.size());
     if (partial_bytes_ < header_bytes()) return {};
     partial_bytes_ = 0;
-    TL_RETURN_IF_ERROR(header_arrived(sink, handled));
+    TL_RETURN_IF_ERROR(header_arrived(handled));
   }
   return {};
 }
 
-Status Flow::header_arrived(ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::header_arrived(std::size_t& handled) {
   const auto bytes = std::span(partial_).first<protocol::kFrameHeaderBytes>();
   if (records_) {
     protect::Tag tag;
@@ -341,19 +350,19 @@ Status Flow::header_arrived(ports::FrameSink& sink, std::size_t& handled) {
     return broken(Code::kMismatch, "carried " + foreign, "check that no other program uses the daemons' data ports");
   }
   if (header_.type == protocol::FrameType::kDelivered || header_.type == protocol::FrameType::kGoodbye)
-    return transport_frame(sink, handled);
+    return transport_frame(handled);
   waited_for_ = (header_.flags & protocol::kFlagAck) != 0;
   header_.flags &= static_cast<std::uint8_t>(~protocol::kFlagAck);
-  TL_ASSIGN_OR_RETURN(landing_, sink.on_header(key_, header_));
+  TL_ASSIGN_OR_RETURN(landing_, sink_->on_header(header_));
   TL_ASSERT(landing_.empty() || landing_.size() == header_.payload_bytes);
   payload_left_ = header_.payload_bytes;
   dropping_ = landing_.empty() && payload_left_ > 0;
   crc_ = 0;
   if (payload_left_ > 0) begin_record();
-  return payload_left_ == 0 && !stopped_ ? frame_complete(sink, handled) : Status();
+  return payload_left_ == 0 && !stopped_ ? frame_complete(handled) : Status();
 }
 
-Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::frame_complete(std::size_t& handled) {
   landing_ = {};
   ++counts_.frames_received;
   ++handled;
@@ -366,7 +375,7 @@ Status Flow::frame_complete(ports::FrameSink& sink, std::size_t& handled) {
   if (const std::string wrong = handshake::wrong_crc(header_, crc_); !wrong.empty())
     return broken(Code::kCorrupt, "carried " + wrong, "check memory and network cards of both hosts");
   note_delivered();
-  sink.on_frame(key_, header_);
+  sink_->on_frame(header_);
   return {};
 }
 
@@ -378,12 +387,12 @@ void Flow::note_delivered() {
 }
 
 // Between the transports: the sink sees nothing of it.
-Status Flow::transport_frame(ports::FrameSink& sink, std::size_t& handled) {
+Status Flow::transport_frame(std::size_t& handled) {
   if (!resumes()) {
     return broken(Code::kMismatch, "carried a frame of a flow that is resumed",
                   "use the same `on_lost_flow` on every host");
   }
-  if (header_.type == protocol::FrameType::kDelivered) return take_ack(header_.offset, sink, handled);
+  if (header_.type == protocol::FrameType::kDelivered) return take_ack(header_.offset, handled);
   goodbye_ = true;
   return {};
 }
@@ -391,7 +400,7 @@ Status Flow::transport_frame(ports::FrameSink& sink, std::size_t& handled) {
 // ---- connections ----
 
 void Flow::disconnect() {
-  window_.forget(*this, queued_bytes_);
+  share_.window.forget(*this, queued_bytes_);
   queued_bytes_ = 0;
   socket_.reset();
   records_.reset();
@@ -404,12 +413,11 @@ void Flow::disconnect() {
   dropping_ = false;
 }
 
-std::uint64_t Flow::resume(Fd socket, RecordsPtr records, ledger::Number delivered, ports::FrameSink& sink) {
+std::uint64_t Flow::resume(Fd socket, RecordsPtr records, ledger::Number delivered) {
   TL_ASSERT(!connected() && !stopped_);
   socket_ = std::move(socket);
   records_ = std::move(records);
-  local_ = local_endpoint(socket_.get()).text();
-  remote_ = peer_endpoint(socket_.get()).text();
+  note_ends(socket_.get());
   connection_lost_ = false;
   acknowledged_ = counts_.bytes_received;
   in_.ack();  // the handshake has
@@ -420,8 +428,8 @@ std::uint64_t Flow::resume(Fd socket, RecordsPtr records, ledger::Number deliver
   TL_ASSERT(again);
   release(before);
   for (ledger::Number n = out_.next(); n < out_.pushed(); ++n) queued_bytes_ += wire_bytes(slot(n));
-  window_.queued(queued_bytes_);
-  report_sent(sink);
+  share_.window.queued(queued_bytes_);
+  report_sent();
   return *again;
 }
 
@@ -455,8 +463,10 @@ Status Flow::ended() {
 Status Flow::failed(int error) {
   connection_lost_ = true;
   const char* how = error == ECONNRESET || error == EPIPE ? "was reset" : "failed";
-  return broken(Code::kUnavailable, fmt::format("{}: {}", how, errno_text(error)),
-                "look at the log of tensorlaned on that host");
+  const bool here = error == ENETUNREACH || error == ENETDOWN || error == EHOSTUNREACH;
+  return broken(
+      Code::kUnavailable, fmt::format("{}: {}", how, errno_text(error)),
+      here ? "look at the network devices and routes of both hosts" : "look at the log of tensorlaned on that host");
 }
 
 // One of the connection: what the peer has sent may be in order, and come over another one.
@@ -465,10 +475,6 @@ Status Flow::unauthentic() {
   return broken(Code::kCorrupt,
                 "carried a record that does not authenticate: the path changed the data, or somebody else sends on it",
                 "find out what is on the path between the two hosts: a device that changes packets, or an attacker");
-}
-
-std::string Flow::name() const {
-  return connection_name(key_.peer, remote_, key_.cls);
 }
 
 ports::FlowStats Flow::stats() const {

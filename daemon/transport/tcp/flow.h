@@ -47,6 +47,16 @@ struct ReadBuffers {
   std::array<std::byte, 65536> scratch;
 };
 
+// What the flows of one class share. Outlives them.
+struct ClassShare {
+  ClassShare(const ports::ClassTag& t, Bytes w, bool crc) : tag(t), window(w), payload_crc(crc) {}
+  const ports::ClassTag tag;
+  ClassWindow window;
+  const bool payload_crc;    // payloads carry one
+  std::vector<Flow*> dirty;  // have something to write, and are not known to be blocked
+  Bytes seen_full;           // in flight when the window was last found full
+};
+
 // A flow of a job that resumes (JobCredentials::resume_within) outlives its connection: it keeps what the peer has not
 // said to have (kDelivered), and sends it again on the next one. Until the peer has said so, on_sent() waits, because
 // only the caller has the bytes; short payloads are copied instead, so that nobody waits for those. A sender sets
@@ -61,43 +71,45 @@ struct ReadBuffers {
 // delivered after that.
 class Flow final : public resume::Resumable {
  public:
-  // `window` outlives the flow. `records`: null where nothing protects the connection.
-  Flow(ports::FlowKey key, JobPtr job, Fd socket, ClassWindow& window, FlowIdentity identity = {},
+  // `share` is its class's. `records`: null where nothing protects the connection.
+  Flow(const ports::FlowKey& key, JobPtr job, Fd socket, ClassShare& share, FlowIdentity identity = {},
        RecordsPtr records = nullptr);
   ~Flow() override;
 
   int fd() const { return socket_.get(); }
 
-  bool writable() const {
+  bool writable() const override {
     const bool room = !out_.full() && out_.pushed() - reported_ < queue_.size();
     return !stopped_ && connected() && room && out_.pushed() - out_.next() < kQueueOperations;
   }
   // Nothing to write.
   bool queue_empty() const { return out_.next() == out_.pushed() && !acking(); }
-  // Takes an operation; only when writable(). `payload_crc`: compute it.
-  void enqueue(const ports::Outgoing& operation, bool payload_crc);
+  void send(const ports::Outgoing& operation) override;
+  // Puts it on the list of flows to write, unless it is there, or epoll will say when it can go on.
+  void mark_dirty();
+  // Takes it off that list.
+  void unmark_dirty();
 
   // Moves queued operations into the kernel, straight from the caller's memory, until the queue is empty, the kernel
   // takes no more (blocked() is then true), or a block has gone. Adds finished operations to `handled`. An error ends
   // the flow.
-  Status write(ports::FrameSink& sink, std::size_t& handled);
+  Status write(std::size_t& handled);
   bool blocked() const { return blocked_; }
 
   // Reads at most about a block: payloads straight to where they land. Adds finished frames to `handled`. An error ends
   // the flow.
-  Status read(ports::FrameSink& sink, ReadBuffers& buffers, std::size_t& handled);
+  Status read(ReadBuffers& buffers, std::size_t& handled);
 
   // The error that read() or write() has returned is one of the connection, not of what came over it, and the flow may
   // go on over another one.
   bool resumable() const { return resumes() && connection_lost_ && !goodbye_; }
   bool connected() const override { return socket_.valid(); }
   bool settled() const override { return !connected(); }
-  std::string name() const override;
   // Gives up the connection. What was half written or half read is as if it had not been begun.
   void disconnect();
   // Goes on over a new connection, with records of its own where the first one had some; the peer has `delivered`
   // frames, which can_resume(). Returns how many that were sent before will be sent again.
-  std::uint64_t resume(Fd socket, RecordsPtr records, ledger::Number delivered, ports::FrameSink& sink);
+  std::uint64_t resume(Fd socket, RecordsPtr records, ledger::Number delivered);
   // Tells the peer that the connection is about to be closed on purpose, if it takes that now.
   void say_goodbye();
 
@@ -105,14 +117,14 @@ class Flow final : public resume::Resumable {
   void stop();
   Fd take_socket() { return std::move(socket_); }
 
-  ports::FlowStats stats() const;
-  ports::FlowProgress progress() const;
+  ports::FlowStats stats() const override;
+  ports::FlowProgress progress() const override;
   std::uint64_t bytes_received() const { return counts_.bytes_received; }
   std::uint64_t payloads_dropped() const { return payloads_dropped_; }
 
   // The transport's notes.
   bool outstanding = false;     // is in its ClassWindow's list
-  bool dirty = false;           // is in the list of flows to write
+  bool dirty = false;           // is in ClassShare::dirty
   bool watches_output = false;  // EPOLLOUT is asked for
   std::uint64_t last_turn = 0;  // when it was last served, for fairness inside a class
 
@@ -136,23 +148,23 @@ class Flow final : public resume::Resumable {
   std::span<const iovec> next_parts();
   std::span<const iovec> next_in_clear();
   void seal_next();
-  void account_written(std::size_t bytes, ports::FrameSink& sink, std::size_t& handled);
-  void report_sent(ports::FrameSink& sink);
-  Status take_ack(ledger::Number delivered, ports::FrameSink& sink, std::size_t& handled);
+  void account_written(std::size_t bytes, std::size_t& handled);
+  void report_sent();
+  Status take_ack(ledger::Number delivered, std::size_t& handled);
   void release(ledger::Number from);
   void note_delivered();
-  Status transport_frame(ports::FrameSink& sink, std::size_t& handled);
+  Status transport_frame(std::size_t& handled);
 
   // What a read still wants of the payload at hand, and then of its tag. Empty between payloads.
   std::span<std::byte> wanted(ReadBuffers& buffers) const;
   std::span<std::byte> wanted_tag() { return std::span(tag_).last(tag_left_); }
   void begin_record();
-  Status payload_arrived(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled);
-  Status tag_arrived(std::size_t bytes, ports::FrameSink& sink, std::size_t& handled);
-  Status record_complete(ports::FrameSink& sink, std::size_t& handled);
-  Status bounced(std::span<const std::byte> bytes, ports::FrameSink& sink, std::size_t& handled);
-  Status header_arrived(ports::FrameSink& sink, std::size_t& handled);
-  Status frame_complete(ports::FrameSink& sink, std::size_t& handled);
+  Status payload_arrived(std::span<const std::byte> bytes, std::size_t& handled);
+  Status tag_arrived(std::size_t bytes, std::size_t& handled);
+  Status record_complete(std::size_t& handled);
+  Status bounced(std::span<const std::byte> bytes, std::size_t& handled);
+  Status header_arrived(std::size_t& handled);
+  Status frame_complete(std::size_t& handled);
   void acknowledge();
   Status ended();
   Status failed(int error);
@@ -160,8 +172,7 @@ class Flow final : public resume::Resumable {
 
   Fd socket_;
   RecordsPtr records_;  // of this connection
-  ClassWindow& window_;
-  std::string local_, remote_;
+  ClassShare& share_;
   bool stopped_ = false, connection_lost_ = false, goodbye_ = false;
 
   // Sending: operations by slot of the ledger; that of out_.next() has `head_written_` bytes in the kernel. Those

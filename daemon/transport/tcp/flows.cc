@@ -16,27 +16,20 @@ constexpr std::uint64_t kReadPerClass = kBlockBytes;
 
 }  // namespace
 
-void TcpTransport::mark_dirty(Flow& flow) {
-  if (flow.dirty || flow.watches_output || !flow.connected()) return;  // epoll says when a blocked one can go on
-  flow.dirty = true;
-  find_class(flow.key().cls)->dirty.push_back(&flow);
-}
-
 void TcpTransport::write_dirty(std::size_t& handled) {
-  for (const auto& state : classes_) {
-    if (!state || state->dirty.empty()) continue;
+  classes_.each([&](ClassShare& share) {
     // Callbacks may queue more: that is for the next poll.
-    writing_.swap(state->dirty);
+    writing_.swap(share.dirty);
     for (Flow* flow : writing_) {
       flow->dirty = false;
       if (!flow->gone && flow->connected()) write_flow(*flow, handled);
     }
     writing_.clear();
-  }
+  });
 }
 
 void TcpTransport::write_flow(Flow& flow, std::size_t& handled) {
-  Status status = flow.write(sink_, handled);
+  Status status = flow.write(handled);
   if (flow.gone) return;
   if (!status.ok()) {
     read_rest(flow, handled);
@@ -47,7 +40,7 @@ void TcpTransport::write_flow(Flow& flow, std::size_t& handled) {
     flow.watches_output = flow.blocked();
     connector_.watch(flow, flow.fd(), flow.blocked() ? EPOLLIN | EPOLLOUT : EPOLLIN, true);
   }
-  if (!flow.queue_empty()) mark_dirty(flow);
+  if (!flow.queue_empty()) flow.mark_dirty();
 }
 
 void TcpTransport::serve_flows(std::size_t& handled) {
@@ -67,13 +60,13 @@ void TcpTransport::serve_flows(std::size_t& handled) {
     if (events & EPOLLOUT) write_flow(*flow, handled);
     if (flow->gone || !flow->connected() || !(events & ~EPOLLOUT)) continue;
     const std::uint64_t before = flow->bytes_received();
-    Status status = flow->read(sink_, buffers_, handled);
+    Status status = flow->read(buffers_, handled);
     read += flow->bytes_received() - before;
     if (flow->gone) continue;
     if (!status.ok()) {
       fail_flow(*flow, std::move(status));
     } else if (!flow->queue_empty()) {
-      mark_dirty(*flow);  // there is something to acknowledge
+      flow->mark_dirty();  // there is something to acknowledge
     }
   }
 }
@@ -84,30 +77,28 @@ void TcpTransport::on_connected(handshake::Connection& connection) {
   const auto* exchange = static_cast<const resume::FlowExchange*>(exchanged.get());
   const resume::Resumer::Next next = resumer_.connected(key, exchange);
   if (next == resume::Resumer::Next::kIgnore) return;
-  if (const auto old = flows_.find(key); old != flows_.end()) {
-    if (next == resume::Resumer::Next::kResume) return resume_flow(*old->second, connection, *exchange);
+  if (Flow* old = flows_.find(key)) {
+    if (next == resume::Resumer::Next::kResume) return resume_flow(*old, connection, *exchange);
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
-    end_flow(*old->second, old->second->broken(Code::kUnavailable, connection.replaces()));
-    report_ended(connected_);
+    end_flow(*old, old->broken(Code::kUnavailable, connection.replaces()));
+    flows_.report();
   }
   begin_flow(connection, exchange == nullptr ? FlowIdentity() : exchange->mine().identity);
-  ++connected_;
-  sink_.on_flow_up(key);
 }
 
 void TcpTransport::begin_flow(handshake::Connection& connection, FlowIdentity identity) {
   const ports::FlowKey key = connection.key();
-  auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(), find_class(key.cls)->window,
-                                     identity, connection.make_records());
+  auto flow = std::make_unique<Flow>(key, connection.job(), connection.take_socket(), *classes_.find(key.cls), identity,
+                                     connection.make_records());
   serve(*flow);
-  flows_[key] = std::move(flow);
+  flows_.add(std::move(flow));
 }
 
 void TcpTransport::serve(Flow& flow) {
   const ClassId cls = flow.key().cls;
   // Law 15: after connect and after accept.
-  if (const Result<int> tagged = handshake::apply_tag(flow.fd(), find_class(cls)->tag); !tagged.ok())
+  if (const Result<int> tagged = handshake::apply_tag(flow.fd(), classes_.find(cls)->tag); !tagged.ok())
     spdlog::warn(tagged.status().to_string());
   if (cls == kControlClass) {
     handshake::expect_life(flow.fd(), detection_);
@@ -121,8 +112,7 @@ void TcpTransport::serve(Flow& flow) {
 // ---- lost connections ----
 
 resume::Resumable* TcpTransport::find_flow(const ports::FlowKey& key) {
-  const auto found = flows_.find(key);
-  return found == flows_.end() ? nullptr : found->second.get();
+  return flows_.find(key);
 }
 
 void TcpTransport::fail_flow(Flow& flow, Status cause) {
@@ -134,65 +124,47 @@ void TcpTransport::read_rest(Flow& flow, std::size_t& handled) {
   if (!flow.resumes()) return;
   for (std::uint64_t before = ~std::uint64_t{0}; !flow.gone && before != flow.bytes_received();) {
     before = flow.bytes_received();
-    if (!flow.read(sink_, buffers_, handled).ok()) return;
+    if (!flow.read(buffers_, handled).ok()) return;
   }
 }
 
 void TcpTransport::lose_connection(resume::Resumable& lost, Status cause) {
   auto& flow = static_cast<Flow&>(lost);
   flow.disconnect();
-  if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
+  flow.unmark_dirty();
   flow.watches_output = false;
   resumer_.lost(flow, std::move(cause), now_);
   resumer_.dial(flow, now_);
 }
 
 void TcpTransport::resume_flow(Flow& flow, handshake::Connection& connection, const resume::FlowExchange& exchange) {
-  const std::uint64_t again =
-      flow.resume(connection.take_socket(), connection.make_records(), exchange.peer_has(), sink_);
+  const std::uint64_t again = flow.resume(connection.take_socket(), connection.make_records(), exchange.peer_has());
   if (flow.gone) return;
   serve(flow);
   resumer_.resumed(flow, again, now_);
-  ++connected_;
-  if (!flow.queue_empty()) mark_dirty(flow);
+  flows_.note_resumed();
+  if (!flow.queue_empty()) flow.mark_dirty();
 }
 
 // ---- ends ----
 
 void TcpTransport::on_given_up(const ports::FlowKey& key, Status cause) {
-  if (const auto lost = flows_.find(key); lost != flows_.end()) return resumer_.give_up(*lost->second, cause);
+  if (Flow* lost = flows_.find(key)) return resumer_.give_up(*lost, cause);
   resumer_.forget(key);
-  ended_.push_back({key, std::move(cause), nullptr});
+  flows_.end(key, std::move(cause));
 }
 
 void TcpTransport::end_flow(resume::Resumable& ended, Status cause) {
   auto& flow = static_cast<Flow&>(ended);
-  const auto found = flows_.find(flow.key());
-  TL_ASSERT(found != flows_.end() && found->second.get() == &flow);
-  flow.gone = true;
+  std::unique_ptr<Flow> owned = flows_.take(flow);
   if (cause.ok()) flow.say_goodbye();
   flow.stop();
-  connector_.cancel(flow.key());
   resumer_.forget(flow.key());
-  if (std::exchange(flow.dirty, false)) std::erase(find_class(flow.key().cls)->dirty, &flow);
+  flow.unmark_dirty();
   payloads_dropped_ += flow.payloads_dropped();
   Fd socket = flow.take_socket();
   if (cause.ok()) connector_.linger(std::move(socket), true);
-  ended_.push_back({flow.key(), std::move(cause), std::move(found->second)});
-  flows_.erase(found);
-  connector_.waker().kick();
-}
-
-void TcpTransport::report_ended(std::size_t& handled) {
-  while (!ended_.empty()) {
-    std::vector<Ended> batch;
-    batch.swap(ended_);
-    for (Ended& ended : batch) {
-      ++handled;
-      sink_.on_flow_down(ended.key, ended.cause);
-      if (ended.flow) connector_.delete_later(std::move(ended.flow));
-    }
-  }
+  flows_.end(std::move(owned), std::move(cause));
 }
 
 }  // namespace tensorlane::tcp

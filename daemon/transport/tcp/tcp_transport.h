@@ -32,8 +32,8 @@ struct TcpConfig {
   std::uint8_t ciphers = 0;                           // protect::Ciphers that may be used; 0: all that this host has
 };
 
-// A transport that listens. Every call belongs to the thread that owns it; `sink` outlives it. Destroying it closes
-// everything without calling the sink.
+// A transport that listens. Every call belongs to the thread that owns it; `owner` outlives it. Destroying it closes
+// everything without a call.
 //
 // send() only queues; poll() does all I/O: it writes and reads the control class first, then class 0, 1..., and inside
 // a class whoever waited longest, at most a block (256 KiB) of one flow before the next. wake_fd() is the epoll
@@ -46,7 +46,7 @@ struct TcpConfig {
 //
 // Errors: kInvalidArgument (an address, or classes that are none), kUnavailable (port in use), kResourceExhausted
 // (descriptors).
-Result<std::unique_ptr<ports::Transport>> make_tcp_transport(const TcpConfig& config, ports::FrameSink& sink);
+Result<std::unique_ptr<ports::Transport>> make_tcp_transport(const TcpConfig& config, ports::FlowOwner& owner);
 
 // What make_tcp_transport() would use, for status: "10.77.0.1 (eth0)", or the address alone where no interface has it.
 std::string explain_device(const TcpConfig& config);

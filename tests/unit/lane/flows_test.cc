@@ -106,7 +106,7 @@ TEST_F(FlowsTest, ThatCannotBeMadeFailTheJobWithTheirCause) {
   auto in_force = grow(allreduce(Pattern::kParameterServer));
   wait([&] { return peers_dialed().size() == 3 * kFlows; });
   transport_->fall(transport_->dialed().back(), {Code::kTimedOut, "nobody answers", "10.0.0.3:1", "open the port"});
-  EXPECT_EQ(listener_.failed.get_future().get().what(), "no connection to host h2: nobody answers");
+  EXPECT_EQ(listener_.failed.get_future().get().what(), "no connection of host h0 to host h2: nobody answers");
   EXPECT_EQ(in_force.wait_for(0s), std::future_status::timeout);
 }
 
@@ -133,7 +133,7 @@ TEST_F(FlowsTest, ThatGoBeforeTheirHostHasAllFailTheJobThoughNothingIsPending) {
   transport_->let_rise(transport_->dialed().front());
   wait([&] { return metrics_.flows.all().size() == 1; });
   transport_->fall(transport_->dialed().front(), {Code::kUnavailable, "connection reset", "10.0.0.2:1", "look there"});
-  EXPECT_EQ(listener_.failed.get_future().get().what(), "no connection to host h1: connection reset");
+  EXPECT_EQ(listener_.failed.get_future().get().what(), "no connection of host h0 to host h1: connection reset");
 }
 
 // The end that is dialed waits for the other one, which may come again; and not for ever.

@@ -295,33 +295,57 @@ class FakeListener final : public ports::LaneListener {
   std::vector<ports::LaneProgress> progress_;
 };
 
-// A transport whose flows take one operation between two polls.
-class OneAtATime final : public ports::Transport {
+// Between a host and its transport: flows take one operation between two polls.
+class OneAtATime final : public ports::FlowOwner {
  public:
-  explicit OneAtATime(std::unique_ptr<ports::Transport> real) : real_(std::move(real)) {}
+  explicit OneAtATime(ports::FlowOwner& owner) : owner_(owner) {}
+  void polls() {
+    for (auto& [key, line] : lines_) line.taken = false;
+  }
+  ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override {
+    lines_.erase(key);
+    return owner_.on_flow_up(key, lines_.try_emplace(key, flow).first->second);
+  }
+  void on_flow_down(const ports::FlowKey& key, const Status& cause) override { owner_.on_flow_down(key, cause); }
+
+ private:
+  struct Line final : ports::Flow {
+    explicit Line(ports::Flow& r) : real(r) {}
+    bool writable() const override { return !taken && real.writable(); }
+    void send(const ports::Outgoing& operation) override {
+      EXPECT_TRUE(writable());
+      taken = true;
+      real.send(operation);
+    }
+    ports::FlowStats stats() const override { return real.stats(); }
+    ports::Flow& real;
+    bool taken = false;
+  };
+  ports::FlowOwner& owner_;
+  std::map<ports::FlowKey, Line> lines_;
+};
+
+// A transport with such flows.
+class OneAtATimeTransport final : public ports::Transport {
+ public:
+  OneAtATimeTransport(std::unique_ptr<OneAtATime> owner, std::unique_ptr<ports::Transport> real)
+      : owner_(std::move(owner)), real_(std::move(real)) {}
   void add_job(const ports::JobCredentials& credentials) override { real_->add_job(credentials); }
   void remove_job(JobId job) override { real_->remove_job(job); }
   Status connect(const ports::FlowKey& flow, const std::string& address, std::uint16_t port, Time deadline) override {
     return real_->connect(flow, address, port, deadline);
   }
   void close(const ports::FlowKey& flow) override { real_->close(flow); }
-  bool writable(const ports::FlowKey& flow) const override { return !taken_.contains(flow) && real_->writable(flow); }
-  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
-    EXPECT_TRUE(writable(flow)) << "class " << static_cast<int>(flow.cls.value);
-    taken_.insert(flow);
-    real_->send(flow, operation);
-  }
   Bytes in_flight(ClassId cls) override { return real_->in_flight(cls); }
   std::size_t poll(Time now) override {
-    taken_.clear();
+    owner_->polls();
     return real_->poll(now);
   }
   int wake_fd() const override { return real_->wake_fd(); }
-  ports::FlowStats stats(const ports::FlowKey& flow) const override { return real_->stats(flow); }
 
  private:
+  std::unique_ptr<OneAtATime> owner_;
   std::unique_ptr<ports::Transport> real_;
-  std::set<ports::FlowKey> taken_;
 };
 
 // One host: a lane with a loopback address of its own for every rail, and the clients of its ranks.
@@ -332,7 +356,7 @@ struct TestHost {
       addresses.push_back("127.0." + std::to_string(3 + rail) + "." + std::to_string(index + 1));
     for (std::size_t r = 0; r < ranks; ++r) clients.push_back(std::make_shared<FakeClient>());
     const auto make_transport = [&](RailIndex rail,
-                                    ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
+                                    ports::FlowOwner& owner) -> Result<std::unique_ptr<ports::Transport>> {
       tcp::TcpConfig tcp;
       tcp.listen_address = addresses[rail.value];
       tcp.data_port = port();
@@ -340,9 +364,11 @@ struct TestHost {
       for (std::uint8_t c = 0; c < config.classes; ++c)
         tcp.classes.push_back(
             {{ClassId(c), static_cast<std::uint8_t>(43 - c), 5}, config.rails[rail.value].windows[c]});
-      TL_ASSIGN_OR_RETURN(std::unique_ptr<ports::Transport> real, tcp::make_tcp_transport(tcp, sink));
-      if (one_at_a_time) real = std::make_unique<OneAtATime>(std::move(real));
-      return real;
+      if (!one_at_a_time) return tcp::make_tcp_transport(tcp, owner);
+      auto between = std::make_unique<OneAtATime>(owner);
+      TL_ASSIGN_OR_RETURN(std::unique_ptr<ports::Transport> real, tcp::make_tcp_transport(tcp, *between));
+      return std::unique_ptr<ports::Transport>(
+          std::make_unique<OneAtATimeTransport>(std::move(between), std::move(real)));
     };
     std::vector<host::HostPorts> ports;
     for (std::size_t l = 0; l < lanes(); ++l) {

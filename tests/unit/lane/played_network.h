@@ -130,8 +130,8 @@ struct Left {
 
 class FakeTransport final : public ports::Transport {
  public:
-  FakeTransport(ports::FrameSink& sink, std::function<std::uint64_t()> step)
-      : sink_(sink), step_(std::move(step)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+  FakeTransport(ports::FlowOwner& owner, std::function<std::uint64_t()> step)
+      : owner_(owner), step_(std::move(step)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
   ~FakeTransport() override { ::close(wake_); }
 
   void add_job(const ports::JobCredentials&) override {}
@@ -143,18 +143,6 @@ class FakeTransport final : public ports::Transport {
     return {};
   }
   void close(const ports::FlowKey&) override {}
-  bool writable(const ports::FlowKey&) const override { return true; }
-  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) override {
-    std::lock_guard lock(mutex_);
-    // What peers are lent is said to them when their flows are up, which matters to few tests.
-    if (notes_credit_ || operation.header.type != FrameType::kCredit) left_.push_back({flow, operation.header});
-    auto& waiting = flow.cls != kControlClass && standing_.contains(flow.job) ? kept_ : unacknowledged_;
-    waiting[flow.cls].push_back({flow, operation});
-    in_flight_[flow.cls] += operation.payload.size();
-    ports::FlowProgress& progress = progress_[flow];
-    ++progress.given;
-    progress.outstanding_bytes += operation.payload.size();
-  }
   Bytes in_flight(ClassId cls) override { return Bytes(in_flight_[cls]); }
   std::size_t poll(Time) override {
     count_turn();
@@ -166,13 +154,15 @@ class FakeTransport final : public ports::Transport {
       falling = std::exchange(falling_, {});
     }
     std::size_t events = rising.size();
-    for (const ports::FlowKey& flow : rising) sink_.on_flow_up(flow);
-    if (falling) sink_.on_flow_down(falling->first, falling->second);
+    for (const ports::FlowKey& key : rising) rise(key);
+    if (falling) owner_.on_flow_down(falling->first, falling->second);
     for (const auto& [flow, header] : announced()) {
+      if (!lines_.contains(flow)) rise(flow);
+      ports::FrameSink& sink = *lines_.at(flow).sink;
       if (header.payload_bytes > 0) {
-        EXPECT_TRUE(sink_.on_header(flow, header).ok());
+        EXPECT_TRUE(sink.on_header(header).ok());
       }
-      sink_.on_frame(flow, header);
+      sink.on_frame(header);
       ++events;
     }
     take_back();
@@ -182,17 +172,12 @@ class FakeTransport final : public ports::Transport {
         step -= std::min<std::uint64_t>(step, std::max<std::size_t>(operation.payload.size(), 1));
         in_flight_[cls] -= operation.payload.size();
         progress_[flow].outstanding_bytes -= operation.payload.size();
-        if (operation.token != 0) sink_.on_sent(flow, operation.token);
+        if (operation.token != 0) lines_.at(flow).sink->on_sent(operation.token);
       }
     }
     return events;
   }
   int wake_fd() const override { return wake_; }
-  ports::FlowStats stats(const ports::FlowKey&) const override { return {}; }
-  ports::FlowProgress progress(const ports::FlowKey& flow) const override {
-    const auto found = progress_.find(flow);
-    return found == progress_.end() ? ports::FlowProgress() : found->second;
-  }
 
   // The processor time of the lane's turns from now on: the longest one, and all.
   void watch_turns() { longest_turn_ = turns_ = 0; }
@@ -246,6 +231,36 @@ class FakeTransport final : public ports::Transport {
   }
 
  private:
+  // A flow that is up.
+  struct Line final : ports::Flow {
+    Line(FakeTransport& o, const ports::FlowKey& k) : of(o), key(k) {}
+    bool writable() const override { return true; }
+    void send(const ports::Outgoing& operation) override { of.send(key, operation); }
+    ports::FlowStats stats() const override { return {}; }
+    ports::FlowProgress progress() const override {
+      const auto found = of.progress_.find(key);
+      return found == of.progress_.end() ? ports::FlowProgress() : found->second;
+    }
+    FakeTransport& of;
+    const ports::FlowKey key;
+    ports::FrameSink* sink = nullptr;
+  };
+  void rise(const ports::FlowKey& key) {
+    Line& line = lines_.try_emplace(key, *this, key).first->second;
+    line.sink = &owner_.on_flow_up(key, line);
+  }
+  void send(const ports::FlowKey& flow, const ports::Outgoing& operation) {
+    std::lock_guard lock(mutex_);
+    // What peers are lent is said to them when their flows are up, which matters to few tests.
+    if (notes_credit_ || operation.header.type != FrameType::kCredit) left_.push_back({flow, operation.header});
+    auto& waiting = flow.cls != kControlClass && standing_.contains(flow.job) ? kept_ : unacknowledged_;
+    waiting[flow.cls].push_back({flow, operation});
+    in_flight_[flow.cls] += operation.payload.size();
+    ports::FlowProgress& progress = progress_[flow];
+    ++progress.given;
+    progress.outstanding_bytes += operation.payload.size();
+  }
+
   using Waiting = std::map<ClassId, std::deque<std::pair<ports::FlowKey, ports::Outgoing>>>;
 
   // Of jobs that move again.
@@ -273,7 +288,8 @@ class FakeTransport final : public ports::Transport {
     lists_.pop_front();
     return first;
   }
-  ports::FrameSink& sink_;
+  ports::FlowOwner& owner_;
+  std::map<ports::FlowKey, Line> lines_;
   std::function<std::uint64_t()> step_;
   int wake_;
   std::int64_t last_turn_ = 0;
@@ -312,8 +328,8 @@ class PlayedNetwork : public ::testing::Test {
                                &executor_,
                                &metrics_,
                                &timeline_,
-                               [&](RailIndex, ports::FrameSink& sink) -> Result<std::unique_ptr<ports::Transport>> {
-                                 auto transport = std::make_unique<FakeTransport>(sink, step);
+                               [&](RailIndex, ports::FlowOwner& owner) -> Result<std::unique_ptr<ports::Transport>> {
+                                 auto transport = std::make_unique<FakeTransport>(owner, step);
                                  transport_ = transport.get();
                                  return std::unique_ptr<ports::Transport>(std::move(transport));
                                },

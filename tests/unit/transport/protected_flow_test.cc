@@ -15,13 +15,11 @@ namespace {
 // Takes every payload into the same memory.
 class Sink final : public ports::FrameSink {
  public:
-  Result<std::span<std::byte>> on_header(const ports::FlowKey&, const protocol::FrameHeader& header) override {
+  Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override {
     return std::span(landing_).first(header.payload_bytes);
   }
-  void on_frame(const ports::FlowKey&, const protocol::FrameHeader&) override { ++frames; }
-  void on_sent(const ports::FlowKey&, std::uint64_t) override {}
-  void on_flow_up(const ports::FlowKey&) override {}
-  void on_flow_down(const ports::FlowKey&, const Status&) override {}
+  void on_frame(const protocol::FrameHeader&) override { ++frames; }
+  void on_sent(std::uint64_t) override {}
   const std::vector<std::byte>& landing() const { return landing_; }
 
   std::uint64_t frames = 0;
@@ -49,11 +47,12 @@ TEST(ProtectedFlow, allocates_nothing_for_a_frame) {
   for (const DataProtection level : {DataProtection::kAuthenticate, DataProtection::kEncrypt}) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    ClassWindow window(mib(1));
-    Flow sends(key, job, Fd(ends[0]), window, {}, records(level, 1, 2));
-    Flow receives(key, job, Fd(ends[1]), window, {}, records(level, 2, 1));
+    ClassShare share({}, mib(1), false);
+    Flow sends(key, job, Fd(ends[0]), share, {}, records(level, 1, 2));
+    Flow receives(key, job, Fd(ends[1]), share, {}, records(level, 2, 1));
     const auto buffers = std::make_unique<ReadBuffers>();
     Sink sink;
+    receives.deliver_to(sink);
     std::size_t handled = 0;
     const auto exchange = [&](std::uint64_t frames) {
       protocol::FrameHeader header;
@@ -61,8 +60,8 @@ TEST(ProtectedFlow, allocates_nothing_for_a_frame) {
       bool good = true;
       for (const std::uint64_t end = sink.frames + frames; good && sink.frames < end;) {
         const std::size_t bytes = sink.frames % 2 == 0 ? payload.size() : 100;
-        if (sends.queue_empty()) sends.enqueue({header, std::span(payload).first(bytes), 0}, false);
-        good = sends.write(sink, handled).ok() && receives.read(sink, *buffers, handled).ok();
+        if (sends.queue_empty()) sends.send({header, std::span(payload).first(bytes), 0});
+        good = sends.write(handled).ok() && receives.read(*buffers, handled).ok();
       }
       return good;
     };
