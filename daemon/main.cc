@@ -244,9 +244,11 @@ int run(const std::string& path, bool check_only) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   raise_descriptor_limit();
+  const std::size_t lanes = config->lanes, rails = config->self().rails();
   Daemon daemon(std::move(*config));
   if (const Status started = daemon.start(); !started.ok()) return fail(started);
-  spdlog::info("tensorlaned {} serves (pid {})", TENSORLANE_VERSION, getpid());
+  spdlog::info("tensorlaned {} serves (pid {}) by {} lane{} and {} rail{}", TENSORLANE_VERSION, getpid(), lanes,
+               lanes == 1 ? "" : "s", rails, rails == 1 ? "" : "s");
   serve(signals, daemon);
   spdlog::info("stopping");
   daemon.stop();

@@ -141,7 +141,7 @@ void Context::fail_locked(const Status& cause, bool posted_too) {
     failure_ = for_good(cause);
     failed_.store(true, std::memory_order_release);
   }
-  if (leaving_ && failed_in_leaving_.ok()) failed_in_leaving_ = cause;
+  if (leaving_ && failed_in_leaving_.ok()) failed_in_leaving_ = for_good(cause);
   if (give_up_.value == 0) give_up_ = now() + std::max(detection_, kLeastGrace);
   if (posted_too) cut_off_locked();
   for (const auto& tensor : tensors_) {

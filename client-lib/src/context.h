@@ -180,7 +180,7 @@ class Context {
   // Fails what is pending: with `posted_too` also what the daemon has, whose buffers it may still write to.
   void fail(const Status& cause, bool posted_too);
   void fail_locked(const Status& cause, bool posted_too);
-  // What a call says of an end: never that the caller might ask again.
+  // The same error, but "aborted" in place of "timed out", which would invite the caller to ask again.
   static Status for_good(const Status& cause);
   void cut_off_locked();
   Status wait_for_quiet();

@@ -170,8 +170,9 @@ Status Context::register_group(const std::string& group, std::span<const tl_tens
   }
   Result<Message> answer = call(MessageType::kRegister, registration_packets(group, bodies), MessageType::kRegistered);
   if (!answer.ok()) {
-    // After a time-out the daemon may yet bind them: the memory stays.
-    return answer.status().code() == Code::kTimedOut ? answer.status() : give_back(answer.status());
+    // Where the daemon has not answered it may yet bind them: the memory stays.
+    const bool answered = answer.status().code() != Code::kTimedOut && usable().ok();
+    return answered ? give_back(answer.status()) : answer.status();
   }
   TL_ASSIGN_OR_RETURN(const auto ids, registered_ids(*answer, tensors.size()));
   std::lock_guard lock(mutex_);

@@ -64,7 +64,8 @@ struct HostPorts {
   ports::Executor* executor = nullptr;  // of this host alone
   ports::LaneMetrics* metrics = nullptr;
   ports::Timeline* timeline = nullptr;
-  // Makes the transport of a rail, which reports to the given sink. Called once for each, when the host is made.
+  // Makes the transport of a rail, which tells the given owner of its flows. Called once for each, when the host is
+  // made.
   std::function<Result<std::unique_ptr<ports::Transport>>(RailIndex, ports::FlowOwner&)> make_transport;
   ObserverMaker make_observer = {};                  // none: nobody observes
   ports::ScratchPool* scratch = nullptr;             // staging, and sums that are wider than their tensors

@@ -50,7 +50,7 @@ struct Host::Rail final : ports::FlowOwner {
   std::array<bool, kMaxDataClasses> full{};
   Time next_look;
   Nobody nobody;
-  std::unique_ptr<ports::Transport> transport;  // the last member: it may speak to this sink while it closes
+  std::unique_ptr<ports::Transport> transport;  // the last member: it speaks of flows to this object
 };
 
 ports::FrameSink& Host::Rail::on_flow_up(const ports::FlowKey& key, ports::Flow& flow) {

@@ -104,8 +104,7 @@ class Host {
   std::vector<JobBlock*> free_blocks_;            // of them
   Users users_;                                   // of jobs_
   Time next_housekeeping_;
-  std::vector<std::unique_ptr<Rail>>
-      rails_;  // this lane's. The last member: transports may speak to their sinks while they close
+  std::vector<std::unique_ptr<Rail>> rails_;  // this lane's. No transport is called any more once clear() has been
 };
 
 }  // namespace tensorlane::host

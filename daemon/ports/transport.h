@@ -54,8 +54,8 @@ struct ClassTag {
   std::uint8_t service_level = 0;  // 0..15; of RDMA
 };
 
-// Where a transport puts what arrives on one flow. Calls come on the lane's thread, from inside Transport::poll(), and
-// from FlowOwner::on_flow_up() until FlowOwner::on_flow_down().
+// Where a transport puts what arrives on one flow. Called on the lane's thread, from inside Transport::poll() and
+// flush(), after on_flow_up() has returned it and before on_flow_down() is called.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
@@ -130,11 +130,12 @@ class Flow {
 class FlowOwner {
  public:
   virtual ~FlowOwner() = default;
-  // A flow is up. Returns where its frames go; the sink outlives on_flow_down().
+  // A flow is up; it can be sent on once this has returned. Returns where its frames go: the owner keeps that until
+  // on_flow_down() is called. No other flow of this name is up: its end has been told.
   virtual FrameSink& on_flow_up(const FlowKey& key, Flow& flow) = 0;
   // The flow is gone; one of a job that resumes, only after resume_within. `cause` is ok after close(), else it names
   // peer, class and reason. Comes once for what connect() began or on_flow_up() told of; nothing of the flow comes
-  // after it, and no buffer given to send() is read any more.
+  // after it, and no buffer given to send() is read any more. Not the place to call remove_job().
   virtual void on_flow_down(const FlowKey& key, const Status& cause) = 0;
 };
 

@@ -48,6 +48,9 @@ nlohmann::json LaneStatus::read() const {
   }
   const std::uint64_t cpu_ns = metrics.cpu_ns.value() + metrics.work_cpu_ns.value(),
                       slices = metrics.slices_sent.value();
+  nlohmann::json lane_cpu = nlohmann::json::array();
+  for (const ports::LaneMetrics* lane : parts_.metrics.each())
+    lane_cpu.push_back(static_cast<double>(lane->cpu_ns.value()) * 1e-9);
   std::uint64_t sent = 0;
   for (const ports::ClassMetrics& m : metrics.classes) sent += m.bytes_sent.value();
   return {{"transports", {{carrier(metrics), {{"bytes_sent", sent}}}}},
@@ -62,6 +65,7 @@ nlohmann::json LaneStatus::read() const {
             {"priorities", parts_.config.priorities},
             {"tags", parts_.config.tags},
             {"lanes", parts_.metrics.each().size()},
+            {"lane_cpu_seconds", lane_cpu},
             {"workers", parts_.config.workers},
             {"cpu_seconds", static_cast<double>(cpu_ns) * 1e-9},
             {"sent_slices", slices},
@@ -147,7 +151,8 @@ nlohmann::json LaneStatus::rail_status(const Metrics& metrics) const {
                          {"received_bytes", metrics.rails[r].bytes_received[c].value()}});
     }
     const RailTransport& transport = parts_.rails[r];
-    rails.push_back({{"address", parts_.config.self().tcp_address(RailIndex(r))},
+    rails.push_back({{"lane", r % parts_.metrics.each().size()},
+                     {"address", parts_.config.self().tcp_address(RailIndex(r))},
                      {"transport", transport.name},
                      {"device", transport.device},
                      {"why_no_rdma", transport.why_no_rdma},

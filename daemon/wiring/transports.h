@@ -20,7 +20,7 @@ struct RailTransport {
 };
 
 // The transport that daemon.yaml asks for. With `auto`, RDMA and TCP, whichever is faster between two hosts, and shared
-// memory to hosts with the same `local` address. Writes what it chose to rails[rail]. `config` and `sink` outlive the
+// memory to hosts with the same `local` address. Writes what it chose to rails[rail]. `config` and `owner` outlive the
 // transport. Errors: those of the transports (a port in use), and that of the device where daemon.yaml insists on RDMA.
 Result<std::unique_ptr<ports::Transport>> make_transport(const config::DaemonConfig& config, RailIndex rail,
                                                          ports::FlowOwner& owner, std::vector<RailTransport>& rails);

@@ -24,11 +24,12 @@ void print_classes(const nlohmann::json& classes) {
   }
 }
 
-void print_rails(const nlohmann::json& rails) {
+void print_rails(const nlohmann::json& rails, std::size_t lanes) {
   for (std::size_t r = 0; r < rails.size(); ++r) {
     const std::string why = rails[r].value("why_no_rdma", "");
-    fmt::print("  rail {} {}: {} on {}{}\n", r, rails[r].value("address", "?"), rails[r].value("transport", "?"),
-               rails[r].value("device", "?"), why.empty() ? "" : ", no rdma: " + why);
+    fmt::print("  rail {} {}: {} on {}{}{}\n", r, rails[r].value("address", "?"), rails[r].value("transport", "?"),
+               rails[r].value("device", "?"), lanes == 1 ? "" : fmt::format(", lane {}", rails[r].value("lane", 0)),
+               why.empty() ? "" : ", no rdma: " + why);
     if (rails.size() == 1) continue;  // the classes of the lane are the rail's
     for (const auto& cls : rails[r].value("classes", nlohmann::json::array())) {
       fmt::print("    class {:<10} sent {} bytes, received {} bytes\n", cls.value("name", "?"),
@@ -82,6 +83,9 @@ void print_lane(const nlohmann::json& lane) {
              per_slice.is_number()
                  ? fmt::format(", {} ns per slice of {}", per_slice.dump(), lane.value("sent_slices", std::uint64_t{0}))
                  : "");
+  const nlohmann::json cpu = lane.value("lane_cpu_seconds", nlohmann::json::array());
+  for (std::size_t l = 0; lanes > 1 && l < cpu.size(); ++l)
+    fmt::print("  lane {}: CPU {:.2f} s\n", l, cpu[l].get<double>());
   for (const auto& path : lane.value("paths", nlohmann::json::array())) print_path(path);
   print_patterns(lane.value("pattern_choices", nlohmann::json::array()));
   for (const auto& cls : lane.value("classes", nlohmann::json::array())) {
@@ -90,7 +94,7 @@ void print_lane(const nlohmann::json& lane) {
                cls.value("received_bytes", std::uint64_t{0}), cls.value("completed_tensors", std::uint64_t{0}),
                cls.value("failed_tensors", std::uint64_t{0}));
   }
-  print_rails(lane.value("rails", nlohmann::json::array()));
+  print_rails(lane.value("rails", nlohmann::json::array()), lanes);
   if (const std::string address = lane.value("metrics", ""); !address.empty())
     fmt::print("  metrics http://{}/metrics\n", address);
   if (const std::string path = lane.value("timeline", ""); !path.empty()) fmt::print("  timeline {}\n", path);

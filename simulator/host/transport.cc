@@ -283,7 +283,11 @@ void SimTransport::receive_packet(const Packet& packet) {
   const Channel channel = channel_of(packet);
   Flow& f = flow(channel);
   ports::FrameSink* sink = sink_of(channel);
-  if (f.refused || sink == nullptr) return;
+  if (f.refused || (sink == nullptr && !f.up)) return;
+  if (sink == nullptr) {
+    return context_.findings.fail("protocol", "host {}: a frame of host {} comes before its flow is told of",
+                                  self_.value, packet.from.value);
+  }
   if (packet.begin == 0) {
     f.receiving = {.frame = packet.frame, .open = true};
     const Result<std::span<std::byte>> place = sink->on_header(packet.frame->header);

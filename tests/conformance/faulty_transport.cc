@@ -153,7 +153,8 @@ ports::FrameSink& FaultyTransport::on_flow_up(const ports::FlowKey& key, ports::
   return line;
 }
 void FaultyTransport::on_flow_down(const ports::FlowKey& key, const Status& cause) {
-  if (!dying_) owner_.on_flow_down(key, cause);
+  if (dying_) return;  // the owner may still ask its flow
+  owner_.on_flow_down(key, cause);
   lines_.erase(key);
 }
 

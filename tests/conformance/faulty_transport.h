@@ -73,7 +73,7 @@ class FaultyTransport final : public ports::Transport, private ports::FlowOwner 
     Line(FaultyTransport& o, const ports::FlowKey& k, ports::Flow& i) : of(o), key(k), inner(i) {}
     bool writable() const override;
     void send(const ports::Outgoing& operation) override;
-    ports::FlowStats stats() const override { return inner.stats(); }
+    ports::FlowStats stats() const override { return of.inner_ ? inner.stats() : ports::FlowStats(); }
     Result<std::span<std::byte>> on_header(const protocol::FrameHeader& header) override;
     void on_frame(const protocol::FrameHeader& header) override;
     void on_sent(std::uint64_t token) override;

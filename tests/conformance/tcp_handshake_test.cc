@@ -366,6 +366,20 @@ TEST_F(Accepting, ANewConnectionOfTheSameHostReplacesTheOld) {
   EXPECT_TRUE(host.writable({kJob, HostIndex(0), kUrgent}));
 }
 
+// The end of the old one and the last word of the new one come in the same poll.
+TEST_F(Accepting, TheOldOnesEndIsToldBeforeTheNewOneIsUp) {
+  RawPeer first(clock, host, kUrgent);
+  first.authenticate(kUrgent);
+  RawPeer second(clock, host, kUrgent);
+  const auto challenge = begin(second);
+  first.reset();
+  second.send_message(good_proof(hello, challenge.nonce));
+  host->poll(clock.now());
+  ASSERT_TRUE(run_until(clock, {&host}, [&] { return host.sink->ups.size() == 2; }));
+  ASSERT_EQ(host.sink->downs.size(), 1u);
+  EXPECT_TRUE(host.writable({kJob, HostIndex(0), kUrgent}));
+}
+
 // ---- guessing ----
 
 // All that a stranger can find out: what comes back to whatever it says, byte for byte, and whether the host closes.

@@ -74,6 +74,8 @@ def main():
     with Daemons(3, rails=2, settings={**SLICE, "lanes": "2", "workers": "1", "detection": "1 s"}, of_host={"h1": {"lanes": "1"}}) as daemons:
         shown = [daemons.status(name)["lane"]["lanes"] for name in daemons.names]
         expect(shown == [2, 1, 2], f"the status shows {shown} lanes")
+        lane = daemons.status("h0")["lane"]
+        expect([rail["lane"] for rail in lane["rails"]] == [0, 1] and len(lane["lane_cpu_seconds"]) == 2, f"the status shows {lane}")
         threads = lane_threads(daemons, "h0")
         expect(threads == ["lane", "lane1"], f"the lanes of h0 are {threads}")
         by_two = sums(daemons, "two lanes")

@@ -342,7 +342,7 @@ TEST(Faults, AStoppedDaemonFailsItsClientsInTheDetectionTime) {
   EXPECT_LT(seconds_since(start), 4.0);
   EXPECT_THAT(tl_last_error(), HasSubstr("the daemon has not been heard for "));
   EXPECT_THAT(tl_last_error(), HasSubstr("check whether tensorlaned is stopped"));
-  EXPECT_EQ(context.leave(), TL_ERROR_TIMED_OUT);
+  EXPECT_EQ(context.leave(), TL_ERROR_ABORTED);
   unlink(socket.c_str());
 }
 

@@ -32,12 +32,13 @@ class FlowTable {
     return all;
   }
 
-  // A flow is up, and none of its name is there: the owner hears of it, and may close it at once.
+  // A flow is up, and none of its name is there: the owner hears of all ends, then of it, and may close it at once.
   F& add(std::unique_ptr<F> flow) {
+    tell_ends();
     F& up = *flow;
     const bool added = flows_.emplace(up.key(), std::move(flow)).second;
     TL_ASSERT(added);
-    ++unreported_;
+    ++uncounted_;
     up.deliver_to(owner_.on_flow_up(up.key(), up));
     return up;
   }
@@ -75,23 +76,26 @@ class FlowTable {
   }
 
   // A flow goes on over a new connection: report() counts that, too.
-  void note_resumed() { ++unreported_; }
+  void note_resumed() { ++uncounted_; }
   // Nothing is left to report.
   bool quiet() const { return ended_.empty(); }
   // Tells the owner of what has ended. Returns how many flows have come up or ended since the last call.
   std::size_t report() {
-    std::size_t handled = std::exchange(unreported_, 0);
+    tell_ends();
+    return std::exchange(uncounted_, 0);
+  }
+
+ private:
+  void tell_ends() {
     while (!ended_.empty()) {
       for (Ended& ended : std::exchange(ended_, {})) {
-        ++handled;
+        ++uncounted_;
         owner_.on_flow_down(ended.key, ended.cause);
         if (ended.flow) connector_.delete_later(std::move(ended.flow));
       }
     }
-    return handled;
   }
 
- private:
   struct Ended {
     ports::FlowKey key;
     Status cause;
@@ -101,7 +105,7 @@ class FlowTable {
   Connector& connector_;
   std::map<ports::FlowKey, std::unique_ptr<F>> flows_;
   std::vector<Ended> ended_;
-  std::size_t unreported_ = 0;
+  std::size_t uncounted_ = 0;  // flows that have come up or ended since report() counted
 };
 
 // What a transport has of each of its classes, in the order of service.

@@ -23,7 +23,7 @@ class UpFlow : public Watched, public ports::Flow {
   Status broken(Code code, const std::string& how, const std::string& fix = {}) const {
     return {code, name() + " " + how, {}, fix};
   }
-  // Where its frames go; before anything is read.
+  // Where its frames go; before anything is read or sent.
   void deliver_to(ports::FrameSink& sink) { sink_ = &sink; }
 
  protected:

@@ -195,7 +195,6 @@ void LocalTransport::on_connected(handshake::Connection& connection) {
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
     end_flow(*old, old->broken(Code::kUnavailable, connection.replaces()));
-    flows_.report();
   }
   const std::unique_ptr<handshake::Exchange> exchanged = connection.take_exchange();
   auto& exchange = static_cast<SegmentExchange&>(*exchanged);

@@ -26,7 +26,6 @@ void RdmaTransport::on_connected(handshake::Connection& connection) {
   }
   // Flows of this name that drain have to be gone before the new one is up.
   if (std::ranges::any_of(closing_, [&](const Closing& c) { return c.flow->key() == key; })) finish_closing(true);
-  flows_.report();
   Result<std::shared_ptr<Registrations>> registered = registrations(key.job);
   TL_ASSERT(registered.ok());  // the exchange has made them
   auto flow = std::make_unique<Flow>(

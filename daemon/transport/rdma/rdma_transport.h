@@ -37,12 +37,12 @@ struct RdmaConfig {
 // A transport on one port of one device. Every call belongs to the thread that owns it; `owner` outlives it. Destroying
 // it closes everything without a call.
 //
-// A payload under a grant whose place the peer has told (Outgoing::places) is written straight there, in front of the
-// frame that announces it, if both ends have mapped the memory; every other payload travels in messages and is copied.
-// poll() makes no system call of its own while it is called often; descriptors are looked at after arm(), and every
-// millisecond. A port that goes down ends no flow: its queue pairs retry for longer than the detection time, or for as
-// long as the configuration says. What does is a connection of the control class on which nothing came for 1.5 times
-// the detection time: a host that cannot be reached by this device alone.
+// A payload under a grant whose place the peer has told (FrameSink::granted()) is written straight there, in front of
+// the frame that announces it, if both ends have mapped the memory; every other payload travels in messages and is
+// copied. poll() makes no system call of its own while it is called often; descriptors are looked at after arm(), and
+// every millisecond. A port that goes down ends no flow: its queue pairs retry for longer than the detection time, or
+// for as long as the configuration says. What does is a connection of the control class on which nothing came for 1.5
+// times the detection time: a host that cannot be reached by this device alone.
 //
 // Errors: those of Device::open() and CmConnector::open(), kInvalidArgument (an address, classes or queue pairs that
 // are none), kUnavailable (a port in use), kResourceExhausted.

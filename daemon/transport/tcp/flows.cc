@@ -82,7 +82,6 @@ void TcpTransport::on_connected(handshake::Connection& connection) {
     // The peer has lost its end of the old one before we have, or has started again. It has proved itself, so the new
     // one counts.
     end_flow(*old, old->broken(Code::kUnavailable, connection.replaces()));
-    flows_.report();
   }
   begin_flow(connection, exchange == nullptr ? FlowIdentity() : exchange->mine().identity);
 }

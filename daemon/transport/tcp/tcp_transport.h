@@ -35,10 +35,10 @@ struct TcpConfig {
 // A transport that listens. Every call belongs to the thread that owns it; `owner` outlives it. Destroying it closes
 // everything without a call.
 //
-// send() only queues; poll() does all I/O: it writes and reads the control class first, then class 0, 1..., and inside
-// a class whoever waited longest, at most a block (256 KiB) of one flow before the next. wake_fd() is the epoll
-// descriptor of all of it, so it is readable when a peer has sent something, when a full socket takes bytes again, when
-// operations are queued, and when a retry or time-out is due.
+// A send only queues; poll() does all I/O, but for what flush() writes: it writes and reads the control class first,
+// then class 0, 1..., and inside a class whoever waited longest, at most a block (256 KiB) of one flow before the next.
+// wake_fd() is the epoll descriptor of all of it, so it is readable when a peer has sent something, when a full socket
+// takes bytes again, when operations are queued, and when a retry or time-out is due.
 //
 // A full window (in_flight() has answered so much that not one more whole operation fits) makes wake_fd() readable too,
 // after 200 microseconds, growing to 1 ms while nothing is acknowledged: the kernel announces free buffer space, but

@@ -155,7 +155,10 @@ class FakeTransport final : public ports::Transport {
     }
     std::size_t events = rising.size();
     for (const ports::FlowKey& key : rising) rise(key);
-    if (falling) owner_.on_flow_down(falling->first, falling->second);
+    if (falling) {
+      owner_.on_flow_down(falling->first, falling->second);
+      lines_.erase(falling->first);
+    }
     for (const auto& [flow, header] : announced()) {
       if (!lines_.contains(flow)) rise(flow);
       ports::FrameSink& sink = *lines_.at(flow).sink;
@@ -172,7 +175,7 @@ class FakeTransport final : public ports::Transport {
         step -= std::min<std::uint64_t>(step, std::max<std::size_t>(operation.payload.size(), 1));
         in_flight_[cls] -= operation.payload.size();
         progress_[flow].outstanding_bytes -= operation.payload.size();
-        if (operation.token != 0) lines_.at(flow).sink->on_sent(operation.token);
+        if (operation.token != 0 && lines_.contains(flow)) lines_.at(flow).sink->on_sent(operation.token);
       }
     }
     return events;
