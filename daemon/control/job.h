@@ -160,6 +160,8 @@ class Job final : private RegistrarOutput {
     // Guessing is slow: after a wrong proof the host is not answered for a while, longer each time.
     std::uint32_t wrong_proofs = 0;
     Time answer_from;
+    Time heard;         // it repeats itself while it waits
+    bool lost = false;  // it has fallen silent since it came
     Settings settings;  // once proven
   };
   struct LateReport {
@@ -191,6 +193,7 @@ class Job final : private RegistrarOutput {
 
   // gathering
   void tick_gathering();
+  void forget_silent_followers();
   Status gathering_timed_out() const;
   void send_join();
   bool handle_join(const std::string& from, const Message& message);

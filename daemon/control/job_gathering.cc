@@ -24,6 +24,7 @@ constexpr const char* kStartMissing =
     "start the missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT, on hosts whose "
     "daemon answers `tensorlane status`";
 constexpr Duration kJoinEvery = milliseconds(200);
+constexpr std::int64_t kLostJoins = 5;  // may be lost or late, however short the detection time
 constexpr std::size_t kMaxNameBytes = protocol::kMaxName;
 constexpr Duration kFirstPause = seconds(1), kLastPause = seconds(8);  // after wrong proofs of one host
 constexpr std::uint64_t kMaxDetection = 3'600'000'000'000;             // an hour, in nanoseconds
@@ -48,8 +49,22 @@ std::string key_text(const JobKey& key) {
 
 }  // namespace
 
+// Its ranks are not here any more: the world is not complete without them. It may come again.
+void Job::forget_silent_followers() {
+  const Duration patience = std::max(rules_.detection, kJoinEvery * kLostJoins);
+  for (auto& [host, follower] : followers_) {
+    if (!follower.proven || now_ - follower.heard < patience) continue;
+    log(spdlog::level::warn, "job '{}': host {} has fallen silent while the job waits for its ranks", name_, host);
+    follower.proven = false;
+    follower.lost = true;
+    follower.nonce.clear();
+    gathering_.forget(host);
+  }
+}
+
 void Job::tick_gathering() {
   if (!i_lead() && now_ >= next_join_) send_join();
+  if (i_lead()) forget_silent_followers();
   if (waits_for_names_ && gathering_.complete()) {  // a host may have begun anew since
     lead();
     if (state_ != State::kGathering) return;
@@ -73,6 +88,9 @@ Status Job::gathering_timed_out() const {
     std::string refused;
     for (const auto& [host, follower] : followers_) {
       if (const std::string nameless = unresolved(host); !nameless.empty()) refused += "; " + nameless;
+      if (follower.lost)
+        refused += fmt::format("; host {} came and has not been heard for {:.1f} s: look at the daemon there", host,
+                               to_seconds(now_ - follower.heard));
     }
     for (const auto& [host, why] : refused_) refused += fmt::format("; host {} was refused: {}", host, why);
     const auto missing = gathering_.missing();
@@ -164,6 +182,7 @@ bool Job::handle_join(const std::string& from, const Message& m) {
   need(from);
   if (state_ == State::kGathering) {
     Follower& follower = followers_[from];
+    follower.heard = now_;
     if (now_ < follower.answer_from) return true;  // it repeats itself
     if (follower.nonce != nonce) {
       follower.nonce = nonce;
@@ -216,6 +235,7 @@ bool Job::handle_proof(const std::string& from, const Message& m) {
     return true;
   }
   follower.proven = true;
+  follower.lost = false;
   follower.settings = std::move(*settings);
   refused_.erase(from);
   if (const Status status = gathering_.arrive(from, *claims); !status.ok()) {

@@ -1,6 +1,10 @@
 // Several jobs of one daemon: how they are told apart, and what its status shows of them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include <chrono>
+#include <thread>
 
 #include "cluster.h"
 
@@ -57,6 +61,19 @@ TEST(Jobs, of_one_name_and_of_other_users_leaders_or_ports_do_not_meet) {
   cluster.control(1).leave(ports::SessionId(11), Status(Code::kAborted, "killed"));
   EXPECT_TRUE(cluster.sessions(0).wait_failed(10));
   for (const std::uint64_t session : {0, 20, 31}) EXPECT_FALSE(cluster.sessions(0).wait_failed(session, 0.1));
+}
+
+TEST(Jobs, a_host_that_dies_while_others_are_awaited_is_not_counted_as_here) {
+  Cluster cluster({.hosts = 3, .detection = milliseconds(1000), .join_timeout = milliseconds(4000)});
+  cluster.start();
+  cluster.control(0).join(cluster.request(0));
+  cluster.control(1).join(cluster.request(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  cluster.kill(1);
+  EXPECT_THAT(joined_error(cluster, 0, 0).to_string(),
+              ::testing::AllOf(::testing::HasSubstr("ranks 1-2 of 3 have not come within 4.0 s"),
+                               ::testing::HasSubstr("here: h0 (rank 0); host h1 came"),
+                               ::testing::HasSubstr("look at the daemon there")));
 }
 
 TEST(Jobs, ranks_whose_user_or_port_differs_between_hosts_are_named_when_they_are_missed) {
