@@ -26,10 +26,10 @@ class FlowTable {
     const auto found = flows_.find(key);
     return found == flows_.end() ? nullptr : found->second.get();
   }
-  std::vector<F*> all() const {
-    std::vector<F*> all;
-    for (const auto& [key, flow] : flows_) all.push_back(flow.get());
-    return all;
+  // Calls `visit` for each, which neither adds nor takes any.
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (const auto& [key, flow] : flows_) visit(*flow);
   }
 
   // A flow is up, and none of its name is there: the owner hears of all ends, then of it, and may close it at once.

@@ -224,9 +224,9 @@ void RdmaTransport::serve_device_events() {
 
 void RdmaTransport::fail_flows(const Status& cause, const ibv_qp* of) {
   std::vector<Flow*> lost;
-  for (Flow* flow : flows_.all()) {
-    if (of == nullptr || flow->has(of)) lost.push_back(flow);
-  }
+  flows_.each([&](Flow& flow) {
+    if (of == nullptr || flow.has(of)) lost.push_back(&flow);
+  });
   for (Flow* flow : lost) fail_flow(*flow, flow->broken(cause.code(), cause.what(), cause.fix()), false);
 }
 

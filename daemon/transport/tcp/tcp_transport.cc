@@ -146,7 +146,7 @@ ports::TransportCounters TcpTransport::counters() const {
   ports::TransportCounters counters = connector_.counters();
   counters.payloads_dropped = payloads_dropped_;
   resumer_.count(counters);
-  for (const Flow* flow : flows_.all()) counters.payloads_dropped += flow->payloads_dropped();
+  flows_.each([&](const Flow& flow) { counters.payloads_dropped += flow.payloads_dropped(); });
   return counters;
 }
 
