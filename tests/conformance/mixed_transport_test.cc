@@ -1,6 +1,9 @@
 // The choice between transports: what was measured decides, both ends agree, and the reasons are told.
 #include "daemon/transport/mixed/mixed_transport.h"
 
+#include <sys/eventfd.h>
+
+#include "daemon/transport/handshake/socket.h"
 #include "harness.h"
 
 namespace tensorlane::conformance {
@@ -233,6 +236,99 @@ TEST_F(Mixed, AJobMayEndWhileItsPeersAreMeasured) {
   add_job(kJob);
   bring_up(kJob);
   EXPECT_EQ(chosen(path_of_a()), chosen(path_of_b()));
+}
+
+TEST_F(Mixed, AJobThatEndsWhileItsPeersAreMeasuredTakesNoOtherWithIt) {
+  make({.better_pause = milliseconds(20)}, {.better_pause = milliseconds(20)});
+  const JobId other(99);
+  add_job(other);
+  ASSERT_TRUE(connect(kJob).ok());
+  ASSERT_TRUE(connect(other).ok());
+  run_for(clock, {a.get(), b.get()}, std::chrono::milliseconds(20));
+  ASSERT_TRUE(a->sink->ups.empty()) << "both are still measured";
+  a->transport->remove_job(kJob);
+  ASSERT_TRUE(run([&] { return a->sink->downs.size() == 3 && all_up(other); }));
+  for (const auto& [flow, cause] : a->sink->downs) EXPECT_EQ(flow.job, kJob);
+}
+
+// Nothing but poll() tells of the end of a flow that no member has.
+TEST_F(Mixed, NobodySleepsOnTheEndOfAFlowThatWaits) {
+  make({.better_pause = milliseconds(20)}, {.better_pause = milliseconds(20)});
+  ASSERT_TRUE(connect(kJob).ok());
+  ASSERT_TRUE(run([&] { return a->transport->arm(); }));
+  ASSERT_TRUE(a->sink->ups.empty()) << "it is still measured";
+  a->transport->close({kJob, HostIndex(1), kBulk});
+  EXPECT_FALSE(a->transport->arm());
+  a->transport->poll(clock.now());
+  EXPECT_EQ(a->sink->downs.size(), 1u);
+}
+
+// A member whose flows come and go when the test says so.
+class PlayedMember final : public ports::Transport {
+ public:
+  explicit PlayedMember(ports::FlowOwner& owner) : owner_(owner) {}
+  void add_job(const ports::JobCredentials&) override {}
+  void remove_job(JobId) override {}
+  Status connect(const ports::FlowKey&, const std::string&, std::uint16_t, Time) override { return {}; }
+  void close(const ports::FlowKey& flow) override { closing_.push_back(flow); }
+  Bytes in_flight(ClassId) override { return {}; }
+  std::size_t poll(Time) override {
+    if (!slow) {
+      for (const ports::FlowKey& flow : std::exchange(closing_, {})) owner_.on_flow_down(flow, {});
+    }
+    return 0;
+  }
+  int wake_fd() const override { return wake_.get(); }
+
+  void up(const ports::FlowKey& flow) { owner_.on_flow_up(flow, flow_); }
+  void down(const ports::FlowKey& flow) { owner_.on_flow_down(flow, {Code::kUnavailable, "it has gone", "", ""}); }
+  bool slow = false;  // closing takes until it is not
+
+ private:
+  struct Nothing final : ports::Flow {
+    bool writable() const override { return false; }
+    void send(const ports::Outgoing&) override {}
+    ports::FlowStats stats() const override { return {}; }
+  };
+  ports::FlowOwner& owner_;
+  Nothing flow_;
+  const handshake::Fd wake_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  std::vector<ports::FlowKey> closing_;
+};
+
+// The end of the one that was not wanted is nobody's; that of the next one, over the same member, is.
+TEST(MixedEnds, OfAFlowThatCameTooEarlyHidesNoOther) {
+  std::vector<PlayedMember*> members;
+  mixed::MixedConfig config{.classes = {kControlClass, kUrgent, kBulk}};
+  for (const char* name : {"better", "tcp"}) {
+    config.members.push_back({name, 0,
+                              [&](ports::FlowOwner& owner) -> Result<std::unique_ptr<ports::Transport>> {
+                                auto made = std::make_unique<PlayedMember>(owner);
+                                members.push_back(made.get());
+                                return std::unique_ptr<ports::Transport>(std::move(made));
+                              },
+                              [](const std::string&) { return Status(); }});
+  }
+  RecordingSink sink;
+  auto made = mixed::make_mixed_transport(std::move(config), sink);
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  ports::Transport& mixed = **made;
+  PlayedMember &better = *members.at(0), &tcp = *members.at(1);
+  const ports::FlowKey flow{kJob, HostIndex(0), kBulk};
+  tcp.up(flow);
+  tcp.slow = true;
+  better.up(flow);  // while the old one cannot be closed at once
+  EXPECT_EQ(sink.ups.size(), 1u);
+  mixed.poll(Time(1));
+  EXPECT_TRUE(sink.downs.empty()) << "nobody has heard of the flow that ends";
+  tcp.slow = false;
+  mixed.poll(Time(2));
+  EXPECT_EQ(sink.downs.size(), 1u);
+  better.up(flow);
+  EXPECT_EQ(sink.ups.size(), 2u);
+  better.down(flow);
+  EXPECT_EQ(sink.downs.size(), 2u);
+  EXPECT_FALSE(sink.up(flow));
 }
 
 }  // namespace

@@ -193,6 +193,21 @@ TEST_P(Pressure, WakesForWhateverPollHasToDo) {
   EXPECT_TRUE(readable(*pair.b, 0)) << "on_flow_down waits to be called";
 }
 
+// One that is read where it lies is the caller's again once it has been read, which the peer alone knows.
+TEST_P(Pressure, WakesWhenAPayloadIsNotReadAnyMore) {
+  Pair pair(GetParam());
+  const auto bytes = pattern(kMaxOperation.value, 1);
+  pair.a.send(pair.to_b(kUrgent), {data_header(), bytes, 1});
+  pair.a->poll(pair.clock.now());
+  settle(pair.clock, *pair.a);
+  for (int i = 0; i < 1000 && pair.b.sink->frames.empty(); ++i) pair.b->poll(pair.clock.now());
+  ASSERT_TRUE(pair.run_until([&] { return pair.b.sink->frames.size() == 1; }));  // longer than a ring
+  if (pair.a.sink->sent.empty()) {
+    EXPECT_TRUE(woken(*pair.a, 1000));
+    EXPECT_TRUE(run_until(pair.clock, {&pair.a}, [&] { return !pair.a.sink->sent.empty(); }));
+  }
+}
+
 TEST_P(Pressure, WakesWhenAFullSocketTakesBytesAgain) {
   Pair pair(GetParam());
   const auto bytes = pattern(kMaxOperation.value, 1);

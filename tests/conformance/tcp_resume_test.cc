@@ -152,6 +152,21 @@ TEST_F(Resuming, ManyPayloadsOfOneLengthKeepMoving) {
     b.sink->frames.clear();
   }
 }
+
+// It waited for its socket, which is not the one that it has afterwards.
+TEST_F(Resuming, AFlowWhoseSocketWasFullGoesOn) {
+  bring_up();
+  const auto payload = pattern(kMaxOperation.value, 1);
+  std::uint64_t given = 0;
+  for (int i = 0; i < 1000; ++i) {  // the peer takes nothing
+    for (; a.writable(to_b); ++given) a.send(to_b, {data_header(given), payload, given + 1});
+    a->poll(clock.now());
+  }
+  cut();
+  ASSERT_TRUE(run([&] { return b.sink->frames.size() == given && a.sink->sent.size() == given; }));
+  EXPECT_TRUE(a.sink->downs.empty());
+}
+
 // The end that dials has nothing to send: only its kernel's question tells it that the other end has lost the flow.
 TEST_F(Resuming, AnIdleEndLearnsThatTheOtherOneHasLostTheFlow) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to take a connection away without a word";

@@ -229,6 +229,27 @@ TEST_P(Conformance, DropsWhatTheSinkDoesNotWant) {
   ASSERT_TRUE(pair.run_until([&] { return pair.b.sink->frames.size() == 2; }));
   EXPECT_EQ(pair.b.sink->frames[1].payload, small);
   EXPECT_EQ(pair.b->counters().payloads_dropped, 5u);
+  pair.b->close(pair.to_a(kBulk));
+  ASSERT_TRUE(pair.run_until([&] { return !pair.b.sink->up(pair.to_a(kBulk)); }));
+  EXPECT_EQ(pair.b->counters().payloads_dropped, 5u) << "of flows that have ended, too";
+}
+
+// Under the address sanitizer: a flow that ends in the poll in which it was given something is not written any more.
+TEST_P(Conformance, AnErrorOfTheSinkEndsWhatItHasQueued) {
+  Pair pair(GetParam());
+  const auto bytes = pattern(100, 1);
+  pair.a.sink->frame_hook = [&](const ports::FlowKey& flow, const protocol::FrameHeader&) {
+    if (pair.a.writable(flow)) pair.a.send(flow, {data_header(), bytes, 0});
+  };
+  pair.a.sink->landing = [](const auto&, const protocol::FrameHeader& header) -> Result<std::span<std::byte>> {
+    if (header.sequence.value == 2) return Status(Code::kCorrupt, "no such tensor 5", "host 0");
+    return std::span<std::byte>();
+  };
+  for (std::uint64_t sequence : {1, 2}) pair.b.send(pair.to_a(kBulk), {data_header(sequence), {}, 0});
+  for (int i = 0; i < 20; ++i) pair.b->poll(pair.clock.now());
+  ASSERT_TRUE(run_until(pair.clock, {&pair.a}, [&] { return pair.a.sink->downs.size() == 1; }));
+  run_for(pair.clock, {&pair.a, &pair.b}, std::chrono::milliseconds(20));
+  EXPECT_TRUE(pair.a.sink->up(pair.to_b(kUrgent)));
 }
 
 TEST_P(Conformance, AnErrorOfTheSinkClosesTheFlow) {
@@ -308,6 +329,12 @@ TEST_P(Conformance, ARestartedHostConnectsAgain) {
 
 TEST_P(Conformance, RemovingAJobClosesItsFlowsAndRefusesNewOnes) {
   Pair pair(GetParam());
+  const JobId other(99);
+  pair.a->add_job(credentials(HostIndex(0), "correct horse", Epoch(7), other));
+  pair.b->add_job(credentials(HostIndex(1), "correct horse", Epoch(7), other));
+  const ports::FlowKey others{other, HostIndex(1), kBulk}, others_back{other, HostIndex(0), kBulk};
+  ASSERT_TRUE(pair.a->connect(others, pair.b.kind.address, pair.b.data_port, pair.clock.now() + seconds(20)).ok());
+  ASSERT_TRUE(pair.run_until([&] { return pair.a.sink->up(others) && pair.b.sink->up(others_back); }));
   pair.b->remove_job(kJob);
   ASSERT_TRUE(pair.run_until([&] { return pair.a.sink->downs.size() == 3 && pair.b.sink->downs.size() == 3; }));
   for (const auto& [flow, cause] : pair.b.sink->downs) EXPECT_TRUE(cause.ok());
@@ -316,6 +343,11 @@ TEST_P(Conformance, RemovingAJobClosesItsFlowsAndRefusesNewOnes) {
   ASSERT_TRUE(pair.run_until([&] { return pair.a.sink->downs.size() == 4; }));
   EXPECT_THAT(pair.a.sink->cause(pair.to_b(kUrgent)).to_string(),
               HasSubstr("was refused by the peer: the job has ended on this host"));
+  // Those of other jobs live on.
+  EXPECT_TRUE(pair.a.sink->up(others) && pair.b.sink->up(others_back));
+  const auto bytes = pattern(100, 1);
+  pair.send(pair.a, others, bytes);
+  EXPECT_TRUE(pair.run_until([&] { return pair.b.sink->frames.size() == 1; }));
 }
 
 TEST_P(Conformance, RetriesUntilThePeerKnowsTheJob) {

@@ -171,6 +171,20 @@ TEST_F(FlowsTest, MayComeBeforeThePlanDoes) {
   put_in_force(kJob, plan_of(2));
 }
 
+// A job may end while they are opened, a few at a time.
+TEST_F(FlowsTest, AreNotOpenedAnyMoreOnceTheJobCloses) {
+  LaneConfig config = windows(mib(1));
+  config.staging = mib(64);
+  start(config);
+  transport_->hold_back();
+  begin(HostIndex(0), 200);
+  while (transport_->dialed().empty()) {
+  }
+  ASSERT_TRUE(lane_->abort_job(kJob, {Code::kAborted, "enough", "", ""}).ok());
+  put_in_force(kNoJob, {});
+  std::this_thread::sleep_for(50ms);
+}
+
 // In several steps of a command (law 20).
 TEST_F(FlowsTest, OpenToManyHosts) {
   LaneConfig config = windows(mib(1));

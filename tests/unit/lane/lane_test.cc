@@ -402,6 +402,35 @@ TEST_F(LaneTest, ReadsNoDescriptorThatItSharesWithAClient) {
   each_client([&](FakeClient& client, std::uint32_t) { EXPECT_EQ(client.unread_wake_ups(), kRounds); });
 }
 
+// With a job that is over its clients are not looked at any more; those of others are.
+TEST_F(LaneTest, IsWokenByClientsWhenAnotherJobHasEnded) {
+  start(2, 1, {allreduce(1000)});
+  constexpr std::uint64_t kRounds = 20;
+  std::size_t slow = 0;
+  for (std::uint64_t sequence = 1; sequence <= kRounds; ++sequence) {
+    if (sequence == 2) {
+      for (auto& host : hosts_) {
+        host->listener.forget();
+        ports::JobSpec other;
+        other.name = "other";
+        other.hosts.push_back({"h0", host->addresses, TestHost::port(), {Rank(0)}});
+        other.world_size = 1;
+        other.credentials = {JobId(78), Epoch(1), HostIndex(0), {}};
+        ASSERT_TRUE(host->lane->start_job(other).ok());
+        ASSERT_TRUE(host->listener.wait_connected());
+        ASSERT_TRUE(host->lane->abort_job(JobId(78), {Code::kAborted, "enough", "", ""}).ok());
+        ASSERT_TRUE(host->listener.wait_closed());
+      }
+    }
+    std::this_thread::sleep_for(5ms);  // the lane sleeps
+    const auto begun = std::chrono::steady_clock::now();
+    each_client([&](FakeClient& client, std::uint32_t) { client.submit(0, sequence); });
+    each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, sequence), Code::kOk); });
+    slow += std::chrono::steady_clock::now() - begun > 60ms ? 1 : 0;
+  }
+  EXPECT_LT(slow, kRounds / 4) << "by itself it looks every 100 ms";
+}
+
 TEST_F(LaneTest, LeavesInPeace) {
   start(2, 1, {allreduce(100)});
   each_client([](FakeClient& client, std::uint32_t) { client.submit(0, 1); });

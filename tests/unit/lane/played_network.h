@@ -135,9 +135,10 @@ class FakeTransport final : public ports::Transport {
   ~FakeTransport() override { ::close(wake_); }
 
   void add_job(const ports::JobCredentials&) override {}
-  void remove_job(JobId) override {}
+  void remove_job(JobId job) override { removed_.insert(job); }
   Status connect(const ports::FlowKey& flow, const std::string&, std::uint16_t, Time) override {
     std::lock_guard lock(mutex_);
+    EXPECT_FALSE(removed_.contains(flow.job)) << "a flow of a job that closes its flows";
     dialed_.push_back(flow);
     if (!held_back_) rising_.push_back(flow);
     return {};
@@ -300,6 +301,7 @@ class FakeTransport final : public ports::Transport {
   std::vector<ports::FlowKey> rising_, dialed_;
   std::optional<std::pair<ports::FlowKey, Status>> falling_;
   bool held_back_ = false, notes_credit_ = false;
+  std::set<JobId> removed_;
   Waiting unacknowledged_, kept_;
   std::map<ports::FlowKey, ports::FlowProgress> progress_;
   std::map<ClassId, std::uint64_t> in_flight_;

@@ -326,6 +326,10 @@ TEST_F(Resources, AJobWithoutMemoryForItsTablesIsRefusedAndTheLaneUnmapsNothing)
   EXPECT_EQ(host.budget->ledger().in_use_by(3002), 0u);
   ASSERT_TRUE(host.lane->abort_job(JobId(78), failed).ok());
   ASSERT_TRUE(host.listener.wait_closed());
+  // Nothing is known of it any more: whoever waits for a plan of it is told at once.
+  const auto done = std::make_shared<std::promise<void>>();
+  ASSERT_TRUE(host.lane->apply_plan(JobId(78), plan_, [done] { done->set_value(); }).ok());
+  EXPECT_EQ(done->get_future().wait_until(patience()), std::future_status::ready);
   std::uint64_t sequence = 0;
   sums_go_on(&sequence);
 }

@@ -156,6 +156,18 @@ TEST(AllLanes, AJobOfTwoLanesIsOne) {
   EXPECT_EQ(first.job_list.all()[0]->classes[0].bytes_sent.value(), 7u) << "the lanes' own stay as they are";
 }
 
+// Jobs are told apart by all that they are known by.
+TEST(AllLanes, JobsOfTwoUsersAreTwoWhateverTheirNames) {
+  LaneMetrics first, second;
+  const auto of_another = part_of_job(JobId(5), 100);
+  of_another->user = 2000;
+  first.job_list.add(part_of_job(JobId(5), 7));
+  second.job_list.add(of_another);
+  const auto jobs = AllLanes({&first, &second}).sum()->job_list.all();
+  ASSERT_EQ(jobs.size(), 2u);
+  EXPECT_EQ(jobs[0]->user + jobs[1]->user, 3000u);
+}
+
 TEST(AllLanes, HaveTheFlowsAndPathsOfAll) {
   LaneMetrics first, second;
   const FlowKey flow{JobId(9), HostIndex(1), ClassId(1)};
