@@ -137,6 +137,7 @@ class FakeTransport final : public ports::Transport {
   void add_job(const ports::JobCredentials&) override {}
   void remove_job(JobId job) override { removed_.insert(job); }
   Status connect(const ports::FlowKey& flow, const std::string&, std::uint16_t, Time) override {
+    if (const std::function<void()> then = std::exchange(when_dialed, {})) then();
     std::lock_guard lock(mutex_);
     EXPECT_FALSE(removed_.contains(flow.job)) << "a flow of a job that closes its flows";
     dialed_.push_back(flow);
@@ -189,6 +190,8 @@ class FakeTransport final : public ports::Transport {
   std::int64_t turns() const { return turns_; }
 
   // What the lane has dialed so far, in order.
+  // Called once, by the lane, before it dials the first flow. To be set before there is a job.
+  std::function<void()> when_dialed;
   std::vector<ports::FlowKey> dialed() {
     std::lock_guard lock(mutex_);
     return dialed_;
