@@ -156,7 +156,8 @@ TEST_F(LaneTest, AHostThatOnlySendsIsNamedAndReportsItsRankWhenAsked) {
   EXPECT_EQ(hosts_[1]->listener.late(), 0U);
   ASSERT_TRUE(asked.awaited(kJob, TensorId(0), Sequence(1), seconds(50)).ok());
   EXPECT_EQ(hosts_[1]->listener.wait_late(), std::pair(Rank(1), TensorId(0)));
-  EXPECT_GE(hosts_[1]->listener.longest_late(), seconds(50)) << "it is late for as long as the other host waits";
+  EXPECT_GE(hosts_[1]->listener.longest_late(), seconds(50) - milliseconds(1))  // the turn began before it was asked
+      << "it is late for as long as the other host waits";
   hosts_[1]->clients[0]->submit(0, 1);
   each_client([](FakeClient& client, std::uint32_t) { EXPECT_EQ(client.wait(0, 1), Code::kOk); });
 }
