@@ -135,7 +135,10 @@ void Host::begin(const std::shared_ptr<JobStart>& start) {
     if (std::ranges::find(lanes, lanes_[r]) == lanes.end()) lanes.push_back(lanes_[r]);
   }
   Result<std::unique_ptr<JobPart>> part = JobPart::begin(start, context_, lanes, ports_.links);
-  if (!part.ok()) return context_.listener->on_job_failed(start->spec.credentials.job, part.status());
+  if (!part.ok()) {
+    discarded_.push_back(start);  // with its memory, which takes long to give back
+    return context_.listener->on_job_failed(start->spec.credentials.job, part.status());
+  }
   users_.add(**part);
   jobs_.push_back(std::move(*part));
   jobs_.back()->home()->connect(start->rails.size(), context_.now);
