@@ -225,13 +225,16 @@ Duration Control::time_to_wait() const {
 }
 
 // A host of the fabric may send what it likes, and what has a million items takes long to read: what nobody waits for
-// gets no further than this. Errors: kNotFound, of a job that is not here; others for what makes no sense.
+// gets no further than this. Errors: kNotFound, of a job that is not here, or not yet; others for what makes no sense.
 Status Control::check_envelope(const std::string& from, std::span<const std::byte> bytes) {
   const std::optional<Envelope> envelope = read_envelope(bytes);
   const bool ours = envelope && envelope->version == kWireVersion;
   if (ours && envelope->type != static_cast<std::uint64_t>(MessageType::kJoin)) {
     const Job* job = find(envelope->job);
     if (job == nullptr) return {Code::kNotFound, "its job is not here"};
+    const bool gathers = job->state() == Job::State::kGathering;
+    // A member may have the roster before this host has it, and repeats itself.
+    if (!job->listens_to(from) && gathers) return {Code::kNotFound, "its job has not begun here"};
     if (!job->listens_to(from)) return {Code::kPermissionDenied, "its host has no part in the job"};
   } else if (bytes.size() > kMaxJoinMessage) {
     return {Code::kCorrupt, fmt::format("{} bytes are too many for one who is not in a job yet", bytes.size())};
@@ -255,14 +258,6 @@ void Control::receive(const std::string& from, std::span<const std::byte> bytes)
     if (job->handle(from, *message, now_)) return;
   } else if (message.status().code() == Code::kVersionMismatch) {
     for (auto& [id, job] : jobs_) job->hear_another_version(from, message.status(), now_);
-  }
-  // A member may have the roster before this host has it, and repeats itself.
-  if (worth_reading.code() == Code::kPermissionDenied) {
-    const Job* early = find(read_envelope(bytes)->job);
-    if (early != nullptr && early->state() == Job::State::kGathering) {
-      ++counters_.dropped_stale;
-      return;
-    }
   }
   ++counters_.dropped_malformed;
   if (log_gate_.open(now_)) {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "daemon/ports/refusing_sink.h"
+
 namespace tensorlane::host {
 namespace {
 
@@ -30,15 +32,6 @@ struct Host::Rail final : ports::FlowOwner {
   ports::FrameSink& on_flow_up(const ports::FlowKey& key, ports::Flow& flow) override;
   void on_flow_down(const ports::FlowKey& key, const Status& cause) override;
 
-  // Of flows that came up for a job which has ended.
-  struct Nobody final : ports::FrameSink {
-    Result<std::span<std::byte>> on_header(const protocol::FrameHeader&) override {
-      return Status(Code::kNotFound, "a frame for a job that has ended", "", "");
-    }
-    void on_frame(const protocol::FrameHeader&) override {}
-    void on_sent(std::uint64_t) override {}
-  };
-
   Host& host;
   const RailIndex index;
   const RailConfig& config;
@@ -49,7 +42,8 @@ struct Host::Rail final : ports::FlowOwner {
   std::array<Bytes, kMaxDataClasses> standing{};
   std::array<bool, kMaxDataClasses> full{};
   Time next_look;
-  Nobody nobody;
+  // Of flows that came up for a job which has ended.
+  ports::RefusingSink nobody{Status(Code::kNotFound, "a frame for a job that has ended", "", "")};
   std::unique_ptr<ports::Transport> transport;  // the last member: it speaks of flows to this object
 };
 

@@ -13,6 +13,7 @@
 #include <set>
 #include <utility>
 
+#include "daemon/ports/refusing_sink.h"
 #include "daemon/transport/mixed/prober.h"
 
 namespace tensorlane::mixed {
@@ -41,16 +42,6 @@ class MemberOwner final : public ports::FlowOwner {
  private:
   MixedTransport& mixed_;
   const std::size_t member_;
-};
-
-// Of flows that are closed as they come.
-class Unwanted final : public ports::FrameSink {
- public:
-  Result<std::span<std::byte>> on_header(const protocol::FrameHeader&) override {
-    return Status(Code::kUnavailable, "another flow of this name is being closed", "mixed transport", "");
-  }
-  void on_frame(const protocol::FrameHeader&) override {}
-  void on_sent(std::uint64_t) override {}
 };
 
 class MixedTransport final : public ports::Transport {
@@ -142,8 +133,10 @@ class MixedTransport final : public ports::Transport {
   std::map<Pair, std::vector<Waiting>> waiting_;
   std::vector<std::pair<ports::FlowKey, Status>> ended_;       // reported by the next poll
   std::set<std::pair<ports::FlowKey, std::size_t>> unwanted_;  // second flows of a name, closed as they came
-  Unwanted nobody_;                                            // for those
-  std::optional<ports::FlowKey> replaced_;                     // while its old one is closed
+  ports::RefusingSink nobody_{
+      // for those
+      Status(Code::kUnavailable, "another flow of this name is being closed", "mixed transport", "")};
+  std::optional<ports::FlowKey> replaced_;  // while its old one is closed
   std::map<Pair, ports::PathReport> paths_;
   std::map<std::string, Known> known_;  // by address
   Prober prober_;                       // outlives the members, which send from its memory

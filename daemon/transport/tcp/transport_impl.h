@@ -37,6 +37,7 @@ class TcpTransport final : public ports::Transport, private handshake::Connector
     Flow* flow;
     std::uint32_t events;
   };
+
   // tcp_transport.cc: what the lane asks for.
   void look_again(ClassShare& share, Bytes in_flight);
 
