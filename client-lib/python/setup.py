@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 COPY = HERE / "_native_source"
 FOLDERS = ("client-lib/include", "client-lib/src", "common/base", "common/files", "common/protocol")
 UNITS = (
-    "client-lib/src/*.cc", "common/files/*.cc",
+    "client-lib/src/*.cc", "client-lib/src/cuda/*.cc", "common/files/*.cc",
     # The other files of common/base need libraries.
     *(f"common/base/{unit}.cc" for unit in ("assert", "available_memory", "status", "text")),
 )

@@ -80,8 +80,14 @@ tl_status_t array_call(const char* function, tl_context_t* context, const char* 
       return Status(Code::kInvalidArgument, std::string(function) + " was called with an impossible urgency",
                     std::to_string(known.urgency), "use [0, 1], or a negative number for 0.5");
     }
+    if (raw_number(known.memory) > TL_MEMORY_CUDA) {
+      return Status(Code::kInvalidArgument, std::string(function) + " was called with an unknown memory",
+                    std::to_string(raw_number(known.memory)), "use a tl_memory_t");
+    }
     call.urgency = known.urgency;
     call.queued = known.queued != 0;
+    call.memory = known.memory;
+    call.stream = known.stream;
     TL_ASSIGN_OR_RETURN(*request, context->array(name, call));
     return {};
   });
@@ -223,7 +229,8 @@ tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tenso
 }
 
 void* tl_tensor_buffer(const tl_tensor_t* tensor) {
-  return tensor == nullptr ? nullptr : tensor->buffer;
+  if (tensor == nullptr) return nullptr;
+  return tensor->gpu_buffer != nullptr ? tensor->gpu_buffer : tensor->buffer;
 }
 
 tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request) {
@@ -235,6 +242,10 @@ tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request) {
 }
 
 tl_status_t tl_post_many(tl_tensor_t* const* tensors, size_t count, tl_request_t** requests) {
+  return tl_post_on(tensors, count, nullptr, requests);
+}
+
+tl_status_t tl_post_on(tl_tensor_t* const* tensors, size_t count, void* stream, tl_request_t** requests) {
   return guarded([&]() -> Status {
     if (count == 0) return {};
     if (tensors == nullptr || requests == nullptr)
@@ -247,7 +258,33 @@ tl_status_t tl_post_many(tl_tensor_t* const* tensors, size_t count, tl_request_t
                       "'" + all.front()->name + "' and '" + tensor->name + "'", "make a call for each context");
       }
     }
-    return all.front()->context->post_many(all, requests);
+    return all.front()->context->post_many(all, stream, requests);
+  });
+}
+
+tl_status_t tl_stream_wait(tl_request_t** requests, size_t count, void* stream) {
+  return guarded([&]() -> Status {
+    if (count == 0) return {};
+    if (requests == nullptr) return null_argument("tl_stream_wait", "requests");
+    const std::span<tl_request_t*> all(requests, count);
+    const auto first = std::ranges::find_if(all, [](const tl_request* request) { return request != nullptr; });
+    if (first == all.end()) return {};
+    tl_context_t* context = static_cast<tl_context_t*>((*first)->context);
+    for (const tl_request_t* request : all) {
+      if (request != nullptr && request->context != context)
+        return Status(Code::kInvalidArgument, "tl_stream_wait was called with requests of several contexts", "",
+                      "make a call for each context");
+    }
+    return context->stream_wait(all, stream);
+  });
+}
+
+tl_status_t tl_gpu_status(tl_context_t* context, const char** json) {
+  return guarded([&]() -> Status {
+    if (context == nullptr || json == nullptr)
+      return null_argument("tl_gpu_status", "a context or a place for the text");
+    *json = context->gpu_status();
+    return {};
   });
 }
 

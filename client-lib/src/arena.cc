@@ -187,6 +187,12 @@ std::optional<Place> ArenaAllocator::locate(const void* memory, std::uint64_t by
   return Place{area->segment.number, offset};
 }
 
+std::span<std::byte> ArenaAllocator::segment_of(const std::byte* memory) const {
+  std::lock_guard lock(mutex_);
+  const Area* area = area_of(memory);
+  return area == nullptr ? std::span<std::byte>() : std::span(area->segment.base, area->segment.bytes);
+}
+
 const ArenaAllocator::Area* ArenaAllocator::area_of(const std::byte* memory) const {
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
   for (const Area& area : areas_) {

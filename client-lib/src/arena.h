@@ -52,6 +52,8 @@ class ArenaAllocator {
   std::uint64_t block_bytes(const std::byte* memory) const;
   // Where [memory, memory + bytes) lies, when it is inside one segment.
   std::optional<Place> locate(const void* memory, std::uint64_t bytes) const;
+  // The whole segment that it lies in; empty when it is in none. Stays where it is until the destructor.
+  std::span<std::byte> segment_of(const std::byte* memory) const;
   // Makes the pages of these pieces of memory this process's own, contents and addresses as they are: what the daemon
   // writes from now on is not seen. Other threads may read and write them meanwhile; nothing of that is lost. Errors:
   // ResourceExhausted; then any part of them may still be shared.

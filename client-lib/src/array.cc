@@ -26,6 +26,8 @@ Status check_same(const std::string& key, const ArrayCall& first, const ArrayCal
   if (call.reduce != first.reduce) return differs(key, "op", reduce_op_name(first.reduce), reduce_op_name(call.reduce));
   if (call.row != first.row) return differs(key, "row", std::to_string(first.row), std::to_string(call.row));
   if (call.root != first.root) return differs(key, "root", std::to_string(first.root), std::to_string(call.root));
+  const auto memory = [](tl_memory_t kind) { return kind == TL_MEMORY_CUDA ? "a GPU's" : "host memory"; };
+  if (call.memory != first.memory) return differs(key, "memory", memory(first.memory), memory(call.memory));
   return {};
 }
 
@@ -86,7 +88,8 @@ Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& c
       array = entry;
     }
     if (first) return first_call(key, array, call);
-    if (auto started = later_call(key, *array, call)) return *std::move(started);
+    auto started = call.memory == TL_MEMORY_CUDA ? later_gpu_call(key, *array, call) : later_call(key, *array, call);
+    if (started) return *std::move(started);
   }
 }
 
@@ -108,46 +111,77 @@ Result<tl_tensor*> Context::pushed_locked(const std::string& key, const ArrayCal
   return push->second->tensor;
 }
 
-// Finds the memory that the daemon will work on (the program's, where that can be, else memory of our own), and begins
-// the first operation on it. A value that is pulled cannot be unregistered from then on.
+// Finds the memory that the daemon will work on: the program's, where that can be, else memory of our own.
+Status Context::find_buffer(ArrayTensor& array, tl_tensor& tensor, const ArrayCall& call) {
+  const bool in_gpu = call.memory == TL_MEMORY_CUDA;
+  if (in_gpu) {
+    TL_ASSIGN_OR_RETURN(tensor.gpu, gpu_of(tensor.name, call));
+  }
+  array.borrowed = false;
+  if (call.operation == Operation::kBarrier || call.operation == Operation::kPull) return {};
+  const bool could = in_place(call) && !call.queued && !in_gpu;
+  const auto place = could ? arenas_->locate(call.buffer(), tensor.bytes) : std::nullopt;
+  array.borrowed = place && place->offset % ArenaAllocator::kAlignment == 0;
+  if (array.borrowed) {
+    tensor.buffer = call.buffer();
+    return {};
+  }
+  TL_ASSIGN_OR_RETURN(tensor.buffer, arenas_->allocate(tensor.bytes));
+  tensor.owns_buffer = true;
+  return in_gpu ? gpus_->pin(arenas_->segment_of(tensor.buffer), *tensor.gpu) : Status();
+}
+
+Result<tl_request*> Context::start_first_locked(tl_tensor& tensor, const ArrayCall& call, cuda::Transfer* transfer) {
+  if (transfer == nullptr) return start_locked(tensor);
+  TL_ASSIGN_OR_RETURN(tl_request * request, start_on_gpu_locked(tensor, *transfer, call.queued));
+  request->awaits_registration = true;
+  return request;
+}
+
+// Begins the first operation of a name. A value that is pulled cannot be unregistered from then on.
 Result<tl_request*> Context::bind_and_start(const std::string& key, ArrayTensor& array, const ArrayCall& call,
                                             protocol::TensorBody& body) {
   auto tensor = std::make_unique<tl_tensor>();
   tensor->context = this;
   tensor->name = key;
   tensor->bytes = call.elements * dtype_size(call.dtype);
-  array.borrowed = false;
+  tensor->urgency = body.urgency;
+  tensor->keyed = is_keyed(call.operation);
   const bool pulls = call.operation == Operation::kPull, has_buffer = call.operation != Operation::kBarrier;
-  if (has_buffer && !pulls) {
-    const auto place = in_place(call) && !call.queued ? arenas_->locate(call.buffer(), tensor->bytes) : std::nullopt;
-    array.borrowed = place && place->offset % ArenaAllocator::kAlignment == 0;
-    if (array.borrowed) {
-      tensor->buffer = call.buffer();
-    } else {
-      TL_ASSIGN_OR_RETURN(tensor->buffer, arenas_->allocate(tensor->bytes));
-      tensor->owns_buffer = true;
-    }
-  }
-  std::unique_lock lock(mutex_);
+  const auto give_back = [&](const Status& status) {
+    if (tensor->owns_buffer) (void)arenas_->release(tensor->buffer);
+    return status;
+  };
+  if (const Status found = find_buffer(array, *tensor, call); !found.ok()) return give_back(found);
   if (pulls) {
+    std::lock_guard lock(mutex_);
     TL_ASSIGN_OR_RETURN(tensor->twin, pushed_locked(key, call));
     tensor->buffer = tensor->twin->buffer;
   }
-  Result<tl_request*> started = start_locked(*tensor);
+  cuda::Transfer* transfer = nullptr;
+  if (tensor->gpu != nullptr) {
+    if (pulls) TL_RETURN_IF_ERROR(gpus_->pin(arenas_->segment_of(tensor->buffer), *tensor->gpu));
+    Result<cuda::Transfer*> begun = begin_on_gpu(call, *tensor, *tensor->gpu);
+    if (!begun.ok()) return give_back(begun.status());
+    transfer = *begun;
+  }
+  std::unique_lock lock(mutex_);
+  Result<tl_request*> started = start_first_locked(*tensor, call, transfer);
   if (!started.ok()) {
     lock.unlock();
-    if (tensor->owns_buffer) (void)arenas_->release(tensor->buffer);
-    return started;
+    if (transfer != nullptr) tensor->gpu->end(*transfer);
+    return give_back(started.status());
   }
   if (has_buffer) {
     const Place place = *arenas_->locate(tensor->buffer, tensor->bytes);
     body.segment = place.segment;
     body.offset = place.offset;
   }
-  set_output(**started, call, array.borrowed);
+  if (transfer == nullptr) set_output(**started, call, array.borrowed);
   array.tensor = tensor.get();
   if (pulls) tensor->twin->twin = tensor.get();
   tensors_.push_back(std::move(tensor));
+  if (transfer != nullptr) gpus_->stager().add(*transfer);
   return started;
 }
 
@@ -190,10 +224,11 @@ void Context::on_array_registered(const std::shared_ptr<ArrayTensor>& array, con
     }
     tl_request* request = tensor.active;
     if (request != nullptr && request->state == State::kPreparing) {
-      if (status.ok()) {
+      request->awaits_registration = false;
+      if (!status.ok()) {
+        end_locked(*request, status);
+      } else if (request->gpu == nullptr || request->staged) {
         wake = submit_locked(*request);
-      } else {
-        finish_locked(*request, status);
       }
     }
     // A name that was refused can be used again, with values that all ranks agree on. Its memory stays until the end:

@@ -154,6 +154,10 @@ Result<std::optional<Message>> Channel::receive(Time deadline) {
   }
 }
 
+void Channel::hang_up() const {
+  (void)shutdown(socket_.get(), SHUT_RDWR);
+}
+
 Status Channel::check(const Message& message) const {
   const MessageHeader& h = message.header;
   if (h.magic != protocol::kSessionMagic || h.body_bytes != message.body.size()) {

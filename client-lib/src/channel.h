@@ -58,6 +58,8 @@ class Channel {
  public:
   // Errors: Unavailable (no daemon at `path`), PermissionDenied, TimedOut, InvalidArgument (path too long).
   Status connect(const std::string& path, Time deadline);
+  // Ends the session: the daemon hears that this end is gone. Any thread.
+  void hang_up() const;
   int fd() const { return socket_.get(); }
 
   // One packet. Errors: Unavailable (the daemon is gone), TimedOut (it does not read).

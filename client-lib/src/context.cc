@@ -25,7 +25,10 @@ constexpr Duration kLeastGrace = seconds(1);
 
 }  // namespace
 
-Context::Context(Settings settings) : settings_(std::move(settings)), fork_generation_(watch_forks()) {}
+Context::Context(Settings settings)
+    : settings_(std::move(settings)),
+      fork_generation_(watch_forks()),
+      gpus_(std::make_unique<cuda::Gpus>(gpu_events_)) {}
 
 Context::~Context() {
   {
@@ -37,6 +40,8 @@ Context::~Context() {
   if (!ring_memory_.empty()) rings_.wake_all();
   if (helper_.joinable()) helper_.join();
   if (dispatcher_.joinable()) dispatcher_.join();
+  fail(left(), true);  // what is under way on a GPU ends
+  gpus_.reset();
   arenas_.reset();
   if (!ring_memory_.empty()) munmap(ring_memory_.data(), ring_memory_.size());
 }
@@ -125,7 +130,8 @@ void Context::cut_off_locked() {
   for (const auto& tensor : tensors_) {
     const tl_request* request = tensor->active;
     if (request == nullptr || request->state != tl_request::State::kPosted) continue;
-    if (!request->copies_out && !request->given_back) buffers.emplace_back(tensor->buffer, tensor->bytes);
+    if (!request->copies_out && !request->given_back && tensor->gpu == nullptr)
+      buffers.emplace_back(tensor->buffer, tensor->bytes);
   }
   if (buffers.empty()) return;
   const Status cut = arenas_->cut_off(buffers);
@@ -150,7 +156,7 @@ void Context::fail_locked(const Status& cause, bool posted_too) {
     if (request == nullptr) continue;
     using State = tl_request::State;
     if (request->state == State::kPreparing || (posted_too && request->state == State::kPosted))
-      finish_locked(*request, failure_);
+      end_locked(*request, failure_);
   }
   fail_calls(leaving_ ? failed_in_leaving_ : failure_);
   rings_.wake_all();

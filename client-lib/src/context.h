@@ -17,6 +17,7 @@
 
 #include "client-lib/src/arena.h"
 #include "client-lib/src/channel.h"
+#include "client-lib/src/cuda/gpus.h"
 #include "client-lib/src/rings.h"
 #include "client-lib/src/settings.h"
 #include "common/base/dtype.h"
@@ -39,6 +40,13 @@ struct tl_tensor {
   std::uint32_t id = 0;  // the job's
   std::byte* buffer = nullptr;
   std::uint64_t bytes = 0;
+  // Of one in GPU memory, for which `buffer` is the staging: its GPU, and, where it was registered with a buffer, what
+  // is copied out before an operation, what is copied in after it, and that buffer.
+  tensorlane::client::cuda::Device* gpu = nullptr;
+  tensorlane::client::cuda::Part gpu_in, gpu_out;
+  void* gpu_buffer = nullptr;
+  bool keyed = false;  // a key's push or pull
+  float urgency = 0;   // for copies between GPU and staging
   // What follows is the mutex's.
   bool owns_buffer = false;  // it was allocated for the tensor
   Use use = Use::kOpen;
@@ -50,8 +58,10 @@ struct tl_tensor {
 
 // One operation under way. The context's mutex guards it, except that its owner alone uses a request that is done.
 struct tl_request {
-  // kCopying: done, and another thread brings the result to the program. kTaken: done, and its owner does.
-  enum class State : std::uint8_t { kFree, kPreparing, kPosted, kDone, kCopying, kTaken };
+  // kCopying: done, and another thread brings the result to the program. kTaken: done, and its owner does. Of GPU
+  // memory only: kLanding, the daemon is done with it, and the result is being copied to the GPU; kStopping, it has
+  // failed, and the GPU may still be at it.
+  enum class State : std::uint8_t { kFree, kPreparing, kPosted, kDone, kCopying, kTaken, kLanding, kStopping };
   tensorlane::client::Context* context = nullptr;
   tl_tensor* tensor = nullptr;
   State state = State::kFree;
@@ -62,6 +72,10 @@ struct tl_request {
   std::uint64_t out_offset = 0, out_bytes = 0;
   std::vector<std::byte> held;  // in a queue: what goes into the tensor's buffer, at held_offset
   std::uint64_t held_offset = 0;
+  // Of GPU memory: the GPU's side of it, until it is done. kPreparing: what it waits for, besides its turn. A stream
+  // waits for it in place of the program, so that nobody takes its result.
+  tensorlane::client::cuda::Transfer* gpu = nullptr;
+  bool staged = false, awaits_registration = false, detached = false;
   tensorlane::Status status;
   tl_callback_t callback = nullptr;
   void* argument = nullptr;
@@ -87,12 +101,14 @@ struct ArrayCall {
   // Where that buffer begins, if `out` lies in it.
   std::byte* buffer() const { return static_cast<std::byte*>(out) - out_offset; }
   float urgency = -1;
-  bool queued = false;  // behind an operation of the same name that is under way; else that is an error
+  bool queued = false;                  // behind an operation of the same name that is under way; else that is an error
+  tl_memory_t memory = TL_MEMORY_HOST;  // the same in every call of a name
+  void* stream = nullptr;               // of GPU memory
 };
 
-// Threads: the program's, the helper (reads the socket, says that we live, watches that the daemon does), and, once
-// there is a callback, the dispatcher. One mutex guards the data path; it is never held over a system call that waits.
-// Lock order: mutex_, calls_mutex_.
+// Threads: the program's, the helper (reads the socket, says that we live, watches that the daemon does), once there is
+// a callback, the dispatcher, and once there is GPU memory, the stager. One mutex guards the data path; it is never
+// held over a system call that waits, nor over a call of a GPU's driver. Lock order: mutex_, calls_mutex_.
 class Context {
  public:
   explicit Context(Settings settings);
@@ -131,8 +147,11 @@ class Context {
   Status register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** tensors);
   Status unregister_group(const std::string& group);
   Result<tl_request_t*> post(tl_tensor& tensor);
-  // All or none.
-  Status post_many(std::span<tl_tensor_t* const> tensors, tl_request_t** requests);
+  // All or none. `stream`: for those in GPU memory.
+  Status post_many(std::span<tl_tensor_t* const> tensors, void* stream, tl_request_t** requests);
+  // See tl_stream_wait. Those that are gone become null.
+  Status stream_wait(std::span<tl_request_t*> requests, void* stream);
+  const char* gpu_status();
   // An array call.
   Result<tl_request_t*> array(const std::string& name, const ArrayCall& call);
   // A negative time-out waits for ever. InvalidArgument when the request is not under way.
@@ -194,6 +213,7 @@ class Context {
 
   // registration.cc
   Result<protocol::TensorBody> describe(const tl_tensor_desc_t& desc, std::size_t group_size, tl_tensor& tensor);
+  Status describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor);
 
   // unregistration.cc
   const tl_tensor* used_locked(const Group& group) const;
@@ -206,12 +226,38 @@ class Context {
   void finish_locked(tl_request& request, Status status);
   Result<tl_request*> start_locked(tl_tensor& tensor);
   Result<tl_request*> prepare_locked(tl_tensor& tensor);
+  Status not_done(const tl_request& request, double timeout_seconds) const;
   void cancel_locked(tl_request& request);
   [[nodiscard]] bool submit_locked(tl_request& request);
   Status consume(tl_request& request);
   void boost(tl_request& request);
   void tell_of_wait(const tl_request& request);
   bool spin(std::uint32_t seen) const;
+
+  // gpu.cc
+  class GpuEvents final : public cuda::Stager::Listener {
+   public:
+    explicit GpuEvents(Context& context) : context_(context) {}
+    void read(cuda::Transfer& transfer) override;
+    void over(cuda::Transfer& transfer, const Status& status) override;
+    void failed(const Status& status) override;
+    void pause(Duration longest) override;
+
+   private:
+    Context& context_;
+  };
+  void finish_on_gpu_locked(cuda::Transfer& transfer, const Status& status);
+  Status bind_to_gpu(tl_tensor& tensor, const protocol::TensorBody& body);
+  Result<cuda::Device*> gpu_of(const std::string& key, const ArrayCall& call);
+  Result<cuda::Transfer*> begin_on_gpu(const ArrayCall& call, const tl_tensor& tensor, cuda::Device& gpu);
+  Result<tl_request*> start_on_gpu_locked(tl_tensor& tensor, cuda::Transfer& transfer, bool queued);
+  std::optional<Result<tl_request*>> later_gpu_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
+  Status post_on_gpus(std::span<tl_tensor_t* const> tensors, void* stream, tl_request_t** requests);
+  void end_locked(tl_request& request, const Status& status);
+  void free_locked(tl_request& request);
+  Status wait_for_gpu(tl_request& request, double timeout_seconds, Time deadline);
+  Status check_waitable_locked(const tl_request& request) const;
+  Status wait_in_its_place(std::span<tl_request_t*> requests);
 
   // queue.cc
   std::optional<Result<tl_request*>> enqueue(ArrayTensor& array, const ArrayCall& call);
@@ -225,6 +271,8 @@ class Context {
   std::optional<Result<tl_request*>> later_call(const std::string& key, ArrayTensor& array, const ArrayCall& call);
   Result<tl_request*> bind_and_start(const std::string& key, ArrayTensor& array, const ArrayCall& call,
                                      protocol::TensorBody& body);
+  Status find_buffer(ArrayTensor& array, tl_tensor& tensor, const ArrayCall& call);
+  Result<tl_request*> start_first_locked(tl_tensor& tensor, const ArrayCall& call, cuda::Transfer* transfer);
   Result<tl_tensor*> pushed_locked(const std::string& key, const ArrayCall& call);
   void on_array_registered(const std::shared_ptr<ArrayTensor>& array, const Status& error, const Message& answer);
 
@@ -237,6 +285,8 @@ class Context {
   std::string host_;
   Duration detection_{};
   std::unique_ptr<ArenaAllocator> arenas_;
+  GpuEvents gpu_events_{*this};
+  std::unique_ptr<cuda::Gpus> gpus_;
 
   mutable std::mutex mutex_;
   ClientRings rings_;
@@ -245,8 +295,11 @@ class Context {
   bool leaving_ = false;             // failure_ says so
   Status failed_in_leaving_;         // what has failed since
   bool ring_failed_ = false;
-  Time give_up_{};                 // when what is posted fails although the daemon still has it; 0: not set
-  std::uint32_t outstanding_ = 0;  // requests that are neither free nor done
+  bool gpu_failed_ = false;              // failure_ is of a GPU here
+  Status deferred_;                      // why an operation has failed that a stream waited for; not yet said
+  std::condition_variable gpu_changed_;  // a request of GPU memory is done
+  Time give_up_{};                       // when what is posted fails although the daemon still has it; 0: not set
+  std::uint32_t outstanding_ = 0;        // requests that are neither free nor done
   std::vector<std::unique_ptr<tl_tensor>> tensors_;
   std::deque<std::unique_ptr<tl_tensor>> gone_;  // the last ones that were unregistered
   std::map<std::string, std::shared_ptr<Group>> groups_;
@@ -258,6 +311,7 @@ class Context {
   tl_request* barrier_ = nullptr;   // one that timed out
   std::deque<tl_request*> callbacks_;
   std::uint32_t callbacks_waited_ = 0;  // requests with a callback that has not returned
+  std::uint32_t gpu_callbacks_ = 0;     // ... of GPU memory
   std::condition_variable callbacks_changed_;
   bool stopping_ = false;
 
@@ -269,7 +323,7 @@ class Context {
   std::mutex send_mutex_;      // a group's packets are not interrupted
   bool goodbye_sent_ = false;  // under send_mutex_
   std::mutex status_mutex_;
-  std::string status_json_;
+  std::string status_json_, gpu_json_;
 
   // The helper's.
   std::uint64_t daemon_beats_ = 0;

@@ -72,6 +72,7 @@ void Context::dispatcher() {
         continue;
       }
       request->state = tl_request::State::kTaken;
+      const bool of_gpu = request->tensor->gpu != nullptr;
       const tl_callback_t function = request->callback;
       void* argument = request->argument;
       lock.unlock();
@@ -79,6 +80,7 @@ void Context::dispatcher() {
       function(static_cast<tl_status_t>(status.code()), argument);
       lock.lock();
       --callbacks_waited_;
+      if (of_gpu) --gpu_callbacks_;
       continue;
     }
     if (stopping_) return;
@@ -86,8 +88,10 @@ void Context::dispatcher() {
       callbacks_changed_.wait(lock);
       continue;
     }
+    // What a GPU has come to the end of is not seen in the rings.
+    const Duration longest = gpu_callbacks_ > 0 ? milliseconds(1) : milliseconds(100);
     lock.unlock();
-    rings_.wait(seen, milliseconds(100));
+    rings_.wait(seen, longest);
     lock.lock();
   }
 }

@@ -22,7 +22,7 @@ void Context::drain_locked() {
   while (rings_.next(entry)) complete_locked(entry);
   if (failed && !ring_failed_) {
     ring_failed_ = true;
-    failure_ = for_good(rings_.error());
+    if (!gpu_failed_) failure_ = for_good(rings_.error());  // else the daemon says what came of that
     failed_.store(true, std::memory_order_release);
     fail_locked(failure_, true);
   }
@@ -40,6 +40,10 @@ void Context::complete_locked(const protocol::CompletionEntry& entry) {
                   true);
     }
     return;
+  }
+  if (entry.status == Code::kOk && request->gpu != nullptr) {
+    request->state = State::kLanding;
+    return gpus_->stager().arrived(*request->gpu);
   }
   if (entry.status == Code::kOk) return finish_locked(*request, {});
   request->given_back = true;
@@ -84,6 +88,7 @@ Result<tl_request*> Context::prepare_locked(tl_tensor& tensor) {
                   gone ? "it was unregistered" : "it is being unregistered",
                   gone ? "register it again" : "wait for tl_unregister, or call that again when it has timed out");
   }
+  if (!deferred_.ok()) return std::exchange(deferred_, Status());
   if (outstanding_ >= protocol::kMaxOutstanding) {
     return Status(Code::kResourceExhausted, "too many operations under way",
                   "the limit is " + std::to_string(protocol::kMaxOutstanding), "wait for some of them first");
@@ -104,6 +109,8 @@ Result<tl_request*> Context::prepare_locked(tl_tensor& tensor) {
   request->given_back = false;
   request->out = nullptr;
   request->callback = nullptr;
+  request->gpu = nullptr;
+  request->staged = request->awaits_registration = request->detached = false;
   ++outstanding_;
   return request;
 }
@@ -118,6 +125,11 @@ Result<tl_request_t*> Context::post(tl_tensor& tensor) {
   TL_RETURN_IF_ERROR(usable());
   bool wake = false;
   tl_request* request = nullptr;
+  if (tensor.gpu != nullptr) {
+    tl_tensor* only = &tensor;
+    TL_RETURN_IF_ERROR(post_on_gpus(std::span(&only, 1), nullptr, &request));
+    return request;
+  }
   {
     std::lock_guard lock(mutex_);
     TL_ASSIGN_OR_RETURN(request, start_locked(tensor));
@@ -130,14 +142,20 @@ Result<tl_request_t*> Context::post(tl_tensor& tensor) {
 // Takes back what start_locked() has begun and nobody has submitted.
 void Context::cancel_locked(tl_request& request) {
   if (request.state == State::kPreparing) --outstanding_;  // else the job has failed meanwhile
-  request.tensor->active = nullptr;
+  if (request.tensor->active == &request) request.tensor->active = nullptr;
+  free_locked(request);
+}
+
+void Context::free_locked(tl_request& request) {
   request.state = State::kFree;
   request.status = {};
   free_requests_.push_back(&request);
 }
 
-Status Context::post_many(std::span<tl_tensor_t* const> tensors, tl_request_t** requests) {
+Status Context::post_many(std::span<tl_tensor_t* const> tensors, void* stream, tl_request_t** requests) {
   TL_RETURN_IF_ERROR(usable());
+  if (std::ranges::any_of(tensors, [](const tl_tensor* tensor) { return tensor->gpu != nullptr; }))
+    return post_on_gpus(tensors, stream, requests);
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
@@ -165,10 +183,9 @@ Status Context::consume(tl_request& request) {
   {
     std::lock_guard lock(mutex_);
     if (tensor.active == &request) tensor.active = nullptr;
-    request.state = State::kFree;
-    free_requests_.push_back(&request);
     status = std::exchange(request.status, Status());
-    queue = !tensor.queue.empty();
+    free_locked(request);
+    queue = !tensor.queue.empty() && tensor.gpu == nullptr;
   }
   if (queue) advance(tensor);
   return for_good(status);
@@ -223,6 +240,11 @@ void Context::tell_of_wait(const tl_request& request) {
   if (wake) rings_.wake_daemon();
 }
 
+Status Context::not_done(const tl_request& request, double timeout_seconds) const {
+  return {Code::kTimedOut, "tensor '" + request.tensor->name + "' is not done",
+          "within " + std::to_string(timeout_seconds) + " s", "wait again: the request stays valid"};
+}
+
 Status Context::wait(tl_request& request, double timeout_seconds) {
   TL_RETURN_IF_ERROR(usable());
   if (rings_.waits_observed()) tell_of_wait(request);
@@ -232,10 +254,14 @@ Status Context::wait(tl_request& request, double timeout_seconds) {
     const std::uint32_t seen = rings_.completed();
     State state;
     {
-      std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       if (request.state == State::kFree || request.callback != nullptr) {
         return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback",
                       "wait for a request once");
+      }
+      if (request.tensor->gpu != nullptr) {
+        lock.unlock();
+        return wait_for_gpu(request, timeout_seconds, deadline);
       }
       if (request.state != State::kDone) drain_locked();
       state = request.state;
@@ -250,10 +276,7 @@ Status Context::wait(tl_request& request, double timeout_seconds) {
     Duration left = milliseconds(100);
     if (!forever) {
       left = std::min(left, deadline - now());
-      if (left.value <= 0) {
-        return Status(Code::kTimedOut, "tensor '" + request.tensor->name + "' is not done",
-                      "within " + std::to_string(timeout_seconds) + " s", "wait again: the request stays valid");
-      }
+      if (left.value <= 0) return not_done(request, timeout_seconds);
     }
     if (!std::exchange(spun, true) && spin(seen)) continue;
     boost(request);
@@ -273,6 +296,7 @@ Status Context::set_callback(tl_request& request, tl_callback_t function, void* 
     if (stopping_) return Status(Code::kInvalidArgument, "the context is being finalized");
     if (!dispatcher_.joinable()) dispatcher_ = std::thread([this] { dispatcher(); });
     ++callbacks_waited_;
+    if (request.tensor->gpu != nullptr) ++gpu_callbacks_;
     request.callback = function;
     request.argument = argument;
     if (request.state == State::kDone || request.state == State::kCopying) callbacks_.push_back(&request);

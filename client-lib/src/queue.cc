@@ -81,7 +81,7 @@ void Context::advance_queues(std::unique_lock<std::mutex>& lock) {
 }
 
 void Context::fail_queue_locked(tl_tensor& tensor, const Status& cause) {
-  for (tl_request* request : std::exchange(tensor.queue, {})) finish_locked(*request, cause);
+  for (tl_request* request : std::exchange(tensor.queue, {})) end_locked(*request, cause);
 }
 
 }  // namespace tensorlane::client

@@ -100,10 +100,12 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
     return invalid_tensor(name, "urgency is " + std::to_string(desc.urgency),
                           "use [0, 1], or a negative number for layer order");
   }
+  if (raw_number(desc.memory) > TL_MEMORY_CUDA)
+    return invalid_tensor(name, "memory is " + std::to_string(raw_number(desc.memory)), "use a tl_memory_t");
   const unsigned pattern = raw_number(desc.pattern);
   if (pattern > TL_PATTERN_TREE && pattern != TL_PATTERN_AUTO)
     return invalid_tensor(name, "pattern is " + std::to_string(pattern), "use a tl_pattern_t");
-  if (desc.reserved != 0)
+  if (desc.reserved != 0 || desc.reserved2 != 0)
     return invalid_tensor(name, "reserved is " + std::to_string(desc.reserved), "begin with TL_TENSOR_INIT");
   body.positions = desc.positions != 0 ? desc.positions : static_cast<std::uint32_t>(group_size);
   if (desc.position >= body.positions) {
@@ -130,7 +132,11 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   tensor.context = this;
   tensor.name = name;
   tensor.bytes = body.elements * dtype_size(body.dtype);
-  tensor.buffer = static_cast<std::byte*>(desc.buffer);
+  tensor.keyed = is_keyed(body.operation);
+  tensor.urgency =
+      desc.urgency >= 0 ? desc.urgency : 1 - static_cast<float>(body.position) / static_cast<float>(body.positions);
+  if (desc.memory == TL_MEMORY_CUDA) TL_RETURN_IF_ERROR(describe_on_gpu(desc, tensor));
+  tensor.buffer = tensor.gpu == nullptr ? static_cast<std::byte*>(desc.buffer) : nullptr;
   if (barrier || tensor.buffer == nullptr) return body;
   const auto place = arenas_->locate(tensor.buffer, tensor.bytes);
   if (!place)
@@ -138,6 +144,20 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   if (place->offset % ArenaAllocator::kAlignment != 0)
     return invalid_tensor(name, "its buffer is not aligned to 64 bytes", "use the start of memory of tl_alloc");
   return body;
+}
+
+// Its buffer is on a GPU; it gets a staging buffer as one without a buffer does.
+Status Context::describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor) {
+  if (tensor.keyed || desc.operation == TL_BARRIER)
+    return invalid_tensor(tensor.name,
+                          std::string("a registered ") + operation_name(static_cast<Operation>(desc.operation)) +
+                              " cannot be of GPU memory",
+                          "use tl_push and tl_pull, or host memory");
+  if (desc.buffer == nullptr)
+    return invalid_tensor(tensor.name, "it is of GPU memory and has no buffer", "allocate it, and pass its address");
+  TL_ASSIGN_OR_RETURN(tensor.gpu, gpus_->device_of(desc.buffer, tensor.bytes, "the buffer of '" + tensor.name + "'"));
+  tensor.gpu_buffer = desc.buffer;
+  return {};
 }
 
 Status Context::register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** out) {
@@ -163,6 +183,10 @@ Status Context::register_group(const std::string& group, std::span<const tl_tens
       allocated.push_back(*memory);
       tensors[i]->buffer = *memory;
       tensors[i]->owns_buffer = true;
+    }
+    if (tensors[i]->gpu != nullptr) {
+      const Status bound = bind_to_gpu(*tensors[i], bodies[i]);
+      if (!bound.ok()) return give_back(bound);
     }
     const Place place = *arenas_->locate(tensors[i]->buffer, tensors[i]->bytes);
     bodies[i].segment = place.segment;

@@ -74,6 +74,16 @@ typedef enum {
   TL_REDUCESCATTER = 6
 } tl_operation_t;
 
+/* Where a buffer lies. TL_MEMORY_CUDA: memory of an NVIDIA GPU that this process may use (of cudaMalloc, of PyTorch's
+ * allocator). A thread of the library copies it through shared memory that is pinned for the GPU, in slices, the most
+ * urgent first, and the daemon needs no CUDA. libcuda is loaded when the first such buffer is given.
+ *
+ * Order is that of streams: an operation reads its buffer when the stream that the call names has done what it was
+ * given so far, and tl_stream_wait() makes a stream wait for the result, while the calling thread goes on. A stream is
+ * a CUstream or cudaStream_t; null is the default stream. From the call until the request is done, or until a stream
+ * that tl_stream_wait() was called for has come so far, the buffers belong to tensorlane, `in`, too. */
+typedef enum { TL_MEMORY_HOST = 0, TL_MEMORY_CUDA = 1 } tl_memory_t;
+
 /* How the hosts of a job aggregate a tensor. DEFAULT: as daemon.yaml of rank 0's host says. AUTO: what its cost model
  * expects to be the fastest for the tensor's size, operation and class on these hosts; `tensorlane status` shows it. A
  * push and its pull are cut in one way: theirs is DEFAULT. */
@@ -168,10 +178,15 @@ typedef struct {
   float urgency;      /* [0, 1] overrides layer order; negative: layer order, 1 - position / positions */
   uint64_t row;       /* for reducescatter: elements of one row; divides count */
   tl_pattern_t pattern;
-  uint32_t reserved; /* 0 */
+  uint32_t reserved;  /* 0 */
+  tl_memory_t memory; /* of `buffer`, which is given then. Ranks may differ in it */
+  uint32_t reserved2; /* 0 */
 } tl_tensor_desc_t;
-#define TL_TENSOR_INIT \
-  { sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1, 1, TL_PATTERN_DEFAULT, 0 }
+#define TL_TENSOR_INIT                                                                                                \
+  {                                                                                                                   \
+    sizeof(tl_tensor_desc_t), NULL, NULL, 0, TL_FLOAT32, TL_ALLREDUCE, TL_SUM, 0, 0, 0, -1, 1, TL_PATTERN_DEFAULT, 0, \
+        TL_MEMORY_HOST, 0                                                                                             \
+  }
 
 /* Registers tensors together; collective: returns when every rank has registered a group of this name. `tensors`
  * receives `count` handles, which stay until tl_unregister() or tl_finalize(): register what is used again and again.
@@ -215,6 +230,25 @@ TL_API tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request);
  * as many handles. All or none: after an error nothing was started. Errors: as tl_post (the text names the tensor),
  * resource exhausted. */
 TL_API tl_status_t tl_post_many(tl_tensor_t* const* tensors, size_t count, tl_request_t** requests);
+/* As tl_post_many(), for tensors in GPU memory: when `stream` has done what it was given so far. (tl_post() and
+ * tl_post_many() mean the default stream.) A tensor may be posted again while its operation is under way, if
+ * tl_stream_wait() was called for that. Errors: as tl_post_many(), invalid argument (a CUDA graph is captured on the
+ * stream, or a buffer is none of a GPU's), unavailable (no driver, or what the driver says). */
+TL_API tl_status_t tl_post_on(tl_tensor_t* const* tensors, size_t count, void* stream, tl_request_t** requests);
+/* Lets `stream` wait for the results of `count` requests on GPU memory, in place of the calling thread: what the stream
+ * is given from now on finds them. The requests are gone (null in `requests`, where null ones are left out) unless an
+ * error is returned; then those that are not null are as they were.
+ *
+ * An operation that fails later stops no stream: its result is then filled with bytes of 0xff, which is NaN in every
+ * floating-point type, before the stream goes on, and the next call that begins an operation says why. Where the driver
+ * cannot make streams wait, or with CUDA_DEVICE_MAX_CONNECTIONS=1, which could make our copies wait behind the waiting
+ * stream, or with TENSORLANE_STREAM_WAIT=0, the calling thread waits in the stream's place (tl_gpu_status() says so).
+ * Errors: those of operations that have failed; invalid argument (a request of host memory, a push or a pull, one with
+ * a callback, or a stream that captures a CUDA graph); unavailable (what the driver says). */
+TL_API tl_status_t tl_stream_wait(tl_request_t** requests, size_t count, void* stream);
+/* What the library uses GPUs for, as JSON: the driver, the devices with their way to the daemon and why, copied and
+ * pinned bytes. The text belongs to the context until the next call. */
+TL_API tl_status_t tl_gpu_status(tl_context_t* context, const char** json);
 /* TL_OK: done, the result is in place, the request is freed. TL_IN_PROGRESS: not yet. An error: it failed and the
  * request is freed; its buffer is the program's again, with anything in it. The library has cut the daemon off from it,
  * which costs as much memory as the buffers under way have; without that memory the text says that they must not be
@@ -239,10 +273,14 @@ typedef struct {
   float urgency;     /* [0, 1]; negative: 0.5 */
   uint32_t reserved; /* ignored */
   uint32_t queued; /* not 0: while an operation of this name is under way, this one waits for its turn. Without it such
-                      a call is refused. The library keeps a copy of `in` meanwhile */
+                      a call is refused. The library keeps a copy of `in` meanwhile, but of GPU memory */
+  uint32_t reserved2; /* ignored */
+  void* stream;       /* for GPU memory: the stream that `in` comes from and `out` may be used on */
+  tl_memory_t memory; /* of `in` and `out`; the same in all calls of a name */
+  uint32_t reserved3; /* ignored */
 } tl_options_t;
 #define TL_OPTIONS_INIT \
-  { sizeof(tl_options_t), -1.0f, 0, 0 }
+  { sizeof(tl_options_t), -1.0f, 0, 0, 0, NULL, TL_MEMORY_HOST, 0 }
 
 /* Array calls: any memory, by name. The first call of a name registers it (collectively); every later call of the name
  * must agree with the first. Memory that is not shared is copied in at once and copied out when the request is done:
@@ -251,7 +289,8 @@ typedef struct {
  * part of in) is used without a copy, and later calls of the name must pass the same buffer; once it is freed, any
  * memory is copied again. No call waits for other ranks: where ranks disagree about a name, the request fails, and the
  * name is free again. Requests of one name that are queued (tl_options_t) are done in the order of their calls, which
- * is the same on all ranks; to wait for them in another order is allowed. Names belong to their operation ("x" of
+ * is the same on all ranks; to wait for them in another order is allowed. With TL_MEMORY_CUDA both buffers are GPU
+ * memory, of one GPU, and what tl_memory_t says of order and ownership holds. Names belong to their operation ("x" of
  * tl_allreduce is not "x" of tl_broadcast) and have at most 240 bytes. Errors: as tl_post, invalid argument (names both
  * values). */
 TL_API tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,

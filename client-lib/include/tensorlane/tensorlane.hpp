@@ -83,6 +83,8 @@ class Request {
     if (status != TL_ERROR_TIMED_OUT || timeout_seconds < 0) request_ = nullptr;
     check(status);
   }
+  // Of GPU memory: `stream` waits in place of this thread (tl_stream_wait). Throws Error.
+  void wait_on(void* stream) { check(tl_stream_wait(&request_, 1, stream)); }
   // Gives the request away, e.g. to tl_set_callback().
   tl_request_t* release() noexcept { return std::exchange(request_, nullptr); }
 
@@ -110,12 +112,12 @@ class Tensor {
   tl_tensor_t* tensor_;
 };
 
-// See tl_post_many().
-inline std::vector<Request> post_many(std::span<const Tensor> tensors) {
+// See tl_post_many(), and of GPU memory tl_post_on().
+inline std::vector<Request> post_many(std::span<const Tensor> tensors, void* stream = nullptr) {
   std::vector<tl_tensor_t*> handles;
   for (const Tensor& tensor : tensors) handles.push_back(tensor.get());
   std::vector<tl_request_t*> requests(handles.size());
-  check(tl_post_many(handles.data(), handles.size(), requests.data()));
+  check(tl_post_on(handles.data(), handles.size(), stream, requests.data()));
   return std::vector<Request>(requests.begin(), requests.end());
 }
 

@@ -1,0 +1,283 @@
+#include "client-lib/src/cuda/device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "client-lib/src/cuda/words.h"
+
+namespace tensorlane::client::cuda {
+namespace {
+
+std::string uuid_text(const Uuid& uuid) {
+  std::string text = "GPU";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    char two[3];
+    std::snprintf(two, sizeof two, "%02x", static_cast<unsigned char>(uuid.bytes[i]));
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += two;
+  }
+  return text;
+}
+
+// Without what would end a JSON string.
+std::string plain(const char* text) {
+  std::string result(text);
+  std::replace_if(
+      result.begin(), result.end(), [](char c) { return c == '"' || c == '\\' || c < ' '; }, ' ');
+  return result;
+}
+
+// Why streams shall not wait for words, by the environment; else empty.
+std::string waits_forbidden() {
+  const char* wanted = std::getenv("TENSORLANE_STREAM_WAIT");
+  if (wanted != nullptr && std::strcmp(wanted, "0") == 0) return "TENSORLANE_STREAM_WAIT is 0";
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (connections != nullptr && std::strcmp(connections, "1") == 0)
+    return "CUDA_DEVICE_MAX_CONNECTIONS is 1, so a waiting stream could block the copies that it waits for";
+  return {};
+}
+
+}  // namespace
+
+Result<int> device_of(const Driver& driver, DevicePointer memory, std::uint64_t bytes, const std::string& what) {
+  const auto refused = [&](std::string why) {
+    return Status(Code::kInvalidArgument, what + " is not in the memory of a GPU", std::move(why),
+                  "pass memory of cudaMalloc or of PyTorch's allocator, or say TL_MEMORY_HOST");
+  };
+  unsigned type = 0;
+  if (driver.pointer_attribute(&type, kPointerMemoryType, memory) != kSuccess)
+    return refused("the driver does not know this address");
+  if (type != kMemoryTypeDevice) return refused("it is host memory to the driver");
+  DevicePointer start = 0;
+  std::size_t size = 0;
+  int ordinal = 0;
+  Error_ error = driver.pointer_attribute(&ordinal, kPointerDeviceOrdinal, memory);
+  if (error == kSuccess) error = driver.pointer_attribute(&start, kPointerRangeStart, memory);
+  if (error == kSuccess) error = driver.pointer_attribute(&size, kPointerRangeSize, memory);
+  if (error != kSuccess) return driver.error(error, "cuPointerGetAttribute", what);
+  if (memory - start > size || bytes > size - (memory - start)) {
+    return refused(std::to_string(bytes) + " bytes were asked for, and its allocation has " +
+                   std::to_string(size - std::min<std::uint64_t>(memory - start, size)) + " from there on");
+  }
+  return ordinal;
+}
+
+Current::Current(const Device& device) : driver_(device.driver()) {
+  Error_ error = driver_.context_push(device.context());
+  if (error != kSuccess) error = driver_.context_push(device.context());  // what is given back inside would be lost
+  if (error != kSuccess) status_ = driver_.error(error, "cuCtxPushCurrent", device.where());
+  (void)driver_.capture_mode(&capture_mode_);  // fails for unknown modes only
+}
+
+Current::~Current() {
+  (void)driver_.capture_mode(&capture_mode_);
+  Context_ ours = nullptr;
+  if (status_.ok()) (void)driver_.context_pop(&ours);
+}
+
+Device::Device(const Driver& driver, int ordinal)
+    : driver_(driver), ordinal_(ordinal), where_("GPU " + std::to_string(ordinal)) {}
+
+Result<std::unique_ptr<Device>> Device::open(const Driver& driver, int ordinal) {
+  std::unique_ptr<Device> device(new Device(driver, ordinal));
+  TL_RETURN_IF_ERROR(device->set_up());
+  return device;
+}
+
+Status Device::set_up() {
+  const auto failed = [&](Error_ error, const char* call) { return driver_.error(error, call, where_); };
+  if (const Error_ error = driver_.device_get(&handle_, ordinal_); error != kSuccess)
+    return failed(error, "cuDeviceGet");
+  char name[128] = {};
+  if (const Error_ error = driver_.device_name(name, sizeof name - 1, handle_); error != kSuccess)
+    return failed(error, "cuDeviceGetName");
+  name_ = plain(name);
+  Uuid uuid{};
+  if (const Error_ error = driver_.device_uuid(&uuid, handle_); error != kSuccess)
+    return failed(error, "cuDeviceGetUuid");
+  uuid_ = uuid_text(uuid);
+  // The program has it, too: this makes no second one.
+  if (const Error_ error = driver_.context_retain(&context_, handle_); error != kSuccess) {
+    context_ = nullptr;
+    return failed(error, "cuDevicePrimaryCtxRetain");
+  }
+  const Current current(*this);
+  TL_RETURN_IF_ERROR(current.status());
+  // Streams of the highest priority share no hardware queue with those of the program, behind which they could wait for
+  // ever. (It does not speed up copies.)
+  int least = 0, greatest = 0;
+  if (const Error_ error = driver_.priority_range(&least, &greatest); error != kSuccess)
+    return failed(error, "cuCtxGetStreamPriorityRange");
+  TL_RETURN_IF_ERROR(make_direction(out_, greatest));
+  TL_RETURN_IF_ERROR(make_direction(in_, greatest));
+  find_out_about_waits();
+  return {};
+}
+
+Status Device::make_direction(Direction& direction, int priority) {
+  if (const Error_ error = driver_.stream_create(&direction.stream, kStreamNonBlocking, priority); error != kSuccess) {
+    direction.stream = nullptr;
+    return driver_.error(error, "cuStreamCreateWithPriority", where_);
+  }
+  for (Event_& event : direction.events) {
+    if (const Error_ error = driver_.event_create(&event, kEventDisableTiming); error != kSuccess) {
+      event = nullptr;
+      return driver_.error(error, "cuEventCreate", where_);
+    }
+  }
+  direction.copies.reserve(kInFlight);
+  return {};
+}
+
+// Tries it, on a stream of ours, with a word that needs no waiting.
+void Device::find_out_about_waits() {
+  no_stream_wait_ = waits_forbidden();
+  if (!no_stream_wait_.empty()) return;
+  if (driver_.stream_wait_value == nullptr) {
+    no_stream_wait_ = "the driver is older than 515 and has no cuStreamWaitValue32_v2";
+    return;
+  }
+  const Result<Word> word = take_word(driver_);
+  Status tried = word.status();
+  if (tried.ok()) {
+    const std::uint32_t now = std::atomic_ref(*word->value).load();
+    const Error_ error = driver_.stream_wait_value(out_.stream, word->on_gpu, now, kWaitValueGreaterOrEqual);
+    if (error != kSuccess) tried = driver_.error(error, "cuStreamWaitValue32", where_);
+    give_word_back(*word);
+  }
+  if (!tried.ok()) no_stream_wait_ = plain(tried.what().c_str());
+}
+
+Device::~Device() {
+  if (context_ == nullptr) return;
+  if (const Current current(*this); current.status().ok()) {
+    for (const auto& transfer : all_) {
+      (void)driver_.event_destroy(transfer->ready);
+      give_word_back({transfer->word, 0});
+    }
+    for (Direction* direction : {&out_, &in_}) {
+      for (const Event_ event : direction->events)
+        if (event != nullptr) (void)driver_.event_destroy(event);
+      if (direction->stream != nullptr) (void)driver_.stream_destroy(direction->stream);
+    }
+  }
+  (void)driver_.context_release(handle_);
+}
+
+Status Device::check_not_capturing(Stream_ stream, const std::string& tensor) const {
+  int capturing = kCaptureNone;
+  const Error_ error = driver_.stream_is_capturing(stream, &capturing);
+  if (error != kSuccess) return driver_.error(error, "cuStreamIsCapturing", "tensor '" + tensor + "', " + where_);
+  if (capturing == kCaptureNone) return {};
+  return {Code::kInvalidArgument, "a CUDA graph is being captured on this stream", "tensor '" + tensor + "', " + where_,
+          "leave tensorlane's calls out of the captured part: a graph cannot hold what the other ranks take part in"};
+}
+
+Result<Transfer*> Device::begin(Stream_ stream, const std::string& tensor) {
+  const Current current(*this);
+  TL_RETURN_IF_ERROR(current.status());
+  TL_RETURN_IF_ERROR(check_not_capturing(stream, tensor));
+  Transfer* transfer = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      auto made = std::make_unique<Transfer>();
+      all_.reserve(all_.size() + 1);
+      free_.reserve(all_.size() + 1);  // so that giving back never allocates
+      TL_ASSIGN_OR_RETURN(const Word word, take_word(driver_));
+      const Error_ error = driver_.event_create(&made->ready, kEventDisableTiming);
+      if (error != kSuccess) {
+        give_word_back(word);
+        return driver_.error(error, "cuEventCreate", where_);
+      }
+      made->device = this;
+      made->word = word.value;
+      made->word_on_gpu = word.on_gpu;
+      free_.push_back(made.get());
+      all_.push_back(std::move(made));
+    }
+    transfer = free_.back();
+    free_.pop_back();
+  }
+  transfer->tensor = tensor;
+  transfer->stream = stream;
+  transfer->value = std::atomic_ref(*transfer->word).load() + 1;
+  const Error_ error = driver_.event_record(transfer->ready, stream);
+  if (error == kSuccess) return transfer;
+  end(*transfer);
+  return driver_.error(error, "cuEventRecord", "tensor '" + tensor + "', " + where_);
+}
+
+void Device::end(Transfer& transfer) {
+  transfer.request = nullptr;
+  transfer.in = transfer.out = {};
+  transfer.boosted = false;
+  transfer.phase = Transfer::Phase::kNew;
+  transfer.is_ready = transfer.poison = false;
+  transfer.issued = transfer.copied = 0;
+  transfer.in_flight = 0;
+  transfer.why = {};
+  std::lock_guard lock(mutex_);
+  free_.push_back(&transfer);
+}
+
+Status Device::wait_on(Stream_ stream, const Wait& wait) {
+  const Current current(*this);
+  TL_RETURN_IF_ERROR(current.status());
+  TL_RETURN_IF_ERROR(check_not_capturing(stream, wait.tensor));
+  const Error_ error = driver_.stream_wait_value(stream, wait.word, wait.value, kWaitValueGreaterOrEqual);
+  if (error == kSuccess) return {};
+  return driver_.error(error, "cuStreamWaitValue32", "tensor '" + wait.tensor + "', " + where_);
+}
+
+Status Device::issue(Way way, Transfer& transfer, std::uint64_t bytes, Time now) {
+  Direction& direction = way == Way::kOut ? out_ : in_;
+  const Part& part = way == Way::kOut ? transfer.in : transfer.out;
+  const DevicePointer on_gpu = part.on_gpu + transfer.issued;
+  std::byte* staging = part.staging + transfer.issued;
+  const char* call = "cuMemcpyDtoHAsync";
+  Error_ error = kSuccess;
+  if (way == Way::kOut) {
+    error = driver_.copy_out(staging, on_gpu, bytes, direction.stream);
+  } else if (way == Way::kIn) {
+    call = "cuMemcpyHtoDAsync";
+    error = driver_.copy_in(on_gpu, staging, bytes, direction.stream);
+  } else {
+    call = "cuMemsetD8Async";
+    error = driver_.fill_bytes(on_gpu, 0xff, bytes, direction.stream);
+  }
+  // Free since the oldest of its two users has come.
+  const Event_ done = direction.events[direction.issued % kInFlight];
+  if (error == kSuccess) {
+    call = "cuEventRecord";
+    error = driver_.event_record(done, direction.stream);
+    if (error != kSuccess) error = driver_.event_record(done, direction.stream);
+    if (error != kSuccess) ++transfer.in_flight;  // and nobody will hear of its end
+  }
+  if (error != kSuccess) return driver_.error(error, call, "tensor '" + transfer.tensor + "', " + where_);
+  ++direction.issued;
+  direction.copies.push_back({&transfer, bytes, done, now});
+  transfer.issued += bytes;
+  ++transfer.in_flight;
+  (way == Way::kOut ? bytes_out_ : bytes_in_).fetch_add(bytes, std::memory_order_relaxed);
+  return {};
+}
+
+std::string Device::status() const {
+  std::size_t transfers = 0;
+  const auto number = [](std::uint64_t value) { return std::to_string(value); };
+  {
+    std::lock_guard lock(mutex_);
+    transfers = all_.size() - free_.size();
+  }
+  return std::string(R"({"ordinal":)") + std::to_string(ordinal_) + R"(,"name":")" + name_ + R"(","uuid":")" + uuid_ +
+         R"(","way":"staging","why":"the library copies through pinned shared memory; the daemon opens no GPU")" +
+         R"(,"stream_wait":)" + (no_stream_wait_.empty() ? "true" : "false") + R"(,"no_stream_wait_because":")" +
+         no_stream_wait_ + R"(","copied_out_bytes":)" + number(bytes_out_) + R"(,"copied_in_bytes":)" +
+         number(bytes_in_) + R"(,"operations_under_way":)" + number(transfers) + "}";
+}
+
+}  // namespace tensorlane::client::cuda

@@ -1,0 +1,73 @@
+#include "client-lib/src/cuda/gpus.h"
+
+#include <algorithm>
+#include <system_error>
+
+namespace tensorlane::client::cuda {
+
+Gpus::~Gpus() {
+  stager_.reset();
+  if (devices_.empty()) return;
+  if (const Current current(*devices_.front()); current.status().ok()) {
+    for (const std::span<std::byte> memory : pinned_) (void)driver_->host_unregister(memory.data());
+  }
+  devices_.clear();
+}
+
+Result<Device*> Gpus::device_of(const void* memory, std::uint64_t bytes, const std::string& what) {
+  std::lock_guard lock(mutex_);
+  if (driver_ == nullptr) {
+    TL_ASSIGN_OR_RETURN(driver_, Driver::load());
+  }
+  TL_ASSIGN_OR_RETURN(const int ordinal,
+                      cuda::device_of(*driver_, reinterpret_cast<DevicePointer>(memory), bytes, what));
+  const auto found =
+      std::find_if(devices_.begin(), devices_.end(), [&](const auto& device) { return device->ordinal() == ordinal; });
+  if (found != devices_.end()) return found->get();
+  TL_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, Device::open(*driver_, ordinal));
+  if (stager_ == nullptr) {
+    try {
+      stager_ = std::make_unique<Stager>(listener_);
+    } catch (const std::system_error& error) {
+      return Status(Code::kResourceExhausted, "cannot start the thread that copies from GPUs", error.what(),
+                    "raise the limit of threads");
+    }
+  }
+  devices_.push_back(std::move(device));
+  return devices_.back().get();
+}
+
+Status Gpus::pin(std::span<std::byte> memory, Device& device) {
+  std::lock_guard lock(mutex_);
+  const auto known = [&](std::span<std::byte> each) { return each.data() == memory.data(); };
+  if (std::any_of(pinned_.begin(), pinned_.end(), known)) return {};
+  const Current current(device);
+  TL_RETURN_IF_ERROR(current.status());
+  const Error_ error = driver_->host_register(memory.data(), memory.size(), kHostRegisterPortable);
+  if (error == kSuccess) {
+    pinned_.push_back(memory);
+    return {};
+  }
+  const Status status = driver_->error(error, "cuMemHostRegister",
+                                       std::to_string(memory.size()) + " bytes of shared memory for " + device.where());
+  return {status.code(), status.what(), status.where(),
+          "transfers on GPU memory go through pinned memory: raise the limit of locked memory (ulimit -l, "
+          "LimitMEMLOCK), or pass host memory"};
+}
+
+std::string Gpus::status() const {
+  std::lock_guard lock(mutex_);
+  std::string devices;
+  for (const auto& device : devices_) {
+    if (!devices.empty()) devices += ',';
+    devices += device->status();
+  }
+  std::uint64_t pinned = 0;
+  for (const std::span<std::byte> memory : pinned_) pinned += memory.size();
+  int version = 0;
+  if (driver_ != nullptr) (void)driver_->driver_version(&version);
+  return std::string(R"({"driver_version":)") + std::to_string(version) + R"(,"pinned_bytes":)" +
+         std::to_string(pinned) + R"(,"devices":[)" + devices + "]}";
+}
+
+}  // namespace tensorlane::client::cuda

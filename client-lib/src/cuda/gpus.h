@@ -1,0 +1,48 @@
+// What one context has of GPUs: devices, pinned memory, and the thread that copies. Nothing of it exists until the
+// first transfer on GPU memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client-lib/src/cuda/device.h"
+#include "client-lib/src/cuda/stager.h"
+#include "common/base/status.h"
+
+namespace tensorlane::client::cuda {
+
+// Any thread.
+class Gpus {
+ public:
+  explicit Gpus(Stager::Listener& listener) : listener_(listener) {}
+  // Ends what is under way (Stager), then unpins. The pinned memory is still mapped.
+  ~Gpus();
+  Gpus(const Gpus&) = delete;
+  Gpus& operator=(const Gpus&) = delete;
+
+  // The GPU that has [memory, memory + bytes), opened. `what` names the buffer in errors. Errors: InvalidArgument (no
+  // GPU has it), Unavailable, ResourceExhausted.
+  Result<Device*> device_of(const void* memory, std::uint64_t bytes, const std::string& what);
+  // Pins the whole pages of `memory` for all GPUs, once. Errors: ResourceExhausted, what the driver says.
+  Status pin(std::span<std::byte> memory, Device& device);
+  // Only after device_of() has given a device.
+  Stager& stager() { return *stager_; }
+  // JSON.
+  std::string status() const;
+
+ private:
+  Stager::Listener& listener_;
+  mutable std::mutex mutex_;
+  const Driver* driver_ = nullptr;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::span<std::byte>> pinned_;
+  std::unique_ptr<Stager> stager_;  // made with the first device, and not changed any more
+};
+
+}  // namespace tensorlane::client::cuda

@@ -1,0 +1,321 @@
+#include "client-lib/src/cuda/stager.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "client-lib/src/channel.h"
+
+namespace tensorlane::client::cuda {
+namespace {
+
+using Phase = Transfer::Phase;
+
+// How often to look, by what is awaited: the end of a copy, a stream's progress, the network (whose results wake us).
+// Up to four times as long when nothing has come for a while.
+constexpr Duration kLookForCopies = microseconds(20), kLookForStreams = microseconds(50),
+                   kLookForNotes = microseconds(200);
+constexpr int kMostErrors = 3;  // of asking for one event, until we believe that nothing is under way on this GPU
+
+std::uint64_t bytes_to_copy(const Transfer& transfer) {
+  return transfer.phase == Phase::kReading ? transfer.in.bytes : transfer.out.bytes;
+}
+
+}  // namespace
+
+Stager::Stager(Listener& listener) : listener_(listener), thread_([this] { run(); }) {}
+
+Stager::~Stager() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  told_.notify_one();
+  thread_.join();
+}
+
+void Stager::tell(Note note) {
+  {
+    std::lock_guard lock(mutex_);
+    notes_.push_back(std::move(note));
+  }
+  told_.notify_one();
+}
+
+void Stager::add(Transfer& transfer) {
+  tell({Note::Kind::kAdd, &transfer, {}, false});
+}
+void Stager::arrived(Transfer& transfer) {
+  tell({Note::Kind::kArrived, &transfer, {}, false});
+}
+void Stager::stop(Transfer& transfer, const Status& why, bool poison) {
+  tell({Note::Kind::kStop, &transfer, why, poison});
+}
+
+void Stager::run() {
+  prctl(PR_SET_NAME, "tensorlane-gpu");
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; 50 us by default, which is longer than a copy
+  for (std::uint32_t quiet = 0;; ++quiet) {
+    bool busy = take_notes();
+    busy |= turn(now());
+    if (busy) {
+      quiet = 0;
+      continue;
+    }
+    if (transfers_.empty()) {
+      std::unique_lock lock(mutex_);
+      told_.wait(lock, [&] { return ending_ || !notes_.empty(); });
+      if (notes_.empty()) return;
+      continue;
+    }
+    bool copies = false, streams = false;
+    for (const Transfer* transfer : transfers_) {
+      copies |= transfer->in_flight > 0;
+      streams |= transfer->phase == Phase::kReading && !transfer->is_ready;
+    }
+    const Duration look = copies ? kLookForCopies : streams ? kLookForStreams : kLookForNotes;
+    listener_.pause(Duration(look.value << std::min(quiet / 128, 2U)));
+  }
+}
+
+bool Stager::take_notes() {
+  bool ending = false;
+  {
+    std::lock_guard lock(mutex_);
+    taken_.swap(notes_);
+    ending = ending_;
+  }
+  const bool any = !taken_.empty();
+  for (std::size_t i = 0; i < taken_.size(); ++i) take(taken_[i]);
+  taken_.clear();
+  if (!ending) return any;
+  if (ends_at_.value == 0) ends_at_ = now() + kLastCopies;
+  for (Transfer* transfer : transfers_) {
+    if (transfer->phase != Phase::kStopping && transfer->phase != Phase::kFilling) {
+      Note stop{Note::Kind::kStop, transfer, Status(Code::kAborted, "the context has ended"), false};
+      take(stop);
+    }
+  }
+  return any;
+}
+
+void Stager::keep(Transfer& transfer) {
+  transfers_.push_back(&transfer);
+  if (std::find(devices_.begin(), devices_.end(), transfer.device) == devices_.end())
+    devices_.push_back(transfer.device);
+}
+
+void Stager::take(Note& note) {
+  Transfer& transfer = *note.transfer;
+  switch (note.kind) {
+    case Note::Kind::kAdd:
+      transfer.phase = Phase::kReading;
+      transfer.number = ++numbers_;
+      keep(transfer);
+      return;
+    case Note::Kind::kArrived:
+      if (transfer.phase != Phase::kAway) return;  // it was stopped meanwhile
+      transfer.phase = Phase::kWriting;
+      transfer.issued = transfer.copied = 0;
+      if (transfer.out.bytes == 0) finish(transfer, {});
+      return;
+    case Note::Kind::kStop:
+      if (transfer.phase == Phase::kStopping || transfer.phase == Phase::kFilling) return;
+      if (transfer.phase == Phase::kNew) keep(transfer);
+      transfer.phase = Phase::kStopping;
+      transfer.stop_at = now() + kLastCopies;
+      transfer.why = std::move(note.why);
+      transfer.poison = note.poison && transfer.out.bytes > 0;
+      return;
+  }
+}
+
+// Whether anything has moved.
+bool Stager::turn(Time now) {
+  bool moved = false;
+  for (Device* device : devices_) {
+    const auto is_its = [&](const Transfer* transfer) { return transfer->device == device; };
+    if (std::ranges::none_of(transfers_, is_its)) continue;
+    const Current current(*device);
+    if (!current.status().ok()) {
+      lose(*device, current.status());
+      continue;
+    }
+    moved |= see_copies(*device, device->out(), now);
+    moved |= see_copies(*device, device->in(), now);
+    moved |= see_events(*device, now);
+    moved |= issue(*device, Device::Way::kFill, now);
+    moved |= issue(*device, Device::Way::kOut, now);
+    moved |= issue(*device, Device::Way::kIn, now);
+  }
+  return end_stopped(now) || moved;
+}
+
+// The GPU cannot be spoken to: nothing is under way on it any more.
+void Stager::lose(Device& device, const Status& status) {
+  for (Device::Direction* direction : {&device.out(), &device.in()}) direction->copies.clear();
+  std::string tensor;
+  for (Transfer* transfer : transfers_) {
+    if (transfer->device != &device) continue;
+    transfer->in_flight = 0;
+    if (tensor.empty()) tensor = "tensor '" + transfer->tensor + "', ";
+    if (transfer->phase == Phase::kStopping) transfer->poison = false;
+    if (transfer->phase == Phase::kFilling) transfer->issued = transfer->out.bytes;
+  }
+  fail(Status(status.code(), status.what(), tensor + status.where(), status.fix()));
+}
+
+// Copies end in the order in which they were issued.
+bool Stager::see_copies(Device& device, Device::Direction& direction, Time now) {
+  bool moved = false;
+  while (!direction.copies.empty()) {
+    Device::Copy& oldest = direction.copies.front();
+    const Error_ error = device.query(oldest.done);
+    const std::string where = "tensor '" + oldest.transfer->tensor + "', " + device.where();
+    if (error == kNotReady) {
+      if (now - oldest.since > kStuck && oldest.errors == 0) {
+        ++oldest.errors;  // said once
+        fail(Status(Code::kAborted, "a copy has not ended for 30 s", where,
+                    "if a stream of this program waits on the GPU for tensorlane, its hardware queue may block the "
+                    "copy: set TENSORLANE_STREAM_WAIT=0, or CUDA_DEVICE_MAX_CONNECTIONS to 32"));
+      }
+      return moved;
+    }
+    if (error != kSuccess) {
+      if (oldest.errors == 0) fail(device.driver().error(error, "cuEventQuery", where));
+      if (++oldest.errors < kMostErrors) return moved;
+    }
+    const Device::Copy done = oldest;
+    direction.copies.erase(direction.copies.begin());
+    --done.transfer->in_flight;
+    done.transfer->copied += done.bytes;
+    if (done.errors == 0) copied(*done.transfer);
+    moved = true;
+  }
+  return moved;
+}
+
+// The part is copied, if this was its last slice.
+void Stager::copied(Transfer& transfer) {
+  if (transfer.phase == Phase::kStopping || transfer.phase == Phase::kFilling) return;
+  if (transfer.copied < bytes_to_copy(transfer)) return;
+  if (transfer.phase == Phase::kWriting) return finish(transfer, {});
+  transfer.phase = Phase::kAway;
+  listener_.read(transfer);
+}
+
+// Of each stream, the events come in the order of their transfers: the first one that has not come is asked for.
+bool Stager::see_events(Device& device, Time now) {
+  behind_.clear();
+  bool moved = false;
+  for (Transfer* transfer : transfers_) {
+    const bool is_due = transfer->phase == Phase::kReading || (transfer->phase == Phase::kStopping && transfer->poison);
+    if (transfer->device != &device || !is_due || transfer->is_ready) continue;
+    if (std::find(behind_.begin(), behind_.end(), transfer->stream) != behind_.end()) continue;
+    const Error_ error = device.query(transfer->ready);
+    if (error == kNotReady) {
+      behind_.push_back(transfer->stream);
+      continue;
+    }
+    if (error != kSuccess) {
+      fail(device.driver().error(error, "cuEventQuery", "tensor '" + transfer->tensor + "', " + device.where()));
+      return false;  // which has changed the list
+    }
+    transfer->is_ready = moved = true;
+    transfer->stop_at = std::max(transfer->stop_at, now + kLastCopies);
+    copied(*transfer);  // where there is nothing to copy
+  }
+  return moved;
+}
+
+bool Stager::issue(Device& device, Device::Way way, Time now) {
+  Device::Direction& direction = way == Device::Way::kOut ? device.out() : device.in();
+  const auto wants = [&](const Transfer& transfer) {
+    if (transfer.device != &device || transfer.issued >= bytes_to_copy(transfer)) return false;
+    switch (way) {
+      case Device::Way::kOut:
+        return transfer.phase == Phase::kReading && transfer.is_ready;
+      case Device::Way::kIn:
+        return transfer.phase == Phase::kWriting;
+      case Device::Way::kFill:
+        return transfer.phase == Phase::kFilling;
+    }
+    return false;
+  };
+  const auto before = [](const Transfer& a, const Transfer& b) {
+    const bool a_boosted = a.boosted.load(std::memory_order_relaxed),
+               b_boosted = b.boosted.load(std::memory_order_relaxed);
+    if (a_boosted != b_boosted) return a_boosted;
+    if (a.urgency != b.urgency) return a.urgency > b.urgency;
+    return a.number < b.number;
+  };
+  bool moved = false;
+  while (direction.copies.size() < Device::kInFlight) {
+    Transfer* best = nullptr;
+    for (Transfer* transfer : transfers_) {
+      if (wants(*transfer) && (best == nullptr || before(*transfer, *best))) best = transfer;
+    }
+    if (best == nullptr) return moved;
+    const std::uint64_t left = bytes_to_copy(*best) - best->issued;
+    const std::uint64_t bytes = way == Device::Way::kFill ? left : std::min(left, kSlice);
+    const Status status = device.issue(way, *best, bytes, now);
+    if (!status.ok()) {
+      if (way == Device::Way::kFill) best->issued = best->out.bytes;  // its memory cannot be reached
+      fail(status);
+      return moved;
+    }
+    moved = true;
+  }
+  return moved;
+}
+
+// Of copies that do not end.
+void Stager::forget_copies(Transfer& transfer) {
+  for (Device::Direction* direction : {&transfer.device->out(), &transfer.device->in()})
+    std::erase_if(direction->copies, [&](const Device::Copy& copy) { return copy.transfer == &transfer; });
+  transfer.in_flight = 0;
+  transfer.why =
+      Status(transfer.why.code(), transfer.why.what(),
+             transfer.why.where() + "; a copy on the GPU has not ended, and may yet write to it", transfer.why.fix());
+}
+
+// Those whose copies have ended, or will never.
+bool Stager::end_stopped(Time now) {
+  bool moved = false;
+  some_ = transfers_;  // an end changes the list
+  for (Transfer* transfer : some_) {
+    const bool stopping = transfer->phase == Phase::kStopping, filling = transfer->phase == Phase::kFilling;
+    if (!stopping && !filling) continue;
+    if (transfer->in_flight > 0 && now < transfer->stop_at) continue;
+    // A stream that has not come to the operation would write over what we fill in; and it does not wait for us yet.
+    const bool too_late = ends_at_.value != 0 && now > ends_at_;
+    if (stopping && transfer->poison && !transfer->is_ready && !too_late) continue;
+    if (transfer->in_flight > 0) forget_copies(*transfer);
+    if (stopping && transfer->poison && transfer->is_ready) {
+      transfer->phase = Phase::kFilling;
+      transfer->issued = transfer->copied = 0;
+      transfer->stop_at = now + kLastCopies;
+      moved = true;
+      continue;
+    }
+    if (filling && transfer->issued < transfer->out.bytes && now < transfer->stop_at) continue;
+    finish(*transfer, transfer->why);
+    moved = true;
+  }
+  return moved;
+}
+
+void Stager::finish(Transfer& transfer, const Status& status) {
+  std::erase(transfers_, &transfer);
+  std::atomic_ref(*transfer.word).store(transfer.value, std::memory_order_release);
+  const Status why = status;  // `status` may be the transfer's
+  listener_.over(transfer, why);
+}
+
+void Stager::fail(const Status& status) {
+  listener_.failed(status);
+  (void)take_notes();
+}
+
+}  // namespace tensorlane::client::cuda

@@ -1,0 +1,103 @@
+// Copies between GPUs and pinned host memory, in slices, the most urgent first. What may go first is decided here and
+// as late as possible: a GPU's streams keep the order in which copies were put on them, whatever their priorities.
+//
+// A transfer comes by add(). When its event has come, its input is copied out, and Listener::read() says so. The
+// network's part follows; arrived() says that the result is in host memory, which is then copied in, and
+// Listener::over() ends it. stop() ends it early, from wherever it is.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "client-lib/src/cuda/device.h"
+#include "common/base/status.h"
+#include "common/base/units.h"
+
+namespace tensorlane::client::cuda {
+
+class Stager {
+ public:
+  // A slice of this size still gets the bandwidth of the bus, and two of them are what an urgent one may have to wait
+  // for: 80 us at 25 GB/s.
+  static constexpr std::uint64_t kSlice = 1 << 20;
+  // A copy that takes longer will not end: another stream blocks it, or the GPU is gone.
+  static constexpr Duration kStuck = seconds(30);
+  // How long a transfer that is stopped waits for its copies, which are on their way, and for the fill with 0xff.
+  static constexpr Duration kLastCopies = seconds(2);
+
+  // Called by the stager's thread, which holds no lock then.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // The input is in host memory.
+    virtual void read(Transfer& transfer) = 0;
+    // The result is in the GPU's memory, or the transfer was stopped for `status`. Nothing of it is under way on the
+    // GPU any more, its word has its value, and it is the listener's to give back (Device::end).
+    virtual void over(Transfer& transfer, const Status& status) = 0;
+    // A copy cannot be made. Nothing more can be expected of this GPU: the listener stops what is under way.
+    virtual void failed(const Status& status) = 0;
+    // Looks for results that have come from the network, and calls arrived() for them; sleeps for at most `longest`
+    // where there are none and no other call of Stager's is heard of.
+    virtual void pause(Duration longest) = 0;
+  };
+
+  explicit Stager(Listener& listener);
+  // Stops what is under way (aborted), without poison, and returns when all of it is over.
+  ~Stager();
+  Stager(const Stager&) = delete;
+  Stager& operator=(const Stager&) = delete;
+
+  // Any thread, also one that holds the listener's locks.
+  void add(Transfer& transfer);
+  void arrived(Transfer& transfer);
+  // `poison`: a stream may wait for the result, which becomes 0xff before it goes on; that takes until the stream has
+  // come to the operation. Also of one that was never added.
+  void stop(Transfer& transfer, const Status& why, bool poison);
+
+ private:
+  struct Note {
+    enum class Kind : std::uint8_t { kAdd, kArrived, kStop } kind{};
+    Transfer* transfer = nullptr;
+    Status why;
+    bool poison = false;
+  };
+
+  void tell(Note note);
+  void run();
+  bool take_notes();
+  void take(Note& note);
+  void keep(Transfer& transfer);
+  bool turn(Time now);
+  bool see_copies(Device& device, Device::Direction& direction, Time now);
+  bool see_events(Device& device, Time now);
+  bool issue(Device& device, Device::Way way, Time now);
+  bool end_stopped(Time now);
+  void forget_copies(Transfer& transfer);
+  void copied(Transfer& transfer);
+  void finish(Transfer& transfer, const Status& status);
+  void lose(Device& device, const Status& status);
+  void fail(const Status& status);
+
+  Listener& listener_;
+
+  std::mutex mutex_;
+  std::condition_variable told_;
+  std::vector<Note> notes_;
+  bool ending_ = false;
+
+  // The thread's.
+  std::vector<Transfer*> transfers_;  // in the order of their coming
+  std::vector<Device*> devices_;      // whose transfers there have been
+  std::uint64_t numbers_ = 0;
+  Time ends_at_{};           // 0: the stager does not end
+  std::vector<Note> taken_;  // empty between calls, as are those below
+  std::vector<Transfer*> some_;
+  std::vector<Stream_> behind_;
+
+  std::thread thread_;
+};
+
+}  // namespace tensorlane::client::cuda
