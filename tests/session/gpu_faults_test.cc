@@ -202,6 +202,24 @@ TEST(GpuFaults, AFailureOnTheGpuIsNamedAndEndsTheRank) {
   }
 }
 
+TEST(GpuFaults, AGpuThatIsResetEndsTheRank) {
+  Gpu gpu;
+  gpu.is_broken();
+  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
+  ClientContext context(daemon.socket());
+  const Stream stream;
+  const DeviceMemory memory(4096);
+  tl_request_t *request = nullptr, *next = nullptr;
+  ASSERT_EQ(gpu_allreduce(context, "x", memory, stream, &request), TL_OK) << tl_last_error();
+  ASSERT_TRUE(daemon.wait_submitted(1));
+  constexpr int kContextIsDestroyed = 709;
+  Gpu::driver().break_device(0, kContextIsDestroyed);
+  EXPECT_EQ(tl_wait(request, 10), TL_ERROR_UNAVAILABLE);
+  EXPECT_THAT(tl_last_error(), AllOf(HasSubstr("(709)"), HasSubstr("tensor 'allreduce.x', GPU 0")));
+  EXPECT_EQ(gpu_allreduce(context, "x", memory, stream, &next), TL_ERROR_UNAVAILABLE);
+}
+
 TEST(GpuFaults, AContextEndsWithOperationsUnderWay) {
   const Gpu gpu;
   FakeDaemon daemon;

@@ -58,11 +58,14 @@ Result<int> device_of(const Driver& driver, DevicePointer memory, std::uint64_t 
   if (error == kSuccess) error = driver.pointer_attribute(&start, kPointerRangeStart, memory);
   if (error == kSuccess) error = driver.pointer_attribute(&size, kPointerRangeSize, memory);
   if (error != kSuccess) return driver.error(error, "cuPointerGetAttribute", what);
-  if (memory - start > size || bytes > size - (memory - start)) {
-    return refused(std::to_string(bytes) + " bytes were asked for, and its allocation has " +
-                   std::to_string(size - std::min<std::uint64_t>(memory - start, size)) + " from there on");
-  }
-  return ordinal;
+  const std::uint64_t there = size - std::min<std::uint64_t>(memory - start, size);
+  if (bytes <= there) return ordinal;
+  // What the driver calls a range may be one of several that were mapped side by side (PyTorch's expandable segments).
+  int last = -1;
+  if (driver.pointer_attribute(&last, kPointerDeviceOrdinal, memory + bytes - 1) == kSuccess && last == ordinal)
+    return ordinal;
+  return refused(std::to_string(bytes) + " bytes were asked for, and its allocation has " + std::to_string(there) +
+                 " from there on");
 }
 
 Current::Current(const Device& device) : driver_(device.driver()) {

@@ -24,7 +24,8 @@ std::uint64_t bytes_to_copy(const Transfer& transfer) {
 
 }  // namespace
 
-Stager::Stager(Listener& listener) : listener_(listener), thread_([this] { run(); }) {}
+Stager::Stager(Listener& listener, Patience patience)
+    : listener_(listener), patience_(patience), thread_([this] { run(); }) {}
 
 Stager::~Stager() {
   {
@@ -90,7 +91,7 @@ bool Stager::take_notes() {
   for (std::size_t i = 0; i < taken_.size(); ++i) take(taken_[i]);
   taken_.clear();
   if (!ending) return any;
-  if (ends_at_.value == 0) ends_at_ = now() + kLastCopies;
+  if (ends_at_.value == 0) ends_at_ = now() + patience_.last_copies;
   for (Transfer* transfer : transfers_) {
     if (transfer->phase != Phase::kStopping && transfer->phase != Phase::kFilling) {
       Note stop{Note::Kind::kStop, transfer, Status(Code::kAborted, "the context has ended"), false};
@@ -124,7 +125,7 @@ void Stager::take(Note& note) {
       if (transfer.phase == Phase::kStopping || transfer.phase == Phase::kFilling) return;
       if (transfer.phase == Phase::kNew) keep(transfer);
       transfer.phase = Phase::kStopping;
-      transfer.stop_at = now() + kLastCopies;
+      transfer.stop_at = now() + patience_.last_copies;
       transfer.why = std::move(note.why);
       transfer.poison = note.poison && transfer.out.bytes > 0;
       return;
@@ -174,9 +175,10 @@ bool Stager::see_copies(Device& device, Device::Direction& direction, Time now) 
     const Error_ error = device.query(oldest.done);
     const std::string where = "tensor '" + oldest.transfer->tensor + "', " + device.where();
     if (error == kNotReady) {
-      if (now - oldest.since > kStuck && oldest.errors == 0) {
+      if (now - oldest.since > patience_.copy && oldest.errors == 0) {
         ++oldest.errors;  // said once
-        fail(Status(Code::kAborted, "a copy has not ended for 30 s", where,
+        fail(Status(Code::kAborted,
+                    "a copy has not ended for " + std::to_string(patience_.copy.value / 1'000'000) + " ms", where,
                     "if a stream of this program waits on the GPU for tensorlane, its hardware queue may block the "
                     "copy: set TENSORLANE_STREAM_WAIT=0, or CUDA_DEVICE_MAX_CONNECTIONS to 32"));
       }
@@ -223,7 +225,7 @@ bool Stager::see_events(Device& device, Time now) {
       return false;  // which has changed the list
     }
     transfer->is_ready = moved = true;
-    transfer->stop_at = std::max(transfer->stop_at, now + kLastCopies);
+    transfer->stop_at = std::max(transfer->stop_at, now + patience_.last_copies);
     copied(*transfer);  // where there is nothing to copy
   }
   return moved;
@@ -295,7 +297,7 @@ bool Stager::end_stopped(Time now) {
     if (stopping && transfer->poison && transfer->is_ready) {
       transfer->phase = Phase::kFilling;
       transfer->issued = transfer->copied = 0;
-      transfer->stop_at = now + kLastCopies;
+      transfer->stop_at = now + patience_.last_copies;
       moved = true;
       continue;
     }

@@ -23,10 +23,12 @@ class Stager {
   // A slice of this size still gets the bandwidth of the bus, and two of them are what an urgent one may have to wait
   // for: 80 us at 25 GB/s.
   static constexpr std::uint64_t kSlice = 1 << 20;
-  // A copy that takes longer will not end: another stream blocks it, or the GPU is gone.
-  static constexpr Duration kStuck = seconds(30);
-  // How long a transfer that is stopped waits for its copies, which are on their way, and for the fill with 0xff.
-  static constexpr Duration kLastCopies = seconds(2);
+  struct Patience {
+    // A copy that takes longer will not end: another stream blocks it, or the GPU is gone.
+    Duration copy = seconds(30);
+    // How long a transfer that is stopped waits for its copies, which are on their way, and for the fill with 0xff.
+    Duration last_copies = seconds(2);
+  };
 
   // Called by the stager's thread, which holds no lock then.
   class Listener {
@@ -44,7 +46,8 @@ class Stager {
     virtual void pause(Duration longest) = 0;
   };
 
-  explicit Stager(Listener& listener);
+  explicit Stager(Listener& listener) : Stager(listener, Patience()) {}
+  Stager(Listener& listener, Patience patience);
   // Stops what is under way (aborted), without poison, and returns when all of it is over.
   ~Stager();
   Stager(const Stager&) = delete;
@@ -82,6 +85,7 @@ class Stager {
   void fail(const Status& status);
 
   Listener& listener_;
+  const Patience patience_;
 
   std::mutex mutex_;
   std::condition_variable told_;

@@ -1,0 +1,188 @@
+// The thread that copies between GPUs and host memory, by itself: copies that do not end, and transfers that are
+// stopped wherever they are.
+#include "client-lib/src/cuda/stager.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "gpu_program.h"
+
+namespace tensorlane::test {
+namespace {
+
+using client::cuda::Device;
+using client::cuda::Driver;
+using client::cuda::Stager;
+using client::cuda::Transfer;
+using testing::HasSubstr;
+
+// Keeps what the stager says; stops everything when a copy cannot be made, as the library does.
+class Listener final : public Stager::Listener {
+ public:
+  void read(Transfer& transfer) override { note(read_, transfer, {}); }
+  void over(Transfer& transfer, const Status& status) override { note(over_, transfer, status); }
+  void failed(const Status& status) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (!failure_.ok()) return;
+      failure_ = status;
+    }
+    for (Transfer* transfer : stopped_by_failure) stager->stop(*transfer, status, true);
+  }
+  void pause(Duration longest) override { std::this_thread::sleep_for(std::chrono::nanoseconds(longest.value)); }
+
+  bool was_read(const Transfer& transfer) { return has(read_, transfer); }
+  bool is_over(const Transfer& transfer) { return has(over_, transfer); }
+  Status end_of(const Transfer& transfer) {
+    std::lock_guard lock(mutex_);
+    return over_.at(&transfer);
+  }
+  Status failure() {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+  Stager* stager = nullptr;
+  std::vector<Transfer*> stopped_by_failure;
+
+ private:
+  using Ends = std::map<const Transfer*, Status>;
+  void note(Ends& ends, const Transfer& transfer, const Status& status) {
+    std::lock_guard lock(mutex_);
+    ends[&transfer] = status;
+  }
+  bool has(const Ends& ends, const Transfer& transfer) {
+    std::lock_guard lock(mutex_);
+    return ends.contains(&transfer);
+  }
+
+  std::mutex mutex_;
+  Ends read_, over_;
+  Status failure_;
+};
+
+constexpr std::size_t kBytes = 3 << 20;
+
+class StagerTest : public testing::Test {
+ protected:
+  explicit StagerTest(Stager::Patience patience = {milliseconds(200), milliseconds(200)}) {
+    Result<const Driver*> driver = Driver::load();
+    EXPECT_TRUE(driver.ok()) << driver.status().to_string();
+    Result<std::unique_ptr<Device>> opened = Device::open(**driver, 0);
+    EXPECT_TRUE(opened.ok()) << opened.status().to_string();
+    device = std::move(*opened);
+    const client::cuda::Current current(*device);
+    EXPECT_EQ(device->driver().host_register(staging.data(), staging.size(), client::cuda::kHostRegisterPortable), 0);
+    stager = std::make_unique<Stager>(listener, patience);
+    listener.stager = stager.get();
+  }
+  ~StagerTest() override {
+    Gpu::driver().resume_all_streams();
+    stager.reset();
+    EXPECT_TRUE(eventually([] { return Gpu::driver().alive("queued") == 0; }));
+    const client::cuda::Current current(*device);
+    EXPECT_EQ(device->driver().host_unregister(staging.data()), 0);
+  }
+
+  Transfer& begin(const Stream& stream) {
+    Result<Transfer*> begun = device->begin(static_cast<client::cuda::Stream_>(static_cast<void*>(stream)), "x");
+    EXPECT_TRUE(begun.ok()) << begun.status().to_string();
+    Transfer& transfer = **begun;
+    transfer.in = transfer.out = {memory.address(), staging.data(), kBytes};
+    return transfer;
+  }
+  std::uint32_t word(const Transfer& transfer) const { return std::atomic_ref(*transfer.word).load(); }
+
+  const Gpu gpu;
+  const DeviceMemory memory{kBytes};
+  std::vector<std::byte> staging = std::vector<std::byte>(kBytes);
+  Listener listener;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stager> stager;
+};
+
+TEST_F(StagerTest, ATransferGoesOutAndComesIn) {
+  const Stream stream;
+  Transfer& transfer = begin(stream);
+  stager->add(transfer);
+  ASSERT_TRUE(eventually([&] { return listener.was_read(transfer); }));
+  EXPECT_FALSE(listener.is_over(transfer));
+  EXPECT_NE(word(transfer), transfer.value);
+  stager->arrived(transfer);
+  ASSERT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_TRUE(listener.end_of(transfer).ok());
+  EXPECT_EQ(word(transfer), transfer.value);
+  EXPECT_EQ(Gpu::driver().all_copies().size(), 6U);
+}
+
+TEST_F(StagerTest, ACopyThatDoesNotEndIsAnErrorThatNamesTheWayOut) {
+  const Stream stream;
+  Gpu::driver().hold_all_streams();
+  Gpu::driver().resume_stream(stream);
+  Transfer& transfer = begin(stream);
+  listener.stopped_by_failure = {&transfer};
+  stager->add(transfer);
+  ASSERT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_THAT(listener.failure().to_string(), HasSubstr("a copy has not ended for 200 ms: tensor 'x', GPU 0"));
+  EXPECT_THAT(listener.failure().to_string(), HasSubstr("set TENSORLANE_STREAM_WAIT=0"));
+  EXPECT_THAT(listener.end_of(transfer).to_string(), HasSubstr("may yet write to it"));
+  EXPECT_EQ(word(transfer), transfer.value);  // no stream hangs, though nothing could be filled
+}
+
+TEST_F(StagerTest, ATransferIsStoppedBetweenItsCopies) {
+  const Stream stream;
+  Transfer& transfer = begin(stream);
+  stager->add(transfer);
+  ASSERT_TRUE(eventually([&] { return listener.was_read(transfer); }));
+  stager->stop(transfer, Status(Code::kAborted, "it is over"), true);
+  ASSERT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_EQ(listener.end_of(transfer).what(), "it is over");
+  EXPECT_TRUE(std::ranges::all_of(memory.bytes(), [](std::byte each) { return each == std::byte{0xff}; }));
+  stager->arrived(transfer);  // is too late
+}
+
+TEST_F(StagerTest, WhatAStreamHasYetToWriteIsNotFilledBefore) {
+  const Stream stream;
+  Gpu::driver().hold_stream(stream);
+  stream.fill(memory, 1);
+  Transfer& transfer = begin(stream);
+  stager->add(transfer);
+  stager->stop(transfer, Status(Code::kAborted, "it is over"), true);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // longer than the last copies may take
+  EXPECT_FALSE(listener.is_over(transfer));
+  Gpu::driver().resume_stream(stream);
+  ASSERT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_TRUE(std::ranges::all_of(memory.bytes(), [](std::byte each) { return each == std::byte{0xff}; }));
+}
+
+TEST_F(StagerTest, WithoutAWaitingStreamAStopNeedsNoStream) {
+  const Stream stream;
+  Gpu::driver().hold_stream(stream);
+  Transfer& transfer = begin(stream);
+  stager->stop(transfer, Status(Code::kAborted, "it is over"), false);  // was never added
+  EXPECT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_EQ(Gpu::driver().all_copies().size(), 0U);
+}
+
+TEST_F(StagerTest, ItsEndStopsWhatIsLeft) {
+  const Stream stream;
+  Gpu::driver().hold_stream(stream);
+  Transfer& waiting = begin(stream);
+  Transfer& poisoned = begin(stream);
+  stager->add(waiting);
+  stager->add(poisoned);
+  stager->stop(poisoned, Status(Code::kAborted, "it is over"), true);
+  stager.reset();
+  EXPECT_TRUE(listener.is_over(waiting));
+  EXPECT_TRUE(listener.is_over(poisoned));
+  EXPECT_EQ(word(poisoned), poisoned.value);
+}
+
+}  // namespace
+}  // namespace tensorlane::test
