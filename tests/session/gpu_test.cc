@@ -118,6 +118,30 @@ TEST(Gpu, TheProgramIsManyRoundsAheadOfTheGpu) {
   ASSERT_EQ(tl_unregister(context, "x"), TL_OK) << tl_last_error();
 }
 
+// An operation that waits for its tensor begins after later ones of its stream, which cannot be ready before it.
+TEST(Gpu, AnOperationBehindAnotherOfItsTensorIsNotBehindThoseOfItsStream) {
+  const Gpu gpu;
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  const DeviceMemory a(4096), b(4096);
+  const Stream stream;
+  tl_tensor_t* tensors[2] = {registered_on_gpu(context, "a", a), registered_on_gpu(context, "b", b)};
+  stream.fill(a, 1);
+  stream.fill(b, 1);
+  Gpu::driver().hold_stream(stream);
+  for (const int i : {0, 0, 1, 0}) {
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_post_on(&tensors[i], 1, stream, &request), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
+  }
+  std::atomic<bool> passed{false};
+  stream.run([&] { passed = true; });
+  Gpu::driver().resume_stream(stream);
+  ASSERT_TRUE(eventually([&] { return passed.load(); }));
+  EXPECT_TRUE(all_are(stream.read(a), 8));
+  EXPECT_TRUE(all_are(stream.read(b), 2));
+}
+
 TEST(Gpu, WithoutAStreamThatWaitsOneOperationAtATimeIsPossible) {
   const Gpu gpu;
   FakeDaemon daemon;

@@ -208,7 +208,12 @@ Result<Transfer*> Device::begin(Stream_ stream, const std::string& tensor) {
   transfer->tensor = tensor;
   transfer->stream = stream;
   transfer->value = std::atomic_ref(*transfer->word).load() + 1;
-  const Error_ error = driver_.event_record(transfer->ready, stream);
+  Error_ error = kSuccess;
+  {
+    std::lock_guard lock(order_mutex_);
+    transfer->number = ++numbers_;
+    error = driver_.event_record(transfer->ready, stream);
+  }
   if (error == kSuccess) return transfer;
   end(*transfer);
   return driver_.error(error, "cuEventRecord", "tensor '" + tensor + "', " + where_);

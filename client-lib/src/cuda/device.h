@@ -40,6 +40,7 @@ struct Transfer {
   // What it starts after: this has come to pass when `stream` has done what it was given so far.
   Event_ ready = nullptr;
   Stream_ stream = nullptr;
+  std::uint64_t number = 0;  // of one stream, lower ones are ready earlier
   // When it is over the word becomes `value`, which streams may wait for. Values of a word only grow, so that a stream
   // which comes to its wait much later finds it passed, whatever the word is used for then.
   std::uint32_t* word = nullptr;
@@ -53,7 +54,6 @@ struct Transfer {
   bool poison = false;                   // kStopping: its result becomes 0xff
   std::uint64_t issued = 0, copied = 0;  // bytes of the part in its phase
   std::uint32_t in_flight = 0;           // copies on the GPU
-  std::uint64_t number = 0;              // in the order of posts
   Time stop_at{};                        // kStopping: when it ends whatever the GPU says
   Status why;                            // kStopping
 };
@@ -149,6 +149,11 @@ class Device {
   std::string name_, uuid_, no_stream_wait_;
   Direction out_, in_;
   std::atomic<std::uint64_t> bytes_out_{0}, bytes_in_{0};
+
+  // Numbers and events in one order. Not mutex_: an event waits where its stream's queue is full, and it is the stager,
+  // which needs that, who must empty it.
+  std::mutex order_mutex_;
+  std::uint64_t numbers_ = 0;
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Transfer>> all_;

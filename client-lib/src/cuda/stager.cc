@@ -102,7 +102,8 @@ bool Stager::take_notes() {
 }
 
 void Stager::keep(Transfer& transfer) {
-  transfers_.push_back(&transfer);
+  const auto behind = std::ranges::upper_bound(transfers_, transfer.number, {}, &Transfer::number);
+  transfers_.insert(behind, &transfer);
   if (std::find(devices_.begin(), devices_.end(), transfer.device) == devices_.end())
     devices_.push_back(transfer.device);
 }
@@ -112,7 +113,6 @@ void Stager::take(Note& note) {
   switch (note.kind) {
     case Note::Kind::kAdd:
       transfer.phase = Phase::kReading;
-      transfer.number = ++numbers_;
       keep(transfer);
       return;
     case Note::Kind::kArrived:

@@ -93,11 +93,10 @@ class Stager {
   bool ending_ = false;
 
   // The thread's.
-  std::vector<Transfer*> transfers_;  // in the order of their coming
+  std::vector<Transfer*> transfers_;  // by number: an earlier one of a tensor may be added later
   std::vector<Device*> devices_;      // whose transfers there have been
-  std::uint64_t numbers_ = 0;
-  Time ends_at_{};           // 0: the stager does not end
-  std::vector<Note> taken_;  // empty between calls, as are those below
+  Time ends_at_{};                    // 0: the stager does not end
+  std::vector<Note> taken_;           // empty between calls, as are those below
   std::vector<Transfer*> some_;
   std::vector<Stream_> behind_;
 
