@@ -40,7 +40,10 @@ Context::~Context() {
   if (!ring_memory_.empty()) rings_.wake_all();
   if (helper_.joinable()) helper_.join();
   if (dispatcher_.joinable()) dispatcher_.join();
-  fail(left(), true);  // what is under way on a GPU ends
+  {
+    std::lock_guard lock(mutex_);
+    fail_with_gpu_locked(left());
+  }
   gpus_.reset();
   arenas_.reset();
   if (!ring_memory_.empty()) munmap(ring_memory_.data(), ring_memory_.size());
@@ -193,7 +196,7 @@ Status Context::wait_for_quiet() {
       }
     }
     if (now() > deadline) return still_under_way();
-    rings_.wait(seen, milliseconds(20));
+    rest(seen, milliseconds(20));
   }
 }
 

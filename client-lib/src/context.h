@@ -216,6 +216,7 @@ class Context {
   Status describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor);
 
   // unregistration.cc
+  void wait_for_streams(const std::string& name, std::unique_lock<std::mutex>& lock);
   const tl_tensor* used_locked(const Group& group) const;
   Result<std::shared_ptr<Group>> close_group_locked(const std::string& name);
   std::vector<std::byte*> forget_group_locked(const std::string& name, const std::shared_ptr<Group>& group);
@@ -242,10 +243,16 @@ class Context {
     void over(cuda::Transfer& transfer, const Status& status) override;
     void failed(const Status& status) override;
     void pause(Duration longest) override;
+    void wake() override;
 
    private:
     Context& context_;
+    std::uint32_t drained_ = 0;  // the stager's: of completions
   };
+  void fail_with_gpu_locked(const Status& status);
+  void free_streams_of_stuck_gpus(Time time);
+  void rest(std::uint32_t seen, Duration longest);
+  void undo_locked(tl_request& request, cuda::Transfer*& transfer);
   void finish_on_gpu_locked(cuda::Transfer& transfer, const Status& status);
   Status bind_to_gpu(tl_tensor& tensor, const protocol::TensorBody& body);
   Result<cuda::Device*> gpu_of(const std::string& key, const ArrayCall& call);

@@ -72,11 +72,7 @@ void Context::GpuEvents::failed(const Status& status) {
   {
     std::lock_guard lock(context_.mutex_);
     context_.gpu_failed_ |= context_.failure_.ok();
-    context_.fail_locked(status, true);
-    for (const auto& tensor : context_.tensors_) {
-      tl_request* request = tensor->active;
-      if (request != nullptr && request->gpu != nullptr) context_.end_locked(*request, context_.failure_);
-    }
+    context_.fail_with_gpu_locked(status);
   }
   context_.channel_.hang_up();
 }
@@ -87,7 +83,42 @@ void Context::GpuEvents::pause(Duration longest) {
     std::lock_guard lock(context_.mutex_);
     context_.drain_locked();
   }
-  context_.rings_.wait(seen, longest);
+  if (seen == std::exchange(drained_, seen)) context_.rest(seen, longest);  // else there are notes of what has come
+}
+
+void Context::GpuEvents::wake() {
+  context_.rings_.wake_all();
+}
+
+// Everything ends, what is being copied from or to a GPU, too.
+void Context::fail_with_gpu_locked(const Status& status) {
+  fail_locked(status, true);
+  for (const auto& tensor : tensors_) {
+    if (tensor->active != nullptr && tensor->active->gpu != nullptr) end_locked(*tensor->active, failure_);
+  }
+}
+
+// As ClientRings::wait(), but sleeps, too, where the rings have failed and something is not over yet.
+void Context::rest(std::uint32_t seen, Duration longest) {
+  if (!rings_.failed()) return rings_.wait(seen, longest);
+  std::this_thread::sleep_for(std::chrono::nanoseconds(longest.value));
+}
+
+// A thread of the program may hold a lock of the driver's while it waits for a stream that waits for us, and the stager
+// for that lock: the driver loads a kernel at its first launch in this way. What these streams wait for needs no
+// driver.
+void Context::free_streams_of_stuck_gpus(Time time) {
+  if (!gpus_->is_stuck(time)) return;
+  std::lock_guard lock(mutex_);
+  gpu_failed_ |= failure_.ok();
+  fail_with_gpu_locked(
+      Status(Code::kAborted, "the GPU's driver has not returned for 30 s from a call of the thread that copies",
+             "job '" + settings_.job + "'; results that streams waited for are not filled with NaN",
+             "load kernels before the first wait (CUDA_MODULE_LOADING=EAGER), or set TENSORLANE_STREAM_WAIT=0"));
+  for (const tl_request& request : requests_) {
+    if (request.gpu != nullptr && request.detached)
+      std::atomic_ref(*request.gpu->word).store(request.gpu->value, std::memory_order_release);
+  }
 }
 
 // Ends a request that fails; one of GPU memory when the GPU is no longer at it.
@@ -107,7 +138,8 @@ Status Context::bind_to_gpu(tl_tensor& tensor, const protocol::TensorBody& body)
     return cuda::Part{address(tensor.gpu_buffer) + offset, tensor.buffer + offset, bytes};
   };
   tensor.gpu_in = tensor.gpu_out = part(0, tensor.bytes);
-  if (body.operation == Operation::kBroadcast && settings_.rank != body.root) tensor.gpu_in = part(0, 0);
+  if (body.operation == Operation::kBroadcast)
+    (settings_.rank == body.root ? tensor.gpu_out : tensor.gpu_in) = part(0, 0);
   if (body.operation == Operation::kAllgather) {
     const std::uint64_t mine = tensor.bytes / settings_.world_size;
     tensor.gpu_in = part(settings_.rank * mine, mine);
@@ -141,9 +173,10 @@ Result<cuda::Device*> Context::gpu_of(const std::string& key, const ArrayCall& c
 // What an array call copies to and from the tensor's staging; begins when the call's stream has come so far.
 Result<cuda::Transfer*> Context::begin_on_gpu(const ArrayCall& call, const tl_tensor& tensor, cuda::Device& gpu) {
   TL_ASSIGN_OR_RETURN(cuda::Transfer * transfer, gpu.begin(stream_of(call.stream), tensor.name));
-  const bool receives = call.operation == Operation::kBroadcast && settings_.rank != call.root;
-  if (call.in != nullptr && !receives) transfer->in = {address(call.in), tensor.buffer + call.in_offset, call.in_bytes};
-  if (call.operation != Operation::kPush)
+  const bool broadcast = call.operation == Operation::kBroadcast, root = settings_.rank == call.root;
+  if (call.in != nullptr && (!broadcast || root))
+    transfer->in = {address(call.in), tensor.buffer + call.in_offset, call.in_bytes};
+  if (call.operation != Operation::kPush && !(broadcast && root))
     transfer->out = {address(call.out), tensor.buffer + call.out_offset, call.out_bytes};
   return transfer;
 }
@@ -190,6 +223,18 @@ std::optional<Result<tl_request*>> Context::later_gpu_call(const std::string& ke
   return started;
 }
 
+// Takes back what has been started and not submitted; where the job has failed meanwhile, the stager is at `transfer`,
+// and both are freed when it is done.
+void Context::undo_locked(tl_request& request, cuda::Transfer*& transfer) {
+  if (request.state == State::kStopping) {
+    request.detached = true;
+    transfer = nullptr;
+    return;
+  }
+  std::erase(request.tensor->queue, &request);
+  cancel_locked(request);
+}
+
 Status Context::post_on_gpus(std::span<tl_tensor_t* const> tensors, void* stream, tl_request_t** requests) {
   std::vector<cuda::Transfer*> transfers(tensors.size());
   const auto give_back = [&](const Status& status) {
@@ -215,8 +260,8 @@ Status Context::post_on_gpus(std::span<tl_tensor_t* const> tensors, void* stream
       if (!started.ok()) {
         while (i > 0) {
           --i;
-          std::erase(tensors[i]->queue, requests[i]);
-          cancel_locked(*requests[i]);
+          undo_locked(*requests[i], transfers[i]);
+          requests[i] = nullptr;
         }
         return give_back(started.status());
       }

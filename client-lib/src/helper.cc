@@ -26,6 +26,7 @@ void Context::helper() {
       fail(rings_.failed() ? rings_.error() : message.status(), true);
     }
     if (connected) watch_daemon(now());
+    free_streams_of_stuck_gpus(now());
     std::lock_guard lock(mutex_);
     if (give_up_.value != 0 && now() > give_up_ && outstanding_ > 0) {
       fail_locked(Status(Code::kAborted, "the job was aborted", "the daemon gave no reason",
@@ -91,7 +92,7 @@ void Context::dispatcher() {
     // What a GPU has come to the end of is not seen in the rings.
     const Duration longest = gpu_callbacks_ > 0 ? milliseconds(1) : milliseconds(100);
     lock.unlock();
-    rings_.wait(seen, longest);
+    rest(seen, longest);
     lock.lock();
   }
 }

@@ -1,5 +1,6 @@
 // tl_unregister: groups of tensors go.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -82,6 +83,18 @@ std::vector<std::byte*> Context::forget_group_locked(const std::string& name, co
   return memory;
 }
 
+// A stream goes on a moment before the operation that it waited for is over here.
+void Context::wait_for_streams(const std::string& name, std::unique_lock<std::mutex>& lock) {
+  const auto none_waits = [&] {
+    const auto group = groups_.find(name);
+    if (group == groups_.end()) return true;
+    return std::ranges::none_of(group->second->tensors, [](const tl_tensor* tensor) {
+      return tensor->active != nullptr && tensor->active->detached;
+    });
+  };
+  gpu_changed_.wait_for(lock, std::chrono::seconds(1), none_waits);
+}
+
 Status Context::unregister_group(const std::string& name) {
   TL_RETURN_IF_ERROR(usable());
   TL_RETURN_IF_ERROR(check_name("a group", name));
@@ -91,8 +104,9 @@ Status Context::unregister_group(const std::string& name) {
   std::shared_ptr<Group> group;
   bool again = false;
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     drain_locked();
+    wait_for_streams(name, lock);
     if (!failure_.ok()) return failure_;
     TL_ASSIGN_OR_RETURN(group, close_group_locked(name));
     again = std::exchange(group->gave_up, false);

@@ -22,6 +22,9 @@ static_assert(ours::kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
               ours::kPointerDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
               ours::kPointerRangeStart == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR &&
               ours::kPointerRangeSize == CU_POINTER_ATTRIBUTE_RANGE_SIZE &&
+              ours::kPointerMapped == CU_POINTER_ATTRIBUTE_MAPPED &&
+              ours::kInvalidHandle == CUDA_ERROR_INVALID_HANDLE &&
+              ours::kCaptureImplicit == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT &&
               ours::kMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);
 static_assert(ours::kCaptureNone == CU_STREAM_CAPTURE_STATUS_NONE &&
               ours::kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);

@@ -63,7 +63,7 @@ inline constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInit
                      kIllegalAddress = 700, kContextIsDestroyed = 709, kAlreadyRegistered = 712, kNotRegistered = 713,
                      kNotSupported = 801, kCaptureUnsupported = 900, kCapturedEvent = 907;
 inline constexpr int kAttributeMemoryType = 2, kAttributeDeviceOrdinal = 9, kAttributeRangeStart = 11,
-                     kAttributeRangeSize = 12;
+                     kAttributeRangeSize = 12, kAttributeMapped = 13;
 inline constexpr unsigned kHostMemory = 1, kDeviceMemory = 2;
 
 }  // namespace tensorlane::fake_cuda

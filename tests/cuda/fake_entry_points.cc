@@ -152,8 +152,7 @@ int cuCtxPushCurrent_v2(Context_ context) {
   if (device < 0 || device >= static_cast<int>(all.devices.size()) || all.devices[device].references == 0) {
     return entry.violate(kInvalidContext, "the context ", static_cast<void*>(context), " is not retained");
   }
-  if (entry.result(device) != 0) return entry.error();
-  all.thread().contexts.push_back(device);
+  all.thread().contexts.push_back(device);  // also a broken one: the calls inside say so
   ++all.pushed_contexts;
   return kSuccess;
 }
@@ -197,6 +196,9 @@ int cuPointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
       return kSuccess;
     case kAttributeRangeSize:
       std::memcpy(data, &range->bytes, sizeof(range->bytes));
+      return kSuccess;
+    case kAttributeMapped:
+      *static_cast<bool*>(data) = true;
       return kSuccess;
     default:
       return entry.violate(kInvalidValue, "the fake driver does not know the attribute ", attribute);

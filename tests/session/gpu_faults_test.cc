@@ -149,6 +149,32 @@ TEST(GpuFaults, TheEndOfTheJobFailsWhatIsUnderWay) {
   EXPECT_FALSE(all_nan(stream.read(waited)));
 }
 
+// A call that begins several operations finds that the job has failed when it has begun some of them.
+TEST(GpuFaults, TheJobFailsWhileOperationsAreBegun) {
+  for (int round = 0; round < 30; ++round) {
+    const Gpu gpu(static_cast<std::uint64_t>(round), std::chrono::microseconds(1));
+    FakeDaemon daemon;
+    daemon.set_mode(Mode::kHold);
+    ClientContext context(daemon.socket());
+    const DeviceMemory memory(4096);
+    const Stream stream;
+    tl_tensor_t* tensors[2] = {registered_on_gpu(context, "x", memory), registered(context, "y", nullptr, 16)};
+    tl_request_t *busy = nullptr, *requests[2] = {};
+    ASSERT_EQ(tl_post(tensors[1], &busy), TL_OK) << tl_last_error();
+    ASSERT_TRUE(daemon.wait_submitted(1));
+    std::thread ends([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(20 * round));
+      daemon.fail_rings("job", Status(Code::kAborted, "it is over", "job 'job'", "start again"));
+    });
+    // "y" is under way, so that the call looks for what has come, after it has begun "x".
+    while (tl_post_on(tensors, 2, stream, requests) == TL_ERROR_INVALID_ARGUMENT) EXPECT_EQ(requests[0], nullptr);
+    EXPECT_THAT(tl_last_error(), HasSubstr("it is over"));
+    ends.join();
+    EXPECT_EQ(tl_wait(busy, 10), TL_ERROR_ABORTED);
+    EXPECT_NE(context.leave(), TL_ERROR_TIMED_OUT);
+  }
+}
+
 // Only that operation fails, and its stream was the one to wait: the next call says why, once.
 TEST(GpuFaults, ARefusedOperationIsToldToTheNextCall) {
   const Gpu gpu;
@@ -215,6 +241,7 @@ TEST(GpuFaults, AGpuThatIsResetEndsTheRank) {
   ASSERT_TRUE(daemon.wait_submitted(1));
   constexpr int kContextIsDestroyed = 709;
   Gpu::driver().break_device(0, kContextIsDestroyed);
+  daemon.set_mode(Mode::kRun);  // it is seen when the result comes
   EXPECT_EQ(tl_wait(request, 10), TL_ERROR_UNAVAILABLE);
   EXPECT_THAT(tl_last_error(), AllOf(HasSubstr("(709)"), HasSubstr("tensor 'allreduce.x', GPU 0")));
   EXPECT_EQ(gpu_allreduce(context, "x", memory, stream, &next), TL_ERROR_UNAVAILABLE);

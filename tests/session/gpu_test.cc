@@ -210,6 +210,22 @@ TEST(Gpu, AWaitMakesACopyUrgent) {
   EXPECT_EQ(Gpu::driver().all_copies()[2].device_address, second.address());
 }
 
+// What is in the root's memory already need not be copied there, and stays when the operation fails.
+TEST(Gpu, TheRootOfABroadcastGetsNothingBack) {
+  const Gpu gpu;
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  const Stream stream;
+  const tl_options_t options = on_gpu(stream);
+  const DeviceMemory memory(256);
+  stream.fill(memory, 3);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_broadcast(context, "b", memory.data(), 64, TL_FLOAT32, 0, &options, &request), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(Gpu::driver().most_in_flight(kFakeCudaIn), 0U);
+  EXPECT_EQ(memory.floats()[0], 3);
+}
+
 // The copies that a waiting stream waits for may not queue up behind it on the GPU.
 TEST(Gpu, StreamsThatWaitDoNotBlockCopiesWhereHardwareQueuesAreFew) {
   const Gpu gpu;

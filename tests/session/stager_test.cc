@@ -37,6 +37,8 @@ class Listener final : public Stager::Listener {
   }
   void pause(Duration longest) override { std::this_thread::sleep_for(std::chrono::nanoseconds(longest.value)); }
 
+  void wake() override {}
+
   bool was_read(const Transfer& transfer) { return has(read_, transfer); }
   bool is_over(const Transfer& transfer) { return has(over_, transfer); }
   Status end_of(const Transfer& transfer) {

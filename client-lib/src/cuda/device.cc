@@ -58,14 +58,13 @@ Result<int> device_of(const Driver& driver, DevicePointer memory, std::uint64_t 
   if (error == kSuccess) error = driver.pointer_attribute(&start, kPointerRangeStart, memory);
   if (error == kSuccess) error = driver.pointer_attribute(&size, kPointerRangeSize, memory);
   if (error != kSuccess) return driver.error(error, "cuPointerGetAttribute", what);
+  // Of addresses that were reserved (PyTorch's expandable segments) a range is what was reserved, not what is mapped.
   const std::uint64_t there = size - std::min<std::uint64_t>(memory - start, size);
-  if (bytes <= there) return ordinal;
-  // What the driver calls a range may be one of several that were mapped side by side (PyTorch's expandable segments).
-  int last = -1;
-  if (driver.pointer_attribute(&last, kPointerDeviceOrdinal, memory + bytes - 1) == kSuccess && last == ordinal)
-    return ordinal;
+  unsigned mapped = 0;  // of which the driver writes a byte
+  if (driver.pointer_attribute(&mapped, kPointerMapped, memory + bytes - 1) != kSuccess) mapped = 1;
+  if (bytes <= there && mapped != 0) return ordinal;
   return refused(std::to_string(bytes) + " bytes were asked for, and its allocation has " + std::to_string(there) +
-                 " from there on");
+                 (mapped != 0 ? " from there on" : " from there on, of which the last are not mapped"));
 }
 
 Current::Current(const Device& device) : driver_(device.driver()) {
@@ -183,40 +182,44 @@ Result<Transfer*> Device::begin(Stream_ stream, const std::string& tensor) {
   const Current current(*this);
   TL_RETURN_IF_ERROR(current.status());
   TL_RETURN_IF_ERROR(check_not_capturing(stream, tensor));
-  Transfer* transfer = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    if (free_.empty()) {
-      auto made = std::make_unique<Transfer>();
-      all_.reserve(all_.size() + 1);
-      free_.reserve(all_.size() + 1);  // so that giving back never allocates
-      TL_ASSIGN_OR_RETURN(const Word word, take_word(driver_));
-      const Error_ error = driver_.event_create(&made->ready, kEventDisableTiming);
-      if (error != kSuccess) {
-        give_word_back(word);
-        return driver_.error(error, "cuEventCreate", where_);
-      }
-      made->device = this;
-      made->word = word.value;
-      made->word_on_gpu = word.on_gpu;
-      free_.push_back(made.get());
-      all_.push_back(std::move(made));
-    }
-    transfer = free_.back();
-    free_.pop_back();
-  }
+  TL_ASSIGN_OR_RETURN(Transfer * transfer, take());
   transfer->tensor = tensor;
   transfer->stream = stream;
   transfer->value = std::atomic_ref(*transfer->word).load() + 1;
-  Error_ error = kSuccess;
-  {
-    std::lock_guard lock(order_mutex_);
-    transfer->number = ++numbers_;
-    error = driver_.event_record(transfer->ready, stream);
+  const Error_ error = driver_.event_record(transfer->ready, stream);
+  if (error != kSuccess) {
+    end(*transfer);
+    return driver_.error(error, "cuEventRecord", "tensor '" + tensor + "', " + where_);
   }
-  if (error == kSuccess) return transfer;
-  end(*transfer);
-  return driver_.error(error, "cuEventRecord", "tensor '" + tensor + "', " + where_);
+  // After the event: what a stream gets behind its wait for this transfer has a higher number, whoever puts it there.
+  transfer->number = numbers_.fetch_add(1) + 1;
+  return transfer;
+}
+
+// One that nobody uses, or a new one. Calls of the driver are made without the mutex, which end() takes.
+Result<Transfer*> Device::take() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      Transfer* transfer = free_.back();
+      free_.pop_back();
+      return transfer;
+    }
+  }
+  auto made = std::make_unique<Transfer>();
+  TL_ASSIGN_OR_RETURN(const Word word, take_word(driver_));
+  const Error_ error = driver_.event_create(&made->ready, kEventDisableTiming);
+  if (error != kSuccess) {
+    give_word_back(word);
+    return driver_.error(error, "cuEventCreate", where_);
+  }
+  made->device = this;
+  made->word = word.value;
+  made->word_on_gpu = word.on_gpu;
+  std::lock_guard lock(mutex_);
+  all_.push_back(std::move(made));
+  free_.reserve(all_.size());  // so that giving back never allocates
+  return all_.back().get();
 }
 
 void Device::end(Transfer& transfer) {
@@ -227,6 +230,7 @@ void Device::end(Transfer& transfer) {
   transfer.is_ready = transfer.poison = false;
   transfer.issued = transfer.copied = 0;
   transfer.in_flight = 0;
+  transfer.errors = 0;
   transfer.why = {};
   std::lock_guard lock(mutex_);
   free_.push_back(&transfer);

@@ -54,6 +54,7 @@ struct Transfer {
   bool poison = false;                   // kStopping: its result becomes 0xff
   std::uint64_t issued = 0, copied = 0;  // bytes of the part in its phase
   std::uint32_t in_flight = 0;           // copies on the GPU
+  int errors = 0;                        // in asking for its event
   Time stop_at{};                        // kStopping: when it ends whatever the GPU says
   Status why;                            // kStopping
 };
@@ -138,6 +139,7 @@ class Device {
  private:
   Device(const Driver& driver, int ordinal);
   Status set_up();
+  Result<Transfer*> take();
   Status make_direction(Direction& direction, int priority);
   void find_out_about_waits();
 
@@ -150,11 +152,7 @@ class Device {
   Direction out_, in_;
   std::atomic<std::uint64_t> bytes_out_{0}, bytes_in_{0};
 
-  // Numbers and events in one order. Not mutex_: an event waits where its stream's queue is full, and it is the stager,
-  // which needs that, who must empty it.
-  std::mutex order_mutex_;
-  std::uint64_t numbers_ = 0;
-
+  std::atomic<std::uint64_t> numbers_{0};
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Transfer>> all_;
   std::vector<Transfer*> free_;

@@ -53,6 +53,11 @@ Status Driver::error(Error_ code, const char* call, const std::string& where) co
   if (code == kOutOfMemory)
     return {Code::kResourceExhausted, what, where,
             "free memory of the GPU, or raise the limit of locked memory (ulimit -l)"};
+  if (code == kInvalidHandle)
+    return {Code::kInvalidArgument, what, where, "pass a stream of the GPU that the buffer is on"};
+  if (code == kCaptureImplicit)
+    return {Code::kInvalidArgument, what, where,
+            "use another stream than the default one while a CUDA graph is captured"};
   return {Code::kUnavailable, what, where, "look at nvidia-smi and the kernel's log (dmesg) for what the GPU reports"};
 }
 

@@ -19,15 +19,18 @@ using DevicePointer = unsigned long long;
 using Context_ = struct CUctx_st*;
 using Stream_ = struct CUstream_st*;
 using Event_ = struct CUevent_st*;
+inline const Stream_ kStreamPerThread = reinterpret_cast<Stream_>(2);
 struct Uuid {
   char bytes[16];
 };
 
-inline constexpr Error_ kSuccess = 0, kOutOfMemory = 2, kNotReady = 600, kNotSupported = 801;
+inline constexpr Error_ kSuccess = 0, kOutOfMemory = 2, kNotReady = 600, kNotSupported = 801, kInvalidHandle = 400,
+                        kCaptureImplicit = 906;
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2;
 inline constexpr unsigned kHostRegisterPortable = 1, kHostRegisterDeviceMap = 2;
 inline constexpr unsigned kWaitValueGreaterOrEqual = 0;
-inline constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9, kPointerRangeStart = 11, kPointerRangeSize = 12;
+inline constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9, kPointerRangeStart = 11, kPointerRangeSize = 12,
+                     kPointerMapped = 13;
 inline constexpr unsigned kMemoryTypeDevice = 2;
 inline constexpr int kCaptureNone = 0, kCaptureModeRelaxed = 2;
 
@@ -75,7 +78,8 @@ struct Driver {
   static Result<const Driver*> load();
 
   // An error of `call`: `where` ("tensor 'x', GPU 0"), and what NVIDIA calls the error. ResourceExhausted for want of
-  // memory, else Unavailable.
+  // memory; InvalidArgument where the stream is no stream of this GPU, or the default stream while another one captures
+  // a graph; else Unavailable.
   Status error(Error_ code, const char* call, const std::string& where) const;
 };
 

@@ -28,6 +28,7 @@ Result<Device*> Gpus::device_of(const void* memory, std::uint64_t bytes, const s
   if (stager_ == nullptr) {
     try {
       stager_ = std::make_unique<Stager>(listener_);
+      running_ = stager_.get();
     } catch (const std::system_error& error) {
       return Status(Code::kResourceExhausted, "cannot start the thread that copies from GPUs", error.what(),
                     "raise the limit of threads");

@@ -31,6 +31,11 @@ class Gpus {
   Result<Device*> device_of(const void* memory, std::uint64_t bytes, const std::string& what);
   // Pins the whole pages of `memory` for all GPUs, once. Errors: ResourceExhausted, what the driver says.
   Status pin(std::span<std::byte> memory, Device& device);
+  // Stager::is_stuck(); waits for no lock.
+  bool is_stuck(Time time) const {
+    const Stager* stager = running_.load();
+    return stager != nullptr && stager->is_stuck(time);
+  }
   // Only after device_of() has given a device.
   Stager& stager() { return *stager_; }
   // JSON.
@@ -43,6 +48,7 @@ class Gpus {
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::span<std::byte>> pinned_;
   std::unique_ptr<Stager> stager_;  // made with the first device, and not changed any more
+  std::atomic<const Stager*> running_{nullptr};
 };
 
 }  // namespace tensorlane::client::cuda

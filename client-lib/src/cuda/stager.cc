@@ -37,10 +37,13 @@ Stager::~Stager() {
 }
 
 void Stager::tell(Note note) {
+  bool rests = false;
   {
     std::lock_guard lock(mutex_);
     notes_.push_back(std::move(note));
+    rests = std::exchange(rests_, false);
   }
+  if (rests) return listener_.wake();
   told_.notify_one();
 }
 
@@ -59,7 +62,9 @@ void Stager::run() {
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; 50 us by default, which is longer than a copy
   for (std::uint32_t quiet = 0;; ++quiet) {
     bool busy = take_notes();
+    turn_began_ = now().value;
     busy |= turn(now());
+    turn_began_ = 0;
     if (busy) {
       quiet = 0;
       continue;
@@ -76,7 +81,14 @@ void Stager::run() {
       streams |= transfer->phase == Phase::kReading && !transfer->is_ready;
     }
     const Duration look = copies ? kLookForCopies : streams ? kLookForStreams : kLookForNotes;
+    {
+      std::lock_guard lock(mutex_);
+      if (!notes_.empty()) continue;
+      rests_ = true;
+    }
     listener_.pause(Duration(look.value << std::min(quiet / 128, 2U)));
+    std::lock_guard lock(mutex_);
+    rests_ = false;
   }
 }
 
@@ -173,19 +185,19 @@ bool Stager::see_copies(Device& device, Device::Direction& direction, Time now) 
   while (!direction.copies.empty()) {
     Device::Copy& oldest = direction.copies.front();
     const Error_ error = device.query(oldest.done);
-    const std::string where = "tensor '" + oldest.transfer->tensor + "', " + device.where();
+    const auto where = [&] { return "tensor '" + oldest.transfer->tensor + "', " + device.where(); };
     if (error == kNotReady) {
       if (now - oldest.since > patience_.copy && oldest.errors == 0) {
         ++oldest.errors;  // said once
         fail(Status(Code::kAborted,
-                    "a copy has not ended for " + std::to_string(patience_.copy.value / 1'000'000) + " ms", where,
+                    "a copy has not ended for " + std::to_string(patience_.copy.value / 1'000'000) + " ms", where(),
                     "if a stream of this program waits on the GPU for tensorlane, its hardware queue may block the "
                     "copy: set TENSORLANE_STREAM_WAIT=0, or CUDA_DEVICE_MAX_CONNECTIONS to 32"));
       }
       return moved;
     }
     if (error != kSuccess) {
-      if (oldest.errors == 0) fail(device.driver().error(error, "cuEventQuery", where));
+      if (oldest.errors == 0) fail(device.driver().error(error, "cuEventQuery", where()));
       if (++oldest.errors < kMostErrors) return moved;
     }
     const Device::Copy done = oldest;
@@ -212,17 +224,22 @@ bool Stager::see_events(Device& device, Time now) {
   behind_.clear();
   bool moved = false;
   for (Transfer* transfer : transfers_) {
+    const bool per_thread = transfer->stream == kStreamPerThread;  // is another one for each thread
     const bool is_due = transfer->phase == Phase::kReading || (transfer->phase == Phase::kStopping && transfer->poison);
     if (transfer->device != &device || !is_due || transfer->is_ready) continue;
     if (std::find(behind_.begin(), behind_.end(), transfer->stream) != behind_.end()) continue;
     const Error_ error = device.query(transfer->ready);
     if (error == kNotReady) {
-      behind_.push_back(transfer->stream);
+      if (!per_thread) behind_.push_back(transfer->stream);
       continue;
     }
     if (error != kSuccess) {
-      fail(device.driver().error(error, "cuEventQuery", "tensor '" + transfer->tensor + "', " + device.where()));
-      return false;  // which has changed the list
+      if (transfer->errors++ == 0) {
+        fail(device.driver().error(error, "cuEventQuery", "tensor '" + transfer->tensor + "', " + device.where()));
+        return false;  // which has changed the list
+      }
+      if (transfer->errors >= kMostErrors) transfer->poison = false;  // its stream will not go on
+      continue;
     }
     transfer->is_ready = moved = true;
     transfer->stop_at = std::max(transfer->stop_at, now + patience_.last_copies);

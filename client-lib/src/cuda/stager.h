@@ -44,6 +44,8 @@ class Stager {
     // Looks for results that have come from the network, and calls arrived() for them; sleeps for at most `longest`
     // where there are none and no other call of Stager's is heard of.
     virtual void pause(Duration longest) = 0;
+    // Ends pause(), if the stager is in it. Any thread.
+    virtual void wake() = 0;
   };
 
   explicit Stager(Listener& listener) : Stager(listener, Patience()) {}
@@ -53,6 +55,11 @@ class Stager {
   Stager(const Stager&) = delete;
   Stager& operator=(const Stager&) = delete;
 
+  // Whether a call of the driver has not returned for as long as a copy may take. Any thread.
+  bool is_stuck(Time time) const {
+    const Time began(turn_began_.load());
+    return began.value != 0 && time - began > patience_.copy;
+  }
   // Any thread, also one that holds the listener's locks.
   void add(Transfer& transfer);
   void arrived(Transfer& transfer);
@@ -90,7 +97,9 @@ class Stager {
   std::mutex mutex_;
   std::condition_variable told_;
   std::vector<Note> notes_;
-  bool ending_ = false;
+  bool ending_ = false, rests_ = false;
+
+  std::atomic<std::int64_t> turn_began_{0};  // 0: no call of the driver is under way
 
   // The thread's.
   std::vector<Transfer*> transfers_;  // by number: an earlier one of a tensor may be added later
