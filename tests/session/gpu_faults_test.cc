@@ -126,6 +126,25 @@ TEST(GpuFaults, TheEndOfTheDaemonStopsNoStream) {
   EXPECT_THAT(tl_post_on(&tensor, 1, stream, requests), AnyOf(TL_ERROR_UNAVAILABLE, TL_ERROR_ABORTED));
 }
 
+TEST(GpuFaults, AnOperationThatFailsBehindAnotherStopsNoStreamEither) {
+  const Gpu gpu;
+  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
+  ClientContext context(daemon.socket());
+  const Stream stream;
+  const DeviceMemory first(4096), behind(4096);
+  for (const DeviceMemory* memory : {&first, &behind}) {
+    stream.fill(*memory, 1);
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(gpu_allreduce(context, "x", *memory, stream, &request, true), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
+  }
+  ASSERT_TRUE(daemon.wait_submitted(1));
+  daemon.abort_job("job", Status(Code::kAborted, "it is over", "job 'job'", "start again"));
+  EXPECT_TRUE(all_nan(stream.read(first)));
+  EXPECT_TRUE(all_nan(stream.read(behind)));
+}
+
 TEST(GpuFaults, TheEndOfTheJobFailsWhatIsUnderWay) {
   const Gpu gpu;
   FakeDaemon daemon;

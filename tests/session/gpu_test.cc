@@ -9,6 +9,7 @@
 #include <cmath>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "fake_daemon.h"
@@ -210,22 +211,6 @@ TEST(Gpu, AWaitMakesACopyUrgent) {
   EXPECT_EQ(Gpu::driver().all_copies()[2].device_address, second.address());
 }
 
-// What is in the root's memory already need not be copied there, and stays when the operation fails.
-TEST(Gpu, TheRootOfABroadcastGetsNothingBack) {
-  const Gpu gpu;
-  FakeDaemon daemon;
-  ClientContext context(daemon.socket());
-  const Stream stream;
-  const tl_options_t options = on_gpu(stream);
-  const DeviceMemory memory(256);
-  stream.fill(memory, 3);
-  tl_request_t* request = nullptr;
-  ASSERT_EQ(tl_broadcast(context, "b", memory.data(), 64, TL_FLOAT32, 0, &options, &request), TL_OK) << tl_last_error();
-  ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
-  EXPECT_EQ(Gpu::driver().most_in_flight(kFakeCudaIn), 0U);
-  EXPECT_EQ(memory.floats()[0], 3);
-}
-
 // The copies that a waiting stream waits for may not queue up behind it on the GPU.
 TEST(Gpu, StreamsThatWaitDoNotBlockCopiesWhereHardwareQueuesAreFew) {
   const Gpu gpu;
@@ -260,132 +245,148 @@ TEST(Gpu, WhereStreamsShallNotWaitTheProgramDoes) {
   EXPECT_THAT(status, HasSubstr(R"("stream_wait":false,"no_stream_wait_because":"TENSORLANE_STREAM_WAIT is 0")"));
 }
 
-TEST(Gpu, EveryOperationCopiesWhatItNeedsAndNoMore) {
+TEST(Gpu, AWaitBeforeItsStreamHasComeReachesTheDaemonLater) {
   const Gpu gpu;
   FakeDaemon daemon;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      ClientContext context(daemon.socket(), "job", rank, 2);
-      const Stream stream;
-      const tl_options_t options = on_gpu(stream);
-      const float mine = static_cast<float>(rank + 1);
-      const DeviceMemory x(64 * sizeof(float)), all(128 * sizeof(float)), part(32 * sizeof(float));
-      tl_request_t* request = nullptr;
-      const auto done = [&](const DeviceMemory& memory) {
-        EXPECT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
-        return stream.read(memory);
-      };
-      stream.fill(x, mine);
-      ASSERT_EQ(tl_broadcast(context, "b", x.data(), 64, TL_FLOAT32, 1, &options, &request), TL_OK) << tl_last_error();
-      EXPECT_TRUE(all_are(done(x), 2));
-      stream.fill(x, mine);
-      ASSERT_EQ(tl_allgather(context, "g", x.data(), all.data(), 64, TL_FLOAT32, &options, &request), TL_OK)
-          << tl_last_error();
-      const std::vector<float> gathered = done(all);
-      EXPECT_TRUE(all_are({gathered.begin(), gathered.begin() + 64}, 1));
-      EXPECT_TRUE(all_are({gathered.begin() + 64, gathered.end()}, 2));
-      ASSERT_EQ(tl_reducescatter(context, "r", x.data(), part.data(), 64, 1, TL_FLOAT32, TL_SUM, &options, &request),
-                TL_OK)
-          << tl_last_error();
-      EXPECT_TRUE(all_are(done(part), 3));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-TEST(Gpu, AKeyIsPushedAndPulled) {
-  const Gpu gpu;
-  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
   ClientContext context(daemon.socket());
   const Stream stream;
-  const tl_options_t options = on_gpu(stream);
-  const DeviceMemory in(256), out(256);
-  stream.fill(in, 7);
+  const DeviceMemory memory(4096);
+  tl_tensor_t* tensor = registered_on_gpu(context, "x", memory);
+  Gpu::driver().hold_stream(stream);
+  stream.fill(memory, 1);
   tl_request_t* request = nullptr;
-  ASSERT_EQ(tl_push(context, "k", in.data(), 64, TL_FLOAT32, TL_SUM, &options, &request), TL_OK) << tl_last_error();
-  EXPECT_EQ(tl_stream_wait(&request, 1, stream), TL_ERROR_INVALID_ARGUMENT);
-  EXPECT_THAT(tl_last_error(), HasSubstr("wait for a push or a pull by tl_wait"));
+  ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(request, 0.02), TL_ERROR_TIMED_OUT);
+  EXPECT_EQ(daemon.boosts(), 0U);
+  Gpu::driver().resume_stream(stream);
+  EXPECT_TRUE(eventually([&] { return daemon.boosts() == 1; }));
+  daemon.set_mode(Mode::kRun);
   EXPECT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
-  ASSERT_EQ(tl_pull(context, "k", out.data(), 64, TL_FLOAT32, &options, &request), TL_OK) << tl_last_error();
-  EXPECT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
-  EXPECT_TRUE(all_are({out.floats().begin(), out.floats().end()}, 7));
 }
 
-TEST(Gpu, RegisteredTensorsOfEveryKind) {
-  const Gpu gpu;
+// What the GPU's side of an operation was used for before does not matter to the next.
+TEST(Gpu, AWaitMakesItsOwnOperationUrgentAndNoLaterOne) {
+  const Gpu gpu(3, std::chrono::microseconds(1));
   FakeDaemon daemon;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      ClientContext context(daemon.socket(), "job", rank, 2);
-      const Stream stream;
-      const DeviceMemory sum(256), root(256), all(256), rows(256);
-      const DeviceMemory* memories[] = {&sum, &root, &all, &rows};
-      tl_tensor_desc_t descs[4];
-      for (int i = 0; i < 4; ++i) {
-        static const char* names[] = {"sum", "root", "all", "rows"};
-        descs[i] = tensor_desc(names[i], memories[i]->data(), 64);
-        descs[i].memory = TL_MEMORY_CUDA;
-        stream.fill(*memories[i], static_cast<float>(rank + 1));
-      }
-      descs[1].operation = TL_BROADCAST;
-      descs[2].operation = TL_ALLGATHER;
-      descs[3].operation = TL_REDUCESCATTER;
-      tl_tensor_t* tensors[4];
-      ASSERT_EQ(tl_register(context, "group", descs, 4, tensors), TL_OK) << tl_last_error();
-      tl_request_t* requests[4];
-      ASSERT_EQ(tl_post_on(tensors, 4, stream, requests), TL_OK) << tl_last_error();
-      ASSERT_EQ(tl_stream_wait(requests, 4, stream), TL_OK) << tl_last_error();
-      EXPECT_TRUE(all_are(stream.read(sum), 6));
-      EXPECT_TRUE(all_are(stream.read(root), 1));
-      const std::vector<float> gathered = stream.read(all), scattered = stream.read(rows);
-      EXPECT_TRUE(all_are({gathered.begin(), gathered.begin() + 32}, 1));
-      EXPECT_TRUE(all_are({gathered.begin() + 32, gathered.end()}, 2));
-      EXPECT_TRUE(all_are({scattered.begin() + rank * 32, scattered.begin() + (rank + 1) * 32}, 3));
-      EXPECT_EQ(tl_unregister(context, "group"), TL_OK) << tl_last_error();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  ClientContext context(daemon.socket());
+  const Stream stream, late;
+  const DeviceMemory bulk(8 << 20), low(1 << 20);
+  tl_tensor_t* tensors[2] = {registered_on_gpu(context, "bulk", bulk, 0.5F), registered_on_gpu(context, "low", low, 0)};
+  tl_request_t* requests[2] = {};
+  const auto is_done = [&](int i) { return eventually([&] { return tl_test(requests[i]) == TL_OK; }); };
+  Gpu::driver().hold_stream(late);
+  late.run([] {});
+  ASSERT_EQ(tl_post_on(&tensors[0], 1, late, &requests[0]), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_post_on(&tensors[1], 1, stream, &requests[1]), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_wait(requests[1], 10), TL_OK) << tl_last_error();
+  Gpu::driver().resume_stream(late);
+  ASSERT_TRUE(is_done(0));
+  const std::size_t before = Gpu::driver().all_copies().size();
+  Gpu::driver().hold_all_streams();
+  Gpu::driver().resume_stream(stream);
+  ASSERT_EQ(tl_post_on(&tensors[0], 1, stream, &requests[0]), TL_OK) << tl_last_error();
+  ASSERT_TRUE(eventually([&] { return Gpu::driver().all_copies().size() == before + 2; }));
+  ASSERT_EQ(tl_post_on(&tensors[1], 1, stream, &requests[1]), TL_OK) << tl_last_error();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  Gpu::driver().resume_all_streams();
+  ASSERT_TRUE(is_done(0));
+  ASSERT_TRUE(is_done(1));
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_NE(Gpu::driver().all_copies()[before + i].device_address, low.address());
 }
 
-TEST(Gpu, QueuedCallsOfOneNameTakeTurns) {
-  const Gpu gpu;
+TEST(Gpu, TheUrgencyOfAnArrayCallOrdersItsCopies) {
+  const Gpu gpu(3, std::chrono::microseconds(1));
   FakeDaemon daemon;
   ClientContext context(daemon.socket());
   const Stream stream;
-  std::vector<DeviceMemory> memories;
-  std::vector<tl_request_t*> requests(6);
-  for (int i = 0; i < 6; ++i) {
-    memories.emplace_back(40'000);
-    stream.fill(memories.back(), static_cast<float>(i + 1));
-    ASSERT_EQ(gpu_allreduce(context, "x", memories.back(), stream, &requests[i], true), TL_OK) << tl_last_error();
-  }
-  std::swap(requests[0], requests[5]);  // waiting in another order is allowed
-  EXPECT_EQ(tl_wait_many(requests.data(), 6, 10), TL_OK) << tl_last_error();
-  for (int i = 0; i < 6; ++i) EXPECT_TRUE(all_are(stream.read(memories[i]), static_cast<float>(2 * (i + 1))));
+  const DeviceMemory bulk(6 << 20), urgent(1 << 20);
+  tl_request_t* requests[2] = {};
+  const auto call = [&](const char* name, const DeviceMemory& memory, float urgency, tl_request_t** request) {
+    tl_options_t options = on_gpu(stream);
+    options.urgency = urgency;
+    return tl_allreduce(context, name, memory.data(), memory.data(), memory.floats().size(), TL_FLOAT32, TL_SUM,
+                        &options, request);
+  };
+  Gpu::driver().hold_all_streams();
+  Gpu::driver().resume_stream(stream);
+  ASSERT_EQ(call("bulk", bulk, 0.1F, &requests[0]), TL_OK) << tl_last_error();
+  ASSERT_TRUE(eventually([&] { return Gpu::driver().all_copies().size() == 2; }));
+  ASSERT_EQ(call("urgent", urgent, 0.9F, &requests[1]), TL_OK) << tl_last_error();
+  stream.synchronize();  // its event has come; the stager, which turns now and then, sees it before the next copy ends
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  Gpu::driver().resume_all_streams();
+  for (tl_request_t* request : requests) EXPECT_TRUE(eventually([&] { return tl_test(request) == TL_OK; }));
+  EXPECT_EQ(Gpu::driver().all_copies()[2].device_address, urgent.address());
 }
 
-TEST(Gpu, CallbacksRun) {
+TEST(Gpu, BehindAnOperationThatAStreamWaitsForOneThatTheProgramWaitsForIsTheLast) {
+  const Gpu gpu;
+  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
+  ClientContext context(daemon.socket());
+  const Stream stream;
+  const DeviceMemory memory(4096);
+  tl_tensor_t* tensor = registered_on_gpu(context, "x", memory);
+  stream.fill(memory, 1);
+  tl_request_t *first = nullptr, *second = nullptr, *third = nullptr;
+  ASSERT_EQ(tl_post_on(&tensor, 1, stream, &first), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_stream_wait(&first, 1, stream), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_post_on(&tensor, 1, stream, &second), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_post_on(&tensor, 1, stream, &third), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("an operation on tensor 'x' is under way"));
+  daemon.set_mode(Mode::kRun);
+  EXPECT_EQ(tl_wait(second, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(memory.floats()[0], 4);
+}
+
+TEST(Gpu, AStreamWaitsForAResultThatIsOnItsWayToTheGpu) {
   const Gpu gpu;
   FakeDaemon daemon;
   ClientContext context(daemon.socket());
   const Stream stream;
   const DeviceMemory memory(4096);
-  for (int round = 0; round < 5; ++round) {
-    stream.fill(memory, 1);
+  tl_tensor_t* tensor = registered_on_gpu(context, "x", memory);
+  stream.fill(memory, 1);
+  void* in = nullptr;  // ours from host to GPU
+  for (int round = 0; round < 2; ++round) {
     tl_request_t* request = nullptr;
-    ASSERT_EQ(gpu_allreduce(context, "x", memory, stream, &request), TL_OK) << tl_last_error();
-    std::atomic<int> called{-1};
-    ASSERT_EQ(
-        tl_set_callback(
-            request, [](tl_status_t status, void* argument) { *static_cast<std::atomic<int>*>(argument) = status; },
-            &called),
-        TL_OK)
-        << tl_last_error();
-    ASSERT_TRUE(eventually([&] { return called == TL_OK; }));
-    EXPECT_EQ(memory.floats()[0], 2);
+    ASSERT_EQ(tl_post_on(&tensor, 1, stream, &request), TL_OK) << tl_last_error();
+    if (round == 0) {
+      ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+      in = Gpu::driver().all_copies().back().stream;
+      Gpu::driver().hold_stream(in);
+      continue;
+    }
+    ASSERT_TRUE(eventually([] { return Gpu::driver().all_copies().size() == 4; }));
+    ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
+    std::atomic<bool> passed{false};
+    stream.run([&] { passed = true; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_FALSE(passed);
+    Gpu::driver().resume_stream(in);
+    EXPECT_TRUE(all_are(stream.read(memory), 4));
+    EXPECT_TRUE(passed);
   }
+}
+
+TEST(Gpu, CallsLeaveTheThreadsCaptureModeAsItWas) {
+  const Gpu gpu;
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket());
+  const Stream stream;
+  const DeviceMemory memory(4096);
+  constexpr int kThreadLocal = 1;  // of CUDA's modes neither the first nor the library's
+  int mode = kThreadLocal;
+  ASSERT_EQ(Gpu::driver().driver.capture_mode(&mode), 0);
+  const int before = std::exchange(mode, kThreadLocal);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(gpu_allreduce(context, "x", memory, stream, &request), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_stream_wait(&request, 1, stream), TL_OK) << tl_last_error();
+  mode = before;
+  ASSERT_EQ(Gpu::driver().driver.capture_mode(&mode), 0);
+  EXPECT_EQ(mode, kThreadLocal);
+  stream.synchronize();
 }
 
 TEST(Gpu, ManyTensorsThreadsAndStreams) {

@@ -26,7 +26,10 @@ using testing::HasSubstr;
 class Listener final : public Stager::Listener {
  public:
   void read(Transfer& transfer) override { note(read_, transfer, {}); }
-  void over(Transfer& transfer, const Status& status) override { note(over_, transfer, status); }
+  void over(Transfer& transfer, const Status& status) override {
+    EXPECT_EQ(std::atomic_ref(*transfer.word).load(), transfer.value);  // before it can be used again
+    note(over_, transfer, status);
+  }
   void failed(const Status& status) override {
     {
       std::lock_guard lock(mutex_);
@@ -147,6 +150,28 @@ TEST_F(StagerTest, ATransferIsStoppedBetweenItsCopies) {
   EXPECT_EQ(listener.end_of(transfer).what(), "it is over");
   EXPECT_TRUE(std::ranges::all_of(memory.bytes(), [](std::byte each) { return each == std::byte{0xff}; }));
   stager->arrived(transfer);  // is too late
+}
+
+class PatientStagerTest : public StagerTest {
+ protected:
+  PatientStagerTest() : StagerTest({seconds(60), seconds(60)}) {}
+};
+
+TEST_F(PatientStagerTest, CopiesThatAreUnderWayEndBeforeAStoppedTransferIsOver) {
+  const Stream stream;
+  Gpu::driver().hold_all_streams();
+  Gpu::driver().resume_stream(stream);
+  Transfer& transfer = begin(stream);
+  stager->add(transfer);
+  ASSERT_TRUE(eventually([&] { return Gpu::driver().all_copies().size() == 2; }));
+  stager->stop(transfer, Status(Code::kAborted, "it is over"), false);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(listener.is_over(transfer));
+  Gpu::driver().resume_all_streams();
+  ASSERT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_EQ(listener.end_of(transfer).to_string(), Status(Code::kAborted, "it is over").to_string());
+  EXPECT_EQ(Gpu::driver().all_copies().size(), 2U);  // and none begins
+  EXPECT_EQ(word(transfer), transfer.value);
 }
 
 TEST_F(StagerTest, WhatAStreamHasYetToWriteIsNotFilledBefore) {

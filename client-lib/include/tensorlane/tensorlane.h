@@ -80,8 +80,10 @@ typedef enum {
  *
  * Order is that of streams: an operation reads its buffer when the stream that the call names has done what it was
  * given so far, and tl_stream_wait() makes a stream wait for the result, while the calling thread goes on. A stream is
- * a CUstream or cudaStream_t; null is the default stream. From the call until the request is done, or until a stream
- * that tl_stream_wait() was called for has come so far, the buffers belong to tensorlane, `in`, too. */
+ * a CUstream or cudaStream_t of the buffer's GPU; null is the legacy default stream: what other streams have yet to
+ * write would be missed. From the call until the request is done, or until a stream that tl_stream_wait() was called
+ * for has come so far, the buffers belong to tensorlane, `in`, too. A registered buffer stays allocated, and where it
+ * is, until tl_unregister(). */
 typedef enum { TL_MEMORY_HOST = 0, TL_MEMORY_CUDA = 1 } tl_memory_t;
 
 /* How the hosts of a job aggregate a tensor. DEFAULT: as daemon.yaml of rank 0's host says. AUTO: what its cost model
@@ -223,8 +225,9 @@ TL_API tl_status_t tl_unregister(tl_context_t* context, const char* group);
  * tl_finalize(). Null for null, and for a tensor that was unregistered, if it is among the last 4,096 of them. */
 TL_API void* tl_tensor_buffer(const tl_tensor_t* tensor);
 
-/* Starts the tensor's operation on its buffer. The buffer belongs to tensorlane until the request is done. Never
- * blocks. One operation per tensor may be under way; errors: invalid argument (one is), aborted. */
+/* Starts the tensor's operation on its buffer (in GPU memory: see tl_post_on()). The buffer belongs to tensorlane until
+ * the request is done. Never blocks. One operation per tensor may be under way; errors: invalid argument (one is),
+ * aborted. */
 TL_API tl_status_t tl_post(tl_tensor_t* tensor, tl_request_t** request);
 /* Starts `count` tensors of one context as tl_post() does, in this order, for the cost of one call. `requests` receives
  * as many handles. All or none: after an error nothing was started. Errors: as tl_post (the text names the tensor),
@@ -240,11 +243,13 @@ TL_API tl_status_t tl_post_on(tl_tensor_t* const* tensors, size_t count, void* s
  * error is returned; then those that are not null are as they were.
  *
  * An operation that fails later stops no stream: its result is then filled with bytes of 0xff, which is NaN in every
- * floating-point type, before the stream goes on, and the next call that begins an operation says why. Where the driver
- * cannot make streams wait, or with CUDA_DEVICE_MAX_CONNECTIONS=1, which could make our copies wait behind the waiting
- * stream, or with TENSORLANE_STREAM_WAIT=0, the calling thread waits in the stream's place (tl_gpu_status() says so).
- * Errors: those of operations that have failed; invalid argument (a request of host memory, a push or a pull, one with
- * a callback, or a stream that captures a CUDA graph); unavailable (what the driver says). */
+ * floating-point type, before the stream goes on, and the next call of this context that begins an
+ * operation, whichever thread makes it, says why. Only `stream` waits: another one, and the CPU, need an event of it.
+ * Where the driver cannot make streams wait, or with CUDA_DEVICE_MAX_CONNECTIONS=1, which could make our copies wait
+ * behind the waiting stream, or with TENSORLANE_STREAM_WAIT=0, the calling thread waits in the stream's place
+ * (tl_gpu_status() says so). Errors: those of operations that have failed; invalid argument (a request of host memory,
+ * a push or a pull, one with a callback, or a stream that captures a CUDA graph); unavailable (what the driver says).
+ */
 TL_API tl_status_t tl_stream_wait(tl_request_t** requests, size_t count, void* stream);
 /* What the library uses GPUs for, as JSON: the driver, the devices with their way to the daemon and why, copied and
  * pinned bytes. The text belongs to the context until the next call. */
