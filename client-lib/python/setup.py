@@ -55,7 +55,7 @@ class Build(build_py):
         command = [
             *compiler, "-std=c++20", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden",
             "-fvisibility-inlines-hidden", f"-I{root}", f"-I{root / 'client-lib' / 'include'}", *units,
-            "-Wl,--as-needed", "-Wl,--no-undefined", "-o", str(output),
+            "-Wl,--as-needed", "-Wl,--no-undefined", "-ldl", "-o", str(output),
         ]
         try:
             subprocess.run(command, check=True)

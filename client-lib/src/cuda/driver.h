@@ -1,6 +1,6 @@
 // The part of NVIDIA's driver interface that the library uses, and libcuda, which is loaded at run time: nothing of
-// CUDA is needed to build or to run without a GPU. tests/unit/client-lib/cuda_declarations_test.cc compares what is
-// declared here with cuda.h.
+// CUDA is needed to build or to run without a GPU. tests/cuda/declarations_check.cc compares what is declared here with
+// NVIDIA's cuda.h.
 #pragma once
 
 #include <cstddef>
