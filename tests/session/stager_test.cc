@@ -36,7 +36,7 @@ class Listener final : public Stager::Listener {
       if (!failure_.ok()) return;
       failure_ = status;
     }
-    for (Transfer* transfer : stopped_by_failure) stager->stop(*transfer, status, true);
+    for (Transfer* transfer : stopped_by_failure) stager->stop(*transfer, status, false);
   }
   void pause(Duration longest) override { std::this_thread::sleep_for(std::chrono::nanoseconds(longest.value)); }
 
@@ -90,7 +90,7 @@ class StagerTest : public testing::Test {
   ~StagerTest() override {
     Gpu::driver().resume_all_streams();
     stager.reset();
-    EXPECT_TRUE(eventually([] { return Gpu::driver().alive("queued") == 0; }));
+    for (const FakeCudaStream& stream : Gpu::driver().all_streams()) Gpu::driver().stream_synchronize(stream.handle);
     const client::cuda::Current current(*device);
     EXPECT_EQ(device->driver().host_unregister(staging.data()), 0);
   }
