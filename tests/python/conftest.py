@@ -1,5 +1,8 @@
-"""Tests of the Python package in one process: the source tree's package, an in-process transport."""
+"""Tests of the Python package in one process: the source tree's package, an in-process transport. With TENSORLANE_TEST_DEVICE=fake_gpu their tensors are
+on a fake GPU (fake_gpu/), unless they say otherwise.
+"""
 
+import os
 import pathlib
 import sys
 
@@ -11,6 +14,11 @@ sys.path.insert(0, str(HERE.parents[1] / "client-lib" / "python"))
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
+
+if os.environ.get("TENSORLANE_TEST_DEVICE") == "fake_gpu":
+    import fake_gpu
+
+    torch.set_default_device(fake_gpu.load())
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ class _Transport:
     """What both have in common: buffers by index, and calls for many of them."""
 
     def register(self, group, descs, op):
-        self.buffers = [torch.zeros(d.count, dtype=d.dtype) for d in descs]
+        self.buffers = [torch.zeros(d.count, dtype=d.dtype, device=d.device or "cpu") for d in descs]
         return self.buffers
 
     def post_many(self, indices):
@@ -114,7 +114,7 @@ class _HubTransport(_Transport):
         sequence = self.counts[index] = self.counts.get(index, 0) + 1
         self.waiting[index] = sequence
         with self.hub.changed:
-            self.hub.rounds.setdefault((self.number, index, sequence), {})[self.rank] = self.buffers[index].clone()
+            self.hub.rounds.setdefault((self.number, index, sequence), {})[self.rank] = self.buffers[index].to("cpu", copy=True)
             self.hub.changed.notify_all()
 
     def wait(self, index):
@@ -130,7 +130,7 @@ class _HubTransport(_Transport):
                 raise errors.AbortedError(f"ranks {sorted(self.hub.gone)} left the job: {self.names[index]}: resume from a checkpoint")
             parts = [parts[rank] for rank in range(self.hub.size)]
         del self.waiting[index]
-        assert torch.equal(self.buffers[index], parts[self.rank]), f"the buffer of {self.names[index]} was written while its operation ran"
+        assert torch.equal(self.buffers[index].cpu(), parts[self.rank]), f"the buffer of {self.names[index]} was written while its operation ran"
         self.buffers[index].copy_(_reduced(parts, self.ops[index]))
 
     def done(self, index):

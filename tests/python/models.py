@@ -83,8 +83,9 @@ def groups_of(model):
 
 
 def data(seed, rank=0, batch=8):
-    generator = torch.Generator().manual_seed(1000 * rank + seed)
-    return torch.randn(batch, 6, generator=generator), torch.randint(0, 3, (batch,), generator=generator)
+    generator = torch.Generator("cpu").manual_seed(1000 * rank + seed)
+    x, y = torch.randn(batch, 6, generator=generator, device="cpu"), torch.randint(0, 3, (batch,), generator=generator, device="cpu")
+    return x.to(torch.get_default_device()), y.to(torch.get_default_device())
 
 
 def train(model, optimizer, scenario, steps=STEPS, rank=0):

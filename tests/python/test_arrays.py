@@ -121,13 +121,13 @@ def test_another_device():
         def __dlpack__(self, **_):
             raise AssertionError("must not be asked")
 
-    refused("arrays on other devices are not supported yet (DLPack device 2): array 'x': copy it to the CPU", Elsewhere())
+    refused("arrays on other devices are not supported (DLPack device 2): array 'x': copy it to the CPU, or pass a torch tensor to tensorlane.torch", Elsewhere())
 
 
 @pytest.mark.parametrize(
     "tensor, text",
     [
-        (torch.ones(3, device="meta"), "tensors on meta are not supported yet: tensor 'x': pass tensor.cpu()"),
+        (torch.ones(3, device="meta"), "tensors on meta are not supported: tensor 'x': move it to the CPU or to a CUDA GPU"),
         (torch.ones(3, dtype=torch.int16), "dtype torch.int16 is not supported: tensor 'x': use float32, float64, float16, bfloat16, int8, int32, int64 or uint8"),
         (torch.ones(4, 4)[:, 0], "it is not contiguous: tensor 'x': pass tensor.contiguous()"),
         (torch.ones(0), "it has no elements: tensor 'x': leave the call out on all ranks"),
@@ -144,7 +144,7 @@ def test_torch_refusals(call, tensor, text):
 
 def test_names_of_calls_without_one():
     """They depend on the calls before alone, and a loop of calls that are alike has eight at most, or less where they are large."""
-    unnamed = _native._Unnamed()
+    unnamed = _native.Unnamed()
     small, large = (4, _native.FLOAT32, _native.SUM, -1.0), (4 << 20, _native.FLOAT32, _native.SUM, -1.0)
     assert [unnamed.name("allreduce", small) for _ in range(10)] == [f"noname.{1 + i % 8}" for i in range(10)]
     assert [unnamed.name("allreduce", large) for _ in range(6)] == [f"noname.{11 + i % 4}" for i in range(6)]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from loopback import Hub, Loopback
 from models import OPTIMIZERS, SCENARIOS, build, groups_of, same_bits, train
+from ranks import device_of
 from tensorlane.torch import DistributedOptimizer
 
 
@@ -48,14 +49,15 @@ def test_one_rank(optimizer, scenario):
 def run_ranks(scenario, optimizer, synchronous, size=2):
     """Trains `size` ranks in threads, each with data of its own; returns their models' state_dicts."""
     hub, results, errors = Hub(size), [None] * size, []
-    models = [build(scenario) for _ in range(size)]
+    models = [build(scenario).to(device_of(number)) for number in range(size)]
 
     def rank(number):
         try:
+            torch.set_default_device(device_of(number))
             model = models[number]
             wrapped = distributed(model, optimizer, scenario, hub.transport(number), synchronous)
             train(model, wrapped, scenario, rank=number)
-            results[number] = model.state_dict()
+            results[number] = model.to(device_of(0)).state_dict()
         except BaseException as error:
             errors.append(error)
 

@@ -20,6 +20,7 @@ NUMBERS = {
     "TL_SUM": _native.SUM, "TL_AVERAGE": _native.AVERAGE, "TL_MIN": _native.MIN, "TL_MAX": _native.MAX, "TL_PRODUCT": _native.PRODUCT,
     "TL_ALLREDUCE": _native.ALLREDUCE, "TL_BROADCAST": _native.BROADCAST, "TL_ALLGATHER": _native.ALLGATHER, "TL_BARRIER": _native.BARRIER,
     "TL_PUSH": _native.PUSH, "TL_PULL": _native.PULL, "TL_REDUCESCATTER": _native.REDUCESCATTER,
+    "TL_MEMORY_HOST": _native.MEMORY_HOST, "TL_MEMORY_CUDA": _native.MEMORY_CUDA,
     "TL_OK": errors.OK, "TL_IN_PROGRESS": errors.IN_PROGRESS, "TL_ERROR_TIMED_OUT": errors.TIMED_OUT,
     "TL_ERROR_INVALID_ARGUMENT": errors.InvalidArgumentError.status, "TL_ERROR_NOT_FOUND": errors.NotFoundError.status,
     "TL_ERROR_ALREADY_EXISTS": errors.AlreadyExistsError.status, "TL_ERROR_PERMISSION_DENIED": errors.PermissionDeniedError.status,
@@ -84,6 +85,7 @@ def test_the_wheel_compiles_what_it_includes(monkeypatch):
         included = [ROOT / name for name in re.findall(r'#include "((?:client-lib|common)/[^"]+)"', source.read_text())]
         left += [header for header in included if header not in seen]
     headers = {file for file in seen if file.suffix == ".h"}
-    assert {str(header.parent.relative_to(ROOT)) for header in headers} <= set(wheel["FOLDERS"])
+    folders = [ROOT / folder for folder in wheel["FOLDERS"]]
+    assert all(any(folder in header.parents for folder in folders) for header in headers)
     missing = {header.with_suffix(".cc") for header in headers if header.with_suffix(".cc").exists()} - units
     assert {str(unit.relative_to(ROOT)) for unit in missing} == {"common/protocol/plan.cc"}  # of which only numbers are used

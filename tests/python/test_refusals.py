@@ -176,7 +176,7 @@ def test_nothing_to_train():
     [
         (torch.zeros(2, dtype=torch.complex64), "dtype torch.complex64 is not supported: parameter 'p'"),
         (torch.zeros(0), "it has no elements: parameter 'p'"),
-        (torch.zeros(2, device="meta"), "tensors on meta are not supported yet: parameter 'p'"),
+        (torch.zeros(2, device="meta"), "tensors on meta are not supported: parameter 'p': move it to the CPU or to a CUDA GPU"),
     ],
 )
 def test_unsupported_parameters(parameter, text):

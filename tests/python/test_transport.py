@@ -9,6 +9,8 @@ from tensorlane.torch._transport import NativeTransport, TensorDesc
 
 
 class Memory:
+    on_gpu = None
+
     def __init__(self):
         self.bytes = (ctypes.c_char * 64)()
 
@@ -17,7 +19,8 @@ class Memory:
 
 
 class Context:
-    def register(self, group, descs):
+    def register(self, group, descs, on_gpus):
+        assert on_gpus == [None] * len(descs)
         self.descs = descs
         return _native.Group(group, (), [Memory() for _ in descs], [])
 

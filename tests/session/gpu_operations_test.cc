@@ -52,6 +52,29 @@ TEST(GpuOperations, EveryOperationCopiesWhatItNeedsAndNoMore) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(GpuOperations, OneRankHasItsTensorOnAGpuAndAnotherOneDoesNot) {
+  const Gpu gpu;
+  FakeDaemon daemon;
+  std::thread host([&] {
+    ClientContext context(daemon.socket(), "job", 1, 2);
+    float x[64];
+    std::fill(std::begin(x), std::end(x), 2.0F);
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_allreduce(context, "x", x, x, 64, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK) << tl_last_error();
+    EXPECT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+    EXPECT_EQ(x[63], 6);
+  });
+  ClientContext context(daemon.socket(), "job", 0, 2);
+  const Stream stream;
+  const DeviceMemory memory(256);
+  stream.fill(memory, 1);
+  tl_request_t* request = nullptr;
+  EXPECT_EQ(gpu_allreduce(context, "x", memory, stream, &request), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(memory.floats()[63], 6);
+  host.join();
+}
+
 TEST(GpuOperations, AKeyIsPushedAndPulled) {
   const Gpu gpu;
   FakeDaemon daemon;

@@ -129,11 +129,12 @@ def local_size() -> int:
 
 
 def status() -> dict[str, Any]:
-    """What is in force and why: {"daemon": the daemon's own status, "optimizers": one entry per DistributedOptimizer}.
-    """
-    return {
-        "daemon": _native.context().daemon_status(), "optimizers": [member.report() for member in _reports.members()],
-    }
+    """What is in force and why: {"daemon": the daemon's own status, "optimizers": one entry per DistributedOptimizer},
+    and {"gpus": what the library uses GPUs for} where it does."""
+    context = _native.context()
+    found = {"daemon": context.daemon_status(), "optimizers": [member.report() for member in _reports.members()]}
+    gpus = context.gpu_status()
+    return {**found, "gpus": gpus} if gpus.get("devices") else found
 
 
 def _ended_by_exception():

@@ -138,7 +138,8 @@ def _from_dlpack(value, where):
     device = int(value.__dlpack_device__()[0])
     if device != _DL_CPU:
         raise misuse(
-            f"arrays on other devices are not supported yet (DLPack device {device})", where, "copy it to the CPU"
+            f"arrays on other devices are not supported (DLPack device {device})", where,
+            "copy it to the CPU, or pass a torch tensor to tensorlane.torch",
         )
     tensor, writable, capsule = _export(value)
     kind = _DL_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None

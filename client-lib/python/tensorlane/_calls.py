@@ -35,6 +35,11 @@ class Handle:
         self._postscale = postscale
         self._scale = scale
 
+    def __del__(self):
+        request = vars(self).get("_request")
+        if request is not None:
+            request.drop()
+
     def poll(self) -> bool:
         """Whether the operation is done. Raises if it failed."""
         return self._request.test()

@@ -9,6 +9,7 @@ INTEGERS = (INT8, INT32, INT64, UINT8)
 DTYPE_NAMES = "float32, float64, float16, bfloat16, int8, int32, int64 or uint8"
 SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, PUSH, PULL, REDUCESCATTER = range(7)
+MEMORY_HOST, MEMORY_CUDA = range(2)
 
 CONFIG_VERSION = 1
 
@@ -46,13 +47,21 @@ class TensorDesc(ctypes.Structure):
         ("row", ctypes.c_uint64),
         ("pattern", ctypes.c_int),
         ("reserved", ctypes.c_uint32),
+        ("memory", ctypes.c_int),
+        ("reserved2", ctypes.c_uint32),
     ]
 
 
 class Options(ctypes.Structure):
     _fields_ = [
-        ("size", ctypes.c_size_t), ("urgency", ctypes.c_float), ("reserved", ctypes.c_uint32),
+        ("size", ctypes.c_size_t),
+        ("urgency", ctypes.c_float),
+        ("reserved", ctypes.c_uint32),
         ("queued", ctypes.c_uint32),
+        ("reserved2", ctypes.c_uint32),
+        ("stream", ctypes.c_void_p),
+        ("memory", ctypes.c_int),
+        ("reserved3", ctypes.c_uint32),
     ]
 
 
@@ -76,6 +85,9 @@ SIGNATURES = {
     "tl_tensor_buffer": ([_POINTER], ctypes.c_void_p),
     "tl_post": ([_POINTER, _OUT], ctypes.c_int),
     "tl_post_many": ([_POINTER, ctypes.c_size_t, _POINTER], ctypes.c_int),
+    "tl_post_on": ([_POINTER, ctypes.c_size_t, _POINTER, _POINTER], ctypes.c_int),
+    "tl_stream_wait": ([_POINTER, ctypes.c_size_t, _POINTER], ctypes.c_int),
+    "tl_gpu_status": ([_POINTER, ctypes.POINTER(ctypes.c_char_p)], ctypes.c_int),
     "tl_test": ([_POINTER], ctypes.c_int),
     "tl_wait": ([_POINTER, ctypes.c_double], ctypes.c_int),
     "tl_wait_many": ([_POINTER, ctypes.c_size_t, ctypes.c_double], ctypes.c_int),

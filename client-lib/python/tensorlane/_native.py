@@ -13,15 +13,18 @@ import pathlib
 import re
 import threading
 import time
-import weakref
 
 from . import errors
 from ._declarations import (  # noqa: F401  the package takes them from here
     ALLGATHER, ALLREDUCE, AVERAGE, BARRIER, BFLOAT16, BROADCAST, CONFIG_VERSION, DTYPE_NAMES, ELEMENT_BYTES, FLOAT16,
-    FLOAT32, FLOAT64, INT8, INT32, INT64, INTEGERS, MAX, MIN, PRODUCT, PULL, PUSH, REDUCESCATTER, SIGNATURES, SUM,
-    UINT8, Config, Options, TensorDesc,
+    FLOAT32, FLOAT64, INT8, INT32, INT64, INTEGERS, MAX, MEMORY_CUDA, MEMORY_HOST, MIN, PRODUCT, PULL, PUSH,
+    REDUCESCATTER, SIGNATURES, SUM, UINT8, Config, Options, TensorDesc,
 )
 from ._gate import Gate, left
+from ._registered import Group, Tensor
+from ._unnamed import Unnamed
+
+HOST = (MEMORY_HOST, None)  # where the memory of a call lies, and the stream that it is ordered by
 
 _WAIT_PIECE_SECONDS = 0.1
 
@@ -113,37 +116,12 @@ def _interruptible(call):
     _Call(call).wait()
 
 
-def tensor_desc(name, count, dtype, op=SUM, position=0, positions=0):
+def tensor_desc(name, count, dtype, op=SUM, position=0, positions=0, memory=MEMORY_HOST):
     """An allreduce of a group, without a buffer of its own."""
     return TensorDesc(
-        ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0, 1
+        ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0, 1, 0,
+        0, memory, 0,
     )
-
-
-class _Unnamed:
-    """Names of calls that have none: "noname.N" of the N-th one of an operation. A name is a tensor that all ranks
-    register, so calls that are alike share a few of them, in turns: which one depends on their order alone, and not on
-    what is done already. A call whose turn has come waits for the call that had the name before (tl_options_t.queued).
-    Any thread."""
-
-    _MOST_NAMES, _MOST_BYTES = 8, 64 << 20  # of one kind of calls
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._calls = {}  # by operation
-        self._kinds = {}  # by operation and kind: [calls, names]
-
-    def name(self, operation, kind):
-        count, dtype = kind[:2]
-        with self._lock:
-            number = self._calls[operation] = self._calls.get(operation, 0) + 1
-            of_kind = self._kinds.setdefault((operation, kind), [0, []])
-            turn, names = of_kind
-            of_kind[0] += 1
-            most = max(1, min(self._MOST_NAMES, self._MOST_BYTES // (count * ELEMENT_BYTES[dtype])))
-            if len(names) < most:
-                names.append(f"noname.{number}")
-            return names[turn % most]
 
 
 class Context:
@@ -153,8 +131,9 @@ class Context:
         self._handle = ctypes.c_void_p()  # None once it has ended: the library says that a call needs a context
         self.gate = Gate()  # of calls that tl_finalize() does not end itself
         self._lock = threading.Lock()  # of what follows, where threads unregister
-        self._unnamed = _Unnamed()
+        self._unnamed = Unnamed()
         self._groups = []
+        self._late_buffers = []  # on GPUs, of groups whose registration may yet come to an end
         self._asked = None  # _Asked, while the other ranks have not all answered
         self._unregistered = []  # (tensor, address of its buffer), of which something may still refer to the buffer
         _interruptible(lambda: check(library().tl_init(ctypes.byref(config), ctypes.byref(self._handle))))
@@ -187,19 +166,28 @@ class Context:
         check(library().tl_daemon_status(self._handle, ctypes.byref(text)))
         return json.loads(text.value)
 
-    def register(self, group, descs):
-        """The Group of these tensors, in buffers of the context's. Collective, and in the same order on all ranks.
-        Registered tensors stay until unregister() or the context's end, so a group that is alike and that no rank uses
-        any more is given out again, with zeros in it and the names of before. After TimedOutError another call like
-        this one goes on, as long as the job lives."""
+    def gpu_status(self):
+        """What the library uses GPUs for."""
+        text = ctypes.c_char_p()
+        check(library().tl_gpu_status(self._handle, ctypes.byref(text)))
+        return json.loads(text.value)
+
+    def register(self, group, descs, on_gpus=None):
+        """The Group of these tensors, in buffers of the context's, or of `on_gpus`: for each tensor None or a Buffer
+        (torch/_device.py). Collective, and in the same order on all ranks. Registered tensors stay until unregister()
+        or the context's end, so a group that is alike and that no rank uses any more is given out again, with its
+        buffers, zeros in those of host memory, and the names of before. After TimedOutError another call like this one
+        goes on, as long as the job lives."""
+        on_gpus = on_gpus or [None] * len(descs)
         kind = tuple(
-            tuple(getattr(desc, field) for field, _ in TensorDesc._fields_ if field not in ("name", "buffer"))
-            for desc in descs
+            (*(getattr(desc, field) for field, _ in TensorDesc._fields_ if field not in ("name", "buffer")),
+             on_gpu and on_gpu.device)
+            for desc, on_gpu in zip(descs, on_gpus)
         )
         idle = self._agree_on_idle_group(kind)
         if idle is not None:
             for tensor, desc in zip(idle, descs):
-                ctypes.memset(tensor.address(), 0, desc.count * ELEMENT_BYTES[desc.dtype])
+                tensor.clear(desc.count * ELEMENT_BYTES[desc.dtype])
             return idle
         with self._lock:
             self._free_unused()
@@ -207,19 +195,21 @@ class Context:
         handles = (ctypes.c_void_p * len(descs))()
         memory = []
         try:
-            for desc in array:
-                memory.append(self._allocate(desc.count * ELEMENT_BYTES[desc.dtype]))
-                desc.buffer = memory[-1]
+            for desc, on_gpu in zip(array, on_gpus):
+                memory.append(None if on_gpu else self._allocate(desc.count * ELEMENT_BYTES[desc.dtype]))
+                desc.buffer = on_gpu.allocate() if on_gpu else memory[-1]
             _interruptible(
                 lambda: check(library().tl_register(self._handle, group.encode(), array, len(descs), handles))
             )
         except errors.TimedOutError:
+            self._late_buffers += filter(None, on_gpus)
             raise  # the daemon may yet come to use the buffers
         except errors.Error:
-            for address in memory:
+            for address in filter(None, memory):
                 self._free(address)
             raise
-        made = Group(group, kind, [Tensor(self, handle) for handle in handles], memory)
+        tensors = [Tensor(handle, desc.buffer, on_gpu) for handle, desc, on_gpu in zip(handles, array, on_gpus)]
+        made = Group(group, kind, tensors, memory)
         self._groups.append(made)
         return made
 
@@ -247,7 +237,7 @@ class Context:
             if group not in self._groups:
                 return  # another thread has been here
             self._groups.remove(group)
-            self._unregistered += zip(group, group.memory)
+            self._unregistered += [pair for pair in zip(group, group.memory) if pair[1] is not None]
             self._free_unused()
 
     def forget(self, call):
@@ -301,18 +291,29 @@ class Context:
 
     # Operations of registered tensors, many with one call.
 
-    def post_many(self, tensors):
-        """Starts the operations of several tensors of this context, all or none. Returns a request of each, as a
-        number, for wait_many()."""
+    def post_many(self, tensors, stream=None):
+        """Starts the operations of several tensors of this context, all or none: of GPU memory when `stream` has done
+        what it was given so far, of host memory now (None). Returns a request of each, as a number, for wait_many() or
+        stream_wait()."""
         count = len(tensors)
+        handles = (ctypes.c_void_p * count)(*[tensor.handle for tensor in tensors])
         requests = (ctypes.c_void_p * count)()
         with self.gate:
-            check(
-                library().tl_post_many(
-                    (ctypes.c_void_p * count)(*[tensor._handle for tensor in tensors]), count, requests
-                )
-            )
+            if stream is None:
+                check(library().tl_post_many(handles, count, requests))
+            else:
+                check(library().tl_post_on(handles, count, stream, requests))
         return requests[:]
+
+    def stream_wait(self, requests, stream):
+        """Lets `stream` wait for these requests of post_many(), in place of this thread. They are gone then. After an
+        error those that are not gone are in the list."""
+        count = len(requests)
+        pending = (ctypes.c_void_p * count)(*requests)
+        with self.gate:
+            status = library().tl_stream_wait(pending, count, stream)
+        requests[:] = [request for request in pending if request is not None]
+        check(status)
 
     def wait_many(self, requests):
         """Returns when all of these requests of post_many() are done. Raises the first error. What Ctrl-C leaves under
@@ -342,40 +343,43 @@ class Context:
 
     # Array calls. Without a name they are told apart by their order, which is the same on all ranks.
 
-    def allreduce(self, name, source, target, count, dtype, op, urgency, keep):
+    def allreduce(self, name, source, target, count, dtype, op, urgency, keep, place=HOST):
         return self._start(
-            library().tl_allreduce, name, (source, target, count, dtype, op), (count, dtype, op), urgency, keep
+            library().tl_allreduce, name, (source, target, count, dtype, op), (count, dtype, op), urgency, keep, place
         )
 
-    def broadcast(self, name, target, count, dtype, root, urgency, keep):
+    def broadcast(self, name, target, count, dtype, root, urgency, keep, place=HOST):
         return self._start(
-            library().tl_broadcast, name, (target, count, dtype, root), (count, dtype, root), urgency, keep
+            library().tl_broadcast, name, (target, count, dtype, root), (count, dtype, root), urgency, keep, place
         )
 
-    def allgather(self, name, source, target, count, dtype, urgency, keep):
+    def allgather(self, name, source, target, count, dtype, urgency, keep, place=HOST):
         return self._start(
-            library().tl_allgather, name, (source, target, count, dtype), (count * self.size, dtype), urgency, keep
+            library().tl_allgather, name, (source, target, count, dtype), (count * self.size, dtype), urgency, keep,
+            place,
         )
 
-    def reducescatter(self, name, source, target, rows, row, dtype, op, urgency, keep):
+    def reducescatter(self, name, source, target, rows, row, dtype, op, urgency, keep, place=HOST):
         return self._start(
             library().tl_reducescatter, name, (source, target, rows, row, dtype, op), (rows * row, dtype, op, row),
-            urgency, keep,
+            urgency, keep, place,
         )
 
-    def push(self, key, source, count, dtype, op, urgency, keep):
-        return self._start(library().tl_push, key, (source, count, dtype, op), (count, dtype, op), urgency, keep)
+    def push(self, key, source, count, dtype, op, urgency, keep, place=HOST):
+        return self._start(library().tl_push, key, (source, count, dtype, op), (count, dtype, op), urgency, keep, place)
 
-    def pull(self, key, target, count, dtype, urgency, keep):
-        return self._start(library().tl_pull, key, (target, count, dtype), (count, dtype), urgency, keep)
+    def pull(self, key, target, count, dtype, urgency, keep, place=HOST):
+        return self._start(library().tl_pull, key, (target, count, dtype), (count, dtype), urgency, keep, place)
 
-    def _start(self, call, name, arguments, kind, urgency, keep):
-        """`kind`: (count, dtype, ...), what all calls of a name have in common."""
+    def _start(self, call, name, arguments, kind, urgency, keep, place):
+        """`kind`: (count, dtype, ...), what all calls of a name have in common, together with the kind of memory."""
+        forget_dropped()
+        memory, stream = place
         queued = name is None
         if queued:
-            name = self._unnamed.name(call.__name__, kind)
+            name = self._unnamed.name(call.__name__, (*kind, memory))
         request = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), urgency, 0, queued)
+        options = Options(ctypes.sizeof(Options), urgency, 0, queued, 0, stream, memory, 0)
         with self.gate:
             check(call(self._handle, name.encode(), *arguments, ctypes.byref(options), ctypes.byref(request)))
             return Request(self, request, keep)
@@ -403,55 +407,19 @@ class _Asked:
         return self.idle is not None and self._everybodys.raw == self._expected
 
 
-class Group(list):
-    """Tensors that were registered together, until they are unregistered or their context ends. `requests` is for
-    whoever uses them: a dict of what is under way. `memory`: the address of each buffer."""
-
-    def __init__(self, name, kind, tensors, memory):
-        super().__init__(tensors)
-        self.name = name
-        self.kind = kind
-        self.memory = memory
-        self.requests = {}
-        self.leaves = False  # somebody has begun to unregister it
-        self.leaving = None  # the _Call that does
-
-    def __eq__(self, other):
-        return self is other
-
-    __hash__ = object.__hash__
-
-    def idle(self):
-        """Whether nothing is under way and nothing refers to the buffers."""
-        return not self.requests and not any(tensor.in_use() for tensor in self)
-
-
-class Tensor:
-    """A registered tensor; lives as long as its context."""
-
-    def __init__(self, context, handle):
-        self._context = context
-        self._handle = ctypes.c_void_p(handle)
-        self._memory = None
-
-    def address(self):
-        with self._context.gate:
-            return library().tl_tensor_buffer(self._handle)
-
-    def memory(self, size):
-        """Its buffer of `size` bytes, shared with the daemon. Not to be touched after the context is finalized."""
-        memory = self._memory() if self._memory is not None else None
-        if memory is None:
-            memory = (ctypes.c_char * size).from_address(self.address())
-            self._memory = weakref.ref(memory)
-        return memory
-
-    def in_use(self):
-        """Whether something refers to what memory() gave."""
-        return self._memory is not None and self._memory() is not None
-
-
 _under_way = set()  # requests whose memory must not be freed, even if the caller has dropped them
+_dropped = collections.deque()  # those that nobody will wait for
+
+
+def forget_dropped():
+    """Gives up the memory of dropped requests that are done by now. Whether they have failed interests nobody."""
+    for _ in range(len(_dropped)):
+        try:
+            request = _dropped.popleft()
+            if not request.test():
+                _dropped.append(request)
+        except (IndexError, errors.Error):  # another thread does the same
+            pass
 
 
 class Request:
@@ -484,6 +452,23 @@ class Request:
                 elif end is not None and time.monotonic() >= end:
                     check(status)
         self._done()
+
+    def let_wait(self, stream):
+        """Lets the GPU's stream wait for it, in place of this thread. Raises if it failed; what fails later is raised
+        by the next call that starts an operation."""
+        if self._handle is not None:
+            pending = ctypes.c_void_p(self._handle.value)
+            with self.context.gate:
+                status = library().tl_stream_wait(ctypes.byref(pending), 1, stream)
+            if pending:
+                check(status)
+            self._finish(status)
+        self._done()
+
+    def drop(self):
+        """Nobody will wait for it. Any thread, at any time."""
+        if self._handle is not None:
+            _dropped.append(self)
 
     def abandon(self):
         """Its context is gone."""

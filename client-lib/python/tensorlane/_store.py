@@ -14,6 +14,14 @@ from ._process_sets import AnyProcessSet
 from .errors import misuse
 
 
+def _copy(value, out, key):
+    target = _arrays.view(out, key)
+    _arrays.require_writable(target, key)
+    ctypes.memmove(
+        target.pointer, _arrays.pointer(value), target.count * _native.ELEMENT_BYTES[target.dtype]
+    )
+
+
 class KVStore:
     """Every rank makes the same calls of a key in the same order. Between keys there is no order, but where a call
     waits: all keys may be pushed before any is pulled, and pushed in an order of each rank's own. Names of keys belong
@@ -28,9 +36,7 @@ class KVStore:
 
     _calls = _calls
     _view = staticmethod(_arrays.view)
-    _address = staticmethod(_arrays.pointer)
-    # What a framework must know before an array of its changes in place.
-    _prepare = staticmethod(lambda array, key: None)
+    _copy = staticmethod(_copy)
 
     def __init__(self, staleness: int = 0, *, process_set: AnyProcessSet | None = None) -> None:
         if staleness < 0:
@@ -96,11 +102,9 @@ class KVStore:
                 "it was pushed with another number of elements, or another dtype", f"key '{key}'",
                 "pull into an array like the pushed one",
             )
-        _arrays.require_writable(target, key)
         while state.rounds and (state.value is None or len(state.rounds) > self._staleness or state.rounds[0].poll()):
             state.take()
-        self._prepare(out, key)
-        ctypes.memmove(target.pointer, self._address(state.value), target.count * _native.ELEMENT_BYTES[target.dtype])
+        self._copy(state.value, out, key)
 
 
 class _Key:

@@ -3,38 +3,15 @@
 TENSORLANE_BUILD names the build directory (ctest sets it).
 """
 
-import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
-
-SCRIPTS = pathlib.Path(__file__).resolve().parents[1]
-BUILD = pathlib.Path(os.environ.get("TENSORLANE_BUILD", SCRIPTS.parents[1] / "build"))
-COMMAND = BUILD / "bin" / "tensorlane"
-SECONDS = 240
+from jobs import SCRIPTS, SECONDS, needs_daemons, run
 
 WORLDS = {"ring_4x1": (4, 1, "ring"), "ring_2x2": (4, 2, "ring"), "parameter_server_4x1": (4, 1, "parameter_server"), "parameter_server_2x2": (4, 2, "parameter_server")}
 
-pytestmark = pytest.mark.skipif(not (BUILD / "bin" / "tensorlaned").exists(), reason=f"no tensorlaned in {BUILD}/bin")
-
-
-def run(ranks, ranks_per_host, pattern, script, *arguments, first_port, settings=()):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(SCRIPTS.parents[1] / "client-lib" / "python"), str(SCRIPTS)]),
-        "TENSORLANE_LIBRARY": str(BUILD / "lib" / "libtensorlane.so"),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [
-        str(COMMAND), "run", "-n", str(ranks), "--ranks-per-host", str(ranks_per_host), "--pattern", pattern, "--first-port", str(first_port),
-        *(part for setting in settings for part in ("--set", setting)),
-        "--", sys.executable, str(SCRIPTS / script), *arguments,
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+pytestmark = needs_daemons
 
 
 @pytest.mark.parametrize("ranks, ranks_per_host", [(1, 1), (2, 1), (2, 2)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from .. import _native
 from .._process_sets import AnyProcessSet
 from ..errors import misuse
-from . import _calls
+from . import _calls, _device
 
 # Pickled objects travel as float64 arrays of a multiple of this many elements, to register few different lengths.
 _CHUNK_ELEMENTS = 1024
@@ -26,23 +27,16 @@ def broadcast_parameters(
     (name, tensor).
 
     Tensors of dtypes that cannot be broadcast (bool, complex) travel as one object. Collective."""
-    named = _named(params)
-    handles, others = [], {}
-    for name, tensor in named:
+    direct, others = [], {}
+    for name, tensor in _named(params):
         if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0:
             continue
-        if tensor.dtype not in _calls._DTYPES or tensor.device.type != "cpu":
+        _device.gpu(tensor, f"tensor '{name}'")
+        if tensor.dtype in _calls._DTYPES:
+            direct.append((f"parameter.{name}", tensor))
+        else:
             others[name] = tensor
-            continue
-        source = tensor.detach()
-        copy = source.contiguous()  # itself, where it is
-        # A name keeps its size and type for the life of the job; another model may have the same names.
-        call = f"parameter.{name}.{copy.numel()}.{str(copy.dtype)[6:]}"
-        handles.append((source, copy, _calls.broadcast_async_(copy, root_rank, call, process_set=process_set)))
-    for tensor, copy, handle in handles:
-        handle.synchronize()
-        if copy.data_ptr() != tensor.data_ptr():
-            tensor.copy_(copy)
+    _broadcast_directly(direct, root_rank, process_set)
     if others:
         received = broadcast_object(
             {name: tensor.detach().cpu() for name, tensor in others.items()}, root_rank, "parameters.others",
@@ -50,6 +44,21 @@ def broadcast_parameters(
         )
         for name, tensor in others.items():
             tensor.detach().copy_(received[name])
+
+
+def _broadcast_directly(named, root_rank, process_set):
+    """Of dtypes that can be broadcast, all at once and in place."""
+    handles = []
+    for name, tensor in named:
+        source = tensor.detach()
+        copy = source.contiguous()  # itself, where it is
+        # A name keeps its size, type and kind of memory for the life of the job; another model may have the same names.
+        call = f"{name}.{copy.numel()}.{str(copy.dtype)[6:]}{'' if copy.device.type == 'cpu' else '.gpu'}"
+        handles.append((source, copy, _calls.broadcast_async_(copy, root_rank, call, process_set=process_set)))
+    for tensor, copy, handle in handles:
+        handle.synchronize()
+        if copy.data_ptr() != tensor.data_ptr():
+            tensor.copy_(copy)
 
 
 def _named(params):
@@ -71,19 +80,55 @@ def _named(params):
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int = 0, *, process_set: AnyProcessSet | None = None
 ) -> None:
-    """Gives every rank the root's state and hyperparameters. Collective. The ranks' optimizers have the same groups;
-    the state may be empty."""
-    optimizer.load_state_dict(
-        broadcast_object(optimizer.state_dict(), root_rank, "optimizer.state", process_set=process_set)
+    """Gives every rank the root's state and hyperparameters. Collective. The ranks' optimizers have the same groups, on
+    devices of the same kind; the state may be empty."""
+    mine = optimizer.state_dict()
+    is_root = _native.context().rank == root_rank
+    received = broadcast_object(
+        _without_gpus(mine) if is_root else None, root_rank, "optimizer.state", process_set=process_set
     )
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in received["param_groups"] for number in group["params"]]
+    device_of = {number: parameter.device for number, parameter in zip(numbers, parameters)}
+    direct = []
+    for number, values in received["state"].items():
+        for key, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, _OnGpu):
+                values[key] = (
+                    mine["state"][number][key].detach().contiguous()
+                    if is_root
+                    else torch.empty(value.shape, dtype=value.dtype, device=device_of[number])
+                )
+                direct.append((f"optimizer.state.{number}.{key}", values[key]))
+    _broadcast_directly(direct, root_rank, process_set)
+    optimizer.load_state_dict(received)
+
+
+class _OnGpu(NamedTuple):
+    """In the place of a tensor that is broadcast by itself."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def _without_gpus(state_dict):
+    """The state dictionary of an optimizer without the tensors that parameters have on GPUs."""
+
+    def light(value):
+        direct = isinstance(value, torch.Tensor) and value.device.type != "cpu" and value.numel() > 0
+        return _OnGpu(value.shape, value.dtype) if direct and value.dtype in _calls._DTYPES else value
+
+    state = {
+        number: {key: light(value) for key, value in values.items()} if isinstance(values, dict) else values
+        for number, values in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
 
 
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str = "object", *, process_set: AnyProcessSet | None = None
 ) -> Any:
     """Returns the root's `obj`, of whatever torch.save takes. Collective."""
-    from .. import _native
-
     is_root = _native.context().rank == root_rank
     payload = b""
     if is_root:

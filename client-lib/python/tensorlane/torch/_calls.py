@@ -1,4 +1,8 @@
-"""Horovod's calls on torch tensors. PyTorch 1.13 or newer."""
+"""Horovod's calls on torch tensors. PyTorch 1.13 or newer.
+
+Of a tensor on a GPU the current stream takes the place of the calling thread: an operation begins when that stream has
+done what it was given so far, and synchronize(handle) makes the stream that is current then wait, and returns at once.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from .. import _arrays, _calls, _native, _process_sets, _store
 from .._calls import Handle
 from .._process_sets import AnyProcessSet
 from ..errors import misuse
+from . import _device
 
 _DTYPES = {
     torch.float32: _native.FLOAT32,
@@ -31,8 +36,7 @@ def _view(tensor, name):
         )
     if tensor.is_sparse or tensor.layout != torch.strided:
         raise misuse("it is sparse", where, "pass a dense tensor")
-    if tensor.device.type != "cpu":
-        raise misuse(f"tensors on {tensor.device} are not supported yet", where, "pass tensor.cpu()")
+    _device.gpu(tensor, where)
     if tensor.dtype not in _DTYPES:
         raise misuse(f"dtype {tensor.dtype} is not supported", where, f"use {_native.DTYPE_NAMES}")
     if not tensor.is_contiguous():
@@ -44,6 +48,44 @@ def _view(tensor, name):
 def _scale(tensor, factor):
     with torch.no_grad():
         tensor.mul_(factor)
+
+
+class _GpuHandle(Handle):
+    """Of an operation on a GPU's memory. `buffers`: what it uses beside the result."""
+
+    def __init__(self, request, result, where, postscale=1.0, buffers=()):
+        super().__init__(request, result, postscale, _scale)
+        self._where = where
+        self._buffers = (result, *buffers)
+        self._ready = None  # the event after which the result may be used
+
+    def poll(self):
+        return self._request.test() if self._ready is None else self._ready.query()
+
+    def synchronize(self, timeout=None):
+        """Lets the current stream wait for the operation and returns its result, on which it may work from now on.
+        With a time-out this thread waits."""
+        device = self._result.device
+        if self._ready is not None:
+            self._ready.wait(_device.current_stream(device))
+            return self._result
+        if timeout is None:
+            self._request.let_wait(_device.stream(device, self._where))
+        else:
+            self._request.wait(timeout)
+        for buffer in self._buffers:
+            _device.record(buffer)
+        self._buffers = ()
+        result = super().synchronize()
+        self._ready = _device.event(device)
+        return result
+
+
+def _handle(request, result, source, shown, postscale=1.0):
+    """Of an operation that brings `source` into `result`."""
+    if result.device.type == "cpu":
+        return Handle(request, result, postscale, _scale)
+    return _GpuHandle(request, result, f"tensor '{shown}'", postscale, () if source is result else (source,))
 
 
 class _Result(torch.autograd.Function):
@@ -103,13 +145,22 @@ def _prepare_in_place(tensor, shown):
         increment(tensor)
 
 
+def _source(tensor, prescale_factor=1.0):
+    """The values of `tensor`, which may be changed as soon as the operation has been started: from host memory they are
+    copied by then, on a GPU they are a copy."""
+    source = tensor.detach()
+    if prescale_factor != 1.0:
+        return source * prescale_factor
+    return source if source.device.type == "cpu" else source.clone()
+
+
 def _start_allreduce(source, target, name, shown, op, postscale_factor, priority, process_set):
     from_array, to_array = _view(source, shown), _view(target, shown)
     request = _process_sets.context(process_set).allreduce(
         name, from_array.pointer, to_array.pointer, from_array.count, from_array.dtype, op, _calls.urgency(priority),
-        (from_array, to_array),
+        (from_array, to_array), _device.place(source, f"tensor '{shown}'"),
     )
-    return Handle(request, target, postscale_factor, _scale)
+    return _handle(request, target, source, shown, postscale_factor)
 
 
 def allreduce_async(
@@ -127,12 +178,9 @@ def allreduce_async(
     may be changed at once. Differentiable for Sum and Average."""
     shown = _calls.label("allreduce", name)
     op = _calls.reduction(_view(tensor, shown), shown, average, op, prescale_factor, postscale_factor)
-    source = tensor.detach()
-    if prescale_factor != 1.0:
-        source = source * prescale_factor
-    handle = _start_allreduce(
-        source, torch.empty_like(source), name, shown, op, postscale_factor, priority, process_set
-    )
+    source = _source(tensor, prescale_factor)
+    target = torch.empty_like(source) if source.device.type == "cpu" else source
+    handle = _start_allreduce(source, target, name, shown, op, postscale_factor, priority, process_set)
 
     def gradient(of_result):
         if op not in (_calls.Sum, _calls.Average):
@@ -182,11 +230,12 @@ def broadcast_async_(
     shown = _calls.label("broadcast", name)
     array = _view(tensor, shown)
     root = _process_sets.of(process_set).root(root_rank)
-    context = _process_sets.context(process_set)
+    context, place = _process_sets.context(process_set), _device.place(tensor, f"tensor '{shown}'")
     _prepare_in_place(tensor, shown)
-    return Handle(
-        context.broadcast(name, array.pointer, array.count, array.dtype, root, _calls.urgency(priority), array), tensor
+    request = context.broadcast(
+        name, array.pointer, array.count, array.dtype, root, _calls.urgency(priority), array, place
     )
+    return _handle(request, tensor, tensor, shown)
 
 
 def broadcast_async(
@@ -222,16 +271,21 @@ def allgather_async(
     source = _view(tensor, shown)
     if not source.shape:
         raise misuse("it has no first axis", f"tensor '{shown}'", "pass a tensor of one dimension or more")
-    target = tensor.detach().new_empty((tensor.shape[0] * _process_sets.context(process_set).size, *tensor.shape[1:]))
+    context, place = _process_sets.context(process_set), _device.place(tensor, f"tensor '{shown}'")
+    rows = tensor.shape[0]
+    target = tensor.detach().new_empty((rows * context.size, *tensor.shape[1:]))
     out = _view(target, shown)
-    request = _process_sets.context(process_set).allgather(
-        name, source.pointer, out.pointer, source.count, source.dtype, _calls.urgency(priority), (source, out)
+    if place is not _native.HOST:
+        mine = target[rows * context.rank : rows * (context.rank + 1)]
+        source = _view(mine.copy_(tensor.detach()), shown)
+    request = context.allgather(
+        name, source.pointer, out.pointer, source.count, source.dtype, _calls.urgency(priority), (source, out), place
     )
 
     def gradient(of_result):
         return reducescatter(of_result, _gradient_name(name), _calls.Sum, priority=priority, process_set=process_set)
 
-    return _followed(tensor, Handle(request, target), gradient)
+    return _followed(tensor, _handle(request, target, target, shown), gradient)
 
 
 def reducescatter_async(
@@ -249,14 +303,15 @@ def reducescatter_async(
     `tensor` may be changed at once. Differentiable for Sum and Average."""
     shown = _calls.label("reducescatter", name)
     op = _calls.reduction(_view(tensor, shown), shown, None, op, prescale_factor, postscale_factor)
-    source = tensor.detach() if prescale_factor == 1.0 else tensor.detach() * prescale_factor
+    source = _source(tensor, prescale_factor)
     array = _view(source, shown)
     target = source.new_empty((_calls.scattered_rows(array, shown, process_set), *array.shape[1:]))
     rows = array.shape[0]
     out = target.data_ptr() if target.numel() else None
     context = _process_sets.context(process_set)
     request = context.reducescatter(
-        name, array.pointer, out, rows, array.count // rows, array.dtype, op, _calls.urgency(priority), (array, target)
+        name, array.pointer, out, rows, array.count // rows, array.dtype, op, _calls.urgency(priority), (array, target),
+        _device.place(source, f"tensor '{shown}'"),
     )
 
     def gradient(of_result):
@@ -279,7 +334,7 @@ def reducescatter_async(
             )
         return whole * (prescale_factor * postscale_factor / (context.size if op == _calls.Average else 1))
 
-    return _followed(tensor, Handle(request, target, postscale_factor, _scale), gradient)
+    return _followed(tensor, _handle(request, target, source, shown, postscale_factor), gradient)
 
 
 def push_async(
@@ -291,34 +346,39 @@ def push_async(
     process_set: AnyProcessSet | None = None,
 ) -> Handle:
     """Starts the reduction of `tensor` over all ranks into the job's store, as the value of `key`. `tensor` may be
-    changed at once."""
-    source = _view(tensor, key)
-    op = _calls.reduction(source, key, None, op)
-    return Handle(
-        _process_sets.context(process_set).push(
-            key, source.pointer, source.count, source.dtype, op, _calls.urgency(priority), source
-        ),
-        None,
+    changed at once. synchronize(handle) waits on this thread, also for a GPU's memory."""
+    op = _calls.reduction(_view(tensor, key), key, None, op)
+    source = _view(_source(tensor), key)
+    request = _process_sets.context(process_set).push(
+        key, source.pointer, source.count, source.dtype, op, _calls.urgency(priority), source,
+        _device.place(tensor, f"key '{key}'"),
     )
+    return Handle(request, None)
 
 
 def pull_async_(
     tensor: torch.Tensor, key: str, *, priority: float | None = None, process_set: AnyProcessSet | None = None
 ) -> Handle:
-    """Starts bringing the value of `key` into `tensor`. This rank's push of it is done."""
+    """Starts bringing the value of `key` into `tensor`. This rank's push of it is done. synchronize(handle) waits on
+    this thread, also for a GPU's memory."""
     target = _view(tensor, key)
-    context = _process_sets.context(process_set)
+    context, place = _process_sets.context(process_set), _device.place(tensor, f"key '{key}'")
     _prepare_in_place(tensor, key)
-    request = context.pull(key, target.pointer, target.count, target.dtype, _calls.urgency(priority), target)
+    request = context.pull(key, target.pointer, target.count, target.dtype, _calls.urgency(priority), target, place)
     return Handle(request, tensor)
+
+
+def _give(value, out, key):
+    _prepare_in_place(out, key)
+    with torch.no_grad():
+        out.view(-1).copy_(value.view(-1))
 
 
 class KVStore(_store.KVStore):
     __doc__ = _store.KVStore.__doc__
     _calls = sys.modules[__name__]
     _view = staticmethod(_view)
-    _address = staticmethod(torch.Tensor.data_ptr)
-    _prepare = staticmethod(_prepare_in_place)
+    _copy = staticmethod(_give)
 
 
 allreduce = _calls.waited(allreduce_async)

@@ -10,15 +10,20 @@ send_rest() at the end of the backward pass, at step() or at synchronize():
     of a shared weight);
   - for parameters that got no gradient: they count as p.grad, or as zeros, for other ranks may have used them. The roll
     call (_rounds.py), which send_rest() posts last, says whether any rank has.
+
+A batch of parameters on a GPU has its buffer there. Whatever reads or writes that is put on the stream that is current
+then, which in a hook is the stream that computed the gradient; waiting makes the current stream wait, and only the roll
+call is waited for by the thread. On GPUs autograd runs hooks on threads of its own, one for each GPU.
 """
 
+import threading
 import weakref
 
 import torch
 
 from .. import _constants, _native
 from ..errors import misuse
-from . import _rounds
+from . import _device, _rounds
 from ._transport import TensorDesc
 
 _SUPPORTED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -84,20 +89,28 @@ class Slot:
 
 
 class _Batch:
-    """One registered tensor: a large slot, or several small neighbours of one type."""
+    """One registered tensor: a large slot, or several small neighbours of one type and device."""
 
-    __slots__ = ("index", "slots", "buffer", "posted", "given", "wanted", "__weakref__")
+    __slots__ = ("index", "slots", "device", "buffer", "posted", "given", "wanted", "streams", "__weakref__")
 
     def __init__(self, index, slots):
         self.index = index
         self.slots = slots
+        self.device = _device.gpu(slots[0].parameter, slots[0].where())
         self.buffer = None
+        self.streams = None if self.device is None else _device.Streams()  # of the gradients that were given
         self.reset()
 
     def reset(self):
         self.posted = False
         self.given = 0
         self.wanted = len(self.slots)
+
+    def give(self):
+        """One gradient more, which the current stream has computed."""
+        self.given += 1
+        if self.streams is not None:
+            self.streams.add(self.device)
 
     def count_wanted(self):
         """How many gradients to wait for in a round that begins."""
@@ -121,6 +134,8 @@ class _Batch:
 
     def fill(self):
         """Copies the gradients in. False when no slot takes part in this round."""
+        if self.streams is not None:
+            self.streams.join(self.device)
         sources, targets, empty = [], [], []
         for slot in self.slots:
             slot.state = _rounds.LEFT_OUT
@@ -144,7 +159,8 @@ class _Batch:
 
 
 class GradientSender:
-    """Used by the training thread. Holds hooks on the parameters until close(). Calls owner.before_round() when the
+    """Used by the training thread, and in a backward pass by autograd's threads, which then wait for each other or run
+    while that thread waits. Holds hooks on the parameters until close(). Calls owner.before_round() when the
     first gradient of a round appears, and owner.after_pass(last) at the end of each backward pass, when all senders
     that took part in it have sent; `last`: of its round. With `whole` the end of the last pass of a round sends all
     that is left. `owner` is held weakly."""
@@ -157,7 +173,8 @@ class GradientSender:
         self.whole = whole
         self.steps = 0  # how many step() has made
         self.recording = True
-        self.task = None  # the backward pass that the last hook belonged to
+        self.seen = None  # the backward pass and the thread of the last hook
+        self._lock = threading.RLock()  # of hooks, on several GPUs
         self._pass_open = False
         self._passes_done = 0
         self._open = set()  # indices of what was posted and not yet waited for
@@ -196,7 +213,10 @@ class GradientSender:
         return any(batch.posted for batch in self._batches)
 
     def on_accumulated(self, slot):
-        gradient = slot.parameter.grad
+        with self._lock:
+            self._take(slot, slot.parameter.grad)
+
+    def _take(self, slot, gradient):
         if gradient.is_sparse:
             raise misuse(
                 "its gradient is sparse, and only dense ones can be summed", slot.where(),
@@ -232,7 +252,7 @@ class GradientSender:
         slot.seen = (gradient, gradient._version)
         if not self.recording and not slot.late and self._passes_done + 1 >= self._passes:
             slot.given = True
-            slot.batch.given += 1
+            slot.batch.give()
             if slot.batch.complete():
                 self._post(slot.batch)
 
@@ -278,8 +298,8 @@ class GradientSender:
         self._sent_whole = True
 
     def wait(self, slots):
-        """Returns when `average` of all these holds the result of the latest round that was sent as a whole. The roll
-        call comes first."""
+        """Returns when `average` of all these holds the result of the latest round that was sent as a whole (on a GPU,
+        when the current stream comes to what it is given from now on). The roll call comes first."""
         if self._roll_call_index in self._open:
             self._transport.wait(self._roll_call_index)
             self._open.discard(self._roll_call_index)
@@ -294,7 +314,7 @@ class GradientSender:
         return self._agreed[slot.index] >= _rounds.USED
 
     def done(self, slot):
-        """Whether wait([slot]) would return at once."""
+        """Whether wait([slot]) would return at once, and no stream would wait."""
         return self._agreed is not None and (
             slot.batch.index not in self._open or self._transport.done(slot.batch.index)
         )
@@ -362,7 +382,8 @@ class GradientSender:
             parameters = tuple((slot.name, _kind(slot.parameter)) for slot in batch.slots)
             descs.append(
                 TensorDesc(
-                    f"{group}.{name}", count, first.parameter.dtype, first.index, len(self.slots), parameters=parameters
+                    f"{group}.{name}", count, first.parameter.dtype, first.index, len(self.slots),
+                    parameters=parameters, device=batch.device,
                 )
             )
         descs.append(
@@ -376,16 +397,20 @@ class GradientSender:
 
 
 def _batches(slots):
-    """Neighbours of one type together, as long as they stay small."""
+    """Neighbours of one type and device together, as long as they stay small."""
     batches, last, size = [], [], 0
     for slot in slots:
         bytes_of_slot = slot.parameter.numel() * slot.parameter.element_size()
-        if not last or last[0].parameter.dtype != slot.parameter.dtype or size + bytes_of_slot > BATCH_BYTES:
+        if not last or not _alike(last[0].parameter, slot.parameter) or size + bytes_of_slot > BATCH_BYTES:
             last, size = [], 0
             batches.append(last)
         last.append(slot)
         size += bytes_of_slot
     return [_Batch(i, members) for i, members in enumerate(batches)]
+
+
+def _alike(left, right):
+    return (left.dtype, left.device) == (right.dtype, right.device)
 
 
 class _AccumulateHook:
@@ -412,12 +437,16 @@ def _check_fits(slot, gradient):
             f"its gradient is of {_kind(gradient)}, and it was registered as {_kind(slot.average)}", slot.where(),
             "convert the model before DistributedOptimizer(), or wrap the optimizer again",
         )
+    if gradient.device != slot.average.device:
+        raise misuse(
+            f"its gradient is on {gradient.device}, and it was registered on {slot.average.device}", slot.where(),
+            "move the model before DistributedOptimizer(), or wrap the optimizer again",
+        )
 
 
 def _check_supported(slot):
     parameter = slot.parameter
-    if parameter.device.type != "cpu":
-        raise misuse(f"tensors on {parameter.device} are not supported yet", slot.where(), "keep the model on the CPU")
+    _device.gpu(parameter, slot.where())
     if parameter.dtype not in _SUPPORTED:
         raise misuse(
             f"dtype {parameter.dtype} is not supported", slot.where(), "use float32, float64, float16 or bfloat16"

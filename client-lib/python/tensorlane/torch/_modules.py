@@ -17,6 +17,7 @@ from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ..errors import misuse
+from ._rounds import on_autograds_thread
 
 # PyTorch 2.1 has no such question; there the compiler sees the recording hooks.
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
@@ -54,8 +55,8 @@ def is_compiled(module):
 
 
 class ModuleWatch:
-    """`owner` applies pending updates: it has pending, apply(slots), flush(), before_zero_grad() and compiled_later();
-    the modules hold it weakly. Used by the training thread."""
+    """`owner` applies pending updates: it has pending, apply(slots), flush(), before_zero_grad() and compiled_later(),
+    and `updates`, a Trail; the modules hold it weakly. Used by the training thread."""
 
     def __init__(self, owner, slots, modules):
         self.recording = True
@@ -228,7 +229,10 @@ class _ForwardHook:
 
     def __call__(self, module, args):
         owner = self._owner()
-        if owner is not None and owner.pending:
+        if owner is None or not (owner.pending or owner.updates):
+            return
+        owner.updates.follow(f"the forward pass of module {type(module).__name__}")
+        if owner.pending:
             compiler = set_eval_frame(None)
             try:
                 if compiler:
@@ -281,8 +285,8 @@ def _without_our_traces(reduced):
 
 
 def check_thread(thread, slots):
-    """Updates belong to the thread that calls step()."""
-    if thread != threading.get_ident():
+    """Updates belong to the thread that calls step(), and to autograd's, for which that one waits in backward()."""
+    if thread != threading.get_ident() and not on_autograds_thread():
         raise misuse(
             "a forward pass on another thread needs its pending update", slots[0].where(),
             "run the forward pass on the thread that calls step(), or call flush() there first",

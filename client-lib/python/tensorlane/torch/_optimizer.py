@@ -14,7 +14,7 @@ import torch
 from .. import _constants, _process_sets, _reports
 from .._process_sets import AnyProcessSet
 from ..errors import Error, InvalidArgumentError, TimedOutError, misuse
-from . import _touch
+from . import _device, _touch
 from ._accepted import check_plain, name_parameters
 from ._distributed import WAY_ON, Distributed
 from ._gradients import GradientSender
@@ -100,7 +100,8 @@ def DistributedOptimizer(
 
 
 class _Core:
-    """The state of one DistributedOptimizer. Everything runs on the training thread: the one that calls step()."""
+    """The state of one DistributedOptimizer. Everything runs on the training thread, the one that calls step(), or, for
+    parameters on GPUs, on a thread of autograd's while that one waits in backward()."""
 
     def __init__(self, optimizer, wrapped, modules, reason, process_set):
         self.wrapped = wrapped
@@ -112,11 +113,13 @@ class _Core:
         self._shown = []  # keys of gradients that are watched
         self._next = 0  # no slot before it has an update pending
         self._thread = threading.get_ident()
+        self._touch = _touch.of_this_thread()
         self._failure = None
         self.replaced = False  # another optimizer has its parameters now
         self._unregisters = False  # it is closed, and its tensors have yet to be given back
         self.reason = reason  # why step() is synchronous; None when it is not
         self.pending = set()  # slots with an update that has not been applied
+        self.updates = _device.Trail()  # of those of this iteration that have been
         self.averaged = False  # p.grad holds the averages of the latest round, which no step() has applied
 
     def register(self, transport, group, named, op, passes):
@@ -124,13 +127,13 @@ class _Core:
         self._by_parameter = {slot.parameter: slot for slot in self._sender.slots}
         self._watch = ModuleWatch(self, self._sender.slots, self._modules)
         if self.reason is None:
-            _touch.of_this_thread().join(self)
+            self._touch.join(self)
 
     def step(self, optimizer):
         self._check_alive()
         if self._thread != threading.get_ident():
             self._change_thread()
-        with _touch.of_this_thread().aside():
+        with self._touch.aside():
             self._check_registered(optimizer)
             if self.reason is not None and not self._watch.recording:
                 self._stop_watching()
@@ -148,7 +151,7 @@ class _Core:
 
     def synchronize(self):
         self._check_alive()
-        with _touch.of_this_thread().aside():
+        with self._touch.aside():
             if not self._has_averages():
                 self._synchronize()
 
@@ -181,7 +184,8 @@ class _Core:
             return
         self._check_alive()
         check_thread(self._thread, slots)
-        with _touch.of_this_thread().aside() as watch:
+        with self._touch.aside() as watch:
+            self.updates.follow(slots[0].where())
             self._wait(slots)
             slots += self._arrived(slots)
             self._seals.check(slots)
@@ -190,6 +194,7 @@ class _Core:
                 self._stepper.some([(slot.parameter, slot.average, slot.update) for slot in used])
             # Where nobody has called zero_grad() yet the next gradients may be added to these.
             self._put_into_gradients([slot for slot in used if self._is_shown(slot)])
+            self.updates.leave({slot.batch.device for slot in slots})
             for slot in slots:
                 slot.update = slot.seal = None
                 self.pending.discard(slot)
@@ -202,7 +207,7 @@ class _Core:
     def before_zero_grad(self, set_to_none=True):
         """Gradients that have been sent are dropped, if all ranks do."""
         self._check_alive()
-        with _touch.of_this_thread().aside():
+        with self._touch.aside():
             if not set_to_none and self._shown and not self._sender.round_open:
                 self._show_averages()  # a rank that had no gradient has zeros then, as the others
             self._hide_gradients()
@@ -269,6 +274,7 @@ class _Core:
 
     def before_round(self):
         """Groups may have been dropped, or have come back."""
+        self.updates.follow("a backward pass")  # which overwrites what updates read
         grouped = (self._by_parameter.get(parameter) for group in self._stepper.groups for parameter in group["params"])
         self._sender.set_trained({slot for slot in grouped if slot is not None})
 
@@ -280,7 +286,7 @@ class _Core:
             self._show_gradients()
         elif last:
             self._check_alive()
-            with _touch.of_this_thread().aside():
+            with self._touch.aside():
                 self._synchronize()
 
     def _has_averages(self):
@@ -291,7 +297,11 @@ class _Core:
             return False
         for slot in self._sender.slots:
             gradient = slot.parameter.grad
-            if gradient is not None and (slot.was_left(gradient, gradient._version) or bool(gradient.any())):
+            if gradient is None:
+                continue
+            # To look whether a GPU has only zeros there would be to wait for it. If so, the roll call finds out that
+            # this rank has stepped without the others.
+            if slot.was_left(gradient, gradient._version) or slot.batch.device is not None or bool(gradient.any()):
                 return True
         return False
 
@@ -322,7 +332,7 @@ class _Core:
         return {p: None for group in optimizer.param_groups for p in group["params"] if p not in self._by_parameter}
 
     def _defer(self, optimizer):
-        watch = _touch.of_this_thread()
+        watch = self._touch
         me, state = weakref.ref(self), vars(optimizer)["state"]
         for group, hyperparameters in zip(optimizer.param_groups, snapshot(optimizer.param_groups)):
             for parameter in group["params"]:
@@ -333,6 +343,7 @@ class _Core:
                     slot.watched = _watch_slot(watch, me, slot, state.get(parameter, {}))
         self._sender.new_round()
         if self.pending:
+            self.updates.clear()
             self._next = 0
             self._seals.make(self._sender.slots)
             _with_pending.add(self)
@@ -356,7 +367,7 @@ class _Core:
     def _show_gradients(self):
         """From here on p.grad is watched: who looks at one finds the averages in all of them."""
         self._hide_gradients()
-        watch, me = _touch.of_this_thread(), weakref.ref(self)
+        watch, me = self._touch, weakref.ref(self)
         for slot in self._sender.slots:
             gradient, looked = slot.parameter.grad, _Looked(me, slot)
             if gradient is not None:
@@ -369,7 +380,7 @@ class _Core:
 
     def _hide_gradients(self):
         if self._shown:
-            watch = _touch.of_this_thread()
+            watch = self._touch
             for keys in self._shown:
                 watch.forget(keys)
             for slot in self._sender.slots:
@@ -380,14 +391,14 @@ class _Core:
     def _is_shown(self, slot):
         """Whether nobody has touched p.grad since it was shown."""
         if slot.shown is _NO_GRADIENT:
-            return slot.parameter.grad is None and id(slot.parameter) in _touch.of_this_thread().without_gradient
+            return slot.parameter.grad is None and id(slot.parameter) in self._touch.without_gradient
         return slot.shown is not None and slot.parameter.grad is slot.shown()
 
     def looked_at_gradients(self):
         """The user's code does, outside of a backward pass."""
         if torch._C._current_graph_task_id() != -1:
             return
-        with _touch.of_this_thread().aside():
+        with self._touch.aside():
             if self._sender.round_open:
                 self.synchronize()
             else:
@@ -405,8 +416,9 @@ class _Core:
         """Another thread trains from now on. What is pending is applied there."""
         self._forget_all()
         self._thread = threading.get_ident()
+        self._touch = _touch.of_this_thread()
         if self.reason is None:
-            _touch.of_this_thread().join(self)
+            self._touch.join(self)
 
     def _stop_watching(self):
         """Nothing will be pending any more."""
@@ -416,7 +428,7 @@ class _Core:
 
     def _forget_all(self):
         self._hide_gradients()
-        watch = _touch.of_this_thread()
+        watch = self._touch
         watch.leave(self)
         for slot in self._sender.slots:
             for keys in slot.watched:

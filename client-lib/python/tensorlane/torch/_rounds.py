@@ -15,6 +15,7 @@ import torch
 from ..errors import MismatchError
 
 HEAD = 4
+_lock = threading.Lock()
 _STEPS_MODULUS = 251  # of the count of steps, which travels in a byte
 # The last one says that its gradient is accumulated several times in a backward pass.
 LEFT_OUT, UNUSED, USED, USED_SEVERAL_TIMES = range(4)
@@ -58,41 +59,68 @@ def read(buffer, slots, steps):
     return states
 
 
-_thread = threading.local()
+_MOST_PASSES = 64  # what is remembered of those that failed
+_passes = {}  # backward passes by their numbers
+
+
+class _Pass:
+    """A backward pass that some senders wait for the end of."""
+
+    def __init__(self):
+        self.senders = weakref.WeakSet()
+        self.nested = False  # it is inside of another one
 
 
 def at_end_of_backward(sender):
     """Called by a gradient's hook: when the backward pass is over, sender.end_pass() runs and then sender.after_pass().
     If several senders wait for this pass, every one has sent before any waits. A backward pass inside another one
     (reentrant checkpointing) is a part of it, not its end. Where the outer one has no hook of ours, and where it fails,
-    nothing is called."""
-    task = torch._C._current_graph_task_id()
-    if getattr(sender, "task", None) == task:
+    nothing is called. On GPUs hooks run on autograd's threads, and the end may be on another one of them."""
+    seen = torch._C._current_graph_task_id(), threading.get_ident()
+    if getattr(sender, "seen", None) == seen:
         return
-    sender.task = task
-    waiting = _thread.__dict__.setdefault("waiting", {})
-    if task not in waiting:
-        if len(waiting) > 16:  # of passes that failed
-            waiting.clear()
-        waiting[task] = weakref.WeakSet()
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: _ended(task))
-    waiting[task].add(sender)
+    sender.seen = seen
+    task, _ = seen
+    with _lock:
+        if task not in _passes:
+            if len(_passes) >= _MOST_PASSES:
+                del _passes[min(_passes)]
+            _passes[task] = _Pass()
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: _ended(task))
+        _passes[task].senders.add(sender)
+        _passes[task].nested |= _is_nested()
 
 
 def _ended(task):
-    senders = list(_thread.waiting.pop(task, ()))
-    if _backward_depth() > 1:
+    with _lock:
+        ended = _passes.pop(task, None)
+    if ended is None or ended.nested or _is_nested():
         return
+    senders = list(ended.senders)
     for sender in senders:
         sender.end_pass()
     for sender in senders:
         sender.after_pass()
 
 
-def _backward_depth():
-    """How many backward passes are running on this thread: 2 or more inside reentrant checkpointing."""
-    depth, frame = 0, sys._getframe(1)
+def _is_nested():
+    """Whether this thread runs a backward pass that was called in another one: by its caller's caller, or, on a thread
+    of autograd's own, by a torch.autograd.Function. Where the thread that called it is another one (a checkpointed
+    segment without a parameter on the device of its result), this is not seen, and a gradient of the next segment is an
+    error. Frames of other threads must not be followed: the interpreter may end by it."""
+    inside, frame = False, sys._getframe(1)
     while frame is not None:
-        depth += frame.f_code is torch.autograd.backward.__code__
+        if inside and frame.f_code in _CALLERS:
+            return True
+        inside |= frame.f_code is _BACKWARD
         frame = frame.f_back
-    return depth
+    return False
+
+
+_BACKWARD = torch.autograd.backward.__code__
+_CALLERS = (_BACKWARD, torch.autograd.function.BackwardCFunction.apply.__code__)
+
+
+def on_autograds_thread():
+    """Whether this is a thread of autograd's own, at work for a backward pass."""
+    return torch._C._current_graph_task_id() != -1 and isinstance(threading.current_thread(), threading._DummyThread)

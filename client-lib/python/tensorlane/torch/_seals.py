@@ -1,7 +1,8 @@
 """Notices that a parameter was written while its update was pending, past every torch function that is watched: by a
 NumPy array that shares its memory, a C++ extension, another thread. Tracked writes show in the tensor's version. Others
 show in its bits: these are compared for all parameters in the first iterations, when a program's habits show, and for
-one parameter of each later iteration, in turn."""
+one parameter of each later iteration, in turn. Not of parameters on GPUs: no NumPy array shares their memory, and to
+look at bits there is to wait for the GPU."""
 
 import torch
 
@@ -24,7 +25,8 @@ class Seals:
         for slot in slots:
             slot.seal = (slot.parameter._version, None)
         for slot in thorough:
-            slot.seal = (slot.parameter._version, _bits(slot.parameter))
+            if slot.parameter.device.type == "cpu":
+                slot.seal = (slot.parameter._version, _bits(slot.parameter))
 
     def check(self, slots):
         """Their updates are about to be applied. Raises if a parameter is not what it was."""

@@ -11,6 +11,7 @@ import copy
 import torch
 
 from ..errors import misuse
+from . import _device
 
 PROVEN = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
 
@@ -41,7 +42,8 @@ class Stepper:
     def whole(self, gradients):
         """Steps all groups. `gradients` maps parameters to what replaces p.grad for the call; all others step with
         p.grad as it is."""
-        with self._inside(), _own_gradients(gradients), _plain_mode():
+        parameters = (parameter for group in self.groups for parameter in group["params"])
+        with self._inside(), _own_gradients(gradients), _plain_mode(parameters):
             self._step(self._optimizer)
 
     def some(self, updates):
@@ -54,7 +56,7 @@ class Stepper:
         optimizer.param_groups = list(chosen.values())
         try:
             gradients = {parameter: gradient for parameter, gradient, _ in updates}
-            with self._inside(), _own_gradients(gradients), _plain_mode():
+            with self._inside(), _own_gradients(gradients), _plain_mode(gradients):
                 self._step(optimizer)
         finally:
             optimizer.param_groups = groups
@@ -81,9 +83,10 @@ def _own_gradients(gradients):
 
 
 @contextlib.contextmanager
-def _plain_mode():
+def _plain_mode(parameters):
     """The modes under which a user calls step(); a forward pre-hook may run under autocast or inference mode."""
-    with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+    devices = {parameter.device for parameter in parameters}
+    with torch.inference_mode(False), torch.no_grad(), _device.without_autocast(devices):
         yield
 
 

@@ -27,10 +27,17 @@ def of_this_thread():
     return _thread.watch
 
 
+class _Away(threading.local):
+    """How many calls of ours are under way on a thread."""
+
+    calls = 0
+
+
 class Watch(TorchFunctionMode):
-    """What one thread watches. `watched` maps id(tensor), and `places` the address of its first element, to a function
-    that is called with the tensor before that is used. A tensor may end while it is watched, and another one get its
-    id: the function must look which it is."""
+    """What one thread watches, and in its backward passes autograd's threads with it, to which torch gives a stack of
+    their own like that of the thread. `watched` maps id(tensor), and `places` the address of its first element, to a
+    function that is called with the tensor before that is used. A tensor may end while it is watched, and another one
+    get its id: the function must look which it is."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +46,7 @@ class Watch(TorchFunctionMode):
         # By id(parameter): called when somebody gets its p.grad, and forgotten when somebody sets it.
         self.without_gradient = {}
         self._askers = weakref.WeakSet()
-        self._away = 0  # how many calls of ours are under way
+        self._away = _Away()
 
     def join(self, asker):
         """Watches from now on, until leave() or the end of `asker`."""
@@ -75,11 +82,11 @@ class Watch(TorchFunctionMode):
         tracing = torch._C._get_tracing_state()
         if tracing is not None:
             torch._C._set_tracing_state(None)
-        self._away += 1
+        self._away.calls += 1
         try:
             yield self
         finally:
-            self._away -= 1
+            self._away.calls -= 1
             if tracing is not None:
                 torch._C._set_tracing_state(tracing)
             if present and self._askers:
@@ -89,7 +96,7 @@ class Watch(TorchFunctionMode):
         return any(_get_function_stack_at(i) is self for i in range(_len_torch_function_stack()))
 
     def _refresh(self):
-        if self._away == 0 and bool(self._askers) != self._present():
+        if self._away.calls == 0 and bool(self._askers) != self._present():
             self._put_in() if self._askers else self._take_out()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -121,11 +128,11 @@ class Watch(TorchFunctionMode):
             self._handle(touched, parameter)
 
     def _handle(self, touched, value):
-        self._away += 1  # torch has taken this mode off the stack for the call, and will put it back
+        self._away.calls += 1  # torch has taken this mode off the stack for the call, and will put it back
         try:
             touched(value)
         finally:
-            self._away -= 1
+            self._away.calls -= 1
 
     def _put_in(self):
         above = _pop_all()

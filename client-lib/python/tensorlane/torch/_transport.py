@@ -9,6 +9,7 @@ import torch
 
 from .. import _native, _process_sets
 from ..errors import MismatchError
+from . import _device
 from ._differences import explain
 
 _DTYPES = {
@@ -32,10 +33,12 @@ class TensorDesc(NamedTuple):
     )
     op: Optional[int] = None  # None: the group's
     parameters: Tuple[Tuple[str, str], ...] = ()  # (name, type and shape) of each that it holds, for texts
+    device: Optional[torch.device] = None  # the GPU that the buffer is on; None: host memory
 
 
 class Transport(Protocol):
-    """Used by one thread at a time. Every method may raise tensorlane.Error."""
+    """Used by one thread at a time. Every method may raise tensorlane.Error. For a buffer on a GPU that GPU's current
+    stream takes the thread's place: "waits" means that the stream waits, and "starts" when it has come so far."""
 
     def register(self, group: str, descs: List[TensorDesc], op: int) -> List[torch.Tensor]:
         """Collective, once. Returns one flat buffer for each tensor, owned by the transport."""
@@ -70,6 +73,7 @@ class NativeTransport:
         self._process_set = _process_sets.of(process_set)
         self._context = _process_sets.context(process_set)
         self._tensors = []
+        self._devices = []
         self._requests = {}
         self._registered = False
 
@@ -77,12 +81,14 @@ class NativeTransport:
         native = [
             _native.tensor_desc(
                 d.name, d.count, _DTYPES[d.dtype], op=op if d.op is None else d.op, position=d.position,
-                positions=d.positions,
+                positions=d.positions, memory=_device.memory(d.device),
             )
             for d in descs
         ]
+        self._devices = [d.device for d in descs]
+        on_gpus = [d.device and _device.Buffer(d.count, d.dtype, d.device) for d in descs]
         try:
-            self._tensors = self._context.register(group, native)
+            self._tensors = self._context.register(group, native, on_gpus)
         except MismatchError as error:
             raise explain(
                 error, self._context, self._process_set.ranks, [parameter for d in descs for parameter in d.parameters]
@@ -90,7 +96,9 @@ class NativeTransport:
         self._registered = True
         self._requests = self._tensors.requests
         return [
-            torch.frombuffer(tensor.memory(d.count * d.dtype.itemsize), dtype=d.dtype)
+            tensor.on_gpu.lend()
+            if tensor.on_gpu
+            else torch.frombuffer(tensor.memory(d.count * d.dtype.itemsize), dtype=d.dtype)
             for tensor, d in zip(self._tensors, descs)
         ]
 
@@ -101,13 +109,31 @@ class NativeTransport:
         self.wait_many([index])
 
     def post_many(self, indices):
-        self._requests.update(zip(indices, self._context.post_many([self._tensors[index] for index in indices])))
+        for stream, some in self._by_stream(indices):
+            requests = self._context.post_many([self._tensors[index] for index in some], stream)
+            self._requests.update(zip(some, requests))
 
     def wait_many(self, indices):
-        pending = {self._requests.pop(index): index for index in indices if index in self._requests}
+        for stream, some in self._by_stream([index for index in indices if index in self._requests]):
+            self._wait(some, stream)
+
+    def _by_stream(self, indices):
+        """[(stream, indices)]: those of each GPU, and last those of host memory, whose stream is None."""
+        by_device = {}
+        for index in indices:
+            by_device.setdefault(self._devices[index], []).append(index)
+        on_host = by_device.pop(None, None)
+        found = [(_device.stream(device, "DistributedOptimizer"), some) for device, some in by_device.items()]
+        return found + [(None, on_host)] if on_host else found
+
+    def _wait(self, indices, stream=None):
+        pending = {self._requests.pop(index): index for index in indices}
         left = list(pending)
         try:
-            self._context.wait_many(left)
+            if stream is None:
+                self._context.wait_many(left)
+            else:
+                self._context.stream_wait(left, stream)
         finally:  # after Ctrl-C some are under way
             self._requests.update((pending[request], request) for request in left)
 
@@ -120,6 +146,7 @@ class NativeTransport:
 
     def unregister(self):
         if self._registered:
-            self.wait_many(list(self._requests))
+            self._wait(list(self._requests))
+            _device.synchronize(self._devices)  # streams wait for what else is under way
             self._context.unregister(self._tensors)
             self._registered = False

@@ -1,0 +1,31 @@
+"""Names of array calls that have none."""
+
+import threading
+
+from ._declarations import ELEMENT_BYTES
+
+
+class Unnamed:
+    """Names of calls that have none: "noname.N" of the N-th one of an operation. A name is a tensor that all ranks
+    register, so calls that are alike share a few of them, in turns: which one depends on their order alone, and not on
+    what is done already. A call whose turn has come waits for the call that had the name before (tl_options_t.queued).
+    Any thread."""
+
+    _MOST_NAMES, _MOST_BYTES = 8, 64 << 20  # of one kind of calls
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._calls = {}  # by operation
+        self._kinds = {}  # by operation and kind: [calls, names]
+
+    def name(self, operation, kind):
+        count, dtype = kind[:2]
+        with self._lock:
+            number = self._calls[operation] = self._calls.get(operation, 0) + 1
+            of_kind = self._kinds.setdefault((operation, kind), [0, []])
+            turn, names = of_kind
+            of_kind[0] += 1
+            most = max(1, min(self._MOST_NAMES, self._MOST_BYTES // (count * ELEMENT_BYTES[dtype])))
+            if len(names) < most:
+                names.append(f"noname.{number}")
+            return names[turn % most]

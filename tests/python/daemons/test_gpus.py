@@ -1,0 +1,52 @@
+"""GPU tensors in real jobs, without a GPU: fake ones for PyTorch (fake_gpu/), and a fake driver for the client library (tests/cuda)."""
+
+import json
+
+import pytest
+from jobs import BUILD, needs_daemons, run
+
+DRIVER = BUILD / "tests" / "fake-cuda" / "libcuda.so.1"
+
+pytestmark = [needs_daemons, pytest.mark.skipif(not DRIVER.exists(), reason=f"no fake driver: {DRIVER}")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built():
+    """Once, and not by every rank."""
+    import fake_gpu
+
+    fake_gpu.built()
+
+
+def on_gpus(ranks, ranks_per_host, script, *arguments, seed=1, delay_us=20, **variables):
+    driver = {"FAKE_CUDA_LIBRARY": str(DRIVER), "TENSORLANE_FAKE_CUDA": f"seed={seed},delay_us={delay_us},devices=3,print=1"}
+    return run(ranks, ranks_per_host, "ring", script, *arguments, first_port=7680, variables={**driver, **variables})
+
+
+def all_say(ranks, output, text):
+    for rank in range(ranks):
+        assert f"rank {rank}: {text}" in output
+
+
+# With TENSORLANE_STREAM_WAIT=0 the calling thread waits where otherwise a stream does.
+@pytest.mark.parametrize("ranks, ranks_per_host, stream_wait", [(1, 1, "1"), (2, 1, "1"), (4, 2, "1"), (2, 1, "0")])
+def test_calls(ranks, ranks_per_host, stream_wait):
+    all_say(ranks, on_gpus(ranks, ranks_per_host, "gpu_calls.py", seed=ranks, TENSORLANE_STREAM_WAIT=stream_wait), "all calls on GPUs are right")
+
+
+@pytest.mark.parametrize("stream_wait", ["1", "0"])
+def test_training(stream_wait):
+    all_say(2, on_gpus(2, 1, "gpu_training.py", TENSORLANE_STREAM_WAIT=stream_wait), "all training on GPUs is right")
+
+
+@pytest.mark.parametrize("symbol", ["cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"])
+@pytest.mark.parametrize("part", ["calls", "optimizer"])
+def test_errors_of_the_driver(part, symbol):
+    all_say(2, on_gpus(2, 1, "gpu_failing.py", part, symbol), "has heard of it")
+
+
+def test_training_is_equal_to_that_on_the_cpu(tmp_path):
+    on_gpus(2, 1, "train_equality.py", "--gpu", "--json", str(tmp_path / "gpu.json"))
+    run(2, 1, "ring", "train_equality.py", "--json", str(tmp_path / "cpu.json"), first_port=7680)
+    digests = {place: {case: of["digest"] for case, of in json.loads((tmp_path / f"{place}.json").read_text())["cases"].items()} for place in ("cpu", "gpu")}
+    assert digests["gpu"] and digests["gpu"].items() <= digests["cpu"].items()
