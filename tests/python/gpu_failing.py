@@ -37,9 +37,12 @@ def calls(rank, text, break_driver):
     kept = tl.allreduce_(torch.full((4,), 7.0, device=GPU), op=tl.Max, name="kept")
     assert kept.cpu().tolist() == [7.0] * 4
     with fake_gpu.held():
-        handle = tl.allreduce_async_(x, op=tl.Sum, name="x")
-        break_driver()
-        handle.synchronize()
+        try:
+            handle = tl.allreduce_async_(x, op=tl.Sum, name="x")
+            break_driver()
+            handle.synchronize()
+        except tensorlane.UnavailableError as error:
+            assert rank != 0 and text in str(error), error  # the other rank was faster
     if rank == 0:
         assert x.isnan().all(), x
         assert kept.cpu().tolist() == [7.0] * 4

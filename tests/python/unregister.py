@@ -18,6 +18,11 @@ from tensorlane import _native, errors
 DTYPES = {_native.FLOAT32: numpy.float32, _native.FLOAT16: numpy.float16, _native.INT64: numpy.int64, _native.UINT8: numpy.uint8}
 
 
+def address_of(handle):
+    """Of a tensor's buffer, None once it was unregistered."""
+    return _native.library().tl_tensor_buffer(handle)
+
+
 class Registered:
     """A group of the C interface, as it is: without the reuse of the Python package."""
 
@@ -28,12 +33,12 @@ class Registered:
         descs = (_native.TensorDesc * len(tensors))(*[_native.tensor_desc(*tensor) for tensor in tensors])
         handles = (_native.ctypes.c_void_p * len(tensors))()
         _native.check(_native.library().tl_register(self.context._handle, name.encode(), descs, len(tensors), handles))
-        self.tensors = [_native.Tensor(self.context, handle) for handle in handles]
+        self.tensors = [_native.Tensor(handle, address_of(handle)) for handle in handles]
         self.kinds = [(count, DTYPES[dtype]) for _, count, dtype in tensors]
 
     def views(self):
         return [
-            numpy.frombuffer((_native.ctypes.c_char * (count * numpy.dtype(kind).itemsize)).from_address(tensor.address()), kind)
+            numpy.frombuffer((_native.ctypes.c_char * (count * numpy.dtype(kind).itemsize)).from_address(address_of(tensor.handle)), kind)
             for tensor, (count, kind) in zip(self.tensors, self.kinds)
         ]
 
@@ -97,7 +102,7 @@ def under_way():
     refused(group.unregister, errors.InvalidArgumentError, "group 'busy' cannot be unregistered", "an operation on tensor 'busy.x' is under way")
     group.context.wait_many(requests)
     group.unregister()
-    assert group.tensors[0].address() is None
+    assert address_of(group.tensors[0].handle) is None
     refused(lambda: group.context.post_many(group.tensors), errors.InvalidArgumentError, "tensor 'busy.x' cannot be used", "it was unregistered")
     refused(group.unregister, errors.Error, "there is no group 'busy'")
 

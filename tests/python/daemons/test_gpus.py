@@ -7,15 +7,8 @@ from jobs import BUILD, needs_daemons, run
 
 DRIVER = BUILD / "tests" / "fake-cuda" / "libcuda.so.1"
 
-pytestmark = [needs_daemons, pytest.mark.skipif(not DRIVER.exists(), reason=f"no fake driver: {DRIVER}")]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def built():
-    """Once, and not by every rank."""
-    import fake_gpu
-
-    fake_gpu.built()
+EXTENSION = BUILD / "tests" / "fake-gpu" / "fake_gpu.so"
+pytestmark = [needs_daemons, *(pytest.mark.skipif(not needed.exists(), reason=f"no {needed}: build it") for needed in (DRIVER, EXTENSION))]
 
 
 def on_gpus(ranks, ranks_per_host, script, *arguments, seed=1, delay_us=20, **variables):

@@ -4,10 +4,8 @@ fake CUDA driver (tests/cuda), whose path FAKE_CUDA_LIBRARY names, if the librar
 
 import contextlib
 import ctypes
-import hashlib
 import os
 import pathlib
-import subprocess
 import types
 
 import torch
@@ -16,6 +14,7 @@ from tensorlane.torch import _device
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("TENSORLANE_BUILD", HERE.parents[2] / "build"))
+EXTENSION = BUILD / "tests" / "fake-gpu" / "fake_gpu.so"
 NAME = "fake_gpu"
 
 
@@ -62,7 +61,7 @@ def load():
             driver.fake_cuda_violation.restype = ctypes.c_char_p
             for name in ("hold_stream", "resume_stream", "begin_capture", "end_capture"):
                 getattr(driver, f"fake_cuda_{name}").argtypes = [ctypes.c_void_p] + [ctypes.c_int] * (name == "begin_capture")
-        _extension = ctypes.CDLL(str(built()))
+        _extension = ctypes.CDLL(str(EXTENSION))
         _extension.fake_gpu_register()
         torch.utils.rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, _module())
@@ -108,23 +107,3 @@ def _module():
     module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
     module.device = lambda device: torch.accelerator.device_index(getattr(device, "index", device))
     return module
-
-
-def built():
-    """The extension, compiled unless it was: the name says of what."""
-    root = pathlib.Path(torch.__file__).parent
-    sources = sorted([*HERE.glob("*.cc"), *HERE.glob("*.h"), HERE.parents[1] / "cuda" / "fake_driver.h"])
-    digest = hashlib.sha256(torch.__version__.encode() + b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    built = BUILD / "tests" / "fake-gpu" / f"fake_gpu.{digest}.so"
-    if not built.exists():
-        built.parent.mkdir(parents=True, exist_ok=True)
-        partial = built.with_suffix(f".{os.getpid()}")
-        command = [
-            *os.environ.get("CXX", "c++").split(), "-std=c++20", "-O0", "-fPIC", "-shared", "-w", f"-I{HERE.parents[2]}", f"-I{root / 'include'}",
-            f"-I{root / 'include' / 'torch' / 'csrc' / 'api' / 'include'}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-            *(str(source) for source in sources if source.suffix == ".cc"), f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{root / 'lib'}",
-            "-o", str(partial),
-        ]
-        subprocess.run(command, check=True)
-        partial.rename(built)
-    return built
