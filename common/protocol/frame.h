@@ -22,8 +22,9 @@ inline constexpr std::size_t kFrameHeaderBytes = 64;
 // What a frame says. kData alone has a payload. kReady, kRts, kGrant, kCredit, kOffer and kAgreed travel in the control
 // class (law 10).
 enum class FrameType : std::uint8_t {
-  kReady = 1,  // my contribution to (tensor, sequence) exists; `grant` is where its result may land with me (laws 2, 4)
-  kRts = 2,    // the partial sum of `slice` of (tensor, sequence) exists with me and can be fetched by a grant
+  kReady = 1,  // my contribution to (tensor, sequence) exists; `grant` is where its result may land with me (laws 2,
+               // 4). With kFlagInParts: it has begun, and a kRts follows for each slice of my own data when that exists
+  kRts = 2,    // the partial sum, or my part, of `slice` of (tensor, sequence) exists and can be fetched by a grant
   kGrant = 3,  // send your part of `slice` of (tensor, sequence) under `grant`
   kData = 4,   // payload for `grant` at `offset`; with kFlagEager: a whole contribution, unasked, paid with one credit.
                // Then `grant` = the prepaid slot it fills + 1, and `aux` = the sender's result grant (as kReady would
@@ -44,6 +45,7 @@ inline constexpr std::uint8_t kFlagPayloadCrc = 1;  // payload_crc is the CRC32C
 inline constexpr std::uint8_t kFlagEager = 2;
 inline constexpr std::uint8_t kFlagAck =
     4;  // of transports that resume flows: acknowledge (kDelivered) soon, somebody waits for it
+inline constexpr std::uint8_t kFlagInParts = 8;  // of kReady
 
 // A header in host order. Fields a type does not use are zero.
 struct FrameHeader {

@@ -16,7 +16,7 @@
 namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
-inline constexpr std::uint16_t kSessionVersion = 6;
+inline constexpr std::uint16_t kSessionVersion = 7;
 inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
 inline constexpr std::size_t kMaxMessage = 64 * 1024;             // a packet on the socket
@@ -140,18 +140,22 @@ struct UnregisterBody {
 // Client -> daemon: run the registered operation once on the tensor's buffer.
 struct SubmissionEntry {
   std::uint32_t tensor = 0;    // id from kRegistered
-  std::uint32_t flags = 0;     // 0, kFlagBoost or kFlagWaited
+  std::uint32_t flags = 0;     // 0, kFlagBoost, kFlagWaited or kFlagParts
   std::uint64_t sequence = 0;  // 1, 2, 3... per tensor
 };
 inline constexpr std::uint32_t kFlagBoost =
     1;  // not a new operation: a wait blocks on this one, boost what it waits for (law 9)
 inline constexpr std::uint32_t kFlagWaited =
     2;  // nor this: the program waits for this one now, blocked or not; only while RingPage::observe is 1
+inline constexpr std::uint32_t kFlagParts =
+    4;  // of an operation, `sequence` being with_parts() (parts.h): these parts of the contribution are in the buffer.
+        // The first entry of an operation begins it, and one without flags says that the rest is there
 
 // Daemon -> client.
 struct CompletionEntry {
   std::uint32_t tensor = 0;
-  Code status{};  // details of a failure: the job's error text in RingPage::error
+  Code status{};  // details of a failure: the job's error text in RingPage::error. kInProgress: `sequence` is
+                  // with_parts(), and these parts of the result are in place, of an operation that began in parts
   std::uint64_t sequence = 0;
 };
 

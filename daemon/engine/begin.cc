@@ -1,4 +1,6 @@
-// An operation begins.
+// An operation begins, and its contribution comes to exist where that does so in parts.
+#include <algorithm>
+
 #include "common/base/assert.h"
 #include "daemon/engine/impl.h"
 
@@ -12,6 +14,7 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   t.open = true;
   end_awaited(t);
   t.boosted = false;
+  t.in_parts = ready.in_parts;
   t.sequence = ready.sequence;
   t.iteration = iterations_.begin(t.iteration);
   t.since = now_;
@@ -52,21 +55,25 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
 // Not of a push: nothing comes back from the owner, so a host that did not wait for its grant could be two operations
 // ahead of it, and what it announces would have no place there (Parity).
 bool Engine::Impl::eager_fits(const Tensor& t, const Link& link) const {
-  return t.results && link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value &&
+  return t.results && !t.in_parts && link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value &&
          credits_.left(link.peer) >= link.leaf_out;
 }
 
 // For one peer and one operation, my own data is either announced (kReady) or sent eagerly, never both: all of it or
-// nothing. So the peer knows from the first frame what to grant. Whichever it is carries the grant for results.
+// nothing. So the peer knows from the first frame what to grant. Whichever it is carries the grant for results. Where
+// my data comes to exist in parts, kReady says only that, and each contribution is announced when it exists (kRts), so
+// that grants answer what is there (law 2).
 void Engine::Impl::announce(Tensor& t) {
   for (std::uint32_t l = t.links.first; l < t.links.end(); ++l) {
     const Link& link = tables_.links[l];
     if (link.leaf_out == 0 && !link.result_in) continue;
     const std::uint32_t result_grant = link.result_in ? t.result_grant : 0;
     if (!eager_fits(t, link)) {
-      if (t.results && link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value)
+      if (t.results && !t.in_parts && link.leaf_out > 0 && link.leaf_out_bytes_most <= config_.eager_limit.value)
         ++counters_.eager_refused;
-      control_.push(link.peer, t.cls, {protocol::FrameType::kReady, t.plan.id, t.sequence, 0, result_grant, now_});
+      control_.push(
+          link.peer, t.cls,
+          {protocol::FrameType::kReady, t.plan.id, t.sequence, 0, result_grant, now_, t.in_parts && link.leaf_out > 0});
       continue;
     }
     for (std::uint32_t s = t.slices.first; s < t.slices.end(); ++s) {
@@ -82,9 +89,10 @@ void Engine::Impl::announce(Tensor& t) {
 void Engine::Impl::begin_slice(Tensor& t, std::uint32_t index) {
   Slice& slice = tables_.slices[index];
   slice.result.arrived = 0;
+  slice.own_missing = t.in_parts && (t.sums || slice.owner) ? slice.elements : 0;
   if (t.sums) return begin_contributions(t, index);
   slice.phase = Slice::Phase::kContributed;
-  if (slice.owner) result_in_place(index);
+  if (slice.owner && slice.own_missing == 0) result_in_place(index);
 }
 
 void Engine::Impl::begin_contributions(Tensor& t, std::uint32_t index) {
@@ -92,19 +100,49 @@ void Engine::Impl::begin_contributions(Tensor& t, std::uint32_t index) {
   if (slice.contribution != kNoIndex && slice.sources.count == 0) {
     slice.phase = Slice::Phase::kContributed;
     SendItem& item = tables_.sends[slice.contribution];
-    if (!item.eager) item.state = SendItem::State::kAnnounced;
+    if (!item.eager && slice.own_missing == 0) item.state = SendItem::State::kAnnounced;
     return;
   }
   slice.phase = Slice::Phase::kGathering;
-  slice.waiting = 0;
+  slice.waiting = slice.own_missing > 0 ? 1 : 0;
   const Parity parity = t.parity();
   for (std::uint32_t i = slice.sources.first; i < slice.sources.end(); ++i) {
     const Source& source = tables_.sources[i];
     const bool announced = source.eager_slot[parity] != 0 || source.rts[parity] ||
-                           (source.leaf && tables_.links[source.link].ready[parity]);
+                           (source.leaf && tables_.links[source.link].leaves_exist(parity));
     if (!announced) ++slice.waiting;
   }
   if (slice.waiting == 0) all_announced(index);
+}
+
+void Engine::Impl::take_part(const PartReady& part, ActionRing& out) {
+  TL_ASSERT(part.tensor.value < tables_.tensors.size());
+  Tensor& t = tables_.tensors[part.tensor.value];
+  TL_ASSERT(t.in_parts && part.sequence == t.sequence);
+  TL_ASSERT(part.elements > 0 && part.offset <= t.plan.elements && part.elements <= t.plan.elements - part.offset);
+  if (!t.open) return;  // nobody needed all of it, on this rail or at all
+  const std::uint64_t end = part.offset + part.elements;
+  const auto slices = std::span(tables_.slices).subspan(t.slices.first, t.slices.count);
+  const auto first = std::ranges::partition_point(
+      slices, [&](const Slice& slice) { return slice.offset + slice.elements <= part.offset; });
+  for (auto slice = first; slice != slices.end() && slice->offset < end; ++slice) {
+    if (!t.sums && !slice->owner) continue;  // nobody asks for what this host has there
+    const std::uint64_t from = std::max(slice->offset, part.offset),
+                        to = std::min(slice->offset + slice->elements, end);
+    TL_ASSERT(slice->own_missing >= to - from);
+    slice->own_missing -= to - from;
+    if (slice->own_missing == 0)
+      own_part_exists(t, t.slices.first + static_cast<std::uint32_t>(slice - slices.begin()));
+  }
+  complete_if_done(part.tensor.value, out);
+}
+
+// All that this host contributes to the slice.
+void Engine::Impl::own_part_exists(const Tensor& t, std::uint32_t index) {
+  const Slice& slice = tables_.slices[index];
+  if (!t.sums) return result_in_place(index);
+  if (slice.contribution == kNoIndex || slice.sources.count > 0) return source_announced(index);
+  announce_slice(t, slice.contribution);
 }
 
 }  // namespace tensorlane::engine

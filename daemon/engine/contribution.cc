@@ -207,7 +207,7 @@ void Engine::Impl::take_work_done(std::uint64_t token, ActionRing& out) {
   TL_ASSERT(token == work_token(t, static_cast<std::uint32_t>(index)));
   if (++slice.units_done == slice.units) {
     reduced(static_cast<std::uint32_t>(index));
-    complete_if_done(slice.tensor, out);
+    end_part(static_cast<std::uint32_t>(index), out);
   } else if (passes_of(slice) > 1) {
     work_[t.cls.value].push(slice_positions_, key_of(t, false), static_cast<std::uint32_t>(index));
   }
@@ -248,6 +248,11 @@ void Engine::Impl::contribute_partial(const Tensor& t, const Slice& slice) {
       t.results && send_bytes(item) <= config_.eager_limit.value;  // a push waits for grants, see eager_fits()
   if (small && credits_.left(item.peer) > 0) return send_eagerly(slice.contribution, 0);
   if (small) ++counters_.eager_refused;
+  announce_slice(t, slice.contribution);
+}
+
+void Engine::Impl::announce_slice(const Tensor& t, std::uint32_t send) {
+  SendItem& item = tables_.sends[send];
   item.state = SendItem::State::kAnnounced;
   control_.push(item.peer, t.cls,
                 {protocol::FrameType::kRts, t.plan.id, t.sequence, slice_number(t, item.slice), 0, now_});

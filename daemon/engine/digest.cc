@@ -13,6 +13,13 @@ void Digest::mix(Time now, const Event& event) {
       mix(event.tensor_ready.sequence.value);
       mix(event.tensor_ready.buffer);
       mix(event.tensor_ready.fp32_scratch);
+      if (event.tensor_ready.in_parts) mix(1);
+      break;
+    case Event::Kind::kPartReady:
+      mix(event.part_ready.tensor.value);
+      mix(event.part_ready.sequence.value);
+      mix(event.part_ready.offset);
+      mix(event.part_ready.elements);
       break;
     case Event::Kind::kFrameArrived:
       mix(event.frame.peer.value);
@@ -44,6 +51,11 @@ void Digest::mix(const Action& action) {
     mix(action.complete.tensor.value);
     mix(action.complete.sequence.value);
     mix(action.complete.ok);
+  } else if (action.kind == Action::Kind::kPartInPlace) {
+    mix(action.in_place.tensor.value);
+    mix(action.in_place.sequence.value);
+    mix(action.in_place.offset);
+    mix(action.in_place.elements);
   } else if (action.kind == Action::Kind::kAgreed) {
     mix(action.agreed.word);
     mix(action.agreed.bits);

@@ -109,6 +109,9 @@ void Engine::Impl::take(const Event& event, ActionRing& out) {
     case Event::Kind::kTensorReady:
       begin(event.tensor_ready, out);
       break;
+    case Event::Kind::kPartReady:
+      take_part(event.part_ready, out);
+      break;
     case Event::Kind::kFrameArrived:
       if (Fault fault = take_frame(event.frame.peer, event.frame.header, out)) {
         act({.kind = Action::Kind::kProtocolError, .error = {event.frame.peer, fault, event.frame.header}}, out);

@@ -122,7 +122,10 @@ Fault Engine::Impl::take_ready(HostIndex peer, const FrameHeader& h) {
   if (link.leaf_sources.count == 0 && link.result_sends.count == 0) return "announcement that nobody needs";
   if (link.announced(parity)) return "operation announced twice";
   if ((h.grant != 0) != (link.result_sends.count > 0)) return "announcement with a wrong grant for results";
+  const bool in_parts = (h.flags & protocol::kFlagInParts) != 0;
+  if (in_parts && link.leaf_sources.count == 0) return "announcement in parts of what has none";
   link.ready[parity] = true;
+  link.in_parts[parity] = in_parts;
   link.grant[parity] = h.grant;
   note_announced(t, h);
   if (current) peer_announced(t, link);
@@ -137,10 +140,11 @@ Fault Engine::Impl::take_rts(HostIndex peer, const FrameHeader& h) {
   Tensor& t = tables_.tensors[h.tensor.value];
   const Parity parity = parity_of(h.sequence);
   const std::uint32_t s = find_source(tables_.slices[index], peer);
-  if (s == kNoIndex || tables_.sources[s].leaf) return "partial sum from a host that makes none";
+  if (s == kNoIndex) return "contribution from a host that has none for the slice";
   Source& source = tables_.sources[s];
-  if (source.rts[parity] || source.eager_slot[parity] != 0) return "partial sum announced twice";
-  if (current && tables_.slices[index].phase != Slice::Phase::kGathering) return "partial sum announced twice";
+  if (source.leaf && !tables_.links[source.link].in_parts[parity]) return "partial sum from a host that makes none";
+  if (source.rts[parity] || source.eager_slot[parity] != 0) return "contribution announced twice";
+  if (current && tables_.slices[index].phase != Slice::Phase::kGathering) return "contribution announced twice";
   source.rts[parity] = true;
   if (t.announced[parity].last == Time()) note_announced(t, h);
   if (current) source_announced(index);
@@ -267,7 +271,7 @@ Fault Engine::Impl::take_result(const FrameHeader& h, const DataPlace& place, Ac
   if (Fault fault = slice.result.take(h.offset - begin, h.payload_bytes)) return fault;
   if (!slice.result.complete()) return nullptr;
   result_in_place(place.slice);
-  complete_if_done(place.tensor, out);
+  end_part(place.slice, out);
   return nullptr;
 }
 

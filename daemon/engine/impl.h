@@ -74,6 +74,8 @@ struct Engine::Impl {
   bool eager_fits(const Tensor& t, const Link& link) const;
   void begin_slice(Tensor& t, std::uint32_t slice);
   void begin_contributions(Tensor& t, std::uint32_t slice);
+  void take_part(const PartReady& part, ActionRing& out);
+  void own_part_exists(const Tensor& t, std::uint32_t slice);
 
   // ---- contribution.cc ----
   void source_announced(std::uint32_t slice);
@@ -91,6 +93,7 @@ struct Engine::Impl {
   void reduced(std::uint32_t slice);
   void release_sources(const Tensor& t, const Slice& slice);
   void contribute_partial(const Tensor& t, const Slice& slice);
+  void announce_slice(const Tensor& t, std::uint32_t send);
   void send_eagerly(std::uint32_t send, std::uint32_t aux);
   Descriptor source_place(const Source& source, Parity parity, std::uint64_t offset, std::uint64_t bytes) const;
   Work::Source own_contribution(const Tensor& t, std::uint64_t offset, std::uint64_t elements) const;
@@ -100,6 +103,7 @@ struct Engine::Impl {
   void result_in_place(std::uint32_t slice);
   void send_result(std::uint32_t send, const Link& link);
   void peer_announced(const Tensor& t, const Link& link);
+  void end_part(std::uint32_t slice, ActionRing& out);
   void complete_if_done(std::uint32_t tensor, ActionRing& out);
 
   // ---- frames.cc ----

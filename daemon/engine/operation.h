@@ -43,17 +43,20 @@ struct Link {
   bool result_in = false;  // I get results from it
   // operations, by parity: what it has announced
   std::array<bool, 2> ready{};           // by kReady
+  std::array<bool, 2> in_parts{};        // ... which leaves it to kRts to say of each contribution that it exists
   std::array<bool, 2> eager{};           // by sending its leaf contributions at once
   std::array<std::uint32_t, 2> grant{};  // where its results may land; 0 not known yet
 
   bool announced(Parity parity) const { return ready[parity] || eager[parity]; }
+  // Whether all its leaf contributions that are not eager exist.
+  bool leaves_exist(Parity parity) const { return ready[parity] && !in_parts[parity]; }
 };
 
 // One contribution of a peer to a slice.
 struct Source {
   // plan
   HostIndex peer;
-  bool leaf = false;  // announced by kReady, else by kRts
+  bool leaf = false;  // announced by kReady, unless that was in parts; else by kRts
   std::uint32_t slice = 0;
   std::uint32_t link = 0;
   // operations
@@ -92,7 +95,7 @@ static_assert(sizeof(SendItem) == 32);
 struct Slice {
   enum class Phase : std::uint8_t {
     kClosed,       // no operation
-    kGathering,    // some contribution has not been announced
+    kGathering,    // some contribution has not been announced, or mine does not exist yet
     kStaging,      // all exist; waits for staging
     kLanding,      // granted
     kReducing,     // being summed
@@ -106,7 +109,7 @@ struct Slice {
   bool owner = false;
   // operation
   Phase phase = Phase::kClosed;
-  std::uint32_t waiting = 0;  // kGathering: contributions not announced; kLanding: not complete
+  std::uint32_t waiting = 0;  // kGathering: contributions that may not exist; kLanding: not complete
   // plan
   std::uint64_t offset = 0, elements = 0;  // in the tensor
   Range sources;                           // in order of summation, without me
@@ -114,6 +117,7 @@ struct Slice {
   std::uint32_t self_place = 0;            // how many of the sources come before me
   // operation
   std::uint32_t units = 0, units_picked = 0, units_done = 0;  // kReducing: pieces of work
+  std::uint64_t own_missing = 0;                              // elements of my contribution that do not exist yet
   Extent result;                                              // unless owner: what has landed of it, in bytes
 };
 
@@ -137,6 +141,7 @@ struct Tensor {
   // operations
   bool open = false;
   bool boosted = false;
+  bool in_parts = false;
   Sequence sequence;    // of the last operation begun
   Iteration iteration;  // that it belongs to
   Time since;           // it was begun

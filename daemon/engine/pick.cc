@@ -197,6 +197,7 @@ std::size_t Engine::Impl::pick_control(HostIndex peer, std::span<Send> out) {
     s.header.sequence = message.sequence;
     s.header.slice = message.slice;
     s.header.grant = message.grant;
+    s.header.flags = message.in_parts ? protocol::kFlagInParts : 0;
     digest_.mix(s);
     out[picked++] = s;
   }

@@ -28,13 +28,22 @@ void Engine::Impl::send_result(std::uint32_t send, const Link& link) {
 
 // The peer has announced the current operation: what it contributes alone exists, and results may go to it.
 void Engine::Impl::peer_announced(const Tensor& t, const Link& link) {
-  if (link.ready[t.parity()]) {
+  if (link.leaves_exist(t.parity())) {
     for (std::uint32_t i = link.leaf_sources.first; i < link.leaf_sources.end(); ++i) {
       source_announced(tables_.sources[tables_.leaf_sources[i]].slice);
     }
   }
   for (std::uint32_t i = link.result_sends.first; i < link.result_sends.end(); ++i)
     send_result(tables_.result_sends[i], link);
+}
+
+// Something of the slice has come to its end: the operation, too, or the slice's result is there before the others'.
+void Engine::Impl::end_part(std::uint32_t index, ActionRing& out) {
+  const Slice& slice = tables_.slices[index];
+  complete_if_done(slice.tensor, out);
+  const Tensor& t = tables_.tensors[slice.tensor];
+  if (!t.open || !t.in_parts || slice.phase != Slice::Phase::kResult) return;
+  act({.kind = Action::Kind::kPartInPlace, .in_place = {t.plan.id, t.sequence, slice.offset, slice.elements}}, out);
 }
 
 // Done here means: all results are in place, and nothing reads the buffers any more.
@@ -46,7 +55,7 @@ void Engine::Impl::complete_if_done(std::uint32_t tensor, ActionRing& out) {
   const Parity parity = t.parity();
   for (std::uint32_t l = t.links.first; l < t.links.end(); ++l) {
     Link& link = tables_.links[l];
-    link.ready[parity] = link.eager[parity] = false;
+    link.ready[parity] = link.in_parts[parity] = link.eager[parity] = false;
     link.grant[parity] = 0;
   }
   complete(tensor, true, out);

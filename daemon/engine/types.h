@@ -27,11 +27,22 @@ using protocol::PlanTensor;
 // else it is empty. With fp32_contributions it holds the sums of the local ranks, and `buffer` is not read; else its
 // content does not matter, and the engine keeps sums in it that are on their way. Both belong to the engine until
 // Complete.
+//
+// With `in_parts` the contribution does not exist yet: PartReady says of one part after the other that it does. Until
+// then the engine does not read that part, and nothing lands there. What is summed, and in which order, is the same.
 struct TensorReady {
   TensorId tensor;
   Sequence sequence;
   Descriptor buffer;
   Descriptor fp32_scratch;
+  bool in_parts = false;
+};
+// Elements [offset, offset + elements) of the host's contribution to an operation that was begun in parts exist now.
+// Parts do not overlap, and come in any order; the operation needs all of them.
+struct PartReady {
+  TensorId tensor;
+  Sequence sequence;
+  std::uint64_t offset = 0, elements = 0;
 };
 // A frame has arrived; where it carries payload, that has landed where landing() said.
 struct FrameArrived {
@@ -78,7 +89,8 @@ struct Event {
     kOffer,
     kPeerUp,
     kAbort,
-    kDrained
+    kDrained,
+    kPartReady
   } kind{};
   TensorReady tensor_ready{};  // the member that `kind` names is the one that counts
   FrameArrived frame{};
@@ -86,6 +98,7 @@ struct Event {
   Boost boost{};
   Offer offer{};
   PeerUp up{};
+  PartReady part_ready{};
 };
 
 // ---- actions ----
@@ -98,6 +111,13 @@ struct Complete {
   // When the first and the last peer was heard to have begun it; both zero when none was heard of. In a ring these are
   // the neighbours only.
   Time first_peer, last_peer;
+};
+// Of an operation that was begun in parts: elements [offset, offset + elements) of its result are in the buffer, and do
+// not change any more. Not every part of a result is told in this way: Complete says that all of it is there.
+struct PartInPlace {
+  TensorId tensor;
+  Sequence sequence;
+  std::uint64_t offset = 0, elements = 0;
 };
 // A peer broke the protocol (bad tensor, sequence, grant, credit...). The lane closes the job's flow and aborts the job
 // with `reason`.
@@ -112,10 +132,11 @@ struct Agreed {
   std::uint64_t bits = 0;
 };
 struct Action {
-  enum class Kind : std::uint8_t { kComplete, kProtocolError, kAgreed } kind{};
+  enum class Kind : std::uint8_t { kComplete, kProtocolError, kAgreed, kPartInPlace } kind{};
   Complete complete{};
   ProtocolError error{};
   Agreed agreed{};
+  PartInPlace in_place{};
 };
 using ActionRing = Ring<Action>;
 

@@ -106,7 +106,13 @@ void describe_event(Codec& c, E& event) {
       c.number(event.tensor_ready.tensor.value);
       c.number(event.tensor_ready.sequence.value);
       describe_descriptor(c, event.tensor_ready.buffer);
-      return describe_descriptor(c, event.tensor_ready.fp32_scratch);
+      describe_descriptor(c, event.tensor_ready.fp32_scratch);
+      return c.number(event.tensor_ready.in_parts);
+    case Kind::kPartReady:
+      c.number(event.part_ready.tensor.value);
+      c.number(event.part_ready.sequence.value);
+      c.number(event.part_ready.offset);
+      return c.number(event.part_ready.elements);
     case Kind::kFrameArrived:
       c.number(event.frame.peer.value);
       return describe_frame(c, event.frame.header);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +36,8 @@ class Promises {
     switch (event.kind) {
       case Event::Kind::kTensorReady:
         return broken_by(event.tensor_ready);
+      case Event::Kind::kPartReady:
+        return broken_by(event.part_ready);
       case Event::Kind::kOffer:
         return broken_by(event.offer);
       case Event::Kind::kSendDone:
@@ -82,6 +85,8 @@ class Promises {
   struct Tensor {
     std::uint64_t sequence = 0;
     bool open = false, offered = false;
+    bool in_parts = false;
+    std::map<std::uint64_t, std::uint64_t> parts;  // of the operation that runs: where each ends, by where it begins
   };
   using Tokens = std::unordered_map<std::uint64_t, std::uint32_t>;
 
@@ -97,7 +102,22 @@ class Promises {
     if (!barrier && (ready.buffer.length != planned.elements * dtype_size(planned.dtype) ||
                      (scratch && ready.fp32_scratch.length != planned.elements * sizeof(float))))
       return "an operation on a buffer that is not the tensor's";
-    t = {ready.sequence.value, true, t.offered};
+    t = {ready.sequence.value, true, t.offered, ready.in_parts, {}};
+    return nullptr;
+  }
+  const char* broken_by(const engine::PartReady& part) {
+    if (part.tensor.value >= tensors_.size()) return "a part of a tensor that is not in the plan";
+    Tensor& t = tensors_[part.tensor.value];
+    if (!t.open || !t.in_parts || part.sequence.value != t.sequence)
+      return "a part of an operation that was not begun in parts";
+    const std::uint64_t all = plan_->tensors[part.tensor.value].elements;
+    if (part.elements == 0 || part.offset > all || part.elements > all - part.offset)
+      return "a part that is not inside its tensor";
+    const auto after = t.parts.lower_bound(part.offset);
+    const bool overlaps = (after != t.parts.end() && after->first < part.offset + part.elements) ||
+                          (after != t.parts.begin() && std::prev(after)->second > part.offset);
+    if (overlaps) return "a part that was there before";
+    t.parts.emplace(part.offset, part.offset + part.elements);
     return nullptr;
   }
   const char* broken_by(const engine::Offer& offer) {

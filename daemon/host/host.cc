@@ -215,11 +215,15 @@ void Host::take(Note& note) {
   JobPart* part = addressee(note);
   if (part == nullptr) return;
   if (const auto* start = std::get_if<StartNote>(&note.what)) {
-    part->rails()->start(start->tensor, start->sequence, context_.now);
+    part->rails()->start(start->tensor, start->sequence, start->in_parts, context_.now);
+  } else if (const auto* part_ready = std::get_if<engine::PartReady>(&note.what)) {
+    part->rails()->part_ready(*part_ready, context_.now);
   } else if (const auto* boost = std::get_if<BoostNote>(&note.what)) {
     part->rails()->boost(boost->tensor, boost->sequence, context_.now);
   } else if (const auto* complete = std::get_if<engine::Complete>(&note.what)) {
     part->home()->rails_completed(*complete, context_.now);
+  } else if (const auto* placed = std::get_if<engine::PartInPlace>(&note.what)) {
+    part->home()->rails_placed(*placed, context_.now);
   } else if (const auto* offer = std::get_if<OfferNote>(&note.what)) {
     part->rails()->offer(offer->tensor, context_.now);
   } else if (const auto* agreed = std::get_if<engine::Agreed>(&note.what)) {

@@ -241,11 +241,24 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
   if (!t.bound[local]) return broken("a tensor that it has not registered");
   if (entry.flags & protocol::kFlagBoost) return raise(local, t, planned, entry.sequence, now);
   if (entry.flags == protocol::kFlagWaited) return waited(local, planned.id, entry.sequence);
+  if (entry.flags == protocol::kFlagParts) {
+    const char* what = submit_parts(local, entry, now);
+    return what != nullptr ? broken(what) : void();
+  }
   if (entry.flags != 0) return broken("unknown flags");
+  if (t.in_parts && entry.sequence == t.sequence[local]) {
+    if (t.parts_over) return broken("an operation twice");
+    return submit_rest(t, planned, now);
+  }
   if (entry.sequence != t.sequence[local] + 1 || entry.sequence != t.completed + 1)
     return broken("an operation out of sequence");
-  if (departed_ && !lost_) lost_ = {departed_->first, now};  // the cause may still be on its way
   t.sequence[local] = entry.sequence;
+  arrived(local, t, planned, now);
+}
+
+// A rank has begun an operation.
+void Job::arrived(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& planned, Time now) {
+  if (departed_ && !lost_) lost_ = {departed_->first, now};  // the cause may still be on its way
   if (planned.in_batch()) return submit_member(local, planned, now);
   if (admission_.gate() != Gate::kNone) admission_.submitted(local, planned.id);
   if (t.arrived++ == 0) {
@@ -308,16 +321,19 @@ void Job::begin_admitted(Time now) {
   admitting_ = false;
 }
 
-// The first step on this host.
-void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
+// Of an operation on this host.
+LocalStep Job::first_step(const protocol::PlanTensor& tensor) const {
   const bool alone = local_ranks_.size() == 1;
-  if (tensor.is_batch()) return start_local(t, tensor, LocalStep::kReduce, now);
+  if (tensor.is_batch()) return LocalStep::kReduce;
   if (reduces(tensor.operation)) {
-    if (!between_hosts()) return start_local(t, tensor, alone ? LocalStep::kNone : LocalStep::kFinish, now);
-    return start_local(t, tensor, alone && !tensor.fp32_contributions ? LocalStep::kNone : LocalStep::kReduce, now);
+    if (!between_hosts()) return alone ? LocalStep::kNone : LocalStep::kFinish;
+    return alone && !tensor.fp32_contributions ? LocalStep::kNone : LocalStep::kReduce;
   }
-  const bool collects = tensor.operation == Operation::kAllgather && !alone;
-  start_local(t, tensor, collects ? LocalStep::kCollect : LocalStep::kNone, now);
+  return tensor.operation == Operation::kAllgather && !alone ? LocalStep::kCollect : LocalStep::kNone;
+}
+
+void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
+  start_local(t, tensor, first_step(tensor), now);
 }
 
 void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step, Time now) {
@@ -360,7 +376,8 @@ void Job::to_rails(LocalTensor& t, const protocol::PlanTensor& tensor, Time now)
   t.sets_left = sets_.size();
   t.rails_ok = true;
   ++on_rails_;
-  for (const Set& set : sets_) set.rails->start(tensor.id, sequence, now);
+  for (const Set& set : sets_) set.rails->start(tensor.id, sequence, t.in_parts, now);
+  if (t.in_parts) tell_parts(t, tensor, t.parts, now);
   if (!t.boosted) return;
   for (const Set& set : sets_) set.rails->boost(tensor.id, sequence, now);
 }
@@ -389,6 +406,8 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
   note_complete(t, tensor, ok, now);
   ++t.completed;
   t.arrived = 0;
+  t.in_parts = false;
+  t.parts = 0;
   end_pending(t);
   t.boosted = false;
   t.waited.reset();

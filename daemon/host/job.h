@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/protocol/parts.h"
 #include "daemon/engine/batching/batch_gate.h"
 #include "daemon/engine/ordering/admission.h"
 #include "daemon/engine/urgency/observed_order.h"
@@ -74,6 +75,7 @@ class Job final : public RailsOwner {
   // ---- RailsOwner ----
   void rails_settled(std::size_t lane, const Settled& settled, Time now) override;
   void rails_completed(const engine::Complete& complete, Time now) override;
+  void rails_placed(const engine::PartInPlace& part, Time now) override;
   void rails_agreed(const engine::Agreed& agreed, Time now) override;
   void rails_failed(const Status& cause) override { fail(cause); }
   void rails_lost(Lost lost, const Status& cause, Time now) override;
@@ -130,6 +132,11 @@ class Job final : public RailsOwner {
     LocalTask task;
     std::size_t sets_left = 0;  // whose rails have not done their part of the operation that runs
     bool rails_ok = true;
+    // Of the operation that runs, if it was begun in parts: what exists of it here, by part, and of the result how many
+    // elements of each part are in place (job_parts.cc).
+    bool in_parts = false, parts_over = false;
+    std::uint64_t parts = 0;
+    std::unique_ptr<std::array<std::uint32_t, protocol::kMaxParts>> placed;
     bool boosted = false;        // a client waits for the operation that runs
     std::optional<Time> waited;  // since when a client waits for it, from its side of the next operation on
     Time first_peer, last_peer;  // as engine::Complete
@@ -196,6 +203,12 @@ class Job final : public RailsOwner {
   void submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now);
   Moved add_block(LocalTensor& t, const protocol::PlanTensor& tensor, ports::Block& block);
   void complete_members(const LocalTensor& t, TensorId batch, bool ok, Time now);
+  void arrived(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& planned, Time now);
+  bool goes_in_parts(const protocol::PlanTensor& tensor) const;
+  const char* submit_parts(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
+  void submit_rest(LocalTensor& t, const protocol::PlanTensor& tensor, Time now);
+  void tell_parts(const LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t parts, Time now);
+  LocalStep first_step(const protocol::PlanTensor& tensor) const;
   void raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now);
   void all_arrived(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void start(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);

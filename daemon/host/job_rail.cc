@@ -204,6 +204,7 @@ void JobRail::feed(const engine::Event& event, Time now) {
 
 void JobRail::carry_out(const engine::Action& action, Time now) {
   if (action.kind == engine::Action::Kind::kComplete) return owner_.rail_completed(action.complete, now);
+  if (action.kind == engine::Action::Kind::kPartInPlace) return owner_.rail_placed(action.in_place, now);
   if (action.kind == engine::Action::Kind::kAgreed) return owner_.rail_agreed(action.agreed, now);
   context_.metrics->protocol_errors.add();
   const engine::ProtocolError& error = action.error;

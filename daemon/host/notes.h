@@ -20,9 +20,10 @@ class JobStart;
 struct BeginNote {  // the job begins: make its rails
   std::shared_ptr<JobStart> start;
 };
-struct StartNote {  // these four as in Rails
+struct StartNote {  // these four, and engine::PartReady, as in Rails
   TensorId tensor;
   Sequence sequence;
+  bool in_parts = false;
 };
 struct BoostNote {
   TensorId tensor;
@@ -34,7 +35,7 @@ struct OfferNote {
 struct RailsNote {  // what is not on an operation's way
   std::function<void(JobPart&, Time now)> call;
 };
-// To the job's own lane; of an operation, engine::Complete and engine::Agreed of RailsOwner:
+// To the job's own lane; of an operation, engine::Complete, engine::PartInPlace and engine::Agreed of RailsOwner:
 struct JobNote {
   std::function<void(Job&, Time now)> call;
 };
@@ -43,7 +44,9 @@ struct Note {
   JobId job;
   Epoch epoch;           // a note that comes too late is of an earlier one
   std::size_t from = 0;  // lane
-  std::variant<BeginNote, StartNote, BoostNote, OfferNote, RailsNote, engine::Complete, engine::Agreed, JobNote> what;
+  std::variant<BeginNote, StartNote, engine::PartReady, BoostNote, OfferNote, RailsNote, engine::Complete,
+               engine::PartInPlace, engine::Agreed, JobNote>
+      what;
 };
 
 // How one lane speaks with the others. Its thread alone.

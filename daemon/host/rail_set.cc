@@ -206,14 +206,19 @@ void RailSet::feed_all(const engine::Event& event, Time now) {
 }
 
 // What a rail has no slice of it completes at once.
-void RailSet::start(TensorId tensor, Sequence sequence, Time now) {
+void RailSet::start(TensorId tensor, Sequence sequence, bool in_parts, Time now) {
   if (broken_ || closing_) return;
   Place& place = places_[tensor.value];
   place.rails_left = static_cast<std::uint8_t>(rails_.size());
   place.ok = true;
   engine::Event event{.kind = engine::Event::Kind::kTensorReady};
-  event.tensor_ready = {tensor, sequence, place.buffer, place.wide};
+  event.tensor_ready = {tensor, sequence, place.buffer, place.wide, in_parts};
   feed_all(event, now);
+}
+
+void RailSet::part_ready(const engine::PartReady& part, Time now) {
+  if (broken_ || closing_) return;
+  feed_all({.kind = engine::Event::Kind::kPartReady, .part_ready = part}, now);
 }
 
 void RailSet::boost(TensorId tensor, Sequence sequence, Time now) {

@@ -66,7 +66,8 @@ class RailSet final : public Rails, private JobRail::Owner {
   void settle(std::uint64_t number, Time now) override;
   void bind(TensorId tensor, std::span<std::byte> buffer, std::span<std::byte> segment) override;
   void set_priorities(std::span<const Priority> priorities) override;
-  void start(TensorId tensor, Sequence sequence, Time now) override;
+  void start(TensorId tensor, Sequence sequence, bool in_parts, Time now) override;
+  void part_ready(const engine::PartReady& part, Time now) override;
   void boost(TensorId tensor, Sequence sequence, Time now) override;
   void offer(TensorId tensor, Time now) override;
   void look_for_missing(std::span<const TensorId> operations, Time now) override;
@@ -98,6 +99,7 @@ class RailSet final : public Rails, private JobRail::Owner {
 
   // ---- JobRail::Owner ----
   void rail_completed(const engine::Complete& complete, Time now) override;
+  void rail_placed(const engine::PartInPlace& part, Time now) override { owner_.rails_placed(part, now); }
   void rail_agreed(const engine::Agreed& agreed, Time now) override { owner_.rails_agreed(agreed, now); }
   void rail_failed(const Status& cause) override { break_off(cause); }
 

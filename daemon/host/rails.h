@@ -49,8 +49,10 @@ class Rails {
   };
   virtual void set_priorities(std::span<const Priority> priorities) = 0;
 
-  // The operation goes between hosts now: every rail carries its slices of the tensor. Answer: rails_completed.
-  virtual void start(TensorId tensor, Sequence sequence, Time now) = 0;
+  // The operation goes between hosts now: every rail carries its slices of the tensor. Answer: rails_completed. With
+  // `in_parts` its contribution comes to exist part by part, and rails_placed may answer before.
+  virtual void start(TensorId tensor, Sequence sequence, bool in_parts, Time now) = 0;
+  virtual void part_ready(const engine::PartReady& part, Time now) = 0;
   // A rank is blocked on it (law 9).
   virtual void boost(TensorId tensor, Sequence sequence, Time now) = 0;
   // It is ready here, and begins when it is everywhere. Of the lane that has rail 0. Answer: rails_agreed.
@@ -81,6 +83,8 @@ class RailsOwner {
   virtual void rails_settled(std::size_t lane, const Settled& settled, Time now) = 0;
   // Their part of an operation is over. `tensor`, `sequence`, and the rest as in engine::Complete.
   virtual void rails_completed(const engine::Complete& complete, Time now) = 0;
+  // Of an operation that was started in parts.
+  virtual void rails_placed(const engine::PartInPlace& part, Time now) = 0;
   // All hosts have offered these operations (engine::Offer).
   virtual void rails_agreed(const engine::Agreed& agreed, Time now) = 0;
   // A peer broke the protocol, or something cannot be had.

@@ -36,7 +36,10 @@ class RemoteRails final : public Rails {
   void settle(std::uint64_t number, Time now) override;
   void bind(TensorId tensor, std::span<std::byte> buffer, std::span<std::byte> segment) override;
   void set_priorities(std::span<const Priority> priorities) override;
-  void start(TensorId tensor, Sequence sequence, Time /*now*/) override { way_.post(StartNote{tensor, sequence}); }
+  void start(TensorId tensor, Sequence sequence, bool in_parts, Time /*now*/) override {
+    way_.post(StartNote{tensor, sequence, in_parts});
+  }
+  void part_ready(const engine::PartReady& part, Time /*now*/) override { way_.post(part); }
   void boost(TensorId tensor, Sequence sequence, Time /*now*/) override { way_.post(BoostNote{tensor, sequence}); }
   void offer(TensorId tensor, Time /*now*/) override { way_.post(OfferNote{tensor}); }
   void look_for_missing(std::span<const TensorId> operations, Time now) override;
@@ -60,6 +63,7 @@ class RemoteOwner final : public RailsOwner {
 
   void rails_settled(std::size_t lane, const Settled& settled, Time now) override;
   void rails_completed(const engine::Complete& complete, Time /*now*/) override { way_.post(complete); }
+  void rails_placed(const engine::PartInPlace& part, Time /*now*/) override { way_.post(part); }
   void rails_agreed(const engine::Agreed& agreed, Time /*now*/) override { way_.post(agreed); }
   void rails_failed(const Status& cause) override;
   void rails_lost(Lost lost, const Status& cause, Time now) override;

@@ -35,6 +35,8 @@ class ClientSession {
   // Gives one completion and wakes a waiting client. Never full: a client with more than kMaxOutstanding operations
   // pending has broken the protocol.
   virtual void complete(const protocol::CompletionEntry& entry) = 0;
+  // Gives an entry that says which parts of a result are in place; it is left out where the ring has little room.
+  virtual void parts_in_place(const protocol::CompletionEntry& entry) = 0;
   // Asks the client to tell when it waits for an operation (kFlagWaited), or no longer. It may leave some out.
   virtual void observe_waits(bool on) = 0;
   // Publishes the error of the job, marks the rings as failed and wakes everybody who waits.

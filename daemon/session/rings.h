@@ -23,6 +23,8 @@ class DaemonRings {
   // Gives a completion and wakes waiting clients. Corrupt when the client's index cannot be or it has more operations
   // pending than it may.
   Status complete(const protocol::CompletionEntry& entry);
+  // Completions that the client has not taken; more than there are entries where its index cannot be.
+  std::uint32_t completions_waiting() const { return completed_ - page_->consumed.load(std::memory_order_acquire); }
   // Asks for a write to the eventfd with the next submission. False, and nothing asked, when there is a submission
   // already.
   bool arm_wake();

@@ -49,6 +49,11 @@ void Session::complete(const protocol::CompletionEntry& entry) {
   if (!status.ok()) break_with(status);
 }
 
+// Half of the ring is kept for completions, which may not fail for want of room.
+void Session::parts_in_place(const protocol::CompletionEntry& entry) {
+  if (!dead() && rings_.completions_waiting() < ring_entries_ / 2) complete(entry);
+}
+
 // A dead client's submissions are not awaited: the lane learns of its end from control.
 bool Session::arm_wake() {
   return dead() || rings_.arm_wake();

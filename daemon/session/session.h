@@ -40,6 +40,7 @@ class Session final : public ports::ClientSession {
   void complete(const protocol::CompletionEntry& entry) override;
   bool arm_wake() override;
   void disarm_wake() override;
+  void parts_in_place(const protocol::CompletionEntry& entry) override;
   void observe_waits(bool on) override { rings_.observe(on); }
   // The first call counts. Any thread.
   void fail(const Status& cause) override;

@@ -48,6 +48,7 @@ class SimSession final : public ports::ClientSession {
   void complete(const protocol::CompletionEntry& entry) override {
     context_.events.at(context_.host_now(), [this, entry] { context_.completed(entry); });
   }
+  void parts_in_place(const protocol::CompletionEntry&) override {}
   void observe_waits(bool on) override { observed_ = on; }
   void fail(const Status& cause) override {
     context_.events.at(context_.host_now(), [this, cause] { context_.failed(cause); });

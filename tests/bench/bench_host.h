@@ -67,6 +67,7 @@ class Client final : public ports::ClientSession {
     return taken_ == submitted_.load();
   }
   void disarm_wake() override { sleeping_.store(false, std::memory_order_relaxed); }
+  void parts_in_place(const protocol::CompletionEntry&) override {}
   void observe_waits(bool) override {}
   int wake_fd() const override { return wake_; }
   std::span<std::byte> map(const ports::BufferPlace& place) override {

@@ -33,6 +33,7 @@ class IdleClient final : public ports::ClientSession {
   void fail(const Status&) override {}
   bool arm_wake() override { return true; }
   void disarm_wake() override {}
+  void parts_in_place(const protocol::CompletionEntry&) override {}
   void observe_waits(bool) override {}
   int wake_fd() const override { return -1; }
   std::span<std::byte> map(const ports::BufferPlace&) override { return {}; }

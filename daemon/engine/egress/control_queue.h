@@ -20,6 +20,7 @@ struct ControlMessage {
   std::uint32_t slice = 0;
   std::uint32_t grant = 0;
   Time since;  // it was pushed
+  bool in_parts = false;
 };
 
 // The bound is exact: a message of an operation leaves the queue before that operation can complete, so there is at

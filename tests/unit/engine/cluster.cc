@@ -17,7 +17,11 @@ std::span<std::byte> Host::at(const Descriptor& d) {
 
 // Regions: 0 staging, then a buffer and a scratch per tensor.
 Cluster::Cluster(const ClusterOptions& options, const Plan& plan)
-    : plan_(plan), hosts_(options.hosts), bytes_sent_(options.hosts), random_(options.seed) {
+    : plan_(plan),
+      in_parts_(options.in_parts),
+      hosts_(options.hosts),
+      bytes_sent_(options.hosts),
+      random_(options.seed) {
   for (std::uint16_t h = 0; h < options.hosts; ++h) {
     EngineConfig config = options.config;
     config.hosts = options.hosts;
@@ -108,9 +112,77 @@ bool Cluster::submit_next(std::size_t h) {
   Event event{.kind = Event::Kind::kTensorReady};
   event.tensor_ready = {
       tensor, sequence, {region, 0, 0, host.regions[region].size}, {region + 1, 0, 0, host.regions[region + 1].size}};
+  const bool barrier = plan_.tensors[tensor.value].operation == Operation::kBarrier;
+  event.tensor_ready.in_parts = !barrier && in_parts_ > static_cast<int>(draw(4));
+  if (event.tensor_ready.in_parts) begin_in_parts(h, event.tensor_ready);
   host.events.push_back(event);
   if (draw(2) == 0) step(h);
   return true;
+}
+
+constexpr std::byte kRubbish{0x5a};
+
+// One to six parts, of which nothing exists yet.
+void Cluster::begin_in_parts(std::size_t h, const TensorReady& ready) {
+  Host& host = hosts_[h];
+  const PlanTensor& t = plan_.tensors[ready.tensor.value];
+  Host::InParts& parts = host.in_parts[ready.tensor.value];
+  parts = {.sequence = ready.sequence};
+  std::vector<std::uint64_t> cuts{0, t.elements};
+  for (std::size_t i = draw(6); i > 0; --i) cuts.push_back(draw(t.elements));
+  std::ranges::sort(cuts);
+  for (std::size_t i = 1; i < cuts.size(); ++i) {
+    if (cuts[i - 1] < cuts[i]) parts.missing.emplace_back(cuts[i - 1], cuts[i]);
+  }
+  const std::span<std::byte> buffer = host.at(ready.buffer);
+  parts.buffer.assign(buffer.begin(), buffer.end());
+  std::ranges::fill(buffer, kRubbish);
+  if (!t.fp32_contributions) return;
+  const std::span<std::byte> scratch = host.at(ready.fp32_scratch);
+  parts.fp32_scratch.assign(scratch.begin(), scratch.end());
+  std::ranges::fill(scratch, kRubbish);
+}
+
+// Another part of some contribution comes to exist. Nothing has touched it before, unless results may land there.
+bool Cluster::part_something(std::size_t h) {
+  Host& host = hosts_[h];
+  std::vector<std::uint32_t> unfinished;
+  for (const auto& [tensor, parts] : host.in_parts) {
+    if (!parts.missing.empty()) unfinished.push_back(tensor);
+  }
+  if (unfinished.empty()) return false;
+  const std::uint32_t tensor = unfinished[draw(unfinished.size())];
+  Host::InParts& parts = host.in_parts[tensor];
+  const auto which = parts.missing.begin() + static_cast<std::ptrdiff_t>(draw(parts.missing.size()));
+  const auto [begin, end] = *which;
+  parts.missing.erase(which);
+  const PlanTensor& t = plan_.tensors[tensor];
+  const auto restore = [&, from = begin, to = end](std::span<std::byte> now, const std::vector<std::byte>& filled) {
+    const std::size_t size = filled.size() / t.elements;
+    for (std::size_t i = from * size; i < to * size; ++i) {
+      if (reduces(t.operation)) {
+        EXPECT_EQ(now[i], kRubbish) << "tensor " << tensor << ", byte " << i;
+      }
+      if (now[i] == kRubbish) now[i] = filled[i];
+    }
+  };
+  restore(buffer(h, t.id), parts.buffer);
+  if (!parts.fp32_scratch.empty()) restore(fp32_scratch(h, t.id), parts.fp32_scratch);
+  host.events.push_back({.kind = Event::Kind::kPartReady, .part_ready = {t.id, parts.sequence, begin, end - begin}});
+  return true;
+}
+
+// What the engine has said to be in place is the result's.
+void Cluster::check_in_place(std::size_t h, const Complete& complete) {
+  const auto found = hosts_[h].in_parts.find(complete.tensor.value);
+  if (found == hosts_[h].in_parts.end()) return;
+  if (complete.ok) {
+    for (const auto& [place, bytes] : found->second.in_place)
+      EXPECT_TRUE(std::ranges::equal(hosts_[h].at(place), bytes))
+          << "tensor " << complete.tensor.value << " was changed";
+  }
+  parts_told_ += found->second.in_place.size();
+  hosts_[h].in_parts.erase(found);
 }
 
 void Cluster::step(std::size_t h) {
@@ -134,7 +206,18 @@ void Cluster::handle(std::size_t h, const Action& action) {
     host.errors.emplace_back(action.error.reason);
     return;
   }
+  if (action.kind == Action::Kind::kPartInPlace) {
+    const PartInPlace& part = action.in_place;
+    Host::InParts& parts = host.in_parts.at(part.tensor.value);
+    EXPECT_EQ(parts.sequence, part.sequence);
+    const std::uint64_t size = dtype_size(plan_.tensors[part.tensor.value].dtype);
+    const Descriptor place{1 + part.tensor.value * 2, 0, part.offset * size, part.elements * size};
+    const std::span<std::byte> bytes = host.at(place);
+    parts.in_place.emplace_back(place, std::vector(bytes.begin(), bytes.end()));
+    return;
+  }
   const Complete& c = action.complete;
+  check_in_place(h, c);
   EXPECT_EQ(host.running.at(c.tensor.value), c.sequence);
   host.running.erase(c.tensor.value);
   ++(c.ok ? host.done : host.failed)[c.tensor.value];
@@ -234,10 +317,10 @@ bool Cluster::tick() {
   const std::size_t first = draw(hosts_.size());
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const std::size_t h = (first + i) % hosts_.size();
-    const std::size_t kind = draw(5);
-    for (std::size_t k = 0; k < 5; ++k) {
+    const std::size_t kinds = in_parts_ > 0 ? 6 : 5, kind = draw(kinds);
+    for (std::size_t k = 0; k < kinds; ++k) {
       bool did = false;
-      switch ((kind + k) % 5) {
+      switch ((kind + k) % kinds) {
         case 0:
           did = submit_next(h);
           break;
@@ -253,6 +336,9 @@ bool Cluster::tick() {
         case 4:
           did = !hosts_[h].events.empty();
           step(h);
+          break;
+        case 5:
+          did = part_something(h);
           break;
       }
       if (did) return true;

@@ -38,6 +38,14 @@ struct Host {
   std::map<std::uint32_t, std::uint64_t> failed;  // tensor -> operations that completed as failed
   std::vector<std::string> errors;
   std::size_t neighbours = 0;  // that it has flows to
+  // Of an operation that was begun in parts. Memory of parts that are missing holds rubbish.
+  struct InParts {
+    Sequence sequence;
+    std::vector<std::byte> buffer, fp32_scratch;                          // as filled
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> missing;         // parts that do not exist yet: begin and end
+    std::vector<std::pair<Descriptor, std::vector<std::byte>>> in_place;  // what the engine has said of the result
+  };
+  std::map<std::uint32_t, InParts> in_parts;  // by tensor
 
   std::span<std::byte> at(const Descriptor& d);
 };
@@ -47,6 +55,7 @@ struct ClusterOptions {
   std::uint32_t ranks_per_host = 1;
   EngineConfig config;  // hosts, self and world_size are filled in
   std::uint64_t seed = 1;
+  int in_parts = 0;  // so many of 4 operations on a host begin in parts
 };
 
 class Cluster {
@@ -82,6 +91,8 @@ class Cluster {
   bool run(std::size_t most = 2'000'000);
   bool all_done() const;
   std::uint64_t digest() const;
+  // Parts of results of which engines have said that they are in place.
+  std::size_t parts_told() const { return parts_told_; }
   std::uint64_t bytes_sent(std::size_t host) const { return bytes_sent_[host]; }
   void feed(std::size_t host, const Event& event) { hosts_[host].events.push_back(event); }
   void step(std::size_t host);
@@ -95,6 +106,9 @@ class Cluster {
   void connect();
   void add_buffers(Host& host, const PlanTensor& tensor, std::size_t region);
   bool submit_next(std::size_t h);
+  void begin_in_parts(std::size_t h, const TensorReady& ready);
+  bool part_something(std::size_t h);
+  void check_in_place(std::size_t h, const Complete& complete);
   bool pick_something(std::size_t h);
   bool deliver_something(std::size_t h);
   bool work_something(std::size_t h);
@@ -103,9 +117,11 @@ class Cluster {
   std::size_t draw(std::size_t below) { return std::uniform_int_distribution<std::size_t>(0, below - 1)(random_); }
 
   Plan plan_;
+  const int in_parts_;
   std::vector<Host> hosts_;
   std::map<std::pair<std::uint16_t, Flow>, std::deque<Packet>> wires_;  // (from, flow)
   std::vector<std::uint64_t> bytes_sent_;
+  std::size_t parts_told_ = 0;
   std::mt19937_64 random_;
   std::int64_t now_ = 0;
 };

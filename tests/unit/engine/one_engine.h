@@ -72,7 +72,7 @@ class OneEngine {
     e.frame = {HostIndex(peer), header};
     for (const Action& a : feed(e)) {
       if (a.kind == Action::Kind::kProtocolError) return a.error.reason;
-      completed_.push_back(a.complete);
+      if (a.kind == Action::Kind::kComplete) completed_.push_back(a.complete);
     }
     return "";
   }

@@ -145,6 +145,7 @@ TEST_P(Operations, AllreduceIsRightForAllDtypesAndSizes) {
     // The second seed allows little on credit, so that most goes by announcement and grant.
     o.config.eager_limit = seed == 1 ? kib(32) : Bytes(256);
     o.config.eager_credits = seed == 1 ? 16 : 2;
+    o.in_parts = seed == 1 ? 0 : 2;
     run_and_check(o, plan_of_everything(GetParam()), seed == 1 ? 2 : 1);
   }
 }
@@ -155,14 +156,12 @@ TEST_P(Operations, SlicesOfSeveralOperationsAndBlocks) {
   add(&plan, allreduce(GetParam().pattern, Dtype::kFloat32, 4 * page + 5, static_cast<std::uint32_t>(2 * page + 3)));
   add(&plan, allreduce(GetParam().pattern, Dtype::kBfloat16, 4 * page + 5, static_cast<std::uint32_t>(2 * page + 3)));
   add(&plan, allreduce(GetParam().pattern, Dtype::kFloat64, 2 * page + 5, static_cast<std::uint32_t>(page - 1)));
-  ClusterOptions o;
-  o.hosts = GetParam().hosts;
-  run_and_check(o, plan, 1);
+  for (int in_parts : {0, 3}) run_and_check({.hosts = GetParam().hosts, .in_parts = in_parts}, plan, 1);
 }
 
 TEST_P(Operations, ClassesAndUrgenciesChangeWhileTheJobRuns) {
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-    ClusterOptions o{.hosts = GetParam().hosts, .seed = seed};
+    ClusterOptions o{.hosts = GetParam().hosts, .seed = seed, .in_parts = static_cast<int>(seed % 3)};
     o.config.reclassifies = true;
     o.config.eager_credits = seed % 2 == 0 ? 2 : 0;
     o.config.staging = Bytes(2 * kMaxOperation.value * GetParam().hosts);  // one slice of every class at a time
@@ -183,6 +182,7 @@ TEST_P(Operations, BroadcastAllgatherReduceScatterAndBarrierMixedWithAllreduce) 
     o.hosts = hosts;
     o.ranks_per_host = 2;
     o.seed = seed;
+    o.in_parts = seed == 1 ? 0 : 2;
     Plan plan;
     // Ranks alternate, or lie in blocks: both exist in the field.
     for (std::uint16_t r = 0; r < hosts * 2; ++r)
@@ -250,7 +250,7 @@ double sum_in_plan_order(const PlanTensor& t, std::uint16_t hosts, std::uint64_t
 
 // The tensors come after `padding` others that nobody submits, which moves their owners.
 void check_order(Pattern pattern, std::uint16_t hosts, std::uint64_t elements, std::uint32_t slice,
-                 bool fp32_contributions, std::uint32_t padding = 0) {
+                 bool fp32_contributions, std::uint32_t padding = 0, int in_parts = 0) {
   Plan plan;
   for (std::uint32_t i = 0; i < padding; ++i) add(&plan, allreduce(pattern, Dtype::kFloat32, 1, 1));
   for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBfloat16})  // integers have no order
@@ -259,6 +259,7 @@ void check_order(Pattern pattern, std::uint16_t hosts, std::uint64_t elements, s
   ClusterOptions o;
   o.hosts = hosts;
   o.seed = hosts;
+  o.in_parts = in_parts;
   Cluster c(o, plan);
   c.fill = [&](std::size_t h, TensorId id, Sequence) {
     const PlanTensor& t = plan.tensors[id.value];
@@ -287,6 +288,14 @@ void check_order(Pattern pattern, std::uint16_t hosts, std::uint64_t elements, s
 TEST(Order, RingSumsFromTheLeafToTheOwner) {
   for (std::uint16_t hosts : {2, 3, 4, 6}) check_order(Pattern::kRing, hosts, 20'000, 1000, false);
   check_order(Pattern::kRing, 4, 20'000, 1000, true);
+}
+
+TEST(Order, IsTheSameWhereContributionsComeToExistInParts) {
+  for (bool wide : {false, true}) {
+    check_order(Pattern::kRing, 4, 20'000, 1000, wide, 0, 4);
+    check_order(Pattern::kParameterServer, 4, 20'000, 1000, wide, 0, 4);
+    check_order(Pattern::kRing, 3, 20'000, 1000, wide, 0, 2);
+  }
 }
 
 TEST(Order, ParameterServerSumsByHost) {

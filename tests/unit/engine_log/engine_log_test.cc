@@ -9,7 +9,7 @@ using ::testing::HasSubstr;
 std::vector<Event> one_of_each() {
   std::vector<Event> events(kEventKinds);
   for (std::uint8_t k = 0; k < kEventKinds; ++k) events[k].kind = static_cast<Event::Kind>(k);
-  events[0].tensor_ready = {TensorId(3), Sequence(1ull << 40), {1, 0xffffffff, 3, ~0ull}, {5, 6, 7, 8}};
+  events[0].tensor_ready = {TensorId(3), Sequence(1ull << 40), {1, 0xffffffff, 3, ~0ull}, {5, 6, 7, 8}, true};
   protocol::FrameHeader& h = events[1].frame.header;
   events[1].frame.peer = HostIndex(65535);
   h = {protocol::FrameType::kCredit,
@@ -30,6 +30,7 @@ std::vector<Event> one_of_each() {
   events[4].boost = {TensorId(0x7fffffff), Sequence(9)};
   events[5].offer = {TensorId(63)};
   events[6].up = {HostIndex(3)};
+  events[9].part_ready = {TensorId(5), Sequence(6), 1ull << 40, 1ull << 41};
   return events;
 }
 
@@ -41,6 +42,13 @@ void expect_same(const Event& a, const Event& b) {
       EXPECT_EQ(a.tensor_ready.sequence, b.tensor_ready.sequence);
       EXPECT_EQ(a.tensor_ready.buffer, b.tensor_ready.buffer);
       EXPECT_EQ(a.tensor_ready.fp32_scratch, b.tensor_ready.fp32_scratch);
+      EXPECT_EQ(a.tensor_ready.in_parts, b.tensor_ready.in_parts);
+      return;
+    case Event::Kind::kPartReady:
+      EXPECT_EQ(a.part_ready.tensor, b.part_ready.tensor);
+      EXPECT_EQ(a.part_ready.sequence, b.part_ready.sequence);
+      EXPECT_EQ(a.part_ready.offset, b.part_ready.offset);
+      EXPECT_EQ(a.part_ready.elements, b.part_ready.elements);
       return;
     case Event::Kind::kFrameArrived:
       EXPECT_EQ(a.frame.peer, b.frame.peer);
@@ -464,7 +472,7 @@ TEST(EngineLog, ForeignFilesAreRefused) {
   std::string later = Recorded(1).log();
   later[kFileMark.size()] = static_cast<char>(kVersion + 1);
   EXPECT_EQ(replay_text(later).status().code(), Code::kVersionMismatch);
-  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 6, this program reads version 5"));
+  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 7, this program reads version 6"));
 }
 
 TEST(EngineLog, AHeaderOfNoEngineIsRefused) {

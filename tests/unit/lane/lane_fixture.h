@@ -22,6 +22,7 @@
 #include <set>
 #include <type_traits>
 
+#include "common/protocol/parts.h"
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
 #include "daemon/memory/scratch.h"
@@ -121,6 +122,10 @@ class FakeClient final : public ports::ClientSession {
     return submitted_.empty();
   }
   void disarm_wake() override {}
+  void parts_in_place(const protocol::CompletionEntry& entry) override {
+    std::lock_guard lock(mutex_);
+    in_place_.push_back(entry);
+  }
   void observe_waits(bool on) override { observed_ = on; }
   int wake_fd() const override { return wake_; }
   std::span<std::byte> map(const ports::BufferPlace& place) override {
@@ -131,6 +136,15 @@ class FakeClient final : public ports::ClientSession {
   bool dead() const override { return false; }
 
   void submit(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, 0, sequence}); }
+  // These parts of the contribution exist.
+  void submit_parts(std::uint32_t tensor, std::uint64_t sequence, const protocol::PartRun& run) {
+    put({tensor, protocol::kFlagParts, protocol::with_parts(sequence, run)});
+  }
+  // What it was told of results in parts.
+  std::vector<protocol::CompletionEntry> in_place() {
+    std::lock_guard lock(mutex_);
+    return in_place_;
+  }
   // A wait for it blocks.
   void boost(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, protocol::kFlagBoost, sequence}); }
   // It waits, blocked or not.
@@ -186,6 +200,7 @@ class FakeClient final : public ports::ClientSession {
   std::condition_variable changed_;
   std::deque<protocol::SubmissionEntry> submitted_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, Code> completed_;
+  std::vector<protocol::CompletionEntry> in_place_;
   Status failure_;
   std::atomic<bool> observed_{false};
 };

@@ -85,6 +85,7 @@ class Client final : public ports::ClientSession {
     return submitted_.empty();
   }
   void disarm_wake() override {}
+  void parts_in_place(const protocol::CompletionEntry&) override {}
   void observe_waits(bool) override {}
   int wake_fd() const override { return wake_; }
   std::span<std::byte> map(const ports::BufferPlace& place) override {
