@@ -114,6 +114,7 @@ Status Context::take_welcome(Message message) {
   }
   ring_memory_ = std::span(static_cast<std::byte*>(memory), bytes);
   ring_entries_ = welcome.ring_entries;
+  hosts_ = welcome.hosts;
   host_.assign(welcome.host, strnlen(welcome.host, protocol::kMaxName));
   wake_fd_ = std::move(message.fds[1]);
   rings_ = ClientRings(ring_memory_, welcome.ring_entries, wake_fd_.get());

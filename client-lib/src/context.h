@@ -22,6 +22,7 @@
 #include "client-lib/src/settings.h"
 #include "common/base/dtype.h"
 #include "common/base/status.h"
+#include "common/protocol/parts.h"
 #include "common/protocol/session.h"
 #include "tensorlane/tensorlane.h"
 
@@ -43,7 +44,7 @@ struct tl_tensor {
   // Of one in GPU memory, for which `buffer` is the staging: its GPU, and, where it was registered with a buffer, what
   // is copied out before an operation, what is copied in after it, and that buffer.
   tensorlane::client::cuda::Device* gpu = nullptr;
-  tensorlane::client::cuda::Part gpu_in, gpu_out;
+  tensorlane::client::cuda::Side gpu_in, gpu_out;
   void* gpu_buffer = nullptr;
   bool keyed = false;  // a key's push or pull
   float urgency = 0;   // for copies between GPU and staging
@@ -230,6 +231,7 @@ class Context {
   Status not_done(const tl_request& request, double timeout_seconds) const;
   void cancel_locked(tl_request& request);
   [[nodiscard]] bool submit_locked(tl_request& request);
+  [[nodiscard]] bool submit_parts_locked(tl_request& request, std::uint64_t parts);
   Status consume(tl_request& request);
   void boost(tl_request& request);
   void tell_of_wait(const tl_request& request);
@@ -239,7 +241,7 @@ class Context {
   class GpuEvents final : public cuda::Stager::Listener {
    public:
     explicit GpuEvents(Context& context) : context_(context) {}
-    void read(cuda::Transfer& transfer) override;
+    void read(cuda::Transfer& transfer, std::uint64_t parts, bool all) override;
     void over(cuda::Transfer& transfer, const Status& status) override;
     void failed(const Status& status) override;
     void pause(Duration longest) override;
@@ -254,6 +256,7 @@ class Context {
   void rest(std::uint32_t seen, Duration longest);
   void undo_locked(tl_request& request, cuda::Transfer*& transfer);
   void finish_on_gpu_locked(cuda::Transfer& transfer, const Status& status);
+  void divide(const tl_tensor& tensor, cuda::Transfer& transfer) const;
   Status bind_to_gpu(tl_tensor& tensor, const protocol::TensorBody& body);
   Result<cuda::Device*> gpu_of(const std::string& key, const ArrayCall& call);
   Result<cuda::Transfer*> begin_on_gpu(const ArrayCall& call, const tl_tensor& tensor, cuda::Device& gpu);
@@ -291,6 +294,7 @@ class Context {
   std::uint32_t ring_entries_ = 0;
   std::string host_;
   Duration detection_{};
+  std::uint32_t hosts_ = 0;  // of the job
   std::unique_ptr<ArenaAllocator> arenas_;
   GpuEvents gpu_events_{*this};
   std::unique_ptr<cuda::Gpus> gpus_;

@@ -25,14 +25,19 @@ cuda::DevicePointer address(const void* memory) {
 
 // ---- what the stager says ----
 
-void Context::GpuEvents::read(cuda::Transfer& transfer) {
+void Context::GpuEvents::read(cuda::Transfer& transfer, std::uint64_t parts, bool all) {
   bool wake = false;
   tl_request* boosted = nullptr;
   {
     std::lock_guard lock(context_.mutex_);
     tl_request& request = *transfer.request;
-    request.staged = true;
-    if (request.state == State::kPreparing && !request.awaits_registration) wake = context_.submit_locked(request);
+    request.staged = all;
+    const bool open = request.state == State::kPreparing || request.state == State::kPosted;
+    if (!open || request.awaits_registration) return;
+    // One that begins in parts hears of its result in parts, too.
+    if (transfer.layout.count > 1 && !(all && request.state == State::kPosted))
+      wake = context_.submit_parts_locked(request, parts != 0 ? parts : 1);
+    if (all) wake |= context_.submit_locked(request);
     if (transfer.boosted) boosted = &request;
   }
   if (wake) context_.rings_.wake_daemon();
@@ -131,11 +136,22 @@ void Context::end_locked(tl_request& request, const Status& status) {
 
 // ---- beginning ----
 
+// Whether the transfer goes in parts. Only where a part can go to the network at once: between hosts, from the only
+// rank of this one.
+void Context::divide(const tl_tensor& tensor, cuda::Transfer& transfer) const {
+  constexpr std::uint64_t kLarge = 2 * cuda::Stager::kSlice;
+  if (hosts_ < 2 || settings_.local_world_size > 1 || tensor.bytes < kLarge) {
+    transfer.layout = {tensor.bytes, 1, 1};
+  } else {
+    transfer.layout = {protocol::part_bytes(tensor.bytes), protocol::part_count(tensor.bytes), hosts_};
+  }
+}
+
 // Of a tensor that is registered with a buffer: what is copied in and out of its staging, which is pinned.
 Status Context::bind_to_gpu(tl_tensor& tensor, const protocol::TensorBody& body) {
   TL_RETURN_IF_ERROR(gpus_->pin(arenas_->segment_of(tensor.buffer), *tensor.gpu));
   const auto part = [&](std::uint64_t offset, std::uint64_t bytes) {
-    return cuda::Part{address(tensor.gpu_buffer) + offset, tensor.buffer + offset, bytes};
+    return cuda::Side{address(tensor.gpu_buffer) + offset, tensor.buffer + offset, bytes, offset};
   };
   tensor.gpu_in = tensor.gpu_out = part(0, tensor.bytes);
   if (body.operation == Operation::kBroadcast)
@@ -175,9 +191,10 @@ Result<cuda::Transfer*> Context::begin_on_gpu(const ArrayCall& call, const tl_te
   TL_ASSIGN_OR_RETURN(cuda::Transfer * transfer, gpu.begin(stream_of(call.stream), tensor.name));
   const bool broadcast = call.operation == Operation::kBroadcast, root = settings_.rank == call.root;
   if (call.in != nullptr && (!broadcast || root))
-    transfer->in = {address(call.in), tensor.buffer + call.in_offset, call.in_bytes};
+    transfer->in = {address(call.in), tensor.buffer + call.in_offset, call.in_bytes, call.in_offset};
   if (call.operation != Operation::kPush && !(broadcast && root))
-    transfer->out = {address(call.out), tensor.buffer + call.out_offset, call.out_bytes};
+    transfer->out = {address(call.out), tensor.buffer + call.out_offset, call.out_bytes, call.out_offset};
+  divide(tensor, *transfer);
   return transfer;
 }
 
@@ -250,6 +267,7 @@ Status Context::post_on_gpus(std::span<tl_tensor_t* const> tensors, void* stream
     transfers[i] = *transfer;
     transfers[i]->in = tensors[i]->gpu_in;
     transfers[i]->out = tensors[i]->gpu_out;
+    divide(*tensors[i], *transfers[i]);
   }
   bool wake = false;
   {

@@ -31,7 +31,14 @@ void Context::drain_locked() {
 void Context::complete_locked(const protocol::CompletionEntry& entry) {
   tl_tensor* tensor = entry.tensor < by_id_.size() ? by_id_[entry.tensor] : nullptr;
   tl_request* request = tensor != nullptr ? tensor->active : nullptr;
-  const bool known = request != nullptr && request->state == State::kPosted && entry.sequence == tensor->sequence;
+  const bool in_parts = entry.status == Code::kInProgress;
+  const std::uint64_t sequence = in_parts ? protocol::sequence_in(entry.sequence) : entry.sequence;
+  const bool known = request != nullptr && request->state == State::kPosted && sequence == tensor->sequence;
+  if (in_parts) {
+    if (known && request->gpu != nullptr)
+      gpus_->stager().placed(*request->gpu, protocol::parts_in(entry.sequence).mask());
+    return;
+  }
   if (!known) {
     if (failure_.ok()) {
       fail_locked(Status(Code::kInternal, "the daemon completed what was not under way",
@@ -115,10 +122,27 @@ Result<tl_request*> Context::prepare_locked(tl_tensor& tensor) {
   return request;
 }
 
+// The operation, or the rest of one that has begun in parts.
 bool Context::submit_locked(tl_request& request) {
-  request.state = State::kPosted;
   tl_tensor& tensor = *request.tensor;
-  return rings_.submit({tensor.id, 0, ++tensor.sequence});
+  if (request.state != State::kPosted) ++tensor.sequence;
+  request.state = State::kPosted;
+  return rings_.submit({tensor.id, 0, tensor.sequence});
+}
+
+// These parts of its input are in the buffer. Half of the ring is kept for operations, as in boost(): where it is full,
+// the parts come with the rest.
+bool Context::submit_parts_locked(tl_request& request, std::uint64_t parts) {
+  tl_tensor& tensor = *request.tensor;
+  bool wake = false;
+  while (parts != 0 && rings_.space() > ring_entries_ / 2) {
+    const protocol::PartRun run = protocol::first_run(parts);
+    parts &= ~run.mask();
+    if (request.state != State::kPosted) ++tensor.sequence;
+    request.state = State::kPosted;
+    wake |= rings_.submit({tensor.id, protocol::kFlagParts, protocol::with_parts(tensor.sequence, run)});
+  }
+  return wake;
 }
 
 Result<tl_request_t*> Context::post(tl_tensor& tensor) {

@@ -129,7 +129,7 @@ void FakeDaemon::join(ports::JoinRequest request) {
   job.members.push_back({request.session, request.rank, std::move(request.client)});
   if (job.members.size() < job.world_size) return;
   for (const Member& member : job.members)
-    server_.joined(member.session, ports::JoinInfo{Epoch(1), 1, HostIndex(0), detection_});
+    server_.joined(member.session, ports::JoinInfo{Epoch(1), hosts_.load(), HostIndex(0), detection_});
   eventfd_write(wake_.get(), 1);
 }
 
@@ -272,8 +272,35 @@ void FakeDaemon::run(Job& job, std::uint32_t id) {
     }
   }
   ++t.done;
+  t.parts.clear();
   if (operations_.fetch_add(1) + 1 >= hold_after_) mode_ = Mode::kHold;
   for (Member& member : job.members) member.client->complete({id, Code::kOk, t.done});
+}
+
+FakeDaemon::Tensor& FakeDaemon::tensor_locked(const std::string& job, const std::string& tensor) {
+  const auto found =
+      std::ranges::find(jobs_.at(job).tensors, tensor, [](const Tensor& t) { return std::string(t.body.name); });
+  TL_ASSERT(found != jobs_.at(job).tensors.end());
+  return *found;
+}
+
+std::uint64_t FakeDaemon::parts_of(const std::string& job, const std::string& tensor, std::uint32_t rank) {
+  std::lock_guard lock(mutex_);
+  return tensor_locked(job, tensor).parts[rank];
+}
+
+void FakeDaemon::put_in_place(const std::string& job, const std::string& tensor, const protocol::PartRun& run,
+                              float value) {
+  std::lock_guard lock(mutex_);
+  Tensor& t = tensor_locked(job, tensor);
+  const auto id = static_cast<std::uint32_t>(&t - jobs_.at(job).tensors.data());
+  for (const auto& [rank, bytes] : t.buffers) {
+    const std::uint64_t part = protocol::part_bytes(bytes.size()), from = run.first * part;
+    const std::uint64_t to = std::min<std::uint64_t>(from + run.count * part, bytes.size());
+    std::fill(reinterpret_cast<float*>(bytes.data() + from), reinterpret_cast<float*>(bytes.data() + to), value);
+  }
+  for (Member& member : jobs_.at(job).members)
+    member.client->parts_in_place({id, Code::kInProgress, protocol::with_parts(t.done + 1, run)});
 }
 
 bool FakeDaemon::serve(Job& job) {
@@ -290,6 +317,12 @@ bool FakeDaemon::serve(Job& job) {
       }
       if (e.tensor >= job.tensors.size()) continue;  // a rubbish entry: the real lane ends the session
       Tensor& t = job.tensors[e.tensor];
+      if (e.flags == protocol::kFlagParts) {
+        const std::uint64_t mask = protocol::parts_in(e.sequence).mask();
+        TL_ASSERT(protocol::sequence_in(e.sequence) == t.done + 1 && (t.parts[member.rank] & mask) == 0);
+        t.parts[member.rank] |= mask;
+        continue;
+      }
       t.submitted[member.rank] = e.sequence;
       submitted_.fetch_add(1);
       const bool all =

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/protocol/parts.h"
 #include "daemon/memory/arena.h"
 #include "daemon/ports/session.h"
 #include "daemon/session/server.h"
@@ -64,6 +65,12 @@ class FakeDaemon final : public ports::JobControl {
 
   // What control has been told about sessions that went; waits up to 10 s for the n-th.
   std::vector<Status> leaves(std::size_t at_least);
+  // Of the jobs that come together from now on: hosts, as far as their clients hear of it.
+  void set_hosts(std::uint32_t hosts) { hosts_ = hosts; }
+  // What this rank has said of parts of its operation on this tensor of the job, since its last one was done: a mask.
+  std::uint64_t parts_of(const std::string& job, const std::string& tensor, std::uint32_t rank);
+  // These parts of the operation's result become `value`, in the buffers of all ranks, and they are told so.
+  void put_in_place(const std::string& job, const std::string& tensor, const protocol::PartRun& run, float value);
   std::uint64_t boosts() const { return boosts_.load(); }
   std::uint64_t operations() const { return operations_.load(); }
   // Waits until `n` operations have come in (of all ranks); false after 10 s.
@@ -92,6 +99,7 @@ class FakeDaemon final : public ports::JobControl {
     protocol::TensorBody body;
     std::map<std::uint32_t, std::span<std::byte>> buffers;  // by rank
     std::map<std::uint32_t, std::uint64_t> submitted;       // sequence by rank
+    std::map<std::uint32_t, std::uint64_t> parts;           // that exist of the next operation, by rank
     std::uint64_t done = 0;
   };
   struct Group {
@@ -118,6 +126,7 @@ class FakeDaemon final : public ports::JobControl {
   bool serve(Job& job);                  // takes submissions; whether there were any
   void run(Job& job, std::uint32_t id);  // one operation of which all ranks have come
   void lane();
+  Tensor& tensor_locked(const std::string& job, const std::string& tensor);
 
   std::string status_ = R"({"fake": true})";
   session::SessionConfig config_;
@@ -130,6 +139,7 @@ class FakeDaemon final : public ports::JobControl {
   std::condition_variable changed_;
   Mode mode_ = Mode::kRun;
   std::map<std::string, Job> jobs_;
+  std::atomic<std::uint32_t> hosts_{1};
   std::vector<std::pair<std::string, std::uint32_t>> held_;  // job, tensor
   std::vector<Status> leaves_;
   std::vector<std::function<void()>> unsaid_;

@@ -25,7 +25,11 @@ using testing::HasSubstr;
 // Keeps what the stager says; stops everything when a copy cannot be made, as the library does.
 class Listener final : public Stager::Listener {
  public:
-  void read(Transfer& transfer) override { note(read_, transfer, {}); }
+  void read(Transfer& transfer, std::uint64_t parts, bool all) override {
+    std::lock_guard lock(mutex_);
+    parts_read_[&transfer] |= parts;
+    if (all) read_[&transfer] = {};
+  }
   void over(Transfer& transfer, const Status& status) override {
     EXPECT_EQ(std::atomic_ref(*transfer.word).load(), transfer.value);  // before it can be used again
     note(over_, transfer, status);
@@ -43,6 +47,10 @@ class Listener final : public Stager::Listener {
   void wake() override {}
 
   bool was_read(const Transfer& transfer) { return has(read_, transfer); }
+  std::uint64_t parts_read(const Transfer& transfer) {
+    std::lock_guard lock(mutex_);
+    return parts_read_[&transfer];
+  }
   bool is_over(const Transfer& transfer) { return has(over_, transfer); }
   Status end_of(const Transfer& transfer) {
     std::lock_guard lock(mutex_);
@@ -69,6 +77,7 @@ class Listener final : public Stager::Listener {
 
   std::mutex mutex_;
   Ends read_, over_;
+  std::map<const Transfer*, std::uint64_t> parts_read_;
   Status failure_;
 };
 

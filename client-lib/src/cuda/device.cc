@@ -225,10 +225,10 @@ Result<Transfer*> Device::take() {
 void Device::end(Transfer& transfer) {
   transfer.request = nullptr;
   transfer.in = transfer.out = {};
+  transfer.layout = {};
   transfer.boosted = false;
   transfer.phase = Transfer::Phase::kNew;
-  transfer.is_ready = transfer.poison = false;
-  transfer.issued = transfer.copied = 0;
+  transfer.is_ready = transfer.has_arrived = transfer.poison = transfer.filled = false;
   transfer.in_flight = 0;
   transfer.errors = 0;
   transfer.why = {};
@@ -245,11 +245,12 @@ Status Device::wait_on(Stream_ stream, const Wait& wait) {
   return driver_.error(error, "cuStreamWaitValue32", "tensor '" + wait.tensor + "', " + where_);
 }
 
-Status Device::issue(Way way, Transfer& transfer, std::uint64_t bytes, Time now) {
+Status Device::issue(Way way, Transfer& transfer, const Pieces::Slice& slice, Time now) {
   Direction& direction = way == Way::kOut ? out_ : in_;
-  const Part& part = way == Way::kOut ? transfer.in : transfer.out;
-  const DevicePointer on_gpu = part.on_gpu + transfer.issued;
-  std::byte* staging = part.staging + transfer.issued;
+  const Side& side = way == Way::kOut ? transfer.in : transfer.out;
+  const DevicePointer on_gpu = side.on_gpu + slice.offset;
+  std::byte* staging = side.staging + slice.offset;
+  const std::uint64_t bytes = slice.bytes;
   const char* call = "cuMemcpyDtoHAsync";
   Error_ error = kSuccess;
   if (way == Way::kOut) {
@@ -271,8 +272,7 @@ Status Device::issue(Way way, Transfer& transfer, std::uint64_t bytes, Time now)
   }
   if (error != kSuccess) return driver_.error(error, call, "tensor '" + transfer.tensor + "', " + where_);
   ++direction.issued;
-  direction.copies.push_back({&transfer, bytes, done, now});
-  transfer.issued += bytes;
+  direction.copies.push_back({&transfer, slice, done, now});
   ++transfer.in_flight;
   (way == Way::kOut ? bytes_out_ : bytes_in_).fetch_add(bytes, std::memory_order_relaxed);
   return {};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "client-lib/src/cuda/driver.h"
+#include "client-lib/src/cuda/pieces.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
 
@@ -21,10 +22,11 @@ namespace tensorlane::client::cuda {
 class Device;
 
 // What a transfer reads or writes of a GPU's memory, and where in host memory (pinned) that lies meanwhile.
-struct Part {
+struct Side {
   DevicePointer on_gpu = 0;
   std::byte* staging = nullptr;
   std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  // in the tensor's buffer
 };
 
 // The GPU's side of one transfer under way. Device::begin() makes it, and Device::end() takes it back, when nothing
@@ -33,7 +35,9 @@ struct Transfer {
   Device* device = nullptr;
   tl_request* request = nullptr;
   std::string tensor;  // for texts
-  Part in, out;
+  Side in, out;
+  // One part, where the operation begins only when all of its input is on the host, else those of the tensor's buffer.
+  Pieces::Layout layout;
   float urgency = 0;
   std::atomic<bool> boosted{false};  // somebody waits for it
 
@@ -48,15 +52,17 @@ struct Transfer {
   std::uint32_t value = 0;
 
   // The stager's (stager.h).
-  enum class Phase : std::uint8_t { kNew, kReading, kAway, kWriting, kStopping, kFilling };
+  enum class Phase : std::uint8_t { kNew, kActive, kStopping, kFilling };
   Phase phase = Phase::kNew;
   bool is_ready = false;
-  bool poison = false;                   // kStopping: its result becomes 0xff
-  std::uint64_t issued = 0, copied = 0;  // bytes of the part in its phase
-  std::uint32_t in_flight = 0;           // copies on the GPU
-  int errors = 0;                        // in asking for its event
-  Time stop_at{};                        // kStopping: when it ends whatever the GPU says
-  Status why;                            // kStopping
+  bool has_arrived = false;     // all of the result is in host memory
+  Pieces reading, writing;      // of `in` and of `out`
+  bool poison = false;          // kStopping: its result becomes 0xff
+  bool filled = false;          // kFilling: that was issued
+  std::uint32_t in_flight = 0;  // copies on the GPU
+  int errors = 0;               // in asking for its event
+  Time stop_at{};               // kStopping: when it ends whatever the GPU says
+  Status why;                   // kStopping
 };
 
 // Makes the GPU's primary context this thread's, and at its end what was before. Meanwhile the thread may make calls
@@ -113,12 +119,12 @@ class Device {
   // InvalidArgument while a CUDA graph is captured on it. Needs a Current.
   Status check_not_capturing(Stream_ stream, const std::string& tensor) const;
 
-  // What follows is the stager's alone. A copy of [issued, issued + bytes) of a part, or a fill of it with 0xff, is put
-  // on our stream of its direction; it is in `copies` until its event has come. Where only the event could not be
-  // recorded, the transfer keeps one copy in flight for good.
+  // What follows is the stager's alone. A copy of a slice of a side, or a fill of all of `out` with 0xff, is put on our
+  // stream of its direction; it is in `copies` until its event has come. Where only the event could not be recorded,
+  // the transfer keeps one copy in flight for good.
   struct Copy {
     Transfer* transfer = nullptr;
-    std::uint64_t bytes = 0;
+    Pieces::Slice slice;
     Event_ done = nullptr;
     Time since{};
     int errors = 0;  // in asking for it
@@ -130,7 +136,7 @@ class Device {
     std::uint64_t issued = 0;  // how many there were
   };
   enum class Way : std::uint8_t { kOut, kIn, kFill };
-  Status issue(Way way, Transfer& transfer, std::uint64_t bytes, Time now);
+  Status issue(Way way, Transfer& transfer, const Pieces::Slice& slice, Time now);
   // kNotReady, kSuccess, or an error. Needs a Current.
   Error_ query(Event_ event) const { return driver_.event_query(event); }
   Direction& out() { return out_; }

@@ -18,10 +18,6 @@ constexpr Duration kLookForCopies = microseconds(20), kLookForStreams = microsec
                    kLookForNotes = microseconds(200);
 constexpr int kMostErrors = 3;  // of asking for one event, until we believe that nothing is under way on this GPU
 
-std::uint64_t bytes_to_copy(const Transfer& transfer) {
-  return transfer.phase == Phase::kReading ? transfer.in.bytes : transfer.out.bytes;
-}
-
 }  // namespace
 
 Stager::Stager(Listener& listener, Patience patience)
@@ -48,13 +44,16 @@ void Stager::tell(Note note) {
 }
 
 void Stager::add(Transfer& transfer) {
-  tell({Note::Kind::kAdd, &transfer, {}, false});
+  tell({.kind = Note::Kind::kAdd, .transfer = &transfer});
+}
+void Stager::placed(Transfer& transfer, std::uint64_t parts) {
+  tell({.kind = Note::Kind::kPlaced, .transfer = &transfer, .parts = parts});
 }
 void Stager::arrived(Transfer& transfer) {
-  tell({Note::Kind::kArrived, &transfer, {}, false});
+  tell({.kind = Note::Kind::kArrived, .transfer = &transfer});
 }
 void Stager::stop(Transfer& transfer, const Status& why, bool poison) {
-  tell({Note::Kind::kStop, &transfer, why, poison});
+  tell({.kind = Note::Kind::kStop, .transfer = &transfer, .why = why, .poison = poison});
 }
 
 void Stager::run() {
@@ -78,7 +77,7 @@ void Stager::run() {
     bool copies = false, streams = false;
     for (const Transfer* transfer : transfers_) {
       copies |= transfer->in_flight > 0;
-      streams |= transfer->phase == Phase::kReading && !transfer->is_ready;
+      streams |= transfer->phase == Phase::kActive && !transfer->is_ready;
     }
     const Duration look = copies ? kLookForCopies : streams ? kLookForStreams : kLookForNotes;
     {
@@ -106,7 +105,8 @@ bool Stager::take_notes() {
   if (ends_at_.value == 0) ends_at_ = now() + patience_.last_copies;
   for (Transfer* transfer : transfers_) {
     if (transfer->phase != Phase::kStopping && transfer->phase != Phase::kFilling) {
-      Note stop{Note::Kind::kStop, transfer, Status(Code::kAborted, "the context has ended"), false};
+      Note stop{
+          .kind = Note::Kind::kStop, .transfer = transfer, .why = Status(Code::kAborted, "the context has ended")};
       take(stop);
     }
   }
@@ -124,14 +124,19 @@ void Stager::take(Note& note) {
   Transfer& transfer = *note.transfer;
   switch (note.kind) {
     case Note::Kind::kAdd:
-      transfer.phase = Phase::kReading;
+      transfer.phase = Phase::kActive;
+      transfer.reading.reset(transfer.layout, transfer.in.offset, transfer.in.bytes);
+      transfer.writing.reset(transfer.layout, transfer.out.offset, transfer.out.bytes);
       keep(transfer);
       return;
+    case Note::Kind::kPlaced:
+      if (transfer.phase == Phase::kActive) transfer.writing.add(note.parts);  // else it was stopped meanwhile
+      return;
     case Note::Kind::kArrived:
-      if (transfer.phase != Phase::kAway) return;  // it was stopped meanwhile
-      transfer.phase = Phase::kWriting;
-      transfer.issued = transfer.copied = 0;
-      if (transfer.out.bytes == 0) finish(transfer, {});
+      if (transfer.phase != Phase::kActive) return;
+      transfer.has_arrived = true;
+      transfer.writing.add(transfer.writing.all());
+      look_if_written(transfer);
       return;
     case Note::Kind::kStop:
       if (transfer.phase == Phase::kStopping || transfer.phase == Phase::kFilling) return;
@@ -155,8 +160,8 @@ bool Stager::turn(Time now) {
       lose(*device, current.status());
       continue;
     }
-    moved |= see_copies(*device, device->out(), now);
-    moved |= see_copies(*device, device->in(), now);
+    moved |= see_copies(*device, Device::Way::kOut, now);
+    moved |= see_copies(*device, Device::Way::kIn, now);
     moved |= see_events(*device, now);
     moved |= issue(*device, Device::Way::kFill, now);
     moved |= issue(*device, Device::Way::kOut, now);
@@ -174,13 +179,14 @@ void Stager::lose(Device& device, const Status& status) {
     transfer->in_flight = 0;
     if (tensor.empty()) tensor = "tensor '" + transfer->tensor + "', ";
     if (transfer->phase == Phase::kStopping) transfer->poison = false;
-    if (transfer->phase == Phase::kFilling) transfer->issued = transfer->out.bytes;
+    transfer->filled = true;
   }
   fail(Status(status.code(), status.what(), tensor + status.where(), status.fix()));
 }
 
 // Copies end in the order in which they were issued.
-bool Stager::see_copies(Device& device, Device::Direction& direction, Time now) {
+bool Stager::see_copies(Device& device, Device::Way way, Time now) {
+  Device::Direction& direction = way == Device::Way::kOut ? device.out() : device.in();
   bool moved = false;
   while (!direction.copies.empty()) {
     Device::Copy& oldest = direction.copies.front();
@@ -203,20 +209,26 @@ bool Stager::see_copies(Device& device, Device::Direction& direction, Time now) 
     const Device::Copy done = oldest;
     direction.copies.erase(direction.copies.begin());
     --done.transfer->in_flight;
-    done.transfer->copied += done.bytes;
-    if (done.errors == 0) copied(*done.transfer);
     moved = true;
+    if (done.errors > 0 || done.transfer->phase != Phase::kActive) continue;
+    if (way == Device::Way::kOut) {
+      was_read(*done.transfer, done.slice);
+    } else {
+      done.transfer->writing.copied(done.slice);
+      look_if_written(*done.transfer);
+    }
   }
   return moved;
 }
 
-// The part is copied, if this was its last slice.
-void Stager::copied(Transfer& transfer) {
-  if (transfer.phase == Phase::kStopping || transfer.phase == Phase::kFilling) return;
-  if (transfer.copied < bytes_to_copy(transfer)) return;
-  if (transfer.phase == Phase::kWriting) return finish(transfer, {});
-  transfer.phase = Phase::kAway;
-  listener_.read(transfer);
+void Stager::was_read(Transfer& transfer, const Pieces::Slice& slice) {
+  transfer.reading.copied(slice);
+  const bool all = transfer.reading.all_copied();
+  if (slice.ends != 0 || all) listener_.read(transfer, slice.ends, all);
+}
+
+void Stager::look_if_written(Transfer& transfer) {
+  if (transfer.has_arrived && transfer.writing.all_copied() && transfer.in_flight == 0) finish(transfer, {});
 }
 
 // Of each stream, the events come in the order of their transfers: the first one that has not come is asked for.
@@ -225,7 +237,7 @@ bool Stager::see_events(Device& device, Time now) {
   bool moved = false;
   for (Transfer* transfer : transfers_) {
     const bool per_thread = transfer->stream == kStreamPerThread;  // is another one for each thread
-    const bool is_due = transfer->phase == Phase::kReading || (transfer->phase == Phase::kStopping && transfer->poison);
+    const bool is_due = transfer->phase == Phase::kActive || (transfer->phase == Phase::kStopping && transfer->poison);
     if (transfer->device != &device || !is_due || transfer->is_ready) continue;
     if (std::find(behind_.begin(), behind_.end(), transfer->stream) != behind_.end()) continue;
     const Error_ error = device.query(transfer->ready);
@@ -243,7 +255,9 @@ bool Stager::see_events(Device& device, Time now) {
     }
     transfer->is_ready = moved = true;
     transfer->stop_at = std::max(transfer->stop_at, now + patience_.last_copies);
-    copied(*transfer);  // where there is nothing to copy
+    if (transfer->phase != Phase::kActive) continue;
+    transfer->reading.add(transfer->reading.all());
+    if (transfer->reading.all_copied()) listener_.read(*transfer, 0, true);  // there is nothing to copy
   }
   return moved;
 }
@@ -251,16 +265,10 @@ bool Stager::see_events(Device& device, Time now) {
 bool Stager::issue(Device& device, Device::Way way, Time now) {
   Device::Direction& direction = way == Device::Way::kOut ? device.out() : device.in();
   const auto wants = [&](const Transfer& transfer) {
-    if (transfer.device != &device || transfer.issued >= bytes_to_copy(transfer)) return false;
-    switch (way) {
-      case Device::Way::kOut:
-        return transfer.phase == Phase::kReading && transfer.is_ready;
-      case Device::Way::kIn:
-        return transfer.phase == Phase::kWriting;
-      case Device::Way::kFill:
-        return transfer.phase == Phase::kFilling;
-    }
-    return false;
+    if (transfer.device != &device) return false;
+    if (way == Device::Way::kFill) return transfer.phase == Phase::kFilling && !transfer.filled;
+    return transfer.phase == Phase::kActive &&
+           !(way == Device::Way::kOut ? transfer.reading : transfer.writing).empty();
   };
   const auto before = [](const Transfer& a, const Transfer& b) {
     const bool a_boosted = a.boosted.load(std::memory_order_relaxed),
@@ -276,11 +284,12 @@ bool Stager::issue(Device& device, Device::Way way, Time now) {
       if (wants(*transfer) && (best == nullptr || before(*transfer, *best))) best = transfer;
     }
     if (best == nullptr) return moved;
-    const std::uint64_t left = bytes_to_copy(*best) - best->issued;
-    const std::uint64_t bytes = way == Device::Way::kFill ? left : std::min(left, kSlice);
-    const Status status = device.issue(way, *best, bytes, now);
+    best->filled = way == Device::Way::kFill;  // also where its memory cannot be reached
+    const Pieces::Slice slice = best->filled               ? Pieces::Slice{0, best->out.bytes, 0}
+                                : way == Device::Way::kOut ? best->reading.next(kSlice)
+                                                           : best->writing.next(kSlice);
+    const Status status = device.issue(way, *best, slice, now);
     if (!status.ok()) {
-      if (way == Device::Way::kFill) best->issued = best->out.bytes;  // its memory cannot be reached
       fail(status);
       return moved;
     }
@@ -313,12 +322,11 @@ bool Stager::end_stopped(Time now) {
     if (transfer->in_flight > 0) forget_copies(*transfer);
     if (stopping && transfer->poison && transfer->is_ready) {
       transfer->phase = Phase::kFilling;
-      transfer->issued = transfer->copied = 0;
       transfer->stop_at = now + patience_.last_copies;
       moved = true;
       continue;
     }
-    if (filling && transfer->issued < transfer->out.bytes && now < transfer->stop_at) continue;
+    if (filling && !transfer->filled && now < transfer->stop_at) continue;
     finish(*transfer, transfer->why);
     moved = true;
   }

@@ -1,9 +1,9 @@
 // Copies between GPUs and pinned host memory, in slices, the most urgent first. What may go first is decided here and
 // as late as possible: a GPU's streams keep the order in which copies were put on them, whatever their priorities.
 //
-// A transfer comes by add(). When its event has come, its input is copied out, and Listener::read() says so. The
-// network's part follows; arrived() says that the result is in host memory, which is then copied in, and
-// Listener::over() ends it. stop() ends it early, from wherever it is.
+// A transfer comes by add(). When its event has come, its input is copied out, and Listener::read() says so, part by
+// part. The network's part follows; placed() says which parts of the result are in host memory, and arrived() that all
+// of it is. They are copied in, and Listener::over() ends the transfer. stop() ends it early, from wherever it is.
 #pragma once
 
 #include <condition_variable>
@@ -34,8 +34,8 @@ class Stager {
   class Listener {
    public:
     virtual ~Listener() = default;
-    // The input is in host memory.
-    virtual void read(Transfer& transfer) = 0;
+    // These parts of the input are in host memory; with `all` the rest is, too, and nothing more comes.
+    virtual void read(Transfer& transfer, std::uint64_t parts, bool all) = 0;
     // The result is in the GPU's memory, or the transfer was stopped for `status`. Nothing of it is under way on the
     // GPU any more, its word has its value, and it is the listener's to give back (Device::end).
     virtual void over(Transfer& transfer, const Status& status) = 0;
@@ -62,6 +62,7 @@ class Stager {
   }
   // Any thread, also one that holds the listener's locks.
   void add(Transfer& transfer);
+  void placed(Transfer& transfer, std::uint64_t parts);
   void arrived(Transfer& transfer);
   // `poison`: a stream may wait for the result, which becomes 0xff before it goes on; that takes until the stream has
   // come to the operation. Also of one that was never added.
@@ -69,10 +70,11 @@ class Stager {
 
  private:
   struct Note {
-    enum class Kind : std::uint8_t { kAdd, kArrived, kStop } kind{};
+    enum class Kind : std::uint8_t { kAdd, kPlaced, kArrived, kStop } kind{};
     Transfer* transfer = nullptr;
-    Status why;
+    Status why = {};
     bool poison = false;
+    std::uint64_t parts = 0;
   };
 
   void tell(Note note);
@@ -81,12 +83,13 @@ class Stager {
   void take(Note& note);
   void keep(Transfer& transfer);
   bool turn(Time now);
-  bool see_copies(Device& device, Device::Direction& direction, Time now);
+  bool see_copies(Device& device, Device::Way way, Time now);
   bool see_events(Device& device, Time now);
   bool issue(Device& device, Device::Way way, Time now);
   bool end_stopped(Time now);
   void forget_copies(Transfer& transfer);
-  void copied(Transfer& transfer);
+  void was_read(Transfer& transfer, const Pieces::Slice& slice);
+  void look_if_written(Transfer& transfer);
   void finish(Transfer& transfer, const Status& status);
   void lose(Device& device, const Status& status);
   void fail(const Status& status);
