@@ -2,7 +2,8 @@
 //
 // One rank of a job (`tensorlane run` starts it) that uses a GPU by the C interface. PART is "correctness" (all
 // operations bitwise as on host memory, registered tensors, random streams), "staging" (bandwidth beside a plain pinned
-// copy), "latency" (of small operations beside host memory and copies, of urgent ones behind bulk) or "cpu" (time of
+// copy), "latency" (of small operations beside host memory and copies, of urgent ones behind bulk), "overlap"
+// (of copies with the network, two ranks on two hosts) or "cpu" (time of
 // the program's threads for each call). Rank 0 writes its figures to FILE as JSON. Exit status: 1 when a check fails.
 #include "gpu_check.h"
 
@@ -44,10 +45,11 @@ nlohmann::json Samples::json(double factor) const {
 namespace {
 
 [[noreturn]] void usage(const char* why) {
-  std::fprintf(stderr,
-               "gpu_check: %s: usage: gpu_check correctness|staging|latency|cpu [--driver LIBRARY] [--largest BYTES] "
-               "[--seed N] [--brief] [--out FILE]\n",
-               why);
+  std::fprintf(
+      stderr,
+      "gpu_check: %s: usage: gpu_check correctness|staging|latency|overlap|cpu [--driver LIBRARY] [--largest BYTES] "
+      "[--seed N] [--brief] [--out FILE]\n",
+      why);
   std::exit(2);
 }
 
@@ -88,6 +90,8 @@ void run_part(Rank& rank) {
   } else if (part == "latency") {
     measure_latency(rank);
     measure_urgent(rank);
+  } else if (part == "overlap") {
+    measure_overlap(rank);
   } else if (part == "cpu") {
     measure_cpu(rank);
   } else {

@@ -128,6 +128,7 @@ void check_registered(Rank& rank);
 void check_streams(Rank& rank);
 void measure_staging(Rank& rank);
 void measure_latency(Rank& rank);
+void measure_overlap(Rank& rank);
 void measure_urgent(Rank& rank);
 void measure_cpu(Rank& rank);
 

@@ -236,6 +236,46 @@ void measure_latency(Rank& rank) {
   }
 }
 
+// Between two daemons: a sum of GPU memory beside one of host memory and plain copies of the same size, which it would
+// take if each of the three waited for the one before.
+void measure_overlap(Rank& rank) {
+  const int turns = rank.settings.brief ? 5 : 25;
+  for (std::uint64_t bytes = 4 << 20; bytes <= std::min<std::uint64_t>(rank.settings.largest, 256 << 20); bytes *= 8) {
+    const Stream stream(rank.gpu);
+    const GpuMemory memory(rank.gpu, bytes);
+    const Plain plain(rank.gpu, bytes);
+    void* shared = nullptr;
+    must(tl_alloc(rank.context, bytes, &shared), "shared memory");
+    rank.gpu.fill(memory.data(), 0, bytes, stream);
+    rank.gpu.synchronize(stream);
+    tl_tensor_t* gpu = register_one(rank, "overlap_gpu", memory.data(), bytes, TL_MEMORY_CUDA, 0.5F);
+    tl_tensor_t* host = register_one(rank, "overlap_host", shared, bytes, TL_MEMORY_HOST, 0.5F);
+    Samples of_gpu, of_host, of_copies, ratio;
+    for (int i = -2; i < turns; ++i) {
+      must(tl_barrier(rank.context, 60), "a barrier");
+      const double ours = timed([&] { post_and_wait(gpu, stream); });
+      must(tl_barrier(rank.context, 60), "a barrier");
+      const double on_host = timed([&] { post_and_wait(host, nullptr); });
+      const double copies = timed([&] {
+        plain.out();
+        plain.in();
+      });
+      if (i < 0) continue;
+      of_gpu.add(ours);
+      of_host.add(on_host);
+      of_copies.add(copies);
+      ratio.add(ours / (on_host + copies));
+    }
+    rank.figures["overlap"][std::to_string(bytes)] = {{"gpu_memory_us", of_gpu.json(1e6)},
+                                                      {"host_memory_us", of_host.json(1e6)},
+                                                      {"plain_copies_us", of_copies.json(1e6)},
+                                                      {"ratio", ratio.median()}};
+    must(tl_unregister(rank.context, "overlap_gpu"), "unregistering");
+    must(tl_unregister(rank.context, "overlap_host"), "unregistering");
+    must(tl_free(rank.context, shared), "freeing");
+  }
+}
+
 void measure_urgent(Rank& rank) {
   const std::uint64_t small = 1 << 20, large = std::min<std::uint64_t>(rank.settings.largest, 256 << 20);
   const int turns = rank.settings.brief ? 5 : 40;

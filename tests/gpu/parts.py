@@ -43,10 +43,10 @@ def operations(per_host):
     return run
 
 
-def measured(part):
-    """A part of gpu_check that one rank measures."""
+def measured(part, ranks=1):
+    """A part of gpu_check that measures, with each rank on a daemon of its own."""
     def run(kit, seconds):
-        return kit.job(1, 1, kit.gpu_check(part, "--largest", largest(kit), *brief(kit)), seconds)
+        return kit.job(ranks, 1, kit.gpu_check(part, "--largest", largest(kit), *brief(kit)), seconds)
     return run
 
 
@@ -135,6 +135,7 @@ PARTS = (
     Part("training", "a CNN and a GPT: as on the CPU; overlap as the default", True, 90, script("rank_training.py", 2)),
     Part("staging", "bandwidth beside a plain pinned copy of the same size", False, 40, measured("staging")),
     Part("latency", "small operations beside host memory and plain copies; urgent behind bulk", False, 40, measured("latency")),
+    Part("overlap", "a sum between two daemons beside one of host memory and plain copies", False, 40, measured("overlap", 2)),
     Part("cpu", "time of the program's threads for each call", False, 30, measured("cpu")),
     Part("idle", "a training loop with and without an idle daemon and joined job", False, 60, script("rank_idle.py", 1)),
     Part("peers", "two daemons beside Gloo and NCCL over sockets, two ranks on one GPU", False, 170, peers),

@@ -67,6 +67,12 @@ def of_latency(figures):
               f"alone {times(urgent['alone_us'])}; bulk {times(urgent['bulk_us'])}", f"{urgent['ratio']:.2f}")
 
 
+def of_overlap(figures):
+    for bytes_, each in figures["overlap"].items():
+        beside = f"host memory {times(each['host_memory_us'])}; copies {times(each['plain_copies_us'])}"
+        yield Row(f"allreduce of {size(int(bytes_))}, two daemons", times(each["gpu_memory_us"]), beside, f"{each['ratio']:.2f}")
+
+
 def of_cpu(figures):
     for bytes_, each in figures["cpu"].items():
         for way, cost in each.items():
@@ -110,7 +116,7 @@ def of_cores(figures):
 
 ROWS = {
     "operations_one_daemon": of_operations, "operations_two_daemons": of_operations, "calls": of_calls, "training": of_training, "staging": of_staging,
-    "latency": of_latency, "cpu": of_cpu, "idle": of_idle, "peers": of_peers, "cores": of_cores,
+    "latency": of_latency, "overlap": of_overlap, "cpu": of_cpu, "idle": of_idle, "peers": of_peers, "cores": of_cores,
 }
 
 

@@ -247,6 +247,29 @@ TEST(GpuFaults, AFailureOnTheGpuIsNamedAndEndsTheRank) {
   }
 }
 
+// The program frees memory that an operation has yet to write: an error that is not sticky, and names the tensor.
+TEST(GpuFaults, MemoryThatIsFreedWhileItIsInUseEndsTheRank) {
+  Gpu gpu;
+  gpu.is_misused("cuMemcpyHtoDAsync_v2");
+  FakeDaemon daemon;
+  daemon.set_mode(Mode::kHold);
+  ClientContext context(daemon.socket()), other(daemon.socket(), "other");
+  const Stream stream;
+  DeviceMemory memory(4096);
+  const DeviceMemory kept(4096);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(gpu_allreduce(context, "x", memory, stream, &request), TL_OK) << tl_last_error();
+  ASSERT_TRUE(daemon.wait_submitted(1));
+  memory.free();
+  daemon.set_mode(Mode::kRun);
+  EXPECT_EQ(tl_wait(request, 10), TL_ERROR_UNAVAILABLE);
+  EXPECT_THAT(tl_last_error(), AllOf(HasSubstr("cuMemcpyHtoDAsync failed"), HasSubstr("tensor 'allreduce.x', GPU 0")));
+  stream.fill(kept, 1);
+  ASSERT_EQ(gpu_allreduce(other, "x", kept, stream, &request), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(kept.floats()[1023], 2);
+}
+
 TEST(GpuFaults, AGpuThatIsResetEndsTheRank) {
   Gpu gpu;
   gpu.is_broken();
