@@ -311,6 +311,17 @@ TEST_F(FakeDriver, RegistrationsAreChecked) {
   EXPECT_EQ(fake_.violations(), 3u);
 }
 
+TEST_F(FakeDriver, MemoryThatIsPinnedForOneDeviceOnlyIsNotForAnother) {
+  const DeviceMemory memory(64, 1);
+  ASSERT_EQ(driver_.host_register(host_.data(), host_.size(), 0), 0);
+  const fake_cuda::CurrentContext other(1);
+  const Stream_ stream = new_stream();
+  EXPECT_EQ(driver_.copy_out(host_.data(), memory.address(), 64, stream), 0);
+  EXPECT_EQ(fake_.stream_synchronize(stream), 0);
+  expect_violation("are pinned for another device only");
+  EXPECT_EQ(driver_.stream_destroy(stream), 0);
+}
+
 TEST_F(FakeDriver, MemoryFreedUnderAQueuedCopyIsAViolation) {
   DeviceMemory memory(64);
   const Stream_ stream = new_stream();

@@ -98,7 +98,9 @@ bool Entry::find_memory(Operation& operation) {
   operation.host_range = state_.memory.at(host_address);
   range = operation.host_range.get();
   if (range != nullptr && !range->on_device() && operation.bytes <= range->start + range->bytes - host_address) {
-    return true;
+    if (!range->portable && range->device != operation.device_range->device)
+      violate(0, operation.bytes, " bytes at ", host, " are pinned for another device only");
+    return ok();
   }
   const bool touched = state_.memory.overlaps(host_address, operation.bytes);
   violate(touched ? kInvalidValue : 0, operation.bytes, " bytes at ", host, " are not wholly in a pinned range",

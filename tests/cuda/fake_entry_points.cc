@@ -323,9 +323,10 @@ int cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
   Entry entry(Call::cuMemHostRegister_v2);
   if (!entry.in_working_context() || !entry.is_safe()) return entry.error();
   if (memory == nullptr || bytes == 0 || (flags & ~15u) != 0) return entry.fail(kInvalidValue);
-  if (entry.state().memory.add(MemoryKind::kRegistered, memory, bytes, entry.device()) == nullptr) {
+  const auto range = entry.state().memory.add(MemoryKind::kRegistered, memory, bytes, entry.device());
+  if (range == nullptr)
     return entry.violate(kAlreadyRegistered, bytes, " bytes at ", memory, " overlap memory that the driver knows");
-  }
+  range->portable = (flags & tensorlane::client::cuda::kHostRegisterPortable) != 0;
   return kSuccess;
 }
 

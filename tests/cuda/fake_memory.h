@@ -17,8 +17,9 @@ struct Range {
   std::size_t bytes;
   int device;  // for pinned memory: the one whose context was current
   bool alive = true;
-  int queued = 0;   // operations that use it and have not ended
-  int running = 0;  // operations that access it at this moment
+  bool portable = true;  // of pinned memory: so for the other devices, too
+  int queued = 0;        // operations that use it and have not ended
+  int running = 0;       // operations that access it at this moment
 
   bool on_device() const { return kind == MemoryKind::kAllocated || kind == MemoryKind::kAdopted; }
 };
