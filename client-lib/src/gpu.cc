@@ -140,7 +140,7 @@ void Context::end_locked(tl_request& request, const Status& status) {
 // rank of this one.
 void Context::divide(const tl_tensor& tensor, cuda::Transfer& transfer) const {
   constexpr std::uint64_t kLarge = 2 * cuda::Stager::kSlice;
-  if (hosts_ < 2 || settings_.local_world_size > 1 || tensor.bytes < kLarge) {
+  if (hosts_ < 2 || settings_.local_world_size > 1 || tensor.bytes < kLarge || !(apart || in_place)) {
     transfer.layout = {tensor.bytes, 1, 1};
   } else {
     transfer.layout = {protocol::part_bytes(tensor.bytes), protocol::part_count(tensor.bytes), hosts_};

@@ -123,7 +123,8 @@ void Job::report_if_late(TensorId id, Time now) {
   LocalTensor& t = tensors_[id.value];
   const protocol::PlanTensor& tensor = plan_.tensors[id.value];
   Time since = t.first_arrival;
-  if (t.arrived == local_ranks_.size()) return;
+  const bool rest_is_late = t.in_parts && !t.parts_over;
+  if (t.arrived == local_ranks_.size() && !rest_is_late) return;
   const bool holds_others = turn_ && turn_->first == tensor.operation_id();
   if (t.arrived == 0 && !awaited(tensor, &since)) {
     if (!holds_others) return;
@@ -133,7 +134,7 @@ void Job::report_if_late(TensorId id, Time now) {
   if (waited < t.reported + context_.config->late_after) return;
   t.reported = waited;
   for (std::uint32_t local = 0; local < local_ranks_.size(); ++local) {
-    if (t.sequence[local] > t.completed) continue;
+    if (t.sequence[local] > t.completed && !rest_is_late) continue;
     context_.metrics->late_reports.add();
     context_.listener->on_late(this->id(), local_ranks_[local], tensor.id, waited);
   }

@@ -223,6 +223,7 @@ Result<Transfer*> Device::take() {
 }
 
 void Device::end(Transfer& transfer) {
+  transfer.number = 0;
   transfer.request = nullptr;
   transfer.in = transfer.out = {};
   transfer.layout = {};

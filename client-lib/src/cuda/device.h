@@ -44,7 +44,8 @@ struct Transfer {
   // What it starts after: this has come to pass when `stream` has done what it was given so far.
   Event_ ready = nullptr;
   Stream_ stream = nullptr;
-  std::uint64_t number = 0;  // of one stream, lower ones are ready earlier
+  // Of one stream, lower ones are ready earlier. Another one for each use; 0: it is over.
+  std::atomic<std::uint64_t> number{0};
   // When it is over the word becomes `value`, which streams may wait for. Values of a word only grow, so that a stream
   // which comes to its wait much later finds it passed, whatever the word is used for then.
   std::uint32_t* word = nullptr;

@@ -33,6 +33,7 @@ Stager::~Stager() {
 }
 
 void Stager::tell(Note note) {
+  note.number = note.transfer->number;
   bool rests = false;
   {
     std::lock_guard lock(mutex_);
@@ -105,8 +106,10 @@ bool Stager::take_notes() {
   if (ends_at_.value == 0) ends_at_ = now() + patience_.last_copies;
   for (Transfer* transfer : transfers_) {
     if (transfer->phase != Phase::kStopping && transfer->phase != Phase::kFilling) {
-      Note stop{
-          .kind = Note::Kind::kStop, .transfer = transfer, .why = Status(Code::kAborted, "the context has ended")};
+      Note stop{.kind = Note::Kind::kStop,
+                .transfer = transfer,
+                .number = transfer->number,
+                .why = Status(Code::kAborted, "the context has ended")};
       take(stop);
     }
   }
@@ -114,7 +117,8 @@ bool Stager::take_notes() {
 }
 
 void Stager::keep(Transfer& transfer) {
-  const auto behind = std::ranges::upper_bound(transfers_, transfer.number, {}, &Transfer::number);
+  const auto number = [](const Transfer* each) { return each->number.load(); };
+  const auto behind = std::ranges::upper_bound(transfers_, transfer.number.load(), {}, number);
   transfers_.insert(behind, &transfer);
   if (std::find(devices_.begin(), devices_.end(), transfer.device) == devices_.end())
     devices_.push_back(transfer.device);
@@ -122,6 +126,7 @@ void Stager::keep(Transfer& transfer) {
 
 void Stager::take(Note& note) {
   Transfer& transfer = *note.transfer;
+  if (transfer.number != note.number) return;
   switch (note.kind) {
     case Note::Kind::kAdd:
       transfer.phase = Phase::kActive;
@@ -225,6 +230,7 @@ void Stager::was_read(Transfer& transfer, const Pieces::Slice& slice) {
   transfer.reading.copied(slice);
   const bool all = transfer.reading.all_copied();
   if (slice.ends != 0 || all) listener_.read(transfer, slice.ends, all);
+  look_if_written(transfer);
 }
 
 void Stager::look_if_written(Transfer& transfer) {

@@ -72,6 +72,7 @@ class Stager {
   struct Note {
     enum class Kind : std::uint8_t { kAdd, kPlaced, kArrived, kStop } kind{};
     Transfer* transfer = nullptr;
+    std::uint64_t number = 0;  // of the transfer, which may be over, or another one, when the note is read
     Status why = {};
     bool poison = false;
     std::uint64_t parts = 0;

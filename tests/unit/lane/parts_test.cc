@@ -14,10 +14,10 @@ class PartsTest : public LaneTest {
  protected:
   // One rank on each host, unless said otherwise.
   void begin(std::size_t hosts = 2, std::size_t per_host = 1,
-             protocol::Pattern pattern = protocol::Pattern::kParameterServer) {
+             protocol::Pattern pattern = protocol::Pattern::kParameterServer, Duration late_after = seconds(10)) {
     protocol::PlanTensor t = allreduce(kLong, Dtype::kFloat32, pattern);
     t.slice_elements = 10'000;
-    start(hosts, per_host, {t});
+    start(hosts, per_host, {t}, late_after);
   }
   static float value(std::uint32_t rank, std::uint64_t element) {
     return static_cast<float>((rank + 1) * (element % 1000));
@@ -169,6 +169,18 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"OfTwoAtOnce", {parts(1, {0, 1}), parts(2, {0, 1})}, "a part of an operation out of sequence"},
         Wrong{"TwoRests", {parts(1, {0, 1}), {0, 0, 1}, {0, 0, 1}}, "an operation twice"}),
     [](const auto& info) { return info.param.name; });
+
+TEST_P(Parts, WhoHasBegunAndDoesNotGoOnIsLate) {
+  rails_ = GetParam();
+  begin(2, 1, protocol::Pattern::kParameterServer, milliseconds(200));
+  for (auto& host : hosts_) make(*host->clients[0], 0, {0, kParts});
+  hosts_[0]->clients[0]->submit(0, 1);
+  hosts_[1]->clients[0]->submit_parts(0, 1, {0, 63});
+  EXPECT_EQ(hosts_[1]->listener.wait_late(), std::pair(Rank(1), TensorId(0)));
+  EXPECT_EQ(hosts_[0]->listener.late(), 0U);
+  hosts_[1]->clients[0]->submit(0, 1);
+  EXPECT_EQ(hosts_[0]->clients[0]->wait(0, 1), Code::kOk);
+}
 
 // Nobody waits for a part that never comes: the job can be ended.
 TEST_P(Parts, AnAbortInTheMiddleEndsIt) {
