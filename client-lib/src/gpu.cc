@@ -140,6 +140,10 @@ void Context::end_locked(tl_request& request, const Status& status) {
 // rank of this one.
 void Context::divide(const tl_tensor& tensor, cuda::Transfer& transfer) const {
   constexpr std::uint64_t kLarge = 2 * cuda::Stager::kSlice;
+  // No part of the result may be written over input that has not been read.
+  const cuda::Side &in = transfer.in, &out = transfer.out;
+  const bool apart = in.on_gpu + in.bytes <= out.on_gpu || out.on_gpu + out.bytes <= in.on_gpu;
+  const bool in_place = in.on_gpu - in.offset == out.on_gpu - out.offset;
   if (hosts_ < 2 || settings_.local_world_size > 1 || tensor.bytes < kLarge || !(apart || in_place)) {
     transfer.layout = {tensor.bytes, 1, 1};
   } else {

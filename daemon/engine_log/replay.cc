@@ -108,7 +108,7 @@ class Promises {
   const char* broken_by(const engine::PartReady& part) {
     if (part.tensor.value >= tensors_.size()) return "a part of a tensor that is not in the plan";
     Tensor& t = tensors_[part.tensor.value];
-    if (!t.open || !t.in_parts || part.sequence.value != t.sequence)
+    if (!t.in_parts || part.sequence.value != t.sequence)  // it may be over: nobody needed all of it
       return "a part of an operation that was not begun in parts";
     const std::uint64_t all = plan_->tensors[part.tensor.value].elements;
     if (part.elements == 0 || part.offset > all || part.elements > all - part.offset)

@@ -259,24 +259,33 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
 // A rank has begun an operation.
 void Job::arrived(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& planned, Time now) {
   if (departed_ && !lost_) lost_ = {departed_->first, now};  // the cause may still be on its way
-  if (planned.in_batch()) return submit_member(local, planned, now);
+  const bool waits = admission_.gate() != Gate::kNone && t.early[local] == t.sequence[local];
+  if (waits) admission_.waits(local, planned.operation_id());
+  if (planned.in_batch()) {
+    submit_member(local, planned, now);
+    return waits ? begin_admitted(now) : void();
+  }
   if (admission_.gate() != Gate::kNone) admission_.submitted(local, planned.id);
   if (t.arrived++ == 0) {
     t.first_arrival = now;
     begin_pending(t, planned.id);
   }
   if (t.arrived == local_ranks_.size()) all_arrived(t, planned, now);
+  if (waits) begin_admitted(now);
 }
 
-// A wait blocks (law 9). It may come at any point of the operation, also before other ranks have submitted it. Who
-// waits for a member of a batch waits for the batch.
+// A wait blocks (law 9). It may come at any point of the operation, also before other ranks have submitted it, and
+// before this one has: it may have told only of parts, which are not begun with. Who waits for a member of a batch
+// waits for the batch.
 void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence,
                 Time now) {
   if (sequence != t.completed + 1) return;
   const TensorId moving = tensor.operation_id();
   LocalTensor& operation = tensors_[moving.value];
   if (!operation.waited) operation.waited = now;
-  if (admission_.gate() != Gate::kNone && t.sequence[local] == sequence) {
+  if (t.sequence[local] != sequence) {
+    t.early[local] = sequence;
+  } else if (admission_.gate() != Gate::kNone) {
     admission_.waits(local, moving);
     begin_admitted(now);
   }
@@ -397,8 +406,11 @@ void Job::rails_completed(const engine::Complete& complete, Time now) {
   // What a push has summed is for pulls.
   const bool spreads = tensor.operation != Operation::kBarrier && tensor.operation != Operation::kPush;
   const bool alone = local_ranks_.size() == 1 && !tensor.is_batch();
-  if (!t.rails_ok || alone || !spreads) return this->complete(t, tensor, t.rails_ok, now);
-  start_local(t, tensor, LocalStep::kSpread, now);
+  t.awaits_rest = t.rails_ok && t.in_parts && !t.parts_over;
+  if (!t.awaits_rest) {
+    if (!t.rails_ok || alone || !spreads) return this->complete(t, tensor, t.rails_ok, now);
+    start_local(t, tensor, LocalStep::kSpread, now);
+  }
   if (admission_.gate() != Gate::kNone) begin_admitted(now);
 }
 
@@ -406,7 +418,7 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
   note_complete(t, tensor, ok, now);
   ++t.completed;
   t.arrived = 0;
-  t.in_parts = false;
+  t.in_parts = t.awaits_rest = false;
   t.parts = 0;
   end_pending(t);
   t.boosted = false;

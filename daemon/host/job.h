@@ -122,6 +122,7 @@ class Job final : public RailsOwner {
     std::vector<bool> bound;              // by local index
     std::vector<Buffer> buffers;          // by local index; empty for a barrier
     std::vector<std::uint64_t> sequence;  // by local index: last submitted; counts from the registration on
+    std::vector<std::uint64_t> early;     // by local index: of the operation that was last waited for before that
     engine::Iteration iteration;          // of the operation that all have submitted last
     std::uint64_t completed = 0;          // last sequence that all local ranks were told of
     std::uint64_t base = 0;               // operations of tensors that were here before: between hosts counts go on
@@ -135,6 +136,7 @@ class Job final : public RailsOwner {
     // Of the operation that runs, if it was begun in parts: what exists of it here, by part, and of the result how many
     // elements of each part are in place (job_parts.cc).
     bool in_parts = false, parts_over = false;
+    bool awaits_rest = false;  // all else is done
     std::uint64_t parts = 0;
     std::unique_ptr<std::array<std::uint32_t, protocol::kMaxParts>> placed;
     bool boosted = false;        // a client waits for the operation that runs

@@ -52,11 +52,14 @@ const char* Job::submit_parts(std::uint32_t local, const protocol::SubmissionEnt
   return nullptr;
 }
 
-// Of an operation that has begun in parts: the rest of it exists.
+// Of an operation that has begun in parts: the rest of it exists. Where nobody needed that (a broadcast's receiver), or
+// all had been told part by part, the operation may be over between the hosts; it completes here, so that a client is
+// told of it when it has said all that it says of it.
 void Job::submit_rest(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   const std::uint64_t rest = all_parts(tensor) & ~t.parts;
   t.parts |= rest;
   t.parts_over = true;
+  if (t.awaits_rest) return complete(t, tensor, true, now);
   if (t.sets_left > 0) tell_parts(t, tensor, rest, now);
 }
 

@@ -93,6 +93,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
     t.bound.resize(local_ranks_.size());
     t.buffers.resize(local_ranks_.size());
     t.sequence.resize(local_ranks_.size());
+    t.early.resize(local_ranks_.size());
     t.own = memory[i - range.first];
     context_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
   }
@@ -164,6 +165,7 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
     t.bound.resize(local_ranks_.size());
     t.buffers.resize(local_ranks_.size());
     t.sequence.resize(local_ranks_.size());
+    t.early.resize(local_ranks_.size());
   }
   plan_.vacate(next);
   vacant_places_ += count;

@@ -32,8 +32,8 @@ class JobRail {
     virtual ~Owner() = default;
     // This rail's part of an operation is over.
     virtual void rail_completed(const engine::Complete& complete, Time now) = 0;
-    // All hosts have offered these operations (engine::Offer).
     virtual void rail_placed(const engine::PartInPlace& part, Time now) = 0;
+    // All hosts have offered these operations (engine::Offer).
     virtual void rail_agreed(const engine::Agreed& agreed, Time now) = 0;
     // A peer broke the protocol, or memory cannot be registered.
     virtual void rail_failed(const Status& cause) = 0;

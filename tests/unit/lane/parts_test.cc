@@ -182,6 +182,28 @@ TEST_P(Parts, WhoHasBegunAndDoesNotGoOnIsLate) {
   EXPECT_EQ(hosts_[0]->clients[0]->wait(0, 1), Code::kOk);
 }
 
+// A broadcast's receiver has nothing that anybody needs: the operation is over between the hosts before it has said the
+// rest, and completes with that.
+TEST_P(Parts, AnOperationCompletesWhenTheRestIsSaid) {
+  rails_ = GetParam();
+  protocol::PlanTensor t = allreduce(kLong, Dtype::kFloat32, protocol::Pattern::kTree);
+  t.operation = Operation::kBroadcast;
+  start(2, 1, {t});
+  FakeClient& root = *hosts_[0]->clients[0];
+  FakeClient& other = *hosts_[1]->clients[0];
+  for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
+    make(root, 0, {0, kParts});
+    root.submit(0, sequence);
+    other.submit_parts(0, sequence, {0, 1});
+    ASSERT_EQ(root.wait(0, sequence), Code::kOk);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    EXPECT_TRUE(other.pending(0, sequence));
+    other.submit(0, sequence);
+    ASSERT_EQ(other.wait(0, sequence), Code::kOk);
+    expect_sum(other, 1);
+  }
+}
+
 // Nobody waits for a part that never comes: the job can be ended.
 TEST_P(Parts, AnAbortInTheMiddleEndsIt) {
   rails_ = GetParam();
