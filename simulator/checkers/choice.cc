@@ -80,6 +80,7 @@ ChoiceChecker::Source* ChoiceChecker::find(Slice& slice, HostIndex peer) {
 void ChoiceChecker::stepped(Time now, const Event& event, std::optional<TensorId> boosted) {
   if (tensors_.empty()) return;
   if (event.kind == Event::Kind::kTensorReady) begin(now, event.tensor_ready);
+  if (event.kind == Event::Kind::kPartReady) part_exists(now, event.part_ready);
   if (event.kind == Event::Kind::kFrameArrived) arrived(now, event.frame.peer, event.frame.header);
   if (event.kind == Event::Kind::kWorkDone) worked(now, event.token);
   if (!boosted) return;
@@ -108,7 +109,21 @@ void ChoiceChecker::begin(Time now, const engine::TensorReady& ready) {
     };
     slice.missing =
         static_cast<std::uint32_t>(slice.sources.size() - std::ranges::count_if(slice.sources, is_announced));
-    if (slice.missing == 0 && !slice.sources.empty()) all_announced(now, ready.tensor, slice);
+    slice.own_missing = ready.in_parts ? slice.elements : 0;
+    if (slice.sources.empty()) continue;
+    if (slice.own_missing > 0) ++slice.missing;
+    if (slice.missing == 0) all_announced(now, ready.tensor, slice);
+  }
+}
+
+void ChoiceChecker::part_exists(Time now, const engine::PartReady& part) {
+  const std::uint64_t end = part.offset + part.elements;
+  for (Slice& slice : tensors_[part.tensor.value].slices) {
+    const std::uint64_t from = std::max(part.offset, slice.offset), to = std::min(end, slice.offset + slice.elements);
+    if (from >= to || slice.own_missing == 0) continue;
+    slice.own_missing -= std::min(slice.own_missing, to - from);
+    if (slice.own_missing > 0 || slice.sources.empty()) continue;
+    if (--slice.missing == 0) all_announced(now, part.tensor, slice);
   }
 }
 
@@ -117,7 +132,7 @@ void ChoiceChecker::arrived(Time now, HostIndex peer, const FrameHeader& h) {
   Tensor& tensor = tensors_[h.tensor.value];
   if (h.type == FrameType::kReady) {
     const auto leaves = tensor.leaves.find(peer);
-    if (leaves == tensor.leaves.end()) return;
+    if (leaves == tensor.leaves.end() || (h.flags & protocol::kFlagInParts) != 0) return;
     for (const auto& [slice, source] : leaves->second)
       announced(now, h.tensor, h.sequence.value, tensor.slices[slice], tensor.slices[slice].sources[source]);
     return;
@@ -168,8 +183,14 @@ void ChoiceChecker::make_ready(TensorId tensor, Slice& slice) {
 void ChoiceChecker::picked(engine::Flow flow, std::span<const engine::Send> sends) {
   if (tensors_.empty()) return;
   for (const engine::Send& send : sends) {
-    if (send.header.type != FrameType::kGrant) continue;
     Slice* slice = find(send.header);
+    const bool gives = send.header.type == FrameType::kRts || send.header.type == FrameType::kData;
+    if (gives && slice != nullptr && slice->own_missing > 0) {
+      return findings_.fail("choice", "host {} gives host {} slice {} of tensor {}, of which {} elements do not exist",
+                            host_.value, flow.peer.value, send.header.slice, send.header.tensor.value,
+                            slice->own_missing);
+    }
+    if (send.header.type != FrameType::kGrant) continue;
     Source* source = slice == nullptr ? nullptr : find(*slice, flow.peer);
     if (source == nullptr || slice->wait == kNone) {
       return findings_.fail("choice", "host {} grants slice {} of tensor {} to host {}, whose turn it is not",

@@ -50,10 +50,11 @@ class ChoiceChecker {
     std::uint64_t offset = 0, elements = 0;
     std::vector<Source> sources;
     // Of the operation that runs.
-    std::uint32_t missing = 0;  // contributions that are not announced, then those that have not landed
-    bool ready = false;         // it can be summed
-    std::uint64_t left = 0;     // elements to sum, once per pass
-    std::size_t wait = kNone;   // in waits_
+    std::uint32_t missing = 0;      // contributions that may not exist, then those that have not landed
+    std::uint64_t own_missing = 0;  // elements of the host's own data that do not exist
+    bool ready = false;             // it can be summed
+    std::uint64_t left = 0;         // elements to sum, once per pass
+    std::size_t wait = kNone;       // in waits_
   };
   struct Tensor {
     std::uint32_t first = 0;  // slice number of slices[0] on this rail; the next one's is `rails` more
@@ -85,6 +86,7 @@ class ChoiceChecker {
   Slice* find(const protocol::FrameHeader& header);
   Source* find(Slice& slice, HostIndex peer);
   void begin(Time now, const engine::TensorReady& ready);
+  void part_exists(Time now, const engine::PartReady& part);
   void arrived(Time now, HostIndex peer, const protocol::FrameHeader& header);
   void announced(Time now, TensorId tensor, std::uint64_t sequence, Slice& slice, Source& source);
   void all_announced(Time now, TensorId tensor, Slice& slice);

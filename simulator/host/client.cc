@@ -2,19 +2,31 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tensorlane::simulator {
+namespace {
+
+constexpr std::uint64_t kOfParts = 0x7061'7274'0000'0000;
+
+}  // namespace
 
 Results::Results(const Scenario& scenario, const Values& values, Findings& findings)
     : scenario_(scenario), values_(values), findings_(findings), expected_(scenario.plan.tensors.size()) {}
 
+const std::vector<std::byte>& Results::expected(TensorId tensor, Sequence sequence) {
+  Expected& known = expected_[tensor.value][sequence.value % 2];
+  if (known.sequence != sequence.value)
+    known = {sequence.value, values_.expected(scenario_.plan.tensors[tensor.value], sequence)};
+  return known.bytes;
+}
+
 void Results::check(Rank rank, TensorId tensor, Sequence sequence, std::span<const std::byte> got) {
   const protocol::PlanTensor& planned = scenario_.plan.tensors[tensor.value];
-  Expected& expected = expected_[tensor.value][sequence.value % 2];
-  if (expected.sequence != sequence.value) expected = {sequence.value, values_.expected(planned, sequence)};
-  if (stays_with_owners(planned.operation)) return check_owned(rank, planned, sequence, got, expected.bytes);
-  if (std::ranges::equal(got, expected.bytes)) return;
-  const auto differ = std::ranges::mismatch(got, expected.bytes);
+  const std::vector<std::byte>& expected = this->expected(tensor, sequence);
+  if (stays_with_owners(planned.operation)) return check_owned(rank, planned, sequence, got, expected);
+  if (std::ranges::equal(got, expected)) return;
+  const auto differ = std::ranges::mismatch(got, expected);
   const auto index = static_cast<std::uint64_t>(differ.in1 - got.begin()) / dtype_size(planned.dtype);
   findings_.fail("sum", "rank {}: {} '{}' of {} elements, sequence {}: element {} is wrong", rank.value,
                  operation_name(planned.operation), planned.name, planned.elements, sequence.value, index);
@@ -33,7 +45,12 @@ void Results::check_owned(Rank rank, const protocol::PlanTensor& planned, Sequen
 }
 
 Client::Client(HostIndex host, Rank rank, Context context, Random random)
-    : host_(host), rank_(rank), context_(std::move(context)), random_(random), program_(0) {
+    : host_(host),
+      rank_(rank),
+      context_(std::move(context)),
+      random_(random),
+      of_parts_(mix(context_.scenario.seed) ^ mix(kOfParts + rank.value)),
+      program_(0) {
   for (const protocol::PlanTensor& planned : context_.scenario.plan.tensors) {
     Tensor t;
     t.is_ours = !planned.is_batch();
@@ -103,8 +120,8 @@ void Client::act() {
 }
 
 void Client::wait_for(std::size_t index) {
-  if (!tensors_[index].pending) return;
   const Tensor& t = tensors_[index];
+  if (!t.pending) return;
   context_.submit({static_cast<std::uint32_t>(index), protocol::kFlagBoost, t.sequence - t.base});
 }
 
@@ -115,6 +132,7 @@ void Client::submit(std::size_t index) {
   ++t.sequence;
   t.pending = true;
   ++pending_;
+  if (begins_in_parts(planned)) return begin_in_parts(index);
   const Sequence sequence(t.sequence);
   context_.values.contribute(rank_, planned, sequence, context_.memory.resolve(t.buffer));
   context_.trace.line(host_, "rank {} submits tensor {} sequence {}", rank_.value, index, t.sequence);
@@ -131,6 +149,7 @@ void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
   Tensor& t = tensors_[tensor.value];
   context_.trace.line(host_, "complete tensor {} sequence {} {}", tensor.value, sequence.value, ok ? "ok" : "failed");
   if (ok) context_.results.check(rank_, tensor, Sequence(t.sequence), context_.memory.resolve(t.buffer));
+  if (t.in_parts) end_in_parts(tensor.value, ok);
   t.pending = false;
   if (waits_before_ == tensor.value) waits_before_.reset();
   t.completed = context_.events.now();
@@ -158,7 +177,11 @@ void Client::fail() {
 
 void Client::set_frozen(bool frozen) {
   frozen_ = frozen;
-  if (!frozen) schedule();
+  if (frozen) return;
+  schedule();
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].in_parts && std::exchange(tensors_[i].in_parts->stands, false)) go_on_later(i);
+  }
 }
 
 bool Client::is_done_with(protocol::TensorRange range) const {

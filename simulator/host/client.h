@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/protocol/parts.h"
 #include "common/protocol/session.h"
 #include "simulator/checkers/findings.h"
 #include "simulator/clock/event_queue.h"
@@ -23,8 +24,12 @@ class Results {
   Results(const Scenario& scenario, const Values& values, Findings& findings);
   // `got` is the buffer of `rank` when (tensor, sequence) completed there.
   void check(Rank rank, TensorId tensor, Sequence sequence, std::span<const std::byte> got);
+  // `got` is the buffer of `rank` when parts of the result were said to be in place there. Checker "parts".
+  void check_parts(Rank rank, TensorId tensor, Sequence sequence, const protocol::PartRun& parts,
+                   std::span<const std::byte> got);
 
  private:
+  const std::vector<std::byte>& expected(TensorId tensor, Sequence sequence);
   void check_owned(Rank rank, const protocol::PlanTensor& planned, Sequence sequence, std::span<const std::byte> got,
                    std::span<const std::byte> expected);
   struct Expected {
@@ -61,6 +66,8 @@ class Client {
   void register_again(protocol::TensorRange range);
   // From the daemon: the operation is over and the buffer is ours again.
   void completed(TensorId tensor, Sequence sequence, bool ok);
+  // From the daemon: these parts of the result are in place. Checker "parts".
+  void placed(TensorId tensor, Sequence sequence, const protocol::PartRun& parts);
   // From the daemon: the job has failed, and so has everything that is pending.
   void fail();
   // Of the tensors; empty where the daemon makes them.
@@ -77,6 +84,9 @@ class Client {
   bool holds(TensorId tensor, Sequence sequence) const;
   std::uint64_t pending() const { return pending_; }
   std::uint64_t completed_operations() const { return completed_; }
+  // Operations that it has begun in parts, and parts of their results that the daemon has said to be in place.
+  std::uint64_t begun_in_parts() const { return begun_in_parts_; }
+  std::uint64_t parts_placed() const { return parts_placed_; }
   std::vector<Time> completion_times() const;  // of the last completion of each tensor
   // The buffers that are ours still hold what we left there. Checker "memory".
   void check_buffers() const;
@@ -84,6 +94,14 @@ class Client {
   std::string describe_pending() const;
 
  private:
+  // An operation whose contribution comes to exist in parts.
+  struct InParts {
+    std::vector<std::byte> contribution;  // all of it
+    std::uint64_t missing = 0;            // parts that are not in the buffer
+    std::uint64_t placed = 0;             // parts of the result that are in place
+    bool whole = false;                   // the daemon knows that all is in the buffer
+    bool stands = false;                  // until the client thaws
+  };
   struct Tensor {
     Descriptor buffer;
     std::uint64_t sequence = 0;  // of the last submission
@@ -93,6 +111,7 @@ class Client {
     bool pending = false;
     bool poisoned = false;
     Time completed;
+    std::optional<InParts> in_parts;
   };
   void schedule();
   void act();
@@ -103,10 +122,23 @@ class Client {
   void check_poison(std::size_t index) const;
   std::byte poison_byte(std::size_t index, std::uint64_t offset) const;
 
+  // ---- client_parts.cc ----
+  bool begins_in_parts(const protocol::PlanTensor& planned);
+  void begin_in_parts(std::size_t index);
+  void go_on_later(std::size_t index);
+  void go_on(std::size_t index, std::uint64_t sequence);
+  void say_whole(std::size_t index);
+  void write_parts(std::size_t index, const protocol::PartRun& parts);
+  void end_in_parts(std::size_t index, bool ok);
+  void check_placed(std::size_t index) const;
+  template <typename Visit>
+  void each_byte(std::size_t index, const protocol::PartRun& parts, Visit&& visit) const;
+
   HostIndex host_;
   Rank rank_;
   Context context_;
   Random random_;
+  Random of_parts_;
   std::vector<Tensor> tensors_;
   std::uint64_t operations_ = 0;        // in all
   std::size_t allowed_ = 0;             // of them, from the front
@@ -115,6 +147,7 @@ class Client {
   Random program_;                           // in_step: the same on all hosts, begun anew with each iteration
   std::optional<std::size_t> waits_before_;  // in_step: what it waits for before it goes on
   std::uint64_t pending_ = 0, completed_ = 0;
+  std::uint64_t begun_in_parts_ = 0, parts_placed_ = 0;
   bool scheduled_ = false, frozen_ = false, dead_ = false, failed_ = false;
 };
 

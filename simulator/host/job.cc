@@ -1,6 +1,7 @@
 #include "simulator/host/job.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "simulator/host/daemon.h"
 
@@ -8,6 +9,7 @@ namespace tensorlane::simulator {
 namespace {
 
 constexpr double kReclassifies = 0.1;  // of submissions, where classes change
+constexpr std::uint64_t kRoom = 0x726f'6f6d'0000'0000;
 
 }  // namespace
 
@@ -17,6 +19,7 @@ SimJob::SimJob(SimDaemon& machine, JobRun& run, Random random)
       scenario_(run.scenario),
       findings_(machine.findings()),
       random_(random),
+      room_(mix(run.scenario.seed) ^ mix(kRoom + machine.self().value)),
       seen_(run.scenario.plan.tensors.size()) {
   for (std::uint8_t r = 0; r < scenario_.rails(); ++r) make_rail(RailIndex(r));
   make_clients(random_);
@@ -71,6 +74,7 @@ void SimJob::make_clients(Random& random) {
         SimSession::Context{machine_.events(), machine_.memory(), [this] { return machine_.home(run_.number).now(); },
                             [this] { machine_.home(run_.number).wake(); },
                             [this, local](const protocol::CompletionEntry& entry) { completed(local, entry); },
+                            [this, local](const protocol::CompletionEntry& entry) { placed(local, entry); },
                             [this, local](const Status&) {
                               if (!machine_.dead()) clients_[local]->fail();
                             }},
@@ -236,16 +240,17 @@ void SimJob::submit(std::size_t local, const protocol::SubmissionEntry& entry) {
   if (sessions_[local]->dead()) return;
   // The job has failed: so does every later operation (ports/job.h).
   if (phase_ == Phase::kClosed) {
-    if (entry.flags == 0) clients_[local]->completed(TensorId(entry.tensor), Sequence(entry.sequence), false);
+    if (entry.flags != protocol::kFlagBoost)
+      clients_[local]->completed(TensorId(entry.tensor), Sequence(protocol::sequence_in(entry.sequence)), false);
     return;
   }
   const TensorId operation = scenario_.plan.tensors[entry.tensor].operation_id();
-  if (entry.flags == 0) {
+  if (begins(entry)) {
     if (++seen_[operation.value].submitted == parts(operation)) {
       seen_[operation.value].submitted = 0;
       run_.admission.submitted(machine_.self(), operation);
     }
-  } else {
+  } else if (entry.flags == protocol::kFlagBoost) {
     run_.admission.waits(machine_.self(), operation);
   }
   sessions_[local]->submit(entry);
@@ -253,6 +258,15 @@ void SimJob::submit(std::size_t local, const protocol::SubmissionEntry& entry) {
   if (entry.flags == 0 && sessions_[local]->waits_are_observed())
     sessions_[local]->submit({entry.tensor, protocol::kFlagWaited, entry.sequence});
   if (machine_.config().tunes && random_.chance(kReclassifies)) reclassify();
+}
+
+// Whether the rank has submitted the operation with this, as far as the daemon minds.
+bool SimJob::begins(const protocol::SubmissionEntry& entry) {
+  if (entry.flags == protocol::kFlagBoost) return false;
+  const bool rest = entry.flags == 0;
+  if (!scenario_.begins_in_parts(scenario_.plan.tensors[entry.tensor], clients_.size())) return rest;
+  const bool goes_on = std::exchange(seen_[entry.tensor].in_parts, !rest);
+  return !goes_on;
 }
 
 // What a search for thresholds does.
@@ -277,7 +291,7 @@ std::size_t SimJob::parts(TensorId operation) const {
 
 void SimJob::rail_completed(const engine::Complete& complete) {
   Seen& seen = seen_[complete.tensor.value];
-  if (seen.rails == scenario_.rails()) seen = {.submitted = seen.submitted};
+  if (seen.rails == scenario_.rails()) seen = {.submitted = seen.submitted, .in_parts = seen.in_parts};
   seen.ok = seen.ok && complete.ok;
   if (!complete.ok && phase_ == Phase::kRunning) {
     findings_.fail("abort", "host {}: tensor {} failed without an abort", machine_.self().value, complete.tensor.value);
@@ -301,6 +315,13 @@ void SimJob::completed(std::size_t local, const protocol::CompletionEntry& entry
   }
   ++run_.progress;
   clients_[local]->completed(TensorId(entry.tensor), Sequence(entry.sequence), entry.status == Code::kOk);
+}
+
+// In a ring with little room some of these are left out.
+void SimJob::placed(std::size_t local, const protocol::CompletionEntry& entry) {
+  if (machine_.dead() || phase_ != Phase::kRunning || room_.chance(scenario_.client.places_lost)) return;
+  clients_[local]->placed(TensorId(entry.tensor), Sequence(protocol::sequence_in(entry.sequence)),
+                          protocol::parts_in(entry.sequence));
 }
 
 bool SimJob::holds(TensorId tensor, Sequence sequence) const {

@@ -87,6 +87,7 @@ class SimJob {
   // An operation on this host, as one sees it from outside.
   struct Seen {
     std::size_t submitted = 0;  // of its parts()
+    bool in_parts = false;      // begun, and the rest of its contribution is to come
     std::size_t rails = 0;      // that have done their part of the one that runs
     bool ok = true;
   };
@@ -105,7 +106,9 @@ class SimJob {
 
   // ---- clients ----
   void submit(std::size_t local, const protocol::SubmissionEntry& entry);
+  bool begins(const protocol::SubmissionEntry& entry);
   void completed(std::size_t local, const protocol::CompletionEntry& entry);
+  void placed(std::size_t local, const protocol::CompletionEntry& entry);
   void rail_completed(const engine::Complete& complete);
   void reclassify();
   std::size_t parts(TensorId operation) const;
@@ -114,7 +117,7 @@ class SimJob {
   JobRun& run_;
   const Scenario& scenario_;
   Findings& findings_;
-  Random random_;
+  Random random_, room_;
   std::vector<std::unique_ptr<EngineWatch>> watches_;  // by rail
   std::vector<std::unique_ptr<Liar>> liars_;           // by rail, where it lies
   std::vector<std::unique_ptr<Client>> clients_;       // by local rank

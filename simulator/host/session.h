@@ -20,6 +20,7 @@ class SimSession final : public ports::ClientSession {
     std::function<Time()> host_now;  // how far the host is with its work: what it does is seen from then on
     std::function<void()> wake;      // there is a submission
     std::function<void(const protocol::CompletionEntry&)> completed;
+    std::function<void(const protocol::CompletionEntry&)> placed;  // parts of a result are in place
     std::function<void(const Status&)> failed;
   };
   // `buffers`: of the client's tensors, by tensor; empty ones are not its own.
@@ -48,7 +49,9 @@ class SimSession final : public ports::ClientSession {
   void complete(const protocol::CompletionEntry& entry) override {
     context_.events.at(context_.host_now(), [this, entry] { context_.completed(entry); });
   }
-  void parts_in_place(const protocol::CompletionEntry&) override {}
+  void parts_in_place(const protocol::CompletionEntry& entry) override {
+    context_.events.at(context_.host_now(), [this, entry] { context_.placed(entry); });
+  }
   void observe_waits(bool on) override { observed_ = on; }
   void fail(const Status& cause) override {
     context_.events.at(context_.host_now(), [this, cause] { context_.failed(cause); });

@@ -34,6 +34,7 @@ struct Failure {
 
 struct Report {
   std::vector<Failure> failed;
+  std::uint64_t in_parts = 0, parts_placed = 0;
   std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0, neighbour_aborts = 0;
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, lies = 0, twice = 0;
   Congestion::Counters congestion;
@@ -42,6 +43,8 @@ struct Report {
 
   void add(const Outcome& o) {
     operations += o.operations;
+    in_parts += o.in_parts;
+    parts_placed += o.parts_placed;
     slices += o.slices;
     bytes += o.bytes;
     demoted += o.demoted;
@@ -124,6 +127,8 @@ nlohmann::json to_json(const Options& options, const Report& report) {
     json["failed"].push_back({{"seed", f.seed}, {"checker", f.finding.checker}, {"message", f.finding.message}});
   }
   json["operations"] = report.operations;
+  json["operations_in_parts"] = report.in_parts;
+  json["parts_in_place"] = report.parts_placed;
   json["slices"] = report.slices;
   json["bytes"] = report.bytes;
   json["demoted_bytes"] = report.demoted;

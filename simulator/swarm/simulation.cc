@@ -297,7 +297,11 @@ void Simulation::add_counts(const SimJob& job, Outcome* outcome, Fnv1a* digest) 
     for (std::uint64_t bytes : c.demoted_bytes) outcome->demoted += bytes;
     digest->add(watch->digest());
   }
-  for (const auto& client : job.clients()) outcome->operations += client->completed_operations();
+  for (const auto& client : job.clients()) {
+    outcome->operations += client->completed_operations();
+    outcome->in_parts += client->begun_in_parts();
+    outcome->parts_placed += client->parts_placed();
+  }
   bool& aborted = job.run().number == 0 ? outcome->aborted : outcome->neighbour_aborted;
   aborted = aborted || job.aborted();
   digest->add_text(job.cause());

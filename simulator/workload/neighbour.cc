@@ -119,6 +119,7 @@ void add_neighbour(Scenario& scenario) {
   s.client = {.think = random.between(microseconds(1), milliseconds(1)),
               .ahead = random.chance(0.7),
               .raise = random.chance(0.5) ? 0.1 : 0.5};
+  random_parts(s);
   s.liar.reset();
   s.lie.reset();
   random_shrink(s, random);

@@ -500,11 +500,25 @@ std::uint64_t Scenario::uses(std::size_t tensor) const {
   return shrink && shrink->returns ? iterations : uses_at_first(tensor);
 }
 
+// What its ranks have must be added first, or be converted, or gathered; and a batch is copied together.
+bool Scenario::begins_in_parts(const PlanTensor& tensor, std::size_t ranks) const {
+  const bool moves = tensor.operation != Operation::kBarrier && !tensor.is_batch() && !tensor.in_batch();
+  return moves && hosts() > 1 && ranks == 1 && !tensor.fp32_contributions;
+}
+
 protocol::Plan Scenario::plan_of(std::size_t tensors) const {
   protocol::Plan part = plan;
   part.tensors.resize(std::min(tensors, plan.tensors.size()));
   part.version = static_cast<std::uint32_t>(part.tensors.size());
   return part;
+}
+
+void random_parts(Scenario& s) {
+  Random random = Random(s.seed).fork(10);
+  if (!random.chance(0.4)) return;
+  s.client.in_parts = one_of(random, {0.3, 1.0});
+  s.client.part_takes = random.between(microseconds(1), microseconds(300));
+  s.client.places_lost = one_of(random, {0.0, 0.3});
 }
 
 Scenario random_scenario(std::uint64_t seed) {
@@ -541,6 +555,7 @@ Scenario random_scenario(std::uint64_t seed) {
   }
   Random shrinks = Random(seed).fork(7);
   random_shrink(s, shrinks);
+  random_parts(s);
   add_neighbour(s);
   return s;
 }

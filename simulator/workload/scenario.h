@@ -36,6 +36,11 @@ struct ClientConfig {
   // the same tensors out of an iteration. Else each has an order of its own, and goes on while it waits. Not with
   // `ahead`.
   bool in_step = false;
+  // Operations whose contribution comes to exist in parts (common/protocol/parts.h): how many of all, how long it takes
+  // from one part to the next at most, and how many of the daemon's words about results in place find no room.
+  double in_parts = 0;
+  Duration part_takes = microseconds(100);
+  double places_lost = 0;
 };
 
 enum class FaultKind : std::uint8_t {
@@ -170,10 +175,15 @@ struct Scenario {
   // How often a client uses a tensor: before it leaves the plan, and in all.
   std::uint64_t uses_at_first(std::size_t tensor) const;
   std::uint64_t uses(std::size_t tensor) const;
+  // Whether the daemon of a host with `ranks` ranks begins with the first part of the tensor that exists; else it waits
+  // for all of it.
+  bool begins_in_parts(const protocol::PlanTensor& tensor, std::size_t ranks) const;
   // The first `tensors` of the plan, as a version of their own.
   protocol::Plan plan_of(std::size_t tensors) const;
 };
 
+// In part of the seeds clients have contributions in parts.
+void random_parts(Scenario& scenario);
 // The scenario of a seed.
 Scenario random_scenario(std::uint64_t seed);
 // One with a liar, and no other faults.

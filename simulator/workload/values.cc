@@ -220,7 +220,7 @@ Rank Values::owner(const PlanTensor& tensor, std::uint64_t index) const {
 void Values::contribute(Rank rank, const PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer) const {
   for (std::uint64_t i = 0; i < tensor.elements; ++i) {
     // What others must bring is garbage here: a rank that completes without them is found out.
-    const bool mine = sums(tensor) || gathered_from(tensor, i) == rank;
+    const bool mine = brings(rank, tensor, i);
     if (is_integer(tensor.dtype)) {
       store_integer(buffer.data(), tensor.dtype, i, mine ? integer(rank, tensor, sequence, i) : 77);
       continue;
@@ -228,6 +228,10 @@ void Values::contribute(Rank rank, const PlanTensor& tensor, Sequence sequence, 
     const double number = mine ? element(rank, tensor, sequence, i) : 77;
     store_element(buffer.data(), tensor.dtype, i, static_cast<double>(static_cast<float>(number)));
   }
+}
+
+bool Values::brings(Rank rank, const PlanTensor& tensor, std::uint64_t index) const {
+  return sums(tensor) || gathered_from(tensor, index) == rank;
 }
 
 // Of a broadcast, pull or allgather: whose element this is.

@@ -23,6 +23,8 @@ class Values {
 
   // Fills the rank's buffer (tensor's dtype).
   void contribute(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer) const;
+  // Whether element `index` comes from the rank, alone or as a term of a sum.
+  bool brings(Rank rank, const protocol::PlanTensor& tensor, std::uint64_t index) const;
   // The result with every rank; of what stays with owners, the sums, which only they have.
   std::vector<std::byte> expected(const protocol::PlanTensor& tensor, Sequence sequence) const;
   // The rank that has element `index` of a sum that stays with owners.
