@@ -49,6 +49,9 @@ constexpr std::array<const char*, kLies> kNames = {
     "negotiation where there is none, or with the wrong host",
     "negotiation of unknown tensors",
     "an agreement sent twice",
+    "a contribution announced by itself, though all were announced together",
+    "a contribution announced twice",
+    "an announcement in parts of what has none",
 };
 
 constexpr std::uint32_t kSomeGrant = 5 | 1u << protocol::kGrantIndexBits;
@@ -160,9 +163,31 @@ std::optional<Liar::Told> Liar::of_ready(HostIndex to, const Header& sent) {
     }
     case Lie::kEagerAboveLimit:
       return eager_above_limit(to, sent);
+    case Lie::kRtsOfLeaf:
+      told.after = true;
+      told.header.type = FrameType::kRts;
+      told.header.grant = 0;
+      return name_leaf(to, &told.header) && sent.flags == 0 ? std::optional(told) : std::nullopt;
+    case Lie::kReadyInPartsOfNothing:
+      told.header.flags = protocol::kFlagInParts;
+      return name_leaf(to, &told.header) ? std::nullopt : std::optional(told);
     default:
       return std::nullopt;
   }
+}
+
+// A slice to which this host gives `to` its own data, if there is one.
+bool Liar::name_leaf(HostIndex to, Header* h) const {
+  const protocol::PlanTensor& planned = scenario_.plan.tensors[h->tensor.value];
+  if (!sums(planned) && planned.operation != Operation::kBarrier) return false;
+  const auto& slices = slices_[h->tensor.value];
+  for (std::uint32_t i = 0; i < slices.size(); ++i) {
+    bool leaf = false;
+    if (!passes(slices[i], h->tensor, self_, to, &leaf) || !leaf) continue;
+    h->slice = i;
+    return true;
+  }
+  return false;
 }
 
 std::optional<Liar::Told> Liar::of_grant(HostIndex to, const Header& sent) const {
@@ -206,6 +231,13 @@ std::optional<Liar::Told> Liar::of_word(HostIndex to, const Header& sent) const 
     case Lie::kRtsTwice:
       told.after = true;
       return sent.type == FrameType::kRts ? std::optional(told) : std::nullopt;
+    case Lie::kRtsOfLeafTwice: {
+      bool leaf = false;
+      told.after = true;
+      const bool own = sent.type == FrameType::kRts &&
+                       passes(slices_[sent.tensor.value][sent.slice], sent.tensor, self_, to, &leaf) && leaf;
+      return own ? std::optional(told) : std::nullopt;
+    }
     case Lie::kGrantElsewhere:
       h.type = FrameType::kGrant;
       h.grant = kSomeGrant;

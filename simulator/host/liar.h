@@ -53,6 +53,7 @@ class Liar {
   std::optional<Told> result_elsewhere(HostIndex to, const Header& sent) const;
   std::optional<Told> eager_above_limit(HostIndex to, const Header& sent) const;
   std::optional<Told> grant_of_others(HostIndex to) const;
+  bool name_leaf(HostIndex to, Header* header) const;
   // Whether `from` gives what it has of the slice to `to`; `leaf`: its own data only.
   bool passes(const PlannedSlice& slice, TensorId tensor, HostIndex from, HostIndex to, bool* leaf = nullptr) const;
   // Whether `from` sends the result of the slice to `to`.

@@ -441,7 +441,8 @@ bool suits(const Scenario& s, Lie lie) {
     return false;
   if ((partial || third) && s.hosts() < 3) return false;
   if (lie == Lie::kOtherRail && s.rails() == 1) return false;
-  if (lie == Lie::kEagerAboveLimit && s.rails() > 1) return false;
+  if ((lie == Lie::kEagerAboveLimit || lie == Lie::kRtsOfLeaf) && s.rails() > 1) return false;
+  if (lie == Lie::kRtsOfLeafTwice && s.client.in_parts == 0) return false;
   const bool negotiates = s.plan.ordering == protocol::Ordering::kNegotiated;
   return negotiates || (lie != Lie::kWordUnknown && lie != Lie::kWordTwice);
 }

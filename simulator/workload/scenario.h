@@ -126,8 +126,11 @@ enum class Lie : std::uint8_t {
   kWordAstray,
   kWordUnknown,
   kWordTwice,
+  kRtsOfLeaf,
+  kRtsOfLeafTwice,
+  kReadyInPartsOfNothing,
 };
-inline constexpr std::size_t kLies = static_cast<std::size_t>(Lie::kWordTwice) + 1;
+inline constexpr std::size_t kLies = static_cast<std::size_t>(Lie::kReadyInPartsOfNothing) + 1;
 
 // A host that has no memory, or no room in its table of tensors, for more of a job than so many pieces.
 struct Refusal {
