@@ -29,7 +29,7 @@ void Results::check_parts(Rank rank, TensorId tensor, Sequence sequence, const P
   for (std::uint64_t i = from / size; i < to / size; ++i) {
     const bool owned = !stays_with_owners(planned.operation) || values_.owner(planned, i) == rank;
     if (owned && std::ranges::equal(got.subspan(i * size, size), std::span(right).subspan(i * size, size))) continue;
-    return findings_.fail("parts", "rank {}: {} '{}' of {} elements, sequence {}: element {} is said to be in place",
+    return findings_.fail("parts", "rank {}: {} '{}' of {} elements, sequence {}: element {} is not in place",
                           rank.value, operation_name(planned.operation), planned.name, planned.elements, sequence.value,
                           i);
   }
