@@ -89,6 +89,19 @@ TEST_P(Batches, BringEveryRankTheSumsOfItsTensors) {
   }
 }
 
+// A batch begins when all of its members exist: parts of them are only hints.
+TEST_P(Batches, AwaitAllOfTheirMembers) {
+  start_world();
+  for (std::uint64_t sequence = 1; sequence <= 2; ++sequence) {
+    each_client([&](FakeClient& client, std::uint32_t) {
+      for (std::uint32_t i = 0; i < kTensors; ++i) client.submit_parts(i, sequence, {0, 1});
+    });
+    std::this_thread::sleep_for(20ms);
+    each_client([&](FakeClient& client, std::uint32_t rank) { submit(client, rank, sequence); });
+    each_client([&](FakeClient& client, std::uint32_t) { expect_sums(client, sequence); });
+  }
+}
+
 // Batches of other sizes are made of what is registered next, in the same places.
 TEST_P(Batches, ComeAnewInThePlacesOfOthers) {
   start_world();

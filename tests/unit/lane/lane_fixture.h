@@ -438,7 +438,7 @@ class LaneTest : public ::testing::Test {
       tensors[i].id = TensorId(static_cast<std::uint32_t>(i));
       tensors[i].name = "t" + std::to_string(i);
       tensors[i].slice_elements = 16384;
-      tensors[i].fp32_contributions = per_host > 1 && dtype_size(tensors[i].dtype) == 2;
+      tensors[i].fp32_contributions |= per_host > 1 && dtype_size(tensors[i].dtype) == 2;
       plan.tensors.push_back(tensors[i]);
     }
     for (std::size_t r = 0; r < hosts * per_host; ++r)

@@ -1,4 +1,6 @@
 // Contributions that come to exist in parts, through real lanes and TCP.
+#include <bit>
+
 #include "lane_fixture.h"
 
 namespace tensorlane::lane {
@@ -40,6 +42,19 @@ class PartsTest : public LaneTest {
     for (int i = 0; i < 1000 && client.in_place().size() < most; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return client.in_place().size() >= most;
+  }
+  // Of the operation, what the client was told to be in place.
+  static std::uint64_t told(FakeClient& client, std::uint64_t sequence) {
+    std::uint64_t parts = 0;
+    for (const protocol::CompletionEntry& entry : client.in_place()) {
+      if (protocol::sequence_in(entry.sequence) == sequence) parts |= protocol::parts_in(entry.sequence).mask();
+    }
+    return parts;
+  }
+  static bool wait_told(FakeClient& client, std::uint64_t sequence, std::uint64_t parts) {
+    for (int i = 0; i < 1000 && told(client, sequence) != parts; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return told(client, sequence) == parts;
   }
 };
 
@@ -104,6 +119,119 @@ TEST_P(Parts, ResultsComeBackBeforeAllExists) {
     expect_sum(client, 2);
   });
 }
+
+// Slice 1 begins in part 5 and ends in part 10, and the last but one begins in part 58 and ends in part 63, as the last
+// one does: of parts 5, 10 and 58 something does not exist yet. In every operation anew.
+TEST_P(Parts, APartIsInPlaceWhenAllOfItIs) {
+  rails_ = GetParam();
+  begin();
+  constexpr std::uint64_t kWhole = PartRun{6, 4}.mask() | PartRun{59, 5}.mask();
+  for (std::uint64_t sequence = 1; sequence <= 2; ++sequence) {
+    each_client([&](FakeClient& client, std::uint32_t rank) {
+      spoil(client);
+      for (const PartRun run : {PartRun{5, 6}, PartRun{58, 6}}) {
+        make(client, rank, run);
+        client.submit_parts(0, sequence, run);
+      }
+    });
+    each_client([&](FakeClient& client, std::uint32_t) {
+      EXPECT_TRUE(wait_told(client, sequence, kWhole)) << std::hex << told(client, sequence);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    each_client([&](FakeClient& client, std::uint32_t rank) {
+      EXPECT_EQ(told(client, sequence), kWhole);
+      make(client, rank, {0, 5});
+      make(client, rank, {11, 47});
+      client.submit(0, sequence);
+    });
+    each_client([&](FakeClient& client, std::uint32_t) {
+      ASSERT_EQ(client.wait(0, sequence), Code::kOk);
+      expect_sum(client, 2);
+    });
+  }
+}
+
+// The root of a broadcast: nothing goes that does not exist.
+TEST_P(Parts, ABroadcastGoesAsItComesToExist) {
+  rails_ = GetParam();
+  protocol::PlanTensor t = allreduce(kLong);
+  t.operation = Operation::kBroadcast;
+  t.root = HostIndex(0);
+  start(2, 1, {t});
+  FakeClient &root = *hosts_[0]->clients[0], &other = *hosts_[1]->clients[0];
+  each_client([](FakeClient& client, std::uint32_t) { spoil(client); });
+  other.submit_parts(0, 1, {0, 1});
+  make(root, 0, {0, 32});
+  root.submit_parts(0, 1, {0, 32});
+  ASSERT_TRUE(wait_in_place(other, 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(told(other, 1) >> 32, 0u);
+  other.submit(0, 1);
+  make(root, 0, {32, kParts - 32});
+  root.submit(0, 1);
+  for (FakeClient* client : {&root, &other}) ASSERT_EQ(client->wait(0, 1), Code::kOk);
+  expect_sum(other, 1);
+}
+
+// Contributions that are made wide first, as where another host adds up those of several ranks.
+TEST_P(Parts, AreAwaitedWhereContributionsAreMadeWide) {
+  rails_ = GetParam();
+  protocol::PlanTensor t = allreduce(kLong, Dtype::kBfloat16);
+  t.fp32_contributions = true;
+  start(2, 1, {t});
+  constexpr std::uint16_t kOne = 0x3f80, kTwo = 0x4000;
+  const auto all_are = [](FakeClient& client, std::uint16_t value) {
+    return std::ranges::all_of(std::span(client.data<std::uint16_t>(0), kLong), [=](auto v) { return v == value; });
+  };
+  each_client([&](FakeClient& client, std::uint32_t) { client.submit_parts(0, 1, {0, 1}); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  each_client([&](FakeClient& client, std::uint32_t) {
+    std::ranges::fill(std::span(client.data<std::uint16_t>(0), kLong), kOne);
+    client.submit(0, 1);
+  });
+  each_client([&](FakeClient& client, std::uint32_t) {
+    ASSERT_EQ(client.wait(0, 1), Code::kOk);
+    EXPECT_TRUE(all_are(client, kTwo));
+    EXPECT_TRUE(client.in_place().empty());
+  });
+}
+
+class OrderedParts : public PartsTest, public ::testing::WithParamInterface<protocol::Ordering> {};
+
+// What is told of an operation that waits for its turn is not lost, and goes nowhere before.
+TEST_P(OrderedParts, AreKeptUntilItsTurn) {
+  plan_.ordering = GetParam();
+  plan_.concurrent = 1;
+  start(2, 1, {allreduce(100), allreduce(kLong)}, seconds(10), {kLong * sizeof(float), 0});
+  for (std::uint64_t sequence = 1; sequence <= 2; ++sequence) {
+    each_client([&](FakeClient& client, std::uint32_t rank) {
+      spoil(client);
+      for (const PartRun run : {PartRun{2, 6}, PartRun{40, 1}}) {
+        make(client, rank, run);
+        client.submit_parts(1, sequence, run);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      for (const PartRun run : {PartRun{0, 2}, PartRun{8, 32}, PartRun{41, kParts - 41}}) make(client, rank, run);
+      if (rank == 0) client.submit(1, sequence);
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    each_client([&](FakeClient& client, std::uint32_t rank) {
+      client.submit(0, sequence);
+      if (rank == 1) client.submit(1, sequence);
+    });
+    each_client([&](FakeClient& client, std::uint32_t) {
+      ASSERT_EQ(client.wait(0, sequence), Code::kOk);
+      ASSERT_EQ(client.wait(1, sequence), Code::kOk);
+      expect_sum(client, 2);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OrderedParts,
+                         ::testing::Values(protocol::Ordering::kFunnel, protocol::Ordering::kConcurrent,
+                                           protocol::Ordering::kChained, protocol::Ordering::kCounters,
+                                           protocol::Ordering::kNegotiated),
+                         [](const auto& of) { return std::string(protocol::ordering_name(of.param)); });
 
 // Where buffers are added on the host first, parts are only hints: all of them is awaited.
 TEST_P(Parts, AreAwaitedWhereAHostHasSeveralRanks) {
@@ -202,6 +330,14 @@ TEST_P(Parts, AnOperationCompletesWhenTheRestIsSaid) {
     ASSERT_EQ(other.wait(0, sequence), Code::kOk);
     expect_sum(other, 1);
   }
+}
+
+TEST_F(PartsTest, ABarrierHasNone) {
+  protocol::PlanTensor t;
+  t.operation = Operation::kBarrier;
+  start(2, 1, {t});
+  hosts_[0]->clients[0]->put(parts(1, {0, 1}));
+  EXPECT_THAT(hosts_[0]->listener.wait_failed().what(), ::testing::HasSubstr("a part of a barrier"));
 }
 
 // Nobody waits for a part that never comes: the job can be ended.
