@@ -160,6 +160,21 @@ TEST_F(InParts, AnAbortEndsIt) {
   EXPECT_FALSE(actions[0].complete.ok);
 }
 
+// Though it is small, and the owner lends slots for it.
+TEST(InPartsOnCredit, NothingIsSentThatDoesNotExist) {
+  EngineConfig config;
+  config.eager_credits = 4;
+  OneEngine e(two_tensors(), config);
+  Event event{.kind = Event::Kind::kTensorReady};
+  event.tensor_ready = {TensorId(1), Sequence(1), {2, 0, 0, 256}, {}, true};
+  e.feed(event);
+  EXPECT_THAT(e.pick(ClassId(0)), IsEmpty());
+  const std::vector<Send> sent = e.pick(kControlClass);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].header.type, FrameType::kReady);
+  EXPECT_EQ(sent[0].header.flags, protocol::kFlagInParts);
+}
+
 // On a rail without a slice of the tensor, and where nobody asks for what this host has.
 TEST(InPartsWithoutSlices, PartsThatNobodyNeedsAreNothing) {
   PlanTensor t = allreduce(kServer, Dtype::kFloat32, 64, 64);
