@@ -56,6 +56,12 @@ class Listener final : public Stager::Listener {
     std::lock_guard lock(mutex_);
     return over_.at(&transfer);
   }
+  // It is used again.
+  void forget(const Transfer& transfer) {
+    std::lock_guard lock(mutex_);
+    over_.erase(&transfer);
+    read_.erase(&transfer);
+  }
   Status failure() {
     std::lock_guard lock(mutex_);
     return failure_;
@@ -82,6 +88,7 @@ class Listener final : public Stager::Listener {
 };
 
 constexpr std::size_t kBytes = 3 << 20;
+constexpr client::cuda::Pieces::Layout kInParts{protocol::part_bytes(kBytes), 64, 1};
 
 class StagerTest : public testing::Test {
  protected:
@@ -181,6 +188,69 @@ TEST_F(PatientStagerTest, CopiesThatAreUnderWayEndBeforeAStoppedTransferIsOver) 
   EXPECT_EQ(listener.end_of(transfer).to_string(), Status(Code::kAborted, "it is over").to_string());
   EXPECT_EQ(Gpu::driver().all_copies().size(), 2U);  // and none begins
   EXPECT_EQ(word(transfer), transfer.value);
+}
+
+// With its last copies in flight: they bring the result, and yet it was stopped.
+TEST_F(PatientStagerTest, ATransferThatIsStoppedDuringItsLastCopiesHasNotEndedWell) {
+  const Stream stream;
+  Transfer& transfer = begin(stream);
+  transfer.out.bytes = 2 * Stager::kSlice;
+  stager->add(transfer);
+  ASSERT_TRUE(eventually([&] { return listener.was_read(transfer); }));
+  Gpu::driver().hold_all_streams();
+  stager->arrived(transfer);
+  ASSERT_TRUE(eventually([&] { return Gpu::driver().all_copies().size() == 5; }));
+  stager->stop(transfer, Status(Code::kAborted, "it is over"), false);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(listener.is_over(transfer));
+  Gpu::driver().resume_all_streams();
+  ASSERT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_EQ(listener.end_of(transfer).what(), "it is over");
+  EXPECT_EQ(Gpu::driver().all_copies().size(), 5U);
+}
+
+// All of the result may be on the GPU before it is said that this was all.
+TEST_F(StagerTest, PartsThatAreInPlaceDoNotEndATransfer) {
+  const Stream stream;
+  Transfer& transfer = begin(stream);
+  transfer.layout = kInParts;
+  stager->add(transfer);
+  ASSERT_TRUE(eventually([&] { return listener.was_read(transfer); }));
+  const std::size_t before = Gpu::driver().all_copies().size();
+  stager->placed(transfer, ~std::uint64_t{0});
+  ASSERT_TRUE(eventually([&] { return Gpu::driver().all_copies().size() == before + 3; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(listener.is_over(transfer));
+  stager->arrived(transfer);
+  ASSERT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_TRUE(listener.end_of(transfer).ok());
+  EXPECT_EQ(Gpu::driver().all_copies().size(), before + 3);
+}
+
+// Copies of both directions are forgotten: what uses the transfer again does not hear of them.
+TEST_F(StagerTest, AfterCopiesOfBothDirectionsThatDidNotEndOthersDo) {
+  const Stream stream;
+  Gpu::driver().hold_all_streams();
+  Gpu::driver().resume_stream(stream);
+  Transfer& transfer = begin(stream);
+  transfer.layout = kInParts;
+  stager->add(transfer);
+  ASSERT_TRUE(eventually([&] { return Gpu::driver().all_copies().size() == 2; }));
+  stager->placed(transfer, 1);
+  ASSERT_TRUE(eventually([&] { return Gpu::driver().all_copies().size() == 3; }));
+  stager->stop(transfer, Status(Code::kAborted, "it is over"), false);
+  ASSERT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_THAT(listener.end_of(transfer).to_string(), HasSubstr("may yet write to it"));
+  device->end(transfer);
+  Gpu::driver().resume_all_streams();
+  listener.forget(transfer);
+  Transfer& next = begin(stream);
+  ASSERT_EQ(&next, &transfer);
+  stager->add(next);
+  ASSERT_TRUE(eventually([&] { return listener.was_read(next); }));
+  stager->arrived(next);
+  ASSERT_TRUE(eventually([&] { return listener.is_over(next); }));
+  EXPECT_TRUE(listener.end_of(next).ok());
 }
 
 TEST_F(StagerTest, WhatAStreamHasYetToWriteIsNotFilledBefore) {
