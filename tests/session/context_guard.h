@@ -9,16 +9,18 @@
 
 namespace tensorlane::test {
 
-// Joins; left() says what tl_finalize said. The destructor finalizes.
+// Joins, with `alone` as the only rank of its host; left() says what tl_finalize said. The destructor finalizes.
 class ClientContext {
  public:
   explicit ClientContext(const std::string& socket, const std::string& job = "job", int rank = 0, int world_size = 1,
-                         double timeout = 10) {
+                         double timeout = 10, bool alone = false) {
     tl_config_t config = TL_CONFIG_INIT;
     config.socket = socket.c_str();
     config.job = job.c_str();
-    config.rank = config.local_rank = rank;
-    config.world_size = config.local_world_size = world_size;
+    config.rank = rank;
+    config.world_size = world_size;
+    config.local_rank = alone ? 0 : rank;
+    config.local_world_size = alone ? 1 : world_size;
     config.timeout_seconds = timeout;
     status_ = tl_init(&config, &context_);
     if (status_ != TL_OK) error_ = tl_last_error();

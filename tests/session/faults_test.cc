@@ -149,6 +149,21 @@ void register_barrier(RawClient& client) {
   ASSERT_TRUE(answer && answer->header.type == protocol::MessageType::kRegistered);
 }
 
+// A client that looks at no completion hears of parts while half of its ring is free; what must be said has room.
+TEST(RingOfCompletions, PartsInPlaceLeaveRoom) {
+  session::SessionConfig config;
+  config.ring_entries = 8;
+  FakeDaemon daemon(config, kLimits, seconds(60));
+  RawClient client(daemon.socket());
+  ASSERT_TRUE(client.join("victim"));
+  register_barrier(client);
+  for (int i = 0; i < 20; ++i) daemon.put_in_place("victim", "b", {0, 1}, 0);
+  EXPECT_EQ(client.page().completed, 4U);
+  client.page().consumed = 1;
+  for (int i = 0; i < 20; ++i) daemon.put_in_place("victim", "b", {0, 1}, 0);
+  EXPECT_EQ(client.page().completed, 5U);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Faults, RingRubbish,
     testing::Values(Rubbish{"SubmittedTooFar", [](RawClient& c) { c.page().submitted = c.entries() + 1; },
