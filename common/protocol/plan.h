@@ -81,6 +81,7 @@ struct PlanTensor {
   bool vacant = false;
   std::string name;  // for messages; not used to decide anything
 
+  std::uint64_t bytes() const { return elements * dtype_size(dtype); }
   bool is_batch() const { return members > 0; }
   bool in_batch() const { return batch != kNoBatch; }
   // The tensor whose operations move this one: its batch, or itself.

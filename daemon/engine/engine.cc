@@ -285,9 +285,19 @@ std::vector<HostIndex> Engine::missing(TensorId tensor) const {
   for (std::uint32_t l = t.links.first; l < t.links.end(); ++l) {
     const Link& link = impl_->tables_.links[l];
     const bool needed = link.leaf_sources.count > 0 || link.result_sends.count > 0;
-    if (needed && !link.announced(t.parity())) hosts.push_back(link.peer);
+    if (needed && (!link.announced(t.parity()) || impl_->keeps_parts(t, link))) hosts.push_back(link.peer);
   }
   return hosts;
+}
+
+// Whether a sum waits for a contribution that a peer, which began in parts, has not announced yet.
+bool Engine::Impl::keeps_parts(const Tensor& t, const Link& link) const {
+  if (!link.in_parts[t.parity()]) return false;
+  const auto leaves = std::span(tables_.leaf_sources).subspan(link.leaf_sources.first, link.leaf_sources.count);
+  return std::ranges::any_of(leaves, [&](std::uint32_t index) {
+    const Source& source = tables_.sources[index];
+    return !source.rts[t.parity()] && tables_.slices[source.slice].phase == Slice::Phase::kGathering;
+  });
 }
 
 std::optional<Engine::Pending> Engine::oldest() const {

@@ -145,8 +145,8 @@ class Engine {
   // Blocks that need one another's results are not given out together.
   bool pick_work(Time now, Work* out);
 
-  // For reports: the neighbours in the pattern that have not yet announced the operation on `tensor` that runs here,
-  // although this host needs them to.
+  // For reports: the neighbours in the pattern that have not yet announced the operation on `tensor` that runs here, or
+  // have begun it in parts of which some do not exist yet, although this host needs them to.
   std::vector<HostIndex> missing(TensorId tensor) const;
   struct Pending {
     TensorId tensor;

@@ -72,6 +72,7 @@ struct Engine::Impl {
   void begin(const TensorReady& ready, ActionRing& out);
   void announce(Tensor& t);
   bool eager_fits(const Tensor& t, const Link& link) const;
+  bool keeps_parts(const Tensor& t, const Link& link) const;
   void begin_slice(Tensor& t, std::uint32_t slice);
   void begin_contributions(Tensor& t, std::uint32_t slice);
   void take_part(const PartReady& part, ActionRing& out);

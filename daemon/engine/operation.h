@@ -38,7 +38,7 @@ struct Link {
   HostIndex peer;
   std::uint32_t leaf_out = 0;             // slices of which I send it my own data only
   std::uint64_t leaf_out_bytes_most = 0;  // the largest of these contributions
-  Range leaf_sources;      // in PlanTables::leaf_sources: contributions that exist as soon as it is ready
+  Range leaf_sources;      // in PlanTables::leaf_sources: contributions that kReady announces, unless in parts
   Range result_sends;      // in PlanTables::result_sends: results that it gets from me
   bool result_in = false;  // I get results from it
   // operations, by parity: what it has announced

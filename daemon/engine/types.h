@@ -29,7 +29,8 @@ using protocol::PlanTensor;
 // Complete.
 //
 // With `in_parts` the contribution does not exist yet: PartReady says of one part after the other that it does. Until
-// then the engine does not read that part, and nothing lands there. What is summed, and in which order, is the same.
+// then the engine does not read that part; a result may land only where this host contributes nothing. What is summed,
+// and in which order, is the same.
 struct TensorReady {
   TensorId tensor;
   Sequence sequence;

@@ -15,6 +15,13 @@ using Gate = engine::Admission::Gate;
 
 constexpr std::size_t kTakeAtOnce = 64;
 
+// Which operation an entry speaks of, and which parts of it.
+std::string operation_text(const protocol::SubmissionEntry& entry) {
+  if (entry.flags != protocol::kFlagParts) return fmt::format("sequence {}", entry.sequence);
+  const protocol::PartRun run = protocol::parts_in(entry.sequence);
+  return fmt::format("sequence {}, {} parts from {} on", protocol::sequence_in(entry.sequence), run.count, run.first);
+}
+
 }  // namespace
 
 Job::Job(JobStart& start, const Context& context, std::shared_ptr<ports::JobMetrics> metrics)
@@ -228,8 +235,8 @@ void Job::submit_collected(Time now) {
 void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now) {
   const auto broken = [&](const char* what) {
     fail({Code::kCorrupt,
-          fmt::format("rank {} submitted {}: tensor {}, sequence {}", rank_numbers_[local], what, entry.tensor,
-                      entry.sequence),
+          fmt::format("rank {} submitted {}: tensor {}, {}", rank_numbers_[local], what, entry.tensor,
+                      operation_text(entry)),
           fmt::format("job '{}'", spec_.name),
           "the client broke the session protocol; use the client library of this version"});
   };
@@ -457,8 +464,7 @@ void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor
                              .sequence = t.next_sequence(),
                              .cls = tensor.cls,
                              .phase = ports::TraceSpan::Phase::kOperation,
-                             .bytes = static_cast<std::uint32_t>(
-                                 std::min<std::uint64_t>(tensor.elements * dtype_size(tensor.dtype), UINT32_MAX))});
+                             .bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(tensor.bytes(), UINT32_MAX))});
 }
 
 // ---- work ----

@@ -138,10 +138,11 @@ class Job final : public RailsOwner {
     bool in_parts = false, parts_over = false;
     bool awaits_rest = false;  // all else is done
     std::uint64_t parts = 0;
-    std::unique_ptr<std::array<std::uint32_t, protocol::kMaxParts>> placed;
-    bool boosted = false;        // a client waits for the operation that runs
-    std::optional<Time> waited;  // since when a client waits for it, from its side of the next operation on
-    Time first_peer, last_peer;  // as engine::Complete
+    using Placed = std::array<std::uint32_t, protocol::kMaxParts>;
+    std::unique_ptr<Placed> placed;  // of tensors that go in parts
+    bool boosted = false;            // a client waits for the operation that runs
+    std::optional<Time> waited;      // since when a client waits for it, from its side of the next operation on
+    Time first_peer, last_peer;      // as engine::Complete
     Time first_arrival, ready;
     Duration reported{};                  // lateness already reported
     std::uint32_t pending = kNotPending;  // where it stands in pending_

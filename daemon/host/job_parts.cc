@@ -10,12 +10,8 @@
 namespace tensorlane::host {
 namespace {
 
-std::uint64_t bytes_of(const protocol::PlanTensor& tensor) {
-  return tensor.elements * dtype_size(tensor.dtype);
-}
-
 std::uint64_t all_parts(const protocol::PlanTensor& tensor) {
-  return protocol::PartRun{0, protocol::part_count(bytes_of(tensor))}.mask();
+  return protocol::PartRun{0, protocol::part_count(tensor.bytes())}.mask();
 }
 
 }  // namespace
@@ -32,7 +28,7 @@ const char* Job::submit_parts(std::uint32_t local, const protocol::SubmissionEnt
   const std::uint64_t sequence = protocol::sequence_in(entry.sequence);
   const protocol::PartRun run = protocol::parts_in(entry.sequence);
   if (planned.operation == Operation::kBarrier) return "a part of a barrier";
-  if (!run.is_in(protocol::part_count(bytes_of(planned)))) return "a part that is not in its tensor";
+  if (!run.is_in(protocol::part_count(planned.bytes()))) return "a part that is not in its tensor";
   const bool goes_on = t.in_parts && sequence == t.sequence[local];
   if (sequence != t.completed + 1 || (!goes_on && sequence != t.sequence[local] + 1))
     return "a part of an operation out of sequence";
@@ -43,7 +39,6 @@ const char* Job::submit_parts(std::uint32_t local, const protocol::SubmissionEnt
     t.in_parts = true;
     t.parts_over = false;
     t.sequence[local] = sequence;
-    if (t.placed == nullptr) t.placed = std::make_unique<std::array<std::uint32_t, protocol::kMaxParts>>();
     t.placed->fill(0);
     arrived(local, t, planned, now);
   } else if (t.sets_left > 0) {
@@ -64,7 +59,7 @@ void Job::submit_rest(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
 }
 
 void Job::tell_parts(const LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t parts, Time now) {
-  const std::uint64_t size = protocol::part_bytes(bytes_of(tensor)) / dtype_size(tensor.dtype);
+  const std::uint64_t size = protocol::part_bytes(tensor.bytes()) / dtype_size(tensor.dtype);
   while (parts != 0) {
     const protocol::PartRun run = protocol::first_run(parts);
     parts &= ~run.mask();
@@ -79,7 +74,7 @@ void Job::rails_placed(const engine::PartInPlace& part, Time /*now*/) {
   LocalTensor& t = tensors_[part.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[part.tensor.value];
   if (state_ != State::kRunning || !t.in_parts || part.sequence != t.next_sequence()) return;
-  const std::uint64_t size = protocol::part_bytes(bytes_of(tensor)) / dtype_size(tensor.dtype);
+  const std::uint64_t size = protocol::part_bytes(tensor.bytes()) / dtype_size(tensor.dtype);
   std::uint64_t whole = 0;
   for (std::uint64_t at = part.offset; at < part.offset + part.elements;) {
     const std::uint64_t index = at / size, begin = index * size, end = std::min(begin + size, tensor.elements);

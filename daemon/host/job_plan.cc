@@ -95,6 +95,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
     t.sequence.resize(local_ranks_.size());
     t.early.resize(local_ranks_.size());
     t.own = memory[i - range.first];
+    if (goes_in_parts(plan_.tensors[i])) t.placed = std::make_unique<LocalTensor::Placed>();
     context_.timeline->name(id(), plan_.tensors[i].id, plan_.tensors[i].name.c_str());
   }
   growth.taken += count;
@@ -201,7 +202,7 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
   t.bound[local] = true;
   if (planned.operation == Operation::kBarrier) return;  // moves nobody's memory
   t.buffers[local] = sessions_[local]->map(place);
-  if (t.buffers[local].size() != planned.elements * dtype_size(planned.dtype)) {
+  if (t.buffers[local].size() != planned.bytes()) {
     return fail({Code::kCorrupt,
                  fmt::format("rank {} registered tensor '{}' outside its arenas", rank.value, planned.name),
                  fmt::format("job '{}'", spec_.name), "use memory of tl_alloc for registered tensors"});

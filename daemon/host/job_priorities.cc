@@ -34,12 +34,11 @@ void Job::tell_priorities() {
 }
 
 void Job::classify(protocol::TensorRange range) {
-  const auto bytes_of = [](const protocol::PlanTensor& tensor) { return tensor.elements * dtype_size(tensor.dtype); };
   const std::optional<TensorId> before = largest_;
-  std::uint64_t most = largest_ ? bytes_of(plan_.tensors[largest_->value]) : 0;
+  std::uint64_t most = largest_ ? plan_.tensors[largest_->value].bytes() : 0;
   for (std::uint32_t i = range.first; i < range.end(); ++i) {
     protocol::PlanTensor& tensor = plan_.tensors[i];
-    const std::uint64_t bytes = bytes_of(tensor);
+    const std::uint64_t bytes = tensor.bytes();
     if (reduces(tensor.operation) && !tensor.in_batch() && bytes > most) {
       largest_ = tensor.id;
       most = bytes;

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kPopulateAtOnce = std::uint64_t{4} << 20;  // some milliseconds
 constexpr std::uint64_t kAlignment = 64;
 // What the tables of a job hold for a tensor and for each of its slices, on one rail; measured, rounded up.
-constexpr std::uint64_t kTensorBytes = 1536, kSliceBytes = 256;
+constexpr std::uint64_t kTensorBytes = 1792, kSliceBytes = 256;
 
 std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -123,7 +123,7 @@ Status PlanGrowth::begin() {
     ++entries;
     in_tables += table_bytes(tensor.in_batch() ? 0 : tensor.elements, tensor.slice_elements, *spec_);
     if (hosts == 1 || tensor.in_batch() || tensor.operation == Operation::kBarrier) continue;
-    if (tensor.is_batch()) place.storage_bytes = tensor.elements * dtype_size(tensor.dtype);
+    if (tensor.is_batch()) place.storage_bytes = tensor.bytes();
     place.storage = bytes;
     bytes += aligned(place.storage_bytes);
     if (!engine::needs_fp32_scratch(tensor, hosts)) continue;

@@ -33,7 +33,7 @@ void DeliveryChecker::completed(TensorId tensor, Sequence sequence) {
 void DeliveryChecker::check_counts(const protocol::PlanTensor& planned, Sequence sequence, const Operation& operation) {
   // Whatever the pattern: each element crosses to every other host once as a result, unless it stays where it is.
   const bool stays = stays_with_owners(planned.operation);
-  const std::uint64_t results = stays ? 0 : (scenario_.hosts() - 1) * planned.elements * dtype_size(planned.dtype);
+  const std::uint64_t results = stays ? 0 : (scenario_.hosts() - 1) * planned.bytes();
   const std::uint64_t contributed = contributed_bytes(planned, scenario_.plan.rank_hosts, scenario_.hosts());
   if (operation.results != results || operation.contributed != contributed) {
     findings_.fail("delivery",

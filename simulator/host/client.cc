@@ -57,7 +57,7 @@ Client::Client(HostIndex host, Rank rank, Context context, Random random)
     if (t.is_ours) {
       t.most = context_.scenario.uses_at_first(planned.id.value);
       operations_ += context_.scenario.uses(planned.id.value);
-      t.buffer = context_.memory.allocate(planned.elements * dtype_size(planned.dtype), context_.scenario.user);
+      t.buffer = context_.memory.allocate(planned.bytes(), context_.scenario.user);
     }
     tensors_.push_back(t);
   }

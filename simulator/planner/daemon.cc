@@ -188,8 +188,7 @@ class Daemon final : public PlannedDaemon, private ports::LaneListener {
   Status add_job(protocol::Plan plan, std::function<void(TensorId)> completed) override {
     const auto spec = std::make_shared<const ports::JobSpec>(next_spec());
     std::vector<Descriptor> buffers;
-    for (const protocol::PlanTensor& t : plan.tensors)
-      buffers.push_back(BytelessMemory::region(t.elements * dtype_size(t.dtype)));
+    for (const protocol::PlanTensor& t : plan.tensors) buffers.push_back(BytelessMemory::region(t.bytes()));
     const auto start = std::make_shared<host::JobStart>(*spec, config_, ports_);
     host::PlanGrowth growth(std::move(plan), spec, ports_);
     while (!start->step() || !growth.step()) {

@@ -283,7 +283,7 @@ std::int64_t Values::integer_sum(const PlanTensor& tensor, Sequence sequence, st
 }
 
 std::vector<std::byte> Values::expected(const PlanTensor& tensor, Sequence sequence) const {
-  std::vector<std::byte> result(tensor.elements * dtype_size(tensor.dtype));
+  std::vector<std::byte> result(tensor.bytes());
   const bool summed = sums(tensor);
   // A member of a batch is summed where that part of the batch is.
   const PlanTensor& cut = scenario_.plan.tensors[tensor.operation_id().value];

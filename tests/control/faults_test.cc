@@ -137,9 +137,11 @@ TEST(Joining, another_version_of_the_daemon_is_refused_named_at_the_leader_and_t
   EXPECT_EQ(
       joined_error(cluster, 0, 0).to_string(),
       "rank 1 of 2 has not come within 2.5 s: job 'j' of user 1000, led by host h0; here: h0 (rank 0); host h1 was "
-      "refused: control protocol version 1 is not 7; run the same version of tensorlaned on all hosts: start the "
-      "missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT, on hosts whose daemon "
-      "answers `tensorlane status`");
+      "refused: control protocol version 1 is not " +
+          std::to_string(kWireVersion) +
+          "; run the same version of tensorlaned on all hosts: start the "
+          "missing ranks as the same user, with the same job name, MASTER_ADDR and MASTER_PORT, on hosts whose daemon "
+          "answers `tensorlane status`");
 }
 
 TEST(Joining, a_leader_of_another_version_is_named_at_once) {
@@ -149,8 +151,9 @@ TEST(Joining, a_leader_of_another_version_is_named_at_once) {
   Stranger old_leader(cluster, 1, cluster.keys[0]);
   old_leader.send(of_version_1());
   EXPECT_EQ(joined_error(cluster, 1, 1).to_string(),
-            "the leader h0 is of another version: control protocol version 1 is not 7: job 'j' on host h1: run the "
-            "same version of tensorlaned on all hosts");
+            "the leader h0 is of another version: control protocol version 1 is not " + std::to_string(kWireVersion) +
+                ": job 'j' on host h1: run the "
+                "same version of tensorlaned on all hosts");
 }
 
 TEST(Joining, another_secret_on_the_same_host_is_refused_and_nobody_else_notices) {

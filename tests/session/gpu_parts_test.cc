@@ -48,6 +48,26 @@ class GpuParts : public ::testing::Test {
   static std::span<const float> part_of(const DeviceMemory& memory, const PartRun& run) {
     return std::span<const float>(memory.floats()).subspan(run.first * kPart / 4, run.count * kPart / 4);
   }
+  // Bytes that copies which are over have brought to these parts of a memory.
+  static std::uint64_t brought(const DeviceMemory& memory, const PartRun& to) {
+    const std::uint64_t begin = memory.address() + to.first * kPart, end = begin + to.count * kPart;
+    std::uint64_t bytes = 0;
+    for (const FakeCudaCopy& copy : Gpu::driver().all_copies()) {
+      if (copy.direction == kFakeCudaIn && copy.ended != 0 && copy.device_address >= begin &&
+          copy.device_address < end) {
+        bytes += copy.bytes;
+      }
+    }
+    return bytes;
+  }
+  // Parts of a result are in place, all `value`, and come to these parts of a memory.
+  void expect_to_come(const std::string& tensor, const PartRun& run, float value, const DeviceMemory& memory,
+                      const PartRun& to) {
+    const std::uint64_t before = brought(memory, to);
+    daemon.put_in_place("job", tensor, run, value);
+    EXPECT_TRUE(eventually([&] { return brought(memory, to) == before + to.count * kPart; }));
+    EXPECT_TRUE(all_are(part_of(memory, to), value));
+  }
 
   const Gpu gpu{1, std::chrono::microseconds(200)};
   FakeDaemon daemon;
@@ -98,9 +118,8 @@ TEST_F(GpuParts, WhatIsInPlaceIsCopiedWhileTheRestIsAwaited) {
   stream.fill(memory, 3);
   tl_request_t* request = begin(context, memory);
   ASSERT_TRUE(daemon.wait_submitted(2));
-  daemon.put_in_place("job", "allreduce.x", {8, 16}, 7);
-  daemon.put_in_place("job", "allreduce.x", {62, 2}, 9);
-  EXPECT_TRUE(eventually([&] { return all_are(part_of(memory, {8, 16}), 7) && all_are(part_of(memory, {62, 2}), 9); }));
+  expect_to_come("allreduce.x", {8, 16}, 7, memory, {8, 16});
+  expect_to_come("allreduce.x", {62, 2}, 9, memory, {62, 2});
   EXPECT_TRUE(all_are(part_of(memory, {0, 8}), 3));
   EXPECT_EQ(tl_test(request), TL_IN_PROGRESS);
   const auto copied_in = [] {
@@ -124,8 +143,7 @@ TEST_F(GpuParts, AllPartsInPlaceAreNotTheEnd) {
   stream.fill(memory, 3);
   tl_request_t* request = begin(context, memory);
   ASSERT_TRUE(daemon.wait_submitted(2));
-  daemon.put_in_place("job", "allreduce.x", {0, 64}, 7);
-  EXPECT_TRUE(eventually([&] { return all_are(memory.floats(), 7); }));
+  expect_to_come("allreduce.x", {0, 64}, 7, memory, {0, 64});
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(tl_test(request), TL_IN_PROGRESS);
   daemon.set_mode(Mode::kRun);
@@ -232,8 +250,7 @@ TEST_F(GpuPartsOfBlocks, AnAllgatherTellsOfItsOwnBlock) {
       EXPECT_NE(daemon.parts_of("job", "allgather.g", 1), 0u);
       EXPECT_EQ(daemon.parts_of("job", "allgather.g", 1) & PartRun({0, 32}).mask(), 0u);
       EXPECT_EQ(daemon.parts_of("job", "allgather.g", 0) & PartRun({32, 32}).mask(), 0u);
-      daemon.put_in_place("job", "allgather.g", {8, 8}, 7);
-      EXPECT_TRUE(eventually([&] { return all_are(part_of(all, {8, 8}), 7); }));
+      expect_to_come("allgather.g", {8, 8}, 7, all, {8, 8});
       daemon.set_mode(Mode::kRun);
     }
     for (tl_request_t* request : {one, two}) ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
@@ -259,10 +276,8 @@ TEST_F(GpuPartsOfBlocks, AReduceScatterHearsOfItsOwnBlock) {
     tl_request_t* two = scatter(*second, block);
     if (turn == 1) {
       ASSERT_TRUE(daemon.wait_submitted(4));
-      daemon.put_in_place("job", "reducescatter.r", {8, 8}, 7);  // of the other rank
-      daemon.put_in_place("job", "reducescatter.r", {40, 8}, 9);
-      EXPECT_TRUE(eventually([&] { return all_are(part_of(block, {8, 8}), 9); }));
-      EXPECT_TRUE(eventually([&] { return all_are(part_of(others, {8, 8}), 7); }));
+      expect_to_come("reducescatter.r", {8, 8}, 7, others, {8, 8});
+      expect_to_come("reducescatter.r", {40, 8}, 9, block, {8, 8});
       EXPECT_TRUE(all_are(part_of(block, {0, 8}), 5));
       daemon.set_mode(Mode::kRun);
     }
@@ -318,8 +333,7 @@ TEST_F(GpuPartsOfBlocks, ARegisteredReduceScatterHearsOfItsOwnBlock) {
   tl_request_t* requests[2] = {};
   for (int rank = 0; rank < 2; ++rank) ASSERT_EQ(tl_post(tensors[rank], &requests[rank]), TL_OK) << tl_last_error();
   ASSERT_TRUE(daemon.wait_submitted(2));
-  daemon.put_in_place("job", "t", {40, 8}, 9);
-  EXPECT_TRUE(eventually([&] { return all_are(part_of(two, {40, 8}), 9); }));
+  expect_to_come("t", {40, 8}, 9, two, {40, 8});
   EXPECT_TRUE(all_are(part_of(two, {0, 40}), 2));
   daemon.set_mode(Mode::kRun);
   for (tl_request_t* request : requests) ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();

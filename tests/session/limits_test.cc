@@ -41,14 +41,14 @@ TEST(Limits, AClientOfAnotherVersion) {
   FakeDaemon daemon;
   RawClient client(daemon.socket());
   const protocol::HelloBody body = hello("job");
-  ASSERT_TRUE(client.send(MessageType::kHello, 1, bytes_of(body), 7));
+  ASSERT_TRUE(client.send(MessageType::kHello, 1, bytes_of(body), protocol::kSessionVersion + 1));
   const auto answer = client.receive();
   ASSERT_TRUE(answer.has_value());
   EXPECT_EQ(answer->code, Code::kVersionMismatch);
   EXPECT_EQ(answer->error,
-            "the client library and the daemon have different versions: the client speaks session version 7, the "
-            "daemon 6: install the same release of "
-            "both");
+            "the client library and the daemon have different versions: the client speaks session version " +
+                std::to_string(protocol::kSessionVersion + 1) + ", the daemon " +
+                std::to_string(protocol::kSessionVersion) + ": install the same release of both");
   EXPECT_TRUE(client.closed());
 }
 

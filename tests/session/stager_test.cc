@@ -32,7 +32,9 @@ class Listener final : public Stager::Listener {
   }
   void over(Transfer& transfer, const Status& status) override {
     EXPECT_EQ(std::atomic_ref(*transfer.word).load(), transfer.value);  // before it can be used again
+    ++overs;
     note(over_, transfer, status);
+    if (gives_back) transfer.device->end(transfer);
   }
   void failed(const Status& status) override {
     {
@@ -67,6 +69,8 @@ class Listener final : public Stager::Listener {
     return failure_;
   }
 
+  std::atomic<int> overs{0};
+  bool gives_back = false;  // what is over, at once, as the library does
   Stager* stager = nullptr;
   std::vector<Transfer*> stopped_by_failure;
 
@@ -117,6 +121,13 @@ class StagerTest : public testing::Test {
     Transfer& transfer = **begun;
     transfer.in = transfer.out = {memory.address(), staging.data(), kBytes};
     return transfer;
+  }
+  // Bytes that copies which are over have brought to the GPU.
+  static std::uint64_t brought_in() {
+    std::uint64_t bytes = 0;
+    for (const FakeCudaCopy& copy : Gpu::driver().all_copies())
+      bytes += copy.direction == kFakeCudaIn && copy.ended != 0 ? copy.bytes : 0;
+    return bytes;
   }
   std::uint32_t word(const Transfer& transfer) const { return std::atomic_ref(*transfer.word).load(); }
 
@@ -251,6 +262,51 @@ TEST_F(StagerTest, AfterCopiesOfBothDirectionsThatDidNotEndOthersDo) {
   stager->arrived(next);
   ASSERT_TRUE(eventually([&] { return listener.is_over(next); }));
   EXPECT_TRUE(listener.end_of(next).ok());
+}
+
+// The listener has heard of the end, and stops all that it takes to be under way: both before the stager looks.
+TEST_F(StagerTest, AStopThatComesWithTheEndIsTooLate) {
+  listener.gives_back = true;
+  for (int i = 0; i < 30; ++i) {
+    const Stream stream;
+    Transfer& transfer = begin(stream);
+    transfer.layout = kInParts;
+    stager->add(transfer);
+    ASSERT_TRUE(eventually([&] { return listener.was_read(transfer); }));
+    stager->placed(transfer, ~std::uint64_t{0});
+    ASSERT_TRUE(eventually([&] { return brought_in() == (i + 1) * kBytes; }));
+    stager->arrived(transfer);
+    stager->stop(transfer, Status(Code::kAborted, "it is over"), false);
+    ASSERT_TRUE(eventually([&] { return listener.overs > i; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ASSERT_EQ(listener.overs, i + 1) << "was over twice";
+    listener.forget(transfer);
+  }
+}
+
+// The daemon has the result before the copy of what nobody needed is over: that copy's end is the transfer's.
+TEST_F(StagerTest, AnEarlyEndWaitsForTheCopiesOut) {
+  const Stream stream;
+  Gpu::driver().hold_all_streams();
+  Gpu::driver().resume_stream(stream);
+  Transfer& transfer = begin(stream);
+  transfer.in.bytes = 1 << 20;  // one slice
+  stager->add(transfer);
+  ASSERT_TRUE(eventually([&] { return Gpu::driver().all_copies().size() == 1; }));
+  stager->arrived(transfer);
+  ASSERT_TRUE(eventually([&] { return Gpu::driver().all_copies().size() > 1; }));
+  void* out = Gpu::driver().all_copies()[0].stream;
+  for (const FakeCudaStream& each : Gpu::driver().all_streams()) {
+    if (each.handle != out) Gpu::driver().resume_stream(each.handle);
+  }
+  ASSERT_TRUE(eventually([&] {
+    return std::ranges::count_if(Gpu::driver().all_copies(), [](const auto& copy) { return copy.ended != 0; }) == 3;
+  }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(listener.is_over(transfer));
+  Gpu::driver().resume_all_streams();
+  ASSERT_TRUE(eventually([&] { return listener.is_over(transfer); }));
+  EXPECT_TRUE(listener.end_of(transfer).ok()) << listener.end_of(transfer).to_string();
 }
 
 TEST_F(StagerTest, WhatAStreamHasYetToWriteIsNotFilledBefore) {

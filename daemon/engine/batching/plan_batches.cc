@@ -16,7 +16,7 @@ using protocol::PlanTensor;
 using Members = std::vector<std::size_t>;  // positions
 
 Bytes size_of(const PlanTensor& t) {
-  return Bytes(t.elements * dtype_size(t.dtype));
+  return Bytes(t.bytes());
 }
 
 // Batches of any number of members, in the order of their first ones.

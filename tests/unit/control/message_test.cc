@@ -29,8 +29,8 @@ TEST(Message, comes_back_as_it_went) {
 
 TEST(Message, of_another_version_says_so) {
   const auto got = decode(json::to_cbor(json::array({1, 1, 0, 0, 0, json::array()})));
-  EXPECT_EQ(got.status().to_string(),
-            "control protocol version 1 is not 7: control message: run the same version of tensorlaned on all hosts");
+  EXPECT_EQ(got.status().to_string(), "control protocol version 1 is not " + std::to_string(kWireVersion) +
+                                          ": control message: run the same version of tensorlaned on all hosts");
 }
 
 TEST(Message, that_is_none_is_refused) {

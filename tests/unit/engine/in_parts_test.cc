@@ -90,6 +90,26 @@ TEST_F(InParts, GrantsWaitForThePeersParts) {
   EXPECT_THAT(control(), ElementsAre("grant 1"));
 }
 
+TEST_F(InParts, WhoKeepsPartsIsMissing) {
+  e.ready(0);
+  EXPECT_THAT(e->missing(TensorId(0)), ElementsAre(HostIndex(1)));
+  EXPECT_EQ(e.frame(ready_in_parts()), "");
+  EXPECT_THAT(e->missing(TensorId(0)), ElementsAre(HostIndex(1)));
+  EXPECT_EQ(e.frame(header(FrameType::kRts, 0, 1, 1)), "");
+  EXPECT_THAT(e->missing(TensorId(0)), ElementsAre(HostIndex(1)));
+  EXPECT_EQ(e.frame(header(FrameType::kRts, 0, 1, 0)), "");
+  EXPECT_THAT(e->missing(TensorId(0)), IsEmpty());
+}
+
+// A peer that has said all of its parts does not keep this host, which has not said its own.
+TEST_F(InParts, WhoHasAnnouncedAllIsNotMissing) {
+  begin();
+  EXPECT_EQ(e.frame(ready_in_parts()), "");
+  EXPECT_EQ(e.frame(header(FrameType::kRts, 0, 1, 0)), "");
+  EXPECT_EQ(e.frame(header(FrameType::kRts, 0, 1, 1)), "");
+  EXPECT_THAT(e->missing(TensorId(0)), IsEmpty());
+}
+
 TEST_F(InParts, ThePeersPartsMayComeBeforeThisHostBegins) {
   EXPECT_EQ(e.frame(ready_in_parts()), "");
   EXPECT_EQ(e.frame(header(FrameType::kRts, 0, 1, 0)), "");

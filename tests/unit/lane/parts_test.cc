@@ -291,7 +291,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"BehindTheLastOne", {parts(1, {kParts, 1})}, "a part that is not in its tensor"},
         Wrong{"MoreThanThereAre", {parts(1, {1, kParts})}, "a part that is not in its tensor"},
         Wrong{"None", {parts(1, {3, 0})}, "a part that is not in its tensor"},
-        Wrong{"Twice", {parts(1, {3, 4}), parts(1, {6, 1})}, "a part twice"},
+        Wrong{"Twice", {parts(1, {3, 4}), parts(1, {6, 1})}, "a part twice: tensor 0, sequence 1, 1 parts from 6 on"},
         Wrong{"AfterTheRest", {parts(1, {3, 4}), {0, 0, 1}, parts(1, {7, 1})}, "a part twice"},
         Wrong{"OfALaterOperation", {parts(2, {0, 1})}, "a part of an operation out of sequence"},
         Wrong{"OfTwoAtOnce", {parts(1, {0, 1}), parts(2, {0, 1})}, "a part of an operation out of sequence"},
