@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "client-lib/src/launcher.h"
 #include "common/files/careful.h"
 #include "common/protocol/session.h"
 
@@ -18,11 +19,6 @@ namespace {
 Status invalid(const std::string& field, const std::string& value, std::string fix) {
   return Status(Code::kInvalidArgument, "the configuration is wrong",
                 field + " is " + (value.empty() ? "empty" : "'" + value + "'"), std::move(fix));
-}
-
-const char* environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
 // A count out of the field, else out of the variable, else the default.
@@ -38,6 +34,16 @@ Result<std::uint32_t> number(const char* field, int given, const char* variable,
   if (errno != 0 || *end != '\0' || value < 0 || value > 65536)
     return invalid(variable, text, "set it to a number from 0 to 65536");
   return static_cast<std::uint32_t>(value);
+}
+
+// As number(), of a variable that may speak of all hosts.
+Result<std::uint32_t> local_world_size(int given, const char* variable) {
+  const char* text = environment(variable);
+  if (given != -1 || text == nullptr) return number("local_world_size", given, variable, 1);
+  const Result<std::uint32_t> tasks = tasks_here(text);
+  if (!tasks.ok())
+    return invalid(variable, text, "start the ranks by srun, or set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE");
+  return *tasks;
 }
 
 Result<double> seconds_of(double given) {
@@ -108,17 +114,18 @@ Result<Duration> spin_of(std::uint32_t local_world_size) {
   return cores > wanted ? microseconds(20) : microseconds(0);
 }
 
-Status check_ranks(const Settings& s) {
+Status check_ranks(const Settings& s, const Launcher& by) {
   const auto text = [](std::uint32_t n) { return std::to_string(n); };
-  if (s.world_size == 0) return invalid("world_size (WORLD_SIZE)", "0", "set it to the number of ranks");
+  const auto both = [](const char* field, const char* variable) { return std::string(field) + " (" + variable + ")"; };
+  if (s.world_size == 0) return invalid(both("world_size", by.world_size), "0", "set it to the number of ranks");
   if (s.rank >= s.world_size)
-    return invalid("rank (RANK)", text(s.rank), "set it below the world size " + text(s.world_size));
+    return invalid(both("rank", by.rank), text(s.rank), "set it below the world size " + text(s.world_size));
   if (s.local_world_size == 0 || s.local_world_size > s.world_size) {
-    return invalid("local_world_size (LOCAL_WORLD_SIZE)", text(s.local_world_size),
+    return invalid(both("local_world_size", by.local_world_size), text(s.local_world_size),
                    "set it to 1.." + text(s.world_size));
   }
   if (s.local_rank >= s.local_world_size) {
-    return invalid("local_rank (LOCAL_RANK)", text(s.local_rank),
+    return invalid(both("local_rank", by.local_rank), text(s.local_rank),
                    "set it below the local world size " + text(s.local_world_size));
   }
   return {};
@@ -141,11 +148,12 @@ Result<Settings> resolve(const tl_config_t* given) {
     std::memcpy(&config, given, std::min(given->size, sizeof config));
   }
   Settings s;
-  TL_ASSIGN_OR_RETURN(s.rank, number("rank", config.rank, "RANK", 0));
-  TL_ASSIGN_OR_RETURN(s.world_size, number("world_size", config.world_size, "WORLD_SIZE", 1));
-  TL_ASSIGN_OR_RETURN(s.local_rank, number("local_rank", config.local_rank, "LOCAL_RANK", 0));
-  TL_ASSIGN_OR_RETURN(s.local_world_size, number("local_world_size", config.local_world_size, "LOCAL_WORLD_SIZE", 1));
-  TL_RETURN_IF_ERROR(check_ranks(s));
+  const Launcher& by = launcher();
+  TL_ASSIGN_OR_RETURN(s.rank, number("rank", config.rank, by.rank, 0));
+  TL_ASSIGN_OR_RETURN(s.world_size, number("world_size", config.world_size, by.world_size, 1));
+  TL_ASSIGN_OR_RETURN(s.local_rank, number("local_rank", config.local_rank, by.local_rank, 0));
+  TL_ASSIGN_OR_RETURN(s.local_world_size, local_world_size(config.local_world_size, by.local_world_size));
+  TL_RETURN_IF_ERROR(check_ranks(s, by));
   TL_ASSIGN_OR_RETURN(s.job, text_of("job", config.job, {"TENSORLANE_JOB", "TORCHELASTIC_RUN_ID"}, "default"));
   if (s.job.empty()) return invalid("job", "", "name the job, or set TENSORLANE_JOB");
   TL_ASSIGN_OR_RETURN(s.secret, secret_of(config.secret));
