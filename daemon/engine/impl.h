@@ -1,7 +1,7 @@
 // The engine's insides. One object, one owner thread, no locks; its methods are spread over files by idea:
 //   engine.cc        events in, actions out, reports
 //   plan.cc          extend_plan, vacate
-//   begin.cc         an operation begins: what is announced, what goes at once
+//   begin.cc         an operation begins, whole or in parts: what is announced, what goes at once
 //   contribution.cc  announcements, staging, arithmetic, partial sums
 //   result.cc        results, completion
 //   frames.cc        frames from peers, each checked before it counts

@@ -36,7 +36,7 @@ struct SessionConfig {
   // Completes the rules of a limit by what one user may have of it (config::shared); none: first come, first served.
   std::function<Ledger::Rules(Ledger::Rules)> share;
   Duration hello_timeout = seconds(5);
-  std::uint32_t ring_entries = 2 * protocol::kMaxOutstanding;  // a power of two; operations and boosts
+  std::uint32_t ring_entries = 2 * protocol::kMaxOutstanding;  // a power of two; also for boosts, and hints of parts
   Bytes arena_per_session = mib(16 << 10);
 };
 
