@@ -343,9 +343,10 @@ class Context:
 
     # Array calls. Without a name they are told apart by their order, which is the same on all ranks.
 
-    def allreduce(self, name, source, target, count, dtype, op, urgency, keep, place=HOST):
+    def allreduce(self, name, source, target, count, dtype, op, urgency, keep, place=HOST, queued=False):
         return self._start(
-            library().tl_allreduce, name, (source, target, count, dtype, op), (count, dtype, op), urgency, keep, place
+            library().tl_allreduce, name, (source, target, count, dtype, op), (count, dtype, op), urgency, keep, place,
+            queued,
         )
 
     def broadcast(self, name, target, count, dtype, root, urgency, keep, place=HOST):
@@ -371,12 +372,13 @@ class Context:
     def pull(self, key, target, count, dtype, urgency, keep, place=HOST):
         return self._start(library().tl_pull, key, (target, count, dtype), (count, dtype), urgency, keep, place)
 
-    def _start(self, call, name, arguments, kind, urgency, keep, place):
-        """`kind`: (count, dtype, ...), what all calls of a name have in common, together with the kind of memory."""
+    def _start(self, call, name, arguments, kind, urgency, keep, place, queued=False):
+        """`kind`: (count, dtype, ...), what all calls of a name have in common, together with the kind of memory.
+        `queued`: the call waits for its turn while another one of its name is under way, as calls without a name do."""
         forget_dropped()
         memory, stream = place
-        queued = name is None
-        if queued:
+        if name is None:
+            queued = True
             name = self._unnamed.name(call.__name__, (*kind, memory))
         request = ctypes.c_void_p()
         options = Options(ctypes.sizeof(Options), urgency, 0, queued, 0, stream, memory, 0)
