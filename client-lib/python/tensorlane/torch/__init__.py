@@ -47,5 +47,6 @@ from ._calls import (
     reducescatter,
     reducescatter_async,
 )
+from ._ddp import ddp_comm_hook
 from ._optimizer import DistributedOptimizer
 from ._trace import trace

@@ -154,13 +154,25 @@ def _source(tensor, prescale_factor=1.0):
     return source if source.device.type == "cpu" else source.clone()
 
 
-def _start_allreduce(source, target, name, shown, op, postscale_factor, priority, process_set):
+def _start_allreduce(source, target, name, shown, op, postscale_factor, priority, process_set, queued=False):
     from_array, to_array = _view(source, shown), _view(target, shown)
     request = _process_sets.context(process_set).allreduce(
         name, from_array.pointer, to_array.pointer, from_array.count, from_array.dtype, op, _calls.urgency(priority),
-        (from_array, to_array), _device.place(source, f"tensor '{shown}'"),
+        (from_array, to_array), _device.place(source, f"tensor '{shown}'"), queued,
     )
     return _handle(request, target, source, shown, postscale_factor)
+
+
+def kind(tensor, shown):
+    """(number of elements, tl_dtype_t, tl_memory_t) of a tensor that can be summed. Errors: as of every call."""
+    array = _view(tensor, shown)
+    return array.count, array.dtype, _device.memory(_device.gpu(tensor, f"tensor '{shown}'"))
+
+
+def start_sum(tensor, name, shown, process_set):
+    """Starts the sum of `tensor` over all ranks, in place, behind those of this name that are under way. Its memory
+    belongs to tensorlane until synchronize(handle)."""
+    return _start_allreduce(tensor, tensor, name, shown, _calls.Sum, 1.0, None, process_set, queued=True)
 
 
 def allreduce_async(
