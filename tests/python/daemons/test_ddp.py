@@ -1,0 +1,28 @@
+"""DistributedDataParallel with ddp_comm_hook in real jobs."""
+
+import pytest
+from jobs import needs_daemons, run
+
+pytestmark = needs_daemons
+PORT = 7720
+
+
+@pytest.mark.parametrize("ranks, ranks_per_host", [(1, 1), (2, 1), (2, 2)])
+def test_training_is_that_of_gloo(ranks, ranks_per_host):
+    output = run(ranks, ranks_per_host, "ring", "ddp_hook.py", first_port=PORT)
+    for rank in range(ranks):
+        assert f"rank {rank}: DDP with the hook is right" in output
+
+
+@pytest.mark.parametrize("kind", [[], ["static"]])
+def test_a_rank_that_dies(kind):
+    with pytest.raises(AssertionError, match="rank 0: was told who died"):
+        run(2, 1, "ring", "ddp_hook.py", "dies", *kind, first_port=PORT, settings=["detection=2 s"])
+
+
+def test_example():
+    """Both ways print the same losses."""
+    example = "../../client-lib/python/tensorlane/examples/ddp.py"
+    ours, gloos = (sorted(line for line in run(2, 1, "ring", example, *flags, first_port=PORT).splitlines() if "accuracy" in line) for flags in ([], ["--gloo"]))
+    assert len(ours) == 2 and ours == gloos
+    assert all(float(line.split()[-1]) > 0.8 for line in ours), ours
