@@ -32,6 +32,11 @@ def test_training(stream_wait):
     all_say(2, on_gpus(2, 1, "gpu_training.py", TENSORLANE_STREAM_WAIT=stream_wait), "all training on GPUs is right")
 
 
+@pytest.mark.parametrize("stream_wait", ["1", "0"])
+def test_ddp(stream_wait):
+    all_say(2, on_gpus(2, 1, "gpu_ddp.py", TENSORLANE_STREAM_WAIT=stream_wait), "DDP on GPUs is right")
+
+
 @pytest.mark.parametrize("symbol", ["cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"])
 @pytest.mark.parametrize("part", ["calls", "optimizer"])
 def test_errors_of_the_driver(part, symbol):
