@@ -26,3 +26,11 @@ def test_example():
     ours, gloos = (sorted(line for line in run(2, 1, "ring", example, *flags, first_port=PORT).splitlines() if "accuracy" in line) for flags in ([], ["--gloo"]))
     assert len(ours) == 2 and ours == gloos
     assert all(float(line.split()[-1]) > 0.8 for line in ours), ours
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "lightning"])
+def test_frameworks(framework):
+    pytest.importorskip(framework)
+    output = run(2, 1, "ring", "ddp_frameworks.py", framework, first_port=PORT)
+    for rank in range(2):
+        assert f"rank {rank}: the same parameters with the hook and without" in output
