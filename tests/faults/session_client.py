@@ -6,11 +6,14 @@ import ctypes
 import fcntl
 import mmap
 import os
+import re
 import socket
 import struct
 
 _F_SEAL_FUTURE_WRITE = 0x10  # of linux/fcntl.h
-MAGIC, VERSION = 0x53534C54, 6
+_HEADER_FILE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "common", "protocol", "session.h")
+with open(_HEADER_FILE) as file:
+    MAGIC, VERSION = 0x53534C54, int(re.search(r"kSessionVersion = (\d+);", file.read())[1])
 HELLO, WELCOME, ERROR, ARENA, REGISTER, REGISTERED, STATUS, GOODBYE = range(1, 9)
 FLOAT32, FLOAT64, FLOAT16 = range(3)
 _HEADER = struct.Struct("<IHHII")

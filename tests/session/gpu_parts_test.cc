@@ -66,6 +66,7 @@ class GpuParts : public ::testing::Test {
     const std::uint64_t before = brought(memory, to);
     daemon.put_in_place("job", tensor, run, value);
     EXPECT_TRUE(eventually([&] { return brought(memory, to) == before + to.count * kPart; }));
+    Gpu::synchronize_copies();
     EXPECT_TRUE(all_are(part_of(memory, to), value));
   }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,6 +39,13 @@ class Gpu {
     driver().reset(0, 0, 1);  // no thread outlives the test
   }
   static const FakeCuda& driver() { return FakeCuda::get(); }
+  // Waits for the streams of all copies that were put. What these have read may then be written, and what they have
+  // written be read; that the log says that they are over is not enough for the thread sanitizer.
+  static void synchronize_copies() {
+    std::set<void*> streams;
+    for (const FakeCudaCopy& copy : driver().all_copies()) streams.insert(copy.stream);
+    for (void* stream : streams) driver().stream_synchronize(stream);
+  }
   void is_broken() { broken_ = true; }
   // The test itself has the library call this one as a driver forbids.
   void is_misused(std::string call) { misused_ = std::move(call); }
