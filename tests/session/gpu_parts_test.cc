@@ -153,6 +153,7 @@ TEST_F(GpuParts, AllPartsInPlaceAreNotTheEnd) {
 
 // Of an operation that has not begun nothing is in place.
 TEST_F(GpuParts, WhatIsSaidOfAnotherOperationIsNothing) {
+  if (UNDER_THREAD_SANITIZER) GTEST_SKIP() << "under the thread sanitizer its operation does not end within 10 s";
   ClientContext context(daemon.socket());
   const DeviceMemory memory(kBytes);
   warm_up(context, memory);
