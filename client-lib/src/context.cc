@@ -37,7 +37,7 @@ Context::~Context() {
   }
   callbacks_changed_.notify_all();
   if (stop_fd_.get() >= 0) eventfd_write(stop_fd_.get(), 1);
-  if (!ring_memory_.empty()) rings_.wake_all();
+  rings_.wake_all();
   if (helper_.joinable()) helper_.join();
   if (dispatcher_.joinable()) dispatcher_.join();
   {

@@ -67,6 +67,7 @@ void ClientRings::wait(std::uint32_t seen, Duration longest) {
 }
 
 void ClientRings::wake_all() {
+  if (page_ == nullptr) return;  // the session failed before it had rings, so nobody waits at them
   syscall(SYS_futex, &page_->completed, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
