@@ -160,7 +160,7 @@ int tl_local_size(const tl_context_t* context) {
 }
 
 const char* tl_host(const tl_context_t* context) {
-  return context == nullptr ? nullptr : context->host().c_str();
+  return context == nullptr ? nullptr : context->host();
 }
 
 tl_status_t tl_daemon_status(tl_context_t* context, const char** json) {

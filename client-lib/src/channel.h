@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -58,6 +59,8 @@ class Channel {
  public:
   // Errors: Unavailable (no daemon at `path`), PermissionDenied, TimedOut, InvalidArgument (path too long).
   Status connect(const std::string& path, Time deadline);
+  // In place of connect(): this is the socket.
+  void adopt(UniqueFd socket) { socket_ = std::move(socket); }
   // Ends the session: the daemon hears that this end is gone. Any thread.
   void hang_up() const;
   int fd() const { return socket_.get(); }

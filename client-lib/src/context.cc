@@ -62,7 +62,12 @@ Status Context::join() {
   if (stop_fd_.get() < 0)
     return Status(Code::kResourceExhausted, "cannot make an eventfd", std::strerror(errno),
                   "raise the limit of open files");
-  TL_RETURN_IF_ERROR(channel_.connect(settings_.socket, start + settings_.timeout));
+  const Status connected = channel_.connect(settings_.socket, start + settings_.timeout);
+  if (connected.code() == Code::kUnavailable && settings_.world_size == 1) {
+    TL_ASSIGN_OR_RETURN(alone_, Alone::begin(channel_, connected.where()));
+  } else {
+    TL_RETURN_IF_ERROR(connected);
+  }
   TL_RETURN_IF_ERROR(say_hello(start + settings_.timeout));
   arenas_ = std::make_unique<ArenaAllocator>([this](std::uint64_t bytes) { return grow_arena(bytes); });
   last_watch_ = now();

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "client-lib/src/alone.h"
 #include "client-lib/src/arena.h"
 #include "client-lib/src/channel.h"
 #include "client-lib/src/cuda/gpus.h"
@@ -141,8 +142,8 @@ class Context {
   Result<std::byte*> allocate(std::uint64_t bytes);
   Status release(void* memory);
   bool is_shared(const void* memory, std::uint64_t bytes) const;
-  // The name of the host of this rank; after join().
-  const std::string& host() const { return host_; }
+  // The name of the host of this rank, after join(); null where the rank is alone, without a daemon.
+  const char* host() const { return alone_ == nullptr ? host_.c_str() : nullptr; }
   Result<const char*> daemon_status();
 
   Status register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** tensors);
@@ -288,6 +289,7 @@ class Context {
 
   const Settings settings_;
   const std::uint32_t fork_generation_;
+  std::unique_ptr<Alone> alone_;  // in place of a daemon, or null
   Channel channel_;
   UniqueFd wake_fd_, stop_fd_;
   std::span<std::byte> ring_memory_;

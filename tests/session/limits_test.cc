@@ -437,7 +437,7 @@ TEST(Limits, ASocketFromTheServiceManager) {
 }
 
 TEST(Limits, NoDaemonAndWrongSettings) {
-  ClientContext nobody("/tmp/tensorlane-nobody.sock");
+  ClientContext nobody("/tmp/tensorlane-nobody.sock", "job", 0, 2);
   EXPECT_EQ(nobody.status(), TL_ERROR_UNAVAILABLE);
   EXPECT_EQ(nobody.error(),
             "no daemon to speak to: connect to /tmp/tensorlane-nobody.sock: No such file or directory: start it with "

@@ -135,12 +135,15 @@ typedef struct {
   { sizeof(tl_config_t), 1, -1, -1, -1, -1, NULL, NULL, NULL, NULL, -1.0, -1 }
 
 /* Joins the job: returns when every rank has joined and all hosts are connected. Errors: invalid argument (names the
- * field), unavailable (no daemon at the socket), permission denied (user or secret), version mismatch, timed out (names
- * the ranks that have not come), resource exhausted.
+ * field), unavailable (no daemon at the socket, and the world has more than one rank), permission denied (user or
+ * secret), version mismatch, timed out (names the ranks that have not come), resource exhausted.
  *
  * A process may have several contexts. Collectives among some of a job's ranks (Horovod's process sets) are those of
  * another job: each of these ranks calls tl_init() once more, with another name, its place among them, and as leader
- * the host of the first of them. */
+ * the host of the first of them.
+ *
+ * A rank that is its whole job needs no daemon: where there is none at the socket, every call works in this process
+ * alone, tl_host() is null, and tl_daemon_status() says in "alone" why. */
 TL_API tl_status_t tl_init(const tl_config_t* config, tl_context_t** context);
 /* Waits (at most timeout_seconds) until nothing of this rank is under way, leaves the job, frees everything of the
  * context, tensors, requests and arena memory included. Returns why, when it did not leave in peace: the job's error,
@@ -154,7 +157,8 @@ TL_API int tl_rank(const tl_context_t* context);
 TL_API int tl_size(const tl_context_t* context);
 TL_API int tl_local_rank(const tl_context_t* context);
 TL_API int tl_local_size(const tl_context_t* context);
-/* The name in the fabric file of the host that this rank is on. Valid as long as the context; null without one. */
+/* The name in the fabric file of the host that this rank is on. Valid as long as the context; null without one,
+ * and where the rank is alone, without a daemon. */
 TL_API const char* tl_host(const tl_context_t* context);
 /* Status of the daemon as JSON, however long: of its jobs those of this program's user, of others' jobs whose they are
  * and their states (root sees all of all). The text belongs to the context until the next call. */

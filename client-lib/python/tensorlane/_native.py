@@ -8,6 +8,7 @@ import ctypes
 import gc
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import re
@@ -27,6 +28,8 @@ from ._unnamed import Unnamed
 HOST = (MEMORY_HOST, None)  # where the memory of a call lies, and the stream that it is ordered by
 
 _WAIT_PIECE_SECONDS = 0.1
+
+_log = logging.getLogger("tensorlane")
 
 _lock = threading.Lock()
 _library = None
@@ -144,7 +147,8 @@ class Context:
         self.timeout = (
             config.timeout_seconds if config.timeout_seconds >= 0 else float(os.environ.get("TENSORLANE_TIMEOUT") or 60)
         )
-        self.host = library().tl_host(self._handle).decode()
+        host = library().tl_host(self._handle)
+        self.host = "" if host is None else host.decode()  # empty: alone, without a daemon
 
     def finalize(self):
         """Leaves the job. Calls of other threads end with an error before or now, and so does every request, which is
@@ -518,6 +522,11 @@ def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, s
         name = job or os.environ.get("TENSORLANE_JOB") or os.environ.get("TORCHELASTIC_RUN_ID") or "default"
         _joined = {"job": name, "secret": secret, "leader_port": leader_port, "socket": socket, "timeout": timeout}
         _joined_by = os.getpid()
+        if not _context.host:
+            _log.warning(
+                "rank 0 of 1 works alone, without a daemon (%s): start several ranks with a launcher that sets RANK "
+                "and WORLD_SIZE, and tensorlaned on their hosts", _context.daemon_status()["alone"],
+            )
 
 
 def join_beside(rank, size, local_rank, local_size, suffix, leader, process_set):

@@ -1,0 +1,165 @@
+// A job of one rank where there is no daemon.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <numeric>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "context_guard.h"
+#include "tensorlane/tensorlane.h"
+
+namespace tensorlane::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kNobody = "/tmp/tensorlane-nobody.sock";
+
+std::vector<float> counted(std::size_t count) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), 1.0F);
+  return values;
+}
+
+TEST(Alone, ArrayCallsGiveWhatTheyGot) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  EXPECT_EQ(tl_host(context), nullptr);
+  EXPECT_EQ(tl_size(context), 1);
+  const std::vector<float> in = counted(1000);
+  const auto done = [&](auto call) {
+    std::vector<float> out(in.size());
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(call(out.data(), &request), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+    EXPECT_EQ(out, in);
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (const tl_op_t op : {TL_SUM, TL_AVERAGE, TL_MIN, TL_MAX, TL_PRODUCT}) {
+      done([&](float* out, tl_request_t** request) {
+        return tl_allreduce(context, numbered("x", op).c_str(), in.data(), out, 1000, TL_FLOAT32, op, nullptr, request);
+      });
+    }
+    done([&](float* out, tl_request_t** request) {
+      std::copy(in.begin(), in.end(), out);
+      return tl_broadcast(context, "x", out, 1000, TL_FLOAT32, 0, nullptr, request);
+    });
+    done([&](float* out, tl_request_t** request) {
+      return tl_allgather(context, "x", in.data(), out, 1000, TL_FLOAT32, nullptr, request);
+    });
+    done([&](float* out, tl_request_t** request) {
+      return tl_reducescatter(context, "x", in.data(), out, 100, 10, TL_FLOAT32, TL_SUM, nullptr, request);
+    });
+    std::vector<float> nothing;
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_push(context, "k", in.data(), 1000, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_wait(request, 10), TL_OK);
+    done([&](float* out, tl_request_t** pulled) {
+      return tl_pull(context, "k", out, 1000, TL_FLOAT32, nullptr, pulled);
+    });
+  }
+  EXPECT_EQ(tl_barrier(context, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
+}
+
+TEST(Alone, TensorsAreRegisteredAsWithADaemon) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  // More than one packet has room for.
+  std::vector<std::string> names;
+  for (int i = 0; i < 300; ++i) names.push_back(numbered("t", i));
+  std::vector<tl_tensor_desc_t> descs;
+  for (const std::string& name : names) descs.push_back(tensor_desc(name.c_str(), nullptr, 64));
+  std::vector<tl_tensor_t*> tensors(descs.size());
+  std::vector<tl_request_t*> requests(descs.size());
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(tl_register(context, "all", descs.data(), descs.size(), tensors.data()), TL_OK) << tl_last_error();
+    EXPECT_EQ(std::set<void*>(tensors.begin(), tensors.end()).size(), tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      static_cast<float*>(tl_tensor_buffer(tensors[i]))[63] = static_cast<float>(i);
+    ASSERT_EQ(tl_post_many(tensors.data(), tensors.size(), requests.data()), TL_OK) << tl_last_error();
+    ASSERT_EQ(tl_wait_many(requests.data(), requests.size(), 10), TL_OK) << tl_last_error();
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      ASSERT_EQ(static_cast<float*>(tl_tensor_buffer(tensors[i]))[63], static_cast<float>(i));
+    tl_tensor_t* again = nullptr;
+    EXPECT_EQ(tl_register(context, "all", descs.data(), 1, &again), TL_ERROR_ALREADY_EXISTS);
+    EXPECT_STREQ(tl_last_error(), "the group is registered already: group 'all': use another group name");
+    EXPECT_EQ(tl_register(context, "other", &descs[7], 1, &again), TL_ERROR_ALREADY_EXISTS);
+    EXPECT_STREQ(tl_last_error(),
+                 "tensor 't7' is registered already: group 'other': give every tensor of a job a name of its own");
+    ASSERT_EQ(tl_unregister(context, "all"), TL_OK) << tl_last_error();
+    EXPECT_EQ(tl_unregister(context, "all"), TL_ERROR_NOT_FOUND);
+  }
+}
+
+TEST(Alone, ThreadsAndCallbacks) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  constexpr int kThreads = 4, kRounds = 2000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::atomic<int> called{0};
+      float* x = context.floats(16);
+      tl_tensor_t* tensor = registered(context, numbered("t", t).c_str(), x, 16);
+      for (int i = 0; i < kRounds; ++i) {
+        x[0] = static_cast<float>(i);
+        tl_request_t* request = nullptr;
+        ASSERT_EQ(tl_post(tensor, &request), TL_OK) << tl_last_error();
+        if (i % 2 == 0) {
+          ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+        } else {
+          const auto count = [](tl_status_t status, void* counter) {
+            if (status == TL_OK) ++*static_cast<std::atomic<int>*>(counter);
+          };
+          ASSERT_EQ(tl_set_callback(request, count, &called), TL_OK) << tl_last_error();
+          while (called <= i / 2) std::this_thread::yield();
+        }
+        ASSERT_EQ(x[0], static_cast<float>(i));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Alone, TheStatusSaysWhy) {
+  ClientContext context(kNobody);
+  const char* json = nullptr;
+  ASSERT_EQ(tl_daemon_status(context, &json), TL_OK) << tl_last_error();
+  EXPECT_STREQ(json,
+               "{\"alone\": \"connect to /tmp/tensorlane-nobody.sock: No such file or directory\", \"jobs\": []}");
+}
+
+TEST(Alone, NoMemory) {
+  ClientContext context(kNobody);
+  void* memory = nullptr;
+  EXPECT_EQ(tl_alloc(context, std::size_t{1} << 45, &memory), TL_ERROR_RESOURCE_EXHAUSTED);
+  EXPECT_THAT(tl_last_error(), HasSubstr("this host is short of memory: 35184372088832 bytes asked for, "));
+  EXPECT_EQ(tl_alloc(context, 1 << 20, &memory), TL_OK) << tl_last_error();
+}
+
+TEST(Alone, SeveralContextsLeaveNothingBehind) {
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  const auto before = descriptors();
+  for (int round = 0; round < 20; ++round) {
+    ClientContext first(kNobody, "first"), second(kNobody, "second");
+    first.floats(100);
+    ASSERT_EQ(tl_barrier(second, 10), TL_OK) << tl_last_error();
+  }
+  EXPECT_EQ(descriptors(), before);
+}
+
+TEST(Alone, OneOfTwoRanksIsNot) {
+  ClientContext context(kNobody, "job", 0, 2);
+  EXPECT_EQ(context.status(), TL_ERROR_UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace tensorlane::test
