@@ -59,11 +59,11 @@ class Daemon {
         scratch_(memory_),
         descriptors_(std::make_shared<Ledger>(wiring::descriptor_rules(config_))),
         sessions_(wiring::session_config(config_, descriptors_), arenas_),
-        patterns_(config_),
-        status_({config_, parts_.metrics(), timeline_, patterns_, rails_,
-                 [this] { return wiring::batch_limit(config_, patterns_); },
+        choices_(config_),
+        status_({config_, parts_.metrics(), timeline_, choices_, rails_,
+                 [this] { return wiring::batch_limit(config_, choices_.patterns); },
                  [this] { return exporter_ ? exporter_->address() : std::string(); }}),
-        control_(wiring::control_config(config_, patterns_, [this] { return status_.read(); })) {}
+        control_(wiring::control_config(config_, choices_, [this] { return status_.read(); })) {}
 
   Status start() {
     TL_RETURN_IF_ERROR(parts_.start(config_));
@@ -163,7 +163,7 @@ class Daemon {
   std::unique_ptr<lane::Lanes> lanes_;
   const std::shared_ptr<Ledger> descriptors_;
   session::SessionServer sessions_;
-  planning::PatternChoices patterns_;  // control's thread
+  planning::Choices choices_;  // control's thread
   wiring::LaneStatus status_;
   control::Control control_;
   std::unique_ptr<telemetry::Exporter> exporter_;

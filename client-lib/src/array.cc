@@ -53,7 +53,7 @@ protocol::TensorBody body_of(const std::string& key, const ArrayCall& call) {
   body.reduce = call.reduce;
   body.root = call.root;
   body.positions = 1;
-  body.explicit_urgency = 1;
+  body.explicit_urgency = call.urgency >= 0 ? 1 : protocol::kUnsaidUrgency;
   body.urgency = call.urgency >= 0 ? call.urgency : 0.5F;
   return body;
 }

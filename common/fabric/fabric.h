@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 #include "common/fabric/network.h"
+#include "common/fabric/urgencies.h"
 
 namespace tensorlane::fabric {
 
@@ -92,6 +93,7 @@ struct Fabric {
   DataProtection data_protection = DataProtection::kNone;  // between hosts
   Qos qos;
   Routing routing;
+  Urgencies urgencies;
 
   const Host* find_host(std::string_view name) const;
   const Switch* find_switch(std::string_view name) const;

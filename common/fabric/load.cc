@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -18,8 +17,8 @@ namespace tensorlane::fabric {
 
 namespace {
 
-constexpr std::array<std::string_view, 7> kFileKeys{"classes", "data_protection", "hosts", "switches", "links",
-                                                    "qos",     "routing"};
+constexpr std::array<std::string_view, 8> kFileKeys{"classes", "data_protection", "hosts",    "switches", "links",
+                                                    "qos",     "routing",         "urgencies"};
 constexpr std::array<std::string_view, 3> kClassesKeys{"data", "control", "thresholds"};
 constexpr std::array<std::string_view, 7> kDataClassKeys{"name",     "dscp", "pcp",   "service_level",
                                                          "lossless", "rank", "window"};
@@ -105,16 +104,13 @@ Result<std::vector<double>> read_thresholds(const std::string& path, const Mappi
   std::vector<double> thresholds;
   for (const auto& node : list) {
     const std::string text = node.IsScalar() ? node.Scalar() : std::string();
-    double value = -1;
-    const auto [stop, bad] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (bad != std::errc() || stop != text.data() + text.size() || !(value >= 0 && value <= 1)) {
-      return error(fmt::format("threshold '{}'", text), place(path, node), "expected a number from 0 to 1");
-    }
-    if (!thresholds.empty() && !(value < thresholds.back())) {
+    const std::optional<double> value = fraction_of(node);
+    if (!value) return error(fmt::format("threshold '{}'", text), place(path, node), "expected a number from 0 to 1");
+    if (!thresholds.empty() && !(*value < thresholds.back())) {
       return error(fmt::format("threshold {} after {}", text, thresholds.back()), place(path, node),
                    "expected descending thresholds: the first one belongs to the most urgent class");
     }
-    thresholds.push_back(value);
+    thresholds.push_back(*value);
   }
   return thresholds;
 }
@@ -303,6 +299,7 @@ Result<Fabric> read_fabric(const std::string& text, const std::string& path, Key
   TL_ASSIGN_OR_RETURN(fabric.links, read_links(file));
   TL_ASSIGN_OR_RETURN(fabric.qos, read_qos(file));
   TL_ASSIGN_OR_RETURN(fabric.routing, read_routing(file));
+  TL_ASSIGN_OR_RETURN(fabric.urgencies, read_urgencies(file));
   TL_ASSIGN_OR_RETURN(const Lines names, check_names(fabric));
   TL_RETURN_IF_ERROR(check_ports(fabric));
   TL_RETURN_IF_ERROR(check_keys(fabric, keys));

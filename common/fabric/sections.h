@@ -29,6 +29,7 @@ Result<std::vector<Switch>> read_switches(const Mapping& file);
 Result<std::vector<Link>> read_links(const Mapping& file);
 Result<Qos> read_qos(const Mapping& file);
 Result<Routing> read_routing(const Mapping& file);
+Result<Urgencies> read_urgencies(const Mapping& file);
 
 // No port is in two links or listed twice; a link is as fast as its ports, which are listed where its switch lists any.
 Status check_link_ports(const Fabric& fabric);

@@ -156,6 +156,19 @@ std::string routing_yaml(const Routing& routing) {
   return text;
 }
 
+std::string urgencies_yaml(const Urgencies& urgencies) {
+  if (urgencies.rules.empty()) return "urgencies: []\n";
+  std::string text = "urgencies:\n";
+  for (const UrgencyRule& rule : urgencies.rules) {
+    text += fmt::format("  - {{job: {}, tensor: {}", quoted(rule.job), quoted(rule.tensor));
+    if (rule.operation) text += fmt::format(", operation: {}", operation_name(*rule.operation));
+    if (rule.at_least.value > 0) text += fmt::format(", at_least: {}", format_bytes(rule.at_least));
+    if (rule.at_most) text += fmt::format(", at_most: {}", format_bytes(*rule.at_most));
+    text += fmt::format(", urgency: {}}}\n", rule.urgency);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_yaml(const Fabric& fabric) {
@@ -176,6 +189,7 @@ std::string to_yaml(const Fabric& fabric) {
   for (const Link& link : fabric.links) text += link_yaml(link);
   if (fabric.qos.line != 0) text += qos_yaml(fabric.qos);
   if (fabric.routing.line != 0) text += routing_yaml(fabric.routing);
+  if (fabric.urgencies.line != 0) text += urgencies_yaml(fabric.urgencies);
   return text;
 }
 

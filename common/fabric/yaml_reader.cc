@@ -151,6 +151,20 @@ Result<std::uint64_t> Mapping::number(std::string_view key, std::uint64_t lowest
   return wrong(key, fmt::format("expected a whole number from {} to {}", lowest, highest));
 }
 
+std::optional<double> fraction_of(const YAML::Node& node) {
+  const std::string text = node.IsScalar() ? node.Scalar() : std::string();
+  double value = -1;
+  const auto [stop, bad] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (bad != std::errc() || stop != text.data() + text.size() || !(value >= 0 && value <= 1)) return std::nullopt;
+  return value;
+}
+
+Result<double> Mapping::fraction(std::string_view key) const {
+  if (!has(key)) return missing(key);
+  if (const std::optional<double> value = fraction_of(get(key))) return *value;
+  return wrong(key, "expected a number from 0 to 1");
+}
+
 Result<bool> Mapping::flag(std::string_view key) const {
   if (!has(key)) return missing(key);
   const YAML::Node node = get(key);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,9 @@ namespace tensorlane::fabric {
 // "FILE:LINE" of a node.
 std::string place(const std::string& path, const YAML::Node& node);
 int line_of(const YAML::Node& node);
+
+// A number from 0 to 1; nothing when it is none.
+std::optional<double> fraction_of(const YAML::Node& node);
 
 // "h0, h1, s0"
 std::string join(std::span<const std::string_view> words);
@@ -53,6 +57,7 @@ class Mapping {
   // One of the words, as its place in the list.
   Result<std::size_t> one_of(std::string_view key, std::span<const std::string_view> words) const;
   Result<std::uint64_t> number(std::string_view key, std::uint64_t lowest, std::uint64_t highest) const;
+  Result<double> fraction(std::string_view key) const;  // a number from 0 to 1
   Result<bool> flag(std::string_view key) const;
   Result<BitsPerSecond> rate(std::string_view key) const;
   Result<Bytes> bytes(std::string_view key) const;

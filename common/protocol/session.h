@@ -16,7 +16,7 @@
 namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
-inline constexpr std::uint16_t kSessionVersion = 7;
+inline constexpr std::uint16_t kSessionVersion = 8;
 inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
 inline constexpr std::size_t kMaxMessage = 64 * 1024;             // a packet on the socket
@@ -103,6 +103,9 @@ struct RegisterBody {
 inline constexpr std::uint8_t kDaemonsPattern = 0;
 inline constexpr std::uint8_t kAutomaticPattern = 255;
 
+// Of TensorBody: the program has not said how urgent it is. The leader's fabric file may, else `urgency` counts.
+inline constexpr std::uint8_t kUnsaidUrgency = 2;
+
 // One tensor of a group. Everything but `segment` and `offset` must be the same on all ranks.
 struct TensorBody {
   char name[kMaxName + 1] = {};
@@ -115,7 +118,7 @@ struct TensorBody {
   Dtype dtype{};
   Operation operation{};
   ReduceOp reduce{};
-  std::uint8_t explicit_urgency = 0;  // 1: `urgency` overrides layer order
+  std::uint8_t explicit_urgency = 0;  // 1: `urgency` overrides layer order; kUnsaidUrgency
   float urgency = 0;
   std::uint32_t positions = 0;             // L of layer order: positions run from 0 to L-1
   std::uint8_t pattern = kDaemonsPattern;  // or kAutomaticPattern, or the number of a Pattern and one more

@@ -16,7 +16,7 @@
 
 namespace tensorlane::control {
 
-inline constexpr std::uint8_t kWireVersion = 8;
+inline constexpr std::uint8_t kWireVersion = 9;
 inline constexpr std::size_t kMaxWireMessage = std::size_t{1} << 20;  // bytes; what is longer is dropped and counted
 
 // F: follower to leader, L: leader to follower, A: any host to all others of the job.

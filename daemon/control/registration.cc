@@ -25,6 +25,7 @@ std::string position_text(const TensorBody& t) {
 }
 
 std::string urgency_text(const TensorBody& t) {
+  if (t.explicit_urgency == protocol::kUnsaidUrgency) return "no urgency";
   return t.explicit_urgency != 0 ? fmt::format("urgency {}", t.urgency) : "urgency by layer order";
 }
 
@@ -45,8 +46,8 @@ std::optional<std::pair<std::string, std::string>> difference(const TensorBody& 
   if (a.operation == Operation::kReduceScatter && a.row != b.row)
     return Pair(fmt::format("rows of {}", a.row), fmt::format("rows of {}", b.row));
   if (a.position != b.position || a.positions != b.positions) return Pair(position_text(a), position_text(b));
-  const bool explicit_a = a.explicit_urgency != 0, explicit_b = b.explicit_urgency != 0;
-  if (explicit_a != explicit_b || (explicit_a && a.urgency != b.urgency)) return Pair(urgency_text(a), urgency_text(b));
+  if (a.explicit_urgency != b.explicit_urgency || (a.explicit_urgency != 0 && a.urgency != b.urgency))
+    return Pair(urgency_text(a), urgency_text(b));
   if (a.pattern != b.pattern) return Pair(pattern_text(a), pattern_text(b));
   return std::nullopt;
 }
@@ -146,7 +147,7 @@ json tensors_to_json(const std::vector<TensorBody>& tensors) {
   for (const TensorBody& t : tensors) {
     array.push_back(json::array({name_of(t), t.elements, t.row, t.position, t.positions, t.root,
                                  static_cast<std::uint32_t>(t.dtype), static_cast<std::uint32_t>(t.operation),
-                                 static_cast<std::uint32_t>(t.reduce), t.explicit_urgency != 0, t.urgency, t.pattern}));
+                                 static_cast<std::uint32_t>(t.reduce), t.explicit_urgency, t.urgency, t.pattern}));
   }
   return array;
 }
@@ -167,7 +168,7 @@ std::optional<std::vector<TensorBody>> tensors_from_json(const json& array) {
     t.dtype = static_cast<Dtype>(in.number(kDtypeCount - 1));
     t.operation = static_cast<Operation>(in.number(static_cast<std::uint64_t>(kLastOperation)));
     t.reduce = static_cast<ReduceOp>(in.number(kReduceOpCount - 1));
-    t.explicit_urgency = in.boolean() ? 1 : 0;
+    t.explicit_urgency = static_cast<std::uint8_t>(in.number(protocol::kUnsaidUrgency));
     t.urgency = in.fraction();
     t.pattern = static_cast<std::uint8_t>(in.number(0xff));
     if (!in.done() || name.empty() || name.find('\0') != std::string::npos) return std::nullopt;

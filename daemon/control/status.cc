@@ -98,6 +98,7 @@ json Control::describe(std::uint32_t uid) const {
     keep("flows", "job_id", seen);
     keep("jobs", "id", seen);
     keep("pattern_choices", "job", names);
+    keep("urgency_choices", "job", names);
   }
   json classes = json::array();
   for (const auto& cls : config_.fabric->classes.data) classes.push_back(describe_class(cls));

@@ -193,7 +193,8 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   if (reduces(t.operation) && !can_reduce(t.reduce, t.dtype)) {
     return bad(t, "reduction", std::string("average of ") + dtype_name(t.dtype), "use sum, and divide");
   }
-  if (t.explicit_urgency > 1) return bad(t, "explicit_urgency", number(t.explicit_urgency), "it is 0 or 1");
+  if (t.explicit_urgency > protocol::kUnsaidUrgency)
+    return bad(t, "explicit_urgency", number(t.explicit_urgency), "it is 0, 1 or 2");
   if (t.pattern != protocol::kDaemonsPattern && t.pattern != protocol::kAutomaticPattern &&
       !protocol::is_selectable(static_cast<protocol::Pattern>(t.pattern - 1)))
     return bad(t, "pattern", number(t.pattern), "use a tl_pattern_t");

@@ -12,7 +12,7 @@ Bytes batch_limit(const config::DaemonConfig& config, const planning::PatternCho
   return config.batch_automatic ? patterns.batching_threshold() : config.batch;
 }
 
-control::ControlConfig control_config(const config::DaemonConfig& config, planning::PatternChoices& patterns,
+control::ControlConfig control_config(const config::DaemonConfig& config, planning::Choices& choices,
                                       std::function<nlohmann::json()> more_status) {
   control::ControlConfig control;
   control.fabric = &config.fabric;
@@ -25,17 +25,16 @@ control::ControlConfig control_config(const config::DaemonConfig& config, planni
   control.ordering = config.ordering;
   control.settings = config::must_be_alike(config);
   control.concurrent = config.ordering == protocol::Ordering::kConcurrent ? config.ordering_concurrent : 1;
-  control.planner = [&config, &patterns](const protocol::TensorBody& body, const ports::JobSpec& job) {
-    return planning::plan_tensor(config, patterns, body, job);
+  control.planner = [&config, &choices](const protocol::TensorBody& body, const ports::JobSpec& job) {
+    return planning::plan_tensor(config, choices, body, job);
   };
-  if (batch_limit(config, patterns).value > 0) {
-    control.batch_planner = [&config, &patterns](const std::vector<protocol::TensorBody>& registered,
-                                                 const ports::JobSpec& job,
-                                                 std::vector<protocol::PlanTensor>* tensors) {
+  if (batch_limit(config, choices.patterns).value > 0) {
+    control.batch_planner = [&config, &choices](const std::vector<protocol::TensorBody>& registered,
+                                                const ports::JobSpec& job, std::vector<protocol::PlanTensor>* tensors) {
       const auto plan = [&](const protocol::TensorBody& body) {
-        return planning::plan_tensor(config, patterns, body, job);
+        return planning::plan_tensor(config, choices, body, job);
       };
-      planning::append_batches(registered, batch_limit(config, patterns), plan, tensors);
+      planning::append_batches(registered, batch_limit(config, choices.patterns), plan, tensors);
     };
   }
   if (config.search_thresholds && config.data_classes() > 1) control.tuned_classes = config.data_classes();

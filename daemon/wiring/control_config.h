@@ -7,7 +7,7 @@
 #include "common/base/units.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
-#include "daemon/planning/pattern_choices.h"
+#include "daemon/planning/plan_tensor.h"
 
 namespace tensorlane::wiring {
 
@@ -15,7 +15,7 @@ namespace tensorlane::wiring {
 Bytes batch_limit(const config::DaemonConfig& config, const planning::PatternChoices& patterns);
 // `config` and `patterns`, which chooses for each new tensor, outlive control, whose thread calls `more_status`: what
 // its status says beside jobs.
-control::ControlConfig control_config(const config::DaemonConfig& config, planning::PatternChoices& patterns,
+control::ControlConfig control_config(const config::DaemonConfig& config, planning::Choices& choices,
                                       std::function<nlohmann::json()> more_status);
 
 }  // namespace tensorlane::wiring

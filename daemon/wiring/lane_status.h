@@ -8,7 +8,7 @@
 
 #include "common/base/units.h"
 #include "daemon/config/config.h"
-#include "daemon/planning/pattern_choices.h"
+#include "daemon/planning/plan_tensor.h"
 #include "daemon/ports/all_lanes.h"
 #include "daemon/wiring/transports.h"
 
@@ -21,7 +21,7 @@ class LaneStatus {
     const config::DaemonConfig& config;
     ports::AllLanes metrics;
     const ports::Timeline& timeline;
-    const planning::PatternChoices& patterns;
+    const planning::Choices& choices;
     const std::vector<RailTransport>& rails;
     std::function<Bytes()> batch_limit;            // how long a batch is at most; 0: there are none
     std::function<std::string()> metrics_address;  // empty: no metrics are served

@@ -71,6 +71,15 @@ void print_patterns(const nlohmann::json& choices) {
   }
 }
 
+// How urgent the operations are whose programs do not say it, of the jobs that this host leads.
+void print_urgencies(const nlohmann::json& choices) {
+  for (const auto& choice : choices) {
+    fmt::print("  job '{}': {} {} without an urgency have {:.2f} by rule {}, the last one '{}'\n",
+               choice.value("job", "?"), choice.value("tensors", std::uint64_t{0}), choice.value("operation", "?"),
+               choice.value("urgency", 0.0), choice.value("rule", "?"), choice.value("last", "?"));
+  }
+}
+
 void print_lane(const nlohmann::json& lane) {
   const nlohmann::json per_slice = lane.value("cpu_ns_per_slice", nlohmann::json());
   const std::string protection = lane.value("data_protection", "none");
@@ -88,6 +97,7 @@ void print_lane(const nlohmann::json& lane) {
     fmt::print("  lane {}: CPU {:.2f} s\n", l, cpu[l].get<double>());
   for (const auto& path : lane.value("paths", nlohmann::json::array())) print_path(path);
   print_patterns(lane.value("pattern_choices", nlohmann::json::array()));
+  print_urgencies(lane.value("urgency_choices", nlohmann::json::array()));
   for (const auto& cls : lane.value("classes", nlohmann::json::array())) {
     fmt::print("  class {:<10} sent {} bytes, received {} bytes, completed {} tensors, failed {}\n",
                cls.value("name", "?"), cls.value("sent_bytes", std::uint64_t{0}),

@@ -48,6 +48,23 @@ def check_gathering(daemons):
         expect(code == 0, f"a rank ended with status {code}: {text}")
 
 
+def check_urgencies(daemons):
+    """The leader says how urgent calls are whose programs do not say it, and by which rule."""
+    program = """
+import numpy, tensorlane as tl
+tl.init()
+tl.allgather(numpy.ones(4), name="parameters"), tl.allgather(numpy.ones(4), name="said", priority=0.2)
+found = [c for c in tl.status()["daemon"]["lane"]["urgency_choices"] if c["job"] == "urgencies"]
+assert found == ([{"job": "urgencies", "rule": "default", "operation": "allgather", "urgency": found[0]["urgency"], "tensors": 1, "last": "allgather.parameters"}]
+                 if tl.rank() == 0 else []), found
+tl.barrier()
+tl.shutdown()
+"""
+    ranks = daemons.job("urgencies", [PYTHON, "-c", program], env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so")})
+    for text, code in outputs(ranks, 60):
+        expect(code == 0, f"a rank ended with status {code}: {text}")
+
+
 def check_pages(daemons):
     ranks = daemons.job("sets", [PYTHON, "-c", MANY_SETS], env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so")})
     for text, code in outputs(ranks, 120):
@@ -67,6 +84,7 @@ def check_user_outside(daemons):
 def main():
     with Daemons(2) as daemons:
         check_gathering(daemons)
+        check_urgencies(daemons)
         check_pages(daemons)
         check_user_outside(daemons)
         whole = status_text(daemons, "h0")

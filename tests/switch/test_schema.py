@@ -93,13 +93,14 @@ qos:
   retry_budget: 4 s
 routing: {mode: routes, routes: [[h0, s0, h1]]}
 data_protection: encrypt
+urgencies: [{job: "prod-*", tensor: "*", operation: allgather, at_least: 1 KiB, at_most: 1 MiB, urgency: 0.9}]
 """)
 
 MAPPINGS = {
     (): "", ("classes",): "classes", ("classes", "data", 0): "data_class", ("classes", "control"): "control_class", ("hosts", 0): "host",
     ("hosts", 0, "addresses"): "host.addresses", ("switches", 0): "switch", ("switches", 0, "platform"): "platform", ("switches", 0, "ports", 0): "port",
     ("links", 0): "link", ("qos",): "qos", ("qos", "classes", "urgent"): "service", ("qos", "classes", "cnp"): "cnp", ("qos", "classes", "urgent", "ecn"): "ecn",
-    ("qos", "headroom"): "headroom", ("qos", "watchdog"): "watchdog", ("routing",): "routing",
+    ("qos", "headroom"): "headroom", ("qos", "watchdog"): "watchdog", ("routing",): "routing", ("urgencies", 0): "urgency",
 }
 
 
@@ -128,7 +129,8 @@ def check_keys(folder):
 def check_words(folder):
     """Words of a list are those of the loader, which says them."""
     for path, definition in ((("switches", 0, "nos"), "switch"), (("switches", 0, "role"), "switch"), (("qos", "headroom", "formula"), "headroom"),
-                             (("qos", "watchdog", "action"), "watchdog"), (("routing", "mode"), "routing"), (("data_protection",), "")):
+                             (("qos", "watchdog", "action"), "watchdog"), (("routing", "mode"), "routing"), (("data_protection",), ""),
+                             (("urgencies", 0, "operation"), "urgency")):
         changed = copy.deepcopy(FULL)
         at(changed, path[:-1])[path[-1]] = "zzzzzzzz"
         known = re.search(r"expected one of (.*)\n", load(folder, changed))

@@ -284,7 +284,7 @@ TL_API tl_status_t tl_set_callback(tl_request_t* request, tl_callback_t function
 /* Per call; null means all defaults. */
 typedef struct {
   size_t size;       /* set by TL_OPTIONS_INIT */
-  float urgency;     /* [0, 1]; negative: 0.5 */
+  float urgency;     /* [0, 1]; negative: as the fabric file of rank 0's host says (urgencies), else 0.5 */
   uint32_t reserved; /* ignored */
   uint32_t queued; /* not 0: while an operation of this name is under way, this one waits for its turn. Without it such
                       a call is refused. The library keeps a copy of `in` meanwhile, but of GPU memory */

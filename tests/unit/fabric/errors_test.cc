@@ -28,24 +28,42 @@ std::string case_name(const ::testing::TestParamInfo<Mistake>& info) {
 #define HOST "hosts: [{name: h, addresses: {tcp: 10.0.0.1}}]\n"
 
 INSTANTIATE_TEST_SUITE_P(
+    Urgencies, FabricError,
+    ::testing::Values(
+        Mistake{"NoUrgency", HOST "urgencies:\n  - {operation: allgather}\n",
+                "no 'urgency' in a rule of 'urgencies': fabric.yaml:3: add 'urgency: ...'"},
+        Mistake{"UrgencyBeyondOne", HOST "urgencies: [{urgency: 1.5}]\n",
+                "'urgency' of a rule of 'urgencies' is '1.5': fabric.yaml:2: expected a number from 0 to 1"},
+        Mistake{
+            "UnknownOperation", HOST "urgencies: [{operation: allreduces, urgency: 1}]\n",
+            "'operation' of a rule of 'urgencies' is 'allreduces': fabric.yaml:2: did you mean 'allreduce'? expected "
+            "one of allreduce, broadcast, allgather, barrier, push, pull, reducescatter"},
+        Mistake{"LessThanAtLeast", HOST "urgencies: [{at_least: 1 MiB, at_most: 1 KiB, urgency: 1}]\n",
+                "'at_most' of a rule of 'urgencies' is '1 KiB': fabric.yaml:2: expected at least 'at_least', 1 MiB"},
+        Mistake{"QuotesInAPattern", HOST "urgencies: [{job: 'a\"b', urgency: 1}]\n",
+                "'job' of a rule of 'urgencies' is 'a\"b': fabric.yaml:2: expected printable characters of ASCII but "
+                "'\"' and '\\'"}),
+    case_name);
+
+INSTANTIATE_TEST_SUITE_P(
     Syntax, FabricError,
     ::testing::Values(
         Mistake{"Empty", "",
                 "empty fabric file: fabric.yaml:1: expected a mapping with classes, data_protection, hosts, switches, "
-                "links, qos, routing"},
+                "links, qos, routing, urgencies"},
         Mistake{"NoMapping", "- 1",
                 "the fabric file is a list: fabric.yaml:1: expected a mapping with classes, data_protection, hosts, "
-                "switches, links, qos, routing"},
+                "switches, links, qos, routing, urgencies"},
         Mistake{"NoYaml", "hosts: [\n",
                 "not valid YAML: end of sequence flow not found: fabric.yaml:2: correct the syntax there, or what "
                 "was left open before it"},
         Mistake{"UnknownKey", HOST "host: []\n",
                 "unknown key 'host' in the fabric file: fabric.yaml:2: did you mean 'hosts'? expected one of classes, "
-                "data_protection, hosts, switches, links, qos, routing"},
+                "data_protection, hosts, switches, links, qos, routing, urgencies"},
         Mistake{
             "UnknownKeyLikeNothing", HOST "colour: red\n",
             "unknown key 'colour' in the fabric file: fabric.yaml:2: expected one of classes, data_protection, hosts, "
-            "switches, links, qos, routing"},
+            "switches, links, qos, routing, urgencies"},
         Mistake{"UnknownProtection", HOST "data_protection: encypt\n",
                 "'data_protection' of the fabric file is 'encypt': fabric.yaml:2: did you mean 'encrypt'? expected one "
                 "of none, authenticate, encrypt"},

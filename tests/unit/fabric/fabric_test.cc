@@ -105,6 +105,41 @@ TEST(Fabric, DataIsProtectedAsTheFileSays) {
   }
 }
 
+// The urgency of such an operation; -1 where no rule fits.
+float urgency_in(const Fabric& fabric, const std::string& job, const std::string& tensor, Operation operation,
+                 std::uint64_t bytes) {
+  const UrgencyRule* rule = fabric.urgencies.find(job, tensor, operation, Bytes(bytes));
+  return rule == nullptr ? -1 : rule->urgency;
+}
+
+TEST(Fabric, TheFirstRuleThatFitsSaysHowUrgentAnOperationIs) {
+  const Fabric first = parsed(two_hosts("greenfield") + R"(urgencies:
+  - {job: "prod-*", operation: allreduce, at_least: 64, at_most: 4 KiB, urgency: 1}
+  - {tensor: "allgather.[ab]?", urgency: 0.25}
+  - {operation: allreduce, urgency: 0.125}
+)");
+  for (const Fabric& fabric : {first, parsed(to_yaml(first))}) {
+    EXPECT_EQ(urgency_in(fabric, "prod-1", "x", Operation::kAllreduce, 4096), 1);
+    EXPECT_EQ(urgency_in(fabric, "prod-1", "x", Operation::kAllreduce, 4097), 0.125);
+    EXPECT_EQ(urgency_in(fabric, "prod-1", "x", Operation::kAllreduce, 63), 0.125);
+    EXPECT_EQ(urgency_in(fabric, "test", "x", Operation::kAllreduce, 100), 0.125);
+    EXPECT_EQ(urgency_in(fabric, "test", "allgather.a1", Operation::kAllgather, 100), 0.25);
+    EXPECT_EQ(urgency_in(fabric, "test", "allgather.c1", Operation::kAllgather, 100), -1);
+    EXPECT_EQ(urgency_in(fabric, "test", "x", Operation::kBroadcast, 100), -1);
+  }
+  EXPECT_EQ(first.urgencies.find("test", "allgather.a1", Operation::kAllgather, Bytes(1))->line,
+            first.urgencies.line + 1);
+}
+
+TEST(Fabric, WithoutRulesGatheredParametersAreUrgentAndScatteredGradientsBulk) {
+  const Fabric fabric = parsed(two_hosts("greenfield"));
+  EXPECT_EQ(urgency_in(fabric, "j", "x", Operation::kAllgather, 100), 0.9F);
+  EXPECT_EQ(urgency_in(fabric, "j", "x", Operation::kReduceScatter, 100), 0.1F);
+  EXPECT_EQ(urgency_in(fabric, "j", "x", Operation::kAllreduce, 100), -1);
+  const Fabric none = parsed(two_hosts("greenfield") + "urgencies: []\n");
+  EXPECT_EQ(urgency_in(parsed(to_yaml(none)), "j", "x", Operation::kAllgather, 100), -1);
+}
+
 TEST(Fabric, PresetsAreTheDocumentedCodePoints) {
   const ClassTable green = parsed(two_hosts("greenfield")).classes;
   ASSERT_EQ(green.data.size(), 2u);

@@ -1,0 +1,37 @@
+#include "daemon/planning/urgency_choices.h"
+
+namespace tensorlane::planning {
+
+std::string UrgencyChoices::rule_name(const fabric::UrgencyRule* rule) const {
+  if (rule == nullptr) return "none";
+  return rule->line == 0 ? "default" : fabric_.path + ":" + std::to_string(rule->line);
+}
+
+float UrgencyChoices::choose(const std::string& job, const protocol::TensorBody& body) {
+  const fabric::UrgencyRule* rule =
+      fabric_.urgencies.find(job, body.name, body.operation, Bytes(body.elements * dtype_size(body.dtype)));
+  const float urgency = rule == nullptr ? body.urgency : rule->urgency;
+  const std::tuple key(job, rule_name(rule), body.operation);
+  if (chosen_.size() >= kMost && !chosen_.contains(key)) return urgency;
+  Chosen& chosen = chosen_[key];
+  chosen.urgency = urgency;
+  ++chosen.tensors;
+  chosen.last = body.name;
+  return urgency;
+}
+
+nlohmann::json UrgencyChoices::choices() const {
+  nlohmann::json all = nlohmann::json::array();
+  for (const auto& [key, chosen] : chosen_) {
+    const auto& [job, rule, operation] = key;
+    all.push_back({{"job", job},
+                   {"rule", rule},
+                   {"operation", operation_name(operation)},
+                   {"urgency", chosen.urgency},
+                   {"tensors", chosen.tensors},
+                   {"last", chosen.last}});
+  }
+  return all;
+}
+
+}  // namespace tensorlane::planning
