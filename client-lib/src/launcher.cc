@@ -15,7 +15,7 @@ constexpr Launcher kTorchrun{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SI
 constexpr std::array kOthers{
     Launcher{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
              "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"},
+    Launcher{"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", true},
 };
 
 // The number that `text` begins with, which is cut off; nothing where it does not begin with one.
@@ -41,11 +41,9 @@ const char* environment(const char* name) {
 }
 
 const Launcher& launcher() {
-  const auto& t = kTorchrun;
-  const std::array variables{t.rank, t.world_size, t.local_rank, t.local_world_size};
-  if (std::ranges::any_of(variables, [](const char* name) { return environment(name) != nullptr; })) return t;
+  if (environment(kTorchrun.rank) != nullptr || environment(kTorchrun.world_size) != nullptr) return kTorchrun;
   const auto* other = std::ranges::find_if(kOthers, [](const Launcher& l) { return environment(l.world_size); });
-  return other != kOthers.end() ? *other : t;
+  return other != kOthers.end() ? *other : kTorchrun;
 }
 
 Result<std::uint32_t> tasks_here(const std::string& text) {
@@ -54,18 +52,21 @@ Result<std::uint32_t> tasks_here(const std::string& text) {
   std::string_view node_left = node_text != nullptr ? node_text : "0", left = text;
   std::optional<std::uint32_t> node = cut_number(node_left);
   if (!node || !node_left.empty()) return bad;
-  while (true) {
+  std::optional<std::uint32_t> here;
+  std::uint64_t before = 0;  // nodes
+  do {
     const std::optional<std::uint32_t> tasks = cut_number(left);
     std::optional<std::uint32_t> nodes = 1;
     if (cut(left, "(x")) {
       nodes = cut_number(left);
       if (!cut(left, ")")) return bad;
     }
-    if (!tasks || !nodes) return bad;
-    if (*node < *nodes) return *tasks;
-    *node -= *nodes;
-    if (!cut(left, ",")) return bad;
-  }
+    if (!tasks || !nodes || *nodes == 0) return bad;
+    if (!here && *node < before + *nodes) here = tasks;
+    before += *nodes;
+  } while (cut(left, ","));
+  if (!here || !left.empty()) return bad;
+  return *here;
 }
 
 }  // namespace tensorlane::client

@@ -37,9 +37,10 @@ Result<std::uint32_t> number(const char* field, int given, const char* variable,
 }
 
 // As number(), of a variable that may speak of all hosts.
-Result<std::uint32_t> local_world_size(int given, const char* variable) {
+Result<std::uint32_t> local_world_size(int given, const Launcher& by) {
+  const char* const variable = by.local_world_size;
   const char* text = environment(variable);
-  if (given != -1 || text == nullptr) return number("local_world_size", given, variable, 1);
+  if (given != -1 || text == nullptr || !by.speaks_of_all_hosts) return number("local_world_size", given, variable, 1);
   const Result<std::uint32_t> tasks = tasks_here(text);
   if (!tasks.ok())
     return invalid(variable, text, "start the ranks by srun, or set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE");
@@ -152,7 +153,9 @@ Result<Settings> resolve(const tl_config_t* given) {
   TL_ASSIGN_OR_RETURN(s.rank, number("rank", config.rank, by.rank, 0));
   TL_ASSIGN_OR_RETURN(s.world_size, number("world_size", config.world_size, by.world_size, 1));
   TL_ASSIGN_OR_RETURN(s.local_rank, number("local_rank", config.local_rank, by.local_rank, 0));
-  TL_ASSIGN_OR_RETURN(s.local_world_size, local_world_size(config.local_world_size, by.local_world_size));
+  TL_ASSIGN_OR_RETURN(s.local_world_size, local_world_size(config.local_world_size, by));
+  if (config.rank == -1 && environment(by.rank) == nullptr && s.world_size > 1)
+    return invalid(by.rank, "", "set it to this process's rank, from 0: there are " + std::to_string(s.world_size));
   TL_RETURN_IF_ERROR(check_ranks(s, by));
   TL_ASSIGN_OR_RETURN(s.job, text_of("job", config.job, {"TENSORLANE_JOB", "TORCHELASTIC_RUN_ID"}, "default"));
   if (s.job.empty()) return invalid("job", "", "name the job, or set TENSORLANE_JOB");

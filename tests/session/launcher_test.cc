@@ -98,6 +98,34 @@ INSTANTIATE_TEST_SUITE_P(
                  {"SLURM_STEP_NUM_TASKS", "1"}},
                 0,
                 1},
+        // torchrun on the second node, started there by srun.
+        Started{"TorchrunBySlurm",
+                {{"RANK", "1"},
+                 {"WORLD_SIZE", "2"},
+                 {"LOCAL_RANK", "0"},
+                 {"LOCAL_WORLD_SIZE", "1"},
+                 {"SLURM_PROCID", "1"},
+                 {"SLURM_STEP_NUM_TASKS", "2"},
+                 {"SLURM_NODEID", "1"},
+                 {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}},
+                0,
+                1},
+        Started{"OpenMpiOnTheSecondNodeOfSlurm",
+                {{"OMPI_COMM_WORLD_RANK", "1"},
+                 {"OMPI_COMM_WORLD_SIZE", "2"},
+                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                 {"SLURM_NODEID", "1"}},
+                0,
+                1},
+        // A script that says which GPU a process has.
+        Started{"OpenMpiAndALocalRank",
+                {{"OMPI_COMM_WORLD_RANK", "1"},
+                 {"OMPI_COMM_WORLD_SIZE", "2"},
+                 {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                 {"LOCAL_RANK", "0"}},
+                1,
+                2},
         Started{"TorchrunByOpenMpi",
                 {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}},
                 0,
@@ -154,6 +182,17 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"NoListOfNodes", tasks("4(x"),
               "the configuration is wrong: SLURM_STEP_TASKS_PER_NODE is '4(x': start the ranks by srun, or set RANK, "
               "WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE"},
+        Wrong{
+            "MoreBehindTheList", tasks("4(x2).5"),
+            "the configuration is wrong: SLURM_STEP_TASKS_PER_NODE is '4(x2).5': start the ranks by srun, or set RANK, "
+            "WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE"},
+        Wrong{
+            "NoNodes", tasks("4,3(x0)"),
+            "the configuration is wrong: SLURM_STEP_TASKS_PER_NODE is '4,3(x0)': start the ranks by srun, or set RANK, "
+            "WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE"},
+        Wrong{"NoRank",
+              {{"WORLD_SIZE", "2"}},
+              "the configuration is wrong: RANK is empty: set it to this process's rank, from 0: there are 2"},
         Wrong{"NothingBehindTheComma", tasks("4,", "1"),
               "the configuration is wrong: SLURM_STEP_TASKS_PER_NODE is '4,': start the ranks by srun, or set RANK, "
               "WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE"},
