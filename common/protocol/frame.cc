@@ -78,9 +78,9 @@ Result<FrameHeader> decode_frame(std::span<const std::byte, kFrameHeaderBytes> i
   }
   const std::uint32_t crc = crc32c(in.first<kCrcOffset>());
   if (crc != w.header_crc) return corrupt(fmt::format("bad header CRC {:#010x}, computed {:#010x}", w.header_crc, crc));
-  if (w.type < 1 || w.type > static_cast<std::uint8_t>(FrameType::kAgreed))
+  if (w.type < 1 || w.type > static_cast<std::uint8_t>(kLastFrameType))
     return corrupt(fmt::format("unknown frame type {}", w.type));
-  if (w.flags & ~(kFlagPayloadCrc | kFlagEager | kFlagAck | kFlagInParts))
+  if (w.flags & ~(kFlagPayloadCrc | kFlagEager | kFlagAck | kFlagInParts | kFlagMessage))
     return corrupt(fmt::format("unknown frame flags {:#04x}", w.flags));
   if (w.payload_bytes > kMaxOperation.value) {
     return corrupt(fmt::format("payload of {} bytes, at most {} are allowed", w.payload_bytes, kMaxOperation.value));

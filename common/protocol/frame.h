@@ -36,6 +36,11 @@ enum class FrameType : std::uint8_t {
   // Of jobs whose plan says Ordering::kNegotiated: bit i of `offset` is tensor 64 * `slice` + i.
   kOffer = 8,   // to the leader: these could begin here
   kAgreed = 9,  // from the leader: these can begin on all hosts, and begin
+  // Of messages between two ranks (daemon/engine/messages), in the control class:
+  kMessage = 10,  // rank `tensor` has a message for rank `slice`: tag `sequence`, `offset` elements of dtype `aux`;
+                  // the sender calls it `grant`
+  kMessageGrant = 11,    // send what you call `aux`, under `grant`
+  kMessageRefused = 12,  // what you call `aux` is no such message: the receive has `offset` elements of dtype `slice`
 };
 
 // The low bits of a grant are an index that is used again, the others tell its generations apart.
@@ -45,7 +50,9 @@ inline constexpr std::uint8_t kFlagPayloadCrc = 1;  // payload_crc is the CRC32C
 inline constexpr std::uint8_t kFlagEager = 2;
 inline constexpr std::uint8_t kFlagAck =
     4;  // of transports that resume flows: acknowledge (kDelivered) soon, somebody waits for it
-inline constexpr std::uint8_t kFlagInParts = 8;  // of kReady
+inline constexpr std::uint8_t kFlagInParts = 8;   // of kReady
+inline constexpr std::uint8_t kFlagMessage = 16;  // of kData: payload of a message, in order
+inline constexpr FrameType kLastFrameType = FrameType::kMessageRefused;
 
 // A header in host order. Fields a type does not use are zero.
 struct FrameHeader {

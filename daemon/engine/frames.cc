@@ -13,6 +13,7 @@ using protocol::FrameType;
 Fault Engine::Impl::check_header(HostIndex peer, const FrameHeader& h) const {
   if (peer.value >= config_.hosts || peer == config_.self) return "frame from a host that is no peer";
   if (h.job != config_.job || h.epoch != config_.epoch) return "frame of another job or epoch";
+  if ((h.flags & protocol::kFlagMessage) != 0) return "payload of a message in a job that has none";
   return nullptr;
 }
 
@@ -93,6 +94,10 @@ Fault Engine::Impl::take_frame(HostIndex peer, const FrameHeader& h, ActionRing&
     case FrameType::kDelivered:
     case FrameType::kGoodbye:
       return "frame that transports keep to themselves";
+    case FrameType::kMessage:
+    case FrameType::kMessageGrant:
+    case FrameType::kMessageRefused:
+      return "message in a job that has none";
   }
   return "unknown frame type";
 }

@@ -18,9 +18,9 @@ void check(const HeaderBytes& bytes) {
     TL_ASSERT(header.status().code() == Code::kCorrupt || header.status().code() == Code::kVersionMismatch);
     return;
   }
-  TL_ASSERT(header->type >= FrameType::kReady && header->type <= FrameType::kAgreed);
-  TL_ASSERT((header->flags &
-             ~(protocol::kFlagPayloadCrc | protocol::kFlagEager | protocol::kFlagAck | protocol::kFlagInParts)) == 0);
+  TL_ASSERT(header->type >= FrameType::kReady && header->type <= protocol::kLastFrameType);
+  TL_ASSERT((header->flags & ~(protocol::kFlagPayloadCrc | protocol::kFlagEager | protocol::kFlagAck |
+                               protocol::kFlagInParts | protocol::kFlagMessage)) == 0);
   TL_ASSERT(header->payload_bytes <= kMaxOperation.value);
   TL_ASSERT(header->type == FrameType::kData || header->payload_bytes == 0);
   HeaderBytes again;

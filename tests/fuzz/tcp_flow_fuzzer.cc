@@ -108,7 +108,7 @@ class Sink final : public ports::FrameSink {
 
   Result<std::span<std::byte>> on_header(const FrameHeader& header) override {
     TL_ASSERT(header.job == kFlow.job && header.epoch == kEpoch && header.cls == kFlow.cls);
-    TL_ASSERT(header.payload_bytes <= kMaxOperation.value && header.type <= protocol::FrameType::kAgreed);
+    TL_ASSERT(header.payload_bytes <= kMaxOperation.value && header.type <= protocol::kLastFrameType);
     TL_ASSERT(header.type != protocol::FrameType::kDelivered && header.type != protocol::FrameType::kGoodbye);
     TL_ASSERT(!(header.flags & protocol::kFlagAck));
     TL_ASSERT(!stopped);
