@@ -119,11 +119,13 @@ def _interruptible(call):
     _Call(call).wait()
 
 
-def tensor_desc(name, count, dtype, op=SUM, position=0, positions=0, memory=MEMORY_HOST):
-    """An allreduce of a group, without a buffer of its own."""
+def tensor_desc(
+    name, count, dtype, op=SUM, position=0, positions=0, memory=MEMORY_HOST, operation=ALLREDUCE, urgency=-1.0
+):
+    """A tensor of a group, without a buffer of its own."""
     return TensorDesc(
-        ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, ALLREDUCE, op, 0, position, positions, -1.0, 1, 0,
-        0, memory, 0,
+        ctypes.sizeof(TensorDesc), name.encode(), None, count, dtype, operation, op, 0, position, positions, urgency, 1,
+        0, 0, memory, 0,
     )
 
 

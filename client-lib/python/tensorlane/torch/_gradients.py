@@ -88,7 +88,7 @@ class Slot:
         return self.trained and (self.parameter.requires_grad or self.parameter.grad is not None)
 
 
-class _Batch:
+class Batch:
     """One registered tensor: a large slot, or several small neighbours of one type and device."""
 
     __slots__ = ("index", "slots", "device", "buffer", "posted", "given", "wanted", "streams", "__weakref__")
@@ -125,6 +125,14 @@ class _Batch:
         for slot in self.slots:
             slot.average = None
 
+    def label(self):
+        first = self.slots[0].name
+        return first if len(self.slots) == 1 else f"{first}+{len(self.slots) - 1}"
+
+    def kinds(self):
+        """(name, type and shape) of each parameter, for texts."""
+        return tuple((slot.name, _kind(slot.parameter)) for slot in self.slots)
+
     def bind(self, buffer):
         self.buffer, begin = buffer, 0
         for slot in self.slots:
@@ -143,7 +151,7 @@ class _Batch:
                 gradient = slot.parameter.grad
                 slot.state = _rounds.UNUSED if gradient is None else _rounds.USED
                 if gradient is not None:
-                    _check_fits(slot, gradient)
+                    check_fits(slot, gradient, slot.average.dtype)
                     sources.append(gradient)
                     targets.append(slot.average)
                     continue
@@ -184,7 +192,7 @@ class GradientSender:
         self.slots = [Slot(name, i, p) for i, (name, p) in enumerate(named_parameters)]
         for slot in self.slots:
             _check_supported(slot)
-        self._batches = _batches(self.slots)
+        self._batches = self._make_batches()
         self._roll_call_index = len(self._batches)
         self._register(group, op)
         self._hooks = [
@@ -373,40 +381,43 @@ class GradientSender:
             self._open.add(batch.index)
             batch.posted = True
 
+    def _make_batches(self):
+        return [Batch(i, members) for i, members in enumerate(neighbours(self.slots, BATCH_BYTES))]
+
     def _register(self, group, op):
         descs = []
         for batch in self._batches:
             first = batch.slots[0]
-            name = first.name if len(batch.slots) == 1 else f"{first.name}+{len(batch.slots) - 1}"
             count = sum(slot.parameter.numel() for slot in batch.slots)
-            parameters = tuple((slot.name, _kind(slot.parameter)) for slot in batch.slots)
             descs.append(
                 TensorDesc(
-                    f"{group}.{name}", count, first.parameter.dtype, first.index, len(self.slots),
-                    parameters=parameters, device=batch.device,
+                    f"{group}.{batch.label()}", count, first.parameter.dtype, first.index, len(self.slots),
+                    parameters=batch.kinds(), device=batch.device,
                 )
             )
-        descs.append(
-            TensorDesc(
-                f"{group}.roll_call", _rounds.length(len(self.slots)), torch.uint8, 0, len(self.slots), _native.MAX
-            )
-        )
+        descs.append(self._roll_call_desc(group))
         *buffers, self._roll_call = self._transport.register(group, descs, op)
         for batch, buffer in zip(self._batches, buffers):
             batch.bind(buffer)
 
+    def _roll_call_desc(self, group):
+        count = len(self.slots)
+        return TensorDesc(f"{group}.roll_call", _rounds.length(count), torch.uint8, 0, count, _native.MAX)
 
-def _batches(slots):
-    """Neighbours of one type and device together, as long as they stay small."""
+
+def neighbours(slots, most, tiny=0):
+    """Lists of neighbours of one type and device, as long as they stay within `most` bytes. What has at most `tiny`
+    bytes so far takes the next one, however large."""
     batches, last, size = [], [], 0
     for slot in slots:
         bytes_of_slot = slot.parameter.numel() * slot.parameter.element_size()
-        if not last or not _alike(last[0].parameter, slot.parameter) or size + bytes_of_slot > BATCH_BYTES:
+        full = size > tiny and size + bytes_of_slot > most
+        if not last or not _alike(last[0].parameter, slot.parameter) or full:
             last, size = [], 0
             batches.append(last)
         last.append(slot)
         size += bytes_of_slot
-    return [_Batch(i, members) for i, members in enumerate(batches)]
+    return batches
 
 
 def _alike(left, right):
@@ -431,10 +442,12 @@ def _kind(tensor):
     return f"{tensor.dtype}{list(tensor.shape)}"
 
 
-def _check_fits(slot, gradient):
-    if gradient.dtype != slot.average.dtype or gradient.shape != slot.average.shape:
+def check_fits(slot, gradient, dtype):
+    """Raises unless the gradient is what was registered: of this type, and like the slot's buffer."""
+    if gradient.dtype != dtype or gradient.shape != slot.average.shape:
         raise misuse(
-            f"its gradient is of {_kind(gradient)}, and it was registered as {_kind(slot.average)}", slot.where(),
+            f"its gradient is of {_kind(gradient)}, and it was registered as {dtype}{list(slot.average.shape)}",
+            slot.where(),
             "convert the model before DistributedOptimizer(), or wrap the optimizer again",
         )
     if gradient.device != slot.average.device:

@@ -13,11 +13,12 @@ import torch
 
 from .. import _constants, _process_sets, _reports
 from .._process_sets import AnyProcessSet
-from ..errors import Error, InvalidArgumentError, TimedOutError, misuse
+from ..errors import misuse
 from . import _device, _touch
 from ._accepted import check_plain, name_parameters
 from ._distributed import WAY_ON, Distributed
 from ._gradients import GradientSender
+from ._lifetime import Lifetime, watch_slot, with_pending
 from ._modules import ModuleWatch, check_module, check_thread, is_compiled
 from ._seals import Seals
 from ._stepper import PROVEN, Stepper, check_separable, snapshot
@@ -26,7 +27,6 @@ from ._transport import NativeTransport
 _COMPILED = "the model is compiled (torch.compile)"
 _NO_GRADIENT = object()
 _groups = weakref.WeakKeyDictionary()  # by process set: how many optimizers it has had, the same on all of its ranks
-_with_pending = set()  # keeps cores alive whose optimizer the user has dropped before its last updates were applied
 
 
 def DistributedOptimizer(
@@ -99,13 +99,12 @@ def DistributedOptimizer(
     return result
 
 
-class _Core:
+class _Core(Lifetime):
     """The state of one DistributedOptimizer. Everything runs on the training thread, the one that calls step(), or, for
     parameters on GPUs, on a thread of autograd's while that one waits in backward()."""
 
     def __init__(self, optimizer, wrapped, modules, reason, process_set):
-        self.wrapped = wrapped
-        self.process_set = process_set
+        super().__init__(wrapped, process_set)
         self._modules = modules
         self._stepper = Stepper(optimizer, wrapped)
         self._seals = Seals()
@@ -114,9 +113,6 @@ class _Core:
         self._next = 0  # no slot before it has an update pending
         self._thread = threading.get_ident()
         self._touch = _touch.of_this_thread()
-        self._failure = None
-        self.replaced = False  # another optimizer has its parameters now
-        self._unregisters = False  # it is closed, and its tensors have yet to be given back
         self.reason = reason  # why step() is synchronous; None when it is not
         self.pending = set()  # slots with an update that has not been applied
         self.updates = _device.Trail()  # of those of this iteration that have been
@@ -155,17 +151,6 @@ class _Core:
             if not self._has_averages():
                 self._synchronize()
 
-    def check_known(self, param_group):
-        """A group that was dropped may come back."""
-        parameters = param_group.get("params", ())
-        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        if any((p[1] if isinstance(p, tuple) else p) not in self._by_parameter for p in parameters):
-            raise misuse(
-                "the set of parameters is fixed when it is registered with the other ranks",
-                f"{self.wrapped.__name__}.add_param_group", "add groups to the optimizer before DistributedOptimizer()",
-            )
-        param_group["params"] = parameters
-
     def flush_for_reading(self):
         if not self._stepper.stepping:
             self.flush()
@@ -202,7 +187,7 @@ class _Core:
                     watch.forget(keys)
                 slot.watched = ()
             if not self.pending:
-                _with_pending.discard(self)
+                with_pending.discard(self)
 
     def before_zero_grad(self, set_to_none=True):
         """Gradients that have been sent are dropped, if all ranks do."""
@@ -236,47 +221,10 @@ class _Core:
             "updated_in_step": [slot.name for slot in self._unguarded],
         }
 
-    def close(self, reason):
-        """Takes all hooks off; later calls fail with `reason`."""
-        try:
-            if self._failure is None:
-                self.flush()
-        finally:
-            self._failure = reason
-            self._stop_watching()
-            self._sender.close()
-            _with_pending.discard(self)
-            _reports.remove(self)
-
-    def close_and_unregister(self, reason):
-        """Collective. Not of an optimizer that has failed, with the job or by a mistake: then ranks may differ. After
-        TimedOutError the next call goes on."""
-        if not self._unregisters:
-            sound = self._failure is None or self.replaced
-            self.close(reason)
-            self._unregisters = sound
-        if not self._unregisters:
-            return
-        try:
-            self._sender.unregister()
-        except TimedOutError as error:
-            raise TimedOutError(
-                f"optimizer {self.wrapped.__name__} is not closed on all ranks: {error}, and call close() again"
-            ) from None
-        self._unregisters = False
-
-    def leave(self, what, fix):
-        """The process leaves its job, or the optimizer's process set: the buffers go away with it."""
-        self.close(misuse(what, f"optimizer {self.wrapped.__name__}", fix))
-
-    def shares(self, parameters):
-        return any(slot.parameter in parameters for slot in self._sender.slots)
-
     def before_round(self):
         """Groups may have been dropped, or have come back."""
         self.updates.follow("a backward pass")  # which overwrites what updates read
-        grouped = (self._by_parameter.get(parameter) for group in self._stepper.groups for parameter in group["params"])
-        self._sender.set_trained({slot for slot in grouped if slot is not None})
+        self._set_trained(self._stepper.groups)
 
     def after_pass(self, last):
         """A backward pass is over; `last`: of its round."""
@@ -340,13 +288,13 @@ class _Core:
                 if slot is not None and slot.takes_part():
                     slot.update = hyperparameters
                     self.pending.add(slot)
-                    slot.watched = _watch_slot(watch, me, slot, state.get(parameter, {}))
+                    slot.watched = watch_slot(watch, me, slot, state.get(parameter, {}))
         self._sender.new_round()
         if self.pending:
             self.updates.clear()
             self._next = 0
             self._seals.make(self._sender.slots)
-            _with_pending.add(self)
+            with_pending.add(self)
         self._show_gradients()
         self.apply(self._unguarded)
 
@@ -447,20 +395,6 @@ class _Core:
     def _wait(self, slots):
         self._guarded_by_failure(lambda: self._sender.wait(slots))
 
-    def _guarded_by_failure(self, call):
-        """After the transport has failed there is no way to complete what is pending: every later call says so again.
-        """
-        try:
-            call()
-        except Error as error:
-            if not isinstance(error, InvalidArgumentError):
-                self._failure = error
-            raise
-
-    def _check_alive(self):
-        if self._failure is not None:
-            raise self._failure
-
     def _put_into_gradients(self, slots):
         """The averages of the latest round, which nothing has overwritten yet."""
         present = [slot for slot in slots if slot.parameter.grad is not None]
@@ -473,31 +407,6 @@ class _Core:
                     if slot.shown is not None:
                         slot.shown = weakref.ref(slot.parameter.grad)
                 slot.leave(slot.parameter.grad)
-
-    def _check_registered(self, optimizer):
-        for number, group in enumerate(optimizer.param_groups):
-            for place, parameter in enumerate(group["params"]):
-                if parameter.requires_grad and parameter not in self._by_parameter:
-                    raise misuse(
-                        "it was frozen when the optimizer was wrapped, so it is not registered",
-                        f"parameter {place} of group {number}",
-                        "make all parameters that will be trained require gradients before DistributedOptimizer(), or "
-                        "wrap again",
-                    )
-
-
-def _watch_slot(watch, core, slot, state):
-    """Whatever touches the parameter or its state has the update applied first. `core` is weak; what is pending keeps
-    it alive."""
-
-    def touched(_):
-        if slot.update is not None:
-            core().apply([slot])
-
-    return [
-        watch.add(slot.parameter, touched, aliases=True),
-        *(watch.add(value, touched) for value in state.values() if isinstance(value, torch.Tensor)),
-    ]
 
 
 class _Looked:

@@ -3,13 +3,14 @@
 `NativeTransport` is the real one, over tensorlane.h. Tests put an in-process one in its place.
 """
 
-from typing import List, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, List, NamedTuple, Optional, Protocol, Tuple
 
 import torch
 
 from .. import _native, _process_sets
 from ..errors import MismatchError
 from . import _device
+from ._broadcast import broadcast_object
 from ._differences import explain
 
 _DTYPES = {
@@ -34,17 +35,19 @@ class TensorDesc(NamedTuple):
     op: Optional[int] = None  # None: the group's
     parameters: Tuple[Tuple[str, str], ...] = ()  # (name, type and shape) of each that it holds, for texts
     device: Optional[torch.device] = None  # the GPU that the buffer is on; None: host memory
+    operation: int = _native.ALLREDUCE  # REDUCESCATTER and ALLGATHER cut the buffer into one share for each rank
+    urgency: float = -1.0  # in [0, 1]; negative: of the position
 
 
 class Transport(Protocol):
-    """Used by one thread at a time. Every method may raise tensorlane.Error. For a buffer on a GPU that GPU's current
+    """Used by one thread at a time. `rank` of `size` is this process among those that reduce. Every method may raise tensorlane.Error. For a buffer on a GPU that GPU's current
     stream takes the thread's place: "waits" means that the stream waits, and "starts" when it has come so far."""
 
     def register(self, group: str, descs: List[TensorDesc], op: int) -> List[torch.Tensor]:
         """Collective, once. Returns one flat buffer for each tensor, owned by the transport."""
 
     def post(self, index: int) -> None:
-        """Starts reducing buffer `index` over the ranks, in place. Never blocks. The buffer is the transport's until
+        """Starts the operation of buffer `index` over the ranks, in place. Never blocks. The buffer is the transport's until
         wait(index) returns."""
 
     def wait(self, index: int) -> None:
@@ -58,6 +61,9 @@ class Transport(Protocol):
 
     def done(self, index: int) -> bool:
         """Whether wait(index) would return at once."""
+
+    def gather(self, name: str, value: Any) -> List[Any]:
+        """Collective: everybody's `value`, of whatever torch.save takes, in the order of ranks."""
 
     def unregister(self) -> None:
         """Collective, the last call. Waits for what is under way, and gives the tensors back, and each buffer when
@@ -77,11 +83,19 @@ class NativeTransport:
         self._requests = {}
         self._registered = False
 
+    @property
+    def rank(self):
+        return self._context.rank
+
+    @property
+    def size(self):
+        return self._context.size
+
     def register(self, group, descs, op):
         native = [
             _native.tensor_desc(
                 d.name, d.count, _DTYPES[d.dtype], op=op if d.op is None else d.op, position=d.position,
-                positions=d.positions, memory=_device.memory(d.device),
+                positions=d.positions, memory=_device.memory(d.device), operation=d.operation, urgency=d.urgency,
             )
             for d in descs
         ]
@@ -143,6 +157,13 @@ class NativeTransport:
             return True
         self._requests[index] = request
         return False
+
+    def gather(self, name, value):
+        mine = self._process_set.ranks[self.rank]
+        return [
+            broadcast_object(value if rank == mine else None, rank, f"{name}.{rank}", process_set=self._process_set)
+            for rank in self._process_set.ranks
+        ]
 
     def unregister(self):
         if self._registered:
