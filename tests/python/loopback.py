@@ -3,6 +3,7 @@
 `Loopback` is a world of one. `Hub(n)` makes n transports, one for each rank's thread, that reduce in the order of the ranks.
 """
 
+import copy
 import threading
 
 import torch
@@ -103,14 +104,21 @@ class _HubTransport(_Transport):
         self.draw = draw
         self.counts = {}
         self.waiting = {}
+        self.log = []  # (post or wait, the name of the buffer)
+
+    @property
+    def size(self):
+        return self.hub.size
 
     def register(self, group, descs, op):
+        self.descs = descs
         self.names = [d.name for d in descs]
         self.ops = [op if d.op is None else d.op for d in descs]
         return super().register(group, descs, op)
 
     def post(self, index):
         assert index not in self.waiting, f"{self.names[index]} posted twice"
+        self.log.append(("post", self.names[index]))
         sequence = self.counts[index] = self.counts.get(index, 0) + 1
         self.waiting[index] = sequence
         with self.hub.changed:
@@ -130,8 +138,10 @@ class _HubTransport(_Transport):
                 raise errors.AbortedError(f"ranks {sorted(self.hub.gone)} left the job: {self.names[index]}: resume from a checkpoint")
             parts = [parts[rank] for rank in range(self.hub.size)]
         del self.waiting[index]
-        assert torch.equal(self.buffers[index].cpu(), parts[self.rank]), f"the buffer of {self.names[index]} was written while its operation ran"
-        self.buffers[index].copy_(_reduced(parts, self.ops[index]))
+        self.log.append(("wait", self.names[index]))
+        now, before = (tensor.view(-1).view(torch.uint8) for tensor in (self.buffers[index].cpu(), parts[self.rank]))
+        assert torch.equal(now, before), f"the buffer of {self.names[index]} was written while its operation ran"
+        self.buffers[index].copy_(_result(self.descs[index].operation, parts, self.ops[index], self.rank))
 
     def done(self, index):
         if index in self.waiting and (self.draw is None or not self.draw(self.rank)):
@@ -139,14 +149,37 @@ class _HubTransport(_Transport):
         self.wait(index)  # whoever asks knows from the roll call that all have posted it
         return True
 
+    def gather(self, name, value):
+        """By the same way as sums: everybody's is there when all have called."""
+        sequence = self.counts["gather"] = self.counts.get("gather", 0) + 1
+        with self.hub.changed:
+            values = self.hub.rounds.setdefault((self.number, "gather", sequence), {})
+            values[self.rank] = copy.deepcopy(value)
+            self.hub.changed.notify_all()
+            assert self.hub.changed.wait_for(lambda: len(values) == self.hub.size, timeout=self.hub.seconds), f"a rank did not call gather({name})"
+            return [copy.deepcopy(values[rank]) for rank in range(self.hub.size)]
+
     def unregister(self):
         self.wait_many(list(self.waiting))
+
+
+def _result(operation, parts, op, rank):
+    """What the buffer of `rank` holds afterwards. Outside of its own share a reduce-scatter leaves anything."""
+    if operation == _native.ALLREDUCE:
+        return _reduced(parts, op)
+    share = parts[0].numel() // len(parts)
+    if operation == _native.ALLGATHER:
+        return torch.cat([part[each * share : (each + 1) * share] for each, part in enumerate(parts)])
+    mine = slice(rank * share, (rank + 1) * share)
+    result = torch.full_like(parts[0], float("nan"))
+    result[mine] = _reduced([part[mine] for part in parts], op)
+    return result
 
 
 def _reduced(parts, op):
     if op == _native.MAX:
         return torch.stack(parts).amax(0)
-    total = parts[0].clone()
+    total = parts[0].to(torch.float32 if parts[0].element_size() == 2 else parts[0].dtype, copy=True)
     for part in parts[1:]:
         total += part
-    return total / len(parts) if op == _native.AVERAGE else total
+    return (total / len(parts) if op == _native.AVERAGE else total).to(parts[0].dtype)

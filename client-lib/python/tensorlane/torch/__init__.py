@@ -49,4 +49,6 @@ from ._calls import (
 )
 from ._ddp import ddp_comm_hook
 from ._optimizer import DistributedOptimizer
+from ._shard_scaler import ShardedGradScaler
+from ._shard_state import merge_state_dicts
 from ._trace import trace

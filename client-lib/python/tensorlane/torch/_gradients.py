@@ -289,7 +289,7 @@ class GradientSender:
             return
         self._close_pass()
         if not drop:
-            self._check_unchanged()
+            self.check_unchanged()
         unsent = [batch for batch in self._batches if not batch.posted]
         self._settle(unsent)
         rest = [batch for batch in unsent if batch.fill()]
@@ -304,6 +304,15 @@ class GradientSender:
         for slot in self.slots:
             slot.given = True
         self._sent_whole = True
+
+    def check_unchanged(self):
+        """Raises if somebody has written to a gradient after autograd did."""
+        for slot in self.slots:
+            if slot.changed() and (slot.sent() or slot.parameter.grad is not None):
+                raise misuse(
+                    "its gradient was changed after it was sent, so the sum over the ranks has the old one",
+                    slot.where(), "call synchronize() after backward() and before what changes gradients",
+                )
 
     def wait(self, slots):
         """Returns when `average` of all these holds the result of the latest round that was sent as a whole (on a GPU,
@@ -361,14 +370,6 @@ class GradientSender:
             if slot.state == _rounds.USED and (slot.late or slot.accumulations > max(self._passes_done, 1)):
                 slot.state = _rounds.USED_SEVERAL_TIMES
 
-    def _check_unchanged(self):
-        for slot in self.slots:
-            if slot.changed() and (slot.sent() or slot.parameter.grad is not None):
-                raise misuse(
-                    "its gradient was changed after it was sent, so the sum over the ranks has the old one",
-                    slot.where(), "call synchronize() after backward() and before what changes gradients",
-                )
-
     def _settle(self, batches):
         """Before their buffers are used again: what an earlier round has left under way, because nobody needed its
         result, is over."""
@@ -382,7 +383,7 @@ class GradientSender:
             batch.posted = True
 
     def _make_batches(self):
-        return [Batch(i, members) for i, members in enumerate(neighbours(self.slots, BATCH_BYTES))]
+        return [Batch(i, members) for i, members in enumerate(_neighbours(self.slots))]
 
     def _register(self, group, op):
         descs = []
@@ -405,14 +406,12 @@ class GradientSender:
         return TensorDesc(f"{group}.roll_call", _rounds.length(count), torch.uint8, 0, count, _native.MAX)
 
 
-def neighbours(slots, most, tiny=0):
-    """Lists of neighbours of one type and device, as long as they stay within `most` bytes. What has at most `tiny`
-    bytes so far takes the next one, however large."""
+def _neighbours(slots):
+    """Lists of neighbours of one type and device, as long as they stay small."""
     batches, last, size = [], [], 0
     for slot in slots:
         bytes_of_slot = slot.parameter.numel() * slot.parameter.element_size()
-        full = size > tiny and size + bytes_of_slot > most
-        if not last or not _alike(last[0].parameter, slot.parameter) or full:
+        if not last or not alike(last[0].parameter, slot.parameter) or size + bytes_of_slot > BATCH_BYTES:
             last, size = [], 0
             batches.append(last)
         last.append(slot)
@@ -420,7 +419,8 @@ def neighbours(slots, most, tiny=0):
     return batches
 
 
-def _alike(left, right):
+def alike(left, right):
+    """Whether they can travel together."""
     return (left.dtype, left.device) == (right.dtype, right.device)
 
 

@@ -22,6 +22,8 @@ from ._rounds import on_autograds_thread
 # PyTorch 2.1 has no such question; there the compiler sees the recording hooks.
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
+COMPILED = "the model is compiled (torch.compile)"  # why step() is synchronous
+
 _WRAPPERS = {
     "DistributedDataParallel": "it averages the gradients itself, so they would be averaged twice",
     "FullyShardedDataParallel": "it shards the parameters and averages the gradients itself",

@@ -19,12 +19,12 @@ from ._accepted import check_plain, name_parameters
 from ._distributed import WAY_ON, Distributed
 from ._gradients import GradientSender
 from ._lifetime import Lifetime, watch_slot, with_pending
-from ._modules import ModuleWatch, check_module, check_thread, is_compiled
+from ._modules import COMPILED, ModuleWatch, check_module, check_thread, is_compiled
 from ._seals import Seals
+from ._sharded import Sharded, ShardedCore, check_unsharded, what_is_never_cut
 from ._stepper import PROVEN, Stepper, check_separable, snapshot
 from ._transport import NativeTransport
 
-_COMPILED = "the model is compiled (torch.compile)"
 _NO_GRADIENT = object()
 _groups = weakref.WeakKeyDictionary()  # by process set: how many optimizers it has had, the same on all of its ranks
 
@@ -38,6 +38,10 @@ def DistributedOptimizer(
     backward_passes_per_step: int = 1,
     overlap: bool = False,
     synchronous: bool | None = None,
+    sharded: bool = False,
+    shard: str | None = None,
+    max_norm: float | None = None,
+    wire_dtype: torch.dtype | None = None,
     process_set: AnyProcessSet | None = None,
     transport: Any = None,
 ) -> Distributed:
@@ -63,6 +67,15 @@ def DistributedOptimizer(
     - A parameter without a gradient on this rank counts as zeros where another rank has one. What no rank used is left
       alone.
     - A rank without a batch calls step() alone.
+    - sharded=True gives each rank a share of the parameters to step, so that it keeps 1/ranks of the optimizer's state:
+      gradients are reduce-scattered as they appear, step() waits for this rank's share of them, steps it and returns,
+      and each module's forward pass waits for its own parameters. p.grad is not for use then (see Sharded):
+      `max_norm` clips by the norm over all parameters and ranks in step(), or call clip_grad_norm_(). The model's
+      parameters are alike on all ranks (broadcast_parameters()), on the CPU, and move into memory that is shared with
+      the daemon. `wire_dtype` (torch.bfloat16 or float16) is the type that gradients of float32 and float64 travel in;
+      their sums are formed in float32 and rounded once. The optimizers of torch.optim that treat each element by itself
+      are known; of any other one `shard` says whether it does ("element") or needs whole parameters ("parameter").
+      synchronous=True lets step() wait for all parameters. zero_grad() comes before each backward pass.
 
     `transport` is for tests: what sums buffers over the ranks in place of the daemons. close() ends the wrapping, on
     all ranks.
@@ -75,25 +88,34 @@ def DistributedOptimizer(
     """
     _check_arguments(op, backward_passes_per_step, overlap, synchronous)
     _check_optimizer(optimizer)
+    if not sharded:
+        check_unsharded(shard, max_norm, wire_dtype)
+    by = what_is_never_cut(optimizer, shard, max_norm, wire_dtype) if sharded else None
     overlap = overlap or synchronous is False
     named = name_parameters(optimizer, named_parameters)
     reason = None if overlap else "overlap=True was not asked for"
+    if sharded:
+        reason = "synchronous=True was asked for" if synchronous else None
     modules = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
     for module in modules:
         check_module(module)
     if reason is None and (any(is_compiled(m) for m in modules) or any("_orig_mod." in name for name, _ in named)):
-        reason = _COMPILED
-    if reason is None and type(optimizer) not in PROVEN:
+        reason = COMPILED
+    if not sharded and reason is None and type(optimizer) not in PROVEN:
         check_separable(optimizer)
 
-    result = _instance(optimizer)
+    result = _instance(optimizer, Sharded if sharded else Distributed)
     _replace_earlier({parameter for _, parameter in named})
     process_set = _process_sets.of(process_set)
     number = _groups.get(process_set, 0)
-    result._core = _Core(result, type(optimizer), modules, reason, process_set)
-    result._core.register(
-        transport or NativeTransport(process_set), f"optimizer.{number}", named, op, backward_passes_per_step
-    )
+    transport = transport or NativeTransport(process_set)
+    registered = transport, f"optimizer.{number}", named, op, backward_passes_per_step
+    if sharded:
+        result._core = ShardedCore(result, type(optimizer), modules, reason, process_set, max_norm)
+        result._core.register(*registered, plain=optimizer, by=by, wire=wire_dtype)
+    else:
+        result._core = _Core(result, type(optimizer), modules, reason, process_set)
+        result._core.register(*registered)
     _groups[process_set] = number + 1
     _reports.add(result._core)
     return result
@@ -206,7 +228,7 @@ class _Core(Lifetime):
     def compiled_later(self):
         """A forward pass of a model that was compiled since: from now on step() is synchronous."""
         self.flush()
-        self.reason = _COMPILED
+        self.reason = COMPILED
         self._sender.whole = True
 
     def report(self):
@@ -385,7 +407,7 @@ class _Core(Lifetime):
 
     def _finish_recording(self):
         if self.reason is None and self._watch.compiled():
-            self.reason = _COMPILED
+            self.reason = COMPILED
             self._sender.whole = True
         if self.reason is None:
             self._unguarded = self._watch.finish()
@@ -422,11 +444,12 @@ class _Looked:
             core.looked_at_gradients()
 
 
-def _instance(optimizer):
-    """An optimizer of a subclass of the class of `optimizer`, with its parameters, groups and state."""
+def _instance(optimizer, methods):
+    """An optimizer of a subclass of `methods` and of the class of `optimizer`, with its parameters, groups and state.
+    """
     wrapped = type(optimizer)
     distributed = type(
-        wrapped.__name__, (Distributed, wrapped), {"__module__": wrapped.__module__, "__doc__": wrapped.__doc__}
+        wrapped.__name__, (methods, wrapped), {"__module__": wrapped.__module__, "__doc__": wrapped.__doc__}
     )
     result = distributed.__new__(distributed)
     # A scheduler made for the wrapped optimizer has put its own step() into the instance; ours must stay visible.

@@ -145,10 +145,11 @@ def _trial_clone(optimizer):
         groups.append(
             {**{k: copy.deepcopy(v) for k, v in group.items() if k not in ("params", "param_names")}, "params": twins}
         )
-    return clone_with(optimizer, groups, _default_state(optimizer, state))
+    return clone_with(optimizer, groups, default_state(optimizer, state))
 
 
-def _default_state(optimizer, entries):
+def default_state(optimizer, entries):
+    """These entries in a dictionary of the kind that the optimizer has."""
     state = copy.copy(optimizer.state)
     state.clear()
     state.update(entries)

@@ -1,0 +1,493 @@
+"""DistributedOptimizer(sharded=True): each rank steps its share of the parameters and keeps the state of that alone.
+
+Gradients are reduce-scattered as they appear in the backward pass. step() waits for this rank's shares of the sums,
+clips them by the norm over all ranks, steps the shares, and starts the all-gathers of the parameters in the order of
+the next forward pass, in which each module waits for its own parameters alone. What leaves when is in _gradients.py and
+_shards.py, which module waits for what in _modules.py, who else must not see an old parameter in _touch.py.
+
+p.grad is None as soon as a gradient has been sent, and no rank has the whole sum. Who looks at p.grad then, until
+zero_grad(), gets an error: clipping a model's gradients in the ordinary way would clip nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import threading
+import weakref
+from typing import Any
+
+import torch
+
+from ..errors import misuse
+from . import _device, _shard_state, _shards, _touch
+from ._distributed import Distributed
+from ._lifetime import Lifetime, watch_slot, with_pending
+from ._modules import COMPILED, ModuleWatch, check_thread
+from ._seals import Seals
+from ._shards import ELEMENT, PARAMETER, ShardSender
+from ._stepper import Stepper, clone_with, default_state, snapshot
+
+# They treat every element by itself.
+_ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in (
+        "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "Adadelta", "Rprop", "ASGD",
+    )
+)
+_STEPPED_ELEMENTS = 1 << 18  # of this rank's, before their all-gathers begin
+_NOT_WHOLE = (
+    "no rank has the whole gradient: sharded=True shares the sums out over the ranks and steps the shares",
+    "clip with DistributedOptimizer(max_norm=) or optimizer.clip_grad_norm_(), scale losses with "
+    "tensorlane.torch.ShardedGradScaler, and clear gradients with zero_grad()",
+)
+
+
+class ShardedCore(Lifetime):
+    """The state of one sharded optimizer. Everything runs on the training thread, the one that calls step(), and hooks
+    of gradients on autograd's."""
+
+    def __init__(self, optimizer, wrapped, modules, reason, process_set, max_norm):
+        super().__init__(wrapped, process_set)
+        self._modules = modules
+        self._optimizer = weakref.ref(optimizer)
+        self._max_norm = max_norm
+        self._seals = Seals()
+        self._unguarded = []
+        self._shown = False  # p.grad is watched
+        self._gathered = False  # the sums of this round have arrived
+        self._thread = threading.get_ident()
+        self._touch = _touch.of_this_thread()
+        self.reason = reason  # why step() waits for the parameters; None when it does not
+        self.pending = set()  # slots whose parameter has not arrived
+        self.updates = _device.Trail()
+
+    def register(self, transport, group, named, op, passes, *, plain, by, wire):
+        """`plain`: the optimizer that is wrapped."""
+        self.about = {"rank": transport.rank, "world": transport.size, "by": by}
+        self._places = {}
+        self._keeper = weakref.finalize(self, _take_back, [parameter for _, parameter in named], self._places)
+        self._keeper.atexit = False
+        self._sender = ShardSender(transport, group, named, op, passes, self, by=by, wire=wire)
+        self._by_parameter = {slot.parameter: slot for slot in self._sender.slots}
+        self._places.update((id(slot.parameter), slot.parameter.data_ptr()) for slot in self._sender.slots)
+        self._segments = {
+            segment.slot.parameter: segment for bucket in self._sender.buckets for segment in bucket.segments
+        }
+        self._watch = ModuleWatch(self, self._sender.slots, self._modules)
+        self._inner = clone_with(plain, self._inner_groups(plain), default_state(plain, {}))
+        state, self._frozen = _shard_state.of_plain(plain, self._segments, self._by_parameter)
+        self._inner.state.update(state)
+        self._stepper = Stepper(self._inner, self.wrapped)
+        vars(self._optimizer())["state"] = default_state(plain, {})
+        self._touch.join(self)
+
+    # Called by the optimizer's methods
+
+    def step(self, optimizer):
+        with self._calling():
+            self._check_registered(optimizer)
+            self._check_places()
+            if self._watch.recording:
+                self._watch.check()
+            self._gather()
+            norms = self._sender_exchange(_shards.STEP, self._local_norm(2.0) if self._max_norm is not None else 0.0)
+            if self._max_norm is not None:
+                self._clip(_combined(norms, 2.0), self._max_norm)
+            self._apply_shares(optimizer)
+            self._end_round()
+            self._sender.steps += 1
+            if self._watch.recording and self._watch.has_seen_training():
+                self._finish_recording()
+            if self.reason is not None or self._watch.recording:
+                self.flush()
+            self.apply(self._unguarded)
+
+    def clip_grad_norm(self, max_norm, norm_type, error_if_nonfinite):
+        with self._calling():
+            self._gather()
+            norms = self._sender_exchange(_shards.CLIP, self._local_norm(norm_type))
+            total = _combined(norms, norm_type)
+            if error_if_nonfinite and not math.isfinite(total):
+                raise RuntimeError(
+                    f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot "
+                    "be clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
+                    "`error_if_nonfinite=False`"
+                )
+            self._clip(total, max_norm)
+            return torch.tensor(total, dtype=torch.float32)
+
+    def unscale(self, inverse):
+        """Multiplies the gradients. Returns whether any rank has one that is not finite."""
+        with self._calling():
+            self._gather()
+            sums = [segment.gradient for bucket in self._sender.buckets for segment in self._used(bucket)]
+            finite = all(bool(torch.isfinite(gradient).all()) for gradient in sums)
+            flags = self._sender_exchange(_shards.UNSCALE, 0.0 if finite else 1.0)
+            if inverse != 1.0:
+                for bucket in self._sender.buckets:
+                    bucket.gradients.mul_(inverse)
+            return any(flag for flag, _ in flags)
+
+    def before_zero_grad(self, set_to_none=True):
+        """Gradients that have been sent are dropped, if all ranks do."""
+        self._check_alive()
+        with self._touch.aside():
+            self._hide()
+            if self._sender.posted:
+                self._gather()
+                self._sender_exchange(_shards.DROP)
+                self._end_round()
+            self._sender.forget_unsent()
+
+    def flush(self):
+        self.apply(self._sender.slots)
+
+    def apply(self, slots):
+        """Returns when the parameters of these have arrived, and others with them."""
+        slots = [slot for slot in slots if slot.update is not None]
+        if not slots:
+            return
+        self._check_alive()
+        check_thread(self._thread, slots)
+        with self._touch.aside() as watch:
+            buckets = list({slot.batch.index: slot.batch for slot in slots}.values())
+            self._guarded_by_failure(lambda: self._sender.wait_values(buckets))
+            arrived = [slot for bucket in buckets for slot in bucket.slots if slot.update is not None]
+            self._seals.check(arrived)
+            for slot in arrived:
+                slot.update = slot.seal = None
+                self.pending.discard(slot)
+                for keys in slot.watched:
+                    watch.forget(keys)
+                slot.watched = ()
+            if not self.pending:
+                with_pending.discard(self)
+
+    def state(self):
+        return self._inner.state
+
+    def state_dict(self, packed_groups):
+        return _shard_state.of_rank(
+            self._optimizer().param_groups, packed_groups, self._segments, self._inner.state, self.about, self._frozen
+        )
+
+    def full_state_dict(self, packed_groups):
+        with self._calling():
+            if self._sender.round_open:
+                raise misuse(
+                    "gradients are under way", f"{self.wrapped.__name__}.full_state_dict",
+                    "call it after step() and before the next backward pass",
+                )
+            self.flush()
+            mine = self.state_dict(packed_groups)
+            return _shard_state.merge_state_dicts(self._guarded_by_failure(lambda: self._sender.gather(mine)))
+
+    def load_state(self, state_dict):
+        found, self._frozen = _shard_state.split(
+            state_dict, self._optimizer().param_groups, self._segments, self.about, self._by_parameter
+        )
+        self._inner.state.clear()
+        self._inner.state.update(found)
+
+    def report(self):
+        return {
+            "optimizer": self.wrapped.__name__,
+            "mode": "sharded",
+            "shard": self.about["by"],
+            "reason": self.reason,
+            "recording": self._watch.recording,
+            "parameters": len(self._sender.slots),
+            "buckets": len(self._sender.buckets),
+            "elements": sum(segment.count for segment in self._segments.values()),
+            "pending": len(self.pending),
+            "sent_at_step": [slot.name for slot in self._sender.slots if slot.late],
+            "updated_in_step": [slot.name for slot in self._unguarded],
+        }
+
+    # Called by hooks
+
+    def compiled_later(self):
+        """A forward pass of a model that was compiled since."""
+        self.flush()
+        self.reason = COMPILED
+
+    def before_round(self):
+        if self._shown and any(id(slot.parameter) in self._touch.without_gradient for slot in self._sender.slots):
+            raise misuse(
+                "gradients of the last iteration were not cleared, and gradients that are shared out do not add up",
+                f"optimizer {self.wrapped.__name__}", "call zero_grad() before each backward pass",
+            )
+        self._hide()
+        self._set_trained(self._optimizer().param_groups)
+
+    def after_pass(self, last):
+        if last:
+            self._show()
+
+    # Inside
+
+    @contextlib.contextmanager
+    def _calling(self):
+        """A call of the training thread."""
+        self._check_alive()
+        if self._thread != threading.get_ident():
+            self._forget_all()
+            self._thread = threading.get_ident()
+            self._touch = _touch.of_this_thread()
+            self._touch.join(self)
+        with self._touch.aside(), torch.inference_mode(False), torch.no_grad():
+            yield
+
+    def _gather(self):
+        """Leaves this rank's shares of the sums in place; no older parameter is under way."""
+        if self._gathered:
+            self._sender.check_unchanged()
+            return
+        self.flush()
+        if not self._sender.round_open:
+            self._hide()
+            self._set_trained(self._optimizer().param_groups)
+        self._guarded_by_failure(self._sender.send_rest)
+        self._sender.check_unchanged()
+        self._guarded_by_failure(lambda: self._sender.wait(self._sender.slots))
+        for bucket in self._sender.buckets:
+            bucket.take_sums()
+        self._gathered = True
+
+    def _check_places(self):
+        for slot in self._sender.slots:
+            if slot.parameter.data_ptr() != self._places[id(slot.parameter)]:
+                raise misuse(
+                    "its memory was replaced, and sharded=True brings updates into the memory that it had",
+                    slot.where(), "convert and move the model before DistributedOptimizer(), or wrap again",
+                )
+
+    def _sender_exchange(self, call, value=0.0):
+        return self._guarded_by_failure(lambda: self._sender.exchange(call, value))
+
+    def _used(self, bucket):
+        """This rank's segments of what any rank had a gradient for."""
+        return [segment for segment in bucket.segments if self._sender.used(segment.slot)]
+
+    def _local_norm(self, kind):
+        """What _combined() makes the norm of."""
+        sums = [segment.gradient for bucket in self._sender.buckets for segment in self._used(bucket)]
+        if not sums:
+            return 0.0
+        norms = torch.stack([torch.linalg.vector_norm(each, kind).double() for each in sums])
+        return float(norms.max() if math.isinf(kind) else norms.pow(kind).sum())
+
+    def _clip(self, total, most):
+        factor = most / (total + 1e-6)
+        if factor < 1.0 or math.isnan(factor):
+            for bucket in self._sender.buckets:
+                bucket.gradients.mul_(factor)
+
+    def _apply_shares(self, optimizer):
+        """Steps this rank's shares and starts the all-gathers, in the order of the forward pass."""
+        hyperparameters = {
+            parameter: values
+            for group, values in zip(optimizer.param_groups, snapshot(optimizer.param_groups))
+            for parameter in group["params"]
+        }
+        waiting, elements = [], 0
+        for bucket in self._sender.buckets:
+            if any(self._sender.used(slot) for slot in bucket.slots):
+                waiting.append(bucket)
+                elements += bucket.share
+            if waiting and (elements >= _STEPPED_ELEMENTS or bucket is self._sender.buckets[-1]):
+                self._step_buckets(waiting, hyperparameters)
+                waiting, elements = [], 0
+        if self.pending:
+            with_pending.add(self)
+
+    def _step_buckets(self, buckets, hyperparameters):
+        updates = [
+            (segment.parameter, segment.gradient, hyperparameters[segment.slot.parameter])
+            for bucket in buckets
+            for segment in self._used(bucket)
+        ]
+        if updates:
+            self._stepper.some(updates)
+        self._guarded_by_failure(lambda: self._sender.post_values(buckets))
+        me = weakref.ref(self)
+        for slot in (slot for bucket in buckets for slot in bucket.slots):
+            torch.autograd.graph.increment_version(slot.parameter)
+            slot.update = True
+            slot.seal = (slot.parameter._version, None)
+            self.pending.add(slot)
+            slot.watched = watch_slot(self._touch, me, slot, {})
+
+    def _end_round(self):
+        self._gathered = False
+        self._sender.new_round()
+
+    def _finish_recording(self):
+        if self.reason is None and self._watch.compiled():
+            self.reason = COMPILED
+        if self.reason == COMPILED:
+            self._watch.stop()
+        else:
+            self._unguarded = self._watch.finish()
+
+    def _show(self):
+        """From here on nobody may look at p.grad, until it is cleared."""
+        looked = _Looked(self._sender.slots)
+        for slot in self._sender.slots:
+            if slot.takes_part() and slot.parameter.grad is None:
+                self._touch.without_gradient[id(slot.parameter)] = looked
+        self._shown = True
+
+    def _hide(self):
+        if self._shown:
+            for slot in self._sender.slots:
+                self._touch.without_gradient.pop(id(slot.parameter), None)
+            self._shown = False
+
+    def _forget_all(self):
+        self._hide()
+        self._touch.leave(self)
+        for slot in self._sender.slots:
+            for keys in slot.watched:
+                self._touch.forget(keys)
+            slot.watched = ()
+
+    def _stop_watching(self):
+        """Nothing is pending any more, and the parameters move into memory of their own."""
+        self._watch.close()
+        self._unguarded = []
+        self._forget_all()
+        with self._touch.aside():
+            self._keeper()
+        for bucket in self._sender.buckets:
+            for segment in bucket.segments:
+                segment.parameter.data = segment.parameter.data.clone()
+                segment.gradient = None
+
+    def _inner_groups(self, plain):
+        groups = []
+        for group in plain.param_groups:
+            mine = [self._segments[p].parameter for p in group["params"] if p in self._segments]
+            groups.append({key: value for key, value in group.items() if key not in ("params", "param_names")})
+            groups[-1]["params"] = mine
+        return groups
+
+
+class _Looked:
+    """Called when somebody gets p.grad of a parameter whose gradient has been sent."""
+
+    def __init__(self, slots):
+        self._names = {id(slot.parameter): slot.where() for slot in slots}
+
+    def __call__(self, parameter):
+        if torch._C._current_graph_task_id() == -1:
+            what, fix = _NOT_WHOLE
+            raise misuse(what, self._names.get(id(parameter), "a parameter"), fix)
+
+
+class Sharded(Distributed):
+    """What DistributedOptimizer(sharded=True) gives. Beside the methods of the wrapped optimizer: clip_grad_norm_(),
+    full_state_dict(), close() and tensorlane_status(). `state` and state_dict() are of this rank's share alone."""
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """As torch.nn.utils.clip_grad_norm_() of all parameters, on averages over the ranks: scales this rank's shares
+        of them by the norm over all ranks, and returns that. After backward() and before step(). Collective."""
+        return self._core.clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
+
+    def synchronize(self) -> None:
+        """Refused: InvalidArgumentError."""
+        what, fix = _NOT_WHOLE
+        raise misuse(what, f"{type(self).__name__}.synchronize", fix)
+
+    @property
+    def state(self) -> Any:
+        """Of this rank's segments of the parameters."""
+        core = vars(self).get("_core")
+        return vars(self)["state"] if core is None else core.state()
+
+    @state.setter
+    def state(self, value):
+        vars(self)["state"] = value
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of this rank's share: for a file of each rank, to be loaded by the same rank of as many, or to be merged by
+        merge_state_dicts(). Not collective."""
+        return self._core.state_dict(_packed_groups(self))
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """What the plain optimizer's state_dict() would be, on every rank: it can be loaded by that, and by a sharded
+        optimizer of any number of ranks. Collective, between two iterations; MismatchError where others train on."""
+        return self._core.full_state_dict(_packed_groups(self))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes this rank's state_dict(), or a whole one: a plain optimizer's, or of full_state_dict(). Every rank
+        loads; not collective. InvalidArgumentError for what another rank, or one of another number, has saved."""
+        self._core.flush()
+        kept, core = vars(self)["state"], self._core
+        torch.optim.Optimizer.load_state_dict(self, {**_without_share(state_dict), "state": {}})
+        vars(self)["state"] = kept
+        core.load_state(state_dict)
+
+    def __reduce_ex__(self, protocol):
+        """Refused: InvalidArgumentError."""
+        raise misuse(
+            "it cannot be copied: each rank has a share of its state alone", f"optimizer {type(self).__name__}",
+            "copy what full_state_dict() gives",
+        )
+
+
+def _packed_groups(optimizer):
+    """As in a state dictionary."""
+    numbers = itertools.count()
+    return [
+        {**{key: value for key, value in group.items() if key != "params"}, "params": [next(numbers) for _ in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+
+
+def _without_share(state_dict):
+    return {key: value for key, value in state_dict.items() if key != _shard_state.SHARD}
+
+
+def _combined(parts, kind):
+    values = [value for value, _ in parts]
+    return max(values) if math.isinf(kind) else sum(values) ** (1 / kind)
+
+
+def _take_back(parameters, places):
+    """The parameters' memory is their own again."""
+    with torch.no_grad():
+        for parameter in parameters:
+            if parameter.data_ptr() == places.get(id(parameter)):
+                parameter.data = parameter.data.clone()
+
+
+def what_is_never_cut(optimizer, shard, max_norm, wire_dtype):
+    """ELEMENT or PARAMETER for this optimizer. InvalidArgumentError where it is not known and the program does not say
+    so, and for other arguments that are none."""
+    where = "DistributedOptimizer"
+    if shard not in (None, ELEMENT, PARAMETER):
+        raise misuse(f"shard={shard!r}", where, "use 'element' or 'parameter'")
+    if max_norm is not None and not max_norm > 0:
+        raise misuse(f"max_norm={max_norm}", where, "give a norm above 0, or leave it out")
+    if wire_dtype not in (None, torch.bfloat16, torch.float16, torch.float32):
+        raise misuse(f"gradients cannot travel as {wire_dtype}", where, "use torch.bfloat16, or leave it out")
+    if shard is None and type(optimizer) not in _ELEMENTWISE:
+        raise misuse(
+            "it is not known whether its step() treats every element by itself", f"optimizer {type(optimizer).__name__}",
+            "pass shard='element' if it does, or shard='parameter' if it needs whole parameters, as LAMB, Muon and "
+            "Adafactor do",
+        )
+    return shard or ELEMENT
+
+
+def check_unsharded(shard, max_norm, wire_dtype):
+    """Raises for arguments that sharded=True alone has."""
+    given = {"shard": shard, "max_norm": max_norm, "wire_dtype": wire_dtype}
+    for name, value in given.items():
+        if value is not None:
+            raise misuse(f"{name}={value} needs sharded=True", "DistributedOptimizer", "pass both, or neither")
