@@ -2,14 +2,22 @@
 
 import threading
 
+import pytest
 import torch
 import torch.nn.functional as F
 from models import OPTIMIZERS, build, data, groups_of
 from ranks import run_ranks
-from tensorlane.torch import DistributedOptimizer
+from tensorlane.torch import DistributedOptimizer, _shards
 
 STEPS = 8
 _building = threading.Lock()  # torch has one generator for all ranks that are threads of this process
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch):
+    """The models of these tests are so small that one bucket would hold them."""
+    monkeypatch.setattr(_shards, "BUCKET_BYTES", 512)
+    monkeypatch.setattr(_shards, "TINY_BYTES", 64)
 
 
 def made(make):
@@ -26,9 +34,9 @@ def ranks(body, size=2, **options):
     return results
 
 
-def wrap(model, transport, optimizer=None, **options):
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return DistributedOptimizer(optimizer, model.named_parameters(), sharded=True, transport=transport(), **options)
+def wrap(net, transport, optimizer=None, **options):
+    optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    return DistributedOptimizer(optimizer, net.named_parameters(), sharded=True, transport=transport(), **options)
 
 
 def backward(model, step, rank, share=1.0):

@@ -21,7 +21,7 @@ from ._gradients import GradientSender
 from ._lifetime import Lifetime, watch_slot, with_pending
 from ._modules import COMPILED, ModuleWatch, check_module, check_thread, is_compiled
 from ._seals import Seals
-from ._sharded import Sharded, ShardedCore, check_unsharded, what_is_never_cut
+from ._sharded import Sharded, ShardedCore, sharing
 from ._stepper import PROVEN, Stepper, check_separable, snapshot
 from ._transport import NativeTransport
 
@@ -48,8 +48,7 @@ def DistributedOptimizer(
     """Wraps `optimizer` so that its gradients are averaged (or summed: op=Sum) over all ranks, or those of
     `process_set`. Collective: every one of them calls it alike.
 
-    The result is an optimizer of a subclass of the wrapped one's class and shares its parameters, groups and state; use
-    it in its place.
+    The result, to be used in its place, is of a subclass of its class and shares its parameters, groups and state.
 
     - Gradients are sent as they appear in the backward pass. `named_parameters` (as of model.named_parameters()) gives
       their names and, by its order, which is needed first in the forward pass; without it, the order of the parameter
@@ -67,15 +66,8 @@ def DistributedOptimizer(
     - A parameter without a gradient on this rank counts as zeros where another rank has one. What no rank used is left
       alone.
     - A rank without a batch calls step() alone.
-    - sharded=True gives each rank a share of the parameters to step, so that it keeps 1/ranks of the optimizer's state:
-      gradients are reduce-scattered as they appear, step() waits for this rank's share of them, steps it and returns,
-      and each module's forward pass waits for its own parameters. p.grad is not for use then (see Sharded):
-      `max_norm` clips by the norm over all parameters and ranks in step(), or call clip_grad_norm_(). The model's
-      parameters are alike on all ranks (broadcast_parameters()), on the CPU, and move into memory that is shared with
-      the daemon. `wire_dtype` (torch.bfloat16 or float16) is the type that gradients of float32 and float64 travel in;
-      their sums are formed in float32 and rounded once. The optimizers of torch.optim that treat each element by itself
-      are known; of any other one `shard` says whether it does ("element") or needs whole parameters ("parameter").
-      synchronous=True lets step() wait for all parameters. zero_grad() comes before each backward pass.
+    - sharded=True gives each rank a share of the parameters to step, and of the state: see the class Sharded, also for
+      `shard`, `max_norm` and `wire_dtype`.
 
     `transport` is for tests: what sums buffers over the ranks in place of the daemons. close() ends the wrapping, on
     all ranks.
@@ -88,19 +80,10 @@ def DistributedOptimizer(
     """
     _check_arguments(op, backward_passes_per_step, overlap, synchronous)
     _check_optimizer(optimizer)
-    if not sharded:
-        check_unsharded(shard, max_norm, wire_dtype)
-    by = what_is_never_cut(optimizer, shard, max_norm, wire_dtype) if sharded else None
-    overlap = overlap or synchronous is False
+    shares = sharing(optimizer, sharded, shard, max_norm, wire_dtype)
     named = name_parameters(optimizer, named_parameters)
-    reason = None if overlap else "overlap=True was not asked for"
-    if sharded:
-        reason = "synchronous=True was asked for" if synchronous else None
-    modules = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
-    for module in modules:
-        check_module(module)
-    if reason is None and (any(is_compiled(m) for m in modules) or any("_orig_mod." in name for name, _ in named)):
-        reason = COMPILED
+    modules = _checked_modules(model)
+    reason = _why_synchronous(named, modules, overlap or synchronous is False, synchronous, sharded)
     if not sharded and reason is None and type(optimizer) not in PROVEN:
         check_separable(optimizer)
 
@@ -108,16 +91,13 @@ def DistributedOptimizer(
     _replace_earlier({parameter for _, parameter in named})
     process_set = _process_sets.of(process_set)
     number = _groups.get(process_set, 0)
-    transport = transport or NativeTransport(process_set)
-    registered = transport, f"optimizer.{number}", named, op, backward_passes_per_step
     if sharded:
-        result._core = ShardedCore(result, type(optimizer), modules, reason, process_set, max_norm)
-        result._core.register(*registered, plain=optimizer, by=by, wire=wire_dtype)
+        core = result._core = ShardedCore(result, optimizer, modules, reason, process_set, shares)
     else:
-        result._core = _Core(result, type(optimizer), modules, reason, process_set)
-        result._core.register(*registered)
+        core = result._core = _Core(result, type(optimizer), modules, reason, process_set)
+    core.register(transport or NativeTransport(process_set), f"optimizer.{number}", named, op, backward_passes_per_step)
     _groups[process_set] = number + 1
-    _reports.add(result._core)
+    _reports.add(core)
     return result
 
 
@@ -455,6 +435,23 @@ def _instance(optimizer, methods):
     # A scheduler made for the wrapped optimizer has put its own step() into the instance; ours must stay visible.
     result.__setstate__({key: value for key, value in vars(optimizer).items() if key != "step"})
     return result
+
+
+def _checked_modules(model):
+    modules = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
+    for module in modules:
+        check_module(module)
+    return modules
+
+
+def _why_synchronous(named, modules, overlap, synchronous, sharded):
+    """Why step() waits for all parameters; None where it does not."""
+    if sharded and synchronous:
+        return "synchronous=True was asked for"
+    if not sharded and not overlap:
+        return "overlap=True was not asked for"
+    compiled = any(is_compiled(module) for module in modules) or any("_orig_mod." in name for name, _ in named)
+    return COMPILED if compiled else None
 
 
 def _replace_earlier(parameters):

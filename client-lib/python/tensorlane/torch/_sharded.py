@@ -16,7 +16,7 @@ import itertools
 import math
 import threading
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -48,11 +48,14 @@ class ShardedCore(Lifetime):
     """The state of one sharded optimizer. Everything runs on the training thread, the one that calls step(), and hooks
     of gradients on autograd's."""
 
-    def __init__(self, optimizer, wrapped, modules, reason, process_set, max_norm):
-        super().__init__(wrapped, process_set)
+    def __init__(self, optimizer, plain, modules, reason, process_set, sharing):
+        """`optimizer` is a Sharded, `plain` what it wraps."""
+        super().__init__(type(plain), process_set)
         self._modules = modules
         self._optimizer = weakref.ref(optimizer)
-        self._max_norm = max_norm
+        self._plain = plain  # until register()
+        self._sharing = sharing
+        self._max_norm = sharing.max_norm
         self._seals = Seals()
         self._unguarded = []
         self._shown = False  # p.grad is watched
@@ -63,13 +66,15 @@ class ShardedCore(Lifetime):
         self.pending = set()  # slots whose parameter has not arrived
         self.updates = _device.Trail()
 
-    def register(self, transport, group, named, op, passes, *, plain, by, wire):
-        """`plain`: the optimizer that is wrapped."""
-        self.about = {"rank": transport.rank, "world": transport.size, "by": by}
+    def register(self, transport, group, named, op, passes):
+        plain, self._plain = self._plain, None
+        self.about = {"rank": transport.rank, "world": transport.size, "by": self._sharing.by}
         self._places = {}
         self._keeper = weakref.finalize(self, _take_back, [parameter for _, parameter in named], self._places)
         self._keeper.atexit = False
-        self._sender = ShardSender(transport, group, named, op, passes, self, by=by, wire=wire)
+        self._sender = ShardSender(
+            transport, group, named, op, passes, self, by=self._sharing.by, wire=self._sharing.wire
+        )
         self._by_parameter = {slot.parameter: slot for slot in self._sender.slots}
         self._places.update((id(slot.parameter), slot.parameter.data_ptr()) for slot in self._sender.slots)
         self._segments = {
@@ -92,8 +97,10 @@ class ShardedCore(Lifetime):
             if self._watch.recording:
                 self._watch.check()
             self._gather()
-            norms = self._sender_exchange(_shards.STEP, self._local_norm(2.0) if self._max_norm is not None else 0.0)
-            if self._max_norm is not None:
+            if self._max_norm is None:
+                self._exchange(_shards.STEP)
+            else:
+                norms = self._exchange(_shards.STEP, self._local_norm(2.0), self._max_norm)
                 self._clip(_combined(norms, 2.0), self._max_norm)
             self._apply_shares(optimizer)
             self._end_round()
@@ -107,7 +114,7 @@ class ShardedCore(Lifetime):
     def clip_grad_norm(self, max_norm, norm_type, error_if_nonfinite):
         with self._calling():
             self._gather()
-            norms = self._sender_exchange(_shards.CLIP, self._local_norm(norm_type))
+            norms = self._exchange(_shards.CLIP, self._local_norm(norm_type), max_norm)
             total = _combined(norms, norm_type)
             if error_if_nonfinite and not math.isfinite(total):
                 raise RuntimeError(
@@ -124,11 +131,11 @@ class ShardedCore(Lifetime):
             self._gather()
             sums = [segment.gradient for bucket in self._sender.buckets for segment in self._used(bucket)]
             finite = all(bool(torch.isfinite(gradient).all()) for gradient in sums)
-            flags = self._sender_exchange(_shards.UNSCALE, 0.0 if finite else 1.0)
+            flags = self._exchange(_shards.UNSCALE, 0.0 if finite else 1.0)
             if inverse != 1.0:
                 for bucket in self._sender.buckets:
                     bucket.gradients.mul_(inverse)
-            return any(flag for flag, _ in flags)
+            return any(flags)
 
     def before_zero_grad(self, set_to_none=True):
         """Gradients that have been sent are dropped, if all ranks do."""
@@ -137,7 +144,7 @@ class ShardedCore(Lifetime):
             self._hide()
             if self._sender.posted:
                 self._gather()
-                self._sender_exchange(_shards.DROP)
+                self._exchange(_shards.DROP)
                 self._end_round()
             self._sender.forget_unsent()
 
@@ -190,6 +197,10 @@ class ShardedCore(Lifetime):
         )
         self._inner.state.clear()
         self._inner.state.update(found)
+
+    def slot_of(self, parameter):
+        """None: it is not one of these."""
+        return self._by_parameter.get(parameter)
 
     def report(self):
         return {
@@ -264,8 +275,8 @@ class ShardedCore(Lifetime):
                     slot.where(), "convert and move the model before DistributedOptimizer(), or wrap again",
                 )
 
-    def _sender_exchange(self, call, value=0.0):
-        return self._guarded_by_failure(lambda: self._sender.exchange(call, value))
+    def _exchange(self, call, value=0.0, limit=0.0):
+        return self._guarded_by_failure(lambda: self._sender.exchange(call, value, limit))
 
     def _used(self, bucket):
         """This rank's segments of what any rank had a gradient for."""
@@ -334,7 +345,7 @@ class ShardedCore(Lifetime):
 
     def _show(self):
         """From here on nobody may look at p.grad, until it is cleared."""
-        looked = _Looked(self._sender.slots)
+        looked = _Looked(self)
         for slot in self._sender.slots:
             if slot.takes_part() and slot.parameter.grad is None:
                 self._touch.without_gradient[id(slot.parameter)] = looked
@@ -376,20 +387,39 @@ class ShardedCore(Lifetime):
 
 
 class _Looked:
-    """Called when somebody gets p.grad of a parameter whose gradient has been sent."""
+    """Called when somebody gets p.grad of a parameter whose gradient has been sent, or of another one that has its id
+    now."""
 
-    def __init__(self, slots):
-        self._names = {id(slot.parameter): slot.where() for slot in slots}
+    def __init__(self, core):
+        self._core = weakref.ref(core)
 
     def __call__(self, parameter):
-        if torch._C._current_graph_task_id() == -1:
+        core = self._core()
+        slot = None if core is None else core.slot_of(parameter)
+        if slot is not None and torch._C._current_graph_task_id() == -1:
             what, fix = _NOT_WHOLE
-            raise misuse(what, self._names.get(id(parameter), "a parameter"), fix)
+            raise misuse(what, slot.where(), fix)
 
 
 class Sharded(Distributed):
-    """What DistributedOptimizer(sharded=True) gives. Beside the methods of the wrapped optimizer: clip_grad_norm_(),
-    full_state_dict(), close() and tensorlane_status(). `state` and state_dict() are of this rank's share alone."""
+    """What DistributedOptimizer(sharded=True) gives: an optimizer of which each rank steps a share of the parameters,
+    and keeps the state of that alone.
+
+    - Gradients are reduce-scattered as they appear in the backward pass. step() waits for this rank's share of them,
+      steps it and returns; each module's forward pass waits for its own parameters. With synchronous=True step()
+      waits for all. The model's parameters are alike on all ranks (broadcast_parameters()), are in host memory, and
+      move into memory that is shared with the daemon, until close().
+    - p.grad is not for use: it is None when its gradient has been sent, no rank has the sum, and who looks at it gets
+      an error. `max_norm` lets step() clip by the norm over all parameters and ranks; clip_grad_norm_() does so by
+      hand. Losses are scaled with ShardedGradScaler. zero_grad() comes before each backward pass.
+    - `state` and state_dict() are of this rank's share; full_state_dict() is whole.
+    - `wire_dtype` (torch.bfloat16 or float16) is the type in which gradients of float32 and float64 travel; they are
+      summed in float32 and rounded once.
+    - Optimizers of torch.optim that treat each element by itself are known. Of any other one `shard` says whether it
+      does ("element"), or needs whole parameters ("parameter"): then what shares a bucket is shared out by parameters,
+      and one large one alone travels as often as there are ranks.
+
+    Errors: as of DistributedOptimizer()."""
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
@@ -443,18 +473,17 @@ class Sharded(Distributed):
 def _packed_groups(optimizer):
     """As in a state dictionary."""
     numbers = itertools.count()
-    return [
-        {**{key: value for key, value in group.items() if key != "params"}, "params": [next(numbers) for _ in group["params"]]}
-        for group in optimizer.param_groups
-    ]
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    for packed, group in zip(groups, optimizer.param_groups):
+        packed["params"] = [next(numbers) for _ in group["params"]]
+    return groups
 
 
 def _without_share(state_dict):
     return {key: value for key, value in state_dict.items() if key != _shard_state.SHARD}
 
 
-def _combined(parts, kind):
-    values = [value for value, _ in parts]
+def _combined(values, kind):
     return max(values) if math.isinf(kind) else sum(values) ** (1 / kind)
 
 
@@ -466,10 +495,24 @@ def _take_back(parameters, places):
                 parameter.data = parameter.data.clone()
 
 
-def what_is_never_cut(optimizer, shard, max_norm, wire_dtype):
-    """ELEMENT or PARAMETER for this optimizer. InvalidArgumentError where it is not known and the program does not say
-    so, and for other arguments that are none."""
+class Sharing(NamedTuple):
+    """How a sharded optimizer shares out."""
+
+    by: str  # what is never cut: ELEMENT or PARAMETER
+    wire: torch.dtype | None  # the type that gradients travel in; None: their own
+    max_norm: float | None
+
+
+def sharing(optimizer, sharded, shard, max_norm, wire_dtype):
+    """The Sharing of an optimizer; None unless it is `sharded`. InvalidArgumentError for arguments that are none, and
+    where it is not known whether elements may be cut and the program does not say so."""
     where = "DistributedOptimizer"
+    given = {"shard": shard, "max_norm": max_norm, "wire_dtype": wire_dtype}
+    for name, value in given.items():
+        if value is not None and not sharded:
+            raise misuse(f"{name}={value} needs sharded=True", where, "pass both, or neither")
+    if not sharded:
+        return None
     if shard not in (None, ELEMENT, PARAMETER):
         raise misuse(f"shard={shard!r}", where, "use 'element' or 'parameter'")
     if max_norm is not None and not max_norm > 0:
@@ -478,16 +521,9 @@ def what_is_never_cut(optimizer, shard, max_norm, wire_dtype):
         raise misuse(f"gradients cannot travel as {wire_dtype}", where, "use torch.bfloat16, or leave it out")
     if shard is None and type(optimizer) not in _ELEMENTWISE:
         raise misuse(
-            "it is not known whether its step() treats every element by itself", f"optimizer {type(optimizer).__name__}",
+            "it is not known whether its step() treats every element by itself",
+            f"optimizer {type(optimizer).__name__}",
             "pass shard='element' if it does, or shard='parameter' if it needs whole parameters, as LAMB, Muon and "
             "Adafactor do",
         )
-    return shard or ELEMENT
-
-
-def check_unsharded(shard, max_norm, wire_dtype):
-    """Raises for arguments that sharded=True alone has."""
-    given = {"shard": shard, "max_norm": max_norm, "wire_dtype": wire_dtype}
-    for name, value in given.items():
-        if value is not None:
-            raise misuse(f"{name}={value} needs sharded=True", "DistributedOptimizer", "pass both, or neither")
+    return Sharing(shard or ELEMENT, wire_dtype, max_norm)

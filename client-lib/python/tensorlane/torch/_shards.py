@@ -27,7 +27,7 @@ _VALUES, _GRADIENTS = (0.5, 0.5), (0.0, 0.49)
 # What a rank does with the gradients of a round.
 STEP, DROP, CLIP, UNSCALE = range(1, 5)
 _CALLS = {STEP: "step()", DROP: "zero_grad()", CLIP: "clip_grad_norm_()", UNSCALE: "GradScaler.unscale_()"}
-_VERDICT = 4  # numbers of each rank: the call, how many step() there were, and two that the call means
+_VERDICT = 4  # numbers of each rank: the call, how many step() there were, max_norm, and what the call means
 
 
 class Segment:
@@ -173,23 +173,22 @@ class ShardSender(GradientSender):
             self._transport.wait_many([self._first_value + number for number in numbers])
             self._values_under_way.difference_update(numbers)
 
-    def exchange(self, call, first=0.0, second=0.0):
-        """What all ranks say of the round: [(first, second)], in their order. Collective: MismatchError where they make
-        different calls."""
+    def exchange(self, call, value=0.0, limit=0.0):
+        """The `value` of each rank, in their order. Collective: MismatchError where they make different calls, or give
+        different limits."""
         rank, size = self._kind[2:]
-        mine = self._verdict[rank * _VERDICT : (rank + 1) * _VERDICT]
-        mine.copy_(torch.tensor([call, self.steps, first, second], dtype=torch.float64))
+        mine = [float(call), float(self.steps), limit, value]
+        self._verdict[rank * _VERDICT : (rank + 1) * _VERDICT] = torch.tensor(mine, dtype=torch.float64)
         self._transport.post(self._verdict_index)
         self._transport.wait(self._verdict_index)
         rows = self._verdict.view(size, _VERDICT).tolist()
         for other, row in enumerate(rows):
-            if row[:2] != [call, self.steps]:
+            if row[:3] != mine[:3]:
                 raise MismatchError(
-                    f"the ranks do different things in iteration {self.steps}: rank {rank} calls {_CALLS[call]} and "
-                    f"rank {other} {_CALLS[int(row[0])]}, in iteration {int(row[1])}: DistributedOptimizer: make the "
-                    "same calls on all ranks"
+                    f"the ranks do different things: rank {rank} calls {_said(mine)}, and rank {other} {_said(row)}: "
+                    "DistributedOptimizer: make the same calls on all ranks"
                 )
-        return [(row[2], row[3]) for row in rows]
+        return [row[3] for row in rows]
 
     def gather(self, value):
         """Collective, between rounds: everybody's `value`. MismatchError where another rank has a round open."""
@@ -255,6 +254,12 @@ class ShardSender(GradientSender):
     def unregister(self):
         self._verdict = None
         super().unregister()
+
+
+def _said(row):
+    """What a rank has said by exchange(), in words."""
+    limit = f" with max_norm={row[2]:g}" if row[2] else ""
+    return f"{_CALLS[int(row[0])]}{limit} in iteration {int(row[1])}"
 
 
 def _neighbours(slots, most):

@@ -122,7 +122,7 @@ class Watch(TorchFunctionMode):
 
     def _see_gradient(self, function, parameter):
         touched = self.without_gradient.get(id(parameter))
-        if touched and function is _SET_GRADIENT:
+        if touched and function == _SET_GRADIENT:  # each access makes another object
             del self.without_gradient[id(parameter)]
         elif touched:
             self._handle(touched, parameter)

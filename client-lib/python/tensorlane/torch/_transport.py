@@ -40,15 +40,19 @@ class TensorDesc(NamedTuple):
 
 
 class Transport(Protocol):
-    """Used by one thread at a time. `rank` of `size` is this process among those that reduce. Every method may raise tensorlane.Error. For a buffer on a GPU that GPU's current
-    stream takes the thread's place: "waits" means that the stream waits, and "starts" when it has come so far."""
+    """Used by one thread at a time. `rank` of `size` is this process among those that reduce. Every method may raise
+    tensorlane.Error. For a buffer on a GPU that GPU's current stream takes the thread's place: "waits" means that the
+    stream waits, and "starts" when it has come so far."""
+
+    rank: int
+    size: int
 
     def register(self, group: str, descs: List[TensorDesc], op: int) -> List[torch.Tensor]:
         """Collective, once. Returns one flat buffer for each tensor, owned by the transport."""
 
     def post(self, index: int) -> None:
-        """Starts the operation of buffer `index` over the ranks, in place. Never blocks. The buffer is the transport's until
-        wait(index) returns."""
+        """Starts the operation of buffer `index` over the ranks, in place. Never blocks. The buffer is the transport's
+        until wait(index) returns."""
 
     def wait(self, index: int) -> None:
         """Returns when the result is in the buffer. At once if nothing was posted since the last wait."""
