@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from models import OPTIMIZERS, build, data, groups_of
 from ranks import run_ranks
-from tensorlane.torch import DistributedOptimizer, _shards
+from tensorlane.torch import DistributedOptimizer, _lifetime, _shards
 
 STEPS = 8
 _building = threading.Lock()  # torch has one generator for all ranks that are threads of this process
@@ -18,6 +18,8 @@ def small_buckets(monkeypatch):
     """The models of these tests are so small that one bucket would hold them."""
     monkeypatch.setattr(_shards, "BUCKET_BYTES", 512)
     monkeypatch.setattr(_shards, "TINY_BYTES", 64)
+    yield
+    _lifetime.with_pending.clear()  # of ranks whose threads are over
 
 
 def made(make):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from loopback import Hub, Loopback
 from models import build, data
 from ranks import run_ranks
-from sharded_helpers import backward, made, train, wrap
+from sharded_helpers import backward, made, small_buckets, train, wrap  # noqa: F401
 from tensorlane import errors
 from tensorlane.errors import InvalidArgumentError
 from tensorlane.torch import DistributedOptimizer, Min, merge_state_dicts

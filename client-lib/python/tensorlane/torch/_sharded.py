@@ -370,8 +370,7 @@ class ShardedCore(Lifetime):
         self._watch.close()
         self._unguarded = []
         self._forget_all()
-        with self._touch.aside():
-            self._keeper()
+        self._keeper()
         for bucket in self._sender.buckets:
             for segment in bucket.segments:
                 segment.parameter.data = segment.parameter.data.clone()
@@ -489,7 +488,7 @@ def _combined(values, kind):
 
 def _take_back(parameters, places):
     """The parameters' memory is their own again."""
-    with torch.no_grad():
+    with _touch.of_this_thread().aside(), torch.no_grad():
         for parameter in parameters:
             if parameter.data_ptr() == places.get(id(parameter)):
                 parameter.data = parameter.data.clone()
