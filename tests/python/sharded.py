@@ -169,10 +169,32 @@ def check_mistakes(rank, size):
         assert "full_state_dict()" in str(error) or "zero_grad()" in str(error), error
 
 
+def check_death(rank, size):
+    """The last rank dies between two iterations: the others hear of it, and keep whole parameters to save."""
+    model = made()
+    optimizer = sharded(model, max_norm=1.0)
+    train(model, optimizer, range(3), rank, size)
+    if rank == size - 1:
+        os._exit(1)
+    try:
+        train(model, optimizer, range(3, 1000), rank, size)
+    except tensorlane.Error as error:
+        assert f"rank {size - 1} " in str(error), error
+    optimizer.close()
+    try:
+        tl.shutdown()
+    except tensorlane.Error:
+        pass
+    assert flat(model).isfinite().all() and model(batch(0, rank, size)[0]).isfinite().all()
+    print(f"rank {rank}: was told who died", flush=True)
+
+
 def main():
     torch.set_num_threads(1)
     tl.init()
     rank, size = tl.rank(), tl.size()
+    if sys.argv[1:] == ["dies"]:
+        return check_death(rank, size)
     if size == 2:
         torch.distributed.init_process_group("gloo")
     check_numbers(rank, size)

@@ -329,6 +329,21 @@ def test_one_rank_clips():
     assert "rank 1 calls clip_grad_norm_() with max_norm=1" in second
 
 
+def test_ranks_that_begin_with_different_parameters():
+    def body(rank, transport):
+        model = made(lambda: build("plain", seed=7 + rank))
+        sharded = wrap(model, transport)
+        backward(model, 0, rank)
+        sharded.step()
+
+    for result in run_ranks(body):
+        assert isinstance(result, errors.MismatchError), result
+        assert str(result) == (
+            "ranks [1] have computed their first gradients with other parameters than rank 0: DistributedOptimizer: call "
+            "broadcast_parameters(model.state_dict()) on all ranks before"
+        )
+
+
 def test_ranks_that_clip_to_different_norms():
     def body(rank, transport):
         model = made(lambda: build("plain"))

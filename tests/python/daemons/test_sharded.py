@@ -14,6 +14,12 @@ def test_training(ranks, ranks_per_host, pattern):
         assert f"rank {rank}: sharded training is right" in output
 
 
+def test_a_rank_that_dies():
+    with pytest.raises(AssertionError) as raised:
+        run(3, 1, "ring", "sharded.py", "dies", first_port=PORT, settings=["detection=2 s"])
+    assert all(f"rank {rank}: was told who died" in str(raised.value) for rank in range(2)), raised.value
+
+
 def test_example(tmp_path):
     """Two ranks train and save; four go on, with half the state on each."""
     example = "../../client-lib/python/tensorlane/examples/sharded.py"

@@ -26,7 +26,7 @@ class Seals:
             slot.seal = (slot.parameter._version, None)
         for slot in thorough:
             if slot.parameter.device.type == "cpu":
-                slot.seal = (slot.parameter._version, _bits(slot.parameter))
+                slot.seal = (slot.parameter._version, bits_of(slot.parameter))
 
     def check(self, slots):
         """Their updates are about to be applied. Raises if a parameter is not what it was."""
@@ -34,7 +34,7 @@ class Seals:
             if slot.seal is None:
                 continue
             version, bits = slot.seal
-            if slot.parameter._version != version or (bits is not None and _bits(slot.parameter) != bits):
+            if slot.parameter._version != version or (bits is not None and bits_of(slot.parameter) != bits):
                 raise misuse(
                     "it was written while its update was pending, so the update would be applied to other values than "
                     "without overlap",
@@ -44,6 +44,7 @@ class Seals:
                 )
 
 
-def _bits(parameter):
+def bits_of(parameter):
+    """A number that changes with any one of its bits."""
     values = parameter.detach()
     return int(values.contiguous().view(-1).view(_INTEGERS[values.element_size()]).sum())

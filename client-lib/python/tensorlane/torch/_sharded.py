@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import misuse
+from ..errors import MismatchError, misuse
 from . import _device, _shard_state, _shards, _touch
 from ._distributed import Distributed
 from ._lifetime import Lifetime, watch_slot, with_pending
 from ._modules import COMPILED, ModuleWatch, check_thread
-from ._seals import Seals
+from ._seals import Seals, bits_of
 from ._shards import ELEMENT, PARAMETER, ShardSender
 from ._stepper import Stepper, clone_with, default_state, snapshot
 
@@ -60,6 +60,7 @@ class ShardedCore(Lifetime):
         self._unguarded = []
         self._shown = False  # p.grad is watched
         self._gathered = False  # the sums of this round have arrived
+        self._compared = False  # the ranks have begun with the same parameters
         self._thread = threading.get_ident()
         self._touch = _touch.of_this_thread()
         self.reason = reason  # why step() waits for the parameters; None when it does not
@@ -266,6 +267,21 @@ class ShardedCore(Lifetime):
         for bucket in self._sender.buckets:
             bucket.take_sums()
         self._gathered = True
+        if not self._compared:
+            self._compare()
+
+    def _compare(self):
+        """Where ranks begin with different parameters, each would keep its share of them."""
+        mine = sum((place + 1) * bits_of(slot.parameter) for place, slot in enumerate(self._sender.slots)) % (1 << 52)
+        sums = self._exchange(_shards.COMPARE, float(mine))
+        self._compared = True
+        differing = [rank for rank, other in enumerate(sums) if other != sums[0]]
+        if differing:
+            self._failure = MismatchError(
+                f"ranks {differing} have computed their first gradients with other parameters than rank 0: "
+                "DistributedOptimizer: call broadcast_parameters(model.state_dict()) on all ranks before"
+            )
+            raise self._failure
 
     def _check_places(self):
         for slot in self._sender.slots:

@@ -26,7 +26,9 @@ _VALUES, _GRADIENTS = (0.5, 0.5), (0.0, 0.49)
 
 # What a rank does with the gradients of a round.
 STEP, DROP, CLIP, UNSCALE = range(1, 5)
+COMPARE = 5  # before the first of them: whether all ranks have trained the same model
 _CALLS = {STEP: "step()", DROP: "zero_grad()", CLIP: "clip_grad_norm_()", UNSCALE: "GradScaler.unscale_()"}
+_CALLS[COMPARE] = "a first time"
 _VERDICT = 4  # numbers of each rank: the call, how many step() there were, max_norm, and what the call means
 
 
