@@ -388,6 +388,42 @@ def test_strides_stay():
         assert difference(state, optimizer.state_dict()["state"]) < 1e-6
 
 
+def test_a_parameter_of_no_module_is_there_when_step_returns():
+    def body(rank, transport):
+        model = made(lambda: build("plain"))
+        loose = nn.Parameter(torch.ones(3))
+        named = [*model.named_parameters(), ("loose", loose)]
+        optimizer = torch.optim.SGD([p for _, p in named], lr=0.1)
+        sharded = DistributedOptimizer(optimizer, named, sharded=True, transport=transport())
+        for step in range(3):
+            sharded.zero_grad()
+            (model(data(step, rank)[0]) * loose).square().mean().backward()
+            sharded.step()
+        status = sharded.tensorlane_status()
+        return status["updated_in_step"], status["pending"]
+
+    for unguarded, pending in ranks(body):
+        assert unguarded == ["loose"] and 0 < pending < 7
+
+
+def test_a_graph_of_before_the_step_is_no_graph_any_more():
+    """As with a plain optimizer: what it has saved was changed in place."""
+
+    def body(rank, transport):
+        model = made(lambda: build("plain"))
+        sharded = wrap(model, transport)
+        train(model, sharded, 2, rank)
+        sharded.zero_grad()
+        loss = F.cross_entropy(model(data(2, rank)[0]), data(2, rank)[1])
+        loss.backward(retain_graph=True)
+        sharded.step()
+        sharded.zero_grad()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+    ranks(body)
+
+
 # Optimizers that need whole parameters
 
 
