@@ -100,11 +100,12 @@ class Lifetime:
 
 def watch_slot(watch, core, slot, state):
     """Whatever touches the parameter or its state has the update applied first. `core` is weak; what is pending keeps
-    it alive."""
+    it alive, unless the process has left its job: then what lies in the parameter's memory now is somebody else's."""
 
     def touched(_):
-        if slot.update is not None:
-            core().apply([slot])
+        alive = core()
+        if slot.update is not None and alive is not None:
+            alive.apply([slot])
 
     return [
         watch.add(slot.parameter, touched, aliases=True),
