@@ -1,12 +1,18 @@
 """Builds the C client library into the wheel, as tensorlane/_libtensorlane.so: a C++ compiler (CXX, else c++) is all it
 takes.
 
-The C++ sources are those of the source tree around this folder, ../src and ../../common; a source distribution carries
-a copy in _native_source.
+The backend of torch.distributed goes into the wheel as tensorlane/torch/_backend_MINOR.so, one for each torch that it is
+compiled for: the one that the interpreter of the build has (with pip, --no-build-isolation), and those whose folders
+("site-packages/torch") TENSORLANE_TORCH lists, separated by colons. Without any, the wheel has no backend.
+
+The C++ sources are those of the source tree around this folder, ../src, ../torch and ../../common; a source distribution
+carries a copy in _native_source.
 """
 
+import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -16,7 +22,7 @@ from setuptools.command.sdist import sdist
 
 HERE = pathlib.Path(__file__).resolve().parent
 COPY = HERE / "_native_source"
-FOLDERS = ("client-lib/include", "client-lib/src", "common/base", "common/files", "common/protocol")
+FOLDERS = ("client-lib/include", "client-lib/src", "client-lib/torch", "common/base", "common/files", "common/protocol")
 UNITS = (
     "client-lib/src/*.cc", "client-lib/src/cuda/*.cc", "common/files/*.cc",
     # The other files of common/base need libraries.
@@ -35,16 +41,72 @@ def source_root():
     )
 
 
+def torch_folders():
+    """{minor version: folder} of each torch that the backend is compiled for."""
+    folders = [pathlib.Path(each) for each in os.environ.get("TENSORLANE_TORCH", "").split(":") if each]
+    found = importlib.util.find_spec("torch")
+    if found is not None and found.submodule_search_locations:
+        folders.append(pathlib.Path(found.submodule_search_locations[0]))
+    return {torch_version(folder): folder for folder in folders}
+
+
+def torch_version(folder):
+    """MAJOR.MINOR of the torch in a folder, which is not imported."""
+    try:
+        text = (folder / "version.py").read_text()
+    except OSError as error:
+        raise SystemExit(
+            f"tensorlane: error: there is no torch: {folder} ({error}): list folders like site-packages/torch in "
+            "TENSORLANE_TORCH"
+        ) from None
+    return re.search(r"__version__ = '(\d+\.\d+)", text)[1]
+
+
+def compile_units(command, what, source=None):
+    try:
+        subprocess.run(command, check=True, input=source, text=True)
+    except FileNotFoundError:
+        raise SystemExit(
+            f"tensorlane: error: no C++ compiler: {command[0]}: install g++ 12 or clang 14 or newer, or set CXX"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(
+            f"tensorlane: error: {what} does not compile: {source_root()}: see the compiler's messages above"
+        ) from error
+
+
 class Build(build_py):
     def run(self):
         super().run()
-        self.compile_library(pathlib.Path(self.build_lib) / "tensorlane" / "_libtensorlane.so")
+        self.compile_library(self.library())
+        for output, folder in self.backends().items():
+            self.compile_backend(output, folder)
 
     def get_outputs(self, include_bytecode=1):
-        return [
-            *super().get_outputs(include_bytecode),
-            str(pathlib.Path(self.build_lib) / "tensorlane" / "_libtensorlane.so"),
+        return [*super().get_outputs(include_bytecode), str(self.library()), *map(str, self.backends())]
+
+    def library(self):
+        return pathlib.Path(self.build_lib) / "tensorlane" / "_libtensorlane.so"
+
+    def backends(self):
+        """{shared object: folder of its torch}"""
+        inside = pathlib.Path(self.build_lib) / "tensorlane" / "torch"
+        return {inside / f"_backend_{minor}.so": folder for minor, folder in torch_folders().items()}
+
+    @staticmethod
+    def compile_backend(output, torch):
+        root = source_root()
+        units = sorted((root / "client-lib" / "torch").glob("*.cc"))
+        old_strings = "-D_GLIBCXX_USE_CXX11_ABI=" + str(int(b"cxx11" in (torch / "lib" / "libc10.so").read_bytes()))
+        command = [
+            *os.environ.get("CXX", "c++").split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-pthread",
+            "-fvisibility=hidden", "-fvisibility-inlines-hidden", old_strings, f"-I{root}",
+            f"-I{root / 'client-lib' / 'include'}", f"-isystem{torch / 'include'}",
+            f"-isystem{torch / 'include' / 'torch' / 'csrc' / 'api' / 'include'}", "-xc++", "-", f"-L{torch / 'lib'}",
+            "-ltorch_cpu", "-lc10", "-ldl", "-o", str(output),
         ]
+        # As one unit: torch's headers take longer than the rest.
+        compile_units(command, f"the backend for {torch}", "".join(f'#include "{unit}"\n' for unit in units))
 
     @staticmethod
     def compile_library(output):
@@ -57,16 +119,7 @@ class Build(build_py):
             "-fvisibility-inlines-hidden", f"-I{root}", f"-I{root / 'client-lib' / 'include'}", *units,
             "-Wl,--as-needed", "-Wl,--no-undefined", "-ldl", "-o", str(output),
         ]
-        try:
-            subprocess.run(command, check=True)
-        except FileNotFoundError:
-            raise SystemExit(
-                f"tensorlane: error: no C++ compiler: {compiler[0]}: install g++ 12 or clang 14 or newer, or set CXX"
-            ) from None
-        except subprocess.CalledProcessError as error:
-            raise SystemExit(
-                f"tensorlane: error: the client library does not compile: {root}: see the compiler's messages above"
-            ) from error
+        compile_units(command, "the client library")
 
 
 class SourceDistribution(sdist):

@@ -146,6 +146,13 @@ tl_status_t tl_finalize(tl_context_t* context) {
   });
 }
 
+tl_status_t tl_abort(tl_context_t* context, const char* why) {
+  return guarded([&]() -> Status {
+    if (context == nullptr) return null_argument("tl_abort", "a context");
+    return context->abort(why != nullptr ? why : "this process has called tl_abort");
+  });
+}
+
 int tl_rank(const tl_context_t* context) {
   return context == nullptr ? -1 : static_cast<int>(context->settings().rank);
 }

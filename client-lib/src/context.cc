@@ -218,6 +218,12 @@ Status Context::leave() {
   return answer.ok() ? Status() : answer.status();
 }
 
+Status Context::abort(const std::string& why) {
+  TL_RETURN_IF_ERROR(usable());
+  fail(Status(Code::kAborted, why, "job '" + settings_.job + "'", "resume from a checkpoint"), true);
+  return {};
+}
+
 Result<std::byte*> Context::allocate(std::uint64_t bytes) {
   return arenas_->allocate(bytes);
 }

@@ -124,6 +124,8 @@ class Context {
   Status usable() const;
   // See tl_finalize. The context is good for nothing but destruction afterwards.
   Status leave();
+  // See tl_abort.
+  Status abort(const std::string& why);
   // While it is there, a call runs that may last, and end_calls() waits for it.
   class Running {
    public:

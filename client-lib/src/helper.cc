@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "client-lib/src/context.h"
+#include "client-lib/src/error.h"
 
 namespace tensorlane::client {
 
@@ -78,7 +79,7 @@ void Context::dispatcher() {
       void* argument = request->argument;
       lock.unlock();
       const Status status = consume(*request);
-      function(static_cast<tl_status_t>(status.code()), argument);
+      function(report(status), argument);
       lock.lock();
       --callbacks_waited_;
       if (of_gpu) --gpu_callbacks_;

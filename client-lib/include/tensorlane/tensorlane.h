@@ -152,6 +152,12 @@ TL_API tl_status_t tl_init(const tl_config_t* config, tl_context_t** context);
  * that another thread has called tl_finalize); any other call must have returned. Invalid argument, and nothing is
  * freed: inside a callback, or in the child of a fork, which may not use its parent's context in any way. */
 TL_API tl_status_t tl_finalize(tl_context_t* context);
+/* Ends at once what is under way in this context: every request fails with "aborted", every call of another thread that
+ * waits returns that, and nothing can be started any more. `why`, which may be null, is the first part of the text. The
+ * buffers are the program's again as after any failed request. The other ranks hear of it when tl_finalize() is called,
+ * which has nothing to wait for then: to them this rank has left the job without a word, and the job is over. Any
+ * thread, callbacks included. */
+TL_API tl_status_t tl_abort(tl_context_t* context, const char* why);
 
 TL_API int tl_rank(const tl_context_t* context);
 TL_API int tl_size(const tl_context_t* context);
@@ -277,7 +283,8 @@ TL_API tl_status_t tl_wait(tl_request_t* request, double timeout_seconds);
  * Returns the first error of those that have failed, in this order, else TL_ERROR_TIMED_OUT while any is under way. */
 TL_API tl_status_t tl_wait_many(tl_request_t** requests, size_t count, double timeout_seconds);
 /* `function` runs once when the request is done, on a thread of the library (at once, if it is done already); the
- * request is freed after it: do neither test nor wait. It must not block. */
+ * request is freed after it: do neither test nor wait. It must not block. When `status` is an error, tl_last_error()
+ * says why, until `function` returns. */
 typedef void (*tl_callback_t)(tl_status_t status, void* argument);
 TL_API tl_status_t tl_set_callback(tl_request_t* request, tl_callback_t function, void* argument);
 

@@ -72,6 +72,7 @@ SIGNATURES = {
     "tl_last_error": ([], ctypes.c_char_p),
     "tl_init": ([ctypes.POINTER(Config), _OUT], ctypes.c_int),
     "tl_finalize": ([_POINTER], ctypes.c_int),
+    "tl_abort": ([_POINTER, ctypes.c_char_p], ctypes.c_int),
     "tl_rank": ([_POINTER], ctypes.c_int),
     "tl_size": ([_POINTER], ctypes.c_int),
     "tl_local_rank": ([_POINTER], ctypes.c_int),

@@ -8,6 +8,7 @@
 The classes of errors are in `tensorlane` (tensorlane.TimedOutError, ...); tensorlane.torch.Error is the base of all.
 """
 
+from .. import _torch_backend
 from .. import (
     Average,
     Error,
@@ -31,6 +32,7 @@ from .. import (
     status,
     synchronize,
 )
+from ._backend import monitored_barrier
 from ._broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from ._calls import (
     KVStore,
@@ -52,3 +54,5 @@ from ._optimizer import DistributedOptimizer
 from ._shard_scaler import ShardedGradScaler
 from ._shard_state import merge_state_dicts
 from ._trace import trace
+
+_torch_backend.register()  # init_process_group("tensorlane")

@@ -1,0 +1,105 @@
+#include "client-lib/torch/backend.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "client-lib/torch/library.h"
+
+namespace tensorlane::torch_backend {
+namespace {
+
+using Clock = OperationWork::Clock;
+
+constexpr std::chrono::milliseconds kLook{5};
+
+std::string list(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return "[" + text + "]";
+}
+
+// Whether the key comes before `end`. Other threads can use the store meanwhile.
+bool comes(c10d::Store& store, const std::string& key, Clock::time_point end) {
+  while (!store.check({key})) {
+    if (Clock::now() >= end) return false;
+    std::this_thread::sleep_for(kLook);
+  }
+  return true;
+}
+
+}  // namespace
+
+TensorlaneBackend::TensorlaneBackend(std::shared_ptr<Group> group)
+    : Backend(group->rank(), group->size()), group_(std::move(group)) {
+  init();
+}
+
+// On a thread of its own: leaving waits for threads that may wait for the interpreter's lock, which whoever drops the last
+// reference may hold.
+TensorlaneBackend::~TensorlaneBackend() {
+  std::thread([group = group_] { group->leave(); }).detach();
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> TensorlaneBackend::getBackendOptions() {
+  auto options = c10::make_intrusive<Options>("tensorlane", group_->timeout());
+  options->group_name = group_->name();
+  return options;
+}
+
+void TensorlaneBackend::abort() {
+  group_->abort("this process has aborted its process group");
+}
+
+void TensorlaneBackend::shutdown() {
+  group_->leave();
+}
+
+void TensorlaneBackend::check_root(int64_t root, const char* where) const {
+  TORCH_CHECK(root >= 0 && root < size_, "root ", root, " is no rank of the group: ", where, ": use 0 to ", size_ - 1);
+}
+
+Group::Order TensorlaneBackend::order(c10d::OpType type, const char* name, std::int64_t count, at::ScalarType dtype,
+                                      milliseconds timeout) {
+  Group::Order order;
+  order.description.type = type;
+  order.description.name = name;
+  order.description.count = static_cast<std::uint64_t>(count);
+  order.description.dtype = dtype;
+  order.timeout = timeout;
+  return order;
+}
+
+void TensorlaneBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
+  const milliseconds timeout = options.timeout.count() < 0 ? group_->timeout() : options.timeout;
+  const Clock::time_point end = Clock::now() + timeout;
+  const std::string where = "monitored barrier of process group '" + group_->name() + "'";
+  const std::string in = ": within " + std::to_string(timeout.count()) +
+                         " ms: look at what these ranks do, or raise the time-out";
+  const std::string key = group_->key("monitored/" + std::to_string(++monitored_));
+  c10d::Store& store = group_->store();
+  if (rank_ != 0) {
+    store.set(key + "/" + std::to_string(rank_), "here");
+    // Rank 0 says in time who is missing, so it is waited for a little longer.
+    if (!comes(store, key + "/end", end + timeout / 10 + std::chrono::seconds(1)))
+      TORCH_CHECK(false, "rank(s) [0] have not come: ", where, in);
+    const std::string said = store.get_to_str(key + "/end");
+    TORCH_CHECK(said == "all", said);
+    return;
+  }
+  std::vector<int> missing;
+  for (int rank = 1; rank < size_ && (all || missing.empty()); ++rank) {
+    const std::string its_key = key + "/" + std::to_string(rank);
+    if (comes(store, its_key, end)) {
+      store.deleteKey(its_key);
+    } else {
+      missing.push_back(rank);
+    }
+  }
+  const std::string said = missing.empty() ? "all" : "rank(s) " + list(missing) + " have not come: " + where + in;
+  store.set(key + "/end", said);
+  // Nobody can be in the barrier before the last one any more.
+  if (monitored_ > 1) store.deleteKey(group_->key("monitored/" + std::to_string(monitored_ - 1)) + "/end");
+  TORCH_CHECK(missing.empty(), said);
+}
+
+}  // namespace tensorlane::torch_backend

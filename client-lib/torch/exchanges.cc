@@ -1,0 +1,202 @@
+// What differs from rank to rank: gather, scatter, all-to-all, point to point.
+#include <algorithm>
+#include <numeric>
+
+#include "client-lib/torch/backend.h"
+#include "client-lib/torch/library.h"
+#include "client-lib/torch/tensors.h"
+
+namespace tensorlane::torch_backend {
+
+using c10d::OpType;
+
+namespace {
+
+std::int64_t sum(const std::vector<int64_t>& splits) {
+  return std::accumulate(splits.begin(), splits.end(), int64_t{0});
+}
+
+std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& tensor : tensors) sizes.push_back(tensor.numel());
+  return sizes;
+}
+
+// Split sizes along the first dimension as numbers of elements.
+std::vector<int64_t> in_elements(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size, const char* which,
+                                 const char* where) {
+  const std::int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+  if (splits.empty()) {
+    TORCH_CHECK(rows % size == 0, "the ", which, " has ", rows, " rows: ", where,
+                ": give split sizes, or a multiple of the ", size, " ranks");
+    return std::vector<int64_t>(static_cast<std::size_t>(size), tensor.numel() / size);
+  }
+  TORCH_CHECK(splits.size() == static_cast<std::size_t>(size), splits.size(), " ", which, " split sizes were given: ",
+              where, ": give one for each of ", size, " ranks");
+  TORCH_CHECK(std::all_of(splits.begin(), splits.end(), [](int64_t split) { return split >= 0; }) && sum(splits) == rows,
+              "the ", which, " split sizes add up to ", sum(splits), " of ", rows, " rows: ", where,
+              ": let them add up to the tensor's first dimension");
+  const std::int64_t row = rows == 0 ? 0 : tensor.numel() / rows;
+  std::vector<int64_t> result;
+  for (const int64_t split : splits) result.push_back(split * row);
+  return result;
+}
+
+}  // namespace
+
+TensorlaneBackend::WorkPtr TensorlaneBackend::gather(TensorLists& outputs, Tensors& inputs,
+                                                     const c10d::GatherOptions& options) {
+  const char* const where = "gather";
+  const at::Tensor input = only(inputs, where);
+  check_root(options.rootRank, where);
+  Group::Order order = this->order(OpType::GATHER, where, input.numel(), input.scalar_type(), options.timeout);
+  order.description.root = static_cast<int>(options.rootRank);
+  const at::Tensor memory = input.contiguous(), all = scratch(input, input.numel() * size_);
+  order.kept = {memory, all};
+  if (rank_ == options.rootRank) {
+    TORCH_CHECK(outputs.size() == 1 && outputs.front().size() == ranks(), "the root's output list has ",
+                outputs.empty() ? 0 : outputs.front().size(), " tensors: ", where, ": give one for each of ", size_,
+                " ranks");
+    const Tensors list = outputs.front();
+    check_outputs(list, true, where);
+    check_same_dtype(input, list.front(), where);
+    TORCH_CHECK(list.front().numel() == input.numel(), "the outputs have ", list.front().numel(),
+                " elements, the input ", input.numel(), ": ", where, ": give tensors of one size");
+    order.results = list;
+    order.after = [list, all] { unpack(all, list); };
+  } else {
+    TORCH_CHECK(outputs.empty() || outputs.front().empty(), "output tensors were given: ", where, " on rank ", rank_,
+                ": give them on the root, rank ", options.rootRank, ", alone");
+  }
+  return group_->start(std::move(order), allgather_call(memory, all));
+}
+
+TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLists& inputs,
+                                                      const c10d::ScatterOptions& options) {
+  const char* const where = "scatter";
+  const at::Tensor output = only(outputs, where);
+  check_root(options.rootRank, where);
+  check_outputs(outputs, true, where);
+  const at::Tensor all = scratch(output, output.numel() * size_);
+  if (rank_ == options.rootRank) {
+    TORCH_CHECK(inputs.size() == 1 && inputs.front().size() == ranks(), "the root's input list has ",
+                inputs.empty() ? 0 : inputs.front().size(), " tensors: ", where, ": give one for each of ", size_,
+                " ranks");
+    for (const at::Tensor& input : inputs.front()) {
+      check_taken(input, where);
+      check_same_dtype(input, output, where);
+      TORCH_CHECK(input.numel() == output.numel(), "an input has ", input.numel(), " elements, the output ",
+                  output.numel(), ": ", where, ": give tensors of one size");
+    }
+    pack(inputs.front(), all);
+  } else {
+    TORCH_CHECK(inputs.empty() || inputs.front().empty(), "input tensors were given: ", where, " on rank ", rank_,
+                ": give them on the root, rank ", options.rootRank, ", alone");
+  }
+  Group::Order order = this->order(OpType::SCATTER, where, output.numel(), output.scalar_type(), options.timeout);
+  order.description.root = static_cast<int>(options.rootRank);
+  order.kept = {all};
+  order.results = outputs;
+  order.after = [outputs, all, from = output.numel() * rank_] { unpack(all, outputs, from); };
+  return group_->start(std::move(order), broadcast_call(all, options.rootRank));
+}
+
+// `input` and `received` are contiguous, cut into parts of so many elements, by rank. The one place that knows how parts
+// travel: all ranks first tell each other their sizes, and then gather everything.
+TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const at::Tensor& input,
+                                                       std::vector<int64_t> input_splits,
+                                                       std::vector<int64_t> output_splits, const at::Tensor& received) {
+  order.kept = {input, received};
+  const Description description = order.description;
+  auto steps = [this, group = group_, description, input, received, sends = std::move(input_splits),
+                expects = std::move(output_splits), size = size_, rank = rank_] {
+    at::NoGradGuard no_grad;
+    const at::Tensor mine = at::empty({size}, at::kLong), table = at::empty({size, size}, at::kLong);
+    std::copy(sends.begin(), sends.end(), mine.data_ptr<int64_t>());
+    group->call_and_wait(description, allgather_call(mine, table));
+    const int64_t* sizes = table.const_data_ptr<int64_t>();
+    std::int64_t most = 0;
+    for (int from = 0; from < size; ++from) {
+      const int64_t* row = sizes + from * size;
+      most = std::max(most, std::accumulate(row, row + size, int64_t{0}));
+      const int64_t expected = expects[static_cast<std::size_t>(from)];
+      if (row[rank] != expected) {
+        fail("ranks disagree about split sizes: " + description.text() + ": rank " + std::to_string(from) + " sends " +
+             std::to_string(row[rank]) + " elements to rank " + std::to_string(rank) + ", which expects " +
+             std::to_string(expected) + ": let output split sizes be the others' input split sizes");
+      }
+    }
+    if (most == 0) return;
+    const at::Tensor padded = scratch(input, most), all = scratch(input, most * size);
+    padded.narrow(0, 0, input.numel()).copy_(input);
+    padded.narrow(0, input.numel(), most - input.numel()).zero_();
+    group->call_and_wait(description, allgather_call(padded, all));
+    std::int64_t to = 0;
+    for (int from = 0; from < size; ++from) {
+      const int64_t* row = sizes + from * size;
+      const std::int64_t offset = from * most + std::accumulate(row, row + rank, int64_t{0});
+      if (row[rank] > 0) received.narrow(0, to, row[rank]).copy_(all.narrow(0, offset, row[rank]));
+      to += row[rank];
+    }
+  };
+  return group_->start_steps(std::move(order), std::move(steps));
+}
+
+TensorlaneBackend::WorkPtr TensorlaneBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                            std::vector<int64_t>& output_splits,
+                                                            std::vector<int64_t>& input_splits,
+                                                            const c10d::AllToAllOptions& options) {
+  const char* const where = "all_to_all_single";
+  check_taken(input, where);
+  check_outputs({output}, true, where);
+  check_same_dtype(output, input, where);
+  std::vector<int64_t> sends = in_elements(input_splits, input, size_, "input", where);
+  std::vector<int64_t> expects = in_elements(output_splits, output, size_, "output", where);
+  const at::Tensor from = scratch(input, input.numel()), to = scratch(output, output.numel());
+  pack({input}, from);
+  Group::Order order = this->order(OpType::ALLTOALL_BASE, where, 0, input.scalar_type(), options.timeout);
+  order.results = {output};
+  order.after = [output, to] { unpack(to, {output}); };
+  return exchange(std::move(order), from, std::move(sends), std::move(expects), to);
+}
+
+TensorlaneBackend::WorkPtr TensorlaneBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                                       const c10d::AllToAllOptions& options) {
+  const char* const where = "all_to_all";
+  TORCH_CHECK(inputs.size() == ranks() && outputs.size() == ranks(), inputs.size(), " inputs and ", outputs.size(),
+              " outputs were given: ", where, ": give one of each for each of ", size_, " ranks");
+  check_outputs(outputs, false, where);
+  for (const at::Tensor& input : inputs) {
+    check_taken(input, where);
+    check_same_dtype(input, outputs.front(), where);
+  }
+  const at::Tensor from = scratch(inputs.front(), elements(inputs)), to = scratch(from, elements(outputs));
+  pack(inputs, from);
+  Group::Order order = this->order(OpType::ALLTOALL, where, 0, from.scalar_type(), options.timeout);
+  order.results = outputs;
+  order.after = [outputs, to] { unpack(to, outputs); };
+  return exchange(std::move(order), from, sizes_of(inputs), sizes_of(outputs), to);
+}
+
+namespace {
+
+[[noreturn]] void no_point_to_point(const char* where) {
+  TORCH_CHECK(false, "this release does not send between two ranks: ", where,
+              ": make a group of the two ranks with new_group() and broadcast in it");
+}
+
+}  // namespace
+
+TensorlaneBackend::WorkPtr TensorlaneBackend::send(Tensors&, int, int) {
+  no_point_to_point("send");
+}
+
+TensorlaneBackend::WorkPtr TensorlaneBackend::recv(Tensors&, int, int) {
+  no_point_to_point("recv");
+}
+
+TensorlaneBackend::WorkPtr TensorlaneBackend::recvAnysource(Tensors&, int) {
+  no_point_to_point("recv from any source");
+}
+
+}  // namespace tensorlane::torch_backend

@@ -1,0 +1,338 @@
+#include "client-lib/torch/group.h"
+
+#include <cstring>
+#include <utility>
+
+#include "client-lib/torch/library.h"
+#include "client-lib/torch/rendezvous.h"
+#include "client-lib/torch/watch.h"
+
+namespace tensorlane::torch_backend {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kGrace{5000};      // for what is under way when the group is left
+constexpr milliseconds kInside{50};       // for a thread to get from enter() into the call
+constexpr milliseconds kTick{50};
+constexpr int kIdleTicks = 20;            // without an operation, before the watch sleeps until there is one
+constexpr std::size_t kHistory = 64;      // collectives that are remembered, to find out where ranks differ
+constexpr float kUrgent = 0.75F, kBulk = 0.25F;
+
+std::mutex groups_mutex;
+std::set<Group*> groups;
+
+// What computation waits for overtakes what it does not: FSDP all-gathers parameters and reduce-scatters gradients.
+float urgency_of(tl_operation_t operation) {
+  if (operation == TL_ALLGATHER || operation == TL_BROADCAST) return kUrgent;
+  return operation == TL_REDUCESCATTER ? kBulk : -1.0F;
+}
+
+std::string list(const std::vector<int64_t>& ranks) {
+  std::string text;
+  for (const int64_t rank : ranks) text += (text.empty() ? "[" : ", ") + std::to_string(rank);
+  return text + "]";
+}
+
+bool is_whole(const std::vector<int64_t>& ranks) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] != static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Group::Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout, std::string name,
+             std::vector<int64_t> ranks)
+    : store_(std::move(store)),
+      rank_(rank),
+      size_(size),
+      timeout_(timeout.count()),
+      name_(std::move(name)),
+      ranks_(std::move(ranks)) {
+  if (size > 1) {
+    Joined joined = join_group(*store_, rank, size, timeout, name_);
+    context_ = joined.context;
+    job_ = std::move(joined.job);
+  }
+  std::lock_guard lock(groups_mutex);
+  groups.insert(this);
+}
+
+Group::~Group() {
+  leave();
+}
+
+std::uint64_t Group::sequence() {
+  std::lock_guard lock(order_mutex_);
+  return sequence_;
+}
+
+void Group::check_open_locked() const {
+  if (!failure_.empty()) fail(failure_);
+  if (closed_) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
+}
+
+c10::intrusive_ptr<OperationWork> Group::begin_locked(Order& order) {
+  {
+    std::lock_guard lock(mutex_);
+    check_open_locked();
+  }
+  order.description.sequence = ++sequence_;
+  history_.push_back(order.description);
+  if (history_.size() > kHistory) history_.pop_front();
+  const milliseconds timeout = order.timeout.count() < 0 ? this->timeout() : order.timeout;
+  return c10::make_intrusive<OperationWork>(shared_from_this(), order.description, timeout, std::move(order.kept),
+                                            std::move(order.results), std::move(order.after));
+}
+
+c10::intrusive_ptr<c10d::Work> Group::start(Order order, const Call& call) {
+  c10::intrusive_ptr<OperationWork> work;
+  {
+    std::lock_guard lock(order_mutex_);
+    work = begin_locked(order);
+    if (context_ != nullptr && call.bytes > 0) {
+      if (!enter()) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
+      remember(work);
+      try {
+        work->set_request(call_locked(names_, work->description(), call));
+      } catch (...) {
+        exit();
+        forget(*work);
+        throw;
+      }
+      exit();
+      return work;
+    }
+  }
+  if (call.bytes_alone > 0 && call.out != call.in) std::memmove(call.out, call.in, call.bytes_alone);
+  work->complete("");
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> Group::start_steps(Order order, std::function<void()> steps) {
+  std::lock_guard lock(order_mutex_);
+  auto work = begin_locked(order);
+  remember(work);
+  worker_.post([work, steps = std::move(steps)] {
+    std::string error;
+    try {
+      steps();
+    } catch (const c10::Error& e) {
+      error = e.what_without_backtrace();
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    work->complete(error);
+  });
+  return work;
+}
+
+void Group::call_and_wait(const Description& description, const Call& call) {
+  if (context_ == nullptr || call.bytes == 0) {
+    if (call.bytes_alone > 0 && call.out != call.in) std::memmove(call.out, call.in, call.bytes_alone);
+    return;
+  }
+  if (!enter()) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
+  std::string wrong;
+  try {
+    tl_request_t* request = call_locked(step_names_, description, call);
+    const tl_status_t status = library().wait(request, -1.0);
+    if (status != TL_OK) wrong = error(description, status);
+  } catch (...) {
+    exit();
+    throw;
+  }
+  exit();
+  if (!wrong.empty()) fail(wrong);
+}
+
+tl_request_t* Group::call_locked(Names& names, const Description& description, const Call& call) {
+  const Kind& kind = call.kind;
+  Names::Turn turn = names.next(kind, call.bytes);
+  if (!turn.old.empty()) give_back(std::move(turn.old));
+  tl_options_t options = TL_OPTIONS_INIT;
+  options.urgency = urgency_of(kind.operation);
+  options.queued = 1;
+  tl_request_t* request = nullptr;
+  const char* name = turn.name.c_str();
+  const Library& lib = library();
+  tl_status_t status = TL_OK;
+  switch (kind.operation) {
+    case TL_BROADCAST:
+      status = lib.broadcast(context_, name, call.out, kind.count, kind.dtype, kind.root, &options, &request);
+      break;
+    case TL_ALLGATHER:
+      status = lib.allgather(context_, name, call.in, call.out, kind.count, kind.dtype, &options, &request);
+      break;
+    case TL_REDUCESCATTER:
+      status = lib.reducescatter(context_, name, call.in, call.out, kind.count, kind.row, kind.dtype, kind.op,
+                                 &options, &request);
+      break;
+    default:
+      status =
+          lib.allreduce(context_, name, call.in, call.out, kind.count, kind.dtype, kind.op, &options, &request);
+  }
+  if (status != TL_OK) fail(error(description, status));
+  return request;
+}
+
+// All ranks give the same names back between the same calls. It waits for the others, so the worker does it.
+void Group::give_back(std::vector<std::string> names) {
+  worker_.post([this, names = std::move(names)] {
+    for (const std::string& name : names) {
+      // A time-out, or an operation that is not waited for yet: another rank is not here, or this one's program.
+      tl_status_t status = TL_ERROR_TIMED_OUT;
+      while (status == TL_ERROR_TIMED_OUT || status == TL_ERROR_INVALID_ARGUMENT) {
+        if (!enter()) return;
+        status = library().unregister(context_, name.c_str());
+        exit();
+        if (status == TL_ERROR_INVALID_ARGUMENT) std::this_thread::sleep_for(milliseconds(5));
+      }
+    }
+  });
+}
+
+void Group::remember(const c10::intrusive_ptr<OperationWork>& work) {
+  std::lock_guard lock(mutex_);
+  works_.emplace(work.get(), work);
+  if (!watching_) {
+    watching_ = true;
+    watch_ = std::thread([this] { watch(); });
+  } else if (asleep_) {
+    asleep_ = false;
+    changed_.notify_all();
+  }
+}
+
+void Group::forget(const OperationWork& work) {
+  c10::intrusive_ptr<OperationWork> last;  // goes without the lock
+  std::lock_guard lock(mutex_);
+  const auto found = works_.find(&work);
+  if (found == works_.end()) return;
+  last = std::move(found->second);
+  works_.erase(found);
+  if (closed_) changed_.notify_all();
+}
+
+std::vector<c10::intrusive_ptr<OperationWork>> Group::under_way() {
+  std::lock_guard lock(mutex_);
+  std::vector<c10::intrusive_ptr<OperationWork>> all;
+  all.reserve(works_.size());
+  for (const auto& [_, work] : works_) all.push_back(work);
+  return all;
+}
+
+std::string Group::error(const Description& description, tl_status_t status) {
+  std::string text = library().last_error();
+  if (!is_whole(ranks_)) text += " (ranks are counted in process group '" + name_ + "': 0 is the first of " + list(ranks_) + ")";
+  if (description.name[0] != '\0') text = description.text() + ": " + text;
+  if (status == TL_ERROR_ABORTED || status == TL_ERROR_MISMATCH || status == TL_ERROR_TIMED_OUT) {
+    std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = text;
+  }
+  return text;
+}
+
+bool Group::enter() {
+  std::lock_guard lock(mutex_);
+  if (closed_) return false;
+  ++inside_;
+  return true;
+}
+
+void Group::exit() {
+  std::lock_guard lock(mutex_);
+  --inside_;
+  if (closed_) changed_.notify_all();
+}
+
+void Group::watch() {
+  Watch watch(*this);
+  int idle = 0;
+  std::unique_lock lock(mutex_);
+  while (!closed_) {
+    idle = works_.empty() ? idle + 1 : 0;
+    if (idle > kIdleTicks) {
+      asleep_ = true;
+      changed_.wait(lock, [this] { return closed_ || !asleep_; });
+      idle = 0;
+    }
+    changed_.wait_for(lock, kTick, [this] { return closed_; });
+    if (closed_) break;
+    lock.unlock();
+    watch.look(under_way());
+    lock.lock();
+  }
+  const bool keep = !failure_.empty();
+  lock.unlock();
+  if (!keep) watch.take_back();
+}
+
+bool Group::wait_until_idle(milliseconds most) {
+  for (const auto& work : under_way()) work->arm();
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, most, [this] { return works_.empty(); });
+}
+
+void Group::leave() {
+  {
+    std::unique_lock lock(mutex_);
+    if (std::exchange(closed_, true)) {  // another thread is at it, or was
+      changed_.wait(lock, [this] { return left_; });
+      return;
+    }
+    changed_.notify_all();
+  }
+  {
+    std::lock_guard lock(groups_mutex);
+    groups.erase(this);
+  }
+  if (watch_.joinable()) watch_.join();
+  if (context_ != nullptr) {
+    bool peaceful = false;
+    {
+      std::lock_guard lock(mutex_);
+      peaceful = failure_.empty();
+    }
+    if (!peaceful || !wait_until_idle(kGrace)) {
+      (void)library().abort(context_, "this process has left its process group");
+      (void)wait_until_idle(kGrace);
+    }
+    {
+      // What waits in tl_unregister() for other ranks is ended by tl_finalize(); it has come so far long before.
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, kInside, [this] { return inside_ == 0; });
+    }
+    (void)library().finalize(context_);
+  }
+  worker_.stop();
+  for (const auto& work : under_way()) work->give_up("process group '" + name_ + "' was destroyed: " + work->description().text() + ": wait for every operation before");
+  finisher_.stop();
+  std::lock_guard lock(mutex_);
+  left_ = true;
+  changed_.notify_all();
+}
+
+void Group::abort(const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = why;
+    if (!closed_ && context_ != nullptr) (void)library().abort(context_, why.c_str());
+  }
+  leave();
+}
+
+void leave_all() {
+  std::vector<std::shared_ptr<Group>> all;
+  {
+    std::lock_guard lock(groups_mutex);
+    for (Group* group : groups) {
+      if (auto held = group->weak_from_this().lock()) all.push_back(std::move(held));
+    }
+  }
+  for (const auto& group : all) group->leave();
+}
+
+}  // namespace tensorlane::torch_backend

@@ -1,0 +1,126 @@
+// One process group: what its ranks do together.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "client-lib/torch/executor.h"
+#include "client-lib/torch/names.h"
+#include "client-lib/torch/work.h"
+#include "tensorlane/tensorlane.h"
+
+namespace tensorlane::torch_backend {
+
+// One call of the C interface. The memory lives as long as the work.
+struct Call {
+  Kind kind;
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::uint64_t bytes = 0;  // of the buffer that the C interface works on
+  // What a group of one rank does in its place: so many bytes of `in` are `out`.
+  std::uint64_t bytes_alone = 0;
+};
+
+// Threads: calls come on any thread. `finisher` runs what follows operations that no thread waits for, callbacks of
+// futures included; `worker` runs operations of several steps and gives names back, in the order of the calls; `watch`
+// looks after what is late. Each begins when it is first needed. A group of one rank has no context and no daemon.
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  using milliseconds = std::chrono::milliseconds;
+
+  // Blocks until all ranks have joined. `ranks`: of the default group, in this one's order.
+  Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout, std::string name,
+        std::vector<int64_t> ranks);
+  ~Group();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }
+  milliseconds timeout() const { return milliseconds(timeout_); }
+  void set_timeout(milliseconds timeout) { timeout_ = timeout.count(); }
+  c10d::Store& store() { return *store_; }
+  Executor& finisher() { return finisher_; }
+  std::uint64_t sequence();
+  // A key of the store that no other group has, nor an earlier one of this name.
+  std::string key(const std::string& name) const { return "tensorlane/" + job_ + "/" + name; }
+
+  // What an operation needs besides its call; see OperationWork.
+  struct Order {
+    Description description;
+    milliseconds timeout{-1};  // negative: the group's
+    std::vector<at::Tensor> kept, results;
+    std::function<void()> after;
+  };
+  // Starts a collective. Never waits for other ranks. Throws DistBackendError when the group is over.
+  c10::intrusive_ptr<c10d::Work> start(Order order, const Call& call);
+  // A collective of several steps, which run on the worker, one such collective after the other. A step is call_and_wait().
+  c10::intrusive_ptr<c10d::Work> start_steps(Order order, std::function<void()> steps);
+  // By steps. Throws what went wrong.
+  void call_and_wait(const Description& description, const Call& call);
+
+  // Leaves. What is under way may still end by itself for a short while, else it fails. Later calls throw. Idempotent.
+  void leave();
+  // Fails what is under way, and leaves.
+  void abort(const std::string& why);
+
+  // By works: it is over.
+  void forget(const OperationWork& work);
+  // What the library says of the last call on this thread; the group is over where the job is.
+  std::string error(const Description& description, tl_status_t status);
+
+ private:
+  friend class Watch;
+  using Works = std::map<const OperationWork*, c10::intrusive_ptr<OperationWork>>;
+
+  c10::intrusive_ptr<OperationWork> begin_locked(Order& order);
+  tl_request_t* call_locked(Names& names, const Description& description, const Call& call);
+  void check_open_locked() const;
+  void give_back(std::vector<std::string> names);
+  void remember(const c10::intrusive_ptr<OperationWork>& work);
+  std::vector<c10::intrusive_ptr<OperationWork>> under_way();
+  bool wait_until_idle(milliseconds most);
+  void watch();
+  bool enter();
+  void exit();
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_, size_;
+  std::atomic<std::int64_t> timeout_;  // milliseconds
+  const std::string name_;
+  const std::vector<int64_t> ranks_;
+  tl_context_t* context_ = nullptr;
+  std::string job_;  // of the C interface
+
+  std::mutex order_mutex_;  // calls are named and started one after the other
+  Names names_{"torch."}, step_names_{"steps."};
+  std::uint64_t sequence_ = 0;
+  std::deque<Description> history_;  // the latest collectives
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  Works works_;
+  std::string failure_;  // why nothing can be started any more
+  bool closed_ = false, left_ = false;
+  int inside_ = 0;  // threads in a call of the C interface that finalize() must not interrupt
+  bool watching_ = false, asleep_ = false;
+  std::thread watch_;
+
+  Executor finisher_, worker_;
+};
+
+// Leaves every group of this process, as at its end.
+void leave_all();
+
+}  // namespace tensorlane::torch_backend

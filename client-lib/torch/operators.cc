@@ -1,0 +1,31 @@
+// What Python calls, as operators of torch.ops.tensorlane. They run without the interpreter's lock.
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/library.h>
+
+#include "client-lib/torch/backend.h"
+#include "client-lib/torch/library.h"
+
+namespace tensorlane::torch_backend {
+namespace {
+
+// Python cannot be given a Backend by an operator, but a ProcessGroup can carry one there: `carrier` is a new process
+// group of the same store, rank and size, of which it takes the backend of CPU tensors and which it forgets then.
+void make_backend(const c10::intrusive_ptr<c10d::ProcessGroup>& carrier, int64_t timeout_milliseconds,
+                  const std::string& name, std::vector<int64_t> ranks) {
+  auto group = std::make_shared<Group>(carrier->getStore(), carrier->getRank(), carrier->getSize(),
+                                       std::chrono::milliseconds(timeout_milliseconds), name, std::move(ranks));
+  carrier->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                      c10::make_intrusive<TensorlaneBackend>(std::move(group)));
+}
+
+TORCH_LIBRARY(tensorlane, library) {
+  library.def("load_library(str path) -> ()", [](const std::string& path) { load_library(path); });
+  library.def(
+      "make_backend(__torch__.torch.classes.c10d.ProcessGroup carrier, int timeout_milliseconds, str name, "
+      "int[] ranks) -> ()",
+      make_backend);
+  library.def("leave_all() -> ()", [] { leave_all(); });
+}
+
+}  // namespace
+}  // namespace tensorlane::torch_backend

@@ -1,0 +1,134 @@
+#include "client-lib/torch/watch.h"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+namespace tensorlane::torch_backend {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = OperationWork::Clock;
+
+constexpr milliseconds kLate{3000}, kAgain{500}, kUnattended{50};
+
+std::string seconds(milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000 << " s";
+  return text.str();
+}
+
+// Lines "sequence description", the first of the operation that is waited for.
+std::string written(const Description& waits, const std::vector<Description>& history) {
+  std::ostringstream text;
+  text << waits.sequence << ' ' << waits.text() << '\n';
+  for (const Description& each : history) text << each.sequence << ' ' << each.text() << '\n';
+  return text.str();
+}
+
+std::map<std::uint64_t, std::string> read(const std::string& text) {
+  std::map<std::uint64_t, std::string> calls;
+  std::istringstream in(text);
+  std::uint64_t sequence = 0;
+  std::string what;
+  while (in >> sequence && in.get() == ' ' && std::getline(in, what)) calls[sequence] = what;
+  return calls;
+}
+
+}  // namespace
+
+std::string Watch::key(int rank) const {
+  return group_.key("late/" + std::to_string(rank));
+}
+
+void Watch::look(const std::vector<c10::intrusive_ptr<OperationWork>>& works) {
+  const Clock::time_point now = Clock::now();
+  const OperationWork* oldest = nullptr;
+  for (const auto& work : works) {
+    const auto age = now - work->begun();
+    if (age > kUnattended) work->arm_if_nobody_waits();
+    const std::uint64_t sequence = work->description().sequence;
+    if (sequence > 0 && (oldest == nullptr || sequence < oldest->description().sequence)) oldest = work.get();
+  }
+  if (oldest != nullptr && now >= next_ &&
+      now - oldest->begun() > std::min<Clock::duration>(kLate, oldest->timeout() / 2)) {
+    next_ = now + kAgain;
+    try {
+      compare(*oldest);
+    } catch (const std::exception&) {
+      // Without a store ranks are not compared. Its server may have ended with rank 0, which the job itself finds out.
+    }
+  } else if (oldest == nullptr || oldest->description().sequence > written_) {
+    take_back();
+  }
+  for (const auto& work : works) {
+    const milliseconds timeout = work->timeout();
+    if (timeout.count() == 0 || now - work->begun() < timeout) continue;
+    std::string who;
+    for (const int rank : missing_) who += (who.empty() ? "rank(s) " : ", ") + std::to_string(rank);
+    give_up_all("Timed out: " + work->description().text() + " (operation " +
+                std::to_string(work->description().sequence) + " of process group '" + group_.name() +
+                "') is not done: within " + seconds(timeout) + ": " +
+                (who.empty() ? "all ranks are in it: look at 'tensorlane status'"
+                             : who + " did not call it, or were not late yet: let all ranks make the same calls, or "
+                                     "raise the time-out"));
+    break;
+  }
+}
+
+void Watch::compare(const OperationWork& oldest) {
+  std::vector<Description> history;
+  {
+    std::lock_guard lock(group_.order_mutex_);
+    history.assign(group_.history_.begin(), group_.history_.end());
+  }
+  const std::uint64_t sequence = oldest.description().sequence;
+  group_.store().set(key(group_.rank()), written(oldest.description(), history));
+  written_ = sequence;
+  missing_.clear();
+  const std::string differs = others_say(history, missing_, sequence);
+  if (!differs.empty()) give_up_all(differs);
+}
+
+// Where another rank has called something else at a place of the order, or nothing. `missing`: has not written anything of
+// this operation.
+std::string Watch::others_say(const std::vector<Description>& mine, std::vector<int>& missing, std::uint64_t sequence) {
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (rank == group_.rank()) continue;
+    if (!group_.store().check({key(rank)})) {
+      missing.push_back(rank);
+      continue;
+    }
+    const std::map<std::uint64_t, std::string> theirs = read(group_.store().get_to_str(key(rank)));
+    if (theirs.find(sequence) == theirs.end()) missing.push_back(rank);
+    for (const Description& each : mine) {
+      const auto found = theirs.find(each.sequence);
+      if (found == theirs.end() || found->second == each.text()) continue;
+      return "ranks have called different operations: operation " + std::to_string(each.sequence) +
+             " of process group '" + group_.name() + "' is " + each.text() + " on rank " +
+             std::to_string(group_.rank()) + " and " + found->second + " on rank " + std::to_string(rank) +
+             ": let all ranks make the same calls in the same order";
+    }
+  }
+  return "";
+}
+
+void Watch::give_up_all(const std::string& why) {
+  {
+    std::lock_guard lock(group_.mutex_);
+    if (group_.failure_.empty()) group_.failure_ = why;
+  }
+  for (const auto& work : group_.under_way()) work->give_up(why);
+}
+
+void Watch::take_back() {
+  if (written_ == 0) return;
+  written_ = 0;
+  try {
+    group_.store().deleteKey(key(group_.rank()));
+  } catch (const std::exception&) {
+    // The store has ended.
+  }
+}
+
+}  // namespace tensorlane::torch_backend

@@ -1,0 +1,225 @@
+#include "client-lib/torch/work.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "client-lib/torch/group.h"
+#include "client-lib/torch/library.h"
+
+namespace tensorlane::torch_backend {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPiece{100};  // how often a thread that waits looks whether the operation was given up
+
+std::exception_ptr error_of(const std::string& text) {
+  return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
+}
+
+void mark(c10::ivalue::Future& future, const std::exception_ptr& error, const std::vector<at::Tensor>& results) {
+  if (error != nullptr) {
+    future.setError(error);
+  } else {
+    future.markCompleted(c10::IValue(results));
+  }
+}
+
+}  // namespace
+
+std::string Description::text() const {
+  std::ostringstream out;
+  out << name;
+  if (count > 0) out << " of " << count;
+  if (dtype != at::ScalarType::Undefined) out << ' ' << c10::toString(dtype);
+  if (op != nullptr) out << " (" << op << ')';
+  if (root >= 0) out << ", root " << root;
+  return out.str();
+}
+
+OperationWork::OperationWork(std::shared_ptr<Group> group, Description description, milliseconds timeout,
+                             std::vector<at::Tensor> kept, std::vector<at::Tensor> results,
+                             std::function<void()> after)
+    : Work(group->rank(), description.type, ("tensorlane:" + std::string(description.name)).c_str(),
+           std::optional<std::vector<at::Tensor>>(kept)),
+      group_(std::move(group)),
+      description_(description),
+      timeout_(timeout),
+      kept_(std::move(kept)),
+      results_(std::move(results)),
+      after_(std::move(after)) {}
+
+void OperationWork::set_request(tl_request_t* request) {
+  std::unique_lock lock(owner_mutex_);
+  request_ = request;
+  owner_ = Owner::kNobody;
+  if (wants_arming_) arm_locked(lock);
+}
+
+void OperationWork::complete(const std::string& error) {
+  {
+    std::lock_guard lock(owner_mutex_);
+    if (std::exchange(completing_, true)) return;
+  }
+  std::exception_ptr exception = error.empty() ? nullptr : error_of(error);
+  if (exception == nullptr && after_ != nullptr) {
+    try {
+      at::NoGradGuard no_grad;
+      after_();
+    } catch (...) {
+      exception = std::current_exception();
+    }
+  }
+  after_ = nullptr;
+  kept_.clear();
+  finish(exception);
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    std::lock_guard lock(owner_mutex_);
+    told_ = true;
+    future = future_;
+    owner_changed_.notify_all();
+  }
+  group_->forget(*this);
+  if (future != nullptr) mark(*future, exception, results_);
+}
+
+void OperationWork::arm() {
+  std::unique_lock lock(owner_mutex_);
+  wants_arming_ = true;
+  if (owner_ == Owner::kNobody) arm_locked(lock);
+}
+
+void OperationWork::arm_if_nobody_waits() {
+  std::unique_lock lock(owner_mutex_);
+  if (owner_ == Owner::kNobody) arm_locked(lock);
+}
+
+void OperationWork::arm_locked(std::unique_lock<std::mutex>& lock) {
+  owner_ = Owner::kLibrary;
+  tl_request_t* request = std::exchange(request_, nullptr);
+  // The library's, until it has called on_done().
+  void* self = c10::intrusive_ptr<OperationWork>::reclaim_copy(this).release();
+  lock.unlock();
+  if (library().set_callback(request, on_done, self) != TL_OK) on_done(TL_ERROR_INTERNAL, self);
+  lock.lock();
+}
+
+void OperationWork::on_done(tl_status_t status, void* work) {
+  auto self = c10::intrusive_ptr<OperationWork>::reclaim(static_cast<OperationWork*>(work));
+  std::string error = status == TL_OK ? std::string() : self->group_->error(self->description_, status);
+  Executor& finisher = self->group_->finisher();
+  finisher.post([self = std::move(self), error = std::move(error)] { self->complete(error); });
+}
+
+void OperationWork::give_up(const std::string& error) {
+  {
+    std::lock_guard lock(owner_mutex_);
+    if (given_up_.empty()) given_up_ = error;
+    if (owner_ == Owner::kWaiter) return;
+    owner_ = Owner::kElsewhere;
+  }
+  complete(error);
+}
+
+// As the owner of the request, which the caller has become.
+void OperationWork::wait_in_library(std::unique_lock<std::mutex>& lock, double seconds) {
+  lock.unlock();
+  const tl_status_t status = library().wait(request_, seconds);
+  std::string error =
+      status == TL_OK || status == TL_ERROR_TIMED_OUT ? std::string() : group_->error(description_, status);
+  lock.lock();
+  const bool goes_on = status == TL_ERROR_TIMED_OUT;
+  if (!goes_on) request_ = nullptr;
+  owner_ = goes_on && given_up_.empty() ? Owner::kNobody : Owner::kElsewhere;
+  if (goes_on && given_up_.empty()) {
+    if (wants_arming_) arm_locked(lock);
+    owner_changed_.notify_all();
+    return;
+  }
+  if (goes_on) error = given_up_;
+  lock.unlock();
+  complete(error);
+  lock.lock();
+}
+
+bool OperationWork::wait(milliseconds timeout) {
+  const bool bounded = timeout > milliseconds(0);
+  const Clock::time_point end = bounded ? Clock::now() + timeout : Clock::time_point::max();
+  std::unique_lock lock(owner_mutex_);
+  while (!told_) {
+    const Clock::time_point now = Clock::now();
+    if (now >= end) {
+      fail(description_.text() + " is not done: within " + std::to_string(timeout.count()) +
+           " ms: wait again, for longer: it goes on");
+    }
+    const Clock::duration left = std::min<Clock::duration>(kPiece, end - now);
+    if (owner_ == Owner::kNobody && !completing_) {
+      owner_ = Owner::kWaiter;
+      wait_in_library(lock, std::chrono::duration<double>(left).count());
+    } else {
+      owner_changed_.wait_for(lock, left);
+    }
+  }
+  lock.unlock();
+  std::lock_guard base(mutex_);
+  if (exception_ != nullptr) std::rethrow_exception(exception_);
+  return true;
+}
+
+bool OperationWork::isCompleted() {
+  std::unique_lock lock(owner_mutex_);
+  if (told_ || owner_ != Owner::kNobody || completing_) return told_;
+  owner_ = Owner::kWaiter;
+  wait_in_library(lock, 0);
+  return told_;
+}
+
+bool OperationWork::isSuccess() const {
+  std::lock_guard lock(mutex_);
+  return completed_ && exception_ == nullptr;
+}
+
+std::exception_ptr OperationWork::exception() const {
+  std::lock_guard lock(mutex_);
+  return exception_;
+}
+
+int OperationWork::sourceRank() const {
+  fail(description_.text() + " has no source: sourceRank: ask a receive from any source");
+}
+
+std::vector<at::Tensor> OperationWork::result() {
+  if (!isCompleted()) fail(description_.text() + " is not done: result: wait for it first");
+  return results_;
+}
+
+void OperationWork::synchronize() {
+  wait(milliseconds(0));
+}
+
+void OperationWork::abort() {
+  fail("one operation cannot be aborted: " + description_.text() + ": abort its process group");
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  bool late = false;
+  {
+    std::lock_guard lock(owner_mutex_);
+    if (future_ == nullptr) {
+      future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+      late = told_;
+    }
+    future = future_;
+  }
+  if (late) {
+    mark(*future, exception(), results_);
+  } else {
+    arm();
+  }
+  return future;
+}
+
+}  // namespace tensorlane::torch_backend

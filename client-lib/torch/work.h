@@ -1,0 +1,95 @@
+// One operation under way.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "tensorlane/tensorlane.h"
+
+namespace tensorlane::torch_backend {
+
+class Group;
+
+// What a rank calls: ranks that call something else at the same place in the order are told so.
+struct Description {
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  const char* name = "";
+  std::uint64_t count = 0;  // elements that must be the same on all ranks, 0: none have to
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  const char* op = nullptr;  // the reduction
+  int root = -1;
+  std::uint64_t sequence = 0;  // of the group's collectives, from 1; 0: point to point
+
+  std::string text() const;  // "all_reduce of 4 float (sum)"
+};
+
+// Waited for from any thread. While nobody waits and nobody has asked for a future, nothing runs for it: a thread that
+// waits does so in the C interface itself, which costs no change of threads. Group::watch() sees to the others.
+class OperationWork final : public c10d::Work {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `kept` lives until the operation is done. `results` are the value of the future. `after` runs once when the
+  // operation has succeeded, before anybody is told, on whichever thread finds out; it brings results to their places.
+  OperationWork(std::shared_ptr<Group> group, Description description, std::chrono::milliseconds timeout,
+                std::vector<at::Tensor> kept, std::vector<at::Tensor> results, std::function<void()> after);
+
+  // By the group, once: this request of the C interface, which belongs to the work now.
+  void set_request(tl_request_t* request);
+  // The operation is over. Empty: it has succeeded. Only the first call counts. Runs callbacks of the future.
+  void complete(const std::string& error);
+  // Lets a thread of the library complete it. Where a thread waits for it, that will, unless it stops waiting before.
+  void arm();
+  // As arm(), where no thread waits for it.
+  void arm_if_nobody_waits();
+  // It has failed, whatever the C interface says later. Whoever waits is told within 100 ms.
+  void give_up(const std::string& error);
+
+  const Description& description() const { return description_; }
+  Clock::time_point begun() const { return begun_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  uint64_t getSequencenumber() const override { return description_.sequence; }
+
+ private:
+  // Who finds out that it is done. kNobody: whoever comes first. kElsewhere: its group calls complete().
+  enum class Owner : std::uint8_t { kNobody, kWaiter, kLibrary, kElsewhere };
+
+  void wait_in_library(std::unique_lock<std::mutex>& lock, double seconds);
+  void arm_locked(std::unique_lock<std::mutex>& lock);
+  static void on_done(tl_status_t status, void* work);
+
+  const std::shared_ptr<Group> group_;
+  const Description description_;
+  const std::chrono::milliseconds timeout_;
+  const Clock::time_point begun_ = Clock::now();
+  std::vector<at::Tensor> kept_, results_;
+  std::function<void()> after_;
+
+  std::mutex owner_mutex_;  // of what follows; never held in a call that waits, or that runs callbacks
+  std::condition_variable owner_changed_;
+  Owner owner_ = Owner::kElsewhere;
+  bool wants_arming_ = false;
+  bool completing_ = false, told_ = false;  // complete() has begun; it has told whoever had asked
+  std::string given_up_;  // why
+  tl_request_t* request_ = nullptr;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace tensorlane::torch_backend
