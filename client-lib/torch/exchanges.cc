@@ -42,6 +42,19 @@ std::vector<int64_t> in_elements(const std::vector<int64_t>& splits, const at::T
   return result;
 }
 
+// Rows by rank: what it sends to each, and what it expects of each. All ranks see the same rows and fail alike.
+void check_splits(const int64_t* sizes, int size, const Description& description) {
+  for (int from = 0; from < size; ++from) {
+    for (int to = 0; to < size; ++to) {
+      const int64_t sent = sizes[2 * size * from + to], expected = sizes[2 * size * to + size + from];
+      if (sent == expected) continue;
+      fail("ranks disagree about split sizes: " + description.text() + ": rank " + std::to_string(from) + " sends " +
+           std::to_string(sent) + " elements to rank " + std::to_string(to) + ", which expects " +
+           std::to_string(expected) + ": let output split sizes be the others' input split sizes");
+    }
+  }
+}
+
 }  // namespace
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::gather(TensorLists& outputs, Tensors& inputs,
@@ -111,21 +124,15 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const
   auto steps = [this, group = group_, description, input, received, sends = std::move(input_splits),
                 expects = std::move(output_splits), size = size_, rank = rank_] {
     at::NoGradGuard no_grad;
-    const at::Tensor mine = at::empty({size}, at::kLong), table = at::empty({size, size}, at::kLong);
+    const at::Tensor mine = at::empty({2 * size}, at::kLong), table = at::empty({size, 2 * size}, at::kLong);
     std::copy(sends.begin(), sends.end(), mine.data_ptr<int64_t>());
+    std::copy(expects.begin(), expects.end(), mine.data_ptr<int64_t>() + size);
     group->call_and_wait(description, allgather_call(mine, table));
     const int64_t* sizes = table.const_data_ptr<int64_t>();
+    check_splits(sizes, size, description);
     std::int64_t most = 0;
-    for (int from = 0; from < size; ++from) {
-      const int64_t* row = sizes + from * size;
-      most = std::max(most, std::accumulate(row, row + size, int64_t{0}));
-      const int64_t expected = expects[static_cast<std::size_t>(from)];
-      if (row[rank] != expected) {
-        fail("ranks disagree about split sizes: " + description.text() + ": rank " + std::to_string(from) + " sends " +
-             std::to_string(row[rank]) + " elements to rank " + std::to_string(rank) + ", which expects " +
-             std::to_string(expected) + ": let output split sizes be the others' input split sizes");
-      }
-    }
+    for (int from = 0; from < size; ++from)
+      most = std::max(most, std::accumulate(sizes + 2 * size * from, sizes + 2 * size * from + size, int64_t{0}));
     if (most == 0) return;
     const at::Tensor padded = scratch(input, most), all = scratch(input, most * size);
     padded.narrow(0, 0, input.numel()).copy_(input);
@@ -133,7 +140,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const
     group->call_and_wait(description, allgather_call(padded, all));
     std::int64_t to = 0;
     for (int from = 0; from < size; ++from) {
-      const int64_t* row = sizes + from * size;
+      const int64_t* row = sizes + 2 * size * from;
       const std::int64_t offset = from * most + std::accumulate(row, row + rank, int64_t{0});
       if (row[rank] > 0) received.narrow(0, to, row[rank]).copy_(all.narrow(0, offset, row[rank]));
       to += row[rank];

@@ -75,13 +75,14 @@ void Group::check_open_locked() const {
 }
 
 c10::intrusive_ptr<OperationWork> Group::begin_locked(Order& order) {
+  order.description.sequence = sequence_ + 1;
   {
     std::lock_guard lock(mutex_);
     check_open_locked();
+    history_.push_back(order.description);
+    if (history_.size() > kHistory) history_.pop_front();
   }
-  order.description.sequence = ++sequence_;
-  history_.push_back(order.description);
-  if (history_.size() > kHistory) history_.pop_front();
+  ++sequence_;
   const milliseconds timeout = order.timeout.count() < 0 ? this->timeout() : order.timeout;
   return c10::make_intrusive<OperationWork>(shared_from_this(), order.description, timeout, std::move(order.kept),
                                             std::move(order.results), std::move(order.after));
@@ -228,6 +229,12 @@ std::string Group::error(const Description& description, tl_status_t status) {
   std::string text = library().last_error();
   if (!is_whole(ranks_)) text += " (ranks are counted in process group '" + name_ + "': 0 is the first of " + list(ranks_) + ")";
   if (description.name[0] != '\0') text = description.text() + ": " + text;
+  // A rank that has found out that ranks differ ends its group, and has written into the store why. The store is asked
+  // only where nobody has died: it may have died with them.
+  if (text.find("without goodbye") != std::string::npos || text.find("has left the job") != std::string::npos) {
+    const std::string differs = Watch(*this).differing();
+    if (!differs.empty()) text = differs;
+  }
   if (status == TL_ERROR_ABORTED || status == TL_ERROR_MISMATCH || status == TL_ERROR_TIMED_OUT) {
     std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = text;
@@ -265,9 +272,8 @@ void Group::watch() {
     watch.look(under_way());
     lock.lock();
   }
-  const bool keep = !failure_.empty();
   lock.unlock();
-  if (!keep) watch.take_back();
+  watch.take_back();
 }
 
 bool Group::wait_until_idle(milliseconds most) {

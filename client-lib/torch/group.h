@@ -106,9 +106,9 @@ class Group : public std::enable_shared_from_this<Group> {
   std::mutex order_mutex_;  // calls are named and started one after the other
   Names names_{"torch."}, step_names_{"steps."};
   std::uint64_t sequence_ = 0;
-  std::deque<Description> history_;  // the latest collectives
 
   std::mutex mutex_;  // of what follows
+  std::deque<Description> history_;  // the latest collectives
   std::condition_variable changed_;
   Works works_;
   std::string failure_;  // why nothing can be started any more

@@ -76,12 +76,22 @@ void Watch::look(const std::vector<c10::intrusive_ptr<OperationWork>>& works) {
   }
 }
 
-void Watch::compare(const OperationWork& oldest) {
-  std::vector<Description> history;
-  {
-    std::lock_guard lock(group_.order_mutex_);
-    history.assign(group_.history_.begin(), group_.history_.end());
+std::vector<Description> Watch::history() {
+  std::lock_guard lock(group_.mutex_);
+  return {group_.history_.begin(), group_.history_.end()};
+}
+
+std::string Watch::differing() {
+  try {
+    std::vector<int> missing;
+    return others_say(history(), missing, 0);
+  } catch (const std::exception&) {
+    return "";
   }
+}
+
+void Watch::compare(const OperationWork& oldest) {
+  const std::vector<Description> history = this->history();
   const std::uint64_t sequence = oldest.description().sequence;
   group_.store().set(key(group_.rank()), written(oldest.description(), history));
   written_ = sequence;
@@ -123,6 +133,10 @@ void Watch::give_up_all(const std::string& why) {
 
 void Watch::take_back() {
   if (written_ == 0) return;
+  {
+    std::lock_guard lock(group_.mutex_);
+    if (!group_.failure_.empty()) return;
+  }
   written_ = 0;
   try {
     group_.store().deleteKey(key(group_.rank()));

@@ -18,11 +18,14 @@ class Watch {
 
   // Looks at what is under way: sees to what nobody waits for, ends what is over time, compares what is late.
   void look(const std::vector<c10::intrusive_ptr<OperationWork>>& works);
-  // Takes back what is written in the store.
+  // Where another rank, as far as the store says, has called something else than this one; empty when it has not.
+  std::string differing();
+  // Takes back what is written in the store, unless the group has failed: the others may have yet to read why.
   void take_back();
 
  private:
   void compare(const OperationWork& oldest);
+  std::vector<Description> history();
   std::string others_say(const std::vector<Description>& mine, std::vector<int>& missing, std::uint64_t sequence);
   void give_up_all(const std::string& why);
   std::string key(int rank) const;

@@ -1,0 +1,56 @@
+"""The backend of torch.distributed in real jobs."""
+
+import subprocess
+import sys
+
+import pytest
+from jobs import SCRIPTS, environment, needs_backend, needs_daemons, run
+
+pytestmark = [needs_daemons, needs_backend]
+PORT = 7760
+
+
+def backend(ranks, ranks_per_host, *arguments, **options):
+    return run(ranks, ranks_per_host, "auto", "torch_backend.py", *arguments, first_port=PORT, seconds=60, **options)
+
+
+@pytest.mark.parametrize("ranks, ranks_per_host", [(2, 1), (3, 1), (4, 2)])
+def test_operations(ranks, ranks_per_host):
+    output = backend(ranks, ranks_per_host, "works")
+    for rank in range(ranks):
+        assert f"rank {rank}: works is right" in output
+
+
+def test_refusals():
+    assert backend(2, 2, "refusals").count("refusals is right") == 2
+
+
+@pytest.mark.parametrize("kind", ["count", "dtype", "operation", "root", "known", "order"])
+def test_ranks_that_differ(kind):
+    assert backend(2, 1, "differs", kind).count("was told") == 2
+
+
+def test_a_rank_that_dies():
+    with pytest.raises(AssertionError) as raised:
+        backend(3, 1, "dies", settings=["detection=2 s"])
+    for rank in range(2):
+        assert f"rank {rank}: was told who died" in str(raised.value)
+
+
+def test_a_rank_that_is_late():
+    assert backend(3, 1, "late").count("was told who is late") == 2
+
+
+@pytest.mark.parametrize("ranks_per_host", [1, 2])
+def test_groups_are_made_again(ranks_per_host):
+    assert backend(2, ranks_per_host, "again").count("again is right") == 2
+
+
+def test_one_rank_needs_no_daemon():
+    done = subprocess.run([sys.executable, str(SCRIPTS / "torch_backend.py"), "alone"], env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "alone is right" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("what", ["ddp", "fsdp", "dtensor"])
+def test_training_is_that_of_gloo(what):
+    assert run(2, 1, "auto", "torch_backend_training.py", what, first_port=PORT, seconds=90).count("as over Gloo") == 2
