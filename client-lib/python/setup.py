@@ -1,12 +1,12 @@
 """Builds the C client library into the wheel, as tensorlane/_libtensorlane.so: a C++ compiler (CXX, else c++) is all it
 takes.
 
-The backend of torch.distributed goes into the wheel as tensorlane/torch/_backend_MINOR.so, one for each torch that it is
-compiled for: the one that the interpreter of the build has (with pip, --no-build-isolation), and those whose folders
+The backend of torch.distributed goes into the wheel as tensorlane/torch/_backend_MINOR.so, one for each torch that it
+is compiled for: the one that the interpreter of the build has (with pip, --no-build-isolation), and those whose folders
 ("site-packages/torch") TENSORLANE_TORCH lists, separated by colons. Without any, the wheel has no backend.
 
-The C++ sources are those of the source tree around this folder, ../src, ../torch and ../../common; a source distribution
-carries a copy in _native_source.
+The C++ sources are those of the source tree around this folder, ../src, ../torch and ../../common; a source
+distribution carries a copy in _native_source.
 """
 
 import importlib.util

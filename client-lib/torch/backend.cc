@@ -34,8 +34,8 @@ TensorlaneBackend::TensorlaneBackend(std::shared_ptr<Group> group)
   init();
 }
 
-// On a thread of its own: leaving waits for threads that may wait for the interpreter's lock, which whoever drops the last
-// reference may hold.
+// On a thread of its own: leaving waits for threads that may wait for the interpreter's lock, which whoever drops the
+// last reference may hold.
 TensorlaneBackend::~TensorlaneBackend() {
   std::thread([group = group_] { group->leave(); }).detach();
 }
@@ -73,8 +73,8 @@ void TensorlaneBackend::monitoredBarrier(const c10d::BarrierOptions& options, bo
   const milliseconds timeout = options.timeout.count() < 0 ? group_->timeout() : options.timeout;
   const Clock::time_point end = Clock::now() + timeout;
   const std::string where = "monitored barrier of process group '" + group_->name() + "'";
-  const std::string in = ": within " + std::to_string(timeout.count()) +
-                         " ms: look at what these ranks do, or raise the time-out";
+  const std::string in =
+      ": within " + std::to_string(timeout.count()) + " ms: look at what these ranks do, or raise the time-out";
   const std::string key = group_->key("monitored/" + std::to_string(++monitored_));
   c10d::Store& store = group_->store();
   if (rank_ != 0) {

@@ -9,10 +9,10 @@
 
 namespace tensorlane::torch_backend {
 
-// One process group on CPU tensors. Calls are those of c10d::Backend, on any thread; all ranks of the group make the same
-// collective calls in the same order. None waits for another rank, but monitoredBarrier(). Tensors need not be contiguous;
-// those that are are given to the C interface as they are. Errors: RuntimeError for what is refused at once, DistBackendError
-// from waiting.
+// One process group on CPU tensors. Calls are those of c10d::Backend, on any thread; all ranks of the group make the
+// same collective calls in the same order. None waits for another rank, but monitoredBarrier(). Tensors need not be
+// contiguous; those that are are given to the C interface as they are. Errors: RuntimeError for what is refused at
+// once, DistBackendError from waiting.
 class TensorlaneBackend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -47,8 +47,8 @@ class TensorlaneBackend final : public c10d::Backend {
   WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::ReduceScatterOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
-  // Through torch's store alone. Throws RuntimeError on rank 0, and then on the others: names the ranks that have not come
-  // within the time-out, all of them or, unless `all`, the first.
+  // Through torch's store alone. Throws RuntimeError on rank 0, and then on the others: names the ranks that have not
+  // come within the time-out, all of them or, unless `all`, the first.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool all) override;
 
   // exchanges.cc

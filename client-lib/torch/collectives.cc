@@ -168,8 +168,9 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::allgather(TensorLists& outputs, Te
   const at::Tensor& mine = outputs.front()[static_cast<std::size_t>(rank_)];
   TORCH_CHECK(mine.numel() == input.numel(), "the input has ", input.numel(), " elements, this rank's output ",
               mine.numel(), ": ", where, ": give output tensors of the sizes of the ranks' inputs");
-  return allgather_parts(order(OpType::ALLGATHER, where, elements(outputs.front()), input.scalar_type(), options.timeout),
-                         outputs.front(), input);
+  return allgather_parts(
+      order(OpType::ALLGATHER, where, elements(outputs.front()), input.scalar_type(), options.timeout), outputs.front(),
+      input);
 }
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -233,8 +234,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::allgather_into_tensor_coalesced(Te
   const at::Tensor flat = scratch(inputs.front(), elements(inputs));
   pack(inputs, flat);
   const at::Tensor all = scratch(flat, flat.numel() * size_);
-  Group::Order order =
-      this->order(OpType::COALESCED, where, flat.numel(), flat.scalar_type(), options.timeout);
+  Group::Order order = this->order(OpType::COALESCED, where, flat.numel(), flat.scalar_type(), options.timeout);
   order.kept = {flat, all};
   order.results = outputs;
   order.after = [outputs, all, size = size_] {
@@ -270,7 +270,8 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::reduce_scatter(Tensors& outputs, T
   const at::Tensor output = only(outputs, where);
   check_outputs(outputs, true, where);
   TORCH_CHECK(inputs.size() == 1 && inputs.front().size() == ranks(), "the input list has ",
-              inputs.empty() ? 0 : inputs.front().size(), " tensors: ", where, ": give one for each of ", size_, " ranks");
+              inputs.empty() ? 0 : inputs.front().size(), " tensors: ", where, ": give one for each of ", size_,
+              " ranks");
   const Tensors& parts = inputs.front();
   bool alike = true;
   for (const at::Tensor& part : parts) {
@@ -340,8 +341,8 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::reduce_scatter_tensor_coalesced(
     if (part > 0) all.view({size_, -1}).narrow(1, from, part).copy_(input.reshape({size_, part}));
     from += part;
   }
-  Group::Order order = this->order(OpType::REDUCE_SCATTER_TENSOR_COALESCED, where, all.numel(), all.scalar_type(),
-                                   options.timeout);
+  Group::Order order =
+      this->order(OpType::REDUCE_SCATTER_TENSOR_COALESCED, where, all.numel(), all.scalar_type(), options.timeout);
   order.description.op = how.name;
   order.kept = {all, mine};
   order.results = outputs;

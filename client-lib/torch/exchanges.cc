@@ -23,19 +23,20 @@ std::vector<int64_t> sizes_of(const std::vector<at::Tensor>& tensors) {
 }
 
 // Split sizes along the first dimension as numbers of elements.
-std::vector<int64_t> in_elements(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size, const char* which,
-                                 const char* where) {
+std::vector<int64_t> in_elements(const std::vector<int64_t>& splits, const at::Tensor& tensor, int size,
+                                 const char* which, const char* where) {
   const std::int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
   if (splits.empty()) {
     TORCH_CHECK(rows % size == 0, "the ", which, " has ", rows, " rows: ", where,
                 ": give split sizes, or a multiple of the ", size, " ranks");
     return std::vector<int64_t>(static_cast<std::size_t>(size), tensor.numel() / size);
   }
-  TORCH_CHECK(splits.size() == static_cast<std::size_t>(size), splits.size(), " ", which, " split sizes were given: ",
-              where, ": give one for each of ", size, " ranks");
-  TORCH_CHECK(std::all_of(splits.begin(), splits.end(), [](int64_t split) { return split >= 0; }) && sum(splits) == rows,
-              "the ", which, " split sizes add up to ", sum(splits), " of ", rows, " rows: ", where,
-              ": let them add up to the tensor's first dimension");
+  TORCH_CHECK(splits.size() == static_cast<std::size_t>(size), splits.size(), " ", which,
+              " split sizes were given: ", where, ": give one for each of ", size, " ranks");
+  TORCH_CHECK(
+      std::all_of(splits.begin(), splits.end(), [](int64_t split) { return split >= 0; }) && sum(splits) == rows,
+      "the ", which, " split sizes add up to ", sum(splits), " of ", rows, " rows: ", where,
+      ": let them add up to the tensor's first dimension");
   const std::int64_t row = rows == 0 ? 0 : tensor.numel() / rows;
   std::vector<int64_t> result;
   for (const int64_t split : splits) result.push_back(split * row);
@@ -114,8 +115,8 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLi
   return group_->start(std::move(order), broadcast_call(all, options.rootRank));
 }
 
-// `input` and `received` are contiguous, cut into parts of so many elements, by rank. The one place that knows how parts
-// travel: all ranks first tell each other their sizes, and then gather everything.
+// `input` and `received` are contiguous, cut into parts of so many elements, by rank. The one place that knows how
+// parts travel: all ranks first tell each other their sizes, and then gather everything.
 TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const at::Tensor& input,
                                                        std::vector<int64_t> input_splits,
                                                        std::vector<int64_t> output_splits, const at::Tensor& received) {

@@ -12,21 +12,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kGrace{5000};      // for what is under way when the group is left
-constexpr milliseconds kInside{50};       // for a thread to get from enter() into the call
+constexpr milliseconds kGrace{5000};  // for what is under way when the group is left
+constexpr milliseconds kInside{50};   // for a thread to get from enter() into the call
 constexpr milliseconds kTick{50};
-constexpr int kIdleTicks = 20;            // without an operation, before the watch sleeps until there is one
-constexpr std::size_t kHistory = 64;      // collectives that are remembered, to find out where ranks differ
-constexpr float kUrgent = 0.75F, kBulk = 0.25F;
+constexpr int kIdleTicks = 20;        // without an operation, before the watch sleeps until there is one
+constexpr std::size_t kHistory = 64;  // collectives that are remembered, to find out where ranks differ
 
 std::mutex groups_mutex;
 std::set<Group*> groups;
-
-// What computation waits for overtakes what it does not: FSDP all-gathers parameters and reduce-scatters gradients.
-float urgency_of(tl_operation_t operation) {
-  if (operation == TL_ALLGATHER || operation == TL_BROADCAST) return kUrgent;
-  return operation == TL_REDUCESCATTER ? kBulk : -1.0F;
-}
 
 std::string list(const std::vector<int64_t>& ranks) {
   std::string text;
@@ -154,7 +147,6 @@ tl_request_t* Group::call_locked(Names& names, const Description& description, c
   Names::Turn turn = names.next(kind, call.bytes);
   if (!turn.old.empty()) give_back(std::move(turn.old));
   tl_options_t options = TL_OPTIONS_INIT;
-  options.urgency = urgency_of(kind.operation);
   options.queued = 1;
   tl_request_t* request = nullptr;
   const char* name = turn.name.c_str();
@@ -168,12 +160,11 @@ tl_request_t* Group::call_locked(Names& names, const Description& description, c
       status = lib.allgather(context_, name, call.in, call.out, kind.count, kind.dtype, &options, &request);
       break;
     case TL_REDUCESCATTER:
-      status = lib.reducescatter(context_, name, call.in, call.out, kind.count, kind.row, kind.dtype, kind.op,
-                                 &options, &request);
+      status = lib.reducescatter(context_, name, call.in, call.out, kind.count, kind.row, kind.dtype, kind.op, &options,
+                                 &request);
       break;
     default:
-      status =
-          lib.allreduce(context_, name, call.in, call.out, kind.count, kind.dtype, kind.op, &options, &request);
+      status = lib.allreduce(context_, name, call.in, call.out, kind.count, kind.dtype, kind.op, &options, &request);
   }
   if (status != TL_OK) fail(error(description, status));
   return request;
@@ -227,10 +218,12 @@ std::vector<c10::intrusive_ptr<OperationWork>> Group::under_way() {
 
 std::string Group::error(const Description& description, tl_status_t status) {
   std::string text = library().last_error();
-  if (!is_whole(ranks_)) text += " (ranks are counted in process group '" + name_ + "': 0 is the first of " + list(ranks_) + ")";
+  if (!is_whole(ranks_))
+    text += " (ranks are counted in process group '" + name_ + "': 0 is the first of " + list(ranks_) + ")";
   if (description.name[0] != '\0') text = description.text() + ": " + text;
   // A rank that has found out that ranks differ ends its group, and has written into the store why. The store is asked
   // only where nobody has died: it may have died with them.
+  if (status == TL_ERROR_MISMATCH) Watch(*this).tell(text);
   if (text.find("without goodbye") != std::string::npos || text.find("has left the job") != std::string::npos) {
     const std::string differs = Watch(*this).differing();
     if (!differs.empty()) text = differs;
@@ -314,7 +307,9 @@ void Group::leave() {
     (void)library().finalize(context_);
   }
   worker_.stop();
-  for (const auto& work : under_way()) work->give_up("process group '" + name_ + "' was destroyed: " + work->description().text() + ": wait for every operation before");
+  for (const auto& work : under_way())
+    work->give_up("process group '" + name_ + "' was destroyed: " + work->description().text() +
+                  ": wait for every operation before");
   finisher_.stop();
   std::lock_guard lock(mutex_);
   left_ = true;

@@ -65,7 +65,8 @@ class Group : public std::enable_shared_from_this<Group> {
   };
   // Starts a collective. Never waits for other ranks. Throws DistBackendError when the group is over.
   c10::intrusive_ptr<c10d::Work> start(Order order, const Call& call);
-  // A collective of several steps, which run on the worker, one such collective after the other. A step is call_and_wait().
+  // A collective of several steps, which run on the worker, one such collective after the other. A step is
+  // call_and_wait().
   c10::intrusive_ptr<c10d::Work> start_steps(Order order, std::function<void()> steps);
   // By steps. Throws what went wrong.
   void call_and_wait(const Description& description, const Call& call);
@@ -107,7 +108,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Names names_{"torch."}, step_names_{"steps."};
   std::uint64_t sequence_ = 0;
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;                 // of what follows
   std::deque<Description> history_;  // the latest collectives
   std::condition_variable changed_;
   Works works_;

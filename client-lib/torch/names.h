@@ -25,8 +25,8 @@ struct Kind {
 
 // A name is a tensor that all ranks register. Calls that are alike share a few names, in turns; a call whose turn has
 // come waits for the one that had the name before (tl_options_t.queued). Which name a call gets depends on the order of
-// the group's calls alone, so that all ranks give it the same one. Kinds are numbered: where ranks differ in a kind, the
-// same name is registered in two ways, which the daemon refuses by naming both ranks and both values.
+// the group's calls alone, so that all ranks give it the same one. Kinds are numbered: where ranks differ in a kind,
+// the same name is registered in two ways, which the daemon refuses by naming both ranks and both values.
 //
 // Bounded: at most kMostKinds, and kMostBytes of buffers as long as there is more than one kind. The kind that was used
 // the longest time ago goes, on all ranks at the same call; when it comes again it has another number.

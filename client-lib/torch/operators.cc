@@ -1,6 +1,6 @@
 // What Python calls, as operators of torch.ops.tensorlane. They run without the interpreter's lock.
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "client-lib/torch/backend.h"
 #include "client-lib/torch/library.h"

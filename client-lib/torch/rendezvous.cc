@@ -21,13 +21,15 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLongestPause{20};
-constexpr std::size_t kLongestPrefix = 128;
+constexpr std::size_t kLongestPrefix = 100, kLongestGroup = 64;
+constexpr int kNameParts = 4, kSecretParts = 8;
 
-std::string random_word() {
+// Of 32 random bits each.
+std::string random_word(int parts) {
   std::random_device device;
   std::ostringstream word;
   word << std::hex;
-  for (int i = 0; i < 8; ++i) word << (device() | 0x10000000U);
+  for (int i = 0; i < parts; ++i) word << (device() | 0x10000000U);
   return word.str();
 }
 
@@ -61,15 +63,18 @@ const std::string& name_of_this_host(const std::string& group) {
   static std::string name;
   std::lock_guard lock(mutex);
   if (!name.empty()) return name;
-  const std::string job = "torch." + random_word();
+  const std::string job = "torch." + random_word(kNameParts);
   tl_config_t config = TL_CONFIG_INIT;
   config.rank = config.local_rank = config.leader_port = 0;
   config.world_size = config.local_world_size = 1;
   config.job = job.c_str();
   config.leader = "";
   tl_context_t* context = init(config, group);
-  name = library().host(context);
+  const char* host = library().host(context);
+  if (host != nullptr) name = host;
   (void)library().finalize(context);
+  if (name.empty())
+    fail("no daemon answers: process group '" + group + "': start tensorlaned on every host, or set TENSORLANE_SOCKET");
   return name;
 }
 
@@ -85,7 +90,8 @@ struct Welcome {
   std::string text() const {
     std::ostringstream out;
     out << job << ' ' << leader << ' ' << (secret.empty() ? "-" : secret);
-    for (const Member& member : members) out << ' ' << member.nonce << ' ' << member.local_rank << ' ' << member.local_size;
+    for (const Member& member : members)
+      out << ' ' << member.nonce << ' ' << member.local_rank << ' ' << member.local_size;
     return out.str();
   }
   static Welcome of(const std::string& text) {
@@ -93,26 +99,29 @@ struct Welcome {
     std::istringstream in(text);
     in >> welcome.job >> welcome.leader >> welcome.secret;
     if (welcome.secret == "-") welcome.secret.clear();
-    for (Member member; in >> member.nonce >> member.local_rank >> member.local_size;) welcome.members.push_back(member);
+    for (Member member; in >> member.nonce >> member.local_rank >> member.local_size;)
+      welcome.members.push_back(member);
     return welcome;
   }
 };
 
-// Each rank says hello with a word that only this call knows (nonce). The leader welcomes these words, again whenever one
-// changes: that rank was another process before. A rank that finds its word in the welcome says that it is ready.
+// Each rank says hello with a word that only this call knows (nonce). The leader welcomes these words, again whenever
+// one changes: that rank was another process before. A rank that finds its word in the welcome says that it is ready.
 class Rendezvous {
  public:
   Rendezvous(c10d::Store& store, int rank, int size, milliseconds timeout, const std::string& group)
       : store_(store), rank_(rank), size_(size), timeout_(timeout), group_(group), end_(Clock::now() + timeout) {}
 
   Welcome meet() {
-    nonce_ = random_word();
+    nonce_ = random_word(kNameParts);
     store_.set(key("hello", rank_), nonce_ + " " + host_identity());
     return rank_ == 0 ? lead() : follow();
   }
 
  private:
-  static std::string key(const char* what, int rank) { return std::string("tensorlane/") + what + "/" + std::to_string(rank); }
+  static std::string key(const char* what, int rank) {
+    return std::string("tensorlane/") + what + "/" + std::to_string(rank);
+  }
 
   // Empty when there is none. Never blocks, as getting a key that is not there would, for all of the store's users.
   std::string look(const std::string& key) {
@@ -124,9 +133,7 @@ class Rendezvous {
     }
   }
 
-  void pause(int& turns) {
-    std::this_thread::sleep_for(std::min(kLongestPause, milliseconds(1 + turns++ / 4)));
-  }
+  void pause(int& turns) { std::this_thread::sleep_for(std::min(kLongestPause, milliseconds(1 + turns++ / 4))); }
 
   [[noreturn]] void late(const std::vector<int>& missing) {
     std::string ranks;
@@ -140,11 +147,12 @@ class Rendezvous {
     Welcome welcome;
     const char* job = environment("TENSORLANE_JOB");
     if (job == nullptr) job = environment("TORCHELASTIC_RUN_ID");
-    welcome.job = std::string(job != nullptr ? job : "job").substr(0, kLongestPrefix) + ".torch." + random_word();
+    welcome.job = std::string(job != nullptr ? job : "job").substr(0, kLongestPrefix) + ".torch." +
+                  group_.substr(0, kLongestGroup) + "." + random_word(kNameParts);
     std::replace(welcome.job.begin(), welcome.job.end(), ' ', '_');
     welcome.leader = name_of_this_host(group_);
     if (environment("TENSORLANE_JOB_SECRET") == nullptr && environment("TENSORLANE_JOB_SECRET_FILE") == nullptr)
-      welcome.secret = random_word();
+      welcome.secret = random_word(kSecretParts);
     welcome.members.resize(static_cast<std::size_t>(size_));
     std::vector<std::string> hosts(static_cast<std::size_t>(size_));
     for (int turns = 0;; pause(turns)) {

@@ -14,8 +14,8 @@ struct Joined {
   std::string job;  // that no other call has
 };
 
-// Makes the context of one process group of `size` ranks, two or more, all of which call it. A group is a tensorlane job
-// of its own: the one place that would change where a group shared the flows of its parent.
+// Makes the context of one process group of `size` ranks, two or more, all of which call it. A group is a tensorlane
+// job of its own: the one place that would change where a group shared the flows of its parent.
 //
 // The ranks agree through `store`, whose keys are this group's alone. Rank 0 is the leader: it chooses a job name that
 // no other call has, and a secret where the environment has none (TENSORLANE_JOB_SECRET, TENSORLANE_JOB_SECRET_FILE),
@@ -24,7 +24,6 @@ struct Joined {
 //
 // Blocks for at most `timeout`. Throws DistBackendError, which names the ranks that have not come, or says what
 // tl_init() has said. Any thread.
-Joined join_group(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
-                  const std::string& group);
+Joined join_group(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, const std::string& group);
 
 }  // namespace tensorlane::torch_backend

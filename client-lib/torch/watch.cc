@@ -81,8 +81,17 @@ std::vector<Description> Watch::history() {
   return {group_.history_.begin(), group_.history_.end()};
 }
 
+void Watch::tell(const std::string& how) {
+  try {
+    group_.store().set(group_.key("differs"), how);
+  } catch (const std::exception&) {
+    // The store has ended.
+  }
+}
+
 std::string Watch::differing() {
   try {
+    if (group_.store().check({group_.key("differs")})) return group_.store().get_to_str(group_.key("differs"));
     std::vector<int> missing;
     return others_say(history(), missing, 0);
   } catch (const std::exception&) {
@@ -100,8 +109,8 @@ void Watch::compare(const OperationWork& oldest) {
   if (!differs.empty()) give_up_all(differs);
 }
 
-// Where another rank has called something else at a place of the order, or nothing. `missing`: has not written anything of
-// this operation.
+// Where another rank has called something else at a place of the order, or nothing. `missing`: has not written anything
+// of this operation.
 std::string Watch::others_say(const std::vector<Description>& mine, std::vector<int>& missing, std::uint64_t sequence) {
   for (int rank = 0; rank < group_.size(); ++rank) {
     if (rank == group_.rank()) continue;

@@ -18,7 +18,9 @@ class Watch {
 
   // Looks at what is under way: sees to what nobody waits for, ends what is over time, compares what is late.
   void look(const std::vector<c10::intrusive_ptr<OperationWork>>& works);
-  // Where another rank, as far as the store says, has called something else than this one; empty when it has not.
+  // The daemon has said how ranks differ: for those that hear first that this rank has ended the group.
+  void tell(const std::string& how);
+  // How ranks differ, as far as the store says; empty when they do not.
   std::string differing();
   // Takes back what is written in the store, unless the group has failed: the others may have yet to read why.
   void take_back();

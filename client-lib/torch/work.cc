@@ -39,8 +39,7 @@ std::string Description::text() const {
 }
 
 OperationWork::OperationWork(std::shared_ptr<Group> group, Description description, milliseconds timeout,
-                             std::vector<at::Tensor> kept, std::vector<at::Tensor> results,
-                             std::function<void()> after)
+                             std::vector<at::Tensor> kept, std::vector<at::Tensor> results, std::function<void()> after)
     : Work(group->rank(), description.type, ("tensorlane:" + std::string(description.name)).c_str(),
            std::optional<std::vector<at::Tensor>>(kept)),
       group_(std::move(group)),

@@ -87,7 +87,7 @@ class OperationWork final : public c10d::Work {
   Owner owner_ = Owner::kElsewhere;
   bool wants_arming_ = false;
   bool completing_ = false, told_ = false;  // complete() has begun; it has told whoever had asked
-  std::string given_up_;  // why
+  std::string given_up_;                    // why
   tl_request_t* request_ = nullptr;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

@@ -381,15 +381,17 @@ def again(times=20):
         assert (tensor == size).all()
         if number % 4 == 3:  # all ranks give up what is under way
             work = dist.all_reduce(tensor, async_op=True) if rank == 0 else None
+            store.set(f"started{number}", "") if rank == 0 else store.wait([f"started{number}"])
             begin = time.monotonic()
             dist.distributed_c10d._abort_process_group()
             if work is not None:
-                refused(work.wait, dist.DistBackendError, "this process has aborted its process group|has left")
-            assert time.monotonic() - begin < 3
+                refused(work.wait, dist.DistBackendError, "this process has aborted its process group|without goodbye")
+            assert time.monotonic() - begin < 8
         else:
             dist.destroy_process_group()
         seen.append(counts())
-    assert max(seen[5:]) <= max(seen[:5]), seen
+    for late, early in zip(map(max, zip(*seen[-5:])), map(max, zip(*seen[:5]))):
+        assert late <= early + 1, seen  # a thread of the last group may be about to end
     store.set(f"end{rank}", "")
     store.wait([f"end{each}" for each in range(size)])
 

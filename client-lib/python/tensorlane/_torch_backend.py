@@ -2,8 +2,8 @@
 
 
 def register() -> None:
-    """Makes init_process_group("tensorlane") known. Imports no more of this package than that needs, and raises nothing: an
-    error would end the import of torch."""
+    """Makes init_process_group("tensorlane") known. Imports no more of this package than that needs, and raises
+    nothing: an error would end the import of torch."""
     try:
         import torch.distributed as distributed
 

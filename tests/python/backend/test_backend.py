@@ -7,7 +7,7 @@ import pytest
 from jobs import SCRIPTS, environment, needs_backend, needs_daemons, run
 
 pytestmark = [needs_daemons, needs_backend]
-PORT = 7760
+PORT = 7820
 
 
 def backend(ranks, ranks_per_host, *arguments, **options):
@@ -54,3 +54,14 @@ def test_one_rank_needs_no_daemon():
 @pytest.mark.parametrize("what", ["ddp", "fsdp", "dtensor"])
 def test_training_is_that_of_gloo(what):
     assert run(2, 1, "auto", "torch_backend_training.py", what, first_port=PORT, seconds=90).count("as over Gloo") == 2
+
+
+@pytest.mark.parametrize("flags", [[], ["--fsdp"]])
+def test_example(flags):
+    """Over the backend and over Gloo the same losses are printed."""
+    example = "../../client-lib/python/tensorlane/examples/backend.py"
+    ours, gloos = (
+        sorted(line for line in run(2, 1, "auto", example, *flags, *more, first_port=PORT, seconds=90).splitlines() if "accuracy" in line) for more in ([], ["--gloo"])
+    )
+    assert len(ours) == 2 and ours == gloos, (ours, gloos)
+    assert all(float(line.split()[-1]) > 0.8 for line in ours), ours

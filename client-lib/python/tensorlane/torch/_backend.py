@@ -24,9 +24,9 @@ def monitored_barrier(
     group: torch.distributed.ProcessGroup | None = None, timeout: datetime.timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """torch.distributed.monitored_barrier(), which demands Gloo by name, for this backend: waits until every rank of the
-    group has called it, through torch's store alone. Within `timeout` (seconds, or a timedelta; None: the group's) rank
-    0, and then the others, raise RuntimeError, which names the first rank that has not come, or all of them
+    """torch.distributed.monitored_barrier(), which demands Gloo by name, for this backend: waits until every rank of
+    the group has called it, through torch's store alone. Within `timeout` (seconds, or a timedelta; None: the group's)
+    rank 0, and then the others, raise RuntimeError, which names the first rank that has not come, or all of them
     (wait_all_ranks)."""
     group = group or torch.distributed.group.WORLD
     if group is None:
