@@ -12,10 +12,13 @@ using Clock = OperationWork::Clock;
 
 constexpr std::chrono::milliseconds kLook{5};
 
-std::string list(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
-  return "[" + text + "]";
+// In the words of Gloo, by which programs know it.
+std::string failed_to_pass(const std::vector<int>& ranks, std::chrono::milliseconds timeout, const std::string& group) {
+  std::string text = ranks.size() == 1 ? "Rank " : "Ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text + " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) +
+         " ms (Rank 0 timed out in monitoredBarrier): process group '" + group +
+         "': look at what these ranks do, or raise the time-out";
 }
 
 // Whether the key comes before `end`. Other threads can use the store meanwhile.
@@ -72,16 +75,13 @@ Group::Order TensorlaneBackend::order(c10d::OpType type, const char* name, std::
 void TensorlaneBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
   const milliseconds timeout = options.timeout.count() < 0 ? group_->timeout() : options.timeout;
   const Clock::time_point end = Clock::now() + timeout;
-  const std::string where = "monitored barrier of process group '" + group_->name() + "'";
-  const std::string in =
-      ": within " + std::to_string(timeout.count()) + " ms: look at what these ranks do, or raise the time-out";
   const std::string key = group_->key("monitored/" + std::to_string(++monitored_));
   c10d::Store& store = group_->store();
   if (rank_ != 0) {
     store.set(key + "/" + std::to_string(rank_), "here");
     // Rank 0 says in time who is missing, so it is waited for a little longer.
     if (!comes(store, key + "/end", end + timeout / 10 + std::chrono::seconds(1)))
-      TORCH_CHECK(false, "rank(s) [0] have not come: ", where, in);
+      TORCH_CHECK(false, failed_to_pass({0}, timeout, group_->name()));
     const std::string said = store.get_to_str(key + "/end");
     TORCH_CHECK(said == "all", said);
     return;
@@ -95,7 +95,7 @@ void TensorlaneBackend::monitoredBarrier(const c10d::BarrierOptions& options, bo
       missing.push_back(rank);
     }
   }
-  const std::string said = missing.empty() ? "all" : "rank(s) " + list(missing) + " have not come: " + where + in;
+  const std::string said = missing.empty() ? "all" : failed_to_pass(missing, timeout, group_->name());
   store.set(key + "/end", said);
   // Nobody can be in the barrier before the last one any more.
   if (monitored_ > 1) store.deleteKey(group_->key("monitored/" + std::to_string(monitored_ - 1)) + "/end");

@@ -71,6 +71,8 @@ class TensorlaneBackend final : public c10d::Backend {
   static Call allreduce_call(const at::Tensor& memory, const struct Reduced& how);
   Call allgather_call(const at::Tensor& input, const at::Tensor& output) const;
   static Call broadcast_call(const at::Tensor& memory, int64_t root);
+  // sparse.cc
+  WorkPtr allreduce_sparse_sum(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   WorkPtr allgather_parts(Group::Order order, const Tensors& outputs, const at::Tensor& input);
   WorkPtr exchange(Group::Order order, const at::Tensor& input, std::vector<int64_t> input_splits,
                    std::vector<int64_t> output_splits, const at::Tensor& received);

@@ -61,6 +61,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::broadcast(Tensors& tensors, const 
   const at::Tensor memory = tensor.contiguous();
   Group::Order order = this->order(OpType::BROADCAST, where, tensor.numel(), tensor.scalar_type(), options.timeout);
   order.description.root = static_cast<int>(options.rootRank);
+  order.inputs = tensors;
   order.kept = {memory};
   order.results = tensors;
   if (rank_ != options.rootRank) order.after = copy_back(tensor, memory);
@@ -69,10 +70,13 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::broadcast(Tensors& tensors, const 
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   const char* const where = "all_reduce";
+  if (tensors.size() == 1 && tensors.front().layout() == at::kSparse)
+    return allreduce_sparse_sum(tensors.front(), options);
   const at::Tensor tensor = only(tensors, where);
   check_outputs(tensors, true, where);
   Group::Order order = this->order(OpType::ALLREDUCE, where, tensor.numel(), tensor.scalar_type(), options.timeout);
   order.description.op = name_of(options.reduceOp);
+  order.inputs = tensors;
   order.results = tensors;
   const at::Tensor memory = tensor.contiguous();
   if (is_bitwise(options.reduceOp)) {
@@ -102,6 +106,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::allreduce_coalesced(Tensors& tenso
   Group::Order order =
       this->order(OpType::ALLREDUCE_COALESCED, where, flat.numel(), flat.scalar_type(), options.timeout);
   order.description.op = how.name;
+  order.inputs = tensors;
   order.kept = {flat};
   order.results = tensors;
   order.after = [tensors, flat] { unpack(flat, tensors); };
@@ -120,6 +125,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::reduce(Tensors& tensors, const c10
   Group::Order order = this->order(OpType::REDUCE, where, tensor.numel(), tensor.scalar_type(), options.timeout);
   order.description.op = how.name;
   order.description.root = static_cast<int>(options.rootRank);
+  order.inputs = tensors;
   order.kept = {memory};
   order.results = tensors;
   if (rank_ == options.rootRank) order.after = [tensors, memory] { unpack(memory, tensors); };
@@ -135,6 +141,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::allgather_parts(Group::Order order
     most = std::max(most, output.numel());
     alike = alike && output.numel() == outputs.front().numel();
   }
+  order.inputs = {input};
   order.results = outputs;
   at::Tensor memory = input.contiguous();
   if (alike && adjoin(outputs)) {
@@ -183,6 +190,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::_allgather_base(at::Tensor& output
               input.numel(), ": ", where, ": give an output of ", size_, " times the input's size");
   const at::Tensor from = input.contiguous(), to = writable(output);
   Group::Order order = this->order(OpType::_ALLGATHER_BASE, where, input.numel(), input.scalar_type(), options.timeout);
+  order.inputs = {input};
   order.kept = {from, to};
   order.results = {output};
   order.after = copy_back(output, to);
@@ -212,6 +220,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::allgather_coalesced(TensorLists& o
   const at::Tensor all = scratch(flat, flat.numel() * size_);
   Group::Order order =
       this->order(OpType::ALLGATHER_COALESCED, where, flat.numel(), flat.scalar_type(), options.timeout);
+  order.inputs = inputs;
   order.kept = {flat, all};
   order.results = all_outputs;
   order.after = [all_outputs, all] { unpack(all, all_outputs); };
@@ -235,6 +244,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::allgather_into_tensor_coalesced(Te
   pack(inputs, flat);
   const at::Tensor all = scratch(flat, flat.numel() * size_);
   Group::Order order = this->order(OpType::COALESCED, where, flat.numel(), flat.scalar_type(), options.timeout);
+  order.inputs = inputs;
   order.kept = {flat, all};
   order.results = outputs;
   order.after = [outputs, all, size = size_] {
@@ -287,6 +297,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::reduce_scatter(Tensors& outputs, T
   pack(parts, flat);
   Group::Order order = this->order(OpType::REDUCE_SCATTER, where, flat.numel(), flat.scalar_type(), options.timeout);
   order.description.op = how.name;
+  order.inputs = inputs.front();
   order.results = outputs;
   if (alike) {
     const at::Tensor to = writable(output);
@@ -314,6 +325,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::_reduce_scatter_base(at::Tensor& o
   Group::Order order =
       this->order(OpType::_REDUCE_SCATTER_BASE, where, input.numel(), input.scalar_type(), options.timeout);
   order.description.op = how.name;
+  order.inputs = {input};
   order.kept = {from, to};
   order.results = {output};
   order.after = copy_back(output, to);
@@ -344,6 +356,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::reduce_scatter_tensor_coalesced(
   Group::Order order =
       this->order(OpType::REDUCE_SCATTER_TENSOR_COALESCED, where, all.numel(), all.scalar_type(), options.timeout);
   order.description.op = how.name;
+  order.inputs = inputs;
   order.kept = {all, mine};
   order.results = outputs;
   order.after = [outputs, mine] { unpack(mine, outputs); };

@@ -66,6 +66,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::gather(TensorLists& outputs, Tenso
   Group::Order order = this->order(OpType::GATHER, where, input.numel(), input.scalar_type(), options.timeout);
   order.description.root = static_cast<int>(options.rootRank);
   const at::Tensor memory = input.contiguous(), all = scratch(input, input.numel() * size_);
+  order.inputs = inputs;
   order.kept = {memory, all};
   if (rank_ == options.rootRank) {
     TORCH_CHECK(outputs.size() == 1 && outputs.front().size() == ranks(), "the root's output list has ",
@@ -109,6 +110,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLi
   }
   Group::Order order = this->order(OpType::SCATTER, where, output.numel(), output.scalar_type(), options.timeout);
   order.description.root = static_cast<int>(options.rootRank);
+  order.inputs = inputs.empty() ? Tensors() : inputs.front();
   order.kept = {all};
   order.results = outputs;
   order.after = [outputs, all, from = output.numel() * rank_] { unpack(all, outputs, from); };
@@ -163,6 +165,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::alltoall_base(at::Tensor& output, 
   const at::Tensor from = scratch(input, input.numel()), to = scratch(output, output.numel());
   pack({input}, from);
   Group::Order order = this->order(OpType::ALLTOALL_BASE, where, 0, input.scalar_type(), options.timeout);
+  order.inputs = {input};
   order.results = {output};
   order.after = [output, to] { unpack(to, {output}); };
   return exchange(std::move(order), from, std::move(sends), std::move(expects), to);
@@ -181,6 +184,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::alltoall(Tensors& outputs, Tensors
   const at::Tensor from = scratch(inputs.front(), elements(inputs)), to = scratch(from, elements(outputs));
   pack(inputs, from);
   Group::Order order = this->order(OpType::ALLTOALL, where, 0, from.scalar_type(), options.timeout);
+  order.inputs = inputs;
   order.results = outputs;
   order.after = [outputs, to] { unpack(to, outputs); };
   return exchange(std::move(order), from, sizes_of(inputs), sizes_of(outputs), to);

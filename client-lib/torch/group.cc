@@ -77,8 +77,8 @@ c10::intrusive_ptr<OperationWork> Group::begin_locked(Order& order) {
   }
   ++sequence_;
   const milliseconds timeout = order.timeout.count() < 0 ? this->timeout() : order.timeout;
-  return c10::make_intrusive<OperationWork>(shared_from_this(), order.description, timeout, std::move(order.kept),
-                                            std::move(order.results), std::move(order.after));
+  return c10::make_intrusive<OperationWork>(shared_from_this(), order.description, timeout, order.inputs,
+                                            std::move(order.kept), std::move(order.results), std::move(order.after));
 }
 
 c10::intrusive_ptr<c10d::Work> Group::start(Order order, const Call& call) {

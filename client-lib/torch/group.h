@@ -60,7 +60,7 @@ class Group : public std::enable_shared_from_this<Group> {
   struct Order {
     Description description;
     milliseconds timeout{-1};  // negative: the group's
-    std::vector<at::Tensor> kept, results;
+    std::vector<at::Tensor> inputs, kept, results;
     std::function<void()> after;
   };
   // Starts a collective. Never waits for other ranks. Throws DistBackendError when the group is over.

@@ -69,9 +69,9 @@ void Watch::look(const std::vector<c10::intrusive_ptr<OperationWork>>& works) {
     give_up_all("Timed out: " + work->description().text() + " (operation " +
                 std::to_string(work->description().sequence) + " of process group '" + group_.name() +
                 "') is not done: within " + seconds(timeout) + ": " +
-                (who.empty() ? "all ranks are in it: look at 'tensorlane status'"
+                (who.empty() ? "all ranks are in it: look at 'tensorlane status', or raise the timeout of the group"
                              : who + " did not call it, or were not late yet: let all ranks make the same calls, or "
-                                     "raise the time-out"));
+                                     "raise the timeout of the group"));
     break;
   }
 }

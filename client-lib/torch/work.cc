@@ -39,9 +39,10 @@ std::string Description::text() const {
 }
 
 OperationWork::OperationWork(std::shared_ptr<Group> group, Description description, milliseconds timeout,
-                             std::vector<at::Tensor> kept, std::vector<at::Tensor> results, std::function<void()> after)
+                             const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> kept,
+                             std::vector<at::Tensor> results, std::function<void()> after)
     : Work(group->rank(), description.type, ("tensorlane:" + std::string(description.name)).c_str(),
-           std::optional<std::vector<at::Tensor>>(kept)),
+           inputs.empty() ? std::nullopt : std::optional<std::vector<at::Tensor>>(inputs)),
       group_(std::move(group)),
       description_(description),
       timeout_(timeout),

@@ -36,10 +36,12 @@ class OperationWork final : public c10d::Work {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `kept` lives until the operation is done. `results` are the value of the future. `after` runs once when the
-  // operation has succeeded, before anybody is told, on whichever thread finds out; it brings results to their places.
+  // `inputs` are what torch's profiler is told. `kept` lives until the operation is done. `results` are the value of
+  // the future. `after` runs once when the operation has succeeded, before anybody is told, on whichever thread finds
+  // out; it brings results to their places.
   OperationWork(std::shared_ptr<Group> group, Description description, std::chrono::milliseconds timeout,
-                std::vector<at::Tensor> kept, std::vector<at::Tensor> results, std::function<void()> after);
+                const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> kept, std::vector<at::Tensor> results,
+                std::function<void()> after);
 
   // By the group, once: this request of the C interface, which belongs to the work now.
   void set_request(tl_request_t* request);

@@ -87,6 +87,19 @@ def reductions():
     same([numbers], [torch.complex(sum(everybodys((4,), torch.float32)), sum(everybodys((4,), torch.float32, 1)))])
 
 
+def sparse():
+    """Each rank has its own entries, and the last one none."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for shape in ((9,), (9, 2)):
+        parts = []
+        for each in range(size):
+            count = each + 1 if each < size - 1 else 0
+            parts.append(torch.sparse_coo_tensor(torch.arange(count)[None] * 2 % 9, torch.full((count, *shape[1:]), each + 1.0), shape))
+        mine = parts[rank].clone()
+        dist.all_reduce(mine)
+        same([mine.to_dense()], [sum(each.to_dense() for each in parts)])
+
+
 def movements():
     rank, size = dist.get_rank(), dist.get_world_size()
     for dtype in MOVED:
@@ -266,7 +279,7 @@ def kinds():
 
 
 def works():
-    for each in (reductions, movements, uneven, coalesced, memory, asynchronous, groups, kinds):
+    for each in (reductions, sparse, movements, uneven, coalesced, memory, asynchronous, groups, kinds):
         begin = time.monotonic()
         each()
         if os.environ.get("VERBOSE"):
@@ -292,7 +305,8 @@ def refusals():
         (lambda: GROUP._reduce_scatter_base(torch.zeros(3), plain).wait(), "the input has 4 elements, the output 3: reduce_scatter_tensor"),
         (lambda: dist.all_to_all_single(torch.zeros(4), plain, [4] + [0] * (size - 1), [3] + [0] * (size - 1)), "input split sizes add up to 3 of 4 rows: all_to_all_single"),
         (lambda: dist.all_to_all_single(torch.zeros(4), plain, [4], [4]), f"1 input split sizes were given: all_to_all_single: give one for each of {size} ranks"),
-        (lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (4,))), "a tensor has layout Sparse: all_reduce: give a dense tensor"),
+        (lambda: dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (4,)), ReduceOp.MAX), "sparse tensors have no max here: all_reduce of sparse tensors: use sum"),
+        (lambda: BACKEND.broadcast([torch.sparse_coo_tensor([[0]], [1.0], (4,))]), "a tensor has layout Sparse: broadcast: give a dense tensor"),
         (lambda: dist.new_group(pg_options=[3]), r"pg_options are list: init_process_group, backend tensorlane: leave them out"),
     ]
     for call, text in cases:
@@ -353,7 +367,7 @@ def late():
     if rank == last:
         store.wait([f"told{each}" for each in range(last)])
     else:
-        refused(lambda: tl.monitored_barrier(group, 1), RuntimeError, rf"rank\(s\) \[{last}\] have not come: monitored barrier")
+        refused(lambda: tl.monitored_barrier(group, 1), RuntimeError, f"Rank {last} failed to pass monitoredBarrier in 1000 ms .*: process group '.*': look at what")
         work = dist.all_reduce(torch.ones(5), group=group, async_op=True)
         refused(lambda: work.wait(datetime.timedelta(milliseconds=100)), dist.DistBackendError, "all_reduce of 5 Float .sum. is not done: within 100 ms: wait again")
         refused(work.get_future().wait, RuntimeError, "Timed out: all_reduce of 5 Float .sum. .operation 1 of process group", f"within 2 s: rank.s. {last} did not call it")
