@@ -40,7 +40,7 @@ TensorlaneBackend::TensorlaneBackend(std::shared_ptr<Group> group)
 // On a thread of its own: leaving waits for threads that may wait for the interpreter's lock, which whoever drops the
 // last reference may hold.
 TensorlaneBackend::~TensorlaneBackend() {
-  std::thread([group = group_] { group->leave(); }).detach();
+  if (!group_->left()) std::thread([group = group_] { group->leave(); }).detach();
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> TensorlaneBackend::getBackendOptions() {

@@ -316,6 +316,11 @@ void Group::leave() {
   changed_.notify_all();
 }
 
+bool Group::left() {
+  std::lock_guard lock(mutex_);
+  return left_;
+}
+
 void Group::abort(const std::string& why) {
   {
     std::lock_guard lock(mutex_);

@@ -73,6 +73,8 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // Leaves. What is under way may still end by itself for a short while, else it fails. Later calls throw. Idempotent.
   void leave();
+  // Whether leave() has returned.
+  bool left();
   // Fails what is under way, and leaves.
   void abort(const std::string& why);
 
