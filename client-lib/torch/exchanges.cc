@@ -190,25 +190,38 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::alltoall(Tensors& outputs, Tensors
   return exchange(std::move(order), from, sizes_of(inputs), sizes_of(outputs), to);
 }
 
-namespace {
-
-[[noreturn]] void no_point_to_point(const char* where) {
-  TORCH_CHECK(false, "this release does not send between two ranks: ", where,
-              ": make a group of the two ranks with new_group() and broadcast in it");
+Group::Order TensorlaneBackend::message(OpType type, const char* name, const at::Tensor& tensor, int peer,
+                                        int tag) const {
+  TORCH_CHECK(peer >= 0 && peer < size_, "rank ", peer, " is no rank of the group: ", name, ": use 0 to ", size_ - 1);
+  TORCH_CHECK(peer != rank_, "rank ", peer, " is this rank: ", name, ": copy the tensor");
+  Group::Order order = this->order(type, name, tensor.numel(), tensor.scalar_type(), milliseconds(-1));
+  order.description.peer = peer;
+  order.description.tag = tag;
+  return order;
 }
 
-}  // namespace
-
-TensorlaneBackend::WorkPtr TensorlaneBackend::send(Tensors&, int, int) {
-  no_point_to_point("send");
+TensorlaneBackend::WorkPtr TensorlaneBackend::send(Tensors& tensors, int destination, int tag) {
+  const at::Tensor tensor = only(tensors, "send");
+  const at::Tensor memory = tensor.contiguous();
+  Group::Order order = message(OpType::SEND, "send", tensor, destination, tag);
+  order.kept = {memory};
+  order.results = tensors;
+  return group_->transfer(std::move(order), memory);
 }
 
-TensorlaneBackend::WorkPtr TensorlaneBackend::recv(Tensors&, int, int) {
-  no_point_to_point("recv");
+TensorlaneBackend::WorkPtr TensorlaneBackend::recv(Tensors& tensors, int source, int tag) {
+  const at::Tensor tensor = only(tensors, "recv");
+  check_outputs(tensors, true, "recv");
+  const at::Tensor memory = tensor.is_contiguous() ? tensor : scratch(tensor, tensor.numel()).view(tensor.sizes());
+  Group::Order order = message(OpType::RECV, "recv", tensor, source, tag);
+  order.kept = {memory};
+  order.results = tensors;
+  if (!memory.is_same(tensor)) order.after = [tensor, memory] { tensor.copy_(memory); };
+  return group_->transfer(std::move(order), memory);
 }
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::recvAnysource(Tensors&, int) {
-  no_point_to_point("recv from any source");
+  TORCH_CHECK(false, "this release does not receive from any source: recv: say from which rank");
 }
 
 }  // namespace tensorlane::torch_backend

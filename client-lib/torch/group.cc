@@ -16,6 +16,7 @@ constexpr milliseconds kGrace{5000};  // for what is under way when the group is
 constexpr milliseconds kInside{50};   // for a thread to get from enter() into the call
 constexpr milliseconds kTick{50};
 constexpr int kIdleTicks = 20;        // without an operation, before the watch sleeps until there is one
+constexpr int kPairTicks = 10;        // between looks after messages
 constexpr std::size_t kHistory = 64;  // collectives that are remembered, to find out where ranks differ
 
 std::mutex groups_mutex;
@@ -121,6 +122,35 @@ c10::intrusive_ptr<c10d::Work> Group::start_steps(Order order, std::function<voi
     work->complete(error);
   });
   return work;
+}
+
+c10::intrusive_ptr<c10d::Work> Group::transfer(Order order, const at::Tensor& memory) {
+  const Description description = order.description;
+  const milliseconds timeout = order.timeout.count() < 0 ? this->timeout() : order.timeout;
+  std::lock_guard lock(pairs_mutex_);
+  {
+    std::lock_guard own(mutex_);
+    check_open_locked();
+  }
+  auto work = c10::make_intrusive<OperationWork>(shared_from_this(), description, timeout, std::move(order.kept),
+                                                 std::move(order.results), std::move(order.after));
+  remember(work);
+  std::shared_ptr<Pair>& pair = pairs_[description.peer];
+  if (pair == nullptr) pair = std::make_shared<Pair>(*this, description.peer);
+  try {
+    pair->transfer({description.type == c10d::OpType::SEND, description.tag, memory, work});
+  } catch (...) {
+    forget(*work);
+    throw;
+  }
+  return work;
+}
+
+std::vector<std::shared_ptr<Pair>> Group::pairs() {
+  std::lock_guard lock(pairs_mutex_);
+  std::vector<std::shared_ptr<Pair>> all;
+  for (const auto& [_, pair] : pairs_) all.push_back(pair);
+  return all;
 }
 
 void Group::call_and_wait(const Description& description, const Call& call) {
@@ -250,7 +280,7 @@ void Group::exit() {
 
 void Group::watch() {
   Watch watch(*this);
-  int idle = 0;
+  int idle = 0, ticks = 0;
   std::unique_lock lock(mutex_);
   while (!closed_) {
     idle = works_.empty() ? idle + 1 : 0;
@@ -263,6 +293,9 @@ void Group::watch() {
     if (closed_) break;
     lock.unlock();
     watch.look(under_way());
+    if (++ticks % kPairTicks == 0) {
+      for (const auto& pair : pairs()) pair->look();
+    }
     lock.lock();
   }
   lock.unlock();
@@ -296,7 +329,9 @@ void Group::leave() {
       peaceful = failure_.empty();
     }
     if (!peaceful || !wait_until_idle(kGrace)) {
-      (void)library().abort(context_, "this process has left its process group");
+      constexpr const char* kLeft = "this process has left its process group";
+      for (const auto& pair : pairs()) pair->abort(kLeft);
+      (void)library().abort(context_, kLeft);
       (void)wait_until_idle(kGrace);
     }
     {
@@ -304,6 +339,7 @@ void Group::leave() {
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, kInside, [this] { return inside_ == 0; });
     }
+    for (const auto& pair : pairs()) pair->leave();
     (void)library().finalize(context_);
   }
   worker_.stop();
@@ -327,6 +363,7 @@ void Group::abort(const std::string& why) {
     if (failure_.empty()) failure_ = why;
     if (!closed_ && context_ != nullptr) (void)library().abort(context_, why.c_str());
   }
+  for (const auto& pair : pairs()) pair->abort(why);
   leave();
 }
 

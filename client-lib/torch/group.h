@@ -18,6 +18,7 @@
 
 #include "client-lib/torch/executor.h"
 #include "client-lib/torch/names.h"
+#include "client-lib/torch/pairs.h"
 #include "client-lib/torch/work.h"
 #include "tensorlane/tensorlane.h"
 
@@ -68,6 +69,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // A collective of several steps, which run on the worker, one such collective after the other. A step is
   // call_and_wait().
   c10::intrusive_ptr<c10d::Work> start_steps(Order order, std::function<void()> steps);
+  // Sends `memory` to the description's peer, or receives it. Never waits.
+  c10::intrusive_ptr<c10d::Work> transfer(Order order, const at::Tensor& memory);
   // By steps. Throws what went wrong.
   void call_and_wait(const Description& description, const Call& call);
 
@@ -93,6 +96,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void give_back(std::vector<std::string> names);
   void remember(const c10::intrusive_ptr<OperationWork>& work);
   std::vector<c10::intrusive_ptr<OperationWork>> under_way();
+  std::vector<std::shared_ptr<Pair>> pairs();
   bool wait_until_idle(milliseconds most);
   void watch();
   bool enter();
@@ -109,6 +113,9 @@ class Group : public std::enable_shared_from_this<Group> {
   std::mutex order_mutex_;  // calls are named and started one after the other
   Names names_{"torch."}, step_names_{"steps."};
   std::uint64_t sequence_ = 0;
+
+  std::mutex pairs_mutex_;                      // never held in a call that waits
+  std::map<int, std::shared_ptr<Pair>> pairs_;  // by the other rank
 
   std::mutex mutex_;                 // of what follows
   std::deque<Description> history_;  // the latest collectives

@@ -109,8 +109,15 @@ struct Welcome {
 // one changes: that rank was another process before. A rank that finds its word in the welcome says that it is ready.
 class Rendezvous {
  public:
-  Rendezvous(c10d::Store& store, int rank, int size, milliseconds timeout, const std::string& group)
-      : store_(store), rank_(rank), size_(size), timeout_(timeout), group_(group), end_(Clock::now() + timeout) {}
+  Rendezvous(c10d::Store& store, int rank, int size, milliseconds timeout, const std::string& group,
+             const std::atomic<bool>* stop)
+      : store_(store),
+        rank_(rank),
+        size_(size),
+        timeout_(timeout),
+        group_(group),
+        stop_(stop),
+        end_(Clock::now() + timeout) {}
 
   Welcome meet() {
     nonce_ = random_word(kNameParts);
@@ -133,7 +140,11 @@ class Rendezvous {
     }
   }
 
-  void pause(int& turns) { std::this_thread::sleep_for(std::min(kLongestPause, milliseconds(1 + turns++ / 4))); }
+  void pause(int& turns) {
+    if (stop_ != nullptr && *stop_)
+      fail("not all ranks have come: process group '" + group_ + "': it is not wanted any more");
+    std::this_thread::sleep_for(std::min(kLongestPause, milliseconds(1 + turns++ / 4)));
+  }
 
   [[noreturn]] void late(const std::vector<int>& missing) {
     std::string ranks;
@@ -230,14 +241,16 @@ class Rendezvous {
   const int rank_, size_;
   const milliseconds timeout_;
   const std::string& group_;
+  const std::atomic<bool>* const stop_;
   const Clock::time_point end_;
   std::string nonce_;
 };
 
 }  // namespace
 
-Joined join_group(c10d::Store& store, int rank, int size, milliseconds timeout, const std::string& group) {
-  const Welcome welcome = Rendezvous(store, rank, size, timeout, group).meet();
+Joined join_group(c10d::Store& store, int rank, int size, milliseconds timeout, const std::string& group,
+                  const std::atomic<bool>* stop) {
+  const Welcome welcome = Rendezvous(store, rank, size, timeout, group, stop).meet();
   const Welcome::Member& me = welcome.members[static_cast<std::size_t>(rank)];
   tl_config_t config = TL_CONFIG_INIT;
   config.rank = rank;

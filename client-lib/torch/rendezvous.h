@@ -1,6 +1,7 @@
 // How the ranks of a process group find each other.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -22,8 +23,9 @@ struct Joined {
 // which is in the store until every rank has read it: whoever can read the store meanwhile can read the secret. Keys of
 // an earlier call that has failed, or of processes that have died, do no harm.
 //
-// Blocks for at most `timeout`. Throws DistBackendError, which names the ranks that have not come, or says what
-// tl_init() has said. Any thread.
-Joined join_group(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, const std::string& group);
+// Blocks for at most `timeout`, or, as long as not all ranks have come, until `*stop`, if there is one. Throws
+// DistBackendError, which names the ranks that have not come, or says what tl_init() has said. Any thread.
+Joined join_group(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, const std::string& group,
+                  const std::atomic<bool>* stop = nullptr);
 
 }  // namespace tensorlane::torch_backend

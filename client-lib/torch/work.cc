@@ -35,6 +35,7 @@ std::string Description::text() const {
   if (dtype != at::ScalarType::Undefined) out << ' ' << c10::toString(dtype);
   if (op != nullptr) out << " (" << op << ')';
   if (root >= 0) out << ", root " << root;
+  if (peer >= 0) out << (type == c10d::OpType::SEND ? " to" : " from") << " rank " << peer << ", tag " << tag;
   return out.str();
 }
 

@@ -25,6 +25,7 @@ struct Description {
   at::ScalarType dtype = at::ScalarType::Undefined;
   const char* op = nullptr;  // the reduction
   int root = -1;
+  int peer = -1, tag = 0;      // of a message
   std::uint64_t sequence = 0;  // of the group's collectives, from 1; 0: point to point
 
   std::string text() const;  // "all_reduce of 4 float (sum)"
