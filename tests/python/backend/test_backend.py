@@ -21,6 +21,31 @@ def test_operations(ranks, ranks_per_host):
         assert f"rank {rank}: works is right" in output
 
 
+def messages(ranks, *arguments, **options):
+    return run(ranks, 1, "auto", "torch_messages.py", *arguments, first_port=PORT, seconds=60, **options)
+
+
+def test_messages():
+    assert messages(3, "works").count("works is right") == 3
+
+
+@pytest.mark.parametrize("kind", ["dtype", "count"])
+def test_messages_that_differ(kind):
+    output = messages(2, "differs", kind)
+    assert output.count("was told") == 2 and output.count("differs is right") == 2
+
+
+def test_a_receiver_that_dies():
+    with pytest.raises(AssertionError) as raised:
+        messages(2, "dies", settings=["detection=2 s"])
+    assert "was told who died" in str(raised.value)
+
+
+def test_a_message_that_nobody_receives():
+    output = messages(2, "left")
+    assert "was told: " in output and output.count("left is right") == 2
+
+
 def test_refusals():
     assert backend(2, 2, "refusals").count("refusals is right") == 2
 
