@@ -132,8 +132,9 @@ c10::intrusive_ptr<c10d::Work> Group::transfer(Order order, const at::Tensor& me
     std::lock_guard own(mutex_);
     check_open_locked();
   }
-  auto work = c10::make_intrusive<OperationWork>(shared_from_this(), description, timeout, std::move(order.kept),
-                                                 std::move(order.results), std::move(order.after));
+  auto work =
+      c10::make_intrusive<OperationWork>(shared_from_this(), description, timeout, order.inputs, std::move(order.kept),
+                                         std::move(order.results), std::move(order.after));
   remember(work);
   std::shared_ptr<Pair>& pair = pairs_[description.peer];
   if (pair == nullptr) pair = std::make_shared<Pair>(*this, description.peer);
