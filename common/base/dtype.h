@@ -28,7 +28,9 @@ inline constexpr const char* kReduceOpNames = "sum, average, min, max or product
 
 // Numbers are stable. Barrier has no elements. Push and pull are the two halves of an allreduce, apart: a push ends
 // with the sums at their owners (what other hosts' buffers then hold means nothing), a pull brings what the owners have
-// to everybody. A reduce-scatter ends like a push, its owners being the hosts of the ranks whose blocks they are.
+// to everybody. A reduce-scatter ends like a push, its owners being the hosts of the ranks whose blocks they are; so
+// does a reduce, all of which the root's host owns. In a gather, a scatter and an all-to-all parts go from one rank to
+// one other, and nothing is summed (common/protocol/exchange.h).
 enum class Operation : std::uint8_t {
   kAllreduce = 0,
   kBroadcast = 1,
@@ -36,18 +38,28 @@ enum class Operation : std::uint8_t {
   kBarrier = 3,
   kPush = 4,
   kPull = 5,
-  kReduceScatter = 6
+  kReduceScatter = 6,
+  kReduce = 7,
+  kGather = 8,
+  kScatter = 9,
+  kAlltoall = 10
 };
-inline constexpr Operation kLastOperation = Operation::kReduceScatter;
+inline constexpr Operation kLastOperation = Operation::kAlltoall;
 
 // Whether ReduceOp says what becomes of the ranks' contributions.
 constexpr bool reduces(Operation operation) {
-  return operation == Operation::kAllreduce || operation == Operation::kPush || operation == Operation::kReduceScatter;
+  return operation == Operation::kAllreduce || operation == Operation::kPush ||
+         operation == Operation::kReduceScatter || operation == Operation::kReduce;
 }
 
 // Whether what it ends with stays where it was summed.
 constexpr bool stays_with_owners(Operation operation) {
-  return operation == Operation::kPush || operation == Operation::kReduceScatter;
+  return operation == Operation::kPush || operation == Operation::kReduceScatter || operation == Operation::kReduce;
+}
+
+// Whether parts go from one rank to one other.
+constexpr bool exchanges(Operation operation) {
+  return operation == Operation::kGather || operation == Operation::kScatter || operation == Operation::kAlltoall;
 }
 
 // Whether the elements can be cut between rows of this many of them: what is not scattered has rows of one.
@@ -59,11 +71,13 @@ constexpr bool is_row_of(Operation operation, std::uint64_t row, std::uint64_t e
 constexpr bool is_keyed(Operation operation) {
   return operation == Operation::kPush || operation == Operation::kPull;
 }
-// Whether it has a root: where the data is, or the owner of a key's first shard.
+// Whether it has a root: where the data is or goes, or the owner of a key's first shard.
 constexpr bool is_rooted(Operation operation) {
-  return operation == Operation::kBroadcast || is_keyed(operation);
+  return operation == Operation::kBroadcast || operation == Operation::kReduce || operation == Operation::kGather ||
+         operation == Operation::kScatter || is_keyed(operation);
 }
-inline constexpr const char* kOperationNames = "allreduce, broadcast, allgather, barrier, push, pull or reducescatter";
+inline constexpr const char* kOperationNames =
+    "allreduce, broadcast, allgather, barrier, push, pull, reducescatter, reduce, gather, scatter or alltoall";
 
 constexpr std::size_t dtype_size(Dtype dtype) {
   switch (dtype) {
@@ -151,6 +165,14 @@ constexpr const char* operation_name(Operation operation) {
       return "pull";
     case Operation::kReduceScatter:
       return "reducescatter";
+    case Operation::kReduce:
+      return "reduce";
+    case Operation::kGather:
+      return "gather";
+    case Operation::kScatter:
+      return "scatter";
+    case Operation::kAlltoall:
+      return "alltoall";
   }
   return "unknown";
 }

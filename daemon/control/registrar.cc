@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/protocol/exchange.h"
+
 namespace tensorlane::control {
 namespace {
 
@@ -390,8 +392,8 @@ void Registrar::activate(const std::string& group, LocalGroup& local) {
                                        group_where(config_.job, group),
                                        "run the same version of tensorlaned on all hosts"));
       }
-      output_.bind(rank, id->second,
-                   ports::BufferPlace{tensor.segment, tensor.offset, tensor.elements * dtype_size(tensor.dtype)});
+      const std::uint64_t bytes = protocol::buffer_bytes(tensor, config_.roster.world_size, rank);
+      output_.bind(rank, id->second, ports::BufferPlace{tensor.segment, tensor.offset, bytes});
       ids.push_back(id->second);
     }
     output_.answer(of_rank.session, of_rank.request, std::move(ids));

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "common/protocol/exchange.h"
 #include "daemon/control/message.h"
 
 namespace tensorlane::control {
@@ -71,6 +72,10 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   }
   if (t.operation == Operation::kAllgather && t.elements % world_size != 0) {
     return bad(fmt::format("has {} elements, which {} ranks do not divide", t.elements, world_size));
+  }
+  if (exchanges(t.operation) && t.elements % protocol::Exchange::unit(t.operation, world_size) != 0) {
+    return bad(fmt::format("has {} elements, not a multiple of {}", t.elements,
+                           protocol::Exchange::unit(t.operation, world_size)));
   }
   if (!is_row_of(t.operation, t.row, t.elements)) {
     return bad(fmt::format("has {} elements in rows of {}", t.elements, t.row));

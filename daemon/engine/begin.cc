@@ -25,7 +25,7 @@ void Engine::Impl::begin(const TensorReady& ready, ActionRing& out) {
   if (t.plan.operation == Operation::kBarrier) {
     t.buffer = staging_.slice(t.barrier % kBarrierPlaces * kBarrierPlaceBytes, dtype_size(t.dtype()));
   }
-  TL_ASSERT(t.buffer.length == t.plan.bytes());
+  TL_ASSERT(t.buffer.length == t.buffer_bytes && !(t.exchanges && t.in_parts));
   TL_ASSERT(!t.sums || !needs_fp32_scratch(t.plan, config_.hosts) ||
             t.fp32_scratch.length == t.plan.elements * sizeof(float));
   t.results_left = t.results_due;

@@ -84,7 +84,7 @@ void Engine::Impl::grant(std::uint32_t index) {
     source.extent.arrived = 0;
     source.grant = grants_.give({Grant::Kind::kStaging, t.plan.id, t.sequence, source.peer, i});
     control_.push(source.peer, t.cls,
-                  {protocol::FrameType::kGrant, t.plan.id, t.sequence, slice_number(t, index), source.grant, now_});
+                  {protocol::FrameType::kGrant, t.plan.id, t.sequence, slice.number, source.grant, now_});
     ++slice.waiting;
     ++counters_.grants_given;
   }
@@ -255,7 +255,7 @@ void Engine::Impl::announce_slice(const Tensor& t, std::uint32_t send) {
   SendItem& item = tables_.sends[send];
   item.state = SendItem::State::kAnnounced;
   control_.push(item.peer, t.cls,
-                {protocol::FrameType::kRts, t.plan.id, t.sequence, slice_number(t, item.slice), 0, now_});
+                {protocol::FrameType::kRts, t.plan.id, t.sequence, tables_.slices[item.slice].number, 0, now_});
 }
 
 void Engine::Impl::send_eagerly(std::uint32_t send, std::uint32_t aux) {

@@ -13,7 +13,9 @@
 // that its bytes exist (kReady for the whole tensor, kRts for a partial sum), the receiver grants a place in staging
 // once *everything* it must sum for that slice exists (so no grant ever waits for another, law 2), the sender sends.
 // Small contributions skip the first two steps on prepaid credit; towards one peer an operation does either (begin.cc).
-// Results need no grant of their own: kReady, or the eager contribution, carried one.
+// Results need no grant of their own: kReady, or the eager contribution, carried one. In an exchange (gather, scatter,
+// all-to-all) every block is a result, which goes straight from its owner to the one host that gets it; only these two
+// have slices of it (common/protocol/exchange.h).
 //
 // What waits holds nothing that others wait for: staging is taken only for bytes that exist and given back as soon as
 // they are summed; a partial sum lies in the tensor itself, or, where its elements have 16 bits, in the tensor's
@@ -70,6 +72,9 @@ struct EngineCounters {
 // contributions, and for those whose sums travel or are made in several passes: in a ring of more than two hosts, and
 // with more sources than one Work holds.
 bool needs_fp32_scratch(const PlanTensor& tensor, std::uint16_t hosts);
+
+// How long the buffer is that TensorReady brings on `host` for a tensor of the plan, barriers aside.
+std::uint64_t buffer_bytes(const Plan& plan, const PlanTensor& tensor, HostIndex host);
 
 class Engine {
  public:

@@ -2,6 +2,7 @@
 // changes nothing.
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "daemon/engine/impl.h"
 
@@ -31,7 +32,13 @@ Fault Engine::Impl::find_operation(const FrameHeader& h, bool* current) const {
 Fault Engine::Impl::find_slice(const FrameHeader& h, std::uint32_t* slice) const {
   const Tensor& t = tables_.tensors[h.tensor.value];
   if (!t.rail.has(h.slice)) return "slice of another rail";
-  const std::uint32_t index = t.rail.index(h.slice);
+  std::uint32_t index = t.rail.index(h.slice);
+  if (t.exchanges) {  // this host has only those of its own blocks
+    const auto slices = std::span(tables_.slices).subspan(t.slices.first, t.slices.count);
+    const auto found = std::ranges::lower_bound(slices, h.slice, {}, &Slice::number);
+    if (found == slices.end() || found->number != h.slice) return "slice that this host has no part in";
+    index = static_cast<std::uint32_t>(found - slices.begin());
+  }
   if (index >= t.slices.count) return "slice that the tensor does not have";
   *slice = t.slices.first + index;
   return nullptr;

@@ -111,7 +111,9 @@ struct Slice {
   Phase phase = Phase::kClosed;
   std::uint32_t waiting = 0;  // kGathering: contributions that may not exist; kLanding: not complete
   // plan
-  std::uint64_t offset = 0, elements = 0;  // in the tensor
+  std::uint64_t offset = 0, elements = 0;  // in the tensor; of an exchange, in the receiver's buffer
+  std::uint64_t sent_from = 0;             // the same where a result is sent from: of an exchange, in mine
+  std::uint32_t number = 0;                // what the plan, and so every frame, calls it
   Range sources;                           // in order of summation, without me
   Range results;                           // send items
   std::uint32_t self_place = 0;            // how many of the sources come before me
@@ -132,12 +134,14 @@ struct Tensor {
   Dtype partial_dtype{};  // of sums of several contributions
   double divisor = 1;
   bool sums = false;          // what reduces, barrier
-  bool results = true;        // what the owners have travels to the others: not of a push or reduce-scatter
+  bool results = true;        // what the owners have travels to the others: not of what stays with them
+  bool exchanges = false;     // each slice goes from its owner to one other host; others have no slice for it
   bool result_in = false;     // some slice's result comes from a peer
   std::uint32_t barrier = 0;  // which scratch place
   Range slices, links, sends;
-  std::uint32_t results_due = 0;  // slices of which the result comes to lie here
-  RailSlices rail;                // which of the plan's slices these are
+  std::uint32_t results_due = 0;   // slices of which the result comes to lie here
+  RailSlices rail;                 // which of the plan's slices these are
+  std::uint64_t buffer_bytes = 0;  // of this host
   // operations
   bool open = false;
   bool boosted = false;
@@ -159,10 +163,5 @@ struct Tensor {
   Parity parity() const { return parity_of(sequence); }
   Dtype dtype() const { return plan.dtype; }
 };
-
-// What the plan, and so every frame, calls a slice of the tables.
-inline std::uint32_t slice_number(const Tensor& tensor, std::uint32_t slice) {
-  return tensor.rail.slice(slice - tensor.slices.first);
-}
 
 }  // namespace tensorlane::engine

@@ -134,13 +134,13 @@ Send Engine::Impl::make_send(Flow flow, std::uint32_t send, std::uint64_t from, 
   s.header.grant = item.grant;
   s.header.tensor = t.plan.id;
   s.header.sequence = t.sequence;
-  s.header.slice = slice_number(t, item.slice);
+  s.header.slice = slice.number;
   s.header.aux = item.aux;
   // What a grant covers starts with the tensor for results, and with the slice for contributions.
   s.header.offset = from + (item.result ? slice.offset * dtype_size(t.dtype()) : 0);
   s.token = (t.sequence.value & 0xffffffff) << 32 | (std::uint64_t{send} + 1);
   if (item.result) {
-    s.payload = t.buffer.slice(s.header.offset, bytes);
+    s.payload = t.buffer.slice(slice.sent_from * dtype_size(t.dtype()) + from, bytes);
   } else {
     const Work::Source whole = slice.sources.count == 0 ? own_contribution(t, slice.offset, slice.elements)
                                                         : partial_place(t, slice.offset, slice.elements);

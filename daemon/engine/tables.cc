@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <span>
 
 #include "common/base/assert.h"
+#include "common/protocol/exchange.h"
 #include "daemon/engine/pattern/rails.h"
 #include "daemon/engine/pattern/route.h"
 #include "daemon/engine/pattern/shards.h"
@@ -16,6 +18,7 @@ namespace tensorlane::engine {
 namespace {
 
 constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMostSliceNumbers = std::uint64_t{1} << 32;
 
 Status invalid(const PlanTensor& t, const std::string& what, const std::string& fix) {
   return {Code::kInvalidArgument, what, fmt::format("tensor {} '{}' of the plan", t.id.value, t.name), fix};
@@ -26,10 +29,37 @@ bool unchanged(const PlanTensor& a, const PlanTensor& b) {
   if (a.operation != b.operation || a.pattern != b.pattern || a.cls != b.cls || a.urgency != b.urgency) return false;
   if (a.operation == Operation::kBarrier) return true;  // the rest of it is our own
   return a.reduce == b.reduce && a.dtype == b.dtype && a.elements == b.elements && a.row == b.row &&
-         a.slice_elements == b.slice_elements && a.root == b.root && a.fp32_contributions == b.fp32_contributions &&
-         a.batch == b.batch && a.batch_offset == b.batch_offset && a.members == b.members;
+         a.slice_elements == b.slice_elements && a.root == b.root && a.root_rank == b.root_rank &&
+         a.fp32_contributions == b.fp32_contributions && a.batch == b.batch && a.batch_offset == b.batch_offset &&
+         a.members == b.members;
 }
 
+// Into how many slices every block of an exchange is cut.
+std::uint64_t slices_of_block(const PlanTensor& t, const protocol::Exchange& exchange) {
+  return (exchange.block() + t.slice_elements - 1) / t.slice_elements;
+}
+
+Status check_exchange(const EngineConfig& config, const Plan& plan, const PlanTensor& t) {
+  const std::uint64_t unit = protocol::Exchange::unit(t.operation, config.world_size);
+  if (t.elements % unit != 0) {
+    return invalid(t, fmt::format("{} elements in {} blocks", t.elements, unit),
+                   "give every pair of ranks a block of the same size");
+  }
+  const protocol::Exchange exchange = exchange_of(t, config.world_size);
+  if (t.operation != Operation::kAlltoall &&
+      (t.root_rank.value >= config.world_size || plan.rank_hosts[t.root_rank.value] != t.root)) {
+    return invalid(t, fmt::format("root rank {} on host {}", t.root_rank.value, t.root.value),
+                   "name a rank of the job and its host");
+  }
+  const std::uint64_t pairs = exchange.pair(config.world_size - 1, config.world_size - 1) + 1;
+  if (slices_of_block(t, exchange) > kMostSliceNumbers / pairs) {
+    return invalid(t, fmt::format("{} blocks in {} slices each", pairs, slices_of_block(t, exchange)),
+                   "use larger slices");
+  }
+  return {};
+}
+
+// Of a tensor whose blocks belong to ranks.
 Status check_rank_hosts(const EngineConfig& config, const Plan& plan, const PlanTensor& t) {
   if (plan.rank_hosts.size() != config.world_size) {
     return invalid(t,
@@ -48,7 +78,7 @@ Status check_rank_hosts(const EngineConfig& config, const Plan& plan, const Plan
     return invalid(t, fmt::format("{} gathered elements for {} ranks", t.elements, config.world_size),
                    "give every rank a block of the same size");
   }
-  return {};
+  return exchanges(t.operation) ? check_exchange(config, plan, t) : Status();
 }
 
 Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t position) {
@@ -85,7 +115,8 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
   if (rooted && t.root.value >= config.hosts) {
     return invalid(t, fmt::format("root host {} of {}", t.root.value, config.hosts), "name a host of the job");
   }
-  const bool of_blocks = t.operation == Operation::kAllgather || t.operation == Operation::kReduceScatter;
+  const bool of_blocks =
+      t.operation == Operation::kAllgather || t.operation == Operation::kReduceScatter || exchanges(t.operation);
   return of_blocks ? check_rank_hosts(config, plan, t) : Status();
 }
 
@@ -101,17 +132,31 @@ class Builder {
       : config_(config), other_slices_(slices), other_sends_(sends), tensor_(tensor), t_(*tables) {}
 
   Status add_shard(const Shard& shard) {
-    const Route way = route(tensor_.plan.pattern, config_.hosts, shard.owner, config_.self);
-    for (std::uint64_t done = 0; done < shard.elements;) {
-      const std::uint64_t elements = std::min<std::uint64_t>(tensor_.plan.slice_elements, shard.elements - done);
-      if (tensor_.rail.has(next_slice_++)) add_slice(shard, way, shard.offset + done, elements);
-      done += elements;
-      if (other_sends_ + t_.sends.size() > config_.max_queued_slices ||
-          other_slices_ + t_.slices.size() > config_.max_queued_slices) {
-        return {Code::kResourceExhausted,
-                fmt::format("the plan has more than {} slices to send", config_.max_queued_slices),
-                fmt::format("tensor {} '{}' of the plan", tensor_.plan.id.value, tensor_.plan.name),
-                "use larger slices or raise max_queued_slices"};
+    return add_slices(shard, route(tensor_.plan.pattern, config_.hosts, shard.owner, config_.self), shard.offset);
+  }
+
+  // The blocks that this host sends to others or gets from them, in order of the numbers of their slices. Their way is
+  // the same whatever the pattern: straight from the owner to the host that gets them.
+  Status add_blocks(const std::vector<HostIndex>& rank_hosts) {
+    const protocol::Exchange exchange = exchange_of(tensor_.plan, config_.world_size);
+    const protocol::RankPlaces places(rank_hosts);
+    const protocol::HostExchange self(exchange, places, config_.self);
+    std::vector<std::uint32_t> all(places.world_size());
+    std::iota(all.begin(), all.end(), 0u);
+    for (std::uint32_t from = 0; from < places.world_size(); ++from) {
+      for (const std::uint32_t to : self.has(from) ? std::span<const std::uint32_t>(all) : places.ranks(config_.self)) {
+        if (self.has(from) == self.has(to) || !exchange.sends(from, to)) continue;
+        const HostIndex owner = rank_hosts[from], target = rank_hosts[to];
+        Route way;
+        if (self.has(from)) {
+          way.result_to = {target};
+        } else {
+          way.result_from = owner;
+        }
+        next_slice_ = static_cast<std::uint32_t>(exchange.pair(from, to) * slices_of_block(tensor_.plan, exchange));
+        const protocol::HostExchange at(exchange, places, target);
+        const Shard block{at.lands_at(from, to), exchange.block(), owner};
+        TL_RETURN_IF_ERROR(add_slices(block, way, self.has(from) ? self.sent_from(from, to) : block.offset));
       }
     }
     return {};
@@ -134,8 +179,32 @@ class Builder {
   }
 
  private:
-  void add_slice(const Shard& shard, const Route& way, std::uint64_t offset, std::uint64_t elements) {
-    Slice slice{.owner = shard.owner == config_.self, .offset = offset, .elements = elements};
+  // `sent_from`: where the shard lies with its owner.
+  Status add_slices(const Shard& shard, const Route& way, std::uint64_t sent_from) {
+    for (std::uint64_t done = 0; done < shard.elements;) {
+      const std::uint64_t elements = std::min<std::uint64_t>(tensor_.plan.slice_elements, shard.elements - done);
+      if (tensor_.rail.has(next_slice_)) add_slice(shard, way, done, sent_from + done, elements);
+      ++next_slice_;
+      done += elements;
+      if (other_sends_ + t_.sends.size() > config_.max_queued_slices ||
+          other_slices_ + t_.slices.size() > config_.max_queued_slices) {
+        return {Code::kResourceExhausted,
+                fmt::format("the plan has more than {} slices to send", config_.max_queued_slices),
+                fmt::format("tensor {} '{}' of the plan", tensor_.plan.id.value, tensor_.plan.name),
+                "use larger slices or raise max_queued_slices"};
+      }
+    }
+    return {};
+  }
+
+  // The slice that begins `done` elements into the shard.
+  void add_slice(const Shard& shard, const Route& way, std::uint64_t done, std::uint64_t sent_from,
+                 std::uint64_t elements) {
+    Slice slice{.owner = shard.owner == config_.self,
+                .offset = shard.offset + done,
+                .elements = elements,
+                .sent_from = sent_from,
+                .number = next_slice_};
     const auto index = static_cast<std::uint32_t>(t_.slices.size());
     if (way.result_from) slice.result_from = *way.result_from;
     slice.result.length = elements * dtype_size(tensor_.plan.dtype);
@@ -216,7 +285,7 @@ class Builder {
 
   const EngineConfig& config_;
   const std::size_t other_slices_, other_sends_;
-  std::uint32_t next_slice_ = 0;  // of the plan, on whatever rail
+  std::uint32_t next_slice_ = 0;  // its number in the plan, on whatever rail
   Tensor& tensor_;
   PlanTables& t_;
 };
@@ -325,6 +394,13 @@ bool needs_fp32_scratch(const PlanTensor& tensor, std::uint16_t hosts) {
   return tensor.fp32_contributions || passes_partial_sums(tensor.pattern, hosts) || hosts > Work::kMaxSources;
 }
 
+std::uint64_t buffer_bytes(const Plan& plan, const PlanTensor& tensor, HostIndex host) {
+  if (!exchanges(tensor.operation)) return tensor.bytes();
+  const protocol::RankPlaces places(plan.rank_hosts);
+  return protocol::HostExchange(exchange_of(tensor, places.world_size()), places, host).buffer() *
+         dtype_size(tensor.dtype);
+}
+
 Status check_known(const PlanTables& tables, const Plan& plan) {
   for (std::size_t i = 0; i < std::min(plan.tensors.size(), tables.tensors.size()); ++i) {
     if (!unchanged(tables.tensors[i].plan, plan.tensors[i]))
@@ -376,6 +452,8 @@ Status place_tensor(const EngineConfig& config, const Plan& plan, const PlanTens
   tensor.urgency = tensor.next_urgency = planned.urgency;
   tensor.sums = reduces(planned.operation) || planned.operation == Operation::kBarrier;
   tensor.results = !stays_with_owners(planned.operation);
+  tensor.exchanges = exchanges(planned.operation);
+  tensor.buffer_bytes = buffer_bytes(plan, tensor.plan, config.self);
   tensor.leaf_dtype = contribution_dtype(tensor.plan);
   tensor.partial_dtype = dtype_size(tensor.plan.dtype) == 2 ? Dtype::kFloat32 : tensor.plan.dtype;
   if (tensor.sums && tensor.plan.reduce == ReduceOp::kAverage) tensor.divisor = config.world_size;
@@ -383,7 +461,9 @@ Status place_tensor(const EngineConfig& config, const Plan& plan, const PlanTens
   const std::uint32_t index = planned.id.value;
   Builder builder(config, tables->slices.size() - tables->holes.slices.entries(),
                   tables->sends.size() - tables->holes.sends.entries(), tensor, &piece);
-  if (!planned.in_batch()) {
+  if (tensor.exchanges) {
+    TL_RETURN_IF_ERROR(builder.add_blocks(plan.rank_hosts));
+  } else if (!planned.in_batch()) {
     for (const Shard& shard : shards(tensor.plan, config.hosts, plan.rank_hosts))
       TL_RETURN_IF_ERROR(builder.add_shard(shard));
   }

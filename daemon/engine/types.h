@@ -20,8 +20,8 @@ using protocol::PlanTensor;
 // ---- events ----
 
 // The host's contribution to (tensor, sequence) is complete in `buffer`, where the result will be, too: all elements of
-// the tensor, in its dtype (none for a barrier). `sequence` is one more than that of the operation before, which must
-// be complete.
+// the tensor, in its dtype (none for a barrier; of an exchange, as many as protocol::HostExchange::buffer() says).
+// `sequence` is one more than that of the operation before, which must be complete.
 //
 // `fp32_scratch` is float32 scratch, as many elements as the tensor, where needs_fp32_scratch() asks for it (engine.h),
 // else it is empty. With fp32_contributions it holds the sums of the local ranks, and `buffer` is not read; else its
@@ -30,7 +30,7 @@ using protocol::PlanTensor;
 //
 // With `in_parts` the contribution does not exist yet: PartReady says of one part after the other that it does. Until
 // then the engine does not read that part; a result may land only where this host contributes nothing. What is summed,
-// and in which order, is the same.
+// and in which order, is the same. Not of an exchange.
 struct TensorReady {
   TensorId tensor;
   Sequence sequence;

@@ -99,7 +99,8 @@ class Promises {
     if (t.open || ready.sequence.value != t.sequence + 1) return "an operation begins before the one before is over";
     const bool barrier = planned.operation == Operation::kBarrier;
     const bool scratch = reduces(planned.operation) && engine::needs_fp32_scratch(planned, config_.hosts);
-    if (!barrier && (ready.buffer.length != planned.bytes() ||
+    if (ready.in_parts && exchanges(planned.operation)) return "an operation in parts that cannot be in parts";
+    if (!barrier && (ready.buffer.length != engine::buffer_bytes(*plan_, planned, config_.self) ||
                      (scratch && ready.fp32_scratch.length != planned.elements * sizeof(float))))
       return "an operation on a buffer that is not the tensor's";
     t = {ready.sequence.value, true, t.offered, ready.in_parts, {}};

@@ -341,11 +341,23 @@ void Job::begin_admitted(Time now) {
 LocalStep Job::first_step(const protocol::PlanTensor& tensor) const {
   const bool alone = local_ranks_.size() == 1;
   if (tensor.is_batch()) return LocalStep::kReduce;
+  if (const auto exchange = exchange_of(tensor))
+    return exchange->collected(between_hosts()) > 0 ? LocalStep::kCollect : LocalStep::kNone;
   if (reduces(tensor.operation)) {
     if (!between_hosts()) return alone ? LocalStep::kNone : LocalStep::kFinish;
     return alone && !tensor.fp32_contributions ? LocalStep::kNone : LocalStep::kReduce;
   }
   return tensor.operation == Operation::kAllgather && !alone ? LocalStep::kCollect : LocalStep::kNone;
+}
+
+// Whether ranks get something of what the rails have brought to the engines' buffer.
+bool Job::spreads(const protocol::PlanTensor& tensor) const {
+  if (const auto exchange = exchange_of(tensor)) return exchange->spread() > 0;
+  if (tensor.is_batch()) return true;
+  // What a push has summed is for pulls; the result of a reduce is in the root's buffer, if it is here.
+  const bool leaves = tensor.operation == Operation::kBarrier || tensor.operation == Operation::kPush ||
+                      tensor.operation == Operation::kReduce;
+  return local_ranks_.size() > 1 && !leaves;
 }
 
 void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
@@ -354,7 +366,11 @@ void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
 
 void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalStep step, Time now) {
   const bool wide = step == LocalStep::kReduce && tensor.fp32_contributions;
-  t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.own.wide : Buffer(), 0, 0, 0};
+  t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.own.wide : Buffer(), tensor.elements, 0, 0, 0};
+  if (const auto exchange = exchange_of(tensor)) {
+    const bool collects = step == LocalStep::kCollect;
+    t.task.elements = (collects ? exchange->collected(between_hosts()) : exchange->spread()) * exchange->block();
+  }
   if (step == LocalStep::kNone) return finish_step(t, tensor, now);
   local_queue_.push({tensor.cls, t.iteration, tensor.id, t.boosted});
 }
@@ -364,7 +380,7 @@ void Job::finish_step(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
   const bool spread_done = t.task.step == LocalStep::kSpread || t.task.step == LocalStep::kFinish;
   if (spread_done) return complete(t, tensor, true, now);
   if (between_hosts()) return to_network(t, tensor, now);
-  if (local_ranks_.size() == 1 || tensor.operation == Operation::kBarrier) return complete(t, tensor, true, now);
+  if (!spreads(tensor) || exchanges(tensor.operation)) return complete(t, tensor, true, now);
   start_local(t, tensor, LocalStep::kSpread, now);
 }
 
@@ -410,12 +426,9 @@ void Job::rails_completed(const engine::Complete& complete, Time now) {
   if (--t.sets_left > 0) return;
   --on_rails_;
   if (admission_.gate() != Gate::kNone) admission_.left_network(tensor.id);
-  // What a push has summed is for pulls.
-  const bool spreads = tensor.operation != Operation::kBarrier && tensor.operation != Operation::kPush;
-  const bool alone = local_ranks_.size() == 1 && !tensor.is_batch();
   t.awaits_rest = t.rails_ok && t.in_parts && !t.parts_over;
   if (!t.awaits_rest) {
-    if (!t.rails_ok || alone || !spreads) return this->complete(t, tensor, t.rails_ok, now);
+    if (!t.rails_ok || !spreads(tensor)) return this->complete(t, tensor, t.rails_ok, now);
     start_local(t, tensor, LocalStep::kSpread, now);
   }
   if (admission_.gate() != Gate::kNone) begin_admitted(now);
@@ -480,7 +493,7 @@ void Job::choose_block(Time now, JobBlock& block) {
   LocalTensor& t = tensors_[key.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[key.tensor.value];
   const Moved moved = add_block(t, tensor, block);
-  if (t.task.next >= tensor.elements) local_queue_.pop();
+  if (t.task.all_given()) local_queue_.pop();
   block.tensor = key.tensor;
   block.reduced = moved.reduced;
   block.copied = moved.copied;
@@ -499,7 +512,7 @@ void Job::block_done(const JobBlock& block, Time now) {
   if (state_ != State::kRunning) return drain_if_closed(now);
   LocalTensor& t = tensors_[block.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[block.tensor.value];
-  if (--t.task.blocks == 0 && t.task.next >= tensor.elements) finish_step(t, tensor, now);
+  if (--t.task.blocks == 0 && t.task.all_given()) finish_step(t, tensor, now);
 }
 
 void Job::fail(const Status& cause) {
@@ -516,10 +529,22 @@ std::uint32_t Job::local_index(Rank rank) const {
   return static_cast<std::uint32_t>(index);
 }
 
-// The local rank whose buffer the engine sees: the root of a broadcast where it lives here, else the first.
+// The local rank whose buffer the engine sees: the root's where the operation has one here, else the first. Of an
+// exchange whose buffer is the daemon's own, see exchange_of().
 std::uint32_t Job::leader_of(const protocol::PlanTensor& tensor) const {
-  if (tensor.operation != Operation::kBroadcast) return 0;
+  if (!is_rooted(tensor.operation) || is_keyed(tensor.operation)) return 0;
   return std::ranges::count(local_ranks_, tensor.root_rank) > 0 ? local_index(tensor.root_rank) : 0;
+}
+
+// Nothing for other operations.
+std::optional<protocol::HostExchange> Job::exchange_of(const protocol::PlanTensor& tensor) const {
+  if (!exchanges(tensor.operation)) return std::nullopt;
+  return protocol::HostExchange(protocol::exchange_of(tensor, spec_.world_size), *places_, spec_.credentials.self);
+}
+
+std::uint64_t Job::buffer_bytes(const protocol::PlanTensor& tensor, Rank rank) const {
+  if (!exchanges(tensor.operation)) return tensor.bytes();
+  return protocol::exchange_of(tensor, spec_.world_size).buffer(rank.value) * dtype_size(tensor.dtype);
 }
 
 }  // namespace tensorlane::host

@@ -197,6 +197,8 @@ class Job final : public RailsOwner {
   void note_iteration(TensorId tensor, Time now);
   std::uint32_t local_index(Rank rank) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
+  std::optional<protocol::HostExchange> exchange_of(const protocol::PlanTensor& tensor) const;
+  std::uint64_t buffer_bytes(const protocol::PlanTensor& tensor, Rank rank) const;
   void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
   bool take_over(PlanGrowth& growth, std::size_t count);
   bool let_go(PlanShrinking& shrinking, std::uint32_t count);
@@ -212,6 +214,7 @@ class Job final : public RailsOwner {
   void submit_rest(LocalTensor& t, const protocol::PlanTensor& tensor, Time now);
   void tell_parts(const LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t parts, Time now);
   LocalStep first_step(const protocol::PlanTensor& tensor) const;
+  bool spreads(const protocol::PlanTensor& tensor) const;
   void raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& tensor, std::uint64_t sequence, Time now);
   void all_arrived(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
   void start(LocalTensor& local, const protocol::PlanTensor& tensor, Time now);
@@ -257,6 +260,7 @@ class Job final : public RailsOwner {
   std::size_t closed_ = 0, drained_ = 0, gone_ = 0;                             // sets
   bool draining_ = false;
   protocol::Plan plan_;                            // its classes are those in use here
+  std::optional<protocol::RankPlaces> places_;     // of its ranks, once it has some
   std::vector<Rails::Priority> priorities_;        // that have changed: tell_priorities()
   std::optional<std::vector<double>> thresholds_;  // none: the plan's
   std::optional<engine::ObservedOrder> observed_;  // while it learns

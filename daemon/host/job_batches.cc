@@ -26,6 +26,8 @@ void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member,
 }
 
 Moved Job::add_block(LocalTensor& t, const protocol::PlanTensor& tensor, ports::Block& block) {
+  if (const auto exchange = exchange_of(tensor))
+    return add_exchange_block(t.task, *exchange, dtype_size(tensor.dtype), t.buffers, t.own.storage, block);
   if (!tensor.is_batch()) return host::add_block(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, block);
   const auto buffers_of = [this](TensorId member) { return std::span<const Buffer>(tensors_[member.value].buffers); };
   return add_batch_block(t.task, tensor, t.own.storage, gate_.members(tensor.id), buffers_of, block);

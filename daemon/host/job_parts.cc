@@ -18,6 +18,7 @@ std::uint64_t all_parts(const protocol::PlanTensor& tensor) {
 
 // Whether the engines can begin with a part of the tensor.
 bool Job::goes_in_parts(const protocol::PlanTensor& tensor) const {
+  if (exchanges(tensor.operation)) return false;
   return between_hosts() && local_ranks_.size() == 1 && !tensor.in_batch() && first_step(tensor) == LocalStep::kNone;
 }
 
@@ -28,6 +29,7 @@ const char* Job::submit_parts(std::uint32_t local, const protocol::SubmissionEnt
   const std::uint64_t sequence = protocol::sequence_in(entry.sequence);
   const protocol::PartRun run = protocol::parts_in(entry.sequence);
   if (planned.operation == Operation::kBarrier) return "a part of a barrier";
+  if (exchanges(planned.operation)) return "a part of what goes from rank to rank";
   if (!run.is_in(protocol::part_count(planned.bytes()))) return "a part that is not in its tensor";
   const bool goes_on = t.in_parts && sequence == t.sequence[local];
   if (sequence != t.completed + 1 || (!goes_on && sequence != t.sequence[local] + 1))

@@ -62,6 +62,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   plan_.ordering = growth.added.ordering;
   plan_.concurrent = growth.added.concurrent;
   plan_.rank_hosts = growth.added.rank_hosts;
+  if (!places_ && !plan_.rank_hosts.empty()) places_.emplace(plan_.rank_hosts);
   if (count == 0) return true;
   const auto all = std::span(growth.added.tensors);
   const auto next = all.subspan(growth.taken, count);
@@ -202,12 +203,13 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
   t.bound[local] = true;
   if (planned.operation == Operation::kBarrier) return;  // moves nobody's memory
   t.buffers[local] = sessions_[local]->map(place);
-  if (t.buffers[local].size() != planned.bytes()) {
+  if (t.buffers[local].size() != buffer_bytes(planned, rank)) {
     return fail({Code::kCorrupt,
                  fmt::format("rank {} registered tensor '{}' outside its arenas", rank.value, planned.name),
                  fmt::format("job '{}'", spec_.name), "use memory of tl_alloc for registered tensors"});
   }
   if (planned.in_batch()) return;  // nothing of it goes between hosts from where it lies
+  if (const auto exchange = exchange_of(planned); exchange && exchange->own_buffer()) return;
   if (local != leader_of(planned)) return;
   for (const Set& set : sets_) set.rails->bind(tensor, t.buffers[local], sessions_[local]->segment(place));
 }

@@ -73,9 +73,10 @@ std::uint64_t scatter_block(const LocalRanks& local, std::uint32_t leader, const
   return copied;
 }
 
-// The leader's result to all who get it.
+// The leader's result to all who get it: of a reduce nobody, the leader being the root where it lives here.
 std::uint64_t give_block(const LocalRanks& local, std::uint32_t leader, const protocol::PlanTensor& tensor,
                          std::uint64_t from, std::uint64_t count, ports::Block& block) {
+  if (tensor.operation == Operation::kReduce) return 0;
   if (tensor.operation == Operation::kReduceScatter) return scatter_block(local, leader, tensor, from, count, block);
   const std::size_t size = dtype_size(tensor.dtype);
   return spread_block(local, leader, from * size, count * size, block);
@@ -117,6 +118,30 @@ Moved add_block(LocalTask& task, const protocol::PlanTensor& tensor, const Local
       break;
   }
   task.next += count;
+  ++task.blocks;
+  return moved;
+}
+
+Moved add_exchange_block(LocalTask& task, const protocol::HostExchange& exchange, std::size_t element_bytes,
+                         std::span<const Buffer> buffers, Buffer own, ports::Block& block) {
+  const std::uint64_t of_copy = exchange.block();
+  const auto buffer = [&](std::uint32_t whose) { return whose == protocol::LocalCopy::kHost ? own : buffers[whose]; };
+  std::uint64_t room = kMaxOperation.value / element_bytes;
+  Moved moved;
+  while (!task.all_given() && room > 0 && block.has_room(1, 1)) {
+    const std::uint64_t index = task.next / of_copy, done = task.next % of_copy;
+    const auto copy = task.step == LocalStep::kCollect ? exchange.collect(index) : exchange.spread(index);
+    if (!copy) {
+      task.next += of_copy;
+      continue;
+    }
+    const std::uint64_t count = std::min(of_copy - done, room), bytes = count * element_bytes;
+    block.add_copy(buffer(copy->to).subspan((copy->to_place + done) * element_bytes, bytes).data(),
+                   buffer(copy->from).subspan((copy->from_place + done) * element_bytes, bytes).data(), bytes);
+    task.next += count;
+    room -= count;
+    moved.copied += bytes;
+  }
   ++task.blocks;
   return moved;
 }

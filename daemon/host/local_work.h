@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/protocol/exchange.h"
 #include "common/protocol/plan.h"
 #include "daemon/engine/batching/batch_gate.h"
 #include "daemon/engine/iterations.h"
@@ -24,8 +25,8 @@ enum class LocalStep : std::uint8_t {
   kNone,     // nothing to do
   kReduce,   // leader (or the wide scratch) = sum of all ranks
   kFinish,   // the whole operation, when all ranks live on this host: reduce, divide, and copy to those who get it
-  kCollect,  // allgather: every rank's block into the leader's buffer
-  kSpread,   // leader's buffer to all others; of a reduce-scatter, to each rank its block
+  kCollect,  // allgather: every rank's block into the leader's buffer; of an exchange, HostExchange::collect()
+  kSpread,   // leader's buffer to all others; of a reduce-scatter, to each rank its block; HostExchange::spread()
 };
 
 // One step under way. Plain state: the job fills it, add_block() moves it on. It refers to nothing of the plan, which
@@ -33,11 +34,14 @@ enum class LocalStep : std::uint8_t {
 struct LocalTask {
   LocalStep step = LocalStep::kNone;
   Sequence sequence;
-  std::uint32_t leader = 0;  // local index whose buffer goes to the network
-  Buffer wide;               // float32 scratch for 16-bit sums, or empty
-  std::uint64_t next = 0;    // first element that is in no block yet
-  std::size_t member = 0;    // of a batch: the one that `next` lies in
-  std::uint32_t blocks = 0;  // that are under way
+  std::uint32_t leader = 0;    // local index whose buffer goes to the network
+  Buffer wide;                 // float32 scratch for 16-bit sums, or empty
+  std::uint64_t elements = 0;  // of all its blocks: the tensor's; of an exchange, those of the listed copies together
+  std::uint64_t next = 0;      // first element that is in no block yet
+  std::size_t member = 0;      // of a batch: the one that `next` lies in
+  std::uint32_t blocks = 0;    // that are under way
+
+  bool all_given() const { return next >= elements; }
 };
 
 // The ranks that a step brings together: by local index, their buffers of the tensor and their numbers in the job.
@@ -55,6 +59,10 @@ struct Moved {
 // Puts the next block of `task` on `tensor` into `block`, which is empty: at most kMaxOperation bytes of all ranks'
 // buffers together. It refers to their memory alone. Blocks of a task may be done at the same time and in any order.
 Moved add_block(LocalTask& task, const protocol::PlanTensor& tensor, const LocalRanks& local, ports::Block& block);
+
+// The same for an exchange; `own` is the engines' buffer where that is the daemon's. At most kMaxOperation is copied.
+Moved add_exchange_block(LocalTask& task, const protocol::HostExchange& exchange, std::size_t element_bytes,
+                         std::span<const Buffer> buffers, Buffer own, ports::Block& block);
 
 // The same for a batch, whose members' buffers are `buffers_of(member)`, by local index as above: kReduce brings their
 // sums together in `own`, the batch's buffer (or in task.wide), kSpread gives every rank its members' parts of `own`.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "common/protocol/exchange.h"
 #include "daemon/engine/batching/slicing.h"
 #include "daemon/engine/engine.h"
 #include "daemon/ports/reducer.h"
@@ -22,16 +23,37 @@ std::uint64_t aligned(std::uint64_t bytes) {
 }
 
 // Every rail has tables of all tensors, and of its own slices of each (law 12).
-std::uint64_t table_bytes(std::uint64_t elements, std::uint64_t slice_elements, const ports::JobSpec& spec) {
-  const std::uint64_t each = std::max<std::uint64_t>(slice_elements, 1), slices = (elements + each - 1) / each;
+std::uint64_t table_bytes(std::uint64_t slices, const ports::JobSpec& spec) {
   if (spec.hosts.size() == 1) return kTensorBytes;
   return kTensorBytes * std::max<std::size_t>(spec.rails(), 1) + slices * kSliceBytes;
+}
+
+std::uint64_t slices_of(std::uint64_t elements, std::uint64_t slice_elements) {
+  const std::uint64_t each = std::max<std::uint64_t>(slice_elements, 1);
+  return (elements + each - 1) / each;
+}
+
+// What an exchange takes on this host.
+struct ExchangeNeed {
+  std::uint64_t slices = 0;
+  std::uint64_t own_elements = 0;  // of a buffer of the daemon's own
+};
+ExchangeNeed exchange_need(const protocol::Exchange& exchange, std::uint64_t slice_elements,
+                           const ports::JobSpec& spec) {
+  const std::vector<Rank>& here = spec.hosts[spec.credentials.self.value].ranks;
+  const std::uint64_t ranks = here.size(), others = spec.world_size - ranks;
+  const bool to_all = exchange.operation == Operation::kAlltoall;
+  const bool has_root = !to_all && std::ranges::count(here, Rank(exchange.root)) > 0;
+  const std::uint64_t blocks = to_all ? 2 * ranks * others : has_root ? others : ranks;
+  const bool own = spec.hosts.size() > 1 && ranks > 1 && !has_root;
+  return {blocks * slices_of(exchange.block(), slice_elements),
+          own ? ranks * (to_all ? exchange.elements : exchange.block()) : 0};
 }
 
 }  // namespace
 
 std::uint64_t vacant_table_bytes(std::uint64_t tensors, std::uint64_t slices, const ports::JobSpec& spec) {
-  return tensors * table_bytes(0, 1, spec) + slices * kSliceBytes;
+  return tensors * table_bytes(0, spec) + slices * kSliceBytes;
 }
 
 Status no_memory() {
@@ -121,9 +143,14 @@ Status PlanGrowth::begin() {
     const protocol::PlanTensor& tensor = added.tensors[i];
     Place& place = places_[i];
     ++entries;
-    in_tables += table_bytes(tensor.in_batch() ? 0 : tensor.elements, tensor.slice_elements, *spec_);
+    ExchangeNeed exchange;
+    if (exchanges(tensor.operation))
+      exchange = exchange_need(protocol::exchange_of(tensor, spec_->world_size), tensor.slice_elements, *spec_);
+    const std::uint64_t own_slices = tensor.in_batch() ? 0 : slices_of(tensor.elements, tensor.slice_elements);
+    in_tables += table_bytes(exchanges(tensor.operation) ? exchange.slices : own_slices, *spec_);
     if (hosts == 1 || tensor.in_batch() || tensor.operation == Operation::kBarrier) continue;
     if (tensor.is_batch()) place.storage_bytes = tensor.bytes();
+    if (exchange.own_elements > 0) place.storage_bytes = exchange.own_elements * dtype_size(tensor.dtype);
     place.storage = bytes;
     bytes += aligned(place.storage_bytes);
     if (!engine::needs_fp32_scratch(tensor, hosts)) continue;
@@ -168,8 +195,15 @@ Need need_of(std::span<const protocol::TensorBody> tensors, const ports::JobSpec
   for (const protocol::TensorBody& tensor : tensors) {
     const bool wide = spec.hosts.size() > 1 && reduces(tensor.operation) && dtype_size(tensor.dtype) == 2;
     need.regions += wide ? 2 : 1;
-    need.bytes += table_bytes(tensor.elements, engine::smallest_slice_elements(tensor.dtype), spec) +
-                  (wide ? tensor.elements * sizeof(float) : 0);
+    const std::uint64_t smallest = engine::smallest_slice_elements(tensor.dtype);
+    if (exchanges(tensor.operation)) {
+      const ExchangeNeed exchange =
+          exchange_need({tensor.operation, tensor.elements, spec.world_size, tensor.root}, smallest, spec);
+      need.bytes += table_bytes(exchange.slices, spec) + exchange.own_elements * dtype_size(tensor.dtype);
+      continue;
+    }
+    need.bytes +=
+        table_bytes(slices_of(tensor.elements, smallest), spec) + (wide ? tensor.elements * sizeof(float) : 0);
   }
   return need;
 }

@@ -50,7 +50,7 @@ class JobStart {
 
 // What the daemon itself keeps of a tensor; empty where it needs none.
 struct OwnMemory {
-  std::span<std::byte> storage;  // of a batch: its buffer
+  std::span<std::byte> storage;  // of a batch: its buffer; of an exchange, that of a host with several ranks
   std::span<std::byte> wide;     // float32 scratch
 };
 
@@ -90,7 +90,7 @@ class PlanGrowth {
 
  private:
   struct Place {
-    std::uint64_t storage = 0, storage_bytes = 0;  // of a batch
+    std::uint64_t storage = 0, storage_bytes = 0;  // of a batch or an exchange
     std::uint64_t wide = 0, wide_bytes = 0;        // float32 scratch
   };
   std::span<std::byte> piece(std::uint64_t offset, std::uint64_t bytes) const {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/base/text.h"
+#include "common/protocol/exchange.h"
 #include "common/protocol/plan.h"
 #include "daemon/ports/reducer.h"
 
@@ -57,6 +58,11 @@ Status check_elements(const TensorBody& t, std::uint32_t world_size) {
   if (t.operation == Operation::kAllgather && t.elements % world_size != 0) {
     return bad(t, "elements", std::to_string(t.elements),
                "an allgather's result is a multiple of the world size " + std::to_string(world_size));
+  }
+  const std::uint64_t unit = protocol::Exchange::unit(t.operation, world_size);
+  if (exchanges(t.operation) && t.elements % unit != 0) {
+    return bad(t, "elements", std::to_string(t.elements),
+               std::string("of a ") + operation_name(t.operation) + " they are a multiple of " + std::to_string(unit));
   }
   return {};
 }
@@ -214,10 +220,6 @@ Status check_tensor(const TensorBody& t, std::uint32_t world_size) {
   }
   if (t.offset % 64 != 0) return bad(t, "offset", std::to_string(t.offset), "align buffers to 64 bytes");
   return check_elements(t, world_size);
-}
-
-std::uint64_t tensor_bytes(const TensorBody& tensor) {
-  return tensor.elements * dtype_size(tensor.dtype);
 }
 
 }  // namespace tensorlane::session

@@ -60,7 +60,4 @@ Result<Unregistration> parse_unregister(std::span<const std::byte> body);
 // Errors: InvalidArgument: names the tensor, the field, the value and what it may be.
 Status check_tensor(const protocol::TensorBody& tensor, std::uint32_t world_size);
 
-// Bytes of the tensor's buffer; at most 2^35. Only for a tensor that check_tensor() likes.
-std::uint64_t tensor_bytes(const protocol::TensorBody& tensor);
-
 }  // namespace tensorlane::session

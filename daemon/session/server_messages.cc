@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/protocol/exchange.h"
 #include "daemon/session/server.h"
 
 namespace tensorlane::session {
@@ -35,9 +36,10 @@ Status unexpected(const Packet& packet) {
                 "use a client library of the daemon's version");
 }
 
-Status inside_arena(Session& session, const protocol::TensorBody& tensor) {
+// `of`: the rank whose buffer it is.
+Status inside_arena(Session& session, const Hello& of, const protocol::TensorBody& tensor) {
   if (tensor.operation == Operation::kBarrier) return {};
-  const ports::BufferPlace place{tensor.segment, tensor.offset, tensor_bytes(tensor)};
+  const ports::BufferPlace place{tensor.segment, tensor.offset, protocol::buffer_bytes(tensor, of.world_size, of.rank)};
   if (!session.map(place).empty()) return {};
   return Status(Code::kInvalidArgument, std::string("tensor '") + tensor.name + "' cannot be registered",
                 "its buffer is not inside segment " + std::to_string(tensor.segment) + " of its arenas (offset " +
@@ -304,7 +306,7 @@ Status SessionServer::add_to_group(Connection& c, Registration registration) {
   c.group->charge.add(std::move(*charge));
   for (const protocol::TensorBody& tensor : registration.tensors) {
     TL_RETURN_IF_ERROR(check_tensor(tensor, c.hello.world_size));
-    TL_RETURN_IF_ERROR(inside_arena(*c.session, tensor));
+    TL_RETURN_IF_ERROR(inside_arena(*c.session, c.hello, tensor));
     if (tensor.operation != Operation::kBarrier) TL_RETURN_IF_ERROR(c.session->check_sealed(tensor.segment));
     tensors.push_back(tensor);
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "common/protocol/exchange.h"
 #include "daemon/control/registration.h"
 #include "daemon/session/parse.h"
 #include "input.h"
@@ -42,7 +43,7 @@ void check_group(const session::Registration& registration, std::uint32_t world_
   for (const TensorBody& tensor : registration.tensors) {
     const Status status = session::check_tensor(tensor, world_size);
     if (!status.ok()) return expect_explained(status);
-    TL_ASSERT(session::tensor_bytes(tensor) <= std::uint64_t{1} << 35);
+    TL_ASSERT(protocol::buffer_bytes(tensor, world_size, 0) <= std::uint64_t{1} << 35);
     names.insert(control::name_of(tensor));
   }
   const control::RankGroup group{0, registration.tensors};

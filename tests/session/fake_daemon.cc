@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "common/base/assert.h"
+#include "common/protocol/exchange.h"
 #include "common/protocol/rank_block.h"
 
 namespace tensorlane::test {
@@ -262,6 +263,22 @@ void FakeDaemon::run(Job& job, std::uint32_t id) {
   } else if (t.body.operation == Op::kBroadcast) {
     for (auto& [rank, bytes] : t.buffers) {
       if (rank != t.body.root) std::memcpy(bytes.data(), t.buffers[t.body.root].data(), bytes.size());
+    }
+  } else if (t.body.operation == Op::kReduce) {
+    std::vector<float> sum(n);
+    for (auto& [rank, bytes] : t.buffers) {
+      for (std::size_t i = 0; i < n; ++i) sum[i] += floats(rank)[i];
+    }
+    for (auto& [rank, bytes] : t.buffers) {
+      for (std::size_t i = 0; i < n; ++i) floats(rank)[i] = rank == t.body.root ? sum[i] : -1;
+    }
+  } else if (exchanges(t.body.operation)) {
+    const protocol::Exchange exchange{t.body.operation, n, job.world_size, t.body.root};
+    for (auto& [from, bytes] : t.buffers) {
+      for (auto& [to, other] : t.buffers) {
+        const float* const block = floats(from) + exchange.sent_from(from, to);
+        if (exchange.sends(from, to)) std::copy_n(block, exchange.block(), floats(to) + exchange.lands_at(from, to));
+      }
     }
   } else if (t.body.operation == Op::kAllgather) {
     for (auto& [from, bytes] : t.buffers) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/assert.h"
+#include "common/protocol/exchange.h"
 #include "daemon/engine/batching/slicing.h"
 #include "daemon/engine/pattern/route.h"
 #include "daemon/engine/pattern/shards.h"
@@ -114,10 +115,14 @@ Halves halves_of(Operation operation) {
       return {true, true};
     case Operation::kPush:
     case Operation::kReduceScatter:
+    case Operation::kReduce:
       return {true, false};
     case Operation::kBroadcast:
     case Operation::kAllgather:
     case Operation::kPull:
+    case Operation::kGather:
+    case Operation::kScatter:
+    case Operation::kAlltoall:
       return {false, true};
   }
   TL_ASSERT(false && "unknown operation");
@@ -156,12 +161,25 @@ Load load_of(const Costs& costs, const PlanTensor& tensor, std::uint16_t hosts, 
           load.sums * slices * costs.per_sum};
 }
 
+// Blocks go straight from rank to rank, whatever the pattern. For the model one rank is on each host: the busiest host
+// hears from all others, or sends to them, when they have said where that may land.
+Duration exchange_time(const Costs& costs, const PlanTensor& tensor, std::uint16_t hosts) {
+  const auto unit = static_cast<double>(protocol::Exchange::unit(tensor.operation, hosts));
+  const double bytes = static_cast<double>(tensor.elements * dtype_size(tensor.dtype)) / unit;
+  const double slices = std::max(1.0, std::ceil(static_cast<double>(tensor.elements) / unit / tensor.slice_elements));
+  const double peers = hosts - 1.0;
+  const double meeting = 1 + costs.incast * (1 - 1.0 / peers);
+  return Duration(std::llround(2 * costs.latency +
+                               std::max(costs.on_link(bytes) * peers * meeting, peers * (slices + 1) * costs.message)));
+}
+
 }  // namespace
 
 Duration predict(const PatternCosts& given, const PlanTensor& tensor, std::uint16_t hosts) {
   TL_ASSERT(hosts > 0 && tensor.slice_elements > 0);
   if (hosts == 1) return Duration(0);
   const Costs costs(given);
+  if (exchanges(tensor.operation)) return exchange_time(costs, tensor, hosts);
   const Halves halves = halves_of(tensor.operation);
   // A rank's block of an allgather is on its host: for the model one of each host.
   std::vector<HostIndex> one_rank_each;

@@ -85,6 +85,7 @@ std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t host
     case Operation::kPull:
       return allreduce_shards(tensor, hosts);
     case Operation::kBroadcast:
+    case Operation::kReduce:
       return {{0, tensor.elements, tensor.root}};
     case Operation::kAllgather:
       TL_ASSERT(!rank_hosts.empty() && tensor.elements % rank_hosts.size() == 0);
@@ -94,6 +95,10 @@ std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t host
       return block_shards(tensor, tensor.row, rank_hosts);
     case Operation::kBarrier:
       return {{0, 1, rotated_owner(tensor, 0, hosts)}};
+    case Operation::kGather:
+    case Operation::kScatter:
+    case Operation::kAlltoall:
+      break;
   }
   TL_ASSERT(false && "unknown operation");
 }

@@ -36,11 +36,12 @@ constexpr Dtype contribution_dtype(const protocol::PlanTensor& tensor) {
 //   allreduce, push, pull: one per host, or as many as are long enough, whose owners are then spread over the hosts;
 //     owners rotated by tensor id so that small tensors spread, too (push and pull: from `root` on, so that a key's
 //     push and pull agree)
-//   broadcast: one, owned by the root's host
+//   broadcast, reduce: one, owned by the root's host
 //   allgather: the blocks of neighbouring ranks of one host; `rank_hosts` names the host of every rank, and divides the
 //     elements evenly
 //   reduce-scatter: the blocks of neighbouring ranks of one host, as protocol::rank_block() gives them
 //   barrier: one of one element
+// Not of an exchange, whose blocks have a receiver each, too (common/protocol/exchange.h).
 std::vector<Shard> shards(const protocol::PlanTensor& tensor, std::uint16_t hosts,
                           std::span<const HostIndex> rank_hosts);
 

@@ -26,7 +26,7 @@ Cluster::Cluster(const ClusterOptions& options, const Plan& plan)
     EngineConfig config = options.config;
     config.hosts = options.hosts;
     config.self = HostIndex(h);
-    config.world_size = options.hosts * options.ranks_per_host;
+    config.world_size = options.world_size > 0 ? options.world_size : options.hosts * options.ranks_per_host;
     Host& host = hosts_[h];
     const std::uint64_t staging = Engine::staging_bytes(config).value;
     host.regions.emplace_back(staging);
@@ -57,7 +57,7 @@ void Cluster::connect() {
 
 void Cluster::add_buffers(Host& host, const PlanTensor& tensor, std::size_t region) {
   const bool barrier = tensor.operation == Operation::kBarrier;
-  Region buffer(barrier ? 0 : tensor.elements * dtype_size(tensor.dtype));
+  Region buffer(barrier ? 0 : buffer_bytes(plan_, tensor, HostIndex(static_cast<std::uint16_t>(&host - &hosts_[0]))));
   Region fp32_scratch(needs_fp32_scratch(tensor, hosts()) ? tensor.elements * sizeof(float) : 0);
   while (host.regions.size() < region + 2) host.regions.emplace_back(0);
   host.regions[region] = std::move(buffer);
@@ -112,8 +112,9 @@ bool Cluster::submit_next(std::size_t h) {
   Event event{.kind = Event::Kind::kTensorReady};
   event.tensor_ready = {
       tensor, sequence, {region, 0, 0, host.regions[region].size}, {region + 1, 0, 0, host.regions[region + 1].size}};
-  const bool barrier = plan_.tensors[tensor.value].operation == Operation::kBarrier;
-  event.tensor_ready.in_parts = !barrier && in_parts_ > static_cast<int>(draw(4));
+  const Operation operation = plan_.tensors[tensor.value].operation;
+  const bool has_parts = operation != Operation::kBarrier && !exchanges(operation);
+  event.tensor_ready.in_parts = has_parts && in_parts_ > static_cast<int>(draw(4));
   if (event.tensor_ready.in_parts) begin_in_parts(h, event.tensor_ready);
   host.events.push_back(event);
   if (draw(2) == 0) step(h);

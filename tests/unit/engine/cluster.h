@@ -53,7 +53,8 @@ struct Host {
 struct ClusterOptions {
   std::uint16_t hosts = 2;
   std::uint32_t ranks_per_host = 1;
-  EngineConfig config;  // hosts, self and world_size are filled in
+  std::uint32_t world_size = 0;  // where hosts differ in that: the ranks of all of them
+  EngineConfig config;           // hosts, self and world_size are filled in
   std::uint64_t seed = 1;
   int in_parts = 0;  // so many of 4 operations on a host begin in parts
 };

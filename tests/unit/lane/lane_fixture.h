@@ -22,6 +22,7 @@
 #include <set>
 #include <type_traits>
 
+#include "common/protocol/exchange.h"
 #include "common/protocol/parts.h"
 #include "daemon/lane/lane.h"
 #include "daemon/memory/region_table.h"
@@ -461,14 +462,21 @@ class LaneTest : public ::testing::Test {
       std::uint64_t offset = 0;
       for (const protocol::PlanTensor& tensor : plan.tensors) {
         if (tensor.is_batch()) continue;  // nobody registers it
-        const std::uint64_t bytes = tensor.elements * dtype_size(tensor.dtype);
         if (!offsets.empty()) offset = offsets[tensor.id.value];
-        for (Rank rank : spec.hosts[h].ranks)
+        for (Rank rank : spec.hosts[h].ranks) {
+          const std::uint64_t bytes = buffer_bytes(tensor, rank);
           ASSERT_TRUE(hosts_[h]->lane->bind(kJob, rank, tensor.id, {0, offset, bytes}).ok());
-        offset += (bytes + 63) / 64 * 64;
+        }
+        offset += (tensor.bytes() + 63) / 64 * 64;
       }
     }
     barrier();
+  }
+  // Of a rank's buffer.
+  std::uint64_t buffer_bytes(const protocol::PlanTensor& tensor, Rank rank) const {
+    if (!exchanges(tensor.operation)) return tensor.bytes();
+    const auto world_size = static_cast<std::uint32_t>(plan_.rank_hosts.size());
+    return protocol::exchange_of(tensor, world_size).buffer(rank.value) * dtype_size(tensor.dtype);
   }
   // Until every lane has carried out what it was told: binds come before the first submission.
   void barrier() {

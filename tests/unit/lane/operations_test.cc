@@ -1,6 +1,7 @@
 // Every operation on hosts with one rank and with several: the right numbers, in every rank's memory.
 #include <bit>
 
+#include "common/protocol/exchange.h"
 #include "lane_fixture.h"
 
 namespace tensorlane::lane {
@@ -104,6 +105,71 @@ TEST_P(Operations, ReduceScatterGivesEveryRankItsRows) {
         ASSERT_EQ(client.data<std::uint16_t>(at_wide)[i], (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
       }
     });
+  }
+}
+
+// Blocks of which a rank's, and a host's, are one or several slices; and a reduce to a rank that is not its host's
+// first.
+TEST_P(Operations, PartsGoFromRankToRank) {
+  const auto [hosts, per_host, pattern, rails] = GetParam();
+  rails_ = rails;
+  const auto world = static_cast<std::uint32_t>(hosts * per_host);
+  const std::uint32_t root = world - 1;
+  constexpr std::uint64_t kBlock = 20'001;
+  std::vector<protocol::PlanTensor> tensors;
+  for (const Operation operation :
+       {Operation::kGather, Operation::kScatter, Operation::kAlltoall, Operation::kReduce}) {
+    protocol::PlanTensor t = allreduce(kBlock, Dtype::kInt32, pattern);
+    if (operation != Operation::kReduce) t.elements *= protocol::Exchange::unit(operation, world);
+    t.operation = operation;
+    t.root_rank = Rank(root);
+    t.root = HostIndex(static_cast<std::uint16_t>(hosts - 1));
+    tensors.push_back(t);
+  }
+  start(hosts, per_host, tensors);
+  const auto number = [](std::uint32_t from, std::uint32_t to, std::uint64_t sequence, std::uint64_t e) {
+    return static_cast<std::int32_t>(from * 1'000'003 + to * 10'007 + sequence * 101 + e);
+  };
+  std::size_t offset = 0;
+  for (std::uint32_t id = 0; id < tensors.size(); offset += (tensors[id++].bytes() + 63) / 64 * 64) {
+    const bool sums = tensors[id].operation == Operation::kReduce;
+    const protocol::Exchange exchange = protocol::exchange_of(plan_.tensors[id], world);
+    // What the rank's buffer holds before an operation and after it.
+    const auto contents = [&](std::uint32_t rank, std::uint64_t sequence, bool after) {
+      std::vector<std::int32_t> all(sums ? kBlock : exchange.buffer(rank), -77);
+      for (std::uint32_t other = 0; other < world; ++other) {
+        const bool sends = exchange.sends(rank, other), gets = exchange.sends(other, rank) && after;
+        for (std::uint64_t e = 0; e < kBlock && sends; ++e)
+          all[exchange.sent_from(rank, other) + e] = number(rank, other, sequence, e);
+        for (std::uint64_t e = 0; e < kBlock && gets; ++e)
+          all[exchange.lands_at(other, rank) + e] = number(other, rank, sequence, e);
+      }
+      return all;
+    };
+    for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
+      each_client([&](FakeClient& client, std::uint32_t rank) {
+        if (sums) {
+          for (std::uint64_t e = 0; e < kBlock; ++e)
+            client.data<std::int32_t>(offset)[e] = number(rank, 0, sequence, e);
+        } else {
+          std::ranges::copy(contents(rank, sequence, false), client.data<std::int32_t>(offset));
+        }
+        client.submit(id, sequence);
+      });
+      each_client([&](FakeClient& client, std::uint32_t rank) {
+        ASSERT_EQ(client.wait(id, sequence), Code::kOk);
+        const std::int32_t* got = client.data<std::int32_t>(offset);
+        if (!sums) {
+          const std::vector<std::int32_t> right = contents(rank, sequence, true);
+          ASSERT_TRUE(std::ranges::equal(right, std::span(got, right.size()))) << "tensor " << id << " rank " << rank;
+        }
+        for (std::uint64_t e = 0; e < kBlock && sums && rank == root; ++e) {
+          std::int32_t sum = 0;
+          for (std::uint32_t from = 0; from < world; ++from) sum += number(from, 0, sequence, e);
+          ASSERT_EQ(got[e], sum);
+        }
+      });
+    }
   }
 }
 
