@@ -24,6 +24,9 @@ static_assert(static_cast<int>(ReduceOp::kProduct) == TL_PRODUCT && kReduceOpCou
 static_assert(static_cast<int>(Operation::kBarrier) == TL_BARRIER);
 static_assert(static_cast<int>(Operation::kPush) == TL_PUSH && static_cast<int>(Operation::kPull) == TL_PULL);
 static_assert(static_cast<int>(Operation::kReduceScatter) == TL_REDUCESCATTER);
+static_assert(static_cast<int>(Operation::kReduce) == TL_REDUCE && static_cast<int>(Operation::kGather) == TL_GATHER);
+static_assert(static_cast<int>(Operation::kScatter) == TL_SCATTER &&
+              static_cast<int>(Operation::kAlltoall) == TL_ALLTOALL && kLastOperation == Operation::kAlltoall);
 static_assert(static_cast<int>(protocol::Pattern::kRing) + 1 == TL_PATTERN_RING &&
               static_cast<int>(protocol::Pattern::kParameterServer) + 1 == TL_PATTERN_PARAMETER_SERVER &&
               static_cast<int>(protocol::Pattern::kHalvingDoubling) + 1 == TL_PATTERN_HALVING_DOUBLING &&
@@ -99,6 +102,28 @@ Dtype dtype_of(const tl_dtype_t& dtype) {
 }
 ReduceOp reduce_of(const tl_op_t& op) {
   return static_cast<ReduceOp>(std::min(raw_number(op), 0xffU));
+}
+
+// Of calls with a root rank.
+Status check_root(const char* function, const tl_context_t* context, int root) {
+  if (context == nullptr) return null_argument(function, "a context");
+  if (root >= 0 && root < tl_size(context)) return {};
+  return Status(Code::kInvalidArgument, std::string(function) + " was called with an impossible root",
+                std::to_string(root), "use a rank below the world size " + std::to_string(tl_size(context)));
+}
+
+// The elements of `count` for each of so many parts. What is too large to multiply is too large anyhow.
+std::uint64_t elements_of(std::uint64_t count, std::uint64_t parts) {
+  return count > protocol::kMaxElements ? count : count * parts;
+}
+
+// A gather or a scatter of parts of `count` elements, without its buffers.
+ArrayCall rooted_call(Operation operation, const tl_context_t& context, std::uint64_t count, tl_dtype_t dtype,
+                      int root) {
+  ArrayCall call{
+      .operation = operation, .elements = elements_of(count, context.settings().world_size), .dtype = dtype_of(dtype)};
+  call.root = static_cast<std::uint32_t>(root);
+  return call;
 }
 
 // The rank whose host has the first part of a key's value: keys are spread, and a push and a pull of one agree.
@@ -350,10 +375,7 @@ tl_status_t tl_allreduce(tl_context_t* context, const char* name, const void* in
 
 tl_status_t tl_broadcast(tl_context_t* context, const char* name, void* buffer, uint64_t count, tl_dtype_t dtype,
                          int root, const tl_options_t* options, tl_request_t** request) {
-  if (context != nullptr && (root < 0 || root >= tl_size(context))) {
-    return report(Status(Code::kInvalidArgument, "tl_broadcast was called with an impossible root",
-                         std::to_string(root), "use a rank below the world size " + std::to_string(tl_size(context))));
-  }
+  if (const Status status = check_root("tl_broadcast", context, root); !status.ok()) return report(status);
   ArrayCall call{.operation = Operation::kBroadcast, .elements = count, .dtype = dtype_of(dtype)};
   call.root = static_cast<std::uint32_t>(root);
   call.in = call.out = buffer;
@@ -366,8 +388,7 @@ tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in
   if (in == nullptr) return report(null_argument("tl_allgather", "an input"));
   if (context == nullptr) return report(null_argument("tl_allgather", "a context"));
   const std::uint64_t ranks = context->settings().world_size;
-  // Too large to multiply is too large anyhow.
-  const std::uint64_t elements = count > protocol::kMaxElements ? count : count * ranks;
+  const std::uint64_t elements = elements_of(count, ranks);
   ArrayCall call{.operation = Operation::kAllgather, .elements = elements, .dtype = dtype_of(dtype)};
   call.in = in;
   call.out = out;
@@ -397,6 +418,65 @@ tl_status_t tl_reducescatter(tl_context_t* context, const char* name, const void
   call.out_offset = block.offset * size;
   call.out_bytes = block.elements * size;
   return array_call("tl_reducescatter", context, name, call, options, request);
+}
+
+tl_status_t tl_reduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                      tl_dtype_t dtype, tl_op_t op, int root, const tl_options_t* options, tl_request_t** request) {
+  if (in == nullptr) return report(null_argument("tl_reduce", "an input"));
+  if (const Status status = check_root("tl_reduce", context, root); !status.ok()) return report(status);
+  ArrayCall call{.operation = Operation::kReduce, .elements = count, .dtype = dtype_of(dtype)};
+  call.reduce = reduce_of(op);
+  call.root = static_cast<std::uint32_t>(root);
+  call.in = in;
+  call.in_bytes = count * dtype_size(call.dtype);
+  if (tl_rank(context) == root) {
+    call.out = out;
+    call.out_bytes = call.in_bytes;
+  }
+  return array_call("tl_reduce", context, name, call, options, request);
+}
+
+tl_status_t tl_gather(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                      tl_dtype_t dtype, int root, const tl_options_t* options, tl_request_t** request) {
+  if (in == nullptr) return report(null_argument("tl_gather", "an input"));
+  if (const Status status = check_root("tl_gather", context, root); !status.ok()) return report(status);
+  ArrayCall call = rooted_call(Operation::kGather, *context, count, dtype, root);
+  call.in = in;
+  call.in_bytes = count * dtype_size(call.dtype);
+  if (tl_rank(context) == root) {
+    call.in_offset = call.root * call.in_bytes;
+    call.out = out;
+    call.out_bytes = call.elements * dtype_size(call.dtype);
+  }
+  return array_call("tl_gather", context, name, call, options, request);
+}
+
+tl_status_t tl_scatter(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                       tl_dtype_t dtype, int root, const tl_options_t* options, tl_request_t** request) {
+  if (const Status status = check_root("tl_scatter", context, root); !status.ok()) return report(status);
+  ArrayCall call = rooted_call(Operation::kScatter, *context, count, dtype, root);
+  call.out = out;
+  call.out_bytes = count * dtype_size(call.dtype);
+  if (tl_rank(context) == root) {
+    if (in == nullptr) return report(null_argument("tl_scatter", "an input on the root"));
+    call.in = in;
+    call.in_bytes = call.elements * dtype_size(call.dtype);
+    call.out_offset = call.root * call.out_bytes;
+  }
+  return array_call("tl_scatter", context, name, call, options, request);
+}
+
+tl_status_t tl_alltoall(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                        tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request) {
+  if (in == nullptr) return report(null_argument("tl_alltoall", "an input"));
+  if (context == nullptr) return report(null_argument("tl_alltoall", "a context"));
+  const std::uint64_t ranks = context->settings().world_size;
+  ArrayCall call{
+      .operation = Operation::kAlltoall, .elements = elements_of(count, 2 * ranks), .dtype = dtype_of(dtype)};
+  call.in = in;
+  call.out = out;
+  call.in_bytes = call.out_bytes = call.out_offset = count * ranks * dtype_size(call.dtype);
+  return array_call("tl_alltoall", context, name, call, options, request);
 }
 
 tl_status_t tl_push(tl_context_t* context, const char* key, const void* in, uint64_t count, tl_dtype_t dtype,

@@ -8,6 +8,7 @@
 
 #include "client-lib/src/context.h"
 #include "client-lib/src/registration.h"
+#include "common/protocol/exchange.h"
 
 namespace tensorlane::client {
 namespace {
@@ -33,7 +34,7 @@ Status check_same(const std::string& key, const ArrayCall& first, const ArrayCal
 
 // The buffer is the program's own: nothing to copy, neither in nor out.
 bool in_place(const ArrayCall& call) {
-  return call.in == nullptr || (call.out != nullptr && call.in == call.buffer() + call.in_offset);
+  return call.in == nullptr || (call.buffer() != nullptr && call.in == call.buffer() + call.in_offset);
 }
 
 void set_output(tl_request& request, const ArrayCall& call, bool borrowed) {
@@ -144,7 +145,8 @@ Result<tl_request*> Context::bind_and_start(const std::string& key, ArrayTensor&
   auto tensor = std::make_unique<tl_tensor>();
   tensor->context = this;
   tensor->name = key;
-  tensor->bytes = call.elements * dtype_size(call.dtype);
+  tensor->bytes = protocol::buffer_bytes(body, settings_.world_size, settings_.rank);
+  tensor->exchanges = exchanges(call.operation);
   tensor->urgency = body.urgency;
   tensor->keyed = is_keyed(call.operation);
   const bool pulls = call.operation == Operation::kPull, has_buffer = call.operation != Operation::kBarrier;

@@ -47,8 +47,9 @@ struct tl_tensor {
   tensorlane::client::cuda::Device* gpu = nullptr;
   tensorlane::client::cuda::Side gpu_in, gpu_out;
   void* gpu_buffer = nullptr;
-  bool keyed = false;  // a key's push or pull
-  float urgency = 0;   // for copies between GPU and staging
+  bool keyed = false;      // a key's push or pull
+  bool exchanges = false;  // its parts go from rank to rank
+  float urgency = 0;       // for copies between GPU and staging
   // What follows is the mutex's.
   bool owns_buffer = false;  // it was allocated for the tensor
   Use use = Use::kOpen;
@@ -88,7 +89,7 @@ namespace tensorlane::client {
 // What an array call asks for; what must be the same in every call of a name comes first.
 struct ArrayCall {
   Operation operation{};
-  std::uint64_t elements = 0;  // of the buffer: for allgather, of the result
+  std::uint64_t elements = 0;  // of the buffer, as tl_tensor_desc_t says it
   std::uint64_t row = 1;       // for reduce-scatter
   Dtype dtype{};
   ReduceOp reduce{};
@@ -100,8 +101,12 @@ struct ArrayCall {
   std::uint64_t in_offset = 0, in_bytes = 0;
   std::uint64_t out_offset = 0, out_bytes = 0;
 
-  // Where that buffer begins, if `out` lies in it.
-  std::byte* buffer() const { return static_cast<std::byte*>(out) - out_offset; }
+  // Where that buffer begins, if `out` lies in it, or what a rank gathers for another, which stays as it is. Null: it
+  // is neither.
+  std::byte* buffer() const {
+    if (out != nullptr) return static_cast<std::byte*>(out) - out_offset;
+    return operation == Operation::kGather ? static_cast<std::byte*>(const_cast<void*>(in)) : nullptr;
+  }
   float urgency = -1;
   bool queued = false;                  // behind an operation of the same name that is under way; else that is an error
   tl_memory_t memory = TL_MEMORY_HOST;  // the same in every call of a name
@@ -216,6 +221,7 @@ class Context {
   void dispatcher();
 
   // registration.cc
+  Status check_blocks(const std::string& name, Operation operation, std::uint64_t elements) const;
   Result<protocol::TensorBody> describe(const tl_tensor_desc_t& desc, std::size_t group_size, tl_tensor& tensor);
   Status describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor);
 

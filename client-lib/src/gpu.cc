@@ -144,7 +144,8 @@ void Context::divide(const tl_tensor& tensor, cuda::Transfer& transfer) const {
   const cuda::Side &in = transfer.in, &out = transfer.out;
   const bool apart = in.on_gpu + in.bytes <= out.on_gpu || out.on_gpu + out.bytes <= in.on_gpu;
   const bool in_place = in.on_gpu - in.offset == out.on_gpu - out.offset;
-  if (hosts_ < 2 || settings_.local_world_size > 1 || tensor.bytes < kLarge || !(apart || in_place)) {
+  if (tensor.exchanges || hosts_ < 2 || settings_.local_world_size > 1 || tensor.bytes < kLarge ||
+      !(apart || in_place)) {
     transfer.layout = {tensor.bytes, 1, 1};
   } else {
     transfer.layout = {protocol::part_bytes(tensor.bytes), protocol::part_count(tensor.bytes), hosts_};
@@ -158,8 +159,18 @@ Status Context::bind_to_gpu(tl_tensor& tensor, const protocol::TensorBody& body)
     return cuda::Side{address(tensor.gpu_buffer) + offset, tensor.buffer + offset, bytes, offset};
   };
   tensor.gpu_in = tensor.gpu_out = part(0, tensor.bytes);
-  if (body.operation == Operation::kBroadcast)
-    (settings_.rank == body.root ? tensor.gpu_out : tensor.gpu_in) = part(0, 0);
+  const bool root = settings_.rank == body.root;
+  if (body.operation == Operation::kReduce && !root) tensor.gpu_out = part(0, 0);
+  if (body.operation == Operation::kGather || body.operation == Operation::kScatter) {
+    // The root's own part is in its place.
+    const bool gives = (body.operation == Operation::kScatter) == root;
+    (gives ? tensor.gpu_out : tensor.gpu_in) = part(0, 0);
+  }
+  if (body.operation == Operation::kAlltoall) {
+    tensor.gpu_in = part(0, tensor.bytes / 2);
+    tensor.gpu_out = part(tensor.bytes / 2, tensor.bytes / 2);
+  }
+  if (body.operation == Operation::kBroadcast) (root ? tensor.gpu_out : tensor.gpu_in) = part(0, 0);
   if (body.operation == Operation::kAllgather) {
     const std::uint64_t mine = tensor.bytes / settings_.world_size;
     tensor.gpu_in = part(settings_.rank * mine, mine);

@@ -8,6 +8,7 @@
 #include "client-lib/src/error.h"
 #include "client-lib/src/registration.h"
 #include "common/base/text.h"
+#include "common/protocol/exchange.h"
 
 namespace tensorlane::client {
 namespace {
@@ -75,6 +76,22 @@ Result<std::vector<std::uint32_t>> registered_ids(const Message& answer, std::si
                 "install the same release of library and daemon");
 }
 
+// Whether ranks have parts of equal size.
+Status Context::check_blocks(const std::string& name, Operation operation, std::uint64_t elements) const {
+  const std::uint32_t world_size = settings_.world_size;
+  if (operation == Operation::kAllgather && elements % world_size != 0) {
+    return invalid_tensor(name, "it has " + std::to_string(elements) + " elements",
+                          "an allgather's result is a multiple of the world size " + std::to_string(world_size));
+  }
+  const std::uint64_t unit = protocol::Exchange::unit(operation, world_size);
+  if (exchanges(operation) && elements % unit != 0) {
+    return invalid_tensor(
+        name, "it has " + std::to_string(elements) + " elements",
+        std::string("of a ") + operation_name(operation) + " they are a multiple of " + std::to_string(unit));
+  }
+  return {};
+}
+
 Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t group_size, tl_tensor& tensor) {
   const std::string name = desc.name != nullptr ? desc.name : "";
   TL_RETURN_IF_ERROR(check_name("a tensor", name));
@@ -87,11 +104,7 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   if (op >= kReduceOpCount) return invalid_tensor(name, "op is " + std::to_string(op), "use a tl_op_t");
   const bool barrier = desc.operation == TL_BARRIER;
   if (!barrier) TL_RETURN_IF_ERROR(check_count(name, desc.count));
-  if (desc.operation == TL_ALLGATHER && desc.count % settings_.world_size != 0) {
-    return invalid_tensor(
-        name, "it has " + std::to_string(desc.count) + " elements",
-        "an allgather's result is a multiple of the world size " + std::to_string(settings_.world_size));
-  }
+  TL_RETURN_IF_ERROR(check_blocks(name, static_cast<Operation>(operation), desc.count));
   if (desc.root < 0 || static_cast<std::uint32_t>(desc.root) >= settings_.world_size) {
     return invalid_tensor(name, "root is " + std::to_string(desc.root),
                           "use a rank below the world size " + std::to_string(settings_.world_size));
@@ -131,7 +144,8 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   body.pattern = static_cast<std::uint8_t>(pattern);
   tensor.context = this;
   tensor.name = name;
-  tensor.bytes = body.elements * dtype_size(body.dtype);
+  tensor.bytes = protocol::buffer_bytes(body, settings_.world_size, settings_.rank);
+  tensor.exchanges = exchanges(body.operation);
   tensor.keyed = is_keyed(body.operation);
   tensor.urgency =
       desc.urgency >= 0 ? desc.urgency : 1 - static_cast<float>(body.position) / static_cast<float>(body.positions);

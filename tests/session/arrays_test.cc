@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -135,6 +136,91 @@ TEST(Arrays, ReduceScatter) {
     });
   }
   for (std::thread& t : threads) t.join();
+}
+
+// Copied, and in place: the root's part lies in the whole, and what a rank gets behind what it sends.
+TEST(Arrays, ReduceGatherScatterAndAlltoall) {
+  FakeDaemon daemon;
+  constexpr int kRanks = 3, kRoot = 1;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      ClientContext context(daemon.socket(), "job", rank, kRanks);
+      float* shared = nullptr;
+      ASSERT_EQ(tl_alloc(context, 64 * sizeof(float), reinterpret_cast<void**>(&shared)), TL_OK);
+      const bool root = rank == kRoot;
+      tl_request_t* request = nullptr;
+      for (int round = 0; round < 3; ++round) {
+        // Of rank r, element i is 100 r + i + round.
+        const auto of = [&](int r, int i) { return static_cast<float>(100 * r + i + round); };
+        std::vector<float> in(12), out(12, -2);
+        for (int i = 0; i < 12; ++i) in[i] = of(rank, i);
+        const std::vector<float> before = in;
+        ASSERT_EQ(tl_reduce(context, "r", in.data(), root ? out.data() : nullptr, 12, TL_FLOAT32, TL_SUM, kRoot,
+                            nullptr, &request),
+                  TL_OK)
+            << tl_last_error();
+        ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+        for (int i = 0; i < 12; ++i) ASSERT_EQ(out[i], root ? of(0, i) + of(1, i) + of(2, i) : -2);
+        ASSERT_EQ(in, before);
+
+        out.assign(12, -2);
+        ASSERT_EQ(
+            tl_gather(context, "g", in.data(), root ? out.data() : nullptr, 4, TL_FLOAT32, kRoot, nullptr, &request),
+            TL_OK)
+            << tl_last_error();
+        ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+        for (int i = 0; i < 12; ++i) ASSERT_EQ(out[i], root ? of(i / 4, i % 4) : -2);
+
+        std::copy(in.begin(), in.begin() + 4, shared + (root ? 4 * rank : 0));
+        ASSERT_EQ(tl_gather(context, "g shared", shared + (root ? 4 * rank : 0), root ? shared : nullptr, 4, TL_FLOAT32,
+                            kRoot, nullptr, &request),
+                  TL_OK)
+            << tl_last_error();
+        ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+        for (int i = 0; i < 12 && root; ++i) ASSERT_EQ(shared[i], of(i / 4, i % 4));
+
+        out.assign(12, -2);
+        ASSERT_EQ(
+            tl_scatter(context, "s", root ? in.data() : nullptr, out.data(), 4, TL_FLOAT32, kRoot, nullptr, &request),
+            TL_OK)
+            << tl_last_error();
+        ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+        for (int i = 0; i < 12; ++i) ASSERT_EQ(out[i], i < 4 ? of(kRoot, 4 * rank + i) : -2);
+
+        ASSERT_EQ(tl_alltoall(context, "a", in.data(), out.data(), 4, TL_FLOAT32, nullptr, &request), TL_OK)
+            << tl_last_error();
+        ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+        for (int i = 0; i < 12; ++i) ASSERT_EQ(out[i], of(i / 4, 4 * rank + i % 4));
+
+        std::ranges::copy(in, shared + 16);
+        ASSERT_EQ(tl_alltoall(context, "a shared", shared + 16, shared + 28, 4, TL_FLOAT32, nullptr, &request), TL_OK)
+            << tl_last_error();
+        ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+        for (int i = 0; i < 12; ++i) ASSERT_EQ(shared[28 + i], out[i]);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+// What cannot be, and what ranks disagree about: both are named.
+TEST(Arrays, RefusesRootsThatAreNoneAndBuffersThatAreMissing) {
+  FakeDaemon daemon;
+  ClientContext context(daemon.socket(), "job", 0, 1);
+  float x[4] = {1, 2, 3, 4}, y[4] = {};
+  tl_request_t* request = nullptr;
+  EXPECT_EQ(tl_reduce(context, "x", x, y, 4, TL_FLOAT32, TL_SUM, 1, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("tl_reduce was called with an impossible root: 1: use a rank below"));
+  EXPECT_EQ(tl_gather(context, "x", x, nullptr, 4, TL_FLOAT32, 0, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("tl_gather was called without a buffer"));
+  EXPECT_EQ(tl_scatter(context, "x", nullptr, y, 4, TL_FLOAT32, 0, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("tl_scatter was called without an input on the root"));
+  EXPECT_EQ(tl_alltoall(context, "x", x, y, 0, TL_FLOAT32, nullptr, &request), TL_ERROR_INVALID_ARGUMENT);
+  // A world of one rank.
+  ASSERT_EQ(tl_alltoall(context, "x", x, y, 4, TL_FLOAT32, nullptr, &request), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_wait(request, 10), TL_OK);
+  EXPECT_TRUE(std::ranges::equal(x, y));
 }
 
 // A push and a pull of one key work on one buffer, so they take turns.

@@ -63,7 +63,15 @@ typedef enum { TL_SUM = 0, TL_AVERAGE = 1, TL_MIN = 2, TL_MAX = 3, TL_PRODUCT = 
  * every rank's push is done, the hosts' buffers together hold the reduced values, and a pull, posted when the rank's
  * own push is done, brings all of them to every rank. The root's host has the first part: let roots differ.
  * TL_REDUCESCATTER cuts the buffer between rows, as tl_reducescatter() does; what a rank has outside of its own rows
- * means nothing afterwards. */
+ * means nothing afterwards. TL_REDUCE leaves the reduced values in the root's buffer; what the others' hold means
+ * nothing afterwards.
+ *
+ * In these three, parts go from one rank to one other. `count` says the same on all ranks, but buffers differ:
+ *   TL_GATHER    `count` is of the gathered result, a multiple of the world size. The root's buffer has all of it, by
+ *                rank, its own part in its place; every other rank's buffer has count / world size elements, its part.
+ *   TL_SCATTER   the same, the other way: the root's buffer has the parts of all ranks, every other rank's its own.
+ *   TL_ALLTOALL  `count` is of the buffer, a multiple of twice the world size. The first half is what the rank sends,
+ * by the rank that it is for, and stays as it is; the second half is what it gets, by the rank that it is from. */
 typedef enum {
   TL_ALLREDUCE = 0,
   TL_BROADCAST = 1,
@@ -71,7 +79,11 @@ typedef enum {
   TL_BARRIER = 3,
   TL_PUSH = 4,
   TL_PULL = 5,
-  TL_REDUCESCATTER = 6
+  TL_REDUCESCATTER = 6,
+  TL_REDUCE = 7,
+  TL_GATHER = 8,
+  TL_SCATTER = 9,
+  TL_ALLTOALL = 10
 } tl_operation_t;
 
 /* Where a buffer lies. TL_MEMORY_CUDA: memory of an NVIDIA GPU that this process may use (of cudaMalloc, of PyTorch's
@@ -185,11 +197,11 @@ typedef struct {
   const char* name; /* unique in the job, at most 255 bytes */
   void* buffer;     /* shared memory of `count` elements; the operation works in place */
   uint64_t count;   /* elements of the buffer, 1 to 2^32; for allgather: of the gathered result, a multiple of the world
-                       size */
+                       size; for gather, scatter and alltoall: see tl_operation_t */
   tl_dtype_t dtype;
   tl_operation_t operation;
-  tl_op_t op;         /* for allreduce, reducescatter and push */
-  int root;           /* for broadcast, push and pull: rank */
+  tl_op_t op;         /* for allreduce, reducescatter, reduce and push */
+  int root;           /* for broadcast, reduce, gather, scatter, push and pull: rank */
   uint32_t position;  /* in the forward pass: 0 is needed first */
   uint32_t positions; /* how many positions there are; 0: number of tensors in the group */
   float urgency;      /* [0, 1] overrides layer order; negative: layer order, 1 - position / positions */
@@ -327,6 +339,21 @@ TL_API tl_status_t tl_allgather(tl_context_t* context, const char* name, const v
 TL_API tl_status_t tl_reducescatter(tl_context_t* context, const char* name, const void* in, void* out, uint64_t rows,
                                     uint64_t row, tl_dtype_t dtype, tl_op_t op, const tl_options_t* options,
                                     tl_request_t** request);
+/* The root gets the reduced values in `out`, which is not used elsewhere and may be null there. */
+TL_API tl_status_t tl_reduce(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                             tl_dtype_t dtype, tl_op_t op, int root, const tl_options_t* options,
+                             tl_request_t** request);
+/* `in` has `count` elements. On the root `out` has `count` * world size, by rank; it is not used elsewhere and may be
+ * null there. */
+TL_API tl_status_t tl_gather(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                             tl_dtype_t dtype, int root, const tl_options_t* options, tl_request_t** request);
+/* On the root `in` has `count` * world size elements, by rank; it is not used elsewhere and may be null there. `out`
+ * has `count`. */
+TL_API tl_status_t tl_scatter(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                              tl_dtype_t dtype, int root, const tl_options_t* options, tl_request_t** request);
+/* `in` and `out` have `count` * world size elements: `count` for each rank, and `count` from each. */
+TL_API tl_status_t tl_alltoall(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
+                               tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request);
 /* A store of named values, which the hosts share out. A push reduces the ranks' `in` to the key's new value; a pull
  * brings the value of the last push into `out`. Both are collective: every rank makes the same calls of a key in the
  * same order, each when its request of the one before is done. Between keys there is no order: ranks may push all keys
