@@ -31,9 +31,11 @@ void DeliveryChecker::completed(TensorId tensor, Sequence sequence) {
 }
 
 void DeliveryChecker::check_counts(const protocol::PlanTensor& planned, Sequence sequence, const Operation& operation) {
-  // Whatever the pattern: each element crosses to every other host once as a result, unless it stays where it is.
-  const bool stays = stays_with_owners(planned.operation);
-  const std::uint64_t results = stays ? 0 : (scenario_.hosts() - 1) * planned.bytes();
+  // Whatever the pattern: each element crosses to every other host once as a result, unless it stays where it is, or is
+  // for one rank only.
+  std::uint64_t results = (scenario_.hosts() - 1) * planned.bytes();
+  if (stays_with_owners(planned.operation)) results = 0;
+  if (exchanges(planned.operation)) results = exchanged_bytes(planned, scenario_.plan.rank_hosts);
   const std::uint64_t contributed = contributed_bytes(planned, scenario_.plan.rank_hosts, scenario_.hosts());
   if (operation.results != results || operation.contributed != contributed) {
     findings_.fail("delivery",

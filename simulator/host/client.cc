@@ -23,7 +23,9 @@ const std::vector<std::byte>& Results::expected(TensorId tensor, Sequence sequen
 
 void Results::check(Rank rank, TensorId tensor, Sequence sequence, std::span<const std::byte> got) {
   const protocol::PlanTensor& planned = scenario_.plan.tensors[tensor.value];
-  const std::vector<std::byte>& expected = this->expected(tensor, sequence);
+  const bool own = exchanges(planned.operation);
+  const std::vector<std::byte> of_rank = own ? values_.exchanged(rank, planned, sequence) : std::vector<std::byte>();
+  const std::vector<std::byte>& expected = own ? of_rank : this->expected(tensor, sequence);
   if (stays_with_owners(planned.operation)) return check_owned(rank, planned, sequence, got, expected);
   if (std::ranges::equal(got, expected)) return;
   const auto differ = std::ranges::mismatch(got, expected);
@@ -57,7 +59,8 @@ Client::Client(HostIndex host, Rank rank, Context context, Random random)
     if (t.is_ours) {
       t.most = context_.scenario.uses_at_first(planned.id.value);
       operations_ += context_.scenario.uses(planned.id.value);
-      t.buffer = context_.memory.allocate(planned.bytes(), context_.scenario.user);
+      const std::uint64_t elements = buffer_elements(planned, context_.scenario.engine.world_size, rank_);
+      t.buffer = context_.memory.allocate(elements * dtype_size(planned.dtype), context_.scenario.user);
     }
     tensors_.push_back(t);
   }

@@ -37,6 +37,7 @@ void Results::check_parts(Rank rank, TensorId tensor, Sequence sequence, const P
 
 bool Client::begins_in_parts(const protocol::PlanTensor& planned) {
   const double chance = context_.scenario.client.in_parts;
+  if (exchanges(planned.operation)) return false;
   return chance > 0 && planned.operation != Operation::kBarrier && of_parts_.chance(chance);
 }
 

@@ -25,6 +25,7 @@ constexpr std::uint64_t kMaxRunBytes =
 constexpr std::uint64_t kMaxRunSlices = 6000;
 constexpr std::size_t kSilencingFaults = 6;  // kinds before kResetFlow
 constexpr std::uint64_t kRecordEvery = 4;    // seeds
+constexpr std::uint64_t kOfExchanges = 0x6578'6368'0000'0000;
 
 // What sets some seeds apart.
 enum class Kind : std::uint8_t {
@@ -75,6 +76,21 @@ void make_small(PlanTensor* t, Random& random) {
   t->elements = random.between(1, 256);
 }
 
+// Some of what is shared out or brought together goes from rank to rank instead, or is summed for one rank alone.
+void make_exchange(PlanTensor* t, const Scenario& s) {
+  const bool may = t->operation == Operation::kBroadcast || t->operation == Operation::kAllgather ||
+                   t->operation == Operation::kReduceScatter;
+  Random random(mix(s.seed) ^ mix(kOfExchanges + t->id.value));
+  if (!may || !random.chance(0.5)) return;
+  t->operation = one_of(random, {Operation::kReduce, Operation::kGather, Operation::kScatter, Operation::kAlltoall});
+  t->row = 1;
+  t->root_rank = Rank(static_cast<std::uint32_t>(random.below(s.engine.world_size)));
+  t->root = s.plan.rank_hosts[t->root_rank.value];
+  if (t->operation == Operation::kReduce) return;
+  const std::uint64_t parts = (t->operation == Operation::kAlltoall ? 2 : 1) * std::uint64_t{s.engine.world_size};
+  t->elements = (1 + t->elements / parts) * parts;
+}
+
 PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
   const engine::EngineConfig& engine = s.engine;
   PlanTensor t;
@@ -99,6 +115,7 @@ PlanTensor random_tensor(std::uint32_t id, const Scenario& s, Random& random) {
     t.row = random.chance(0.5) ? 1 : random.between(1, t.elements);
     t.elements = std::max<std::uint64_t>(t.elements / t.row, 1) * t.row;
   }
+  if (kind_of(s.seed) == Kind::kUsual) make_exchange(&t, s);
   if (kind_of(s.seed) != Kind::kUsual) make_small(&t, random);
   t.fp32_contributions = reduces(t.operation) && dtype_size(t.dtype) == 2 && engine.world_size > engine.hosts;
   return t;

@@ -42,6 +42,36 @@ T gather(Pattern pattern, HostIndex owner, std::span<const Passing> way, std::ve
 }
 }  // namespace
 
+std::uint64_t buffer_elements(const PlanTensor& tensor, std::uint32_t world_size, Rank rank) {
+  const bool rooted = tensor.operation == Operation::kGather || tensor.operation == Operation::kScatter;
+  return rooted && rank != tensor.root_rank ? tensor.elements / world_size : tensor.elements;
+}
+
+Exchanged exchanged_at(const PlanTensor& tensor, std::uint32_t world_size, Rank rank, std::uint64_t index) {
+  const auto at = [](std::uint64_t number) { return Rank(static_cast<std::uint32_t>(number)); };
+  if (tensor.operation == Operation::kAlltoall) {
+    const std::uint64_t half = tensor.elements / 2, part = half / world_size;
+    if (index < half) return {rank, at(index / part), index % part, true};
+    return {at((index - half) / part), rank, (index - half) % part, false};
+  }
+  const std::uint64_t part = tensor.elements / world_size;
+  const Rank whose = rank == tensor.root_rank ? at(index / part) : rank;
+  if (tensor.operation == Operation::kGather) return {whose, tensor.root_rank, index % part, whose == rank};
+  return {tensor.root_rank, whose, index % part, rank == tensor.root_rank};
+}
+
+std::uint64_t exchanged_bytes(const PlanTensor& tensor, std::span<const HostIndex> rank_hosts) {
+  const auto ranks = static_cast<std::uint32_t>(rank_hosts.size());
+  std::uint64_t elements = 0;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    for (std::uint64_t i = 0; i < buffer_elements(tensor, ranks, Rank(rank)); ++i) {
+      const Exchanged e = exchanged_at(tensor, ranks, Rank(rank), i);
+      if (!e.given && rank_hosts[e.from.value] != rank_hosts[e.to.value]) ++elements;
+    }
+  }
+  return elements * dtype_size(tensor.dtype);
+}
+
 bool sums(const PlanTensor& tensor) {
   return reduces(tensor.operation);
 }
@@ -155,6 +185,10 @@ HostIndex scattered_to(const PlanTensor& tensor, std::span<const HostIndex> rank
 HostIndex owner(const PlanTensor& tensor, std::span<const HostIndex> rank_hosts, std::uint16_t hosts,
                 std::uint64_t index, std::uint64_t* shard_end) {
   if (tensor.operation == Operation::kReduceScatter) return scattered_to(tensor, rank_hosts, index, shard_end);
+  if (tensor.operation == Operation::kReduce) {
+    if (shard_end != nullptr) *shard_end = tensor.elements;
+    return tensor.root;
+  }
   const bool keyed = tensor.operation == Operation::kPush || tensor.operation == Operation::kPull;
   const bool whole = tensor.pattern == Pattern::kWholeServer;
   const std::uint64_t rotation = keyed || whole ? tensor.root.value : tensor.id.value + tensor.id.value / hosts;
@@ -208,6 +242,7 @@ Rank Values::first_rank(HostIndex host) const {
 
 Rank Values::owner(const PlanTensor& tensor, std::uint64_t index) const {
   const HostIndex host = simulator::owner(tensor, scenario_.plan.rank_hosts, scenario_.hosts(), index);
+  if (tensor.operation == Operation::kReduce) return tensor.root_rank;
   if (tensor.operation != Operation::kReduceScatter) return first_rank(host);
   const std::uint64_t rows = tensor.elements / tensor.row, ranks = scenario_.plan.rank_hosts.size();
   std::uint64_t end = 0;
@@ -217,7 +252,36 @@ Rank Values::owner(const PlanTensor& tensor, std::uint64_t index) const {
   }
 }
 
+void Values::store_exchanged(Rank rank, const PlanTensor& tensor, Sequence sequence, std::uint64_t index,
+                             std::span<std::byte> buffer) const {
+  const Exchanged e = exchanged_at(tensor, scenario_.engine.world_size, rank, index);
+  const std::uint64_t of_pair = (std::uint64_t{e.to.value} << 32) + e.index;
+  if (is_integer(tensor.dtype)) {
+    store_integer(buffer.data(), tensor.dtype, index, integer(e.from, tensor, sequence, of_pair));
+  } else {
+    const auto number = static_cast<float>(element(e.from, tensor, sequence, of_pair));
+    store_element(buffer.data(), tensor.dtype, index, static_cast<double>(number));
+  }
+}
+
+std::vector<std::byte> Values::exchanged(Rank rank, const PlanTensor& tensor, Sequence sequence) const {
+  const std::uint64_t elements = buffer_elements(tensor, scenario_.engine.world_size, rank);
+  std::vector<std::byte> all(elements * dtype_size(tensor.dtype));
+  for (std::uint64_t i = 0; i < elements; ++i) store_exchanged(rank, tensor, sequence, i, all);
+  return all;
+}
+
 void Values::contribute(Rank rank, const PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer) const {
+  for (std::uint64_t i = 0; exchanges(tensor.operation) && i < buffer.size() / dtype_size(tensor.dtype); ++i) {
+    if (exchanged_at(tensor, scenario_.engine.world_size, rank, i).given) {
+      store_exchanged(rank, tensor, sequence, i, buffer);
+    } else if (is_integer(tensor.dtype)) {
+      store_integer(buffer.data(), tensor.dtype, i, 77);
+    } else {
+      store_element(buffer.data(), tensor.dtype, i, 77);
+    }
+  }
+  if (exchanges(tensor.operation)) return;
   for (std::uint64_t i = 0; i < tensor.elements; ++i) {
     // What others must bring is garbage here: a rank that completes without them is found out.
     const bool mine = brings(rank, tensor, i);

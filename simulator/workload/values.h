@@ -27,6 +27,8 @@ class Values {
   bool brings(Rank rank, const protocol::PlanTensor& tensor, std::uint64_t index) const;
   // The result with every rank; of what stays with owners, the sums, which only they have.
   std::vector<std::byte> expected(const protocol::PlanTensor& tensor, Sequence sequence) const;
+  // Of an operation whose parts go from rank to rank: all that the rank's buffer holds after it.
+  std::vector<std::byte> exchanged(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence) const;
   // The rank that has element `index` of a sum that stays with owners.
   Rank owner(const protocol::PlanTensor& tensor, std::uint64_t index) const;
 
@@ -40,12 +42,26 @@ class Values {
              std::span<const Passing> way) const;
   std::int64_t integer_sum(const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
                            std::span<const Passing> way) const;
+  void store_exchanged(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index,
+                       std::span<std::byte> buffer) const;
   Rank gathered_from(const protocol::PlanTensor& tensor, std::uint64_t index) const;
   Rank first_rank(HostIndex host) const;
   const Scenario& scenario_;
 };
 
-// Allreduce, push and reduce-scatter.
+// Elements of a rank's buffer of a tensor.
+std::uint64_t buffer_elements(const protocol::PlanTensor& tensor, std::uint32_t world_size, Rank rank);
+// Of an operation whose parts go from rank to rank: whose, and for whom, element `index` of a rank's buffer is, and
+// which of that part's elements.
+struct Exchanged {
+  Rank from, to;
+  std::uint64_t index = 0;
+  bool given = false;  // the rank has it before the operation
+};
+Exchanged exchanged_at(const protocol::PlanTensor& tensor, std::uint32_t world_size, Rank rank, std::uint64_t index);
+// Bytes that cross between hosts in one such operation.
+std::uint64_t exchanged_bytes(const protocol::PlanTensor& tensor, std::span<const HostIndex> rank_hosts);
+// Allreduce, push, reduce-scatter and reduce.
 bool sums(const protocol::PlanTensor& tensor);
 // The host that owns the shard which element `index` of such a tensor, or of a pull, belongs to.
 // `rank_hosts`: of every rank; needed for a reduce-scatter. `shard_end`, unless null: the element behind that shard.

@@ -29,7 +29,8 @@ TEST_P(Operations, AreRightOnEveryHost) {
   Scenario s = quiet_scenario(static_cast<std::uint16_t>(hosts));
   s.engine.eager_limit = kib(8);  // so that three slices of a shard, announced and granted, need not be long
   for (Operation operation : {Operation::kAllreduce, Operation::kBroadcast, Operation::kAllgather, Operation::kBarrier,
-                              Operation::kPush, Operation::kPull, Operation::kReduceScatter}) {
+                              Operation::kPush, Operation::kPull, Operation::kReduceScatter, Operation::kReduce,
+                              Operation::kGather, Operation::kScatter, Operation::kAlltoall}) {
     for (std::uint64_t elements : {1u, 17u, 10'000u}) {
       auto& t =
           add_tensor(s, operation, elements * static_cast<std::uint64_t>(hosts), elements == 17 ? kUrgent : kBulk);
@@ -41,6 +42,7 @@ TEST_P(Operations, AreRightOnEveryHost) {
       t.root = HostIndex(static_cast<std::uint16_t>(hosts - 1));
       t.root_rank = Rank(static_cast<std::uint32_t>(hosts - 1));
       if (operation == Operation::kBarrier) t.elements = 0;
+      if (operation == Operation::kAlltoall) t.elements *= 2;
     }
   }
   s.iterations = 2;
@@ -75,7 +77,8 @@ TEST_P(StaysWithOwners, WaitsForAnOwnerThatIsBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StaysWithOwners,
-                         testing::Combine(testing::Values(Operation::kPush, Operation::kReduceScatter),
+                         testing::Combine(testing::Values(Operation::kPush, Operation::kReduceScatter,
+                                                          Operation::kReduce),
                                           testing::Values(protocol::Pattern::kRing, protocol::Pattern::kParameterServer,
                                                           protocol::Pattern::kHalvingDoubling, protocol::Pattern::kTree,
                                                           protocol::Pattern::kWholeServer)));
