@@ -98,6 +98,42 @@ def scatters(rank, size):
         expect(tl.reducescatter(full.float(), postscale_factor=2.0), ((full.float() - rank) * 2 + size - 1)[mine])
 
 
+def exchanges(rank, size):
+    """Parts from rank to rank, and sums for one rank alone, in every dtype; on arrays and on tensors, with names and without."""
+    root = size - 1
+    for turn, kind in enumerate((numpy.float32, numpy.float16, numpy.int64, numpy.uint8)):
+        every = [numpy.random.default_rng([r, turn]).integers(0, 9, (3 * size, 5)).astype(kind) for r in range(size)]
+        for name in (None, f"parts.{turn}"):
+            got = tensorlane.reduce(every[rank], root, name=name, op=tensorlane.Sum)
+            assert (got is None) == (rank != root)
+            got is None or expect(got, sum(every[1:], every[0]))
+            got = tensorlane.gather(every[rank], root, name=name)
+            assert (got is None) == (rank != root)
+            got is None or expect(got, numpy.concatenate(every))
+            part = numpy.zeros((3, 5), kind)
+            assert tensorlane.scatter_(part, every[root] if rank == root else None, root, name=name) is part
+            expect(part, every[root][3 * rank : 3 * rank + 3])
+            wanted = numpy.concatenate([x[3 * rank : 3 * rank + 3] for x in every])
+            expect(tensorlane.alltoall(every[rank], name=name), wanted)
+            expect(tensorlane.alltoall(every[rank], [3] * size, name=name), wanted)
+            other = name and f"tensors.{turn}"
+            tensor = torch.from_numpy(every[rank])
+            expect(tl.alltoall(tensor, name=other), torch.from_numpy(wanted))
+            got = tl.reduce(tensor, 0, name=other, op=tl.Max)
+            got is None or expect(got, torch.from_numpy(numpy.max(every, 0)))
+            got = tl.gather(tensor, 0, name=other)
+            got is None or expect(got, torch.from_numpy(numpy.concatenate(every)))
+            part = torch.zeros((3, 5), dtype=tensor.dtype)
+            expect(tl.scatter_(part, tensor if rank == 0 else None, 0, name=other), torch.from_numpy(every[0][3 * rank : 3 * rank + 3]))
+    leaf = torch.arange(2.0 * size).requires_grad_()
+    (tl.alltoall(leaf, name="tied") * (rank + 1)).sum().backward()
+    expect(leaf.grad, torch.arange(size).repeat_interleave(2) + 1.0)
+    refused(tensorlane.InvalidArgumentError, "parts of different sizes are not supported",
+            lambda: tensorlane.alltoall(numpy.ones((2 * size, 2)), [2 * size] + [0] * size))
+    if size > 1:
+        refused(tensorlane.InvalidArgumentError, "ranks do not divide", lambda: tl.alltoall(torch.ones(size + 1)))
+
+
 def key_values(rank, size):
     """All keys are pushed before any is pulled, by every rank in an order of its own; pulls have one order."""
     shapes = {f"key.{i}": (1 + 40 * i * i, 3) for i in range(12)}
@@ -288,6 +324,7 @@ def main():
     torch_calls(rank, size)
     reductions(rank, size)
     scatters(rank, size)
+    exchanges(rank, size)
     key_values(rank, size)
     stale_values(rank, size)
     handles(rank, size)

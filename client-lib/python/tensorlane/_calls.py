@@ -266,6 +266,136 @@ def reducescatter_async(
     return Handle(request, target, postscale_factor, _scale)
 
 
+def reduce_async(
+    tensor: Array,
+    root_rank: int = 0,
+    name: str | None = None,
+    op: int | None = None,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts the reduction of `tensor` over all ranks into a new array on the root, which synchronize(handle) returns
+    there; elsewhere it returns None. `tensor` may be changed at once."""
+    shown = label("reduce", name)
+    source = _arrays.view(tensor, shown)
+    op = reduction(source, shown, None, op)
+    root = _process_sets.of(process_set).root(root_rank)
+    context = _process_sets.context(process_set)
+    target = _arrays.like(source) if context.rank == root else None
+    out = None if target is None else _arrays.pointer(target)
+    request = context.reduce(
+        name, source.pointer, out, source.count, source.dtype, op, root, urgency(priority), (source, target)
+    )
+    return Handle(request, target)
+
+
+def gather_async(
+    tensor: Array,
+    root_rank: int = 0,
+    name: str | None = None,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts gathering on the root, where the result has the ranks' arrays one after the other along the first axis;
+    elsewhere it is None. All have the same shape."""
+    shown = label("gather", name)
+    source = _arrays.view(tensor, shown)
+    require_axis(source, shown)
+    root = _process_sets.of(process_set).root(root_rank)
+    context = _process_sets.context(process_set)
+    target = None
+    if context.rank == root:
+        target = _arrays.like(source, (source.shape[0] * context.size, *source.shape[1:]))
+    out = None if target is None else _arrays.pointer(target)
+    request = context.gather(
+        name, source.pointer, out, source.count, source.dtype, root, urgency(priority), (source, target)
+    )
+    return Handle(request, target)
+
+
+def scatter_async_(
+    tensor: Array,
+    source: Array | None = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts bringing this rank's part of the root's `source` into `tensor`, which synchronize(handle) returns. The
+    source has the ranks' parts one after the other along the first axis; it is used on the root alone, and may be
+    changed at once."""
+    shown = label("scatter", name)
+    target = _arrays.view(tensor, shown)
+    _arrays.require_writable(target, shown)
+    root = _process_sets.of(process_set).root(root_rank)
+    context = _process_sets.context(process_set)
+    given = None
+    if context.rank == root:
+        given = scattered(_arrays.view(source, shown), target, context.size, shown)
+    request = context.scatter(
+        name, None if given is None else given.pointer, target.pointer, target.count, target.dtype, root,
+        urgency(priority), (given, target),
+    )
+    return Handle(request, tensor)
+
+
+def scattered(source, part, size, name):
+    """The root's array, if it is `size` parts like this one."""
+    if source.dtype != part.dtype or source.count != part.count * size:
+        raise misuse(
+            f"the root has {source.count} elements of dtype {source.dtype} for {size} parts of {part.count} of dtype "
+            f"{part.dtype}", f"array '{name}'", "pass as many parts of this shape as there are ranks",
+        )
+    return source
+
+
+def require_axis(array, name):
+    if not array.shape:
+        raise misuse("it has no first axis", f"array '{name}'", "pass an array of one dimension or more")
+
+
+def require_equal_parts(array, splits, size, name):
+    """Refuses what all-to-all cannot share out evenly along the first axis."""
+    require_axis(array, name)
+    rows = array.shape[0]
+    if rows % size != 0:
+        raise misuse(
+            f"its first axis has {rows} rows, which {size} ranks do not divide", f"array '{name}'",
+            "pad it to a multiple of the number of ranks",
+        )
+    if splits is not None and [int(rows_of_rank) for rows_of_rank in splits] != [rows // size] * size:
+        raise misuse(
+            f"splits is {list(map(int, splits))}: parts of different sizes are not supported", f"array '{name}'",
+            f"leave out splits, and pad the parts to one size, here {rows // size} rows for each of {size} ranks",
+        )
+
+
+def alltoall_async(
+    tensor: Array,
+    splits: Any | None = None,
+    name: str | None = None,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts the exchange of parts: the first axis of `tensor` is shared out evenly in the order of ranks, and the
+    result, a new array of the same shape, has what this rank gets of the others', in the same order. `splits`, where it
+    is given, must say the same. `tensor` may be changed at once."""
+    shown = label("alltoall", name)
+    source = _arrays.view(tensor, shown)
+    context = _process_sets.context(process_set)
+    require_equal_parts(source, splits, context.size, shown)
+    target = _arrays.like(source)
+    request = context.alltoall(
+        name, source.pointer, _arrays.pointer(target), source.count // context.size, source.dtype, urgency(priority),
+        (source, target),
+    )
+    return Handle(request, target)
+
+
 def push_async(
     tensor: Array, key: str, op: int = Sum, *, priority: float | None = None, process_set: AnyProcessSet | None = None
 ) -> Handle:
@@ -301,6 +431,10 @@ broadcast = waited(broadcast_async)
 broadcast_ = waited(broadcast_async_)
 allgather = waited(allgather_async)
 reducescatter = waited(reducescatter_async)
+reduce = waited(reduce_async)
+gather = waited(gather_async)
+scatter_ = waited(scatter_async_)
+alltoall = waited(alltoall_async)
 
 
 def barrier(timeout: float | None = None, *, process_set: AnyProcessSet | None = None) -> None:

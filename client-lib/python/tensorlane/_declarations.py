@@ -8,7 +8,7 @@ ELEMENT_BYTES = (4, 8, 2, 2, 1, 4, 8, 1)
 INTEGERS = (INT8, INT32, INT64, UINT8)
 DTYPE_NAMES = "float32, float64, float16, bfloat16, int8, int32, int64 or uint8"
 SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
-ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, PUSH, PULL, REDUCESCATTER = range(7)
+ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, PUSH, PULL, REDUCESCATTER, REDUCE, GATHER, SCATTER, ALLTOALL = range(11)
 MEMORY_HOST, MEMORY_CUDA = range(2)
 
 CONFIG_VERSION = 1
@@ -115,6 +115,31 @@ SIGNATURES = {
             _POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int,
             ctypes.POINTER(Options), _OUT,
         ],
+        ctypes.c_int,
+    ),
+    "tl_reduce": (
+        [
+            _POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+            ctypes.POINTER(Options), _OUT,
+        ],
+        ctypes.c_int,
+    ),
+    "tl_gather": (
+        [
+            _POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int,
+            ctypes.POINTER(Options), _OUT,
+        ],
+        ctypes.c_int,
+    ),
+    "tl_scatter": (
+        [
+            _POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int,
+            ctypes.POINTER(Options), _OUT,
+        ],
+        ctypes.c_int,
+    ),
+    "tl_alltoall": (
+        [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT],
         ctypes.c_int,
     ),
     "tl_push": (

@@ -17,9 +17,9 @@ import time
 
 from . import errors
 from ._declarations import (  # noqa: F401  the package takes them from here
-    ALLGATHER, ALLREDUCE, AVERAGE, BARRIER, BFLOAT16, BROADCAST, CONFIG_VERSION, DTYPE_NAMES, ELEMENT_BYTES, FLOAT16,
-    FLOAT32, FLOAT64, INT8, INT32, INT64, INTEGERS, MAX, MEMORY_CUDA, MEMORY_HOST, MIN, PRODUCT, PULL, PUSH,
-    REDUCESCATTER, SIGNATURES, SUM, UINT8, Config, Options, TensorDesc,
+    ALLGATHER, ALLREDUCE, ALLTOALL, AVERAGE, BARRIER, BFLOAT16, BROADCAST, CONFIG_VERSION, DTYPE_NAMES, ELEMENT_BYTES,
+    FLOAT16, FLOAT32, FLOAT64, GATHER, INT8, INT32, INT64, INTEGERS, MAX, MEMORY_CUDA, MEMORY_HOST, MIN, PRODUCT, PULL,
+    PUSH, REDUCE, REDUCESCATTER, SCATTER, SIGNATURES, SUM, UINT8, Config, Options, TensorDesc,
 )
 from ._gate import Gate, left
 from ._registered import Group, Tensor
@@ -370,6 +370,30 @@ class Context:
         return self._start(
             library().tl_reducescatter, name, (source, target, rows, row, dtype, op), (rows * row, dtype, op, row),
             urgency, keep, place,
+        )
+
+    def reduce(self, name, source, target, count, dtype, op, root, urgency, keep, place=HOST):
+        return self._start(
+            library().tl_reduce, name, (source, target, count, dtype, op, root), (count, dtype, op, root), urgency,
+            keep, place,
+        )
+
+    def gather(self, name, source, target, count, dtype, root, urgency, keep, place=HOST):
+        return self._start(
+            library().tl_gather, name, (source, target, count, dtype, root), (count * self.size, dtype, root), urgency,
+            keep, place,
+        )
+
+    def scatter(self, name, source, target, count, dtype, root, urgency, keep, place=HOST):
+        return self._start(
+            library().tl_scatter, name, (source, target, count, dtype, root), (count * self.size, dtype, root),
+            urgency, keep, place,
+        )
+
+    def alltoall(self, name, source, target, count, dtype, urgency, keep, place=HOST):
+        return self._start(
+            library().tl_alltoall, name, (source, target, count, dtype), (2 * count * self.size, dtype), urgency, keep,
+            place,
         )
 
     def push(self, key, source, count, dtype, op, urgency, keep, place=HOST):

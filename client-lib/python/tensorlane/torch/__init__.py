@@ -50,6 +50,16 @@ from ._calls import (
     reducescatter_async,
 )
 from ._ddp import ddp_comm_hook
+from ._exchange import (
+    alltoall,
+    alltoall_async,
+    gather,
+    gather_async,
+    reduce,
+    reduce_async,
+    scatter_,
+    scatter_async_,
+)
 from ._optimizer import DistributedOptimizer
 from ._shard_scaler import ShardedGradScaler
 from ._shard_state import merge_state_dicts
