@@ -85,9 +85,8 @@ Status Context::check_blocks(const std::string& name, Operation operation, std::
   }
   const std::uint64_t unit = protocol::Exchange::unit(operation, world_size);
   if (exchanges(operation) && elements % unit != 0) {
-    return invalid_tensor(
-        name, "it has " + std::to_string(elements) + " elements",
-        std::string("of a ") + operation_name(operation) + " they are a multiple of " + std::to_string(unit));
+    return invalid_tensor(name, "it has " + std::to_string(elements) + " elements",
+                          "use a multiple of " + std::to_string(unit) + " for " + operation_name(operation));
   }
   return {};
 }

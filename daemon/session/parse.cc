@@ -62,7 +62,7 @@ Status check_elements(const TensorBody& t, std::uint32_t world_size) {
   const std::uint64_t unit = protocol::Exchange::unit(t.operation, world_size);
   if (exchanges(t.operation) && t.elements % unit != 0) {
     return bad(t, "elements", std::to_string(t.elements),
-               std::string("of a ") + operation_name(t.operation) + " they are a multiple of " + std::to_string(unit));
+               "use a multiple of " + std::to_string(unit) + " for " + operation_name(t.operation));
   }
   return {};
 }

@@ -180,7 +180,7 @@ TEST(Limits, TensorsThatCannotBe) {
   EXPECT_THAT(error_of([](Tensor& t) { t.segment = 1; }), HasSubstr("not inside segment 1"));
   EXPECT_THAT(error_of([](Tensor& t) { t.root = 1; }), HasSubstr("root is 1"));
   EXPECT_THAT(error_of([](Tensor& t) { t.dtype = static_cast<Dtype>(200); }), HasSubstr("dtype is 200"));
-  EXPECT_THAT(error_of([](Tensor& t) { t.operation = static_cast<Operation>(7); }), HasSubstr("operation is 7"));
+  EXPECT_THAT(error_of([](Tensor& t) { t.operation = static_cast<Operation>(11); }), HasSubstr("operation is 11"));
   EXPECT_THAT(error_of([](Tensor& t) { t.reduce = static_cast<ReduceOp>(5); }), HasSubstr("reduction is 5"));
   EXPECT_THAT(error_of([](Tensor& t) {
                 t.dtype = Dtype::kUint8;

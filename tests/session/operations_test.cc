@@ -435,8 +435,11 @@ TEST(Operations, RefusesWhatCannotBeRegistered) {
   desc.operation = TL_REDUCESCATTER;
   desc.row = 5;
   EXPECT_THAT(error_of(desc), HasSubstr("row is 5: it divides the count, 16"));
-  desc.operation = static_cast<tl_operation_t>(7);
-  EXPECT_THAT(error_of(desc), HasSubstr("operation is 7"));
+  desc.operation = static_cast<tl_operation_t>(11);
+  EXPECT_THAT(error_of(desc), HasSubstr("operation is 11"));
+  desc.operation = TL_ALLTOALL;
+  desc.count = 15;
+  EXPECT_THAT(error_of(desc), HasSubstr("it has 15 elements: use a multiple of 2 for alltoall"));
   desc = tensor_desc("x", nullptr, 16);
   desc.dtype = TL_INT32;
   desc.op = TL_AVERAGE;

@@ -42,7 +42,7 @@ TEST(CheckGroup, refuses_what_cannot) {
   body.dtype = static_cast<Dtype>(9);
   EXPECT_EQ(check(body), refused("tensor 'a' has an unknown dtype"));
   body = tensor("a");
-  body.operation = static_cast<Operation>(9);
+  body.operation = static_cast<Operation>(11);
   EXPECT_EQ(check(body), refused("tensor 'a' has an unknown operation"));
   body = tensor("a");
   body.reduce = static_cast<ReduceOp>(9);
@@ -59,6 +59,13 @@ TEST(CheckGroup, refuses_what_cannot) {
   body = tensor("a", 10);
   body.operation = Operation::kAllgather;
   EXPECT_EQ(check(body), refused("tensor 'a' has 10 elements, which 4 ranks do not divide"));
+  body.operation = Operation::kGather;
+  EXPECT_EQ(check(body), refused("tensor 'a' has 10 elements, not a multiple of 4"));
+  body.elements = 12;
+  EXPECT_EQ(check(body), "ok");
+  body.operation = Operation::kAlltoall;
+  EXPECT_EQ(check(body), refused("tensor 'a' has 12 elements, not a multiple of 8"));
+  body.elements = 10;
   body.operation = Operation::kReduceScatter;
   EXPECT_EQ(check(body), "ok");
   body.row = 4;
@@ -115,6 +122,11 @@ TEST(CompareGroups, the_first_difference_in_the_order_of_the_reference_is_named)
   automatic.pattern = protocol::kAutomaticPattern;
   EXPECT_EQ(compare_groups("j", "g", {0, {ring}}, {3, {automatic}}).what(),
             "tensor 'a' differs: rank 0 registers pattern ring, rank 3 pattern auto");
+  TensorBody to_first = tensor("a"), to_last = tensor("a");
+  to_first.operation = to_last.operation = Operation::kGather;
+  to_last.root = 3;
+  EXPECT_EQ(compare_groups("j", "g", {0, {to_first}}, {3, {to_last}}).what(),
+            "tensor 'a' differs: rank 0 registers root 0, rank 3 root 3");
   EXPECT_EQ(compare_groups("j", "g", {0, {tensor("a"), tensor("b"), tensor("c")}}, {3, {c, b, tensor("a")}}).what(),
             "tensor 'b' differs: rank 0 registers float32[8], rank 3 float32[9]");
 }
