@@ -18,7 +18,8 @@ namespace tensorlane::client {
 
 // The other end of a session (common/protocol/session.h) in this process, on a thread of its own, which sleeps while
 // nothing is asked. There is nobody to exchange anything with: an operation on a buffer leaves in it what is there, and
-// is done. Names, ids and arenas are as a daemon has them. It trusts its client, which is this library.
+// is done; only an all-to-all's second half becomes its first, by whoever submits it. Names, ids and arenas are as a
+// daemon has them. It trusts its client, which is this library.
 class Alone {
  public:
   // Makes `channel` its client's end. `why`: for the status, what there is in place of a daemon. Errors: resource

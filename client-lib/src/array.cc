@@ -147,6 +147,7 @@ Result<tl_request*> Context::bind_and_start(const std::string& key, ArrayTensor&
   tensor->name = key;
   tensor->bytes = protocol::buffer_bytes(body, settings_.world_size, settings_.rank);
   tensor->exchanges = exchanges(call.operation);
+  tensor->to_all = call.operation == Operation::kAlltoall;
   tensor->urgency = body.urgency;
   tensor->keyed = is_keyed(call.operation);
   const bool pulls = call.operation == Operation::kPull, has_buffer = call.operation != Operation::kBarrier;

@@ -49,6 +49,7 @@ struct tl_tensor {
   void* gpu_buffer = nullptr;
   bool keyed = false;      // a key's push or pull
   bool exchanges = false;  // its parts go from rank to rank
+  bool to_all = false;     // ... from each to all
   float urgency = 0;       // for copies between GPU and staging
   // What follows is the mutex's.
   bool owns_buffer = false;  // it was allocated for the tensor

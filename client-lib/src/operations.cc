@@ -127,6 +127,9 @@ bool Context::submit_locked(tl_request& request) {
   tl_tensor& tensor = *request.tensor;
   if (request.state != State::kPosted) ++tensor.sequence;
   request.state = State::kPosted;
+  // Without a daemon nobody else does it (alone.h). What is sent fills the buffer's first half.
+  if (alone_ != nullptr && tensor.to_all)
+    std::memcpy(tensor.buffer + tensor.bytes / 2, tensor.buffer, tensor.bytes / 2);
   return rings_.submit({tensor.id, 0, tensor.sequence});
 }
 

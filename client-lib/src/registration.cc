@@ -145,6 +145,7 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   tensor.name = name;
   tensor.bytes = protocol::buffer_bytes(body, settings_.world_size, settings_.rank);
   tensor.exchanges = exchanges(body.operation);
+  tensor.to_all = body.operation == Operation::kAlltoall;
   tensor.keyed = is_keyed(body.operation);
   tensor.urgency =
       desc.urgency >= 0 ? desc.urgency : 1 - static_cast<float>(body.position) / static_cast<float>(body.positions);

@@ -55,6 +55,18 @@ TEST(Alone, ArrayCallsGiveWhatTheyGot) {
     done([&](float* out, tl_request_t** request) {
       return tl_reducescatter(context, "x", in.data(), out, 100, 10, TL_FLOAT32, TL_SUM, nullptr, request);
     });
+    done([&](float* out, tl_request_t** request) {
+      return tl_reduce(context, "x", in.data(), out, 1000, TL_FLOAT32, TL_SUM, 0, nullptr, request);
+    });
+    done([&](float* out, tl_request_t** request) {
+      return tl_gather(context, "x", in.data(), out, 1000, TL_FLOAT32, 0, nullptr, request);
+    });
+    done([&](float* out, tl_request_t** request) {
+      return tl_scatter(context, "x", in.data(), out, 1000, TL_FLOAT32, 0, nullptr, request);
+    });
+    done([&](float* out, tl_request_t** request) {
+      return tl_alltoall(context, "x", in.data(), out, 1000, TL_FLOAT32, nullptr, request);
+    });
     std::vector<float> nothing;
     tl_request_t* request = nullptr;
     ASSERT_EQ(tl_push(context, "k", in.data(), 1000, TL_FLOAT32, TL_SUM, nullptr, &request), TL_OK) << tl_last_error();

@@ -37,7 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{
             "UnknownOperation", HOST "urgencies: [{operation: allreduces, urgency: 1}]\n",
             "'operation' of a rule of 'urgencies' is 'allreduces': fabric.yaml:2: did you mean 'allreduce'? expected "
-            "one of allreduce, broadcast, allgather, barrier, push, pull, reducescatter"},
+            "one of allreduce, broadcast, allgather, barrier, push, pull, reducescatter, reduce, gather, scatter, "
+            "alltoall"},
         Mistake{"LessThanAtLeast", HOST "urgencies: [{at_least: 1 MiB, at_most: 1 KiB, urgency: 1}]\n",
                 "'at_most' of a rule of 'urgencies' is '1 KiB': fabric.yaml:2: expected at least 'at_least', 1 MiB"},
         Mistake{"QuotesInAPattern", HOST "urgencies: [{job: 'a\"b', urgency: 1}]\n",
