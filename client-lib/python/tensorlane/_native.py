@@ -385,16 +385,12 @@ class Context:
         )
 
     def scatter(self, name, source, target, count, dtype, root, urgency, keep, place=HOST):
-        return self._start(
-            library().tl_scatter, name, (source, target, count, dtype, root), (count * self.size, dtype, root),
-            urgency, keep, place,
-        )
+        given, kind = (source, target, count, dtype, root), (count * self.size, dtype, root)
+        return self._start(library().tl_scatter, name, given, kind, urgency, keep, place)
 
     def alltoall(self, name, source, target, count, dtype, urgency, keep, place=HOST):
-        return self._start(
-            library().tl_alltoall, name, (source, target, count, dtype), (2 * count * self.size, dtype), urgency, keep,
-            place,
-        )
+        given, kind = (source, target, count, dtype), (2 * count * self.size, dtype)
+        return self._start(library().tl_alltoall, name, given, kind, urgency, keep, place)
 
     def push(self, key, source, count, dtype, op, urgency, keep, place=HOST):
         return self._start(library().tl_push, key, (source, count, dtype, op), (count, dtype, op), urgency, keep, place)
