@@ -204,6 +204,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::send(Tensors& tensors, int destina
   const at::Tensor tensor = only(tensors, "send");
   const at::Tensor memory = tensor.contiguous();
   Group::Order order = message(OpType::SEND, "send", tensor, destination, tag);
+  order.inputs = tensors;
   order.kept = {memory};
   order.results = tensors;
   return group_->transfer(std::move(order), memory);
@@ -214,6 +215,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::recv(Tensors& tensors, int source,
   check_outputs(tensors, true, "recv");
   const at::Tensor memory = tensor.is_contiguous() ? tensor : scratch(tensor, tensor.numel()).view(tensor.sizes());
   Group::Order order = message(OpType::RECV, "recv", tensor, source, tag);
+  order.inputs = tensors;
   order.kept = {memory};
   order.results = tensors;
   if (!memory.is_same(tensor)) order.after = [tensor, memory] { tensor.copy_(memory); };
