@@ -10,8 +10,8 @@ with_pending = set()  # keeps cores alive whose optimizer the user has dropped b
 
 
 class Lifetime:
-    """The part of a core that its kinds have in common. They have `_sender` and `_by_parameter` after register(), and
-    flush() and _stop_watching()."""
+    """The part of a core that its kinds have in common. They have `pending` (slots that wait for an update),
+    `_sender` and `_by_parameter` after register(), and flush() and _stop_watching()."""
 
     def __init__(self, wrapped, process_set):
         self.wrapped = wrapped
@@ -66,6 +66,17 @@ class Lifetime:
 
     def shares(self, parameters):
         return any(slot.parameter in parameters for slot in self._sender.slots)
+
+    def _is_up_to_date(self, slots, watch):
+        """Nothing of these is pending any more."""
+        for slot in slots:
+            slot.update = slot.seal = None
+            self.pending.discard(slot)
+            for keys in slot.watched:
+                watch.forget(keys)
+            slot.watched = ()
+        if not self.pending:
+            with_pending.discard(self)
 
     def _set_trained(self, groups):
         """Groups may have been dropped, or have come back."""

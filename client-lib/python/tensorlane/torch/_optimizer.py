@@ -182,14 +182,7 @@ class _Core(Lifetime):
             # Where nobody has called zero_grad() yet the next gradients may be added to these.
             self._put_into_gradients([slot for slot in used if self._is_shown(slot)])
             self.updates.leave({slot.batch.device for slot in slots})
-            for slot in slots:
-                slot.update = slot.seal = None
-                self.pending.discard(slot)
-                for keys in slot.watched:
-                    watch.forget(keys)
-                slot.watched = ()
-            if not self.pending:
-                with_pending.discard(self)
+            self._is_up_to_date(slots, watch)
 
     def before_zero_grad(self, set_to_none=True):
         """Gradients that have been sent are dropped, if all ranks do."""

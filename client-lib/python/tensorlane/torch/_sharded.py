@@ -164,14 +164,7 @@ class ShardedCore(Lifetime):
             self._guarded_by_failure(lambda: self._sender.wait_values(buckets))
             arrived = [slot for bucket in buckets for slot in bucket.slots if slot.update is not None]
             self._seals.check(arrived)
-            for slot in arrived:
-                slot.update = slot.seal = None
-                self.pending.discard(slot)
-                for keys in slot.watched:
-                    watch.forget(keys)
-                slot.watched = ()
-            if not self.pending:
-                with_pending.discard(self)
+            self._is_up_to_date(arrived, watch)
 
     def state(self):
         return self._inner.state
