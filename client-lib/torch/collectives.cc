@@ -23,6 +23,17 @@ at::Tensor writable(const at::Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : scratch(tensor, tensor.numel()).view(tensor.sizes());
 }
 
+// Each input has an output of its dtype.
+void check_coalesced(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* where) {
+  TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(), outputs.size(), " outputs and ", inputs.size(),
+              " inputs were given: ", where, ": give as many outputs as inputs");
+  check_outputs(outputs, false, where);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check_taken(inputs[i], where);
+    check_same_dtype(inputs[i], outputs[i], where);
+  }
+}
+
 }  // namespace
 
 Call TensorlaneBackend::allreduce_call(const at::Tensor& memory, const Reduced& how) {
@@ -230,12 +241,8 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::allgather_coalesced(TensorLists& o
 TensorlaneBackend::WorkPtr TensorlaneBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                                               const c10d::AllgatherOptions& options) {
   const char* const where = "all_gather_into_tensor_coalesced";
-  TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(), outputs.size(), " outputs and ", inputs.size(),
-              " inputs were given: ", where, ": give as many outputs as inputs");
-  check_outputs(outputs, false, where);
+  check_coalesced(outputs, inputs, where);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    check_taken(inputs[i], where);
-    check_same_dtype(inputs[i], outputs[i], where);
     TORCH_CHECK(outputs[i].numel() == inputs[i].numel() * size_, "an output has ", outputs[i].numel(),
                 " elements, its input ", inputs[i].numel(), ": ", where, ": give an output of ", size_,
                 " times the input's size");
@@ -335,12 +342,8 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::_reduce_scatter_base(at::Tensor& o
 TensorlaneBackend::WorkPtr TensorlaneBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   const char* const where = "reduce_scatter_tensor_coalesced";
-  TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(), outputs.size(), " outputs and ", inputs.size(),
-              " inputs were given: ", where, ": give as many outputs as inputs");
-  check_outputs(outputs, false, where);
+  check_coalesced(outputs, inputs, where);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    check_taken(inputs[i], where);
-    check_same_dtype(inputs[i], outputs[i], where);
     TORCH_CHECK(inputs[i].numel() == outputs[i].numel() * size_, "an input has ", inputs[i].numel(),
                 " elements, its output ", outputs[i].numel(), ": ", where, ": give an input of ", size_,
                 " times the output's size");
