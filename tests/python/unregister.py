@@ -1,6 +1,6 @@
 """Tensors that are registered, used, unregistered and registered anew, in another shape. A script of two ranks or more, run by daemons/test_daemons.py.
 
-    unregister.py            everything that goes on after an error
+    unregister.py [TURNS]    everything that goes on after an error; 50 large tensors, or TURNS
     unregister.py dies       the last rank dies while the others unregister
 """
 
@@ -175,7 +175,7 @@ def main():
     tl.barrier()  # has a tensor of its own, and so has the agreement on a process set
     other = OtherJob()
     before = plan()["tensors"]
-    many_large_ones(200)
+    many_large_ones(int(sys.argv[1]) if sys.argv[1:] else 50)
     unlike_ones(40)
     under_way()
     array_calls()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `tensorlane-switch render` writes for systems that are configured by commands, against the oracle. usage: test_command_lines.py TENSORLANE_SWITCH [--timed]"""
+"""What `tensorlane-switch render` writes for systems that are configured by commands, against the oracle. usage: test_command_lines.py TENSORLANE_SWITCH"""
 
 import filecmp
 import itertools

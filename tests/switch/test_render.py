@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tensorlane-switch render` against the oracle, what it refuses, and what it leaves on the disk. usage: test_render.py TENSORLANE_SWITCH [--timed]"""
+"""`tensorlane-switch render` against the oracle, what it refuses, and what it leaves on the disk. usage: test_render.py TENSORLANE_SWITCH"""
 
 import copy
 import filecmp
