@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 
 from daemons import BIN, BUILD, PYTHON, Daemons, expect, outputs, skip
 
@@ -105,6 +106,16 @@ def works(daemons, name):
     expect(all(status == 0 for _, status in results), f"the job '{name}' failed: {results}")
 
 
+def plan_hashes(daemons):
+    """Of the jobs that run: waits for the first to have a plan."""
+    for _ in range(100):
+        hashes = [job["plan"]["hash"] for job in daemons.status("h0")["jobs"] if job.get("plan")]
+        if hashes:
+            return hashes
+        time.sleep(0.1)
+    return []
+
+
 def main():
     if not os.path.exists(PYTHON):
         skip(f"no {PYTHON}: run deploy/install-deps python")
@@ -112,7 +123,7 @@ def main():
         expect("it is no regular file: /dev/full" in daemons.log("h0"), "the daemon does not say that the timeline cannot be written")
         bystander = daemons.job("bystander", [MESSAGE, "loop", "4096", "45", "1"], stdin=subprocess.DEVNULL)
         works(daemons, "before")
-        hashes = [job["plan"]["hash"] for job in daemons.status("h0")["jobs"] if job.get("plan")]
+        hashes = plan_hashes(daemons)
         expect(hashes and all(f"hash {value}" in daemons.log("h0") for value in hashes), f"the log has another form of {hashes}")
         for part in (configuration, port_in_use, clients, ranks_that_differ, wrong_user, silent_crowd):
             part(daemons)
