@@ -72,6 +72,8 @@ class TensorlaneBackend final : public c10d::Backend {
   static Call allreduce_call(const at::Tensor& memory, const struct Reduced& how);
   Call allgather_call(const at::Tensor& input, const at::Tensor& output) const;
   static Call broadcast_call(const at::Tensor& memory, int64_t root);
+  Call exchange_call(tl_operation_t operation, const at::Tensor& input, const at::Tensor& output,
+                     const at::Tensor& part, int64_t root) const;
   // sparse.cc
   WorkPtr allreduce_sparse_sum(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   WorkPtr allgather_parts(Group::Order order, const Tensors& outputs, const at::Tensor& input);

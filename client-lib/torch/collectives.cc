@@ -130,17 +130,19 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::reduce(Tensors& tensors, const c10
   check_root(options.rootRank, where);
   check_outputs(tensors, true, where);
   const Reduced how = reduced(tensor, options.reduceOp, where);
-  // Not in the tensor: only the root's may change.
-  const at::Tensor memory = scratch(tensor, tensor.numel());
-  pack(tensors, memory);
+  const at::Tensor memory = tensor.contiguous();
   Group::Order order = this->order(OpType::REDUCE, where, tensor.numel(), tensor.scalar_type(), options.timeout);
   order.description.op = how.name;
   order.description.root = static_cast<int>(options.rootRank);
   order.inputs = tensors;
   order.kept = {memory};
   order.results = tensors;
-  if (rank_ == options.rootRank) order.after = [tensors, memory] { unpack(memory, tensors); };
-  return group_->start(std::move(order), allreduce_call(memory, how));
+  if (rank_ == options.rootRank) order.after = copy_back(tensor, memory);
+  Call call = allreduce_call(memory, how);
+  call.kind.operation = TL_REDUCE;
+  call.kind.root = static_cast<int>(options.rootRank);
+  if (rank_ != options.rootRank) call.out = nullptr;  // only the root's may change
+  return group_->start(std::move(order), call);
 }
 
 // Each rank's tensor to all ranks, where sizes may differ: all ranks know them all.

@@ -56,6 +56,22 @@ void check_splits(const int64_t* sizes, int size, const Description& description
   }
 }
 
+// Parts that lie one after the other in `packed`, to or from places of `room` elements each.
+void move_parts(const at::Tensor& packed, const std::vector<int64_t>& parts, const at::Tensor& spread,
+                std::int64_t room, bool to_spread) {
+  std::int64_t at = 0, place = 0;
+  for (const int64_t part : parts) {
+    const at::Tensor here = packed.narrow(0, at, part), there = spread.narrow(0, place, part);
+    if (to_spread) {
+      there.copy_(here);
+    } else {
+      here.copy_(there);
+    }
+    at += part;
+    place += room;
+  }
+}
+
 }  // namespace
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::gather(TensorLists& outputs, Tensors& inputs,
@@ -65,10 +81,11 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::gather(TensorLists& outputs, Tenso
   check_root(options.rootRank, where);
   Group::Order order = this->order(OpType::GATHER, where, input.numel(), input.scalar_type(), options.timeout);
   order.description.root = static_cast<int>(options.rootRank);
-  const at::Tensor memory = input.contiguous(), all = scratch(input, input.numel() * size_);
+  const bool root = rank_ == options.rootRank;
+  const at::Tensor memory = input.contiguous(), all = scratch(input, root ? input.numel() * size_ : 0);
   order.inputs = inputs;
   order.kept = {memory, all};
-  if (rank_ == options.rootRank) {
+  if (root) {
     TORCH_CHECK(outputs.size() == 1 && outputs.front().size() == ranks(), "the root's output list has ",
                 outputs.empty() ? 0 : outputs.front().size(), " tensors: ", where, ": give one for each of ", size_,
                 " ranks");
@@ -83,7 +100,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::gather(TensorLists& outputs, Tenso
     TORCH_CHECK(outputs.empty() || outputs.front().empty(), "output tensors were given: ", where, " on rank ", rank_,
                 ": give them on the root, rank ", options.rootRank, ", alone");
   }
-  return group_->start(std::move(order), allgather_call(memory, all));
+  return group_->start(std::move(order), exchange_call(TL_GATHER, memory, all, input, options.rootRank));
 }
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLists& inputs,
@@ -92,8 +109,10 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLi
   const at::Tensor output = only(outputs, where);
   check_root(options.rootRank, where);
   check_outputs(outputs, true, where);
-  const at::Tensor all = scratch(output, output.numel() * size_);
-  if (rank_ == options.rootRank) {
+  const bool root = rank_ == options.rootRank;
+  const at::Tensor all = scratch(output, root ? output.numel() * size_ : 0);
+  const at::Tensor memory = output.is_contiguous() ? output : scratch(output, output.numel());
+  if (root) {
     TORCH_CHECK(inputs.size() == 1 && inputs.front().size() == ranks(), "the root's input list has ",
                 inputs.empty() ? 0 : inputs.front().size(), " tensors: ", where, ": give one for each of ", size_,
                 " ranks");
@@ -111,43 +130,52 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLi
   Group::Order order = this->order(OpType::SCATTER, where, output.numel(), output.scalar_type(), options.timeout);
   order.description.root = static_cast<int>(options.rootRank);
   order.inputs = inputs.empty() ? Tensors() : inputs.front();
-  order.kept = {all};
+  order.kept = {all, memory};
   order.results = outputs;
-  order.after = [outputs, all, from = output.numel() * rank_] { unpack(all, outputs, from); };
-  return group_->start(std::move(order), broadcast_call(all, options.rootRank));
+  if (!memory.is_same(output)) order.after = [outputs, memory] { unpack(memory, outputs); };
+  return group_->start(std::move(order), exchange_call(TL_SCATTER, all, memory, memory, options.rootRank));
 }
 
-// `input` and `received` are contiguous, cut into parts of so many elements, by rank. The one place that knows how
-// parts travel: all ranks first tell each other their sizes, and then gather everything.
+// `part`: as large as what each rank sends to, or gets from, each other.
+Call TensorlaneBackend::exchange_call(tl_operation_t operation, const at::Tensor& input, const at::Tensor& output,
+                                      const at::Tensor& part, int64_t root) const {
+  const Moved as = moved(part.scalar_type());
+  Call call;
+  call.kind = {operation, static_cast<std::uint64_t>(part.numel()) * as.units, as.dtype, TL_SUM, static_cast<int>(root),
+               1};
+  call.in = input.const_data_ptr();
+  call.out = output.data_ptr();
+  call.bytes = part.nbytes() * ranks() * (operation == TL_ALLTOALL ? 2 : 1);
+  call.bytes_alone = part.nbytes();
+  return call;
+}
+
+// `input` and `received` are contiguous, cut into parts of so many elements, by rank. All ranks first tell each other
+// these sizes; parts of different sizes then travel as if each had that of the largest.
 TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const at::Tensor& input,
                                                        std::vector<int64_t> input_splits,
                                                        std::vector<int64_t> output_splits, const at::Tensor& received) {
   order.kept = {input, received};
   const Description description = order.description;
   auto steps = [this, group = group_, description, input, received, sends = std::move(input_splits),
-                expects = std::move(output_splits), size = size_, rank = rank_] {
+                expects = std::move(output_splits), size = size_] {
     at::NoGradGuard no_grad;
     const at::Tensor mine = at::empty({2 * size}, at::kLong), table = at::empty({size, 2 * size}, at::kLong);
     std::copy(sends.begin(), sends.end(), mine.data_ptr<int64_t>());
     std::copy(expects.begin(), expects.end(), mine.data_ptr<int64_t>() + size);
     group->call_and_wait(description, allgather_call(mine, table));
-    const int64_t* sizes = table.const_data_ptr<int64_t>();
-    check_splits(sizes, size, description);
-    std::int64_t most = 0;
-    for (int from = 0; from < size; ++from)
-      most = std::max(most, std::accumulate(sizes + 2 * size * from, sizes + 2 * size * from + size, int64_t{0}));
-    if (most == 0) return;
-    const at::Tensor padded = scratch(input, most), all = scratch(input, most * size);
-    padded.narrow(0, 0, input.numel()).copy_(input);
-    padded.narrow(0, input.numel(), most - input.numel()).zero_();
-    group->call_and_wait(description, allgather_call(padded, all));
-    std::int64_t to = 0;
-    for (int from = 0; from < size; ++from) {
-      const int64_t* row = sizes + 2 * size * from;
-      const std::int64_t offset = from * most + std::accumulate(row, row + rank, int64_t{0});
-      if (row[rank] > 0) received.narrow(0, to, row[rank]).copy_(all.narrow(0, offset, row[rank]));
-      to += row[rank];
-    }
+    check_splits(table.const_data_ptr<int64_t>(), size, description);
+    const auto [least, most] = at::aminmax(table);
+    const std::int64_t part = most.item<int64_t>();
+    if (part == 0) return;
+    const auto call = [&](const at::Tensor& from, const at::Tensor& to) {
+      group->call_and_wait(description, exchange_call(TL_ALLTOALL, from, to, from.narrow(0, 0, part), 0));
+    };
+    if (least.item<int64_t>() == part) return call(input, received);
+    const at::Tensor from = scratch(input, part * size).zero_(), to = scratch(input, part * size);
+    move_parts(input, sends, from, part, true);
+    call(from, to);
+    move_parts(received, expects, to, part, false);
   };
   return group_->start_steps(std::move(order), std::move(steps));
 }

@@ -35,6 +35,31 @@ bool is_whole(const std::vector<int64_t>& ranks) {
   return true;
 }
 
+tl_status_t begin_call(tl_context_t* context, const char* name, const Call& call, tl_request_t*& request) {
+  const Library& lib = library();
+  const auto& [operation, count, dtype, op, root, row] = call.kind;
+  tl_options_t options = TL_OPTIONS_INIT;
+  options.queued = 1;
+  switch (operation) {
+    case TL_BROADCAST:
+      return lib.broadcast(context, name, call.out, count, dtype, root, &options, &request);
+    case TL_ALLGATHER:
+      return lib.allgather(context, name, call.in, call.out, count, dtype, &options, &request);
+    case TL_REDUCESCATTER:
+      return lib.reducescatter(context, name, call.in, call.out, count, row, dtype, op, &options, &request);
+    case TL_REDUCE:
+      return lib.reduce(context, name, call.in, call.out, count, dtype, op, root, &options, &request);
+    case TL_GATHER:
+      return lib.gather(context, name, call.in, call.out, count, dtype, root, &options, &request);
+    case TL_SCATTER:
+      return lib.scatter(context, name, call.in, call.out, count, dtype, root, &options, &request);
+    case TL_ALLTOALL:
+      return lib.alltoall(context, name, call.in, call.out, count, dtype, &options, &request);
+    default:
+      return lib.allreduce(context, name, call.in, call.out, count, dtype, op, &options, &request);
+  }
+}
+
 }  // namespace
 
 Group::Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout, std::string name,
@@ -174,29 +199,10 @@ void Group::call_and_wait(const Description& description, const Call& call) {
 }
 
 tl_request_t* Group::call_locked(Names& names, const Description& description, const Call& call) {
-  const Kind& kind = call.kind;
-  Names::Turn turn = names.next(kind, call.bytes);
+  Names::Turn turn = names.next(call.kind, call.bytes);
   if (!turn.old.empty()) give_back(std::move(turn.old));
-  tl_options_t options = TL_OPTIONS_INIT;
-  options.queued = 1;
   tl_request_t* request = nullptr;
-  const char* name = turn.name.c_str();
-  const Library& lib = library();
-  tl_status_t status = TL_OK;
-  switch (kind.operation) {
-    case TL_BROADCAST:
-      status = lib.broadcast(context_, name, call.out, kind.count, kind.dtype, kind.root, &options, &request);
-      break;
-    case TL_ALLGATHER:
-      status = lib.allgather(context_, name, call.in, call.out, kind.count, kind.dtype, &options, &request);
-      break;
-    case TL_REDUCESCATTER:
-      status = lib.reducescatter(context_, name, call.in, call.out, kind.count, kind.row, kind.dtype, kind.op, &options,
-                                 &request);
-      break;
-    default:
-      status = lib.allreduce(context_, name, call.in, call.out, kind.count, kind.dtype, kind.op, &options, &request);
-  }
+  const tl_status_t status = begin_call(context_, turn.name.c_str(), call, request);
   if (status != TL_OK) fail(error(description, status));
   return request;
 }

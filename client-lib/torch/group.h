@@ -29,7 +29,7 @@ struct Call {
   Kind kind;
   const void* in = nullptr;
   void* out = nullptr;
-  std::uint64_t bytes = 0;  // of the buffer that the C interface works on
+  std::uint64_t bytes = 0;  // of the buffer that the C interface works on, the largest of any rank
   // What a group of one rank does in its place: so many bytes of `in` are `out`.
   std::uint64_t bytes_alone = 0;
 };

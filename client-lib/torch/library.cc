@@ -51,6 +51,10 @@ void load_library(const std::string& path) {
   find(handle, path, "tl_broadcast", f.broadcast);
   find(handle, path, "tl_allgather", f.allgather);
   find(handle, path, "tl_reducescatter", f.reducescatter);
+  find(handle, path, "tl_reduce", f.reduce);
+  find(handle, path, "tl_gather", f.gather);
+  find(handle, path, "tl_scatter", f.scatter);
+  find(handle, path, "tl_alltoall", f.alltoall);
   loaded = true;
 }
 

@@ -23,6 +23,10 @@ struct Library {
   decltype(&::tl_broadcast) broadcast;
   decltype(&::tl_allgather) allgather;
   decltype(&::tl_reducescatter) reducescatter;
+  decltype(&::tl_reduce) reduce;
+  decltype(&::tl_gather) gather;
+  decltype(&::tl_scatter) scatter;
+  decltype(&::tl_alltoall) alltoall;
 };
 
 // Loads the functions from the shared object at `path`, which Python has loaded before; once. Throws DistBackendError

@@ -14,6 +14,14 @@ std::string group_of(tl_operation_t operation, const std::string& name) {
       return "allgather." + name;
     case TL_REDUCESCATTER:
       return "reducescatter." + name;
+    case TL_REDUCE:
+      return "reduce." + name;
+    case TL_GATHER:
+      return "gather." + name;
+    case TL_SCATTER:
+      return "scatter." + name;
+    case TL_ALLTOALL:
+      return "alltoall." + name;
     default:
       return "allreduce." + name;
   }
