@@ -1,6 +1,6 @@
 """Tensors that are registered, used, unregistered and registered anew, in another shape. A script of two ranks or more, run by daemons/test_daemons.py.
 
-    unregister.py [TURNS]    everything that goes on after an error; 50 large tensors, or TURNS
+    unregister.py            everything that goes on after an error
     unregister.py dies       the last rank dies while the others unregister
 """
 
@@ -169,13 +169,13 @@ def dies():
 
 
 def main():
-    tl.init(timeout=30)
+    tl.init(timeout=10)  # which unlike_calls() waits for
     if sys.argv[1:] == ["dies"]:
         return dies()
     tl.barrier()  # has a tensor of its own, and so has the agreement on a process set
     other = OtherJob()
     before = plan()["tensors"]
-    many_large_ones(int(sys.argv[1]) if sys.argv[1:] else 50)
+    many_large_ones(200)
     unlike_ones(40)
     under_way()
     array_calls()
