@@ -9,6 +9,7 @@ The C++ sources are those of the source tree around this folder, ../src, ../torc
 distribution carries a copy in _native_source.
 """
 
+import concurrent.futures
 import importlib.util
 import os
 import pathlib
@@ -78,9 +79,12 @@ def compile_units(command, what, source=None):
 class Build(build_py):
     def run(self):
         super().run()
-        self.compile_library(self.library())
-        for output, folder in self.backends().items():
-            self.compile_backend(output, folder)
+        self.library().parent.mkdir(parents=True, exist_ok=True)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiled = [pool.submit(self.compile_backend, *backend) for backend in self.backends().items()]
+            compiled.append(pool.submit(self.compile_library, self.library()))
+            for each in compiled:
+                each.result()
 
     def get_outputs(self, include_bytecode=1):
         return [*super().get_outputs(include_bytecode), str(self.library()), *map(str, self.backends())]
@@ -113,7 +117,6 @@ class Build(build_py):
         root = source_root()
         units = sorted(str(unit) for pattern in UNITS for unit in root.glob(pattern))
         compiler = os.environ.get("CXX", "c++").split()
-        output.parent.mkdir(parents=True, exist_ok=True)
         command = [
             *compiler, "-std=c++20", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden",
             "-fvisibility-inlines-hidden", f"-I{root}", f"-I{root / 'client-lib' / 'include'}", *units,

@@ -1,4 +1,4 @@
-"""Three hosts train the digits example over RDMA to bitwise the parameters that they get over TCP, an outage of a link in between included;
+"""Three hosts train a small model (ranks.py) over RDMA to bitwise the parameters that they get over TCP, an outage of a link in between included;
 and every packet of it carries its class: DSCP and PCP, data and acknowledgements, in both directions."""
 
 import json
@@ -9,7 +9,7 @@ from case_faults import DETECTION, link
 from lab_harness import BULK, CONTROL, URGENT
 
 PCP = {CONTROL: 6, URGENT: 5, BULK: 3}  # greenfield, common/fabric/README.md
-ITERATIONS = 6
+ITERATIONS = 8
 # Heartbeats are TCP, which doubles its pauses: they are silent for twice as long and more, of the six tenths of DETECTION that a host may be silent.
 OUTAGE = DETECTION / 6
 

@@ -1,5 +1,5 @@
-"""Runs ranks on a host of a bed, each in a child of this process, which has imported what they need: emulated, importing PyTorch takes half
-a minute, and a fork none.
+"""Runs ranks on a host of a bed, each in a child of this process, which has imported what they need: emulated, even importing NumPy takes
+seconds, and a fork none. PyTorch would take a minute, and its tensors reach the daemon in the same way.
 
     ranks.py FOLDER
 
@@ -8,58 +8,55 @@ Prints "ready", then runs what appears in FOLDER (`Ranks` of daemons_in_bed.py p
   N.out      what the rank writes, growing
   N.status   its exit status, made when it has ended"""
 
-import functools
 import hashlib
 import json
 import os
 import sys
 import time
 import traceback
-import types
 
-# What serves PyTorch's compiler alone is a third of what importing it takes. Its optimizers import the compiler itself, a minute's work here,
-# only to have themselves left out of it.
-for unused in ("torch._meta_registrations", "torch._prims", "torch.export"):
-    sys.modules[unused] = types.ModuleType(unused)
-import torch  # noqa: E402
-from torch._opaque_base import OpaqueBaseMeta  # noqa: E402
-
-torch._C._set_generator_metaclass(OpaqueBaseMeta)  # which torch._prims would have done
-compiler = types.ModuleType("torch._dynamo")
-compiler.disable = lambda function, *_, **__: function
-compiler.graph_break = lambda *_: None
-sys.modules["torch._dynamo"] = torch._dynamo = compiler
-
-from tensorlane.examples import digits  # noqa: E402
-from tensorlane.torch import _gradients  # noqa: E402
-
-_gradients.BATCH_BYTES = 0  # every host is to write in every class: small neighbours that share a tensor leave one reducer
+import numpy
+import tensorlane
 
 POLL = 0.1
+# Each layer is large enough for every host to send parts of it; the first is what the next iteration needs first.
+WIDTHS, URGENCIES = (64, 1024, 1024, 64), (1.0, 0.1, 0.1)
+BATCH, RATE = 16, 0.02
 
 
-def make_trainer(mode):
-    return digits.Trainer(types.SimpleNamespace(mode=mode, batch=16, width=256, lr=0.02, seed=1, emulate=0.0))
-
-
-def warm_up():
-    """Reads the data, and does everything that PyTorch does once, so that every rank finds it done."""
-    digits.load_digits = functools.cache(digits.load_digits)
-    make_trainer("nocomm").run(1)
+def step(weights, inputs, wanted):
+    """Forward and backward pass, and the update by gradients that are averaged as they appear. The loss."""
+    activations = [inputs]
+    for layer, weight in enumerate(weights):
+        result = activations[-1] @ weight
+        activations.append(numpy.maximum(result, 0) if layer + 1 < len(weights) else result)
+    error = (activations[-1] - wanted) / BATCH
+    handles = [None] * len(weights)
+    for layer in reversed(range(len(weights))):
+        gradient = activations[layer].T @ error
+        handles[layer] = tensorlane.allreduce_async(gradient, name=f"layer{layer}", op=tensorlane.Average, priority=URGENCIES[layer])
+        error = (error @ weights[layer].T) * (activations[layer] > 0)
+    for weight, handle in zip(weights, handles, strict=True):
+        weight -= RATE * handle.synchronize()
+    return float(((activations[-1] - wanted) ** 2).mean())
 
 
 def train(iterations):
-    """Trains the digits example; prints every iteration's number and, at the end, a digest of the parameters."""
-    trainer = make_trainer("tensorlane")
+    """Trains layers to do what others do; prints every iteration's number and, at the end, a digest of the parameters."""
+    tensorlane.init()
+    draw = numpy.random.default_rng(1)
+    weights = [draw.normal(0, 0.05, shape).astype(numpy.float32) for shape in zip(WIDTHS, WIDTHS[1:], strict=False)]
+    teacher = draw.normal(0, 0.1, (WIDTHS[0], WIDTHS[-1])).astype(numpy.float32)
+    draw, loss = numpy.random.default_rng(2 + tensorlane.rank()), None
     for iteration in range(iterations):
-        trainer.run(1)
+        inputs = draw.normal(0, 1, (BATCH, WIDTHS[0])).astype(numpy.float32)
+        loss = step(weights, inputs, inputs @ teacher)
         print(f"iteration {iteration}", flush=True)
-    trainer.model.eval()  # applies what is under way
     digest = hashlib.sha256()
-    for parameter in trainer.model.parameters():
-        digest.update(parameter.detach().numpy().tobytes())
-    trainer.close()
-    print(json.dumps({"digest": digest.hexdigest(), "loss": trainer.loss}), flush=True)
+    for weight in weights:
+        digest.update(weight.tobytes())
+    tensorlane.shutdown()
+    print(json.dumps({"digest": digest.hexdigest(), "loss": loss}), flush=True)
 
 
 def child(path, job):
@@ -84,7 +81,6 @@ def put(path, text):
 
 
 def main(folder):
-    warm_up()
     print("ready", flush=True)
     number, children = 0, {}
     while True:

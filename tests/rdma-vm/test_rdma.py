@@ -1,8 +1,8 @@
-"""What daemons and the transport do over RDMA, in one bed: booting it and importing PyTorch on its hosts takes longer than most cases.
+"""What daemons and the transport do over RDMA, in one bed: booting it takes longer than many a case.
 
     test_rdma.py TENSORLANE [CASE...]        training_through_an_outage needs training
 
-Hosts h0, h1 and h2 run the jobs. h3 runs the conformance suite while the others still import, then a job by rdma_cm with h2, and then gets the
+Hosts h0, h1 and h2 run the jobs. h3 runs the conformance suite meanwhile, then a job by rdma_cm with h2, and then gets the
 bad input."""
 
 import os
@@ -120,7 +120,7 @@ def run_jobs(bed, cases):
         try:
             ranks = Ranks(bed, HOSTS) if cases.wants("training") else None
             begin = time.monotonic()
-            run_faults_of_first_rail(bed, cases, rdma, resuming, first_rail_may_go)  # importing does not wait
+            run_faults_of_first_rail(bed, cases, rdma, resuming, first_rail_may_go)
             if ranks:
                 ranks.wait_ready()
                 print(f"imported {time.monotonic() - begin:.1f} s", flush=True)
