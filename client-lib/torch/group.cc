@@ -116,7 +116,10 @@ c10::intrusive_ptr<c10d::Work> Group::start(Order order, const Call& call) {
       if (!enter()) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
       remember(work);
       try {
-        work->set_request(call_locked(names_, work->description(), call));
+        const Names::Turn turn = names_.next(call.kind, call.bytes);
+        // All ranks give the same names back between the same calls, and wait for each other there.
+        if (!turn.old.empty()) worker_.post([this, old = turn.old] { give_back(old); });
+        work->set_request(this->call(turn, work->description(), call));
       } catch (...) {
         exit();
         forget(*work);
@@ -144,7 +147,7 @@ c10::intrusive_ptr<c10d::Work> Group::start_steps(Order order, std::function<voi
     } catch (const std::exception& e) {
       error = e.what();
     }
-    work->complete(error);
+    work->complete_soon(error);
   });
   return work;
 }
@@ -187,7 +190,9 @@ void Group::call_and_wait(const Description& description, const Call& call) {
   if (!enter()) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
   std::string wrong;
   try {
-    tl_request_t* request = call_locked(step_names_, description, call);
+    const Names::Turn turn = step_names_.next(call.kind, call.bytes);
+    give_back(turn.old);  // on the worker already
+    tl_request_t* request = this->call(turn, description, call);
     const tl_status_t status = library().wait(request, -1.0);
     if (status != TL_OK) wrong = error(description, status);
   } catch (...) {
@@ -198,34 +203,43 @@ void Group::call_and_wait(const Description& description, const Call& call) {
   if (!wrong.empty()) fail(wrong);
 }
 
-tl_request_t* Group::call_locked(Names& names, const Description& description, const Call& call) {
-  Names::Turn turn = names.next(call.kind, call.bytes);
-  if (!turn.old.empty()) give_back(std::move(turn.old));
+tl_request_t* Group::call(const Names::Turn& turn, const Description& description, const Call& call) {
   tl_request_t* request = nullptr;
   const tl_status_t status = begin_call(context_, turn.name.c_str(), call, request);
-  if (status != TL_OK) fail(error(description, status));
-  return request;
+  if (status == TL_OK) return request;
+  const std::string why = error(description, status);
+  end(why);
+  fail(why);
 }
 
-// All ranks give the same names back between the same calls. It waits for the others, so the worker does it.
-void Group::give_back(std::vector<std::string> names) {
-  worker_.post([this, names = std::move(names)] {
-    for (const std::string& name : names) {
-      // A time-out, or an operation that is not waited for yet: another rank is not here, or this one's program.
-      tl_status_t status = TL_ERROR_TIMED_OUT;
-      while (status == TL_ERROR_TIMED_OUT || status == TL_ERROR_INVALID_ARGUMENT) {
-        if (!enter()) return;
-        status = library().unregister(context_, name.c_str());
-        exit();
-        if (status == TL_ERROR_INVALID_ARGUMENT) std::this_thread::sleep_for(milliseconds(5));
-      }
+// Nothing can be started any more, and what is under way on any rank fails.
+void Group::end(const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = why;
+  }
+  if (context_ == nullptr || !enter()) return;
+  (void)library().abort(context_, why.c_str());
+  exit();
+}
+
+void Group::give_back(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    // A time-out, or an operation that is not waited for yet: another rank is not here, or this one's program.
+    tl_status_t status = TL_ERROR_TIMED_OUT;
+    while (status == TL_ERROR_TIMED_OUT || status == TL_ERROR_INVALID_ARGUMENT) {
+      if (!enter()) return;
+      status = library().unregister(context_, name.c_str());
+      exit();
+      if (status == TL_ERROR_INVALID_ARGUMENT) std::this_thread::sleep_for(milliseconds(5));
     }
-  });
+  }
 }
 
 void Group::remember(const c10::intrusive_ptr<OperationWork>& work) {
   std::lock_guard lock(mutex_);
   works_.emplace(work.get(), work);
+  if (closed_) return;  // leave() looks after what is under way
   if (!watching_) {
     watching_ = true;
     watch_ = std::thread([this] { watch(); });
@@ -315,7 +329,17 @@ bool Group::wait_until_idle(milliseconds most) {
   return changed_.wait_for(lock, most, [this] { return works_.empty(); });
 }
 
+bool Group::runs_caller() {
+  if (finisher_.runs_caller() || worker_.runs_caller()) return true;
+  std::lock_guard lock(mutex_);
+  return watch_.get_id() == std::this_thread::get_id();
+}
+
 void Group::leave() {
+  if (runs_caller()) {
+    if (auto self = weak_from_this().lock()) std::thread([self = std::move(self)] { self->leave(); }).detach();
+    return;
+  }
   {
     std::unique_lock lock(mutex_);
     if (std::exchange(closed_, true)) {  // another thread is at it, or was

@@ -35,8 +35,9 @@ struct Call {
 };
 
 // Threads: calls come on any thread. `finisher` runs what follows operations that no thread waits for, callbacks of
-// futures included; `worker` runs operations of several steps and gives names back, in the order of the calls; `watch`
-// looks after what is late. Each begins when it is first needed. A group of one rank has no context and no daemon.
+// futures included, which may wait for other operations. `worker` runs operations of several steps and gives names
+// back, in the order of the calls; `watch` looks after what is late. Each begins when it is first needed. A group of
+// one rank has no context and no daemon.
 class Group : public std::enable_shared_from_this<Group> {
  public:
   using milliseconds = std::chrono::milliseconds;
@@ -75,6 +76,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void call_and_wait(const Description& description, const Call& call);
 
   // Leaves. What is under way may still end by itself for a short while, else it fails. Later calls throw. Idempotent.
+  // A callback leaves on a thread of its own, and does not wait for it.
   void leave();
   // Whether leave() has returned.
   bool left();
@@ -88,17 +90,21 @@ class Group : public std::enable_shared_from_this<Group> {
 
  private:
   friend class Watch;
+  static constexpr std::size_t kMostCallbacks = 64;  // that wait at a time
   using Works = std::map<const OperationWork*, c10::intrusive_ptr<OperationWork>>;
 
   c10::intrusive_ptr<OperationWork> begin_locked(Order& order);
-  tl_request_t* call_locked(Names& names, const Description& description, const Call& call);
+  // The request of a call whose name has its turn. An error ends the group: the others have made the call.
+  tl_request_t* call(const Names::Turn& turn, const Description& description, const Call& call);
   void check_open_locked() const;
-  void give_back(std::vector<std::string> names);
+  void give_back(const std::vector<std::string>& names);
+  void end(const std::string& why);
   void remember(const c10::intrusive_ptr<OperationWork>& work);
   std::vector<c10::intrusive_ptr<OperationWork>> under_way();
   std::vector<std::shared_ptr<Pair>> pairs();
   bool wait_until_idle(milliseconds most);
   void watch();
+  bool runs_caller();
   bool enter();
   void exit();
 
@@ -127,7 +133,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool watching_ = false, asleep_ = false;
   std::thread watch_;
 
-  Executor finisher_, worker_;
+  Executor finisher_{kMostCallbacks}, worker_{1};
 };
 
 // Leaves every group of this process, as at its end.

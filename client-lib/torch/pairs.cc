@@ -169,6 +169,7 @@ void Pair::post_locked(const std::shared_ptr<Message>& message, const Lane& lane
     return;
   }
   message->fail(message->transfer.work->description().text() + ": " + library().last_error());
+  if (failure_.empty()) failure_ = message->error;  // the names have had their turn
   --message->open;
 }
 
@@ -205,7 +206,7 @@ void Pair::end(Message& message) {
     if (bytes > 0 && bytes <= message.senders.data.size()) std::memcpy(data, message.senders.data.data(), bytes);
     if (!message.last.empty()) std::memcpy(data + message.last_at, message.last.data(), message.last_bytes);
   }
-  group_.finisher().post([work = transfer.work, error = message.error] { work->complete(error); });
+  transfer.work->complete_soon(message.error);
 }
 
 // What the two have to send each other cannot be told apart any more. The other one looks into the store for why.

@@ -19,6 +19,8 @@ void check_taken(const at::Tensor& tensor, const char* where) {
               ": give tensors in CPU memory, or call init_process_group(\"cpu:tensorlane,cuda:nccl\")");
   TORCH_CHECK(tensor.layout() == at::kStrided, "a tensor has layout ", tensor.layout(), ": ", where,
               ": give a dense tensor (to_dense())");
+  TORCH_CHECK(!tensor.is_conj() && !tensor.is_neg(), "a tensor is conjugated or negated only when it is read: ", where,
+              ": give what resolve_conj() and resolve_neg() make of it");
 }
 
 void check_outputs(const std::vector<at::Tensor>& tensors, bool of_one_shape, const char* where) {

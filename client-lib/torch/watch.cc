@@ -47,6 +47,7 @@ void Watch::look(const std::vector<c10::intrusive_ptr<OperationWork>>& works) {
   for (const auto& work : works) {
     const auto age = now - work->begun();
     if (age > kUnattended) work->arm_if_nobody_waits();
+    if (work->timeout().count() > 0 && age >= work->timeout()) return give_up_all(timed_out(*work));
     const std::uint64_t sequence = work->description().sequence;
     if (sequence > 0 && (oldest == nullptr || sequence < oldest->description().sequence)) oldest = work.get();
   }
@@ -61,19 +62,23 @@ void Watch::look(const std::vector<c10::intrusive_ptr<OperationWork>>& works) {
   } else if (oldest == nullptr || oldest->description().sequence > written_) {
     take_back();
   }
-  for (const auto& work : works) {
-    const milliseconds timeout = work->timeout();
-    if (timeout.count() == 0 || now - work->begun() < timeout) continue;
-    std::string who;
-    for (const int rank : missing_) who += (who.empty() ? "rank(s) " : ", ") + std::to_string(rank);
-    give_up_all("Timed out: " + work->description().text() + " (operation " +
-                std::to_string(work->description().sequence) + " of process group '" + group_.name() +
-                "') is not done: within " + seconds(timeout) + ": " +
-                (who.empty() ? "all ranks are in it: look at 'tensorlane status', or raise the timeout of the group"
-                             : who + " did not call it, or were not late yet: let all ranks make the same calls, or "
-                                     "raise the timeout of the group"));
-    break;
+}
+
+std::string Watch::timed_out(const OperationWork& work) const {
+  const Description& what = work.description();
+  const std::string within = " is not done: within " + seconds(work.timeout()) + ": ";
+  if (what.sequence == 0) {
+    return "Timed out: " + what.text() + " of process group '" + group_.name() + "'" + within + "let rank " +
+           std::to_string(what.peer) + " make the matching call, or raise the timeout of the group";
   }
+  std::string who;
+  for (const int rank : missing_) who += (who.empty() ? "rank(s) " : ", ") + std::to_string(rank);
+  return "Timed out: " + what.text() + " (operation " + std::to_string(what.sequence) + " of process group '" +
+         group_.name() + "')" + within +
+         (who.empty() ? "all ranks are in it: look at 'tensorlane status', or raise the timeout of the group"
+                      : who +
+                            " did not call it, or were not late yet: let all ranks make the same calls, or raise the "
+                            "timeout of the group");
 }
 
 std::vector<Description> Watch::history() {
@@ -138,6 +143,7 @@ void Watch::give_up_all(const std::string& why) {
     if (group_.failure_.empty()) group_.failure_ = why;
   }
   for (const auto& work : group_.under_way()) work->give_up(why);
+  group_.end(why);  // or late ranks would go on with this one's memory
 }
 
 void Watch::take_back() {

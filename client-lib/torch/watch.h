@@ -28,6 +28,7 @@ class Watch {
  private:
   void compare(const OperationWork& oldest);
   std::vector<Description> history();
+  std::string timed_out(const OperationWork& work) const;
   std::string others_say(const std::vector<Description>& mine, std::vector<int>& missing, std::uint64_t sequence);
   void give_up_all(const std::string& why);
   std::string key(int rank) const;

@@ -73,7 +73,7 @@ void OperationWork::complete(const std::string& error) {
     }
   }
   after_ = nullptr;
-  kept_.clear();
+  if (!keeps_) kept_.clear();
   finish(exception);
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
@@ -107,21 +107,33 @@ void OperationWork::arm_locked(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
+void OperationWork::complete_soon(const std::string& error) {
+  auto self = c10::intrusive_ptr<OperationWork>::reclaim_copy(this);
+  group_->finisher().post([self, error] {
+    self->complete(error);
+    self->kept_.clear();
+  });
+}
+
 void OperationWork::on_done(tl_status_t status, void* work) {
-  auto self = c10::intrusive_ptr<OperationWork>::reclaim(static_cast<OperationWork*>(work));
-  std::string error = status == TL_OK ? std::string() : self->group_->error(self->description_, status);
-  Executor& finisher = self->group_->finisher();
-  finisher.post([self = std::move(self), error = std::move(error)] { self->complete(error); });
+  const auto self = c10::intrusive_ptr<OperationWork>::reclaim(static_cast<OperationWork*>(work));
+  self->complete_soon(status == TL_OK ? std::string() : self->group_->error(self->description_, status));
 }
 
 void OperationWork::give_up(const std::string& error) {
   {
-    std::lock_guard lock(owner_mutex_);
+    std::unique_lock lock(owner_mutex_);
     if (given_up_.empty()) given_up_ = error;
     if (owner_ == Owner::kWaiter) return;
-    owner_ = Owner::kElsewhere;
+    if (completing_) return;
+    leave_to_library_locked(lock);
   }
   complete(error);
+}
+
+void OperationWork::leave_to_library_locked(std::unique_lock<std::mutex>& lock) {
+  keeps_ = owner_ != Owner::kElsewhere;
+  if (request_ != nullptr) arm_locked(lock);
 }
 
 // As the owner of the request, which the caller has become.
@@ -131,15 +143,19 @@ void OperationWork::wait_in_library(std::unique_lock<std::mutex>& lock, double s
   std::string error =
       status == TL_OK || status == TL_ERROR_TIMED_OUT ? std::string() : group_->error(description_, status);
   lock.lock();
-  const bool goes_on = status == TL_ERROR_TIMED_OUT;
-  if (!goes_on) request_ = nullptr;
-  owner_ = goes_on && given_up_.empty() ? Owner::kNobody : Owner::kElsewhere;
-  if (goes_on && given_up_.empty()) {
+  if (status == TL_ERROR_TIMED_OUT && given_up_.empty()) {
+    owner_ = Owner::kNobody;
     if (wants_arming_) arm_locked(lock);
     owner_changed_.notify_all();
     return;
   }
-  if (goes_on) error = given_up_;
+  if (status == TL_ERROR_TIMED_OUT) {
+    error = given_up_;
+    leave_to_library_locked(lock);
+  } else {
+    request_ = nullptr;
+    owner_ = Owner::kElsewhere;
+  }
   lock.unlock();
   complete(error);
   lock.lock();

@@ -48,11 +48,14 @@ class OperationWork final : public c10d::Work {
   void set_request(tl_request_t* request);
   // The operation is over. Empty: it has succeeded. Only the first call counts. Runs callbacks of the future.
   void complete(const std::string& error);
+  // complete() on a thread that runs callbacks. The C interface is done with the memory.
+  void complete_soon(const std::string& error);
   // Lets a thread of the library complete it. Where a thread waits for it, that will, unless it stops waiting before.
   void arm();
   // As arm(), where no thread waits for it.
   void arm_if_nobody_waits();
-  // It has failed, whatever the C interface says later. Whoever waits is told within 100 ms.
+  // It has failed, whatever the C interface says later. Whoever waits is told within 100 ms. The memory is kept until
+  // the C interface is done with it.
   void give_up(const std::string& error);
 
   const Description& description() const { return description_; }
@@ -76,6 +79,7 @@ class OperationWork final : public c10d::Work {
 
   void wait_in_library(std::unique_lock<std::mutex>& lock, double seconds);
   void arm_locked(std::unique_lock<std::mutex>& lock);
+  void leave_to_library_locked(std::unique_lock<std::mutex>& lock);
   static void on_done(tl_status_t status, void* work);
 
   const std::shared_ptr<Group> group_;
@@ -91,6 +95,7 @@ class OperationWork final : public c10d::Work {
   bool wants_arming_ = false;
   bool completing_ = false, told_ = false;  // complete() has begun; it has told whoever had asked
   std::string given_up_;                    // why
+  bool keeps_ = false;                      // the memory, until on_done()
   tl_request_t* request_ = nullptr;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
