@@ -70,10 +70,11 @@ class TensorlaneBackend final : public c10d::Backend {
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }
   // Calls of the C interface on contiguous memory.
   static Call allreduce_call(const at::Tensor& memory, const struct Reduced& how);
-  Call allgather_call(const at::Tensor& input, const at::Tensor& output) const;
+  static Call allgather_call(const at::Tensor& input, const at::Tensor& output);
   static Call broadcast_call(const at::Tensor& memory, int64_t root);
-  Call exchange_call(tl_operation_t operation, const at::Tensor& input, const at::Tensor& output,
-                     const at::Tensor& part, int64_t root) const;
+  // `part` is as large as what each of `size` ranks sends to, or gets from, each other.
+  static Call exchange_call(tl_operation_t operation, const at::Tensor& input, const at::Tensor& output,
+                            const at::Tensor& part, int64_t root, int size);
   // sparse.cc
   WorkPtr allreduce_sparse_sum(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
   WorkPtr allgather_parts(Group::Order order, const Tensors& outputs, const at::Tensor& input);

@@ -44,7 +44,7 @@ Call TensorlaneBackend::allreduce_call(const at::Tensor& memory, const Reduced& 
   return call;
 }
 
-Call TensorlaneBackend::allgather_call(const at::Tensor& input, const at::Tensor& output) const {
+Call TensorlaneBackend::allgather_call(const at::Tensor& input, const at::Tensor& output) {
   const Moved as = moved(input.scalar_type());
   Call call;
   call.kind = {TL_ALLGATHER, of(input.numel()) * as.units, as.dtype, TL_SUM, 0, 1};

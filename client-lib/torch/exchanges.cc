@@ -100,7 +100,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::gather(TensorLists& outputs, Tenso
     TORCH_CHECK(outputs.empty() || outputs.front().empty(), "output tensors were given: ", where, " on rank ", rank_,
                 ": give them on the root, rank ", options.rootRank, ", alone");
   }
-  return group_->start(std::move(order), exchange_call(TL_GATHER, memory, all, input, options.rootRank));
+  return group_->start(std::move(order), exchange_call(TL_GATHER, memory, all, input, options.rootRank, size_));
 }
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLists& inputs,
@@ -133,19 +133,18 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLi
   order.kept = {all, memory};
   order.results = outputs;
   if (!memory.is_same(output)) order.after = [outputs, memory] { unpack(memory, outputs); };
-  return group_->start(std::move(order), exchange_call(TL_SCATTER, all, memory, memory, options.rootRank));
+  return group_->start(std::move(order), exchange_call(TL_SCATTER, all, memory, memory, options.rootRank, size_));
 }
 
-// `part`: as large as what each rank sends to, or gets from, each other.
 Call TensorlaneBackend::exchange_call(tl_operation_t operation, const at::Tensor& input, const at::Tensor& output,
-                                      const at::Tensor& part, int64_t root) const {
+                                      const at::Tensor& part, int64_t root, int size) {
   const Moved as = moved(part.scalar_type());
   Call call;
   call.kind = {operation, static_cast<std::uint64_t>(part.numel()) * as.units, as.dtype, TL_SUM, static_cast<int>(root),
                1};
   call.in = input.const_data_ptr();
   call.out = output.data_ptr();
-  call.bytes = part.nbytes() * ranks() * (operation == TL_ALLTOALL ? 2 : 1);
+  call.bytes = part.nbytes() * static_cast<std::size_t>(size) * (operation == TL_ALLTOALL ? 2 : 1);
   call.bytes_alone = part.nbytes();
   return call;
 }
@@ -157,7 +156,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const
                                                        std::vector<int64_t> output_splits, const at::Tensor& received) {
   order.kept = {input, received};
   const Description description = order.description;
-  auto steps = [this, group = group_, description, input, received, sends = std::move(input_splits),
+  auto steps = [group = group_, description, input, received, sends = std::move(input_splits),
                 expects = std::move(output_splits), size = size_] {
     at::NoGradGuard no_grad;
     const at::Tensor mine = at::empty({2 * size}, at::kLong), table = at::empty({size, 2 * size}, at::kLong);
@@ -169,7 +168,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const
     const std::int64_t part = most.item<int64_t>();
     if (part == 0) return;
     const auto call = [&](const at::Tensor& from, const at::Tensor& to) {
-      group->call_and_wait(description, exchange_call(TL_ALLTOALL, from, to, from.narrow(0, 0, part), 0));
+      group->call_and_wait(description, exchange_call(TL_ALLTOALL, from, to, from.narrow(0, 0, part), 0, size));
     };
     if (least.item<int64_t>() == part) return call(input, received);
     const at::Tensor from = scratch(input, part * size).zero_(), to = scratch(input, part * size);

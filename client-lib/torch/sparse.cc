@@ -30,7 +30,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::allreduce_sparse_sum(const at::Ten
   order.description.op = name_of(options.reduceOp);
   order.results = {tensor};
   const Description description = order.description;
-  auto steps = [this, group = group_, description, tensor, size = size_] {
+  auto steps = [group = group_, description, tensor, size = size_] {
     at::NoGradGuard no_grad;
     const at::Tensor mine = tensor.coalesce();
     const auto gather = [&](const at::Tensor& part) {
