@@ -79,11 +79,14 @@ void TensorlaneBackend::monitoredBarrier(const c10d::BarrierOptions& options, bo
   c10d::Store& store = group_->store();
   if (rank_ != 0) {
     store.set(key + "/" + std::to_string(rank_), "here");
+    const std::string here = "Rank " + std::to_string(rank_) +
+                             " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                             "from rank 0: ";
     // Rank 0 says in time who is missing, so it is waited for a little longer.
     if (!comes(store, key + "/end", end + timeout / 10 + std::chrono::seconds(1)))
-      TORCH_CHECK(false, failed_to_pass({0}, timeout, group_->name()));
+      TORCH_CHECK(false, here, failed_to_pass({0}, timeout, group_->name()));
     const std::string said = store.get_to_str(key + "/end");
-    TORCH_CHECK(said == "all", said);
+    TORCH_CHECK(said == "all", here, said);
     return;
   }
   std::vector<int> missing;
