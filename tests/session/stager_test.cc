@@ -34,6 +34,7 @@ class Listener final : public Stager::Listener {
     EXPECT_EQ(std::atomic_ref(*transfer.word).load(), transfer.value);  // before it can be used again
     ++overs;
     note(over_, transfer, status);
+    std::lock_guard lock(under_way);
     if (gives_back) transfer.device->end(transfer);
   }
   void failed(const Status& status) override {
@@ -71,6 +72,7 @@ class Listener final : public Stager::Listener {
 
   std::atomic<int> overs{0};
   bool gives_back = false;  // what is over, at once, as the library does
+  std::mutex under_way;     // what is given back is not stopped, as by the library's lock
   Stager* stager = nullptr;
   std::vector<Transfer*> stopped_by_failure;
 
@@ -276,8 +278,11 @@ TEST_F(StagerTest, AStopThatComesWithTheEndIsTooLate) {
     ASSERT_TRUE(eventually([&] { return listener.was_read(transfer); }));
     stager->placed(transfer, ~std::uint64_t{0});
     ASSERT_TRUE(eventually([&] { return brought_in() == (i + 1) * kBytes; }));
-    stager->arrived(transfer);
-    stager->stop(transfer, Status(Code::kAborted, "it is over"), false);
+    {
+      std::lock_guard lock(listener.under_way);
+      stager->arrived(transfer);
+      stager->stop(transfer, Status(Code::kAborted, "it is over"), false);
+    }
     ASSERT_TRUE(eventually([&] { return listener.overs > i; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ASSERT_EQ(listener.overs, i + 1) << "was over twice";
