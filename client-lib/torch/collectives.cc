@@ -12,17 +12,6 @@ std::uint64_t of(std::int64_t count) {
   return static_cast<std::uint64_t>(count);
 }
 
-// Copies back where the operation could not work in the tensor itself.
-std::function<void()> copy_back(const at::Tensor& tensor, const at::Tensor& memory) {
-  if (memory.is_same(tensor)) return nullptr;
-  return [tensor, memory] { tensor.copy_(memory); };
-}
-
-// A contiguous tensor for the operation to write, which is `tensor` itself where that can be.
-at::Tensor writable(const at::Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : scratch(tensor, tensor.numel()).view(tensor.sizes());
-}
-
 // Each input has an output of its dtype.
 void check_coalesced(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* where) {
   TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(), outputs.size(), " outputs and ", inputs.size(),

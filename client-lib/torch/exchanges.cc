@@ -56,22 +56,6 @@ void check_splits(const int64_t* sizes, int size, const Description& description
   }
 }
 
-// Parts that lie one after the other in `packed`, to or from places of `room` elements each.
-void move_parts(const at::Tensor& packed, const std::vector<int64_t>& parts, const at::Tensor& spread,
-                std::int64_t room, bool to_spread) {
-  std::int64_t at = 0, place = 0;
-  for (const int64_t part : parts) {
-    const at::Tensor here = packed.narrow(0, at, part), there = spread.narrow(0, place, part);
-    if (to_spread) {
-      there.copy_(here);
-    } else {
-      here.copy_(there);
-    }
-    at += part;
-    place += room;
-  }
-}
-
 }  // namespace
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::gather(TensorLists& outputs, Tensors& inputs,
@@ -111,7 +95,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLi
   check_outputs(outputs, true, where);
   const bool root = rank_ == options.rootRank;
   const at::Tensor all = scratch(output, root ? output.numel() * size_ : 0);
-  const at::Tensor memory = output.is_contiguous() ? output : scratch(output, output.numel());
+  const at::Tensor memory = writable(output);
   if (root) {
     TORCH_CHECK(inputs.size() == 1 && inputs.front().size() == ranks(), "the root's input list has ",
                 inputs.empty() ? 0 : inputs.front().size(), " tensors: ", where, ": give one for each of ", size_,
@@ -132,7 +116,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::scatter(Tensors& outputs, TensorLi
   order.inputs = inputs.empty() ? Tensors() : inputs.front();
   order.kept = {all, memory};
   order.results = outputs;
-  if (!memory.is_same(output)) order.after = [outputs, memory] { unpack(memory, outputs); };
+  order.after = copy_back(output, memory);
   return group_->start(std::move(order), exchange_call(TL_SCATTER, all, memory, memory, options.rootRank, size_));
 }
 
@@ -172,9 +156,10 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const
     };
     if (least.item<int64_t>() == part) return call(input, received);
     const at::Tensor from = scratch(input, part * size).zero_(), to = scratch(input, part * size);
-    move_parts(input, sends, from, part, true);
+    const Tensors mine_by_rank = input.split_with_sizes(sends), theirs = received.split_with_sizes(expects);
+    for (int rank = 0; rank < size; ++rank) pack({mine_by_rank[static_cast<std::size_t>(rank)]}, from, rank * part);
     call(from, to);
-    move_parts(received, expects, to, part, false);
+    for (int rank = 0; rank < size; ++rank) unpack(to, {theirs[static_cast<std::size_t>(rank)]}, rank * part);
   };
   return group_->start_steps(std::move(order), std::move(steps));
 }
@@ -240,12 +225,12 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::send(Tensors& tensors, int destina
 TensorlaneBackend::WorkPtr TensorlaneBackend::recv(Tensors& tensors, int source, int tag) {
   const at::Tensor tensor = only(tensors, "recv");
   check_outputs(tensors, true, "recv");
-  const at::Tensor memory = tensor.is_contiguous() ? tensor : scratch(tensor, tensor.numel()).view(tensor.sizes());
+  const at::Tensor memory = writable(tensor);
   Group::Order order = message(OpType::RECV, "recv", tensor, source, tag);
   order.inputs = tensors;
   order.kept = {memory};
   order.results = tensors;
-  if (!memory.is_same(tensor)) order.after = [tensor, memory] { tensor.copy_(memory); };
+  order.after = copy_back(tensor, memory);
   return group_->transfer(std::move(order), memory);
 }
 

@@ -1,31 +1,15 @@
 #include "client-lib/torch/names.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace tensorlane::torch_backend {
 namespace {
 
-// As the C interface names the group of an array call (tl_unregister).
-std::string group_of(tl_operation_t operation, const std::string& name) {
-  switch (operation) {
-    case TL_BROADCAST:
-      return "broadcast." + name;
-    case TL_ALLGATHER:
-      return "allgather." + name;
-    case TL_REDUCESCATTER:
-      return "reducescatter." + name;
-    case TL_REDUCE:
-      return "reduce." + name;
-    case TL_GATHER:
-      return "gather." + name;
-    case TL_SCATTER:
-      return "scatter." + name;
-    case TL_ALLTOALL:
-      return "alltoall." + name;
-    default:
-      return "allreduce." + name;
-  }
-}
+// By tl_operation_t, as the C interface names the groups of array calls (tl_unregister).
+constexpr const char* kOperations[] = {"allreduce",     "broadcast", "allgather", "barrier", "push",    "pull",
+                                       "reducescatter", "reduce",    "gather",    "scatter", "alltoall"};
+static_assert(std::size(kOperations) == TL_ALLTOALL + 1);
 
 }  // namespace
 
@@ -58,7 +42,7 @@ void Names::drop_oldest(std::vector<std::string>& old) {
                                        [](const auto& a, const auto& b) { return a.second.last < b.second.last; });
   const OfKind& names = oldest->second;
   for (std::uint64_t place = 0; place < names.made; ++place)
-    old.push_back(group_of(oldest->first.operation, name_of(names.number, place)));
+    old.push_back(std::string(kOperations[oldest->first.operation]) + "." + name_of(names.number, place));
   bytes_ -= names.bytes * names.made;
   kinds_.erase(oldest);
 }

@@ -185,6 +185,15 @@ void unpack(const at::Tensor& flat, const std::vector<at::Tensor>& tensors, std:
   }
 }
 
+at::Tensor writable(const at::Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : scratch(tensor, tensor.numel()).view(tensor.sizes());
+}
+
+std::function<void()> copy_back(const at::Tensor& tensor, const at::Tensor& memory) {
+  if (memory.is_same(tensor)) return nullptr;
+  return [tensor, memory] { tensor.copy_(memory); };
+}
+
 bool adjoin(const std::vector<at::Tensor>& tensors) {
   const auto* next = static_cast<const char*>(tensors.front().const_data_ptr());
   for (const at::Tensor& tensor : tensors) {

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
@@ -48,6 +49,10 @@ at::Tensor scratch(const at::Tensor& like, std::int64_t elements);
 // The tensors' elements one after the other, from element `from` of a flat tensor, and back.
 void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& flat, std::int64_t from = 0);
 void unpack(const at::Tensor& flat, const std::vector<at::Tensor>& tensors, std::int64_t from = 0);
+// A contiguous tensor for an operation to write, which is `tensor` itself where that can be.
+at::Tensor writable(const at::Tensor& tensor);
+// Brings what was written there to the tensor; nothing where it is the tensor itself.
+std::function<void()> copy_back(const at::Tensor& tensor, const at::Tensor& memory);
 // Whether the tensors lie one after the other in memory, so that the first one's memory is that of a flat tensor.
 bool adjoin(const std::vector<at::Tensor>& tensors);
 

@@ -143,7 +143,7 @@ void Watch::give_up_all(const std::string& why) {
     if (group_.failure_.empty()) group_.failure_ = why;
   }
   for (const auto& work : group_.under_way()) work->give_up(why);
-  group_.end(why);  // or late ranks would go on with this one's memory
+  group_.end(why);  // no rank that comes late may write into the memory of what was given up
 }
 
 void Watch::take_back() {

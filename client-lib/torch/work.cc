@@ -111,7 +111,7 @@ void OperationWork::complete_soon(const std::string& error) {
   auto self = c10::intrusive_ptr<OperationWork>::reclaim_copy(this);
   group_->finisher().post([self, error] {
     self->complete(error);
-    self->kept_.clear();
+    if (self->keeps_) self->kept_.clear();  // else complete() has, here or on another thread
   });
 }
 
