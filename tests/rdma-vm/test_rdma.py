@@ -2,8 +2,7 @@
 
     test_rdma.py TENSORLANE [CASE...]        training_through_an_outage needs training
 
-Hosts h0, h1 and h2 run the jobs. h3 runs the conformance suite meanwhile, then a job by rdma_cm with h2, and then gets the
-bad input."""
+Hosts h0, h1 and h2 run the jobs. h3 runs the conformance suite meanwhile, then a job by rdma_cm with h2, and then gets the bad input."""
 
 import os
 import sys
