@@ -73,6 +73,12 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
+// Whether it belongs to a message between two ranks, and not to an operation.
+constexpr bool is_of_message(const FrameHeader& header) {
+  return (header.type >= FrameType::kMessage && header.type <= FrameType::kMessageRefused) ||
+         (header.type == FrameType::kData && (header.flags & kFlagMessage) != 0);
+}
+
 // The grant that a frame gives its receiver, or 0.
 constexpr std::uint32_t given_grant(const FrameHeader& header) {
   const bool eager = header.type == FrameType::kData && (header.flags & kFlagEager) != 0;

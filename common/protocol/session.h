@@ -16,7 +16,7 @@
 namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
-inline constexpr std::uint16_t kSessionVersion = 8;
+inline constexpr std::uint16_t kSessionVersion = 9;
 inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
 inline constexpr std::size_t kMaxMessage = std::size_t{64} * 1024;  // a packet on the socket
@@ -25,6 +25,8 @@ inline constexpr std::size_t kMaxTensorsPerMessage = 128;
 inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 32;  // of one tensor
 inline constexpr std::uint32_t kMaxOutstanding =
     16384;  // operations of one session that are submitted and not yet completed
+inline constexpr std::uint32_t kMessageSlots = 1024;   // sends and receives of one session that are not yet over
+inline constexpr std::uint32_t kAnyRank = 0xffffffff;  // of a receive: whoever sends
 
 enum class MessageType : std::uint16_t {
   kHello = 1,    // client: HelloBody
@@ -142,8 +144,8 @@ struct UnregisterBody {
 
 // Client -> daemon: run the registered operation once on the tensor's buffer.
 struct SubmissionEntry {
-  std::uint32_t tensor = 0;    // id from kRegistered
-  std::uint32_t flags = 0;     // 0, kFlagBoost, kFlagWaited or kFlagParts
+  std::uint32_t tensor = 0;    // id from kRegistered; with kSubmitMessage a slot
+  std::uint32_t flags = 0;     // 0, kFlagBoost, kFlagWaited, kFlagParts or kSubmitMessage
   std::uint64_t sequence = 0;  // 1, 2, 3... per tensor
 };
 inline constexpr std::uint32_t kFlagBoost =
@@ -154,17 +156,43 @@ inline constexpr std::uint32_t kFlagParts =
     4;  // of an operation, `sequence` being with_parts() (parts.h): these parts of the contribution are in the buffer.
         // The first entry of an operation begins it, and one without flags says that the rest is there
 
+inline constexpr std::uint32_t kSubmitMessage =
+    8;  // not of a tensor: the send or receive that stands in this MessageSlot. `sequence` is 0
+
 // Daemon -> client.
 struct CompletionEntry {
-  std::uint32_t tensor = 0;
+  std::uint32_t tensor = 0;  // with kMessageBit: a slot, whose message is over; its outcome stands there
   Code status{};  // details of a failure: the job's error text in RingPage::error. kInProgress: `sequence` is
                   // with_parts(), and these parts of the result are in place, of an operation that began in parts
   std::uint64_t sequence = 0;
 };
 
-// The ring memory: one page of indices, then the submission ring, then the completion ring. Single producer, single
-// consumer each. The daemon copies an entry once and validates the copy (law 16); an index that cannot be ends the
-// session.
+inline constexpr std::uint32_t kMessageBit = 0x80000000;
+
+// A send or a receive. The client writes the first part and submits the slot, which is the daemon's until it is
+// completed; the daemon reads it once, and writes the rest before the completion: who the other rank is and what that
+// has posted, where the two have found each other.
+struct MessageSlot {
+  std::uint32_t peer = 0;  // of a send the destination; of a receive the source, or kAnyRank
+  std::uint8_t sends = 0;  // 1: a send
+  Dtype dtype{};
+  std::uint16_t reserved = 0;
+  std::uint64_t tag = 0;
+  std::uint64_t count = 0;   // elements, at most kMaxElements
+  std::uint64_t offset = 0;  // of the buffer in its segment; any, where `count` is 0
+  std::uint32_t segment = 0;
+  float urgency = 0;  // in [0, 1]; of a send
+  std::uint64_t other_count = 0;
+  std::uint32_t other_rank = 0;
+  Dtype other_dtype{};
+  std::uint8_t reserved2[3] = {};
+  std::uint64_t reserved3 = 0;
+};
+static_assert(sizeof(MessageSlot) == 64);
+
+// The ring memory: one page of indices, then the submission ring, then the completion ring, then kMessageSlots slots.
+// Single producer, single consumer each. The daemon copies an entry once and validates the copy (law 16); an index that
+// cannot be ends the session.
 struct RingPage {
   alignas(64) std::atomic<std::uint32_t> submitted;  // written by the client
   alignas(64) std::atomic<std::uint32_t> taken;      // written by the daemon
@@ -184,7 +212,11 @@ inline constexpr std::size_t kRingPageBytes = 4096;
 static_assert(sizeof(RingPage) <= kRingPageBytes);
 
 inline constexpr std::size_t ring_memory_bytes(std::uint32_t entries) {
-  return kRingPageBytes + entries * (sizeof(SubmissionEntry) + sizeof(CompletionEntry));
+  return kRingPageBytes + entries * (sizeof(SubmissionEntry) + sizeof(CompletionEntry)) +
+         kMessageSlots * sizeof(MessageSlot);
+}
+inline constexpr std::size_t message_slots_offset(std::uint32_t entries) {
+  return ring_memory_bytes(entries) - kMessageSlots * sizeof(MessageSlot);
 }
 
 }  // namespace tensorlane::protocol

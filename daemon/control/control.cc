@@ -170,6 +170,12 @@ void Control::on_missing(JobId job, HostIndex peer, TensorId tensor, Sequence se
   });
 }
 
+void Control::on_flows_wanted(JobId job, HostIndex peer) {
+  inbox_.event([this, job, peer] {
+    if (Job* found = find(job)) found->lane_wants_flows(peer, now_);
+  });
+}
+
 void Control::on_iteration(JobId job, Duration time) {
   // One that finds the inbox full is not missed.
   (void)inbox_.request([this, job, time] {

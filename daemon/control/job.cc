@@ -353,6 +353,12 @@ void Job::lane_misses(HostIndex peer, TensorId tensor, Sequence sequence, Durati
               nlohmann::json::array({tensor.value, sequence.value, static_cast<std::uint64_t>(waited.value)}));
 }
 
+void Job::lane_wants_flows(HostIndex peer, Time now) {
+  now_ = now;
+  if (state_ != State::kRunning || peer.value >= roster_.hosts.size() || peer == spec_.credentials.self) return;
+  send_member(roster_.hosts[peer.value].name, MessageType::kFlows, nlohmann::json::array());
+}
+
 void Job::lane_closed(Time now) {
   now_ = now;
   if (state_ == State::kClosing) return finish();

@@ -122,6 +122,7 @@ class Job final : private RegistrarOutput {
   void lane_failed(const Status& cause, Time now);
   void lane_late(Rank rank, TensorId tensor, Duration waited, Time now);
   void lane_misses(HostIndex peer, TensorId tensor, Sequence sequence, Duration waited, Time now);
+  void lane_wants_flows(HostIndex peer, Time now);
   void lane_iteration(Duration time, Time now);
   void lane_progress(const ports::LaneProgress& progress, Time now);
   void lane_closed(Time now);
@@ -223,6 +224,7 @@ class Job final : private RegistrarOutput {
   bool handle_connected(const std::string& from);
   bool handle_late(const nlohmann::json& body);
   bool handle_awaited(const nlohmann::json& body);
+  bool handle_flows(const std::string& from, const nlohmann::json& body);
   bool handle_left(const std::string& from, const nlohmann::json& body);
   bool handle_thresholds(const nlohmann::json& body);
 

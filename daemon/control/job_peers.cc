@@ -166,6 +166,8 @@ bool Job::dispatch(const std::string& from, MessageType type, const json& body) 
       return handle_late(body);
     case MessageType::kAwaited:
       return handle_awaited(body);
+    case MessageType::kFlows:
+      return handle_flows(from, body);
     case MessageType::kLeft:
       return handle_left(from, body);
     case MessageType::kStandstill:
@@ -202,6 +204,13 @@ bool Job::handle_awaited(const json& body) {
   const Duration waited(static_cast<std::int64_t>(in.number(std::uint64_t{1} << 62)));
   if (!in.done() || tensor.value >= registrar_->plan().tensors.size()) return false;
   environment_.lane(id_, [=, id = id_](ports::LanePort& lane) { return lane.awaited(id, tensor, sequence, waited); });
+  return true;
+}
+
+bool Job::handle_flows(const std::string& from, const json& body) {
+  if (!ItemReader(body).done()) return false;
+  const HostIndex peer(static_cast<std::uint16_t>(*roster_.index_of(from)));
+  environment_.lane(id_, [peer, id = id_](ports::LanePort& lane) { return lane.open_flows(id, peer); });
   return true;
 }
 

@@ -45,8 +45,9 @@ enum class MessageType : std::uint8_t {
   kUnregister = 22,  // F: group, a rank that unregisters it, operations that it has completed, how long it waits (ns)
   kVacate = 23,      // L: group, version, hash: the plan without the group
   kStays = 24,       // L: group, ranks, status: these ranks have unregistered it in vain
+  kFlows = 25,       // A: make the flows to the sender: it has messages for ranks of the receiver, or waits for some
 };
-inline constexpr MessageType kLastMessageType = MessageType::kStays;
+inline constexpr MessageType kLastMessageType = MessageType::kFlows;
 
 // Messages that carry their number in the sequence from this sender: all that cannot be repeated. Heartbeats carry the
 // number of the last one, so that a lost message is noticed within a heartbeat and never leaves a job waiting.

@@ -220,6 +220,10 @@ void Host::take(Note& note) {
     part->rails()->part_ready(*part_ready, context_.now);
   } else if (const auto* boost = std::get_if<BoostNote>(&note.what)) {
     part->rails()->boost(boost->tensor, boost->sequence, context_.now);
+  } else if (const auto* post = std::get_if<MessagePost>(&note.what)) {
+    part->rails()->post(*post, context_.now);
+  } else if (const auto* done = std::get_if<engine::MessageDone>(&note.what)) {
+    part->home()->rails_message_done(*done, context_.now);
   } else if (const auto* complete = std::get_if<engine::Complete>(&note.what)) {
     part->home()->rails_completed(*complete, context_.now);
   } else if (const auto* placed = std::get_if<engine::PartInPlace>(&note.what)) {
@@ -352,7 +356,7 @@ std::size_t Host::finish_blocks() {
 void Host::end_block(JobBlock& block) {
   context_.now = context_.clock();
   block.span.length = context_.now - block.span.begin;
-  if (ports_.timeline->enabled()) ports_.timeline->record(block.span);
+  if (ports_.timeline->enabled() && !block.message) ports_.timeline->record(block.span);
   std::exchange(block.part, nullptr)->block_done(block, context_.now);
 }
 

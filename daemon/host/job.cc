@@ -37,6 +37,8 @@ Job::Job(JobStart& start, const Context& context, std::shared_ptr<ports::JobMetr
   detached_.resize(local_ranks_.size());
   missed_.resize(spec_.hosts.size());
   collected_.reserve(local_ranks_.size() * kTakeAtOnce);
+  messages_.resize(local_ranks_.size() * protocol::kMessageSlots);
+  if (spec_.hosts.size() == 1) desk_ = std::move(start.desk);
 }
 
 Job::~Job() {
@@ -109,6 +111,10 @@ void Job::drain_if_closed(Time now) {
   if (state_ != State::kClosing || draining_ || under_way_ > 0 || closed_ < sets_.size()) return;
   draining_ = true;
   for (const Set& set : sets_) set.rails->drain(now);
+  if (desk_ != nullptr && abort_cause_) {
+    desk_->messages().drained();
+    tell_messages(now);
+  }
   look_if_drained();
 }
 
@@ -196,7 +202,7 @@ void Job::rails_lost(Lost lost, const Status& cause, Time now) {
 // A closed connection is a symptom: a peer that aborts closes its own. Control gets a moment to hear of the cause,
 // which says more.
 void Job::report_lost(Time now) {
-  const bool idle = on_rails_ + admission_.held() + offered_ == 0;
+  const bool idle = on_rails_ + admission_.held() + offered_ + messages_abroad_ == 0;
   if (departed_ && !lost_ && !idle) lost_ = departed_;
   if (lost_ && now - lost_->second >= Duration(spec_.detection.value / kSymptomShare)) fail(lost_->first);
 }
@@ -221,6 +227,7 @@ std::size_t Job::collect(std::size_t most) {
 bool Job::has_bound_collected() const {
   return std::ranges::all_of(collected_, [this](const auto& of_rank) {
     const auto& [local, entry] = of_rank;
+    if (entry.flags == protocol::kSubmitMessage) return true;
     return entry.tensor < tensors_.size() && tensors_[entry.tensor].bound[local];
   });
 }
@@ -240,6 +247,10 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
           fmt::format("job '{}'", spec_.name),
           "the client broke the session protocol; use the client library of this version"});
   };
+  if (entry.flags == protocol::kSubmitMessage) {
+    const char* what = submit_message(local, entry, now);
+    return what != nullptr ? broken(what) : void();
+  }
   if (entry.tensor >= tensors_.size()) return broken("an unknown tensor");
   LocalTensor& t = tensors_[entry.tensor];
   const protocol::PlanTensor& planned = plan_.tensors[entry.tensor];
@@ -483,12 +494,16 @@ void Job::note_complete(const LocalTensor& t, const protocol::PlanTensor& tensor
 // ---- work ----
 
 std::optional<ClassId> Job::next_work() const {
-  if (state_ != State::kRunning || local_queue_.empty()) return std::nullopt;
-  return local_queue_.top().cls;
+  if (state_ != State::kRunning) return std::nullopt;
+  const std::optional<ClassId> copy = desk_ != nullptr ? desk_->messages().next_copy() : std::nullopt;
+  if (local_queue_.empty()) return copy;
+  const ClassId cls = local_queue_.top().cls;
+  return copy && *copy < cls ? copy : cls;
 }
 
 void Job::choose_block(Time now, JobBlock& block) {
   ++under_way_;
+  if (local_queue_.empty() || *next_work() < local_queue_.top().cls) return desk_->choose_block(block, id(), now);
   const LocalQueue::Key key = local_queue_.top();
   LocalTensor& t = tensors_[key.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[key.tensor.value];
@@ -510,6 +525,10 @@ void Job::block_done(const JobBlock& block, Time now) {
   TL_ASSERT(under_way_ > 0);
   --under_way_;
   if (state_ != State::kRunning) return drain_if_closed(now);
+  if (block.message) {
+    desk_->block_done(block);
+    return tell_messages(now);
+  }
   LocalTensor& t = tensors_[block.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[block.tensor.value];
   if (--t.task.blocks == 0 && t.task.all_given()) finish_step(t, tensor, now);

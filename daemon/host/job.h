@@ -69,6 +69,8 @@ class Job final : public RailsOwner {
   void bind(Rank rank, TensorId tensor, const ports::BufferPlace& place);
   // job_lateness.cc
   void peer_awaits(TensorId tensor, Sequence sequence, Time since);
+  // A peer wants to exchange messages with this host, and it is this one that makes the flows. job_messages.cc
+  void open_flows_to(HostIndex peer, Time now);
   void abort(const Status& cause, Time now);
   void detach(Rank rank, Time now);
 
@@ -77,6 +79,8 @@ class Job final : public RailsOwner {
   void rails_completed(const engine::Complete& complete, Time now) override;
   void rails_placed(const engine::PartInPlace& part, Time now) override;
   void rails_agreed(const engine::Agreed& agreed, Time now) override;
+  void rails_message_done(const engine::MessageDone& done, Time now) override;
+  void rails_want_flows(HostIndex peer) override;
   void rails_failed(const Status& cause) override { fail(cause); }
   void rails_lost(Lost lost, const Status& cause, Time now) override;
   void rails_closed(Time now) override;
@@ -152,6 +156,11 @@ class Job final : public RailsOwner {
   };
   static constexpr std::uint32_t kNotPending = 0xffffffff;
 
+  // A slot of a rank's session.
+  struct OpenMessage {
+    bool open = false, sends = false, abroad = false;
+  };
+
   // The rails on a lane, and what they said last.
   struct Set {
     std::size_t lane = 0;
@@ -205,6 +214,9 @@ class Job final : public RailsOwner {
   bool give_up(Time now);
   Status check_unused(protocol::TensorRange range) const;
   void give_back_vacant_tables();
+  const char* submit_message(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
+  bool goes_abroad(const engine::Message& message) const;
+  void tell_messages(Time now);
   void submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now);
   Moved add_block(LocalTensor& t, const protocol::PlanTensor& tensor, ports::Block& block);
   void complete_members(const LocalTensor& t, TensorId batch, bool ok, Time now);
@@ -257,6 +269,9 @@ class Job final : public RailsOwner {
   bool connected_ = false;                                                      // told the listener
   std::size_t neighbours_ = 0;                                                  // that the log has been told of
   std::uint64_t on_rails_ = 0;                                                  // operations that they have
+  std::unique_ptr<MessageDesk> desk_;                                           // of a job of one host
+  std::vector<OpenMessage> messages_;                                           // by MessageDesk::request_of()
+  std::uint64_t messages_abroad_ = 0;                                           // that are open, with other hosts
   std::size_t closed_ = 0, drained_ = 0, gone_ = 0;                             // sets
   bool draining_ = false;
   protocol::Plan plan_;                            // its classes are those in use here

@@ -15,7 +15,8 @@ class JobPart;
 struct JobBlock final : ports::Block {
   JobPart* part = nullptr;        // whose it is while it is under way
   std::optional<RailIndex> rail;  // whose engine has chosen it; none: it is between ranks of this host
-  std::uint64_t token = 0;        // of the engine
+  bool message = false;           // a message's, between ranks of this host
+  std::uint64_t token = 0;        // of the engine, or of the message
   TensorId tensor;
   std::uint64_t reduced = 0, copied = 0;  // bytes that it moves
   ports::TraceSpan span;                  // its length is known when it is done

@@ -98,6 +98,7 @@ void JobPart::choose_block(Time now, JobBlock& block) {
   const std::optional<ClassId> local = home_ != nullptr ? home_->next_work() : std::nullopt;
   block.part = this;
   block.rail.reset();
+  block.message = false;
   block.reduced = block.copied = 0;
   if (rails_ == nullptr || !rails_->choose_block(now, local, block)) home_->choose_block(now, block);
 }

@@ -22,9 +22,7 @@ class JobRail::RailFlow final : public ports::FrameSink {
   void on_frame(const protocol::FrameHeader& header) override {
     rail_.frame_arrived(peer_, cls_, header, rail_.context_.now);
   }
-  void on_sent(std::uint64_t token) override {
-    rail_.feed({.kind = engine::Event::Kind::kSendDone, .token = token}, rail_.context_.now);
-  }
+  void on_sent(std::uint64_t token) override { rail_.sent(token); }
   std::span<const std::span<std::byte>> granted(const protocol::FrameHeader& header) override {
     return rail_.granted(peer_, header);
   }
@@ -37,7 +35,7 @@ class JobRail::RailFlow final : public ports::FrameSink {
 };
 
 JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& context, ports::JobMetrics& metrics,
-                 Owner& owner, Staging staging, std::unique_ptr<engine_log::Observer> observer)
+                 Owner& owner, Staging staging, std::unique_ptr<engine_log::Observer> observer, MessageDesk* desk)
     : rail_(rail),
       spec_(spec),
       context_(context),
@@ -47,10 +45,11 @@ JobRail::JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& cont
       staging_(std::move(staging)),
       engine_(config_, staging_.region, std::move(observer)),
       actions_(context.config->actions),
+      desk_(desk),
       peers_(spec.hosts.size()) {
   // Every host begins with its own next peer: if all began with the same one, their operations would queue in its port,
   // while the others' are idle.
-  last_peer_.fill(spec_.credentials.self);
+  for (auto& last : last_peer_) last.fill(spec_.credentials.self);
   known_.reserve(spec.hosts.size());
 }
 
@@ -76,34 +75,58 @@ Duration JobRail::patience() const {
 }
 
 Result<bool> JobRail::open_flows(std::size_t most, Time now) {
-  const Time deadline = now + patience();
   for (; most > 0 && opened_ < engine_.neighbours().size(); --most) {
-    const HostIndex peer = engine_.neighbours()[opened_++];
-    know(peer).wanted = true;
-    peers_[peer.value].since = now;
-    if (context_.descriptors != nullptr) {
-      Result<Ledger::Charge> charge = context_.descriptors->take(spec_.owner, flows_to_peer());
-      if (!charge.ok()) return on_host(charge.status(), spec_);
-      flows_.add(std::move(*charge));
+    const HostIndex host = engine_.neighbours()[opened_++];
+    Peer& peer = know(host);
+    peer.neighbour = true;
+    if (!peer.wanted) TL_RETURN_IF_ERROR(make_flows(host, now));
+    if (!peer.connected) {
+      look_if_connected(host, now);
+    } else {  // for messages
+      ++connected_;
+      feed({.kind = engine::Event::Kind::kPeerUp, .up = {host}}, now);
     }
-    const ports::JobHost& host = spec_.hosts[peer.value];
-    for (std::size_t f = 0; f < flows_to_peer() && dials(peer); ++f) {  // else the peer comes to us
-      const ports::FlowKey flow{job(), peer, flow_class(f)};
-      TL_RETURN_IF_ERROR(transport().connect(flow, host.addresses[rail_.value], host.data_port, deadline));
-      ++flows_open_;
-    }
-    look_if_connected(peer, now);
   }
   return opened_ == engine_.neighbours().size();
 }
 
+Status JobRail::want(HostIndex host, Time now) {
+  if (Peer& peer = know(host); peer.wanted || peer.connected) return {};
+  TL_RETURN_IF_ERROR(make_flows(host, now));
+  if (!dials(host)) owner_.rail_wants_flows(host);
+  look_if_connected(host, now);
+  return {};
+}
+
+Status JobRail::charge_flows(Peer& peer) {
+  if (context_.descriptors == nullptr || std::exchange(peer.charged, true)) return {};
+  Result<Ledger::Charge> charge = context_.descriptors->take(spec_.owner, flows_to_peer());
+  if (!charge.ok()) return on_host(charge.status(), spec_);
+  flows_.add(std::move(*charge));
+  return {};
+}
+
+// Where this host is the one that dials; else the peer comes to us.
+Status JobRail::make_flows(HostIndex peer, Time now) {
+  const Time deadline = now + patience();
+  peers_[peer.value].wanted = true;
+  peers_[peer.value].since = now;
+  TL_RETURN_IF_ERROR(charge_flows(peers_[peer.value]));
+  const ports::JobHost& host = spec_.hosts[peer.value];
+  for (std::size_t f = 0; f < flows_to_peer() && dials(peer); ++f) {
+    const ports::FlowKey flow{job(), peer, flow_class(f)};
+    TL_RETURN_IF_ERROR(transport().connect(flow, host.addresses[rail_.value], host.data_port, deadline));
+    ++flows_open_;
+  }
+  return {};
+}
+
 // Later than the other end's own error, which says more, could be here.
 std::optional<Status> JobRail::overdue(Time now) const {
-  if (connected()) return std::nullopt;
   const Duration most(patience().value / 3 * 4);
-  for (const HostIndex host : engine_.neighbours().first(opened_)) {
+  for (const HostIndex host : known_) {
     const Peer& peer = peers_[host.value];
-    if (peer.connected || now - peer.since < most) continue;
+    if (!peer.wanted || peer.connected || now - peer.since < most) continue;
     const std::string& self = spec_.hosts[spec_.credentials.self.value].name;
     return Status(
         Code::kTimedOut,
@@ -129,8 +152,10 @@ JobRail::Peer& JobRail::know(HostIndex host) {
 // A peer that dials may have had its plan before this host has.
 void JobRail::look_if_connected(HostIndex host, Time now) {
   Peer& peer = peers_[host.value];
-  if (!peer.wanted || peer.connected || peer.up < flows_to_peer()) return;
+  if (peer.connected || peer.up < flows_to_peer()) return;
   peer.connected = true;
+  if (desk_ != nullptr) desk_->messages().peer_up(host);
+  if (!peer.neighbour) return;
   ++connected_;
   feed({.kind = engine::Event::Kind::kPeerUp, .up = {host}}, now);
 }
@@ -148,6 +173,7 @@ ports::FrameSink& JobRail::flow_up(const ports::FlowKey& key, ports::Flow& flow,
   slot = std::make_unique<RailFlow>(*this, key, flow);
   ports::FrameSink& sink = *slot;
   ++peer.up;
+  if (const Status charged = charge_flows(peer); !charged.ok()) owner_.rail_failed(charged);
   context_.metrics->flows.up(
       rail_, key,
       {spec_.name, spec_.hosts[key.peer.value].name, key.cls, rail_, stats.effective_dscp, stats.effective_pcp,
@@ -206,22 +232,27 @@ void JobRail::carry_out(const engine::Action& action, Time now) {
   if (action.kind == engine::Action::Kind::kComplete) return owner_.rail_completed(action.complete, now);
   if (action.kind == engine::Action::Kind::kPartInPlace) return owner_.rail_placed(action.in_place, now);
   if (action.kind == engine::Action::Kind::kAgreed) return owner_.rail_agreed(action.agreed, now);
+  protocol_error(action.error.peer, action.error.reason, action.error.header);
+}
+
+void JobRail::protocol_error(HostIndex peer, const char* reason, const protocol::FrameHeader& header) {
   context_.metrics->protocol_errors.add();
-  const engine::ProtocolError& error = action.error;
-  owner_.rail_failed(
-      {Code::kCorrupt, fmt::format("host {} broke the protocol: {}", spec_.hosts[error.peer.value].name, error.reason),
-       fmt::format("job '{}', rail {}, tensor {}, sequence {}, slice {}, grant {:#x}", spec_.name, rail_.value,
-                   error.header.tensor.value, error.header.sequence.value, error.header.slice, error.header.grant),
-       "install the same tensorlane version on every host"});
+  owner_.rail_failed({Code::kCorrupt,
+                      fmt::format("host {} broke the protocol: {}", spec_.hosts[peer.value].name, reason),
+                      fmt::format("job '{}', rail {}, tensor {}, sequence {}, slice {}, grant {:#x}", spec_.name,
+                                  rail_.value, header.tensor.value, header.sequence.value, header.slice, header.grant),
+                      "install the same tensorlane version on every host"});
 }
 
 Result<std::span<std::byte>> JobRail::landing(HostIndex peer, const protocol::FrameHeader& header) {
   if (header.payload_bytes == 0) return std::span<std::byte>();
-  Result<Descriptor> place = engine_.landing(peer, header);
+  const bool message = desk_ != nullptr && protocol::is_of_message(header);
+  Result<Descriptor> place = message ? desk_->messages().landing(peer, header) : engine_.landing(peer, header);
   if (!place.ok()) {
     context_.metrics->protocol_errors.add();
     return place.status();
   }
+  if (message) return place->length == 0 ? std::span<std::byte>() : desk_->resolve(*place);
   return context_.memory->resolve(*place);
 }
 
@@ -231,6 +262,10 @@ void JobRail::frame_arrived(HostIndex peer, ClassId cls, const protocol::FrameHe
   metrics.bytes_received.add(header.payload_bytes);
   context_.metrics->rails[rail_.value].bytes_received[ports::metrics_slot(cls)].add(header.payload_bytes);
   if (cls != kControlClass) metrics_.classes[cls.value].bytes_received.add(header.payload_bytes);
+  if (desk_ != nullptr && protocol::is_of_message(header)) {
+    const char* fault = desk_->messages().take_frame(now, peer, header);
+    return fault != nullptr ? protocol_error(peer, fault, header) : owner_.rail_messages_moved(now);
+  }
   feed({.kind = engine::Event::Kind::kFrameArrived, .frame = {peer, header}}, now);
 }
 
@@ -268,42 +303,101 @@ void JobRail::block_done(const JobBlock& block, Time now) {
   feed({.kind = engine::Event::Kind::kWorkDone, .token = block.token}, now);
 }
 
+// ---- messages ----
+
+namespace {
+// The engine's tokens have something in their lower half, which a message's lack.
+constexpr int kMessageTokenShift = 32;
+}  // namespace
+
+void JobRail::post(const MessagePost& post, Time now) {
+  const engine::Message& m = post.message;
+  desk_->post(post, now);
+  const Rank other = post.sends ? m.destination : m.source;
+  if (other == engine::kAnySource) return;
+  const HostIndex host = desk_->messages().host_of(other);
+  if (host == spec_.credentials.self) return;
+  map(post.segment);
+  if (const Status wanted = want(host, now); !wanted.ok()) owner_.rail_failed(wanted);
+}
+
+// A message's own token is 32 bits.
+void JobRail::sent(std::uint64_t token) {
+  const auto lower = static_cast<std::uint32_t>(token);
+  if (lower != 0) return feed({.kind = engine::Event::Kind::kSendDone, .token = token}, context_.now);
+  desk_->messages().sent(token >> kMessageTokenShift);
+  owner_.rail_messages_moved(context_.now);
+}
+
+std::size_t JobRail::pick(const Next& next, ClassId cls, Bytes credit, engine::Send* send, Time now) {
+  const engine::Flow flow{next.peer, cls};
+  if (!next.message) return engine_.pick(now, flow, credit, std::span(send, 1));
+  const std::size_t picked = desk_->messages().pick(flow, credit, std::span(send, 1));
+  if (picked > 0) send->token <<= kMessageTokenShift;
+  return picked;
+}
+
+std::span<std::byte> JobRail::payload_of(const engine::Send& send, bool message) {
+  if (!message) return context_.memory->resolve(send.payload);
+  return send.payload.length == 0 ? std::span<std::byte>() : desk_->resolve(send.payload);
+}
+
+bool JobRail::has_sends(ClassId cls, Time now) const {
+  HostIndex any;
+  return engine_.engine().has_sends(now, cls) ||
+         (desk_ != nullptr && desk_->messages().next_flow(cls, spec_.credentials.self, &any));
+}
+
+// Operations and messages take turns, and so do the peers of each.
+std::optional<JobRail::Next> JobRail::next_send(ClassId cls, const std::array<bool, 2>& skipped, Time now) {
+  const std::size_t slot = ports::metrics_slot(cls);
+  const auto& last = last_peer_[slot];
+  Next operation, message{{}, true};
+  const bool operations = !skipped[0] && engine_.next_flow(now, cls, last[0], &operation.peer);
+  const bool messages = desk_ != nullptr && !skipped[1] && desk_->messages().next_flow(cls, last[1], &message.peer);
+  if (!operations && !messages) return std::nullopt;
+  return messages && (!operations || !last_message_[slot]) ? message : operation;
+}
+
 // ---- egress ----
 
 JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Time now) {
   Sent sent;
   const bool control = cls == kControlClass;
   const std::uint64_t least = control ? protocol::kFrameHeaderBytes : kLeastCost;
-  HostIndex& last = last_peer_[ports::metrics_slot(cls)];
+  const std::size_t slot = ports::metrics_slot(cls);
   engine::Send send;
-  HostIndex peer, first_blocked;
-  bool blocked = false;
+  // Of operations and of messages.
+  std::array<std::optional<HostIndex>, 2> first_blocked;
+  std::array<bool, 2> blocked{};
   std::uint64_t payload_bytes = 0;
-  while (engine_.next_flow(now, cls, last, &peer)) {
+  while (const std::optional<Next> next = next_send(cls, blocked, now)) {
+    const HostIndex peer = next->peer;
     ports::Flow* flow = find_flow(peer, cls);
     if (flow == nullptr || !flow->writable() || stands(peer, cls)) {
-      if (blocked && peer == first_blocked) break;  // once around: nobody can take more
-      if (!blocked) first_blocked = peer;
-      blocked = true;
-      last = peer;
+      std::optional<HostIndex>& first = first_blocked[next->message];
+      blocked[next->message] = first == peer;  // once around: nobody can take more
+      if (!first) first = peer;
+      last_peer_[slot][next->message] = peer;
       continue;
     }
     // One operation at a turn: peers share the window evenly, and writable() speaks for no more than one.
     const Bytes left = std::min(credit - sent.bytes, Bytes(budget - sent.cost));
     const bool afforded = budget - sent.cost >= least && (!control || left.value >= least);
-    if (!afforded || engine_.pick(now, {peer, cls}, left, std::span(&send, 1)) == 0) {
+    if (!afforded || pick(*next, cls, left, &send, now) == 0) {
       sent.more = true;  // this peer is next, too, when there is credit
       break;
     }
-    last = peer;
-    blocked = false;
-    const std::span<std::byte> payload = context_.memory->resolve(send.payload);
+    last_peer_[slot][next->message] = peer;
+    last_message_[slot] = next->message;
+    first_blocked[next->message].reset();
+    const std::span<std::byte> payload = payload_of(send, next->message);
     TL_ASSERT(payload.size() == send.header.payload_bytes);
     flow->send({send.header, payload, send.token});
     payload_bytes += payload.size();
     sent.bytes += Bytes(control ? protocol::kFrameHeaderBytes : payload.size());
     sent.cost += std::max<std::uint64_t>(least, payload.size());
-    note_wait(send, peer, cls, now);
+    note_wait(send, *next, cls, now);
     ++sent.operations;
   }
   if (sent.operations > 0) count_sent(cls, sent, payload_bytes);
@@ -331,10 +425,11 @@ std::span<const std::span<std::byte>> JobRail::granted(HostIndex peer, const pro
   return std::span(places_).first(count);
 }
 
-void JobRail::note_wait(const engine::Send& send, HostIndex peer, ClassId cls, Time now) {
+void JobRail::note_wait(const engine::Send& send, const Next& to, ClassId cls, Time now) {
   const Duration waited = now - send.eligible;
   context_.metrics->classes[ports::metrics_slot(cls)].queue_wait.record(waited);
-  if (send.header.payload_bytes == 0 || !context_.timeline->enabled()) return;  // control would hide the tensors
+  // Control would hide the tensors, and a message is of none.
+  if (send.header.payload_bytes == 0 || to.message || !context_.timeline->enabled()) return;
   context_.timeline->record({.begin = send.eligible,
                              .length = waited,
                              .job = job(),
@@ -342,7 +437,7 @@ void JobRail::note_wait(const engine::Send& send, HostIndex peer, ClassId cls, T
                              .sequence = send.header.sequence,
                              .cls = cls,
                              .phase = ports::TraceSpan::Phase::kQueue,
-                             .peer = peer,
+                             .peer = to.peer,
                              .bytes = send.header.payload_bytes});
 }
 

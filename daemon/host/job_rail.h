@@ -35,13 +35,18 @@ class JobRail {
     virtual void rail_placed(const engine::PartInPlace& part, Time now) = 0;
     // All hosts have offered these operations (engine::Offer).
     virtual void rail_agreed(const engine::Agreed& agreed, Time now) = 0;
+    // Some messages may be over.
+    virtual void rail_messages_moved(Time now) = 0;
+    // The peer is asked to make the flows to this host.
+    virtual void rail_wants_flows(HostIndex peer) = 0;
     // A peer broke the protocol, or memory cannot be registered.
     virtual void rail_failed(const Status& cause) = 0;
   };
 
-  // `spec`, `metrics` and `owner` outlive it. The job has more than one host, and the host has this rail.
+  // `spec`, `metrics`, `owner` and `desk` outlive it. The job has more than one host, and the host has this rail.
+  // `desk`: of the job's messages, which go by this rail; null: they do not.
   JobRail(RailIndex rail, const ports::JobSpec& spec, const Context& context, ports::JobMetrics& metrics, Owner& owner,
-          Staging staging, std::unique_ptr<engine_log::Observer> observer);
+          Staging staging, std::unique_ptr<engine_log::Observer> observer, MessageDesk* desk);
   ~JobRail();
   JobRail(const JobRail&) = delete;
   JobRail& operator=(const JobRail&) = delete;
@@ -52,7 +57,12 @@ class JobRail {
   // Begins to make those to at most so many of the engine's neighbours that have none yet, or says why it cannot. All
   // of one neighbour open together, and stay until close(). True when none is left without.
   Result<bool> open_flows(std::size_t most, Time now);
-  // A neighbour that was to open its flows to this host, and has not in time; none: no such.
+  // Makes the flows to this host, if there are none; or asks for them, where it is the peer who makes them. They stay
+  // until close(). Errors: kResourceExhausted, those of Transport::connect().
+  Status want(HostIndex peer, Time now);
+  // Opens flows for it where that needs some.
+  void post(const MessagePost& post, Time now);
+  // A host that was to open its flows to this host, and has not in time; none: no such.
   std::optional<Status> overdue(Time now) const;
   // Those to all neighbours are up, or have been.
   bool connected() const { return connected_ == opened_; }
@@ -86,6 +96,8 @@ class JobRail {
 
   // ---- the loop: as RailSet says of the same names ----
   std::optional<ClassId> next_work() const { return engine_.next_work(); }
+  // Whether send() would give out something now, for a flow that takes it.
+  bool has_sends(ClassId cls, Time now) const;
   // Fills `block` with the engine's next one.
   void choose_block(Time now, JobBlock& block);
   void block_done(const JobBlock& block, Time now);
@@ -130,9 +142,22 @@ class JobRail {
   Result<std::span<std::byte>> landing(HostIndex peer, const protocol::FrameHeader& header);
   void frame_arrived(HostIndex peer, ClassId cls, const protocol::FrameHeader& header, Time now);
   void look_if_connected(HostIndex peer, Time now);
+  Status make_flows(HostIndex peer, Time now);
+  Status charge_flows(Peer& peer);
+  void protocol_error(HostIndex peer, const char* reason, const protocol::FrameHeader& header);
+  // The next thing of a class, of the engine or of the desk.
+  struct Next {
+    HostIndex peer;
+    bool message = false;
+  };
+  // `skipped`: whether to leave out operations, and messages.
+  std::optional<Next> next_send(ClassId cls, const std::array<bool, 2>& skipped, Time now);
+  std::size_t pick(const Next& next, ClassId cls, Bytes credit, engine::Send* send, Time now);
+  std::span<std::byte> payload_of(const engine::Send& send, bool message);
+  void sent(std::uint64_t token);
   void carry_out(const engine::Action& action, Time now);
   void count_sent(ClassId cls, const Sent& sent, std::uint64_t payload_bytes);
-  void note_wait(const engine::Send& send, HostIndex peer, ClassId cls, Time now);
+  void note_wait(const engine::Send& send, const Next& to, ClassId cls, Time now);
   bool stands(HostIndex peer, ClassId cls) const;
   std::span<const std::span<std::byte>> granted(HostIndex peer, const protocol::FrameHeader& header);
 
@@ -145,22 +170,27 @@ class JobRail {
   Staging staging_;
   engine_log::RecordedEngine engine_;
   engine::ActionRing actions_;
+  MessageDesk* const desk_;
   Time fed_;  // when the engine was told of something last
   // The flows to a host.
   struct Peer {
     bool known = false;                            // it is in known_
-    bool wanted = false;                           // a neighbour: they have been dialed, or the host dials
+    bool wanted = false;                           // they have been dialed, or the host dials
+    bool charged = false;                          // their descriptors
+    bool neighbour = false;                        // the engine's: it is told when they are up
     bool connected = false;                        // all of them have been up at a time
     std::uint8_t up = 0;                           // how many are up
     Time since;                                    // it is wanted
     std::vector<std::unique_ptr<RailFlow>> flows;  // those, by metrics_slot(); empty: the host is not known
   };
-  Ledger::Charge flows_;                                  // descriptors of them
-  std::vector<HostIndex> known_;                          // peers that are wanted, or that have flows to this host
-  std::vector<Peer> peers_;                               // by host
-  std::size_t opened_ = 0, connected_ = 0;                // of the engine's neighbours
-  std::size_t flows_open_ = 0;                            // dialed or accepted, and not reported down
-  std::array<HostIndex, kMaxDataClasses + 1> last_peer_;  // that had a turn
+  Ledger::Charge flows_;                    // descriptors of them
+  std::vector<HostIndex> known_;            // peers that are wanted, or that have flows to this host
+  std::vector<Peer> peers_;                 // by host
+  std::size_t opened_ = 0, connected_ = 0;  // of the engine's neighbours
+  std::size_t flows_open_ = 0;              // dialed or accepted, and not reported down
+  // By metrics_slot(): to which peers an operation and a message went last, and which of the two it was.
+  std::array<std::array<HostIndex, 2>, kMaxDataClasses + 1> last_peer_;
+  std::array<bool, kMaxDataClasses + 1> last_message_{};
   static constexpr std::size_t kMaxPlaces = 64;           // pages behind one grant: a slice of 16 MiB
   std::array<std::span<std::byte>, kMaxPlaces> places_;   // of the frame that is being sent
   engine::EngineCounters published_;                      // as of the last publish_counts()

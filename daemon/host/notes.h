@@ -9,6 +9,7 @@
 
 #include "common/base/units.h"
 #include "daemon/engine/types.h"
+#include "daemon/host/message_desk.h"
 
 namespace tensorlane::host {
 
@@ -20,7 +21,7 @@ class JobStart;
 struct BeginNote {  // the job begins: make its rails
   std::shared_ptr<JobStart> start;
 };
-struct StartNote {  // these four, and engine::PartReady, as in Rails
+struct StartNote {  // these three, engine::PartReady and MessagePost, as in Rails
   TensorId tensor;
   Sequence sequence;
   bool in_parts = false;
@@ -35,7 +36,8 @@ struct OfferNote {
 struct RailsNote {  // what is not on an operation's way
   std::function<void(JobPart&, Time now)> call;
 };
-// To the job's own lane; of an operation, engine::Complete, engine::PartInPlace and engine::Agreed of RailsOwner:
+// To the job's own lane; of an operation, engine::Complete, engine::PartInPlace and engine::Agreed of RailsOwner, and
+// of a message engine::MessageDone:
 struct JobNote {
   std::function<void(Job&, Time now)> call;
 };
@@ -44,8 +46,8 @@ struct Note {
   JobId job;
   Epoch epoch;           // a note that comes too late is of an earlier one
   std::size_t from = 0;  // lane
-  std::variant<BeginNote, StartNote, engine::PartReady, BoostNote, OfferNote, RailsNote, engine::Complete,
-               engine::PartInPlace, engine::Agreed, JobNote>
+  std::variant<BeginNote, StartNote, engine::PartReady, BoostNote, OfferNote, MessagePost, RailsNote, engine::Complete,
+               engine::PartInPlace, engine::Agreed, engine::MessageDone, JobNote>
       what;
 };
 

@@ -107,6 +107,17 @@ Status JobStart::begin_rail() {
   return {};
 }
 
+Status JobStart::make_desk() {
+  const engine::MessagesConfig messages = MessageDesk::config_of(spec, config_);
+  TL_ASSIGN_OR_RETURN(desk_tables, ports_.scratch->charge(spec.owner, MessageDesk::table_bytes(messages).value));
+  try {
+    desk = std::make_unique<MessageDesk>(messages, config_.job_limits);
+  } catch (const std::bad_alloc&) {
+    return no_memory();
+  }
+  return {};
+}
+
 bool JobStart::step() {
   if (!status.ok()) return true;
   if (const std::size_t ranks = spec.hosts[spec.credentials.self.value].ranks.size(); ranks > ports::kMaxLocalRanks) {
@@ -125,6 +136,10 @@ bool JobStart::step() {
     if (!taken.ok()) status = on_host(taken.status(), spec);
     if (!taken.ok()) return true;
     regions = std::move(*taken);
+  }
+  if (desk == nullptr) {
+    if (const Status made = make_desk(); !made.ok()) status = on_host(made, spec);
+    if (!status.ok()) return true;
   }
   if (rails.size() == host_rails_) return true;
   if (const Status begun = begin_rail(); !begun.ok()) status = on_host(begun, spec);

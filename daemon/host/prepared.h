@@ -13,6 +13,7 @@
 #include "daemon/engine/types.h"
 #include "daemon/engine_log/observer.h"
 #include "daemon/host/config.h"
+#include "daemon/host/message_desk.h"
 #include "daemon/ports/job.h"
 #include "daemon/ports/scratch.h"
 
@@ -38,10 +39,12 @@ class JobStart {
   ports::JobSpec spec;
   Status status;  // when it is ready
   std::vector<RailStart> rails;
-  Ledger::Charge regions;
+  std::unique_ptr<MessageDesk> desk;  // the job's, too, once it has begun
+  Ledger::Charge regions, desk_tables;
 
  private:
   Status begin_rail();
+  Status make_desk();
 
   const HostConfig& config_;
   const std::size_t host_rails_;

@@ -42,10 +42,12 @@ RailSet::RailSet(JobStart& start, std::vector<Staging> staging, const Context& c
                  std::shared_ptr<ports::JobMetrics> metrics, RailsOwner& owner)
     : spec_(start.spec), context_(context), metrics_(std::move(metrics)), owner_(owner), by_index_(start.rails.size()) {
   JobRail::Owner& self = *this;
+  if (context.transports.front() != nullptr) desk_ = std::move(start.desk);
   for (std::size_t r = 0; r < staging.size(); ++r) {
     if (context.transports[r] == nullptr) continue;
     rails_.push_back(std::make_unique<JobRail>(RailIndex(static_cast<std::uint8_t>(r)), spec_, context_, *metrics_,
-                                               self, std::move(staging[r]), std::move(start.rails[r].observer)));
+                                               self, std::move(staging[r]), std::move(start.rails[r].observer),
+                                               r == 0 ? desk_.get() : nullptr));
     by_index_[r] = rails_.back().get();
   }
 }
@@ -231,6 +233,23 @@ void RailSet::offer(TensorId tensor, Time now) {
   at(RailIndex(0)).feed({.kind = engine::Event::Kind::kOffer, .offer = {tensor}}, now);
 }
 
+// ---- messages ----
+
+void RailSet::post(const MessagePost& post, Time now) {
+  if (broken_ || closing_) return;
+  at(RailIndex(0)).post(post, now);
+  tell_messages(now);
+}
+
+void RailSet::open_flows_to(HostIndex peer, Time now) {
+  if (broken_ || closing_) return;
+  if (const Status opened = at(RailIndex(0)).want(peer, now); !opened.ok()) break_off(opened);
+}
+
+void RailSet::tell_messages(Time now) {
+  for (engine::MessageDone done; desk_->messages().next_done(&done);) owner_.rails_message_done(done, now);
+}
+
 void RailSet::rail_completed(const engine::Complete& complete, Time now) {
   Place& place = places_[complete.tensor.value];
   TL_ASSERT(place.rails_left > 0);
@@ -263,15 +282,29 @@ JobRail* RailSet::most_urgent(std::optional<ClassId>* best) const {
 std::optional<ClassId> RailSet::next_work() const {
   std::optional<ClassId> cls;
   most_urgent(&cls);
-  return cls;
+  const std::optional<ClassId> copy = next_copy();
+  return !cls || (copy && *copy < *cls) ? copy : cls;
 }
 
+std::optional<ClassId> RailSet::next_copy() const {
+  return desk_ != nullptr && !closing_ ? desk_->messages().next_copy() : std::nullopt;
+}
+
+// Sums go before copies of messages of the same class: more waits for them.
 bool RailSet::choose_block(Time now, std::optional<ClassId> other, JobBlock& block) {
   std::optional<ClassId> cls;
   JobRail* rail = most_urgent(&cls);
-  if (rail == nullptr || (other && *other < *cls)) return false;
+  const std::optional<ClassId> copy = next_copy();
+  const bool copies = copy && (!cls || *copy < *cls);
+  if (copies) cls = copy;
+  if (!cls || (other && *other < *cls)) return false;
   ++under_way_;
-  rail->choose_block(now, block);
+  if (copies) {
+    block.rail = RailIndex(0);
+    desk_->choose_block(block, spec_.credentials.job, now);
+  } else {
+    rail->choose_block(now, block);
+  }
   return true;
 }
 
@@ -279,7 +312,9 @@ void RailSet::block_done(const JobBlock& block, Time now) {
   TL_ASSERT(under_way_ > 0);
   --under_way_;
   if (closing_) return look_if_closed(now);
-  at(*block.rail).block_done(block, now);
+  if (!block.message) return at(*block.rail).block_done(block, now);
+  desk_->block_done(block);
+  tell_messages(now);
 }
 
 JobRail::Sent RailSet::send(RailIndex rail, ClassId cls, Bytes credit, std::uint64_t budget, Time now) {
@@ -300,7 +335,10 @@ std::optional<Time> RailSet::promotion(Time now) const {
 
 void RailSet::close(bool abort, Time now) {
   if (drained_) return;
-  if (abort && !std::exchange(aborted_, true)) feed_all({.kind = engine::Event::Kind::kAbort}, now);
+  if (abort && !std::exchange(aborted_, true)) {
+    feed_all({.kind = engine::Event::Kind::kAbort}, now);
+    if (desk_ != nullptr) desk_->messages().abort();
+  }
   closing_ = true;
   opening_ = false;
   for (auto& rail : rails_) rail->close();
@@ -318,6 +356,10 @@ void RailSet::look_if_closed(Time now) {
 void RailSet::drain(Time now) {
   for (auto& rail : rails_) rail->drained();
   if (aborted_) feed_all({.kind = engine::Event::Kind::kDrained}, now);
+  if (aborted_ && desk_ != nullptr) {
+    desk_->messages().drained();
+    tell_messages(now);
+  }
   for (auto& rail : rails_) rail->publish_counts();
   drained_ = true;
   owner_.rails_drained(now);

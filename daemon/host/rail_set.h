@@ -30,9 +30,7 @@ class RailSet final : public Rails, private JobRail::Owner {
   // Opens more of the flows that are to be opened. Returns 0 when there is nothing to do.
   std::size_t open_more(Time now);
   bool has(RailIndex rail) const { return rail.value < by_index_.size() && by_index_[rail.value] != nullptr; }
-  bool has_sends(RailIndex rail, ClassId cls, Time now) const {
-    return has(rail) && at(rail).engine().has_sends(now, cls);
-  }
+  bool has_sends(RailIndex rail, ClassId cls, Time now) const { return has(rail) && at(rail).has_sends(cls, now); }
   // As JobRail says; nothing where it does not have the rail.
   JobRail::Sent send(RailIndex rail, ClassId cls, Bytes credit, std::uint64_t budget, Time now);
   std::uint64_t& deficit(RailIndex rail, ClassId cls) { return at(rail).deficit(cls); }
@@ -70,6 +68,8 @@ class RailSet final : public Rails, private JobRail::Owner {
   void part_ready(const engine::PartReady& part, Time now) override;
   void boost(TensorId tensor, Sequence sequence, Time now) override;
   void offer(TensorId tensor, Time now) override;
+  void post(const MessagePost& post, Time now) override;
+  void open_flows_to(HostIndex peer, Time now) override;
   void look_for_missing(std::span<const TensorId> operations, Time now) override;
   void close(bool abort, Time now) override;
   void drain(Time now) override;
@@ -90,10 +90,12 @@ class RailSet final : public Rails, private JobRail::Owner {
   JobRail& at(RailIndex rail) const { return *by_index_[rail.value]; }
   void feed_all(const engine::Event& event, Time now);
   JobRail* most_urgent(std::optional<ClassId>* cls) const;
+  std::optional<ClassId> next_copy() const;
   Descriptor add_region(std::span<std::byte> bytes);
   void forget_regions(Place& place);
   void look_if_settled(Time now);
   void look_if_closed(Time now);
+  void tell_messages(Time now);
   void report_awaited();
   void report_progress(Time now);
 
@@ -101,12 +103,15 @@ class RailSet final : public Rails, private JobRail::Owner {
   void rail_completed(const engine::Complete& complete, Time now) override;
   void rail_placed(const engine::PartInPlace& part, Time now) override { owner_.rails_placed(part, now); }
   void rail_agreed(const engine::Agreed& agreed, Time now) override { owner_.rails_agreed(agreed, now); }
+  void rail_messages_moved(Time now) override { tell_messages(now); }
+  void rail_wants_flows(HostIndex peer) override { owner_.rails_want_flows(peer); }
   void rail_failed(const Status& cause) override { break_off(cause); }
 
   const ports::JobSpec spec_;
   const Context& context_;
   const std::shared_ptr<ports::JobMetrics> metrics_;
   RailsOwner& owner_;
+  std::unique_ptr<MessageDesk> desk_;  // with rail 0: messages go by it alone; null: another lane's
   std::vector<std::unique_ptr<JobRail>> rails_;
   std::vector<JobRail*> by_index_;  // of the job's rails; null: another lane's
   std::vector<Place> places_;       // by tensor

@@ -15,6 +15,7 @@
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
 #include "daemon/engine/types.h"
+#include "daemon/host/message_desk.h"
 #include "daemon/host/prepared.h"
 #include "daemon/ports/progress.h"
 #include "daemon/ports/telemetry.h"
@@ -57,6 +58,11 @@ class Rails {
   virtual void boost(TensorId tensor, Sequence sequence, Time now) = 0;
   // It is ready here, and begins when it is everywhere. Of the lane that has rail 0. Answer: rails_agreed.
   virtual void offer(TensorId tensor, Time now) = 0;
+  // A send or a receive. Of the lane that has rail 0. Answer: rails_message_done.
+  virtual void post(const MessagePost& post, Time now) = 0;
+  // A peer wants to send to this host, or to receive: opens the flows to it, where this host is the one that makes
+  // them. Of the lane that has rail 0.
+  virtual void open_flows_to(HostIndex peer, Time now) = 0;
   // Which hosts these operations wait for. Answer: rails_missing.
   virtual void look_for_missing(std::span<const TensorId> operations, Time now) = 0;
 
@@ -87,6 +93,10 @@ class RailsOwner {
   virtual void rails_placed(const engine::PartInPlace& part, Time now) = 0;
   // All hosts have offered these operations (engine::Offer).
   virtual void rails_agreed(const engine::Agreed& agreed, Time now) = 0;
+  // A send or receive is over.
+  virtual void rails_message_done(const engine::MessageDone& done, Time now) = 0;
+  // Messages are to go to this host, to which there are no flows, and it is the other one that makes them.
+  virtual void rails_want_flows(HostIndex peer) = 0;
   // A peer broke the protocol, or something cannot be had.
   virtual void rails_failed(const Status& cause) = 0;
   // A flow is gone, though nobody has closed it.

@@ -49,6 +49,10 @@ void RemoteRails::set_priorities(std::span<const Priority> priorities) {
   });
 }
 
+void RemoteRails::open_flows_to(HostIndex peer, Time /*now*/) {
+  tell([peer](JobPart& part, Time now) { part.rails()->open_flows_to(peer, now); });
+}
+
 void RemoteRails::look_for_missing(std::span<const TensorId> operations, Time /*now*/) {
   tell([all = std::vector(operations.begin(), operations.end())](JobPart& part, Time now) {
     part.rails()->look_for_missing(all, now);
@@ -76,6 +80,10 @@ void RemoteOwner::left(const Status& cause) {
 
 void RemoteOwner::rails_settled(std::size_t lane, const Settled& settled, Time /*now*/) {
   tell([=](Job& job, Time now) { job.rails_settled(lane, settled, now); });
+}
+
+void RemoteOwner::rails_want_flows(HostIndex peer) {
+  tell([peer](Job& job, Time) { job.rails_want_flows(peer); });
 }
 
 void RemoteOwner::rails_failed(const Status& cause) {

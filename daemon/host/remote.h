@@ -42,6 +42,8 @@ class RemoteRails final : public Rails {
   void part_ready(const engine::PartReady& part, Time /*now*/) override { way_.post(part); }
   void boost(TensorId tensor, Sequence sequence, Time /*now*/) override { way_.post(BoostNote{tensor, sequence}); }
   void offer(TensorId tensor, Time /*now*/) override { way_.post(OfferNote{tensor}); }
+  void post(const MessagePost& post, Time /*now*/) override { way_.post(post); }
+  void open_flows_to(HostIndex peer, Time now) override;
   void look_for_missing(std::span<const TensorId> operations, Time now) override;
   void close(bool abort, Time now) override;
   void drain(Time now) override;
@@ -65,6 +67,8 @@ class RemoteOwner final : public RailsOwner {
   void rails_completed(const engine::Complete& complete, Time /*now*/) override { way_.post(complete); }
   void rails_placed(const engine::PartInPlace& part, Time /*now*/) override { way_.post(part); }
   void rails_agreed(const engine::Agreed& agreed, Time /*now*/) override { way_.post(agreed); }
+  void rails_message_done(const engine::MessageDone& done, Time /*now*/) override { way_.post(done); }
+  void rails_want_flows(HostIndex peer) override;
   void rails_failed(const Status& cause) override;
   void rails_lost(Lost lost, const Status& cause, Time now) override;
   void rails_closed(Time now) override;

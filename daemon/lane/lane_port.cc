@@ -107,6 +107,11 @@ Status Lanes::awaited(JobId job, TensorId tensor, Sequence sequence, Duration wa
                        [=](host::Job& j) { j.peer_awaits(tensor, sequence, Time(clock_now().value - waited.value)); });
 }
 
+Status Lanes::open_flows(JobId job, HostIndex peer) {
+  Loop& loop = *impl_->loops[impl_->find(job).home];
+  return impl_->on_job(job, [peer, &loop](host::Job& j) { j.open_flows_to(peer, loop.host().now()); });
+}
+
 // A job that still waits for its memory never begins.
 Status Lanes::abort_job(JobId job, Status cause) {
   Impl* const impl = impl_.get();

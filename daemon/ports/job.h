@@ -62,6 +62,9 @@ class LanePort {
   // From each tensor's next operation on, classes are those of these K - 1 descending thresholds, the lowest K of the
   // fabric. Only where the lane tunes; else it changes nothing (classes are this host's own affair, law 1).
   virtual Status use_thresholds(JobId job, std::vector<double> thresholds) = 0;
+  // This host makes the flows to `peer`, which wants to exchange messages with it, if there are none. A peer that
+  // cannot be changes nothing.
+  virtual Status open_flows([[maybe_unused]] JobId job, [[maybe_unused]] HostIndex peer) { return {}; }
   // Fails everything pending and later with `cause`, closes the flows, tells sessions. Idempotent. Answer:
   // on_job_closed.
   virtual Status abort_job(JobId job, Status cause) = 0;
@@ -94,6 +97,9 @@ class LaneListener {
   // This host has submitted the operation and lacks what `peer` announces before its part in it: for `waited`.
   // Repeated, of one operation at a time: who only sends in an operation is told nothing by those who wait for it.
   virtual void on_missing(JobId, HostIndex /*peer*/, TensorId, Sequence, Duration /*waited*/) {}
+  // Messages are to go between this host and `peer`, and it is the peer that makes the flows (LanePort::open_flows).
+  // Not repeated.
+  virtual void on_flows_wanted(JobId, HostIndex /*peer*/) {}
   // The job has begun another iteration here, so long after the one before. Only where the lane tunes.
   virtual void on_iteration(JobId, Duration /*time*/) {}
   // The lane turns, and this is how far the job's flows have come. About eight times in the job's detection time, while

@@ -35,6 +35,10 @@ class ClientSession {
   // Gives one completion and wakes a waiting client. Never full: a client with more than kMaxOutstanding operations
   // pending has broken the protocol.
   virtual void complete(const protocol::CompletionEntry& entry) = 0;
+  // Copies a slot that a submission with kSubmitMessage has named; false when there is no such slot.
+  virtual bool message(std::uint32_t /*slot*/, protocol::MessageSlot* /*out*/) { return false; }
+  // Its message is over: writes the daemon's part of `outcome` to the slot, then completes it with `code`.
+  virtual void complete_message(std::uint32_t /*slot*/, const protocol::MessageSlot& /*outcome*/, Code /*code*/) {}
   // Gives an entry that says which parts of a result are in place; it is left out where the ring has little room.
   virtual void parts_in_place(const protocol::CompletionEntry& entry) = 0;
   // Asks the client to tell when it waits for an operation (kFlagWaited), or no longer. It may leave some out.

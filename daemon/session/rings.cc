@@ -23,6 +23,10 @@ using protocol::SubmissionEntry;
 // client does meanwhile.
 static_assert(sizeof(SubmissionEntry) == 16 && sizeof(CompletionEntry) == 16);
 
+// Slots of messages likewise, as words.
+constexpr std::size_t kSlotWords = sizeof(protocol::MessageSlot) / sizeof(std::uint64_t);
+constexpr std::size_t kOutcomeWord = offsetof(protocol::MessageSlot, other_count) / sizeof(std::uint64_t);
+
 void copy_text(char* to, std::size_t room, const std::string& from) {
   std::size_t n = std::min(from.size(), room - 1);
   if (n < from.size()) {
@@ -47,6 +51,7 @@ DaemonRings::DaemonRings(std::span<std::byte> memory, std::uint32_t entries)
     : page_(new (memory.data()) protocol::RingPage{}),
       submissions_(reinterpret_cast<std::uint64_t*>(memory.data() + protocol::kRingPageBytes)),
       completions_(submissions_ + std::size_t{entries} * 2),
+      messages_(reinterpret_cast<std::uint64_t*>(memory.data() + protocol::message_slots_offset(entries))),
       entries_(entries) {
   TL_ASSERT(std::has_single_bit(entries) && memory.size() >= protocol::ring_memory_bytes(entries));
 }
@@ -92,6 +97,24 @@ Status DaemonRings::complete(const CompletionEntry& entry) {
   page().completed.store(completed_, std::memory_order_seq_cst);
   if (page().waiters.load(std::memory_order_seq_cst) != 0) wake_clients();
   return {};
+}
+
+protocol::MessageSlot DaemonRings::message(std::uint32_t slot) const {
+  TL_ASSERT(slot < protocol::kMessageSlots);
+  std::uint64_t words[kSlotWords];
+  for (std::size_t i = 0; i < kSlotWords; ++i)
+    words[i] = __atomic_load_n(messages_ + slot * kSlotWords + i, __ATOMIC_RELAXED);
+  protocol::MessageSlot message;
+  std::memcpy(&message, words, sizeof message);
+  return message;
+}
+
+void DaemonRings::set_outcome(std::uint32_t slot, const protocol::MessageSlot& outcome) {
+  TL_ASSERT(slot < protocol::kMessageSlots);
+  std::uint64_t words[kSlotWords];
+  std::memcpy(words, &outcome, sizeof words);
+  for (std::size_t i = kOutcomeWord; i < kSlotWords; ++i)
+    __atomic_store_n(messages_ + slot * kSlotWords + i, words[i], __ATOMIC_RELAXED);
 }
 
 bool DaemonRings::arm_wake() {

@@ -23,6 +23,10 @@ class DaemonRings {
   // Gives a completion and wakes waiting clients. Corrupt when the client's index cannot be or it has more operations
   // pending than it may.
   Status complete(const protocol::CompletionEntry& entry);
+  // Copies a message's slot, which exists.
+  protocol::MessageSlot message(std::uint32_t slot) const;
+  // Writes the daemon's part of it.
+  void set_outcome(std::uint32_t slot, const protocol::MessageSlot& outcome);
   // Completions that the client has not taken; more than there are entries where its index cannot be.
   std::uint32_t completions_waiting() const { return completed_ - page_->consumed.load(std::memory_order_acquire); }
   // Asks for a write to the eventfd with the next submission. False, and nothing asked, when there is a submission
@@ -42,6 +46,7 @@ class DaemonRings {
   protocol::RingPage* const page_;
   std::uint64_t* const submissions_;  // two words an entry
   std::uint64_t* const completions_;
+  std::uint64_t* const messages_;  // eight words a slot
   const std::uint32_t entries_;
   std::uint32_t taken_ = 0;
   std::uint32_t completed_ = 0;

@@ -49,6 +49,18 @@ void Session::complete(const protocol::CompletionEntry& entry) {
   if (!status.ok()) break_with(status);
 }
 
+bool Session::message(std::uint32_t slot, protocol::MessageSlot* out) {
+  if (slot >= protocol::kMessageSlots) return false;
+  *out = rings_.message(slot);
+  return true;
+}
+
+void Session::complete_message(std::uint32_t slot, const protocol::MessageSlot& outcome, Code code) {
+  if (dead()) return;
+  rings_.set_outcome(slot, outcome);
+  complete({slot | protocol::kMessageBit, code, 0});
+}
+
 // Half of the ring is kept for completions, which may not fail for want of room.
 void Session::parts_in_place(const protocol::CompletionEntry& entry) {
   if (!dead() && rings_.completions_waiting() < ring_entries_ / 2) complete(entry);

@@ -38,6 +38,8 @@ class Session final : public ports::ClientSession {
   // ports::ClientSession: the lane's thread.
   std::size_t take(std::span<protocol::SubmissionEntry> out) override;
   void complete(const protocol::CompletionEntry& entry) override;
+  bool message(std::uint32_t slot, protocol::MessageSlot* out) override;
+  void complete_message(std::uint32_t slot, const protocol::MessageSlot& outcome, Code code) override;
   bool arm_wake() override;
   void disarm_wake() override;
   void parts_in_place(const protocol::CompletionEntry& entry) override;

@@ -57,6 +57,7 @@ class Run {
     std::unique_ptr<Messages> messages;
     std::vector<std::uint64_t> sent;  // tokens whose payload was read
     std::vector<MessageCopy> copies;  // under way
+    std::vector<bool> up;             // by peer: its flows, for this host
   };
   using Stream = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;  // source, destination, tag
 
@@ -67,6 +68,7 @@ class Run {
   void order_program(bool shuffled);
   bool post(std::uint32_t rank);
   bool move(std::uint16_t host);
+  void bring_up(std::uint16_t host);
   bool deliver(std::size_t channel);
   bool take_outcomes(std::uint16_t host);
   bool step();
@@ -197,7 +199,9 @@ bool Run::move(std::uint16_t index) {
   HostIndex peer;
   Send send;
   bool moved = false;
+  bring_up(index);
   if (host.messages->next_flow(cls, HostIndex(static_cast<std::uint16_t>(random_.below(config_.hosts))), &peer)) {
+    if (!host.up[peer.value]) find("flows", fmt::format("host {} has something for a flow that is not up", index));
     if (host.messages->pick({peer, cls}, kMaxOperation, std::span(&send, 1)) == 0) {
       find("pick", fmt::format("host {} has something for host {} and does not give it out", index, peer.value));
       return false;
@@ -225,6 +229,15 @@ bool Run::move(std::uint16_t index) {
     moved = true;
   }
   return take_outcomes(index) || moved;
+}
+
+// Flows come up one after the other, and not at both ends at once.
+void Run::bring_up(std::uint16_t index) {
+  Host& host = hosts_[index];
+  const std::uint64_t peer = random_.below(host.up.size());
+  if (host.up[peer] || peer == index || !random_.chance(0.3)) return;
+  host.up[peer] = true;
+  host.messages->peer_up(HostIndex(static_cast<std::uint16_t>(peer)));
 }
 
 bool Run::deliver(std::size_t channel) {
@@ -412,7 +425,7 @@ std::optional<Finding> Run::run() {
   make_program();
   for (std::uint16_t h = 0; h < config_.hosts; ++h) {
     config_.self = HostIndex(h);
-    hosts_.push_back({std::make_unique<Messages>(config_), {}, {}});
+    hosts_.push_back({std::make_unique<Messages>(config_), {}, {}, std::vector<bool>(config_.hosts)});
   }
   go_on();
   if (!finding_) look_at_end();

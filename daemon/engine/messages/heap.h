@@ -16,6 +16,10 @@ class MessageHeaps {
  public:
   MessageHeaps(std::size_t queues, std::size_t items) : roots_(queues, kNone), nodes_(items) {}
 
+  static constexpr std::size_t bytes(std::size_t queues, std::size_t items) {
+    return queues * sizeof(std::uint32_t) + items * sizeof(Node);
+  }
+
   bool empty(std::size_t queue) const { return roots_[queue] == kNone; }
   std::uint32_t top(std::size_t queue) const { return roots_[queue]; }
   // The item is in no queue.

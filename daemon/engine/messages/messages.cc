@@ -39,6 +39,14 @@ Messages::Messages(MessagesConfig config)
   for (std::uint32_t i = 0; i < announcements_.size(); ++i) append(announcements_, free_announcements_, i);
 }
 
+Bytes Messages::table_bytes(const MessagesConfig& config) {
+  const std::size_t requests = room_for_requests(config);
+  const std::size_t announcements = requests + std::size_t{config.announcements} * (config.hosts - 1u);
+  return Bytes(requests * sizeof(Item) + announcements * sizeof(Announcement) +
+               std::bit_ceil(requests + 1) * sizeof(Bucket) + config.hosts * sizeof(Peer) +
+               MessageHeaps::bytes(std::size_t{config.classes} * config.hosts, requests));
+}
+
 // As a grant's: index | generation << kIndexBits, never 0.
 std::uint32_t Messages::id_of(std::uint32_t index) const {
   return index | items_[index].generation << GrantTable::kIndexBits;

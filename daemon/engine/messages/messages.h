@@ -17,6 +17,7 @@
 // are not answered yet; a send beyond that waits at its host without being announced, and goes when an answer has come:
 // the answer is the credit that comes back. So a program whose receives are posted in another order than its sends
 // makes progress as long as no more than `announcements` messages between two hosts wait for receives that come later.
+// Nothing goes to a host whose flows are not up (peer_up()): flows are opened when somebody sends.
 #pragma once
 
 #include <cstdint>
@@ -79,14 +80,20 @@ struct MessageCopy {
 
 class Messages {
  public:
-  // Allocates. A config that breaks its stated bounds is a broken invariant.
+  // Allocates table_bytes(). A config that breaks its stated bounds is a broken invariant.
   explicit Messages(MessagesConfig config);
+  // What its tables take.
+  static Bytes table_bytes(const MessagesConfig& config);
 
   // Errors, which change nothing: kInvalidArgument (a rank that the job does not have), kResourceExhausted (the rank
   // has as many requests open as it may), kAborted. A rank that is not of this host is a broken invariant: `source` of
   // a send, `destination` of a receive. Work: as many steps as requests and announcements share the tag, at most.
   Status send(Time now, const Message& message);
   Status receive(Time now, const Message& message);
+
+  HostIndex host_of(Rank rank) const { return config_.host_of[rank.value]; }
+  // All flows to this host are up. Once.
+  void peer_up(HostIndex peer);
 
   // A frame of one of the message types, or kData with kFlagMessage whose payload has landed. Null, or a text that says
   // which rule of the protocol it breaks; then nothing has changed. A host may send anything.
@@ -101,8 +108,9 @@ class Messages {
   bool has_sends(Flow flow) const;
   void sent(std::uint64_t token);  // the transport does not read the payload any more
 
-  // The next block of a message that stays on this host; false when there is none.
+  // The next block of a message that stays on this host; false when there is none. And its class.
   bool pick_copy(MessageCopy* out);
+  std::optional<ClassId> next_copy() const;
   void copied(std::uint64_t token);
 
   // The next request that is over; false when there is none. Every posted request comes out once.
@@ -163,6 +171,7 @@ class Messages {
     List receives, announcements;
   };
   struct Peer {
+    bool up = false;               // its flows
     List answers, sends;           // to go
     std::uint32_t announced = 0;   // to it, not answered
     std::uint32_t unanswered = 0;  // of it

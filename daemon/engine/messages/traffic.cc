@@ -119,10 +119,15 @@ FrameHeader Messages::header_for(FrameType type, ClassId cls) const {
   return {.type = type, .cls = cls, .job = config_.job, .epoch = config_.epoch};
 }
 
+void Messages::peer_up(HostIndex host) {
+  peers_[host.value].up = true;
+  look_at_control(host);
+}
+
 // Answers go at once, announcements as far as credit goes.
 void Messages::look_at_control(HostIndex host) {
-  if (host == config_.self) return;
   const Peer& peer = peers_[host.value];
+  if (!peer.up) return;
   const bool may_announce = !peer.sends.empty() && peer.announced < config_.announcements;
   if (!peer.answers.empty() || may_announce) {
     control_.insert(host);
@@ -218,22 +223,27 @@ void Messages::sent(std::uint64_t token) {
 
 // ---- copies on this host ----
 
-bool Messages::pick_copy(MessageCopy* out) {
+std::optional<ClassId> Messages::next_copy() const {
   for (std::uint8_t c = 0; c < config_.classes && !aborted_; ++c) {
-    const std::size_t queue = std::size_t{c} * config_.hosts + config_.self.value;
-    if (heaps_.empty(queue)) continue;
-    const std::uint32_t index = heaps_.top(queue);
-    Item& item = items_[index];
-    const std::uint64_t total = bytes_of(item.message);
-    const std::uint64_t bytes = std::min(total - item.moved, kMaxOperation.value);
-    *out = {items_[item.other].message.buffer.slice(item.moved, bytes), item.message.buffer.slice(item.moved, bytes),
-            ClassId(c), id_of(index)};
-    item.moved += bytes;
-    ++item.in_flight;
-    if (item.moved == total) heaps_.pop(queue);
-    return true;
+    if (!heaps_.empty(std::size_t{c} * config_.hosts + config_.self.value)) return ClassId(c);
   }
-  return false;
+  return std::nullopt;
+}
+
+bool Messages::pick_copy(MessageCopy* out) {
+  const std::optional<ClassId> cls = next_copy();
+  if (!cls) return false;
+  const std::size_t queue = std::size_t{cls->value} * config_.hosts + config_.self.value;
+  const std::uint32_t index = heaps_.top(queue);
+  Item& item = items_[index];
+  const std::uint64_t total = bytes_of(item.message);
+  const std::uint64_t bytes = std::min(total - item.moved, kMaxOperation.value);
+  *out = {items_[item.other].message.buffer.slice(item.moved, bytes), item.message.buffer.slice(item.moved, bytes),
+          *cls, id_of(index)};
+  item.moved += bytes;
+  ++item.in_flight;
+  if (item.moved == total) heaps_.pop(queue);
+  return true;
 }
 
 void Messages::copied(std::uint64_t token) {

@@ -1,0 +1,90 @@
+// Sends and receives of the ranks here: from their sessions to the desk, and back.
+#include <algorithm>
+
+#include "daemon/engine/classify/thresholds.h"
+#include "daemon/host/context.h"
+#include "daemon/host/job.h"
+
+namespace tensorlane::host {
+
+// A rank here exchanges it with one of another host, or may.
+bool Job::goes_abroad(const engine::Message& message) const {
+  for (const Rank rank : {message.source, message.destination}) {
+    if (std::ranges::find(local_ranks_, rank) == local_ranks_.end()) return true;
+  }
+  return false;
+}
+
+// Null, or what the client has done that no client does.
+const char* Job::submit_message(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now) {
+  protocol::MessageSlot slot;
+  if (entry.sequence != 0 || !sessions_[local]->message(entry.tensor, &slot)) return "an unknown message";
+  const std::uint64_t request = MessageDesk::request_of(local, entry.tensor);
+  if (messages_[request].open) return "a message that is under way";
+  const bool sends = slot.sends != 0, any = !sends && slot.peer == protocol::kAnyRank;
+  if (slot.peer >= spec_.world_size && !any) return "a message with a rank that the job does not have";
+  if (static_cast<std::size_t>(slot.dtype) >= kDtypeCount || slot.count > protocol::kMaxElements ||
+      !(slot.urgency >= 0 && slot.urgency <= 1))
+    return "a message that cannot be";
+  const ports::BufferPlace place{slot.segment, slot.offset, slot.count * dtype_size(slot.dtype)};
+  MessagePost post{.sends = sends};
+  if (place.bytes > 0) {
+    post.buffer = sessions_[local]->map(place);
+    if (post.buffer.size() != place.bytes) return "a message outside of its arenas";
+    post.segment = sessions_[local]->segment(place);
+  }
+  const Rank self = local_ranks_[local], peer = any ? engine::kAnySource : Rank(slot.peer);
+  post.message = {.source = sends ? self : peer,
+                  .destination = sends ? peer : self,
+                  .tag = slot.tag,
+                  .count = slot.count,
+                  .dtype = slot.dtype,
+                  .urgency = slot.urgency,
+                  .request = request};
+  if (!context_.config->single_queue) {
+    const std::span<const double> thresholds = thresholds_ ? *thresholds_ : context_.config->thresholds;
+    const ClassId cls = engine::class_by_thresholds(thresholds, slot.urgency);
+    post.message.cls = ClassId(cls.value + (context_.config->classes - 1 - thresholds.size()));
+  }
+  messages_[request] = {true, sends, goes_abroad(post.message)};
+  if (messages_[request].abroad) {
+    ++messages_abroad_;
+    if (departed_ && !lost_) lost_ = {departed_->first, now};
+  }
+  if (desk_ == nullptr) {
+    sets_.front().rails->post(post, now);
+  } else {
+    desk_->post(post, now);
+    tell_messages(now);
+  }
+  return nullptr;
+}
+
+void Job::tell_messages(Time now) {
+  for (engine::MessageDone done; desk_->messages().next_done(&done);) rails_message_done(done, now);
+}
+
+void Job::rails_message_done(const engine::MessageDone& done, Time /*now*/) {
+  OpenMessage& message = messages_[done.request];
+  TL_ASSERT(message.open);
+  const std::uint32_t local = MessageDesk::local_of(done.request);
+  protocol::MessageSlot outcome;
+  outcome.other_rank = message.sends ? done.destination.value : done.source.value;
+  outcome.other_count = done.other_count;
+  outcome.other_dtype = done.other_dtype;
+  if (message.abroad) --messages_abroad_;
+  message = {};
+  sessions_[local]->complete_message(MessageDesk::slot_of(done.request), outcome, done.code);
+}
+
+void Job::rails_want_flows(HostIndex peer) {
+  context_.listener->on_flows_wanted(id(), peer);
+}
+
+void Job::open_flows_to(HostIndex peer, Time now) {
+  if (state_ != State::kRunning || failed_ || sets_.empty() || peer.value >= spec_.hosts.size()) return;
+  if (peer == spec_.credentials.self) return;
+  sets_.front().rails->open_flows_to(peer, now);
+}
+
+}  // namespace tensorlane::host
