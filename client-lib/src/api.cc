@@ -39,7 +39,7 @@ tl_status_t guarded(Function&& function) noexcept {
   try {
     return report(function());
   } catch (const std::bad_alloc&) {
-    return report(Status(Code::kResourceExhausted, "out of memory"));
+    return report(Status(Code::kResourceExhausted, "out of memory", "in this process", "give it more, or use less"));
   } catch (const std::system_error& e) {
     if (e.code() != std::errc::resource_unavailable_try_again)
       return report(Status(Code::kInternal, "an unexpected exception", e.what()));

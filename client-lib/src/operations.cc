@@ -317,7 +317,7 @@ Status Context::set_callback(tl_request& request, tl_callback_t function, void* 
       return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback",
                     "set one callback for a request");
     }
-    if (stopping_) return Status(Code::kInvalidArgument, "the context is being finalized");
+    if (stopping_) return left();
     start_dispatcher_locked();
     ++callbacks_waited_;
     if (request.tensor->gpu != nullptr) ++gpu_callbacks_;

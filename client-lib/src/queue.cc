@@ -20,7 +20,7 @@ std::optional<Result<tl_request*>> Context::enqueue(ArrayTensor& array, const Ar
     std::lock_guard lock(mutex_);
     if (array.gone) return std::nullopt;
     if (!failure_.ok()) return failure_;
-    if (stopping_) return Status(Code::kInvalidArgument, "the context is being finalized");
+    if (stopping_) return left();
     start_dispatcher_locked();
     const Result<tl_request*> prepared = prepare_locked(tensor);
     if (!prepared.ok()) return prepared.status();

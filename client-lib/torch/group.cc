@@ -397,10 +397,6 @@ void Group::leave() {
     }
     changed_.notify_all();
   }
-  {
-    std::lock_guard lock(groups_mutex);
-    groups.erase(this);
-  }
   if (watch_.joinable()) watch_.join();
   if (context_ != nullptr) {
     bool peaceful = false;
@@ -427,6 +423,10 @@ void Group::leave() {
     work->give_up("process group '" + name_ + "' was destroyed: " + work->description().text() +
                   ": wait for every operation before");
   finisher_.stop();
+  {
+    std::lock_guard lock(groups_mutex);
+    groups.erase(this);  // so late that leave_all() waits for a thread that is at it
+  }
   std::lock_guard lock(mutex_);
   left_ = true;
   changed_.notify_all();

@@ -6,6 +6,7 @@
     torch_backend_faults.py hangs      torch's store hangs when the other rank has died
     torch_backend_faults.py forks      a forked child has its parent's group
     torch_backend_faults.py barrier    a rank gives up a monitored barrier before the other comes
+    torch_backend_faults.py dropped    a group is dropped, and then the program ends
     torch_backend_faults.py threads    no thread can be started (one rank, as a user who is not root)
 """
 
@@ -18,11 +19,13 @@ import signal
 import sys
 import threading
 import time
+import types
 import weakref
 
 import numpy
 import torch
 import torch.distributed as dist
+from tensorlane.torch._backend import create
 from torch_backend import refused
 
 CPU = torch.device("cpu")
@@ -205,6 +208,23 @@ def barrier(store):
     tl.monitored_barrier(group, 20)  # which rank 1 gave up and has come to again
 
 
+def dropped(store):
+    """A thread leaves a group that nobody holds any more; the program does not end before it has."""
+    options = types.SimpleNamespace(
+        group_rank=dist.get_rank(), group_size=2, store=dist.PrefixStore("dropped", store), timeout=datetime.timedelta(seconds=30), group_id="dropped",
+        global_ranks_in_group=[0, 1],
+    )
+    backend, tensor = create(options, None), torch.ones(4)
+    if dist.get_rank() == 0:
+        backend.allreduce([tensor])
+        store.set("begun", "")
+    else:
+        store.wait(["begun"])
+        time.sleep(1)
+        backend.allreduce([tensor]).wait()
+        assert (tensor == 2).all()
+
+
 def threads():
     """With one rank, so that only the backend needs some."""
     dist.init_process_group("tensorlane", store=dist.HashStore(), rank=0, world_size=1)
@@ -230,9 +250,9 @@ def main():
     else:
         dist.init_process_group("tensorlane")
         globals()[what](dist.distributed_c10d._get_default_store())
-        if what != "refuses":
+        if what not in ("refuses", "dropped"):
             dist.barrier()
-        if dist.is_initialized():
+        if dist.is_initialized() and what != "dropped":
             dist.destroy_process_group()
     print(f"rank {os.environ.get('RANK', 0)}: {what} is right", flush=True)
 

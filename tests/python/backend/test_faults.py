@@ -29,7 +29,7 @@ def test_a_store_that_hangs():
     assert "rank 0: hangs is right" in faults("hangs", settings=["detection=2 s"])
 
 
-@pytest.mark.parametrize("what", ["forks", "barrier"])
+@pytest.mark.parametrize("what", ["forks", "barrier", "dropped"])
 def test_ranks_that(what):
     assert faults(what).count(f"{what} is right") == 2
 
