@@ -370,9 +370,16 @@ void Group::watch() {
 }
 
 bool Group::wait_until_idle(milliseconds most) {
-  for (const auto& work : under_way()) work->arm();
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, most, [this] { return works_.empty(); });
+  const auto end = OperationWork::Clock::now() + most;
+  while (true) {
+    for (const auto& work : under_way()) {
+      work->arm();
+      (void)work->isCompleted();  // where the library has no thread to say so
+    }
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, kTick, [this] { return works_.empty(); })) return true;
+    if (OperationWork::Clock::now() >= end) return false;
+  }
 }
 
 bool Group::runs_caller() {

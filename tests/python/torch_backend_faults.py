@@ -69,7 +69,13 @@ def refuses(store):
         altered().altered_refuse_callbacks(3)
     (result,) = dist.all_reduce(tensor, async_op=True).get_future().wait()
     assert (result == 2).all()
-    if rank == 0:
+    group = dist.new_group()
+    if rank == 0:  # until the group has been left there is no thread
+        altered().altered_refuse_callbacks(1 << 30)
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        group._get_backend(CPU).shutdown()
+        refused(work.wait, dist.DistBackendError, "this process has left its process group")
+        altered().altered_refuse_callbacks(0)
         altered().altered_refuse_calls(1)
         for _ in range(2):  # nothing can be started any more
             refused(lambda: dist.all_reduce(tensor), dist.DistBackendError, "this rank does not do it: .*torch.* do without")
@@ -147,7 +153,7 @@ def hangs(rank, size):
     inner.set("begun", "")
     for future in futures:
         refused(future.wait, RuntimeError, "without goodbye")
-    assert store.asked == 1, "nobody was kept waiting"
+    assert store.asked == 1, "more than one thread waits for it"
     dist.destroy_process_group()
     assert time.monotonic() - begin < 15
     print("rank 0: hangs is right", flush=True)
