@@ -63,6 +63,11 @@ TL_API tl_status_t tl_set_callback(tl_request_t* request, tl_callback_t callback
   return TL_ERROR_RESOURCE_EXHAUSTED;
 }
 
+// What was refused before is not what this has to say.
+TL_API tl_status_t tl_wait(tl_request_t* request, double timeout_seconds) {
+  return the_library(&tl_wait, "tl_wait")(request, timeout_seconds);
+}
+
 TL_API tl_status_t tl_abort(tl_context_t* context, const char* why) {
   if (holds_aborts) return TL_OK;
   return the_library(&tl_abort, "tl_abort")(context, why);
