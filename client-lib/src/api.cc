@@ -5,6 +5,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <system_error>
 
 #include "client-lib/src/context.h"
 #include "client-lib/src/error.h"
@@ -38,7 +39,14 @@ tl_status_t guarded(Function&& function) noexcept {
   try {
     return report(function());
   } catch (const std::bad_alloc&) {
-    return report(Status(Code::kResourceExhausted, "out of memory"));
+    return report(Status(Code::kResourceExhausted, "out of memory", "in this process", "give it more, or use less"));
+  } catch (const std::system_error& e) {
+    if (e.code() != std::errc::resource_unavailable_try_again)
+      return report(Status(Code::kInternal, "an unexpected exception", e.what()));
+    return report(
+        Status(Code::kResourceExhausted, "cannot start a thread", e.code().message(),
+               "raise the limit of processes of this user (ulimit -u) or of tasks of its service or container "
+               "(TasksMax, pids.max)"));
   } catch (const std::exception& e) {
     return report(Status(Code::kInternal, "an unexpected exception", e.what()));
   }

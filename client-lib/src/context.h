@@ -219,6 +219,7 @@ class Context {
   // helper.cc
   void helper();
   void watch_daemon(Time time);
+  void start_dispatcher_locked();  // throws std::system_error where no thread can be started, and has done nothing
   void dispatcher();
 
   // registration.cc

@@ -26,7 +26,7 @@ void Context::helper() {
       connected = false;
       fail(rings_.failed() ? rings_.error() : message.status(), true);
     }
-    if (connected) watch_daemon(now());
+    if (connected && alone_ == nullptr) watch_daemon(now());
     free_streams_of_stuck_gpus(now());
     std::lock_guard lock(mutex_);
     if (give_up_.value != 0 && now() > give_up_ && outstanding_ > 0) {
@@ -55,6 +55,10 @@ void Context::watch_daemon(Time time) {
                   " s",
               settings_.socket, "check whether tensorlaned is stopped"),
        true);
+}
+
+void Context::start_dispatcher_locked() {
+  if (!dispatcher_.joinable()) dispatcher_ = std::thread([this] { dispatcher(); });
 }
 
 void Context::dispatcher() {

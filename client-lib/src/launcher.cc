@@ -46,6 +46,12 @@ const Launcher& launcher() {
   return other != kOthers.end() ? *other : kTorchrun;
 }
 
+const Launcher* contradicted() {
+  if ((environment(kTorchrun.rank) == nullptr) == (environment(kTorchrun.world_size) == nullptr)) return nullptr;
+  const auto* other = std::ranges::find_if(kOthers, [](const Launcher& l) { return environment(l.world_size); });
+  return other == kOthers.end() || environment(other->world_size) == std::string_view("1") ? nullptr : other;
+}
+
 Result<std::uint32_t> tasks_here(const std::string& text) {
   const Status bad(Code::kInvalidArgument, "this is no number of tasks", "", "");
   const char* node_text = environment("SLURM_NODEID");

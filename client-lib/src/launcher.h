@@ -27,6 +27,10 @@ const char* environment(const char* name);
 // optional.
 const Launcher& launcher();
 
+// The one that speaks of several ranks where torchrun's variables say half of what torchrun would have said: RANK alone
+// or WORLD_SIZE alone, as a shell has left it. Null where there is none.
+const Launcher* contradicted();
+
 // How many ranks this host has by what Slurm says of all nodes of a step in the order of their numbers ("4(x2),1": four
 // each on the first two, one on the third), of which SLURM_NODEID names this one. InvalidArgument for anything else,
 // without a place.

@@ -127,9 +127,6 @@ bool Context::submit_locked(tl_request& request) {
   tl_tensor& tensor = *request.tensor;
   if (request.state != State::kPosted) ++tensor.sequence;
   request.state = State::kPosted;
-  // Without a daemon nobody else does it (alone.h). What is sent fills the buffer's first half.
-  if (alone_ != nullptr && tensor.to_all)
-    std::memcpy(tensor.buffer + tensor.bytes / 2, tensor.buffer, tensor.bytes / 2);
   return rings_.submit({tensor.id, 0, tensor.sequence});
 }
 
@@ -320,8 +317,8 @@ Status Context::set_callback(tl_request& request, tl_callback_t function, void* 
       return Status(Code::kInvalidArgument, "this request is not under way", "it was freed, or has a callback",
                     "set one callback for a request");
     }
-    if (stopping_) return Status(Code::kInvalidArgument, "the context is being finalized");
-    if (!dispatcher_.joinable()) dispatcher_ = std::thread([this] { dispatcher(); });
+    if (stopping_) return left();
+    start_dispatcher_locked();
     ++callbacks_waited_;
     if (request.tensor->gpu != nullptr) ++gpu_callbacks_;
     request.callback = function;

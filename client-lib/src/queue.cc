@@ -20,7 +20,8 @@ std::optional<Result<tl_request*>> Context::enqueue(ArrayTensor& array, const Ar
     std::lock_guard lock(mutex_);
     if (array.gone) return std::nullopt;
     if (!failure_.ok()) return failure_;
-    if (stopping_) return Status(Code::kInvalidArgument, "the context is being finalized");
+    if (stopping_) return left();
+    start_dispatcher_locked();
     const Result<tl_request*> prepared = prepare_locked(tensor);
     if (!prepared.ok()) return prepared.status();
     request = *prepared;
@@ -32,7 +33,6 @@ std::optional<Result<tl_request*>> Context::enqueue(ArrayTensor& array, const Ar
     request->held_offset = call.in_offset;
     tensor.queue.push_back(request);
     if (std::find(queues_.begin(), queues_.end(), &tensor) == queues_.end()) queues_.push_back(&tensor);
-    if (!dispatcher_.joinable()) dispatcher_ = std::thread([this] { dispatcher(); });
     callbacks_changed_.notify_one();
   }
   advance(tensor);

@@ -115,6 +115,19 @@ Result<Duration> spin_of(std::uint32_t local_world_size) {
   return cores > wanted ? microseconds(20) : microseconds(0);
 }
 
+// Not by guessing who is right: each rank would be alone, or would wait for others that have guessed otherwise.
+Status check_launcher(const tl_config_t& config, const Launcher& by) {
+  const Launcher* other = contradicted();
+  const bool has_rank = environment(by.rank) != nullptr;
+  const bool needed = has_rank ? config.world_size == -1 : config.rank == -1;
+  if (other == nullptr || !needed) return {};
+  const char* const set = has_rank ? by.rank : by.world_size;
+  const char* const missing = has_rank ? by.world_size : by.rank;
+  return invalid(std::string(other->world_size) + " is '" + environment(other->world_size) + "' and " + missing +
+                     " is not set, but " + set,
+                 environment(set), std::string("unset ") + set + ", or set " + missing + " too");
+}
+
 Status check_ranks(const Settings& s, const Launcher& by) {
   const auto text = [](std::uint32_t n) { return std::to_string(n); };
   const auto both = [](const char* field, const char* variable) { return std::string(field) + " (" + variable + ")"; };
@@ -150,6 +163,7 @@ Result<Settings> resolve(const tl_config_t* given) {
   }
   Settings s;
   const Launcher& by = launcher();
+  TL_RETURN_IF_ERROR(check_launcher(config, by));
   TL_ASSIGN_OR_RETURN(s.rank, number("rank", config.rank, by.rank, 0));
   TL_ASSIGN_OR_RETURN(s.world_size, number("world_size", config.world_size, by.world_size, 1));
   TL_ASSIGN_OR_RETURN(s.local_rank, number("local_rank", config.local_rank, by.local_rank, 0));

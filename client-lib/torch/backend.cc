@@ -40,7 +40,7 @@ TensorlaneBackend::TensorlaneBackend(std::shared_ptr<Group> group)
 // On a thread of its own: leaving waits for threads that may wait for the interpreter's lock, which whoever drops the
 // last reference may hold.
 TensorlaneBackend::~TensorlaneBackend() {
-  if (!group_->left()) std::thread([group = group_] { group->leave(); }).detach();
+  if (!group_->left() && !detach([group = group_] { group->leave(); })) group_->leave();
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> TensorlaneBackend::getBackendOptions() {
@@ -73,35 +73,44 @@ Group::Order TensorlaneBackend::order(c10d::OpType type, const char* name, std::
 }
 
 void TensorlaneBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool all) {
+  group_->check_process();
   const milliseconds timeout = options.timeout.count() < 0 ? group_->timeout() : options.timeout;
   const Clock::time_point end = Clock::now() + timeout;
   const std::string key = group_->key("monitored/" + std::to_string(++monitored_));
   c10d::Store& store = group_->store();
   if (rank_ != 0) {
-    store.set(key + "/" + std::to_string(rank_), "here");
+    const std::string mine = key + "/" + std::to_string(rank_);
+    store.set(mine, "here");
     const std::string here = "Rank " + std::to_string(rank_) +
                              " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
                              "from rank 0: ";
     // Rank 0 says in time who is missing, so it is waited for a little longer.
-    if (!comes(store, key + "/end", end + timeout / 10 + std::chrono::seconds(1)))
-      TORCH_CHECK(false, here, failed_to_pass({0}, timeout, group_->name()));
+    const milliseconds longer = timeout / 10 + std::chrono::seconds(1);
+    bool came = comes(store, key + "/end", end + longer);
+    if (!came && store.deleteKey(mine)) {
+      // Rank 0 has not been here, and does not count this rank when it comes: the next call is this barrier again.
+      --monitored_;
+    } else if (!came) {
+      came = comes(store, key + "/end", Clock::now() + timeout + longer);  // it is here, and says so within its time
+    }
+    TORCH_CHECK(came, here, failed_to_pass({0}, timeout, group_->name()));
     const std::string said = store.get_to_str(key + "/end");
-    TORCH_CHECK(said == "all", here, said);
-    return;
+    if (said == "all") return;
+    store.deleteKey(mine);  // rank 0 has left without it
+    TORCH_CHECK(false, here, said);
   }
   std::vector<int> missing;
   for (int rank = 1; rank < size_ && (all || missing.empty()); ++rank) {
     const std::string its_key = key + "/" + std::to_string(rank);
-    if (comes(store, its_key, end)) {
-      store.deleteKey(its_key);
-    } else {
-      missing.push_back(rank);
-    }
+    // Taking the key decides: a rank that gives up takes it back.
+    if (!comes(store, its_key, end) || !store.deleteKey(its_key)) missing.push_back(rank);
   }
   const std::string said = missing.empty() ? "all" : failed_to_pass(missing, timeout, group_->name());
   store.set(key + "/end", said);
-  // Nobody can be in the barrier before the last one any more.
-  if (monitored_ > 1) store.deleteKey(group_->key("monitored/" + std::to_string(monitored_ - 1)) + "/end");
+  // Nobody can be in the barrier before the last one any more, where all have come to it; else somebody comes late, and
+  // is told.
+  if (!passed_.empty()) store.deleteKey(passed_);
+  passed_ = missing.empty() ? key + "/end" : "";
   TORCH_CHECK(missing.empty(), said);
 }
 

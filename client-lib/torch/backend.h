@@ -83,6 +83,7 @@ class TensorlaneBackend final : public c10d::Backend {
 
   const std::shared_ptr<Group> group_;
   std::uint64_t monitored_ = 0;  // barriers
+  std::string passed_;           // rank 0: the key of the last one's end, where all ranks have come to it
 };
 
 }  // namespace tensorlane::torch_backend

@@ -1,5 +1,6 @@
 #include "client-lib/torch/executor.h"
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -10,6 +11,22 @@ thread_local const Executor* running = nullptr;
 
 }  // namespace
 
+bool detach(std::function<void()> task) {
+  try {
+    std::thread(std::move(task)).detach();
+    return true;
+  } catch (const std::system_error&) {
+    return false;
+  }
+}
+
+// It begins once the caller has let go of the lock. stop() waits for it.
+bool Executor::add_thread_locked() {
+  if (threads_ >= most_ || !detach([this] { run(); })) return false;
+  ++threads_;
+  return true;
+}
+
 void Executor::post(std::function<void()> task) {
   std::unique_lock lock(mutex_);
   if (stopping_) {
@@ -18,9 +35,12 @@ void Executor::post(std::function<void()> task) {
     return;
   }
   tasks_.push_back(std::move(task));
-  if (busy_ == threads_ && threads_ < most_) {
-    ++threads_;
-    std::thread([this] { run(); }).detach();  // stop() waits for it
+  if (busy_ == threads_ && !add_thread_locked() && threads_ == 0) {
+    task = std::move(tasks_.back());
+    tasks_.pop_back();
+    lock.unlock();
+    task();
+    return;
   }
   changed_.notify_all();
 }
@@ -60,10 +80,7 @@ void Executor::run() {
     latest_ = number;
     latest_begun_ = std::chrono::steady_clock::now();
     ++busy_;
-    if (!tasks_.empty() && busy_ == threads_ && threads_ < most_) {
-      ++threads_;
-      std::thread([this] { run(); }).detach();
-    }
+    if (!tasks_.empty() && busy_ == threads_) (void)add_thread_locked();
     lock.unlock();
     task();
     task = nullptr;  // what it holds goes without the lock

@@ -13,6 +13,7 @@ namespace tensorlane::torch_backend {
 // Tasks run in the order of post(), one at a time: but with more than one thread a task that has not returned after
 // kWaits is taken to wait for what a later one does, and the next one begins. Threads come when they are needed, and
 // but for one they go afterwards. Tasks do not throw. Any thread calls; stop() is not called by a task.
+// Where no thread can be started for the first of them, the caller runs it.
 class Executor {
  public:
   static constexpr std::chrono::milliseconds kWaits{20};
@@ -28,6 +29,7 @@ class Executor {
 
  private:
   void run();
+  bool add_thread_locked();
   bool may_begin_locked(std::unique_lock<std::mutex>& lock);
 
   const std::size_t most_;
@@ -40,5 +42,8 @@ class Executor {
   std::chrono::steady_clock::time_point latest_begun_;
   bool stopping_ = false;
 };
+
+// Runs `task` on a thread of its own that nobody waits for. False, and nothing, where none can be started.
+bool detach(std::function<void()> task);
 
 }  // namespace tensorlane::torch_backend

@@ -1,6 +1,9 @@
 #include "client-lib/torch/group.h"
 
+#include <pthread.h>
+
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "client-lib/torch/library.h"
@@ -15,12 +18,28 @@ using std::chrono::milliseconds;
 constexpr milliseconds kGrace{5000};  // for what is under way when the group is left
 constexpr milliseconds kInside{50};   // for a thread to get from enter() into the call
 constexpr milliseconds kTick{50};
-constexpr int kIdleTicks = 20;        // without an operation, before the watch sleeps until there is one
-constexpr int kPairTicks = 10;        // between looks after messages
+constexpr milliseconds kSettles{500};  // for the store to have what was written last
+constexpr int kIdleTicks = 20;         // without an operation, before the watch sleeps until there is one
+constexpr int kPairTicks = 10;         // between looks after messages
+constexpr const char* kMoreThreads = "raise ulimit -u, or TasksMax of the service, or pids.max of the container";
 constexpr std::size_t kHistory = 64;  // collectives that are remembered, to find out where ranks differ
 
 std::mutex groups_mutex;
 std::set<Group*> groups;
+std::atomic<std::uint32_t> fork_generation{0};  // counts the forks that led to this process
+
+// Another thread may have the mutex when a process is forked, and the child has no such thread.
+std::uint32_t watch_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork([] { groups_mutex.lock(); }, [] { groups_mutex.unlock(); },
+                   [] {
+                     ++fork_generation;
+                     groups_mutex.unlock();
+                   });
+  });
+  return fork_generation;
+}
 
 std::string list(const std::vector<int64_t>& ranks) {
   std::string text;
@@ -62,14 +81,34 @@ tl_status_t begin_call(tl_context_t* context, const char* name, const Call& call
 
 }  // namespace
 
+std::shared_ptr<Group> Group::make(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout,
+                                   std::string name, std::vector<int64_t> ranks) {
+  return {new Group(std::move(store), rank, size, timeout, std::move(name), std::move(ranks)), [](Group* group) {
+            if (!group->is_parents()) delete group;
+          }};
+}
+
+bool Group::is_parents() const {
+  return fork_generation != fork_generation_;
+}
+
+void Group::check_process() const {
+  if (is_parents()) {
+    fail("a forked child cannot use its parent's process group: '" + name_ +
+         "': make a group in the child, or start workers by 'spawn' or 'forkserver'");
+  }
+}
+
 Group::Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout, std::string name,
              std::vector<int64_t> ranks)
     : store_(std::move(store)),
+      notes_(store_),
       rank_(rank),
       size_(size),
       timeout_(timeout.count()),
       name_(std::move(name)),
-      ranks_(std::move(ranks)) {
+      ranks_(std::move(ranks)),
+      fork_generation_(watch_forks()) {
   if (size > 1) {
     Joined joined = join_group(*store_, rank, size, timeout, name_);
     context_ = joined.context;
@@ -84,6 +123,7 @@ Group::~Group() {
 }
 
 std::uint64_t Group::sequence() {
+  check_process();
   std::lock_guard lock(order_mutex_);
   return sequence_;
 }
@@ -108,6 +148,7 @@ c10::intrusive_ptr<OperationWork> Group::begin_locked(Order& order) {
 }
 
 c10::intrusive_ptr<c10d::Work> Group::start(Order order, const Call& call) {
+  check_process();
   c10::intrusive_ptr<OperationWork> work;
   {
     std::lock_guard lock(order_mutex_);
@@ -135,6 +176,7 @@ c10::intrusive_ptr<c10d::Work> Group::start(Order order, const Call& call) {
 }
 
 c10::intrusive_ptr<c10d::Work> Group::start_steps(Order order, std::function<void()> steps) {
+  check_process();
   std::lock_guard lock(order_mutex_);
   auto work = begin_locked(order);
   remember(work);
@@ -153,6 +195,7 @@ c10::intrusive_ptr<c10d::Work> Group::start_steps(Order order, std::function<voi
 }
 
 c10::intrusive_ptr<c10d::Work> Group::transfer(Order order, const at::Tensor& memory) {
+  check_process();
   const Description description = order.description;
   const milliseconds timeout = order.timeout.count() < 0 ? this->timeout() : order.timeout;
   std::lock_guard lock(pairs_mutex_);
@@ -194,7 +237,7 @@ void Group::call_and_wait(const Description& description, const Call& call) {
     give_back(turn.old);  // on the worker already
     tl_request_t* request = this->call(turn, description, call);
     const tl_status_t status = library().wait(request, -1.0);
-    if (status != TL_OK) wrong = error(description, status);
+    if (status != TL_OK) wrong = error(description, status, library().last_error());
   } catch (...) {
     exit();
     throw;
@@ -207,7 +250,7 @@ tl_request_t* Group::call(const Names::Turn& turn, const Description& descriptio
   tl_request_t* request = nullptr;
   const tl_status_t status = begin_call(context_, turn.name.c_str(), call, request);
   if (status == TL_OK) return request;
-  const std::string why = error(description, status);
+  const std::string why = error(description, status, library().last_error());
   end(why);
   fail(why);
 }
@@ -238,15 +281,18 @@ void Group::give_back(const std::vector<std::string>& names) {
 
 void Group::remember(const c10::intrusive_ptr<OperationWork>& work) {
   std::lock_guard lock(mutex_);
-  works_.emplace(work.get(), work);
-  if (closed_) return;  // leave() looks after what is under way
-  if (!watching_) {
+  if (!closed_ && !watching_) {  // else leave() looks after what is under way
+    try {
+      watch_ = std::thread([this] { watch(); });
+    } catch (const std::system_error& e) {
+      fail("cannot start a thread: process group '" + name_ + "', " + e.code().message() + ": " + kMoreThreads);
+    }
     watching_ = true;
-    watch_ = std::thread([this] { watch(); });
-  } else if (asleep_) {
-    asleep_ = false;
-    changed_.notify_all();
   }
+  works_.emplace(work.get(), work);
+  if (closed_ || !asleep_) return;
+  asleep_ = false;
+  changed_.notify_all();
 }
 
 void Group::forget(const OperationWork& work) {
@@ -267,8 +313,7 @@ std::vector<c10::intrusive_ptr<OperationWork>> Group::under_way() {
   return all;
 }
 
-std::string Group::error(const Description& description, tl_status_t status) {
-  std::string text = library().last_error();
+std::string Group::error(const Description& description, tl_status_t status, std::string text) {
   if (!is_whole(ranks_))
     text += " (ranks are counted in process group '" + name_ + "': 0 is the first of " + list(ranks_) + ")";
   if (description.name[0] != '\0') text = description.text() + ": " + text;
@@ -321,12 +366,20 @@ void Group::watch() {
   }
   lock.unlock();
   watch.take_back();
+  notes_.settle(kSettles);
 }
 
 bool Group::wait_until_idle(milliseconds most) {
-  for (const auto& work : under_way()) work->arm();
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, most, [this] { return works_.empty(); });
+  const auto end = OperationWork::Clock::now() + most;
+  while (true) {
+    for (const auto& work : under_way()) {
+      work->arm();
+      (void)work->isCompleted();  // where the library has no thread to say so
+    }
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, kTick, [this] { return works_.empty(); })) return true;
+    if (OperationWork::Clock::now() >= end) return false;
+  }
 }
 
 bool Group::runs_caller() {
@@ -336,8 +389,11 @@ bool Group::runs_caller() {
 }
 
 void Group::leave() {
+  if (is_parents()) return;
   if (runs_caller()) {
-    if (auto self = weak_from_this().lock()) std::thread([self = std::move(self)] { self->leave(); }).detach();
+    auto self = weak_from_this().lock();
+    if (self != nullptr && !detach([self] { self->leave(); }))
+      fail("cannot start a thread: process group '" + name_ + "', which a callback leaves: " + kMoreThreads);
     return;
   }
   {
@@ -347,10 +403,6 @@ void Group::leave() {
       return;
     }
     changed_.notify_all();
-  }
-  {
-    std::lock_guard lock(groups_mutex);
-    groups.erase(this);
   }
   if (watch_.joinable()) watch_.join();
   if (context_ != nullptr) {
@@ -378,17 +430,23 @@ void Group::leave() {
     work->give_up("process group '" + name_ + "' was destroyed: " + work->description().text() +
                   ": wait for every operation before");
   finisher_.stop();
+  {
+    std::lock_guard lock(groups_mutex);
+    groups.erase(this);  // so late that leave_all() waits for a thread that is at it
+  }
   std::lock_guard lock(mutex_);
   left_ = true;
   changed_.notify_all();
 }
 
 bool Group::left() {
+  if (is_parents()) return true;
   std::lock_guard lock(mutex_);
   return left_;
 }
 
 void Group::abort(const std::string& why) {
+  if (is_parents()) return;
   {
     std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = why;
@@ -403,6 +461,7 @@ void leave_all() {
   {
     std::lock_guard lock(groups_mutex);
     for (Group* group : groups) {
+      if (group->is_parents()) continue;
       if (auto held = group->weak_from_this().lock()) all.push_back(std::move(held));
     }
   }

@@ -18,6 +18,7 @@
 
 #include "client-lib/torch/executor.h"
 #include "client-lib/torch/names.h"
+#include "client-lib/torch/notes.h"
 #include "client-lib/torch/pairs.h"
 #include "client-lib/torch/work.h"
 #include "tensorlane/tensorlane.h"
@@ -42,10 +43,15 @@ class Group : public std::enable_shared_from_this<Group> {
  public:
   using milliseconds = std::chrono::milliseconds;
 
-  // Blocks until all ranks have joined. `ranks`: of the default group, in this one's order.
-  Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout, std::string name,
-        std::vector<int64_t> ranks);
+  // Blocks until all ranks have joined. `ranks`: of the default group, in this one's order. A child that is forked
+  // afterwards has none of the group's threads: there, every call but leave(), left() and abort(), which do nothing,
+  // throws, and the group is never deleted.
+  static std::shared_ptr<Group> make(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout,
+                                     std::string name, std::vector<int64_t> ranks);
   ~Group();
+  // Whether this process is such a child; throws DistBackendError then.
+  bool is_parents() const;
+  void check_process() const;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -53,6 +59,7 @@ class Group : public std::enable_shared_from_this<Group> {
   milliseconds timeout() const { return milliseconds(timeout_); }
   void set_timeout(milliseconds timeout) { timeout_ = timeout.count(); }
   c10d::Store& store() { return *store_; }
+  Notes& notes() { return notes_; }
   Executor& finisher() { return finisher_; }
   std::uint64_t sequence();
   // A key of the store that no other group has, nor an earlier one of this name.
@@ -85,11 +92,15 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // By works: it is over.
   void forget(const OperationWork& work);
-  // What the library says of the last call on this thread; the group is over where the job is.
-  std::string error(const Description& description, tl_status_t status);
+  // What has failed, as the library says it, which is `said`; the group is over where the job is. May ask the store,
+  // for at most Watch::kPatience: not on a thread of the library.
+  std::string error(const Description& description, tl_status_t status, std::string said);
 
  private:
   friend class Watch;
+  Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, milliseconds timeout, std::string name,
+        std::vector<int64_t> ranks);
+
   static constexpr std::size_t kMostCallbacks = 64;  // that wait at a time
   using Works = std::map<const OperationWork*, c10::intrusive_ptr<OperationWork>>;
 
@@ -109,10 +120,12 @@ class Group : public std::enable_shared_from_this<Group> {
   void exit();
 
   const c10::intrusive_ptr<c10d::Store> store_;
+  Notes notes_;
   const int rank_, size_;
   std::atomic<std::int64_t> timeout_;  // milliseconds
   const std::string name_;
   const std::vector<int64_t> ranks_;
+  const std::uint32_t fork_generation_;
   tl_context_t* context_ = nullptr;
   std::string job_;  // of the C interface
 

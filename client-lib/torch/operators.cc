@@ -12,8 +12,8 @@ namespace {
 // group of the same store, rank and size, of which it takes the backend of CPU tensors and which it forgets then.
 void make_backend(const c10::intrusive_ptr<c10d::ProcessGroup>& carrier, int64_t timeout_milliseconds,
                   const std::string& name, std::vector<int64_t> ranks) {
-  auto group = std::make_shared<Group>(carrier->getStore(), carrier->getRank(), carrier->getSize(),
-                                       std::chrono::milliseconds(timeout_milliseconds), name, std::move(ranks));
+  auto group = Group::make(carrier->getStore(), carrier->getRank(), carrier->getSize(),
+                           std::chrono::milliseconds(timeout_milliseconds), name, std::move(ranks));
   carrier->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
                       c10::make_intrusive<TensorlaneBackend>(std::move(group)));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <utility>
 
 namespace tensorlane::torch_backend {
 namespace {
@@ -37,11 +38,10 @@ std::map<std::uint64_t, std::string> read(const std::string& text) {
 
 }  // namespace
 
-std::string Watch::key(int rank) const {
-  return group_.key("late/" + std::to_string(rank));
-}
+Watch::Watch(Group& group) : group_(group), place_{group.name(), group.key(""), group.rank(), group.size()} {}
 
 void Watch::look(const std::vector<c10::intrusive_ptr<OperationWork>>& works) {
+  if (take_answer()) return;
   const Clock::time_point now = Clock::now();
   const OperationWork* oldest = nullptr;
   for (const auto& work : works) {
@@ -54,11 +54,7 @@ void Watch::look(const std::vector<c10::intrusive_ptr<OperationWork>>& works) {
   if (oldest != nullptr && now >= next_ &&
       now - oldest->begun() > std::min<Clock::duration>(kLate, oldest->timeout() / 2)) {
     next_ = now + kAgain;
-    try {
-      compare(*oldest);
-    } catch (const std::exception&) {
-      // Without a store ranks are not compared. Its server may have ended with rank 0, which the job itself finds out.
-    }
+    compare(*oldest);
   } else if (oldest == nullptr || oldest->description().sequence > written_) {
     take_back();
   }
@@ -87,54 +83,69 @@ std::vector<Description> Watch::history() {
 }
 
 void Watch::tell(const std::string& how) {
-  try {
-    group_.store().set(group_.key("differs"), how);
-  } catch (const std::exception&) {
-    // The store has ended.
-  }
+  (void)group_.notes().ask_for<bool>(kPatience, [place = place_, how](c10d::Store& store) {
+    store.set(place.differs(), how);
+    return true;
+  });
 }
 
 std::string Watch::differing() {
-  try {
-    if (group_.store().check({group_.key("differs")})) return group_.store().get_to_str(group_.key("differs"));
-    std::vector<int> missing;
-    return others_say(history(), missing, 0);
-  } catch (const std::exception&) {
-    return "";
-  }
+  return group_.notes().ask_for<std::string>(kPatience, [place = place_, mine = history()](c10d::Store& store) {
+    if (store.check({place.differs()})) return store.get_to_str(place.differs());
+    return others_say(store, place, mine, 0).differs;
+  });
 }
 
+// Without a store ranks are not compared. Its server may have ended with rank 0, which the job itself finds out.
 void Watch::compare(const OperationWork& oldest) {
-  const std::vector<Description> history = this->history();
+  if (answer_.valid()) return;  // the store has not answered yet
   const std::uint64_t sequence = oldest.description().sequence;
-  group_.store().set(key(group_.rank()), written(oldest.description(), history));
+  std::vector<Description> history = this->history();
+  std::string text = written(oldest.description(), history);
   written_ = sequence;
-  missing_.clear();
-  const std::string differs = others_say(history, missing_, sequence);
-  if (!differs.empty()) give_up_all(differs);
+  answer_ = group_.notes().ask<Found>(
+      [place = place_, history = std::move(history), text = std::move(text), sequence](c10d::Store& store) {
+        store.set(place.late(place.rank), text);
+        return others_say(store, place, history, sequence);
+      });
 }
 
-// Where another rank has called something else at a place of the order, or nothing. `missing`: has not written anything
-// of this operation.
-std::string Watch::others_say(const std::vector<Description>& mine, std::vector<int>& missing, std::uint64_t sequence) {
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    if (rank == group_.rank()) continue;
-    if (!group_.store().check({key(rank)})) {
-      missing.push_back(rank);
+// Whether it has ended the group.
+bool Watch::take_answer() {
+  if (!answer_.valid() || answer_.wait_for(milliseconds(0)) != std::future_status::ready) return false;
+  const Found found = std::exchange(answer_, {}).get();
+  if (!found.compared) return false;
+  missing_ = found.missing;
+  if (found.differs.empty()) return false;
+  give_up_all(found.differs);
+  return true;
+}
+
+// Where another rank has called something else at a place of the order. `missing` has not written anything of this
+// operation.
+Watch::Found Watch::others_say(c10d::Store& store, const Place& place, const std::vector<Description>& mine,
+                               std::uint64_t sequence) {
+  Found result;
+  result.compared = true;
+  for (int rank = 0; rank < place.size; ++rank) {
+    if (rank == place.rank) continue;
+    if (!store.check({place.late(rank)})) {
+      result.missing.push_back(rank);
       continue;
     }
-    const std::map<std::uint64_t, std::string> theirs = read(group_.store().get_to_str(key(rank)));
-    if (theirs.find(sequence) == theirs.end()) missing.push_back(rank);
+    const std::map<std::uint64_t, std::string> theirs = read(store.get_to_str(place.late(rank)));
+    if (theirs.find(sequence) == theirs.end()) result.missing.push_back(rank);
     for (const Description& each : mine) {
       const auto found = theirs.find(each.sequence);
       if (found == theirs.end() || found->second == each.text()) continue;
-      return "ranks have called different operations: operation " + std::to_string(each.sequence) +
-             " of process group '" + group_.name() + "' is " + each.text() + " on rank " +
-             std::to_string(group_.rank()) + " and " + found->second + " on rank " + std::to_string(rank) +
-             ": let all ranks make the same calls in the same order";
+      result.differs = "ranks have called different operations: operation " + std::to_string(each.sequence) +
+                       " of process group '" + place.group + "' is " + each.text() + " on rank " +
+                       std::to_string(place.rank) + " and " + found->second + " on rank " + std::to_string(rank) +
+                       ": let all ranks make the same calls in the same order";
+      return result;
     }
   }
-  return "";
+  return result;
 }
 
 void Watch::give_up_all(const std::string& why) {
@@ -153,11 +164,7 @@ void Watch::take_back() {
     if (!group_.failure_.empty()) return;
   }
   written_ = 0;
-  try {
-    group_.store().deleteKey(key(group_.rank()));
-  } catch (const std::exception&) {
-    // The store has ended.
-  }
+  group_.notes().post([place = place_](c10d::Store& store) { store.deleteKey(place.late(place.rank)); });
 }
 
 }  // namespace tensorlane::torch_backend

@@ -103,21 +103,35 @@ void OperationWork::arm_locked(std::unique_lock<std::mutex>& lock) {
   // The library's, until it has called on_done().
   void* self = c10::intrusive_ptr<OperationWork>::reclaim_copy(this).release();
   lock.unlock();
-  if (library().set_callback(request, on_done, self) != TL_OK) on_done(TL_ERROR_INTERNAL, self);
+  const tl_status_t status = library().set_callback(request, on_done, self);
+  if (status != TL_OK && status != TL_ERROR_RESOURCE_EXHAUSTED) on_done(status, self);
   lock.lock();
+  if (status != TL_ERROR_RESOURCE_EXHAUSTED) return;
+  // No thread can be started for it now. Whoever waits needs none, and the watch tries again.
+  (void)c10::intrusive_ptr<OperationWork>::reclaim(static_cast<OperationWork*>(self));
+  request_ = request;
+  owner_ = Owner::kNobody;
+  owner_changed_.notify_all();
 }
 
 void OperationWork::complete_soon(const std::string& error) {
+  complete_by([error] { return error; });
+}
+
+void OperationWork::complete_by(std::function<std::string()> error) {
   auto self = c10::intrusive_ptr<OperationWork>::reclaim_copy(this);
-  group_->finisher().post([self, error] {
-    self->complete(error);
+  group_->finisher().post([self, error = std::move(error)] {
+    self->complete(error());
     if (self->keeps_) self->kept_.clear();  // else complete() has, here or on another thread
   });
 }
 
 void OperationWork::on_done(tl_status_t status, void* work) {
   const auto self = c10::intrusive_ptr<OperationWork>::reclaim(static_cast<OperationWork*>(work));
-  self->complete_soon(status == TL_OK ? std::string() : self->group_->error(self->description_, status));
+  if (status == TL_OK) return self->complete_soon("");
+  self->complete_by([self, status, said = std::string(library().last_error())] {
+    return self->group_->error(self->description_, status, said);
+  });
 }
 
 void OperationWork::give_up(const std::string& error) {
@@ -134,14 +148,17 @@ void OperationWork::give_up(const std::string& error) {
 void OperationWork::leave_to_library_locked(std::unique_lock<std::mutex>& lock) {
   keeps_ = owner_ != Owner::kElsewhere;
   if (request_ != nullptr) arm_locked(lock);
+  // The library could not be told to say when it is done with the memory, which therefore stays for good.
+  if (request_ != nullptr) (void)c10::intrusive_ptr<OperationWork>::reclaim_copy(this).release();
 }
 
 // As the owner of the request, which the caller has become.
 void OperationWork::wait_in_library(std::unique_lock<std::mutex>& lock, double seconds) {
   lock.unlock();
   const tl_status_t status = library().wait(request_, seconds);
-  std::string error =
-      status == TL_OK || status == TL_ERROR_TIMED_OUT ? std::string() : group_->error(description_, status);
+  std::string error = status == TL_OK || status == TL_ERROR_TIMED_OUT
+                          ? std::string()
+                          : group_->error(description_, status, library().last_error());
   lock.lock();
   if (status == TL_ERROR_TIMED_OUT && given_up_.empty()) {
     owner_ = Owner::kNobody;
@@ -162,6 +179,7 @@ void OperationWork::wait_in_library(std::unique_lock<std::mutex>& lock, double s
 }
 
 bool OperationWork::wait(milliseconds timeout) {
+  group_->check_process();
   const bool bounded = timeout > milliseconds(0);
   const Clock::time_point end = bounded ? Clock::now() + timeout : Clock::time_point::max();
   std::unique_lock lock(owner_mutex_);
@@ -186,6 +204,7 @@ bool OperationWork::wait(milliseconds timeout) {
 }
 
 bool OperationWork::isCompleted() {
+  group_->check_process();
   std::unique_lock lock(owner_mutex_);
   if (told_ || owner_ != Owner::kNobody || completing_) return told_;
   owner_ = Owner::kWaiter;
@@ -221,6 +240,7 @@ void OperationWork::abort() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
+  group_->check_process();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   bool late = false;
   {

@@ -80,6 +80,8 @@ class OperationWork final : public c10d::Work {
   void wait_in_library(std::unique_lock<std::mutex>& lock, double seconds);
   void arm_locked(std::unique_lock<std::mutex>& lock);
   void leave_to_library_locked(std::unique_lock<std::mutex>& lock);
+  // complete_soon() with the error that a thread that runs callbacks finds out.
+  void complete_by(std::function<std::string()> error);
   static void on_done(tl_status_t status, void* work);
 
   const std::shared_ptr<Group> group_;

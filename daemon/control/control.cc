@@ -292,7 +292,10 @@ void Control::forget_finished_jobs() {
     for (auto& [id, session] : sessions_) {
       if (session.job == it->first && session.ended.ok()) session.ended = it->second->cause();
     }
+    const std::string name = it->second->key().name;
     it = jobs_.erase(it);
+    const bool another = std::ranges::any_of(jobs_, [&](const auto& job) { return job.second->key().name == name; });
+    if (config_.job_ended && !another) config_.job_ended(name);
   }
 }
 

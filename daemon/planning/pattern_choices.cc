@@ -41,23 +41,24 @@ protocol::Pattern PatternChoices::choose(const std::string& job, const protocol:
     return static_cast<protocol::Pattern>(asked - 1);
   // A push and its pull must be cut alike, whatever their classes.
   if (is_keyed(tensor.operation)) return protocol::Pattern::kParameterServer;
-  const Kind kind(job, tensor.operation, tensor.dtype, tensor.elements, hosts, tensor.cls, tensor.fp32_contributions,
+  auto& of_job = chosen_[job];
+  const Kind kind(tensor.operation, tensor.dtype, tensor.elements, hosts, tensor.cls, tensor.fp32_contributions,
                   tensor.slice_elements);
-  const auto known = chosen_.find(kind);
-  if (known != chosen_.end()) {
+  const auto known = of_job.find(kind);
+  if (known != of_job.end()) {
     ++known->second.tensors;
     return known->second.predictions.front().pattern;
   }
   const Predictions predictions = engine::compare_patterns(costs(tensor.cls), tensor, hosts);
-  if (chosen_.size() < kMostKinds) {
-    chosen_.emplace(kind, Chosen{predictions, 1});
+  if (of_job.size() < kMostKinds) {
+    of_job.emplace(kind, Chosen{predictions, 1});
     spdlog::info("job '{}': {}", job, text(kind, predictions));
   }
   return predictions.front().pattern;
 }
 
 std::string PatternChoices::text(const Kind& kind, const Predictions& predictions) const {
-  const auto& [job, operation, dtype, elements, hosts, cls, fp32, slice] = kind;
+  const auto& [operation, dtype, elements, hosts, cls, fp32, slice] = kind;
   std::string others;
   for (const engine::Prediction& p : predictions) {
     others += fmt::format("{}{} {:.1f} us", others.empty() ? "" : ", ", protocol::pattern_name(p.pattern),
@@ -80,22 +81,26 @@ nlohmann::json PatternChoices::model() const {
 
 nlohmann::json PatternChoices::choices() const {
   nlohmann::json all = nlohmann::json::array();
-  for (const auto& [kind, chosen] : chosen_) {
-    const auto& [job, operation, dtype, elements, hosts, cls, fp32, slice] = kind;
-    nlohmann::json predicted = nlohmann::json::object();
-    for (const engine::Prediction& p : chosen.predictions)
-      predicted[protocol::pattern_name(p.pattern)] = to_seconds(p.time);
-    all.push_back({{"job", job},
-                   {"operation", operation_name(operation)},
-                   {"dtype", dtype_name(dtype)},
-                   {"bytes", elements * dtype_size(dtype)},
-                   {"hosts", hosts},
-                   {"class", config_.fabric.classes.data[cls.value].name},
-                   {"tensors", chosen.tensors},
-                   {"pattern", protocol::pattern_name(chosen.predictions.front().pattern)},
-                   {"predicted_s", std::move(predicted)}});
+  for (const auto& [job, of_job] : chosen_) {
+    for (const auto& [kind, chosen] : of_job) all.push_back(describe(job, kind, chosen));
   }
   return all;
+}
+
+nlohmann::json PatternChoices::describe(const std::string& job, const Kind& kind, const Chosen& chosen) const {
+  const auto& [operation, dtype, elements, hosts, cls, fp32, slice] = kind;
+  nlohmann::json predicted = nlohmann::json::object();
+  for (const engine::Prediction& p : chosen.predictions)
+    predicted[protocol::pattern_name(p.pattern)] = to_seconds(p.time);
+  return {{"job", job},
+          {"operation", operation_name(operation)},
+          {"dtype", dtype_name(dtype)},
+          {"bytes", elements * dtype_size(dtype)},
+          {"hosts", hosts},
+          {"class", config_.fabric.classes.data[cls.value].name},
+          {"tensors", chosen.tensors},
+          {"pattern", protocol::pattern_name(chosen.predictions.front().pattern)},
+          {"predicted_s", std::move(predicted)}};
 }
 
 }  // namespace tensorlane::planning

@@ -27,6 +27,9 @@ class PatternChoices {
   protocol::Pattern choose(const std::string& job, const protocol::PlanTensor& tensor, std::uint8_t asked,
                            std::uint16_t hosts);
 
+  // Jobs of this name have ended: what was chosen for them is not reported any more.
+  void forget(const std::string& job) { chosen_.erase(job); }
+
   // The size from which on a transfer of its own costs about as little as one with others (Caramel, section 4.2).
   Bytes batching_threshold() const;
 
@@ -39,21 +42,22 @@ class PatternChoices {
 
  private:
   // Tensors of one kind are planned alike.
-  using Kind = std::tuple<std::string, Operation, Dtype, std::uint64_t, std::uint16_t, ClassId, bool, std::uint32_t>;
+  using Kind = std::tuple<Operation, Dtype, std::uint64_t, std::uint16_t, ClassId, bool, std::uint32_t>;
   using Predictions = std::array<engine::Prediction, engine::kSelectable.size()>;
   struct Chosen {
     Predictions predictions;  // the fastest first
     std::uint64_t tensors = 0;
   };
-  // So many kinds are kept and reported; choices beyond it are made all the same.
+  // So many kinds are kept and reported of one job's name; choices beyond it are made all the same.
   static constexpr std::size_t kMostKinds = 256;
 
   engine::PatternCosts costs(ClassId cls) const;
   BitsPerSecond bandwidth() const;
   std::string text(const Kind& kind, const Predictions& predictions) const;
+  nlohmann::json describe(const std::string& job, const Kind& kind, const Chosen& chosen) const;
 
   const config::DaemonConfig& config_;
-  std::map<Kind, Chosen> chosen_;
+  std::map<std::string, std::map<Kind, Chosen>> chosen_;  // by job
 };
 
 }  // namespace tensorlane::planning

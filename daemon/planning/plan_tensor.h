@@ -14,6 +14,11 @@ namespace tensorlane::planning {
 struct Choices {
   explicit Choices(const config::DaemonConfig& config) : patterns(config), urgencies(config.fabric) {}
 
+  void forget(const std::string& job) {
+    patterns.forget(job);
+    urgencies.forget(job);
+  }
+
   PatternChoices patterns;
   UrgencyChoices urgencies;
 };

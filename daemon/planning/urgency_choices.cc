@@ -11,9 +11,10 @@ float UrgencyChoices::choose(const std::string& job, const protocol::TensorBody&
   const fabric::UrgencyRule* rule =
       fabric_.urgencies.find(job, body.name, body.operation, Bytes(body.elements * dtype_size(body.dtype)));
   const float urgency = rule == nullptr ? body.urgency : rule->urgency;
-  const std::tuple key(job, rule_name(rule), body.operation);
-  if (chosen_.size() >= kMost && !chosen_.contains(key)) return urgency;
-  Chosen& chosen = chosen_[key];
+  auto& of_job = chosen_[job];
+  const std::pair key(rule_name(rule), body.operation);
+  if (of_job.size() >= kMost && !of_job.contains(key)) return urgency;
+  Chosen& chosen = of_job[key];
   chosen.urgency = urgency;
   ++chosen.tensors;
   chosen.last = body.name;
@@ -22,14 +23,16 @@ float UrgencyChoices::choose(const std::string& job, const protocol::TensorBody&
 
 nlohmann::json UrgencyChoices::choices() const {
   nlohmann::json all = nlohmann::json::array();
-  for (const auto& [key, chosen] : chosen_) {
-    const auto& [job, rule, operation] = key;
-    all.push_back({{"job", job},
-                   {"rule", rule},
-                   {"operation", operation_name(operation)},
-                   {"urgency", chosen.urgency},
-                   {"tensors", chosen.tensors},
-                   {"last", chosen.last}});
+  for (const auto& [job, of_job] : chosen_) {
+    for (const auto& [key, chosen] : of_job) {
+      const auto& [rule, operation] = key;
+      all.push_back({{"job", job},
+                     {"rule", rule},
+                     {"operation", operation_name(operation)},
+                     {"urgency", chosen.urgency},
+                     {"tensors", chosen.tensors},
+                     {"last", chosen.last}});
+    }
   }
   return all;
 }

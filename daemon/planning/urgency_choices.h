@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <tuple>
+#include <utility>
 
 #include "common/fabric/fabric.h"
 #include "common/protocol/session.h"
@@ -22,6 +22,9 @@ class UrgencyChoices {
   // does.
   float choose(const std::string& job, const protocol::TensorBody& body);
 
+  // Jobs of this name have ended: what was chosen for them is not reported any more.
+  void forget(const std::string& job) { chosen_.erase(job); }
+
   // What was chosen here as a leader, one entry for each job and rule that fitted, with the last such tensor:
   //   [{"job", "rule": "fabric.yaml:12", "operation", "urgency", "tensors", "last"}]
   // The rule is "default" where the file has none of its own, and "none" where no rule fitted.
@@ -33,14 +36,14 @@ class UrgencyChoices {
     std::uint64_t tensors = 0;
     std::string last;
   };
-  // So many are kept and reported; choices beyond it are made all the same.
+  // So many are kept and reported of one job's name; choices beyond it are made all the same.
   static constexpr std::size_t kMost = 256;
 
   std::string rule_name(const fabric::UrgencyRule* rule) const;
 
   const fabric::Fabric& fabric_;
-  // By job, place of the rule and operation.
-  std::map<std::tuple<std::string, std::string, Operation>, Chosen> chosen_;
+  // By job, and there by place of the rule and operation.
+  std::map<std::string, std::map<std::pair<std::string, Operation>, Chosen>> chosen_;
 };
 
 }  // namespace tensorlane::planning

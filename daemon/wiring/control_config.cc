@@ -37,6 +37,7 @@ control::ControlConfig control_config(const config::DaemonConfig& config, planni
       planning::append_batches(registered, batch_limit(config, choices.patterns), plan, tensors);
     };
   }
+  control.job_ended = [&choices](const std::string& name) { choices.forget(name); };
   if (config.search_thresholds && config.data_classes() > 1) control.tuned_classes = config.data_classes();
   control.more_status = std::move(more_status);
   return control;

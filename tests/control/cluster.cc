@@ -337,6 +337,7 @@ Status Cluster::start_host(std::size_t host) {
   config.tuned_classes = options.tuned_classes;
   config.settings = settings[host];
   config.more_status = more_status;
+  config.job_ended = job_ended;
   if (host == 0) {
     config.ordering = options.ordering;
     config.concurrent = options.concurrent;

@@ -161,6 +161,7 @@ class Cluster {
   std::vector<Settings> settings;  // of each host
   // What every host's status says beside control's own; none: nothing.
   std::function<nlohmann::json()> more_status;
+  std::function<void(const std::string& name)> job_ended;  // of every host; none: nobody is told
   ClusterOptions options;
 
  private:

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -61,6 +62,28 @@ TEST(Jobs, of_one_name_and_of_other_users_leaders_or_ports_do_not_meet) {
   cluster.control(1).leave(ports::SessionId(11), Status(Code::kAborted, "killed"));
   EXPECT_TRUE(cluster.sessions(0).wait_failed(10));
   for (const std::uint64_t session : {0, 20, 31}) EXPECT_FALSE(cluster.sessions(0).wait_failed(session, 0.1));
+}
+
+TEST(Jobs, the_end_of_the_last_one_of_a_name_is_told) {
+  std::atomic<int> told{0};
+  Cluster cluster({.hosts = 1});
+  cluster.job_ended = [&](const std::string& name) { told += name == "none" ? 1 : 100; };
+  cluster.start();
+  for (const std::uint16_t port : {1, 2}) {
+    auto request = cluster.request(0, 1, "none", port * 10U);
+    request.world_size = request.local_world_size = 1;
+    request.leader_port = port;
+    cluster.control(0).join(request);
+    const auto joined = cluster.sessions(0).wait_joined(port * 10U);
+    ASSERT_TRUE(joined && joined->ok());
+  }
+  cluster.control(0).leave(ports::SessionId(10), Status());
+  ASSERT_TRUE(cluster.sessions(0).wait_left(10));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(told, 0) << "another one of this name goes on";
+  cluster.control(0).leave(ports::SessionId(20), Status());
+  for (int turns = 0; told == 0 && turns < 1000; ++turns) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(told, 1);
 }
 
 TEST(Jobs, a_host_that_dies_while_others_are_awaited_is_not_counted_as_here) {

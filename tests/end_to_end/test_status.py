@@ -60,9 +60,10 @@ assert found == ([{"job": "urgencies", "rule": "default", "operation": "allgathe
 tl.barrier()
 tl.shutdown()
 """
-    ranks = daemons.job("urgencies", [PYTHON, "-c", program], env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so")})
-    for text, code in outputs(ranks, 60):
-        expect(code == 0, f"a rank ended with status {code}: {text}")
+    for _ in range(2):  # the second is not told what was chosen for the first
+        ranks = daemons.job("urgencies", [PYTHON, "-c", program], env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so")})
+        for text, code in outputs(ranks, 60):
+            expect(code == 0, f"a rank ended with status {code}: {text}")
 
 
 def check_pages(daemons):

@@ -7,6 +7,8 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAM = """
+import time
+
 import numpy
 import torch
 import tensorlane
@@ -35,6 +37,8 @@ def train(wrap):
 plain = train(lambda optimizer, model: optimizer)
 wrapped = train(lambda optimizer, model: tl.DistributedOptimizer(optimizer, model.named_parameters()))
 assert all(torch.equal(a, b) for a, b in zip(plain, wrapped))
+time.sleep(1.5)
+assert tensorlane.allreduce(numpy.ones(2)).tolist() == [1, 1], "a program that rests is not ended"
 tl.shutdown()
 print("done")
 """

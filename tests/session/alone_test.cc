@@ -1,9 +1,13 @@
 // A job of one rank where there is no daemon.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <numeric>
 #include <set>
@@ -153,6 +157,81 @@ TEST(Alone, NoMemory) {
   EXPECT_EQ(tl_alloc(context, std::size_t{1} << 45, &memory), TL_ERROR_RESOURCE_EXHAUSTED);
   EXPECT_THAT(tl_last_error(), HasSubstr("this host is short of memory: 35184372088832 bytes asked for, "));
   EXPECT_EQ(tl_alloc(context, 1 << 20, &memory), TL_OK) << tl_last_error();
+}
+
+// The library's own thread has no daemon to watch, however short the time is after which one would be missed.
+TEST(Alone, ARankThatRestsIsNotEnded) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+  EXPECT_EQ(tl_barrier(context, 10), TL_OK) << tl_last_error();
+}
+
+// Other calls would wait as long as the call that begins it.
+TEST(Alone, ALargeExchangeIsNotCopiedByWhoBeginsIt) {
+  using Clock = std::chrono::steady_clock;
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  constexpr std::uint64_t kCount = 16 << 20;
+  tl_tensor_desc_t desc = tensor_desc("exchange", nullptr, kCount);
+  desc.operation = TL_ALLTOALL;
+  tl_tensor_t* tensor = nullptr;
+  ASSERT_EQ(tl_register(context, "exchange", &desc, 1, &tensor), TL_OK) << tl_last_error();
+  auto* memory = static_cast<float*>(tl_tensor_buffer(tensor));
+  Clock::duration begun{}, waited{};
+  for (int round = 0; round < 5; ++round) {
+    std::fill_n(memory, kCount / 2, static_cast<float>(round + 1));
+    const Clock::time_point start = Clock::now();
+    tl_request_t* request = nullptr;
+    ASSERT_EQ(tl_post(tensor, &request), TL_OK) << tl_last_error();
+    const Clock::time_point posted = Clock::now();
+    ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+    begun += posted - start;
+    waited += Clock::now() - posted;
+    ASSERT_EQ(memory[kCount / 2], static_cast<float>(round + 1));
+    ASSERT_EQ(memory[kCount - 1], static_cast<float>(round + 1));
+  }
+  EXPECT_LT(begun, waited);
+}
+
+// In a process of a user who may not have more threads than that has; root may have any number.
+TEST(Alone, AThreadThatCannotBeStarted) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit none{1, 1};
+    int wrong = setuid(65534);
+    const auto is_named = [](tl_status_t status) {
+      return status == TL_ERROR_RESOURCE_EXHAUSTED &&
+             std::string(tl_last_error()) ==
+                 "cannot start a thread: Resource temporarily unavailable: raise the limit of processes of this user "
+                 "(ulimit -u) or of tasks of its service or container (TasksMax, pids.max)";
+    };
+    ClientContext context(kNobody);
+    float x = 1;
+    tl_request_t *first = nullptr, *second = nullptr;
+    tl_options_t queued = TL_OPTIONS_INIT;
+    queued.queued = 1;
+    setrlimit(RLIMIT_NPROC, &none);
+    tl_context_t* none_made = nullptr;
+    tl_config_t config = TL_CONFIG_INIT;
+    config.socket = kNobody;
+    config.rank = config.local_rank = 0;
+    config.world_size = config.local_world_size = 1;
+    wrong |= is_named(tl_init(&config, &none_made)) ? 0 : 2;
+    tl_allreduce(context, "x", &x, &x, 1, TL_FLOAT32, TL_SUM, &queued, &first);
+    wrong |= is_named(tl_allreduce(context, "x", &x, &x, 1, TL_FLOAT32, TL_SUM, &queued, &second)) ? 0 : 4;
+    wrong |= is_named(tl_set_callback(
+                 first, [](tl_status_t, void*) {}, nullptr))
+                 ? 0
+                 : 8;
+    wrong |= tl_wait(first, 10) == TL_OK ? 0 : 16;
+    wrong |= context.leave() == TL_OK ? 0 : 32;
+    _exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "exit status " << WEXITSTATUS(status);
 }
 
 TEST(Alone, SeveralContextsLeaveNothingBehind) {

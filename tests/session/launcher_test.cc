@@ -145,6 +145,22 @@ TEST(LaunchersOfNoStep, AProcessInABatchScriptIsByItself) {
   EXPECT_EQ(tl_finalize(context), TL_OK);
 }
 
+// An interactive step of one task; and a program that says itself what the variables do not.
+TEST(LaunchersOfNoStep, HalfOfTorchrunsVariablesContradictNobody) {
+  FakeDaemon daemon;
+  for (const char* tasks : {"1", "4"}) {
+    const Environment environment({{"RANK", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", tasks}});
+    tl_config_t config = TL_CONFIG_INIT;
+    config.job = "job";
+    config.socket = daemon.socket().c_str();
+    if (tasks[0] != '1') config.world_size = 1;
+    tl_context_t* context = nullptr;
+    ASSERT_EQ(tl_init(&config, &context), TL_OK) << tl_last_error();
+    EXPECT_EQ(tl_size(context), 1);
+    EXPECT_EQ(tl_finalize(context), TL_OK);
+  }
+}
+
 struct Wrong {
   const char* what;
   Variables variables;
@@ -193,6 +209,14 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"NoRank",
               {{"WORLD_SIZE", "2"}},
               "the configuration is wrong: RANK is empty: set it to this process's rank, from 0: there are 2"},
+        Wrong{"ARankThatAShellHasLeftUnderSrun",
+              {{"RANK", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}},
+              "the configuration is wrong: SLURM_STEP_NUM_TASKS is '4' and WORLD_SIZE is not set, but RANK is '0': "
+              "unset RANK, or set WORLD_SIZE too"},
+        Wrong{"AWorldThatAShellHasLeftUnderMpirun",
+              {{"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+              "the configuration is wrong: OMPI_COMM_WORLD_SIZE is '2' and RANK is not set, but WORLD_SIZE is '1': "
+              "unset WORLD_SIZE, or set RANK too"},
         Wrong{"NothingBehindTheComma", tasks("4,", "1"),
               "the configuration is wrong: SLURM_STEP_TASKS_PER_NODE is '4,': start the ranks by srun, or set RANK, "
               "WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE"},

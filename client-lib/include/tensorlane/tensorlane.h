@@ -124,8 +124,9 @@ TL_API const char* tl_last_error(void);
  *
  * Of ranks the launcher says it: torchrun by the variables below, else Open MPI's mpirun (OMPI_COMM_WORLD_RANK, _SIZE,
  * _LOCAL_RANK, _LOCAL_SIZE), else Slurm's srun (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID,
- * SLURM_STEP_TASKS_PER_NODE). Only torchrun says where rank 0 is; under the others, set MASTER_ADDR where there are
- * several hosts. */
+ * SLURM_STEP_TASKS_PER_NODE). RANK without WORLD_SIZE, or the other way round, is what a shell has left: it is refused
+ * where mpirun or srun says that there are several ranks, unless the program says what is missing. Only torchrun says
+ * where rank 0 is; under the others, set MASTER_ADDR where there are several hosts. */
 typedef struct {
   size_t size;          /* set by TL_CONFIG_INIT */
   uint32_t version;     /* set by TL_CONFIG_INIT */

@@ -80,7 +80,8 @@ def init(
 ) -> None:
     """Joins the job; returns when every rank has. What is None comes from torchrun's variables (RANK, WORLD_SIZE,
     LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID), for the ranks also from those of Open
-    MPI's mpirun and of Slurm's srun (which do not set MASTER_ADDR), and from TENSORLANE_JOB,
+    MPI's mpirun and of Slurm's srun (which do not set MASTER_ADDR, and beside which RANK or WORLD_SIZE alone is
+    refused), and from TENSORLANE_JOB,
     TENSORLANE_JOB_SECRET or the contents of the file TENSORLANE_JOB_SECRET_FILE, TENSORLANE_SOCKET, TENSORLANE_TIMEOUT.
     A job that spans hosts needs a secret. A second call changes nothing.
 

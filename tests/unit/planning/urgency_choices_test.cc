@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "daemon/planning/plan_tensor.h"
@@ -70,6 +71,32 @@ TEST(UrgencyChoices, TheStatusSaysWhatFitted) {
   UrgencyChoices defaults(plain);
   EXPECT_EQ(defaults.choose("j", body_of("a", Operation::kReduceScatter, protocol::kUnsaidUrgency, 0.5)), 0.1F);
   EXPECT_EQ(defaults.choices()[0]["rule"], "default");
+}
+
+TEST(UrgencyChoices, AJobThatHasEndedIsForgottenAndManyOfOneHideNoOther) {
+  config::DaemonConfig config = configuration();
+  config.pattern.reset();
+  Choices choices(config);
+  ports::JobSpec job;
+  job.hosts.resize(2);
+  for (const char* name : {"long", "other"}) {
+    job.name = name;
+    for (std::uint64_t elements = 1; elements <= 300; ++elements) {
+      protocol::TensorBody body = body_of("x", Operation::kAllreduce, protocol::kUnsaidUrgency, 0.5);
+      body.elements = elements;
+      plan_tensor(config, choices, body, job);
+    }
+  }
+  const auto of = [&](const nlohmann::json& all, const std::string& name) {
+    return std::ranges::count_if(all, [&](const nlohmann::json& one) { return one["job"] == name; });
+  };
+  EXPECT_EQ(of(choices.patterns.choices(), "long"), 256);
+  EXPECT_EQ(of(choices.patterns.choices(), "other"), 256);
+  choices.forget("long");
+  EXPECT_EQ(of(choices.patterns.choices(), "long"), 0);
+  EXPECT_EQ(of(choices.urgencies.choices(), "long"), 0);
+  EXPECT_EQ(of(choices.patterns.choices(), "other"), 256);
+  EXPECT_EQ(of(choices.urgencies.choices(), "other"), 1);
 }
 
 }  // namespace
