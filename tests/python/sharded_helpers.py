@@ -38,7 +38,8 @@ def ranks(body, size=2, **options):
 
 def wrap(net, transport, optimizer=None, **options):
     optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    return DistributedOptimizer(optimizer, net.named_parameters(), sharded=True, transport=transport(), **options)
+    with _building:  # which optimizers draw random numbers is found out here
+        return DistributedOptimizer(optimizer, net.named_parameters(), sharded=True, transport=transport(), **options)
 
 
 def backward(model, step, rank, share=1.0):

@@ -21,9 +21,11 @@ from ._gradients import GradientSender
 from ._lifetime import Lifetime, watch_slot, with_pending
 from ._modules import COMPILED, ModuleWatch, check_module, check_thread, is_compiled
 from ._seals import Seals
-from ._sharded import Sharded, ShardedCore, sharing
-from ._stepper import PROVEN, Stepper, check_separable, snapshot
+from ._sharded import ELEMENTWISE, Sharded, ShardedCore, sharing
+from ._shards import ELEMENT
+from ._stepper import PROVEN, Stepper, snapshot
 from ._transport import NativeTransport
+from ._trial import check_separable, check_shareable
 
 _NO_GRADIENT = object()
 _groups = weakref.WeakKeyDictionary()  # by process set: how many optimizers it has had, the same on all of its ranks
@@ -84,9 +86,7 @@ def DistributedOptimizer(
     named = name_parameters(optimizer, named_parameters)
     modules = _checked_modules(model)
     reason = _why_synchronous(named, modules, overlap or synchronous is False, synchronous, sharded)
-    if not sharded and reason is None and type(optimizer) not in PROVEN:
-        check_separable(optimizer)
-
+    _check_steps(optimizer, shares, reason)
     result = _instance(optimizer, Sharded if sharded else Distributed)
     _replace_earlier({parameter for _, parameter in named})
     process_set = _process_sets.of(process_set)
@@ -428,6 +428,15 @@ def _instance(optimizer, methods):
     # A scheduler made for the wrapped optimizer has put its own step() into the instance; ours must stay visible.
     result.__setstate__({key: value for key, value in vars(optimizer).items() if key != "step"})
     return result
+
+
+def _check_steps(optimizer, shares, reason):
+    """Classes that are not known show on clones that they can be stepped in parts, where they will be."""
+    if shares is not None:
+        if type(optimizer) not in ELEMENTWISE:
+            check_shareable(optimizer, shares.by == ELEMENT)
+    elif reason is None and type(optimizer) not in PROVEN:
+        check_separable(optimizer)
 
 
 def _checked_modules(model):

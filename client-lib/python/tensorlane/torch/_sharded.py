@@ -27,10 +27,10 @@ from ._lifetime import Lifetime, watch_slot, with_pending
 from ._modules import COMPILED, ModuleWatch, check_thread
 from ._seals import Seals, bits_of
 from ._shards import ELEMENT, PARAMETER, ShardSender
-from ._stepper import Stepper, clone_with, default_state, snapshot
+from ._stepper import Stepper, clone_with, default_state, snapshot, without_parameters
 
-# They treat every element by itself.
-_ELEMENTWISE = tuple(
+# They treat every element by itself, and keep nothing in their groups.
+ELEMENTWISE = tuple(
     getattr(torch.optim, name)
     for name in (
         "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "Adadelta", "Rprop", "ASGD",
@@ -307,6 +307,27 @@ class ShardedCore(Lifetime):
 
     def _apply_shares(self, optimizer):
         """Steps this rank's shares and starts the all-gathers, in the order of the forward pass."""
+        if self.wrapped in ELEMENTWISE:
+            self._step_by_and_by(optimizer)
+        else:
+            self._step_at_once(optimizer)
+        if self.pending:
+            with_pending.add(self)
+
+    def _step_at_once(self, optimizer):
+        """One step of the optimizer for all shares: it may count its steps, in its groups or by itself."""
+        buckets = [bucket for bucket in self._sender.buckets if any(self._sender.used(slot) for slot in bucket.slots)]
+        groups = [
+            (group, [self._segments[p].parameter for p in group["params"] if p in self._segments])
+            for group in optimizer.param_groups
+        ]
+        used = (segment for bucket in buckets for segment in self._used(bucket))
+        self._stepper.shared_out(groups, {segment.parameter: segment.gradient for segment in used})
+        if buckets:
+            self._post_values(buckets)
+
+    def _step_by_and_by(self, optimizer):
+        """The first parameters travel while the next ones are stepped."""
         hyperparameters = {
             parameter: values
             for group, values in zip(optimizer.param_groups, snapshot(optimizer.param_groups))
@@ -320,8 +341,6 @@ class ShardedCore(Lifetime):
             if waiting and (elements >= _STEPPED_ELEMENTS or bucket is self._sender.buckets[-1]):
                 self._step_buckets(waiting, hyperparameters)
                 waiting, elements = [], 0
-        if self.pending:
-            with_pending.add(self)
 
     def _step_buckets(self, buckets, hyperparameters):
         updates = [
@@ -331,6 +350,9 @@ class ShardedCore(Lifetime):
         ]
         if updates:
             self._stepper.some(updates)
+        self._post_values(buckets)
+
+    def _post_values(self, buckets):
         self._guarded_by_failure(lambda: self._sender.post_values(buckets))
         me = weakref.ref(self)
         for slot in (slot for bucket in buckets for slot in bucket.slots):
@@ -389,8 +411,7 @@ class ShardedCore(Lifetime):
         groups = []
         for group in plain.param_groups:
             mine = [self._segments[p].parameter for p in group["params"] if p in self._segments]
-            groups.append({key: value for key, value in group.items() if key not in ("params", "param_names")})
-            groups[-1]["params"] = mine
+            groups.append({**without_parameters(group), "params": mine})
         return groups
 
 
@@ -425,7 +446,9 @@ class Sharded(Distributed):
       summed in float32 and rounded once.
     - Optimizers of torch.optim that treat each element by itself are known. Of any other one `shard` says whether it
       does ("element"), or needs whole parameters ("parameter"): then what shares a bucket is shared out by parameters,
-      and one large one alone travels as often as there are ranks.
+      and one large one alone travels as often as there are ranks. Such an optimizer is tried on clones of some
+      parameters, and refused where it computes something over all of them. It makes one step in an iteration, so that
+      it may count its steps, in its groups, too.
 
     Errors: as of DistributedOptimizer()."""
 
@@ -527,7 +550,7 @@ def sharing(optimizer, sharded, shard, max_norm, wire_dtype):
         raise misuse(f"max_norm={max_norm}", where, "give a norm above 0, or leave it out")
     if wire_dtype not in (None, torch.bfloat16, torch.float16, torch.float32):
         raise misuse(f"gradients cannot travel as {wire_dtype}", where, "use torch.bfloat16, or leave it out")
-    if shard is None and type(optimizer) not in _ELEMENTWISE:
+    if shard is None and type(optimizer) not in ELEMENTWISE:
         raise misuse(
             "it is not known whether its step() treats every element by itself",
             f"optimizer {type(optimizer).__name__}",
