@@ -16,13 +16,14 @@ from .._process_sets import AnyProcessSet
 from ..errors import misuse
 from . import _device, _touch
 from ._accepted import check_plain, name_parameters
-from ._distributed import WAY_ON, Distributed
+from ._distributed import Distributed
 from ._gradients import GradientSender
 from ._lifetime import Lifetime, watch_slot, with_pending
 from ._modules import COMPILED, ModuleWatch, check_module, check_thread, is_compiled
 from ._seals import Seals
-from ._sharded import ELEMENTWISE, Sharded, ShardedCore, sharing
+from ._sharded import Sharded, ShardedCore
 from ._shards import ELEMENT
+from ._sharing import ELEMENTWISE, sharing
 from ._stepper import PROVEN, Stepper, snapshot
 from ._transport import NativeTransport
 from ._trial import check_separable, check_shareable
@@ -497,6 +498,6 @@ def _check_optimizer(optimizer):
         )
     if isinstance(optimizer, Distributed):
         if optimizer._core not in _reports.members():
-            raise misuse("it was distributed before, and is closed", f"optimizer {name}", WAY_ON)
+            raise misuse("it was distributed before, and is closed", f"optimizer {name}", optimizer._way_on)
         raise misuse("it is distributed already", f"optimizer {name}", "wrap the plain optimizer once")
     check_plain(optimizer)
