@@ -176,8 +176,8 @@ def start_sum(tensor, name, shown, process_set):
 
 
 def give_back(context, call):
-    """Gives back what a call, "operation.name", has registered, of which nothing is under way. Collective: waits for the
-    other ranks, as the call did."""
+    """Gives back what a call, "operation.name", has registered, of which nothing is under way. Collective: waits for
+    the other ranks, as the call did."""
     while True:
         try:
             return context.forget(call)
