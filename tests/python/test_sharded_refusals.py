@@ -158,6 +158,33 @@ def test_a_stale_parameter():
         F.linear(data(0)[0], model.first.weight).sum().backward()
 
 
+def test_a_parameter_that_is_written_past_torch():
+    """Before its new values have arrived."""
+    from tensorlane.torch import _touch
+
+    model, sharded = alone()
+    train(model, sharded, 2)
+    with _touch.of_this_thread().aside():
+        torch.autograd.graph.increment_version(model.first.weight)
+    refused(
+        "it was written while its update was pending, so what was written is lost: parameter 'first.weight': call flush() before what writes it without "
+        "torch's functions or on another thread, or pass synchronous=True",
+        sharded.flush,
+    )
+
+
+def test_a_parameter_that_was_frozen():
+    model = build("frozen")
+    _, sharded = alone(model)
+    model.second.requires_grad_(True)
+    backward(model, 0, 0)
+    refused(
+        "it was frozen when the optimizer was wrapped, so it is not registered: parameter 2 of group 0: make all parameters that will be trained require "
+        "gradients before DistributedOptimizer(), or wrap an optimizer that has loaded what full_state_dict() gives now",
+        sharded.step,
+    )
+
+
 # Optimizers
 
 
@@ -318,9 +345,21 @@ def test_after_close():
         with pytest.raises(InvalidArgumentError) as raised:
             call()
         assert str(raised.value).endswith(
-            "optimizer SGD: use or wrap a plain optimizer that has loaded what full_state_dict() gave before close(), or merge_state_dicts() of the state_dict() "
+            "optimizer SGD: use or wrap a plain optimizer that has loaded what full_state_dict() gave before, or merge_state_dicts() of the state_dict() "
             "that every rank still has"
         )
+
+
+def test_after_the_job():
+    model, sharded = alone()
+    train(model, sharded, 1)
+    sharded._core.leave("this process has left its job", "call tensorlane.init() and wrap the optimizer again")
+    refused(
+        "this process has left its job: optimizer SGD: call tensorlane.init() and wrap the optimizer again: it first loads what full_state_dict() gave before, "
+        "or merge_state_dicts() of the state_dict() that every rank still has",
+        sharded.step,
+    )
+    assert len(merge_state_dicts([sharded.state_dict()])["state"]) == 6
 
 
 def test_states_that_are_not_complete():

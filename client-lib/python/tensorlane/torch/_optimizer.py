@@ -110,7 +110,9 @@ class _Core(Lifetime):
         super().__init__(wrapped, process_set)
         self._modules = modules
         self._stepper = Stepper(optimizer, wrapped)
-        self._seals = Seals()
+        self._seals = Seals(
+            "the update would be applied to other values than without overlap", "leave out overlap=True"
+        )
         self._unguarded = []
         self._shown = []  # keys of gradients that are watched
         self._next = 0  # no slot before it has an update pending

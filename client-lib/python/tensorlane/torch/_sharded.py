@@ -36,15 +36,15 @@ _NOT_WHOLE = (
     "clip with DistributedOptimizer(max_norm=) or optimizer.clip_grad_norm_(), scale losses with "
     "tensorlane.torch.ShardedGradScaler, and clear gradients with zero_grad()",
 )
-WAY_ON = (
-    "use or wrap a plain optimizer that has loaded what full_state_dict() gave before close(), or merge_state_dicts() "
-    "of the state_dict() that every rank still has"
-)
+_STATE = "what full_state_dict() gave before, or merge_state_dicts() of the state_dict() that every rank still has"
+WAY_ON = f"use or wrap a plain optimizer that has loaded {_STATE}"
 
 
 class ShardedCore(Lifetime):
     """The state of one sharded optimizer. Everything runs on the training thread, the one that calls step(), and hooks
     of gradients on autograd's."""
+
+    again = "wrap an optimizer that has loaded what full_state_dict() gives now"
 
     def __init__(self, optimizer, plain, modules, reason, process_set, sharing):
         """`optimizer` is a Sharded, `plain` what it wraps."""
@@ -54,7 +54,7 @@ class ShardedCore(Lifetime):
         self._plain = plain  # until register()
         self._sharing = sharing
         self._max_norm = sharing.max_norm
-        self._seals = Seals()
+        self._seals = Seals("what was written is lost", "pass synchronous=True")
         self._unguarded = []
         self._shown = False  # p.grad is watched
         self._gathered = False  # the sums of this round have arrived
@@ -209,6 +209,9 @@ class ShardedCore(Lifetime):
         self._inner.state.clear()
         self._inner.state.update(state)
 
+    def leave(self, what, fix):
+        super().leave(what, f"{fix}: it first loads {_STATE}")
+
     def slot_of(self, parameter):
         """None: it is not one of these."""
         return self._by_parameter.get(parameter)
@@ -298,7 +301,7 @@ class ShardedCore(Lifetime):
             if slot.parameter.data_ptr() != self._places[id(slot.parameter)]:
                 raise misuse(
                     "its memory was replaced, and sharded=True brings updates into the memory that it had",
-                    slot.where(), "convert and move the model before DistributedOptimizer(), or wrap again",
+                    slot.where(), f"convert and move the model before DistributedOptimizer(), or {self.again}",
                 )
 
     def _exchange(self, call, *numbers):
