@@ -69,18 +69,29 @@ def merge_state_dicts(state_dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _joined(of_ranks, by):
-    """The state of one parameter. `of_ranks`: [(place, values)] of those that have a segment of it."""
-    whole = {}
-    for key in dict.fromkeys(key for _, values in of_ranks for key in values):
-        found = [(place, values[key]) for place, values in of_ranks if key in values]
-        if by == PARAMETER or not all(_is_cut(key, value, place[1]) for place, value in found):
-            whole[key] = found[0][1].clone() if _is_tensor(found[0][1]) else copy.deepcopy(found[0][1])
-            continue
-        for (begin, count, shape, strides), value in found:
-            if key not in whole:
-                whole[key] = torch.zeros(shape, dtype=value.dtype).as_strided(shape, strides)
-            flat_of(whole[key], strides)[begin : begin + count] = value
+    """A value of the state of one parameter, or all of them as a dictionary. `of_ranks`: [(place, value)] of those that
+    have a segment of it."""
+    first = of_ranks[0][1]
+    if isinstance(first, dict):
+        keys = dict.fromkeys(key for _, values in of_ranks for key in values)
+        return {key: _joined([(place, v[key]) for place, v in of_ranks if key in v], _by_key(key, by)) for key in keys}
+    if type(first) in (list, tuple):
+        return type(first)(
+            _joined([(place, values[i]) for place, values in of_ranks if i < len(values)], by)
+            for i in range(len(first))
+        )
+    if by == PARAMETER or not all(_is_cut(value, place[1]) for place, value in of_ranks):
+        return first.clone() if _is_tensor(first) else copy.deepcopy(first)
+    _, _, shape, strides = of_ranks[0][0]
+    whole = torch.zeros(shape, dtype=first.dtype).as_strided(shape, strides)
+    for (begin, count, _, _), value in of_ranks:
+        flat_of(whole, strides)[begin : begin + count] = value
     return whole
+
+
+def _by_key(key, by):
+    """A count of steps is never cut."""
+    return PARAMETER if key == "step" else by
 
 
 def split(state_dict, groups, segments, about, shared):
@@ -97,10 +108,9 @@ def split(state_dict, groups, segments, about, shared):
         if values is not None and parameter not in shared:
             frozen[parameter] = copy.deepcopy(values)
         if segment is not None and values is not None:
-            result[segment.parameter] = {
-                key: _as_loaded(key, _own(key, value, segment, parameter, mine is None), parameter)
-                for key, value in values.items()
-            }
+            result[segment.parameter] = _changed(None, values, lambda key, value: _as_loaded(
+                key, _own(key, value, segment, parameter, mine is None), parameter
+            ))
     return result, frozen
 
 
@@ -134,13 +144,22 @@ def part_of(tensor, segment, parameter):
 
 def parts_of(values, segment, parameter):
     """The segment's part of the state of a parameter. A copy, of the same types."""
-    return {key: _own(key, value, segment, parameter, True) for key, value in values.items()}
+    return _changed(None, values, lambda key, value: _own(key, value, segment, parameter, True))
+
+
+def _changed(key, value, change):
+    """A copy of a value, with change(key, tensor) in the place of its tensors."""
+    if _is_tensor(value):
+        return change(key, value)
+    if isinstance(value, dict):
+        return {inner: _changed(inner, each, change) for inner, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_changed(key, each, change) for each in value)
+    return copy.deepcopy(value)
 
 
 def _own(key, value, segment, parameter, whole):
-    """This segment's part of a value."""
-    if not _is_tensor(value):
-        return copy.deepcopy(value)
+    """A copy of this segment's part of a tensor."""
     if whole and key != "step" and value.shape == parameter.shape:
         value = part_of(value, segment, parameter)
     return value.clone()
@@ -148,14 +167,14 @@ def _own(key, value, segment, parameter, whole):
 
 def _as_loaded(key, value, parameter):
     """In the type that torch.optim.Optimizer.load_state_dict() gives it."""
-    if _is_tensor(value) and key != "step" and value.is_floating_point() and parameter.is_floating_point():
+    if key != "step" and value.is_floating_point() and parameter.is_floating_point():
         return value.to(parameter.dtype)
     return value
 
 
-def _is_cut(key, value, count):
+def _is_cut(value, count):
     """Whether the value has an element for each of the segment's."""
-    return _is_tensor(value) and key != "step" and tuple(value.shape) == (count,)
+    return _is_tensor(value) and tuple(value.shape) == (count,)
 
 
 def _is_tensor(value):
