@@ -243,14 +243,14 @@ def test_one_number_is_no_element():
 
 
 class Clipping(Counting):
-    """By the norm over all parameters, as timm's Lamb does by itself."""
+    """By the norm over all parameters, in place, as timm's Lamb does by itself."""
 
     @torch.no_grad()
     def step(self, closure=None):
         gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm() if gradients else 1.0
         for gradient in gradients:
-            gradient.div_(norm)
+            gradient.div_(max(float(norm), 1.0))
         super().step()
 
 

@@ -71,7 +71,7 @@ def check_shareable(optimizer, by_element):
         before = torch.get_rng_state()
         for trial in range(_TRIAL_STEPS):
             gradients = _trial_gradients(whole, trial)
-            Stepper(whole, type(whole)).whole(gradients)
+            Stepper(whole, type(whole)).whole({p: gradient.clone() for p, gradient in gradients.items()})
             for clone, pieces in ranks:
                 mine = {piece.parameter: _shard_state.part_of(gradients[p], piece, p).clone() for p, piece in pieces}
                 Stepper(clone, type(clone)).whole(mine)
