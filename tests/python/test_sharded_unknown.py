@@ -313,6 +313,17 @@ def test_refused(kind, shard, text):
     assert str(raised.value) == text.format(kind.__name__)
 
 
+@pytest.mark.parametrize("shard, text", [("element", NOT_ELEMENTS), ("parameter", NOT_PARAMETERS)])
+def test_refused_during_a_warm_up(shard, text):
+    """Its rate is zero when it is wrapped."""
+    model = build("plain")
+    optimizer = Clipping(model.parameters())
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    with pytest.raises(InvalidArgumentError) as raised:
+        wrap(model, lambda: Hub(1).transport(0), optimizer, shard=shard)
+    assert str(raised.value) == text.format("Clipping")
+
+
 @pytest.mark.parametrize("kind", [Trusting, ByDimensions])
 def test_whole_parameters_are_enough(kind):
     def body(rank, transport):

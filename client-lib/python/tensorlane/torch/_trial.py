@@ -12,10 +12,11 @@ import torch
 
 from ..errors import misuse
 from . import _shard_state
-from ._stepper import Stepper, clone_with, default_state, or_nothing, snapshot
+from ._stepper import Stepper, clone_with, default_state, or_nothing, snapshot, without_parameters
 
 _TRIAL_STEPS = 3
 _TRIAL_PARAMETERS_PER_GROUP = 4
+_RATE = 0.01  # where the optimizer has none yet
 _ROUNDING = 0.01  # of how far a tensor moves: vectors and the elements left over may be rounded in different ways
 
 
@@ -105,8 +106,7 @@ def _rank_of(whole, rank, by_element):
                 state[piece.parameter] = _shard_state.parts_of(whole.state[parameter], piece, parameter)
             mine.append(piece.parameter)
             pieces.append((parameter, piece))
-        values = {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
-        groups.append({**values, "params": or_nothing(mine, group)})
+        groups.append({**copy.deepcopy(without_parameters(group)), "params": or_nothing(mine, group)})
     return clone_with(whole, groups, default_state(whole, state)), pieces
 
 
@@ -187,9 +187,10 @@ def _trial_clone(optimizer):
         if twins:
             # Never alone: what couples parameters must show.
             twins.append(torch.nn.Parameter(twins[0].detach() * 2 + 0.5))
-        groups.append(
-            {**{k: copy.deepcopy(v) for k, v in group.items() if k not in ("params", "param_names")}, "params": twins}
-        )
+        values = copy.deepcopy(without_parameters(group))
+        if isinstance(values.get("lr"), (int, float)) and values["lr"] == 0:
+            values["lr"] = _RATE  # a warm-up begins with none, by which nothing would show
+        groups.append({**values, "params": twins})
     return clone_with(optimizer, groups, default_state(optimizer, state))
 
 
