@@ -9,6 +9,7 @@ import numpy
 import tensorlane
 import tensorlane.torch as tl
 import torch
+from unregister import plan
 
 
 def expect(actual, wanted):
@@ -307,6 +308,16 @@ def objects(rank, size):
     assert tl.broadcast_object({"rank": rank, "text": "x" * 10_000}, 0) == {"rank": 0, "text": "x" * 10_000}
 
 
+def objects_of_all_sizes(rank, size):
+    """They register tensors of a few sizes, and large ones travel in pieces."""
+    tl.broadcast_object(None, size - 1, "sized")
+    before = plan()["tensors"]
+    for length in (1, 20_000, 100_000, 4 << 20, (9 << 20) + 1, *range(4_000_000, 4_100_000, 10_000)):
+        data = bytes(range(251)) * (length // 251 + 1)
+        assert tl.broadcast_object(data[:length] if rank == size - 1 else None, size - 1, "sized") == data[:length]
+    assert plan()["tensors"] - before <= 4, (plan()["tensors"], before)
+
+
 def bad_input(rank, size):
     refused(tensorlane.InvalidArgumentError, "no rank", lambda: tensorlane.broadcast(numpy.ones(3), size))
     tensorlane.allreduce(numpy.ones(3, "float32"), name="agreed")
@@ -332,6 +343,7 @@ def main():
     gradients(rank, size)
     forked()
     objects(rank, size)
+    objects_of_all_sizes(rank, size)
     bad_input(rank, size)
     status = tensorlane.status()
     assert status["daemon"] and status["optimizers"] == []

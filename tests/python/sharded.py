@@ -13,7 +13,9 @@ import tensorlane
 import tensorlane.torch as tl
 import torch
 import torch.nn.functional as F
+from tensorlane.torch import _broadcast
 from torch import nn
+from unregister import plan
 
 STEPS = 6
 WORDS, LENGTH, BATCH = 32, 12, 8
@@ -155,6 +157,22 @@ def check_state(rank, size):
     optimizer.close()
 
 
+def check_gathering(rank, size):
+    """The whole state travels through one carrier, in pieces where it does not fit, and the carrier is given back."""
+    model = made()
+    optimizer = sharded(model)
+    train(model, optimizer, range(2), rank, size)
+    before = plan()["tensors"]
+    whole = optimizer.full_state_dict()
+    kept, _broadcast._MOST_BYTES = _broadcast._MOST_BYTES, 1
+    in_pieces = optimizer.full_state_dict()
+    _broadcast._MOST_BYTES = kept
+    assert plan()["tensors"] == before, (plan()["tensors"], before)
+    for number, values in whole["state"].items():
+        assert all(torch.equal(value, in_pieces["state"][number][key]) for key, value in values.items())
+    optimizer.close()
+
+
 def check_mistakes(rank, size):
     """Ranks that do different things hear of it, all of them."""
     model = made()
@@ -200,6 +218,7 @@ def main():
     check_numbers(rank, size)
     check_clipping(rank, size)
     check_state(rank, size)
+    check_gathering(rank, size)
     if size > 1:
         check_mistakes(rank, size)
     print(f"rank {rank}: sharded training is right", flush=True)

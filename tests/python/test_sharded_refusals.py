@@ -11,7 +11,7 @@ from ranks import run_ranks
 from sharded_helpers import backward, made, small_buckets, train, wrap  # noqa: F401
 from tensorlane import errors
 from tensorlane.errors import InvalidArgumentError
-from tensorlane.torch import DistributedOptimizer, Min, merge_state_dicts
+from tensorlane.torch import DistributedOptimizer, Min, ShardedGradScaler, merge_state_dicts
 from torch import nn
 
 NOT_WHOLE = (
@@ -67,6 +67,24 @@ def test_a_plain_grad_scaler():
     x, y = data(0)
     scaler.scale(F.cross_entropy(model(x), y)).backward()
     refused(NOT_WHOLE.format("parameter 'first.weight'"), lambda: scaler.step(sharded))
+
+
+def test_gradients_of_float16_are_not_unscaled():
+    model, sharded = alone(build("plain").half())
+    scaler = ShardedGradScaler("cpu")
+    scaler.scale(model(data(0)[0].half()).sum()).backward()
+    text = (
+        "gradients of float16 are not unscaled: those that are small are lost before: parameter 'first.weight': keep parameters in float32, and compute under "
+        "torch.autocast"
+    )
+    refused(text, lambda: scaler.unscale_(sharded))
+    refused(text, lambda: scaler.step(sharded))
+
+
+def test_no_scaling_inside_of_step():
+    """What GradScaler.step() asks; an AttributeError in a property would mean the same to it."""
+    _, sharded = alone()
+    assert sharded._step_supports_amp_scaling is False
 
 
 def test_synchronize():
@@ -138,6 +156,33 @@ def test_a_stale_parameter():
     sharded.zero_grad()
     with pytest.raises(InvalidArgumentError, match="computed while its update was pending.*: parameter 'first.weight'"), _touch.of_this_thread().aside():
         F.linear(data(0)[0], model.first.weight).sum().backward()
+
+
+def test_a_parameter_that_is_written_past_torch():
+    """Before its new values have arrived."""
+    from tensorlane.torch import _touch
+
+    model, sharded = alone()
+    train(model, sharded, 2)
+    with _touch.of_this_thread().aside():
+        torch.autograd.graph.increment_version(model.first.weight)
+    refused(
+        "it was written while its update was pending, so what was written is lost: parameter 'first.weight': call flush() before what writes it without "
+        "torch's functions or on another thread, or pass synchronous=True",
+        sharded.flush,
+    )
+
+
+def test_a_parameter_that_was_frozen():
+    model = build("frozen")
+    _, sharded = alone(model)
+    model.second.requires_grad_(True)
+    backward(model, 0, 0)
+    refused(
+        "it was frozen when the optimizer was wrapped, so it is not registered: parameter 2 of group 0: make all parameters that will be trained require "
+        "gradients before DistributedOptimizer(), or wrap an optimizer that has loaded what full_state_dict() gives now",
+        sharded.step,
+    )
 
 
 # Optimizers
@@ -276,6 +321,47 @@ def test_the_state_of_another_rank():
     train(model, sharded, 1)
 
 
+def test_a_state_that_is_refused_changes_nothing():
+    first, _ = states(2)
+    model, sharded = alone()
+    train(model, sharded, 1)
+    other = {**first, "param_groups": [{**first["param_groups"][0], "lr": 99.0}]}
+    with pytest.raises(InvalidArgumentError):
+        sharded.load_state_dict(other)
+    whole = sharded.full_state_dict()
+    whole["state"] = {}
+    whole["param_groups"] = [{**whole["param_groups"][0], "lr": 99.0}] * 2
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        sharded.load_state_dict(whole)
+    assert sharded.param_groups[0]["lr"] == 0.1 and len(sharded.full_state_dict()["state"]) == 6
+
+
+def test_after_close():
+    """The text says the way on."""
+    model, sharded = alone()
+    train(model, sharded, 1)
+    sharded.close()
+    for call in (sharded.step, lambda: DistributedOptimizer(sharded, model.named_parameters(), transport=Loopback())):
+        with pytest.raises(InvalidArgumentError) as raised:
+            call()
+        assert str(raised.value).endswith(
+            "optimizer SGD: use or wrap a plain optimizer that has loaded what full_state_dict() gave before, or merge_state_dicts() of the state_dict() "
+            "that every rank still has"
+        )
+
+
+def test_after_the_job():
+    model, sharded = alone()
+    train(model, sharded, 1)
+    sharded._core.leave("this process has left its job", "call tensorlane.init() and wrap the optimizer again")
+    refused(
+        "this process has left its job: optimizer SGD: call tensorlane.init() and wrap the optimizer again: it first loads what full_state_dict() gave before, "
+        "or merge_state_dicts() of the state_dict() that every rank still has",
+        sharded.step,
+    )
+    assert len(merge_state_dicts([sharded.state_dict()])["state"]) == 6
+
+
 def test_states_that_are_not_complete():
     first, second = states(2)
     for given in ([first], [first, first], [], [first, {"state": {}, "param_groups": []}]):
@@ -342,6 +428,33 @@ def test_ranks_that_begin_with_different_parameters():
             "ranks [1] have computed their first gradients with other parameters than rank 0: DistributedOptimizer: call "
             "broadcast_parameters(model.state_dict()) on all ranks before"
         )
+
+
+def test_ranks_that_clip_by_different_norms():
+    def body(rank, transport):
+        model = made(lambda: build("plain"))
+        sharded = wrap(model, transport)
+        backward(model, 0, rank)
+        sharded.clip_grad_norm_(1.0, 2.0 + rank)
+
+    first, second = run_ranks(body)
+    assert isinstance(first, errors.MismatchError) and isinstance(second, errors.MismatchError)
+    assert str(first) == (
+        "the ranks do different things: rank 0 calls clip_grad_norm_() with max_norm=1 in iteration 0, and rank 1 clip_grad_norm_() with max_norm=1, "
+        "norm_type=3 in iteration 0: DistributedOptimizer: make the same calls on all ranks"
+    )
+
+
+@pytest.mark.parametrize("max_norm, norm_type, text", [
+    (1.0, 0.0, "norm_type=0 is no norm over all ranks: SGD.clip_grad_norm_: use 1, 2 or inf, say"),
+    (1.0, math.nan, "norm_type=nan is no norm over all ranks: SGD.clip_grad_norm_: use 1, 2 or inf, say"),
+    (math.nan, 2.0, "max_norm=nan: SGD.clip_grad_norm_: give a number, or inf to clip nothing"),
+])
+def test_norms_that_are_none(max_norm, norm_type, text):
+    model, sharded = alone()
+    backward(model, 0, 0)
+    refused(text, lambda: sharded.clip_grad_norm_(max_norm, norm_type))
+    sharded.step()
 
 
 def test_ranks_that_clip_to_different_norms():

@@ -185,3 +185,27 @@ def test_wrapping_a_model_again_goes_on():
 
     for mine in ranks(body):
         same_bits(mine, plain("plain", "momentum", 2)[0])
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_going_on_after_close(saved):
+    """Without the other ranks, by what full_state_dict() gave before, or by what each rank still has."""
+    kept = {}
+
+    def body(rank, transport):
+        model = made(lambda: build("plain"))
+        inner = OPTIMIZERS["adam"](groups_of(model))
+        train_plain(model, inner, 2, 1)
+        sharded = wrap(model, transport, inner)
+        train(model, sharded, 3, rank, first=1)
+        whole = sharded.full_state_dict() if saved else None
+        assert not inner.state, "it would go on from here, and keep whole tensors on each rank"
+        sharded.close()
+        kept[rank] = sharded.state_dict()
+        return model, inner, whole
+
+    results = ranks(body)
+    for model, inner, whole in results:
+        inner.load_state_dict(whole or merge_state_dicts([kept[0], kept[1]]))
+        train_plain(model, inner, 2, STEPS - 4, first=4)
+        same_bits(model.state_dict(), plain("plain", "adam", 2)[0])

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import _native
+from .. import _native, _process_sets
 from .._process_sets import AnyProcessSet
 from ..errors import misuse
 from . import _calls, _device
 
-# Pickled objects travel as float64 arrays of a multiple of this many elements, to register few different lengths.
-_CHUNK_ELEMENTS = 1024
+# Pickled objects travel through a carrier of one of few sizes, and large ones in pieces: what a name registers stays
+# until the job ends, and counts against the job's memory.
+_LEAST_BYTES, _MOST_BYTES = 8 << 10, 4 << 20
+_LENGTH_BYTES = 8
 
 
 def broadcast_parameters(
@@ -130,23 +132,61 @@ def broadcast_object(
 ) -> Any:
     """Returns the root's `obj`, of whatever torch.save takes. Collective."""
     is_root = _native.context().rank == root_rank
-    payload = b""
-    if is_root:
-        stream = io.BytesIO()
-        torch.save(obj, stream)
-        payload = stream.getvalue()
+    payload = _packed(obj) if is_root else b""
     length = torch.tensor([float(len(payload))], dtype=torch.float64)
     _calls.broadcast_(length, root_rank, f"{name}.length", process_set=process_set)
     size = int(length.item())
-    elements = -(-size // (8 * _CHUNK_ELEMENTS)) * _CHUNK_ELEMENTS
-    buffer = bytearray(elements * 8)
-    buffer[: len(payload)] = payload
-    # float64 is only the carrier: a broadcast moves bytes and never computes with them.
-    carrier = torch.frombuffer(buffer, dtype=torch.float64)
-    _calls.broadcast_(carrier, root_rank, f"{name}.{elements}", process_set=process_set)
-    if is_root:
-        return obj
-    return _load(bytes(buffer[:size]))
+    room = _LEAST_BYTES
+    while room < min(size, _MOST_BYTES):
+        room *= 2
+    carrier, received = torch.zeros(room, dtype=torch.uint8), bytearray()
+    for begin in range(0, size, room):
+        _fill(carrier, payload[begin : begin + room])
+        _calls.broadcast_(carrier, root_rank, f"{name}.{room}", process_set=process_set)
+        if not is_root:
+            received += carrier.numpy().data[: size - begin]
+    return obj if is_root else _load(received)
+
+
+def gather_objects(obj: Any, name: str, *, process_set: AnyProcessSet | None = None) -> list[Any]:
+    """Everybody's `obj`, of whatever torch.save takes, in the order of ranks. Collective. All travel at the same time,
+    in pieces, through one carrier that is given back."""
+    context = _process_sets.context(process_set)
+    payload = _packed(obj)
+    mine = len(payload).to_bytes(_LENGTH_BYTES, "little") + payload
+    room = max(_MOST_BYTES // context.size, _LEAST_BYTES)
+    carrier, begin, longest = torch.zeros(room, dtype=torch.uint8), 0, 1
+    received = [bytearray() for _ in range(context.size)]
+    while begin < longest:
+        _fill(carrier, mine[begin : begin + room])
+        everybodys = _calls.allgather(carrier, name, process_set=process_set).view(context.size, room)
+        for bytes_of_rank, piece in zip(received, everybodys):
+            bytes_of_rank += piece.numpy().data
+        longest = max(_length(each) for each in received)
+        begin += room
+        for bytes_of_rank in received:
+            del bytes_of_rank[_length(bytes_of_rank) :]
+    _calls.give_back(context, f"allgather.{name}")
+    received[context.rank].clear()
+    return [
+        obj if rank == context.rank else _load(memoryview(each)[_LENGTH_BYTES:]) for rank, each in enumerate(received)
+    ]
+
+
+def _length(received):
+    """Of all that a rank sends, of which the first bytes are here."""
+    return _LENGTH_BYTES + int.from_bytes(received[:_LENGTH_BYTES], "little")
+
+
+def _fill(carrier, payload):
+    if payload:
+        carrier[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+
+
+def _packed(obj):
+    stream = io.BytesIO()
+    torch.save(obj, stream)
+    return stream.getvalue()
 
 
 def _load(payload):

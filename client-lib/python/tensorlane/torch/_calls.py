@@ -13,7 +13,7 @@ import torch
 from .. import _arrays, _calls, _native, _process_sets, _store
 from .._calls import Handle
 from .._process_sets import AnyProcessSet
-from ..errors import misuse
+from ..errors import TimedOutError, misuse
 from . import _device
 
 _DTYPES = {
@@ -173,6 +173,16 @@ def start_sum(tensor, name, shown, process_set):
     """Starts the sum of `tensor` over all ranks, in place, behind those of this name that are under way. Its memory
     belongs to tensorlane until synchronize(handle)."""
     return _start_allreduce(tensor, tensor, name, shown, _calls.Sum, 1.0, None, process_set, queued=True)
+
+
+def give_back(context, call):
+    """Gives back what a call, "operation.name", has registered, of which nothing is under way. Collective: waits for
+    the other ranks, as the call did."""
+    while True:
+        try:
+            return context.forget(call)
+        except TimedOutError:  # another rank is not here yet
+            pass
 
 
 def allreduce_async(

@@ -20,7 +20,7 @@ import torch
 from .. import _process_sets
 from .._process_sets import AnyProcessSet, ProcessSet
 from .._unnamed import most_names
-from ..errors import MismatchError, TimedOutError, misuse
+from ..errors import MismatchError, misuse
 from . import _calls, _device
 
 if TYPE_CHECKING or torch.distributed.is_available():
@@ -158,12 +158,7 @@ class _Buckets:
         for name in self._names.old():
             while self._under_way:
                 self._complete_oldest()
-            while True:
-                try:
-                    context.forget(f"allreduce.{name}")
-                    break
-                except TimedOutError:  # another rank is not here yet, for which a sum would wait, too
-                    pass
+            _calls.give_back(context, f"allreduce.{name}")
 
 
 class _Names:

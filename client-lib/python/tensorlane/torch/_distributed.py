@@ -17,6 +17,8 @@ WAY_ON = "use or wrap the plain optimizer that it was made of, or a new one that
 class Distributed(torch.optim.Optimizer if TYPE_CHECKING else object):
     """Stands before the wrapped class in the method resolution order."""
 
+    _way_on = WAY_ON  # after close()
+
     def step(self, closure: None = None) -> None:
         """Applies the averaged gradients; with overlap=True before each parameter is used next."""
         if closure is not None:
@@ -96,7 +98,7 @@ class Distributed(torch.optim.Optimizer if TYPE_CHECKING else object):
         every rank calls it, after as many iterations, and closes several optimizers in one order. TimedOutError names
         the ranks that have not; calling it again goes on then. Afterwards state_dict() still works, and the plain
         optimizer that was wrapped has the state (momentum) and goes on without the other ranks."""
-        self._core.close_and_unregister(misuse("it is closed", f"optimizer {type(self).__name__}", WAY_ON))
+        self._core.close_and_unregister(misuse("it is closed", f"optimizer {type(self).__name__}", self._way_on))
 
 
 def _plain(wrapped, state):

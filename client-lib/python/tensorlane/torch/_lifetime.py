@@ -13,6 +13,8 @@ class Lifetime:
     """The part of a core that its kinds have in common. They have `pending` (slots that wait for an update),
     `_sender` and `_by_parameter` after register(), and flush() and _stop_watching()."""
 
+    again = "wrap again"  # where the parameters that are registered do not do any more
+
     def __init__(self, wrapped, process_set):
         self.wrapped = wrapped
         self.process_set = process_set
@@ -105,7 +107,7 @@ class Lifetime:
                         "it was frozen when the optimizer was wrapped, so it is not registered",
                         f"parameter {place} of group {number}",
                         "make all parameters that will be trained require gradients before DistributedOptimizer(), or "
-                        "wrap again",
+                        f"{self.again}",
                     )
 
 

@@ -16,14 +16,17 @@ from .._process_sets import AnyProcessSet
 from ..errors import misuse
 from . import _device, _touch
 from ._accepted import check_plain, name_parameters
-from ._distributed import WAY_ON, Distributed
+from ._distributed import Distributed
 from ._gradients import GradientSender
 from ._lifetime import Lifetime, watch_slot, with_pending
 from ._modules import COMPILED, ModuleWatch, check_module, check_thread, is_compiled
 from ._seals import Seals
-from ._sharded import Sharded, ShardedCore, sharing
-from ._stepper import PROVEN, Stepper, check_separable, snapshot
+from ._sharded import Sharded, ShardedCore
+from ._shards import ELEMENT
+from ._sharing import ELEMENTWISE, sharing
+from ._stepper import PROVEN, Stepper, snapshot
 from ._transport import NativeTransport
+from ._trial import check_separable, check_shareable
 
 _NO_GRADIENT = object()
 _groups = weakref.WeakKeyDictionary()  # by process set: how many optimizers it has had, the same on all of its ranks
@@ -84,9 +87,7 @@ def DistributedOptimizer(
     named = name_parameters(optimizer, named_parameters)
     modules = _checked_modules(model)
     reason = _why_synchronous(named, modules, overlap or synchronous is False, synchronous, sharded)
-    if not sharded and reason is None and type(optimizer) not in PROVEN:
-        check_separable(optimizer)
-
+    _check_steps(optimizer, shares, reason)
     result = _instance(optimizer, Sharded if sharded else Distributed)
     _replace_earlier({parameter for _, parameter in named})
     process_set = _process_sets.of(process_set)
@@ -109,7 +110,9 @@ class _Core(Lifetime):
         super().__init__(wrapped, process_set)
         self._modules = modules
         self._stepper = Stepper(optimizer, wrapped)
-        self._seals = Seals()
+        self._seals = Seals(
+            "the update would be applied to other values than without overlap", "leave out overlap=True"
+        )
         self._unguarded = []
         self._shown = []  # keys of gradients that are watched
         self._next = 0  # no slot before it has an update pending
@@ -430,6 +433,15 @@ def _instance(optimizer, methods):
     return result
 
 
+def _check_steps(optimizer, shares, reason):
+    """Classes that are not known show on clones that they can be stepped in parts, where they will be."""
+    if shares is not None:
+        if type(optimizer) not in ELEMENTWISE:
+            check_shareable(optimizer, shares.by == ELEMENT)
+    elif reason is None and type(optimizer) not in PROVEN:
+        check_separable(optimizer)
+
+
 def _checked_modules(model):
     modules = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
     for module in modules:
@@ -488,6 +500,6 @@ def _check_optimizer(optimizer):
         )
     if isinstance(optimizer, Distributed):
         if optimizer._core not in _reports.members():
-            raise misuse("it was distributed before, and is closed", f"optimizer {name}", WAY_ON)
+            raise misuse("it was distributed before, and is closed", f"optimizer {name}", optimizer._way_on)
         raise misuse("it is distributed already", f"optimizer {name}", "wrap the plain optimizer once")
     check_plain(optimizer)

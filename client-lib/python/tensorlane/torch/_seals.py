@@ -13,9 +13,11 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Seals:
-    """Of one optimizer's slots."""
+    """Of one optimizer's slots. `damage`: what becomes of such a write; `way_out`: what lets no update be pending."""
 
-    def __init__(self):
+    def __init__(self, damage, way_out):
+        self._damage = damage
+        self._way_out = way_out
         self._steps = 0
 
     def make(self, slots):
@@ -36,11 +38,9 @@ class Seals:
             version, bits = slot.seal
             if slot.parameter._version != version or (bits is not None and bits_of(slot.parameter) != bits):
                 raise misuse(
-                    "it was written while its update was pending, so the update would be applied to other values than "
-                    "without overlap",
-                    slot.where(),
-                    "call flush() before what writes it without torch's functions or on another thread, or leave out "
-                    "overlap=True",
+                    f"it was written while its update was pending, so {self._damage}", slot.where(),
+                    "call flush() before what writes it without torch's functions or on another thread, or "
+                    f"{self._way_out}",
                 )
 
 

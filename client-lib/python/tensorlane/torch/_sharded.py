@@ -16,7 +16,7 @@ import itertools
 import math
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -26,27 +26,25 @@ from ._distributed import Distributed
 from ._lifetime import Lifetime, watch_slot, with_pending
 from ._modules import COMPILED, ModuleWatch, check_thread
 from ._seals import Seals, bits_of
-from ._shards import ELEMENT, PARAMETER, ShardSender
-from ._stepper import Stepper, clone_with, default_state, snapshot
+from ._shards import ShardSender
+from ._sharing import ELEMENTWISE
+from ._stepper import Stepper, clone_with, default_state, snapshot, without_parameters
 
-# They treat every element by itself.
-_ELEMENTWISE = tuple(
-    getattr(torch.optim, name)
-    for name in (
-        "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "Adadelta", "Rprop", "ASGD",
-    )
-)
 _STEPPED_ELEMENTS = 1 << 18  # of this rank's, before their all-gathers begin
 _NOT_WHOLE = (
     "no rank has the whole gradient: sharded=True shares the sums out over the ranks and steps the shares",
     "clip with DistributedOptimizer(max_norm=) or optimizer.clip_grad_norm_(), scale losses with "
     "tensorlane.torch.ShardedGradScaler, and clear gradients with zero_grad()",
 )
+_STATE = "what full_state_dict() gave before, or merge_state_dicts() of the state_dict() that every rank still has"
+WAY_ON = f"use or wrap a plain optimizer that has loaded {_STATE}"
 
 
 class ShardedCore(Lifetime):
     """The state of one sharded optimizer. Everything runs on the training thread, the one that calls step(), and hooks
     of gradients on autograd's."""
+
+    again = "wrap an optimizer that has loaded what full_state_dict() gives now"
 
     def __init__(self, optimizer, plain, modules, reason, process_set, sharing):
         """`optimizer` is a Sharded, `plain` what it wraps."""
@@ -56,7 +54,7 @@ class ShardedCore(Lifetime):
         self._plain = plain  # until register()
         self._sharing = sharing
         self._max_norm = sharing.max_norm
-        self._seals = Seals()
+        self._seals = Seals("what was written is lost", "pass synchronous=True")
         self._unguarded = []
         self._shown = False  # p.grad is watched
         self._gathered = False  # the sums of this round have arrived
@@ -87,6 +85,7 @@ class ShardedCore(Lifetime):
         self._inner.state.update(state)
         self._stepper = Stepper(self._inner, self.wrapped)
         vars(self._optimizer())["state"] = default_state(plain, {})
+        plain.state.clear()  # it would grow old there, and take the room that is saved here
         self._touch.join(self)
 
     # Called by the optimizer's methods
@@ -113,9 +112,14 @@ class ShardedCore(Lifetime):
             self.apply(self._unguarded)
 
     def clip_grad_norm(self, max_norm, norm_type, error_if_nonfinite):
+        where = f"{self.wrapped.__name__}.clip_grad_norm_"
+        if norm_type == 0.0 or math.isnan(norm_type):
+            raise misuse(f"norm_type={norm_type:g} is no norm over all ranks", where, "use 1, 2 or inf, say")
+        if math.isnan(max_norm):
+            raise misuse("max_norm=nan", where, "give a number, or inf to clip nothing")
         with self._calling():
             self._gather()
-            norms = self._exchange(_shards.CLIP, self._local_norm(norm_type), max_norm)
+            norms = self._exchange(_shards.CLIP, self._local_norm(norm_type), max_norm, norm_type)
             total = _combined(norms, norm_type)
             if error_if_nonfinite and not math.isfinite(total):
                 raise RuntimeError(
@@ -126,8 +130,17 @@ class ShardedCore(Lifetime):
             self._clip(total, max_norm)
             return torch.tensor(total, dtype=torch.float32)
 
-    def unscale(self, inverse):
+    def before_scaled_step(self):
+        """A GradScaler asks. Gradients are unscaled where they are, by unscale()."""
+
+    def unscale(self, inverse, allow_fp16):
         """Multiplies the gradients. Returns whether any rank has one that is not finite."""
+        half = [slot for slot in self._sender.slots if slot.parameter.dtype == torch.float16 and slot.takes_part()]
+        if half and not allow_fp16:
+            raise misuse(
+                "gradients of float16 are not unscaled: those that are small are lost before", half[0].where(),
+                "keep parameters in float32, and compute under torch.autocast",
+            )
         with self._calling():
             self._gather()
             sums = [segment.gradient for bucket in self._sender.buckets for segment in self._used(bucket)]
@@ -185,12 +198,19 @@ class ShardedCore(Lifetime):
             mine = self.state_dict(packed_groups)
             return _shard_state.merge_state_dicts(self._guarded_by_failure(lambda: self._sender.gather(mine)))
 
-    def load_state(self, state_dict):
-        found, self._frozen = _shard_state.split(
+    def own_state(self, state_dict):
+        """What set_state() takes, of a dictionary that is checked here."""
+        return _shard_state.split(
             state_dict, self._optimizer().param_groups, self._segments, self.about, self._by_parameter
         )
+
+    def set_state(self, own):
+        state, self._frozen = own
         self._inner.state.clear()
-        self._inner.state.update(found)
+        self._inner.state.update(state)
+
+    def leave(self, what, fix):
+        super().leave(what, f"{fix}: it first loads {_STATE}")
 
     def slot_of(self, parameter):
         """None: it is not one of these."""
@@ -281,11 +301,11 @@ class ShardedCore(Lifetime):
             if slot.parameter.data_ptr() != self._places[id(slot.parameter)]:
                 raise misuse(
                     "its memory was replaced, and sharded=True brings updates into the memory that it had",
-                    slot.where(), "convert and move the model before DistributedOptimizer(), or wrap again",
+                    slot.where(), f"convert and move the model before DistributedOptimizer(), or {self.again}",
                 )
 
-    def _exchange(self, call, value=0.0, limit=0.0):
-        return self._guarded_by_failure(lambda: self._sender.exchange(call, value, limit))
+    def _exchange(self, call, *numbers):
+        return self._guarded_by_failure(lambda: self._sender.exchange(call, *numbers))
 
     def _used(self, bucket):
         """This rank's segments of what any rank had a gradient for."""
@@ -295,9 +315,9 @@ class ShardedCore(Lifetime):
         """What _combined() makes the norm of."""
         sums = [segment.gradient for bucket in self._sender.buckets for segment in self._used(bucket)]
         if not sums:
-            return 0.0
+            return math.inf if kind == -math.inf else 0.0
         norms = torch.stack([torch.linalg.vector_norm(each, kind).double() for each in sums])
-        return float(norms.max() if math.isinf(kind) else norms.pow(kind).sum())
+        return float(_extreme(norms, kind) if math.isinf(kind) else norms.pow(kind).sum())
 
     def _clip(self, total, most):
         factor = most / (total + 1e-6)
@@ -307,6 +327,27 @@ class ShardedCore(Lifetime):
 
     def _apply_shares(self, optimizer):
         """Steps this rank's shares and starts the all-gathers, in the order of the forward pass."""
+        if self.wrapped in ELEMENTWISE:
+            self._step_by_and_by(optimizer)
+        else:
+            self._step_at_once(optimizer)
+        if self.pending:
+            with_pending.add(self)
+
+    def _step_at_once(self, optimizer):
+        """One step of the optimizer for all shares: it may count its steps, in its groups or by itself."""
+        buckets = [bucket for bucket in self._sender.buckets if any(self._sender.used(slot) for slot in bucket.slots)]
+        groups = [
+            (group, [self._segments[p].parameter for p in group["params"] if p in self._segments])
+            for group in optimizer.param_groups
+        ]
+        used = (segment for bucket in buckets for segment in self._used(bucket))
+        self._stepper.shared_out(groups, {segment.parameter: segment.gradient for segment in used})
+        if buckets:
+            self._post_values(buckets)
+
+    def _step_by_and_by(self, optimizer):
+        """The first parameters travel while the next ones are stepped."""
         hyperparameters = {
             parameter: values
             for group, values in zip(optimizer.param_groups, snapshot(optimizer.param_groups))
@@ -320,8 +361,6 @@ class ShardedCore(Lifetime):
             if waiting and (elements >= _STEPPED_ELEMENTS or bucket is self._sender.buckets[-1]):
                 self._step_buckets(waiting, hyperparameters)
                 waiting, elements = [], 0
-        if self.pending:
-            with_pending.add(self)
 
     def _step_buckets(self, buckets, hyperparameters):
         updates = [
@@ -331,6 +370,9 @@ class ShardedCore(Lifetime):
         ]
         if updates:
             self._stepper.some(updates)
+        self._post_values(buckets)
+
+    def _post_values(self, buckets):
         self._guarded_by_failure(lambda: self._sender.post_values(buckets))
         me = weakref.ref(self)
         for slot in (slot for bucket in buckets for slot in bucket.slots):
@@ -389,8 +431,7 @@ class ShardedCore(Lifetime):
         groups = []
         for group in plain.param_groups:
             mine = [self._segments[p].parameter for p in group["params"] if p in self._segments]
-            groups.append({key: value for key, value in group.items() if key not in ("params", "param_names")})
-            groups[-1]["params"] = mine
+            groups.append({**without_parameters(group), "params": mine})
         return groups
 
 
@@ -425,7 +466,9 @@ class Sharded(Distributed):
       summed in float32 and rounded once.
     - Optimizers of torch.optim that treat each element by itself are known. Of any other one `shard` says whether it
       does ("element"), or needs whole parameters ("parameter"): then what shares a bucket is shared out by parameters,
-      and one large one alone travels as often as there are ranks.
+      and one large one alone travels as often as there are ranks. Such an optimizer is tried on clones of some
+      parameters, and refused where it computes something over all of them. It makes one step in an iteration, so that
+      it may count its steps, in its groups, too.
 
     Errors: as of DistributedOptimizer()."""
 
@@ -433,7 +476,8 @@ class Sharded(Distributed):
         self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
     ) -> torch.Tensor:
         """As torch.nn.utils.clip_grad_norm_() of all parameters, on averages over the ranks: scales this rank's shares
-        of them by the norm over all ranks, and returns that. After backward() and before step(). Collective."""
+        of them by the norm over all ranks, and returns that. After backward() and before step(). Collective:
+        MismatchError where ranks give other norms. InvalidArgumentError for norm_type=0."""
         return self._core.clip_grad_norm(float(max_norm), float(norm_type), error_if_nonfinite)
 
     def synchronize(self) -> None:
@@ -463,12 +507,22 @@ class Sharded(Distributed):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes this rank's state_dict(), or a whole one: a plain optimizer's, or of full_state_dict(). Every rank
-        loads; not collective. InvalidArgumentError for what another rank, or one of another number, has saved."""
+        loads; not collective. InvalidArgumentError for what another rank, or one of another number, has saved, and
+        ValueError for other groups; nothing is changed then."""
         self._core.flush()
         kept, core = vars(self)["state"], self._core
+        own = core.own_state(state_dict)
         torch.optim.Optimizer.load_state_dict(self, {**_without_share(state_dict), "state": {}})
         vars(self)["state"] = kept
-        core.load_state(state_dict)
+        core.set_state(own)
+
+    _way_on = WAY_ON
+
+    def close(self) -> None:
+        """As of other distributed optimizers, and the parameters get memory of their own again. The plain optimizer
+        that was wrapped has lost its state to the ranks' shares: load what full_state_dict() gave before into it. Where
+        nobody called that, state_dict() still works, and merge_state_dicts() of those of all ranks is the same."""
+        super().close()
 
     def __reduce_ex__(self, protocol):
         """Refused: InvalidArgumentError."""
@@ -492,7 +546,14 @@ def _without_share(state_dict):
 
 
 def _combined(values, kind):
-    return max(values) if math.isinf(kind) else sum(values) ** (1 / kind)
+    """The norm over all ranks."""
+    values = torch.tensor(values, dtype=torch.float64)
+    return float(_extreme(values, kind) if math.isinf(kind) else values.sum().pow(1 / kind))
+
+
+def _extreme(values, kind):
+    """The norm of an infinite kind; nan where one of them is."""
+    return values.max() if kind > 0 else values.min()
 
 
 def _take_back(parameters, places):
@@ -501,37 +562,3 @@ def _take_back(parameters, places):
         for parameter in parameters:
             if parameter.data_ptr() == places.get(id(parameter)):
                 parameter.data = parameter.data.clone()
-
-
-class Sharing(NamedTuple):
-    """How a sharded optimizer shares out."""
-
-    by: str  # what is never cut: ELEMENT or PARAMETER
-    wire: torch.dtype | None  # the type that gradients travel in; None: their own
-    max_norm: float | None
-
-
-def sharing(optimizer, sharded, shard, max_norm, wire_dtype):
-    """The Sharing of an optimizer; None unless it is `sharded`. InvalidArgumentError for arguments that are none, and
-    where it is not known whether elements may be cut and the program does not say so."""
-    where = "DistributedOptimizer"
-    given = {"shard": shard, "max_norm": max_norm, "wire_dtype": wire_dtype}
-    for name, value in given.items():
-        if value is not None and not sharded:
-            raise misuse(f"{name}={value} needs sharded=True", where, "pass both, or neither")
-    if not sharded:
-        return None
-    if shard not in (None, ELEMENT, PARAMETER):
-        raise misuse(f"shard={shard!r}", where, "use 'element' or 'parameter'")
-    if max_norm is not None and not max_norm > 0:
-        raise misuse(f"max_norm={max_norm}", where, "give a norm above 0, or leave it out")
-    if wire_dtype not in (None, torch.bfloat16, torch.float16, torch.float32):
-        raise misuse(f"gradients cannot travel as {wire_dtype}", where, "use torch.bfloat16, or leave it out")
-    if shard is None and type(optimizer) not in _ELEMENTWISE:
-        raise misuse(
-            "it is not known whether its step() treats every element by itself",
-            f"optimizer {type(optimizer).__name__}",
-            "pass shard='element' if it does, or shard='parameter' if it needs whole parameters, as LAMB, Muon and "
-            "Adafactor do",
-        )
-    return Sharing(shard or ELEMENT, wire_dtype, max_norm)

@@ -29,7 +29,7 @@ STEP, DROP, CLIP, UNSCALE = range(1, 5)
 COMPARE = 5  # before the first of them: whether all ranks have trained the same model
 _CALLS = {STEP: "step()", DROP: "zero_grad()", CLIP: "clip_grad_norm_()", UNSCALE: "GradScaler.unscale_()"}
 _CALLS[COMPARE] = "a first time"
-_VERDICT = 4  # numbers of each rank: the call, how many step() there were, max_norm, and what the call means
+_VERDICT = 5  # numbers of each rank: the call, how many step() there were, max_norm, norm_type, and what the call means
 
 
 class Segment:
@@ -175,22 +175,22 @@ class ShardSender(GradientSender):
             self._transport.wait_many([self._first_value + number for number in numbers])
             self._values_under_way.difference_update(numbers)
 
-    def exchange(self, call, value=0.0, limit=0.0):
+    def exchange(self, call, value=0.0, limit=0.0, kind=0.0):
         """The `value` of each rank, in their order. Collective: MismatchError where they make different calls, or give
-        different limits."""
+        different limits (max_norm) or kinds (norm_type), which are numbers."""
         rank, size = self._kind[2:]
-        mine = [float(call), float(self.steps), limit, value]
+        mine = [float(call), float(self.steps), limit, kind, value]
         self._verdict[rank * _VERDICT : (rank + 1) * _VERDICT] = torch.tensor(mine, dtype=torch.float64)
         self._transport.post(self._verdict_index)
         self._transport.wait(self._verdict_index)
         rows = self._verdict.view(size, _VERDICT).tolist()
         for other, row in enumerate(rows):
-            if row[:3] != mine[:3]:
+            if row[:-1] != mine[:-1]:
                 raise MismatchError(
                     f"the ranks do different things: rank {rank} calls {_said(mine)}, and rank {other} {_said(row)}: "
                     "DistributedOptimizer: make the same calls on all ranks"
                 )
-        return [row[3] for row in rows]
+        return [row[-1] for row in rows]
 
     def gather(self, value):
         """Collective, between rounds: everybody's `value`. MismatchError where another rank has a round open."""
@@ -260,8 +260,10 @@ class ShardSender(GradientSender):
 
 def _said(row):
     """What a rank has said by exchange(), in words."""
-    limit = f" with max_norm={row[2]:g}" if row[2] else ""
-    return f"{_CALLS[int(row[0])]}{limit} in iteration {int(row[1])}"
+    call, steps, limit, kind, _ = row
+    given = f" with max_norm={limit:g}" if limit or call == CLIP else ""
+    given += f", norm_type={kind:g}" if kind not in (0.0, 2.0) else ""
+    return f"{_CALLS[int(call)]}{given} in iteration {int(steps)}"
 
 
 def _neighbours(slots, most):

@@ -2,7 +2,7 @@
 
 Stepping one parameter at a time gives the same bits as stepping all of them when the optimizer treats every parameter
 by itself. That is known for PROVEN, in torch's code for single tensors as in its foreach and fused code; for any other
-class `check_separable` finds out on clones.
+class _trial.py finds out on clones.
 """
 
 import contextlib
@@ -10,13 +10,9 @@ import copy
 
 import torch
 
-from ..errors import misuse
 from . import _device
 
 PROVEN = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
-
-_TRIAL_STEPS = 3
-_TRIAL_PARAMETERS_PER_GROUP = 4
 
 
 def snapshot(groups):
@@ -61,6 +57,22 @@ class Stepper:
         finally:
             optimizer.param_groups = groups
 
+    def shared_out(self, groups, gradients):
+        """One step of the whole optimizer, in which other parameters stand for its own. `groups`: [(a group, what
+        stands for its parameters)]; what the optimizer writes into a group, as a counter of its steps, is in that
+        group afterwards. `gradients`: as of whole()."""
+        optimizer = self._optimizer
+        kept = optimizer.param_groups
+        optimizer.param_groups = [
+            {**without_parameters(group), "params": or_nothing(parameters, group)} for group, parameters in groups
+        ]
+        try:
+            self.whole(gradients)
+            for (group, _), stepped in zip(groups, optimizer.param_groups):
+                group.update((key, value) for key, value in stepped.items() if key != "params")
+        finally:
+            optimizer.param_groups = kept
+
     @contextlib.contextmanager
     def _inside(self):
         self.stepping = True
@@ -90,6 +102,17 @@ def _plain_mode(parameters):
         yield
 
 
+def without_parameters(group):
+    """Its values. They belong to the group."""
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def or_nothing(parameters, group):
+    """These, or one of no elements and without a gradient for a group of which this rank has nothing: it counts its
+    steps, too, and some optimizers pass over an empty group."""
+    return parameters or [torch.nn.Parameter(torch.zeros(0)) for _ in group["params"][:1]]
+
+
 def clone_with(optimizer, groups, state):
     """Another optimizer of the same class, not attached to anything of the first but its attributes."""
     clone = type(optimizer).__new__(type(optimizer))
@@ -98,74 +121,9 @@ def clone_with(optimizer, groups, state):
     return clone
 
 
-def check_separable(optimizer):
-    """Raises unless stepping parameter by parameter, in another order, gives bit for bit what whole steps give, on
-    clones of some parameters.
-
-    Finds what couples parameters: a norm over all of them, a counter in the group, random numbers.
-    """
-    name = type(optimizer).__name__
-    where = f"optimizer {name}"
-    fix = "pass synchronous=True, which steps it as a whole"
-    whole, separate = (_trial_clone(optimizer) for _ in range(2))
-    with torch.random.fork_rng(devices=[]):
-        before = torch.get_rng_state()
-        whole_stepper, separate_stepper = Stepper(whole, type(whole)), Stepper(separate, type(separate))
-        for trial in range(_TRIAL_STEPS):
-            whole_stepper.whole(_trial_gradients(whole, trial))
-            gradients = _trial_gradients(separate, trial)
-            hyperparameters = snapshot(separate.param_groups)
-            for group, values in reversed(list(zip(separate.param_groups, hyperparameters))):
-                for parameter in reversed(group["params"]):
-                    separate_stepper.some([(parameter, gradients[parameter], values)])
-        if not torch.equal(before, torch.get_rng_state()):
-            raise misuse(
-                "its step() draws random numbers, so the order of the updates would change the result", where, fix
-            )
-    for group, other in zip(whole.param_groups, separate.param_groups):
-        for parameter, twin in zip(group["params"], other["params"]):
-            if not _same_bits(parameter, twin):
-                raise misuse("stepping its parameters one at a time does not give the bits of a whole step", where, fix)
-
-
-def _trial_clone(optimizer):
-    groups, state = [], {}
-    for group in optimizer.param_groups:
-        trained = sorted((p for p in group["params"] if p.requires_grad), key=lambda p: p.numel())
-        chosen = trained[:_TRIAL_PARAMETERS_PER_GROUP]
-        twins = []
-        for parameter in chosen:
-            twin = torch.nn.Parameter(parameter.detach().clone())
-            if parameter in optimizer.state:
-                state[twin] = copy.deepcopy(optimizer.state[parameter])
-            twins.append(twin)
-        if twins:
-            # Never alone: what couples parameters must show.
-            twins.append(torch.nn.Parameter(twins[0].detach() * 2 + 0.5))
-        groups.append(
-            {**{k: copy.deepcopy(v) for k, v in group.items() if k not in ("params", "param_names")}, "params": twins}
-        )
-    return clone_with(optimizer, groups, default_state(optimizer, state))
-
-
 def default_state(optimizer, entries):
     """These entries in a dictionary of the kind that the optimizer has."""
     state = copy.copy(optimizer.state)
     state.clear()
     state.update(entries)
     return state
-
-
-def _trial_gradients(optimizer, trial):
-    generator = torch.Generator().manual_seed(trial)
-    gradients = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            values = torch.randn(parameter.shape, generator=generator) * (10.0 ** (trial - 1))
-            gradients[parameter] = values.to(parameter.device, parameter.dtype)
-    return gradients
-
-
-def _same_bits(left, right):
-    left, right = (tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (left, right))
-    return left.equal(right)

@@ -10,7 +10,7 @@ import torch
 from .. import _native, _process_sets
 from ..errors import MismatchError
 from . import _device
-from ._broadcast import broadcast_object
+from ._broadcast import gather_objects
 from ._differences import explain
 
 _DTYPES = {
@@ -163,11 +163,7 @@ class NativeTransport:
         return False
 
     def gather(self, name, value):
-        mine = self._process_set.ranks[self.rank]
-        return [
-            broadcast_object(value if rank == mine else None, rank, f"{name}.{rank}", process_set=self._process_set)
-            for rank in self._process_set.ranks
-        ]
+        return gather_objects(value, name, process_set=self._process_set)
 
     def unregister(self):
         if self._registered:
