@@ -46,7 +46,7 @@ ArenaAllocator::~ArenaAllocator() {
   for (const Area& area : areas_) munmap(area.segment.base, area.segment.bytes);
 }
 
-Result<std::byte*> ArenaAllocator::allocate(std::uint64_t bytes) {
+Result<std::byte*> ArenaAllocator::allocate(std::uint64_t bytes, bool zeroed) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "cannot allocate zero bytes", "", "ask for at least one");
   constexpr std::uint64_t kMost = std::uint64_t{1} << 46;
   if (bytes > kMost) {
@@ -57,7 +57,7 @@ Result<std::byte*> ArenaAllocator::allocate(std::uint64_t bytes) {
   const auto find = [&]() -> std::byte* {
     std::lock_guard lock(mutex_);
     for (Area& area : areas_) {
-      if (std::byte* memory = take(area, bytes)) return memory;
+      if (std::byte* memory = take(area, bytes, zeroed)) return memory;
     }
     return nullptr;
   };
@@ -77,10 +77,10 @@ Result<std::byte*> ArenaAllocator::allocate(std::uint64_t bytes) {
   Area& area = areas_.emplace_back();
   area.segment = std::move(*segment);
   area.free.emplace(0, area.segment.bytes);
-  return take(area, bytes);
+  return take(area, bytes, zeroed);
 }
 
-std::byte* ArenaAllocator::take(Area& area, std::uint64_t bytes) {
+std::byte* ArenaAllocator::take(Area& area, std::uint64_t bytes, bool zeroed) {
   const auto it =
       std::find_if(area.free.begin(), area.free.end(), [&](const auto& range) { return range.second >= bytes; });
   if (it == area.free.end()) return nullptr;
@@ -89,7 +89,7 @@ std::byte* ArenaAllocator::take(Area& area, std::uint64_t bytes) {
   if (room > bytes) area.free.emplace(offset + bytes, room - bytes);
   area.used.emplace(offset, bytes);
   std::byte* memory = area.segment.base + offset;
-  if (offset < area.fresh) std::memset(memory, 0, std::min(bytes, area.fresh - offset));
+  if (zeroed && offset < area.fresh) std::memset(memory, 0, std::min(bytes, area.fresh - offset));
   area.fresh = std::max(area.fresh, offset + bytes);
   return memory;
 }

@@ -44,8 +44,8 @@ class ArenaAllocator {
   ArenaAllocator(const ArenaAllocator&) = delete;
   ArenaAllocator& operator=(const ArenaAllocator&) = delete;
 
-  // Zeroed. Errors: InvalidArgument (zero bytes), ResourceExhausted, what `grow` says.
-  Result<std::byte*> allocate(std::uint64_t bytes);
+  // Zeroed, unless the caller overwrites it. Errors: InvalidArgument (zero bytes), ResourceExhausted, what `grow` says.
+  Result<std::byte*> allocate(std::uint64_t bytes, bool zeroed = true);
   // Errors: InvalidArgument when `memory` is not what allocate() gave.
   Status release(std::byte* memory);
   // Bytes of the block that allocate() gave, or zero.
@@ -73,7 +73,7 @@ class ArenaAllocator {
     std::uint64_t from = 0, to = 0;
   };
 
-  static std::byte* take(Area& area, std::uint64_t bytes);
+  static std::byte* take(Area& area, std::uint64_t bytes, bool zeroed);
   std::vector<Pages> pages_of(std::span<const std::span<std::byte>> pieces) const;
   const Area* area_of(const std::byte* memory) const;
 

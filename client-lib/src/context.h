@@ -33,6 +33,18 @@ class Context;
 inline constexpr Duration kLastWord = milliseconds(1500);
 }  // namespace tensorlane::client
 
+// A place for sends and receives, one at a time. Its number is that of the session's slot.
+struct tl_message {
+  std::uint32_t slot = 0;
+  bool sends = false;
+  std::uint32_t peer = 0;  // or kAnyRank, until it is over
+  std::uint64_t tag = 0, count = 0;
+  tensorlane::Dtype dtype{};
+  int* from = nullptr;            // where a receive's source is to be written, or null
+  std::byte* block = nullptr;     // shared memory, where the program's is not
+  std::uint64_t block_bytes = 0;  // of it
+};
+
 // A registered tensor. Everything that the context's mutex does not guard is fixed once it is registered.
 struct tl_tensor {
   // kLeaving: its group is being unregistered. kGone: it has been.
@@ -51,6 +63,8 @@ struct tl_tensor {
   bool exchanges = false;  // its parts go from rank to rank
   bool to_all = false;     // ... from each to all
   float urgency = 0;       // for copies between GPU and staging
+  // Not null: this is no tensor, but the buffer of a message, which changes with each.
+  std::unique_ptr<tl_message> message;
   // What follows is the mutex's.
   bool owns_buffer = false;  // it was allocated for the tensor
   Use use = Use::kOpen;
@@ -114,6 +128,17 @@ struct ArrayCall {
   void* stream = nullptr;               // of GPU memory
 };
 
+// A send or a receive, as a program asks for it.
+struct MessageCall {
+  bool sends = false;
+  std::uint32_t peer = 0;  // or kAnyRank
+  std::uint64_t tag = 0, count = 0;
+  Dtype dtype{};
+  std::byte* buffer = nullptr;
+  float urgency = 0;
+  int* from = nullptr;
+};
+
 // Threads: the program's, the helper (reads the socket, says that we live, watches that the daemon does), once there is
 // a callback, the dispatcher, and once there is GPU memory, the stager. One mutex guards the data path; it is never
 // held over a system call that waits, nor over a call of a GPU's driver. Lock order: mutex_, calls_mutex_.
@@ -164,6 +189,8 @@ class Context {
   const char* gpu_status();
   // An array call.
   Result<tl_request_t*> array(const std::string& name, const ArrayCall& call);
+  // See tl_send and tl_recv.
+  Result<tl_request_t*> message(const MessageCall& call);
   // A negative time-out waits for ever. InvalidArgument when the request is not under way.
   Status wait(tl_request& request, double timeout_seconds);
   Status test(tl_request& request);
@@ -280,6 +307,14 @@ class Context {
   Status check_waitable_locked(const tl_request& request) const;
   Status wait_in_its_place(std::span<tl_request_t*> requests);
 
+  // messages.cc
+  Result<tl_request*> begin_message_locked(const MessageCall& call);
+  Status place_message(tl_request& request, const MessageCall& call, protocol::MessageSlot& slot);
+  void match_alone_locked(tl_request& request, const MessageCall& call);
+  void complete_message_locked(const protocol::CompletionEntry& entry);
+  void end_message_locked(tl_request& request);
+  Status mismatch(const tl_message& message, std::uint64_t count, Dtype dtype) const;
+
   // queue.cc
   std::optional<Result<tl_request*>> enqueue(ArrayTensor& array, const ArrayCall& call);
   void advance(tl_tensor& tensor);
@@ -325,6 +360,9 @@ class Context {
   std::uint32_t outstanding_ = 0;        // requests that are neither free nor done
   std::vector<std::unique_ptr<tl_tensor>> tensors_;
   std::deque<std::unique_ptr<tl_tensor>> gone_;  // the last ones that were unregistered
+  std::vector<tl_tensor*> messages_;             // by slot
+  std::vector<tl_tensor*> free_messages_;        // the last one is taken next
+  std::deque<tl_request*> unmatched_;            // messages of a rank that is alone, oldest first
   std::map<std::string, std::shared_ptr<Group>> groups_;
   std::vector<tl_tensor*> by_id_;
   std::deque<tl_request> requests_;  // never shrinks, so that handles stay valid

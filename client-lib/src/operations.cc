@@ -29,6 +29,7 @@ void Context::drain_locked() {
 }
 
 void Context::complete_locked(const protocol::CompletionEntry& entry) {
+  if (entry.tensor & protocol::kMessageBit) return complete_message_locked(entry);
   tl_tensor* tensor = entry.tensor < by_id_.size() ? by_id_[entry.tensor] : nullptr;
   tl_request* request = tensor != nullptr ? tensor->active : nullptr;
   const bool in_parts = entry.status == Code::kInProgress;
@@ -207,6 +208,7 @@ Status Context::consume(tl_request& request) {
   {
     std::lock_guard lock(mutex_);
     if (tensor.active == &request) tensor.active = nullptr;
+    if (tensor.message != nullptr) end_message_locked(request);
     status = std::exchange(request.status, Status());
     free_locked(request);
     queue = !tensor.queue.empty() && tensor.gpu == nullptr;
@@ -246,6 +248,7 @@ void Context::boost(tl_request& request) {
     std::lock_guard lock(mutex_);
     // Half of the ring is kept for operations, which may not fail for want of room.
     if (request.boosted || request.state != State::kPosted || rings_.space() <= ring_entries_ / 2) return;
+    if (request.tensor->message != nullptr) return;
     request.boosted = true;
     wake = rings_.submit({request.tensor->id, protocol::kFlagBoost, request.tensor->sequence});
   }
@@ -259,13 +262,15 @@ void Context::tell_of_wait(const tl_request& request) {
     std::lock_guard lock(mutex_);
     const bool given = request.state == State::kPosted || request.state == State::kDone;
     if (!given || request.tensor->sequence == 0 || rings_.space() <= ring_entries_ / 2) return;
+    if (request.tensor->message != nullptr) return;
     wake = rings_.submit({request.tensor->id, protocol::kFlagWaited, request.tensor->sequence});
   }
   if (wake) rings_.wake_daemon();
 }
 
 Status Context::not_done(const tl_request& request, double timeout_seconds) const {
-  return {Code::kTimedOut, "tensor '" + request.tensor->name + "' is not done",
+  const std::string& name = request.tensor->name;
+  return {Code::kTimedOut, (request.tensor->message != nullptr ? name : "tensor '" + name + "'") + " is not done",
           "within " + std::to_string(timeout_seconds) + " s", "wait again: the request stays valid"};
 }
 

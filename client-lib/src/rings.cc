@@ -18,6 +18,7 @@ ClientRings::ClientRings(std::span<std::byte> memory, std::uint32_t entries, int
     : page_(reinterpret_cast<protocol::RingPage*>(memory.data())),
       submissions_(reinterpret_cast<std::uint64_t*>(memory.data() + protocol::kRingPageBytes)),
       completions_(submissions_ + std::size_t{entries} * 2),
+      messages_(reinterpret_cast<protocol::MessageSlot*>(memory.data() + protocol::message_slots_offset(entries))),
       entries_(entries),
       wake_fd_(wake_fd) {}
 
@@ -38,6 +39,15 @@ bool ClientRings::submit(const SubmissionEntry& entry) {
   page_->submitted.store(++submitted_, std::memory_order_seq_cst);
   return page_->daemon_sleeping.load(std::memory_order_seq_cst) != 0 &&
          page_->daemon_sleeping.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+// The rings' indices say whose a slot is, and order what is in it.
+void ClientRings::set_message(std::uint32_t slot, const protocol::MessageSlot& message) {
+  messages_[slot] = message;
+}
+
+protocol::MessageSlot ClientRings::message(std::uint32_t slot) const {
+  return messages_[slot];
 }
 
 void ClientRings::wake_daemon() const {

@@ -23,6 +23,10 @@ class ClientRings {
   std::uint32_t space() const;
   // Writes an entry; call only with space(). True: the daemon sleeps and wants wake_daemon().
   [[nodiscard]] bool submit(const protocol::SubmissionEntry& entry);
+  // Writes a message's slot, which the daemon does not have; submit() it afterwards.
+  void set_message(std::uint32_t slot, const protocol::MessageSlot& message);
+  // The slot with the daemon's part, once it is completed.
+  protocol::MessageSlot message(std::uint32_t slot) const;
   // Any thread. A system call.
   void wake_daemon() const;
 
@@ -50,6 +54,7 @@ class ClientRings {
   protocol::RingPage* page_ = nullptr;
   std::uint64_t* submissions_ = nullptr;  // two words an entry
   const std::uint64_t* completions_ = nullptr;
+  protocol::MessageSlot* messages_ = nullptr;
   std::uint32_t entries_ = 0;
   int wake_fd_ = -1;
   std::uint32_t submitted_ = 0;

@@ -355,6 +355,21 @@ TL_API tl_status_t tl_scatter(tl_context_t* context, const char* name, const voi
 /* `in` and `out` have `count` * world size elements: `count` for each rank, and `count` from each. */
 TL_API tl_status_t tl_alltoall(tl_context_t* context, const char* name, const void* in, void* out, uint64_t count,
                                tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request);
+/* Messages: any memory, from one rank to another of the job, or to itself. A send and a receive meet if source,
+ * destination and tag are the same; those that could meet do so in the order of their calls. A send is done when its
+ * receive has been called and the bytes have left; `buffer` may be used again when tl_send returns, or, of shared
+ * memory (tl_alloc), which is not copied, when the request is done. A receive's `buffer` is the program's when the
+ * request is done. Count and dtype are the same at both ends, else both requests fail and name both values. Where
+ * `source` is TL_ANY_SOURCE the receive takes the message that was announced first. `from`, unless null, gets the
+ * source when the request is done, and stays valid until then. No call waits for another rank. A rank has at most 1024
+ * messages under way, and from one host to another at most 1024 wait for their receives: what is sent beyond that waits
+ * for them. Of the options urgency counts, by default 0.9: somebody waits for it; `queued` does not; memory is host
+ * memory. Errors: as tl_post, invalid argument, resource exhausted; of the request also mismatch. */
+#define TL_ANY_SOURCE (-1)
+TL_API tl_status_t tl_send(tl_context_t* context, int destination, uint64_t tag, const void* buffer, uint64_t count,
+                           tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request);
+TL_API tl_status_t tl_recv(tl_context_t* context, int source, uint64_t tag, void* buffer, uint64_t count,
+                           tl_dtype_t dtype, int* from, const tl_options_t* options, tl_request_t** request);
 /* A store of named values, which the hosts share out. A push reduces the ranks' `in` to the key's new value; a pull
  * brings the value of the last push into `out`. Both are collective: every rank makes the same calls of a key in the
  * same order, each when its request of the one before is done. Between keys there is no order: ranks may push all keys
