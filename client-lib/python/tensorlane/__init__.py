@@ -41,6 +41,7 @@ from ._calls import (
     scatter_async_,
     synchronize,
 )
+from ._messages import recv_, recv_async_, send, send_async
 from ._constants import Average, Max, Min, Product, Sum
 from ._process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ._store import KVStore

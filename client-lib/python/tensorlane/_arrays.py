@@ -30,9 +30,9 @@ class Array:
         self.numpy = array
 
 
-def view(value, name):
-    """The Array of `value`. Errors: not an array, on another device, of another dtype, not contiguous, empty, of more
-    than 2^32 elements."""
+def view(value, name, empty=False):
+    """The Array of `value`. Errors: not an array, on another device, of another dtype, not contiguous, empty unless
+    `empty` allows it, of more than 2^32 elements."""
     where = f"array '{name}'"
     if isinstance(value, numpy.ndarray):
         array = _from_numpy(value, where)
@@ -46,7 +46,7 @@ def view(value, name):
                 f"{type(value).__name__} is not an array ({error})", where,
                 "pass a NumPy array, or an object with DLPack or the buffer protocol",
             ) from None
-    return checked(array, where)
+    return array if empty and array.count == 0 else checked(array, where)
 
 
 def checked(array, where):

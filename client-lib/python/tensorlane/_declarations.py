@@ -142,6 +142,20 @@ SIGNATURES = {
         [_POINTER, ctypes.c_char_p, _POINTER, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options), _OUT],
         ctypes.c_int,
     ),
+    "tl_send": (
+        [
+            _POINTER, ctypes.c_int, ctypes.c_uint64, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.POINTER(Options),
+            _OUT,
+        ],
+        ctypes.c_int,
+    ),
+    "tl_recv": (
+        [
+            _POINTER, ctypes.c_int, ctypes.c_uint64, _POINTER, ctypes.c_uint64, ctypes.c_int,
+            ctypes.POINTER(ctypes.c_int), ctypes.POINTER(Options), _OUT,
+        ],
+        ctypes.c_int,
+    ),
     "tl_push": (
         [
             _POINTER, ctypes.c_char_p, _POINTER, ctypes.c_uint64, ctypes.c_int, ctypes.c_int, ctypes.POINTER(Options),

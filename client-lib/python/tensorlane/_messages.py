@@ -1,0 +1,116 @@
+"""Messages from one rank to another: send and receive, with a tag.
+
+A send and a receive meet if both ranks and the tag are the same, and those that could meet do so in the order of their
+calls. With `process_set` messages are among its ranks, apart from those of the job; ranks count in the whole job all the
+same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from . import _arrays, _calls, _native, _process_sets
+from ._calls import Array, Handle
+from ._process_sets import AnyProcessSet
+from .errors import misuse
+
+_ANY_SOURCE = -1  # TL_ANY_SOURCE
+_MOST_TAG = 2**64 - 1
+
+
+class _Received(Handle):
+    """Whose result is the rank that has sent."""
+
+    def __init__(self, request, source, process_set):
+        super().__init__(request, None)
+        self._source = source
+        self._set = process_set
+
+    def synchronize(self, timeout: float | None = None) -> int:
+        """Waits for the message and returns the rank that has sent it. Raises if it failed, or TimedOutError after
+        `timeout` seconds; the receive goes on then."""
+        super().synchronize(timeout)
+        return self._set.ranks[self._source.value]
+
+
+def send_async(
+    tensor: Array,
+    destination: int,
+    tag: int = 0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts sending `tensor` to rank `destination`, which may be this one; `tensor` may be changed at once. It is done
+    when the receive was called and the data has left. Count and
+    dtype must be those of the receive: else both ends raise a MismatchError. Urgency is 0.9 unless `priority` says it."""
+    given = _arrays.view(tensor, "send", empty=True)
+    target = _process_sets.of(process_set)
+    context = target.context()
+    return Handle(
+        _start(
+            context, _native.library().tl_send, target.root(destination), tag, given, (), priority, given,
+        ),
+        None,
+    )
+
+
+def recv_async_(
+    tensor: Array,
+    source: int | None = None,
+    tag: int = 0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Handle:
+    """Starts receiving into `tensor` what rank `source` sends with this tag; None: whoever sends it. The handle's result
+    is the rank that has sent."""
+    got = _arrays.view(tensor, "recv", empty=True)
+    _arrays.require_writable(got, "recv")
+    target = _process_sets.of(process_set)
+    context = target.context()
+    sender = ctypes.c_int(_ANY_SOURCE)
+    request = _start(
+        context, _native.library().tl_recv, _ANY_SOURCE if source is None else target.root(source), tag, got,
+        (ctypes.byref(sender),), priority, (got, sender),
+    )
+    return _Received(request, sender, target)
+
+
+def _start(context, call, peer, tag, array, extra, priority, keep):
+    if not 0 <= tag <= _MOST_TAG:
+        raise misuse(f"tag is {tag}", "send or recv", f"use 0 to {_MOST_TAG}")
+    _native.forget_dropped()
+    request = ctypes.c_void_p()
+    options = _native.Options(
+        ctypes.sizeof(_native.Options), _calls.urgency(priority), 0, False, 0, None, _native.MEMORY_HOST, 0
+    )
+    arguments = (peer, tag, array.pointer, array.count, array.dtype, *extra)
+    with context.gate:
+        _native.check(call(context._handle, *arguments, ctypes.byref(options), ctypes.byref(request)))
+        return _native.Request(context, request, keep)
+
+
+def send(
+    tensor: Array,
+    destination: int,
+    tag: int = 0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> None:
+    """Calls send_async() with these arguments and waits for it: also for the receive."""
+    send_async(tensor, destination, tag, priority=priority, process_set=process_set).synchronize()
+
+
+def recv_(
+    tensor: Array,
+    source: int | None = None,
+    tag: int = 0,
+    *,
+    priority: float | None = None,
+    process_set: AnyProcessSet | None = None,
+) -> Any:
+    """Calls recv_async_() with these arguments, waits for it, and returns the rank that has sent."""
+    return recv_async_(tensor, source, tag, priority=priority, process_set=process_set).synchronize()
