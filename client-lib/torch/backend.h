@@ -66,6 +66,7 @@ class TensorlaneBackend final : public c10d::Backend {
   static Group::Order order(c10d::OpType type, const char* name, std::int64_t count, at::ScalarType dtype,
                             milliseconds timeout);
   Group::Order message(c10d::OpType type, const char* name, const at::Tensor& tensor, int peer, int tag) const;
+  WorkPtr receive(Group::Order order, Tensors& tensors);
   void check_root(int64_t root, const char* where) const;
   std::size_t ranks() const { return static_cast<std::size_t>(size_); }
   // Calls of the C interface on contiguous memory.

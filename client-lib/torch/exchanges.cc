@@ -204,7 +204,9 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::alltoall(Tensors& outputs, Tensors
 
 Group::Order TensorlaneBackend::message(OpType type, const char* name, const at::Tensor& tensor, int peer,
                                         int tag) const {
-  TORCH_CHECK(peer >= 0 && peer < size_, "rank ", peer, " is no rank of the group: ", name, ": use 0 to ", size_ - 1);
+  const bool any = type == OpType::RECVANYSOURCE;
+  TORCH_CHECK(any || (peer >= 0 && peer < size_), "rank ", peer, " is no rank of the group: ", name, ": use 0 to ",
+              size_ - 1);
   TORCH_CHECK(peer != rank_, "rank ", peer, " is this rank: ", name, ": copy the tensor");
   Group::Order order = this->order(type, name, tensor.numel(), tensor.scalar_type(), milliseconds(-1));
   order.description.peer = peer;
@@ -223,19 +225,23 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::send(Tensors& tensors, int destina
 }
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::recv(Tensors& tensors, int source, int tag) {
-  const at::Tensor tensor = only(tensors, "recv");
+  return receive(message(OpType::RECV, "recv", only(tensors, "recv"), source, tag), tensors);
+}
+
+TensorlaneBackend::WorkPtr TensorlaneBackend::recvAnysource(Tensors& tensors, int tag) {
+  TORCH_CHECK(size_ > 1, "the group has no other rank: recv: copy the tensor");
+  return receive(message(OpType::RECVANYSOURCE, "recv", only(tensors, "recv"), -1, tag), tensors);
+}
+
+TensorlaneBackend::WorkPtr TensorlaneBackend::receive(Group::Order order, Tensors& tensors) {
+  const at::Tensor& tensor = tensors.front();
   check_outputs(tensors, true, "recv");
   const at::Tensor memory = writable(tensor);
-  Group::Order order = message(OpType::RECV, "recv", tensor, source, tag);
   order.inputs = tensors;
   order.kept = {memory};
   order.results = tensors;
   order.after = copy_back(tensor, memory);
   return group_->transfer(std::move(order), memory);
-}
-
-TensorlaneBackend::WorkPtr TensorlaneBackend::recvAnysource(Tensors&, int) {
-  TORCH_CHECK(false, "this release does not receive from any source: recv: say from which rank");
 }
 
 }  // namespace tensorlane::torch_backend

@@ -20,7 +20,6 @@ constexpr milliseconds kInside{50};   // for a thread to get from enter() into t
 constexpr milliseconds kTick{50};
 constexpr milliseconds kSettles{500};  // for the store to have what was written last
 constexpr int kIdleTicks = 20;         // without an operation, before the watch sleeps until there is one
-constexpr int kPairTicks = 10;         // between looks after messages
 constexpr const char* kMoreThreads = "raise ulimit -u, or TasksMax of the service, or pids.max of the container";
 constexpr std::size_t kHistory = 64;  // collectives that are remembered, to find out where ranks differ
 
@@ -198,31 +197,34 @@ c10::intrusive_ptr<c10d::Work> Group::transfer(Order order, const at::Tensor& me
   check_process();
   const Description description = order.description;
   const milliseconds timeout = order.timeout.count() < 0 ? this->timeout() : order.timeout;
-  std::lock_guard lock(pairs_mutex_);
   {
-    std::lock_guard own(mutex_);
+    std::lock_guard lock(mutex_);
     check_open_locked();
   }
   auto work =
       c10::make_intrusive<OperationWork>(shared_from_this(), description, timeout, order.inputs, std::move(order.kept),
                                          std::move(order.results), std::move(order.after));
-  remember(work);
-  std::shared_ptr<Pair>& pair = pairs_[description.peer];
-  if (pair == nullptr) pair = std::make_shared<Pair>(*this, description.peer);
+  if (!enter()) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
   try {
-    pair->transfer({description.type == c10d::OpType::SEND, description.tag, memory, work});
+    remember(work);
+    const auto [dtype, units] = moved(memory.scalar_type());
+    const std::uint64_t count = memory.numel() * units;
+    const auto tag = static_cast<std::uint32_t>(description.tag);
+    tl_request_t* request = nullptr;
+    const tl_status_t status =
+        description.type == c10d::OpType::SEND
+            ? library().send(context_, description.peer, tag, memory.data_ptr(), count, dtype, nullptr, &request)
+            : library().recv(context_, description.peer < 0 ? TL_ANY_SOURCE : description.peer, tag, memory.data_ptr(),
+                             count, dtype, work->source(), nullptr, &request);
+    if (status != TL_OK) fail(error(description, status, library().last_error()));
+    work->set_request(request);
   } catch (...) {
+    exit();
     forget(*work);
     throw;
   }
+  exit();
   return work;
-}
-
-std::vector<std::shared_ptr<Pair>> Group::pairs() {
-  std::lock_guard lock(pairs_mutex_);
-  std::vector<std::shared_ptr<Pair>> all;
-  for (const auto& [_, pair] : pairs_) all.push_back(pair);
-  return all;
 }
 
 void Group::call_and_wait(const Description& description, const Call& call) {
@@ -319,6 +321,9 @@ std::string Group::error(const Description& description, tl_status_t status, std
   if (description.name[0] != '\0') text = description.text() + ": " + text;
   // A rank that has found out that ranks differ ends its group, and has written into the store why. The store is asked
   // only where nobody has died: it may have died with them.
+  const bool message = description.type == c10d::OpType::SEND || description.type == c10d::OpType::RECV ||
+                       description.type == c10d::OpType::RECVANYSOURCE;
+  if (message && status == TL_ERROR_MISMATCH) return text;  // both ends know, and everything else goes on
   if (status == TL_ERROR_MISMATCH) Watch(*this).tell(text);
   if (text.find("without goodbye") != std::string::npos || text.find("has left the job") != std::string::npos) {
     const std::string differs = Watch(*this).differing();
@@ -346,7 +351,7 @@ void Group::exit() {
 
 void Group::watch() {
   Watch watch(*this);
-  int idle = 0, ticks = 0;
+  int idle = 0;
   std::unique_lock lock(mutex_);
   while (!closed_) {
     idle = works_.empty() ? idle + 1 : 0;
@@ -359,9 +364,6 @@ void Group::watch() {
     if (closed_) break;
     lock.unlock();
     watch.look(under_way());
-    if (++ticks % kPairTicks == 0) {
-      for (const auto& pair : pairs()) pair->look();
-    }
     lock.lock();
   }
   lock.unlock();
@@ -413,7 +415,6 @@ void Group::leave() {
     }
     if (!peaceful || !wait_until_idle(kGrace)) {
       constexpr const char* kLeft = "this process has left its process group";
-      for (const auto& pair : pairs()) pair->abort(kLeft);
       (void)library().abort(context_, kLeft);
       (void)wait_until_idle(kGrace);
     }
@@ -422,7 +423,6 @@ void Group::leave() {
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, kInside, [this] { return inside_ == 0; });
     }
-    for (const auto& pair : pairs()) pair->leave();
     (void)library().finalize(context_);
   }
   worker_.stop();
@@ -452,7 +452,6 @@ void Group::abort(const std::string& why) {
     if (failure_.empty()) failure_ = why;
     if (!closed_ && context_ != nullptr) (void)library().abort(context_, why.c_str());
   }
-  for (const auto& pair : pairs()) pair->abort(why);
   leave();
 }
 

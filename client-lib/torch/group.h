@@ -19,7 +19,6 @@
 #include "client-lib/torch/executor.h"
 #include "client-lib/torch/names.h"
 #include "client-lib/torch/notes.h"
-#include "client-lib/torch/pairs.h"
 #include "client-lib/torch/work.h"
 #include "tensorlane/tensorlane.h"
 
@@ -77,7 +76,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // A collective of several steps, which run on the worker, one such collective after the other. A step is
   // call_and_wait().
   c10::intrusive_ptr<c10d::Work> start_steps(Order order, std::function<void()> steps);
-  // Sends `memory` to the description's peer, or receives it. Never waits.
+  // Sends `memory`, which is contiguous, to the description's peer, or receives it from there; a negative peer is any.
+  // Never waits. Throws DistBackendError for what cannot be begun.
   c10::intrusive_ptr<c10d::Work> transfer(Order order, const at::Tensor& memory);
   // By steps. Throws what went wrong.
   void call_and_wait(const Description& description, const Call& call);
@@ -112,7 +112,6 @@ class Group : public std::enable_shared_from_this<Group> {
   void end(const std::string& why);
   void remember(const c10::intrusive_ptr<OperationWork>& work);
   std::vector<c10::intrusive_ptr<OperationWork>> under_way();
-  std::vector<std::shared_ptr<Pair>> pairs();
   bool wait_until_idle(milliseconds most);
   void watch();
   bool runs_caller();
@@ -132,9 +131,6 @@ class Group : public std::enable_shared_from_this<Group> {
   std::mutex order_mutex_;  // calls are named and started one after the other
   Names names_{"torch."}, step_names_{"steps."};
   std::uint64_t sequence_ = 0;
-
-  std::mutex pairs_mutex_;                      // never held in a call that waits
-  std::map<int, std::shared_ptr<Pair>> pairs_;  // by the other rank
 
   std::mutex mutex_;                 // of what follows
   std::deque<Description> history_;  // the latest collectives

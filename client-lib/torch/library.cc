@@ -55,6 +55,8 @@ void load_library(const std::string& path) {
   find(handle, path, "tl_gather", f.gather);
   find(handle, path, "tl_scatter", f.scatter);
   find(handle, path, "tl_alltoall", f.alltoall);
+  find(handle, path, "tl_send", f.send);
+  find(handle, path, "tl_recv", f.recv);
   loaded = true;
 }
 

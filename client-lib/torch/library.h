@@ -27,6 +27,8 @@ struct Library {
   decltype(&::tl_gather) gather;
   decltype(&::tl_scatter) scatter;
   decltype(&::tl_alltoall) alltoall;
+  decltype(&::tl_send) send;
+  decltype(&::tl_recv) recv;
 };
 
 // Loads the functions from the shared object at `path`, which Python has loaded before; once. Throws DistBackendError

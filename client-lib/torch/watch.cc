@@ -64,8 +64,9 @@ std::string Watch::timed_out(const OperationWork& work) const {
   const Description& what = work.description();
   const std::string within = " is not done: within " + seconds(work.timeout()) + ": ";
   if (what.sequence == 0) {
-    return "Timed out: " + what.text() + " of process group '" + group_.name() + "'" + within + "let rank " +
-           std::to_string(what.peer) + " make the matching call, or raise the timeout of the group";
+    const std::string who = what.peer < 0 ? "a rank" : "rank " + std::to_string(what.peer);
+    return "Timed out: " + what.text() + " of process group '" + group_.name() + "'" + within + "let " + who +
+           " make the matching call, or raise the timeout of the group";
   }
   std::string who;
   for (const int rank : missing_) who += (who.empty() ? "rank(s) " : ", ") + std::to_string(rank);

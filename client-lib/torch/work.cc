@@ -35,6 +35,7 @@ std::string Description::text() const {
   if (dtype != at::ScalarType::Undefined) out << ' ' << c10::toString(dtype);
   if (op != nullptr) out << " (" << op << ')';
   if (root >= 0) out << ", root " << root;
+  if (type == c10d::OpType::RECVANYSOURCE) out << " from any rank, tag " << tag;
   if (peer >= 0) out << (type == c10d::OpType::SEND ? " to" : " from") << " rank " << peer << ", tag " << tag;
   return out.str();
 }
@@ -223,7 +224,10 @@ std::exception_ptr OperationWork::exception() const {
 }
 
 int OperationWork::sourceRank() const {
-  fail(description_.text() + " has no source: sourceRank: ask a receive from any source");
+  if (description_.type != c10d::OpType::RECVANYSOURCE && description_.type != c10d::OpType::RECV)
+    fail(description_.text() + " has no source: sourceRank: ask a receive");
+  if (source_ < 0) fail(description_.text() + " is not done: sourceRank: wait for it first");
+  return source_;
 }
 
 std::vector<at::Tensor> OperationWork::result() {

@@ -44,6 +44,8 @@ class OperationWork final : public c10d::Work {
                 const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> kept, std::vector<at::Tensor> results,
                 std::function<void()> after);
 
+  // Where the C interface writes who has sent a message from any source, until the request is over.
+  int* source() { return &source_; }
   // By the group, once: this request of the C interface, which belongs to the work now.
   void set_request(tl_request_t* request);
   // The operation is over. Empty: it has succeeded. Only the first call counts. Runs callbacks of the future.
@@ -98,6 +100,7 @@ class OperationWork final : public c10d::Work {
   bool completing_ = false, told_ = false;  // complete() has begun; it has told whoever had asked
   std::string given_up_;                    // why
   bool keeps_ = false;                      // the memory, until on_done()
+  int source_ = -1;
   tl_request_t* request_ = nullptr;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

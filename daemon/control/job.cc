@@ -359,6 +359,20 @@ void Job::lane_wants_flows(HostIndex peer, Time now) {
   send_member(roster_.hosts[peer.value].name, MessageType::kFlows, nlohmann::json::array());
 }
 
+// A program may wait for a message as long as it likes, but not for one of ranks that have left.
+void Job::lane_message_waits(Rank rank, std::optional<Rank> peer, Duration waited, Time now) {
+  now_ = now;
+  if (state_ != State::kRunning || rank.value >= roster_.world_size) return;
+  if (peer ? !left_.contains(peer->value) : left_.size() + 1 < roster_.world_size) return;
+  const std::string gone =
+      peer ? fmt::format("rank {} on host {} has", peer->value, roster_.host_of(peer->value)) : "all other ranks have";
+  fail(Status(Code::kAborted, fmt::format("{} left the job", gone),
+              fmt::format("rank {} of job '{}' has waited {:.1f} s for a message to or from it", rank.value, name_,
+                          to_seconds(waited)),
+              "let every rank send and receive all messages before any leaves"),
+       now);
+}
+
 void Job::lane_closed(Time now) {
   now_ = now;
   if (state_ == State::kClosing) return finish();

@@ -123,6 +123,7 @@ class Job final : private RegistrarOutput {
   void lane_late(Rank rank, TensorId tensor, Duration waited, Time now);
   void lane_misses(HostIndex peer, TensorId tensor, Sequence sequence, Duration waited, Time now);
   void lane_wants_flows(HostIndex peer, Time now);
+  void lane_message_waits(Rank rank, std::optional<Rank> peer, Duration waited, Time now);
   void lane_iteration(Duration time, Time now);
   void lane_progress(const ports::LaneProgress& progress, Time now);
   void lane_closed(Time now);

@@ -159,6 +159,9 @@ class Job final : public RailsOwner {
   // A slot of a rank's session.
   struct OpenMessage {
     bool open = false, sends = false, abroad = false;
+    Rank peer;   // or engine::kAnySource
+    Time since;  // it was posted
+    Time told;   // that it waits
   };
 
   // The rails on a lane, and what they said last.
@@ -217,6 +220,7 @@ class Job final : public RailsOwner {
   const char* submit_message(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
   bool goes_abroad(const engine::Message& message) const;
   void tell_messages(Time now);
+  void report_waiting_messages(Time now);
   void submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now);
   Moved add_block(LocalTensor& t, const protocol::PlanTensor& tensor, ports::Block& block);
   void complete_members(const LocalTensor& t, TensorId batch, bool ok, Time now);
@@ -289,6 +293,7 @@ class Job final : public RailsOwner {
   std::vector<TensorId> pending_;         // some rank here has submitted (a member of) it
   std::size_t late_scan_ = 0;             // where in them report_late() goes on
   std::size_t missing_scan_ = 0;          // the same of report_missing()
+  std::size_t message_scan_ = 0;          // and in messages_
   std::vector<TensorId> late_;            // what it asks for; and whom the rails name: their memory serves again
   std::vector<HostIndex> missing_;
   std::vector<Missed> missed_;       // by host

@@ -40,6 +40,7 @@ void Job::report_late(Time now) {
     looked += look_at_lateness(pending_[late_scan_], now);
   }
   report_missing(now);
+  report_waiting_messages(now);
   for (const Set& set : sets_) {
     std::size_t left = kLateScan;
     for (auto id = set.awaited.begin(); id != set.awaited.end() && left > 0; ++id)

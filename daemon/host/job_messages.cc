@@ -6,6 +6,12 @@
 #include "daemon/host/job.h"
 
 namespace tensorlane::host {
+namespace {
+
+constexpr std::size_t kMessageScan = 4096;  // places for messages that report_waiting_messages() looks at in one call
+constexpr std::size_t kMostTold = 64;       // messages that it tells of
+
+}  // namespace
 
 // A rank here exchanges it with one of another host, or may.
 bool Job::goes_abroad(const engine::Message& message) const {
@@ -46,7 +52,7 @@ const char* Job::submit_message(std::uint32_t local, const protocol::SubmissionE
     const ClassId cls = engine::class_by_thresholds(thresholds, slot.urgency);
     post.message.cls = ClassId(cls.value + (context_.config->classes - 1 - thresholds.size()));
   }
-  messages_[request] = {true, sends, goes_abroad(post.message)};
+  messages_[request] = {true, sends, goes_abroad(post.message), peer, now, now};
   if (messages_[request].abroad) {
     ++messages_abroad_;
     if (departed_ && !lost_) lost_ = {departed_->first, now};
@@ -75,6 +81,22 @@ void Job::rails_message_done(const engine::MessageDone& done, Time /*now*/) {
   if (message.abroad) --messages_abroad_;
   message = {};
   sessions_[local]->complete_message(MessageDesk::slot_of(done.request), outcome, done.code);
+}
+
+// Of those that wait for long, some in each call.
+void Job::report_waiting_messages(Time now) {
+  std::size_t told = 0;
+  for (std::size_t n = 0; n < std::min(messages_.size(), kMessageScan) && told < kMostTold; ++n) {
+    message_scan_ = message_scan_ + 1 < messages_.size() ? message_scan_ + 1 : 0;
+    OpenMessage& message = messages_[message_scan_];
+    if (!message.open || now - message.told < context_.config->late_after) continue;
+    message.told = now;
+    ++told;
+    const Rank rank = local_ranks_[MessageDesk::local_of(message_scan_)];
+    const bool any = message.peer == engine::kAnySource;
+    context_.listener->on_message_waits(id(), rank, any ? std::nullopt : std::optional(message.peer),
+                                        now - message.since);
+  }
 }
 
 void Job::rails_want_flows(HostIndex peer) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -97,6 +98,9 @@ class LaneListener {
   // This host has submitted the operation and lacks what `peer` announces before its part in it: for `waited`.
   // Repeated, of one operation at a time: who only sends in an operation is told nothing by those who wait for it.
   virtual void on_missing(JobId, HostIndex /*peer*/, TensorId, Sequence, Duration /*waited*/) {}
+  // A message that `rank` of this host has sent or asked for `waited` ago is not over, and `peer` is its other end;
+  // none: anybody may be. Repeated.
+  virtual void on_message_waits(JobId, Rank /*rank*/, std::optional<Rank> /*peer*/, Duration /*waited*/) {}
   // Messages are to go between this host and `peer`, and it is the peer that makes the flows (LanePort::open_flows).
   // Not repeated.
   virtual void on_flows_wanted(JobId, HostIndex /*peer*/) {}
