@@ -114,6 +114,17 @@ class FakeClient final : public ports::ClientSession {
     completed_[{entry.tensor, entry.sequence}] = entry.status;
     changed_.notify_all();
   }
+  bool message(std::uint32_t slot, protocol::MessageSlot* out) override {
+    std::lock_guard lock(mutex_);
+    if (slot >= protocol::kMessageSlots) return false;
+    *out = messages_[slot];
+    return true;
+  }
+  void complete_message(std::uint32_t slot, const protocol::MessageSlot& outcome, Code code) override {
+    std::lock_guard lock(mutex_);
+    outcomes_[slot].emplace_back(code, outcome);
+    changed_.notify_all();
+  }
   void fail(const Status& cause) override {
     std::lock_guard lock(mutex_);
     failure_ = cause;
@@ -131,7 +142,7 @@ class FakeClient final : public ports::ClientSession {
   void observe_waits(bool on) override { observed_ = on; }
   int wake_fd() const override { return wake_; }
   std::span<std::byte> map(const ports::BufferPlace& place) override {
-    if (place.offset + place.bytes > memory_.size()) return {};
+    if (place.offset > memory_.size() || place.bytes > memory_.size() - place.offset) return {};
     return std::span(memory_).subspan(place.offset, place.bytes);
   }
   std::span<std::byte> segment(const ports::BufferPlace&) override { return memory_; }
@@ -146,6 +157,29 @@ class FakeClient final : public ports::ClientSession {
   std::vector<protocol::CompletionEntry> in_place() {
     std::lock_guard lock(mutex_);
     return in_place_;
+  }
+  // A send or a receive, in this slot.
+  void post(std::uint32_t slot, const protocol::MessageSlot& message, std::uint64_t sequence = 0) {
+    {
+      std::lock_guard lock(mutex_);
+      if (slot < protocol::kMessageSlots) messages_[slot] = message;
+    }
+    put({slot, protocol::kSubmitMessage, sequence});
+  }
+  // How it ended; kTimedOut after ten seconds.
+  using Outcome = std::pair<Code, protocol::MessageSlot>;
+  Outcome wait_message(std::uint32_t slot) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_until(lock, patience(), [&] { return !outcomes_[slot].empty(); })) return {Code::kTimedOut, {}};
+    const Outcome first = outcomes_[slot].front();
+    outcomes_[slot].pop_front();
+    return first;
+  }
+  std::size_t messages_over() {
+    std::lock_guard lock(mutex_);
+    std::size_t all = 0;
+    for (const auto& [slot, outcomes] : outcomes_) all += outcomes.size();
+    return all;
   }
   // A wait for it blocks.
   void boost(std::uint32_t tensor, std::uint64_t sequence) { put({tensor, protocol::kFlagBoost, sequence}); }
@@ -203,6 +237,8 @@ class FakeClient final : public ports::ClientSession {
   std::deque<protocol::SubmissionEntry> submitted_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, Code> completed_;
   std::vector<protocol::CompletionEntry> in_place_;
+  std::array<protocol::MessageSlot, protocol::kMessageSlots> messages_;
+  std::map<std::uint32_t, std::deque<Outcome>> outcomes_;  // by slot
   Status failure_;
   std::atomic<bool> observed_{false};
 };
@@ -231,8 +267,25 @@ class FakeListener final : public ports::LaneListener {
   void on_progress(JobId, const ports::LaneProgress& progress) override {
     set([&] { progress_.push_back(progress); });
   }
+  void on_flows_wanted(JobId, HostIndex peer) override {
+    if (wants_flows) wants_flows(peer);
+  }
+  void on_message_waits(JobId, Rank rank, std::optional<Rank> peer, Duration waited) override {
+    set([&] { waiting_.push_back({rank, peer, waited}); });
+  }
   void on_job_closed(JobId) override {
     set([this] { closed_ = true; });
+  }
+  // What control does then: it asks the peer.
+  std::function<void(HostIndex peer)> wants_flows;
+  struct Waiting {
+    Rank rank;
+    std::optional<Rank> peer;
+    Duration waited;
+  };
+  // Messages that wait, once there are so many reports.
+  std::vector<Waiting> wait_waiting(std::size_t most) {
+    return wait([&] { return waiting_.size() >= most; }, [this] { return waiting_; });
   }
 
   // Each waits, and reads under the lane's lock: the lane may go on reporting.
@@ -308,6 +361,7 @@ class FakeListener final : public ports::LaneListener {
   std::vector<std::pair<Rank, TensorId>> late_;
   Duration longest_late_;
   std::vector<Missing> missing_;
+  std::vector<Waiting> waiting_;
   std::vector<Duration> iterations_;
   std::vector<ports::LaneProgress> progress_;
 };
@@ -447,6 +501,9 @@ class LaneTest : public ::testing::Test {
     for (std::size_t h = 0; h < hosts; ++h) {
       TestHost& host = *hosts_[h];
       spec.credentials = {kJob, Epoch(1), HostIndex(static_cast<std::uint16_t>(h)), ports::PairKeys(hosts)};
+      host.listener.wants_flows = [this, self = spec.credentials.self](HostIndex peer) {
+        EXPECT_TRUE(hosts_[peer.value]->lane->open_flows(kJob, self).ok());
+      };
       if (crossed_ && h == 0) std::ranges::reverse(spec.hosts[1].addresses);
       ASSERT_TRUE(host.lane->start_job(spec).ok());
       for (std::size_t r = 0; r < per_host; ++r)

@@ -314,6 +314,8 @@ TEST_F(Resources, AJobWithoutMemoryForItsTablesIsRefusedAndTheLaneUnmapsNothing)
   ports::JobSpec other = other_job(78);
   other.hosts.push_back(other.hosts[0]);
   other.hosts[1].name = "h1";
+  other.hosts[1].ranks = {Rank(1)};
+  other.world_size = 2;
   ASSERT_TRUE(host.lane->start_job(other).ok());
   const Status failed = host.listener.wait_failed();
   EXPECT_EQ(

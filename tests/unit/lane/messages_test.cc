@@ -1,0 +1,269 @@
+// Sends and receives of ranks: from their sessions over the lanes and back.
+#include <limits>
+
+#include "daemon/host/message_desk.h"
+#include "lane_fixture.h"
+
+namespace tensorlane::lane {
+namespace {
+
+using protocol::MessageSlot;
+
+MessageSlot send_to(std::uint32_t rank, std::uint64_t tag, std::uint64_t count, std::uint64_t offset) {
+  return {.peer = rank, .sends = 1, .tag = tag, .count = count, .offset = offset, .urgency = 1};
+}
+MessageSlot receive_from(std::uint32_t rank, std::uint64_t tag, std::uint64_t count, std::uint64_t offset) {
+  return {.peer = rank, .tag = tag, .count = count, .offset = offset};
+}
+
+float value(std::uint32_t from, std::uint32_t to, std::uint64_t i) {
+  return static_cast<float>(from * 10 + to) + static_cast<float>(i % 1000) / 1024;
+}
+
+class MessagesTest : public LaneTest {
+ protected:
+  static constexpr std::uint64_t kCount = 150'000;  // three transport operations
+
+  // Everybody sends to everybody, and to itself, and gets what was sent. Slot 2r is the send to rank r, 2r + 1 the
+  // receive from it.
+  void everybody_to_everybody(std::uint32_t ranks) {
+    const auto place = [](std::uint32_t slot) { return slot * kCount * sizeof(float); };
+    each_client([&](FakeClient& client, std::uint32_t rank) {
+      for (std::uint32_t peer = 0; peer < ranks; ++peer) {
+        float* out = client.data<float>(place(2 * peer));
+        for (std::uint64_t i = 0; i < kCount; ++i) out[i] = value(rank, peer, i);
+        client.post(2 * peer, send_to(peer, 5, kCount, place(2 * peer)));
+        client.post(2 * peer + 1, receive_from(peer, 5, kCount, place(2 * peer + 1)));
+      }
+    });
+    each_client([&](FakeClient& client, std::uint32_t rank) {
+      for (std::uint32_t peer = 0; peer < ranks; ++peer) {
+        ASSERT_EQ(client.wait_message(2 * peer).first, Code::kOk);
+        const auto [code, outcome] = client.wait_message(2 * peer + 1);
+        ASSERT_EQ(code, Code::kOk);
+        EXPECT_EQ(outcome.other_rank, peer);
+        const float* got = client.data<float>(place(2 * peer + 1));
+        for (std::uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(got[i], value(peer, rank, i)) << i;
+      }
+    });
+  }
+};
+
+TEST_F(MessagesTest, TravelBetweenHostsAndInsideOne) {
+  start(3, 2, {allreduce(1000)});
+  everybody_to_everybody(6);
+  each_client([](FakeClient& client, std::uint32_t) { client.submit(0, 1); });
+  each_client([](FakeClient& client, std::uint32_t) { EXPECT_EQ(client.wait(0, 1), Code::kOk); });
+}
+
+TEST_F(MessagesTest, StayInsideAJobOfOneHost) {
+  start(1, 3, {});
+  everybody_to_everybody(3);
+}
+
+TEST_F(MessagesTest, GoByTheFirstOfSeveralRails) {
+  rails_ = 2;
+  start(2, 1, {allreduce(1000)});
+  everybody_to_everybody(2);
+  EXPECT_EQ(hosts_[0]->metrics().rails[0].bytes_sent[0].value(), kCount * sizeof(float));
+  EXPECT_EQ(hosts_[0]->metrics().rails[1].bytes_sent[0].value(), 0u);
+}
+
+// A plan without a tensor needs no flows: those to the peer of a message are made for it, whoever of the two it is that
+// makes them, and are charged to the job at both ends.
+TEST_F(MessagesTest, MakeTheFlowsThatTheyNeed) {
+  start(4, 1, {});
+  for (auto& host : hosts_) EXPECT_TRUE(host->metrics().flows.all().empty());
+  FakeClient& first = *hosts_[0]->clients[0];
+  FakeClient& last = *hosts_[3]->clients[0];
+  last.post(0, send_to(0, 1, 100, 0));
+  first.post(0, receive_from(3, 1, 100, 0));
+  EXPECT_EQ(last.wait_message(0).first, Code::kOk);
+  EXPECT_EQ(first.wait_message(0).first, Code::kOk);
+  for (const std::size_t h : {0u, 3u}) {
+    EXPECT_EQ(hosts_[h]->metrics().flows.all().size(), 3u) << "two classes, and control";
+    EXPECT_EQ(hosts_[h]->descriptors.in_use(), 3u);
+  }
+  for (const std::size_t h : {1u, 2u}) EXPECT_TRUE(hosts_[h]->metrics().flows.all().empty());
+  everybody_to_everybody(4);
+  for (auto& host : hosts_) {
+    EXPECT_EQ(host->metrics().flows.all().size(), 9u);
+    EXPECT_EQ(host->descriptors.in_use(), 9u);
+  }
+  for (auto& host : hosts_)
+    ASSERT_TRUE(host->lane->detach(kJob, Rank(static_cast<std::uint32_t>(&host - &hosts_[0]))).ok());
+  for (auto& host : hosts_) {
+    EXPECT_TRUE(host->listener.wait_closed());
+    EXPECT_EQ(host->descriptors.in_use(), 0u);
+  }
+}
+
+// A receive alone opens them, too: who sends may come later.
+TEST_F(MessagesTest, AreTakenFromAnybody) {
+  start(2, 2, {});
+  FakeClient& any = *hosts_[0]->clients[0];
+  for (std::uint32_t slot = 0; slot < 3; ++slot) any.post(slot, receive_from(protocol::kAnyRank, 8, 1, slot * 64));
+  const auto rank_sends = [&](std::size_t host, std::size_t local, float what) {
+    FakeClient& client = *hosts_[host]->clients[local];
+    *client.data<float>(0) = what;
+    client.post(0, send_to(0, 8, 1, 0));
+    EXPECT_EQ(client.wait_message(0).first, Code::kOk);
+  };
+  rank_sends(1, 1, 3);
+  rank_sends(0, 1, 1);
+  rank_sends(1, 0, 2);
+  for (const std::uint32_t slot : {0u, 1u, 2u}) {
+    const auto [code, outcome] = any.wait_message(slot);
+    EXPECT_EQ(code, Code::kOk);
+    EXPECT_EQ(outcome.other_rank, (std::array{3u, 1u, 2u})[slot]);
+    EXPECT_EQ(*any.data<float>(slot * 64), static_cast<float>(outcome.other_rank));
+  }
+}
+
+TEST_F(MessagesTest, WhoseEndsDisagreeFailAtBothWithBothValues) {
+  start(2, 1, {});
+  FakeClient &sender = *hosts_[0]->clients[0], &receiver = *hosts_[1]->clients[0];
+  MessageSlot wrong = receive_from(0, 2, 7, 0);
+  wrong.dtype = Dtype::kInt64;
+  sender.post(9, send_to(1, 2, 1000, 0));
+  receiver.post(4, wrong);
+  const auto [sent, told] = sender.wait_message(9);
+  EXPECT_EQ(sent, Code::kMismatch);
+  EXPECT_EQ(std::tuple(told.other_count, told.other_dtype, told.other_rank), std::tuple(7u, Dtype::kInt64, 1u));
+  const auto [got, said] = receiver.wait_message(4);
+  EXPECT_EQ(got, Code::kMismatch);
+  EXPECT_EQ(std::tuple(said.other_count, said.other_dtype, said.other_rank), std::tuple(1000u, Dtype::kFloat32, 0u));
+  everybody_to_everybody(2);
+}
+
+// A client that breaks the protocol fails its job, by name.
+TEST_F(MessagesTest, NoClientMayLieAboutThem) {
+  struct Lie {
+    const char* said;
+    std::uint32_t slot = 0;
+    MessageSlot message;
+    std::uint64_t sequence = 0;
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<Lie> lies = {
+      {"an unknown message", protocol::kMessageSlots, send_to(0, 0, 1, 0)},
+      {"an unknown message", 0xffffffff, send_to(0, 0, 1, 0)},
+      {"an unknown message", 0, send_to(0, 0, 1, 0), 1},
+      {"a rank that the job does not have", 0, send_to(2, 0, 1, 0)},
+      {"a rank that the job does not have", 0, send_to(protocol::kAnyRank, 0, 1, 0)},
+      {"a message that cannot be", 0, send_to(1, 0, protocol::kMaxElements + 1, 0)},
+      {"a message that cannot be", 0, send_to(1, 0, std::uint64_t{1} << 62, 0)},
+      {"a message outside of its arenas", 0, send_to(1, 0, 5'000'000, 0)},
+      {"a message outside of its arenas", 0, receive_from(1, 0, 1, 16 << 20)},
+      {"a message outside of its arenas", 0, receive_from(1, 0, 1, ~std::uint64_t{0})},
+  };
+  for (const float urgency : {-1.0F, 1.5F, nan}) {
+    lies.push_back({"a message that cannot be", 0, send_to(1, 0, 1, 0)});
+    lies.back().message.urgency = urgency;
+  }
+  lies.push_back({"a message that cannot be", 0, send_to(1, 0, 1, 0)});
+  lies.back().message.dtype = static_cast<Dtype>(8);
+  for (const Lie& lie : lies) {
+    hosts_.clear();
+    plan_ = {};
+    start(2, 1, {});
+    hosts_[0]->clients[0]->post(lie.slot, lie.message, lie.sequence);
+    const Status failed = hosts_[0]->listener.wait_failed();
+    EXPECT_EQ(failed.code(), Code::kCorrupt);
+    EXPECT_THAT(failed.what(), ::testing::HasSubstr("rank 0"));
+    EXPECT_THAT(failed.what(), ::testing::HasSubstr(lie.said));
+  }
+}
+
+TEST_F(MessagesTest, ASlotIsNotUsedTwiceAtATime) {
+  start(2, 1, {});
+  FakeClient& client = *hosts_[0]->clients[0];
+  client.post(3, send_to(1, 0, 1, 0));
+  client.post(3, send_to(1, 1, 1, 0));
+  EXPECT_THAT(hosts_[0]->listener.wait_failed().what(), ::testing::HasSubstr("a message that is under way"));
+}
+
+// Every one of them comes out once, and no buffer is touched afterwards.
+TEST_F(MessagesTest, EndWithTheirJob) {
+  for (const std::size_t hosts : {1u, 2u}) {
+    hosts_.clear();
+    plan_ = {};
+    start(hosts, 2, {});
+    each_client([&](FakeClient& client, std::uint32_t rank) {
+      client.post(0, send_to((rank + 1) % 2, 5, 100, 0));
+      client.post(1, receive_from((rank + 1) % 2, 6, 100, 0));
+      client.post(2, receive_from(protocol::kAnyRank, 7, 0, 0));
+    });
+    std::this_thread::sleep_for(100ms);
+    for (auto& host : hosts_) ASSERT_TRUE(host->lane->abort_job(kJob, {Code::kAborted, "enough", "here", ""}).ok());
+    each_client([&](FakeClient& client, std::uint32_t) {
+      for (const std::uint32_t slot : {0u, 1u, 2u}) EXPECT_EQ(client.wait_message(slot).first, Code::kAborted) << slot;
+      EXPECT_EQ(client.wait_failure().what(), "enough");
+      EXPECT_EQ(client.messages_over(), 0u);
+    });
+    for (auto& host : hosts_) EXPECT_TRUE(host->listener.wait_closed());
+  }
+}
+
+// Only what needs a peer that has left fails.
+TEST_F(MessagesTest, APeerThatIsGoneIsNamed) {
+  start(2, 1, {});
+  everybody_to_everybody(2);
+  ASSERT_TRUE(hosts_[1]->lane->detach(kJob, Rank(1)).ok());
+  EXPECT_TRUE(hosts_[1]->listener.wait_closed());
+  FakeClient& client = *hosts_[0]->clients[0];
+  client.post(0, send_to(0, 1, 1, 0));
+  client.post(1, receive_from(0, 1, 1, 64));
+  EXPECT_EQ(client.wait_message(1).first, Code::kOk) << "it is of this host alone";
+  client.post(2, receive_from(1, 1, 1, 0));
+  EXPECT_THAT(hosts_[0]->listener.wait_failed().what(), ::testing::HasSubstr("host h1"));
+}
+
+TEST_F(MessagesTest, ThatWaitForLongAreReported) {
+  start(2, 1, {}, milliseconds(200));
+  hosts_[0]->clients[0]->post(0, receive_from(1, 1, 1, 0));
+  hosts_[0]->clients[0]->post(1, receive_from(protocol::kAnyRank, 2, 1, 64));
+  const auto waiting = hosts_[0]->listener.wait_waiting(4);
+  ASSERT_GE(waiting.size(), 4u);
+  std::size_t of_anybody = 0;
+  for (const auto& w : waiting) {
+    EXPECT_EQ(w.rank, Rank(0));
+    EXPECT_GE(w.waited, milliseconds(200));
+    of_anybody += w.peer ? 0 : 1;
+    EXPECT_TRUE(!w.peer || *w.peer == Rank(1));
+  }
+  EXPECT_GE(of_anybody, 1u);
+  EXPECT_LT(of_anybody, waiting.size());
+}
+
+// What a send exceeds of its class's limit makes it go in the next class.
+TEST(MessageDesk, KeepsToTheLimitOfAClass) {
+  engine::MessagesConfig config;
+  config.host_of = {HostIndex(0)};
+  config.open_per_rank = protocol::kMessageSlots;
+  std::array<RateLimit, kMaxDataClasses> limits{};
+  limits[0] = {BitsPerSecond(8000), Bytes(1000)};
+  host::MessageDesk desk(config, limits);
+  std::vector<std::byte> memory(4000);
+  const auto post = [&](std::uint32_t slot, bool sends, Time now) {
+    host::MessagePost post{.sends = sends, .buffer = std::span(memory).subspan(sends ? 0 : 2000, 2000)};
+    post.message = {.source = Rank(0), .destination = Rank(0), .tag = slot / 2, .count = 2000, .dtype = Dtype::kUint8};
+    post.message.request = host::MessageDesk::request_of(0, slot);
+    desk.post(post, now);
+  };
+  const auto class_of_next = [&](std::uint32_t slot, Time now) {
+    post(slot, true, now);
+    post(slot + 1, false, now);
+    const std::optional<ClassId> cls = desk.messages().next_copy();
+    host::JobBlock block;
+    desk.choose_block(block, kJob, now);
+    desk.block_done(block);
+    return cls;
+  };
+  EXPECT_EQ(class_of_next(0, Time(0)), ClassId(0));
+  EXPECT_EQ(class_of_next(2, Time(1'000'000)), ClassId(1)) << "a kilobyte too much: for a second";
+  EXPECT_EQ(class_of_next(4, Time(3'000'000'000)), ClassId(0));
+}
+
+}  // namespace
+}  // namespace tensorlane::lane
