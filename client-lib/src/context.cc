@@ -243,6 +243,10 @@ Status Context::release(void* memory) {
         tensor->owns_buffer = true;
         return {};
       }
+      if (tensor->message != nullptr) {
+        return Status(Code::kInvalidArgument, "cannot free this memory", tensor->name + " is under way in it",
+                      "wait for its request first");
+      }
       return Status(Code::kInvalidArgument, "cannot free this memory",
                     "tensor '" + tensor->name + "' is registered in it",
                     "unregister it first, or leave it to tl_finalize");

@@ -2,6 +2,7 @@
 // the daemon reads, a receive's out of one. A message that is under way takes the place of a tensor, with a number of
 // its own in the session (protocol::MessageSlot).
 #include <cstring>
+#include <new>
 #include <string>
 
 #include "client-lib/src/context.h"
@@ -48,12 +49,17 @@ Result<tl_request_t*> Context::message(const MessageCall& call) {
     return request;
   }
   protocol::MessageSlot slot;
-  const Status placed = place_message(*request, call, slot);
+  Status placed;
+  try {
+    placed = place_message(*request, call, slot);
+  } catch (const std::bad_alloc&) {
+    placed = {Code::kResourceExhausted, "there is no memory for a message", "", "free memory in this process"};
+  }
   bool wake = false;
   {
     std::lock_guard lock(mutex_);
     if (!placed.ok()) {
-      free_messages_.push_back(request->tensor);
+      end_message_locked(*request);
       cancel_locked(*request);
       return placed;
     }
@@ -84,10 +90,10 @@ Result<tl_request*> Context::begin_message_locked(const MessageCall& call) {
     tensors_.push_back(std::move(tensor));
   }
   tl_tensor& tensor = *free_messages_.back();
+  tensor.name = name_of(call);
   TL_ASSIGN_OR_RETURN(tl_request * request, prepare_locked(tensor));
   free_messages_.pop_back();
   tensor.active = request;
-  tensor.name = name_of(call);
   tl_message& m = *tensor.message;
   m.sends = call.sends;
   m.peer = call.peer;
@@ -170,6 +176,8 @@ void Context::end_message_locked(tl_request& request) {
     m.block = nullptr;
     m.block_bytes = 0;
   }
+  tensor.buffer = nullptr;  // tl_free may have it
+  tensor.bytes = 0;
   free_messages_.push_back(&tensor);
 }
 

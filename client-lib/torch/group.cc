@@ -325,7 +325,7 @@ std::string Group::error(const Description& description, tl_status_t status, std
                        description.type == c10d::OpType::RECVANYSOURCE;
   if (message && status == TL_ERROR_MISMATCH) return text;  // both ends know, and everything else goes on
   if (status == TL_ERROR_MISMATCH) Watch(*this).tell(text);
-  if (text.find("without goodbye") != std::string::npos || text.find("has left the job") != std::string::npos) {
+  if (text.find("without goodbye") != std::string::npos || text.find("left the job") != std::string::npos) {
     const std::string differs = Watch(*this).differing();
     if (!differs.empty()) text = differs;
   }

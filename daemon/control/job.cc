@@ -180,6 +180,7 @@ bool Job::leave(ports::SessionId session, const Status& why, Time now) {
 // mapping, which lives as long.
 void Job::rank_left(std::uint32_t rank) {
   left_.insert(rank);
+  last_left_ = now_;
   if (registrar_) registrar_->rank_left(rank);
   if (left_.size() == roster_.world_size && state_ == State::kRunning) end_in_peace();
 }
@@ -359,11 +360,13 @@ void Job::lane_wants_flows(HostIndex peer, Time now) {
   send_member(roster_.hosts[peer.value].name, MessageType::kFlows, nlohmann::json::array());
 }
 
-// A program may wait for a message as long as it likes, but not for one of ranks that have left.
+// A program may wait for a message as long as it likes, but not for one of ranks that have left. The last one that such
+// a rank has sent may still be on its way.
 void Job::lane_message_waits(Rank rank, std::optional<Rank> peer, Duration waited, Time now) {
   now_ = now;
   if (state_ != State::kRunning || rank.value >= roster_.world_size) return;
   if (peer ? !left_.contains(peer->value) : left_.size() + 1 < roster_.world_size) return;
+  if (now - last_left_ < rules_.stall_warning) return;
   const std::string gone =
       peer ? fmt::format("rank {} on host {} has", peer->value, roster_.host_of(peer->value)) : "all other ranks have";
   fail(Status(Code::kAborted, fmt::format("{} left the job", gone),

@@ -301,6 +301,7 @@ class Job final : private RegistrarOutput {
   std::optional<Tuner> tuner_;                            // leader, where it tunes
   std::set<std::string> connected_;                       // leader: hosts whose lanes have the job
   std::set<std::uint32_t> left_;                          // ranks of all hosts that have left in peace
+  Time last_left_;                                        // when one of them did, last
   std::map<std::string, std::uint64_t> sent_, received_;  // sequenced messages per member
   std::deque<std::pair<MessageType, nlohmann::json>> to_self_;
   std::deque<Status> failures_;  // asked for from inside other calls; settle() carries them out

@@ -49,6 +49,7 @@ struct HostConfig {
   std::size_t max_queued_slices = 1 << 17;  // of a job on a rail: what exceeds it is refused with the plan
   std::size_t actions = 1024;  // room for what a step of an engine brings about; it goes on when there is room again
   Duration late_after = seconds(10);  // when a missing rank is reported
+  bool messages = true;               // ranks may send to each other: every job has tables for that
   bool resume_flows = false;  // a flow that loses its connection has the job's detection time to go on over a new one
 };
 

@@ -37,7 +37,8 @@ Job::Job(JobStart& start, const Context& context, std::shared_ptr<ports::JobMetr
   detached_.resize(local_ranks_.size());
   missed_.resize(spec_.hosts.size());
   collected_.reserve(local_ranks_.size() * kTakeAtOnce);
-  messages_.resize(local_ranks_.size() * protocol::kMessageSlots);
+  messages_ = std::move(start.messages);
+  message_tables_ = std::move(start.message_tables);
   if (spec_.hosts.size() == 1) desk_ = std::move(start.desk);
 }
 

@@ -156,14 +156,6 @@ class Job final : public RailsOwner {
   };
   static constexpr std::uint32_t kNotPending = 0xffffffff;
 
-  // A slot of a rank's session.
-  struct OpenMessage {
-    bool open = false, sends = false, abroad = false;
-    Rank peer;   // or engine::kAnySource
-    Time since;  // it was posted
-    Time told;   // that it waits
-  };
-
   // The rails on a lane, and what they said last.
   struct Set {
     std::size_t lane = 0;
@@ -288,6 +280,7 @@ class Job final : public RailsOwner {
   std::vector<LocalTensor> tensors_;
   std::map<std::uint32_t, Taken> taken_;  // by registrations, which are known by their first tensor
   Ledger::Charge regions_;                // of the rails
+  Ledger::Charge message_tables_;         // of messages_, and of the desk
   Ledger::Charge vacant_tables_;          // they do not shrink: what registrations left is there for others
   std::size_t vacant_places_ = 0;         // of plan_
   std::vector<TensorId> pending_;         // some rank here has submitted (a member of) it

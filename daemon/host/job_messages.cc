@@ -24,7 +24,8 @@ bool Job::goes_abroad(const engine::Message& message) const {
 // Null, or what the client has done that no client does.
 const char* Job::submit_message(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now) {
   protocol::MessageSlot slot;
-  if (entry.sequence != 0 || !sessions_[local]->message(entry.tensor, &slot)) return "an unknown message";
+  if (messages_.empty() || entry.sequence != 0 || !sessions_[local]->message(entry.tensor, &slot))
+    return "an unknown message";
   const std::uint64_t request = MessageDesk::request_of(local, entry.tensor);
   if (messages_[request].open) return "a message that is under way";
   const bool sends = slot.sends != 0, any = !sends && slot.peer == protocol::kAnyRank;
@@ -37,6 +38,7 @@ const char* Job::submit_message(std::uint32_t local, const protocol::SubmissionE
   if (place.bytes > 0) {
     post.buffer = sessions_[local]->map(place);
     if (post.buffer.size() != place.bytes) return "a message outside of its arenas";
+    if (!sessions_[local]->is_sealed(place.segment)) return "a message in memory that is not sealed";
     post.segment = sessions_[local]->segment(place);
   }
   const Rank self = local_ranks_[local], peer = any ? engine::kAnySource : Rank(slot.peer);

@@ -312,13 +312,13 @@ constexpr int kMessageTokenShift = 32;
 
 void JobRail::post(const MessagePost& post, Time now) {
   const engine::Message& m = post.message;
-  desk_->post(post, now);
+  const ClassId cls = desk_->post(post, now);
+  for (std::uint8_t c = m.cls.value; c < cls.value; ++c) metrics_.classes[c].bytes_demoted.add(post.buffer.size());
   const Rank other = post.sends ? m.destination : m.source;
-  if (other == engine::kAnySource) return;
-  const HostIndex host = desk_->messages().host_of(other);
-  if (host == spec_.credentials.self) return;
-  map(post.segment);
-  if (const Status wanted = want(host, now); !wanted.ok()) owner_.rail_failed(wanted);
+  if (other == engine::kAnySource || desk_->stays_here(m)) return;
+  // What cannot be registered is copied. Nobody writes a message to its place from afar.
+  if (post.sends && !post.segment.empty()) (void)transport().map(job(), post.segment);
+  if (const Status wanted = want(desk_->messages().host_of(other), now); !wanted.ok()) owner_.rail_failed(wanted);
 }
 
 // A message's own token is 32 bits.
@@ -340,6 +340,10 @@ std::size_t JobRail::pick(const Next& next, ClassId cls, Bytes credit, engine::S
 std::span<std::byte> JobRail::payload_of(const engine::Send& send, bool message) {
   if (!message) return context_.memory->resolve(send.payload);
   return send.payload.length == 0 ? std::span<std::byte>() : desk_->resolve(send.payload);
+}
+
+bool JobRail::has_sends(engine::Flow flow, Time now) const {
+  return engine_.engine().has_sends(now, flow) || (desk_ != nullptr && desk_->messages().has_sends(flow));
 }
 
 bool JobRail::has_sends(ClassId cls, Time now) const {
@@ -401,6 +405,7 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Tim
     ++sent.operations;
   }
   if (sent.operations > 0) count_sent(cls, sent, payload_bytes);
+  if (control && last_message_[slot]) owner_.rail_messages_moved(now);  // some have waited for their answer alone
   return sent;
 }
 

@@ -60,6 +60,8 @@ class JobRail {
   // Makes the flows to this host, if there are none; or asks for them, where it is the peer who makes them. They stay
   // until close(). Errors: kResourceExhausted, those of Transport::connect().
   Status want(HostIndex peer, Time now);
+  // The peer has asked for them. Where it makes them itself, nothing happens.
+  Status open_flows_to(HostIndex peer, Time now) { return dials(peer) ? want(peer, now) : Status(); }
   // Opens flows for it where that needs some.
   void post(const MessagePost& post, Time now);
   // A host that was to open its flows to this host, and has not in time; none: no such.
@@ -98,6 +100,7 @@ class JobRail {
   std::optional<ClassId> next_work() const { return engine_.next_work(); }
   // Whether send() would give out something now, for a flow that takes it.
   bool has_sends(ClassId cls, Time now) const;
+  bool has_sends(engine::Flow flow, Time now) const;
   // Fills `block` with the engine's next one.
   void choose_block(Time now, JobBlock& block);
   void block_done(const JobBlock& block, Time now);

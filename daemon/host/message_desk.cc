@@ -33,15 +33,17 @@ MessageDesk::MessageDesk(const engine::MessagesConfig& config, std::span<const R
   for (std::uint8_t c = 0; c < config.classes; ++c) limits_.emplace_back(limits[c]);
 }
 
-void MessageDesk::post(const MessagePost& post, Time now) {
+ClassId MessageDesk::post(const MessagePost& post, Time now) {
   engine::Message message = post.message;
   buffers_[message.request] = post.buffer;
   message.buffer = {static_cast<std::uint32_t>(message.request), 0, 0, post.buffer.size()};
-  while (post.sends && message.cls.value + 1u < limits_.size() && limits_[message.cls.value].empty(now))
+  const bool leaves = post.sends && !stays_here(message);
+  while (leaves && message.cls.value + 1u < limits_.size() && limits_[message.cls.value].empty(now))
     message.cls = ClassId(message.cls.value + 1);
-  if (post.sends) limits_[message.cls.value].take(now, Bytes(post.buffer.size()));
+  if (leaves) limits_[message.cls.value].take(now, Bytes(post.buffer.size()));
   const Status posted = post.sends ? messages_.send(now, message) : messages_.receive(now, message);
   TL_ASSERT(posted.ok());
+  return message.cls;
 }
 
 void MessageDesk::choose_block(JobBlock& block, JobId job, Time now) {

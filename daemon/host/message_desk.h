@@ -23,6 +23,14 @@ struct MessagePost {
   std::span<std::byte> segment;  // that it lies in
 };
 
+// A slot of a rank's session, as its job knows it.
+struct OpenMessage {
+  bool open = false, sends = false, abroad = false;
+  Rank peer;   // or engine::kAnySource
+  Time since;  // it was posted
+  Time told;   // that it waits
+};
+
 // The thread of the lane that has the job's rail 0; of a job of one host, of its own lane.
 class MessageDesk {
  public:
@@ -44,8 +52,13 @@ class MessageDesk {
   MessageDesk(const engine::MessagesConfig& config, std::span<const RateLimit> limits);
 
   // The caller has checked it: ranks of the job, a buffer as long as `count` says, a request that is not under way.
-  // What a send exceeds of its class's limit makes it travel in the next class, as a whole (law 11).
-  void post(const MessagePost& post, Time now);
+  // What a send to another host exceeds of its class's limit makes it travel in the next class, as a whole (law 11).
+  // Returns its class.
+  ClassId post(const MessagePost& post, Time now);
+  bool stays_here(const engine::Message& message) const {
+    return message.source != engine::kAnySource &&
+           messages_.host_of(message.source) == messages_.host_of(message.destination);
+  }
   engine::Messages& messages() { return messages_; }
   const engine::Messages& messages() const { return messages_; }
   // The memory of a piece of a request's buffer.

@@ -108,10 +108,13 @@ Status JobStart::begin_rail() {
 }
 
 Status JobStart::make_desk() {
-  const engine::MessagesConfig messages = MessageDesk::config_of(spec, config_);
-  TL_ASSIGN_OR_RETURN(desk_tables, ports_.scratch->charge(spec.owner, MessageDesk::table_bytes(messages).value));
+  const engine::MessagesConfig config = MessageDesk::config_of(spec, config_);
+  const std::size_t slots = spec.hosts[spec.credentials.self.value].ranks.size() * protocol::kMessageSlots;
+  const std::uint64_t bytes = MessageDesk::table_bytes(config).value + slots * sizeof(OpenMessage);
+  TL_ASSIGN_OR_RETURN(message_tables, ports_.scratch->charge(spec.owner, bytes));
   try {
-    desk = std::make_unique<MessageDesk>(messages, config_.job_limits);
+    messages.resize(slots);
+    desk = std::make_unique<MessageDesk>(config, config_.job_limits);
   } catch (const std::bad_alloc&) {
     return no_memory();
   }
@@ -137,7 +140,7 @@ bool JobStart::step() {
     if (!taken.ok()) return true;
     regions = std::move(*taken);
   }
-  if (desk == nullptr) {
+  if (config_.messages && desk == nullptr) {
     if (const Status made = make_desk(); !made.ok()) status = on_host(made, spec);
     if (!status.ok()) return true;
   }

@@ -39,8 +39,9 @@ class JobStart {
   ports::JobSpec spec;
   Status status;  // when it is ready
   std::vector<RailStart> rails;
-  std::unique_ptr<MessageDesk> desk;  // the job's, too, once it has begun
-  Ledger::Charge regions, desk_tables;
+  std::unique_ptr<MessageDesk> desk;  // the job's, too, once it has begun, as is what follows
+  std::vector<OpenMessage> messages;  // by MessageDesk::request_of()
+  Ledger::Charge regions, message_tables;
 
  private:
   Status begin_rail();

@@ -243,7 +243,7 @@ void RailSet::post(const MessagePost& post, Time now) {
 
 void RailSet::open_flows_to(HostIndex peer, Time now) {
   if (broken_ || closing_) return;
-  if (const Status opened = at(RailIndex(0)).want(peer, now); !opened.ok()) break_off(opened);
+  if (const Status opened = at(RailIndex(0)).open_flows_to(peer, now); !opened.ok()) break_off(opened);
 }
 
 void RailSet::tell_messages(Time now) {

@@ -15,8 +15,7 @@ void JobRail::add_progress(Time now, std::vector<ports::FlowState>* flows) const
   for (const HostIndex peer : known_) {
     for (std::size_t f = 0; f < flows_to_peer(); ++f) {
       const ClassId cls = flow_class(f);
-      flows->push_back(
-          {peer, cls, rail_, progress(peer, cls), engine_.engine().has_sends(now, engine::Flow{peer, cls})});
+      flows->push_back({peer, cls, rail_, progress(peer, cls), has_sends(engine::Flow{peer, cls}, now)});
     }
   }
 }

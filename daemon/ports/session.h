@@ -56,6 +56,9 @@ class ClientSession {
   virtual std::span<std::byte> map(const BufferPlace& place) = 0;
   // The whole segment that the place lies in, as map() would answer a piece of it.
   virtual std::span<std::byte> segment(const BufferPlace& place) = 0;
+  // Whether the client has sealed this segment, which exists, so that no other process can make holes in it. The first
+  // call of a segment asks the kernel.
+  virtual bool is_sealed(std::uint32_t /*segment*/) { return true; }
   // True once the client is gone (any reason). Any thread.
   virtual bool dead() const = 0;
 };

@@ -93,6 +93,11 @@ std::span<std::byte> Session::map(const ports::BufferPlace& place) {
   return whole.subspan(place.offset, place.bytes);
 }
 
+bool Session::is_sealed(std::uint32_t segment) {
+  if (!lane_sealed_.test(segment)) lane_sealed_.set(segment, segments_[segment]->check_sealed().ok());
+  return lane_sealed_.test(segment);
+}
+
 Status Session::check_sealed(std::uint32_t segment) {
   if (sealed_.test(segment)) return {};
   TL_RETURN_IF_ERROR(segments_[segment]->check_sealed());

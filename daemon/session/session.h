@@ -49,6 +49,7 @@ class Session final : public ports::ClientSession {
   int wake_fd() const override { return wake_fd_; }
   std::span<std::byte> map(const ports::BufferPlace& place) override;
   std::span<std::byte> segment(const ports::BufferPlace& place) override;
+  bool is_sealed(std::uint32_t segment) override;
   bool dead() const override { return dead_.load(std::memory_order_acquire); }
 
   // The session thread.
@@ -91,7 +92,8 @@ class Session final : public ports::ClientSession {
   // Written by the session thread: an entry first, then the count. Never removed.
   std::array<std::shared_ptr<ports::SharedMemory>, kMaxSegments> segments_;
   std::atomic<std::uint32_t> segment_count_{0};
-  std::bitset<kMaxSegments> sealed_;  // the session thread
+  std::bitset<kMaxSegments> sealed_;       // the session thread
+  std::bitset<kMaxSegments> lane_sealed_;  // the same, of the lane
 };
 
 }  // namespace tensorlane::session

@@ -83,6 +83,7 @@ host::HostConfig SimDaemon::host_config() const {
   config.eager_slots = s.engine.eager_slots;
   config.actions = s.lane.action_ring;
   config.resume_flows = true;
+  config.messages = false;  // see tests/simulation/messages_swarm.cc
   return config;
 }
 

@@ -31,6 +31,7 @@ std::uint64_t least_staging(const protocol::Plan& plan, std::uint16_t hosts) {
 
 host::HostConfig host_config(const JobRun& job, const protocol::Plan& plan, std::uint16_t hosts) {
   host::HostConfig config;
+  config.messages = false;  // training has none
   config.classes = static_cast<std::uint8_t>(job.placement.thresholds.size() + 1);
   config.single_queue = job.single_queue;
   const std::uint64_t least = least_staging(plan, hosts);

@@ -6,6 +6,7 @@
     messages.py dies       a rank dies while others wait for its message
 """
 
+import ctypes
 import os
 import random
 import signal
@@ -161,6 +162,28 @@ def refusals(rank, size):
     assert tensorlane.synchronize(waiting) == rank and got[0] == 1
 
 
+def memory(rank, size):
+    """Shared memory is sent without a copy, and can be freed afterwards, as can what copies were made in."""
+    context = tensorlane._native.context()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    count = 100_000
+    for turn in range(200):
+        address = context._allocate(2 * count)
+        array = numpy.frombuffer((ctypes.c_char * (2 * count)).from_address(address), "uint8")
+        array[:count] = turn
+        send = tensorlane.send_async(array[:count], right, 12)
+        receive = tensorlane.recv_async_(array[count:], left, 12)
+        tensorlane.synchronize(send)
+        tensorlane.synchronize(receive)
+        assert (array[count:] == turn).all()
+        context._free(address)
+        copied = numpy.zeros(count)
+        send = tensorlane.send_async(numpy.full(count, turn), right, 13)
+        tensorlane.recv_(copied, left, 13)
+        tensorlane.synchronize(send)
+        assert (copied == turn).all()
+
+
 def sets(rank, size):
     """Messages of a set are apart from those of the job, with the same tag."""
     members = list(range(1, size)) if size > 2 else [0, 1]
@@ -199,6 +222,7 @@ def works(rank, size):
     from_any(rank, size)
     disagreements(rank, size)
     refusals(rank, size)
+    memory(rank, size)
     if size > 1:
         floods(rank, size)
         sets(rank, size)

@@ -252,5 +252,91 @@ TEST(Alone, OneOfTwoRanksIsNot) {
   EXPECT_EQ(context.status(), TL_ERROR_UNAVAILABLE);
 }
 
+// A rank may send to itself, in whichever order.
+TEST(Alone, MessagesToOneself) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  const auto send = [&](std::uint64_t tag, const std::vector<float>& values) {
+    tl_request_t* request = nullptr;
+    EXPECT_EQ(tl_send(context, 0, tag, values.data(), values.size(), TL_FLOAT32, nullptr, &request), TL_OK);
+    return request;
+  };
+  const auto receive = [&](int source, std::uint64_t tag, std::vector<float>& values, int* from) {
+    tl_request_t* request = nullptr;
+    EXPECT_EQ(tl_recv(context, source, tag, values.data(), values.size(), TL_FLOAT32, from, nullptr, &request), TL_OK);
+    return request;
+  };
+  const std::vector<float> values = counted(1000);
+  std::vector<float> first(1000), second(1000), of_other_tag(1000), nothing;
+  int from = -7, from_any = -7;
+  tl_request_t* early = receive(TL_ANY_SOURCE, 1, first, &from_any);
+  EXPECT_EQ(tl_test(early), TL_IN_PROGRESS);
+  tl_request_t* other = send(2, std::vector<float>(1000, 3));
+  EXPECT_EQ(tl_wait(early, 0.01), TL_ERROR_TIMED_OUT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("the message from any rank with tag 1 is not done"));
+  tl_request_t* sent = send(1, values);
+  EXPECT_EQ(tl_wait(early, 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(sent, 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(first, values);
+  EXPECT_EQ(from_any, 0);
+  tl_request_t* again[] = {send(1, std::vector<float>(1000, 1)), send(1, std::vector<float>(1000, 2)),
+                           send(9, nothing)};
+  EXPECT_EQ(tl_wait(receive(0, 1, first, &from), 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(receive(0, 1, second, nullptr), 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(receive(0, 2, of_other_tag, nullptr), 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(receive(0, 9, nothing, nullptr), 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(std::tuple(first[999], second[999], of_other_tag[999], from), std::tuple(1.0F, 2.0F, 3.0F, 0));
+  for (tl_request_t* request : again) EXPECT_EQ(tl_wait(request, 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_wait(other, 5), TL_OK) << tl_last_error();
+  EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
+}
+
+TEST(Alone, MessagesWhoseEndsDisagreeFailBoth) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  std::vector<float> values(10);
+  tl_request_t *sent = nullptr, *got = nullptr;
+  ASSERT_EQ(tl_send(context, 0, 4, values.data(), 10, TL_FLOAT32, nullptr, &sent), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_recv(context, 0, 4, values.data(), 5, TL_INT64, nullptr, nullptr, &got), TL_OK) << tl_last_error();
+  for (tl_request_t* request : {sent, got}) {
+    EXPECT_EQ(tl_wait(request, 5), TL_ERROR_MISMATCH);
+    EXPECT_THAT(tl_last_error(),
+                HasSubstr("rank 0 sends 10 elements of float32, rank 0 receives 5 elements of int64: tag 4 of job"));
+  }
+  EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
+}
+
+// What cannot be is refused, and takes no place; so is one message too many.
+TEST(Alone, MessagesThatCannotBeAreRefused) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  float x = 1;
+  tl_request_t* request = nullptr;
+  const auto refused = [&](tl_status_t status, const char* text) {
+    EXPECT_EQ(status, TL_ERROR_INVALID_ARGUMENT);
+    EXPECT_THAT(tl_last_error(), HasSubstr(text));
+  };
+  tl_options_t urgent = TL_OPTIONS_INIT, on_gpu = TL_OPTIONS_INIT;
+  urgent.urgency = 2;
+  on_gpu.memory = TL_MEMORY_CUDA;
+  refused(tl_send(nullptr, 0, 0, &x, 1, TL_FLOAT32, nullptr, &request), "a context");
+  refused(tl_send(context, 0, 0, nullptr, 1, TL_FLOAT32, nullptr, &request), "a buffer");
+  refused(tl_send(context, 0, 0, &x, 1, TL_FLOAT32, nullptr, nullptr), "a place for the request");
+  refused(tl_send(context, 1, 0, &x, 1, TL_FLOAT32, nullptr, &request), "an impossible rank");
+  refused(tl_send(context, TL_ANY_SOURCE, 0, &x, 1, TL_FLOAT32, nullptr, &request), "an impossible rank");
+  refused(tl_recv(context, -2, 0, &x, 1, TL_FLOAT32, nullptr, nullptr, &request), "an impossible rank");
+  refused(tl_send(context, 0, 0, &x, (1ULL << 32) + 1, TL_FLOAT32, nullptr, &request), "an impossible count");
+  refused(tl_send(context, 0, 0, &x, 1, static_cast<tl_dtype_t>(8), nullptr, &request), "an impossible dtype");
+  refused(tl_send(context, 0, 0, &x, 1, TL_FLOAT32, &urgent, &request), "an impossible urgency");
+  refused(tl_recv(context, 0, 0, &x, 1, TL_FLOAT32, nullptr, &on_gpu, &request), "an impossible memory");
+  std::vector<tl_request_t*> sent(1024);
+  for (tl_request_t*& each : sent)
+    ASSERT_EQ(tl_send(context, 0, 7, &x, 1, TL_FLOAT32, nullptr, &each), TL_OK) << tl_last_error();
+  EXPECT_EQ(tl_send(context, 0, 7, &x, 1, TL_FLOAT32, nullptr, &request), TL_ERROR_RESOURCE_EXHAUSTED);
+  EXPECT_THAT(tl_last_error(), HasSubstr("too many messages of this rank are under way: the limit is 1024"));
+  ASSERT_EQ(tl_abort(context, "they are not received"), TL_OK);
+  for (tl_request_t* each : sent) EXPECT_EQ(tl_wait(each, 5), TL_ERROR_ABORTED);
+}
+
 }  // namespace
 }  // namespace tensorlane::test

@@ -2,7 +2,7 @@
 
 A send and a receive meet if both ranks and the tag are the same, and those that could meet do so in the order of their
 calls. With `process_set` messages are among its ranks, apart from those of the job; ranks count in the whole job all the
-same.
+same, but in the text of a MismatchError, which counts them in the set.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def send_async(
     process_set: AnyProcessSet | None = None,
 ) -> Handle:
     """Starts sending `tensor` to rank `destination`, which may be this one; `tensor` may be changed at once. It is done
-    when the receive was called and the data has left. Count and
-    dtype must be those of the receive: else both ends raise a MismatchError. Urgency is 0.9 unless `priority` says it."""
+    when the receive was called and the data has left. Count and dtype must be those of the receive: else both ends
+    raise a MismatchError. Urgency is 0.9 unless `priority` says it."""
     given = _arrays.view(tensor, "send", empty=True)
     target = _process_sets.of(process_set)
     context = target.context()
     return Handle(
         _start(
-            context, _native.library().tl_send, target.root(destination), tag, given, (), priority, given,
+            context, _native.library().tl_send, target.root(destination, "destination"), tag, given, (), priority, given,
         ),
         None,
     )
@@ -72,7 +72,7 @@ def recv_async_(
     context = target.context()
     sender = ctypes.c_int(_ANY_SOURCE)
     request = _start(
-        context, _native.library().tl_recv, _ANY_SOURCE if source is None else target.root(source), tag, got,
+        context, _native.library().tl_recv, _ANY_SOURCE if source is None else target.root(source, "source"), tag, got,
         (ctypes.byref(sender),), priority, (got, sender),
     )
     return _Received(request, sender, target)

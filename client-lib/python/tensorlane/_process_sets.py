@@ -61,11 +61,11 @@ class ProcessSet:
             )
         return self._context
 
-    def root(self, rank: int) -> int:
-        """The place in the set of a rank of the job."""
+    def root(self, rank: int, argument: str = "root_rank") -> int:
+        """The place in the set of a rank of the job, which the caller's `argument` names."""
         if rank not in self.ranks:
             raise misuse(
-                f"rank {rank} is not in the process set", "root_rank",
+                f"rank {rank} is not in the process set", argument,
                 f"use one of {self.ranks}: they count in the whole job",
             )
         return self.ranks.index(rank)
@@ -100,10 +100,10 @@ class _Everybody:
         """The job's own context."""
         return _native.context()
 
-    def root(self, rank: int) -> int:
+    def root(self, rank: int, argument: str = "root_rank") -> int:
         """The rank itself. InvalidArgumentError where the job has no such rank."""
         if not 0 <= rank < self.size():
-            raise misuse(f"there is no rank {rank}", "root_rank", f"use 0 to {self.size() - 1}")
+            raise misuse(f"there is no rank {rank}", argument, f"use 0 to {self.size() - 1}")
         return rank
 
     def __repr__(self) -> str:

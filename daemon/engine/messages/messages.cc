@@ -106,16 +106,14 @@ bool Messages::next_done(MessageDone* out) {
   Item& item = items_[index];
   *out = item.done;
   item.told = true;
-  if (item.answers) append(items_, peers_[item.peer.value].answers, index);
-  look_at_control(item.peer);
   free_if_gone(index);
   return true;
 }
 
-// Its outcome was told, and nothing is to be said to the peer any more.
+// Its outcome was told, and nothing of it is under way.
 void Messages::free_if_gone(std::uint32_t index) {
   Item& item = items_[index];
-  if (item.state != State::kOver || !item.told || item.answers || item.in_flight > 0) return;
+  if (item.state != State::kOver || !item.told || item.in_flight > 0) return;
   item.state = State::kFree;
   item.generation = item.generation == kLastGeneration ? 1 : item.generation + 1;
   --open_of_[(item.sends ? item.message.source : item.message.destination).value];
@@ -183,8 +181,6 @@ void Messages::match(Time now, std::uint32_t receive, const Announcement& a) {
   item.state = State::kTravels;
   item.answers = true;
   item.refuses = item.message.count != a.count || item.message.dtype != a.dtype;
-  if (item.refuses) return finish(receive, Code::kMismatch);
-  if (item.message.count == 0) return finish(receive, Code::kOk);
   append(items_, peers_[a.peer.value].answers, receive);
   look_at_control(a.peer);
 }

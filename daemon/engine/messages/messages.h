@@ -17,7 +17,7 @@
 // are not answered yet; a send beyond that waits at its host without being announced, and goes when an answer has come:
 // the answer is the credit that comes back. So a program whose receives are posted in another order than its sends
 // makes progress as long as no more than `announcements` messages between two hosts wait for receives that come later.
-// Nothing goes to a host whose flows are not up (peer_up()): flows are opened when somebody sends.
+// Nothing goes to a host whose flows are not up (peer_up()).
 #pragma once
 
 #include <cstdint>
@@ -85,8 +85,8 @@ class Messages {
   // What its tables take.
   static Bytes table_bytes(const MessagesConfig& config);
 
-  // Errors, which change nothing: kInvalidArgument (a rank that the job does not have), kResourceExhausted (the rank
-  // has as many requests open as it may), kAborted. A rank that is not of this host is a broken invariant: `source` of
+  // Errors, which change nothing: kInvalidArgument (a rank that the job does not have), kResourceExhausted (so many of
+  // the rank's requests have not come out of next_done() as it may have), kAborted. A rank that is not of this host is a broken invariant: `source` of
   // a send, `destination` of a receive. Work: as many steps as requests and announcements share the tag, at most.
   Status send(Time now, const Message& message);
   Status receive(Time now, const Message& message);
@@ -102,7 +102,8 @@ class Messages {
   // error means that the frame breaks the protocol.
   Result<Descriptor> landing(HostIndex peer, const protocol::FrameHeader& header) const;
 
-  // As Engine::pick(), next_flow(), has_sends(). Most urgent first, and what was granted first among equals.
+  // As Engine::pick(), next_flow(), has_sends(). Most urgent first, and what was granted first among equals. Where an
+  // answer is all that a receive waits for, it is over then.
   std::size_t pick(Flow flow, Bytes credit, std::span<Send> out);
   bool next_flow(ClassId cls, HostIndex after, HostIndex* peer) const;
   bool has_sends(Flow flow) const;

@@ -168,7 +168,8 @@ std::size_t Messages::pick_control(HostIndex host, std::span<Send> out) {
     out[picked++] = s;
     --peer.unanswered;
     item.answers = false;
-    free_if_gone(index);
+    if (item.refuses) finish(index, Code::kMismatch);
+    if (!item.refuses && item.message.count == 0) finish(index, Code::kOk);
   }
   while (picked < out.size() && !peer.sends.empty() && peer.announced < config_.announcements) {
     const std::uint32_t index = take_first(items_, peer.sends);

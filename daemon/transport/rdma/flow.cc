@@ -75,7 +75,9 @@ void Flow::send(const ports::Outgoing& operation) {
   added.target.reset();
   const ibv_mr* region = operation.payload.empty() ? nullptr : context_.registrations->find(operation.payload);
   added.payload_key = region == nullptr ? 0 : region->lkey;
-  const bool granted = header.type == protocol::FrameType::kData && (header.flags & protocol::kFlagEager) == 0;
+  // A message's grant has numbers of its own, which are of no place.
+  constexpr int kUngranted = protocol::kFlagEager | protocol::kFlagMessage;
+  const bool granted = header.type == protocol::FrameType::kData && (header.flags & kUngranted) == 0;
   if (region != nullptr && granted)
     added.target = context_.places->take(header.grant, header.offset, operation.payload.size());
   fill_places(added, header);

@@ -98,7 +98,18 @@ TEST_F(MessagesTest, MakeTheFlowsThatTheyNeed) {
   }
 }
 
-// A receive alone opens them, too: who sends may come later.
+// A receive from a rank opens them, too: who sends may come later.
+TEST_F(MessagesTest, MakeFlowsForAReceiveAlone) {
+  start(3, 1, {});
+  hosts_[2]->clients[0]->post(0, receive_from(0, 1, 100, 0));
+  const auto flows = [&](std::size_t h) { return hosts_[h]->metrics().flows.all().size(); };
+  for (int i = 0; i < 1000 && (flows(0) < 3 || flows(2) < 3); ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(flows(0), 3u);
+  EXPECT_EQ(flows(2), 3u);
+  EXPECT_EQ(flows(1), 0u);
+}
+
+// One from anybody opens none: who sends does.
 TEST_F(MessagesTest, AreTakenFromAnybody) {
   start(2, 2, {});
   FakeClient& any = *hosts_[0]->clients[0];
@@ -236,33 +247,28 @@ TEST_F(MessagesTest, ThatWaitForLongAreReported) {
   EXPECT_LT(of_anybody, waiting.size());
 }
 
-// What a send exceeds of its class's limit makes it go in the next class.
+// What a send to another host exceeds of its class's limit makes it go in the next class.
 TEST(MessageDesk, KeepsToTheLimitOfAClass) {
   engine::MessagesConfig config;
-  config.host_of = {HostIndex(0)};
+  config.hosts = 2;
+  config.host_of = {HostIndex(0), HostIndex(1)};
   config.open_per_rank = protocol::kMessageSlots;
   std::array<RateLimit, kMaxDataClasses> limits{};
   limits[0] = {BitsPerSecond(8000), Bytes(1000)};
   host::MessageDesk desk(config, limits);
-  std::vector<std::byte> memory(4000);
-  const auto post = [&](std::uint32_t slot, bool sends, Time now) {
-    host::MessagePost post{.sends = sends, .buffer = std::span(memory).subspan(sends ? 0 : 2000, 2000)};
-    post.message = {.source = Rank(0), .destination = Rank(0), .tag = slot / 2, .count = 2000, .dtype = Dtype::kUint8};
-    post.message.request = host::MessageDesk::request_of(0, slot);
-    desk.post(post, now);
+  std::vector<std::byte> memory(2000);
+  std::uint32_t slot = 0;
+  const auto class_of = [&](std::uint32_t to, Time now) {
+    host::MessagePost post{.sends = true, .buffer = memory};
+    post.message = {.source = Rank(0), .destination = Rank(to), .count = 2000, .dtype = Dtype::kUint8};
+    post.message.request = host::MessageDesk::request_of(0, slot++);
+    return desk.post(post, now);
   };
-  const auto class_of_next = [&](std::uint32_t slot, Time now) {
-    post(slot, true, now);
-    post(slot + 1, false, now);
-    const std::optional<ClassId> cls = desk.messages().next_copy();
-    host::JobBlock block;
-    desk.choose_block(block, kJob, now);
-    desk.block_done(block);
-    return cls;
-  };
-  EXPECT_EQ(class_of_next(0, Time(0)), ClassId(0));
-  EXPECT_EQ(class_of_next(2, Time(1'000'000)), ClassId(1)) << "a kilobyte too much: for a second";
-  EXPECT_EQ(class_of_next(4, Time(3'000'000'000)), ClassId(0));
+  EXPECT_EQ(class_of(0, Time(0)), ClassId(0)) << "it stays on this host";
+  EXPECT_EQ(class_of(1, Time(0)), ClassId(0));
+  EXPECT_EQ(class_of(1, Time(1'000'000)), ClassId(1)) << "a kilobyte too much: for a second";
+  EXPECT_EQ(class_of(0, Time(1'000'000)), ClassId(0));
+  EXPECT_EQ(class_of(1, Time(3'000'000'000)), ClassId(0));
 }
 
 }  // namespace
