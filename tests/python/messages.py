@@ -155,9 +155,18 @@ def refusals(rank, size):
     try:
         tensorlane.synchronize(waiting, timeout=0.2)
     except tensorlane.TimedOutError as error:
-        assert f"the message from rank {rank} with tag 4321 is not done" in str(error), error
+        assert f"the message from rank {rank} with tag 4321 is not done: within 0.2 s" in str(error), error
     else:
         raise AssertionError("nothing came, and was received")
+    for call in (lambda: tensorlane.recv_(numpy.zeros(1), rank, 4322, timeout=0.1), lambda: tensorlane.send(numpy.zeros(1), rank, 4323, timeout=0.1)):
+        try:
+            call()
+        except tensorlane.TimedOutError as error:
+            assert "within 0.1 s" in str(error), error
+        else:
+            raise AssertionError("what nobody answers was done")
+    tensorlane.send(numpy.ones(1), rank, 4322)
+    tensorlane.recv_(numpy.zeros(1), rank, 4323)
     tensorlane.send(numpy.ones(1), rank, 4321)
     assert tensorlane.synchronize(waiting) == rank and got[0] == 1
 
@@ -178,7 +187,7 @@ def memory(rank, size):
         assert (array[count:] == turn).all()
         context._free(address)
         copied = numpy.zeros(count)
-        send = tensorlane.send_async(numpy.full(count, turn), right, 13)
+        send = tensorlane.send_async(numpy.full(count, float(turn)), right, 13)
         tensorlane.recv_(copied, left, 13)
         tensorlane.synchronize(send)
         assert (copied == turn).all()

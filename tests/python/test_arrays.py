@@ -98,7 +98,7 @@ def test_refusals():
     refused("it has no elements: array 'x': leave the call out on all ranks", numpy.zeros((0, 3), "float32"))
     refused("dtype int16 is not supported: array 'x': use float32, float64, float16, bfloat16, int8, int32, int64 or uint8 of this machine's byte order", numpy.ones(3, "int16"))
     refused("dtype >f4 is not supported: array 'x': use float32, float64, float16, bfloat16, int8, int32, int64 or uint8 of this machine's byte order", numpy.ones(3, ">f4"))
-    refused("it is not contiguous: array 'x': pass numpy.ascontiguousarray(x)", numpy.ones((4, 4), "float32")[:, 1])
+    refused("it is not contiguous: array 'x': pass numpy.ascontiguousarray(x), and copy the result back where the call writes to x", numpy.ones((4, 4), "float32")[:, 1])
     refused("it is not contiguous: array 'x': pass a contiguous copy", torch.ones(4, 4)[:, 1])
     refused("DLPack dtype (code 0, 16 bits, 1 lanes) is not supported: array 'x': use float32, float64, float16, bfloat16, int8, int32, int64 or uint8", torch.ones(3, dtype=torch.int16))
     with pytest.raises(InvalidArgumentError, match="list is not an array .*: array 'x': pass a NumPy array, or an object with DLPack"):

@@ -93,7 +93,10 @@ def _from_numpy(value, where):
             f"dtype {value.dtype} is not supported", where, f"use {_native.DTYPE_NAMES} of this machine's byte order"
         )
     if not value.flags.c_contiguous:
-        raise misuse("it is not contiguous", where, "pass numpy.ascontiguousarray(x)")
+        raise misuse(
+            "it is not contiguous", where,
+            "pass numpy.ascontiguousarray(x), and copy the result back where the call writes to x",
+        )
     return Array(value.ctypes.data, value.shape, _BY_NAME[kind], value.flags.writeable, value, value)
 
 

@@ -99,9 +99,11 @@ def send(
     *,
     priority: float | None = None,
     process_set: AnyProcessSet | None = None,
+    timeout: float | None = None,
 ) -> None:
-    """Calls send_async() with these arguments and waits for it: also for the receive."""
-    send_async(tensor, destination, tag, priority=priority, process_set=process_set).synchronize()
+    """Calls send_async() with these arguments and waits for it, and so for the receive: without limit, or raises
+    TimedOutError after `timeout` seconds; the message may still be received then."""
+    send_async(tensor, destination, tag, priority=priority, process_set=process_set).synchronize(timeout)
 
 
 def recv_(
@@ -111,6 +113,8 @@ def recv_(
     *,
     priority: float | None = None,
     process_set: AnyProcessSet | None = None,
+    timeout: float | None = None,
 ) -> Any:
-    """Calls recv_async_() with these arguments, waits for it, and returns the rank that has sent."""
-    return recv_async_(tensor, source, tag, priority=priority, process_set=process_set).synchronize()
+    """Calls recv_async_() with these arguments, waits for it, and returns the rank that has sent: without limit, or
+    raises TimedOutError after `timeout` seconds; the next message goes to `tensor` all the same then."""
+    return recv_async_(tensor, source, tag, priority=priority, process_set=process_set).synchronize(timeout)

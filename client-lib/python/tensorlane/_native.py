@@ -67,10 +67,10 @@ def library():
         return _library
 
 
-def check(status):
-    """Raises for any status but TL_OK, with the library's text."""
+def check(status, waited=None):
+    """Raises for any status but TL_OK, with the library's text. `waited`: the whole wait, of a time-out in pieces."""
     if status != errors.OK:
-        text = _of_set(library().tl_last_error().decode(errors="replace"))
+        text = errors.within(_of_set(library().tl_last_error().decode(errors="replace")), waited)
         _raised.append((status, text))
         raise errors.from_status(status, text)
 
@@ -478,7 +478,7 @@ class Request:
                 if status != errors.TIMED_OUT:
                     self._finish(status)
                 elif end is not None and time.monotonic() >= end:
-                    check(status)
+                    check(status, timeout)
         self._done()
 
     def let_wait(self, stream):

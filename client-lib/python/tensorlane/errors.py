@@ -4,6 +4,10 @@ Every text reads "WHAT: WHERE: WHAT TO DO". Catch `tensorlane.Error` for all of 
 over on every rank and the way back is a checkpoint.
 """
 
+from __future__ import annotations
+
+import re
+
 OK = 0
 TIMED_OUT = 7
 IN_PROGRESS = 12
@@ -93,6 +97,11 @@ _BY_STATUS = {kind.status: kind for kind in Error.__subclasses__()}
 def from_status(status: int, text: str) -> Error:
     """The exception for a tl_status_t and the text of tl_last_error()."""
     return _BY_STATUS.get(status, InternalError)(text)
+
+
+def within(text: str, waited: float | None) -> str:
+    """The text of a time-out after so many seconds of waiting, of which the library knows the last piece alone."""
+    return text if waited is None else re.sub(r"within [0-9.]+ s", f"within {waited:g} s", text)
 
 
 def misuse(what: str, where: str, fix: str) -> InvalidArgumentError:
