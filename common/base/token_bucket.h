@@ -48,7 +48,9 @@ class TokenBucket {
   }
   void take(Time now, Bytes bytes) {
     if (!limited()) return;
-    tokens_ = tokens_at(now) - static_cast<std::int64_t>(bytes.value) * kByte;
+    const auto most = static_cast<std::uint64_t>(kMostDebt / kByte);
+    tokens_ = tokens_at(now) - static_cast<std::int64_t>(std::min(bytes.value, most)) * kByte;
+    tokens_ = std::max(tokens_, -kMostDebt);
     at_ = std::max(at_, now);
     if (tokens_ <= 0) empty_until_ = at_ + Duration(-tokens_ / rate_ + 1);
   }
@@ -56,6 +58,8 @@ class TokenBucket {
  private:
   // Tokens are counted in bit-nanoseconds per second, of which a rate in bit/s brings `rate` in a nanosecond.
   static constexpr std::int64_t kByte = 8'000'000'000;
+  // What is taken beyond it is forgotten: half a gigabyte, so that two of them are no overflow.
+  static constexpr std::int64_t kMostDebt = 4'000'000'000'000'000'000;
 
   std::int64_t tokens_at(Time now) const {
     const std::int64_t elapsed = std::max<std::int64_t>((now - at_).value, 0);

@@ -360,12 +360,16 @@ void Job::lane_wants_flows(HostIndex peer, Time now) {
   send_member(roster_.hosts[peer.value].name, MessageType::kFlows, nlohmann::json::array());
 }
 
-// A program may wait for a message as long as it likes, but not for one of ranks that have left. The last one that such
-// a rank has sent may still be on its way.
+// A program may wait for a message as long as it likes, which is told, but not for one of ranks that have left. The
+// last one that such a rank has sent may still be on its way.
 void Job::lane_message_waits(Rank rank, std::optional<Rank> peer, Duration waited, Time now) {
   now_ = now;
   if (state_ != State::kRunning || rank.value >= roster_.world_size) return;
-  if (peer ? !left_.contains(peer->value) : left_.size() + 1 < roster_.world_size) return;
+  if (peer ? !left_.contains(peer->value) : left_.size() + 1 < roster_.world_size) {
+    if (peer && peer != rank && waited >= rules_.stall_warning)
+      report_late(peer->value, fmt::format("a message to or from rank {}", rank.value), waited);
+    return;
+  }
   if (now - last_left_ < rules_.stall_warning) return;
   const std::string gone =
       peer ? fmt::format("rank {} on host {} has", peer->value, roster_.host_of(peer->value)) : "all other ranks have";

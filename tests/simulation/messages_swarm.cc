@@ -68,7 +68,7 @@ class Run {
   void order_program(bool shuffled);
   bool post(std::uint32_t rank);
   bool move(std::uint16_t host);
-  void bring_up(std::uint16_t host);
+  void bring_up(std::uint16_t host, HostIndex peer);
   bool deliver(std::size_t channel);
   bool take_outcomes(std::uint16_t host);
   bool step();
@@ -203,7 +203,7 @@ bool Run::move(std::uint16_t index) {
   HostIndex peer;
   Send send;
   bool moved = false;
-  bring_up(index);
+  if (random_.chance(0.3)) bring_up(index, HostIndex(static_cast<std::uint16_t>(random_.below(config_.hosts))));
   if (host.messages->next_flow(cls, HostIndex(static_cast<std::uint16_t>(random_.below(config_.hosts))), &peer)) {
     if (!host.up[peer.value]) find("flows", fmt::format("host {} has something for a flow that is not up", index));
     if (host.messages->pick({peer, cls}, kMaxOperation, std::span(&send, 1)) == 0) {
@@ -236,12 +236,11 @@ bool Run::move(std::uint16_t index) {
 }
 
 // Flows come up one after the other, and not at both ends at once.
-void Run::bring_up(std::uint16_t index) {
+void Run::bring_up(std::uint16_t index, HostIndex peer) {
   Host& host = hosts_[index];
-  const std::uint64_t peer = random_.below(host.up.size());
-  if (host.up[peer] || peer == index || !random_.chance(0.3)) return;
-  host.up[peer] = true;
-  host.messages->peer_up(HostIndex(static_cast<std::uint16_t>(peer)));
+  if (host.up[peer.value] || peer.value == index) return;
+  host.up[peer.value] = true;
+  host.messages->peer_up(peer);
 }
 
 bool Run::deliver(std::size_t channel) {
@@ -305,6 +304,9 @@ void Run::go_on() {
   std::uint64_t idle = 0;
   for (std::uint64_t i = 0; idle < kIdle && !finding_ && !ended_; ++i) {
     idle = step() ? 0 : idle + 1;
+    for (std::uint16_t h = 0; idle == kIdle / 2 && h < hosts_.size(); ++h) {
+      for (std::uint16_t peer = 0; peer < hosts_.size(); ++peer) bring_up(h, HostIndex(peer));
+    }
     if (i == lie_at) lie();
     if (i == end) end_all();
   }

@@ -82,12 +82,12 @@ def init(
     """Joins the job; returns when every rank has. What is None comes from torchrun's variables (RANK, WORLD_SIZE,
     LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID), for the ranks also from those of Open
     MPI's mpirun and of Slurm's srun (which do not set MASTER_ADDR, and beside which RANK or WORLD_SIZE alone is
-    refused), and from TENSORLANE_JOB,
-    TENSORLANE_JOB_SECRET or the contents of the file TENSORLANE_JOB_SECRET_FILE, TENSORLANE_SOCKET, TENSORLANE_TIMEOUT.
-    A job that spans hosts needs a secret. A second call changes nothing.
+    refused), and from TENSORLANE_JOB, TENSORLANE_JOB_SECRET or the contents of the file TENSORLANE_JOB_SECRET_FILE,
+    TENSORLANE_SOCKET, TENSORLANE_TIMEOUT. A job that spans hosts needs a secret. A second call changes nothing.
 
     timeout: seconds that joining, registering, add_process_set(), close() and leaving wait for the other ranks; 60
-    where nothing says otherwise. Errors, as of all calls, are subclasses of tensorlane.Error (tensorlane.TimedOutError,
+    where nothing says otherwise. Operations wait without limit: synchronize() takes a time-out of its own, and the
+    daemon's `late_error` ends a job whose ranks are late. Errors, as of all calls, are subclasses of tensorlane.Error (tensorlane.TimedOutError,
     ...; module tensorlane.errors)."""
     _native.init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
 

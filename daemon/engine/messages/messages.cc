@@ -58,8 +58,10 @@ std::uint32_t Messages::find(std::uint32_t id) const {
   return index;
 }
 
-Messages::Bucket& Messages::bucket(Rank destination, std::uint64_t tag) {
-  const std::uint64_t hash = (tag * 0x9e3779b97f4a7c15u) ^ (destination.value * 0xc2b2ae3d27d4eb4fu);
+Messages::Bucket& Messages::bucket(Rank source, Rank destination, std::uint64_t tag) {
+  std::uint64_t hash = tag * 0x9e3779b97f4a7c15u;
+  hash = (hash ^ hash >> 32 ^ destination.value) * 0xc2b2ae3d27d4eb4fu;
+  hash = (hash ^ hash >> 32 ^ source.value) * 0x9e3779b97f4a7c15u;
   return buckets_[(hash ^ hash >> 32) & (buckets_.size() - 1)];
 }
 
@@ -86,6 +88,7 @@ std::uint32_t Messages::add_request(Time now, const Message& message, bool sends
   const std::uint32_t generation = item.generation;
   item = Item{.message = message, .state = State::kWaits, .sends = sends, .since = now};
   item.generation = generation;
+  item.order = ++posted_;
   item.done = {.request = message.request, .source = message.source, .destination = message.destination};
   item.done.tag = message.tag;
   ++open_of_[(sends ? message.source : message.destination).value];
@@ -141,13 +144,9 @@ Status Messages::send(Time now, const Message& message) {
 Status Messages::receive(Time now, const Message& message) {
   TL_RETURN_IF_ERROR(check(message, message.destination));
   const std::uint32_t index = add_request(now, message, false);
-  Bucket& in = bucket(message.destination, message.tag);
-  const std::uint32_t found = take_fitting(announcements_, in.announcements, [&](const Announcement& a) {
-    const bool from = message.source == kAnySource || a.source == message.source;
-    return from && a.destination == message.destination && a.tag == message.tag;
-  });
+  const std::uint32_t found = take_announcement_for(message);
   if (found == kNone) {
-    append(items_, in.receives, index);
+    append(items_, bucket(message.source, message.destination, message.tag).receives, index);
     return {};
   }
   const Announcement announcement = announcements_[found];
@@ -156,17 +155,62 @@ Status Messages::receive(Time now, const Message& message) {
   return {};
 }
 
-void Messages::announced(Time now, const Announcement& a) {
-  Bucket& in = bucket(a.destination, a.tag);
-  const std::uint32_t receive = take_fitting(items_, in.receives, [&](const Item& item) {
+// The first that this receive may get, which leaves the tables; or kNone.
+std::uint32_t Messages::take_announcement_for(const Message& message) {
+  Bucket& in = bucket(message.source, message.destination, message.tag);
+  const auto is_for = [&](const Announcement& a) {
+    return a.destination == message.destination && a.tag == message.tag;
+  };
+  std::uint32_t found = kNone;
+  if (message.source != kAnySource) {
+    const auto fits = [&](const Announcement& a) { return a.source == message.source && is_for(a); };
+    found = take_fitting(announcements_, in.announcements, fits);
+  } else {
+    found = in.of_any.first;
+    while (found != kNone && !is_for(announcements_[found])) found = announcements_[found].next_of_any;
+    if (found == kNone) return found;
+    const Announcement& a = announcements_[found];
+    take_fitting(announcements_, bucket(a.source, a.destination, a.tag).announcements,
+                 [&a](const Announcement& other) { return &other == &a; });
+  }
+  if (found != kNone) unlink_of_any(found);
+  return found;
+}
+
+void Messages::unlink_of_any(std::uint32_t index) {
+  const Announcement& a = announcements_[index];
+  List& list = bucket(kAnySource, a.destination, a.tag).of_any;
+  (a.last_of_any == kNone ? list.first : announcements_[a.last_of_any].next_of_any) = a.next_of_any;
+  (a.next_of_any == kNone ? list.last : announcements_[a.next_of_any].last_of_any) = a.last_of_any;
+}
+
+// The receive that was posted first of those that may get it, which leaves the tables; or kNone.
+std::uint32_t Messages::take_receive_for(const Announcement& a) {
+  List& from_it = bucket(a.source, a.destination, a.tag).receives;
+  List& from_any = bucket(kAnySource, a.destination, a.tag).receives;
+  const auto fits = [&](const Item& item, Rank source) {
     const Message& m = item.message;
-    return (m.source == kAnySource || m.source == a.source) && m.destination == a.destination && m.tag == a.tag;
-  });
+    return m.source == source && m.destination == a.destination && m.tag == a.tag;
+  };
+  const std::uint32_t one = find_fitting(items_, from_it, [&](const Item& item) { return fits(item, a.source); });
+  const std::uint32_t other = find_fitting(items_, from_any, [&](const Item& item) { return fits(item, kAnySource); });
+  if (one == kNone && other == kNone) return kNone;
+  const bool any = one == kNone || (other != kNone && items_[other].order < items_[one].order);
+  const Item* const first = &items_[any ? other : one];
+  return take_fitting(items_, any ? from_any : from_it, [first](const Item& item) { return &item == first; });
+}
+
+void Messages::announced(Time now, const Announcement& a) {
+  const std::uint32_t receive = take_receive_for(a);
   if (receive != kNone) return match(now, receive, a);
   const std::uint32_t index = take_first(announcements_, free_announcements_);
   TL_ASSERT(index != kNone);  // credit has counted it
   announcements_[index] = a;
-  append(announcements_, in.announcements, index);
+  append(announcements_, bucket(a.source, a.destination, a.tag).announcements, index);
+  List& of_any = bucket(kAnySource, a.destination, a.tag).of_any;
+  announcements_[index].last_of_any = of_any.last;
+  (of_any.empty() ? of_any.first : announcements_[of_any.last].next_of_any) = index;
+  of_any.last = index;
 }
 
 void Messages::match(Time now, std::uint32_t receive, const Announcement& a) {

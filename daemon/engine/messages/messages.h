@@ -86,8 +86,9 @@ class Messages {
   static Bytes table_bytes(const MessagesConfig& config);
 
   // Errors, which change nothing: kInvalidArgument (a rank that the job does not have), kResourceExhausted (so many of
-  // the rank's requests have not come out of next_done() as it may have), kAborted. A rank that is not of this host is a broken invariant: `source` of
-  // a send, `destination` of a receive. Work: as many steps as requests and announcements share the tag, at most.
+  // the rank's requests have not come out of next_done() as it may have), kAborted. A rank that is not of this host is
+  // a broken invariant: `source` of a send, `destination` of a receive. Work: a look at the first that fits, of a hash
+  // table's bucket.
   Status send(Time now, const Message& message);
   Status receive(Time now, const Message& message);
 
@@ -153,6 +154,7 @@ class Messages {
     std::uint64_t moved = 0;      // bytes that were picked, or have arrived
     std::uint32_t in_flight = 0;  // operations, or blocks of a copy
     std::uint32_t next = kNone;   // in the list that it waits in: of a bucket, a peer, what is over, what is free
+    std::uint64_t order = 0;      // in which it was posted
     Time since;
   };
   // A message that no receive has matched. Of a local one `id` is the send's index.
@@ -162,14 +164,17 @@ class Messages {
     Dtype dtype{};
     HostIndex peer;
     std::uint32_t id = 0;
-    std::uint32_t next = kNone;
+    std::uint32_t next = kNone;                              // of the same source, destination and tag
+    std::uint32_t next_of_any = kNone, last_of_any = kNone;  // behind and before it, of the same destination and tag
   };
   struct List {
     std::uint32_t first = kNone, last = kNone;
     bool empty() const { return first == kNone; }
   };
+  // Of a source, destination and tag; with kAnySource as the source, of receives from any, and of all announcements of
+  // this destination and tag once more (linked by next_of_any), for these receives. And of what else hashes to it.
   struct Bucket {
-    List receives, announcements;
+    List receives, announcements, of_any;
   };
   struct Peer {
     bool up = false;               // its flows
@@ -183,13 +188,18 @@ class Messages {
   template <typename Table>
   std::uint32_t take_first(Table& table, List& list);
   template <typename Table, typename Fits>
+  std::uint32_t find_fitting(const Table& table, const List& list, const Fits& fits) const;
+  template <typename Table, typename Fits>
   std::uint32_t take_fitting(Table& table, List& list, const Fits& fits);
 
   Status check(const Message& message, Rank self) const;
   std::uint32_t add_request(Time now, const Message& message, bool sends);
   void free_if_gone(std::uint32_t index);
   void finish(std::uint32_t index, Code code);
-  Bucket& bucket(Rank destination, std::uint64_t tag);
+  Bucket& bucket(Rank source, Rank destination, std::uint64_t tag);
+  std::uint32_t take_announcement_for(const Message& message);
+  std::uint32_t take_receive_for(const Announcement& announcement);
+  void unlink_of_any(std::uint32_t announcement);
   void announced(Time now, const Announcement& announcement);
   void match(Time now, std::uint32_t receive, const Announcement& announcement);
   void match_local(std::uint32_t receive, std::uint32_t send);
@@ -218,6 +228,7 @@ class Messages {
   PeerSet control_;            // peers with something to go
   std::vector<PeerSet> data_;  // by class
   std::uint64_t grants_ = 0;   // orders equals
+  std::uint64_t posted_ = 0;   // requests, ever
   bool aborted_ = false;
 };
 
@@ -233,7 +244,15 @@ std::uint32_t Messages::take_first(Table& table, List& list) {
   return take_fitting(table, list, [](const auto&) { return true; });
 }
 
-// The first one that fits leaves the list; kNone where none does.
+// The first one that fits; kNone where none does.
+template <typename Table, typename Fits>
+std::uint32_t Messages::find_fitting(const Table& table, const List& list, const Fits& fits) const {
+  std::uint32_t at = list.first;
+  while (at != kNone && !fits(table[at])) at = table[at].next;
+  return at;
+}
+
+// It leaves the list.
 template <typename Table, typename Fits>
 std::uint32_t Messages::take_fitting(Table& table, List& list, const Fits& fits) {
   std::uint32_t before = kNone, at = list.first;

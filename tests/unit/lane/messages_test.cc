@@ -131,6 +131,30 @@ TEST_F(MessagesTest, AreTakenFromAnybody) {
   }
 }
 
+// Of two receives that could get a message, whether from its source or from anybody, the one that was posted first
+// does.
+TEST_F(MessagesTest, GoToTheReceiveThatWasPostedFirst) {
+  start(2, 1, {});
+  FakeClient &sender = *hosts_[0]->clients[0], &receiver = *hosts_[1]->clients[0];
+  for (const std::uint32_t any_at : {0u, 1u, 2u}) {
+    for (std::uint32_t slot = 0; slot < 3; ++slot)
+      receiver.post(slot, receive_from(slot == any_at ? protocol::kAnyRank : 0, 5, 1, slot * 64));
+    receiver.post(9, receive_from(1, 6, 0, 0));  // all are posted when this one is over
+    receiver.post(10, send_to(1, 6, 0, 0));
+    ASSERT_EQ(receiver.wait_message(9).first, Code::kOk);
+    ASSERT_EQ(receiver.wait_message(10).first, Code::kOk);
+    for (std::uint32_t slot = 0; slot < 3; ++slot) {
+      *sender.data<float>(slot * 64) = static_cast<float>(slot);
+      sender.post(slot, send_to(1, 5, 1, slot * 64));
+    }
+    for (std::uint32_t slot = 0; slot < 3; ++slot) {
+      ASSERT_EQ(sender.wait_message(slot).first, Code::kOk);
+      ASSERT_EQ(receiver.wait_message(slot).first, Code::kOk);
+      EXPECT_EQ(*receiver.data<float>(slot * 64), static_cast<float>(slot)) << "from anybody: " << any_at;
+    }
+  }
+}
+
 TEST_F(MessagesTest, WhoseEndsDisagreeFailAtBothWithBothValues) {
   start(2, 1, {});
   FakeClient &sender = *hosts_[0]->clients[0], &receiver = *hosts_[1]->clients[0];
