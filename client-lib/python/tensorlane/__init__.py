@@ -87,8 +87,8 @@ def init(
 
     timeout: seconds that joining, registering, add_process_set(), close() and leaving wait for the other ranks; 60
     where nothing says otherwise. Operations wait without limit: synchronize() takes a time-out of its own, and the
-    daemon's `late_error` ends a job whose ranks are late. Errors, as of all calls, are subclasses of tensorlane.Error (tensorlane.TimedOutError,
-    ...; module tensorlane.errors)."""
+    daemon's `late_error` ends a job whose ranks are late. Errors, as of all calls, are subclasses of tensorlane.Error
+    (tensorlane.TimedOutError, ...; module tensorlane.errors)."""
     _native.init(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
 
 

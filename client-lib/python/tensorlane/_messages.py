@@ -1,8 +1,8 @@
 """Messages from one rank to another: send and receive, with a tag.
 
 A send and a receive meet if both ranks and the tag are the same, and those that could meet do so in the order of their
-calls. With `process_set` messages are among its ranks, apart from those of the job; ranks count in the whole job all the
-same, but in the text of a MismatchError, which counts them in the set.
+calls. With `process_set` messages are among its ranks, apart from those of the job; ranks count in the whole job all
+the same, but in the text of a MismatchError, which counts them in the set.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def send_async(
     context = target.context()
     return Handle(
         _start(
-            context, _native.library().tl_send, target.root(destination, "destination"), tag, given, (), priority, given,
+            context, _native.library().tl_send, target.root(destination, "destination"), tag, given, (), priority,
+            given,
         ),
         None,
     )
@@ -64,8 +65,8 @@ def recv_async_(
     priority: float | None = None,
     process_set: AnyProcessSet | None = None,
 ) -> Handle:
-    """Starts receiving into `tensor` what rank `source` sends with this tag; None: whoever sends it. The handle's result
-    is the rank that has sent."""
+    """Starts receiving into `tensor` what rank `source` sends with this tag; None: whoever sends it. The handle's
+    result is the rank that has sent."""
     got = _arrays.view(tensor, "recv", empty=True)
     _arrays.require_writable(got, "recv")
     target = _process_sets.of(process_set)
