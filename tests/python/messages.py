@@ -4,6 +4,7 @@
     messages.py waits      nobody has registered anything, and the first call is a message from the highest rank to the lowest
     messages.py left       a rank leaves while another waits for its message
     messages.py dies       a rank dies while others wait for its message
+    messages.py silent     each waits for a message of the other, which neither sends
 """
 
 import ctypes
@@ -274,7 +275,14 @@ def dies(rank, size):
     told(rank, lambda: tensorlane.recv_(numpy.zeros(5), 1, 8))
 
 
+def silent(rank, size):
+    try:
+        tensorlane.recv_(numpy.zeros(1), (rank + 1) % size, timeout=2.5)
+    except tensorlane.TimedOutError:
+        sys.exit("nothing came")
+
+
 if __name__ == "__main__":
     tensorlane.init()
-    {"works": works, "waits": waits, "left": left, "dies": dies}[sys.argv[1]](tensorlane.rank(), tensorlane.size())
+    {"works": works, "waits": waits, "left": left, "dies": dies, "silent": silent}[sys.argv[1]](tensorlane.rank(), tensorlane.size())
     tensorlane.shutdown()

@@ -32,3 +32,8 @@ def test_a_rank_that_leaves_while_others_wait_for_its_message(ranks_per_host):
 def test_a_rank_that_dies_while_others_wait_for_its_message(ranks_per_host):
     with pytest.raises(AssertionError, match="rank 0: was told after 0.*was killed by signal 9"):
         run(2, ranks_per_host, "ring", "messages.py", "dies", first_port=7700)
+
+
+def test_who_keeps_others_waiting_is_said():
+    with pytest.raises(AssertionError, match="rank 1 on host .* is late with a message to or from rank 0: [12]"):
+        run(2, 1, "ring", "messages.py", "silent", first_port=7700, settings=["late_after=1 s"])
