@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <numeric>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "context_guard.h"
@@ -199,6 +201,26 @@ TEST(Alone, ALargeExchangeIsNotCopiedByWhoBeginsIt) {
     ASSERT_EQ(memory[kCount - 1], static_cast<float>(round + 1));
   }
   EXPECT_LT(begun, waited);
+}
+
+TEST(Alone, MessagesMeetByTagInTheOrderOfTheirCalls) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  std::vector<tl_request_t*> requests;
+  for (const auto& [tag, value] : {std::pair(1, 10), std::pair(2, 20), std::pair(1, 11)}) {
+    ASSERT_EQ(tl_send(context, 0, tag, &value, 1, TL_INT32, nullptr, &requests.emplace_back()), TL_OK);
+  }
+  std::array<int, 3> got{};
+  int source = -1;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const std::uint64_t tag = i == 0 ? 2 : 1;
+    ASSERT_EQ(tl_recv(context, TL_ANY_SOURCE, tag, &got[i], 1, TL_INT32, &source, nullptr, &requests.emplace_back()),
+              TL_OK)
+        << tl_last_error();
+  }
+  for (tl_request_t* request : requests) ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(got, (std::array{20, 10, 11}));
+  EXPECT_EQ(source, 0);
 }
 
 // Ids are used again, by other operations.
