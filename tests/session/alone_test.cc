@@ -6,12 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <numeric>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "context_guard.h"
@@ -151,6 +153,13 @@ TEST(Alone, TheStatusSaysWhy) {
                "{\"alone\": \"connect to /tmp/tensorlane-nobody.sock: No such file or directory\", \"jobs\": []}");
 }
 
+TEST(Alone, TheStatusIsJsonWhateverTheSocketIsCalled) {
+  ClientContext context("/tmp/tensorlane-\"no\\body\".sock");
+  const char* json = nullptr;
+  ASSERT_EQ(tl_daemon_status(context, &json), TL_OK) << tl_last_error();
+  EXPECT_THAT(json, HasSubstr(R"(connect to /tmp/tensorlane-\"no\\body\".sock: )"));
+}
+
 TEST(Alone, NoMemory) {
   ClientContext context(kNobody);
   void* memory = nullptr;
@@ -192,6 +201,47 @@ TEST(Alone, ALargeExchangeIsNotCopiedByWhoBeginsIt) {
     ASSERT_EQ(memory[kCount - 1], static_cast<float>(round + 1));
   }
   EXPECT_LT(begun, waited);
+}
+
+TEST(Alone, MessagesMeetByTagInTheOrderOfTheirCalls) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  std::vector<tl_request_t*> requests;
+  for (const auto& [tag, value] : {std::pair(1, 10), std::pair(2, 20), std::pair(1, 11)}) {
+    ASSERT_EQ(tl_send(context, 0, tag, &value, 1, TL_INT32, nullptr, &requests.emplace_back()), TL_OK);
+  }
+  std::array<int, 3> got{};
+  int source = -1;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const std::uint64_t tag = i == 0 ? 2 : 1;
+    ASSERT_EQ(tl_recv(context, TL_ANY_SOURCE, tag, &got[i], 1, TL_INT32, &source, nullptr, &requests.emplace_back()),
+              TL_OK)
+        << tl_last_error();
+  }
+  for (tl_request_t* request : requests) ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(got, (std::array{20, 10, 11}));
+  EXPECT_EQ(source, 0);
+}
+
+// Ids are used again, by other operations.
+TEST(Alone, WhatWasAnExchangeIsNone) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  constexpr std::uint64_t kCount = 64;
+  tl_tensor_desc_t desc = tensor_desc("exchange", nullptr, kCount);
+  desc.operation = TL_ALLTOALL;
+  tl_tensor_t* tensor = nullptr;
+  ASSERT_EQ(tl_register(context, "exchange", &desc, 1, &tensor), TL_OK) << tl_last_error();
+  auto* memory = static_cast<float*>(tl_tensor_buffer(tensor));
+  ASSERT_EQ(tl_unregister(context, "exchange"), TL_OK) << tl_last_error();
+  // Most likely in the same memory; what was exchanged there would be now, too.
+  float* x = context.floats(kCount);
+  if (x != memory) GTEST_SKIP() << "the memory is not used again";
+  std::iota(x, x + kCount, 1.0F);
+  tl_request_t* request = nullptr;
+  ASSERT_EQ(tl_post(registered(context, "sum", x, kCount), &request), TL_OK) << tl_last_error();
+  ASSERT_EQ(tl_wait(request, 10), TL_OK) << tl_last_error();
+  EXPECT_EQ(std::vector<float>(x, x + kCount), counted(kCount));
 }
 
 // In a process of a user who may not have more threads than that has; root may have any number.

@@ -121,6 +121,7 @@ TEST(Fabric, TheFirstRuleThatFitsSaysHowUrgentAnOperationIs) {
   for (const Fabric& fabric : {first, parsed(to_yaml(first))}) {
     EXPECT_EQ(urgency_in(fabric, "prod-1", "x", Operation::kAllreduce, 4096), 1);
     EXPECT_EQ(urgency_in(fabric, "prod-1", "x", Operation::kAllreduce, 4097), 0.125);
+    EXPECT_EQ(urgency_in(fabric, "prod-1", "x", Operation::kAllreduce, 64), 1);
     EXPECT_EQ(urgency_in(fabric, "prod-1", "x", Operation::kAllreduce, 63), 0.125);
     EXPECT_EQ(urgency_in(fabric, "test", "x", Operation::kAllreduce, 100), 0.125);
     EXPECT_EQ(urgency_in(fabric, "test", "allgather.a1", Operation::kAllgather, 100), 0.25);

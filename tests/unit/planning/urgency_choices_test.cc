@@ -73,6 +73,22 @@ TEST(UrgencyChoices, TheStatusSaysWhatFitted) {
   EXPECT_EQ(defaults.choices()[0]["rule"], "default");
 }
 
+TEST(UrgencyChoices, ReportsSoManyRulesOfAJobAndFollowsMore) {
+  std::string text = "hosts: [{name: h0, addresses: {tcp: 127.0.0.1}}]\nurgencies:\n";
+  for (int i = 0; i < 300; ++i) text += "  - {tensor: t" + std::to_string(i) + ", urgency: 0.75}\n";
+  const fabric::Fabric fabric = *fabric::parse(text, "fabric.yaml");
+  UrgencyChoices choices(fabric);
+  for (int round = 0; round < 2; ++round) {
+    for (int i = 0; i < 300; ++i) {
+      const std::string name = "t" + std::to_string(i);
+      EXPECT_EQ(choices.choose("j", body_of(name, Operation::kAllreduce, protocol::kUnsaidUrgency, 0.5)), 0.75F);
+    }
+  }
+  const nlohmann::json all = choices.choices();
+  EXPECT_EQ(all.size(), 256u);
+  EXPECT_TRUE(std::ranges::all_of(all, [](const nlohmann::json& one) { return one["tensors"] == 2; }));
+}
+
 TEST(UrgencyChoices, AJobThatHasEndedIsForgottenAndManyOfOneHideNoOther) {
   config::DaemonConfig config = configuration();
   config.pattern.reset();
