@@ -116,9 +116,10 @@ Status Context::place_message(tl_request& request, const MessageCall& call, prot
   slot.count = call.count;
   slot.urgency = call.urgency;
   if (tensor.bytes == 0) return {};
-  std::optional<Place> place = arenas_->locate(call.buffer, tensor.bytes);
-  tensor.buffer = call.buffer;
-  if (!place) {
+  std::byte* buffer = call.buffer;
+  std::optional<Place> place = arenas_->locate(buffer, tensor.bytes);
+  const bool copies = !place;
+  if (copies) {
     if (m.block_bytes < tensor.bytes) {
       if (m.block != nullptr) (void)arenas_->release(m.block);
       m.block = nullptr;
@@ -126,15 +127,16 @@ Status Context::place_message(tl_request& request, const MessageCall& call, prot
       TL_ASSIGN_OR_RETURN(m.block, arenas_->allocate(tensor.bytes, false));
       m.block_bytes = arenas_->block_bytes(m.block);
     }
-    tensor.buffer = m.block;
-    place = arenas_->locate(m.block, tensor.bytes);
-    if (call.sends) std::memcpy(m.block, call.buffer, tensor.bytes);
-    std::lock_guard lock(mutex_);
-    request.copies_out = true;  // of a send nothing
-    request.out = call.buffer;
-    request.out_offset = 0;
-    request.out_bytes = call.sends ? 0 : tensor.bytes;
+    buffer = m.block;
+    place = arenas_->locate(buffer, tensor.bytes);
+    if (call.sends) std::memcpy(buffer, call.buffer, tensor.bytes);
   }
+  std::lock_guard lock(mutex_);
+  tensor.buffer = buffer;
+  request.copies_out = copies;
+  request.out = call.buffer;
+  request.out_offset = 0;
+  request.out_bytes = call.sends ? 0 : tensor.bytes;  // of a send nothing
   slot.segment = place->segment;
   slot.offset = place->offset;
   return {};
