@@ -48,9 +48,9 @@ class TokenBucket {
   }
   void take(Time now, Bytes bytes) {
     if (!limited()) return;
-    const auto most = static_cast<std::uint64_t>(kMostDebt / kByte);
-    tokens_ = tokens_at(now) - static_cast<std::int64_t>(std::min(bytes.value, most)) * kByte;
-    tokens_ = std::max(tokens_, -kMostDebt);
+    const std::int64_t before = tokens_at(now);
+    const std::uint64_t room = (static_cast<std::uint64_t>(before) + static_cast<std::uint64_t>(kMostDebt)) / kByte;
+    tokens_ = before - static_cast<std::int64_t>(std::min(bytes.value, room)) * kByte;
     at_ = std::max(at_, now);
     if (tokens_ <= 0) empty_until_ = at_ + Duration(-tokens_ / rate_ + 1);
   }
@@ -58,7 +58,7 @@ class TokenBucket {
  private:
   // Tokens are counted in bit-nanoseconds per second, of which a rate in bit/s brings `rate` in a nanosecond.
   static constexpr std::int64_t kByte = 8'000'000'000;
-  // What is taken beyond it is forgotten: half a gigabyte, so that two of them are no overflow.
+  // What is taken beyond it is forgotten: half a gigabyte, which counts without an overflow.
   static constexpr std::int64_t kMostDebt = 4'000'000'000'000'000'000;
 
   std::int64_t tokens_at(Time now) const {

@@ -48,6 +48,16 @@ TEST(TokenBucket, HoldsAtItsBounds) {
   EXPECT_GT(slow.ready_at(), Time(0) + seconds(8 * 256 * 1024));
 }
 
+// What is taken at once may be more than the bucket can count: it stays empty, and for no longer than half a gigabyte.
+TEST(TokenBucket, OwesNoMoreThanItCanCount) {
+  TokenBucket bucket({BitsPerSecond(8'000'000'000), Bytes(1000)});
+  for (int i = 0; i < 3; ++i) {
+    bucket.take(Time(0), Bytes(2'305'843'010));
+    EXPECT_TRUE(bucket.empty(Time(0) + milliseconds(400)));
+    EXPECT_FALSE(bucket.empty(Time(0) + seconds(1)));
+  }
+}
+
 // The promise: in every interval at most rate * t + burst + the one take that emptied it; and no less than that is let
 // pass to whoever asks all the time.
 TEST(TokenBucket, LetsPassTheRateAndNoMore) {

@@ -19,7 +19,9 @@ Messages host(HostIndex self, std::uint32_t open = 8, std::uint32_t announcement
   config.host_of = {kHere, kHere, kThere, kThere};
   config.open_per_rank = open;
   config.announcements = announcements;
-  return Messages(config);
+  Messages made(config);
+  made.peer_up(self == kHere ? kThere : kHere);
+  return made;
 }
 
 Message message(std::uint32_t source, std::uint32_t destination, std::uint64_t tag, std::uint64_t count,
@@ -118,11 +120,42 @@ TEST(Messages, WaitForCreditAtTheirHost) {
   EXPECT_EQ(here.lent(kThere).announced, 2u);
   for (std::uint64_t i = 0; i < 4; ++i) {
     ASSERT_TRUE(there.receive(Time(1), message(0, 2, i, 0, 10 + i)).ok());
-    EXPECT_EQ(outcome(there).code, Code::kOk) << i;
+    MessageDone done;
+    EXPECT_FALSE(there.next_done(&done)) << "its answer has not gone";
     carry(here, there);
+    EXPECT_EQ(outcome(there).code, Code::kOk) << i;
     EXPECT_EQ(outcome(here).request, i);
   }
   EXPECT_EQ(here.lent(kThere).announced + there.lent(kHere).unanswered, 0u);
+}
+
+// What is over makes room, before its answer, or anything of it, can still be under way.
+TEST(Messages, WhatIsToldIsGone) {
+  Messages here = host(kHere, 8), there = host(kThere, 1);
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    Message receive = message(0, 2, i, 0, 10 + i);
+    receive.dtype = i % 2 == 0 ? Dtype::kFloat32 : Dtype::kInt8;
+    ASSERT_TRUE(here.send(Time(1), message(0, 2, i, 0, i)).ok());
+    carry(here, there);
+    ASSERT_TRUE(there.receive(Time(1), receive).ok()) << i;
+    while (there.has_sends({kHere, kControlClass})) {
+      ASSERT_EQ(here.take_frame(Time(1), kThere, next(there, kHere, kControlClass).header), nullptr);
+    }
+    EXPECT_EQ(outcome(there).code, i % 2 == 0 ? Code::kOk : Code::kMismatch);
+    (void)outcome(here);
+  }
+}
+
+TEST(Messages, NothingGoesBeforeTheFlowsAreUp) {
+  MessagesConfig config;
+  config.self = kHere;
+  config.hosts = 2;
+  config.host_of = {kHere, kThere};
+  Messages here(config);
+  ASSERT_TRUE(here.send(Time(1), message(0, 1, 1, 1, 1)).ok());
+  EXPECT_FALSE(here.has_sends({kThere, kControlClass}));
+  here.peer_up(kThere);
+  EXPECT_TRUE(here.has_sends({kThere, kControlClass}));
 }
 
 TEST(Messages, ARankHasAQuotaOfItsOwn) {
