@@ -254,7 +254,8 @@ void Alone::give_arena(std::uint32_t request, std::span<const std::byte> packet)
 void Alone::register_group(std::uint32_t request, std::span<const std::byte> packet) {
   const auto body = read<protocol::RegisterBody>(packet);
   for (std::uint32_t i = 0; i < body.count; ++i) {
-    const auto tensor = read<protocol::TensorBody>(packet.subspan(sizeof body + i * sizeof(protocol::TensorBody)));
+    const std::size_t first = sizeof body + body.set_ranks * sizeof(std::uint32_t);
+    const auto tensor = read<protocol::TensorBody>(packet.subspan(first + i * sizeof(protocol::TensorBody)));
     coming_.push_back({tensor.name, exchanged_by(tensor)});
   }
   if (body.more != 0) return;

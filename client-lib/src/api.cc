@@ -2,11 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <new>
 #include <span>
 #include <string>
-#include <system_error>
 
+#include "client-lib/src/api.h"
 #include "client-lib/src/context.h"
 #include "client-lib/src/error.h"
 #include "common/base/hash.h"
@@ -33,40 +32,6 @@ static_assert(static_cast<int>(protocol::Pattern::kRing) + 1 == TL_PATTERN_RING 
               static_cast<int>(protocol::Pattern::kHalvingDoubling) + 1 == TL_PATTERN_HALVING_DOUBLING &&
               static_cast<int>(protocol::Pattern::kTree) + 1 == TL_PATTERN_TREE);
 static_assert(protocol::kDaemonsPattern == TL_PATTERN_DEFAULT && protocol::kAutomaticPattern == TL_PATTERN_AUTO);
-
-template <typename Function>
-tl_status_t guarded(Function&& function) noexcept {
-  try {
-    return report(function());
-  } catch (const std::bad_alloc&) {
-    return report(Status(Code::kResourceExhausted, "out of memory", "in this process", "give it more, or use less"));
-  } catch (const std::system_error& e) {
-    if (e.code() != std::errc::resource_unavailable_try_again)
-      return report(Status(Code::kInternal, "an unexpected exception", e.what()));
-    return report(
-        Status(Code::kResourceExhausted, "cannot start a thread", e.code().message(),
-               "raise the limit of processes of this user (ulimit -u) or of tasks of its service or container "
-               "(TasksMax, pids.max)"));
-  } catch (const std::exception& e) {
-    return report(Status(Code::kInternal, "an unexpected exception", e.what()));
-  }
-}
-
-Status null_argument(const char* function, const char* argument) {
-  return Status(Code::kInvalidArgument, std::string(function) + " was called without " + argument, "", "pass it");
-}
-
-// Where a struct of the program is older and shorter than ours, the rest keeps its defaults.
-template <typename T>
-Status read_struct(const T* given, const char* init, T* into) {
-  if (given == nullptr) return {};
-  if (given->size < sizeof given->size || given->size > 4096) {
-    return Status(Code::kInvalidArgument, "a struct of the wrong size", "its size is " + std::to_string(given->size),
-                  std::string("initialise it with ") + init);
-  }
-  std::memcpy(into, given, std::min(given->size, sizeof *into));
-  return {};
-}
 
 // Into *request; checks what all array calls have in common.
 tl_status_t array_call(const char* function, tl_context_t* context, const char* name, ArrayCall call,
@@ -95,11 +60,12 @@ tl_status_t array_call(const char* function, tl_context_t* context, const char* 
       return Status(Code::kInvalidArgument, std::string(function) + " was called with an unknown memory",
                     std::to_string(raw_number(known.memory)), "use a tl_memory_t");
     }
+    call.set = context->set;
     call.urgency = known.urgency;
     call.queued = known.queued != 0;
     call.memory = known.memory;
     call.stream = known.stream;
-    TL_ASSIGN_OR_RETURN(*request, context->array(name, call));
+    TL_ASSIGN_OR_RETURN(*request, context->session->array(name, call));
     return {};
   });
 }
@@ -129,9 +95,10 @@ tl_status_t message_call(const char* function, tl_context_t* context, int peer, 
       return impossible("urgency", std::to_string(known.urgency), "use [0, 1], or a negative number for 0.9");
     if (raw_number(known.memory) != TL_MEMORY_HOST)
       return impossible("memory", std::to_string(raw_number(known.memory)), "send and receive in host memory");
+    call.set = context->set;
     call.peer = any ? protocol::kAnyRank : static_cast<std::uint32_t>(peer);
     call.urgency = known.urgency < 0 ? kMessageUrgency : known.urgency;
-    TL_ASSIGN_OR_RETURN(*request, context->message(call));
+    TL_ASSIGN_OR_RETURN(*request, context->session->message(call));
     return {};
   });
 }
@@ -161,7 +128,7 @@ std::uint64_t elements_of(std::uint64_t count, std::uint64_t parts) {
 ArrayCall rooted_call(Operation operation, const tl_context_t& context, std::uint64_t count, tl_dtype_t dtype,
                       int root) {
   ArrayCall call{
-      .operation = operation, .elements = elements_of(count, context.settings().world_size), .dtype = dtype_of(dtype)};
+      .operation = operation, .elements = elements_of(count, context.set->world_size), .dtype = dtype_of(dtype)};
   call.root = static_cast<std::uint32_t>(root);
   return call;
 }
@@ -169,7 +136,7 @@ ArrayCall rooted_call(Operation operation, const tl_context_t& context, std::uin
 // The rank whose host has the first part of a key's value: keys are spread, and a push and a pull of one agree.
 std::uint32_t root_of(const tl_context_t* context, const char* key) {
   if (context == nullptr || key == nullptr) return 0;
-  return static_cast<std::uint32_t>(fnv1a(key) % context->settings().world_size);
+  return static_cast<std::uint32_t>(fnv1a(key) % context->set->world_size);
 }
 
 }  // namespace
@@ -180,102 +147,12 @@ using namespace tensorlane::client;
 
 extern "C" {
 
-const char* tl_status_string(tl_status_t status) {
-  return code_name(static_cast<Code>(raw_number(status)));
-}
-const char* tl_last_error(void) {
-  return last_error();
-}
-
-tl_status_t tl_init(const tl_config_t* config, tl_context_t** context) {
-  return guarded([&]() -> Status {
-    if (context == nullptr) return null_argument("tl_init", "a place for the context");
-    *context = nullptr;
-    TL_ASSIGN_OR_RETURN(Settings settings, resolve(config));
-    auto made = std::make_unique<tl_context>(std::move(settings));
-    TL_RETURN_IF_ERROR(made->join());
-    *context = made.release();
-    return {};
-  });
-}
-
-tl_status_t tl_finalize(tl_context_t* context) {
-  return guarded([&]() -> Status {
-    if (context == nullptr) return null_argument("tl_finalize", "a context");
-    Status status = context->leave();
-    // What the caller must do elsewhere leaves the context as it is.
-    if (status.code() == Code::kInvalidArgument) return status;
-    context->end_calls();
-    delete context;
-    return status;
-  });
-}
-
-tl_status_t tl_abort(tl_context_t* context, const char* why) {
-  return guarded([&]() -> Status {
-    if (context == nullptr) return null_argument("tl_abort", "a context");
-    return context->abort(why != nullptr ? why : "this process has called tl_abort");
-  });
-}
-
-int tl_rank(const tl_context_t* context) {
-  return context == nullptr ? -1 : static_cast<int>(context->settings().rank);
-}
-int tl_size(const tl_context_t* context) {
-  return context == nullptr ? -1 : static_cast<int>(context->settings().world_size);
-}
-int tl_local_rank(const tl_context_t* context) {
-  return context == nullptr ? -1 : static_cast<int>(context->settings().local_rank);
-}
-int tl_local_size(const tl_context_t* context) {
-  return context == nullptr ? -1 : static_cast<int>(context->settings().local_world_size);
-}
-
-const char* tl_host(const tl_context_t* context) {
-  return context == nullptr ? nullptr : context->host();
-}
-
-tl_status_t tl_daemon_status(tl_context_t* context, const char** json) {
-  return guarded([&]() -> Status {
-    if (context == nullptr || json == nullptr)
-      return null_argument("tl_daemon_status", "a context or a place for the text");
-    TL_RETURN_IF_ERROR(context->usable());
-    const Context::Running running(*context);
-    TL_ASSIGN_OR_RETURN(*json, context->daemon_status());
-    return {};
-  });
-}
-
-tl_status_t tl_alloc(tl_context_t* context, size_t bytes, void** memory) {
-  return guarded([&]() -> Status {
-    if (context == nullptr || memory == nullptr)
-      return null_argument("tl_alloc", "a context or a place for the memory");
-    TL_RETURN_IF_ERROR(context->usable());
-    const Context::Running running(*context);
-    TL_ASSIGN_OR_RETURN(*memory, context->allocate(bytes));
-    return {};
-  });
-}
-
-tl_status_t tl_free(tl_context_t* context, void* memory) {
-  return guarded([&]() -> Status {
-    if (context == nullptr) return null_argument("tl_free", "a context");
-    if (memory == nullptr) return {};
-    TL_RETURN_IF_ERROR(context->usable());
-    return context->release(memory);
-  });
-}
-
-int tl_is_shared(const tl_context_t* context, const void* memory, size_t bytes) {
-  return context != nullptr && context->is_shared(memory, bytes) ? 1 : 0;
-}
-
 tl_status_t tl_unregister(tl_context_t* context, const char* group) {
   return guarded([&]() -> Status {
     if (context == nullptr || group == nullptr) return null_argument("tl_unregister", "a context or a group's name");
-    TL_RETURN_IF_ERROR(context->usable());  // the child of a fork waits for no lock of its parent's
-    const Context::Running running(*context);
-    return context->unregister_group(group);
+    TL_RETURN_IF_ERROR(context->session->usable());  // the child of a fork waits for no lock of its parent's
+    const Context::Running running(*context->session);
+    return context->session->unregister_group(*context->set, group);
   });
 }
 
@@ -285,8 +162,8 @@ tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tenso
     if (context == nullptr || group == nullptr || descs == nullptr || tensors == nullptr) {
       return null_argument("tl_register", "a context, a group's name, descriptions or a place for the tensors");
     }
-    TL_RETURN_IF_ERROR(context->usable());
-    const Context::Running running(*context);
+    TL_RETURN_IF_ERROR(context->session->usable());
+    const Context::Running running(*context->session);
     if (count == 0)
       return Status(Code::kInvalidArgument, "a group without tensors", std::string("'") + group + "'",
                     "register at least one");
@@ -296,7 +173,7 @@ tl_status_t tl_register(tl_context_t* context, const char* group, const tl_tenso
       TL_RETURN_IF_ERROR(read_struct(reinterpret_cast<const tl_tensor_desc_t*>(next), "TL_TENSOR_INIT", &desc));
       next += descs->size;
     }
-    return context->register_group(group, known, tensors);
+    return context->session->register_group(context->set, group, known, tensors);
   });
 }
 
@@ -341,7 +218,7 @@ tl_status_t tl_stream_wait(tl_request_t** requests, size_t count, void* stream) 
     const std::span<tl_request_t*> all(requests, count);
     const auto first = std::ranges::find_if(all, [](const tl_request* request) { return request != nullptr; });
     if (first == all.end()) return {};
-    tl_context_t* context = static_cast<tl_context_t*>((*first)->context);
+    Context* const context = (*first)->context;
     for (const tl_request_t* request : all) {
       if (request != nullptr && request->context != context)
         return Status(Code::kInvalidArgument, "tl_stream_wait was called with requests of several contexts", "",
@@ -355,7 +232,7 @@ tl_status_t tl_gpu_status(tl_context_t* context, const char** json) {
   return guarded([&]() -> Status {
     if (context == nullptr || json == nullptr)
       return null_argument("tl_gpu_status", "a context or a place for the text");
-    *json = context->gpu_status();
+    *json = context->session->gpu_status();
     return {};
   });
 }
@@ -427,14 +304,14 @@ tl_status_t tl_allgather(tl_context_t* context, const char* name, const void* in
                          tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request) {
   if (in == nullptr) return report(null_argument("tl_allgather", "an input"));
   if (context == nullptr) return report(null_argument("tl_allgather", "a context"));
-  const std::uint64_t ranks = context->settings().world_size;
+  const std::uint64_t ranks = context->set->world_size;
   const std::uint64_t elements = elements_of(count, ranks);
   ArrayCall call{.operation = Operation::kAllgather, .elements = elements, .dtype = dtype_of(dtype)};
   call.in = in;
   call.out = out;
   call.out_bytes = elements * dtype_size(call.dtype);
   call.in_bytes = count * dtype_size(call.dtype);
-  call.in_offset = context->settings().rank * call.in_bytes;
+  call.in_offset = context->set->rank * call.in_bytes;
   return array_call("tl_allgather", context, name, call, options, request);
 }
 
@@ -453,7 +330,7 @@ tl_status_t tl_reducescatter(tl_context_t* context, const char* name, const void
   call.in = in;
   call.out = out;
   const std::uint64_t size = dtype_size(call.dtype);
-  const auto block = protocol::rank_block(call.elements, row, context->settings().world_size, context->settings().rank);
+  const auto block = protocol::rank_block(call.elements, row, context->set->world_size, context->set->rank);
   call.in_bytes = call.elements * size;
   call.out_offset = block.offset * size;
   call.out_bytes = block.elements * size;
@@ -510,7 +387,7 @@ tl_status_t tl_alltoall(tl_context_t* context, const char* name, const void* in,
                         tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request) {
   if (in == nullptr) return report(null_argument("tl_alltoall", "an input"));
   if (context == nullptr) return report(null_argument("tl_alltoall", "a context"));
-  const std::uint64_t ranks = context->settings().world_size;
+  const std::uint64_t ranks = context->set->world_size;
   ArrayCall call{
       .operation = Operation::kAlltoall, .elements = elements_of(count, 2 * ranks), .dtype = dtype_of(dtype)};
   call.in = in;
@@ -557,9 +434,9 @@ tl_status_t tl_pull(tl_context_t* context, const char* key, void* out, uint64_t 
 tl_status_t tl_barrier(tl_context_t* context, double timeout_seconds) {
   return guarded([&]() -> Status {
     if (context == nullptr) return null_argument("tl_barrier", "a context");
-    TL_RETURN_IF_ERROR(context->usable());
-    const Context::Running running(*context);
-    return context->barrier(timeout_seconds);
+    TL_RETURN_IF_ERROR(context->session->usable());
+    const Context::Running running(*context->session);
+    return context->session->barrier(context->set, timeout_seconds);
   });
 }
 

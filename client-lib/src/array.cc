@@ -64,8 +64,8 @@ protocol::TensorBody body_of(const std::string& key, const ArrayCall& call) {
 Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& call) {
   TL_RETURN_IF_ERROR(usable());
   TL_RETURN_IF_ERROR(check_name("an array call", name));
-  const std::string key = std::string(operation_name(call.operation)) + "." + name;
-  TL_RETURN_IF_ERROR(check_name("an array call", key));
+  const std::string of_call = std::string(operation_name(call.operation)) + "." + name;
+  TL_ASSIGN_OR_RETURN(const std::string key, name_in_job(*call.set, "an array call", of_call));
   if (call.operation != Operation::kBarrier) TL_RETURN_IF_ERROR(check_count(name, call.elements));
   while (true) {
     // Not a reference into the map: the entry of a name that becomes free goes while we are at it.
@@ -96,7 +96,8 @@ Result<tl_request_t*> Context::array(const std::string& name, const ArrayCall& c
 
 // The tensor whose buffer a pull of the array key `key`, "pull.K", reads.
 Result<tl_tensor*> Context::pushed_locked(const std::string& key, const ArrayCall& call) {
-  const auto push = arrays_.find("push" + key.substr(key.find('.')));
+  const std::string pull = call.set->in_set(key);
+  const auto push = arrays_.find(call.set->in_job("push" + pull.substr(pull.find('.'))));
   if (push == arrays_.end() || push->second->tensor == nullptr) {
     return Status(Code::kInvalidArgument, "array call '" + key + "' finds no value", "the key was never pushed",
                   "push it first");
@@ -144,8 +145,9 @@ Result<tl_request*> Context::bind_and_start(const std::string& key, ArrayTensor&
                                             protocol::TensorBody& body) {
   auto tensor = std::make_unique<tl_tensor>();
   tensor->context = this;
+  tensor->set = call.set;
   tensor->name = key;
-  tensor->bytes = protocol::buffer_bytes(body, settings_.world_size, settings_.rank);
+  tensor->bytes = protocol::buffer_bytes(body, call.set->world_size, call.set->rank);
   tensor->exchanges = exchanges(call.operation);
   tensor->to_all = call.operation == Operation::kAlltoall;
   tensor->urgency = body.urgency;
@@ -202,7 +204,7 @@ Result<tl_request_t*> Context::first_call(const std::string& key, const std::sha
   if (request->copies_out && call.in != nullptr) std::memcpy(tensor.buffer + call.in_offset, call.in, call.in_bytes);
   const std::uint32_t id = open_call(array);
   const Status sent =
-      send_packets(protocol::MessageType::kRegister, id, registration_packets(key, std::span(&body, 1)));
+      send_packets(protocol::MessageType::kRegister, id, registration_packets(*call.set, key, std::span(&body, 1)));
   // When it could not be sent, the session is over, and the request says why.
   if (!sent.ok()) fail(sent, false);
   return request;
@@ -223,7 +225,9 @@ void Context::on_array_registered(const std::shared_ptr<ArrayTensor>& array, con
       if (by_id_.size() <= tensor.id) by_id_.resize(tensor.id + 1);
       by_id_[tensor.id] = &tensor;
       array->registered = true;
-      (groups_[tensor.name] = std::make_shared<Group>())->tensors = {&tensor};
+      const auto made = groups_[tensor.name] = std::make_shared<Group>();
+      made->name = tensor.name;
+      made->tensors = {&tensor};
     }
     tl_request* request = tensor.active;
     if (request != nullptr && request->state == State::kPreparing) {
@@ -280,14 +284,14 @@ std::optional<Result<tl_request_t*>> Context::later_call(const std::string& key,
   return request;
 }
 
-Status Context::barrier(double timeout_seconds) {
+Status Context::barrier(const SharedSet& set, double timeout_seconds) {
   tl_request* request = nullptr;
   {
     std::lock_guard lock(mutex_);
-    request = std::exchange(barrier_, nullptr);
+    if (const auto pending = barriers_.extract(set.get()); !pending.empty()) request = pending.mapped();
   }
   if (request == nullptr) {
-    ArrayCall call;
+    ArrayCall call{.set = set};
     call.operation = Operation::kBarrier;
     call.urgency = 1;
     TL_ASSIGN_OR_RETURN(request, array("tensorlane", call));
@@ -295,7 +299,7 @@ Status Context::barrier(double timeout_seconds) {
   const Status status = wait(*request, timeout_seconds);
   if (status.code() == Code::kTimedOut) {
     std::lock_guard lock(mutex_);
-    if (request->state != State::kFree) barrier_ = request;  // the next call goes on waiting for it
+    if (request->state != State::kFree) barriers_[set.get()] = request;  // the next call goes on waiting for it
   }
   return status;
 }

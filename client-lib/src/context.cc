@@ -27,6 +27,7 @@ constexpr Duration kLeastGrace = seconds(1);
 
 Context::Context(Settings settings)
     : settings_(std::move(settings)),
+      everybody_(std::make_shared<ProcessSet>(settings_)),
       fork_generation_(watch_forks()),
       gpus_(std::make_unique<cuda::Gpus>(gpu_events_)) {}
 

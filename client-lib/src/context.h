@@ -19,6 +19,7 @@
 #include "client-lib/src/arena.h"
 #include "client-lib/src/channel.h"
 #include "client-lib/src/cuda/gpus.h"
+#include "client-lib/src/process_set.h"
 #include "client-lib/src/rings.h"
 #include "client-lib/src/settings.h"
 #include "common/base/dtype.h"
@@ -37,7 +38,7 @@ inline constexpr Duration kLastWord = milliseconds(1500);
 struct tl_message {
   std::uint32_t slot = 0;
   bool sends = false;
-  std::uint32_t peer = 0;  // or kAnyRank, until it is over
+  std::uint32_t peer = 0;  // in the set; or kAnyRank, until it is over
   std::uint64_t tag = 0, count = 0;
   tensorlane::Dtype dtype{};
   int* from = nullptr;            // where a receive's source is to be written, or null
@@ -50,8 +51,9 @@ struct tl_tensor {
   // kLeaving: its group is being unregistered. kGone: it has been.
   enum class Use : std::uint8_t { kOpen, kLeaving, kGone };
   tensorlane::client::Context* context = nullptr;
-  std::string name;
-  std::uint32_t id = 0;  // the job's
+  tensorlane::client::SharedSet set;  // of a message, that of the one that is under way
+  std::string name;                   // in the job
+  std::uint32_t id = 0;               // the job's
   std::byte* buffer = nullptr;
   std::uint64_t bytes = 0;
   // Of one in GPU memory, for which `buffer` is the staging: its GPU, and, where it was registered with a buffer, what
@@ -103,6 +105,7 @@ namespace tensorlane::client {
 
 // What an array call asks for; what must be the same in every call of a name comes first.
 struct ArrayCall {
+  SharedSet set;  // whose call it is
   Operation operation{};
   std::uint64_t elements = 0;  // of the buffer, as tl_tensor_desc_t says it
   std::uint64_t row = 1;       // for reduce-scatter
@@ -130,8 +133,9 @@ struct ArrayCall {
 
 // A send or a receive, as a program asks for it.
 struct MessageCall {
+  SharedSet set;  // whose message it is
   bool sends = false;
-  std::uint32_t peer = 0;  // or kAnyRank
+  std::uint32_t peer = 0;  // in it; or kAnyRank
   std::uint64_t tag = 0, count = 0;
   Dtype dtype{};
   std::byte* buffer = nullptr;
@@ -170,7 +174,14 @@ class Context {
   };
   // After leave(): ends the calls of other threads that still run, with an error, and waits until they have returned.
   void end_calls();
-  const Settings& settings() const { return settings_; }
+  // All ranks of the job.
+  const SharedSet& everybody() const { return everybody_; }
+  Result<SharedSet> make_set(const tl_process_set_config_t& config) const {
+    return ProcessSet::make(config, settings_);
+  }
+  // Gives back what is registered for a set of some ranks; waits for no other rank. Error, and nothing is given back:
+  // see tl_finalize.
+  Status leave_set(const ProcessSet& set);
 
   Result<std::byte*> allocate(std::uint64_t bytes);
   Status release(void* memory);
@@ -179,8 +190,9 @@ class Context {
   const char* host() const { return alone_ == nullptr ? host_.c_str() : nullptr; }
   Result<const char*> daemon_status();
 
-  Status register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** tensors);
-  Status unregister_group(const std::string& group);
+  Status register_group(const SharedSet& set, const std::string& group, std::span<const tl_tensor_desc_t> descs,
+                        tl_tensor_t** tensors);
+  Status unregister_group(const ProcessSet& set, const std::string& group);
   Result<tl_request_t*> post(tl_tensor& tensor);
   // All or none. `stream`: for those in GPU memory.
   Status post_many(std::span<tl_tensor_t* const> tensors, void* stream, tl_request_t** requests);
@@ -195,7 +207,7 @@ class Context {
   Status wait(tl_request& request, double timeout_seconds);
   Status test(tl_request& request);
   Status set_callback(tl_request& request, tl_callback_t function, void* argument);
-  Status barrier(double timeout_seconds);
+  Status barrier(const SharedSet& set, double timeout_seconds);
 
  private:
   // An array call's name: its tensor, and what every call must agree with.
@@ -208,6 +220,7 @@ class Context {
   };
   // Tensors that were registered together; of an array call, one.
   struct Group {
+    std::string name;  // in the job
     std::vector<tl_tensor*> tensors;
     bool closed = false;   // a thread unregisters it
     bool gave_up = false;  // ... or did, and has not heard how it ended
@@ -216,7 +229,9 @@ class Context {
     bool done = false;
     Status error;
     Message answer;
-    std::shared_ptr<ArrayTensor> array;  // a first array call: nobody waits, the helper goes on
+    // Nobody waits, and the helper goes on:
+    std::shared_ptr<ArrayTensor> array;  // with a first array call
+    std::shared_ptr<Group> leaves;       // with a group of a process set that this rank has left
   };
 
   // daemon_calls.cc
@@ -225,7 +240,7 @@ class Context {
                        protocol::MessageType answer, bool* answered = nullptr);
   Status send_packets(protocol::MessageType type, std::uint32_t request,
                       std::span<const std::vector<std::byte>> packets);
-  std::uint32_t open_call(std::shared_ptr<ArrayTensor> array);
+  std::uint32_t open_call(std::shared_ptr<ArrayTensor> array, std::shared_ptr<Group> leaves = nullptr);
   void on_message(Message message);
   void fail_calls(const Status& cause);
   Result<Segment> grow_arena(std::uint64_t bytes);
@@ -250,8 +265,10 @@ class Context {
   void dispatcher();
 
   // registration.cc
-  Status check_blocks(const std::string& name, Operation operation, std::uint64_t elements) const;
-  Result<protocol::TensorBody> describe(const tl_tensor_desc_t& desc, std::size_t group_size, tl_tensor& tensor);
+  Status check_blocks(const ProcessSet& set, const std::string& name, Operation operation,
+                      std::uint64_t elements) const;
+  Result<protocol::TensorBody> describe(const SharedSet& set, const tl_tensor_desc_t& desc, std::size_t group_size,
+                                        tl_tensor& tensor);
   Status describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor);
 
   // unregistration.cc
@@ -259,6 +276,7 @@ class Context {
   const tl_tensor* used_locked(const Group& group) const;
   Result<std::shared_ptr<Group>> close_group_locked(const std::string& name);
   std::vector<std::byte*> forget_group_locked(const std::string& name, const std::shared_ptr<Group>& group);
+  void forget_group(const std::string& name, const std::shared_ptr<Group>& group);
 
   // operations.cc; "locked": the caller holds mutex_
   void drain_locked();
@@ -313,7 +331,7 @@ class Context {
   void match_alone_locked(tl_request& request, const MessageCall& call);
   void complete_message_locked(const protocol::CompletionEntry& entry);
   void end_message_locked(tl_request& request);
-  Status mismatch(const tl_message& message, std::uint64_t count, Dtype dtype) const;
+  static Status mismatch(const ProcessSet& set, const tl_message& message, std::uint64_t count, Dtype dtype);
 
   // queue.cc
   std::optional<Result<tl_request*>> enqueue(ArrayTensor& array, const ArrayCall& call);
@@ -333,6 +351,7 @@ class Context {
   void on_array_registered(const std::shared_ptr<ArrayTensor>& array, const Status& error, const Message& answer);
 
   const Settings settings_;
+  const SharedSet everybody_;
   const std::uint32_t fork_generation_;
   std::unique_ptr<Alone> alone_;  // in place of a daemon, or null
   Channel channel_;
@@ -369,7 +388,7 @@ class Context {
   std::vector<tl_request*> free_requests_;
   std::map<std::string, std::shared_ptr<ArrayTensor>> arrays_;
   std::vector<tl_tensor*> queues_;  // tensors whose queue was not empty when the dispatcher looked last
-  tl_request* barrier_ = nullptr;   // one that timed out
+  std::map<const ProcessSet*, tl_request*> barriers_;  // those that timed out
   std::deque<tl_request*> callbacks_;
   std::uint32_t callbacks_waited_ = 0;  // requests with a callback that has not returned
   std::uint32_t gpu_callbacks_ = 0;     // ... of GPU memory
@@ -397,6 +416,13 @@ class Context {
 
 }  // namespace tensorlane::client
 
-struct tl_context : tensorlane::client::Context {
-  using Context::Context;
+// A handle of the C interface.
+struct tl_context {
+  tensorlane::client::Context* session = nullptr;
+  tensorlane::client::SharedSet set;  // whose operations its calls are
+  tl_context* job = nullptr;          // of a process set: the handle that it was made with
+  // Of a job's: its session, and the handles of its process sets.
+  std::unique_ptr<tensorlane::client::Context> own;
+  std::mutex mutex;
+  std::map<const tl_context*, std::unique_ptr<tl_context>> sets;  // the mutex's
 };

@@ -13,10 +13,12 @@ namespace tensorlane::client {
 
 using protocol::MessageType;
 
-std::uint32_t Context::open_call(std::shared_ptr<ArrayTensor> array) {
+std::uint32_t Context::open_call(std::shared_ptr<ArrayTensor> array, std::shared_ptr<Group> leaves) {
   std::lock_guard lock(calls_mutex_);
   if (next_call_ == 0) next_call_ = 1;  // 0 is the daemon's, for what nobody asked
-  calls_[next_call_].array = std::move(array);
+  PendingCall& call = calls_[next_call_];
+  call.array = std::move(array);
+  call.leaves = std::move(leaves);
   return next_call_++;
 }
 
@@ -97,12 +99,14 @@ void Context::on_message(Message message) {
     return;
   }
   std::shared_ptr<ArrayTensor> array;
+  std::shared_ptr<Group> leaves;
   {
     std::lock_guard lock(calls_mutex_);
     const auto it = calls_.find(message.header.request);
     if (it == calls_.end() || it->second.done) return;  // the answer to a call that timed out or was ended
     array = std::move(it->second.array);
-    if (array == nullptr) {
+    leaves = std::move(it->second.leaves);
+    if (array == nullptr && leaves == nullptr) {
       it->second.error = error;
       it->second.answer = std::move(message);
       it->second.done = true;
@@ -111,6 +115,9 @@ void Context::on_message(Message message) {
     }
   }
   if (array != nullptr) return on_array_registered(array, error, message);
+  // Where some ranks stay in the set for longer than the daemon waits, it stays in the plan, and is used by nobody
+  // here.
+  if (leaves != nullptr) return error.ok() ? forget_group(leaves->name, leaves) : void();
   calls_changed_.notify_all();
 }
 
@@ -119,7 +126,7 @@ void Context::fail_calls(const Status& cause) {
     std::lock_guard lock(calls_mutex_);
     for (auto it = calls_.begin(); it != calls_.end();) {
       PendingCall& pending = it->second;
-      if (pending.array != nullptr) {  // its request has failed with the others
+      if (pending.array != nullptr || pending.leaves != nullptr) {  // its request has failed with the others
         it = calls_.erase(it);
         continue;
       }

@@ -144,7 +144,7 @@ void Context::divide(const tl_tensor& tensor, cuda::Transfer& transfer) const {
   const cuda::Side &in = transfer.in, &out = transfer.out;
   const bool apart = in.on_gpu + in.bytes <= out.on_gpu || out.on_gpu + out.bytes <= in.on_gpu;
   const bool in_place = in.on_gpu - in.offset == out.on_gpu - out.offset;
-  if (tensor.exchanges || hosts_ < 2 || settings_.local_world_size > 1 || tensor.bytes < kLarge ||
+  if (tensor.exchanges || hosts_ < 2 || tensor.set->local_world_size > 1 || tensor.bytes < kLarge ||
       !(apart || in_place)) {
     transfer.layout = {tensor.bytes, 1, 1};
   } else {
@@ -159,7 +159,7 @@ Status Context::bind_to_gpu(tl_tensor& tensor, const protocol::TensorBody& body)
     return cuda::Side{address(tensor.gpu_buffer) + offset, tensor.buffer + offset, bytes, offset};
   };
   tensor.gpu_in = tensor.gpu_out = part(0, tensor.bytes);
-  const bool root = settings_.rank == body.root;
+  const bool root = tensor.set->rank == body.root;
   if (body.operation == Operation::kReduce && !root) tensor.gpu_out = part(0, 0);
   if (body.operation == Operation::kGather || body.operation == Operation::kScatter) {
     // The root's own part is in its place.
@@ -172,11 +172,11 @@ Status Context::bind_to_gpu(tl_tensor& tensor, const protocol::TensorBody& body)
   }
   if (body.operation == Operation::kBroadcast) (root ? tensor.gpu_out : tensor.gpu_in) = part(0, 0);
   if (body.operation == Operation::kAllgather) {
-    const std::uint64_t mine = tensor.bytes / settings_.world_size;
-    tensor.gpu_in = part(settings_.rank * mine, mine);
+    const std::uint64_t mine = tensor.bytes / tensor.set->world_size;
+    tensor.gpu_in = part(tensor.set->rank * mine, mine);
   }
   if (body.operation == Operation::kReduceScatter) {
-    const auto block = protocol::rank_block(body.elements, body.row, settings_.world_size, settings_.rank);
+    const auto block = protocol::rank_block(body.elements, body.row, tensor.set->world_size, tensor.set->rank);
     const std::uint64_t size = dtype_size(body.dtype);
     tensor.gpu_out = part(block.offset * size, block.elements * size);
   }
@@ -204,7 +204,7 @@ Result<cuda::Device*> Context::gpu_of(const std::string& key, const ArrayCall& c
 // What an array call copies to and from the tensor's staging; begins when the call's stream has come so far.
 Result<cuda::Transfer*> Context::begin_on_gpu(const ArrayCall& call, const tl_tensor& tensor, cuda::Device& gpu) {
   TL_ASSIGN_OR_RETURN(cuda::Transfer * transfer, gpu.begin(stream_of(call.stream), tensor.name));
-  const bool broadcast = call.operation == Operation::kBroadcast, root = settings_.rank == call.root;
+  const bool broadcast = call.operation == Operation::kBroadcast, root = call.set->rank == call.root;
   if (call.in != nullptr && (!broadcast || root))
     transfer->in = {address(call.in), tensor.buffer + call.in_offset, call.in_bytes, call.in_offset};
   if (call.operation != Operation::kPush && !(broadcast && root))

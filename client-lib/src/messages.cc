@@ -26,13 +26,13 @@ std::string text_of(std::uint64_t count, Dtype dtype) {
 
 }  // namespace
 
-Status Context::mismatch(const tl_message& m, std::uint64_t count, Dtype dtype) const {
-  const std::string self = "rank " + std::to_string(settings_.rank), peer = "rank " + std::to_string(m.peer);
+Status Context::mismatch(const ProcessSet& set, const tl_message& m, std::uint64_t count, Dtype dtype) {
+  const std::string self = "rank " + std::to_string(set.rank), peer = "rank " + std::to_string(m.peer);
   const std::string mine = text_of(m.count, m.dtype), its = text_of(count, dtype);
   const std::string &from = m.sends ? self : peer, &to = m.sends ? peer : self;
   return {Code::kMismatch,
           from + " sends " + (m.sends ? mine : its) + ", " + to + " receives " + (m.sends ? its : mine),
-          "tag " + std::to_string(m.tag) + " of job '" + settings_.job + "'",
+          "tag " + std::to_string(m.tag) + " of " + set.text(),
           "use the same count and dtype on both ranks, or another tag"};
 }
 
@@ -94,6 +94,7 @@ Result<tl_request*> Context::begin_message_locked(const MessageCall& call) {
   TL_ASSIGN_OR_RETURN(tl_request * request, prepare_locked(tensor));
   free_messages_.pop_back();
   tensor.active = request;
+  tensor.set = call.set;
   tl_message& m = *tensor.message;
   m.sends = call.sends;
   m.peer = call.peer;
@@ -109,7 +110,8 @@ Result<tl_request*> Context::begin_message_locked(const MessageCall& call) {
 Status Context::place_message(tl_request& request, const MessageCall& call, protocol::MessageSlot& slot) {
   tl_tensor& tensor = *request.tensor;
   tl_message& m = *tensor.message;
-  slot.peer = call.peer;
+  slot.peer = call.peer == protocol::kAnyRank ? call.peer : call.set->rank_in_job(call.peer);
+  slot.set = call.set->number();
   slot.sends = call.sends ? 1 : 0;
   slot.dtype = call.dtype;
   slot.tag = call.tag;
@@ -160,8 +162,10 @@ void Context::complete_message_locked(const protocol::CompletionEntry& entry) {
   }
   const protocol::MessageSlot outcome = rings_.message(number);
   tl_message& m = *tensor->message;
-  m.peer = outcome.other_rank;
-  finish_locked(*request, entry.status == Code::kOk ? Status() : mismatch(m, outcome.other_count, outcome.other_dtype));
+  m.peer = tensor->set->rank_in_set(outcome.other_rank);
+  finish_locked(*request, entry.status == Code::kOk
+                              ? Status()
+                              : mismatch(*tensor->set, m, outcome.other_count, outcome.other_dtype));
 }
 
 // Once its owner has taken what it brought: the place is for others. Memory that the daemon may still use stays.
@@ -179,6 +183,7 @@ void Context::end_message_locked(tl_request& request) {
     m.block_bytes = 0;
   }
   tensor.buffer = nullptr;  // tl_free may have it
+  tensor.set = nullptr;
   tensor.bytes = 0;
   free_messages_.push_back(&tensor);
 }
@@ -189,7 +194,8 @@ void Context::match_alone_locked(tl_request& request, const MessageCall& call) {
   request.state = State::kPosted;
   request.out = call.sends ? nullptr : call.buffer;
   const auto other = std::ranges::find_if(unmatched_, [&](const tl_request* waiting) {
-    return waiting->tensor->message->sends != call.sends && waiting->tensor->message->tag == call.tag;
+    return waiting->tensor->message->sends != call.sends && waiting->tensor->message->tag == call.tag &&
+           waiting->tensor->set == call.set;
   });
   if (other == unmatched_.end()) {
     if (call.sends) request.held.assign(call.buffer, call.buffer + tensor.bytes);
@@ -201,8 +207,8 @@ void Context::match_alone_locked(tl_request& request, const MessageCall& call) {
   tl_message &m = *tensor.message, &w = *waiting.tensor->message;
   m.peer = w.peer = 0;
   if (m.count != w.count || m.dtype != w.dtype) {
-    finish_locked(waiting, mismatch(w, m.count, m.dtype));
-    finish_locked(request, mismatch(m, w.count, w.dtype));
+    finish_locked(waiting, mismatch(*call.set, w, m.count, m.dtype));
+    finish_locked(request, mismatch(*call.set, m, w.count, w.dtype));
     return;
   }
   if (tensor.bytes > 0) {

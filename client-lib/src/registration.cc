@@ -37,6 +37,13 @@ Status check_name(const char* kind, const std::string& name) {
   return {};
 }
 
+Result<std::string> name_in_job(const ProcessSet& set, const char* kind, const std::string& given) {
+  TL_RETURN_IF_ERROR(check_name(kind, given));
+  std::string name = set.in_job(given);
+  TL_RETURN_IF_ERROR(check_name(kind, name));
+  return name;
+}
+
 Status check_count(const std::string& name, std::uint64_t elements) {
   if (elements == 0) return invalid_tensor(name, "it has 0 elements", "give it at least one");
   if (elements > protocol::kMaxElements) {
@@ -46,18 +53,27 @@ Status check_count(const std::string& name, std::uint64_t elements) {
   return {};
 }
 
-std::vector<std::vector<std::byte>> registration_packets(const std::string& group,
+std::vector<std::vector<std::byte>> registration_packets(const ProcessSet& set, const std::string& group,
                                                          std::span<const TensorBody> tensors) {
+  constexpr std::size_t kRoom =
+      protocol::kMaxMessage - sizeof(protocol::MessageHeader) - sizeof(protocol::RegisterBody);
   std::vector<std::vector<std::byte>> packets;
-  for (std::size_t from = 0; from < tensors.size(); from += protocol::kMaxTensorsPerMessage) {
-    const auto part = tensors.subspan(from, std::min(protocol::kMaxTensorsPerMessage, tensors.size() - from));
+  std::span<const std::uint32_t> ranks = set.ranks();
+  for (std::size_t from = 0; from < tensors.size();) {
+    const std::size_t most =
+        std::min(protocol::kMaxTensorsPerMessage, (kRoom - ranks.size_bytes()) / sizeof(TensorBody));
+    const auto part = tensors.subspan(from, std::min(most, tensors.size() - from));
+    from += part.size();
     protocol::RegisterBody head;
     std::memcpy(head.group, group.data(), group.size());
     head.count = static_cast<std::uint32_t>(part.size());
-    head.more = from + part.size() < tensors.size() ? 1 : 0;
-    std::vector<std::byte>& packet = packets.emplace_back(sizeof head + part.size_bytes());
+    head.more = from < tensors.size() ? 1 : 0;
+    head.set_ranks = static_cast<std::uint32_t>(ranks.size());
+    std::vector<std::byte>& packet = packets.emplace_back(sizeof head + ranks.size_bytes() + part.size_bytes());
     std::memcpy(packet.data(), &head, sizeof head);
-    std::memcpy(packet.data() + sizeof head, part.data(), part.size_bytes());
+    if (!ranks.empty()) std::memcpy(packet.data() + sizeof head, ranks.data(), ranks.size_bytes());
+    std::memcpy(packet.data() + sizeof head + ranks.size_bytes(), part.data(), part.size_bytes());
+    ranks = {};
   }
   return packets;
 }
@@ -77,8 +93,9 @@ Result<std::vector<std::uint32_t>> registered_ids(const Message& answer, std::si
 }
 
 // Whether ranks have parts of equal size.
-Status Context::check_blocks(const std::string& name, Operation operation, std::uint64_t elements) const {
-  const std::uint32_t world_size = settings_.world_size;
+Status Context::check_blocks(const ProcessSet& set, const std::string& name, Operation operation,
+                             std::uint64_t elements) const {
+  const std::uint32_t world_size = set.world_size;
   if (operation == Operation::kAllgather && elements % world_size != 0) {
     return invalid_tensor(name, "it has " + std::to_string(elements) + " elements",
                           "an allgather's result is a multiple of the world size " + std::to_string(world_size));
@@ -91,9 +108,10 @@ Status Context::check_blocks(const std::string& name, Operation operation, std::
   return {};
 }
 
-Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t group_size, tl_tensor& tensor) {
-  const std::string name = desc.name != nullptr ? desc.name : "";
-  TL_RETURN_IF_ERROR(check_name("a tensor", name));
+Result<TensorBody> Context::describe(const SharedSet& set, const tl_tensor_desc_t& desc, std::size_t group_size,
+                                     tl_tensor& tensor) {
+  const char* const given = desc.name != nullptr ? desc.name : "";
+  TL_ASSIGN_OR_RETURN(const std::string name, name_in_job(*set, "a tensor", given));
   TensorBody body;
   std::memcpy(body.name, name.data(), name.size());
   const unsigned dtype = raw_number(desc.dtype), operation = raw_number(desc.operation), op = raw_number(desc.op);
@@ -103,10 +121,10 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   if (op >= kReduceOpCount) return invalid_tensor(name, "op is " + std::to_string(op), "use a tl_op_t");
   const bool barrier = desc.operation == TL_BARRIER;
   if (!barrier) TL_RETURN_IF_ERROR(check_count(name, desc.count));
-  TL_RETURN_IF_ERROR(check_blocks(name, static_cast<Operation>(operation), desc.count));
-  if (desc.root < 0 || static_cast<std::uint32_t>(desc.root) >= settings_.world_size) {
+  TL_RETURN_IF_ERROR(check_blocks(*set, name, static_cast<Operation>(operation), desc.count));
+  if (desc.root < 0 || static_cast<std::uint32_t>(desc.root) >= set->world_size) {
     return invalid_tensor(name, "root is " + std::to_string(desc.root),
-                          "use a rank below the world size " + std::to_string(settings_.world_size));
+                          "use a rank below the world size " + std::to_string(set->world_size));
   }
   if (std::isnan(desc.urgency) || desc.urgency > 1) {
     return invalid_tensor(name, "urgency is " + std::to_string(desc.urgency),
@@ -142,8 +160,9 @@ Result<TensorBody> Context::describe(const tl_tensor_desc_t& desc, std::size_t g
   body.urgency = desc.urgency >= 0 ? desc.urgency : 0;
   body.pattern = static_cast<std::uint8_t>(pattern);
   tensor.context = this;
+  tensor.set = set;
   tensor.name = name;
-  tensor.bytes = protocol::buffer_bytes(body, settings_.world_size, settings_.rank);
+  tensor.bytes = protocol::buffer_bytes(body, set->world_size, set->rank);
   tensor.exchanges = exchanges(body.operation);
   tensor.to_all = body.operation == Operation::kAlltoall;
   tensor.keyed = is_keyed(body.operation);
@@ -174,14 +193,15 @@ Status Context::describe_on_gpu(const tl_tensor_desc_t& desc, tl_tensor& tensor)
   return {};
 }
 
-Status Context::register_group(const std::string& group, std::span<const tl_tensor_desc_t> descs, tl_tensor_t** out) {
+Status Context::register_group(const SharedSet& set, const std::string& given_name,
+                               std::span<const tl_tensor_desc_t> descs, tl_tensor_t** out) {
   TL_RETURN_IF_ERROR(usable());
-  TL_RETURN_IF_ERROR(check_name("a group", group));
+  TL_ASSIGN_OR_RETURN(const std::string group, name_in_job(*set, "a group", given_name));
   std::vector<TensorBody> bodies;
   std::vector<std::unique_ptr<tl_tensor>> tensors;
   for (const tl_tensor_desc_t& desc : descs) {
     tensors.push_back(std::make_unique<tl_tensor>());
-    TL_ASSIGN_OR_RETURN(TensorBody body, describe(desc, descs.size(), *tensors.back()));
+    TL_ASSIGN_OR_RETURN(TensorBody body, describe(set, desc, descs.size(), *tensors.back()));
     bodies.push_back(body);
   }
   std::vector<std::byte*> allocated;
@@ -206,7 +226,8 @@ Status Context::register_group(const std::string& group, std::span<const tl_tens
     bodies[i].segment = place.segment;
     bodies[i].offset = place.offset;
   }
-  Result<Message> answer = call(MessageType::kRegister, registration_packets(group, bodies), MessageType::kRegistered);
+  Result<Message> answer =
+      call(MessageType::kRegister, registration_packets(*set, group, bodies), MessageType::kRegistered);
   if (!answer.ok()) {
     // Where the daemon has not answered it may yet bind them: the memory stays.
     const bool answered = answer.status().code() != Code::kTimedOut && usable().ok();
@@ -216,6 +237,7 @@ Status Context::register_group(const std::string& group, std::span<const tl_tens
   std::lock_guard lock(mutex_);
   // Not into the entry of a group whose name is free already, and which another thread has yet to forget.
   const auto made = groups_[group] = std::make_shared<Group>();
+  made->name = group;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     tensors[i]->id = ids[i];
     if (by_id_.size() <= ids[i]) by_id_.resize(ids[i] + 1);

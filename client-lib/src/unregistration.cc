@@ -17,6 +17,17 @@ Status cannot(const std::string& group, std::string why, std::string fix) {
   return Status(Code::kInvalidArgument, "group '" + group + "' cannot be unregistered", std::move(why), std::move(fix));
 }
 
+protocol::UnregisterBody unregister_body(const std::string& name) {
+  protocol::UnregisterBody body;
+  std::memcpy(body.group, name.data(), name.size());
+  return body;
+}
+
+std::vector<std::byte> packet_of(const protocol::UnregisterBody& body) {
+  const auto bytes = std::as_bytes(std::span(&body, 1));
+  return {bytes.begin(), bytes.end()};
+}
+
 }  // namespace
 
 // Null, or a tensor of the group that the program still uses.
@@ -48,8 +59,10 @@ Result<std::shared_ptr<Context::Group>> Context::close_group_locked(const std::s
   }
   if (const auto array = arrays_.find(name); array != arrays_.end() && array->second->tensor != nullptr) {
     const bool pulled = array->second->first.operation == Operation::kPush && array->second->tensor->twin != nullptr;
-    if (pulled)
-      return cannot(name, "a pull reads its buffer", "unregister pull" + name.substr(name.find('.')) + " first");
+    if (pulled) {
+      const std::string push = array->second->first.set->in_set(name);
+      return cannot(name, "a pull reads its buffer", "unregister pull" + push.substr(push.find('.')) + " first");
+    }
   }
   group.closed = true;
   for (tl_tensor* tensor : group.tensors) tensor->use = tl_tensor::Use::kLeaving;
@@ -95,11 +108,10 @@ void Context::wait_for_streams(const std::string& name, std::unique_lock<std::mu
   gpu_changed_.wait_for(lock, std::chrono::seconds(1), none_waits);
 }
 
-Status Context::unregister_group(const std::string& name) {
+Status Context::unregister_group(const ProcessSet& set, const std::string& given_name) {
   TL_RETURN_IF_ERROR(usable());
-  TL_RETURN_IF_ERROR(check_name("a group", name));
-  protocol::UnregisterBody body;
-  std::memcpy(body.group, name.data(), name.size());
+  TL_ASSIGN_OR_RETURN(const std::string name, name_in_job(set, "a group", given_name));
+  protocol::UnregisterBody body = unregister_body(name);
   body.timeout_ms = static_cast<std::uint32_t>(std::max<std::int64_t>(settings_.timeout.value / 1'000'000, 1));
   std::shared_ptr<Group> group;
   bool again = false;
@@ -112,8 +124,7 @@ Status Context::unregister_group(const std::string& name) {
     again = std::exchange(group->gave_up, false);
     for (const tl_tensor* tensor : group->tensors) body.operations += tensor->sequence;
   }
-  std::vector<std::byte> packet(sizeof body);
-  std::memcpy(packet.data(), &body, sizeof body);
+  const std::vector<std::byte> packet = packet_of(body);
   bool answered = false;
   const Result<Message> answer =
       call(protocol::MessageType::kUnregister, std::span(&packet, 1), protocol::MessageType::kUnregistered, &answered);
@@ -135,6 +146,57 @@ Status Context::unregister_group(const std::string& name) {
   }
   for (std::byte* buffer : memory) (void)arenas_->release(buffer);
   return {};
+}
+
+// The other ranks may go on for a while, so nobody waits: each group is out of the plan, and its memory free, when all
+// ranks of the set have left it. The helper hears of that.
+Status Context::leave_set(const ProcessSet& set) {
+  TL_RETURN_IF_ERROR(usable());
+  std::vector<std::pair<std::string, std::shared_ptr<Group>>> leaving;
+  {
+    std::lock_guard lock(mutex_);
+    drain_locked();
+    const auto of_set = [&](const tl_tensor* tensor) { return tensor != nullptr && tensor->set.get() == &set; };
+    const auto of_use = [&](const tl_request& request) {
+      return request.state != State::kFree && request.state != State::kDone && of_set(request.tensor);
+    };
+    if (const auto used = std::ranges::find_if(requests_, of_use); used != requests_.end() && failure_.ok()) {
+      return Status(Code::kInvalidArgument, "the process set cannot be left",
+                    "an operation on '" + used->tensor->name + "' is under way", "wait for its request first");
+    }
+    for (tl_request& request : requests_) {
+      if (request.state != State::kDone || !of_set(request.tensor)) continue;
+      if (request.tensor->message != nullptr) end_message_locked(request);
+      if (request.tensor->active == &request) request.tensor->active = nullptr;
+      free_locked(request);
+    }
+    barriers_.erase(&set);
+    if (!failure_.ok()) return {};  // the job is over, and with it the set
+    for (const auto& [name, group] : groups_) {
+      if (of_set(group->tensors.front()) && !group->closed) leaving.emplace_back(name, group);
+    }
+    for (auto& [name, group] : leaving) {
+      group->closed = true;
+      for (tl_tensor* tensor : group->tensors) tensor->use = tl_tensor::Use::kLeaving;
+    }
+  }
+  for (auto& [name, group] : leaving) {
+    protocol::UnregisterBody body = unregister_body(name);
+    for (const tl_tensor* tensor : group->tensors) body.operations += tensor->sequence;
+    const std::vector<std::byte> packet = packet_of(body);
+    const std::uint32_t call = open_call(nullptr, std::move(group));
+    TL_RETURN_IF_ERROR(send_packets(protocol::MessageType::kUnregister, call, std::span(&packet, 1)));
+  }
+  return {};
+}
+
+void Context::forget_group(const std::string& name, const std::shared_ptr<Group>& group) {
+  std::vector<std::byte*> memory;
+  {
+    std::lock_guard lock(mutex_);
+    memory = forget_group_locked(name, group);
+  }
+  for (std::byte* buffer : memory) (void)arenas_->release(buffer);
 }
 
 }  // namespace tensorlane::client

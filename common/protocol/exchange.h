@@ -16,6 +16,7 @@
 #include "common/base/dtype.h"
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
+#include "common/protocol/rank_places.h"
 #include "common/protocol/session.h"
 
 namespace tensorlane::protocol {
@@ -73,37 +74,6 @@ struct LocalCopy {
   static constexpr std::uint32_t kHost = 0xffffffff;
   std::uint32_t from = 0, to = 0;
   std::uint64_t from_place = 0, to_place = 0;  // in elements
-};
-
-// The ranks of each host.
-class RankPlaces {
- public:
-  // `rank_hosts`: the host of every rank. Allocates.
-  explicit RankPlaces(std::span<const HostIndex> rank_hosts)
-      : hosts_(rank_hosts.begin(), rank_hosts.end()), index_(hosts_.size()), ranks_(hosts_.size()) {
-    for (const HostIndex host : hosts_) first_.resize(std::max<std::size_t>(first_.size(), host.value + 2u));
-    for (const HostIndex host : hosts_) ++first_[host.value + 1u];
-    for (std::size_t h = 1; h < first_.size(); ++h) first_[h] += first_[h - 1];
-    std::vector<std::uint32_t> next = first_;
-    for (std::uint32_t rank = 0; rank < hosts_.size(); ++rank) {
-      const std::uint32_t place = next[hosts_[rank].value]++;
-      index_[rank] = place - first_[hosts_[rank].value];
-      ranks_[place] = rank;
-    }
-  }
-
-  std::uint32_t world_size() const { return static_cast<std::uint32_t>(hosts_.size()); }
-  HostIndex host(std::uint32_t rank) const { return hosts_[rank]; }
-  // Its local index: the place among the ranks of its host, which are in order of their numbers.
-  std::uint32_t index(std::uint32_t rank) const { return index_[rank]; }
-  // In this order. The host has at least one.
-  std::span<const std::uint32_t> ranks(HostIndex host) const {
-    return std::span(ranks_).subspan(first_[host.value], first_[host.value + 1u] - first_[host.value]);
-  }
-
- private:
-  std::vector<HostIndex> hosts_;
-  std::vector<std::uint32_t> index_, ranks_, first_;
 };
 
 // As one host sees it. A value; `places` outlives it.

@@ -32,6 +32,14 @@ class HashedFields {
   }
   void real(float value) { hash_.add(value); }
   void text(const std::string& text) { hash_.add_text(text); }
+  void world(const SharedWorld& world) {
+    if (world == nullptr) return;
+    hash_.add(world->size());
+    for (std::uint32_t rank = 0; rank < world->size(); ++rank) {
+      hash_.add(world->ranks()[rank]);
+      hash_.add(world->host(world->places().host(rank)).value);
+    }
+  }
 
  private:
   Fnv1a& hash_;
@@ -52,7 +60,8 @@ Status misplaced(const PlanTensor& t, std::string what) {
 // What both a batch and its members are.
 bool is_alike(const PlanTensor& a, const PlanTensor& b) {
   return a.operation == Operation::kAllreduce && b.operation == Operation::kAllreduce && a.dtype == b.dtype &&
-         a.reduce == b.reduce && a.fp32_contributions == b.fp32_contributions && a.group == b.group;
+         a.reduce == b.reduce && a.fp32_contributions == b.fp32_contributions && a.group == b.group &&
+         is_same(a.world, b.world);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "common/base/dtype.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "common/protocol/world.h"
 
 namespace tensorlane::protocol {
 
@@ -77,9 +78,14 @@ struct PlanTensor {
   std::uint32_t batch = kNoBatch;  // of a member: the id of its batch
   std::uint64_t batch_offset = 0;  // of a member: where it lies in the batch, in elements
   std::uint32_t members = 0;       // of a batch: how many
+  std::uint64_t base = 0;  // of operations, at least as many as tensors had that were in this place before: sequences
+                           // between hosts go on from there
   // Nothing is here any more: what was registered has been unregistered, and another tensor may come to be here.
   bool vacant = false;
   std::string name;  // for messages; not used to decide anything
+  // The ranks that it is registered by, and its operations are among: none, all of the job. `root` and `root_rank` are
+  // counted in it.
+  SharedWorld world;
 
   std::uint64_t bytes() const { return elements * dtype_size(dtype); }
   bool is_batch() const { return members > 0; }

@@ -9,6 +9,7 @@ namespace tensorlane::protocol {
 //   number(x)   an integer, bool or enum
 //   real(x)     a float
 //   text(x)     a string
+//   world(x)    a SharedWorld
 // T is PlanTensor, const where `fields` only reads.
 template <typename Fields, typename T>
 void describe_tensor(Fields& fields, T& t) {
@@ -29,8 +30,10 @@ void describe_tensor(Fields& fields, T& t) {
   fields.number(t.batch);
   fields.number(t.batch_offset);
   fields.number(t.members);
+  fields.number(t.base);
   fields.number(t.vacant);
   fields.text(t.name);
+  fields.world(t.world);
 }
 
 }  // namespace tensorlane::protocol

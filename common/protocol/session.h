@@ -16,16 +16,18 @@
 namespace tensorlane::protocol {
 
 inline constexpr std::uint32_t kSessionMagic = 0x53534c54;  // "TLSS"
-inline constexpr std::uint16_t kSessionVersion = 9;
+inline constexpr std::uint16_t kSessionVersion = 10;
 inline constexpr std::size_t kMaxName = 255;  // bytes of a job's, group's or tensor's name, without a terminator
 inline constexpr std::size_t kMaxSecret = 256;
 inline constexpr std::size_t kMaxMessage = std::size_t{64} * 1024;  // a packet on the socket
 inline constexpr std::size_t kMaxStatus = std::size_t{64} << 20;    // of the JSON text
 inline constexpr std::size_t kMaxTensorsPerMessage = 128;
+inline constexpr std::size_t kMaxSetRanks = 8192;                      // of a process set, unless it is all of a job
 inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 32;  // of one tensor
 inline constexpr std::uint32_t kMaxOutstanding =
     16384;  // operations of one session that are submitted and not yet completed
-inline constexpr std::uint32_t kMessageSlots = 1024;   // sends and receives of one session that are not yet over
+inline constexpr std::uint32_t kMessageSlots = 1024;  // sends and receives of one session that are not yet over
+inline constexpr std::uint32_t kMaxSetNumber = (1u << 24) - 1;
 inline constexpr std::uint32_t kAnyRank = 0xffffffff;  // of a receive: whoever sends
 
 enum class MessageType : std::uint16_t {
@@ -34,12 +36,12 @@ enum class MessageType : std::uint16_t {
   kError = 3,    // daemon: ErrorBody; for kHello and job failures the session is over
   kArena = 4,    // client: ArenaBody (segment, bytes). daemon: the same + 1 descriptor of sealed, populated memory. The
                  // client maps it and seals it (F_SEAL_FUTURE_WRITE) before it registers a tensor in it
-  kRegister = 5,  // client: RegisterBody + TensorBody[count]; a group larger than one packet is sent in several, `more`
-                  // set on all but the last
-  kRegistered = 6,     // daemon: RegisteredBody + u32 tensor id[count], in the order of registration
-  kStatus = 7,         // client: StatusBody. daemon: StatusPage and a piece of the JSON text
-  kGoodbye = 8,        // client: leaves in peace; the daemon answers kGoodbye when nothing of it is in flight
-  kOverdue = 9,        // client: its kRegister of this number has taken longer than the program waits. Without a body
+  kRegister = 5,    // client: RegisterBody + u32 rank[set_ranks] + TensorBody[count]; a group larger than one packet is
+                    // sent in several, `more` set on all but the last, the ranks in the first
+  kRegistered = 6,  // daemon: RegisteredBody + u32 tensor id[count], in the order of registration
+  kStatus = 7,      // client: StatusBody. daemon: StatusPage and a piece of the JSON text
+  kGoodbye = 8,     // client: leaves in peace; the daemon answers kGoodbye when nothing of it is in flight
+  kOverdue = 9,     // client: its kRegister of this number has taken longer than the program waits. Without a body
   kUnregister = 10,    // client: UnregisterBody
   kUnregistered = 11,  // daemon, with an empty body: the group is out of the plan of every host, and its ids may be
                        // given to other tensors
@@ -96,9 +98,12 @@ struct ArenaBody {
 };
 
 struct RegisterBody {
-  char group[kMaxName + 1] = {};  // what all ranks register together; unique in the job
-  std::uint32_t count = 0;        // tensors in this packet
+  char group[kMaxName + 1] = {};  // what ranks register together; unique in the job
+  std::uint32_t count = 0;        // tensors in this packet; with ranks there may be none
   std::uint32_t more = 0;
+  std::uint32_t set_ranks = 0;  // of a process set: how many. Its ranks, ascending, are the only ones that register the
+                                // group, and in its tensors they are counted from 0. None: all ranks
+  std::uint32_t reserved = 0;
 };
 
 // Of TensorBody: what daemon.yaml of the leader's host says, and what the leader's cost model says.
@@ -186,7 +191,8 @@ struct MessageSlot {
   std::uint32_t other_rank = 0;
   Dtype other_dtype{};
   std::uint8_t reserved2[3] = {};
-  std::uint64_t reserved3 = 0;
+  std::uint32_t set = 0;  // number of the process set whose message it is: others do not match. Ranks are the job's
+  std::uint32_t reserved3 = 0;
 };
 static_assert(sizeof(MessageSlot) == 64);
 

@@ -109,12 +109,12 @@ void Control::join(ports::JoinRequest request) {
 }
 
 void Control::register_group(ports::SessionId session, std::uint32_t request, std::string group,
-                             std::vector<protocol::TensorBody> tensors) {
+                             std::vector<protocol::TensorBody> tensors, std::vector<std::uint32_t> ranks) {
   const auto shared = std::make_shared<std::vector<protocol::TensorBody>>(std::move(tensors));
-  if (!inbox_.request(
-          [this, session, request, group, shared] { do_register(session, request, group, std::move(*shared)); })) {
-    session_events_->registered(session, request, too_many());
-  }
+  const auto ask = [this, session, request, group, ranks = std::move(ranks), shared] {
+    do_register(session, request, group, std::move(*shared), ranks);
+  };
+  if (!inbox_.request(ask)) session_events_->registered(session, request, too_many());
 }
 
 // At most once for each registration, of which there are not many.
@@ -358,10 +358,10 @@ Result<Job*> Control::job_of(ports::SessionId session) {
 }
 
 void Control::do_register(ports::SessionId session, std::uint32_t request, const std::string& group,
-                          std::vector<protocol::TensorBody> tensors) {
+                          std::vector<protocol::TensorBody> tensors, const std::vector<std::uint32_t>& ranks) {
   const Result<Job*> job = job_of(session);
   if (!job.ok()) return session_events_->registered(session, request, job.status());
-  (*job)->register_group(session, request, group, std::move(tensors), now_);
+  (*job)->register_group(session, request, group, std::move(tensors), ranks, now_);
 }
 
 void Control::do_leave(ports::SessionId session, const Status& why) {

@@ -77,7 +77,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   // ports::JobControl. Any thread.
   void join(ports::JoinRequest request) override;
   void register_group(ports::SessionId session, std::uint32_t request, std::string group,
-                      std::vector<protocol::TensorBody> tensors) override;
+                      std::vector<protocol::TensorBody> tensors, std::vector<std::uint32_t> ranks = {}) override;
   void overdue(ports::SessionId session, std::uint32_t request) override;
   void unregister_group(ports::SessionId session, std::uint32_t request, std::string group, std::uint64_t operations,
                         Duration patience) override;
@@ -130,7 +130,7 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   Status check_envelope(const std::string& from, std::span<const std::byte> bytes);
   void do_join(ports::JoinRequest request, Time deadline);
   void do_register(ports::SessionId session, std::uint32_t request, const std::string& group,
-                   std::vector<protocol::TensorBody> tensors);
+                   std::vector<protocol::TensorBody> tensors, const std::vector<std::uint32_t>& ranks);
   Result<Job*> job_of(ports::SessionId session);
   void do_leave(ports::SessionId session, const Status& why);
   void do_stop();

@@ -127,11 +127,11 @@ Result<std::uint32_t> Job::running_rank(ports::SessionId session) const {
 }
 
 void Job::register_group(ports::SessionId session, std::uint32_t request, const std::string& group,
-                         std::vector<protocol::TensorBody> tensors, Time now) {
+                         std::vector<protocol::TensorBody> tensors, const std::vector<std::uint32_t>& ranks, Time now) {
   now_ = now;
   const Result<std::uint32_t> rank = running_rank(session);
   if (!rank.ok()) return answer(session, request, rank.status());
-  registrar_->register_group(*rank, session, request, group, std::move(tensors));
+  registrar_->register_group(*rank, session, request, group, std::move(tensors), ranks);
   settle();
 }
 
@@ -254,20 +254,37 @@ void Job::begin(Roster roster, Duration detection, ports::PairKeys keys) {
                          .stall_error = rules_.stall_error,
                          .ordering = rules_.ordering,
                          .concurrent = rules_.concurrent};
-  config.planner = [this](const protocol::TensorBody& tensor) { return rules_.planner(tensor, spec_); };
-  if (rules_.batch_planner) {
-    config.batch_planner = [this](const std::vector<protocol::TensorBody>& registered,
-                                  std::vector<protocol::PlanTensor>* tensors) {
-      rules_.batch_planner(registered, spec_, tensors);
-    };
-  }
-  if (rules_.admit) {
-    config.admit = [this](const std::vector<protocol::TensorBody>& tensors) { return rules_.admit(spec_, tensors); };
-  }
+  set_planners(&config);
   registrar_.emplace(std::move(config), static_cast<RegistrarOutput&>(*this));
   ++counters_.jobs_started;
   log_begin();
   environment_.lane(id_, [spec = spec_](ports::LanePort& lane) { return lane.start_job(spec); });
+}
+
+// What decides how tensors are planned sees the job as their world does.
+void Job::set_planners(RegistrarConfig* config) {
+  config->planner = [this](const protocol::TensorBody& tensor, const protocol::SharedWorld& world) {
+    return rules_.planner(tensor, spec_for(world));
+  };
+  if (rules_.batch_planner) {
+    config->batch_planner = [this](const std::vector<protocol::TensorBody>& registered,
+                                   const protocol::SharedWorld& world, std::vector<protocol::PlanTensor>* tensors) {
+      rules_.batch_planner(registered, spec_for(world), tensors);
+    };
+  }
+  if (rules_.admit) {
+    config->admit = [this](const std::vector<protocol::TensorBody>& tensors, const protocol::SharedWorld& world) {
+      return rules_.admit(spec_for(world), tensors);
+    };
+  }
+}
+
+// Tensors of a world come a group at a time.
+const ports::JobSpec& Job::spec_for(const protocol::SharedWorld& world) {
+  if (world == nullptr) return spec_;
+  if (narrowed_to_ != world) narrowed_ = spec_.narrowed(*world);
+  narrowed_to_ = world;
+  return narrowed_;
 }
 
 // Every host has the job: the ranks may come in.
@@ -328,6 +345,16 @@ void Job::lane_late(Rank rank, TensorId tensor, Duration waited, Time now) {
       fail_if_left(rank.value, tensor))
     return;
   const std::string what = what_tensor(tensor);
+  if (registrar_->has_unregistered(rank.value, tensor)) {
+    return fail(
+        Status(Code::kAborted,
+               fmt::format("rank {} on host {} has unregistered it, or has left its process set, and others wait "
+                           "for it",
+                           rank.value, roster_.host_of(rank.value)),
+               fmt::format("{} of job '{}'", what, name_),
+               "let every rank finish its operations before any unregisters"),
+        now);
+  }
   if (waited >= rules_.stall_error) {
     fail(Status(Code::kTimedOut,
                 fmt::format("rank {} on host {} has not submitted for {:.1f} s", rank.value,
@@ -347,8 +374,9 @@ void Job::lane_misses(HostIndex peer, TensorId tensor, Sequence sequence, Durati
       peer == spec_.credentials.self)
     return;
   const RosterHost& host = roster_.hosts[peer.value];
+  const protocol::SharedWorld& world = registrar_->plan().tensors[tensor.value].world;
   for (const std::uint32_t rank : host.ranks) {
-    if (fail_if_left(rank, tensor)) return;
+    if ((world == nullptr || world->rank_of(rank)) && fail_if_left(rank, tensor)) return;
   }
   send_member(host.name, MessageType::kAwaited,
               nlohmann::json::array({tensor.value, sequence.value, static_cast<std::uint64_t>(waited.value)}));

@@ -71,6 +71,7 @@ struct JobRules {
   fabric::LinkSpeeds link_speeds;  // of it
   std::string host;
   Duration detection, join_timeout, stall_warning, stall_error;
+  // These three: of a process set, with the job narrowed to it.
   std::function<protocol::PlanTensor(const protocol::TensorBody&, const ports::JobSpec&)> planner;
   std::function<void(const std::vector<protocol::TensorBody>&, const ports::JobSpec&,
                      std::vector<protocol::PlanTensor>*)>
@@ -109,7 +110,7 @@ class Job final : private RegistrarOutput {
   // ---- sessions of this host ----
   void join(const ports::JoinRequest& request, Time now);
   void register_group(ports::SessionId session, std::uint32_t request, const std::string& group,
-                      std::vector<protocol::TensorBody> tensors, Time now);
+                      std::vector<protocol::TensorBody> tensors, const std::vector<std::uint32_t>& ranks, Time now);
   // A rank waits no longer for its registration: the ranks that are missing are at fault, not this one.
   void overdue(ports::SessionId session, std::uint32_t request, Time now);
   void unregister_group(ports::SessionId session, std::uint32_t request, const std::string& group,
@@ -238,6 +239,8 @@ class Job final : private RegistrarOutput {
   nlohmann::json describe_standstills() const;
   std::string class_name(ClassId cls) const;
   void go();
+  void set_planners(RegistrarConfig* config);
+  const ports::JobSpec& spec_for(const protocol::SharedWorld& world);
   void note_late(std::uint32_t rank, const std::string& what, Duration waited);
   bool plans(TensorId tensor) const;
   std::string what_tensor(TensorId tensor) const;
@@ -293,6 +296,8 @@ class Job final : private RegistrarOutput {
 
   Roster roster_;
   ports::JobSpec spec_;
+  protocol::SharedWorld narrowed_to_;  // the last process set of which tensors were planned,
+  ports::JobSpec narrowed_;            // and the job narrowed to it
   std::optional<Liveness> liveness_;
   std::optional<JobProgress> progress_;
   std::map<std::tuple<HostIndex, HostIndex, RailIndex, ClassId>, StandstillReport>

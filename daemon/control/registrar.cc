@@ -12,6 +12,7 @@ namespace {
 
 using nlohmann::json;
 using protocol::PlanTensor;
+using protocol::SharedWorld;
 using protocol::TensorBody;
 
 constexpr std::size_t kPlanHead = 256;  // bytes of a plan's message beside its tensors and the group's name
@@ -47,11 +48,18 @@ void Registrar::refuse(const LocalRank& local, Status status) {
 }
 
 void Registrar::register_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request,
-                               const std::string& group, std::vector<TensorBody> tensors) {
+                               const std::string& group, std::vector<TensorBody> tensors,
+                               const std::vector<std::uint32_t>& ranks) {
   LocalRank local{{rank, std::move(tensors)}, session, request};
-  const Status status = check_group(config_.job, group, local.group, config_.roster.world_size);
-  if (!status.ok()) return refuse(local, status);
   const std::string where = group_where(config_.job, group);
+  const std::optional<SharedWorld> world = world_of(ranks);
+  if (!world || !has(*world, rank)) {
+    return refuse(local, Status(Code::kInvalidArgument,
+                                fmt::format("rank {} registers for a process set that it is not in", rank), where,
+                                "list ranks of the job in ascending order, this one among them"));
+  }
+  const Status status = check_group(config_.job, group, local.group, size_of(*world));
+  if (!status.ok()) return refuse(local, status);
   if (groups_.contains(group)) {
     return refuse(local, Status(Code::kAlreadyExists, fmt::format("the group is registered already (rank {})", rank),
                                 where, "use another group name"));
@@ -66,16 +74,20 @@ void Registrar::register_group(std::uint32_t rank, ports::SessionId session, std
     return refuse(local, Status(Code::kResourceExhausted, fmt::format("{} groups wait to be registered", local_.size()),
                                 where, "wait for one before the next"));
   }
-  LocalGroup& waiting = local_[group];
+  const auto [at, first] = local_.try_emplace(group, LocalGroup{.world = *world});
+  LocalGroup& waiting = at->second;
   if (waiting.ranks.contains(rank)) {
     return refuse(local, Status(Code::kAlreadyExists, fmt::format("rank {} registers the group twice", rank), where,
                                 "register it once"));
   }
   waiting.ranks.emplace(rank, std::move(local));
-  if (waiting.ranks.size() == local_ranks_.size()) return send_local_group(group, waiting);
+  const bool agree = is_same(waiting.world, *world);
+  if (agree && !waiting.sent && waiting.ranks.size() == ranks_here(*world)) return send_local_group(group, waiting);
   std::vector<std::uint32_t> arrived;
-  for (const auto& [arrived_rank, of_rank] : waiting.ranks) arrived.push_back(arrived_rank);
-  output_.to_leader(MessageType::kArrived, json::array({group, arrived}));
+  for (const auto& [arrived_rank, of_rank] : waiting.ranks) {
+    if (agree || arrived_rank == rank) arrived.push_back(arrived_rank);
+  }
+  output_.to_leader(MessageType::kArrived, json::array({group, ranks, arrived}));  // who refuses what differs
 }
 
 void Registrar::overdue(ports::SessionId session, std::uint32_t request) {
@@ -95,10 +107,11 @@ void Registrar::send_local_group(const std::string& group, LocalGroup& local) {
     if (!disagreement.ok()) break;
   }
   // Then no host registers it, and everybody learns why.
-  if (disagreement.ok() && config_.admit) disagreement = config_.admit(reference.tensors);
+  if (disagreement.ok() && config_.admit) disagreement = config_.admit(reference.tensors, local.world);
   local.sent = true;
-  output_.to_leader(MessageType::kGroup, json::array({group, reference.rank, tensors_to_json(reference.tensors),
-                                                      status_to_json(disagreement)}));
+  output_.to_leader(MessageType::kGroup,
+                    json::array({group, ranks_to_json(local.world), reference.rank, tensors_to_json(reference.tensors),
+                                 status_to_json(disagreement)}));
 }
 
 bool Registrar::handle(const std::string& from, MessageType type, const json& body, Time now) {
@@ -129,54 +142,57 @@ bool Registrar::handle(const std::string& from, MessageType type, const json& bo
   }
 }
 
-Registrar::Round& Registrar::round(const std::string& group, Time now) {
-  const auto [it, fresh] = rounds_.try_emplace(group);
-  if (fresh) it->second.since = now;
-  return it->second;
-}
-
 bool Registrar::handle_arrived(const std::string& from, const json& body, Time now) {
   ItemReader in(body);
   const std::string group = in.text(protocol::kMaxName);
+  const std::optional<SharedWorld> world = world_from_json(in.array());
   ItemReader ranks(in.array());
-  if (!in.done() || group.empty()) return false;
-  Round& r = round(group, now);
+  if (!in.done() || !world || group.empty()) return false;
+  std::set<std::uint32_t> arrived;
   while (ranks.ok() && !ranks.done()) {
     const std::uint32_t rank = ranks.u32();
-    if (rank >= config_.roster.world_size || config_.roster.host_of(rank) != from) return false;
-    r.arrived.insert(rank);
+    if (!has(*world, rank) || rank >= config_.roster.world_size || config_.roster.host_of(rank) != from) return false;
+    arrived.insert(rank);
   }
-  if (!ranks.ok()) return false;
-  fail_if_left(group, r);
+  if (!ranks.ok() || arrived.empty()) return false;
+  if (Round* r = round(group, *world, *arrived.begin(), now)) {
+    r->arrived.merge(arrived);
+    fail_if_left(group, *r);
+  }
   return true;
 }
 
 bool Registrar::handle_group(const std::string& from, const json& body, Time now) {
   ItemReader in(body);
   const std::string group = in.text(protocol::kMaxName);
+  const std::optional<SharedWorld> world = world_from_json(in.array());
   HostGroup of_host;
   of_host.group.rank = in.u32();
   auto tensors = tensors_from_json(in.array());
   of_host.disagreement = status_from_json(in.array());
-  if (!in.done() || !tensors || group.empty()) return false;
+  if (!in.done() || !world || !tensors || group.empty() || !has(*world, of_host.group.rank)) return false;
   of_host.group.tensors = std::move(*tensors);
-  if (!check_group(config_.job, group, of_host.group, config_.roster.world_size).ok()) return false;
-  Round& r = round(group, now);
-  for (const std::uint32_t rank : config_.roster.hosts[*config_.roster.index_of(from)].ranks) r.arrived.insert(rank);
-  if (!r.hosts.emplace(from, std::move(of_host)).second) return false;  // a host brings a group once per round
-  if (r.hosts.size() == config_.roster.hosts.size()) {
+  if (!check_group(config_.job, group, of_host.group, size_of(*world)).ok()) return false;
+  Round* const r = round(group, *world, of_host.group.rank, now);
+  if (r == nullptr) return true;
+  for (const std::uint32_t rank : config_.roster.hosts[*config_.roster.index_of(from)].ranks) {
+    if (has(*world, rank)) r->arrived.insert(rank);
+  }
+  if (!r->hosts.emplace(from, std::move(of_host)).second) return false;  // a host brings a group once per round
+  if (r->hosts.size() == hosts_of(*world).size()) {
     finish_round(group);
   } else {
-    fail_if_left(group, r);
+    fail_if_left(group, *r);
   }
   return true;
 }
 
 // In the order of the hosts, so that the ranks in the text are the lowest that differ.
 Status Registrar::compare_hosts(const std::string& group, const Round& r) const {
-  const HostGroup& reference = r.hosts.at(config_.roster.hosts.front().name);
-  for (const RosterHost& host : config_.roster.hosts) {
-    const HostGroup& other = r.hosts.at(host.name);
+  const std::vector<const RosterHost*> hosts = hosts_of(r.world);
+  const HostGroup& reference = r.hosts.at(hosts.front()->name);
+  for (const RosterHost* host : hosts) {
+    const HostGroup& other = r.hosts.at(host->name);
     TL_RETURN_IF_ERROR(other.disagreement);
     TL_RETURN_IF_ERROR(compare_groups(config_.job, group, reference.group, other.group));
   }
@@ -199,20 +215,22 @@ void Registrar::finish_round(const std::string& group) {
   const Round& r = node.mapped();
   const Status status = compare_hosts(group, r);
   if (!status.ok()) return output_.to_all_hosts(MessageType::kRejected, json::array({group, status_to_json(status)}));
-  const auto& reference = r.hosts.at(config_.leader).group.tensors;  // ids in the leader's order
-  Change change{group, plan_tensors(reference), {}};
-  add_batches(group, reference, &change.tensors);
+  const auto& reference = r.hosts.at(hosts_of(r.world).front()->name).group.tensors;  // ids in this one's order
+  Change change{.group = group, .world = r.world, .tensors = plan_tensors(reference, r.world)};
+  add_batches(change, reference, &change.tensors);
   for (const RosterHost& host : config_.roster.hosts) change.waiting.insert(host.name);
   for (const TensorBody& tensor : reference) changing_names_.emplace(name_of(tensor));
   changes_.push_back(std::move(change));
   if (changes_.size() == 1) start_next_change();
 }
 
-std::vector<PlanTensor> Registrar::plan_tensors(const std::vector<TensorBody>& tensors) const {
+std::vector<PlanTensor> Registrar::plan_tensors(const std::vector<TensorBody>& tensors,
+                                                const SharedWorld& world) const {
   std::vector<PlanTensor> result;
   result.reserve(tensors.size());
   for (const TensorBody& tensor : tensors) {
-    PlanTensor planned = config_.planner(tensor);
+    PlanTensor planned = config_.planner(tensor, world);
+    planned.world = world;
     planned.name = name_of(tensor);
     planned.operation = tensor.operation;
     planned.reduce = tensor.reduce;
@@ -221,24 +239,26 @@ std::vector<PlanTensor> Registrar::plan_tensors(const std::vector<TensorBody>& t
     if (tensor.operation != Operation::kBarrier) planned.elements = tensor.elements;  // a barrier moves one of its own
     const std::uint32_t root = is_rooted(tensor.operation) ? tensor.root : 0;
     planned.root_rank = Rank(root);
-    planned.root = HostIndex(static_cast<std::uint16_t>(config_.roster.index_of_rank(root)));
+    planned.root = world != nullptr ? world->places().host(root) : plan_.rank_hosts[root];
     result.push_back(std::move(planned));
   }
   return result;
 }
 
 // A job of one host has nothing to send; and what is planned must fit into a message.
-void Registrar::add_batches(const std::string& group, const std::vector<TensorBody>& registered,
+void Registrar::add_batches(const Change& change, const std::vector<TensorBody>& registered,
                             std::vector<PlanTensor>* tensors) const {
-  if (!config_.batch_planner || config_.roster.hosts.size() == 1) return;
+  if (!config_.batch_planner || hosts_of(change.world).size() == 1) return;
   std::vector<PlanTensor> batched = *tensors;
-  config_.batch_planner(registered, &batched);
-  const std::size_t room = kMaxWireMessage - protocol::kMaxName - kPlanHead;
+  config_.batch_planner(registered, change.world, &batched);
+  for (PlanTensor& tensor : batched) tensor.world = change.world;
+  const std::size_t ranks = json::to_cbor(ranks_to_json(change.world)).size();
+  const std::size_t room = kMaxWireMessage - protocol::kMaxName - kPlanHead - ranks;
   if (json::to_cbor(plan_tensors_to_json(batched)).size() > room ||
       totals_.tensors + changing_names_.size() + batched.size() > kMaxPlanTensors) {
     output_.note(fmt::format(
         "{}: {} tensors travel one by one, because there are too many of them to be told with their batches",
-        group_where(config_.job, group), tensors->size()));
+        group_where(config_.job, change.group), tensors->size()));
     return;
   }
   *tensors = std::move(batched);
@@ -277,11 +297,13 @@ bool Registrar::start(Change& change) {
     if (tensor.in_batch()) tensor.batch += range.first;
     tensor.id = TensorId(range.first + i);
     tensor.group = next.version;
+    if (tensor.id.value < bases_.size()) tensor.base = bases_[tensor.id.value];
     hash.add(tensor);
   }
-  output_.to_all_hosts(MessageType::kPlan, json::array({change.group, next.version, hash.value(next),
-                                                        static_cast<std::uint32_t>(next.ordering), next.concurrent,
-                                                        plan_tensors_to_json(change.tensors)}));
+  output_.to_all_hosts(
+      MessageType::kPlan,
+      json::array({change.group, next.version, hash.value(next), static_cast<std::uint32_t>(next.ordering),
+                   next.concurrent, ranks_to_json(change.world), plan_tensors_to_json(change.tensors)}));
   return true;
 }
 
@@ -309,17 +331,19 @@ bool Registrar::handle_plan(const json& body) {
   const std::uint64_t hash = in.number(~std::uint64_t{0});
   const auto ordering = static_cast<protocol::Ordering>(in.number(protocol::kOrderingCount - 1));
   const std::uint32_t concurrent = in.u32();
+  const std::optional<SharedWorld> world = world_from_json(in.array());
   auto tensors = plan_tensors_from_json(in.array());
-  if (!in.done() || !tensors || tensors->empty() || version != plan_.version + 1) return false;
+  if (!in.done() || !world || !tensors || tensors->empty() || version != plan_.version + 1) return false;
   if (plan_.version > 0 && (ordering != plan_.ordering || concurrent != plan_.concurrent)) return false;
   const protocol::TensorRange range{tensors->front().id.value, static_cast<std::uint32_t>(tensors->size())};
-  if (!plan_.has_room(range) || !groups_.emplace(group, Group{range}).second) return false;
+  if (!plan_.has_room(range) || !groups_.emplace(group, Group{range, *world}).second) return false;
   for (std::uint32_t i = 0; i < range.count; ++i) {
     PlanTensor& tensor = (*tensors)[i];
     if (tensor.id.value != range.first + i) return false;
     // Nobody asks for a batch by its name, which is not taken from anybody.
     if (!tensor.is_batch() && !names_.emplace(tensor.name, tensor.id).second) return false;
     tensor.group = version;
+    tensor.world = *world;
   }
   take_into_plan(range, *std::move(tensors));
   plan_.version = version;
@@ -374,8 +398,10 @@ bool Registrar::handle_activate(const json& body) {
     return true;
   }
   const auto local = local_.find(group);
-  if (local == local_.end() || !local->second.sent) return false;
+  const bool takes_part = ranks_here(known->second.world) > 0;
+  if (takes_part && (local == local_.end() || !local->second.sent)) return false;
   known->second.active = true;
+  if (!takes_part) return true;
   activate(group, local->second);
   local_.erase(local);
   return true;
@@ -392,7 +418,8 @@ void Registrar::activate(const std::string& group, LocalGroup& local) {
                                        group_where(config_.job, group),
                                        "run the same version of tensorlaned on all hosts"));
       }
-      const std::uint64_t bytes = protocol::buffer_bytes(tensor, config_.roster.world_size, rank);
+      const std::uint32_t number = local.world == nullptr ? rank : *local.world->rank_of(rank);
+      const std::uint64_t bytes = protocol::buffer_bytes(tensor, size_of(local.world), number);
       output_.bind(rank, id->second, ports::BufferPlace{tensor.segment, tensor.offset, bytes});
       ids.push_back(id->second);
     }
@@ -405,7 +432,8 @@ bool Registrar::handle_rejected(const json& body) {
   const std::string group = in.text(protocol::kMaxName);
   const Status status = status_from_json(in.array());
   const auto local = local_.find(group);
-  if (!in.done() || status.ok() || local == local_.end()) return false;
+  if (!in.done() || status.ok()) return false;
+  if (local == local_.end()) return true;  // of a process set that has no rank here
   const auto node = local_.extract(local);
   for (const auto& [rank, of_rank] : node.mapped().ranks) refuse(of_rank, status);
   return true;
@@ -413,7 +441,7 @@ bool Registrar::handle_rejected(const json& body) {
 
 void Registrar::fail_if_left(const std::string& group, const Round& r) {
   for (const std::uint32_t rank : left_) {
-    if (r.arrived.contains(rank)) continue;
+    if (!has(r.world, rank) || r.arrived.contains(rank)) continue;
     return output_.fail_job(
         Status(Code::kAborted, fmt::format("rank {} on host {} has left the job", rank, config_.roster.host_of(rank)),
                group_where(config_.job, group), "let every rank register before any leaves"));
@@ -425,7 +453,7 @@ void Registrar::rank_left(std::uint32_t rank) {
   if (config_.self != config_.leader) return;
   reject_departures_without(rank);
   for (const auto& [group, r] : rounds_) {
-    if (r.arrived.contains(rank)) continue;
+    if (!has(r.world, rank) || r.arrived.contains(rank)) continue;
     return fail_if_left(group, r);
   }
 }
@@ -438,7 +466,7 @@ void Registrar::tick(Time now) {
     const bool too_long = waited >= config_.stall_error;
     if (!too_long && waited < r.reported + config_.stall_warning) continue;
     r.reported = waited;
-    const std::vector<std::uint32_t> ranks = missing(r);
+    const std::vector<std::uint32_t> ranks = missing(r, r.world);
     if (ranks.empty()) continue;
     if (too_long) return fail_missing(group, r, waited, "the stall time");
     for (const std::uint32_t rank : ranks) output_.report_late(rank, fmt::format("group '{}'", group), waited);
@@ -480,16 +508,17 @@ bool Registrar::handle_overdue(const std::string& from, const json& body, Time n
     return true;
   }
   const auto r = rounds_.find(group);
-  if (r == rounds_.end() || missing(r->second).empty()) return true;
+  if (r == rounds_.end() || missing(r->second, r->second.world).empty()) return true;
   fail_missing(group, r->second, now - r->second.since, its_time);
   return true;
 }
 
 void Registrar::fail_missing(const std::string& group, const Round& r, Duration waited, const std::string& or_raise) {
-  output_.fail_job(Status(
-      Code::kTimedOut,
-      fmt::format("{} not registered after {:.1f} s", ranks_have_text(config_.roster, missing(r)), to_seconds(waited)),
-      group_where(config_.job, group), "find out what is done there instead, or raise " + or_raise));
+  output_.fail_job(Status(Code::kTimedOut,
+                          fmt::format("{} not registered after {:.1f} s",
+                                      ranks_have_text(config_.roster, missing(r, r.world)), to_seconds(waited)),
+                          group_where(config_.job, group),
+                          "find out what is done there instead, or raise " + or_raise));
 }
 
 void Registrar::fail(const Status& cause) {

@@ -14,6 +14,8 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -28,12 +30,13 @@
 
 namespace tensorlane::control {
 
-// Decides pattern, class, urgency, slice and width of one tensor; everything else is the registrar's.
-using TensorPlanner = std::function<protocol::PlanTensor(const protocol::TensorBody&)>;
+// Decides pattern, class, urgency, slice and width of one tensor of a world; everything else is the registrar's.
+using TensorPlanner = std::function<protocol::PlanTensor(const protocol::TensorBody&, const protocol::SharedWorld&)>;
 
 // Appends to the planned tensors, which have no ids yet, those that shall carry several of them: their batches
 // (PlanTensor::batch is a position). The first list is what the ranks have registered.
-using BatchPlanner = std::function<void(const std::vector<protocol::TensorBody>&, std::vector<protocol::PlanTensor>*)>;
+using BatchPlanner = std::function<void(const std::vector<protocol::TensorBody>&, const protocol::SharedWorld&,
+                                        std::vector<protocol::PlanTensor>*)>;
 
 // What the registrar asks for. Calls come from inside its own calls.
 class RegistrarOutput {
@@ -62,16 +65,19 @@ struct RegistrarConfig {
   protocol::Ordering ordering = protocol::Ordering::kTagged;  // these two: the leader's
   std::uint32_t concurrent = 1;
   // Whether this host has room for the tensors; none: it has.
-  std::function<Status(const std::vector<protocol::TensorBody>&)> admit = {};
+  std::function<Status(const std::vector<protocol::TensorBody>&, const protocol::SharedWorld&)> admit = {};
 };
+
+// As messages name them; none for all ranks.
+nlohmann::json ranks_to_json(const protocol::SharedWorld& world);
 
 class Registrar {
  public:
   Registrar(RegistrarConfig config, RegistrarOutput& output);
 
-  // A rank of this host registers a group.
+  // A rank of this host registers a group, which all of `ranks` do, ascending and it among them; none: all of the job.
   void register_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request, const std::string& group,
-                      std::vector<protocol::TensorBody> tensors);
+                      std::vector<protocol::TensorBody> tensors, const std::vector<std::uint32_t>& ranks = {});
   // What this session registers takes longer than its program waits: the job fails, and the error names who is missing.
   void overdue(ports::SessionId session, std::uint32_t request);
   // A rank of this host unregisters a group, and has completed so many operations on all of its tensors together. It
@@ -82,6 +88,8 @@ class Registrar {
   void plan_in_force(std::uint32_t version);
   // A message from a host of the job; false when its body is malformed or it is not this host's to say.
   bool handle(const std::string& from, MessageType type, const nlohmann::json& body, Time now);
+  // Whether a rank of this host has unregistered the tensor, which is still in the plan.
+  bool has_unregistered(std::uint32_t rank, TensorId tensor) const;
   // A rank has left: nobody waits for it any more, who needs it learns that.
   void rank_left(std::uint32_t rank);
   // Reports and, past the error time, fails registrations that ranks are missing from, and plans that some host has not
@@ -107,6 +115,7 @@ class Registrar {
     std::uint32_t request = 0;
   };
   struct LocalGroup {
+    protocol::SharedWorld world;  // none: all ranks, here and below
     std::map<std::uint32_t, LocalRank> ranks;
     bool sent = false;
   };
@@ -116,6 +125,7 @@ class Registrar {
     Status disagreement;  // of the ranks of that host
   };
   struct Round {
+    protocol::SharedWorld world;
     Time since;
     Duration reported;  // the last waiting time that was reported
     std::map<std::string, HostGroup> hosts;
@@ -123,6 +133,7 @@ class Registrar {
   };
   struct Change {
     std::string group;
+    protocol::SharedWorld world;
     std::vector<protocol::PlanTensor> tensors;
     std::set<std::string> waiting;  // hosts that have not got it in force
     std::optional<Time> since;      // of the one that is under way: when tick() saw it first
@@ -132,6 +143,7 @@ class Registrar {
   // A group that is in the plan.
   struct Group {
     protocol::TensorRange range;
+    protocol::SharedWorld world;
     bool active = false;     // in force everywhere, and not about to leave
     std::uint32_t left = 0;  // once it leaves: how many tensors a rank had registered with it
   };
@@ -167,6 +179,7 @@ class Registrar {
   bool handle_vacate(const nlohmann::json& body);
   bool handle_stays(const nlohmann::json& body);
   void finish_departure(const std::string& group);
+  Status count_operations(const std::string& group, std::uint64_t operations);
   void reject(const std::string& group, const Status& status);
   void reject_if_left(const std::string& group);
   void reject_departures_without(std::uint32_t rank);
@@ -174,12 +187,12 @@ class Registrar {
   void let_go(const std::string& group);
   void fail_leaving(const Status& cause);
   void activate(const std::string& group, LocalGroup& local);
-  Round& round(const std::string& group, Time now);
   void finish_round(const std::string& group);
   Status compare_hosts(const std::string& group, const Round& round) const;
-  void add_batches(const std::string& group, const std::vector<protocol::TensorBody>& registered,
+  void add_batches(const Change& change, const std::vector<protocol::TensorBody>& registered,
                    std::vector<protocol::PlanTensor>* tensors) const;
-  std::vector<protocol::PlanTensor> plan_tensors(const std::vector<protocol::TensorBody>& tensors) const;
+  std::vector<protocol::PlanTensor> plan_tensors(const std::vector<protocol::TensorBody>& tensors,
+                                                 const protocol::SharedWorld& world) const;
   protocol::Plan empty_plan() const;
   void start_next_change();
   bool start(Change& change);
@@ -190,15 +203,23 @@ class Registrar {
   std::span<const protocol::PlanTensor> tensors_in(protocol::TensorRange range) const {
     return std::span(plan_.tensors).subspan(range.first, range.count);
   }
-  // Ranks that have not come, of a round or a departure.
+  // Ranks of the world that have not come, of a round or a departure.
   template <class Gathered>
-  std::vector<std::uint32_t> missing(const Gathered& gathered) const {
+  std::vector<std::uint32_t> missing(const Gathered& gathered, const protocol::SharedWorld& world) const {
     std::vector<std::uint32_t> ranks;
     for (std::uint32_t rank = 0; rank < config_.roster.world_size; ++rank) {
-      if (!gathered.arrived.contains(rank)) ranks.push_back(rank);
+      if (has(world, rank) && !gathered.arrived.contains(rank)) ranks.push_back(rank);
     }
     return ranks;
   }
+  // registrar_worlds.cc
+  static bool has(const protocol::SharedWorld& world, std::uint32_t rank);
+  std::uint32_t size_of(const protocol::SharedWorld& world) const;
+  std::size_t ranks_here(const protocol::SharedWorld& world) const;
+  std::vector<const RosterHost*> hosts_of(const protocol::SharedWorld& world) const;
+  std::optional<protocol::SharedWorld> world_of(const std::vector<std::uint32_t>& ranks);
+  std::optional<protocol::SharedWorld> world_from_json(const nlohmann::json& ranks);
+  Round* round(const std::string& group, const protocol::SharedWorld& world, std::uint32_t rank, Time now);
   void fail_if_left(const std::string& group, const Round& round);
 
   const RegistrarConfig config_;
@@ -218,6 +239,10 @@ class Registrar {
   std::deque<Change> changes_;                   // leader; the first one is under way
   std::set<std::string> changing_names_;         // leader: tensors of `changes_`
   std::set<std::uint32_t> left_;
+  std::map<std::vector<std::uint32_t>, std::weak_ptr<const protocol::World>> worlds_;  // those in use, and some more
+  std::size_t worlds_looked_at_ = 16;  // so many are kept until those that nobody uses go
+  // Leader: the sequences that tensors go on from, by their places in the plan.
+  std::vector<std::uint64_t> bases_;
 };
 
 }  // namespace tensorlane::control

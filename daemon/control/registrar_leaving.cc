@@ -38,6 +38,14 @@ void Registrar::unregister_group(std::uint32_t rank, ports::SessionId session, s
                               Status(Code::kAlreadyExists, "the rank has asked again", where, "wait for the answer"));
 }
 
+bool Registrar::has_unregistered(std::uint32_t rank, TensorId tensor) const {
+  return std::ranges::any_of(leaving_, [&](const auto& leaving) {
+    const auto& [group, ranks] = leaving;
+    const auto known = groups_.find(group);
+    return ranks.contains(rank) && known != groups_.end() && known->second.range.contains(tensor);
+  });
+}
+
 // ---- the leader ----
 
 bool Registrar::handle_unregister(const std::string& from, const json& body, Time now) {
@@ -48,6 +56,7 @@ bool Registrar::handle_unregister(const std::string& from, const json& body, Tim
   const Duration patience(static_cast<std::int64_t>(in.number(kMostPatience)));
   const auto known = groups_.find(group);
   if (!in.done() || rank >= config_.roster.world_size || config_.roster.host_of(rank) != from) return false;
+  if (known != groups_.end() && !has(known->second.world, rank)) return false;
   const auto is_it = [&](const Change& change) { return change.leaves && change.group == group; };
   if (known == groups_.end() || !known->second.active || std::ranges::any_of(changes_, is_it)) return false;
   const auto [it, fresh] = departures_.try_emplace(group);
@@ -59,7 +68,7 @@ bool Registrar::handle_unregister(const std::string& from, const json& body, Tim
     const Time deadline = now + Duration(patience.value / 10 * 9);
     departure.deadline = departure.deadline == Time() ? deadline : std::min(departure.deadline, deadline);
   }
-  if (departure.arrived.size() == config_.roster.world_size) {
+  if (departure.arrived.size() == size_of(known->second.world)) {
     finish_departure(group);
   } else {
     reject_if_left(group);
@@ -79,11 +88,27 @@ void Registrar::finish_departure(const std::string& group) {
                                   operations, rank, others),
                       group_where(config_.job, group), "run the same operations on every rank before they unregister"));
   }
+  if (const Status counted = count_operations(group, operations); !counted.ok()) return reject(group, counted);
   departures_.erase(group);
   Change change{.group = group, .leaves = true};
   for (const RosterHost& host : config_.roster.hosts) change.waiting.insert(host.name);
   changes_.push_back(std::move(change));
   if (changes_.size() == 1) start_next_change();
+}
+
+// What comes to be in the places of the group goes on from there. No tensor of it has had more operations than all
+// together, and hosts without a part in the group have counted none.
+Status Registrar::count_operations(const std::string& group, std::uint64_t operations) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 38;
+  const protocol::TensorRange range = groups_.at(group).range;
+  if (bases_.size() < range.end()) bases_.resize(range.end());
+  const auto places = std::span(bases_).subspan(range.first, range.count);
+  if (operations > kMost || std::ranges::any_of(places, [&](std::uint64_t b) { return b + operations > kMost; })) {
+    return Status(Code::kResourceExhausted, fmt::format("{} operations are too many to count on from", operations),
+                  group_where(config_.job, group), "leave it registered until the end of the job");
+  }
+  for (std::uint64_t& base : places) base += operations;
+  return {};
 }
 
 // Those who ask later begin anew.
@@ -97,7 +122,7 @@ void Registrar::reject(const std::string& group, const Status& status) {
 void Registrar::reject_if_left(const std::string& group) {
   const Departure& departure = departures_.at(group);
   for (const std::uint32_t rank : left_) {
-    if (departure.arrived.contains(rank)) continue;
+    if (!has(groups_.at(group).world, rank) || departure.arrived.contains(rank)) continue;
     return reject(group, Status(Code::kAborted,
                                 fmt::format("rank {} on host {} has left the job and did not unregister it", rank,
                                             config_.roster.host_of(rank)),
@@ -127,7 +152,7 @@ void Registrar::tick_departures(Time now) {
     const bool too_long = waited >= config_.stall_error || (departure.deadline != Time() && now >= departure.deadline);
     if (!too_long && (reported_ == kMostReported || waited < departure.reported + config_.stall_warning)) continue;
     departure.reported = waited;
-    const std::vector<std::uint32_t> ranks = missing(departure);
+    const std::vector<std::uint32_t> ranks = missing(departure, groups_.at(group).world);
     if (too_long) {
       reject(group, Status(Code::kTimedOut,
                            fmt::format("{} not unregistered after {:.1f} s", ranks_have_text(config_.roster, ranks),

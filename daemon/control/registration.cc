@@ -189,7 +189,7 @@ json plan_tensors_to_json(const std::vector<PlanTensor>& tensors) {
         json::array({t.name, t.id.value, static_cast<std::uint32_t>(t.operation), static_cast<std::uint32_t>(t.reduce),
                      static_cast<std::uint32_t>(t.dtype), static_cast<std::uint32_t>(t.pattern), t.cls.value, t.urgency,
                      t.elements, t.row, t.slice_elements, t.root.value, t.root_rank.value, t.fp32_contributions,
-                     t.in_batch() ? std::uint64_t{t.batch} + 1 : 0, t.batch_offset, t.members}));
+                     t.in_batch() ? std::uint64_t{t.batch} + 1 : 0, t.batch_offset, t.members, t.base}));
   }
   return array;
 }
@@ -219,6 +219,7 @@ std::optional<std::vector<PlanTensor>> plan_tensors_from_json(const json& array)
     if (batch > 0) t.batch = static_cast<std::uint32_t>(batch - 1);
     t.batch_offset = in.number(protocol::kMaxElements);
     t.members = in.u32();
+    t.base = in.number(~std::uint64_t{0});
     if (!in.done()) return std::nullopt;
     tensors.push_back(std::move(t));
   }

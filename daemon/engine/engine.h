@@ -71,9 +71,10 @@ struct EngineCounters {
 // Whether TensorReady must bring float32 scratch for this tensor (see types.h). True for 16-bit allreduces with float32
 // contributions, and for those whose sums travel or are made in several passes: in a ring of more than two hosts, and
 // with more sources than one Work holds.
-bool needs_fp32_scratch(const PlanTensor& tensor, std::uint16_t hosts);
+bool needs_fp32_scratch(const PlanTensor& tensor, std::uint16_t job_hosts);
 
-// How long the buffer is that TensorReady brings on `host` for a tensor of the plan, barriers aside.
+// How long the buffer is that TensorReady brings on `host` for a tensor of the plan, barriers aside. 0 on a host that
+// has no part in it.
 std::uint64_t buffer_bytes(const Plan& plan, const PlanTensor& tensor, HostIndex host);
 
 class Engine {
@@ -95,10 +96,10 @@ class Engine {
   // old tensors are not looked at. `added` lies behind the last tensor or where tensors were vacated. check_batches()
   // has approved of all that is to be added: a member may come in a part before its batch.
   Status extend_plan(const Plan& plan, protocol::TensorRange added);
-  // Nothing is registered there any more: its tables are given back, and another tensor may come there. The sequence of
-  // operations of what comes goes on from the last one, which all hosts agree on, since they vacate tensors only when
-  // every host has completed it; so no frame of before is taken for one of it. Call between steps. Errors, which change
-  // nothing: kInvalidArgument; kCorrupt, when this host or a peer has begun an operation.
+  // Nothing is registered there any more: its tables are given back, and another tensor may come there. Operations
+  // of what comes go on from its base, which is beyond the last one here; so no frame of before is taken for one of it.
+  // Call between steps. Errors, which change nothing: kInvalidArgument; kCorrupt, when this host or a peer has begun an
+  // operation.
   Status vacate(protocol::TensorRange range);
 
   // The hosts that this one exchanges anything with under the plan, on this rail, in the order in which the plan came

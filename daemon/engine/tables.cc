@@ -10,9 +10,11 @@
 
 #include "common/base/assert.h"
 #include "common/protocol/exchange.h"
+#include "daemon/engine/egress/send_queue.h"
 #include "daemon/engine/pattern/rails.h"
 #include "daemon/engine/pattern/route.h"
 #include "daemon/engine/pattern/shards.h"
+#include "daemon/engine/world_view.h"
 
 namespace tensorlane::engine {
 namespace {
@@ -31,7 +33,7 @@ bool unchanged(const PlanTensor& a, const PlanTensor& b) {
   return a.reduce == b.reduce && a.dtype == b.dtype && a.elements == b.elements && a.row == b.row &&
          a.slice_elements == b.slice_elements && a.root == b.root && a.root_rank == b.root_rank &&
          a.fp32_contributions == b.fp32_contributions && a.batch == b.batch && a.batch_offset == b.batch_offset &&
-         a.members == b.members;
+         a.members == b.members && protocol::is_same(a.world, b.world);
 }
 
 // Into how many slices every block of an exchange is cut.
@@ -39,19 +41,19 @@ std::uint64_t slices_of_block(const PlanTensor& t, const protocol::Exchange& exc
   return (exchange.block() + t.slice_elements - 1) / t.slice_elements;
 }
 
-Status check_exchange(const EngineConfig& config, const Plan& plan, const PlanTensor& t) {
-  const std::uint64_t unit = protocol::Exchange::unit(t.operation, config.world_size);
+Status check_exchange(const WorldView& view, const PlanTensor& t) {
+  const std::uint64_t unit = protocol::Exchange::unit(t.operation, view.size);
   if (t.elements % unit != 0) {
     return invalid(t, fmt::format("{} elements in {} blocks", t.elements, unit),
                    "give every pair of ranks a block of the same size");
   }
-  const protocol::Exchange exchange = exchange_of(t, config.world_size);
+  const protocol::Exchange exchange = exchange_of(t, view.size);
   if (t.operation != Operation::kAlltoall &&
-      (t.root_rank.value >= config.world_size || plan.rank_hosts[t.root_rank.value] != t.root)) {
+      (t.root_rank.value >= view.size || view.rank_hosts[t.root_rank.value] != t.root)) {
     return invalid(t, fmt::format("root rank {} on host {}", t.root_rank.value, t.root.value),
                    "name a rank of the job and its host");
   }
-  const std::uint64_t pairs = exchange.pair(config.world_size - 1, config.world_size - 1) + 1;
+  const std::uint64_t pairs = exchange.pair(view.size - 1, view.size - 1) + 1;
   if (slices_of_block(t, exchange) > kMostSliceNumbers / pairs) {
     return invalid(t, fmt::format("{} blocks in {} slices each", pairs, slices_of_block(t, exchange)),
                    "use larger slices");
@@ -60,25 +62,37 @@ Status check_exchange(const EngineConfig& config, const Plan& plan, const PlanTe
 }
 
 // Of a tensor whose blocks belong to ranks.
-Status check_rank_hosts(const EngineConfig& config, const Plan& plan, const PlanTensor& t) {
-  if (plan.rank_hosts.size() != config.world_size) {
-    return invalid(t,
-                   fmt::format("the plan names the hosts of {} ranks for the blocks of {}", plan.rank_hosts.size(),
-                               config.world_size),
-                   fmt::format("name all {}", config.world_size));
+Status check_rank_hosts(const WorldView& view, const PlanTensor& t) {
+  if (view.rank_hosts.size() != view.size) {
+    return invalid(
+        t, fmt::format("the plan names the hosts of {} ranks for the blocks of {}", view.rank_hosts.size(), view.size),
+        fmt::format("name all {}", view.size));
   }
-  for (HostIndex host : plan.rank_hosts) {
-    if (host.value >= config.hosts)
-      return invalid(t, fmt::format("host {} of {}", host.value, config.hosts), "name hosts of the job");
+  for (HostIndex host : view.rank_hosts) {
+    if (host.value >= view.hosts)
+      return invalid(t, fmt::format("host {} of {}", host.value, view.hosts), "name hosts of the job");
   }
   if (!is_row_of(t.operation, t.row, t.elements)) {
     return invalid(t, fmt::format("{} elements in rows of {}", t.elements, t.row), "use whole rows");
   }
-  if (t.operation == Operation::kAllgather && t.elements % config.world_size != 0) {
-    return invalid(t, fmt::format("{} gathered elements for {} ranks", t.elements, config.world_size),
+  if (t.operation == Operation::kAllgather && t.elements % view.size != 0) {
+    return invalid(t, fmt::format("{} gathered elements for {} ranks", t.elements, view.size),
                    "give every rank a block of the same size");
   }
-  return exchanges(t.operation) ? check_exchange(config, plan, t) : Status();
+  return exchanges(t.operation) ? check_exchange(view, t) : Status();
+}
+
+// Of a process set: its ranks and hosts are of the job.
+Status check_world(const EngineConfig& config, const PlanTensor& t) {
+  if (t.world == nullptr) return {};
+  const HostIndex last = t.world->host(HostIndex(t.world->hosts() - 1));
+  if (t.world->ranks().back() >= config.world_size || last.value >= config.hosts) {
+    return invalid(t,
+                   fmt::format("rank {} and host {} of a job with {} and {}", t.world->ranks().back(), last.value,
+                               config.world_size, config.hosts),
+                   "name ranks and hosts of the job");
+  }
+  return {};
 }
 
 Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t position) {
@@ -97,6 +111,9 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
   }
   if (!(t.urgency >= 0 && t.urgency <= 1))
     return invalid(t, fmt::format("urgency {}", t.urgency), "use a number from 0 to 1");
+  if (t.base > kMaxSequence / 2)
+    return invalid(t, fmt::format("operations go on from {}", t.base), "unregister the same tensors less often");
+  TL_RETURN_IF_ERROR(check_world(config, t));
   if (t.operation == Operation::kBarrier) return {};
   if (t.elements == 0 || t.elements > kMaxElements) {
     return invalid(t, fmt::format("{} elements", t.elements), fmt::format("use 1 to {}", kMaxElements));
@@ -111,42 +128,51 @@ Status check_tensor(const EngineConfig& config, const Plan& plan, std::size_t po
     return invalid(t, fmt::format("slices of {} bytes", slice_bytes),
                    fmt::format("use at most {}", Extent::kMaxLength));
   }
+  const WorldView view(config, plan, t);
   const bool rooted = is_rooted(t.operation) || t.pattern == Pattern::kWholeServer;
-  if (rooted && t.root.value >= config.hosts) {
-    return invalid(t, fmt::format("root host {} of {}", t.root.value, config.hosts), "name a host of the job");
+  if (rooted && t.root.value >= view.hosts) {
+    return invalid(t, fmt::format("root host {} of {}", t.root.value, view.hosts), "name a host of the job");
   }
   const bool of_blocks =
       t.operation == Operation::kAllgather || t.operation == Operation::kReduceScatter || exchanges(t.operation);
-  return of_blocks ? check_rank_hosts(config, plan, t) : Status();
+  return of_blocks ? check_rank_hosts(view, t) : Status();
 }
 
 Range close_range(std::size_t first, std::size_t end) {
   return {static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(end - first)};
 }
 
-// Builds the tables of one tensor; shards have one route each, and all of their slices share it.
+// Builds the tables of one tensor, in which this host has a part; shards have one route each, and all of their slices
+// share it. Shards and routes are counted in the tensor's world, what is in the tables is of the job.
 class Builder {
  public:
-  // `slices`, `sends`: how many all other tensors have. `tables` are this tensor's alone.
-  Builder(const EngineConfig& config, std::size_t slices, std::size_t sends, Tensor& tensor, PlanTables* tables)
-      : config_(config), other_slices_(slices), other_sends_(sends), tensor_(tensor), t_(*tables) {}
+  // `self`: this host's place. `slices`, `sends`: how many all other tensors have. `tables` are this tensor's alone.
+  Builder(const EngineConfig& config, const WorldView& view, HostIndex self, std::size_t slices, std::size_t sends,
+          Tensor& tensor, PlanTables* tables)
+      : config_(config),
+        view_(view),
+        self_(self),
+        other_slices_(slices),
+        other_sends_(sends),
+        tensor_(tensor),
+        t_(*tables) {}
 
   Status add_shard(const Shard& shard) {
-    return add_slices(shard, route(tensor_.plan.pattern, config_.hosts, shard.owner, config_.self), shard.offset);
+    return add_slices(shard, route(tensor_.plan.pattern, view_.hosts, shard.owner, self_), shard.offset);
   }
 
   // The blocks that this host sends to others or gets from them, in order of the numbers of their slices. Their way is
   // the same whatever the pattern: straight from the owner to the host that gets them.
-  Status add_blocks(const std::vector<HostIndex>& rank_hosts) {
-    const protocol::Exchange exchange = exchange_of(tensor_.plan, config_.world_size);
-    const protocol::RankPlaces places(rank_hosts);
-    const protocol::HostExchange self(exchange, places, config_.self);
+  Status add_blocks() {
+    const protocol::Exchange exchange = exchange_of(tensor_.plan, view_.size);
+    const protocol::RankPlaces places(view_.rank_hosts);
+    const protocol::HostExchange self(exchange, places, self_);
     std::vector<std::uint32_t> all(places.world_size());
     std::iota(all.begin(), all.end(), 0u);
     for (std::uint32_t from = 0; from < places.world_size(); ++from) {
-      for (const std::uint32_t to : self.has(from) ? std::span<const std::uint32_t>(all) : places.ranks(config_.self)) {
+      for (const std::uint32_t to : self.has(from) ? std::span<const std::uint32_t>(all) : places.ranks(self_)) {
         if (self.has(from) == self.has(to) || !exchange.sends(from, to)) continue;
-        const HostIndex owner = rank_hosts[from], target = rank_hosts[to];
+        const HostIndex owner = places.host(from), target = places.host(to);
         Route way;
         if (self.has(from)) {
           way.result_to = {target};
@@ -200,37 +226,39 @@ class Builder {
   // The slice that begins `done` elements into the shard.
   void add_slice(const Shard& shard, const Route& way, std::uint64_t done, std::uint64_t sent_from,
                  std::uint64_t elements) {
-    Slice slice{.owner = shard.owner == config_.self,
+    Slice slice{.owner = shard.owner == self_,
                 .offset = shard.offset + done,
                 .elements = elements,
                 .sent_from = sent_from,
                 .number = next_slice_};
     const auto index = static_cast<std::uint32_t>(t_.slices.size());
-    if (way.result_from) slice.result_from = *way.result_from;
+    if (way.result_from) slice.result_from = view_.host(*way.result_from);
     slice.result.length = elements * dtype_size(tensor_.plan.dtype);
     slice.sources.first = static_cast<std::uint32_t>(t_.sources.size());
     if (tensor_.sums) add_sources(shard, way, index, &slice);
     slice.sources.count = static_cast<std::uint32_t>(t_.sources.size()) - slice.sources.first;
     if (tensor_.sums && way.contribution_to) {
       slice.contribution = static_cast<std::uint32_t>(t_.sends.size());
-      t_.sends.push_back({.slice = index, .peer = *way.contribution_to});
+      t_.sends.push_back({.slice = index, .peer = view_.host(*way.contribution_to)});
     }
     slice.results.first = static_cast<std::uint32_t>(t_.sends.size());
     if (tensor_.results) {
-      for (HostIndex peer : way.result_to) t_.sends.push_back({.slice = index, .peer = peer, .result = true});
+      for (HostIndex place : way.result_to)
+        t_.sends.push_back({.slice = index, .peer = view_.host(place), .result = true});
     }
     slice.results.count = static_cast<std::uint32_t>(t_.sends.size()) - slice.results.first;
     t_.slices.push_back(slice);
   }
 
   void add_sources(const Shard& shard, const Route& way, std::uint32_t index, Slice* slice) {
-    for (HostIndex host : way.sum_order) {
-      if (host == config_.self) {
+    for (HostIndex place : way.sum_order) {
+      if (place == self_) {
         slice->self_place = static_cast<std::uint32_t>(t_.sources.size()) - slice->sources.first;
         continue;
       }
-      Source source{
-          .peer = host, .leaf = is_leaf(tensor_.plan.pattern, config_.hosts, shard.owner, host), .slice = index};
+      Source source{.peer = view_.host(place),
+                    .leaf = is_leaf(tensor_.plan.pattern, view_.hosts, shard.owner, place),
+                    .slice = index};
       source.extent.length = slice->elements * dtype_size(wire_dtype(tensor_, source.leaf));
       t_.sources.push_back(source);
     }
@@ -284,6 +312,8 @@ class Builder {
   }
 
   const EngineConfig& config_;
+  const WorldView& view_;
+  const HostIndex self_;
   const std::size_t other_slices_, other_sends_;
   std::uint32_t next_slice_ = 0;  // its number in the plan, on whatever rail
   Tensor& tensor_;
@@ -389,16 +419,19 @@ Holes::ByFirst::iterator Holes::remove(ByFirst::iterator hole) {
   return free_.erase(hole);
 }
 
-bool needs_fp32_scratch(const PlanTensor& tensor, std::uint16_t hosts) {
+bool needs_fp32_scratch(const PlanTensor& tensor, std::uint16_t job_hosts) {
   if (!reduces(tensor.operation) || dtype_size(tensor.dtype) != 2) return false;
+  const std::uint16_t hosts = tensor.world == nullptr ? job_hosts : tensor.world->hosts();
   return tensor.fp32_contributions || passes_partial_sums(tensor.pattern, hosts) || hosts > Work::kMaxSources;
 }
 
 std::uint64_t buffer_bytes(const Plan& plan, const PlanTensor& tensor, HostIndex host) {
+  const WorldView view(0, static_cast<std::uint32_t>(plan.rank_hosts.size()), plan, tensor);
+  const std::optional<HostIndex> place = view.place_of(host);
+  if (!place) return 0;
   if (!exchanges(tensor.operation)) return tensor.bytes();
-  const protocol::RankPlaces places(plan.rank_hosts);
-  return protocol::HostExchange(exchange_of(tensor, places.world_size()), places, host).buffer() *
-         dtype_size(tensor.dtype);
+  const protocol::RankPlaces places(view.rank_hosts);
+  return protocol::HostExchange(exchange_of(tensor, view.size), places, *place).buffer() * dtype_size(tensor.dtype);
 }
 
 Status check_known(const PlanTables& tables, const Plan& plan) {
@@ -429,8 +462,14 @@ Status check_plan(const EngineConfig& config, const PlanTables& tables, const Pl
   }
   for (std::uint32_t i = added.first; i < added.end(); ++i) {
     TL_RETURN_IF_ERROR(check_tensor(config, plan, i));
-    if (i < tables.tensors.size() && !tables.tensors[i].plan.vacant)
-      return invalid(plan.tensors[i], "another tensor is there", "only add tensors");
+    if (i >= tables.tensors.size()) continue;
+    if (!tables.tensors[i].plan.vacant) return invalid(plan.tensors[i], "another tensor is there", "only add tensors");
+    if (plan.tensors[i].base < tables.tensors[i].sequence.value) {
+      return invalid(plan.tensors[i],
+                     fmt::format("operations go on from {}, after {} of the tensor before", plan.tensors[i].base,
+                                 tables.tensors[i].sequence.value),
+                     "count the operations of all tensors that were there");
+    }
   }
   return {};
 }
@@ -438,6 +477,7 @@ Status check_plan(const EngineConfig& config, const PlanTables& tables, const Pl
 Status place_tensor(const EngineConfig& config, const Plan& plan, const PlanTensor& planned, PlanTables* tables) {
   PlanTables piece;
   Tensor tensor{.plan = planned};
+  const WorldView view(config, plan, planned);
   if (planned.operation == Operation::kBarrier) {
     // An allreduce of one element that lies in the engine's own scratch; the sum means nothing, having it means
     // everything.
@@ -447,7 +487,7 @@ Status place_tensor(const EngineConfig& config, const Plan& plan, const PlanTens
     tensor.plan.reduce = ReduceOp::kSum;
     tensor.barrier = tables->barriers;
   }
-  tensor.rail = rail_slices(planned.id, config.hosts, config.rail, config.rails);
+  tensor.rail = rail_slices(planned.id, view.hosts, config.rail, config.rails);
   tensor.cls = tensor.next_cls = config.single_queue ? ClassId(0) : planned.cls;
   tensor.urgency = tensor.next_urgency = planned.urgency;
   tensor.sums = reduces(planned.operation) || planned.operation == Operation::kBarrier;
@@ -456,22 +496,26 @@ Status place_tensor(const EngineConfig& config, const Plan& plan, const PlanTens
   tensor.buffer_bytes = buffer_bytes(plan, tensor.plan, config.self);
   tensor.leaf_dtype = contribution_dtype(tensor.plan);
   tensor.partial_dtype = dtype_size(tensor.plan.dtype) == 2 ? Dtype::kFloat32 : tensor.plan.dtype;
-  if (tensor.sums && tensor.plan.reduce == ReduceOp::kAverage) tensor.divisor = config.world_size;
+  if (tensor.sums && tensor.plan.reduce == ReduceOp::kAverage) tensor.divisor = view.size;
 
   const std::uint32_t index = planned.id.value;
-  Builder builder(config, tables->slices.size() - tables->holes.slices.entries(),
+  const std::optional<HostIndex> self = view.place_of(config.self);
+  // Where this host has no part in it, or is the only one of a process set, it has a place in the plan and nothing
+  // else.
+  Builder builder(config, view, self.value_or(HostIndex(0)), tables->slices.size() - tables->holes.slices.entries(),
                   tables->sends.size() - tables->holes.sends.entries(), tensor, &piece);
-  if (tensor.exchanges) {
-    TL_RETURN_IF_ERROR(builder.add_blocks(plan.rank_hosts));
-  } else if (!planned.in_batch()) {
-    for (const Shard& shard : shards(tensor.plan, config.hosts, plan.rank_hosts))
+  const bool takes_part = self && (planned.world == nullptr || view.hosts > 1);
+  if (takes_part && tensor.exchanges) {
+    TL_RETURN_IF_ERROR(builder.add_blocks());
+  } else if (takes_part && !planned.in_batch()) {
+    for (const Shard& shard : shards(tensor.plan, view.hosts, view.rank_hosts))
       TL_RETURN_IF_ERROR(builder.add_shard(shard));
   }
   tensor.slices = close_range(0, piece.slices.size());
   for (const Slice& slice : piece.slices) tensor.results_due += tensor.results || slice.owner ? 1 : 0;
   tensor.sends = close_range(0, piece.sends.size());
   builder.add_links(index);
-  if (index < tables->tensors.size()) tensor.sequence = tables->tensors[index].sequence;
+  tensor.sequence = Sequence(planned.base);
   if (planned.operation == Operation::kBarrier) ++tables->barriers;
   tables->messages += piece.messages;
   piece.tensors.push_back(std::move(tensor));

@@ -55,7 +55,7 @@ Status check_plan(const EngineConfig& config, const PlanTables& tables, const pr
                   protocol::TensorRange added);
 
 // Makes the tables of one tensor of a checked plan, where the tables say that it is vacant, or behind the last one.
-// Operations go on from the sequence of those that were there before. Errors: kResourceExhausted; nothing changes then.
+// Operations go on from its base. Errors: kResourceExhausted; nothing changes then.
 Status place_tensor(const EngineConfig& config, const protocol::Plan& plan, const protocol::PlanTensor& tensor,
                     PlanTables* tables);
 

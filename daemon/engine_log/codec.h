@@ -1,10 +1,12 @@
 // Numbers of records as bytes (fields.h says what a codec is).
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "common/base/units.h"
+#include "common/protocol/world.h"
 
 namespace tensorlane::engine_log {
 
@@ -50,6 +53,13 @@ class Encoder : public CodecState {
   void list(const std::vector<T>& elements, F&& describe) {
     put(elements.size());
     for (const T& element : elements) describe(element);
+  }
+  void world(const protocol::SharedWorld& world) {
+    put(world == nullptr ? 0 : world->size());
+    for (std::uint32_t rank = 0; world != nullptr && rank < world->size(); ++rank) {
+      put(world->ranks()[rank]);
+      put(world->host(world->places().host(rank)).value);
+    }
   }
 
  private:
@@ -101,6 +111,17 @@ class Decoder : public CodecState {
     if (size > left_.size()) return fail();
     elements.clear();
     for (std::uint64_t i = 0; i < size && ok_; ++i) describe(elements.emplace_back());
+  }
+  void world(protocol::SharedWorld& world) {
+    const std::uint64_t size = take(left_.size());
+    std::vector<std::uint32_t> ranks;
+    std::vector<HostIndex> hosts;
+    for (std::uint64_t i = 0; i < size && ok_; ++i) {
+      ranks.push_back(static_cast<std::uint32_t>(take(greatest<std::uint32_t>())));
+      hosts.emplace_back(static_cast<std::uint16_t>(take(greatest<std::uint16_t>())));
+    }
+    if (!std::ranges::is_sorted(ranks, std::less_equal())) fail();
+    world = ranks.empty() || !ok_ ? nullptr : std::make_shared<const protocol::World>(std::move(ranks), hosts);
   }
 
  private:

@@ -6,6 +6,7 @@
 //   real(x)           a float, by its bits
 //   text(x)           a string
 //   list(x, f)        a vector, f(element) for each
+//   world(x)          a protocol::SharedWorld
 //
 // of Encoder (codec.h) with const values, of Decoder with values to be set.
 #pragma once

@@ -22,7 +22,7 @@
 namespace tensorlane::engine_log {
 
 inline constexpr std::array<char, 8> kFileMark = {'T', 'L', 'E', 'N', 'G', 'L', 'O', 'G'};
-inline constexpr std::uint32_t kVersion = 6;
+inline constexpr std::uint32_t kVersion = 7;
 inline constexpr std::size_t kFileHeaderBytes = 16;  // the mark, the version, 0
 
 // A block is closed once its payload has this length. A record makes it longer by its own length: most have some 20

@@ -32,7 +32,7 @@ Job::Job(JobStart& start, const Context& context, std::shared_ptr<ports::JobMetr
       admission_(static_cast<std::uint32_t>(local_ranks_.size())),
       metrics_(std::move(metrics)) {
   regions_ = std::move(start.regions);
-  for (Rank rank : local_ranks_) rank_numbers_.push_back(rank.value);
+  everyone_ = std::move(start.everyone);
   sessions_.resize(local_ranks_.size());
   detached_.resize(local_ranks_.size());
   missed_.resize(spec_.hosts.size());
@@ -243,7 +243,7 @@ void Job::submit_collected(Time now) {
 void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now) {
   const auto broken = [&](const char* what) {
     fail({Code::kCorrupt,
-          fmt::format("rank {} submitted {}: tensor {}, {}", rank_numbers_[local], what, entry.tensor,
+          fmt::format("rank {} submitted {}: tensor {}, {}", local_ranks_[local].value, what, entry.tensor,
                       operation_text(entry)),
           fmt::format("job '{}'", spec_.name),
           "the client broke the session protocol; use the client library of this version"});
@@ -278,18 +278,18 @@ void Job::submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Ti
 // A rank has begun an operation.
 void Job::arrived(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor& planned, Time now) {
   if (departed_ && !lost_) lost_ = {departed_->first, now};  // the cause may still be on its way
-  const bool waits = admission_.gate() != Gate::kNone && t.early[local] == t.sequence[local];
+  const bool waits = gate_of(planned) != Gate::kNone && t.early[local] == t.sequence[local];
   if (waits) admission_.waits(local, planned.operation_id());
   if (planned.in_batch()) {
     submit_member(local, planned, now);
     return waits ? begin_admitted(now) : void();
   }
-  if (admission_.gate() != Gate::kNone) admission_.submitted(local, planned.id);
+  if (gate_of(planned) != Gate::kNone) admission_.submitted(local, planned.id);
   if (t.arrived++ == 0) {
     t.first_arrival = now;
     begin_pending(t, planned.id);
   }
-  if (t.arrived == local_ranks_.size()) all_arrived(t, planned, now);
+  if (t.all_arrived()) all_arrived(t, planned, now);
   if (waits) begin_admitted(now);
 }
 
@@ -304,7 +304,7 @@ void Job::raise(std::uint32_t local, LocalTensor& t, const protocol::PlanTensor&
   if (!operation.waited) operation.waited = now;
   if (t.sequence[local] != sequence) {
     t.early[local] = sequence;
-  } else if (admission_.gate() != Gate::kNone) {
+  } else if (gate_of(tensor) != Gate::kNone) {
     admission_.waits(local, moving);
     begin_admitted(now);
   }
@@ -319,7 +319,7 @@ void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
   t.reported = Duration();
   t.iteration = iterations_.begin(t.iteration);
   note_iteration(tensor.id, now);
-  if (context_.timeline->enabled() && local_ranks_.size() > 1) {
+  if (context_.timeline->enabled() && t.members->here() > 1) {
     context_.timeline->record({.begin = t.first_arrival,
                                .length = now - t.first_arrival,
                                .job = id(),
@@ -328,7 +328,7 @@ void Job::all_arrived(LocalTensor& t, const protocol::PlanTensor& tensor, Time n
                                .cls = tensor.cls,
                                .phase = ports::TraceSpan::Phase::kWaitForData});
   }
-  if (admission_.gate() != Gate::kBeforeLocal) return start(t, tensor, now);
+  if (gate_of(tensor) != Gate::kBeforeLocal) return start(t, tensor, now);
   admission_.ready(tensor.id);
   begin_admitted(now);
 }
@@ -351,12 +351,12 @@ void Job::begin_admitted(Time now) {
 
 // Of an operation on this host.
 LocalStep Job::first_step(const protocol::PlanTensor& tensor) const {
-  const bool alone = local_ranks_.size() == 1;
+  const bool between_hosts = members_of(tensor).between_hosts(), alone = members_of(tensor).here() == 1;
   if (tensor.is_batch()) return LocalStep::kReduce;
   if (const auto exchange = exchange_of(tensor))
-    return exchange->collected(between_hosts()) > 0 ? LocalStep::kCollect : LocalStep::kNone;
+    return exchange->collected(between_hosts) > 0 ? LocalStep::kCollect : LocalStep::kNone;
   if (reduces(tensor.operation)) {
-    if (!between_hosts()) return alone ? LocalStep::kNone : LocalStep::kFinish;
+    if (!between_hosts) return alone ? LocalStep::kNone : LocalStep::kFinish;
     return alone && !tensor.fp32_contributions ? LocalStep::kNone : LocalStep::kReduce;
   }
   return tensor.operation == Operation::kAllgather && !alone ? LocalStep::kCollect : LocalStep::kNone;
@@ -369,7 +369,7 @@ bool Job::spreads(const protocol::PlanTensor& tensor) const {
   // What a push has summed is for pulls; the result of a reduce is in the root's buffer, if it is here.
   const bool leaves = tensor.operation == Operation::kBarrier || tensor.operation == Operation::kPush ||
                       tensor.operation == Operation::kReduce;
-  return local_ranks_.size() > 1 && !leaves;
+  return members_of(tensor).here() > 1 && !leaves;
 }
 
 void Job::start(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
@@ -381,7 +381,8 @@ void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalS
   t.task = {step, t.next_sequence(), leader_of(tensor), wide ? t.own.wide : Buffer(), tensor.elements, 0, 0, 0};
   if (const auto exchange = exchange_of(tensor)) {
     const bool collects = step == LocalStep::kCollect;
-    t.task.elements = (collects ? exchange->collected(between_hosts()) : exchange->spread()) * exchange->block();
+    t.task.elements =
+        (collects ? exchange->collected(t.members->between_hosts()) : exchange->spread()) * exchange->block();
   }
   if (step == LocalStep::kNone) return finish_step(t, tensor, now);
   local_queue_.push({tensor.cls, t.iteration, tensor.id, t.boosted});
@@ -391,17 +392,17 @@ void Job::start_local(LocalTensor& t, const protocol::PlanTensor& tensor, LocalS
 void Job::finish_step(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
   const bool spread_done = t.task.step == LocalStep::kSpread || t.task.step == LocalStep::kFinish;
   if (spread_done) return complete(t, tensor, true, now);
-  if (between_hosts()) return to_network(t, tensor, now);
+  if (t.members->between_hosts()) return to_network(t, tensor, now);
   if (!spreads(tensor) || exchanges(tensor.operation)) return complete(t, tensor, true, now);
   start_local(t, tensor, LocalStep::kSpread, now);
 }
 
 void Job::to_network(LocalTensor& t, const protocol::PlanTensor& tensor, Time now) {
-  if (plan_.ordering == protocol::Ordering::kNegotiated) {
+  if (plan_.ordering == protocol::Ordering::kNegotiated && tensor.world == nullptr) {
     ++offered_;
     return sets_.front().rails->offer(tensor.id, now);
   }
-  if (admission_.gate() != Gate::kBeforeNetwork) return to_rails(t, tensor, now);
+  if (gate_of(tensor) != Gate::kBeforeNetwork) return to_rails(t, tensor, now);
   admission_.ready(tensor.id);
   begin_admitted(now);
 }
@@ -437,13 +438,13 @@ void Job::rails_completed(const engine::Complete& complete, Time now) {
   }
   if (--t.sets_left > 0) return;
   --on_rails_;
-  if (admission_.gate() != Gate::kNone) admission_.left_network(tensor.id);
+  if (gate_of(tensor) != Gate::kNone) admission_.left_network(tensor.id);
   t.awaits_rest = t.rails_ok && t.in_parts && !t.parts_over;
   if (!t.awaits_rest) {
     if (!t.rails_ok || !spreads(tensor)) return this->complete(t, tensor, t.rails_ok, now);
     start_local(t, tensor, LocalStep::kSpread, now);
   }
-  if (admission_.gate() != Gate::kNone) begin_admitted(now);
+  if (gate_of(tensor) != Gate::kNone) begin_admitted(now);
 }
 
 void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, Time now) {
@@ -459,12 +460,12 @@ void Job::complete(LocalTensor& t, const protocol::PlanTensor& tensor, bool ok, 
   if (tensor.is_batch()) {
     complete_members(t, tensor.id, ok, now);
   } else {
-    for (auto& session : sessions_) {
-      if (session) session->complete({tensor.id.value, ok ? Code::kOk : Code::kAborted, t.completed});
+    for (const std::uint32_t local : t.members->locals()) {
+      if (sessions_[local]) sessions_[local]->complete({tensor.id.value, ok ? Code::kOk : Code::kAborted, t.completed});
     }
   }
   t.first_peer = t.last_peer = Time();
-  if (admission_.gate() == Gate::kNone || tensor.in_batch()) return;
+  if (gate_of(tensor) == Gate::kNone || tensor.in_batch()) return;
   admission_.completed(tensor.id);
   begin_admitted(now);
 }
@@ -549,22 +550,31 @@ std::uint32_t Job::local_index(Rank rank) const {
   return static_cast<std::uint32_t>(index);
 }
 
-// The local rank whose buffer the engine sees: the root's where the operation has one here, else the first. Of an
-// exchange whose buffer is the daemon's own, see exchange_of().
+// Operations of a process set begin when they are ready: an order is one of operations of all ranks.
+engine::Admission::Gate Job::gate_of(const protocol::PlanTensor& tensor) const {
+  return tensor.world == nullptr ? admission_.gate() : Gate::kNone;
+}
+
+// The place of the member here whose buffer the engine sees: the root's where the operation has one here, else the
+// first. Of an exchange whose buffer is the daemon's own, see exchange_of().
 std::uint32_t Job::leader_of(const protocol::PlanTensor& tensor) const {
   if (!is_rooted(tensor.operation) || is_keyed(tensor.operation)) return 0;
-  return std::ranges::count(local_ranks_, tensor.root_rank) > 0 ? local_index(tensor.root_rank) : 0;
+  return members_of(tensor).place_of_number(tensor.root_rank.value).value_or(0);
 }
 
 // Nothing for other operations.
 std::optional<protocol::HostExchange> Job::exchange_of(const protocol::PlanTensor& tensor) const {
   if (!exchanges(tensor.operation)) return std::nullopt;
-  return protocol::HostExchange(protocol::exchange_of(tensor, spec_.world_size), *places_, spec_.credentials.self);
+  const Members& members = members_of(tensor);
+  return members.exchange(protocol::exchange_of(tensor, members.world_size()));
 }
 
-std::uint64_t Job::buffer_bytes(const protocol::PlanTensor& tensor, Rank rank) const {
+// Of the member at this place here.
+std::uint64_t Job::buffer_bytes(const protocol::PlanTensor& tensor, std::uint32_t place) const {
   if (!exchanges(tensor.operation)) return tensor.bytes();
-  return protocol::exchange_of(tensor, spec_.world_size).buffer(rank.value) * dtype_size(tensor.dtype);
+  const Members& members = members_of(tensor);
+  const protocol::Exchange exchange = protocol::exchange_of(tensor, members.world_size());
+  return exchange.buffer(members.numbers()[place]) * dtype_size(tensor.dtype);
 }
 
 }  // namespace tensorlane::host

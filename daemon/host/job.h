@@ -24,6 +24,7 @@
 #include "daemon/engine/urgency/observed_order.h"
 #include "daemon/host/job_block.h"
 #include "daemon/host/local_work.h"
+#include "daemon/host/members.h"
 #include "daemon/host/rails.h"
 #include "daemon/ports/job.h"
 
@@ -123,15 +124,16 @@ class Job final : public RailsOwner {
 
   // The local side of a planned tensor. Of a batch: `buffers` and what is told of single ranks is its members'.
   struct LocalTensor {
-    std::vector<bool> bound;              // by local index
-    std::vector<Buffer> buffers;          // by local index; empty for a barrier
-    std::vector<std::uint64_t> sequence;  // by local index: last submitted; counts from the registration on
-    std::vector<std::uint64_t> early;     // by local index: of the operation that was last waited for before that
-    engine::Iteration iteration;          // of the operation that all have submitted last
-    std::uint64_t completed = 0;          // last sequence that all local ranks were told of
-    std::uint64_t base = 0;               // operations of tensors that were here before: between hosts counts go on
-    std::uint32_t arrived = 0;            // local ranks that have submitted completed + 1
-    float urgency = 0;                    // these two: as the plan came
+    std::shared_ptr<const Members> members;  // whose it is
+    std::vector<bool> bound;                 // by local index
+    std::vector<Buffer> buffers;             // by place among the members; empty for a barrier
+    std::vector<std::uint64_t> sequence;     // by local index: last submitted; counts from the registration on
+    std::vector<std::uint64_t> early;        // by local index: of the operation that was last waited for before that
+    engine::Iteration iteration;             // of the operation that all have submitted last
+    std::uint64_t completed = 0;             // last sequence that all local ranks were told of
+    std::uint64_t base = 0;                  // operations of tensors that were here before: between hosts counts go on
+    std::uint32_t arrived = 0;               // members here that have submitted completed + 1
+    float urgency = 0;                       // these two: as the plan came
     ClassId cls;
     OwnMemory own;
     LocalTask task;
@@ -151,6 +153,7 @@ class Job final : public RailsOwner {
     Duration reported{};                  // lateness already reported
     std::uint32_t pending = kNotPending;  // where it stands in pending_
 
+    bool all_arrived() const { return arrived == members->here(); }
     // Between hosts, of the operation that is not complete yet.
     Sequence next_sequence() const { return Sequence(base + completed + 1); }
   };
@@ -200,9 +203,11 @@ class Job final : public RailsOwner {
   void take_observed_order();
   void note_iteration(TensorId tensor, Time now);
   std::uint32_t local_index(Rank rank) const;
+  const Members& members_of(const protocol::PlanTensor& tensor) const { return *tensors_[tensor.id.value].members; }
+  engine::Admission::Gate gate_of(const protocol::PlanTensor& tensor) const;
   std::uint32_t leader_of(const protocol::PlanTensor& tensor) const;
   std::optional<protocol::HostExchange> exchange_of(const protocol::PlanTensor& tensor) const;
-  std::uint64_t buffer_bytes(const protocol::PlanTensor& tensor, Rank rank) const;
+  std::uint64_t buffer_bytes(const protocol::PlanTensor& tensor, std::uint32_t place) const;
   void submit(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
   bool take_over(PlanGrowth& growth, std::size_t count);
   bool let_go(PlanShrinking& shrinking, std::uint32_t count);
@@ -253,7 +258,7 @@ class Job final : public RailsOwner {
   const Context& context_;
   State state_ = State::kNew;
   std::vector<Rank> local_ranks_;
-  std::vector<std::uint32_t> rank_numbers_;
+  std::shared_ptr<const Members> everyone_;
   std::vector<std::shared_ptr<ports::ClientSession>>
       sessions_;  // by local index; empty until attached, kept until closed
   std::vector<bool> detached_;
@@ -271,7 +276,6 @@ class Job final : public RailsOwner {
   std::size_t closed_ = 0, drained_ = 0, gone_ = 0;                             // sets
   bool draining_ = false;
   protocol::Plan plan_;                            // its classes are those in use here
-  std::optional<protocol::RankPlaces> places_;     // of its ranks, once it has some
   std::vector<Rails::Priority> priorities_;        // that have changed: tell_priorities()
   std::optional<std::vector<double>> thresholds_;  // none: the plan's
   std::optional<engine::ObservedOrder> observed_;  // while it learns

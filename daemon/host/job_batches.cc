@@ -12,15 +12,15 @@ void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member,
     begin_pending(t, member.id);
     begin_pending(tensors_[member.batch], TensorId(member.batch));
   }
-  if (t.arrived == local_ranks_.size()) {
+  if (t.all_arrived()) {
     t.ready = now;
     t.reported = Duration();
   }
-  const engine::BatchGate::Step step = gate_.submitted(local, member.id);
+  const engine::BatchGate::Step step = gate_.submitted(t.members->place_of(local), member.id);
   if (!step.of_rank) return;
   const protocol::PlanTensor& batch = plan_.tensors[member.batch];
   LocalTensor& whole = tensors_[member.batch];
-  if (admission_.gate() != engine::Admission::Gate::kNone) admission_.submitted(local, batch.id);
+  if (gate_of(batch) != engine::Admission::Gate::kNone) admission_.submitted(local, batch.id);
   if (whole.arrived++ == 0) whole.first_arrival = now;
   if (step.of_host) all_arrived(whole, batch, now);
 }
@@ -28,7 +28,10 @@ void Job::submit_member(std::uint32_t local, const protocol::PlanTensor& member,
 Moved Job::add_block(LocalTensor& t, const protocol::PlanTensor& tensor, ports::Block& block) {
   if (const auto exchange = exchange_of(tensor))
     return add_exchange_block(t.task, *exchange, dtype_size(tensor.dtype), t.buffers, t.own.storage, block);
-  if (!tensor.is_batch()) return host::add_block(t.task, tensor, {t.buffers, rank_numbers_, spec_.world_size}, block);
+  if (!tensor.is_batch()) {
+    const LocalRanks ranks{t.buffers, t.members->numbers(), t.members->world_size()};
+    return host::add_block(t.task, tensor, ranks, block);
+  }
   const auto buffers_of = [this](TensorId member) { return std::span<const Buffer>(tensors_[member.value].buffers); };
   return add_batch_block(t.task, tensor, t.own.storage, gate_.members(tensor.id), buffers_of, block);
 }

@@ -65,7 +65,7 @@ void Job::report_missing(Time now) {
     missing_scan_ = missing_scan_ + 1 < pending_.size() ? missing_scan_ + 1 : 0;
     const TensorId tensor = pending_[missing_scan_];
     const LocalTensor& t = tensors_[tensor.value];
-    const bool complete = t.arrived == local_ranks_.size() && !plan_.tensors[tensor.value].in_batch();
+    const bool complete = t.all_arrived() && !plan_.tensors[tensor.value].in_batch();
     if (complete && now - t.ready >= context_.config->late_after) late_.push_back(tensor);
   }
   if (late_.empty()) return;
@@ -81,7 +81,7 @@ void Job::rails_missing(const Missing& missing, Time now) {
     const LocalTensor& t = tensors_[tensor.value];
     Missed& missed = missed_[host.value];
     // It may have become complete meanwhile, and another one may have begun.
-    if (t.arrived < local_ranks_.size() || now - t.ready < context_.config->late_after) continue;
+    if (!t.all_arrived() || now - t.ready < context_.config->late_after) continue;
     if (missed.told != Time() && now - missed.told < context_.config->late_after) continue;
     const auto turn = [&missed](TensorId id) { return id.value - missed.last.value - 1; };  // after the last one
     if (!missed.next) missing_.push_back(host);
@@ -123,9 +123,10 @@ std::size_t Job::look_at_lateness(TensorId operation, Time now) {
 void Job::report_if_late(TensorId id, Time now) {
   LocalTensor& t = tensors_[id.value];
   const protocol::PlanTensor& tensor = plan_.tensors[id.value];
+  if (tensor.vacant) return;
   Time since = t.first_arrival;
   const bool rest_is_late = t.in_parts && !t.parts_over;
-  if (t.arrived == local_ranks_.size() && !rest_is_late) return;
+  if (t.all_arrived() && !rest_is_late) return;
   const bool holds_others = turn_ && turn_->first == tensor.operation_id();
   if (t.arrived == 0 && !awaited(tensor, &since)) {
     if (!holds_others) return;
@@ -134,7 +135,7 @@ void Job::report_if_late(TensorId id, Time now) {
   const Duration waited = now - since;
   if (waited < t.reported + context_.config->late_after) return;
   t.reported = waited;
-  for (std::uint32_t local = 0; local < local_ranks_.size(); ++local) {
+  for (const std::uint32_t local : t.members->locals()) {
     if (t.sequence[local] > t.completed && !rest_is_late) continue;
     context_.metrics->late_reports.add();
     context_.listener->on_late(this->id(), local_ranks_[local], tensor.id, waited);
@@ -175,7 +176,7 @@ void Job::look_at_ages(Time now) {
   ages_ = {};
   for (TensorId id : pending_) {
     const LocalTensor& t = tensors_[id.value];
-    if (t.arrived < local_ranks_.size()) continue;
+    if (!t.all_arrived()) continue;
     Duration& age = ages_[plan_.tensors[id.value].cls.value];
     age = std::max(age, now - t.ready);
   }

@@ -30,8 +30,8 @@ const char* Job::submit_message(std::uint32_t local, const protocol::SubmissionE
   if (messages_[request].open) return "a message that is under way";
   const bool sends = slot.sends != 0, any = !sends && slot.peer == protocol::kAnyRank;
   if (slot.peer >= spec_.world_size && !any) return "a message with a rank that the job does not have";
-  if (static_cast<std::size_t>(slot.dtype) >= kDtypeCount || slot.count > protocol::kMaxElements ||
-      !(slot.urgency >= 0 && slot.urgency <= 1))
+  if (static_cast<std::size_t>(slot.dtype) >= kDtypeCount || slot.set > protocol::kMaxSetNumber ||
+      slot.count > protocol::kMaxElements || !(slot.urgency >= 0 && slot.urgency <= 1))
     return "a message that cannot be";
   const ports::BufferPlace place{slot.segment, slot.offset, slot.count * dtype_size(slot.dtype)};
   MessagePost post{.sends = sends};
@@ -44,6 +44,7 @@ const char* Job::submit_message(std::uint32_t local, const protocol::SubmissionE
   const Rank self = local_ranks_[local], peer = any ? engine::kAnySource : Rank(slot.peer);
   post.message = {.source = sends ? self : peer,
                   .destination = sends ? peer : self,
+                  .set = slot.set,
                   .tag = slot.tag,
                   .count = slot.count,
                   .dtype = slot.dtype,

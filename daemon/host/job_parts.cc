@@ -19,7 +19,8 @@ std::uint64_t all_parts(const protocol::PlanTensor& tensor) {
 // Whether the engines can begin with a part of the tensor.
 bool Job::goes_in_parts(const protocol::PlanTensor& tensor) const {
   if (exchanges(tensor.operation)) return false;
-  return between_hosts() && local_ranks_.size() == 1 && !tensor.in_batch() && first_step(tensor) == LocalStep::kNone;
+  return members_of(tensor).between_hosts() && members_of(tensor).here() == 1 && !tensor.in_batch() &&
+         first_step(tensor) == LocalStep::kNone;
 }
 
 // Null, or what the entry breaks.

@@ -62,7 +62,6 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   plan_.ordering = growth.added.ordering;
   plan_.concurrent = growth.added.concurrent;
   plan_.rank_hosts = growth.added.rank_hosts;
-  if (!places_ && !plan_.rank_hosts.empty()) places_.emplace(plan_.rank_hosts);
   if (count == 0) return true;
   const auto all = std::span(growth.added.tensors);
   const auto next = all.subspan(growth.taken, count);
@@ -89,10 +88,12 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   if (pending_.capacity() < tensors_.size()) pending_.reserve(2 * tensors_.size());
   for (std::uint32_t i = range.first; i < range.end(); ++i) {
     LocalTensor& t = tensors_[i];
+    t.members = growth.members != nullptr ? growth.members : everyone_;
+    t.base = plan_.tensors[i].base;
     t.urgency = plan_.tensors[i].urgency;
     t.cls = plan_.tensors[i].cls;
     t.bound.resize(local_ranks_.size());
-    t.buffers.resize(local_ranks_.size());
+    t.buffers.resize(t.members->here());
     t.sequence.resize(local_ranks_.size());
     t.early.resize(local_ranks_.size());
     t.own = memory[i - range.first];
@@ -102,8 +103,9 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   growth.taken += count;
   if (context_.config->tunes) classify(range);
   if (growth.taken < all.size()) return false;
-  if (between_hosts()) admission_.grow(plan_, range_of(all));
-  gate_.grow(plan_, range_of(all));
+  const std::size_t here = growth.members != nullptr ? growth.members->here() : local_ranks_.size();
+  if (between_hosts() && growth.members == nullptr) admission_.grow(plan_, range_of(all));
+  gate_.grow(plan_, range_of(all), static_cast<std::uint32_t>(here));
   growth.review.relearns = context_.config->observes && between_hosts();
   begin(growth.review);
   return go_on(growth.review);
@@ -116,11 +118,11 @@ Status Job::check_unused(protocol::TensorRange range) const {
   for (std::uint32_t i = range.first; i < range.end(); ++i) {
     const LocalTensor& t = tensors_[i];
     if (plan_.tensors[i].is_batch()) continue;  // nobody submits it
-    for (std::uint32_t local = 0; local < local_ranks_.size(); ++local) {
+    for (const std::uint32_t local : t.members->locals()) {
       if (t.sequence[local] == t.completed) continue;
       return {Code::kCorrupt,
-              fmt::format("rank {} has unregistered tensor '{}' while its operation is under way", rank_numbers_[local],
-                          plan_.tensors[i].name),
+              fmt::format("rank {} has unregistered tensor '{}' while its operation is under way",
+                          local_ranks_[local].value, plan_.tensors[i].name),
               fmt::format("job '{}'", spec_.name),
               "the client broke the session protocol; use the client library of this version"};
     }
@@ -152,7 +154,7 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
   };
   const protocol::TensorRange next{range.first + shrinking.done, count};
   if (const Status unused = check_unused(next); !unused.ok()) return refused(unused);
-  if (admission_.gate() != engine::Admission::Gate::kNone) admission_.vacate(next);
+  if (gate_of(plan_.tensors[next.first]) != engine::Admission::Gate::kNone) admission_.vacate(next);
   gate_.vacate(next);
   for (const Set& set : sets_) set.rails->vacate(next);
   if (failed_) return true;
@@ -160,14 +162,9 @@ bool Job::let_go(PlanShrinking& shrinking, std::uint32_t count) {
     LocalTensor& t = tensors_[i];
     end_pending(t);
     asked_.erase(TensorId(i));
-    // Members of a batch have no operations of their own between hosts.
-    const std::uint64_t base = plan_.tensors[i].in_batch() ? t.base : t.base + t.completed;
     t = {};
-    t.base = base;
+    t.members = everyone_;
     t.bound.resize(local_ranks_.size());
-    t.buffers.resize(local_ranks_.size());
-    t.sequence.resize(local_ranks_.size());
-    t.early.resize(local_ranks_.size());
   }
   plan_.vacate(next);
   vacant_places_ += count;
@@ -200,18 +197,20 @@ void Job::bind(Rank rank, TensorId tensor, const ports::BufferPlace& place) {
   const protocol::PlanTensor& planned = plan_.tensors[tensor.value];
   LocalTensor& t = tensors_[tensor.value];
   if (!sessions_[local]) return;
+  const std::uint32_t member = t.members->place_of(local);
+  if (member == Members::kNone) return;
   t.bound[local] = true;
   if (planned.operation == Operation::kBarrier) return;  // moves nobody's memory
-  t.buffers[local] = sessions_[local]->map(place);
-  if (t.buffers[local].size() != buffer_bytes(planned, rank)) {
+  t.buffers[member] = sessions_[local]->map(place);
+  if (t.buffers[member].size() != buffer_bytes(planned, member)) {
     return fail({Code::kCorrupt,
                  fmt::format("rank {} registered tensor '{}' outside its arenas", rank.value, planned.name),
                  fmt::format("job '{}'", spec_.name), "use memory of tl_alloc for registered tensors"});
   }
   if (planned.in_batch()) return;  // nothing of it goes between hosts from where it lies
   if (const auto exchange = exchange_of(planned); exchange && exchange->own_buffer()) return;
-  if (local != leader_of(planned)) return;
-  for (const Set& set : sets_) set.rails->bind(tensor, t.buffers[local], sessions_[local]->segment(place));
+  if (member != leader_of(planned) || !t.members->between_hosts()) return;
+  for (const Set& set : sets_) set.rails->bind(tensor, t.buffers[member], sessions_[local]->segment(place));
 }
 
 }  // namespace tensorlane::host

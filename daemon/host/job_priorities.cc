@@ -39,7 +39,7 @@ void Job::classify(protocol::TensorRange range) {
   for (std::uint32_t i = range.first; i < range.end(); ++i) {
     protocol::PlanTensor& tensor = plan_.tensors[i];
     const std::uint64_t bytes = tensor.bytes();
-    if (reduces(tensor.operation) && !tensor.in_batch() && bytes > most) {
+    if (reduces(tensor.operation) && !tensor.in_batch() && tensor.world == nullptr && bytes > most) {
       largest_ = tensor.id;
       most = bytes;
     }
@@ -95,7 +95,8 @@ bool Job::go_on(Review& review) {
 // ---- the order in which ranks here wait ----
 
 void Job::waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence) {
-  if (!observed_) return;  // it had not heard yet that nobody asks any more
+  if (!observed_ || plan_.tensors[tensor.value].world != nullptr)
+    return;  // or it had not heard yet that nobody asks any more
   observed_->wait(local, plan_.tensors[tensor.value].operation_id(), Sequence(sequence));
   if (observed_->learned()) take_observed_order();
 }

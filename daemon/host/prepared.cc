@@ -38,14 +38,12 @@ struct ExchangeNeed {
   std::uint64_t slices = 0;
   std::uint64_t own_elements = 0;  // of a buffer of the daemon's own
 };
-ExchangeNeed exchange_need(const protocol::Exchange& exchange, std::uint64_t slice_elements,
-                           const ports::JobSpec& spec) {
-  const std::vector<Rank>& here = spec.hosts[spec.credentials.self.value].ranks;
-  const std::uint64_t ranks = here.size(), others = spec.world_size - ranks;
+ExchangeNeed exchange_need(const protocol::Exchange& exchange, std::uint64_t slice_elements, const Members& members) {
+  const std::uint64_t ranks = members.here(), others = members.world_size() - ranks;
   const bool to_all = exchange.operation == Operation::kAlltoall;
-  const bool has_root = !to_all && std::ranges::count(here, Rank(exchange.root)) > 0;
+  const bool has_root = !to_all && members.place_of_number(exchange.root).has_value();
   const std::uint64_t blocks = to_all ? 2 * ranks * others : has_root ? others : ranks;
-  const bool own = spec.hosts.size() > 1 && ranks > 1 && !has_root;
+  const bool own = members.between_hosts() && ranks > 1 && !has_root;
   return {blocks * slices_of(exchange.block(), slice_elements),
           own ? ranks * (to_all ? exchange.elements : exchange.block()) : 0};
 }
@@ -140,6 +138,7 @@ bool JobStart::step() {
     if (!taken.ok()) return true;
     regions = std::move(*taken);
   }
+  if (everyone == nullptr) everyone = std::make_shared<const Members>(spec, nullptr);
   if (config_.messages && desk == nullptr) {
     if (const Status made = make_desk(); !made.ok()) status = on_host(made, spec);
     if (!status.ok()) return true;
@@ -157,16 +156,24 @@ Status PlanGrowth::begin() {
   const auto hosts = static_cast<std::uint16_t>(spec_->hosts.size());
   std::uint64_t bytes = 0, entries = 0, in_tables = 0;
   places_.resize(added.tensors.size());
+  // Whoever registers together is of one world.
+  const protocol::SharedWorld world = added.tensors.empty() ? nullptr : added.tensors.front().world;
+  const auto among = std::make_shared<const Members>(*spec_, world);
+  if (world != nullptr) members = among;
   for (std::size_t i = 0; i < added.tensors.size(); ++i) {
     const protocol::PlanTensor& tensor = added.tensors[i];
     Place& place = places_[i];
     ++entries;
+    if (among->here() == 0) {
+      in_tables += table_bytes(0, *spec_);
+      continue;
+    }
     ExchangeNeed exchange;
     if (exchanges(tensor.operation))
-      exchange = exchange_need(protocol::exchange_of(tensor, spec_->world_size), tensor.slice_elements, *spec_);
+      exchange = exchange_need(protocol::exchange_of(tensor, among->world_size()), tensor.slice_elements, *among);
     const std::uint64_t own_slices = tensor.in_batch() ? 0 : slices_of(tensor.elements, tensor.slice_elements);
     in_tables += table_bytes(exchanges(tensor.operation) ? exchange.slices : own_slices, *spec_);
-    if (hosts == 1 || tensor.in_batch() || tensor.operation == Operation::kBarrier) continue;
+    if (!among->between_hosts() || tensor.in_batch() || tensor.operation == Operation::kBarrier) continue;
     if (tensor.is_batch()) place.storage_bytes = tensor.bytes();
     if (exchange.own_elements > 0) place.storage_bytes = exchange.own_elements * dtype_size(tensor.dtype);
     place.storage = bytes;
@@ -209,14 +216,15 @@ bool PlanGrowth::step() {
 // Slices are counted as if they were as small as they can become. Batches are left out: they are of small tensors, and
 // what they take is charged once they are planned.
 Need need_of(std::span<const protocol::TensorBody> tensors, const ports::JobSpec& spec) {
+  const Members among(spec, nullptr);
   Need need;
   for (const protocol::TensorBody& tensor : tensors) {
-    const bool wide = spec.hosts.size() > 1 && reduces(tensor.operation) && dtype_size(tensor.dtype) == 2;
+    const bool wide = among.between_hosts() && reduces(tensor.operation) && dtype_size(tensor.dtype) == 2;
     need.regions += wide ? 2 : 1;
     const std::uint64_t smallest = engine::smallest_slice_elements(tensor.dtype);
     if (exchanges(tensor.operation)) {
       const ExchangeNeed exchange =
-          exchange_need({tensor.operation, tensor.elements, spec.world_size, tensor.root}, smallest, spec);
+          exchange_need({tensor.operation, tensor.elements, among.world_size(), tensor.root}, smallest, among);
       need.bytes += table_bytes(exchange.slices, spec) + exchange.own_elements * dtype_size(tensor.dtype);
       continue;
     }

@@ -13,6 +13,7 @@
 #include "daemon/engine/types.h"
 #include "daemon/engine_log/observer.h"
 #include "daemon/host/config.h"
+#include "daemon/host/members.h"
 #include "daemon/host/message_desk.h"
 #include "daemon/ports/job.h"
 #include "daemon/ports/scratch.h"
@@ -42,6 +43,7 @@ class JobStart {
   std::unique_ptr<MessageDesk> desk;  // the job's, too, once it has begun, as is what follows
   std::vector<OpenMessage> messages;  // by MessageDesk::request_of()
   Ledger::Charge regions, message_tables;
+  std::shared_ptr<const Members> everyone;
 
  private:
   Status begin_rail();
@@ -88,6 +90,7 @@ class PlanGrowth {
   protocol::Plan added;
   Status status;  // when it is ready
   Taken memory;
+  std::shared_ptr<const Members> members;  // of its tensors; none: all ranks
   // The lane's.
   std::size_t taken = 0;  // so many of the new tensors are in the plan
   Review review;          // once all of them are
@@ -128,7 +131,7 @@ std::uint64_t vacant_table_bytes(std::uint64_t tensors, std::uint64_t slices, co
 Status on_host(const Status& status, const ports::JobSpec& spec);
 
 // What `tensors` would take of this host at most, before their plan is known: entries of the region table, and bytes of
-// scratch and tables.
+// scratch and tables. Of a process set: `spec` is narrowed to it.
 struct Need {
   std::uint64_t regions = 0;
   std::uint64_t bytes = 0;

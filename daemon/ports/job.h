@@ -37,6 +37,19 @@ struct JobSpec {
   Duration detection = seconds(10);
 
   std::size_t rails() const { return hosts.front().addresses.size(); }
+  // The job as it would be with the ranks of a process set alone, all counted as the set does. `self` is its first host
+  // where this one has no part in it.
+  JobSpec narrowed(const protocol::World& world) const {
+    JobSpec spec{name, owner, credentials, {}, world.size(), detection};
+    for (std::uint16_t place = 0; place < world.hosts(); ++place) {
+      JobHost host = hosts[world.host(HostIndex(place)).value];
+      host.ranks.clear();
+      for (const std::uint32_t rank : world.places().ranks(HostIndex(place))) host.ranks.push_back(Rank(rank));
+      spec.hosts.push_back(std::move(host));
+    }
+    spec.credentials.self = world.place_of(credentials.self).value_or(HostIndex(0));
+    return spec;
+  }
 };
 
 // What a lane accepts from other threads. Every call is queued and carried out on the lane's thread, those of one job

@@ -97,9 +97,10 @@ class JobControl {
  public:
   virtual ~JobControl() = default;
   virtual void join(JoinRequest request) = 0;  // answer: SessionEvents::joined
-  // All tensors of a group. Answer: SessionEvents::registered, once every rank has registered the group.
+  // All tensors of a group. Answer: SessionEvents::registered, once every rank has registered the group; of a process
+  // set: every one of its `ranks`, which are ascending, this one among them. None: all ranks of the job.
   virtual void register_group(SessionId session, std::uint32_t request, std::string group,
-                              std::vector<protocol::TensorBody> tensors) = 0;
+                              std::vector<protocol::TensorBody> tensors, std::vector<std::uint32_t> ranks) = 0;
   // The client waits no longer for this registration: its job fails, and the error names the ranks that are missing.
   virtual void overdue(SessionId session, std::uint32_t request) = 0;
   // The tensors of a group, on which the client has completed `operations` together. It waits for `patience`; 0: as

@@ -40,6 +40,7 @@ struct PendingGroup {
   Ledger::Charge charge;  // of its tensors
   std::uint32_t request = 0;
   std::string group;
+  std::vector<std::uint32_t> ranks;  // of a process set; none: all
   std::vector<protocol::TensorBody> tensors;
   Status error;  // of a tensor so far: the answer when the last packet is here
 };

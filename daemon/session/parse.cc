@@ -1,7 +1,9 @@
 #include "daemon/session/parse.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include "common/base/text.h"
 #include "common/protocol/exchange.h"
@@ -156,17 +158,24 @@ Result<Registration> parse_register(std::span<const std::byte> body) {
     return corrupt("a registration that is too short", std::to_string(body.size()) + " bytes");
   const auto raw = read<protocol::RegisterBody>(body);
   const std::span<const std::byte> rest = body.subspan(sizeof raw);
-  if (raw.count == 0 || raw.count > protocol::kMaxTensorsPerMessage || rest.size() != raw.count * sizeof(TensorBody)) {
-    return corrupt("a registration of the wrong length",
-                   std::to_string(raw.count) + " tensors in " + std::to_string(rest.size()) + " bytes");
+  const std::size_t of_ranks = std::size_t{raw.set_ranks} * sizeof(std::uint32_t);
+  if ((raw.count == 0 && (raw.set_ranks == 0 || raw.more == 0)) || raw.count > protocol::kMaxTensorsPerMessage ||
+      raw.set_ranks > protocol::kMaxSetRanks || rest.size() != of_ranks + raw.count * sizeof(TensorBody)) {
+    return corrupt("a registration of the wrong length", std::to_string(raw.count) + " tensors and " +
+                                                             std::to_string(raw.set_ranks) + " ranks in " +
+                                                             std::to_string(rest.size()) + " bytes");
   }
   Registration registration;
   registration.more = raw.more != 0;
   TL_ASSIGN_OR_RETURN(registration.group, name_of(raw.group, "a group's name"));
   if (registration.group.empty())
     return Status(Code::kInvalidArgument, "a group without a name", "", "name every group");
+  registration.ranks.resize(raw.set_ranks);
+  if (raw.set_ranks > 0) std::memcpy(registration.ranks.data(), rest.data(), of_ranks);
+  if (!std::ranges::is_sorted(registration.ranks, std::less_equal()))
+    return corrupt("the ranks of a process set in no order", "group '" + registration.group + "'");
   registration.tensors.resize(raw.count);
-  std::memcpy(registration.tensors.data(), rest.data(), rest.size());
+  if (raw.count > 0) std::memcpy(registration.tensors.data(), rest.data() + of_ranks, rest.size() - of_ranks);
   for (const TensorBody& tensor : registration.tensors) {
     TL_ASSIGN_OR_RETURN(const std::string name, name_of(tensor.name, "a tensor's name"));
     if (name.empty()) {

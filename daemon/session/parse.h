@@ -43,9 +43,10 @@ Result<std::uint64_t> parse_status(std::span<const std::byte> body);
 struct Registration {
   std::string group;
   bool more = false;
+  std::vector<std::uint32_t> ranks;  // of a process set
   std::vector<protocol::TensorBody> tensors;
 };
-// Counts and names. Errors: Corrupt.
+// Counts, names and the order of ranks. Errors: Corrupt, InvalidArgument (names).
 Result<Registration> parse_register(std::span<const std::byte> body);
 
 struct Unregistration {
@@ -56,8 +57,8 @@ struct Unregistration {
 // Errors: Corrupt (size), InvalidArgument (the name).
 Result<Unregistration> parse_unregister(std::span<const std::byte> body);
 
-// Whether the values of one tensor make sense in a job of `world_size` ranks. Where its buffer lies is not checked.
-// Errors: InvalidArgument: names the tensor, the field, the value and what it may be.
+// Whether the values of one tensor make sense in a job, or a set, of `world_size` ranks. Where its buffer lies is not
+// checked. Errors: InvalidArgument: names the tensor, the field, the value and what it may be.
 Status check_tensor(const protocol::TensorBody& tensor, std::uint32_t world_size);
 
 }  // namespace tensorlane::session

@@ -108,6 +108,7 @@ class SessionServer final : public ports::SessionEvents {
   Status handle_unregister(Connection& c, const Packet& packet);
   Status handle_status(Connection& c, const Packet& packet);
   Status handle_goodbye(Connection& c, const Packet& packet);
+  Status check_set(const Connection& c) const;
   Status add_to_group(Connection& c, Registration registration);
   struct SegmentCharges {
     Ledger::Charge descriptor, number;

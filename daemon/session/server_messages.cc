@@ -36,10 +36,11 @@ Status unexpected(const Packet& packet) {
                 "use a client library of the daemon's version");
 }
 
-// `of`: the rank whose buffer it is.
-Status inside_arena(Session& session, const Hello& of, const protocol::TensorBody& tensor) {
+// The buffer of `rank` in a world of that size.
+Status inside_arena(Session& session, std::uint32_t world_size, std::uint32_t rank,
+                    const protocol::TensorBody& tensor) {
   if (tensor.operation == Operation::kBarrier) return {};
-  const ports::BufferPlace place{tensor.segment, tensor.offset, protocol::buffer_bytes(tensor, of.world_size, of.rank)};
+  const ports::BufferPlace place{tensor.segment, tensor.offset, protocol::buffer_bytes(tensor, world_size, rank)};
   if (!session.map(place).empty()) return {};
   return Status(Code::kInvalidArgument, std::string("tensor '") + tensor.name + "' cannot be registered",
                 "its buffer is not inside segment " + std::to_string(tensor.segment) + " of its arenas (offset " +
@@ -258,6 +259,11 @@ Status SessionServer::handle_register(Connection& c, const Packet& packet) {
     c.group.emplace();
     c.group->request = packet.header.request;
     c.group->group = parsed->group;
+    c.group->ranks = std::move(parsed->ranks);
+    c.group->error = check_set(c);
+  } else if (!parsed->ranks.empty()) {
+    return Status(Code::kCorrupt, "ranks of a process set in the middle of a registration",
+                  "group '" + parsed->group + "'", "use a client library of the daemon's version");
   }
   TL_RETURN_IF_ERROR(c.group->request == packet.header.request && c.group->group == parsed->group
                          ? Status()
@@ -276,7 +282,26 @@ Status SessionServer::handle_register(Connection& c, const Packet& packet) {
   }
   ++c.registrations;
   c.tensors += static_cast<std::uint32_t>(group.tensors.size());
-  control_->register_group(ports::SessionId(c.id), group.request, std::move(group.group), std::move(group.tensors));
+  control_->register_group(ports::SessionId(c.id), group.request, std::move(group.group), std::move(group.tensors),
+                           std::move(group.ranks));
+  return {};
+}
+
+// The process set of a registration that begins.
+Status SessionServer::check_set(const Connection& c) const {
+  const std::vector<std::uint32_t>& ranks = c.group->ranks;
+  if (ranks.empty()) return {};
+  const auto refused = [&](std::uint32_t rank, const std::string& what, const char* fix) {
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(rank) + what, "group '" + c.group->group + "'", fix);
+  };
+  if (ranks.back() >= c.hello.world_size) {
+    return refused(ranks.back(), " is not in a job of " + std::to_string(c.hello.world_size),
+                   "use ranks of the job in a process set");
+  }
+  if (!std::ranges::binary_search(ranks, c.hello.rank)) {
+    return refused(c.hello.rank, " is not in the process set that it registers for",
+                   "leave the registration out on ranks that are not in the set");
+  }
   return {};
 }
 
@@ -304,9 +329,13 @@ Status SessionServer::add_to_group(Connection& c, Registration registration) {
     return refused;
   }
   c.group->charge.add(std::move(*charge));
+  const std::vector<std::uint32_t>& ranks = c.group->ranks;
+  const auto world_size = ranks.empty() ? c.hello.world_size : static_cast<std::uint32_t>(ranks.size());
+  const auto place = std::ranges::lower_bound(ranks, c.hello.rank) - ranks.begin();
+  const std::uint32_t rank = ranks.empty() ? c.hello.rank : static_cast<std::uint32_t>(place);
   for (const protocol::TensorBody& tensor : registration.tensors) {
-    TL_RETURN_IF_ERROR(check_tensor(tensor, c.hello.world_size));
-    TL_RETURN_IF_ERROR(inside_arena(*c.session, c.hello, tensor));
+    TL_RETURN_IF_ERROR(check_tensor(tensor, world_size));
+    TL_RETURN_IF_ERROR(inside_arena(*c.session, world_size, rank, tensor));
     if (tensor.operation != Operation::kBarrier) TL_RETURN_IF_ERROR(c.session->check_sealed(tensor.segment));
     tensors.push_back(tensor);
   }

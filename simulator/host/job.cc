@@ -225,6 +225,8 @@ void SimJob::check_given_back(TensorId tensor) const {
 void SimJob::grow_again(protocol::TensorRange range, std::function<void()> then) {
   protocol::Plan added = scenario_.plan_of(planned_).part(range);
   added.version += 2;
+  // As the leader counts them: the operations of the whole group.
+  for (protocol::PlanTensor& tensor : added.tensors) tensor.base = scenario_.shrink->iterations * range.count;
   grow(std::move(added), range, std::move(then));
 }
 

@@ -215,12 +215,16 @@ Seed packet(protocol::MessageType type, const Body& body, std::size_t more = 0) 
   return Seed().add(header).add(body);
 }
 
-Seed registration(const char* group, const std::vector<protocol::TensorBody>& list) {
+Seed registration(const char* group, const std::vector<protocol::TensorBody>& list,
+                  const std::vector<std::uint32_t>& ranks = {}) {
   protocol::RegisterBody body;
+  body.set_ranks = static_cast<std::uint32_t>(ranks.size());
   std::strncpy(body.group, group, sizeof body.group - 1);
   body.count = static_cast<std::uint32_t>(list.size());
-  const auto bytes = std::as_bytes(std::span(list));
-  return packet(protocol::MessageType::kRegister, body, bytes.size()).add_bytes(bytes);
+  const auto of_ranks = std::as_bytes(std::span(ranks)), bytes = std::as_bytes(std::span(list));
+  return packet(protocol::MessageType::kRegister, body, of_ranks.size() + bytes.size())
+      .add_bytes(of_ranks)
+      .add_bytes(bytes);
 }
 
 void write_session_packets(const Corpus& corpus) {
@@ -241,6 +245,8 @@ void write_session_packets(const Corpus& corpus) {
   corpus.write("arena", packet(MessageType::kArena, protocol::ArenaBody{.bytes = 1 << 20}));
   corpus.write("arena_zero", packet(MessageType::kArena, protocol::ArenaBody{}));
   corpus.write("register", registration("model", tensors()));
+  corpus.write("register_set", registration("model", tensors(), {0, 2}));
+  corpus.write("register_set_in_no_order", registration("model", tensors(), {2, 0}));
   corpus.write("register_nothing", registration("model", {}));
   corpus.write("register_nameless", registration("", tensors()));
   auto list = tensors();

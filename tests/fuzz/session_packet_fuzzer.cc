@@ -1,7 +1,8 @@
 // Packets of clients, as they come and with a header that fits them. What is accepted keeps the promises of parse.h; a
 // group that is accepted travels to other hosts and is accepted there.
+#include <algorithm>
 #include <array>
-#include <cstring>
+#include <functional>
 #include <set>
 
 #include "common/protocol/exchange.h"
@@ -60,10 +61,14 @@ void check_register(std::span<const std::byte> body) {
   const Result<session::Registration> registration = session::parse_register(body);
   if (!registration.ok()) return expect_explained(registration.status());
   const auto& tensors = registration->tensors;
-  TL_ASSERT(!registration->group.empty() && !tensors.empty() && tensors.size() <= protocol::kMaxTensorsPerMessage);
-  const auto bytes = std::as_bytes(std::span(tensors));
-  TL_ASSERT(body.size() == sizeof(protocol::RegisterBody) + bytes.size());
-  TL_ASSERT(std::memcmp(bytes.data(), body.data() + sizeof(protocol::RegisterBody), bytes.size()) == 0);
+  const auto& ranks = registration->ranks;
+  TL_ASSERT(!registration->group.empty() && (!tensors.empty() || (!ranks.empty() && registration->more)));
+  TL_ASSERT(tensors.size() <= protocol::kMaxTensorsPerMessage && ranks.size() <= protocol::kMaxSetRanks);
+  TL_ASSERT(std::ranges::adjacent_find(ranks, std::greater_equal()) == ranks.end());
+  const auto of_ranks = std::as_bytes(std::span(ranks)), bytes = std::as_bytes(std::span(tensors));
+  TL_ASSERT(body.size() == sizeof(protocol::RegisterBody) + of_ranks.size() + bytes.size());
+  TL_ASSERT(std::ranges::equal(bytes, body.last(bytes.size())));
+  if (tensors.empty()) return;
   for (const std::uint32_t world_size : {1u, 3u, 65536u}) check_group(*registration, world_size);
 }
 

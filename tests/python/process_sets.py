@@ -1,5 +1,11 @@
 """Process sets in a real job of four ranks, results checked. A script, run by daemons/test_daemons.py."""
 
+import json
+import os
+import random
+import resource
+import sys
+
 import numpy
 import tensorlane
 import tensorlane.torch as tl
@@ -119,18 +125,82 @@ def late(rank):
         expect(tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum, process_set=late), [2, 2])
 
 
+def messages(rank, sets):
+    """A message of a set is received in it, whatever else has its tag and its ranks."""
+    everybody = numpy.full(3, 100.0 + rank)
+    twin = tensorlane.add_process_set([1, 2, 3])
+    if rank == 1:
+        handles = [
+            tensorlane.send_async(everybody, 3, 7),
+            tensorlane.send_async(numpy.full(3, 1.0), 3, 7, process_set=twin),
+            tensorlane.send_async(numpy.full(3, 2.0), 3, 7, process_set=sets[-1]),
+        ]
+        for handle in handles:
+            handle.synchronize()
+    if rank == 3:
+        into = numpy.empty(3)
+        assert tensorlane.recv_(into, None, 7, process_set=sets[-1]) == 1  # ranks are those of the job
+        expect(into, [2] * 3)
+        assert tensorlane.recv_(into, None, 7, process_set=twin) == 1
+        expect(into, [1] * 3)
+        assert tensorlane.recv_(into, 1, 7) == 1
+        expect(into, [101] * 3)
+    tensorlane.remove_process_set(twin)
+
+
 def removed_by_one(rank):
-    """The others of the set are told who has removed it, and the job goes on."""
+    """A rank that goes on to use a set that another one has left is told who that is, as is everybody: the job is over."""
     one_goes = tensorlane.add_process_set([1, 3])
+    if one_goes.included():
+        expect(tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum, name="x", process_set=one_goes), [2, 2])
+    tensorlane.barrier()
     if rank == 3:
         tensorlane.remove_process_set(one_goes)
     elif rank == 1:
-        call = lambda: tensorlane.allreduce(numpy.ones(2), process_set=one_goes)  # noqa: E731
-        refused(tensorlane.AbortedError, "rank 1 on host", call)
-        refused(tensorlane.AbortedError, "has removed ProcessSet([1, 3]) or left the whole job", call)
-        refused(tensorlane.AbortedError, "ranks are counted in ProcessSet([1, 3])", call)
-        refused(tensorlane.AbortedError, "has removed", lambda: tensorlane.remove_process_set(one_goes))
-    expect(tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum), [4, 4])
+        refused(tensorlane.AbortedError, "rank 3 on host", lambda: tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum, name="x", process_set=one_goes))
+    refused(tensorlane.AbortedError, "has left its process set", lambda: tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum, name="y"))
+    refused(tensorlane.AbortedError, "has left its process set", tensorlane.shutdown)
+    print(f"rank {rank}: knows who has left the set")
+
+
+def taken():
+    """What a leak would make more of, in this process."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def daemon_status():
+    return _native.context().daemon_status()
+
+
+def many(rank, live, turns):
+    """So many sets at once, each of which works; and so many one after the other, without growth."""
+    draw = random.Random(7)
+    sets = []
+    for _ in range(live):
+        ranks = sorted(draw.sample(range(SIZE), draw.randint(1, SIZE)))
+        sets.append(tensorlane.add_process_set(ranks))
+    draw.shuffle(sets)
+    flows = json.dumps(daemon_status()["jobs"]).count('"job"')
+    for process_set in sets:
+        if process_set.included():
+            expect(tensorlane.allreduce(numpy.full(5, 1.0 + rank), op=tensorlane.Sum, name="x", process_set=process_set), [sum(1 + r for r in process_set.ranks)] * 5)
+    assert len([job for job in daemon_status()["jobs"] if job["state"] == "running"]) == 1, flows
+    for process_set in sets:
+        tensorlane.remove_process_set(process_set)
+    before = None
+    for turn in range(turns):
+        process_set = tensorlane.add_process_set(sorted(draw.sample(range(SIZE), 2)))
+        if process_set.included():
+            expect(tensorlane.allreduce(numpy.full(5, 1.0 + rank), op=tensorlane.Sum, process_set=process_set), [sum(1 + r for r in process_set.ranks)] * 5)
+        tensorlane.remove_process_set(process_set)
+        if turn == turns // 4:
+            before = taken()
+    tensorlane.barrier()
+    after = taken()
+    grown = [b - a for a, b in zip(before, after)]
+    assert grown[0] <= 0 and grown[1] <= 0 and grown[2] <= 8, (before, after)
+    job = next(job for job in daemon_status()["jobs"] if job["state"] == "running")
+    print(f"rank {rank}: {live} sets at once and {turns} one after the other, {job['plan']['tensors']} tensors are left")
 
 
 def bad_sets(rank):
@@ -146,12 +216,18 @@ def main():
     tensorlane.init()
     rank = tensorlane.rank()
     assert tensorlane.size() == SIZE
-    bad_sets(rank)
+    if len(sys.argv) == 1:
+        bad_sets(rank)
+    if sys.argv[1:2] == ["removed"]:
+        return removed_by_one(rank)
+    if sys.argv[1:2] == ["many"]:
+        many(rank, int(sys.argv[2]), int(sys.argv[3]))
+        return tensorlane.shutdown()
     sets = collectives(rank)
+    messages(rank, sets)
     optimizers = training(rank, sets)
     stores(rank, sets)
     removal(rank, sets, optimizers)
-    removed_by_one(rank)
     late(rank)
     tensorlane.shutdown()
     print(f"rank {rank}: all process sets are right")

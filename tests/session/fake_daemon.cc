@@ -135,7 +135,7 @@ void FakeDaemon::join(ports::JoinRequest request) {
 }
 
 void FakeDaemon::register_group(ports::SessionId session, std::uint32_t request, std::string name,
-                                std::vector<protocol::TensorBody> tensors) {
+                                std::vector<protocol::TensorBody> tensors, std::vector<std::uint32_t>) {
   std::lock_guard lock(mutex_);
   Member* member = nullptr;
   Job* job = job_of(session, &member);

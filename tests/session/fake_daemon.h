@@ -81,7 +81,7 @@ class FakeDaemon final : public ports::JobControl {
   // ports::JobControl
   void join(ports::JoinRequest request) override;
   void register_group(ports::SessionId session, std::uint32_t request, std::string group,
-                      std::vector<protocol::TensorBody> tensors) override;
+                      std::vector<protocol::TensorBody> tensors, std::vector<std::uint32_t>) override;
   void overdue(ports::SessionId session, std::uint32_t request) override;
   // Answers when all ranks have.
   void unregister_group(ports::SessionId session, std::uint32_t request, std::string group, std::uint64_t operations,

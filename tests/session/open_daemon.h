@@ -22,7 +22,8 @@ class OpenControl final : public ports::JobControl {
   void join(ports::JoinRequest request) override {
     server->joined(request.session, ports::JoinInfo{.detection = seconds(30)});
   }
-  void register_group(ports::SessionId, std::uint32_t, std::string, std::vector<protocol::TensorBody>) override {
+  void register_group(ports::SessionId, std::uint32_t, std::string, std::vector<protocol::TensorBody>,
+                      std::vector<std::uint32_t>) override {
     ++questions;
   }
   void overdue(ports::SessionId, std::uint32_t) override {}

@@ -110,7 +110,7 @@ typedef enum {
   TL_PATTERN_AUTO = 255
 } tl_pattern_t;
 
-typedef struct tl_context tl_context_t; /* one rank of one job */
+typedef struct tl_context tl_context_t; /* one rank of one job, or of one process set */
 typedef struct tl_tensor tl_tensor_t;   /* a registered tensor; belongs to its context */
 typedef struct tl_request tl_request_t; /* one operation under way */
 
@@ -151,26 +151,47 @@ typedef struct {
  * field), unavailable (no daemon at the socket, and the world has more than one rank), permission denied (user or
  * secret), version mismatch, timed out (names the ranks that have not come), resource exhausted.
  *
- * A process may have several contexts. Collectives among some of a job's ranks (Horovod's process sets) are those of
- * another job: each of these ranks calls tl_init() once more, with another name, its place among them, and as leader
- * the host of the first of them.
+ * A process may have several contexts, of as many jobs. Collectives among some of a job's ranks: tl_process_set().
  *
  * A rank that is its whole job needs no daemon: where there is none at the socket, every call works in this process
  * alone, tl_host() is null, and tl_daemon_status() says in "alone" why. */
 TL_API tl_status_t tl_init(const tl_config_t* config, tl_context_t** context);
-/* Waits (at most timeout_seconds) until nothing of this rank is under way, leaves the job, frees everything of the
+/* Of a process set, see tl_process_set(). Of a job: waits (at most timeout_seconds) until nothing of this rank is under
+ * way, leaves the job, frees everything of the
  * context, tensors, requests and arena memory included. Returns why, when it did not leave in peace: the job's error,
  * or timed out (operations still under way); everything is freed all the same. In other threads tl_register,
  * tl_unregister, tl_barrier, tl_alloc and tl_daemon_status that still wait end with an error (aborted; the text says
  * that another thread has called tl_finalize); any other call must have returned. Invalid argument, and nothing is
  * freed: inside a callback, or in the child of a fork, which may not use its parent's context in any way. */
 TL_API tl_status_t tl_finalize(tl_context_t* context);
-/* Ends at once what is under way in this context: every request fails with "aborted", every call of another thread that
- * waits returns that, and nothing can be started any more. `why`, which may be null, is the first part of the text. The
- * buffers are the program's again as after any failed request. The other ranks hear of it when tl_finalize() is called,
- * which has nothing to wait for then: to them this rank has left the job without a word, and the job is over. Any
- * thread, callbacks included. */
+/* Of a job's context. Ends at once what is under way in it, process sets included: every request fails with "aborted",
+ * every call of another thread that waits returns that, and nothing can be started any more. `why`, which may be null,
+ * is the first part of the text. The buffers are the program's again as after any failed request. The other ranks hear
+ * of it when tl_finalize() is called, which has nothing to wait for then: to them this rank has left the job without a
+ * word, and the job is over. Any thread, callbacks included. */
 TL_API tl_status_t tl_abort(tl_context_t* context, const char* why);
+
+/* Some of a job's ranks (Horovod's process sets, MPI's communicators), whose collectives and messages nobody else takes
+ * part in and none are mixed up with. */
+typedef struct {
+  size_t size;      /* set by TL_PROCESS_SET_INIT */
+  const int* ranks; /* of the job, ascending, this one among them; at most 8,192 */
+  size_t count;     /* how many */
+  uint32_t number;  /* 1 to 2^24 - 1, alike on all of them: no other set that has two of these ranks has had it in this
+                       job */
+  int local_rank;   /* these two: what tl_local_rank() and tl_local_size() are to say; else 0 and 1 */
+  int local_size;
+} tl_process_set_config_t;
+#define TL_PROCESS_SET_INIT \
+  { sizeof(tl_process_set_config_t), NULL, 0, 0, -1, -1 }
+/* A context for a process set, which every function takes that has a context and says nothing else: ranks are counted
+ * in the set, from 0, and the names of groups, tensors and array calls are its own. It shares the session, connections
+ * and life of the job, so making one costs nothing, and asks nobody; `context` is the job's. tl_finalize() gives it
+ * back, and what is registered for it: it waits for nobody, and what it took of the daemons is free once all of its
+ * ranks have called it. A rank that goes on to use a set that another one has left ends the job, with an error that
+ * names both. The job's tl_finalize() gives back all of its sets. Errors: invalid argument (names the field); of
+ * tl_finalize(): invalid argument, and nothing is given back, while a request of the set has not been waited for. */
+TL_API tl_status_t tl_process_set(tl_context_t* context, const tl_process_set_config_t* config, tl_context_t** set);
 
 TL_API int tl_rank(const tl_context_t* context);
 TL_API int tl_size(const tl_context_t* context);

@@ -31,6 +31,17 @@ class Config(ctypes.Structure):
     ]
 
 
+class SetConfig(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("ranks", ctypes.POINTER(ctypes.c_int)),
+        ("count", ctypes.c_size_t),
+        ("number", ctypes.c_uint32),
+        ("local_rank", ctypes.c_int),
+        ("local_size", ctypes.c_int),
+    ]
+
+
 class TensorDesc(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_size_t),
@@ -71,6 +82,7 @@ SIGNATURES = {
     "tl_status_string": ([ctypes.c_int], ctypes.c_char_p),
     "tl_last_error": ([], ctypes.c_char_p),
     "tl_init": ([ctypes.POINTER(Config), _OUT], ctypes.c_int),
+    "tl_process_set": ([_POINTER, ctypes.POINTER(SetConfig), _OUT], ctypes.c_int),
     "tl_finalize": ([_POINTER], ctypes.c_int),
     "tl_abort": ([_POINTER, ctypes.c_char_p], ctypes.c_int),
     "tl_rank": ([_POINTER], ctypes.c_int),

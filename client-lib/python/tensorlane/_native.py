@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import pathlib
-import re
 import threading
 import time
 
@@ -19,7 +18,7 @@ from . import errors
 from ._declarations import (  # noqa: F401  the package takes them from here
     ALLGATHER, ALLREDUCE, ALLTOALL, AVERAGE, BARRIER, BFLOAT16, BROADCAST, CONFIG_VERSION, DTYPE_NAMES, ELEMENT_BYTES,
     FLOAT16, FLOAT32, FLOAT64, GATHER, INT8, INT32, INT64, INTEGERS, MAX, MEMORY_CUDA, MEMORY_HOST, MIN, PRODUCT, PULL,
-    PUSH, REDUCE, REDUCESCATTER, SCATTER, SIGNATURES, SUM, UINT8, Config, Options, TensorDesc,
+    PUSH, REDUCE, REDUCESCATTER, SCATTER, SIGNATURES, SUM, UINT8, Config, Options, SetConfig, TensorDesc,
 )
 from ._gate import Gate, left
 from ._registered import Group, Tensor
@@ -37,7 +36,6 @@ _context = None
 _joined = None  # what init() was told of the job
 _joined_by = None  # the process that called it
 _raised = collections.deque(maxlen=64)  # (status, text) of the latest errors since init()
-_sets = {}  # job of a process set: the set
 
 
 def library_path():
@@ -70,20 +68,9 @@ def library():
 def check(status, waited=None):
     """Raises for any status but TL_OK, with the library's text. `waited`: the whole wait, of a time-out in pieces."""
     if status != errors.OK:
-        text = errors.within(_of_set(library().tl_last_error().decode(errors="replace")), waited)
+        text = errors.within(library().tl_last_error().decode(errors="replace"), waited)
         _raised.append((status, text))
         raise errors.from_status(status, text)
-
-
-def _of_set(text):
-    """To the library a process set is a job like any other, so that its text counts ranks in the set, and a rank that
-    removed the set "has left the job"."""
-    job = re.search(r"job '([^']*)'", text)
-    process_set = _sets.get(job[1]) if job else None
-    if process_set is None:
-        return text
-    text = re.sub("has left the job", f"has removed {process_set} or left the whole job", text)
-    return f"{text} (ranks are counted in {process_set}: 0 is the first of them)"
 
 
 class _Call:
@@ -130,9 +117,10 @@ def tensor_desc(
 
 
 class Context:
-    """One rank of one job. Any thread."""
+    """One rank of one job, or of one process set. Any thread."""
 
-    def __init__(self, config):
+    def __init__(self, make, timeout):
+        """`make` gets a place for the handle."""
         self._handle = ctypes.c_void_p()  # None once it has ended: the library says that a call needs a context
         self.gate = Gate()  # of calls that tl_finalize() does not end itself
         self._lock = threading.Lock()  # of what follows, where threads unregister
@@ -141,20 +129,26 @@ class Context:
         self._late_buffers = []  # on GPUs, of groups whose registration may yet come to an end
         self._asked = None  # _Asked, while the other ranks have not all answered
         self._unregistered = []  # (tensor, address of its buffer), of which something may still refer to the buffer
-        _interruptible(lambda: check(library().tl_init(ctypes.byref(config), ctypes.byref(self._handle))))
+        make(ctypes.byref(self._handle))
         self.rank = library().tl_rank(self._handle)
         self.size = library().tl_size(self._handle)
         self.local_rank = library().tl_local_rank(self._handle)
         self.local_size = library().tl_local_size(self._handle)
-        self.timeout = (
-            config.timeout_seconds if config.timeout_seconds >= 0 else float(os.environ.get("TENSORLANE_TIMEOUT") or 60)
-        )
+        self.timeout = timeout
         host = library().tl_host(self._handle)
         self.host = "" if host is None else host.decode()  # empty: alone, without a daemon
 
+    def process_set(self, ranks, number, local_rank, local_size):
+        """The context of a process set of the job (tl_process_set)."""
+        numbers = (ctypes.c_int * len(ranks))(*ranks)
+        config = SetConfig(ctypes.sizeof(SetConfig), numbers, len(ranks), number, local_rank, local_size)
+        return Context(
+            lambda place: check(library().tl_process_set(self._handle, ctypes.byref(config), place)), self.timeout
+        )
+
     def finalize(self):
-        """Leaves the job. Calls of other threads end with an error before or now, and so does every request, which is
-        of no use any more."""
+        """Leaves the job, or the process set. Calls of other threads end with an error before or now, and so does every
+        request, which is of no use any more."""
         handle, self._handle = self._handle, None
         if not self.gate.close(self.timeout):
             raise errors.TimedOutError(
@@ -526,11 +520,13 @@ class Request:
 def _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout):
     text = [None if value is None else str(value).encode() for value in (job, secret, leader, socket)]
     numbers = [-1 if value is None else value for value in (rank, size, local_rank, local_size)]
+    said = -1.0 if timeout is None else timeout
+    config = Config(
+        ctypes.sizeof(Config), CONFIG_VERSION, *numbers, *text, said, -1 if leader_port is None else leader_port,
+    )
     return Context(
-        Config(
-            ctypes.sizeof(Config), CONFIG_VERSION, *numbers, *text, -1.0 if timeout is None else timeout,
-            -1 if leader_port is None else leader_port,
-        )
+        lambda place: _interruptible(lambda: check(library().tl_init(ctypes.byref(config), place))),
+        said if said >= 0 else float(os.environ.get("TENSORLANE_TIMEOUT") or 60),
     )
 
 
@@ -542,21 +538,13 @@ def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, s
         _context = _join(rank, size, local_rank, local_size, job, secret, leader, leader_port, socket, timeout)
         # As tl_init() finds the name (tensorlane.h).
         name = job or os.environ.get("TENSORLANE_JOB") or os.environ.get("TORCHELASTIC_RUN_ID") or "default"
-        _joined = {"job": name, "secret": secret, "leader_port": leader_port, "socket": socket, "timeout": timeout}
+        _joined = {"job": name, "leader_port": leader_port}
         _joined_by = os.getpid()
         if not _context.host:
             _log.warning(
                 "rank 0 of 1 works alone, without a daemon (%s): start several ranks with a launcher that sets RANK "
                 "and WORLD_SIZE, and tensorlaned on their hosts", _context.daemon_status()["alone"],
             )
-
-
-def join_beside(rank, size, local_rank, local_size, suffix, leader, process_set):
-    """Another job with the secret, daemon and time of the one that this process has joined, and its name with `suffix`.
-    Errors name `process_set` (a text)."""
-    job = _joined["job"] + suffix
-    _sets[job] = process_set
-    return _join(rank, size, local_rank, local_size, **{**_joined, "job": job}, leader=leader)
 
 
 def shutdown():
@@ -568,13 +556,14 @@ def shutdown():
 
 
 def late_ranks(group):
-    """The ranks of the job that have not come to `group`, by the daemon's latest report of it; none before its first
-    one (`late_after`)."""
+    """The ranks of the job that have not come to `group`, an array call's, by the daemon's latest report of it; none
+    before its first one (`late_after`)."""
     port = _joined["leader_port"] or int(os.environ.get("MASTER_PORT") or 0)
     jobs = [
         job for job in context().daemon_status()["jobs"] if (job["name"], job["leader_port"]) == (_joined["job"], port)
     ]
-    reports = [report for job in jobs for report in job["late"] if report["what"] == f"group '{group}'"]
+    names = (f"group '{group}'", f"tensor '{group}'")  # in its first call, and later
+    reports = [report for job in jobs for report in job["late"] if report["what"] in names]
     latest = max((report["seconds"] for report in reports), default=0)
     return sorted(report["rank"] for report in reports if report["seconds"] == latest)
 

@@ -1,6 +1,5 @@
-"""Process sets: collectives among some of a job's ranks, as in Horovod. A set is a job of its own: the same daemons and
-secret, and a name made of the parent job's, so that nothing about it is special to the daemons. Whoever uses the C
-library does the same with another tl_init()."""
+"""Process sets: collectives among some of a job's ranks, as in Horovod. A set shares the session, connections and life
+of its job (tl_process_set() of the C library)."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from . import _native, _reports
 from .errors import Error, MismatchError, TimedOutError, misuse
 
 _HOST_BYTES = 255  # of a name in the fabric file
-_LONGEST_LIST = 64  # characters of ranks in a job's name
+_QUESTION = "process_set"  # name of the allgather by which ranks agree, one set after the other
 _added = []  # this process's sets, in the order of add_process_set
 _number = itertools.count(1)
 _asked = None  # _Asked, while the other ranks have not all called add_process_set()
@@ -145,15 +144,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     if not process_set.included():
         return process_set
     local = [rank for rank in process_set.ranks if hosts[rank] == hosts[job.rank]]
-    listed = "-".join(map(str, process_set.ranks))
-    if len(listed) > _LONGEST_LIST:
-        listed = hashlib.sha256(listed.encode()).hexdigest()[:16]
     try:
-        process_set._context = _native.join_beside(
-            rank=process_set.ranks.index(job.rank), size=process_set.size(), local_rank=local.index(job.rank),
-            local_size=len(local), suffix=f".set{number}.{listed}", leader=hosts[process_set.ranks[0]],
-            process_set=str(process_set),
-        )
+        process_set._context = job.process_set(process_set.ranks, number, local.index(job.rank), len(local))
     except BaseException:
         _added.remove(process_set)
         raise
@@ -162,8 +154,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 def remove_process_set(process_set: ProcessSet) -> None:
     """Gives up a set; its optimizers apply their updates and end. Every rank calls it, with nothing of the set under
-    way. It does not wait for the others: a member that still uses the set gets an AbortedError, which says that this
-    rank has removed it or left the job. It may remove the set then; the job goes on.
+    way. It does not wait for the others; but a member that goes on to use the set waits for this rank in vain: the job
+    ends with an AbortedError, which names this rank.
 
     Whatever it raises, the set is removed. Updates that cannot be applied any more are a warning: the parameters are as
     they were before them."""
@@ -244,20 +236,19 @@ class _Asked:
     def __init__(self, job, process_set):
         self.process_set = process_set
         self.number = next(_number)
-        self._name = f"process_set.{self.number}"
         self._digest = hashlib.sha256(str(process_set).encode()).digest()
         mine = numpy.zeros(len(self._digest) + _HOST_BYTES, "uint8")
         answer = self._digest + job.host.encode()
         mine[: len(answer)] = numpy.frombuffer(answer, "uint8")
         self._everybodys = numpy.zeros((job.size, mine.size), "uint8")
         self.request = job.allgather(
-            self._name, mine.ctypes.data, self._everybodys.ctypes.data, mine.size, _native.UINT8, 1.0,
+            _QUESTION, mine.ctypes.data, self._everybodys.ctypes.data, mine.size, _native.UINT8, 1.0,
             (mine, self._everybodys),
         )
 
     def late(self):
         """Who has not answered, as far as the daemon knows."""
-        late = _native.late_ranks(f"allgather.{self._name}")
+        late = _native.late_ranks(f"allgather.{_QUESTION}")
         if not late:
             return "some ranks ('tensorlane status' names who is late) have"
         return f"rank {late[0]} has" if len(late) == 1 else f"ranks {late} have"

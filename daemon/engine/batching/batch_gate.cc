@@ -7,13 +7,14 @@
 
 namespace tensorlane::engine {
 
-void BatchGate::grow(const protocol::Plan& plan, protocol::TensorRange added) {
+void BatchGate::grow(const protocol::Plan& plan, protocol::TensorRange added, std::uint32_t ranks) {
+  TL_ASSERT(ranks <= ranks_);
   index_.resize(plan.tensors.size(), kNone);
   for (std::uint32_t i = added.first; i < added.end(); ++i) {
     const protocol::PlanTensor& t = plan.tensors[i];
     if (!t.is_batch()) continue;
     index_[i] = new_batch();
-    batches_[index_[i]] = {t.members, t.members * ranks_, {}};
+    batches_[index_[i]] = {t.members, ranks, t.members * ranks, {}};
     std::fill_n(left_.begin() + std::ptrdiff_t{index_[i]} * ranks_, ranks_, t.members);
   }
   for (std::uint32_t i = added.first; i < added.end(); ++i) {
@@ -67,7 +68,7 @@ BatchGate::Step BatchGate::submitted(std::uint32_t rank, TensorId member) {
 
 void BatchGate::completed(TensorId batch) {
   Batch& b = batch_of(batch);
-  b.left = b.count * ranks_;
+  b.left = b.count * b.ranks;
   std::fill_n(left_.begin() + std::ptrdiff_t{index_[batch.value]} * ranks_, ranks_, b.count);
 }
 

@@ -30,17 +30,17 @@ class BatchGate {
     bool of_host = false;  // the host's: the batch begins
   };
 
-  // `ranks`: of this host.
+  // `ranks`: of this host, at most.
   explicit BatchGate(std::uint32_t ranks) : ranks_(ranks) {}
 
   // The plan in force from now on, of which check_batches() approves: `added` is new. It lies behind the last tensor,
-  // or where tensors were vacated.
-  void grow(const protocol::Plan& plan, protocol::TensorRange added);
+  // or where tensors were vacated. `ranks` of this host take part in it, known by their places among them.
+  void grow(const protocol::Plan& plan, protocol::TensorRange added, std::uint32_t ranks);
   // As grow(), of a plan that was appended to; an older one, which others have overtaken, adds nothing.
   void grow(const protocol::Plan& plan) {
     const auto known = static_cast<std::uint32_t>(index_.size());
     if (plan.tensors.size() < known) return;
-    grow(plan, {known, static_cast<std::uint32_t>(plan.tensors.size()) - known});
+    grow(plan, {known, static_cast<std::uint32_t>(plan.tensors.size()) - known}, ranks_);
   }
   // Batches are gone, with all of their members. Nothing of them is under way.
   void vacate(protocol::TensorRange range);
@@ -49,7 +49,7 @@ class BatchGate {
   // already: a peer may speak of it.
   std::span<const Member> members(TensorId batch) const;
 
-  // A rank, by its local index, has submitted its part of the next operation of a member. Each rank does that once for
+  // A rank, by its place, has submitted its part of the next operation of a member. Each rank does that once for
   // each member, then the batch must be completed.
   Step submitted(std::uint32_t rank, TensorId member);
   // The batch's operation is over, and with it that of all of its members.
@@ -59,7 +59,8 @@ class BatchGate {
   static constexpr std::uint32_t kNone = 0xffffffff;
   struct Batch {
     std::uint32_t count = 0;  // of members; 0: the entry is free
-    std::uint32_t left = 0;   // submissions, of all ranks
+    std::uint32_t ranks = 0;
+    std::uint32_t left = 0;  // submissions, of all ranks
     std::vector<Member> members;
   };
   std::uint32_t new_batch();

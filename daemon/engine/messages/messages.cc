@@ -58,8 +58,8 @@ std::uint32_t Messages::find(std::uint32_t id) const {
   return index;
 }
 
-Messages::Bucket& Messages::bucket(Rank source, Rank destination, std::uint64_t tag) {
-  std::uint64_t hash = tag * 0x9e3779b97f4a7c15u;
+Messages::Bucket& Messages::bucket(Rank source, Rank destination, std::uint32_t set, std::uint64_t tag) {
+  std::uint64_t hash = (tag ^ std::uint64_t{set} << 40) * 0x9e3779b97f4a7c15u;
   hash = (hash ^ hash >> 32 ^ destination.value) * 0xc2b2ae3d27d4eb4fu;
   hash = (hash ^ hash >> 32 ^ source.value) * 0x9e3779b97f4a7c15u;
   return buckets_[(hash ^ hash >> 32) & (buckets_.size() - 1)];
@@ -133,7 +133,8 @@ Status Messages::send(Time now, const Message& message) {
   item.peer = config_.host_of[message.destination.value];
   if (item.peer == config_.self) {
     item.state = State::kAnnounced;
-    announced(now, {message.source, message.destination, message.tag, message.count, message.dtype, item.peer, index});
+    announced(now, {message.source, message.destination, message.set, message.tag, message.count, message.dtype,
+                    item.peer, index});
   } else {
     append(items_, peers_[item.peer.value].sends, index);
     look_at_control(item.peer);
@@ -146,7 +147,7 @@ Status Messages::receive(Time now, const Message& message) {
   const std::uint32_t index = add_request(now, message, false);
   const std::uint32_t found = take_announcement_for(message);
   if (found == kNone) {
-    append(items_, bucket(message.source, message.destination, message.tag).receives, index);
+    append(items_, bucket(message.source, message).receives, index);
     return {};
   }
   const Announcement announcement = announcements_[found];
@@ -157,9 +158,9 @@ Status Messages::receive(Time now, const Message& message) {
 
 // The first that this receive may get, which leaves the tables; or kNone.
 std::uint32_t Messages::take_announcement_for(const Message& message) {
-  Bucket& in = bucket(message.source, message.destination, message.tag);
+  Bucket& in = bucket(message.source, message);
   const auto is_for = [&](const Announcement& a) {
-    return a.destination == message.destination && a.tag == message.tag;
+    return a.destination == message.destination && a.set == message.set && a.tag == message.tag;
   };
   std::uint32_t found = kNone;
   if (message.source != kAnySource) {
@@ -170,7 +171,7 @@ std::uint32_t Messages::take_announcement_for(const Message& message) {
     while (found != kNone && !is_for(announcements_[found])) found = announcements_[found].next_of_any;
     if (found == kNone) return found;
     const Announcement& a = announcements_[found];
-    take_fitting(announcements_, bucket(a.source, a.destination, a.tag).announcements,
+    take_fitting(announcements_, bucket(a.source, a).announcements,
                  [&a](const Announcement& other) { return &other == &a; });
   }
   if (found != kNone) unlink_of_any(found);
@@ -179,18 +180,18 @@ std::uint32_t Messages::take_announcement_for(const Message& message) {
 
 void Messages::unlink_of_any(std::uint32_t index) {
   const Announcement& a = announcements_[index];
-  List& list = bucket(kAnySource, a.destination, a.tag).of_any;
+  List& list = bucket(kAnySource, a).of_any;
   (a.last_of_any == kNone ? list.first : announcements_[a.last_of_any].next_of_any) = a.next_of_any;
   (a.next_of_any == kNone ? list.last : announcements_[a.next_of_any].last_of_any) = a.last_of_any;
 }
 
 // The receive that was posted first of those that may get it, which leaves the tables; or kNone.
 std::uint32_t Messages::take_receive_for(const Announcement& a) {
-  List& from_it = bucket(a.source, a.destination, a.tag).receives;
-  List& from_any = bucket(kAnySource, a.destination, a.tag).receives;
+  List& from_it = bucket(a.source, a).receives;
+  List& from_any = bucket(kAnySource, a).receives;
   const auto fits = [&](const Item& item, Rank source) {
     const Message& m = item.message;
-    return m.source == source && m.destination == a.destination && m.tag == a.tag;
+    return m.source == source && m.destination == a.destination && m.set == a.set && m.tag == a.tag;
   };
   const std::uint32_t one = find_fitting(items_, from_it, [&](const Item& item) { return fits(item, a.source); });
   const std::uint32_t other = find_fitting(items_, from_any, [&](const Item& item) { return fits(item, kAnySource); });
@@ -206,8 +207,8 @@ void Messages::announced(Time now, const Announcement& a) {
   const std::uint32_t index = take_first(announcements_, free_announcements_);
   TL_ASSERT(index != kNone);  // credit has counted it
   announcements_[index] = a;
-  append(announcements_, bucket(a.source, a.destination, a.tag).announcements, index);
-  List& of_any = bucket(kAnySource, a.destination, a.tag).of_any;
+  append(announcements_, bucket(a.source, a).announcements, index);
+  List& of_any = bucket(kAnySource, a).of_any;
   announcements_[index].last_of_any = of_any.last;
   (of_any.empty() ? of_any.first : announcements_[of_any.last].next_of_any) = index;
   of_any.last = index;

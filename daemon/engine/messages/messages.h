@@ -52,6 +52,7 @@ struct MessagesConfig {
 // A send or a receive, as the caller posts it.
 struct Message {
   Rank source, destination;  // of a receive, `source` may be kAnySource
+  std::uint32_t set = 0;     // the process set whose message it is, below 2^24: others do not match
   std::uint64_t tag = 0;
   std::uint64_t count = 0;  // elements, at most 2^32
   Dtype dtype{};
@@ -160,6 +161,7 @@ class Messages {
   // A message that no receive has matched. Of a local one `id` is the send's index.
   struct Announcement {
     Rank source, destination;
+    std::uint32_t set = 0;
     std::uint64_t tag = 0, count = 0;
     Dtype dtype{};
     HostIndex peer;
@@ -171,8 +173,9 @@ class Messages {
     std::uint32_t first = kNone, last = kNone;
     bool empty() const { return first == kNone; }
   };
-  // Of a source, destination and tag; with kAnySource as the source, of receives from any, and of all announcements of
-  // this destination and tag once more (linked by next_of_any), for these receives. And of what else hashes to it.
+  // Of a source, destination, process set and tag; with kAnySource as the source, of receives from any, and of all
+  // announcements of this destination and tag once more (linked by next_of_any), for these receives. And of what else
+  // hashes to it.
   struct Bucket {
     List receives, announcements, of_any;
   };
@@ -196,7 +199,12 @@ class Messages {
   std::uint32_t add_request(Time now, const Message& message, bool sends);
   void free_if_gone(std::uint32_t index);
   void finish(std::uint32_t index, Code code);
-  Bucket& bucket(Rank source, Rank destination, std::uint64_t tag);
+  // Of what has the source, and the rest as `of`: a Message or an Announcement.
+  template <typename Of>
+  Bucket& bucket(Rank source, const Of& of) {
+    return bucket(source, of.destination, of.set, of.tag);
+  }
+  Bucket& bucket(Rank source, Rank destination, std::uint32_t set, std::uint64_t tag);
   std::uint32_t take_announcement_for(const Message& message);
   std::uint32_t take_receive_for(const Announcement& announcement);
   void unlink_of_any(std::uint32_t announcement);

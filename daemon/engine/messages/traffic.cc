@@ -38,11 +38,12 @@ const char* Messages::take_announcement(Time now, HostIndex peer, const FrameHea
     return "message from a rank that is not of this host";
   if (destination.value >= host_of.size() || host_of[destination.value] != config_.self)
     return "message to a rank of another host";
-  if (h.aux >= kDtypeCount || h.offset > protocol::kMaxElements) return "message of an impossible size";
+  const std::uint32_t dtype = h.aux & 0xff, set = h.aux >> 8;
+  if (dtype >= kDtypeCount || h.offset > protocol::kMaxElements) return "message of an impossible size";
   if (h.grant == 0) return "message without an id";
   if (peers_[peer.value].unanswered == config_.announcements) return "more messages announced than there is credit for";
   ++peers_[peer.value].unanswered;
-  announced(now, {source, destination, h.sequence.value, h.offset, static_cast<Dtype>(h.aux), peer, h.grant});
+  announced(now, {source, destination, set, h.sequence.value, h.offset, static_cast<Dtype>(dtype), peer, h.grant});
   return nullptr;
 }
 
@@ -179,7 +180,7 @@ std::size_t Messages::pick_control(HostIndex host, std::span<Send> out) {
     s.header.slice = item.message.destination.value;
     s.header.sequence = Sequence(item.message.tag);
     s.header.offset = item.message.count;
-    s.header.aux = static_cast<std::uint32_t>(item.message.dtype);
+    s.header.aux = static_cast<std::uint32_t>(item.message.dtype) | item.message.set << 8;
     s.header.grant = id_of(index);
     out[picked++] = s;
     item.state = State::kAnnounced;

@@ -61,6 +61,18 @@ def test_process_sets(ranks_per_host):
         assert f"rank {rank}: all process sets are right" in output
 
 
+def test_process_set_that_one_leaves():
+    output = run(4, 2, "ring", "process_sets.py", "removed", first_port=7612, settings=["late_after=1 s"])
+    for rank in range(4):
+        assert f"rank {rank}: knows who has left the set" in output
+
+
+def test_many_process_sets():
+    output = run(4, 2, "ring", "process_sets.py", "many", "200", "1000", first_port=7624)
+    for rank in range(4):
+        assert f"rank {rank}: 200 sets at once and 1000 one after the other" in output
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """World -> file of train_equality.py; each world is trained once."""

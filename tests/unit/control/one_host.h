@@ -31,7 +31,7 @@ class OneHost final : public RegistrarOutput {
     config.roster.hosts.push_back({"h0", {}, {"127.0.0.1"}});
     for (std::uint32_t rank = 0; rank < ranks; ++rank) config.roster.hosts[0].ranks.push_back(rank);
     config.roster.world_size = ranks;
-    config.planner = [](const protocol::TensorBody&) { return protocol::PlanTensor(); };
+    config.planner = [](const protocol::TensorBody&, const protocol::SharedWorld&) { return protocol::PlanTensor(); };
     registrar_.emplace(std::move(config), *this);
   }
 

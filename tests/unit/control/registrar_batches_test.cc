@@ -32,7 +32,7 @@ struct Said final : RegistrarOutput {
 };
 
 // All of it in one batch.
-void one_batch(const std::vector<TensorBody>&, std::vector<PlanTensor>* tensors) {
+void one_batch(const std::vector<TensorBody>&, const protocol::SharedWorld&, std::vector<PlanTensor>* tensors) {
   PlanTensor batch = tensors->front();
   batch.elements = 0;
   batch.members = static_cast<std::uint32_t>(tensors->size());
@@ -49,7 +49,7 @@ struct Leader {
     RegistrarConfig config{.job = "j", .self = hosts[0], .leader = hosts[0]};
     for (std::uint32_t h = 0; h < hosts.size(); ++h) config.roster.hosts.push_back({hosts[h], {h}, {"127.0.0.1"}});
     config.roster.world_size = static_cast<std::uint32_t>(hosts.size());
-    config.planner = [](const TensorBody&) { return PlanTensor(); };
+    config.planner = [](const TensorBody&, const protocol::SharedWorld&) { return PlanTensor(); };
     config.batch_planner = one_batch;
     names = std::move(hosts);
     registrar.emplace(std::move(config), said);
@@ -63,7 +63,7 @@ struct Leader {
       tensors[i].elements = 10;
     }
     for (std::size_t h = 0; h < names.size(); ++h) {
-      const json body = json::array({group, h, tensors_to_json(tensors), status_to_json({})});
+      const json body = json::array({group, json::array(), h, tensors_to_json(tensors), status_to_json({})});
       EXPECT_TRUE(registrar->handle(names[h], MessageType::kGroup, body, Time(1)));
     }
     EXPECT_FALSE(said.said.empty());

@@ -70,8 +70,14 @@ Status Cluster::vacate(protocol::TensorRange range) {
   return {};
 }
 
-Status Cluster::place(protocol::TensorRange range, const std::vector<PlanTensor>& tensors) {
-  plan_.place(range, tensors);
+// Hosts that had no part in what was there before go on from where the others have come to.
+Status Cluster::place(protocol::TensorRange range, std::vector<PlanTensor> tensors) {
+  for (std::uint32_t i = range.first; i < range.end(); ++i) {
+    std::uint64_t& base = tensors[i - range.first].base;
+    for (Host& host : hosts_) base = std::max(base, host.done[i]);
+    for (Host& host : hosts_) host.done[i] = base;
+  }
+  plan_.place(range, std::move(tensors));
   for (Host& host : hosts_) {
     for (std::uint32_t i = range.first; i < range.end(); ++i) add_buffers(host, plan_.tensors[i], 1 + i * 2);
     TL_RETURN_IF_ERROR(host.engine->extend_plan(plan_, range));
@@ -92,7 +98,8 @@ void Cluster::submit_all(int times) {
     for (int i = 0; i < times; ++i) {
       std::vector<TensorId> ids;
       for (const PlanTensor& t : plan_.tensors) {
-        if (!t.vacant) ids.push_back(t.id);
+        const HostIndex self(static_cast<std::uint16_t>(&host - &hosts_[0]));
+        if (!t.vacant && (t.world == nullptr || t.world->place_of(self))) ids.push_back(t.id);
       }
       std::ranges::shuffle(ids, random_);
       host.to_submit.insert(host.to_submit.end(), ids.begin(), ids.end());

@@ -72,7 +72,7 @@ class Cluster {
   // What is in the range is unregistered, on every host.
   Status vacate(protocol::TensorRange range);
   // Other tensors come to be there, or behind the last one, with buffers of their own.
-  Status place(protocol::TensorRange range, const std::vector<PlanTensor>& tensors);
+  Status place(protocol::TensorRange range, std::vector<PlanTensor> tensors);
   const Plan& plan() const { return plan_; }
 
   // Every host submits these tensors once, each in an order of its own, as soon as the operation before on the same

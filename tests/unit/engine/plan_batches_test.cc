@@ -180,7 +180,7 @@ TEST(BatchGate, ABatchInThePlaceOfAnotherHasItsOwnMembers) {
   const Plan other = batched({small(5), small(6), small(7)}, kib(1));
   ASSERT_EQ(other.tensors.size(), 4U);
   plan.place({0, 4}, other.tensors);
-  gate.grow(plan, {0, 4});
+  gate.grow(plan, {0, 4}, 2);
   ASSERT_EQ(gate.members(TensorId(3)).size(), 3U);
   EXPECT_EQ(gate.members(TensorId(3))[2].offset, 11U);
   for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {

@@ -106,7 +106,10 @@ class Pair {
     plan_.vacate(range);
     for (auto& engine : engines) EXPECT_TRUE(engine->vacate(range).ok());
   }
-  void place(protocol::TensorRange range, const std::vector<protocol::PlanTensor>& tensors) {
+  void place(protocol::TensorRange range, std::vector<protocol::PlanTensor> tensors) {
+    for (std::uint32_t i = range.first; i < range.end(); ++i) {
+      if (i < sequences_.size()) tensors[i - range.first].base = sequences_[i];
+    }
     plan_.place(range, tensors);
     sequences_.resize(plan_.tensors.size());
     for (auto& engine : engines) EXPECT_TRUE(engine->extend_plan(plan_, range).ok());
