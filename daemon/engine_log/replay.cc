@@ -24,9 +24,10 @@ class Promises {
  public:
   explicit Promises(const engine::EngineConfig& config) : config_(config) {}
 
-  void grow(const protocol::Plan& plan, std::span<const HostIndex> neighbours) {
+  void grow(const protocol::Plan& plan, protocol::TensorRange added, std::span<const HostIndex> neighbours) {
     plan_ = &plan;
     tensors_.resize(plan.tensors.size());
+    for (std::uint32_t i = added.first; i < added.end(); ++i) tensors_[i] = {.sequence = plan.tensors[i].base};
     waits_for_flows_.insert(neighbours.begin() + static_cast<std::ptrdiff_t>(neighbours_), neighbours.end());
     neighbours_ = neighbours.size();
   }
@@ -208,7 +209,7 @@ class Replayer {
     ++replay_.plans;
     const Status status = engine_.extend_plan(reader_.plan(), added);
     if (!status.ok()) return fmt::format("this engine refuses the plan: {}", status.to_string());
-    promises_.grow(reader_.plan(), engine_.neighbours());
+    promises_.grow(reader_.plan(), added, engine_.neighbours());
     return {};
   }
 

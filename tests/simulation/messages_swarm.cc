@@ -59,11 +59,12 @@ class Run {
     std::vector<MessageCopy> copies;  // under way
     std::vector<bool> up;             // by peer: its flows, for this host
   };
-  using Stream = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t>;  // source, destination, tag
+  using Label = std::pair<std::uint32_t, std::uint64_t>;           // process set and tag
+  using Stream = std::tuple<std::uint32_t, std::uint32_t, Label>;  // source, destination
 
   void make_hosts();
   void make_program();
-  void add_message(std::uint32_t source, std::uint32_t destination, std::uint64_t tag, bool any);
+  void add_message(std::uint32_t source, std::uint32_t destination, const Label& label, bool any);
   void make_buffer(Request& request);
   void order_program(bool shuffled);
   bool post(std::uint32_t rank);
@@ -115,10 +116,10 @@ void Run::make_buffer(Request& request) {
   request.message.buffer = {static_cast<std::uint32_t>(requests_.size()), 0, 0, request.bytes.size()};
 }
 
-void Run::add_message(std::uint32_t source, std::uint32_t destination, std::uint64_t tag, bool any) {
+void Run::add_message(std::uint32_t source, std::uint32_t destination, const Label& label, bool any) {
   Request send{.sends = true};
   constexpr std::uint64_t kMost[] = {0, 8, 1000, 80000};
-  send.message = {.source = Rank(source), .destination = Rank(destination), .tag = tag};
+  send.message = {.source = Rank(source), .destination = Rank(destination), .set = label.first, .tag = label.second};
   send.message.count = any ? 8 : random_.below(kMost[random_.below(4)] + 1);
   send.message.dtype = any || random_.chance(0.7) ? Dtype::kFloat64 : Dtype::kInt32;
   send.message.urgency = static_cast<float>(random_.below(5)) / 4;
@@ -148,12 +149,13 @@ void Run::make_program() {
   const bool roomy = random_.chance(0.7);
   config_.open_per_rank = static_cast<std::uint32_t>(roomy ? 2 * messages : random_.between(2, 4));
   config_.announcements = static_cast<std::uint32_t>(roomy ? random_.between(1, 6) : messages);
-  const std::uint64_t tags[] = {random_.next(), random_.next(), random_.next()};  // some share a place in tables
+  const std::uint64_t tag_of_two = random_.next();
+  const Label labels[] = {{0, tag_of_two}, {7, tag_of_two}, {0, random_.next()}};  // some share a place in tables
   for (std::uint64_t m = 0; m < messages; ++m) {
     const auto source = static_cast<std::uint32_t>(random_.below(ranks));
     const auto destination = static_cast<std::uint32_t>(random_.below(ranks));
     const std::uint64_t tag = random_.below(3);
-    add_message(source, destination, tags[tag], roomy && tag == 2);  // one tag is received from any source
+    add_message(source, destination, labels[tag], roomy && tag == 2);  // one tag is received from any source
   }
   order_program(roomy);
 }
@@ -164,7 +166,7 @@ void Run::order_program(bool shuffled) {
   std::vector<std::pair<bool, Stream>> turns;
   for (std::uint64_t i = 0; i < requests_.size(); ++i) {
     const Message& m = requests_[i].message;
-    turns.emplace_back(requests_[i].sends, Stream{m.source.value, m.destination.value, m.tag});
+    turns.emplace_back(requests_[i].sends, Stream{m.source.value, m.destination.value, {m.set, m.tag}});
     waiting[turns.back()].push_back(i);
   }
   for (std::size_t i = turns.size(); shuffled && i > 1; --i) std::swap(turns[i - 1], turns[random_.below(i)]);
@@ -404,12 +406,12 @@ void Run::look_at_bytes() {
   std::map<Stream, std::deque<std::uint64_t>> sent;
   for (std::uint64_t i = 0; i < requests_.size(); ++i) {
     const Message& m = requests_[i].message;
-    if (requests_[i].sends) sent[{m.source.value, m.destination.value, m.tag}].push_back(i);
+    if (requests_[i].sends) sent[{m.source.value, m.destination.value, {m.set, m.tag}}].push_back(i);
   }
   for (std::uint64_t i = 0; i < requests_.size(); ++i) {
     const Request& got = requests_[i];
     if (got.sends) continue;
-    auto& stream = sent[{got.done.source.value, got.message.destination.value, got.message.tag}];
+    auto& stream = sent[{got.done.source.value, got.message.destination.value, {got.message.set, got.message.tag}}];
     if (stream.empty()) return find("delivery", fmt::format("receive {} got a message of nobody", i));
     const Request& send = requests_[stream.front()];
     stream.pop_front();
