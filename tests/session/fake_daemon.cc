@@ -135,7 +135,7 @@ void FakeDaemon::join(ports::JoinRequest request) {
 }
 
 void FakeDaemon::register_group(ports::SessionId session, std::uint32_t request, std::string name,
-                                std::vector<protocol::TensorBody> tensors, std::vector<std::uint32_t>) {
+                                std::vector<protocol::TensorBody> tensors, std::vector<std::uint32_t> ranks) {
   std::lock_guard lock(mutex_);
   Member* member = nullptr;
   Job* job = job_of(session, &member);
@@ -147,7 +147,8 @@ void FakeDaemon::register_group(ports::SessionId session, std::uint32_t request,
   Group& group = job->groups[name];
   const std::uint32_t rank = member->rank;
   group.by_rank[rank] = {session, request, std::move(tensors)};
-  if (group.by_rank.size() == job->world_size) finish_group(*job, group);
+  group.ranks = ranks.empty() ? job->world_size : static_cast<std::uint32_t>(ranks.size());
+  if (group.by_rank.size() == group.ranks) finish_group(*job, group);
 }
 
 // Control would fail the job.
@@ -174,6 +175,7 @@ void FakeDaemon::finish_group(Job& job, Group& group) {
     ids.push_back(TensorId(static_cast<std::uint32_t>(job.tensors.size())));
     Tensor& t = job.tensors.emplace_back();
     t.body = first[i];
+    t.ranks = group.ranks;
     for (const auto& [rank, asked] : group.by_rank) {
       const protocol::TensorBody& body = asked.tensors[i];
       Member* member = nullptr;
@@ -197,7 +199,7 @@ void FakeDaemon::unregister_group(ports::SessionId session, std::uint32_t reques
   Group& group = found->second;
   if (name.ends_with(kKept) && !std::exchange(group.ignored, true)) return;
   group.leaving[member->rank] = {session, request};
-  if (group.leaving.size() < job->world_size) return;
+  if (group.leaving.size() < group.ranks) return;
   for (const auto& [rank, asked] : group.leaving) {
     const auto say = [this, asked = asked, tensors = group.tensors] {
       server_.unregistered(asked.first, asked.second, tensors);
@@ -342,9 +344,8 @@ bool FakeDaemon::serve(Job& job) {
       }
       t.submitted[member.rank] = e.sequence;
       submitted_.fetch_add(1);
-      const bool all =
-          t.submitted.size() == job.world_size &&
-          std::all_of(t.submitted.begin(), t.submitted.end(), [&](const auto& s) { return s.second > t.done; });
+      const bool all = t.submitted.size() == t.ranks && std::all_of(t.submitted.begin(), t.submitted.end(),
+                                                                    [&](const auto& s) { return s.second > t.done; });
       if (!all) continue;
       if (mode_ == Mode::kRun) {
         run(job, e.tensor);

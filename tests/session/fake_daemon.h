@@ -81,7 +81,7 @@ class FakeDaemon final : public ports::JobControl {
   // ports::JobControl
   void join(ports::JoinRequest request) override;
   void register_group(ports::SessionId session, std::uint32_t request, std::string group,
-                      std::vector<protocol::TensorBody> tensors, std::vector<std::uint32_t>) override;
+                      std::vector<protocol::TensorBody> tensors, std::vector<std::uint32_t> ranks) override;
   void overdue(ports::SessionId session, std::uint32_t request) override;
   // Answers when all ranks have.
   void unregister_group(ports::SessionId session, std::uint32_t request, std::string group, std::uint64_t operations,
@@ -99,6 +99,7 @@ class FakeDaemon final : public ports::JobControl {
   };
   struct Tensor {
     protocol::TensorBody body;
+    std::uint32_t ranks = 1;                                // how many have registered it
     std::map<std::uint32_t, std::span<std::byte>> buffers;  // by rank
     std::map<std::uint32_t, std::uint64_t> submitted;       // sequence by rank
     std::map<std::uint32_t, std::uint64_t> parts;           // that exist of the next operation, by rank
@@ -112,7 +113,7 @@ class FakeDaemon final : public ports::JobControl {
     };
     std::map<std::uint32_t, Asked> by_rank;
     std::map<std::uint32_t, std::pair<ports::SessionId, std::uint32_t>> leaving;  // by rank: session and request
-    std::uint32_t tensors = 0;
+    std::uint32_t ranks = 1, tensors = 0;                                         // how many there are of them
     bool ignored = false;  // the first question about a group of kKept
   };
   struct Job {

@@ -96,23 +96,23 @@ TEST(RegistrarBatches, ArePlannedBehindTheirMembers) {
 TEST(RegistrarBatches, ThatMakeNoSenseAreRefusedByEveryHost) {
   Leader leader({"h0", "h1"});
   json body = leader.plan("a", 3);
-  body[5][1][15] = 11;  // where the second member lies
+  body[6][1][15] = 11;  // where the second member lies
   EXPECT_FALSE(leader.registrar->handle("h0", MessageType::kPlan, body, Time(2)));
   EXPECT_FALSE(leader.said.applied.has_value());
 }
 
 TEST(RegistrarBatches, AJobOfOneHostHasNone) {
   Leader leader({"h0"});
-  EXPECT_EQ(leader.plan("a", 3)[5].size(), 3u);
+  EXPECT_EQ(leader.plan("a", 3)[6].size(), 3u);
 }
 
 // A message that is too long would never arrive.
 TEST(RegistrarBatches, AreLeftOutWhereTheirPlanDoesNotFitIntoAMessage) {
   Leader leader({"h0", "h1"});
   const json body = leader.plan("a", 7000, 100);
-  EXPECT_EQ(body[5].size(), 7001u);
+  EXPECT_EQ(body[6].size(), 7001u);
   Leader full({"h0", "h1"});
-  EXPECT_EQ(full.plan("a", 8200, 100)[5].size(), 8200u);
+  EXPECT_EQ(full.plan("a", 8200, 100)[6].size(), 8200u);
 }
 
 }  // namespace

@@ -472,7 +472,7 @@ TEST(EngineLog, ForeignFilesAreRefused) {
   std::string later = Recorded(1).log();
   later[kFileMark.size()] = static_cast<char>(kVersion + 1);
   EXPECT_EQ(replay_text(later).status().code(), Code::kVersionMismatch);
-  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 7, this program reads version 6"));
+  EXPECT_THAT(replay_text(later).status().what(), HasSubstr("version 8, this program reads version 7"));
 }
 
 TEST(EngineLog, AHeaderOfNoEngineIsRefused) {
