@@ -455,7 +455,7 @@ void Group::abort(const std::string& why) {
   leave();
 }
 
-void leave_all() {
+void leave_all(const std::string& why_abort) {
   std::vector<std::shared_ptr<Group>> all;
   {
     std::lock_guard lock(groups_mutex);
@@ -464,7 +464,12 @@ void leave_all() {
       if (auto held = group->weak_from_this().lock()) all.push_back(std::move(held));
     }
   }
-  for (const auto& group : all) group->leave();
+  for (const auto& group : all) {
+    if (why_abort.empty())
+      group->leave();
+    else
+      group->abort(why_abort);
+  }
 }
 
 }  // namespace tensorlane::torch_backend

@@ -145,7 +145,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Executor finisher_{kMostCallbacks}, worker_{1};
 };
 
-// Leaves every group of this process, as at its end.
-void leave_all();
+// Leaves every group of this process, as at its end; with a reason, by abort().
+void leave_all(const std::string& why_abort = "");
 
 }  // namespace tensorlane::torch_backend

@@ -24,7 +24,7 @@ TORCH_LIBRARY(tensorlane, library) {
       "make_backend(__torch__.torch.classes.c10d.ProcessGroup carrier, int timeout_milliseconds, str name, "
       "int[] ranks) -> ()",
       make_backend);
-  library.def("leave_all() -> ()", [] { leave_all(); });
+  library.def("leave_all(str why_abort) -> ()", [](const std::string& why_abort) { leave_all(why_abort); });
 }
 
 }  // namespace

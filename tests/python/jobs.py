@@ -27,12 +27,18 @@ def environment():
     }
 
 
-def run(ranks, ranks_per_host, pattern, script, *arguments, first_port, settings=(), variables=(), seconds=SECONDS):
-    command = [
-        str(COMMAND), "run", "-n", str(ranks), "--ranks-per-host", str(ranks_per_host), "--pattern", pattern, "--first-port", str(first_port),
-        *(part for setting in settings for part in ("--set", setting)),
-        "--", sys.executable, str(SCRIPTS / script), *arguments,
+def run_command(ranks, ranks_per_host, pattern, command, *, first_port, settings=(), variables=(), seconds=SECONDS):
+    """What a job prints in which every rank executes `command`."""
+    whole = [
+        COMMAND, "run", "-n", ranks, "--ranks-per-host", ranks_per_host, "--pattern", pattern, "--first-port", first_port,
+        *(part for setting in settings for part in ("--set", setting)), "--", *command,
     ]
-    done = subprocess.run(command, env={**environment(), **dict(variables)}, capture_output=True, text=True, timeout=seconds)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    whole = [str(part) for part in whole]
+    done = subprocess.run(whole, env={**environment(), **dict(variables)}, capture_output=True, text=True, timeout=seconds)
+    assert done.returncode == 0, f"{' '.join(whole)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def run(ranks, ranks_per_host, pattern, script, *arguments, **options):
+    """A script of this folder."""
+    return run_command(ranks, ranks_per_host, pattern, [sys.executable, SCRIPTS / script, *arguments], **options)

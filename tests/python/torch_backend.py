@@ -2,7 +2,6 @@
 
     torch_backend.py works       every operation, dtype and shape of memory, futures, groups
     torch_backend.py refusals    what is refused, by its text
-    torch_backend.py again       the group is made and destroyed, many times, without a leak
     torch_backend.py differs K   the ranks call different operations: K is count, dtype, operation, root or order
     torch_backend.py dies        the last rank dies while the others wait
     torch_backend.py late        the last rank does not come in time
@@ -407,41 +406,6 @@ def late():
         store.set(f"told{rank}", "")
 
 
-def counts():
-    """What a leak would make more of."""
-    with open("/proc/self/status") as status:
-        threads = int(re.search(r"Threads:\s+(\d+)", status.read())[1])
-    return threads, len(os.listdir("/proc/self/fd"))
-
-
-def again(times=20):
-    """With one store, and through abort() as well as destroy_process_group()."""
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0)
-    seen = []
-    for number in range(times):
-        dist.init_process_group("tensorlane", store=store, rank=rank, world_size=size)
-        tensor = torch.ones(100)
-        dist.all_reduce(tensor, async_op=True).get_future().wait()
-        assert (tensor == size).all()
-        if number % 4 == 3:  # all ranks give up what is under way
-            work = dist.all_reduce(tensor, async_op=True) if rank == 0 else None
-            store.set(f"started{number}", "") if rank == 0 else store.wait([f"started{number}"])
-            begin = time.monotonic()
-            dist.distributed_c10d._abort_process_group()
-            if work is not None:
-                refused(work.wait, dist.DistBackendError, "this process has aborted its process group|without goodbye")
-            assert time.monotonic() - begin < 8
-        else:
-            dist.destroy_process_group()
-        seen.append(counts())
-    for late, early in zip(map(max, zip(*seen[-5:])), map(max, zip(*seen[:5]))):
-        assert late <= early + 1, seen  # a thread of the last group may be about to end
-    store.set(f"end{rank}", "")
-    if rank == 0:  # the store ends with it
-        store.wait([f"end{each}" for each in range(size)])
-
-
 def alone():
     """Nothing is joined: there may be no daemon."""
     os.environ["TENSORLANE_SOCKET"] = "/nowhere"
@@ -471,8 +435,8 @@ def main():
     global BACKEND, GLOO, GROUP
     torch.set_num_threads(1)
     what, arguments = sys.argv[1], sys.argv[2:]
-    if what in ("again", "alone"):
-        globals()[what](*arguments)
+    if what == "alone":
+        alone()
     else:
         dist.init_process_group("tensorlane")
         GROUP, GLOO = dist.group.WORLD, dist.new_group(backend="gloo")

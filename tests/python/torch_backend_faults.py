@@ -7,6 +7,7 @@
     torch_backend_faults.py forks      a forked child has its parent's group
     torch_backend_faults.py barrier    a rank gives up a monitored barrier before the other comes
     torch_backend_faults.py dropped    a group is dropped, and then the program ends
+    torch_backend_faults.py raises     an exception ends a rank, on which its group waits
     torch_backend_faults.py threads    no thread can be started (one rank, as a user who is not root)
 """
 
@@ -231,6 +232,16 @@ def dropped(store):
         assert (tensor == 2).all()
 
 
+def raises(store):
+    """The daemons would wait for late_after, 10 s, for a rank that leaves in peace."""
+    if dist.get_rank() == 1:
+        pending = dist.isend(torch.ones(8), 0)  # its end does not wait for that either
+        raise ValueError(f"this ends rank 1, and {pending}")
+    begin = time.monotonic()
+    refused(lambda: dist.all_reduce(torch.ones(4)), dist.DistBackendError, "rank 1 .*without goodbye")
+    assert time.monotonic() - begin < 5
+
+
 def threads():
     """With one rank, so that only the backend needs some."""
     dist.init_process_group("tensorlane", store=dist.HashStore(), rank=0, world_size=1)
@@ -256,7 +267,7 @@ def main():
     else:
         dist.init_process_group("tensorlane")
         globals()[what](dist.distributed_c10d._get_default_store())
-        if what not in ("refuses", "dropped"):
+        if what not in ("refuses", "dropped", "raises"):
             dist.barrier()
         if dist.is_initialized() and what != "dropped":
             dist.destroy_process_group()

@@ -66,9 +66,10 @@ def test_a_rank_that_is_late():
     assert backend(3, 1, "late").count("was told who is late") == 2
 
 
-@pytest.mark.parametrize("ranks_per_host", [1, 2])
-def test_groups_are_made_again(ranks_per_host):
-    assert backend(2, ranks_per_host, "again").count("again is right") == 2
+def test_groups_are_made_again():
+    """50 times in the same processes: after an end in peace, and after operations that never end."""
+    output = run(4, 2, "auto", "torch_backend_again.py", first_port=PORT)
+    assert output.count("is left of 50 groups") == 4, output
 
 
 def test_one_rank_needs_no_daemon():
@@ -79,14 +80,3 @@ def test_one_rank_needs_no_daemon():
 @pytest.mark.parametrize("what", ["ddp", "fsdp", "dtensor"])
 def test_training_is_that_of_gloo(what):
     assert run(2, 1, "auto", "torch_backend_training.py", what, first_port=PORT, seconds=90).count("as over Gloo") == 2
-
-
-@pytest.mark.parametrize("flags", [[], ["--fsdp"]])
-def test_example(flags):
-    """Over the backend and over Gloo the same losses are printed."""
-    example = "../../client-lib/python/tensorlane/examples/backend.py"
-    ours, gloos = (
-        sorted(line for line in run(2, 1, "auto", example, *flags, *more, first_port=PORT, seconds=90).splitlines() if "accuracy" in line) for more in ([], ["--gloo"])
-    )
-    assert len(ours) == 2 and ours == gloos, (ours, gloos)
-    assert all(float(line.split()[-1]) > 0.8 for line in ours), ours

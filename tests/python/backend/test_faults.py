@@ -34,6 +34,11 @@ def test_ranks_that(what):
     assert faults(what).count(f"{what} is right") == 2
 
 
+def test_an_exception_ends_a_rank():
+    with pytest.raises(AssertionError, match="rank 0: raises is right"):
+        faults("raises")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
 def test_no_threads():
     done = subprocess.run([sys.executable, str(SCRIPTS / "torch_backend_faults.py"), "threads"], env=environment(), capture_output=True, text=True, timeout=60)

@@ -52,6 +52,39 @@ def load_digits():
     return images[~test], labels[~test], images[test], labels[test]
 
 
+class Digits:
+    """What one rank of a job trains on. All ranks draw a batch alike, by its number, and each takes its part."""
+
+    def __init__(self, rank, world, batch=16, seed=1):
+        """`batch`: images for each rank."""
+        self.rank, self.world, self.size, self.seed = rank, world, batch, seed
+        self.images, self.labels, self.test_images, self.test_labels = load_digits()
+
+    def batch(self, number):
+        order = torch.Generator().manual_seed(self.seed * 1_000_000 + number)
+        chosen = torch.randint(len(self.labels), (self.size * self.world,), generator=order)[self.rank :: self.world]
+        return self.images[chosen], self.labels[chosen]
+
+    def step(self, number, model, optimizer):
+        """One iteration. Its loss on this rank's part of the batch."""
+        images, labels = self.batch(number)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    def train(self, model, optimizer, iterations):
+        """The loss of the last one."""
+        for number in range(iterations):
+            loss = self.step(number, model, optimizer)
+        return loss
+
+    def accuracy(self, model):
+        with torch.no_grad():
+            return (model(self.test_images).argmax(1) == self.test_labels).float().mean().item()
+
+
 def emulate_computation(model, seconds):
     """Each layer with parameters takes `seconds` in the forward pass and twice that in the backward pass, as on an
     accelerator: the host's cores stay free."""
@@ -65,9 +98,8 @@ def emulate_computation(model, seconds):
 class Trainer:
     def __init__(self, args):
         self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        self.batch = args.batch
-        self.images, self.labels, self.test_images, self.test_labels = load_digits()
-        self.order = torch.Generator().manual_seed(args.seed)
+        self.digits = Digits(self.rank, self.world, args.batch, args.seed)
+        self.iterations = 0
         self.model = build_model(args.width, args.seed)
         if args.emulate > 0:
             emulate_computation(self.model, args.emulate)
@@ -85,15 +117,8 @@ class Trainer:
         self.loss = float("nan")
 
     def step(self):
-        """One iteration on this rank's part of a batch that all ranks draw alike."""
-        chosen = torch.randint(len(self.labels), (self.batch * self.world,), generator=self.order)[
-            self.rank :: self.world
-        ]
-        self.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self.forward(self.images[chosen]), self.labels[chosen])
-        loss.backward()
-        self.optimizer.step()
-        self.loss = loss.item()
+        self.loss = self.digits.step(self.iterations, self.forward, self.optimizer)
+        self.iterations += 1
 
     def run(self, iterations):
         """Seconds of each iteration."""
@@ -106,8 +131,7 @@ class Trainer:
 
     def accuracy(self):
         self.model.eval()  # applies what is pending
-        with torch.no_grad():
-            right = (self.model(self.test_images).argmax(1) == self.test_labels).float().mean().item()
+        right = self.digits.accuracy(self.model)
         self.model.train()
         return right
 

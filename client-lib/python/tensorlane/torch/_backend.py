@@ -13,7 +13,7 @@ import threading
 
 import torch
 
-from .. import _native
+from .. import _ended_by_exception, _native
 from ..errors import UnavailableError, misuse
 
 _lock = threading.Lock()
@@ -73,9 +73,14 @@ def _load():
             ) from error
         _native.library()
         torch.ops.tensorlane.load_library(_native.library_path())
-        # A process that ends without destroy_process_group() leaves its jobs: else the others take it for dead.
-        atexit.register(torch.ops.tensorlane.leave_all)
+        atexit.register(_leave_at_exit)
         _loaded = True
+
+
+def _leave_at_exit():
+    """A process that ends without destroy_process_group() leaves its jobs: else the others take it for dead. One that
+    an exception ends does not finish what it has begun, and the others are to hear of it at once."""
+    torch.ops.tensorlane.leave_all("an exception has ended this process" if _ended_by_exception() else "")
 
 
 def create(options, backend_options):
