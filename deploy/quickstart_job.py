@@ -70,13 +70,12 @@ class Jobs:
     """The jobs that run now: started together, stopped together whatever happens."""
 
     def __init__(self, fabric, folder):
-        self.fabric, self.folder, self.name, self.children, self.port = fabric, folder, os.path.basename(folder), {}, 7100
+        self.fabric, self.folder, self.name, self.children = fabric, folder, os.path.basename(folder), {}
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
 
     def start(self, name, ranks, options, command, on=None):
-        argv = [TENSORLANE, "run", "-n", str(ranks), "--first-port", str(self.port), *self.fabric.options(on), *options, "--", sys.executable, "-m", *command]
-        self.port += 100
+        argv = [TENSORLANE, "run", "-n", str(ranks), *self.fabric.options(on), *options, "--", sys.executable, "-m", *command]
         log = open(os.path.join(self.folder, f"{name}.log"), "w")
         self.children[name] = subprocess.Popen(argv, stdout=log, stderr=log)
 

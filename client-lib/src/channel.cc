@@ -25,10 +25,12 @@ int poll_ms(Time deadline) {
 
 Status no_daemon(const std::string& path, int error) {
   const bool denied = error == EACCES || error == EPERM;
-  return Status(denied ? Code::kPermissionDenied : Code::kUnavailable, "no daemon to speak to",
-                "connect to " + path + ": " + std::strerror(error),
-                denied ? "use an account that may open it"
-                       : "start it with 'tensorlaned --config daemon.yaml', or set TENSORLANE_SOCKET to its socket");
+  return Status(
+      denied ? Code::kPermissionDenied : Code::kUnavailable, "no daemon to speak to",
+      "connect to " + path + ": " + std::strerror(error),
+      denied ? "use an account that may open it"
+             : "start the program by 'tensorlane run -n RANKS -- PROGRAM', which starts daemons, too, or a daemon by "
+               "'tensorlaned --config daemon.yaml', or set TENSORLANE_SOCKET to the socket of one");
 }
 
 template <std::size_t N>

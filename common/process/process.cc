@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -395,21 +396,26 @@ void Processes::signal(std::size_t index, int number) {
 }
 
 void Processes::stop(Duration grace) {
-  const auto any_running = [this] {
-    return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return !child.exit_status; });
-  };
-  for (std::size_t i = 0; i < children_.size(); ++i) signal(i, SIGTERM);
-  for (const Time deadline = now() + grace; any_running() && milliseconds_until(deadline) > 0;) {
-    poll_once(milliseconds_until(deadline));
-  }
-  for (Child& child : children_) {
-    if (!child.collected) ::kill(-child.pid, SIGKILL);  // a group whose leader has gone may still hold others
-  }
-  while (any_running()) poll_once(100);
+  std::vector<std::size_t> all(children_.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  stop(all, grace);
   for (Child& child : children_) {
     if (!std::exchange(child.collected, true)) ::waitpid(child.pid, nullptr, 0);
     for (Stream& stream : child.streams) close_fd(stream.fd);
   }
+}
+
+void Processes::stop(std::span<const std::size_t> indices, Duration grace) {
+  const auto any_running = [&] { return std::ranges::any_of(indices, [this](std::size_t i) { return running(i); }); };
+  for (const std::size_t i : indices) signal(i, SIGTERM);
+  for (const Time deadline = now() + grace; any_running() && milliseconds_until(deadline) > 0;) {
+    poll_once(milliseconds_until(deadline));
+  }
+  for (const std::size_t i : indices) {
+    // A group whose leader has gone may still hold others.
+    if (!children_[i].collected) ::kill(-children_[i].pid, SIGKILL);
+  }
+  while (any_running()) poll_once(100);
 }
 
 }  // namespace tensorlane::process

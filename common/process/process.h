@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -83,6 +84,8 @@ class Processes {
   // SIGTERM to the groups of all children, SIGKILL to what is left after `grace`, relaying their last words. Groups are
   // killed even when their leader has exited. Idempotent.
   void stop(Duration grace);
+  // The same with some of the children; the others go on.
+  void stop(std::span<const std::size_t> indices, Duration grace);
 
  private:
   struct Stream {

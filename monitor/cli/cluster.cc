@@ -20,12 +20,6 @@
 namespace tensorlane::cli {
 namespace {
 
-constexpr std::uint16_t kMetricsPort = 9400;
-constexpr std::uint16_t kMasterPort = 29500;
-constexpr std::uint16_t kFirstPort = 7100;
-constexpr std::uint16_t kPortsOfRun = 100;
-constexpr int kMaxRuns = 100;
-constexpr const char* kFirstLocalHost = "127.0.0.10";
 constexpr int kReadySeconds = 20;
 constexpr std::size_t kTailLines = 12;
 constexpr int kDaemonUsage = 2;  // exit status of a daemon that refuses its configuration
@@ -37,47 +31,6 @@ std::string random_hex(std::size_t bytes) {
   TL_ASSERT(getrandom(raw.data(), bytes, 0) == static_cast<ssize_t>(bytes));
   for (unsigned char c : raw) text += fmt::format("{:02x}", c);
   return text;
-}
-
-// A TCP port on loopback that nobody uses now, for torch's own rendezvous.
-std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  std::uint16_t port = kMasterPort;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0) {
-    port = ntohs(address.sin_port);
-  }
-  close(fd);
-  return port;
-}
-
-// Whether nobody listens there now.
-bool port_is_free(const std::string& address, std::uint16_t port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(port);
-  inet_pton(AF_INET, address.c_str(), &to.sin_addr);
-  const bool free = bind(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0;
-  close(fd);
-  return free;
-}
-
-// The first ports that no other run on this machine's loopback has taken.
-std::uint16_t free_first_port() {
-  for (int i = 0; i < kMaxRuns; ++i) {
-    const auto port = static_cast<std::uint16_t>(kFirstPort + i * kPortsOfRun);
-    if (port_is_free(kFirstLocalHost, port) &&
-        port_is_free(kFirstLocalHost, static_cast<std::uint16_t>(kMetricsPort + i)))
-      return port;
-  }
-  return kFirstPort;
 }
 
 // Leaves the named hosts, in the order of the names; all when there are none.
@@ -199,13 +152,13 @@ Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, pr
   ClusterOptions options = wanted;
   TL_RETURN_IF_ERROR(make_folder("--timeline", &options.timeline_folder));
   TL_RETURN_IF_ERROR(make_folder("--logs", &options.log_folder));
-  if (options.first_port == 0) options.first_port = options.lab.empty() ? free_first_port() : kFirstPort;
+  TL_ASSIGN_OR_RETURN(RunPorts ports, RunPorts::claim(options.first_port, options.lab));
   std::unique_ptr<Lab> lab;
   fabric::Fabric fabric;
   if (options.lab.empty()) {
     TL_ASSIGN_OR_RETURN(
         fabric, make_local_fabric(
-                    {.hosts = options.hosts, .rails = std::max(options.rails, 1), .first_port = options.first_port}));
+                    {.hosts = options.hosts, .rails = std::max(options.rails, 1), .first_port = ports.control()}));
   } else {
     TL_ASSIGN_OR_RETURN(Lab opened, open_lab(options.lab));
     lab = std::make_unique<Lab>(std::move(opened));
@@ -219,20 +172,17 @@ Result<std::unique_ptr<Cluster>> Cluster::start(const ClusterOptions& wanted, pr
     TL_RETURN_IF_ERROR(keep_hosts(options.on, fabric));
     TL_RETURN_IF_ERROR(keep_rails(options.rails, options.lab, fabric));
     for (fabric::Host& host : fabric.hosts) {
-      const auto shift = static_cast<std::uint16_t>(options.first_port - kFirstPort);
-      host.control_port = static_cast<std::uint16_t>(host.control_port + shift);
-      host.data_port = static_cast<std::uint16_t>(host.data_port + shift);
+      host.data_port = static_cast<std::uint16_t>(host.data_port - host.control_port + ports.control());
+      host.control_port = ports.control();
     }
   }
   if (options.data_protection != DataProtection::kNone) fabric.data_protection = options.data_protection;
   const std::string name = options.name.empty() ? "run-" + random_hex(4) : options.name;
   TL_ASSIGN_OR_RETURN(RuntimeDir runtime, make_runtime(name, std::move(fabric)));
-  std::unique_ptr<Cluster> cluster(new Cluster(options, std::move(runtime)));
+  std::unique_ptr<Cluster> cluster(new Cluster(options, std::move(runtime), std::move(ports)));
   cluster->job_ = name;
   cluster->secret_ = random_hex(16);
   cluster->lab_ = std::move(lab);
-  const auto shift = static_cast<std::uint16_t>(options.first_port - kFirstPort);
-  cluster->master_port_ = options.lab.empty() ? free_port() : static_cast<std::uint16_t>(kMasterPort + shift);
   for (int i = 0; i < options.hosts; ++i)
     TL_RETURN_IF_ERROR(cluster->start_daemon(cluster->runtime_.fabric.hosts[static_cast<std::size_t>(i)], processes));
   for (std::size_t i = 0; i < cluster->daemons_.size(); ++i) {
@@ -246,8 +196,7 @@ Cluster::~Cluster() {
 }
 
 std::string Cluster::metrics_address(const std::string& host) const {
-  return fmt::format("{}:{}", runtime_.fabric.find_host(host)->tcp_address(),
-                     kMetricsPort + (options_.first_port - kFirstPort) / 100);
+  return fmt::format("{}:{}", runtime_.fabric.find_host(host)->tcp_address(), ports_.metrics());
 }
 
 Status Cluster::start_daemon(const fabric::Host& host, process::Processes& processes) {
@@ -311,7 +260,7 @@ std::vector<std::pair<std::string, std::string>> Cluster::environment(int rank) 
       {"GROUP_RANK", std::to_string(rank / options_.ranks_per_host)},
       // The address, since a lab's host names resolve nowhere; it names the leader for tensorlane as well.
       {"MASTER_ADDR", runtime_.fabric.hosts.front().tcp_address()},
-      {"MASTER_PORT", std::to_string(master_port_)},
+      {"MASTER_PORT", std::to_string(ports_.master())},
       {"TORCHELASTIC_RUN_ID", job_},
       {"TENSORLANE_SOCKET", runtime_.socket(host.name)},
       {"TENSORLANE_JOB_SECRET", secret_},

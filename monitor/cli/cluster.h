@@ -12,6 +12,7 @@
 #include "common/process/process.h"
 #include "monitor/cli/lab.h"
 #include "monitor/cli/local_fabric.h"
+#include "monitor/cli/run_ports.h"
 
 namespace tensorlane::cli {
 
@@ -19,11 +20,10 @@ struct ClusterOptions {
   std::string name;  // of the runtime folder and of the job; empty: one is made up
   int hosts = 4;
   int ranks_per_host = 1;
-  int rails = 0;                // of each host; in a lab the first ones of what it has. 0: 1, in a lab all
-  std::vector<std::string> on;  // hosts of the lab to use, in this order; empty: its first `hosts`
-  std::string lab;              // run in this lab, which is up; empty: on loopback
-  std::uint16_t first_port =
-      0;  // clusters share hosts when theirs are 100 apart; 0: the first that is free, 7100 in a lab
+  int rails = 0;                 // of each host; in a lab the first ones of what it has. 0: 1, in a lab all
+  std::vector<std::string> on;   // hosts of the lab to use, in this order; empty: its first `hosts`
+  std::string lab;               // run in this lab, which is up; empty: on loopback
+  std::uint16_t first_port = 0;  // of a block of RunPorts, by which clusters share hosts; 0: the first that is free
   std::map<std::string, std::string> settings;             // lines of daemon.yaml: "pattern" -> "ring"
   DataProtection data_protection = DataProtection::kNone;  // of the fabric file; where a lab has one, at least its own
   std::string timeline_folder;                             // HOST.json each; made when it is not there; empty: none
@@ -36,9 +36,9 @@ Status add_settings(const std::vector<std::string>& settings, ClusterOptions* op
 
 class Cluster {
  public:
-  // Starts the daemons as children of `processes` and waits until each takes connections. Errors: as make_runtime and
-  // open_lab; a daemon that does not start is kUnavailable, or kInvalidArgument where it refused its configuration,
-  // with the end of its log as where; kInvalidArgument for a folder that cannot be made.
+  // Starts the daemons as children of `processes` and waits until each takes connections. Errors: as make_runtime,
+  // open_lab and RunPorts::claim; a daemon that does not start is kUnavailable, or kInvalidArgument where it refused
+  // its configuration, with the end of its log as where; kInvalidArgument for a folder that cannot be made.
   static Result<std::unique_ptr<Cluster>> start(const ClusterOptions& options, process::Processes& processes);
   // Removes the runtime folder; the children belong to `processes`.
   ~Cluster();
@@ -53,7 +53,7 @@ class Cluster {
   }
   std::string socket(const std::string& host) const { return runtime_.socket(host); }
   std::string log_file(const std::string& host) const { return log_folder() + "/" + host + ".log"; }
-  // Where the host's daemon serves its metrics: "10.77.0.1:9400".
+  // Where the host's daemon serves its metrics: "10.77.0.1:7101".
   std::string metrics_address(const std::string& host) const;
 
   // torchrun's variables and ours for a rank: RANK, WORLD_SIZE, ..., MASTER_ADDR, TENSORLANE_SOCKET,
@@ -74,7 +74,8 @@ class Cluster {
   std::string keep_logs() const;
 
  private:
-  Cluster(ClusterOptions options, RuntimeDir runtime) : options_(std::move(options)), runtime_(std::move(runtime)) {}
+  Cluster(ClusterOptions options, RuntimeDir runtime, RunPorts ports)
+      : options_(std::move(options)), runtime_(std::move(runtime)), ports_(std::move(ports)) {}
   const std::string& log_folder() const { return options_.log_folder.empty() ? runtime_.path : options_.log_folder; }
   Status start_daemon(const fabric::Host& host, process::Processes& processes);
   Status wait_ready(const fabric::Host& host, std::size_t child, process::Processes& processes) const;
@@ -82,8 +83,8 @@ class Cluster {
 
   ClusterOptions options_;
   RuntimeDir runtime_;
+  RunPorts ports_;
   std::string job_, secret_;
-  std::uint16_t master_port_ = 0;
   std::vector<std::size_t> daemons_;
   std::unique_ptr<Lab> lab_;
 };

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <memory>
 
 #include "monitor/cli/cluster.h"
@@ -149,31 +150,59 @@ int watch(const Cluster& cluster, process::Processes& processes, const std::vect
   return status;
 }
 
+// Starts the ranks: for each the child that it is.
+Result<std::vector<std::size_t>> start_ranks(const Arguments& args, const Cluster& cluster,
+                                             process::Processes& processes) {
+  std::vector<std::size_t> ranks;
+  for (int rank = 0; rank < cluster.world_size(); ++rank) {
+    process::Spawn spawn;
+    TL_ASSIGN_OR_RETURN(spawn.argv, cluster.command(rank, args.command));
+    spawn.environment = cluster.environment(rank);
+    if (cluster.world_size() > 1) spawn.prefix = fmt::format("[rank {}] ", rank);
+    TL_ASSIGN_OR_RETURN(const std::size_t child, processes.spawn(spawn));
+    ranks.push_back(child);
+  }
+  return ranks;
+}
+
+// Somebody wants no more of it: the ranks go first, so that none of them hears of a daemon that is gone, and what the
+// daemons say of ranks that were stopped is of no use to anybody.
+int stop_run(const Arguments& args, const std::string& what, const std::vector<std::size_t>& ranks,
+             process::Processes& processes) {
+  processes.stop(ranks, kGrace);
+  processes.stop(kGrace);
+  const int number = processes.stop_signal();
+  if (!args.quiet)
+    std::fprintf(stderr, "tensorlane: stopped by signal %d (%s): %s\n", number, strsignal(number), what.c_str());
+  return 128 + number;
+}
+
 Result<int> run(const Arguments& args) {
   OwnedLab owned;  // goes last: after every process in its namespaces
   process::Processes processes;
   TL_ASSIGN_OR_RETURN(const ClusterOptions options, cluster_options(args, owned));
   TL_ASSIGN_OR_RETURN(const Duration detection, fabric::parse_duration(options.settings.at("detection")));
-  TL_ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, Cluster::start(options, processes));
+  const auto started = Cluster::start(options, processes);
+  if (!started.ok() && processes.stop_signal() != 0)
+    return stop_run(args, "the daemons of the job had not all started", {}, processes);
+  if (!started.ok()) return started.status();
+  const Cluster& cluster = **started;
   if (!args.quiet) {
     std::fprintf(stderr, "tensorlane: job '%s': %d ranks on %d hosts (%s), metrics of %s at http://%s/metrics\n",
-                 cluster->job().c_str(), cluster->world_size(), options.hosts,
-                 options.lab.empty() ? "loopback" : ("lab '" + options.lab + "'").c_str(), cluster->host_of(0).c_str(),
-                 cluster->metrics_address(cluster->host_of(0)).c_str());
+                 cluster.job().c_str(), cluster.world_size(), options.hosts,
+                 options.lab.empty() ? "loopback" : ("lab '" + options.lab + "'").c_str(), cluster.host_of(0).c_str(),
+                 cluster.metrics_address(cluster.host_of(0)).c_str());
   }
-  std::vector<std::size_t> ranks;
-  for (int rank = 0; rank < cluster->world_size(); ++rank) {
-    process::Spawn spawn;
-    TL_ASSIGN_OR_RETURN(spawn.argv, cluster->command(rank, args.command));
-    spawn.environment = cluster->environment(rank);
-    if (cluster->world_size() > 1) spawn.prefix = fmt::format("[rank {}] ", rank);
-    TL_ASSIGN_OR_RETURN(const std::size_t child, processes.spawn(spawn));
-    ranks.push_back(child);
+  TL_ASSIGN_OR_RETURN(const std::vector<std::size_t> ranks, start_ranks(args, cluster, processes));
+  const int status = watch(cluster, processes, ranks, detection + seconds(10));
+  if (status != 0 && processes.stop_signal() != 0) {
+    return stop_run(args,
+                    fmt::format("job '{}', its {} ranks and {} daemons", cluster.job(), ranks.size(), options.hosts),
+                    ranks, processes);
   }
-  const int status = watch(*cluster, processes, ranks, detection + seconds(10));
-  if (status != 0 && processes.stop_signal() == 0) tell_other_dead_daemons(*cluster, processes);
+  if (status != 0) tell_other_dead_daemons(cluster, processes);
   processes.stop(kGrace);
-  if (!args.quiet || status != 0) tell_of_logs(*cluster, status != 0 && processes.stop_signal() == 0);
+  if (!args.quiet || status != 0) tell_of_logs(cluster, status != 0);
   return status;
 }
 

@@ -9,7 +9,6 @@ PyTorch meet FIFO ports, on which their traffic and the bulk share; those of ten
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import pathlib
@@ -38,7 +37,10 @@ TENSORLANE = (*BACKEND, OURS)
 
 
 def has_backend():
-    return importlib.util.find_spec("tensorlane.torch.distributed") is not None
+    """Whether the package has one for the torch that runs."""
+    from tensorlane.torch import _backend
+
+    return os.path.exists(_backend.library_path())
 
 
 # The ranks

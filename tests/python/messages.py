@@ -1,6 +1,6 @@
 """Messages between two ranks of a real job, results checked. A script, run by daemons/test_messages.py:
 
-    messages.py works      every length and dtype, tags in any order, from any source, to oneself, floods, sets, disagreements
+    messages.py works      every length and dtype, tags in any order, from any source, to oneself, floods, sets, disagreements, torch
     messages.py waits      nobody has registered anything, and the first call is a message from the highest rank to the lowest
     messages.py left       a rank leaves while another waits for its message
     messages.py dies       a rank dies while others wait for its message
@@ -226,6 +226,39 @@ def beside(rank, size):
         expect(tensorlane.synchronize(sums), numpy.full(200_000, sum(range(size)) + size * turn, "float32"))
 
 
+def of_torch(rank, size):
+    """Torch tensors, as torch has them: what autograd follows is not written behind its back."""
+    import tensorlane.torch as tl
+    import torch
+
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for count in (0, 7, 100_000):
+            sent, got = torch.full((count,), rank + 1, dtype=dtype), torch.zeros(count, dtype=dtype)
+            send = tl.send_async(sent, right, 11, priority=0.5)
+            sent.zero_()  # it was taken already
+            assert tl.recv_(got, left, 11, timeout=30) == left and (got == left + 1).all(), (dtype, count)
+            tl.synchronize(send)
+    weight = torch.nn.Parameter(torch.full((5, 3), float(rank)))
+    version = weight._version
+    receive = tl.recv_async_(weight, None, 12)
+    tl.send(torch.full((5, 3), rank + 10.0, requires_grad=True), right, 12, timeout=30)
+    assert tl.synchronize(receive) == left and (weight == left + 10).all() and weight._version > version
+    for call, text in (
+        (lambda: tl.recv_(weight * 2, left), "autograd follows it"),
+        (lambda: tl.send(torch.ones(4, 4).t()[:, :2], right), "it is not contiguous"),
+        (lambda: tl.send(torch.ones(2, device="meta"), right), "meta"),
+        (lambda: tl.send(numpy.ones(2), right), "ndarray is not a torch.Tensor"),
+        (lambda: tl.recv_(torch.ones(2), size), f"there is no rank {size}"),
+    ):
+        try:
+            call()
+        except tensorlane.InvalidArgumentError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(text)
+
+
 def works(rank, size):
     everybody(rank, size)
     tags(rank, size)
@@ -237,6 +270,7 @@ def works(rank, size):
         floods(rank, size)
         sets(rank, size)
     beside(rank, size)
+    of_torch(rank, size)
     print(f"rank {rank}: all messages are right", flush=True)
 
 

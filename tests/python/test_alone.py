@@ -37,6 +37,10 @@ def train(wrap):
 plain = train(lambda optimizer, model: optimizer)
 wrapped = train(lambda optimizer, model: tl.DistributedOptimizer(optimizer, model.named_parameters()))
 assert all(torch.equal(a, b) for a, b in zip(plain, wrapped))
+got = torch.zeros(3, dtype=torch.bfloat16)
+sent = tl.send_async(torch.arange(3, dtype=torch.bfloat16), 0, 4)
+assert tl.recv_(got, 0, 4) == 0 and got.tolist() == [0, 1, 2]
+tl.synchronize(sent)
 time.sleep(1.5)
 assert tensorlane.allreduce(numpy.ones(2)).tolist() == [1, 1], "a program that rests is not ended"
 tl.shutdown()
@@ -57,6 +61,6 @@ def test_a_program_without_a_daemon():
     assert ran.stdout == "done\n", ran.stderr
     said = (
         "rank 0 of 1 works alone, without a daemon (connect to /tmp/tensorlane-nobody.sock: No such file or directory): "
-        "start several ranks with a launcher that sets RANK and WORLD_SIZE, and tensorlaned on their hosts\n"
+        "start several ranks with 'tensorlane run', or with a launcher that sets RANK and WORLD_SIZE, and tensorlaned on their hosts\n"
     )
     assert ran.stderr == said

@@ -55,6 +55,38 @@ def test_all_ranks_skip_a_step_that_one_share_spoils():
     assert ranks(body) == [(2.0, True)] * 2
 
 
+def by_layer(model, sharded=None):
+    """An optimizer for each of the two layers; `sharded` makes it one of all ranks."""
+    plain = [torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9), torch.optim.Adam(model[1].parameters(), lr=0.1)]
+    return [sharded(optimizer) for optimizer in plain] if sharded else plain
+
+
+def train_by_layer(model, optimizers):
+    for _ in range(4):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        model(torch.ones(2, 8)).square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_two_optimizers_share_a_model_and_no_parameter():
+    def body(rank, transport):
+        model = made(two_layers)
+        trained = train_by_layer(model, by_layer(model, lambda plain: wrap(model, transport, plain)))
+        first = wrap(model, transport, torch.optim.SGD(model.parameters(), lr=0.1))
+        wrap(model, transport, torch.optim.SGD(model[1].parameters(), lr=0.1))
+        with pytest.raises(InvalidArgumentError, match="another DistributedOptimizer has its parameters now"):
+            first.zero_grad()
+        return trained
+
+    model = made(two_layers)
+    alone = train_by_layer(model, by_layer(model))
+    for trained in ranks(body):
+        assert all(torch.equal(value, alone[name]) for name, value in trained.items())
+
+
 def test_a_rank_without_a_share_has_no_part_in_the_least_element():
     def body(rank, transport):
         model = made(lambda: seeded((nn.Linear, 3, 1, False)))

@@ -440,9 +440,9 @@ TEST(Limits, NoDaemonAndWrongSettings) {
   ClientContext nobody("/tmp/tensorlane-nobody.sock", "job", 0, 2);
   EXPECT_EQ(nobody.status(), TL_ERROR_UNAVAILABLE);
   EXPECT_EQ(nobody.error(),
-            "no daemon to speak to: connect to /tmp/tensorlane-nobody.sock: No such file or directory: start it with "
-            "'tensorlaned --config "
-            "daemon.yaml', or set TENSORLANE_SOCKET to its socket");
+            "no daemon to speak to: connect to /tmp/tensorlane-nobody.sock: No such file or directory: start the "
+            "program by 'tensorlane run -n RANKS -- PROGRAM', which starts daemons, too, or a daemon by 'tensorlaned "
+            "--config daemon.yaml', or set TENSORLANE_SOCKET to the socket of one");
   setenv("RANK", "three", 1);
   tl_context_t* context = nullptr;
   EXPECT_EQ(tl_init(nullptr, &context), TL_ERROR_INVALID_ARGUMENT);

@@ -45,16 +45,7 @@ def send_async(
     """Starts sending `tensor` to rank `destination`, which may be this one; `tensor` may be changed at once. It is done
     when the receive was called and the data has left. Count and dtype must be those of the receive: else both ends
     raise a MismatchError. Urgency is 0.9 unless `priority` says it."""
-    given = _arrays.view(tensor, "send", empty=True)
-    target = _process_sets.of(process_set)
-    context = target.context()
-    return Handle(
-        _start(
-            context, _native.library().tl_send, target.root(destination, "destination"), tag, given, (), priority,
-            given,
-        ),
-        None,
-    )
+    return start_send(_arrays.view(tensor, "send", empty=True), destination, tag, priority, process_set)
 
 
 def recv_async_(
@@ -69,6 +60,21 @@ def recv_async_(
     result is the rank that has sent."""
     got = _arrays.view(tensor, "recv", empty=True)
     _arrays.require_writable(got, "recv")
+    return start_recv(got, source, tag, priority, process_set)
+
+
+def start_send(given, destination, tag, priority, process_set):
+    """The handle of a send of an _arrays.Array."""
+    target = _process_sets.of(process_set)
+    context = target.context()
+    request = _start(
+        context, _native.library().tl_send, target.root(destination, "destination"), tag, given, (), priority, given
+    )
+    return Handle(request, None)
+
+
+def start_recv(got, source, tag, priority, process_set):
+    """The handle of a receive into an _arrays.Array that may be written."""
     target = _process_sets.of(process_set)
     context = target.context()
     sender = ctypes.c_int(_ANY_SOURCE)

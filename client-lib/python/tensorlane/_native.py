@@ -542,8 +542,9 @@ def init(rank, size, local_rank, local_size, job, secret, leader, leader_port, s
         _joined_by = os.getpid()
         if not _context.host:
             _log.warning(
-                "rank 0 of 1 works alone, without a daemon (%s): start several ranks with a launcher that sets RANK "
-                "and WORLD_SIZE, and tensorlaned on their hosts", _context.daemon_status()["alone"],
+                "rank 0 of 1 works alone, without a daemon (%s): start several ranks with 'tensorlane run', or with a "
+                "launcher that sets RANK and WORLD_SIZE, and tensorlaned on their hosts",
+                _context.daemon_status()["alone"],
             )
 
 

@@ -80,3 +80,12 @@ def test_one_rank_needs_no_daemon():
 @pytest.mark.parametrize("what", ["ddp", "fsdp", "dtensor"])
 def test_training_is_that_of_gloo(what):
     assert run(2, 1, "auto", "torch_backend_training.py", what, first_port=PORT, seconds=90).count("as over Gloo") == 2
+
+
+def test_the_benchmark_looks_for_it(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS.parent / "bench")
+    import sharded_training
+
+    for path, is_there in ((environment()["TENSORLANE_TORCH_BACKEND"], True), ("/no/such/backend.so", False)):
+        monkeypatch.setenv("TENSORLANE_TORCH_BACKEND", path)
+        assert sharded_training.has_backend() == is_there, path

@@ -12,6 +12,7 @@ import time
 
 TENSORLANE = os.path.abspath(sys.argv[1])
 EXAMPLE = os.path.join(os.path.dirname(TENSORLANE), "tensorlane-example-allreduce")
+GUEST = 64002
 
 
 def run(*arguments, cwd=None, status=0):
@@ -92,10 +93,81 @@ def closed_pipe():
         assert child.wait(timeout=30) == 128 + signal.SIGPIPE and "exists" not in said, f"{child.returncode}: {said}"
 
 
+def interrupted():
+    """Ctrl-C ends everything, and one line says so: nothing of ranks that died or of checkpoints."""
+    child = subprocess.Popen([TENSORLANE, "run", "-n", "2", "--name", f"calm{os.getpid()}", "--", "sh", "-c", f"while {EXAMPLE}; do :; done"], stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, text=True)
+    while not child.stdout.readline().startswith("[rank"):
+        assert child.poll() is None, "it did not start"
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=30)[0]
+    ours = [line for line in said.splitlines() if not line.startswith("[rank")]
+    assert child.returncode == 130, f"{child.returncode}: {said}"
+    assert ours == [f"tensorlane: stopped by signal 2 (Interrupt): job 'calm{os.getpid()}', its 2 ranks and 2 daemons"], said
+
+
+class Several:
+    """with Several(folder, ...) as runs: runs side by side, each with a program that works and then waits for the others."""
+
+    def __init__(self, folder, *each):
+        """By run: its arguments, and its user or None."""
+        self.go = os.path.join(folder, f"go{time.monotonic_ns()}")
+        program = f"{EXAMPLE} && while [ ! -e {self.go} ]; do sleep 0.05; done"
+        self.children = [subprocess.Popen([TENSORLANE, "run", *arguments, "--", "sh", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, user=user, cwd="/")
+                         for arguments, user in each]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        for child in self.children:
+            child.terminate()  # what has ended is left alone
+        for child in self.children:
+            child.communicate(timeout=60)
+
+    def metrics(self):
+        """Where each serves them, once the daemons of all are up."""
+        found = []
+        for child in self.children:
+            said = ""
+            while (address := re.search(r"metrics of h0 at (\S+)", said)) is None:
+                line = child.stdout.readline()
+                assert line, f"it did not start: {said}"
+                said += line
+            found.append(address[1])
+        return found
+
+    def end(self):
+        with open(self.go, "w"):
+            pass
+        for child in self.children:
+            said = child.communicate(timeout=60)[0]
+            assert child.returncode == 0, f"{child.args}: {said}"
+
+
+def at_once(folder):
+    """Runs that start at the same moment have ports of their own, whoever starts them."""
+    os.chmod(folder, 0o755)
+    users = (None, GUEST) if os.geteuid() == 0 else (None, None)
+    with Several(folder, *((("-n", "2"), user) for user in users * 3)) as runs:
+        assert len(set(runs.metrics())) == 6
+        runs.end()
+
+
+def first_ports(folder):
+    """Runs whose first ports differ have metrics of their own, and a block of ports is one run's."""
+    with Several(folder, (("-n", "2", "--first-port", "17140"), None), (("-n", "2", "--first-port", "17180"), None)) as runs:
+        first, second = runs.metrics()
+        assert first != second, first
+        assert "another command has the ports from 17140 on" in run("-n", "1", "--first-port", "17140", "--", "true", status=1)
+        runs.end()
+    assert "no 100 ports from 65500 on" in run("-n", "1", "--first-port", "65500", "--", "true", status=2)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = os.path.realpath(folder)
-        for part, arguments in ((refusals, ()), (files, (folder,)), (complaints, (folder,)), (dead_daemon, ()), (closed_pipe, ())):
+        for part, arguments in ((refusals, ()), (files, (folder,)), (complaints, (folder,)), (dead_daemon, ()), (closed_pipe, ()), (interrupted, ()), (at_once, (folder,)), (first_ports, (folder,))):
             part(*arguments)
             print(f"{part.__name__}: as it must be", flush=True)
 

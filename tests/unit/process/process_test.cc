@@ -188,6 +188,18 @@ TEST(Processes, StopEndsWhatIgnoresSigtermAndWhatItsLeaderLeftBehind) {
   processes.stop(milliseconds(200));
 }
 
+TEST(Processes, SomeAreStoppedWhileTheOthersGoOn) {
+  Processes processes;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(processes.spawn({.argv = {"sleep", "600"}}).ok());
+  const std::size_t ends[] = {0, 2};
+  processes.stop(ends, seconds(20));
+  EXPECT_EQ(processes.exit_status(0), 128 + SIGTERM);
+  EXPECT_EQ(processes.exit_status(2), 128 + SIGTERM);
+  EXPECT_TRUE(processes.running(1));
+  processes.stop(seconds(20));
+  EXPECT_EQ(processes.exit_status(1), 128 + SIGTERM);
+}
+
 TEST(Processes, ASignalToUsIsAnEvent) {
   Processes processes;
   ASSERT_TRUE(processes.spawn({.argv = {"sleep", "600"}}).ok());

@@ -60,6 +60,7 @@ from ._exchange import (
     scatter_,
     scatter_async_,
 )
+from ._messages import recv_, recv_async_, send, send_async
 from ._optimizer import DistributedOptimizer
 from ._shard_scaler import ShardedGradScaler
 from ._shard_state import merge_state_dicts

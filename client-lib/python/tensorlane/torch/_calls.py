@@ -28,7 +28,7 @@ _DTYPES = {
 }
 
 
-def _view(tensor, name):
+def _view(tensor, name, empty=False):
     where = f"tensor '{name}'"
     if not isinstance(tensor, torch.Tensor):
         raise misuse(
@@ -42,7 +42,7 @@ def _view(tensor, name):
     if not tensor.is_contiguous():
         raise misuse("it is not contiguous", where, "pass tensor.contiguous()")
     array = _arrays.Array(tensor.data_ptr(), tuple(tensor.shape), _DTYPES[tensor.dtype], True, tensor)
-    return _arrays.checked(array, where)
+    return array if empty and array.count == 0 else _arrays.checked(array, where)
 
 
 def _scale(tensor, factor):
