@@ -293,7 +293,9 @@ void FakeDaemon::run(Job& job, std::uint32_t id) {
   ++t.done;
   t.parts.clear();
   if (operations_.fetch_add(1) + 1 >= hold_after_) mode_ = Mode::kHold;
-  for (Member& member : job.members) member.client->complete({id, Code::kOk, t.done});
+  for (Member& member : job.members) {
+    if (t.submitted.contains(member.rank)) member.client->complete({id, Code::kOk, t.done});
+  }
 }
 
 FakeDaemon::Tensor& FakeDaemon::tensor_locked(const std::string& job, const std::string& tensor) {

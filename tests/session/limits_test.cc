@@ -142,7 +142,7 @@ TEST(Limits, PacketsThatMakeNoSense) {
   std::strcpy(registration.group, "g");
   registration.count = 4000000000;
   EXPECT_THAT(error_of([&](RawClient& c) { c.send(MessageType::kRegister, 1, bytes_of(registration)); }, true),
-              HasSubstr("a registration of the wrong length: 4000000000 tensors in 0 bytes"));
+              HasSubstr("a registration of the wrong length: 4000000000 tensors and 0 ranks in 0 bytes"));
 }
 
 TEST(Limits, TensorsThatCannotBe) {

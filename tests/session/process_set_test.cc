@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -72,8 +73,10 @@ TEST(ProcessSet, WorksWithoutTheOthersAndHasNamesOfItsOwn) {
 
 TEST(ProcessSet, IsGivenBackWhenNothingIsUnderWay) {
   FakeDaemon daemon;
-  run(daemon, [](tl_context_t* job, int rank) {
+  std::latch refused(1);
+  run(daemon, [&refused](tl_context_t* job, int rank) {
     if (rank == 1) return;
+    if (rank == 2) refused.wait();
     for (std::uint32_t number = 1; number <= 50; ++number) {
       tl_context_t* set = nullptr;
       ASSERT_EQ(make(job, {0, 2}, number, &set), TL_OK) << tl_last_error();
@@ -83,6 +86,7 @@ TEST(ProcessSet, IsGivenBackWhenNothingIsUnderWay) {
       if (rank == 0 && number == 1) {  // the other has not come to it
         EXPECT_EQ(tl_finalize(set), TL_ERROR_INVALID_ARGUMENT);
         EXPECT_THAT(tl_last_error(), HasSubstr("an operation on 'set1.0-2/allreduce.x' is under way"));
+        refused.count_down();
       }
       EXPECT_EQ(sum(set, "later", 3.0F), 2 * 6);
       EXPECT_EQ(tl_wait(first, 10), TL_OK) << tl_last_error();
