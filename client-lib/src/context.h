@@ -275,8 +275,10 @@ class Context {
   void wait_for_streams(const std::string& name, std::unique_lock<std::mutex>& lock);
   const tl_tensor* used_locked(const Group& group) const;
   Result<std::shared_ptr<Group>> close_group_locked(const std::string& name);
+  Status send_leaving();
   std::vector<std::byte*> forget_group_locked(const std::string& name, const std::shared_ptr<Group>& group);
   void forget_group(const std::string& name, const std::shared_ptr<Group>& group);
+  void on_group_left(const std::shared_ptr<Group>& group, const Status& error);
 
   // operations.cc; "locked": the caller holds mutex_
   void drain_locked();
@@ -400,8 +402,10 @@ class Context {
   std::map<std::uint32_t, PendingCall> calls_;
   std::uint32_t running_ = 0;  // under calls_mutex_
   std::uint32_t next_call_ = 1;
-  std::mutex send_mutex_;      // a group's packets are not interrupted
-  bool goodbye_sent_ = false;  // under send_mutex_
+  std::deque<std::shared_ptr<Group>> leaving_groups_;  // of process sets: not told to the daemon yet
+  std::size_t told_leaving_ = 0;                       // those that were, and are not answered; both under calls_mutex_
+  std::mutex send_mutex_;                              // a group's packets are not interrupted
+  bool goodbye_sent_ = false;                          // under send_mutex_
   std::mutex status_mutex_;
   std::string status_json_, gpu_json_;
 

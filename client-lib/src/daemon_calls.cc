@@ -115,9 +115,7 @@ void Context::on_message(Message message) {
     }
   }
   if (array != nullptr) return on_array_registered(array, error, message);
-  // Where some ranks stay in the set for longer than the daemon waits, it stays in the plan, and is used by nobody
-  // here.
-  if (leaves != nullptr) return error.ok() ? forget_group(leaves->name, leaves) : void();
+  if (leaves != nullptr) return on_group_left(leaves, error);
   calls_changed_.notify_all();
 }
 

@@ -23,7 +23,7 @@ class ProcessSet {
   static Result<std::shared_ptr<const ProcessSet>> make(const tl_process_set_config_t& config,
                                                         const Settings& settings);
 
-  // 0 of all ranks. Else no other set that has two ranks in common with it has it.
+  // 0 of all ranks. Else no other set that has a rank in common with it has it.
   std::uint32_t number() const { return number_; }
   // Of the job, ascending; none of all ranks.
   const std::vector<std::uint32_t>& ranks() const { return ranks_; }

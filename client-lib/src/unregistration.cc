@@ -162,7 +162,8 @@ Status Context::leave_set(const ProcessSet& set) {
     };
     if (const auto used = std::ranges::find_if(requests_, of_use); used != requests_.end() && failure_.ok()) {
       return Status(Code::kInvalidArgument, "the process set cannot be left",
-                    "an operation on '" + used->tensor->name + "' is under way", "wait for its request first");
+                    "an operation on '" + set.in_set(used->tensor->name) + "' of " + set.text() + " is under way",
+                    "wait for its request first");
     }
     for (tl_request& request : requests_) {
       if (request.state != State::kDone || !of_set(request.tensor)) continue;
@@ -180,14 +181,42 @@ Status Context::leave_set(const ProcessSet& set) {
       for (tl_tensor* tensor : group->tensors) tensor->use = tl_tensor::Use::kLeaving;
     }
   }
-  for (auto& [name, group] : leaving) {
-    protocol::UnregisterBody body = unregister_body(name);
+  {
+    std::lock_guard lock(calls_mutex_);
+    for (auto& [name, group] : leaving) leaving_groups_.push_back(std::move(group));
+  }
+  return send_leaving();
+}
+
+// Some at a time: each is answered, and the answers must find room in the socket.
+Status Context::send_leaving() {
+  constexpr std::size_t kMostTold = 32;
+  while (true) {
+    std::shared_ptr<Group> group;
+    {
+      std::lock_guard lock(calls_mutex_);
+      if (leaving_groups_.empty() || told_leaving_ == kMostTold) return {};
+      group = std::move(leaving_groups_.front());
+      leaving_groups_.pop_front();
+      ++told_leaving_;
+    }
+    protocol::UnregisterBody body = unregister_body(group->name);
     for (const tl_tensor* tensor : group->tensors) body.operations += tensor->sequence;
+    body.for_good = 1;
     const std::vector<std::byte> packet = packet_of(body);
     const std::uint32_t call = open_call(nullptr, std::move(group));
     TL_RETURN_IF_ERROR(send_packets(protocol::MessageType::kUnregister, call, std::span(&packet, 1)));
   }
-  return {};
+}
+
+// The answer: the group is out of the plan, or the job is over, and with it all groups.
+void Context::on_group_left(const std::shared_ptr<Group>& group, const Status& error) {
+  {
+    std::lock_guard lock(calls_mutex_);
+    --told_leaving_;
+  }
+  if (error.ok()) forget_group(group->name, group);
+  (void)send_leaving();  // where it fails, the session is over
 }
 
 void Context::forget_group(const std::string& name, const std::shared_ptr<Group>& group) {

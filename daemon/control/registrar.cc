@@ -80,14 +80,13 @@ void Registrar::register_group(std::uint32_t rank, ports::SessionId session, std
     return refuse(local, Status(Code::kAlreadyExists, fmt::format("rank {} registers the group twice", rank), where,
                                 "register it once"));
   }
+  if (!is_same(waiting.world, *world))
+    return refuse(local, differing(group, waiting.ranks.begin()->first, waiting.world, rank, *world));
   waiting.ranks.emplace(rank, std::move(local));
-  const bool agree = is_same(waiting.world, *world);
-  if (agree && !waiting.sent && waiting.ranks.size() == ranks_here(*world)) return send_local_group(group, waiting);
+  if (waiting.ranks.size() == ranks_here(*world)) return send_local_group(group, waiting);
   std::vector<std::uint32_t> arrived;
-  for (const auto& [arrived_rank, of_rank] : waiting.ranks) {
-    if (agree || arrived_rank == rank) arrived.push_back(arrived_rank);
-  }
-  output_.to_leader(MessageType::kArrived, json::array({group, ranks, arrived}));  // who refuses what differs
+  for (const auto& [arrived_rank, of_rank] : waiting.ranks) arrived.push_back(arrived_rank);
+  output_.to_leader(MessageType::kArrived, json::array({group, ranks, arrived}));
 }
 
 void Registrar::overdue(ports::SessionId session, std::uint32_t request) {
@@ -214,7 +213,7 @@ void Registrar::finish_round(const std::string& group) {
   const auto node = rounds_.extract(group);
   const Round& r = node.mapped();
   const Status status = compare_hosts(group, r);
-  if (!status.ok()) return output_.to_all_hosts(MessageType::kRejected, json::array({group, status_to_json(status)}));
+  if (!status.ok()) return reject_registration(group, r.world, status);
   const auto& reference = r.hosts.at(hosts_of(r.world).front()->name).group.tensors;  // ids in this one's order
   Change change{.group = group, .world = r.world, .tensors = plan_tensors(reference, r.world)};
   add_batches(change, reference, &change.tensors);
@@ -289,7 +288,7 @@ bool Registrar::start(Change& change) {
                                     kMaxPlanTensors, range.count),
                         group_where(config_.job, change.group), "register in smaller groups");
     for (const PlanTensor& tensor : change.tensors) changing_names_.erase(tensor.name);
-    output_.to_all_hosts(MessageType::kRejected, json::array({change.group, status_to_json(status)}));
+    reject_registration(change.group, change.world, status);
     return false;
   }
   for (std::uint32_t i = 0; i < range.count; ++i) {
@@ -430,10 +429,12 @@ void Registrar::activate(const std::string& group, LocalGroup& local) {
 bool Registrar::handle_rejected(const json& body) {
   ItemReader in(body);
   const std::string group = in.text(protocol::kMaxName);
+  const std::optional<SharedWorld> world = world_from_json(in.array());
   const Status status = status_from_json(in.array());
   const auto local = local_.find(group);
-  if (!in.done() || status.ok()) return false;
-  if (local == local_.end()) return true;  // of a process set that has no rank here
+  if (!in.done() || !world || status.ok()) return false;
+  // It may be of a process set that has no rank here, or of another one whose ranks have given it this name.
+  if (local == local_.end() || !is_same(local->second.world, *world)) return true;
   const auto node = local_.extract(local);
   for (const auto& [rank, of_rank] : node.mapped().ranks) refuse(of_rank, status);
   return true;

@@ -81,7 +81,8 @@ class Registrar {
   // What this session registers takes longer than its program waits: the job fails, and the error names who is missing.
   void overdue(ports::SessionId session, std::uint32_t request);
   // A rank of this host unregisters a group, and has completed so many operations on all of its tensors together. It
-  // waits for the answer for `patience`; 0: as long as it takes.
+  // waits for the answer for `patience`; 0: as long as it takes; ports::kForGood: the group leaves the plan as soon as
+  // all of its ranks have said so, or have left the job.
   void unregister_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request, const std::string& group,
                         std::uint64_t operations, Duration patience);
   // The lane has this version in force.
@@ -158,6 +159,7 @@ class Registrar {
     Duration reported;
     Time deadline;                                   // when somebody gives up; 0: nobody does
     std::map<std::uint32_t, std::uint64_t> arrived;  // ranks, and the operations that they have completed
+    std::set<std::uint32_t> for_good;                // of these
   };
   static constexpr std::uint64_t kMostPatience = std::uint64_t{1} << 62;
 
@@ -181,7 +183,7 @@ class Registrar {
   void finish_departure(const std::string& group);
   Status count_operations(const std::string& group, std::uint64_t operations);
   void reject(const std::string& group, const Status& status);
-  void reject_if_left(const std::string& group);
+  void look_if_left(const std::string& group);
   void reject_departures_without(std::uint32_t rank);
   void tick_departures(Time now);
   void let_go(const std::string& group);
@@ -220,6 +222,9 @@ class Registrar {
   std::optional<protocol::SharedWorld> world_of(const std::vector<std::uint32_t>& ranks);
   std::optional<protocol::SharedWorld> world_from_json(const nlohmann::json& ranks);
   Round* round(const std::string& group, const protocol::SharedWorld& world, std::uint32_t rank, Time now);
+  Status differing(const std::string& group, std::uint32_t rank, const protocol::SharedWorld& world,
+                   std::uint32_t other_rank, const protocol::SharedWorld& other) const;
+  void reject_registration(const std::string& group, const protocol::SharedWorld& world, const Status& status);
   void fail_if_left(const std::string& group, const Round& round);
 
   const RegistrarConfig config_;

@@ -10,6 +10,7 @@ namespace tensorlane::control {
 
 using nlohmann::json;
 using protocol::PlanTensor;
+using protocol::SharedWorld;
 
 void Registrar::unregister_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request,
                                  const std::string& group, std::uint64_t operations, Duration patience) {
@@ -18,12 +19,12 @@ void Registrar::unregister_group(std::uint32_t rank, ports::SessionId session, s
   const auto leaving = leaving_.find(group);
   // A group that is on its way out is this rank's until it has been let go.
   const bool asked_before = leaving != leaving_.end() && leaving->second.contains(rank);
-  if (known == groups_.end() || (!known->second.active && !asked_before)) {
+  if (known == groups_.end() || !has(known->second.world, rank) || (!known->second.active && !asked_before)) {
     return output_.answer_unregistered(session, request,
                                        Status(Code::kNotFound, fmt::format("rank {} has no such group", rank), where,
                                               "unregister what is registered, once"));
   }
-  if (leaving == leaving_.end() && leaving_.size() >= kMaxPendingGroups) {
+  if (patience != ports::kForGood && leaving == leaving_.end() && leaving_.size() >= kMaxPendingGroups) {
     return output_.answer_unregistered(
         session, request,
         Status(Code::kResourceExhausted, fmt::format("{} groups wait to be unregistered", leaving_.size()), where,
@@ -31,7 +32,9 @@ void Registrar::unregister_group(std::uint32_t rank, ports::SessionId session, s
   }
   const auto [asked, first] = leaving_[group].try_emplace(rank, LeavingRank{session, request});
   if (first) {
-    return output_.to_leader(MessageType::kUnregister, json::array({group, rank, operations, patience.value}));
+    const bool for_good = patience == ports::kForGood;
+    return output_.to_leader(MessageType::kUnregister,
+                             json::array({group, rank, operations, for_good ? 0 : patience.value, for_good}));
   }
   // A client that did not wait for the answer to its first question: the last one gets it.
   output_.answer_unregistered(asked->second.session, std::exchange(asked->second.request, request),
@@ -54,6 +57,7 @@ bool Registrar::handle_unregister(const std::string& from, const json& body, Tim
   const std::uint32_t rank = in.u32();
   const std::uint64_t operations = in.number(~std::uint64_t{0});
   const Duration patience(static_cast<std::int64_t>(in.number(kMostPatience)));
+  const bool for_good = in.boolean();
   const auto known = groups_.find(group);
   if (!in.done() || rank >= config_.roster.world_size || config_.roster.host_of(rank) != from) return false;
   if (known != groups_.end() && !has(known->second.world, rank)) return false;
@@ -63,6 +67,7 @@ bool Registrar::handle_unregister(const std::string& from, const json& body, Tim
   Departure& departure = it->second;
   if (fresh) departure.since = now;
   departure.arrived[rank] = operations;
+  if (for_good) departure.for_good.insert(rank);
   // So that the error which names the others reaches who is the first to give up.
   if (patience.value > 0) {
     const Time deadline = now + Duration(patience.value / 10 * 9);
@@ -71,7 +76,7 @@ bool Registrar::handle_unregister(const std::string& from, const json& body, Tim
   if (departure.arrived.size() == size_of(known->second.world)) {
     finish_departure(group);
   } else {
-    reject_if_left(group);
+    look_if_left(group);
   }
   return true;
 }
@@ -111,18 +116,32 @@ Status Registrar::count_operations(const std::string& group, std::uint64_t opera
   return {};
 }
 
-// Those who ask later begin anew.
+// Those who ask later begin anew, beside those who do not come back.
 void Registrar::reject(const std::string& group, const Status& status) {
-  const auto node = departures_.extract(group);
+  auto node = departures_.extract(group);
+  Departure& departure = node.mapped();
   std::vector<std::uint32_t> ranks;
-  for (const auto& [rank, operations] : node.mapped().arrived) ranks.push_back(rank);
+  for (const auto& [rank, operations] : departure.arrived) {
+    if (!departure.for_good.contains(rank)) ranks.push_back(rank);
+  }
+  std::erase_if(departure.arrived, [&](const auto& one) { return !departure.for_good.contains(one.first); });
+  departure.deadline = Time();
+  if (!departure.arrived.empty()) departures_.insert(std::move(node));
+  if (ranks.empty()) return;
   output_.to_all_hosts(MessageType::kStays, json::array({group, ranks, status_to_json(status)}));
 }
 
-void Registrar::reject_if_left(const std::string& group) {
+// Where some ranks have left the job: a group to which no other comes back leaves the plan, a group that others wait
+// for stays.
+void Registrar::look_if_left(const std::string& group) {
   const Departure& departure = departures_.at(group);
+  const SharedWorld world = groups_.at(group).world;
+  const std::vector<std::uint32_t> ranks = missing(departure, world);
+  const bool all_gone = std::ranges::all_of(ranks, [&](std::uint32_t rank) { return left_.contains(rank); });
+  if (all_gone && departure.for_good.size() == departure.arrived.size()) return finish_departure(group);
+  if (departure.for_good.size() == departure.arrived.size()) return;
   for (const std::uint32_t rank : left_) {
-    if (!has(groups_.at(group).world, rank) || departure.arrived.contains(rank)) continue;
+    if (!has(world, rank) || departure.arrived.contains(rank)) continue;
     return reject(group, Status(Code::kAborted,
                                 fmt::format("rank {} on host {} has left the job and did not unregister it", rank,
                                             config_.roster.host_of(rank)),
@@ -133,7 +152,7 @@ void Registrar::reject_if_left(const std::string& group) {
 void Registrar::reject_departures_without(std::uint32_t rank) {
   for (auto it = departures_.begin(); it != departures_.end();) {
     const std::string group = (it++)->first;
-    if (!departures_.at(group).arrived.contains(rank)) reject_if_left(group);
+    if (!departures_.at(group).arrived.contains(rank)) look_if_left(group);
   }
 }
 
@@ -149,7 +168,9 @@ void Registrar::tick_departures(Time now) {
   for (auto it = departures_.begin(); it != departures_.end();) {
     auto& [group, departure] = *it++;  // reject() takes it out
     const Duration waited = now - departure.since;
-    const bool too_long = waited >= config_.stall_error || (departure.deadline != Time() && now >= departure.deadline);
+    const bool somebody_waits = departure.for_good.size() < departure.arrived.size();
+    const bool too_long = (somebody_waits && waited >= config_.stall_error) ||
+                          (departure.deadline != Time() && now >= departure.deadline);
     if (!too_long && (reported_ == kMostReported || waited < departure.reported + config_.stall_warning)) continue;
     departure.reported = waited;
     const std::vector<std::uint32_t> ranks = missing(departure, groups_.at(group).world);

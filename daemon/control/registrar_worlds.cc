@@ -64,6 +64,14 @@ std::optional<SharedWorld> Registrar::world_from_json(const nlohmann::json& rank
 
 // Of the group, which `rank` registers for a world. Null where others register it for another one: then nobody does.
 Registrar::Round* Registrar::round(const std::string& group, const SharedWorld& world, std::uint32_t rank, Time now) {
+  const auto under_way = std::ranges::find(changes_, group, &Change::group);
+  const auto known = groups_.find(group);
+  if (under_way != changes_.end() || known != groups_.end()) {
+    const SharedWorld& taken = known != groups_.end() ? known->second.world : under_way->world;
+    const std::uint32_t other = taken == nullptr ? 0 : taken->ranks().front();
+    reject_registration(group, world, differing(group, other, taken, rank, world));
+    return nullptr;
+  }
   const auto [it, fresh] = rounds_.try_emplace(group);
   Round& round = it->second;
   if (fresh) {
@@ -71,16 +79,28 @@ Registrar::Round* Registrar::round(const std::string& group, const SharedWorld& 
     round.world = world;
   }
   if (is_same(round.world, world)) return &round;
+  const SharedWorld other = round.world;
+  const Status status = differing(group, *round.arrived.begin(), other, rank, world);
+  rounds_.erase(it);
+  reject_registration(group, other, status);
+  reject_registration(group, world, status);
+  return nullptr;
+}
+
+Status Registrar::differing(const std::string& group, std::uint32_t rank, const SharedWorld& world,
+                            std::uint32_t other_rank, const SharedWorld& other) const {
   const auto text = [](const SharedWorld& of) {
     return of == nullptr ? std::string("all ranks") : ranks_text(of->ranks());
   };
-  const Status status(Code::kMismatch,
-                      fmt::format("rank {} registers it for {}, rank {} for {}", *round.arrived.begin(),
-                                  text(round.world), rank, text(world)),
-                      group_where(config_.job, group), "give every process set group names of its own");
-  rounds_.erase(it);
-  output_.to_all_hosts(MessageType::kRejected, nlohmann::json::array({group, status_to_json(status)}));
-  return nullptr;
+  return {Code::kMismatch,
+          fmt::format("rank {} registers it for {}, rank {} for {}", rank, text(world), other_rank, text(other)),
+          group_where(config_.job, group), "give every process set group names of its own"};
+}
+
+// Of those who register it for this world: nobody does.
+void Registrar::reject_registration(const std::string& group, const SharedWorld& world, const Status& status) {
+  output_.to_all_hosts(MessageType::kRejected,
+                       nlohmann::json::array({group, ranks_to_json(world), status_to_json(status)}));
 }
 
 }  // namespace tensorlane::control

@@ -92,6 +92,9 @@ struct JoinInfo {
   std::string host = {};  // the name of this one in the fabric file
 };
 
+// In place of the time for which a client waits: it does not, and does not come back to the group.
+inline constexpr Duration kForGood{-1};
+
 // Control as the session module sees it. Thread-safe; calls are queued.
 class JobControl {
  public:
@@ -104,7 +107,8 @@ class JobControl {
   // The client waits no longer for this registration: its job fails, and the error names the ranks that are missing.
   virtual void overdue(SessionId session, std::uint32_t request) = 0;
   // The tensors of a group, on which the client has completed `operations` together. It waits for `patience`; 0: as
-  // long as it takes. Answer: SessionEvents::unregistered, once every rank has unregistered the group, or not.
+  // long as it takes; or kForGood. Answer: SessionEvents::unregistered, once every rank has unregistered the group, or
+  // not.
   virtual void unregister_group(SessionId session, std::uint32_t request, std::string group, std::uint64_t operations,
                                 Duration patience) = 0;
   // The client is gone. ok: it said goodbye; else why (died, hung, wrote rubbish): its job fails with that cause.

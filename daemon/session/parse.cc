@@ -194,6 +194,7 @@ Result<Unregistration> parse_unregister(std::span<const std::byte> body) {
   TL_ASSIGN_OR_RETURN(unregistration.group, name_of(raw.group, "a group's name"));
   unregistration.operations = raw.operations;
   unregistration.timeout = milliseconds(raw.timeout_ms);
+  unregistration.for_good = raw.for_good != 0;
   return unregistration;
 }
 

@@ -53,6 +53,7 @@ struct Unregistration {
   std::string group;
   std::uint64_t operations = 0;
   Duration timeout{};
+  bool for_good = false;
 };
 // Errors: Corrupt (size), InvalidArgument (the name).
 Result<Unregistration> parse_unregister(std::span<const std::byte> body);

@@ -388,7 +388,7 @@ Status SessionServer::handle_unregister(Connection& c, const Packet& packet) {
   }
   ++c.registrations;
   control_->unregister_group(ports::SessionId(c.id), request, std::move(parsed->group), parsed->operations,
-                             parsed->timeout);
+                             parsed->for_good ? ports::kForGood : parsed->timeout);
   return {};
 }
 

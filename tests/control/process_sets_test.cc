@@ -94,15 +94,64 @@ TEST(ProcessSet, RanksThatDifferOnItAreNamed) {
   EXPECT_EQ(first->status().code(), Code::kMismatch);
   EXPECT_THAT(first->status().to_string(), HasSubstr("registers it for ranks 0, 2"));
   EXPECT_THAT(first->status().to_string(), HasSubstr("for ranks 0, 2-3"));
-  // On one host, too.
-  hosts.ask(4, 2, "h", {tensor("b", 8)}, {4, 5});
+  // On one host, too, where the others of the first set go on.
+  hosts.ask(4, 2, "h", {tensor("b", 8)}, {3, 4});
   hosts.ask(5, 2, "h", {tensor("b", 8)}, {});
-  const auto third = hosts.told(4, 2), fourth = hosts.told(5, 2);
-  ASSERT_TRUE(third && !third->ok() && fourth && !fourth->ok());
-  EXPECT_THAT(third->status().to_string(), HasSubstr("rank 5 for all ranks"));
+  const auto third = hosts.told(5, 2);
+  ASSERT_TRUE(third && !third->ok());
+  EXPECT_THAT(third->status().to_string(), HasSubstr("rank 4 registers it for ranks 3-4, rank 5 for all ranks"));
+  hosts.ask(3, 2, "h", {tensor("b", 8)}, {3, 4});
+  hosts.expect_registered({3, 4}, 2, 0);
   // The job lives on.
   for (const std::uint32_t rank : {0U, 2U}) hosts.ask(rank, 3, "g", {tensor("a", 8)}, {0, 2});
-  hosts.expect_registered({0, 2}, 3, 0);
+  hosts.expect_registered({0, 2}, 3, 1);
+}
+
+// The name of a group that is registered, on a host without a part in it.
+TEST(ProcessSet, GroupsOfOneNameAreRefusedWhoeverHasIt) {
+  Hosts hosts;
+  for (int turn = 0; turn < 20; ++turn) {
+    const std::string group = "g" + std::to_string(turn);
+    const auto request = static_cast<std::uint32_t>(turn + 1);
+    hosts.ask(2, request, group, {tensor("x" + group, 8)}, {2});
+    hosts.ask(4, request, group, {tensor("y" + group, 8)}, {4});
+    const auto one = hosts.told(2, request), other = hosts.told(4, request);
+    ASSERT_TRUE(one && other);
+    EXPECT_FALSE(one->ok() && other->ok());
+    for (const auto& answer : {*one, *other}) {
+      const Code code = answer.ok() ? Code::kOk : answer.status().code();
+      EXPECT_THAT(code, ::testing::AnyOf(Code::kOk, Code::kMismatch, Code::kAlreadyExists))
+          << answer.status().to_string();
+    }
+  }
+  for (std::uint32_t rank = 0; rank < 6; ++rank) hosts.ask(rank, 90, "all", {tensor("b", 8)}, {});
+  for (std::uint32_t rank = 0; rank < 6; ++rank) {
+    const auto answer = hosts.told(rank, 90);
+    ASSERT_TRUE(answer && answer->ok()) << "rank " << rank;
+  }
+}
+
+TEST(ProcessSet, OnlyItsRanksUnregister) {
+  Hosts hosts;
+  for (const std::uint32_t rank : {1U, 4U}) hosts.ask(rank, 1, "g", {tensor("a", 8)}, {1, 4});
+  hosts.expect_registered({1, 4}, 1, 0);
+  hosts.cluster.control(2).unregister_group(ports::SessionId(5), 9, "g", 7, {});
+  const auto answer = hosts.cluster.sessions(2).wait_unregistered(5, 9);
+  ASSERT_TRUE(answer && !answer->ok());
+  EXPECT_EQ(answer->status().code(), Code::kNotFound);
+  hosts.unregister({1, 4}, "g", 7);
+}
+
+// Who does not come back waits for nobody, for however long: here one rank says so, and the other leaves the job.
+TEST(ProcessSet, ThatARankHasLeftForGoodGoesWithItsLastRank) {
+  Hosts hosts;
+  for (const std::uint32_t rank : {1U, 4U}) hosts.ask(rank, 1, "g", {tensor("a", 8)}, {1, 4});
+  hosts.expect_registered({1, 4}, 1, 0);
+  hosts.cluster.control(0).unregister_group(ports::SessionId(1), 9, "g", 7, ports::kForGood);
+  hosts.cluster.control(2).leave(ports::SessionId(4), {});
+  const auto answer = hosts.cluster.sessions(0).wait_unregistered(1, 9);
+  ASSERT_TRUE(answer && answer->ok());
+  EXPECT_TRUE(hosts.planned(2, 0).vacant);
 }
 
 TEST(ProcessSet, LeavesThePlanAndOthersCountOnFromThere) {

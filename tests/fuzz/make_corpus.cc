@@ -355,7 +355,7 @@ void write_control(const Corpus& corpus) {
   write("late", MessageType::kLate, json::array({3, "tensor 'x'", 1'500'000'000}));
   write("overdue", MessageType::kOverdue, json::array({"model", 1}));
   write("awaited", MessageType::kAwaited, json::array({1, 7, 1'500'000'000}));
-  write("unregister", MessageType::kUnregister, json::array({"model", 1, 700, 30'000'000'000}));
+  write("unregister", MessageType::kUnregister, json::array({"model", 1, 700, 30'000'000'000, false}));
   write("vacate", MessageType::kVacate, json::array({"model", 2, 0x1234567890abcdefull}));
   write("stays", MessageType::kStays, json::array({"model", {0, 1}, failure}));
   write("abort", MessageType::kAbort, json::array({failure}));

@@ -219,6 +219,11 @@ bool FakeDaemon::wait_gone() {
   return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return !unsaid_.empty(); });
 }
 
+bool FakeDaemon::wait_groups(const std::string& job, std::size_t n) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return jobs_.at(job).groups.size() == n; });
+}
+
 void FakeDaemon::say_what_has_gone() {
   std::lock_guard lock(mutex_);
   for (const auto& say : std::exchange(unsaid_, {})) say();

@@ -73,6 +73,8 @@ class FakeDaemon final : public ports::JobControl {
   void put_in_place(const std::string& job, const std::string& tensor, const protocol::PartRun& run, float value);
   // Submissions are not taken while it lives.
   std::unique_lock<std::mutex> stop_taking() { return std::unique_lock(mutex_); }
+  // Waits until the job has so many groups; false after 10 s.
+  bool wait_groups(const std::string& job, std::size_t n);
   std::uint64_t boosts() const { return boosts_.load(); }
   std::uint64_t operations() const { return operations_.load(); }
   // Waits until `n` operations have come in (of all ranks); false after 10 s.

@@ -85,7 +85,8 @@ TEST(ProcessSet, IsGivenBackWhenNothingIsUnderWay) {
       ASSERT_EQ(start(set, "x", x, &first), TL_OK) << tl_last_error();
       if (rank == 0 && number == 1) {  // the other has not come to it
         EXPECT_EQ(tl_finalize(set), TL_ERROR_INVALID_ARGUMENT);
-        EXPECT_THAT(tl_last_error(), HasSubstr("an operation on 'set1.0-2/allreduce.x' is under way"));
+        EXPECT_THAT(tl_last_error(),
+                    HasSubstr("an operation on 'allreduce.x' of process set 1 (ranks 0, 2) of job 'job' is under way"));
         refused.count_down();
       }
       EXPECT_EQ(sum(set, "later", 3.0F), 2 * 6);
@@ -121,6 +122,23 @@ TEST(ProcessSet, RegistersGroupsOfItsOwn) {
     EXPECT_EQ(x[0], 2 * 4 * 2);
     EXPECT_EQ(tl_unregister(job, "g"), TL_ERROR_NOT_FOUND);
     EXPECT_EQ(tl_unregister(set, "g"), TL_OK) << tl_last_error();
+  });
+}
+
+// More groups than answers have room in a socket, and than the daemon has been told of when tl_finalize() returns.
+TEST(ProcessSet, OfManyGroupsIsGivenBack) {
+  FakeDaemon daemon;
+  run(daemon, [&daemon](tl_context_t* job, int rank) {
+    if (rank == 1) return;
+    tl_context_t* set = nullptr;
+    ASSERT_EQ(make(job, {0, 2}, 1, &set), TL_OK) << tl_last_error();
+    for (int i = 0; i < 500; ++i) ASSERT_EQ(sum(set, std::to_string(i).c_str(), 1.0F), 2 * 2);
+    EXPECT_EQ(tl_finalize(set), TL_OK) << tl_last_error();
+    for (std::uint32_t number = 2; number <= 4; ++number) {
+      ASSERT_EQ(make(job, {0, 2}, number, &set), TL_OK) << tl_last_error();
+      EXPECT_EQ(sum(set, "x", 1.0F), 2 * 2);
+    }
+    EXPECT_TRUE(daemon.wait_groups("job", 3)) << "those of the sets that are there";
   });
 }
 

@@ -177,7 +177,7 @@ typedef struct {
   size_t size;      /* set by TL_PROCESS_SET_INIT */
   const int* ranks; /* of the job, ascending, this one among them; at most 8,192 */
   size_t count;     /* how many */
-  uint32_t number;  /* 1 to 2^24 - 1, alike on all of them: no other set that has two of these ranks has had it in this
+  uint32_t number;  /* 1 to 2^24 - 1, alike on all of them: no other set that has one of these ranks has had it in this
                        job */
   int local_rank;   /* these two: what tl_local_rank() and tl_local_size() are to say; else 0 and 1 */
   int local_size;
