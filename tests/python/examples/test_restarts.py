@@ -8,7 +8,7 @@ from jobs import SCRIPTS, needs_backend, needs_daemons, run_command
 
 pytestmark = [needs_daemons, needs_backend]
 PORT, STORE_PORT = 8020, 8019
-DETECTION = 6
+DETECTION = 10
 ITERATIONS, LAST = 20, 10  # the last checkpoint before all failures
 
 
