@@ -50,6 +50,11 @@ tl_status_t tl_process_set(tl_context_t* context, const tl_process_set_config_t*
     made->job = context;
     TL_ASSIGN_OR_RETURN(made->set, context->session->make_set(known));
     std::lock_guard lock(context->mutex);
+    for (const auto& [handle, other] : context->sets) {
+      if (other->set->number() != known.number) continue;
+      return Status(Code::kInvalidArgument, "there can be no such process set", other->set->text() + " has its number",
+                    "use a number once");
+    }
     *set = made.get();
     context->sets.emplace(made.get(), std::move(made));
     return {};

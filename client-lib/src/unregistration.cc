@@ -148,8 +148,8 @@ Status Context::unregister_group(const ProcessSet& set, const std::string& given
   return {};
 }
 
-// The other ranks may go on for a while, so nobody waits: each group is out of the plan, and its memory free, when all
-// ranks of the set have left it. The helper hears of that.
+// The other ranks may go on for a while, so nobody waits. The daemon is done with the memory of a group when it has
+// heard of it, which the helper is told.
 Status Context::leave_set(const ProcessSet& set) {
   TL_RETURN_IF_ERROR(usable());
   std::vector<std::pair<std::string, std::shared_ptr<Group>>> leaving;
@@ -158,23 +158,17 @@ Status Context::leave_set(const ProcessSet& set) {
     drain_locked();
     const auto of_set = [&](const tl_tensor* tensor) { return tensor != nullptr && tensor->set.get() == &set; };
     const auto of_use = [&](const tl_request& request) {
-      return request.state != State::kFree && request.state != State::kDone && of_set(request.tensor);
+      return request.state != State::kFree && of_set(request.tensor);
     };
     if (const auto used = std::ranges::find_if(requests_, of_use); used != requests_.end() && failure_.ok()) {
       return Status(Code::kInvalidArgument, "the process set cannot be left",
-                    "an operation on '" + set.in_set(used->tensor->name) + "' of " + set.text() + " is under way",
+                    "an operation on '" + set.in_set(used->tensor->name) + "' of " + set.text() + " is not over",
                     "wait for its request first");
-    }
-    for (tl_request& request : requests_) {
-      if (request.state != State::kDone || !of_set(request.tensor)) continue;
-      if (request.tensor->message != nullptr) end_message_locked(request);
-      if (request.tensor->active == &request) request.tensor->active = nullptr;
-      free_locked(request);
     }
     barriers_.erase(&set);
     if (!failure_.ok()) return {};  // the job is over, and with it the set
     for (const auto& [name, group] : groups_) {
-      if (of_set(group->tensors.front()) && !group->closed) leaving.emplace_back(name, group);
+      if (of_set(group->tensors.front()) && (!group->closed || group->gave_up)) leaving.emplace_back(name, group);
     }
     for (auto& [name, group] : leaving) {
       group->closed = true;
@@ -209,7 +203,7 @@ Status Context::send_leaving() {
   }
 }
 
-// The answer: the group is out of the plan, or the job is over, and with it all groups.
+// The answer: the daemon knows, or the job is over, and with it all groups.
 void Context::on_group_left(const std::shared_ptr<Group>& group, const Status& error) {
   {
     std::lock_guard lock(calls_mutex_);

@@ -143,7 +143,7 @@ struct UnregisterBody {
   std::uint64_t operations = 0;  // that the client has completed on its tensors, all together
   std::uint32_t timeout_ms = 0;  // how long it waits for the answer; 0: as long as the daemon likes
   std::uint32_t for_good = 0;    // 1: it does not wait, and does not come back to the group, as with a process set that
-                               // it leaves; the answer comes when the others have said so, too, or have left the job
+                                 // it leaves; the answer comes at once
 };
 
 // ---- shared memory ----

@@ -345,15 +345,13 @@ void Job::lane_late(Rank rank, TensorId tensor, Duration waited, Time now) {
       fail_if_left(rank.value, tensor))
     return;
   const std::string what = what_tensor(tensor);
-  if (registrar_->has_unregistered(rank.value, tensor)) {
-    return fail(
-        Status(Code::kAborted,
-               fmt::format("rank {} on host {} has unregistered it, or has left its process set, and others wait "
-                           "for it",
-                           rank.value, roster_.host_of(rank.value)),
-               fmt::format("{} of job '{}'", what, name_),
-               "let every rank finish its operations before any unregisters"),
-        now);
+  if (registrar_->has_left_for_good(rank.value, tensor)) {
+    return fail(Status(Code::kAborted,
+                       fmt::format("rank {} on host {} has left its process set, and others wait for it", rank.value,
+                                   roster_.host_of(rank.value)),
+                       fmt::format("{} of job '{}'", what, name_),
+                       "let every rank finish the operations of a process set before any leaves it"),
+                now);
   }
   if (waited >= rules_.stall_error) {
     fail(Status(Code::kTimedOut,

@@ -169,13 +169,15 @@ bool Registrar::handle_group(const std::string& from, const json& body, Time now
   of_host.group.rank = in.u32();
   auto tensors = tensors_from_json(in.array());
   of_host.disagreement = status_from_json(in.array());
-  if (!in.done() || !world || !tensors || group.empty() || !has(*world, of_host.group.rank)) return false;
+  const std::uint32_t rank = of_host.group.rank;
+  if (!in.done() || !world || !tensors || group.empty() || !has(*world, rank)) return false;
+  if (rank >= config_.roster.world_size || config_.roster.host_of(rank) != from) return false;
   of_host.group.tensors = std::move(*tensors);
   if (!check_group(config_.job, group, of_host.group, size_of(*world)).ok()) return false;
-  Round* const r = round(group, *world, of_host.group.rank, now);
+  Round* const r = round(group, *world, rank, now);
   if (r == nullptr) return true;
-  for (const std::uint32_t rank : config_.roster.hosts[*config_.roster.index_of(from)].ranks) {
-    if (has(*world, rank)) r->arrived.insert(rank);
+  for (const std::uint32_t arrived : config_.roster.hosts[*config_.roster.index_of(from)].ranks) {
+    if (has(*world, arrived)) r->arrived.insert(arrived);
   }
   if (!r->hosts.emplace(from, std::move(of_host)).second) return false;  // a host brings a group once per round
   if (r->hosts.size() == hosts_of(*world).size()) {

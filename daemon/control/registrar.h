@@ -81,16 +81,16 @@ class Registrar {
   // What this session registers takes longer than its program waits: the job fails, and the error names who is missing.
   void overdue(ports::SessionId session, std::uint32_t request);
   // A rank of this host unregisters a group, and has completed so many operations on all of its tensors together. It
-  // waits for the answer for `patience`; 0: as long as it takes; ports::kForGood: the group leaves the plan as soon as
-  // all of its ranks have said so, or have left the job.
+  // waits for the answer for `patience`; 0: as long as it takes; ports::kForGood: the answer comes at once, and the
+  // group leaves the plan as soon as all of its ranks have said so, or have left the job.
   void unregister_group(std::uint32_t rank, ports::SessionId session, std::uint32_t request, const std::string& group,
                         std::uint64_t operations, Duration patience);
   // The lane has this version in force.
   void plan_in_force(std::uint32_t version);
   // A message from a host of the job; false when its body is malformed or it is not this host's to say.
   bool handle(const std::string& from, MessageType type, const nlohmann::json& body, Time now);
-  // Whether a rank of this host has unregistered the tensor, which is still in the plan.
-  bool has_unregistered(std::uint32_t rank, TensorId tensor) const;
+  // Whether a rank of this host does not come back to the tensor, which is still in the plan.
+  bool has_left_for_good(std::uint32_t rank, TensorId tensor) const;
   // A rank has left: nobody waits for it any more, who needs it learns that.
   void rank_left(std::uint32_t rank);
   // Reports and, past the error time, fails registrations that ranks are missing from, and plans that some host has not
@@ -181,6 +181,8 @@ class Registrar {
   bool handle_vacate(const nlohmann::json& body);
   bool handle_stays(const nlohmann::json& body);
   void finish_departure(const std::string& group);
+  void leave_for_good(std::uint32_t rank, ports::SessionId session, std::uint32_t request, const std::string& group,
+                      std::uint64_t operations);
   Status count_operations(const std::string& group, std::uint64_t operations);
   void reject(const std::string& group, const Status& status);
   void look_if_left(const std::string& group);
@@ -237,12 +239,13 @@ class Registrar {
   std::map<std::string, Group> groups_;    // of plan_
   std::map<std::string, LocalGroup> local_;
   std::map<std::string, std::map<std::uint32_t, LeavingRank>> leaving_;
-  std::map<std::string, Round> rounds_;          // leader
-  std::map<std::string, Departure> departures_;  // leader
-  Time next_look_, reported_until_;              // at them; and when others may be reported
-  std::size_t reported_ = 0;                     // departures that were reported until then
-  std::deque<Change> changes_;                   // leader; the first one is under way
-  std::set<std::string> changing_names_;         // leader: tensors of `changes_`
+  std::map<std::string, std::set<std::uint32_t>> for_good_;  // ranks of this host that do not come back
+  std::map<std::string, Round> rounds_;                      // leader
+  std::map<std::string, Departure> departures_;              // leader
+  Time next_look_, reported_until_;                          // at them; and when others may be reported
+  std::size_t reported_ = 0;                                 // departures that were reported until then
+  std::deque<Change> changes_;                               // leader; the first one is under way
+  std::set<std::string> changing_names_;                     // leader: tensors of `changes_`
   std::set<std::uint32_t> left_;
   std::map<std::vector<std::uint32_t>, std::weak_ptr<const protocol::World>> worlds_;  // those in use, and some more
   std::size_t worlds_looked_at_ = 16;  // so many are kept until those that nobody uses go

@@ -17,14 +17,18 @@ void Registrar::unregister_group(std::uint32_t rank, ports::SessionId session, s
   const std::string where = group_where(config_.job, group);
   const auto known = groups_.find(group);
   const auto leaving = leaving_.find(group);
+  const auto gone = for_good_.find(group);
   // A group that is on its way out is this rank's until it has been let go.
   const bool asked_before = leaving != leaving_.end() && leaving->second.contains(rank);
-  if (known == groups_.end() || !has(known->second.world, rank) || (!known->second.active && !asked_before)) {
+  const bool is_gone = gone != for_good_.end() && gone->second.contains(rank);
+  if (known == groups_.end() || !has(known->second.world, rank) || is_gone ||
+      (!known->second.active && !asked_before)) {
     return output_.answer_unregistered(session, request,
                                        Status(Code::kNotFound, fmt::format("rank {} has no such group", rank), where,
                                               "unregister what is registered, once"));
   }
-  if (patience != ports::kForGood && leaving == leaving_.end() && leaving_.size() >= kMaxPendingGroups) {
+  if (patience == ports::kForGood) return leave_for_good(rank, session, request, group, operations);
+  if (leaving == leaving_.end() && leaving_.size() >= kMaxPendingGroups) {
     return output_.answer_unregistered(
         session, request,
         Status(Code::kResourceExhausted, fmt::format("{} groups wait to be unregistered", leaving_.size()), where,
@@ -32,17 +36,26 @@ void Registrar::unregister_group(std::uint32_t rank, ports::SessionId session, s
   }
   const auto [asked, first] = leaving_[group].try_emplace(rank, LeavingRank{session, request});
   if (first) {
-    const bool for_good = patience == ports::kForGood;
-    return output_.to_leader(MessageType::kUnregister,
-                             json::array({group, rank, operations, for_good ? 0 : patience.value, for_good}));
+    return output_.to_leader(MessageType::kUnregister, json::array({group, rank, operations, patience.value, false}));
   }
   // A client that did not wait for the answer to its first question: the last one gets it.
   output_.answer_unregistered(asked->second.session, std::exchange(asked->second.request, request),
                               Status(Code::kAlreadyExists, "the rank has asked again", where, "wait for the answer"));
 }
 
-bool Registrar::has_unregistered(std::uint32_t rank, TensorId tensor) const {
-  return std::ranges::any_of(leaving_, [&](const auto& leaving) {
+// Nothing of the group is under way here, and nothing will be: the rank's buffers are its own again at once.
+void Registrar::leave_for_good(std::uint32_t rank, ports::SessionId session, std::uint32_t request,
+                               const std::string& group, std::uint64_t operations) {
+  for_good_[group].insert(rank);
+  output_.to_leader(MessageType::kUnregister, json::array({group, rank, operations, 0, true}));
+  const auto tensors = tensors_in(groups_.at(group).range);
+  output_.answer_unregistered(
+      session, request,
+      static_cast<std::uint32_t>(tensors.size() - std::ranges::count_if(tensors, &PlanTensor::is_batch)));
+}
+
+bool Registrar::has_left_for_good(std::uint32_t rank, TensorId tensor) const {
+  return std::ranges::any_of(for_good_, [&](const auto& leaving) {
     const auto& [group, ranks] = leaving;
     const auto known = groups_.find(group);
     return ranks.contains(rank) && known != groups_.end() && known->second.range.contains(tensor);
@@ -126,8 +139,8 @@ void Registrar::reject(const std::string& group, const Status& status) {
   }
   std::erase_if(departure.arrived, [&](const auto& one) { return !departure.for_good.contains(one.first); });
   departure.deadline = Time();
+  if (ranks.empty()) return output_.fail_job(status);  // it would stay for ever
   if (!departure.arrived.empty()) departures_.insert(std::move(node));
-  if (ranks.empty()) return;
   output_.to_all_hosts(MessageType::kStays, json::array({group, ranks, status_to_json(status)}));
 }
 
@@ -171,7 +184,9 @@ void Registrar::tick_departures(Time now) {
     const bool somebody_waits = departure.for_good.size() < departure.arrived.size();
     const bool too_long = (somebody_waits && waited >= config_.stall_error) ||
                           (departure.deadline != Time() && now >= departure.deadline);
-    if (!too_long && (reported_ == kMostReported || waited < departure.reported + config_.stall_warning)) continue;
+    const bool due =
+        somebody_waits && reported_ < kMostReported && waited >= departure.reported + config_.stall_warning;
+    if (!too_long && !due) continue;
     departure.reported = waited;
     const std::vector<std::uint32_t> ranks = missing(departure, groups_.at(group).world);
     if (too_long) {
@@ -225,6 +240,7 @@ void Registrar::take_out_of_plan(protocol::TensorRange range) {
 // The group is out of the plan of every host.
 void Registrar::let_go(const std::string& group) {
   const auto gone = groups_.extract(group);
+  for_good_.erase(group);
   const auto asked = leaving_.extract(group);
   if (asked.empty()) return;
   for (const auto& [rank, who] : asked.mapped())

@@ -106,7 +106,7 @@ bool Job::take_over(PlanGrowth& growth, std::size_t count) {
   const std::size_t here = growth.members != nullptr ? growth.members->here() : local_ranks_.size();
   if (between_hosts() && growth.members == nullptr) admission_.grow(plan_, range_of(all));
   gate_.grow(plan_, range_of(all), static_cast<std::uint32_t>(here));
-  growth.review.relearns = context_.config->observes && between_hosts();
+  growth.review.relearns = context_.config->observes && between_hosts() && growth.members == nullptr;
   begin(growth.review);
   return go_on(growth.review);
 }

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "cluster.h"
 
 namespace tensorlane::control::testing {
@@ -151,6 +154,9 @@ TEST(ProcessSet, ThatARankHasLeftForGoodGoesWithItsLastRank) {
   hosts.cluster.control(2).leave(ports::SessionId(4), {});
   const auto answer = hosts.cluster.sessions(0).wait_unregistered(1, 9);
   ASSERT_TRUE(answer && answer->ok());
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!hosts.planned(2, 0).vacant && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_TRUE(hosts.planned(2, 0).vacant);
 }
 

@@ -86,7 +86,7 @@ TEST(ProcessSet, IsGivenBackWhenNothingIsUnderWay) {
       if (rank == 0 && number == 1) {  // the other has not come to it
         EXPECT_EQ(tl_finalize(set), TL_ERROR_INVALID_ARGUMENT);
         EXPECT_THAT(tl_last_error(),
-                    HasSubstr("an operation on 'allreduce.x' of process set 1 (ranks 0, 2) of job 'job' is under way"));
+                    HasSubstr("an operation on 'allreduce.x' of process set 1 (ranks 0, 2) of job 'job' is not over"));
         refused.count_down();
       }
       EXPECT_EQ(sum(set, "later", 3.0F), 2 * 6);
@@ -160,7 +160,9 @@ TEST(ProcessSet, ThatCannotBeIsRefused) {
   refused(std::vector<int>(8193), 1, "it has 8193 ranks: the limit is 8192");
   EXPECT_EQ(tl_process_set(context, nullptr, &set), TL_ERROR_INVALID_ARGUMENT);
   ASSERT_EQ(make(context, {0}, 1, &set), TL_OK) << tl_last_error();
-  tl_context_t* inner = nullptr;
+  tl_context_t *inner = nullptr, *twin = nullptr;
+  EXPECT_EQ(make(context, {0}, 1, &twin), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("process set 1 (ranks 0) of job 'job' has its number"));
   EXPECT_EQ(make(set, {0}, 2, &inner), TL_ERROR_INVALID_ARGUMENT);
   EXPECT_THAT(tl_last_error(), HasSubstr("tl_process_set was called with a process set"));
   EXPECT_EQ(sum(set, "x", 3.0F), 2 * 3);

@@ -4,6 +4,7 @@ ctypes releases the interpreter's lock during every call. Waiting is done in sho
 """
 
 import collections
+import contextlib
 import ctypes
 import gc
 import hashlib
@@ -119,8 +120,9 @@ def tensor_desc(
 class Context:
     """One rank of one job, or of one process set. Any thread."""
 
-    def __init__(self, make, timeout):
+    def __init__(self, make, timeout, is_set=False):
         """`make` gets a place for the handle."""
+        self._is_set = is_set
         self._handle = ctypes.c_void_p()  # None once it has ended: the library says that a call needs a context
         self.gate = Gate()  # of calls that tl_finalize() does not end itself
         self._lock = threading.Lock()  # of what follows, where threads unregister
@@ -143,23 +145,31 @@ class Context:
         numbers = (ctypes.c_int * len(ranks))(*ranks)
         config = SetConfig(ctypes.sizeof(SetConfig), numbers, len(ranks), number, local_rank, local_size)
         return Context(
-            lambda place: check(library().tl_process_set(self._handle, ctypes.byref(config), place)), self.timeout
+            lambda place: check(library().tl_process_set(self._handle, ctypes.byref(config), place)), self.timeout, True
         )
 
     def finalize(self):
         """Leaves the job, or the process set. Calls of other threads end with an error before or now, and so does every
         request, which is of no use any more."""
+        until = time.monotonic() + self.timeout
+        for request in self._requests() if self._is_set else []:  # without which a set cannot be left
+            with contextlib.suppress(errors.Error):  # its caller hears of it
+                request.wait(max(until - time.monotonic(), 0))
         handle, self._handle = self._handle, None
         if not self.gate.close(self.timeout):
             raise errors.TimedOutError(
                 f"a call of another thread has not returned within {self.timeout:g} s: tensorlane: this process stays "
                 "in its job until it ends: let every call return before shutdown()"
             )
-        try:
-            check(library().tl_finalize(handle))
-        finally:
-            for request in [each for each in _under_way.copy() if each.context is self]:
+        status = library().tl_finalize(handle)
+        stays = self._is_set and status == errors.InvalidArgumentError.status
+        if not stays:  # else what is under way goes on, in its memory
+            for request in self._requests():
                 request.abandon()
+        check(status)
+
+    def _requests(self):
+        return [each for each in _under_way.copy() if each.context is self]
 
     def daemon_status(self):
         text = ctypes.c_char_p()
