@@ -9,6 +9,7 @@
 #include "client-lib/torch/library.h"
 #include "client-lib/torch/rendezvous.h"
 #include "client-lib/torch/watch.h"
+#include "client-lib/torch/words.h"
 
 namespace tensorlane::torch_backend {
 namespace {
@@ -316,16 +317,18 @@ std::vector<c10::intrusive_ptr<OperationWork>> Group::under_way() {
 }
 
 std::string Group::error(const Description& description, tl_status_t status, std::string text) {
+  const bool gone = text.find("without goodbye") != std::string::npos || text.find("left the job") != std::string::npos;
+  const std::string ranks = is_whole(ranks_) ? std::to_string(size_) + " ranks" : "ranks " + list(ranks_);
+  text = in_words_of_torch(std::move(text), description, {job_, name_, ranks});
   if (!is_whole(ranks_))
     text += " (ranks are counted in process group '" + name_ + "': 0 is the first of " + list(ranks_) + ")";
   if (description.name[0] != '\0') text = description.text() + ": " + text;
   // A rank that has found out that ranks differ ends its group, and has written into the store why. The store is asked
   // only where nobody has died: it may have died with them.
-  const bool message = description.type == c10d::OpType::SEND || description.type == c10d::OpType::RECV ||
-                       description.type == c10d::OpType::RECVANYSOURCE;
-  if (message && status == TL_ERROR_MISMATCH) return text;  // both ends know, and everything else goes on
+  if (description.is_message() && status == TL_ERROR_MISMATCH)
+    return text;  // both ends know, and everything else goes on
   if (status == TL_ERROR_MISMATCH) Watch(*this).tell(text);
-  if (text.find("without goodbye") != std::string::npos || text.find("left the job") != std::string::npos) {
+  if (gone) {
     const std::string differs = Watch(*this).differing();
     if (!differs.empty()) text = differs;
   }

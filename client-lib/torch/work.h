@@ -29,6 +29,9 @@ struct Description {
   std::uint64_t sequence = 0;  // of the group's collectives, from 1; 0: point to point
 
   std::string text() const;  // "all_reduce of 4 float (sum)"
+  bool is_message() const {
+    return type == c10d::OpType::SEND || type == c10d::OpType::RECV || type == c10d::OpType::RECVANYSOURCE;
+  }
 };
 
 // Waited for from any thread. While nobody waits and nobody has asked for a future, nothing runs for it: a thread that

@@ -176,10 +176,11 @@ void Control::on_flows_wanted(JobId job, HostIndex peer) {
   });
 }
 
-void Control::on_message_waits(JobId job, Rank rank, std::optional<Rank> peer, Duration waited) {
+void Control::on_message_waits(JobId job, Rank rank, std::optional<Rank> peer, ports::MessageWait why,
+                               Duration waited) {
   // Repeated by the lane: one that finds the inbox full is not missed.
-  (void)inbox_.request([this, job, rank, peer, waited] {
-    if (Job* found = find(job)) found->lane_message_waits(rank, peer, waited, now_);
+  (void)inbox_.request([this, job, rank, peer, why, waited] {
+    if (Job* found = find(job)) found->lane_message_waits(rank, peer, why, waited, now_);
   });
 }
 

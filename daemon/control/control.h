@@ -90,7 +90,8 @@ class Control final : public ports::JobControl, public ports::LaneListener, priv
   void on_late(JobId job, Rank rank, TensorId tensor, Duration waited) override;
   void on_missing(JobId job, HostIndex peer, TensorId tensor, Sequence sequence, Duration waited) override;
   void on_flows_wanted(JobId job, HostIndex peer) override;
-  void on_message_waits(JobId job, Rank rank, std::optional<Rank> peer, Duration waited) override;
+  void on_message_waits(JobId job, Rank rank, std::optional<Rank> peer, ports::MessageWait why,
+                        Duration waited) override;
   void on_iteration(JobId job, Duration time) override;
   void on_progress(JobId job, const ports::LaneProgress& progress) override;
   void on_job_closed(JobId job) override;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kMaxLateReports = 64;
 constexpr Duration kGatheringTick = milliseconds(50);
+constexpr std::int64_t kOnItsWayShare = 5;  // of the detection time, for what a rank has sent before it left
 
 }  // namespace
 
@@ -182,7 +183,8 @@ void Job::rank_left(std::uint32_t rank) {
   left_.insert(rank);
   last_left_ = now_;
   if (registrar_) registrar_->rank_left(rank);
-  if (left_.size() == roster_.world_size && state_ == State::kRunning) end_in_peace();
+  if (left_.size() == roster_.world_size && state_ == State::kRunning) return end_in_peace();
+  environment_.lane(id_, [id = id_, rank = Rank(rank)](ports::LanePort& lane) { return lane.rank_left(id, rank); });
 }
 
 void Job::end_in_peace() {
@@ -386,17 +388,24 @@ void Job::lane_wants_flows(HostIndex peer, Time now) {
   send_member(roster_.hosts[peer.value].name, MessageType::kFlows, nlohmann::json::array());
 }
 
+std::string Job::what_message(std::uint32_t rank, std::uint32_t peer, ports::MessageWait why) const {
+  if (why != ports::MessageWait::kCredit) return fmt::format("a message to or from rank {}", rank);
+  return fmt::format("messages: one of rank {} waits until fewer than {} from host {} to host {} are unreceived", rank,
+                     ports::kAnnouncedMessages, roster_.host_of(rank), roster_.host_of(peer));
+}
+
 // A program may wait for a message as long as it likes, which is told, but not for one of ranks that have left. The
-// last one that such a rank has sent may still be on its way.
-void Job::lane_message_waits(Rank rank, std::optional<Rank> peer, Duration waited, Time now) {
+// last one that such a rank has sent may still be on its way: its announcement, or all of it.
+void Job::lane_message_waits(Rank rank, std::optional<Rank> peer, ports::MessageWait why, Duration waited, Time now) {
   now_ = now;
   if (state_ != State::kRunning || rank.value >= roster_.world_size) return;
   if (peer ? !left_.contains(peer->value) : left_.size() + 1 < roster_.world_size) {
     if (peer && peer != rank && waited >= rules_.stall_warning)
-      report_late(peer->value, fmt::format("a message to or from rank {}", rank.value), waited);
+      report_late(peer->value, what_message(rank.value, peer->value, why), waited);
     return;
   }
-  if (now - last_left_ < rules_.stall_warning) return;
+  const Duration on_its_way(liveness_->detection().value / kOnItsWayShare);
+  if (why == ports::MessageWait::kTransfer || now - last_left_ < on_its_way) return;
   const std::string gone =
       peer ? fmt::format("rank {} on host {} has", peer->value, roster_.host_of(peer->value)) : "all other ranks have";
   fail(Status(Code::kAborted, fmt::format("{} left the job", gone),

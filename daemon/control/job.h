@@ -124,7 +124,7 @@ class Job final : private RegistrarOutput {
   void lane_late(Rank rank, TensorId tensor, Duration waited, Time now);
   void lane_misses(HostIndex peer, TensorId tensor, Sequence sequence, Duration waited, Time now);
   void lane_wants_flows(HostIndex peer, Time now);
-  void lane_message_waits(Rank rank, std::optional<Rank> peer, Duration waited, Time now);
+  void lane_message_waits(Rank rank, std::optional<Rank> peer, ports::MessageWait why, Duration waited, Time now);
   void lane_iteration(Duration time, Time now);
   void lane_progress(const ports::LaneProgress& progress, Time now);
   void lane_closed(Time now);
@@ -244,6 +244,7 @@ class Job final : private RegistrarOutput {
   void note_late(std::uint32_t rank, const std::string& what, Duration waited);
   bool plans(TensorId tensor) const;
   std::string what_tensor(TensorId tensor) const;
+  std::string what_message(std::uint32_t rank, std::uint32_t peer, ports::MessageWait why) const;
   bool fail_if_left(std::uint32_t rank, TensorId tensor);
   void rank_left(std::uint32_t rank);
   void end_in_peace();

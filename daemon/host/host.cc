@@ -385,7 +385,8 @@ bool Host::housekeep() {
   if (context_.now < next_housekeeping_) return false;
   next_housekeeping_ = context_.now + kHousekeeping;
   ports::LaneMetrics& m = *ports_.metrics;
-  std::uint64_t jobs = 0, pending = 0, staging = 0, sessions = 0;
+  std::uint64_t jobs = 0, pending = 0, staging = 0, sessions = 0, messages = 0;
+  Duration oldest_message;
   std::array<Duration, kMaxDataClasses> ages{};
   for (auto& job : jobs_) {
     if (job->rails() != nullptr) {
@@ -399,6 +400,8 @@ bool Host::housekeep() {
       ++jobs;
       sessions += home->sessions().size();
       pending += home->operations_pending();
+      messages += home->messages_open();
+      oldest_message = std::max(oldest_message, home->oldest_message(context_.now));
     }
   }
   for (const auto& rail : rails_) look_for_standing(*rail);
@@ -409,6 +412,8 @@ bool Host::housekeep() {
   m.jobs.set(jobs);
   m.sessions.set(sessions);
   m.operations_pending.set(pending);
+  m.messages_open.set(messages);
+  m.oldest_message_ns.set(static_cast<std::uint64_t>(oldest_message.value));
   m.staging_bytes.set(staging);
   for (std::size_t c = 0; c < ages.size(); ++c) m.oldest_operation_ns[c].set(static_cast<std::uint64_t>(ages[c].value));
   return true;

@@ -10,7 +10,6 @@
 namespace tensorlane::host {
 namespace {
 
-constexpr std::int64_t kSymptomShare = 5;  // of the detection time, that a lost connection waits for its cause
 using Gate = engine::Admission::Gate;
 
 constexpr std::size_t kTakeAtOnce = 64;

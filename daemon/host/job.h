@@ -72,6 +72,8 @@ class Job final : public RailsOwner {
   void peer_awaits(TensorId tensor, Sequence sequence, Time since);
   // A peer wants to exchange messages with this host, and it is this one that makes the flows. job_messages.cc
   void open_flows_to(HostIndex peer, Time now);
+  // A rank of any host.
+  void rank_left(Rank rank) { left_.insert(rank); }
   void abort(const Status& cause, Time now);
   void detach(Rank rank, Time now);
 
@@ -89,6 +91,7 @@ class Job final : public RailsOwner {
   void rails_gone() override { ++gone_; }
   void rails_await(std::size_t lane, const Awaited& awaited) override;
   void rails_missing(const Missing& missing, Time now) override;
+  void rails_messages_wait(const MessagesWait& waiting, Time now) override;
   void rails_progress(std::size_t lane, const ports::LaneProgress& progress) override;
 
   // ---- the loop ----
@@ -114,6 +117,9 @@ class Job final : public RailsOwner {
   // Of each class the age of the oldest operation that every local rank has submitted and that is not complete, as of
   // the last tell_progress(), where it is more than what `ages` says.
   void raise_ages(std::array<Duration, kMaxDataClasses>* ages) const;
+  // Sends and receives that are not over, and the age of the oldest; zero: there are none. job_messages.cc
+  std::uint64_t messages_open() const { return messages_open_; }
+  Duration oldest_message(Time now) const;
 
   const std::vector<std::shared_ptr<ports::ClientSession>>& sessions() const { return sessions_; }
   // Between hosts; none in a job of one host.
@@ -217,6 +223,9 @@ class Job final : public RailsOwner {
   const char* submit_message(std::uint32_t local, const protocol::SubmissionEntry& entry, Time now);
   bool goes_abroad(const engine::Message& message) const;
   void tell_messages(Time now);
+  void open_message(std::uint64_t request, const OpenMessage& message);
+  void close_message(std::uint64_t request);
+  bool has_gone(const OpenMessage& message) const;
   void report_waiting_messages(Time now);
   void submit_member(std::uint32_t local, const protocol::PlanTensor& member, Time now);
   Moved add_block(LocalTensor& t, const protocol::PlanTensor& tensor, ports::Block& block);
@@ -254,6 +263,10 @@ class Job final : public RailsOwner {
   void drain_if_closed(Time now);
   void look_if_drained();
 
+  // Of the detection time: what a lost connection waits for its cause, and a message of a rank that has left for what
+  // is still on its way.
+  static constexpr std::int64_t kSymptomShare = 5;
+
   ports::JobSpec spec_;
   const Context& context_;
   State state_ = State::kNew;
@@ -273,7 +286,10 @@ class Job final : public RailsOwner {
   std::unique_ptr<MessageDesk> desk_;                                           // of a job of one host
   std::vector<OpenMessage> messages_;                                           // by MessageDesk::request_of()
   std::uint64_t messages_abroad_ = 0;                                           // that are open, with other hosts
-  std::size_t closed_ = 0, drained_ = 0, gone_ = 0;                             // sets
+  std::uint64_t messages_open_ = 0;                                             // of all
+  std::uint32_t oldest_message_ = OpenMessage::kNone, newest_message_ = OpenMessage::kNone;  // of these
+  std::set<Rank> left_;                                                                      // ranks, of all hosts
+  std::size_t closed_ = 0, drained_ = 0, gone_ = 0;                                          // sets
   bool draining_ = false;
   protocol::Plan plan_;                            // its classes are those in use here
   std::vector<Rails::Priority> priorities_;        // that have changed: tell_priorities()
@@ -282,16 +298,17 @@ class Job final : public RailsOwner {
   std::optional<TensorId> largest_;                // of what is summed: an iteration begins whenever it is submitted
   std::optional<Time> largest_since_;
   std::vector<LocalTensor> tensors_;
-  std::map<std::uint32_t, Taken> taken_;  // by registrations, which are known by their first tensor
-  Ledger::Charge regions_;                // of the rails
-  Ledger::Charge message_tables_;         // of messages_, and of the desk
-  Ledger::Charge vacant_tables_;          // they do not shrink: what registrations left is there for others
-  std::size_t vacant_places_ = 0;         // of plan_
-  std::vector<TensorId> pending_;         // some rank here has submitted (a member of) it
-  std::size_t late_scan_ = 0;             // where in them report_late() goes on
-  std::size_t missing_scan_ = 0;          // the same of report_missing()
-  std::size_t message_scan_ = 0;          // and in messages_
-  std::vector<TensorId> late_;            // what it asks for; and whom the rails name: their memory serves again
+  std::map<std::uint32_t, Taken> taken_;         // by registrations, which are known by their first tensor
+  Ledger::Charge regions_;                       // of the rails
+  Ledger::Charge message_tables_;                // of messages_, and of the desk
+  Ledger::Charge vacant_tables_;                 // they do not shrink: what registrations left is there for others
+  std::size_t vacant_places_ = 0;                // of plan_
+  std::vector<TensorId> pending_;                // some rank here has submitted (a member of) it
+  std::size_t late_scan_ = 0;                    // where in them report_late() goes on
+  std::size_t missing_scan_ = 0;                 // the same of report_missing()
+  std::size_t message_scan_ = 0;                 // and in messages_
+  std::vector<std::uint64_t> waiting_messages_;  // what report_waiting_messages() asks for: its memory serves again
+  std::vector<TensorId> late_;                   // what it asks for; and whom the rails name: their memory serves again
   std::vector<HostIndex> missing_;
   std::vector<Missed> missed_;       // by host
   TensorId late_asked_;              // the last of asked_ that report_late() looked at

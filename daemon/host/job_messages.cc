@@ -55,11 +55,8 @@ const char* Job::submit_message(std::uint32_t local, const protocol::SubmissionE
     const ClassId cls = engine::class_by_thresholds(thresholds, slot.urgency);
     post.message.cls = ClassId(cls.value + (context_.config->classes - 1 - thresholds.size()));
   }
-  messages_[request] = {true, sends, goes_abroad(post.message), peer, now, now};
-  if (messages_[request].abroad) {
-    ++messages_abroad_;
-    if (departed_ && !lost_) lost_ = {departed_->first, now};
-  }
+  open_message(request, {true, sends, goes_abroad(post.message), peer, now, now});
+  if (messages_[request].abroad && departed_ && !lost_) lost_ = {departed_->first, now};
   if (desk_ == nullptr) {
     sets_.front().rails->post(post, now);
   } else {
@@ -69,36 +66,83 @@ const char* Job::submit_message(std::uint32_t local, const protocol::SubmissionE
   return nullptr;
 }
 
+// It is the newest of those that are open.
+void Job::open_message(std::uint64_t request, const OpenMessage& message) {
+  const auto index = static_cast<std::uint32_t>(request);
+  OpenMessage& opened = messages_[request] = message;
+  opened.before = newest_message_;
+  (newest_message_ == OpenMessage::kNone ? oldest_message_ : messages_[newest_message_].next) = index;
+  newest_message_ = index;
+  ++messages_open_;
+  if (opened.abroad) ++messages_abroad_;
+}
+
+void Job::close_message(std::uint64_t request) {
+  OpenMessage& message = messages_[request];
+  (message.before == OpenMessage::kNone ? oldest_message_ : messages_[message.before].next) = message.next;
+  (message.next == OpenMessage::kNone ? newest_message_ : messages_[message.next].before) = message.before;
+  --messages_open_;
+  if (message.abroad) --messages_abroad_;
+  message = {};
+}
+
+Duration Job::oldest_message(Time now) const {
+  return messages_open_ == 0 ? Duration() : now - messages_[oldest_message_].since;
+}
+
 void Job::tell_messages(Time now) {
   for (engine::MessageDone done; desk_->messages().next_done(&done);) rails_message_done(done, now);
 }
 
 void Job::rails_message_done(const engine::MessageDone& done, Time /*now*/) {
-  OpenMessage& message = messages_[done.request];
+  const OpenMessage& message = messages_[done.request];
   TL_ASSERT(message.open);
   const std::uint32_t local = MessageDesk::local_of(done.request);
   protocol::MessageSlot outcome;
   outcome.other_rank = message.sends ? done.destination.value : done.source.value;
   outcome.other_count = done.other_count;
   outcome.other_dtype = done.other_dtype;
-  if (message.abroad) --messages_abroad_;
-  message = {};
+  close_message(done.request);
   sessions_[local]->complete_message(MessageDesk::slot_of(done.request), outcome, done.code);
 }
 
-// Of those that wait for long, some in each call.
+// Whoever could be its other end has left the job.
+bool Job::has_gone(const OpenMessage& message) const {
+  return message.peer == engine::kAnySource ? left_.size() + 1 >= spec_.world_size : left_.contains(message.peer);
+}
+
+// Of those that wait for long, some in each call. One of a rank that has left will not be over by itself, but for what
+// is still on its way.
 void Job::report_waiting_messages(Time now) {
-  std::size_t told = 0;
-  for (std::size_t n = 0; n < std::min(messages_.size(), kMessageScan) && told < kMostTold; ++n) {
+  const Duration late = context_.config->late_after;
+  const Duration gone = std::min(late, Duration(spec_.detection.value / kSymptomShare));
+  waiting_messages_.clear();
+  for (std::size_t n = 0; n < std::min(messages_.size(), kMessageScan) && waiting_messages_.size() < kMostTold; ++n) {
     message_scan_ = message_scan_ + 1 < messages_.size() ? message_scan_ + 1 : 0;
     OpenMessage& message = messages_[message_scan_];
-    if (!message.open || now - message.told < context_.config->late_after) continue;
+    if (!message.open || now - message.told < (has_gone(message) ? gone : late)) continue;
     message.told = now;
-    ++told;
-    const Rank rank = local_ranks_[MessageDesk::local_of(message_scan_)];
-    const bool any = message.peer == engine::kAnySource;
-    context_.listener->on_message_waits(id(), rank, any ? std::nullopt : std::optional(message.peer),
-                                        now - message.since);
+    waiting_messages_.push_back(message_scan_);
+  }
+  if (waiting_messages_.empty()) return;
+  if (desk_ == nullptr) return sets_.front().rails->look_at_messages(waiting_messages_, now);
+  MessagesWait waiting;
+  for (const std::uint64_t request : waiting_messages_) waiting.emplace_back(request, desk_->stage_of(request));
+  rails_messages_wait(waiting, now);
+}
+
+void Job::rails_messages_wait(const MessagesWait& waiting, Time now) {
+  using engine::MessageStage;
+  if (state_ != State::kRunning) return;
+  for (const auto& [request, stage] : waiting) {
+    const OpenMessage& message = messages_[request];
+    if (!message.open || stage == MessageStage::kOver) continue;
+    const Rank rank = local_ranks_[MessageDesk::local_of(request)];
+    const auto peer = message.peer == engine::kAnySource ? std::nullopt : std::optional(message.peer);
+    const ports::MessageWait why = stage == MessageStage::kHeld      ? ports::MessageWait::kCredit
+                                   : stage == MessageStage::kMatched ? ports::MessageWait::kTransfer
+                                                                     : ports::MessageWait::kOtherEnd;
+    context_.listener->on_message_waits(id(), rank, peer, why, now - message.since);
   }
 }
 

@@ -193,6 +193,17 @@ RailsOwner::Lost JobRail::flow_down(const ports::FlowKey& key) {
   return dials(key.peer) ? RailsOwner::Lost::kDialed : RailsOwner::Lost::kAwaited;
 }
 
+std::string JobRail::classes_down(HostIndex host) const {
+  std::vector<std::string> down;
+  for (std::size_t f = 0; f < flows_to_peer(); ++f) {
+    const ClassId cls = flow_class(f);
+    if (find_flow(host, cls) == nullptr) down.push_back(cls == kControlClass ? "control" : std::to_string(cls.value));
+  }
+  std::string text = down.size() == 1 ? "class " : "classes ";
+  for (std::size_t i = 0; i < down.size(); ++i) text += (i == 0 ? "" : i + 1 == down.size() ? " and " : ", ") + down[i];
+  return text;
+}
+
 ports::Flow* JobRail::find_flow(HostIndex host, ClassId cls) const {
   const Peer& peer = peers_[host.value];
   const RailFlow* found = peer.known ? peer.flows[ports::metrics_slot(cls)].get() : nullptr;

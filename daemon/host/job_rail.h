@@ -76,6 +76,8 @@ class JobRail {
   // A flow is up, of which `stats` says over what it goes. Returns where its frames go until flow_down().
   ports::FrameSink& flow_up(const ports::FlowKey& key, ports::Flow& flow, const ports::FlowStats& stats, Time now);
   RailsOwner::Lost flow_down(const ports::FlowKey& key);
+  // The classes of the flows to the host that are not up: "class 1", "classes 0, 1 and control".
+  std::string classes_down(HostIndex host) const;
   // Gives its region back: nothing is called after it.
   void retire();
   // Memory that goes between hosts.

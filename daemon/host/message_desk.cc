@@ -18,18 +18,20 @@ engine::MessagesConfig MessageDesk::config_of(const ports::JobSpec& spec, const 
   }
   m.classes = config.single_queue ? std::uint8_t{1} : config.classes;
   m.open_per_rank = protocol::kMessageSlots;
+  m.announcements = ports::kAnnouncedMessages;
   return m;
 }
 
 Bytes MessageDesk::table_bytes(const engine::MessagesConfig& config) {
   const auto ranks = static_cast<std::uint64_t>(std::ranges::count(config.host_of, config.self));
   return Bytes(engine::Messages::table_bytes(config).value +
-               ranks * protocol::kMessageSlots * sizeof(std::span<std::byte>));
+               ranks * protocol::kMessageSlots * (sizeof(std::span<std::byte>) + sizeof(std::uint32_t)));
 }
 
 MessageDesk::MessageDesk(const engine::MessagesConfig& config, std::span<const RateLimit> limits)
     : messages_(config),
-      buffers_(static_cast<std::size_t>(std::ranges::count(config.host_of, config.self)) * protocol::kMessageSlots) {
+      buffers_(static_cast<std::size_t>(std::ranges::count(config.host_of, config.self)) * protocol::kMessageSlots),
+      ids_(buffers_.size()) {
   for (std::uint8_t c = 0; c < config.classes; ++c) limits_.emplace_back(limits[c]);
 }
 
@@ -43,6 +45,7 @@ ClassId MessageDesk::post(const MessagePost& post, Time now) {
   if (leaves) limits_[message.cls.value].take(now, Bytes(post.buffer.size()));
   const Status posted = post.sends ? messages_.send(now, message) : messages_.receive(now, message);
   TL_ASSERT(posted.ok());
+  ids_[message.request] = messages_.last_posted();
   return message.cls;
 }
 

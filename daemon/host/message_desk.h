@@ -25,10 +25,13 @@ struct MessagePost {
 
 // A slot of a rank's session, as its job knows it.
 struct OpenMessage {
+  static constexpr std::uint32_t kNone = 0xffffffff;
+
   bool open = false, sends = false, abroad = false;
-  Rank peer;   // or engine::kAnySource
-  Time since;  // it was posted
-  Time told;   // that it waits
+  Rank peer;                                   // or engine::kAnySource
+  Time since;                                  // it was posted
+  Time told;                                   // that it waits
+  std::uint32_t before = kNone, next = kNone;  // of those that are open, in the order of their posting
 };
 
 // The thread of the lane that has the job's rail 0; of a job of one host, of its own lane.
@@ -59,6 +62,8 @@ class MessageDesk {
     return message.source != engine::kAnySource &&
            messages_.host_of(message.source) == messages_.host_of(message.destination);
   }
+  // How far a request has come that was posted.
+  engine::MessageStage stage_of(std::uint64_t request) const { return messages_.stage_of(ids_[request]); }
   engine::Messages& messages() { return messages_; }
   const engine::Messages& messages() const { return messages_; }
   // The memory of a piece of a request's buffer.
@@ -73,6 +78,7 @@ class MessageDesk {
  private:
   engine::Messages messages_;
   std::vector<std::span<std::byte>> buffers_;  // by request
+  std::vector<std::uint32_t> ids_;             // of the machine, by request
   std::vector<TokenBucket> limits_;            // by class
 };
 

@@ -192,7 +192,8 @@ void RailSet::flow_down(RailIndex rail, const ports::FlowKey& key, const Status&
   const std::string where = by_index_.size() == 1 ? "" : fmt::format(" on rail {}", rail.value);
   const std::string broken = lost == RailsOwner::Lost::kNeighbour
                                  ? fmt::format("connection of host {} to host {}{} was lost", self, name, where)
-                                 : fmt::format("no connection of host {} to host {}{}", self, name, where);
+                                 : fmt::format("no connection of host {} to host {}{} for {}", self, name, where,
+                                               at(rail).classes_down(key.peer));
   const Status named =
       cause.ok()
           ? Status(Code::kUnavailable, fmt::format("host {} closed its connection to host {}{}", name, self, where),

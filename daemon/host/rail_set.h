@@ -70,6 +70,7 @@ class RailSet final : public Rails, private JobRail::Owner {
   void offer(TensorId tensor, Time now) override;
   void post(const MessagePost& post, Time now) override;
   void open_flows_to(HostIndex peer, Time now) override;
+  void look_at_messages(std::span<const std::uint64_t> requests, Time now) override;
   void look_for_missing(std::span<const TensorId> operations, Time now) override;
   void close(bool abort, Time now) override;
   void drain(Time now) override;

@@ -78,6 +78,13 @@ void RailSet::look_for_missing(std::span<const TensorId> operations, Time now) {
   if (!missing_.empty()) owner_.rails_missing(missing_, now);
 }
 
+void RailSet::look_at_messages(std::span<const std::uint64_t> requests, Time now) {
+  if (broken_ || closing_) return;
+  RailsOwner::MessagesWait waiting;
+  for (const std::uint64_t request : requests) waiting.emplace_back(request, desk_->stage_of(request));
+  owner_.rails_messages_wait(waiting, now);
+}
+
 std::uint64_t RailSet::staging_bytes() const {
   std::uint64_t bytes = 0;
   for (const auto& rail : rails_) bytes += rail->engine().counters().staging_bytes;

@@ -63,6 +63,8 @@ class Rails {
   // A peer wants to send to this host, or to receive: opens the flows to it, where this host is the one that makes
   // them. Of the lane that has rail 0.
   virtual void open_flows_to(HostIndex peer, Time now) = 0;
+  // How far these requests have come. Of the lane that has rail 0. Answer: rails_messages_wait.
+  virtual void look_at_messages(std::span<const std::uint64_t> requests, Time now) = 0;
   // Which hosts these operations wait for. Answer: rails_missing.
   virtual void look_for_missing(std::span<const TensorId> operations, Time now) = 0;
 
@@ -123,6 +125,9 @@ class RailsOwner {
   virtual void rails_await(std::size_t lane, const Awaited& awaited) = 0;
   using Missing = std::vector<std::pair<TensorId, HostIndex>>;
   virtual void rails_missing(const Missing& missing, Time now) = 0;
+  // Requests, and how far each has come.
+  using MessagesWait = std::vector<std::pair<std::uint64_t, engine::MessageStage>>;
+  virtual void rails_messages_wait(const MessagesWait& waiting, Time now) = 0;
   // `progress`: of these rails alone.
   virtual void rails_progress(std::size_t lane, const ports::LaneProgress& progress) = 0;
 };

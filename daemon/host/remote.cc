@@ -53,6 +53,12 @@ void RemoteRails::open_flows_to(HostIndex peer, Time /*now*/) {
   tell([peer](JobPart& part, Time now) { part.rails()->open_flows_to(peer, now); });
 }
 
+void RemoteRails::look_at_messages(std::span<const std::uint64_t> requests, Time /*now*/) {
+  tell([all = std::vector(requests.begin(), requests.end())](JobPart& part, Time now) {
+    part.rails()->look_at_messages(all, now);
+  });
+}
+
 void RemoteRails::look_for_missing(std::span<const TensorId> operations, Time /*now*/) {
   tell([all = std::vector(operations.begin(), operations.end())](JobPart& part, Time now) {
     part.rails()->look_for_missing(all, now);
@@ -112,6 +118,10 @@ void RemoteOwner::rails_await(std::size_t lane, const Awaited& awaited) {
 
 void RemoteOwner::rails_missing(const Missing& missing, Time /*now*/) {
   tell([=](Job& job, Time now) { job.rails_missing(missing, now); });
+}
+
+void RemoteOwner::rails_messages_wait(const MessagesWait& waiting, Time /*now*/) {
+  tell([=](Job& job, Time now) { job.rails_messages_wait(waiting, now); });
 }
 
 void RemoteOwner::rails_progress(std::size_t lane, const ports::LaneProgress& progress) {

@@ -44,6 +44,7 @@ class RemoteRails final : public Rails {
   void offer(TensorId tensor, Time /*now*/) override { way_.post(OfferNote{tensor}); }
   void post(const MessagePost& post, Time /*now*/) override { way_.post(post); }
   void open_flows_to(HostIndex peer, Time now) override;
+  void look_at_messages(std::span<const std::uint64_t> requests, Time now) override;
   void look_for_missing(std::span<const TensorId> operations, Time now) override;
   void close(bool abort, Time now) override;
   void drain(Time now) override;
@@ -76,6 +77,7 @@ class RemoteOwner final : public RailsOwner {
   void rails_gone() override;
   void rails_await(std::size_t lane, const Awaited& awaited) override;
   void rails_missing(const Missing& missing, Time now) override;
+  void rails_messages_wait(const MessagesWait& waiting, Time now) override;
   void rails_progress(std::size_t lane, const ports::LaneProgress& progress) override;
 
  private:

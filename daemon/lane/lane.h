@@ -49,6 +49,7 @@ class Lanes final : public ports::LanePort {
   Status use_thresholds(JobId job, std::vector<double> thresholds) override;
   Status awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) override;
   Status open_flows(JobId job, HostIndex peer) override;
+  Status rank_left(JobId job, Rank rank) override;
   Status abort_job(JobId job, Status cause) override;
   Status detach(JobId job, Rank rank) override;
   Status admit(const ports::JobSpec& spec, std::span<const protocol::TensorBody> tensors) const override;

@@ -112,6 +112,10 @@ Status Lanes::open_flows(JobId job, HostIndex peer) {
   return impl_->on_job(job, [peer, &loop](host::Job& j) { j.open_flows_to(peer, loop.host().now()); });
 }
 
+Status Lanes::rank_left(JobId job, Rank rank) {
+  return impl_->on_job(job, [rank](host::Job& j) { j.rank_left(rank); });
+}
+
 // A job that still waits for its memory never begins.
 Status Lanes::abort_job(JobId job, Status cause) {
   Impl* const impl = impl_.get();

@@ -52,6 +52,14 @@ struct JobSpec {
   }
 };
 
+// What a message that is not over waits for.
+enum class MessageWait : std::uint8_t {
+  kOtherEnd,  // that the other rank receives, or sends
+  kCredit,    // a send: that fewer than kAnnouncedMessages wait to be received, of this host's to the other's
+  kTransfer,  // both ends are there
+};
+inline constexpr std::uint32_t kAnnouncedMessages = 1024;
+
 // What a lane accepts from other threads. Every call is queued and carried out on the lane's thread, those of one job
 // in order, except that a plan waits for its memory while others pass it; none blocks. ResourceExhausted when the queue
 // (of `kLaneMailbox` commands) is full.
@@ -85,6 +93,8 @@ class LanePort {
   // A peer has waited for this host's part in this operation since that long ago. Ranks that have not submitted it are
   // reported as late. An operation that is neither the current nor the next one changes nothing.
   virtual Status awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) = 0;
+  // The rank has left, on whichever host: who waits for a message of it is told soon, and not after late_after.
+  virtual Status rank_left([[maybe_unused]] JobId job, [[maybe_unused]] Rank rank) { return {}; }
   // The rank has gone in peace (nothing of it in flight). After the last one the job closes without an error:
   // on_job_closed.
   virtual Status detach(JobId job, Rank rank) = 0;
@@ -113,7 +123,7 @@ class LaneListener {
   virtual void on_missing(JobId, HostIndex /*peer*/, TensorId, Sequence, Duration /*waited*/) {}
   // A message that `rank` of this host has sent or asked for `waited` ago is not over, and `peer` is its other end;
   // none: anybody may be. Repeated.
-  virtual void on_message_waits(JobId, Rank /*rank*/, std::optional<Rank> /*peer*/, Duration /*waited*/) {}
+  virtual void on_message_waits(JobId, Rank /*rank*/, std::optional<Rank> /*peer*/, MessageWait, Duration /*waited*/) {}
   // Messages are to go between this host and `peer`, and it is the peer that makes the flows (LanePort::open_flows).
   // Not repeated.
   virtual void on_flows_wanted(JobId, HostIndex /*peer*/) {}

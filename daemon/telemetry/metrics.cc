@@ -232,6 +232,10 @@ class Page final {
         {"sessions", "Client sessions now", static_cast<double>(m.sessions.value()), false},
         {"pending_operations", "Operations on tensors under way between hosts",
          static_cast<double>(m.operations_pending.value()), false},
+        {"open_messages", "Sends and receives of ranks of this host that are not over",
+         static_cast<double>(m.messages_open.value()), false},
+        {"oldest_message_age_seconds", "Age of the oldest of them; 0: there is none",
+         static_cast<double>(m.oldest_message_ns.value()) * 1e-9, false},
         {"staging_bytes", "Staging memory in use", static_cast<double>(m.staging_bytes.value()), false},
     };
     for (const Row& row : rows) {

@@ -71,6 +71,8 @@ nlohmann::json LaneStatus::read() const {
             {"cpu_seconds", static_cast<double>(cpu_ns) * 1e-9},
             {"sent_slices", slices},
             {"cpu_ns_per_slice", slices == 0 ? nlohmann::json() : nlohmann::json(cpu_ns / slices)},
+            {"open_messages", metrics.messages_open.value()},
+            {"oldest_message_s", static_cast<double>(metrics.oldest_message_ns.value()) * 1e-9},
             {"staging_bytes", metrics.staging_bytes.value()},
             {"stale_grants", metrics.stale_grants.value()},
             {"resumed_flows", metrics.transport.flows_resumed.value()},

@@ -104,6 +104,8 @@ void print_lane(const nlohmann::json& lane) {
                cls.value("received_bytes", std::uint64_t{0}), cls.value("completed_tensors", std::uint64_t{0}),
                cls.value("failed_tensors", std::uint64_t{0}));
   }
+  if (const auto open = lane.value("open_messages", std::uint64_t{0}); open > 0)
+    fmt::print("  messages: {} not over, the oldest for {:.1f} s\n", open, lane.value("oldest_message_s", 0.0));
   print_rails(lane.value("rails", nlohmann::json::array()), lanes);
   if (const std::string address = lane.value("metrics", ""); !address.empty())
     fmt::print("  metrics http://{}/metrics\n", address);

@@ -268,6 +268,12 @@ Status Lane::awaited(JobId job, TensorId tensor, Sequence sequence, Duration wai
   return {};
 }
 
+Status Lane::rank_left(JobId job, Rank rank) {
+  std::lock_guard lock(mutex_);
+  jobs_.at(job).left.insert(rank.value);
+  return {};
+}
+
 Status Lane::abort_job(JobId job, Status cause) {
   {
     std::lock_guard lock(mutex_);

@@ -82,7 +82,7 @@ class Lane final : public ports::LanePort {
   };
   struct JobRecord {
     ports::JobSpec spec;
-    std::set<std::uint32_t> attached, detached;
+    std::set<std::uint32_t> attached, detached, left;
     protocol::Plan plan;
     std::vector<Binding> bindings;
     std::optional<std::vector<double>> thresholds;
@@ -98,6 +98,7 @@ class Lane final : public ports::LanePort {
   Status bind(JobId job, Rank rank, TensorId tensor, ports::BufferPlace place) override;
   Status use_thresholds(JobId job, std::vector<double> thresholds) override;
   Status awaited(JobId job, TensorId tensor, Sequence sequence, Duration waited) override;
+  Status rank_left(JobId job, Rank rank) override;
   Status abort_job(JobId job, Status cause) override;
   Status detach(JobId job, Rank rank) override;
 

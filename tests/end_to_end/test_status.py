@@ -66,6 +66,35 @@ tl.shutdown()
             expect(code == 0, f"a rank ended with status {code}: {text}")
 
 
+def check_messages(daemons):
+    """A send or receive that is not over is counted, and its age is told."""
+    program = f"""
+import numpy, subprocess, tensorlane as tl, time
+tl.init()
+def lane():
+    return tl.status()["daemon"]["lane"]
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, lane()
+        time.sleep(0.05)
+if tl.rank() == 0:
+    waits = tl.recv_async_(numpy.zeros(3), 1)
+    until(lambda: lane()["open_messages"] == 1 and lane()["oldest_message_s"] > 0.5)
+    text = subprocess.run([{os.path.join(BIN, "tensorlane")!r}, "status"], capture_output=True, text=True, check=True).stdout
+    assert "messages: 1 not over, the oldest for " in text, text
+tl.barrier()
+if tl.rank() == 1:
+    tl.send(numpy.ones(3), 0)
+else:
+    tl.synchronize(waits)
+    until(lambda: lane()["open_messages"] == 0 and lane()["oldest_message_s"] == 0)
+tl.shutdown()
+"""
+    for text, code in outputs(daemons.job("messages", [PYTHON, "-c", program], env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so")}), 60):
+        expect(code == 0, f"a rank ended with status {code}: {text}")
+
+
 def check_pages(daemons):
     ranks = daemons.job("sets", [PYTHON, "-c", MANY_SETS], env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so")})
     for text, code in outputs(ranks, 120):
@@ -86,6 +115,7 @@ def main():
     with Daemons(2) as daemons:
         check_gathering(daemons)
         check_urgencies(daemons)
+        check_messages(daemons)
         check_pages(daemons)
         check_user_outside(daemons)
         whole = status_text(daemons, "h0")

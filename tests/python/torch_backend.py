@@ -369,6 +369,7 @@ def differs(kind):
               "root": "root.*0.*1|root.*1.*0", "known": "of 2 .*of 5 |of 5 .*of 2 ", "order": "6.*7|7.*6"}
     text = refused(calls[kind], dist.DistBackendError, r"rank 0\b.*rank 1\b|rank 1\b.*rank 0\b", values[kind])
     assert time.monotonic() - begin < 12, time.monotonic() - begin
+    assert not re.search("regist|tensor|job", text), text  # words of the daemon's
     refused(lambda: dist.all_reduce(torch.ones(1)), dist.DistBackendError, ".")
     print(f"rank {rank}: was told: {text}", flush=True)
 

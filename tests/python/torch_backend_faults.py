@@ -3,6 +3,7 @@
     torch_backend_faults.py kept       a time-out gives up an operation of which the library still has the memory
     torch_backend_faults.py refuses    the library of one rank refuses a call, and has no thread for a callback
     torch_backend_faults.py leaves     a group is left while an operation begins
+    torch_backend_faults.py left       a rank leaves groups in which the other waits for it
     torch_backend_faults.py hangs      torch's store hangs when the other rank has died
     torch_backend_faults.py forks      a forked child has its parent's group
     torch_backend_faults.py barrier    a rank gives up a monitored barrier before the other comes
@@ -15,6 +16,7 @@ import ctypes
 import datetime
 import gc
 import os
+import re
 import resource
 import signal
 import sys
@@ -107,6 +109,29 @@ def leaves(store):
         assert said
     del group
     gc.collect()
+
+
+def left(store):
+    """Who waits is told soon, in words of torch.distributed: nothing was registered by this program, and it has no job."""
+    rank = dist.get_rank()
+    waits = [
+        ("all_reduce of 4 Float .sum.", "make the same calls", lambda group: dist.all_reduce(torch.ones(4), group=group)),
+        ("recv of 4 Float from rank 1, tag 0", "send and receive all messages", lambda group: dist.recv(torch.ones(4), 1, group=group)),
+        ("recv of 4 Float from any rank, tag 7", "send and receive all messages", lambda group: dist.recv(torch.ones(4), group=group, tag=7)),
+    ]
+    for number, (what, how, call) in enumerate(waits):
+        group = dist.new_group()
+        dist.barrier(group=group)
+        if rank == 1:
+            time.sleep(0.2)  # the other waits by then, or nearly
+            group._get_backend(CPU).shutdown()
+            store.wait([f"told{number}"])
+            continue
+        begin = time.monotonic()
+        text = refused(lambda: call(group), dist.DistBackendError, f"^{what}: (rank 1 on host h1 has|all other ranks have) left process group '.*' of 2 ranks: let every rank {how}")
+        assert time.monotonic() - begin < 4, f"{time.monotonic() - begin} s"
+        assert not re.search("regist|tensor|job", text), text
+        store.set(f"told{number}", "")
 
 
 class Hanging(dist.Store):

@@ -91,6 +91,7 @@ std::uint32_t Messages::add_request(Time now, const Message& message, bool sends
   item.order = ++posted_;
   item.done = {.request = message.request, .source = message.source, .destination = message.destination};
   item.done.tag = message.tag;
+  last_posted_ = id_of(index);
   ++open_of_[(sends ? message.source : message.destination).value];
   ++open_;
   return index;
@@ -254,6 +255,16 @@ void Messages::drained() {
     if (item.state != State::kOver) finish(i, Code::kAborted);
     free_if_gone(i);
   }
+}
+
+MessageStage Messages::stage_of(std::uint32_t id) const {
+  const std::uint32_t index = find(id);
+  if (index == kNone || items_[index].state == State::kOver) return MessageStage::kOver;
+  const Item& item = items_[index];
+  if (item.state == State::kTravels) return MessageStage::kMatched;
+  const bool unannounced = item.sends && item.state == State::kWaits;
+  return unannounced && peers_[item.peer.value].announced == config_.announcements ? MessageStage::kHeld
+                                                                                   : MessageStage::kUnmatched;
 }
 
 Messages::Lent Messages::lent(HostIndex peer) const {

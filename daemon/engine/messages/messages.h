@@ -72,6 +72,14 @@ struct MessageDone {
   Dtype other_dtype{};
 };
 
+// How far a request has come.
+enum class MessageStage : std::uint8_t {
+  kHeld,       // a send that may not be announced: as many as may be are announced to the peer and not answered
+  kUnmatched,  // its other end is not known
+  kMatched,
+  kOver,
+};
+
 // A block of a message between two ranks of this host. Until copied(token) neither buffer is given back.
 struct MessageCopy {
   Descriptor from, to;  // at most kMaxOperation bytes
@@ -92,6 +100,10 @@ class Messages {
   // table's bucket.
   Status send(Time now, const Message& message);
   Status receive(Time now, const Message& message);
+
+  // The id of the request that was posted last; and how far a request has come, by its id.
+  std::uint32_t last_posted() const { return last_posted_; }
+  MessageStage stage_of(std::uint32_t id) const;
 
   HostIndex host_of(Rank rank) const { return config_.host_of[rank.value]; }
   // All flows to this host are up. Once.
@@ -237,6 +249,7 @@ class Messages {
   std::vector<PeerSet> data_;  // by class
   std::uint64_t grants_ = 0;   // orders equals
   std::uint64_t posted_ = 0;   // requests, ever
+  std::uint32_t last_posted_ = 0;
   bool aborted_ = false;
 };
 

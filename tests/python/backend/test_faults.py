@@ -25,6 +25,10 @@ def test_a_group_that_is_left_while_an_operation_begins():
     assert faults("leaves", variables={"SLOW_WORKS": str(SLOW_WORKS)}).count("leaves is right") == 2
 
 
+def test_a_rank_that_leaves_while_the_other_waits():
+    assert faults("left", settings=["detection=2 s"]).count("left is right") == 2
+
+
 def test_a_store_that_hangs():
     assert "rank 0: hangs is right" in faults("hangs", settings=["detection=2 s"])
 

@@ -106,7 +106,8 @@ TEST_F(FlowsTest, ThatCannotBeMadeFailTheJobWithTheirCause) {
   auto in_force = grow(allreduce(Pattern::kParameterServer));
   wait([&] { return peers_dialed().size() == 3 * kFlows; });
   transport_->fall(transport_->dialed().back(), {Code::kTimedOut, "nobody answers", "10.0.0.3:1", "open the port"});
-  EXPECT_EQ(listener_.failed.get_future().get().what(), "no connection of host h0 to host h2: nobody answers");
+  EXPECT_EQ(listener_.failed.get_future().get().what(),
+            "no connection of host h0 to host h2 for classes 0, 1 and control: nobody answers");
   EXPECT_EQ(in_force.wait_for(0s), std::future_status::timeout);
 }
 
@@ -133,7 +134,25 @@ TEST_F(FlowsTest, ThatGoBeforeTheirHostHasAllFailTheJobThoughNothingIsPending) {
   transport_->let_rise(transport_->dialed().front());
   wait([&] { return metrics_.flows.all().size() == 1; });
   transport_->fall(transport_->dialed().front(), {Code::kUnavailable, "connection reset", "10.0.0.2:1", "look there"});
-  EXPECT_EQ(listener_.failed.get_future().get().what(), "no connection of host h0 to host h1: connection reset");
+  EXPECT_EQ(listener_.failed.get_future().get().what(),
+            "no connection of host h0 to host h1 for classes 0, 1 and control: connection reset");
+}
+
+TEST_F(FlowsTest, ThatCannotBeMadeAreNamedByTheirClasses) {
+  start(windows(mib(1)));
+  transport_->hold_back();
+  listener_.expected = true;
+  begin(HostIndex(0), 2);
+  wait([&] { return peers_dialed().size() == kFlows; });
+  const std::vector<ports::FlowKey> dialed = transport_->dialed();
+  for (const ports::FlowKey& flow : dialed) {
+    if (flow.cls != ClassId(1)) transport_->let_rise(flow);
+  }
+  wait([&] { return metrics_.flows.all().size() == 2; });
+  const auto bulk = std::ranges::find(dialed, ClassId(1), &ports::FlowKey::cls);
+  transport_->fall(*bulk, {Code::kTimedOut, "nobody answers", "10.0.0.2:1", "open the port"});
+  EXPECT_EQ(listener_.failed.get_future().get().what(),
+            "no connection of host h0 to host h1 for class 1: nobody answers");
 }
 
 // The end that is dialed waits for the other one, which may come again; and not for ever.

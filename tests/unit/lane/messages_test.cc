@@ -271,6 +271,69 @@ TEST_F(MessagesTest, ThatWaitForLongAreReported) {
   EXPECT_LT(of_anybody, waiting.size());
 }
 
+// One of a rank that has left is told of long before it is late.
+TEST_F(MessagesTest, OfARankThatHasLeftAreToldSoon) {
+  start(2, 1, {}, seconds(600));
+  hosts_[0]->clients[0]->post(0, receive_from(0, 1, 1, 0));
+  hosts_[0]->clients[0]->post(1, receive_from(1, 1, 1, 64));
+  hosts_[0]->clients[0]->post(2, receive_from(protocol::kAnyRank, 2, 1, 128));
+  ASSERT_TRUE(hosts_[0]->lane->rank_left(kJob, Rank(1)).ok());
+  std::set<std::optional<Rank>> of;
+  for (const auto& w : hosts_[0]->listener.wait_waiting(2)) {
+    EXPECT_EQ(w.why, ports::MessageWait::kOtherEnd);
+    of.insert(w.peer);
+  }
+  EXPECT_EQ(of, (std::set<std::optional<Rank>>{Rank(1), std::nullopt}));
+}
+
+// 1,025 sends of two ranks to another host: what one of them waits for is not its receive.
+TEST_F(MessagesTest, BeyondTheCreditOfTheirHostSaySoAndAreCounted) {
+  start(2, 2, {}, milliseconds(200));
+  const std::uint32_t half = ports::kAnnouncedMessages / 2;
+  for (std::uint32_t slot = 0; slot <= half; ++slot) {
+    hosts_[0]->clients[0]->post(slot, send_to(2, slot, 1, 0));
+    if (slot < half) hosts_[0]->clients[1]->post(slot, send_to(3, slot, 1, 0));
+  }
+  const auto count = [&](ports::MessageWait why) {
+    const auto all = hosts_[0]->listener.wait_waiting(0);
+    return std::ranges::count(all, why, &FakeListener::Waiting::why);
+  };
+  for (int i = 0; i < 1000 && count(ports::MessageWait::kCredit) == 0; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_GT(count(ports::MessageWait::kCredit), 0);
+  EXPECT_GT(count(ports::MessageWait::kOtherEnd), 0);
+  EXPECT_EQ(hosts_[0]->metrics().messages_open.value(), ports::kAnnouncedMessages + 1);
+  EXPECT_GE(hosts_[0]->metrics().oldest_message_ns.value(), 200'000'000u);
+  for (std::uint32_t slot = 0; slot <= half; ++slot) {
+    hosts_[1]->clients[0]->post(slot, receive_from(0, slot, 1, 0));
+    if (slot < half) hosts_[1]->clients[1]->post(slot, receive_from(1, slot, 1, 0));
+  }
+  for (int i = 0; i < 1000 && hosts_[0]->metrics().messages_open.value() > 0; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(hosts_[0]->metrics().messages_open.value(), 0u);
+  EXPECT_EQ(hosts_[0]->metrics().oldest_message_ns.value(), 0u);
+}
+
+// The oldest is that of those that are left, in whichever order they end.
+TEST_F(MessagesTest, TellTheAgeOfTheOldestThatIsOpen) {
+  start(1, 1, {});
+  FakeClient& client = *hosts_[0]->clients[0];
+  const auto oldest = [&] { return hosts_[0]->metrics().oldest_message_ns.value(); };
+  const auto ends = [&](std::uint32_t slot, std::uint64_t tag) {
+    client.post(slot, send_to(0, tag, 1, 0));
+    EXPECT_EQ(client.wait_message(slot).first, Code::kOk);
+  };
+  for (std::uint32_t tag : {0u, 1u, 2u}) client.post(tag, receive_from(0, tag, 1, 64));
+  for (int i = 0; i < 1000 && oldest() < 1'500'000'000; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_GE(oldest(), 1'500'000'000u);
+  client.post(3, receive_from(0, 3, 1, 64));
+  ends(4, 1);
+  ends(5, 0);
+  EXPECT_GE(oldest(), 1'500'000'000u);
+  ends(6, 2);
+  for (int i = 0; i < 1000 && oldest() >= 1'500'000'000; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_LT(oldest(), 1'500'000'000u);
+  EXPECT_EQ(hosts_[0]->metrics().messages_open.value(), 1u);
+}
+
 // What a send to another host exceeds of its class's limit makes it go in the next class.
 TEST(MessageDesk, KeepsToTheLimitOfAClass) {
   engine::MessagesConfig config;

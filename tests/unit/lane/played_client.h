@@ -209,8 +209,8 @@ class FakeListener final : public ports::LaneListener {
   void on_flows_wanted(JobId, HostIndex peer) override {
     if (wants_flows) wants_flows(peer);
   }
-  void on_message_waits(JobId, Rank rank, std::optional<Rank> peer, Duration waited) override {
-    set([&] { waiting_.push_back({rank, peer, waited}); });
+  void on_message_waits(JobId, Rank rank, std::optional<Rank> peer, ports::MessageWait why, Duration waited) override {
+    set([&] { waiting_.push_back({rank, peer, why, waited}); });
   }
   void on_job_closed(JobId) override {
     set([this] { closed_ = true; });
@@ -220,6 +220,7 @@ class FakeListener final : public ports::LaneListener {
   struct Waiting {
     Rank rank;
     std::optional<Rank> peer;
+    ports::MessageWait why;
     Duration waited;
   };
   // Messages that wait, once there are so many reports.

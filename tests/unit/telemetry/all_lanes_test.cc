@@ -40,17 +40,19 @@ void visit_transport(TransportMetrics& metrics, OnCounter counter) {
 template <typename OnCounter, typename OnOldest, typename OnHistogram>
 void visit(LaneMetrics& metrics, OnCounter counter, OnOldest oldest, OnHistogram histogram) {
   auto& [classes, rails, slices_sent, slices_reduced, bytes_reduced, bytes_copied, stale, errors, late, started, failed,
-         transport, cpu, work_cpu, work_turns, loops, sleeps, jobs, sessions, pending, staging, ages, flows, paths,
-         job_list] = metrics;
+         transport, cpu, work_cpu, work_turns, loops, sleeps, jobs, sessions, pending, staging, messages,
+         oldest_message, ages, flows, paths, job_list] = metrics;
   for (ClassMetrics& cls : classes) visit_class(cls, counter, histogram);
   for (RailMetrics& rail : rails) {
     auto& [sent, received] = rail;
     for (auto* of_classes : {&sent, &received}) std::ranges::for_each(*of_classes, counter);
   }
   visit_transport(transport, counter);
-  for (Counter* c : {&slices_sent, &slices_reduced, &bytes_reduced, &bytes_copied, &stale, &errors, &late, &started,
-                     &failed, &cpu, &work_cpu, &work_turns, &loops, &sleeps, &jobs, &sessions, &pending, &staging})
+  for (Counter* c :
+       {&slices_sent, &slices_reduced, &bytes_reduced, &bytes_copied, &stale, &errors, &late, &started, &failed, &cpu,
+        &work_cpu, &work_turns, &loops, &sleeps, &jobs, &sessions, &pending, &staging, &messages})
     counter(*c);
+  oldest(oldest_message);
   std::ranges::for_each(ages, oldest);
   // The tests below have these.
   static_cast<void>(flows);
@@ -97,7 +99,8 @@ TEST(AllLanes, AddUpEverything) {
           EXPECT_EQ(h.bucket(i), expected.bucket(i)) << "metric " << n << ", bucket " << i;
       });
   // Nothing is left unvisited: metrics are counters, histograms of counters, and the three boards.
-  const std::size_t visited = (counters + kMaxDataClasses) * sizeof(Counter) + histograms * sizeof(DurationHistogram);
+  const std::size_t visited =
+      (counters + kMaxDataClasses + 1) * sizeof(Counter) + histograms * sizeof(DurationHistogram);
   EXPECT_EQ(visited + sizeof(FlowBoard) + sizeof(PathBoard) + sizeof(JobMetricsList), sizeof(LaneMetrics));
 }
 

@@ -128,6 +128,8 @@ TEST(Exporter, NoFamilyShowsAnothersNumbers) {
   for (int i = 0; i < 3; ++i) urgent.completion.record(microseconds(4));
   metrics.oldest_operation_ns[0].set(21'000'000'000);
   metrics.oldest_operation_ns[1].set(22'000'000'000);
+  metrics.messages_open.set(25);
+  metrics.oldest_message_ns.set(26'500'000'000);
   metrics.rails[1].bytes_sent[0].add(23);
   metrics.rails[1].bytes_received[0].add(24);
   metrics.stale_grants.add(31);
@@ -163,6 +165,8 @@ TEST(Exporter, NoFamilyShowsAnothersNumbers) {
                            "oldest_operation_age_seconds{class=\"bulk\"} 22",
                            "rail_sent_bytes_total{rail=\"1\",class=\"urgent\"} 23",
                            "rail_received_bytes_total{rail=\"1\",class=\"urgent\"} 24",
+                           "open_messages 25",
+                           "oldest_message_age_seconds 26.5",
                            "stale_grants_total 31",
                            "protocol_errors_total 32",
                            "late_reports_total 33",
