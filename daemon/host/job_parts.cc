@@ -87,10 +87,11 @@ void Job::rails_placed(const engine::PartInPlace& part, Time /*now*/) {
     if (placed == end - begin) whole |= std::uint64_t{1} << index;
     at = to;
   }
-  while (whole != 0 && sessions_.front()) {
+  const auto& session = sessions_[t.members->locals().front()];  // of the only member here
+  while (whole != 0 && session) {
     const protocol::PartRun run = protocol::first_run(whole);
     whole &= ~run.mask();
-    sessions_.front()->parts_in_place({tensor.id.value, Code::kInProgress, protocol::with_parts(t.completed + 1, run)});
+    session->parts_in_place({tensor.id.value, Code::kInProgress, protocol::with_parts(t.completed + 1, run)});
   }
 }
 
