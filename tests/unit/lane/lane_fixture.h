@@ -253,11 +253,13 @@ class LaneTest : public ::testing::Test {
     }
     barrier();
   }
-  // Of a rank's buffer.
+  // Of a rank's buffer; the rank is one of the tensor's world.
   std::uint64_t buffer_bytes(const protocol::PlanTensor& tensor, Rank rank) const {
     if (!exchanges(tensor.operation)) return tensor.bytes();
-    const auto world_size = static_cast<std::uint32_t>(plan_.rank_hosts.size());
-    return protocol::exchange_of(tensor, world_size).buffer(rank.value) * dtype_size(tensor.dtype);
+    const bool all = tensor.world == nullptr;
+    const auto world_size = all ? static_cast<std::uint32_t>(plan_.rank_hosts.size()) : tensor.world->size();
+    const std::uint32_t number = all ? rank.value : *tensor.world->rank_of(rank.value);
+    return protocol::exchange_of(tensor, world_size).buffer(number) * dtype_size(tensor.dtype);
   }
   // Until every lane has carried out what it was told: binds come before the first submission.
   void barrier() {
@@ -290,7 +292,7 @@ class LaneTest : public ::testing::Test {
       for (std::uint32_t tensor = range.first; tensor < range.end(); ++tensor) client.forget(tensor);
     });
   }
-  // Others come to be there, registered together.
+  // Others come to be there, or behind the last one, registered together, of a process set by its ranks alone.
   void place(std::uint32_t first, std::vector<protocol::PlanTensor> tensors,
              const std::vector<std::uint64_t>& offsets) {
     const protocol::TensorRange range{first, static_cast<std::uint32_t>(tensors.size())};
@@ -308,8 +310,8 @@ class LaneTest : public ::testing::Test {
     for (auto& host : hosts_) {
       for (std::size_t r = 0; r < host->clients.size(); ++r, ++rank) {
         for (std::uint32_t i = 0; i < range.count; ++i) {
-          if (tensors[i].is_batch()) continue;
-          const std::uint64_t bytes = tensors[i].elements * dtype_size(tensors[i].dtype);
+          if (tensors[i].is_batch() || (tensors[i].world != nullptr && !tensors[i].world->rank_of(rank))) continue;
+          const std::uint64_t bytes = buffer_bytes(tensors[i], Rank(rank));
           ASSERT_TRUE(host->lane->bind(kJob, Rank(rank), tensors[i].id, {0, offsets[i], bytes}).ok());
         }
       }
