@@ -72,6 +72,8 @@ class Job final : public RailsOwner {
   void peer_awaits(TensorId tensor, Sequence sequence, Time since);
   // A peer wants to exchange messages with this host, and it is this one that makes the flows. job_messages.cc
   void open_flows_to(HostIndex peer, Time now);
+  // Of a job of one host; null: the job has more, or no messages.
+  const engine::Messages* messages() const { return desk_ != nullptr ? &desk_->messages() : nullptr; }
   void abort(const Status& cause, Time now);
   void detach(Rank rank, Time now);
 

@@ -36,6 +36,7 @@ struct Report {
   std::vector<Failure> failed;
   std::uint64_t in_parts = 0, parts_placed = 0;
   std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0, neighbour_aborts = 0;
+  std::uint64_t messages = 0, message_bytes = 0;
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, lies = 0, twice = 0;
   Congestion::Counters congestion;
   std::array<std::uint64_t, kFaultKinds> faults{};
@@ -50,6 +51,8 @@ struct Report {
     demoted += o.demoted;
     aborts += o.aborted ? 1 : 0;
     neighbour_aborts += o.neighbour_aborted ? 1 : 0;
+    messages += o.messages;
+    message_bytes += o.message_bytes;
     packets += o.packets;
     lost += o.lost;
     overflowed += o.overflowed;
@@ -132,6 +135,8 @@ nlohmann::json to_json(const Options& options, const Report& report) {
   json["slices"] = report.slices;
   json["bytes"] = report.bytes;
   json["demoted_bytes"] = report.demoted;
+  json["messages"] = report.messages;
+  json["message_bytes"] = report.message_bytes;
   json["aborts"] = report.aborts;
   json["neighbour_aborts"] = report.neighbour_aborts;
   json["faults"] = {{"packets", report.packets},

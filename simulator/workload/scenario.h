@@ -10,6 +10,7 @@
 #include "common/protocol/plan.h"
 #include "daemon/engine/engine.h"
 #include "simulator/network/network.h"
+#include "simulator/workload/messages.h"
 
 namespace tensorlane::simulator {
 
@@ -150,6 +151,7 @@ struct Scenario {
   std::array<Bytes, kLevels> windows{};        // by level, control first
   LaneConfig lane;
   ClientConfig client;
+  MessageProgram messages;
   std::vector<Fault> faults;
   std::size_t tensors_at_start = std::numeric_limits<std::size_t>::max();  // of the plan; the rest comes with growths
   bool leaves = false;          // its ranks detach when all of them are done, and the job closes on every host
