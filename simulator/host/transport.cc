@@ -9,6 +9,7 @@ constexpr double kTakesOccasion = 0.3;  // of a host that lies
 constexpr double kLeavesRest = 0.2;     // of what has arrived, for the next poll
 // From when a job's flows are closed until the NIC touches its memory no more, at most.
 constexpr Duration kDrains = microseconds(200);
+constexpr Duration kAccuses = milliseconds(50);  // from when a host sees what is wrong until the job knows, at most
 
 }  // namespace
 
@@ -351,9 +352,13 @@ void SimTransport::frame_complete(const Packet& packet, const Receiving& receivi
     ++*job.context.progress;
   }
   sink_of(channel_of(packet))->on_frame(h);
-  if (packet.frame->lie == nullptr || job.context.accused()) return;
-  context_.findings.fail("hostile", "host {} takes from host {}: {}", self_.value, packet.from.value,
-                         packet.frame->lie);
+  if (packet.frame->lie == nullptr) return;
+  const auto look = [this, &job, frame = packet.frame] {
+    if (job.context.accused()) return;
+    context_.findings.fail("hostile", "host {} takes from host {}: {}", self_.value, frame->from.value, frame->lie);
+  };
+  // Of an operation its engine has said so by now; of a message the job is to hear of it, perhaps on another lane.
+  message ? context_.events.after(kAccuses, look) : look();
 }
 
 // As transports do when the host gives an error to a header: the flow is closed, for that cause.

@@ -17,6 +17,7 @@ namespace {
 constexpr std::uint64_t kTwiceEvery = 25;  // seeds of which every one is run twice, to compare digests
 constexpr std::uint64_t kLyingEvery = 10;  // seeds of which one has, beside its run, some with a host that lies
 constexpr std::uint64_t kLyingRuns = 20;
+constexpr std::uint64_t kLyingMessageRuns = 5;  // ... and of messages
 constexpr std::uint64_t kProgressEvery = 50;
 
 struct Options {
@@ -94,7 +95,13 @@ void run_seed(std::uint64_t seed, const Options& options, Report* report) {
   report->add(outcome);
   for (std::uint64_t i = 0; i < kLyingRuns && !outcome.finding && seed % kLyingEvery == 0; ++i) {
     const std::uint64_t number = seed / kLyingEvery * kLyingRuns + i;
-    outcome = Simulation(lying_scenario(number, static_cast<Lie>(number % kLies)), options.verbose).run();
+    outcome = Simulation(lying_scenario(number, static_cast<Lie>(number % kOperationLies)), options.verbose).run();
+    report->add(outcome);
+  }
+  for (std::uint64_t i = 0; i < kLyingMessageRuns && !outcome.finding && seed % kLyingEvery == 0; ++i) {
+    const std::uint64_t number = seed / kLyingEvery * kLyingMessageRuns + i;
+    const auto lie = static_cast<Lie>(kOperationLies + number % (kLies - kOperationLies));
+    outcome = Simulation(lying_scenario(number, lie), options.verbose).run();
     report->add(outcome);
   }
   if (!outcome.finding) return;

@@ -480,6 +480,7 @@ Scenario lying_scenario(std::uint64_t seed, Lie lie) {
   s.shrink.reset();
   s.tensors_at_start = s.plan.tensors.size();
   s.messages = {};
+  if (lie >= Lie::kMessageOfOthers) add_messages(s, random.next());
   s.replay = 0;
   s.record = false;
   s.lane.flow_room = 32;

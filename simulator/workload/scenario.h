@@ -130,8 +130,20 @@ enum class Lie : std::uint8_t {
   kRtsOfLeaf,
   kRtsOfLeafTwice,
   kReadyInPartsOfNothing,
+  // Of messages:
+  kMessageOfOthers,
+  kMessageElsewhere,
+  kMessageImpossible,
+  kMessageWithoutId,
+  kMessageGrantTwice,
+  kMessageGrantWithoutId,
+  kMessageRefusedAlike,
+  kMessageDataTwice,
+  kMessageDataOutside,
+  kMessageDataUngranted,
 };
-inline constexpr std::size_t kLies = static_cast<std::size_t>(Lie::kReadyInPartsOfNothing) + 1;
+inline constexpr std::size_t kOperationLies = static_cast<std::size_t>(Lie::kReadyInPartsOfNothing) + 1;  // the first
+inline constexpr std::size_t kLies = static_cast<std::size_t>(Lie::kMessageDataUngranted) + 1;
 
 // A host that has no memory, or no room in its table of tensors, for more of a job than so many pieces.
 struct Refusal {
