@@ -42,7 +42,7 @@ struct MessageProgram {
   bool empty() const { return ranks.empty(); }
 };
 
-// Hosts whose jobs may have messages: a host's tables grow with them.
+// Jobs of more hosts have none: the tables of each host grow with their number.
 inline constexpr std::uint16_t kMostHostsWithMessages = 16;
 
 // Perhaps the job's ranks have messages, by a random stream of their own.
