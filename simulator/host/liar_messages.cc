@@ -40,7 +40,7 @@ std::optional<Liar::Told> Liar::of_message(HostIndex to, const Header& sent) con
       if (!grants || known == announced_.end()) return std::nullopt;
       h.type = FrameType::kMessageRefused;
       h.offset = known->second.offset;
-      h.slice = known->second.aux;
+      h.slice = known->second.aux & 0xff;  // the dtype
       return told;
     }
     case Lie::kMessageDataTwice:

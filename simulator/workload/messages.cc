@@ -15,7 +15,7 @@ constexpr std::uint64_t kOfMessages = 0x6d65'7373'0000'0000;
 constexpr double kJobsWithMessages = 0.4;
 constexpr double kFloods = 0.06;                    // of them
 constexpr std::uint64_t kMostBytes = mib(2).value;  // of a program
-constexpr std::uint64_t kTags[] = {0, 7, ~std::uint64_t{0}};
+constexpr std::pair<std::uint32_t, std::uint64_t> kLabels[] = {{0, 0}, {0, 7}, {3, 7}, {0, ~std::uint64_t{0}}};
 constexpr std::uint64_t kAnyTag = 100;  // and the round: of messages that are received from any source
 
 // A send and its receive.
@@ -70,7 +70,9 @@ void Drawing::draw_pair() {
   m.round = static_cast<std::uint32_t>(random_.below(rounds_));
   m.urgency = urgency();
   const bool any = random_.chance(from_any_);
-  m.tag = any ? kAnyTag + m.round : kTags[random_.below(std::size(kTags))];
+  const auto [set, tag] = kLabels[random_.below(std::size(kLabels))];
+  m.set = any ? 0 : set;
+  m.tag = any ? kAnyTag + m.round : tag;
   m.count = any ? any_count_ : count();
   m.dtype = any ? any_dtype_ : dtype();
   if (bytes_ + m.bytes() > kMostBytes) return;
@@ -107,12 +109,12 @@ void Drawing::draw_flood() {
 
 // Requests between which order means something stay in theirs; the others mix, or receives come first, or sends.
 void Drawing::put_in_order(std::uint32_t rank, std::uint32_t round) {
-  using Line = std::tuple<bool, std::uint32_t, std::uint64_t>;  // sends, peer, tag
+  using Line = std::tuple<bool, std::uint32_t, std::pair<std::uint32_t, std::uint64_t>>;  // sends, peer, label
   std::map<Line, std::deque<MessageRequest>> lines;
   std::vector<Line> turns;
   const auto append = [&](const MessageRequest& m, bool in_front) {
     const bool any = !m.sends && m.tag >= kAnyTag && m.tag < kAnyTag + rounds_;
-    const Line line{m.sends, any ? protocol::kAnyRank : m.peer.value, m.tag};
+    const Line line{m.sends, any ? protocol::kAnyRank : m.peer.value, m.label()};
     auto& of_line = lines[line];
     of_line.insert(in_front ? of_line.begin() : of_line.end(), m);
     turns.push_back(line);
