@@ -74,6 +74,8 @@ class Job final : public RailsOwner {
   void open_flows_to(HostIndex peer, Time now);
   // A rank of any host.
   void rank_left(Rank rank) { left_.insert(rank); }
+  // Of a job of one host; null: the job has more, or no messages.
+  const engine::Messages* messages() const { return desk_ != nullptr ? &desk_->messages() : nullptr; }
   void abort(const Status& cause, Time now);
   void detach(Rank rank, Time now);
 

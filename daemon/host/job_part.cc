@@ -88,6 +88,11 @@ void JobPart::vacate(protocol::TensorRange range) {
   rails_->vacate(range);
 }
 
+const engine::Messages* JobPart::messages() const {
+  const engine::Messages* of_rails = rails_ != nullptr ? rails_->messages() : nullptr;
+  return of_rails == nullptr && home_ != nullptr ? home_->messages() : of_rails;
+}
+
 std::optional<ClassId> JobPart::next_work() const {
   const std::optional<ClassId> sums = rails_ != nullptr ? rails_->next_work() : std::nullopt;
   const std::optional<ClassId> local = home_ != nullptr ? home_->next_work() : std::nullopt;

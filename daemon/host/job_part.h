@@ -30,6 +30,8 @@ class JobPart {
   std::uint32_t user() const { return user_; }
   Job* home() const { return home_.get(); }        // null: it lives on another lane
   RailSet* rails() const { return rails_.get(); }  // null: none of its rails is this lane's
+  // What its ranks' messages wait in; null: another lane's, or the job has none.
+  const engine::Messages* messages() const;
 
   // Of a job that lives on another lane, whose plan is not here as a whole.
   void extend(const protocol::Plan& chunk, protocol::TensorRange added, std::span<const OwnMemory> memory);

@@ -386,6 +386,7 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Tim
   std::array<std::optional<HostIndex>, 2> first_blocked;
   std::array<bool, 2> blocked{};
   std::uint64_t payload_bytes = 0;
+  bool answers = false;  // to messages, which some have waited for alone
   while (const std::optional<Next> next = next_send(cls, blocked, now)) {
     const HostIndex peer = next->peer;
     ports::Flow* flow = find_flow(peer, cls);
@@ -405,6 +406,7 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Tim
     }
     last_peer_[slot][next->message] = peer;
     last_message_[slot] = next->message;
+    answers = answers || (control && next->message);
     first_blocked[next->message].reset();
     const std::span<std::byte> payload = payload_of(send, next->message);
     TL_ASSERT(payload.size() == send.header.payload_bytes);
@@ -416,7 +418,7 @@ JobRail::Sent JobRail::send(ClassId cls, Bytes credit, std::uint64_t budget, Tim
     ++sent.operations;
   }
   if (sent.operations > 0) count_sent(cls, sent, payload_bytes);
-  if (control && last_message_[slot]) owner_.rail_messages_moved(now);  // some have waited for their answer alone
+  if (answers) owner_.rail_messages_moved(now);
   return sent;
 }
 

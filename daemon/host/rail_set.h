@@ -48,6 +48,8 @@ class RailSet final : public Rails, private JobRail::Owner {
   // Tells the job how far it has come, and metrics what was counted. About every 100 ms.
   void report(Time now);
   std::uint64_t staging_bytes() const;
+  // Null: the job has none, or they are another lane's.
+  const engine::Messages* messages() const { return desk_ != nullptr ? &desk_->messages() : nullptr; }
   bool drained() const { return drained_; }
   // They cannot go on: tells the job, and does nothing more but close.
   void break_off(const Status& cause);

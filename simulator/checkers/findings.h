@@ -11,7 +11,7 @@ namespace tensorlane::simulator {
 
 struct Finding {
   std::string checker;  // "sum", "delivery", "order", "bounds", "memory", "stale", "progress", "abort", "protocol",
-                        // "limits", "admission", "choice", "credits", "hostile"
+                        // "limits", "admission", "choice", "credits", "hostile", "messages"
   std::string message;
 };
 

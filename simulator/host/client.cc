@@ -52,6 +52,9 @@ Client::Client(HostIndex host, Rank rank, Context context, Random random)
       context_(std::move(context)),
       random_(random),
       of_parts_(mix(context_.scenario.seed) ^ mix(kOfParts + rank.value)),
+      messages_(host, rank,
+                {context_.scenario, context_.events, context_.memory, context_.message_checker, context_.findings,
+                 context_.trace, context_.post}),
       program_(0) {
   for (const protocol::PlanTensor& planned : context_.scenario.plan.tensors) {
     Tensor t;
@@ -69,6 +72,7 @@ Client::Client(HostIndex host, Rank rank, Context context, Random random)
 std::vector<Descriptor> Client::buffers() const {
   std::vector<Descriptor> all;
   for (const Tensor& t : tensors_) all.push_back(t.buffer);
+  all.push_back(messages_.arena());
   return all;
 }
 
@@ -76,6 +80,7 @@ void Client::start(std::size_t tensors) {
   allowed_ = tensors;
   start_iteration();
   schedule();
+  messages_.start();
 }
 
 void Client::allow(std::size_t tensors) {
@@ -176,10 +181,12 @@ void Client::fail() {
     if (t.pending) completed(TensorId(static_cast<std::uint32_t>(i)), Sequence(t.sequence - t.base), false);
   }
   failed_ = true;
+  messages_.fail();
 }
 
 void Client::set_frozen(bool frozen) {
   frozen_ = frozen;
+  messages_.set_frozen(frozen);
   if (frozen) return;
   schedule();
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -205,7 +212,7 @@ void Client::register_again(protocol::TensorRange range) {
 }
 
 bool Client::finished() const {
-  if (pending_ > 0) return false;
+  if (pending_ > 0 || !messages_.finished()) return false;
   return failed_ || dead_ || completed_ == operations_;
 }
 
@@ -239,6 +246,7 @@ void Client::check_buffers() const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (!tensors_[i].pending) check_poison(i);
   }
+  messages_.check_arena();
 }
 
 std::vector<Time> Client::completion_times() const {
@@ -252,7 +260,7 @@ std::string Client::describe_pending() const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (tensors_[i].pending) text += fmt::format(" {}#{}", i, tensors_[i].sequence);
   }
-  return text;
+  return text + messages_.describe_open();
 }
 
 }  // namespace tensorlane::simulator

@@ -13,6 +13,7 @@
 #include "simulator/clock/event_queue.h"
 #include "simulator/clock/random.h"
 #include "simulator/clock/trace.h"
+#include "simulator/host/client_messages.h"
 #include "simulator/host/memory.h"
 #include "simulator/workload/values.h"
 
@@ -53,6 +54,8 @@ class Client {
     Findings& findings;
     const Trace& trace;
     std::function<void(const protocol::SubmissionEntry&)> submit;  // to the daemon
+    MessageChecker& message_checker;
+    std::function<void(std::uint32_t slot, const protocol::MessageSlot&)> post;  // to the daemon
   };
   Client(HostIndex host, Rank rank, Context context, Random random);
 
@@ -70,19 +73,23 @@ class Client {
   void placed(TensorId tensor, Sequence sequence, const protocol::PartRun& parts);
   // From the daemon: the job has failed, and so has everything that is pending.
   void fail();
-  // Of the tensors; empty where the daemon makes them.
+  // Of the tensors, empty where the daemon makes them; and behind them of all messages.
   std::vector<Descriptor> buffers() const;
   Rank rank() const { return rank_; }
   void set_frozen(bool frozen);
-  void kill() { dead_ = true; }
+  void kill() {
+    dead_ = true;
+    messages_.kill();
+  }
 
-  // Every iteration of every tensor is over, or one has failed and none is with the daemon.
+  // Every iteration of every tensor is over, and every message; or one has failed and none is with the daemon.
   bool finished() const;
-  bool failed() const { return failed_; }
+  bool failed() const { return failed_ || messages_.failed(); }
   // (tensor, sequence) is submitted and not complete, or not submitted yet; between hosts counts go on when a tensor is
   // registered again.
   bool holds(TensorId tensor, Sequence sequence) const;
-  std::uint64_t pending() const { return pending_; }
+  std::uint64_t pending() const { return pending_ + messages_.open(); }
+  ClientMessages& messages() { return messages_; }
   std::uint64_t completed_operations() const { return completed_; }
   // Operations that it has begun in parts, and parts of their results that the daemon has said to be in place.
   std::uint64_t begun_in_parts() const { return begun_in_parts_; }
@@ -139,6 +146,7 @@ class Client {
   Context context_;
   Random random_;
   Random of_parts_;
+  ClientMessages messages_;
   std::vector<Tensor> tensors_;
   std::uint64_t operations_ = 0;        // in all
   std::size_t allowed_ = 0;             // of them, from the front

@@ -83,7 +83,7 @@ host::HostConfig SimDaemon::host_config() const {
   config.eager_slots = s.engine.eager_slots;
   config.actions = s.lane.action_ring;
   config.resume_flows = true;
-  config.messages = false;  // see tests/simulation/messages_swarm.cc
+  config.messages = std::ranges::any_of(context_.runs, [](const auto& run) { return !run->scenario.messages.empty(); });
   return config;
 }
 
@@ -163,15 +163,26 @@ bool SimDaemon::can_go(std::size_t job, RailIndex rail, engine::Flow flow) const
          context_.events.now() - transport.moved(job, flow.peer, flow.cls) < kStandsStill;
 }
 
-// Whosever it is, the most urgent class goes first; where there are several jobs, a class has a share of each turn.
-void SimDaemon::picks(std::size_t job, RailIndex rail, Time now, ClassId cls, std::uint64_t bytes) {
+void SimDaemon::turn_of(std::size_t job, RailIndex rail, Time now, ClassId cls, std::uint64_t bytes) {
   FairnessChecker& fairness = lane(rail).fairness();
   fairness.sent(job, rail, cls);
+  for (std::size_t other = 0; other < jobs_.size(); ++other) {
+    if (other == job || !jobs_[other]->runs()) continue;
+    fairness.passed_over(other, rail, cls, bytes, jobs_[other]->engines()[rail.value]->waits_in(now, cls));
+  }
+}
+
+void SimDaemon::message_goes(std::size_t job, RailIndex rail, ClassId cls, std::uint64_t bytes) {
+  if (cls != kControlClass) turn_of(job, rail, lane(rail).host().now(), cls, bytes);
+}
+
+// Whosever it is, the most urgent class goes first; where there are several jobs, a class has a share of each turn.
+void SimDaemon::picks(std::size_t job, RailIndex rail, Time now, ClassId cls, std::uint64_t bytes) {
+  turn_of(job, rail, now, cls, bytes);
   const bool shares = lane(rail).host().jobs().size() > 1;
   for (std::size_t other = 0; other < jobs_.size(); ++other) {
     if (!jobs_[other]->runs()) continue;
     const EngineWatch& watch = *jobs_[other]->engines()[rail.value];
-    if (other != job) fairness.passed_over(other, rail, cls, bytes, watch.waits_in(now, cls));
     const std::optional<engine::Flow> urgent = watch.waits_above(now, cls);
     if (!urgent || (shares && transports_[rail.value]->given(urgent->cls) > 0)) continue;
     context_.findings.fail("order",
@@ -228,6 +239,9 @@ void SimDaemon::on_job_failed(JobId job, const Status& cause) {
 }
 void SimDaemon::on_job_closed(JobId job) {
   find(job)->closed();
+}
+void SimDaemon::on_flows_wanted(JobId job, HostIndex peer) {
+  context_.wants_flows(find(job)->run().number, self_, peer);
 }
 
 // ---- liveness and faults (laws 7, 10 and 18) ----

@@ -22,6 +22,8 @@ class SimDaemon final : private ports::LaneListener {
     std::vector<std::unique_ptr<JobRun>>& runs;       // by number
     Findings& findings;
     const Trace& trace;
+    // Messages of a job go between `from` and `to`, which makes the flows for it.
+    std::function<void(std::size_t job, HostIndex from, HostIndex to)> wants_flows;
   };
   SimDaemon(HostIndex self, Context context, Random random);
   ~SimDaemon() override;
@@ -67,6 +69,8 @@ class SimDaemon final : private ports::LaneListener {
   // A job's engine has chosen so many bytes of this class; and a block of work.
   void picks(std::size_t job, RailIndex rail, Time now, ClassId cls, std::uint64_t bytes);
   void works(RailIndex rail, ClassId cls) const;
+  // A frame of a message of a job has gone in this class.
+  void message_goes(std::size_t job, RailIndex rail, ClassId cls, std::uint64_t bytes);
 
  private:
   host::HostConfig host_config() const;
@@ -79,6 +83,7 @@ class SimDaemon final : private ports::LaneListener {
   void sleeps(std::size_t lane, Time now, Time until) const;
   void block_begins(SimLane& lane, const host::JobBlock& block);
   void wake();
+  void turn_of(std::size_t job, RailIndex rail, Time now, ClassId cls, std::uint64_t bytes);
   void heard(HostIndex from, RailIndex rail, const Heartbeat& beat);
   void beat();
   Heartbeat heartbeat() const;
@@ -87,6 +92,7 @@ class SimDaemon final : private ports::LaneListener {
   void on_job_connected(JobId job) override;
   void on_job_failed(JobId job, const Status& cause) override;
   void on_job_closed(JobId job) override;
+  void on_flows_wanted(JobId job, HostIndex peer) override;
 
   const HostIndex self_;
   Context context_;

@@ -38,11 +38,14 @@ void SimJob::make_rail(RailIndex rail) {
   machine_.transport(rail).carry(
       {.scenario = scenario_,
        .delivery = run_.delivery,
+       .messages = run_.messages,
        .progress = &run_.progress,
        .accused = [this, rail] { return watches_[rail.value]->broken() || accuses_ || phase_ != Phase::kRunning; },
        .liar = lies ? liars_.back().get() : nullptr,
        .grants = scenario_.liar ? &run_.grants[rail.value] : nullptr,
-       .holds = [this](TensorId tensor, Sequence sequence) { return holds(tensor, sequence); }});
+       .holds = [this](HostIndex from, const protocol::FrameHeader& header) { return holds(from, header); },
+       .message_goes = [this, rail](ClassId cls,
+                                    std::uint64_t bytes) { machine_.message_goes(run_.number, rail, cls, bytes); }});
   watches_.push_back(std::make_unique<EngineWatch>(
       machine_.self(), rail,
       EngineWatch::Context{
@@ -68,13 +71,17 @@ void SimJob::make_clients(Random& random) {
         machine_.self(), Rank(rank),
         Client::Context{scenario_, machine_.events(), machine_.memory(), run_.values, run_.results, findings_,
                         machine_.trace(),
-                        [this, local](const protocol::SubmissionEntry& entry) { submit(local, entry); }},
+                        [this, local](const protocol::SubmissionEntry& entry) { submit(local, entry); }, run_.messages,
+                        [this, local](std::uint32_t slot, const protocol::MessageSlot& m) { post(local, slot, m); }},
         random.fork(100 + rank)));
     sessions_.push_back(std::make_shared<SimSession>(
         SimSession::Context{machine_.events(), machine_.memory(), [this] { return machine_.home(run_.number).now(); },
                             [this] { machine_.home(run_.number).wake(); },
                             [this, local](const protocol::CompletionEntry& entry) { completed(local, entry); },
                             [this, local](const protocol::CompletionEntry& entry) { placed(local, entry); },
+                            [this, local](std::uint32_t slot, const protocol::MessageSlot& outcome, Code code) {
+                              message_over(local, slot, outcome, code);
+                            },
                             [this, local](const Status&) {
                               if (!machine_.dead()) clients_[local]->fail();
                             }},
@@ -326,11 +333,13 @@ void SimJob::placed(std::size_t local, const protocol::CompletionEntry& entry) {
                           protocol::parts_in(entry.sequence));
 }
 
-bool SimJob::holds(TensorId tensor, Sequence sequence) const {
+bool SimJob::holds(HostIndex from, const protocol::FrameHeader& header) const {
+  if (protocol::is_of_message(header)) return run_.messages.is_open(from, machine_.self(), header.grant);
+  const TensorId tensor = header.tensor;
   const auto& tensors = scenario_.plan.tensors;
   const auto member = std::ranges::find_if(
       tensors, [&](const protocol::PlanTensor& t) { return !t.is_batch() && t.operation_id() == tensor; });
-  return std::ranges::any_of(clients_, [&](const auto& client) { return client->holds(member->id, sequence); });
+  return std::ranges::any_of(clients_, [&](const auto& client) { return client->holds(member->id, header.sequence); });
 }
 
 // ---- what the host tells ----
@@ -407,6 +416,7 @@ void SimJob::check_quiet() {
                    run_.number);
   }
   for (const auto& watch : watches_) watch->check_quiet();
+  check_messages();
 }
 
 void SimJob::check_logs() const {

@@ -45,6 +45,8 @@ class SimJob {
   void look(RailIndex rail, const std::vector<Time>& heard);
   void look_at_clients();
   void abort(std::string cause);
+  // A peer has messages for this host, which makes the flows between them.
+  void open_flows_to(HostIndex peer);
   // Every rank of the job is done, on all hosts: they detach, and the job closes.
   void leave();
 
@@ -77,6 +79,8 @@ class SimJob {
 
   JobRun& run() const { return run_; }
   host::Job* job() const;
+  // What its sends and receives wait in; null where it has none.
+  const engine::Messages* messages() const;
   const std::vector<std::unique_ptr<EngineWatch>>& engines() const { return watches_; }
   const std::vector<std::unique_ptr<Client>>& clients() const { return clients_; }
 
@@ -98,7 +102,7 @@ class SimJob {
   void make_clients(Random& random);
   void command(Command command);
   void bind(std::size_t from, std::size_t to);
-  bool holds(TensorId tensor, Sequence sequence) const;
+  bool holds(HostIndex from, const protocol::FrameHeader& header) const;
   void start_clients();
   void vacated(protocol::TensorRange gone);
   void check_given_back(TensorId tensor) const;
@@ -111,6 +115,9 @@ class SimJob {
   void placed(std::size_t local, const protocol::CompletionEntry& entry);
   void rail_completed(const engine::Complete& complete);
   void reclassify();
+  void post(std::size_t local, std::uint32_t slot, const protocol::MessageSlot& message);
+  void message_over(std::size_t local, std::uint32_t slot, const protocol::MessageSlot& outcome, Code code);
+  void check_messages() const;
   std::size_t parts(TensorId operation) const;
 
   SimDaemon& machine_;

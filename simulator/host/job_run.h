@@ -6,6 +6,7 @@
 
 #include "simulator/checkers/admission.h"
 #include "simulator/checkers/delivery.h"
+#include "simulator/checkers/messages.h"
 #include "simulator/host/client.h"
 #include "simulator/host/liar.h"
 
@@ -20,6 +21,7 @@ struct JobRun {
         results(about, values, findings),
         delivery(about, findings),
         admission(about, findings),
+        messages(about, findings),
         grants(about.rails()) {}
 
   // What a job broke, in the words of who judges: it is the other one that must not notice.
@@ -31,6 +33,7 @@ struct JobRun {
   Results results;
   DeliveryChecker delivery;
   AdmissionChecker admission;
+  MessageChecker messages;
   std::vector<std::vector<GivenGrant>> grants;  // by rail
   std::uint64_t progress = 0;                   // counts what moved it on
 };

@@ -52,6 +52,16 @@ constexpr std::array<const char*, kLies> kNames = {
     "a contribution announced by itself, though all were announced together",
     "a contribution announced twice",
     "an announcement in parts of what has none",
+    "a message of a rank of another host",
+    "a message to a rank of another host",
+    "a message of an impossible size",
+    "a message without an id",
+    "a message granted twice",
+    "a message granted without an id",
+    "a message refused for what it is",
+    "a message's data sent twice",
+    "a message's data outside of its grant",
+    "a message's data that nobody has asked for",
 };
 
 constexpr std::uint32_t kSomeGrant = 5 | 1u << protocol::kGrantIndexBits;
@@ -79,11 +89,13 @@ Liar::Liar(HostIndex self, const Scenario& scenario, const std::vector<GivenGran
 }
 
 void Liar::heard(HostIndex from, const Header& h) {
+  if (h.type == FrameType::kMessage) announced_[{from, h.grant}] = h;
   if (h.type == FrameType::kReady) result_grants_[{from, h.tensor, h.sequence}] = h.grant;
   if (is_eager(h) && h.aux != 0) result_grants_[{from, h.tensor, h.sequence}] = h.aux;
 }
 
 std::optional<Liar::Told> Liar::tell(HostIndex to, const Header& sent) {
+  if (*scenario_.lie >= Lie::kMessageOfOthers) return of_message(to, sent);
   std::optional<Told> told = of_any(to, sent);
   if (!told && sent.type == FrameType::kReady) told = of_ready(to, sent);
   if (!told && sent.type == FrameType::kGrant) told = of_grant(to, sent);

@@ -49,6 +49,7 @@ class Liar {
   std::optional<Told> of_word(HostIndex to, const Header& sent) const;
   std::optional<Told> of_eager(HostIndex to, const Header& sent) const;
   std::optional<Told> of_data(HostIndex to, const Header& sent) const;
+  std::optional<Told> of_message(HostIndex to, const Header& sent) const;  // liar_messages.cc
   std::optional<Told> result_early(HostIndex to, const Header& sent) const;
   std::optional<Told> result_elsewhere(HostIndex to, const Header& sent) const;
   std::optional<Told> eager_above_limit(HostIndex to, const Header& sent) const;
@@ -66,6 +67,7 @@ class Liar {
   Random random_;
   std::vector<std::vector<PlannedSlice>> slices_;                                     // by tensor
   std::map<std::tuple<HostIndex, TensorId, Sequence>, std::uint32_t> result_grants_;  // of peers
+  std::map<std::pair<HostIndex, std::uint32_t>, Header> announced_;                   // their messages, by their ids
 };
 
 }  // namespace tensorlane::simulator

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "common/base/descriptor.h"
@@ -21,9 +22,10 @@ class SimSession final : public ports::ClientSession {
     std::function<void()> wake;      // there is a submission
     std::function<void(const protocol::CompletionEntry&)> completed;
     std::function<void(const protocol::CompletionEntry&)> placed;  // parts of a result are in place
+    std::function<void(std::uint32_t slot, const protocol::MessageSlot&, Code)> message_over;
     std::function<void(const Status&)> failed;
   };
-  // `buffers`: of the client's tensors, by tensor; empty ones are not its own.
+  // `buffers`: of the client's tensors, by tensor, and behind them that of its messages; empty ones are not its own.
   SimSession(Context context, std::vector<Descriptor> buffers)
       : context_(std::move(context)), buffers_(std::move(buffers)) {}
 
@@ -31,6 +33,10 @@ class SimSession final : public ports::ClientSession {
   void submit(const protocol::SubmissionEntry& entry) {
     submitted_.push_back(entry);
     context_.wake();
+  }
+  void post(std::uint32_t slot, const protocol::MessageSlot& message) {
+    slots_[slot] = message;
+    submit({slot, protocol::kSubmitMessage, 0});
   }
   void die() { dead_ = true; }
   bool waits_are_observed() const { return observed_; }
@@ -48,6 +54,16 @@ class SimSession final : public ports::ClientSession {
   }
   void complete(const protocol::CompletionEntry& entry) override {
     context_.events.at(context_.host_now(), [this, entry] { context_.completed(entry); });
+  }
+  bool message(std::uint32_t slot, protocol::MessageSlot* out) override {
+    const auto found = slots_.find(slot);
+    if (found == slots_.end()) return false;
+    *out = found->second;
+    return true;
+  }
+  void complete_message(std::uint32_t slot, const protocol::MessageSlot& outcome, Code code) override {
+    context_.events.at(context_.host_now(),
+                       [this, slot, outcome, code] { context_.message_over(slot, outcome, code); });
   }
   void parts_in_place(const protocol::CompletionEntry& entry) override {
     context_.events.at(context_.host_now(), [this, entry] { context_.placed(entry); });
@@ -72,6 +88,7 @@ class SimSession final : public ports::ClientSession {
  private:
   Context context_;
   std::vector<Descriptor> buffers_;
+  std::map<std::uint32_t, protocol::MessageSlot> slots_;
   std::deque<protocol::SubmissionEntry> submitted_;
   bool dead_ = false, observed_ = false;
 };

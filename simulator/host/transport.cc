@@ -9,6 +9,7 @@ constexpr double kTakesOccasion = 0.3;  // of a host that lies
 constexpr double kLeavesRest = 0.2;     // of what has arrived, for the next poll
 // From when a job's flows are closed until the NIC touches its memory no more, at most.
 constexpr Duration kDrains = microseconds(200);
+constexpr Duration kAccuses = milliseconds(50);  // from when a host sees what is wrong until the job knows, at most
 
 }  // namespace
 
@@ -39,7 +40,9 @@ ports::FlowKey SimTransport::key_of(const Channel& channel) const {
 }
 
 void SimTransport::forget(std::size_t job, protocol::TensorRange range) {
-  std::erase_if(jobs_[job].replays, [range](const auto& replay) { return range.contains(replay.second.tensor); });
+  std::erase_if(jobs_[job].replays, [range](const auto& replay) {
+    return !protocol::is_of_message(replay.second) && range.contains(replay.second.tensor);
+  });
 }
 
 void SimTransport::note(Notice notice) {
@@ -155,7 +158,12 @@ void SimTransport::send(const Channel& channel, const ports::Outgoing& operation
     return context_.findings.fail("memory", "host {}: a payload of {} bytes is said to have {}", self_.value,
                                   operation.payload.size(), h.payload_bytes);
   }
-  if (operation.token != 0) ++job.unfinished[h.tensor.value];
+  if (protocol::is_of_message(h)) {
+    job.context.messages.sent(*frame);
+    job.context.message_goes(key.cls, h.payload_bytes);
+  } else if (operation.token != 0) {
+    ++job.unfinished[h.tensor.value];
+  }
   given_[channel.level] += operation.payload.size();
   Flow& f = flow(channel);
   if (f.out.pushed() == f.out.delivered()) f.moved = context_.events.now();
@@ -195,7 +203,7 @@ void SimTransport::give(Flow& f, const FramePtr& frame) {
 
 void SimTransport::sent(const Frame& frame) {
   if (frame.token == 0) return;
-  --jobs_[frame.job].unfinished[frame.header.tensor.value];
+  if (!protocol::is_of_message(frame.header)) --jobs_[frame.job].unfinished[frame.header.tensor.value];
   note({.kind = Notice::Kind::kSent, .flow = key_of({frame.job, frame.to, level_of(frame.cls)}), .token = frame.token});
 }
 
@@ -214,7 +222,7 @@ void SimTransport::on_acknowledged(const FramePtr& frame) {
 // is thrown away.
 void SimTransport::on_arrived(const FramePtr& frame) {
   if (!active(frame->job) || !context_.lane.done_when_acknowledged || frame->lie != nullptr) return;
-  if (is_barrier(frame->job, frame->header.tensor) || std::ranges::equal(frame->source, frame->payload)) return;
+  if (is_of_barrier(frame->job, frame->header) || std::ranges::equal(frame->source, frame->payload)) return;
   context_.findings.fail("memory",
                          "host {}: the payload of tensor {}, sequence {}, slice {} changed while it was being sent",
                          self_.value, frame->header.tensor.value, frame->header.sequence.value, frame->header.slice);
@@ -302,7 +310,7 @@ void SimTransport::receive_packet(const Packet& packet) {
     }
     f.receiving.place = *place;
     f.receiving.stale = packet.frame->header.payload_bytes > 0 && place->empty();
-    if (job.staging != nullptr && !is_barrier(channel.job, packet.frame->header.tensor)) job.staging->landing(*place);
+    if (job.staging != nullptr && !is_of_barrier(channel.job, packet.frame->header)) job.staging->landing(*place);
   }
   if (packet.end > packet.begin && !f.receiving.stale) land(packet, f.receiving);
   f.receiving.landed = packet.end;
@@ -334,16 +342,23 @@ void SimTransport::frame_complete(const Packet& packet, const Receiving& receivi
     return context_.findings.fail("stale", "host {}: a frame for tensor {}, sequence {} of host {} found no place",
                                   self_.value, h.tensor.value, h.sequence.value, packet.from.value);
   }
+  const bool message = protocol::is_of_message(h);
+  if (message && packet.frame->lie == nullptr) job.context.messages.landed(*packet.frame);
   if (h.payload_bytes > 0) {
-    job.context.delivery.landed(*packet.frame, job.staging != nullptr && job.staging->inside(receiving.place));
+    if (!message)
+      job.context.delivery.landed(*packet.frame, job.staging != nullptr && job.staging->inside(receiving.place));
     const bool eager = (h.flags & protocol::kFlagEager) != 0;
     if (!eager && random_.chance(job.context.scenario.replay)) job.replays.emplace_back(packet.from, h);
     ++*job.context.progress;
   }
   sink_of(channel_of(packet))->on_frame(h);
-  if (packet.frame->lie == nullptr || job.context.accused()) return;
-  context_.findings.fail("hostile", "host {} takes from host {}: {}", self_.value, packet.from.value,
-                         packet.frame->lie);
+  if (packet.frame->lie == nullptr) return;
+  const auto look = [this, &job, frame = packet.frame] {
+    if (job.context.accused()) return;
+    context_.findings.fail("hostile", "host {} takes from host {}: {}", self_.value, frame->from.value, frame->lie);
+  };
+  // Of an operation its engine has said so by now; of a message the job is to hear of it, perhaps on another lane.
+  message ? context_.events.after(kAccuses, look) : look();
 }
 
 // As transports do when the host gives an error to a header: the flow is closed, for that cause.
@@ -460,7 +475,7 @@ void SimTransport::replay(std::size_t job) {
   auto& replays = jobs_[job].replays;
   for (std::size_t i = replays.size(); i-- > 0;) {
     const auto [from, header] = replays[i];
-    if (jobs_[job].context.holds(header.tensor, header.sequence)) continue;
+    if (jobs_[job].context.holds(from, header)) continue;
     replays.erase(replays.begin() + static_cast<std::ptrdiff_t>(i));
     ports::FrameSink* sink = sink_of({job, from, level_of(header.cls)});
     if (sink == nullptr) continue;

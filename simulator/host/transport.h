@@ -14,6 +14,7 @@
 #include "daemon/ports/transport.h"
 #include "daemon/transport/ledger/ledger.h"
 #include "simulator/checkers/delivery.h"
+#include "simulator/checkers/messages.h"
 #include "simulator/clock/random.h"
 #include "simulator/clock/trace.h"
 #include "simulator/host/liar.h"
@@ -38,11 +39,14 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   struct JobContext {
     const Scenario& scenario;
     DeliveryChecker& delivery;
-    std::uint64_t* progress;                        // counts what moved the job on
-    std::function<bool()> accused;                  // the job has failed here because of a frame, or is over
-    Liar* liar = nullptr;                           // of this host, if it lies
-    std::vector<GivenGrant>* grants = nullptr;      // where somebody lies: of this rail
-    std::function<bool(TensorId, Sequence)> holds;  // an operation that is not over here
+    MessageChecker& messages;
+    std::uint64_t* progress;                    // counts what moved the job on
+    std::function<bool()> accused;              // the job has failed here because of a frame, or is over
+    Liar* liar = nullptr;                       // of this host, if it lies
+    std::vector<GivenGrant>* grants = nullptr;  // where somebody lies: of this rail
+    // What the frame of `from` is of is not over here.
+    std::function<bool(HostIndex from, const protocol::FrameHeader&)> holds;
+    std::function<void(ClassId, std::uint64_t bytes)> message_goes;  // a frame of a message was given to it
   };
   SimTransport(HostIndex self, ports::FlowOwner& owner, Context context, Random random);
   // In the order of the jobs' numbers; before the run.
@@ -163,9 +167,10 @@ class SimTransport final : public ports::Transport, public NetworkSink {
   void send(const Channel& channel, const ports::Outgoing& operation);
   Flow new_flow() const { return Flow(context_.lane.flow_room); }
   // Barriers move numbers that mean nothing through a scratch place of the engine.
-  bool is_barrier(std::size_t job, TensorId tensor) const {
+  bool is_of_barrier(std::size_t job, const protocol::FrameHeader& h) const {
     const auto& tensors = jobs_[job].context.scenario.plan.tensors;
-    return tensor.value < tensors.size() && tensors[tensor.value].operation == Operation::kBarrier;
+    const bool known = !protocol::is_of_message(h) && h.tensor.value < tensors.size();
+    return known && tensors[h.tensor.value].operation == Operation::kBarrier;
   }
   void note(Notice notice);
   void take_down(const ports::FlowKey& flow, const Receiving& receiving);

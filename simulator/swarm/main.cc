@@ -17,6 +17,7 @@ namespace {
 constexpr std::uint64_t kTwiceEvery = 25;  // seeds of which every one is run twice, to compare digests
 constexpr std::uint64_t kLyingEvery = 10;  // seeds of which one has, beside its run, some with a host that lies
 constexpr std::uint64_t kLyingRuns = 20;
+constexpr std::uint64_t kLyingMessageRuns = 5;  // ... and of messages
 constexpr std::uint64_t kProgressEvery = 50;
 
 struct Options {
@@ -36,6 +37,7 @@ struct Report {
   std::vector<Failure> failed;
   std::uint64_t in_parts = 0, parts_placed = 0;
   std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0, neighbour_aborts = 0;
+  std::uint64_t messages = 0, message_bytes = 0;
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, lies = 0, twice = 0;
   Congestion::Counters congestion;
   std::array<std::uint64_t, kFaultKinds> faults{};
@@ -50,6 +52,8 @@ struct Report {
     demoted += o.demoted;
     aborts += o.aborted ? 1 : 0;
     neighbour_aborts += o.neighbour_aborted ? 1 : 0;
+    messages += o.messages;
+    message_bytes += o.message_bytes;
     packets += o.packets;
     lost += o.lost;
     overflowed += o.overflowed;
@@ -91,7 +95,13 @@ void run_seed(std::uint64_t seed, const Options& options, Report* report) {
   report->add(outcome);
   for (std::uint64_t i = 0; i < kLyingRuns && !outcome.finding && seed % kLyingEvery == 0; ++i) {
     const std::uint64_t number = seed / kLyingEvery * kLyingRuns + i;
-    outcome = Simulation(lying_scenario(number, static_cast<Lie>(number % kLies)), options.verbose).run();
+    outcome = Simulation(lying_scenario(number, static_cast<Lie>(number % kOperationLies)), options.verbose).run();
+    report->add(outcome);
+  }
+  for (std::uint64_t i = 0; i < kLyingMessageRuns && !outcome.finding && seed % kLyingEvery == 0; ++i) {
+    const std::uint64_t number = seed / kLyingEvery * kLyingMessageRuns + i;
+    const auto lie = static_cast<Lie>(kOperationLies + number % (kLies - kOperationLies));
+    outcome = Simulation(lying_scenario(number, lie), options.verbose).run();
     report->add(outcome);
   }
   if (!outcome.finding) return;
@@ -132,6 +142,8 @@ nlohmann::json to_json(const Options& options, const Report& report) {
   json["slices"] = report.slices;
   json["bytes"] = report.bytes;
   json["demoted_bytes"] = report.demoted;
+  json["messages"] = report.messages;
+  json["message_bytes"] = report.message_bytes;
   json["aborts"] = report.aborts;
   json["neighbour_aborts"] = report.neighbour_aborts;
   json["faults"] = {{"packets", report.packets},

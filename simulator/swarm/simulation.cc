@@ -32,7 +32,10 @@ Simulation::Simulation(const Scenario& scenario, bool verbose) : scenario_(scena
   Random random(mix(scenario_.seed));
   for (std::uint16_t h = 0; h < scenario_.hosts(); ++h) {
     daemons_.push_back(std::make_unique<SimDaemon>(
-        HostIndex(h), SimDaemon::Context{scenario_, events_, networks_, runs_, findings_, trace_}, random.fork(h)));
+        HostIndex(h),
+        SimDaemon::Context{scenario_, events_, networks_, runs_, findings_, trace_,
+                           [this](std::size_t job, HostIndex from, HostIndex to) { want_flows(job, from, to); }},
+        random.fork(h)));
   }
 }
 
@@ -46,12 +49,22 @@ Outcome Simulation::run() {
   }
   if (quiet_ && !findings_.any()) {
     for (auto& daemon : daemons_) daemon->check_quiet();
+    check_messages();
     if (const std::optional<std::string> what = away()) findings_.fail("credits", "all is over, but {}", *what);
   }
   if (!findings_.any()) {
     for (auto& daemon : daemons_) daemon->check_logs();
   }
   return outcome();
+}
+
+// What all hosts know together of messages, where none has failed.
+void Simulation::check_messages() {
+  for (const auto& run : runs_) {
+    const auto hosts = std::span(daemons_).first(run->scenario.hosts());
+    const auto went_well = [&](const auto& daemon) { return daemon->alive() && !daemon->job(run->number)->aborted(); };
+    if (std::ranges::all_of(hosts, went_well)) run->messages.check_quiet();
+  }
 }
 
 void Simulation::start(const JobRun& run) {
@@ -168,6 +181,14 @@ std::optional<std::string> Simulation::away(const JobRun& run) const {
     }
   }
   return std::nullopt;
+}
+
+// As control does it: the peer's hears of it.
+void Simulation::want_flows(std::size_t job, HostIndex from, HostIndex to) {
+  Random random(mix(scenario_.seed ^ (std::uint64_t{from.value} << 16 | to.value)) ^ job);
+  events_.after(random.between(Duration(0), kHears), [this, job, from, to] {
+    if (!daemons_[to.value]->dead()) daemons_[to.value]->job(job)->open_flows_to(from);
+  });
 }
 
 // As control does it (daemon/control/registrar_leaving.cc): once every rank has completed the same operations all hosts
@@ -311,7 +332,11 @@ Outcome Simulation::outcome() const {
   Outcome o = outcome_;
   o.finding = findings_.first();
   o.end = events_.now();
-  for (const auto& run : runs_) o.bytes += run->delivery.bytes();
+  for (const auto& run : runs_) {
+    o.bytes += run->delivery.bytes();
+    o.messages += run->messages.received();
+    o.message_bytes += run->messages.bytes();
+  }
   if (runs_.size() > 1) o.neighbour_end = standing_[1].resolved_at.value_or(o.end);
   for (const auto& network : networks_) {
     o.packets += network->packets();
@@ -330,6 +355,9 @@ Outcome Simulation::outcome() const {
   for (std::uint64_t number :
        {o.operations, o.bytes, o.packets, o.lost, events_.executed(), static_cast<std::uint64_t>(o.end.value)}) {
     digest.add(number);
+  }
+  for (const auto& run : runs_) {
+    if (!run->scenario.messages.empty()) digest.add(run->messages.digest());
   }
   digest.add_text(o.finding ? o.finding->checker + o.finding->message : "");
   o.digest = digest.value();

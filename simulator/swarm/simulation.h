@@ -17,13 +17,14 @@
 namespace tensorlane::simulator {
 
 struct Outcome {
-  std::optional<Finding> finding;  // the first broken rule
-  std::uint64_t operations = 0;    // completed on a host
-  std::uint64_t slices = 0;        // that left a host
-  std::uint64_t bytes = 0;         // of payload that landed
-  std::uint64_t demoted = 0;       // bytes that limits sent to a lower class
-  std::uint64_t in_parts = 0;      // operations that were begun in parts
-  std::uint64_t parts_placed = 0;  // parts of results that clients were told of
+  std::optional<Finding> finding;                 // the first broken rule
+  std::uint64_t operations = 0;                   // completed on a host
+  std::uint64_t slices = 0;                       // that left a host
+  std::uint64_t bytes = 0;                        // of payload that landed
+  std::uint64_t demoted = 0;                      // bytes that limits sent to a lower class
+  std::uint64_t in_parts = 0;                     // operations that were begun in parts
+  std::uint64_t parts_placed = 0;                 // parts of results that clients were told of
+  std::uint64_t messages = 0, message_bytes = 0;  // that receives got
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, lies = 0;
   Congestion::Counters congestion;  // of all rails
   std::array<std::uint64_t, kFaultKinds> faults{};
@@ -62,6 +63,8 @@ class Simulation {
   bool all_resolved(const JobRun& run) const;
   std::optional<std::string> away() const;
   std::optional<std::string> away(const JobRun& run) const;
+  void check_messages();
+  void want_flows(std::size_t job, HostIndex from, HostIndex to);
   void let_go(const JobRun& run);
   void come_again(const JobRun& run);
   void let_leave(const JobRun& run);

@@ -120,6 +120,8 @@ void add_neighbour(Scenario& scenario) {
               .ahead = random.chance(0.7),
               .raise = random.chance(0.5) ? 0.1 : 0.5};
   random_parts(s);
+  s.messages = {};
+  if (scenario.hosts() <= kMostHostsWithMessages) random_messages(s);
   s.liar.reset();
   s.lie.reset();
   random_shrink(s, random);

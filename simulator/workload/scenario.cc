@@ -479,6 +479,8 @@ Scenario lying_scenario(std::uint64_t seed, Lie lie) {
   s.growths.clear();
   s.shrink.reset();
   s.tensors_at_start = s.plan.tensors.size();
+  s.messages = {};
+  if (lie >= Lie::kMessageOfOthers) add_messages(s, random.next());
   s.replay = 0;
   s.record = false;
   s.lane.flow_room = 32;
@@ -574,6 +576,7 @@ Scenario random_scenario(std::uint64_t seed) {
   Random shrinks = Random(seed).fork(7);
   random_shrink(s, shrinks);
   random_parts(s);
+  random_messages(s);
   add_neighbour(s);
   return s;
 }

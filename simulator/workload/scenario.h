@@ -10,6 +10,7 @@
 #include "common/protocol/plan.h"
 #include "daemon/engine/engine.h"
 #include "simulator/network/network.h"
+#include "simulator/workload/messages.h"
 
 namespace tensorlane::simulator {
 
@@ -129,8 +130,20 @@ enum class Lie : std::uint8_t {
   kRtsOfLeaf,
   kRtsOfLeafTwice,
   kReadyInPartsOfNothing,
+  // Of messages:
+  kMessageOfOthers,
+  kMessageElsewhere,
+  kMessageImpossible,
+  kMessageWithoutId,
+  kMessageGrantTwice,
+  kMessageGrantWithoutId,
+  kMessageRefusedAlike,
+  kMessageDataTwice,
+  kMessageDataOutside,
+  kMessageDataUngranted,
 };
-inline constexpr std::size_t kLies = static_cast<std::size_t>(Lie::kReadyInPartsOfNothing) + 1;
+inline constexpr std::size_t kOperationLies = static_cast<std::size_t>(Lie::kReadyInPartsOfNothing) + 1;  // the first
+inline constexpr std::size_t kLies = static_cast<std::size_t>(Lie::kMessageDataUngranted) + 1;
 
 // A host that has no memory, or no room in its table of tensors, for more of a job than so many pieces.
 struct Refusal {
@@ -150,6 +163,7 @@ struct Scenario {
   std::array<Bytes, kLevels> windows{};        // by level, control first
   LaneConfig lane;
   ClientConfig client;
+  MessageProgram messages;
   std::vector<Fault> faults;
   std::size_t tensors_at_start = std::numeric_limits<std::size_t>::max();  // of the plan; the rest comes with growths
   bool leaves = false;          // its ranks detach when all of them are done, and the job closes on every host

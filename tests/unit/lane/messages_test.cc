@@ -155,6 +155,34 @@ TEST_F(MessagesTest, GoToTheReceiveThatWasPostedFirst) {
   }
 }
 
+// A receive whose answer is all that it waits for is over with it, also where the host says something of an operation
+// right after it.
+TEST_F(MessagesTest, WithoutBytesEndBesideOperations) {
+  start(2, 1, {allreduce(100'000)});
+  FakeClient &sender = *hosts_[0]->clients[0], &receiver = *hosts_[1]->clients[0];
+  std::uint64_t sequence = 0;
+  const auto operate = [&] {
+    ++sequence;
+    each_client([&](FakeClient& client, std::uint32_t) { client.submit(0, sequence); });
+  };
+  const auto wait_for_operation = [&] {
+    each_client([&](FakeClient& client, std::uint32_t) { ASSERT_EQ(client.wait(0, sequence), Code::kOk); });
+  };
+  for (std::uint64_t round = 0; round < 10; ++round) {
+    sender.post(0, send_to(1, 1, 0, 0));
+    sender.post(1, send_to(1, 2, 0, 0));
+    receiver.post(1, receive_from(0, 2, 0, 0));
+    ASSERT_EQ(receiver.wait_message(1).first, Code::kOk) << "so the first one is announced, too";
+    operate();
+    wait_for_operation();
+    receiver.post(0, receive_from(0, 1, 0, 0));
+    operate();
+    ASSERT_EQ(receiver.wait_message(0).first, Code::kOk);
+    wait_for_operation();
+    for (const std::uint32_t slot : {0u, 1u}) ASSERT_EQ(sender.wait_message(slot).first, Code::kOk);
+  }
+}
+
 TEST_F(MessagesTest, WhoseEndsDisagreeFailAtBothWithBothValues) {
   start(2, 1, {});
   FakeClient &sender = *hosts_[0]->clients[0], &receiver = *hosts_[1]->clients[0];
