@@ -11,10 +11,14 @@ import sys
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorlane.examples.digits import build_model, load_digits
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # where it was before it was public
+    from torch.distributed._composable.fsdp import fully_shard
 
 
 def main():

@@ -103,7 +103,9 @@ def process_group(
     """A process group of one backend, that of CPU tensors, which is not torch.distributed's. Blocks until all `size`
     ranks have called it with this store, at most `timeout`. `ranks`: how error messages call them."""
     _load()
-    group = torch.distributed.ProcessGroup(store, rank, size)
+    # In some releases of torch a process group has options of its own, and cannot be made without.
+    options = getattr(torch.distributed.ProcessGroup, "Options", None)
+    group = torch.distributed.ProcessGroup(store, rank, size, *([options("tensorlane")] if options else []))
     torch.ops.tensorlane.make_backend(group.boxed(), _milliseconds(timeout), name, ranks)
     return group
 
