@@ -63,6 +63,12 @@ def torch_version(folder):
     return re.search(r"__version__ = '(\d+\.\d+)", text)[1]
 
 
+def has_new_strings(torch):
+    """Whether std::string, as a parameter of torch's functions, is that of GCC 5 and newer, not the one before."""
+    # Of c10::Error's constructor. Other functions have both, of libraries that are linked into it.
+    return b"14SourceLocationENSt7__cxx1112basic_string" in (torch / "lib" / "libc10.so").read_bytes()
+
+
 def compile_units(command, what, source=None):
     try:
         subprocess.run(command, check=True, input=source, text=True)
@@ -101,10 +107,10 @@ class Build(build_py):
     def compile_backend(output, torch):
         root = source_root()
         units = sorted((root / "client-lib" / "torch").glob("*.cc"))
-        old_strings = "-D_GLIBCXX_USE_CXX11_ABI=" + str(int(b"cxx11" in (torch / "lib" / "libc10.so").read_bytes()))
+        strings = f"-D_GLIBCXX_USE_CXX11_ABI={int(has_new_strings(torch))}"
         command = [
             *os.environ.get("CXX", "c++").split(), "-std=c++20", "-O2", "-fPIC", "-shared", "-pthread",
-            "-fvisibility=hidden", "-fvisibility-inlines-hidden", old_strings, f"-I{root}",
+            "-fvisibility=hidden", "-fvisibility-inlines-hidden", strings, f"-I{root}",
             f"-I{root / 'client-lib' / 'include'}", f"-isystem{torch / 'include'}",
             f"-isystem{torch / 'include' / 'torch' / 'csrc' / 'api' / 'include'}", "-xc++", "-", f"-L{torch / 'lib'}",
             "-ltorch_cpu", "-lc10", "-ldl", "-o", str(output),

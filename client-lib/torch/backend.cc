@@ -30,6 +30,12 @@ bool comes(c10d::Store& store, const std::string& key, Clock::time_point end) {
   return true;
 }
 
+// Where this release of torch has a place for it.
+template <typename Options>
+void set_name(Options& options, const std::string& name) {
+  if constexpr (requires { options.group_name; }) options.group_name = name;
+}
+
 }  // namespace
 
 TensorlaneBackend::TensorlaneBackend(std::shared_ptr<Group> group)
@@ -45,7 +51,7 @@ TensorlaneBackend::~TensorlaneBackend() {
 
 c10::intrusive_ptr<c10d::Backend::Options> TensorlaneBackend::getBackendOptions() {
   auto options = c10::make_intrusive<Options>("tensorlane", group_->timeout());
-  options->group_name = group_->name();
+  set_name(*options, group_->name());
   return options;
 }
 

@@ -24,12 +24,15 @@ class TensorlaneBackend final : public c10d::Backend {
   ~TensorlaneBackend() override;
 
   const std::string getBackendName() const override { return "tensorlane"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override;
-  void setTimeout(milliseconds timeout) override { group_->set_timeout(timeout); }
   void setSequenceNumberForGroup() override {}  // begins with 0 on all ranks
   uint64_t getSequenceNumberForGroup() override { return group_->sequence(); }
-  void abort() override;
-  void shutdown() override;
+  // Virtual functions of most releases of torch, but not of all, which is why they are not marked `override`.
+  c10::intrusive_ptr<Options> getBackendOptions();
+  void setTimeout(milliseconds timeout) { group_->set_timeout(timeout); }
+  void abort();
+  void shutdown();
+  // Why nothing can be started any more; empty while it can.
+  std::string failure() { return group_->failure(); }
 
   // collectives.cc
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;

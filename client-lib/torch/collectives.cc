@@ -347,8 +347,7 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::reduce_scatter_tensor_coalesced(
     if (part > 0) all.view({size_, -1}).narrow(1, from, part).copy_(input.reshape({size_, part}));
     from += part;
   }
-  Group::Order order =
-      this->order(OpType::REDUCE_SCATTER_TENSOR_COALESCED, where, all.numel(), all.scalar_type(), options.timeout);
+  Group::Order order = this->order(OpType::COALESCED, where, all.numel(), all.scalar_type(), options.timeout);
   order.description.op = how.name;
   order.inputs = inputs;
   order.kept = {all, mine};

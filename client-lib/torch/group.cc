@@ -128,6 +128,11 @@ std::uint64_t Group::sequence() {
   return sequence_;
 }
 
+std::string Group::failure() {
+  std::lock_guard lock(mutex_);
+  return failure_.empty() && closed_ ? "process group '" + name_ + "' was destroyed" : failure_;
+}
+
 void Group::check_open_locked() const {
   if (!failure_.empty()) fail(failure_);
   if (closed_) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
@@ -332,7 +337,9 @@ std::string Group::error(const Description& description, tl_status_t status, std
     const std::string differs = Watch(*this).differing();
     if (!differs.empty()) text = differs;
   }
-  if (status == TL_ERROR_ABORTED || status == TL_ERROR_MISMATCH || status == TL_ERROR_TIMED_OUT) {
+  // TL_ERROR_UNAVAILABLE: a rank has died, or a daemon.
+  if (status == TL_ERROR_ABORTED || status == TL_ERROR_MISMATCH || status == TL_ERROR_TIMED_OUT ||
+      status == TL_ERROR_UNAVAILABLE) {
     std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = text;
   }

@@ -92,6 +92,8 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // By works: it is over.
   void forget(const OperationWork& work);
+  // Why nothing can be started any more; empty while it can.
+  std::string failure();
   // What has failed, as the library says it, which is `said`; the group is over where the job is. May ask the store,
   // for at most Watch::kPatience: not on a thread of the library.
   std::string error(const Description& description, tl_status_t status, std::string said);

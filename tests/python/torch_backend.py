@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 
+import registered  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp

@@ -10,13 +10,18 @@ The losses of 50 steps are those over Gloo within 1e-6, and those of a second ru
 import os
 import sys
 
+import registered  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # where it was before it was public
+    from torch.distributed._composable.fsdp import fully_shard
 
 STEPS = 50
 

@@ -10,9 +10,13 @@ import argparse
 import sys
 
 import torch
-from torch.distributed.fsdp import fully_shard
 
 from tensorlane.examples.digits import Digits, build_model
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # where it was before it was public
+    from torch.distributed._composable.fsdp import fully_shard
 
 
 def build_sharded_model(world, width=256):

@@ -50,6 +50,10 @@ def _minor():
     return ".".join(torch.__version__.split("+")[0].split(".")[:2])
 
 
+def _milliseconds(time):
+    return max(1, int(time.total_seconds() * 1000))
+
+
 def _load():
     """The operators of the shared object. UnavailableError when there is none for this torch."""
     global _loaded
@@ -90,11 +94,32 @@ def create(options, backend_options):
             f"pg_options are {type(backend_options).__name__}", "init_process_group, backend tensorlane",
             "leave them out: it has none",
         )
-    _load()
     rank, size = options.group_rank, options.group_size
-    carrier = torch.distributed.ProcessGroup(options.store, rank, size)
-    torch.ops.tensorlane.make_backend(
-        carrier.boxed(), max(1, int(options.timeout.total_seconds() * 1000)), str(options.group_id),
+    carrier = process_group(
+        options.store, rank, size, options.timeout, str(options.group_id),
         list(options.global_ranks_in_group) or list(range(size)),
     )
     return carrier._get_backend(torch.device("cpu"))
+
+
+def process_group(
+    store: torch.distributed.Store, rank: int, size: int, timeout: datetime.timedelta, name: str, ranks: list[int]
+) -> torch.distributed.ProcessGroup:
+    """A process group of one backend, that of CPU tensors, which is not torch.distributed's. Blocks until all `size`
+    ranks have called it with this store, at most `timeout`. `ranks`: how error messages call them."""
+    _load()
+    # In some releases of torch a process group has options of its own, and cannot be made without.
+    options = getattr(torch.distributed.ProcessGroup, "Options", None)
+    group = torch.distributed.ProcessGroup(store, rank, size, *([options("tensorlane")] if options else []))
+    torch.ops.tensorlane.make_backend(group.boxed(), _milliseconds(timeout), name, ranks)
+    return group
+
+
+def set_timeout(group: torch.distributed.ProcessGroup, timeout: datetime.timedelta) -> None:
+    """Of the operations of what process_group() has made that begin from now on."""
+    torch.ops.tensorlane.set_timeout(group.boxed(), _milliseconds(timeout))
+
+
+def failure(group: torch.distributed.ProcessGroup) -> str:
+    """Why nothing can be started in what process_group() has made; empty while it can."""
+    return torch.ops.tensorlane.failure(group.boxed())

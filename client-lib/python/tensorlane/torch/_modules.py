@@ -13,7 +13,6 @@ import threading
 import weakref
 
 import torch
-from torch._C._dynamo.eval_frame import set_eval_frame
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ..errors import misuse
@@ -235,14 +234,14 @@ class _ForwardHook:
             return
         owner.updates.follow(f"the forward pass of module {type(module).__name__}")
         if owner.pending:
-            compiler = set_eval_frame(None)
+            compiler = torch._C._dynamo.eval_frame.set_eval_frame(None)
             try:
                 if compiler:
                     owner.compiled_later()
                 else:
                     owner.apply(self._guarded if module.training and torch.is_grad_enabled() else self._everything)
             finally:
-                set_eval_frame(compiler)
+                torch._C._dynamo.eval_frame.set_eval_frame(compiler)
 
 
 # What torch.compiler.disable() sets, without the cost of importing the compiler: where a model is compiled later, the
