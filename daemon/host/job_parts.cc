@@ -72,7 +72,8 @@ void Job::tell_parts(const LocalTensor& t, const protocol::PlanTensor& tensor, s
   }
 }
 
-// Parts of which every element is in place are told to the rank, while its ring has room.
+// Parts of which every element is in place are told to the rank, the only one here that the tensor is of, while its
+// ring has room.
 void Job::rails_placed(const engine::PartInPlace& part, Time /*now*/) {
   LocalTensor& t = tensors_[part.tensor.value];
   const protocol::PlanTensor& tensor = plan_.tensors[part.tensor.value];
@@ -87,10 +88,11 @@ void Job::rails_placed(const engine::PartInPlace& part, Time /*now*/) {
     if (placed == end - begin) whole |= std::uint64_t{1} << index;
     at = to;
   }
-  while (whole != 0 && sessions_.front()) {
+  const auto& session = sessions_[t.members->locals().front()];
+  while (whole != 0 && session) {
     const protocol::PartRun run = protocol::first_run(whole);
     whole &= ~run.mask();
-    sessions_.front()->parts_in_place({tensor.id.value, Code::kInProgress, protocol::with_parts(t.completed + 1, run)});
+    session->parts_in_place({tensor.id.value, Code::kInProgress, protocol::with_parts(t.completed + 1, run)});
   }
 }
 
