@@ -17,10 +17,11 @@ MessageChecker::MessageChecker(const Scenario& scenario, Findings& findings)
     for (std::size_t i = 0; i < program.size(); ++i) {
       const MessageRequest& m = program[i];
       if (m.from_any()) {
-        pools_[{Rank(r), m.tag}];
+        pools_[{Rank(r), m.set, m.tag}];
         continue;
       }
-      Stream& stream = streams_[m.sends ? StreamKey{Rank(r), m.peer, m.tag} : StreamKey{m.peer, Rank(r), m.tag}];
+      Stream& stream =
+          streams_[m.sends ? StreamKey{Rank(r), m.peer, m.set, m.tag} : StreamKey{m.peer, Rank(r), m.set, m.tag}];
       auto& line = m.sends ? stream.sends : stream.receives;
       requests_[r][i].place = line.size();
       line.push_back({Rank(r), i});
@@ -28,8 +29,8 @@ MessageChecker::MessageChecker(const Scenario& scenario, Findings& findings)
   }
 }
 
-MessageChecker::Pool* MessageChecker::pool_of(Rank destination, std::uint64_t tag) {
-  const auto found = pools_.find({destination, tag});
+MessageChecker::Pool* MessageChecker::pool_of(Rank destination, const MessageRequest& of) {
+  const auto found = pools_.find({destination, of.set, of.tag});
   return found == pools_.end() ? nullptr : &found->second;
 }
 
@@ -38,7 +39,7 @@ MessageChecker::Pool* MessageChecker::pool_of(Rank destination, std::uint64_t ta
 void MessageChecker::posted(Rank rank, std::size_t request) {
   const Name name{rank, request};
   state(name).posted = true;
-  Pool* pool = asked(name).sends ? nullptr : pool_of(rank, asked(name).tag);
+  Pool* pool = asked(name).sends ? nullptr : pool_of(rank, asked(name));
   if (pool != nullptr) ++pool->posted;
 }
 
@@ -71,13 +72,13 @@ void MessageChecker::send_ended(Name name, Code code, const MessageSlot& outcome
     return fail("rank {}: a send to rank {} ends with rank {}", name.rank.value, sent.peer.value, outcome.other_rank);
   if (!holds(name, buffer)) return fail("rank {}: the buffer of send {} was written", name.rank.value, name.request);
   std::uint64_t other_count = sent.count;
-  if (Pool* pool = pool_of(sent.peer, sent.tag)) {
+  if (Pool* pool = pool_of(sent.peer, sent)) {
     if (++pool->sent > pool->posted) {
       return fail("{} sends to rank {} with tag {} are over, and {} receives are posted", pool->sent, sent.peer.value,
                   sent.tag, pool->posted);
     }
   } else {
-    const Stream& stream = streams_.at({name.rank, sent.peer, sent.tag});
+    const Stream& stream = streams_.at({name.rank, sent.peer, sent.set, sent.tag});
     const Name receive = stream.receives[state(name).place];
     other_count = asked(receive).count;
     if (!state(receive).posted)
@@ -96,14 +97,13 @@ void MessageChecker::receive_ended(Name name, Code code, const MessageSlot& outc
   const Rank source(outcome.other_rank);
   if (!receive.from_any() && source != receive.peer)
     return fail("rank {}: a receive from rank {} ends with rank {}", name.rank.value, receive.peer.value, source.value);
-  const auto found = streams_.find({source, name.rank, receive.tag});
+  const auto found = streams_.find({source, name.rank, receive.set, receive.tag});
   if (found == streams_.end() || found->second.sends.empty()) {
     return fail("rank {}: a receive got a message of rank {} with tag {}, which that has not sent", name.rank.value,
                 source.value, receive.tag);
   }
   Stream& stream = found->second;
-  if (pool_of(name.rank, receive.tag) == nullptr)
-    return got(name, stream.sends[state(name).place], code, outcome, buffer);
+  if (pool_of(name.rank, receive) == nullptr) return got(name, stream.sends[state(name).place], code, outcome, buffer);
   if (code != Code::kOk)
     return fail("rank {}: receive {} ends as '{}'", name.rank.value, name.request, code_name(code));
   got_from_pool(name, stream, buffer, outcome);

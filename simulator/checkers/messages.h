@@ -52,13 +52,13 @@ class MessageChecker {
     Rank rank;
     std::size_t request = 0;
   };
-  // Of one source, destination and tag.
-  using StreamKey = std::tuple<Rank, Rank, std::uint64_t>;
+  // Source, destination, set and tag.
+  using StreamKey = std::tuple<Rank, Rank, std::uint32_t, std::uint64_t>;
   struct Stream {
     std::vector<Name> sends, receives;       // the receives that name the source
     std::map<std::size_t, std::size_t> got;  // where order of arrival decides: which send each receive got
   };
-  // Of a destination and a tag of which receives are from any source.
+  // Of a destination, a set and a tag of which receives are from any source.
   struct Pool {
     std::uint64_t posted = 0, sent = 0;  // receives that are posted, sends that are over
   };
@@ -70,7 +70,8 @@ class MessageChecker {
     return scenario_.messages.ranks[name.rank.value].requests[name.request];
   }
   Request& state(Name name) { return requests_[name.rank.value][name.request]; }
-  Pool* pool_of(Rank destination, std::uint64_t tag);
+  // Where `of` goes by its set and tag; null where no receive of them is from any source.
+  Pool* pool_of(Rank destination, const MessageRequest& of);
   void send_ended(Name name, Code code, const protocol::MessageSlot& outcome, std::span<const std::byte> buffer);
   void receive_ended(Name name, Code code, const protocol::MessageSlot& outcome, std::span<const std::byte> buffer);
   void got(Name receive, Name send, Code code, const protocol::MessageSlot& outcome, std::span<const std::byte> buffer);
@@ -86,7 +87,7 @@ class MessageChecker {
   Findings& findings_;
   std::vector<std::vector<Request>> requests_;  // by rank
   std::map<StreamKey, Stream> streams_;
-  std::map<std::pair<Rank, std::uint64_t>, Pool> pools_;
+  std::map<std::tuple<Rank, std::uint32_t, std::uint64_t>, Pool> pools_;
   std::map<std::pair<HostIndex, HostIndex>, std::uint32_t> unanswered_;  // announcements, by sender and receiver
   std::map<GrantKey, std::uint64_t> announced_;  // by sender, receiver and the sender's id: bytes
   std::map<GrantKey, Grant> grants_;

@@ -94,6 +94,7 @@ protocol::MessageSlot ClientMessages::slot_of(std::size_t request) {
   const MessageRequest& m = requests()[request];
   protocol::MessageSlot slot{.peer = m.peer.value, .sends = m.sends, .dtype = m.dtype, .tag = m.tag, .count = m.count};
   slot.urgency = m.urgency;
+  slot.set = m.set;
   slot.segment = static_cast<std::uint32_t>(context_.scenario.plan.tensors.size());
   slot.offset = places_[request];
   if (m.bytes() > 0) return slot;

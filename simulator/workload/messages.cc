@@ -16,6 +16,9 @@ constexpr double kJobsWithMessages = 0.4;
 constexpr double kFloods = 0.06;                    // of them
 constexpr std::uint64_t kMostBytes = mib(2).value;  // of a program
 constexpr std::uint64_t kTags[] = {0, 7, ~std::uint64_t{0}};
+constexpr std::uint32_t kSetNumbers[] = {0, 1, 2, protocol::kMaxSetNumber};
+constexpr double kProgramsWithSets = 0.5;
+constexpr std::uint64_t kOfMessageSets = 0x7365'7473'0000'0000;
 constexpr std::uint64_t kAnyTag = 100;  // and the round: of messages that are received from any source
 
 // A send and its receive.
@@ -26,7 +29,7 @@ struct Pair {
 
 class Drawing {
  public:
-  Drawing(Scenario& s, std::uint64_t seed) : s_(s), random_(seed) {}
+  Drawing(Scenario& s, std::uint64_t seed) : s_(s), random_(seed), of_sets_(mix(seed) ^ kOfMessageSets) {}
   void draw();
 
  private:
@@ -40,7 +43,8 @@ class Drawing {
   float urgency() { return static_cast<float>(random_.below(5)) / 4; }
 
   Scenario& s_;
-  Random random_;
+  Random random_, of_sets_;
+  bool has_sets_ = false;
   std::vector<Pair> pairs_;
   std::uint32_t rounds_ = 1;
   double from_any_ = 0;
@@ -69,6 +73,7 @@ void Drawing::draw_pair() {
   MessageRequest& m = pair.send;
   m.round = static_cast<std::uint32_t>(random_.below(rounds_));
   m.urgency = urgency();
+  if (has_sets_) m.set = kSetNumbers[of_sets_.below(std::size(kSetNumbers))];
   const bool any = random_.chance(from_any_);
   m.tag = any ? kAnyTag + m.round : kTags[random_.below(std::size(kTags))];
   m.count = any ? any_count_ : count();
@@ -107,12 +112,12 @@ void Drawing::draw_flood() {
 
 // Requests between which order means something stay in theirs; the others mix, or receives come first, or sends.
 void Drawing::put_in_order(std::uint32_t rank, std::uint32_t round) {
-  using Line = std::tuple<bool, std::uint32_t, std::uint64_t>;  // sends, peer, tag
+  using Line = std::tuple<bool, std::uint32_t, std::uint32_t, std::uint64_t>;  // sends, peer, set, tag
   std::map<Line, std::deque<MessageRequest>> lines;
   std::vector<Line> turns;
   const auto append = [&](const MessageRequest& m, bool in_front) {
     const bool any = !m.sends && m.tag >= kAnyTag && m.tag < kAnyTag + rounds_;
-    const Line line{m.sends, any ? protocol::kAnyRank : m.peer.value, m.tag};
+    const Line line{m.sends, any ? protocol::kAnyRank : m.peer.value, m.set, m.tag};
     auto& of_line = lines[line];
     of_line.insert(in_front ? of_line.begin() : of_line.end(), m);
     turns.push_back(line);
@@ -141,6 +146,7 @@ void Drawing::draw() {
   for (auto& rank : program.ranks) {
     if (random_.chance(0.3)) rank.late = random_.between(microseconds(1), milliseconds(3));
   }
+  has_sets_ = of_sets_.chance(kProgramsWithSets);
   rounds_ = static_cast<std::uint32_t>(random_.between(1, 3));
   from_any_ = random_.chance(0.5) ? 0.3 : 0;
   any_count_ = random_.chance(0.1) ? 0 : random_.between(8, 64);

@@ -16,7 +16,8 @@ struct Scenario;
 // A send or a receive, as a rank posts it.
 struct MessageRequest {
   bool sends = false;
-  Rank peer;  // of a send the destination; of a receive the source, or kAnyRank
+  Rank peer;              // of a send the destination; of a receive the source, or kAnyRank
+  std::uint32_t set = 0;  // number of the process set whose message it is
   std::uint64_t tag = 0, count = 0;
   Dtype dtype{};
   float urgency = 0;        // of a send
@@ -26,9 +27,9 @@ struct MessageRequest {
   std::uint64_t bytes() const { return count * dtype_size(dtype); }
 };
 
-// Every send has one receive. Of each (source, destination, tag) the n-th receive is for the n-th send, and has its
-// count and dtype or ends in a mismatch; unless receives of this destination and tag are from any source: then all of
-// its messages are of one count and dtype, which has at least 8 bytes or none, are posted in one round, and the
+// Every send has one receive. Of each (source, destination, set, tag) the n-th receive is for the n-th send, and has
+// its count and dtype or ends in a mismatch; unless receives of this destination, set and tag are from any source: then
+// all of its messages are of one count and dtype, which has at least 8 bytes or none, are posted in one round, and the
 // receives that name their source are posted first, so that no order of arrival leaves any of them without a message.
 struct MessageProgram {
   struct OfRank {
