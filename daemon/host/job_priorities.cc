@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 
 #include "daemon/engine/classify/thresholds.h"
 #include "daemon/host/context.h"
@@ -103,11 +104,11 @@ void Job::waited(std::uint32_t local, TensorId tensor, std::uint64_t sequence) {
 
 // What nobody waits for (a barrier, what is broadcast once) keeps the urgency that it was registered with.
 void Job::take_observed_order() {
-  std::vector<float> urgencies(plan_.tensors.size());
+  std::vector<float> urgencies(observed_->tensors());  // process sets may have brought more since
   observed_->urgencies(urgencies);
   std::vector<const protocol::PlanTensor*> order;
-  for (protocol::PlanTensor& tensor : plan_.tensors) {
-    if (!observed_->waited_for(tensor.id)) continue;
+  for (protocol::PlanTensor& tensor : std::span(plan_.tensors).first(urgencies.size())) {
+    if (tensor.world != nullptr || !observed_->waited_for(tensor.id)) continue;
     tensor.urgency = urgencies[tensor.id.value];
     tensor.cls = engine::class_by_thresholds(context_.config->thresholds, tensor.urgency);
     set_priority(tensor);

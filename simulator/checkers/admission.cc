@@ -9,10 +9,13 @@ using protocol::Ordering;
 AdmissionChecker::AdmissionChecker(const Scenario& scenario, Findings& findings)
     : scenario_(scenario),
       findings_(findings),
+      worlds_(scenario.worlds()),
       states_(scenario.hosts(), std::vector<State>(scenario.plan.tensors.size())) {
   for (std::vector<State>& states : states_) {
-    for (std::size_t i = 0; i < states.size(); ++i)
-      states[i].excused = scenario.plan.tensors[i].operation == Operation::kPull || scenario.plan.tensors[i].in_batch();
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      const protocol::PlanTensor& t = scenario.plan.tensors[i];
+      states[i].excused = t.operation == Operation::kPull || t.in_batch() || t.world != nullptr;
+    }
   }
 }
 
@@ -52,6 +55,10 @@ void AdmissionChecker::completed(HostIndex host, TensorId tensor) {
 }
 
 void AdmissionChecker::begins(HostIndex host, TensorId tensor) {
+  if (const TensorWorld& world = worlds_[tensor.value]; !world.place_of(host) || world.hosts() == 1) {
+    findings_.fail("admission", "host {} begins tensor {} with its engines, of which {}", host.value, tensor.value,
+                   world.place_of(host) ? "it is the only host" : "it has no part");
+  }
   std::vector<State>& states = states_[host.value];
   ++states[tensor.value].begun;
   if (scenario_.plan.ordering == Ordering::kTagged || states[tensor.value].excused) return;

@@ -24,8 +24,8 @@ class AdmissionChecker {
   struct State {
     std::uint64_t submitted = 0, begun = 0, completed = 0;  // operations
     bool waits = false;
-    // It is a pull, or a member of a batch, which is no operation, or while it was not submitted the client waited for
-    // another one of its group: it has no place, or may have lost it.
+    // It is a pull, or of a process set, or a member of a batch, which is no operation, or while it was not submitted
+    // the client waited for another one of its group: it has no place, or may have lost it.
     bool excused = false;
   };
   bool same_group(std::size_t a, std::size_t b) const;
@@ -36,6 +36,7 @@ class AdmissionChecker {
 
   const Scenario& scenario_;
   Findings& findings_;
+  const std::vector<TensorWorld> worlds_;   // by tensor
   std::vector<std::vector<State>> states_;  // by host and tensor
 };
 

@@ -35,16 +35,18 @@ ChoiceChecker::ChoiceChecker(HostIndex host, RailIndex rail, const Scenario& sce
 
 void ChoiceChecker::add_slices(const protocol::PlanTensor& planned) {
   Tensor& tensor = tensors_.back();
-  const engine::RailSlices mine = engine::rail_slices(planned.id, scenario_.hosts(), rail_, scenario_.rails());
+  const TensorWorld world = scenario_.world_of(planned);
+  if (!world.place_of(host_) || world.hosts() == 1) return;
+  const engine::RailSlices mine = engine::rail_slices(planned.id, world.hosts(), rail_, scenario_.rails());
   tensor.first = mine.first;
   tensor.element_bytes = dtype_size(planned.dtype);
-  const std::vector<PlannedSlice> all = planned_slices(planned, scenario_.plan.rank_hosts, scenario_.hosts());
+  const std::vector<PlannedSlice> all = planned_slices(planned, world.rank_hosts(), world.hosts());
   for (std::uint32_t number = 0; number < all.size(); ++number) {
     if (!mine.has(number)) continue;
     Slice& slice = tensor.slices.emplace_back();
     slice.offset = all[number].offset;
     slice.elements = all[number].elements;
-    add_sources(planned, all[number].owner, &slice);
+    add_sources(planned, world, all[number].owner, &slice);
     const auto index = static_cast<std::uint32_t>(tensor.slices.size() - 1);
     for (std::uint32_t s = 0; s < slice.sources.size(); ++s) {
       if (slice.sources[s].leaf) tensor.leaves[slice.sources[s].peer].emplace_back(index, s);
@@ -52,14 +54,16 @@ void ChoiceChecker::add_slices(const protocol::PlanTensor& planned) {
   }
 }
 
-void ChoiceChecker::add_sources(const protocol::PlanTensor& planned, HostIndex owner, Slice* slice) const {
-  const std::vector<Passing> list = passings(planned.pattern, scenario_.hosts(), owner);
+void ChoiceChecker::add_sources(const protocol::PlanTensor& planned, const TensorWorld& world, HostIndex owner,
+                                Slice* slice) const {
+  const std::vector<Passing> list = passings(planned.pattern, world.hosts(), owner);
   for (const Passing& p : list) {
-    if (p.to != host_) continue;
+    if (world.host(p.to) != host_) continue;
     const bool leaf = std::ranges::count(list, p.from, &Passing::to) == 0;
     const std::uint64_t bytes = slice->elements * contribution_element_bytes(planned, leaf);
     const std::uint64_t operations = (bytes + kMaxOperation.value - 1) / kMaxOperation.value;
-    slice->sources.push_back({.peer = p.from, .leaf = leaf, .operations = static_cast<std::uint32_t>(operations)});
+    slice->sources.push_back(
+        {.peer = world.host(p.from), .leaf = leaf, .operations = static_cast<std::uint32_t>(operations)});
   }
 }
 

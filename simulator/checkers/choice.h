@@ -82,7 +82,8 @@ class ChoiceChecker {
   static constexpr std::size_t kNone = ~std::size_t{0};
 
   void add_slices(const protocol::PlanTensor& planned);
-  void add_sources(const protocol::PlanTensor& planned, HostIndex owner, Slice* slice) const;
+  // `owner`: as the tensor's world counts hosts.
+  void add_sources(const protocol::PlanTensor& planned, const TensorWorld& world, HostIndex owner, Slice* slice) const;
   Slice* find(const protocol::FrameHeader& header);
   Source* find(Slice& slice, HostIndex peer);
   void begin(Time now, const engine::TensorReady& ready);

@@ -8,6 +8,11 @@ namespace tensorlane::simulator {
 
 void DeliveryChecker::landed(const Frame& frame, bool contribution) {
   const protocol::FrameHeader& h = frame.header;
+  const TensorWorld& world = worlds_[h.tensor.value];
+  if (!world.place_of(frame.from) || !world.place_of(frame.to)) {
+    findings_.fail("delivery", "host {} got slice {} of tensor {} from host {}, and one of them has no part in it",
+                   frame.to.value, h.slice, h.tensor.value, frame.from.value);
+  }
   Operation& operation = open_[{h.tensor.value, h.sequence.value}];
   const Piece piece{frame.from.value, frame.to.value, contribution, h.slice, h.offset};
   // A barrier's contributions and results both land in scratch of the engine and cannot be told apart; completing at
@@ -25,7 +30,7 @@ void DeliveryChecker::landed(const Frame& frame, bool contribution) {
 void DeliveryChecker::completed(TensorId tensor, Sequence sequence) {
   const protocol::PlanTensor& planned = scenario_.plan.tensors[tensor.value];
   Operation& operation = open_[{tensor.value, sequence.value}];
-  if (++operation.completed < scenario_.hosts()) return;
+  if (++operation.completed < worlds_[tensor.value].hosts()) return;
   if (planned.operation != tensorlane::Operation::kBarrier) check_counts(planned, sequence, operation);
   open_.erase({tensor.value, sequence.value});
 }
@@ -33,10 +38,11 @@ void DeliveryChecker::completed(TensorId tensor, Sequence sequence) {
 void DeliveryChecker::check_counts(const protocol::PlanTensor& planned, Sequence sequence, const Operation& operation) {
   // Whatever the pattern: each element crosses to every other host once as a result, unless it stays where it is, or is
   // for one rank only.
-  std::uint64_t results = (scenario_.hosts() - 1) * planned.bytes();
+  const TensorWorld& world = worlds_[planned.id.value];
+  std::uint64_t results = (world.hosts() - 1) * planned.bytes();
   if (stays_with_owners(planned.operation)) results = 0;
-  if (exchanges(planned.operation)) results = exchanged_bytes(planned, scenario_.plan.rank_hosts);
-  const std::uint64_t contributed = contributed_bytes(planned, scenario_.plan.rank_hosts, scenario_.hosts());
+  if (exchanges(planned.operation)) results = exchanged_bytes(planned, world.rank_hosts());
+  const std::uint64_t contributed = contributed_bytes(planned, world.rank_hosts(), world.hosts());
   if (operation.results != results || operation.contributed != contributed) {
     findings_.fail("delivery",
                    "tensor {}, sequence {} is complete on all hosts after {} bytes of contributions and {} of results "

@@ -19,7 +19,8 @@ namespace tensorlane::simulator {
 // Checker "delivery". One for all hosts.
 class DeliveryChecker {
  public:
-  DeliveryChecker(const Scenario& scenario, Findings& findings) : scenario_(scenario), findings_(findings) {}
+  DeliveryChecker(const Scenario& scenario, Findings& findings)
+      : scenario_(scenario), worlds_(scenario.worlds()), findings_(findings) {}
   // The frame's payload is complete with its receiver; `contribution`: it landed in staging, else in the tensor.
   void landed(const Frame& frame, bool contribution);
   // (tensor, sequence) is complete on one more host. After the last one everything that is owed must have come.
@@ -39,6 +40,7 @@ class DeliveryChecker {
   void check_counts(const protocol::PlanTensor& planned, Sequence sequence, const Operation& operation);
 
   const Scenario& scenario_;
+  const std::vector<TensorWorld> worlds_;  // by tensor
   Findings& findings_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, Operation> open_;
   std::uint64_t bytes_ = 0, operations_ = 0;

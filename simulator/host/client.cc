@@ -58,11 +58,13 @@ Client::Client(HostIndex host, Rank rank, Context context, Random random)
       program_(0) {
   for (const protocol::PlanTensor& planned : context_.scenario.plan.tensors) {
     Tensor t;
-    t.is_ours = !planned.is_batch();
+    const TensorWorld& world = context_.values.world(planned);
+    const std::optional<std::uint32_t> number = world.number_of(rank_);
+    t.is_ours = !planned.is_batch() && number;
     if (t.is_ours) {
       t.most = context_.scenario.uses_at_first(planned.id.value);
       operations_ += context_.scenario.uses(planned.id.value);
-      const std::uint64_t elements = buffer_elements(planned, context_.scenario.engine.world_size, rank_);
+      const std::uint64_t elements = buffer_elements(planned, world.size(), Rank(*number));
       t.buffer = context_.memory.allocate(elements * dtype_size(planned.dtype), context_.scenario.user);
     }
     tensors_.push_back(t);
@@ -163,6 +165,7 @@ void Client::completed(TensorId tensor, Sequence sequence, bool ok) {
   t.completed = context_.events.now();
   --pending_;
   if (ok) ++completed_;
+  if (ok && context_.scenario.plan.tensors[tensor.value].world != nullptr) ++completed_of_sets_;
   poison(tensor.value);
   if (!ok) failed_ = true;
   if (failed_) return;
@@ -218,7 +221,7 @@ bool Client::finished() const {
 
 bool Client::holds(TensorId tensor, Sequence sequence) const {
   const Tensor& t = tensors_[tensor.value];
-  return t.sequence < sequence.value || (t.sequence == sequence.value && t.pending);
+  return t.is_ours && (t.sequence < sequence.value || (t.sequence == sequence.value && t.pending));
 }
 
 std::byte Client::poison_byte(std::size_t index, std::uint64_t offset) const {

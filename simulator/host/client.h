@@ -73,9 +73,11 @@ class Client {
   void placed(TensorId tensor, Sequence sequence, const protocol::PartRun& parts);
   // From the daemon: the job has failed, and so has everything that is pending.
   void fail();
-  // Of the tensors, empty where the daemon makes them; and behind them of all messages.
+  // Of the tensors, empty where they are not its own; and behind them of all messages.
   std::vector<Descriptor> buffers() const;
   Rank rank() const { return rank_; }
+  // It registers the tensor.
+  bool has(TensorId tensor) const { return tensors_[tensor.value].is_ours; }
   void set_frozen(bool frozen);
   void kill() {
     dead_ = true;
@@ -85,12 +87,13 @@ class Client {
   // Every iteration of every tensor is over, and every message; or one has failed and none is with the daemon.
   bool finished() const;
   bool failed() const { return failed_ || messages_.failed(); }
-  // (tensor, sequence) is submitted and not complete, or not submitted yet; between hosts counts go on when a tensor is
-  // registered again.
+  // The tensor is one of its own, and (tensor, sequence) is submitted and not complete, or not submitted yet; between
+  // hosts counts go on when a tensor is registered again.
   bool holds(TensorId tensor, Sequence sequence) const;
   std::uint64_t pending() const { return pending_ + messages_.open(); }
   ClientMessages& messages() { return messages_; }
   std::uint64_t completed_operations() const { return completed_; }
+  std::uint64_t completed_of_sets() const { return completed_of_sets_; }
   // Operations that it has begun in parts, and parts of their results that the daemon has said to be in place.
   std::uint64_t begun_in_parts() const { return begun_in_parts_; }
   std::uint64_t parts_placed() const { return parts_placed_; }
@@ -114,7 +117,7 @@ class Client {
     std::uint64_t sequence = 0;  // of the last submission
     std::uint64_t base = 0;      // of those, what came before it was registered again
     std::uint64_t most = 0;      // of them, for now
-    bool is_ours = true;         // else it is a batch, which the daemon makes of them
+    bool is_ours = true;         // else it is of other ranks, or a batch, which the daemon makes of them
     bool pending = false;
     bool poisoned = false;
     Time completed;
@@ -154,7 +157,7 @@ class Client {
   std::uint64_t iteration_ = 0;
   Random program_;                           // in_step: the same on all hosts, begun anew with each iteration
   std::optional<std::size_t> waits_before_;  // in_step: what it waits for before it goes on
-  std::uint64_t pending_ = 0, completed_ = 0;
+  std::uint64_t pending_ = 0, completed_ = 0, completed_of_sets_ = 0;
   std::uint64_t begun_in_parts_ = 0, parts_placed_ = 0;
   bool scheduled_ = false, frozen_ = false, dead_ = false, failed_ = false;
 };

@@ -152,8 +152,16 @@ void SimJob::grow_plan(std::size_t tensors, std::function<void()> then) {
   // Two growths with overlapping spreads: what the later one brought is known.
   const std::size_t from = std::min(planned_, tensors);
   planned_ = std::max(planned_, tensors);
-  const protocol::TensorRange range{static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(tensors - from)};
-  grow(scenario_.plan_of(tensors).part(range), range, std::move(then));
+  const protocol::Plan plan = scenario_.plan_of(tensors);
+  // One registration after the other.
+  std::size_t begin = from, end = from;
+  do {
+    while (end < tensors && plan.tensors[end].group == plan.tensors[begin].group) ++end;
+    const protocol::TensorRange range{static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end - begin)};
+    const std::function<void()> nothing = [] {};
+    grow(plan.part(range), range, end == tensors ? std::move(then) : nothing);
+    begin = end;
+  } while (begin < tensors);
 }
 
 void SimJob::grow(protocol::Plan added, protocol::TensorRange range, std::function<void()> then) {
@@ -176,9 +184,9 @@ void SimJob::grow(protocol::Plan added, protocol::TensorRange range, std::functi
 void SimJob::bind(std::size_t from, std::size_t to) {
   for (std::size_t i = from; i < to; ++i) {
     const TensorId tensor(static_cast<std::uint32_t>(i));
-    if (is_batch(tensor)) continue;
-    for (std::size_t local = 0; local < sessions_.size(); ++local)
-      job()->bind(clients_[local]->rank(), tensor, sessions_[local]->place(tensor));
+    for (std::size_t local = 0; local < sessions_.size(); ++local) {
+      if (clients_[local]->has(tensor)) job()->bind(clients_[local]->rank(), tensor, sessions_[local]->place(tensor));
+    }
   }
 }
 
@@ -273,7 +281,9 @@ void SimJob::submit(std::size_t local, const protocol::SubmissionEntry& entry) {
 bool SimJob::begins(const protocol::SubmissionEntry& entry) {
   if (entry.flags == protocol::kFlagBoost) return false;
   const bool rest = entry.flags == 0;
-  if (!scenario_.begins_in_parts(scenario_.plan.tensors[entry.tensor], clients_.size())) return rest;
+  const protocol::PlanTensor& tensor = scenario_.plan.tensors[entry.tensor];
+  const TensorWorld& world = run_.values.world(tensor);
+  if (!Scenario::begins_in_parts(tensor, world.hosts(), world.ranks_on(machine_.self()))) return rest;
   const bool goes_on = std::exchange(seen_[entry.tensor].in_parts, !rest);
   return !goes_on;
 }
@@ -291,11 +301,13 @@ void SimJob::reclassify() {
 
 // How many submissions of single ranks an operation is made of.
 std::size_t SimJob::parts(TensorId operation) const {
-  if (!is_batch(operation)) return clients_.size();
+  const TensorWorld& world = run_.values.world(scenario_.plan.tensors[operation.value]);
+  const std::size_t ranks = world.ranks_on(machine_.self());
+  if (!is_batch(operation)) return ranks;
   const auto members = std::ranges::count_if(scenario_.plan.tensors, [&](const protocol::PlanTensor& t) {
     return t.in_batch() && t.operation_id() == operation;
   });
-  return clients_.size() * static_cast<std::size_t>(members);
+  return ranks * static_cast<std::size_t>(members);
 }
 
 void SimJob::rail_completed(const engine::Complete& complete) {

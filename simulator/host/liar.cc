@@ -83,9 +83,11 @@ const char* lie_name(Lie lie) {
 }
 
 Liar::Liar(HostIndex self, const Scenario& scenario, const std::vector<GivenGrant>& grants, Random random)
-    : self_(self), scenario_(scenario), grants_(grants), random_(random) {
-  for (const protocol::PlanTensor& planned : scenario.plan.tensors)
-    slices_.push_back(planned_slices(planned, scenario.plan.rank_hosts, scenario.hosts()));
+    : self_(self), scenario_(scenario), grants_(grants), random_(random), worlds_(scenario.worlds()) {
+  for (const protocol::PlanTensor& planned : scenario.plan.tensors) {
+    const TensorWorld& world = worlds_[planned.id.value];
+    slices_.push_back(planned_slices(planned, world.rank_hosts(), world.hosts()));
+  }
 }
 
 void Liar::heard(HostIndex from, const Header& h) {
@@ -416,9 +418,12 @@ std::optional<Liar::Told> Liar::grant_of_others(HostIndex to) const {
 }
 
 bool Liar::passes(const PlannedSlice& slice, TensorId tensor, HostIndex from, HostIndex to, bool* leaf) const {
-  const auto list = passings(scenario_.plan.tensors[tensor.value].pattern, scenario_.hosts(), slice.owner);
-  if (leaf != nullptr) *leaf = std::ranges::count(list, from, &Passing::to) == 0;
-  return std::ranges::any_of(list, [&](const Passing& p) { return p.from == from && p.to == to; });
+  const TensorWorld& world = worlds_[tensor.value];
+  const std::optional<HostIndex> a = world.place_of(from), b = world.place_of(to);
+  if (!a || !b) return false;
+  const auto list = passings(scenario_.plan.tensors[tensor.value].pattern, world.hosts(), slice.owner);
+  if (leaf != nullptr) *leaf = std::ranges::count(list, *a, &Passing::to) == 0;
+  return std::ranges::any_of(list, [&](const Passing& p) { return p.from == *a && p.to == *b; });
 }
 
 std::uint32_t Liar::bytes(const PlannedSlice& slice, TensorId tensor, bool leaf) const {
@@ -429,7 +434,9 @@ std::uint32_t Liar::bytes(const PlannedSlice& slice, TensorId tensor, bool leaf)
 // Back on the way of the contributions; a ring goes on in its direction.
 bool Liar::passes_result(const PlannedSlice& slice, TensorId tensor, HostIndex from, HostIndex to) const {
   if (scenario_.plan.tensors[tensor.value].pattern != protocol::Pattern::kRing) return passes(slice, tensor, to, from);
-  return to != slice.owner && to.value == (from.value + 1u) % scenario_.hosts();
+  const TensorWorld& world = worlds_[tensor.value];
+  const std::optional<HostIndex> a = world.place_of(from), b = world.place_of(to);
+  return a && b && *b != slice.owner && b->value == (a->value + 1u) % world.hosts();
 }
 
 }  // namespace tensorlane::simulator

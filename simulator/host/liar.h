@@ -65,6 +65,7 @@ class Liar {
   const Scenario& scenario_;
   const std::vector<GivenGrant>& grants_;
   Random random_;
+  std::vector<TensorWorld> worlds_;                                                   // by tensor
   std::vector<std::vector<PlannedSlice>> slices_;                                     // by tensor
   std::map<std::tuple<HostIndex, TensorId, Sequence>, std::uint32_t> result_grants_;  // of peers
   std::map<std::pair<HostIndex, std::uint32_t>, Header> announced_;                   // their messages, by their ids

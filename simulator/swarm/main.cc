@@ -35,7 +35,7 @@ struct Failure {
 
 struct Report {
   std::vector<Failure> failed;
-  std::uint64_t in_parts = 0, parts_placed = 0;
+  std::uint64_t of_sets = 0, in_parts = 0, parts_placed = 0;
   std::uint64_t operations = 0, slices = 0, bytes = 0, demoted = 0, aborts = 0, neighbour_aborts = 0;
   std::uint64_t messages = 0, message_bytes = 0;
   std::uint64_t packets = 0, lost = 0, overflowed = 0, stale = 0, resent = 0, lies = 0, twice = 0;
@@ -45,6 +45,7 @@ struct Report {
 
   void add(const Outcome& o) {
     operations += o.operations;
+    of_sets += o.of_sets;
     in_parts += o.in_parts;
     parts_placed += o.parts_placed;
     slices += o.slices;
@@ -137,6 +138,7 @@ nlohmann::json to_json(const Options& options, const Report& report) {
     json["failed"].push_back({{"seed", f.seed}, {"checker", f.finding.checker}, {"message", f.finding.message}});
   }
   json["operations"] = report.operations;
+  json["operations_of_sets"] = report.of_sets;
   json["operations_in_parts"] = report.in_parts;
   json["parts_in_place"] = report.parts_placed;
   json["slices"] = report.slices;

@@ -320,6 +320,7 @@ void Simulation::add_counts(const SimJob& job, Outcome* outcome, Fnv1a* digest) 
   }
   for (const auto& client : job.clients()) {
     outcome->operations += client->completed_operations();
+    outcome->of_sets += client->completed_of_sets();
     outcome->in_parts += client->begun_in_parts();
     outcome->parts_placed += client->parts_placed();
   }

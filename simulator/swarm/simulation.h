@@ -22,6 +22,7 @@ struct Outcome {
   std::uint64_t slices = 0;                       // that left a host
   std::uint64_t bytes = 0;                        // of payload that landed
   std::uint64_t demoted = 0;                      // bytes that limits sent to a lower class
+  std::uint64_t of_sets = 0;                      // operations of process sets
   std::uint64_t in_parts = 0;                     // operations that were begun in parts
   std::uint64_t parts_placed = 0;                 // parts of results that clients were told of
   std::uint64_t messages = 0, message_bytes = 0;  // that receives got

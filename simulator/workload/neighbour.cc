@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "simulator/clock/random.h"
+#include "simulator/workload/process_sets.h"
 
 namespace tensorlane::simulator {
 namespace {
@@ -119,6 +120,7 @@ void add_neighbour(Scenario& scenario) {
   s.client = {.think = random.between(microseconds(1), milliseconds(1)),
               .ahead = random.chance(0.7),
               .raise = random.chance(0.5) ? 0.1 : 0.5};
+  random_sets(s);
   random_parts(s);
   s.messages = {};
   if (scenario.hosts() <= kMostHostsWithMessages) random_messages(s);

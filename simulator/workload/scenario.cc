@@ -11,6 +11,7 @@
 #include "daemon/engine/pattern/selector.h"
 #include "simulator/clock/random.h"
 #include "simulator/workload/neighbour.h"
+#include "simulator/workload/process_sets.h"
 #include "simulator/workload/values.h"
 
 namespace tensorlane::simulator {
@@ -431,7 +432,8 @@ void random_batches(Scenario& s, Random& random) {
     std::vector<PlanTensor> group(registered.begin() + static_cast<std::ptrdiff_t>(begin),
                                   registered.begin() + static_cast<std::ptrdiff_t>(end));
     const std::vector<std::uint8_t> asked(group.size());
-    engine::append_batches(&group, asked, most, [&](PlanTensor& batch, std::size_t) {
+    const bool travels = s.world_of(group.front()).hosts() > 1;
+    engine::append_batches(&group, asked, travels ? most : Bytes(), [&](PlanTensor& batch, std::size_t) {
       batch.pattern = static_cast<Pattern>(random.below(static_cast<std::uint64_t>(Pattern::kTree) + 1));
       while (batch.elements / batch.slice_elements > kMaxRunSlices / 32) batch.slice_elements *= 2;
     });
@@ -521,9 +523,15 @@ std::uint64_t Scenario::uses(std::size_t tensor) const {
 }
 
 // What its ranks have must be added first, or be converted, or gathered; and a batch is copied together.
-bool Scenario::begins_in_parts(const PlanTensor& tensor, std::size_t ranks) const {
+bool Scenario::begins_in_parts(const PlanTensor& tensor, std::uint16_t hosts, std::size_t ranks) {
   const bool moves = tensor.operation != Operation::kBarrier && !tensor.is_batch() && !tensor.in_batch();
-  return moves && hosts() > 1 && ranks == 1 && !tensor.fp32_contributions;
+  return moves && hosts > 1 && ranks == 1 && !tensor.fp32_contributions;
+}
+
+std::vector<TensorWorld> Scenario::worlds() const {
+  std::vector<TensorWorld> all;
+  for (const PlanTensor& tensor : plan.tensors) all.push_back(world_of(tensor));
+  return all;
 }
 
 protocol::Plan Scenario::plan_of(std::size_t tensors) const {
@@ -569,6 +577,7 @@ Scenario random_scenario(std::uint64_t seed) {
   random_resets(s, random);
   random_ordering(s, random);
   random_congestion(s, random);
+  random_sets(s);
   if (batched) {
     random_batches(s, batches);
     random_staging(s, batches);

@@ -11,6 +11,7 @@
 #include "daemon/engine/engine.h"
 #include "simulator/network/network.h"
 #include "simulator/workload/messages.h"
+#include "simulator/workload/world.h"
 
 namespace tensorlane::simulator {
 
@@ -192,9 +193,11 @@ struct Scenario {
   // How often a client uses a tensor: before it leaves the plan, and in all.
   std::uint64_t uses_at_first(std::size_t tensor) const;
   std::uint64_t uses(std::size_t tensor) const;
-  // Whether the daemon of a host with `ranks` ranks begins with the first part of the tensor that exists; else it waits
-  // for all of it.
-  bool begins_in_parts(const protocol::PlanTensor& tensor, std::size_t ranks) const;
+  // Whether the daemon of a host that has `ranks` ranks of the tensor begins with the first part of it that exists;
+  // else it waits for all of it. `hosts`: that have ranks of it.
+  static bool begins_in_parts(const protocol::PlanTensor& tensor, std::uint16_t hosts, std::size_t ranks);
+  TensorWorld world_of(const protocol::PlanTensor& tensor) const { return {plan, tensor}; }
+  std::vector<TensorWorld> worlds() const;  // by tensor
   // The first `tensors` of the plan, as a version of their own.
   protocol::Plan plan_of(std::size_t tensors) const;
 };

@@ -214,8 +214,16 @@ HostIndex owner(const PlanTensor& tensor, std::span<const HostIndex> rank_hosts,
   return HostIndex(static_cast<std::uint16_t>((rotation + shard * stride) % hosts));
 }
 
+Rank Values::number_of(Rank rank, const PlanTensor& tensor) const {
+  const std::optional<std::uint32_t> number = world(tensor).number_of(rank);
+  TL_ASSERT(number);
+  return Rank(*number);
+}
+
+// Every rank of the job has its own, whatever the set.
 std::uint64_t Values::bits(Rank rank, const PlanTensor& tensor, Sequence sequence, std::uint64_t index) const {
-  return mix(mix(mix(scenario_.seed ^ (std::uint64_t{tensor.id.value} << 20) ^ rank.value) + sequence.value) ^ index);
+  const std::uint32_t whose = world(tensor).rank(rank.value).value;
+  return mix(mix(mix(scenario_.seed ^ (std::uint64_t{tensor.id.value} << 20) ^ whose) + sequence.value) ^ index);
 }
 
 // Any: sums and products wrap around.
@@ -235,26 +243,27 @@ double Values::element(Rank rank, const PlanTensor& tensor, Sequence sequence, s
   return std::ldexp(mantissa, static_cast<int>((bits >> 32) % 8) - 4);
 }
 
-Rank Values::first_rank(HostIndex host) const {
-  const auto found = std::ranges::find(scenario_.plan.rank_hosts, host);
-  return Rank(static_cast<std::uint32_t>(found - scenario_.plan.rank_hosts.begin()));
+Rank Values::first_rank(const PlanTensor& tensor, HostIndex host) const {
+  const std::vector<HostIndex>& rank_hosts = world(tensor).rank_hosts();
+  return Rank(static_cast<std::uint32_t>(std::ranges::find(rank_hosts, host) - rank_hosts.begin()));
 }
 
 Rank Values::owner(const PlanTensor& tensor, std::uint64_t index) const {
-  const HostIndex host = simulator::owner(tensor, scenario_.plan.rank_hosts, scenario_.hosts(), index);
-  if (tensor.operation == Operation::kReduce) return tensor.root_rank;
-  if (tensor.operation != Operation::kReduceScatter) return first_rank(host);
-  const std::uint64_t rows = tensor.elements / tensor.row, ranks = scenario_.plan.rank_hosts.size();
+  const TensorWorld& of = world(tensor);
+  const HostIndex host = simulator::owner(tensor, of.rank_hosts(), of.hosts(), index);
+  if (tensor.operation == Operation::kReduce) return of.rank(tensor.root_rank.value);
+  if (tensor.operation != Operation::kReduceScatter) return of.rank(first_rank(tensor, host).value);
+  const std::uint64_t rows = tensor.elements / tensor.row, ranks = of.size();
   std::uint64_t end = 0;
   for (std::uint32_t rank = 0;; ++rank) {
     end += (rows / ranks + (rank < rows % ranks ? 1 : 0)) * tensor.row;
-    if (index < end) return Rank(rank);
+    if (index < end) return of.rank(rank);
   }
 }
 
 void Values::store_exchanged(Rank rank, const PlanTensor& tensor, Sequence sequence, std::uint64_t index,
                              std::span<std::byte> buffer) const {
-  const Exchanged e = exchanged_at(tensor, scenario_.engine.world_size, rank, index);
+  const Exchanged e = exchanged_at(tensor, world(tensor).size(), rank, index);
   const std::uint64_t of_pair = (std::uint64_t{e.to.value} << 32) + e.index;
   if (is_integer(tensor.dtype)) {
     store_integer(buffer.data(), tensor.dtype, index, integer(e.from, tensor, sequence, of_pair));
@@ -265,16 +274,18 @@ void Values::store_exchanged(Rank rank, const PlanTensor& tensor, Sequence seque
 }
 
 std::vector<std::byte> Values::exchanged(Rank rank, const PlanTensor& tensor, Sequence sequence) const {
-  const std::uint64_t elements = buffer_elements(tensor, scenario_.engine.world_size, rank);
+  const Rank number = number_of(rank, tensor);
+  const std::uint64_t elements = buffer_elements(tensor, world(tensor).size(), number);
   std::vector<std::byte> all(elements * dtype_size(tensor.dtype));
-  for (std::uint64_t i = 0; i < elements; ++i) store_exchanged(rank, tensor, sequence, i, all);
+  for (std::uint64_t i = 0; i < elements; ++i) store_exchanged(number, tensor, sequence, i, all);
   return all;
 }
 
 void Values::contribute(Rank rank, const PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer) const {
+  const Rank own = number_of(rank, tensor);
   for (std::uint64_t i = 0; exchanges(tensor.operation) && i < buffer.size() / dtype_size(tensor.dtype); ++i) {
-    if (exchanged_at(tensor, scenario_.engine.world_size, rank, i).given) {
-      store_exchanged(rank, tensor, sequence, i, buffer);
+    if (exchanged_at(tensor, world(tensor).size(), own, i).given) {
+      store_exchanged(own, tensor, sequence, i, buffer);
     } else if (is_integer(tensor.dtype)) {
       store_integer(buffer.data(), tensor.dtype, i, 77);
     } else {
@@ -286,37 +297,39 @@ void Values::contribute(Rank rank, const PlanTensor& tensor, Sequence sequence, 
     // What others must bring is garbage here: a rank that completes without them is found out.
     const bool mine = brings(rank, tensor, i);
     if (is_integer(tensor.dtype)) {
-      store_integer(buffer.data(), tensor.dtype, i, mine ? integer(rank, tensor, sequence, i) : 77);
+      store_integer(buffer.data(), tensor.dtype, i, mine ? integer(own, tensor, sequence, i) : 77);
       continue;
     }
-    const double number = mine ? element(rank, tensor, sequence, i) : 77;
+    const double number = mine ? element(own, tensor, sequence, i) : 77;
     store_element(buffer.data(), tensor.dtype, i, static_cast<double>(static_cast<float>(number)));
   }
 }
 
 bool Values::brings(Rank rank, const PlanTensor& tensor, std::uint64_t index) const {
-  return sums(tensor) || gathered_from(tensor, index) == rank;
+  return sums(tensor) || gathered_from(tensor, index) == number_of(rank, tensor);
 }
 
 // Of a broadcast, pull or allgather: whose element this is.
 Rank Values::gathered_from(const PlanTensor& tensor, std::uint64_t index) const {
   if (tensor.operation == Operation::kBroadcast) return tensor.root_rank;
+  const TensorWorld& of = world(tensor);
   if (tensor.operation == Operation::kPull)
-    return first_rank(simulator::owner(tensor, scenario_.plan.rank_hosts, scenario_.hosts(), index));
-  return Rank(static_cast<std::uint32_t>(index / (tensor.elements / scenario_.plan.rank_hosts.size())));
+    return first_rank(tensor, simulator::owner(tensor, of.rank_hosts(), of.hosts(), index));
+  return Rank(static_cast<std::uint32_t>(index / (tensor.elements / of.size())));
 }
 
 // The ranks of a host first, in their order; then between hosts.
 double Values::sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
                    std::span<const Passing> way) const {
   const bool is_64_bit = tensor.dtype == Dtype::kFloat64;
+  const std::vector<HostIndex>& rank_hosts = world(tensor).rank_hosts();
   std::vector<double> of_hosts;
-  for (std::uint32_t rank = 0; rank < scenario_.plan.rank_hosts.size(); ++rank) {
+  for (std::uint32_t rank = 0; rank < rank_hosts.size(); ++rank) {
     std::byte own[sizeof(double)];
     const double number = element(Rank(rank), tensor, sequence, index);
     store_element(own, tensor.dtype, 0, static_cast<double>(static_cast<float>(number)));
     const double one = load_element(own, tensor.dtype, 0);
-    const bool next_host = rank == 0 || scenario_.plan.rank_hosts[rank] != scenario_.plan.rank_hosts[rank - 1];
+    const bool next_host = rank == 0 || rank_hosts[rank] != rank_hosts[rank - 1];
     if (next_host) {
       of_hosts.push_back(one);
     } else {
@@ -325,18 +338,20 @@ double Values::sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t in
   }
   const double sum = gather(tensor.pattern, owner, way, std::move(of_hosts),
                             [&](double a, double b) { return combine(a, b, combining(tensor.reduce), is_64_bit); });
-  if (tensor.reduce != ReduceOp::kAverage || scenario_.engine.world_size == 1) return sum;
-  if (is_64_bit) return sum / scenario_.engine.world_size;
-  return static_cast<double>(static_cast<float>(sum) / static_cast<float>(scenario_.engine.world_size));
+  const std::size_t ranks = rank_hosts.size();
+  if (tensor.reduce != ReduceOp::kAverage || ranks == 1) return sum;
+  if (is_64_bit) return sum / static_cast<double>(ranks);
+  return static_cast<double>(static_cast<float>(sum) / static_cast<float>(ranks));
 }
 
 std::int64_t Values::integer_sum(const PlanTensor& tensor, Sequence sequence, std::uint64_t index, HostIndex owner,
                                  std::span<const Passing> way) const {
   const auto add = [&](std::int64_t a, std::int64_t b) { return combine_integers(a, b, tensor.reduce, tensor.dtype); };
+  const std::vector<HostIndex>& rank_hosts = world(tensor).rank_hosts();
   std::vector<std::int64_t> of_hosts;
-  for (std::uint32_t rank = 0; rank < scenario_.plan.rank_hosts.size(); ++rank) {
+  for (std::uint32_t rank = 0; rank < rank_hosts.size(); ++rank) {
     const std::int64_t one = integer(Rank(rank), tensor, sequence, index);
-    const bool next_host = rank == 0 || scenario_.plan.rank_hosts[rank] != scenario_.plan.rank_hosts[rank - 1];
+    const bool next_host = rank == 0 || rank_hosts[rank] != rank_hosts[rank - 1];
     if (next_host) {
       of_hosts.push_back(one);
     } else {
@@ -357,9 +372,9 @@ std::vector<std::byte> Values::expected(const PlanTensor& tensor, Sequence seque
   std::vector<Passing> way;
   for (std::uint64_t i = 0, shard_end = 0; i < tensor.elements; ++i) {
     if (summed && (i == 0 || tensor.batch_offset + i == shard_end)) {
-      summing =
-          simulator::owner(cut, scenario_.plan.rank_hosts, scenario_.hosts(), tensor.batch_offset + i, &shard_end);
-      way = passings(cut.pattern, scenario_.hosts(), summing);
+      const TensorWorld& of = world(cut);
+      summing = simulator::owner(cut, of.rank_hosts(), of.hosts(), tensor.batch_offset + i, &shard_end);
+      way = passings(cut.pattern, of.hosts(), summing);
     }
     if (is_integer(tensor.dtype)) {
       store_integer(result.data(), tensor.dtype, i,

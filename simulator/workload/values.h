@@ -9,6 +9,7 @@
 #include "common/base/units.h"
 #include "common/protocol/plan.h"
 #include "simulator/workload/scenario.h"
+#include "simulator/workload/world.h"
 
 namespace tensorlane::simulator {
 
@@ -19,7 +20,12 @@ struct Passing {
 
 class Values {
  public:
-  explicit Values(const Scenario& scenario) : scenario_(scenario) {}
+  // `scenario` does not change any more.
+  explicit Values(const Scenario& scenario) : scenario_(scenario), worlds_(scenario.worlds()) {}
+
+  const TensorWorld& world(const protocol::PlanTensor& tensor) const { return worlds_[tensor.id.value]; }
+
+  // Ranks are the job's; they are among those of the tensor.
 
   // Fills the rank's buffer (tensor's dtype).
   void contribute(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::span<std::byte> buffer) const;
@@ -33,6 +39,8 @@ class Values {
   Rank owner(const protocol::PlanTensor& tensor, std::uint64_t index) const;
 
  private:
+  // From here on ranks and hosts are counted in the tensor's world.
+  Rank number_of(Rank rank, const protocol::PlanTensor& tensor) const;
   std::uint64_t bits(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
   // What a rank contributes: of tensors of numbers with a point, and of integers.
   double element(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index) const;
@@ -45,9 +53,13 @@ class Values {
   void store_exchanged(Rank rank, const protocol::PlanTensor& tensor, Sequence sequence, std::uint64_t index,
                        std::span<std::byte> buffer) const;
   Rank gathered_from(const protocol::PlanTensor& tensor, std::uint64_t index) const;
-  Rank first_rank(HostIndex host) const;
+  Rank first_rank(const protocol::PlanTensor& tensor, HostIndex host) const;
+
   const Scenario& scenario_;
+  std::vector<TensorWorld> worlds_;  // by tensor
 };
+
+// Ranks and hosts of all that follows are counted in the tensor's world.
 
 // Elements of a rank's buffer of a tensor.
 std::uint64_t buffer_elements(const protocol::PlanTensor& tensor, std::uint32_t world_size, Rank rank);

@@ -1,6 +1,9 @@
 // Contributions that come to exist in parts, in directed scenarios under the virtual clock.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <memory>
+
 #include "tests/simulation/scenarios.h"
 
 namespace tensorlane::simulator {
@@ -64,6 +67,23 @@ TEST(PartsOfOperations, ResultsAreToldWhileTheRestIsAwaited) {
   const Outcome some = Simulation(s).run();
   EXPECT_EQ(finding_text(some), "");
   EXPECT_LT(some.parts_placed, all.parts_placed);
+}
+
+// The rank here that a process set has need not be the first of its host.
+TEST(PartsOfOperations, ResultsOfASetAreToldToItsRank) {
+  Scenario s = in_parts(2, 1);
+  s.plan.rank_hosts = {HostIndex(0), HostIndex(0), HostIndex(1), HostIndex(1)};
+  s.engine.world_size = 4;
+  auto& t = add_tensor(s, Operation::kAllreduce, 64 * 1024, kUrgent);
+  t.slice_elements = 1024;
+  const std::array hosts = {HostIndex(0), HostIndex(1)};
+  t.world = std::make_shared<const protocol::World>(std::vector<std::uint32_t>{1, 3}, hosts);
+  s.iterations = 3;
+  const Outcome outcome = Simulation(s).run();
+  EXPECT_EQ(finding_text(outcome), "");
+  EXPECT_EQ(outcome.operations, 2u * 3);
+  EXPECT_EQ(outcome.of_sets, outcome.operations);
+  EXPECT_GT(outcome.parts_placed, 64u);
 }
 
 // Where a host has several ranks it waits for all of a tensor. A program that waits for one of which it has told a part

@@ -28,6 +28,9 @@ class ObservedOrder {
   // counts once. Waits beyond the learned iterations change nothing.
   void wait(std::uint32_t rank, TensorId tensor, Sequence sequence);
 
+  // Of how many it learns.
+  std::size_t tensors() const { return tensors_.size(); }
+
   // Every rank has ended its learned iterations.
   bool learned() const { return learning_ == 0; }
 
