@@ -29,11 +29,12 @@ Status invalid(const PlanTensor& t, const std::string& what, const std::string& 
 bool unchanged(const PlanTensor& a, const PlanTensor& b) {
   if (a.vacant || b.vacant) return a.vacant == b.vacant;
   if (a.operation != b.operation || a.pattern != b.pattern || a.cls != b.cls || a.urgency != b.urgency) return false;
+  if (!protocol::is_same(a.world, b.world)) return false;
   if (a.operation == Operation::kBarrier) return true;  // the rest of it is our own
   return a.reduce == b.reduce && a.dtype == b.dtype && a.elements == b.elements && a.row == b.row &&
          a.slice_elements == b.slice_elements && a.root == b.root && a.root_rank == b.root_rank &&
          a.fp32_contributions == b.fp32_contributions && a.batch == b.batch && a.batch_offset == b.batch_offset &&
-         a.members == b.members && protocol::is_same(a.world, b.world);
+         a.members == b.members;
 }
 
 // Into how many slices every block of an exchange is cut.

@@ -161,6 +161,26 @@ TEST(World, OperationsDoNotGoBackBehindThoseBefore) {
   EXPECT_TRUE(c.host(0).engine->extend_plan(plan, {0, 1}).ok());
 }
 
+// A barrier's, too, of which nothing else is compared.
+TEST(World, APlanThatGivesATensorToOthersIsRefused) {
+  const std::array hosts = {HostIndex(0), HostIndex(1)};
+  for (const Operation operation : {Operation::kAllreduce, Operation::kBarrier}) {
+    PlanTensor t = allreduce(Pattern::kRing, Dtype::kFloat32, 1000, 100);
+    t.operation = operation;
+    t.world = std::make_shared<const protocol::World>(std::vector<std::uint32_t>{0, 1}, hosts);
+    EngineConfig config;
+    config.hosts = config.world_size = 3;
+    Engine engine(config, Descriptor{0, 0, 0, Engine::staging_bytes(config).value});
+    Plan plan = plan_with({t}, {HostIndex(0), HostIndex(1), HostIndex(2)});
+    ASSERT_TRUE(engine.apply_plan(plan).ok());
+    ++plan.version;
+    ASSERT_TRUE(engine.apply_plan(plan).ok());
+    ++plan.version;
+    plan.tensors[0].world = nullptr;
+    EXPECT_EQ(engine.apply_plan(plan).what(), "it differs from the plan before");
+  }
+}
+
 TEST(World, OfRanksThatTheJobDoesNotHaveIsRefused) {
   PlanTensor t = allreduce(Pattern::kRing, Dtype::kFloat32, 1000, 100);
   const std::array hosts = {HostIndex(0), HostIndex(2)};
