@@ -57,13 +57,18 @@ std::span<std::byte> ClientMessages::buffer(std::size_t request) const {
 
 void ClientMessages::start() {
   if (std::exchange(started_, true) || requests().empty()) return;
-  context_.events.after(context_.scenario.messages.ranks[rank_.value].late, [this] { act(); });
+  schedule();
 }
 
 void ClientMessages::schedule() {
   if (scheduled_ || !may_post()) return;
   scheduled_ = true;
-  context_.events.after(random_.between(Duration(0), context_.scenario.messages.think), [this] {
+  const MessageProgram::OfRank& program = context_.scenario.messages.ranks[rank_.value];
+  const bool late =
+      requests()[next_].round >= program.late_round && (next_ == 0 || requests()[next_ - 1].round < program.late_round);
+  Duration waits = random_.between(Duration(0), context_.scenario.messages.think);
+  if (late) waits = waits + program.late;
+  context_.events.after(waits, [this] {
     scheduled_ = false;
     act();
   });

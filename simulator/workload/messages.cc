@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kOfMessages = 0x6d65'7373'0000'0000;
 constexpr double kJobsWithMessages = 0.4;
-constexpr double kFloods = 0.06;                    // of them
+constexpr double kFloods = 0.15;                    // of them
 constexpr std::uint64_t kMostBytes = mib(2).value;  // of a program
 constexpr std::pair<std::uint32_t, std::uint64_t> kLabels[] = {{0, 0}, {0, 7}, {3, 7}, {0, ~std::uint64_t{0}}};
 constexpr std::uint64_t kAnyTag = 100;  // and the round: of messages that are received from any source
@@ -86,15 +86,17 @@ void Drawing::draw_pair() {
 // More than two hosts have credit for, of which the receives come late: in a round of their own, so that nothing else
 // waits for them.
 void Drawing::draw_flood() {
-  std::vector<std::uint32_t> of_host;
   const auto& hosts = s_.plan.rank_hosts;
-  for (std::uint32_t rank = 0; rank < hosts.size(); ++rank) {
-    if (hosts[rank] == hosts[hot_[0]]) of_host.push_back(rank);
+  std::vector<std::uint32_t> of_host;  // of two ranks of a host, as that is lent more than one rank can use
+  for (std::uint32_t rank = 0; rank + 1 < hosts.size() && of_host.empty(); ++rank) {
+    if (hosts[rank] == hosts[rank + 1]) of_host = {rank, rank + 1};
   }
-  if (of_host.size() < 2 || hosts[hot_[1]] == hosts[hot_[0]]) return;
+  if (of_host.empty() || s_.hosts() == 1) return;
+  std::uint32_t to = any_rank();
+  while (hosts[to] == hosts[of_host.front()]) to = (to + 1) % s_.engine.world_size;
   const std::uint64_t messages = random_.between(1100, 1400);
   for (std::uint64_t i = 0; i < messages; ++i) {
-    Pair pair{of_host[i % of_host.size()], hot_[1], {}, {}};
+    Pair pair{of_host[i % of_host.size()], to, {}, {}};
     pair.send.round = rounds_;
     pair.send.tag = random_.below(2);
     pair.send.count = random_.below(3);
@@ -102,9 +104,9 @@ void Drawing::draw_flood() {
     pair.receive.peer = Rank(pair.source);
     add(pair);
   }
-  ++rounds_;
   s_.messages.at_once = 0.99;
-  s_.messages.ranks[hot_[1]].late = random_.between(milliseconds(1), milliseconds(5));
+  s_.messages.ranks[to].late = random_.between(milliseconds(2), milliseconds(20));
+  s_.messages.ranks[to].late_round = rounds_++;
 }
 
 // Requests between which order means something stay in theirs; the others mix, or receives come first, or sends.

@@ -36,7 +36,8 @@ struct MessageRequest {
 struct MessageProgram {
   struct OfRank {
     std::vector<MessageRequest> requests;  // in the order in which it posts them
-    Duration late{0};                      // it begins so long after its job
+    Duration late{0};  // so long it waits before `late_round`, or the first that it has from there on
+    std::uint32_t late_round = 0;
   };
   std::vector<OfRank> ranks;  // empty: the job has no messages
   Duration think;             // at most, between two posts
