@@ -129,7 +129,8 @@ void Drawing::put_in_order(std::uint32_t rank, std::uint32_t round) {
   }
   for (std::size_t i = turns.size(); i > 1; --i) std::swap(turns[i - 1], turns[random_.below(i)]);
   const std::uint64_t kind = random_.below(3);
-  if (kind < 2) std::ranges::stable_partition(turns, [kind](const Line& l) { return std::get<0>(l) == (kind == 0); });
+  if (kind < 2)
+    std::stable_partition(turns.begin(), turns.end(), [kind](const Line& l) { return std::get<0>(l) == (kind == 0); });
   for (const Line& line : turns) {
     s_.messages.ranks[rank].requests.push_back(lines[line].front());
     lines[line].pop_front();

@@ -126,7 +126,7 @@ class Session:
         for first in range(0, len(tensors), _TENSORS_PER_PACKET):
             part = tensors[first:first + _TENSORS_PER_PACKET]
             more = first + _TENSORS_PER_PACKET < len(tensors)
-            self._send(REGISTER, struct.pack("<256sII", group.encode(), len(part), more) + b"".join(part), request)
+            self._send(REGISTER, struct.pack("<256sIIII", group.encode(), len(part), more, 0, 0) + b"".join(part), request)
 
     def registered(self):
         _, body, _ = self._receive()

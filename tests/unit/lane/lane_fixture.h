@@ -269,7 +269,8 @@ class LaneTest : public ::testing::Test {
   static void put_in_force(Lanes& lane, JobId job, const protocol::Plan& added) {
     const auto done = std::make_shared<std::promise<void>>();
     ASSERT_TRUE(lane.apply_plan(job, added, [done] { done->set_value(); }).ok());
-    done->get_future().wait();
+    // It is never told where the job fails.
+    ASSERT_EQ(done->get_future().wait_until(patience()), std::future_status::ready) << "the plan is not in force";
   }
   template <typename F>
   void each_client(F visit) {
@@ -286,11 +287,16 @@ class LaneTest : public ::testing::Test {
     for (auto& host : hosts_) {
       const auto gone = std::make_shared<std::promise<void>>();
       ASSERT_TRUE(host->lane->vacate(kJob, plan_.version, range, [gone] { gone->set_value(); }).ok());
-      gone->get_future().wait();
+      ASSERT_EQ(gone->get_future().wait_until(patience()), std::future_status::ready) << "they have not gone";
     }
-    each_client([range](FakeClient& client, std::uint32_t) {
-      for (std::uint32_t tensor = range.first; tensor < range.end(); ++tensor) client.forget(tensor);
+    // As the leader counts them: what comes to be there goes on from all operations of the range.
+    std::uint64_t operations = 0;
+    each_client([&](FakeClient& client, std::uint32_t) {
+      std::uint64_t own = 0;
+      for (std::uint32_t tensor = range.first; tensor < range.end(); ++tensor) own += client.forget(tensor);
+      operations = std::max(operations, own);
     });
+    for (std::uint32_t tensor = range.first; tensor < range.end(); ++tensor) bases_[tensor] += operations;
   }
   // Others come to be there, or behind the last one, registered together, of a process set by its ranks alone.
   void place(std::uint32_t first, std::vector<protocol::PlanTensor> tensors,
@@ -301,6 +307,7 @@ class LaneTest : public ::testing::Test {
       tensors[i].id = TensorId(first + i);
       if (tensors[i].in_batch()) tensors[i].batch += first;
       tensors[i].group = plan_.version;
+      tensors[i].base = bases_[first + i];
       tensors[i].name = "another " + std::to_string(first + i);
       tensors[i].slice_elements = 16384;
     }
@@ -334,6 +341,7 @@ class LaneTest : public ::testing::Test {
   bool crossed_ = false;  // host 0 has the addresses of host 1 in the wrong order: no plan comes in force
   std::vector<std::unique_ptr<TestHost>> hosts_;
   protocol::Plan plan_;
+  std::map<std::uint32_t, std::uint64_t> bases_;  // by place: operations that there were
   bool tunes_ = false, observes_ = false;
   bool one_at_a_time_ = false;  // the transport is made so
 };

@@ -145,9 +145,10 @@ class FakeClient final : public ports::ClientSession {
     return done ? completed_[{tensor, sequence}] : Code::kTimedOut;
   }
   // It is unregistered: another one in its place begins with sequence 1.
-  void forget(std::uint32_t tensor) {
+  // How many of its operations were complete.
+  std::uint64_t forget(std::uint32_t tensor) {
     std::lock_guard lock(mutex_);
-    std::erase_if(completed_, [&](const auto& operation) { return operation.first.first == tensor; });
+    return std::erase_if(completed_, [&](const auto& operation) { return operation.first.first == tensor; });
   }
   // The lane has what was submitted.
   bool all_taken() {

@@ -332,15 +332,13 @@ INSTANTIATE_TEST_SUITE_P(
 // A place in the plan serves sets of other hosts, and all ranks, one after the other: operations go on from its base.
 TEST_F(WorldsTest, APlaceChangesHands) {
   start(3, 2, {});
-  std::uint64_t base = 0;
   const std::vector<std::vector<std::uint32_t>> turns = {{0, 3}, {1, 4, 5}, {}, {2, 3}, {3, 4}, {}};
   for (const std::vector<std::uint32_t>& ranks : turns) {
     PlanTensor t = allreduce(5000, Dtype::kInt32);
-    t.base = base;
     if (!ranks.empty()) t.world = set_of(ranks);
     const protocol::SharedWorld set = set_of(ranks.empty() ? std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5} : ranks);
     place(0, {t}, {0});
-    for (std::uint64_t sequence = 1; sequence <= 2; ++sequence, ++base) {
+    for (std::uint64_t sequence = 1; sequence <= 2; ++sequence) {
       each_member(*set, [&](FakeClient& client, std::uint32_t number) {
         for (int i = 0; i < 5000; ++i) client.data<std::int32_t>(0)[i] = number_of(number, 0, sequence, 0) + i;
         client.submit(0, sequence);
