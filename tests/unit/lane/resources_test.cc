@@ -215,6 +215,7 @@ TEST(PlanGrowth, TablesAreChargedByTensorsAndSlices) {
   ports.scratch = &scratch;
   const auto spec = std::make_shared<ports::JobSpec>();
   spec->hosts.resize(2);
+  for (std::uint32_t host = 0; host < 2; ++host) spec->hosts[host].ranks = {Rank(host)};
   const auto charged = [&](std::uint32_t tensors, std::uint32_t slice_elements) {
     protocol::Plan plan;
     plan.tensors.assign(tensors, allreduce(1 << 20));
