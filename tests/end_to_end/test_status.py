@@ -1,5 +1,5 @@
 """`tensorlane status` at times when there is much or little to say: while a job waits for its ranks, it names them; and where the status is longer than a packet
-of the session's socket, it comes whole, to the command and to programs. Process sets ask for none of it."""
+of the session's socket, it comes whole, to the command and to programs."""
 
 import json
 import os
@@ -10,18 +10,25 @@ from daemons import BIN, BUILD, Daemons, PYTHON, expect, outputs
 
 MESSAGE = f"{BUILD}/tests/message"
 PACKET = 64 * 1024
-SETS = 120
+GROUPS = 120
 
-MANY_SETS = f"""
-import json, numpy, tensorlane as tl
-tl.init()
-sets = [tl.add_process_set([0, 1]) for _ in range({SETS})]
-x = tl.allreduce(numpy.full(8, tl.rank() + 1.0, "float32"), name="x", op=tl.Sum, process_set=sets[-1])
+# Each group of the backend of torch.distributed is a job of its own.
+MANY_GROUPS = f"""
+import json, subprocess, tensorlane as tl, tensorlane.torch, torch, torch.distributed as dist
+dist.init_process_group("tensorlane")
+groups = [dist.new_group([0, 1]) for _ in range({GROUPS})]
+x = torch.full((8,), dist.get_rank() + 1.0)
+dist.all_reduce(x, group=groups[-1])
 assert (x == 3).all(), x
+tl.init()
 status = tl.status()["daemon"]
-assert len(status["jobs"]) == {SETS} + 1, len(status["jobs"])
-print(len(json.dumps(status, separators=(",", ":"))))
+assert len(status["jobs"]) == {GROUPS} + 2, len(status["jobs"])
+told = subprocess.run([{os.path.join(BIN, "tensorlane")!r}, "status", "--json"], capture_output=True, text=True, check=True).stdout
+assert len(json.loads(told)["jobs"]) == {GROUPS} + 2, told
+tl.barrier()
 tl.shutdown()
+dist.destroy_process_group()
+print(len(json.dumps(status, separators=(",", ":"))))
 """
 
 
@@ -96,9 +103,9 @@ tl.shutdown()
 
 
 def check_pages(daemons):
-    ranks = daemons.job("sets", [PYTHON, "-c", MANY_SETS], env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so")})
+    ranks = daemons.job("groups", [PYTHON, "-c", MANY_GROUPS], env={"TENSORLANE_LIBRARY": os.path.join(BUILD, "lib", "libtensorlane.so")})
     for text, code in outputs(ranks, 120):
-        expect(code == 0, f"a rank with {SETS} process sets ended with status {code}: {text}")
+        expect(code == 0, f"a rank with {GROUPS} groups ended with status {code}: {text}")
         expect(int(text.split()[-1]) > PACKET, f"the status has only {text} bytes: the test wants more than a packet")
 
 
@@ -120,7 +127,7 @@ def main():
         check_user_outside(daemons)
         whole = status_text(daemons, "h0")
         expect(json.dumps(whole), "no status")
-    print(f"waiting ranks are named, and a status of {SETS} process sets comes whole")
+    print(f"waiting ranks are named, and a status of {GROUPS} groups comes whole")
 
 
 if __name__ == "__main__":
