@@ -15,6 +15,7 @@ pytestmark = [needs_daemons, needs_backend]
 FOLDER = SCRIPTS.parents[1] / "client-lib" / "python" / "tensorlane" / "examples"
 # What deploy/quickstart and the benchmarks run, and tests of these.
 OTHERS = {"__init__", "blocks", "digits", "figure5", "flood", "replay"}
+ELSEWHERE = {"fault_tolerant"}  # tests/python/ecosystem
 PARAMETERS = 283786  # of the model that most of them train
 
 
@@ -44,7 +45,7 @@ def has_learnt(lines, ranks, accuracy=0.8):
 
 def test_every_example_is_tested():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
-    examples = {path.stem for path in FOLDER.glob("*.py")} - OTHERS
+    examples = {path.stem for path in FOLDER.glob("*.py")} - OTHERS - ELSEWHERE
     assert examples <= tested, examples - tested
     assert all(f"tensorlane.examples.{example}" in "".join(commands(example)) for example in examples)
 

@@ -133,13 +133,13 @@ def broadcast_object(
     """Returns the root's `obj`, of whatever torch.save takes. Collective."""
     is_root = _native.context().rank == root_rank
     payload = _packed(obj) if is_root else b""
-    length = torch.tensor([float(len(payload))], dtype=torch.float64)
+    length = torch.tensor([float(len(payload))], dtype=torch.float64, device="cpu")
     _calls.broadcast_(length, root_rank, f"{name}.length", process_set=process_set)
     size = int(length.item())
     room = _LEAST_BYTES
     while room < min(size, _MOST_BYTES):
         room *= 2
-    carrier, received = torch.zeros(room, dtype=torch.uint8), bytearray()
+    carrier, received = torch.zeros(room, dtype=torch.uint8, device="cpu"), bytearray()
     for begin in range(0, size, room):
         _fill(carrier, payload[begin : begin + room])
         _calls.broadcast_(carrier, root_rank, f"{name}.{room}", process_set=process_set)
@@ -155,7 +155,7 @@ def gather_objects(obj: Any, name: str, *, process_set: AnyProcessSet | None = N
     payload = _packed(obj)
     mine = len(payload).to_bytes(_LENGTH_BYTES, "little") + payload
     room = max(_MOST_BYTES // context.size, _LEAST_BYTES)
-    carrier, begin, longest = torch.zeros(room, dtype=torch.uint8), 0, 1
+    carrier, begin, longest = torch.zeros(room, dtype=torch.uint8, device="cpu"), 0, 1
     received = [bytearray() for _ in range(context.size)]
     while begin < longest:
         _fill(carrier, mine[begin : begin + room])

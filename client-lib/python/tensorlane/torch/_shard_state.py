@@ -83,7 +83,7 @@ def _joined(of_ranks, by):
     if by == PARAMETER or not all(_is_cut(value, place[1]) for place, value in of_ranks):
         return first.clone() if _is_tensor(first) else copy.deepcopy(first)
     _, _, shape, strides = of_ranks[0][0]
-    whole = torch.zeros(shape, dtype=first.dtype).as_strided(shape, strides)
+    whole = torch.zeros(shape, dtype=first.dtype, device=first.device).as_strided(shape, strides)
     for (begin, count, _, _), value in of_ranks:
         flat_of(whole, strides)[begin : begin + count] = value
     return whole

@@ -547,7 +547,7 @@ def _without_share(state_dict):
 
 def _combined(values, kind):
     """The norm over all ranks."""
-    values = torch.tensor(values, dtype=torch.float64)
+    values = torch.tensor(values, dtype=torch.float64, device="cpu")
     return float(_extreme(values, kind) if math.isinf(kind) else values.sum().pow(1 / kind))
 
 

@@ -86,7 +86,7 @@ class Bucket(Batch):
         self.values = values
         mine = self._mine(self.buffer)
         same = self.wire == values.dtype
-        self.gradients = mine if same else torch.zeros(self.share, dtype=values.dtype)
+        self.gradients = mine if same else torch.zeros(self.share, dtype=values.dtype, device=values.device)
         for slot, offset in zip(self.slots, self.offsets):
             place = _shaped(_storage_of_its_own(values, offset, slot.parameter.numel()), slot.parameter)
             place.copy_(slot.parameter.detach())
