@@ -12,7 +12,7 @@ import torchft.process_group_test as groups
 from tensorlane.torch.torchft import ProcessGroupTensorlane
 
 # How Gloo says in these tests' patterns what the backend says in words of its own.
-WORDS = {"Connection closed by peer": "has left the job", "Socket Timeout": "have not come"}
+WORDS = {"Connection closed by peer": "has left process group", "Socket Timeout": "have not come"}
 OURS = ("test_gloo_apis_0_cpu", "test_gloo_timeout", "test_functional_collectives")
 
 
