@@ -214,6 +214,7 @@ TEST(PlanGrowth, TablesAreChargedByTensorsAndSlices) {
   host::HostPorts ports;
   ports.scratch = &scratch;
   const auto spec = std::make_shared<ports::JobSpec>();
+  spec->world_size = 2;
   spec->hosts.resize(2);
   for (std::uint32_t host = 0; host < 2; ++host) spec->hosts[host].ranks = {Rank(host)};
   const auto charged = [&](std::uint32_t tensors, std::uint32_t slice_elements) {
