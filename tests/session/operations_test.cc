@@ -524,7 +524,7 @@ TEST(Operations, AForkedChildIsRefused) {
 
 TEST(Operations, WhoLeavesWithOneUnderWayIsToldOfItsTensor) {
   FakeDaemon daemon;
-  ClientContext context(daemon.socket(), "job", 0, 1, 0.3);
+  ClientContext context(daemon.socket(), "job", 0, 1, 1.0);
   ASSERT_EQ(context.status(), TL_OK) << context.error();
   daemon.set_mode(Mode::kHold);
   tl_tensor_t* tensor = registered(context, "x", nullptr, 64);
