@@ -12,6 +12,7 @@ with all of them at work."""
 import collections
 import statistics
 import sys
+import time
 
 from daemons import BUILD, Daemons, Lab, expect, outputs, require_namespaces
 
@@ -31,10 +32,12 @@ def typical(times):
     return statistics.quantiles(times, n=4)[0]
 
 
-def measure(daemons, job, patterns, sizes, rounds, hosts=None):
-    """{(bytes, pattern): [median seconds of each round]}, from when the last rank has posted until the last has its result."""
+def measure(daemons, job, patterns, sizes, rounds, hosts=None, meanwhile=lambda: None):
+    """{(bytes, pattern): [median seconds of each round]}, from when the last rank has posted until the last has its result. Calls `meanwhile` in the job's time."""
     numbers = ",".join(str(NUMBERS[p]) for p in patterns)
-    results = outputs(daemons.job(job, [PATTERNS, str(rounds), str(COUNT), numbers, *map(str, sizes)], hosts=hosts), 200)
+    ranks = daemons.job(job, [PATTERNS, str(rounds), str(COUNT), numbers, *map(str, sizes)], hosts=hosts)
+    meanwhile()
+    results = outputs(ranks, 200)
     expect(all(status == 0 for _, status in results), f"the job failed: {results}")
     times = collections.defaultdict(list)
     for lines in zip(*(text.splitlines() for text, _ in results)):
@@ -42,6 +45,18 @@ def measure(daemons, job, patterns, sizes, rounds, hosts=None):
         expect(len({tuple(r[:3]) for r in ranks}) == 1, f"ranks are not at the same allreduce: {lines}")
         times[tuple(map(int, ranks[0][:3]))].append(max(float(r[4]) for r in ranks) - max(float(r[3]) for r in ranks))
     return {(size, p): [statistics.median(times[size, NUMBERS[p], r]) for r in range(rounds)] for size in sizes for p in patterns}
+
+
+def choices_of(daemons, job, sizes):
+    """By size, what the status says of the job, which has begun; it says it as long as the job lives."""
+    end = time.monotonic() + 20
+    while True:
+        lane = daemons.status("h0")["lane"]
+        found = {c["bytes"]: c for c in lane["pattern_choices"] if c["operation"] == "allreduce" and c["job"] == job}
+        if lane["pattern"] == "auto" and set(found) == set(sizes):
+            return found
+        expect(time.monotonic() < end, f"the status does not say what was chosen: {lane}")
+        time.sleep(0.05)
 
 
 def calibrate(lab):
@@ -77,10 +92,8 @@ def main():
         sizes = SIZES
         for attempt in range(ATTEMPTS):
             job = f"patterns{attempt}"
-            times = measure(daemons, job, list(NUMBERS), sizes, ROUNDS << min(attempt, 1))
-            lane = daemons.status("h0")["lane"]
-            choices = {c["bytes"]: c for c in lane["pattern_choices"] if c["operation"] == "allreduce" and c["job"] == job}
-            expect(lane["pattern"] == "auto" and set(choices) == set(sizes), f"the status does not say what was chosen: {lane}")
+            choices = {}
+            times = measure(daemons, job, list(NUMBERS), sizes, ROUNDS << min(attempt, 1), meanwhile=lambda: choices.update(choices_of(daemons, job, sizes)))
             for size in sizes:
                 expect(f"of {size} bytes of float32 on {HOSTS} hosts in class" in daemons.log("h0"), f"the log does not say what was chosen for {size} bytes")
             failures = {size: wrong for size in sizes if (wrong := judge(size, times, choices[size]))}
