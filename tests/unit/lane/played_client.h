@@ -144,8 +144,8 @@ class FakeClient final : public ports::ClientSession {
     const bool done = changed_.wait_until(lock, patience(), [&] { return completed_.contains({tensor, sequence}); });
     return done ? completed_[{tensor, sequence}] : Code::kTimedOut;
   }
-  // It is unregistered: another one in its place begins with sequence 1.
-  // How many of its operations were complete.
+  // It is unregistered: another one in its place begins with sequence 1. Returns how many of its operations were
+  // complete.
   std::uint64_t forget(std::uint32_t tensor) {
     std::lock_guard lock(mutex_);
     return std::erase_if(completed_, [&](const auto& operation) { return operation.first.first == tensor; });
