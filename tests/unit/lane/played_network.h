@@ -189,6 +189,8 @@ class FakeTransport final : public ports::Transport {
   void watch_turns() { longest_turn_ = turns_ = 0; }
   std::int64_t longest_turn() const { return longest_turn_; }
   std::int64_t turns() const { return turns_; }
+  // Of the lane's turn that is now.
+  std::uint64_t turn_number() const { return turn_number_; }
 
   // What the lane has dialed so far, in order.
   // Called once, by the lane, before it dials the first flow. To be set before there is a job.
@@ -287,6 +289,7 @@ class FakeTransport final : public ports::Transport {
     const std::int64_t now = t.tv_sec * 1'000'000'000 + t.tv_nsec, turn = now - last_turn_;
     last_turn_ = now;
     turns_ += turn;
+    ++turn_number_;
     longest_turn_ = std::max(longest_turn_.load(), turn);
   }
   std::vector<Left> announced() {
@@ -302,6 +305,7 @@ class FakeTransport final : public ports::Transport {
   int wake_;
   std::int64_t last_turn_ = 0;
   std::atomic<std::int64_t> longest_turn_{0}, turns_{0};
+  std::atomic<std::uint64_t> turn_number_{0};
   std::vector<ports::FlowKey> rising_, dialed_;
   std::optional<std::pair<ports::FlowKey, Status>> falling_;
   bool held_back_ = false, notes_credit_ = false;

@@ -282,15 +282,23 @@ TEST_F(Sharing, ThousandsOfCommandsAreTakenABoundedNumberInATurn) {
   put_in_force(JobId(1), more);
   constexpr std::uint32_t kCommands = 60'000;
   std::atomic<std::uint32_t> ran{0};
+  std::map<std::uint64_t, std::uint32_t> of_turn;  // commands, by the number of the turn
+  std::uint32_t most = 0;                          // the lane's, like these, until all have run
+  const auto run = [&] {
+    most = std::max(most, ++of_turn[transport_->turn_number()]);
+    ++ran;
+  };
   while_it_stands([&] {
-    for (std::uint32_t i = 0; i < kCommands; ++i) ASSERT_TRUE(lane_->apply_plan(kNoJob, {}, [&] { ++ran; }).ok());
+    for (std::uint32_t i = 0; i < kCommands; ++i) ASSERT_TRUE(lane_->apply_plan(kNoJob, {}, run).ok());
     // Its client knows that this tensor is registered, and submits it while the command is the last of them.
     ASSERT_TRUE(lane_->bind(JobId(1), Rank(0), TensorId(1), {0, 0, 4000}).ok());
     client->submit({{1, 0, 1}, {0, 0, 1}});
     transport_->watch_turns();
   });
   wait([&] { return ran == kCommands; });
-  EXPECT_LT(transport_->longest_turn(), transport_->turns() / 4);
+  EXPECT_LT(most, kCommands / 8);
+  // Sanitizers make single turns long, by processor time, for reasons of their own.
+  EXPECT_LT(transport_->longest_turn(), transport_->turns() / 2);
   wait([&] { return client->completed().size() == 2; });
 }
 
