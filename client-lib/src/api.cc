@@ -70,43 +70,7 @@ tl_status_t array_call(const char* function, tl_context_t* context, const char* 
   });
 }
 
-constexpr float kMessageUrgency = 0.9f;  // somebody waits for it
-
-tl_status_t message_call(const char* function, tl_context_t* context, int peer, MessageCall call,
-                         const tl_options_t* options, tl_request_t** request) noexcept {
-  return guarded([&]() -> Status {
-    if (context == nullptr) return null_argument(function, "a context");
-    if (request == nullptr) return null_argument(function, "a place for the request");
-    if (call.buffer == nullptr && call.count > 0) return null_argument(function, "a buffer");
-    const auto impossible = [&](const char* what, const std::string& value, const std::string& fix) {
-      return Status(Code::kInvalidArgument, std::string(function) + " was called with an impossible " + what, value,
-                    fix);
-    };
-    const bool any = !call.sends && peer == TL_ANY_SOURCE;
-    if (!any && (peer < 0 || peer >= tl_size(context)))
-      return impossible("rank", std::to_string(peer),
-                        "use a rank below the world size " + std::to_string(tl_size(context)));
-    if (call.count > protocol::kMaxElements)
-      return impossible("count", std::to_string(call.count), "use at most " + std::to_string(protocol::kMaxElements));
-    if (static_cast<unsigned>(call.dtype) >= kDtypeCount) return impossible("dtype", "", "use a tl_dtype_t");
-    tl_options_t known = TL_OPTIONS_INIT;
-    TL_RETURN_IF_ERROR(read_struct(options, "TL_OPTIONS_INIT", &known));
-    if (std::isnan(known.urgency) || known.urgency > 1)
-      return impossible("urgency", std::to_string(known.urgency), "use [0, 1], or a negative number for 0.9");
-    if (raw_number(known.memory) != TL_MEMORY_HOST)
-      return impossible("memory", std::to_string(raw_number(known.memory)), "send and receive in host memory");
-    call.set = context->set;
-    call.peer = any ? protocol::kAnyRank : static_cast<std::uint32_t>(peer);
-    call.urgency = known.urgency < 0 ? kMessageUrgency : known.urgency;
-    TL_ASSIGN_OR_RETURN(*request, context->session->message(call));
-    return {};
-  });
-}
-
-// From the C numbers; what is out of range stays out of range and is refused by array_call().
-Dtype dtype_of(const tl_dtype_t& dtype) {
-  return static_cast<Dtype>(std::min(raw_number(dtype), 0xffU));
-}
+// As dtype_of().
 ReduceOp reduce_of(const tl_op_t& op) {
   return static_cast<ReduceOp>(std::min(raw_number(op), 0xffU));
 }
@@ -394,21 +358,6 @@ tl_status_t tl_alltoall(tl_context_t* context, const char* name, const void* in,
   call.out = out;
   call.in_bytes = call.out_bytes = call.out_offset = count * ranks * dtype_size(call.dtype);
   return array_call("tl_alltoall", context, name, call, options, request);
-}
-
-tl_status_t tl_send(tl_context_t* context, int destination, uint64_t tag, const void* buffer, uint64_t count,
-                    tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request) {
-  MessageCall call{.sends = true, .tag = tag, .count = count, .dtype = dtype_of(dtype)};
-  call.buffer = static_cast<std::byte*>(const_cast<void*>(buffer));
-  return message_call("tl_send", context, destination, call, options, request);
-}
-
-tl_status_t tl_recv(tl_context_t* context, int source, uint64_t tag, void* buffer, uint64_t count, tl_dtype_t dtype,
-                    int* from, const tl_options_t* options, tl_request_t** request) {
-  MessageCall call{.tag = tag, .count = count, .dtype = dtype_of(dtype)};
-  call.buffer = static_cast<std::byte*>(buffer);
-  call.from = from;
-  return message_call("tl_recv", context, source, call, options, request);
 }
 
 tl_status_t tl_push(tl_context_t* context, const char* key, const void* in, uint64_t count, tl_dtype_t dtype,

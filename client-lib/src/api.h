@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "client-lib/src/error.h"
+#include "common/base/dtype.h"
 #include "common/base/status.h"
 #include "tensorlane/tensorlane.h"
 
@@ -34,6 +35,11 @@ tl_status_t guarded(Function&& function) noexcept {
 
 inline Status null_argument(const char* function, const char* argument) {
   return Status(Code::kInvalidArgument, std::string(function) + " was called without " + argument, "", "pass it");
+}
+
+// From the C number; what is out of range stays out of range, for the call to refuse.
+inline Dtype dtype_of(const tl_dtype_t& dtype) {
+  return static_cast<Dtype>(std::min(raw_number(dtype), 0xffU));
 }
 
 // Where a struct of the program is older and shorter than ours, the rest keeps its defaults.

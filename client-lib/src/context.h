@@ -38,6 +38,7 @@ inline constexpr Duration kLastWord = milliseconds(1500);
 struct tl_message {
   std::uint32_t slot = 0;
   bool sends = false;
+  bool is_part = false;    // of an all-to-all
   std::uint32_t peer = 0;  // in the set; or kAnyRank, until it is over
   std::uint64_t tag = 0, count = 0;
   tensorlane::Dtype dtype{};
@@ -135,6 +136,7 @@ struct ArrayCall {
 struct MessageCall {
   SharedSet set;  // whose message it is
   bool sends = false;
+  bool is_part = false;    // of an all-to-all
   std::uint32_t peer = 0;  // in it; or kAnyRank
   std::uint64_t tag = 0, count = 0;
   Dtype dtype{};

@@ -32,8 +32,9 @@ Status Context::mismatch(const ProcessSet& set, const tl_message& m, std::uint64
   const std::string &from = m.sends ? self : peer, &to = m.sends ? peer : self;
   return {Code::kMismatch,
           from + " sends " + (m.sends ? mine : its) + ", " + to + " receives " + (m.sends ? its : mine),
-          "tag " + std::to_string(m.tag) + " of " + set.text(),
-          "use the same count and dtype on both ranks, or another tag"};
+          (m.is_part ? "all-to-all with tag " : "tag ") + std::to_string(m.tag) + " of " + set.text(),
+          m.is_part ? "use one dtype, and rows of one size, on all ranks, and expect of each rank as much as it sends"
+                    : "use the same count and dtype on both ranks, or another tag"};
 }
 
 Result<tl_request_t*> Context::message(const MessageCall& call) {
@@ -97,6 +98,7 @@ Result<tl_request*> Context::begin_message_locked(const MessageCall& call) {
   tensor.set = call.set;
   tl_message& m = *tensor.message;
   m.sends = call.sends;
+  m.is_part = call.is_part;
   m.peer = call.peer;
   m.tag = call.tag;
   m.count = call.count;

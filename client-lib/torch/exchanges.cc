@@ -134,7 +134,7 @@ Call TensorlaneBackend::exchange_call(tl_operation_t operation, const at::Tensor
 }
 
 // `input` and `received` are contiguous, cut into parts of so many elements, by rank. All ranks first tell each other
-// these sizes; parts of different sizes then travel as if each had that of the largest.
+// these sizes; parts of different sizes then travel as messages.
 TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const at::Tensor& input,
                                                        std::vector<int64_t> input_splits,
                                                        std::vector<int64_t> output_splits, const at::Tensor& received) {
@@ -150,16 +150,14 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::exchange(Group::Order order, const
     check_splits(table.const_data_ptr<int64_t>(), size, description);
     const auto [least, most] = at::aminmax(table);
     const std::int64_t part = most.item<int64_t>();
-    if (part == 0) return;
-    const auto call = [&](const at::Tensor& from, const at::Tensor& to) {
-      group->call_and_wait(description, exchange_call(TL_ALLTOALL, from, to, from.narrow(0, 0, part), 0, size));
-    };
-    if (least.item<int64_t>() == part) return call(input, received);
-    const at::Tensor from = scratch(input, part * size).zero_(), to = scratch(input, part * size);
-    const Tensors mine_by_rank = input.split_with_sizes(sends), theirs = received.split_with_sizes(expects);
-    for (int rank = 0; rank < size; ++rank) pack({mine_by_rank[static_cast<std::size_t>(rank)]}, from, rank * part);
-    call(from, to);
-    for (int rank = 0; rank < size; ++rank) unpack(to, {theirs[static_cast<std::size_t>(rank)]}, rank * part);
+    if (least.item<int64_t>() == part) {
+      if (part > 0) {
+        const at::Tensor one = input.narrow(0, 0, part);
+        group->call_and_wait(description, exchange_call(TL_ALLTOALL, input, received, one, 0, size));
+      }
+      return;
+    }
+    group->exchange_and_wait(description, {input, sends}, {received, expects});
   };
   return group_->start_steps(std::move(order), std::move(steps));
 }

@@ -254,6 +254,28 @@ void Group::call_and_wait(const Description& description, const Call& call) {
   if (!wrong.empty()) fail(wrong);
 }
 
+void Group::exchange_and_wait(const Description& description, const Parts& sent, const Parts& received) {
+  constexpr std::uint64_t kTag = std::uint64_t{1} << 63;  // the program's have 32 bits
+  const auto [dtype, units] = moved(sent.memory.scalar_type());
+  const auto counts = [units = units](const std::vector<int64_t>& elements) {
+    std::vector<std::uint64_t> result(elements.begin(), elements.end());
+    for (std::uint64_t& count : result) count *= units;
+    return result;
+  };
+  const std::vector<std::uint64_t> sends = counts(sent.elements), receives = counts(received.elements);
+  std::vector<tl_request_t*> requests(sends.size() * 2);
+  if (!enter()) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
+  tl_status_t status =
+      library().alltoallv(context_, kTag, sent.memory.const_data_ptr(), sends.data(), received.memory.data_ptr(),
+                          receives.data(), dtype, nullptr, requests.data());
+  std::string wrong = status == TL_OK ? "" : error(description, status, library().last_error());
+  if (!wrong.empty()) end(wrong);  // the others wait for what has not begun
+  status = library().wait_many(requests.data(), requests.size(), -1.0);
+  if (wrong.empty() && status != TL_OK) wrong = error(description, status, library().last_error());
+  exit();
+  if (!wrong.empty()) fail(wrong);
+}
+
 tl_request_t* Group::call(const Names::Turn& turn, const Description& description, const Call& call) {
   tl_request_t* request = nullptr;
   const tl_status_t status = begin_call(context_, turn.name.c_str(), call, request);

@@ -81,6 +81,13 @@ class Group : public std::enable_shared_from_this<Group> {
   c10::intrusive_ptr<c10d::Work> transfer(Order order, const at::Tensor& memory);
   // By steps. Throws what went wrong.
   void call_and_wait(const Description& description, const Call& call);
+  // By steps: one part for each rank, of so many elements, one behind the other in a contiguous tensor.
+  struct Parts {
+    const at::Tensor& memory;
+    const std::vector<int64_t>& elements;
+  };
+  // By steps. Sends the one, receives the other, and waits. Throws what went wrong.
+  void exchange_and_wait(const Description& description, const Parts& sent, const Parts& received);
 
   // Leaves. What is under way may still end by itself for a short while, else it fails. Later calls throw. Idempotent.
   // A callback leaves on a thread of its own, and does not wait for it.

@@ -46,6 +46,7 @@ void load_library(const std::string& path) {
   find(handle, path, "tl_unregister", f.unregister);
   find(handle, path, "tl_test", f.test);
   find(handle, path, "tl_wait", f.wait);
+  find(handle, path, "tl_wait_many", f.wait_many);
   find(handle, path, "tl_set_callback", f.set_callback);
   find(handle, path, "tl_allreduce", f.allreduce);
   find(handle, path, "tl_broadcast", f.broadcast);
@@ -55,6 +56,7 @@ void load_library(const std::string& path) {
   find(handle, path, "tl_gather", f.gather);
   find(handle, path, "tl_scatter", f.scatter);
   find(handle, path, "tl_alltoall", f.alltoall);
+  find(handle, path, "tl_alltoallv", f.alltoallv);
   find(handle, path, "tl_send", f.send);
   find(handle, path, "tl_recv", f.recv);
   loaded = true;

@@ -18,6 +18,7 @@ struct Library {
   decltype(&::tl_unregister) unregister;
   decltype(&::tl_test) test;
   decltype(&::tl_wait) wait;
+  decltype(&::tl_wait_many) wait_many;
   decltype(&::tl_set_callback) set_callback;
   decltype(&::tl_allreduce) allreduce;
   decltype(&::tl_broadcast) broadcast;
@@ -27,6 +28,7 @@ struct Library {
   decltype(&::tl_gather) gather;
   decltype(&::tl_scatter) scatter;
   decltype(&::tl_alltoall) alltoall;
+  decltype(&::tl_alltoallv) alltoallv;
   decltype(&::tl_send) send;
   decltype(&::tl_recv) recv;
 };

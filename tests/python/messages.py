@@ -56,7 +56,7 @@ def everybody(rank, size):
 def tags(rank, size):
     """The receiver wants the last tag first; several of one tag come in the order in which they were sent."""
     right, left = (rank + 1) % size, (rank - 1) % size
-    numbers = [0, 1, 2**31, 2**32, 2**63, 2**64 - 1]
+    numbers = [0, 1, 2**31, 2**32, 2**62, 2**63 - 1]
     sends = [tensorlane.send_async(values(rank, right, tag + turn, 40 + turn), right, tag) for turn in range(3) for tag in numbers]
     for tag in reversed(numbers):
         for turn in range(3):

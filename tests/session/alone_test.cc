@@ -85,6 +85,33 @@ TEST(Alone, ArrayCallsGiveWhatTheyGot) {
   EXPECT_EQ(context.leave(), TL_OK) << tl_last_error();
 }
 
+TEST(Alone, PartsOfOneRankAreItsOwn) {
+  ClientContext context(kNobody);
+  ASSERT_EQ(context.status(), TL_OK) << context.error();
+  const std::vector<float> in = counted(1000);
+  std::vector<float> out(in.size());
+  const std::uint64_t count = in.size(), other = count - 1, impossible = std::uint64_t{1} << 60;
+  const auto call = [&](const void* from, const std::uint64_t* sends, const std::uint64_t* expects,
+                        tl_request_t** requests) {
+    return tl_alltoallv(context, 7, from, sends, out.data(), expects, TL_FLOAT32, nullptr, requests);
+  };
+  std::array<tl_request_t*, 2> requests = {reinterpret_cast<tl_request_t*>(1), reinterpret_cast<tl_request_t*>(1)};
+  ASSERT_EQ(call(in.data(), &count, &count, requests.data()), TL_OK) << tl_last_error();
+  EXPECT_EQ(requests, (std::array<tl_request_t*, 2>{}));
+  EXPECT_EQ(tl_wait_many(requests.data(), requests.size(), 10), TL_OK);
+  EXPECT_EQ(out, in);
+  EXPECT_EQ(call(in.data(), &other, &count, requests.data()), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(tl_last_error(),
+               "tl_alltoallv was called with two counts of a rank for itself: rank 0 sends itself 999 elements, and "
+               "expects 1000: make them the same");
+  EXPECT_EQ(call(in.data(), &impossible, &impossible, requests.data()), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("tl_alltoallv was called with an impossible count"));
+  EXPECT_EQ(call(nullptr, &count, &count, requests.data()), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("tl_alltoallv was called without an input"));
+  EXPECT_EQ(call(in.data(), nullptr, &count, requests.data()), TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(call(in.data(), &count, &count, nullptr), TL_ERROR_INVALID_ARGUMENT);
+}
+
 TEST(Alone, TensorsAreRegisteredAsWithADaemon) {
   ClientContext context(kNobody);
   ASSERT_EQ(context.status(), TL_OK) << context.error();

@@ -391,6 +391,16 @@ TL_API tl_status_t tl_send(tl_context_t* context, int destination, uint64_t tag,
                            tl_dtype_t dtype, const tl_options_t* options, tl_request_t** request);
 TL_API tl_status_t tl_recv(tl_context_t* context, int source, uint64_t tag, void* buffer, uint64_t count,
                            tl_dtype_t dtype, int* from, const tl_options_t* options, tl_request_t** request);
+/* An all-to-all with parts of any sizes, by messages: `in` has in_counts[r] elements for each rank r, one part behind
+ * the other in the order of ranks, and `out` gets out_counts[r] from it. This rank's own part is copied at once, so the
+ * two do not overlap. All ranks call it in the same order with one tag, which no message of the program has.
+ * out_counts[r] is what rank r has in its in_counts for this rank, else the two messages fail as above. `requests` has
+ * room for twice the world size: a request for each message, null where there is none; tl_wait_many() waits for them.
+ * After an error it has those that had begun. Memory and limits are those of messages, so that there are at most 513
+ * ranks. Errors: as tl_send; this rank's two counts of itself differ: mismatch. */
+TL_API tl_status_t tl_alltoallv(tl_context_t* context, uint64_t tag, const void* in, const uint64_t* in_counts,
+                                void* out, const uint64_t* out_counts, tl_dtype_t dtype, const tl_options_t* options,
+                                tl_request_t** requests);
 /* A store of named values, which the hosts share out. A push reduces the ranks' `in` to the key's new value; a pull
  * brings the value of the last push into `out`. Both are collective: every rank makes the same calls of a key in the
  * same order, each when its request of the one before is done. Between keys there is no order: ranks may push all keys

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
+import math
 from typing import TYPE_CHECKING, Any, Callable
 
 import numpy
 
-from . import _arrays, _native, _process_sets
+from . import _arrays, _native, _parts, _process_sets
 from ._constants import Average, Max, Min, Product, Sum
 from ._process_sets import AnyProcessSet
 from .errors import misuse
@@ -357,20 +358,29 @@ def require_axis(array, name):
         raise misuse("it has no first axis", f"array '{name}'", "pass an array of one dimension or more")
 
 
-def require_equal_parts(array, splits, size, name):
+def require_equal_parts(array, size, name):
     """Refuses what all-to-all cannot share out evenly along the first axis."""
     require_axis(array, name)
     rows = array.shape[0]
     if rows % size != 0:
         raise misuse(
             f"its first axis has {rows} rows, which {size} ranks do not divide", f"array '{name}'",
-            "pad it to a multiple of the number of ranks",
+            "pad it to a multiple of the number of ranks, or say by splits how many rows each rank gets",
         )
-    if splits is not None and [int(rows_of_rank) for rows_of_rank in splits] != [rows // size] * size:
-        raise misuse(
-            f"splits is {list(map(int, splits))}: parts of different sizes are not supported", f"array '{name}'",
-            f"leave out splits, and pad the parts to one size, here {rows // size} rows for each of {size} ranks",
-        )
+
+
+class PartsHandle(Handle):
+    """Of an all-to-all with splits. `handle`: of the array."""
+
+    def __init__(self, handle, received):
+        self._handle = handle
+        self._received = received
+
+    def poll(self):
+        return self._handle.poll()
+
+    def synchronize(self, timeout=None):
+        return self._handle.synchronize(timeout), self._received
 
 
 def alltoall_async(
@@ -382,18 +392,36 @@ def alltoall_async(
     process_set: AnyProcessSet | None = None,
 ) -> Handle:
     """Starts the exchange of parts: the first axis of `tensor` is shared out evenly in the order of ranks, and the
-    result, a new array of the same shape, has what this rank gets of the others', in the same order. `splits`, where it
-    is given, must say the same. `tensor` may be changed at once."""
+    result, a new array of the same shape, has what this rank gets of the others', in the same order. `tensor` may be
+    changed at once.
+
+    With `splits`, which all ranks give or none does, rank r gets splits[r] rows. The result is then a pair: the new
+    array, and an array of how many of its rows each rank has sent. Ranks make calls with splits in one order, and each
+    call waits for the others to make it, since they have to say their splits."""
     shown = label("alltoall", name)
-    source = _arrays.view(tensor, shown)
+    source = _arrays.view(tensor, shown, empty=splits is not None)
     context = _process_sets.context(process_set)
-    require_equal_parts(source, splits, context.size, shown)
+    if splits is not None:
+        return _alltoall_of_parts(context, source, splits, name, shown, priority)
+    require_equal_parts(source, context.size, shown)
     target = _arrays.like(source)
     request = context.alltoall(
         name, source.pointer, _arrays.pointer(target), source.count // context.size, source.dtype, urgency(priority),
         (source, target),
     )
     return Handle(request, target)
+
+
+def _alltoall_of_parts(context, source, splits, name, shown, priority):
+    require_axis(source, shown)
+    sends = _parts.checked(splits, source.shape[0], context.size, shown)
+    receives = _parts.exchanged(context, sends, name)
+    target = _arrays.like(source, (sum(receives), *source.shape[1:]))
+    request = _parts.start(
+        context, source.pointer, _arrays.pointer(target), source.dtype, math.prod(source.shape[1:]), sends, receives,
+        urgency(priority), (source, target),
+    )
+    return PartsHandle(Handle(request, target), numpy.array(receives))
 
 
 def push_async(

@@ -77,6 +77,7 @@ class Options(ctypes.Structure):
 
 
 _POINTER = ctypes.c_void_p
+_COUNTS = ctypes.POINTER(ctypes.c_uint64)
 _OUT = ctypes.POINTER(ctypes.c_void_p)
 SIGNATURES = {
     "tl_status_string": ([ctypes.c_int], ctypes.c_char_p),
@@ -165,6 +166,13 @@ SIGNATURES = {
         [
             _POINTER, ctypes.c_int, ctypes.c_uint64, _POINTER, ctypes.c_uint64, ctypes.c_int,
             ctypes.POINTER(ctypes.c_int), ctypes.POINTER(Options), _OUT,
+        ],
+        ctypes.c_int,
+    ),
+    "tl_alltoallv": (
+        [
+            _POINTER, ctypes.c_uint64, _POINTER, _COUNTS, _POINTER, _COUNTS, ctypes.c_int, ctypes.POINTER(Options),
+            _OUT,
         ],
         ctypes.c_int,
     ),

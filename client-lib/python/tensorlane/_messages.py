@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from . import _arrays, _calls, _native, _process_sets
+from . import _arrays, _calls, _native, _parts, _process_sets
 from ._calls import Array, Handle
 from ._process_sets import AnyProcessSet
 from .errors import misuse
 
 _ANY_SOURCE = -1  # TL_ANY_SOURCE
-_MOST_TAG = 2**64 - 1
+_MOST_TAG = _parts.TAG - 1
 
 
 class _Received(Handle):

@@ -3,15 +3,17 @@ follows alltoall."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from .. import _calls, _process_sets
+from .. import _calls, _parts, _process_sets
 from .._calls import Handle
 from .._process_sets import AnyProcessSet
 from . import _device
 from ._calls import _followed, _gradient_name, _handle, _prepare_in_place, _source, _view
+from ._messages import _host
 
 
 def _of_root(request, target, source, shown):
@@ -111,11 +113,21 @@ def alltoall_async(
     process_set: AnyProcessSet | None = None,
 ) -> Handle:
     """Starts the exchange of parts: the first axis of `tensor` is shared out evenly in the order of ranks, and the
-    result, a new tensor of the same shape, has what this rank gets of the others', in the same order. `splits`, where
-    it is given, must say the same. `tensor` may be changed at once. Differentiable."""
+    result, a new tensor of the same shape, has what this rank gets of the others', in the same order. `tensor` may be
+    changed at once. Differentiable.
+
+    With `splits`, which all ranks give or none does, rank r gets splits[r] rows; tensors are on the CPU then. The
+    result is a pair: the new tensor, and a tensor of how many of its rows each rank has sent. Ranks make calls with
+    splits in one order, and each call waits for the others to make it, since they have to say their splits."""
     shown = _calls.label("alltoall", name)
     context, place = _process_sets.context(process_set), _device.place(tensor, f"tensor '{shown}'")
-    _calls.require_equal_parts(_view(tensor, shown), splits, context.size, shown)
+    if splits is not None:
+        _calls.require_axis(_host(tensor, shown), shown)
+        sends = _parts.checked(splits, tensor.shape[0], context.size, shown)
+        receives = _parts.exchanged(context, sends, name)
+        handle = _start_parts(context, tensor, sends, receives, shown, priority)
+        return _calls.PartsHandle(handle, torch.tensor(receives, device="cpu"))
+    _calls.require_equal_parts(_view(tensor, shown), context.size, shown)
     source = _source(tensor)
     array = _view(source, shown)
     target = torch.empty_like(source)
@@ -128,6 +140,21 @@ def alltoall_async(
         return alltoall(of_result, None, _gradient_name(name), priority=priority, process_set=process_set)
 
     return _followed(tensor, _handle(request, target, source, shown), gradient)
+
+
+def _start_parts(context, tensor, sends, receives, shown, priority):
+    source = _source(tensor)
+    array = _host(source, shown)
+    target = source.new_empty((sum(receives), *source.shape[1:]))
+    request = _parts.start(
+        context, array.pointer, target.data_ptr(), array.dtype, math.prod(source.shape[1:]), sends, receives,
+        _calls.urgency(priority), (array, target),
+    )
+
+    def gradient(of_result):  # goes back the same way
+        return _start_parts(context, of_result, receives, sends, shown, priority).synchronize()
+
+    return _followed(tensor, Handle(request, target), gradient)
 
 
 reduce = _calls.waited(reduce_async)

@@ -1,0 +1,26 @@
+"""All-to-all with parts of different sizes (parts.py) in real jobs."""
+
+import pytest
+from jobs import needs_daemons, run
+
+pytestmark = needs_daemons
+
+
+@pytest.mark.parametrize("ranks, ranks_per_host", [(2, 1), (3, 3), (4, 2)])
+def test_parts_of_different_sizes(ranks, ranks_per_host):
+    output = run(ranks, ranks_per_host, "ring", "parts.py", "works", first_port=7700)
+    for rank in range(ranks):
+        assert f"rank {rank}: all parts are right" in output
+
+
+def test_rows_of_different_sizes_are_named_at_both_ends():
+    output = run(3, 1, "ring", "parts.py", "rows", first_port=7700)
+    for rank in range(3):
+        assert f"rank {rank}: rank " in output
+    assert "rank 0 sends 2 elements of float64, rank 2 receives 3 elements of float64: all-to-all with tag" in output
+    assert "use one dtype, and rows of one size, on all ranks" in output
+
+
+def test_a_rank_that_dies_is_named():
+    with pytest.raises(AssertionError, match="rank 0: was told: .*rank 1"):
+        run(3, 1, "ring", "parts.py", "dies", first_port=7700)

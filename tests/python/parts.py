@@ -1,0 +1,115 @@
+"""All-to-all with parts of different sizes, results checked. A script, run by daemons/test_parts.py:
+
+    parts.py works      arrays and tensors, with names and without, among a set, backward, many at once
+    parts.py rows       ranks' rows have different sizes
+    parts.py dies       a rank dies while the others wait for its parts
+"""
+
+import os
+import random
+import signal
+import sys
+
+import numpy
+import tensorlane
+import tensorlane.torch as tl
+import torch
+
+ROWS = (0, 1, 3, 40, 7000)
+
+
+def splits_of(rank, size, turn):
+    return random.Random(1000 * turn + rank).choices(ROWS, k=size)
+
+
+def part(source, destination, rows, turn, dtype):
+    return (numpy.arange(3 * rows).reshape(rows, 3) % 89 + 11 * source + 5 * destination + turn).astype(dtype)
+
+
+def one(rank, ranks, turn, dtype, call, **options):
+    """`ranks`: who takes part, this one included."""
+    every = {source: splits_of(source, len(ranks), turn) for source in ranks}
+    mine = [part(rank, to, rows, turn, dtype) for to, rows in zip(ranks, every[rank])]
+    got, received = call(numpy.concatenate(mine), every[rank], **options)
+    wanted = [part(source, rank, every[source][ranks.index(rank)], turn, dtype) for source in ranks]
+    assert list(received) == [len(each) for each in wanted], (received, [len(each) for each in wanted])
+    numpy.testing.assert_array_equal(numpy.asarray(got), numpy.concatenate(wanted))
+
+
+def on_tensors(array, splits, **options):
+    got, received = tl.alltoall(torch.from_numpy(array), torch.tensor(splits), **options)
+    assert not received.is_floating_point()
+    return got.numpy(), received.tolist()
+
+
+def works(rank, size):
+    everybody = list(range(size))
+    for turn, dtype in enumerate(("float32", "float64", "float16", "int8", "int32", "int64", "uint8") * 3):
+        for name in (None, f"parts.{turn}"):
+            one(rank, everybody, turn, dtype, tensorlane.alltoall, name=name)
+            one(rank, everybody, turn, dtype, on_tensors, name=name and "tensors." + name, priority=0.1)
+    one(rank, everybody, 0, "float32", lambda array, splits: tensorlane.alltoall(array, numpy.array(splits)))
+    handles = [tensorlane.alltoall_async(numpy.full((size, 2), 10.0 * rank + turn), [1] * size) for turn in range(20)]
+    for turn, handle in reversed(list(enumerate(handles))):
+        got, received = tensorlane.synchronize(handle)
+        assert tensorlane.poll(handle) and list(received) == [1] * size
+        numpy.testing.assert_array_equal(got[:, 1], 10.0 * numpy.arange(size) + turn)
+    some = everybody[-2:]
+    few = tensorlane.add_process_set(some)
+    if rank in some:
+        for turn in range(5):
+            one(rank, some, turn, "float32", tensorlane.alltoall, process_set=few)
+    backward(rank, size)
+    refuses(size)
+    print(f"rank {rank}: all parts are right", flush=True)
+
+
+def backward(rank, size):
+    """The gradient of each row is what the rank that got it has made of it."""
+    splits = splits_of(rank, size, 77)
+    leaf = torch.ones(sum(splits), 2, requires_grad=True)
+    got, received = tl.alltoall(leaf, splits)
+    assert got.requires_grad and not received.requires_grad
+    (got * (rank + 1)).sum().backward()
+    expected = torch.tensor([float(to + 1) for to, rows in enumerate(splits) for _ in range(rows)])
+    torch.testing.assert_close(leaf.grad, expected[:, None].expand(-1, 2), rtol=0, atol=0)
+
+
+def refuses(size):
+    for splits, text in (
+        ([1] * (size + 1), f"splits has {size + 1} entries for {size} ranks"),
+        ([4] + [0] * (size - 1), "do not share out its 3 rows"),
+        ([4] + [-1] * (size - 1), "do not share out its"),
+    ):
+        for call in (lambda: tensorlane.alltoall(numpy.ones(3), splits), lambda: tl.alltoall(torch.ones(3), splits)):
+            try:
+                call()
+            except tensorlane.InvalidArgumentError as error:
+                assert text in str(error), str(error)
+            else:
+                raise AssertionError(f"not refused: {splits}")
+
+
+def rows(rank, size):
+    """The message that differs is an error at both ends; the job goes on."""
+    try:
+        tensorlane.alltoall(numpy.ones((size, 2 + rank // (size - 1))), [1] * size)
+    except tensorlane.MismatchError as error:
+        print(f"rank {rank}: {error}", flush=True)
+    numpy.testing.assert_array_equal(tensorlane.allreduce(numpy.ones(3), op=tensorlane.Sum), numpy.full(3, size))
+
+
+def dies(rank, size):
+    tensorlane.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        tensorlane.alltoall(numpy.ones((size, 2)), [1] * size)
+    except (tensorlane.AbortedError, tensorlane.UnavailableError) as error:
+        print(f"rank {rank}: was told: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    tensorlane.init()
+    {"works": works, "rows": rows, "dies": dies}[sys.argv[1]](tensorlane.rank(), tensorlane.size())
+    tensorlane.shutdown()
