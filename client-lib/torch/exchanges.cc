@@ -172,13 +172,14 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::alltoall_base(at::Tensor& output, 
   check_same_dtype(output, input, where);
   std::vector<int64_t> sends = in_elements(input_splits, input, size_, "input", where);
   std::vector<int64_t> expects = in_elements(output_splits, output, size_, "output", where);
-  const at::Tensor from = scratch(input, input.numel()), to = scratch(output, output.numel());
-  pack({input}, from);
+  // Of one storage, a part could arrive before the one in its place has left.
+  const at::Tensor from = input.is_alias_of(output) ? input.clone(at::MemoryFormat::Contiguous) : input.contiguous();
+  const at::Tensor to = writable(output);
   Group::Order order = this->order(OpType::ALLTOALL_BASE, where, 0, input.scalar_type(), options.timeout);
   order.inputs = {input};
   order.results = {output};
-  order.after = [output, to] { unpack(to, {output}); };
-  return exchange(std::move(order), from, std::move(sends), std::move(expects), to);
+  order.after = copy_back(output, to);
+  return exchange(std::move(order), from.view({-1}), std::move(sends), std::move(expects), to.view({-1}));
 }
 
 TensorlaneBackend::WorkPtr TensorlaneBackend::alltoall(Tensors& outputs, Tensors& inputs,
