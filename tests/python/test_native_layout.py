@@ -9,11 +9,11 @@ import shutil
 import subprocess
 
 import pytest
-from tensorlane import _native, errors
+from tensorlane import _declarations, _native, errors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-STRUCTS = {"tl_config_t": _native.Config, "tl_tensor_desc_t": _native.TensorDesc, "tl_options_t": _native.Options}
+STRUCTS = {"tl_config_t": _native.Config, "tl_tensor_desc_t": _native.TensorDesc, "tl_options_t": _declarations.Options}
 NUMBERS = {
     "TL_FLOAT32": _native.FLOAT32, "TL_FLOAT64": _native.FLOAT64, "TL_FLOAT16": _native.FLOAT16, "TL_BFLOAT16": _native.BFLOAT16,
     "TL_INT8": _native.INT8, "TL_INT32": _native.INT32, "TL_INT64": _native.INT64, "TL_UINT8": _native.UINT8,

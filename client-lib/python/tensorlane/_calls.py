@@ -131,13 +131,14 @@ def allreduce_async(
     source = _arrays.view(tensor, shown)
     op = reduction(source, shown, average, op, prescale_factor, postscale_factor)
     target = _arrays.like(source)
-    out = _arrays.view(target, shown)
+    out = _arrays.pointer(target)
+    given = source.pointer
     if prescale_factor != 1.0:
         _copy(source, target)
         target *= prescale_factor
-        source = out
+        given = out
     request = _process_sets.context(process_set).allreduce(
-        name, source.pointer, out.pointer, source.count, source.dtype, op, urgency(priority), (source, out)
+        name, given, out, source.count, source.dtype, op, urgency(priority), (source, target)
     )
     return Handle(request, target, postscale_factor, _scale)
 

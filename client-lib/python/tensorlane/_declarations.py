@@ -2,6 +2,7 @@
 tests/python/test_native_layout.py."""
 
 import ctypes
+import functools
 
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT8, INT32, INT64, UINT8 = range(8)
 ELEMENT_BYTES = (4, 8, 2, 2, 1, 4, 8, 1)
@@ -74,6 +75,12 @@ class Options(ctypes.Structure):
         ("memory", ctypes.c_int),
         ("reserved3", ctypes.c_uint32),
     ]
+
+
+@functools.lru_cache(maxsize=256)
+def options(urgency, queued=False, stream=None, memory=MEMORY_HOST):
+    """A reference to such Options, which the library only reads: to make them anew costs as much as the call."""
+    return ctypes.byref(Options(ctypes.sizeof(Options), urgency, 0, queued, 0, stream, memory, 0))
 
 
 _POINTER = ctypes.c_void_p

@@ -90,12 +90,10 @@ def _start(context, call, peer, tag, array, extra, priority, keep):
         raise misuse(f"tag is {tag}", "send or recv", f"use 0 to {_MOST_TAG}")
     _native.forget_dropped()
     request = ctypes.c_void_p()
-    options = _native.Options(
-        ctypes.sizeof(_native.Options), _calls.urgency(priority), 0, False, 0, None, _native.MEMORY_HOST, 0
-    )
+    options = _native.options(_calls.urgency(priority))
     arguments = (peer, tag, array.pointer, array.count, array.dtype, *extra)
     with context.gate:
-        _native.check(call(context._handle, *arguments, ctypes.byref(options), ctypes.byref(request)))
+        _native.check(call(context._handle, *arguments, options, ctypes.byref(request)))
         return _native.Request(context, request, keep)
 
 

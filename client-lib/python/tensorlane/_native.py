@@ -19,7 +19,7 @@ from . import errors
 from ._declarations import (  # noqa: F401  the package takes them from here
     ALLGATHER, ALLREDUCE, ALLTOALL, AVERAGE, BARRIER, BFLOAT16, BROADCAST, CONFIG_VERSION, DTYPE_NAMES, ELEMENT_BYTES,
     FLOAT16, FLOAT32, FLOAT64, GATHER, INT8, INT32, INT64, INTEGERS, MAX, MEMORY_CUDA, MEMORY_HOST, MIN, PRODUCT, PULL,
-    PUSH, REDUCE, REDUCESCATTER, SCATTER, SIGNATURES, SUM, UINT8, Config, Options, SetConfig, TensorDesc,
+    PUSH, REDUCE, REDUCESCATTER, SCATTER, SIGNATURES, SUM, UINT8, Config, SetConfig, TensorDesc, options,
 )
 from ._gate import Gate, left
 from ._registered import Group, Tensor
@@ -411,9 +411,9 @@ class Context:
             queued = True
             name = self._unnamed.name(call.__name__, (*kind, memory))
         request = ctypes.c_void_p()
-        options = Options(ctypes.sizeof(Options), urgency, 0, queued, 0, stream, memory, 0)
+        said = options(urgency, queued, stream, memory)
         with self.gate:
-            check(call(self._handle, name.encode(), *arguments, ctypes.byref(options), ctypes.byref(request)))
+            check(call(self._handle, name.encode(), *arguments, said, ctypes.byref(request)))
             return Request(self, request, keep)
 
     def barrier(self, timeout):

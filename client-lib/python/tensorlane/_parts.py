@@ -41,11 +41,10 @@ def start(context, source, target, dtype, row, sends, receives, urgency, keep):
     size = context.size
     counts = [(ctypes.c_uint64 * size)(*(rows * row for rows in splits)) for splits in (sends, receives)]
     requests = (ctypes.c_void_p * (2 * size))()
-    options = _native.Options(ctypes.sizeof(_native.Options), urgency, 0, False, 0, None, _native.MEMORY_HOST, 0)
     _native.forget_dropped()
     with context.gate:
         status = _native.library().tl_alltoallv(
-            context._handle, TAG, source, counts[0], target, counts[1], dtype, ctypes.byref(options), requests
+            context._handle, TAG, source, counts[0], target, counts[1], dtype, _native.options(urgency), requests
         )
         # After an error those that had begun go on, and need the memory.
         messages = _Messages([_native.Request(context, ctypes.c_void_p(one), keep) for one in requests if one])
