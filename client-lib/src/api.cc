@@ -226,7 +226,7 @@ tl_status_t tl_wait_many(tl_request_t** requests, size_t count, double timeout_s
       const double left = forever ? -1 : std::max(0.0, timeout_seconds - to_seconds(now() - start));
       const Status status = request->context->wait(*request, left);
       if (status.code() == Code::kTimedOut) {  // of a request that failed, wait() says "aborted"
-        timed_out = status;
+        if (timed_out.ok()) timed_out = request->context->not_done(*request, timeout_seconds);
         continue;  // those behind it may be done
       }
       request = nullptr;

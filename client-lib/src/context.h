@@ -207,6 +207,8 @@ class Context {
   Result<tl_request_t*> message(const MessageCall& call);
   // A negative time-out waits for ever. InvalidArgument when the request is not under way.
   Status wait(tl_request& request, double timeout_seconds);
+  // The time-out of a request that is still under way.
+  Status not_done(const tl_request& request, double timeout_seconds) const;
   Status test(tl_request& request);
   Status set_callback(tl_request& request, tl_callback_t function, void* argument);
   Status barrier(const SharedSet& set, double timeout_seconds);
@@ -288,7 +290,6 @@ class Context {
   void finish_locked(tl_request& request, Status status);
   Result<tl_request*> start_locked(tl_tensor& tensor);
   Result<tl_request*> prepare_locked(tl_tensor& tensor);
-  Status not_done(const tl_request& request, double timeout_seconds) const;
   void cancel_locked(tl_request& request);
   [[nodiscard]] bool submit_locked(tl_request& request);
   [[nodiscard]] bool submit_parts_locked(tl_request& request, std::uint64_t parts);

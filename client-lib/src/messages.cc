@@ -32,7 +32,7 @@ Status Context::mismatch(const ProcessSet& set, const tl_message& m, std::uint64
   const std::string &from = m.sends ? self : peer, &to = m.sends ? peer : self;
   return {Code::kMismatch,
           from + " sends " + (m.sends ? mine : its) + ", " + to + " receives " + (m.sends ? its : mine),
-          (m.is_part ? "all-to-all with tag " : "tag ") + std::to_string(m.tag) + " of " + set.text(),
+          (m.is_part ? "parts of an all-to-all" : "tag " + std::to_string(m.tag)) + " of " + set.text(),
           m.is_part ? "use one dtype, and rows of one size, on all ranks, and expect of each rank as much as it sends"
                     : "use the same count and dtype on both ranks, or another tag"};
 }

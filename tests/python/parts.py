@@ -3,17 +3,21 @@
     parts.py works      arrays and tensors, with names and without, among a set, backward, many at once
     parts.py rows       ranks' rows have different sizes
     parts.py dies       a rank dies while the others wait for its parts
+    parts.py full       a rank cannot start its parts
 """
 
+import contextlib
 import os
 import random
 import signal
 import sys
+import time
 
 import numpy
 import tensorlane
 import tensorlane.torch as tl
 import torch
+from tensorlane import _native, _parts
 
 ROWS = (0, 1, 3, 40, 7000)
 
@@ -60,7 +64,8 @@ def works(rank, size):
         for turn in range(5):
             one(rank, some, turn, "float32", tensorlane.alltoall, process_set=few)
     backward(rank, size)
-    refuses(size)
+    refuses(rank, size)
+    leftover(rank, size)
     print(f"rank {rank}: all parts are right", flush=True)
 
 
@@ -75,19 +80,58 @@ def backward(rank, size):
     torch.testing.assert_close(leaf.grad, expected[:, None].expand(-1, 2), rtol=0, atol=0)
 
 
-def refuses(size):
-    for splits, text in (
+def refuses(rank, size):
+    """One rank after the other gives splits that are none; it and the others get an error, and stay in step."""
+    for wrong, (splits, text) in enumerate((
         ([1] * (size + 1), f"splits has {size + 1} entries for {size} ranks"),
         ([4] + [0] * (size - 1), "do not share out its 3 rows"),
         ([4] + [-1] * (size - 1), "do not share out its"),
-    ):
-        for call in (lambda: tensorlane.alltoall(numpy.ones(3), splits), lambda: tl.alltoall(torch.ones(3), splits)):
+        ([1.5] * size, "is not a list of integers"),
+        (7, "is not a list of integers"),
+    )):
+        wrong %= size
+        for call, ones in ((tensorlane.alltoall, numpy.ones), (tl.alltoall, torch.ones)):
             try:
-                call()
+                call(ones(3), splits if rank == wrong else [3] + [0] * (size - 1))
             except tensorlane.InvalidArgumentError as error:
-                assert text in str(error), str(error)
+                assert rank == wrong and text in str(error), str(error)
+            except tensorlane.MismatchError as error:
+                assert rank != wrong and f"rank {wrong} has given splits that are none" in str(error), str(error)
             else:
                 raise AssertionError(f"not refused: {splits}")
+    one(rank, list(range(size)), 5, "float32", tensorlane.alltoall)
+
+
+def leftover(rank, size):
+    """What is left of an exchange that not all have started meets nothing of a later one."""
+    exchange = _parts.Exchange(_native.context(), [1] * size, size, None, "left over")
+    if rank > 0:
+        old, got = numpy.full(size, -1.0), numpy.zeros(size)
+        handle = exchange.start(old.ctypes.data, got.ctypes.data, _native.FLOAT64, 1, 0.5, (old, got))
+    one(rank, list(range(size)), 6, "float32", tensorlane.alltoall)
+    one(rank, list(range(size)), 7, "float32", tensorlane.alltoall)
+    if rank == 0:  # at last
+        old, got = numpy.full(size, -1.0), numpy.zeros(size)
+        handle = exchange.start(old.ctypes.data, got.ctypes.data, _native.FLOAT64, 1, 0.5, (old, got))
+    handle.wait(10)
+    numpy.testing.assert_array_equal(got, numpy.full(size, -1.0))
+
+
+def full(rank, size):
+    """A rank has no place left for its parts: the job is over, for the others too."""
+    if rank == 0:
+        kept = [tensorlane.recv_async_(numpy.zeros(1), 1, 9) for _ in range(1024)]
+    try:
+        tensorlane.alltoall(numpy.ones((size, 2)), [1] * size)
+    except tensorlane.ResourceExhaustedError as error:
+        print(f"rank {rank}: {error}", flush=True)
+        with contextlib.suppress(tensorlane.Error):
+            tensorlane.shutdown()
+        del kept
+        time.sleep(1)  # the others hear of it, and are not stopped by `tensorlane run`
+    except tensorlane.AbortedError as error:
+        print(f"rank {rank}: was told: {error}", flush=True)
+    sys.exit(1)
 
 
 def rows(rank, size):
@@ -111,5 +155,5 @@ def dies(rank, size):
 
 if __name__ == "__main__":
     tensorlane.init()
-    {"works": works, "rows": rows, "dies": dies}[sys.argv[1]](tensorlane.rank(), tensorlane.size())
+    {"works": works, "rows": rows, "dies": dies, "full": full}[sys.argv[1]](tensorlane.rank(), tensorlane.size())
     tensorlane.shutdown()

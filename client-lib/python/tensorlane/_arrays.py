@@ -106,7 +106,9 @@ def _from_numpy(value, where):
 def _learn(dtype, where):
     """Of a dtype that is met for the first time: its name is slow to get."""
     if dtype.name not in _BY_NAME or not dtype.isnative:
-        raise misuse(f"dtype {dtype} is not supported", where, f"use {_native.DTYPE_NAMES} of this machine's byte order")
+        raise misuse(
+            f"dtype {dtype} is not supported", where, f"use {_native.DTYPE_NAMES} of this machine's byte order"
+        )
     return _BY_DTYPE.setdefault(dtype, _BY_NAME[dtype.name])
 
 

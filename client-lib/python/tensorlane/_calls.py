@@ -398,7 +398,8 @@ def alltoall_async(
 
     With `splits`, which all ranks give or none does, rank r gets splits[r] rows. The result is then a pair: the new
     array, and an array of how many of its rows each rank has sent. Ranks make calls with splits in one order, and each
-    call waits for the others to make it, since they have to say their splits."""
+    call waits for the others to make it, since they have to say their splits. Rows have as many elements on all
+    ranks; how they are shaped is not compared."""
     shown = label("alltoall", name)
     source = _arrays.view(tensor, shown, empty=splits is not None)
     context = _process_sets.context(process_set)
@@ -415,14 +416,13 @@ def alltoall_async(
 
 def _alltoall_of_parts(context, source, splits, name, shown, priority):
     require_axis(source, shown)
-    sends = _parts.checked(splits, source.shape[0], context.size, shown)
-    receives = _parts.exchanged(context, sends, name)
-    target = _arrays.like(source, (sum(receives), *source.shape[1:]))
-    request = _parts.start(
-        context, source.pointer, _arrays.pointer(target), source.dtype, math.prod(source.shape[1:]), sends, receives,
-        urgency(priority), (source, target),
+    exchange = _parts.Exchange(context, splits, source.shape[0], name, shown)
+    target = _arrays.like(source, (sum(exchange.receives), *source.shape[1:]))
+    request = exchange.start(
+        source.pointer, _arrays.pointer(target), source.dtype, math.prod(source.shape[1:]), urgency(priority),
+        (source, target),
     )
-    return PartsHandle(Handle(request, target), numpy.array(receives))
+    return PartsHandle(Handle(request, target), numpy.array(exchange.receives))
 
 
 def push_async(

@@ -8,6 +8,7 @@ the same, but in the text of a MismatchError, which counts them in the set.
 from __future__ import annotations
 
 import ctypes
+import numbers
 from typing import Any
 
 from . import _arrays, _calls, _native, _parts, _process_sets
@@ -86,7 +87,7 @@ def start_recv(got, source, tag, priority, process_set):
 
 
 def _start(context, call, peer, tag, array, extra, priority, keep):
-    if not 0 <= tag <= _MOST_TAG:
+    if not isinstance(tag, numbers.Integral) or not 0 <= tag <= _MOST_TAG:
         raise misuse(f"tag is {tag}", "send or recv", f"use 0 to {_MOST_TAG}")
     _native.forget_dropped()
     request = ctypes.c_void_p()

@@ -126,7 +126,7 @@ class Context:
         self._handle = ctypes.c_void_p()  # None once it has ended: the library says that a call needs a context
         self.gate = Gate()  # of calls that tl_finalize() does not end itself
         self._lock = threading.Lock()  # of what follows, where threads unregister
-        self._unnamed = Unnamed()
+        self.unnamed = Unnamed()
         self._groups = []
         self._late_buffers = []  # on GPUs, of groups whose registration may yet come to an end
         self._asked = None  # _Asked, while the other ranks have not all answered
@@ -409,7 +409,7 @@ class Context:
         memory, stream = place
         if name is None:
             queued = True
-            name = self._unnamed.name(call.__name__, (*kind, memory))
+            name = self.unnamed.name(call.__name__, (*kind, memory))
         request = ctypes.c_void_p()
         said = options(urgency, queued, stream, memory)
         with self.gate:

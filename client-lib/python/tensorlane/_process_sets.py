@@ -29,10 +29,14 @@ class ProcessSet:
     ranks: list[int]  # in ascending order
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        whole = all(isinstance(rank, numbers.Integral) for rank in ranks)
-        if not whole or not ranks or len(set(ranks)) < len(ranks):
-            raise misuse(f"{ranks} are no ranks", "ProcessSet", "list each rank of the set once")
-        self.ranks = sorted(int(rank) for rank in ranks)
+        try:
+            listed = list(ranks)
+        except TypeError:
+            raise misuse(f"{ranks!r} is no list of ranks", "ProcessSet", "list the ranks of the set") from None
+        whole = all(isinstance(rank, numbers.Integral) for rank in listed)
+        if not whole or not listed or len(set(listed)) < len(listed):
+            raise misuse(f"{ranks} are no ranks", "ProcessSet", "list each rank of the set once, as an integer")
+        self.ranks = sorted(int(rank) for rank in listed)
         self._context = None
 
     def included(self) -> bool:
@@ -115,7 +119,11 @@ global_process_set = _Everybody()
 
 def of(process_set: AnyProcessSet | None) -> AnyProcessSet:
     """What `process_set=` means: None is everybody."""
-    return global_process_set if process_set is None else process_set
+    if process_set is None:
+        return global_process_set
+    if not isinstance(process_set, (ProcessSet, _Everybody)):
+        raise misuse(f"{process_set!r} is no process set", "process_set", "pass what add_process_set() returns")
+    return process_set
 
 
 def context(process_set: AnyProcessSet | None) -> _native.Context:
@@ -153,9 +161,9 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> None:
-    """Gives up a set; its optimizers apply their updates and end. Every rank calls it, with nothing of the set under
-    way. It does not wait for the others; but a member that goes on to use the set waits for this rank in vain: the job
-    ends with an AbortedError, which names this rank.
+    """Gives up a set; its optimizers apply their updates and end. Every member calls it, with nothing of the set under
+    way; elsewhere it only forgets the set. It does not wait for the others; but a member that goes on to use the set
+    waits for this rank in vain: the job ends with an AbortedError, which names this rank.
 
     Whatever it raises, the set is removed. Updates that cannot be applied any more are a warning: the parameters are as
     they were before them."""

@@ -1,5 +1,6 @@
 """Names of array calls that have none."""
 
+import itertools
 import threading
 
 from ._declarations import ELEMENT_BYTES
@@ -22,6 +23,7 @@ class Unnamed:
         self._lock = threading.Lock()
         self._calls = {}  # by operation
         self._kinds = {}  # by operation and kind: [calls, names]
+        self.exchanges = itertools.count()  # all-to-alls with splits
 
     def name(self, operation, kind):
         count, dtype = kind[:2]

@@ -17,10 +17,17 @@ def test_rows_of_different_sizes_are_named_at_both_ends():
     output = run(3, 1, "ring", "parts.py", "rows", first_port=7700)
     for rank in range(3):
         assert f"rank {rank}: rank " in output
-    assert "rank 0 sends 2 elements of float64, rank 2 receives 3 elements of float64: all-to-all with tag" in output
+    assert "rank 0 sends 2 elements of float64, rank 2 receives 3 elements of float64: parts of an all-to-all of job" in output
     assert "use one dtype, and rows of one size, on all ranks" in output
 
 
 def test_a_rank_that_dies_is_named():
     with pytest.raises(AssertionError, match="rank 0: was told: .*rank 1"):
         run(3, 1, "ring", "parts.py", "dies", first_port=7700)
+
+
+def test_a_rank_that_cannot_start_its_parts_ends_the_job():
+    with pytest.raises(AssertionError) as failed:
+        run(3, 1, "ring", "parts.py", "full", first_port=7700)
+    assert "rank 0: too many messages of this rank are under way" in str(failed.value)
+    assert "rank 1: was told: " in str(failed.value) and "rank 2: was told: " in str(failed.value)

@@ -118,16 +118,17 @@ def alltoall_async(
 
     With `splits`, which all ranks give or none does, rank r gets splits[r] rows; tensors are on the CPU then. The
     result is a pair: the new tensor, and a tensor of how many of its rows each rank has sent. Ranks make calls with
-    splits in one order, and each call waits for the others to make it, since they have to say their splits."""
+    splits in one order, and each call waits for the others to make it, since they have to say their splits. Rows have
+    as many elements on all ranks; how they are shaped is not compared."""
     shown = _calls.label("alltoall", name)
+    view = _view(tensor, shown, empty=splits is not None)
     context, place = _process_sets.context(process_set), _device.place(tensor, f"tensor '{shown}'")
     if splits is not None:
         _calls.require_axis(_host(tensor, shown), shown)
-        sends = _parts.checked(splits, tensor.shape[0], context.size, shown)
-        receives = _parts.exchanged(context, sends, name)
-        handle = _start_parts(context, tensor, sends, receives, shown, priority)
-        return _calls.PartsHandle(handle, torch.tensor(receives, device="cpu"))
-    _calls.require_equal_parts(_view(tensor, shown), context.size, shown)
+        exchange = _parts.Exchange(context, splits, tensor.shape[0], name, shown)
+        handle = _start_parts(exchange, tensor, shown, priority)
+        return _calls.PartsHandle(handle, torch.tensor(exchange.receives, device="cpu"))
+    _calls.require_equal_parts(view, context.size, shown)
     source = _source(tensor)
     array = _view(source, shown)
     target = torch.empty_like(source)
@@ -142,17 +143,17 @@ def alltoall_async(
     return _followed(tensor, _handle(request, target, source, shown), gradient)
 
 
-def _start_parts(context, tensor, sends, receives, shown, priority):
+def _start_parts(exchange, tensor, shown, priority):
     source = _source(tensor)
     array = _host(source, shown)
-    target = source.new_empty((sum(receives), *source.shape[1:]))
-    request = _parts.start(
-        context, array.pointer, target.data_ptr(), array.dtype, math.prod(source.shape[1:]), sends, receives,
-        _calls.urgency(priority), (array, target),
+    target = source.new_empty((sum(exchange.receives), *source.shape[1:]))
+    request = exchange.start(
+        array.pointer, target.data_ptr(), array.dtype, math.prod(source.shape[1:]), _calls.urgency(priority),
+        (array, target),
     )
 
     def gradient(of_result):  # goes back the same way
-        return _start_parts(context, of_result, receives, sends, shown, priority).synchronize()
+        return _start_parts(exchange.back(), of_result, shown, priority).synchronize()
 
     return _followed(tensor, Handle(request, target), gradient)
 
