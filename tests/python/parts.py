@@ -129,7 +129,7 @@ def full(rank, size):
             tensorlane.shutdown()
         del kept
         time.sleep(1)  # the others hear of it, and are not stopped by `tensorlane run`
-    except tensorlane.AbortedError as error:
+    except tensorlane.UnavailableError as error:
         print(f"rank {rank}: was told: {error}", flush=True)
     sys.exit(1)
 
