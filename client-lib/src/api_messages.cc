@@ -23,8 +23,19 @@ Status check_kind(const char* function, std::uint64_t count, Dtype dtype) {
   if (count > protocol::kMaxElements)
     return impossible(function, "count", std::to_string(count),
                       "use at most " + std::to_string(protocol::kMaxElements));
-  if (static_cast<unsigned>(dtype) >= kDtypeCount) return impossible(function, "dtype", "", "use a tl_dtype_t");
+  if (static_cast<unsigned>(dtype) >= kDtypeCount)
+    return impossible(function, "dtype", std::to_string(static_cast<unsigned>(dtype)), "use a tl_dtype_t");
   return {};
+}
+
+Result<float> urgency_of(const char* function, const tl_options_t* options) {
+  tl_options_t known = TL_OPTIONS_INIT;
+  TL_RETURN_IF_ERROR(read_struct(options, "TL_OPTIONS_INIT", &known));
+  if (std::isnan(known.urgency) || known.urgency > 1)
+    return impossible(function, "urgency", std::to_string(known.urgency), "use [0, 1], or a negative number for 0.9");
+  if (raw_number(known.memory) != TL_MEMORY_HOST)
+    return impossible(function, "memory", std::to_string(raw_number(known.memory)), "send and receive in host memory");
+  return known.urgency < 0 ? kUrgency : known.urgency;
 }
 
 Status start(const char* function, tl_context_t* context, int peer, MessageCall call, const tl_options_t* options,
@@ -37,15 +48,9 @@ Status start(const char* function, tl_context_t* context, int peer, MessageCall 
     return impossible(function, "rank", std::to_string(peer),
                       "use a rank below the world size " + std::to_string(tl_size(context)));
   TL_RETURN_IF_ERROR(check_kind(function, call.count, call.dtype));
-  tl_options_t known = TL_OPTIONS_INIT;
-  TL_RETURN_IF_ERROR(read_struct(options, "TL_OPTIONS_INIT", &known));
-  if (std::isnan(known.urgency) || known.urgency > 1)
-    return impossible(function, "urgency", std::to_string(known.urgency), "use [0, 1], or a negative number for 0.9");
-  if (raw_number(known.memory) != TL_MEMORY_HOST)
-    return impossible(function, "memory", std::to_string(raw_number(known.memory)), "send and receive in host memory");
+  TL_ASSIGN_OR_RETURN(call.urgency, urgency_of(function, options));
   call.set = context->set;
   call.peer = any ? protocol::kAnyRank : static_cast<std::uint32_t>(peer);
-  call.urgency = known.urgency < 0 ? kUrgency : known.urgency;
   TL_ASSIGN_OR_RETURN(*request, context->session->message(call));
   return {};
 }
@@ -97,6 +102,8 @@ Status exchange(tl_context_t* context, std::uint64_t tag, const Parts& in, const
                       " elements, and expects " + std::to_string(out.counts[self]),
                   "make them the same");
   }
+  TL_RETURN_IF_ERROR(urgency_of(kAlltoallv, options).status());
+  TL_RETURN_IF_ERROR(context->session->check_room_for_messages(2 * (in.counts.size() - 1)));
   TL_RETURN_IF_ERROR(start_all(context, tag, out, false, options, requests + in.counts.size()));
   TL_RETURN_IF_ERROR(start_all(context, tag, in, true, options, requests));
   if (in.counts[self] > 0) std::memcpy(out.of(self), in.of(self), in.counts[self] * dtype_size(in.dtype));
@@ -134,10 +141,11 @@ tl_status_t tl_alltoallv(tl_context_t* context, uint64_t tag, const void* in, co
                          const uint64_t* out_counts, tl_dtype_t dtype, const tl_options_t* options,
                          tl_request_t** requests) {
   return guarded([&]() -> Status {
-    if (context == nullptr || in_counts == nullptr || out_counts == nullptr || requests == nullptr)
-      return null_argument(kAlltoallv, "a context, counts or a place for the requests");
+    if (context == nullptr) return null_argument(kAlltoallv, "a context");
+    if (requests == nullptr) return null_argument(kAlltoallv, "a place for the requests");
     const auto ranks = static_cast<std::size_t>(tl_size(context));
     std::fill_n(requests, 2 * ranks, nullptr);
+    if (in_counts == nullptr || out_counts == nullptr) return null_argument(kAlltoallv, "counts");
     auto* const source = static_cast<std::byte*>(const_cast<void*>(in));
     return exchange(context, tag, {source, {in_counts, ranks}, dtype_of(dtype)},
                     {static_cast<std::byte*>(out), {out_counts, ranks}, dtype_of(dtype)}, options, requests);

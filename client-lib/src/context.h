@@ -205,6 +205,8 @@ class Context {
   Result<tl_request_t*> array(const std::string& name, const ArrayCall& call);
   // See tl_send and tl_recv.
   Result<tl_request_t*> message(const MessageCall& call);
+  // Whether so many can begin, if no other thread begins any meanwhile.
+  Status check_room_for_messages(std::size_t count);
   // A negative time-out waits for ever. InvalidArgument when the request is not under way.
   Status wait(tl_request& request, double timeout_seconds);
   // The time-out of a request that is still under way.

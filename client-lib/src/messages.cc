@@ -33,7 +33,7 @@ Status Context::mismatch(const ProcessSet& set, const tl_message& m, std::uint64
   return {Code::kMismatch,
           from + " sends " + (m.sends ? mine : its) + ", " + to + " receives " + (m.sends ? its : mine),
           (m.is_part ? "parts of an all-to-all" : "tag " + std::to_string(m.tag)) + " of " + set.text(),
-          m.is_part ? "use one dtype, and rows of one size, on all ranks, and expect of each rank as much as it sends"
+          m.is_part ? "use one dtype on all ranks, and expect of each rank as many elements as it sends"
                     : "use the same count and dtype on both ranks, or another tag"};
 }
 
@@ -72,6 +72,16 @@ Result<tl_request_t*> Context::message(const MessageCall& call) {
   }
   if (wake) rings_.wake_daemon();
   return request;
+}
+
+Status Context::check_room_for_messages(std::size_t count) {
+  TL_RETURN_IF_ERROR(usable());
+  std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  if (count <= free_messages_.size() + protocol::kMessageSlots - messages_.size()) return {};
+  return {Code::kResourceExhausted, "too many messages of this rank are under way",
+          std::to_string(count) + " more were to begin, the limit is " + std::to_string(protocol::kMessageSlots),
+          count > protocol::kMessageSlots ? "share the ranks out to process sets" : "wait for some of them first"};
 }
 
 Result<tl_request*> Context::begin_message_locked(const MessageCall& call) {

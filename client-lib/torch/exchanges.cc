@@ -172,9 +172,10 @@ TensorlaneBackend::WorkPtr TensorlaneBackend::alltoall_base(at::Tensor& output, 
   check_same_dtype(output, input, where);
   std::vector<int64_t> sends = in_elements(input_splits, input, size_, "input", where);
   std::vector<int64_t> expects = in_elements(output_splits, output, size_, "output", where);
-  // Of one storage, a part could arrive before the one in its place has left.
-  const at::Tensor from = input.is_alias_of(output) ? input.clone(at::MemoryFormat::Contiguous) : input.contiguous();
   const at::Tensor to = writable(output);
+  // In the same memory a part could arrive before the one in its place has left.
+  const bool apart = input.is_contiguous() && !overlap(input, to);
+  const at::Tensor from = apart ? input : input.clone(at::MemoryFormat::Contiguous);
   Group::Order order = this->order(OpType::ALLTOALL_BASE, where, 0, input.scalar_type(), options.timeout);
   order.inputs = {input};
   order.results = {output};

@@ -184,6 +184,7 @@ c10::intrusive_ptr<c10d::Work> Group::start_steps(Order order, std::function<voi
   check_process();
   std::lock_guard lock(order_mutex_);
   auto work = begin_locked(order);
+  work->set_steps();
   remember(work);
   worker_.post([work, steps = std::move(steps)] {
     std::string error;
@@ -233,18 +234,13 @@ c10::intrusive_ptr<c10d::Work> Group::transfer(Order order, const at::Tensor& me
   return work;
 }
 
-void Group::call_and_wait(const Description& description, const Call& call) {
-  if (context_ == nullptr || call.bytes == 0) {
-    if (call.bytes_alone > 0 && call.out != call.in) std::memmove(call.out, call.in, call.bytes_alone);
-    return;
-  }
+// In a call of the C interface; `step` returns its status. An error of the call is thrown.
+template <typename Step>
+void Group::in_library(const Description& description, const Step& step) {
   if (!enter()) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
   std::string wrong;
   try {
-    const Names::Turn turn = step_names_.next(call.kind, call.bytes);
-    give_back(turn.old);  // on the worker already
-    tl_request_t* request = this->call(turn, description, call);
-    const tl_status_t status = library().wait(request, -1.0);
+    const tl_status_t status = step();
     if (status != TL_OK) wrong = error(description, status, library().last_error());
   } catch (...) {
     exit();
@@ -254,8 +250,20 @@ void Group::call_and_wait(const Description& description, const Call& call) {
   if (!wrong.empty()) fail(wrong);
 }
 
+void Group::call_and_wait(const Description& description, const Call& call) {
+  if (context_ == nullptr || call.bytes == 0) {
+    if (call.bytes_alone > 0 && call.out != call.in) std::memmove(call.out, call.in, call.bytes_alone);
+    return;
+  }
+  in_library(description, [&] {
+    const Names::Turn turn = step_names_.next(call.kind, call.bytes);
+    give_back(turn.old);  // on the worker already
+    return library().wait(this->call(turn, description, call), -1.0);
+  });
+}
+
 void Group::exchange_and_wait(const Description& description, const Parts& sent, const Parts& received) {
-  constexpr std::uint64_t kTag = std::uint64_t{1} << 63;  // the program's have 32 bits
+  constexpr std::uint64_t kTag = std::uint64_t{1} << 63;  // those of send() and recv() have 32 bits
   const auto [dtype, units] = moved(sent.memory.scalar_type());
   const auto counts = [units = units](const std::vector<int64_t>& elements) {
     std::vector<std::uint64_t> result(elements.begin(), elements.end());
@@ -264,16 +272,18 @@ void Group::exchange_and_wait(const Description& description, const Parts& sent,
   };
   const std::vector<std::uint64_t> sends = counts(sent.elements), receives = counts(received.elements);
   std::vector<tl_request_t*> requests(sends.size() * 2);
-  if (!enter()) fail("process group '" + name_ + "' was destroyed: tensorlane: make a new one");
-  tl_status_t status =
-      library().alltoallv(context_, kTag, sent.memory.const_data_ptr(), sends.data(), received.memory.data_ptr(),
-                          receives.data(), dtype, nullptr, requests.data());
-  std::string wrong = status == TL_OK ? "" : error(description, status, library().last_error());
-  if (!wrong.empty()) end(wrong);  // the others wait for what has not begun
-  status = library().wait_many(requests.data(), requests.size(), -1.0);
-  if (wrong.empty() && status != TL_OK) wrong = error(description, status, library().last_error());
-  exit();
-  if (!wrong.empty()) fail(wrong);
+  in_library(description, [&, type = dtype] {
+    const tl_status_t begun =
+        library().alltoallv(context_, kTag, sent.memory.const_data_ptr(), sends.data(), received.memory.data_ptr(),
+                            receives.data(), type, nullptr, requests.data());
+    if (begun != TL_OK) {
+      const std::string why = error(description, begun, library().last_error());
+      end(why);  // the others wait for what has not begun
+      (void)library().wait_many(requests.data(), requests.size(), -1.0);
+      fail(why);
+    }
+    return library().wait_many(requests.data(), requests.size(), -1.0);
+  });
 }
 
 tl_request_t* Group::call(const Names::Turn& turn, const Description& description, const Call& call) {

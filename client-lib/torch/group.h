@@ -81,12 +81,13 @@ class Group : public std::enable_shared_from_this<Group> {
   c10::intrusive_ptr<c10d::Work> transfer(Order order, const at::Tensor& memory);
   // By steps. Throws what went wrong.
   void call_and_wait(const Description& description, const Call& call);
-  // By steps: one part for each rank, of so many elements, one behind the other in a contiguous tensor.
+  // One part for each rank, of so many elements, one behind the other in a contiguous tensor.
   struct Parts {
     const at::Tensor& memory;
     const std::vector<int64_t>& elements;
   };
-  // By steps. Sends the one, receives the other, and waits. Throws what went wrong.
+  // By steps, of a group of several ranks. Sends the parts of one to the ranks, receives those of the other from them,
+  // and waits. Throws what went wrong; where the parts could not all begin, the group is over.
   void exchange_and_wait(const Description& description, const Parts& sent, const Parts& received);
 
   // Leaves. What is under way may still end by itself for a short while, else it fails. Later calls throw. Idempotent.
@@ -114,6 +115,8 @@ class Group : public std::enable_shared_from_this<Group> {
   using Works = std::map<const OperationWork*, c10::intrusive_ptr<OperationWork>>;
 
   c10::intrusive_ptr<OperationWork> begin_locked(Order& order);
+  template <typename Step>
+  void in_library(const Description& description, const Step& step);
   // The request of a call whose name has its turn. An error ends the group: the others have made the call.
   tl_request_t* call(const Names::Turn& turn, const Description& description, const Call& call);
   void check_open_locked() const;

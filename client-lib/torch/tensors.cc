@@ -171,7 +171,8 @@ at::Tensor scratch(const at::Tensor& like, std::int64_t elements) {
   return at::empty({elements}, at::TensorOptions().dtype(like.scalar_type()).device(at::kCPU));
 }
 
-void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& flat, std::int64_t from) {
+void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& flat) {
+  std::int64_t from = 0;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() > 0) flat.narrow(0, from, tensor.numel()).view(tensor.sizes()).copy_(tensor);
     from += tensor.numel();
@@ -192,6 +193,12 @@ at::Tensor writable(const at::Tensor& tensor) {
 std::function<void()> copy_back(const at::Tensor& tensor, const at::Tensor& memory) {
   if (memory.is_same(tensor)) return nullptr;
   return [tensor, memory] { tensor.copy_(memory); };
+}
+
+bool overlap(const at::Tensor& one, const at::Tensor& other) {
+  const auto begin = [](const at::Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); };
+  const bool before = begin(one) + one.nbytes() <= begin(other), behind = begin(other) + other.nbytes() <= begin(one);
+  return !before && !behind;
 }
 
 bool adjoin(const std::vector<at::Tensor>& tensors) {

@@ -46,13 +46,15 @@ at::Tensor reduce_bitwise(const at::Tensor& gathered, const c10d::ReduceOp& op);
 std::int64_t elements(const std::vector<at::Tensor>& tensors);
 // A new flat tensor of `elements` elements, of `like`'s dtype.
 at::Tensor scratch(const at::Tensor& like, std::int64_t elements);
-// The tensors' elements one after the other, from element `from` of a flat tensor, and back.
-void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& flat, std::int64_t from = 0);
+// The tensors' elements one after the other, in a flat tensor, and back, from element `from` of it.
+void pack(const std::vector<at::Tensor>& tensors, const at::Tensor& flat);
 void unpack(const at::Tensor& flat, const std::vector<at::Tensor>& tensors, std::int64_t from = 0);
 // A contiguous tensor for an operation to write, which is `tensor` itself where that can be.
 at::Tensor writable(const at::Tensor& tensor);
 // Brings what was written there to the tensor; nothing where it is the tensor itself.
 std::function<void()> copy_back(const at::Tensor& tensor, const at::Tensor& memory);
+// Whether two contiguous tensors share memory, whatever torch knows of it.
+bool overlap(const at::Tensor& one, const at::Tensor& other);
 // Whether the tensors lie one after the other in memory, so that the first one's memory is that of a flat tensor.
 bool adjoin(const std::vector<at::Tensor>& tensors);
 

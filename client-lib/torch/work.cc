@@ -60,11 +60,13 @@ void OperationWork::set_request(tl_request_t* request) {
 }
 
 void OperationWork::complete(const std::string& error) {
+  std::string why = error;
   {
     std::lock_guard lock(owner_mutex_);
     if (std::exchange(completing_, true)) return;
+    if (!why.empty() && !given_up_.empty() && owner_ == Owner::kElsewhere) why = given_up_;
   }
-  std::exception_ptr exception = error.empty() ? nullptr : error_of(error);
+  std::exception_ptr exception = why.empty() ? nullptr : error_of(why);
   if (exception == nullptr && after_ != nullptr) {
     try {
       at::NoGradGuard no_grad;
@@ -140,6 +142,8 @@ void OperationWork::give_up(const std::string& error) {
     std::unique_lock lock(owner_mutex_);
     if (given_up_.empty()) given_up_ = error;
     if (owner_ == Owner::kWaiter) return;
+    // Of several steps: the worker still writes into its memory, and hears of it when the group ends.
+    if (owner_ == Owner::kElsewhere && in_steps_) return;
     if (completing_) return;
     leave_to_library_locked(lock);
   }

@@ -49,6 +49,8 @@ class OperationWork final : public c10d::Work {
 
   // Where the C interface writes who has sent a message from any source, until the request is over.
   int* source() { return &source_; }
+  // By the group, before it is shared: it is done in steps by the worker, which completes it.
+  void set_steps() { in_steps_ = true; }
   // By the group, once: this request of the C interface, which belongs to the work now.
   void set_request(tl_request_t* request);
   // The operation is over. Empty: it has succeeded. Only the first call counts. Runs callbacks of the future.
@@ -59,8 +61,8 @@ class OperationWork final : public c10d::Work {
   void arm();
   // As arm(), where no thread waits for it.
   void arm_if_nobody_waits();
-  // It has failed, whatever the C interface says later. Whoever waits is told within 100 ms. The memory is kept until
-  // the C interface is done with it.
+  // It has failed, whatever the C interface says later. Whoever waits is told within 100 ms, of steps when
+  // the one under way has ended. The memory is kept until the C interface is done with it.
   void give_up(const std::string& error);
 
   const Description& description() const { return description_; }
@@ -99,7 +101,7 @@ class OperationWork final : public c10d::Work {
   std::mutex owner_mutex_;  // of what follows; never held in a call that waits, or that runs callbacks
   std::condition_variable owner_changed_;
   Owner owner_ = Owner::kElsewhere;
-  bool wants_arming_ = false;
+  bool wants_arming_ = false, in_steps_ = false;
   bool completing_ = false, told_ = false;  // complete() has begun; it has told whoever had asked
   std::string given_up_;                    // why
   bool keeps_ = false;                      // the memory, until on_done()

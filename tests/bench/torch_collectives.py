@@ -4,7 +4,7 @@
     build/bin/tensorlane run -n 4 --ranks-per-host 1 -- build/venv/bin/python tests/bench/torch_collectives.py --calls all_reduce send --bytes 4 --repeat 200
 
 Blocks of the two take turns. A call's time is that of the rank that took longest; bytes are of the whole tensor of a rank: what all_gather and all_to_all bring,
-what reduce_scatter, all_reduce and send take.
+what reduce_scatter, all_reduce and send take; all_to_all_uneven rounds them down.
 """
 
 import argparse
@@ -100,7 +100,7 @@ class AllToAllUneven(Call):
 
 
 class Send(Call):
-    """To the next rank, each in its turn, and back: the time is that of both ways of the first pair."""
+    """From rank 0 to rank 1 and back: the time is that of both ways. The others wait."""
 
     def begin(self, turn):
         self.tensor = torch.full((self.whole,), float(turn) if self.rank == 0 else -1.0)

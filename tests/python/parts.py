@@ -7,11 +7,13 @@
 """
 
 import contextlib
+import gc
 import os
 import random
 import signal
 import sys
 import time
+import weakref
 
 import numpy
 import tensorlane
@@ -53,6 +55,7 @@ def works(rank, size):
             one(rank, everybody, turn, dtype, tensorlane.alltoall, name=name)
             one(rank, everybody, turn, dtype, on_tensors, name=name and "tensors." + name, priority=0.1)
     one(rank, everybody, 0, "float32", lambda array, splits: tensorlane.alltoall(array, numpy.array(splits)))
+    nothing_to_send(rank, size)
     handles = [tensorlane.alltoall_async(numpy.full((size, 2), 10.0 * rank + turn), [1] * size) for turn in range(20)]
     for turn, handle in reversed(list(enumerate(handles))):
         got, received = tensorlane.synchronize(handle)
@@ -64,9 +67,82 @@ def works(rank, size):
         for turn in range(5):
             one(rank, some, turn, "float32", tensorlane.alltoall, process_set=few)
     backward(rank, size)
+    names_and_tags(rank, size)
+    dropped(rank, size)
+    if size > 2:
+        slow(rank, size)
     refuses(rank, size)
     leftover(rank, size)
     print(f"rank {rank}: all parts are right", flush=True)
+
+
+def nothing_to_send(rank, size):
+    """An empty array of whatever kind still says which dtype it has."""
+    for empty in (numpy.empty((0, 3), "float32"), torch.empty(0, 3), memoryview(numpy.empty((0, 3), "float32"))):
+        mine = numpy.full((2 * size, 3), rank, "float32") if rank > 0 else empty
+        got, received = tensorlane.alltoall(mine, [2 if rank > 0 else 0] * size)
+        assert got.dtype == numpy.float32 and list(received) == [0] + [2] * (size - 1)
+        numpy.testing.assert_array_equal(got[:, 2], numpy.arange(1, size).repeat(2))
+
+
+def starts(rank, size, wait):
+    """A handle of an exchange that each rank begins after wait() of its own, when all have said their splits."""
+    start = _parts.Exchange.start
+
+    def later(*arguments):
+        wait()
+        return start(*arguments)
+
+    _parts.Exchange.start = later
+    try:
+        return tensorlane.alltoall_async(numpy.full((size, 2), float(rank)), [1] * size)
+    finally:
+        _parts.Exchange.start = start
+
+
+def slow(rank, size):
+    """The others begin one after the other: it is not done before the last, and one time-out is for all of it."""
+    handle = starts(rank, size, lambda: time.sleep(rank))
+    if rank == 0:
+        try:
+            got = tensorlane.synchronize(handle, timeout=size - 1.5)
+        except tensorlane.TimedOutError as error:
+            assert f"within {size - 1.5:g} s" in str(error), str(error)
+            assert not tensorlane.poll(handle)
+        else:
+            raise AssertionError(f"done before the last rank began: {got}")
+    got, _ = tensorlane.synchronize(handle)
+    numpy.testing.assert_array_equal(got[:, 0], numpy.arange(size))
+
+
+def dropped(rank, size):
+    """What nobody waits for goes on in memory that is nobody else's meanwhile."""
+    handles = [starts(rank, size, tensorlane.barrier if rank else lambda: None)]
+    if rank == 0:
+        memory = weakref.ref(handles[0]._handle._result)
+        handles.clear()
+        gc.collect()
+        assert memory() is not None, "the others have not sent yet"
+        tensorlane.barrier()
+    for handle in handles:
+        tensorlane.synchronize(handle)
+    tensorlane.barrier()
+
+
+def names_and_tags(rank, size):
+    """A name is one all-to-all's with splits, and another one's without; no message of the program has a tag of parts."""
+    for _ in range(2):
+        even = tensorlane.alltoall(numpy.arange(2.0 * size), name="both")
+        numpy.testing.assert_array_equal(even.reshape(size, 2)[:, 0], [2.0 * rank] * size)
+        got, _ = tensorlane.alltoall(numpy.full(size, 1.0 * rank), [1] * size, name="both")
+        numpy.testing.assert_array_equal(got, numpy.arange(size))
+    for tag in (_parts.TAG, "a", 1.0):
+        try:
+            tensorlane.send_async(numpy.zeros(1), rank, tag)
+        except tensorlane.InvalidArgumentError as error:
+            assert f"tag is {tag}" in str(error), error
+        else:
+            raise AssertionError(f"a message has tag {tag!r}")
 
 
 def backward(rank, size):
@@ -144,11 +220,11 @@ def rows(rank, size):
 
 
 def dies(rank, size):
-    tensorlane.barrier()
+    handle = tensorlane.alltoall_async(numpy.ones((size, 4 << 20)), [1] * size)  # all have begun, and it takes long
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        tensorlane.alltoall(numpy.ones((size, 2)), [1] * size)
+        tensorlane.synchronize(handle)
     except (tensorlane.AbortedError, tensorlane.UnavailableError) as error:
         print(f"rank {rank}: was told: {error}", flush=True)
 

@@ -126,6 +126,30 @@ def late(rank):
         expect(tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum, process_set=late), [2, 2])
 
 
+def another(rank):
+    """After a time-out the others turn to another set, which they add when rank 3 has answered the first question."""
+    if rank != 3:
+        _native.context().timeout, usual = 2, _native.context().timeout
+        refused(tensorlane.TimedOutError, "not called add_process_set()", lambda: tensorlane.add_process_set([0, 1]))
+        _native.context().timeout = usual
+    tensorlane.barrier()
+    if rank == 3:
+        tensorlane.add_process_set([0, 1])
+    group = tensorlane.add_process_set([0, 2])
+    if group.included():
+        expect(tensorlane.allreduce(numpy.ones(2), op=tensorlane.Sum, process_set=group), [2, 2])
+
+
+def local_ranks(rank):
+    here = tensorlane.local_size()
+    for ranks in (numpy.array([0, 2, 3]), range(1, 4, 2)):
+        group = tensorlane.add_process_set(ranks)
+        if rank in ranks:
+            local = [r for r in ranks if r // here == rank // here]
+            found = group.context()
+            assert (found.local_rank, found.local_size) == (local.index(rank), len(local))
+
+
 def messages(rank, sets):
     """A message of a set is received in it, whatever else has its tag and its ranks."""
     everybody = numpy.full(3, 100.0 + rank)
@@ -209,6 +233,8 @@ def many(rank, live, turns):
 def bad_sets(rank):
     for ranks in ([], [1, 1], ["a"]):
         refused(tensorlane.InvalidArgumentError, "are no ranks", lambda: tensorlane.add_process_set(ranks))  # noqa: B023
+    refused(tensorlane.InvalidArgumentError, "0 is no list of ranks", lambda: tensorlane.add_process_set(0))
+    refused(tensorlane.InvalidArgumentError, "[0, 1] is no process set", lambda: tensorlane.allreduce(numpy.ones(2), process_set=[0, 1]))
     refused(tensorlane.InvalidArgumentError, "the job has ranks 0 to 3", lambda: tensorlane.add_process_set([0, 4]))
     refused(tensorlane.InvalidArgumentError, "was not added", lambda: tensorlane.allreduce(numpy.ones(2), process_set=tensorlane.ProcessSet([rank])))
     other = [0, 1] if rank == 3 else [0, 2]
@@ -231,7 +257,9 @@ def main():
     optimizers = training(rank, sets)
     stores(rank, sets)
     removal(rank, sets, optimizers)
+    local_ranks(rank)
     late(rank)
+    another(rank)
     tensorlane.shutdown()
     print(f"rank {rank}: all process sets are right")
 

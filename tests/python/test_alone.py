@@ -19,6 +19,14 @@ assert (tl.rank(), tl.size()) == (0, 1)
 assert tensorlane.allreduce(numpy.arange(5.0)).tolist() == [0, 1, 2, 3, 4]
 evens = tensorlane.add_process_set([0])
 assert tl.allreduce(torch.ones(3), process_set=evens).tolist() == [1, 1, 1]
+of_set, of_job = torch.zeros(1), torch.zeros(1)
+receives = [tl.recv_async_(of_set, 0, 5, process_set=evens), tl.recv_async_(of_job, 0, 5)]
+sends = [tl.send_async(torch.ones(1), 0, 5), tl.send_async(torch.full((1,), 2.0), 0, 5, process_set=evens)]
+for each in receives + sends:
+    tl.synchronize(each)
+assert (of_job.item(), of_set.item()) == (1, 2)
+got, received = tl.alltoall(torch.ones(3), [3])
+assert got.tolist() == [1, 1, 1] and received.tolist() == [3]
 
 
 def train(wrap):

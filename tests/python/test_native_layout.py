@@ -1,6 +1,7 @@
 """What _declarations.py says about tensorlane.h is what a C compiler reads there."""
 
 import ctypes
+import itertools
 import os
 import pathlib
 import re
@@ -63,6 +64,14 @@ def test_structs(seen, name):
 
 def test_numbers(seen):
     assert {name: seen[name] for name in NUMBERS} == NUMBERS
+
+
+def test_options_are_those_of_the_call():
+    memories = (_native.MEMORY_HOST, _native.MEMORY_CUDA)
+    kinds = list(itertools.product((-1.0, 0.25, 1.0), (False, True), (None, 4096, 8192), memories))
+    for kind in kinds * 2:
+        said = _declarations.options(*kind)._obj
+        assert (said.urgency, said.queued, said.stream, said.memory) == kind, kind
 
 
 def test_every_declared_call_is_in_the_header():

@@ -145,6 +145,24 @@ def uneven():
     results = [torch.zeros(each) for each in expects]
     dist.all_to_all(results, [torch.full((each,), float(10 * rank + to)) for to, each in enumerate(sends)])
     same(results, [torch.full((each,), float(10 * source + rank)) for source, each in enumerate(expects)])
+    for dtype in (torch.complex64, torch.int16, torch.bool, torch.bfloat16):  # each with units of its own
+        got = torch.zeros(sum(expects), 2, dtype=dtype)
+        dist.all_to_all_single(got, torch.full((sum(sends), 2), rank + 1).to(dtype), expects, sends)
+        same([got], [torch.cat([torch.full((each, 2), source + 1).to(dtype) for source, each in enumerate(expects)])])
+    in_one_memory(rank, size)
+
+
+def in_one_memory(rank, size):
+    """Input and output are the same memory, with torch's knowledge and without, or not contiguous."""
+    wanted = torch.arange(size).repeat_interleave(1000) * 10.0 + rank
+    for shape in ("same", "unknown to torch", "a column"):
+        values = torch.arange(size).repeat_interleave(1000) + 10.0 * rank
+        memory = values.numpy()
+        source = values if shape == "same" else torch.from_numpy(memory)
+        if shape == "a column":
+            source, values = (torch.stack([values, values], 1)[:, 0] for _ in range(2))
+        dist.all_to_all_single(values, source)
+        same([values], [wanted])
 
 
 def coalesced():

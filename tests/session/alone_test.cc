@@ -108,6 +108,13 @@ TEST(Alone, PartsOfOneRankAreItsOwn) {
   EXPECT_THAT(tl_last_error(), HasSubstr("tl_alltoallv was called with an impossible count"));
   EXPECT_EQ(call(nullptr, &count, &count, requests.data()), TL_ERROR_INVALID_ARGUMENT);
   EXPECT_THAT(tl_last_error(), HasSubstr("tl_alltoallv was called without an input"));
+  EXPECT_EQ(tl_alltoallv(context, 7, in.data(), &count, nullptr, &count, TL_FLOAT32, nullptr, requests.data()),
+            TL_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(tl_last_error(), HasSubstr("tl_alltoallv was called without an output"));
+  tl_options_t on_gpu = TL_OPTIONS_INIT;
+  on_gpu.memory = TL_MEMORY_CUDA;
+  EXPECT_EQ(tl_alltoallv(context, 7, in.data(), &count, out.data(), &count, TL_FLOAT32, &on_gpu, requests.data()),
+            TL_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(call(in.data(), nullptr, &count, requests.data()), TL_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(call(in.data(), &count, &count, nullptr), TL_ERROR_INVALID_ARGUMENT);
 }

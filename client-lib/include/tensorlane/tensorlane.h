@@ -396,8 +396,9 @@ TL_API tl_status_t tl_recv(tl_context_t* context, int source, uint64_t tag, void
  * two do not overlap. All ranks call it in the same order with one tag, which no message of the program has.
  * out_counts[r] is what rank r has in its in_counts for this rank, else the two messages fail as above. `requests` has
  * room for twice the world size: a request for each message, null where there is none; tl_wait_many() waits for them.
- * After an error it has those that had begun. Memory and limits are those of messages, so that there are at most 513
- * ranks. Errors: as tl_send; this rank's two counts of itself differ: invalid argument, while the other ranks wait. */
+ * After an error, but of a missing context or place, it has those that had begun; their tag must not be used again, and
+ * the other ranks wait for the rest. Memory and limits are those of messages, so that there are at most 513 ranks.
+ * Errors: as tl_send; invalid argument: this rank's two counts of itself differ. */
 TL_API tl_status_t tl_alltoallv(tl_context_t* context, uint64_t tag, const void* in, const uint64_t* in_counts,
                                 void* out, const uint64_t* out_counts, tl_dtype_t dtype, const tl_options_t* options,
                                 tl_request_t** requests);

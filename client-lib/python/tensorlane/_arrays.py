@@ -168,7 +168,9 @@ def _from_dlpack(value, where):
         raise misuse("it is not contiguous", where, "pass a contiguous copy")
     pointer = (tensor.data or 0) + tensor.byte_offset
     array = None
-    if kind != "bfloat16" and math.prod(shape):
+    if kind != "bfloat16" and math.prod(shape) == 0:
+        array = numpy.empty(shape, kind)
+    elif kind != "bfloat16":
         memory = (ctypes.c_char * (math.prod(shape) * tensor.bits // 8)).from_address(pointer)
         array = numpy.frombuffer(memory, kind).reshape(shape)
     return Array(pointer, shape, _BY_NAME[kind], writable, (value, capsule), array)

@@ -399,7 +399,8 @@ def alltoall_async(
     With `splits`, which all ranks give or none does, rank r gets splits[r] rows. The result is then a pair: the new
     array, and an array of how many of its rows each rank has sent. Ranks make calls with splits in one order, and each
     call waits for the others to make it, since they have to say their splits. Rows have as many elements on all
-    ranks; how they are shaped is not compared."""
+    ranks; how they are shaped is not compared. `tensor` stays as it is until the operation is done. Urgency is 0.9
+    unless `priority` says it."""
     shown = label("alltoall", name)
     source = _arrays.view(tensor, shown, empty=splits is not None)
     context = _process_sets.context(process_set)
@@ -416,12 +417,11 @@ def alltoall_async(
 
 def _alltoall_of_parts(context, source, splits, name, shown, priority):
     require_axis(source, shown)
+    urgent, row = urgency(priority), math.prod(source.shape[1:])
     exchange = _parts.Exchange(context, splits, source.shape[0], name, shown)
-    target = _arrays.like(source, (sum(exchange.receives), *source.shape[1:]))
-    request = exchange.start(
-        source.pointer, _arrays.pointer(target), source.dtype, math.prod(source.shape[1:]), urgency(priority),
-        (source, target),
-    )
+    with exchange.begun():
+        target = _arrays.like(source, (sum(exchange.receives), *source.shape[1:]))
+        request = exchange.start(source.pointer, _arrays.pointer(target), source.dtype, row, urgent, (source, target))
     return PartsHandle(Handle(request, target), numpy.array(exchange.receives))
 
 

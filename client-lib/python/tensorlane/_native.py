@@ -392,9 +392,9 @@ class Context:
         given, kind = (source, target, count, dtype, root), (count * self.size, dtype, root)
         return self._start(library().tl_scatter, name, given, kind, urgency, keep, place)
 
-    def alltoall(self, name, source, target, count, dtype, urgency, keep, place=HOST):
+    def alltoall(self, name, source, target, count, dtype, urgency, keep, place=HOST, queued=False):
         given, kind = (source, target, count, dtype), (2 * count * self.size, dtype)
-        return self._start(library().tl_alltoall, name, given, kind, urgency, keep, place)
+        return self._start(library().tl_alltoall, name, given, kind, urgency, keep, place, queued)
 
     def push(self, key, source, count, dtype, op, urgency, keep, place=HOST):
         return self._start(library().tl_push, key, (source, count, dtype, op), (count, dtype, op), urgency, keep, place)

@@ -7,6 +7,7 @@ Ctrl-C has interrupted, meets nothing of the next one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import operator
 import time
@@ -14,7 +15,7 @@ import time
 import numpy
 
 from . import _native
-from .errors import Error, InvalidArgumentError, MismatchError, TimedOutError, misuse, within
+from .errors import InvalidArgumentError, MismatchError, TimedOutError, misuse, within
 
 TAG = 2**63  # of the first call's messages; send() takes smaller ones
 _BACK = 2**62  # in the tag of what goes back
@@ -57,9 +58,21 @@ class Exchange:
         other.sends, other.receives = self.receives, self.sends
         return other
 
+    @contextlib.contextmanager
+    def begun(self):
+        """Around what this rank does until start() has returned: whatever goes wrong ends the job, since the others
+        wait for this rank's parts."""
+        try:
+            yield
+        except BaseException as error:
+            job = _native.context()
+            why = f"an all-to-all of rank {job.rank} failed: {type(error).__name__}: {error}"
+            _native.library().tl_abort(job._handle, why.encode())
+            raise
+
     def start(self, source, target, dtype, row, urgency, keep):
-        """Starts the messages. `source` and `target` are addresses of rows of `row` elements. Returns what Handle takes
-        for a request. An error ends the job, since the others wait for this rank's parts."""
+        """Starts the messages, in begun(). `source` and `target` are addresses of rows of `row` elements. Returns what
+        Handle takes for a request."""
         context, size = self._context, self._context.size
         counts = [(ctypes.c_uint64 * size)(*(rows * row for rows in splits)) for splits in (self.sends, self.receives)]
         requests = (ctypes.c_void_p * (2 * size))()
@@ -71,13 +84,9 @@ class Exchange:
             )
             # After an error those that had begun go on, and need the memory.
             messages = _Messages([_native.Request(context, ctypes.c_void_p(one), keep) for one in requests if one])
-            try:
-                _native.check(status)
-            except Error as error:
+            if status != 0:
                 messages.drop()
-                job = _native.context()
-                _native.library().tl_abort(job._handle, f"an all-to-all of rank {job.rank} failed: {error}".encode())
-                raise
+            _native.check(status)
         return messages
 
 
@@ -98,10 +107,15 @@ def _tell(context, sends, number, name):
     """How many rows each rank sends to this one, and the number of its call."""
     mine = numpy.array([[rows, number] for rows in sends], numpy.int64)
     theirs = numpy.empty_like(mine)
-    context.alltoall(
-        None if name is None else f"{name}.tensorlane.splits", mine.ctypes.data, theirs.ctypes.data, 2, _native.INT64,
-        1.0, (mine, theirs),
-    ).wait()
+    request = context.alltoall(
+        None if name is None else f"{name}.splits", mine.ctypes.data, theirs.ctypes.data, 2, _native.INT64, 1.0,
+        (mine, theirs), queued=True,
+    )
+    try:
+        request.wait()
+    except BaseException:  # Ctrl-C: it goes on
+        request.drop()
+        raise
     return theirs
 
 

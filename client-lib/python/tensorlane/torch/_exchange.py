@@ -119,12 +119,14 @@ def alltoall_async(
     With `splits`, which all ranks give or none does, rank r gets splits[r] rows; tensors are on the CPU then. The
     result is a pair: the new tensor, and a tensor of how many of its rows each rank has sent. Ranks make calls with
     splits in one order, and each call waits for the others to make it, since they have to say their splits. Rows have
-    as many elements on all ranks; how they are shaped is not compared."""
+    as many elements on all ranks; how they are shaped is not compared. `tensor` stays as it is until the operation is
+    done. Urgency is 0.9 unless `priority` says it."""
     shown = _calls.label("alltoall", name)
     view = _view(tensor, shown, empty=splits is not None)
     context, place = _process_sets.context(process_set), _device.place(tensor, f"tensor '{shown}'")
     if splits is not None:
         _calls.require_axis(_host(tensor, shown), shown)
+        _calls.urgency(priority)  # or refuse before the others count on this rank
         exchange = _parts.Exchange(context, splits, tensor.shape[0], name, shown)
         handle = _start_parts(exchange, tensor, shown, priority)
         return _calls.PartsHandle(handle, torch.tensor(exchange.receives, device="cpu"))
@@ -144,13 +146,14 @@ def alltoall_async(
 
 
 def _start_parts(exchange, tensor, shown, priority):
-    source = _source(tensor)
-    array = _host(source, shown)
-    target = source.new_empty((sum(exchange.receives), *source.shape[1:]))
-    request = exchange.start(
-        array.pointer, target.data_ptr(), array.dtype, math.prod(source.shape[1:]), _calls.urgency(priority),
-        (array, target),
-    )
+    with exchange.begun():
+        source = _source(tensor)
+        array = _host(source, shown)
+        target = source.new_empty((sum(exchange.receives), *source.shape[1:]))
+        request = exchange.start(
+            array.pointer, target.data_ptr(), array.dtype, math.prod(source.shape[1:]), _calls.urgency(priority),
+            (array, target),
+        )
 
     def gradient(of_result):  # goes back the same way
         return _start_parts(exchange.back(), of_result, shown, priority).synchronize()

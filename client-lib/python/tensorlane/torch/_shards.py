@@ -21,8 +21,8 @@ TINY_BYTES = 64 << 10  # and what is smaller, with others of its module, or with
 ELEMENT, PARAMETER = "element", "parameter"  # what is never cut
 
 # Urgencies, in the order of the next forward pass, which waits for all-gathers. step() waits for all reduce-scatters as
-# soon as the backward pass has ended, so none of them can wait for another job's bulk: all are above the even threshold
-# between two classes.
+# soon as the backward pass has ended, so none of them can wait for another job's bulk: all are above the threshold
+# between two classes, by default.
 _VALUES, _GRADIENTS = (0.75, 0.25), (0.5, 0.24)
 
 # What a rank does with the gradients of a round.
