@@ -220,11 +220,9 @@ def rows(rank, size):
 
 
 def dies(rank, size):
-    handle = tensorlane.alltoall_async(numpy.ones((size, 4 << 20)), [1] * size)  # all have begun, and it takes long
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    """After it has said its splits, and before it has sent its parts."""
     try:
-        tensorlane.synchronize(handle)
+        tensorlane.synchronize(starts(rank, size, lambda: rank == 1 and os.kill(os.getpid(), signal.SIGKILL)))
     except (tensorlane.AbortedError, tensorlane.UnavailableError) as error:
         print(f"rank {rank}: was told: {error}", flush=True)
 
