@@ -2,6 +2,8 @@
 // it.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "daemon/control/job.h"
 
 namespace tensorlane::control {
@@ -54,7 +56,12 @@ JobProgress Job::make_progress() const {
     for (std::uint8_t rail = 0; rail < member.addresses.size(); ++rail)
       ports.push_back(rules_.link_speeds.find(member.name, RailIndex(rail)));
   }
-  return {spec_.credentials.self, std::move(speeds), {rules_.stall_warning, rules_.stall_error}};
+  // Lanes and heartbeats speak once in a heartbeat's interval, an eighth of the detection time: what has not moved for
+  // less than two of them need not stand still.
+  const Duration least(spec_.detection.value / 4);
+  return {spec_.credentials.self,
+          std::move(speeds),
+          {std::max(rules_.stall_warning, least), std::max(rules_.stall_error, least)}};
 }
 
 void Job::lane_progress(const ports::LaneProgress& progress, Time now) {

@@ -50,8 +50,8 @@ def test_the_end_of_a_job_is_told_once_whatever_its_text(ended):
     tensorlane._leave_at_exit()
 
 
-def joined(monkeypatch, finalize=lambda: None):
-    monkeypatch.setattr(_native, "_context", types.SimpleNamespace(rank=0, finalize=finalize))
+def joined(monkeypatch, finalize=lambda: None, requests=()):
+    monkeypatch.setattr(_native, "_context", types.SimpleNamespace(rank=0, timeout=9, finalize=finalize, requests=lambda: requests))
     monkeypatch.setattr(_process_sets, "_added", [])
 
 
@@ -82,3 +82,17 @@ def test_who_leaves_while_ranks_have_not_added_a_set_is_told_of_the_set(monkeypa
     joined(monkeypatch, times_out)
     with pytest.raises(errors.TimedOutError, match="still under way"):
         tensorlane.shutdown()
+
+
+def test_what_leaving_waits_for_is_said(monkeypatch, caplog):
+    def failed():
+        raise errors.AbortedError("the job is over")
+
+    tests = (lambda: True, lambda: False, failed, lambda: False)
+    joined(monkeypatch, lambda: None, [types.SimpleNamespace(test=test) for test in tests])
+    tensorlane.shutdown()
+    assert "rank 0 leaves its job, and waits up to 9 s for its 2 operation(s) that are under way" in caplog.text
+    caplog.clear()
+    joined(monkeypatch, lambda: None, [types.SimpleNamespace(test=tests[0])])
+    tensorlane.shutdown()
+    assert not caplog.records

@@ -14,7 +14,7 @@ from typing import Any
 from . import _arrays, _calls, _native, _parts, _process_sets
 from ._calls import Array, Handle
 from ._process_sets import AnyProcessSet
-from .errors import misuse
+from .errors import TimedOutError, misuse
 
 _ANY_SOURCE = -1  # TL_ANY_SOURCE
 _MOST_TAG = _parts.TAG - 1
@@ -109,7 +109,8 @@ def send(
 ) -> None:
     """Calls send_async() with these arguments and waits for it, and so for the receive: without limit, or raises
     TimedOutError after `timeout` seconds; the message may still be received then."""
-    send_async(tensor, destination, tag, priority=priority, process_set=process_set).synchronize(timeout)
+    handle = send_async(tensor, destination, tag, priority=priority, process_set=process_set)
+    waited(handle, timeout, "send_async()")
 
 
 def recv_(
@@ -123,4 +124,17 @@ def recv_(
 ) -> Any:
     """Calls recv_async_() with these arguments, waits for it, and returns the rank that has sent: without limit, or
     raises TimedOutError after `timeout` seconds; the next message goes to `tensor` all the same then."""
-    return recv_async_(tensor, source, tag, priority=priority, process_set=process_set).synchronize(timeout)
+    handle = recv_async_(tensor, source, tag, priority=priority, process_set=process_set)
+    return waited(handle, timeout, "recv_async_()")
+
+
+def waited(handle, timeout, instead):
+    """The result of a message's handle, which the caller does not get."""
+    try:
+        return handle.synchronize(timeout)
+    except TimedOutError as error:
+        what = str(error).partition(": wait again")[0]
+        raise TimedOutError(
+            f"{what}: another call would be another message, and this one goes on: to wait again, call {instead}, and "
+            "synchronize() of its handle with a time-out"
+        ) from None

@@ -15,7 +15,7 @@ import pathlib
 import threading
 import time
 
-from . import errors
+from . import _reports, errors
 from ._declarations import (  # noqa: F401  the package takes them from here
     ALLGATHER, ALLREDUCE, ALLTOALL, AVERAGE, BARRIER, BFLOAT16, BROADCAST, CONFIG_VERSION, DTYPE_NAMES, ELEMENT_BYTES,
     FLOAT16, FLOAT32, FLOAT64, GATHER, INT8, INT32, INT64, INTEGERS, MAX, MEMORY_CUDA, MEMORY_HOST, MIN, PRODUCT, PULL,
@@ -152,7 +152,7 @@ class Context:
         """Leaves the job, or the process set. Calls of other threads end with an error before or now, and so does every
         request, which is of no use any more."""
         until = time.monotonic() + self.timeout
-        for request in self._requests() if self._is_set else []:  # without which a set cannot be left
+        for request in self.requests() if self._is_set else []:  # without which a set cannot be left
             with contextlib.suppress(errors.Error):  # its caller hears of it
                 request.wait(max(until - time.monotonic(), 0))
         handle, self._handle = self._handle, None
@@ -164,11 +164,11 @@ class Context:
         status = library().tl_finalize(handle)
         stays = self._is_set and status == errors.InvalidArgumentError.status
         if not stays:  # else what is under way goes on, in its memory
-            for request in self._requests():
+            for request in self.requests():
                 request.abandon()
         check(status)
 
-    def _requests(self):
+    def requests(self):
         return [each for each in _under_way.copy() if each.context is self]
 
     def daemon_status(self):
@@ -563,6 +563,7 @@ def shutdown():
     global _context
     if _context is not None:
         leaving, _context = _context, None
+        _reports.say_what_is_under_way(leaving)
         leaving.finalize()
 
 

@@ -60,7 +60,8 @@ def send(
 ) -> None:
     """Calls send_async() with these arguments and waits for it, and so for the receive: without limit, or raises
     TimedOutError after `timeout` seconds; the message may still be received then."""
-    send_async(tensor, destination, tag, priority=priority, process_set=process_set).synchronize(timeout)
+    handle = send_async(tensor, destination, tag, priority=priority, process_set=process_set)
+    _messages.waited(handle, timeout, "send_async()")
 
 
 def recv_(
@@ -74,4 +75,5 @@ def recv_(
 ) -> Any:
     """Calls recv_async_() with these arguments, waits for it, and returns the rank that has sent: without limit, or
     raises TimedOutError after `timeout` seconds; the next message goes to `tensor` all the same then."""
-    return recv_async_(tensor, source, tag, priority=priority, process_set=process_set).synchronize(timeout)
+    handle = recv_async_(tensor, source, tag, priority=priority, process_set=process_set)
+    return _messages.waited(handle, timeout, "recv_async_()")
