@@ -1,5 +1,6 @@
 """The backend of torch.distributed in real jobs."""
 
+import re
 import subprocess
 import sys
 
@@ -89,3 +90,11 @@ def test_the_benchmark_looks_for_it(monkeypatch):
     for path, is_there in ((environment()["TENSORLANE_TORCH_BACKEND"], True), ("/no/such/backend.so", False)):
         monkeypatch.setenv("TENSORLANE_TORCH_BACKEND", path)
         assert sharded_training.has_backend() == is_there, path
+
+
+def test_the_bench_checks_every_call_and_says_how_fast_it_was():
+    calls = ["reduce_scatter", "all_gather", "all_to_all", "all_to_all_uneven", "all_reduce", "send"]
+    short = ["--blocks", "1", "--repeat", "1", "--bytes", "4096", "65536", "--calls", *calls]
+    output = run(3, 1, "ring", "../bench/torch_collectives.py", *short, first_port=PORT, seconds=60)
+    for call in calls:
+        assert re.search(rf"{call} +65,536 B: +[0-9.]+ times as fast as Gloo \([0-9.]+ to [0-9.]+\); [0-9,]+ us, p99", output), output
