@@ -70,7 +70,7 @@ tl_status_t array_call(const char* function, tl_context_t* context, const char* 
   });
 }
 
-// As dtype_of().
+// From the C number, as dtype_of() of api.h.
 ReduceOp reduce_of(const tl_op_t& op) {
   return static_cast<ReduceOp>(std::min(raw_number(op), 0xffU));
 }
