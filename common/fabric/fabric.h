@@ -12,6 +12,7 @@
 #include "common/base/data_protection.h"
 #include "common/base/status.h"
 #include "common/base/units.h"
+#include "common/fabric/nccl.h"
 #include "common/fabric/network.h"
 #include "common/fabric/urgencies.h"
 
@@ -94,6 +95,7 @@ struct Fabric {
   Qos qos;
   Routing routing;
   Urgencies urgencies;
+  NcclPolicy nccl;
 
   const Host* find_host(std::string_view name) const;
   const Switch* find_switch(std::string_view name) const;

@@ -17,8 +17,8 @@ namespace tensorlane::fabric {
 
 namespace {
 
-constexpr std::array<std::string_view, 8> kFileKeys{"classes", "data_protection", "hosts",    "switches", "links",
-                                                    "qos",     "routing",         "urgencies"};
+constexpr std::array<std::string_view, 9> kFileKeys{"classes", "data_protection", "hosts",     "switches", "links",
+                                                    "qos",     "routing",         "urgencies", "nccl"};
 constexpr std::array<std::string_view, 3> kClassesKeys{"data", "control", "thresholds"};
 constexpr std::array<std::string_view, 7> kDataClassKeys{"name",     "dscp", "pcp",   "service_level",
                                                          "lossless", "rank", "window"};
@@ -300,6 +300,7 @@ Result<Fabric> read_fabric(const std::string& text, const std::string& path, Key
   TL_ASSIGN_OR_RETURN(fabric.qos, read_qos(file));
   TL_ASSIGN_OR_RETURN(fabric.routing, read_routing(file));
   TL_ASSIGN_OR_RETURN(fabric.urgencies, read_urgencies(file));
+  TL_ASSIGN_OR_RETURN(fabric.nccl, read_nccl(file));
   TL_ASSIGN_OR_RETURN(const Lines names, check_names(fabric));
   TL_RETURN_IF_ERROR(check_ports(fabric));
   TL_RETURN_IF_ERROR(check_keys(fabric, keys));
@@ -307,6 +308,7 @@ Result<Fabric> read_fabric(const std::string& text, const std::string& path, Key
   TL_RETURN_IF_ERROR(check_link_ports(fabric));
   TL_RETURN_IF_ERROR(check_qos(fabric));
   TL_RETURN_IF_ERROR(check_routing(fabric));
+  TL_RETURN_IF_ERROR(check_nccl(fabric));
   return fabric;
 }
 

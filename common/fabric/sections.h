@@ -30,6 +30,7 @@ Result<std::vector<Link>> read_links(const Mapping& file);
 Result<Qos> read_qos(const Mapping& file);
 Result<Routing> read_routing(const Mapping& file);
 Result<Urgencies> read_urgencies(const Mapping& file);
+Result<NcclPolicy> read_nccl(const Mapping& file);
 
 // No port is in two links or listed twice; a link is as fast as its ports, which are listed where its switch lists any.
 Status check_link_ports(const Fabric& fabric);
@@ -37,6 +38,11 @@ Status check_link_ports(const Fabric& fabric);
 Status check_qos(const Fabric& fabric);
 // Routes lead along links.
 Status check_routing(const Fabric& fabric);
+// Groups get classes that exist.
+Status check_nccl(const Fabric& fabric);
+
+// "allreduce", "broadcast", ..., by Operation.
+std::vector<std::string_view> operation_names();
 
 // Calls read(path, node) for every item of a list and returns what they stand for, at most kMaxItems.
 template <typename T>

@@ -16,13 +16,6 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kRuleKeys{"job", "tensor", "operation", "at_least", "at_most", "urgency"};
 
-std::vector<std::string_view> operation_names() {
-  std::vector<std::string_view> names;
-  for (unsigned i = 0; i <= static_cast<unsigned>(kLastOperation); ++i)
-    names.emplace_back(operation_name(static_cast<Operation>(i)));
-  return names;
-}
-
 // write.cc has no escapes.
 bool is_plain(const std::string& text) {
   return std::ranges::all_of(
@@ -56,6 +49,13 @@ Result<std::vector<UrgencyRule>> read_rule(const std::string& path, const YAML::
 }
 
 }  // namespace
+
+std::vector<std::string_view> operation_names() {
+  std::vector<std::string_view> names;
+  for (unsigned i = 0; i <= static_cast<unsigned>(kLastOperation); ++i)
+    names.emplace_back(operation_name(static_cast<Operation>(i)));
+  return names;
+}
 
 const std::vector<UrgencyRule>& default_urgencies() {
   static const std::vector<UrgencyRule> kRules = [] {

@@ -169,6 +169,26 @@ std::string urgencies_yaml(const Urgencies& urgencies) {
   return text;
 }
 
+std::string nccl_yaml(const NcclPolicy& policy) {
+  std::string text = "nccl:\n";
+  if (!policy.groups.empty()) text += "  groups:\n";
+  for (const GroupRule& rule : policy.groups) {
+    text += fmt::format("    - {{group: {}, class: {}", quoted(rule.group), quoted(rule.cls));
+    if (rule.operation) text += fmt::format(", operation: {}", operation_name(*rule.operation));
+    if (rule.at_least) text += fmt::format(", at_least: {}", format_bytes(*rule.at_least));
+    if (rule.at_most) text += fmt::format(", at_most: {}", format_bytes(*rule.at_most));
+    text += "}\n";
+  }
+  if (!policy.mixed.empty()) text += fmt::format("  mixed: {}\n", quoted(policy.mixed));
+  if (!policy.clear_to_send.empty()) text += fmt::format("  clear_to_send: {}\n", quoted(policy.clear_to_send));
+  text += fmt::format("  separate_reduce_scatter: {}\n  dropped: {}\n", policy.separate_reduce_scatter,
+                      policy.refuse_dropped ? "refuse" : "report");
+  if (!policy.environment.empty()) text += "  environment:\n";
+  for (const auto& [name, value] : policy.environment)
+    text += fmt::format("    {}: {}\n", name, value ? quoted(*value) : "null");
+  return text;
+}
+
 }  // namespace
 
 std::string to_yaml(const Fabric& fabric) {
@@ -190,6 +210,7 @@ std::string to_yaml(const Fabric& fabric) {
   if (fabric.qos.line != 0) text += qos_yaml(fabric.qos);
   if (fabric.routing.line != 0) text += routing_yaml(fabric.routing);
   if (fabric.urgencies.line != 0) text += urgencies_yaml(fabric.urgencies);
+  if (fabric.nccl.line != 0) text += nccl_yaml(fabric.nccl);
   return text;
 }
 

@@ -11,6 +11,7 @@ using command_line::Invocation;
 // Each adds one subcommand to `app`. `chosen` outlives the parse.
 void add_bench_command(CLI::App& app, Invocation& chosen);
 void add_calibrate_command(CLI::App& app, Invocation& chosen);
+void add_classes_command(CLI::App& app, Invocation& chosen);
 void add_doctor_command(CLI::App& app, Invocation& chosen);
 void add_lab_command(CLI::App& app, Invocation& chosen);
 void add_make_key_command(CLI::App& app, Invocation& chosen);

@@ -14,7 +14,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "common/nccl/preflight.h"
 #include "monitor/cli/doctor_nic.h"
+#include "monitor/cli/doctor_process.h"
 
 namespace tensorlane::cli {
 namespace {
@@ -57,7 +59,7 @@ class Doctor {
       return Status(Code::kInvalidArgument, "there is no sys/class in it", root_.string(),
                     "give a folder with copies of sys and proc");
     name_ = options_.host != nullptr ? options_.host->name : "";
-    TL_RETURN_IF_ERROR(read_environment());
+    TL_ASSIGN_OR_RETURN(environment_, process_environment(options_.root, options_.pid));
     if (options_.host != nullptr) {
       for (std::size_t i = 0; i < options_.host->ports.size(); ++i) TL_RETURN_IF_ERROR(check_port(i));
     } else {
@@ -76,24 +78,6 @@ class Doctor {
   }
 
   fs::path process() const { return root_ / "proc" / (options_.pid == 0 ? "self" : std::to_string(options_.pid)); }
-
-  Status read_environment() {
-    if (options_.pid == 0) {
-      for (char** entry = environ; *entry != nullptr; ++entry) keep_variable(*entry);
-      return {};
-    }
-    std::ifstream file(process() / "environ");
-    if (!file)
-      return Status(Code::kInvalidArgument, "the environment of the process cannot be read",
-                    (process() / "environ").string(), "name a process of yours, or be root");
-    for (std::string entry; std::getline(file, entry, '\0');) keep_variable(entry);
-    return {};
-  }
-
-  void keep_variable(const std::string& entry) {
-    const std::size_t split = entry.find('=');
-    if (split != entry.npos) environment_[entry.substr(0, split)] = entry.substr(split + 1);
-  }
 
   Status check_all_ports() {
     std::vector<std::string> names;
@@ -263,13 +247,10 @@ class Doctor {
   void check_rdma(const std::string& device) {
     devices_.push_back(device);
     std::string path = fmt::format("/sys/class/infiniband/{}/tc/1/traffic_class", device);
-    std::string text = read_line(root_ / path.substr(1)).value_or("");
-    // mlx5 writes "Global tclass=106" where one is forced.
-    text.erase(0, std::min(text.find_first_of("0123456789"), text.size()));
-    if (number(text).value_or(0) != 0)
+    if (const unsigned forced = nccl::forced_traffic_class(options_.root, device); forced != 0)
       add("L10", Severity::kError, path,
-          fmt::format("a device-wide traffic class {} (DSCP {}) puts all queue pairs into one class", text,
-                      *number(text) >> 2),
+          fmt::format("a device-wide traffic class {} (DSCP {}) puts all queue pairs into one class", forced,
+                      forced >> 2),
           fmt::format("echo 0 > {}", path));
     path = fmt::format("/sys/kernel/config/rdma_cm/{}/ports/1/default_roce_tos", device);
     const auto tos = number(read_line(root_ / path.substr(1)).value_or(""));

@@ -11,6 +11,7 @@
 #include "common/fabric/fabric.h"
 #include "monitor/cli/commands.h"
 #include "monitor/cli/doctor.h"
+#include "monitor/cli/doctor_nccl.h"
 #include "switch-config/findings/findings.h"
 #include "switch-config/policy/policy.h"
 
@@ -18,9 +19,9 @@ namespace tensorlane::cli {
 namespace {
 
 struct Arguments {
-  std::string fabric, host, root;
+  std::string fabric, host, root, library;
   int pid = 0;
-  bool json = false;
+  bool nccl = false, json = false;
 };
 
 std::string own_name() {
@@ -52,7 +53,24 @@ Result<std::optional<switches::DeviceQos>> wanted(const Arguments& args, fabric:
   return std::optional(std::move(devices.front()));
 }
 
+int print(const findings::Report& report, bool json) {
+  fmt::print("{}", json ? findings::to_json(report) : findings::to_text(report));
+  return findings::exit_status(report);
+}
+
+Result<int> run_nccl(const Arguments& args) {
+  NcclDoctorOptions options{.root = args.root, .pid = args.pid, .library = args.library};
+  fabric::Fabric fabric;
+  if (!args.fabric.empty()) {
+    TL_ASSIGN_OR_RETURN(fabric, fabric::load(args.fabric, fabric::Keys::kOptional));
+    options.fabric = &fabric;
+  }
+  TL_ASSIGN_OR_RETURN(const findings::Report report, examine_nccl(options));
+  return print(report, args.json);
+}
+
 Result<int> run(const Arguments& args) {
+  if (args.nccl) return run_nccl(args);
   DoctorOptions options{.root = args.root, .pid = args.pid};
   fabric::Fabric fabric;
   std::optional<switches::DeviceQos> host;
@@ -73,8 +91,7 @@ Result<int> run(const Arguments& args) {
                                 "what is wrong on any fabric",
                                 "add 'from_port' to the links, and look again"});
   }
-  fmt::print("{}", args.json ? findings::to_json(*report) : findings::to_text(*report));
-  return findings::exit_status(*report);
+  return print(*report, args.json);
 }
 
 }  // namespace
@@ -84,7 +101,7 @@ void add_doctor_command(CLI::App& app, Invocation& chosen) {
   CLI::App* doctor =
       app.add_subcommand("doctor", "What is wrong with this host for RoCE with classes; changes nothing");
   doctor->footer(
-      "Example:\n  tensorlane doctor --fabric fabric.yaml\n"
+      "Example:\n  tensorlane doctor --fabric fabric.yaml\n  tensorlane doctor --nccl --fabric fabric.yaml --pid 4711\n"
       "Exit status 1 with an error or a warning, 2 where it cannot look. A note informs. --root takes a copy of "
       "another "
       "host's\nsys and proc, with what `mlnx_qos -i INTERFACE` printed there in ROOT/mlnx_qos/INTERFACE, or `dcb "
@@ -98,6 +115,12 @@ void add_doctor_command(CLI::App& app, Invocation& chosen) {
                    "Whose environment and limits to look at; default: the command's own environment, and the limits of "
                    "tensorlaned")
       ->check(CLI::PositiveNumber);
+  CLI::Option* nccl = doctor->add_flag(
+      "--nccl", args->nccl, "Look at how NCCL is set up instead: whether its communicators' classes reach the network");
+  doctor
+      ->add_option("--nccl-library", args->library,
+                   "A libnccl.so.2, for its version; default: that of the process, or what its loader would find")
+      ->needs(nccl);
   doctor->add_flag("--json", args->json, "Print one JSON object");
   doctor->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
 }

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kRules{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kRules{{
     {"L1", "Every DSCP and PCP is mapped, and the same way on every device"},
     {"L2", "A lossless class has one number: traffic class, queue, priority group and PFC priority"},
     {"L3", "PFC is on for exactly the lossless classes, and the same at both ends of a link"},
@@ -33,6 +33,14 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kRules{{
     {"L12", "There are no more lossless classes than the platform has buffers for"},
     {"L13", "Congestion notifications share no code point with routing protocols unasked"},
     {"L14", "One policy configures the device, not two"},
+    {"N1", "Nothing beats the class that a communicator of NCCL asks for"},
+    {"N2", "Service levels fit into 4 bits and are those of the fabric"},
+    {"N3", "Communicators of NCCL do not share what their parent has"},
+    {"N4", "The network below NCCL carries classes"},
+    {"N5", "NCCL's other messages have classes of the fabric"},
+    {"N6", "Other libraries on the same fabric have its classes"},
+    {"N7", "NCCL reads its files and variables as they are meant"},
+    {"N8", "The NCCL that runs can do it"},
 }};
 
 // Text from configurations of others may hold any bytes.

@@ -1,0 +1,298 @@
+#include "common/nccl/preflight.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+
+namespace tensorlane::nccl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr unsigned kDefaultOfUcx = 106;  // "auto", on RoCE v2
+constexpr int kFirstWithGin = 22800;
+constexpr const char* kOwnPlugin = "tensorlane";
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+// A transport below NCCL that takes no class from it.
+struct Network {
+  const char* word;  // part of its name, in NCCL_NET or NCCL_NET_PLUGIN
+  const char* what;
+  const char* fix;
+};
+constexpr Network kNetworks[] = {
+    {"ofi", "aws-ofi-nccl takes the class of a communicator and drops it",
+     "use NCCL's own NET/IB where the NICs speak RoCE"},
+    {"libfabric", "aws-ofi-nccl takes the class of a communicator and drops it",
+     "use NCCL's own NET/IB where the NICs speak RoCE"},
+    {"uccl", "UCCL has one class for the whole process",
+     "set UCCL_ROCE_TRAFFIC_CLASS or UCCL_IB_TC to one class of `tensorlane classes`"},
+    {"ucx", "NCCL over UCX has one class for the whole process",
+     "set UCX_IB_TRAFFIC_CLASS to one class of `tensorlane classes --for ucx`"},
+};
+
+class Preflight {
+ public:
+  explicit Preflight(const Subject& subject) : subject_(subject), settings_(subject.sources, findings_) {}
+
+  std::vector<Finding> run() {
+    check_version();
+    check_plugin();
+    check_traffic_class();
+    check_service_level();
+    check_shared_resources();
+    check_network();
+    check_marks("N5", "NCCL_IB_FIFO_TC", "clear-to-send messages");
+    if (subject_.version == 0 || subject_.version >= kFirstWithGin)
+      check_marks("N5", "NCCL_GIN_IB_TC", "GIN's messages");
+    check_library("UCX_", "UCX_IB_TRAFFIC_CLASS", "UCX", kDefaultOfUcx);
+    check_library("NVSHMEM_", "NVSHMEM_IB_TRAFFIC_CLASS", "NVSHMEM", 0);
+    check_devices();
+    return std::move(findings_);
+  }
+
+ private:
+  void add(const char* rule, Severity severity, const std::string& place, const std::string& message,
+           const std::string& fix) {
+    findings_.push_back({rule, severity, place, message, fix});
+  }
+
+  // "NCCL_IB_TC in /etc/nccl.conf:3", for one that is set.
+  std::string place(const std::string& name) const {
+    const Setting* setting = settings_.find(name);
+    return setting == nullptr ? name
+                              : name + " in " + (setting->place == "environment" ? "the environment" : setting->place);
+  }
+
+  // Set, and what is set is what NCCL sees.
+  const Setting* in_force(const std::string& name) const {
+    return own_plugin_ && subject_.overridden.contains(name) ? nullptr : settings_.find(name);
+  }
+
+  const Class* class_of(std::int64_t traffic_class) const {
+    const auto found = std::ranges::find_if(subject_.classes, [&](const Class& cls) {
+      return static_cast<std::int64_t>(cls.traffic_class) == traffic_class;
+    });
+    return found == subject_.classes.end() ? nullptr : &*found;
+  }
+
+  // "traffic class 106 (DSCP 26, class 'bulk')"
+  std::string words(std::int64_t traffic_class) const {
+    const Class* cls = class_of(traffic_class);
+    std::string text =
+        "traffic class " + std::to_string(traffic_class) + " (DSCP " + std::to_string(traffic_class >> 2);
+    if (cls != nullptr) text += ", class '" + cls->name + "'";
+    if (cls == nullptr && !subject_.classes.empty()) text += ", which is no class of the fabric";
+    return text + ")";
+  }
+
+  std::string choices() const {
+    std::string text;
+    for (const Class& cls : subject_.classes)
+      text += (text.empty() ? "" : ", ") + std::to_string(cls.traffic_class) + " ('" + cls.name + "')";
+    return text;
+  }
+
+  void check_version() {
+    if (subject_.version == 0) return;
+    const std::string name = "NCCL " + version_text(subject_.version);
+    if (subject_.version < kFirstWithTrafficClass)
+      add("N8", Severity::kError, "libnccl", name + " knows no traffic class of a communicator: groups have no classes",
+          "NCCL 2.27 or later; until then one class for a process, by NCCL_IB_TC");
+    if (subject_.version < kFirstWithEnvPlugin)
+      add("N8", settings_.find("NCCL_ENV_PLUGIN") == nullptr ? Severity::kNote : Severity::kWarning,
+          settings_.find("NCCL_ENV_PLUGIN") == nullptr ? "libnccl" : place("NCCL_ENV_PLUGIN"),
+          name + " has no env plugin: nothing holds users to the host's settings",
+          "NCCL 2.28.7 or later, or see to it that users set none of these variables");
+  }
+
+  void check_plugin() {
+    const Setting* plugin = settings_.find("NCCL_ENV_PLUGIN");
+    if (plugin == nullptr || (subject_.version != 0 && subject_.version < kFirstWithEnvPlugin)) return;
+    const std::string file = fs::path(plugin->value).filename();
+    own_plugin_ = file == kOwnPlugin || file == "libnccl-env-tensorlane.so";
+    const bool by_path = plugin->value.find('/') != plugin->value.npos;
+    if (own_plugin_ && by_path && access((subject_.sources.root + plugin->value).c_str(), R_OK) != 0) {
+      own_plugin_ = false;
+      add("N7", Severity::kWarning, place("NCCL_ENV_PLUGIN"),
+          "there is no such file: " + plugin->value + ": NCCL starts without the host's settings",
+          "give the path of libnccl-env-tensorlane.so");
+    } else if (!own_plugin_) {
+      add("N7", Severity::kNote, place("NCCL_ENV_PLUGIN"),
+          "the env plugin is '" + plugin->value + "', not tensorlane's: what it says of variables was not looked at",
+          "nothing, where that is meant");
+    }
+  }
+
+  void check_traffic_class() {
+    const Setting* tc = in_force("NCCL_IB_TC");
+    const std::int64_t value = settings_.number("NCCL_IB_TC").value_or(-1);
+    if (tc != nullptr && value != -1)
+      add("N1", Severity::kError, place("NCCL_IB_TC"),
+          "it beats the class of every communicator: all traffic of the process has " + words(value) +
+              not_a_number(tc->value),
+          "take it out: classes come from the policy");
+    const Setting* version = in_force("NCCL_IB_ROCE_VERSION_NUM");
+    if (version != nullptr && settings_.number("NCCL_IB_ROCE_VERSION_NUM") != 2)
+      add("N1", Severity::kError, place("NCCL_IB_ROCE_VERSION_NUM"),
+          "RoCE v" + version->value + " packets have no DSCP: switches see no class", "2, or take it out");
+    if (settings_.number("TORCH_DISTRIBUTED_USE_TORCHCOMMS").value_or(0) != 0)
+      add("N1", Severity::kError, place("TORCH_DISTRIBUTED_USE_TORCHCOMMS"),
+          "torchcomms makes NCCL's communicators without the options that carry a class", "take it out");
+  }
+
+  static std::string not_a_number(const std::string& value) {
+    const char* begin = value.c_str();
+    char* end = nullptr;
+    std::strtoll(begin, &end, 0);
+    return *end == 0 ? "" : "; NCCL reads '" + value + "' as " + std::to_string(std::strtoll(begin, nullptr, 0));
+  }
+
+  void check_service_level() {
+    const std::optional<std::int64_t> level =
+        in_force("NCCL_IB_SL") == nullptr ? std::nullopt : settings_.number("NCCL_IB_SL");
+    std::string levels;
+    for (const Class& cls : subject_.classes)
+      levels += (levels.empty() ? "" : ", ") + std::to_string(cls.service_level) + " ('" + cls.name + "')";
+    const std::string expected = levels.empty() ? "0 to 15" : "one of " + levels;
+    if (!level || *level == -1) {
+      if (own_plugin_ && subject_.overridden.contains("NCCL_IB_SL")) return;
+      const unsigned example = subject_.classes.empty() ? 104 : subject_.classes.front().traffic_class;
+      add("N2", Severity::kWarning, "NCCL_IB_SL",
+          "it is not set: NCCL takes the traffic class for the service level, too, and " + std::to_string(example) +
+              " does not fit into its 4 bits",
+          "set NCCL_IB_SL to " + expected);
+    } else if (*level < 0 || *level > 15) {
+      add("N2", Severity::kError, place("NCCL_IB_SL"),
+          "'" + settings_.find("NCCL_IB_SL")->value + "' is no service level", "expected " + expected);
+    } else if (!subject_.classes.empty() &&
+               std::ranges::none_of(subject_.classes, [&](const Class& cls) { return cls.service_level == *level; })) {
+      add("N2", Severity::kWarning, place("NCCL_IB_SL"),
+          "service level " + std::to_string(*level) + " is that of no class of the fabric" +
+              not_a_number(settings_.find("NCCL_IB_SL")->value),
+          "expected " + expected);
+    }
+  }
+
+  void check_shared_resources() {
+    for (const auto& [name, how] : {std::pair("NCCL_COMM_SPLIT_SHARE_RESOURCES", "split"),
+                                    std::pair("NCCL_COMM_SHRINK_SHARE_RESOURCES", "shrink")}) {
+      if (in_force(name) == nullptr || settings_.number(name) == 0) continue;
+      add("N3", Severity::kError, place(name),
+          std::string("a communicator that ") + how +
+              " makes keeps the connections of its parent, and with them its class",
+          "0, or take it out");
+    }
+  }
+
+  void check_network() {
+    const std::string network = value("NCCL_NET"), plugin = value("NCCL_NET_PLUGIN");
+    if (lower(network) == "socket")
+      return add("N4", Severity::kError, place("NCCL_NET"), "NET/Socket sets no class on its connections",
+                 "IB, or take it out");
+    for (const auto& [name, text] : {std::pair("NCCL_NET", network), std::pair("NCCL_NET_PLUGIN", plugin)}) {
+      for (const Network& each : kNetworks) {
+        if (contains(lower(text), each.word)) return add("N4", Severity::kError, place(name), each.what, each.fix);
+      }
+    }
+    if (in_force("NCCL_IB_DISABLE") != nullptr && settings_.number("NCCL_IB_DISABLE") != 0)
+      return add("N4", Severity::kError, place("NCCL_IB_DISABLE"),
+                 "without NET/IB there is NET/Socket, which sets no class on its connections", "0, or take it out");
+    if (plugin.empty()) check_unasked_plugin();
+  }
+
+  std::string value(const std::string& name) const {
+    const Setting* setting = in_force(name);
+    return setting == nullptr ? "" : setting->value;
+  }
+
+  // NCCL loads libnccl-net.so wherever the loader finds it.
+  void check_unasked_plugin() {
+    const Setting* folders = settings_.find("LD_LIBRARY_PATH");
+    if (folders == nullptr) return;
+    for (std::size_t from = 0; from <= folders->value.size();) {
+      const std::size_t end = std::min(folders->value.find(':', from), folders->value.size());
+      const std::string path = folders->value.substr(from, end - from) + "/libnccl-net.so";
+      from = end + 1;
+      std::error_code error;
+      if (path[0] != '/' || !fs::exists(subject_.sources.root + path, error)) continue;
+      const std::string target = lower(fs::canonical(subject_.sources.root + path, error).filename());
+      for (const Network& each : kNetworks) {
+        if (contains(target, each.word))
+          return add("N4", Severity::kError, "LD_LIBRARY_PATH in " + folders->place,
+                     "NCCL loads " + path + " (" + target + ") unasked: " + each.what, each.fix);
+      }
+    }
+  }
+
+  // A variable that sets the traffic class of messages beside those of communicators.
+  void check_marks(const char* rule, const std::string& name, const std::string& of) {
+    const Setting* setting = in_force(name);
+    const std::int64_t value = settings_.number(name).value_or(-1);
+    if (setting == nullptr || value == -1 || subject_.classes.empty() || class_of(value) != nullptr) return;
+    add(rule, Severity::kWarning, place(name), of + " have " + words(value) + not_a_number(setting->value),
+        "expected one of " + choices());
+  }
+
+  // Of another library on the same NICs, where the environment shows that it is used.
+  void check_library(const std::string& prefix, const std::string& name, const std::string& library, unsigned unset) {
+    if (subject_.classes.empty() || !settings_.has_prefix(prefix)) return;
+    const Setting* setting = settings_.find(name);
+    const bool chosen = setting != nullptr && setting->value != "auto";
+    const std::int64_t value = chosen ? *settings_.number(name) : unset;
+    if (class_of(value) != nullptr) return;
+    add("N6", Severity::kWarning, setting == nullptr ? name : place(name),
+        (chosen ? "" : "it is not set: ") + library + " sends with " + words(value), "expected one of " + choices());
+  }
+
+  void check_devices() {
+    std::error_code error;
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(subject_.sources.root + "/sys/class/infiniband", error))
+      names.push_back(entry.path().filename());
+    std::ranges::sort(names);
+    for (const std::string& name : names) {
+      const unsigned forced = forced_traffic_class(subject_.sources.root, name);
+      const std::string path = "/sys/class/infiniband/" + name + "/tc/1/traffic_class";
+      if (forced != 0)
+        add("N1", Severity::kError, path, "the device puts all queue pairs into one class: " + words(forced),
+            "echo 0 > " + path);
+    }
+  }
+
+  const Subject& subject_;
+  std::vector<Finding> findings_;
+  Settings settings_;
+  bool own_plugin_ = false;
+};
+
+}  // namespace
+
+std::vector<Finding> preflight(const Subject& subject) {
+  return Preflight(subject).run();
+}
+
+unsigned forced_traffic_class(const std::string& root, const std::string& device) {
+  std::ifstream file(root + "/sys/class/infiniband/" + device + "/tc/1/traffic_class");
+  std::string line;
+  if (!file || !std::getline(file, line)) return 0;
+  // mlx5 writes "Global tclass=106" where one is forced.
+  const std::size_t digits = line.find_first_of("0123456789");
+  return digits == line.npos ? 0 : static_cast<unsigned>(std::strtoul(line.c_str() + digits, nullptr, 0));
+}
+
+}  // namespace tensorlane::nccl

@@ -1,0 +1,53 @@
+// Whether NCCL, as a process of this host finds it, sends its groups in the classes of the fabric.
+//
+//   N1  nothing beats the class that a communicator asks for
+//   N2  service levels fit into 4 bits and are those of the fabric
+//   N3  communicators do not share what their parent has
+//   N4  the network below NCCL carries classes
+//   N5  NCCL's other messages (clear-to-send, GIN) have classes of the fabric
+//   N6  other libraries on the same fabric (UCX, NVSHMEM) have classes of the fabric
+//   N7  NCCL reads its files and variables as they are meant
+//   N8  this NCCL can do it
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/nccl/settings.h"
+
+namespace tensorlane::nccl {
+
+// NCCL_VERSION_CODE of 2.9 and later: 22807 is 2.28.7.
+inline constexpr int kFirstWithTrafficClass = 22700, kFirstWithEnvPlugin = 22807;
+
+// A class of the fabric, as NCCL is told of it.
+struct Class {
+  std::string name;
+  unsigned traffic_class = 0;  // DSCP * 4 + 2
+  unsigned service_level = 0;
+};
+
+struct Subject {
+  Sources sources;
+  // All that traffic may have, control included. Empty: unknown, and values are not compared.
+  std::vector<Class> classes;
+  // Variables that the env plugin takes out of its users' hands where it is loaded.
+  std::set<std::string> overridden;
+  int version = 0;  // of libnccl; 0: unknown
+};
+
+// In no order that means anything. Reads files below sources.root, and changes nothing.
+std::vector<Finding> preflight(const Subject& subject);
+
+// The traffic class that an RDMA device forces upon all its queue pairs; 0: none.
+unsigned forced_traffic_class(const std::string& root, const std::string& device);
+
+// "2.28.7"
+std::string version_text(int version);
+
+// NCCL_VERSION_CODE of a shared object, by the text in it: nothing of it is executed. 0 where it has none, or is none.
+int version_of(const std::string& path);
+
+}  // namespace tensorlane::nccl

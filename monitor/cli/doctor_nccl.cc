@@ -1,0 +1,184 @@
+#include "monitor/cli/doctor_nccl.h"
+
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/files/careful.h"
+#include "common/nccl/preflight.h"
+#include "monitor/cli/classes.h"
+#include "monitor/cli/doctor_process.h"
+
+namespace tensorlane::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using findings::Severity;
+
+constexpr char kPolicy[] = "TENSORLANE_NCCL_POLICY";
+constexpr Bytes kLongestPolicy = mib(4);
+constexpr const char* kLibraryFolders[] = {"/usr/lib/x86_64-linux-gnu",
+                                           "/usr/lib/aarch64-linux-gnu",
+                                           "/usr/lib64",
+                                           "/usr/local/lib",
+                                           "/usr/local/lib64",
+                                           "/usr/lib"};
+
+class NcclDoctor {
+ public:
+  explicit NcclDoctor(const NcclDoctorOptions& options) : options_(options) {
+    subject_.sources.root = options.root;
+    if (options.root.empty() && options.pid != 0) subject_.sources.root = fmt::format("/proc/{}/root", options.pid);
+  }
+
+  Result<findings::Report> examine() {
+    TL_ASSIGN_OR_RETURN(subject_.sources.environment, process_environment(options_.root, options_.pid));
+    subject_.sources.home = home();
+    TL_RETURN_IF_ERROR(find_version());
+    if (options_.fabric != nullptr) {
+      subject_.classes = nccl_classes(*options_.fabric);
+      for (const auto& [name, value] : nccl_variables(*options_.fabric)) subject_.overridden.insert(name);
+    }
+    check_policy();
+    for (const nccl::Finding& finding : nccl::preflight(subject_)) add(finding);
+    if (subject_.version == 0)
+      report_.unchecked.push_back({"", "N8", "no libnccl.so.2 was found: name it with --nccl-library"});
+    if (subject_.classes.empty())
+      report_.unchecked.push_back({"", "N5 and N6", "without --fabric or a policy no class is known"});
+    findings::sort(report_);
+    return std::move(report_);
+  }
+
+ private:
+  void add(const nccl::Finding& finding) {
+    const Severity severity = finding.severity == nccl::Severity::kError     ? Severity::kError
+                              : finding.severity == nccl::Severity::kWarning ? Severity::kWarning
+                                                                             : Severity::kNote;
+    report_.findings.push_back({finding.rule, severity, "", finding.place, finding.message, finding.fix});
+  }
+
+  // NCCL asks the user database, not HOME.
+  std::string home() const {
+    uid_t user = geteuid();
+    struct stat info {};
+    if (options_.pid != 0 && options_.root.empty() && stat(fmt::format("/proc/{}", options_.pid).c_str(), &info) == 0)
+      user = info.st_uid;
+    const passwd* entry = getpwuid(user);
+    return entry == nullptr || entry->pw_dir == nullptr ? "" : entry->pw_dir;
+  }
+
+  Status find_version() {
+    if (!options_.library.empty()) {
+      subject_.version = nccl::version_of(options_.library);
+      if (subject_.version != 0) return {};
+      return Status(Code::kInvalidArgument, "no version of NCCL is found in it", options_.library,
+                    "name a libnccl.so.2");
+    }
+    for (const std::string& path : candidates()) {
+      std::error_code error;
+      if (!fs::exists(path, error)) continue;
+      subject_.version = nccl::version_of(path);
+      if (subject_.version != 0) break;
+    }
+    return {};
+  }
+
+  std::vector<std::string> candidates() const {
+    std::vector<std::string> paths;
+    const std::string& root = subject_.sources.root;
+    if (options_.pid != 0) {
+      std::ifstream maps(fs::path(options_.root.empty() ? "/" : options_.root) / "proc" / std::to_string(options_.pid) /
+                         "maps");
+      for (std::string line; std::getline(maps, line);) {
+        const std::size_t slash = line.find('/');
+        if (slash != line.npos && fs::path(line.substr(slash)).filename().string().starts_with("libnccl.so"))
+          return {root + line.substr(slash)};
+      }
+    }
+    if (const auto found = subject_.sources.environment.find("LD_LIBRARY_PATH");
+        found != subject_.sources.environment.end()) {
+      for (std::size_t from = 0; from <= found->second.size();) {
+        const std::size_t end = std::min(found->second.find(':', from), found->second.size());
+        if (end > from && found->second[from] == '/')
+          paths.push_back(root + found->second.substr(from, end - from) + "/libnccl.so.2");
+        from = end + 1;
+      }
+    }
+    for (const char* folder : kLibraryFolders) paths.push_back(root + folder + "/libnccl.so.2");
+    return paths;
+  }
+
+  // The file that the process is told to go by: it is there, can be read, and is what the fabric file says now.
+  void check_policy() {
+    const auto named = subject_.sources.environment.find(kPolicy);
+    if (named == subject_.sources.environment.end() || named->second.empty()) return;
+    const std::string place = fmt::format("{}: {}", kPolicy, named->second);
+    const Result<std::string> text =
+        files::read(subject_.sources.root + named->second, "the policy", files::Care::kConfiguration, kLongestPolicy);
+    if (!text.ok())
+      return add(
+          {"N7", nccl::Severity::kError, place, "groups get no classes: " + text.status().what(), text.status().fix()});
+    const auto json = nlohmann::ordered_json::parse(text.value(), nullptr, false);
+    if (json.is_discarded() || !json.is_object()) {
+      const auto fabric = fabric::parse(text.value(), named->second, fabric::Keys::kOptional);
+      if (!fabric.ok())
+        add({"N7", nccl::Severity::kError, place, "groups get no classes: " + fabric.status().what(),
+             fabric.status().fix()});
+      return;
+    }
+    if (options_.fabric == nullptr) return take_classes(json);
+    const auto wanted = classes_json(*options_.fabric, "nccl");
+    // Where rules stand in which file says nothing of what they do.
+    if (wanted.ok() && meaning(json) != meaning(nlohmann::ordered_json::parse(wanted.value())))
+      add({"N7", nccl::Severity::kWarning, place, "it is not what the fabric file says now",
+           fmt::format("tensorlane classes --for nccl --fabric {} --json > {}", options_.fabric->path, named->second)});
+  }
+
+  static nlohmann::json meaning(nlohmann::ordered_json policy) {
+    for (const char* key : {"fabric", "notes"}) policy.erase(key);
+    for (const char* key : {"rules", "not_enforceable"}) {
+      if (!policy.contains(key) || !policy[key].is_array()) continue;
+      for (auto& rule : policy[key]) {
+        if (rule.is_object()) rule.erase("where");
+      }
+    }
+    return nlohmann::json::parse(policy.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+
+  void take_classes(const nlohmann::ordered_json& policy) {
+    const auto add_class = [&](const nlohmann::ordered_json& cls) {
+      if (cls.is_object() && cls.value("name", nlohmann::ordered_json()).is_string() &&
+          cls.value("traffic_class", nlohmann::ordered_json()).is_number_unsigned() &&
+          cls.value("service_level", nlohmann::ordered_json()).is_number_unsigned())
+        subject_.classes.push_back({cls["name"].get<std::string>(), cls["traffic_class"].get<unsigned>(),
+                                    cls["service_level"].get<unsigned>()});
+    };
+    if (policy.contains("classes") && policy["classes"].is_array()) {
+      for (const auto& cls : policy["classes"]) add_class(cls);
+    }
+    if (policy.contains("control")) add_class(policy["control"]);
+    if (policy.contains("process") && policy["process"].is_object()) {
+      for (const auto& [name, value] : policy["process"].items()) subject_.overridden.insert(name);
+    }
+  }
+
+  const NcclDoctorOptions& options_;
+  nccl::Subject subject_;
+  findings::Report report_;
+};
+
+}  // namespace
+
+Result<findings::Report> examine_nccl(const NcclDoctorOptions& options) {
+  return NcclDoctor(options).examine();
+}
+
+}  // namespace tensorlane::cli
