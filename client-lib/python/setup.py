@@ -23,9 +23,12 @@ from setuptools.command.sdist import sdist
 
 HERE = pathlib.Path(__file__).resolve().parent
 COPY = HERE / "_native_source"
-FOLDERS = ("client-lib/include", "client-lib/src", "client-lib/torch", "common/base", "common/files", "common/protocol")
+FOLDERS = (
+    "client-lib/include", "client-lib/src", "client-lib/torch", "common/base", "common/files", "common/nccl",
+    "common/protocol",
+)
 UNITS = (
-    "client-lib/src/*.cc", "client-lib/src/cuda/*.cc", "common/files/*.cc",
+    "client-lib/src/*.cc", "client-lib/src/cuda/*.cc", "common/files/*.cc", "common/nccl/*.cc",
     # The other files of common/base need libraries.
     *(f"common/base/{unit}.cc" for unit in ("assert", "available_memory", "status", "text")),
 )

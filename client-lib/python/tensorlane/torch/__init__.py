@@ -8,7 +8,8 @@
 The classes of errors are in `tensorlane` (tensorlane.TimedOutError, ...); tensorlane.torch.Error is the base of all.
 """
 
-from .. import _torch_backend
+import tensorlane_autoload
+
 from .. import (
     Average,
     Error,
@@ -66,4 +67,4 @@ from ._shard_scaler import ShardedGradScaler
 from ._shard_state import merge_state_dicts
 from ._trace import trace
 
-_torch_backend.register()  # init_process_group("tensorlane")
+tensorlane_autoload.register()  # init_process_group("tensorlane")

@@ -1,0 +1,64 @@
+"""The reduce-scatters of FSDP2 in a group of their own, so that the all-gathers that computation waits for can have
+another class: what FSDPModule.set_separate_reduce_scatter_group() does, called for the program at the root's first
+forward, when all modules are known and before any collective."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+_METHOD = "set_separate_reduce_scatter_group"
+
+_original = None
+
+
+def _parts():
+    state = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_state")
+    module = importlib.import_module("torch.distributed.fsdp")
+    return state.FSDPState, module.FSDPModule
+
+
+def lacking() -> str | None:
+    """What this PyTorch lacks for it; None where it has all."""
+    try:
+        state, module = _parts()
+    except (ImportError, AttributeError):
+        return "this PyTorch has no FSDP2"
+    if not hasattr(module, _METHOD):
+        return f"this PyTorch has no FSDPModule.{_METHOD}()"
+    if not hasattr(state, "_lazy_init"):
+        return "this PyTorch initializes FSDP2 in another way than is known here"
+    return None
+
+
+def wrap(say) -> None:
+    """`say` is called with a text where it could not be done."""
+    global _original
+    if _original is not None:
+        return
+    state, _ = _parts()
+    original = state._lazy_init
+
+    @functools.wraps(original)
+    def lazy_init(self):
+        if self._is_root is None:
+            _separate(self, say)
+        return original(self)
+
+    state._lazy_init = lazy_init
+    _original = original
+
+
+def unwrap() -> None:
+    global _original
+    if _original is not None:
+        _parts()[0]._lazy_init = _original
+        _original = None
+
+
+def _separate(state, say):
+    for root in getattr(state, "_modules", ()):
+        try:
+            getattr(root, _METHOD)()
+        except Exception as error:
+            say(f"the reduce-scatters of {type(root).__name__} share a group with its all-gathers: {error}")

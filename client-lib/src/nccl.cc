@@ -1,0 +1,61 @@
+// tl_nccl_preflight(): the C interface of common/nccl.
+#include <tensorlane/nccl.h>
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <array>
+#include <new>
+
+#include "client-lib/src/error.h"
+#include "common/nccl/preflight.h"
+
+namespace tensorlane::client {
+namespace {
+
+nccl::Sources own_sources() {
+  nccl::Sources sources;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::size_t split = text.find('=');
+    if (split != text.npos) sources.environment.try_emplace(text.substr(0, split), text.substr(split + 1));
+  }
+  // NCCL asks the user database, not HOME.
+  passwd storage{}, *found = nullptr;
+  std::array<char, 16384> buffer{};
+  if (getpwuid_r(getuid(), &storage, buffer.data(), buffer.size(), &found) == 0 && found != nullptr)
+    sources.home = found->pw_dir;
+  return sources;
+}
+
+Status run(const tl_nccl_subject_t* asked, tl_nccl_finding_t function, void* argument) {
+  if (asked == nullptr || function == nullptr || asked->size != sizeof(tl_nccl_subject_t))
+    return Status(Code::kInvalidArgument, "no subject, or one of another size, or no function", "tl_nccl_preflight",
+                  "pass a tl_nccl_subject_t whose size is set");
+  nccl::Subject subject;
+  subject.sources = own_sources();
+  subject.version = asked->version;
+  for (std::size_t i = 0; i < asked->class_count; ++i)
+    subject.classes.push_back(
+        {asked->classes[i].name, asked->classes[i].traffic_class, asked->classes[i].service_level});
+  for (std::size_t i = 0; i < asked->overridden_count; ++i) subject.overridden.insert(asked->overridden[i]);
+  if (asked->service_level >= 0) subject.service_level = static_cast<unsigned>(asked->service_level);
+  for (const nccl::Finding& finding : nccl::preflight(subject))
+    function(finding.rule.c_str(), static_cast<int>(finding.severity), finding.place.c_str(), finding.message.c_str(),
+             finding.fix.c_str(), argument);
+  return {};
+}
+
+}  // namespace
+}  // namespace tensorlane::client
+
+extern "C" tl_status_t tl_nccl_preflight(const tl_nccl_subject_t* subject, tl_nccl_finding_t function, void* argument) {
+  using namespace tensorlane;
+  try {
+    return client::report(client::run(subject, function, argument));
+  } catch (const std::bad_alloc&) {
+    return client::report(Status(Code::kResourceExhausted, "there is no memory", "tl_nccl_preflight", "free some"));
+  } catch (...) {
+    return client::report(Status(Code::kInternal, "the preflight failed", "tl_nccl_preflight", "report this"));
+  }
+}
