@@ -24,8 +24,39 @@ std::string lower(std::string text) {
   return text;
 }
 
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != text.npos;
+// Whether `text` has `word`, with no letter beside it: "libnccl-net-ofi.so" has "ofi", and "profiler" does not.
+bool has_word(const std::string& text, std::string_view word) {
+  const auto is_letter = [&](std::size_t at) {
+    return at < text.size() && std::isalpha(static_cast<unsigned char>(text[at])) != 0;
+  };
+  for (std::size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
+    if ((at == 0 || !is_letter(at - 1)) && !is_letter(at + word.size())) return true;
+  }
+  return false;
+}
+
+// The names of the files in a list of paths, in small letters; folders say nothing of a plugin.
+std::string file_names(const std::string& list) {
+  std::string names;
+  for (std::size_t from = 0; from <= list.size();) {
+    const std::size_t end = std::min(list.find(',', from), list.size());
+    names += lower(fs::path(list.substr(from, end - from)).filename()) + ",";
+    from = end + 1;
+  }
+  return names;
+}
+
+// The names of the file and of those that it links to, in small letters, separated by blanks. Below a folder that
+// stands for /, where links that begin with / begin, too. Empty: there is no such file.
+std::string names_along_links(const std::string& root, fs::path path) {
+  constexpr int kMostLinks = 40;
+  std::string names;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(root + path.string(), error)); ++i) {
+    names += lower(path.filename()) + " ";
+    path = path.parent_path() / fs::read_symlink(root + path.string(), error);
+  }
+  return fs::exists(fs::symlink_status(root + path.string(), error)) ? names + lower(path.filename()) : "";
 }
 
 // A transport below NCCL that takes no class from it.
@@ -125,7 +156,7 @@ class Preflight {
     if (plugin == nullptr || (subject_.version != 0 && subject_.version < kFirstWithEnvPlugin)) return;
     const std::string file = fs::path(plugin->value).filename();
     own_plugin_ = file == kOwnPlugin || file == "libnccl-env-tensorlane.so";
-    const bool by_path = plugin->value.find('/') != plugin->value.npos;
+    const bool by_path = plugin->value.starts_with('/');
     if (own_plugin_ && by_path && access((subject_.sources.root + plugin->value).c_str(), R_OK) != 0) {
       own_plugin_ = false;
       add("N7", Severity::kWarning, place("NCCL_ENV_PLUGIN"),
@@ -147,7 +178,7 @@ class Preflight {
               not_a_number(tc->value),
           "take it out: classes come from the policy");
     const Setting* version = in_force("NCCL_IB_ROCE_VERSION_NUM");
-    if (version != nullptr && settings_.number("NCCL_IB_ROCE_VERSION_NUM") != 2)
+    if (version != nullptr && settings_.number("NCCL_IB_ROCE_VERSION_NUM").value_or(2) != 2)
       add("N1", Severity::kError, place("NCCL_IB_ROCE_VERSION_NUM"),
           "RoCE v" + version->value + " packets have no DSCP: switches see no class", "2, or take it out");
     if (settings_.number("TORCH_DISTRIBUTED_USE_TORCHCOMMS").value_or(0) != 0)
@@ -168,30 +199,32 @@ class Preflight {
     std::string levels;
     for (const Class& cls : subject_.classes)
       levels += (levels.empty() ? "" : ", ") + std::to_string(cls.service_level) + " ('" + cls.name + "')";
-    const std::string expected = levels.empty() ? "0 to 15" : "one of " + levels;
+    const std::string fix = subject_.service_level ? "NCCL_IB_SL=" + std::to_string(*subject_.service_level)
+                            : levels.empty()       ? "expected 0 to 15"
+                                                   : "expected one of " + levels;
     if (!level || *level == -1) {
       if (own_plugin_ && subject_.overridden.contains("NCCL_IB_SL")) return;
       const unsigned example = subject_.classes.empty() ? 104 : subject_.classes.front().traffic_class;
-      add("N2", Severity::kWarning, "NCCL_IB_SL",
+      add("N2", Severity::kWarning, place("NCCL_IB_SL"),
           "it is not set: NCCL takes the traffic class for the service level, too, and " + std::to_string(example) +
               " does not fit into its 4 bits",
-          "set NCCL_IB_SL to " + expected);
+          fix);
     } else if (*level < 0 || *level > 15) {
       add("N2", Severity::kError, place("NCCL_IB_SL"),
-          "'" + settings_.find("NCCL_IB_SL")->value + "' is no service level", "expected " + expected);
+          "'" + settings_.find("NCCL_IB_SL")->value + "' is no service level", fix);
     } else if (!subject_.classes.empty() &&
                std::ranges::none_of(subject_.classes, [&](const Class& cls) { return cls.service_level == *level; })) {
       add("N2", Severity::kWarning, place("NCCL_IB_SL"),
           "service level " + std::to_string(*level) + " is that of no class of the fabric" +
               not_a_number(settings_.find("NCCL_IB_SL")->value),
-          "expected " + expected);
+          fix);
     }
   }
 
   void check_shared_resources() {
     for (const auto& [name, how] : {std::pair("NCCL_COMM_SPLIT_SHARE_RESOURCES", "split"),
                                     std::pair("NCCL_COMM_SHRINK_SHARE_RESOURCES", "shrink")}) {
-      if (in_force(name) == nullptr || settings_.number(name) == 0) continue;
+      if (in_force(name) == nullptr || settings_.number(name).value_or(0) == 0) continue;
       add("N3", Severity::kError, place(name),
           std::string("a communicator that ") + how +
               " makes keeps the connections of its parent, and with them its class",
@@ -206,10 +239,10 @@ class Preflight {
                  "IB, or take it out");
     for (const auto& [name, text] : {std::pair("NCCL_NET", network), std::pair("NCCL_NET_PLUGIN", plugin)}) {
       for (const Network& each : kNetworks) {
-        if (contains(lower(text), each.word)) return add("N4", Severity::kError, place(name), each.what, each.fix);
+        if (has_word(file_names(text), each.word)) return add("N4", Severity::kError, place(name), each.what, each.fix);
       }
     }
-    if (in_force("NCCL_IB_DISABLE") != nullptr && settings_.number("NCCL_IB_DISABLE") != 0)
+    if (in_force("NCCL_IB_DISABLE") != nullptr && settings_.number("NCCL_IB_DISABLE").value_or(0) != 0)
       return add("N4", Severity::kError, place("NCCL_IB_DISABLE"),
                  "without NET/IB there is NET/Socket, which sets no class on its connections", "0, or take it out");
     if (plugin.empty()) check_unasked_plugin();
@@ -220,22 +253,24 @@ class Preflight {
     return setting == nullptr ? "" : setting->value;
   }
 
-  // NCCL loads libnccl-net.so wherever the loader finds it.
+  // NCCL loads libnccl-net.so wherever the loader finds it first. The loader looks at a process's variables when it
+  // starts: what files set is too late.
   void check_unasked_plugin() {
-    const Setting* folders = settings_.find("LD_LIBRARY_PATH");
-    if (folders == nullptr) return;
-    for (std::size_t from = 0; from <= folders->value.size();) {
-      const std::size_t end = std::min(folders->value.find(':', from), folders->value.size());
-      const std::string path = folders->value.substr(from, end - from) + "/libnccl-net.so";
+    const auto found = subject_.sources.environment.find("LD_LIBRARY_PATH");
+    if (found == subject_.sources.environment.end()) return;
+    const std::string& folders = found->second;
+    for (std::size_t from = 0; from <= folders.size();) {
+      const std::size_t end = std::min(folders.find(':', from), folders.size());
+      const std::string folder = folders.substr(from, end - from), path = folder + "/libnccl-net.so";
       from = end + 1;
-      std::error_code error;
-      if (path[0] != '/' || !fs::exists(subject_.sources.root + path, error)) continue;
-      const std::string target = lower(fs::canonical(subject_.sources.root + path, error).filename());
+      const std::string names = folder.starts_with('/') ? names_along_links(subject_.sources.root, path) : "";
       for (const Network& each : kNetworks) {
-        if (contains(target, each.word))
-          return add("N4", Severity::kError, "LD_LIBRARY_PATH in " + folders->place,
-                     "NCCL loads " + path + " (" + target + ") unasked: " + each.what, each.fix);
+        if (has_word(names, each.word))
+          return add("N4", Severity::kError, "LD_LIBRARY_PATH in the environment",
+                     "NCCL loads " + path + " (" + names.substr(names.rfind(' ') + 1) + ") unasked: " + each.what,
+                     each.fix);
       }
+      if (!names.empty()) return;
     }
   }
 
@@ -253,10 +288,14 @@ class Preflight {
     if (subject_.classes.empty() || !settings_.has_prefix(prefix)) return;
     const Setting* setting = settings_.find(name);
     const bool chosen = setting != nullptr && setting->value != "auto";
-    const std::int64_t value = chosen ? *settings_.number(name) : unset;
+    const std::int64_t value = chosen ? settings_.number(name).value_or(-1) : unset;
     if (class_of(value) != nullptr) return;
-    add("N6", Severity::kWarning, setting == nullptr ? name : place(name),
-        (chosen ? "" : "it is not set: ") + library + " sends with " + words(value), "expected one of " + choices());
+    add("N6", Severity::kWarning, place(name),
+        (chosen               ? ""
+         : setting == nullptr ? "it is not set: "
+                              : "it leaves the choice to the library: ") +
+            library + " sends with " + words(value),
+        "expected one of " + choices());
   }
 
   void check_devices() {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct Subject {
   std::vector<Class> classes;
   // Variables that the env plugin takes out of its users' hands where it is loaded.
   std::set<std::string> overridden;
+  // That NCCL_IB_SL is to have, where that is known.
+  std::optional<unsigned> service_level;
   int version = 0;  // of libnccl; 0: unknown
 };
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <sstream>
 
@@ -27,6 +28,12 @@ Settings::Settings(const Sources& sources, std::vector<Finding>& findings) {
 
 void Settings::read_file(const std::string& root, const std::string& path, bool named, std::vector<Finding>& findings) {
   if (access((root + path).c_str(), F_OK) != 0 && !named) return;
+  if (!path.starts_with('/')) {
+    findings.push_back({"N7", Severity::kWarning, "NCCL_CONF_FILE: " + path,
+                        "it was not looked at: each process looks for it in its own working folder",
+                        "give the path from / on"});
+    return;
+  }
   const Result<std::string> text =
       files::read(root + path, "NCCL's configuration file", files::Care::kConfiguration, kLongestFile);
   if (!text.ok()) {
@@ -60,7 +67,9 @@ const Setting* Settings::find(const std::string& name) const {
 std::optional<std::int64_t> Settings::number(const std::string& name) const {
   const Setting* setting = find(name);
   if (setting == nullptr) return std::nullopt;
-  return std::strtoll(setting->value.c_str(), nullptr, 0);
+  errno = 0;
+  const std::int64_t value = std::strtoll(setting->value.c_str(), nullptr, 0);
+  return errno == 0 ? std::optional(value) : std::nullopt;
 }
 
 bool Settings::has_prefix(const std::string& prefix) const {

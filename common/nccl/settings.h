@@ -45,7 +45,8 @@ class Settings {
 
   // Null where the variable is not set, or empty, which NCCL takes for not set.
   const Setting* find(const std::string& name) const;
-  // As NCCL reads numbers: base 0, and what does not begin with a number is 0. Unset where find() is null.
+  // As NCCL reads numbers: base 0, and what does not begin with a number is 0. Unset where find() is null, and where 64
+  // bits do not hold the number, which NCCL takes for not set.
   std::optional<std::int64_t> number(const std::string& name) const;
   // Whether any name starts so.
   bool has_prefix(const std::string& prefix) const;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -25,6 +26,7 @@ using findings::Severity;
 
 constexpr char kPolicy[] = "TENSORLANE_NCCL_POLICY";
 constexpr Bytes kLongestPolicy = mib(4);
+constexpr unsigned kHighestTrafficClass = 255, kHighestServiceLevel = 15;
 constexpr const char* kLibraryFolders[] = {"/usr/lib/x86_64-linux-gnu",
                                            "/usr/lib/aarch64-linux-gnu",
                                            "/usr/lib64",
@@ -43,10 +45,7 @@ class NcclDoctor {
     TL_ASSIGN_OR_RETURN(subject_.sources.environment, process_environment(options_.root, options_.pid));
     subject_.sources.home = home();
     TL_RETURN_IF_ERROR(find_version());
-    if (options_.fabric != nullptr) {
-      subject_.classes = nccl_classes(*options_.fabric);
-      for (const auto& [name, value] : nccl_variables(*options_.fabric)) subject_.overridden.insert(name);
-    }
+    if (options_.fabric != nullptr) take_fabric(*options_.fabric);
     check_policy();
     for (const nccl::Finding& finding : nccl::preflight(subject_)) add(finding);
     if (subject_.version == 0)
@@ -121,25 +120,52 @@ class NcclDoctor {
     const auto named = subject_.sources.environment.find(kPolicy);
     if (named == subject_.sources.environment.end() || named->second.empty()) return;
     const std::string place = fmt::format("{}: {}", kPolicy, named->second);
+    const auto useless = [&](const std::string& why, const std::string& fix) {
+      add({"N7", nccl::Severity::kError, place, "groups get no classes: " + why, fix});
+    };
+    if (!named->second.starts_with('/'))
+      return add({"N7", nccl::Severity::kWarning, place,
+                  "it was not looked at: each process looks for it in its own working folder",
+                  "give the path from / on"});
     const Result<std::string> text =
         files::read(subject_.sources.root + named->second, "the policy", files::Care::kConfiguration, kLongestPolicy);
-    if (!text.ok())
-      return add(
-          {"N7", nccl::Severity::kError, place, "groups get no classes: " + text.status().what(), text.status().fix()});
-    const auto json = nlohmann::ordered_json::parse(text.value(), nullptr, false);
-    if (json.is_discarded() || !json.is_object()) {
-      const auto fabric = fabric::parse(text.value(), named->second, fabric::Keys::kOptional);
-      if (!fabric.ok())
-        add({"N7", nccl::Severity::kError, place, "groups get no classes: " + fabric.status().what(),
-             fabric.status().fix()});
-      return;
-    }
-    if (options_.fabric == nullptr) return take_classes(json);
+    if (!text.ok()) return useless(text.status().what(), text.status().fix());
+    const auto json = shallow_json(text.value());
+    if (json.is_object() && !json.contains("hosts")) return check_rendered(json, place, named->second, useless);
+    const auto fabric = fabric::parse(text.value(), named->second, fabric::Keys::kOptional);
+    if (!fabric.ok())
+      return useless(fmt::format("{} ({})", fabric.status().what(), fabric.status().where()), fabric.status().fix());
+    if (options_.fabric == nullptr) return take_fabric(fabric.value());
+    if (const auto rendered = classes_json(fabric.value(), "nccl"); rendered.ok())
+      compare(shallow_json(rendered.value()), place, fmt::format("cp {} {}", options_.fabric->path, named->second));
+  }
+
+  // What `tensorlane classes` printed, or what is meant to be that.
+  template <typename Useless>
+  void check_rendered(const nlohmann::ordered_json& policy, const std::string& place, const std::string& path,
+                      const Useless& useless) {
+    const std::string fix = fmt::format("tensorlane classes --for nccl --fabric {} --json > {}",
+                                        options_.fabric == nullptr ? "fabric.yaml" : options_.fabric->path, path);
+    if (options_.fabric != nullptr) return compare(policy, place, fix);
+    take_classes(policy);
+    if (subject_.classes.empty()) useless("the policy has no class", fix);
+  }
+
+  void compare(const nlohmann::ordered_json& policy, const std::string& place, const std::string& fix) {
     const auto wanted = classes_json(*options_.fabric, "nccl");
     // Where rules stand in which file says nothing of what they do.
-    if (wanted.ok() && meaning(json) != meaning(nlohmann::ordered_json::parse(wanted.value())))
-      add({"N7", nccl::Severity::kWarning, place, "it is not what the fabric file says now",
-           fmt::format("tensorlane classes --for nccl --fabric {} --json > {}", options_.fabric->path, named->second)});
+    if (wanted.ok() && meaning(policy) != meaning(shallow_json(wanted.value())))
+      add({"N7", nccl::Severity::kWarning, place, "it is not what the fabric file says now", fix});
+  }
+
+  // Without what is deeper than any policy is: whoever compares or writes values does so by recursion. Discarded, where
+  // it is no JSON.
+  static nlohmann::ordered_json shallow_json(const std::string& text) {
+    constexpr int kDeepest = 16;
+    return nlohmann::ordered_json::parse(
+        text,
+        [](int depth, nlohmann::ordered_json::parse_event_t, nlohmann::ordered_json&) { return depth < kDeepest; },
+        false);
   }
 
   static nlohmann::json meaning(nlohmann::ordered_json policy) {
@@ -153,20 +179,39 @@ class NcclDoctor {
     return nlohmann::json::parse(policy.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 
+  void take_fabric(const fabric::Fabric& fabric) {
+    subject_.classes = nccl_classes(fabric);
+    for (const auto& [name, value] : nccl_variables(fabric)) take_variable(name, value.value_or(""));
+  }
+
+  void take_variable(const std::string& name, const std::string& value) {
+    subject_.overridden.insert(name);
+    unsigned level = 0;
+    const char* end = value.data() + value.size();
+    if (name == "NCCL_IB_SL" && std::from_chars(value.data(), end, level) == std::from_chars_result{end, std::errc()} &&
+        level <= kHighestServiceLevel)
+      subject_.service_level = level;
+  }
+
   void take_classes(const nlohmann::ordered_json& policy) {
+    const auto number = [](const nlohmann::ordered_json& cls, const char* key, std::uint64_t highest) {
+      const auto found = cls.find(key);
+      const bool fits = found != cls.end() && found->is_number_unsigned() && found->get<std::uint64_t>() <= highest;
+      return fits ? std::optional(found->get<unsigned>()) : std::nullopt;
+    };
     const auto add_class = [&](const nlohmann::ordered_json& cls) {
-      if (cls.is_object() && cls.value("name", nlohmann::ordered_json()).is_string() &&
-          cls.value("traffic_class", nlohmann::ordered_json()).is_number_unsigned() &&
-          cls.value("service_level", nlohmann::ordered_json()).is_number_unsigned())
-        subject_.classes.push_back({cls["name"].get<std::string>(), cls["traffic_class"].get<unsigned>(),
-                                    cls["service_level"].get<unsigned>()});
+      if (!cls.is_object() || !cls.contains("name") || !cls["name"].is_string()) return;
+      const auto mark = number(cls, "traffic_class", kHighestTrafficClass);
+      const auto level = number(cls, "service_level", kHighestServiceLevel);
+      if (mark && level) subject_.classes.push_back({cls["name"].get<std::string>(), *mark, *level});
     };
     if (policy.contains("classes") && policy["classes"].is_array()) {
       for (const auto& cls : policy["classes"]) add_class(cls);
     }
     if (policy.contains("control")) add_class(policy["control"]);
     if (policy.contains("process") && policy["process"].is_object()) {
-      for (const auto& [name, value] : policy["process"].items()) subject_.overridden.insert(name);
+      for (const auto& [name, value] : policy["process"].items())
+        take_variable(name, value.is_string() ? value.get<std::string>() : "");
     }
   }
 
