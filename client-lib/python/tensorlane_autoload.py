@@ -5,6 +5,8 @@ This module stands beside the package so that no other file of it is opened befo
 
 import os
 
+_asked = False  # for classes of NCCL's groups
+
 
 def register() -> None:
     """Makes init_process_group("tensorlane") known, and gives the groups of NCCL classes where the variable
@@ -27,6 +29,10 @@ def _create(options, backend_options):
 
 
 def _enable_nccl():
+    global _asked
+    if _asked:  # importing what it needs comes back here
+        return
+    _asked = True
     try:
         from tensorlane.torch import nccl
 

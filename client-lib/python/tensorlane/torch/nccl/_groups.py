@@ -116,7 +116,7 @@ def _lacking():
         return f"PyTorch {torch.__version__} makes its groups in another way than is known here"
     nccl = getattr(c10d, "ProcessGroupNCCL", None)
     if nccl is not None and not hasattr(getattr(nccl.Options(), "config", None), "traffic_class"):
-        return f"PyTorch {torch.__version__} has no traffic class among the options of a group (ProcessGroupNCCL.Options)"
+        return f"PyTorch {torch.__version__} has no traffic class among a group's options (ProcessGroupNCCL.Options)"
     return None
 
 

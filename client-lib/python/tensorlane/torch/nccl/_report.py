@@ -21,7 +21,8 @@ class Group:
     why: str
 
     def line(self) -> str:
-        return f"{self.name} ({self.group_name}, {self.size} ranks): {self.class_name or 'no class'}: {self.effect}; {self.why}"
+        who = f"{self.name} ({self.group_name}, {self.size} ranks)"
+        return f"{who}: {self.class_name or 'no class'}: {self.effect}; {self.why}"
 
 
 @dataclasses.dataclass(frozen=True)

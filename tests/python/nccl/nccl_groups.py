@@ -1,8 +1,7 @@
 """Makes the groups that training programs make, on a stub of NCCL, and prints which class each asks for.
-usage: nccl_groups.py POLICY CASE..., POLICY "off" for none: {case: {"classes": {group: traffic class}, "report": ..., "how": [...]}}"""
+main([POLICY, CASE...]), POLICY "off" for none: {case: {"classes": {group: traffic class}, "report": ..., "how": [...]}}"""
 
 import json
-import sys
 
 import nccl_stub
 import torch
@@ -62,8 +61,8 @@ def megatron():
 CASES = {each.__name__: each for each in (ddp, fsdp2, fsdp2_named, hsdp, mesh_3d, megatron)}
 
 
-def main():
-    policy, *cases = sys.argv[1:]
+def main(arguments):
+    policy, *cases = arguments
     nccl_stub.install()
     if policy != "off":
         import tensorlane.torch.nccl as nccl
@@ -81,5 +80,3 @@ def main():
         distributed.destroy_process_group()
     print("\n" + json.dumps(printed))
 
-
-main()
