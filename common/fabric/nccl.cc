@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -42,6 +43,7 @@ constexpr Default kDefaults[] = {
     {"mesh_ddp*", Kind::kBulk},
     {"mesh_dp*", Kind::kSharded},
     {"mesh_fsdp*", Kind::kSharded},
+    {"mesh_efsdp*", Kind::kSharded},  // of experts
     {"mesh_shard*", Kind::kSharded},
     // Megatron-core, parallel_state.py. The groups for data carry gradients, and with its distributed optimizer the
     // parameters, too, unless these have a group of their own (_AG).
@@ -77,11 +79,13 @@ Result<std::vector<GroupRule>> read_rule(const std::string& path, const YAML::No
     if (!map.has(key)) continue;
     TL_ASSIGN_OR_RETURN(*bytes, map.bytes(key));
   }
+  if (rule.at_least && rule.at_most && *rule.at_most < *rule.at_least)
+    return map.wrong("at_most", fmt::format("expected at least 'at_least', {}", format_bytes(*rule.at_least)));
   return std::vector{rule};
 }
 
 bool is_variable(std::string_view name) {
-  return name.starts_with("NCCL_") && name.size() <= 128 && std::ranges::all_of(name, [](char c) {
+  return name.starts_with("NCCL_") && name.size() > 5 && name.size() <= 128 && std::ranges::all_of(name, [](char c) {
            return std::isupper(static_cast<unsigned char>(c)) != 0 ||
                   std::isdigit(static_cast<unsigned char>(c)) != 0 || c == '_';
          });
@@ -120,12 +124,13 @@ const TrafficClass* find(const ClassTable& classes, std::string_view name) {
   return found == classes.data.end() ? nullptr : &*found;
 }
 
-// A class of the file, or, for rules, kMixed.
-Status check_class(const Fabric& fabric, const std::string& name, int line, const std::string& subject, bool rule) {
-  if (name.empty() || find(fabric.classes, name) != nullptr || (rule && name == kMixed)) return Status::ok_status();
+// A data class of the file, or `other`.
+Status check_class(const Fabric& fabric, const std::string& name, int line, const std::string& subject,
+                   std::string_view other = {}) {
+  if (name.empty() || name == other || find(fabric.classes, name) != nullptr) return Status::ok_status();
   std::vector<std::string_view> known;
   for (const TrafficClass& cls : fabric.classes.data) known.push_back(cls.name);
-  if (rule) known.push_back(kMixed);
+  if (!other.empty()) known.push_back(other);
   return error(fmt::format("unknown class '{}' {}", name, subject), at_line(fabric, line),
                suggestion(name, known) + "expected one of " + join(known));
 }
@@ -168,10 +173,12 @@ Result<NcclPolicy> read_nccl(const Mapping& file) {
   TL_ASSIGN_OR_RETURN(const Mapping map, Mapping::open(file.path(), file.get("nccl"), "'nccl'", kKeys));
   policy.line = map.line();
   TL_ASSIGN_OR_RETURN(policy.groups, read_list(map, "groups", read_rule));
-  for (const auto& [key, name] :
-       {std::pair("mixed", &policy.mixed), std::pair("clear_to_send", &policy.clear_to_send)}) {
+  for (const auto& [key, name, line] :
+       {std::tuple("mixed", &policy.mixed, &policy.mixed_line),
+        std::tuple("clear_to_send", &policy.clear_to_send, &policy.clear_to_send_line)}) {
     if (!map.has(key)) continue;
     TL_ASSIGN_OR_RETURN(*name, map.name(key));
+    *line = line_of(map.get(key));
   }
   if (map.has("separate_reduce_scatter")) {
     TL_ASSIGN_OR_RETURN(policy.separate_reduce_scatter, map.flag("separate_reduce_scatter"));
@@ -188,10 +195,10 @@ Status check_nccl(const Fabric& fabric) {
   const NcclPolicy& policy = fabric.nccl;
   for (const GroupRule& rule : policy.groups)
     TL_RETURN_IF_ERROR(
-        check_class(fabric, rule.cls, rule.line, fmt::format("of the groups '{}' in 'nccl'", rule.group), true));
-  TL_RETURN_IF_ERROR(check_class(fabric, policy.mixed, policy.line, "of 'mixed' in 'nccl'", false));
-  if (policy.clear_to_send == fabric.classes.control.name) return Status::ok_status();
-  return check_class(fabric, policy.clear_to_send, policy.line, "of 'clear_to_send' in 'nccl'", false);
+        check_class(fabric, rule.cls, rule.line, fmt::format("of the groups '{}' in 'nccl'", rule.group), kMixed));
+  TL_RETURN_IF_ERROR(check_class(fabric, policy.mixed, policy.mixed_line, "of 'mixed' in 'nccl'"));
+  return check_class(fabric, policy.clear_to_send, policy.clear_to_send_line, "of 'clear_to_send' in 'nccl'",
+                     fabric.classes.control.name);
 }
 
 }  // namespace tensorlane::fabric

@@ -40,6 +40,7 @@ struct NcclPolicy {
   std::vector<GroupRule> groups;
   std::string mixed;          // the class of groups that carry urgent traffic and bulk; empty: see mixed_class()
   std::string clear_to_send;  // of a receiver's messages that it is ready; empty: see clear_to_send_class()
+  int mixed_line = 0, clear_to_send_line = 0;  // as `line`
   // FSDP's reduce-scatters get a group of their own, where PyTorch can.
   bool separate_reduce_scatter = false;
   // A group whose class NCCL would drop is an error in the program, rather than a line in the report.

@@ -16,13 +16,13 @@ import yaml
 SWITCH = sys.argv[1]
 ROOT = pathlib.Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "common/fabric/fabric.schema.json").read_text())
-TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
+TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float), "null": type(None)}
 
 
 def complaints(value, schema, path="fabric"):
     """What draft-07 says of a value, for the words that the schema uses."""
     unknown = set(schema) - {"$schema", "$ref", "title", "description", "definitions", "type", "properties", "additionalProperties", "required", "enum",
-                             "anyOf", "items", "minItems", "maxItems", "minLength", "maxLength", "pattern", "minimum", "maximum"}
+                             "anyOf", "items", "propertyNames", "maxProperties", "minItems", "maxItems", "minLength", "maxLength", "pattern", "minimum", "maximum"}
     assert not unknown, unknown
     if "$ref" in schema:
         return complaints(value, SCHEMA["definitions"][schema["$ref"].removeprefix("#/definitions/")], path)
@@ -37,7 +37,10 @@ def complaints(value, schema, path="fabric"):
     found = []
     if isinstance(value, dict):
         found += [f"{path}: no {key}" for key in schema.get("required", []) if key not in value]
+        if len(value) > schema.get("maxProperties", len(value)):
+            found.append(f"{path}: {len(value)} properties")
         for key, item in value.items():
+            found += complaints(key, {"type": "string", **schema["propertyNames"]}, f"{path}: the name {key}") if "propertyNames" in schema else []
             rest = schema.get("additionalProperties", True)
             if key in schema.get("properties", {}):
                 found += complaints(item, schema["properties"][key], f"{path}.{key}")
@@ -53,7 +56,7 @@ def complaints(value, schema, path="fabric"):
     elif isinstance(value, str):
         if not schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value)) or not re.search(schema.get("pattern", ""), value):
             found.append(f"{path}: {value!r}")
-    elif not schema.get("minimum", value) <= value <= schema.get("maximum", value):
+    elif value is not None and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
         found.append(f"{path}: {value!r}")
     return found
 
@@ -94,6 +97,13 @@ qos:
 routing: {mode: routes, routes: [[h0, s0, h1]]}
 data_protection: encrypt
 urgencies: [{job: "prod-*", tensor: "*", operation: allgather, at_least: 1 KiB, at_most: 1 MiB, urgency: 0.9}]
+nccl:
+  groups: [{group: "mesh_tp*", class: urgent}, {group: "*", class: mixed, operation: allgather, at_least: 1 KiB, at_most: 1 MiB}]
+  mixed: bulk
+  clear_to_send: control
+  separate_reduce_scatter: true
+  dropped: refuse
+  environment: {NCCL_SOCKET_IFNAME: eth0, NCCL_IB_TIMEOUT: 22, NCCL_X: 1.5, NCCL_Y: true, NCCL_IB_TC: null}
 """)
 
 MAPPINGS = {
@@ -101,6 +111,7 @@ MAPPINGS = {
     ("hosts", 0, "addresses"): "host.addresses", ("switches", 0): "switch", ("switches", 0, "platform"): "platform", ("switches", 0, "ports", 0): "port",
     ("links", 0): "link", ("qos",): "qos", ("qos", "classes", "urgent"): "service", ("qos", "classes", "cnp"): "cnp", ("qos", "classes", "urgent", "ecn"): "ecn",
     ("qos", "headroom"): "headroom", ("qos", "watchdog"): "watchdog", ("routing",): "routing", ("urgencies", 0): "urgency",
+    ("nccl",): "nccl", ("nccl", "groups", 0): "group_rule",
 }
 
 
@@ -130,7 +141,7 @@ def check_words(folder):
     """Words of a list are those of the loader, which says them."""
     for path, definition in ((("switches", 0, "nos"), "switch"), (("switches", 0, "role"), "switch"), (("qos", "headroom", "formula"), "headroom"),
                              (("qos", "watchdog", "action"), "watchdog"), (("routing", "mode"), "routing"), (("data_protection",), ""),
-                             (("urgencies", 0, "operation"), "urgency")):
+                             (("urgencies", 0, "operation"), "urgency"), (("nccl", "groups", 1, "operation"), "group_rule"), (("nccl", "dropped"), "nccl")):
         changed = copy.deepcopy(FULL)
         at(changed, path[:-1])[path[-1]] = "zzzzzzzz"
         known = re.search(r"expected one of (.*)\n", load(folder, changed))
@@ -144,6 +155,9 @@ def check_mutations(folder):
         (("hosts", 0, "name"), "x\x1b"), (("hosts", 0, "retry_budget"), "4"), (("switches", 0, "ports", 0, "lanes"), 3), (("switches", 0, "ports", 0, "speed"), "fast"),
         (("switches", 0, "platform", "queues"), 9), (("links", 0, "cable"), "3"), (("links", 0, "mtu"), 100), (("links", 0, "speed"), 100), (("qos", "classes", "urgent", "shaper"), 40),
         (("qos", "classes", "urgent", "ecn"), {"kmin": "1 KiB"}), (("qos", "headroom", "lookup"), "a;b"), (("routing", "routes"), [["h0", "h1"]]), (("hosts",), "h0"), (("data_protection",), "some"),
+        (("nccl", "groups"), {}), (("nccl", "groups", 0), {"class": "bulk"}), (("nccl", "groups", 0, "group"), ""), (("nccl", "groups", 1, "at_most"), "1 MB"), (("nccl", "mixed"), "a b"),
+        (("nccl", "separate_reduce_scatter"), 1), (("nccl", "environment"), []), (("nccl", "environment"), {"nccl_x": 1}), (("nccl", "environment"), {"UCX_TLS": "rc"}), (("nccl", "environment"), {"NCCL_": "1"}),
+        (("nccl", "environment", "NCCL_X"), ["a"]), (("nccl", "environment"), {f"NCCL_{i}": 1 for i in range(257)}), (("nccl", "environment"), {"NCCL_" + 124 * "X": 1}),
     ):
         changed = copy.deepcopy(FULL)
         at(changed, path[:-1])[path[-1]] = value

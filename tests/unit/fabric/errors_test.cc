@@ -51,20 +51,20 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Mistake{"Empty", "",
                 "empty fabric file: fabric.yaml:1: expected a mapping with classes, data_protection, hosts, switches, "
-                "links, qos, routing, urgencies"},
+                "links, qos, routing, urgencies, nccl"},
         Mistake{"NoMapping", "- 1",
                 "the fabric file is a list: fabric.yaml:1: expected a mapping with classes, data_protection, hosts, "
-                "switches, links, qos, routing, urgencies"},
+                "switches, links, qos, routing, urgencies, nccl"},
         Mistake{"NoYaml", "hosts: [\n",
                 "not valid YAML: end of sequence flow not found: fabric.yaml:2: correct the syntax there, or what "
                 "was left open before it"},
         Mistake{"UnknownKey", HOST "host: []\n",
                 "unknown key 'host' in the fabric file: fabric.yaml:2: did you mean 'hosts'? expected one of classes, "
-                "data_protection, hosts, switches, links, qos, routing, urgencies"},
+                "data_protection, hosts, switches, links, qos, routing, urgencies, nccl"},
         Mistake{
             "UnknownKeyLikeNothing", HOST "colour: red\n",
             "unknown key 'colour' in the fabric file: fabric.yaml:2: expected one of classes, data_protection, hosts, "
-            "switches, links, qos, routing, urgencies"},
+            "switches, links, qos, routing, urgencies, nccl"},
         Mistake{"UnknownProtection", HOST "data_protection: encypt\n",
                 "'data_protection' of the fabric file is 'encypt': fabric.yaml:2: did you mean 'encrypt'? expected one "
                 "of none, authenticate, encrypt"},
