@@ -7,6 +7,8 @@
 
 namespace {
 
+// NOLINTBEGIN(performance-no-int-to-ptr): the loader gives addresses as numbers
+
 struct Search {
   ElfW(Addr) address;
   dl_find_object* result;
@@ -31,6 +33,8 @@ int look(dl_phdr_info* object, std::size_t /*size*/, void* search_pointer) {
   *search->result = found;
   return 1;
 }
+
+// NOLINTEND(performance-no-int-to-ptr)
 
 }  // namespace
 

@@ -80,7 +80,7 @@ class Policy {
 };
 
 // Policies are never deleted: threads of NCCL may ask while others finalize, and keep what they got. The last one is
-// used again where nothing has changed, so that there are no more of them than there were different files.
+// used again where nothing has changed, so that there are no more of them than the file has changed.
 constinit std::mutex g_mutex;
 constinit int g_users = 0;           // inits without their finalize; guarded by g_mutex
 constinit Policy* g_last = nullptr;  // guarded by g_mutex

@@ -39,7 +39,7 @@ def child_look(path):
     other.write_text(json.dumps({"version": 1, "for": "nccl", "process": {"NCCL_IB_TC": "110"}}))
     assert ask(path, str(other))[0] == "110"
     # One that is there and cannot be used is missed.
-    for break_it in (lambda: POLICY.write_text("{}"), lambda: (POLICY.unlink(), POLICY.mkdir())):
+    for break_it in (lambda: POLICY.write_text("{}"), lambda: (POLICY.unlink(), POLICY.symlink_to(POLICY)), lambda: (POLICY.unlink(), POLICY.mkdir())):
         break_it()
         value, said = ask(path)
         assert value == "106" and said.count("\n") == 1 and str(POLICY) in said and "warning" in said, said

@@ -105,7 +105,9 @@ TEST(NcclEnvPlugin, AnswersManyThreadsWhileOthersBeginAndEnd) {
   std::atomic<bool> done = false;
   std::atomic<int> forced = 0;
   std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
+  constexpr int kThreads = 4;
+  threads.reserve(kThreads);
+  for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       while (!done) {
         const std::string level = ncclEnvPlugin_v1.get_env("NCCL_IB_SL");

@@ -89,6 +89,11 @@ def check_loaded(library, plugin, version, folder):
     assert ours == [f"tensorlane: NCCL_SOCKET_IFNAME=nosuchdevice of the environment is not used: {policy} says NCCL_SOCKET_IFNAME=lo",
                     f"tensorlane: NCCL_IB_TC=106 of the environment is not used: {policy} says that it is not to be set"], said
 
+    # What NCCL takes from a file that nobody sees in the environment is held to the policy, too.
+    (folder / "nccl.conf").write_text("NCCL_SOCKET_IFNAME=nosuchdevice\nNCCL_IB_TC=104\n")
+    answer, words, said = start(library, plugin, folder, {"NCCL_DEBUG": "INFO", "NCCL_ENV_PLUGIN": plugin, "TENSORLANE_NCCL_POLICY": str(policy), "NCCL_CONF_FILE": str(folder / "nccl.conf")})
+    assert answer["status"] == 0 and answer["asked"]["NCCL_IB_TC"] is None and "NCCL_IB_TC=104 of the environment is not used" in said, (answer, words, said)
+
     # As NCCL finds it by its short name.
     answer, words, _ = start(library, plugin, folder, {**named, "NCCL_ENV_PLUGIN": "tensorlane", "LD_LIBRARY_PATH": str(pathlib.Path(plugin).parent)})
     assert answer["status"] == 0 and f"ENV/Plugin: Using tensorlane (v{INTERFACES[version]})" in words, words
