@@ -13,6 +13,7 @@ MAY_INCLUDE = {
     "common/command_line": ["common/base"],
     "common/fabric": ["common/base"],
     "common/files": ["common/base"],
+    "common/nccl": ["common/base", "common/files"],
     "common/process": ["common/base"],
     "common/protocol": ["common/base"],
     "daemon/engine": [],
