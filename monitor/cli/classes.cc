@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/text.h"
+
 namespace tensorlane::cli {
 namespace {
 
@@ -215,13 +217,13 @@ Result<std::string> classes_text(const Fabric& fabric, const std::string& stack_
   const Stack& stack = stack_of(stack_name);
   if (stack_name == "env") {
     TL_ASSIGN_OR_RETURN(const auto variables, shell_variables(fabric));
-    std::string text = fmt::format("# Classes of {}. {}\n", fabric.path, stack.notes.front());
+    std::string text = fmt::format("# Classes of {}. {}\n", printable(fabric.path), stack.notes.front());
     for (const auto& [name, value] : variables) text += fmt::format("export {}={}\n", name, value);
     return text;
   }
   std::string text =
-      fmt::format("{:<16} {:>4} {:>13} {:>3} {:>13}  {}\n", "class", "DSCP", "traffic class", "PCP", "service level",
-                  stack.traffic_class == nullptr ? "" : "a process that is all in this class");
+      fmt::format("{:<16} {:>4} {:>13} {:>3} {:>13}{}\n", "class", "DSCP", "traffic class", "PCP", "service level",
+                  stack.traffic_class == nullptr ? "" : "  a process that is all in this class");
   for (const TrafficClass* cls : all_classes(fabric)) {
     std::string line = fmt::format("{:<16} {:>4} {:>13} {:>3} {:>13} ", cls->name, cls->dscp, traffic_class(*cls),
                                    cls->pcp, cls->service_level);
@@ -247,7 +249,8 @@ Result<std::string> classes_json(const Fabric& fabric, const std::string& stack_
     for (const auto& [name, value] : variables) json["variables"][name] = value;
   }
   json["notes"] = stack.notes;
-  return json.dump(2) + "\n";
+  // A path need not be UTF-8.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tensorlane::cli
