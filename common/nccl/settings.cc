@@ -27,7 +27,8 @@ Settings::Settings(const Sources& sources, std::vector<Finding>& findings) {
 }
 
 void Settings::read_file(const std::string& root, const std::string& path, bool named, std::vector<Finding>& findings) {
-  if (access((root + path).c_str(), F_OK) != 0 && !named) return;
+  const bool missing = access((root + path).c_str(), F_OK) != 0;
+  if (missing && !named) return;
   if (!path.starts_with('/')) {
     findings.push_back({"N7", Severity::kWarning, "NCCL_CONF_FILE: " + path,
                         "it was not looked at: each process looks for it in its own working folder",
@@ -37,8 +38,11 @@ void Settings::read_file(const std::string& root, const std::string& path, bool 
   const Result<std::string> text =
       files::read(root + path, "NCCL's configuration file", files::Care::kConfiguration, kLongestFile);
   if (!text.ok()) {
-    findings.push_back({"N7", Severity::kWarning, (named ? "NCCL_CONF_FILE: " : "") + path,
-                        "it was not looked at: " + text.status().what(), text.status().fix()});
+    findings.push_back(
+        {"N7", Severity::kWarning, (named ? "NCCL_CONF_FILE: " : "") + path,
+         (missing ? "NCCL goes on without it and says nothing: " : "NCCL may read it, and it was not looked at: ") +
+             text.status().what(),
+         text.status().fix()});
     return;
   }
   std::istringstream lines(text.value());
