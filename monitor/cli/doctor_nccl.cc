@@ -135,9 +135,20 @@ class NcclDoctor {
     const auto fabric = fabric::parse(text.value(), named->second, fabric::Keys::kOptional);
     if (!fabric.ok())
       return useless(fmt::format("{} ({})", fabric.status().what(), fabric.status().where()), fabric.status().fix());
+    if (has_plugin())
+      add({"N7", nccl::Severity::kWarning, place, "it is a fabric file, which the env plugin cannot read",
+           fmt::format("tensorlane classes --for nccl --fabric {} --json > nccl-policy.json, and name that file",
+                       named->second)});
     if (options_.fabric == nullptr) return take_fabric(fabric.value());
     if (const auto rendered = classes_json(fabric.value(), "nccl"); rendered.ok())
       compare(shallow_json(rendered.value()), place, fmt::format("cp {} {}", options_.fabric->path, named->second));
+  }
+
+  bool has_plugin() const {
+    std::vector<nccl::Finding> reported_elsewhere;
+    const nccl::Settings settings(subject_.sources, reported_elsewhere);
+    const nccl::Setting* plugin = settings.find("NCCL_ENV_PLUGIN");
+    return plugin != nullptr && plugin->value.find("tensorlane") != std::string::npos;
   }
 
   // What `tensorlane classes` printed, or what is meant to be that.
