@@ -43,6 +43,9 @@ Status run(const tl_nccl_subject_t* asked, tl_nccl_finding_t function, void* arg
   for (const nccl::Finding& finding : nccl::preflight(subject))
     function(finding.rule.c_str(), static_cast<int>(finding.severity), finding.place.c_str(), finding.message.c_str(),
              finding.fix.c_str(), argument);
+  if (nccl::rdma_devices("").empty())
+    function("N4", static_cast<int>(nccl::Severity::kNote), "/sys/class/infiniband", nccl::no_rdma_device(),
+             "nothing, where ranks of one host talk to each other only", argument);
   return {};
 }
 

@@ -17,7 +17,6 @@ namespace fs = std::filesystem;
 
 constexpr unsigned kDefaultOfUcx = 106;  // "auto", on RoCE v2
 constexpr int kFirstWithGin = 22800;
-constexpr const char* kOwnPlugin = "tensorlane";
 
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -75,6 +74,11 @@ constexpr Network kNetworks[] = {
     {"ucx", "NCCL over UCX has one class for the whole process",
      "set UCX_IB_TRAFFIC_CLASS to one class of `tensorlane classes --for ucx`"},
 };
+
+bool is_own_plugin(const std::string& named) {
+  const std::string file = fs::path(named).filename();
+  return file == "tensorlane" || file == "libnccl-env-tensorlane.so";
+}
 
 class Preflight {
  public:
@@ -154,11 +158,8 @@ class Preflight {
   void check_plugin() {
     const Setting* plugin = settings_.find("NCCL_ENV_PLUGIN");
     if (plugin == nullptr || (subject_.version != 0 && subject_.version < kFirstWithEnvPlugin)) return;
-    const std::string file = fs::path(plugin->value).filename();
-    own_plugin_ = file == kOwnPlugin || file == "libnccl-env-tensorlane.so";
-    const bool by_path = plugin->value.starts_with('/');
-    if (own_plugin_ && by_path && access((subject_.sources.root + plugin->value).c_str(), R_OK) != 0) {
-      own_plugin_ = false;
+    own_plugin_ = loads_own_plugin(settings_, subject_.sources.root);
+    if (!own_plugin_ && is_own_plugin(plugin->value)) {
       add("N7", Severity::kWarning, place("NCCL_ENV_PLUGIN"),
           "there is no such file: " + plugin->value + ": NCCL starts without the host's settings",
           "give the path of libnccl-env-tensorlane.so");
@@ -299,12 +300,7 @@ class Preflight {
   }
 
   void check_devices() {
-    std::error_code error;
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(subject_.sources.root + "/sys/class/infiniband", error))
-      names.push_back(entry.path().filename());
-    std::ranges::sort(names);
-    for (const std::string& name : names) {
+    for (const std::string& name : rdma_devices(subject_.sources.root)) {
       const unsigned forced = forced_traffic_class(subject_.sources.root, name);
       const std::string path = "/sys/class/infiniband/" + name + "/tc/1/traffic_class";
       if (forced != 0)
@@ -323,6 +319,25 @@ class Preflight {
 
 std::vector<Finding> preflight(const Subject& subject) {
   return Preflight(subject).run();
+}
+
+bool loads_own_plugin(const Settings& settings, const std::string& root) {
+  const Setting* plugin = settings.find("NCCL_ENV_PLUGIN");
+  if (plugin == nullptr || !is_own_plugin(plugin->value)) return false;
+  return !plugin->value.starts_with('/') || access((root + plugin->value).c_str(), R_OK) == 0;
+}
+
+std::vector<std::string> rdma_devices(const std::string& root) {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root + "/sys/class/infiniband", error))
+    names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+const char* no_rdma_device() {
+  return "this host has no RDMA device: NCCL uses NET/Socket here, which sets no class on its connections";
 }
 
 unsigned forced_traffic_class(const std::string& root, const std::string& device) {

@@ -44,6 +44,14 @@ struct Subject {
 // In no order that means anything. Reads files below sources.root, and changes nothing.
 std::vector<Finding> preflight(const Subject& subject);
 
+// Whether NCCL loads tensorlane's env plugin, if it knows env plugins. One that is named by a path must be there.
+bool loads_own_plugin(const Settings& settings, const std::string& root);
+
+// Names of the RDMA devices of a host, sorted.
+std::vector<std::string> rdma_devices(const std::string& root);
+// What it means that there is none. No finding of preflight(): another host than that of the job may be looked at.
+const char* no_rdma_device();
+
 // The traffic class that an RDMA device forces upon all its queue pairs; 0: none.
 unsigned forced_traffic_class(const std::string& root, const std::string& device);
 

@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 using findings::Severity;
 
 constexpr char kPolicy[] = "TENSORLANE_NCCL_POLICY";
+constexpr char kDefaultPolicy[] = "/etc/tensorlane/nccl-policy.json";  // of the env plugin
 constexpr Bytes kLongestPolicy = mib(4);
 constexpr unsigned kHighestTrafficClass = 255, kHighestServiceLevel = 15;
 constexpr const char* kLibraryFolders[] = {"/usr/lib/x86_64-linux-gnu",
@@ -47,11 +48,16 @@ class NcclDoctor {
     TL_RETURN_IF_ERROR(find_version());
     if (options_.fabric != nullptr) take_fabric(*options_.fabric);
     check_policy();
+    if (has_plugin()) take_overridden();
     for (const nccl::Finding& finding : nccl::preflight(subject_)) add(finding);
     if (subject_.version == 0)
       report_.unchecked.push_back({"", "N8", "no libnccl.so.2 was found: name it with --nccl-library"});
     if (subject_.classes.empty())
       report_.unchecked.push_back({"", "N5 and N6", "without --fabric or a policy no class is known"});
+    std::error_code error;
+    if (nccl::rdma_devices(subject_.sources.root).empty() &&
+        fs::exists(subject_.sources.root + "/sys/class/net", error))
+      report_.unchecked.push_back({"", "N4", nccl::no_rdma_device()});
     findings::sort(report_);
     return std::move(report_);
   }
@@ -135,20 +141,34 @@ class NcclDoctor {
     const auto fabric = fabric::parse(text.value(), named->second, fabric::Keys::kOptional);
     if (!fabric.ok())
       return useless(fmt::format("{} ({})", fabric.status().what(), fabric.status().where()), fabric.status().fix());
-    if (has_plugin())
-      add({"N7", nccl::Severity::kWarning, place, "it is a fabric file, which the env plugin cannot read",
-           fmt::format("tensorlane classes --for nccl --fabric {} --json > nccl-policy.json, and name that file",
-                       named->second)});
     if (options_.fabric == nullptr) return take_fabric(fabric.value());
     if (const auto rendered = classes_json(fabric.value(), "nccl"); rendered.ok())
       compare(shallow_json(rendered.value()), place, fmt::format("cp {} {}", options_.fabric->path, named->second));
   }
 
   bool has_plugin() const {
+    if (subject_.version != 0 && subject_.version < nccl::kFirstWithEnvPlugin) return false;
     std::vector<nccl::Finding> reported_elsewhere;
-    const nccl::Settings settings(subject_.sources, reported_elsewhere);
-    const nccl::Setting* plugin = settings.find("NCCL_ENV_PLUGIN");
-    return plugin != nullptr && plugin->value.find("tensorlane") != std::string::npos;
+    return nccl::loads_own_plugin(nccl::Settings(subject_.sources, reported_elsewhere), subject_.sources.root);
+  }
+
+  // What the env plugin takes out of its users' hands. It reads what `tensorlane classes` printed, and nothing else.
+  void take_overridden() {
+    const auto named = subject_.sources.environment.find(kPolicy);
+    const bool is_named = named != subject_.sources.environment.end() && !named->second.empty();
+    const std::string path = is_named ? named->second : kDefaultPolicy;
+    const Result<std::string> text =
+        files::read(subject_.sources.root + path, "the policy", files::Care::kConfiguration, kLongestPolicy);
+    const auto policy = text.ok() ? shallow_json(text.value()) : nlohmann::ordered_json();
+    if (policy.is_object() && policy.contains("process") && policy["process"].is_object()) {
+      for (const auto& [name, value] : policy["process"].items()) subject_.overridden.insert(name);
+      return;
+    }
+    const std::string why = text.ok() ? "it is not what the env plugin can read" : text.status().what();
+    add({"N7", nccl::Severity::kWarning, is_named ? fmt::format("{}: {}", kPolicy, path) : path,
+         "the env plugin holds users to nothing: " + why,
+         fmt::format("tensorlane classes --for nccl --fabric {} --json > nccl-policy.json, and name that file",
+                     options_.fabric == nullptr ? "fabric.yaml" : options_.fabric->path)});
   }
 
   // What `tensorlane classes` printed, or what is meant to be that.
@@ -196,7 +216,6 @@ class NcclDoctor {
   }
 
   void take_variable(const std::string& name, const std::string& value) {
-    subject_.overridden.insert(name);
     unsigned level = 0;
     const char* end = value.data() + value.size();
     if (name == "NCCL_IB_SL" && std::from_chars(value.data(), end, level) == std::from_chars_result{end, std::errc()} &&

@@ -85,6 +85,22 @@ def peers(kit, seconds):
     return figures
 
 
+FABRIC = "hosts: [{name: h0, addresses: {tcp: 127.0.0.1}}]\n"
+
+
+def classes(kit, seconds):
+    """What tensorlane.torch.nccl says of each group, beside what NCCL itself says of the communicators."""
+    start = time.monotonic()
+    way, refusals = (None, {"fake driver": "NCCL needs a GPU"}) if kit.fake else find_nccl(kit, seconds // 3)
+    if way is None:
+        raise Skipped("no NCCL of two ranks: " + "; ".join(f"{key}: {why}" for key, why in refusals.items()))
+    kit.path("fabric.yaml").write_text(FABRIC)
+    policy = kit.path("nccl-policy.json")
+    policy.write_text(kit.command([str(kit.folder / "bin" / "tensorlane"), "classes", "--for", "nccl", "--fabric", str(kit.path("fabric.yaml")), "--json"], 20))
+    arguments = ["--nccl", way, "--policy", policy, "--log", kit.path("nccl"), "--store", kit.path("classes")]
+    return kit.job(2, 1, kit.python_command("rank_classes.py", *arguments), seconds - (time.monotonic() - start))
+
+
 def bench(kit, seconds, *arguments):
     out = kit.path("bench.json")
     compare = ["--compare", "gloo"] if (kit.folder / "bin" / "bench" / "gloo_worker").exists() else []
@@ -139,5 +155,6 @@ PARTS = (
     Part("cpu", "time of the program's threads for each call", False, 30, measured("cpu")),
     Part("idle", "a training loop with and without an idle daemon and joined job", False, 60, script("rank_idle.py", 1)),
     Part("peers", "two daemons beside Gloo and NCCL over sockets, two ranks on one GPU", False, 170, peers),
+    Part("nccl_classes", "groups of a real NCCL ask for the classes of the policy, says NCCL's own log", True, 90, classes),
     Part("cores", "lanes, workers and rails on this machine's cores", False, 150, cores, needs_gpu=False),
 )

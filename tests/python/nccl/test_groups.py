@@ -24,6 +24,10 @@ nccl:
 """
 CLEAN = {"NCCL_IB_SL": "4"}
 HEAD = "import copy, datetime, json, sys, warnings\nimport torch, torch.distributed as dist\nimport nccl_stub, nccl_groups\n"
+ON_A_HOST_WITH_RDMA = """
+from tensorlane.torch.nccl import _groups, _preflight
+_groups.preflight = lambda policy: [finding for finding in _preflight.preflight(policy) if finding.place != "/sys/class/infiniband"]
+"""
 MEGATRON = {
     "default_pg": MIXED, "DATA_PARALLEL_GROUP_WITH_CP": MIXED, "DATA_PARALLEL_GROUP": MIXED, "CONTEXT_PARALLEL_GROUP": URGENT, "MODEL_PARALLEL_GROUP": URGENT,
     "TENSOR_MODEL_PARALLEL_GROUP": URGENT, "PIPELINE_MODEL_PARALLEL_GROUP": URGENT, "EMBEDDING_GROUP": BULK, "POSITION_EMBEDDING_GROUP": BULK,
@@ -70,7 +74,7 @@ def groups(policy, *cases):
 
 def program(text, *arguments, **variables):
     """What `text` prints last, as JSON, and all of its standard error."""
-    return forked(HEAD + text, [*map(str, arguments)], {**CLEAN, **variables})
+    return forked(HEAD + ON_A_HOST_WITH_RDMA + text, [*map(str, arguments)], {**CLEAN, **variables})
 
 
 def has_separation():
@@ -324,6 +328,21 @@ def test_what_beats_the_classes_is_said_at_enable_and_of_each_group(policy):
     assert len(found[0]) == 1 and "N1" not in errors
     found, errors = program(text, policy)
     assert found[0] == [] and errors == ""
+
+
+@pytest.mark.skipif(os.path.isdir("/sys/class/infiniband") and len(os.listdir("/sys/class/infiniband")) > 0, reason="this host has an RDMA device")
+def test_a_host_without_rdma_device(policy):
+    found, errors = program("_groups.preflight = _preflight.preflight\n" + GIVEN + "print(json.dumps(nccl.report().groups[0].effect))", policy)
+    assert found == "not in force: /sys/class/infiniband: this host has no RDMA device: NCCL uses NET/Socket here, which sets no class on its connections" and errors == ""
+
+
+def test_variables_are_overridden_where_the_plugin_has_a_policy(policy, tmp_path):
+    text = GIVEN + "print(json.dumps([finding.rule for finding in nccl.report().findings]))"
+    plugin = tmp_path / "libnccl-env-tensorlane.so"
+    plugin.write_text("")
+    variables = {"NCCL_IB_TC": "106", "NCCL_ENV_PLUGIN": str(plugin)}
+    assert program(text, policy, **variables, TENSORLANE_NCCL_POLICY=str(policy))[0] == []
+    assert program(text, policy, **variables, TENSORLANE_NCCL_POLICY=str(policy.with_suffix(".yaml")))[0] == ["N1"]
 
 
 def test_enabled_by_the_environment_alone(policy):

@@ -189,6 +189,8 @@ class Bench:
 
     def report(self, files, environment, *options, fabric="green", library=None):
         """The exit status and what --json printed."""
+        if "tensorlane" in environment.get("NCCL_ENV_PLUGIN", "") and "TENSORLANE_NCCL_POLICY" not in environment:
+            files = {POLICY: json.dumps(rendered(self, FABRIC % "greenfield"))} | files  # what the plugin reads unless it is told
         root = files if isinstance(files, pathlib.Path) else self.host(files)
         named = ("--fabric", getattr(self, fabric)) if fabric else ()
         done = start({**LEVEL, **environment}, "--root", root, "--json", "--nccl-library", library or self.library, *named, *options)
@@ -238,6 +240,11 @@ def check_plugins(bench):
     for plugin, rules in (("libnccl-env-other.so", ["N1", "N7"]), (PLUGIN, ["N1", "N7"]), ("tensorlane", [])):
         found = bench.findings({}, {"NCCL_ENV_PLUGIN": plugin, "NCCL_IB_TC": "106"})
         assert [f["rule"] for f in found] == rules, (plugin, found)
+    found = bench.findings({POLICY: ""}, {"NCCL_ENV_PLUGIN": "tensorlane", "NCCL_IB_TC": "106"})  # with nothing that it could read
+    assert [(f["rule"], f["place"]) for f in found] == [("N1", "NCCL_IB_TC in the environment"), ("N7", POLICY)], found
+    # A host without RDMA, of which not all is known.
+    _, report = bench.report({"/sys/class/net/eth0/mtu": "1500"}, {})
+    assert report["findings"] == [] and [(u["rules"], "no RDMA device" in u["reason"]) for u in report["unchecked"]] == [("N4", True)], report
     found = bench.findings({}, {"NCCL_ENV_PLUGIN": "tensorlane", "NCCL_IB_TC": "106"}, library=bench.libnccl("2.28.3"))
     assert [(f["rule"], f["severity"], f["place"]) for f in found] == [
         ("N1", "error", "NCCL_IB_TC in the environment"), ("N8", "warning", "NCCL_ENV_PLUGIN in the environment")], found
@@ -380,8 +387,11 @@ def check_policy_for_fabric(bench):
             assert len(found) == 1 and fits(found[0], "N6", "warning", "UCX_IB_TRAFFIC_CLASS in the environment", f"class {wrong}", f"{right} ('bulk')"), (name, found)
             found = policy_findings(bench, policy, {"NCCL_IB_SL": None}, fabric=None)
             assert len(found) == 1 and found[0]["fix"] == ("NCCL_IB_SL=3" if name == "brownfield" else "NCCL_IB_SL=5"), (name, found)
-            if policy != text:  # the plugin reads no fabric file
-                assert policy_findings(bench, policy, {"NCCL_IB_SL": None, "NCCL_IB_TC": "1", "NCCL_ENV_PLUGIN": "tensorlane"}, fabric=None) == [], name
+            found = policy_findings(bench, policy, {"NCCL_IB_SL": None, "NCCL_IB_TC": "1", "NCCL_ENV_PLUGIN": "tensorlane"}, fabric=None)
+            if policy != text:
+                assert found == [], name
+            else:  # the plugin reads no fabric file, so that it overrides nothing
+                assert [f["rule"] for f in found] == ["N1", "N2", "N7"] and "it is not what the env plugin can read" in found[2]["message"], found
     for value, fix in (("'7'", "NCCL_IB_SL=7"), ("'16'", "expected one of 5 ('urgent')"), ("x", "expected one of 5"), ("null", "expected one of 5")):
         found = policy_findings(bench, (FABRIC % "greenfield") + "nccl: {environment: {NCCL_IB_SL: %s}}\n" % value, {"NCCL_IB_SL": None}, fabric=None)
         assert len(found) == 1 and fix in found[0]["fix"], (value, found)

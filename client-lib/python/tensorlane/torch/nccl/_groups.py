@@ -318,7 +318,7 @@ class Hook:
         if plan.dropped:
             return plan.dropped
         for finding in self.findings:
-            if finding.severity == "error" and finding.rule != "N3":
+            if finding.rule == "N4" or finding.severity == "error" and finding.rule != "N3":
                 return f"not in force: {finding.place}: {finding.message}"
         if plan.traffic_class is None:
             return "NCCL sends it in its default class"

@@ -83,12 +83,13 @@ class Policy:
         if isinstance(policy, Mapping):
             return cls("the policy", policy)
         path = os.fspath(policy)
-        text = _read_file(path)
-        try:
-            parsed = json.loads(text)
-        except (ValueError, RecursionError):
-            parsed = _render(path)
-        return cls(path, parsed if isinstance(parsed, Mapping) else {})
+        parsed = _parse(_read_file(path))
+        return cls(path, _render(path) if parsed is None else parsed)
+
+    @classmethod
+    def load_json(cls, path: str) -> Policy:
+        """No fabric file."""
+        return cls(path, _parse(_read_file(path)) or {})
 
     def without_separation(self) -> Policy:
         """The same, for a PyTorch that cannot separate reduce-scatters."""
@@ -139,6 +140,15 @@ def _read_file(path):
     if len(text) > _MOST_BYTES:
         raise misuse("the policy is longer than 4 MiB", path, "name a file that `tensorlane classes` has written")
     return text
+
+
+def _parse(text):
+    """A mapping, or None for what is no JSON."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, Mapping) else {}
 
 
 def _render(path):
