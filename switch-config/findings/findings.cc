@@ -67,6 +67,11 @@ std::string said(const Finding& f) {
   return text;
 }
 
+// "leaf0 ", where a line names its device.
+std::string of(const std::string& device) {
+  return device.empty() ? "" : device + " ";
+}
+
 // Places of findings that say the same of one device.
 struct Group {
   const Finding* first;
@@ -154,9 +159,10 @@ std::string to_sarif(const Report& report) {
   const auto notify = [&](const std::string& text) {
     notifications.push_back({{"level", "note"}, {"message", {{"text", text}}}});
   };
-  for (const Unparsed& u : report.unparsed) notify(fmt::format("not understood: {} {}: {}", u.device, u.place, u.text));
+  for (const Unparsed& u : report.unparsed)
+    notify(fmt::format("not understood: {}{}: {}", of(u.device), u.place, u.text));
   for (const Unchecked& u : report.unchecked)
-    notify(fmt::format("not checked: {} {}: {}", u.device, u.rules, u.reason));
+    notify(fmt::format("not checked: {}{}: {}", of(u.device), u.rules, u.reason));
   Json invocation = {{"executionSuccessful", true}, {"toolExecutionNotifications", std::move(notifications)}};
   Json run = {{"tool", {{"driver", {{"name", "tensorlane-switch"}, {"rules", std::move(rules)}}}}},
               {"invocations", Json::array({std::move(invocation)})},
@@ -173,10 +179,12 @@ std::string to_text(const Report& report) {
   std::size_t counts[3] = {};
   for (const Finding& f : report.findings) ++counts[static_cast<std::size_t>(f.severity)];
   for (const auto& [f, places] : grouped(report.findings))
-    line(fmt::format("{} {} {}{}{}{}: {}; {}", severity_name(f->severity), f->rule, f->device,
-                     f->device.empty() ? "" : " ", f->place, and_more(places), f->message, f->fix));
-  for (const Unparsed& u : report.unparsed) line(fmt::format("not understood: {} {}: {}", u.device, u.place, u.text));
-  for (const Unchecked& u : report.unchecked) line(fmt::format("not checked: {} {}: {}", u.device, u.rules, u.reason));
+    line(fmt::format("{} {} {}{}{}: {}; {}", severity_name(f->severity), f->rule, of(f->device), f->place,
+                     and_more(places), f->message, f->fix));
+  for (const Unparsed& u : report.unparsed)
+    line(fmt::format("not understood: {}{}: {}", of(u.device), u.place, u.text));
+  for (const Unchecked& u : report.unchecked)
+    line(fmt::format("not checked: {}{}: {}", of(u.device), u.rules, u.reason));
   text += fmt::format("{} errors, {} warnings, {} notes, {} lines not understood", counts[0], counts[1], counts[2],
                       report.unparsed.size());
   if (!report.unchecked.empty()) text += ", some rules not checked";
