@@ -338,7 +338,7 @@ class Hook:
             self._forget()
             groups = list(self._groups.values())
         known = {group.group_name for group in groups}
-        for group, name in c10d._world.pg_names.items():
+        for group, name in list(c10d._world.pg_names.items()):
             if str(name) not in known and _nccl_of(group) is not None:
                 groups.append(Group(
                     getattr(group, "group_desc", _UNNAMED), str(name), group.size(), "", "", None,
