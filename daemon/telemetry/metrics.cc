@@ -278,13 +278,13 @@ class Page final {
 
   void add_info(std::vector<MetricFamily>& families) const {
     MetricFamily family = make("class_info", "How a class is tagged", MetricType::Gauge);
-    each_class([&](std::size_t, const ClassLabel& label) {
-      add_value(family,
-                {{"class", label.name},
-                 {"dscp", std::to_string(label.dscp)},
-                 {"pcp", std::to_string(label.pcp)},
-                 {"service_level", std::to_string(label.service_level)}},
-                1);
+    each_class([&](std::size_t slot, const ClassLabel& label) {
+      std::vector<ClientMetric::Label> labels{{"class", label.name},
+                                              {"dscp", std::to_string(label.dscp)},
+                                              {"pcp", std::to_string(label.pcp)},
+                                              {"service_level", std::to_string(label.service_level)}};
+      if (slot != ports::kControlSlot) labels.push_back({"rank", std::to_string(slot)});
+      add_value(family, std::move(labels), 1);
     });
     families.push_back(std::move(family));
     MetricFamily host = make("host_info", "This host in the fabric file", MetricType::Gauge);

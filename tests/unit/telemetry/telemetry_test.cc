@@ -102,6 +102,11 @@ TEST(Exporter, ShowsWhatTheLaneCounted) {
   EXPECT_THAT(page, HasSubstr("tensorlane_rail_received_bytes_total{rail=\"1\",class=\"urgent\"} 11"));
   EXPECT_THAT(page, Not(HasSubstr("peer=\"h2\"")));
   EXPECT_THAT(page, HasSubstr("tensorlane_class_info{class=\"control\",dscp=\"51\",pcp=\"6\",service_level=\"6\"} 1"));
+  EXPECT_THAT(
+      page,
+      HasSubstr("tensorlane_class_info{class=\"urgent\",dscp=\"43\",pcp=\"5\",service_level=\"5\",rank=\"0\"} 1"));
+  EXPECT_THAT(
+      page, HasSubstr("tensorlane_class_info{class=\"bulk\",dscp=\"27\",pcp=\"3\",service_level=\"3\",rank=\"1\"} 1"));
   EXPECT_THAT(page, HasSubstr("tensorlane_sessions_ended_total 4"));
   EXPECT_THAT(page,
               HasSubstr("tensorlane_job_sent_bytes_total{training_job=\"train\",user=\"1000\",class=\"urgent\"} 900"));
