@@ -14,14 +14,12 @@
 #include <string_view>
 
 #include "client-lib/nccl-env/interface.h"
-#include "client-lib/nccl-env/policy.h"
 #include "common/base/text.h"
+#include "common/nccl/policy.h"
 
 namespace tensorlane::nccl_env {
 namespace {
 
-constexpr char kPathVariable[] = "TENSORLANE_NCCL_POLICY";
-constexpr char kDefaultPath[] = "/etc/tensorlane/nccl-policy.json";
 constexpr std::size_t kMostShown = 200;  // bytes of a variable's value in a message
 
 // In one call, so that lines of other threads and processes do not come between. Nothing can be done where it fails.
@@ -45,11 +43,11 @@ class KeepErrno {
 // A policy in force. All threads may ask it.
 class Policy {
  public:
-  Policy(std::string path, Variables variables) : path_(std::move(path)), variables_(std::move(variables)) {
+  Policy(std::string path, nccl::Variables variables) : path_(std::move(path)), variables_(std::move(variables)) {
     for (const auto& each : variables_) said_[each.first];
   }
 
-  bool same(const std::string& path, const Variables& variables) const {
+  bool same(const std::string& path, const nccl::Variables& variables) const {
     return path_ == path && variables_ == variables;
   }
 
@@ -65,7 +63,7 @@ class Policy {
   }
 
  private:
-  void report(const Variables::value_type& forced, std::string_view given) try {
+  void report(const nccl::Variables::value_type& forced, std::string_view given) try {
     if (said_.find(forced.first)->second.test_and_set()) return;
     const std::string shown = std::string(given.substr(0, kMostShown)) + (given.size() > kMostShown ? "..." : "");
     say(forced.first + "=" + shown + " of the environment is not used: " + path_ + " says " +
@@ -75,7 +73,7 @@ class Policy {
   }
 
   const std::string path_;
-  const Variables variables_;
+  const nccl::Variables variables_;
   std::map<std::string, std::atomic_flag, std::less<>> said_;
 };
 
@@ -86,24 +84,22 @@ constinit int g_users = 0;           // inits without their finalize; guarded by
 constinit Policy* g_last = nullptr;  // guarded by g_mutex
 constinit std::atomic<Policy*> g_policy = nullptr;
 
-// Nothing where there is no policy, which needs no words: most hosts have none.
-std::optional<std::string> policy_path() {
-  const char* named = std::getenv(kPathVariable);
-  if (named != nullptr && *named != '\0') return named;
-  if (access(kDefaultPath, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
-  return kDefaultPath;
+// The host's own policy comes first: users cannot put theirs in its place.
+std::string policy_path() {
+  if (access(nccl::kPolicyPath, F_OK) == 0) return nccl::kPolicyPath;
+  const char* named = std::getenv(nccl::kPolicyVariable);
+  return named != nullptr && *named != '\0' ? named : nccl::kPolicyPath;
 }
 
 // With g_mutex held.
 void load() {
-  const std::optional<std::string> path = policy_path();
-  if (!path) return;
-  Result<Variables> variables = read_policy(*path);
+  const std::string path = policy_path();
+  Result<nccl::Variables> variables = nccl::read_policy(path);
   if (!variables.ok()) {
     say("warning: NCCL's variables are left as they are: " + variables.status().to_string());
     return;
   }
-  if (g_last == nullptr || !g_last->same(*path, *variables)) g_last = new Policy(*path, std::move(*variables));
+  if (g_last == nullptr || !g_last->same(path, *variables)) g_last = new Policy(path, std::move(*variables));
   g_policy.store(g_last, std::memory_order_release);
 }
 

@@ -28,7 +28,9 @@ FOLDERS = (
     "common/protocol",
 )
 UNITS = (
-    "client-lib/src/*.cc", "client-lib/src/cuda/*.cc", "common/files/*.cc", "common/nccl/*.cc",
+    "client-lib/src/*.cc", "client-lib/src/cuda/*.cc", "common/files/*.cc",
+    # The other files of common/nccl need libraries, too.
+    *(f"common/nccl/{unit}.cc" for unit in ("preflight", "settings", "version")),
     # The other files of common/base need libraries.
     *(f"common/base/{unit}.cc" for unit in ("assert", "available_memory", "status", "text")),
 )

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <new>
+#include <optional>
+#include <string>
 
 #include "client-lib/src/error.h"
 #include "common/nccl/preflight.h"
@@ -32,13 +34,23 @@ Status run(const tl_nccl_subject_t* asked, tl_nccl_finding_t function, void* arg
   if (asked == nullptr || function == nullptr || asked->size != sizeof(tl_nccl_subject_t))
     return Status(Code::kInvalidArgument, "no subject, or one of another size, or no function", "tl_nccl_preflight",
                   "pass a tl_nccl_subject_t whose size is set");
+  const auto refuse = [](const char* what) {
+    return Status(Code::kInvalidArgument, what, "tl_nccl_preflight", "give each class and each variable a name");
+  };
   nccl::Subject subject;
   subject.sources = own_sources();
   subject.version = asked->version;
-  for (std::size_t i = 0; i < asked->class_count; ++i)
-    subject.classes.push_back(
-        {asked->classes[i].name, asked->classes[i].traffic_class, asked->classes[i].service_level});
-  for (std::size_t i = 0; i < asked->overridden_count; ++i) subject.overridden.insert(asked->overridden[i]);
+  for (std::size_t i = 0; i < asked->class_count; ++i) {
+    const tl_nccl_class_t& cls = asked->classes[i];
+    if (cls.name == nullptr) return refuse("a class has no name");
+    subject.classes.push_back({cls.name, cls.traffic_class, cls.service_level});
+  }
+  for (std::size_t i = 0; i < asked->overridden_count; ++i) {
+    if (asked->overridden[i] == nullptr) return refuse("a variable has no name");
+    const char* value = asked->values[i];
+    subject.overridden.emplace(asked->overridden[i],
+                               value == nullptr ? std::nullopt : std::optional<std::string>(value));
+  }
   if (asked->service_level >= 0) subject.service_level = static_cast<unsigned>(asked->service_level);
   for (const nccl::Finding& finding : nccl::preflight(subject))
     function(finding.rule.c_str(), static_cast<int>(finding.severity), finding.place.c_str(), finding.message.c_str(),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <initializer_list>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -38,6 +39,12 @@ constexpr Default kDefaults[] = {
     {"mesh_cp*", Kind::kUrgent},
     {"mesh_sp*", Kind::kUrgent},
     {"mesh_ep*", Kind::kUrgent},
+    {"mesh_tensor*", Kind::kUrgent},
+    {"mesh_pipe*", Kind::kUrgent},
+    {"mesh_context*", Kind::kUrgent},
+    {"mesh_sequence*", Kind::kUrgent},  // sequence_parallel is DeepSpeed's
+    {"mesh_expert*", Kind::kUrgent},
+    {"pp_p2p_*", Kind::kUrgent},  // of torch.distributed.pipelining
     {"mesh_dp_replicate*", Kind::kBulk},
     {"mesh_replicate*", Kind::kBulk},
     {"mesh_ddp*", Kind::kBulk},
@@ -45,9 +52,10 @@ constexpr Default kDefaults[] = {
     {"mesh_fsdp*", Kind::kSharded},
     {"mesh_efsdp*", Kind::kSharded},  // of experts
     {"mesh_shard*", Kind::kSharded},
+    {"mesh_data_parallel*", Kind::kMixed},  // DeepSpeed
     // Megatron-core, parallel_state.py. The groups for data carry gradients, and with its distributed optimizer the
     // parameters, too, unless these have a group of their own (_AG).
-    {"*DATA_PARALLEL_GROUP_WITH_CP_AG", Kind::kUrgent},
+    {"*DATA_PARALLEL_GROUP*_AG", Kind::kUrgent},
     {"TENSOR_AND_DATA_PARALLEL_GROUP*", Kind::kUrgent},
     {"HYBRID_DP_CP_GROUP*", Kind::kUrgent},
     {"*DATA_PARALLEL_GROUP*", Kind::kMixed},
@@ -113,6 +121,10 @@ Status read_environment(const Mapping& nccl, NcclPolicy& policy) {
     if (name == "NCCL_IB_TC" && value)
       return error("NCCL_IB_TC has a value in 'environment'", where,
                    "it would put all groups into one class; give it null, or leave it out, which is the same");
+    if (name == "NCCL_ENV_PLUGIN" || name == "NCCL_CONF_FILE")
+      return error(
+          fmt::format("{} in 'environment'", name), where,
+          "NCCL reads it before it has the plugin that would see to it; set it in /etc/nccl.conf or for all users");
     if (!policy.environment.emplace(name, value).second)
       return error(fmt::format("doubled variable '{}'", name), where, "keep one of them");
   }
@@ -126,11 +138,12 @@ const TrafficClass* find(const ClassTable& classes, std::string_view name) {
 
 // A data class of the file, or `other`.
 Status check_class(const Fabric& fabric, const std::string& name, int line, const std::string& subject,
-                   std::string_view other = {}) {
-  if (name.empty() || name == other || find(fabric.classes, name) != nullptr) return Status::ok_status();
+                   std::initializer_list<std::string_view> others = {}) {
+  if (name.empty() || std::ranges::find(others, name) != others.end() || find(fabric.classes, name) != nullptr)
+    return Status::ok_status();
   std::vector<std::string_view> known;
   for (const TrafficClass& cls : fabric.classes.data) known.push_back(cls.name);
-  if (!other.empty()) known.push_back(other);
+  known.insert(known.end(), others);
   return error(fmt::format("unknown class '{}' {}", name, subject), at_line(fabric, line),
                suggestion(name, known) + "expected one of " + join(known));
 }
@@ -194,11 +207,11 @@ Result<NcclPolicy> read_nccl(const Mapping& file) {
 Status check_nccl(const Fabric& fabric) {
   const NcclPolicy& policy = fabric.nccl;
   for (const GroupRule& rule : policy.groups)
-    TL_RETURN_IF_ERROR(
-        check_class(fabric, rule.cls, rule.line, fmt::format("of the groups '{}' in 'nccl'", rule.group), kMixed));
+    TL_RETURN_IF_ERROR(check_class(fabric, rule.cls, rule.line, fmt::format("of the groups '{}' in 'nccl'", rule.group),
+                                   {kMixed, kNone}));
   TL_RETURN_IF_ERROR(check_class(fabric, policy.mixed, policy.mixed_line, "of 'mixed' in 'nccl'"));
   return check_class(fabric, policy.clear_to_send, policy.clear_to_send_line, "of 'clear_to_send' in 'nccl'",
-                     fabric.classes.control.name);
+                     {fabric.classes.control.name});
 }
 
 }  // namespace tensorlane::fabric

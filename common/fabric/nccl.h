@@ -18,14 +18,15 @@ namespace tensorlane::fabric {
 struct ClassTable;
 struct TrafficClass;
 
-// The word that stands for NcclPolicy::mixed where a class is named.
-inline constexpr std::string_view kMixed = "mixed";
+// In place of a class, in rules: NcclPolicy::mixed, and no class at all.
+inline constexpr std::string_view kMixed = "mixed", kNone = "none";
 
 // Of groups whose name fits.
 struct GroupRule {
   std::string group;   // a pattern of file names (fnmatch) of the group's description in PyTorch: "mesh_tp*"
-  std::string cls;     // the name of a data class, or kMixed
-  std::string shared;  // the class, where a PyTorch cannot separate reduce-scatters as asked; empty: `cls`
+  std::string cls;     // the name of a data class, kMixed or kNone
+  std::string shared;  // the class where reduce-scatters stay in the group though it was asked to separate them; empty:
+                       // `cls`
   // NCCL cannot choose by these: a rule that has one is reported and chooses nothing.
   std::optional<Operation> operation;
   std::optional<Bytes> at_least, at_most;
@@ -36,7 +37,7 @@ struct GroupRule {
 
 struct NcclPolicy {
   int line = 0;  // in the file, for messages; 0: the file has no such section
-  // The first that fits counts. Empty: default_group_rules().
+  // The first that fits counts; after these come default_group_rules().
   std::vector<GroupRule> groups;
   std::string mixed;          // the class of groups that carry urgent traffic and bulk; empty: see mixed_class()
   std::string clear_to_send;  // of a receiver's messages that it is ready; empty: see clear_to_send_class()

@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 
@@ -16,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr unsigned kDefaultOfUcx = 106;  // "auto", on RoCE v2
-constexpr int kFirstWithGin = 22800;
+constexpr int kFirstWithGinClass = 23000;
 
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -75,25 +77,52 @@ constexpr Network kNetworks[] = {
      "set UCX_IB_TRAFFIC_CLASS to one class of `tensorlane classes --for ucx`"},
 };
 
+constexpr char kPluginFile[] = "libnccl-env-tensorlane.so";
+constexpr const char* kLoaderFolders[] = {"/lib/x86_64-linux-gnu",
+                                          "/usr/lib/x86_64-linux-gnu",
+                                          "/lib/aarch64-linux-gnu",
+                                          "/usr/lib/aarch64-linux-gnu",
+                                          "/lib64",
+                                          "/usr/lib64",
+                                          "/lib",
+                                          "/usr/lib",
+                                          "/usr/local/lib"};
+
 bool is_own_plugin(const std::string& named) {
   const std::string file = fs::path(named).filename();
-  return file == "tensorlane" || file == "libnccl-env-tensorlane.so";
+  return file == "tensorlane" || file == kPluginFile;
+}
+
+bool is_shared_object(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return false;
+  std::array<char, 4> magic{};
+  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
+  return std::string_view(magic.data(), magic.size()) == std::string_view(
+                                                             "\x7f"
+                                                             "ELF",
+                                                             4);
 }
 
 class Preflight {
  public:
-  explicit Preflight(const Subject& subject) : subject_(subject), settings_(subject.sources, findings_) {}
+  explicit Preflight(const Subject& subject)
+      : subject_(subject), settings_(subject.sources, subject.version, findings_) {}
 
   std::vector<Finding> run() {
     check_version();
     check_plugin();
+    // NCCL looks for these two before it has a plugin.
+    for (const auto& [name, value] : subject_.overridden) {
+      if (own_plugin_ && name != "NCCL_ENV_PLUGIN" && name != "NCCL_CONF_FILE")
+        settings_.force(name, value, "the policy");
+    }
     check_traffic_class();
     check_service_level();
     check_shared_resources();
     check_network();
-    check_marks("N5", "NCCL_IB_FIFO_TC", "clear-to-send messages");
-    if (subject_.version == 0 || subject_.version >= kFirstWithGin)
-      check_marks("N5", "NCCL_GIN_IB_TC", "GIN's messages");
+    check_clear_to_send();
+    check_gin();
     check_library("UCX_", "UCX_IB_TRAFFIC_CLASS", "UCX", kDefaultOfUcx);
     check_library("NVSHMEM_", "NVSHMEM_IB_TRAFFIC_CLASS", "NVSHMEM", 0);
     check_devices();
@@ -111,11 +140,6 @@ class Preflight {
     const Setting* setting = settings_.find(name);
     return setting == nullptr ? name
                               : name + " in " + (setting->place == "environment" ? "the environment" : setting->place);
-  }
-
-  // Set, and what is set is what NCCL sees.
-  const Setting* in_force(const std::string& name) const {
-    return own_plugin_ && subject_.overridden.contains(name) ? nullptr : settings_.find(name);
   }
 
   const Class* class_of(std::int64_t traffic_class) const {
@@ -161,8 +185,12 @@ class Preflight {
     own_plugin_ = loads_own_plugin(settings_, subject_.sources.root);
     if (!own_plugin_ && is_own_plugin(plugin->value)) {
       add("N7", Severity::kWarning, place("NCCL_ENV_PLUGIN"),
-          "there is no such file: " + plugin->value + ": NCCL starts without the host's settings",
-          "give the path of libnccl-env-tensorlane.so");
+          plugin->value.starts_with('/')
+              ? "it is no shared object that could be read: NCCL starts without the host's settings"
+              : std::string(kPluginFile) +
+                    " is neither in LD_LIBRARY_PATH nor in a folder of the system: NCCL would "
+                    "start without the host's settings",
+          "give the path of libnccl-env-tensorlane.so from / on");
     } else if (!own_plugin_) {
       add("N7", Severity::kNote, place("NCCL_ENV_PLUGIN"),
           "the env plugin is '" + plugin->value + "', not tensorlane's: what it says of variables was not looked at",
@@ -171,20 +199,20 @@ class Preflight {
   }
 
   void check_traffic_class() {
-    const Setting* tc = in_force("NCCL_IB_TC");
+    const Setting* tc = settings_.find("NCCL_IB_TC");
     const std::int64_t value = settings_.number("NCCL_IB_TC").value_or(-1);
     if (tc != nullptr && value != -1)
       add("N1", Severity::kError, place("NCCL_IB_TC"),
           "it beats the class of every communicator: all traffic of the process has " + words(value) +
               not_a_number(tc->value),
           "take it out: classes come from the policy");
-    const Setting* version = in_force("NCCL_IB_ROCE_VERSION_NUM");
+    const Setting* version = settings_.find("NCCL_IB_ROCE_VERSION_NUM");
     if (version != nullptr && settings_.number("NCCL_IB_ROCE_VERSION_NUM").value_or(2) != 2)
       add("N1", Severity::kError, place("NCCL_IB_ROCE_VERSION_NUM"),
           "RoCE v" + version->value + " packets have no DSCP: switches see no class", "2, or take it out");
     if (settings_.number("TORCH_DISTRIBUTED_USE_TORCHCOMMS").value_or(0) != 0)
-      add("N1", Severity::kError, place("TORCH_DISTRIBUTED_USE_TORCHCOMMS"),
-          "torchcomms makes NCCL's communicators without the options that carry a class", "take it out");
+      add("N1", Severity::kWarning, place("TORCH_DISTRIBUTED_USE_TORCHCOMMS"),
+          "torchcomms makes NCCL's communicators, to which PyTorch before 2.14 passes no class on", "take it out");
   }
 
   static std::string not_a_number(const std::string& value) {
@@ -196,7 +224,7 @@ class Preflight {
 
   void check_service_level() {
     const std::optional<std::int64_t> level =
-        in_force("NCCL_IB_SL") == nullptr ? std::nullopt : settings_.number("NCCL_IB_SL");
+        settings_.find("NCCL_IB_SL") == nullptr ? std::nullopt : settings_.number("NCCL_IB_SL");
     std::string levels;
     for (const Class& cls : subject_.classes)
       levels += (levels.empty() ? "" : ", ") + std::to_string(cls.service_level) + " ('" + cls.name + "')";
@@ -204,7 +232,6 @@ class Preflight {
                             : levels.empty()       ? "expected 0 to 15"
                                                    : "expected one of " + levels;
     if (!level || *level == -1) {
-      if (own_plugin_ && subject_.overridden.contains("NCCL_IB_SL")) return;
       const unsigned example = subject_.classes.empty() ? 104 : subject_.classes.front().traffic_class;
       add("N2", Severity::kWarning, place("NCCL_IB_SL"),
           "it is not set: NCCL takes the traffic class for the service level, too, and " + std::to_string(example) +
@@ -225,7 +252,7 @@ class Preflight {
   void check_shared_resources() {
     for (const auto& [name, how] : {std::pair("NCCL_COMM_SPLIT_SHARE_RESOURCES", "split"),
                                     std::pair("NCCL_COMM_SHRINK_SHARE_RESOURCES", "shrink")}) {
-      if (in_force(name) == nullptr || settings_.number(name).value_or(0) == 0) continue;
+      if (settings_.find(name) == nullptr || settings_.number(name).value_or(0) == 0) continue;
       add("N3", Severity::kError, place(name),
           std::string("a communicator that ") + how +
               " makes keeps the connections of its parent, and with them its class",
@@ -243,14 +270,14 @@ class Preflight {
         if (has_word(file_names(text), each.word)) return add("N4", Severity::kError, place(name), each.what, each.fix);
       }
     }
-    if (in_force("NCCL_IB_DISABLE") != nullptr && settings_.number("NCCL_IB_DISABLE").value_or(0) != 0)
+    if (settings_.find("NCCL_IB_DISABLE") != nullptr && settings_.number("NCCL_IB_DISABLE").value_or(0) != 0)
       return add("N4", Severity::kError, place("NCCL_IB_DISABLE"),
                  "without NET/IB there is NET/Socket, which sets no class on its connections", "0, or take it out");
     if (plugin.empty()) check_unasked_plugin();
   }
 
   std::string value(const std::string& name) const {
-    const Setting* setting = in_force(name);
+    const Setting* setting = settings_.find(name);
     return setting == nullptr ? "" : setting->value;
   }
 
@@ -275,13 +302,25 @@ class Preflight {
     }
   }
 
-  // A variable that sets the traffic class of messages beside those of communicators.
-  void check_marks(const char* rule, const std::string& name, const std::string& of) {
-    const Setting* setting = in_force(name);
+  void check_clear_to_send() {
+    const std::string name = "NCCL_IB_FIFO_TC";
+    const Setting* setting = settings_.find(name);
     const std::int64_t value = settings_.number(name).value_or(-1);
     if (setting == nullptr || value == -1 || subject_.classes.empty() || class_of(value) != nullptr) return;
-    add(rule, Severity::kWarning, place(name), of + " have " + words(value) + not_a_number(setting->value),
-        "expected one of " + choices());
+    add("N5", Severity::kWarning, place(name),
+        "clear-to-send messages have " + words(value) + not_a_number(setting->value), "expected one of " + choices());
+  }
+
+  // Without the variable these have the class of their communicator.
+  void check_gin() {
+    const std::string name = "NCCL_GIN_IB_TC";
+    const Setting* setting = settings_.find(name);
+    const std::int64_t value = settings_.number(name).value_or(-1);
+    if (setting == nullptr || value == -1 || (subject_.version != 0 && subject_.version < kFirstWithGinClass)) return;
+    add("N5", Severity::kWarning, place(name),
+        "messages that GPUs send by themselves (GIN) and of remote memory access have " + words(value) +
+            ", whatever the class of their communicator" + not_a_number(setting->value),
+        "take it out");
   }
 
   // Of another library on the same NICs, where the environment shows that it is used.
@@ -301,12 +340,32 @@ class Preflight {
 
   void check_devices() {
     for (const std::string& name : rdma_devices(subject_.sources.root)) {
+      if (!uses(name)) continue;
       const unsigned forced = forced_traffic_class(subject_.sources.root, name);
       const std::string path = "/sys/class/infiniband/" + name + "/tc/1/traffic_class";
       if (forced != 0)
         add("N1", Severity::kError, path, "the device puts all queue pairs into one class: " + words(forced),
             "echo 0 > " + path);
     }
+  }
+
+  // By NCCL_IB_HCA: names or beginnings of names, with "=" whole ones, with "^" those that are not used.
+  bool uses(const std::string& device) const {
+    const Setting* setting = settings_.find("NCCL_IB_HCA");
+    if (setting == nullptr) return true;
+    std::string_view list = setting->value;
+    const bool excluded = list.starts_with('^');
+    if (excluded) list.remove_prefix(1);
+    const bool whole = list.starts_with('=');
+    if (whole) list.remove_prefix(1);
+    bool listed = false;
+    while (!list.empty()) {
+      const std::string_view item = list.substr(0, list.find(','));
+      list.remove_prefix(std::min(item.size() + 1, list.size()));
+      const std::string_view name = item.substr(0, item.find(':'));  // without its port
+      listed = listed || (!name.empty() && (whole ? device == name : device.starts_with(name)));
+    }
+    return listed != excluded;
   }
 
   const Subject& subject_;
@@ -324,7 +383,16 @@ std::vector<Finding> preflight(const Subject& subject) {
 bool loads_own_plugin(const Settings& settings, const std::string& root) {
   const Setting* plugin = settings.find("NCCL_ENV_PLUGIN");
   if (plugin == nullptr || !is_own_plugin(plugin->value)) return false;
-  return !plugin->value.starts_with('/') || access((root + plugin->value).c_str(), R_OK) == 0;
+  if (plugin->value.starts_with('/')) return is_shared_object(root + plugin->value);
+  std::vector<std::string> folders(std::begin(kLoaderFolders), std::end(kLoaderFolders));
+  // The loader sees it in the environment alone.
+  if (const Setting* path = settings.find("LD_LIBRARY_PATH"); path != nullptr && path->place == "environment") {
+    std::istringstream list(path->value);
+    for (std::string folder; std::getline(list, folder, ':');) folders.push_back(folder);
+  }
+  return std::ranges::any_of(folders, [&](const std::string& folder) {
+    return folder.starts_with('/') && is_shared_object(root + folder + "/" + kPluginFile);
+  });
 }
 
 std::vector<std::string> rdma_devices(const std::string& root) {

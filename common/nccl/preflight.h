@@ -11,8 +11,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -34,8 +34,8 @@ struct Subject {
   Sources sources;
   // All that traffic may have, control included. Empty: unknown, and values are not compared.
   std::vector<Class> classes;
-  // Variables that the env plugin takes out of its users' hands where it is loaded.
-  std::set<std::string> overridden;
+  // What the env plugin says of variables where it is loaded; without a value: that they are not set.
+  std::map<std::string, std::optional<std::string>> overridden;
   // That NCCL_IB_SL is to have, where that is known.
   std::optional<unsigned> service_level;
   int version = 0;  // of libnccl; 0: unknown
@@ -44,7 +44,8 @@ struct Subject {
 // In no order that means anything. Reads files below sources.root, and changes nothing.
 std::vector<Finding> preflight(const Subject& subject);
 
-// Whether NCCL loads tensorlane's env plugin, if it knows env plugins. One that is named by a path must be there.
+// Whether NCCL loads tensorlane's env plugin, if it knows env plugins: it is named, and there. One that is named
+// without a path is looked for in LD_LIBRARY_PATH and in the system's usual folders.
 bool loads_own_plugin(const Settings& settings, const std::string& root);
 
 // Names of the RDMA devices of a host, sorted.

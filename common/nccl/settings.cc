@@ -14,15 +14,30 @@ namespace {
 
 constexpr char kFile[] = "/etc/nccl.conf";
 constexpr Bytes kLongestFile = mib(1);
+constexpr int kLastWithoutHome = 22899, kFirstWithHome = 23000;
+
+// Where ~/.nccl.conf may be, in the order in which they hold.
+std::vector<std::string> homes(const Sources& sources, int version) {
+  const auto found = sources.environment.find("HOME");
+  std::vector<std::string> folders;
+  if (found != sources.environment.end() && found->second.starts_with('/') &&
+      (version == 0 || version > kLastWithoutHome))
+    folders.push_back(found->second);
+  const bool only_home = version >= kFirstWithHome && !folders.empty();
+  if (!sources.home.empty() && !only_home && (folders.empty() || folders.front() != sources.home))
+    folders.push_back(sources.home);
+  return folders;
+}
 
 }  // namespace
 
-Settings::Settings(const Sources& sources, std::vector<Finding>& findings) {
+Settings::Settings(const Sources& sources, int version, std::vector<Finding>& findings) {
   for (const auto& [name, value] : sources.environment) settings_.try_emplace(name, Setting{value, "environment"});
   if (const Setting* named = find("NCCL_CONF_FILE"); named != nullptr)
     read_file(sources.root, std::string(named->value), true, findings);
-  else if (!sources.home.empty())
-    read_file(sources.root, sources.home + "/.nccl.conf", false, findings);
+  else
+    for (const std::string& home : homes(sources, version))
+      read_file(sources.root, home + "/.nccl.conf", false, findings);
   read_file(sources.root, kFile, false, findings);
 }
 
@@ -74,6 +89,13 @@ std::optional<std::int64_t> Settings::number(const std::string& name) const {
   errno = 0;
   const std::int64_t value = std::strtoll(setting->value.c_str(), nullptr, 0);
   return errno == 0 ? std::optional(value) : std::nullopt;
+}
+
+void Settings::force(const std::string& name, const std::optional<std::string>& value, const std::string& place) {
+  if (value)
+    settings_[name] = {*value, place};
+  else
+    settings_.erase(name);
 }
 
 bool Settings::has_prefix(const std::string& prefix) const {

@@ -32,22 +32,26 @@ struct Setting {
 // Where a process gets its variables from.
 struct Sources {
   std::string root;  // a folder that stands for /; empty: this host
-  std::string home;  // of the user in the user database, which is where NCCL looks; empty: there is none
+  std::string home;  // of the user in the user database; empty: there is none
   std::map<std::string, std::string> environment;
 };
 
 // The environment, then the file that NCCL_CONF_FILE names or else ~/.nccl.conf, then /etc/nccl.conf: what comes first
-// holds, and within a file, too. Adds to `findings` what the files say in vain and which of them cannot be read; files
-// of more than 1 MiB are refused.
+// holds, and within a file, too. ~ is the home of the user database up to NCCL 2.28, and what HOME says, where it says
+// something, from 2.30 on; for a version between these, or 0 (unknown), both are looked at. Adds to `findings` what the
+// files say in vain and which of them cannot be read; files of more than 1 MiB are refused.
 class Settings {
  public:
-  Settings(const Sources& sources, std::vector<Finding>& findings);
+  Settings(const Sources& sources, int version, std::vector<Finding>& findings);
 
   // Null where the variable is not set, or empty, which NCCL takes for not set.
   const Setting* find(const std::string& name) const;
   // As NCCL reads numbers: base 0, and what does not begin with a number is 0. Unset where find() is null, and where 64
   // bits do not hold the number, which NCCL takes for not set.
   std::optional<std::int64_t> number(const std::string& name) const;
+  // A value that holds whatever the environment and the files say; without one, the variable is not set.
+  void force(const std::string& name, const std::optional<std::string>& value, const std::string& place);
+
   // Whether any name starts so.
   bool has_prefix(const std::string& prefix) const;
 

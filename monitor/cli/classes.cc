@@ -33,7 +33,8 @@ const std::vector<Stack>& stacks() {
       {"nccl",
        "NCCL_IB_TC",
        "NCCL_IB_SL",
-       {"The settings of a class put all communicators of a process into it.",
+       {"The TOS byte is also what NCCL calls traffic class.",
+        "The settings of a class put all communicators of a process into it.",
         "Several classes in one process, NCCL 2.27 and later: ncclConfig_t.trafficClass of a communicator, in PyTorch "
         "ProcessGroupNCCL.Options().config.traffic_class, which tensorlane.torch.nccl.enable() sets by the rules; "
         "NCCL_IB_TC must not be set then.",
@@ -112,9 +113,12 @@ Result<std::vector<std::pair<std::string, std::string>>> shell_variables(const F
   return variables;
 }
 
+// The file's, then the defaults for groups that none of them fits.
 std::vector<GroupRule> rules_of(const Fabric& fabric) {
-  return fabric.nccl.groups.empty() ? fabric::default_group_rules(fabric.classes, fabric.nccl.separate_reduce_scatter)
-                                    : fabric.nccl.groups;
+  std::vector<GroupRule> rules = fabric.nccl.groups;
+  std::vector<GroupRule> defaults = fabric::default_group_rules(fabric.classes, fabric.nccl.separate_reduce_scatter);
+  rules.insert(rules.end(), std::make_move_iterator(defaults.begin()), std::make_move_iterator(defaults.end()));
+  return rules;
 }
 
 std::string where(const Fabric& fabric, const GroupRule& rule) {
@@ -166,7 +170,8 @@ std::string nccl_text(const Fabric& fabric) {
       "Clear-to-send messages (NCCL_IB_FIFO_TC) have class '{}'.\n\nGroups, the first rule that fits:\n", cts.name);
   for (const GroupRule& rule : rules_of(fabric)) {
     const std::string cls =
-        rule.cls == fabric::kMixed
+        rule.cls == fabric::kNone ? "none: NCCL's default, 0"
+        : rule.cls == fabric::kMixed
             ? fmt::format("mixed, which is {}", fabric::mixed_class(fabric.classes, fabric.nccl).name)
             : rule.cls;
     text += fmt::format("  {:<36} {:<24} {}{}\n", rule.group, cls, where(fabric, rule),
@@ -198,11 +203,12 @@ std::map<std::string, std::optional<std::string>> nccl_variables(const Fabric& f
   add("NCCL_IB_TC", std::nullopt);
   add("NCCL_IB_SL", level_text(fabric::mixed_class(fabric.classes, fabric.nccl)));
   add("NCCL_IB_FIFO_TC", std::to_string(traffic_class(fabric::clear_to_send_class(fabric.classes, fabric.nccl))));
-  // What GPUs send by themselves is mostly what experts wait for.
-  add("NCCL_GIN_IB_TC", std::to_string(traffic_class(fabric.classes.data.front())));
+  // Each would beat what communicators ask for: for what GPUs send by themselves, by another version of RoCE, or by the
+  // parent's connections, which a program may ask for, too.
+  add("NCCL_GIN_IB_TC", std::nullopt);
   add("NCCL_IB_ROCE_VERSION_NUM", std::nullopt);
-  add("NCCL_COMM_SPLIT_SHARE_RESOURCES", std::nullopt);
-  add("NCCL_COMM_SHRINK_SHARE_RESOURCES", std::nullopt);
+  add("NCCL_COMM_SPLIT_SHARE_RESOURCES", "0");
+  add("NCCL_COMM_SHRINK_SHARE_RESOURCES", "0");
   return variables;
 }
 
@@ -221,11 +227,10 @@ Result<std::string> classes_text(const Fabric& fabric, const std::string& stack_
     for (const auto& [name, value] : variables) text += fmt::format("export {}={}\n", name, value);
     return text;
   }
-  std::string text =
-      fmt::format("{:<16} {:>4} {:>13} {:>3} {:>13}{}\n", "class", "DSCP", "traffic class", "PCP", "service level",
-                  stack.traffic_class == nullptr ? "" : "  a process that is all in this class");
+  std::string text = fmt::format("{:<16} {:>4} {:>5} {:>3} {:>13}{}\n", "class", "DSCP", "TOS", "PCP", "service level",
+                                 stack.traffic_class == nullptr ? "" : "  a process that is all in this class");
   for (const TrafficClass* cls : all_classes(fabric)) {
-    std::string line = fmt::format("{:<16} {:>4} {:>13} {:>3} {:>13} ", cls->name, cls->dscp, traffic_class(*cls),
+    std::string line = fmt::format("{:<16} {:>4} {:>5} {:>3} {:>13} ", cls->name, cls->dscp, traffic_class(*cls),
                                    cls->pcp, cls->service_level);
     for (const auto& [name, value] : settings(stack, *cls)) line += fmt::format(" {}={}", name, value);
     line.erase(line.find_last_not_of(' ') + 1);

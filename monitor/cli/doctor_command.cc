@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -108,19 +109,23 @@ void add_doctor_command(CLI::App& app, Invocation& chosen) {
       "OBJECT show dev\n"
       "INTERFACE` for dcbx, pfc, app, ets and buffer in ROOT/dcb/INTERFACE.");
   doctor->add_option("--fabric", args->fabric, "What the host is to be like; else only what is wrong on any fabric");
-  doctor->add_option("--host", args->host, "Its name or address in the fabric file; default: this host's name");
+  CLI::Option* host =
+      doctor->add_option("--host", args->host, "Its name or address in the fabric file; default: this host's name");
   doctor->add_option("--root", args->root, "A folder to take for /");
   doctor
       ->add_option("--pid", args->pid,
                    "Whose environment and limits to look at; default: the command's own environment, and the limits of "
                    "tensorlaned")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   CLI::Option* nccl = doctor->add_flag(
-      "--nccl", args->nccl, "Look at how NCCL is set up instead: whether its communicators' classes reach the network");
+      "--nccl", args->nccl,
+      "Look at how NCCL is set up instead, by the rules N1 to N8 of docs/nccl.md: whether its communicators' "
+      "classes reach the network");
   doctor
       ->add_option("--nccl-library", args->library,
                    "A libnccl.so.2, for its version; default: that of the process, or what its loader would find")
       ->needs(nccl);
+  host->excludes(nccl);
   doctor->add_flag("--json", args->json, "Print one JSON object");
   doctor->callback([args, &chosen] { chosen.run = [args] { return run(*args); }; });
 }

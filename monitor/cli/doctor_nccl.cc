@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/files/careful.h"
+#include "common/nccl/policy.h"
 #include "common/nccl/preflight.h"
 #include "monitor/cli/classes.h"
 #include "monitor/cli/doctor_process.h"
@@ -24,8 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using findings::Severity;
 
-constexpr char kPolicy[] = "TENSORLANE_NCCL_POLICY";
-constexpr char kDefaultPolicy[] = "/etc/tensorlane/nccl-policy.json";  // of the env plugin
 constexpr Bytes kLongestPolicy = mib(4);
 constexpr unsigned kHighestTrafficClass = 255, kHighestServiceLevel = 15;
 constexpr const char* kLibraryFolders[] = {"/usr/lib/x86_64-linux-gnu",
@@ -48,7 +47,10 @@ class NcclDoctor {
     TL_RETURN_IF_ERROR(find_version());
     if (options_.fabric != nullptr) take_fabric(*options_.fabric);
     check_policy();
-    if (has_plugin()) take_overridden();
+    if (has_plugin())
+      take_overridden();
+    else if (options_.fabric != nullptr)
+      check_environment();
     for (const nccl::Finding& finding : nccl::preflight(subject_)) add(finding);
     if (subject_.version == 0)
       report_.unchecked.push_back({"", "N8", "no libnccl.so.2 was found: name it with --nccl-library"});
@@ -123,59 +125,77 @@ class NcclDoctor {
 
   // The file that the process is told to go by: it is there, can be read, and is what the fabric file says now.
   void check_policy() {
-    const auto named = subject_.sources.environment.find(kPolicy);
-    if (named == subject_.sources.environment.end() || named->second.empty()) return;
-    const std::string place = fmt::format("{}: {}", kPolicy, named->second);
+    const std::string path = variable(nccl::kPolicyVariable);
+    if (path.empty()) return;
+    const std::string place = fmt::format("{}: {}", nccl::kPolicyVariable, path);
+    if (variable("TORCH_DEVICE_BACKEND_AUTOLOAD") == "0")
+      add({"N7", nccl::Severity::kWarning, "TORCH_DEVICE_BACKEND_AUTOLOAD",
+           "PyTorch asks no package at its import, so that the policy is not looked at",
+           "take it out, or call tensorlane.torch.nccl.enable() in the program"});
     const auto useless = [&](const std::string& why, const std::string& fix) {
       add({"N7", nccl::Severity::kError, place, "groups get no classes: " + why, fix});
     };
-    if (!named->second.starts_with('/'))
+    if (!path.starts_with('/'))
       return add({"N7", nccl::Severity::kWarning, place,
                   "it was not looked at: each process looks for it in its own working folder",
                   "give the path from / on"});
     const Result<std::string> text =
-        files::read(subject_.sources.root + named->second, "the policy", files::Care::kConfiguration, kLongestPolicy);
+        files::read(subject_.sources.root + path, "the policy", files::Care::kConfiguration, kLongestPolicy);
     if (!text.ok()) return useless(text.status().what(), text.status().fix());
     const auto json = shallow_json(text.value());
-    if (json.is_object() && !json.contains("hosts")) return check_rendered(json, place, named->second, useless);
-    const auto fabric = fabric::parse(text.value(), named->second, fabric::Keys::kOptional);
+    if (json.is_object() && !json.contains("hosts")) return check_rendered(json, place, path, useless);
+    const auto fabric = fabric::parse(text.value(), path, fabric::Keys::kOptional);
     if (!fabric.ok())
       return useless(fmt::format("{} ({})", fabric.status().what(), fabric.status().where()), fabric.status().fix());
     if (options_.fabric == nullptr) return take_fabric(fabric.value());
     if (const auto rendered = classes_json(fabric.value(), "nccl"); rendered.ok())
-      compare(shallow_json(rendered.value()), place, fmt::format("cp {} {}", options_.fabric->path, named->second));
+      compare(shallow_json(rendered.value()), place, fmt::format("cp {} {}", options_.fabric->path, path));
   }
 
   bool has_plugin() const {
     if (subject_.version != 0 && subject_.version < nccl::kFirstWithEnvPlugin) return false;
     std::vector<nccl::Finding> reported_elsewhere;
-    return nccl::loads_own_plugin(nccl::Settings(subject_.sources, reported_elsewhere), subject_.sources.root);
+    return nccl::loads_own_plugin(nccl::Settings(subject_.sources, subject_.version, reported_elsewhere),
+                                  subject_.sources.root);
   }
 
-  // What the env plugin takes out of its users' hands. It reads what `tensorlane classes` printed, and nothing else.
+  // What the env plugin takes out of its users' hands.
   void take_overridden() {
-    const auto named = subject_.sources.environment.find(kPolicy);
-    const bool is_named = named != subject_.sources.environment.end() && !named->second.empty();
-    const std::string path = is_named ? named->second : kDefaultPolicy;
-    const Result<std::string> text =
-        files::read(subject_.sources.root + path, "the policy", files::Care::kConfiguration, kLongestPolicy);
-    const auto policy = text.ok() ? shallow_json(text.value()) : nlohmann::ordered_json();
-    if (policy.is_object() && policy.contains("process") && policy["process"].is_object()) {
-      for (const auto& [name, value] : policy["process"].items()) subject_.overridden.insert(name);
-      return;
+    const std::string named = variable(nccl::kPolicyVariable);
+    const bool is_own = fs::exists(subject_.sources.root + nccl::kPolicyPath) || named.empty();
+    const std::string path = is_own ? nccl::kPolicyPath : named;
+    Result<nccl::Variables> variables = nccl::read_policy(subject_.sources.root + path);
+    if (!variables.ok())
+      return add({"N7", nccl::Severity::kWarning, is_own ? path : fmt::format("{}: {}", nccl::kPolicyVariable, path),
+                  "the env plugin holds users to nothing: " + variables.status().what(), variables.status().fix()});
+    for (auto& [name, value] : *variables) subject_.overridden.emplace(name, std::move(value));
+  }
+
+  // What the operator wants of variables, where no plugin sees to it.
+  void check_environment() {
+    std::vector<nccl::Finding> reported_elsewhere;
+    const nccl::Settings settings(subject_.sources, subject_.version, reported_elsewhere);
+    for (const auto& [name, value] : options_.fabric->nccl.environment) {
+      const nccl::Setting* is = settings.find(name);
+      if ((is == nullptr && !value) || (is != nullptr && value && is->value == *value)) continue;
+      add({"N7", nccl::Severity::kWarning, name,
+           fmt::format("it is {}, and the fabric file says {}", is == nullptr ? "not set" : "'" + is->value + "'",
+                       value ? "'" + *value + "'" : "that it is not to be set"),
+           value ? fmt::format("{}={}, or let the env plugin see to it", name, *value)
+                 : "unset it, or let the env plugin see to it"});
     }
-    const std::string why = text.ok() ? "it is not what the env plugin can read" : text.status().what();
-    add({"N7", nccl::Severity::kWarning, is_named ? fmt::format("{}: {}", kPolicy, path) : path,
-         "the env plugin holds users to nothing: " + why,
-         fmt::format("tensorlane classes --for nccl --fabric {} --json > nccl-policy.json, and name that file",
-                     options_.fabric == nullptr ? "fabric.yaml" : options_.fabric->path)});
+  }
+
+  std::string variable(const std::string& name) const {
+    const auto found = subject_.sources.environment.find(name);
+    return found == subject_.sources.environment.end() ? "" : found->second;
   }
 
   // What `tensorlane classes` printed, or what is meant to be that.
   template <typename Useless>
   void check_rendered(const nlohmann::ordered_json& policy, const std::string& place, const std::string& path,
                       const Useless& useless) {
-    const std::string fix = fmt::format("tensorlane classes --for nccl --fabric {} --json > {}",
+    const std::string fix = fmt::format("tensorlane classes --for nccl --fabric {} --json --out {}",
                                         options_.fabric == nullptr ? "fabric.yaml" : options_.fabric->path, path);
     if (options_.fabric != nullptr) return compare(policy, place, fix);
     take_classes(policy);
@@ -212,10 +232,10 @@ class NcclDoctor {
 
   void take_fabric(const fabric::Fabric& fabric) {
     subject_.classes = nccl_classes(fabric);
-    for (const auto& [name, value] : nccl_variables(fabric)) take_variable(name, value.value_or(""));
+    for (const auto& [name, value] : nccl_variables(fabric)) take_level(name, value.value_or(""));
   }
 
-  void take_variable(const std::string& name, const std::string& value) {
+  void take_level(const std::string& name, const std::string& value) {
     unsigned level = 0;
     const char* end = value.data() + value.size();
     if (name == "NCCL_IB_SL" && std::from_chars(value.data(), end, level) == std::from_chars_result{end, std::errc()} &&
@@ -241,7 +261,7 @@ class NcclDoctor {
     if (policy.contains("control")) add_class(policy["control"]);
     if (policy.contains("process") && policy["process"].is_object()) {
       for (const auto& [name, value] : policy["process"].items())
-        take_variable(name, value.is_string() ? value.get<std::string>() : "");
+        take_level(name, value.is_string() ? value.get<std::string>() : "");
     }
   }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The env plugin without TENSORLANE_NCCL_POLICY: /etc/tensorlane/nccl-policy.json counts where it is, and is not missed where it is not.
+"""Which policy the env plugin takes: /etc/tensorlane/nccl-policy.json where it is there, else what TENSORLANE_NCCL_POLICY names.
 usage: default_path_test.py PLUGIN     in a mount namespace of its own, with an /etc of its own; skipped where the kernel forbids that"""
 
 import json
@@ -29,15 +29,15 @@ def ask(path, named=None):
 def child_look(path):
     """In the namespace."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/etc"], check=True)
-    assert not ETC.exists() and ask(path) == ("106", "")
     ETC.mkdir()
-    assert ask(path) == ("106", "")
-    POLICY.write_text(json.dumps({"version": 1, "for": "nccl", "process": {"NCCL_IB_TC": None}}))
-    for named in (None, ""):
-        assert ask(path, named) == (None, "tensorlane: NCCL_IB_TC=106 of the environment is not used: /etc/tensorlane/nccl-policy.json says that it is not to be set\n")
     other = ETC / "other.json"
     other.write_text(json.dumps({"version": 1, "for": "nccl", "process": {"NCCL_IB_TC": "110"}}))
     assert ask(path, str(other))[0] == "110"
+    value, said = ask(path)  # whoever loads the plugin wants a policy
+    assert value == "106" and said.count("\n") == 1 and str(POLICY) in said and "No such file" in said, said
+    POLICY.write_text(json.dumps({"version": 1, "for": "nccl", "process": {"NCCL_IB_TC": None}}))
+    for named in (None, "", str(other)):  # users cannot put theirs in its place
+        assert ask(path, named) == (None, "tensorlane: NCCL_IB_TC=106 of the environment is not used: /etc/tensorlane/nccl-policy.json says that it is not to be set\n")
     # One that is there and cannot be used is missed.
     for break_it in (lambda: POLICY.write_text("{}"), lambda: (POLICY.unlink(), POLICY.symlink_to(POLICY)), lambda: (POLICY.unlink(), POLICY.mkdir())):
         break_it()

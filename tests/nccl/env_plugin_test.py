@@ -177,7 +177,7 @@ def check_faults(path, folder):
         assert done.stderr.endswith("\n") and part in done.stderr, (policy, done)
     # The way out is said, and it does not write over the fabric file.
     said = {name: child(__file__, "init", path, environment={"TENSORLANE_NCCL_POLICY": str(folder / name)}).stderr for name in ("fabric.yaml", "words")}
-    assert f"tensorlane classes --for nccl --fabric {folder}/fabric.yaml --json > nccl-policy.json" in said["fabric.yaml"], said
+    assert f"tensorlane classes --for nccl --json --fabric {folder}/fabric.yaml --out nccl-policy.json" in said["fabric.yaml"], said
     assert f"tensorlane classes --for nccl --fabric FILE --json > {folder}/words\n" in said["words"], said
     # The same file is good where memory suffices, and a closed standard error is none of NCCL's troubles.
     for policy, forced, steps in ((folder / "long", "106", ()), (folder / "policy.json", None, ("no_stderr",)), (folder / "words", "106", ("no_stderr",))):

@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "client-lib/nccl-env/interface.h"
-#include "client-lib/nccl-env/policy.h"
+#include "common/nccl/policy.h"
 
 namespace tensorlane::nccl_env {
 namespace {
+
+using nccl::kDeepest, nccl::kMostBytes, nccl::read_policy, nccl::Variables;
 
 using testing::HasSubstr;
 using testing::Pair;

@@ -22,7 +22,9 @@ typedef struct {
   size_t size;                    /* sizeof(tl_nccl_subject_t) */
   const tl_nccl_class_t* classes; /* all that traffic may have; none: values are not compared */
   size_t class_count;
-  const char* const* overridden; /* names of variables that the env plugin sets where it is loaded */
+  /* Variables that the env plugin sets where it is loaded: names, and their values; a null value: it is not set. */
+  const char* const* overridden;
+  const char* const* values;
   size_t overridden_count;
   int service_level; /* what NCCL_IB_SL is to be; negative: not said */
   int version;       /* NCCL_VERSION_CODE, 22807 for 2.28.7; 0: not known */
@@ -35,7 +37,8 @@ typedef void (*tl_nccl_finding_t)(const char* rule, int severity, const char* pl
                                   const char* fix, void* argument);
 
 /* Looks at the environment of this process, the files that NCCL reads, and the RDMA devices. Any thread. Errors:
- * invalid argument (a null pointer, or a size of another version). */
+ * invalid argument (a null pointer where there must be one, a size of another version), resource exhausted (memory).
+ * `function` must not throw. What `subject` points to is the caller's, and not kept. */
 TL_API tl_status_t tl_nccl_preflight(const tl_nccl_subject_t* subject, tl_nccl_finding_t function, void* argument);
 
 #ifdef __cplusplus

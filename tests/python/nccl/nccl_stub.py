@@ -82,7 +82,7 @@ def install(options=Options):
     c10d.ProcessGroupNCCL, c10d._NCCL_AVAILABLE = ProcessGroupNCCL, True
     fake = torch._C._distributed_c10d.FakeProcessGroup
     fake._set_sequence_number_for_group = lambda self: None
-    fake.options = property(lambda self: _of_backend[id(self)][1])
+    fake.options = property(lambda self: _of_backend.get(id(self), (None, None))[1])
     fake.comm_split_count = lambda self: sum(record.how == "split" for record in made)
     fake.supports_splitting = True
     fake.perform_nocolor_split = lambda self, device: None

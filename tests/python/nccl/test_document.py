@@ -26,7 +26,7 @@ def test_there_are_commands():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands(folder, command):
-    variables = {"PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}", "NCCL_IB_SL": "3", "HOME": str(folder)}
+    variables = {"PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}", "NCCL_IB_SL": "3", "NCCL_SOCKET_IFNAME": "eth0", "HOME": str(folder)}
     done = subprocess.run(command, shell=True, cwd=folder, env=variables, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 

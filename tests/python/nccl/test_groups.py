@@ -110,6 +110,21 @@ def test_reduce_scatters_of_fsdp2_get_a_group_and_class_of_their_own(policy, sep
     assert all("fsdp_reduce_scatter" not in each["classes"] for each in groups(policy, "fsdp2").values())
 
 
+def test_reduce_scatters_are_not_separated_where_a_device_is_bound(separate):
+    if not has_separation():
+        pytest.skip("this PyTorch has no FSDPModule.set_separate_reduce_scatter_group()")
+    found = groups(separate, "hsdp:bound")["hsdp:bound"]
+    assert {name: found["classes"].get(name) for name in SHARED["hsdp"]} == SHARED["hsdp"] and "fsdp_reduce_scatter" not in found["classes"]
+    assert len(found["report"]["notes"]) == 1 and "share a group with its all-gathers, because a device is bound" in found["report"]["notes"][0]
+
+
+def test_all_gathers_that_stay_in_a_mixed_group_are_reported(separate):
+    if not has_separation():
+        pytest.skip("this PyTorch has no FSDPModule.set_separate_reduce_scatter_group()")
+    found = groups(separate, "fsdp2", "hsdp")
+    assert [note for note in found["fsdp2"]["report"]["notes"] if "stay in the group default_pg, class mixed" in note] and found["fsdp2"]["report"]["notes"] == found["hsdp"]["report"]["notes"]
+
+
 def test_groups_that_are_split_from_their_parent(policy):
     found = groups(policy, "hsdp:bound", "mesh_3d:bound")
     assert found["mesh_3d:bound"]["how"].count("split") >= 3
@@ -165,8 +180,8 @@ print(json.dumps([a, b, [group.why for group in nccl.report().groups][-2:]]))
     assert found == [96, URGENT, ["the program's own options say so", "rule mesh_tp* (default)"]]
 
 
-def test_a_group_that_no_rule_fits_gets_no_class_though_its_parent_has_one(tmp_path):
-    policy = render(tmp_path, FABRIC % "false" + "  groups: [{group: default_pg, class: urgent}, {group: 'mesh_*', class: bulk, operation: allgather}]\n")
+def test_a_group_of_no_class_gets_none_though_its_parent_has_one(tmp_path):
+    policy = render(tmp_path, FABRIC % "false" + "  groups: [{group: default_pg, class: urgent}, {group: 'mesh_*', class: bulk, operation: allgather}, {group: 'mesh_*', class: none}]\n")
     found, _ = program(GIVEN.replace("start(4)", "start(4, bound=True)") + """
 from torch.distributed.device_mesh import init_device_mesh
 init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -175,7 +190,7 @@ print(json.dumps([nccl_stub.classes(), report.notes, [[group.rule, group.effect]
 """, policy)
     assert found[0] == {"default_pg": URGENT, "mesh_dp": -(2**31), "mesh_tp": -(2**31)}
     assert len(found[1]) == 1 and "fabric.yaml:6" in found[1][0] and "a rule by operation is not enforceable here" in found[1][0]
-    assert found[2][1:] == [["", "NCCL sends it in its default class"]] * 2
+    assert [effect for _, effect in found[2][1:]] == ["NCCL sends it in its default class, which is traffic class 0"] * 2 and "mesh_* (" in found[2][1][0]
 
 
 SPLIT_SHARE = GIVEN.replace("nccl_stub.start(4)", """
@@ -197,7 +212,7 @@ print(json.dumps([effect(lambda: dist.split_group(split_ranks=[[0, 1], [2, 3]], 
 def test_a_class_that_split_share_would_drop(tmp_path, refuse):
     found, _ = program(SPLIT_SHARE, render(tmp_path, FABRIC % "false" + ("  dropped: refuse\n" if refuse else "")))
     if refuse:
-        assert found[0].startswith("Refused: NCCL would drop the class 'urgent' of the group: mesh_tp: make its parent with config.split_share = 0") and found[2].startswith("Refused")
+        assert found[0].startswith("Refused: NCCL would drop the class 'urgent' of the group, because the parent's split_share is 1: mesh_tp: make its parent with config.split_share = 0") and found[2].startswith("Refused")
     else:
         assert found[0].startswith("dropped: the parent's split_share is 1, so that this group keeps the parent's class (traffic class 142 (DSCP 35, mixed))") and found[2].startswith("dropped")
     assert found[1] == "NCCL sends it with traffic class 142 (DSCP 35, mixed)"  # the parent's, too
@@ -262,22 +277,54 @@ def round(count):
         nccl_stub.made.clear(); nccl_stub._of_backend.clear()
 from tensorlane.torch.nccl import _groups
 round(300)
-held = len(_groups._hook._groups)
+held = len(_groups._records._groups)
 round(1000)
-print(json.dumps([held, len(_groups._hook._groups), len(nccl.report().groups)]))
+print(json.dumps([held, len(_groups._records._groups), len(nccl.report().groups)]))
 """, policy)
     assert found[0] <= 257 and found[1] <= 257 and found[2] <= 1, found
 
 
 def test_groups_from_before_are_reported_as_such(policy):
-    found, _ = program("""
+    found, errors = program("""
 import tensorlane.torch.nccl as nccl
 nccl_stub.install()
 nccl_stub.start(4)
-nccl.enable(sys.argv[1])
-print(json.dumps([[group.name, group.why] for group in nccl.report().groups]))
+nccl.enable(sys.argv[1]); nccl.enable(sys.argv[1])
+print(json.dumps([[group.name, group.traffic_class, group.why] for group in nccl.report().groups]))
 """, policy)
-    assert found == [["default_pg", "it was made before enable()"]]
+    assert found == [["default_pg", None, "it was made before enable(), or in a way that is not wrapped"]]
+    assert errors.count("tensorlane: warning: default_pg and all other groups that were made before enable() keep the class that they have") == 1
+
+
+def test_a_second_policy_keeps_what_is_known_of_groups(policy, separate):
+    found, errors = program(GIVEN + """
+new("mesh_tp", timeout=nccl_stub.Options()._timeout)
+nccl.enable(sys.argv[2])
+first = [[group.name, group.traffic_class, group.rule != ""] for group in nccl.report().groups]
+nccl.disable()
+print(json.dumps([first, [group.name for group in nccl.report().groups], nccl.report().notes]))
+""", policy, separate)
+    assert found == [[["default_pg", MIXED, True], ["mesh_tp", URGENT, True]], ["default_pg", "mesh_tp"], ["classes of NCCL are not enabled: disable() was called"]] and errors == ""
+
+
+def test_the_report_of_what_is_not_enabled(tmp_path):
+    found, _ = started(HEAD + """
+nccl_stub.install()
+nccl_stub.start(4)
+import tensorlane.torch.nccl as nccl
+print(json.dumps(str(nccl.report())))
+""", {**CLEAN, "TENSORLANE_NCCL_POLICY": str(tmp_path / "nothing.json")})
+    assert "classes of NCCL are not enabled: the policy cannot be read" in found and "default_pg" in found
+    assert "enable() was not called" in started(HEAD + "import tensorlane.torch.nccl as nccl\nprint(json.dumps(str(nccl.report())))", CLEAN)[0]
+
+
+@pytest.mark.parametrize("policy", [None, 5, b"", "", {}, "a\0b"])
+def test_what_is_no_policy_at_all(policy):
+    import tensorlane
+    from tensorlane.torch.nccl._policy import Policy
+
+    with pytest.raises(tensorlane.InvalidArgumentError, match="no policy"):
+        Policy.load(policy)
 
 
 # ---- what PyTorch lacks ----
@@ -330,6 +377,20 @@ def test_what_beats_the_classes_is_said_at_enable_and_of_each_group(policy):
     assert found[0] == [] and errors == ""
 
 
+def test_what_was_not_checked_is_not_claimed(policy):
+    found, errors = program("def broken(policy): raise OSError('planted')\n_groups.preflight = broken\n" + GIVEN + "print(json.dumps([nccl.report().groups[0].effect, nccl.report().notes]))", policy)
+    assert found == ["it asks for this; whether NCCL sends it so was not checked", ["the preflight did not run: planted"]] and errors == ""
+
+
+def test_a_variable_that_makes_children_share_with_their_parent(policy):
+    text = GIVEN.replace("start(4)", "start(4, bound=True)").replace('warnings.simplefilter("error")', "") + 'new("mesh_tp")\nprint(json.dumps([group.effect for group in nccl.report().groups]))'
+    found, _ = program(text, policy, NCCL_COMM_SPLIT_SHARE_RESOURCES="1")
+    assert found[0].startswith("NCCL sends it with traffic class 142") and found[1].startswith("dropped: NCCL_COMM_SPLIT_SHARE_RESOURCES is 1, so that this group keeps the parent's class")
+    share = text.replace("nccl_stub.start(4, bound=True)", "options = nccl_stub.Options()\noptions.config.split_share = 1\nnccl_stub.start(4, bound=True, pg_options=options)")
+    assert program(share, policy)[0][1].startswith("dropped: the parent's split_share is 1")
+    assert program(share, policy, NCCL_COMM_SPLIT_SHARE_RESOURCES="0")[0][1].startswith("NCCL sends it with traffic class 174")
+
+
 @pytest.mark.skipif(os.path.isdir("/sys/class/infiniband") and len(os.listdir("/sys/class/infiniband")) > 0, reason="this host has an RDMA device")
 def test_a_host_without_rdma_device(policy):
     found, errors = program("_groups.preflight = _preflight.preflight\n" + GIVEN + "print(json.dumps(nccl.report().groups[0].effect))", policy)
@@ -339,7 +400,7 @@ def test_a_host_without_rdma_device(policy):
 def test_variables_are_overridden_where_the_plugin_has_a_policy(policy, tmp_path):
     text = GIVEN + "print(json.dumps([finding.rule for finding in nccl.report().findings]))"
     plugin = tmp_path / "libnccl-env-tensorlane.so"
-    plugin.write_text("")
+    plugin.write_bytes(b"\x7fELF")
     variables = {"NCCL_IB_TC": "106", "NCCL_ENV_PLUGIN": str(plugin)}
     assert program(text, policy, **variables, TENSORLANE_NCCL_POLICY=str(policy))[0] == []
     assert program(text, policy, **variables, TENSORLANE_NCCL_POLICY=str(policy.with_suffix(".yaml")))[0] == ["N1"]

@@ -30,7 +30,7 @@ FABRICS = {
 }
 LIBRARIES = {"nccl": ("NCCL_IB_TC", "NCCL_IB_SL"), "ucx": ("UCX_IB_TRAFFIC_CLASS", "UCX_IB_SL"), "ucc": ("UCX_IB_TRAFFIC_CLASS", "UCX_IB_SL"), "gloo": None,
              "mooncake": ("MC_IB_TC", "MC_IB_SL"), "nvshmem": ("NVSHMEM_IB_TRAFFIC_CLASS", "NVSHMEM_IB_SL"), "env": None}
-NOT_SET = ("NCCL_IB_TC", "NCCL_IB_ROCE_VERSION_NUM", "NCCL_COMM_SPLIT_SHARE_RESOURCES", "NCCL_COMM_SHRINK_SHARE_RESOURCES")
+SAME = {**dict.fromkeys(("NCCL_IB_TC", "NCCL_GIN_IB_TC", "NCCL_IB_ROCE_VERSION_NUM")), "NCCL_COMM_SPLIT_SHARE_RESOURCES": "0", "NCCL_COMM_SHRINK_SHARE_RESOURCES": "0"}
 
 URGENT, BULK, MIXED = "urgent", "bulk", "mixed"
 # Which class a group gets by the name that a program gives it; with reduce-scatters of FSDP2 in a group of their own, too, where that differs.
@@ -40,7 +40,7 @@ GROUPS = {
     "mesh_dp_replicate": BULK, "mesh_replicate": BULK, "mesh_ddp": BULK,
     "mesh_dp": (MIXED, URGENT), "mesh_dp_shard": (MIXED, URGENT), "mesh_dp_shard_cp": (MIXED, URGENT), "mesh_dp_shard_mod_ep": (MIXED, URGENT),
     "mesh_fsdp": (MIXED, URGENT), "mesh_efsdp": (MIXED, URGENT), "mesh_shard": (MIXED, URGENT),
-    "fsdp_reduce_scatter": BULK, "default_pg": MIXED, "undefined": MIXED, "": MIXED, "mesh_loss": MIXED, "mesh_batch": MIXED, "my_checkpoint_group": BULK, "async_ckpt": BULK,
+    "fsdp_reduce_scatter": BULK, "pp_p2p_downstream": URGENT, "mesh_sequence_parallel": URGENT, "mesh_data_parallel": MIXED, "EXPERT_DATA_PARALLEL_GROUP_AG": URGENT, "default_pg": MIXED, "undefined": MIXED, "": MIXED, "mesh_loss": MIXED, "mesh_batch": MIXED, "my_checkpoint_group": BULK, "async_ckpt": BULK,
     # Megatron-core 0.16, parallel_state.py.
     "DATA_PARALLEL_GROUP": MIXED, "DATA_PARALLEL_GROUP_GLOO": MIXED, "DATA_PARALLEL_GROUP_WITH_CP": MIXED, "DATA_PARALLEL_GROUP_WITH_CP_GLOO": MIXED,
     "DATA_PARALLEL_GROUP_WITH_CP_AG": URGENT, "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": MIXED, "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO": MIXED,
@@ -123,43 +123,46 @@ def check_text(command):
 
 def check_nccl(command):
     """What every process is told, and of which class a receiver's readiness is."""
-    for text, nccl, mixed, level, ready, first in (
-        ("classes: greenfield\n", "", "bulk", 3, ("urgent", 43), 43), ("classes: brownfield\n", "", "bulk", 3, ("urgent", 43), 43),
-        ("", "nccl: {mixed: urgent, clear_to_send: control}\n", "urgent", 5, ("control", 51), 43), ("", "nccl: {clear_to_send: bulk}\n", "bulk", 3, ("bulk", 27), 43),
-        (FOUR % "", "", "mixed", 2, ("2nd", 40), 46), (FOUR % ", lossless: true", "", "mixed", 2, ("control", 63), 46),
-        (FOUR % ", name: ctl, lossless: true", "nccl: {mixed: last_one}\n", "last_one", 1, ("ctl", 63), 46),
-        (FOUR % ", name: ctl", "nccl: {clear_to_send: ctl}\n", "mixed", 2, ("ctl", 63), 46),
-        ((FOUR % "").replace("rank: 3", "rank: 3, lossless: false").replace("rank: 5", "rank: 5, lossless: false"), "", "mixed", 2, ("first.one", 46), 46),
+    for text, nccl, mixed, level, ready in (
+        ("classes: greenfield\n", "", "bulk", 3, ("urgent", 43)), ("classes: brownfield\n", "", "bulk", 3, ("urgent", 43)),
+        ("", "nccl: {mixed: urgent, clear_to_send: control}\n", "urgent", 5, ("control", 51)), ("", "nccl: {clear_to_send: bulk}\n", "bulk", 3, ("bulk", 27)),
+        (FOUR % "", "", "mixed", 2, ("2nd", 40)), (FOUR % ", lossless: true", "", "mixed", 2, ("control", 63)),
+        (FOUR % ", name: ctl, lossless: true", "nccl: {mixed: last_one}\n", "last_one", 1, ("ctl", 63)),
+        (FOUR % ", name: ctl", "nccl: {clear_to_send: ctl}\n", "mixed", 2, ("ctl", 63)),
+        ((FOUR % "").replace("rank: 3", "rank: 3, lossless: false").replace("rank: 5", "rank: 5, lossless: false"), "", "mixed", 2, ("first.one", 46)),
     ):
         policy = command.json(text + nccl, "nccl")
         assert policy["mixed"] == mixed and policy["clear_to_send"] == {"class": ready[0], "traffic_class": mark(ready[1])}, policy
-        assert policy["process"] == {**dict.fromkeys(NOT_SET), "NCCL_IB_SL": str(level), "NCCL_IB_FIFO_TC": str(mark(ready[1])), "NCCL_GIN_IB_TC": str(mark(first))}, policy
+        assert policy["process"] == {**SAME, "NCCL_IB_SL": str(level), "NCCL_IB_FIFO_TC": str(mark(ready[1]))}, policy
         assert (policy["separate_reduce_scatter"], policy["dropped"], policy["not_enforceable"]) == (False, "report", [])
     policy = command.json("nccl: {separate_reduce_scatter: true, dropped: refuse, environment: {NCCL_IB_SL: 9, NCCL_DEBUG: WARN, NCCL_IB_FIFO_TC: ~}}\n", "nccl")
     assert (policy["separate_reduce_scatter"], policy["dropped"]) == (True, "refuse")
-    assert policy["process"] == {**dict.fromkeys(NOT_SET), "NCCL_IB_SL": "9", "NCCL_DEBUG": "WARN", "NCCL_IB_FIFO_TC": None, "NCCL_GIN_IB_TC": "174"}, policy["process"]
+    assert policy["process"] == {**SAME, "NCCL_IB_SL": "9", "NCCL_DEBUG": "WARN", "NCCL_IB_FIFO_TC": None}, policy["process"]
 
 
 def check_rules(command):
-    """Rules of the file in place of the defaults, and those by what NCCL cannot choose by."""
+    """Rules of the file before the defaults, and those by what NCCL cannot choose by."""
     text = """nccl:
   groups:
     - {group: "mesh_tp*", class: urgent}
     - {group: "a", class: bulk, operation: reducescatter}
     - {group: "b", class: mixed, at_least: 1 MiB}
     - {group: "c", class: bulk, operation: allgather, at_most: 1 KiB}
+    - {group: "own", class: none}
     - {group: "*", class: mixed}
 """
     policy = command.json(text, "nccl")
     at = lambda line: f"{command.fabric}:{line}"
-    assert policy["rules"] == [{"group": "mesh_tp*", "class": "urgent", "where": at(3)}, {"group": "*", "class": "mixed", "where": at(7)}], policy["rules"]
+    defaults = command.json("", "nccl")["rules"]
+    own = [{"group": "mesh_tp*", "class": "urgent", "where": at(3)}, {"group": "own", "class": "none", "where": at(7)}, {"group": "*", "class": "mixed", "where": at(8)}]
+    assert policy["rules"] == own + defaults and len(defaults) > 20, policy["rules"]
     why = "NCCL's hint is one class for a whole communicator: a rule by %s is not enforceable here"
     assert policy["not_enforceable"] == [{"group": "a", "class": "bulk", "where": at(4), "why": why % "operation"}, {"group": "b", "class": "mixed", "where": at(5), "why": why % "size"},
                                          {"group": "c", "class": "bulk", "where": at(6), "why": why % "operation"}], policy["not_enforceable"]
     shown = command.text(text, "nccl")
-    assert re.search(rf"^  mesh_tp\* +urgent +{at(3)}$", shown, re.M) and re.search(rf"^  b +mixed, which is bulk +{at(5)}: {why % 'size'}$", shown, re.M), shown
+    assert re.search(rf"^  mesh_tp\* +urgent +{at(3)}$", shown, re.M) and re.search(rf"^  own +none: NCCL's default, 0 +{at(7)}$", shown, re.M) and re.search(rf"^  b +mixed, which is bulk +{at(5)}: {why % 'size'}$", shown, re.M), shown
     policy = command.json("nccl: {groups: [{group: a, class: bulk, at_least: 1 KiB}]}\n", "nccl")
-    assert policy["rules"] == [] and len(policy["not_enforceable"]) == 1, policy
+    assert policy["rules"] == defaults and len(policy["not_enforceable"]) == 1, policy
 
 
 def class_of(policy, group):
@@ -222,6 +225,21 @@ def check_refusals(command):
     assert done.returncode == 2 and f"{command.fabric}:1: did you mean 'bulk'?" in done.stderr, done
 
 
+def check_out(command):
+    """Whole or not at all."""
+    out = command.fabric.parent / "policy.json"
+    out.write_text("old")
+    call = [TENSORLANE, "classes", "--for", "nccl", "--fabric", str(command.fabric), "--json", "--out", str(out)]
+    command.fabric.write_text(HOSTS + "nccl: {mixed: urgnt}\n")
+    assert subprocess.run(call, capture_output=True, timeout=60).returncode == 2 and out.read_text() == "old"
+    command.fabric.write_text(HOSTS)
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and not done.stdout and json.loads(out.read_text())["mixed"] == "bulk", done
+    assert sorted(path.name for path in out.parent.iterdir() if path.name.startswith("policy.json")) == ["policy.json"]
+    done = subprocess.run([*call[:-1], str(out.parent / "nowhere" / "policy.json")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "cannot be written (No such file or directory)" in done.stderr, done
+
+
 def check_odd_path(command):
     """A path need not be UTF-8, JSON must."""
     odd = bytes(command.fabric.parent) + b"/\xff.yaml"
@@ -235,7 +253,7 @@ def check_odd_path(command):
 def main():
     with tempfile.TemporaryDirectory() as name:
         command = Command(pathlib.Path(name))
-        for check in (check_numbers, check_text, check_nccl, check_rules, check_groups, check_shell, check_refusals, check_odd_path):
+        for check in (check_numbers, check_text, check_nccl, check_rules, check_groups, check_shell, check_refusals, check_out, check_odd_path):
             check(command)
 
 

@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "group, class, operation, at_least, at_most"},
         Mistake{"UnknownClass", NCCL "  groups:\n  - {group: a, class: bulk}\n  - {group: 'mesh_tp*', class: urgnt}\n",
                 "unknown class 'urgnt' of the groups 'mesh_tp*' in 'nccl': fabric.yaml:5: did you mean 'urgent'? "
-                "expected one of urgent, bulk, mixed"},
+                "expected one of urgent, bulk, mixed, none"},
         Mistake{"Control", NCCL "  groups: [{group: a, class: control}]\n",
                 "unknown class 'control' of the groups 'a' in 'nccl': fabric.yaml:3: expected one of urgent, bulk, "
                 "mixed"},

@@ -18,7 +18,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ._groups import disable, enabled, report
+from ._groups import disable, enabled, failed, report
 from ._groups import enable as _enable
 from ._policy import Policy
 from ._report import Report
@@ -33,13 +33,19 @@ def enable(policy: str | os.PathLike[str] | Mapping[str, Any]) -> None:
     after it.
 
     Raises tensorlane.InvalidArgumentError for a policy that cannot be used. What is wrong with how this host has NCCL
-    set up is said on standard error (once for each host, by its local rank 0), and in report(). A PyTorch that cannot
-    do it gets one warning, and nothing is changed."""
+    set up is said on standard error, by local rank 0 where a launcher says which that is, and in report(). A PyTorch
+    that cannot do it gets one warning, and nothing is changed."""
     _enable(Policy.load(policy))
 
 
 def enable_from_environment() -> None:
-    """enable() with the policy that TENSORLANE_NCCL_POLICY names; nothing without it."""
+    """enable() with the policy that TENSORLANE_NCCL_POLICY names; nothing without it. What is wrong with the host is
+    said when a group of NCCL is made: most processes that import PyTorch make none."""
     path = os.environ.get("TENSORLANE_NCCL_POLICY")
-    if path:
-        enable(path)
+    if not path:
+        return
+    try:
+        _enable(Policy.load(path), when_used=True)
+    except Exception as error:
+        failed(str(error))
+        raise

@@ -31,8 +31,9 @@ def lacking() -> str | None:
     return None
 
 
-def wrap(say) -> None:
-    """`say` is called with a text where it could not be done."""
+def wrap(decide) -> None:
+    """`decide(root, shard_groups, separate)` is called at the first forward of each model whose gradients are
+    reduce-scattered, and calls separate() where these are to get a group of their own."""
     global _original
     if _original is not None:
         return
@@ -42,7 +43,10 @@ def wrap(say) -> None:
     @functools.wraps(original)
     def lazy_init(self):
         if self._is_root is None:
-            _separate(self, say)
+            for root in getattr(self, "_modules", ()):
+                groups = _shard_groups(root)
+                if groups:
+                    decide(root, groups, getattr(root, _METHOD))
         return original(self)
 
     state._lazy_init = lazy_init
@@ -56,9 +60,16 @@ def unwrap() -> None:
         _original = None
 
 
-def _separate(state, say):
-    for root in getattr(state, "_modules", ()):
-        try:
-            getattr(root, _METHOD)()
-        except Exception as error:
-            say(f"the reduce-scatters of {type(root).__name__} share a group with its all-gathers: {error}")
+def _shard_groups(root):
+    """Of all modules of a model; empty where it is only replicated, or of another kind."""
+    _, module_class = _parts()
+    groups = []
+    for module in root.modules():
+        if not isinstance(module, module_class):
+            continue
+        state = module._get_fsdp_state()
+        for each in getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]:
+            group = getattr(getattr(each, "mesh_info", None), "shard_process_group", None)
+            if group is not None and group not in groups:
+                groups.append(group)
+    return groups

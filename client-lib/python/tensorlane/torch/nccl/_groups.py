@@ -1,14 +1,12 @@
-"""The hook: what makes groups in torch.distributed is wrapped, so that each group of NCCL asks for its class.
+"""What makes groups in torch.distributed is wrapped, so that each group of NCCL asks for its class.
 
 Wrapped are `_new_process_group_helper`, through which init_process_group, new_group, DeviceMesh and FSDP2 go, and every
-binding of `split_group`. Nothing is wrapped before enable(). What goes wrong in here costs a group its class, and says
-so once; it never fails the program, but for a class that NCCL would drop where the policy says `dropped: refuse`.
+binding of `split_group`. Nothing is wrapped before enable(). A fault in here costs a group its class, which is said
+once; the program goes on. The one exception is a policy with `dropped: refuse`: it asks for an error.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import functools
 import inspect
 import os
@@ -18,25 +16,29 @@ import threading
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from ...errors import InvalidArgumentError, misuse
 from . import _fsdp
+from ._hook import Hook, Records, warn
 from ._policy import Policy
-from ._preflight import Finding, preflight
-from ._report import Group, Report
+from ._preflight import preflight
+from ._report import Report
 
 _HELPER = "_new_process_group_helper"
 _NEEDED = {"group_size", "global_ranks_in_group", "backend", "group_desc", "timeout"}
 _OPTIONS = ("backend_options", "pg_options")  # of newer and older releases
-_OWN_OPTIONS_ONLY = ("nccl", "gloo", "mpi", "ucc", "fake", "tensorlane")  # backends that NCCL's options do not trouble
-_UNNAMED = "undefined"  # what torch.distributed calls a group that a program gave no name
+# A rank among those of its host, by torchrun, Slurm, Open MPI and MPICH.
+_LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_NO_CLASS = "a group of NCCL gets no class"
 
 _lock = threading.Lock()
+_records = Records()
 _hook = None  # while enabled
+_why_off = "enable() was not called, and TENSORLANE_NCCL_POLICY names no policy"
 _wrapped = []  # (module, name, original) of what is wrapped
-_warned = set()
+_unsaid = []  # findings that are said when the first group is made
 
 
-def enable(policy: Policy) -> None:
+def enable(policy: Policy, when_used: bool = False) -> None:
+    """`when_used`: what the preflight finds is said when a group of NCCL is made, if one is."""
     global _hook
     with _lock:
         notes = list(policy.not_enforceable)
@@ -49,20 +51,25 @@ def enable(policy: Policy) -> None:
         findings = _findings(policy, notes)
         if lacking is not None:
             notes.append(lacking)
-            _warn(f"groups of NCCL get no classes: {lacking}")
-        _hook = Hook(policy, findings, notes)
+            warn(f"groups of NCCL get no classes: {lacking}")
+        _unsaid[:] = findings or []
+        if not when_used:
+            _say()
+        early = [group.name for group in _records.all() if group.why.startswith("it was made before")]
+        if early:
+            warn(f"{early[0]} and all other groups that were made before enable() keep the class that they have")
+        _hook = Hook(policy, findings, notes, _records)
         if lacking is None:
             _wrap()
         if policy.separates:
-            _fsdp.wrap(_separation)
-        _say(findings)
+            _fsdp.wrap(_separate)
 
 
 def disable() -> None:
     """Groups that are made from now on are PyTorch's own. Those that are there keep their class."""
-    global _hook
+    global _hook, _why_off
     with _lock:
-        _hook = None
+        _hook, _why_off = None, "disable() was called"
         for module, name, original in _wrapped:
             if getattr(getattr(module, name, None), "_tensorlane", None) is original:
                 setattr(module, name, original)
@@ -70,16 +77,22 @@ def disable() -> None:
         _fsdp.unwrap()
 
 
+def failed(why: str) -> None:
+    """enable() was called by the environment, and failed."""
+    global _why_off
+    _why_off = why
+
+
 def enabled() -> bool:
     return _hook is not None
 
 
 def report() -> Report:
-    """What became of each group of NCCL that lives, and why. InvalidArgumentError before enable()."""
+    """What became of each group of NCCL that lives, and why. Where classes are not enabled, it says why not."""
     hook = _hook
     if hook is None:
-        raise misuse("classes of NCCL are not enabled", "report", "call enable() first, or set TENSORLANE_NCCL_POLICY")
-    return hook.report()
+        return Report("no policy", _records.all(), [], [f"classes of NCCL are not enabled: {_why_off}"])
+    return Report(hook.policy.source, _records.all(), list(hook.findings or ()), list(hook.notes))
 
 
 def _findings(policy, notes):
@@ -87,21 +100,16 @@ def _findings(policy, notes):
         return preflight(policy)
     except Exception as error:
         notes.append(f"the preflight did not run: {error}")
-        return []
+        return None
 
 
-def _warn(text):
-    """Once for each text."""
-    if text not in _warned:
-        _warned.add(text)
-        print(f"tensorlane: warning: {text}", file=sys.stderr, flush=True)
-
-
-def _say(findings):
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        for finding in findings:
-            if finding.severity != "note":
-                print(f"tensorlane: NCCL: {finding}", file=sys.stderr, flush=True)
+def _say():
+    """What the preflight found: once for each host, where ranks can be told apart."""
+    local = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "0")
+    for finding in _unsaid:
+        if local == "0" and finding.severity != "note":
+            print(f"tensorlane: NCCL: {finding}", file=sys.stderr, flush=True)
+    _unsaid.clear()
 
 
 def _lacking():
@@ -118,9 +126,6 @@ def _lacking():
     if nccl is not None and not hasattr(getattr(nccl.Options(), "config", None), "traffic_class"):
         return f"PyTorch {torch.__version__} has no traffic class among a group's options (ProcessGroupNCCL.Options)"
     return None
-
-
-# ---- what is wrapped ----
 
 
 def _wrap():
@@ -146,11 +151,11 @@ def _helper(original):
     @functools.wraps(original)
     def new_process_group_helper(*args, **kwargs):
         hook = _hook
-        plan = hook and hook.guarded(hook.plan_group, signature, options_name, args, kwargs)
+        plan = hook and hook.guarded(_NO_CLASS, hook.plan_group, signature, options_name, args, kwargs)
         if plan is None:
             return original(*args, **kwargs)
         result = original(*plan.args, **plan.kwargs)
-        hook.guarded(hook.made, plan, result[0])
+        _finish(hook, plan, result[0])
         return result
 
     new_process_group_helper._tensorlane = original
@@ -163,215 +168,30 @@ def _split(original):
     @functools.wraps(original)
     def split_group(*args, **kwargs):
         hook = _hook
-        plan = hook and hook.guarded(hook.plan_split, signature, args, kwargs)
+        plan = hook and hook.guarded(_NO_CLASS, hook.plan_split, signature, args, kwargs)
         if plan is None:
             return original(*args, **kwargs)
         result = original(*plan.args, **plan.kwargs)
-        hook.guarded(hook.made, plan, result)
+        _finish(hook, plan, result)
         return result
 
     split_group._tensorlane = original
     return split_group
 
 
-def _separation(what):
-    """Told by _fsdp of what it did."""
+def _finish(hook, plan, group):
+    if _unsaid:
+        _say()
+    hook.guarded("a group of NCCL is missing from the report", hook.made, plan, group)
+
+
+def _separate(root, shard_groups, separate):
+    """For _fsdp, at the first forward of a model: calls `separate` where that is to be."""
     hook = _hook
-    if hook is not None:
-        hook.notes.append(what)
-
-
-@dataclasses.dataclass
-class Plan:
-    """A call that makes a group: with which arguments, and what is to be said of the group afterwards."""
-
-    args: tuple
-    kwargs: dict
-    name: str
-    rule: str = ""
-    class_name: str = ""
-    traffic_class: int | None = None
-    why: str = ""
-    dropped: str = ""  # why NCCL does not do it
-
-
-class Refused(InvalidArgumentError):
-    """The policy says `dropped: refuse`."""
-
-
-class Hook:
-    def __init__(self, policy: Policy, findings: list[Finding], notes: list[str]) -> None:
-        self.policy, self.findings, self.notes = policy, findings, notes
-        self._groups = {}  # the name that torch.distributed gives it: Group
-        self._lock = threading.Lock()
-
-    def guarded(self, call, *args):
-        """None where it fails: the group is made as PyTorch makes it."""
-        try:
-            return call(*args)
-        except Refused:
-            raise
-        except Exception as error:
-            _warn(f"a group of NCCL gets no class: {type(error).__name__}: {error}")
-            return None
-
-    # ---- before a group is made ----
-
-    def plan_group(self, signature, options_name, args, kwargs):
-        """For _new_process_group_helper; None where NCCL has no part in the group."""
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        given = call.arguments
-        backends = _backends(given["backend"])
-        if "nccl" not in backends or not hasattr(c10d, "ProcessGroupNCCL"):
-            return None
-        plan = self._plan(given.get("group_desc") or _UNNAMED)
-        if _is_torchcomms():
-            plan.dropped = "torchcomms makes the communicator, without these options"
-        elif given[options_name] is None and not set(backends) <= set(_OWN_OPTIONS_ONLY):
-            foreign = sorted(set(backends) - set(_OWN_OPTIONS_ONLY))
-            plan.dropped = f"not set, because backend {foreign[0]} beside NCCL would be given NCCL's options"
-        else:
-            # With a bound device, NCCL splits the group from the default one.
-            parent = _nccl_of(c10d._get_default_group()) if given["global_ranks_in_group"] and _is_bound() else None
-            given[options_name] = self._options(plan, given[options_name], given["timeout"], parent)
-        plan.args, plan.kwargs = call.args, call.kwargs
-        return plan
-
-    def plan_split(self, signature, args, kwargs):
-        """For split_group; None where the parent is not NCCL's."""
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        given = call.arguments
-        group = given["parent_pg"] or c10d._get_default_group()
-        parent = _nccl_of(group)
-        if parent is None:
-            return None
-        splits = parent.comm_split_count() if hasattr(parent, "comm_split_count") else 0
-        plan = self._plan(given.get("group_desc") or f"{getattr(group, 'group_desc', _UNNAMED)}:split:{splits}")
-        inherits = given["pg_options"] is None
-        options = parent.options if inherits else given["pg_options"]
-        given["pg_options"] = self._options(plan, options, None, parent, inherits)
-        plan.args, plan.kwargs = call.args, call.kwargs
-        return plan
-
-    def _plan(self, name):
-        decision = self.policy.decide(name)
-        if decision.rule is None:
-            return Plan((), {}, name, why="no rule fits")
-        rule = f"{decision.rule.group} ({decision.rule.where})"
-        why = f"rule {rule}"
-        if decision.rule.class_name == "mixed":
-            why += f" says mixed, which is {decision.chosen.name}"
-        return Plan((), {}, name, rule, decision.chosen.name, decision.chosen.traffic_class, why)
-
-    def _options(self, plan, options, timeout, parent, inherited=False):
-        """Options that ask for the plan's class: new ones, or a copy of those that are given."""
-        fresh = c10d.ProcessGroupNCCL.Options()
-        unset = fresh.config.traffic_class
-        if options is None:
-            options = fresh
-            options.is_high_priority_stream = False
-            if timeout is not None:
-                options._timeout = timeout
-        else:
-            own = options.config.traffic_class
-            if own != unset and not inherited and self.policy.name_of(own) is None:
-                plan.rule, plan.class_name, plan.traffic_class = "", "", own
-                plan.why = "the program's own options say so"
-                return options
-            options = copy.deepcopy(options)
-        options.config.traffic_class = unset if plan.traffic_class is None else plan.traffic_class
-        if parent is not None:
-            self._check_dropped(plan, parent, unset)
-        return options
-
-    def _check_dropped(self, plan, parent, unset):
-        config = parent.options.config
-        theirs = config.traffic_class
-        wanted = unset if plan.traffic_class is None else plan.traffic_class
-        if getattr(config, "split_share", 0) != 1 or theirs == wanted:
-            return
-        keeps = "none" if theirs == unset else self._words(theirs)
-        plan.dropped = f"dropped: the parent's split_share is 1, so that this group keeps the parent's class ({keeps})"
-        if self.policy.refuses:
-            raise Refused(
-                f"NCCL would drop the class '{plan.class_name}' of the group: {plan.name}: make its parent with "
-                "config.split_share = 0, or give both the same class"
-            )
-
-    # ---- after it is made ----
-
-    def made(self, plan, group):
-        if group is None or group is c10d.GroupMember.NON_GROUP_MEMBER:
-            return
-        entry = Group(
-            plan.name, str(group.group_name) if hasattr(group, "group_name") else "", group.size(), plan.rule,
-            plan.class_name, plan.traffic_class, self._effect(plan), plan.why,
-        )
-        with self._lock:
-            self._groups[entry.group_name] = entry
-            if len(self._groups) % 256 == 0:
-                self._forget()
-
-    def _effect(self, plan):
-        if plan.dropped:
-            return plan.dropped
-        for finding in self.findings:
-            if finding.rule == "N4" or finding.severity == "error" and finding.rule != "N3":
-                return f"not in force: {finding.place}: {finding.message}"
-        if plan.traffic_class is None:
-            return "NCCL sends it in its default class"
-        return "NCCL sends it with " + self._words(plan.traffic_class)
-
-    def _words(self, traffic_class):
-        name = self.policy.name_of(traffic_class)
-        return f"traffic class {traffic_class} (DSCP {traffic_class >> 2}{f', {name}' if name else ''})"
-
-    def _forget(self):
-        """Groups that are destroyed."""
-        alive = set(map(str, c10d._world.pg_names.values()))
-        self._groups = {name: group for name, group in self._groups.items() if name in alive}
-
-    def report(self):
-        with self._lock:
-            self._forget()
-            groups = list(self._groups.values())
-        known = {group.group_name for group in groups}
-        for group, name in list(c10d._world.pg_names.items()):
-            if str(name) not in known and _nccl_of(group) is not None:
-                groups.append(Group(
-                    getattr(group, "group_desc", _UNNAMED), str(name), group.size(), "", "", None,
-                    "what its own options say", "it was made before enable()",
-                ))
-        return Report(self.policy.source, groups, list(self.findings), list(self.notes))
-
-
-def _backends(backend):
-    """Names of the backends of a group."""
-    config = c10d.BackendConfig(c10d.Backend(backend))
-    return [str(each) for each in config.get_device_backend_map().values()]
-
-
-def _is_torchcomms():
-    return bool(getattr(c10d, "_use_torchcomms_enabled", bool)())
-
-
-def _is_bound():
-    return c10d.is_initialized() and getattr(c10d._get_default_group(), "bound_device_id", None) is not None
-
-
-def _nccl_of(group):
-    """The backend of NCCL in a group; None where it has none."""
-    nccl = getattr(c10d, "ProcessGroupNCCL", None)
-    if nccl is None:
-        return None
-    for device in getattr(group, "_device_types", ()) or (torch.device("cuda"),):
-        try:
-            backend = group._get_backend(device)
-        except RuntimeError:
-            continue
-        backend = getattr(backend, "wrapped_pg", backend)
-        if isinstance(backend, nccl):
-            return backend
-    return None
+    if hook is None:
+        return
+    try:
+        if hook.separate(root, shard_groups):
+            separate()
+    except Exception as error:
+        hook.note(f"the reduce-scatters of {type(root).__name__} share a group with its all-gathers: {error}")

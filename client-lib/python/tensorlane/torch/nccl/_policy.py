@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import misuse
 
 VERSION = 1
-_MIXED = "mixed"
+_MIXED, _NONE = "mixed", "none"
 _MOST_BYTES = 4 << 20
 
 
@@ -35,7 +35,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What the policy says of a group. No rule fits: `rule` and `chosen` are None."""
+    """What the policy says of a group. `rule` is None where none fits, `chosen` where the group is to ask for nothing."""
 
     rule: Rule | None
     chosen: TrafficClass | None
@@ -52,7 +52,7 @@ class Policy:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise misuse(
                 f"this is no policy ({type(error).__name__}: {error})", source,
-                "write it by `tensorlane classes --for nccl --fabric FILE --json`",
+                "write it by `tensorlane classes --for nccl --fabric FILE --json --out POLICY`",
             ) from None
 
     def _read(self, text):
@@ -73,7 +73,7 @@ class Policy:
         ]
 
     def _rule(self, rule, class_name):
-        if class_name != _MIXED and class_name not in self.classes:
+        if class_name not in (_MIXED, _NONE, *self.classes):
             raise ValueError(f"a rule has the class {class_name!r}, which is none of the policy")
         return Rule(str(rule["group"]), class_name, str(rule["where"]))
 
@@ -82,7 +82,9 @@ class Policy:
         """InvalidArgumentError for what is none."""
         if isinstance(policy, Mapping):
             return cls("the policy", policy)
-        path = os.fspath(policy)
+        path = os.fspath(policy) if isinstance(policy, os.PathLike) else policy
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise misuse(f"{policy!r} is no policy", "enable", "name a file, or pass what such a file holds")
         parsed = _parse(_read_file(path))
         return cls(path, _render(path) if parsed is None else parsed)
 
@@ -100,7 +102,8 @@ class Policy:
     def decide(self, group: str) -> Decision:
         for rule in self.rules:
             if fnmatch.fnmatchcase(group, rule.group):
-                return Decision(rule, self.mixed if rule.class_name == _MIXED else self.classes[rule.class_name])
+                chosen = {_MIXED: self.mixed, _NONE: None, **self.classes}[rule.class_name]
+                return Decision(rule, chosen)
         return Decision(None, None)
 
     def name_of(self, traffic_class: int) -> str | None:
@@ -128,8 +131,8 @@ def _flag(value):
 
 def _read_file(path):
     try:
-        if not pathlib.Path(path).is_file():  # before it is opened: a FIFO would make it wait
-            raise FileNotFoundError("there is no such file")
+        if pathlib.Path(path).exists() and not pathlib.Path(path).is_file():  # a FIFO would make us wait
+            raise OSError("it is no plain file")
         with open(path, "rb") as file:
             text = file.read(_MOST_BYTES + 1)
     except OSError as error:

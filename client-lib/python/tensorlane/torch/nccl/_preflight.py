@@ -12,7 +12,8 @@ from ... import _native
 from ...errors import InvalidArgumentError
 from ._policy import Policy
 
-_DEFAULT = "/etc/tensorlane/nccl-policy.json"
+_HOSTS_POLICY = "/etc/tensorlane/nccl-policy.json"  # the env plugin takes it before any other
+_SPLIT_SHARE = "NCCL_COMM_SPLIT_SHARE_RESOURCES"
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -40,6 +41,7 @@ class Subject(ctypes.Structure):
         ("classes", ctypes.POINTER(_Class)),
         ("class_count", ctypes.c_size_t),
         ("overridden", ctypes.POINTER(ctypes.c_char_p)),
+        ("values", ctypes.POINTER(ctypes.c_char_p)),
         ("overridden_count", ctypes.c_size_t),
         ("service_level", ctypes.c_int),
         ("version", ctypes.c_int),
@@ -61,11 +63,28 @@ def nccl_version() -> int:
 
 
 def _overridden():
-    """What the env plugin, where NCCL loads it, takes out of users' hands: by the file that it reads itself."""
+    """What the env plugin, where NCCL loads it, says of variables: by the file that it takes itself."""
+    path = _HOSTS_POLICY if os.path.exists(_HOSTS_POLICY) else os.environ.get("TENSORLANE_NCCL_POLICY")
     try:
-        return list(Policy.load_json(os.environ.get("TENSORLANE_NCCL_POLICY") or _DEFAULT).process)
+        return Policy.load_json(path).process if path else {}
     except InvalidArgumentError:
-        return []
+        return {}
+
+
+def _texts(values):
+    return (ctypes.c_char_p * len(values))(*(None if value is None else str(value).encode() for value in values))
+
+
+def shares_with_parent(findings: list[Finding]) -> bool | None:
+    """What the variable says of the connections of a communicator that is split from another, which it says whatever
+    the program does. None: nothing."""
+    if any(finding.rule == "N3" and _SPLIT_SHARE in finding.place for finding in findings):
+        return True
+    return False if os.environ.get(_SPLIT_SHARE) == "0" or _overridden_split() else None
+
+
+def _overridden_split():
+    return "tensorlane" in os.environ.get("NCCL_ENV_PLUGIN", "") and _overridden().get(_SPLIT_SHARE) == "0"
 
 
 def preflight(policy: Policy) -> list[Finding]:
@@ -80,12 +99,12 @@ def preflight(policy: Policy) -> list[Finding]:
         findings.append(Finding(rule.decode(), SEVERITIES[severity], *words))
 
     classes = [*policy.classes.values(), policy.control]
-    names = [name.encode() for name in _overridden()]
+    overridden = _overridden()
     level = policy.process.get("NCCL_IB_SL")
     subject = Subject(
         ctypes.sizeof(Subject),
         (_Class * len(classes))(*(_Class(c.name.encode(), c.traffic_class, c.service_level) for c in classes)),
-        len(classes), (ctypes.c_char_p * len(names))(*names), len(names),
+        len(classes), _texts(overridden.keys()), _texts(overridden.values()), len(overridden),
         int(level) if str(level).isdigit() else -1, nccl_version(),
     )
     _native.check(call(ctypes.byref(subject), _FUNCTION(found), None))

@@ -9,7 +9,11 @@
 #include "common/base/status.h"
 #include "common/base/units.h"
 
-namespace tensorlane::nccl_env {
+namespace tensorlane::nccl {
+
+// A host's policy: where it is there, it holds. Else the one that the variable names.
+inline constexpr char kPolicyPath[] = "/etc/tensorlane/nccl-policy.json";
+inline constexpr char kPolicyVariable[] = "TENSORLANE_NCCL_POLICY";
 
 inline constexpr Bytes kMostBytes = mib(1);
 // Levels of objects and arrays: those of a policy are 3.
@@ -22,4 +26,4 @@ using Variables = std::map<std::string, std::optional<std::string>, std::less<>>
 // Errors: kInvalidArgument and kResourceExhausted, with what is wrong, the path, and what to do.
 Result<Variables> read_policy(const std::string& path);
 
-}  // namespace tensorlane::nccl_env
+}  // namespace tensorlane::nccl

@@ -1,25 +1,24 @@
-#include "client-lib/nccl-env/policy.h"
+#include "common/nccl/policy.h"
 
 #include <nlohmann/json.hpp>
 
 #include "common/files/careful.h"
 
-namespace tensorlane::nccl_env {
+namespace tensorlane::nccl {
 namespace {
 
+constexpr char kRender[] = "render it: tensorlane classes --for nccl --json --fabric ";
 using Json = nlohmann::json;
 
 // What is no policy is replaced by one.
 Status refuse(const std::string& what, const std::string& path) {
-  return {Code::kInvalidArgument, "the NCCL policy " + what, path,
-          "render it: tensorlane classes --for nccl --fabric FILE --json > " + path};
+  return {Code::kInvalidArgument, "the NCCL policy " + what, path, std::string(kRender) + "FILE --out " + path};
 }
 
 // A fabric file is good for others, and must stay.
 Status refuse_fabric_file(const std::string& path) {
   return {Code::kInvalidArgument, "the NCCL policy is a fabric file, which the env plugin does not read", path,
-          "render it: tensorlane classes --for nccl --fabric " + path +
-              " --json > nccl-policy.json, and name that file in TENSORLANE_NCCL_POLICY"};
+          kRender + path + " --out nccl-policy.json, and name that file"};
 }
 
 // Whether a line begins with a section that every fabric file has, as it does in YAML.
@@ -81,4 +80,4 @@ Result<Variables> read_policy(const std::string& path) {
   return variables_of(*process, path);
 }
 
-}  // namespace tensorlane::nccl_env
+}  // namespace tensorlane::nccl
