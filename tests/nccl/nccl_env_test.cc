@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <fstream>
 #include <string>
@@ -41,8 +42,9 @@ class File {
     const int fd = mkstemp(path_.data());
     EXPECT_GE(fd, 0) << path_;
     close(fd);
-    std::ofstream(path_) << text;
+    write(text);
   }
+  void write(const std::string& text) const { std::ofstream(path_) << text; }
   ~File() { unlink(path_.c_str()); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
@@ -96,6 +98,42 @@ TEST(NcclPolicy, SurvivesEveryCutAndEveryChangedByte) {
       EXPECT_TRUE(variables.ok() || variables.status().what().starts_with("the NCCL policy ")) << text;
     }
   }
+}
+
+std::string level_policy(const std::string& level) {
+  return R"({"version": 1, "for": "nccl", "process": {"NCCL_IB_SL": ")" + level + R"("}})";
+}
+
+// The file counts as it is when NCCL begins, and not while NCCL runs.
+TEST(NcclEnvPlugin, ReadsThePolicyAtEachFirstInit) {
+  const File file(level_policy("3"));
+  setenv("TENSORLANE_NCCL_POLICY", file.path().c_str(), 1);
+  setenv("NCCL_IB_SL", "9", 1);
+  EXPECT_EQ(ncclEnvPlugin_v1.init(2, 28, 9, ""), kNcclSuccess);
+  const char* first = ncclEnvPlugin_v1.get_env("NCCL_IB_SL");
+  EXPECT_STREQ(first, "3");
+  file.write(level_policy("4"));
+  EXPECT_STREQ(ncclEnvPlugin_v1.get_env("NCCL_IB_SL"), "3");
+  EXPECT_EQ(ncclEnvPlugin_v2.init(2, 28, 9, "", nullptr), kNcclSuccess);
+  EXPECT_STREQ(ncclEnvPlugin_v2.get_env("NCCL_IB_SL"), "3") << "another NCCL of the process runs with it";
+  ncclEnvPlugin_v2.finalize();
+  ncclEnvPlugin_v1.finalize();
+  EXPECT_EQ(ncclEnvPlugin_v1.init(2, 28, 9, ""), kNcclSuccess);
+  EXPECT_STREQ(ncclEnvPlugin_v1.get_env("NCCL_IB_SL"), "4");
+  ncclEnvPlugin_v1.finalize();
+  file.write("no policy");
+  EXPECT_EQ(ncclEnvPlugin_v1.init(2, 28, 9, ""), kNcclSuccess);
+  EXPECT_STREQ(ncclEnvPlugin_v1.get_env("NCCL_IB_SL"), "9") << "the environment, not the policy of before";
+  ncclEnvPlugin_v1.finalize();
+  EXPECT_STREQ(first, "3") << "NCCL may still have it";
+}
+
+TEST(NcclEnvPlugin, LeavesErrnoAsItIs) {
+  setenv("TENSORLANE_NCCL_POLICY", "/nowhere/policy.json", 1);
+  errno = EXDEV;
+  EXPECT_EQ(ncclEnvPlugin_v1.init(2, 28, 9, ""), kNcclSuccess);
+  EXPECT_EQ(errno, EXDEV);
+  ncclEnvPlugin_v1.finalize();
 }
 
 // Threads ask while others begin and end: each answer is the policy's or the environment's.

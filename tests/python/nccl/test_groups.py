@@ -173,11 +173,17 @@ def own(options):
     options.config.traffic_class = 96
 def inherited(options):
     options.config.traffic_class = 110
-timeout = datetime.timedelta(seconds=1800)
-a, b = (new("mesh_tp", change, timeout=nccl_stub.Options()._timeout)[0].config.traffic_class for change in (own, inherited))
-print(json.dumps([a, b, [group.why for group in nccl.report().groups][-2:]]))
+def control(options):
+    options.config.traffic_class = 206
+classes = [new("mesh_tp", change, timeout=nccl_stub.Options()._timeout)[0].config.traffic_class for change in (own, inherited, control)]
+print(json.dumps([classes, [group.why for group in nccl.report().groups][-3:]]))
 """, policy)
-    assert found == [96, URGENT, ["the program's own options say so", "rule mesh_tp* (default)"]]
+    assert found == [[96, URGENT, URGENT], ["the program's own options say so", *["rule mesh_tp* (default)"] * 2]]
+
+
+def test_names_are_compared_with_their_case(policy):
+    found, _ = program(GIVEN + 'print(json.dumps(new("MESH_TP")[0].config.traffic_class))', policy)
+    assert found == MIXED
 
 
 def test_a_group_of_no_class_gets_none_though_its_parent_has_one(tmp_path):
@@ -218,19 +224,30 @@ def test_a_class_that_split_share_would_drop(tmp_path, refuse):
     assert found[1] == "NCCL sends it with traffic class 142 (DSCP 35, mixed)"  # the parent's, too
 
 
-def test_backends_that_would_be_given_options_of_nccl_are_spared(policy):
-    found, _ = program(GIVEN.replace("nccl_stub.start(4)", """
+def test_a_class_that_split_share_would_drop_for_none(tmp_path):
+    found, _ = program(SPLIT_SHARE, render(tmp_path, FABRIC % "false" + "  groups: [{group: mesh_tp, class: urgent}]\n"))
+    assert "keeps the parent's class (none)" in found[0] and "keeps the parent's class (none)" in found[2]
+    assert found[1] == "NCCL sends it in its default class"
+
+
+FOREIGN = GIVEN.replace("nccl_stub.start(4)", """
 from torch.testing._internal.distributed.fake_pg import FakeStore
 given = []
 def create(options, backend_options):
     given.append(backend_options)
     return nccl_stub._backend("plugin", options.group_rank, options.group_size, nccl_stub.Options())
 dist.Backend.register_backend("foreign", create, extended_api=True, devices=["meta"])
-nccl_stub.start(4, backend="meta:foreign,cpu:nccl")
+nccl_stub.start(4, backend="meta:foreign,cpu:nccl", **(dict(pg_options=nccl_stub.Options()) if sys.argv[2] == "given" else {}))
 """) + """
-print(json.dumps([given, nccl.report().groups[0].effect]))
-""", policy)
+print(json.dumps([[each and each.config.traffic_class for each in given], nccl.report().groups[0].effect]))
+"""
+
+
+def test_backends_that_would_be_given_options_of_nccl_are_spared(policy):
+    found, _ = program(FOREIGN, policy, "none")
     assert found == [[None], "not set, because backend foreign beside NCCL would be given NCCL's options"]
+    found, _ = program(FOREIGN, policy, "given")  # the program's choice
+    assert found == [[MIXED], "NCCL sends it with traffic class 142 (DSCP 35, mixed)"]
 
 
 # ---- life of the hook ----
@@ -404,6 +421,9 @@ def test_variables_are_overridden_where_the_plugin_has_a_policy(policy, tmp_path
     variables = {"NCCL_IB_TC": "106", "NCCL_ENV_PLUGIN": str(plugin)}
     assert program(text, policy, **variables, TENSORLANE_NCCL_POLICY=str(policy))[0] == []
     assert program(text, policy, **variables, TENSORLANE_NCCL_POLICY=str(policy.with_suffix(".yaml")))[0] == ["N1"]
+    default = "_preflight._DEFAULT = sys.argv[1]\n" + text
+    for named in ({}, {"TENSORLANE_NCCL_POLICY": ""}):
+        assert program(default, policy, **variables, **named)[0] == []
 
 
 def test_enabled_by_the_environment_alone(policy):
@@ -420,6 +440,7 @@ def test_enabled_by_the_environment_alone(policy):
 
 BROKEN = {
     "empty": ("", "neither the JSON of a policy nor a fabric file"),
+    "long": (" " * ((4 << 20) + 1), "the policy is longer than 4 MiB"),
     "list": ("[1, 2]", "this is no policy"),
     "deep": ("[" * 100000, "neither the JSON of a policy nor a fabric file"),
     "version": (lambda policy: policy.update(version=2), "version 2 for 'nccl', expected 1"),
@@ -449,6 +470,14 @@ def test_policies_that_are_none(policy, tmp_path, monkeypatch, kind):
     with pytest.raises(tensorlane.InvalidArgumentError, match=re.escape(words)) as caught:
         Policy.load(path)
     assert str(path) in str(caught.value)
+
+
+def test_the_highest_numbers_of_a_policy(policy):
+    from tensorlane.torch.nccl._policy import Policy
+
+    text = json.loads(policy.read_text())
+    text["classes"][0].update(traffic_class=255, service_level=15)
+    assert Policy.load(text).decide("mesh_tp").chosen.traffic_class == 255
 
 
 def test_a_policy_that_is_no_file_does_not_make_the_program_wait(tmp_path):

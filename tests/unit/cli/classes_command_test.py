@@ -40,7 +40,7 @@ GROUPS = {
     "mesh_dp_replicate": BULK, "mesh_replicate": BULK, "mesh_ddp": BULK,
     "mesh_dp": (MIXED, URGENT), "mesh_dp_shard": (MIXED, URGENT), "mesh_dp_shard_cp": (MIXED, URGENT), "mesh_dp_shard_mod_ep": (MIXED, URGENT),
     "mesh_fsdp": (MIXED, URGENT), "mesh_efsdp": (MIXED, URGENT), "mesh_shard": (MIXED, URGENT),
-    "fsdp_reduce_scatter": BULK, "pp_p2p_downstream": URGENT, "mesh_sequence_parallel": URGENT, "mesh_data_parallel": MIXED, "EXPERT_DATA_PARALLEL_GROUP_AG": URGENT, "default_pg": MIXED, "undefined": MIXED, "": MIXED, "mesh_loss": MIXED, "mesh_batch": MIXED, "my_checkpoint_group": BULK, "async_ckpt": BULK,
+    "fsdp_reduce_scatter": BULK, "pp_p2p_downstream": URGENT, "mesh_sequence_parallel": URGENT, "mesh_data_parallel": MIXED, "EXPERT_DATA_PARALLEL_GROUP_AG": URGENT, "default_pg": MIXED, "undefined": MIXED, "": MIXED, "mesh_loss": MIXED, "mesh_batch": MIXED, "my_checkpoint_group": BULK, "mesh_tp_checkpoint": BULK, "async_ckpt": BULK,
     # Megatron-core 0.16, parallel_state.py.
     "DATA_PARALLEL_GROUP": MIXED, "DATA_PARALLEL_GROUP_GLOO": MIXED, "DATA_PARALLEL_GROUP_WITH_CP": MIXED, "DATA_PARALLEL_GROUP_WITH_CP_GLOO": MIXED,
     "DATA_PARALLEL_GROUP_WITH_CP_AG": URGENT, "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": MIXED, "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO": MIXED,

@@ -72,6 +72,7 @@ FAULTS = [
     # Shared resources.
     ({}, {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "1"}, ("N3", "error", "NCCL_COMM_SPLIT_SHARE_RESOURCES in the environment", "that split makes", "take it out")),
     (conf(ETC, "NCCL_COMM_SHRINK_SHARE_RESOURCES=1"), {}, ("N3", "error", "NCCL_COMM_SHRINK_SHARE_RESOURCES in /etc/nccl.conf:1", "that shrink makes", "take it out")),
+    ({}, {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "2"}, ("N3", "error", "NCCL_COMM_SPLIT_SHARE_RESOURCES in the environment", "that split makes", "take it out")),
     # Networks without classes.
     ({}, {"NCCL_NET": "Socket"}, ("N4", "error", "NCCL_NET in the environment", "NET/Socket sets no class", "IB, or take it out")),
     (conf(USER, "NCCL_NET=sOCKET"), {}, ("N4", "error", f"NCCL_NET in {USER}:1", "NET/Socket sets no class", "IB, or take it out")),
@@ -96,6 +97,7 @@ FAULTS = [
     ({}, {"NVSHMEM_IB_TRAFFIC_CLASS": "27"}, ("N6", "warning", "NVSHMEM_IB_TRAFFIC_CLASS in the environment", "NVSHMEM sends with traffic class 27", CHOICES)),
     # What beats a class from below or above.
     ({DEVICE: "Global tclass=106\n"}, {}, ("N1", "error", DEVICE, "puts all queue pairs into one class: traffic class 106 (DSCP 26", f"echo 0 > {DEVICE}")),
+    ({DEVICE: "0\n", DEVICE.replace("mlx5_0", "mlx5_1"): "Global tclass=106\n"}, {}, ("N1", "error", DEVICE.replace("mlx5_0", "mlx5_1"), "puts all queue pairs into one class", "echo 0 > ")),
     ({}, {"NCCL_IB_ROCE_VERSION_NUM": "1"}, ("N1", "error", "NCCL_IB_ROCE_VERSION_NUM in the environment", "RoCE v1 packets have no DSCP", "2, or take it out")),
     ({}, {"TORCH_DISTRIBUTED_USE_TORCHCOMMS": "1"}, ("N1", "warning", "TORCH_DISTRIBUTED_USE_TORCHCOMMS in the environment", "PyTorch before 2.14 passes no class on", "take it out")),
     # What files say in vain.
@@ -130,6 +132,8 @@ CLEAN = [
     ({}, {"NCCL_IB_TC": "99999999999999999999"}),
     ({}, {"NCCL_CONF_FILE": ""}),
     (conf(OWN, "#" * ((1 << 20) - 1)), NAMED),
+    ({"/opt/home/.nccl.conf": "NCCL_IB_TC=106\n"}, {"HOME": "/opt/home"}),  # NCCL does not ask this variable
+    ({}, {"TENSORLANE_NCCL_POLICY": ""}),
     ({}, {"NCCL_IB_SL": "05"}),
     ({}, {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "0", "NCCL_COMM_SHRINK_SHARE_RESOURCES": "no"}),
     ({}, {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "0", "NCCL_SOCKET_IFNAME": "eth0"}),
@@ -248,6 +252,15 @@ def check_plugins(bench):
         assert [f["rule"] for f in found] == rules, (plugin, found)
     found = bench.findings({POLICY: ""} | IN_SYSTEM, {"NCCL_ENV_PLUGIN": "tensorlane", "NCCL_IB_TC": "106"})  # with nothing that it could read
     assert [(f["rule"], f["place"]) for f in found] == [("N1", "NCCL_IB_TC in the environment"), ("N7", POLICY)], found
+    # What the plugin holds users to is what stands in its policy, in whichever of the two places.
+    held = lambda **process: {POLICY: json.dumps({"version": 1, "for": "nccl", "process": process})}
+    for named in ({}, {"TENSORLANE_NCCL_POLICY": ""}):
+        assert [f["rule"] for f in bench.findings(held() | IN_SYSTEM, {"NCCL_ENV_PLUGIN": "tensorlane", "NCCL_IB_TC": "106", **named})] == ["N1"]
+        for name, value in (("NCCL_IB_TC", "106"), ("NCCL_NET", "Socket"), ("NCCL_NET_PLUGIN", "ofi"), ("NCCL_IB_DISABLE", "1")):
+            found = bench.findings(held(**{name: None}) | IN_SYSTEM, {"NCCL_ENV_PLUGIN": "tensorlane", name: value, **named})
+            assert found == [], (name, found)
+    found = bench.findings({POLICY: ""}, {"NCCL_ENV_PLUGIN": "tensorlane"}, library=bench.libnccl("2.28.3"))  # which knows no plugin that could read it
+    assert [f["rule"] for f in found] == ["N8"], found
     # A host without RDMA, of which not all is known.
     _, report = bench.report({"/sys/class/net/eth0/mtu": "1500"}, {})
     assert report["findings"] == [] and [(u["rules"], "no RDMA device" in u["reason"]) for u in report["unchecked"]] == [("N4", True)], report
@@ -317,7 +330,7 @@ def check_files(bench):
 
 def check_versions(bench):
     no_plugin, no_class = ("N8", "note", "libnccl", "has no env plugin"), ("N8", "error", "libnccl", "knows no traffic class")
-    for version, wanted in (("2.26.2", [no_class, no_plugin]), ("2.27.7", [no_plugin]), ("2.28.3", [no_plugin]), ("2.28.7", []), ("2.32.3", [])):
+    for version, wanted in (("2.26.2", [no_class, no_plugin]), ("2.26.12", [no_class, no_plugin]), ("2.27.0", [no_plugin]), ("2.27.7", [no_plugin]), ("2.28.6", [no_plugin]), ("2.28.7", []), ("2.32.3", [])):
         found = bench.findings({}, {}, library=bench.libnccl(version))
         assert [(f["rule"], f["severity"], f["place"]) for f in found] == [w[:3] for w in wanted], (version, found)
         assert all(w[3] in f["message"] and f"NCCL {version} " in f["message"] for w, f in zip(wanted, found)), (version, found)
@@ -358,7 +371,7 @@ def check_process(bench):
     """Of another process: of a copy of its host, and of one that runs."""
     library = "/opt/python/nvidia/nccl/lib/libnccl.so.2"
     maps = f"7f0000000000-7f0000100000 r-xp 00000000 08:01 42   /usr/lib/libc.so.6\n7f0000200000-7f0000300000 r-xp 00000000 08:01 43   {library}\n"
-    files = {"/proc/77/environ": "A=b\0NCCL_IB_SL=3\0NCCL_IB_TC=106\0", "/proc/77/maps": maps, library: bench.libnccl("2.26.2").read_bytes()}
+    files = {"/proc/77/environ": "A=b\0NCCL_IB_SL=3\0NCCL_IB_TC=106\0NCCL_IB_TC=-1\0", "/proc/77/maps": maps, library: bench.libnccl("2.26.2").read_bytes()}
     done = start({"NCCL_NET": "Socket"}, "--root", bench.host(files), "--pid", 77, "--fabric", bench.green, "--json")
     assert [(f["rule"], f["place"]) for f in json.loads(done.stdout)["findings"]] == [
         ("N1", "NCCL_IB_TC in the environment"), ("N8", "libnccl"), ("N8", "libnccl")], done
@@ -377,6 +390,32 @@ def check_process(bench):
     # This very host may have faults of its own.
     found = {(f["rule"], f["place"]) for f in json.loads(done.stdout)["findings"]}
     assert found >= {("N1", "NCCL_IB_TC in the environment"), ("N3", f"NCCL_COMM_SPLIT_SHARE_RESOURCES in {own}:1"), ("N8", "libnccl")}, found
+
+
+def check_process_elsewhere(bench):
+    """Of a process whose / and whose user are not ours: its files are those below its own /, in its own user's home."""
+    nobody = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+    if nobody is None or nobody.pw_dir in ("", "/"):
+        print("skipped: check_process_elsewhere: this needs root, and a user nobody who has a home")
+        return
+    root = bench.host(conf(ETC, "NCCL_IB_TC=106") | conf(f"{nobody.pw_dir}/.nccl.conf", "NCCL_COMM_SPLIT_SHARE_RESOURCES=1"))
+    program = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+os.chroot(sys.argv[1])
+os.setresuid(*[int(sys.argv[2])] * 3)
+libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: as of a process that was begun by this user
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    bench.folder.chmod(0o755)
+    with subprocess.Popen([sys.executable, "-c", program, root, str(nobody.pw_uid)], env={"PATH": os.environ["PATH"], **LEVEL}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"ready\n"
+        done = start({}, "--pid", child.pid, "--fabric", bench.green, "--json", "--nccl-library", bench.library)
+        child.stdin.close()
+    found = sorted((f["rule"], f["place"]) for f in json.loads(done.stdout)["findings"])
+    assert found == [("N1", "NCCL_IB_TC in /etc/nccl.conf:1"), ("N3", f"NCCL_COMM_SPLIT_SHARE_RESOURCES in {nobody.pw_dir}/.nccl.conf:1")], done
+
 
 def policy_findings(bench, policy, environment={}, fabric="green", name=POLICY):
     """With TENSORLANE_NCCL_POLICY naming a file of this content; None: of none."""
@@ -402,7 +441,7 @@ def check_policy(bench):
         ('{"version": 1,', ("N7", "error", place, "groups get no classes: not valid YAML", "")), (b"\xff\xfe\0", ("N7", "error", place, "groups get no classes", "")),
         ("#" * ((4 << 20) + 1), ("N7", "error", place, "the policy has more than 4194304 bytes", "a shorter file")),
         (rendered(bench, green + "nccl: {groups: [{group: '*', class: urgent}]}\n"), stale), (rendered(bench, FABRIC % "brownfield"), stale),
-        (rendered(bench, green + "nccl: {separate_reduce_scatter: true}\n"), stale), (rendered(bench, green + "nccl: {environment: {NCCL_X: 1}}\n"), stale), ({}, stale),
+        (rendered(bench, green + "nccl: {separate_reduce_scatter: true}\n"), stale), (rendered(bench, green + "nccl: {environment: {NCCL_X: 1}}\n"), stale), (rendered(bench, green + "nccl: {dropped: refuse}\n"), stale), ({}, stale),
         (FABRIC % "brownfield", ("N7", "warning", place, "it is not what the fabric file says now", f"cp {bench.green} {POLICY}")),
     ):
         found = policy_findings(bench, policy)
@@ -476,7 +515,7 @@ def main():
     assert len(FAULTS) >= 30 and len(CLEAN) >= 30
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(pathlib.Path(name))
-        for check in (check_clean, check_faults, check_brownfield, check_plugins, check_home, check_policy_of_the_host, check_files, check_versions, check_library_search, check_process, check_policy, check_policy_for_fabric,
+        for check in (check_clean, check_faults, check_brownfield, check_plugins, check_home, check_policy_of_the_host, check_files, check_versions, check_library_search, check_process, check_process_elsewhere, check_policy, check_policy_for_fabric,
                       check_hostile_policies):
             check(bench)
 

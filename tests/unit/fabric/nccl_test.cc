@@ -140,6 +140,14 @@ INSTANTIATE_TEST_SUITE_P(
                 fmt::format("the value of NCCL_X: fabric.yaml:3: {}", kNoValue)},
         Mistake{"ValueOfTwoLines", NCCL "  environment: {NCCL_X: \"a\\nb\"}\n",
                 fmt::format("the value of NCCL_X: fabric.yaml:3: {}", kNoValue)},
+        Mistake{"LongName", NCCL "  environment: {NCCL_" + std::string(124, 'A') + ": 1}\n",
+                fmt::format("variable 'NCCL_{}' in 'environment': fabric.yaml:3: expected a name like "
+                            "NCCL_SOCKET_IFNAME",
+                            std::string(124, 'A'))},
+        Mistake{"Quotes", NCCL "  environment: {NCCL_X: 'a\"b'}\n",
+                fmt::format("the value of NCCL_X: fabric.yaml:3: {}", kNoValue)},
+        Mistake{"Backslash", NCCL "  environment: {NCCL_X: 'a\\b'}\n",
+                fmt::format("the value of NCCL_X: fabric.yaml:3: {}", kNoValue)},
         Mistake{"TrafficClass", NCCL "  environment:\n    NCCL_DEBUG: INFO\n    NCCL_IB_TC: 106\n",
                 "NCCL_IB_TC has a value in 'environment': fabric.yaml:5: it would put all groups into one class; give "
                 "it null, or leave it out, which is the same"},
@@ -206,6 +214,16 @@ TEST(NcclPolicy, IsWrittenAsItWasRead) {
     EXPECT_EQ(to_yaml(fabric), to_yaml(first));
   }
   EXPECT_EQ(first.nccl.groups[1].line, first.nccl.groups[0].line + 1);
+}
+
+TEST(NcclPolicy, TakesTheLongestAndTheNarrowest) {
+  const std::string name = "NCCL_" + std::string(123, 'A'), value(4096, 'x');
+  const Fabric fabric =
+      parsed(NCCL "  groups: [{group: a, class: bulk, at_least: 1 KiB, at_most: 1 KiB}]\n  environment: {" + name +
+             ": " + value + "}\n");
+  EXPECT_THAT(fabric.nccl.environment, ElementsAre(Pair(name, value)));
+  ASSERT_EQ(fabric.nccl.groups.size(), 1u);
+  EXPECT_EQ(fabric.nccl.groups[0].at_least, fabric.nccl.groups[0].at_most);
   EXPECT_EQ(parsed(many_variables(256)).nccl.environment.size(), 256u);
 }
 
