@@ -38,6 +38,15 @@ def _enable_nccl():
 
         nccl.enable_from_environment()
     except Exception as error:
-        import sys
+        _say(f"tensorlane: warning: groups of NCCL get no classes: {error}")
 
-        print(f"tensorlane: warning: groups of NCCL get no classes: {error}", file=sys.stderr, flush=True)
+
+def _say(text):
+    """On standard error, where that can be written to: a full disk must not end the import of torch."""
+    import sys
+
+    try:
+        if sys.stderr is not None:
+            print(text, file=sys.stderr, flush=True)
+    except Exception:
+        pass

@@ -225,9 +225,9 @@ def test_a_class_that_split_share_would_drop(tmp_path, refuse):
 
 
 def test_a_class_that_split_share_would_drop_for_none(tmp_path):
-    found, _ = program(SPLIT_SHARE, render(tmp_path, FABRIC % "false" + "  groups: [{group: mesh_tp, class: urgent}]\n"))
+    found, _ = program(SPLIT_SHARE, render(tmp_path, FABRIC % "false" + "  groups: [{group: mesh_tp, class: urgent}, {group: '*', class: none}]\n"))
     assert "keeps the parent's class (none)" in found[0] and "keeps the parent's class (none)" in found[2]
-    assert found[1] == "NCCL sends it in its default class"
+    assert found[1] == "NCCL sends it in its default class, which is traffic class 0"
 
 
 FOREIGN = GIVEN.replace("nccl_stub.start(4)", """
@@ -340,7 +340,7 @@ def test_what_is_no_policy_at_all(policy):
     import tensorlane
     from tensorlane.torch.nccl._policy import Policy
 
-    with pytest.raises(tensorlane.InvalidArgumentError, match="no policy"):
+    with pytest.raises(tensorlane.InvalidArgumentError, match="no policy|neither the JSON of a policy"):
         Policy.load(policy)
 
 
@@ -396,7 +396,7 @@ def test_what_beats_the_classes_is_said_at_enable_and_of_each_group(policy):
 
 def test_what_was_not_checked_is_not_claimed(policy):
     found, errors = program("def broken(policy): raise OSError('planted')\n_groups.preflight = broken\n" + GIVEN + "print(json.dumps([nccl.report().groups[0].effect, nccl.report().notes]))", policy)
-    assert found == ["it asks for this; whether NCCL sends it so was not checked", ["the preflight did not run: planted"]] and errors == ""
+    assert found == ["it asks for this; whether NCCL sends it so was not checked", ["the preflight did not run: planted"]] and errors == "tensorlane: warning: the preflight did not run: planted\n"
 
 
 def test_a_variable_that_makes_children_share_with_their_parent(policy):
@@ -421,9 +421,10 @@ def test_variables_are_overridden_where_the_plugin_has_a_policy(policy, tmp_path
     variables = {"NCCL_IB_TC": "106", "NCCL_ENV_PLUGIN": str(plugin)}
     assert program(text, policy, **variables, TENSORLANE_NCCL_POLICY=str(policy))[0] == []
     assert program(text, policy, **variables, TENSORLANE_NCCL_POLICY=str(policy.with_suffix(".yaml")))[0] == ["N1"]
-    default = "_preflight._DEFAULT = sys.argv[1]\n" + text
-    for named in ({}, {"TENSORLANE_NCCL_POLICY": ""}):
-        assert program(default, policy, **variables, **named)[0] == []
+    assert program(text, policy, **variables)[0] == ["N1"]  # there is no policy that it could take
+    of_host = "_preflight._HOSTS_POLICY = sys.argv[1]\n" + text
+    for named in ({}, {"TENSORLANE_NCCL_POLICY": ""}, {"TENSORLANE_NCCL_POLICY": "/nowhere"}):
+        assert program(of_host, policy, **variables, **named)[0] == []
 
 
 def test_enabled_by_the_environment_alone(policy):
@@ -441,7 +442,7 @@ def test_enabled_by_the_environment_alone(policy):
 BROKEN = {
     "empty": ("", "neither the JSON of a policy nor a fabric file"),
     "long": (" " * ((4 << 20) + 1), "the policy is longer than 4 MiB"),
-    "list": ("[1, 2]", "this is no policy"),
+    "list": ("[1, 2]", "neither the JSON of a policy nor a fabric file"),
     "deep": ("[" * 100000, "neither the JSON of a policy nor a fabric file"),
     "version": (lambda policy: policy.update(version=2), "version 2 for 'nccl', expected 1"),
     "stack": (lambda policy: policy.update({"for": "ucx"}), "for 'ucx', expected"),

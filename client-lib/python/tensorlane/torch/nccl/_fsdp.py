@@ -9,7 +9,7 @@ import importlib
 
 _METHOD = "set_separate_reduce_scatter_group"
 
-_original = None
+_wrapped = None  # (original, wrapper)
 
 
 def _parts():
@@ -34,8 +34,8 @@ def lacking() -> str | None:
 def wrap(decide) -> None:
     """`decide(root, shard_groups, separate)` is called at the first forward of each model whose gradients are
     reduce-scattered, and calls separate() where these are to get a group of their own."""
-    global _original
-    if _original is not None:
+    global _wrapped
+    if _wrapped is not None:
         return
     state, _ = _parts()
     original = state._lazy_init
@@ -50,14 +50,15 @@ def wrap(decide) -> None:
         return original(self)
 
     state._lazy_init = lazy_init
-    _original = original
+    _wrapped = original, lazy_init
 
 
 def unwrap() -> None:
-    global _original
-    if _original is not None:
-        _parts()[0]._lazy_init = _original
-        _original = None
+    """Where somebody has wrapped it again, ours stays, and `decide` has to do nothing."""
+    global _wrapped
+    if _wrapped is not None and _parts()[0]._lazy_init is _wrapped[1]:
+        _parts()[0]._lazy_init = _wrapped[0]
+    _wrapped = None
 
 
 def _shard_groups(root):

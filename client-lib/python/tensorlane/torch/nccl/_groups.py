@@ -12,6 +12,7 @@ import inspect
 import os
 import sys
 import threading
+import types
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -20,7 +21,7 @@ from . import _fsdp
 from ._hook import Hook, Records, warn
 from ._policy import Policy
 from ._preflight import preflight
-from ._report import Report
+from ._report import Report, say
 
 _HELPER = "_new_process_group_helper"
 _NEEDED = {"group_size", "global_ranks_in_group", "backend", "group_desc", "timeout"}
@@ -29,11 +30,11 @@ _OPTIONS = ("backend_options", "pg_options")  # of newer and older releases
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _NO_CLASS = "a group of NCCL gets no class"
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _records = Records()
 _hook = None  # while enabled
 _why_off = "enable() was not called, and TENSORLANE_NCCL_POLICY names no policy"
-_wrapped = []  # (module, name, original) of what is wrapped
+_wrapped = []  # (module, name, original, wrapper) of what is wrapped
 _unsaid = []  # findings that are said when the first group is made
 
 
@@ -58,11 +59,13 @@ def enable(policy: Policy, when_used: bool = False) -> None:
         early = [group.name for group in _records.all() if group.why.startswith("it was made before")]
         if early:
             warn(f"{early[0]} and all other groups that were made before enable() keep the class that they have")
-        _hook = Hook(policy, findings, notes, _records)
         if lacking is None:
             _wrap()
-        if policy.separates:
-            _fsdp.wrap(_separate)
+            if policy.separates:
+                _fsdp.wrap(_separate)
+            else:
+                _fsdp.unwrap()
+        _hook = Hook(policy, findings, notes, _records)
 
 
 def disable() -> None:
@@ -70,8 +73,8 @@ def disable() -> None:
     global _hook, _why_off
     with _lock:
         _hook, _why_off = None, "disable() was called"
-        for module, name, original in _wrapped:
-            if getattr(getattr(module, name, None), "_tensorlane", None) is original:
+        for module, name, original, wrapper in _wrapped:
+            if vars(module).get(name) is wrapper:  # else somebody has wrapped it again, and ours does nothing more
                 setattr(module, name, original)
         _wrapped.clear()
         _fsdp.unwrap()
@@ -100,6 +103,7 @@ def _findings(policy, notes):
         return preflight(policy)
     except Exception as error:
         notes.append(f"the preflight did not run: {error}")
+        warn(notes[-1])
         return None
 
 
@@ -108,7 +112,7 @@ def _say():
     local = next((os.environ[name] for name in _LOCAL_RANKS if name in os.environ), "0")
     for finding in _unsaid:
         if local == "0" and finding.severity != "note":
-            print(f"tensorlane: NCCL: {finding}", file=sys.stderr, flush=True)
+            say(f"NCCL: {finding}")
     _unsaid.clear()
 
 
@@ -130,18 +134,18 @@ def _lacking():
 
 def _wrap():
     if not _wrapped:
-        _put(_HELPER, _helper(getattr(c10d, _HELPER)))
+        _put(_HELPER, getattr(c10d, _HELPER), _helper(getattr(c10d, _HELPER)))
         if hasattr(c10d, "split_group"):
-            _put("split_group", _split(c10d.split_group))
+            _put("split_group", c10d.split_group, _split(c10d.split_group))
 
 
-def _put(name, wrapper):
+def _put(name, original, wrapper):
     """Also where a module took the function by name: device_mesh, torch.distributed, and programs'."""
-    original = wrapper._tensorlane
     for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get(name) is original:
+        # Modules of other types may do anything when they are looked at, such as import themselves.
+        if type(module) is types.ModuleType and vars(module).get(name) is original:
             setattr(module, name, wrapper)
-            _wrapped.append((module, name, original))
+            _wrapped.append((module, name, original, wrapper))
 
 
 def _helper(original):
@@ -158,7 +162,6 @@ def _helper(original):
         _finish(hook, plan, result[0])
         return result
 
-    new_process_group_helper._tensorlane = original
     return new_process_group_helper
 
 
@@ -171,11 +174,18 @@ def _split(original):
         plan = hook and hook.guarded(_NO_CLASS, hook.plan_split, signature, args, kwargs)
         if plan is None:
             return original(*args, **kwargs)
-        result = original(*plan.args, **plan.kwargs)
+        if plan.lent is None:
+            result = original(*plan.args, **plan.kwargs)
+        else:
+            config, during = plan.lent
+            before, config.traffic_class = config.traffic_class, during
+            try:
+                result = original(*plan.args, **plan.kwargs)
+            finally:
+                config.traffic_class = before
         _finish(hook, plan, result)
         return result
 
-    split_group._tensorlane = original
     return split_group
 
 

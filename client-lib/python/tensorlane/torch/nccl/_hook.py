@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import sys
+import os
 import threading
 
 import torch
@@ -13,20 +13,21 @@ import torch.distributed.distributed_c10d as c10d
 from ...errors import InvalidArgumentError
 from ._policy import Policy
 from ._preflight import Finding, shares_with_parent
-from ._report import Group
+from ._report import Group, say
 
 NCCL = ("nccl", "nccl2", "nccl-lazy", "nccl-legacy")  # backends that take ProcessGroupNCCL.Options
-_UNTROUBLED = (*NCCL, "gloo", "mpi", "ucc", "fake", "tensorlane")  # backends that these options beside them do not trouble
+_UNTROUBLED = (*NCCL, "gloo", "mpi", "ucc", "tensorlane")  # backends that these options beside them do not trouble
 UNNAMED = "undefined"  # what torch.distributed calls a group that a program gave no name
 
+_MOST_WARNINGS = 100
 _warned = set()
 
 
 def warn(text: str) -> None:
-    """Once for each text."""
-    if text not in _warned:
+    """Once for each text, and no more than _MOST_WARNINGS."""
+    if text not in _warned and len(_warned) < _MOST_WARNINGS:
         _warned.add(text)
-        print(f"tensorlane: warning: {text}", file=sys.stderr, flush=True)
+        say(f"warning: {text}")
 
 
 @dataclasses.dataclass
@@ -41,6 +42,11 @@ class Plan:
     traffic_class: int | None = None
     why: str = ""
     dropped: str = ""  # why NCCL does not do it
+    lent: tuple | None = None  # (the configuration of the parent, the class that it is to have during the call)
+
+
+    def not_set(self, why):
+        self.traffic_class, self.dropped = None, f"not set, because {why}"
 
 
 class Refused(InvalidArgumentError):
@@ -51,8 +57,12 @@ class Records:
     """What was said of each group of NCCL, whichever policy held. Any thread."""
 
     def __init__(self):
-        self._lock = threading.Lock()
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
         self._groups = {}  # the name that torch.distributed gives it: Group
+
+    def _renew(self):
+        self._lock = threading.RLock()  # handlers of signals may ask for a report at any moment
 
     def add(self, group: Group) -> None:
         with self._lock:
@@ -115,40 +125,46 @@ class Hook:
 
     def plan_group(self, signature, options_name, args, kwargs):
         """For _new_process_group_helper; None where NCCL has no part in the group."""
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        given = call.arguments
+        given = _bound(signature, args, kwargs)
         backends = _backends(given["backend"])
         if not set(backends) & set(NCCL) or not hasattr(c10d, "ProcessGroupNCCL"):
             return None
         plan = self._plan(given.get("group_desc") or UNNAMED)
+        plan.args, plan.kwargs = args, kwargs
         foreign = sorted(set(backends) - set(_UNTROUBLED))
         if _is_torchcomms() and not hasattr(c10d, "_pg_options_to_hints"):
-            plan.dropped = "not set, because torchcomms makes the communicator, without these options"
+            plan.not_set("torchcomms makes the communicator, without these options")
         elif given[options_name] is None and foreign:
-            plan.dropped = f"not set, because backend {foreign[0]} beside NCCL would be given NCCL's options"
+            plan.not_set(f"backend {foreign[0]} beside NCCL would be given NCCL's options")
         else:
             # With a bound device, NCCL splits the group from the default one.
             parent = nccl_of(c10d._get_default_group()) if given["global_ranks_in_group"] and is_bound() else None
-            given[options_name] = self._options(plan, given[options_name], given["timeout"], parent)
-        plan.args, plan.kwargs = call.args, call.kwargs
+            options = self._options(plan, given[options_name], given["timeout"], parent)
+            plan.args, plan.kwargs = _with(signature, args, kwargs, options_name, options)
         return plan
 
     def plan_split(self, signature, args, kwargs):
         """For split_group; None where the parent is not NCCL's."""
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        given = call.arguments
+        given = _bound(signature, args, kwargs)
         group = given["parent_pg"] or c10d._get_default_group()
         parent = nccl_of(group)
         if parent is None:
             return None
         splits = parent.comm_split_count() if hasattr(parent, "comm_split_count") else 0
         plan = self._plan(given.get("group_desc") or f"{getattr(group, 'group_desc', UNNAMED)}:split:{splits}")
-        inherits = given["pg_options"] is None
-        options = parent.options if inherits else given["pg_options"]
-        given["pg_options"] = self._options(plan, options, None, parent, inherits)
-        plan.args, plan.kwargs = call.args, call.kwargs
+        plan.args, plan.kwargs = args, kwargs
+        if given["pg_options"] is not None:
+            options = self._options(plan, given["pg_options"], None, parent)
+        elif set(_backends(c10d._world.pg_map[group][0])) <= set(NCCL):
+            options = self._options(plan, parent.options, None, parent, inherited=True)
+        else:
+            # Each backend of the child gets a copy of the options that the parent's has: what is passed would go to
+            # those beside NCCL's, too. The parent has its communicator already, which nothing changes any more.
+            unset = unset_class()
+            self._check_dropped(plan, parent, unset)
+            plan.lent = parent.options.config, unset if plan.traffic_class is None else plan.traffic_class
+            return plan
+        plan.args, plan.kwargs = _with(signature, args, kwargs, "pg_options", options)
         return plan
 
     def _plan(self, name):
@@ -178,7 +194,10 @@ class Hook:
                 plan.rule, plan.class_name, plan.traffic_class = "", "", own
                 plan.why = "the program's own options say so"
                 return options
-            options = copy.deepcopy(options)
+            given, options = options, copy.deepcopy(options)
+            if type(options) is not type(given):  # a class of the program's own, which copies as another
+                plan.not_set(f"options of the type {type(given).__name__} cannot be copied")
+                return given
         options.config.traffic_class = unset if plan.traffic_class is None else plan.traffic_class
         if parent is not None:
             self._check_dropped(plan, parent, unset)
@@ -260,6 +279,21 @@ class Hook:
 def unset_class():
     """What a group's options hold that ask for none; None where this PyTorch has no such option."""
     return getattr(c10d.ProcessGroupNCCL.Options().config, "traffic_class", None)
+
+
+def _bound(signature, args, kwargs):
+    """{parameter: argument} of a call, defaults included."""
+    call = signature.bind(*args, **kwargs)
+    call.apply_defaults()
+    return call.arguments
+
+
+def _with(signature, args, kwargs, name, value):
+    """The call with another argument, passed in the way it was, or by its name: others may have wrapped the function."""
+    position = list(signature.parameters).index(name)
+    if position < len(args):
+        return (*args[:position], value, *args[position + 1:]), kwargs
+    return args, {**kwargs, name: value}
 
 
 def _backends(backend):

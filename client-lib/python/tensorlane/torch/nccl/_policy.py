@@ -7,6 +7,7 @@ import fnmatch
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from ...errors import misuse
 VERSION = 1
 _MIXED, _NONE = "mixed", "none"
 _MOST_BYTES = 4 << 20
+_RENDER_SECONDS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Policy:
             self._read(text)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise misuse(
-                f"this is no policy ({type(error).__name__}: {error})", source,
+                f"this is neither the JSON of a policy nor a fabric file ({type(error).__name__}: {error})", source,
                 "write it by `tensorlane classes --for nccl --fabric FILE --json --out POLICY`",
             ) from None
 
@@ -85,8 +87,11 @@ class Policy:
         path = os.fspath(policy) if isinstance(policy, os.PathLike) else policy
         if not isinstance(path, str) or not path or "\0" in path:
             raise misuse(f"{policy!r} is no policy", "enable", "name a file, or pass what such a file holds")
-        parsed = _parse(_read_file(path))
-        return cls(path, _render(path) if parsed is None else parsed)
+        text = _read_file(path)
+        parsed = _parse(text)
+        if parsed is None and re.search(rb"^(hosts|switches|links):", text, re.M):
+            parsed = _render(path)
+        return cls(path, {} if parsed is None else parsed)
 
     @classmethod
     def load_json(cls, path: str) -> Policy:
@@ -133,6 +138,8 @@ def _read_file(path):
     try:
         if pathlib.Path(path).exists() and not pathlib.Path(path).is_file():  # a FIFO would make us wait
             raise OSError("it is no plain file")
+        if os.stat(path).st_mode & 0o002:
+            raise OSError("everybody may write it")
         with open(path, "rb") as file:
             text = file.read(_MOST_BYTES + 1)
     except OSError as error:
@@ -156,7 +163,9 @@ def _parse(text):
 
 def _render(path):
     """The policy of a fabric file, by the command, which knows how to read one."""
-    command = shutil.which("tensorlane")
+    # No folder that depends on where the program was started.
+    folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(folder)]
+    command = shutil.which("tensorlane", path=os.pathsep.join(folders)) if folders else None
     if command is None:
         raise misuse(
             "this is not the JSON of a policy, and there is no command `tensorlane` to make one of a fabric file", path,
@@ -164,7 +173,7 @@ def _render(path):
         )
     call = [command, "classes", "--for", "nccl", "--json", "--fabric", path]
     try:
-        done = subprocess.run(call, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+        done = subprocess.run(call, capture_output=True, text=True, timeout=_RENDER_SECONDS, stdin=subprocess.DEVNULL, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         raise misuse(f"the command failed ({error})", " ".join(call), "run it by hand") from None
     if done.returncode != 0:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from typing import Any
 
 from ._preflight import Finding
+
+
+def say(text: str) -> None:
+    """On standard error, where that can be written to: what cannot be said must not end a program."""
+    try:
+        if sys.stderr is not None:
+            print(f"tensorlane: {text}", file=sys.stderr, flush=True)
+    except Exception:
+        pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,4 +55,4 @@ class Report:
         lines += [f"  {group.line()}" for group in self.groups] or ["  no group of NCCL has been made yet"]
         lines += [f"  {finding}" for finding in self.findings]
         lines += [f"  note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return "\n".join(lines).encode(errors="replace").decode()  # of a policy that holds half a character, too
