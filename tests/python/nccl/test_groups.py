@@ -237,7 +237,7 @@ def create(options, backend_options):
     given.append(backend_options)
     return nccl_stub._backend("plugin", options.group_rank, options.group_size, nccl_stub.Options())
 dist.Backend.register_backend("foreign", create, extended_api=True, devices=["meta"])
-nccl_stub.start(4, backend="meta:foreign,cpu:nccl", **(dict(pg_options=nccl_stub.Options()) if sys.argv[2] == "given" else {}))
+nccl_stub.start(4, backend="meta:foreign,cpu:nccl", **(dict(pg_options=nccl_stub.Options(), timeout=nccl_stub.Options()._timeout) if sys.argv[2] == "given" else {}))
 """) + """
 print(json.dumps([[each and each.config.traffic_class for each in given], nccl.report().groups[0].effect]))
 """
